@@ -1,0 +1,139 @@
+# Makefile - the whole build.  `make help` lists the targets and what was found.
+#
+# Knobs (command line or config.mk):
+#   CUDA=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  CUDA_ARCH=sm_90a
+
+BUILD     ?= build
+CUDA      ?= auto
+SAN       ?=
+NVCC      ?= nvcc
+CUDA_ARCH ?= native-or-sm_90a
+CFLAGS    ?= -O2 -g
+PREFIX    ?= /usr/local
+-include config.mk
+
+comma   := ,
+Q       := $(if $(V),,@)
+VERSION := $(shell cat VERSION)
+
+# ---- what is installed ---------------------------------------------------
+PKG_CONFIG ?= pkg-config
+PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto libpng zlib
+DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
+           libssl-dev libpng-dev zlib1g-dev check pkg-config valgrind make gcc
+MISSING := $(strip $(foreach p,$(PACKAGES),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),,$(p))))
+DEPS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
+DEPS_LIBS   := $(shell $(PKG_CONFIG) --libs $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
+CHECK_LIBS   = $(shell $(PKG_CONFIG) --libs check 2>/dev/null)
+CHECK_CFLAGS = $(shell $(PKG_CONFIG) --cflags check 2>/dev/null)
+
+NVCC_PATH := $(shell command -v $(NVCC) 2>/dev/null)
+ifeq ($(CUDA),auto)
+override CUDA := $(if $(NVCC_PATH),1,0)
+endif
+ifeq ($(CUDA),1)
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC_PATH)))
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
+GENCODE   := $(if $(filter native-or-sm_90a,$(CUDA_ARCH)),-gencode arch=compute_90a$(comma)code=sm_90a,-arch=$(CUDA_ARCH))
+endif
+
+# ---- flags -----------------------------------------------------------------
+# No contraction of a*b+c: a table must not depend on what the compiler fuses.
+STD      = -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fopenmp
+WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wwrite-strings
+INCLUDE  = -Isrc -I. -I$(BUILD)
+# One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
+SANFLAGS = $(if $(SAN),$(addprefix -fsanitize=,$(subst $(comma), ,$(SAN))) -fno-omit-frame-pointer -fno-sanitize-recover=all)
+DEFINES  = -DEXF_HAVE_CUDA=$(CUDA)
+LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
+
+# ---- what is built: nothing here lists a file by hand ----------------------
+# Everything in a library room goes into libexfold.a; every src/tool/exfold-*.c
+# is a program of the same name; every tests/check_*.c is a test program.
+LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c))
+LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*_cuda.cu)))
+LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
+TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold-*.c)))
+TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/exfold-%,$(sort $(wildcard src/tool/*.c))))
+CHECKS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/check_*.c)))
+CHECK_O := $(BUILD)/tests/suite_main.o $(BUILD)/tests/fixtures.o
+CHECKS_CUDA := $(filter $(BUILD)/tests/check_cuda_%,$(CHECKS))
+CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
+
+## all: build libexfold.a and the programs (default)
+all: deps $(TOOLS)
+
+## check: build and run every test that this machine can run
+check: check-layers check-units check-cli
+
+## check-units: the unit tests (tests/check_*.c), on the CPU
+check-units: deps $(CHECKS_CPU)
+	$(Q)scripts/run-checks.sh $(CHECKS_CPU)
+
+## check-cuda: the CUDA tests; says so and passes on a machine without a GPU
+check-cuda: deps $(CHECKS_CUDA)
+	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
+
+## check-cli: the programs, from the outside (tests/cli)
+check-cli: all
+	$(Q)BUILD=$(BUILD) tests/cli/run.sh
+
+## check-layers: no #include points up or sideways; no two files share a name
+check-layers:
+	$(Q)scripts/check-layers.sh
+
+## clean: remove the build directory
+clean:
+	rm -rf $(BUILD)
+
+## help: this list, and what was found
+help:
+	@sed -n 's/^## \([a-z-]*\): /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@echo
+	@for p in $(PACKAGES) check; do \
+	    if v=$$($(PKG_CONFIG) --modversion $$p 2>/dev/null); then echo "  found    $$p $$v"; else echo "  MISSING  $$p"; fi; done
+	@echo "  $(if $(NVCC_PATH),found    nvcc ($(NVCC_PATH)),no       nvcc: the CUDA side is left out)"
+	@$(if $(MISSING),echo "  To install what is missing: apt-get install $(DEBIAN)",true)
+
+deps:
+	@$(if $(MISSING),echo "missing: $(MISSING)"; echo "install with: apt-get install $(DEBIAN)"; exit 1,true)
+
+# A drawer: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
+# Rewritten only when the set of files changes, so that adding one relinks the table.
+define drawer
+$(BUILD)/gen/$(2).inc: FORCE | $(BUILD)/gen
+	@{ $$(foreach f,$$(sort $$(wildcard $(1)/$(2)_*.c)),echo 'X($$(f:$(1)/$(2)_%.c=%))';) :; } > $$@.new
+	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
+$(BUILD)/$(1)/$(2).o: $(BUILD)/gen/$(2).inc
+endef
+$(eval $(call drawer,src/model,family))
+$(eval $(call drawer,src/solve,solver))
+$(eval $(call drawer,src/export,writer))
+
+# Version and commit go into provenance; the header changes only when they do.
+$(BUILD)/gen/version.h: FORCE | $(BUILD)/gen
+	@{ echo '#define EXF_RELEASE "$(VERSION)"'; \
+	   echo "#define EXF_COMMIT \"$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)\""; } > $@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/src/base/version.o: $(BUILD)/gen/version.h
+
+$(BUILD)/gen: ; @mkdir -p $@
+$(BUILD)/libexfold.a: $(LIB_O)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+$(BUILD)/bin/%: $(BUILD)/src/tool/%.o $(TOOL_O) $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D); echo "  CC   $<"
+	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS) $(if $(filter tests/%,$<),$(CHECK_CFLAGS)) -MMD -MP -c -o $@ $<
+$(BUILD)/%.o: %.cu
+	@mkdir -p $(@D); echo "  NVCC $<"
+	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
+
+-include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d)
+.PHONY: all check check-units check-cuda check-cli check-layers clean help deps FORCE
+.SECONDARY:

@@ -1,0 +1,48 @@
+#!/bin/sh
+# check-layers.sh - the house's rules that a compiler cannot check:
+#   - no #include points up or sideways in scripts/layers.txt;
+#   - a foreign header is included by its one door only;
+#   - no two source files share a name (a file is found by its name alone);
+#   - nothing below src/tool prints, exits or aborts (src/base/log.c is the stderr user);
+#   - no file is over 500 lines.
+set -eu
+cd "$(dirname "$0")/.."
+files=$(find src kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
+bad=0
+
+echo "$files" | xargs grep -Hno '^ *# *include *["<][^">]*[">]' |
+awk -F: '
+function glob(pat, s) { gsub(/\./, "\\.", pat); gsub(/\*/, "[^/]*", pat); return s ~ ("^" pat "$") }
+FNR == NR {
+    if ($0 ~ /^#/ || $0 ~ /^ *$/) next
+    key = $1; gsub(/ /, "", key); allow[key] = " " $2 " "; next
+}
+{
+    file = $1; line = $2; inc = $3; sub(/^[^"<]*["<]/, "", inc); sub(/[">].*/, "", inc)
+    from = file; sub(/^src\//, "", from); sub(/\/.*/, "", from)
+    if (("@" inc) in allow) {
+        ok = 0; n = split(allow["@" inc], p, " ")
+        for (i = 1; i <= n; i++) if (glob(p[i], file)) ok = 1
+        if (!ok) { print file ":" line ": <" inc "> may only be included by" allow["@" inc]; bad = 1 }
+        next
+    }
+    if (inc !~ /\//) next
+    to = inc; sub(/\/.*/, "", to)
+    if (to == "gen" || to == from || !(to in allow)) next
+    if (!(from in allow)) { print file ": room \"" from "\" is not in layers.txt"; bad = 1; next }
+    if (index(allow[from], " " to " ") == 0) { print file ":" line ": " from " may not include " to; bad = 1 }
+}
+END { exit bad }' scripts/layers.txt - || bad=1
+
+twice=$(echo "$files" | sed 's|.*/||' | sort | uniq -d)
+[ -z "$twice" ] || { echo "same name twice: $twice"; bad=1; }
+
+loud=$(echo "$files" | grep -v -e '^src/tool/' -e '^src/base/log\.c$' |
+    xargs grep -nE '(^|[^a-z_])(printf|puts|putchar|perror|exit|_exit|abort)\(|stderr|stdout' | grep -v '^[^:]*:[0-9]*: *\(\*\|/\*\|//\)' || true)
+[ -z "$loud" ] || { echo "below src/tool nothing prints, exits or aborts:"; echo "$loud"; bad=1; }
+
+long=$(echo "$files" | xargs wc -l | awk '$2 != "total" && $1 > 500 { print $2 ": " $1 " lines, at most 500" }')
+[ -z "$long" ] || { echo "$long"; bad=1; }
+
+[ "$bad" = 0 ] && echo "layers: ok ($(echo "$files" | wc -l) files)"
+exit "$bad"

@@ -1,0 +1,273 @@
+/* file.c - see file.h. */
+#include "base/file.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- reading -------------------------------------------------------- */
+
+struct exf_file {
+    int fd;
+    uint64_t size;
+    char *path;
+};
+
+exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
+{
+    *out = NULL;
+    exf_code rc;
+    exf_file *f = NULL;
+    struct stat st;
+    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "file handle", err));
+    EXF_TRY(exf_mem_strdup(&f->path, path, "file path", err));
+    f->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (f->fd < 0) {
+        rc = exf_fail_errno(err, errno, "%s: cannot open", path);
+        goto out;
+    }
+    if (fstat(f->fd, &st) != 0)
+        rc = exf_fail_errno(err, errno, "%s: cannot stat", path);
+    else if (!S_ISREG(st.st_mode))
+        rc = exf_fail(err, EXF_IO, "%s: is %s, expected a regular file", path,
+                      S_ISDIR(st.st_mode) ? "a directory" : "a special file");
+    else
+        f->size = (uint64_t)st.st_size;
+out:
+    if (rc != EXF_OK)
+        exf_file_close(f);
+    else
+        *out = f;
+    return rc;
+}
+
+void exf_file_close(exf_file *f)
+{
+    if (!f) return;
+    if (f->fd >= 0) close(f->fd);
+    exf_mem_free(f->path);
+    exf_mem_free(f);
+}
+
+uint64_t exf_file_size(const exf_file *f)
+{
+    return f->size;
+}
+
+const char *exf_file_path(const exf_file *f)
+{
+    return f->path;
+}
+
+exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err)
+{
+    char *p = buf;
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(f->fd, p + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return exf_fail_errno(err, errno, "%s: cannot read at byte %llu", f->path, (unsigned long long)(offset + done));
+        if (got == 0)
+            return exf_fail(err, EXF_FORMAT, "%s: truncated: ends at byte %llu, %zu more expected", f->path,
+                            (unsigned long long)(offset + done), n - done);
+        done += (size_t)got;
+    }
+    return EXF_OK;
+}
+
+exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err)
+{
+    exf_code rc;
+    exf_file *f = NULL;
+    *out = NULL;
+    *len = 0;
+    EXF_TRY(exf_file_open(&f, path, err));
+    if (f->size > limit) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: %llu bytes, at most %llu are accepted", path, (unsigned long long)f->size,
+                      (unsigned long long)limit);
+        goto out;
+    }
+    EXF_TRY(exf_mem_new(out, (size_t)f->size + 1, 1, path, err));
+    EXF_TRY(exf_file_read(f, 0, *out, (size_t)f->size, err));
+    *len = (size_t)f->size;
+out:
+    exf_file_close(f);
+    if (rc != EXF_OK) {
+        exf_mem_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* ---- writing -------------------------------------------------------- */
+
+struct exf_outfile {
+    int fd;
+    int force;
+    char *target, *temporary;
+};
+
+exf_code exf_output_check(const char *target, int force, exf_err *err)
+{
+    if (force || !exf_path_exists(target)) return EXF_OK;
+    return exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
+}
+
+static void outfile_free(exf_outfile *f)
+{
+    exf_mem_free(f->target);
+    exf_mem_free(f->temporary);
+    exf_mem_free(f);
+}
+
+exf_code exf_outfile_begin(exf_outfile **out, const char *target, int force, exf_err *err)
+{
+    exf_code rc;
+    exf_outfile *f = NULL;
+    char *dir = NULL;
+    exf_text name = {0};
+    const char *base = strrchr(target, '/') ? strrchr(target, '/') + 1 : target;
+    *out = NULL;
+    EXF_TRY(exf_output_check(target, force, err));
+    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output handle", err));
+    f->fd = -1;
+    f->force = force;
+    EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
+    EXF_TRY(exf_path_dir(&dir, target, err));
+    EXF_TRY(exf_text_addf(&name, err, ".%s.%ld.partial", base, (long)getpid()));
+    EXF_TRY(exf_path_join(&f->temporary, dir, name.s, err));
+    f->fd = open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (f->fd < 0) rc = exf_fail_errno(err, errno, "%s: cannot create", target);
+out:
+    exf_text_free(&name);
+    exf_mem_free(dir);
+    if (rc == EXF_OK)
+        *out = f;
+    else if (f)
+        outfile_free(f);
+    return rc;
+}
+
+const char *exf_outfile_path(const exf_outfile *f)
+{
+    return f->temporary;
+}
+
+/* write() at the file position, or pwrite() at offset when it is >= 0. */
+static exf_code write_all(exf_outfile *f, const void *bytes, size_t n, off_t offset, exf_err *err)
+{
+    const char *p = bytes;
+    for (size_t done = 0; done < n;) {
+        ssize_t put = offset < 0 ? write(f->fd, p + done, n - done) : pwrite(f->fd, p + done, n - done, offset + (off_t)done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return exf_fail_errno(err, put < 0 ? errno : ENOSPC, "%s: cannot write", f->target);
+        done += (size_t)put;
+    }
+    return EXF_OK;
+}
+
+exf_code exf_outfile_write(exf_outfile *f, const void *bytes, size_t n, exf_err *err)
+{
+    return write_all(f, bytes, n, -1, err);
+}
+
+exf_code exf_outfile_patch(exf_outfile *f, uint64_t offset, const void *bytes, size_t n, exf_err *err)
+{
+    return write_all(f, bytes, n, (off_t)offset, err);
+}
+
+static exf_code sync_dir(const char *target, exf_err *err)
+{
+    char *dir = NULL;
+    exf_code rc = exf_path_dir(&dir, target, err);
+    if (rc != EXF_OK) return rc;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* Some file systems cannot sync a directory (EINVAL); the rename is done. */
+    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) rc = exf_fail_errno(err, errno, "%s: cannot sync directory", dir);
+    if (fd >= 0) close(fd);
+    exf_mem_free(dir);
+    return rc;
+}
+
+exf_code exf_outfile_commit(exf_outfile *f, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    int failed = fsync(f->fd) != 0;
+    if (failed) rc = exf_fail_errno(err, errno, "%s: cannot sync", f->target);
+    if (close(f->fd) != 0 && !failed) rc = exf_fail_errno(err, errno, "%s: cannot close", f->target);
+    f->fd = -1;
+    /* link() fails where the target appeared meanwhile; rename() would replace it. */
+    if (rc == EXF_OK && !f->force && link(f->temporary, f->target) == 0) {
+        unlink(f->temporary);
+    } else if (rc == EXF_OK && !f->force && errno == EEXIST) {
+        rc = exf_output_check(f->target, 0, err);
+    } else if (rc == EXF_OK && rename(f->temporary, f->target) != 0) {
+        rc = exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
+    }
+    if (rc != EXF_OK)
+        unlink(f->temporary);
+    else
+        rc = sync_dir(f->target, err);
+    outfile_free(f);
+    return rc;
+}
+
+void exf_outfile_abort(exf_outfile *f)
+{
+    if (!f) return;
+    if (f->fd >= 0) close(f->fd);
+    unlink(f->temporary);
+    outfile_free(f);
+}
+
+exf_code exf_make_dirs(const char *path, exf_err *err)
+{
+    char *p = NULL;
+    exf_code rc = exf_mem_strdup(&p, path, "path", err);
+    if (rc != EXF_OK) return rc;
+    for (char *s = p + 1;; s++) {
+        char c = *s;
+        if (c != '/' && c != 0) continue;
+        *s = 0;
+        if (mkdir(p, 0777) != 0 && errno != EEXIST) {
+            rc = exf_fail_errno(err, errno, "%s: cannot create directory", p);
+            break;
+        }
+        *s = c;
+        if (c == 0) break;
+    }
+    struct stat st;
+    if (rc == EXF_OK && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
+        rc = exf_fail(err, EXF_IO, "%s: exists and is not a directory", path);
+    exf_mem_free(p);
+    return rc;
+}
+
+/* ---- paths ---------------------------------------------------------- */
+
+exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err)
+{
+    if (rel[0] == '/' || strcmp(base, ".") == 0) return exf_mem_strdup(out, rel, "path", err);
+    exf_text t = {0};
+    exf_code rc = exf_text_addf(&t, err, "%s%s%s", base, exf_ends_with(base, "/") ? "" : "/", rel);
+    *out = rc == EXF_OK ? t.s : NULL;
+    return rc;
+}
+
+exf_code exf_path_dir(char **out, const char *path, exf_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash) return exf_mem_strdup(out, ".", "path", err);
+    return exf_mem_dup(out, path, slash == path ? 1 : (size_t)(slash - path), "path", err);
+}
+
+int exf_path_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
+}

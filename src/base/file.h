@@ -1,0 +1,58 @@
+/* file.h - reading with bounds, writing atomically, paths.
+ *
+ * Reading: positioned and exact; a short read is a truncation error, so a file
+ * that shrinks under us is an error and not a SIGBUS.
+ * Writing: to a temporary beside the target, synced, renamed, the directory
+ * synced.  An existing target is refused unless `force`.  Whatever fails, the
+ * target is untouched and the temporary is gone. */
+#ifndef EXF_BASE_FILE_H
+#define EXF_BASE_FILE_H
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- reading -------------------------------------------------------- */
+typedef struct exf_file exf_file; /* a regular file opened for reading; thread-safe reads */
+
+exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED;
+void exf_file_close(exf_file *f); /* NULL is allowed */
+uint64_t exf_file_size(const exf_file *f);
+const char *exf_file_path(const exf_file *f);
+/* Exactly n bytes from offset; EXF_FORMAT naming file and offset if it ends before. */
+exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err) EXF_CHECKED;
+
+/* The whole file with a NUL behind it; EXF_FORMAT if it is larger than limit
+ * bytes.  Caller frees *out with exf_mem_free. */
+exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err) EXF_CHECKED;
+
+/* ---- writing -------------------------------------------------------- */
+typedef struct exf_outfile exf_outfile;
+
+/* Starts an output.  The parent directory must exist. */
+exf_code exf_outfile_begin(exf_outfile **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* The temporary's path, for libraries that open files themselves. */
+const char *exf_outfile_path(const exf_outfile *f);
+exf_code exf_outfile_write(exf_outfile *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+/* Writes n bytes at an absolute offset, leaving the append position where it is;
+ * beyond the end the file grows, the gap reading as zeros.  Thread-safe. */
+exf_code exf_outfile_patch(exf_outfile *f, uint64_t offset, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+/* Sync, rename, sync the directory; frees f, also on failure. */
+exf_code exf_outfile_commit(exf_outfile *f, exf_err *err) EXF_CHECKED;
+/* Removes the temporary and frees f; NULL is allowed. */
+void exf_outfile_abort(exf_outfile *f);
+
+/* EXF_IO if target exists and force is 0: lets a program refuse before hours of
+ * work rather than after. */
+exf_code exf_output_check(const char *target, int force, exf_err *err) EXF_CHECKED;
+/* mkdir -p. */
+exf_code exf_make_dirs(const char *path, exf_err *err) EXF_CHECKED;
+
+/* ---- paths ---------------------------------------------------------- */
+/* base/rel, or rel itself when it is absolute.  Caller frees. */
+exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err) EXF_CHECKED;
+/* The directory part of path, "." if there is none.  Caller frees. */
+exf_code exf_path_dir(char **out, const char *path, exf_err *err) EXF_CHECKED;
+/* 1 if a file, directory or link of that name exists. */
+int exf_path_exists(const char *path);
+#endif

@@ -1,0 +1,25 @@
+/* hash.h - SHA-256 (libcrypto), the only hash in ExFold: model fingerprints,
+ * input checksums, payload digests. */
+#ifndef EXF_BASE_HASH_H
+#define EXF_BASE_HASH_H
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { EXF_SHA256_HEX = 65 }; /* 64 lower-case hex digits and a NUL */
+
+typedef struct exf_hash exf_hash; /* one running hash; opaque, owned by the caller */
+
+exf_code exf_hash_new(exf_hash **out, exf_err *err) EXF_CHECKED;
+exf_code exf_hash_add(exf_hash *h, const void *bytes, size_t len, exf_err *err) EXF_CHECKED;
+/* Length-prefixed, so that ("ab","c") and ("a","bc") differ. */
+exf_code exf_hash_add_text(exf_hash *h, const char *s, exf_err *err) EXF_CHECKED;
+exf_code exf_hash_add_u64(exf_hash *h, uint64_t v, exf_err *err) EXF_CHECKED; /* little endian */
+/* Writes the digest and frees h, also on failure. */
+exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+void exf_hash_free(exf_hash *h); /* for a hash that is given up; NULL is allowed */
+
+exf_code exf_hash_bytes(const void *bytes, size_t len, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,95 @@
+/* mem.c - checked allocation; see mem.h. */
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT = 64 };
+
+static atomic_size_t asked, fail_at;
+
+static void *allocate(size_t bytes)
+{
+    size_t turn = atomic_fetch_add(&asked, 1) + 1;
+    if (turn == atomic_load(&fail_at)) return NULL;
+    void *p = NULL;
+    if (posix_memalign(&p, ALIGNMENT, bytes ? bytes : 1) != 0) return NULL;
+    return p;
+}
+
+static exf_code refused(size_t bytes, const char *what, exf_err *err)
+{
+    return exf_fail(err, EXF_NOSPACE, "out of memory: %.1f MiB for %s", (double)bytes / 1048576.0, what);
+}
+
+exf_code exf_mem_mul(size_t *out, size_t a, size_t b, const char *what, exf_err *err)
+{
+    if (b && a > SIZE_MAX / b) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu x %zu for %s", a, b, what);
+    *out = a * b;
+    return EXF_OK;
+}
+
+exf_code exf_mem_add(size_t *out, size_t a, size_t b, const char *what, exf_err *err)
+{
+    if (a > SIZE_MAX - b) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu + %zu for %s", a, b, what);
+    *out = a + b;
+    return EXF_OK;
+}
+
+exf_code exf_mem_new(void *out, size_t n, size_t size, const char *what, exf_err *err)
+{
+    void *p = NULL;
+    size_t bytes = 0;
+    memcpy(out, &p, sizeof p);
+    exf_code rc = exf_mem_mul(&bytes, n, size, what, err);
+    if (rc != EXF_OK) return rc;
+    p = allocate(bytes);
+    if (!p) return refused(bytes, what, err);
+    memset(p, 0, bytes ? bytes : 1);
+    memcpy(out, &p, sizeof p);
+    return EXF_OK;
+}
+
+exf_code exf_mem_grow(void *array, size_t *cap, size_t need, size_t size, const char *what, exf_err *err)
+{
+    if (need <= *cap) return EXF_OK;
+    size_t grown = *cap < 8 ? 8 : *cap;
+    while (grown < need) grown = grown > SIZE_MAX / 2 ? need : grown * 2;
+    void *old, *p = NULL;
+    memcpy(&old, array, sizeof old);
+    exf_code rc = exf_mem_new(&p, grown, size, what, err);
+    if (rc != EXF_OK) return rc;
+    if (old) memcpy(p, old, *cap * size);
+    free(old);
+    memcpy(array, &p, sizeof p);
+    *cap = grown;
+    return EXF_OK;
+}
+
+exf_code exf_mem_dup(char **out, const void *bytes, size_t len, const char *what, exf_err *err)
+{
+    size_t room = 0;
+    *out = NULL;
+    exf_code rc = exf_mem_add(&room, len, 1, what, err);
+    if (rc == EXF_OK) rc = exf_mem_new(out, room, 1, what, err);
+    if (rc == EXF_OK && len) memcpy(*out, bytes, len);
+    return rc;
+}
+
+exf_code exf_mem_strdup(char **out, const char *s, const char *what, exf_err *err)
+{
+    return exf_mem_dup(out, s, strlen(s), what, err);
+}
+
+void exf_mem_free(void *p)
+{
+    free(p);
+}
+
+size_t exf_mem_fail_at(size_t n)
+{
+    atomic_store(&fail_at, n);
+    return atomic_exchange(&asked, 0);
+}

@@ -1,0 +1,43 @@
+/* mem.h - the only way to the heap.
+ *
+ * Sizes are checked for overflow, blocks are zeroed and aligned to 64 bytes (a
+ * cache line and an AVX-512 vector), and a refusal says how much was asked for
+ * and what for.  Tests can make the n-th allocation fail.
+ * Ownership: the caller frees with exf_mem_free(); NULL is allowed there.
+ * Thread-safe. */
+#ifndef EXF_BASE_MEM_H
+#define EXF_BASE_MEM_H
+#include "base/err.h"
+
+#include <stddef.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* *out = n zeroed elements of `size` bytes (never NULL on success, even for
+ * n = 0).  `what` names the object in the message: "hidden states".
+ * On failure *out is NULL and the code EXF_NOSPACE. */
+exf_code exf_mem_new(void *out, size_t n, size_t size, const char *what, exf_err *err) EXF_CHECKED;
+
+/* Makes room for `need` elements in the growing array *p of capacity *cap,
+ * at least doubling; the old contents are kept, on failure untouched. */
+exf_code exf_mem_grow(void *p, size_t *cap, size_t need, size_t size, const char *what, exf_err *err) EXF_CHECKED;
+
+/* A copy of len bytes (strlen(s) for exf_mem_strdup) with a NUL behind it. */
+exf_code exf_mem_dup(char **out, const void *bytes, size_t len, const char *what, exf_err *err) EXF_CHECKED;
+exf_code exf_mem_strdup(char **out, const char *s, const char *what, exf_err *err) EXF_CHECKED;
+
+void exf_mem_free(void *p);
+
+/* a*b and a+b, or EXF_NOSPACE naming `what` when they leave size_t. */
+exf_code exf_mem_mul(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;
+exf_code exf_mem_add(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;
+
+/* Tests: the n-th allocation from now on fails (1 is the next); 0 turns it off.
+ * Returns how many allocations were asked for since the last call. */
+size_t exf_mem_fail_at(size_t n);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

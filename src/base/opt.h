@@ -1,0 +1,77 @@
+/* opt.h - one table of options feeds argv, recipe, --help, and provenance.
+ *
+ * A program has an options struct and a table of exf_opt rows that say where in
+ * the struct each value lives.  Every value arrives as text (a default, a
+ * recipe scalar or list, `--flag value`, `--set key=value`) and goes through
+ * the same strict parser.  Precedence: command line > recipe > default; a key
+ * given twice at one rank is refused, for nobody can tell which was meant.
+ *
+ * Ownership: exf_opts owns every string and list it puts into the struct;
+ * exf_opts_free() releases them. */
+#ifndef EXF_BASE_OPT_H
+#define EXF_BASE_OPT_H
+#include "base/text.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* type        C type of the field     text form
+ * TEXT        char *  (NULL: unset)   anything
+ * INT         int64_t                 12
+ * REAL        double                  1.0e-3
+ * BYTES       uint64_t                8GiB
+ * FLAG        int (0/1)               true | false; on argv --name alone is true
+ * CHOICE      int (index in values)   one word of values, "auto|cpu|cuda"
+ * TEXT_LIST   exf_text_list           a,b,c   (recipe: [a, b, c] or one scalar)
+ * INT_LIST    exf_int_list            8,4     (recipe: [8, 4] or one scalar) */
+typedef enum {
+    EXF_OPT_TEXT, EXF_OPT_INT, EXF_OPT_REAL, EXF_OPT_BYTES, EXF_OPT_FLAG,
+    EXF_OPT_CHOICE, EXF_OPT_TEXT_LIST, EXF_OPT_INT_LIST
+} exf_opt_type;
+
+typedef struct { char **item; size_t n; } exf_text_list;
+typedef struct { int64_t *item; size_t n; } exf_int_list;
+
+typedef struct {
+    const char *key;      /* recipe key, dotted: "calibrate.ridge"; NULL: command line only */
+    const char *flag;     /* "threads" for --threads; NULL: reached by recipe and --set only */
+    char letter;          /* 'o' for -o; 0: none */
+    exf_opt_type type;
+    size_t offset;        /* offsetof(struct, field) */
+    const char *fallback; /* default as text; NULL: unset (TEXT NULL, lists empty, numbers 0) */
+    const char *values;   /* CHOICE: "a|b|c".  INT, REAL: "min..max", inclusive, either may be
+                             missing.  Others: what help prints after the flag: "DIR" */
+    const char *group;    /* heading in --help; rows of one group stand together */
+    const char *help;     /* one line, no full stop */
+} exf_opt;
+
+typedef enum { EXF_OPT_BY_DEFAULT, EXF_OPT_BY_RECIPE, EXF_OPT_BY_ARGV } exf_opt_rank;
+
+typedef struct exf_opts exf_opts; /* table + struct + who set what */
+
+/* table: n rows, kept by reference.  values: the program's options struct,
+ * zeroed here, then filled with the defaults. */
+exf_code exf_opts_new(exf_opts **out, const exf_opt *table, size_t n, void *values, exf_err *err) EXF_CHECKED;
+void exf_opts_free(exf_opts *o); /* also frees the strings in values */
+
+/* Sets one recipe key.  `where` stands in messages: "demo.yaml:12".  A key of
+ * lower rank than what is there is ignored; the same rank twice is an error; an
+ * unknown key is an error with the nearest known one. */
+exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const char *text, const char *where, exf_err *err) EXF_CHECKED;
+
+/* Reads argv[1..argc): --flag value, --flag=value, -x value, --no-flag for FLAG,
+ * --set key=value, "--" ends flags, the rest are positional and returned in
+ * order (pointers into argv).  --help and --version are flags of the table like
+ * any other.  An unknown flag is EXF_USAGE with the nearest known one. */
+exf_code exf_opts_argv(exf_opts *o, int argc, char **argv, const char **positional, size_t *n_positional, exf_err *err) EXF_CHECKED;
+
+/* 1 if key was given at this rank or above. */
+int exf_opts_given(const exf_opts *o, const char *key, exf_opt_rank rank);
+
+/* The current value of row i in the text form above ("" when unset). */
+exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* The --help body: groups in table order; "  -o, --output DIR   help (default
+ * X; recipe: output.directory)", two aligned columns, at most 100 wide. */
+exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,188 @@
+/* text.c - see text.h. */
+#include "base/text.h"
+
+#include "base/mem.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err)
+{
+    size_t need;
+    exf_code rc = exf_mem_add(&need, t->len, len + 1, "text", err);
+    if (rc == EXF_OK) rc = exf_mem_grow(&t->s, &t->cap, need, 1, "text", err);
+    if (rc != EXF_OK) return rc;
+    if (len) memcpy(t->s + t->len, bytes, len);
+    t->len += len;
+    t->s[t->len] = 0;
+    return EXF_OK;
+}
+
+exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...)
+{
+    va_list va, again;
+    va_start(va, fmt);
+    va_copy(again, va);
+    int n = vsnprintf(NULL, 0, fmt, va);
+    va_end(va);
+    exf_code rc = n < 0 ? exf_fail(err, EXF_INTERNAL, "cannot format \"%s\"", fmt)
+                        : exf_mem_grow(&t->s, &t->cap, t->len + (size_t)n + 1, 1, "text", err);
+    if (rc == EXF_OK) {
+        vsnprintf(t->s + t->len, (size_t)n + 1, fmt, again);
+        t->len += (size_t)n;
+    }
+    va_end(again);
+    return rc;
+}
+
+void exf_text_free(exf_text *t)
+{
+    exf_mem_free(t->s);
+    memset(t, 0, sizeof *t);
+}
+
+static int starts_a_number(const char *s)
+{
+    if (*s == '+' || *s == '-') s++;
+    return isdigit((unsigned char)*s) || *s == '.';
+}
+
+int exf_parse_i64(const char *s, int64_t *out)
+{
+    if (!starts_a_number(s)) return 0;
+    char *end;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (errno || *end || end == s) return 0;
+    *out = v;
+    return 1;
+}
+
+int exf_parse_f64(const char *s, double *out)
+{
+    if (!starts_a_number(s) || strpbrk(s, "xXpP")) return 0;
+    char *end;
+    double v = strtod(s, &end);
+    if (*end || end == s || !isfinite(v)) return 0;
+    *out = v;
+    return 1;
+}
+
+int exf_parse_bytes(const char *s, uint64_t *out)
+{
+    static const struct { const char *unit; double factor; } units[] = {
+        {"", 1}, {"B", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
+        {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+    };
+    size_t digits = strspn(s, "0123456789.");
+    char number[32];
+    if (digits == 0 || digits >= sizeof number) return 0;
+    memcpy(number, s, digits);
+    number[digits] = 0;
+    double v;
+    if (!exf_parse_f64(number, &v)) return 0;
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
+        if (strcmp(s + digits, units[i].unit) == 0 && v * units[i].factor < 9e18) {
+            *out = (uint64_t)(v * units[i].factor);
+            return 1;
+        }
+    return 0;
+}
+
+enum { NEAREST_MAX = 64 };
+
+/* Levenshtein distance, one row at a time; words longer than a key are far. */
+static size_t edit_distance(const char *a, const char *b)
+{
+    size_t la = strlen(a), lb = strlen(b), row[NEAREST_MAX + 1];
+    if (la > NEAREST_MAX || lb > NEAREST_MAX) return NEAREST_MAX + 1;
+    for (size_t j = 0; j <= lb; j++) row[j] = j;
+    for (size_t i = 1; i <= la; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= lb; j++) {
+            size_t best = diagonal + (a[i - 1] != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[lb];
+}
+
+const char *exf_nearest(const char *word, const char *const *candidates)
+{
+    const char *best = NULL;
+    size_t least = strlen(word) / 3 + 1;
+    for (; *candidates; candidates++) {
+        size_t d = edit_distance(word, *candidates);
+        if (d < least || (d == least && !best)) {
+            least = d;
+            best = *candidates;
+        }
+    }
+    return best;
+}
+
+/* Length of the valid UTF-8 character at p (n bytes left), 0 if there is none. */
+static size_t utf8_char(const unsigned char *p, size_t n)
+{
+    if (p[0] < 0x80) return 1;
+    size_t len = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || n < len) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((p[i] & 0xc0) != 0x80) return 0;
+    if (p[0] == 0xe0 && p[1] < 0xa0) return 0; /* overlong */
+    if (p[0] == 0xed && p[1] > 0x9f) return 0; /* surrogate */
+    if (p[0] == 0xf0 && p[1] < 0x90) return 0; /* overlong */
+    if (p[0] == 0xf4 && p[1] > 0x8f) return 0; /* beyond U+10FFFF */
+    return len;
+}
+
+size_t exf_utf8_valid(const char *bytes, size_t len)
+{
+    const unsigned char *p = (const unsigned char *)bytes;
+    size_t i = 0;
+    while (i < len) {
+        size_t step = utf8_char(p + i, len - i);
+        if (step == 0) return i;
+        i += step;
+    }
+    return len;
+}
+
+const char *exf_human_bytes(char *buf, size_t buf_len, double bytes)
+{
+    static const char *const unit[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+    int u = 0;
+    while (bytes >= 999.5 && u < 5) {
+        bytes /= 1000;
+        u++;
+    }
+    snprintf(buf, buf_len, u && bytes < 99.95 ? "%.1f %s" : "%.0f %s", bytes, unit[u]);
+    return buf;
+}
+
+const char *exf_human_seconds(char *buf, size_t buf_len, double seconds)
+{
+    long s = seconds < 0 || !(seconds < 3.6e8) ? 0 : (long)(seconds + 0.5);
+    snprintf(buf, buf_len, "%02ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    return buf;
+}
+
+int exf_starts_with(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+int exf_ends_with(const char *s, const char *suffix)
+{
+    size_t a = strlen(s), b = strlen(suffix);
+    return a >= b && strcmp(s + a - b, suffix) == 0;
+}

@@ -1,0 +1,52 @@
+/* text.h - strings: a growing buffer, strict number parsing, nearest names,
+ * UTF-8 validity, human-readable sizes.
+ *
+ * Ownership: exf_text owns its bytes; zero-initialise it, release with
+ * exf_text_free().  Parsers never accept trailing text, blanks or overflow. */
+#ifndef EXF_BASE_TEXT_H
+#define EXF_BASE_TEXT_H
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    char *s;    /* NUL-terminated once anything was appended; NULL before */
+    size_t len; /* bytes, the NUL not counted */
+    size_t cap;
+} exf_text;
+
+exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err) EXF_CHECKED;
+exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4) EXF_CHECKED;
+void exf_text_free(exf_text *t);
+
+/* 1 and *out on success; 0 for anything that is not exactly one number. */
+int exf_parse_i64(const char *s, int64_t *out);
+int exf_parse_f64(const char *s, double *out); /* finite only; C locale */
+/* "8GiB", "512MiB", "4096" (bytes): integer count of bytes. */
+int exf_parse_bytes(const char *s, uint64_t *out);
+
+/* The candidate (NULL-terminated list) nearest to word by edit distance, or
+ * NULL when none is near enough to be meant (more than a third differs). */
+const char *exf_nearest(const char *word, const char *const *candidates);
+
+/* Index of the first byte that is not valid UTF-8 (no surrogates, no overlong
+ * forms, at most U+10FFFF), or len when all is valid. */
+size_t exf_utf8_valid(const char *bytes, size_t len);
+
+/* "61.1 GB", "977 kB" (powers of 1000) into a caller's buffer of >= 16 bytes. */
+const char *exf_human_bytes(char *buf, size_t buf_len, double bytes);
+/* "00:14:20". */
+const char *exf_human_seconds(char *buf, size_t buf_len, double seconds);
+
+/* 1 if s starts with / ends with the other string. */
+int exf_starts_with(const char *s, const char *prefix);
+int exf_ends_with(const char *s, const char *suffix);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

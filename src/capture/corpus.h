@@ -1,0 +1,79 @@
+/* corpus.h - from a data manifest to the token sequences of a run.
+ *
+ * Manifest, schema exfold-manifest/1 (YAML; unknown keys are errors with the
+ * nearest name; paths are relative to the manifest's file):
+ *
+ *   schema: exfold-manifest/1
+ *   sources:
+ *     - path: ../examples/corpus.jsonl
+ *       format: jsonl          # jsonl | text | tokens
+ *       field: text            # jsonl: the member that holds the text (default "text")
+ *       where: {domain: c}     # jsonl: only lines whose members equal these strings
+ *       tensor: calib.c        # tokens: integer tensor [n, len]; may be left out if the file has one
+ *       domain: c              # reported per domain (default: the source's number)
+ *       sequences: 16          # how many to take (default: its share of the run's)
+ *       sha256: <64 hex>       # of the file; "unpinned" or absent: accepted, and said
+ *
+ * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
+ * document (a jsonl line, or the whole text file) tokenised and cut into pieces of max_tokens, the last
+ * one shorter; pieces below min_tokens are dropped.  Documents never share a
+ * sequence and nothing is padded.
+ *
+ * Selection is deterministic: a source that has more sequences than it is asked
+ * for gives a seeded choice without replacement (base/rng.h, stream = index of
+ * the source), in file order; sources stand in manifest order.  How many: a
+ * source's `sequences`; if the run's total differs from their sum, the total is
+ * shared among sources in proportion to `sequences` (largest remainder, ties to
+ * the earlier source); sources without `sequences` share what the others leave,
+ * evenly, the earlier ones one more.  A total of 0 means the sum, all of a
+ * source that states none.
+ *
+ * Errors name manifest, source and both values: wrong checksum, empty source,
+ * too few sequences, a token id outside [0, vocab), a missing field, bad UTF-8
+ * or JSON with its line. */
+#ifndef EXF_CAPTURE_CORPUS_H
+#define EXF_CAPTURE_CORPUS_H
+#include "base/hash.h"
+#include "model/tokenizer.h"
+
+#include <stdint.h>
+
+typedef struct {
+    size_t offset;    /* first token in exf_corpus.ids */
+    int32_t n_tokens; /* >= 1 */
+    int32_t source;   /* index in the manifest */
+    int32_t domain;   /* index in exf_corpus.domains */
+    int64_t row;      /* number of the sequence within its source, before selection */
+} exf_sequence;
+
+typedef struct {
+    char *name;
+    uint64_t sequences_kept, sequences_dropped;
+    uint64_t tokens_kept, tokens_dropped; /* dropped: cut off, too short, or not selected */
+} exf_domain;
+
+typedef struct {
+    size_t n_sequences, n_domains, n_sources;
+    exf_sequence *sequence; /* manifest order */
+    exf_domain *domains;    /* in order of first appearance */
+    int32_t *ids;           /* all tokens, sequence after sequence */
+    uint64_t n_tokens;
+    int32_t max_tokens;     /* longest sequence */
+    int n_unpinned;         /* sources without a checksum */
+    char manifest_sha256[EXF_SHA256_HEX]; /* of the manifest's bytes */
+    char tokens_sha256[EXF_SHA256_HEX];   /* of lengths and ids: what was really run */
+} exf_corpus;
+
+typedef struct {
+    const char *manifest;  /* path */
+    int64_t sequences;     /* total, 0: all */
+    int64_t max_tokens;    /* >= 1 */
+    int64_t min_tokens;    /* >= 1 */
+    uint64_t seed;
+    int64_t vocab;         /* ids must be below */
+    const char *tokenizer; /* path of tokenizer.json; loaded only if a source is text, may be NULL */
+} exf_corpus_request;
+
+exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, exf_err *err) EXF_CHECKED;
+void exf_corpus_free(exf_corpus *c); /* NULL is allowed */
+#endif

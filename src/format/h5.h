@@ -1,0 +1,71 @@
+/* h5.h - reading and writing HDF5; the one door to libhdf5.
+ *
+ * Deterministic: object times are off, the file format bound is fixed, objects
+ * appear in the order they are written, so equal calls give equal bytes.
+ * Writing is atomic (base/file.h): everything goes to a temporary beside the
+ * target, which appears on commit or not at all.
+ * Datasets are little-endian standard types (H5T_IEEE_F32LE, H5T_STD_U64LE...),
+ * dense row-major; compressed ones are chunked by rows of the first axis with
+ * shuffle and deflate level 4.  Text attributes are fixed-length UTF-8 strings.
+ * HDF5's own error printing is off; its innermost message goes into ours.
+ * Not thread-safe: the caller serialises.  Paths are absolute ("/layers/3/dot").
+ * Supported dtypes: U8 I8 I32 I64 U64 F32 F64. */
+#ifndef EXF_FORMAT_H5_H
+#define EXF_FORMAT_H5_H
+#include "base/hash.h"
+#include "base/tensor.h"
+
+typedef struct exf_h5 exf_h5;
+
+exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* Closes and moves into place; frees h, also on failure. */
+exf_code exf_h5_commit(exf_h5 *h, exf_err *err) EXF_CHECKED;
+
+/* Read only.  EXF_FORMAT naming the file if it is no HDF5 file. */
+exf_code exf_h5_open(exf_h5 **out, const char *path, exf_err *err) EXF_CHECKED;
+/* Ends reading; a file being written is given up and removed.  NULL is allowed. */
+void exf_h5_close(exf_h5 *h);
+const char *exf_h5_path(const exf_h5 *h); /* the target's path, for messages */
+
+/* ---- groups and attributes; group "/" is the root ---------------------- */
+exf_code exf_h5_group(exf_h5 *h, const char *group, exf_err *err) EXF_CHECKED; /* parents are made */
+int exf_h5_exists(exf_h5 *h, const char *path);                               /* group or dataset */
+exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
+exf_code exf_h5_put_i64(exf_h5 *h, const char *object, const char *name, int64_t value, exf_err *err) EXF_CHECKED;
+exf_code exf_h5_put_f64(exf_h5 *h, const char *object, const char *name, double value, exf_err *err) EXF_CHECKED;
+/* EXF_FORMAT naming file, object, attribute if absent or of another type. */
+exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED; /* caller frees */
+exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err) EXF_CHECKED;
+exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err) EXF_CHECKED;
+int exf_h5_has_attr(exf_h5 *h, const char *object, const char *name);
+
+/* Names of a group's members or an object's attributes, sorted by name.
+ * visit returning anything but EXF_OK stops and is returned. */
+typedef exf_code (*exf_h5_visit)(void *self, const char *name, exf_err *err);
+exf_code exf_h5_members(exf_h5 *h, const char *group, exf_h5_visit visit, void *self, exf_err *err) EXF_CHECKED;
+exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *self, exf_err *err) EXF_CHECKED;
+
+/* ---- datasets ----------------------------------------------------------
+ * t->name is the absolute path; parents are made. */
+enum { EXF_H5_PLAIN = 0, EXF_H5_COMPRESS = 1 };
+/* The whole array from t->data. */
+exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
+/* Makes room (t->data is ignored), to be filled by rows of the first axis, in
+ * any order; rows never written read as zero. */
+exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
+exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_rows, const void *data, exf_err *err) EXF_CHECKED;
+
+/* dtype, rank and shape of a dataset (data stays NULL, name is the caller's path). */
+exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err) EXF_CHECKED;
+/* Rows of a dataset that must have exactly this dtype; EXF_FORMAT naming file,
+ * path and both dtypes, or both row counts, if it does not. */
+exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data, exf_err *err) EXF_CHECKED;
+/* The whole dataset, which must have exactly this dtype and shape. */
+exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err) EXF_CHECKED;
+
+/* SHA-256 over the payload, independent of HDF5's own bookkeeping: all objects
+ * depth first in order of name; for each its path and kind, its attributes in
+ * order of name (name, type, value), and for datasets dtype, shape and little
+ * endian elements.  Works on files open for reading. */
+exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,131 @@
+/* json.c - see json.h. */
+#include "format/json.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <jansson.h>
+
+/* exf_json is json_t under another name, so that no other file needs jansson's. */
+static json_t *unwrap(const exf_json *j)
+{
+    return (json_t *)(uintptr_t)j;
+}
+
+static exf_json *wrap(json_t *j)
+{
+    return (exf_json *)j;
+}
+
+exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
+{
+    json_error_t e;
+    *out = wrap(json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e));
+    if (*out) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);
+}
+
+exf_code exf_json_load(exf_json **out, const char *path, uint64_t limit, exf_err *err)
+{
+    char *bytes;
+    size_t len;
+    *out = NULL;
+    exf_code rc = exf_file_slurp(path, limit, &bytes, &len, err);
+    if (rc == EXF_OK) rc = exf_json_parse(out, bytes, len, path, err);
+    exf_mem_free(bytes);
+    return rc;
+}
+
+void exf_json_free(exf_json *doc)
+{
+    if (doc) json_decref(unwrap(doc));
+}
+
+exf_json_kind exf_json_type(const exf_json *j)
+{
+    if (!j) return EXF_JSON_NULL;
+    switch (json_typeof(unwrap(j))) {
+    case JSON_OBJECT: return EXF_JSON_OBJECT;
+    case JSON_ARRAY: return EXF_JSON_ARRAY;
+    case JSON_STRING: return EXF_JSON_STRING;
+    case JSON_INTEGER: return EXF_JSON_INT;
+    case JSON_REAL: return EXF_JSON_REAL;
+    case JSON_TRUE:
+    case JSON_FALSE: return EXF_JSON_BOOL;
+    default: return EXF_JSON_NULL;
+    }
+}
+
+const char *exf_json_type_name(const exf_json *j)
+{
+    static const char *const name[] = {"null", "a boolean", "an integer", "a real number", "a string", "an array", "an object"};
+    return j ? name[exf_json_type(j)] : "missing";
+}
+
+size_t exf_json_size(const exf_json *j)
+{
+    exf_json_kind k = exf_json_type(j);
+    return k == EXF_JSON_ARRAY ? json_array_size(unwrap(j)) : k == EXF_JSON_OBJECT ? json_object_size(unwrap(j)) : 0;
+}
+
+const exf_json *exf_json_get(const exf_json *object, const char *key)
+{
+    return wrap(json_object_get(unwrap(object), key));
+}
+
+const exf_json *exf_json_at(const exf_json *array, size_t i)
+{
+    return wrap(json_array_get(unwrap(array), i));
+}
+
+const char *exf_json_string(const exf_json *j, size_t *len)
+{
+    if (exf_json_type(j) != EXF_JSON_STRING) return NULL;
+    if (len) *len = json_string_length(unwrap(j));
+    return json_string_value(unwrap(j));
+}
+
+int64_t exf_json_int(const exf_json *j)
+{
+    return exf_json_type(j) == EXF_JSON_INT ? (int64_t)json_integer_value(unwrap(j)) : 0;
+}
+
+double exf_json_real(const exf_json *j)
+{
+    return j ? json_number_value(unwrap(j)) : 0;
+}
+
+int exf_json_true(const exf_json *j)
+{
+    return j && json_is_true(unwrap(j));
+}
+
+void *exf_json_first(const exf_json *object)
+{
+    return json_object_iter(unwrap(object));
+}
+
+void *exf_json_next(const exf_json *object, void *it)
+{
+    return json_object_iter_next(unwrap(object), it);
+}
+
+const char *exf_json_key(void *it)
+{
+    return json_object_iter_key(it);
+}
+
+const exf_json *exf_json_value(void *it)
+{
+    return wrap(json_object_iter_value(it));
+}
+
+exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err)
+{
+    json_t *j = json_string(s);
+    char *text = j ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
+    exf_code rc = text ? exf_text_addf(out, err, "%s", text) : exf_fail(err, EXF_INTERNAL, "not a valid UTF-8 string: %s", s);
+    free(text);
+    json_decref(j);
+    return rc;
+}

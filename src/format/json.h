@@ -1,0 +1,40 @@
+/* json.h - reading JSON; the one door to jansson.
+ *
+ * Strict: UTF-8, duplicate keys refused, nesting bounded by jansson (2048),
+ * numbers must fit int64 or double.  String values may hold NUL bytes, object
+ * keys may not.  Messages name the document (`where`) and the line.
+ * Ownership: exf_json_free() releases a whole document; nodes reached from it
+ * are borrowed.  Object members keep their order in the file. */
+#ifndef EXF_FORMAT_JSON_H
+#define EXF_FORMAT_JSON_H
+#include "base/text.h"
+
+#include <stdint.h>
+
+typedef struct exf_json exf_json;
+typedef enum { EXF_JSON_NULL, EXF_JSON_BOOL, EXF_JSON_INT, EXF_JSON_REAL, EXF_JSON_STRING, EXF_JSON_ARRAY, EXF_JSON_OBJECT } exf_json_kind;
+
+exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err) EXF_CHECKED;
+/* A whole file of at most `limit` bytes. */
+exf_code exf_json_load(exf_json **out, const char *path, uint64_t limit, exf_err *err) EXF_CHECKED;
+void exf_json_free(exf_json *doc);
+
+exf_json_kind exf_json_type(const exf_json *j);       /* NULL pointer: EXF_JSON_NULL */
+const char *exf_json_type_name(const exf_json *j);    /* "an array" ... for messages */
+size_t exf_json_size(const exf_json *j);              /* members of an array or object, else 0 */
+const exf_json *exf_json_get(const exf_json *object, const char *key); /* NULL if absent */
+const exf_json *exf_json_at(const exf_json *array, size_t i);
+const char *exf_json_string(const exf_json *j, size_t *len); /* NULL if no string; len may be NULL */
+int64_t exf_json_int(const exf_json *j);              /* 0 if no integer */
+double exf_json_real(const exf_json *j);              /* integer or real, else 0 */
+int exf_json_true(const exf_json *j);                 /* 1 only for true */
+
+/* Object members in file order: for (it = exf_json_first(o); it; it = exf_json_next(o, it)). */
+void *exf_json_first(const exf_json *object);
+void *exf_json_next(const exf_json *object, void *it);
+const char *exf_json_key(void *it);
+const exf_json *exf_json_value(void *it);
+
+/* Appends s as a JSON string with its quotes; s must be valid UTF-8. */
+exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,63 @@
+/* safetensors.h - reading and writing .safetensors; format facts:
+ *
+ *   u64 N (little endian) | N bytes of JSON, space padded | tensor data
+ *   JSON: {"__metadata__": {string: string}, "<tensor>": {"dtype": "BF16",
+ *          "shape": [..], "data_offsets": [begin, end]}, ...}
+ *
+ * Offsets count from byte 8+N.  Refused, with file, tensor and both values:
+ * N > 100,000,000 or beyond the file, a header that is no JSON object or starts
+ * with anything but '{', duplicate names, unknown dtypes, rank > EXF_MAX_RANK,
+ * negative or overflowing shapes, spans that differ from shape x dtype, overlaps, holes, data
+ * that ends before or after the file does, names over 512 bytes.
+ *
+ * Reading is positioned (pread): a file is never mapped or copied whole, so one
+ * that shrinks later is an error, not a SIGBUS.  Reads are thread-safe.
+ * Ownership: names and shapes borrowed from the open file. */
+#ifndef EXF_FORMAT_SAFETENSORS_H
+#define EXF_FORMAT_SAFETENSORS_H
+#include "base/hash.h"
+#include "base/tensor.h"
+
+typedef struct {
+    exf_tensor view;  /* view.data is NULL: the bytes are in the file */
+    uint64_t offset;  /* absolute, bytes */
+    uint64_t nbytes;
+} exf_st_tensor;
+
+typedef struct exf_st_file exf_st_file;
+
+exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err) EXF_CHECKED;
+void exf_st_close(exf_st_file *f); /* NULL is allowed */
+const char *exf_st_path(const exf_st_file *f);
+size_t exf_st_count(const exf_st_file *f);
+const exf_st_tensor *exf_st_at(const exf_st_file *f, size_t i);              /* in order of name (strcmp) */
+const exf_st_tensor *exf_st_find(const exf_st_file *f, const char *name);    /* NULL if absent */
+/* Metadata value or NULL.  `at` walks them in order of key; 0 past the end. */
+const char *exf_st_metadata(const exf_st_file *f, const char *key);
+int exf_st_metadata_at(const exf_st_file *f, size_t i, const char **key, const char **value);
+/* SHA-256 of the 8+N header bytes: names, shapes, dtypes and offsets. */
+const char *exf_st_header_sha256(const exf_st_file *f);
+
+/* Raw bytes [begin, begin+n) of a tensor into buf. */
+exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err) EXF_CHECKED;
+
+/* ---- writing: equal inputs give equal bytes ---------------------------
+ * Tensors are laid out as the reference writer does (wider dtypes first, then by
+ * name), the header is padded to 8 bytes, metadata keys are sorted.  All tensors
+ * are announced first; their bytes may then come in any order, from any thread,
+ * and commit refuses (EXF_INTERNAL) when not exactly all bytes of each came.
+ * A target that exists is refused unless force; nothing stays after abort. */
+typedef struct exf_st_writer exf_st_writer;
+typedef struct { const char *key, *value; } exf_st_meta;
+
+exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force, const exf_tensor *tensors, size_t n_tensors,
+                             const exf_st_meta *meta, size_t n_meta, exf_err *err) EXF_CHECKED;
+/* Bytes [begin, begin+n) of tensor i (index in the announced list). */
+exf_code exf_st_writer_put(exf_st_writer *w, size_t i, uint64_t begin, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err) EXF_CHECKED; /* frees w, also on failure */
+void exf_st_writer_abort(exf_st_writer *w);                                /* NULL is allowed */
+
+/* All at once, from tensors[i].data. */
+exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, size_t n_tensors, const exf_st_meta *meta,
+                      size_t n_meta, exf_err *err) EXF_CHECKED;
+#endif
