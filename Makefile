@@ -56,7 +56,7 @@ LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
 TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold-*.c)))
 TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/exfold-%,$(sort $(wildcard src/tool/*.c))))
 CHECKS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/check_*.c)))
-CHECK_O := $(BUILD)/tests/suite_main.o $(BUILD)/tests/fixtures.o
+CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/check_%,$(sort $(wildcard tests/*.c))))
 CHECKS_CUDA := $(filter $(BUILD)/tests/check_cuda_%,$(CHECKS))
 CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
 
@@ -106,6 +106,7 @@ $(BUILD)/gen/$(2).inc: FORCE | $(BUILD)/gen
 	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
 $(BUILD)/$(1)/$(2).o: $(BUILD)/gen/$(2).inc
 endef
+$(eval $(call drawer,src/artifact,artifact))
 $(eval $(call drawer,src/model,family))
 $(eval $(call drawer,src/solve,solver))
 $(eval $(call drawer,src/export,writer))

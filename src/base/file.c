@@ -26,6 +26,7 @@ exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
     exf_file *f = NULL;
     struct stat st;
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "file handle", err));
+    f->fd = -1;
     EXF_TRY(exf_mem_strdup(&f->path, path, "file path", err));
     f->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (f->fd < 0) {
@@ -109,7 +110,7 @@ out:
 struct exf_outfile {
     int fd;
     int force;
-    char *target, *temporary;
+    char *target, *temporary, *dir;
 };
 
 exf_code exf_output_check(const char *target, int force, exf_err *err)
@@ -122,6 +123,7 @@ static void outfile_free(exf_outfile *f)
 {
     exf_mem_free(f->target);
     exf_mem_free(f->temporary);
+    exf_mem_free(f->dir);
     exf_mem_free(f);
 }
 
@@ -129,7 +131,6 @@ exf_code exf_outfile_begin(exf_outfile **out, const char *target, int force, exf
 {
     exf_code rc;
     exf_outfile *f = NULL;
-    char *dir = NULL;
     exf_text name = {0};
     const char *base = strrchr(target, '/') ? strrchr(target, '/') + 1 : target;
     *out = NULL;
@@ -138,14 +139,13 @@ exf_code exf_outfile_begin(exf_outfile **out, const char *target, int force, exf
     f->fd = -1;
     f->force = force;
     EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
-    EXF_TRY(exf_path_dir(&dir, target, err));
+    EXF_TRY(exf_path_dir(&f->dir, target, err));
     EXF_TRY(exf_text_addf(&name, err, ".%s.%ld.partial", base, (long)getpid()));
-    EXF_TRY(exf_path_join(&f->temporary, dir, name.s, err));
+    EXF_TRY(exf_path_join(&f->temporary, f->dir, name.s, err));
     f->fd = open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0) rc = exf_fail_errno(err, errno, "%s: cannot create", target);
 out:
     exf_text_free(&name);
-    exf_mem_free(dir);
     if (rc == EXF_OK)
         *out = f;
     else if (f)
@@ -181,17 +181,14 @@ exf_code exf_outfile_patch(exf_outfile *f, uint64_t offset, const void *bytes, s
     return write_all(f, bytes, n, (off_t)offset, err);
 }
 
-static exf_code sync_dir(const char *target, exf_err *err)
+/* Best effort: the rename is done and visible, only its place on disk after a
+ * power cut is open, and some file systems cannot sync a directory at all. */
+static void sync_dir(const char *dir)
 {
-    char *dir = NULL;
-    exf_code rc = exf_path_dir(&dir, target, err);
-    if (rc != EXF_OK) return rc;
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems cannot sync a directory (EINVAL); the rename is done. */
-    if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) rc = exf_fail_errno(err, errno, "%s: cannot sync directory", dir);
-    if (fd >= 0) close(fd);
-    exf_mem_free(dir);
-    return rc;
+    if (fd < 0) return;
+    (void)fsync(fd);
+    close(fd);
 }
 
 exf_code exf_outfile_commit(exf_outfile *f, exf_err *err)
@@ -212,7 +209,7 @@ exf_code exf_outfile_commit(exf_outfile *f, exf_err *err)
     if (rc != EXF_OK)
         unlink(f->temporary);
     else
-        rc = sync_dir(f->target, err);
+        sync_dir(f->dir);
     outfile_free(f);
     return rc;
 }

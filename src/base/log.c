@@ -62,6 +62,18 @@ void exf_log_warn(const char *fmt, ...) { SAY(EXF_LOG_WARN, "\033[33m", "warning
 void exf_log_info(const char *fmt, ...) { SAY(EXF_LOG_INFO, "", ""); }
 void exf_log_debug(const char *fmt, ...) { SAY(EXF_LOG_DEBUG, "\033[2m", "debug"); }
 
+void exf_log_event(const char *fmt, ...)
+{
+    va_list va;
+    va_start(va, fmt);
+    pthread_mutex_lock(&lock);
+    close_bar();
+    vfprintf(stderr, fmt, va);
+    fputc('\n', stderr);
+    pthread_mutex_unlock(&lock);
+    va_end(va);
+}
+
 static void say_error(const char *fmt, ...)
 {
     va_list va;

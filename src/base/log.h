@@ -22,6 +22,8 @@ void exf_log_setup(const char *program, exf_log_level level, exf_progress_mode p
 void exf_log_warn(const char *fmt, ...) EXF_PRINTF(1, 2);
 void exf_log_info(const char *fmt, ...) EXF_PRINTF(1, 2);
 void exf_log_debug(const char *fmt, ...) EXF_PRINTF(1, 2);
+/* One line as it stands, for machines (--progress=json), whatever the level. */
+void exf_log_event(const char *fmt, ...) EXF_PRINTF(1, 2);
 /* "exfold-x: error: sentence", whatever the level; for the end of main. */
 void exf_log_error(const exf_err *err);
 

@@ -6,8 +6,11 @@
  * the same strict parser.  Precedence: command line > recipe > default; a key
  * given twice at one rank is refused, for nobody can tell which was meant.
  *
+ * Errors: what the user wrote wrong is EXF_USAGE; a bad table, a bad default
+ * included, is EXF_INTERNAL.  After an error the values that were set before it
+ * stay, and exf_opts_free() is still due.
  * Ownership: exf_opts owns every string and list it puts into the struct;
- * exf_opts_free() releases them. */
+ * exf_opts_free() releases them, so the struct must outlive it. */
 #ifndef EXF_BASE_OPT_H
 #define EXF_BASE_OPT_H
 #include "base/text.h"
@@ -23,7 +26,11 @@
  * FLAG        int (0/1)               true | false; on argv --name alone is true
  * CHOICE      int (index in values)   one word of values, "auto|cpu|cuda"
  * TEXT_LIST   exf_text_list           a,b,c   (recipe: [a, b, c] or one scalar)
- * INT_LIST    exf_int_list            8,4     (recipe: [8, 4] or one scalar) */
+ * INT_LIST    exf_int_list            8,4     (recipe: [8, 4] or one scalar)
+ *
+ * Lists: blanks around an item are trimmed, brackets around the whole are
+ * optional ("[8, 4]" is "8,4"), the empty list is "[]".  An item is not empty,
+ * holds no comma and does not start with "[". */
 typedef enum {
     EXF_OPT_TEXT, EXF_OPT_INT, EXF_OPT_REAL, EXF_OPT_BYTES, EXF_OPT_FLAG,
     EXF_OPT_CHOICE, EXF_OPT_TEXT_LIST, EXF_OPT_INT_LIST
@@ -35,7 +42,7 @@ typedef struct { int64_t *item; size_t n; } exf_int_list;
 typedef struct {
     const char *key;      /* recipe key, dotted: "calibrate.ridge"; NULL: command line only */
     const char *flag;     /* "threads" for --threads; NULL: reached by recipe and --set only */
-    char letter;          /* 'o' for -o; 0: none */
+    char letter;          /* 'o' for -o; 0: none; needs a flag */
     exf_opt_type type;
     size_t offset;        /* offsetof(struct, field) */
     const char *fallback; /* default as text; NULL: unset (TEXT NULL, lists empty, numbers 0) */
@@ -49,29 +56,38 @@ typedef enum { EXF_OPT_BY_DEFAULT, EXF_OPT_BY_RECIPE, EXF_OPT_BY_ARGV } exf_opt_
 
 typedef struct exf_opts exf_opts; /* table + struct + who set what */
 
-/* table: n rows, kept by reference.  values: the program's options struct,
- * zeroed here, then filled with the defaults. */
+/* table: n rows, kept by reference.  values: the program's options struct; the
+ * fields that rows point at are zeroed here, then filled with the defaults. */
 exf_code exf_opts_new(exf_opts **out, const exf_opt *table, size_t n, void *values, exf_err *err) EXF_CHECKED;
-void exf_opts_free(exf_opts *o); /* also frees the strings in values */
+void exf_opts_free(exf_opts *o); /* also frees the strings in values; NULL is allowed */
 
 /* Sets one recipe key.  `where` stands in messages: "demo.yaml:12".  A key of
- * lower rank than what is there is ignored; the same rank twice is an error; an
- * unknown key is an error with the nearest known one. */
+ * lower rank than what is there is checked, then ignored, so the recipe may be
+ * read after argv; the same rank twice is an error; an unknown key is an error
+ * with the nearest known one, and a section ("calibrate: 3") is told apart. */
 exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const char *text, const char *where, exf_err *err) EXF_CHECKED;
+/* The same for a list of n items that stand apart, as in a recipe: refused for a
+ * row that takes one value, and no item is ever split at a comma. */
+exf_code exf_opts_set_list(exf_opts *o, exf_opt_rank rank, const char *key, const char *const *item, size_t n,
+                           const char *where, exf_err *err) EXF_CHECKED;
 
 /* Reads argv[1..argc): --flag value, --flag=value, -x value, --no-flag for FLAG,
- * --set key=value, "--" ends flags, the rest are positional and returned in
- * order (pointers into argv).  --help and --version are flags of the table like
- * any other.  An unknown flag is EXF_USAGE with the nearest known one. */
+ * --set key=value, "--" ends flags, the rest ("-" too) are positional and
+ * returned in order (pointers into argv; room for argc of them).  A value that
+ * starts with "--" must be written --flag=value.  --help and --version are flags
+ * of the table like any other; "set" is taken.  An unknown flag is EXF_USAGE
+ * with the nearest known one. */
 exf_code exf_opts_argv(exf_opts *o, int argc, char **argv, const char **positional, size_t *n_positional, exf_err *err) EXF_CHECKED;
 
-/* 1 if key was given at this rank or above. */
+/* 1 if key was given at this rank or above.  A row without a key goes by its flag. */
 int exf_opts_given(const exf_opts *o, const char *key, exf_opt_rank rank);
 
-/* The current value of row i in the text form above ("" when unset). */
+/* Appends the current value of row i in the text form above ("" when unset);
+ * reading it back gives the same value. */
 exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err) EXF_CHECKED;
 
-/* The --help body: groups in table order; "  -o, --output DIR   help (default
- * X; recipe: output.directory)", two aligned columns, at most 100 wide. */
+/* Appends the --help body: groups in table order; "  -o, --output DIR   help
+ * (default X; recipe: output.directory)", two aligned columns, at most 100
+ * wide.  A row without a flag stands there as --set KEY=VALUE. */
 exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,0 +1,266 @@
+/* opt.c - the option table and who set what; see opt.h, opt_inside.h. */
+#include "base/opt_inside.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the table -------------------------------------------------------------- */
+static const char *row_name(const exf_opt *row)
+{
+    return row->key ? row->key : row->flag ? row->flag : "?";
+}
+
+static int same(const char *a, const char *b)
+{
+    return a && b && strcmp(a, b) == 0;
+}
+
+static exf_code check_row(const exf_opt *row, exf_err *err)
+{
+    char range[EXF_OPT_RANGE_MAX];
+    const char *wrong = !row->key && !row->flag              ? "has neither key nor flag"
+                        : row->letter && !row->flag          ? "has a letter and no flag"
+                        : same(row->flag, "set")             ? "takes the flag --set, which is built in"
+                        : exf_opt_value_size(row->type) == 0 ? "has no known type"
+                        : !exf_opt_range(row, range)         ? "has a range that is not min..max"
+                        : row->type == EXF_OPT_CHOICE && !row->values ? "is a choice of nothing"
+                                                                      : NULL;
+    return wrong ? exf_fail(err, EXF_INTERNAL, "option table: %s %s", row_name(row), wrong) : EXF_OK;
+}
+
+static exf_code check_pair(const exf_opt *a, const exf_opt *b, exf_err *err)
+{
+    if (same(a->key, b->key)) return exf_fail(err, EXF_INTERNAL, "option table: key %s stands twice", a->key);
+    if (same(a->flag, b->flag)) return exf_fail(err, EXF_INTERNAL, "option table: flag --%s stands twice", a->flag);
+    if (a->letter && a->letter == b->letter)
+        return exf_fail(err, EXF_INTERNAL, "option table: letter -%c stands twice", a->letter);
+    return EXF_OK;
+}
+
+static exf_code check_table(const exf_opt *table, size_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < n; i++) {
+        EXF_TRY(check_row(&table[i], err));
+        for (size_t j = 0; j < i; j++) {
+            EXF_TRY(check_pair(&table[j], &table[i], err));
+            /* rows of one group stand together: from j on nothing else comes in between */
+            if (same(table[j].group, table[i].group) && !same(table[j + 1].group, table[i].group))
+                return exf_fail(err, EXF_INTERNAL, "option table: group \"%s\" is torn apart before %s", table[i].group,
+                                row_name(&table[i]));
+        }
+    }
+out:
+    return rc;
+}
+
+size_t exf_opt_find_key(const exf_opts *o, const char *key)
+{
+    size_t i = 0;
+    while (i < o->n && !same(o->table[i].key, key)) i++;
+    return i;
+}
+
+size_t exf_opt_find_leaf(const exf_opts *o, const char *leaf)
+{
+    size_t found = o->n, len = strlen(leaf);
+    if (len == 0) return o->n;
+    for (size_t i = 0; i < o->n; i++) {
+        const char *key = o->table[i].key;
+        size_t key_len = key ? strlen(key) : 0;
+        if (!same(key, leaf) && !(key_len > len && key[key_len - len - 1] == '.' && exf_ends_with(key, leaf))) continue;
+        if (found < o->n) return o->n;
+        found = i;
+    }
+    return found;
+}
+
+/* ---- hints for an unknown key ------------------------------------------------ */
+/* 1 if whole is part, a dot, and more. */
+static int is_below(const char *whole, const char *part)
+{
+    return exf_starts_with(whole, part) && whole[strlen(part)] == '.';
+}
+
+/* "a.b, a.c, ..." if key is a section; how many keys it has. */
+static int hint_section(const exf_opts *o, const char *key, char hint[EXF_OPT_HINT_MAX])
+{
+    int n = 0;
+    size_t used = 0, room = EXF_OPT_HINT_MAX;
+    for (size_t i = 0; i < o->n; i++) {
+        if (!o->table[i].key || !is_below(o->table[i].key, key)) continue;
+        const char *front = n == 0 ? "; it is a section, not a value: its keys are " : ", ";
+        if (n < 4) used += (size_t)snprintf(hint + used, room - used, "%s%.60s", front, o->table[i].key);
+        n++;
+    }
+    if (n > 4) snprintf(hint + used, room - used, ", ...");
+    return n;
+}
+
+static exf_code nearest_key(const exf_opts *o, const char *key, const char **near, exf_err *err)
+{
+    const char **keys;
+    exf_code rc = exf_mem_new(&keys, o->n + 1, sizeof *keys, "option keys", err);
+    if (rc != EXF_OK) return rc;
+    size_t n = 0;
+    for (size_t i = 0; i < o->n; i++)
+        if (o->table[i].key) keys[n++] = o->table[i].key;
+    *near = exf_nearest(key, keys);
+    exf_mem_free(keys);
+    return EXF_OK;
+}
+
+exf_code exf_opt_key_hint(const exf_opts *o, const char *key, char hint[EXF_OPT_HINT_MAX], exf_err *err)
+{
+    hint[0] = 0;
+    if (hint_section(o, key, hint)) return EXF_OK;
+    for (size_t i = 0; i < o->n; i++)
+        if (o->table[i].key && is_below(key, o->table[i].key)) {
+            snprintf(hint, EXF_OPT_HINT_MAX, "; \"%.80s\" is one value, not a section", o->table[i].key);
+            return EXF_OK;
+        }
+    const char *near = NULL, *dot = strrchr(key, '.');
+    exf_code rc = nearest_key(o, key, &near, err);
+    size_t leaf = exf_opt_find_leaf(o, dot ? dot + 1 : key);
+    if (!near && leaf < o->n) near = o->table[leaf].key; /* the right name in the wrong section */
+    if (near) snprintf(hint, EXF_OPT_HINT_MAX, "; did you mean \"%.80s\"?", near);
+    return rc;
+}
+
+/* ---- values -------------------------------------------------------------------- */
+static void swap_value(exf_opts *o, size_t i, exf_opt_value *v)
+{
+    size_t size = exf_opt_value_size(o->table[i].type);
+    exf_opt_value old = {0};
+    memcpy(&old, o->values + o->table[i].offset, size);
+    memcpy(o->values + o->table[i].offset, v, size);
+    *v = old;
+}
+
+/* Takes v over, whatever happens. */
+static exf_code keep(exf_opts *o, size_t i, exf_opt_rank rank, exf_opt_value *v, const char *origin, exf_err *err)
+{
+    exf_code rc;
+    char **by = o->origin[i];
+    int outranked = 0;
+    for (int r = (int)rank + 1; r < EXF_OPT_RANKS; r++) outranked |= by[r] != NULL;
+    if (!by[rank]) rc = exf_mem_strdup(&by[rank], origin, "option origin", err);
+    else if (same(by[rank], origin)) rc = exf_fail(err, EXF_USAGE, "given twice");
+    else rc = exf_fail(err, EXF_USAGE, "given twice, first by %.80s", by[rank]);
+    if (rc == EXF_OK && !outranked) swap_value(o, i, v);
+    exf_opt_value_free(o->table[i].type, v);
+    return rc;
+}
+
+exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text, const char *origin, exf_err *err)
+{
+    exf_opt_value v;
+    exf_code rc = exf_opt_parse(&v, &o->table[i], text, err);
+    return rc == EXF_OK ? keep(o, i, rank, &v, origin, err) : rc;
+}
+
+static exf_code set_defaults(exf_opts *o, exf_err *err)
+{
+    for (size_t i = 0; i < o->n; i++) {
+        const exf_opt *row = &o->table[i];
+        exf_code rc = row->fallback ? exf_opt_give(o, i, EXF_OPT_BY_DEFAULT, row->fallback, "the default", err) : EXF_OK;
+        if (rc == EXF_OK) continue;
+        exf_err_prefix(err, "option table: default of %s: ", row_name(row));
+        if (rc != EXF_USAGE) return rc;
+        if (err) err->code = EXF_INTERNAL; /* the user did not write it */
+        return EXF_INTERNAL;
+    }
+    return EXF_OK;
+}
+
+exf_code exf_opts_new(exf_opts **out, const exf_opt *table, size_t n, void *values, exf_err *err)
+{
+    exf_code rc;
+    exf_opts *o = NULL;
+    *out = NULL;
+    EXF_TRY(check_table(table, n, err));
+    EXF_TRY(exf_mem_new(&o, 1, sizeof *o, "options", err));
+    EXF_TRY(exf_mem_new(&o->origin, n, sizeof *o->origin, "options", err));
+    o->table = table;
+    o->values = values;
+    for (; o->n < n; o->n++) memset(o->values + table[o->n].offset, 0, exf_opt_value_size(table[o->n].type));
+    EXF_TRY(set_defaults(o, err));
+out:
+    if (rc != EXF_OK) exf_opts_free(o);
+    else *out = o;
+    return rc;
+}
+
+void exf_opts_free(exf_opts *o)
+{
+    if (!o) return;
+    for (size_t i = 0; i < o->n; i++) {
+        exf_opt_value empty = {0};
+        swap_value(o, i, &empty);
+        exf_opt_value_free(o->table[i].type, &empty);
+        for (int r = 0; r < EXF_OPT_RANKS; r++) exf_mem_free(o->origin[i][r]);
+    }
+    exf_mem_free(o->origin);
+    exf_mem_free(o);
+}
+
+/* ---- recipe keys ------------------------------------------------------------------ */
+static exf_code find_or_explain(const exf_opts *o, const char *key, const char *where, size_t *row, exf_err *err)
+{
+    char hint[EXF_OPT_HINT_MAX];
+    *row = exf_opt_find_key(o, key);
+    if (*row < o->n) return EXF_OK;
+    exf_code rc = exf_opt_key_hint(o, key, hint, err);
+    return rc == EXF_OK ? exf_fail(err, EXF_USAGE, "%s: unknown key \"%.80s\"%s", where, key, hint) : rc;
+}
+
+exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const char *text, const char *where, exf_err *err)
+{
+    size_t i;
+    exf_code rc = find_or_explain(o, key, where, &i, err);
+    if (rc != EXF_OK) return rc;
+    rc = exf_opt_give(o, i, rank, text, where, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: %s: ", where, key);
+    return rc;
+}
+
+exf_code exf_opts_set_list(exf_opts *o, exf_opt_rank rank, const char *key, const char *const *item, size_t n,
+                           const char *where, exf_err *err)
+{
+    size_t i;
+    exf_opt_value v;
+    exf_code rc = find_or_explain(o, key, where, &i, err);
+    if (rc != EXF_OK) return rc;
+    if (!exf_opt_is_list(o->table[i].type))
+        return exf_fail(err, EXF_USAGE, "%s: %s: a list of %zu, expected one value", where, key, n);
+    rc = exf_opt_parse_items(&v, &o->table[i], item, n, err);
+    if (rc == EXF_OK) rc = keep(o, i, rank, &v, where, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: %s: ", where, key);
+    return rc;
+}
+
+static int row_given(const exf_opts *o, size_t i, exf_opt_rank rank)
+{
+    for (int r = (int)rank; r < EXF_OPT_RANKS; r++)
+        if (o->origin[i][r]) return 1;
+    return 0;
+}
+
+int exf_opts_given(const exf_opts *o, const char *key, exf_opt_rank rank)
+{
+    for (size_t i = 0; i < o->n; i++)
+        if (same(row_name(&o->table[i]), key) && row_given(o, i, rank)) return 1;
+    return 0;
+}
+
+exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err)
+{
+    exf_opt_value v = {0};
+    if (i >= o->n) return exf_fail(err, EXF_INTERNAL, "option row %zu of %zu", i, o->n);
+    const exf_opt *row = &o->table[i];
+    if (!row_given(o, i, EXF_OPT_BY_DEFAULT)) return exf_text_add(out, "", 0, err);
+    memcpy(&v, o->values + row->offset, exf_opt_value_size(row->type));
+    return exf_opt_print(out, row, &v, err);
+}

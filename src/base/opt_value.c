@@ -1,0 +1,292 @@
+/* opt_value.c - one option's value: text to value, value to text, ranges; see opt_inside.h. */
+#include "base/opt_inside.h"
+
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int exf_opt_is_list(exf_opt_type type)
+{
+    return type == EXF_OPT_TEXT_LIST || type == EXF_OPT_INT_LIST;
+}
+
+size_t exf_opt_value_size(exf_opt_type type)
+{
+    switch (type) {
+    case EXF_OPT_TEXT: return sizeof(char *);
+    case EXF_OPT_INT: return sizeof(int64_t);
+    case EXF_OPT_REAL: return sizeof(double);
+    case EXF_OPT_BYTES: return sizeof(uint64_t);
+    case EXF_OPT_FLAG:
+    case EXF_OPT_CHOICE: return sizeof(int);
+    case EXF_OPT_TEXT_LIST: return sizeof(exf_text_list);
+    case EXF_OPT_INT_LIST: return sizeof(exf_int_list);
+    }
+    return 0;
+}
+
+void exf_opt_value_free(exf_opt_type type, exf_opt_value *v)
+{
+    if (type == EXF_OPT_TEXT) exf_mem_free(v->text);
+    if (type == EXF_OPT_INT_LIST) exf_mem_free(v->ints.item);
+    if (type == EXF_OPT_TEXT_LIST) {
+        for (size_t i = 0; i < v->texts.n; i++) exf_mem_free(v->texts.item[i]);
+        exf_mem_free(v->texts.item);
+    }
+    memset(v, 0, sizeof *v);
+}
+
+/* ---- ranges -------------------------------------------------------------- */
+static int copy_bound(char out[EXF_OPT_BOUND_MAX], const char *s, size_t len)
+{
+    if (len >= EXF_OPT_BOUND_MAX) return 0;
+    memcpy(out, s, len);
+    out[len] = 0;
+    return 1;
+}
+
+/* "min..max" into its two texts, empty where there is no bound. */
+static int split_range(const exf_opt *row, char low[EXF_OPT_BOUND_MAX], char high[EXF_OPT_BOUND_MAX])
+{
+    low[0] = high[0] = 0;
+    if (!row->values) return 1;
+    const char *dots = strstr(row->values, "..");
+    return dots && copy_bound(low, row->values, (size_t)(dots - row->values)) && copy_bound(high, dots + 2, strlen(dots + 2));
+}
+
+static int is_number(const exf_opt *row, const char *s)
+{
+    int64_t i;
+    double d;
+    return row->type == EXF_OPT_INT ? exf_parse_i64(s, &i) : exf_parse_f64(s, &d);
+}
+
+int exf_opt_range(const exf_opt *row, char text[EXF_OPT_RANGE_MAX])
+{
+    char low[EXF_OPT_BOUND_MAX], high[EXF_OPT_BOUND_MAX];
+    text[0] = 0;
+    if (row->type != EXF_OPT_INT && row->type != EXF_OPT_REAL) return 1;
+    if (!split_range(row, low, high) || (*low && !is_number(row, low)) || (*high && !is_number(row, high))) return 0;
+    if (*low && *high) snprintf(text, EXF_OPT_RANGE_MAX, "%s to %s", low, high);
+    else if (*low) snprintf(text, EXF_OPT_RANGE_MAX, "at least %s", low);
+    else if (*high) snprintf(text, EXF_OPT_RANGE_MAX, "at most %s", high);
+    return 1;
+}
+
+static int int_in_range(int64_t v, const char *low, const char *high)
+{
+    int64_t bound;
+    return !(*low && exf_parse_i64(low, &bound) && v < bound) && !(*high && exf_parse_i64(high, &bound) && v > bound);
+}
+
+static int real_in_range(double v, const char *low, const char *high)
+{
+    double bound;
+    return !(*low && exf_parse_f64(low, &bound) && v < bound) && !(*high && exf_parse_f64(high, &bound) && v > bound);
+}
+
+/* ---- text to value --------------------------------------------------------- */
+static exf_code parse_number(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
+{
+    char low[EXF_OPT_BOUND_MAX], high[EXF_OPT_BOUND_MAX], range[EXF_OPT_RANGE_MAX];
+    int is_int = row->type == EXF_OPT_INT, inside;
+    if (is_int ? !exf_parse_i64(text, &out->i) : !exf_parse_f64(text, &out->real))
+        return exf_fail(err, EXF_USAGE, "\"%.80s\" is no %s", text, is_int ? "64-bit integer" : "number");
+    if (!split_range(row, low, high) || !exf_opt_range(row, range))
+        return exf_fail(err, EXF_INTERNAL, "\"%s\" is no range", row->values);
+    inside = is_int ? int_in_range(out->i, low, high) : real_in_range(out->real, low, high);
+    return inside ? EXF_OK : exf_fail(err, EXF_USAGE, "%.80s is out of range, expected %s", text, range);
+}
+
+enum { MAX_WORDS = 32, WORDS_ROOM = 512 };
+
+/* "a|b|c" into NULL-terminated words inside room; -1 if they do not fit. */
+static int split_words(const char *values, const char *words[MAX_WORDS + 1], char room[WORDS_ROOM])
+{
+    int n = 0;
+    if (!values || strlen(values) >= WORDS_ROOM) return -1;
+    strcpy(room, values);
+    for (char *p = room;; p++) {
+        if (n == MAX_WORDS) return -1;
+        words[n++] = p;
+        p = strchr(p, '|');
+        if (!p) break;
+        *p = 0;
+    }
+    words[n] = NULL;
+    return n;
+}
+
+static exf_code parse_choice(int *out, const exf_opt *row, const char *text, exf_err *err)
+{
+    const char *words[MAX_WORDS + 1];
+    char room[WORDS_ROOM], list[2 * WORDS_ROOM] = "";
+    int n = split_words(row->values, words, room);
+    if (n < 0) return exf_fail(err, EXF_INTERNAL, "a choice needs 1 to %d words", MAX_WORDS);
+    for (int i = 0; i < n; i++)
+        if (strcmp(words[i], text) == 0) {
+            *out = i;
+            return EXF_OK;
+        }
+    size_t used = 0;
+    for (int i = 0; i < n; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", words[i]);
+    const char *near = exf_nearest(text, words);
+    return exf_fail(err, EXF_USAGE, "\"%.80s\" is none of %s%s%s%s", text, list, near ? "; did you mean \"" : "",
+                    near ? near : "", near ? "\"?" : "");
+}
+
+/* One item into a list that has room for it. */
+static exf_code add_item(exf_opt_value *list, const exf_opt *row, const char *s, size_t len, exf_err *err)
+{
+    char *copy;
+    if (len == 0) return exf_fail(err, EXF_USAGE, "an item of the list is empty; the empty list is []");
+    if (s[0] == '[') return exf_fail(err, EXF_USAGE, "\"%.*s\" is a list inside a list", len > 80 ? 80 : (int)len, s);
+    if (memchr(s, ',', len))
+        return exf_fail(err, EXF_USAGE, "\"%.*s\" has a comma, which separates items", len > 80 ? 80 : (int)len, s);
+    exf_code rc = exf_mem_dup(&copy, s, len, "list item", err);
+    if (rc != EXF_OK) return rc;
+    if (row->type == EXF_OPT_TEXT_LIST) {
+        list->texts.item[list->texts.n++] = copy;
+        return EXF_OK;
+    }
+    if (exf_parse_i64(copy, &list->ints.item[list->ints.n])) list->ints.n++;
+    else rc = exf_fail(err, EXF_USAGE, "\"%.80s\" is no 64-bit integer", copy);
+    exf_mem_free(copy);
+    return rc;
+}
+
+static exf_code make_room(exf_opt_value *list, const exf_opt *row, size_t n, exf_err *err)
+{
+    memset(list, 0, sizeof *list);
+    if (n == 0) return EXF_OK;
+    return row->type == EXF_OPT_TEXT_LIST ? exf_mem_new(&list->texts.item, n, sizeof *list->texts.item, "list option", err)
+                                          : exf_mem_new(&list->ints.item, n, sizeof *list->ints.item, "list option", err);
+}
+
+static int is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static void trim(const char **begin, const char **end)
+{
+    while (*begin < *end && is_blank(**begin)) ++*begin;
+    while (*begin < *end && is_blank((*end)[-1])) --*end;
+}
+
+static exf_code parse_list(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
+{
+    exf_code rc;
+    const char *p = text, *end = text + strlen(text);
+    size_t n = 1;
+    trim(&p, &end);
+    if (p < end && *p == '[') {
+        if (end - p < 2 || end[-1] != ']') return exf_fail(err, EXF_USAGE, "\"%.80s\" has no closing bracket", text);
+        p++;
+        end--;
+        trim(&p, &end);
+        if (p == end) n = 0;
+    }
+    for (const char *c = p; c < end; c++) n += *c == ',';
+    EXF_TRY(make_room(out, row, n, err));
+    for (size_t i = 0; i < n; i++) {
+        const char *comma = memchr(p, ',', (size_t)(end - p)), *first = p, *last = comma ? comma : end;
+        trim(&first, &last);
+        EXF_TRY(add_item(out, row, first, (size_t)(last - first), err));
+        p = comma ? comma + 1 : end;
+    }
+out:
+    return rc;
+}
+
+exf_code exf_opt_parse_items(exf_opt_value *out, const exf_opt *row, const char *const *item, size_t n, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(make_room(out, row, n, err));
+    for (size_t i = 0; i < n; i++) {
+        const char *first = item[i], *last = first + strlen(first);
+        trim(&first, &last);
+        EXF_TRY(add_item(out, row, first, (size_t)(last - first), err));
+    }
+out:
+    if (rc != EXF_OK) exf_opt_value_free(row->type, out);
+    return rc;
+}
+
+exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    memset(out, 0, sizeof *out);
+    switch (row->type) {
+    case EXF_OPT_TEXT: rc = exf_mem_strdup(&out->text, text, "option text", err); break;
+    case EXF_OPT_INT:
+    case EXF_OPT_REAL: rc = parse_number(out, row, text, err); break;
+    case EXF_OPT_BYTES:
+        if (!exf_parse_bytes(text, &out->bytes))
+            rc = exf_fail(err, EXF_USAGE, "\"%.80s\" is no size such as 8GiB, 512MB or 4096", text);
+        break;
+    case EXF_OPT_FLAG:
+        out->word = strcmp(text, "true") == 0;
+        if (!out->word && strcmp(text, "false") != 0) rc = exf_fail(err, EXF_USAGE, "\"%.80s\" is neither true nor false", text);
+        break;
+    case EXF_OPT_CHOICE: rc = parse_choice(&out->word, row, text, err); break;
+    case EXF_OPT_TEXT_LIST:
+    case EXF_OPT_INT_LIST: rc = parse_list(out, row, text, err); break;
+    }
+    if (rc != EXF_OK) exf_opt_value_free(row->type, out);
+    return rc;
+}
+
+/* ---- value to text --------------------------------------------------------- */
+/* The shortest digits that read back as the same number. */
+static exf_code print_real(exf_text *out, double v, exf_err *err)
+{
+    char digits[40];
+    for (int precision = 1; precision <= 17; precision++) {
+        snprintf(digits, sizeof digits, "%.*g", precision, v);
+        if (strtod(digits, NULL) == v) break;
+    }
+    return exf_text_addf(out, err, "%s", digits);
+}
+
+static exf_code print_bytes(exf_text *out, uint64_t v, exf_err *err)
+{
+    static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB"};
+    int u = 0;
+    for (; v && v % 1024 == 0 && u < 4; u++) v /= 1024;
+    return exf_text_addf(out, err, "%" PRIu64 "%s", v, unit[u]);
+}
+
+static exf_code print_list(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
+{
+    int is_text = row->type == EXF_OPT_TEXT_LIST;
+    size_t n = is_text ? v->texts.n : v->ints.n;
+    exf_code rc = n ? EXF_OK : exf_text_addf(out, err, "[]");
+    for (size_t i = 0; i < n && rc == EXF_OK; i++)
+        rc = is_text ? exf_text_addf(out, err, "%s%s", i ? "," : "", v->texts.item[i])
+                     : exf_text_addf(out, err, "%s%" PRId64, i ? "," : "", v->ints.item[i]);
+    return rc;
+}
+
+exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
+{
+    const char *words[MAX_WORDS + 1];
+    char room[WORDS_ROOM];
+    switch (row->type) {
+    case EXF_OPT_TEXT: return exf_text_addf(out, err, "%s", v->text ? v->text : "");
+    case EXF_OPT_INT: return exf_text_addf(out, err, "%" PRId64, v->i);
+    case EXF_OPT_REAL: return print_real(out, v->real, err);
+    case EXF_OPT_BYTES: return print_bytes(out, v->bytes, err);
+    case EXF_OPT_FLAG: return exf_text_addf(out, err, "%s", v->word ? "true" : "false");
+    case EXF_OPT_TEXT_LIST:
+    case EXF_OPT_INT_LIST: return print_list(out, row, v, err);
+    case EXF_OPT_CHOICE:
+        if (v->word >= 0 && v->word < split_words(row->values, words, room)) return exf_text_addf(out, err, "%s", words[v->word]);
+    }
+    return exf_fail(err, EXF_INTERNAL, "option %s holds %d, which is none of %s", row->key ? row->key : row->flag, v->word,
+                    row->values ? row->values : "nothing");
+}
