@@ -1,12 +1,20 @@
 /* h5.h - reading and writing HDF5; the one door to libhdf5.
  *
- * Deterministic: object times are off, the file format bound is fixed, objects
- * appear in the order they are written, so equal calls give equal bytes.
+ * Deterministic: object times are off, the file format is fixed (that of HDF5
+ * 1.8, the oldest with attributes over 64 KiB), so equal calls in equal order
+ * give equal bytes with the same libhdf5 and zlib.
  * Writing is atomic (base/file.h): everything goes to a temporary beside the
- * target, which appears on commit or not at all.
+ * target, which appears on commit or not at all.  Objects and attributes are
+ * written once; a second write to the same name is EXF_INTERNAL.  After a write
+ * that the system refused, every call on the file fails with that message.
  * Datasets are little-endian standard types (H5T_IEEE_F32LE, H5T_STD_U64LE...),
- * dense row-major; compressed ones are chunked by rows of the first axis with
- * shuffle and deflate level 4.  Text attributes are fixed-length UTF-8 strings.
+ * dense row-major; compressed ones are chunked by rows of the first axis (as
+ * many as fill 1 MiB; a longer row is cut) with shuffle and deflate level 4.
+ * Text attributes are fixed-length UTF-8 strings of at most 16 MiB, NUL-padded,
+ * without a NUL inside.
+ * Reading trusts nothing: soft and external links, virtual datasets, elements
+ * kept in other files and chunks over 64 MiB are EXF_FORMAT, filters are never
+ * loaded from disk, and shapes are compared before anything is read.
  * HDF5's own error printing is off; its innermost message goes into ours.
  * Not thread-safe: the caller serialises.  Paths are absolute ("/layers/3/dot").
  * Supported dtypes: U8 I8 I32 I64 U64 F32 F64. */
@@ -16,6 +24,7 @@
 #include "base/tensor.h"
 
 typedef struct exf_h5 exf_h5;
+enum { EXF_H5_TEXT_MAX = 16 << 20 }; /* bytes of a text attribute */
 
 exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* Closes and moves into place; frees h, also on failure. */
@@ -30,10 +39,13 @@ const char *exf_h5_path(const exf_h5 *h); /* the target's path, for messages */
 /* ---- groups and attributes; group "/" is the root ---------------------- */
 exf_code exf_h5_group(exf_h5 *h, const char *group, exf_err *err) EXF_CHECKED; /* parents are made */
 int exf_h5_exists(exf_h5 *h, const char *path);                               /* group or dataset */
+/* The object must exist; value must be valid UTF-8. */
 exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_put_i64(exf_h5 *h, const char *object, const char *name, int64_t value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_put_f64(exf_h5 *h, const char *object, const char *name, double value, exf_err *err) EXF_CHECKED;
-/* EXF_FORMAT naming file, object, attribute if absent or of another type. */
+/* EXF_FORMAT naming file, object, attribute if absent or of another type.  (Here
+ * and below: EXF_INTERNAL while the file is being written, since the misfit is
+ * then between two parts of ExFold.) */
 exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED; /* caller frees */
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err) EXF_CHECKED;
@@ -51,7 +63,8 @@ enum { EXF_H5_PLAIN = 0, EXF_H5_COMPRESS = 1 };
 /* The whole array from t->data. */
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
 /* Makes room (t->data is ignored), to be filled by rows of the first axis, in
- * any order; rows never written read as zero. */
+ * any order; rows never written read as zero.  A plain one takes its room on
+ * disk at once, so that a full disk shows here. */
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_rows, const void *data, exf_err *err) EXF_CHECKED;
 
@@ -66,6 +79,9 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
 /* SHA-256 over the payload, independent of HDF5's own bookkeeping: all objects
  * depth first in order of name; for each its path and kind, its attributes in
  * order of name (name, type, value), and for datasets dtype, shape and little
- * endian elements.  Works on files open for reading. */
+ * endian elements.  Independent of chunks and compression; reads at most 16 MiB
+ * at once.  Works on files open for reading; EXF_FORMAT for what it cannot
+ * cover: an attribute that is neither a text nor one I64, U64 or F64, an object
+ * with two names, groups nested more than 32 deep. */
 exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 #endif

@@ -4,11 +4,15 @@
  *   JSON: {"__metadata__": {string: string}, "<tensor>": {"dtype": "BF16",
  *          "shape": [..], "data_offsets": [begin, end]}, ...}
  *
- * Offsets count from byte 8+N.  Refused, with file, tensor and both values:
- * N > 100,000,000 or beyond the file, a header that is no JSON object or starts
- * with anything but '{', duplicate names, unknown dtypes, rank > EXF_MAX_RANK,
- * negative or overflowing shapes, spans that differ from shape x dtype, overlaps, holes, data
- * that ends before or after the file does, names over 512 bytes.
+ * Offsets count from byte 8+N.  Refused (EXF_FORMAT) with file, tensor and both
+ * values: N > 100,000,000 or beyond the file, a header that is no JSON object or
+ * starts with anything but '{', duplicate names, names over 512 bytes or with
+ * control characters, unknown dtypes, rank > EXF_MAX_RANK, negative or
+ * overflowing shapes (a zero among them excuses nothing), shapes that are no
+ * whole number of bytes, spans that differ from shape x dtype, overlaps, holes,
+ * data that ends before or after the file does, metadata that is no map of text
+ * to text (a NUL inside is refused).  Unknown members of a tensor's entry are
+ * ignored, as the reference reader does.
  *
  * Reading is positioned (pread): a file is never mapped or copied whole, so one
  * that shrinks later is an error, not a SIGBUS.  Reads are thread-safe.
@@ -17,6 +21,8 @@
 #define EXF_FORMAT_SAFETENSORS_H
 #include "base/hash.h"
 #include "base/tensor.h"
+
+enum { EXF_ST_MAX_HEADER = 100000000, EXF_ST_MAX_NAME = 512 }; /* bytes */
 
 typedef struct {
     exf_tensor view;  /* view.data is NULL: the bytes are in the file */
@@ -38,14 +44,20 @@ int exf_st_metadata_at(const exf_st_file *f, size_t i, const char **key, const c
 /* SHA-256 of the 8+N header bytes: names, shapes, dtypes and offsets. */
 const char *exf_st_header_sha256(const exf_st_file *f);
 
-/* Raw bytes [begin, begin+n) of a tensor into buf. */
+/* Raw bytes [begin, begin+n) of a tensor of f into buf; EXF_INTERNAL if it has fewer. */
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err) EXF_CHECKED;
+
+/* What reader and writer both ask of a tensor's name and shape, and the bytes
+ * that it takes; EXF_FORMAT naming path, tensor and value. */
+exf_code exf_st_check(const char *path, const exf_tensor *t, uint64_t *nbytes, exf_err *err) EXF_CHECKED;
 
 /* ---- writing: equal inputs give equal bytes ---------------------------
  * Tensors are laid out as the reference writer does (wider dtypes first, then by
  * name), the header is padded to 8 bytes, metadata keys are sorted.  All tensors
- * are announced first; their bytes may then come in any order, from any thread,
- * and commit refuses (EXF_INTERNAL) when not exactly all bytes of each came.
+ * are announced first (names and shapes are copied); begin refuses (EXF_FORMAT)
+ * what the reader would refuse.  Their bytes may then come in any order, from
+ * any thread, each byte once; commit refuses (EXF_INTERNAL) when the number of
+ * bytes that came for a tensor is not its size.
  * A target that exists is refused unless force; nothing stays after abort. */
 typedef struct exf_st_writer exf_st_writer;
 typedef struct { const char *key, *value; } exf_st_meta;

@@ -1,10 +1,15 @@
 /* yaml.h - reading YAML; the one door to libyaml.
  *
  * The subset that recipes and manifests need: one document of maps, lists and
- * scalars.  Refused with file and line: duplicate keys, keys that are no plain
- * scalars, anchors, aliases, tags, merge keys, several documents, nesting deeper
- * than 32, files over 1 MiB, invalid UTF-8, an empty document.  Scalars stay text; who reads them gives
- * them a type.  Ownership: exf_yaml_free() releases the tree. */
+ * scalars, in block or flow style, so that JSON is read too.  Refused with file
+ * and line: duplicate keys; keys that are lists, maps, block text, null or
+ * empty; anchors, aliases, tags, merge keys; several documents; lists and maps
+ * nested deeper than 32; more than 1 MiB; invalid UTF-8 and NUL characters; an
+ * empty document.  Scalars stay text; who reads them gives them a type.
+ *
+ * Errors: the document is the user's own, so whatever is wrong in it is
+ * EXF_USAGE; a file that cannot be read is EXF_IO.  *out is then NULL.
+ * Ownership: exf_yaml_free() releases the tree. */
 #ifndef EXF_FORMAT_YAML_H
 #define EXF_FORMAT_YAML_H
 #include "base/err.h"
@@ -16,18 +21,19 @@ typedef enum { EXF_YAML_SCALAR, EXF_YAML_LIST, EXF_YAML_MAP } exf_yaml_kind;
 typedef struct exf_yaml {
     exf_yaml_kind kind;
     int line;                /* 1-based, where the node starts */
-    int is_null;             /* a plain empty scalar, ~ or null */
-    char *text;              /* SCALAR: its characters, NUL-terminated (NUL inside is refused) */
+    int is_null;             /* unquoted and empty, ~, null, Null or NULL */
+    char *text;              /* SCALAR: its characters, NUL-terminated, as written also when null */
     size_t n;                /* LIST, MAP: number of children */
     struct exf_yaml **child; /* LIST: items; MAP: values, in file order */
     char **key;              /* MAP: keys */
 } exf_yaml;
 
+/* `where` names the document in messages: "demo.yaml". */
 exf_code exf_yaml_parse(exf_yaml **out, const char *bytes, size_t len, const char *where, exf_err *err) EXF_CHECKED;
 exf_code exf_yaml_load(exf_yaml **out, const char *path, exf_err *err) EXF_CHECKED;
 void exf_yaml_free(exf_yaml *root); /* NULL is allowed */
 
 /* The value of a map's key; NULL if absent or root is no map. */
 const exf_yaml *exf_yaml_get(const exf_yaml *map, const char *key);
-const char *exf_yaml_kind_name(const exf_yaml *node); /* "a scalar", "a list", "a map" */
+const char *exf_yaml_kind_name(const exf_yaml *node); /* "a scalar", "a list", "a map"; NULL: "missing" */
 #endif

@@ -1,0 +1,301 @@
+/* h5.c - HDF5 files: opening, closing, finding objects, groups; see h5.h. */
+#include "format/h5_internal.h"
+
+#include "base/mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- failures ----------------------------------------------------------- */
+
+typedef struct {
+    char text[256];
+    int errnum, no_space;
+} reason;
+
+static herr_t innermost(unsigned n, const H5E_error2_t *e, void *self)
+{
+    reason *r = self;
+    if (n > 0 || !e->desc) return 0;
+    snprintf(r->text, sizeof r->text, "%s", e->desc);
+    /* errno itself may be overwritten by now; HDF5 quotes it. */
+    const char *number = strstr(e->desc, "errno = ");
+    if (number) r->errnum = atoi(number + strlen("errno = "));
+    r->no_space = e->min_num == H5E_NOSPACE;
+    return 0;
+}
+
+exf_code exf_h5i_blame(const exf_h5 *h)
+{
+    return h->writing ? EXF_INTERNAL : EXF_FORMAT;
+}
+
+exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...)
+{
+    if (h->sink.broken != EXF_OK) return exf_fail(err, h->sink.broken, "%s", h->sink.why.msg);
+    reason r = {.text = "no reason given"};
+    char what[sizeof err->msg];
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, &r);
+    va_list va;
+    va_start(va, fmt);
+    vsnprintf(what, sizeof what, fmt, va);
+    va_end(va);
+    if (r.errnum > 0) return exf_fail_errno(err, r.errnum, "%s: %s", h->path, what);
+    return exf_fail(err, r.no_space ? EXF_NOSPACE : exf_h5i_blame(h), "%s: %s: %s", h->path, what, r.text);
+}
+
+exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)
+{
+    if (!h->writing) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
+    if (h->sink.broken != EXF_OK) return exf_fail(err, h->sink.broken, "%s", h->sink.why.msg);
+    return EXF_OK;
+}
+
+/* ---- opening and closing ------------------------------------------------- */
+
+/* libhdf5's process-wide settings: it prints nothing, not even at exit, and
+ * loads no filter from disk because a file names one. */
+static void quiet(void)
+{
+    static int done;
+    if (!done) H5dont_atexit();
+    done = 1;
+    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    H5PLset_loading_state(0);
+}
+
+static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
+{
+    quiet();
+    *out = NULL;
+    exf_h5 *h = NULL;
+    exf_code rc = exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err);
+    if (rc != EXF_OK) return rc;
+    h->file = h->last = H5I_INVALID_HID;
+    rc = exf_mem_strdup(&h->path, path, "HDF5 path", err);
+    if (rc == EXF_OK)
+        *out = h;
+    else
+        exf_mem_free(h);
+    return rc;
+}
+
+/* File access: closing a file closes all that is open in it; locks, which some
+ * file systems lack, are not asked for where libhdf5 lets us choose. */
+static hid_t access_list(void)
+{
+    hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
+    H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG);
+#if H5_VERSION_GE(1, 10, 7) && !(H5_VERSION_GE(1, 12, 0) && H5_VERSION_LE(1, 12, 0))
+    H5Pset_file_locking(fapl, 0, 1);
+#endif
+    return fapl;
+}
+
+exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err)
+{
+    exf_code rc;
+    exf_h5 *h = NULL;
+    hid_t fapl = H5I_INVALID_HID, fcpl = H5I_INVALID_HID;
+    *out = NULL;
+    EXF_TRY(new_handle(&h, target, err));
+    h->writing = 1;
+    h->sink.path = h->path;
+    EXF_TRY(exf_outfile_begin(&h->sink.out, target, force, err));
+    EXF_TRY(exf_file_open(&h->sink.back, exf_outfile_path(h->sink.out), err));
+    fapl = access_list();
+    fcpl = H5Pcreate(H5P_FILE_CREATE);
+    EXF_TRY(exf_h5i_sink_use(&h->sink, fapl, err));
+    if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 || H5Pset_obj_track_times(fcpl, 0) < 0 ||
+        (h->file = H5Fcreate(exf_outfile_path(h->sink.out), H5F_ACC_TRUNC, fcpl, fapl)) < 0)
+        rc = exf_h5i_fail(h, err, "cannot start an HDF5 file");
+out:
+    if (fapl >= 0) H5Pclose(fapl);
+    if (fcpl >= 0) H5Pclose(fcpl);
+    if (rc == EXF_OK)
+        *out = h;
+    else
+        exf_h5_close(h);
+    return rc;
+}
+
+exf_code exf_h5_open(exf_h5 **out, const char *path, exf_err *err)
+{
+    exf_code rc;
+    exf_h5 *h = NULL;
+    exf_file *probe = NULL;
+    *out = NULL;
+    /* The system's refusals, and a directory, are told better by base/file.h. */
+    EXF_TRY(exf_file_open(&probe, path, err));
+    EXF_TRY(new_handle(&h, path, err));
+    hid_t fapl = access_list();
+    h->file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
+    if (h->file < 0) rc = exf_h5i_fail(h, err, "is no readable HDF5 file");
+    H5Pclose(fapl);
+out:
+    exf_file_close(probe);
+    if (rc == EXF_OK)
+        *out = h;
+    else
+        exf_h5_close(h);
+    return rc;
+}
+
+exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_h5i_writable(h, err));
+    EXF_TRY(exf_h5i_forget(h, err));
+    /* Flushing first, because an id whose H5Fclose failed must not be used again. */
+    herr_t status = H5Fflush(h->file, H5F_SCOPE_GLOBAL);
+    if (status >= 0) {
+        status = H5Fclose(h->file);
+        h->file = H5I_INVALID_HID;
+    }
+    if (status < 0) {
+        rc = exf_h5i_fail(h, err, "cannot be completed");
+        goto out;
+    }
+    exf_outfile *done = h->sink.out;
+    h->sink.out = NULL;
+    rc = exf_outfile_commit(done, err);
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
+void exf_h5_close(exf_h5 *h)
+{
+    if (!h) return;
+    h->sink.deaf = 1;
+    if (exf_h5i_forget(h, NULL) != EXF_OK) h->last = H5I_INVALID_HID;
+    if (h->file >= 0) H5Fclose(h->file);
+    exf_file_close(h->sink.back);
+    exf_outfile_abort(h->sink.out);
+    exf_mem_free(h->path);
+    exf_mem_free(h);
+}
+
+const char *exf_h5_path(const exf_h5 *h)
+{
+    return h->path;
+}
+
+/* ---- finding objects ----------------------------------------------------- */
+
+/* Cuts path before its next step: "/a/b" gives "/a", then "/a/b".  *at starts
+ * at 0; returns 0 when there is none.  The cut byte is put back by the next call. */
+static int next_step(char *path, size_t *at, char *cut)
+{
+    path[*at] = *at ? *cut : path[0];
+    size_t i = *at;
+    while (path[i] == '/') i++;
+    if (!path[i]) return 0;
+    while (path[i] && path[i] != '/') i++;
+    *cut = path[i];
+    path[i] = 0;
+    *at = i;
+    return 1;
+}
+
+static exf_code step_exists(const exf_h5 *h, const char *path, int *found, exf_err *err)
+{
+    H5L_info_t info;
+    *found = H5Lexists(h->file, path, H5P_DEFAULT) > 0;
+    if (!*found) return EXF_OK;
+    if (H5Lget_info(h->file, path, &info, H5P_DEFAULT) < 0) return exf_h5i_fail(h, err, "cannot look up %s", path);
+    if (info.type == H5L_TYPE_HARD) return EXF_OK;
+    /* One to another file could make us read anything. */
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is a soft or external link, which is not followed", h->path, path);
+}
+
+exf_code exf_h5i_find(const exf_h5 *h, const char *path, int *found, exf_err *err)
+{
+    char *p = NULL, cut = 0;
+    size_t at = 0;
+    *found = path[0] == '/';
+    if (!*found) return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, path);
+    exf_code rc;
+    EXF_TRY(exf_mem_strdup(&p, path, "object path", err));
+    while (*found && next_step(p, &at, &cut)) EXF_TRY(step_exists(h, p, found, err));
+out:
+    exf_mem_free(p);
+    return rc;
+}
+
+exf_code exf_h5i_open(const exf_h5 *h, const char *path, hid_t *object, exf_err *err)
+{
+    int found;
+    *object = H5I_INVALID_HID;
+    exf_code rc = exf_h5i_find(h, path, &found, err);
+    if (rc != EXF_OK) return rc;
+    if (!found) return exf_fail(err, exf_h5i_blame(h), "%s: %s is missing", h->path, path);
+    *object = H5Oopen(h->file, path, H5P_DEFAULT);
+    return *object < 0 ? exf_h5i_fail(h, err, "cannot open %s", path) : EXF_OK;
+}
+
+int exf_h5_exists(exf_h5 *h, const char *path)
+{
+    int found;
+    return exf_h5i_find(h, path, &found, NULL) == EXF_OK && found;
+}
+
+/* ---- groups -------------------------------------------------------------- */
+
+hid_t exf_h5i_utf8_links(void)
+{
+    hid_t lcpl = H5Pcreate(H5P_LINK_CREATE);
+    H5Pset_char_encoding(lcpl, H5T_CSET_UTF8);
+    return lcpl;
+}
+
+/* HDF5 can make parents itself, but not without times in them. */
+static exf_code make_group(exf_h5 *h, const char *path, exf_err *err)
+{
+    int found;
+    exf_code rc = step_exists(h, path, &found, err);
+    if (rc != EXF_OK || found) return rc;
+    hid_t lcpl = exf_h5i_utf8_links(), gcpl = H5Pcreate(H5P_GROUP_CREATE);
+    H5Pset_obj_track_times(gcpl, 0);
+    hid_t group = H5Gcreate2(h->file, path, lcpl, gcpl, H5P_DEFAULT);
+    if (group < 0) rc = exf_h5i_fail(h, err, "cannot make group %s", path);
+    if (group >= 0) H5Gclose(group);
+    H5Pclose(gcpl);
+    H5Pclose(lcpl);
+    return rc;
+}
+
+static exf_code make_groups(exf_h5 *h, const char *path, size_t len, exf_err *err)
+{
+    char *p = NULL, cut = 0;
+    size_t at = 0;
+    exf_code rc;
+    EXF_TRY(exf_h5i_writable(h, err));
+    EXF_TRY(exf_mem_dup(&p, path, len, "object path", err));
+    while (next_step(p, &at, &cut)) EXF_TRY(make_group(h, p, err));
+out:
+    exf_mem_free(p);
+    return rc;
+}
+
+exf_code exf_h5i_make_parents(exf_h5 *h, const char *path, exf_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (path[0] != '/' || !slash[1]) return exf_fail(err, EXF_INTERNAL, "%s: \"%s\" cannot name a dataset", h->path, path);
+    return make_groups(h, path, (size_t)(slash - path), err);
+}
+
+exf_code exf_h5_group(exf_h5 *h, const char *group, exf_err *err)
+{
+    if (group[0] != '/') return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, group);
+    exf_code rc = make_groups(h, group, strlen(group), err);
+    if (rc != EXF_OK) return rc;
+    hid_t object;
+    rc = exf_h5i_open(h, group, &object, err);
+    if (rc != EXF_OK) return rc;
+    if (H5Iget_type(object) != H5I_GROUP) rc = exf_fail(err, EXF_INTERNAL, "%s: %s is a dataset, expected a group", h->path, group);
+    H5Oclose(object);
+    return rc;
+}

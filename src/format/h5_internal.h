@@ -1,0 +1,93 @@
+/* h5_internal.h - what h5*.c share; the one file that includes libhdf5's header.
+ *
+ * h5.c       opening, closing, finding objects, groups
+ * h5_sink.c  the file driver under a file being written
+ * h5_attr.c  attributes
+ * h5_data.c  datasets
+ * h5_digest.c  listing, the payload's hash
+ * HDF5 ids are closed by whoever opened them; exf_h5i_dataset's id is borrowed. */
+#ifndef EXF_FORMAT_H5_INTERNAL_H
+#define EXF_FORMAT_H5_INTERNAL_H
+#include "format/h5.h"
+
+#include "base/file.h"
+
+#include <hdf5.h>
+#if H5_VERSION_GE(1, 13, 0)
+#include <H5FDdevelop.h> /* H5FD_class_t moved here */
+#endif
+
+/* The driver's view of a file being written.  HDF5 casts between H5FD_t and
+ * this, so pub stays first. */
+typedef struct {
+    H5FD_t pub;
+    const char *path; /* the target's, for messages */
+    exf_outfile *out;
+    exf_file *back;   /* the same temporary, for reading back */
+    haddr_t eoa, eof; /* end of what HDF5 allocated, of what was written */
+    exf_code broken;  /* the first failure; why says what it was */
+    exf_err why;
+    int deaf; /* given up: further failures are nobody's concern */
+} exf_h5i_sink;
+
+struct exf_h5 {
+    char *path;
+    hid_t file;
+    int writing;
+    exf_h5i_sink sink;
+    /* The dataset used last stays open, so that writing or reading it row by
+     * row does not empty the chunk cache, and deflate again, at every call. */
+    char *last_path;
+    hid_t last;
+};
+
+enum {
+    EXF_H5I_STEP_BYTES = 16 << 20, /* read at once by the digest; the chunk cache */
+    EXF_H5I_DEPTH_MAX = 32         /* groups within groups */
+};
+
+/* ---- h5_sink.c --------------------------------------------------------- */
+/* Makes fapl open files through the sink. */
+exf_code exf_h5i_sink_use(exf_h5i_sink *sink, hid_t fapl, exf_err *err) EXF_CHECKED;
+
+/* ---- h5.c -------------------------------------------------------------- */
+/* The failure of the HDF5 call just made: "FILE: <fmt>: <HDF5's innermost
+ * message>", or what the system said, or what broke the file before. */
+exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4);
+/* Whose fault a misfit is: the reader's file's, or our own writer's. */
+exf_code exf_h5i_blame(const exf_h5 *h);
+/* Refuses a file open for reading, and one that a failure has broken. */
+exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* *found = 1 if path leads, through hard links only, to an object. */
+exf_code exf_h5i_find(const exf_h5 *h, const char *path, int *found, exf_err *err) EXF_CHECKED;
+exf_code exf_h5i_open(const exf_h5 *h, const char *path, hid_t *object, exf_err *err) EXF_CHECKED; /* caller: H5Oclose */
+exf_code exf_h5i_make_parents(exf_h5 *h, const char *path, exf_err *err) EXF_CHECKED;
+/* A link creation list for UTF-8 names; negative on failure. */
+hid_t exf_h5i_utf8_links(void);
+
+/* ---- h5_attr.c --------------------------------------------------------- */
+typedef enum { EXF_H5I_OTHER, EXF_H5I_TEXT, EXF_H5I_I64, EXF_H5I_U64, EXF_H5I_F64 } exf_h5i_kind;
+const char *exf_h5i_kind_name(exf_h5i_kind kind);
+typedef struct {
+    exf_h5i_kind kind; /* OTHER: nothing was read */
+    union {
+        int64_t i64;
+        uint64_t u64;
+        double f64;
+    } number;
+    char *text; /* caller frees; NULL unless TEXT */
+} exf_h5i_value;
+exf_code exf_h5i_attr(const exf_h5 *h, const char *object, const char *name, exf_h5i_value *v, exf_err *err) EXF_CHECKED;
+
+/* ---- h5_data.c --------------------------------------------------------- */
+exf_code exf_h5i_dataset(exf_h5 *h, const char *path, hid_t *dataset, exf_err *err) EXF_CHECKED; /* borrowed */
+exf_code exf_h5i_forget(exf_h5 *h, exf_err *err) EXF_CHECKED; /* closes the dataset used last */
+/* HDF5's name of a dtype: an immutable id; negative for those not stored. */
+hid_t exf_h5i_type(exf_dtype t);
+/* block[] = the longest run of whole trailing axes within `limit` bytes:
+ * [1, .., 1, k, full, ..].  In lexicographic order such blocks follow each
+ * other as the elements do in memory.  Every axis is >= 1. */
+void exf_h5i_block(const exf_tensor *t, size_t limit, hsize_t *block);
+/* Reads or writes the box of `count` elements at `start` of an open dataset. */
+herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *to, const void *from);
+#endif

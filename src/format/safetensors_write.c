@@ -1,0 +1,263 @@
+/* safetensors_write.c - writing .safetensors, byte for byte like the reference
+ * writer would, but for sorted metadata keys; see safetensors.h. */
+#include "format/safetensors.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "format/json.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    uint64_t offset; /* absolute, once the header's length is known */
+    uint64_t nbytes;
+    _Atomic uint64_t written;
+    size_t name; /* where its name starts in the writer's names */
+} slot;
+
+struct exf_st_writer {
+    exf_outfile *file;
+    char *target;
+    exf_text names; /* of all tensors, each with its NUL */
+    slot *slot;     /* in the announced order */
+    size_t n;
+};
+
+/* ---- layout ------------------------------------------------------------- */
+
+static int by_name(const void *a, const void *b)
+{
+    const exf_tensor *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+/* The reference compares its dtype enum, whose order EXF_DTYPES repeats; it
+ * ascends with the width, so that every tensor starts aligned. */
+static int by_dtype_then_name(const void *a, const void *b)
+{
+    const exf_tensor *const *x = a, *const *y = b;
+    if ((*x)->dtype != (*y)->dtype) return (*x)->dtype > (*y)->dtype ? -1 : 1;
+    return by_name(a, b);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const exf_st_meta *x = a, *y = b;
+    return strcmp(x->key, y->key);
+}
+
+/* Fills the slots but for their offsets. */
+static exf_code announce(exf_st_writer *w, const exf_tensor *tensors, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < w->n; i++) {
+        EXF_TRY(exf_st_check(w->target, &tensors[i], &w->slot[i].nbytes, err));
+        w->slot[i].name = w->names.len;
+        EXF_TRY(exf_text_add(&w->names, tensors[i].name, strlen(tensors[i].name) + 1, err));
+        atomic_init(&w->slot[i].written, 0);
+    }
+out:
+    return rc;
+}
+
+/* *out = pointers to the tensors in the order of their data; caller frees. */
+static exf_code layout(const exf_tensor ***out, const exf_st_writer *w, const exf_tensor *tensors, exf_err *err)
+{
+    exf_code rc = exf_mem_new(out, w->n, sizeof **out, w->target, err);
+    if (rc != EXF_OK) return rc;
+    const exf_tensor **order = *out;
+    for (size_t i = 0; i < w->n; i++) order[i] = &tensors[i];
+    qsort(order, w->n, sizeof *order, by_name);
+    for (size_t i = 1; i < w->n; i++)
+        if (by_name(&order[i - 1], &order[i]) == 0)
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": announced twice", w->target, order[i]->name);
+    qsort(order, w->n, sizeof *order, by_dtype_then_name);
+    return EXF_OK;
+}
+
+/* ---- header ------------------------------------------------------------- */
+
+static exf_code add_pair(exf_text *h, const exf_st_writer *w, const exf_st_meta *m, exf_err *err)
+{
+    exf_code rc;
+    if (exf_utf8_valid(m->key, strlen(m->key)) != strlen(m->key))
+        return exf_fail(err, EXF_FORMAT, "%s: a metadata key is not UTF-8", w->target);
+    if (exf_utf8_valid(m->value, strlen(m->value)) != strlen(m->value))
+        return exf_fail(err, EXF_FORMAT, "%s: metadata \"%s\": its value is not UTF-8", w->target, m->key);
+    EXF_TRY(exf_json_quote(h, m->key, err));
+    EXF_TRY(exf_text_add(h, ":", 1, err));
+    EXF_TRY(exf_json_quote(h, m->value, err));
+out:
+    return rc;
+}
+
+/* "__metadata__":{...} if there is any. */
+static exf_code add_metadata(exf_text *h, const exf_st_writer *w, const exf_st_meta *meta, size_t n, exf_err *err)
+{
+    exf_code rc;
+    exf_st_meta *sorted = NULL;
+    if (n == 0) return EXF_OK;
+    EXF_TRY(exf_mem_new(&sorted, n, sizeof *sorted, w->target, err));
+    memcpy(sorted, meta, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, by_key);
+    EXF_TRY(exf_text_addf(h, err, "\"__metadata__\":{"));
+    for (size_t i = 0; i < n; i++) {
+        if (i && by_key(&sorted[i - 1], &sorted[i]) == 0) {
+            rc = exf_fail(err, EXF_FORMAT, "%s: metadata \"%s\": given twice", w->target, sorted[i].key);
+            goto out;
+        }
+        if (i) EXF_TRY(exf_text_add(h, ",", 1, err));
+        EXF_TRY(add_pair(h, w, &sorted[i], err));
+    }
+    EXF_TRY(exf_text_add(h, "}", 1, err));
+out:
+    exf_mem_free(sorted);
+    return rc;
+}
+
+static exf_code add_tensor(exf_text *h, const exf_tensor *t, uint64_t begin, uint64_t end, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_json_quote(h, t->name, err));
+    EXF_TRY(exf_text_addf(h, err, ":{\"dtype\":\"%s\",\"shape\":[", exf_dtype_name(t->dtype)));
+    for (int i = 0; i < t->rank; i++) EXF_TRY(exf_text_addf(h, err, "%s%" PRId64, i ? "," : "", t->shape[i]));
+    EXF_TRY(exf_text_addf(h, err, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end));
+out:
+    return rc;
+}
+
+/* All tensors' entries; their slots' offsets, still counted from the data's start. */
+static exf_code add_tensors(exf_text *h, exf_st_writer *w, const exf_tensor *tensors, const exf_tensor *const *order, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    uint64_t at = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        slot *s = &w->slot[order[i] - tensors];
+        if (s->nbytes > (uint64_t)INT64_MAX - EXF_ST_MAX_HEADER - 8 - at) {
+            rc = exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": %" PRIu64 " bytes after %" PRIu64 " overflow 64 bits", w->target,
+                          order[i]->name, s->nbytes, at);
+            goto out;
+        }
+        s->offset = at;
+        at += s->nbytes;
+        if (h->s[h->len - 1] != '{') EXF_TRY(exf_text_add(h, ",", 1, err));
+        EXF_TRY(add_tensor(h, order[i], s->offset, at, err));
+    }
+out:
+    return rc;
+}
+
+/* The length in front, the padding behind. */
+static exf_code finish_header(exf_text *h, const exf_st_writer *w, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_add(h, "}", 1, err));
+    EXF_TRY(exf_text_add(h, "        ", (8 - h->len % 8) % 8, err));
+    uint64_t n = h->len - 8;
+    if (n > EXF_ST_MAX_HEADER)
+        return exf_fail(err, EXF_FORMAT, "%s: header of %" PRIu64 " bytes, at most %d are accepted", w->target, n, EXF_ST_MAX_HEADER);
+    for (int i = 0; i < 8; i++) h->s[i] = (char)(n >> (8 * i) & 0xff);
+out:
+    return rc;
+}
+
+static exf_code build_header(exf_text *h, exf_st_writer *w, const exf_tensor *tensors, const exf_st_meta *meta, size_t n_meta, exf_err *err)
+{
+    exf_code rc;
+    const exf_tensor **order = NULL;
+    EXF_TRY(announce(w, tensors, err));
+    EXF_TRY(layout(&order, w, tensors, err));
+    EXF_TRY(exf_text_add(h, "\0\0\0\0\0\0\0\0{", 9, err));
+    EXF_TRY(add_metadata(h, w, meta, n_meta, err));
+    EXF_TRY(add_tensors(h, w, tensors, order, err));
+    EXF_TRY(finish_header(h, w, err));
+    for (size_t i = 0; i < w->n; i++) w->slot[i].offset += h->len;
+out:
+    exf_mem_free(order);
+    return rc;
+}
+
+/* ---- the writer ----------------------------------------------------------- */
+
+static void writer_free(exf_st_writer *w)
+{
+    exf_text_free(&w->names);
+    exf_mem_free(w->slot);
+    exf_mem_free(w->target);
+    exf_mem_free(w);
+}
+
+void exf_st_writer_abort(exf_st_writer *w)
+{
+    if (!w) return;
+    exf_outfile_abort(w->file);
+    writer_free(w);
+}
+
+exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force, const exf_tensor *tensors, size_t n_tensors,
+                             const exf_st_meta *meta, size_t n_meta, exf_err *err)
+{
+    exf_code rc;
+    exf_st_writer *w = NULL;
+    exf_text header = {0};
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&w, 1, sizeof *w, target, err));
+    w->n = n_tensors;
+    EXF_TRY(exf_mem_strdup(&w->target, target, target, err));
+    EXF_TRY(exf_mem_new(&w->slot, n_tensors, sizeof *w->slot, target, err));
+    EXF_TRY(build_header(&header, w, tensors, meta, n_meta, err));
+    EXF_TRY(exf_outfile_begin(&w->file, target, force, err));
+    EXF_TRY(exf_outfile_write(w->file, header.s, header.len, err));
+    *out = w;
+    w = NULL;
+out:
+    exf_text_free(&header);
+    exf_st_writer_abort(w);
+    return rc;
+}
+
+exf_code exf_st_writer_put(exf_st_writer *w, size_t i, uint64_t begin, const void *bytes, size_t n, exf_err *err)
+{
+    if (i >= w->n) return exf_fail(err, EXF_INTERNAL, "%s: bytes for tensor %zu, %zu are announced", w->target, i, w->n);
+    slot *s = &w->slot[i];
+    if (begin > s->nbytes || n > s->nbytes - begin)
+        return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes put at byte %" PRIu64 " of %" PRIu64, w->target,
+                        w->names.s + s->name, n, begin, s->nbytes);
+    if (n && !bytes) return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %zu bytes", w->target, w->names.s + s->name, n);
+    exf_code rc = exf_outfile_patch(w->file, s->offset + begin, bytes, n, err);
+    if (rc == EXF_OK) atomic_fetch_add(&s->written, n);
+    return rc;
+}
+
+exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < w->n && rc == EXF_OK; i++) {
+        slot *s = &w->slot[i];
+        uint64_t got = atomic_load(&s->written);
+        if (got != s->nbytes)
+            rc = exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %" PRIu64 " bytes put, it has %" PRIu64, w->target,
+                          w->names.s + s->name, got, s->nbytes);
+    }
+    if (rc == EXF_OK)
+        rc = exf_outfile_commit(w->file, err);
+    else
+        exf_outfile_abort(w->file);
+    writer_free(w);
+    return rc;
+}
+
+exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, size_t n_tensors, const exf_st_meta *meta,
+                      size_t n_meta, exf_err *err)
+{
+    exf_st_writer *w;
+    exf_code rc = exf_st_writer_begin(&w, target, force, tensors, n_tensors, meta, n_meta, err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < n_tensors && rc == EXF_OK; i++) rc = exf_st_writer_put(w, i, 0, tensors[i].data, (size_t)w->slot[i].nbytes, err);
+    if (rc == EXF_OK) return exf_st_writer_commit(w, err);
+    exf_st_writer_abort(w);
+    return rc;
+}

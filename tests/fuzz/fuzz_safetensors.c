@@ -1,0 +1,70 @@
+/* fuzz_safetensors.c - libFuzzer target: any bytes are opened or refused, and
+ * what opens can be looked up and read.
+ *   clang -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=fuzzer,address,undefined -Isrc \
+ *     tests/fuzz/fuzz_safetensors.c src/format/safetensors.c src/format/json.c \
+ *     src/base/{dtype,err,file,hash,mem,tensor,text}.c -ljansson -lcrypto -o fuzz_safetensors
+ *   ./fuzz_safetensors -max_len=4096 scratch-dir tests/fuzz/corpus/safetensors */
+#include "format/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static char path[512];
+static int fd = -1;
+
+static void remove_input(void)
+{
+    unlink(path);
+}
+
+/* One file, rewritten by every run. */
+static void put_input(const uint8_t *bytes, size_t size)
+{
+    if (fd < 0) {
+        const char *tmp = getenv("TMPDIR");
+        snprintf(path, sizeof path, "%s/fuzz-safetensors-XXXXXX", tmp ? tmp : "/tmp");
+        fd = mkstemp(path);
+        if (fd < 0 || atexit(remove_input) != 0) abort();
+    }
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, bytes, size, 0) != (ssize_t)size) abort();
+}
+
+static void must(int holds)
+{
+    if (!holds) abort();
+}
+
+static void read_tensor(const exf_st_file *f, size_t i, size_t size)
+{
+    exf_err err;
+    char buf[64];
+    const exf_st_tensor *t = exf_st_at(f, i);
+    size_t n = t->nbytes < sizeof buf ? (size_t)t->nbytes : sizeof buf;
+    must(t->nbytes == exf_tensor_bytes(&t->view) && t->offset <= size && t->nbytes <= size - t->offset);
+    must(exf_st_find(f, t->view.name) == t && strlen(t->view.name) <= EXF_ST_MAX_NAME);
+    must(i == 0 || strcmp(exf_st_at(f, i - 1)->view.name, t->view.name) < 0);
+    must(exf_st_read(f, t, 0, buf, n, &err) == EXF_OK);
+    must(exf_st_read(f, t, t->nbytes - n, buf, n, &err) == EXF_OK);
+    must(exf_st_read(f, t, t->nbytes, buf, 1, &err) == EXF_INTERNAL);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    exf_err err;
+    exf_st_file *f;
+    const char *key, *value;
+    put_input(bytes, size);
+    exf_code rc = exf_st_open(&f, path, &err);
+    if (rc != EXF_OK) {
+        must(rc == EXF_FORMAT && !f && strncmp(err.msg, path, strlen(path)) == 0);
+        return 0;
+    }
+    for (size_t i = 0; i < exf_st_count(f); i++) read_tensor(f, i, size);
+    for (size_t i = 0; exf_st_metadata_at(f, i, &key, &value); i++) must(exf_st_metadata(f, key) == value);
+    exf_st_close(f);
+    return 0;
+}

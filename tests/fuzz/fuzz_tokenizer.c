@@ -1,0 +1,101 @@
+/* fuzz_tokenizer.c - libFuzzer target.  The first byte chooses: 'j' loads the rest
+ * as a tokenizer.json, 'p' loads a small one with the rest as its Split pattern and
+ * encodes a text with it, anything else encodes the rest with a golden tokenizer.
+ *   clang -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=fuzzer,address,undefined -Isrc \
+ *     tests/fuzz/fuzz_tokenizer.c src/model/tokenizer*.c src/format/json.c \
+ *     src/base/{err,file,hash,mem,text}.c -lpcre2-8 -lutf8proc -ljansson -lcrypto -o fuzz_tokenizer
+ *   ./fuzz_tokenizer -max_len=4096 scratch-dir tests/fuzz/corpus/tokenizer   (from the project's root) */
+#include "base/text.h"
+#include "model/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static const char *const shape[] = {"qwen3", "qwen3_5", "glm4", "deepseek_v2", "deepseek_v3_v4"};
+enum { SHAPES = sizeof shape / sizeof shape[0] };
+
+static exf_tokenizer *golden[SHAPES];
+static char path[512];
+static int fd = -1;
+
+static void must(int holds)
+{
+    if (!holds) abort();
+}
+
+static void clean_up(void)
+{
+    unlink(path);
+    for (int i = 0; i < SHAPES; i++) exf_tokenizer_free(golden[i]);
+}
+
+static void set_up(void)
+{
+    exf_err err;
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/fuzz-tokenizer-XXXXXX", tmp ? tmp : "/tmp");
+    must((fd = mkstemp(path)) >= 0 && atexit(clean_up) == 0);
+    for (int i = 0; i < SHAPES; i++) {
+        char file[128];
+        snprintf(file, sizeof file, "tests/golden/tokenizers/%s/tokenizer.json", shape[i]);
+        must(exf_tokenizer_load(&golden[i], file, &err) == EXF_OK);
+    }
+}
+
+static void encode(const exf_tokenizer *t, const char *text, size_t len)
+{
+    exf_err err;
+    exf_ids ids = {0};
+    exf_code rc = exf_tokenizer_encode(t, text, len, &ids, &err);
+    int valid = exf_utf8_valid(text, len) == len;
+    must(valid ? rc == EXF_OK || rc == EXF_MODEL : rc == EXF_FORMAT);
+    must(rc == EXF_OK || ids.n == 0);
+    for (size_t i = 0; i < ids.n; i++) must(ids.id[i] >= 0 && ids.id[i] < exf_tokenizer_size(t));
+    exf_ids_free(&ids);
+}
+
+static void load(const void *bytes, size_t size)
+{
+    static const char text[] = "It's 12 o'clock,\n  na\xc3\xafve e\xcc\x81 \xe4\xb8\xad \r\n\nend ";
+    exf_err err;
+    exf_tokenizer *t;
+    must(ftruncate(fd, 0) == 0 && pwrite(fd, bytes, size, 0) == (ssize_t)size);
+    exf_code rc = exf_tokenizer_load(&t, path, &err);
+    if (rc == EXF_OK) encode(t, text, sizeof text);
+    else must((rc == EXF_FORMAT || rc == EXF_MODEL) && !t && strncmp(err.msg, path, strlen(path)) == 0);
+    exf_tokenizer_free(t);
+}
+
+static void load_pattern(const uint8_t *bytes, size_t size)
+{
+    exf_err err;
+    exf_text s = {0};
+    unsigned next = 0x100;
+    must(exf_text_addf(&s, &err, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\",\"invert\":false,\"pattern\":{\"Regex\":\"") == EXF_OK);
+    for (size_t i = 0; i < size; i++) {
+        int plain = bytes[i] >= ' ' && bytes[i] != '"' && bytes[i] != '\\';
+        must((plain ? exf_text_add(&s, (const char *)bytes + i, 1, &err) : exf_text_addf(&s, &err, "\\u%04x", bytes[i])) == EXF_OK);
+    }
+    must(exf_text_addf(&s, &err, "\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{") == EXF_OK);
+    for (unsigned c = 0; c < 256; c++) {
+        unsigned point = (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174 ? c : next++;
+        must(exf_text_addf(&s, &err, "%s\"\\u%04x\":%u", c ? "," : "", point, c) == EXF_OK);
+    }
+    must(exf_text_addf(&s, &err, "}}}") == EXF_OK);
+    load(s.s, s.len);
+    exf_text_free(&s);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    if (fd < 0) set_up();
+    if (size == 0) return 0;
+    if (bytes[0] == 'j') load(bytes + 1, size - 1);
+    else if (bytes[0] == 'p') load_pattern(bytes + 1, size - 1);
+    else encode(golden[bytes[0] % SHAPES], (const char *)bytes + 1, size - 1);
+    return 0;
+}
