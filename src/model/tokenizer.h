@@ -2,13 +2,18 @@
  * `tokenizers` library encodes.
  *
  * Supported: normalizer null, NFC, or a Sequence of these; pre_tokenizer Split
- * (the file's own regex through PCRE2 with UTF and UCP; behaviour Isolated, or
- * Removed with invert), Digits, ByteLevel (add_prefix_space false, use_regex
- * false), Sequence of these; model BPE (merges as pairs or as "a b" strings,
- * ignore_merges, no dropout, no unk, no byte_fallback, no affixes); added tokens
- * with normalized true or false, leftmost-longest (lstrip, rstrip, single_word
- * must be false); post_processor null, ByteLevel, TemplateProcessing for single sequences,
- * Sequence of these.  Anything else is refused by name (EXF_MODEL), never guessed.
+ * (the file's own regex through PCRE2, as far as tokenizer_regex.h goes, or a literal
+ * String; behavior Isolated, or Removed with invert), Digits, and last ByteLevel
+ * (add_prefix_space false, use_regex false), Sequence of these; model BPE (merges as
+ * pairs or as "a b" strings, ignore_merges, a token for every byte of UTF-8, no
+ * dropout, no unk, no byte_fallback, no affixes); added tokens with normalized true or
+ * false, leftmost-longest, with the id the library gives them (lstrip, rstrip,
+ * single_word must be false); post_processor null, ByteLevel, TemplateProcessing for
+ * single sequences, Sequence of these; no truncation, no padding.  Anything else is
+ * refused by name (EXF_MODEL), never guessed.
+ *
+ * One thing depends on the machine: categories like \p{L} are those of the installed
+ * PCRE2's Unicode version, so a character that is younger than it counts as unassigned.
  *
  * A loaded tokenizer is immutable; encoding is thread-safe. */
 #ifndef EXF_MODEL_TOKENIZER_H

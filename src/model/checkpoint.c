@@ -1,0 +1,264 @@
+/* checkpoint.c - see checkpoint.h. */
+#include "model/checkpoint.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "format/json.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct exf_checkpoint {
+    exf_st_file **file;
+    size_t n_files, cap_files;
+    exf_stored *stored; /* sorted by name */
+    size_t n_stored;
+};
+
+static const char *name_of(const exf_stored *s)
+{
+    return s->tensor->view.name;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(name_of(a), name_of(b));
+}
+
+void exf_checkpoint_close(exf_checkpoint *c)
+{
+    if (!c) return;
+    for (size_t i = 0; i < c->n_files; i++) exf_st_close(c->file[i]);
+    exf_mem_free(c->file);
+    exf_mem_free(c->stored);
+    exf_mem_free(c);
+}
+
+size_t exf_checkpoint_count(const exf_checkpoint *c)
+{
+    return c->n_stored;
+}
+
+size_t exf_checkpoint_files(const exf_checkpoint *c)
+{
+    return c->n_files;
+}
+
+const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i)
+{
+    return i < c->n_stored ? &c->stored[i] : NULL;
+}
+
+const exf_stored *exf_checkpoint_find(const exf_checkpoint *c, const char *name)
+{
+    exf_st_tensor wanted = {.view = {.name = name}};
+    exf_stored key = {.tensor = &wanted};
+    return c->n_stored ? bsearch(&key, c->stored, c->n_stored, sizeof key, by_name) : NULL;
+}
+
+/* A shard is named by the index, a file of foreign origin: it may only name a
+ * file that lies in the checkpoint's own directory. */
+static exf_code check_shard_name(const char *index_path, const char *name, size_t len, exf_err *err)
+{
+    if (strlen(name) != len || len == 0 || strchr(name, '/') || strchr(name, '\\') || strcmp(name, "..") == 0 || strcmp(name, ".") == 0)
+        return exf_fail(err, EXF_FORMAT, "%s: shard \"%s\" is no plain file name in the checkpoint's directory", index_path, name);
+    return EXF_OK;
+}
+
+static exf_code add_file(exf_checkpoint *c, const char *dir, const char *name, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&c->file, &c->cap_files, c->n_files + 1, sizeof *c->file, "shard list", err));
+    EXF_TRY(exf_path_join(&path, dir, name, err));
+    EXF_TRY(exf_st_open(&c->file[c->n_files], path, err));
+    c->n_files++;
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+static int has_file(const exf_checkpoint *c, const char *name)
+{
+    for (size_t i = 0; i < c->n_files; i++) {
+        const char *path = exf_st_path(c->file[i]), *slash = strrchr(path, '/');
+        if (strcmp(slash ? slash + 1 : path, name) == 0) return 1;
+    }
+    return 0;
+}
+
+/* Gathers all tensors of all files, sorted; a name in two files is an error. */
+static exf_code collect(exf_checkpoint *c, exf_err *err)
+{
+    size_t total = 0, n = 0;
+    for (size_t i = 0; i < c->n_files; i++) total += exf_st_count(c->file[i]);
+    exf_code rc = exf_mem_new(&c->stored, total, sizeof *c->stored, "tensor list", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < c->n_files; i++)
+        for (size_t j = 0; j < exf_st_count(c->file[i]); j++) c->stored[n++] = (exf_stored){c->file[i], exf_st_at(c->file[i], j)};
+    qsort(c->stored, n, sizeof *c->stored, by_name);
+    c->n_stored = n;
+    for (size_t i = 1; i < n; i++)
+        if (by_name(&c->stored[i - 1], &c->stored[i]) == 0)
+            return exf_fail(err, EXF_FORMAT, "tensor \"%s\" is in both %s and %s", name_of(&c->stored[i]),
+                            exf_st_path(c->stored[i - 1].file), exf_st_path(c->stored[i].file));
+    return EXF_OK;
+}
+
+/* Every name of the index lies in the shard it says, and no shard holds more. */
+static exf_code check_index(const exf_checkpoint *c, const exf_json *map, const char *index_path, exf_err *err)
+{
+    for (void *it = exf_json_first(map); it; it = exf_json_next(map, it)) {
+        const exf_stored *s = exf_checkpoint_find(c, exf_json_key(it));
+        const char *shard = exf_json_string(exf_json_value(it), NULL);
+        if (!s) return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is not in shard %s", index_path, exf_json_key(it), shard);
+        if (!exf_ends_with(exf_st_path(s->file), shard))
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is in %s, the index says %s", index_path, exf_json_key(it),
+                            exf_st_path(s->file), shard);
+    }
+    for (size_t i = 0; i < c->n_stored; i++)
+        if (!exf_json_get(map, name_of(&c->stored[i])))
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" of %s is not in the index", index_path, name_of(&c->stored[i]),
+                            exf_st_path(c->stored[i].file));
+    return EXF_OK;
+}
+
+static exf_code open_shards(exf_checkpoint *c, const char *dir, const exf_json *map, const char *index_path, exf_err *err)
+{
+    exf_code rc;
+    for (void *it = exf_json_first(map); it; it = exf_json_next(map, it)) {
+        size_t len;
+        const char *shard = exf_json_string(exf_json_value(it), &len);
+        if (!shard) return exf_fail(err, EXF_FORMAT, "%s: weight_map[\"%s\"] is no string", index_path, exf_json_key(it));
+        rc = check_shard_name(index_path, shard, len, err);
+        if (rc == EXF_OK && !has_file(c, shard)) rc = add_file(c, dir, shard, err);
+        if (rc != EXF_OK) return rc;
+    }
+    return c->n_files ? EXF_OK : exf_fail(err, EXF_FORMAT, "%s: weight_map is empty", index_path);
+}
+
+static exf_code open_indexed(exf_checkpoint *c, const char *dir, const char *index_path, exf_err *err)
+{
+    enum { INDEX_LIMIT = 256 << 20 };
+    exf_json *doc = NULL;
+    exf_code rc;
+    EXF_TRY(exf_json_load(&doc, index_path, INDEX_LIMIT, err));
+    const exf_json *map = exf_json_type(doc) == EXF_JSON_OBJECT ? exf_json_get(doc, "weight_map") : NULL;
+    if (exf_json_type(map) != EXF_JSON_OBJECT) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: \"weight_map\" is %s, expected an object", index_path, exf_json_type_name(map));
+        goto out;
+    }
+    EXF_TRY(open_shards(c, dir, map, index_path, err));
+    EXF_TRY(collect(c, err));
+    EXF_TRY(check_index(c, map, index_path, err));
+out:
+    exf_json_free(doc);
+    return rc;
+}
+
+exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err)
+{
+    exf_code rc;
+    exf_checkpoint *c = NULL;
+    char *index_path = NULL, *single = NULL;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&c, 1, sizeof *c, "checkpoint", err));
+    EXF_TRY(exf_path_join(&index_path, dir, "model.safetensors.index.json", err));
+    EXF_TRY(exf_path_join(&single, dir, "model.safetensors", err));
+    if (exf_path_exists(index_path)) {
+        EXF_TRY(open_indexed(c, dir, index_path, err));
+    } else if (exf_path_exists(single)) {
+        EXF_TRY(add_file(c, dir, "model.safetensors", err));
+        EXF_TRY(collect(c, err));
+    } else {
+        rc = exf_fail(err, EXF_IO, "%s: holds neither model.safetensors nor model.safetensors.index.json", dir);
+    }
+out:
+    exf_mem_free(index_path);
+    exf_mem_free(single);
+    if (rc != EXF_OK)
+        exf_checkpoint_close(c);
+    else
+        *out = c;
+    return rc;
+}
+
+static exf_code hash_inventory(exf_hash *h, const exf_checkpoint *c, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < c->n_stored; i++) {
+        const exf_tensor *t = &c->stored[i].tensor->view;
+        EXF_TRY(exf_hash_add_text(h, t->name, err));
+        EXF_TRY(exf_hash_add_text(h, exf_dtype_name(t->dtype), err));
+        EXF_TRY(exf_hash_add_u64(h, (uint64_t)t->rank, err));
+        for (int k = 0; k < t->rank; k++) EXF_TRY(exf_hash_add_u64(h, (uint64_t)t->shape[k], err));
+    }
+out:
+    return rc;
+}
+
+/* The shard's largest tensor stands for it: three samples of its bytes. */
+static exf_code hash_samples(exf_hash *h, const exf_st_file *f, char *buf, size_t sample, exf_err *err)
+{
+    const exf_st_tensor *big = NULL;
+    for (size_t i = 0; i < exf_st_count(f); i++)
+        if (!big || exf_st_at(f, i)->nbytes > big->nbytes) big = exf_st_at(f, i);
+    if (!big) return EXF_OK;
+    size_t n = big->nbytes < sample ? (size_t)big->nbytes : sample;
+    for (int k = 0; k < 3; k++) {
+        exf_code rc = exf_st_read(f, big, (big->nbytes - n) / 2 * (uint64_t)k, buf, n, err);
+        if (rc == EXF_OK) rc = exf_hash_add(h, buf, n, err);
+        if (rc != EXF_OK) return rc;
+    }
+    return EXF_OK;
+}
+
+exf_code exf_checkpoint_sha256(const exf_checkpoint *c, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    enum { SAMPLE = 64 << 10 };
+    exf_hash *h = NULL;
+    char *buf = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&buf, SAMPLE, 1, "sample buffer", err));
+    EXF_TRY(exf_hash_new(&h, err));
+    EXF_TRY(hash_inventory(h, c, err));
+    for (size_t i = 0; i < c->n_files; i++) EXF_TRY(hash_samples(h, c->file[i], buf, SAMPLE, err));
+    rc = exf_hash_end(h, hex, err);
+    h = NULL;
+out:
+    exf_hash_free(h);
+    exf_mem_free(buf);
+    return rc;
+}
+
+static exf_code check_finite(const exf_stored *s, const float *v, size_t n, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(v[i]))
+            return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element %zu is %s", exf_st_path(s->file), name_of(s), i,
+                            isnan(v[i]) ? "not a number" : "infinite");
+    return EXF_OK;
+}
+
+exf_code exf_stored_read_f32(const exf_stored *s, float *dst, exf_err *err)
+{
+    enum { CHUNK = 1 << 20 }; /* elements decoded at a time: the raw bytes are never all in memory */
+    const exf_tensor *t = &s->tensor->view;
+    size_t n = (size_t)exf_tensor_count(t), width = exf_dtype_bits(t->dtype) / 8;
+    char *raw = NULL;
+    exf_code rc;
+    if (t->dtype != EXF_DT_F32 && t->dtype != EXF_DT_F16 && t->dtype != EXF_DT_BF16)
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected BF16, F16 or F32", exf_st_path(s->file), t->name,
+                        exf_dtype_name(t->dtype));
+    EXF_TRY(exf_mem_new(&raw, n < CHUNK ? n : CHUNK, width, "weight staging", err));
+    for (size_t at = 0; at < n; at += CHUNK) {
+        size_t m = n - at < CHUNK ? n - at : CHUNK;
+        EXF_TRY(exf_st_read(s->file, s->tensor, at * width, raw, m * width, err));
+        exf_dtype_to_f32(dst + at, raw, m, t->dtype);
+    }
+    EXF_TRY(check_finite(s, dst, n, err));
+out:
+    exf_mem_free(raw);
+    return rc;
+}

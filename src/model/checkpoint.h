@@ -1,0 +1,37 @@
+/* checkpoint.h - the tensors of a checkpoint directory, wherever they lie.
+ *
+ * Either model.safetensors, or model.safetensors.index.json with its shards.
+ * An index is refused when a shard is missing or its name is no plain file name
+ * (absolute, "..", any separator), when a tensor is in two shards or in another
+ * than the index says, or when index and shards do not hold the same names.
+ * Links to files are followed: a hub's cache is a directory of links into its
+ * blob store.  Nothing is copied: tensors are read on demand, by position.
+ * Reads are thread-safe. */
+#ifndef EXF_MODEL_CHECKPOINT_H
+#define EXF_MODEL_CHECKPOINT_H
+#include "format/safetensors.h"
+
+typedef struct exf_checkpoint exf_checkpoint;
+
+typedef struct {
+    const exf_st_file *file;
+    const exf_st_tensor *tensor;
+} exf_stored;
+
+exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err) EXF_CHECKED;
+void exf_checkpoint_close(exf_checkpoint *c); /* NULL is allowed */
+size_t exf_checkpoint_count(const exf_checkpoint *c);
+const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */
+const exf_stored *exf_checkpoint_find(const exf_checkpoint *c, const char *name);   /* NULL if absent */
+size_t exf_checkpoint_files(const exf_checkpoint *c);
+
+/* SHA-256 over every tensor's name, dtype and shape in order of name, and over
+ * three samples of 64 KiB (begin, middle, end of the data) of every shard: two
+ * checkpoints that differ in more than a stray byte differ here, at the price of
+ * a few reads. */
+exf_code exf_checkpoint_sha256(const exf_checkpoint *c, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+
+/* The whole tensor as float32 (F32, F16, BF16).  EXF_NUMERIC naming file, tensor
+ * and position at the first value that is not finite. */
+exf_code exf_stored_read_f32(const exf_stored *s, float *dst, exf_err *err) EXF_CHECKED;
+#endif

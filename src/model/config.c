@@ -1,0 +1,144 @@
+/* config.c - see config.h. */
+#include "model/config.h"
+
+#include <string.h>
+
+enum { FIELD_MAX = 64 };
+
+/* One spelling, "a.b.c", of length n. */
+static const exf_json *walk(const exf_json *object, const char *spelling, size_t n)
+{
+    char name[FIELD_MAX];
+    while (object && n) {
+        size_t step = 0;
+        while (step < n && spelling[step] != '.') step++;
+        if (step >= sizeof name) return NULL;
+        memcpy(name, spelling, step);
+        name[step] = 0;
+        object = exf_json_type(object) == EXF_JSON_OBJECT ? exf_json_get(object, name) : NULL;
+        spelling += step + (step < n);
+        n -= step + (step < n);
+    }
+    return object;
+}
+
+static int same_scalar(const exf_json *a, const exf_json *b)
+{
+    const char *s = exf_json_string(a, NULL), *t = exf_json_string(b, NULL);
+    if (s || t) return s && t && strcmp(s, t) == 0;
+    return exf_json_real(a) == exf_json_real(b) && exf_json_true(a) == exf_json_true(b);
+}
+
+exf_code exf_config_find(const exf_config *c, const char *fields, const exf_json **out, exf_err *err)
+{
+    *out = NULL;
+    for (const char *s = fields; *s;) {
+        size_t n = strcspn(s, "|");
+        const exf_json *found = walk(c->object, s, n);
+        if (found && exf_json_type(found) != EXF_JSON_NULL) {
+            if (*out && !same_scalar(*out, found))
+                return exf_fail(err, EXF_MODEL, "%s: the spellings of \"%s\" disagree", c->path, fields);
+            *out = found;
+        }
+        s += n + (s[n] == '|');
+    }
+    return EXF_OK;
+}
+
+static exf_code wrong_type(const exf_config *c, const char *fields, const exf_json *found, const char *wanted, exf_err *err)
+{
+    return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected %s", c->path, fields, exf_json_type_name(found), wanted);
+}
+
+static exf_code get_int(const exf_config *c, const char *fields, int64_t min, int64_t max, const int *fallback, int *out, exf_err *err)
+{
+    const exf_json *j;
+    exf_code rc = exf_config_find(c, fields, &j, err);
+    if (rc != EXF_OK) return rc;
+    if (!j && fallback) {
+        *out = *fallback;
+        return EXF_OK;
+    }
+    if (exf_json_type(j) != EXF_JSON_INT) return wrong_type(c, fields, j, "an integer", err);
+    int64_t v = exf_json_int(j);
+    if (v < min || v > max)
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %lld, expected %lld to %lld", c->path, fields, (long long)v, (long long)min, (long long)max);
+    *out = (int)v;
+    return EXF_OK;
+}
+
+exf_code exf_config_int(const exf_config *c, const char *fields, int64_t min, int64_t max, int *out, exf_err *err)
+{
+    return get_int(c, fields, min, max, NULL, out, err);
+}
+
+exf_code exf_config_int_or(const exf_config *c, const char *fields, int64_t min, int64_t max, int fallback, int *out, exf_err *err)
+{
+    return get_int(c, fields, min, max, &fallback, out, err);
+}
+
+static exf_code get_real(const exf_config *c, const char *fields, const double *fallback, double *out, exf_err *err)
+{
+    const exf_json *j;
+    exf_code rc = exf_config_find(c, fields, &j, err);
+    if (rc != EXF_OK) return rc;
+    if (!j && fallback) {
+        *out = *fallback;
+        return EXF_OK;
+    }
+    exf_json_kind k = exf_json_type(j);
+    if (k != EXF_JSON_INT && k != EXF_JSON_REAL) return wrong_type(c, fields, j, "a number", err);
+    *out = exf_json_real(j);
+    if (!(*out > 0)) return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %g, expected a number above 0", c->path, fields, *out);
+    return EXF_OK;
+}
+
+exf_code exf_config_real(const exf_config *c, const char *fields, double *out, exf_err *err)
+{
+    return get_real(c, fields, NULL, out, err);
+}
+
+exf_code exf_config_real_or(const exf_config *c, const char *fields, double fallback, double *out, exf_err *err)
+{
+    return get_real(c, fields, &fallback, out, err);
+}
+
+exf_code exf_config_bool_or(const exf_config *c, const char *fields, int fallback, int *out, exf_err *err)
+{
+    const exf_json *j;
+    exf_code rc = exf_config_find(c, fields, &j, err);
+    if (rc != EXF_OK) return rc;
+    if (j && exf_json_type(j) != EXF_JSON_BOOL) return wrong_type(c, fields, j, "true or false", err);
+    *out = j ? exf_json_true(j) : fallback;
+    return EXF_OK;
+}
+
+exf_code exf_config_text_or(const exf_config *c, const char *fields, const char *fallback, const char **out, exf_err *err)
+{
+    const exf_json *j;
+    exf_code rc = exf_config_find(c, fields, &j, err);
+    if (rc != EXF_OK) return rc;
+    if (j && !exf_json_string(j, NULL)) return wrong_type(c, fields, j, "a string", err);
+    *out = j ? exf_json_string(j, NULL) : fallback;
+    return EXF_OK;
+}
+
+exf_code exf_config_must_be(const exf_config *c, const char *fields, const char *only, exf_err *err)
+{
+    const exf_json *j;
+    exf_code rc = exf_config_find(c, fields, &j, err);
+    if (rc != EXF_OK || !j) return rc;
+    exf_text found = {0};
+    const char *s = exf_json_string(j, NULL);
+    switch (exf_json_type(j)) {
+    case EXF_JSON_BOOL: rc = exf_text_addf(&found, err, "%s", exf_json_true(j) ? "true" : "false"); break;
+    case EXF_JSON_INT: rc = exf_text_addf(&found, err, "%lld", (long long)exf_json_int(j)); break;
+    case EXF_JSON_REAL: rc = exf_text_addf(&found, err, "%g", exf_json_real(j)); break;
+    case EXF_JSON_STRING: rc = exf_text_addf(&found, err, "%s", s); break;
+    default: rc = exf_text_addf(&found, err, "%s", exf_json_type_name(j)); break;
+    }
+    if (rc == EXF_OK && strcmp(found.s, only) != 0)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s; only %s is supported", c->path, fields, found.s, only);
+    exf_text_free(&found);
+    return rc;
+}

@@ -1,0 +1,23 @@
+/* tokenizer_split.h - the pre-tokenizer: text cut into the pieces that the model
+ * encodes one by one; the one door to PCRE2.
+ *
+ * Categories (\p{L}, Digits) are those of the installed PCRE2's Unicode version:
+ * characters that are newer count as unassigned. */
+#ifndef EXF_MODEL_TOKENIZER_SPLIT_H
+#define EXF_MODEL_TOKENIZER_SPLIT_H
+#include "format/json.h"
+
+typedef struct exf_splitter exf_splitter; /* immutable after loading */
+
+/* part: the "pre_tokenizer" object. */
+exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
+void exf_splitter_free(exf_splitter *s); /* NULL is allowed */
+
+typedef struct exf_split_work exf_split_work; /* one thread's match data */
+exf_code exf_split_work_new(exf_split_work **out, exf_err *err) EXF_CHECKED;
+void exf_split_work_free(exf_split_work *w); /* NULL is allowed */
+
+/* Calls emit for each piece (never empty) in order, until it fails. */
+typedef exf_code exf_piece_fn(void *ctx, const char *piece, size_t len, exf_err *err);
+exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_piece_fn *emit, void *ctx, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,42 @@
+/* tokenizer_table.h - the two hash tables of a BPE model: token text to id, and
+ * pair of ids to merge.  Open addressing; both are filled once, then only read. */
+#ifndef EXF_MODEL_TOKENIZER_TABLE_H
+#define EXF_MODEL_TOKENIZER_TABLE_H
+#include "base/text.h"
+
+typedef struct { uint32_t at, len; int32_t id_plus_1; } exf_word; /* id_plus_1 == 0: free */
+typedef struct {
+    exf_text bytes; /* every token's text, end to end */
+    exf_word *slot;
+    size_t mask, n;
+} exf_words;
+
+/* Room for n words.  Zero-initialise; exf_words_free, also after a failure. */
+exf_code exf_words_new(exf_words *w, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_words_put(exf_words *w, const char *s, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
+int32_t exf_words_find(const exf_words *w, const char *s, size_t len); /* -1 if absent */
+void exf_words_free(exf_words *w);
+
+typedef struct { uint64_t key; uint32_t rank; int32_t id; } exf_merge; /* key 0: free */
+typedef struct {
+    exf_merge *slot;
+    size_t mask;
+    int shift;
+} exf_merges;
+
+exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err) EXF_CHECKED;
+/* A pair that is there already gets the new rank. */
+void exf_merges_put(exf_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id);
+void exf_merges_free(exf_merges *m);
+
+/* Here because encoding spends most of its time in it.  NULL if a, b do not merge. */
+static inline const exf_merge *exf_merges_find(const exf_merges *m, int32_t a, int32_t b)
+{
+    uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;
+    for (size_t i = (size_t)(key * 0x9e3779b97f4a7c15u >> m->shift);; i = (i + 1) & m->mask) {
+        const exf_merge *e = &m->slot[i];
+        if (e->key == key) return e;
+        if (e->key == 0) return NULL;
+    }
+}
+#endif
