@@ -1,0 +1,41 @@
+/* moments.h - the sufficient statistics of routed expert outputs (method,
+ * section 1; paper, appendix "shared scalar").
+ *
+ * For every token and every ordered pair s != t of its top-K, with source output
+ * u = E_s(x), target output v = E_t(x), both unweighted, and weight
+ * w = ||u|| (source_norm), 1 (none) or the router's weight of s (router):
+ *
+ *   pair sums [E, E], row s, column t         expert sums [E]
+ *     dot        w <v,u>                        norm_sum          ||E_e(x)||
+ *     target_sq  w ||v||^2                      sq_sum            ||E_e(x)||^2
+ *     source_sq  w ||u||^2                      route_weight_sum  w_e
+ *     dot0       <u,v>                          contribution_sum  w_e ||E_e(x)||
+ *     sq0        ||u||^2                        norm_count        1
+ *     count      1
+ *
+ * Products are double (eight lanes, fixed order over H); sums are exact
+ * (base/exact.h), so they do not depend on the order of tokens. */
+#ifndef EXF_KERNELS_MOMENTS_H
+#define EXF_KERNELS_MOMENTS_H
+#include "base/err.h"
+#include "base/exact.h"
+
+#include <stdint.h>
+
+typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_weighting;
+
+/* Where one layer's sums are; each array zeroed or holding earlier sums. */
+typedef struct {
+    exf_exact *dot, *target_sq, *source_sq, *dot0, *sq0; /* [E, E] */
+    uint64_t *count;                                     /* [E, E] */
+    exf_exact *norm_sum, *sq_sum, *route_weight_sum, *contribution_sum; /* [E] */
+    uint64_t *norm_count;                                /* [E] */
+} exf_moments;
+
+/* Adds n_tokens tokens: outputs [T, K, H], ids [T, K] (distinct within a token),
+ * weights [T, K].  EXF_NUMERIC naming the token and expert when a product is not
+ * finite or leaves the range of exf_exact; the sums are then undefined.
+ * scratch: K*K doubles. */
+exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
+                             const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,49 @@
+/* simd.h - how the CPU kernels get the machine's wide registers.
+ *
+ * EXF_WIDE compiles a function twice, for the baseline and for AVX2, and picks
+ * at load time.  Both give the same bits: contraction is off (Makefile) and a
+ * strict compiler never reorders a sum, so kernels write their lanes out. */
+#ifndef EXF_KERNELS_SIMD_H
+#define EXF_KERNELS_SIMD_H
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#define EXF_WIDE __attribute__((target_clones("default", "arch=x86-64-v3")))
+#else
+#define EXF_WIDE
+#endif
+
+/* e^x in float, within 2 ulp on [-87, 88]; below, 0; above, clamped at e^88.
+ * Branch-free so that loops over it vectorise.  Cody-Waite reduction by ln 2
+ * and the degree-5 polynomial of Cephes' expf. */
+static inline float exf_expf(float x)
+{
+    float c = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
+    float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
+    float n = (c * 1.44269504f + magic) - magic;
+    float r = (c - n * 0.693359375f) - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) * (1 << 23);
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return x < -87.0f ? 0.0f : p * scale;
+}
+
+/* <a,b> with doubles as accumulators, eight lanes in fixed order. */
+static inline double exf_dot(const float *a, const float *b, int n)
+{
+    double lane[8] = {0};
+    int i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) lane[j] += (double)a[i + j] * (double)b[i + j];
+    for (int j = 0; i + j < n; j++) lane[j] += (double)a[i + j] * (double)b[i + j];
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+#endif

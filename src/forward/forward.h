@@ -1,0 +1,113 @@
+/* forward.h - the layer-major streaming forward pass and its two doors.
+ *
+ *   tokens -> embed -> [ layer 0: norm, mixer, norm, router ->(rewrite)-> experts ->(observe) ] -> layer 1 ... -> head ->(observe)
+ *
+ * One layer's weights are read, every token of the run goes through it, then the
+ * next layer's: each weight byte is read once, and memory is one layer plus the
+ * hidden states, whatever the model's size.
+ *
+ * The pass knows nobody behind its doors.  A `rewriter` may change which experts
+ * run and with what weight; an `observer` sees what they gave.  Several `lanes`,
+ * each with its own hidden states and doors, ride one pass over the weights.
+ *
+ * Reproducible: the unit of work is one sequence; its arithmetic uses one thread
+ * and never depends on which other sequences are in the run, so any thread
+ * count and any split of the sequences over runs gives the same bits. */
+#ifndef EXF_FORWARD_FORWARD_H
+#define EXF_FORWARD_FORWARD_H
+#include "base/log.h"
+#include "model/model.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* At most this many consecutive tokens of a sequence go through the experts at a time. */
+enum { EXF_MOE_BLOCK = 1024 };
+
+/* ---- what goes in ------------------------------------------------------ */
+typedef struct {
+    size_t offset; /* of the first token in the batch's ids: also its row */
+    int n_tokens;  /* >= 1 */
+} exf_span;
+
+typedef struct {
+    const int32_t *ids; /* all tokens, sequence after sequence; each in [0, vocab) */
+    const exf_span *span;
+    size_t n_sequences, n_tokens;
+    int max_tokens; /* of the longest sequence */
+} exf_batch;
+
+/* ---- door 1: rewrite, between router and experts ------------------------ */
+typedef struct {
+    int layer, moe_index; /* the model's layer number; its number among MoE layers */
+    const exf_batch *batch;
+    int n_experts, top_k;
+    int32_t *ids;   /* [T, K] of the whole run; -1: the slot runs no expert.  An id may repeat in a row. */
+    float *weights; /* [T, K] */
+} exf_routes;
+
+typedef struct {
+    void *self;
+    exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
+} exf_rewriter;
+
+/* ---- door 2: observe, after the experts --------------------------------- */
+/* Consecutive tokens of one sequence in one MoE layer; everything float32. */
+typedef struct {
+    int layer, moe_index;
+    size_t sequence, row; /* row: of the first token in the whole run */
+    int position;         /* of the first token in its sequence */
+    int n_tokens, n_experts, top_k, d_model;
+    int worker;                  /* calls with different numbers may run at the same time */
+    const float *moe_input;      /* [T, H] what router and experts saw */
+    const int32_t *topk_ids;     /* [T, K] after rewriting */
+    const float *topk_weights;   /* [T, K] */
+    const float *expert_outputs; /* [T, K, H] unweighted */
+    const float *routed_output;  /* [T, H] sum of weight * output */
+    const float *block_output;   /* [T, H] with shared experts, what is added to the residual */
+} exf_moe_block;
+
+typedef struct {
+    size_t sequence, row;
+    int position, n_tokens, vocab, worker;
+    const float *logits; /* [n_tokens, vocab] */
+} exf_logits_block;
+
+/* Any function may be NULL. */
+typedef struct {
+    void *self;
+    exf_code (*begin)(void *self, int n_workers, exf_err *err);
+    exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
+    exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
+    exf_code (*layer_end)(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err);
+    exf_code (*logits)(void *self, const exf_logits_block *b, exf_err *err);  /* concurrent; NULL: the head is not run */
+} exf_observer;
+
+typedef struct {
+    const exf_rewriter *rewriter; /* NULL: routes stay as the router made them */
+    const exf_observer *observer; /* NULL: nobody looks */
+} exf_lane;
+
+/* ---- the pass ------------------------------------------------------------ */
+typedef struct {
+    int threads;  /* 0: all that the system gives */
+    int n_layers; /* stop after this many layers; 0: all */
+} exf_forward_options;
+
+/* Seconds, summed over workers (read: wall). */
+typedef struct {
+    double read, embed, mixer, router, experts, observe, head, wall;
+    uint64_t weight_bytes; /* read from the checkpoint */
+    int workers;
+} exf_forward_report;
+
+exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes, const exf_forward_options *options,
+                     exf_forward_report *report, exf_err *err) EXF_CHECKED;
+
+/* Threads the pass will use: never more than there are sequences. */
+int exf_forward_workers(const exf_batch *batch, int threads);
+/* Floating-point operations of one lane. */
+double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits);
+/* Bytes the pass will hold at its peak (weights, hidden states, workspaces). */
+uint64_t exf_forward_memory(const exf_model *m, const exf_batch *batch, size_t n_lanes, int threads, int logits);
+#endif
