@@ -10,14 +10,15 @@
  *       field: text            # jsonl: the member that holds the text (default "text")
  *       where: {domain: c}     # jsonl: only lines whose members equal these strings
  *       tensor: calib.c        # tokens: integer tensor [n, len]; may be left out if the file has one
- *       domain: c              # reported per domain (default: the source's number)
+ *       domain: c              # reported per domain (default: "source-1", its number)
  *       sequences: 16          # how many to take (default: its share of the run's)
  *       sha256: <64 hex>       # of the file; "unpinned" or absent: accepted, and said
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
- * document (a jsonl line, or the whole text file) tokenised and cut into pieces of max_tokens, the last
- * one shorter; pieces below min_tokens are dropped.  Documents never share a
- * sequence and nothing is padded.
+ * document (a jsonl line that is not blank, or the whole text file; at most
+ * 64 MiB) tokenised and cut into pieces of max_tokens, the last one shorter.
+ * What is below min_tokens is dropped.  Documents never share a sequence and
+ * nothing is padded.
  *
  * Selection is deterministic: a source that has more sequences than it is asked
  * for gives a seeded choice without replacement (base/rng.h, stream = index of
@@ -25,12 +26,16 @@
  * source's `sequences`; if the run's total differs from their sum, the total is
  * shared among sources in proportion to `sequences` (largest remainder, ties to
  * the earlier source); sources without `sequences` share what the others leave,
- * evenly, the earlier ones one more.  A total of 0 means the sum, all of a
- * source that states none.
+ * evenly, the earlier ones one more.  The others leave something only when the
+ * total is above their sum; then they keep their own numbers.  A share may be 0
+ * in a small run.  A total of 0 means the sum, all of a source that states none.
  *
- * Errors name manifest, source and both values: wrong checksum, empty source,
- * too few sequences, a token id outside [0, vocab), a missing field, bad UTF-8
- * or JSON with its line. */
+ * Mistakes in the manifest or the request are EXF_USAGE, with file and line.
+ * Data that contradicts them is EXF_MODEL, naming manifest, source and both
+ * values: wrong checksum, empty source, fewer sequences than the source states
+ * (whatever the run asks for) or has to give, a token id outside [0, vocab), a
+ * missing field or tensor, bad UTF-8 or JSON with its line.  Rows of tensors
+ * count from 0, lines from 1. */
 #ifndef EXF_CAPTURE_CORPUS_H
 #define EXF_CAPTURE_CORPUS_H
 #include "base/hash.h"
@@ -43,13 +48,13 @@ typedef struct {
     int32_t n_tokens; /* >= 1 */
     int32_t source;   /* index in the manifest */
     int32_t domain;   /* index in exf_corpus.domains */
-    int64_t row;      /* number of the sequence within its source, before selection */
+    int64_t row;      /* number of the sequence within its source, before selection, from 0 */
 } exf_sequence;
 
 typedef struct {
     char *name;
-    uint64_t sequences_kept, sequences_dropped;
-    uint64_t tokens_kept, tokens_dropped; /* dropped: cut off, too short, or not selected */
+    uint64_t sequences_kept, sequences_dropped; /* dropped: too short or not selected */
+    uint64_t tokens_kept, tokens_dropped;       /* the tokens of those, and what was cut off a row */
 } exf_domain;
 
 typedef struct {
@@ -61,14 +66,15 @@ typedef struct {
     int32_t max_tokens;     /* longest sequence */
     int n_unpinned;         /* sources without a checksum */
     char manifest_sha256[EXF_SHA256_HEX]; /* of the manifest's bytes */
-    char tokens_sha256[EXF_SHA256_HEX];   /* of lengths and ids: what was really run */
+    char tokenizer_sha256[EXF_SHA256_HEX]; /* of tokenizer.json; "" when no source is text */
+    char tokens_sha256[EXF_SHA256_HEX];   /* of each length (u64) and its ids (i32): what was really run */
 } exf_corpus;
 
 typedef struct {
     const char *manifest;  /* path */
     int64_t sequences;     /* total, 0: all */
     int64_t max_tokens;    /* >= 1 */
-    int64_t min_tokens;    /* >= 1 */
+    int64_t min_tokens;    /* 1 to max_tokens */
     uint64_t seed;
     int64_t vocab;         /* ids must be below */
     const char *tokenizer; /* path of tokenizer.json; loaded only if a source is text, may be NULL */

@@ -1,0 +1,144 @@
+/* artifact.c - the table of kinds and what all kinds share. */
+#include "artifact/artifact.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static const exf_artifact *const kinds[] = {
+#define X(kind) &exf_artifact_##kind,
+#include "gen/artifact.inc"
+#undef X
+};
+
+const exf_artifact *exf_artifact_at(size_t i)
+{
+    return i < sizeof kinds / sizeof kinds[0] ? kinds[i] : NULL;
+}
+
+const exf_artifact *exf_artifact_find(const char *kind)
+{
+    for (size_t i = 0; exf_artifact_at(i); i++)
+        if (strcmp(kinds[i]->kind, kind) == 0) return kinds[i];
+    return NULL;
+}
+
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err)
+{
+    exf_code rc;
+    exf_h5 *h = NULL;
+    EXF_TRY(exf_h5_create(&h, target, force, err));
+    EXF_TRY(exf_h5_put_text(h, "/", "exfold_kind", a->kind, err));
+    EXF_TRY(exf_h5_put_i64(h, "/", "exfold_version", a->version, err));
+    EXF_TRY(exf_h5_put_i64(h, "/", "exfold_min_reader", a->min_reader, err));
+    EXF_TRY(exf_provenance_write(p, h, err));
+out:
+    if (rc != EXF_OK) exf_h5_close(h);
+    *out = rc == EXF_OK ? h : NULL;
+    return rc;
+}
+
+static exf_code identify(exf_h5 *h, const exf_artifact *expected, const exf_artifact **found, exf_err *err)
+{
+    char *kind = NULL;
+    int64_t min_reader;
+    exf_code rc;
+    const exf_artifact *a = NULL;
+    if (!exf_h5_has_attr(h, "/", "exfold_kind"))
+        return exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
+    EXF_TRY(exf_h5_get_text(h, "/", "exfold_kind", &kind, err));
+    EXF_TRY(exf_h5_get_i64(h, "/", "exfold_min_reader", &min_reader, err));
+    a = exf_artifact_find(kind);
+    if (!a)
+        rc = exf_fail(err, EXF_VERSION, "%s: holds \"%s\", a kind that this version does not know", exf_h5_path(h), kind);
+    else if (expected && a != expected)
+        rc = exf_fail(err, EXF_FORMAT, "%s: holds %s, expected %s", exf_h5_path(h), kind, expected->kind);
+    else if (min_reader > a->version)
+        rc = exf_fail(err, EXF_VERSION, "%s: needs a reader of %s version %lld, this program reads version %d", exf_h5_path(h), kind,
+                      (long long)min_reader, a->version);
+    else if (min_reader < 1)
+        rc = exf_fail(err, EXF_FORMAT, "%s: exfold_min_reader is %lld, expected at least 1", exf_h5_path(h), (long long)min_reader);
+out:
+    exf_mem_free(kind);
+    if (found) *found = a;
+    return rc;
+}
+
+exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found, exf_provenance *p,
+                           exf_err *err)
+{
+    exf_h5 *h = NULL;
+    exf_code rc;
+    EXF_TRY(exf_h5_open(&h, path, err));
+    EXF_TRY(identify(h, expected, found, err));
+    if (p) EXF_TRY(exf_provenance_read(p, h, err));
+out:
+    if (rc != EXF_OK) exf_h5_close(h);
+    *out = rc == EXF_OK ? h : NULL;
+    return rc;
+}
+
+#define SHAPE_FIELDS(X) X(n_experts) X(top_k) X(d_model) X(n_sequences) X(n_tokens)
+
+exf_code exf_run_shape_write(const exf_run_shape *s, exf_h5 *h, exf_err *err)
+{
+    exf_code rc;
+#define X(field) EXF_TRY(exf_h5_put_i64(h, "/", #field, s->field, err));
+    SHAPE_FIELDS(X)
+#undef X
+out:
+    return rc;
+}
+
+exf_code exf_run_shape_read(exf_run_shape *s, exf_h5 *h, exf_err *err)
+{
+    enum { EXPERTS_LIMIT = 4096 };
+    exf_code rc;
+#define X(field)                                                \
+    EXF_TRY(exf_h5_get_i64(h, "/", #field, &s->field, err));    \
+    if (s->field < 0) {                                         \
+        rc = exf_fail(err, EXF_FORMAT, "%s: %s is %lld, expected no negative number", exf_h5_path(h), #field, (long long)s->field); \
+        goto out;                                               \
+    }
+    SHAPE_FIELDS(X)
+#undef X
+    if (s->n_experts < 1 || s->n_experts > EXPERTS_LIMIT || s->top_k < 1 || s->top_k > s->n_experts)
+        rc = exf_fail(err, EXF_FORMAT, "%s: %lld experts with %lld per token cannot be", exf_h5_path(h), (long long)s->n_experts,
+                      (long long)s->top_k);
+out:
+    return rc;
+}
+
+exf_code exf_layer_numbers_write(const int32_t *numbers, int n, exf_h5 *h, exf_err *err)
+{
+    exf_tensor t = {.name = "/layer_numbers", .dtype = EXF_DT_I32, .rank = 1, .shape = {n}, .data = numbers};
+    return exf_h5_write(h, &t, EXF_H5_PLAIN, err);
+}
+
+exf_code exf_layer_numbers_read(int32_t **numbers, int *n, exf_h5 *h, exf_err *err)
+{
+    enum { LAYERS_LIMIT = 65536 };
+    exf_code rc;
+    exf_tensor t;
+    *numbers = NULL;
+    EXF_TRY(exf_h5_describe(h, "/layer_numbers", &t, err));
+    if (t.rank != 1 || t.shape[0] < 1 || t.shape[0] > LAYERS_LIMIT) {
+        char shape[64];
+        rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers is %s, expected [L] with L >= 1", exf_h5_path(h),
+                      exf_shape_text(shape, sizeof shape, t.shape, t.rank));
+        goto out;
+    }
+    EXF_TRY(exf_mem_new(numbers, (size_t)t.shape[0], sizeof **numbers, "layer numbers", err));
+    EXF_TRY(exf_h5_read_rows(h, "/layer_numbers", EXF_DT_I32, 0, t.shape[0], *numbers, err));
+    for (int64_t i = 0; rc == EXF_OK && i < t.shape[0]; i++)
+        if ((*numbers)[i] < 0 || (i && (*numbers)[i] <= (*numbers)[i - 1]))
+            rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers[%lld] is %d, expected ascending layer numbers", exf_h5_path(h), (long long)i,
+                          (int)(*numbers)[i]);
+    *n = (int)t.shape[0];
+out:
+    if (rc != EXF_OK) {
+        exf_mem_free(*numbers);
+        *numbers = NULL;
+    }
+    return rc;
+}

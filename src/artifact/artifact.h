@@ -1,0 +1,43 @@
+/* artifact.h - a drawer: one file src/artifact/artifact_<kind>.c per kind of
+ * file that we write; the comment on its top is the format's specification.
+ *
+ * Every artifact is an HDF5 file whose root has the attributes
+ *   exfold_kind        text   "statistics", "tables", "capture"
+ *   exfold_version     i64    version of the layout it was written in
+ *   exfold_min_reader  i64    the oldest reader version that understands it
+ * and a group /provenance (provenance.h).  A reader of version R refuses a file
+ * whose exfold_min_reader is above R. */
+#ifndef EXF_ARTIFACT_ARTIFACT_H
+#define EXF_ARTIFACT_ARTIFACT_H
+#include "artifact/provenance.h"
+
+typedef struct {
+    const char *kind;
+    int version, min_reader;
+} exf_artifact;
+
+extern const exf_artifact exf_artifact_capture, exf_artifact_statistics, exf_artifact_tables;
+
+const exf_artifact *exf_artifact_find(const char *kind); /* NULL: unknown */
+const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NULL: past the end */
+
+/* Starts a file of this kind: root attributes and provenance are written. */
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+/* Opens a file and its provenance (may be NULL).  expected NULL: any kind, which
+ * *found (may be NULL) tells.  EXF_FORMAT for what is no artifact or of another
+ * kind, EXF_VERSION for one that this program is too old for. */
+exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found, exf_provenance *p,
+                           exf_err *err) EXF_CHECKED;
+
+/* What the fixed attributes of all three kinds say. */
+typedef struct {
+    int64_t n_experts, top_k, d_model;  /* E, K, H */
+    int64_t n_sequences, n_tokens;      /* of the calibration run */
+} exf_run_shape;
+exf_code exf_run_shape_write(const exf_run_shape *s, exf_h5 *h, exf_err *err) EXF_CHECKED;
+exf_code exf_run_shape_read(exf_run_shape *s, exf_h5 *h, exf_err *err) EXF_CHECKED;
+
+/* /layer_numbers, I32 [L]: the model's layer number of each MoE layer, ascending. */
+exf_code exf_layer_numbers_write(const int32_t *numbers, int n, exf_h5 *h, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_numbers_read(int32_t **numbers, int *n, exf_h5 *h, exf_err *err) EXF_CHECKED; /* caller frees */
+#endif

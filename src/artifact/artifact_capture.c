@@ -1,0 +1,155 @@
+/* artifact_capture.c - the file format `capture`, version 1.
+ *
+ * Root attributes beside those of artifact.h:
+ *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
+ * Datasets, T = n_tokens rows in order of the manifest, one group per captured
+ * MoE layer, <l> the model's layer number:
+ *   /layer_numbers                 I32 [L]      ascending
+ *   /layers/<l>/topk_ids           I32 [T, K]   distinct experts of a token
+ *   /layers/<l>/topk_weights       F32 [T, K]   the router's weights
+ *   /layers/<l>/expert_outputs     F32 [T, K, H] before weighting */
+#include "artifact/capture_file.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 1, .min_reader = 1};
+
+enum { N_PARTS = 3, PATH_LEN = 64 };
+
+static const struct { const char *name; exf_dtype dtype; int rank; } parts[N_PARTS] = {
+    {"topk_ids", EXF_DT_I32, 2},
+    {"topk_weights", EXF_DT_F32, 2},
+    {"expert_outputs", EXF_DT_F32, 3},
+};
+
+static void part_path(char out[PATH_LEN], int layer, int part)
+{
+    snprintf(out, PATH_LEN, "/layers/%d/%s", layer, parts[part].name);
+}
+
+static exf_tensor part_tensor(const exf_capture_file *f, int part, const char *path)
+{
+    return (exf_tensor){.name = path, .dtype = parts[part].dtype, .rank = parts[part].rank,
+                        .shape = {f->shape.n_tokens, f->shape.top_k, f->shape.d_model}};
+}
+
+exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
+                            int n_layers, const exf_provenance *p, exf_err *err)
+{
+    exf_code rc;
+    memset(f, 0, sizeof *f);
+    f->shape = *shape;
+    f->n_layers = n_layers;
+    EXF_TRY(exf_artifact_create(&f->h, target, force, &exf_artifact_capture, p, err));
+    EXF_TRY(exf_run_shape_write(shape, f->h, err));
+    EXF_TRY(exf_layer_numbers_write(layer_numbers, n_layers, f->h, err));
+    for (int i = 0; i < n_layers; i++)
+        for (int k = 0; k < N_PARTS; k++) {
+            char path[PATH_LEN];
+            part_path(path, layer_numbers[i], k);
+            exf_tensor t = part_tensor(f, k, path);
+            EXF_TRY(exf_h5_define(f->h, &t, EXF_H5_PLAIN, err));
+        }
+out:
+    if (rc != EXF_OK) exf_capture_abort(f);
+    return rc;
+}
+
+exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
+                         const float *outputs, exf_err *err)
+{
+    const void *data[N_PARTS] = {ids, weights, outputs};
+    exf_code rc = EXF_OK;
+    for (int k = 0; rc == EXF_OK && k < N_PARTS; k++) {
+        char path[PATH_LEN];
+        part_path(path, layer, k);
+        rc = exf_h5_write_rows(f->h, path, row, n, data[k], err);
+    }
+    return rc;
+}
+
+exf_code exf_capture_commit(exf_capture_file *f, exf_err *err)
+{
+    exf_h5 *h = f->h;
+    f->h = NULL;
+    return exf_h5_commit(h, err);
+}
+
+void exf_capture_abort(exf_capture_file *f)
+{
+    exf_h5_close(f->h);
+    f->h = NULL;
+}
+
+exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err)
+{
+    exf_code rc;
+    memset(f, 0, sizeof *f);
+    EXF_TRY(exf_artifact_open(&f->h, path, &exf_artifact_capture, NULL, &f->provenance, err));
+    EXF_TRY(exf_run_shape_read(&f->shape, f->h, err));
+    EXF_TRY(exf_layer_numbers_read(&f->layer_number, &f->n_layers, f->h, err));
+    for (int i = 0; i < f->n_layers; i++)
+        for (int k = 0; k < N_PARTS; k++) {
+            char part[PATH_LEN], have[64], want[64];
+            exf_tensor found;
+            part_path(part, f->layer_number[i], k);
+            exf_tensor t = part_tensor(f, k, part);
+            EXF_TRY(exf_h5_describe(f->h, part, &found, err));
+            if (found.rank == t.rank && memcmp(found.shape, t.shape, (size_t)t.rank * sizeof *t.shape) == 0) continue;
+            rc = exf_fail(err, EXF_FORMAT, "%s: %s is %s, expected %s", path, part,
+                          exf_shape_text(have, sizeof have, found.shape, found.rank), exf_shape_text(want, sizeof want, t.shape, t.rank));
+            goto out;
+        }
+out:
+    if (rc != EXF_OK) exf_capture_close(f);
+    return rc;
+}
+
+static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, const int32_t *ids, const float *weights, const float *outputs,
+                          exf_err *err)
+{
+    int64_t k = f->shape.top_k;
+    for (int64_t a = 0; a < k; a++) {
+        if (ids[a] < 0 || ids[a] >= f->shape.n_experts)
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: expert %d, expected [0, %lld)", exf_h5_path(f->h), layer,
+                            (long long)row, (int)ids[a], (long long)f->shape.n_experts);
+        for (int64_t b = 0; b < a; b++)
+            if (ids[a] == ids[b])
+                return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: expert %d stands twice", exf_h5_path(f->h), layer, (long long)row,
+                                (int)ids[a]);
+        if (!isfinite(weights[a]))
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: the weight of expert %d is not finite", exf_h5_path(f->h), layer,
+                            (long long)row, (int)ids[a]);
+    }
+    for (int64_t i = 0; i < k * f->shape.d_model; i++)
+        if (!isfinite(outputs[i]))
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: an expert output is not finite", exf_h5_path(f->h), layer, (long long)row);
+    return EXF_OK;
+}
+
+exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs, exf_err *err)
+{
+    void *data[N_PARTS] = {ids, weights, outputs};
+    int64_t k = f->shape.top_k;
+    exf_code rc = EXF_OK;
+    for (int part = 0; rc == EXF_OK && part < N_PARTS; part++) {
+        char path[PATH_LEN];
+        part_path(path, layer, part);
+        rc = exf_h5_read_rows(f->h, path, parts[part].dtype, row, n, data[part], err);
+    }
+    for (int64_t i = 0; rc == EXF_OK && i < n; i++)
+        rc = check_row(f, layer, row + i, ids + i * k, weights + i * k, outputs + i * k * f->shape.d_model, err);
+    return rc;
+}
+
+void exf_capture_close(exf_capture_file *f)
+{
+    exf_h5_close(f->h);
+    exf_mem_free(f->layer_number);
+    exf_provenance_free(&f->provenance);
+    memset(f, 0, sizeof *f);
+}

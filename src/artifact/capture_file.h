@@ -1,0 +1,31 @@
+/* capture_file.h - routed expert outputs of chosen layers, on disk as `capture`
+ * (artifact_capture.c): what exfold-accumulate needs to make statistics later. */
+#ifndef EXF_ARTIFACT_CAPTURE_FILE_H
+#define EXF_ARTIFACT_CAPTURE_FILE_H
+#include "artifact/artifact.h"
+
+typedef struct {
+    exf_h5 *h;
+    exf_run_shape shape;
+    int n_layers;
+    int32_t *layer_number;     /* [n_layers]; borrowed when writing, owned when reading */
+    exf_provenance provenance; /* reading only */
+} exf_capture_file;
+
+/* Makes room for every layer; rows then come in any order. */
+exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
+                            int n_layers, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+/* Rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].
+ * Not thread-safe. */
+exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
+                         const float *outputs, exf_err *err) EXF_CHECKED;
+exf_code exf_capture_commit(exf_capture_file *f, exf_err *err) EXF_CHECKED;
+void exf_capture_abort(exf_capture_file *f);
+
+exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err) EXF_CHECKED;
+/* The same rows back; ids are checked to be in [0, E) and distinct within a row,
+ * numbers to be finite (EXF_FORMAT naming layer and row). */
+exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs,
+                         exf_err *err) EXF_CHECKED;
+void exf_capture_close(exf_capture_file *f);
+#endif

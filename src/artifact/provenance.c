@@ -1,0 +1,178 @@
+/* provenance.c - see provenance.h. */
+#include "artifact/provenance.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static size_t position(const exf_provenance *p, const char *key)
+{
+    size_t i = 0;
+    while (i < p->n && strcmp(p->key[i], key) < 0) i++;
+    return i;
+}
+
+const char *exf_provenance_get(const exf_provenance *p, const char *key)
+{
+    size_t i = position(p, key);
+    return i < p->n && strcmp(p->key[i], key) == 0 ? p->value[i] : NULL;
+}
+
+static exf_code insert(exf_provenance *p, const char *key, const char *value, exf_err *err)
+{
+    exf_code rc;
+    char *k = NULL, *v = NULL;
+    const char *old = exf_provenance_get(p, key);
+    if (old && strcmp(old, value) == 0) return EXF_OK;
+    if (old) return exf_fail(err, EXF_INTERNAL, "provenance \"%s\" is \"%s\" and \"%s\"", key, old, value);
+    EXF_TRY(exf_mem_grow(&p->key, &p->cap_key, p->n + 1, sizeof *p->key, "provenance", err));
+    EXF_TRY(exf_mem_grow(&p->value, &p->cap_value, p->n + 1, sizeof *p->value, "provenance", err));
+    EXF_TRY(exf_mem_strdup(&k, key, "provenance", err));
+    EXF_TRY(exf_mem_strdup(&v, value, "provenance", err));
+    size_t at = position(p, key);
+    memmove(p->key + at + 1, p->key + at, (p->n - at) * sizeof *p->key);
+    memmove(p->value + at + 1, p->value + at, (p->n - at) * sizeof *p->value);
+    p->key[at] = k;
+    p->value[at] = v;
+    p->n++;
+    return EXF_OK;
+out:
+    exf_mem_free(k);
+    exf_mem_free(v);
+    return rc;
+}
+
+exf_code exf_provenance_add(exf_provenance *p, exf_err *err, const char *key, const char *fmt, ...)
+{
+    char value[1024];
+    va_list va;
+    va_start(va, fmt);
+    int n = vsnprintf(value, sizeof value, fmt, va);
+    va_end(va);
+    if (n < 0 || (size_t)n >= sizeof value) return exf_fail(err, EXF_INTERNAL, "provenance \"%s\" is too long", key);
+    return insert(p, key, value, err);
+}
+
+exf_code exf_provenance_copy(exf_provenance *to, const exf_provenance *from, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < from->n; i++) rc = insert(to, from->key[i], from->value[i], err);
+    return rc;
+}
+
+/* ---- joining ------------------------------------------------------------- */
+
+static int is_data(const char *key)
+{
+    return exf_starts_with(key, "data.");
+}
+
+static exf_code check_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b, exf_err *err)
+{
+    for (size_t i = 0; i < a->n; i++) {
+        const char *other = exf_provenance_get(b, a->key[i]);
+        if (is_data(a->key[i]) || (other && strcmp(other, a->value[i]) == 0)) continue;
+        return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, a->key[i], a->value[i], path_b, other ? other : "missing");
+    }
+    return EXF_OK;
+}
+
+static const char *tokens_of(const exf_provenance *p)
+{
+    const char *sha = exf_provenance_get(p, "data.tokens_sha256");
+    return sha ? sha : "";
+}
+
+static uint64_t number_of(const exf_provenance *p, const char *key)
+{
+    const char *text = exf_provenance_get(p, key);
+    int64_t v = 0;
+    return text && exf_parse_i64(text, &v) && v > 0 ? (uint64_t)v : 0;
+}
+
+/* How many parts stand before part i in order of tokens. */
+static size_t rank_of(const exf_provenance *const *part, size_t n, size_t i)
+{
+    size_t rank = 0;
+    for (size_t k = 0; k < n; k++) rank += strcmp(tokens_of(part[k]), tokens_of(part[i])) < 0;
+    return rank;
+}
+
+static exf_code add_part(exf_provenance *out, const exf_provenance *p, size_t rank, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < p->n; i++) {
+        char key[128];
+        if (is_data(p->key[i]))
+            snprintf(key, sizeof key, "data.%zu.%s", rank, p->key[i] + strlen("data."));
+        else
+            snprintf(key, sizeof key, "%s", p->key[i]);
+        rc = insert(out, key, p->value[i], err);
+    }
+    return rc;
+}
+
+exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    uint64_t sequences = 0, tokens = 0;
+    if (n == 1) return exf_provenance_copy(out, part[0], err);
+    for (size_t i = 0; i < n; i++) {
+        EXF_TRY(check_same(part[0], path[0], part[i], path[i], err));
+        EXF_TRY(check_same(part[i], path[i], part[0], path[0], err));
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(tokens_of(part[i]), tokens_of(part[k])) == 0)
+                return exf_fail(err, EXF_MODEL, "%s: holds the same tokens (%.12s) as %s; they would count twice", path[i], tokens_of(part[i]), path[k]);
+        EXF_TRY(add_part(out, part[i], rank_of(part, n, i), err));
+        sequences += number_of(part[i], "data.sequences");
+        tokens += number_of(part[i], "data.tokens");
+    }
+    EXF_TRY(exf_provenance_add(out, err, "data.parts", "%zu", n));
+    EXF_TRY(exf_provenance_add(out, err, "data.sequences", "%llu", (unsigned long long)sequences));
+    EXF_TRY(exf_provenance_add(out, err, "data.tokens", "%llu", (unsigned long long)tokens));
+out:
+    return rc;
+}
+
+void exf_provenance_free(exf_provenance *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        exf_mem_free(p->key[i]);
+        exf_mem_free(p->value[i]);
+    }
+    exf_mem_free(p->key);
+    exf_mem_free(p->value);
+    memset(p, 0, sizeof *p);
+}
+
+exf_code exf_provenance_write(const exf_provenance *p, exf_h5 *h, exf_err *err)
+{
+    exf_code rc = exf_h5_group(h, "/provenance", err);
+    for (size_t i = 0; rc == EXF_OK && i < p->n; i++) rc = exf_h5_put_text(h, "/provenance", p->key[i], p->value[i], err);
+    return rc;
+}
+
+typedef struct {
+    exf_provenance *p;
+    exf_h5 *h;
+} reading;
+
+static exf_code read_one(void *self, const char *name, exf_err *err)
+{
+    reading *r = self;
+    char *value = NULL;
+    exf_code rc = exf_h5_get_text(r->h, "/provenance", name, &value, err);
+    if (rc == EXF_OK) rc = insert(r->p, name, value, err);
+    exf_mem_free(value);
+    return rc;
+}
+
+exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err)
+{
+    reading r = {p, h};
+    if (!exf_h5_exists(h, "/provenance")) return exf_fail(err, EXF_FORMAT, "%s: has no group /provenance", exf_h5_path(h));
+    return exf_h5_attrs(h, "/provenance", read_one, &r, err);
+}

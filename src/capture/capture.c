@@ -1,0 +1,117 @@
+/* capture.c - which layers, which tokens, where from; see capture.h. */
+#include "capture/capture.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "base/version.h"
+#include "kernels/gemm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void finish_choice(exf_layer_choice *c)
+{
+    for (int l = 0; l < EXF_MAX_LAYERS; l++)
+        if (c->chosen[l]) c->number[c->n++] = c->last = l;
+}
+
+/* One "a" or "a-b" of the list, ending at a comma or the end. */
+static exf_code choose_range(exf_layer_choice *c, const char **text, const exf_architecture *a, exf_err *err)
+{
+    char *end;
+    long first = strtol(*text, &end, 10), last = first;
+    if (end == *text || first < 0) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" does not start with a layer number", *text);
+    if (*end == '-') {
+        const char *from = end + 1;
+        last = strtol(from, &end, 10);
+        if (end == from || last < first) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" is no range of layers", *text);
+    }
+    if (*end && *end != ',') return exf_fail(err, EXF_USAGE, "--layers: \"%s\" is neither \"all\" nor a list like 0,3,8-11", *text);
+    for (long l = first; l <= last; l++) {
+        if (l >= a->n_layers) return exf_fail(err, EXF_USAGE, "--layers: layer %ld, the model has %d", l, a->n_layers);
+        if (!a->is_moe[l]) return exf_fail(err, EXF_USAGE, "--layers: layer %ld is dense, it has no experts", l);
+        c->chosen[l] = 1;
+    }
+    *text = *end ? end + 1 : end;
+    return EXF_OK;
+}
+
+exf_code exf_layer_choice_parse(exf_layer_choice *c, const char *text, const exf_architecture *a, exf_err *err)
+{
+    memset(c, 0, sizeof *c);
+    if (strcmp(text, "all") == 0) {
+        memcpy(c->chosen, a->is_moe, sizeof c->chosen);
+    } else {
+        if (!*text) return exf_fail(err, EXF_USAGE, "--layers: names no layer");
+        while (*text) {
+            exf_code rc = choose_range(c, &text, a, err);
+            if (rc != EXF_OK) return rc;
+        }
+    }
+    finish_choice(c);
+    return EXF_OK;
+}
+
+exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err)
+{
+    exf_span *span = NULL;
+    exf_code rc = exf_mem_new(&span, c->n_sequences, sizeof *span, "sequences", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < c->n_sequences; i++) span[i] = (exf_span){c->sequence[i].offset, c->sequence[i].n_tokens};
+    *batch = (exf_batch){c->ids, span, c->n_sequences, (size_t)c->n_tokens, c->max_tokens};
+    return EXF_OK;
+}
+
+void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c)
+{
+    *s = (exf_run_shape){m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)c->n_sequences, (int64_t)c->n_tokens};
+}
+
+static exf_code model_facts(exf_provenance *p, const exf_model *m, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_provenance_add(p, err, "model.family", "%s", m->family->name));
+    EXF_TRY(exf_provenance_add(p, err, "model.config_sha256", "%s", m->config_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "model.weights_sha256", "%s", m->weights_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "model.layers", "%d", m->arch.n_layers));
+out:
+    return rc;
+}
+
+static exf_code data_facts(exf_provenance *p, const exf_corpus *c, const exf_corpus_request *request, exf_err *err)
+{
+    exf_code rc;
+    exf_text domains = {0};
+    for (size_t i = 0; i < c->n_domains; i++)
+        EXF_TRY(exf_text_addf(&domains, err, "%s%s: %llu sequences, %llu tokens", i ? "; " : "", c->domains[i].name,
+                              (unsigned long long)c->domains[i].sequences_kept, (unsigned long long)c->domains[i].tokens_kept));
+    EXF_TRY(exf_provenance_add(p, err, "data.manifest_sha256", "%s", c->manifest_sha256));
+    if (c->tokenizer_sha256[0]) EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "data.tokens_sha256", "%s", c->tokens_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "data.sequences", "%zu", c->n_sequences));
+    EXF_TRY(exf_provenance_add(p, err, "data.tokens", "%llu", (unsigned long long)c->n_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "data.max_tokens", "%lld", (long long)request->max_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "data.min_tokens", "%lld", (long long)request->min_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "data.seed", "%llu", (unsigned long long)request->seed));
+    EXF_TRY(exf_provenance_add(p, err, "data.domains", "%.900s", domains.s ? domains.s : ""));
+out:
+    exf_text_free(&domains);
+    return rc;
+}
+
+exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
+                                const char *layers, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(model_facts(p, m, err));
+    EXF_TRY(data_facts(p, c, request, err));
+    EXF_TRY(exf_provenance_add(p, err, "capture.program", "exfold-capture"));
+    EXF_TRY(exf_provenance_add(p, err, "capture.version", "%s", exf_release()));
+    EXF_TRY(exf_provenance_add(p, err, "capture.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, "capture.layers", "%s", layers));
+    EXF_TRY(exf_provenance_add(p, err, "capture.backend", "cpu"));
+    EXF_TRY(exf_provenance_add(p, err, "capture.compute", "f32"));
+    EXF_TRY(exf_provenance_add(p, err, "capture.device", "%s", exf_gemm_library_cpu()));
+out:
+    return rc;
+}

@@ -1,0 +1,211 @@
+/* corpus.c - choosing sequences from every source and accounting for them; see corpus.h. */
+#include "capture/corpus.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "capture/corpus_read.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* A corpus that is still growing. */
+typedef struct {
+    exf_corpus *corpus;
+    const exf_corpus_request *request;
+    exf_manifest *manifest;
+    exf_tokenizer *tokenizer;
+    exf_pool pool;
+    int64_t *want;
+    size_t cap_sequences, cap_ids, cap_domains;
+} builder;
+
+static exf_code check_request(const exf_corpus_request *q, exf_err *err)
+{
+    const struct { const char *name; int64_t value, low, high; } limit[] = {
+        {"sequences", q->sequences, 0, EXF_MAX_SEQUENCES},
+        {"max_tokens", q->max_tokens, 1, INT32_MAX},
+        {"min_tokens", q->min_tokens, 1, q->max_tokens},
+        {"vocabulary", q->vocab, 1, INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof limit / sizeof limit[0]; i++)
+        if (limit[i].value < limit[i].low || limit[i].value > limit[i].high)
+            return exf_fail(err, EXF_USAGE, "%s: %s is %" PRId64 ", expected %" PRId64 " to %" PRId64, q->manifest, limit[i].name,
+                            limit[i].value, limit[i].low, limit[i].high);
+    return EXF_OK;
+}
+
+static exf_code load_tokenizer(builder *b, exf_err *err)
+{
+    const exf_manifest *m = b->manifest;
+    size_t i = 0;
+    while (i < m->n && m->source[i].format == EXF_SOURCE_TOKENS) i++;
+    if (i == m->n) return EXF_OK;
+    if (!b->request->tokenizer)
+        return exf_fail(err, EXF_USAGE, "%s: is text, and the run has no tokenizer.json", m->source[i].label);
+    exf_code rc = exf_tokenizer_load(&b->tokenizer, b->request->tokenizer, err);
+    if (rc == EXF_OK) memcpy(b->corpus->tokenizer_sha256, exf_tokenizer_sha256(b->tokenizer), EXF_SHA256_HEX);
+    return rc;
+}
+
+/* ---- one source ------------------------------------------------------ */
+
+static exf_code refuse_empty(const exf_pool *p, exf_err *err)
+{
+    const exf_source *s = p->source;
+    if (p->n > 0) return EXF_OK;
+    if (s->n_where && p->matching == 0)
+        return exf_fail(err, EXF_MODEL, "%s: empty: none of its %" PRIu64 " lines is what \"where\" asks for", s->label, p->lines);
+    return exf_fail(err, EXF_MODEL, "%s: empty: no sequence of at least %" PRId64 " tokens, %" PRIu64 " shorter ones", s->label,
+                    p->min_tokens, p->n_short);
+}
+
+static exf_code fill_pool(builder *b, const exf_source *s, exf_err *err)
+{
+    exf_pool *p = &b->pool;
+    p->source = s;
+    p->ids.n = p->n = 0;
+    p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
+    exf_code rc = s->format == EXF_SOURCE_JSONL  ? exf_pool_read_jsonl(p, err)
+                  : s->format == EXF_SOURCE_TEXT ? exf_pool_read_text(p, err)
+                                                 : exf_pool_read_tokens(p, err);
+    return rc == EXF_OK ? refuse_empty(p, err) : rc;
+}
+
+/* A stated number is a statement about the file: it must hold even in a run
+ * that asks for less. */
+static exf_code settle_count(const builder *b, size_t i, size_t *take, exf_err *err)
+{
+    const exf_pool *p = &b->pool;
+    const exf_source *s = p->source;
+    int64_t want = b->want[i], have = (int64_t)p->n;
+    if (s->sequences > have)
+        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for", s->label, have,
+                        p->max_tokens, s->sequences);
+    if (want > have)
+        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for as its share of %" PRId64,
+                        s->label, have, p->max_tokens, want, b->request->sequences);
+    *take = want < 0 ? p->n : (size_t)want;
+    return EXF_OK;
+}
+
+static exf_code find_domain(builder *b, const char *name, int32_t *out, exf_err *err)
+{
+    exf_code rc;
+    exf_corpus *c = b->corpus;
+    for (size_t i = 0; i < c->n_domains; i++)
+        if (strcmp(c->domains[i].name, name) == 0) {
+            *out = (int32_t)i;
+            return EXF_OK;
+        }
+    EXF_TRY(exf_mem_grow(&c->domains, &b->cap_domains, c->n_domains + 1, sizeof *c->domains, "domains", err));
+    EXF_TRY(exf_mem_strdup(&c->domains[c->n_domains].name, name, "name of a domain", err));
+    *out = (int32_t)c->n_domains++;
+out:
+    return rc;
+}
+
+static exf_code take_piece(builder *b, size_t row, int32_t source, int32_t domain, exf_err *err)
+{
+    exf_code rc;
+    exf_corpus *c = b->corpus;
+    exf_piece from = b->pool.piece[row];
+    size_t at = (size_t)c->n_tokens, n = (size_t)from.n;
+    EXF_TRY(exf_mem_grow(&c->sequence, &b->cap_sequences, c->n_sequences + 1, sizeof *c->sequence, "sequences", err));
+    EXF_TRY(exf_mem_grow(&c->ids, &b->cap_ids, at + n, sizeof *c->ids, "token ids", err));
+    memcpy(c->ids + at, b->pool.ids.id + from.first, n * sizeof *c->ids);
+    c->sequence[c->n_sequences++] = (exf_sequence){at, from.n, source, domain, (int64_t)row};
+    c->n_tokens += n;
+    if (from.n > c->max_tokens) c->max_tokens = from.n;
+out:
+    return rc;
+}
+
+static exf_code add_source(builder *b, size_t i, exf_err *err)
+{
+    exf_code rc;
+    exf_pool *p = &b->pool;
+    exf_corpus *c = b->corpus;
+    size_t *pick = NULL, take = 0;
+    int32_t domain;
+    EXF_TRY(fill_pool(b, &b->manifest->source[i], err));
+    EXF_TRY(settle_count(b, i, &take, err));
+    EXF_TRY(find_domain(b, p->source->domain, &domain, err));
+    EXF_TRY(exf_mem_new(&pick, take, sizeof *pick, "chosen sequences", err));
+    exf_rng_choose(pick, take, p->n, b->request->seed, i);
+    uint64_t before = c->n_tokens;
+    for (size_t k = 0; k < take; k++) EXF_TRY(take_piece(b, pick[k], (int32_t)i, domain, err));
+    exf_domain *d = &c->domains[domain];
+    uint64_t kept = c->n_tokens - before;
+    d->sequences_kept += take;
+    d->sequences_dropped += p->n_short + (p->n - take);
+    d->tokens_kept += kept;
+    d->tokens_dropped += p->tokens_dropped + (p->ids.n - kept);
+    c->n_unpinned += !p->source->sha256[0];
+out:
+    exf_mem_free(pick);
+    return rc;
+}
+
+/* ---- the whole ------------------------------------------------------- */
+
+static exf_code hash_tokens(exf_corpus *c, exf_err *err)
+{
+    exf_code rc;
+    exf_hash *h = NULL;
+    EXF_TRY(exf_hash_new(&h, err));
+    for (size_t i = 0; i < c->n_sequences; i++) {
+        const exf_sequence *s = &c->sequence[i];
+        EXF_TRY(exf_hash_add_u64(h, (uint64_t)s->n_tokens, err));
+        EXF_TRY(exf_hash_add(h, c->ids + s->offset, (size_t)s->n_tokens * sizeof *c->ids, err));
+    }
+    rc = exf_hash_end(h, c->tokens_sha256, err);
+    h = NULL;
+out:
+    exf_hash_free(h);
+    return rc;
+}
+
+static exf_code build(builder *b, exf_err *err)
+{
+    exf_code rc;
+    const exf_corpus_request *q = b->request;
+    EXF_TRY(check_request(q, err));
+    EXF_TRY(exf_mem_new(&b->corpus, 1, sizeof *b->corpus, "corpus", err));
+    EXF_TRY(exf_manifest_load(&b->manifest, q->manifest, err));
+    EXF_TRY(load_tokenizer(b, err));
+    EXF_TRY(exf_manifest_verify(b->manifest, err));
+    EXF_TRY(exf_mem_new(&b->want, b->manifest->n, sizeof *b->want, "shares of the sources", err));
+    EXF_TRY(exf_manifest_shares(b->manifest, q->sequences, b->want, err));
+    b->pool = (exf_pool){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
+    b->corpus->n_sources = b->manifest->n;
+    memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
+    for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));
+    EXF_TRY(hash_tokens(b->corpus, err));
+out:
+    return rc;
+}
+
+exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, exf_err *err)
+{
+    builder b = {.request = request};
+    *out = NULL;
+    exf_code rc = build(&b, err);
+    exf_mem_free(b.want);
+    exf_mem_free(b.pool.piece);
+    exf_ids_free(&b.pool.ids);
+    exf_tokenizer_free(b.tokenizer);
+    exf_manifest_free(b.manifest);
+    if (rc != EXF_OK) exf_corpus_free(b.corpus);
+    else *out = b.corpus;
+    return rc;
+}
+
+void exf_corpus_free(exf_corpus *c)
+{
+    if (!c) return;
+    for (size_t i = 0; i < c->n_domains; i++) exf_mem_free(c->domains[i].name);
+    exf_mem_free(c->domains);
+    exf_mem_free(c->sequence);
+    exf_mem_free(c->ids);
+    exf_mem_free(c);
+}

@@ -1,0 +1,228 @@
+/* corpus_text.c - sequences cut from documents: lines of a jsonl file, or one
+ * plain text file; see corpus.h. */
+#include "capture/corpus_read.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "format/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { CHUNK = 1 << 16, MAX_DOCUMENT = 64 << 20 };
+
+/* ---- one document ---------------------------------------------------- */
+
+exf_code exf_pool_cut(exf_pool *p, size_t first, exf_err *err)
+{
+    while (first < p->ids.n) {
+        size_t n = p->ids.n - first < (size_t)p->max_tokens ? p->ids.n - first : (size_t)p->max_tokens;
+        if (n < (size_t)p->min_tokens) {
+            p->n_short++;
+            p->tokens_dropped += n;
+            p->ids.n = first;
+            break;
+        }
+        exf_code rc = exf_mem_grow(&p->piece, &p->cap, p->n + 1, sizeof *p->piece, "sequences of a source", err);
+        if (rc != EXF_OK) return rc;
+        p->piece[p->n++] = (exf_piece){first, (int32_t)n};
+        first += n;
+    }
+    return EXF_OK;
+}
+
+/* at: where the document stands, "" or ": line 7". */
+static exf_code add_document(exf_pool *p, const char *text, size_t len, const char *at, exf_err *err)
+{
+    size_t first = p->ids.n;
+    exf_code rc = exf_tokenizer_encode(p->tokenizer, text, len, &p->ids, err);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "%s%s: ", p->source->label, at);
+        return rc;
+    }
+    for (size_t i = first; i < p->ids.n; i++)
+        if (p->ids.id[i] < 0 || p->ids.id[i] >= p->vocab)
+            return exf_fail(err, EXF_MODEL, "%s%s, position %zu: token id %" PRId32 ", the vocabulary has %" PRId64,
+                            p->source->label, at, i - first, p->ids.id[i], p->vocab);
+    return exf_pool_cut(p, first, err);
+}
+
+static int line_of(const char *text, size_t offset)
+{
+    int line = 1;
+    for (size_t i = 0; i < offset; i++) line += text[i] == '\n';
+    return line;
+}
+
+/* Not exf_file_slurp(): a document that is too long is no corrupt file. */
+static exf_code read_whole(const char *path, char **text, size_t *len, exf_err *err)
+{
+    exf_code rc;
+    exf_file *f = NULL;
+    EXF_TRY(exf_file_open(&f, path, err));
+    uint64_t size = exf_file_size(f);
+    if (size > MAX_DOCUMENT) {
+        rc = exf_fail(err, EXF_MODEL, "%" PRIu64 " bytes, a document has at most %d", size, MAX_DOCUMENT);
+        goto out;
+    }
+    *len = (size_t)size;
+    EXF_TRY(exf_mem_new(text, *len, 1, "text of a source", err));
+    rc = exf_file_read(f, 0, *text, *len, err);
+out:
+    exf_file_close(f);
+    return rc;
+}
+
+exf_code exf_pool_read_text(exf_pool *p, exf_err *err)
+{
+    char *text = NULL;
+    size_t len = 0;
+    const char *label = p->source->label;
+    exf_code rc = read_whole(p->source->file, &text, &len, err);
+    size_t valid = rc == EXF_OK ? exf_utf8_valid(text, len) : 0;
+    if (rc != EXF_OK)
+        exf_err_prefix(err, "%s: ", label);
+    else if (valid < len)
+        rc = exf_fail(err, EXF_MODEL, "%s: line %d: byte 0x%02x is not valid UTF-8", label, line_of(text, valid), (unsigned)(unsigned char)text[valid]);
+    else
+        rc = add_document(p, text, len, "", err);
+    exf_mem_free(text);
+    return rc;
+}
+
+/* ---- lines ----------------------------------------------------------- */
+
+/* The file in a sliding buffer: unread bytes are buf[begin..end). */
+typedef struct {
+    exf_pool *pool;
+    exf_file *file;
+    uint64_t offset; /* of buf[end] in the file */
+    char *buf;
+    size_t cap, begin, end;
+    int64_t number; /* of the current line, 1-based */
+} line_reader;
+
+static exf_code read_more(line_reader *r, exf_err *err)
+{
+    uint64_t left = exf_file_size(r->file) - r->offset;
+    size_t n = left < CHUNK ? (size_t)left : CHUNK;
+    if (r->begin) memmove(r->buf, r->buf + r->begin, r->end - r->begin);
+    r->end -= r->begin;
+    r->begin = 0;
+    exf_code rc = exf_mem_grow(&r->buf, &r->cap, r->end + n, 1, "line of a source", err);
+    if (rc != EXF_OK) return rc;
+    rc = exf_file_read(r->file, r->offset, r->buf + r->end, n, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: ", r->pool->source->label);
+    r->offset += n;
+    r->end += n;
+    return rc;
+}
+
+/* *line = the next line without its newline, NULL behind the last one. */
+static exf_code next_line(line_reader *r, const char **line, size_t *len, exf_err *err)
+{
+    r->number++;
+    *line = NULL;
+    for (size_t seen = 0;;) {
+        const char *from = r->buf ? r->buf + r->begin : NULL;
+        const char *newline = from ? memchr(from + seen, '\n', r->end - r->begin - seen) : NULL;
+        seen = r->end - r->begin;
+        if ((newline ? (size_t)(newline - from) : seen) > MAX_DOCUMENT)
+            return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": longer than %d bytes", r->pool->source->label, r->number, MAX_DOCUMENT);
+        if (newline || r->offset == exf_file_size(r->file)) {
+            if (!newline && seen == 0) return EXF_OK;
+            *line = from;
+            *len = newline ? (size_t)(newline - from) : seen;
+            r->begin += *len + (newline != NULL);
+            return EXF_OK;
+        }
+        exf_code rc = read_more(r, err);
+        if (rc != EXF_OK) return rc;
+    }
+}
+
+static int is_blank(const char *line, size_t len)
+{
+    while (len && strchr(" \t\r", line[len - 1]) && line[len - 1]) len--;
+    return len == 0;
+}
+
+/* ---- jsonl ----------------------------------------------------------- */
+
+static int matches(const exf_source *s, const exf_json *object)
+{
+    for (size_t i = 0; i < s->n_where; i++) {
+        size_t len;
+        const char *value = exf_json_string(exf_json_get(object, s->where_key[i]), &len);
+        if (!value || len != strlen(s->where_value[i]) || memcmp(value, s->where_value[i], len) != 0) return 0;
+    }
+    return 1;
+}
+
+static exf_code parse_line(const line_reader *r, exf_json **out, const char *line, size_t len, exf_err *err)
+{
+    const char *label = r->pool->source->label;
+    exf_err inner = {0};
+    *out = NULL;
+    size_t valid = exf_utf8_valid(line, len);
+    if (valid < len)
+        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": byte 0x%02x at column %zu is not valid UTF-8", label, r->number,
+                        (unsigned)(unsigned char)line[valid], valid + 1);
+    if (exf_json_parse(out, line, len, "", &inner) != EXF_OK) {
+        /* The parser was given one line and calls it line 1: only what follows is news. */
+        const char *news = strstr(inner.msg, "not valid JSON");
+        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": %s", label, r->number, news ? news : inner.msg);
+    }
+    if (exf_json_type(*out) != EXF_JSON_OBJECT)
+        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": is %s, expected an object", label, r->number, exf_json_type_name(*out));
+    return EXF_OK;
+}
+
+static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err *err)
+{
+    exf_code rc;
+    exf_json *object = NULL;
+    exf_pool *p = r->pool;
+    const exf_source *s = p->source;
+    char at[40];
+    size_t n;
+    EXF_TRY(parse_line(r, &object, line, len, err));
+    p->lines++;
+    if (!matches(s, object)) goto out;
+    p->matching++;
+    const exf_json *member = exf_json_get(object, s->field);
+    const char *text = exf_json_string(member, &n);
+    if (!text) {
+        rc = exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is %s, expected a string", s->label, r->number, s->field,
+                      exf_json_type_name(member));
+        goto out;
+    }
+    snprintf(at, sizeof at, ": line %" PRId64, r->number);
+    rc = add_document(p, text, n, at, err);
+out:
+    exf_json_free(object);
+    return rc;
+}
+
+exf_code exf_pool_read_jsonl(exf_pool *p, exf_err *err)
+{
+    line_reader r = {.pool = p};
+    const char *line;
+    size_t len;
+    exf_code rc = exf_file_open(&r.file, p->source->file, err);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "%s: ", p->source->label);
+        return rc;
+    }
+    for (;;) {
+        EXF_TRY(next_line(&r, &line, &len, err));
+        if (!line) break;
+        if (!is_blank(line, len)) EXF_TRY(read_line(&r, line, len, err));
+    }
+out:
+    exf_mem_free(r.buf);
+    exf_file_close(r.file);
+    return rc;
+}

@@ -1,0 +1,50 @@
+/* manifest.h - a data manifest as it stands in its file, checked on its own; the
+ * schema is in corpus.h.
+ *
+ * A mistake in the manifest is EXF_USAGE with file and line, an unknown key with
+ * the nearest known one.  A file that differs from its checksum is EXF_MODEL.
+ * Ownership: exf_manifest_free() releases everything that is reached from it. */
+#ifndef EXF_CAPTURE_MANIFEST_H
+#define EXF_CAPTURE_MANIFEST_H
+#include "base/hash.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS } exf_source_format;
+
+/* More sequences than this in one source or one run is a slip of the keyboard;
+ * the bound keeps products of two such numbers inside an int64. */
+enum { EXF_MAX_SEQUENCES = 1000000000 };
+
+typedef struct {
+    char *label; /* for messages: manifest: source 2 (corpus.jsonl, domain "c") */
+    char *path;  /* as in the manifest */
+    char *file;  /* the same, from the working directory */
+    exf_source_format format;
+    char *field;  /* jsonl: the member with the text */
+    char *tensor; /* tokens: NULL when the file's only tensor is meant */
+    char *domain; /* never NULL: "source-2" if the manifest gives none */
+    size_t n_where;
+    char **where_key, **where_value;
+    int64_t sequences;           /* 0: not stated */
+    char sha256[EXF_SHA256_HEX]; /* lower case; "" when unpinned */
+} exf_source;
+
+typedef struct {
+    char *path;
+    char sha256[EXF_SHA256_HEX]; /* of the manifest's own bytes */
+    size_t n;                    /* >= 1 */
+    exf_source *source;
+} exf_manifest;
+
+exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err) EXF_CHECKED;
+void exf_manifest_free(exf_manifest *m); /* NULL is allowed */
+/* Compares every pinned source with its file; a file is read once however many
+ * sources share it. */
+exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err) EXF_CHECKED;
+
+/* want[i]: how many sequences source i has to give when the run asks for `total`
+ * (rules in corpus.h); -1: all it has. */
+exf_code exf_manifest_shares(const exf_manifest *m, int64_t total, int64_t *want, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,135 @@
+/* solve.c - see solve.h. */
+#include "solve/solve.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+#include "base/version.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts, n = 0;
+    double *seen = NULL;
+    exf_code rc = exf_mem_new(&seen, e, sizeof *seen, "expert norms", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < e; i++)
+        if (s->norm_count[i]) seen[n++] = exf_exact_value(&s->norm_sum[i]) / (double)s->norm_count[i];
+    qsort(seen, n, sizeof *seen, ascending);
+    double median = n ? seen[(n - 1) / 2] : 1;
+    exf_mem_free(seen);
+    for (size_t i = 0; i < e; i++) {
+        double h = s->norm_count[i] ? exf_exact_value(&s->norm_sum[i]) / (double)s->norm_count[i] : median;
+        float *out = &t->expert_norms[(size_t)l * e + i];
+        *out = (float)h;
+        t->expert_count[(size_t)l * e + i] = s->norm_count[i];
+        if (!isfinite(*out) || !(*out > 0))
+            return exf_fail(err, EXF_NUMERIC, "layer %d: expert %zu has mean output norm %g over %llu tokens, expected a number above 0",
+                            (int)t->layer_number[l], i, h, (unsigned long long)s->norm_count[i]);
+    }
+    return EXF_OK;
+}
+
+/* The n experts of largest norm, ties to the lower number, by falling norm. */
+static void choose_members(const float *norms, int n_experts, int32_t *members, int n)
+{
+    int have = 0;
+    for (int e = 0; e < n_experts; e++) {
+        if (have == n && !(norms[e] > norms[members[n - 1]])) continue;
+        int at = have < n ? have++ : n - 1;
+        for (; at > 0 && norms[e] > norms[members[at - 1]]; at--) members[at] = members[at - 1];
+        members[at] = e;
+    }
+}
+
+/* Target and scale of one expert outside the pool. */
+static void assign(const exf_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target, float *scale)
+{
+    int best = 0;
+    for (int i = 1; i < p->size; i++)
+        if (loss[members[i]] < loss[members[best]]) best = i;
+    *target = members[best];
+    *scale = loss[members[best]] < EXF_LOSS_NEVER ? coeff[members[best]] : 0.0f;
+}
+
+void exf_solve_pools(int l, exf_tables *t)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    for (int i = 0; i < t->n_pools; i++) {
+        const exf_pool *p = &t->pool[i];
+        int32_t *members = p->members + (size_t)l * (size_t)p->size;
+        choose_members(t->expert_norms + (size_t)l * e, (int)e, members, p->size);
+        for (size_t s = 0; s < e; s++) {
+            size_t row = ((size_t)l * e + s) * e;
+            assign(p, members, t->coeff + row, t->loss + row, &p->target_ids[(size_t)l * e + s], &p->target_scale[(size_t)l * e + s]);
+        }
+        for (int k = 0; k < p->size; k++) {
+            p->target_ids[(size_t)l * e + (size_t)members[k]] = members[k];
+            p->target_scale[(size_t)l * e + (size_t)members[k]] = 1;
+        }
+    }
+}
+
+static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, const exf_solve_options *o, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance *p = &t->provenance;
+    char digest[EXF_SHA256_HEX];
+    exf_text names = {0};
+    EXF_TRY(exf_provenance_copy(p, &r->provenance, err));
+    EXF_TRY(exf_h5_digest(r->h, digest, err));
+    EXF_TRY(exf_provenance_add(p, err, "solve.program", "exfold-solve"));
+    EXF_TRY(exf_provenance_add(p, err, "solve.version", "%s", exf_release()));
+    EXF_TRY(exf_provenance_add(p, err, "solve.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, "solve.statistics_sha256", "%s", digest));
+    EXF_TRY(exf_provenance_add(p, err, "solve.ridge", "%.17g", o->ridge));
+    if (o->clip)
+        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "%.17g,%.17g", o->clip_min, o->clip_max));
+    else
+        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "none"));
+    for (size_t i = 0; i < o->n_projectors; i++) EXF_TRY(exf_text_addf(&names, err, "%s%s", i ? "," : "", o->projectors[i]));
+    EXF_TRY(exf_provenance_add(p, err, "solve.projectors", "%s", names.s ? names.s : ""));
+out:
+    exf_text_free(&names);
+    return rc;
+}
+
+static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
+{
+    exf_layer_statistics s;
+    exf_code rc = exf_layer_statistics_new(&s, (int)r->shape.n_experts, err);
+    if (rc != EXF_OK) return rc;
+    for (int l = 0; l < r->n_layers; l++) {
+        EXF_TRY(exf_statistics_get(r, l, &s, err));
+        EXF_TRY(exf_solve_norms(&s, l, t, err));
+        for (size_t i = 0; i < o->n_projectors; i++) EXF_TRY(exf_solver_find(o->projectors[i])->layer(&s, o, l, t, err));
+        exf_solve_pools(l, t);
+    }
+out:
+    exf_layer_statistics_free(&s);
+    return rc;
+}
+
+exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    exf_statistics_reader r = {0};
+    memset(t, 0, sizeof *t);
+    EXF_TRY(exf_solve_check(o, err));
+    EXF_TRY(exf_statistics_open(&r, statistics_path, err));
+    EXF_TRY(exf_tables_new(t, &r.shape, r.layer_number, r.n_layers, o->pools, o->n_pools, err));
+    EXF_TRY(add_provenance(t, &r, o, err));
+    EXF_TRY(solve_layers(&r, o, t, err));
+out:
+    exf_statistics_close(&r);
+    if (rc != EXF_OK) exf_tables_free(t);
+    return rc;
+}
