@@ -1,0 +1,23 @@
+/* exfold-accumulate - capture files in, statistics out. */
+#include "tool/program.h"
+#include "tool/stages.h"
+
+#include <stddef.h>
+
+static const exf_opt rows[] = {
+    {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
+};
+
+int main(int argc, char **argv)
+{
+    static const exf_program program = {
+        .name = "exfold-accumulate",
+        .arguments = "[RECIPE.yaml] [CAPTURE.h5 ...]",
+        .about = "Adds up the statistics of capture files (default: capture.h5 in the output\n"
+                 "directory) into statistics.h5 there.  Several files must hold different data of one model.",
+        .wants_recipe = 1, .max_inputs = 4096,
+        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+        .run = exf_stage_accumulate,
+    };
+    return exf_program_main(&program, argc, argv);
+}

@@ -1,0 +1,23 @@
+/* exfold-export - tables in, files for runtimes out. */
+#include "tool/program.h"
+#include "tool/stages.h"
+
+#include <stddef.h>
+
+static const exf_opt rows[] = {
+    {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
+};
+
+int main(int argc, char **argv)
+{
+    static const exf_program program = {
+        .name = "exfold-export",
+        .arguments = "[RECIPE.yaml] [TABLES.h5]",
+        .about = "Writes tables (default: tables.h5 in the output directory) in the formats of\n"
+                 "output.targets, one file each, to the output directory.",
+        .wants_recipe = 1, .max_inputs = 1,
+        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+        .run = exf_stage_export,
+    };
+    return exf_program_main(&program, argc, argv);
+}

@@ -1,0 +1,146 @@
+/* program.c - see program.h. */
+#include "tool/program.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/stop.h"
+#include "base/version.h"
+#include "kernels/gemm.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void on_signal(int number)
+{
+    exf_stop_request(number);
+}
+
+/* A file size limit is an error to report, not a reason to be killed. */
+static void install_signals(void)
+{
+    struct sigaction stop = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGINT, &stop, NULL);
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGXFSZ, &ignore, NULL);
+    sigaction(SIGPIPE, &ignore, NULL);
+}
+
+/* Starts over with the BLAS kernels that fit the processor, if the library chose
+ * badly (kernels/gemm.h) and the user did not choose.  Goes on as it is where the
+ * system has no /proc. */
+static void choose_blas_kernels(char **argv)
+{
+    const char *better = exf_gemm_better_kernels_cpu();
+    if (!better || getenv("OPENBLAS_CORETYPE")) return;
+    if (setenv("OPENBLAS_CORETYPE", better, 1) == 0) execv("/proc/self/exe", argv);
+}
+
+/* common rows, then the recipe's keys if wanted, then the program's own. */
+static exf_code join_rows(const exf_program *p, exf_opt **out, size_t *n, exf_err *err)
+{
+    size_t n_common, n_keys;
+    const exf_opt *common = exf_recipe_common_rows(&n_common), *keys = exf_recipe_key_rows(&n_keys);
+    if (!p->wants_recipe) n_keys = 0;
+    *n = n_common + n_keys + p->n_rows;
+    exf_code rc = exf_mem_new(out, *n, sizeof **out, "option table", err);
+    if (rc != EXF_OK) return rc;
+    memcpy(*out, common, n_common * sizeof *common);
+    memcpy(*out + n_common, keys, n_keys * sizeof *keys);
+    if (p->n_rows) memcpy(*out + n_common + n_keys, p->rows, p->n_rows * sizeof *p->rows);
+    return EXF_OK;
+}
+
+static exf_code print_help(const exf_program *p, const exf_opt *rows, size_t n, exf_err *err)
+{
+    exf_text body = {0};
+    exf_code rc = exf_opts_help(rows, n, &body, err);
+    if (rc == EXF_OK) {
+        printf("Usage: %s [OPTION ...] %s\n\n%s\n\n%s\nExit status:\n", p->name, p->arguments, p->about, body.s);
+#define X(name, value, text) printf("  %-3d %s\n", value, text);
+        EXF_CODES(X)
+#undef X
+    }
+    exf_text_free(&body);
+    return rc;
+}
+
+static int is_recipe(const char *path)
+{
+    return exf_ends_with(path, ".yaml") || exf_ends_with(path, ".yml");
+}
+
+/* Sorts positional arguments into the recipe and the inputs. */
+static exf_code sort_arguments(const exf_program *p, exf_recipe *r, const char **positional, size_t n, exf_err *err)
+{
+    r->inputs = positional;
+    for (size_t i = 0; i < n; i++) {
+        if (!p->wants_recipe || !is_recipe(positional[i])) {
+            r->inputs[r->n_inputs++] = positional[i];
+            continue;
+        }
+        if (r->recipe_file) return exf_fail(err, EXF_USAGE, "%s: a second recipe beside %s", positional[i], r->recipe_file);
+        r->recipe_file = positional[i];
+    }
+    if (p->needs_recipe && !r->recipe_file)
+        return exf_fail(err, EXF_USAGE, "no recipe (a .yaml file) was named; usage: %s %s", p->name, p->arguments);
+    if (r->n_inputs > p->max_inputs)
+        return exf_fail(err, EXF_USAGE, "%s: unexpected argument; usage: %s %s", r->inputs[p->max_inputs], p->name, p->arguments);
+    if (r->n_inputs < p->min_inputs) return exf_fail(err, EXF_USAGE, "an argument is missing; usage: %s %s", p->name, p->arguments);
+    return EXF_OK;
+}
+
+static exf_code parse_and_run(const exf_program *p, const exf_opt *rows, size_t n_rows, exf_recipe *r, int argc, char **argv, exf_err *err)
+{
+    exf_code rc;
+    const char **positional = NULL;
+    size_t n = 0;
+    EXF_TRY(exf_mem_new(&positional, (size_t)argc + 1, sizeof *positional, "arguments", err));
+    EXF_TRY(exf_opts_new(&r->opts, rows, n_rows, r, err));
+    EXF_TRY(exf_opts_argv(r->opts, argc, argv, positional, &n, err));
+    if (r->help) {
+        rc = print_help(p, rows, n_rows, err);
+        goto out;
+    }
+    if (r->version) {
+        printf("%s %s (commit %s, %s)\n", p->name, exf_release(), exf_commit(), exf_built_with_cuda() ? "CPU and CUDA" : "CPU only");
+        goto out;
+    }
+    exf_log_setup(p->name, r->quiet ? EXF_LOG_QUIET : r->verbose ? EXF_LOG_DEBUG : EXF_LOG_INFO, (exf_progress_mode)r->progress);
+    EXF_TRY(sort_arguments(p, r, positional, n, err));
+    if (r->recipe_file) EXF_TRY(exf_recipe_read(r, r->recipe_file, err));
+    EXF_TRY(p->run(r, err));
+out:
+    exf_recipe_free(r);
+    exf_mem_free(positional);
+    return rc;
+}
+
+/* Results on a full disk or a closed pipe are lost only here. */
+static exf_code close_stdout(exf_err *err)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return EXF_OK;
+    return exf_fail(err, EXF_IO, "standard output: cannot write the results");
+}
+
+int exf_program_main(const exf_program *p, int argc, char **argv)
+{
+    exf_err err = {.code = EXF_OK, .msg = ""};
+    exf_opt *rows = NULL;
+    size_t n_rows = 0;
+    exf_recipe recipe = {.recipe_file = NULL};
+    choose_blas_kernels(argv);
+    install_signals();
+    exf_log_setup(p->name, EXF_LOG_INFO, EXF_PROGRESS_AUTO);
+    exf_code rc = join_rows(p, &rows, &n_rows, &err);
+    if (rc == EXF_OK) rc = parse_and_run(p, rows, n_rows, &recipe, argc, argv, &err);
+    if (rc == EXF_OK) rc = close_stdout(&err);
+    if (rc != EXF_OK) {
+        err.code = rc;
+        exf_log_error(&err);
+    }
+    exf_mem_free(rows);
+    return (int)rc;
+}

@@ -1,0 +1,267 @@
+/* recipe.c - see recipe.h. */
+#include "tool/recipe.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "format/yaml.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define AT(field) offsetof(exf_recipe, field)
+
+static const exf_opt common_rows[] = {
+    {NULL, "quiet", 'q', EXF_OPT_FLAG, AT(quiet), "false", NULL, "Messages", "say nothing but results and errors"},
+    {NULL, "verbose", 'v', EXF_OPT_FLAG, AT(verbose), "false", NULL, "Messages", "say more"},
+    {NULL, "progress", 0, EXF_OPT_CHOICE, AT(progress), "auto", "auto|lines|json|none", "Messages",
+     "how progress is told on standard error"},
+    {NULL, "help", 'h', EXF_OPT_FLAG, AT(help), "false", NULL, "Messages", "print this and exit"},
+    {NULL, "version", 0, EXF_OPT_FLAG, AT(version), "false", NULL, "Messages", "print the version and exit"},
+};
+
+static const exf_opt key_rows[] = {
+    {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", "exfold-recipe/1"},
+    {"model.path", NULL, 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model", "checkpoint directory: config.json, *.safetensors, tokenizer.json"},
+    {"data.manifest", NULL, 0, EXF_OPT_TEXT, AT(manifest), NULL, "FILE", "Data", "the corpus, schema exfold-manifest/1"},
+    {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data", "sequences of the run; 0: as many as the manifest says"},
+    {"data.max_tokens", NULL, 0, EXF_OPT_INT, AT(max_tokens), "2048", "1..1048576", "Data", "longest sequence"},
+    {"data.min_tokens", NULL, 0, EXF_OPT_INT, AT(min_tokens), "1", "1..1048576", "Data", "shorter pieces of text are dropped"},
+    {"data.seed", NULL, 0, EXF_OPT_INT, AT(seed), "42", "0..", "Data", "of the choice of sequences"},
+    {"calibrate.pairs", NULL, 0, EXF_OPT_CHOICE, AT(pairs), "corouted", "corouted", "Calibration", "which pairs of experts are observed"},
+    {"calibrate.weighting", NULL, 0, EXF_OPT_CHOICE, AT(weighting), "source_norm", "source_norm|none|router", "Calibration",
+     "weight of a token in the sums of a pair"},
+    {"calibrate.ridge", NULL, 0, EXF_OPT_REAL, AT(ridge), "1e-3", "0..", "Calibration", "lambda in S = dot / (target_sq + lambda)"},
+    {"calibrate.clip", NULL, 0, EXF_OPT_TEXT_LIST, AT(clip), "-4,4", "MIN,MAX", "Calibration", "range of scalars, or none"},
+    {"calibrate.projectors", NULL, 0, EXF_OPT_TEXT_LIST, AT(projectors), "pair", "NAMES", "Calibration", "which tables are solved"},
+    {"pools", NULL, 0, EXF_OPT_INT_LIST, AT(pools), "[]", "SIZES", "Calibration", "sizes of static decode pools"},
+    {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime", "where the forward pass runs"},
+    {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime", "worker threads; 0: all processors"},
+    {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32", "Runtime", "arithmetic of the forward pass"},
+    {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output", "where files are written; made if missing"},
+    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats"},
+};
+
+const exf_opt *exf_recipe_common_rows(size_t *n)
+{
+    *n = sizeof common_rows / sizeof *common_rows;
+    return common_rows;
+}
+
+const exf_opt *exf_recipe_key_rows(size_t *n)
+{
+    *n = sizeof key_rows / sizeof *key_rows;
+    return key_rows;
+}
+
+/* ---- reading ---------------------------------------------------------------- */
+
+typedef struct {
+    exf_recipe *recipe;
+    const char *path;
+} reading;
+
+static exf_code set_list(const reading *r, const char *key, const exf_yaml *node, const char *where, exf_err *err)
+{
+    const char **item = NULL;
+    exf_code rc = exf_mem_new(&item, node->n, sizeof *item, "recipe list", err);
+    for (size_t i = 0; rc == EXF_OK && i < node->n; i++) {
+        item[i] = node->child[i]->text;
+        if (node->child[i]->kind != EXF_YAML_SCALAR)
+            rc = exf_fail(err, EXF_USAGE, "%s: %s: item %zu is %s, expected a scalar", where, key, i + 1, exf_yaml_kind_name(node->child[i]));
+    }
+    if (rc == EXF_OK) rc = exf_opts_set_list(r->recipe->opts, EXF_OPT_BY_RECIPE, key, item, node->n, where, err);
+    exf_mem_free(item);
+    return rc;
+}
+
+static exf_code set_node(const reading *r, const char *key, const exf_yaml *node, exf_err *err);
+
+/* Each member of a map under its dotted key. */
+static exf_code set_map(const reading *r, const char *prefix, const exf_yaml *map, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < map->n; i++) {
+        exf_text key = {0};
+        rc = exf_text_addf(&key, err, "%s%s%s", prefix, *prefix ? "." : "", map->key[i]);
+        if (rc == EXF_OK) rc = set_node(r, key.s, map->child[i], err);
+        exf_text_free(&key);
+    }
+    return rc;
+}
+
+static exf_code set_node(const reading *r, const char *key, const exf_yaml *node, exf_err *err)
+{
+    exf_text where = {0};
+    exf_code rc = exf_text_addf(&where, err, "%s:%d", r->path, node->line);
+    if (rc == EXF_OK) {
+        switch (node->kind) {
+        case EXF_YAML_MAP: rc = set_map(r, key, node, err); break;
+        case EXF_YAML_LIST: rc = set_list(r, key, node, where.s, err); break;
+        case EXF_YAML_SCALAR: rc = exf_opts_set(r->recipe->opts, EXF_OPT_BY_RECIPE, key, node->text, where.s, err); break;
+        }
+    }
+    exf_text_free(&where);
+    return rc;
+}
+
+/* A path that the recipe gave is relative to the recipe's directory. */
+static exf_code rebase(exf_recipe *r, const char *key, char **path, char **given, const char *dir, exf_err *err)
+{
+    if (!*path || exf_opts_given(r->opts, key, EXF_OPT_BY_ARGV)) return EXF_OK;
+    char *joined;
+    exf_code rc = exf_path_join(&joined, dir, *path, err);
+    if (rc != EXF_OK) return rc;
+    *given = *path;
+    *path = joined;
+    return EXF_OK;
+}
+
+exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
+{
+    exf_code rc;
+    exf_yaml *root = NULL;
+    char *dir = NULL;
+    reading reader = {r, path};
+    EXF_TRY(exf_yaml_load(&root, path, err));
+    const exf_yaml *schema = exf_yaml_get(root, "schema");
+    if (root->kind != EXF_YAML_MAP)
+        rc = exf_fail(err, EXF_USAGE, "%s: is %s, expected a map with schema: exfold-recipe/1", path, exf_yaml_kind_name(root));
+    else if (!schema || schema->kind != EXF_YAML_SCALAR || strcmp(schema->text, "exfold-recipe/1") != 0)
+        rc = exf_fail(err, EXF_USAGE, "%s: schema is %s, expected exfold-recipe/1", path,
+                      schema && schema->kind == EXF_YAML_SCALAR ? schema->text : "missing");
+    if (rc != EXF_OK) goto out;
+    EXF_TRY(set_map(&reader, "", root, err));
+    EXF_TRY(exf_path_dir(&dir, path, err));
+    EXF_TRY(rebase(r, "model.path", &r->model_path, &r->given[0], dir, err));
+    EXF_TRY(rebase(r, "data.manifest", &r->manifest, &r->given[1], dir, err));
+    EXF_TRY(rebase(r, "output.directory", &r->output_directory, &r->given[2], dir, err));
+out:
+    exf_yaml_free(root);
+    exf_mem_free(dir);
+    return rc;
+}
+
+/* ---- checks across keys ------------------------------------------------------- */
+
+static const char *source_name(const exf_recipe *r)
+{
+    return r->recipe_file ? r->recipe_file : "command line";
+}
+
+static exf_code require(const exf_recipe *r, const char *value, const char *key, exf_err *err)
+{
+    if (value && *value) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "%s: %s is missing", source_name(r), key);
+}
+
+exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(require(r, r->model_path, "model.path", err));
+    EXF_TRY(require(r, r->manifest, "data.manifest", err));
+    if (r->min_tokens > r->max_tokens)
+        rc = exf_fail(err, EXF_USAGE, "%s: data.min_tokens is %lld, data.max_tokens %lld", source_name(r), (long long)r->min_tokens,
+                      (long long)r->max_tokens);
+    else if (r->backend == EXF_BACKEND_CUDA)
+        rc = exf_fail(err, EXF_DEVICE, "runtime.backend: cuda: this version's forward pass runs on the cpu only");
+out:
+    return rc;
+}
+
+exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err)
+{
+    return require(r, r->output_directory, "output.directory (or --output DIR)", err);
+}
+
+static exf_code parse_clip(const exf_recipe *r, exf_solve_options *o, exf_err *err)
+{
+    const exf_text_list *c = &r->clip;
+    o->clip = !(c->n == 1 && strcmp(c->item[0], "none") == 0);
+    if (!o->clip) return EXF_OK;
+    if (c->n != 2 || !exf_parse_f64(c->item[0], &o->clip_min) || !exf_parse_f64(c->item[1], &o->clip_max) || o->clip_min >= o->clip_max)
+        return exf_fail(err, EXF_USAGE, "%s: calibrate.clip: expected [MIN, MAX] with MIN below MAX, or none", source_name(r));
+    return EXF_OK;
+}
+
+exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err)
+{
+    *o = (exf_solve_options){
+        .ridge = r->ridge,
+        .projectors = (const char *const *)r->projectors.item,
+        .n_projectors = r->projectors.n,
+        .pools = r->pools.item,
+        .n_pools = r->pools.n,
+    };
+    if (r->projectors.n == 0) return exf_fail(err, EXF_USAGE, "%s: calibrate.projectors: names none", source_name(r));
+    for (size_t i = 0; i < r->pools.n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (r->pools.item[i] == r->pools.item[k])
+                return exf_fail(err, EXF_USAGE, "%s: pools: %lld stands twice", source_name(r), (long long)r->pools.item[i]);
+    exf_code rc = parse_clip(r, o, err);
+    return rc == EXF_OK ? exf_solve_check(o, err) : rc;
+}
+
+/* ---- the resolved recipe --------------------------------------------------------- */
+
+/* A scalar that needs no quotes in YAML stands plain; anything else is quoted the
+ * single way, in which only the quote itself is doubled. */
+static exf_code add_scalar(exf_text *out, const char *s, exf_err *err)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./+-";
+    exf_code rc;
+    if (*s && strspn(s, plain) == strlen(s)) return exf_text_addf(out, err, "%s", s);
+    EXF_TRY(exf_text_add(out, "'", 1, err));
+    for (; *s; s++) EXF_TRY(exf_text_addf(out, err, *s == '\'' ? "''" : "%c", *s));
+    EXF_TRY(exf_text_add(out, "'", 1, err));
+out:
+    return rc;
+}
+
+static const char *as_given(const exf_recipe *r, const exf_opt *row, const char *value)
+{
+    static const size_t path_field[] = {AT(model_path), AT(manifest), AT(output_directory)};
+    for (int i = 0; i < 3; i++)
+        if (row->offset == path_field[i] && r->given[i]) return r->given[i];
+    return value;
+}
+
+static exf_code add_value(const exf_recipe *r, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
+{
+    int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST;
+    if (!is_list) return add_scalar(out, as_given(r, row, value), err);
+    return value[0] == '[' ? exf_text_addf(out, err, "%s", value) : exf_text_addf(out, err, "[%s]", value);
+}
+
+exf_code exf_recipe_text(const exf_recipe *r, exf_text *out, exf_err *err)
+{
+    char section[32] = "";
+    exf_code rc = EXF_OK;
+    size_t n_common, n_keys;
+    exf_recipe_common_rows(&n_common);
+    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
+    for (size_t i = 0; rc == EXF_OK && i < n_keys; i++) {
+        exf_text value = {0};
+        const char *dot = strchr(rows[i].key, '.');
+        rc = exf_opts_value(r->opts, n_common + i, &value, err);
+        if (rc == EXF_OK && value.len) {
+            size_t n = dot ? (size_t)(dot - rows[i].key) : 0;
+            if (dot && (strncmp(section, rows[i].key, n) != 0 || section[n])) {
+                memcpy(section, rows[i].key, n);
+                section[n] = 0;
+                rc = exf_text_addf(out, err, "%s:\n", section);
+            }
+            if (rc == EXF_OK) rc = exf_text_addf(out, err, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : rows[i].key);
+            if (rc == EXF_OK) rc = add_value(r, &rows[i], value.s, out, err);
+            if (rc == EXF_OK) rc = exf_text_add(out, "\n", 1, err);
+        }
+        exf_text_free(&value);
+    }
+    return rc;
+}
+
+void exf_recipe_free(exf_recipe *r)
+{
+    exf_opts_free(r->opts);
+    for (int i = 0; i < 3; i++) exf_mem_free(r->given[i]);
+}

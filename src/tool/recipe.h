@@ -1,0 +1,63 @@
+/* recipe.h - everything a run can be told: the recipe's keys (schema
+ * exfold-recipe/1) and the command line's flags, in one table (recipe.c).
+ *
+ *   schema: exfold-recipe/1
+ *   model: {path: DIR}
+ *   data: {manifest: FILE, sequences: 48, max_tokens: 512, min_tokens: 1, seed: 42}
+ *   calibrate: {pairs: corouted, weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4], projectors: [pair]}
+ *   pools: [8, 4]
+ *   runtime: {backend: auto, threads: 0, compute: f32}
+ *   output: {directory: DIR, targets: [safetensors]}
+ *
+ * Precedence: command line > recipe > default.  Paths in a recipe are relative to
+ * the recipe's file, paths on the command line to the working directory. */
+#ifndef EXF_TOOL_RECIPE_H
+#define EXF_TOOL_RECIPE_H
+#include "base/opt.h"
+#include "kernels/moments.h"
+#include "solve/solve.h"
+
+typedef struct {
+    /* flags of every program */
+    int help, version, quiet, verbose;
+    int progress; /* exf_progress_mode */
+    /* flags of some */
+    int force, dry_run, logits;
+    char *layers, *export_path;
+    /* recipe keys */
+    char *schema, *model_path, *manifest;
+    int64_t sequences, max_tokens, min_tokens, seed;
+    int pairs, weighting; /* weighting: exf_weighting */
+    double ridge;
+    exf_text_list clip, projectors;
+    exf_int_list pools;
+    int backend, compute;
+    int64_t threads;
+    char *output_directory;
+    exf_text_list targets;
+    /* not options */
+    char *given[3];          /* model.path, data.manifest, output.directory as the recipe spelled them */
+    const char *recipe_file; /* NULL: none was given */
+    const char **inputs;     /* other positional arguments */
+    size_t n_inputs;
+    exf_opts *opts;
+} exf_recipe;
+
+enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
+
+/* Rows for flags of every program, and for the recipe's keys. */
+const exf_opt *exf_recipe_common_rows(size_t *n);
+const exf_opt *exf_recipe_key_rows(size_t *n);
+
+/* Reads a recipe file into r->opts at recipe rank and makes its paths relative to the working directory. */
+exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
+/* What no single key can check: required keys, the clip pair, the backend. */
+exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* The solve options; borrows from r. */
+exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
+/* The resolved recipe as YAML: every key with the value that was used, paths as
+ * they were spelled. */
+exf_code exf_recipe_text(const exf_recipe *r, exf_text *out, exf_err *err) EXF_CHECKED;
+void exf_recipe_free(exf_recipe *r);
+#endif

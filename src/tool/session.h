@@ -1,0 +1,39 @@
+/* session.h - what capture and calibrate open first: the model, the corpus, the
+ * output directory; and what they say about them. */
+#ifndef EXF_TOOL_SESSION_H
+#define EXF_TOOL_SESSION_H
+#include "capture/capture.h"
+#include "tool/recipe.h"
+
+typedef struct {
+    exf_model *model;
+    exf_corpus *corpus;
+    exf_corpus_request request;
+    exf_batch batch;
+    exf_run_shape shape;
+    exf_layer_choice layers;
+    char *tokenizer_path;
+} exf_session;
+
+/* Opens and checks everything a forward pass needs and reports the corpus on
+ * stderr.  layers: "all" or a list. */
+exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err) EXF_CHECKED;
+void exf_session_close(exf_session *s);
+
+/* --dry-run: the plan on stdout.  disk: bytes the outputs will take. */
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits, uint64_t disk, exf_err *err) EXF_CHECKED;
+/* The pass with one observer; times and memory on stderr. */
+exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err) EXF_CHECKED;
+
+/* ---- the output directory --------------------------------------------------- */
+typedef struct {
+    char *path;
+    size_t n_made; /* directories that did not exist before */
+} exf_output_dir;
+
+exf_code exf_output_dir_open(exf_output_dir *d, const char *path, exf_err *err) EXF_CHECKED;
+/* Path of a file in it; caller frees. */
+exf_code exf_output_dir_file(const exf_output_dir *d, const char *name, char **path, exf_err *err) EXF_CHECKED;
+/* After a failure: removes the directories that were made and are still empty. */
+void exf_output_dir_close(exf_output_dir *d, int failed);
+#endif

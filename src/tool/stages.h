@@ -1,0 +1,19 @@
+/* stages.h - the pipeline's stages as programs call them; files in between.
+ *
+ *   capture     recipe             -> DIR/capture.h5, or --export FILE
+ *   accumulate  DIR/capture.h5 ... -> DIR/statistics.h5
+ *   solve       DIR/statistics.h5  -> DIR/tables.h5
+ *   export      DIR/tables.h5      -> DIR/<file of each target>
+ *   calibrate   recipe             -> all of it, capture feeding accumulate in memory
+ *
+ * Each prints the files it wrote, with size and payload digest, on stdout. */
+#ifndef EXF_TOOL_STAGES_H
+#define EXF_TOOL_STAGES_H
+#include "tool/recipe.h"
+
+exf_code exf_stage_capture(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_stage_solve(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_stage_export(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,56 @@
+/* tokenize.c - exfold-inspect tokenize: the tokenizer on its own, line by line, so
+ * that any other can be compared with it. */
+#include "base/file.h"
+#include "base/mem.h"
+#include "format/json.h"
+#include "model/tokenizer.h"
+#include "tool/inspect.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t len, size_t number, exf_ids *ids, exf_err *err)
+{
+    exf_json *doc = NULL;
+    char where[48];
+    size_t n;
+    exf_code rc;
+    snprintf(where, sizeof where, "standard input: line %zu", number);
+    EXF_TRY(exf_json_parse(&doc, line, len, where, err));
+    const char *text = exf_json_string(doc, &n);
+    if (!text) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: is %s, expected a string", where, exf_json_type_name(doc));
+        goto out;
+    }
+    ids->n = 0;
+    EXF_TRY(exf_tokenizer_encode(t, text, n, ids, err));
+    for (size_t i = 0; i < ids->n; i++) printf("%s%d", i ? ", " : "[", (int)ids->id[i]);
+    printf(ids->n ? "]\n" : "[]\n");
+out:
+    exf_json_free(doc);
+    return rc;
+}
+
+exf_code exf_inspect_tokenize(const char *model_dir, exf_err *err)
+{
+    exf_tokenizer *t = NULL;
+    exf_ids ids = {0};
+    char *path = NULL, *line = NULL;
+    size_t room = 0, number = 0;
+    ssize_t len;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, model_dir, "tokenizer.json", err));
+    EXF_TRY(exf_tokenizer_load(&t, path, err));
+    while (errno = 0, (len = getline(&line, &room, stdin)) >= 0) {
+        if (len && line[len - 1] == '\n') len--;
+        EXF_TRY(tokenize_line(t, line, (size_t)len, ++number, &ids, err));
+    }
+    if (ferror(stdin)) rc = exf_fail_errno(err, errno, "standard input: cannot read");
+out:
+    free(line); /* getline's own */
+    exf_ids_free(&ids);
+    exf_tokenizer_free(t);
+    exf_mem_free(path);
+    return rc;
+}
