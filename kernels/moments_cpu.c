@@ -45,16 +45,22 @@ static double pair_weight(exf_weighting weighting, double source_sq, float route
     return 1;
 }
 
-/* Every term is at most big = w * max(sq) in magnitude (Cauchy-Schwarz), so one
- * test covers all of a token's additions. */
-static exf_code check_range(const double *gram, int top_k, exf_err *err, int token, const int32_t *ids)
+/* Every term is at most w * max(1, largest sq) in magnitude (Cauchy-Schwarz), w
+ * a norm, 1 or a router weight, so these tests cover all of a token's additions. */
+static exf_code check_range(const double *gram, int top_k, exf_err *err, int token, const int32_t *ids, const float *weight)
 {
+    double largest = 1;
     for (int a = 0; a < top_k; a++) {
         double sq = gram[a * top_k + a];
         if (!exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq)))
             return exf_fail(err, EXF_NUMERIC, "token %d: the output of expert %d has squared norm %g, outside the range of the sums", token,
                             (int)ids[a], sq);
+        largest = sq > largest ? sq : largest;
     }
+    for (int a = 0; a < top_k; a++)
+        if (!exf_exact_fits((double)weight[a] * largest))
+            return exf_fail(err, EXF_NUMERIC, "token %d: the router weight of expert %d is %g, times %g outside the range of the sums", token,
+                            (int)ids[a], (double)weight[a], largest);
     return EXF_OK;
 }
 
@@ -65,7 +71,7 @@ exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int
         const int32_t *id = ids + (size_t)t * (size_t)top_k;
         const float *weight = weights + (size_t)t * (size_t)top_k;
         gram_of_token(scratch, outputs + (size_t)t * (size_t)top_k * (size_t)d_model, top_k, d_model);
-        exf_code rc = check_range(scratch, top_k, err, t, id);
+        exf_code rc = check_range(scratch, top_k, err, t, id, weight);
         if (rc != EXF_OK) return rc;
         for (int a = 0; a < top_k; a++) {
             double source_sq = scratch[a * top_k + a], w = pair_weight(weighting, source_sq, weight[a]);

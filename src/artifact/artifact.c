@@ -44,9 +44,10 @@ static exf_code identify(exf_h5 *h, const exf_artifact *expected, const exf_arti
     int64_t min_reader;
     exf_code rc;
     const exf_artifact *a = NULL;
-    if (!exf_h5_has_attr(h, "/", "exfold_kind"))
-        return exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
-    EXF_TRY(exf_h5_get_text(h, "/", "exfold_kind", &kind, err));
+    rc = exf_h5_get_text(h, "/", "exfold_kind", &kind, err);
+    if (rc == EXF_FORMAT && !exf_h5_has_attr(h, "/", "exfold_kind"))
+        rc = exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
+    if (rc != EXF_OK) goto out;
     EXF_TRY(exf_h5_get_i64(h, "/", "exfold_min_reader", &min_reader, err));
     a = exf_artifact_find(kind);
     if (!a)

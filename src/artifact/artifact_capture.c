@@ -44,6 +44,7 @@ exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, 
     memset(f, 0, sizeof *f);
     f->shape = *shape;
     f->n_layers = n_layers;
+    f->layer_number = layer_numbers;
     EXF_TRY(exf_artifact_create(&f->h, target, force, &exf_artifact_capture, p, err));
     EXF_TRY(exf_run_shape_write(shape, f->h, err));
     EXF_TRY(exf_layer_numbers_write(layer_numbers, n_layers, f->h, err));

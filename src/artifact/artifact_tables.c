@@ -179,11 +179,16 @@ static exf_code check_values(const exf_tables *t, const char *path, exf_err *err
             for (size_t b = 0; rc == EXF_OK && b < e; b++) rc = check_pair(t, path, l, a, b, err);
             if (rc != EXF_OK) return rc;
         }
-    for (int i = 0; i < t->n_pools; i++)
+    for (int i = 0; i < t->n_pools; i++) {
+        for (size_t k = 0; k < (size_t)t->n_layers * (size_t)t->pool[i].size; k++)
+            if (t->pool[i].members[k] < 0 || t->pool[i].members[k] >= t->shape.n_experts)
+                return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: member %d, expected an expert in [0, %zu)", path, t->pool[i].size,
+                                (int)t->pool[i].members[k], e);
         for (size_t k = 0; k < (size_t)t->n_layers * e; k++)
             if (t->pool[i].target_ids[k] < 0 || t->pool[i].target_ids[k] >= t->shape.n_experts || !isfinite(t->pool[i].target_scale[k]))
                 return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: expert %zu goes to %d times %g, expected an expert in [0, %zu) and a finite scale",
                                 path, t->pool[i].size, k % e, (int)t->pool[i].target_ids[k], (double)t->pool[i].target_scale[k], e);
+    }
     return rc;
 }
 
@@ -191,13 +196,26 @@ typedef struct {
     int64_t size[64];
     size_t n;
     const char *path;
+    int64_t n_experts;
+    int there; /* the file has a group /pools */
 } pool_list;
+
+static exf_code look_for_pools(void *self, const char *name, exf_err *err)
+{
+    pool_list *list = self;
+    (void)err;
+    list->there |= strcmp(name, "pools") == 0;
+    return EXF_OK;
+}
 
 static exf_code note_pool(void *self, const char *name, exf_err *err)
 {
     pool_list *list = self;
     int64_t size;
     if (!exf_parse_i64(name, &size)) return exf_fail(err, EXF_FORMAT, "%s: /pools/%s is no pool size", list->path, name);
+    if (size < 1 || size > list->n_experts)
+        return exf_fail(err, EXF_FORMAT, "%s: a decode pool of %lld experts: the model has %lld", list->path, (long long)size,
+                        (long long)list->n_experts);
     if (list->n == sizeof list->size / sizeof *list->size) return exf_fail(err, EXF_FORMAT, "%s: more than %zu pools", list->path, list->n);
     list->size[list->n++] = size;
     return EXF_OK;
@@ -222,7 +240,9 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, &provenance, err));
     EXF_TRY(exf_run_shape_read(&shape, h, err));
     EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, h, err));
-    if (exf_h5_exists(h, "/pools")) EXF_TRY(exf_h5_members(h, "/pools", note_pool, &pools, err));
+    pools.n_experts = shape.n_experts;
+    EXF_TRY(exf_h5_members(h, "/", look_for_pools, &pools, err));
+    if (pools.there) EXF_TRY(exf_h5_members(h, "/pools", note_pool, &pools, err));
     qsort(pools.size, pools.n, sizeof *pools.size, falling);
     EXF_TRY(exf_tables_new(t, &shape, numbers, n_layers, pools.size, pools.n, err));
     t->provenance = provenance;

@@ -173,6 +173,5 @@ static exf_code read_one(void *self, const char *name, exf_err *err)
 exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err)
 {
     reading r = {p, h};
-    if (!exf_h5_exists(h, "/provenance")) return exf_fail(err, EXF_FORMAT, "%s: has no group /provenance", exf_h5_path(h));
     return exf_h5_attrs(h, "/provenance", read_one, &r, err);
 }

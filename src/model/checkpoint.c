@@ -79,12 +79,16 @@ out:
     return rc;
 }
 
+static int is_named(const exf_st_file *f, const char *name)
+{
+    const char *path = exf_st_path(f), *slash = strrchr(path, '/');
+    return strcmp(slash ? slash + 1 : path, name) == 0;
+}
+
 static int has_file(const exf_checkpoint *c, const char *name)
 {
-    for (size_t i = 0; i < c->n_files; i++) {
-        const char *path = exf_st_path(c->file[i]), *slash = strrchr(path, '/');
-        if (strcmp(slash ? slash + 1 : path, name) == 0) return 1;
-    }
+    for (size_t i = 0; i < c->n_files; i++)
+        if (is_named(c->file[i], name)) return 1;
     return 0;
 }
 
@@ -113,7 +117,7 @@ static exf_code check_index(const exf_checkpoint *c, const exf_json *map, const 
         const exf_stored *s = exf_checkpoint_find(c, exf_json_key(it));
         const char *shard = exf_json_string(exf_json_value(it), NULL);
         if (!s) return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is not in shard %s", index_path, exf_json_key(it), shard);
-        if (!exf_ends_with(exf_st_path(s->file), shard))
+        if (!is_named(s->file, shard))
             return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is in %s, the index says %s", index_path, exf_json_key(it),
                             exf_st_path(s->file), shard);
     }
@@ -198,16 +202,34 @@ out:
     return rc;
 }
 
-/* The shard's largest tensor stands for it: three samples of its bytes. */
+/* Bytes [from, from + n) of a file, within its tensors' data, into buf: the
+ * tensors leave no holes, so what each has of them is all of them. */
+static exf_code read_window(const exf_st_file *f, uint64_t from, char *buf, size_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < exf_st_count(f); i++) {
+        const exf_st_tensor *t = exf_st_at(f, i);
+        uint64_t begin = t->offset > from ? t->offset : from, end = t->offset + t->nbytes;
+        if (end > from + n) end = from + n;
+        if (begin < end) rc = exf_st_read(f, t, begin - t->offset, buf + (begin - from), (size_t)(end - begin), err);
+    }
+    return rc;
+}
+
+/* Three samples of a shard's data: its begin, middle and end. */
 static exf_code hash_samples(exf_hash *h, const exf_st_file *f, char *buf, size_t sample, exf_err *err)
 {
-    const exf_st_tensor *big = NULL;
-    for (size_t i = 0; i < exf_st_count(f); i++)
-        if (!big || exf_st_at(f, i)->nbytes > big->nbytes) big = exf_st_at(f, i);
-    if (!big) return EXF_OK;
-    size_t n = big->nbytes < sample ? (size_t)big->nbytes : sample;
+    uint64_t begin = UINT64_MAX, end = 0;
+    for (size_t i = 0; i < exf_st_count(f); i++) {
+        const exf_st_tensor *t = exf_st_at(f, i);
+        begin = t->offset < begin ? t->offset : begin;
+        end = t->offset + t->nbytes > end ? t->offset + t->nbytes : end;
+    }
+    if (begin >= end) return EXF_OK;
+    size_t n = end - begin < sample ? (size_t)(end - begin) : sample;
+    uint64_t from[3] = {begin, begin + (end - begin - n) / 2, end - n};
     for (int k = 0; k < 3; k++) {
-        exf_code rc = exf_st_read(f, big, (big->nbytes - n) / 2 * (uint64_t)k, buf, n, err);
+        exf_code rc = read_window(f, from[k], buf, n, err);
         if (rc == EXF_OK) rc = exf_hash_add(h, buf, n, err);
         if (rc != EXF_OK) return rc;
     }

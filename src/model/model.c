@@ -98,7 +98,7 @@ static int explains(const exf_model *m, const exf_tensor_rule *r, const char *na
         if (p[0] == '{' && p[2] == '}') {
             char *end;
             long v = strtol(name, &end, 10);
-            if (end == name || *name == '-' || *name == '+' || (*name == '0' && end - name > 1)) return 0;
+            if (*name < '0' || *name > '9' || (*name == '0' && end - name > 1)) return 0;
             if (p[1] == 'L' ? v >= m->arch.n_layers : v >= m->arch.n_experts) return 0;
             if (p[1] == 'L') layer = (int)v;
             name = end;
@@ -229,7 +229,7 @@ uint64_t exf_model_layer_bytes(const exf_model *m, int layer)
     uint64_t bytes = 0;
     for (size_t i = 0; i < m->family->n_rules; i++) {
         const exf_tensor_rule *r = &m->family->rules[i];
-        int once = r->where == EXF_ONCE || r->where == EXF_UNLESS_TIED;
+        int once = r->where == EXF_ONCE || (r->where == EXF_UNLESS_TIED && !m->arch.tied_embeddings);
         int n = layer < 0 ? once : !occurs_in_layer(m, r, layer) ? 0 : r->where == EXF_EACH_EXPERT ? m->arch.n_experts : 1;
         for (int e = 0; e < n; e++) {
             char name[NAME_MAX_LEN];
