@@ -2,6 +2,7 @@
 #
 # Knobs (command line or config.mk):
 #   CUDA=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  CUDA_ARCH=sm_90a
+#   FUZZ=name  SECONDS=60  CLANG=clang   (make fuzz)
 
 BUILD     ?= build
 CUDA      ?= auto
@@ -10,6 +11,8 @@ NVCC      ?= nvcc
 CUDA_ARCH ?= native-or-sm_90a
 CFLAGS    ?= -O2 -g
 PREFIX    ?= /usr/local
+CLANG     ?= clang
+SECONDS   ?= 60
 -include config.mk
 
 comma   := ,
@@ -20,7 +23,8 @@ VERSION := $(shell cat VERSION)
 PKG_CONFIG ?= pkg-config
 PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto libpng zlib
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
-           libssl-dev libpng-dev zlib1g-dev check pkg-config valgrind make gcc
+           libssl-dev libpng-dev zlib1g-dev check pkg-config valgrind make gcc \
+           $(if $(filter 1,$(CUDA)),g++)
 MISSING := $(strip $(foreach p,$(PACKAGES),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),,$(p))))
 DEPS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
 DEPS_LIBS   := $(shell $(PKG_CONFIG) --libs $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
@@ -29,7 +33,7 @@ CHECK_CFLAGS = $(shell $(PKG_CONFIG) --cflags check 2>/dev/null)
 
 NVCC_PATH := $(shell command -v $(NVCC) 2>/dev/null)
 ifeq ($(CUDA),auto)
-override CUDA := $(if $(NVCC_PATH),1,0)
+override CUDA := $(if $(NVCC_PATH),$(if $(wildcard kernels/*_cuda.cu),1,0),0)
 endif
 ifeq ($(CUDA),1)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC_PATH)))
@@ -59,15 +63,33 @@ CHECKS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/check_*.
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/check_%,$(sort $(wildcard tests/*.c))))
 CHECKS_CUDA := $(filter $(BUILD)/tests/check_cuda_%,$(CHECKS))
 CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
+FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
+# Fuzz targets are about what is read, not computed: no kernels, so clang needs no OpenMP.
+FUZZ_O      := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/% src/forward/%,$(LIB_C)))
+
+# ---- how the tests run -----------------------------------------------------
+# A slow machine is no failure; a sanitizer's exit status is none of our own (err.h).
+export CK_DEFAULT_TIMEOUT ?= 120
+export ASAN_OPTIONS  ?= exitcode=99
+export LSAN_OPTIONS  ?= exitcode=99
+export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
+SANITIZED = --no-print-directory BUILD=$(BUILD)-san SAN=address,undefined
+VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
+            --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
+SMALL     = --set data.sequences=3 --set data.max_tokens=64
 
 ## all: build libexfold.a and the programs (default)
 all: deps $(TOOLS)
 
-## check: build and run every test that this machine can run
+## checks: build the test programs, run nothing
+checks: deps deps-checks $(CHECKS_CPU)
+
+## check: the house's rules, the unit tests, the programs from the outside
 check: check-layers check-units check-cli
 
 ## check-units: the unit tests (tests/check_*.c), on the CPU
-check-units: deps $(CHECKS_CPU)
+check-units: checks
 	$(Q)scripts/run-checks.sh $(CHECKS_CPU)
 
 ## check-cuda: the CUDA tests; says so and passes on a machine without a GPU
@@ -78,13 +100,45 @@ check-cuda: deps $(CHECKS_CUDA)
 check-cli: all
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
+## check-san: check-units and check-cli under address and undefined sanitizers
+check-san:
+	+@failed=0; $(MAKE) $(SANITIZED) check-units || failed=1; $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
+
+## check-valgrind: a small calibration under valgrind: no error, no leak
+check-valgrind: all
+	@rm -rf $(BUILD)/valgrind
+	$(Q)$(VALGRIND) $(BUILD)/bin/exfold-calibrate recipes/demo.yaml $(SMALL) --output $(BUILD)/valgrind
+	$(Q)for f in statistics tables; do $(VALGRIND) $(BUILD)/bin/exfold-inspect $(BUILD)/valgrind/$$f.h5 >/dev/null || exit; done
+	@rm -rf $(BUILD)/valgrind; echo "valgrind: no error, no leak"
+
+## check-fuzz: every input under tests/fuzz/corpus again, under the sanitizers
+check-fuzz:
+	+@$(MAKE) $(SANITIZED) replay
+
+## replay: every input under tests/fuzz/corpus again
+replay: deps $(REPLAYS)
+	$(Q)failed=0; for n in $(FUZZ_NAMES); do $(BUILD)/tests/fuzz/fuzz_$$n tests/fuzz/corpus/$$n || failed=1; done; exit $$failed
+
+## fuzz: search for new inputs with clang: make fuzz FUZZ=safetensors SECONDS=60
+fuzz:
+	@command -v $(CLANG) >/dev/null || { echo "make fuzz needs clang; install it with: apt-get install clang"; exit 2; }
+	@[ -n "$(filter $(FUZZ),$(FUZZ_NAMES))" ] || { echo "make fuzz FUZZ=NAME, where NAME is one of: $(FUZZ_NAMES)"; exit 2; }
+	+@$(MAKE) --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-fuzz SAN=fuzzer-no-link,address,undefined $(BUILD)-fuzz/fuzz_$(FUZZ)
+	@mkdir -p $(BUILD)-fuzz/found/$(FUZZ)
+	$(Q)$(BUILD)-fuzz/fuzz_$(FUZZ) -max_total_time=$(SECONDS) -max_len=4096 -artifact_prefix=$(BUILD)-fuzz/$(FUZZ)- \
+	    $(BUILD)-fuzz/found/$(FUZZ) tests/fuzz/corpus/$(FUZZ)
+
+## bench: the demo calibration seven times: medians, and the machine's ceiling
+bench: all
+	$(Q)BUILD=$(BUILD) scripts/bench.sh
+
 ## check-layers: no #include points up or sideways; no two files share a name
 check-layers:
 	$(Q)scripts/check-layers.sh
 
-## clean: remove the build directory
+## clean: remove the build directories
 clean:
-	rm -rf $(BUILD)
+	rm -rf $(BUILD) $(BUILD)-san $(BUILD)-fuzz
 
 ## help: this list, and what was found
 help:
@@ -92,11 +146,23 @@ help:
 	@echo
 	@for p in $(PACKAGES) check; do \
 	    if v=$$($(PKG_CONFIG) --modversion $$p 2>/dev/null); then echo "  found    $$p $$v"; else echo "  MISSING  $$p"; fi; done
-	@echo "  $(if $(NVCC_PATH),found    nvcc ($(NVCC_PATH)),no       nvcc: the CUDA side is left out)"
+	@echo "  $(if $(filter 1,$(CUDA)),found    nvcc ($(NVCC_PATH)): CPU and CUDA,$(if $(NVCC_PATH),unused   nvcc ($(NVCC_PATH)),no       nvcc): CPU only)"
 	@$(if $(MISSING),echo "  To install what is missing: apt-get install $(DEBIAN)",true)
 
 deps:
 	@$(if $(MISSING),echo "missing: $(MISSING)"; echo "install with: apt-get install $(DEBIAN)"; exit 1,true)
+
+deps-checks:
+	@$(PKG_CONFIG) --exists check || { echo "missing: check"; echo "install with: apt-get install $(DEBIAN)"; exit 1; }
+
+## print-packages: the Debian and Ubuntu packages that build and tests need
+print-packages:
+	@echo $(DEBIAN)
+
+## print-missing: what this machine lacks, as modules of pkg-config and commands
+print-missing:
+	@echo $(MISSING) $$($(PKG_CONFIG) --exists check 2>/dev/null || echo check) \
+	    $$(for c in gcc $(PKG_CONFIG) valgrind; do command -v $$c >/dev/null || echo $$c; done)
 
 # A drawer: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
 # Rewritten only when the set of files changes, so that adding one relinks the table.
@@ -128,6 +194,15 @@ $(BUILD)/bin/%: $(BUILD)/src/tool/%.o $(TOOL_O) $(BUILD)/libexfold.a
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/libexfold-fuzz.a: $(FUZZ_O)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+$(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libexfold-fuzz.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) -fsanitize=fuzzer,address,undefined $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D); echo "  CC   $<"
 	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS) $(if $(filter tests/%,$<),$(CHECK_CFLAGS)) -MMD -MP -c -o $@ $<
@@ -135,6 +210,8 @@ $(BUILD)/%.o: %.cu
 	@mkdir -p $(@D); echo "  NVCC $<"
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
--include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d)
-.PHONY: all check check-units check-cuda check-cli check-layers clean help deps FORCE
+-include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
+         $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d
+.PHONY: all checks check check-units check-cuda check-cli check-san check-valgrind check-fuzz replay fuzz bench check-layers clean help \
+        deps deps-checks print-packages print-missing FORCE
 .SECONDARY:
