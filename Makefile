@@ -1,14 +1,14 @@
 # Makefile - the whole build.  `make help` lists the targets and what was found.
 #
 # Knobs (command line or config.mk):
-#   CUDA=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  CUDA_ARCH=sm_90a
+#   CUDA=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  CUDA_ARCH=sm_80
 #   FUZZ=name  SECONDS=60  CLANG=clang   (make fuzz)
 
 BUILD     ?= build
 CUDA      ?= auto
 SAN       ?=
 NVCC      ?= nvcc
-CUDA_ARCH ?= native-or-sm_90a
+CUDA_ARCH ?=
 CFLAGS    ?= -O2 -g
 PREFIX    ?= /usr/local
 CLANG     ?= clang
@@ -37,8 +37,9 @@ override CUDA := $(if $(NVCC_PATH),$(if $(wildcard kernels/*_cuda.cu),1,0),0)
 endif
 ifeq ($(CUDA),1)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC_PATH)))
-CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
-GENCODE   := $(if $(filter native-or-sm_90a,$(CUDA_ARCH)),-gencode arch=compute_90a$(comma)code=sm_90a,-arch=$(CUDA_ARCH))
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
+# Machine code for Hopper, and PTX that any GPU since Turing can compile at start.
+GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90$(comma)code=sm_90 -gencode arch=compute_75$(comma)code=compute_75)
 endif
 
 # ---- flags -----------------------------------------------------------------
@@ -55,7 +56,7 @@ LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
 # Everything in a library room goes into libexfold.a; every src/tool/exfold-*.c
 # is a program of the same name; every tests/check_*.c is a test program.
 LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c))
-LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*_cuda.cu)))
+LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu)))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
 TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold-*.c)))
 TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/exfold-%,$(sort $(wildcard src/tool/*.c))))

@@ -1,7 +1,7 @@
 /* attention.h - causal softmax attention over one sequence, grouped queries.
  *
- * q [T, n_heads, d], k and v [T, n_kv, d] with rows ldq and ldkv floats apart;
- * out [T, n_heads, d] with rows ldq apart.  Query head h uses key-value head
+ * q [T, n_heads, d], k [T, n_kv, d], v [T, n_kv, dv], out [T, n_heads, dv], each
+ * with rows its own ld floats apart.  Query head h uses key-value head
  * h / (n_heads / n_kv).  score = scale * q.k; token t sees tokens 0..t.
  * float32; the T x T scores are never held, only EXF_ATTENTION_ROWS rows of them. */
 #ifndef EXF_KERNELS_ATTENTION_H
@@ -11,8 +11,9 @@
 enum { EXF_ATTENTION_ROWS = 128 };
 
 typedef struct {
-    int n_tokens, n_heads, n_kv, d;
-    int ldq, ldkv;
+    int n_tokens, n_heads, n_kv;
+    int d, dv;
+    int ldq, ldk, ldv, ldo;
     float scale;
 } exf_attention_shape;
 

@@ -30,14 +30,15 @@ void exf_attention_cpu(float *out, const float *q, const float *k, const float *
 {
     int group = s->n_heads / s->n_kv;
     for (int h = 0; h < s->n_heads; h++) {
-        const float *kh = k + (size_t)(h / group) * (size_t)s->d, *vh = v + (size_t)(h / group) * (size_t)s->d;
+        const float *qh = q + (size_t)h * (size_t)s->d, *kh = k + (size_t)(h / group) * (size_t)s->d;
+        const float *vh = v + (size_t)(h / group) * (size_t)s->dv;
+        float *oh = out + (size_t)h * (size_t)s->dv;
         for (int first = 0; first < s->n_tokens; first += EXF_ATTENTION_ROWS) {
             int n_rows = s->n_tokens - first < EXF_ATTENTION_ROWS ? s->n_tokens - first : EXF_ATTENTION_ROWS;
             int n_keys = first + n_rows;
-            size_t at = (size_t)first * (size_t)s->ldq + (size_t)h * (size_t)s->d;
-            exf_gemm_xwt_cpu(workspace, n_keys, q + at, s->ldq, kh, s->ldkv, n_rows, n_keys, s->d, s->scale, 0);
+            exf_gemm_xwt_cpu(workspace, n_keys, qh + (size_t)first * (size_t)s->ldq, s->ldq, kh, s->ldk, n_rows, n_keys, s->d, s->scale, 0);
             softmax_rows(workspace, n_rows, n_keys, first);
-            exf_gemm_xw_cpu(out + at, s->ldq, workspace, n_keys, vh, s->ldkv, n_rows, s->d, n_keys, 1, 0);
+            exf_gemm_xw_cpu(oh + (size_t)first * (size_t)s->ldo, s->ldo, workspace, n_keys, vh, s->ldv, n_rows, s->dv, n_keys, 1, 0);
         }
     }
 }

@@ -12,6 +12,8 @@ EXF_WIDE void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const 
         const float *in = x + (size_t)r * (size_t)ldx;
         float *out = y + (size_t)r * (size_t)ldy;
         float scale = (float)(1.0 / sqrt(exf_dot(in, in, n) / n + eps));
-        for (int i = 0; i < n; i++) out[i] = w[i] * (in[i] * scale);
+        for (int i = 0; i < n; i++) out[i] = in[i] * scale;
+        if (w)
+            for (int i = 0; i < n; i++) out[i] *= w[i];
     }
 }

@@ -1,13 +1,33 @@
 /* router.h - from router logits to the K chosen experts and their weights.
  *
- * softmax over all E in double; the K largest, ties to the lower expert number;
- * weights = the chosen probabilities, divided by their sum when renormalise.
+ *   score   = softmax(z) over all E, sigmoid(z), or sqrt(softplus(z)); in double
+ *   choice  = score + bias; with groups, the choices outside the best top_groups
+ *             of n_groups groups become 0, a group being as good as its largest
+ *             choice (max) or the sum of its two largest (top2_sum)
+ *   ids     = the K largest choices, ties to the lower expert number;
+ *             or, where there is a table, table[token]
+ *   weights = score[ids], divided by (their sum + epsilon) when renormalise,
+ *             times scaling
  * logits [T, E]; ids [T, K] and weights [T, K] sorted by falling weight. */
 #ifndef EXF_KERNELS_ROUTER_H
 #define EXF_KERNELS_ROUTER_H
 #include <stdint.h>
 
-/* scratch: E doubles. */
-void exf_router_softmax_cpu(int32_t *ids, float *weights, const float *logits, int n_tokens, int n_experts, int top_k, int renormalise,
-                            double *scratch);
+typedef enum { EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS } exf_router_score;
+
+typedef struct {
+    exf_router_score score;
+    int n_experts, top_k;
+    int n_groups, top_groups, group_top2; /* n_groups 1: no groups */
+    int renormalise;
+    double epsilon, scaling;
+    const float *bias;     /* [E], or NULL */
+    const float *table;    /* [vocab, K] expert numbers, or NULL */
+} exf_router_rules;
+
+/* Doubles of scratch. */
+int exf_router_scratch(int n_experts);
+/* tokens [T]: ids of the tokens, needed with a table. */
+void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
+                    double *scratch);
 #endif

@@ -4,6 +4,11 @@
 #include <math.h>
 #include <stddef.h>
 
+int exf_router_scratch(int n_experts)
+{
+    return 3 * n_experts; /* scores, choices, group scores */
+}
+
 static void softmax(double *p, const float *logits, int n)
 {
     double top = logits[0], sum = 0;
@@ -12,7 +17,22 @@ static void softmax(double *p, const float *logits, int n)
     for (int e = 0; e < n; e++) p[e] /= sum;
 }
 
-/* The k largest of p by insertion into a sorted list: K is small. */
+static double softplus(double z)
+{
+    return z > 20 ? z : log1p(exp(z)); /* beyond 20 the difference is below 2^-28, as the reference has it */
+}
+
+static void scores_of(double *score, const float *logits, const exf_router_rules *r)
+{
+    if (r->score == EXF_ROUTER_SOFTMAX) {
+        softmax(score, logits, r->n_experts);
+        return;
+    }
+    for (int e = 0; e < r->n_experts; e++)
+        score[e] = r->score == EXF_ROUTER_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : sqrt(softplus(logits[e]));
+}
+
+/* The k largest of p, ties to the lower index, by insertion into a sorted list. */
 static void choose(int32_t *ids, const double *p, int n, int k)
 {
     int have = 0;
@@ -24,16 +44,72 @@ static void choose(int32_t *ids, const double *p, int n, int k)
     }
 }
 
-void exf_router_softmax_cpu(int32_t *ids, float *weights, const float *logits, int n_tokens, int n_experts, int top_k, int renormalise,
-                            double *scratch)
+static double group_score(const double *choice, int n, int top2)
 {
+    double best = choice[0], second = -INFINITY;
+    for (int i = 1; i < n; i++) {
+        if (choice[i] > best) {
+            second = best;
+            best = choice[i];
+        } else if (choice[i] > second) {
+            second = choice[i];
+        }
+    }
+    return top2 ? best + second : best;
+}
+
+/* Choices of the groups that are not kept become 0, as the reference masks them. */
+static void keep_groups(double *choice, double *group, const exf_router_rules *r)
+{
+    int size = r->n_experts / r->n_groups;
+    for (int g = 0; g < r->n_groups; g++) group[g] = group_score(choice + g * size, size, r->group_top2);
+    for (int kept = 0; kept < r->top_groups; kept++) {
+        int best = 0;
+        for (int g = 1; g < r->n_groups; g++)
+            if (group[g] > group[best]) best = g;
+        group[best] = -INFINITY;
+    }
+    for (int e = 0; e < r->n_experts; e++)
+        if (group[e / size] > -INFINITY) choice[e] = 0;
+}
+
+static void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules *r)
+{
+    for (int e = 0; e < r->n_experts; e++) choice[e] = r->bias ? score[e] + (double)r->bias[e] : score[e];
+    if (r->n_groups > 1) keep_groups(choice, group, r);
+    choose(ids, choice, r->n_experts, r->top_k);
+}
+
+/* Weights of the chosen, and all slots sorted by falling weight (stable). */
+static void weigh(int32_t *ids, float *weights, const double *score, const exf_router_rules *r)
+{
+    double sum = 0;
+    for (int k = 0; k < r->top_k; k++) sum += score[ids[k]];
+    for (int k = 0; k < r->top_k; k++) {
+        int32_t id = ids[k];
+        double w = score[id] * r->scaling;
+        if (r->renormalise) w = score[id] / (sum + r->epsilon) * r->scaling;
+        int at = k;
+        for (; at > 0 && (float)w > weights[at - 1]; at--) {
+            ids[at] = ids[at - 1];
+            weights[at] = weights[at - 1];
+        }
+        ids[at] = id;
+        weights[at] = (float)w;
+    }
+}
+
+void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
+                    double *scratch)
+{
+    double *score = scratch, *choice = scratch + r->n_experts, *group = choice + r->n_experts;
     for (int t = 0; t < n_tokens; t++) {
-        int32_t *chosen = ids + (size_t)t * (size_t)top_k;
-        softmax(scratch, logits + (size_t)t * (size_t)n_experts, n_experts);
-        choose(chosen, scratch, n_experts, top_k);
-        double sum = 0;
-        for (int k = 0; k < top_k; k++) sum += scratch[chosen[k]];
-        for (int k = 0; k < top_k; k++)
-            weights[(size_t)t * (size_t)top_k + (size_t)k] = (float)(renormalise ? scratch[chosen[k]] / sum : scratch[chosen[k]]);
+        int32_t *chosen = ids + (size_t)t * (size_t)r->top_k;
+        scores_of(score, logits + (size_t)t * (size_t)r->n_experts, r);
+        if (r->table)
+            for (int k = 0; k < r->top_k; k++) chosen[k] = (int32_t)r->table[(size_t)tokens[t] * (size_t)r->top_k + (size_t)k];
+        else
+            choose_experts(chosen, score, choice, group, r);
+        weigh(chosen, weights + (size_t)t * (size_t)r->top_k, score, r);
     }
 }

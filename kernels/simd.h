@@ -14,6 +14,14 @@
 #define EXF_WIDE
 #endif
 
+/* A part of an EXF_WIDE function: left to itself, the compiler may keep a large
+ * one as a function of its own, for the baseline only. */
+#if defined(__GNUC__)
+#define EXF_WIDE_PART static inline __attribute__((always_inline))
+#else
+#define EXF_WIDE_PART static inline
+#endif
+
 /* e^x in float, within 2 ulp on [-87, 88]; below, 0; above, clamped at e^88.
  * Branch-free so that loops over it vectorise.  Cody-Waite reduction by ln 2
  * and the degree-5 polynomial of Cephes' expf. */
@@ -21,7 +29,8 @@ static inline float exf_expf(float x)
 {
     float c = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
     float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float n = (c * 1.44269504f + magic) - magic;
+    float shifted = c * 1.44269504f + magic;
+    float n = shifted - magic;
     float r = (c - n * 0.693359375f) - n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -30,8 +39,10 @@ static inline float exf_expf(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    int32_t bits = ((int32_t)n + 127) * (1 << 23);
+    uint32_t bits; /* n is in the low bits of `shifted`; unsigned, so that NaN passes through without a conversion */
     float scale;
+    memcpy(&bits, &shifted, sizeof bits);
+    bits = (bits - 0x4B400000u + 127u) << 23;
     memcpy(&scale, &bits, sizeof scale);
     return x < -87.0f ? 0.0f : p * scale;
 }

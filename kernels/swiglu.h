@@ -1,6 +1,7 @@
-/* swiglu.h - g <- silu(g) * u, element-wise over n floats; silu(x) = x / (1 + e^-x). */
+/* swiglu.h - g <- silu(g) * u, element-wise over n floats; silu(x) = x / (1 + e^-x).
+ * With limit > 0, g is first cut at limit and u at +-limit. */
 #ifndef EXF_KERNELS_SWIGLU_H
 #define EXF_KERNELS_SWIGLU_H
 #include <stddef.h>
-void exf_swiglu_cpu(float *g, const float *u, size_t n);
+void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit);
 #endif

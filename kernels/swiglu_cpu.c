@@ -3,7 +3,18 @@
 
 #include "kernels/simd.h"
 
-EXF_WIDE void exf_swiglu_cpu(float *g, const float *u, size_t n)
+static inline float gated(float g, float u)
 {
-    for (size_t i = 0; i < n; i++) g[i] = g[i] / (1.0f + exf_expf(-g[i])) * u[i];
+    return g / (1.0f + exf_expf(-g)) * u;
+}
+
+EXF_WIDE void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit)
+{
+    if (limit > 0)
+        for (size_t i = 0; i < n; i++) {
+            float a = g[i] > limit ? limit : g[i], b = u[i] > limit ? limit : u[i] < -limit ? -limit : u[i];
+            g[i] = gated(a, b);
+        }
+    else
+        for (size_t i = 0; i < n; i++) g[i] = gated(g[i], u[i]);
 }

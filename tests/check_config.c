@@ -138,7 +138,9 @@ static exf_code configure(exf_architecture *a, field x, field y, field z)
     ck_ok(exf_text_addf(&t, &e, "}"), e);
     exf_config c = config_of(t.s);
     exf_text_free(&t);
-    return exf_family_find("qwen3_moe")->configure(&c, a, &e);
+    exf_code rc = exf_family_find("qwen3_moe")->configure(&c, a, &e);
+    if (rc == EXF_OK) exf_architecture_finish(a);
+    return rc;
 }
 
 #define WITH1(a, k, v) configure(a, (field){k, v}, (field){0}, (field){0})
@@ -169,16 +171,16 @@ START_TEST(fields_fill_the_architecture)
     exf_architecture a;
     ck_ok(WITH3(&a, "rms_norm_eps", "0.5", "rope_theta", "1000000.0", "norm_topk_prob", "true"), e);
     ck_assert(a.d_model == 8 && a.n_layers == 4 && a.vocab == 32 && a.n_experts == 6 && a.top_k == 2 && a.d_expert == 5);
-    ck_assert(a.attention.n_heads == 4 && a.attention.n_kv_heads == 2 && a.attention.head_dim == 6 && a.attention.rope_dim == 6);
-    ck_assert(a.attention.rope_theta == 1e6 && a.attention.qk_norm == EXF_QK_NORM_HEAD && !a.attention.qkv_bias);
+    ck_assert(a.attention.n_heads == 4 && a.attention.n_kv_heads == 2 && a.attention.head_dim == 6 && a.rope[EXF_ROPE_MAIN].dim == 6);
+    ck_assert(a.rope[EXF_ROPE_MAIN].theta == 1e6 && a.traits[0] & EXF_T_QK_NORM && !(a.traits[0] & EXF_T_QKV_BIAS));
     ck_assert(a.norm_eps == 0.5 && a.router.renormalise && a.router.score == EXF_SCORE_SOFTMAX && !a.tied_embeddings);
     ck_assert_int_eq(a.n_moe_layers, 4);
-    ck_assert_int_eq(exf_dim_length(&a, EXF_DIM_Q), 24);
-    ck_assert_int_eq(exf_dim_length(&a, EXF_DIM_KV), 12);
-    ck_assert_int_eq(exf_dim_length(&a, EXF_DIM_NONE), 0);
+    ck_assert_int_eq(a.dim[EXF_DIM_Q], 24);
+    ck_assert_int_eq(a.dim[EXF_DIM_KV], 12);
+    ck_assert_int_eq(a.dim[EXF_DIM_NONE], 0);
     ck_ok(WITH3(&a, "num_key_value_heads", NULL, "head_dim", NULL, "tie_word_embeddings", "true"), e);
     ck_assert(a.attention.n_kv_heads == 4 && a.attention.head_dim == 2 && a.tied_embeddings);
-    ck_assert(a.attention.rope_theta == 1e4 && a.norm_eps == 1e-6 && !a.router.renormalise);
+    ck_assert(a.rope[EXF_ROPE_MAIN].theta == 1e4 && a.norm_eps == 1e-6 && !a.router.renormalise);
 }
 END_TEST
 
@@ -192,7 +194,7 @@ START_TEST(both_spellings_are_read_and_must_agree)
     ck_ok(WITH1(&a, "num_local_experts", "6"), e);
     refused("num_local_experts", "7", "disagree");
     ck_ok(WITH1(&a, "rope_parameters", "{\"rope_theta\": 500.0, \"rope_type\": \"default\"}"), e);
-    ck_assert(a.attention.rope_theta == 500);
+    ck_assert(a.rope[EXF_ROPE_MAIN].theta == 500);
     ck_ok(WITH2(&a, "rope_theta", "500", "rope_parameters", "{\"rope_theta\": 500.0}"), e);
     ck_fails(WITH2(&a, "rope_theta", "501", "rope_parameters", "{\"rope_theta\": 500.0}"), EXF_MODEL, e, "disagree");
 }

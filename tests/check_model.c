@@ -25,7 +25,7 @@ static void ck_role(const exf_model *m, const small_model *s, exf_role role, int
     int i = small_find(s, name);
     size_t n = (size_t)(s->shape[i][0] * (s->rank[i] == 2 ? s->shape[i][1] : 1));
     float read[64];
-    ck_assert_uint_eq(exf_model_count(m, role), n);
+    ck_assert_uint_eq(exf_model_count(m, role, layer), n);
     ck_ok(exf_model_read(m, role, layer, expert, read, &e), e);
     for (size_t k = 0; k < n; k++) ck_assert_msg(read[k] == s->value[i][k], "%s[%zu]", name, k);
 }
@@ -241,8 +241,8 @@ START_TEST(a_config_must_be_one_of_ours)
     ck_assert_msg(strstr(e.msg, "qwen3_moe") != NULL, "%s", e.msg);
     put_text("config.json", "{\"model_type\": 3}");
     refused(EXF_MODEL, "model_type");
-    put_text("config.json", SMALL_CONFIG "false, \"quantization_config\": {\"quant_method\": \"fp8\"}}");
-    refused(EXF_MODEL, "is fp8; only none is supported");
+    put_text("config.json", SMALL_CONFIG "false, \"quantization_config\": {\"quant_method\": \"awq\"}}");
+    refused(EXF_MODEL, "\"quantization_config.quant_method\" is \"awq\"; supported is \"fp8\"");
     unlink(exf_scratch("config.json"));
     refused(EXF_IO, "config.json");
     small_write(&s, 0);
@@ -277,7 +277,7 @@ START_TEST(a_sharded_model_opens)
     ck_assert_uint_eq(exf_checkpoint_files(m->checkpoint), 3);
     ck_assert_uint_eq(exf_checkpoint_count(m->checkpoint), 3 + 3 * (9 + 3 * 16));
     ck_assert(m->arch.n_layers == 3 && m->arch.n_moe_layers == 3 && m->arch.n_experts == 16 && m->arch.top_k == 4 && m->arch.d_ffn == 0);
-    ck_assert(m->arch.attention.rope_theta == 1e6 && m->arch.router.renormalise && !m->arch.tied_embeddings);
+    ck_assert(m->arch.rope[EXF_ROPE_MAIN].theta == 1e6 && m->arch.router.renormalise && !m->arch.tied_embeddings);
     for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) bytes += exf_checkpoint_at(m->checkpoint, i)->tensor->nbytes;
     ck_assert_uint_eq(exf_model_bytes(m), bytes);
     exf_model_close(m);

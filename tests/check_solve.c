@@ -379,7 +379,7 @@ static void demo_statistics(const char *name)
     ck_assert_uint_eq(batch.n_tokens, 48 * 512);
     exf_run_shape_of(&shape, m, c);
     ck_ok(exf_layer_choice_parse(&layers, "all", &m->arch, &e), e);
-    ck_ok(exf_capture_provenance(&p, m, c, &q, "all", &e), e);
+    ck_ok(exf_capture_provenance(&p, m, c, &q, &exf_backend_cpu, EXF_COMPUTE_F32, "all", &e), e);
     ck_ok(exf_accumulator_new(&a, exf_scratch(name), 1, &shape, layers.number, layers.n, EXF_WEIGHT_SOURCE_NORM, &p, &e), e);
     exf_lane lane = {.observer = exf_accumulator_observer(a)};
     ck_ok(exf_forward(m, &batch, &lane, 1, &options, &report, &e), e);

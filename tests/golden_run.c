@@ -5,6 +5,7 @@
 #include "tests/fixtures.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static void *fresh(size_t n)
@@ -59,20 +60,25 @@ static exf_code logits(void *self, const exf_logits_block *b, exf_err *err)
     return EXF_OK;
 }
 
-void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, int threads)
+exf_observer golden_observer(golden_seen *seen, const exf_model *m, size_t n_rows)
 {
-    exf_err err = {.code = EXF_OK};
-    exf_observer observer = {.self = seen, .layer_begin = layer_begin, .block = block, .logits = logits};
-    exf_lane lane = {.observer = &observer};
-    exf_forward_options options = {.threads = threads};
-    exf_forward_report report;
     memset(seen, 0, sizeof *seen);
-    seen->n_rows = batch->n_tokens;
+    seen->n_rows = n_rows;
     seen->top_k = m->arch.top_k;
     seen->d_model = m->arch.d_model;
     seen->vocab = m->arch.vocab;
-    seen->logits = fresh(batch->n_tokens * (size_t)m->arch.vocab);
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
+    return (exf_observer){.self = seen, .layer_begin = layer_begin, .block = block, .logits = logits};
+}
+
+void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, int threads)
+{
+    exf_err err = {.code = EXF_OK};
+    exf_observer observer = golden_observer(seen, m, batch->n_tokens);
+    exf_lane lane = {.observer = &observer};
+    exf_forward_options options = {.backend = backend, .threads = threads};
+    exf_forward_report report;
+    seen->logits = fresh(batch->n_tokens * (size_t)m->arch.vocab);
     ck_ok(exf_forward(m, batch, &lane, 1, &options, &report, &err), err);
 }
 
@@ -109,4 +115,80 @@ double golden_distance(const float *a, const float *b, size_t n)
         size += (double)b[i] * (double)b[i];
     }
     return sqrt(difference / size);
+}
+
+/* ---- the goldens ----------------------------------------------------------------- */
+
+const char *const golden_families[] = {"qwen3_moe", "glm4_moe", "glm4_moe_qknorm_groups", "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "qwen3_moe_fp8", "deepseek_v4_fp8_fp4"};
+
+int golden_n_families(void)
+{
+    return (int)(sizeof golden_families / sizeof *golden_families);
+}
+
+void golden_open(golden_case *c, const char *family)
+{
+    char path[256];
+    exf_err err;
+    size_t n;
+    c->family = family;
+    snprintf(path, sizeof path, "tests/golden/%s", family);
+    ck_ok(exf_model_open(&c->model, path, &err), err);
+    snprintf(path, sizeof path, "tests/golden/%s/golden.safetensors", family);
+    ck_ok(exf_st_open(&c->answers, path, &err), err);
+    const exf_st_tensor *ids = exf_st_find(c->answers, "input_ids");
+    c->ids = golden_tensor(c->answers, "input_ids", &n);
+    size_t rows = (size_t)ids->view.shape[0], length = (size_t)ids->view.shape[1];
+    for (size_t i = 0; i < rows; i++) c->span[i] = (exf_span){i * length, (int)length};
+    c->batch = (exf_batch){c->ids, c->span, rows, n, (int)length};
+}
+
+void golden_close(golden_case *c)
+{
+    exf_model_close(c->model);
+    exf_st_close(c->answers);
+    exf_mem_free(c->ids);
+}
+
+static void compare(const golden_case *c, const char *name, const float *seen, double limit)
+{
+    size_t n;
+    float *want = golden_tensor(c->answers, name, &n);
+    double d = golden_distance(seen, want, n);
+    ck_assert_msg(d <= limit, "%s: %s is %.2e from the golden, %.0f %% of the allowed %.0e", c->family, name, d, 100 * d / limit, limit);
+    exf_mem_free(want);
+}
+
+static void compare_ids(const golden_case *c, int layer, const golden_seen *s, float tie)
+{
+    char name[64];
+    size_t n;
+    snprintf(name, sizeof name, "layers.%d.topk_ids", layer);
+    int32_t *want = golden_tensor(c->answers, name, &n);
+    snprintf(name, sizeof name, "layers.%d.topk_weights", layer);
+    float *weight = golden_tensor(c->answers, name, &n);
+    for (size_t i = 0; i < n; i++)
+        if (s->ids[layer][i] != want[i])
+            ck_assert_msg(fabsf(s->weights[layer][i] - weight[i]) < tie, "%s: layer %d, slot %zu: expert %d, expected %d", c->family, layer, i,
+                          (int)s->ids[layer][i], (int)want[i]);
+    exf_mem_free(want);
+    exf_mem_free(weight);
+}
+
+void golden_compare(const golden_case *c, const golden_seen *s, double limit, float tie)
+{
+    for (int l = 0; l < c->model->arch.n_layers; l++) {
+        const struct { const char *part; const float *seen; } parts[] = {
+            {"moe_input", s->moe_input[l]}, {"topk_weights", s->weights[l]}, {"expert_outputs", s->expert_outputs[l]},
+            {"routed_output", s->routed[l]}, {"block_output", s->block[l]},
+        };
+        if (!c->model->arch.is_moe[l]) continue;
+        compare_ids(c, l, s, tie);
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            char name[64];
+            snprintf(name, sizeof name, "layers.%d.%s", l, parts[i].part);
+            compare(c, name, parts[i].seen, limit);
+        }
+    }
+    compare(c, "logits", s->logits, limit);
 }

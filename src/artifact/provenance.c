@@ -83,6 +83,7 @@ static exf_code check_same(const exf_provenance *a, const char *path_a, const ex
 static const char *tokens_of(const exf_provenance *p)
 {
     const char *sha = exf_provenance_get(p, "data.tokens_sha256");
+    if (!sha) sha = exf_provenance_get(p, "data.moe_inputs_sha256");
     return sha ? sha : "";
 }
 

@@ -4,7 +4,6 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/version.h"
-#include "kernels/gemm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -99,19 +98,25 @@ out:
     return rc;
 }
 
-exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
-                                const char *layers, exf_err *err)
+exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
+                                 const char *layers, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(model_facts(p, m, err));
-    EXF_TRY(data_facts(p, c, request, err));
     EXF_TRY(exf_provenance_add(p, err, "capture.program", "exfold-capture"));
     EXF_TRY(exf_provenance_add(p, err, "capture.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "capture.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "capture.layers", "%s", layers));
-    EXF_TRY(exf_provenance_add(p, err, "capture.backend", "cpu"));
-    EXF_TRY(exf_provenance_add(p, err, "capture.compute", "f32"));
-    EXF_TRY(exf_provenance_add(p, err, "capture.device", "%s", exf_gemm_library_cpu()));
+    EXF_TRY(exf_provenance_add(p, err, "capture.backend", "%s", backend->name));
+    EXF_TRY(exf_provenance_add(p, err, "capture.compute", "%s", compute == EXF_COMPUTE_BF16 ? "bf16" : "f32"));
+    EXF_TRY(exf_provenance_add(p, err, "capture.device", "%s", backend->device()));
 out:
     return rc;
+}
+
+exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
+                                const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err)
+{
+    exf_code rc = data_facts(p, c, request, err);
+    return rc == EXF_OK ? exf_capture_stage_facts(p, m, backend, compute, layers, err) : rc;
 }

@@ -9,6 +9,7 @@
 #include "artifact/artifact.h"
 #include "capture/corpus.h"
 #include "forward/forward.h"
+#include "kernels/backend.h"
 
 /* Layers that are to be captured, by the model's layer number. */
 typedef struct {
@@ -25,7 +26,10 @@ exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err
 
 /* Facts of the capture stage: model, data, device. */
 exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
-                                const char *layers, exf_err *err) EXF_CHECKED;
+                                const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err) EXF_CHECKED;
+/* Those of them that say nothing about data. */
+exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
+                                 const char *layers, exf_err *err) EXF_CHECKED;
 void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
 
 /* ---- recorder: a capture file --------------------------------------------- */
@@ -41,8 +45,8 @@ void exf_recorder_free(exf_recorder *r); /* gives up what was not committed */
  *   layers.<l>.moe_input [T, H]       layers.<l>.expert_outputs [T, K, H]
  *   layers.<l>.topk_ids [T, K] I32    layers.<l>.routed_output  [T, H]
  *   layers.<l>.topk_weights [T, K]    layers.<l>.block_output   [T, H]
- * and, with_logits, logits [T, vocab]; always token_ids [T] I32 and
- * sequence_lengths [N] I32.  All else F32.  Ids and weights by falling weight. */
+ * and, with_logits, logits [T, vocab]; always sequence_lengths [N] I32 and, where
+ * tokens are known, token_ids [T] I32.  All else F32.  Ids and weights by falling weight. */
 typedef struct exf_exporter exf_exporter;
 exf_code exf_exporter_new(exf_exporter **out, const char *target, int force, const exf_model *m, const exf_batch *batch,
                           exf_layer_choice *layers, int with_logits, const exf_provenance *p, exf_err *err) EXF_CHECKED;

@@ -81,5 +81,10 @@ typedef struct {
 } exf_corpus_request;
 
 exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, exf_err *err) EXF_CHECKED;
+/* For a plan: the corpus if every file of it is there, else a stand-in of as many
+ * sequences as request and manifest say, each of max_tokens, without ids, domains
+ * or digests; *missing is then the first file that is not there (the caller
+ * frees), else NULL. */
+exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, char **missing, exf_err *err) EXF_CHECKED;
 void exf_corpus_free(exf_corpus *c); /* NULL is allowed */
 #endif

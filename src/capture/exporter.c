@@ -8,7 +8,7 @@
 
 /* A layer's tensors, in this order in the announced list. */
 enum { MOE_INPUT, TOPK_IDS, TOPK_WEIGHTS, EXPERT_OUTPUTS, ROUTED_OUTPUT, BLOCK_OUTPUT, PER_LAYER };
-enum { NAME_LEN = 48, TOKEN_IDS = 0, LENGTHS = 1, BEFORE_LAYERS = 2 };
+enum { NAME_LEN = 48, LENGTHS = 0, TOKEN_IDS = 1, BEFORE_LAYERS = 2 };
 
 struct exf_exporter {
     exf_observer observer;
@@ -73,10 +73,10 @@ static void announce_layer(tensor_list *list, int layer, int64_t t, int64_t k, i
     }
 }
 
-/* Tokens and lengths are known from the start. */
+/* Tokens, if any, and lengths are known from the start. */
 static exf_code put_tokens(exf_exporter *x, const exf_batch *batch, exf_err *err)
 {
-    exf_code rc = put_rows(x, TOKEN_IDS, 0, (int)batch->n_tokens, 1, batch->ids, err);
+    exf_code rc = batch->ids ? put_rows(x, TOKEN_IDS, 0, (int)batch->n_tokens, 1, batch->ids, err) : EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++) {
         int32_t length = batch->span[i].n_tokens;
         rc = put_rows(x, LENGTHS, i, 1, 1, &length, err);
@@ -95,8 +95,8 @@ static exf_code open_writer(exf_exporter *x, const char *target, int force, cons
     EXF_TRY(exf_mem_new(&list.tensor, room, sizeof *list.tensor, "tensor list", err));
     EXF_TRY(exf_mem_new(&list.name, room, sizeof *list.name, "tensor names", err));
     EXF_TRY(exf_mem_new(&meta, p->n, sizeof *meta, "metadata", err));
-    announce(&list, "token_ids", EXF_DT_I32, 1, t, 0, 0);
     announce(&list, "sequence_lengths", EXF_DT_I32, 1, (int64_t)batch->n_sequences, 0, 0);
+    if (batch->ids) announce(&list, "token_ids", EXF_DT_I32, 1, t, 0, 0);
     for (int i = 0; i < x->layers->n; i++) {
         x->index_of_layer[x->layers->number[i]] = (int)list.n;
         announce_layer(&list, x->layers->number[i], t, m->arch.top_k, m->arch.d_model);

@@ -1,72 +1,90 @@
 /* experts.c - see experts.h. */
 #include "forward/experts.h"
 
-#include "kernels/gemm.h"
-#include "kernels/swiglu.h"
-
 #include <string.h>
 
 /* Counting sort of the slots by expert: slots[first[e] .. first[e+1]) are e's, in
- * order of token.  Slots without an expert are left out. */
-static void bucket(int n_slots, const int32_t *ids, int n_experts, int32_t *first, int32_t *slots)
+ * order of token, rows[] their tokens.  Slots without an expert are left out.
+ * Returns how many slots there are. */
+static int bucket(exf_workspace *ws, int n_slots, const int32_t *ids, int n_experts, int top_k)
 {
+    int32_t *first = ws->first;
     memset(first, 0, ((size_t)n_experts + 1) * sizeof *first);
     for (int i = 0; i < n_slots; i++)
         if (ids[i] >= 0) first[ids[i] + 1]++;
     for (int e = 0; e < n_experts; e++) first[e + 1] += first[e];
     for (int i = 0; i < n_slots; i++)
-        if (ids[i] >= 0) slots[first[ids[i]]++] = i;
+        if (ids[i] >= 0) {
+            int at = first[ids[i]]++;
+            ws->slots[at] = i;
+            ws->rows[at] = i / top_k;
+        }
     for (int e = n_experts; e > 0; e--) first[e] = first[e - 1]; /* undo the walk */
     first[0] = 0;
+    return first[n_experts];
 }
 
-static void swiglu_ffn(float *out, const float *x, int n, int d_model, int width, const float *gate, const float *up, const float *down,
+/* A SwiGLU's three matrices, [width, H], [width, H], [H, width]. */
+typedef struct {
+    const float *gate, *up, *down;
+    int width;
+} swiglu;
+
+static void swiglu_run(exf_workspace *ws, float *out, const float *x, int n, const exf_architecture *a, const swiglu *w,
                        const exf_experts_space *s)
 {
-    exf_gemm_xwt_cpu(s->gate, width, x, d_model, gate, d_model, n, width, d_model, 1, 0);
-    exf_gemm_xwt_cpu(s->up, width, x, d_model, up, d_model, n, width, d_model, 1, 0);
-    exf_swiglu_cpu(s->gate, s->up, (size_t)n * (size_t)width);
-    exf_gemm_xwt_cpu(out, d_model, s->gate, width, down, width, n, d_model, width, 1, 0);
+    const exf_backend *b = ws->b;
+    int h = a->d_model;
+    b->gemm_xwt(ws->q, s->gate, w->width, x, h, w->gate, h, n, w->width, h, 1, 0);
+    b->gemm_xwt(ws->q, s->up, w->width, x, h, w->up, h, n, w->width, h, 1, 0);
+    b->swiglu(ws->q, s->gate, s->up, (size_t)n * (size_t)w->width, (float)a->swiglu_limit);
+    b->gemm_xwt(ws->q, out, h, s->gate, w->width, w->down, w->width, n, h, w->width, 1, 0);
 }
 
 /* One expert on the tokens of its slots.  The products go back into `gathered`
  * (its inputs are spent by then), from where rows are dealt out to their slots. */
-static void run_expert(int e, int n, const int32_t *slots, const exf_architecture *a, const exf_layer_weights *lw, const exf_experts_space *s)
+static void run_expert(exf_workspace *ws, int e, const exf_architecture *a, const exf_layer_weights *lw, const exf_experts_space *s)
 {
-    size_t h = (size_t)a->d_model, each = h * (size_t)a->d_expert, at = (size_t)e * each;
-    for (int i = 0; i < n; i++) memcpy(s->gathered + (size_t)i * h, s->input + (size_t)(slots[i] / a->top_k) * h, h * sizeof(float));
-    swiglu_ffn(s->gathered, s->gathered, n, a->d_model, a->d_expert, lw->w[EXF_W_EXPERT_GATE] + at, lw->w[EXF_W_EXPERT_UP] + at,
-               lw->w[EXF_W_EXPERT_DOWN] + at, s);
-    for (int i = 0; i < n; i++) memcpy(s->outputs + (size_t)slots[i] * h, s->gathered + (size_t)i * h, h * sizeof(float));
+    int from = ws->first[e], n = ws->first[e + 1] - from;
+    size_t at = (size_t)e * (size_t)a->d_model * (size_t)a->d_expert;
+    swiglu w = {lw->w[EXF_W_EXPERT_GATE] + at, lw->w[EXF_W_EXPERT_UP] + at, lw->w[EXF_W_EXPERT_DOWN] + at, a->d_expert};
+    if (n == 0) return;
+    ws->b->gather_rows(ws->q, s->gathered, s->input, s->rows + from, n, a->d_model);
+    swiglu_run(ws, s->gathered, s->gathered, n, a, &w, s);
+    ws->b->scatter_rows(ws->q, s->outputs, s->gathered, s->slots + from, n, a->d_model);
 }
 
-static void combine(int n_tokens, int top_k, int d_model, const float *weights, const exf_experts_space *s)
+void exf_experts_run(exf_workspace *ws, int n_tokens, const int32_t *ids, const float *weights, const exf_architecture *a,
+                     const exf_layer_weights *lw, const exf_experts_space *s)
 {
-    size_t h = (size_t)d_model;
-    memset(s->routed, 0, (size_t)n_tokens * h * sizeof(float));
-    for (int i = 0; i < n_tokens * top_k; i++) {
-        float *y = s->routed + (size_t)(i / top_k) * h;
-        const float *o = s->outputs + (size_t)i * h;
-        for (size_t j = 0; j < h; j++) y[j] += weights[i] * o[j];
+    const exf_backend *b = ws->b;
+    int n_slots = n_tokens * a->top_k, n = bucket(ws, n_slots, ids, a->n_experts, a->top_k);
+    if (n < n_slots) b->zero(ws->q, s->outputs, (size_t)n_slots * (size_t)a->d_model * sizeof(float));
+    b->upload(ws->q, s->slots, ws->slots, (size_t)n * sizeof *s->slots);
+    b->upload(ws->q, s->rows, ws->rows, (size_t)n * sizeof *s->rows);
+    for (int e = 0; e < a->n_experts; e++) run_expert(ws, e, a, lw, s);
+    b->combine(ws->q, s->routed, s->outputs, weights, n_tokens, a->top_k, a->d_model);
+}
+
+void exf_shared_experts_run(exf_workspace *ws, int n_tokens, const exf_architecture *a, const exf_layer_weights *lw,
+                            const exf_experts_space *s)
+{
+    const exf_backend *b = ws->b;
+    size_t n = (size_t)n_tokens * (size_t)a->d_model;
+    if (s->block == s->routed) return;
+    if (!lw->w[EXF_W_SHARED_GATE]) {
+        b->copy(ws->q, s->block, s->routed, n * sizeof *s->block);
+        return;
     }
+    swiglu w = {lw->w[EXF_W_SHARED_GATE], lw->w[EXF_W_SHARED_UP], lw->w[EXF_W_SHARED_DOWN], a->d_shared};
+    swiglu_run(ws, s->block, s->input, n_tokens, a, &w, s);
+    if (lw->w[EXF_W_SHARED_SWITCH])
+        b->sigmoid_switch(ws->q, s->block, a->d_model, s->input, lw->w[EXF_W_SHARED_SWITCH], a->d_model, n_tokens);
+    b->add(ws->q, s->block, s->routed, n);
 }
 
-void exf_experts_run(int n_tokens, const int32_t *ids, const float *weights, const exf_architecture *a, const exf_layer_weights *lw,
-                     const exf_experts_space *s)
+void exf_dense_ffn_run(exf_workspace *ws, int n_tokens, const exf_architecture *a, const exf_layer_weights *lw, const exf_experts_space *s)
 {
-    int n_slots = n_tokens * a->top_k;
-    bucket(n_slots, ids, a->n_experts, s->first, s->slots);
-    for (int i = 0; i < n_slots; i++)
-        if (ids[i] < 0) memset(s->outputs + (size_t)i * (size_t)a->d_model, 0, (size_t)a->d_model * sizeof(float));
-    for (int e = 0; e < a->n_experts; e++) {
-        int n = s->first[e + 1] - s->first[e];
-        if (n) run_expert(e, n, s->slots + s->first[e], a, lw, s);
-    }
-    combine(n_tokens, a->top_k, a->d_model, weights, s);
-}
-
-void exf_dense_ffn_run(int n_tokens, const exf_architecture *a, const exf_layer_weights *lw, const exf_experts_space *s)
-{
-    swiglu_ffn(s->routed, s->input, n_tokens, a->d_model, a->d_ffn, lw->w[EXF_W_DENSE_GATE], lw->w[EXF_W_DENSE_UP],
-               lw->w[EXF_W_DENSE_DOWN], s);
+    swiglu w = {lw->w[EXF_W_DENSE_GATE], lw->w[EXF_W_DENSE_UP], lw->w[EXF_W_DENSE_DOWN], a->d_ffn};
+    swiglu_run(ws, s->block, s->input, n_tokens, a, &w, s);
 }

@@ -1,4 +1,4 @@
-/* experts.h - the feed-forward parts: routed experts and the dense SwiGLU. */
+/* experts.h - the feed-forward parts: routed experts, shared experts, dense SwiGLU. */
 #ifndef EXF_FORWARD_EXPERTS_H
 #define EXF_FORWARD_EXPERTS_H
 #include "forward/layer_weights.h"
@@ -6,10 +6,16 @@
 
 /* s->outputs [B, K, H] = E_id(input) for every slot, unweighted (0 where the id
  * is -1), and s->routed [B, H] = sum over slots in order of weight * output.
- * Tokens are bucketed by expert, one set of products per expert. */
-void exf_experts_run(int n_tokens, const int32_t *ids, const float *weights, const exf_architecture *a, const exf_layer_weights *lw,
-                     const exf_experts_space *s);
+ * Tokens are bucketed by expert, one set of products per expert.
+ * ids: host; weights: the backend's. */
+void exf_experts_run(exf_workspace *ws, int n_tokens, const int32_t *ids, const float *weights, const exf_architecture *a,
+                     const exf_layer_weights *lw, const exf_experts_space *s);
 
-/* s->routed [B, H] = down(silu(gate x) * up x). */
-void exf_dense_ffn_run(int n_tokens, const exf_architecture *a, const exf_layer_weights *lw, const exf_experts_space *s);
+/* s->block = s->routed + the shared experts, if the layer has any: one SwiGLU of
+ * width d_shared, times sigmoid(switch . x) where the layer has a switch. */
+void exf_shared_experts_run(exf_workspace *ws, int n_tokens, const exf_architecture *a, const exf_layer_weights *lw,
+                            const exf_experts_space *s);
+
+/* s->block [B, H] = down(silu(gate x) * up x). */
+void exf_dense_ffn_run(exf_workspace *ws, int n_tokens, const exf_architecture *a, const exf_layer_weights *lw, const exf_experts_space *s);
 #endif

@@ -4,13 +4,15 @@
 #include "base/mem.h"
 #include "base/stop.h"
 #include "forward/layer_step.h"
-#include "kernels/gemm.h"
+#include "forward/mixer.h"
+#include "kernels/backend.h"
 
 #include <omp.h>
 #include <string.h>
 
-int exf_forward_workers(const exf_batch *batch, int threads)
+int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int threads)
 {
+    if (!backend->host_memory) return 1;
     size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads();
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
@@ -22,47 +24,93 @@ static int any_logits(const exf_lane *lanes, size_t n_lanes)
     return 0;
 }
 
+/* Routes and tokens, in the host's memory and in the backend's. */
+static exf_code open_routes(exf_pass *p, exf_err *err)
+{
+    exf_code rc;
+    size_t n;
+    EXF_TRY(exf_mem_mul(&n, p->batch->n_tokens, (size_t)p->model->arch.top_k, "routes", err));
+    EXF_TRY(exf_mem_new(&p->ids, n, sizeof *p->ids, "routes", err));
+    EXF_TRY(exf_mem_new(&p->weights, n, sizeof *p->weights, "routes", err));
+    p->ids_there = p->ids;
+    p->weights_there = p->weights;
+    p->tokens_there = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
+    if (p->b->host_memory) return EXF_OK;
+    p->ids_there = p->tokens_there = NULL;
+    p->weights_there = NULL;
+    EXF_TRY(p->b->alloc(&p->ids_there, n, sizeof *p->ids, "routes", err));
+    EXF_TRY(p->b->alloc(&p->weights_there, n, sizeof *p->weights, "routes", err));
+    EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens, sizeof *p->tokens_there, "tokens", err));
+    p->b->upload(p->space[0].q, p->tokens_there, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_there);
+    EXF_TRY(p->b->finish(p->space[0].q, err));
+out:
+    return rc;
+}
+
 static exf_code open_pass(exf_pass *p, size_t n_lanes, exf_err *err)
 {
     exf_code rc;
     const exf_architecture *a = &p->model->arch;
-    size_t floats, routes;
-    EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, (size_t)a->d_model, "hidden states", err));
-    EXF_TRY(exf_mem_mul(&routes, p->batch->n_tokens, (size_t)a->top_k, "routes", err));
-    EXF_TRY(exf_mem_new(&p->hidden, n_lanes, sizeof *p->hidden, "lanes", err));
-    for (size_t i = 0; i < n_lanes; i++) EXF_TRY(exf_mem_new(&p->hidden[i], floats, sizeof(float), "hidden states", err));
-    EXF_TRY(exf_mem_new(&p->ids, routes, sizeof *p->ids, "routes", err));
-    EXF_TRY(exf_mem_new(&p->weights, routes, sizeof *p->weights, "routes", err));
-    EXF_TRY(exf_rope_tables_new(&p->rope, &a->attention, p->batch->max_tokens, err));
+    size_t floats;
+    EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, (size_t)(a->residual.streams * a->d_model), "hidden states", err));
     EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
-    for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], a, p->batch->max_tokens, p->with_head, err));
+    for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, p->with_head, err));
+    EXF_TRY(exf_mem_new(&p->hidden, n_lanes, sizeof *p->hidden, "lanes", err));
+    for (size_t i = 0; i < n_lanes; i++) EXF_TRY(p->b->alloc(&p->hidden[i], floats, sizeof(float), "hidden states", err));
+    EXF_TRY(open_routes(p, err));
+    EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
+    p->weights_now.b = p->b;
+    p->weights_now.q = p->space[0].q;
 out:
     return rc;
 }
 
 static void close_pass(exf_pass *p, size_t n_lanes)
 {
+    exf_layer_weights_free(&p->weights_now);
+    exf_positions_free(&p->positions, p->b);
+    for (size_t i = 0; p->hidden && i < n_lanes; i++) p->b->free(p->hidden[i]);
+    if (!p->b->host_memory) {
+        p->b->free(p->ids_there);
+        p->b->free(p->weights_there);
+        p->b->free(p->tokens_there);
+    }
     for (int i = 0; p->space && i < p->n_workers; i++) exf_workspace_free(&p->space[i]);
-    for (size_t i = 0; p->hidden && i < n_lanes; i++) exf_mem_free(p->hidden[i]);
     exf_mem_free(p->space);
     exf_mem_free(p->hidden);
     exf_mem_free(p->ids);
     exf_mem_free(p->weights);
-    exf_rope_tables_free(&p->rope);
-    exf_layer_weights_free(&p->weights_now);
 }
 
-/* hidden[row] = embedding of its token.  The table is read once and dropped. */
+/* Every stream of a row starts as its token's embedding. */
+static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, const float *table)
+{
+    size_t h = (size_t)p->model->arch.d_model, streams = (size_t)p->model->arch.residual.streams;
+    for (size_t t = 0; t < n; t++)
+        for (size_t k = 0; k < streams; k++)
+            memcpy(rows + (t * streams + k) * h, table + (size_t)p->batch->ids[first + t] * h, h * sizeof *rows);
+}
+
+/* The table is read once and dropped; rows go to the lanes a chunk at a time. */
 static exf_code embed(exf_pass *p, size_t n_lanes, exf_err *err)
 {
-    float *table = NULL;
-    size_t h = (size_t)p->model->arch.d_model;
+    enum { CHUNK = 1024 };
+    float *table = NULL, *rows = NULL;
+    size_t width = (size_t)(p->model->arch.d_model * p->model->arch.residual.streams);
     double start = exf_clock();
-    exf_code rc = exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED), sizeof(float), "embedding", err);
-    if (rc == EXF_OK) rc = exf_model_read(p->model, EXF_W_EMBED, 0, 0, table, err);
-    for (size_t t = 0; rc == EXF_OK && t < p->batch->n_tokens; t++)
-        for (size_t i = 0; i < n_lanes; i++) memcpy(p->hidden[i] + t * h, table + (size_t)p->batch->ids[t] * h, h * sizeof(float));
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
+    EXF_TRY(exf_mem_new(&rows, CHUNK * width, sizeof(float), "embedded tokens", err));
+    EXF_TRY(exf_model_read(p->model, EXF_W_EMBED, -1, 0, table, err));
+    for (size_t t = 0; t < p->batch->n_tokens; t += CHUNK) {
+        size_t n = p->batch->n_tokens - t < CHUNK ? p->batch->n_tokens - t : CHUNK;
+        embed_rows(p, rows, t, n, table);
+        for (size_t i = 0; i < n_lanes; i++) p->b->upload(p->space[0].q, p->hidden[i] + t * width, rows, n * width * sizeof(float));
+        EXF_TRY(p->b->finish(p->space[0].q, err));
+    }
+out:
     exf_mem_free(table);
+    exf_mem_free(rows);
     p->report->embed += exf_clock() - start;
     return rc;
 }
@@ -125,12 +173,12 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
 {
     exf_code rc;
     double start = exf_clock();
-    exf_pass p = {.model = m, .batch = batch, .report = report, .n_workers = exf_forward_workers(batch, options->threads),
+    const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
+    exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .report = report, .n_workers = exf_forward_workers(b, batch, options->threads),
                   .with_head = any_logits(lanes, n_lanes)};
     int n_layers = options->n_layers > 0 && options->n_layers < m->arch.n_layers ? options->n_layers : m->arch.n_layers;
     memset(report, 0, sizeof *report);
     report->workers = p.n_workers;
-    exf_gemm_setup_cpu();
     EXF_TRY(open_pass(&p, n_lanes, err));
     EXF_TRY(begin_observers(lanes, n_lanes, p.n_workers, err));
     EXF_TRY(embed(&p, n_lanes, err));
@@ -146,23 +194,21 @@ out:
 
 double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits)
 {
-    double h = a->d_model, d = a->attention.head_dim, heads = a->attention.n_heads, kv = a->attention.n_kv_heads;
-    double projections = 2 * h * d * (2 * heads + 2 * kv), experts = 2 * h * a->n_experts + 6.0 * a->top_k * h * a->d_expert;
-    double per_token = a->n_layers * projections + a->n_moe_layers * experts + (a->n_layers - a->n_moe_layers) * 6 * h * a->d_ffn;
-    double flops = 0;
-    if (logits) per_token += 2 * h * a->vocab;
+    double h = a->d_model, moe = 2 * h * a->n_experts + 6.0 * h * (a->top_k * (double)a->d_expert + a->d_shared), flops = 0;
     for (size_t i = 0; i < batch->n_sequences; i++) {
         double t = batch->span[i].n_tokens;
-        flops += t * per_token + a->n_layers * 2 * heads * d * t * (t + 1); /* scores and values, half of T x T each */
+        for (int l = 0; l < a->n_layers; l++)
+            flops += exf_mixer_of(a->mixer[l])->flops(a, l, t) + t * (a->is_moe[l] ? moe : 6 * h * a->d_ffn);
+        if (logits) flops += t * 2 * h * a->vocab;
     }
     return flops;
 }
 
-uint64_t exf_forward_memory(const exf_model *m, const exf_batch *batch, size_t n_lanes, int threads, int logits)
+uint64_t exf_forward_memory(const exf_backend *backend, const exf_model *m, const exf_batch *batch, size_t n_lanes, int threads, int logits)
 {
     const exf_architecture *a = &m->arch;
-    size_t table = exf_model_count(m, EXF_W_EMBED), layer = exf_layer_weights_size(m);
+    size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
     uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !logits ? table : logits ? layer + table : layer);
-    uint64_t hidden = (uint64_t)batch->n_tokens * (sizeof(float) * (uint64_t)a->d_model * n_lanes + 8u * (uint64_t)a->top_k);
-    return weights + hidden + (uint64_t)exf_forward_workers(batch, threads) * exf_workspace_bytes(a, batch->max_tokens, logits);
+    uint64_t hidden = (uint64_t)batch->n_tokens * (sizeof(float) * (uint64_t)(a->residual.streams * a->d_model) * n_lanes + 8u * (uint64_t)a->top_k);
+    return weights + hidden + (uint64_t)exf_forward_workers(backend, batch, threads) * exf_workspace_bytes(backend, a, batch->max_tokens, logits);
 }

@@ -90,7 +90,9 @@ typedef struct {
 
 /* ---- the pass ------------------------------------------------------------ */
 typedef struct {
-    int threads;  /* 0: all that the system gives */
+    const struct exf_backend *backend; /* kernels/backend.h; NULL: the CPU */
+    int compute;  /* exf_compute */
+    int threads;  /* CPU workers; 0: all that the system gives */
     int n_layers; /* stop after this many layers; 0: all */
 } exf_forward_options;
 
@@ -104,10 +106,12 @@ typedef struct {
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes, const exf_forward_options *options,
                      exf_forward_report *report, exf_err *err) EXF_CHECKED;
 
-/* Threads the pass will use: never more than there are sequences. */
-int exf_forward_workers(const exf_batch *batch, int threads);
+/* Workers the pass will have: one where memory is not the host's, else never more
+ * than there are sequences. */
+int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads);
 /* Floating-point operations of one lane. */
 double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits);
-/* Bytes the pass will hold at its peak (weights, hidden states, workspaces). */
-uint64_t exf_forward_memory(const exf_model *m, const exf_batch *batch, size_t n_lanes, int threads, int logits);
+/* Bytes the pass will hold at its peak in the backend's memory (weights, hidden
+ * states, workspaces). */
+uint64_t exf_forward_memory(const struct exf_backend *backend, const exf_model *m, const exf_batch *batch, size_t n_lanes, int threads, int logits);
 #endif

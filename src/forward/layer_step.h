@@ -3,20 +3,24 @@
 #define EXF_FORWARD_LAYER_STEP_H
 #include "forward/forward.h"
 #include "forward/layer_weights.h"
-#include "forward/mixer_attention.h"
+#include "forward/positions.h"
 #include "forward/workspace.h"
 
 /* What a pass holds from start to end. */
 typedef struct {
     const exf_model *model;
     const exf_batch *batch;
+    const exf_backend *b;
+    exf_compute compute;
     exf_forward_report *report;
     int n_workers, with_head;
     exf_layer_weights weights_now; /* of the layer under way */
-    exf_rope_tables rope;
-    float **hidden;                /* [lane][T, H] */
-    int32_t *ids;                  /* [T, K] routes of the lane under way */
+    exf_positions positions;
+    float **hidden;                /* [lane][T, streams, H] */
+    int32_t *ids;                  /* [T, K] routes of the lane under way, host */
     float *weights;
+    int32_t *ids_there, *tokens_there; /* the same and the batch's tokens in b's memory; */
+    float *weights_there;              /* the host's own where that is b's memory */
     exf_workspace *space;          /* [worker] */
 } exf_pass;
 

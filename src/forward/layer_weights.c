@@ -5,30 +5,50 @@
 
 #include <string.h>
 
+static exf_code make_room(exf_layer_weights *lw, exf_role role, size_t floats, exf_err *err)
+{
+    if (floats <= lw->room[role]) return EXF_OK;
+    lw->b->free(lw->held[role]);
+    lw->held[role] = NULL;
+    lw->room[role] = 0;
+    exf_code rc = lw->b->alloc(&lw->held[role], floats, sizeof(float), "layer weights", err);
+    if (rc == EXF_OK) lw->room[role] = floats;
+    return rc;
+}
+
+/* One tensor straight into place, or by way of the staging buffer. */
+static exf_code read_tensor(exf_layer_weights *lw, const exf_model *m, exf_role role, int layer, int expert, size_t n, float *to, exf_err *err)
+{
+    exf_code rc;
+    if (lw->b->host_memory) return exf_model_read(m, role, layer, expert, to, err);
+    EXF_TRY(exf_mem_grow(&lw->staging, &lw->staging_room, n, sizeof(float), "weight staging", err));
+    EXF_TRY(exf_model_read(m, role, layer, expert, lw->staging, err));
+    lw->b->upload(lw->q, to, lw->staging, n * sizeof(float));
+    EXF_TRY(lw->b->finish(lw->q, err));
+out:
+    return rc;
+}
+
 static exf_code read_role(exf_layer_weights *lw, const exf_model *m, exf_role role, int layer, exf_err *err)
 {
-    size_t each = exf_model_count(m, role), total = 0;
+    size_t each = exf_model_count(m, role, layer), total = 0;
     int copies = exf_model_copies(m, role, layer);
     exf_code rc = EXF_OK;
     lw->w[role] = NULL;
     if (copies == 0) return EXF_OK;
     EXF_TRY(exf_mem_mul(&total, each, (size_t)copies, "layer weights", err));
-    if (total > lw->room[role]) {
-        exf_mem_free(lw->held[role]);
-        lw->held[role] = NULL;
-        lw->room[role] = 0;
-        EXF_TRY(exf_mem_new(&lw->held[role], total, sizeof(float), "layer weights", err));
-        lw->room[role] = total;
-    }
+    EXF_TRY(make_room(lw, role, total, err));
     lw->w[role] = lw->held[role];
-    for (int e = 0; e < copies; e++) EXF_TRY(exf_model_read(m, role, layer, e, lw->w[role] + (size_t)e * each, err));
+    for (int e = 0; e < copies; e++) EXF_TRY(read_tensor(lw, m, role, layer, e, each, lw->w[role] + (size_t)e * each, err));
 out:
     return rc;
 }
 
 exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int layer, exf_err *err)
 {
-    for (int role = EXF_W_MIXER_NORM; role < EXF_W_COUNT; role++) {
+    int first = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER, end = layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT;
+    for (int role = first; role < end; role++) {
+        if (role == EXF_W_EMBED) continue;
         exf_code rc = read_role(lw, m, (exf_role)role, layer, err);
         if (rc != EXF_OK) return rc;
     }
@@ -37,17 +57,18 @@ exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int l
 
 void exf_layer_weights_free(exf_layer_weights *lw)
 {
-    for (int role = 0; role < EXF_W_COUNT; role++) exf_mem_free(lw->held[role]);
+    for (int role = 0; lw->b && role < EXF_W_COUNT; role++) lw->b->free(lw->held[role]);
+    exf_mem_free(lw->staging);
     memset(lw, 0, sizeof *lw);
 }
 
 size_t exf_layer_weights_size(const exf_model *m)
 {
     size_t total = 0;
-    for (int role = EXF_W_MIXER_NORM; role < EXF_W_COUNT; role++) {
+    for (int role = EXF_W_FIRST_IN_LAYER; role < EXF_W_COUNT; role++) {
         size_t most = 0;
         for (int l = 0; l < m->arch.n_layers; l++) {
-            size_t n = (size_t)exf_model_copies(m, (exf_role)role, l) * exf_model_count(m, (exf_role)role);
+            size_t n = (size_t)exf_model_copies(m, (exf_role)role, l) * exf_model_count(m, (exf_role)role, l);
             most = n > most ? n : most;
         }
         total += most;

@@ -1,57 +1,60 @@
-/* mixer_attention.c - see mixer_attention.h. */
-#include "forward/mixer_attention.h"
-
-#include "base/mem.h"
-#include "kernels/attention.h"
-#include "kernels/gemm.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/rope.h"
+/* mixer_attention.c - grouped-query attention: q/k/v with or without biases, RMS
+ * norm of each q and k head, RoPE on the first dimensions of a head, causal
+ * softmax, an optional sigmoid gate per head element, output projection. */
+#include "forward/mixer.h"
 
 #include <math.h>
 
-exf_code exf_rope_tables_new(exf_rope_tables *r, const exf_attention_spec *s, int max_tokens, exf_err *err)
+/* y [T, n] = input w^T + bias, where the layer has one. */
+static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role bias, int n)
 {
-    exf_code rc;
-    size_t half = (size_t)s->rope_dim / 2, n = half * (size_t)max_tokens;
-    float *inv_freq = NULL;
-    *r = (exf_rope_tables){NULL, NULL};
-    EXF_TRY(exf_mem_new(&inv_freq, half, sizeof(float), "RoPE frequencies", err));
-    EXF_TRY(exf_mem_new(&r->cosine, n, sizeof(float), "RoPE table", err));
-    EXF_TRY(exf_mem_new(&r->sine, n, sizeof(float), "RoPE table", err));
-    exf_rope_frequencies(inv_freq, s->rope_dim, s->rope_theta);
-    exf_rope_table(r->cosine, r->sine, inv_freq, s->rope_dim, max_tokens);
-out:
-    exf_mem_free(inv_freq);
-    return rc;
+    int h = c->a->d_model;
+    c->b->gemm_xwt(c->q, y, n, c->input, h, c->w[weight], h, c->n_tokens, n, h, 1, 0);
+    if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
-void exf_rope_tables_free(exf_rope_tables *r)
+/* x: heads of width d, ld floats per token. */
+static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf_mixer_call *c, const float *norm)
 {
-    exf_mem_free(r->cosine);
-    exf_mem_free(r->sine);
-    *r = (exf_rope_tables){NULL, NULL};
+    const exf_architecture *a = c->a;
+    int d = a->attention.head_dim;
+    exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = stride, .ld = ld, .d = a->rope[EXF_ROPE_MAIN].dim,
+                            .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
+    if (norm) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
+    c->b->rope(c->q, x, &shape, c->positions->cosine[EXF_ROPE_MAIN], c->positions->sine[EXF_ROPE_MAIN]);
 }
 
-/* x [T, n_heads, d]: norm per head, then rotate. */
-static void norm_and_rotate(float *x, int n_tokens, int n_heads, const exf_architecture *a, const float *norm, const exf_rope_tables *rope)
+static void run(const exf_mixer_call *c)
+{
+    const exf_architecture *a = c->a;
+    const exf_attention_spec *s = &a->attention;
+    int h = a->d_model, t = c->n_tokens, d = s->head_dim;
+    int stride = s->gated ? 2 * d : d; /* a query head, with its gate behind it */
+    int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
+    float *q = exf_take(c->arena, (size_t)t * (size_t)dq), *k = exf_take(c->arena, (size_t)t * (size_t)dkv);
+    float *v = exf_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_take(c->arena, (size_t)t * (size_t)dout);
+    exf_attention_shape shape = {.n_tokens = t, .n_heads = s->n_heads, .n_kv = s->n_kv_heads, .d = d, .dv = d, .ldq = dout, .ldk = dkv,
+                                 .ldv = dkv, .ldo = dout, .scale = (float)(1.0 / sqrt((double)d))};
+    float *scores = exf_take(c->arena, c->b->attention_workspace(&shape));
+    float *packed = s->gated ? exf_take(c->arena, (size_t)t * (size_t)dout) : q;
+    if (!c->arena->base) return;
+    project(c, q, EXF_W_Q, EXF_W_Q_BIAS, dq);
+    project(c, k, EXF_W_K, EXF_W_K_BIAS, dkv);
+    project(c, v, EXF_W_V, EXF_W_V_BIAS, dkv);
+    norm_and_rotate(q, s->n_heads, dq, stride, c, c->w[EXF_W_Q_NORM]);
+    norm_and_rotate(k, s->n_kv_heads, dkv, d, c, c->w[EXF_W_K_NORM]);
+    if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);
+    c->b->attention(c->q, heads, packed, k, v, &shape, scores);
+    if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
+    c->b->gemm_xwt(c->q, c->out, h, heads, dout, c->w[EXF_W_O], dout, t, h, dout, 1, 0);
+}
+
+static double flops(const exf_architecture *a, int layer, double t)
 {
     const exf_attention_spec *s = &a->attention;
-    int d = s->head_dim;
-    if (s->qk_norm == EXF_QK_NORM_HEAD) exf_rmsnorm_cpu(x, d, x, d, norm, n_tokens * n_heads, d, a->norm_eps);
-    exf_rope_apply_cpu(x, n_heads * d, n_tokens, n_heads, d, s->rope_dim, rope->cosine, rope->sine);
+    double d = s->head_dim, q = s->n_heads * d * (s->gated ? 2 : 1);
+    (void)layer;
+    return 2 * t * a->d_model * (q + s->n_heads * d + 2 * s->n_kv_heads * d) + 2 * s->n_heads * d * t * (t + 1);
 }
 
-void exf_mixer_attention(float *hidden, int n_tokens, const exf_architecture *a, const exf_layer_weights *lw, const exf_rope_tables *rope,
-                         const exf_mixer_space *s)
-{
-    const exf_attention_spec *spec = &a->attention;
-    int h = a->d_model, d = spec->head_dim, dq = spec->n_heads * d, dkv = spec->n_kv_heads * d;
-    exf_gemm_xwt_cpu(s->q, dq, s->normed, h, lw->w[EXF_W_Q], h, n_tokens, dq, h, 1, 0);
-    exf_gemm_xwt_cpu(s->k, dkv, s->normed, h, lw->w[EXF_W_K], h, n_tokens, dkv, h, 1, 0);
-    exf_gemm_xwt_cpu(s->v, dkv, s->normed, h, lw->w[EXF_W_V], h, n_tokens, dkv, h, 1, 0);
-    norm_and_rotate(s->q, n_tokens, spec->n_heads, a, lw->w[EXF_W_Q_NORM], rope);
-    norm_and_rotate(s->k, n_tokens, spec->n_kv_heads, a, lw->w[EXF_W_K_NORM], rope);
-    exf_attention_shape shape = {n_tokens, spec->n_heads, spec->n_kv_heads, d, dq, dkv, (float)(1.0 / sqrt((double)d))};
-    exf_attention_cpu(s->heads, s->q, s->k, s->v, &shape, s->scores);
-    exf_gemm_xwt_cpu(hidden, h, s->heads, dq, lw->w[EXF_W_O], dq, n_tokens, h, dq, 1, 1);
-}
+const exf_mixer exf_mixer_attention = {.name = "attention", .run = run, .flops = flops};

@@ -2,82 +2,132 @@
 #include "forward/workspace.h"
 
 #include "base/mem.h"
-#include "kernels/attention.h"
+#include "forward/mixer.h"
+#include "forward/residual.h"
+#include "kernels/router.h"
 
 #include <string.h>
 
-/* Takes n floats from the arena, or only counts them while arena is NULL. */
-static float *take(float *arena, size_t *used, size_t n)
+void exf_carve_mixer(exf_mixer_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens)
 {
-    float *p = arena ? arena + *used : NULL;
-    *used += (n + 15) & ~(size_t)15; /* whole cache lines */
-    return p;
+    size_t t = (size_t)n_tokens, h = (size_t)a->d_model;
+    int streams = a->residual.streams > 1;
+    s->u = exf_take(arena, streams ? t * h : 0);
+    s->mixing = exf_take(arena, t * (size_t)exf_residual_mixing(a));
+    s->normed = exf_take(arena, t * h);
+    s->mixed = exf_take(arena, t * h);
+    s->logits = exf_take(arena, t * (size_t)a->n_experts);
 }
 
-static size_t carve_mixer(exf_mixer_space *s, const exf_architecture *a, float *arena, size_t t)
+static size_t widest(const exf_architecture *a)
 {
-    size_t used = 0, d = (size_t)a->attention.head_dim;
-    s->normed = take(arena, &used, t * (size_t)a->d_model);
-    s->q = take(arena, &used, t * (size_t)a->attention.n_heads * d);
-    s->heads = take(arena, &used, t * (size_t)a->attention.n_heads * d);
-    s->k = take(arena, &used, t * (size_t)a->attention.n_kv_heads * d);
-    s->v = take(arena, &used, t * (size_t)a->attention.n_kv_heads * d);
-    s->scores = take(arena, &used, exf_attention_workspace((int)t));
-    s->logits = take(arena, &used, t * (size_t)a->n_experts);
-    return used;
+    size_t experts = (size_t)a->top_k * (size_t)a->d_expert, dense = (size_t)a->d_ffn, shared = (size_t)a->d_shared;
+    size_t most = experts > dense ? experts : dense;
+    return most > shared ? most : shared;
 }
 
-static size_t carve_experts(exf_experts_space *s, const exf_architecture *a, float *arena, size_t b)
+void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens)
 {
-    size_t used = 0, h = (size_t)a->d_model, k = (size_t)a->top_k;
-    size_t wide = b * k * (size_t)a->d_expert, dense = b * (size_t)a->d_ffn;
-    s->input = take(arena, &used, b * h);
-    s->outputs = take(arena, &used, b * k * h);
-    s->routed = take(arena, &used, b * h);
-    s->gathered = take(arena, &used, b * k * h);
-    s->gate = take(arena, &used, wide > dense ? wide : dense);
-    s->up = take(arena, &used, wide > dense ? wide : dense);
-    s->slots = (int32_t *)take(arena, &used, b * k);
-    s->first = (int32_t *)take(arena, &used, (size_t)a->n_experts + 1);
-    return used;
+    size_t b = (size_t)n_tokens, h = (size_t)a->d_model, k = (size_t)a->top_k;
+    s->u = exf_take(arena, a->residual.streams > 1 ? b * h : 0);
+    s->mixing = exf_take(arena, b * (size_t)exf_residual_mixing(a));
+    s->input = exf_take(arena, b * h);
+    s->outputs = exf_take(arena, b * k * h);
+    s->routed = exf_take(arena, b * h);
+    s->block = a->d_shared ? exf_take(arena, b * h) : s->routed;
+    s->gathered = exf_take(arena, b * k * h);
+    s->gate = exf_take(arena, b * widest(a));
+    s->up = exf_take(arena, b * widest(a));
+    s->slots = (int32_t *)exf_take(arena, b * k);
+    s->rows = (int32_t *)exf_take(arena, b * k);
 }
 
-static size_t arena_floats(const exf_architecture *a, int max_tokens)
+void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture *a)
 {
-    exf_mixer_space m;
-    exf_experts_space e;
-    size_t block = (size_t)(max_tokens < EXF_MOE_BLOCK ? max_tokens : EXF_MOE_BLOCK);
-    size_t mixer = carve_mixer(&m, a, NULL, (size_t)max_tokens), experts = carve_experts(&e, a, NULL, block);
-    return mixer > experts ? mixer : experts;
+    size_t rows = EXF_HEAD_ROWS, h = (size_t)a->d_model;
+    s->u = exf_take(arena, a->residual.streams > 1 ? rows * h : 0);
+    s->normed = exf_take(arena, rows * h);
+    s->logits = exf_take(arena, rows * (size_t)a->vocab);
 }
 
-static size_t head_floats(const exf_architecture *a)
+static size_t larger(size_t a, size_t b)
 {
-    return (size_t)EXF_HEAD_ROWS * ((size_t)a->vocab + (size_t)a->d_model);
+    return a > b ? a : b;
 }
 
-size_t exf_workspace_bytes(const exf_architecture *a, int max_tokens, int with_head)
+static int block_of(int max_tokens)
 {
-    return sizeof(float) * (arena_floats(a, max_tokens) + (with_head ? head_floats(a) : 0)) + sizeof(double) * (size_t)a->n_experts;
+    return max_tokens < EXF_MOE_BLOCK ? max_tokens : EXF_MOE_BLOCK;
 }
 
-exf_code exf_workspace_new(exf_workspace *w, const exf_architecture *a, int max_tokens, int with_head, exf_err *err)
+/* Floats of the largest sweep of the largest layer. */
+static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, int with_head)
+{
+    size_t most;
+    exf_arena experts = {NULL, 0}, head = {NULL, 0};
+    exf_experts_space experts_space;
+    exf_head_space head_space;
+    exf_carve_experts(&experts_space, &experts, a, block_of(max_tokens));
+    exf_carve_head(&head_space, &head, a);
+    most = with_head ? larger(experts.used, head.used) : experts.used;
+    for (int l = 0; l < a->n_layers; l++) {
+        exf_arena mixer = {NULL, 0};
+        exf_mixer_space space;
+        exf_mixer_call c = {.n_tokens = max_tokens, .layer = l, .a = a, .arena = &mixer, .b = b};
+        exf_carve_mixer(&space, &mixer, a, max_tokens);
+        exf_mixer_of(a->mixer[l])->run(&c);
+        most = larger(most, mixer.used);
+    }
+    return most;
+}
+
+/* Floats of what observers see at once: a block's five arrays, or logits. */
+static size_t mirror_floats(const exf_architecture *a, int max_tokens, int with_head)
+{
+    size_t rows = (size_t)block_of(max_tokens), h = (size_t)a->d_model;
+    size_t block = rows * h * (3 + (size_t)a->top_k), head = (size_t)EXF_HEAD_ROWS * (size_t)a->vocab;
+    return with_head ? larger(block, head) : block;
+}
+
+size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, int with_head)
+{
+    return sizeof(float) * arena_floats(b, a, max_tokens, with_head) + sizeof(double) * (size_t)exf_router_scratch(a->n_experts);
+}
+
+exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
+                             int block, size_t mirror, exf_err *err)
 {
     exf_code rc;
+    size_t slots = (size_t)block * (size_t)a->top_k;
     memset(w, 0, sizeof *w);
-    EXF_TRY(exf_mem_new(&w->arena, arena_floats(a, max_tokens), sizeof(float), "workspace", err));
-    EXF_TRY(exf_mem_new(&w->scores, (size_t)a->n_experts, sizeof(double), "router scores", err));
-    if (with_head) EXF_TRY(exf_mem_new(&w->head, head_floats(a), sizeof(float), "logits", err));
-    carve_mixer(&w->mixer, a, w->arena, (size_t)max_tokens);
-    carve_experts(&w->experts, a, w->arena, (size_t)(max_tokens < EXF_MOE_BLOCK ? max_tokens : EXF_MOE_BLOCK));
+    w->b = b;
+    EXF_TRY(b->open(&w->q, compute, err));
+    EXF_TRY(b->alloc(&w->floats, floats, sizeof(float), "workspace", err));
+    EXF_TRY(b->alloc(&w->router, (size_t)exf_router_scratch(a->n_experts), sizeof(double), "router scores", err));
+    EXF_TRY(exf_mem_new(&w->slots, slots, sizeof *w->slots, "expert buckets", err));
+    EXF_TRY(exf_mem_new(&w->rows, slots, sizeof *w->rows, "expert buckets", err));
+    EXF_TRY(exf_mem_new(&w->first, (size_t)a->n_experts + 1, sizeof *w->first, "expert buckets", err));
+    if (!b->host_memory) EXF_TRY(exf_mem_new(&w->mirror, mirror, sizeof(float), "observed block", err));
 out:
     return rc;
 }
 
+exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
+                           int with_head, exf_err *err)
+{
+    return exf_workspace_sized(w, b, compute, a, arena_floats(b, a, max_tokens, with_head), block_of(max_tokens),
+                               mirror_floats(a, max_tokens, with_head), err);
+}
+
 void exf_workspace_free(exf_workspace *w)
 {
-    exf_mem_free(w->arena);
-    exf_mem_free(w->scores);
-    exf_mem_free(w->head);
+    if (!w->b) return;
+    w->b->free(w->floats);
+    w->b->free(w->router);
+    w->b->close(w->q);
+    exf_mem_free(w->slots);
+    exf_mem_free(w->rows);
+    exf_mem_free(w->first);
+    exf_mem_free(w->mirror);
     memset(w, 0, sizeof *w);
 }

@@ -1,42 +1,63 @@
-/* workspace.h - one worker's scratch memory, carved once per run.
+/* workspace.h - one worker's scratch memory and how its parts are carved.
  *
- * The mixer works on a whole sequence, the experts on a block of tokens; the two
- * never live at the same time, so they share one arena. */
+ * Sweep 1 (mixer, router) works on a whole sequence, sweep 2 (experts) on a block
+ * of tokens, the head on a few rows; they never live at the same time, so they
+ * share one arena in the backend's memory.  What an observer is shown is ordinary
+ * memory: the arena itself, or a mirror where the backend's memory is elsewhere. */
 #ifndef EXF_FORWARD_WORKSPACE_H
 #define EXF_FORWARD_WORKSPACE_H
+#include "forward/arena.h"
 #include "forward/forward.h"
-
-typedef struct {
-    float *normed;    /* [T, H] */
-    float *q, *heads; /* [T, n_heads * d] */
-    float *k, *v;     /* [T, n_kv * d] */
-    float *scores;    /* exf_attention_workspace(T) */
-    float *logits;    /* [T, E] router */
-} exf_mixer_space;
-
-typedef struct {
-    float *input;     /* [B, H] normed hidden states */
-    float *outputs;   /* [B, K, H] */
-    float *routed;    /* [B, H] */
-    float *gathered;  /* [B * K, H] one expert's tokens */
-    float *gate, *up; /* [B * K, I]; [B, d_ffn] in a dense layer */
-    int32_t *slots;   /* [B * K] slot numbers bucketed by expert */
-    int32_t *first;   /* [E + 1] where each expert's bucket starts */
-} exf_experts_space;
-
-typedef struct {
-    float *arena;
-    exf_mixer_space mixer;
-    exf_experts_space experts;
-    double *scores;   /* [E] doubles of the router */
-    float *head;      /* [EXF_HEAD_ROWS, vocab + H], NULL when the head is not run */
-    exf_forward_report times;
-} exf_workspace;
+#include "kernels/backend.h"
 
 enum { EXF_HEAD_ROWS = 128 };
 
-/* Bytes of one worker's workspace. */
-size_t exf_workspace_bytes(const exf_architecture *a, int max_tokens, int with_head);
-exf_code exf_workspace_new(exf_workspace *w, const exf_architecture *a, int max_tokens, int with_head, exf_err *err) EXF_CHECKED;
+/* Sweep 1, T tokens; the mixer takes what it needs behind these. */
+typedef struct {
+    float *u, *mixing; /* [T, H] and [T, exf_residual_mixing]; unused with one stream */
+    float *normed;     /* [T, H] */
+    float *mixed;      /* [T, H] the mixer's output */
+    float *logits;     /* [T, E] of the router */
+} exf_mixer_space;
+
+/* Sweep 2, B tokens. */
+typedef struct {
+    float *u, *mixing;
+    float *input;     /* [B, H] normed hidden states */
+    float *outputs;   /* [B, K, H] */
+    float *routed;    /* [B, H] */
+    float *block;     /* [B, H] with the shared experts; routed itself where there are none */
+    float *gathered;  /* [B * K, H] one expert's tokens */
+    float *gate, *up; /* [B * K, I], or wider for dense and shared parts */
+    int32_t *slots;   /* [B * K] slot numbers bucketed by expert */
+    int32_t *rows;    /* [B * K] the token of each of these slots */
+} exf_experts_space;
+
+/* The head, EXF_HEAD_ROWS rows. */
+typedef struct {
+    float *u, *normed, *logits;
+} exf_head_space;
+
+typedef struct {
+    const exf_backend *b;
+    exf_queue *q;
+    float *floats;   /* the arena's memory, b's */
+    double *router;  /* exf_router_scratch, b's */
+    int32_t *slots, *rows, *first; /* host: [B * K], [B * K], [E + 1] the buckets of a block */
+    float *mirror;   /* host: what observers see of a block or of the head; NULL where b's memory is the host's */
+    exf_forward_report times;
+} exf_workspace;
+
+void exf_carve_mixer(exf_mixer_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens);
+void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens);
+void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture *a);
+
+/* Bytes of one worker's workspace in b's memory. */
+size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, int with_head);
+exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
+                           int with_head, exf_err *err) EXF_CHECKED;
+/* One whose arena has `floats` floats, for blocks of at most `block` tokens. */
+exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
+                             int block, size_t mirror, exf_err *err) EXF_CHECKED;
 void exf_workspace_free(exf_workspace *w);
 #endif

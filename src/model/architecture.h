@@ -2,42 +2,128 @@
  * made of and their sizes.  A family (family.h) fills it; the forward reads it
  * and never asks which family it was.
  *
+ *   layer l:  h <- residual(h, mixer[l](norm(h)))      attention of some kind
+ *             h <- residual(h, ffn[l](norm(h)))        dense, or router + experts (+ shared experts)
+ *
  * Letters: E routed experts, K experts per token, H hidden size, I expert width. */
 #ifndef EXF_MODEL_ARCHITECTURE_H
 #define EXF_MODEL_ARCHITECTURE_H
 
-enum { EXF_MAX_LAYERS = 1024, EXF_MAX_EXPERTS = 4096, EXF_MAX_TOP_K = 64 };
+enum { EXF_MAX_LAYERS = 1024, EXF_MAX_EXPERTS = 4096, EXF_MAX_TOP_K = 64, EXF_MAX_STREAMS = 16 };
 
-/* Per-head RMS norm of q and k before RoPE. */
-typedef enum { EXF_QK_NORM_NONE, EXF_QK_NORM_HEAD } exf_qk_norm;
+/* ---- positions ------------------------------------------------------------ */
+/* Rotary embedding of `dim` dimensions in pairs (i, i + dim/2), or (2i, 2i+1) when
+ * interleaved; dim 0: unused.  With yarn, frequencies are interpolated by `factor`. */
+typedef struct {
+    int dim, interleaved;
+    double theta;
+    int yarn;
+    double factor, beta_fast, beta_slow, original_length; /* yarn only */
+    int truncate;     /* yarn: correction range rounded to whole dimensions */
+    double amplitude; /* on cosine and sine; 0 means 1 */
+} exf_rope_spec;
 
-/* Grouped-query attention with rotary positions. */
+enum { EXF_ROPE_MAIN, EXF_ROPE_COMPRESSED, EXF_ROPES };
+
+/* ---- mixers ------------------------------------------------------------------ */
+typedef enum {
+    EXF_MIXER_ATTENTION,  /* grouped-query attention */
+    EXF_MIXER_MLA,        /* multi-head latent attention */
+    EXF_MIXER_DELTANET,   /* gated delta rule with causal convolution */
+    EXF_MIXER_COMPRESSED, /* sliding window plus compressed entries, one shared key-value head */
+    EXF_MIXER_KINDS
+} exf_mixer_kind;
+
 typedef struct {
     int n_heads, n_kv_heads; /* n_heads is a multiple of n_kv_heads */
     int head_dim;
-    int rope_dim;            /* first dims of a head that rotate; pairs (i, i + rope_dim/2) */
-    double rope_theta;
-    int qkv_bias;            /* q, k and v have a bias, o has none */
-    exf_qk_norm qk_norm;
-} exf_attention_spec;
+    int gated; /* q rows hold per head [query | gate]; heads are multiplied by sigmoid(gate) */
+} exf_attention_spec;        /* biases and q/k norms: where the layer has the weights */
 
-/* Scores, choice and weights of the router. */
-typedef enum { EXF_SCORE_SOFTMAX } exf_score;
 typedef struct {
-    exf_score score; /* over all E */
-    int renormalise; /* chosen weights are divided by their sum */
-} exf_router_spec;
+    int n_heads, q_rank; /* q_rank 0: no low-rank q */
+    int kv_rank, nope_dim, rope_dim, v_dim;
+    double score_scale;  /* the whole factor on q.k */
+} exf_mla_spec;
+
+typedef struct {
+    int n_key_heads, n_value_heads, key_dim, value_dim; /* per head */
+    int conv_width;
+} exf_deltanet_spec;
+
+typedef struct {
+    int n_heads, head_dim, rope_dim, q_rank, o_groups, o_rank, window;
+    int index_heads, index_dim, index_topk;
+    int ratio[EXF_MAX_LAYERS]; /* tokens per compressed entry; 0: window only; 4: overlapping, indexed */
+} exf_compressed_spec;
+
+/* ---- residual --------------------------------------------------------------------- */
+typedef struct {
+    int streams; /* 1: h + f(h).  Above: manifold-constrained hyper-connections */
+    int sinkhorn_iterations;
+    double eps;
+} exf_residual_spec;
+
+/* ---- router -------------------------------------------------------------------------- */
+typedef enum { EXF_SCORE_SOFTMAX, EXF_SCORE_SIGMOID, EXF_SCORE_SQRT_SOFTPLUS } exf_score;
+typedef enum { EXF_GROUP_MAX, EXF_GROUP_TOP2_SUM } exf_group_score;
+typedef struct {
+    exf_score score;      /* over all E; softmax in double */
+    int n_groups, top_groups; /* n_groups 1: no groups */
+    exf_group_score group_score;
+    int renormalise;      /* chosen scores are divided by (their sum + epsilon) */
+    double epsilon;
+    double scaling;       /* on the weights, after that */
+} exf_router_spec;        /* a correction bias or a token table: where the layer has the weights */
+
+/* ---- traits: what a layer has; tensor rules ask for them ---------------------------- */
+enum {
+    EXF_T_DENSE = 1 << 0, EXF_T_MOE = 1 << 1,
+    EXF_T_ATTENTION = 1 << 2, EXF_T_MLA = 1 << 3, EXF_T_DELTANET = 1 << 4, EXF_T_COMPRESSED = 1 << 5,
+    EXF_T_QKV_BIAS = 1 << 6, EXF_T_QK_NORM = 1 << 7, EXF_T_Q_LORA = 1 << 8, EXF_T_NO_Q_LORA = 1 << 9,
+    EXF_T_SHARED = 1 << 10, EXF_T_SCORED = 1 << 11, EXF_T_HASHED = 1 << 12,
+    EXF_T_STACKED = 1 << 13, EXF_T_UNSTACKED = 1 << 14,
+    EXF_T_RATIO_SHORT = 1 << 15, EXF_T_RATIO_LONG = 1 << 16,
+    EXF_T_UNTIED = 1 << 17
+};
+
+/* ---- axis lengths that tensor rules name; a family sets those it uses ----------------- */
+typedef enum {
+    EXF_DIM_NONE, EXF_DIM_ONE, EXF_DIM_H, EXF_DIM_VOCAB, EXF_DIM_FFN, EXF_DIM_E, EXF_DIM_K, EXF_DIM_I, EXF_DIM_SHARED,
+    EXF_DIM_Q, EXF_DIM_KV, EXF_DIM_HEAD, EXF_DIM_O,        /* projected q, k or v, one head, input of o */
+    EXF_DIM_Q_RANK, EXF_DIM_KV_RANK, EXF_DIM_KV_A, EXF_DIM_KV_B,
+    EXF_DIM_DELTA_QKV, EXF_DIM_DELTA_Z, EXF_DIM_DELTA_HEADS, EXF_DIM_DELTA_CONV, EXF_DIM_DELTA_VALUE,
+    EXF_DIM_STREAMS, EXF_DIM_STREAMS_H, EXF_DIM_STREAMS_MIX, EXF_DIM_THREE,
+    EXF_DIM_HEADS, EXF_DIM_O_A_IN, EXF_DIM_O_A_OUT, EXF_DIM_SHORT, EXF_DIM_LONG, EXF_DIM_TWO_HEADS_DIM,
+    EXF_DIM_INDEX_Q, EXF_DIM_INDEX_HEADS, EXF_DIM_INDEX_DIM, EXF_DIM_TWO_INDEX_DIM,
+    EXF_DIM_COUNT
+} exf_dim;
 
 typedef struct {
     int n_layers, d_model, vocab; /* d_model = H */
     int tied_embeddings;          /* the head is the embedding */
     double norm_eps;
+    exf_rope_spec rope[EXF_ROPES];
     exf_attention_spec attention;
-    int d_ffn;                    /* width of dense layers; 0 if there are none */
+    exf_mla_spec mla;
+    exf_deltanet_spec deltanet;
+    exf_compressed_spec compressed;
+    exf_residual_spec residual;
+    int d_ffn;                      /* width of dense layers; 0 if there are none */
     int n_experts, top_k, d_expert; /* E, K, I */
+    int d_shared;                   /* width of the shared experts together; 0: none */
+    double swiglu_limit;            /* 0: none; else gate <= limit, |up| <= limit before the product */
     exf_router_spec router;
+    exf_mixer_kind mixer[EXF_MAX_LAYERS];
     unsigned char is_moe[EXF_MAX_LAYERS]; /* else a dense SwiGLU */
+    unsigned traits[EXF_MAX_LAYERS];
+    unsigned model_traits; /* EXF_T_UNTIED: for tensors outside layers */
     int n_moe_layers;
+    int dim[EXF_DIM_COUNT];
+    const char *prefix; /* what {P} in tensor names stands for; "model." unless a family sets it */
 } exf_architecture;
 
+/* Completes what follows from the fields above: n_moe_layers, the traits DENSE, MOE and the mixers', UNTIED,
+ * and the axis lengths H, VOCAB, FFN, E, K, I, SHARED, ONE, THREE. */
+void exf_architecture_finish(exf_architecture *a);
 #endif

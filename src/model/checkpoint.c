@@ -188,6 +188,25 @@ out:
     return rc;
 }
 
+exf_code exf_checkpoint_empty(exf_checkpoint **out, exf_err *err)
+{
+    return exf_mem_new(out, 1, sizeof **out, "checkpoint", err);
+}
+
+int exf_checkpoint_present(const char *dir)
+{
+    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors"};
+    int found = 0;
+    for (int i = 0; i < 2; i++) {
+        char *path;
+        exf_err ignored;
+        if (exf_path_join(&path, dir, names[i], &ignored) != EXF_OK) continue;
+        found |= exf_path_exists(path);
+        exf_mem_free(path);
+    }
+    return found;
+}
+
 static exf_code hash_inventory(exf_hash *h, const exf_checkpoint *c, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -254,32 +273,29 @@ out:
     return rc;
 }
 
-static exf_code check_finite(const exf_stored *s, const float *v, size_t n, exf_err *err)
+static exf_code check_finite(const exf_stored *s, size_t begin, const float *v, size_t n, exf_err *err)
 {
     for (size_t i = 0; i < n; i++)
         if (!isfinite(v[i]))
-            return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element %zu is %s", exf_st_path(s->file), name_of(s), i,
+            return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element %zu is %s", exf_st_path(s->file), name_of(s), begin + i,
                             isnan(v[i]) ? "not a number" : "infinite");
     return EXF_OK;
 }
 
-exf_code exf_stored_read_f32(const exf_stored *s, float *dst, exf_err *err)
+exf_code exf_stored_read_f32(const exf_stored *s, size_t begin, size_t n, float *dst, exf_err *err)
 {
     enum { CHUNK = 1 << 20 }; /* elements decoded at a time: the raw bytes are never all in memory */
-    const exf_tensor *t = &s->tensor->view;
-    size_t n = (size_t)exf_tensor_count(t), width = exf_dtype_bits(t->dtype) / 8;
+    exf_dtype dtype = s->tensor->view.dtype;
+    size_t width = exf_dtype_bits(dtype) / 8;
     char *raw = NULL;
     exf_code rc;
-    if (t->dtype != EXF_DT_F32 && t->dtype != EXF_DT_F16 && t->dtype != EXF_DT_BF16)
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected BF16, F16 or F32", exf_st_path(s->file), t->name,
-                        exf_dtype_name(t->dtype));
     EXF_TRY(exf_mem_new(&raw, n < CHUNK ? n : CHUNK, width, "weight staging", err));
     for (size_t at = 0; at < n; at += CHUNK) {
         size_t m = n - at < CHUNK ? n - at : CHUNK;
-        EXF_TRY(exf_st_read(s->file, s->tensor, at * width, raw, m * width, err));
-        exf_dtype_to_f32(dst + at, raw, m, t->dtype);
+        EXF_TRY(exf_st_read(s->file, s->tensor, (begin + at) * width, raw, m * width, err));
+        exf_dtype_to_f32(dst + at, raw, m, dtype);
     }
-    EXF_TRY(check_finite(s, dst, n, err));
+    EXF_TRY(check_finite(s, begin, dst, n, err));
 out:
     exf_mem_free(raw);
     return rc;

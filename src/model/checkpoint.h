@@ -19,6 +19,10 @@ typedef struct {
 } exf_stored;
 
 exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err) EXF_CHECKED;
+/* A checkpoint of no files, for a model of which only config.json is there. */
+exf_code exf_checkpoint_empty(exf_checkpoint **out, exf_err *err) EXF_CHECKED;
+/* 1 if the directory holds an index or model.safetensors. */
+int exf_checkpoint_present(const char *dir);
 void exf_checkpoint_close(exf_checkpoint *c); /* NULL is allowed */
 size_t exf_checkpoint_count(const exf_checkpoint *c);
 const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */
@@ -31,7 +35,7 @@ size_t exf_checkpoint_files(const exf_checkpoint *c);
  * a few reads. */
 exf_code exf_checkpoint_sha256(const exf_checkpoint *c, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
-/* The whole tensor as float32 (F32, F16, BF16).  EXF_NUMERIC naming file, tensor
- * and position at the first value that is not finite. */
-exf_code exf_stored_read_f32(const exf_stored *s, float *dst, exf_err *err) EXF_CHECKED;
+/* Elements [begin, begin + n) as float32 (F32, F16, BF16, and integers below 2^24).
+ * EXF_NUMERIC naming file, tensor and position at the first that is not finite. */
+exf_code exf_stored_read_f32(const exf_stored *s, size_t begin, size_t n, float *dst, exf_err *err) EXF_CHECKED;
 #endif

@@ -7,51 +7,98 @@
 #ifndef EXF_MODEL_FAMILY_H
 #define EXF_MODEL_FAMILY_H
 #include "model/architecture.h"
+#include "model/checkpoint.h"
 #include "model/config.h"
 
 /* What a tensor is for; the forward asks for these. */
 typedef enum {
-    EXF_W_EMBED, EXF_W_FINAL_NORM, EXF_W_HEAD,
-    EXF_W_MIXER_NORM, EXF_W_Q, EXF_W_K, EXF_W_V, EXF_W_O, EXF_W_Q_NORM, EXF_W_K_NORM,
-    EXF_W_FFN_NORM, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN,
-    EXF_W_ROUTER, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN,
+    /* once in a model */
+    EXF_W_EMBED, EXF_W_FINAL_NORM, EXF_W_HEAD, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE,
+    /* in layers: norms and feed-forward */
+    EXF_W_MIXER_NORM, EXF_W_FFN_NORM, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN,
+    EXF_W_ROUTER, EXF_W_ROUTER_BIAS, EXF_W_ROUTER_TABLE,
+    EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN,
+    EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN, EXF_W_SHARED_SWITCH,
+    /* grouped-query attention */
+    EXF_W_Q, EXF_W_K, EXF_W_V, EXF_W_O, EXF_W_Q_BIAS, EXF_W_K_BIAS, EXF_W_V_BIAS, EXF_W_Q_NORM, EXF_W_K_NORM,
+    /* latent attention (with W_Q or W_Q_A.., W_O) */
+    EXF_W_Q_A, EXF_W_Q_A_NORM, EXF_W_Q_B, EXF_W_KV_A, EXF_W_KV_A_NORM, EXF_W_KV_B,
+    /* gated delta rule */
+    EXF_W_DELTA_QKV, EXF_W_DELTA_Z, EXF_W_DELTA_B, EXF_W_DELTA_A, EXF_W_DELTA_CONV, EXF_W_DELTA_DT_BIAS, EXF_W_DELTA_A_LOG,
+    EXF_W_DELTA_NORM, EXF_W_DELTA_OUT,
+    /* compressed attention (with W_Q_A, W_Q_A_NORM, W_Q_B) */
+    EXF_W_KV, EXF_W_KV_NORM, EXF_W_SINK, EXF_W_O_A, EXF_W_O_B,
+    EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM,
+    EXF_W_INDEX_Q, EXF_W_INDEX_WEIGHTS, EXF_W_INDEX_KV, EXF_W_INDEX_GATE, EXF_W_INDEX_APE, EXF_W_INDEX_NORM,
+    /* hyper-connections, per site */
+    EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE,
     EXF_W_COUNT
 } exf_role;
+enum { EXF_W_FIRST_IN_LAYER = EXF_W_MIXER_NORM };
 
 /* Where a tensor occurs. */
 typedef enum {
-    EXF_ONCE,        /* once in the model */
-    EXF_UNLESS_TIED, /* once, absent when embeddings are tied (allowed there if present) */
-    EXF_EACH_LAYER,
-    EXF_DENSE_LAYER, /* layers whose is_moe is 0 */
-    EXF_MOE_LAYER,
-    EXF_EACH_EXPERT  /* every expert of every MoE layer */
+    EXF_IN_MODEL,  /* once */
+    EXF_IN_LAYER,  /* once in each layer that has the traits */
+    EXF_IN_EXPERT, /* once for every expert of each such layer */
+    EXF_IN_STACK   /* one tensor for all experts of each such layer: [E, ...] */
 } exf_where;
 
-/* Axis lengths that follow from the architecture. */
-typedef enum {
-    EXF_DIM_NONE, EXF_DIM_H, EXF_DIM_VOCAB, EXF_DIM_Q, EXF_DIM_KV, EXF_DIM_HEAD, EXF_DIM_FFN, EXF_DIM_E, EXF_DIM_I
-} exf_dim;
+/* How it is stored. */
+enum {
+    EXF_LINEAR = 1,      /* a matrix that a quantised checkpoint may hold in FP8 or FP4 */
+    EXF_PLUS_ONE = 2,    /* stored as w - 1: a zero-centred norm weight */
+    EXF_INTEGER = 4,     /* expert numbers in [0, E) */
+    EXF_FIRST_HALF = 8,  /* of a stack: the first or second half of each expert's rows */
+    EXF_SECOND_HALF = 16,
+    EXF_MAY_BE_TIED = 32 /* may be there although the traits do not ask for it */
+};
 
 typedef struct {
     exf_role role;
-    const char *name; /* {L} the layer's number, {E} the expert's */
+    const char *name;  /* {P} the architecture's prefix, {L} the layer's number, {E} the expert's */
     exf_where where;
-    exf_dim dims[2];  /* [out, in]; a vector leaves the second EXF_DIM_NONE */
+    unsigned when;     /* traits that a layer must all have; 0: every layer */
+    exf_dim dims[3];   /* as in the file, without the E of a stack */
+    unsigned how;
 } exf_tensor_rule;
 
 typedef struct {
     const char *name;         /* equals config.json's model_type */
+    const char *also;         /* NULL, or a second model_type that means the same */
     const char *architecture; /* as in "architectures": ["Qwen3MoeForCausalLM"] */
     exf_code (*configure)(const exf_config *config, exf_architecture *a, exf_err *err);
+    /* NULL, or what only the tensors tell: the prefix, stacked or separate experts. */
+    void (*adapt)(const exf_checkpoint *c, exf_architecture *a);
     const exf_tensor_rule *rules;
     size_t n_rules;
+    /* Names that may be there and are never read: a pattern matches a beginning;
+     * {N} is a layer number that the model does not have. */
+    const char *const *ignored;
+    size_t n_ignored;
 } exf_family;
 
 const exf_family *exf_family_find(const char *model_type); /* NULL: unknown */
 const exf_family *exf_family_at(size_t i);                 /* in order of name; NULL: past the end */
 /* "qwen3_moe, ..." for messages. */
 exf_code exf_family_list(exf_text *out, exf_err *err) EXF_CHECKED;
-/* Length of an axis; 0 for EXF_DIM_NONE. */
-int exf_dim_length(const exf_architecture *a, exf_dim d);
+
+/* ---- what several families' configs share -------------------------------------- */
+/* hidden_size, num_hidden_layers, vocab_size, rms_norm_eps, tie_word_embeddings. */
+exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* Experts, top-k and expert width, under every spelling. */
+exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* Grouped-query attention: heads, head_dim (default H / heads), rotary part and
+ * theta, hidden_act silu, no rope scaling; sets dims Q, KV, HEAD and O. */
+exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* Multi-head latent attention in every layer: heads, ranks and widths, interleaved
+ * RoPE with YaRN if it is there, no biases; sets the mixers, Q_LORA or NO_Q_LORA,
+ * and the dims Q, O, Q_RANK, KV_RANK, KV_A and KV_B. */
+exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* Layers before first_k_dense_replace are dense (intermediate_size), and those
+ * whose number is no multiple of moe_layer_freq. */
+exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* YaRN from rope_scaling / rope_parameters, if it is there, into *r; dim, theta
+ * and interleaved are the caller's. */
+exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err) EXF_CHECKED;
 #endif

@@ -3,31 +3,62 @@
  * config expects before anything is computed. */
 #ifndef EXF_MODEL_MODEL_H
 #define EXF_MODEL_MODEL_H
-#include "model/checkpoint.h"
-#include "model/family.h"
+#include "model/weight_source.h"
+
+/* How much of a model is opened. */
+typedef enum {
+    EXF_MODEL_ALL,
+    EXF_MODEL_EXPERTS, /* routers, routed and shared experts: all else may be missing, surplus or of any
+                        * shape, and counts as tensors that the family does not have */
+    EXF_MODEL_CONFIG   /* config.json alone: sizes are those of the release, nothing can be read */
+} exf_model_part;
 
 typedef struct {
+    exf_model_part part;
     char *dir;
     char *config_path;
     exf_json *config;
     const exf_family *family;
     exf_architecture arch;
+    exf_quantization quantization;
     exf_checkpoint *checkpoint;
     char config_sha256[EXF_SHA256_HEX];
-    char weights_sha256[EXF_SHA256_HEX]; /* exf_checkpoint_sha256 */
+    char weights_sha256[EXF_SHA256_HEX]; /* exf_checkpoint_sha256; "" of a config alone */
 } exf_model;
 
 exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err) EXF_CHECKED;
+exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part part, exf_err *err) EXF_CHECKED;
 void exf_model_close(exf_model *m); /* NULL is allowed */
 
-/* How many tensors of a role a layer has: 0, 1, or E. */
+/* How many tensors of a role a layer has: 0, 1, or E.  Layer -1: outside layers. */
 int exf_model_copies(const exf_model *m, exf_role role, int layer);
-/* Elements of the tensor of a role (same in every layer); 0 if the family has none. */
-size_t exf_model_count(const exf_model *m, exf_role role);
-/* The tensor as float32.  layer and expert are ignored where the role has none;
- * the head of a tied model is the embedding.  dst has exf_model_count() room. */
+/* Elements of one such tensor; 0 if there is none. */
+size_t exf_model_count(const exf_model *m, exf_role role, int layer);
+/* One tensor as float32: dst has exf_model_count() room.  expert is ignored where
+ * the role has none; the head of a tied model is the embedding. */
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err) EXF_CHECKED;
-/* Bytes on disk of one layer's tensors; of the tensors outside layers for -1. */
+/* Bytes on disk of one layer's tensors, scales included; of the tensors outside
+ * layers for -1.  Of a config alone: what the rules and the release's dtypes
+ * amount to (BF16, but for what quantization_config and exf_stored_dtype() say). */
 uint64_t exf_model_layer_bytes(const exf_model *m, int layer);
 uint64_t exf_model_bytes(const exf_model *m); /* of all tensors that are read */
+uint64_t exf_model_role_bytes(const exf_model *m, exf_role role, int layer);
+/* What releases store a role's tensors in where they are not quantised. */
+exf_dtype exf_stored_dtype(exf_role role, unsigned how);
+
+/* Longest tensor name that a rule may give. */
+enum { EXF_TENSOR_NAME_LEN = 192 };
+/* Replaces {P}, {L} and {E} in a rule's pattern. */
+void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, const char *pattern, int layer, int expert);
+/* 1 if the part that is open has the rule's tensors. */
+int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r);
+/* 1 if the rule asks for its tensor in this layer (-1: outside layers). */
+int exf_rule_applies(const exf_architecture *a, const exf_tensor_rule *r, int layer);
+/* The shape as in the file, and how many experts' tensors it is. */
+int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
+/* Every tensor of the open part that the rules ask for is there and right; of a
+ * whole model, there is no other. */
+exf_code exf_model_check_tensors(const exf_model *m, exf_err *err) EXF_CHECKED;
+/* Every expert number in an integer tensor is in [0, E). */
+exf_code exf_model_check_tables(const exf_model *m, exf_err *err) EXF_CHECKED;
 #endif

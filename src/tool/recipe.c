@@ -22,7 +22,7 @@ static const exf_opt common_rows[] = {
 
 static const exf_opt key_rows[] = {
     {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", "exfold-recipe/1"},
-    {"model.path", NULL, 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model", "checkpoint directory: config.json, *.safetensors, tokenizer.json"},
+    {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model", "checkpoint directory: config.json, *.safetensors, tokenizer.json"},
     {"data.manifest", NULL, 0, EXF_OPT_TEXT, AT(manifest), NULL, "FILE", "Data", "the corpus, schema exfold-manifest/1"},
     {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data", "sequences of the run; 0: as many as the manifest says"},
     {"data.max_tokens", NULL, 0, EXF_OPT_INT, AT(max_tokens), "2048", "1..1048576", "Data", "longest sequence"},
@@ -37,7 +37,7 @@ static const exf_opt key_rows[] = {
     {"pools", NULL, 0, EXF_OPT_INT_LIST, AT(pools), "[]", "SIZES", "Calibration", "sizes of static decode pools"},
     {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime", "where the forward pass runs"},
     {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime", "worker threads; 0: all processors"},
-    {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32", "Runtime", "arithmetic of the forward pass"},
+    {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32|bf16", "Runtime", "matrix products of the forward pass; bf16 on cuda only"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output", "where files are written; made if missing"},
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats"},
 };
@@ -157,15 +157,15 @@ static exf_code require(const exf_recipe *r, const char *value, const char *key,
 
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err)
 {
-    exf_code rc;
-    EXF_TRY(require(r, r->model_path, "model.path", err));
-    EXF_TRY(require(r, r->manifest, "data.manifest", err));
-    if (r->min_tokens > r->max_tokens)
+    return require(r, r->model_path, "model.path", err);
+}
+
+exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err)
+{
+    exf_code rc = require(r, r->manifest, "data.manifest", err);
+    if (rc == EXF_OK && r->min_tokens > r->max_tokens)
         rc = exf_fail(err, EXF_USAGE, "%s: data.min_tokens is %lld, data.max_tokens %lld", source_name(r), (long long)r->min_tokens,
                       (long long)r->max_tokens);
-    else if (r->backend == EXF_BACKEND_CUDA)
-        rc = exf_fail(err, EXF_DEVICE, "runtime.backend: cuda: this version's forward pass runs on the cpu only");
-out:
     return rc;
 }
 

@@ -23,7 +23,7 @@ typedef struct {
     int progress; /* exf_progress_mode */
     /* flags of some */
     int force, dry_run, logits;
-    char *layers, *export_path;
+    char *layers, *export_path, *moe_inputs;
     /* recipe keys */
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
@@ -52,6 +52,7 @@ const exf_opt *exf_recipe_key_rows(size_t *n);
 /* Reads a recipe file into r->opts at recipe rank and makes its paths relative to the working directory. */
 exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
 /* What no single key can check: required keys, the clip pair, the backend. */
+exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* The solve options; borrows from r. */

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "kernels/backend.h"
 #include "kernels/gemm.h"
 
 #include <inttypes.h>
@@ -17,10 +18,10 @@ static void report_corpus(const exf_corpus *c)
         exf_log_info("domain %s: %" PRIu64 " sequences, %" PRIu64 " tokens kept; %" PRIu64 " sequences, %" PRIu64 " tokens dropped", d->name,
                      d->sequences_kept, d->tokens_kept, d->sequences_dropped, d->tokens_dropped);
     }
-    if (c->n_unpinned) exf_log_warn("%d of %zu sources have no sha256: the run cannot be told from one on changed data", c->n_unpinned, c->n_sources);
+    if (c->n_domains && c->n_unpinned) exf_log_warn("%d of %zu sources have no sha256: the run cannot be told from one on changed data", c->n_unpinned, c->n_sources);
 }
 
-static void report_model(const exf_model *m)
+void exf_report_model(const exf_model *m)
 {
     char bytes[16];
     const exf_architecture *a = &m->arch;
@@ -28,22 +29,51 @@ static void report_model(const exf_model *m)
                  a->n_experts, a->top_k, a->d_model, exf_human_bytes(bytes, sizeof bytes, (double)exf_model_bytes(m)));
 }
 
+exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err)
+{
+    exf_err why_not = {.code = EXF_OK};
+    const exf_backend *b = r->backend == EXF_BACKEND_CPU ? &exf_backend_cpu : exf_backend_cuda(&why_not);
+    *compute = (exf_compute)r->compute;
+    if (!b && r->backend == EXF_BACKEND_CUDA) return exf_fail(err, EXF_DEVICE, "runtime.backend: cuda: %s", why_not.msg);
+    *backend = b = b ? b : &exf_backend_cpu;
+    if (*compute == EXF_COMPUTE_BF16 && b == &exf_backend_cpu)
+        return exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the cpu backend computes in f32 only");
+    exf_log_info("backend: %s (%s)%s%s", b->name, b->device(), why_not.code == EXF_OK ? "" : "; ", why_not.msg);
+    return EXF_OK;
+}
+
+static exf_code open_model(exf_session *s, const exf_recipe *r, exf_err *err)
+{
+    int config_only = r->dry_run && !exf_checkpoint_present(r->model_path);
+    exf_code rc = exf_model_open_part(&s->model, r->model_path, config_only ? EXF_MODEL_CONFIG : EXF_MODEL_ALL, err);
+    if (rc == EXF_OK) exf_report_model(s->model);
+    return rc;
+}
+
+static exf_code load_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_path_join(&s->tokenizer_path, r->model_path, "tokenizer.json", err));
+    s->request = (exf_corpus_request){r->manifest, r->sequences, r->max_tokens, r->min_tokens, (uint64_t)r->seed, s->model->arch.vocab,
+                                      s->tokenizer_path};
+    EXF_TRY(r->dry_run ? exf_corpus_plan(&s->corpus, &s->request, &s->missing_data, err) : exf_corpus_load(&s->corpus, &s->request, err));
+    report_corpus(s->corpus);
+out:
+    return rc;
+}
+
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)
 {
     exf_code rc;
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_recipe_check_model(r, err));
-    EXF_TRY(exf_model_open(&s->model, r->model_path, err));
-    report_model(s->model);
+    EXF_TRY(exf_recipe_check_data(r, err));
+    EXF_TRY(exf_choose_backend(&s->backend, &s->compute, r, err));
+    EXF_TRY(open_model(s, r, err));
     EXF_TRY(exf_layer_choice_parse(&s->layers, layers, &s->model->arch, err));
-    EXF_TRY(exf_path_join(&s->tokenizer_path, r->model_path, "tokenizer.json", err));
-    s->request = (exf_corpus_request){r->manifest, r->sequences, r->max_tokens, r->min_tokens, (uint64_t)r->seed, s->model->arch.vocab,
-                                      s->tokenizer_path};
-    EXF_TRY(exf_corpus_load(&s->corpus, &s->request, err));
-    report_corpus(s->corpus);
+    EXF_TRY(load_corpus(s, r, err));
     EXF_TRY(exf_batch_of_corpus(&s->batch, s->corpus, err));
     exf_run_shape_of(&s->shape, s->model, s->corpus);
-    if (r->backend == EXF_BACKEND_AUTO) exf_log_info("backend: cpu (%s)", exf_gemm_library_cpu());
 out:
     return rc;
 }
@@ -54,6 +84,7 @@ void exf_session_close(exf_session *s)
     exf_corpus_free(s->corpus);
     exf_model_close(s->model);
     exf_mem_free(s->tokenizer_path);
+    exf_mem_free(s->missing_data);
     memset(s, 0, sizeof *s);
 }
 
@@ -63,18 +94,22 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits,
     double flops = exf_forward_flops(&s->model->arch, &s->batch, logits), rate = 0;
     exf_code rc = exf_gemm_rate_cpu(&rate, err);
     if (rc != EXF_OK) return rc;
-    int workers = exf_forward_workers(&s->batch, (int)r->threads);
-    printf("tokens     %" PRIu64 " in %zu sequences of at most %d\n", s->corpus->n_tokens, s->corpus->n_sequences, (int)s->corpus->max_tokens);
-    printf("weights    %s, each byte read once\n", exf_human_bytes(a, sizeof a, (double)exf_model_bytes(s->model)));
+    int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
+    uint64_t bytes = exf_model_bytes(s->model);
+    printf("tokens     %" PRIu64 " in %zu sequences of at most %d", s->corpus->n_tokens, s->corpus->n_sequences, (int)s->corpus->max_tokens);
+    if (s->missing_data) printf(", assumed: %s is not there", s->missing_data);
+    printf("\n");
+    printf("weights    %s (%" PRIu64 " bytes), each byte read once%s\n", exf_human_bytes(a, sizeof a, (double)bytes), bytes,
+           s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
     printf("compute    %.3g GFLOP on %d threads of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, rate / 1e9);
     printf("time       about %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
-    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)exf_forward_memory(s->model, &s->batch, 1, (int)r->threads, logits)));
+    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)exf_forward_memory(s->backend, s->model, &s->batch, 1, (int)r->threads, logits)));
     printf("GPU        none: backend cpu\n");
     printf("disk       about %s\n", exf_human_bytes(c, sizeof c, (double)disk));
     return EXF_OK;
 }
 
-static void report_times(const exf_session *s, const exf_recipe *r, const exf_forward_report *t)
+void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t)
 {
     double work = t->mixer + t->router + t->experts + t->observe + t->head;
     double all = t->read + t->embed + work / t->workers;
@@ -82,13 +117,13 @@ static void report_times(const exf_session *s, const exf_recipe *r, const exf_fo
     if (r->progress == EXF_PROGRESS_JSON) {
         exf_log_event("{\"event\":\"forward\",\"tokens\":%" PRIu64 ",\"seconds\":%.4f,\"workers\":%d,\"read\":%.4f,\"embed\":%.4f,\"mixer\":%.4f,"
                       "\"router\":%.4f,\"experts\":%.4f,\"observe\":%.4f,\"head\":%.4f,\"weight_bytes\":%" PRIu64 ",\"peak_rss_bytes\":%" PRIu64 "}",
-                      s->corpus->n_tokens, t->wall, t->workers, t->read, t->embed, t->mixer / t->workers, t->router / t->workers,
+                      n_tokens, t->wall, t->workers, t->read, t->embed, t->mixer / t->workers, t->router / t->workers,
                       t->experts / t->workers, t->observe / t->workers, t->head / t->workers, t->weight_bytes, exf_peak_rss());
         return;
     }
     if (all <= 0) return;
-    exf_log_info("forward: %" PRIu64 " tokens in %.2f s, %.0f tokens/s on %d threads; %s read; peak memory %s", s->corpus->n_tokens, t->wall,
-                 (double)s->corpus->n_tokens / t->wall, t->workers, exf_human_bytes(bytes, sizeof bytes, (double)t->weight_bytes),
+    exf_log_info("forward: %" PRIu64 " tokens in %.2f s, %.0f tokens/s on %d threads; %s read; peak memory %s", n_tokens, t->wall,
+                 (double)n_tokens / t->wall, t->workers, exf_human_bytes(bytes, sizeof bytes, (double)t->weight_bytes),
                  exf_human_bytes(peak, sizeof peak, (double)exf_peak_rss()));
     exf_log_info("share: read %.0f %%, mixer %.0f %%, router %.0f %%, experts %.0f %%, observe %.0f %%, head %.0f %%",
                  100 * (t->read + t->embed) / all, 100 * t->mixer / t->workers / all, 100 * t->router / t->workers / all,
@@ -97,10 +132,10 @@ static void report_times(const exf_session *s, const exf_recipe *r, const exf_fo
 
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err)
 {
-    exf_forward_options options = {.threads = (int)r->threads, .n_layers = n_layers};
+    exf_forward_options options = {.backend = s->backend, .compute = s->compute, .threads = (int)r->threads, .n_layers = n_layers};
     exf_forward_report report;
     exf_lane lane = {.observer = observer};
     exf_code rc = exf_forward(s->model, &s->batch, &lane, 1, &options, &report, err);
-    if (rc == EXF_OK) report_times(s, r, &report);
+    if (rc == EXF_OK) exf_report_times(r, s->corpus->n_tokens, &report);
     return rc;
 }

@@ -3,6 +3,7 @@
 #ifndef EXF_TOOL_SESSION_H
 #define EXF_TOOL_SESSION_H
 #include "capture/capture.h"
+#include "kernels/backend.h"
 #include "tool/recipe.h"
 
 typedef struct {
@@ -12,11 +13,18 @@ typedef struct {
     exf_batch batch;
     exf_run_shape shape;
     exf_layer_choice layers;
+    const exf_backend *backend; /* the one chosen */
+    exf_compute compute;
     char *tokenizer_path;
+    char *missing_data; /* of a dry run: a file of the corpus that is not there; NULL: the corpus is real */
 } exf_session;
 
+/* auto takes the GPU if there is one and says what it took; an explicit choice
+ * that cannot be met is an error, never something else. */
+exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Opens and checks everything a forward pass needs and reports the corpus on
- * stderr.  layers: "all" or a list. */
+ * stderr.  layers: "all" or a list.  A dry run is content with a model's
+ * config.json and a manifest whose files are not there. */
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_session_close(exf_session *s);
 
@@ -24,6 +32,10 @@ void exf_session_close(exf_session *s);
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits, uint64_t disk, exf_err *err) EXF_CHECKED;
 /* The pass with one observer; times and memory on stderr. */
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err) EXF_CHECKED;
+
+/* What was opened, and where the time of a pass went, on stderr. */
+void exf_report_model(const exf_model *m);
+void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t);
 
 /* ---- the output directory --------------------------------------------------- */
 typedef struct {

@@ -11,9 +11,7 @@
 
 #include <stdio.h>
 
-/* "wrote PATH  1.2 MB  sha256 ..." : of the payload for artifacts, of the bytes
- * for exports. */
-static exf_code announce(const char *path, exf_err *err)
+exf_code exf_announce(const char *path, exf_err *err)
 {
     char digest[EXF_SHA256_HEX], size[16];
     exf_file *f = NULL;
@@ -49,7 +47,7 @@ static exf_code capture_export(const exf_recipe *r, exf_session *s, const exf_pr
     EXF_TRY(exf_exporter_new(&x, r->export_path, r->force, s->model, &s->batch, &s->layers, r->logits, p, err));
     EXF_TRY(exf_session_forward(s, r, exf_exporter_observer(x), r->logits ? 0 : s->layers.last + 1, err));
     EXF_TRY(exf_exporter_commit(x, err));
-    EXF_TRY(announce(r->export_path, err));
+    EXF_TRY(exf_announce(r->export_path, err));
 out:
     exf_exporter_free(x);
     return rc;
@@ -67,7 +65,7 @@ static exf_code capture_file(const exf_recipe *r, exf_session *s, const exf_prov
     EXF_TRY(exf_recorder_new(&rec, path, r->force, &s->shape, &s->layers, p, err));
     EXF_TRY(exf_session_forward(s, r, exf_recorder_observer(rec), s->layers.last + 1, err));
     EXF_TRY(exf_recorder_commit(rec, err));
-    EXF_TRY(announce(path, err));
+    EXF_TRY(exf_announce(path, err));
 out:
     exf_recorder_free(rec);
     exf_mem_free(path);
@@ -80,13 +78,14 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     exf_session s;
     exf_provenance p = {0};
     exf_code rc;
+    if (r->moe_inputs) return exf_stage_replay(r, err);
     if (r->logits && !r->export_path) return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     if (r->dry_run) {
         rc = exf_session_plan(&s, r, r->logits, capture_bytes(&s, r->export_path != NULL, r->logits), err);
         goto out;
     }
-    EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, r->layers, err));
+    EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));
     EXF_TRY(r->export_path ? capture_export(r, &s, &p, err) : capture_file(r, &s, &p, err));
 out:
     exf_provenance_free(&p);
@@ -122,7 +121,7 @@ exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
     EXF_TRY(find_inputs(&in, r, &dir, "capture.h5", err));
     EXF_TRY(exf_output_dir_file(&dir, "statistics.h5", &target, err));
     EXF_TRY(exf_accumulate_captures(in.path, in.n, target, r->force, (exf_weighting)r->weighting, err));
-    EXF_TRY(announce(target, err));
+    EXF_TRY(exf_announce(target, err));
 out:
     exf_mem_free(in.fallback);
     exf_mem_free(target);
@@ -139,7 +138,7 @@ static exf_code solve_file(const exf_recipe *r, const char *statistics, const ch
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(exf_solve(statistics, &o, &t, err));
     EXF_TRY(exf_tables_write(&t, target, r->force, err));
-    EXF_TRY(announce(target, err));
+    EXF_TRY(exf_announce(target, err));
 out:
     exf_tables_free(&t);
     return rc;
@@ -179,7 +178,7 @@ static exf_code export_one(const exf_recipe *r, const exf_output_dir *dir, const
     EXF_TRY(exf_writer_require(name, &w, err));
     EXF_TRY(exf_output_dir_file(dir, w->file, &path, err));
     EXF_TRY(w->write(t, path, r->force, err));
-    EXF_TRY(announce(path, err));
+    EXF_TRY(exf_announce(path, err));
 out:
     exf_mem_free(path);
     return rc;
@@ -255,11 +254,11 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     exf_accumulator *a = NULL;
     exf_provenance p = {0};
     exf_code rc;
-    EXF_TRY(exf_capture_provenance(&p, s->model, s->corpus, &s->request, "all", err));
+    EXF_TRY(exf_capture_provenance(&p, s->model, s->corpus, &s->request, s->backend, s->compute, "all", err));
     EXF_TRY(exf_accumulator_new(&a, target, r->force, &s->shape, s->layers.number, s->layers.n, (exf_weighting)r->weighting, &p, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, err));
     EXF_TRY(exf_accumulator_commit(a, err));
-    EXF_TRY(announce(target, err));
+    EXF_TRY(exf_announce(target, err));
 out:
     exf_accumulator_free(a);
     exf_provenance_free(&p);
@@ -277,7 +276,7 @@ static exf_code write_recipe(const exf_recipe *r, const char *target, exf_err *e
     EXF_TRY(exf_outfile_write(f, text.s, text.len, err));
     rc = exf_outfile_commit(f, err);
     f = NULL;
-    if (rc == EXF_OK) rc = announce(target, err);
+    if (rc == EXF_OK) rc = exf_announce(target, err);
 out:
     exf_outfile_abort(f);
     exf_text_free(&text);

@@ -1,0 +1,107 @@
+/* backend.h - where arrays live and which kernels work on them.
+ *
+ * One table of operations per backend: `cpu`, the plain reference that is always
+ * there, and `cuda`.  The forward pass is written once, against this table; what
+ * an operation computes, its shapes and numerics stand in the operation's own
+ * header (gemm.h, rope.h, ...), and both backends keep to it.
+ *
+ * Arrays named in an operation live in the backend's memory (alloc).  Operations
+ * are queued and run in order; their failures are kept in the queue and come out
+ * of finish(), download() and first_not_finite().  A queue serves one thread. */
+#ifndef EXF_KERNELS_BACKEND_H
+#define EXF_KERNELS_BACKEND_H
+#include "base/err.h"
+#include "kernels/attention.h"
+#include "kernels/compressed_attention.h"
+#include "kernels/compressor.h"
+#include "kernels/delta_rule.h"
+#include "kernels/indexer.h"
+#include "kernels/rope.h"
+#include "kernels/router.h"
+#include "kernels/streams.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct exf_queue exf_queue;
+
+/* Arithmetic of matrix products; everything else is float32 with wider sums.
+ *   F32   float32 operands and accumulation
+ *   BF16  operands rounded to bfloat16, float32 accumulation (tensor cores) */
+typedef enum { EXF_COMPUTE_F32, EXF_COMPUTE_BF16 } exf_compute;
+
+typedef struct exf_backend {
+    const char *name; /* "cpu", "cuda" */
+    int host_memory;  /* 1: its arrays are ordinary memory, upload and download copy */
+
+    /* ---- queues and memory ------------------------------------------------ */
+    exf_code (*open)(exf_queue **q, exf_compute compute, exf_err *err); /* EXF_DEVICE: this compute is not to be had */
+    void (*close)(exf_queue *q); /* NULL is allowed */
+    exf_code (*finish)(exf_queue *q, exf_err *err);
+    /* What the numbers depend on: "OpenBLAS 0.3.21 SkylakeX", "NVIDIA H200, CUDA 13.0". */
+    const char *(*device)(void);
+    exf_code (*alloc)(void *out, size_t n, size_t size, const char *what, exf_err *err);
+    void (*free)(void *p);
+    void (*upload)(exf_queue *q, void *to, const void *from_host, size_t bytes);
+    exf_code (*download)(exf_queue *q, void *to_host, const void *from, size_t bytes, exf_err *err); /* waits */
+    void (*copy)(exf_queue *q, void *to, const void *from, size_t bytes);
+    void (*zero)(exf_queue *q, void *p, size_t bytes);
+
+    /* ---- matrix products (gemm.h) -------------------------------------------- */
+    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+                     float beta);
+    void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+                    float beta);
+
+    /* ---- rows (rmsnorm.h, gate.h, swiglu.h, rows.h) ---------------------------- */
+    void (*rmsnorm)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
+    void (*add_bias)(exf_queue *q, float *y, const float *bias, int n_rows, int n);
+    void (*copy_columns)(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+    void (*sigmoid_gate)(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
+    void (*sigmoid_switch)(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
+    void (*swiglu)(exf_queue *q, float *g, const float *u, size_t n, float limit);
+    void (*add)(exf_queue *q, float *y, const float *x, size_t n);
+    void (*gather_rows)(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
+    void (*scatter_rows)(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
+    void (*combine)(exf_queue *q, float *y, const float *x, const float *weights, int n_tokens, int top_k, int width);
+    /* Index of the first element that is not finite, -1 if all are; waits. */
+    exf_code (*first_not_finite)(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err);
+
+    /* ---- parts, each in the header of its name ---------------------------------- */
+    void (*rope)(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+    size_t (*attention_workspace)(const exf_attention_shape *s); /* floats */
+    void (*attention)(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                      float *workspace);
+    size_t (*causal_conv_workspace)(int channels, int width); /* floats */
+    void (*causal_conv_silu)(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace);
+    void (*delta_gates)(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
+    void (*l2norm_heads)(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
+    size_t (*delta_rule_workspace)(const exf_delta_shape *s); /* floats */
+    void (*delta_rule)(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
+                       const exf_delta_shape *s, float *workspace);
+    size_t (*compressed_attention_workspace)(int n_heads, int n_rows, int n_tokens, int window, int ratio); /* floats */
+    void (*compressed_attention)(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
+                                 const exf_compressed_attention_shape *s, float *workspace);
+    void (*compressor)(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
+    size_t (*indexer_workspace)(int n_rows, int n_entries); /* floats */
+    void (*indexer)(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
+                    const exf_indexer_shape *s, float *workspace);
+    void (*streams_open)(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s);
+    void (*streams_close)(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s);
+    void (*streams_collapse)(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
+    void (*router)(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+                   const exf_router_rules *r, double *scratch);
+} exf_backend;
+
+extern const exf_backend exf_backend_cpu;
+/* The CUDA backend, or NULL and a reason in err: not compiled in, no device, a
+ * device that this build has no code for. */
+const exf_backend *exf_backend_cuda(exf_err *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

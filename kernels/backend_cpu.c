@@ -1,0 +1,188 @@
+/* backend_cpu.c - the table of CPU kernels; queues do nothing, memory is the host's. */
+#include "base/mem.h"
+#include "kernels/backend.h"
+#include "kernels/causal_conv.h"
+#include "kernels/gate.h"
+#include "kernels/gemm.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rows.h"
+#include "kernels/swiglu.h"
+
+#include <string.h>
+
+/* One queue for everybody: there is nothing in it. */
+struct exf_queue {
+    int unused;
+};
+
+static exf_code open_queue(exf_queue **q, exf_compute compute, exf_err *err)
+{
+    static exf_queue only;
+    if (compute != EXF_COMPUTE_F32) return exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the cpu backend computes in f32 only");
+    exf_gemm_setup_cpu();
+    *q = &only;
+    return EXF_OK;
+}
+
+static void close_queue(exf_queue *q)
+{
+    (void)q;
+}
+
+static exf_code finish(exf_queue *q, exf_err *err)
+{
+    (void)q;
+    (void)err;
+    return EXF_OK;
+}
+
+static void upload(exf_queue *q, void *to, const void *from, size_t bytes)
+{
+    (void)q;
+    if (bytes) memcpy(to, from, bytes);
+}
+
+static exf_code download(exf_queue *q, void *to, const void *from, size_t bytes, exf_err *err)
+{
+    (void)err;
+    upload(q, to, from, bytes);
+    return EXF_OK;
+}
+
+static void zero(exf_queue *q, void *p, size_t bytes)
+{
+    (void)q;
+    if (bytes) memset(p, 0, bytes);
+}
+
+static exf_code first_not_finite(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err)
+{
+    (void)q;
+    (void)err;
+    *at = exf_first_not_finite_cpu(x, n);
+    return EXF_OK;
+}
+
+static size_t attention_workspace(const exf_attention_shape *s)
+{
+    return exf_attention_workspace(s->n_tokens);
+}
+
+/* One head at a time. */
+static size_t compressed_attention_workspace(int n_heads, int n_rows, int n_tokens, int window, int ratio)
+{
+    (void)n_heads;
+    return exf_compressed_attention_workspace(n_rows, n_tokens, window, ratio);
+}
+
+/* The kernels take no queue; these let it go. */
+#define WITHOUT_QUEUE(name, parameters, arguments)   \
+    static void name##_queued parameters             \
+    {                                                \
+        (void)q;                                     \
+        exf_##name##_cpu arguments;                  \
+    }
+
+WITHOUT_QUEUE(gemm_xwt,
+              (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta),
+              (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))
+WITHOUT_QUEUE(gemm_xw,
+              (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta),
+              (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))
+WITHOUT_QUEUE(rmsnorm, (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps),
+              (y, ldy, x, ldx, w, n_rows, n, eps))
+WITHOUT_QUEUE(add_bias, (exf_queue *q, float *y, const float *bias, int n_rows, int n), (y, bias, n_rows, n))
+WITHOUT_QUEUE(copy_columns, (exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n), (out, ldo, x, ldx, n_rows, n))
+WITHOUT_QUEUE(sigmoid_gate, (exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride), (y, gate, n_rows, d, stride))
+WITHOUT_QUEUE(sigmoid_switch, (exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows), (y, n, x, w, k, n_rows))
+WITHOUT_QUEUE(swiglu, (exf_queue *q, float *g, const float *u, size_t n, float limit), (g, u, n, limit))
+WITHOUT_QUEUE(add, (exf_queue *q, float *y, const float *x, size_t n), (y, x, n))
+WITHOUT_QUEUE(gather_rows, (exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width), (out, x, row, n_rows, width))
+WITHOUT_QUEUE(scatter_rows, (exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width), (out, x, row, n_rows, width))
+WITHOUT_QUEUE(combine, (exf_queue *q, float *y, const float *x, const float *weights, int n_tokens, int top_k, int width),
+              (y, x, weights, n_tokens, top_k, width))
+WITHOUT_QUEUE(rope_apply, (exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine), (x, s, cosine, sine))
+WITHOUT_QUEUE(attention,
+              (exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s, float *workspace),
+              (out, query, k, v, s, workspace))
+WITHOUT_QUEUE(causal_conv_silu, (exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace),
+              (x, ldx, w, n_tokens, channels, width, workspace))
+WITHOUT_QUEUE(delta_gates, (exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads),
+              (a, b, a_log, dt_bias, n_tokens, n_heads))
+WITHOUT_QUEUE(l2norm_heads, (exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale),
+              (x, ldx, n_tokens, n_heads, d, eps, scale))
+WITHOUT_QUEUE(delta_rule,
+              (exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
+               const exf_delta_shape *s, float *workspace),
+              (out, query, k, v, decay, beta, s, workspace))
+WITHOUT_QUEUE(compressed_attention,
+              (exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, float *workspace),
+              (out, query, k, s, workspace))
+WITHOUT_QUEUE(compressor,
+              (exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s),
+              (out, kv, gate, ape, s))
+WITHOUT_QUEUE(indexer,
+              (exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s,
+               float *workspace),
+              (chosen, query, weights, keys, s, workspace))
+WITHOUT_QUEUE(streams_open, (exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s), (u, mixing, x, s))
+WITHOUT_QUEUE(streams_close, (exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s), (x, v, mixing, s))
+WITHOUT_QUEUE(streams_collapse, (exf_queue *q, float *u, const float *x, const exf_streams_shape *s), (u, x, s))
+WITHOUT_QUEUE(router,
+              (exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
+               double *scratch),
+              (ids, weights, logits, tokens, n_tokens, r, scratch))
+
+const exf_backend exf_backend_cpu = {
+    .name = "cpu",
+    .host_memory = 1,
+    .open = open_queue,
+    .close = close_queue,
+    .finish = finish,
+    .device = exf_gemm_library_cpu,
+    .alloc = exf_mem_new,
+    .free = exf_mem_free,
+    .upload = upload,
+    .download = download,
+    .copy = upload,
+    .zero = zero,
+    .gemm_xwt = gemm_xwt_queued,
+    .gemm_xw = gemm_xw_queued,
+    .rmsnorm = rmsnorm_queued,
+    .add_bias = add_bias_queued,
+    .copy_columns = copy_columns_queued,
+    .sigmoid_gate = sigmoid_gate_queued,
+    .sigmoid_switch = sigmoid_switch_queued,
+    .swiglu = swiglu_queued,
+    .add = add_queued,
+    .gather_rows = gather_rows_queued,
+    .scatter_rows = scatter_rows_queued,
+    .combine = combine_queued,
+    .first_not_finite = first_not_finite,
+    .rope = rope_apply_queued,
+    .attention_workspace = attention_workspace,
+    .attention = attention_queued,
+    .causal_conv_workspace = exf_causal_conv_workspace,
+    .causal_conv_silu = causal_conv_silu_queued,
+    .delta_gates = delta_gates_queued,
+    .l2norm_heads = l2norm_heads_queued,
+    .delta_rule_workspace = exf_delta_rule_workspace,
+    .delta_rule = delta_rule_queued,
+    .compressed_attention_workspace = compressed_attention_workspace,
+    .compressed_attention = compressed_attention_queued,
+    .compressor = compressor_queued,
+    .indexer_workspace = exf_indexer_workspace,
+    .indexer = indexer_queued,
+    .streams_open = streams_open_queued,
+    .streams_close = streams_close_queued,
+    .streams_collapse = streams_collapse_queued,
+    .router = router_queued,
+};
+
+#if !EXF_HAVE_CUDA
+const exf_backend *exf_backend_cuda(exf_err *err)
+{
+    exf_fail(err, EXF_DEVICE, "this build has no CUDA side: it was made without nvcc");
+    return NULL;
+}
+#endif

@@ -1,0 +1,142 @@
+/* backend_cuda.cu - the table of CUDA kernels: device, queues, memory. */
+#include "kernels/cuda_queue.cuh"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+int exf_cuda_note(exf_queue *q, cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess) return 1;
+    exf_code code = e == cudaErrorMemoryAllocation ? EXF_NOSPACE : EXF_DEVICE;
+    if (q->err.code == EXF_OK) exf_fail(&q->err, code, "CUDA: %s: %s", what, cudaGetErrorString(e));
+    cudaGetLastError(); /* a refused launch must not be blamed on the next one */
+    return 0;
+}
+
+int exf_cublas_note(exf_queue *q, cublasStatus_t e, const char *what)
+{
+    if (e == CUBLAS_STATUS_SUCCESS) return 1;
+    if (q->err.code == EXF_OK) exf_fail(&q->err, EXF_DEVICE, "cuBLAS: %s: %s", what, q->cublas->status_string(e));
+    return 0;
+}
+
+static exf_code finish(exf_queue *q, exf_err *err)
+{
+    exf_cuda_note(q, cudaStreamSynchronize(q->stream), "finish");
+    if (q->err.code == EXF_OK) return EXF_OK;
+    *err = q->err;
+    q->err.code = EXF_OK;
+    return err->code;
+}
+
+static void close_queue(exf_queue *q)
+{
+    if (!q) return;
+    if (q->stream) cudaStreamSynchronize(q->stream);
+    if (q->blas) q->cublas->destroy(q->blas);
+    if (q->stream) cudaStreamDestroy(q->stream);
+    free(q);
+}
+
+static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
+{
+    *out = nullptr;
+    exf_queue *q = static_cast<exf_queue *>(calloc(1, sizeof *q));
+    if (!q) return exf_fail(err, EXF_NOSPACE, "out of memory for a CUDA queue");
+    q->products = compute == EXF_COMPUTE_BF16 ? CUBLAS_COMPUTE_32F_FAST_16BF : CUBLAS_COMPUTE_32F;
+    q->cublas = exf_cublas_load(&q->err);
+    if (q->cublas && exf_cuda_note(q, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "stream") &&
+        exf_cublas_note(q, q->cublas->create(&q->blas), "handle"))
+        exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
+    *out = q;
+    exf_code code = q->err.code;
+    if (code != EXF_OK) {
+        *err = q->err;
+        close_queue(q);
+        *out = nullptr;
+    }
+    return code;
+}
+
+static exf_code alloc(void *out, size_t n, size_t size, const char *what, exf_err *err)
+{
+    void *p = nullptr;
+    memcpy(out, &p, sizeof p);
+    if (size && n > SIZE_MAX / size) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu x %zu for %s", n, size, what);
+    size_t bytes = n * size ? n * size : 1;
+    cudaError_t e = cudaMalloc(&p, bytes);
+    if (e == cudaSuccess) e = cudaMemset(p, 0, bytes);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        cudaFree(p);
+        return exf_fail(err, e == cudaErrorMemoryAllocation ? EXF_NOSPACE : EXF_DEVICE, "GPU memory: %.1f MiB for %s: %s",
+                        (double)bytes / 1048576.0, what, cudaGetErrorString(e));
+    }
+    memcpy(out, &p, sizeof p);
+    return EXF_OK;
+}
+
+static void release(void *p)
+{
+    cudaFree(p);
+}
+
+static void upload(exf_queue *q, void *to, const void *from, size_t bytes)
+{
+    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, q->stream), "upload");
+}
+
+static exf_code download(exf_queue *q, void *to, const void *from, size_t bytes, exf_err *err)
+{
+    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, q->stream), "download");
+    return finish(q, err);
+}
+
+static void copy(exf_queue *q, void *to, const void *from, size_t bytes)
+{
+    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, q->stream), "copy");
+}
+
+static void zero(exf_queue *q, void *p, size_t bytes)
+{
+    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemsetAsync(p, 0, bytes, q->stream), "zero");
+}
+
+static const char *device_name(void)
+{
+    static char text[320];
+    cudaDeviceProp p;
+    int device = 0, runtime = 0;
+    if (text[0]) return text;
+    if (cudaGetDevice(&device) != cudaSuccess || cudaGetDeviceProperties(&p, device) != cudaSuccess) return "unknown";
+    cudaRuntimeGetVersion(&runtime);
+    snprintf(text, sizeof text, "%s, CUDA %d.%d", p.name, runtime / 1000, runtime % 1000 / 10);
+    return text;
+}
+
+static const exf_backend table = {
+    "cuda", /* host_memory */ 0,
+    open_queue, close_queue, finish, device_name, alloc, release, upload, download, copy, zero,
+    exf_gemm_xwt_cuda, exf_gemm_xw_cuda,
+    exf_rmsnorm_cuda, exf_add_bias_cuda, exf_copy_columns_cuda, exf_sigmoid_gate_cuda, exf_sigmoid_switch_cuda, exf_swiglu_cuda,
+    exf_add_cuda, exf_gather_rows_cuda, exf_scatter_rows_cuda, exf_combine_cuda, exf_first_not_finite_cuda,
+    exf_rope_apply_cuda, exf_attention_workspace_cuda, exf_attention_cuda,
+    exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda, exf_delta_rule_workspace_cuda,
+    exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
+    exf_indexer_workspace_cuda, exf_indexer_cuda, exf_streams_open_cuda, exf_streams_close_cuda, exf_streams_collapse_cuda, exf_router_cuda,
+};
+
+extern "C" const exf_backend *exf_backend_cuda(exf_err *err)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e == cudaSuccess && n > 0) {
+        cudaFuncAttributes code;
+        e = cudaFuncGetAttributes(&code, exf_probe_kernel());
+        if (e == cudaSuccess) return &table;
+    }
+    cudaGetLastError();
+    exf_fail(err, EXF_DEVICE, "no usable CUDA device: %s", n == 0 && e == cudaSuccess ? "none found" : cudaGetErrorString(e));
+    return nullptr;
+}

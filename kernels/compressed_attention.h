@@ -1,0 +1,41 @@
+/* compressed_attention.h - softmax attention of a block of queries over a sliding
+ * window of tokens and over compressed entries, keys being the values and shared
+ * by all heads.
+ *
+ * Row i is the query at position t = first + i.  It sees the tokens
+ * max(0, t - window + 1) .. t and, of the entries w < (t + 1) / ratio, the chosen ones.
+ *   s_j = scale q.key_j,   p_j = exp(s_j) / (exp(sink_h) + sum_j exp(s_j)),   out = sum_j p_j key_j
+ * Scores are held for one head of one block at a time, never for T x T. */
+#ifndef EXF_KERNELS_COMPRESSED_ATTENTION_H
+#define EXF_KERNELS_COMPRESSED_ATTENTION_H
+#include <stddef.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EXF_COMPRESSED_ROWS = 128 }; /* a good size of a block */
+
+typedef struct {
+    int first, n_rows;
+    int n_heads, d;
+    int window;
+    int ratio;   /* 0: there are no entries */
+    float scale;
+} exf_compressed_attention_shape;
+
+typedef struct {
+    const float *tokens;         /* [T, d] of the whole sequence */
+    const float *entries;        /* [N, d], N = (first + n_rows) / ratio */
+    const unsigned char *chosen; /* [n_rows, N]; NULL: all that are visible */
+    const float *sink;           /* [n_heads] */
+} exf_compressed_keys;
+
+/* Floats of workspace for blocks of n_rows in a sequence of n_tokens. */
+size_t exf_compressed_attention_workspace(int n_rows, int n_tokens, int window, int ratio);
+/* out and q [n_rows, n_heads, d]; they may be the same memory. */
+void exf_compressed_attention_cpu(float *out, const float *q, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
+                                  float *workspace);
+#ifdef __cplusplus
+}
+#endif
+#endif

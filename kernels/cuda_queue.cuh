@@ -1,0 +1,92 @@
+/* cuda_queue.cuh - inside the CUDA backend: a queue is a stream, a cuBLAS handle,
+ * and the first failure.  Every launch and call is checked; after a failure the
+ * queue does nothing more until finish() has told it. */
+#ifndef EXF_KERNELS_CUDA_QUEUE_CUH
+#define EXF_KERNELS_CUDA_QUEUE_CUH
+#include "kernels/backend.h"
+
+#include <cublas_v2.h> /* types only, see exf_cublas */
+#include <cuda_runtime.h>
+
+/* cuBLAS is loaded when the first queue opens: it brings 100 MB of relocations that
+ * a run on the CPU should not pay for, and a machine without it can run that. */
+struct exf_cublas {
+    decltype(&cublasCreate_v2) create;
+    decltype(&cublasDestroy_v2) destroy;
+    decltype(&cublasSetStream_v2) set_stream;
+    decltype(&cublasGetStatusString) status_string;
+    cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
+                           cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c, cudaDataType, int ldc,
+                           cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
+    decltype(&cublasSgemmStridedBatched) sgemm_batched;
+};
+/* NULL and a reason if it cannot be had. */
+const exf_cublas *exf_cublas_load(exf_err *err);
+
+struct exf_queue {
+    const exf_cublas *cublas;
+    cudaStream_t stream;
+    cublasHandle_t blas;
+    cublasComputeType_t products; /* how linear layers are multiplied */
+    exf_err err; /* code EXF_OK: none yet */
+};
+
+/* Notes a failure, if it is the first; 1 if `e` is success. */
+int exf_cuda_note(exf_queue *q, cudaError_t e, const char *what);
+int exf_cublas_note(exf_queue *q, cublasStatus_t e, const char *what);
+
+static inline unsigned exf_blocks(size_t n, unsigned threads)
+{
+    size_t blocks = (n + threads - 1) / threads;
+    return (unsigned)(blocks < 1 ? 1 : blocks > 0x7fffffff ? 0x7fffffff : blocks);
+}
+
+/* EXF_LAUNCH(q, "rmsnorm", kernel, grid, block, shared, args...): launches on the
+ * queue's stream and notes a refusal.  Nothing to do (empty grid) is not launched. */
+#define EXF_LAUNCH(q, name, kernel, grid, block, shared, ...)                    \
+    do {                                                                         \
+        if ((q)->err.code == EXF_OK) {                                           \
+            kernel<<<(grid), (block), (shared), (q)->stream>>>(__VA_ARGS__);     \
+            exf_cuda_note((q), cudaGetLastError(), (name));                      \
+        }                                                                        \
+    } while (0)
+
+/* Any kernel of this build: asking for its attributes tells whether the device has
+ * code it can run. */
+const void *exf_probe_kernel(void);
+
+/* The parts, one per <op>_cuda.cu; contracts in the op's own header. */
+extern "C" {
+void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
+void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
+void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
+void exf_add_bias_cuda(exf_queue *q, float *y, const float *bias, int n_rows, int n);
+void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
+void exf_sigmoid_switch_cuda(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
+void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit);
+void exf_add_cuda(exf_queue *q, float *y, const float *x, size_t n);
+void exf_gather_rows_cuda(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
+void exf_scatter_rows_cuda(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
+void exf_combine_cuda(exf_queue *q, float *y, const float *x, const float *weights, int n_tokens, int top_k, int width);
+exf_code exf_first_not_finite_cuda(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err);
+void exf_rope_apply_cuda(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+size_t exf_attention_workspace_cuda(const exf_attention_shape *s);
+void exf_attention_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s, float *workspace);
+size_t exf_causal_conv_workspace_cuda(int channels, int width);
+void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace);
+void exf_delta_gates_cuda(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
+void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
+size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s);
+void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta, const exf_delta_shape *s, float *workspace);
+size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio);
+void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, float *workspace);
+void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
+size_t exf_indexer_workspace_cuda(int n_rows, int n_entries);
+void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s, float *workspace);
+void exf_streams_open_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s);
+void exf_streams_close_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s);
+void exf_streams_collapse_cuda(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
+void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r, double *scratch);
+}
+#endif

@@ -1,0 +1,38 @@
+/* delta_rule.h - the gated delta rule over one sequence.
+ *
+ * A value head h has a state S [key_dim, value_dim], 0 before the sequence, and
+ * uses key head h / (n_value_heads / n_key_heads).  For every token in order:
+ *
+ *   S <- decay S
+ *   d  = beta (v - S^T k)       what the memory has to learn
+ *   S <- S + k d^T
+ *   o  = S^T q                  from the updated state
+ *
+ * float32: sums over the key dimension in order of its index, the decay taken
+ * out of the first sum, products and sums rounded one by one.  |error| of a sum
+ * is at most key_dim * 2^-24 * sum |S||k|. */
+#ifndef EXF_KERNELS_DELTA_RULE_H
+#define EXF_KERNELS_DELTA_RULE_H
+#include <stddef.h>
+
+typedef struct {
+    int n_tokens, n_key_heads, n_value_heads; /* n_value_heads is a multiple of n_key_heads */
+    int key_dim, value_dim;
+    int ldq, ldk, ldv, ldo; /* floats between the rows of two tokens */
+} exf_delta_shape;
+
+/* a and b [T, n_heads] become decay = exp(-exp(a_log) softplus(a + dt_bias)) and
+ * beta = sigmoid(b); computed in double, rounded once. */
+void exf_delta_gates_cpu(float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
+
+/* Every head of x [T, n_heads, d], rows ldx apart: x <- scale x / sqrt(sum x^2 + eps),
+ * the sum in double. */
+void exf_l2norm_heads_cpu(float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
+
+/* Floats of workspace. */
+size_t exf_delta_rule_workspace(const exf_delta_shape *s);
+/* q and k [T, n_key_heads, key_dim], normalised and scaled; v and out
+ * [T, n_value_heads, value_dim]; decay and beta [T, n_value_heads], dense. */
+void exf_delta_rule_cpu(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
+                        const exf_delta_shape *s, float *workspace);
+#endif

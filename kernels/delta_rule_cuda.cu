@@ -1,0 +1,84 @@
+/* delta_rule_cuda.cu - one block per value head, one thread per column of its
+ * state; the columns never meet; see delta_rule.h. */
+#include "kernels/cuda_queue.cuh"
+#include "kernels/cuda_reduce.cuh"
+
+static __global__ void delta_gates(float *a, float *b, const float *a_log, const float *dt_bias, size_t total, int n_heads)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= total) return;
+    int h = (int)(i % n_heads);
+    double x = (double)a[i] + (double)dt_bias[h], softplus = x > 20 ? x : log1p(exp(x));
+    a[i] = (float)exp(-exp((double)a_log[h]) * softplus);
+    b[i] = (float)(1 / (1 + exp(-(double)b[i])));
+}
+
+void exf_delta_gates_cuda(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads)
+{
+    size_t total = (size_t)n_tokens * n_heads;
+    if (total) EXF_LAUNCH(q, "delta_gates", delta_gates, exf_blocks(total, 256), 256, 0, a, b, a_log, dt_bias, total, n_heads);
+}
+
+/* Grid: heads, tokens. */
+static __global__ void l2norm_heads(float *x, int ldx, int d, double eps, double scale)
+{
+    float *head = x + (size_t)blockIdx.y * ldx + (size_t)blockIdx.x * d;
+    double sum = 0;
+    for (int i = threadIdx.x; i < d; i += blockDim.x) sum += (double)head[i] * (double)head[i];
+    float factor = (float)(scale / sqrt(exf_block_sum(sum) + eps));
+    for (int i = threadIdx.x; i < d; i += blockDim.x) head[i] *= factor;
+}
+
+void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale)
+{
+    enum { MOST_ROWS = 65535 }; /* of a grid's second axis */
+    for (int t = 0; t < n_tokens; t += MOST_ROWS) {
+        int n = n_tokens - t < MOST_ROWS ? n_tokens - t : MOST_ROWS;
+        EXF_LAUNCH(q, "l2norm_heads", l2norm_heads, dim3((unsigned)n_heads, (unsigned)n), d <= 64 ? 32 : 128, 0, x + (size_t)t * ldx, ldx, d, eps, scale);
+    }
+}
+
+/* The states of all heads, [n_value_heads, key_dim, value_dim]. */
+size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s)
+{
+    return (size_t)s->n_value_heads * s->key_dim * s->value_dim;
+}
+
+static __global__ void delta_rule(float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
+                                  exf_delta_shape s, float *states)
+{
+    extern __shared__ float shared[]; /* k, then q, of the token under way */
+    int h = blockIdx.x, key_head = h / (s.n_value_heads / s.n_key_heads), n = s.key_dim;
+    float *state = states + (size_t)h * n * s.value_dim, *ks = shared, *qs = shared + n;
+    for (int j = threadIdx.x; j < s.value_dim; j += blockDim.x)
+        for (int i = 0; i < n; i++) state[(size_t)i * s.value_dim + j] = 0;
+    for (int t = 0; t < s.n_tokens; t++) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += blockDim.x) {
+            ks[i] = k[(size_t)t * s.ldk + (size_t)key_head * n + i];
+            qs[i] = query[(size_t)t * s.ldq + (size_t)key_head * n + i];
+        }
+        __syncthreads();
+        float g = decay[(size_t)t * s.n_value_heads + h], b = beta[(size_t)t * s.n_value_heads + h];
+        for (int j = threadIdx.x; j < s.value_dim; j += blockDim.x) {
+            float known = 0, o = 0;
+            for (int i = 0; i < n; i++) known += state[(size_t)i * s.value_dim + j] * ks[i];
+            float d = b * (v[(size_t)t * s.ldv + (size_t)h * s.value_dim + j] - g * known);
+            for (int i = 0; i < n; i++) {
+                float *cell = &state[(size_t)i * s.value_dim + j], next = g * *cell + ks[i] * d;
+                *cell = next;
+                o += next * qs[i];
+            }
+            out[(size_t)t * s.ldo + (size_t)h * s.value_dim + j] = o;
+        }
+    }
+}
+
+void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
+                         const exf_delta_shape *s, float *workspace)
+{
+    int threads = s->value_dim < 32 ? 32 : s->value_dim > 1024 ? 1024 : (s->value_dim + 31) / 32 * 32;
+    if (s->n_tokens)
+        EXF_LAUNCH(q, "delta_rule", delta_rule, s->n_value_heads, threads, 2 * (size_t)s->key_dim * sizeof(float), out, query, k, v, decay, beta,
+                   *s, workspace);
+}

@@ -1,0 +1,13 @@
+/* gate.h - small element-wise operations around projections, row-major float32. */
+#ifndef EXF_KERNELS_GATE_H
+#define EXF_KERNELS_GATE_H
+
+/* y[r, :] += bias, n_rows rows of n. */
+void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n);
+/* out[r, 0..n) = x[r, 0..n): rows ldo and ldx floats apart. */
+void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+/* y[r, i] *= sigmoid(gate[r * stride + i]), n_rows rows of d. */
+void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride);
+/* y[r, :] *= sigmoid(<x[r, :], w>): one gate per row; y rows of n, x rows of k. */
+void exf_sigmoid_switch_cpu(float *y, int n, const float *x, const float *w, int k, int n_rows);
+#endif

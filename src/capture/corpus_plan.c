@@ -1,0 +1,82 @@
+/* corpus_plan.c - how large a run would be whose data is not there yet; see corpus.h. */
+#include "base/file.h"
+#include "base/mem.h"
+#include "capture/corpus.h"
+#include "capture/manifest.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* The first file that the corpus needs and that is not there, or NULL. */
+static const char *first_missing(const exf_manifest *m, const exf_corpus_request *q)
+{
+    int text = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        if (!exf_path_exists(m->source[i].file)) return m->source[i].file;
+        text |= m->source[i].format != EXF_SOURCE_TOKENS;
+    }
+    return text && q->tokenizer && !exf_path_exists(q->tokenizer) ? q->tokenizer : NULL;
+}
+
+/* Sequences of each source by the manifest and the request alone. */
+static exf_code count(const exf_manifest *m, const exf_corpus_request *q, int64_t *want, size_t *total, exf_err *err)
+{
+    exf_code rc = exf_manifest_shares(m, q->sequences, want, err);
+    *total = 0;
+    for (size_t i = 0; rc == EXF_OK && i < m->n; i++) {
+        if (want[i] < 0)
+            return exf_fail(err, EXF_USAGE, "%s: states no number of sequences and the run none either: without its file it cannot be planned",
+                            m->source[i].label);
+        *total += (size_t)want[i];
+    }
+    if (rc == EXF_OK && *total == 0) return exf_fail(err, EXF_USAGE, "%s: no sequences are asked for", m->path);
+    return rc;
+}
+
+static exf_code stand_in(exf_corpus *c, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
+{
+    int64_t *want = NULL;
+    size_t total, n = 0;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&want, m->n, sizeof *want, "shares of the sources", err));
+    EXF_TRY(count(m, q, want, &total, err));
+    EXF_TRY(exf_mem_new(&c->sequence, total, sizeof *c->sequence, "sequences", err));
+    for (size_t i = 0; i < m->n; i++) {
+        for (int64_t k = 0; k < want[i]; k++, n++)
+            c->sequence[n] = (exf_sequence){n * (size_t)q->max_tokens, (int32_t)q->max_tokens, (int32_t)i, 0, k};
+        c->n_unpinned += !m->source[i].sha256[0];
+    }
+    c->n_sequences = n;
+    c->n_sources = m->n;
+    c->n_tokens = (uint64_t)n * (uint64_t)q->max_tokens;
+    c->max_tokens = (int32_t)q->max_tokens;
+out:
+    exf_mem_free(want);
+    return rc;
+}
+
+exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, char **missing, exf_err *err)
+{
+    exf_code rc;
+    exf_manifest *m = NULL;
+    *out = NULL;
+    *missing = NULL;
+    EXF_TRY(exf_manifest_load(&m, request->manifest, err));
+    const char *absent = first_missing(m, request);
+    if (!absent) {
+        rc = exf_corpus_load(out, request, err);
+        goto out;
+    }
+    EXF_TRY(exf_mem_strdup(missing, absent, "missing file", err));
+    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "corpus", err));
+    EXF_TRY(stand_in(*out, m, request, err));
+out:
+    exf_manifest_free(m);
+    if (rc != EXF_OK) {
+        exf_corpus_free(*out);
+        exf_mem_free(*missing);
+        *out = NULL;
+        *missing = NULL;
+    }
+    return rc;
+}

@@ -1,0 +1,39 @@
+/* mixer.h - the parts that mix tokens of a sequence: attention of some kind.
+ *
+ * A drawer: one file src/forward/mixer_<name>.c per kind, the table in mixer.c in
+ * order of exf_mixer_kind.  A mixer takes the normed hidden states of one
+ * sequence and gives what is added to the residual; it knows its weights by role
+ * and the architecture's spec, and no family. */
+#ifndef EXF_FORWARD_MIXER_H
+#define EXF_FORWARD_MIXER_H
+#include "forward/arena.h"
+#include "forward/positions.h"
+#include "kernels/backend.h"
+#include "model/family.h"
+
+typedef struct {
+    float *out;         /* [T, H] */
+    const float *input; /* [T, H] normed */
+    int n_tokens, layer;
+    const exf_architecture *a;
+    float *const *w;    /* by exf_role; NULL where the layer has none */
+    const exf_positions *positions;
+    exf_arena *arena;   /* what the mixer takes from it is given back by the caller */
+    const exf_backend *b;
+    exf_queue *q;       /* every array above lives in b's memory */
+} exf_mixer_call;
+
+typedef struct {
+    const char *name;
+    /* Runs one sequence.  With arena->base NULL it must only take what it would
+     * use, for a sequence of n_tokens, and compute nothing. */
+    void (*run)(const exf_mixer_call *c);
+    /* Floating-point operations for one sequence. */
+    double (*flops)(const exf_architecture *a, int layer, double n_tokens);
+} exf_mixer;
+
+extern const exf_mixer exf_mixer_attention, exf_mixer_mla, exf_mixer_deltanet, exf_mixer_compressed;
+
+/* NULL for a kind that this build has no part for. */
+const exf_mixer *exf_mixer_of(exf_mixer_kind kind);
+#endif

@@ -1,0 +1,115 @@
+/* mixer_compressed.c - attention over a sliding window and over compressed
+ * entries: low-rank queries, each head normed; one key-value head for all of
+ * them, keys being the values, so that the heads' outputs are rotated back;
+ * output projection in groups.  Works through a sequence in blocks of queries,
+ * since a sequence's queries of all heads would be its largest array by far. */
+#include "forward/compressed_parts.h"
+
+#include <math.h>
+
+typedef struct {
+    int rows;                       /* of a block */
+    float *tokens, *entries;        /* [T, d], [N, d] of the sequence */
+    float *pooled;                  /* the compressors' scratch */
+    float *q_rank, *q;              /* [rows, q_rank], [rows, heads, d] */
+    float *grouped, *scores;
+    exf_index_space index;
+} space;
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void carve(space *s, const exf_mixer_call *c)
+{
+    const exf_architecture *a = c->a;
+    const exf_compressed_spec *p = &a->compressed;
+    int t = c->n_tokens, ratio = p->ratio[c->layer], rows = t < EXF_COMPRESSED_ROWS ? t : EXF_COMPRESSED_ROWS;
+    size_t r = (size_t)rows, d = (size_t)p->head_dim;
+    s->rows = rows;
+    s->tokens = exf_take(c->arena, (size_t)t * d);
+    s->entries = exf_take(c->arena, (size_t)exf_entry_count(a, c->layer, t) * d);
+    s->pooled = exf_take(c->arena, exf_entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
+    s->q_rank = exf_take(c->arena, r * (size_t)p->q_rank);
+    s->q = exf_take(c->arena, r * (size_t)p->n_heads * d);
+    s->grouped = exf_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
+    s->scores = exf_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
+    exf_index_carve(&s->index, c, rows);
+}
+
+/* Keys of the whole sequence: its tokens', its entries', the indexer's. */
+static void make_keys(const space *s, const exf_mixer_call *c)
+{
+    const exf_architecture *a = c->a;
+    int h = a->d_model, d = a->compressed.head_dim;
+    exf_compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
+    c->b->gemm_xwt(c->q, s->tokens, d, c->input, h, c->w[EXF_W_KV], h, c->n_tokens, d, h, 1, 0);
+    c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
+    exf_compressed_turn(s->tokens, &(exf_turn){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
+    if (exf_entry_count(a, c->layer, c->n_tokens)) exf_compressed_entries(s->entries, &part, c, s->pooled);
+    exf_index_keys(&s->index, c, s->pooled);
+}
+
+static void make_queries(const space *s, const exf_mixer_call *c, int first, int n)
+{
+    const exf_architecture *a = c->a;
+    const exf_compressed_spec *p = &a->compressed;
+    int h = a->d_model, d = p->head_dim, wide = p->n_heads * d;
+    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, c->input + (size_t)first * (size_t)h, h, c->w[EXF_W_Q_A], h, n, p->q_rank, h, 1, 0);
+    c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
+    c->b->gemm_xwt(c->q, s->q, wide, s->q_rank, p->q_rank, c->w[EXF_W_Q_B], p->q_rank, n, wide, p->q_rank, 1, 0);
+    c->b->rmsnorm(c->q, s->q, d, s->q, d, NULL, n * p->n_heads, d, a->norm_eps);
+    exf_compressed_turn(s->q, &(exf_turn){.n_rows = n, .n_heads = p->n_heads, .d = d, .first = first, .step = 1}, c);
+}
+
+/* Heads [n, wide] to out: each group of heads by its own rows of wo_a, then wo_b. */
+static void project_heads(const space *s, const exf_mixer_call *c, int first, int n)
+{
+    const exf_compressed_spec *p = &c->a->compressed;
+    int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
+    for (int g = 0; g < p->o_groups; g++) {
+        const float *w = c->w[EXF_W_O_A] + (size_t)g * (size_t)p->o_rank * (size_t)part;
+        c->b->gemm_xwt(c->q, s->grouped + (size_t)g * (size_t)p->o_rank, low, s->q + (size_t)g * (size_t)part, wide, w, part, n, p->o_rank, part,
+                         1, 0);
+    }
+    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, s->grouped, low, c->w[EXF_W_O_B], low, n, h, low, 1, 0);
+}
+
+static void run_block(const space *s, const exf_mixer_call *c, int first, int n)
+{
+    const exf_compressed_spec *p = &c->a->compressed;
+    int d = p->head_dim;
+    make_queries(s, c, first, n);
+    exf_compressed_keys keys = {s->tokens, s->entries, exf_index_choose(&s->index, c, s->q_rank, first, n), c->w[EXF_W_SINK]};
+    exf_compressed_attention_shape shape = {.first = first, .n_rows = n, .n_heads = p->n_heads, .d = d, .window = p->window,
+                                            .ratio = p->ratio[c->layer], .scale = (float)(1.0 / sqrt((double)d))};
+    c->b->compressed_attention(c->q, s->q, s->q, &keys, &shape, s->scores);
+    exf_compressed_turn(s->q, &(exf_turn){.n_rows = n, .n_heads = p->n_heads, .d = d, .first = first, .step = 1, .inverse = 1}, c);
+    project_heads(s, c, first, n);
+}
+
+static void run(const exf_mixer_call *c)
+{
+    space s;
+    carve(&s, c);
+    if (!c->arena->base) return;
+    make_keys(&s, c);
+    for (int first = 0; first < c->n_tokens; first += s.rows)
+        run_block(&s, c, first, c->n_tokens - first < s.rows ? c->n_tokens - first : s.rows);
+}
+
+static double flops(const exf_architecture *a, int layer, double t)
+{
+    const exf_compressed_spec *p = &a->compressed;
+    double h = a->d_model, d = p->head_dim, wide = p->n_heads * d, low = (double)p->o_groups * p->o_rank, ratio = p->ratio[layer];
+    double projections = h * p->q_rank + p->q_rank * wide + h * d + wide * p->o_rank + low * h;
+    double keys = t < p->window ? t : p->window; /* that a query is scored against */
+    if (ratio > 0) {
+        keys += t / ratio / 2;
+        projections += h * d * (exf_entries_overlap(a, layer) ? 4 : 2);
+    }
+    return 2 * t * projections + 4 * t * wide * keys + exf_index_flops(a, layer, t);
+}
+
+const exf_mixer exf_mixer_compressed = {.name = "compressed", .run = run, .flops = flops};

@@ -1,0 +1,15 @@
+/* positions.h - cosine and sine tables of a run, one pair per kind of rotation. */
+#ifndef EXF_FORWARD_POSITIONS_H
+#define EXF_FORWARD_POSITIONS_H
+#include "base/err.h"
+#include "kernels/backend.h"
+#include "model/architecture.h"
+
+typedef struct {
+    float *cosine[EXF_ROPES], *sine[EXF_ROPES]; /* [max_tokens, dim / 2]; NULL where dim is 0 */
+} exf_positions; /* in a backend's memory */
+
+exf_code exf_positions_new(exf_positions *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens,
+                           exf_err *err) EXF_CHECKED;
+void exf_positions_free(exf_positions *p, const exf_backend *b);
+#endif

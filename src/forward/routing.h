@@ -1,0 +1,12 @@
+/* routing.h - the router part: which experts a token goes to, and with what weight. */
+#ifndef EXF_FORWARD_ROUTING_H
+#define EXF_FORWARD_ROUTING_H
+#include "forward/layer_weights.h"
+#include "forward/workspace.h"
+
+/* ids, weights [T, K] from the normed input [T, H], all in ws's memory.  logits
+ * [T, E] are the caller's; tokens [T] are read only where the layer routes by
+ * token (EXF_W_ROUTER_TABLE). */
+void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, const float *input, const int32_t *tokens, int n_tokens,
+                     const exf_architecture *a, const exf_layer_weights *lw, float *logits);
+#endif

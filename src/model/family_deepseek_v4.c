@@ -1,0 +1,347 @@
+/* family_deepseek_v4.c - DeepSeek-V4 (Flash, Pro, Base), in the names of its own
+ * release: no "model." before a tensor's name, w1, w3, w2 for gate, up, down.
+ *
+ * Several residual streams (hyper-connections) around every site; a sliding
+ * window plus compressed entries with one shared key-value head; every layer a
+ * mixture of experts, the first ones routed by a table of token ids; clamped
+ * SwiGLU.  What differs from layer to layer (compression, routing) comes either
+ * as the release writes it (compress_ratios, num_hash_layers) or as transformers
+ * normalises it (layer_types + compress_rates, mlp_layer_types). */
+#include "model/family.h"
+
+#include <string.h>
+
+enum { SHORT_RATIO = 4 /* tokens per entry of the overlapping, indexed kind */, MOST_RATIO = 1 << 20 };
+
+/* ---- which layer compresses how ------------------------------------------------ */
+
+typedef struct {
+    const exf_json *ratios, *types; /* the two spellings of the schedule; NULL where absent */
+    int long_ratio;                 /* what "heavily" stands for in `types` */
+} schedule;
+
+/* A list with an element for every layer, or NULL; elements beyond belong to
+ * prediction layers that are ignored. */
+static exf_code list_of(const exf_config *c, const char *field, int n_layers, const exf_json **list, exf_err *err)
+{
+    exf_code rc = exf_config_find(c, field, list, err);
+    if (rc != EXF_OK || !*list) return rc;
+    if (exf_json_type(*list) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected an array", c->path, field, exf_json_type_name(*list));
+    if (exf_json_size(*list) < (size_t)n_layers)
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has %zu elements for %d layers", c->path, field, exf_json_size(*list), n_layers);
+    return EXF_OK;
+}
+
+static exf_code read_schedule(const exf_config *c, int n_layers, schedule *s, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(list_of(c, "compress_ratios", n_layers, &s->ratios, err));
+    EXF_TRY(list_of(c, "layer_types", n_layers, &s->types, err));
+    EXF_TRY(exf_config_must_be(c, "compress_rates.compressed_sparse_attention|compress_rate_csa", "4", err));
+    EXF_TRY(exf_config_int_or(c, "compress_rates.heavily_compressed_attention|compress_rate_hca", SHORT_RATIO + 1, MOST_RATIO, 128,
+                              &s->long_ratio, err));
+    if (!s->ratios && !s->types)
+        rc = exf_fail(err, EXF_MODEL, "%s: neither \"compress_ratios\" nor \"layer_types\" says how layers compress", c->path);
+out:
+    return rc;
+}
+
+static exf_code ratio_by_number(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
+{
+    const exf_json *j = exf_json_at(s->ratios, (size_t)layer);
+    int64_t v = exf_json_int(j);
+    if (exf_json_type(j) != EXF_JSON_INT)
+        return exf_fail(err, EXF_MODEL, "%s: \"compress_ratios\"[%d] is %s, expected an integer", c->path, layer, exf_json_type_name(j));
+    if (v < 0 || v > MOST_RATIO)
+        return exf_fail(err, EXF_MODEL, "%s: \"compress_ratios\"[%d] is %lld, expected 0 to %d", c->path, layer, (long long)v, MOST_RATIO);
+    *ratio = (int)v;
+    return EXF_OK;
+}
+
+static exf_code ratio_by_type(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
+{
+    const char *type = exf_json_string(exf_json_at(s->types, (size_t)layer), NULL);
+    if (type && strcmp(type, "sliding_attention") == 0)
+        *ratio = 0;
+    else if (type && strcmp(type, "compressed_sparse_attention") == 0)
+        *ratio = SHORT_RATIO;
+    else if (type && strcmp(type, "heavily_compressed_attention") == 0)
+        *ratio = s->long_ratio;
+    else
+        return exf_fail(err, EXF_MODEL,
+                        "%s: \"layer_types\"[%d] is %s, expected sliding_attention, compressed_sparse_attention or "
+                        "heavily_compressed_attention",
+                        c->path, layer, type ? type : "no string");
+    return EXF_OK;
+}
+
+static exf_code ratio_of(const exf_config *c, const schedule *s, int layer, int *ratio, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    int by_type = 0;
+    if (s->types) EXF_TRY(ratio_by_type(c, s, layer, &by_type, err));
+    *ratio = by_type;
+    if (s->ratios) EXF_TRY(ratio_by_number(c, s, layer, ratio, err));
+    if (s->types && *ratio != by_type)
+        rc = exf_fail(err, EXF_MODEL, "%s: layer %d compresses %d tokens by \"compress_ratios\", %d by \"layer_types\"", c->path, layer,
+                      *ratio, by_type);
+out:
+    return rc;
+}
+
+/* One axis length serves all tensors of the long kind, so its layers must agree. */
+static exf_code set_ratio(const exf_config *c, exf_architecture *a, int layer, int ratio, exf_err *err)
+{
+    a->compressed.ratio[layer] = ratio;
+    if (ratio == 0) return EXF_OK;
+    a->traits[layer] |= ratio == SHORT_RATIO ? EXF_T_RATIO_SHORT : EXF_T_RATIO_LONG;
+    int *known = &a->dim[ratio == SHORT_RATIO ? EXF_DIM_SHORT : EXF_DIM_LONG];
+    if (*known && *known != ratio)
+        return exf_fail(err, EXF_MODEL, "%s: layer %d compresses %d tokens into one, an earlier one %d: ratios other than 0 and %d must be equal",
+                        c->path, layer, ratio, *known, SHORT_RATIO);
+    *known = ratio;
+    return EXF_OK;
+}
+
+static exf_code configure_ratios(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    schedule s;
+    EXF_TRY(read_schedule(c, a->n_layers, &s, err));
+    for (int l = 0; l < a->n_layers; l++) {
+        int ratio;
+        EXF_TRY(ratio_of(c, &s, l, &ratio, err));
+        EXF_TRY(set_ratio(c, a, l, ratio, err));
+    }
+out:
+    return rc;
+}
+
+/* ---- which layer routes how ------------------------------------------------------ */
+
+static exf_code configure_routing(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    const exf_json *types;
+    int n_hash;
+    EXF_TRY(list_of(c, "mlp_layer_types", a->n_layers, &types, err));
+    EXF_TRY(exf_config_int_or(c, "num_hash_layers", 0, EXF_MAX_LAYERS, 3, &n_hash, err));
+    for (int l = 0; l < a->n_layers; l++) {
+        const char *type = types ? exf_json_string(exf_json_at(types, (size_t)l), NULL) : l < n_hash ? "hash_moe" : "moe";
+        int hashed = type && strcmp(type, "hash_moe") == 0;
+        if (!type || (!hashed && strcmp(type, "moe") != 0))
+            return exf_fail(err, EXF_MODEL, "%s: \"mlp_layer_types\"[%d] is %s, expected hash_moe or moe", c->path, l, type ? type : "no string");
+        a->is_moe[l] = 1;
+        a->traits[l] |= EXF_T_SHARED | (hashed ? EXF_T_HASHED : EXF_T_SCORED);
+    }
+out:
+    return rc;
+}
+
+static exf_code configure_moe(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_configure_experts(c, a, err));
+    EXF_TRY(exf_config_must_be(c, "n_shared_experts", "1", err));
+    EXF_TRY(exf_config_must_be(c, "scoring_func", "sqrtsoftplus", err));
+    EXF_TRY(exf_config_must_be(c, "norm_topk_prob", "true", err));
+    EXF_TRY(exf_config_must_be(c, "mlp_bias", "false", err));
+    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1.5, &a->router.scaling, err));
+    EXF_TRY(exf_config_real_or(c, "swiglu_limit", 10, &a->swiglu_limit, err));
+    EXF_TRY(configure_routing(c, a, err));
+    a->d_shared = a->d_expert;
+    a->router.score = EXF_SCORE_SQRT_SOFTPLUS;
+    a->router.renormalise = 1;
+    a->router.epsilon = 1e-20;
+out:
+    return rc;
+}
+
+/* ---- attention ------------------------------------------------------------------------ */
+
+#define YARN(field) "rope_scaling." field "|rope_parameters." field "|rope_parameters.compress." field
+
+/* Window-only layers rotate plainly; compressing ones, their entries and their
+ * indexer by another base with YaRN, whose amplitude this family leaves at 1. */
+static exf_code configure_rope(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_rope_spec *plain = &a->rope[EXF_ROPE_MAIN], *r = &a->rope[EXF_ROPE_COMPRESSED];
+    const char *kind;
+    *plain = *r = (exf_rope_spec){.dim = a->compressed.rope_dim, .interleaved = 1};
+    EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.main.rope_theta", 10000, &plain->theta, err));
+    EXF_TRY(exf_config_real_or(c, "compress_rope_theta|rope_parameters.compress.rope_theta", 160000, &r->theta, err));
+    EXF_TRY(exf_config_must_be(c, "rope_parameters.main.rope_type", "default", err));
+    EXF_TRY(exf_config_text_or(c, YARN("type") "|" YARN("rope_type"), "default", &kind, err));
+    if (strcmp(kind, "default") == 0) return EXF_OK;
+    if (strcmp(kind, "yarn") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: rope scaling \"%s\" is not supported (supported: default, yarn)", c->path, kind);
+    r->yarn = 1;
+    EXF_TRY(exf_config_real(c, YARN("factor"), &r->factor, err));
+    EXF_TRY(exf_config_real_or(c, YARN("beta_fast"), 32, &r->beta_fast, err));
+    EXF_TRY(exf_config_real_or(c, YARN("beta_slow"), 1, &r->beta_slow, err));
+    EXF_TRY(exf_config_real(c, YARN("original_max_position_embeddings"), &r->original_length, err));
+    EXF_TRY(exf_config_bool_or(c, YARN("truncate"), 1, &r->truncate, err));
+    EXF_TRY(exf_config_real_or(c, YARN("attention_factor"), 1, &r->amplitude, err));
+out:
+    return rc;
+}
+
+/* qk_rope_head_dim, or the fraction of a head that it is. */
+static exf_code configure_rope_dim(const exf_config *c, exf_compressed_spec *s, exf_err *err)
+{
+    exf_code rc;
+    double part;
+    EXF_TRY(exf_config_real_or(c, "partial_rotary_factor", 64.0 / 512, &part, err));
+    EXF_TRY(exf_config_int_or(c, "qk_rope_head_dim", 2, 4096, (int)(s->head_dim * part), &s->rope_dim, err));
+    if (s->rope_dim < 2 || s->rope_dim % 2 || s->rope_dim > s->head_dim || s->rope_dim > s->index_dim)
+        rc = exf_fail(err, EXF_MODEL, "%s: %d rotary dimensions in heads of %d and index heads of %d, expected an even number within", c->path,
+                      s->rope_dim, s->head_dim, s->index_dim);
+out:
+    return rc;
+}
+
+static void attention_dims(exf_architecture *a)
+{
+    const exf_compressed_spec *s = &a->compressed;
+    a->dim[EXF_DIM_HEADS] = s->n_heads;
+    a->dim[EXF_DIM_HEAD] = s->head_dim;
+    a->dim[EXF_DIM_TWO_HEADS_DIM] = 2 * s->head_dim;
+    a->dim[EXF_DIM_Q] = s->n_heads * s->head_dim;
+    a->dim[EXF_DIM_Q_RANK] = s->q_rank;
+    a->dim[EXF_DIM_O_A_IN] = s->n_heads * s->head_dim / s->o_groups;
+    a->dim[EXF_DIM_O_A_OUT] = s->o_groups * s->o_rank;
+    a->dim[EXF_DIM_INDEX_Q] = s->index_heads * s->index_dim;
+    a->dim[EXF_DIM_INDEX_HEADS] = s->index_heads;
+    a->dim[EXF_DIM_INDEX_DIM] = s->index_dim;
+    a->dim[EXF_DIM_TWO_INDEX_DIM] = 2 * s->index_dim;
+}
+
+static exf_code configure_attention(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_compressed_spec *s = &a->compressed;
+    EXF_TRY(exf_config_int(c, "num_attention_heads", 1, 1024, &s->n_heads, err));
+    EXF_TRY(exf_config_must_be(c, "num_key_value_heads", "1", err));
+    EXF_TRY(exf_config_must_be(c, "attention_bias", "false", err));
+    EXF_TRY(exf_config_int(c, "head_dim", 2, 4096, &s->head_dim, err));
+    EXF_TRY(exf_config_int(c, "q_lora_rank", 1, 1 << 16, &s->q_rank, err));
+    EXF_TRY(exf_config_int(c, "o_groups", 1, s->n_heads, &s->o_groups, err));
+    EXF_TRY(exf_config_int(c, "o_lora_rank", 1, 1 << 16, &s->o_rank, err));
+    EXF_TRY(exf_config_int(c, "sliding_window", 1, 1 << 20, &s->window, err));
+    EXF_TRY(exf_config_int(c, "index_n_heads", 1, 1024, &s->index_heads, err));
+    EXF_TRY(exf_config_int(c, "index_head_dim", 2, 4096, &s->index_dim, err));
+    EXF_TRY(exf_config_int(c, "index_topk", 1, 1 << 20, &s->index_topk, err));
+    EXF_TRY(configure_rope_dim(c, s, err));
+    EXF_TRY(configure_rope(c, a, err));
+    if (s->n_heads % s->o_groups)
+        rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d output groups", c->path, s->n_heads, s->o_groups);
+    attention_dims(a);
+    for (int l = 0; l < a->n_layers; l++) a->mixer[l] = EXF_MIXER_COMPRESSED;
+out:
+    return rc;
+}
+
+/* ---- residual streams ------------------------------------------------------------------ */
+
+static exf_code configure_streams(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_residual_spec *r = &a->residual;
+    EXF_TRY(exf_config_int(c, "hc_mult", 2, EXF_MAX_STREAMS, &r->streams, err));
+    EXF_TRY(exf_config_int_or(c, "hc_sinkhorn_iters", 1, 10000, 20, &r->sinkhorn_iterations, err));
+    EXF_TRY(exf_config_real_or(c, "hc_eps", 1e-6, &r->eps, err));
+    a->dim[EXF_DIM_STREAMS] = r->streams;
+    a->dim[EXF_DIM_STREAMS_H] = r->streams * a->d_model;
+    a->dim[EXF_DIM_STREAMS_MIX] = (2 + r->streams) * r->streams;
+out:
+    return rc;
+}
+
+static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    a->prefix = "";
+    EXF_TRY(exf_configure_sizes(c, a, err));
+    EXF_TRY(configure_moe(c, a, err));
+    EXF_TRY(configure_attention(c, a, err));
+    EXF_TRY(configure_ratios(c, a, err));
+    EXF_TRY(configure_streams(c, a, err));
+out:
+    return rc;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------- */
+
+#define LAYER "{P}layers.{L}."
+#define ATTN LAYER "attn."
+#define FFN LAYER "ffn."
+#define EXPERT FFN "experts.{E}."
+#define SHARED FFN "shared_experts."
+#define INDEXER ATTN "indexer."
+
+static const exf_tensor_rule rules[] = {
+    {EXF_W_EMBED, "{P}embed.weight", EXF_IN_MODEL, 0, {EXF_DIM_VOCAB, EXF_DIM_H}, 0},
+    {EXF_W_FINAL_NORM, "{P}norm.weight", EXF_IN_MODEL, 0, {EXF_DIM_H}, 0},
+    {EXF_W_HEAD, "head.weight", EXF_IN_MODEL, EXF_T_UNTIED, {EXF_DIM_VOCAB, EXF_DIM_H}, EXF_MAY_BE_TIED},
+    {EXF_W_HEAD_MIX, "{P}hc_head_fn", EXF_IN_MODEL, 0, {EXF_DIM_STREAMS, EXF_DIM_STREAMS_H}, 0},
+    {EXF_W_HEAD_MIX_BASE, "{P}hc_head_base", EXF_IN_MODEL, 0, {EXF_DIM_STREAMS}, 0},
+    {EXF_W_HEAD_MIX_SCALE, "{P}hc_head_scale", EXF_IN_MODEL, 0, {EXF_DIM_ONE}, 0},
+
+    {EXF_W_MIXER_NORM, LAYER "attn_norm.weight", EXF_IN_LAYER, 0, {EXF_DIM_H}, 0},
+    {EXF_W_MIXER_MIX, LAYER "hc_attn_fn", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX, EXF_DIM_STREAMS_H}, 0},
+    {EXF_W_MIXER_MIX_BASE, LAYER "hc_attn_base", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX}, 0},
+    {EXF_W_MIXER_MIX_SCALE, LAYER "hc_attn_scale", EXF_IN_LAYER, 0, {EXF_DIM_THREE}, 0},
+    {EXF_W_FFN_NORM, LAYER "ffn_norm.weight", EXF_IN_LAYER, 0, {EXF_DIM_H}, 0},
+    {EXF_W_FFN_MIX, LAYER "hc_ffn_fn", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX, EXF_DIM_STREAMS_H}, 0},
+    {EXF_W_FFN_MIX_BASE, LAYER "hc_ffn_base", EXF_IN_LAYER, 0, {EXF_DIM_STREAMS_MIX}, 0},
+    {EXF_W_FFN_MIX_SCALE, LAYER "hc_ffn_scale", EXF_IN_LAYER, 0, {EXF_DIM_THREE}, 0},
+
+    {EXF_W_Q_A, ATTN "wq_a.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q_RANK, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_Q_A_NORM, ATTN "q_norm.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q_RANK}, 0},
+    {EXF_W_Q_B, ATTN "wq_b.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},
+    {EXF_W_KV, ATTN "wkv.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEAD, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_KV_NORM, ATTN "kv_norm.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEAD}, 0},
+    {EXF_W_SINK, ATTN "attn_sink", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_HEADS}, 0},
+    {EXF_W_O_A, ATTN "wo_a.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_O_A_OUT, EXF_DIM_O_A_IN}, EXF_LINEAR},
+    {EXF_W_O_B, ATTN "wo_b.weight", EXF_IN_LAYER, EXF_T_COMPRESSED, {EXF_DIM_H, EXF_DIM_O_A_OUT}, EXF_LINEAR},
+
+    /* of the compressor: twice as wide where entries overlap */
+    {EXF_W_COMPRESS_KV, ATTN "compressor.wkv.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_HEADS_DIM, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_GATE, ATTN "compressor.wgate.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_HEADS_DIM, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_APE, ATTN "compressor.ape", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_SHORT, EXF_DIM_TWO_HEADS_DIM}, 0},
+    {EXF_W_COMPRESS_NORM, ATTN "compressor.norm.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_HEAD}, 0},
+    {EXF_W_COMPRESS_KV, ATTN "compressor.wkv.weight", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_GATE, ATTN "compressor.wgate.weight", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD, EXF_DIM_H}, 0},
+    {EXF_W_COMPRESS_APE, ATTN "compressor.ape", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_LONG, EXF_DIM_HEAD}, 0},
+    {EXF_W_COMPRESS_NORM, ATTN "compressor.norm.weight", EXF_IN_LAYER, EXF_T_RATIO_LONG, {EXF_DIM_HEAD}, 0},
+    {EXF_W_INDEX_Q, INDEXER "wq_b.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},
+    {EXF_W_INDEX_WEIGHTS, INDEXER "weights_proj.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_HEADS, EXF_DIM_H}, 0},
+    {EXF_W_INDEX_KV, INDEXER "compressor.wkv.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_INDEX_DIM, EXF_DIM_H}, 0},
+    {EXF_W_INDEX_GATE, INDEXER "compressor.wgate.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_TWO_INDEX_DIM, EXF_DIM_H}, 0},
+    {EXF_W_INDEX_APE, INDEXER "compressor.ape", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_SHORT, EXF_DIM_TWO_INDEX_DIM}, 0},
+    {EXF_W_INDEX_NORM, INDEXER "compressor.norm.weight", EXF_IN_LAYER, EXF_T_RATIO_SHORT, {EXF_DIM_INDEX_DIM}, 0},
+
+    {EXF_W_ROUTER, FFN "gate.weight", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},
+    {EXF_W_ROUTER_BIAS, FFN "gate.bias", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SCORED, {EXF_DIM_E}, 0},
+    {EXF_W_ROUTER_TABLE, FFN "gate.tid2eid", EXF_IN_LAYER, EXF_T_MOE | EXF_T_HASHED, {EXF_DIM_VOCAB, EXF_DIM_K}, EXF_INTEGER},
+    {EXF_W_EXPERT_GATE, EXPERT "w1.weight", EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_EXPERT_UP, EXPERT "w3.weight", EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_EXPERT_DOWN, EXPERT "w2.weight", EXF_IN_EXPERT, EXF_T_MOE, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR},
+    {EXF_W_SHARED_GATE, SHARED "w1.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_SHARED_UP, SHARED "w3.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},
+    {EXF_W_SHARED_DOWN, SHARED "w2.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR},
+};
+
+static const char *const ignored[] = {"mtp."}; /* multi-token prediction */
+
+const exf_family exf_family_deepseek_v4 = {
+    .name = "deepseek_v4",
+    .architecture = "DeepseekV4ForCausalLM",
+    .configure = configure,
+    .rules = rules,
+    .n_rules = sizeof rules / sizeof rules[0],
+    .ignored = ignored,
+    .n_ignored = sizeof ignored / sizeof ignored[0],
+};

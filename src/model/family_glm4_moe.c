@@ -1,0 +1,68 @@
+/* family_glm4_moe.c - GLM-4 MoE: GLM-4.5, GLM-4.5-Air, GLM-4.6 and kin.
+ *
+ * Grouped-query attention with q/k/v biases, RoPE on part of each head, per-head
+ * q/k norms when use_qk_norm; the first layers dense; sigmoid router with a
+ * correction bias that chooses but does not weigh, groups, renormalised and
+ * scaled; ungated shared experts.  The multi-token-prediction layer is ignored. */
+#include "model/rules.h"
+
+static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    exf_router_spec *r = &a->router;
+    r->score = EXF_SCORE_SIGMOID;
+    r->group_score = EXF_GROUP_TOP2_SUM;
+    r->epsilon = 1e-20;
+    EXF_TRY(exf_config_int_or(c, "n_group", 1, EXF_MAX_EXPERTS, 1, &r->n_groups, err));
+    EXF_TRY(exf_config_int_or(c, "topk_group", 1, EXF_MAX_EXPERTS, 1, &r->top_groups, err));
+    EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 1, &r->renormalise, err));
+    EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1, &r->scaling, err));
+    if (a->n_experts % r->n_groups || r->top_groups > r->n_groups || a->n_experts / r->n_groups < 2)
+        rc = exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts, r->n_groups,
+                      r->top_groups);
+    else if (a->top_k > r->top_groups * (a->n_experts / r->n_groups))
+        rc = exf_fail(err, EXF_MODEL, "%s: %d experts per token, the %d groups kept hold %d", c->path, a->top_k, r->top_groups,
+                      r->top_groups * (a->n_experts / r->n_groups));
+out:
+    return rc;
+}
+
+static exf_code configure(const exf_config *c, exf_architecture *a, exf_err *err)
+{
+    exf_code rc;
+    int bias, qk_norm, n_shared;
+    EXF_TRY(exf_configure_sizes(c, a, err));
+    EXF_TRY(exf_configure_experts(c, a, err));
+    EXF_TRY(exf_configure_attention(c, a, err));
+    EXF_TRY(configure_router(c, a, err));
+    EXF_TRY(exf_configure_dense_first(c, a, err));
+    EXF_TRY(exf_config_bool_or(c, "attention_bias", 0, &bias, err));
+    EXF_TRY(exf_config_bool_or(c, "use_qk_norm", 0, &qk_norm, err));
+    EXF_TRY(exf_config_int_or(c, "n_shared_experts", 0, 64, 0, &n_shared, err));
+    a->d_shared = n_shared * a->d_expert;
+    for (int l = 0; l < a->n_layers; l++)
+        a->traits[l] = EXF_T_SCORED | (bias ? EXF_T_QKV_BIAS : 0) | (qk_norm ? EXF_T_QK_NORM : 0) | (n_shared ? EXF_T_SHARED : 0);
+out:
+    return rc;
+}
+
+static const exf_tensor_rule rules[] = {
+    EXF_RULES_MODEL(0),
+    EXF_RULES_ATTENTION(0),
+    EXF_RULES_DENSE,
+    EXF_RULES_EXPERTS(EXF_T_MOE),
+    EXF_RULES_SHARED("shared_experts"),
+    {EXF_W_ROUTER_BIAS, "{P}layers.{L}.mlp.gate.e_score_correction_bias", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E}, 0},
+};
+
+static const char *const ignored[] = {"{P}layers.{N}."};
+
+const exf_family exf_family_glm4_moe = {
+    .name = "glm4_moe",
+    .architecture = "Glm4MoeForCausalLM",
+    .configure = configure,
+    .rules = rules,
+    .n_rules = sizeof rules / sizeof rules[0],
+    .ignored = ignored,
+    .n_ignored = sizeof ignored / sizeof ignored[0],
+};

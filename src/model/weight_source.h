@@ -1,0 +1,54 @@
+/* weight_source.h - where the numbers of one expected tensor lie and how they are
+ * coded: plain, or quantised with a tensor of scales beside it.
+ *
+ *   coding  X.weight           scales                                  grid
+ *   FP8     F8_E4M3 [out, in]  X.weight_scale_inv F32 or BF16 (they
+ *                              multiply, whatever the name says), or
+ *                              X.scale F8_E8M0                         one per weight_block_size block
+ *   FP4     I8 [out, in / 2]   X.scale F8_E8M0                         one per 32 columns of a row
+ *
+ * A last block may be ragged: the grid is ceil(out / rows) x ceil(in / columns).
+ * Decoded a piece at a time: no copy of a tensor as it is stored is kept. */
+#ifndef EXF_MODEL_WEIGHT_SOURCE_H
+#define EXF_MODEL_WEIGHT_SOURCE_H
+#include "model/family.h"
+
+/* What config.json's quantization_config says. */
+typedef struct {
+    int fp8;                    /* E4M3 weights with a scale per block may occur */
+    int block_rows, block_cols; /* of that block */
+    int fp4;                    /* packed E2M1 weights with a scale per 32 columns may occur */
+    /* For planning only; what is read is told by its dtype. */
+    int fp4_experts;            /* the routed experts' matrices are FP4 */
+    int e8m0_scales;            /* scales of FP8 weights are F8_E8M0, else F32 */
+} exf_quantization;
+
+enum { EXF_FP4_BLOCK = 32 }; /* columns that share a scale */
+
+/* quant_method "fp8" with fmt "e4m3", weight_block_size (default [128, 128]) and
+ * anything in activation_scheme, scale_fmt and modules_to_not_convert; no
+ * quantization_config.  EXF_MODEL saying what is supported for anything else. */
+exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err *err) EXF_CHECKED;
+
+typedef enum { EXF_CODED_PLAIN, EXF_CODED_FP8, EXF_CODED_FP4 } exf_coding;
+
+typedef struct {
+    exf_coding coding;
+    const exf_stored *stored, *scale; /* scale: NULL when plain */
+    int block_rows, block_cols;       /* elements of the weight that share a scale */
+    unsigned how;                     /* of the tensor's rule */
+} exf_weight_source;
+
+/* Finds tensor `name` and checks it against the shape that the config expects
+ * (rank axes) and the dtypes its rule allows; only a matrix whose rule says
+ * EXF_LINEAR may be quantised.  EXF_MODEL naming file, tensor and both values; a
+ * missing tensor is named with what says it must be there. */
+exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, const exf_quantization *q, const char *config_path,
+                                const char *name, const int64_t *shape, int rank, unsigned how, exf_err *err) EXF_CHECKED;
+
+/* Rows [row, row + n_rows) of the tensor seen as a matrix [rows, cols], as float32.
+ * EXF_NUMERIC naming file, tensor and place at the first that is not finite. */
+exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err) EXF_CHECKED;
+/* Bytes on disk, scales included. */
+uint64_t exf_weight_source_bytes(const exf_weight_source *w);
+#endif
