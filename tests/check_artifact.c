@@ -207,7 +207,7 @@ END_TEST
 START_TEST(facts_stand_in_order_of_key)
 {
     exf_provenance p = {0}, copy = {0};
-    char longest[1024];
+    char long_value[5000];
     add_fact(&p, "b", "2");
     add_fact(&p, "a.b", "1");
     add_fact(&p, "c", "3");
@@ -220,10 +220,10 @@ START_TEST(facts_stand_in_order_of_key)
     ck_assert_ptr_null(exf_provenance_get(&copy, "a"));
     ck_fails(exf_provenance_add(&p, &e, "b", "%d", 7), EXF_INTERNAL, e, "\"b\" is \"2\" and \"7\"");
     ck_assert_str_eq(exf_provenance_get(&p, "b"), "2");
-    memset(longest, 'x', sizeof longest);
-    longest[1023] = 0;
-    ck_ok(exf_provenance_add(&p, &e, "long", "%s", longest), e);
-    ck_fails(exf_provenance_add(&p, &e, "longer", "%sx", longest), EXF_INTERNAL, e, "longer");
+    memset(long_value, 'x', sizeof long_value);
+    long_value[sizeof long_value - 1] = 0;
+    ck_ok(exf_provenance_add(&p, &e, "long", "%s", long_value), e);
+    ck_assert_str_eq(exf_provenance_get(&p, "long"), long_value);
     add_fact(&copy, "z", "9");
     add_fact(&copy, "c", "3");
     ck_ok(exf_provenance_copy(&copy, &p, &e), e);

@@ -60,13 +60,25 @@ static int count_cold(const exf_layer_statistics *s)
     return cold;
 }
 
+/* An expert that ran and only ever said 0 has no ratio S[., t], and its table
+ * would be refused after the whole forward: it is refused here, by its layer. */
+static exf_code check_spoken(const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    for (int e = 0; e < s->n_experts; e++)
+        if (s->norm_count[e] && exf_exact_value(&s->norm_sum[e]) == 0)
+            return exf_fail(err, EXF_NUMERIC, "layer %d: expert %d has mean output norm 0 over %llu tokens, expected a number above 0", layer,
+                            e, (unsigned long long)s->norm_count[e]);
+    return EXF_OK;
+}
+
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)moe_index;
     for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
     progress->cold = count_cold(&a->sums[0]);
-    return exf_statistics_put(&a->writer, layer, &a->sums[0], err);
+    exf_code rc = check_spoken(&a->sums[0], layer, err);
+    return rc != EXF_OK ? rc : exf_statistics_put(&a->writer, layer, &a->sums[0], err);
 }
 
 static const char *weighting_name(exf_weighting w)

@@ -45,7 +45,7 @@ static exf_code identify(exf_h5 *h, const exf_artifact *expected, const exf_arti
     exf_code rc;
     const exf_artifact *a = NULL;
     rc = exf_h5_get_text(h, "/", "exfold_kind", &kind, err);
-    if (rc == EXF_FORMAT && !exf_h5_has_attr(h, "/", "exfold_kind"))
+    if (rc == EXF_FORMAT && exf_h5_has_attr(h, "/", "exfold_kind") == 0)
         rc = exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
     if (rc != EXF_OK) goto out;
     EXF_TRY(exf_h5_get_i64(h, "/", "exfold_min_reader", &min_reader, err));

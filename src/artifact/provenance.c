@@ -47,13 +47,14 @@ out:
 
 exf_code exf_provenance_add(exf_provenance *p, exf_err *err, const char *key, const char *fmt, ...)
 {
-    char value[1024];
+    exf_text value = {0};
     va_list va;
     va_start(va, fmt);
-    int n = vsnprintf(value, sizeof value, fmt, va);
+    exf_code rc = exf_text_addv(&value, err, fmt, va);
     va_end(va);
-    if (n < 0 || (size_t)n >= sizeof value) return exf_fail(err, EXF_INTERNAL, "provenance \"%s\" is too long", key);
-    return insert(p, key, value, err);
+    if (rc == EXF_OK) rc = insert(p, key, value.s, err);
+    exf_text_free(&value);
+    return rc;
 }
 
 exf_code exf_provenance_copy(exf_provenance *to, const exf_provenance *from, exf_err *err)

@@ -28,7 +28,7 @@ exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "file handle", err));
     f->fd = -1;
     EXF_TRY(exf_mem_strdup(&f->path, path, "file path", err));
-    f->fd = open(path, O_RDONLY | O_CLOEXEC);
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must be refused, not waited for */
     if (f->fd < 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot open", path);
         goto out;
@@ -115,8 +115,10 @@ struct exf_outfile {
 
 exf_code exf_output_check(const char *target, int force, exf_err *err)
 {
-    if (force || !exf_path_exists(target)) return EXF_OK;
-    return exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
+    struct stat st;
+    if (lstat(target, &st) != 0) return EXF_OK;
+    if (S_ISDIR(st.st_mode)) return exf_fail(err, EXF_IO, "%s: is a directory, expected a file or nothing", target);
+    return force ? EXF_OK : exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
 }
 
 static void outfile_free(exf_outfile *f)

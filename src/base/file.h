@@ -42,7 +42,7 @@ exf_code exf_outfile_commit(exf_outfile *f, exf_err *err) EXF_CHECKED;
 /* Removes the temporary and frees f; NULL is allowed. */
 void exf_outfile_abort(exf_outfile *f);
 
-/* EXF_IO if target exists and force is 0: lets a program refuse before hours of
+/* EXF_IO if target exists and force is 0, or if it is a directory: lets a program refuse before hours of
  * work rather than after. */
 exf_code exf_output_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 /* mkdir -p. */

@@ -38,13 +38,17 @@ static void close_bar(void)
     bar_open = 0;
 }
 
+/* Names from foreign files may stand in a message: what a terminal or a reader of
+ * logs would obey does not pass. */
 static void say(const char *tone, const char *label, const char *fmt, va_list va)
 {
+    char text[2048];
     pthread_mutex_lock(&lock);
     close_bar();
     fprintf(stderr, "%s: ", program_name);
     if (*label) fprintf(stderr, "%s%s%s: ", colour ? tone : "", label, colour ? "\033[0m" : "");
-    vfprintf(stderr, fmt, va);
+    vsnprintf(text, sizeof text, fmt, va);
+    for (char *c = text; *c; c++) fputc((unsigned char)*c < 0x20 || *c == 0x7f ? '?' : *c, stderr);
     fputc('\n', stderr);
     pthread_mutex_unlock(&lock);
 }

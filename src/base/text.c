@@ -25,11 +25,18 @@ exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err)
 
 exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...)
 {
-    va_list va, again;
+    va_list va;
     va_start(va, fmt);
+    exf_code rc = exf_text_addv(t, err, fmt, va);
+    va_end(va);
+    return rc;
+}
+
+exf_code exf_text_addv(exf_text *t, exf_err *err, const char *fmt, va_list va)
+{
+    va_list again;
     va_copy(again, va);
     int n = vsnprintf(NULL, 0, fmt, va);
-    va_end(va);
     exf_code rc = n < 0 ? exf_fail(err, EXF_INTERNAL, "cannot format \"%s\"", fmt)
                         : exf_mem_grow(&t->s, &t->cap, t->len + (size_t)n + 1, 1, "text", err);
     if (rc == EXF_OK) {
@@ -96,34 +103,38 @@ int exf_parse_bytes(const char *s, uint64_t *out)
 
 enum { NEAREST_MAX = 64 };
 
-/* Levenshtein distance, one row at a time; words longer than a key are far. */
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Insertions, deletions, replacements and swaps of neighbours that turn a into b
+ * (optimal string alignment); words longer than a key are far. */
 static size_t edit_distance(const char *a, const char *b)
 {
-    size_t la = strlen(a), lb = strlen(b), row[NEAREST_MAX + 1];
-    if (la > NEAREST_MAX || lb > NEAREST_MAX) return NEAREST_MAX + 1;
-    for (size_t j = 0; j <= lb; j++) row[j] = j;
+    static const size_t far = NEAREST_MAX + 1;
+    size_t la = strlen(a), lb = strlen(b), row[3][NEAREST_MAX + 1]; /* of i, i-1, i-2 by i % 3 */
+    if (la > NEAREST_MAX || lb > NEAREST_MAX) return far;
+    for (size_t j = 0; j <= lb; j++) row[0][j] = j;
     for (size_t i = 1; i <= la; i++) {
-        size_t diagonal = row[0];
-        row[0] = i;
+        size_t *now = row[i % 3], *up = row[(i + 2) % 3], *up2 = row[(i + 1) % 3];
+        now[0] = i;
         for (size_t j = 1; j <= lb; j++) {
-            size_t best = diagonal + (a[i - 1] != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
+            now[j] = least(least(up[j], now[j - 1]) + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = least(now[j], up2[j - 2] + 1);
         }
     }
-    return row[lb];
+    return row[la % 3][lb];
 }
 
 const char *exf_nearest(const char *word, const char *const *candidates)
 {
     const char *best = NULL;
-    size_t least = strlen(word) / 3 + 1;
+    size_t fewest = strlen(word) / 3 + 1;
     for (; *candidates; candidates++) {
         size_t d = edit_distance(word, *candidates);
-        if (d < least || (d == least && !best)) {
-            least = d;
+        if (d < fewest || (d == fewest && !best)) {
+            fewest = d;
             best = *candidates;
         }
     }

@@ -7,6 +7,7 @@
 #define EXF_BASE_TEXT_H
 #include "base/err.h"
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #ifdef __cplusplus
@@ -21,6 +22,7 @@ typedef struct {
 
 exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err) EXF_CHECKED;
 exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4) EXF_CHECKED;
+exf_code exf_text_addv(exf_text *t, exf_err *err, const char *fmt, va_list va) EXF_CHECKED;
 void exf_text_free(exf_text *t);
 
 /* 1 and *out on success; 0 for anything that is not exactly one number. */

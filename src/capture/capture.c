@@ -31,6 +31,7 @@ static exf_code choose_range(exf_layer_choice *c, const char **text, const exf_a
         if (!a->is_moe[l]) return exf_fail(err, EXF_USAGE, "--layers: layer %ld is dense, it has no experts", l);
         c->chosen[l] = 1;
     }
+    if (*end == ',' && !end[1]) return exf_fail(err, EXF_USAGE, "--layers: \"%s\" ends with a comma", *text);
     *text = *end ? end + 1 : end;
     return EXF_OK;
 }
@@ -92,7 +93,7 @@ static exf_code data_facts(exf_provenance *p, const exf_corpus *c, const exf_cor
     EXF_TRY(exf_provenance_add(p, err, "data.max_tokens", "%lld", (long long)request->max_tokens));
     EXF_TRY(exf_provenance_add(p, err, "data.min_tokens", "%lld", (long long)request->min_tokens));
     EXF_TRY(exf_provenance_add(p, err, "data.seed", "%llu", (unsigned long long)request->seed));
-    EXF_TRY(exf_provenance_add(p, err, "data.domains", "%.900s", domains.s ? domains.s : ""));
+    EXF_TRY(exf_provenance_add(p, err, "data.domains", "%s", domains.s ? domains.s : ""));
 out:
     exf_text_free(&domains);
     return rc;

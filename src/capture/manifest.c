@@ -112,6 +112,8 @@ static exf_code read_names(const section *s, size_t number, exf_source *src)
     EXF_TRY(word(s, "field", &field));
     EXF_TRY(word(s, "tensor", &tensor));
     EXF_TRY(word(s, "domain", &domain));
+    for (const char *c = domain; c && *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) return exf_fail(s->err, EXF_USAGE, "%s: source %zu: \"domain\" holds a control character", s->path, number);
     exf_text label = {0};
     rc = exf_text_addf(&label, s->err, "%s: source %zu (%s%s%s%s)", s->path, number, path, domain ? ", domain \"" : "",
                        domain ? domain : "", domain ? "\"" : "");

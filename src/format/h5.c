@@ -108,6 +108,7 @@ exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err
     fapl = access_list();
     fcpl = H5Pcreate(H5P_FILE_CREATE);
     EXF_TRY(exf_h5i_sink_use(&h->sink, fapl, err));
+    exf_h5i_compact(fcpl);
     if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 || H5Pset_obj_track_times(fcpl, 0) < 0 ||
         (h->file = H5Fcreate(exf_outfile_path(h->sink.out), H5F_ACC_TRUNC, fcpl, fapl)) < 0)
         rc = exf_h5i_fail(h, err, "cannot start an HDF5 file");
@@ -251,6 +252,15 @@ hid_t exf_h5i_utf8_links(void)
     return lcpl;
 }
 
+/* Links and attributes stay in their object's header, which has a checksum; an
+ * index of them outside it has crashed libhdf5 1.10 when it was damaged. */
+void exf_h5i_compact(hid_t creation_list)
+{
+    enum { MOST = 65535 };
+    H5Pset_link_phase_change(creation_list, MOST, 0);
+    H5Pset_attr_phase_change(creation_list, MOST, 0);
+}
+
 /* HDF5 can make parents itself, but not without times in them. */
 static exf_code make_group(exf_h5 *h, const char *path, exf_err *err)
 {
@@ -259,6 +269,7 @@ static exf_code make_group(exf_h5 *h, const char *path, exf_err *err)
     if (rc != EXF_OK || found) return rc;
     hid_t lcpl = exf_h5i_utf8_links(), gcpl = H5Pcreate(H5P_GROUP_CREATE);
     H5Pset_obj_track_times(gcpl, 0);
+    exf_h5i_compact(gcpl);
     hid_t group = H5Gcreate2(h->file, path, lcpl, gcpl, H5P_DEFAULT);
     if (group < 0) rc = exf_h5i_fail(h, err, "cannot make group %s", path);
     if (group >= 0) H5Gclose(group);

@@ -49,6 +49,7 @@ exf_code exf_h5_put_f64(exf_h5 *h, const char *object, const char *name, double 
 exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED; /* caller frees */
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err) EXF_CHECKED;
+/* 1 or 0; -1 where the object is absent or unreadable. */
 int exf_h5_has_attr(exf_h5 *h, const char *object, const char *name);
 
 /* Names of a group's members or an object's attributes, sorted by name.

@@ -169,8 +169,8 @@ exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double 
 int exf_h5_has_attr(exf_h5 *h, const char *object, const char *name)
 {
     hid_t o;
-    if (exf_h5i_open(h, object, &o, NULL) != EXF_OK) return 0;
-    int has = H5Aexists(o, name) > 0;
+    if (exf_h5i_open(h, object, &o, NULL) != EXF_OK) return -1;
+    htri_t has = H5Aexists(o, name);
     H5Oclose(o);
-    return has;
+    return has < 0 ? -1 : has > 0;
 }

@@ -36,11 +36,16 @@ static herr_t visit_attr(hid_t object, const char *name, const H5A_info_t *info,
 exf_code exf_h5_members(exf_h5 *h, const char *group, exf_h5_visit visit, void *self, exf_err *err)
 {
     visitor v = {visit, self, err, EXF_OK};
+    H5G_info_t info;
     hid_t object;
     exf_code rc = exf_h5i_open(h, group, &object, err);
     if (rc != EXF_OK) return rc;
     if (H5Iget_type(object) != H5I_GROUP)
         rc = exf_fail(err, exf_h5i_blame(h), "%s: %s is a dataset, expected a group", h->path, group);
+    else if (H5Gget_info(object, &info) < 0)
+        rc = exf_h5i_fail(h, err, "cannot list %s", group);
+    else if (info.storage_type == H5G_STORAGE_TYPE_DENSE) /* see exf_h5i_compact */
+        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s keeps its members in an index, expected them in its header: not one of ours", h->path, group);
     else if (H5Literate(object, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_link, &v) < 0)
         rc = exf_h5i_fail(h, err, "cannot list %s", group);
     H5Oclose(object);

@@ -90,4 +90,6 @@ hid_t exf_h5i_type(exf_dtype t);
 void exf_h5i_block(const exf_tensor *t, size_t limit, hsize_t *block);
 /* Reads or writes the box of `count` elements at `start` of an open dataset. */
 herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *to, const void *from);
+/* Group or file creation list: links and attributes compact. */
+void exf_h5i_compact(hid_t creation_list);
 #endif

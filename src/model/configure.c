@@ -29,6 +29,17 @@ out:
     return rc;
 }
 
+/* A rope_scaling that is no object, or does not say of what kind it is, must not
+ * pass for none. */
+static exf_code check_rope_scaling(const exf_config *c, exf_err *err)
+{
+    const exf_json *scaling, *kind;
+    exf_code rc = exf_config_find(c, "rope_scaling", &scaling, err);
+    if (rc == EXF_OK) rc = exf_config_find(c, "rope_scaling.type|rope_scaling.rope_type", &kind, err);
+    if (rc != EXF_OK || !scaling || kind) return rc;
+    return exf_fail(err, EXF_MODEL, "%s: \"rope_scaling\" is %s without a \"type\"", c->path, exf_json_type_name(scaling));
+}
+
 exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
@@ -40,6 +51,7 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
     EXF_TRY(exf_config_int_or(c, "head_dim", 2, 4096, a->d_model / s->n_heads, &s->head_dim, err));
     EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
     EXF_TRY(exf_config_real_or(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", 1.0, &part, err));
+    EXF_TRY(check_rope_scaling(c, err));
     EXF_TRY(exf_config_must_be(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", err));
     r->dim = (int)(s->head_dim * part);
     if (s->n_heads % s->n_kv_heads)
@@ -81,6 +93,7 @@ exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
     exf_code rc;
     const char *kind;
     double amplitude, mscale, mscale_all;
+    EXF_TRY(check_rope_scaling(c, err));
     EXF_TRY(exf_config_text_or(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", &kind, err));
     if (strcmp(kind, "default") == 0) return EXF_OK;
     if (strcmp(kind, "yarn") != 0)

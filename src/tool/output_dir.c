@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "tool/session.h"
 
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,16 +22,29 @@ static exf_code count_missing(const char *path, size_t *n, exf_err *err)
     return rc;
 }
 
-exf_code exf_output_dir_open(exf_output_dir *d, const char *path, exf_err *err)
+exf_code exf_output_dir_name(exf_output_dir *d, const char *path, exf_err *err)
 {
     exf_code rc;
     memset(d, 0, sizeof *d);
     EXF_TRY(exf_mem_strdup(&d->path, path, "output path", err));
     for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--) d->path[n - 1] = 0;
+out:
+    return rc;
+}
+
+exf_code exf_output_dir_make(exf_output_dir *d, exf_err *err)
+{
+    exf_code rc;
     EXF_TRY(count_missing(d->path, &d->n_made, err));
     EXF_TRY(exf_make_dirs(d->path, err));
 out:
     return rc;
+}
+
+exf_code exf_output_dir_open(exf_output_dir *d, const char *path, exf_err *err)
+{
+    exf_code rc = exf_output_dir_name(d, path, err);
+    return rc == EXF_OK ? exf_output_dir_make(d, err) : rc;
 }
 
 exf_code exf_output_dir_file(const exf_output_dir *d, const char *name, char **path, exf_err *err)
@@ -40,7 +54,7 @@ exf_code exf_output_dir_file(const exf_output_dir *d, const char *name, char **p
 
 void exf_output_dir_close(exf_output_dir *d, int failed)
 {
-    for (size_t i = 0; failed && d->path && i < d->n_made && rmdir(d->path) == 0; i++) {
+    for (size_t i = 0; failed && d->path && i < d->n_made && (rmdir(d->path) == 0 || errno == ENOENT || errno == ENAMETOOLONG); i++) {
         char *slash = strrchr(d->path, '/');
         if (!slash) break;
         *slash = 0;

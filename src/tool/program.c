@@ -7,6 +7,7 @@
 #include "base/version.h"
 #include "kernels/gemm.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -121,8 +122,9 @@ out:
 /* Results on a full disk or a closed pipe are lost only here. */
 static exf_code close_stdout(exf_err *err)
 {
+    errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout)) return EXF_OK;
-    return exf_fail(err, EXF_IO, "standard output: cannot write the results");
+    return exf_fail_errno(err, errno ? errno : EIO, "standard output: cannot write the results");
 }
 
 int exf_program_main(const exf_program *p, int argc, char **argv)

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "export/export.h"
 #include "format/yaml.h"
 
 #include <stddef.h>
@@ -184,6 +185,35 @@ static exf_code parse_clip(const exf_recipe *r, exf_solve_options *o, exf_err *e
     return EXF_OK;
 }
 
+static exf_code refuse_twice(const exf_recipe *r, const exf_text_list *list, const char *key, exf_err *err)
+{
+    for (size_t i = 0; i < list->n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(list->item[i], list->item[k]) == 0)
+                return exf_fail(err, EXF_USAGE, "%s: %s: %s stands twice", source_name(r), key, list->item[i]);
+    return EXF_OK;
+}
+
+exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err)
+{
+    const exf_writer *w;
+    exf_code rc = refuse_twice(r, &r->targets, "output.targets", err);
+    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
+        rc = exf_writer_require(r->targets.item[i], &w, err);
+        if (rc != EXF_OK) exf_err_prefix(err, "%s: ", source_name(r));
+    }
+    return rc;
+}
+
+exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err)
+{
+    for (size_t i = 0; i < r->pools.n; i++)
+        if (r->pools.item[i] < 1 || r->pools.item[i] > n_experts)
+            return exf_fail(err, EXF_USAGE, "%s: pools: %lld experts, the model has %d", source_name(r), (long long)r->pools.item[i],
+                            n_experts);
+    return EXF_OK;
+}
+
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
     *o = (exf_solve_options){
@@ -198,8 +228,13 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
         for (size_t k = 0; k < i; k++)
             if (r->pools.item[i] == r->pools.item[k])
                 return exf_fail(err, EXF_USAGE, "%s: pools: %lld stands twice", source_name(r), (long long)r->pools.item[i]);
-    exf_code rc = parse_clip(r, o, err);
-    return rc == EXF_OK ? exf_solve_check(o, err) : rc;
+    exf_code rc;
+    EXF_TRY(refuse_twice(r, &r->projectors, "calibrate.projectors", err));
+    EXF_TRY(parse_clip(r, o, err));
+    rc = exf_solve_check(o, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: ", source_name(r));
+out:
+    return rc;
 }
 
 /* ---- the resolved recipe --------------------------------------------------------- */

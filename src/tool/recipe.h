@@ -55,6 +55,8 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err) EXF_CHEC
 exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
 /* The solve options; borrows from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
 /* The resolved recipe as YAML: every key with the value that was used, paths as

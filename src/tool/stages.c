@@ -53,6 +53,23 @@ out:
     return rc;
 }
 
+/* Refuses an output that exists before anything is planned or done. */
+static exf_code check_capture_output(const exf_recipe *r, exf_err *err)
+{
+    exf_output_dir dir = {0};
+    char *path = NULL;
+    exf_code rc;
+    if (r->export_path) return exf_output_check(r->export_path, r->force, err);
+    EXF_TRY(exf_recipe_check_output(r, err));
+    EXF_TRY(exf_output_dir_name(&dir, r->output_directory, err));
+    EXF_TRY(exf_output_dir_file(&dir, "capture.h5", &path, err));
+    EXF_TRY(exf_output_check(path, r->force, err));
+out:
+    exf_mem_free(path);
+    exf_output_dir_close(&dir, 0);
+    return rc;
+}
+
 static exf_code capture_file(const exf_recipe *r, exf_session *s, const exf_provenance *p, exf_err *err)
 {
     exf_recorder *rec = NULL;
@@ -75,11 +92,12 @@ out:
 
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
 {
-    exf_session s;
+    exf_session s = {.model = NULL};
     exf_provenance p = {0};
     exf_code rc;
     if (r->moe_inputs) return exf_stage_replay(r, err);
     if (r->logits && !r->export_path) return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
+    EXF_TRY(check_capture_output(r, err));
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     if (r->dry_run) {
         rc = exf_session_plan(&s, r, r->logits, capture_bytes(&s, r->export_path != NULL, r->logits), err);
@@ -162,14 +180,6 @@ out:
     return rc;
 }
 
-static exf_code check_targets(const exf_recipe *r, exf_err *err)
-{
-    const exf_writer *w;
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) rc = exf_writer_require(r->targets.item[i], &w, err);
-    return rc;
-}
-
 static exf_code export_one(const exf_recipe *r, const exf_output_dir *dir, const char *name, const exf_tables *t, exf_err *err)
 {
     const exf_writer *w;
@@ -200,7 +210,7 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     inputs in = {0};
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(check_targets(r, err));
+    EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
     EXF_TRY(find_inputs(&in, r, &dir, "tables.h5", err));
     EXF_TRY(export_file(r, &dir, in.path[0], err));
@@ -218,10 +228,10 @@ typedef struct {
 } outputs;
 
 /* Names the outputs and refuses, before any work, those that exist. */
-static exf_code open_outputs(outputs *o, const exf_recipe *r, exf_err *err)
+static exf_code name_outputs(outputs *o, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_output_dir_open(&o->dir, r->output_directory, err));
+    EXF_TRY(exf_output_dir_name(&o->dir, r->output_directory, err));
     EXF_TRY(exf_output_dir_file(&o->dir, "statistics.h5", &o->statistics, err));
     EXF_TRY(exf_output_dir_file(&o->dir, "tables.h5", &o->tables, err));
     EXF_TRY(exf_output_dir_file(&o->dir, "exfold_recipe.yaml", &o->recipe, err));
@@ -289,17 +299,15 @@ static uint64_t calibrate_bytes(const exf_session *s)
     return (uint64_t)s->layers.n * e2 * (5 * 32 + 8 + 2 * 24);
 }
 
-static exf_code calibrate(const exf_recipe *r, const exf_session *s, exf_err *err)
+static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s, exf_err *err)
 {
-    outputs o = {.statistics = NULL};
     exf_code rc;
-    EXF_TRY(open_outputs(&o, r, err));
-    EXF_TRY(write_statistics(r, s, o.statistics, err));
-    EXF_TRY(solve_file(r, o.statistics, o.tables, err));
-    EXF_TRY(export_file(r, &o.dir, o.tables, err));
-    EXF_TRY(write_recipe(r, o.recipe, err));
+    EXF_TRY(exf_output_dir_make(&o->dir, err));
+    EXF_TRY(write_statistics(r, s, o->statistics, err));
+    EXF_TRY(solve_file(r, o->statistics, o->tables, err));
+    EXF_TRY(export_file(r, &o->dir, o->tables, err));
+    EXF_TRY(write_recipe(r, o->recipe, err));
 out:
-    close_outputs(&o, rc != EXF_OK);
     return rc;
 }
 
@@ -307,18 +315,17 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
 {
     exf_session s = {.model = NULL};
     exf_solve_options o;
+    outputs out = {.statistics = NULL};
     exf_code rc;
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    EXF_TRY(check_targets(r, err));
+    EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_session_open(&s, r, "all", err));
-    for (size_t i = 0; i < o.n_pools; i++)
-        if (o.pools[i] < 1 || o.pools[i] > s.model->arch.n_experts) {
-            rc = exf_fail(err, EXF_USAGE, "pools: %lld experts, the model has %d", (long long)o.pools[i], s.model->arch.n_experts);
-            goto out;
-        }
-    rc = r->dry_run ? exf_session_plan(&s, r, 0, calibrate_bytes(&s), err) : calibrate(r, &s, err);
+    EXF_TRY(exf_recipe_check_pools(r, s.model->arch.n_experts, err));
+    EXF_TRY(name_outputs(&out, r, err));
+    rc = r->dry_run ? exf_session_plan(&s, r, 0, calibrate_bytes(&s), err) : calibrate(&out, r, &s, err);
 out:
+    close_outputs(&out, rc != EXF_OK);
     exf_session_close(&s);
     return rc;
 }

@@ -1,0 +1,54 @@
+# functions.sh - what setup, cmd and after of a case may call.
+
+# edit SED-SCRIPT FILE ... : in place; `sed -i` is no POSIX.
+edit() {
+    edit_script=$1
+    shift
+    for edit_file; do
+        sed "$edit_script" "$edit_file" >.edited
+        # an edit that misses would leave a test of nothing
+        ! cmp -s .edited "$edit_file" || { echo "edit changes nothing in $edit_file: $edit_script" >&2; exit 97; }
+        cat .edited >"$edit_file"
+        rm .edited
+    done
+}
+
+# must_fail STATUS COMMAND ...
+must_fail() {
+    must_status=$1
+    shift
+    got_status=0
+    "$@" || got_status=$?
+    [ "$got_status" = "$must_status" ] || { echo "status $got_status, expected $must_status: $*" >&2; exit 98; }
+}
+
+# must_not COMMAND ... : `set -e` does not look at the status of `! COMMAND`.
+must_not() {
+    ! "$@" || { echo "succeeds: $*" >&2; exit 98; }
+}
+
+# must_say FILE TEXT ... : each text is somewhere in the file.
+must_say() {
+    must_file=$1
+    shift
+    for must_text; do
+        grep -qF -e "$must_text" "$must_file" || { echo "$must_file lacks: $must_text" >&2; exit 98; }
+    done
+}
+
+# tensor_data FILE.safetensors : the bytes behind the header, which holds provenance.
+tensor_data() {
+    tensor_header=$(od -A n -t u8 -N 8 "$1")
+    tail -c "+$((tensor_header + 9))" "$1"
+}
+
+# hdf5_may_leak : for files at which libhdf5 itself leaks.
+hdf5_may_leak() {
+    export LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$ROOT/tests/cli/lsan.supp:print_suppressions=0"
+}
+
+# snapshot : what lies below the working directory, contents and all.
+snapshot() {
+    find . ! -type f | LC_ALL=C sort
+    find . -type f -exec cksum {} + | LC_ALL=C sort -k 3
+}

@@ -1,0 +1,88 @@
+#!/bin/sh
+# run.sh - the programs from the outside: every case of tests/cli/cases and tests/bad.
+# usage: [BUILD=dir] run.sh [CASE-DIRECTORY ...]     last line: "N passed, N failed"
+#
+# A case is a directory.  It runs in a fresh copy of tests/bad/base (a valid tiny
+# model, corpus and recipe) with the case's own files laid over it, $BIN and $ROOT
+# set, and functions.sh loaded.  Its files, all but one optional:
+#   setup    makes what is not worth a file, before anything is compared
+#   cmd      the test, a sh script under `set -e`; default: base's, a calibration
+#   status   of cmd; default 0
+#   stdout   of cmd, exactly
+#   stderr   fixed strings that must occur in cmd's standard error, one a line
+#   after    must succeed afterwards
+# In tests/bad moreover `stderr` is required, nothing may be printed on stdout
+# without a `stdout`, standard error holds log lines only and ends with its one
+# error, and every file is afterwards as it was before.
+set -u
+export LC_ALL=C
+export MALLOC_PERTURB_=165 # memory that nobody set is never 0 by luck
+ROOT=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
+BUILD=${BUILD:-build}
+case $BUILD in
+/*) BIN=$BUILD/bin ;;
+*) BIN=$ROOT/$BUILD/bin ;;
+esac
+export ROOT BIN
+[ -x "$BIN/exfold-calibrate" ] || { echo "$BIN: no programs; run make first"; exit 1; }
+work=$(mktemp -d "${TMPDIR:-/tmp}/exfold-cli.XXXXXX") || exit 1
+trap 'chmod -R u+rwx "$work"; rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+. "$ROOT/tests/cli/functions.sh"
+passed=0 failed=0
+
+# One of the case's scripts in its directory; a hang is a failure of the case.
+# shellcheck disable=SC2016  # expanded by the inner shell
+script() { # NAME
+    (cd "$work/case" && exec timeout 60 sh -c '. "$ROOT/tests/cli/functions.sh"; set -e; . "./$0"' "$1")
+}
+
+differences() { # CASE-DIRECTORY
+    expected=0
+    [ ! -f "$1/status" ] || read -r expected <"$1/status"
+    [ "$status" = "$expected" ] || printf ' status %s, expected %s;' "$status" "$expected"
+    [ ! -f "$1/stdout" ] || cmp -s "$1/stdout" "$work/stdout" || printf ' stdout is %s;' "$(head -n 1 "$work/stdout")"
+    if [ -f "$1/stderr" ]; then
+        while read -r line; do grep -qF -e "$line" "$work/stderr" || printf ' stderr lacks "%s";' "$line"; done <"$1/stderr"
+    fi
+}
+
+bad_differences() { # CASE-DIRECTORY
+    [ -s "$1/stderr" ] || printf ' the case says nothing of stderr;'
+    [ -f "$1/stdout" ] || [ ! -s "$work/stdout" ] || printf ' stdout: %s;' "$(head -n 1 "$work/stdout")"
+    [ "$(grep -c '^exfold-[a-z]*: error: ' "$work/stderr")" = 1 ] || printf ' not one error on stderr;'
+    ! grep -qv '^exfold-[a-z]*: ' "$work/stderr" || printf ' stderr has a line that is no message;'
+    tail -n 1 "$work/stderr" | grep -q ': error: ' || printf ' the error is not the last line;'
+    (cd "$work/case" && snapshot) >"$work/later"
+    cmp -s "$work/before" "$work/later" ||
+        printf ' files: %s;' "$(diff "$work/before" "$work/later" | sed -n 's/^[<>] \([0-9]* [0-9]* \)\{0,1\}//p' | sort -u | tr '\n' ' ')"
+}
+
+run_case() { # CASE-DIRECTORY
+    chmod -R u+rwx "$work"
+    rm -rf "$work/case"
+    cp -R "$ROOT/tests/bad/base" "$work/case" && cp -R "$1/." "$work/case" || return
+    [ ! -f "$1/setup" ] || script setup >"$work/stdout" 2>"$work/stderr" || { printf ' setup failed;'; cat "$work/stderr"; return; }
+    (cd "$work/case" && snapshot) >"$work/before"
+    script cmd >"$work/stdout" 2>"$work/stderr" </dev/null
+    status=$?
+    said=$(differences "$1"; case $1 in */bad/*) bad_differences "$1" ;; esac)
+    [ ! -f "$1/after" ] || script after >"$work/after" 2>&1 || said="$said after: $(tail -n 1 "$work/after");"
+    [ -z "$said" ] || printf '%s it said: %s' "$said" "$(tail -n 1 "$work/stderr")"
+}
+
+[ $# -gt 0 ] || set -- "$ROOT"/tests/cli/cases/* "$ROOT"/tests/bad/*
+for case_dir; do
+    case_dir=$(cd "$case_dir" && pwd) || exit 1
+    [ "$case_dir" != "$ROOT/tests/bad/base" ] || continue
+    result=$(run_case "$case_dir")
+    if [ -z "$result" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAIL %s:%s\n' "${case_dir#"$ROOT/tests/"}" "$result"
+    fi
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
