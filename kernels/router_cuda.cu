@@ -57,6 +57,7 @@ static __device__ void keep_groups(double *choice, double *group, const exf_rout
                 at = g;
             }
         warp_argmax(&best, &at);
+        __syncwarp(); /* every lane has read before one writes */
         if (lane == 0) group[at] = -INFINITY;
         __syncwarp();
     }
@@ -79,6 +80,7 @@ static __device__ void choose_experts(int32_t *ids, const double *score, double 
                 at = e;
             }
         warp_argmax(&best, &at);
+        __syncwarp(); /* every lane has read before one writes */
         if (lane == 0) {
             ids[k] = at;
             choice[at] = -INFINITY;

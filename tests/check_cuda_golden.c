@@ -11,7 +11,7 @@ START_TEST(cuda_forward_matches_the_reference)
     golden_seen s;
     exf_err err;
     golden_open(&c, golden_families[_i]);
-    golden_forward(&s, c.model, &c.batch, exf_backend_cuda(&err), 0);
+    golden_forward(&s, c.model, &c.batch, exf_backend_cuda(&err), EXF_COMPUTE_F32, 0);
     golden_compare(&c, &s, 1e-4, 1e-6f);
     golden_free(&s);
     golden_close(&c);
@@ -24,11 +24,24 @@ START_TEST(two_cuda_runs_give_the_same_bits)
     golden_seen one, two;
     exf_err err;
     golden_open(&c, golden_families[_i]);
-    golden_forward(&one, c.model, &c.batch, exf_backend_cuda(&err), 0);
-    golden_forward(&two, c.model, &c.batch, exf_backend_cuda(&err), 0);
+    golden_forward(&one, c.model, &c.batch, exf_backend_cuda(&err), EXF_COMPUTE_F32, 0);
+    golden_forward(&two, c.model, &c.batch, exf_backend_cuda(&err), EXF_COMPUTE_F32, 0);
     ck_assert(memcmp(one.logits, two.logits, one.n_rows * (size_t)one.vocab * sizeof(float)) == 0);
     golden_free(&one);
     golden_free(&two);
+    golden_close(&c);
+}
+END_TEST
+
+START_TEST(bfloat16_stays_near_the_reference)
+{
+    golden_case c;
+    golden_seen s;
+    exf_err err;
+    golden_open(&c, golden_families[_i]);
+    golden_forward(&s, c.model, &c.batch, exf_backend_cuda(&err), EXF_COMPUTE_BF16, 0);
+    golden_compare_rounded(&c, &s, 2e-2, 0.95);
+    golden_free(&s);
     golden_close(&c);
 }
 END_TEST
@@ -40,6 +53,7 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, cuda_forward_matches_the_reference, 0, golden_n_families());
     tcase_add_loop_test(t, two_cuda_runs_give_the_same_bits, 0, golden_n_families());
+    tcase_add_loop_test(t, bfloat16_stays_near_the_reference, 0, golden_n_families());
     suite_add_tcase(s, t);
     return s;
 }

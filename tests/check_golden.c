@@ -11,7 +11,7 @@ START_TEST(forward_matches_the_reference)
     golden_case c;
     golden_seen s;
     golden_open(&c, golden_families[_i]);
-    golden_forward(&s, c.model, &c.batch, &exf_backend_cpu, 2);
+    golden_forward(&s, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 2);
     golden_compare(&c, &s, 1e-4, 1e-6f); /* float32 against float32 */
     golden_free(&s);
     golden_close(&c);
@@ -29,12 +29,12 @@ START_TEST(bits_depend_on_nothing_but_the_sequence)
     golden_case c;
     golden_seen all, one;
     golden_open(&c, golden_families[_i]);
-    golden_forward(&all, c.model, &c.batch, &exf_backend_cpu, 2);
+    golden_forward(&all, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 2);
     size_t vocab = (size_t)c.model->arch.vocab;
     for (size_t i = 0; i < c.batch.n_sequences; i++) {
         exf_span span = {0, c.span[i].n_tokens};
         exf_batch alone = {c.ids + c.span[i].offset, &span, 1, (size_t)span.n_tokens, span.n_tokens};
-        golden_forward(&one, c.model, &alone, &exf_backend_cpu, 1);
+        golden_forward(&one, c.model, &alone, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
         assert_same_rows(one.logits, all.logits + c.span[i].offset * vocab, (size_t)span.n_tokens, vocab, "logits alone and in company");
         golden_free(&one);
     }
@@ -51,7 +51,7 @@ START_TEST(prefixes_of_any_length_agree)
     golden_case c;
     golden_seen all, cut;
     golden_open(&c, golden_families[_i]);
-    golden_forward(&all, c.model, &c.batch, &exf_backend_cpu, 1);
+    golden_forward(&all, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
     exf_span span[4];
     int32_t ids[64];
     size_t n = 0, vocab = (size_t)c.model->arch.vocab;
@@ -61,7 +61,7 @@ START_TEST(prefixes_of_any_length_agree)
         n += (size_t)lengths[i];
     }
     exf_batch batch = {ids, span, 4, n, 17};
-    golden_forward(&cut, c.model, &batch, &exf_backend_cpu, 2);
+    golden_forward(&cut, c.model, &batch, &exf_backend_cpu, EXF_COMPUTE_F32, 2);
     for (int i = 0; i < 4; i++) {
         double d = golden_distance(cut.logits + span[i].offset * vocab, all.logits, (size_t)lengths[i] * vocab);
         ck_assert_msg(d < 1e-5, "%s: a prefix of %d tokens is %.1e off", golden_families[_i], lengths[i], d);

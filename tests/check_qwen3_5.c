@@ -141,7 +141,7 @@ static float *logits_of(const char *dir, int n, size_t *count)
     exf_batch batch = {ids, &span, 1, (size_t)n, n};
     ck_ok(exf_model_open(&m, dir, &err), err);
     fill_ids(ids, m->arch.vocab);
-    golden_forward(&s, m, &batch, &exf_backend_cpu, 1);
+    golden_forward(&s, m, &batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
     *count = (size_t)n * (size_t)m->arch.vocab;
     float *logits = s.logits;
     s.logits = NULL;

@@ -71,12 +71,13 @@ exf_observer golden_observer(golden_seen *seen, const exf_model *m, size_t n_row
     return (exf_observer){.self = seen, .layer_begin = layer_begin, .block = block, .logits = logits};
 }
 
-void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, int threads)
+void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, exf_compute compute,
+                    int threads)
 {
     exf_err err = {.code = EXF_OK};
     exf_observer observer = golden_observer(seen, m, batch->n_tokens);
     exf_lane lane = {.observer = &observer};
-    exf_forward_options options = {.backend = backend, .threads = threads};
+    exf_forward_options options = {.backend = backend, .compute = compute, .threads = threads};
     exf_forward_report report;
     seen->logits = fresh(batch->n_tokens * (size_t)m->arch.vocab);
     ck_ok(exf_forward(m, batch, &lane, 1, &options, &report, &err), err);
@@ -191,4 +192,83 @@ void golden_compare(const golden_case *c, const golden_seen *s, double limit, fl
         }
     }
     compare(c, "logits", s->logits, limit);
+}
+
+/* ---- against a forward that rounds ------------------------------------------------- */
+
+typedef struct { double difference, size; } spread;
+
+static void spread_row(spread *d, const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        d->difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        d->size += (double)b[i] * (double)b[i];
+    }
+}
+
+static int slot_of(const int32_t *ids, int k, int32_t id)
+{
+    for (int i = 0; i < k; i++)
+        if (ids[i] == id) return i;
+    return -1;
+}
+
+static int same_experts(const int32_t *a, const int32_t *b, int k)
+{
+    for (int i = 0; i < k; i++)
+        if (slot_of(a, k, b[i]) < 0) return 0;
+    return 1;
+}
+
+static float *layer_tensor(const golden_case *c, int layer, const char *part)
+{
+    char name[64];
+    size_t n;
+    snprintf(name, sizeof name, "layers.%d.%s", layer, part);
+    return golden_tensor(c->answers, name, &n);
+}
+
+/* One MoE layer: drops the tokens that part from the reference here from `with`. */
+static void compare_rounded_layer(const golden_case *c, const golden_seen *s, int layer, char *with, spread *experts, spread *block)
+{
+    size_t k = (size_t)s->top_k, h = (size_t)s->d_model;
+    int32_t *ids = (int32_t *)layer_tensor(c, layer, "topk_ids");
+    float *outputs = layer_tensor(c, layer, "expert_outputs"), *sum = layer_tensor(c, layer, "block_output");
+    for (size_t r = 0; r < s->n_rows; r++) {
+        const int32_t *seen = s->ids[layer] + r * k;
+        with[r] = with[r] && same_experts(seen, ids + r * k, s->top_k);
+        if (!with[r]) continue;
+        spread_row(block, s->block[layer] + r * h, sum + r * h, h);
+        for (size_t i = 0; i < k; i++) {
+            size_t at = r * k + (size_t)slot_of(seen, s->top_k, ids[r * k + i]);
+            spread_row(experts, s->expert_outputs[layer] + at * h, outputs + (r * k + i) * h, h);
+        }
+    }
+    exf_mem_free(ids);
+    exf_mem_free(outputs);
+    exf_mem_free(sum);
+}
+
+void golden_compare_rounded(const golden_case *c, const golden_seen *s, double limit, double agreement)
+{
+    spread experts = {0, 0}, block = {0, 0}, logit = {0, 0};
+    size_t n, same = 0, v = (size_t)s->vocab;
+    char *with = fresh(s->n_rows);
+    float *want = golden_tensor(c->answers, "logits", &n);
+    memset(with, 1, s->n_rows);
+    for (int l = 0; l < c->model->arch.n_layers; l++)
+        if (c->model->arch.is_moe[l]) compare_rounded_layer(c, s, l, with, &experts, &block);
+    for (size_t r = 0; r < s->n_rows; r++) {
+        if (with[r]) spread_row(&logit, s->logits + r * v, want + r * v, v);
+        same += (size_t)with[r];
+    }
+    double share = (double)same / (double)s->n_rows;
+    double found[] = {sqrt(experts.difference / experts.size), sqrt(block.difference / block.size), sqrt(logit.difference / logit.size)};
+    printf("%-26s tokens routed as the reference %5.1f %%, expert outputs %.1e, block outputs %.1e, logits %.1e\n", c->family, 100 * share,
+           found[0], found[1], found[2]);
+    ck_assert_msg(share >= agreement, "%s: %.1f %% of the tokens routed as the reference, expected %.1f %%", c->family, 100 * share,
+                  100 * agreement);
+    for (int i = 0; i < 3; i++) ck_assert_msg(found[i] <= limit, "%s: %.2e from the golden, allowed %.0e", c->family, found[i], limit);
+    exf_mem_free(with);
+    exf_mem_free(want);
 }

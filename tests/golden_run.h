@@ -21,7 +21,7 @@ typedef struct {
 exf_observer golden_observer(golden_seen *seen, const exf_model *m, size_t n_rows);
 /* Runs batch through the model on a backend, on `threads` workers if it is the
  * CPU's.  Failures fail the test. */
-void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, int threads);
+void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, exf_compute compute, int threads);
 void golden_free(golden_seen *seen);
 
 /* The whole tensor as a fresh array of 4-byte elements; the caller frees. */
@@ -48,4 +48,9 @@ void golden_close(golden_case *c);
 /* Every recorded tensor of every layer within `limit` (relative Frobenius) of the
  * reference's float32 answer; ids equal but where weights differ by < tie. */
 void golden_compare(const golden_case *c, const golden_seen *s, double limit, float tie);
+/* The same for a forward in bfloat16, whose router may choose another expert where
+ * scores are close: the outputs of a layer are compared over the tokens that chose
+ * the reference's experts in it and in every layer before, the share of those is to
+ * be at least `agreement`, and what was found is printed. */
+void golden_compare_rounded(const golden_case *c, const golden_seen *s, double limit, double agreement);
 #endif

@@ -143,7 +143,7 @@ static exf_code read_where(const section *s, exf_source *src)
     EXF_TRY(exf_mem_new(&src->where_value, where->n, sizeof *src->where_value, "filter of a source", s->err));
     src->n_where = where->n;
     for (size_t i = 0; i < where->n; i++) {
-        const char *value;
+        const char *value = NULL;
         EXF_TRY(word_of(s, where->key[i], where->child[i], &value));
         EXF_TRY(exf_mem_strdup(&src->where_key[i], where->key[i], "filter of a source", s->err));
         EXF_TRY(exf_mem_strdup(&src->where_value[i], value, "filter of a source", s->err));

@@ -1,9 +1,6 @@
 /* fuzz_safetensors.c - libFuzzer target: any bytes are opened or refused, and
  * what opens can be looked up and read.
- *   clang -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=fuzzer,address,undefined -Isrc \
- *     tests/fuzz/fuzz_safetensors.c src/format/safetensors.c src/format/json.c \
- *     src/base/{dtype,err,file,hash,mem,tensor,text}.c -ljansson -lcrypto -o fuzz_safetensors
- *   ./fuzz_safetensors -max_len=4096 scratch-dir tests/fuzz/corpus/safetensors */
+ *   make fuzz FUZZ=safetensors SECONDS=60 */
 #include "format/safetensors.h"
 
 #include <stdio.h>

@@ -1,10 +1,7 @@
 /* fuzz_tokenizer.c - libFuzzer target.  The first byte chooses: 'j' loads the rest
  * as a tokenizer.json, 'p' loads a small one with the rest as its Split pattern and
  * encodes a text with it, anything else encodes the rest with a golden tokenizer.
- *   clang -std=c11 -D_POSIX_C_SOURCE=200809L -g -O1 -fsanitize=fuzzer,address,undefined -Isrc \
- *     tests/fuzz/fuzz_tokenizer.c src/model/tokenizer*.c src/format/json.c \
- *     src/base/{err,file,hash,mem,text}.c -lpcre2-8 -lutf8proc -ljansson -lcrypto -o fuzz_tokenizer
- *   ./fuzz_tokenizer -max_len=4096 scratch-dir tests/fuzz/corpus/tokenizer   (from the project's root) */
+ *   make fuzz FUZZ=tokenizer SECONDS=60 */
 #include "base/text.h"
 #include "model/tokenizer.h"
 
