@@ -19,10 +19,6 @@ const char *exf_gemm_library_cpu(void);
  * OPENBLAS_CORETYPE set to change it. */
 const char *exf_gemm_better_kernels_cpu(void);
 
-/* Measures one thread's rate in FLOP/s on a product of a layer's size (a few
- * hundredths of a second): what a plan's time is made of. */
-exf_code exf_gemm_rate_cpu(double *flops_per_second, exf_err *err) EXF_CHECKED;
-
 /* y[m,n] = alpha * x[m,k] w[n,k]^T + beta * y.   A linear layer: w is [out, in]. */
 void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 /* y[m,n] = alpha * x[m,k] w[k,n] + beta * y. */

@@ -1,9 +1,6 @@
 /* gemm_cpu.c - products through OpenBLAS, one thread each. */
 #include "kernels/gemm.h"
 
-#include "base/log.h"
-#include "base/mem.h"
-
 #include <cblas.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,24 +41,4 @@ void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w,
 {
     if (m == 0 || n == 0) return;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
-}
-
-exf_code exf_gemm_rate_cpu(double *flops_per_second, exf_err *err)
-{
-    enum { M = 128, N = 768, K = 1024, ROUNDS = 8 };
-    float *x = NULL, *w = NULL, *y = NULL;
-    exf_code rc;
-    exf_gemm_setup_cpu();
-    EXF_TRY(exf_mem_new(&x, M * K, sizeof *x, "rate measurement", err));
-    EXF_TRY(exf_mem_new(&w, N * K, sizeof *w, "rate measurement", err));
-    EXF_TRY(exf_mem_new(&y, M * N, sizeof *y, "rate measurement", err));
-    exf_gemm_xwt_cpu(y, N, x, K, w, K, M, N, K, 1, 0); /* warm */
-    double start = exf_clock();
-    for (int i = 0; i < ROUNDS; i++) exf_gemm_xwt_cpu(y, N, x, K, w, K, M, N, K, 1, 0);
-    *flops_per_second = 2.0 * M * N * K * ROUNDS / (exf_clock() - start);
-out:
-    exf_mem_free(x);
-    exf_mem_free(w);
-    exf_mem_free(y);
-    return rc;
 }

@@ -4,8 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/backend.h"
-#include "kernels/gemm.h"
+#include "kernels/gemm_rate.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -92,7 +91,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits,
 {
     char a[16], b[16], c[16];
     double flops = exf_forward_flops(&s->model->arch, &s->batch, logits), rate = 0;
-    exf_code rc = exf_gemm_rate_cpu(&rate, err);
+    exf_code rc = exf_gemm_rate(s->backend, s->compute, &rate, err);
     if (rc != EXF_OK) return rc;
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t bytes = exf_model_bytes(s->model);
@@ -101,10 +100,15 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits,
     printf("\n");
     printf("weights    %s (%" PRIu64 " bytes), each byte read once%s\n", exf_human_bytes(a, sizeof a, (double)bytes), bytes,
            s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-    printf("compute    %.3g GFLOP on %d threads of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, rate / 1e9);
-    printf("time       about %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
-    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)exf_forward_memory(s->backend, s->model, &s->batch, 1, (int)r->threads, logits)));
-    printf("GPU        none: backend cpu\n");
+    uint64_t held = exf_forward_memory(s->backend, s->model, &s->batch, 1, (int)r->threads, logits);
+    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
+           rate / 1e9);
+    printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
+    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + (s->backend->host_memory ? held : 0))));
+    if (s->backend->host_memory)
+        printf("GPU        none: backend %s\n", s->backend->name);
+    else
+        printf("GPU        about %s on %s\n", exf_human_bytes(b, sizeof b, (double)held), s->backend->device());
     printf("disk       about %s\n", exf_human_bytes(c, sizeof c, (double)disk));
     return EXF_OK;
 }

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "capture/moe_inputs.h"
-#include "kernels/gemm.h"
+#include "kernels/gemm_rate.h"
 #include "tool/session.h"
 
 #include <inttypes.h>
@@ -84,14 +84,14 @@ static exf_code plan(const replay_session *s, exf_err *err)
     int workers = exf_replay_workers(b, (int)s->r->threads);
     double flops = exf_replay_flops(&s->model->arch, b, s->layers.n), rate = 0;
     uint64_t bytes = 0, k = (uint64_t)s->shape.top_k, h = (uint64_t)s->shape.d_model, row = 8 * k + 4 * k * h + (s->r->export_path ? 12 * h : 0);
-    exf_code rc = exf_gemm_rate_cpu(&rate, err);
+    exf_code rc = exf_gemm_rate(&exf_backend_cpu, EXF_COMPUTE_F32, &rate, err);
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < s->layers.n; i++) bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
     printf("tokens     %zu in %zu sequences of at most %d, %d layers recorded\n", b->n_tokens, b->n_sequences, b->max_tokens, s->layers.n);
     printf("weights    %s (%" PRIu64 " bytes) of routers and experts, each byte read once\n", exf_human_bytes(text, sizeof text, (double)bytes), bytes);
     printf("compute    %.3g GFLOP on %d threads of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, rate / 1e9);
-    printf("time       about %s\n", exf_human_seconds(text, sizeof text, flops / (rate * workers)));
-    printf("RAM        about %s\n", exf_human_bytes(text, sizeof text, (double)exf_replay_memory(s->model, b, (int)s->r->threads)));
+    printf("time       at least %s\n", exf_human_seconds(text, sizeof text, flops / (rate * workers)));
+    printf("RAM        about %s\n", exf_human_bytes(text, sizeof text, (double)(exf_replay_memory(s->model, b, (int)s->r->threads) + exf_peak_rss())));
     printf("GPU        none: backend cpu\n");
     printf("disk       about %s\n", exf_human_bytes(text, sizeof text, (double)(b->n_tokens * row * (uint64_t)s->layers.n)));
     return EXF_OK;
