@@ -2,7 +2,7 @@
 # bench.sh - how fast a calibration is, and how much of the machine that is.
 # usage: bench.sh [RECIPE]      (RUNS=7; BUILD=build; default recipe: recipes/demo.yaml)
 # Medians over RUNS runs.  The floor is the run's floating-point operations at the
-# rate of this machine's matrix product, both as --dry-run tells them.
+# rate of this machine's matrix product, both as --dry-run --force tells them.
 set -eu
 cd "$(dirname "$0")/.."
 recipe=${1:-recipes/demo.yaml} runs=${RUNS:-7}
@@ -15,7 +15,7 @@ trap 'exit 143' TERM
 i=0
 while [ "$i" -lt "$runs" ]; do
     i=$((i + 1))
-    "$calibrate" "$recipe" --dry-run --quiet >>"$dir/plan"
+    "$calibrate" "$recipe" --dry-run --force --quiet >>"$dir/plan"
     "$calibrate" "$recipe" --progress=json --force --output "$dir/out" 2>>"$dir/events" >/dev/null ||
         { cat "$dir/events" >&2; exit 1; }
 done

@@ -19,7 +19,7 @@ cat <<END
 The tables are out/demo/tables.h5 (HDF5) and out/demo/tables.safetensors.
 Next:
   $BUILD/bin/exfold-calibrate --help                     every option and recipe key
-  $BUILD/bin/exfold-calibrate recipes/demo.yaml -n       the plan of a run: time, memory, disk
+  $BUILD/bin/exfold-calibrate recipes/demo.yaml -n -f    the plan of a run: time, memory, disk
   $BUILD/bin/exfold-inspect digest out/demo/tables.h5    the same on every run
 To calibrate a model of your own, copy recipes/demo.yaml and data-manifests/demo.yaml
 and change model.path and the sources; README.md explains every key.

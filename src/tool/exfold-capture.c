@@ -11,6 +11,8 @@ static const exf_opt rows[] = {
     {NULL, "logits", 0, EXF_OPT_FLAG, offsetof(exf_recipe, logits), "false", NULL, "Run", "with --export: the model's logits too"},
     {NULL, "moe-inputs", 'i', EXF_OPT_TEXT, offsetof(exf_recipe, moe_inputs), NULL, "FILE", "Run",
      "hidden states recorded elsewhere (.safetensors) instead of the recipe's corpus; only routers and experts are read"},
+    {NULL, "pin-manifest", 0, EXF_OPT_FLAG, offsetof(exf_recipe, pin_manifest), "false", NULL, "Run",
+     "write the checksums of the corpus' files into the manifest, where it says sha256: unpinned, and do nothing else"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
     {NULL, "dry-run", 'n', EXF_OPT_FLAG, offsetof(exf_recipe, dry_run), "false", NULL, "Run",
      "check everything, print the plan (time, memory, disk), write nothing"},

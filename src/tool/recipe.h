@@ -22,7 +22,7 @@ typedef struct {
     int help, version, quiet, verbose;
     int progress; /* exf_progress_mode */
     /* flags of some */
-    int force, dry_run, logits;
+    int force, dry_run, logits, pin_manifest;
     char *layers, *export_path, *moe_inputs;
     /* recipe keys */
     char *schema, *model_path, *manifest;

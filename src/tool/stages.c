@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "capture/manifest_pin.h"
 #include "export/export.h"
 #include "tool/session.h"
 
@@ -90,11 +91,24 @@ out:
     return rc;
 }
 
+static exf_code pin_manifest(const exf_recipe *r, exf_err *err)
+{
+    int n;
+    exf_code rc;
+    if (r->dry_run) return exf_fail(err, EXF_USAGE, "--pin-manifest writes into the manifest, --dry-run writes nothing: give one of them");
+    EXF_TRY(exf_recipe_check_data(r, err));
+    EXF_TRY(exf_manifest_pin(r->manifest, &n, err));
+    printf("pinned %d sources in %s\n", n, r->manifest);
+out:
+    return rc;
+}
+
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
 {
     exf_session s = {.model = NULL};
     exf_provenance p = {0};
     exf_code rc;
+    if (r->pin_manifest) return pin_manifest(r, err);
     if (r->moe_inputs) return exf_stage_replay(r, err);
     if (r->logits && !r->export_path) return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
     EXF_TRY(check_capture_output(r, err));
