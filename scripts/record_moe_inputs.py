@@ -97,7 +97,7 @@ def main():
     args = p.parse_args()
 
     tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForCausalLM.from_pretrained(args.model, torch_dtype=getattr(torch, args.dtype), device_map="auto").eval()
+    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype), device_map="auto").eval()
     recorder = Recorder(model, args.layers)
     tokens, lengths = [], []
     with torch.no_grad():
