@@ -2,9 +2,9 @@
 #include "tool/stages.h"
 
 #include "base/log.h"
-#include "base/mem.h"
 #include "capture/moe_inputs.h"
 #include "kernels/gemm_rate.h"
+#include "tool/capture_output.h"
 #include "tool/session.h"
 
 #include <inttypes.h>
@@ -34,8 +34,9 @@ out:
     return rc;
 }
 
-static exf_code run(const replay_session *s, const exf_observer *observer, exf_err *err)
+static exf_code run(void *self, const exf_observer *observer, exf_err *err)
 {
+    const replay_session *s = self;
     exf_forward_report report;
     const exf_batch *b = exf_moe_inputs_batch(s->inputs);
     exf_code rc = exf_replay(s->model, b, exf_moe_inputs_recorded(s->inputs), observer, (int)s->r->threads, &report, err);
@@ -43,47 +44,13 @@ static exf_code run(const replay_session *s, const exf_observer *observer, exf_e
     return rc;
 }
 
-static exf_code write_export(replay_session *s, const exf_provenance *p, exf_err *err)
-{
-    const exf_recipe *r = s->r;
-    exf_exporter *x = NULL;
-    exf_code rc;
-    EXF_TRY(exf_exporter_new(&x, r->export_path, r->force, s->model, exf_moe_inputs_batch(s->inputs), &s->layers, 0, p, err));
-    EXF_TRY(run(s, exf_exporter_observer(x), err));
-    EXF_TRY(exf_exporter_commit(x, err));
-    EXF_TRY(exf_announce(r->export_path, err));
-out:
-    exf_exporter_free(x);
-    return rc;
-}
-
-static exf_code write_capture(replay_session *s, const exf_provenance *p, exf_err *err)
-{
-    exf_recorder *rec = NULL;
-    exf_output_dir dir = {0};
-    char *path = NULL;
-    exf_code rc;
-    EXF_TRY(exf_recipe_check_output(s->r, err));
-    EXF_TRY(exf_output_dir_open(&dir, s->r->output_directory, err));
-    EXF_TRY(exf_output_dir_file(&dir, "capture.h5", &path, err));
-    EXF_TRY(exf_recorder_new(&rec, path, s->r->force, &s->shape, &s->layers, p, err));
-    EXF_TRY(run(s, exf_recorder_observer(rec), err));
-    EXF_TRY(exf_recorder_commit(rec, err));
-    EXF_TRY(exf_announce(path, err));
-out:
-    exf_recorder_free(rec);
-    exf_mem_free(path);
-    exf_output_dir_close(&dir, rc != EXF_OK);
-    return rc;
-}
-
-static exf_code plan(const replay_session *s, exf_err *err)
+static exf_code plan(const replay_session *s, uint64_t disk, exf_err *err)
 {
     char text[16];
     const exf_batch *b = exf_moe_inputs_batch(s->inputs);
     int workers = exf_replay_workers(b, (int)s->r->threads);
     double flops = exf_replay_flops(&s->model->arch, b, s->layers.n), rate = 0;
-    uint64_t bytes = 0, k = (uint64_t)s->shape.top_k, h = (uint64_t)s->shape.d_model, row = 8 * k + 4 * k * h + (s->r->export_path ? 12 * h : 0);
+    uint64_t bytes = 0;
     exf_code rc = exf_gemm_rate(&exf_backend_cpu, EXF_COMPUTE_F32, &rate, err);
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < s->layers.n; i++) bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
@@ -93,7 +60,7 @@ static exf_code plan(const replay_session *s, exf_err *err)
     printf("time       at least %s\n", exf_human_seconds(text, sizeof text, flops / (rate * workers)));
     printf("RAM        about %s\n", exf_human_bytes(text, sizeof text, (double)(exf_replay_memory(s->model, b, (int)s->r->threads) + exf_peak_rss())));
     printf("GPU        none: backend cpu\n");
-    printf("disk       about %s\n", exf_human_bytes(text, sizeof text, (double)(b->n_tokens * row * (uint64_t)s->layers.n)));
+    printf("disk       about %s\n", exf_human_bytes(text, sizeof text, (double)disk));
     return EXF_OK;
 }
 
@@ -106,12 +73,13 @@ exf_code exf_stage_replay(exf_recipe *r, exf_err *err)
         return exf_fail(err, EXF_DEVICE, "--moe-inputs: recorded hidden states are replayed on the cpu in f32 only");
     if (r->logits) return exf_fail(err, EXF_USAGE, "--logits needs a whole forward pass: it does not go with --moe-inputs");
     EXF_TRY(open_session(&s, r, err));
+    exf_capture_job job = {r, s.model, exf_moe_inputs_batch(s.inputs), &s.shape, &s.layers, run, &s};
     if (r->dry_run) {
-        rc = plan(&s, err);
+        rc = plan(&s, exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_moe_inputs_provenance(&p, s.inputs, r->layers, err));
-    rc = r->export_path ? write_export(&s, &p, err) : write_capture(&s, &p, err);
+    rc = exf_capture_output_write(&job, &p, err);
 out:
     exf_provenance_free(&p);
     exf_moe_inputs_free(s.inputs);

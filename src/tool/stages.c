@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "capture/manifest_pin.h"
 #include "export/export.h"
+#include "tool/capture_output.h"
 #include "tool/session.h"
 
 #include <stdio.h>
@@ -34,24 +35,16 @@ out:
 
 /* ---- capture -------------------------------------------------------------------- */
 
-static uint64_t capture_bytes(const exf_session *s, int export, int logits)
-{
-    uint64_t t = (uint64_t)s->shape.n_tokens, k = (uint64_t)s->shape.top_k, h = (uint64_t)s->shape.d_model;
-    uint64_t row = 8 * k + 4 * k * h + (export ? 12 * h : 0);
-    return t * row * (uint64_t)s->layers.n + (logits ? 4 * t * (uint64_t)s->model->arch.vocab : 0);
-}
+typedef struct {
+    const exf_recipe *recipe;
+    const exf_session *session;
+} forward_pass;
 
-static exf_code capture_export(const exf_recipe *r, exf_session *s, const exf_provenance *p, exf_err *err)
+/* Logits need the layers behind the last one captured. */
+static exf_code run_forward(void *self, const exf_observer *observer, exf_err *err)
 {
-    exf_exporter *x = NULL;
-    exf_code rc;
-    EXF_TRY(exf_exporter_new(&x, r->export_path, r->force, s->model, &s->batch, &s->layers, r->logits, p, err));
-    EXF_TRY(exf_session_forward(s, r, exf_exporter_observer(x), r->logits ? 0 : s->layers.last + 1, err));
-    EXF_TRY(exf_exporter_commit(x, err));
-    EXF_TRY(exf_announce(r->export_path, err));
-out:
-    exf_exporter_free(x);
-    return rc;
+    const forward_pass *p = self;
+    return exf_session_forward(p->session, p->recipe, observer, p->recipe->logits ? 0 : p->session->layers.last + 1, err);
 }
 
 /* Refuses an output that exists before anything is planned or done. */
@@ -71,26 +64,6 @@ out:
     return rc;
 }
 
-static exf_code capture_file(const exf_recipe *r, exf_session *s, const exf_provenance *p, exf_err *err)
-{
-    exf_recorder *rec = NULL;
-    exf_output_dir dir = {0};
-    char *path = NULL;
-    exf_code rc;
-    EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
-    EXF_TRY(exf_output_dir_file(&dir, "capture.h5", &path, err));
-    EXF_TRY(exf_recorder_new(&rec, path, r->force, &s->shape, &s->layers, p, err));
-    EXF_TRY(exf_session_forward(s, r, exf_recorder_observer(rec), s->layers.last + 1, err));
-    EXF_TRY(exf_recorder_commit(rec, err));
-    EXF_TRY(exf_announce(path, err));
-out:
-    exf_recorder_free(rec);
-    exf_mem_free(path);
-    exf_output_dir_close(&dir, rc != EXF_OK);
-    return rc;
-}
-
 static exf_code pin_manifest(const exf_recipe *r, exf_err *err)
 {
     int n;
@@ -106,6 +79,7 @@ out:
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
 {
     exf_session s = {.model = NULL};
+    forward_pass pass = {r, &s};
     exf_provenance p = {0};
     exf_code rc;
     if (r->pin_manifest) return pin_manifest(r, err);
@@ -113,12 +87,13 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     if (r->logits && !r->export_path) return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
     EXF_TRY(check_capture_output(r, err));
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
+    exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass};
     if (r->dry_run) {
-        rc = exf_session_plan(&s, r, r->logits, capture_bytes(&s, r->export_path != NULL, r->logits), err);
+        rc = exf_session_plan(&s, r, r->logits, exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));
-    EXF_TRY(r->export_path ? capture_export(r, &s, &p, err) : capture_file(r, &s, &p, err));
+    EXF_TRY(exf_capture_output_write(&job, &p, err));
 out:
     exf_provenance_free(&p);
     exf_session_close(&s);
@@ -142,25 +117,6 @@ static exf_code find_inputs(inputs *in, const exf_recipe *r, const exf_output_di
     return rc;
 }
 
-exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
-{
-    exf_output_dir dir = {0};
-    inputs in = {0};
-    char *target = NULL;
-    exf_code rc;
-    EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
-    EXF_TRY(find_inputs(&in, r, &dir, "capture.h5", err));
-    EXF_TRY(exf_output_dir_file(&dir, "statistics.h5", &target, err));
-    EXF_TRY(exf_accumulate_captures(in.path, in.n, target, r->force, (exf_weighting)r->weighting, err));
-    EXF_TRY(exf_announce(target, err));
-out:
-    exf_mem_free(in.fallback);
-    exf_mem_free(target);
-    exf_output_dir_close(&dir, rc != EXF_OK);
-    return rc;
-}
-
 static exf_code solve_file(const exf_recipe *r, const char *statistics, const char *target, exf_err *err)
 {
     exf_solve_options o;
@@ -176,7 +132,9 @@ out:
     return rc;
 }
 
-exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
+/* A stage from its inputs, or INPUT in the output directory, to OUTPUT there. */
+static exf_code over_files(const exf_recipe *r, const char *input, const char *output,
+                           exf_code (*step)(const exf_recipe *r, const inputs *in, const char *target, exf_err *err), exf_err *err)
 {
     exf_output_dir dir = {0};
     inputs in = {0};
@@ -184,14 +142,35 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
-    EXF_TRY(find_inputs(&in, r, &dir, "statistics.h5", err));
-    EXF_TRY(exf_output_dir_file(&dir, "tables.h5", &target, err));
-    EXF_TRY(solve_file(r, in.path[0], target, err));
+    EXF_TRY(find_inputs(&in, r, &dir, input, err));
+    EXF_TRY(exf_output_dir_file(&dir, output, &target, err));
+    EXF_TRY(step(r, &in, target, err));
 out:
     exf_mem_free(in.fallback);
     exf_mem_free(target);
     exf_output_dir_close(&dir, rc != EXF_OK);
     return rc;
+}
+
+static exf_code accumulate_files(const exf_recipe *r, const inputs *in, const char *target, exf_err *err)
+{
+    exf_code rc = exf_accumulate_captures(in->path, in->n, target, r->force, (exf_weighting)r->weighting, err);
+    return rc == EXF_OK ? exf_announce(target, err) : rc;
+}
+
+exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
+{
+    return over_files(r, "capture.h5", "statistics.h5", accumulate_files, err);
+}
+
+static exf_code solve_first(const exf_recipe *r, const inputs *in, const char *target, exf_err *err)
+{
+    return solve_file(r, in->path[0], target, err);
+}
+
+exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
+{
+    return over_files(r, "statistics.h5", "tables.h5", solve_first, err);
 }
 
 static exf_code export_one(const exf_recipe *r, const exf_output_dir *dir, const char *name, const exf_tables *t, exf_err *err)

@@ -1,0 +1,53 @@
+/* capture_output.c - see capture_output.h. */
+#include "tool/capture_output.h"
+
+#include "base/mem.h"
+#include "tool/session.h"
+#include "tool/stages.h"
+
+uint64_t exf_capture_output_bytes(const exf_capture_job *j)
+{
+    uint64_t t = (uint64_t)j->shape->n_tokens, k = (uint64_t)j->shape->top_k, h = (uint64_t)j->shape->d_model;
+    uint64_t row = 8 * k + 4 * k * h + (j->recipe->export_path ? 12 * h : 0);
+    return t * row * (uint64_t)j->layers->n + (j->recipe->logits ? 4 * t * (uint64_t)j->model->arch.vocab : 0);
+}
+
+static exf_code write_export(const exf_capture_job *j, const exf_provenance *p, exf_err *err)
+{
+    const exf_recipe *r = j->recipe;
+    exf_exporter *x = NULL;
+    exf_code rc;
+    EXF_TRY(exf_exporter_new(&x, r->export_path, r->force, j->model, j->batch, j->layers, r->logits, p, err));
+    EXF_TRY(j->pass(j->self, exf_exporter_observer(x), err));
+    EXF_TRY(exf_exporter_commit(x, err));
+    EXF_TRY(exf_announce(r->export_path, err));
+out:
+    exf_exporter_free(x);
+    return rc;
+}
+
+static exf_code write_capture(const exf_capture_job *j, const exf_provenance *p, exf_err *err)
+{
+    const exf_recipe *r = j->recipe;
+    exf_recorder *rec = NULL;
+    exf_output_dir dir = {0};
+    char *path = NULL;
+    exf_code rc;
+    EXF_TRY(exf_recipe_check_output(r, err));
+    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
+    EXF_TRY(exf_output_dir_file(&dir, "capture.h5", &path, err));
+    EXF_TRY(exf_recorder_new(&rec, path, r->force, j->shape, j->layers, p, err));
+    EXF_TRY(j->pass(j->self, exf_recorder_observer(rec), err));
+    EXF_TRY(exf_recorder_commit(rec, err));
+    EXF_TRY(exf_announce(path, err));
+out:
+    exf_recorder_free(rec);
+    exf_mem_free(path);
+    exf_output_dir_close(&dir, rc != EXF_OK);
+    return rc;
+}
+
+exf_code exf_capture_output_write(const exf_capture_job *j, const exf_provenance *p, exf_err *err)
+{
+    return j->recipe->export_path ? write_export(j, p, err) : write_capture(j, p, err);
+}
