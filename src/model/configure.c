@@ -67,6 +67,19 @@ out:
     return rc;
 }
 
+exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture *a, exf_err *err)
+{
+    const exf_router_spec *r = &a->router;
+    int size = a->n_experts / r->n_groups, scored = r->group_score == EXF_GROUP_TOP2_SUM ? 2 : 1;
+    if (a->n_experts % r->n_groups || r->top_groups > r->n_groups || size < scored)
+        return exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts, r->n_groups,
+                        r->top_groups);
+    if (a->top_k > r->top_groups * size)
+        return exf_fail(err, EXF_MODEL, "%s: %d experts per token, the %d groups kept hold %d", c->path, a->top_k, r->top_groups,
+                        r->top_groups * size);
+    return EXF_OK;
+}
+
 exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;

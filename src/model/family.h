@@ -95,6 +95,9 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
  * RoPE with YaRN if it is there, no biases; sets the mixers, Q_LORA or NO_Q_LORA,
  * and the dims Q, O, Q_RANK, KV_RANK, KV_A and KV_B. */
 exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* The router's groups divide the experts, hold as many as their score adds up, and
+ * those kept hold top_k experts. */
+exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* Layers before first_k_dense_replace are dense (intermediate_size), and those
  * whose number is no multiple of moe_layer_freq. */
 exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;

@@ -14,12 +14,7 @@ static exf_code configure_groups(const exf_config *c, exf_architecture *a, exf_e
     r->group_score = EXF_GROUP_MAX;
     EXF_TRY(exf_config_int(c, "n_group", 1, EXF_MAX_EXPERTS, &r->n_groups, err));
     EXF_TRY(exf_config_int(c, "topk_group", 1, EXF_MAX_EXPERTS, &r->top_groups, err));
-    if (a->n_experts % r->n_groups || r->top_groups > r->n_groups)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts, r->n_groups,
-                      r->top_groups);
-    else if (a->top_k > r->top_groups * (a->n_experts / r->n_groups))
-        rc = exf_fail(err, EXF_MODEL, "%s: %d experts per token, the %d groups kept hold %d", c->path, a->top_k, r->top_groups,
-                      r->top_groups * (a->n_experts / r->n_groups));
+    rc = exf_configure_check_groups(c, a, err);
 out:
     return rc;
 }

@@ -17,12 +17,7 @@ static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_e
     EXF_TRY(exf_config_int_or(c, "topk_group", 1, EXF_MAX_EXPERTS, 1, &r->top_groups, err));
     EXF_TRY(exf_config_bool_or(c, "norm_topk_prob", 1, &r->renormalise, err));
     EXF_TRY(exf_config_real_or(c, "routed_scaling_factor", 1, &r->scaling, err));
-    if (a->n_experts % r->n_groups || r->top_groups > r->n_groups || a->n_experts / r->n_groups < 2)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts, r->n_groups,
-                      r->top_groups);
-    else if (a->top_k > r->top_groups * (a->n_experts / r->n_groups))
-        rc = exf_fail(err, EXF_MODEL, "%s: %d experts per token, the %d groups kept hold %d", c->path, a->top_k, r->top_groups,
-                      r->top_groups * (a->n_experts / r->n_groups));
+    rc = exf_configure_check_groups(c, a, err);
 out:
     return rc;
 }
