@@ -108,14 +108,21 @@ void *golden_tensor(const exf_st_file *f, const char *name, size_t *n)
     return data;
 }
 
+typedef struct { double difference, size; } spread;
+
+static void spread_row(spread *d, const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        d->difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        d->size += (double)b[i] * (double)b[i];
+    }
+}
+
 double golden_distance(const float *a, const float *b, size_t n)
 {
-    double difference = 0, size = 0;
-    for (size_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        size += (double)b[i] * (double)b[i];
-    }
-    return sqrt(difference / size);
+    spread d = {0, 0};
+    spread_row(&d, a, b, n);
+    return sqrt(d.difference / d.size);
 }
 
 /* ---- the goldens ----------------------------------------------------------------- */
@@ -160,14 +167,19 @@ static void compare(const golden_case *c, const char *name, const float *seen, d
     exf_mem_free(want);
 }
 
-static void compare_ids(const golden_case *c, int layer, const golden_seen *s, float tie)
+static float *layer_tensor(const golden_case *c, int layer, const char *part)
 {
     char name[64];
     size_t n;
-    snprintf(name, sizeof name, "layers.%d.topk_ids", layer);
-    int32_t *want = golden_tensor(c->answers, name, &n);
-    snprintf(name, sizeof name, "layers.%d.topk_weights", layer);
-    float *weight = golden_tensor(c->answers, name, &n);
+    snprintf(name, sizeof name, "layers.%d.%s", layer, part);
+    return golden_tensor(c->answers, name, &n);
+}
+
+static void compare_ids(const golden_case *c, int layer, const golden_seen *s, float tie)
+{
+    size_t n = s->n_rows * (size_t)s->top_k;
+    int32_t *want = (int32_t *)layer_tensor(c, layer, "topk_ids");
+    float *weight = layer_tensor(c, layer, "topk_weights");
     for (size_t i = 0; i < n; i++)
         if (s->ids[layer][i] != want[i])
             ck_assert_msg(fabsf(s->weights[layer][i] - weight[i]) < tie, "%s: layer %d, slot %zu: expert %d, expected %d", c->family, layer, i,
@@ -196,16 +208,6 @@ void golden_compare(const golden_case *c, const golden_seen *s, double limit, fl
 
 /* ---- against a forward that rounds ------------------------------------------------- */
 
-typedef struct { double difference, size; } spread;
-
-static void spread_row(spread *d, const float *a, const float *b, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        d->difference += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
-        d->size += (double)b[i] * (double)b[i];
-    }
-}
-
 static int slot_of(const int32_t *ids, int k, int32_t id)
 {
     for (int i = 0; i < k; i++)
@@ -218,14 +220,6 @@ static int same_experts(const int32_t *a, const int32_t *b, int k)
     for (int i = 0; i < k; i++)
         if (slot_of(a, k, b[i]) < 0) return 0;
     return 1;
-}
-
-static float *layer_tensor(const golden_case *c, int layer, const char *part)
-{
-    char name[64];
-    size_t n;
-    snprintf(name, sizeof name, "layers.%d.%s", layer, part);
-    return golden_tensor(c->answers, name, &n);
 }
 
 /* One MoE layer: drops the tokens that part from the reference here from `with`. */
