@@ -41,6 +41,26 @@ static const exf_opt key_rows[] = {
     {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32|bf16", "Runtime", "matrix products of the forward pass; bf16 on cuda only"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output", "where files are written; made if missing"},
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats"},
+    {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation", "tables to validate; default: tables.h5 in the output directory"},
+    {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation", "the corpus to validate on, schema exfold-manifest/1"},
+    {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation", "sequences; 0: as many as the manifest says"},
+    {"validate.max_tokens", NULL, 0, EXF_OPT_INT, AT(validate_max_tokens), "0", "0..1048576", "Validation", "longest sequence; 0: data.max_tokens"},
+    {"validate.variants", "variants", 0, EXF_OPT_WORD_LIST, AT(variants), NULL, "\"A B ...\"", "Validation",
+     "ways to run: P4, P4:projector=joint, top4:drop, D64:pool=static, reap64, sere4:rho=0.1, P4+D64, ..."},
+    {"validate.decode_batch", NULL, 0, EXF_OPT_INT, AT(decode_batch), "16", "1..", "Validation", "sequences that decode side by side"},
+    {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
+     "positions below are prefill, the rest decode; 0: every position is both"},
+    {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "\"[VARIANT:]METRIC=X ...\"", "Validation",
+     "exit with status 10 when a variant's kl, kl_p99, ppl, flips, ... is above X"},
+};
+
+/* Paths are relative to the recipe's file; this order is that of exf_recipe.given. */
+static const struct {
+    const char *key;
+    size_t offset;
+} path_rows[EXF_RECIPE_PATHS] = {
+    {"model.path", AT(model_path)}, {"data.manifest", AT(manifest)}, {"output.directory", AT(output_directory)},
+    {"validate.tables", AT(validate_tables)}, {"validate.manifest", AT(validate_manifest)},
 };
 
 const exf_opt *exf_recipe_common_rows(size_t *n)
@@ -134,9 +154,8 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     if (rc != EXF_OK) goto out;
     EXF_TRY(set_map(&reader, "", root, err));
     EXF_TRY(exf_path_dir(&dir, path, err));
-    EXF_TRY(rebase(r, "model.path", &r->model_path, &r->given[0], dir, err));
-    EXF_TRY(rebase(r, "data.manifest", &r->manifest, &r->given[1], dir, err));
-    EXF_TRY(rebase(r, "output.directory", &r->output_directory, &r->given[2], dir, err));
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
+        EXF_TRY(rebase(r, path_rows[i].key, (char **)((char *)r + path_rows[i].offset), &r->given[i], dir, err));
 out:
     exf_yaml_free(root);
     exf_mem_free(dir);
@@ -256,15 +275,36 @@ out:
 
 static const char *as_given(const exf_recipe *r, const exf_opt *row, const char *value)
 {
-    static const size_t path_field[] = {AT(model_path), AT(manifest), AT(output_directory)};
-    for (int i = 0; i < 3; i++)
-        if (row->offset == path_field[i] && r->given[i]) return r->given[i];
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
+        if (row->offset == path_rows[i].offset && r->given[i]) return r->given[i];
     return value;
+}
+
+/* Words as a YAML list, for they may hold commas. */
+static exf_code add_words(const char *value, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    char *word = NULL;
+    EXF_TRY(exf_text_add(out, "[", 1, err));
+    for (const char *p = value; *p;) {
+        size_t n = strcspn(p, " ");
+        if (p != value) EXF_TRY(exf_text_add(out, ", ", 2, err));
+        EXF_TRY(exf_mem_dup(&word, p, n, "recipe list", err));
+        EXF_TRY(add_scalar(out, word, err));
+        exf_mem_free(word);
+        word = NULL;
+        p += n + (p[n] == ' ');
+    }
+    EXF_TRY(exf_text_add(out, "]", 1, err));
+out:
+    exf_mem_free(word);
+    return rc;
 }
 
 static exf_code add_value(const exf_recipe *r, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
 {
-    int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST;
+    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_words(value, out, err);
+    int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST || row->type == EXF_OPT_WORD_LIST;
     if (!is_list) return add_scalar(out, as_given(r, row, value), err);
     return value[0] == '[' ? exf_text_addf(out, err, "%s", value) : exf_text_addf(out, err, "[%s]", value);
 }

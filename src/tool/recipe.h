@@ -8,6 +8,7 @@
  *   pools: [8, 4]
  *   runtime: {backend: auto, threads: 0, compute: f32}
  *   output: {directory: DIR, targets: [safetensors]}
+ *   validate: {tables: FILE, manifest: FILE, variants: [P4, 'P4:projector=joint', D64], decode_batch: 16}
  *
  * Precedence: command line > recipe > default.  Paths in a recipe are relative to
  * the recipe's file, paths on the command line to the working directory. */
@@ -17,13 +18,16 @@
 #include "kernels/moments.h"
 #include "solve/solve.h"
 
+enum { EXF_RECIPE_PATHS = 5 };
+
 typedef struct {
     /* flags of every program */
     int help, version, quiet, verbose;
     int progress; /* exf_progress_mode */
     /* flags of some */
     int force, dry_run, logits, pin_manifest;
-    char *layers, *export_path, *moe_inputs;
+    int frontier;
+    char *layers, *export_path, *moe_inputs, *json_path;
     /* recipe keys */
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
@@ -35,8 +39,11 @@ typedef struct {
     int64_t threads;
     char *output_directory;
     exf_text_list targets;
+    char *validate_tables, *validate_manifest;
+    exf_text_list variants, fail_above; /* fold/variant.h, validate/gate.h */
+    int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
     /* not options */
-    char *given[3];          /* model.path, data.manifest, output.directory as the recipe spelled them */
+    char *given[EXF_RECIPE_PATHS]; /* the recipe's paths as it spelled them, in the order of recipe.c */
     const char *recipe_file; /* NULL: none was given */
     const char **inputs;     /* other positional arguments */
     size_t n_inputs;
