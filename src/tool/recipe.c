@@ -339,5 +339,5 @@ exf_code exf_recipe_text(const exf_recipe *r, exf_text *out, exf_err *err)
 void exf_recipe_free(exf_recipe *r)
 {
     exf_opts_free(r->opts);
-    for (int i = 0; i < 3; i++) exf_mem_free(r->given[i]);
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++) exf_mem_free(r->given[i]);
 }

@@ -40,7 +40,7 @@ typedef struct {
     char *output_directory;
     exf_text_list targets;
     char *validate_tables, *validate_manifest;
-    exf_text_list variants, fail_above; /* fold/variant.h, validate/gate.h */
+    exf_text_list variants, fail_above; /* fold/variant.h, validate/quality_gate.h */
     int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
     /* not options */
     char *given[EXF_RECIPE_PATHS]; /* the recipe's paths as it spelled them, in the order of recipe.c */
