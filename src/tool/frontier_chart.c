@@ -96,6 +96,21 @@ out:
     return rc;
 }
 
+/* What one may do at a given price. */
+static exf_code add_advice(const exf_validation *v, exf_text *out, exf_err *err)
+{
+    static const double limits[] = {0.03, 0.1, 0.3};
+    const exf_variant_result *all = &v->variant[0];
+    exf_code rc = exf_text_addf(out, err, "\nCheapest within a mean KL of\n");
+    for (size_t i = 0; rc == EXF_OK && i < sizeof limits / sizeof *limits; i++) {
+        const exf_variant_result *token = &v->variant[exf_frontier_cheapest(v, limits[i], 0)], *batch = &v->variant[exf_frontier_cheapest(v, limits[i], 1)];
+        rc = exf_text_addf(out, err, "  %-5g %3.0f %% of the experts per token: %s;  %3.0f %% of those per batch: %s\n", limits[i],
+                           100 * token->experts_per_token / all->experts_per_token, token->name, 100 * batch->experts_per_batch / all->experts_per_batch,
+                           batch->name);
+    }
+    return rc;
+}
+
 exf_code exf_frontier_text(const exf_validation *v, const unsigned char *on, exf_text *out, exf_err *err)
 {
     exf_code rc;
@@ -106,6 +121,7 @@ exf_code exf_frontier_text(const exf_validation *v, const unsigned char *on, exf
                               v->variant[i].experts_per_batch, v->variant[i].name, on[i] ? "  *" : ""));
     EXF_TRY(add_chart(v, on, per_token, "experts per token", out, err));
     EXF_TRY(add_chart(v, on, per_batch, "experts per decode batch", out, err));
+    EXF_TRY(add_advice(v, out, err));
 out:
     return rc;
 }

@@ -95,3 +95,19 @@ void exf_frontier_mark(unsigned char *on, const exf_validation *v)
             if (beats(&v->variant[j], &v->variant[i])) on[i] = 0;
     }
 }
+
+static double cost_of(const exf_variant_result *r, int per_batch)
+{
+    return per_batch ? r->experts_per_batch : r->experts_per_token;
+}
+
+size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batch)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i], *b = &v->variant[best];
+        double gap = cost_of(r, per_batch) - cost_of(b, per_batch);
+        if (r->all.kl_mean <= limit && (gap < 0 || (gap == 0 && best && r->all.kl_mean < b->all.kl_mean))) best = i;
+    }
+    return best;
+}

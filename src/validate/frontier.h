@@ -11,4 +11,7 @@ exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architect
 /* on[i] = 1 if no other variant has KL, experts per token and experts per batch all at most
  * i's and one of them below. */
 void exf_frontier_mark(unsigned char *on, const exf_validation *v);
+/* The variant of least experts per token, or per batch, among those of KL at most `limit`,
+ * ties to the lower KL; 0, the original, when none is cheaper. */
+size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batch);
 #endif
