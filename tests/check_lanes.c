@@ -26,7 +26,7 @@ START_TEST(a_lane_is_what_it_is_alone)
     const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &c.model->arch.n_experts, .survivors = prune},
                        corrected = {.rewrite = rewrite_oddly, .correct = correct_by_first};
     lanes_run all = {.n = 4, .rewriter = {{0}, odd, pruned, corrected}, .probes = {0, 1, 1, 1}};
-    lanes_forward(&all, &c, 2);
+    lanes_forward(&all, &c, 1);
     for (int i = 0; i < all.n; i++) {
         lanes_run one = {.n = 1, .rewriter = {all.rewriter[i]}};
         lanes_forward(&one, &c, 1);
@@ -45,7 +45,7 @@ START_TEST(nothing_rewritten_probes_to_the_original)
     golden_case c;
     golden_open(&c, golden_families[_i]);
     lanes_run r = {.n = 3, .rewriter = {{0}, {.rewrite = rewrite_nothing}}, .probes = {0, 1, 1}};
-    lanes_forward(&r, &c, 2);
+    lanes_forward(&r, &c, 1);
     for (int lane = 1; lane < 3; lane++)
         for (int l = 0; l < c.model->arch.n_layers; l++) {
             size_t n = c.batch.n_tokens * (size_t)c.model->arch.d_model;
@@ -86,7 +86,7 @@ START_TEST(a_probe_says_what_the_lane_does)
     r.rewriter[3] = (exf_rewriter){.correct = correct_by_first};
     r.rewriter[4] = (exf_rewriter){.self = n, .rewrite = rewrite_oddly, .correct = correct_by_first};
     r.rewriter[5] = (exf_rewriter){.self = n, .survivors = prune, .rewrite = rewrite_oddly, .correct = correct_by_first};
-    lanes_forward(&r, &c, 2);
+    lanes_forward(&r, &c, 1);
     assert_probe_is_the_lane(&c, &r, 1, "odd routes");
     assert_probe_is_the_lane(&c, &r, 2, "pruned experts");
     assert_probe_is_the_lane(&c, &r, 3, "corrected");
@@ -150,7 +150,7 @@ START_TEST(a_probe_is_the_sum_of_its_experts)
     exf_observer all = {.self = &s, .common_tokens = 1 << 20, .common = keep_common}, probe = {.self = &p, .probe = keep_probe};
     exf_rewriter odd = {.rewrite = rewrite_oddly};
     exf_lane lanes[] = {{NULL, &all}, {&odd, &probe}};
-    exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 2};
+    exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 1};
     exf_forward_report report;
     ck_ok(exf_forward(c.model, &c.batch, lanes, 2, &options, &report, &err), err);
     golden_forward(&first, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
@@ -246,7 +246,7 @@ START_TEST(pruned_experts_are_never_chosen)
     const exf_architecture *a = &c.model->arch;
     void *n = &c.model->arch.n_experts;
     lanes_run r = {.n = 3, .rewriter = {{0}, {.self = n, .survivors = prune}, {.self = n, .survivors = prune_most}}, .probes = {0, 1, 1}};
-    lanes_forward(&r, &c, 2);
+    lanes_forward(&r, &c, 1);
     for (int lane = 1; lane < 3; lane++)
         for (int l = 0, moe = 0; l < a->n_layers; l++) {
             if (!a->is_moe[l]) continue;
