@@ -153,6 +153,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
 typedef struct {
     size_t lanes;
     size_t probes; /* lanes that compare themselves with the first */
+    size_t pruned; /* of those, lanes that prune experts and add vectors */
     int corrects;  /* a rewriter adds vectors */
     int head;      /* logits */
     int common;    /* all experts on some tokens */

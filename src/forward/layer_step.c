@@ -135,8 +135,10 @@ static exf_code make_probe(exf_step *s, size_t lane, exf_err *err)
     if (probe.mask) {
         EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, route_only, &probe, err));
         EXF_TRY(exf_route_set_fetch(probe.routes, p->space[0].q, err));
+        if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], probe.routes, p->space[0].q, err));
     } else {
         EXF_TRY(exf_route_set_copy(probe.routes, &p->first, p->space[0].q, err));
+        if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], &p->first, p->space[0].q, err));
     }
     EXF_TRY(rewrite(p, r, s, probe.routes, err));
 out:

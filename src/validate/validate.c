@@ -156,7 +156,11 @@ void exf_validation_free(exf_validation *v)
 exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants)
 {
     exf_demand d = {.lanes = n_variants + 1, .probes = n_variants, .head = 1};
-    for (size_t i = 0; i < n_variants; i++) d.corrects |= exf_variant_wants_vectors(&variants[i]);
+    for (size_t i = 0; i < n_variants; i++) {
+        int vectors = exf_variant_wants_vectors(&variants[i]);
+        d.corrects |= vectors;
+        d.pruned += vectors && variants[i].decode == EXF_DECODE_REAP;
+    }
     return d;
 }
 
