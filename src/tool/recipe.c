@@ -40,7 +40,10 @@ static const exf_opt key_rows[] = {
     {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime", "worker threads; 0: all processors"},
     {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32|bf16", "Runtime", "matrix products of the forward pass; bf16 on cuda only"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output", "where files are written; made if missing"},
-    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats"},
+    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats, as exfold-export --help lists them"},
+    {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card", "the model's name on a hub: Qwen/Qwen3-30B-A3B"},
+    {"card.revision", NULL, 0, EXF_OPT_TEXT, AT(revision), NULL, "COMMIT", "Model card", "of the base model"},
+    {"card.datasets", NULL, 0, EXF_OPT_TEXT_LIST, AT(datasets), NULL, "NAMES", "Model card", "names of the calibration data on a hub"},
 };
 
 const exf_opt *exf_recipe_common_rows(size_t *n)

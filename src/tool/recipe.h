@@ -8,6 +8,7 @@
  *   pools: [8, 4]
  *   runtime: {backend: auto, threads: 0, compute: f32}
  *   output: {directory: DIR, targets: [safetensors]}
+ *   card: {base_model: NAME, revision: COMMIT, datasets: [NAME]}
  *
  * Precedence: command line > recipe > default.  Paths in a recipe are relative to
  * the recipe's file, paths on the command line to the working directory. */
@@ -35,6 +36,8 @@ typedef struct {
     int64_t threads;
     char *output_directory;
     exf_text_list targets;
+    char *base_model, *revision; /* of a model card */
+    exf_text_list datasets;
     /* not options */
     char *given[3];          /* model.path, data.manifest, output.directory as the recipe spelled them */
     const char *recipe_file; /* NULL: none was given */
