@@ -2,7 +2,7 @@
  * those of tests/interop and of docs/loading.md. */
 #include "tests/export_fixtures.h"
 
-#include "export/coverage.h"
+#include "export/evidence.h"
 #include "export/snippet.h"
 
 static exf_err e; /* of the last call */
@@ -123,9 +123,9 @@ END_TEST
 START_TEST(coverage_counts_evidence_only)
 {
     exf_tables t;
-    exf_coverage c;
+    exf_evidence c;
     ck_ok(sample_tables(&t, 0, &e), e);
-    ck_ok(exf_coverage_of_layer(&c, &t, 1, &e), e);
+    ck_ok(exf_evidence_of_layer(&c, &t, 1, &e), e);
     ck_assert_uint_eq(c.pairs, 6);
     ck_assert_uint_eq(c.observed, 6);
     ck_assert_int_eq(c.cold, 1);
@@ -133,7 +133,7 @@ START_TEST(coverage_counts_evidence_only)
     ck_assert(c.best == t.loss[E * E + 3]); /* of rows 1, 3, 6: the second */
     ck_assert_uint_eq(c.tokens, t.count[E * E + 3]);
     for (int i = 0; i < E * E; i++) t.loss[i] = EXF_LOSS_NEVER;
-    ck_ok(exf_coverage_of_layer(&c, &t, 0, &e), e);
+    ck_ok(exf_evidence_of_layer(&c, &t, 0, &e), e);
     ck_assert_uint_eq(c.observed, 0);
     ck_assert(c.loss == 0 && c.best == 0 && c.tokens == 0);
     exf_tables_free(&t);

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "export/coverage.h"
+#include "export/evidence.h"
 #include "export/snippet.h"
 
 #include <inttypes.h>
@@ -87,18 +87,24 @@ out:
     return rc;
 }
 
-/* The facts whose keys start with one of these, as a table. */
-static exf_code add_facts(exf_text *out, const exf_export *x, const char *heading, const char *const *prefix, exf_err *err)
+typedef enum { OF_MODEL, OF_DATA, OF_SETTINGS } section;
+
+static section section_of(const char *key)
+{
+    if (exf_starts_with(key, "model.") || exf_starts_with(key, "tokenizer.")) return OF_MODEL;
+    return exf_starts_with(key, "data.") ? OF_DATA : OF_SETTINGS;
+}
+
+static exf_code add_facts(exf_text *out, const exf_export *x, const char *heading, section which, exf_err *err)
 {
     const exf_provenance *p = &x->tables->provenance;
     exf_code rc = exf_text_addf(out, err, "\n## %s\n\n| fact | |\n|---|---|\n", heading);
-    for (; rc == EXF_OK && *prefix; prefix++)
-        for (size_t i = 0; rc == EXF_OK && i < p->n; i++) {
-            if (!exf_starts_with(p->key[i], *prefix)) continue;
-            EXF_TRY(exf_text_addf(out, err, "| `%s` | ", p->key[i]));
-            EXF_TRY(add_plain(out, p->value[i], err));
-            EXF_TRY(exf_text_addf(out, err, " |\n"));
-        }
+    for (size_t i = 0; rc == EXF_OK && i < p->n; i++) {
+        if (section_of(p->key[i]) != which) continue;
+        EXF_TRY(exf_text_addf(out, err, "| `%s` | ", p->key[i]));
+        EXF_TRY(add_plain(out, p->value[i], err));
+        EXF_TRY(exf_text_addf(out, err, " |\n"));
+    }
 out:
     return rc;
 }
@@ -112,8 +118,8 @@ static exf_code add_coverage(exf_text *out, const exf_tables *t, exf_err *err)
                                     "| layer | pairs observed | tokens | loss | best target's loss | cold experts |\n"
                                     "|---:|---:|---:|---:|---:|---:|\n"));
     for (int l = 0; l < t->n_layers; l++) {
-        exf_coverage c;
-        EXF_TRY(exf_coverage_of_layer(&c, t, l, err));
+        exf_evidence c;
+        EXF_TRY(exf_evidence_of_layer(&c, t, l, err));
         EXF_TRY(exf_text_addf(out, err, "| %d | %zu of %zu | ", (int)t->layer_number[l], c.observed, c.pairs));
         if (c.observed)
             EXF_TRY(exf_text_addf(out, err, "%" PRIu64 " | %.3f | %.3f | %d |\n", c.tokens, (double)c.loss, (double)c.best, c.cold));
@@ -179,14 +185,12 @@ out:
 
 static exf_code add_card(exf_text *out, const exf_export *x, exf_err *err)
 {
-    static const char *const model[] = {"model.", "tokenizer.", NULL}, *const data[] = {"data.", NULL};
-    static const char *const settings[] = {"capture.", "accumulate.", "solve.", NULL};
     exf_code rc;
     EXF_TRY(add_front_matter(out, x, err));
     EXF_TRY(add_title(out, x, err));
-    EXF_TRY(add_facts(out, x, "Model", model, err));
-    EXF_TRY(add_facts(out, x, "Calibration data", data, err));
-    EXF_TRY(add_facts(out, x, "Settings", settings, err));
+    EXF_TRY(add_facts(out, x, "Model", OF_MODEL, err));
+    EXF_TRY(add_facts(out, x, "Calibration data", OF_DATA, err));
+    EXF_TRY(add_facts(out, x, "Settings", OF_SETTINGS, err));
     EXF_TRY(add_coverage(out, x->tables, err));
     EXF_TRY(add_validation(out, x, err));
     EXF_TRY(add_files(out, x, err));

@@ -44,6 +44,7 @@ typedef struct {
     int layer, moe_index; /* the model's layer number; its number among MoE layers */
     const exf_batch *batch;
     int n_experts, top_k;
+    int probe;      /* 1: the first lane's routes, asked for by a probe */
     int by_token;   /* 1: the layer routes by token id (a hash layer), not by a score */
     int32_t *ids;   /* [T, K] of the whole run; -1: the slot runs no expert.  An id may repeat in a row. */
     float *weights; /* [T, K] */

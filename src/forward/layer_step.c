@@ -91,11 +91,13 @@ static exf_code route_only(void *self, size_t sequence, int worker, exf_err *err
 
 /* ---- rewriting --------------------------------------------------------------- */
 
-/* 0 where an expert survives, -infinity where not; and the router's bias plus that. */
+/* 0 where an expert survives, -infinity where not; and the router's bias plus that.
+ * A hash layer has no choice. */
 static exf_code load_mask(exf_pass *p, const exf_rewriter *r, int moe_index, const float **mask, exf_err *err)
 {
     size_t n = (size_t)p->model->arch.n_experts;
-    const unsigned char *alive = r && r->survivors && moe_index >= 0 ? r->survivors(r->self, moe_index) : NULL;
+    int chooses = moe_index >= 0 && !p->weights_now.w[EXF_W_ROUTER_TABLE];
+    const unsigned char *alive = r && r->survivors && chooses ? r->survivors(r->self, moe_index) : NULL;
     const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
     exf_queue *q = p->space[0].q;
     *mask = NULL;
@@ -111,8 +113,8 @@ static exf_code load_mask(exf_pass *p, const exf_rewriter *r, int moe_index, con
 static exf_code rewrite(exf_pass *p, const exf_rewriter *r, const exf_step *s, exf_route_set *set, exf_err *err)
 {
     const exf_architecture *a = &p->model->arch;
-    exf_routes routes = {s->layer, s->moe_index, p->batch, a->n_experts, a->top_k, p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, set->ids,
-                         set->weights};
+    exf_routes routes = {.layer = s->layer, .moe_index = s->moe_index, .batch = p->batch, .n_experts = a->n_experts, .top_k = a->top_k,
+                         .probe = set != &p->routes, .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .ids = set->ids, .weights = set->weights};
     exf_code rc;
     if (!r || !r->rewrite) return EXF_OK;
     EXF_TRY(r->rewrite(r->self, &routes, err));

@@ -141,7 +141,7 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     exf_code rc;
     EXF_TRY(exf_solve_norms(s, l, t, err));
     EXF_TRY(exf_solver_pair.layer(s, o, l, t, err));
-    EXF_TRY(exf_measures_solve(s, l, t, err));
+    EXF_TRY(exf_measures_solve(s, o, l, t, err));
     for (size_t i = 0; i < o->n_projectors; i++)
         if (!is_base(o->projectors[i])) EXF_TRY(exf_solver_find(o->projectors[i])->layer(s, o, l, t, err));
     exf_solve_pools(l, t);
@@ -149,21 +149,33 @@ out:
     return rc;
 }
 
+static int wants_vectors(const exf_solve_options *o)
+{
+    int any = 0;
+    for (size_t i = 0; i < o->n_projectors; i++) any |= exf_solver_find(o->projectors[i])->vectors;
+    return any;
+}
+
 static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_layer_statistics s;
+    exf_vector_sums vectors = {.n_pairs = 0};
     exf_code rc = exf_layer_statistics_new(&s, (int)r->shape.n_experts, err);
     if (rc != EXF_OK) return rc;
-    EXF_TRY(exf_measures_new(t, err));
+    s.vectors = &vectors;
+    EXF_TRY(exf_measures_new(r, t, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_solver *solver = exf_solver_find(o->projectors[i]);
         if (solver->begin) EXF_TRY(solver->begin(r, o, t, err));
     }
     for (int l = 0; l < r->n_layers; l++) {
         EXF_TRY(exf_statistics_get(r, l, &s, err));
+        exf_vector_sums_free(&vectors);
+        if (wants_vectors(o)) EXF_TRY(exf_statistics_get_vectors(r, l, &vectors, err));
         EXF_TRY(solve_layer(&s, o, l, t, err));
     }
 out:
+    exf_vector_sums_free(&vectors);
     exf_layer_statistics_free(&s);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/outfolder.h"
 #include "export/export.h"
+#include "tool/stage_steps.h"
 #include "tool/stages.h"
 
 #include <stdio.h>

@@ -6,12 +6,12 @@
  *   solve       DIR/statistics.h5  -> DIR/tables.h5
  *   export      DIR/tables.h5      -> DIR/<file or folder of each target>
  *   calibrate   recipe             -> all of it, capture feeding accumulate in memory
+ *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout
  *
  * Each prints the files it wrote, with size and payload digest, on stdout. */
 #ifndef EXF_TOOL_STAGES_H
 #define EXF_TOOL_STAGES_H
 #include "tool/recipe.h"
-#include "tool/session.h"
 
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* The same from r->moe_inputs (capture/moe_inputs.h). */
@@ -19,16 +19,8 @@ exf_code exf_stage_replay(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_solve(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_export(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_stage_validate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
-
-/* Refuses, before any work, targets of r that are there already and may not be replaced. */
-exf_code exf_export_tables_check(const exf_recipe *r, const exf_output_dir *dir, exf_err *err) EXF_CHECKED;
-/* Refuses a model that one of r's targets cannot serve. */
-exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;
-/* A tables file in the formats of r's targets.  has_recipe: the output directory
- * has or will have an exfold_recipe.yaml. */
-exf_code exf_export_tables(const exf_recipe *r, const exf_output_dir *dir, const char *tables, int has_recipe, exf_err *err) EXF_CHECKED;
-
 /* "wrote PATH  1.2 MB  sha256 ...": of the payload for artifacts, of the bytes for
  * exports; of a folder a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;

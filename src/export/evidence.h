@@ -1,6 +1,6 @@
-/* coverage.h - how much evidence stands behind a layer's tables, for a model card. */
-#ifndef EXF_EXPORT_COVERAGE_H
-#define EXF_EXPORT_COVERAGE_H
+/* evidence.h - how much evidence stands behind a layer's tables, for a model card. */
+#ifndef EXF_EXPORT_EVIDENCE_H
+#define EXF_EXPORT_EVIDENCE_H
 #include "artifact/tables.h"
 
 /* Medians are the lower of two in the middle. */
@@ -10,7 +10,7 @@ typedef struct {
     float loss;             /* the same of the loss */
     float best;             /* median over experts with an observed pair of the loss to the best target */
     int cold;               /* experts never routed */
-} exf_coverage;
+} exf_evidence;
 
-exf_code exf_coverage_of_layer(exf_coverage *c, const exf_tables *t, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_evidence_of_layer(exf_evidence *c, const exf_tables *t, int layer, exf_err *err) EXF_CHECKED;
 #endif

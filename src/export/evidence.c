@@ -1,5 +1,5 @@
-/* coverage.c - see coverage.h. */
-#include "export/coverage.h"
+/* evidence.c - see evidence.h. */
+#include "export/evidence.h"
 
 #include "base/mem.h"
 
@@ -31,7 +31,7 @@ typedef struct {
     size_t n_best;
 } samples;
 
-static void collect(samples *x, exf_coverage *c, const exf_tables *t, size_t layer)
+static void collect(samples *x, exf_evidence *c, const exf_tables *t, size_t layer)
 {
     size_t e = (size_t)t->shape.n_experts;
     for (size_t s = 0; s < e; s++) {
@@ -49,7 +49,7 @@ static void collect(samples *x, exf_coverage *c, const exf_tables *t, size_t lay
     }
 }
 
-exf_code exf_coverage_of_layer(exf_coverage *c, const exf_tables *t, int layer, exf_err *err)
+exf_code exf_evidence_of_layer(exf_evidence *c, const exf_tables *t, int layer, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
     samples x = {.n_best = 0};
