@@ -156,7 +156,7 @@ static exf_code export_both(exf_err *err)
 {
     exf_tables t = {.n_layers = 0};
     exf_code rc;
-    EXF_TRY(sample_tables(&t, 1, err));
+    EXF_TRY(sample_tables(&t, 0, err));
     EXF_TRY(write_target("npy", &t, "npy", 1, err));
     EXF_TRY(write_target("csv", &t, "csv", 1, err));
 out:

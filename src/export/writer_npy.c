@@ -53,18 +53,18 @@ out:
     return rc;
 }
 
-static exf_code write_array(exf_outfolder *f, const exf_tensor *t, exf_err *err)
+/* line: room for the name and the header, kept from file to file. */
+static exf_code write_array(exf_outfolder *f, const exf_tensor *t, exf_text *line, exf_err *err)
 {
-    exf_text name = {0}, header = {0};
     exf_code rc;
-    EXF_TRY(exf_text_addf(&name, err, "%s.npy", t->name));
-    EXF_TRY(npy_header(&header, t, err));
-    EXF_TRY(exf_outfolder_file(f, name.s, err));
-    EXF_TRY(exf_outfolder_write(f, header.s, header.len, err));
+    line->len = 0;
+    EXF_TRY(exf_text_addf(line, err, "%s.npy", t->name));
+    EXF_TRY(exf_outfolder_file(f, line->s, err));
+    line->len = 0;
+    EXF_TRY(npy_header(line, t, err));
+    EXF_TRY(exf_outfolder_write(f, line->s, line->len, err));
     EXF_TRY(exf_outfolder_write(f, t->data, exf_tensor_bytes(t), err));
 out:
-    exf_text_free(&name);
-    exf_text_free(&header);
     return rc;
 }
 
@@ -73,14 +73,14 @@ static exf_code write_npy(const exf_export *x, const char *path, int force, exf_
     const exf_tables *t = x->tables;
     exf_tensor layers = {.name = "layer_numbers", .dtype = EXF_DT_I32, .rank = 1, .shape = {t->n_layers}, .data = t->layer_number};
     exf_table_list list = {0};
-    exf_text facts = {0};
+    exf_text facts = {0}, line = {0};
     exf_outfolder *f = NULL;
     exf_code rc;
     EXF_TRY(exf_table_list_make(&list, t, err));
     EXF_TRY(exf_table_facts_json(&facts, t, err));
     EXF_TRY(exf_outfolder_begin(&f, path, force, err));
-    EXF_TRY(write_array(f, &layers, err));
-    for (size_t i = 0; i < list.n; i++) EXF_TRY(write_array(f, &list.tensor[i], err));
+    EXF_TRY(write_array(f, &layers, &line, err));
+    for (size_t i = 0; i < list.n; i++) EXF_TRY(write_array(f, &list.tensor[i], &line, err));
     EXF_TRY(exf_outfolder_file(f, "provenance.json", err));
     EXF_TRY(exf_outfolder_write(f, facts.s, facts.len, err));
     rc = exf_outfolder_commit(f, err);
@@ -89,6 +89,7 @@ out:
     exf_outfolder_abort(f);
     exf_table_list_free(&list);
     exf_text_free(&facts);
+    exf_text_free(&line);
     return rc;
 }
 

@@ -61,6 +61,7 @@ import sys, torch, numpy, h5py, safetensors
 print("python", sys.version.split()[0], "torch", torch.__version__, "numpy", numpy.__version__, "h5py", h5py.__version__,
       "safetensors", safetensors.__version__)'
 "$BUILD/bin/exfold-calibrate" recipes/demo.yaml -q -o "$work/demo" --set card.base_model=org/base \
+    --set calibrate.projectors=pair,layer,global,diagonal,lowrank \
     --set output.targets=safetensors,exfold-qwen3,npy,csv,card >"$work/log" 2>&1
 note $? "calibrate the demo model"
 count "$python" "$interop/check_files.py" "$work/demo" qwen3_moe
