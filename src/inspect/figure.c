@@ -17,8 +17,8 @@ static const exf_figure figures[] = {
      0, AT(similarity), 0},
     {"aligned", "statistics, alone or beside the tables", "Similarity after each pair's own scalar", "aligned similarity", EXF_MAP_SEQUENTIAL, 0,
      AT(aligned), 0},
-    {"scalar", "tables", "Scalar S: what source experts do, as S times what target experts do", "scalar S", EXF_MAP_DIVERGING, 1, AT(coeff), 0},
-    {"loss", "tables", "Relative loss of replacing source experts by S times target experts", "relative loss", EXF_MAP_SEQUENTIAL, 1, AT(loss), 0},
+    {"scalar", "tables", "Scalar S of every pair, E_source(x) ~ S E_target(x)", "scalar S", EXF_MAP_DIVERGING, 1, AT(coeff), 0},
+    {"loss", "tables", "Loss of every pair, what S E_target(x) misses of E_source(x)", "relative loss", EXF_MAP_SEQUENTIAL, 1, AT(loss), 0},
 };
 
 const exf_figure *exf_figure_at(size_t i)
@@ -83,7 +83,7 @@ static exf_code draw_bars(const exf_study *s, exf_sheet sheet, const float *valu
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < n; i++) known[i] = isnan(value[i]) ? 0 : value[i];
     exf_bar_sheet bars = {.sheet = sheet, .value = known, .tokens = s->expert_count};
-    bars.sheet.note = "one axis a layer; orange and blue: the largest and the least; grey: never routed to; hatched: beyond three times all others";
+    bars.sheet.note = "orange: largest; blue: least; grey: never routed to; hatched: over three times all others; one axis a layer";
     rc = exf_draw_bars(&bars, out, err);
     exf_mem_free(known);
     return rc;

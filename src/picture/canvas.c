@@ -9,7 +9,7 @@ enum { PIXELS_MAX = 1 << 26 };
 
 static const uint8_t inks[EXF_INKS][3] = {
     [EXF_INK_PAPER] = {255, 255, 255}, [EXF_INK_TEXT] = {28, 30, 34}, [EXF_INK_SOFT] = {120, 124, 132}, [EXF_INK_GREY] = {190, 190, 190},
-    [EXF_INK_BAR] = {108, 140, 176},   [EXF_INK_LOW] = {18, 80, 150}, [EXF_INK_HIGH] = {200, 88, 32},
+    [EXF_INK_BAR] = {160, 180, 204},   [EXF_INK_LOW] = {14, 72, 148}, [EXF_INK_HIGH] = {200, 88, 32},
 };
 
 exf_code exf_canvas_new(exf_canvas *c, int width, int height, exf_err *err)

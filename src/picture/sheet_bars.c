@@ -45,10 +45,11 @@ static extremes find_extremes(const exf_bar_sheet *s, int layer)
     return x;
 }
 
-/* A triangle on its tip. */
-static void draw_mark(exf_canvas *c, int x, int y, int ink)
+/* A triangle at the top of the panel and dots from it down to the bar. */
+static void draw_mark(exf_canvas *c, int x, int top, int bar_top, int ink)
 {
-    for (int i = 0; i <= MARK; i++) exf_canvas_fill(c, x - i, y - i, 2 * i + 1, 1, ink);
+    for (int i = 0; i <= MARK; i++) exf_canvas_fill(c, x - i, top + 2 + MARK - i, 2 * i + 1, 1, ink);
+    for (int y = top + 2 * MARK; y < bar_top; y += 4) exf_canvas_fill(c, x, y, 1, 2, ink);
 }
 
 static void draw_one_bar(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g, int i, int e, const extremes *x)
@@ -60,7 +61,7 @@ static void draw_one_bar(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *
     exf_canvas_fill(c, left, floor_y - height, width, height, ink);
     if (e == x->outlier)
         for (int y = 0; y < height; y += 4) exf_canvas_fill(c, left, floor_y - height + y, width, 2, EXF_INK_PAPER);
-    if (e == x->most || e == x->least) draw_mark(c, left + width / 2, floor_y - height - 3, ink);
+    if (e == x->most || e == x->least) draw_mark(c, left + width / 2, exf_panel_y(g, i), floor_y - height, ink);
 }
 
 static void draw_value_ticks(exf_canvas *c, const exf_grid *g, int i, double top)
@@ -93,7 +94,10 @@ static void draw_label(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g,
 static void draw_panel(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g, int i)
 {
     extremes x = find_extremes(s, i);
-    for (int e = 0; e < s->sheet.n_experts; e++) draw_one_bar(c, s, g, i, e, &x);
+    for (int e = 0; e < s->sheet.n_experts; e++)
+        if (e != x.least && e != x.most) draw_one_bar(c, s, g, i, e, &x);
+    if (x.least >= 0) draw_one_bar(c, s, g, i, x.least, &x);
+    if (x.most >= 0) draw_one_bar(c, s, g, i, x.most, &x);
     exf_canvas_frame(c, exf_panel_x(g, i), exf_panel_y(g, i), g->panel_width, g->panel_height, EXF_INK_SOFT);
     draw_label(c, s, g, i, &x);
     draw_value_ticks(c, g, i, x.top);

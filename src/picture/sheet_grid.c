@@ -5,9 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A grid a bit wider than high with the fewest empty places. */
+/* A few stand in one row; more in a grid a bit wider than high with the fewest empty
+ * places. */
 static int columns_for(int n)
 {
+    enum { ONE_ROW = 4 };
+    if (n <= ONE_ROW) return n;
     double side = sqrt((double)n);
     int best = 0, best_empty = 0;
     double best_off = 0;

@@ -61,7 +61,7 @@ static void draw_colour_bar(exf_canvas *c, const exf_matrix_sheet *s, const exf_
     for (int row = 0; row < height; row++)
         exf_canvas_fill(c, x, y + row, BAR_WIDTH, 1, exf_colour_index(1 - (double)row / (height - 1), 0, 1));
     exf_canvas_frame(c, x, y, BAR_WIDTH, height, EXF_INK_SOFT);
-    int n = exf_ticks(s->low, s->high, height / (3 * LINE), tick, &digits);
+    int n = exf_ticks(s->low, s->high, height / (2 * LINE), tick, &digits);
     for (int i = 0; i < n; i++) {
         char text[24];
         int at = y + (int)((s->high - tick[i]) / (s->high - s->low) * (height - 1) + 0.5);

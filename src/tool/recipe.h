@@ -24,6 +24,9 @@ typedef struct {
     /* flags of some */
     int force, dry_run, logits, pin_manifest;
     char *layers, *export_path, *moe_inputs;
+    int json, data; /* of exfold-inspect: this line and the next */
+    char *output_file;
+    exf_text_list what, fail_above;
     /* recipe keys */
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
