@@ -20,10 +20,10 @@ static inline void small_output(int e, int token, double out[2])
     out[1] = size * sin(angle);
 }
 
-/* Token `token` to K neighbours among the first E - 1 experts. */
+/* Token `token` to K neighbours, in a ring, among the first E - 1 experts. */
 static inline int small_route(const small_run *r, int layer, int token, int place)
 {
-    return (token * (token % 3 ? 2 : 5) + layer + place * (1 + token % 2)) % (r->e - 1);
+    return (token * (token % 3 ? 2 : 5) + layer + place) % (r->e - 1);
 }
 
 static inline void small_pair(exf_layer_statistics *s, int source, int target, int token)
