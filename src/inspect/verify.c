@@ -94,7 +94,7 @@ static exf_code verify_file(exf_suspect *x, exf_err *err)
     exf_code rc;
     EXF_TRY(verify_structure(x, err));
     EXF_TRY(exf_study_read(&x->study, x->path, NULL, err));
-    EXF_TRY(exf_suspect_held(x, err, "%d layers of %lld experts: structure, ranges and sentinels are as specified, all numbers finite",
+    EXF_TRY(exf_suspect_held(x, err, "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
                              x->study.n_layers, (long long)x->study.shape.n_experts));
     EXF_TRY(exf_verify_counts(x, err));
     if (x->study.kind == &exf_artifact_tables) EXF_TRY(exf_verify_tables(x, err));

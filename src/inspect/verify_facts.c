@@ -47,7 +47,7 @@ exf_code exf_verify_facts(const exf_suspect *x, exf_err *err)
     EXF_TRY(check_number(x, "data.sequences", x->study.shape.n_sequences, err));
     EXF_TRY(check_digests(x, err));
     EXF_TRY(check_stages(x, err));
-    rc = exf_suspect_held(x, err, "%zu facts of provenance fit the contents", x->study.provenance.n);
+    rc = exf_suspect_held(x, err, "provenance fits the contents, facts: %zu", x->study.provenance.n);
 out:
     return rc;
 }
