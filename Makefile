@@ -183,6 +183,19 @@ $(eval $(call drawer,src/model,family))
 $(eval $(call drawer,src/solve,solver))
 $(eval $(call drawer,src/export,writer))
 
+# What `exfold-inspect spec` prints are the comments on top of these.
+SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
+$(BUILD)/gen/specification.inc: $(SPECIFIED) scripts/embed-specification.sh | $(BUILD)/gen
+	$(Q)scripts/embed-specification.sh $(SPECIFIED) > $@.new && mv $@.new $@
+$(BUILD)/src/inspect/specification.o: $(BUILD)/gen/specification.inc
+
+# The report's page, style and script as arrays of bytes: report.css -> build/gen/report_css.inc.
+REPORT_PARTS := $(sort $(wildcard src/inspect/report/report.*))
+REPORT_INC   := $(patsubst src/inspect/report/report.%,$(BUILD)/gen/report_%.inc,$(REPORT_PARTS))
+$(BUILD)/gen/report_%.inc: src/inspect/report/report.% | $(BUILD)/gen
+	$(Q)od -A n -v -t u1 $< | sed 's/[0-9][0-9]*/&,/g' > $@.new && mv $@.new $@
+$(BUILD)/src/inspect/report_parts.o: $(REPORT_INC)
+
 # Version and commit go into provenance; the header changes only when they do.
 $(BUILD)/gen/version.h: FORCE | $(BUILD)/gen
 	@{ echo '#define EXF_RELEASE "$(VERSION)"'; \
