@@ -19,15 +19,29 @@ static int adds_up(const char *key)
     return 0;
 }
 
-/* What names a part's data by the file it came from. */
-static const char *const by_file[] = {"manifest_sha256", "tokens_sha256", "moe_inputs_sha256"};
-enum { N_BY_FILE = sizeof by_file / sizeof *by_file };
+/* What names a part's data by the file it came from; then how sequences were cut and
+ * chosen there, which is told part by part only where parts differ. */
+static const char *const of_part[] = {"tokens_sha256", "moe_inputs_sha256", "manifest_sha256", "seed", "max_tokens", "min_tokens"};
+enum { N_NAMES = 3, N_OF_PART = sizeof of_part / sizeof *of_part };
 
-static int names_file(const char *key)
+static int tells_of_part(const char *key)
 {
-    for (size_t i = 0; i < N_BY_FILE; i++)
-        if (exf_starts_with(key, "data.") && strcmp(key + strlen("data."), by_file[i]) == 0) return 1;
+    for (size_t i = 0; i < N_OF_PART; i++)
+        if (exf_starts_with(key, "data.") && strcmp(key + strlen("data."), of_part[i]) == 0) return 1;
     return 0;
+}
+
+/* The fact that all parts agree on, or NULL. */
+static const char *agreed(const exf_facts_part *part, size_t n, const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, "data.%s", name);
+    const char *first = exf_provenance_get(part[0].provenance, key);
+    for (size_t i = 1; first && i < n; i++) {
+        const char *other = exf_provenance_get(part[i].provenance, key);
+        if (!other || strcmp(first, other) != 0) return NULL;
+    }
+    return first;
 }
 
 typedef struct {
@@ -133,7 +147,7 @@ out:
 
 /* One part that was never added up from others. */
 typedef struct {
-    const char *value[N_BY_FILE];
+    const char *value[N_OF_PART];
     const char *digest; /* of its statistics; NULL: it had none of its own */
 } root;
 
@@ -145,29 +159,27 @@ typedef struct {
 static exf_code add_roots(roots *r, const exf_facts_part *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
+    size_t before = r->n;
     for (size_t i = 0; rc == EXF_OK; i++) {
         root one = {.digest = NULL};
         int any = 0;
-        for (size_t k = 0; k < N_BY_FILE; k++) {
-            char key[64];
-            if (p->origin)
-                snprintf(key, sizeof key, "part.%zu.%s", i, by_file[k]);
-            else
-                snprintf(key, sizeof key, "data.%s", by_file[k]);
-            one.value[k] = exf_provenance_get(p->origin ? p->origin : p->provenance, key);
-            any |= one.value[k] != NULL;
+        for (size_t k = 0; k < N_OF_PART; k++) {
+            char key[64], own[64];
+            snprintf(own, sizeof own, "data.%s", of_part[k]);
+            snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k]);
+            one.value[k] = p->origin ? exf_provenance_get(p->origin, key) : NULL;
+            any |= k < N_NAMES && (one.value[k] || (!p->origin && exf_provenance_get(p->provenance, own)));
+            if (!one.value[k]) one.value[k] = exf_provenance_get(p->provenance, own);
         }
         if (!any) break;
-        if (p->origin) {
-            char key[64];
-            snprintf(key, sizeof key, "part.%zu.statistics_sha256", i);
-            one.digest = exf_provenance_get(p->origin, key);
-            if (!one.digest && !exf_provenance_get(p->origin, "part.1.tokens_sha256")) one.digest = p->digest;
-        }
+        char key[64];
+        snprintf(key, sizeof key, "part.%zu.statistics_sha256", i);
+        one.digest = p->origin ? exf_provenance_get(p->origin, key) : NULL;
         rc = exf_mem_grow(&r->all, &r->cap, r->n + 1, sizeof *r->all, "parts", err);
         if (rc == EXF_OK) r->all[r->n++] = one;
         if (!p->origin) break;
     }
+    if (rc == EXF_OK && r->n == before + 1 && !r->all[before].digest) r->all[before].digest = p->digest; /* it was a file of its own */
     return rc;
 }
 
@@ -178,13 +190,10 @@ static int compare_texts(const char *a, const char *b)
 
 static int by_tokens(const void *a, const void *b)
 {
-    static const size_t order[N_BY_FILE] = {1, 2, 0};
     const root *x = a, *y = b;
-    for (size_t k = 0; k < N_BY_FILE; k++) {
-        int c = compare_texts(x->value[order[k]], y->value[order[k]]);
-        if (c) return c;
-    }
-    return 0;
+    int c = 0;
+    for (size_t k = 0; c == 0 && k < N_OF_PART; k++) c = compare_texts(x->value[k], y->value[k]);
+    return c;
 }
 
 static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part, size_t n, exf_err *err)
@@ -197,9 +206,9 @@ static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part,
         char key[64];
         snprintf(key, sizeof key, "part.%zu.statistics_sha256", i);
         if (r.all[i].digest) EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].digest));
-        for (size_t k = 0; k < N_BY_FILE; k++) {
-            snprintf(key, sizeof key, "part.%zu.%s", i, by_file[k]);
-            if (r.all[i].value[k]) EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].value[k]));
+        for (size_t k = 0; k < N_OF_PART; k++) {
+            snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k]);
+            if (r.all[i].value[k] && (k < N_NAMES || !agreed(part, n, of_part[k]))) EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].value[k]));
         }
     }
 out:
@@ -213,7 +222,7 @@ static exf_code check_same(const exf_facts_part *a, const exf_facts_part *b, exf
 {
     for (size_t i = 0; i < a->provenance->n; i++) {
         const char *key = a->provenance->key[i], *value = a->provenance->value[i], *other = exf_provenance_get(b->provenance, key);
-        if (adds_up(key) || names_file(key) || (other && strcmp(other, value) == 0)) continue;
+        if (adds_up(key) || tells_of_part(key) || (other && strcmp(other, value) == 0)) continue;
         return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", a->path, key, value, b->path, other ? other : "missing");
     }
     return EXF_OK;
@@ -265,7 +274,12 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
     if (!sequences->length) return join_unknown(out, part, n, err);
     EXF_TRY(check_parts(part, n, err));
     for (size_t i = 0; i < first->n; i++)
-        if (!adds_up(first->key[i]) && !names_file(first->key[i])) EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
+        if (!adds_up(first->key[i]) && !tells_of_part(first->key[i])) EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
+    for (size_t k = N_NAMES; k < N_OF_PART; k++) {
+        char key[64];
+        snprintf(key, sizeof key, "data.%s", of_part[k]);
+        if (agreed(part, n, of_part[k])) EXF_TRY(exf_provenance_add(out, err, key, "%s", agreed(part, n, of_part[k])));
+    }
     EXF_TRY(join_domains(out, part, n, err));
     EXF_TRY(add_sums(out, sequences, err));
     EXF_TRY(join_origins(origin, part, n, err));

@@ -18,10 +18,12 @@ typedef struct {
  * the union of the data gives the same file, however it was cut:
  *   data.sequences, data.tokens, data.domains   added up, domains by name
  *   data.sequences_sha256                       of the sorted sequences
- *   the other data.*, and all else              equal in all parts, or EXF_MODEL naming both texts
+ *   data.seed, data.max_tokens, data.min_tokens  where all parts agree, else in *origin
+ *   all else                                    equal in all parts, or EXF_MODEL naming both texts
  * and, in *origin, per part i in order of its tokens: part.<i>.manifest_sha256,
  * part.<i>.tokens_sha256 (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
- * statistics that were a file of their own part.<i>.statistics_sha256.
+ * statistics that were a file of their own part.<i>.statistics_sha256.  Joining what was
+ * joined gives what joining all at once gives.
  * A sequence that two parts hold is EXF_MODEL: it would count twice.
  * sequences: of all parts, sorted.  Without lengths, for one part's are not known, the
  * facts are those of exf_provenance_join(), and *origin has none. */

@@ -6,7 +6,6 @@
 #include "base/mem.h"
 #include "kernels/gemm.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -118,14 +117,11 @@ out:
     return rc;
 }
 
-/* Bounds of a pair's low-rank sums; a little more than Cauchy-Schwarz says, for what rounding adds. */
 static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
 {
     for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
         size_t at = (size_t)v->pair[2 * i] * (size_t)s->n_experts + (size_t)v->pair[2 * i + 1];
-        double target_sq = exf_exact_value(&s->target_sq[at]), source_sq = exf_exact_value(&s->source_sq[at]);
-        v->grid[EXF_N_GRIDS * i + EXF_GRID_ZU] = exf_grid_of(sqrt(target_sq) * sqrt(source_sq) * 1.001);
-        v->grid[EXF_N_GRIDS * i + EXF_GRID_ZV] = exf_grid_of(target_sq * 1.001);
+        exf_grid_for_pair(v->grid + EXF_N_GRIDS * i, exf_exact_value(&s->source_sq[at]), exf_exact_value(&s->target_sq[at]));
     }
 }
 

@@ -49,11 +49,18 @@ void exf_vector_sums_free(exf_vector_sums *v)
     memset(v, 0, sizeof *v);
 }
 
-int exf_grid_of(double bound)
+/* For sums of magnitude at most `bound`; of nothing, the finest that a double can scale by. */
+static int grid_of(double bound)
 {
-    int exponent = 0;
+    int exponent = -900;
     if (bound > 0) (void)frexp(bound, &exponent);
-    return exponent - GRID_BITS;
+    return (exponent < -900 ? -900 : exponent) - GRID_BITS;
+}
+
+void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq)
+{
+    grid[EXF_GRID_ZU] = grid_of(sqrt(target_sq) * sqrt(source_sq) * 1.001);
+    grid[EXF_GRID_ZV] = grid_of(target_sq * 1.001);
 }
 
 void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid)

@@ -31,8 +31,9 @@ typedef struct {
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;
 void exf_vector_sums_free(exf_vector_sums *v);
-/* The grid for sums of magnitude at most `bound`. */
-int exf_grid_of(double bound);
+/* Both grids of a pair from its scalar sums.  A little more than Cauchy-Schwarz says, for
+ * what rounding adds; larger sums never give a finer grid. */
+void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
 /* sum[i] += x[i] on the grid, ties to even. */
 void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid);
 /* sum[i] * 2^grid. */

@@ -109,6 +109,19 @@ static int is_base(const char *projector)
     return strcmp(projector, exf_solver_pair.name) == 0;
 }
 
+static exf_code add_ranks(exf_provenance *p, const exf_solve_options *o, exf_err *err)
+{
+    exf_text list = {0};
+    exf_code rc = EXF_OK;
+    int lowrank = 0;
+    for (size_t i = 0; i < o->n_projectors; i++) lowrank |= strcmp(o->projectors[i], "lowrank") == 0;
+    for (size_t i = 0; lowrank && i < o->n_ranks; i++) EXF_TRY(exf_text_addf(&list, err, "%s%lld", i ? "," : "", (long long)o->ranks[i]));
+    if (lowrank) EXF_TRY(exf_provenance_add(p, err, "solve.ranks", "%s", list.s ? list.s : ""));
+out:
+    exf_text_free(&list);
+    return rc;
+}
+
 static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, const exf_solve_options *o, exf_err *err)
 {
     exf_code rc;
@@ -130,6 +143,7 @@ static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, co
     for (size_t i = 0; i < o->n_projectors; i++)
         if (!is_base(o->projectors[i])) EXF_TRY(exf_text_addf(&names, err, ",%s", o->projectors[i]));
     EXF_TRY(exf_provenance_add(p, err, "solve.projectors", "%s", names.s));
+    EXF_TRY(add_ranks(p, o, err));
     if (o->min_pair_tokens > 1) EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
 out:
     exf_text_free(&names);

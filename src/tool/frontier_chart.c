@@ -43,10 +43,9 @@ static scale scale_of(const exf_validation *v, cost_of cost)
         s.costly = fmax(s.costly, cost(&v->variant[i]));
     }
     if (!(s.low <= s.high)) s.low = s.high = 0;
-    if (s.high - s.low < 0.5) {
-        s.high += 0.25;
-        s.low -= 0.25;
-    }
+    double margin = s.high - s.low < 0.5 ? 0.25 : 0.06 * (s.high - s.low); /* so that no point lies on the frame */
+    s.high += margin;
+    s.low -= margin;
     return s;
 }
 

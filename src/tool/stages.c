@@ -2,6 +2,7 @@
 #include "tool/stages.h"
 
 #include "accumulate/accumulate.h"
+#include "accumulate/merge.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -147,6 +148,17 @@ out:
 exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
 {
     return over_files(r, "capture.h5", "statistics.h5", accumulate_files, err);
+}
+
+exf_code exf_stage_merge(exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    if (!r->export_path) return exf_fail(err, EXF_USAGE, "no file to write was named: give -o OUT.h5");
+    EXF_TRY(exf_output_check(r->export_path, r->force, err));
+    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, err));
+    EXF_TRY(exf_announce(r->export_path, err));
+out:
+    return rc;
 }
 
 static exf_code solve_first(const exf_recipe *r, const inputs *in, const char *target, exf_err *err)
