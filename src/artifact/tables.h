@@ -46,7 +46,9 @@ typedef struct {
 /* Standard error where fewer than two sequences observed a pair. */
 #define EXF_ERROR_UNKNOWN 1e30f
 
-/* What is NULL or none was not in the file: a file of version 1 has no cosine and what follows. */
+/* What is NULL or none was not in the file: a file of version 1 has no cosine and what
+ * follows.  "Unobserved" is a pair without tokens, or with fewer than the recipe's
+ * calibrate.min_pair_tokens: its loss is never, its scalar 0, whatever its count. */
 typedef struct {
     exf_run_shape shape;
     int n_layers;         /* L, MoE layers */
@@ -59,10 +61,10 @@ typedef struct {
     float *cosine;        /* [L, E, E] <u,v> / sqrt(<u,u> <v,v>) over the pair's tokens; 1 on the diagonal, 0 unobserved */
     float *rms;           /* [L, E] root mean square output norm; a cold expert has the median of the others */
     float *contribution;  /* [L, E] mean w ||E_e(x)|| over the expert's tokens (REAP's score); 0 cold */
-    float *similarity;    /* [L, E, E] 1 - d/dmax, d the root mean square of ||E_s - E_t||, dmax the layer's
-                           * largest; 1 on the diagonal, 0 unobserved */
+    float *similarity;    /* [L, E, E] 1 - d/dmax, d the root mean square of ||E_s - E_t|| over the tokens of the
+                           * pair, dmax the layer's largest; 1 on the diagonal, 0 unobserved */
     float *std_error;     /* [L, E, E] of S, weighted jackknife over sequences; EXF_ERROR_UNKNOWN below two sequences, 0 on the
-                           * diagonal */
+                           * diagonal; NULL where the statistics lack its sums */
     exf_pool *pool;
     int n_pools;
     exf_shared_scalar *shared; /* by name */
@@ -71,14 +73,19 @@ typedef struct {
     exf_provenance provenance;
 } exf_tables;
 
+/* Room for what version 1 has; the rest is NULL until a solver or the following make it. */
 exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers, const int64_t *pool_sizes,
                         size_t n_pools, exf_err *err) EXF_CHECKED;
+/* Room for a sharing pattern of that name at its place in t->shared; a name that is too long is EXF_INTERNAL. */
+exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
 void exf_tables_free(exf_tables *t);
+void exf_vectors_free(exf_vectors *v);
 
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* Refuses what breaks the rules above: non-finite numbers, negative losses, a
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms
- * that are not above 0, pool ids outside [0, E). */
+ * that are not above 0, pool ids outside [0, E), cosines and similarities outside
+ * their range. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* The file's vectors into t->vectors, which exf_tables_read leaves empty: they may be gigabytes. */
 exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
