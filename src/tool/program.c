@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/stop.h"
 #include "base/version.h"
+#include "export/export.h"
 #include "kernels/gemm.h"
 
 #include <errno.h>
@@ -55,6 +56,16 @@ static exf_code join_rows(const exf_program *p, exf_opt **out, size_t *n, exf_er
     return EXF_OK;
 }
 
+static void print_targets(void)
+{
+    printf("Export targets (output.targets):\n");
+    for (size_t i = 0; exf_writer_at(i); i++) {
+        const exf_writer *w = exf_writer_at(i);
+        printf("  %-19s %s%s: %s\n", w->name, w->file, w->is_folder ? "/" : "", w->about);
+    }
+    printf("\n");
+}
+
 /* "  name ARGUMENTS" and its lines under it, for --help. */
 static void print_commands(const exf_program *p)
 {
@@ -78,7 +89,9 @@ static exf_code print_help(const exf_program *p, const exf_opt *rows, size_t n, 
     if (rc == EXF_OK) {
         printf("Usage: %s [OPTION ...] %s\n\n%s\n\n", p->name, p->arguments, p->about);
         print_commands(p);
-        printf("%s\nExit status:\n", body.s);
+        printf("%s\n", body.s);
+        if (p->lists_targets) print_targets();
+        printf("Exit status:\n");
 #define X(name, value, text) printf("  %-3d %s\n", value, text);
         EXF_CODES(X)
 #undef X

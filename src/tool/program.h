@@ -24,6 +24,7 @@ typedef struct {
     size_t n_rows;
     size_t min_inputs, max_inputs; /* positional arguments that are no recipe */
     int needs_recipe;              /* one of them must be a recipe */
+    int lists_targets;             /* --help ends with the export targets */
     /* Results go to stdout, in the order they are made.  NULL where there are commands. */
     exf_code (*run)(exf_recipe *r, exf_err *err);
     /* The first runs also where the first argument names none of them but a file. */

@@ -9,6 +9,7 @@
  *   pools: [8, 4]
  *   runtime: {backend: auto, threads: 0, compute: f32}
  *   output: {directory: DIR, targets: [safetensors]}
+ *   card: {base_model: NAME, revision: COMMIT, datasets: [NAME]}
  *   validate: {tables: FILE, manifest: FILE, variants: [P4, 'P4:projector=joint', D64], decode_batch: 16}
  *
  * Precedence: command line > recipe > default.  Paths in a recipe are relative to
@@ -46,6 +47,8 @@ typedef struct {
     int64_t threads;
     char *output_directory;
     exf_text_list targets;
+    char *base_model, *revision; /* of a model card */
+    exf_text_list datasets;
     char *validate_tables, *validate_manifest;
     exf_text_list variants, fail_above; /* fold/variant.h, validate/quality_gate.h */
     int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;

@@ -5,7 +5,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/version.h"
-#include "export/export.h"
 #include "tool/session.h"
 #include "tool/stage_steps.h"
 
@@ -25,15 +24,7 @@ static exf_code name_outputs(outputs *o, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_output_check(o->statistics, r->force, err));
     EXF_TRY(exf_output_check(o->tables, r->force, err));
     EXF_TRY(exf_output_check(o->recipe, r->force, err));
-    for (size_t i = 0; i < r->targets.n; i++) {
-        const exf_writer *w;
-        char *path = NULL;
-        EXF_TRY(exf_writer_require(r->targets.item[i], &w, err));
-        EXF_TRY(exf_output_dir_file(&o->dir, w->file, &path, err));
-        rc = exf_output_check(path, r->force, err);
-        exf_mem_free(path);
-        if (rc != EXF_OK) goto out;
-    }
+    EXF_TRY(exf_export_tables_check(r, &o->dir, err));
 out:
     return rc;
 }
@@ -127,7 +118,7 @@ static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s,
     EXF_TRY(exf_output_dir_make(&o->dir, err));
     EXF_TRY(write_statistics(r, s, o->statistics, err));
     EXF_TRY(exf_solve_file(r, o->statistics, o->tables, &worst, err));
-    EXF_TRY(exf_export_file(r, &o->dir, o->tables, err));
+    EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, err));
     EXF_TRY(write_recipe(r, o->recipe, err));
     EXF_TRY(exf_coverage_gate(r, &worst, err));
 out:
@@ -146,6 +137,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_session_open(&s, r, "all", err));
     if (o.common_tokens) drop_hashed_layers(&s);
     EXF_TRY(exf_recipe_check_pools(r, s.model->arch.n_experts, err));
+    EXF_TRY(exf_export_model_check(r, s.model, err));
     EXF_TRY(name_outputs(&out, r, err));
     rc = r->dry_run ? plan(&s, r, &o, err) : calibrate(&out, r, &s, err);
 out:

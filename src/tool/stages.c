@@ -8,32 +8,11 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "capture/manifest_pin.h"
-#include "export/export.h"
 #include "tool/capture_output.h"
 #include "tool/session.h"
 #include "tool/stage_steps.h"
 
 #include <stdio.h>
-
-exf_code exf_announce(const char *path, exf_err *err)
-{
-    char digest[EXF_SHA256_HEX], size[16];
-    exf_file *f = NULL;
-    exf_h5 *h = NULL;
-    exf_code rc;
-    EXF_TRY(exf_file_open(&f, path, err));
-    if (exf_ends_with(path, ".h5")) {
-        EXF_TRY(exf_h5_open(&h, path, err));
-        EXF_TRY(exf_h5_digest(h, digest, err));
-    } else {
-        EXF_TRY(exf_hash_file(path, digest, err));
-    }
-    printf("wrote %s  %s  sha256 %s\n", path, exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), digest);
-out:
-    exf_h5_close(h);
-    exf_file_close(f);
-    return rc;
-}
 
 /* ---- capture -------------------------------------------------------------------- */
 
@@ -102,7 +81,7 @@ out:
     return rc;
 }
 
-/* ---- accumulate, solve, export over files ------------------------------------------ */
+/* ---- accumulate and solve over files ------------------------------------------ */
 
 /* The program's inputs, or NAME in the output directory when it has none. */
 typedef struct {
@@ -192,44 +171,4 @@ static exf_code solve_first(const exf_recipe *r, const inputs *in, const char *t
 exf_code exf_stage_solve(exf_recipe *r, exf_err *err)
 {
     return over_files(r, "statistics.h5", "tables.h5", solve_first, err);
-}
-
-static exf_code export_one(const exf_recipe *r, const exf_output_dir *dir, const char *name, const exf_tables *t, exf_err *err)
-{
-    const exf_writer *w;
-    char *path = NULL;
-    exf_code rc;
-    EXF_TRY(exf_writer_require(name, &w, err));
-    EXF_TRY(exf_output_dir_file(dir, w->file, &path, err));
-    EXF_TRY(w->write(t, path, r->force, err));
-    EXF_TRY(exf_announce(path, err));
-out:
-    exf_mem_free(path);
-    return rc;
-}
-
-exf_code exf_export_file(const exf_recipe *r, const exf_output_dir *dir, const char *tables, exf_err *err)
-{
-    exf_tables t;
-    exf_code rc = exf_tables_read(&t, tables, err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) rc = export_one(r, dir, r->targets.item[i], &t, err);
-    exf_tables_free(&t);
-    return rc;
-}
-
-exf_code exf_stage_export(exf_recipe *r, exf_err *err)
-{
-    exf_output_dir dir = {0};
-    inputs in = {0};
-    exf_code rc;
-    EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_recipe_check_targets(r, err));
-    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
-    EXF_TRY(find_inputs(&in, r, &dir, "tables.h5", err));
-    EXF_TRY(exf_export_file(r, &dir, in.path[0], err));
-out:
-    exf_mem_free(in.fallback);
-    exf_output_dir_close(&dir, rc != EXF_OK);
-    return rc;
 }
