@@ -60,7 +60,7 @@ START_TEST(geometry_of_two_experts_by_hand)
         s.count[1]++;
         s.count[2]++;
     }
-    exf_geometry(&s, raw, aligned);
+    exf_geometry(&s, NULL, raw, aligned);
     double d = sqrt(4 - 12 + 16), a = sqrt(4 * (1 - 36.0 / 64)), b = sqrt(16 * (1 - 36.0 / 64));
     ck_assert_float_eq(raw[0], 1);
     ck_assert_float_eq(aligned[3], 1);
@@ -78,7 +78,7 @@ START_TEST(geometry_is_symmetric_and_aligning_only_helps)
     float raw[36], aligned[36], least = 1;
     ck_ok(exf_layer_statistics_new(&s, run.e, &e), e);
     small_layer(&run, 0, &s);
-    exf_geometry(&s, raw, aligned);
+    exf_geometry(&s, NULL, raw, aligned);
     int unseen = 0;
     for (int i = 0; i < 36; i++) {
         int mirror = i % 6 * 6 + i / 6;
@@ -109,7 +109,7 @@ START_TEST(experts_that_agree_are_all_similar)
         exf_exact_add(&s.sq0[i], 4);
         s.count[i] = 1;
     }
-    exf_geometry(&s, raw, aligned);
+    exf_geometry(&s, NULL, raw, aligned);
     for (int i = 0; i < 4; i++) ck_assert(raw[i] == 1 && aligned[i] == 1);
     exf_layer_statistics_free(&s);
 }
@@ -160,6 +160,29 @@ START_TEST(statistics_beside_must_be_those_of_the_tables)
 }
 END_TEST
 
+/* The recipe may ask for more tokens of a pair than one. */
+START_TEST(a_pair_of_too_few_tokens_is_unobserved)
+{
+    exf_solve_options o = {.rule = {.ridge = 1e-3}};
+    exf_tables t;
+    small_statistics(&run, "s.h5");
+    ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
+    uint64_t some = t.count[1];
+    exf_tables_free(&t);
+    o.min_pair_tokens = some + 1;
+    ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    exf_tables_free(&t);
+    exf_study alone = study_of("t.h5", NULL), both = study_of("t.h5", "s.h5");
+    ck_assert(alone.count[1] == some && !exf_study_observed(&alone, 1) && !exf_study_observed(&alone, 0));
+    ck_assert(isnan(alone.similarity[1]) && isnan(both.similarity[1]) && isnan(both.aligned[1]));
+    for (int i = 0; i < run.l * run.e * run.e; i++) /* the tables' own and ours are one definition */
+        ck_assert(isnan(alone.similarity[i]) ? isnan(both.similarity[i]) : alone.similarity[i] == both.similarity[i]);
+    exf_study_free(&alone);
+    exf_study_free(&both);
+}
+END_TEST
+
 START_TEST(a_capture_tells_counts_and_norms)
 {
     enum { T = 7, K = 2, H = 3 };
@@ -174,7 +197,7 @@ START_TEST(a_capture_tells_counts_and_norms)
     }
     for (int i = 0; i < T * K; i++) weights[i] = 0.5f;
     for (int i = 0; i < T * K * H; i++) outputs[i] = i % H == 0 ? 2 : i % H == 1 ? 1 : -2; /* norm 3 */
-    ck_ok(exf_capture_create(&f, exf_scratch("c.h5"), 0, &shape, &number, 1, &p, &e), e);
+    ck_ok(exf_capture_create(&f, exf_scratch("c.h5"), 0, &shape, &number, 1, NULL, &p, &e), e);
     ck_ok(exf_capture_put(&f, number, 0, T, ids, weights, outputs, &e), e);
     ck_ok(exf_capture_commit(&f, &e), e);
     exf_study s = study_of("c.h5", NULL);
@@ -296,6 +319,7 @@ START_TEST(numbers_behind_a_figure)
     char *text;
     size_t n;
     t.count[1] = 0;
+    t.loss[1] = EXF_LOSS_NEVER;
     t.coeff[2] = 0.375f;
     t.count[2] = 12;
     exf_study s = taken(&t);
@@ -408,9 +432,8 @@ END_TEST
 
 START_TEST(pools_are_compared_by_size)
 {
-    static const char *const pair[] = {"pair"};
     static const int64_t sizes[] = {3, 2}, other[] = {4};
-    exf_solve_options o = {.ridge = 1e-3, .projectors = pair, .n_projectors = 1, .pools = sizes, .n_pools = 2};
+    exf_solve_options o = {.rule = {.ridge = 1e-3}, .pools = sizes, .n_pools = 2};
     exf_tables x, y, z;
     exf_pool_difference d;
     small_statistics(&run, "s.h5");
@@ -506,6 +529,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, experts_that_agree_are_all_similar);
     tcase_add_test(c, a_study_is_the_same_from_each_kind);
     tcase_add_test(c, statistics_beside_must_be_those_of_the_tables);
+    tcase_add_test(c, a_pair_of_too_few_tokens_is_unobserved);
     tcase_add_test(c, a_capture_tells_counts_and_norms);
     tcase_add_test(c, layers_are_selected_by_their_numbers);
     tcase_add_test(c, a_summary_by_hand);

@@ -59,11 +59,22 @@ END_TEST
     END_TEST
 
 /* Expert 5 is cold, 0 and 2 are no neighbours in the ring 0 .. 4. */
-FLOAT_FAULT(a_scalar_without_a_token, "/coeff", 5, 0.5f, "S[0, 5] is 0.5 without a token behind it")
-FLOAT_FAULT(a_loss_of_never_with_tokens, "/loss", 1, 1e30f, "the loss [0, 1] is \"never\" with")
+FLOAT_FAULT(a_scalar_without_a_token, "/coeff", 5, 0.5f, "S[0, 5] is 0.5 without evidence")
 FLOAT_FAULT(a_cold_norm_that_is_no_median, "/expert_norms", 5, 7.5f, "cold expert 5 has norm 7.5, the median of the others is 2")
 FLOAT_FAULT(a_scale_that_is_no_scalar, "/pools/2/target_scale", 3, 0.25f, "times 0.25, expected the member of least loss")
 FLOAT_FAULT(a_member_that_is_scaled, "/pools/2/target_scale", 2, 2.0f, "times 2, expected itself, scale 1")
+
+START_TEST(a_loss_of_never_with_tokens)
+{
+    static const char *const measures[] = {"/cosine", "/similarity", "/coeff"};
+    float never = EXF_LOSS_NEVER, none = 0;
+    damage("t.h5", "/loss", 1, &never);
+    for (int i = 0; i < 2; i++) damage("t.h5", measures[i], 1, &none);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "without evidence, expected 0");
+    damage("t.h5", measures[2], 1, &none);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "the loss [0, 1] is 1e+30 with 28 tokens behind it, where 1 are asked for");
+}
+END_TEST
 
 START_TEST(a_target_outside_the_pool)
 {

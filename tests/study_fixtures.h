@@ -94,11 +94,10 @@ static inline void small_statistics(const small_run *r, const char *name)
 /* Statistics and the tables solved from them, with a pool of 2. */
 static inline void small_files(const small_run *r, const char *statistics, const char *tables)
 {
-    static const char *const pair[] = {"pair"};
     static const int64_t pools[] = {2};
     exf_err e;
     exf_tables t;
-    exf_solve_options o = {.ridge = 1e-3, .clip = 1, .clip_min = -4, .clip_max = 4, .projectors = pair, .n_projectors = 1, .pools = pools, .n_pools = 1};
+    exf_solve_options o = {.rule = {.ridge = 1e-3, .clip = 1, .clip_min = -4, .clip_max = 4}, .pools = pools, .n_pools = 1};
     small_statistics(r, statistics);
     ck_ok(exf_solve(exf_scratch(statistics), &o, &t, &e), e);
     ck_ok(exf_tables_write(&t, exf_scratch(tables), 1, &e), e);

@@ -98,7 +98,7 @@ static exf_code draw_matrices(const exf_figure *f, const exf_study *s, exf_sheet
     exf_code rc;
     EXF_TRY(exf_figure_range(f, s, &m.low, &m.high, err));
     EXF_TRY(exf_mem_new(&seen, n, sizeof *seen, "matrices", err));
-    for (size_t i = 0; i < n; i++) seen[i] = s->count[i] > 0 || i / e % e == i % e ? value[i] : NAN;
+    for (size_t i = 0; i < n; i++) seen[i] = exf_study_observed(s, i) || i / e % e == i % e ? value[i] : NAN;
     if (f->map == EXF_MAP_DIVERGING)
         EXF_TRY(exf_text_addf(&note, err, "colours end at +-%.3g, the 99th percentile of |S|; an expert with itself is left blank", m.high));
     else

@@ -27,7 +27,7 @@ static exf_code add_pair(const exf_study *s, const float *value, size_t at, exf_
     size_t e = (size_t)s->shape.n_experts, source = at / e % e, target = at % e;
     if (source == target) return EXF_OK;
     exf_code rc = exf_text_addf(line, err, "%d,%zu,%zu,%" PRIu64 ",", (int)s->layer_number[at / e / e], source, target, s->count[at]);
-    return rc != EXF_OK ? rc : add_value(line, (double)value[at], s->count[at] > 0, err);
+    return rc != EXF_OK ? rc : add_value(line, (double)value[at], exf_study_observed(s, at), err);
 }
 
 static exf_code flush(exf_outfile *f, exf_text *line, exf_err *err)
@@ -68,7 +68,7 @@ exf_code exf_figure_npy(const exf_figure *f, const exf_study *s, const char *tar
     exf_code rc = exf_mem_new(&seen, n, sizeof *seen, "numbers of a figure", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < n; i++) {
-        int known = f->is_bars || s->count[i] > 0 || (i / (size_t)e % (size_t)e == i % (size_t)e && !f->hide_self);
+        int known = f->is_bars || exf_study_observed(s, i) || (i / (size_t)e % (size_t)e == i % (size_t)e && !f->hide_self);
         seen[i] = known ? value[i] : NAN;
     }
     exf_tensor t = {.name = f->name, .dtype = EXF_DT_F32, .rank = f->is_bars ? 2 : 3, .shape = {l, e, e}, .data = seen};

@@ -1,6 +1,8 @@
 /* geometry.c - see geometry.h. */
 #include "inspect/geometry.h"
 
+#include "artifact/tables.h"
+
 #include <math.h>
 
 typedef struct {
@@ -33,20 +35,25 @@ static double aligned_distance(const pair *p)
     return mean < raw ? mean : raw;
 }
 
-void exf_geometry(const exf_layer_statistics *s, float *raw, float *aligned)
+static int observed(const exf_layer_statistics *s, const float *loss, size_t at)
+{
+    return s->count[at] > 0 && (!loss || loss[at] < EXF_LOSS_NEVER);
+}
+
+void exf_geometry(const exf_layer_statistics *s, const float *loss, float *raw, float *aligned)
 {
     size_t e = (size_t)s->n_experts;
     double farthest = 0;
     for (size_t a = 0; a < e; a++)
         for (size_t b = 0; b < a; b++) {
             pair p = sums_of(s, a, b);
-            if (s->count[a * e + b] && raw_distance(&p) > farthest) farthest = raw_distance(&p);
+            if (observed(s, loss, a * e + b) && raw_distance(&p) > farthest) farthest = raw_distance(&p);
         }
     for (size_t a = 0; a < e; a++) {
         raw[a * e + a] = aligned[a * e + a] = 1;
         for (size_t b = 0; b < a; b++) {
             pair p = sums_of(s, a, b);
-            int seen = s->count[a * e + b] > 0;
+            int seen = observed(s, loss, a * e + b);
             double scale = farthest > 0 ? 1 / farthest : 0;
             raw[a * e + b] = raw[b * e + a] = seen ? (float)(1 - raw_distance(&p) * scale) : NAN;
             aligned[a * e + b] = aligned[b * e + a] = seen ? (float)(1 - aligned_distance(&p) * scale) : NAN;

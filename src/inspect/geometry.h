@@ -10,6 +10,8 @@
 #define EXF_INSPECT_GEOMETRY_H
 #include "artifact/statistics.h"
 
-/* Both [E, E], symmetric; 1 on the diagonal, NaN where the pair was never observed. */
-void exf_geometry(const exf_layer_statistics *s, float *raw, float *aligned);
+/* Both [E, E], symmetric; 1 on the diagonal, NaN where the pair was never observed.  loss:
+ * the layer's [E, E] of the tables, which may ask for more tokens of a pair than one; NULL:
+ * one is enough. */
+void exf_geometry(const exf_layer_statistics *s, const float *loss, float *raw, float *aligned);
 #endif

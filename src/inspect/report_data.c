@@ -61,8 +61,10 @@ static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
         small = (uint16_t)s->count[at];
         wide = s->count[at] > UINT32_MAX ? UINT32_MAX : (uint32_t)s->count[at];
     } else {
-        small = half_of(m->value[at]);
-        memcpy(&wide, &m->value[at], sizeof wide);
+        size_t e = (size_t)s->shape.n_experts;
+        float v = exf_study_observed(s, at) || at / e % e == at % e ? m->value[at] : NAN;
+        small = half_of(v);
+        memcpy(&wide, &v, sizeof wide);
     }
     memcpy(to, width_of(m) == 4 ? (void *)&wide : (void *)&small, width_of(m));
 }

@@ -17,6 +17,7 @@ void exf_study_free(exf_study *s)
         exf_mem_free(s->pool[i].target_scale);
     }
     exf_mem_free(s->pool);
+    exf_sequence_list_free(&s->sequences);
     exf_provenance_free(&s->provenance);
     memset(s, 0, sizeof *s);
 }
@@ -24,7 +25,8 @@ void exf_study_free(exf_study *s)
 int exf_study_observed(const exf_study *s, size_t at)
 {
     size_t e = (size_t)s->shape.n_experts;
-    return s->count[at] > 0 && at / e % e != at % e;
+    if (at / e % e == at % e) return 0;
+    return s->loss ? s->loss[at] < EXF_LOSS_NEVER : s->count[at] > 0;
 }
 
 exf_code exf_study_new(exf_study *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers, exf_err *err)
@@ -46,6 +48,7 @@ out:
 
 void exf_study_take_tables(exf_study *s, exf_tables *t)
 {
+    size_t e = (size_t)t->shape.n_experts;
     s->kind = &exf_artifact_tables;
     s->version = s->kind->version;
     s->shape = t->shape;
@@ -65,8 +68,8 @@ void exf_study_take_tables(exf_study *s, exf_tables *t)
     t->n_pools = 0;
     s->provenance = t->provenance;
     memset(&t->provenance, 0, sizeof t->provenance);
-    for (size_t i = 0; s->similarity && i < (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts; i++)
-        if (s->count[i] == 0 && s->similarity[i] != 1) s->similarity[i] = EXF_NO_VALUE;
+    for (size_t i = 0; s->similarity && i < (size_t)s->n_layers * e * e; i++)
+        if (!exf_study_observed(s, i) && i / e % e != i % e) s->similarity[i] = EXF_NO_VALUE;
     exf_tables_free(t);
 }
 

@@ -2,6 +2,7 @@
  * kind: the ground on which summaries, pictures and reports stand. */
 #ifndef EXF_INSPECT_STUDY_H
 #define EXF_INSPECT_STUDY_H
+#include "artifact/sequences.h"
 #include "artifact/tables.h"
 
 /* Matrices have a row per source expert.  Pointers are NULL for what the files do not
@@ -21,6 +22,7 @@ typedef struct {
     float *aligned;           /* [L, E, E] the same after the pair's own scalar */
     exf_pool *pool;           /* tables only */
     int n_pools;
+    exf_sequence_list sequences; /* of a capture or statistics, where known */
     exf_provenance provenance;
 } exf_study;
 
@@ -36,6 +38,7 @@ void exf_study_take_tables(exf_study *s, exf_tables *t);
 exf_code exf_study_select(exf_study *s, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_study_free(exf_study *s);
 
-/* 1 where two different experts were observed together; at = (layer E + source) E + target. */
+/* 1 where two different experts were observed together, in tables often enough to have a
+ * loss; at = (layer E + source) E + target. */
 int exf_study_observed(const exf_study *s, size_t at);
 #endif

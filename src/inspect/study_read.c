@@ -69,6 +69,8 @@ static exf_code read_capture(exf_study *s, const char *path, exf_err *err)
     EXF_TRY(exf_mem_new(&r.norm_sum, (size_t)f.shape.n_experts, sizeof *r.norm_sum, "sums of norms", err));
     for (int i = 0; i < f.n_layers; i++) EXF_TRY(read_capture_layer(s, &f, i, &r, err));
     EXF_TRY(exf_provenance_copy(&s->provenance, &f.provenance, err));
+    s->sequences = f.sequences;
+    memset(&f.sequences, 0, sizeof f.sequences);
 out:
     exf_mem_free(r.ids);
     exf_mem_free(r.weights);
@@ -114,9 +116,11 @@ static exf_code read_statistics(exf_study *s, const char *path, exf_err *err)
     for (int i = 0; i < r.n_layers; i++) {
         EXF_TRY(exf_statistics_get(&r, i, &x, err));
         take_statistics_layer(s, (size_t)i, &x);
-        exf_geometry(&x, s->similarity + (size_t)i * cells, s->aligned + (size_t)i * cells);
+        exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells, s->aligned + (size_t)i * cells);
     }
     EXF_TRY(exf_provenance_copy(&s->provenance, &r.provenance, err));
+    s->sequences = r.sequences;
+    memset(&r.sequences, 0, sizeof r.sequences);
 out:
     exf_layer_statistics_free(&x);
     exf_statistics_close(&r);
@@ -164,7 +168,7 @@ static exf_code add_statistics(exf_study *s, const char *path, const char *besid
     for (int i = 0; i < r.n_layers; i++) {
         EXF_TRY(exf_statistics_get(&r, i, &x, err));
         EXF_TRY(check_layer_beside(s, path, &x, (size_t)i, beside, err));
-        exf_geometry(&x, s->similarity + (size_t)i * cells, s->aligned + (size_t)i * cells);
+        exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells, s->aligned + (size_t)i * cells);
     }
 out:
     exf_layer_statistics_free(&x);

@@ -1,5 +1,6 @@
 /* verify_contents.c - what follows from a file's specification; see verify.h. */
 #include "base/mem.h"
+#include "base/text.h"
 #include "inspect/order.h"
 #include "inspect/verify_inside.h"
 
@@ -7,22 +8,32 @@
 
 /* ---- tables ---------------------------------------------------------------------------- */
 
+/* Tokens that a pair takes to count as observed. */
+static uint64_t tokens_asked_for(const exf_suspect *x)
+{
+    const char *text = exf_provenance_get(&x->study.provenance, "solve.min_pair_tokens");
+    int64_t n;
+    return text && exf_parse_i64(text, &n) && n > 1 ? (uint64_t)n : 1;
+}
+
 static exf_code check_evidence(const exf_suspect *x, exf_err *err)
 {
     const exf_study *s = &x->study;
     size_t e = (size_t)s->shape.n_experts;
+    uint64_t least = tokens_asked_for(x);
     for (size_t i = 0; i < (size_t)s->n_layers * e * e; i++) {
         int layer = s->layer_number[i / e / e];
         size_t source = i / e % e, target = i % e;
         if (source == target) continue;
-        if (!s->count[i] && s->coeff[i] != 0)
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d: S[%zu, %zu] is %g without a token behind it, expected 0", x->path, layer, source, target,
+        int never = s->loss[i] >= EXF_LOSS_NEVER;
+        if (never && s->coeff[i] != 0)
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d: S[%zu, %zu] is %g without evidence, expected 0", x->path, layer, source, target,
                             (double)s->coeff[i]);
-        if (s->count[i] && s->loss[i] >= EXF_LOSS_NEVER)
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d: the loss [%zu, %zu] is \"never\" with %llu tokens behind it", x->path, layer, source,
-                            target, (unsigned long long)s->count[i]);
+        if (never != (s->count[i] < least))
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d: the loss [%zu, %zu] is %g with %llu tokens behind it, where %llu are asked for", x->path, layer,
+                            source, target, (double)s->loss[i], (unsigned long long)s->count[i], (unsigned long long)least);
     }
-    return exf_suspect_held(x, err, "scalars and losses have tokens behind them, and only they");
+    return exf_suspect_held(x, err, "pairs have a scalar and a loss where %llu tokens or more are behind them, and nowhere else", (unsigned long long)least);
 }
 
 /* A cold expert has the lower median of the others' norms; 1 where all are cold. */
@@ -104,9 +115,23 @@ out:
     return rc;
 }
 
+/* Reading checks them; they may be gigabytes, so only this reads them. */
+static exf_code check_vectors(const exf_suspect *x, exf_err *err)
+{
+    exf_tables t = {0};
+    exf_code rc;
+    EXF_TRY(exf_tables_read(&t, x->path, err));
+    EXF_TRY(exf_tables_read_vectors(&t, x->path, err));
+    if (t.vectors.n_pairs) rc = exf_suspect_held(x, err, "vectors are finite and of known pairs, %lld of them", (long long)t.vectors.n_pairs);
+out:
+    exf_tables_free(&t);
+    return rc;
+}
+
 exf_code exf_verify_tables(const exf_suspect *x, exf_err *err)
 {
     exf_code rc;
+    EXF_TRY(check_vectors(x, err));
     EXF_TRY(check_evidence(x, err));
     EXF_TRY(check_cold_norms(x, err));
     EXF_TRY(check_pools(x, err));

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "inspect/verify_inside.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- one file ------------------------------------------------------------------------- */
@@ -114,17 +115,39 @@ static int is_part(const exf_provenance *whole, const char *digest)
     return 0;
 }
 
-static exf_code verify_statistics_of(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
+static int by_digest(const void *a, const void *b)
+{
+    return memcmp(a, b, 32);
+}
+
+/* Every sequence of the capture is one of the statistics'. */
+static exf_code check_sequences(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
+{
+    const exf_sequence_list *part = &capture->study.sequences, *all = &statistics->study.sequences;
+    for (size_t i = 0; i < part->n; i++)
+        if (!bsearch(part->sha256[i], all->sha256, all->n, sizeof *all->sha256, by_digest))
+            return exf_fail(err, EXF_FORMAT, "%s: does not hold sequence %zu (of %d tokens) of %s", statistics->path, i, (int)part->length[i], capture->path);
+    return EXF_OK;
+}
+
+/* Files of version 1 know no sequences, but name the digests of their tokens. */
+static exf_code check_tokens(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
 {
     const exf_provenance *p = &capture->study.provenance;
     const char *tokens = exf_provenance_get(p, "data.tokens_sha256");
     if (!tokens) tokens = exf_provenance_get(p, "data.moe_inputs_sha256");
+    if (tokens && is_part(&statistics->study.provenance, tokens)) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: its data does not name the tokens of %s, %s", statistics->path, capture->path,
+                    tokens ? tokens : "which tell no digest");
+}
+
+static exf_code verify_statistics_of(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
+{
     exf_code rc = check_inherited(capture, statistics, 0, err);
     if (rc != EXF_OK) return rc;
-    if (!tokens || !is_part(&statistics->study.provenance, tokens))
-        return exf_fail(err, EXF_FORMAT, "%s: its data does not name the tokens of %s, %s", statistics->path, capture->path,
-                        tokens ? tokens : "which tell no digest");
-    return exf_suspect_held(statistics, err, "adds up %s: model, run and tokens agree", capture->path);
+    int known = capture->study.sequences.length && statistics->study.sequences.length;
+    rc = known ? check_sequences(capture, statistics, err) : check_tokens(capture, statistics, err);
+    return rc == EXF_OK ? exf_suspect_held(statistics, err, "adds up %s: model, run and tokens agree", capture->path) : rc;
 }
 
 exf_code exf_verify_chain(const exf_suspect *earlier, const exf_suspect *later, exf_err *err)

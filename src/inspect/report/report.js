@@ -169,9 +169,10 @@
       if (m !== tokens && seen === 0 && source !== target) continue;
       if (source === target && (m === tokens || m.hideSelf)) continue;
       const v = matrixOf(m, layer)[at];
-      row(m.name, v >= 1e30 ? "not known" : show(v, { f32: 7, f16: 3 }[m.type] || 10));
+      row(m.name, !(v < 1e30) ? "not known" : show(v, { f32: 7, f16: 3 }[m.type] || 10));
     }
     if (source !== target && seen === 0) row("no evidence", "never observed together");
+    else if (source !== target && losses && Number.isNaN(matrixOf(losses, layer)[at])) row("no evidence", "fewer tokens than the recipe asks for");
     const best = bestTarget(source), routed = numbers("routed", layer, "u32"), norms = numbers("norms", layer, "f32");
     if (losses) row("best target of " + source, best < 0 ? "none" : best + " (loss " + show(matrixOf(losses, layer)[source * E + best]) + ")");
     row("tokens routed to " + source, show(routed[source]) + (routed[source] ? "" : " (cold)"));
