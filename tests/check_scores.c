@@ -261,6 +261,22 @@ START_TEST(what_is_not_finite_is_refused_with_its_place)
 }
 END_TEST
 
+/* e^x of a mean beyond 709 is no number, and JSON has no infinity. */
+START_TEST(perplexities_beyond_a_double_are_refused)
+{
+    exf_err e;
+    exf_quality q;
+    sample x;
+    open_sample(&x);
+    for (int i = 0; i < TOKENS * V; i++) x.logits[1][i] = i % V == 3 ? 1e4f : 0; /* certain, and mostly wrong */
+    exf_scores *s = scored(&x, 1, 128);
+    ck_fails(exf_scores_sum(s, 1, NULL, -1, &q, &e), EXF_NUMERIC, e, "no perplexity can be told");
+    ck_ok(exf_scores_sum(s, 2, NULL, -1, &q, &e), e);
+    exf_scores_free(s);
+    close_sample(&x);
+}
+END_TEST
+
 /* The last position has no next token, so nobody asks for its logits. */
 START_TEST(last_positions_have_no_scores)
 {
@@ -396,6 +412,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, workers_and_blocks_change_no_bit);
     tcase_add_test(t, quantiles_by_nearest_rank);
     tcase_add_test(t, what_is_not_finite_is_refused_with_its_place);
+    tcase_add_test(t, perplexities_beyond_a_double_are_refused);
     tcase_add_test(t, last_positions_have_no_scores);
     tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, memory_is_told);
