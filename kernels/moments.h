@@ -20,6 +20,7 @@
 #include "base/err.h"
 #include "base/exact.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_weighting;
@@ -38,4 +39,18 @@ typedef struct {
  * scratch: K*K doubles. */
 exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
+
+/* The expert sums alone, of tokens whose pairs are observed elsewhere. */
+exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
+                                     const float *weights, exf_err *err) EXF_CHECKED;
+
+/* The pair sums alone, of tokens that all experts ran on: outputs [T, E, H], every
+ * ordered pair s != t.  A token's products are one symmetric matrix product in double
+ * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
+ * double, and that total is added exactly: equal calls give equal bits in any order.
+ * EXF_WEIGHT_ROUTER is EXF_INTERNAL, for the router weighs its choices only.
+ * scratch: exf_moments_common_scratch() doubles. */
+exf_code exf_moments_add_common_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
+                                    double *scratch, exf_err *err) EXF_CHECKED;
+size_t exf_moments_common_scratch(int n_experts, int d_model);
 #endif
