@@ -19,7 +19,9 @@
 #define EXF_KERNELS_MOMENTS_H
 #include "base/err.h"
 #include "base/exact.h"
+#include "kernels/operand.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_weighting;
@@ -38,4 +40,26 @@ typedef struct {
  * scratch: K*K doubles. */
 exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
+
+/* ---- where the outputs are on a device ---------------------------------------
+ * The same sums kept there and brought home once per layer.  A term's products are
+ * float32 over runs of 8 elements and double from there on: an inner product <u,v>
+ * is within 2^-21 ||u|| ||v|| of the exact one, norms and weights follow from it.
+ * Terms are then rounded to the grid of exf_exact and added as integers, so the
+ * sums depend on no order, no split and no number of streams. */
+typedef struct {
+    int n_experts, top_k, d_model, n_tokens;
+    exf_operand outputs;  /* [T, K, H] */
+    const int32_t *ids;   /* [T, K] */
+    const float *weights; /* [T, K] */
+    exf_weighting weighting;
+    int64_t row;          /* of the first token, for messages */
+} exf_moments_call;
+
+/* Bytes of host memory that fetching needs (backend.h, moments_take). */
+static inline size_t exf_moments_host_bytes(int n_experts)
+{
+    size_t e = (size_t)n_experts;
+    return (5 * e * e + 4 * e) * sizeof(exf_exact) + (e * e + e) * sizeof(uint64_t);
+}
 #endif

@@ -35,10 +35,10 @@ static void swiglu_run(exf_workspace *ws, float *out, const float *x, int n, con
 {
     const exf_backend *b = ws->b;
     int h = a->d_model;
-    b->gemm_xwt(ws->q, s->gate, w->width, x, h, w->gate, h, n, w->width, h, 1, 0);
-    b->gemm_xwt(ws->q, s->up, w->width, x, h, w->up, h, n, w->width, h, 1, 0);
+    b->gemm_xwt(ws->q, s->gate, w->width, exf_f32(x), h, exf_f32(w->gate), h, n, w->width, h, 1, 0);
+    b->gemm_xwt(ws->q, s->up, w->width, exf_f32(x), h, exf_f32(w->up), h, n, w->width, h, 1, 0);
     b->swiglu(ws->q, s->gate, s->up, (size_t)n * (size_t)w->width, (float)a->swiglu_limit);
-    b->gemm_xwt(ws->q, out, h, s->gate, w->width, w->down, w->width, n, h, w->width, 1, 0);
+    b->gemm_xwt(ws->q, out, h, exf_f32(s->gate), w->width, exf_f32(w->down), w->width, n, h, w->width, 1, 0);
 }
 
 /* One expert on the tokens of its slots.  The products go back into `gathered`

@@ -238,7 +238,7 @@ static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_er
         size_t row = span->offset + (size_t)at;
         const float *u = exf_residual_collapse(w->b, w->q, a, &site, s->hidden + row * row_width(a), n, h.u);
         norm_rows(w, h.normed, u, lw->w[EXF_W_FINAL_NORM], n, a);
-        w->b->gemm_xwt(w->q, h.logits, a->vocab, h.normed, a->d_model, lw->w[EXF_W_HEAD], a->d_model, n, a->vocab, a->d_model, 1, 0);
+        w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_f32(lw->w[EXF_W_HEAD]), a->d_model, n, a->vocab, a->d_model, 1, 0);
         exf_logits_block b = {sequence, row, at, n, a->vocab, worker, NULL};
         float *mirror = w->mirror;
         rc = visible(w, h.logits, (size_t)n * (size_t)a->vocab, &mirror, &b.logits, err);

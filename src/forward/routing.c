@@ -16,6 +16,6 @@ void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, const floa
                      const exf_architecture *a, const exf_layer_weights *lw, float *logits)
 {
     exf_router_rules rules = rules_of(a, lw);
-    ws->b->gemm_xwt(ws->q, logits, a->n_experts, input, a->d_model, lw->w[EXF_W_ROUTER], a->d_model, n_tokens, a->n_experts, a->d_model, 1, 0);
+    ws->b->gemm_xwt(ws->q, logits, a->n_experts, exf_f32(input), a->d_model, exf_f32(lw->w[EXF_W_ROUTER]), a->d_model, n_tokens, a->n_experts, a->d_model, 1, 0);
     ws->b->router(ws->q, ids, weights, logits, tokens, n_tokens, &rules, ws->router);
 }

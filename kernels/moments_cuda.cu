@@ -1,0 +1,312 @@
+/* moments_cuda.cu - see moments.h: a warp per token.
+ *
+ * Sums live in cells of 32 words, one cell per ordered pair and one per expert: sum s
+ * has six signed words, digits of 2^32 of its fixed-point value, most of them of both
+ * signs and not carried; word 30 counts.  A term touches at most three digits, by
+ * integer atomics that return nothing.  2^31 terms fit before a digit overflows;
+ * carries are taken when the sums are fetched. */
+#include "kernels/cuda_queue.cuh"
+#include "kernels/cuda_reduce.cuh"
+#include "kernels/moments.h"
+
+#include <cstring>
+
+enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 4, STEP = 8 };
+
+typedef struct {
+    unsigned long long bad; /* complement of the smallest row that could not be added; 0: none */
+    unsigned long long unused[WORDS - 1];
+} header;
+
+static size_t n_cells(int n_experts)
+{
+    return (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;
+}
+
+size_t exf_moments_bytes_cuda(int n_experts)
+{
+    return sizeof(header) + n_cells(n_experts) * WORDS * 8 + exf_moments_host_bytes(n_experts);
+}
+
+/* ---- inner products ------------------------------------------------------------- */
+
+/* Eight consecutive elements from column c on, 0 past the end. */
+static __device__ inline void load(float (&v)[STEP], const float *x, int c, int h)
+{
+    if (h % 4 == 0 && c + STEP <= h) {
+        float4 a = *reinterpret_cast<const float4 *>(x + c), b = *reinterpret_cast<const float4 *>(x + c + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < STEP; i++) v[i] = c + i < h ? x[c + i] : 0;
+}
+
+static __device__ inline void load(float (&v)[STEP], const uint16_t *x, int c, int h)
+{
+    if (h % 8 == 0 && c + STEP <= h) {
+        uint4 a = *reinterpret_cast<const uint4 *>(x + c);
+        uint32_t u[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            v[2 * i] = __uint_as_float(u[i] << 16);
+            v[2 * i + 1] = __uint_as_float(u[i] & 0xffff0000u);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < STEP; i++) v[i] = c + i < h ? __uint_as_float((uint32_t)x[c + i] << 16) : 0;
+}
+
+static __device__ inline double dot_of(const float (&a)[STEP], const float (&b)[STEP])
+{
+    float sum = a[0] * b[0];
+#pragma unroll
+    for (int i = 1; i < STEP; i++) sum = fmaf(a[i], b[i], sum);
+    return (double)sum;
+}
+
+/* gram[i, j] for rows i of [a0, a0 + 4) and j of [b0, b0 + 4), and mirrored. */
+template <class T> static __device__ void gram_off(double *gram, const T *rows, int k, int h, int a0, int b0, int lane)
+{
+    double sum[4][4] = {};
+    for (int c = lane * STEP; c < h; c += 32 * STEP) {
+        float a[4][STEP], b[4][STEP];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            load(a[i], rows + (size_t)min(a0 + i, k - 1) * h, c, h);
+            load(b[i], rows + (size_t)min(b0 + i, k - 1) * h, c, h);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum[i][j] += dot_of(a[i], b[j]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            double all = exf_warp_sum(sum[i][j]);
+            if (lane == 0 && a0 + i < k && b0 + j < k) gram[(a0 + i) * k + b0 + j] = gram[(b0 + j) * k + a0 + i] = all;
+        }
+}
+
+/* The whole of it for up to eight rows: each is read once. */
+template <class T> static __device__ void gram_eight(double *gram, const T *rows, int k, int h, int lane)
+{
+    double sum[36] = {};
+    for (int c = lane * STEP; c < h; c += 32 * STEP) {
+        float v[8][STEP];
+#pragma unroll
+        for (int i = 0; i < 8; i++) load(v[i], rows + (size_t)min(i, k - 1) * h, c, h);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int j = 0; j <= i; j++)
+                if (i < k) sum[i * (i + 1) / 2 + j] += dot_of(v[i], v[j]);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int j = 0; j <= i; j++) {
+            double all = i < k ? exf_warp_sum(sum[i * (i + 1) / 2 + j]) : 0;
+            if (lane == 0 && i < k) gram[i * k + j] = gram[j * k + i] = all;
+        }
+}
+
+template <class T> static __device__ inline void gram_of_token(double *gram, const T *rows, int k, int h, int lane)
+{
+    if (k <= 8) {
+        gram_eight(gram, rows, k, h, lane);
+    } else {
+        for (int a = 0; a < k; a += 4)
+            for (int b = 0; b <= a; b += 4) gram_off(gram, rows, k, h, a, b, lane);
+    }
+    __syncwarp();
+}
+
+/* ---- sums -------------------------------------------------------------------------- */
+
+/* Digit k of the term x of a sum, counted from its lowest that is not empty. */
+static __device__ inline void add_digit(unsigned long long *sum, double x, int k)
+{
+    unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull;
+    int biased = (int)(u >> 52 & 0x7ff), shift = (biased ? biased : 1) - 1075 + 96;
+    if (biased) m |= 1ull << 52;
+    if (shift < 0) { /* to the grid, half to even, as exf_exact_place() */
+        int drop = -shift;
+        if (drop > 54) return;
+        unsigned long long half = 1ull << (drop - 1), rest = m & ((half << 1) - 1);
+        m >>= drop;
+        m += rest > half || (rest == half && (m & 1));
+        shift = 0;
+    }
+    int bit = shift & 31;
+    unsigned long long low = m << bit, high = bit ? m >> (64 - bit) : 0;
+    unsigned long long digit = k == 0 ? low & 0xffffffffu : k == 1 ? low >> 32 : high;
+    if (digit) atomicAdd(sum + (shift >> 5) + k, u >> 63 ? 0 - digit : digit);
+}
+
+static __device__ inline double pair_weight(exf_weighting weighting, double source_sq, float route_weight)
+{
+    return weighting == EXF_WEIGHT_SOURCE_NORM ? sqrt(source_sq) : weighting == EXF_WEIGHT_ROUTER ? (double)route_weight : 1.0;
+}
+
+/* As check_range() of moments_cpu.c; every lane gets the answer. */
+static __device__ inline bool in_range(const double *gram, const float *weight, const int32_t *id, int k, int lane)
+{
+    double largest = 1;
+    bool fits = true;
+    for (int a = 0; a < k; a++) {
+        double sq = gram[a * k + a];
+        fits = fits && id[a] >= 0 && exf_exact_fits(sq) && exf_exact_fits(sq * sqrt(sq));
+        largest = sq > largest ? sq : largest;
+    }
+    for (int a = lane; a < k; a += 32) fits = fits && exf_exact_fits((double)weight[a] * largest);
+    return __all_sync(0xffffffffu, fits);
+}
+
+/* Half a warp per pair: lane 3 s + d digit d of sum s, lane 15 the count. */
+static __device__ inline void add_pairs(unsigned long long *cells, const double *gram, const float *weight, const int32_t *id, int k, int n_experts,
+                                        exf_weighting weighting, int lane)
+{
+    int part = lane & 15, s = part / 3, d = part % 3;
+    for (int p = lane >> 4; p < k * (k - 1); p += 2) {
+        int a = p / (k - 1), b = p % (k - 1);
+        b += b >= a;
+        double source = gram[a * k + a], w = pair_weight(weighting, source, weight[a]);
+        double x = s == 1 ? gram[b * k + b] : s == 0 || s == 3 ? gram[a * k + b] : source;
+        unsigned long long *cell = cells + ((size_t)id[a] * n_experts + id[b]) * WORDS;
+        if (part == 15)
+            atomicAdd(cell + COUNT, 1ull);
+        else
+            add_digit(cell + s * DIGITS, s < 3 ? w * x : x, d);
+    }
+}
+
+static __device__ inline void add_experts(unsigned long long *cells, const double *gram, const float *weight, const int32_t *id, int k, int lane)
+{
+    int part = lane & 15, s = part / 3, d = part % 3;
+    for (int a = lane >> 4; a < k; a += 2) {
+        double sq = gram[a * k + a], norm = sqrt(sq), w = (double)weight[a];
+        unsigned long long *cell = cells + (size_t)id[a] * WORDS;
+        if (part == 15)
+            atomicAdd(cell + COUNT, 1ull);
+        else if (s < EXPERT_SUMS)
+            add_digit(cell + s * DIGITS, s == 0 ? norm : s == 1 ? sq : s == 2 ? w : w * norm, d);
+    }
+}
+
+template <class T> static __global__ void __launch_bounds__(128) add_tokens(header *top, const T *outputs, exf_moments_call c)
+{
+    extern __shared__ double grams[];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, k = c.top_k;
+    size_t t = (size_t)blockIdx.x * (blockDim.x >> 5) + warp;
+    double *gram = grams + (size_t)warp * k * k;
+    if (t >= (size_t)c.n_tokens) return;
+    const int32_t *id = c.ids + t * k;
+    const float *weight = c.weights + t * k;
+    unsigned long long *pairs = reinterpret_cast<unsigned long long *>(top + 1);
+    gram_of_token(gram, outputs + t * k * c.d_model, k, c.d_model, lane);
+    if (!in_range(gram, weight, id, k, lane)) {
+        if (lane == 0) atomicMax(&top->bad, ~(unsigned long long)(c.row + (int64_t)t)); /* of complements: the smallest row */
+        return;
+    }
+    add_pairs(pairs, gram, weight, id, k, c.n_experts, c.weighting, lane);
+    add_experts(pairs + (size_t)c.n_experts * c.n_experts * WORDS, gram, weight, id, k, lane);
+}
+
+void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c)
+{
+    int warps = c->top_k <= 16 ? 4 : 1;
+    size_t bytes = (size_t)warps * c->top_k * c->top_k * sizeof(double);
+    unsigned blocks = (unsigned)((c->n_tokens + warps - 1) / warps);
+    if (c->n_tokens == 0) return;
+    if (c->outputs.number == EXF_NUMBER_BF16)
+        EXF_LAUNCH(q, "moments", add_tokens<uint16_t>, blocks, 32 * warps, bytes, static_cast<header *>(sums),
+                   static_cast<const uint16_t *>(c->outputs.p), *c);
+    else
+        EXF_LAUNCH(q, "moments", add_tokens<float>, blocks, 32 * warps, bytes, static_cast<header *>(sums),
+                   static_cast<const float *>(c->outputs.p), *c);
+}
+
+/* ---- fetching ------------------------------------------------------------------------ */
+
+/* Six digits to a 192-bit integer. */
+static __device__ inline exf_exact carried(const unsigned long long *digit)
+{
+    exf_exact out = {{0, 0, 0}};
+    long long carry = 0;
+#pragma unroll
+    for (int d = 0; d < DIGITS; d++) {
+        long long v = (long long)digit[d] + carry;
+        out.limb[d / 2] |= ((unsigned long long)v & 0xffffffffu) << 32 * (d & 1);
+        carry = v >> 32;
+    }
+    return out;
+}
+
+/* Cells to arrays, sum after sum, and to zero. */
+static __global__ void collect(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n, int n_sums)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    unsigned long long *cell = cells + i * WORDS;
+    for (int s = 0; s < n_sums; s++) exact[s * n + i] = carried(cell + s * DIGITS);
+    count[i] = cell[COUNT];
+    for (int w = 0; w < WORDS; w++) cell[w] = 0;
+}
+
+static const char *merge_exact(exf_exact *to, const char *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        exf_exact x;
+        memcpy(&x, from + i * sizeof x, sizeof x);
+        exf_exact_merge(&to[i], &x);
+    }
+    return from + n * sizeof *to;
+}
+
+static const char *merge_counts(uint64_t *to, const char *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t x;
+        memcpy(&x, from + i * sizeof x, sizeof x);
+        to[i] += x;
+    }
+    return from + n * sizeof *to;
+}
+
+/* host: the pairs' sums and counts, then the experts', as collect() left them. */
+static void merge_all(const exf_moments *m, const char *host, size_t e)
+{
+    exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
+    exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum};
+    for (int s = 0; s < PAIR_SUMS; s++) host = merge_exact(pair[s], host, e * e);
+    host = merge_counts(m->count, host, e * e);
+    for (int s = 0; s < EXPERT_SUMS; s++) host = merge_exact(expert[s], host, e);
+    merge_counts(m->norm_count, host, e);
+}
+
+exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, int n_experts, void *host, exf_err *err)
+{
+    size_t e = (size_t)n_experts, pairs = e * e, bytes = exf_moments_host_bytes(n_experts);
+    header *top = static_cast<header *>(sums);
+    unsigned long long *cells = reinterpret_cast<unsigned long long *>(top + 1), bad = 0;
+    char *out = reinterpret_cast<char *>(cells + n_cells(n_experts) * WORDS);
+    exf_exact *pair = reinterpret_cast<exf_exact *>(out), *expert;
+    unsigned long long *pair_count = reinterpret_cast<unsigned long long *>(pair + PAIR_SUMS * pairs);
+    expert = reinterpret_cast<exf_exact *>(pair_count + pairs);
+    EXF_LAUNCH(q, "moments: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells, pairs, (int)PAIR_SUMS);
+    EXF_LAUNCH(q, "moments: collect", collect, exf_blocks(e, 128), 128, 0, expert, reinterpret_cast<unsigned long long *>(expert + EXPERT_SUMS * e),
+               cells + pairs * WORDS, e, (int)EXPERT_SUMS);
+    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(host, out, bytes, cudaMemcpyDeviceToHost, q->stream), "moments");
+    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(&bad, &top->bad, sizeof bad, cudaMemcpyDeviceToHost, q->stream), "moments");
+    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "moments");
+    exf_code rc = exf_finish_cuda(q, err);
+    if (rc != EXF_OK) return rc;
+    if (bad)
+        return exf_fail(err, EXF_NUMERIC, "token %llu of the run: an expert's output or its router weight is outside the range of the sums", ~bad);
+    merge_all(to, static_cast<const char *>(host), e);
+    return EXF_OK;
+}
