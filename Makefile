@@ -47,7 +47,7 @@ endif
 # them the loops over exf_expf() become vector code, with the same bits.
 STD      = -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-trapping-math -fno-math-errno -fopenmp
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wwrite-strings
-INCLUDE  = -Isrc -I. -I$(BUILD)
+INCLUDE  = -Iinclude -Isrc -I. -I$(BUILD)
 # One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
 SANFLAGS = $(if $(SAN),$(addprefix -fsanitize=,$(subst $(comma), ,$(SAN))) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 DEFINES  = -DEXF_HAVE_CUDA=$(CUDA)

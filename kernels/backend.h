@@ -18,7 +18,7 @@
 #include "kernels/expert_products.h"
 #include "kernels/indexer.h"
 #include "kernels/moments.h"
-#include "kernels/operand.h"
+#include "kernels/matrix.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
 #include "kernels/streams.h"
@@ -57,7 +57,7 @@ typedef struct exf_backend {
     void (*zero)(exf_queue *q, void *p, size_t bytes);
 
     /* ---- matrix products (gemm.h) -------------------------------------------- */
-    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_operand x, int ldx, exf_operand w, int ldw, int m, int n, int k, float alpha,
+    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
                      float beta);
     void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
                     float beta);
@@ -116,7 +116,7 @@ typedef struct exf_backend {
     void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
     void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
-    void (*embed)(exf_queue *q, float *out, exf_operand table, const int32_t *tokens, size_t n_tokens, int width, int streams);
+    void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
     /* expert_products.h; experts_fit: 1 if the device and these sizes can have it. */
     int (*experts_fit)(const exf_expert_shape *s);

@@ -46,7 +46,7 @@ static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
     exf_queue *q = static_cast<exf_queue *>(calloc(1, sizeof *q));
     if (!q) return exf_fail(err, EXF_NOSPACE, "out of memory for a CUDA queue");
     int device = 0;
-    (void)compute; /* the types of a product's operands say how it is done */
+    q->products = compute == EXF_COMPUTE_BF16 ? CUBLAS_COMPUTE_32F_FAST_16BF : CUBLAS_COMPUTE_32F;
     q->cublas = exf_cublas_load(&q->err);
     exf_cuda_note(q, cudaGetDevice(&device), "device");
     exf_cuda_note(q, cudaDeviceGetAttribute(&q->multiprocessors, cudaDevAttrMultiProcessorCount, device), "device");

@@ -29,6 +29,7 @@ struct exf_queue {
     const exf_cublas *cublas;
     cudaStream_t stream;
     cublasHandle_t blas;
+    cublasComputeType_t products; /* CUBLAS_COMPUTE_32F_FAST_16BF where the mixers' products are rounded */
     int multiprocessors;
     uint16_t *rounded; /* EXF_ROUNDED_BYTES for what a bfloat16 product multiplies; NULL until one needs it */
     exf_err err;       /* code EXF_OK: none yet */
@@ -64,7 +65,7 @@ const void *exf_probe_kernel(void);
 
 /* The parts, one per <op>_cuda.cu; contracts in the op's own header. */
 extern "C" {
-void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_operand x, int ldx, exf_operand w, int ldw, int m, int n, int k, float alpha, float beta);
+void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);

@@ -1,7 +1,7 @@
 /* device_rows.h - rows on a device that nothing on the host waits for. */
 #ifndef EXF_KERNELS_DEVICE_ROWS_H
 #define EXF_KERNELS_DEVICE_ROWS_H
-#include "kernels/operand.h"
+#include "kernels/matrix.h"
 
 struct exf_queue;
 #ifdef __cplusplus
@@ -11,7 +11,7 @@ extern "C" {
  * x bfloat16, width a multiple of 8. */
 void exf_routed_sum_cuda(struct exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
 /* out [n, streams, width] = row tokens[t] of table [vocab, width], in every stream. */
-void exf_embed_cuda(struct exf_queue *q, float *out, exf_operand table, const int32_t *tokens, size_t n_tokens, int width, int streams);
+void exf_embed_cuda(struct exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
 /* *least (the device's) becomes min(*least, base + i) over all i whose x[i] is not finite. */
 void exf_watch_finite_cuda(struct exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
 #ifdef __cplusplus

@@ -14,7 +14,7 @@ static size_t aligned(size_t bytes)
 
 int exf_experts_fit_cuda(const exf_expert_shape *s)
 {
-    return exf_hopper_has() && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= 4096 &&
+    return exf_hopper_code() && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= 4096 &&
            rows_of(s) < (size_t)1 << 30;
 }
 

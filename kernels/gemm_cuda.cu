@@ -36,7 +36,7 @@ static void gemm_rounded(exf_queue *q, float *y, int ldy, const float *x, int ld
     }
 }
 
-void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_operand x, int ldx, exf_operand w, int ldw, int m, int n, int k, float alpha,
+void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
                           float beta)
 {
     if (x.number == w.number)

@@ -6,7 +6,7 @@
 enum { N = 768, K = 1024, ROUNDS = 8 };
 
 /* Zeros are zeros in either type. */
-static exf_operand operand(const float *p, exf_compute compute)
+static exf_matrix matrix_of(const float *p, exf_compute compute)
 {
     return compute == EXF_COMPUTE_BF16 ? exf_bf16((const uint16_t *)p) : exf_f32(p);
 }
@@ -23,7 +23,7 @@ exf_code exf_gemm_rate(const exf_backend *b, exf_compute compute, double *flops_
     EXF_TRY(b->alloc(&y, (size_t)m * N, sizeof *y, "rate measurement", err));
     b->zero(q, x, (size_t)m * K * sizeof *x); /* the rate does not depend on the numbers, but NaNs may be slow */
     b->zero(q, w, (size_t)N * K * sizeof *w);
-    exf_operand xo = operand(x, compute), wo = operand(w, compute);
+    exf_matrix xo = matrix_of(x, compute), wo = matrix_of(w, compute);
     b->gemm_xwt(q, y, N, xo, K, wo, K, m, N, K, 1, 0); /* the first one loads the library */
     EXF_TRY(b->finish(q, err));
     double start = exf_clock();

@@ -6,9 +6,7 @@
  * Tiles of one expert are neighbours in time, so its matrix is read from memory once.
  * An element's sum runs over the inner axis in order, whatever tile it is in. */
 #include "kernels/expert_products.cuh"
-#include "kernels/hopper.cuh"
-
-#include <cuda_bf16.h>
+#include "kernels/bulk_tiles.cuh"
 
 enum { ROWS = EXF_TILE_ROWS, COLUMNS = 256, DEPTH = 64, STAGES = 4, THREADS = 384 };
 enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, STAGE_BYTES = A_BYTES + B_BYTES };
@@ -22,7 +20,7 @@ typedef struct {
     uint16_t *out;
 } work;
 
-#ifdef EXF_HOPPER_CODE
+#ifdef EXF_HOPPER
 /* The tiles that a block walks over; e moves forward only. */
 typedef struct {
     int e, row, end, column; /* expert, sorted rows [row, end), number of the column tile */
@@ -35,12 +33,6 @@ static __device__ inline void find_place(place *p, const int32_t *first, const i
     p->column = local / high;
     p->row = first[p->e] + local % high * ROWS;
     p->end = first[p->e + 1];
-}
-
-static __device__ inline uint32_t pack(float a, float b)
-{
-    __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-    return *reinterpret_cast<uint32_t *>(&v);
 }
 
 /* v[j] of lane q of four is piece q of block j; afterwards v[i] is piece i of block q. */
@@ -80,7 +72,7 @@ template <bool SWIGLU> static __device__ inline void store_tile(const float (&d)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int at = 4 * (j + i) + 2 * half;
-                v[i] = SWIGLU ? pack(gated(d[at], d[(at + 64) % 128], w.limit), gated(d[at + 1], d[(at + 65) % 128], w.limit)) : pack(d[at], d[at + 1]);
+                v[i] = SWIGLU ? exf_bf16x2(gated(d[at], d[(at + 64) % 128], w.limit), gated(d[at + 1], d[(at + 65) % 128], w.limit)) : exf_bf16x2(d[at], d[at + 1]);
             }
             transpose_quad(v, q);
             int column = p.column * blocks * 8 + 8 * (j + q);
@@ -91,8 +83,8 @@ template <bool SWIGLU> static __device__ inline void store_tile(const float (&d)
 
 /* One thread: the tiles' operands, stage after stage. */
 template <bool SWIGLU>
-static __device__ void feed(const CUtensorMap *x, const CUtensorMap *w0, const CUtensorMap *w1, const work &w, char *ring, uint64_t *full,
-                            uint64_t *empty, const int32_t *first, const int32_t *tile)
+static __device__ void feed(const CUtensorMap *x, const CUtensorMap *w0, const CUtensorMap *w1, const work &w, uint32_t ring, uint32_t full,
+                            uint32_t empty, const int32_t *first, const int32_t *tile)
 {
     place p = {0, 0, 0, 0};
     int n_tiles = tile[w.n_experts] * w.column_tiles, stage = 0;
@@ -100,12 +92,12 @@ static __device__ void feed(const CUtensorMap *x, const CUtensorMap *w0, const C
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
         find_place(&p, first, tile, at, w.column_tiles);
         for (int k = 0; k < w.depth; k += DEPTH) {
-            char *a = ring + stage * STAGE_BYTES, *b = a + A_BYTES;
-            exf_barrier_wait(&empty[stage], phase ^ 1);
-            exf_barrier_expect(&full[stage], STAGE_BYTES);
-            exf_tensor_load(a, x, &full[stage], k, p.row, 0);
-            exf_tensor_load(b, w0, &full[stage], k, p.column * (SWIGLU ? 128 : 256), p.e);
-            exf_tensor_load(b + B_BYTES / 2, w1, &full[stage], k, SWIGLU ? p.column * 128 : p.column * 256 + 128, p.e);
+            uint32_t a = ring + stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * stage;
+            exf_barrier_wait(empty + 8 * stage, phase ^ 1);
+            exf_barrier_expect(arrived, STAGE_BYTES);
+            exf_tensor_load(a, x, arrived, k, p.row, 0);
+            exf_tensor_load(b, w0, arrived, k, p.column * (SWIGLU ? 128 : 256), p.e);
+            exf_tensor_load(b + B_BYTES / 2, w1, arrived, k, SWIGLU ? p.column * 128 : p.column * 256 + 128, p.e);
             if (++stage == STAGES) {
                 stage = 0;
                 phase ^= 1;
@@ -115,8 +107,7 @@ static __device__ void feed(const CUtensorMap *x, const CUtensorMap *w0, const C
 }
 
 template <bool SWIGLU>
-static __device__ void multiply(const work &w, const char *ring, uint64_t *full, uint64_t *empty, const int32_t *first, const int32_t *tile,
-                                int group)
+static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uint32_t empty, const int32_t *first, const int32_t *tile, int group)
 {
     place p = {0, 0, 0, 0};
     int n_tiles = tile[w.n_experts] * w.column_tiles, stage = 0, lane = threadIdx.x & 31, leader = (threadIdx.x & 127) == 0;
@@ -127,15 +118,15 @@ static __device__ void multiply(const work &w, const char *ring, uint64_t *full,
         find_place(&p, first, tile, at, w.column_tiles);
         int last = -1;
         for (int k = 0; k < w.depth; k += DEPTH) {
-            const char *a = ring + stage * STAGE_BYTES;
-            exf_barrier_wait(&full[stage], phase);
-            uint64_t da = exf_wgmma_descriptor(a + group * (A_BYTES / 2)), db = exf_wgmma_descriptor(a + A_BYTES);
+            uint32_t a = ring + stage * STAGE_BYTES;
+            exf_barrier_wait(full + 8 * stage, phase);
+            uint64_t da = exf_operand(a + group * (A_BYTES / 2), 16), db = exf_operand(a + A_BYTES, 16);
             exf_wgmma_begin();
 #pragma unroll
             for (int i = 0; i < DEPTH / 16; i++) exf_wgmma_256(d, da + 2 * i, db + 2 * i, k > 0 || i > 0);
             exf_wgmma_commit();
             exf_wgmma_wait<1>();
-            if (last >= 0 && leader) exf_barrier_arrive(&empty[last]);
+            if (last >= 0 && leader) exf_barrier_arrive(empty + 8 * last);
             last = stage;
             if (++stage == STAGES) {
                 stage = 0;
@@ -143,7 +134,7 @@ static __device__ void multiply(const work &w, const char *ring, uint64_t *full,
             }
         }
         exf_wgmma_wait<0>();
-        if (leader) exf_barrier_arrive(&empty[last]);
+        if (leader) exf_barrier_arrive(empty + 8 * last);
         store_tile<SWIGLU>(d, w, p, r, lane & 3);
     }
 }
@@ -153,15 +144,15 @@ template <bool SWIGLU>
 static __global__ void __launch_bounds__(THREADS, 1)
     grouped(const __grid_constant__ CUtensorMap x, const __grid_constant__ CUtensorMap w0, const __grid_constant__ CUtensorMap w1, work w)
 {
-#ifdef EXF_HOPPER_CODE
+#ifdef EXF_HOPPER
     extern __shared__ __align__(1024) char memory[];
-    __shared__ uint64_t full[STAGES], empty[STAGES];
-    char *ring = memory + (1024 - (exf_shared(memory) & 1023)) % 1024;
-    int32_t *first = reinterpret_cast<int32_t *>(ring + STAGES * STAGE_BYTES), *tile = first + w.n_experts + 1;
+    __shared__ uint64_t barriers[2 * STAGES];
+    uint32_t gap = (1024 - (exf_shared(memory) & 1023)) % 1024, ring = exf_shared(memory) + gap, full = exf_shared(barriers), empty = full + 8 * STAGES;
+    int32_t *first = reinterpret_cast<int32_t *>(memory + gap + STAGES * STAGE_BYTES), *tile = first + w.n_experts + 1;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
-            exf_barrier_init(&full[i], 1);
-            exf_barrier_init(&empty[i], 2);
+            exf_barrier_init(full + 8 * i, 1);
+            exf_barrier_init(empty + 8 * i, 2);
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }

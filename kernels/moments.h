@@ -19,7 +19,7 @@
 #define EXF_KERNELS_MOMENTS_H
 #include "base/err.h"
 #include "base/exact.h"
-#include "kernels/operand.h"
+#include "kernels/matrix.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -49,7 +49,7 @@ exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int
  * sums depend on no order, no split and no number of streams. */
 typedef struct {
     int n_experts, top_k, d_model, n_tokens;
-    exf_operand outputs;  /* [T, K, H] */
+    exf_matrix outputs;  /* [T, K, H] */
     const int32_t *ids;   /* [T, K] */
     const float *weights; /* [T, K] */
     exf_weighting weighting;

@@ -2,7 +2,7 @@
  * devices that compute in bfloat16.  Rounding is to nearest, ties to even. */
 #ifndef EXF_KERNELS_ROUNDING_H
 #define EXF_KERNELS_ROUNDING_H
-#include "kernels/operand.h"
+#include "kernels/matrix.h"
 
 struct exf_queue;
 #ifdef __cplusplus

@@ -43,7 +43,7 @@ void exf_routed_sum_cuda(exf_queue *q, float *y, const uint16_t *x, const float 
     if (n_tokens) EXF_LAUNCH(q, "routed_sum", sum_eights, n_tokens, threads, 0, y, reinterpret_cast<const uint4 *>(x), weights, top_k, width, add);
 }
 
-static __global__ void embed(float *out, exf_operand table, const int32_t *tokens, int width, int streams)
+static __global__ void embed(float *out, exf_matrix table, const int32_t *tokens, int width, int streams)
 {
     size_t from = (size_t)tokens[blockIdx.x] * width, to = (size_t)blockIdx.x * width * streams;
     const uint16_t *half = static_cast<const uint16_t *>(table.p);
@@ -54,7 +54,7 @@ static __global__ void embed(float *out, exf_operand table, const int32_t *token
     }
 }
 
-void exf_embed_cuda(exf_queue *q, float *out, exf_operand table, const int32_t *tokens, size_t n_tokens, int width, int streams)
+void exf_embed_cuda(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams)
 {
     if (n_tokens) EXF_LAUNCH(q, "embed", embed, (unsigned)n_tokens, THREADS, 0, out, table, tokens, width, streams);
 }

@@ -11,7 +11,7 @@
 #ifndef EXF_KERNELS_UNPACK_H
 #define EXF_KERNELS_UNPACK_H
 #include "base/dtype.h"
-#include "kernels/operand.h"
+#include "kernels/matrix.h"
 
 typedef enum { EXF_PACKED_PLAIN, EXF_PACKED_FP8, EXF_PACKED_FP4 } exf_packing;
 

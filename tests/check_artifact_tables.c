@@ -12,6 +12,35 @@ static const int32_t numbers[L] = {1, 5};
 static const int64_t pool_sizes[N_POOLS] = {3, 1};
 static exf_err e; /* of the last call */
 
+/* What version 2 added, but vectors: the same pair is unobserved. */
+static exf_code sample_measures(exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    exf_shared_scalar *s;
+    EXF_TRY(exf_mem_new(&t->cosine, L * E * E, sizeof *t->cosine, "tables", err));
+    EXF_TRY(exf_mem_new(&t->similarity, L * E * E, sizeof *t->similarity, "tables", err));
+    EXF_TRY(exf_mem_new(&t->std_error, L * E * E, sizeof *t->std_error, "tables", err));
+    EXF_TRY(exf_mem_new(&t->rms, L * E, sizeof *t->rms, "tables", err));
+    EXF_TRY(exf_mem_new(&t->contribution, L * E, sizeof *t->contribution, "tables", err));
+    for (int i = 0; i < L * E * E; i++) {
+        int self = i / E % E == i % E, seen = t->loss[i] < EXF_LOSS_NEVER;
+        t->cosine[i] = self ? 1 : seen ? (float)(i % 5 - 2) / 2 : 0;
+        t->similarity[i] = self ? 1 : seen ? (float)(i % 3) / 2 : 0;
+        t->std_error[i] = self ? 0 : seen ? (float)i / 64 : EXF_ERROR_UNKNOWN;
+    }
+    for (int i = 0; i < L * E; i++) {
+        t->rms[i] = (float)(i + 2) / 2;
+        t->contribution[i] = (float)i / 8;
+    }
+    for (int k = 0; k < 2; k++) { /* not in order of name */
+        EXF_TRY(exf_tables_add_shared(t, k ? "global" : "layer", &s, err));
+        for (int l = 0; l < L; l++) s->scalar[l] = (float)(l + k) / 4;
+        for (int i = 0; i < L * E * E; i++) s->loss[i] = t->loss[i] < EXF_LOSS_NEVER ? (float)(i % 9 + k) / 8 : EXF_LOSS_NEVER;
+    }
+out:
+    return rc;
+}
+
 /* Two layers; the pair 2 -> 0 is unobserved, the pools hold experts 0, 1, ... */
 static exf_code sample(exf_tables *t, exf_err *err)
 {
@@ -35,6 +64,7 @@ static exf_code sample(exf_tables *t, exf_err *err)
             t->pool[p].target_scale[i] = i % E < d ? 1 : 0.25f;
         }
     }
+    if ((rc = sample_measures(t, err)) != EXF_OK) return rc;
     return exf_provenance_add(&t->provenance, err, "solve.ridge", "0.001");
 }
 
@@ -64,6 +94,18 @@ START_TEST(tables_come_back_bit_for_bit)
     ck_assert(same(back.count, t.count, L * E * E * sizeof *t.count));
     ck_assert(same(back.expert_norms, t.expert_norms, L * E * sizeof *t.expert_norms));
     ck_assert(same(back.expert_count, t.expert_count, L * E * sizeof *t.expert_count));
+    ck_assert(same(back.cosine, t.cosine, L * E * E * sizeof *t.cosine));
+    ck_assert(same(back.similarity, t.similarity, L * E * E * sizeof *t.similarity));
+    ck_assert(same(back.std_error, t.std_error, L * E * E * sizeof *t.std_error));
+    ck_assert(same(back.rms, t.rms, L * E * sizeof *t.rms));
+    ck_assert(same(back.contribution, t.contribution, L * E * sizeof *t.contribution));
+    ck_assert_int_eq(back.n_shared, 2);
+    for (int k = 0; k < 2; k++) {
+        ck_assert_str_eq(back.shared[k].name, k ? "layer" : "global");
+        ck_assert(same(back.shared[k].scalar, t.shared[k].scalar, L * sizeof *t.shared[k].scalar));
+        ck_assert(same(back.shared[k].loss, t.shared[k].loss, L * E * E * sizeof *t.shared[k].loss));
+    }
+    ck_assert_int_eq(back.vectors.n_pairs, 0);
     ck_assert_str_eq(exf_provenance_get(&back.provenance, "solve.ridge"), "0.001");
     ck_assert_int_eq(back.n_pools, N_POOLS);
     for (int p = 0; p < N_POOLS; p++) {
@@ -76,6 +118,33 @@ START_TEST(tables_come_back_bit_for_bit)
     ck_assert(same_files("t.h5", "u.h5"));
     exf_tables_free(&back);
     exf_tables_free(&t);
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* A file of version 1 has none of what came later. */
+START_TEST(what_is_absent_stays_absent)
+{
+    exf_tables t, back;
+    ck_ok(sample(&t, &e), e);
+    exf_mem_free(t.cosine);
+    exf_mem_free(t.std_error);
+    t.cosine = t.std_error = NULL;
+    for (int k = 0; k < 2; k++) {
+        exf_mem_free(t.shared[k].scalar);
+        exf_mem_free(t.shared[k].loss);
+    }
+    t.n_shared = 0;
+    write_tables("t.h5", &t);
+    ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
+    ck_assert_ptr_null(back.cosine);
+    ck_assert_ptr_null(back.std_error);
+    ck_assert_ptr_nonnull(back.similarity);
+    ck_assert_int_eq(back.n_shared, 0);
+    ck_ok(exf_tables_read_vectors(&back, exf_scratch("t.h5"), &e), e);
+    ck_assert_int_eq(back.vectors.n_pairs, 0);
+    ck_assert_ptr_null(back.vectors.pair);
+    exf_tables_free(&back);
     exf_tables_free(&t);
 }
 END_TEST
@@ -172,6 +241,26 @@ START_TEST(the_diagonal_is_fixed)
     refused("/coeff", E + 1, &near_one, "/coeff[0, 1, 1] is 1");
     refused("/loss", E * E + 3 * E + 3, &loss, "/loss[1, 3, 3] is 0");
     refused("/loss", E * E + 3 * E + 3, &near_never, "/loss[1, 3, 3] is 1e+30");
+}
+END_TEST
+
+START_TEST(measures_stay_in_their_range)
+{
+    float above = nextafterf(1, 2), below = -1e-30f, some = 0.25f, zero = 0, nan = NAN;
+    refused("/cosine", 1, &above, "/cosine[0, 0, 1] is 1");
+    refused("/cosine", 1, &nan, "/cosine[0, 0, 1] is nan");
+    refused("/cosine", E + 1, &some, "/cosine[0, 1, 1] is 0.25, expected 1 on the diagonal");
+    refused("/cosine", 2 * E, &some, "/cosine[0, 2, 0] is 0.25, expected 0 without evidence");
+    refused("/similarity", E * E + 1, &below, "/similarity[1, 0, 1] is -1e-30, expected [0, 1]");
+    refused("/similarity", 2 * E, &some, "/similarity[0, 2, 0] is 0.25");
+    refused("/std_error", 1, &below, "/std_error[0, 0, 1]");
+    refused("/std_error", 0, &some, "/std_error[0, 0, 0] is 0.25, expected 0 on the diagonal");
+    refused("/std_error", 2 * E, &some, "/std_error[0, 2, 0] is 0.25, expected 1e30 without evidence");
+    refused("/rms", E + 1, &zero, "/rms[1, 1] is 0, expected a number above 0");
+    refused("/contribution", 2, &nan, "/contribution[0, 2] is nan");
+    refused("/shared/layer/scalar", 1, &nan, "/shared/layer/scalar[1] is nan");
+    refused("/shared/global/loss", 1, &below, "/shared/global/loss[0, 0, 1] is -1e-30");
+    refused("/shared/global/loss", 2 * E, &some, "/shared/global/loss[0, 2, 0] is 0.25, expected 1e30");
 }
 END_TEST
 
@@ -311,12 +400,14 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, tables_come_back_bit_for_bit);
+    tcase_add_test(t, what_is_absent_stays_absent);
     tcase_add_test(t, tables_need_no_pools);
     tcase_add_test(t, pool_sizes_are_those_of_the_model);
     tcase_add_test(t, an_existing_file_is_kept);
     tcase_add_test(t, numbers_must_be_finite);
     tcase_add_test(t, losses_and_norms_have_their_sign);
     tcase_add_test(t, the_diagonal_is_fixed);
+    tcase_add_test(t, measures_stay_in_their_range);
     tcase_add_test(t, a_loss_needs_evidence);
     tcase_add_test(t, pool_ids_are_experts);
     tcase_add_test(t, pools_of_a_file_are_possible_ones);

@@ -44,9 +44,9 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     for (int i = 1; i < n_queues; i++) ck_ok(d.b->open(&q[i], EXF_COMPUTE_F32, &e), e);
     for (int at = 0, i = 0; at < r->n; at += piece, i++) {
         size_t slot = (size_t)(at * r->top_k);
-        exf_operand whole = {outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
+        exf_matrix whole = {outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
         exf_moments_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = r->n - at < piece ? r->n - at : piece,
-                              .outputs = exf_operand_at(whole, slot * (size_t)r->d_model), .ids = ids + slot, .weights = weights + slot,
+                              .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot, .weights = weights + slot,
                               .weighting = w, .row = at};
         d.b->moments_add(q[i % n_queues], sums, &c);
     }

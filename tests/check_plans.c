@@ -62,7 +62,7 @@ START_TEST(a_plan_needs_no_weights)
     if (!m) return;
     exf_span span[4] = {{0, 4096}, {4096, 4096}, {8192, 4096}, {12288, 4096}};
     exf_batch batch = {NULL, span, 4, 4 * 4096, 4096};
-    uint64_t layer = exf_model_layer_bytes(m, m->arch.n_layers - 1), ram = exf_forward_memory(&exf_backend_cpu, m, &batch, 1, 2, 0);
+    uint64_t layer = exf_model_layer_bytes(m, m->arch.n_layers - 1), ram = exf_forward_memory(&exf_backend_cpu, m, &batch, &(exf_demand){.lanes = 1}, 2);
     ck_assert_uint_gt(layer, 0);
     ck_assert_msg(ram > layer && ram < (uint64_t)64 << 30, "%s: %" PRIu64 " bytes of memory", models[_i].name, ram);
     ck_assert(exf_forward_flops(&m->arch, &batch, 0) > 1e12);
@@ -125,9 +125,9 @@ START_TEST(recipes_say_what_the_paper_did)
     ck_ok(exf_opts_new(&r.opts, rows, n, &r, &e), e);
     ck_ok(exf_recipe_read(&r, path, &e), e);
     ck_ok(exf_recipe_solve_options(&r, &o, &e), e);
-    ck_assert_int_eq(o.clip, models[_i].clip);
-    if (o.clip) ck_assert(o.clip_min == -4 && o.clip_max == 4);
-    ck_assert(o.ridge == 1e-3);
+    ck_assert_int_eq(o.rule.clip, models[_i].clip);
+    if (o.rule.clip) ck_assert(o.rule.clip_min == -4 && o.rule.clip_max == 4);
+    ck_assert(o.rule.ridge == 1e-3);
     exf_corpus_request q = {r.manifest, r.sequences, r.max_tokens, r.min_tokens, (uint64_t)r.seed, 1 << 20, "no/tokenizer.json"};
     ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
     ck_assert_ptr_nonnull(missing);

@@ -10,8 +10,8 @@
 #include <math.h>
 
 static const char *const pair[] = {"pair"};
-static const exf_solve_options plain = {.ridge = 0, .projectors = pair, .n_projectors = 1};
-static const exf_solve_options usual = {.ridge = 1e-3, .clip = 1, .clip_min = -4, .clip_max = 4, .projectors = pair, .n_projectors = 1};
+static const exf_solve_options plain = {.rule = {.ridge = 0}, .projectors = pair, .n_projectors = 1};
+static const exf_solve_options usual = {.rule = {1e-3, 1, -4, 4}, .projectors = pair, .n_projectors = 1};
 static exf_err e; /* of the last call */
 
 /* ---- one layer by hand ---------------------------------------------------------------- */
@@ -71,9 +71,9 @@ START_TEST(scalars_and_losses_by_hand)
     ck_pair(&plain, 0, 8, 10, 0, 1);
     ck_pair(&plain, 4, 4, 4, 1, 0);
     ck_pair(&plain, 4, 4, 3.9, 1, 0); /* rounding below nothing is nothing */
-    ridge.ridge = 4;
+    ridge.rule.ridge = 4;
     ck_pair(&ridge, 6, 8, 10, 0.5, 0.6);
-    ridge.ridge = 1e-3;
+    ridge.rule.ridge = 1e-3;
     ck_pair(&ridge, 6, 8, 10, 6 / 8.001, (10 - 2 * (6 / 8.001) * 6 + (6 / 8.001) * (6 / 8.001) * 8) / 10);
 }
 END_TEST
@@ -82,21 +82,21 @@ START_TEST(the_loss_is_that_of_the_clipped_scalar)
 {
     exf_solve_options clip = plain;
     ck_pair(&plain, 80, 8, 1000, 10, 0.2);
-    clip.clip = 1;
-    clip.clip_min = -4;
-    clip.clip_max = 4;
+    clip.rule.clip = 1;
+    clip.rule.clip_min = -4;
+    clip.rule.clip_max = 4;
     ck_pair(&clip, 80, 8, 1000, 4, 0.488);
     ck_pair(&clip, -80, 8, 1000, -4, 0.488);
     ck_pair(&clip, 32, 8, 1000, 4, 0.872); /* just at the limit */
     ck_pair(&clip, 6, 8, 10, 0.75, 0.55);
-    clip.clip_min = 0;
+    clip.rule.clip_min = 0;
     ck_pair(&clip, -80, 8, 1000, 0, 1);
-    clip.clip = 0; /* the limits then mean nothing */
+    clip.rule.clip = 0; /* the limits then mean nothing */
     ck_pair(&clip, -80, 8, 1000, -10, 0.2);
     clip = plain;
-    clip.clip = 1;
-    clip.clip_min = 3; /* a loss may be above 1 when the clip is to blame */
-    clip.clip_max = 4;
+    clip.rule.clip = 1;
+    clip.rule.clip_min = 3; /* a loss may be above 1 when the clip is to blame */
+    clip.rule.clip_max = 4;
     ck_pair(&clip, 6, 8, 10, 3, 4.6);
 }
 END_TEST
@@ -115,8 +115,8 @@ START_TEST(scalars_are_finite_floats)
     float c, l;
     ck_fails(solve_pair(&plain, 1e18, 1e-25, 1e18, &c, &l), EXF_NUMERIC, e, "layer 7, pair 0 -> 1");
     exf_solve_options clip = plain;
-    clip.clip = 1;
-    clip.clip_max = 4;
+    clip.rule.clip = 1;
+    clip.rule.clip_max = 4;
     ck_ok(solve_pair(&clip, 1e18, 1e-25, 1e18, &c, &l), e);
     ck_assert_float_eq(c, 4);
 }

@@ -15,6 +15,40 @@ typedef struct {
     float *target_scale; /* [L, E] 1 inside the pool, 0 where no target was ever observed */
 } exf_pool;
 
+/* A scalar shared by more than one pair: a sharing pattern with its own losses (method,
+ * section 2).  Its S[s,t] is scalar[l] where the pair was observed, 1 on the diagonal, else 0. */
+typedef struct {
+    char name[16]; /* "layer", "global" */
+    float *scalar; /* [L]; "global": the same L times */
+    float *loss;   /* [L, E, E] */
+} exf_shared_scalar;
+
+/* C of the scalar-plus-low-rank projector, M = S I + Q C, Q the first R columns of the basis. */
+typedef struct {
+    int rank;  /* R */
+    float *c;  /* [N, R, H], N pairs as in exf_vectors */
+} exf_lowrank;
+
+/* What acts on vectors, for the pairs that carry one: at most a given number a layer,
+ * those of largest source_sq.  All other pairs keep their scalar. */
+typedef struct {
+    int64_t n_pairs;       /* N, all layers together; 0: there are none and all below is NULL */
+    int32_t *pair;         /* [N, 3] layer index, source, target; ascending */
+    int64_t *first;        /* [L + 1] a layer's first pair; not in the file */
+    float *diagonal;       /* [N, H] d; NULL: not solved */
+    float *diagonal_loss;  /* [L, E, E] the diagonal's own, the scalar's where a pair carries none */
+    int basis_rank;        /* columns of the basis; 0: not solved */
+    float *basis;          /* [L, H, basis_rank] Q, orthonormal columns */
+    exf_lowrank *lowrank;  /* by rising rank */
+    int n_lowrank;
+} exf_vectors;
+
+/* Standard error where fewer than two sequences observed a pair. */
+#define EXF_ERROR_UNKNOWN 1e30f
+
+/* What is NULL or none was not in the file: a file of version 1 has no cosine and what
+ * follows.  "Unobserved" is a pair without tokens, or with fewer than the recipe's
+ * calibrate.min_pair_tokens: its loss is never, its scalar 0, whatever its count. */
 typedef struct {
     exf_run_shape shape;
     int n_layers;         /* L, MoE layers */
@@ -24,18 +58,35 @@ typedef struct {
     float *expert_norms;  /* [L, E] h, mean output norm; a cold expert has the median of the others */
     uint64_t *count;      /* [L, E, E] tokens behind a pair; 0: unobserved */
     uint64_t *expert_count; /* [L, E] tokens routed to an expert; 0: cold */
+    float *cosine;        /* [L, E, E] <u,v> / sqrt(<u,u> <v,v>) over the pair's tokens; 1 on the diagonal, 0 unobserved */
+    float *rms;           /* [L, E] root mean square output norm; a cold expert has the median of the others */
+    float *contribution;  /* [L, E] mean w ||E_e(x)|| over the expert's tokens (REAP's score); 0 cold */
+    float *similarity;    /* [L, E, E] 1 - d/dmax, d the root mean square of ||E_s - E_t|| over the tokens of the
+                           * pair, dmax the layer's largest; 1 on the diagonal, 0 unobserved */
+    float *std_error;     /* [L, E, E] of S, weighted jackknife over sequences; EXF_ERROR_UNKNOWN below two sequences, 0 on the
+                           * diagonal; NULL where the statistics lack its sums */
     exf_pool *pool;
     int n_pools;
+    exf_shared_scalar *shared; /* by name */
+    int n_shared;
+    exf_vectors vectors;
     exf_provenance provenance;
 } exf_tables;
 
+/* Room for what version 1 has; the rest is NULL until a solver or the following make it. */
 exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers, const int64_t *pool_sizes,
                         size_t n_pools, exf_err *err) EXF_CHECKED;
+/* Room for a sharing pattern of that name at its place in t->shared; a name that is too long is EXF_INTERNAL. */
+exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
 void exf_tables_free(exf_tables *t);
+void exf_vectors_free(exf_vectors *v);
 
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* Refuses what breaks the rules above: non-finite numbers, negative losses, a
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms
- * that are not above 0, pool ids outside [0, E). */
+ * that are not above 0, pool ids outside [0, E), cosines and similarities outside
+ * their range. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* The file's vectors into t->vectors, which exf_tables_read leaves empty: they may be gigabytes. */
+exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
-#include "forward/layer_step.h"
+#include "forward/head_step.h"
 #include "forward/mixer.h"
 #include "kernels/backend.h"
 
@@ -17,29 +17,26 @@ int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int 
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
 
-static int any_logits(const exf_lane *lanes, size_t n_lanes)
+exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
 {
-    for (size_t i = 0; i < n_lanes; i++)
-        if (lanes[i].observer && lanes[i].observer->logits) return 1;
-    return 0;
+    exf_demand d = {.lanes = n_lanes};
+    for (size_t i = 0; i < n_lanes; i++) {
+        const exf_observer *o = lanes[i].observer;
+        d.corrects |= lanes[i].rewriter && lanes[i].rewriter->correct;
+        if (!o) continue;
+        d.head |= o->logits != NULL;
+        d.probes += i > 0 && o->probe;
+        d.common |= o->common && o->common_tokens > 0;
+    }
+    return d;
 }
 
-/* Routes and tokens, in the host's memory and in the backend's. */
-static exf_code open_routes(exf_pass *p, exf_err *err)
+static exf_code open_tokens(exf_pass *p, exf_err *err)
 {
-    exf_code rc;
-    size_t n;
-    EXF_TRY(exf_mem_mul(&n, p->batch->n_tokens, (size_t)p->model->arch.top_k, "routes", err));
-    EXF_TRY(exf_mem_new(&p->ids, n, sizeof *p->ids, "routes", err));
-    EXF_TRY(exf_mem_new(&p->weights, n, sizeof *p->weights, "routes", err));
-    p->ids_there = p->ids;
-    p->weights_there = p->weights;
+    exf_code rc = EXF_OK;
     p->tokens_there = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
     if (p->b->host_memory) return EXF_OK;
-    p->ids_there = p->tokens_there = NULL;
-    p->weights_there = NULL;
-    EXF_TRY(p->b->alloc(&p->ids_there, n, sizeof *p->ids, "routes", err));
-    EXF_TRY(p->b->alloc(&p->weights_there, n, sizeof *p->weights, "routes", err));
+    p->tokens_there = NULL;
     EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens, sizeof *p->tokens_there, "tokens", err));
     p->b->upload(p->space[0].q, p->tokens_there, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_there);
     EXF_TRY(p->b->finish(p->space[0].q, err));
@@ -47,39 +44,67 @@ out:
     return rc;
 }
 
-static exf_code open_pass(exf_pass *p, size_t n_lanes, exf_err *err)
+static exf_code open_route_set(exf_pass *p, exf_route_set *set, exf_err *err)
+{
+    return exf_route_set_new(set, p->b, p->batch->n_tokens, p->model->arch.top_k, err);
+}
+
+/* Routes: the lane's under way always, the others only where someone needs them. */
+static exf_code open_routes(exf_pass *p, exf_err *err)
 {
     exf_code rc;
-    const exf_architecture *a = &p->model->arch;
-    size_t floats;
-    EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, (size_t)(a->residual.streams * a->d_model), "hidden states", err));
-    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
-    for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, p->with_head, err));
-    EXF_TRY(exf_mem_new(&p->hidden, n_lanes, sizeof *p->hidden, "lanes", err));
-    for (size_t i = 0; i < n_lanes; i++) EXF_TRY(p->b->alloc(&p->hidden[i], floats, sizeof(float), "hidden states", err));
-    EXF_TRY(open_routes(p, err));
-    EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
-    p->weights_now.b = p->b;
-    p->weights_now.q = p->space[0].q;
+    size_t n_experts = (size_t)p->model->arch.n_experts;
+    int masks = 0;
+    EXF_TRY(open_route_set(p, &p->routes, err));
+    EXF_TRY(exf_mem_new(&p->probe, p->n_lanes, sizeof *p->probe, "probes", err));
+    for (size_t i = 0; i < p->n_lanes; i++) {
+        const exf_lane *lane = &p->lanes[i];
+        masks |= lane->rewriter && lane->rewriter->survivors;
+        if (i > 0 && lane->observer && lane->observer->probe) EXF_TRY(open_route_set(p, &p->probe[i], err));
+    }
+    if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->made, err));
+    if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
+    if (!masks) return EXF_OK;
+    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "survivors", err));
+    EXF_TRY(p->b->alloc(&p->mask_there, 2 * n_experts, sizeof *p->mask_there, "survivors", err));
 out:
     return rc;
 }
 
-static void close_pass(exf_pass *p, size_t n_lanes)
+static exf_code open_pass(exf_pass *p, exf_err *err)
+{
+    exf_code rc;
+    const exf_architecture *a = &p->model->arch;
+    size_t floats;
+    EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, exf_row_width(a), "hidden states", err));
+    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
+    for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
+    EXF_TRY(exf_mem_new(&p->hidden, p->n_lanes, sizeof *p->hidden, "lanes", err));
+    for (size_t i = 0; i < p->n_lanes; i++) EXF_TRY(p->b->alloc(&p->hidden[i], floats, sizeof(float), "hidden states", err));
+    EXF_TRY(open_routes(p, err));
+    EXF_TRY(open_tokens(p, err));
+    EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
+    p->weights_now.b = p->b;
+out:
+    return rc;
+}
+
+static void close_pass(exf_pass *p)
 {
     exf_layer_weights_free(&p->weights_now);
     exf_positions_free(&p->positions, p->b);
-    for (size_t i = 0; p->hidden && i < n_lanes; i++) p->b->free(p->hidden[i]);
-    if (!p->b->host_memory) {
-        p->b->free(p->ids_there);
-        p->b->free(p->weights_there);
-        p->b->free(p->tokens_there);
-    }
+    for (size_t i = 0; p->hidden && i < p->n_lanes; i++) p->b->free(p->hidden[i]);
+    for (size_t i = 0; p->probe && i < p->n_lanes; i++) exf_route_set_free(&p->probe[i]);
+    exf_route_set_free(&p->routes);
+    exf_route_set_free(&p->made);
+    exf_route_set_free(&p->first);
+    p->b->free(p->mask_there);
+    if (!p->b->host_memory) p->b->free(p->tokens_there);
     for (int i = 0; p->space && i < p->n_workers; i++) exf_workspace_free(&p->space[i]);
+    exf_mem_free(p->mask);
+    exf_mem_free(p->probe);
     exf_mem_free(p->space);
     exf_mem_free(p->hidden);
-    exf_mem_free(p->ids);
-    exf_mem_free(p->weights);
 }
 
 /* Every stream of a row starts as its token's embedding. */
@@ -91,12 +116,13 @@ static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, c
             memcpy(rows + (t * streams + k) * h, table + (size_t)p->batch->ids[first + t] * h, h * sizeof *rows);
 }
 
-/* The table is read once and dropped; rows go to the lanes a chunk at a time. */
-static exf_code embed(exf_pass *p, size_t n_lanes, exf_err *err)
+/* The table is read once and dropped; rows go to the first lane a chunk at a time,
+ * the others take them from there when they part (layer_step.c). */
+static exf_code embed(exf_pass *p, exf_err *err)
 {
     enum { CHUNK = 1024 };
     float *table = NULL, *rows = NULL;
-    size_t width = (size_t)(p->model->arch.d_model * p->model->arch.residual.streams);
+    size_t width = exf_row_width(&p->model->arch);
     double start = exf_clock();
     exf_code rc;
     EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
@@ -105,9 +131,10 @@ static exf_code embed(exf_pass *p, size_t n_lanes, exf_err *err)
     for (size_t t = 0; t < p->batch->n_tokens; t += CHUNK) {
         size_t n = p->batch->n_tokens - t < CHUNK ? p->batch->n_tokens - t : CHUNK;
         embed_rows(p, rows, t, n, table);
-        for (size_t i = 0; i < n_lanes; i++) p->b->upload(p->space[0].q, p->hidden[i] + t * width, rows, n * width * sizeof(float));
+        p->b->upload(p->space[0].q, p->hidden[0] + t * width, rows, n * width * sizeof(float));
         EXF_TRY(p->b->finish(p->space[0].q, err));
     }
+    p->joined = 1;
 out:
     exf_mem_free(table);
     exf_mem_free(rows);
@@ -115,7 +142,7 @@ out:
     return rc;
 }
 
-static exf_code run_layer(exf_pass *p, const exf_lane *lanes, size_t n_lanes, int layer, int moe_index, exf_progress *progress, exf_err *err)
+static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     double start = exf_clock();
     exf_code rc;
@@ -124,14 +151,14 @@ static exf_code run_layer(exf_pass *p, const exf_lane *lanes, size_t n_lanes, in
     progress->weight_bytes = exf_model_layer_bytes(p->model, layer);
     p->report->weight_bytes += progress->weight_bytes;
     p->report->read += exf_clock() - start;
-    for (size_t i = 0; i < n_lanes; i++) EXF_TRY(exf_layer_step(p, &lanes[i], p->hidden[i], layer, moe_index, progress, err));
+    EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
 out:
     return rc;
 }
 
-static exf_code run_layers(exf_pass *p, const exf_lane *lanes, size_t n_lanes, int n_layers, exf_err *err)
+static exf_code run_layers(exf_pass *p, int n_layers, exf_err *err)
 {
     int moe_index = 0;
     exf_code rc = EXF_OK;
@@ -139,19 +166,19 @@ static exf_code run_layers(exf_pass *p, const exf_lane *lanes, size_t n_lanes, i
         int is_moe = p->model->arch.is_moe[l];
         exf_progress progress = {.layer = l, .n_layers = n_layers, .done = l + 1, .tokens = p->batch->n_tokens,
                                  .n_experts = is_moe ? p->model->arch.n_experts : 0};
-        rc = run_layer(p, lanes, n_lanes, l, is_moe ? moe_index : -1, &progress, err);
+        rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
         moe_index += is_moe;
     }
     exf_progress_end();
     return rc;
 }
 
-static exf_code begin_observers(const exf_lane *lanes, size_t n_lanes, int n_workers, exf_err *err)
+static exf_code begin_observers(const exf_pass *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < n_lanes; i++) {
-        const exf_observer *o = lanes[i].observer;
-        if (o && o->begin) rc = o->begin(o->self, n_workers, err);
+    for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
+        const exf_observer *o = p->lanes[i].observer;
+        if (o && o->begin) rc = o->begin(o->self, p->n_workers, err);
     }
     return rc;
 }
@@ -165,6 +192,7 @@ static void sum_times(exf_pass *p)
         p->report->experts += t->experts;
         p->report->observe += t->observe;
         p->report->head += t->head;
+        p->report->flops += t->flops;
     }
 }
 
@@ -174,20 +202,20 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     exf_code rc;
     double start = exf_clock();
     const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
-    exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .report = report, .n_workers = exf_forward_workers(b, batch, options->threads),
-                  .with_head = any_logits(lanes, n_lanes)};
+    exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .lanes = lanes, .n_lanes = n_lanes,
+                  .report = report, .n_workers = exf_forward_workers(b, batch, options->threads), .demand = exf_demand_of(lanes, n_lanes)};
     int n_layers = options->n_layers > 0 && options->n_layers < m->arch.n_layers ? options->n_layers : m->arch.n_layers;
     memset(report, 0, sizeof *report);
     report->workers = p.n_workers;
-    EXF_TRY(open_pass(&p, n_lanes, err));
-    EXF_TRY(begin_observers(lanes, n_lanes, p.n_workers, err));
-    EXF_TRY(embed(&p, n_lanes, err));
+    EXF_TRY(open_pass(&p, err));
+    EXF_TRY(begin_observers(&p, err));
+    EXF_TRY(embed(&p, err));
     report->weight_bytes += exf_model_layer_bytes(m, -1);
-    EXF_TRY(run_layers(&p, lanes, n_lanes, n_layers, err));
-    if (p.with_head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, lanes, n_lanes, err));
+    EXF_TRY(run_layers(&p, n_layers, err));
+    if (p.demand.head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, err));
 out:
     sum_times(&p);
-    close_pass(&p, n_lanes);
+    close_pass(&p);
     report->wall = exf_clock() - start;
     return rc;
 }
@@ -204,11 +232,13 @@ double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int 
     return flops;
 }
 
-uint64_t exf_forward_memory(const exf_backend *backend, const exf_model *m, const exf_batch *batch, size_t n_lanes, int threads, int logits)
+uint64_t exf_forward_memory(const exf_backend *backend, const exf_model *m, const exf_batch *batch, const exf_demand *d, int threads)
 {
     const exf_architecture *a = &m->arch;
     size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
-    uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !logits ? table : logits ? layer + table : layer);
-    uint64_t hidden = (uint64_t)batch->n_tokens * (sizeof(float) * (uint64_t)(a->residual.streams * a->d_model) * n_lanes + 8u * (uint64_t)a->top_k);
-    return weights + hidden + (uint64_t)exf_forward_workers(backend, batch, threads) * exf_workspace_bytes(backend, a, batch->max_tokens, logits);
+    uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);
+    uint64_t hidden = (uint64_t)batch->n_tokens * sizeof(float) * exf_row_width(a) * d->lanes;
+    uint64_t route_sets = 1 + d->probes + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
+    uint64_t routes = (uint64_t)batch->n_tokens * 8u * (uint64_t)a->top_k * route_sets;
+    return weights + hidden + routes + (uint64_t)exf_forward_workers(backend, batch, threads) * exf_workspace_bytes(backend, a, batch->max_tokens, d);
 }

@@ -8,7 +8,8 @@
  *
  * The pass knows nobody behind its doors.  A `rewriter` may change which experts
  * run and with what weight; an `observer` sees what they gave.  Several `lanes`,
- * each with its own hidden states and doors, ride one pass over the weights.
+ * each with its own hidden states and doors, ride one pass over the weights; up to
+ * the first router they are one, and what comes before is run once.
  *
  * Reproducible: the unit of work is one sequence; its arithmetic uses one thread
  * and never depends on which other sequences are in the run, so any thread
@@ -37,21 +38,18 @@ typedef struct {
     int max_tokens; /* of the longest sequence */
 } exf_batch;
 
-/* ---- door 1: rewrite, between router and experts ------------------------ */
+/* ---- what passes through the doors --------------------------------------- */
+/* All tokens of the run, in one MoE layer of one lane. */
 typedef struct {
     int layer, moe_index; /* the model's layer number; its number among MoE layers */
     const exf_batch *batch;
     int n_experts, top_k;
+    int probe;      /* 1: the first lane's routes, asked for by a probe */
+    int by_token;   /* 1: the layer routes by token id (a hash layer), not by a score */
     int32_t *ids;   /* [T, K] of the whole run; -1: the slot runs no expert.  An id may repeat in a row. */
     float *weights; /* [T, K] */
 } exf_routes;
 
-typedef struct {
-    void *self;
-    exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
-} exf_rewriter;
-
-/* ---- door 2: observe, after the experts --------------------------------- */
 /* Consecutive tokens of one sequence in one MoE layer; everything float32. */
 typedef struct {
     int layer, moe_index;
@@ -59,7 +57,10 @@ typedef struct {
     int position;         /* of the first token in its sequence */
     int n_tokens, n_experts, top_k, d_model;
     int worker;                  /* calls with different numbers may run at the same time */
+    int sweep;                   /* how often this block was shown before */
     const float *moe_input;      /* [T, H] what router and experts saw */
+    const int32_t *router_ids;   /* [T, K] as the router chose */
+    const float *router_weights; /* [T, K] */
     const int32_t *topk_ids;     /* [T, K] after rewriting */
     const float *topk_weights;   /* [T, K] */
     const float *expert_outputs; /* [T, K, H] unweighted */
@@ -67,20 +68,61 @@ typedef struct {
     const float *block_output;   /* [T, H] with shared experts, what is added to the residual */
 } exf_moe_block;
 
+/* Some tokens of one sequence in one MoE layer, and what every expert says to them. */
+typedef struct {
+    int layer, moe_index;
+    size_t sequence;
+    int n_tokens, n_experts, top_k, d_model, worker;
+    const size_t *row;           /* [n] of each token in the whole run; ascending */
+    const float *outputs;        /* [n, E, H] unweighted */
+    const int32_t *router_ids;   /* [n, K] */
+    const float *router_weights; /* [n, K] */
+} exf_common_block;
+
+/* What a lane's rewriter would have made of the first lane's hidden states. */
+typedef struct {
+    int layer, moe_index;
+    size_t sequence, row;
+    int position, n_tokens, top_k, d_model, worker;
+    const int32_t *topk_ids; /* [T, K] after rewriting */
+    const float *original;   /* [T, H] the first lane's routed output */
+    const float *rewritten;  /* [T, H] */
+} exf_probe_block;
+
 typedef struct {
     size_t sequence, row;
     int position, n_tokens, vocab, worker;
     const float *logits; /* [n_tokens, vocab] */
 } exf_logits_block;
 
+/* ---- door 1: rewrite, between router and experts ------------------------ */
+/* Any function may be NULL.  Stateless between layers: the same routes give the same
+ * result, for a layer may be asked for twice (see probe). */
+typedef struct {
+    void *self;
+    /* Experts that exist for the router in this layer, [E] 0 or 1; NULL: all. */
+    const unsigned char *(*survivors)(void *self, int moe_index);
+    exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
+    /* Adds to the block's routed [T, H] what weights alone cannot say.  Concurrent. */
+    exf_code (*correct)(void *self, const exf_moe_block *b, float *routed, exf_err *err);
+} exf_rewriter;
+
+/* ---- door 2: observe, after the experts --------------------------------- */
 /* Any function may be NULL. */
 typedef struct {
     void *self;
+    int sweeps;        /* how often a layer's blocks are shown, the experts computed anew each time; 0 is 1 */
+    int common_tokens; /* tokens of a sequence that all experts are run on for `common`, evenly spaced */
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
+    exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
+    exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err);    /* concurrent; not of the first lane */
+    exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
     exf_code (*layer_end)(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err);
-    exf_code (*logits)(void *self, const exf_logits_block *b, exf_err *err);  /* concurrent; NULL: the head is not run */
+    /* Concurrent; NULL: the head is not run.  All lanes' logits of the same tokens come one
+     * after the other, lane by lane, on the same worker. */
+    exf_code (*logits)(void *self, const exf_logits_block *b, exf_err *err);
 } exf_observer;
 
 typedef struct {
@@ -100,11 +142,22 @@ typedef struct {
 typedef struct {
     double read, embed, mixer, router, experts, observe, head, wall;
     uint64_t weight_bytes; /* read from the checkpoint */
+    double flops;          /* floating-point operations of products and mixers */
     int workers;
 } exf_forward_report;
 
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes, const exf_forward_options *options,
                      exf_forward_report *report, exf_err *err) EXF_CHECKED;
+
+/* What lanes ask of a pass; a plan may say it without having them. */
+typedef struct {
+    size_t lanes;
+    size_t probes; /* lanes that compare themselves with the first */
+    int corrects;  /* a rewriter adds vectors */
+    int head;      /* logits */
+    int common;    /* all experts on some tokens */
+} exf_demand;
+exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 
 /* Workers the pass will have: one where memory is not the host's, else never more
  * than there are sequences. */
@@ -112,6 +165,6 @@ int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batc
 /* Floating-point operations of one lane. */
 double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits);
 /* Bytes the pass will hold at its peak in the backend's memory (weights, hidden
- * states, workspaces). */
-uint64_t exf_forward_memory(const struct exf_backend *backend, const exf_model *m, const exf_batch *batch, size_t n_lanes, int threads, int logits);
+ * states, routes, workspaces). */
+uint64_t exf_forward_memory(const struct exf_backend *backend, const exf_model *m, const exf_batch *batch, const exf_demand *d, int threads);
 #endif

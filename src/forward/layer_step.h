@@ -1,9 +1,15 @@
-/* layer_step.h - one layer, or the head, for all sequences of one lane. */
+/* layer_step.h - one layer for all lanes.
+ *
+ * A layer is two sweeps over the sequences: mixer and router first, so that a
+ * rewriter sees the routes of the whole run (a decode batch spans sequences),
+ * then the experts (expert_step.h). */
 #ifndef EXF_FORWARD_LAYER_STEP_H
 #define EXF_FORWARD_LAYER_STEP_H
 #include "forward/forward.h"
 #include "forward/layer_weights.h"
 #include "forward/positions.h"
+#include "forward/residual.h"
+#include "forward/routes.h"
 #include "forward/workspace.h"
 
 /* What a pass holds from start to end. */
@@ -12,21 +18,42 @@ typedef struct {
     const exf_batch *batch;
     const exf_backend *b;
     exf_compute compute;
+    const exf_lane *lanes;
+    size_t n_lanes;
     exf_forward_report *report;
-    int n_workers, with_head;
+    int n_workers;
+    exf_demand demand;             /* what the lanes ask of a workspace */
     exf_layer_weights weights_now; /* of the layer under way */
     exf_positions positions;
     float **hidden;                /* [lane][T, streams, H] */
-    int32_t *ids;                  /* [T, K] routes of the lane under way, host */
-    float *weights;
-    int32_t *ids_there, *tokens_there; /* the same and the batch's tokens in b's memory; */
-    float *weights_there;              /* the host's own where that is b's memory */
+    int joined;                    /* 1: no lane has met its router yet, the first one's hidden states are everyone's */
+    exf_route_set routes;          /* of the lane under way */
+    exf_route_set made;            /* the same as the router made them; where a rewriter or a probe needs that */
+    exf_route_set first;           /* the first lane's as the router made them; with probes or several lanes */
+    exf_route_set *probe;          /* [lane] what a probing lane makes of `first`; the others are zero */
+    float *mask_there, *mask;      /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
+    int32_t *tokens_there;         /* the batch's tokens in b's memory */
     exf_workspace *space;          /* [worker] */
 } exf_pass;
 
-/* hidden [T, H] through the layer whose weights are loaded; moe_index -1: dense. */
-exf_code exf_layer_step(exf_pass *p, const exf_lane *lane, float *hidden, int layer, int moe_index, exf_progress *progress,
-                        exf_err *err) EXF_CHECKED;
-/* Final norm and logits of every lane that has an observer for them. */
-exf_code exf_head_step(exf_pass *p, const exf_lane *lanes, size_t n_lanes, exf_err *err) EXF_CHECKED;
+/* One layer of one lane, as the sweeps see it. */
+typedef struct {
+    exf_pass *p;
+    size_t lane;
+    float *hidden;               /* [T, streams, H] */
+    exf_route_set *routes;       /* where the router writes, what the experts follow */
+    const exf_route_set *made;   /* routes before rewriting */
+    const float *mask;           /* exf_pass.mask_there or NULL */
+    int layer, moe_index;        /* -1: dense */
+    int sweep, last;             /* of the experts; the last one moves the hidden states on */
+} exf_step;
+
+/* Every lane's hidden states through the layer whose weights are loaded. */
+exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err) EXF_CHECKED;
+
+/* Floats of a token's hidden state. */
+size_t exf_row_width(const exf_architecture *a);
+/* rows [n, H] normed by weight into out. */
+void exf_norm_rows(exf_workspace *w, float *out, const float *rows, const float *weight, int n, const exf_architecture *a);
+exf_residual_site exf_site_of(const exf_layer_weights *lw, exf_role fn, exf_role base, exf_role scale);
 #endif

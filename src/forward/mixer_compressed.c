@@ -69,7 +69,7 @@ static void project_heads(const space *s, const exf_mixer_call *c, int first, in
     const exf_compressed_spec *p = &c->a->compressed;
     int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
     for (int g = 0; g < p->o_groups; g++) {
-        exf_operand w = exf_operand_at(exf_weight(c, EXF_W_O_A), (size_t)g * (size_t)p->o_rank * (size_t)part);
+        exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_O_A), (size_t)g * (size_t)p->o_rank * (size_t)part);
         c->b->gemm_xwt(c->q, s->grouped + (size_t)g * (size_t)p->o_rank, low, exf_f32(s->q + (size_t)g * (size_t)part), wide, w, part, n, p->o_rank, part,
                          1, 0);
     }

@@ -80,11 +80,11 @@ static void attend(const mla_space *m, const exf_mixer_call *c, int head)
 {
     const exf_mla_spec *s = &c->a->mla;
     int t = c->n_tokens, rank = s->kv_rank, n = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim;
-    exf_operand w = exf_operand_at(exf_weight(c, EXF_W_KV_B), (size_t)head * (size_t)(s->nope_dim + dv) * (size_t)rank);
-    exf_operand latent = exf_f32(m->latent);
+    exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_KV_B), (size_t)head * (size_t)(s->nope_dim + dv) * (size_t)rank);
+    exf_matrix latent = exf_f32(m->latent);
     exf_attention_shape shape = shape_of(s, t);
     c->b->gemm_xwt(c->q, m->k, dk, latent, n, w, rank, t, s->nope_dim, rank, 1, 0);
-    c->b->gemm_xwt(c->q, m->v, dv, latent, n, exf_operand_at(w, (size_t)s->nope_dim * (size_t)rank), rank, t, dv, rank, 1, 0);
+    c->b->gemm_xwt(c->q, m->v, dv, latent, n, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, t, dv, rank, 1, 0);
     c->b->attention(c->q, m->heads + (size_t)head * (size_t)dv, m->q + (size_t)head * (size_t)dk, m->k, m->v, &shape, m->scores);
 }
 

@@ -52,7 +52,7 @@ int exf_replay_workers(const exf_batch *batch, int threads)
 static void carve(block_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens)
 {
     size_t n = (size_t)n_tokens;
-    exf_carve_experts(&s->experts, arena, a, n_tokens);
+    exf_carve_experts(&s->experts, arena, a, n_tokens, 0);
     s->logits = exf_take(arena, n * (size_t)a->n_experts);
     s->weights = exf_take(arena, n * (size_t)a->top_k);
     s->ids = (int32_t *)exf_take(arena, n * (size_t)a->top_k);
@@ -79,7 +79,7 @@ static exf_code route(const replay *p, const piece *b, size_t row, const block_s
     if (p->recorded->has_routes[p->layer])
         return p->recorded->routes(p->recorded->self, p->layer, row, (size_t)b->n_tokens, s->ids, s->weights, err);
     const int32_t *tokens = p->batch->ids ? p->batch->ids + row : NULL;
-    exf_routing_run(w, s->ids, s->weights, s->experts.input, tokens, b->n_tokens, a, &p->weights_now, s->logits);
+    exf_routing_run(w, s->ids, s->weights, s->experts.input, tokens, b->n_tokens, a, &p->weights_now, NULL, s->logits);
     return EXF_OK;
 }
 
@@ -101,7 +101,7 @@ static exf_code show(const replay *p, const piece *b, size_t row, const block_sp
     exf_moe_block block = {
         .layer = p->layer, .moe_index = p->moe_index, .sequence = b->sequence, .row = row, .position = b->position, .n_tokens = b->n_tokens,
         .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .worker = worker,
-        .moe_input = e->input, .topk_ids = s->ids, .topk_weights = s->weights,
+        .moe_input = e->input, .router_ids = s->ids, .router_weights = s->weights, .topk_ids = s->ids, .topk_weights = s->weights,
         .expert_outputs = e->outputs, .routed_output = e->routed, .block_output = e->block,
     };
     exf_code rc = p->observer->block(p->observer->self, &block, err);
@@ -124,7 +124,8 @@ static exf_code run_piece(void *self, size_t i, int worker, exf_err *err)
     EXF_TRY(p->recorded->input(p->recorded->self, p->layer, row, (size_t)b->n_tokens, s.experts.input, err));
     EXF_TRY(route(p, b, row, &s, w, err));
     routed = exf_clock();
-    exf_experts_run(w, b->n_tokens, s.ids, s.weights, a, &p->weights_now, &s.experts);
+    exf_experts_run(w, b->n_tokens, s.ids, a, &p->weights_now, &s.experts);
+    exf_experts_combine(w, b->n_tokens, s.weights, a, &s.experts);
     exf_shared_experts_run(w, b->n_tokens, a, &p->weights_now, &s.experts);
     ran = exf_clock();
     EXF_TRY(check_finite(p, b, s.experts.block, err));
@@ -198,7 +199,6 @@ static exf_code open_replay(replay *p, exf_err *err)
     for (int i = 0; i < p->n_workers; i++)
         EXF_TRY(exf_workspace_sized(&p->space[i], &exf_backend_cpu, EXF_COMPUTE_F32, a, block_floats(a, p->batch), block_of(p->batch), 0, err));
     p->weights_now.b = &exf_backend_cpu;
-    p->weights_now.q = p->space[0].q;
 out:
     return rc;
 }

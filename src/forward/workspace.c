@@ -26,7 +26,7 @@ static size_t widest(const exf_architecture *a)
     return most > shared ? most : shared;
 }
 
-void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens)
+void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens, int probes)
 {
     size_t b = (size_t)n_tokens, h = (size_t)a->d_model, k = (size_t)a->top_k;
     s->u = exf_take(arena, a->residual.streams > 1 ? b * h : 0);
@@ -40,6 +40,21 @@ void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_archite
     s->up = exf_take(arena, b * widest(a));
     s->slots = (int32_t *)exf_take(arena, b * k);
     s->rows = (int32_t *)exf_take(arena, b * k);
+    s->probe_outputs = probes ? exf_take(arena, b * k * h) : NULL;
+    s->probe_routed = probes ? exf_take(arena, b * h) : NULL;
+}
+
+void exf_carve_common(exf_common_space *s, exf_arena *arena, const exf_architecture *a)
+{
+    size_t n = EXF_COMMON_ROWS, h = (size_t)a->d_model, streams = (size_t)a->residual.streams;
+    s->hidden = exf_take(arena, n * h * streams);
+    s->u = exf_take(arena, streams > 1 ? n * h : 0);
+    s->mixing = exf_take(arena, n * (size_t)exf_residual_mixing(a));
+    s->input = exf_take(arena, n * h);
+    s->outputs = exf_take(arena, n * h * (size_t)a->n_experts);
+    s->gate = exf_take(arena, n * (size_t)a->d_expert);
+    s->up = exf_take(arena, n * (size_t)a->d_expert);
+    s->rows = (int32_t *)exf_take(arena, n);
 }
 
 void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture *a)
@@ -60,16 +75,22 @@ static int block_of(int max_tokens)
     return max_tokens < EXF_MOE_BLOCK ? max_tokens : EXF_MOE_BLOCK;
 }
 
-/* Floats of the largest sweep of the largest layer. */
-static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, int with_head)
+static size_t experts_floats(const exf_architecture *a, int max_tokens, const exf_demand *d)
 {
-    size_t most;
-    exf_arena experts = {NULL, 0}, head = {NULL, 0};
+    exf_arena experts = {NULL, 0}, common = {NULL, 0}, head = {NULL, 0};
     exf_experts_space experts_space;
+    exf_common_space common_space;
     exf_head_space head_space;
-    exf_carve_experts(&experts_space, &experts, a, block_of(max_tokens));
+    exf_carve_experts(&experts_space, &experts, a, block_of(max_tokens), d->probes);
+    exf_carve_common(&common_space, &common, a);
     exf_carve_head(&head_space, &head, a);
-    most = with_head ? larger(experts.used, head.used) : experts.used;
+    return larger(experts.used, larger(d->common ? common.used : 0, d->head ? head.used : 0));
+}
+
+/* Floats of the largest sweep of the largest layer. */
+static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
+{
+    size_t most = experts_floats(a, max_tokens, d);
     for (int l = 0; l < a->n_layers; l++) {
         exf_arena mixer = {NULL, 0};
         exf_mixer_space space;
@@ -81,24 +102,25 @@ static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int 
     return most;
 }
 
-/* Floats of what observers see at once: a block's five arrays, or logits. */
-static size_t mirror_floats(const exf_architecture *a, int max_tokens, int with_head)
+/* Floats of what observers see at once: a block's arrays, common rows, or logits. */
+static size_t mirror_floats(const exf_architecture *a, int max_tokens, const exf_demand *d)
 {
     size_t rows = (size_t)block_of(max_tokens), h = (size_t)a->d_model;
-    size_t block = rows * h * (3 + (size_t)a->top_k), head = (size_t)EXF_HEAD_ROWS * (size_t)a->vocab;
-    return with_head ? larger(block, head) : block;
+    size_t block = rows * h * (3 + (size_t)a->top_k), head = d->head ? (size_t)EXF_HEAD_ROWS * (size_t)a->vocab : 0;
+    size_t common = d->common ? EXF_COMMON_ROWS * h * (size_t)a->n_experts : 0;
+    return larger(block, larger(head, common));
 }
 
-size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, int with_head)
+size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
 {
-    return sizeof(float) * arena_floats(b, a, max_tokens, with_head) + sizeof(double) * (size_t)exf_router_scratch(a->n_experts);
+    return sizeof(float) * arena_floats(b, a, max_tokens, d) + sizeof(double) * (size_t)exf_router_scratch(a->n_experts);
 }
 
 exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
                              int block, size_t mirror, exf_err *err)
 {
     exf_code rc;
-    size_t slots = (size_t)block * (size_t)a->top_k;
+    size_t slots = larger((size_t)block, EXF_COMMON_ROWS) * (size_t)a->top_k;
     memset(w, 0, sizeof *w);
     w->b = b;
     EXF_TRY(b->open(&w->q, compute, err));
@@ -106,6 +128,9 @@ exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute
     EXF_TRY(b->alloc(&w->router, (size_t)exf_router_scratch(a->n_experts), sizeof(double), "router scores", err));
     EXF_TRY(exf_mem_new(&w->slots, slots, sizeof *w->slots, "expert buckets", err));
     EXF_TRY(exf_mem_new(&w->rows, slots, sizeof *w->rows, "expert buckets", err));
+    EXF_TRY(exf_mem_new(&w->probe_ids, slots, sizeof *w->probe_ids, "probed slots", err));
+    EXF_TRY(exf_mem_new(&w->common_ids, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_ids, "common routes", err));
+    EXF_TRY(exf_mem_new(&w->common_weights, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_weights, "common routes", err));
     EXF_TRY(exf_mem_new(&w->first, (size_t)a->n_experts + 1, sizeof *w->first, "expert buckets", err));
     if (!b->host_memory) EXF_TRY(exf_mem_new(&w->mirror, mirror, sizeof(float), "observed block", err));
 out:
@@ -113,10 +138,18 @@ out:
 }
 
 exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
-                           int with_head, exf_err *err)
+                           const exf_demand *d, exf_err *err)
 {
-    return exf_workspace_sized(w, b, compute, a, arena_floats(b, a, max_tokens, with_head), block_of(max_tokens),
-                               mirror_floats(a, max_tokens, with_head), err);
+    return exf_workspace_sized(w, b, compute, a, arena_floats(b, a, max_tokens, d), block_of(max_tokens), mirror_floats(a, max_tokens, d), err);
+}
+
+exf_code exf_visible(exf_workspace *w, const float *x, size_t n, float **mirror, const float **out, exf_err *err)
+{
+    *out = x;
+    if (w->b->host_memory) return EXF_OK;
+    *out = *mirror;
+    *mirror += n;
+    return w->b->download(w->q, *mirror - n, x, n * sizeof *x, err);
 }
 
 void exf_workspace_free(exf_workspace *w)
@@ -127,6 +160,9 @@ void exf_workspace_free(exf_workspace *w)
     w->b->close(w->q);
     exf_mem_free(w->slots);
     exf_mem_free(w->rows);
+    exf_mem_free(w->probe_ids);
+    exf_mem_free(w->common_ids);
+    exf_mem_free(w->common_weights);
     exf_mem_free(w->first);
     exf_mem_free(w->mirror);
     memset(w, 0, sizeof *w);

@@ -10,7 +10,10 @@
 #include "forward/forward.h"
 #include "kernels/backend.h"
 
-enum { EXF_HEAD_ROWS = 128 };
+enum {
+    EXF_HEAD_ROWS = 128,
+    EXF_COMMON_ROWS = 8 /* tokens that all experts run on at a time */
+};
 
 /* Sweep 1, T tokens; the mixer takes what it needs behind these. */
 typedef struct {
@@ -31,7 +34,18 @@ typedef struct {
     float *gate, *up; /* [B * K, I], or wider for dense and shared parts */
     int32_t *slots;   /* [B * K] slot numbers bucketed by expert */
     int32_t *rows;    /* [B * K] the token of each of these slots */
+    float *probe_outputs, *probe_routed; /* [B, K, H], [B, H]; with probes */
 } exf_experts_space;
+
+/* All experts on EXF_COMMON_ROWS tokens, n for short. */
+typedef struct {
+    float *hidden;     /* [n, streams, H] */
+    float *u, *mixing;
+    float *input;      /* [n, H] normed */
+    float *outputs;    /* [n, E, H] */
+    float *gate, *up;  /* [n, I] */
+    int32_t *rows;     /* [n] */
+} exf_common_space;
 
 /* The head, EXF_HEAD_ROWS rows. */
 typedef struct {
@@ -44,20 +58,27 @@ typedef struct {
     float *floats;   /* the arena's memory, b's */
     double *router;  /* exf_router_scratch, b's */
     int32_t *slots, *rows, *first; /* host: [B * K], [B * K], [E + 1] the buckets of a block */
+    int32_t *probe_ids;            /* host: [B * K] what a probe has to compute */
+    int32_t *common_ids;           /* host: [EXF_COMMON_ROWS, K] */
+    float *common_weights;
     float *mirror;   /* host: what observers see of a block or of the head; NULL where b's memory is the host's */
     exf_forward_report times;
 } exf_workspace;
 
 void exf_carve_mixer(exf_mixer_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens);
-void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens);
+void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens, int probes);
+void exf_carve_common(exf_common_space *s, exf_arena *arena, const exf_architecture *a);
 void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture *a);
 
 /* Bytes of one worker's workspace in b's memory. */
-size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, int with_head);
+size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d);
 exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
-                           int with_head, exf_err *err) EXF_CHECKED;
+                           const exf_demand *d, exf_err *err) EXF_CHECKED;
 /* One whose arena has `floats` floats, for blocks of at most `block` tokens. */
 exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
                              int block, size_t mirror, exf_err *err) EXF_CHECKED;
+/* n floats of the workspace as ordinary memory: themselves, or a copy at *mirror, which
+ * moves on. */
+exf_code exf_visible(exf_workspace *w, const float *x, size_t n, float **mirror, const float **out, exf_err *err) EXF_CHECKED;
 void exf_workspace_free(exf_workspace *w);
 #endif

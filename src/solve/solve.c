@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/version.h"
+#include "solve/measures.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,27 +16,52 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o, size_t i)
+{
+    return s->count[i] > 0 && s->count[i] >= o->min_pair_tokens;
+}
+
+double exf_solve_loss(double scalar, double dot, double target_sq, double source_sq)
+{
+    double residual = source_sq - 2 * scalar * dot + scalar * scalar * target_sq;
+    return source_sq > 0 && residual > 0 ? residual / source_sq : 0;
+}
+
+exf_code exf_solve_fill_cold(double *x, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0;
     double *seen = NULL;
     exf_code rc = exf_mem_new(&seen, e, sizeof *seen, "expert norms", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < e; i++)
-        if (s->norm_count[i]) seen[n++] = exf_exact_value(&s->norm_sum[i]) / (double)s->norm_count[i];
+        if (s->norm_count[i]) seen[n++] = x[i];
     qsort(seen, n, sizeof *seen, ascending);
-    double median = n ? seen[(n - 1) / 2] : 1;
+    for (size_t i = 0; i < e; i++)
+        if (!s->norm_count[i]) x[i] = n ? seen[(n - 1) / 2] : 1;
     exf_mem_free(seen);
-    for (size_t i = 0; i < e; i++) {
-        double h = s->norm_count[i] ? exf_exact_value(&s->norm_sum[i]) / (double)s->norm_count[i] : median;
+    return EXF_OK;
+}
+
+exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    double *h = NULL;
+    exf_code rc = exf_mem_new(&h, e, sizeof *h, "expert norms", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < e; i++)
+        if (s->norm_count[i]) h[i] = exf_exact_value(&s->norm_sum[i]) / (double)s->norm_count[i];
+    EXF_TRY(exf_solve_fill_cold(h, s, err));
+    for (size_t i = 0; rc == EXF_OK && i < e; i++) {
         float *out = &t->expert_norms[(size_t)l * e + i];
-        *out = (float)h;
+        *out = (float)h[i];
         t->expert_count[(size_t)l * e + i] = s->norm_count[i];
         if (!isfinite(*out) || !(*out > 0))
-            return exf_fail(err, EXF_NUMERIC, "layer %d: expert %zu has mean output norm %g over %llu tokens, expected a number above 0",
-                            (int)t->layer_number[l], i, h, (unsigned long long)s->norm_count[i]);
+            rc = exf_fail(err, EXF_NUMERIC, "layer %d: expert %zu has mean output norm %g over %llu tokens, expected a number above 0",
+                          (int)t->layer_number[l], i, h[i], (unsigned long long)s->norm_count[i]);
     }
-    return EXF_OK;
+out:
+    exf_mem_free(h);
+    return rc;
 }
 
 /* The n experts of largest norm, ties to the lower number, by falling norm. */
@@ -78,6 +104,11 @@ void exf_solve_pools(int l, exf_tables *t)
     }
 }
 
+static int is_base(const char *projector)
+{
+    return strcmp(projector, exf_solver_pair.name) == 0;
+}
+
 static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, const exf_solve_options *o, exf_err *err)
 {
     exf_code rc;
@@ -90,15 +121,31 @@ static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, co
     EXF_TRY(exf_provenance_add(p, err, "solve.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "solve.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "solve.statistics_sha256", "%s", digest));
-    EXF_TRY(exf_provenance_add(p, err, "solve.ridge", "%.17g", o->ridge));
-    if (o->clip)
-        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "%.17g,%.17g", o->clip_min, o->clip_max));
+    EXF_TRY(exf_provenance_add(p, err, "solve.ridge", "%.17g", o->rule.ridge));
+    if (o->rule.clip)
+        EXF_TRY(exf_provenance_add(p, err, "solve.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
     else
         EXF_TRY(exf_provenance_add(p, err, "solve.clip", "none"));
-    for (size_t i = 0; i < o->n_projectors; i++) EXF_TRY(exf_text_addf(&names, err, "%s%s", i ? "," : "", o->projectors[i]));
-    EXF_TRY(exf_provenance_add(p, err, "solve.projectors", "%s", names.s ? names.s : ""));
+    EXF_TRY(exf_text_addf(&names, err, "pair"));
+    for (size_t i = 0; i < o->n_projectors; i++)
+        if (!is_base(o->projectors[i])) EXF_TRY(exf_text_addf(&names, err, ",%s", o->projectors[i]));
+    EXF_TRY(exf_provenance_add(p, err, "solve.projectors", "%s", names.s));
+    if (o->min_pair_tokens > 1) EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
 out:
     exf_text_free(&names);
+    return rc;
+}
+
+static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_solve_norms(s, l, t, err));
+    EXF_TRY(exf_solver_pair.layer(s, o, l, t, err));
+    EXF_TRY(exf_measures_solve(s, l, t, err));
+    for (size_t i = 0; i < o->n_projectors; i++)
+        if (!is_base(o->projectors[i])) EXF_TRY(exf_solver_find(o->projectors[i])->layer(s, o, l, t, err));
+    exf_solve_pools(l, t);
+out:
     return rc;
 }
 
@@ -107,11 +154,14 @@ static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *
     exf_layer_statistics s;
     exf_code rc = exf_layer_statistics_new(&s, (int)r->shape.n_experts, err);
     if (rc != EXF_OK) return rc;
+    EXF_TRY(exf_measures_new(t, err));
+    for (size_t i = 0; i < o->n_projectors; i++) {
+        const exf_solver *solver = exf_solver_find(o->projectors[i]);
+        if (solver->begin) EXF_TRY(solver->begin(r, o, t, err));
+    }
     for (int l = 0; l < r->n_layers; l++) {
         EXF_TRY(exf_statistics_get(r, l, &s, err));
-        EXF_TRY(exf_solve_norms(&s, l, t, err));
-        for (size_t i = 0; i < o->n_projectors; i++) EXF_TRY(exf_solver_find(o->projectors[i])->layer(&s, o, l, t, err));
-        exf_solve_pools(l, t);
+        EXF_TRY(solve_layer(&s, o, l, t, err));
     }
 out:
     exf_layer_statistics_free(&s);

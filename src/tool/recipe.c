@@ -178,9 +178,10 @@ exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err)
 static exf_code parse_clip(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
     const exf_text_list *c = &r->clip;
-    o->clip = !(c->n == 1 && strcmp(c->item[0], "none") == 0);
-    if (!o->clip) return EXF_OK;
-    if (c->n != 2 || !exf_parse_f64(c->item[0], &o->clip_min) || !exf_parse_f64(c->item[1], &o->clip_max) || o->clip_min >= o->clip_max)
+    exf_scalar_rule *s = &o->rule;
+    s->clip = !(c->n == 1 && strcmp(c->item[0], "none") == 0);
+    if (!s->clip) return EXF_OK;
+    if (c->n != 2 || !exf_parse_f64(c->item[0], &s->clip_min) || !exf_parse_f64(c->item[1], &s->clip_max) || s->clip_min >= s->clip_max)
         return exf_fail(err, EXF_USAGE, "%s: calibrate.clip: expected [MIN, MAX] with MIN below MAX, or none", source_name(r));
     return EXF_OK;
 }
@@ -217,7 +218,7 @@ exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
     *o = (exf_solve_options){
-        .ridge = r->ridge,
+        .rule = {.ridge = r->ridge},
         .projectors = (const char *const *)r->projectors.item,
         .n_projectors = r->projectors.n,
         .pools = r->pools.item,

@@ -87,10 +87,10 @@ void exf_session_close(exf_session *s)
     memset(s, 0, sizeof *s);
 }
 
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits, uint64_t disk, exf_err *err)
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t disk, exf_err *err)
 {
     char a[16], b[16], c[16];
-    double flops = exf_forward_flops(&s->model->arch, &s->batch, logits), rate = 0;
+    double flops = exf_forward_flops(&s->model->arch, &s->batch, d->head) * (double)d->lanes, rate = 0;
     exf_code rc = exf_gemm_rate(s->backend, s->compute, &rate, err);
     if (rc != EXF_OK) return rc;
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
@@ -100,7 +100,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits,
     printf("\n");
     printf("weights    %s (%" PRIu64 " bytes), each byte read once%s\n", exf_human_bytes(a, sizeof a, (double)bytes), bytes,
            s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-    uint64_t held = exf_forward_memory(s->backend, s->model, &s->batch, 1, (int)r->threads, logits);
+    uint64_t held = exf_forward_memory(s->backend, s->model, &s->batch, d, (int)r->threads);
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));

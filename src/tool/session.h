@@ -29,7 +29,7 @@ exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layer
 void exf_session_close(exf_session *s);
 
 /* --dry-run: the plan on stdout.  disk: bytes the outputs will take. */
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, int logits, uint64_t disk, exf_err *err) EXF_CHECKED;
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t disk, exf_err *err) EXF_CHECKED;
 /* The pass with one observer; times and memory on stderr. */
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err) EXF_CHECKED;
 

@@ -89,7 +89,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass};
     if (r->dry_run) {
-        rc = exf_session_plan(&s, r, r->logits, exf_capture_output_bytes(&job), err);
+        rc = exf_session_plan(&s, r, &(exf_demand){.lanes = 1, .head = r->logits}, exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));
@@ -316,7 +316,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_session_open(&s, r, "all", err));
     EXF_TRY(exf_recipe_check_pools(r, s.model->arch.n_experts, err));
     EXF_TRY(name_outputs(&out, r, err));
-    rc = r->dry_run ? exf_session_plan(&s, r, 0, calibrate_bytes(&s), err) : calibrate(&out, r, &s, err);
+    rc = r->dry_run ? exf_session_plan(&s, r, &(exf_demand){.lanes = 1}, calibrate_bytes(&s), err) : calibrate(&out, r, &s, err);
 out:
     close_outputs(&out, rc != EXF_OK);
     exf_session_close(&s);

@@ -1,88 +1,31 @@
-/* hopper.cuh - the parts of compute capability 9.0 that tile kernels are built of:
- * barriers in shared memory, bulk tensor copies, warpgroup products.  Thin names
- * over PTX; the PTX manual is the reference for each.
- *
- * Compiled for any other target the bodies are empty: callers ask
- * exf_hopper_has(queue) before they launch. */
-#ifndef EXF_KERNELS_HOPPER_CUH
-#define EXF_KERNELS_HOPPER_CUH
-#include "kernels/cuda_queue.cuh"
+/* bulk_tiles.cuh - bulk tensor copies into swizzled tiles and the widest product of a
+ * warpgroup: what grouped products need beside hopper.cuh. */
+#ifndef EXF_KERNELS_BULK_TILES_CUH
+#define EXF_KERNELS_BULK_TILES_CUH
+#include "kernels/hopper.cuh"
 
 #include <cuda.h> /* types of tensor maps only */
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define EXF_HOPPER_CODE 1
-#endif
-
-/* 1 if the device runs the code between EXF_HOPPER_CODE. */
-int exf_hopper_has(void);
 /* A map over a dense bfloat16 array of shape [n2, n1, n0] (n0 innermost, a multiple of
  * 8) for boxes of [1, rows, 64], 128-byte swizzled; reads outside give 0.  Notes a
  * refusal in q and returns 0. */
 int exf_tensor_map(exf_queue *q, CUtensorMap *map, const void *base, size_t n0, size_t n1, size_t n2, int rows);
 
-#ifdef EXF_HOPPER_CODE
-static __device__ inline uint32_t exf_shared(const void *p)
+#ifdef EXF_HOPPER
+static __device__ inline void exf_barrier_expect(uint32_t at, uint32_t bytes)
 {
-    return (uint32_t)__cvta_generic_to_shared(p);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
 
-static __device__ inline void exf_barrier_init(uint64_t *bar, int arrivals)
+/* The box at (c0, c1, c2) of a map into shared memory; bytes are counted on the barrier. */
+static __device__ inline void exf_tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1, int c2)
 {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(exf_shared(bar)), "r"(arrivals) : "memory");
-}
-
-static __device__ inline void exf_barrier_expect(uint64_t *bar, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(exf_shared(bar)), "r"(bytes) : "memory");
-}
-
-static __device__ inline void exf_barrier_arrive(uint64_t *bar)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(exf_shared(bar)) : "memory");
-}
-
-static __device__ inline void exf_barrier_wait(uint64_t *bar, uint32_t parity)
-{
-    asm volatile("{ .reg .pred p;\n"
-                 "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
-                 "@p bra done;\n"
-                 "bra again;\n"
-                 "done: }\n" ::"r"(exf_shared(bar)), "r"(parity) : "memory");
-}
-
-/* The box at (c0, c1, c2) of a map into shared memory; bytes are counted on bar. */
-static __device__ inline void exf_tensor_load(void *to, const CUtensorMap *map, uint64_t *bar, int c0, int c1, int c2)
-{
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
-                     exf_shared(to)), "l"(map), "r"(exf_shared(bar)), "r"(c0), "r"(c1), "r"(c2) : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
 }
 
 static __device__ inline void exf_tensor_prefetch(const CUtensorMap *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-/* Rows of 128 bytes, swizzled by 128 bytes, groups of eight rows 1024 bytes apart;
- * tiles start at multiples of 1024 bytes.  16 columns further on: + 2. */
-static __device__ inline uint64_t exf_wgmma_descriptor(const void *tile)
-{
-    return (uint64_t)((exf_shared(tile) & 0x3ffff) >> 4) | (uint64_t)1 << 16 | (uint64_t)64 << 32 | (uint64_t)1 << 62;
-}
-
-static __device__ inline void exf_wgmma_begin(void)
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-static __device__ inline void exf_wgmma_commit(void)
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-template <int LEFT> static __device__ inline void exf_wgmma_wait(void)
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
 template <int N> static __device__ inline void exf_registers_raise(void)

@@ -1,32 +1,5 @@
-/* hopper.cu - see hopper.cuh: what the host does for it. */
-#include "kernels/hopper.cuh"
-
-static __global__ void probe(int *has)
-{
-#ifdef EXF_HOPPER_CODE
-    *has = 1;
-#else
-    *has = 0;
-#endif
-}
-
-static int ask_device(void)
-{
-    int *there = nullptr, has = 0;
-    if (cudaMalloc((void **)&there, sizeof *there) == cudaSuccess) {
-        probe<<<1, 1>>>(there);
-        if (cudaMemcpy(&has, there, sizeof has, cudaMemcpyDeviceToHost) != cudaSuccess) has = 0;
-        cudaFree(there);
-    }
-    cudaGetLastError();
-    return has;
-}
-
-int exf_hopper_has(void)
-{
-    static const int has = ask_device();
-    return has;
-}
+/* bulk_tiles.cu - see bulk_tiles.cuh. */
+#include "kernels/bulk_tiles.cuh"
 
 typedef decltype(&cuTensorMapEncodeTiled) encode_fn;
 

@@ -1,0 +1,150 @@
+/* exfold/fold.h - folding as a runtime calls it: route metadata in, fewer experts out.
+ *
+ * A router gave every token K experts and weights.  These functions rewrite that
+ * metadata so that fewer experts run and the omitted ones' contributions go to kept
+ * ones through the calibrated scalars: E_s(x) ~ S[s,t] E_t(x).  The MoE kernel that
+ * follows does not change.
+ *
+ *   exf_fold_prefill        [T, K] -> [T, P]       P routes a token (paper, "prefill")
+ *   exf_fold_prefill_joint  [T, K] -> [T, P]       the same routes, jointly optimal weights
+ *   exf_fold_decode         [B, K] in place        at most D distinct experts in the batch
+ *   exf_fold_decode_joint   [B, K] in place        the same with jointly optimal weights
+ *   exf_fold_decode_static  [B, K] in place        a pool fixed beforehand
+ *
+ * Each has a plain reference, _cpu, on host pointers, and, in a library built with CUDA,
+ * _cuda, on device pointers and a stream (a cudaStream_t of the current device); the structs
+ * themselves are always in host memory and free to go when the call returns.  Nothing is
+ * allocated, nothing waits for the device, nothing is kept between calls: all are safe inside
+ * CUDA graphs and from several threads.  Results do not depend on launch geometry: ids of
+ * _cpu and _cuda are equal, float32 weights agree to 1e-6 relative (the pairwise forms bit
+ * for bit), 16-bit ones are those rounded to nearest even.
+ *
+ * Limits: 3 <= E <= 512, 1 <= K <= 16, K <= E, T and B from 0 (nothing to do).  A pool is
+ * chosen among at most 65,536 slots (B * K).  Returns an exf_fold_status: BAD_ARGUMENT for
+ * what contradicts itself or this page, UNSUPPORTED for what is beyond the limits, DEVICE for
+ * a launch that CUDA refused; on any but EXF_FOLD_OK nothing was written.  An id outside
+ * [0, E), -1 say, is a slot without an expert: it counts for nothing and stays as it is
+ * (decode), or ranks last and is never rescaled (prefill).
+ * Weights and tables are taken to be finite; where they are not, weights that depend on them
+ * are undefined, ids are the CPU's still (NaN ranks below every number), and no memory is
+ * touched that would not have been.
+ *
+ *     exf_fold_routes r = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, batch, 8};
+ *     exf_fold_tables t = {.coeff = S, .loss = L, .norms = h, .n_experts = 128};
+ *     exf_fold_decode_options o = {.pool = 64, .max_loss = EXF_FOLD_NEVER};
+ *     if (exf_fold_decode_cuda(&r, &t, &o, stream) != EXF_FOLD_OK) ... */
+#ifndef EXFOLD_FOLD_H
+#define EXFOLD_FOLD_H
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define EXF_FOLD_ABI 1        /* changes when a struct or a rule here does */
+#define EXF_FOLD_NEVER 1e30f  /* a loss from here on: no target */
+
+typedef enum { EXF_FOLD_OK, EXF_FOLD_BAD_ARGUMENT, EXF_FOLD_UNSUPPORTED, EXF_FOLD_DEVICE } exf_fold_status;
+typedef enum { EXF_FOLD_F32, EXF_FOLD_BF16, EXF_FOLD_F16 } exf_fold_real;
+typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
+
+/* Row-major and contiguous. */
+typedef struct {
+    void *ids;     /* [rows, width] */
+    void *weights; /* [rows, width] */
+    exf_fold_int id_type;
+    exf_fold_real weight_type;
+    int rows, width;
+} exf_fold_routes;
+
+/* One layer's tables, float32; E = n_experts.  What a function does not name may be NULL. */
+typedef struct {
+    const float *coeff;  /* [E, E] S[s,t], row = source */
+    const float *loss;   /* [E, E] L[s,t]; >= EXF_FOLD_NEVER: never */
+    const float *norms;  /* [E] h, mean output norm */
+    const float *cosine; /* [E, E] of mean outputs' inner products; joint forms only */
+    const float *rms;    /* [E] root mean square output norm; joint forms and energy only */
+    int n_experts;
+} exf_fold_tables;
+
+/* ---- prefill -------------------------------------------------------------- */
+/* What a route's rank is: w h, w, or h. */
+typedef enum { EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_BY_SCORE, EXF_FOLD_BY_NORM } exf_fold_rank;
+/* Afterwards the kept weights are multiplied so that their sum, or the root of the sum of
+ * their squares, is the original K weights' (left alone unless both are above 0). */
+typedef enum { EXF_FOLD_RESCALE_NONE, EXF_FOLD_RESCALE_SUM, EXF_FOLD_RESCALE_L2 } exf_fold_rescale;
+
+typedef struct {
+    int keep;            /* P, 1..K */
+    exf_fold_rank rank;
+    float max_loss;      /* a pair above it is no target; EXF_FOLD_NEVER: no limit */
+    exf_fold_rescale rescale;
+    int confidence;      /* 1: c = clamp(1 - L[s,t], 0, 1); w c S goes to the target and w (1 - c) to the
+                          * kept routes in proportion to their original weights (to nobody where the
+                          * sum of those is not above 0); c = 0 without a target */
+    float ridge;         /* rho, joint form only; 1e-2 is a good choice */
+} exf_fold_prefill_options;
+
+/* out [T, P], of in's types, by falling rank, ties to the lower slot.  Each omitted route goes
+ * to the kept one of least loss, ties to the earlier; w~[t] += w[s] S[s,t], in order of rank;
+ * without a target it is dropped.  All in float32, sums in order of rank.  With P = K the
+ * routes come out reordered and otherwise as they were.  out must not overlap in.
+ * Uses coeff, loss, norms (not with BY_SCORE). */
+exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                                     const exf_fold_prefill_options *o);
+exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                                      const exf_fold_prefill_options *o, void *stream);
+/* The same kept set with w~_B = w_B + (G_BB + rho mean(diag G_BB) I)^-1 G_BO w_O, where
+ * G[a,b] = cosine[a,b] rms[a] rms[b]; solved in double (Cholesky), B in order of rank.
+ * Cosines of different samples need not fit together: where the matrix is not positive
+ * definite (a pivot is not above 2^-26 of the mean diagonal) rho is raised tenfold, to 1e-3 at
+ * least, until it is; after eight times, or with a mean diagonal of 0, w~_B = w_B.
+ * max_loss, confidence are ignored.  Uses cosine, rms, norms (not with BY_SCORE). */
+exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                                           const exf_fold_prefill_options *o);
+exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                                            const exf_fold_prefill_options *o, void *stream);
+
+/* ---- decode ------------------------------------------------------------------ */
+/* An expert's importance in a batch: the sum over its slots of w h, or of (w rms)^2. */
+typedef enum { EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_IMPORTANCE_ENERGY } exf_fold_importance;
+
+typedef struct {
+    int pool;            /* D >= 1 */
+    exf_fold_importance importance;
+    float max_loss;      /* as in prefill */
+    int drop;            /* 1: a remapped slot gets weight 0 (the baseline that folds nothing) */
+    float ridge;         /* rho, joint form only */
+} exf_fold_decode_options;
+
+/* The rows are one decode batch.  Routed union: the distinct ids, of weight 0 too.  At most D
+ * of them: nothing changes.  Else the pool is the D of largest importance, ties to the lower
+ * id, and every slot outside it becomes (target, w S[s,target]): the pool member of least
+ * loss, ties to the one of larger importance (then lower id); weight 0 without a target (the
+ * id is then the pool's most important member).
+ * Importance does not depend on the order of slots: each term, float32, is rounded (nearest,
+ * ties to even) to a multiple of 2^-36 of the smallest power of two that is no less than the
+ * batch's largest term in magnitude, and added as a 64-bit integer.
+ * Uses coeff, loss, norms (or rms with ENERGY). */
+exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
+exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream);
+/* The same pool; a slot outside takes the member of largest |cosine|, that is of least
+ * 1 - cosine^2 (the same ties).  With a row's new ids n, old ids i and weights w, kept weights
+ * k (0 on remapped slots):
+ *   w~ = k + (G_nn + rho mean(diag G_nn) I)^-1 (G_ni w - G_nn k)
+ * in double, slots in order, rho raised as in prefill (w~ = k where that does not help; kept
+ * slots cancel in the right-hand side and are left out); rows without a remapped slot stay as
+ * they are.
+ * drop and max_loss are ignored.  Uses cosine, rms (and norms with NORM). */
+exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
+exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream);
+
+/* id -> target_ids[id], weight *= target_scale[id]; int32 [E] and float32 [E], as in the
+ * tables' pools.  Identity and 1 leave a slot bit for bit as it was.  Any number of slots. */
+exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale, int n_experts);
+exf_fold_status exf_fold_decode_static_cuda(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale, int n_experts,
+                                            void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,333 @@
+/* variant.c - see variant.h. */
+#include "fold/variant.h"
+
+#include "base/text.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WORD_LEN = 24 };
+
+/* What is being read, for messages. */
+typedef struct {
+    exf_variant *v;
+    const char *text; /* the whole variant */
+    exf_err *err;
+} reading;
+
+typedef struct {
+    const char *name;
+    exf_code (*set)(const reading *r, const char *value);
+} option_row;
+
+typedef struct {
+    const char *name;
+    int is_prefill, kind;
+    const option_row *options; /* up to one without a name */
+} kind_row;
+
+/* ---- values ------------------------------------------------------------------- */
+
+static exf_code bad_value(const reading *r, const char *option, const char *value, const char *expected)
+{
+    return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s=%s, expected %s", r->text, option, value, expected);
+}
+
+static exf_code read_word(const reading *r, const char *option, const char *value, const char *const *words, int *out)
+{
+    exf_text list = {0};
+    for (int i = 0; words[i]; i++)
+        if (strcmp(words[i], value) == 0) {
+            *out = i;
+            return EXF_OK;
+        }
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && words[i]; i++) rc = exf_text_addf(&list, r->err, "%s%s", i ? ", " : "", words[i]);
+    if (rc == EXF_OK) rc = bad_value(r, option, value, list.s);
+    exf_text_free(&list);
+    return rc;
+}
+
+static exf_code read_real(const reading *r, const char *option, const char *value, double low, double *out)
+{
+    char expected[48];
+    if (exf_parse_f64(value, out) && *out >= low) return EXF_OK;
+    snprintf(expected, sizeof expected, "a number from %g", low);
+    return bad_value(r, option, value, expected);
+}
+
+/* ---- prefill options --------------------------------------------------------------- */
+
+static exf_code set_projector(const reading *r, const char *value)
+{
+    static const char *const words[] = {"pair", "layer", "global", "diagonal", "lowrank", "joint", NULL};
+    int kind = 0;
+    int64_t rank;
+    exf_code rc;
+    if (exf_starts_with(value, "lowrank") && exf_parse_i64(value + strlen("lowrank"), &rank) && rank >= 1 && rank <= 1024) {
+        r->v->prefill_projector = EXF_PROJECT_LOWRANK;
+        r->v->prefill_lowrank = (int)rank;
+        return EXF_OK;
+    }
+    if (strcmp(value, "lowrank") == 0) return bad_value(r, "projector", value, "a rank with it, as in lowrank8");
+    rc = read_word(r, "projector", value, words, &kind);
+    r->v->prefill_projector = (exf_projector_kind)kind;
+    return rc;
+}
+
+static exf_code set_rank(const reading *r, const char *value)
+{
+    static const char *const words[] = {"score_norm", "score", "norm", NULL};
+    int kind = 0;
+    exf_code rc = read_word(r, "rank", value, words, &kind);
+    r->v->prefill_options.rank = (exf_fold_rank)kind;
+    return rc;
+}
+
+static exf_code set_max_loss(const reading *r, const char *value)
+{
+    double x = 0;
+    exf_code rc = read_real(r, "max_loss", value, 0, &x);
+    r->v->prefill_options.max_loss = (float)x;
+    return rc;
+}
+
+static exf_code set_rescale(const reading *r, const char *value)
+{
+    static const char *const words[] = {"none", "sum", "l2", NULL};
+    int kind = 0;
+    exf_code rc = read_word(r, "rescale", value, words, &kind);
+    r->v->prefill_options.rescale = (exf_fold_rescale)kind;
+    return rc;
+}
+
+static exf_code set_confidence(const reading *r, const char *value)
+{
+    static const char *const words[] = {"off", "on", NULL};
+    return read_word(r, "confidence", value, words, &r->v->prefill_options.confidence);
+}
+
+static exf_code set_ridge(const reading *r, const char *value)
+{
+    double x = 0;
+    exf_code rc = read_real(r, "ridge", value, 0, &x);
+    r->v->prefill_options.ridge = (float)x;
+    return rc;
+}
+
+static exf_code set_renorm(const reading *r, const char *value)
+{
+    (void)value;
+    r->v->renormalise = 1;
+    return EXF_OK;
+}
+
+static exf_code set_drop(const reading *r, const char *value)
+{
+    (void)value;
+    r->v->renormalise = 0;
+    return EXF_OK;
+}
+
+static exf_code set_seed(const reading *r, const char *value)
+{
+    return exf_parse_i64(value, &r->v->seed) && r->v->seed >= 0 ? EXF_OK : bad_value(r, "seed", value, "an integer from 0");
+}
+
+/* ---- decode options ------------------------------------------------------------------ */
+
+static exf_code set_pool(const reading *r, const char *value)
+{
+    static const char *const words[] = {"dynamic", "static", NULL};
+    int kind = 0;
+    exf_code rc = read_word(r, "pool", value, words, &kind);
+    r->v->decode = kind ? EXF_DECODE_STATIC : EXF_DECODE_DYNAMIC;
+    return rc;
+}
+
+static exf_code set_fold(const reading *r, const char *value)
+{
+    static const char *const words[] = {"on", "drop", NULL};
+    return read_word(r, "fold", value, words, &r->v->decode_options.drop);
+}
+
+static exf_code set_importance(const reading *r, const char *value)
+{
+    static const char *const words[] = {"norm", "energy", NULL};
+    int kind = 0;
+    exf_code rc = read_word(r, "rank", value, words, &kind);
+    r->v->decode_options.importance = (exf_fold_importance)kind;
+    return rc;
+}
+
+static exf_code set_decode_projector(const reading *r, const char *value)
+{
+    static const char *const words[] = {"pair", "layer", "global", "joint", NULL};
+    static const exf_projector_kind kinds[] = {EXF_PROJECT_PAIR, EXF_PROJECT_LAYER, EXF_PROJECT_GLOBAL, EXF_PROJECT_JOINT};
+    int kind = 0;
+    exf_code rc = read_word(r, "projector", value, words, &kind);
+    r->v->decode_projector = kinds[kind];
+    return rc;
+}
+
+static exf_code set_decode_max_loss(const reading *r, const char *value)
+{
+    double x = 0;
+    exf_code rc = read_real(r, "max_loss", value, 0, &x);
+    r->v->decode_options.max_loss = (float)x;
+    return rc;
+}
+
+static exf_code set_decode_ridge(const reading *r, const char *value)
+{
+    double x = 0;
+    exf_code rc = read_real(r, "ridge", value, 0, &x);
+    r->v->decode_options.ridge = (float)x;
+    return rc;
+}
+
+static exf_code set_rho(const reading *r, const char *value)
+{
+    return read_real(r, "rho", value, 0, &r->v->rho);
+}
+
+/* ---- kinds --------------------------------------------------------------------------- */
+
+static const option_row fold_options[] = {{"projector", set_projector}, {"rank", set_rank}, {"max_loss", set_max_loss}, {"rescale", set_rescale},
+                                      {"confidence", set_confidence}, {"ridge", set_ridge}, {NULL, NULL}};
+static const option_row top_options[] = {{"renorm", set_renorm}, {"drop", set_drop}, {NULL, NULL}};
+static const option_row random_options[] = {{"rank", set_rank}, {"seed", set_seed}, {NULL, NULL}};
+static const option_row pool_options[] = {{"pool", set_pool}, {"fold", set_fold}, {"rank", set_importance}, {"projector", set_decode_projector},
+                                      {"max_loss", set_decode_max_loss}, {"ridge", set_decode_ridge}, {NULL, NULL}};
+static const option_row reap_options[] = {{NULL, NULL}};
+static const option_row sere_options[] = {{"rho", set_rho}, {NULL, NULL}};
+
+static const kind_row kinds[] = {
+    {"P", 1, EXF_PREFILL_FOLD, fold_options},     {"top", 1, EXF_PREFILL_TOP, top_options},   {"random", 1, EXF_PREFILL_RANDOM, random_options},
+    {"D", 0, EXF_DECODE_DYNAMIC, pool_options},   {"reap", 0, EXF_DECODE_REAP, reap_options}, {"sere", 0, EXF_DECODE_SERE, sere_options},
+};
+
+static exf_code set_option(const reading *r, const kind_row *kind, char *word)
+{
+    char *equals = strchr(word, '=');
+    exf_text known = {0};
+    exf_code rc = EXF_OK;
+    if (equals) *equals = '\0';
+    for (const option_row *o = kind->options; o->name; o++)
+        if (strcmp(o->name, word) == 0) {
+            int bare = o->set == set_renorm || o->set == set_drop;
+            if (bare == (equals != NULL))
+                return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s %s", r->text, word, bare ? "takes no value" : "needs a value");
+            return o->set(r, equals ? equals + 1 : "");
+        }
+    for (const option_row *o = kind->options; rc == EXF_OK && o->name; o++) rc = exf_text_addf(&known, r->err, "%s%s", known.len ? ", " : "", o->name);
+    if (rc == EXF_OK)
+        rc = exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no option of %s (%s%s)", r->text, word, kind->name,
+                      known.s ? "known: " : "it has none", known.s ? known.s : "");
+    exf_text_free(&known);
+    return rc;
+}
+
+static exf_code set_options(const reading *r, const kind_row *kind, char *text)
+{
+    exf_code rc = EXF_OK;
+    for (char *word = text, *next; rc == EXF_OK && word; word = next) {
+        next = strchr(word, ',');
+        if (next) *next++ = '\0';
+        rc = set_option(r, kind, word);
+    }
+    return rc;
+}
+
+static const kind_row *kind_of(const char *part, int64_t *number)
+{
+    char word[WORD_LEN];
+    size_t letters = 0, digits;
+    while (isalpha((unsigned char)part[letters])) letters++;
+    digits = strspn(part + letters, "0123456789");
+    if (letters >= sizeof word || digits == 0 || digits > 6 || part[letters + digits]) return NULL;
+    memcpy(word, part, letters);
+    word[letters] = '\0';
+    if (!exf_parse_i64(part + letters, number) || *number < 1) return NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(kinds[i].name, word) == 0) return &kinds[i];
+    return NULL;
+}
+
+static exf_code read_part(const reading *r, char *part)
+{
+    exf_variant *v = r->v;
+    char *options = strchr(part, ':');
+    int64_t number = 0;
+    if (options) *options++ = '\0';
+    const kind_row *kind = kind_of(part, &number);
+    if (!kind)
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1",
+                        r->text, part);
+    if (kind->is_prefill ? v->prefill != EXF_PREFILL_NONE : v->decode != EXF_DECODE_NONE)
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": two %s kinds, expected at most one of prefill and one of decode", r->text,
+                        kind->is_prefill ? "prefill" : "decode");
+    if (kind->is_prefill) {
+        v->prefill = (exf_prefill_kind)kind->kind;
+        v->prefill_options.keep = (int)number;
+        if (kind->kind == EXF_PREFILL_TOP) v->prefill_options.rank = EXF_FOLD_BY_SCORE;
+    } else {
+        v->decode = (exf_decode_kind)kind->kind;
+        v->decode_options.pool = (int)number;
+    }
+    return options ? set_options(r, kind, options) : EXF_OK;
+}
+
+/* Options that would be ignored together are refused. */
+static exf_code check_together(const reading *r)
+{
+    const exf_variant *v = r->v;
+    int vectors = v->prefill_projector == EXF_PROJECT_DIAGONAL || v->prefill_projector == EXF_PROJECT_LOWRANK;
+    const exf_fold_prefill_options *p = &v->prefill_options;
+    int guarded = p->confidence || p->rescale != EXF_FOLD_RESCALE_NONE;
+    if ((vectors && guarded) || (v->prefill_projector == EXF_PROJECT_JOINT && (p->confidence || p->max_loss < EXF_FOLD_NEVER)))
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": this projector cannot be combined with %s", r->text,
+                        vectors ? "rescale or confidence" : "max_loss or confidence");
+    if (v->decode == EXF_DECODE_STATIC && (v->decode_projector != EXF_PROJECT_PAIR || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
+                                           v->decode_options.max_loss < EXF_FOLD_NEVER))
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": a static pool is by norm, with pair scalars and without max_loss", r->text);
+    if (v->decode_projector == EXF_PROJECT_JOINT && (v->decode_options.drop || v->decode_options.max_loss < EXF_FOLD_NEVER))
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss", r->text);
+    return EXF_OK;
+}
+
+exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
+{
+    char copy[EXF_VARIANT_NAME_LEN];
+    reading r = {v, text, err};
+    exf_code rc = EXF_OK;
+    memset(v, 0, sizeof *v);
+    if (strlen(text) >= sizeof copy) return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text), sizeof copy - 1);
+    v->prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
+    v->decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
+    v->renormalise = 1;
+    v->seed = 1;
+    snprintf(v->name, sizeof v->name, "%s", text);
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *part = copy, *next; rc == EXF_OK && part; part = next) {
+        next = strchr(part, '+');
+        if (next) *next++ = '\0';
+        rc = read_part(&r, part);
+    }
+    return rc == EXF_OK ? check_together(&r) : rc;
+}
+
+exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)
+{
+    int keep = v->prefill_options.keep, pool = v->decode_options.pool;
+    if (v->prefill != EXF_PREFILL_NONE && keep > top_k)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts per token, the model runs %d", v->name, keep, top_k);
+    if (v->decode == EXF_DECODE_SERE && pool > top_k)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\" takes %d primary experts per token, the model runs %d", v->name, pool, top_k);
+    if (v->decode != EXF_DECODE_NONE && pool > n_experts)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts, the model has %d", v->name, pool, n_experts);
+    if (v->decode == EXF_DECODE_REAP && pool < top_k)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\" leaves %d experts, fewer than the %d that a token runs", v->name, pool, top_k);
+    return EXF_OK;
+}

@@ -1,0 +1,81 @@
+/* common.c - every expert on the same tokens (exf_common_run in expert_step.h).
+ *
+ * Of a sequence of T tokens the n at positions (2 i + 1) T / (2 n) are taken, all of
+ * them where T <= n; EXF_COMMON_ROWS at a time, so that E outputs each fit. */
+#include "forward/each.h"
+#include "forward/expert_step.h"
+#include "forward/experts.h"
+
+#include <string.h>
+
+static int chosen(int n_tokens, int wanted, int i)
+{
+    return n_tokens <= wanted ? i : (int)(((int64_t)2 * i + 1) * n_tokens / ((int64_t)2 * wanted));
+}
+
+static exf_code show(const exf_step *s, size_t sequence, const size_t *row, int n, const float *outputs, exf_workspace *w, int worker, exf_err *err)
+{
+    const exf_observer *o = s->p->lanes[s->lane].observer;
+    const exf_architecture *a = &s->p->model->arch;
+    size_t k = (size_t)a->top_k;
+    float *mirror = w->mirror;
+    exf_common_block b = {.layer = s->layer, .moe_index = s->moe_index, .sequence = sequence, .n_tokens = n, .n_experts = a->n_experts,
+                          .top_k = a->top_k, .d_model = a->d_model, .worker = worker, .row = row, .router_ids = w->common_ids,
+                          .router_weights = w->common_weights};
+    exf_code rc;
+    for (int i = 0; i < n; i++) {
+        memcpy(w->common_ids + (size_t)i * k, s->made->ids + row[i] * k, k * sizeof *w->common_ids);
+        memcpy(w->common_weights + (size_t)i * k, s->made->weights + row[i] * k, k * sizeof *w->common_weights);
+    }
+    EXF_TRY(exf_visible(w, outputs, (size_t)n * (size_t)a->n_experts * (size_t)a->d_model, &mirror, &b.outputs, err));
+    rc = o->common(o->self, &b, err);
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, sequence %zu, common input: ", s->layer, sequence);
+out:
+    return rc;
+}
+
+static exf_code run_rows(const exf_step *s, size_t sequence, const size_t *row, int n, int worker, exf_err *err)
+{
+    const exf_pass *p = s->p;
+    exf_workspace *w = &p->space[worker];
+    const exf_architecture *a = &p->model->arch;
+    const exf_layer_weights *lw = &p->weights_now;
+    size_t first = p->batch->span[sequence].offset;
+    exf_arena arena = {w->floats, 0};
+    exf_common_space c;
+    double start = exf_clock();
+    exf_carve_common(&c, &arena, a);
+    for (int i = 0; i < n; i++) w->rows[i] = (int32_t)(row[i] - first);
+    w->b->upload(w->q, c.rows, w->rows, (size_t)n * sizeof *w->rows);
+    w->b->gather_rows(w->q, c.hidden, s->hidden + first * exf_row_width(a), c.rows, n, (int)exf_row_width(a));
+    exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
+    const float *u = exf_residual_open(w->b, w->q, a, &site, c.hidden, n, c.u, c.mixing);
+    exf_norm_rows(w, c.input, u, lw->w[EXF_W_FFN_NORM], n, a);
+    exf_every_expert_run(w, n, a, lw, &c);
+    double ran = exf_clock();
+    exf_code rc = show(s, sequence, row, n, c.outputs, w, worker, err);
+    w->times.experts += ran - start;
+    w->times.observe += exf_clock() - ran;
+    return rc;
+}
+
+static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *err)
+{
+    const exf_step *s = self;
+    const exf_span *span = &s->p->batch->span[sequence];
+    int wanted = s->p->lanes[s->lane].observer->common_tokens, n = span->n_tokens < wanted ? span->n_tokens : wanted;
+    size_t row[EXF_COMMON_ROWS];
+    exf_code rc = EXF_OK;
+    for (int at = 0; rc == EXF_OK && at < n; at += EXF_COMMON_ROWS) {
+        int rows = n - at < EXF_COMMON_ROWS ? n - at : EXF_COMMON_ROWS;
+        for (int i = 0; i < rows; i++) row[i] = span->offset + (size_t)chosen(span->n_tokens, wanted, at + i);
+        rc = run_rows(s, sequence, row, rows, worker, err);
+    }
+    return rc;
+}
+
+exf_code exf_common_run(exf_step *s, exf_err *err)
+{
+    if (s->p->weights_now.w[EXF_W_ROUTER_TABLE]) return EXF_OK;
+    return exf_each(s->p->batch->n_sequences, s->p->n_workers, run_sequence, s, err);
+}

@@ -1,0 +1,97 @@
+/* measures.c - see measures.h. */
+#include "solve/measures.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+
+exf_code exf_measures_new(exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
+    EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "cosines", err));
+    EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "similarities", err));
+    EXF_TRY(exf_mem_new(&t->rms, rows, sizeof *t->rms, "root mean squares", err));
+    EXF_TRY(exf_mem_new(&t->contribution, rows, sizeof *t->contribution, "contributions", err));
+out:
+    return rc;
+}
+
+static int observed(const exf_tables *t, size_t at)
+{
+    return t->loss[at] < EXF_LOSS_NEVER;
+}
+
+/* Both directions of a pair add the same products, so the matrix is symmetric. */
+static void solve_cosines(const exf_layer_statistics *s, size_t base, exf_tables *t)
+{
+    size_t e = (size_t)s->n_experts;
+    for (size_t a = 0; a < e; a++)
+        for (size_t b = 0; b < e; b++) {
+            size_t i = a * e + b, mirror = b * e + a;
+            float *out = &t->cosine[base + i];
+            *out = a == b ? 1.0f : 0.0f;
+            if (a == b || !observed(t, base + i)) continue;
+            double norms = sqrt(exf_exact_value(&s->sq0[i])) * sqrt(exf_exact_value(&s->sq0[mirror]));
+            double c = norms > 0 ? exf_exact_value(&s->dot0[i]) / norms : 0;
+            *out = (float)(c < -1 ? -1 : c > 1 ? 1 : c);
+        }
+}
+
+/* Root mean square of ||E_s - E_t||; -1 unobserved. */
+static double distance(const exf_layer_statistics *s, const exf_tables *t, size_t base, size_t a, size_t b)
+{
+    size_t e = (size_t)s->n_experts, i = a * e + b, mirror = b * e + a;
+    if (a == b || !observed(t, base + i)) return -1;
+    double sq = exf_exact_value(&s->sq0[i]) + exf_exact_value(&s->sq0[mirror]) - 2 * exf_exact_value(&s->dot0[i]);
+    return sq > 0 ? sqrt(sq / (double)s->count[i]) : 0;
+}
+
+static void solve_similarities(const exf_layer_statistics *s, size_t base, exf_tables *t)
+{
+    size_t e = (size_t)s->n_experts;
+    double largest = 0;
+    for (size_t a = 0; a < e; a++)
+        for (size_t b = 0; b < e; b++) largest = fmax(largest, distance(s, t, base, a, b));
+    for (size_t a = 0; a < e; a++)
+        for (size_t b = 0; b < e; b++) {
+            double d = distance(s, t, base, a, b);
+            t->similarity[base + a * e + b] = a == b ? 1.0f : d < 0 ? 0.0f : largest > 0 ? (float)(1 - d / largest) : 1.0f;
+        }
+}
+
+static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_tables *t)
+{
+    for (size_t i = 0; i < (size_t)s->n_experts; i++)
+        t->contribution[row + i] = s->norm_count[i] ? (float)(exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i]) : 0.0f;
+}
+
+static exf_code solve_rms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    double *rms = NULL;
+    exf_code rc = exf_mem_new(&rms, e, sizeof *rms, "root mean squares", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < e; i++)
+        if (s->norm_count[i]) rms[i] = sqrt(exf_exact_value(&s->sq_sum[i]) / (double)s->norm_count[i]);
+    EXF_TRY(exf_solve_fill_cold(rms, s, err));
+    for (size_t i = 0; rc == EXF_OK && i < e; i++) {
+        float *out = &t->rms[(size_t)l * e + i];
+        *out = (float)rms[i];
+        if (!isfinite(*out) || !(*out > 0))
+            rc = exf_fail(err, EXF_NUMERIC, "layer %d: expert %zu has root mean square norm %g over %llu tokens, expected a number above 0",
+                          (int)t->layer_number[l], i, rms[i], (unsigned long long)s->norm_count[i]);
+    }
+out:
+    exf_mem_free(rms);
+    return rc;
+}
+
+exf_code exf_measures_solve(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    solve_cosines(s, (size_t)l * e * e, t);
+    solve_similarities(s, (size_t)l * e * e, t);
+    solve_contributions(s, (size_t)l * e, t);
+    return solve_rms(s, l, t, err);
+}

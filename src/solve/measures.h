@@ -1,0 +1,15 @@
+/* measures.h - what the tables say about experts and pairs beside projectors
+ * (method, sections 1, 5 and 8; paper, "full-layer expert geometry"). */
+#ifndef EXF_SOLVE_MEASURES_H
+#define EXF_SOLVE_MEASURES_H
+#include "solve/solve.h"
+
+/* Room in t. */
+exf_code exf_measures_new(exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Layer l, whose losses are there: they say which pairs are observed.
+ *   cosine[s,t]      dot0 / sqrt(sq0[s,t] sq0[t,s])        0 where a norm is 0
+ *   rms[e]           sqrt(sq_sum / norm_count)             as h where the expert is cold
+ *   contribution[e]  contribution_sum / norm_count         0 cold
+ *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
+exf_code exf_measures_solve(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
+#endif
