@@ -38,7 +38,7 @@ ifeq ($(CUDA),1)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC_PATH)))
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
 # Machine code for Hopper, and PTX that any GPU since Turing can compile at start.
-GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90$(comma)code=sm_90 -gencode arch=compute_75$(comma)code=compute_75)
+GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90a$(comma)code=sm_90a -gencode arch=compute_75$(comma)code=compute_75)
 endif
 
 # ---- flags -----------------------------------------------------------------
