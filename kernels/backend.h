@@ -117,8 +117,10 @@ typedef struct exf_backend {
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
     void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
+    void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
-    /* expert_products.h; experts_fit: 1 if the device and these sizes can have it. */
+    /* expert_products.h; experts_fit: 1 if the device and these sizes can have it.  outputs
+     * may be where the workspace begins. */
     int (*experts_fit)(const exf_expert_shape *s);
     size_t (*experts_workspace)(const exf_expert_shape *s); /* bytes */
     void (*experts)(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m,

@@ -45,14 +45,14 @@ void exf_experts_cuda(exf_queue *q, uint16_t *outputs, const uint16_t *x, const 
     size_t rows = rows_of(s);
     int width = s->d_model / 8, threads = width < 256 ? (width + 31) / 32 * 32 : 256;
     char *memory = static_cast<char *>(workspace);
-    exf_buckets b = exf_bucket_carve(reinterpret_cast<int32_t *>(memory), (int)rows, s->n_experts);
-    uint16_t *sorted = reinterpret_cast<uint16_t *>(memory + aligned(4 * exf_bucket_ints((int)rows, s->n_experts)));
-    uint16_t *act = sorted + aligned(2 * rows * (size_t)s->d_model) / 2;
+    uint16_t *sorted = reinterpret_cast<uint16_t *>(memory), *act = sorted + aligned(2 * rows * (size_t)s->d_model) / 2;
+    char *behind = reinterpret_cast<char *>(act) + aligned(2 * rows * (size_t)s->d_expert);
+    exf_buckets b = exf_bucket_carve(reinterpret_cast<int32_t *>(behind), (int)rows, s->n_experts);
     if (rows == 0) return;
     exf_bucket_cuda(q, &b, ids, (int)rows, s->n_experts);
     EXF_LAUNCH(q, "experts: gather", gather, (unsigned)rows, threads, 0, reinterpret_cast<uint4 *>(sorted),
                reinterpret_cast<const uint4 *>(x), b.slot, b.first + s->n_experts, s->top_k, width);
-    EXF_LAUNCH(q, "experts: clear", clear_unused, (unsigned)rows, threads, 0, reinterpret_cast<uint4 *>(outputs), ids, width);
     exf_grouped_swiglu_cuda(q, act, sorted, m->gate, m->up, &b, s);
+    EXF_LAUNCH(q, "experts: clear", clear_unused, (unsigned)rows, threads, 0, reinterpret_cast<uint4 *>(outputs), ids, width);
     exf_grouped_down_cuda(q, outputs, act, m->down, &b, s);
 }

@@ -1,6 +1,7 @@
 /* routed_sum_cuda.cu - the routed experts' outputs back into the stream; embedding rows;
  * watching for what is not finite.  See device_rows.h. */
 #include "kernels/cuda_queue.cuh"
+#include "kernels/cuda_reduce.cuh"
 #include "kernels/device_rows.h"
 
 enum { THREADS = 256 };
@@ -14,17 +15,18 @@ static __device__ inline void add_pair(float2 *sum, float w, uint32_t u)
 /* Eight columns a thread, a block per token; width is a multiple of 8. */
 static __global__ void sum_eights(float *y, const uint4 *x, const float *weights, int top_k, int width, int add)
 {
-    const float *w = weights + (size_t)blockIdx.x * top_k;
+    const float *w = weights ? weights + (size_t)blockIdx.x * top_k : nullptr;
     const uint4 *in = x + (size_t)blockIdx.x * top_k * (width / 8);
     float4 *out = reinterpret_cast<float4 *>(y + (size_t)blockIdx.x * width);
     for (int i = threadIdx.x; i < width / 8; i += blockDim.x) {
         float2 s[4] = {};
         for (int k = 0; k < top_k; k++) {
             uint4 v = in[(size_t)k * (width / 8) + i];
-            add_pair(&s[0], w[k], v.x);
-            add_pair(&s[1], w[k], v.y);
-            add_pair(&s[2], w[k], v.z);
-            add_pair(&s[3], w[k], v.w);
+            float weight = w ? w[k] : 1.0f;
+            add_pair(&s[0], weight, v.x);
+            add_pair(&s[1], weight, v.y);
+            add_pair(&s[2], weight, v.z);
+            add_pair(&s[3], weight, v.w);
         }
         float4 a = make_float4(s[0].x, s[0].y, s[1].x, s[1].y), b = make_float4(s[2].x, s[2].y, s[3].x, s[3].y);
         if (add) {
@@ -57,6 +59,20 @@ static __global__ void embed(float *out, exf_matrix table, const int32_t *tokens
 void exf_embed_cuda(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams)
 {
     if (n_tokens) EXF_LAUNCH(q, "embed", embed, (unsigned)n_tokens, THREADS, 0, out, table, tokens, width, streams);
+}
+
+static __global__ void switch_rows(float *out, const float *x, const float *w, int n)
+{
+    const float *in = x + (size_t)blockIdx.x * n;
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += (double)in[i] * (double)w[i];
+    sum = exf_block_sum(sum);
+    if (threadIdx.x == 0) out[blockIdx.x] = (float)(1.0 / (1.0 + exp(-sum)));
+}
+
+void exf_switch_weights_cuda(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n)
+{
+    if (n_rows) EXF_LAUNCH(q, "switch_weights", switch_rows, n_rows, THREADS, 0, out, x, w, n);
 }
 
 static __global__ void watch(unsigned long long *least, const float *x, size_t n, unsigned long long base)

@@ -1,6 +1,7 @@
 /* accumulate.c - see accumulate.h. */
 #include "accumulate/accumulate.h"
 
+#include "accumulate/device_sums.h"
 #include "base/mem.h"
 #include "base/version.h"
 
@@ -14,6 +15,7 @@ struct exf_accumulator {
     int n_workers;
     exf_layer_statistics *sums; /* [n_workers] of the layer under way */
     double *scratch;            /* [n_workers, K*K] */
+    exf_device_sums there;      /* where the forward runs on a device */
 };
 
 static exf_code begin(void *self, int n_workers, exf_err *err)
@@ -38,12 +40,30 @@ static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
     return EXF_OK;
 }
 
+static exf_moments moments_of(const exf_layer_statistics *s)
+{
+    return (exf_moments){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
+                         s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
+}
+
+static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    return exf_device_sums_open(&a->there, b, a->n_experts, a->weighting, err);
+}
+
+static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    (void)err;
+    exf_device_sums_add(&a->there, b);
+    return EXF_OK;
+}
+
 static exf_code add_tokens(exf_accumulator *a, int worker, int d_model, int n, const float *outputs, const int32_t *ids, const float *weights,
                            exf_err *err)
 {
-    const exf_layer_statistics *s = &a->sums[worker];
-    exf_moments m = {s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
-                     s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
+    exf_moments m = moments_of(&a->sums[worker]);
     return exf_moments_add_cpu(&m, a->n_experts, a->top_k, d_model, n, outputs, ids, weights, a->weighting,
                                a->scratch + (size_t)worker * (size_t)(a->top_k * a->top_k), err);
 }
@@ -74,10 +94,14 @@ static exf_code check_spoken(const exf_layer_statistics *s, int layer, exf_err *
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     exf_accumulator *a = self;
+    exf_moments home = moments_of(&a->sums[0]);
     (void)moe_index;
+    exf_code rc = exf_device_sums_take(&a->there, &home, err);
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d: ", layer);
+    if (rc != EXF_OK) return rc;
     for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
     progress->cold = count_cold(&a->sums[0]);
-    exf_code rc = check_spoken(&a->sums[0], layer, err);
+    rc = check_spoken(&a->sums[0], layer, err);
     return rc != EXF_OK ? rc : exf_statistics_put(&a->writer, layer, &a->sums[0], err);
 }
 
@@ -106,7 +130,8 @@ exf_code exf_accumulator_new(exf_accumulator **out, const char *target, int forc
     exf_provenance own = {0};
     *out = NULL;
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
-    a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .layer_end = layer_end};
+    a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .device_open = device_open,
+                                 .device_block = device_block, .layer_end = layer_end};
     a->weighting = weighting;
     a->n_experts = (int)shape->n_experts;
     a->top_k = (int)shape->top_k;
@@ -136,6 +161,7 @@ void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
     exf_statistics_abort(&a->writer);
+    exf_device_sums_free(&a->there);
     for (int i = 0; a->sums && i < a->n_workers; i++) exf_layer_statistics_free(&a->sums[i]);
     exf_mem_free(a->sums);
     exf_mem_free(a->scratch);

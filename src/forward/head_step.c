@@ -45,6 +45,6 @@ static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_er
 
 exf_code exf_head_step(exf_pass *p, exf_err *err)
 {
-    exf_code rc = exf_layer_weights_read(&p->weights_now, p->model, -1, err);
+    exf_code rc = exf_pass_weights(p, EXF_LAYER_HEAD, err);
     return rc != EXF_OK ? rc : exf_each(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err);
 }
