@@ -21,6 +21,13 @@ int exf_cublas_note(exf_queue *q, cublasStatus_t e, const char *what)
     return 0;
 }
 
+int exf_cublas_ready(exf_queue *q)
+{
+    if (q->err.code != EXF_OK) return 0;
+    if (q->blas) return 1;
+    return exf_cublas_note(q, q->cublas->create(&q->blas), "handle") && exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
+}
+
 exf_code exf_finish_cuda(exf_queue *q, exf_err *err)
 {
     exf_cuda_note(q, cudaStreamSynchronize(q->stream), "finish");
@@ -50,9 +57,7 @@ static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
     q->cublas = exf_cublas_load(&q->err);
     exf_cuda_note(q, cudaGetDevice(&device), "device");
     exf_cuda_note(q, cudaDeviceGetAttribute(&q->multiprocessors, cudaDevAttrMultiProcessorCount, device), "device");
-    if (q->cublas && exf_cuda_note(q, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "stream") &&
-        exf_cublas_note(q, q->cublas->create(&q->blas), "handle"))
-        exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
+    if (q->cublas) exf_cuda_note(q, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "stream");
     *out = q;
     exf_code code = q->err.code;
     if (code != EXF_OK) {

@@ -37,6 +37,8 @@ struct exf_queue {
 
 enum { EXF_ROUNDED_BYTES = 64 << 20 };
 
+/* Makes the queue's cuBLAS handle at its first product; 1 if it is there. */
+int exf_cublas_ready(exf_queue *q);
 /* The table's finish(). */
 exf_code exf_finish_cuda(exf_queue *q, exf_err *err);
 /* Notes a failure, if it is the first; 1 if `e` is success. */

@@ -10,7 +10,7 @@
 static void gemm(exf_queue *q, cublasOperation_t op, float *y, int ldy, const void *x, int ldx, const void *w, int ldw, cudaDataType type,
                  int m, int n, int k, float alpha, float beta)
 {
-    if (q->err.code != EXF_OK || m == 0 || n == 0) return;
+    if (m == 0 || n == 0 || !exf_cublas_ready(q)) return;
     exf_cublas_note(q, q->cublas->gemm(q->blas, op, CUBLAS_OP_N, n, m, k, &alpha, w, type, ldw, x, type, ldx, &beta, y, CUDA_R_32F, ldy,
                                        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT), "gemm");
 }

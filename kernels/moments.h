@@ -42,9 +42,10 @@ exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
 
 /* ---- where the outputs are on a device ---------------------------------------
- * The same sums kept there and brought home once per layer.  A term's products are
- * float32 over runs of 8 elements and double from there on: an inner product <u,v>
- * is within 2^-21 ||u|| ||v|| of the exact one, norms and weights follow from it.
+ * The same sums kept there and brought home once per layer.  An inner product is
+ * added up in float32 over runs of 64 elements and in double from there on: <u,v> is
+ * within 2^-18 ||u|| ||v|| of the exact one (and far nearer where signs mix), norms
+ * and weights follow from it.
  * Terms are then rounded to the grid of exf_exact and added as integers, so the
  * sums depend on no order, no split and no number of streams. */
 typedef struct {

@@ -103,7 +103,7 @@ START_TEST(reals_are_within_the_bound)
     routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 12);
     for (int w = 0; w < 3; w++) {
         exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, 0);
-        compare(&a, &b, 0x1p-19, "reals");
+        compare(&a, &b, 0x1p-17, "reals"); /* a weight and what it multiplies may both be off */
         exf_layer_statistics_free(&a);
         exf_layer_statistics_free(&b);
     }

@@ -2,6 +2,7 @@
 #include "accumulate/accumulate.h"
 
 #include "accumulate/device_sums.h"
+#include "accumulate/late_put.h"
 #include "base/mem.h"
 #include "base/version.h"
 
@@ -16,6 +17,8 @@ struct exf_accumulator {
     exf_layer_statistics *sums; /* [n_workers] of the layer under way */
     double *scratch;            /* [n_workers, K*K] */
     exf_device_sums there;      /* where the forward runs on a device */
+    exf_layer_statistics spare; /* there: what the last layer's put still reads */
+    exf_late_put late;
 };
 
 static exf_code begin(void *self, int n_workers, exf_err *err)
@@ -49,7 +52,8 @@ static exf_moments moments_of(const exf_layer_statistics *s)
 static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    return exf_device_sums_open(&a->there, b, a->n_experts, a->weighting, err);
+    exf_code rc = exf_layer_statistics_new(&a->spare, a->n_experts, err);
+    return rc == EXF_OK ? exf_device_sums_open(&a->there, b, a->n_experts, a->weighting, err) : rc;
 }
 
 static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
@@ -91,6 +95,17 @@ static exf_code check_spoken(const exf_layer_statistics *s, int layer, exf_err *
     return EXF_OK;
 }
 
+/* The sums change places with the ones that are written by now. */
+static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_layer_statistics sums = a->sums[0];
+    exf_code rc = exf_late_put_wait(&a->late, err);
+    if (rc != EXF_OK) return rc;
+    a->sums[0] = a->spare;
+    a->spare = sums;
+    return exf_late_put_start(&a->late, &a->writer, layer, &a->spare, err);
+}
+
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -102,7 +117,7 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
     progress->cold = count_cold(&a->sums[0]);
     rc = check_spoken(&a->sums[0], layer, err);
-    return rc != EXF_OK ? rc : exf_statistics_put(&a->writer, layer, &a->sums[0], err);
+    return rc != EXF_OK ? rc : a->there.b ? put_late(a, layer, err) : exf_statistics_put(&a->writer, layer, &a->sums[0], err);
 }
 
 static const char *weighting_name(exf_weighting w)
@@ -154,13 +169,17 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
 {
-    return exf_statistics_commit(&a->writer, err);
+    exf_code rc = exf_late_put_wait(&a->late, err);
+    return rc == EXF_OK ? exf_statistics_commit(&a->writer, err) : rc;
 }
 
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
+    exf_err unused;
+    if (exf_late_put_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
     exf_statistics_abort(&a->writer);
+    exf_layer_statistics_free(&a->spare);
     exf_device_sums_free(&a->there);
     for (int i = 0; a->sums && i < a->n_workers; i++) exf_layer_statistics_free(&a->sums[i]);
     exf_mem_free(a->sums);

@@ -233,13 +233,16 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     report->workers = p.n_workers;
     EXF_TRY(open_pass(&p, err));
     EXF_TRY(begin_observers(&p, err));
+    report->open = exf_clock() - start;
     EXF_TRY(embed(&p, err));
     report->weight_bytes += exf_model_layer_bytes(m, -1);
     EXF_TRY(run_layers(&p, n_layers, err));
     if (p.demand.head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, err));
 out:
     sum_times(&p);
+    double done = exf_clock();
     close_pass(&p);
+    report->close = exf_clock() - done;
     report->wall = exf_clock() - start;
     return rc;
 }

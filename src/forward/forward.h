@@ -166,6 +166,7 @@ typedef struct {
     double read, embed, mixer, router, experts, observe, head, wall;
     uint64_t weight_bytes; /* read from the checkpoint */
     double flops;          /* floating-point operations of products and mixers */
+    double open, close; /* seconds of making and giving back what a pass holds */
     double reading, sending; /* seconds that a device's weight readers spent, summed over them */
     uint64_t device_bytes; /* most that was held in the device's memory */
     int workers;
