@@ -2,7 +2,7 @@
 #include "kernels/attention_f32.cuh"
 #include "kernels/attention_wide.cuh"
 
-/* Keys and values of heads that are too large for tiles, as rows of bf16. */
+/* Keys and values of heads that are too large for tiles, as rows of float16. */
 enum { WIDE_D = 576, WIDE_DV = 512 };
 
 static size_t wide_workspace(const exf_attention_shape *s)

@@ -37,7 +37,7 @@ template <int BN> static __device__ __forceinline__ void exf_soften(float (&s)[B
 template <int N> static __device__ __forceinline__ void exf_round_to(uint32_t (&p)[N / 2], const float (&s)[N])
 {
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) p[i] = exf_bf16x2(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < N / 2; i++) p[i] = exf_half2(s[2 * i], s[2 * i + 1]);
 }
 
 template <int N> static __device__ __forceinline__ void exf_fade(float (&o)[N], const exf_running &w)

@@ -6,7 +6,7 @@
  * columns, fills the registers of two warpgroups: each has half the columns, and both
  * multiply and soften all scores, which costs half as much again as either's own half
  * but lets them run without a word between them.  Keys and values are first rounded to
- * rows of bf16; where values are the keys, a tile is fetched once. */
+ * rows of float16; where values are the keys, a tile is fetched once. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
 #define EXF_KERNELS_ATTENTION_WIDE_CUH
 #include "kernels/attention_cuda.cuh"
@@ -26,14 +26,14 @@ struct exf_wide_keys {
     size_t apart;
 };
 
-/* x [n_rows, n], rows ld apart, to rows of `width` bf16.  Grid: chunks, heads (n columns apart). */
+/* x [n_rows, n], rows ld apart, to rows of `width` float16.  Grid: chunks, heads (n columns apart). */
 static __global__ void exf_round_rows(char *to, const float *x, int ld, int n_rows, int n, int width, size_t apart, bool wide)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / (width / 8);
     int chunk = (int)(i % (width / 8));
     if (r >= (size_t)n_rows) return;
     uint4 *row = reinterpret_cast<uint4 *>(to + (blockIdx.y * apart + r) * width * 2);
-    row[chunk] = exf_bf16x8(x + r * ld + (size_t)blockIdx.y * n, chunk * 8, n, wide);
+    row[chunk] = exf_half8(x + r * ld + (size_t)blockIdx.y * n, chunk * 8, n, wide);
 }
 
 static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int n_rows, int n, int width, int n_heads, size_t apart)
@@ -89,7 +89,7 @@ template <class View, int D> static __device__ void exf_wide_queries(char *to, c
     for (int i = threadIdx.x; i < EXF_WIDE_TILE * D / 8; i += EXF_WIDE_THREADS) {
         int row = i / (D / 8), chunk = i % (D / 8);
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (first + row < w.n_rows()) x = exf_bf16x8(w.query_row(first + row), chunk * 8, d, wide);
+        if (first + row < w.n_rows()) x = exf_half8(w.query_row(first + row), chunk * 8, d, wide);
         *reinterpret_cast<uint4 *>(to + chunk / 8 * EXF_WIDE_PANEL + exf_panel_at(row, chunk % 8)) = x;
     }
 }

@@ -78,7 +78,7 @@ static size_t tiles_of(int n_heads, int n_rows)
     return ((size_t)n_heads * n_rows + TILE - 1) / TILE;
 }
 
-/* Every tile's list, and every key rounded to bf16. */
+/* Every tile's list, and every key rounded. */
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
     size_t keys = exf_compressed_attention_workspace(1, n_tokens, n_rows + window - 1, ratio), tiles = tiles_of(n_heads, n_rows);

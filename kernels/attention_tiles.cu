@@ -1,4 +1,4 @@
-/* attention_bf16.cu - causal attention on Hopper's tensor cores for heads of at most
+/* attention_tiles.cu - causal attention on Hopper's tensor cores for heads of at most
  * 256; see attention.h.  Nothing of size T x T is written.
  *
  * Keys and values are first rounded into tiles of BN keys in the very bytes that shared
@@ -38,9 +38,9 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
         int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
         uint4 x = make_uint4(0, 0, 0, 0);
         if (t < s.n_tokens && panel < D / 64)
-            x = exf_bf16x8(p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d, panel * 64 + c, s.d, p.wide_k);
+            x = exf_half8(p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d, panel * 64 + c, s.d, p.wide_k);
         else if (t < s.n_tokens)
-            x = exf_bf16x8(p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv, (panel - D / 64) * 64 + c, s.dv, p.wide_v);
+            x = exf_half8(p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv, (panel - D / 64) * 64 + c, s.dv, p.wide_v);
         tile[i] = x;
     }
 }
@@ -80,7 +80,7 @@ template <int D> static __device__ void load_queries(char *to, const problem &p,
     for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
         int row = i / (D / 8), chunk = i % (D / 8), t = first + row;
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (t < p.s.n_tokens) x = exf_bf16x8(p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d, chunk * 8, p.s.d, p.wide_q);
+        if (t < p.s.n_tokens) x = exf_half8(p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d, chunk * 8, p.s.d, p.wide_q);
         *reinterpret_cast<uint4 *>(to + chunk / 8 * (BM * 128) + exf_panel_at(rows_before + row, chunk % 8)) = x;
     }
 }
@@ -221,7 +221,7 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
     int i = size_of(s);
     if (i == SIZES) return 0;
     size_t tiles = ((size_t)s->n_tokens + sizes[i].bn - 1) / sizes[i].bn;
-    return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two bf16 a float */
+    return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two numbers a float */
 }
 
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
