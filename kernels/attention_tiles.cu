@@ -25,7 +25,7 @@ struct problem {
     char *tiles; /* [n_kv, key tiles, K | V] */
     exf_attention_shape s;
     int n_key_tiles;
-    bool wide_q, wide_k, wide_v;
+    bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
 };
 
 /* One tile of keys and values.  Grid: tiles, key-value heads. */
@@ -113,22 +113,11 @@ template <int BN> static __device__ __forceinline__ void mask(float (&s)[BN / 2]
         if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
 }
 
-template <int DV> static __device__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
+template <int DV> static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
 {
-    for (int r = 0; r < 2; r++) {
-        float sum = w.sum[r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        float inverse = 1 / sum;
-        if (row + 8 * r >= p.s.n_tokens) continue;
-        float *out = p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv;
-#pragma unroll
-        for (int i = 0; i < DV / 8; i++)
-            for (int e = 0; e < 2; e++) {
-                int c = 8 * i + 2 * (threadIdx.x % 4) + e;
-                if (c < p.s.dv) out[c] = o[4 * i + 2 * r + e] * inverse;
-            }
-    }
+    float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
+    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
+    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
 }
 
 /* One warpgroup: the rows from `first`, n tiles. */
@@ -179,7 +168,6 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
     int kv = head / (n_heads / p.s.n_kv), warpgroup = threadIdx.x / 128, end = tile * BM + BM;
     int n = ((end < p.s.n_tokens ? end : p.s.n_tokens) + BN - 1) / BN;
     if (threadIdx.x < 4 * STAGES) exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
-    if (threadIdx.x < CONSUMERS) load_queries<D>(base, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
     exf_proxy_fence();
     __syncthreads();
     if (warpgroup == 2) {
@@ -187,6 +175,9 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
         fetch<D, DV, BN>(m, p.tiles + (size_t)kv * p.n_key_tiles * R::STAGE, n);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        load_queries<D>(base, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
+        exf_proxy_fence();
+        exf_named_barrier(1 + warpgroup, 128);
         consume<D, DV, BN>(m, p, head, tile * BM + warpgroup * 64, n);
     }
 #endif
@@ -227,9 +218,10 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace)
 {
-    problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false};
+    problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false, false};
     p.wide_q = exf_wide(query, s->ldq) && s->d % 4 == 0;
     p.wide_k = exf_wide(k, s->ldk) && s->d % 4 == 0;
     p.wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0;
+    p.wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
     sizes[size_of(s)].run(q, p);
 }

@@ -2,7 +2,7 @@
  * many slots, eight warps share them; see compressor.h. */
 #include "kernels/hopper.cuh"
 
-enum { WARPS = 8, MANY = 32 };
+enum { WARPS = 8, MANY = 32, HELD = 16 };
 
 /* The slots of an entry: those of its own window, then those of the one before.
  * LANES channels from c on. */
@@ -111,12 +111,49 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
     }
 }
 
+/* At most HELD slots a warp: logits and values are read once and kept.  Threads: 32
+ * channels, WARPS parts of an entry. */
+static __global__ void compress_held(float *out, const float *kv, const float *gate, const float *ape, exf_compressor_shape s)
+{
+    __shared__ float tops[WARPS][32];
+    __shared__ double sums[WARPS][32];
+    int w = blockIdx.x, c = blockIdx.y * 32 + threadIdx.x;
+    entry<1> e(kv, gate, ape, s, w, c);
+    float top = -INFINITY, x[HELD][1], v[HELD][1];
+    double sum = 0, weighed = 0;
+    int n = c < s.d ? e.n_slots : 0;
+#pragma unroll
+    for (int k = 0; k < HELD; k++) {
+        x[k][0] = -INFINITY;
+        v[k][0] = 0;
+        if (threadIdx.y + k * WARPS < n) {
+            e.logits(x[k], threadIdx.y + k * WARPS);
+            e.values(v[k], threadIdx.y + k * WARPS);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < HELD; k++) top = fmaxf(top, x[k][0]);
+    top = largest(top, tops);
+#pragma unroll
+    for (int k = 0; k < HELD; k++)
+        if (threadIdx.y + k * WARPS < n) {
+            double weight = (double)expf(x[k][0] - top);
+            sum += weight;
+            weighed += weight * (double)v[k][0];
+        }
+    sum = total(sum, sums);
+    weighed = total(weighed, sums);
+    if (c < s.d && threadIdx.y == 0) out[(size_t)w * s.d + c] = (float)(weighed / sum);
+}
+
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s)
 {
     bool wide = exf_wide(kv, s->d) && exf_wide(gate, s->d) && exf_wide(ape, s->d);
     unsigned columns = (unsigned)(s->d + 31) / 32, entries = (unsigned)s->n_entries;
     if (s->n_entries == 0 || s->d == 0) return;
-    if (s->ratio >= MANY)
+    if (s->ratio >= MANY && s->ratio * (s->overlap ? 2 : 1) <= HELD * WARPS)
+        EXF_LAUNCH(q, "compressor", compress_held, dim3(entries, columns), dim3(32, WARPS), 0, out, kv, gate, ape, *s);
+    else if (s->ratio >= MANY)
         EXF_LAUNCH(q, "compressor", (compress<1, true>), dim3(entries, columns), dim3(32, WARPS), 0, out, kv, gate, ape, *s);
     else if (wide)
         EXF_LAUNCH(q, "compressor", (compress<4, false>), dim3((entries + WARPS - 1) / WARPS, (columns + 3) / 4), dim3(32, WARPS), 0, out, kv, gate,

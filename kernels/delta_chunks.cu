@@ -8,24 +8,17 @@
  *   O = c Q S + P D,   P_ij = c_i / c_j (q_i . k_j) up to the diagonal
  *   S <- c_e S + sum over j of c_e / c_j k_j d_j^T
  * W, U and P of all chunks are made at once (prepare); then a block per head and 32
- * columns of its state walks the chunks (carry).  Products on tensor cores (tf32.cuh):
- * EXACT in float32 mode, operands rounded to tf32 else.  The system is solved in float32
- * by substitution; quotients of decays come from sums of double logarithms, a decay
- * below 1e-38 counting as that. */
+ * columns of its state walks the chunks (carry).  Products on tensor cores: in float32
+ * mode EXACT (tf32.cuh), else of operands rounded to tf32 here and to float16 where the
+ * chunks are walked (delta_halves.cu), the state staying float32.  The system is solved
+ * in float32 by substitution; quotients of decays come from sums of double logarithms, a
+ * decay below 1e-38 counting as that. */
 #include "kernels/delta_chunks.cuh"
+#include "kernels/delta_parts.cuh"
 #include "kernels/tf32.cuh"
 
-enum { C = 64, COLUMNS = 32, THREADS = 256 };
-
-struct problem {
-    float *out;
-    const float *query, *k, *v, *decay, *beta;
-    exf_delta_shape s;
-    int n_chunks, width;      /* value_dim as a multiple of COLUMNS */
-    float *w, *u, *p, *gates; /* of every head and chunk: [C, DK], [C, width], [C, C], [2, C] = c_i, c_e / c_i */
-    bool wide;                /* rows of q and k can be read 16 bytes at a time */
-    __device__ int key_head(int h) const { return h / (s.n_value_heads / s.n_key_heads); }
-};
+enum { C = EXF_DELTA_CHUNK, COLUMNS = EXF_DELTA_COLUMNS, THREADS = EXF_DELTA_THREADS };
+typedef exf_delta_problem problem;
 
 #ifdef EXF_HOPPER
 /* C rows of n floats from token `first`, 0 behind the sequence and from n on, to rows of LD. */
@@ -59,9 +52,25 @@ static __device__ void sum_logs(double *logs, float *beta, const problem &p, int
     __syncthreads();
 }
 
+/* x as element i of float32s or, halves, float16s. */
+static __device__ __forceinline__ void put(float *to, bool halves, size_t i, float x)
+{
+    if (halves)
+        reinterpret_cast<unsigned short *>(to)[i] = (unsigned short)exf_half2(x, 0);
+    else
+        to[i] = x;
+}
+
+/* The chunk's rows of q or k as float16. */
+template <int DK, int LD> static __device__ void keep_halves(char *to, const float *rows)
+{
+    uint4 *out = reinterpret_cast<uint4 *>(to);
+    for (int i = threadIdx.x; i < C * DK / 8; i += THREADS) out[i] = exf_half8(rows + i / (DK / 8) * LD, i % (DK / 8) * 8, DK, true);
+}
+
 /* Warps 0-3: columns of A below the diagonal, transposed; warps 4-7: rows of P. */
 template <int DK, bool EXACT>
-static __device__ void correlate(float *turned, float *p, const float *keys, const float *queries, const double *logs, const float *beta)
+static __device__ void correlate(float *turned, float *p, bool halves, const float *keys, const float *queries, const double *logs, const float *beta)
 {
     int warp = threadIdx.x / 32, strip = warp % 4 * 16, lane = threadIdx.x % 32;
     bool of_queries = warp >= 4;
@@ -74,15 +83,24 @@ static __device__ void correlate(float *turned, float *p, const float *keys, con
             int i = strip + lane / 4 + e / 2 * 8, j = 8 * n + lane % 4 * 2 + e % 2;
             float x = j <= i ? d[n][e] * expf((float)(logs[i] - logs[j])) : 0;
             if (of_queries)
-                p[i * C + j] = x;
+                put(p, halves, i * C + j, x);
             else
                 turned[j * (C + 4) + i] = j < i ? beta[i] * x : 0;
         }
 }
 
-/* x <- (1 + A)^-1 x, one column. */
+#endif
+
+template <int DK> struct prepare_room {
+    enum { LD = DK + 4, FLOATS = 2 * C * LD + C * (C + 4) };
+};
+
+#ifdef EXF_HOPPER
+/* x <- (1 + A)^-1 x, one column.  A is read anew for every column: kept from one to the
+ * next it would not fit in registers. */
 static __device__ __forceinline__ void substitute(float (&x)[C], const float *turned)
 {
+    asm volatile("" ::: "memory");
 #pragma unroll
     for (int j = 0; j < C - 1; j++)
 #pragma unroll
@@ -94,11 +112,35 @@ static __device__ __forceinline__ void substitute(float (&x)[C], const float *tu
             x[i + 3] = fmaf(-a.w, x[j], x[i + 3]);
         }
 }
-#endif
 
-template <int DK> struct prepare_room {
-    enum { LD = DK + 4, FLOATS = 2 * C * LD + C * (C + 4) };
-};
+/* Column c of W. */
+template <int DK>
+static __device__ __forceinline__ void solve_w(float *w, bool halves, int c, const float *factor, const float *keys, const float *turned)
+{
+    float x[C];
+#pragma unroll
+    for (int i = 0; i < C; i++) x[i] = factor[i] * keys[i * prepare_room<DK>::LD];
+    substitute(x, turned);
+#pragma unroll
+    for (int i = 0; i < C; i++) put(w, halves, i * DK + c, x[i]);
+}
+
+/* Column c of U, at u. */
+static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h, int first, int c, const float *beta, const float *turned)
+{
+    bool there = c < p.s.value_dim;
+    const float *v = p.v + (size_t)first * p.s.ldv + (size_t)h * p.s.value_dim + (there ? c : 0);
+    int last = p.s.n_tokens - 1 - first;
+    float x[C];
+#pragma unroll
+    for (int i = 0; i < C; i++) x[i] = v[(size_t)min(i, last) * p.s.ldv]; /* all on their way before one is used */
+#pragma unroll
+    for (int i = 0; i < C; i++) x[i] = there && i <= last ? beta[i] * x[i] : 0;
+    substitute(x, turned);
+#pragma unroll
+    for (int i = 0; i < C; i++) u[(size_t)i * p.width] = x[i];
+}
+#endif
 
 /* Grid: chunks, value heads. */
 template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 2) prepare(problem p)
@@ -110,14 +152,18 @@ template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 
     __shared__ float beta[C];
     float *keys = reinterpret_cast<float *>(raw), *queries = keys + C * LD, *turned = queries + C * LD;
     int h = blockIdx.y, first = blockIdx.x * C, n = p.s.key_dim;
-    size_t head = (size_t)p.key_head(h) * n, at = (size_t)h * p.n_chunks + blockIdx.x;
+    size_t head = (size_t)(h / p.group()) * n, at = (size_t)h * p.n_chunks + blockIdx.x, of_keys = (size_t)(h / p.group()) * p.n_chunks + blockIdx.x;
     load_rows<DK, LD>(keys, p.k + head, p.s.ldk, first, p.s.n_tokens, n, p.wide);
     load_rows<DK, LD>(queries, p.query + head, p.s.ldq, first, p.s.n_tokens, n, p.wide);
     exf_loads_commit();
     sum_logs(logs, beta, p, first, h);
     exf_loads_wait<0>();
     __syncthreads();
-    correlate<DK, EXACT>(turned, p.p + at * C * C, keys, queries, logs, beta);
+    correlate<DK, EXACT>(turned, p.p + at * C * C / (p.halves ? 2 : 1), p.halves, keys, queries, logs, beta);
+    if (p.halves && h % p.group() == 0) {
+        keep_halves<DK, LD>(p.half_q + of_keys * C * DK * 2, queries);
+        keep_halves<DK, LD>(p.half_k + of_keys * C * DK * 2, keys);
+    }
     if (threadIdx.x < C) {
         p.gates[(at * 2 + 0) * C + threadIdx.x] = expf((float)logs[threadIdx.x]);
         p.gates[(at * 2 + 1) * C + threadIdx.x] = expf((float)(logs[C - 1] - logs[threadIdx.x]));
@@ -125,21 +171,9 @@ template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 
     __syncthreads();
     if (threadIdx.x < C) queries[threadIdx.x] = beta[threadIdx.x] * expf((float)logs[threadIdx.x]); /* no more needed */
     __syncthreads();
-    for (int c = threadIdx.x; c < DK + p.width; c += THREADS) {
-        const float *v = p.v + (size_t)h * p.s.value_dim + (c - DK);
-        float x[C], *to = c < DK ? p.w + at * C * DK + c : p.u + at * C * p.width + (c - DK);
-        int ld = c < DK ? DK : p.width;
-#pragma unroll
-        for (int i = 0; i < C; i++) {
-            if (c < DK)
-                x[i] = queries[i] * keys[i * LD + c];
-            else
-                x[i] = first + i < p.s.n_tokens && c - DK < p.s.value_dim ? beta[i] * v[(size_t)(first + i) * p.s.ldv] : 0;
-        }
-        substitute(x, turned);
-#pragma unroll
-        for (int i = 0; i < C; i++) to[(size_t)i * ld] = x[i];
-    }
+    if (threadIdx.x < DK) solve_w<DK>(p.w + at * C * DK / (p.halves ? 2 : 1), p.halves, threadIdx.x, queries, keys + threadIdx.x, turned);
+    for (int c = (int)threadIdx.x - DK; c < p.width; c += THREADS)
+        if (c >= 0) solve_u(p.u + at * C * p.width + c, p, h, first, c, beta, turned);
 #endif
 }
 
@@ -165,7 +199,7 @@ template <int DK> static __device__ void load_first_half(float *m, const problem
     typedef carry_room<DK> R;
     size_t at = (size_t)h * p.n_chunks + chunk;
     load_rows<DK, R::LDW>(m + R::W, p.w + at * C * DK, DK, 0, C, DK, true);
-    load_rows<DK, R::LDW>(m + R::Q, p.query + (size_t)p.key_head(h) * p.s.key_dim, p.s.ldq, chunk * C, p.s.n_tokens, p.s.key_dim, p.wide);
+    load_rows<DK, R::LDW>(m + R::Q, p.query + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldq, chunk * C, p.s.n_tokens, p.s.key_dim, p.wide);
     exf_loads_commit();
 }
 
@@ -174,7 +208,7 @@ template <int DK> static __device__ void load_second_half(float *m, const proble
     typedef carry_room<DK> R;
     size_t at = (size_t)h * p.n_chunks + chunk;
     load_rows<C, R::LDP>(m + R::P, p.p + at * C * C, C, 0, C, C, true);
-    load_rows<DK, R::LDK>(m + R::K, p.k + (size_t)p.key_head(h) * p.s.key_dim, p.s.ldk, chunk * C, p.s.n_tokens, p.s.key_dim, p.wide);
+    load_rows<DK, R::LDK>(m + R::K, p.k + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldk, chunk * C, p.s.n_tokens, p.s.key_dim, p.wide);
     exf_loads_commit();
 }
 
@@ -194,7 +228,7 @@ template <int DK> static __device__ void learn(float *m, const float (&ws)[4][4]
 }
 
 /* O = c Q S + P D for the strips of Q; o holds Q S. */
-template <int DK, bool EXACT>
+template <int DK>
 static __device__ void answer(float (&o)[4][4], const float *m, const float *gates, const problem &p, int h, int chunk, const place<DK> &w)
 {
     typedef carry_room<DK> R;
@@ -202,7 +236,7 @@ static __device__ void answer(float (&o)[4][4], const float *m, const float *gat
     for (int n = 0; n < 4; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) o[n][e] *= gates[w.strip + w.lane / 4 + e / 2 * 8];
-    exf_strip<EXACT, 4, R::LDP, 1, R::LDS, 1>(o, m + R::P + w.strip * R::LDP, m + R::D, w.strip / 8 + 2);
+    exf_strip<true, 4, R::LDP, 1, R::LDS, 1>(o, m + R::P + w.strip * R::LDP, m + R::D, w.strip / 8 + 2);
 #pragma unroll
     for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -213,7 +247,7 @@ static __device__ void answer(float (&o)[4][4], const float *m, const float *gat
 }
 
 /* state <- c_e state + K^T D, in registers and in shared memory. */
-template <int DK, bool EXACT> static __device__ void remember(float (&state)[DK / 32][4], float *m, float whole, const place<DK> &w)
+template <int DK> static __device__ void remember(float (&state)[DK / 32][4], float *m, float whole, const place<DK> &w)
 {
     typedef carry_room<DK> R;
     enum { NB = DK / 32 };
@@ -221,7 +255,7 @@ template <int DK, bool EXACT> static __device__ void remember(float (&state)[DK 
     for (int n = 0; n < NB; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) state[n][e] *= whole;
-    exf_strip<EXACT, NB, 1, R::LDK, R::LDS, 1>(state, m + R::K + w.row, m + R::TAIL + w.column, C / 8);
+    exf_strip<true, NB, 1, R::LDK, R::LDS, 1>(state, m + R::K + w.row, m + R::TAIL + w.column, C / 8);
 #pragma unroll
     for (int n = 0; n < NB; n++)
 #pragma unroll
@@ -230,7 +264,7 @@ template <int DK, bool EXACT> static __device__ void remember(float (&state)[DK 
 #endif
 
 /* Grid: blocks of columns, value heads. */
-template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 1) carry(problem p)
+template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(problem p)
 {
 #ifdef EXF_HOPPER
     typedef carry_room<DK> R;
@@ -247,13 +281,13 @@ template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 
         float product[4][4] = {};
         exf_loads_wait<1>();
         __syncthreads(); /* W, Q and the state are there */
-        exf_strip<EXACT, 4, R::LDW, 1, R::LDS, 1>(product, m + (w.warp < 4 ? R::W : R::Q) + w.strip * R::LDW, m + R::S, DK / 8);
+        exf_strip<true, 4, R::LDW, 1, R::LDS, 1>(product, m + (w.warp < 4 ? R::W : R::Q) + w.strip * R::LDW, m + R::S, DK / 8);
         if (w.warp < 4) learn<DK>(m, product, p.u + at * C * p.width + blockIdx.x * COLUMNS, gates, p.width, w);
         exf_loads_wait<0>();
         __syncthreads(); /* K, P and D are there; W, Q and the state have been read */
         if (chunk + 1 < p.n_chunks) load_first_half<DK>(m, p, h, chunk + 1);
-        remember<DK, EXACT>(state, m, gates[C - 1], w);
-        if (w.warp >= 4) answer<DK, EXACT>(product, m, gates, p, h, chunk, w);
+        remember<DK>(state, m, gates[C - 1], w);
+        if (w.warp >= 4) answer<DK>(product, m, gates, p, h, chunk, w);
         __syncthreads(); /* K, P and D have been read */
         if (chunk + 1 < p.n_chunks) load_second_half<DK>(m, p, h, chunk + 1);
     }
@@ -266,9 +300,12 @@ template <int DK, bool EXACT> static void run(exf_queue *q, const problem &p)
     unsigned heads = (unsigned)p.s.n_value_heads;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(prepare<DK, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[0]), "delta_rule");
-    exf_cuda_note(q, cudaFuncSetAttribute(carry<DK, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[1]), "delta_rule");
+    exf_cuda_note(q, cudaFuncSetAttribute(carry<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[1]), "delta_rule");
     EXF_LAUNCH(q, "delta_rule chunks", (prepare<DK, EXACT>), dim3((unsigned)p.n_chunks, heads), THREADS, bytes[0], p);
-    EXF_LAUNCH(q, "delta_rule", (carry<DK, EXACT>), dim3((unsigned)(p.width / COLUMNS), heads), THREADS, bytes[1], p);
+    if (EXACT)
+        EXF_LAUNCH(q, "delta_rule", (carry<DK>), dim3((unsigned)(p.width / COLUMNS), heads), THREADS, bytes[1], p);
+    else
+        exf_delta_carry_halves(q, p, DK);
 }
 
 static int chunks_of(const exf_delta_shape *s)
@@ -284,22 +321,25 @@ static int padded(int n, int to)
 size_t exf_delta_chunks_workspace(const exf_delta_shape *s)
 {
     size_t dk = s->key_dim <= 64 ? 64 : EXF_DELTA_MOST_KEY;
-    return (size_t)s->n_value_heads * chunks_of(s) * C * (dk + padded(s->value_dim, COLUMNS) + C + 2);
+    return (size_t)s->n_value_heads * chunks_of(s) * C * (dk + padded(s->value_dim, COLUMNS) + C + 2) +
+           (size_t)s->n_key_heads * chunks_of(s) * C * dk; /* q and k, two numbers a float */
 }
 
 void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
                       const exf_delta_shape *s, float *workspace)
 {
     size_t dk = s->key_dim <= 64 ? 64 : EXF_DELTA_MOST_KEY;
-    problem p = {out, query, k, v, decay, beta, *s, chunks_of(s), padded(s->value_dim, COLUMNS)};
-    size_t rows = (size_t)s->n_value_heads * p.n_chunks * C;
+    problem p = {out, query, k, v, decay, beta, *s, chunks_of(s), padded(s->value_dim, COLUMNS), false, exf_rounds(q)};
+    size_t rows = (size_t)s->n_value_heads * p.n_chunks * C, key_rows = (size_t)s->n_key_heads * p.n_chunks * C;
     p.w = workspace;
     p.u = p.w + rows * dk;
     p.p = p.u + rows * p.width;
     p.gates = p.p + rows * C;
+    p.half_q = reinterpret_cast<char *>(p.gates + rows * 2);
+    p.half_k = p.half_q + key_rows * dk * 2;
     p.wide = exf_wide(query, s->ldq) && exf_wide(k, s->ldk) && s->key_dim % 4 == 0;
     if (dk == 64)
-        exf_rounds(q) ? run<64, false>(q, p) : run<64, true>(q, p);
+        p.halves ? run<64, false>(q, p) : run<64, true>(q, p);
     else
-        exf_rounds(q) ? run<128, false>(q, p) : run<128, true>(q, p);
+        p.halves ? run<128, false>(q, p) : run<128, true>(q, p);
 }

@@ -46,25 +46,31 @@ static __device__ __forceinline__ void step(float (&d)[3][4], float4 a, float4 b
     }
 }
 
-/* This warp's share; row[0], row[1]: x of tokens g and g + 8, fn[n]: row 8 n + g. */
-static __device__ void add_up(sums &s, const float4 *const (&row)[2], const float4 *const (&fn)[3], int quads)
+/* n times 16 columns, WARPS * 16 apart, from quad i on. */
+template <int N> static __device__ __forceinline__ void add_columns(sums &s, const float4 *const (&row)[2], const float4 *const (&fn)[3], int i, int n)
 {
-    for (int from = threadIdx.x / 32 * 4 + threadIdx.x % 4; from < quads; from += FLUSH * WARPS * 4) {
-        float d[3][4] = {}, square[2] = {};
+    float d[3][4] = {}, square[2] = {};
 #pragma unroll 4
-        for (int k = 0; k < FLUSH; k++) {
-            int i = from + k * WARPS * 4;
-            if (i >= quads) break;
-            float4 a = row[0][i], b = row[1][i], f[3] = {fn[0][i], fn[1][i], fn[2][i]};
-            square[0] += norm2(a);
-            square[1] += norm2(b);
-            step(d, a, b, f);
-        }
-        for (int n = 0; n < 3; n++)
-            for (int e = 0; e < 4; e++) s.mix[n][e] += (double)d[n][e];
-        s.square[0] += (double)square[0];
-        s.square[1] += (double)square[1];
+    for (int k = 0; k < (N ? N : n); k++, i += WARPS * 4) {
+        float4 a = row[0][i], b = row[1][i], f[3] = {fn[0][i], fn[1][i], fn[2][i]};
+        square[0] += norm2(a);
+        square[1] += norm2(b);
+        step(d, a, b, f);
     }
+#pragma unroll
+    for (int m = 0; m < 3; m++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s.mix[m][e] += (double)d[m][e];
+    s.square[0] += (double)square[0];
+    s.square[1] += (double)square[1];
+}
+
+/* This warp's share; row[0], row[1]: x of tokens g and g + 8, fn[n]: row 8 n + g. */
+static __device__ __forceinline__ void add_up(sums &s, const float4 *const (&row)[2], const float4 *const (&fn)[3], int quads)
+{
+    int i = threadIdx.x / 32 * 4 + threadIdx.x % 4, left = (quads - threadIdx.x / 32 * 4 + WARPS * 4 - 4) / (WARPS * 4);
+    for (; left >= FLUSH; left -= FLUSH, i += FLUSH * WARPS * 4) add_columns<FLUSH>(s, row, fn, i, FLUSH);
+    if (left > 0) add_columns<0>(s, row, fn, i, left);
 }
 
 static __device__ double sigmoid(double z)

@@ -123,8 +123,8 @@ START_TEST(streams_are_near)
         exf_streams_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
         p.b[s]->streams_open(p.q[s], u.f[s], mixing.f[s], x.f[s], &shape);
     }
-    pair_near(&u, 2e-6, "streams_open");
-    pair_near(&mixing, 2e-6, "coefficients");
+    pair_near(&u, 1e-5, "streams_open");
+    pair_near(&mixing, 1e-5, "coefficients");
     for (int s = 0; s < 2; s++) {
         exf_streams_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
         p.b[s]->streams_close(p.q[s], x.f[s], v.f[s], mixing.f[s], &shape);

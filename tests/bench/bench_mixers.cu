@@ -267,7 +267,7 @@ int main(int argc, char **argv)
         return 9;
     }
     printf("%s, %d tokens, medians of %d\n", B->device(), T, REPEATS);
-    ceilings();
+    if (wanted("ceiling")) ceilings();
     attention();
     compressed_layer("compressed attention, window alone", 0, 0);
     compressed_layer("compressed attention, 1 of 128", 128, 0);
