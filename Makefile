@@ -134,6 +134,10 @@ fuzz:
 bench: all
 	$(Q)BUILD=$(BUILD) scripts/bench.sh
 
+## bench-mixers: the GPU kernels of the sequence mixers, beside the machine's ceilings
+bench-mixers: deps $(BUILD)/bench/bench_mixers
+	$(Q)$(BUILD)/bench/bench_mixers
+
 ## check-layers: no #include points up or sideways; no two files share a name
 check-layers:
 	$(Q)scripts/check-layers.sh
@@ -196,7 +200,7 @@ $(BUILD)/bin/%: $(BUILD)/src/tool/%.o $(TOOL_O) $(BUILD)/libexfold.a
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
-$(BUILD)/tests/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
+$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold.a
@@ -216,7 +220,7 @@ $(BUILD)/%.o: %.cu
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
-         $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d
-.PHONY: all checks check check-units check-cuda check-cli check-san check-valgrind check-fuzz replay fuzz bench check-layers clean help \
+         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d
+.PHONY: all checks check check-units check-cuda check-cli check-san check-valgrind check-fuzz replay fuzz bench bench-mixers check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -2,7 +2,7 @@
 #include "kernels/attention_f32.cuh"
 #include "kernels/attention_wide.cuh"
 
-/* Keys and values of heads that are too large for tiles, as rows of bf16. */
+/* Keys and values of heads that are too large for tiles, as rows of float16. */
 enum { WIDE_D = 576, WIDE_DV = 512 };
 
 static size_t wide_workspace(const exf_attention_shape *s)
@@ -24,7 +24,8 @@ static void wide(exf_queue *q, const exf_causal_view &w, float *workspace)
     exf_round(q, k, w.k, s.ldk, s.n_tokens, s.d, WIDE_D, s.n_kv, apart);
     exf_round(q, v, w.v, s.ldv, s.n_tokens, s.dv, WIDE_DV, s.n_kv, apart);
     exf_attention_wide<exf_causal_view, WIDE_D, WIDE_DV, false>(q, w, {k, v, apart}, s.d, s.dv, s.scale, s.n_tokens, s.n_heads,
-                                                                 exf_wide(w.query, s.ldq) && s.d % 4 == 0);
+                                                                 exf_wide(w.query, s.ldq) && s.d % 4 == 0,
+                                                                 exf_wide(w.out, s.ldo) && s.dv % 4 == 0);
 }
 
 void exf_attention_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,

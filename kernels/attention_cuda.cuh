@@ -4,7 +4,7 @@
 #define EXF_KERNELS_ATTENTION_CUDA_CUH
 #include "kernels/hopper.cuh"
 
-/* bf16 on tensor cores, heads of at most 256: floats of workspace, 0 if the shape is
+/* On tensor cores, heads of at most 256: floats of workspace, 0 if the shape is
  * not for it; and the operation. */
 size_t exf_attention_tiles_workspace(const exf_attention_shape *s);
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,

@@ -37,13 +37,45 @@ template <int BN> static __device__ __forceinline__ void exf_soften(float (&s)[B
 template <int N> static __device__ __forceinline__ void exf_round_to(uint32_t (&p)[N / 2], const float (&s)[N])
 {
 #pragma unroll
-    for (int i = 0; i < N / 2; i++) p[i] = exf_bf16x2(s[2 * i], s[2 * i + 1]);
+    for (int i = 0; i < N / 2; i++) p[i] = exf_half2(s[2 * i], s[2 * i + 1]);
 }
 
 template <int N> static __device__ __forceinline__ void exf_fade(float (&o)[N], const exf_running &w)
 {
 #pragma unroll
     for (int i = 0; i < N; i++) o[i] *= w.fade[i % 4 / 2];
+}
+/* N columns (2 N registers) of this thread's two rows, times inverse[], to out[], which is
+ * NULL for a row that is not there; columns from `column` on, n in the row.  Neighbouring
+ * lanes exchange halves, so that each writes 16 bytes of one row; quads: rows allow that. */
+template <int N>
+static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const float (&inverse)[2], float *const (&out)[2], int column, int n, bool quads)
+{
+    int lane = threadIdx.x % 4, odd = lane % 2;
+    float *to = odd ? out[1] : out[0];
+#pragma unroll
+    for (int i = 0; i < N / 4; i++) {
+        float a = o[4 * i] * inverse[0], b = o[4 * i + 1] * inverse[0], c = o[4 * i + 2] * inverse[1], d = o[4 * i + 3] * inverse[1];
+        float x = __shfl_xor_sync(0xffffffffu, odd ? a : c, 1), y = __shfl_xor_sync(0xffffffffu, odd ? b : d, 1);
+        float4 four = odd ? make_float4(x, y, c, d) : make_float4(a, b, x, y);
+        int at = column + 8 * i + lane / 2 * 4;
+        if (!to) continue;
+        if (quads && at + 4 <= n) {
+            *reinterpret_cast<float4 *>(to + at) = four;
+        } else {
+            if (at < n) to[at] = four.x;
+            if (at + 1 < n) to[at + 1] = four.y;
+            if (at + 2 < n) to[at + 2] = four.z;
+            if (at + 3 < n) to[at + 3] = four.w;
+        }
+    }
+}
+
+/* The sum over the four lanes that share a row. */
+static __device__ __forceinline__ float exf_sum4(float x)
+{
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 #endif
 #endif

@@ -6,7 +6,7 @@
  * columns, fills the registers of two warpgroups: each has half the columns, and both
  * multiply and soften all scores, which costs half as much again as either's own half
  * but lets them run without a word between them.  Keys and values are first rounded to
- * rows of bf16; where values are the keys, a tile is fetched once. */
+ * rows of float16; where values are the keys, a tile is fetched once. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
 #define EXF_KERNELS_ATTENTION_WIDE_CUH
 #include "kernels/attention_cuda.cuh"
@@ -26,14 +26,14 @@ struct exf_wide_keys {
     size_t apart;
 };
 
-/* x [n_rows, n], rows ld apart, to rows of `width` bf16.  Grid: chunks, heads (n columns apart). */
+/* x [n_rows, n], rows ld apart, to rows of `width` float16.  Grid: chunks, heads (n columns apart). */
 static __global__ void exf_round_rows(char *to, const float *x, int ld, int n_rows, int n, int width, size_t apart, bool wide)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / (width / 8);
     int chunk = (int)(i % (width / 8));
     if (r >= (size_t)n_rows) return;
     uint4 *row = reinterpret_cast<uint4 *>(to + (blockIdx.y * apart + r) * width * 2);
-    row[chunk] = exf_bf16x8(x + r * ld + (size_t)blockIdx.y * n, chunk * 8, n, wide);
+    row[chunk] = exf_half8(x + r * ld + (size_t)blockIdx.y * n, chunk * 8, n, wide);
 }
 
 static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int n_rows, int n, int width, int n_heads, size_t apart)
@@ -45,15 +45,21 @@ static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int
 }
 
 #ifdef EXF_HOPPER
-/* Tile `at` of the rows `from`, W columns each. */
-template <class View, int W> static __device__ void exf_wide_fetch(uint32_t to, const char *from, const View &w, int first, int at, int n_keys)
+/* Four threads fetch a row: the key that this thread has a part of, -1 behind the last. */
+template <class View> static __device__ __forceinline__ int exf_wide_key(const View &w, int first, int at, int n_keys)
 {
-    for (int i = threadIdx.x; i < EXF_WIDE_TILE * W / 8; i += EXF_WIDE_THREADS) {
-        int row = i / (W / 8), chunk = i % (W / 8);
-        bool there = at + row < n_keys;
-        size_t key = there ? (size_t)w.key(first, at + row) : 0;
-        exf_load16(to + chunk / 8 * EXF_WIDE_PANEL + exf_panel_at(row, chunk % 8), from + (key * W + chunk * 8) * 2, there);
-    }
+    int j = at + threadIdx.x / 4;
+    return j < n_keys ? w.key(first, j) : -1;
+}
+
+/* Its part of W columns. */
+template <int W> static __device__ __forceinline__ void exf_wide_fetch(uint32_t to, const char *from, int key)
+{
+    int row = threadIdx.x / 4;
+    const char *part = from + (size_t)(key < 0 ? 0 : key) * W * 2 + threadIdx.x % 4 * 16;
+#pragma unroll
+    for (int i = 0; i < W / 32; i++)
+        exf_load16(to + i / 2 * EXF_WIDE_PANEL + exf_panel_at(row, i % 2 * 4 + threadIdx.x % 4), part + i * 64, key >= 0);
 }
 
 /* One bit for every group of rows and every key of the tile: it is seen. */
@@ -89,7 +95,7 @@ template <class View, int D> static __device__ void exf_wide_queries(char *to, c
     for (int i = threadIdx.x; i < EXF_WIDE_TILE * D / 8; i += EXF_WIDE_THREADS) {
         int row = i / (D / 8), chunk = i % (D / 8);
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (first + row < w.n_rows()) x = exf_bf16x8(w.query_row(first + row), chunk * 8, d, wide);
+        if (first + row < w.n_rows()) x = exf_half8(w.query_row(first + row), chunk * 8, d, wide);
         *reinterpret_cast<uint4 *>(to + chunk / 8 * EXF_WIDE_PANEL + exf_panel_at(row, chunk % 8)) = x;
     }
 }
@@ -119,27 +125,24 @@ template <int H> static __device__ __forceinline__ void exf_wide_weigh(float (&o
 
 /* Columns from `column` of this thread's two rows. */
 template <class View, int H>
-static __device__ void exf_wide_store(const float (&o)[H / 2], const exf_running &state, const View &w, int row, int column, int dv, float scale)
+static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_running &state, const View &w, int row, int column, int dv,
+                                                      float scale, bool quads)
 {
+    float inverse[2], *out[2];
     for (int r = 0; r < 2; r++) {
-        float sum = state.sum[r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (row + 8 * r >= w.n_rows()) continue;
-        float sink = w.sink(row + 8 * r) * 1.44269504f, inverse = 1 / (sum + (sink == -INFINITY ? 0 : exf_exp2(sink - state.top[r] * scale)));
-        float *out = w.out_row(row + 8 * r);
-#pragma unroll
-        for (int i = 0; i < H / 4; i++) {
-            int c = column + i / 2 * 8 + 2 * (threadIdx.x % 4) + i % 2;
-            if (c < dv) out[c] = o[i / 2 * 4 + 2 * r + i % 2] * inverse;
-        }
+        bool there = row + 8 * r < w.n_rows();
+        float sum = exf_sum4(state.sum[r]), sink = there ? w.sink(row + 8 * r) * 1.44269504f : -INFINITY;
+        inverse[r] = 1 / (sum + (sink == -INFINITY ? 0 : exf_exp2(sink - state.top[r] * scale)));
+        out[r] = there ? w.out_row(row + 8 * r) : nullptr;
     }
+    exf_store_rows(o, inverse, out, column, dv, quads);
 }
 #endif
 
 /* Grid: tiles of rows, the last first; heads. */
 template <class View, int D, int DV, bool SAME>
-static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1) exf_attend_wide(View w, exf_wide_keys keys, int d, int dv, float natural, bool wide)
+static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1) exf_attend_wide(View w, exf_wide_keys keys, int d, int dv, float natural, bool wide,
+                                                                              bool wide_o)
 {
 #ifdef EXF_HOPPER
     typedef exf_wide_room<D, DV, SAME> R;
@@ -158,21 +161,22 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1) exf_attend_wide(Vi
         group[r] = row + 8 * r <= last ? w.group(row + 8 * r) - w.group(first) : 0;
         if (row + 8 * r <= last) state.top[r] = w.sink(row + 8 * r) / natural;
     }
+    int key = exf_wide_key(w, first, 0, n_keys);
+    exf_wide_fetch<D>(q + R::Q, k, key);
+    if (!SAME) exf_wide_fetch<DV>(q + R::Q + R::K, v, key);
+    exf_loads_commit();
+    exf_wide_masks(masks[0], w, first, n_groups, 0, n_keys);
+    key = exf_wide_key(w, first, EXF_WIDE_TILE, n_keys);
     exf_wide_queries<View, D>(base, w, first, d, wide);
     for (int at = 0, stage = 0; at < n_keys; at += EXF_WIDE_TILE, stage ^= SAME) {
-        uint32_t tile = q + R::Q + stage * R::STAGE;
-        if (!SAME || at == 0) {
-            __syncthreads(); /* the tile before has been read */
-            exf_wide_fetch<View, D>(tile, k, w, first, at, n_keys);
-            if (!SAME) exf_wide_fetch<View, DV>(tile + R::K, v, w, first, at, n_keys);
-            exf_wide_masks(masks[stage], w, first, n_groups, at, n_keys);
-        }
-        exf_loads_commit();
+        uint32_t tile = q + R::Q + stage * R::STAGE, next = q + R::Q + (stage ^ SAME) * R::STAGE;
         exf_loads_wait<0>();
         exf_proxy_fence();
-        __syncthreads();
+        __syncthreads(); /* this tile is there, the one before has been read */
         if (SAME && at + EXF_WIDE_TILE < n_keys) {
-            exf_wide_fetch<View, D>(q + R::Q + (stage ^ 1) * R::STAGE, k, w, first, at + EXF_WIDE_TILE, n_keys);
+            exf_wide_fetch<D>(next, k, key);
+            exf_loads_commit();
+            key = exf_wide_key(w, first, at + 2 * EXF_WIDE_TILE, n_keys);
             exf_wide_masks(masks[stage ^ 1], w, first, n_groups, at + EXF_WIDE_TILE, n_keys);
         }
         exf_wide_score<D>(s, q, tile);
@@ -181,18 +185,27 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1) exf_attend_wide(Vi
         exf_fade(o, state);
         exf_round_to(weights, s);
         exf_wide_weigh<DV / 2>(o, weights, tile + (SAME ? 0 : R::K) + half * (DV / 128) * EXF_WIDE_PANEL);
+        if (!SAME && at + EXF_WIDE_TILE < n_keys) {
+            __syncthreads();
+            exf_wide_fetch<D>(next, k, key);
+            exf_wide_fetch<DV>(next + R::K, v, key);
+            exf_loads_commit();
+            key = exf_wide_key(w, first, at + 2 * EXF_WIDE_TILE, n_keys);
+            exf_wide_masks(masks[0], w, first, n_groups, at + EXF_WIDE_TILE, n_keys);
+        }
     }
-    exf_wide_store<View, DV / 2>(o, state, w, row, half * (DV / 2), dv, scale);
+    exf_wide_store<View, DV / 2>(o, state, w, row, half * (DV / 2), dv, scale, wide_o);
 #endif
 }
 
 template <class View, int D, int DV, bool SAME>
-static void exf_attention_wide(exf_queue *q, const View &w, exf_wide_keys keys, int d, int dv, float scale, int n_rows, int n_heads, bool wide)
+static void exf_attention_wide(exf_queue *q, const View &w, exf_wide_keys keys, int d, int dv, float scale, int n_rows, int n_heads, bool wide,
+                               bool wide_o)
 {
     int bytes = exf_wide_room<D, DV, SAME>::BYTES;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_wide<View, D, DV, SAME>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
     EXF_LAUNCH(q, "attention", (exf_attend_wide<View, D, DV, SAME>), dim3((unsigned)(n_rows + EXF_WIDE_TILE - 1) / EXF_WIDE_TILE, (unsigned)n_heads),
-               EXF_WIDE_THREADS, bytes, w, keys, d, dv, scale, wide);
+               EXF_WIDE_THREADS, bytes, w, keys, d, dv, scale, wide, wide_o);
 }
 #endif

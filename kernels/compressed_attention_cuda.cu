@@ -50,8 +50,8 @@ struct view {
     __device__ float sink(int row) const { return keys.sink[row % s.n_heads]; }
 };
 
-/* Grid: tiles. */
-static __global__ void list_keys(view w)
+/* The keys of tile blockIdx.x. */
+static __device__ void list_keys(const view &w)
 {
     __shared__ int found[LIST_THREADS / 32];
     int first = blockIdx.x * TILE, end = first + TILE < w.n_rows() ? first + TILE : w.n_rows();
@@ -73,12 +73,30 @@ static __global__ void list_keys(view w)
     if (threadIdx.x == 0) w.count[blockIdx.x] = n;
 }
 
+/* Where every key goes as a row of `width` float16. */
+struct rounded_keys {
+    uint4 *to;
+    int width;
+    bool wide;
+};
+
+/* Grid: tiles, then blocks that round keys. */
+static __global__ void prepare(view w, rounded_keys k, unsigned tiles)
+{
+    if (blockIdx.x < tiles) {
+        list_keys(w);
+        return;
+    }
+    int n = k.width / 8, i = (int)(blockIdx.x - tiles) * LIST_THREADS + (int)threadIdx.x, key = i / n;
+    if (key < w.r.n_tokens + w.r.n_entries) k.to[i] = exf_half8(w.k_row(key), i % n * 8, w.s.d, k.wide);
+}
+
 static size_t tiles_of(int n_heads, int n_rows)
 {
     return ((size_t)n_heads * n_rows + TILE - 1) / TILE;
 }
 
-/* Every tile's list, and every key rounded to bf16. */
+/* Every tile's list, and every key rounded. */
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
     size_t keys = exf_compressed_attention_workspace(1, n_tokens, n_rows + window - 1, ratio), tiles = tiles_of(n_heads, n_rows);
@@ -88,9 +106,7 @@ size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_to
 template <int D> static void rounded(exf_queue *q, const view &w, char *keys)
 {
     const exf_compressed_attention_shape &s = w.s;
-    exf_round(q, keys, w.keys.tokens + (size_t)w.r.from * s.d, s.d, w.r.n_tokens, s.d, D, 1, 0);
-    exf_round(q, keys + (size_t)w.r.n_tokens * D * 2, w.keys.entries, s.d, w.r.n_entries, s.d, D, 1, 0);
-    exf_attention_wide<view, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_wide(w.query, s.d));
+    exf_attention_wide<view, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_wide(w.query, s.d), exf_wide(w.out, s.d));
 }
 
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
@@ -106,11 +122,14 @@ void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query,
         exf_fail(&q->err, EXF_DEVICE, "CUDA: compressed attention: heads of %d, the kernels go to %d", s->d, MOST_D);
         return;
     }
-    EXF_LAUNCH(q, "compressed keys", list_keys, (unsigned)tiles, LIST_THREADS, 0, w);
-    if (!exf_rounds(q) || !exf_hopper_code())
+    bool halves = exf_rounds(q) && exf_hopper_code();
+    rounded_keys k16 = {reinterpret_cast<uint4 *>(workspace), !halves ? 0 : s->d <= 128 ? 128 : MOST_D, wide};
+    unsigned blocks = halves ? exf_blocks((size_t)most * k16.width / 8, LIST_THREADS) : 0;
+    EXF_LAUNCH(q, "compressed keys", prepare, (unsigned)tiles + blocks, LIST_THREADS, 0, w, k16, (unsigned)tiles);
+    if (!halves)
         exf_attention_f32(q, w, s->d, s->d, s->scale, s->n_rows * s->n_heads, 1, wide, wide);
     else if (s->d <= 128)
         rounded<128>(q, w, reinterpret_cast<char *>(workspace));
     else
-        rounded<512>(q, w, reinterpret_cast<char *>(workspace));
+        rounded<MOST_D>(q, w, reinterpret_cast<char *>(workspace));
 }

@@ -1,5 +1,5 @@
 /* hopper.cuh - what the tensor-core kernels need of compute capability 9.0: barriers
- * in shared memory, bulk copies, swizzled tiles, descriptors, bf16 packing.
+ * in shared memory, bulk copies, swizzled tiles, descriptors, rounding.
  *
  * EXF_HOPPER is defined where the code is compiled for sm_90a.  Elsewhere (the PTX
  * for other GPUs) such a kernel has an empty body, and exf_hopper_code() tells the
@@ -16,14 +16,14 @@
 
 /* 1 if the running device has this build's sm_90a code. */
 int exf_hopper_code(void);
-/* Products of the queue's mixers go to tensor cores with bf16 operands. */
+/* Products of the queue's mixers go to tensor cores, with rounded operands. */
 static inline bool exf_rounds(const exf_queue *q)
 {
     return q->products == CUBLAS_COMPUTE_32F_FAST_16BF;
 }
 
 /* ---- tiles ---------------------------------------------------------------------
- * A tile of `rows` rows is cut into panels of 64 bf16 columns; a panel's rows are
+ * A tile of `rows` rows is cut into panels of 64 float16 columns; a panel's rows are
  * 128 bytes, their 16-byte chunks permuted so that eight rows meet all banks. */
 static __host__ __device__ inline uint32_t exf_panel_at(int row, int chunk)
 {
@@ -35,27 +35,27 @@ static __device__ inline uint32_t exf_shared(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Two floats rounded to bf16, the first in the lower half. */
-static __device__ inline uint32_t exf_bf16x2(float low, float high)
+/* Two floats rounded to float16, the first in the lower half. */
+static __device__ inline uint32_t exf_half2(float low, float high)
 {
     uint32_t r = 0;
 #if __CUDA_ARCH__ >= 800
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
 #endif
     return r;
 }
 
-/* Floats c .. c + 7 of a row of n, 0 behind its end, as bf16.  wide: the row and n
+/* Floats c .. c + 7 of a row of n, 0 behind its end, as float16.  wide: the row and n
  * allow loads of 16 bytes. */
-static __device__ inline uint4 exf_bf16x8(const float *row, int c, int n, bool wide)
+static __device__ inline uint4 exf_half8(const float *row, int c, int n, bool wide)
 {
     float x[8];
     if (wide && c + 8 <= n) {
         float4 a = *reinterpret_cast<const float4 *>(row + c), b = *reinterpret_cast<const float4 *>(row + c + 4);
-        return make_uint4(exf_bf16x2(a.x, a.y), exf_bf16x2(a.z, a.w), exf_bf16x2(b.x, b.y), exf_bf16x2(b.z, b.w));
+        return make_uint4(exf_half2(a.x, a.y), exf_half2(a.z, a.w), exf_half2(b.x, b.y), exf_half2(b.z, b.w));
     }
     for (int i = 0; i < 8; i++) x[i] = c + i < n ? row[c + i] : 0.0f;
-    return make_uint4(exf_bf16x2(x[0], x[1]), exf_bf16x2(x[2], x[3]), exf_bf16x2(x[4], x[5]), exf_bf16x2(x[6], x[7]));
+    return make_uint4(exf_half2(x[0], x[1]), exf_half2(x[2], x[3]), exf_half2(x[4], x[5]), exf_half2(x[6], x[7]));
 }
 
 /* Rows that start at p and are ld floats apart can be read 16 bytes at a time. */

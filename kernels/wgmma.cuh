@@ -1,5 +1,5 @@
 /* wgmma.cuh - products of one warpgroup on Hopper's tensor cores: D [64, N] in
- * registers, bf16 operands, f32 accumulation.  Only the shapes in use.
+ * registers, float16 operands, f32 accumulation.  Only the shapes in use.
  *
  * Thread t of the 128 holds of D the rows r = 16 (t / 32) + t % 32 / 4 and r + 8:
  * d[4 i + 0, 1] are the columns 8 i + 2 (t % 4) + 0, 1 of row r, d[4 i + 2, 3] of r + 8.
@@ -15,7 +15,7 @@ template <int N> struct exf_wgmma;
 template <> struct exf_wgmma<64> {
     static __device__ __forceinline__ void ss(float (&d)[32], uint64_t a, uint64_t b, int keep)
     {
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
                      "}, %32, %33, p, 1, 1, 0, 0; }"
@@ -27,7 +27,7 @@ template <> struct exf_wgmma<64> {
     }
     static __device__ __forceinline__ void rs(float (&d)[32], const uint32_t *a, uint64_t b)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
                      "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
@@ -42,7 +42,7 @@ template <> struct exf_wgmma<64> {
 template <> struct exf_wgmma<128> {
     static __device__ __forceinline__ void ss(float (&d)[64], uint64_t a, uint64_t b, int keep)
     {
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -60,7 +60,7 @@ template <> struct exf_wgmma<128> {
     }
     static __device__ __forceinline__ void rs(float (&d)[64], const uint32_t *a, uint64_t b)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -81,7 +81,7 @@ template <> struct exf_wgmma<128> {
 template <> struct exf_wgmma<256> {
     static __device__ __forceinline__ void ss(float (&d)[128], uint64_t a, uint64_t b, int keep)
     {
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
@@ -111,7 +111,7 @@ template <> struct exf_wgmma<256> {
     }
     static __device__ __forceinline__ void rs(float (&d)[128], const uint32_t *a, uint64_t b)
     {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {"
                      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
                      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "

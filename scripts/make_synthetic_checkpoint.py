@@ -4,7 +4,7 @@
 usage: make_synthetic_checkpoint.py CONFIG_DIR LAYERS OUT_DIR [MAKE_CHECKPOINT]
 
 The weights, in the release's names and number formats (BF16, FP8, FP4), are written by
-build/tests/bench/make_checkpoint (make build/tests/bench/make_checkpoint).  Standard library only.
+build/bench/make_checkpoint (make build/bench/make_checkpoint).  Standard library only.
 """
 import json, os, subprocess, sys
 
@@ -22,7 +22,7 @@ def main():
     if len(sys.argv) not in (4, 5):
         sys.exit(__doc__)
     source, layers, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-    writer = sys.argv[4] if len(sys.argv) == 5 else "build/tests/bench/make_checkpoint"
+    writer = sys.argv[4] if len(sys.argv) == 5 else "build/bench/make_checkpoint"
     with open(os.path.join(source, "config.json"), encoding="utf-8") as f:
         config = cut(json.load(f), layers)
     os.makedirs(out, exist_ok=True)

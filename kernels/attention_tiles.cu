@@ -1,4 +1,4 @@
-/* attention_bf16.cu - causal attention on Hopper's tensor cores for heads of at most
+/* attention_tiles.cu - causal attention on Hopper's tensor cores for heads of at most
  * 256; see attention.h.  Nothing of size T x T is written.
  *
  * Keys and values are first rounded into tiles of BN keys in the very bytes that shared
@@ -25,7 +25,7 @@ struct problem {
     char *tiles; /* [n_kv, key tiles, K | V] */
     exf_attention_shape s;
     int n_key_tiles;
-    bool wide_q, wide_k, wide_v;
+    bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
 };
 
 /* One tile of keys and values.  Grid: tiles, key-value heads. */
@@ -38,9 +38,9 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
         int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
         uint4 x = make_uint4(0, 0, 0, 0);
         if (t < s.n_tokens && panel < D / 64)
-            x = exf_bf16x8(p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d, panel * 64 + c, s.d, p.wide_k);
+            x = exf_half8(p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d, panel * 64 + c, s.d, p.wide_k);
         else if (t < s.n_tokens)
-            x = exf_bf16x8(p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv, (panel - D / 64) * 64 + c, s.dv, p.wide_v);
+            x = exf_half8(p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv, (panel - D / 64) * 64 + c, s.dv, p.wide_v);
         tile[i] = x;
     }
 }
@@ -80,7 +80,7 @@ template <int D> static __device__ void load_queries(char *to, const problem &p,
     for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
         int row = i / (D / 8), chunk = i % (D / 8), t = first + row;
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (t < p.s.n_tokens) x = exf_bf16x8(p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d, chunk * 8, p.s.d, p.wide_q);
+        if (t < p.s.n_tokens) x = exf_half8(p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d, chunk * 8, p.s.d, p.wide_q);
         *reinterpret_cast<uint4 *>(to + chunk / 8 * (BM * 128) + exf_panel_at(rows_before + row, chunk % 8)) = x;
     }
 }
@@ -113,22 +113,11 @@ template <int BN> static __device__ __forceinline__ void mask(float (&s)[BN / 2]
         if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
 }
 
-template <int DV> static __device__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
+template <int DV> static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
 {
-    for (int r = 0; r < 2; r++) {
-        float sum = w.sum[r];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        float inverse = 1 / sum;
-        if (row + 8 * r >= p.s.n_tokens) continue;
-        float *out = p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv;
-#pragma unroll
-        for (int i = 0; i < DV / 8; i++)
-            for (int e = 0; e < 2; e++) {
-                int c = 8 * i + 2 * (threadIdx.x % 4) + e;
-                if (c < p.s.dv) out[c] = o[4 * i + 2 * r + e] * inverse;
-            }
-    }
+    float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
+    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
+    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
 }
 
 /* One warpgroup: the rows from `first`, n tiles. */
@@ -179,7 +168,6 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
     int kv = head / (n_heads / p.s.n_kv), warpgroup = threadIdx.x / 128, end = tile * BM + BM;
     int n = ((end < p.s.n_tokens ? end : p.s.n_tokens) + BN - 1) / BN;
     if (threadIdx.x < 4 * STAGES) exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
-    if (threadIdx.x < CONSUMERS) load_queries<D>(base, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
     exf_proxy_fence();
     __syncthreads();
     if (warpgroup == 2) {
@@ -187,6 +175,9 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
         fetch<D, DV, BN>(m, p.tiles + (size_t)kv * p.n_key_tiles * R::STAGE, n);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        load_queries<D>(base, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
+        exf_proxy_fence();
+        exf_named_barrier(1 + warpgroup, 128);
         consume<D, DV, BN>(m, p, head, tile * BM + warpgroup * 64, n);
     }
 #endif
@@ -221,15 +212,16 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
     int i = size_of(s);
     if (i == SIZES) return 0;
     size_t tiles = ((size_t)s->n_tokens + sizes[i].bn - 1) / sizes[i].bn;
-    return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two bf16 a float */
+    return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two numbers a float */
 }
 
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace)
 {
-    problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false};
+    problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false, false};
     p.wide_q = exf_wide(query, s->ldq) && s->d % 4 == 0;
     p.wide_k = exf_wide(k, s->ldk) && s->d % 4 == 0;
     p.wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0;
+    p.wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
     sizes[size_of(s)].run(q, p);
 }
