@@ -102,6 +102,10 @@ check-cuda: deps $(CHECKS_CUDA)
 check-cli: all
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
+## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
+check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
+	$(Q)BUILD=$(BUILD) tests/interop/run.sh
+
 ## check-san: check-units and check-cli under address and undefined sanitizers
 check-san:
 	+@failed=0; $(MAKE) $(SANITIZED) check-units || failed=1; $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
@@ -203,6 +207,9 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -220,7 +227,7 @@ $(BUILD)/%.o: %.cu
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
-         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d
-.PHONY: all checks check check-units check-cuda check-cli check-san check-valgrind check-fuzz replay fuzz bench bench-mixers check-layers clean help \
+         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d
+.PHONY: all checks check check-units check-cuda check-cli check-san check-interop check-valgrind check-fuzz replay fuzz bench bench-mixers check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -115,12 +115,12 @@ typedef struct exf_backend {
     void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);
     void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
+    void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
     void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
-    /* expert_products.h; experts_fit: 1 if the device and these sizes can have it.  outputs
-     * may be where the workspace begins. */
+    /* expert_products.h; experts_fit: 1 if the device and these sizes can have it. */
     int (*experts_fit)(const exf_expert_shape *s);
     size_t (*experts_workspace)(const exf_expert_shape *s); /* bytes */
     void (*experts)(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m,
@@ -130,7 +130,10 @@ typedef struct exf_backend {
      * zeros; host: exf_moments_host_bytes() of any memory. */
     size_t (*moments_bytes)(int n_experts);
     void (*moments_add)(exf_queue *q, void *sums, const exf_moments_call *c);
-    exf_code (*moments_take)(exf_queue *q, void *sums, const exf_moments *to, int n_experts, void *host, exf_err *err);
+    exf_code (*moments_take)(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host,
+                             exf_err *err); /* over NULL: not wanted */
+    /* What was added since the last call (or the last take) is one sequence. */
+    void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

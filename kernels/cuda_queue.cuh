@@ -106,7 +106,8 @@ size_t exf_experts_workspace_cuda(const exf_expert_shape *s);
 void exf_experts_cuda(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
 size_t exf_moments_bytes_cuda(int n_experts);
 void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c);
-exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, int n_experts, void *host, exf_err *err);
+exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host, exf_err *err);
+void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 }
 /* backend_memory.cu */
 exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err);

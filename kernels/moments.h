@@ -41,6 +41,20 @@ typedef struct {
 exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
 
+/* The expert sums alone, of tokens whose pairs are observed elsewhere. */
+exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
+                                     const float *weights, exf_err *err) EXF_CHECKED;
+
+/* The pair sums alone, of tokens that all experts ran on: outputs [T, E, H], every
+ * ordered pair s != t.  A token's products are one symmetric matrix product in double
+ * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
+ * double, and that total is added exactly: equal calls give equal bits in any order.
+ * EXF_WEIGHT_ROUTER is EXF_INTERNAL, for the router weighs its choices only.
+ * scratch: exf_moments_common_scratch() doubles. */
+exf_code exf_moments_add_common_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
+                                    double *scratch, exf_err *err) EXF_CHECKED;
+size_t exf_moments_common_scratch(int n_experts, int d_model);
+
 /* ---- where the outputs are on a device ---------------------------------------
  * The same sums kept there and brought home once per layer.  An inner product is
  * added up in float32 over runs of 64 elements and in double from there on: <u,v> is
@@ -57,10 +71,17 @@ typedef struct {
     int64_t row;          /* of the first token, for messages */
 } exf_moments_call;
 
+/* Sums over sequences, for a jackknife: with a = scale times a sequence's own dot and
+ * b = scale times its own target_sq, each rounded once to double. */
+typedef struct {
+    exf_exact *aa, *ab, *bb; /* [E, E] */
+    uint64_t *sequences;     /* [E, E] that observed the pair */
+} exf_sequence_moments;
+
 /* Bytes of host memory that fetching needs (backend.h, moments_take). */
 static inline size_t exf_moments_host_bytes(int n_experts)
 {
     size_t e = (size_t)n_experts;
-    return (5 * e * e + 4 * e) * sizeof(exf_exact) + (e * e + e) * sizeof(uint64_t);
+    return (8 * e * e + 4 * e) * sizeof(exf_exact) + (2 * e * e + e) * sizeof(uint64_t);
 }
 #endif

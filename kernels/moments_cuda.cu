@@ -1,32 +1,12 @@
 /* moments_cuda.cu - see moments.h: a warp per token.
  *
- * Sums live in cells of 32 words, one cell per ordered pair and one per expert: sum s
- * has six signed words, digits of 2^32 of its fixed-point value, most of them of both
- * signs and not carried; word 30 counts.  A term touches at most three digits, by
- * integer atomics that return nothing.  2^31 terms fit before a digit overflows;
- * carries are taken when the sums are fetched. */
+ * A term touches at most three digits of its sum's cell (moments_cells.cuh), by integer
+ * atomics that return nothing. */
 #include "kernels/cuda_queue.cuh"
 #include "kernels/cuda_reduce.cuh"
-#include "kernels/moments.h"
+#include "kernels/moments_cells.cuh"
 
-#include <cstring>
-
-enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 4, STEP = 8 };
-
-typedef struct {
-    unsigned long long bad; /* complement of the smallest row that could not be added; 0: none */
-    unsigned long long unused[WORDS - 1];
-} header;
-
-static size_t n_cells(int n_experts)
-{
-    return (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;
-}
-
-size_t exf_moments_bytes_cuda(int n_experts)
-{
-    return sizeof(header) + n_cells(n_experts) * WORDS * 8 + exf_moments_host_bytes(n_experts);
-}
+enum { STEP = 8 };
 
 /* ---- inner products ------------------------------------------------------------- */
 
@@ -163,30 +143,6 @@ template <class T> static __device__ inline void gram_of_token(double *gram, con
 
 /* ---- sums -------------------------------------------------------------------------- */
 
-/* sum += x, rounded to the grid: its digits of 32 bits, at most three of them not 0. */
-static __device__ inline void add_term(unsigned long long *sum, double x)
-{
-    unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull;
-    int biased = (int)(u >> 52 & 0x7ff), shift = (biased ? biased : 1) - 1075 + 96;
-    if (biased) m |= 1ull << 52;
-    if (shift < 0) { /* to the grid, half to even, as exf_exact_place() */
-        int drop = -shift;
-        if (drop > 54) return;
-        unsigned long long half = 1ull << (drop - 1), rest = m & ((half << 1) - 1);
-        m >>= drop;
-        m += rest > half || (rest == half && (m & 1));
-        shift = 0;
-    }
-    int bit = shift & 31;
-    long long low = (long long)(m << bit & 0xffffffffu), middle = (long long)(m >> (32 - bit)), sign = (long long)u >> 63;
-    long long high = middle >> 32;
-    middle &= 0xffffffff;
-    sum += shift >> 5;
-    if (low) atomicAdd(sum, (unsigned long long)((low ^ sign) - sign));
-    if (middle) atomicAdd(sum + 1, (unsigned long long)((middle ^ sign) - sign));
-    if (high) atomicAdd(sum + 2, (unsigned long long)((high ^ sign) - sign));
-}
-
 /* As check_range() of moments_cpu.c; every lane gets the answer. */
 static __device__ inline bool in_range(const double *gram, const double *norm, const float *weight, const int32_t *id, int k, int lane)
 {
@@ -268,85 +224,4 @@ void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c)
     else
         EXF_LAUNCH(q, "moments", add_tokens<float>, blocks, 32 * warps, bytes, static_cast<header *>(sums),
                    static_cast<const float *>(c->outputs.p), *c);
-}
-
-/* ---- fetching ------------------------------------------------------------------------ */
-
-/* Six digits to a 192-bit integer. */
-static __device__ inline exf_exact carried(const unsigned long long *digit)
-{
-    exf_exact out = {{0, 0, 0}};
-    long long carry = 0;
-#pragma unroll
-    for (int d = 0; d < DIGITS; d++) {
-        long long v = (long long)digit[d] + carry;
-        out.limb[d / 2] |= ((unsigned long long)v & 0xffffffffu) << 32 * (d & 1);
-        carry = v >> 32;
-    }
-    return out;
-}
-
-/* Cells to arrays, sum after sum, and to zero. */
-static __global__ void collect(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n, int n_sums)
-{
-    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    unsigned long long *cell = cells + i * WORDS;
-    for (int s = 0; s < n_sums; s++) exact[s * n + i] = carried(cell + s * DIGITS);
-    count[i] = cell[COUNT];
-    for (int w = 0; w < WORDS; w++) cell[w] = 0;
-}
-
-static const char *merge_exact(exf_exact *to, const char *from, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        exf_exact x;
-        memcpy(&x, from + i * sizeof x, sizeof x);
-        exf_exact_merge(&to[i], &x);
-    }
-    return from + n * sizeof *to;
-}
-
-static const char *merge_counts(uint64_t *to, const char *from, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        uint64_t x;
-        memcpy(&x, from + i * sizeof x, sizeof x);
-        to[i] += x;
-    }
-    return from + n * sizeof *to;
-}
-
-/* host: the pairs' sums and counts, then the experts', as collect() left them. */
-static void merge_all(const exf_moments *m, const char *host, size_t e)
-{
-    exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
-    exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum};
-    for (int s = 0; s < PAIR_SUMS; s++) host = merge_exact(pair[s], host, e * e);
-    host = merge_counts(m->count, host, e * e);
-    for (int s = 0; s < EXPERT_SUMS; s++) host = merge_exact(expert[s], host, e);
-    merge_counts(m->norm_count, host, e);
-}
-
-exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, int n_experts, void *host, exf_err *err)
-{
-    size_t e = (size_t)n_experts, pairs = e * e, bytes = exf_moments_host_bytes(n_experts);
-    header *top = static_cast<header *>(sums);
-    unsigned long long *cells = reinterpret_cast<unsigned long long *>(top + 1), bad = 0;
-    char *out = reinterpret_cast<char *>(cells + n_cells(n_experts) * WORDS);
-    exf_exact *pair = reinterpret_cast<exf_exact *>(out), *expert;
-    unsigned long long *pair_count = reinterpret_cast<unsigned long long *>(pair + PAIR_SUMS * pairs);
-    expert = reinterpret_cast<exf_exact *>(pair_count + pairs);
-    EXF_LAUNCH(q, "moments: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells, pairs, (int)PAIR_SUMS);
-    EXF_LAUNCH(q, "moments: collect", collect, exf_blocks(e, 128), 128, 0, expert, reinterpret_cast<unsigned long long *>(expert + EXPERT_SUMS * e),
-               cells + pairs * WORDS, e, (int)EXPERT_SUMS);
-    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(host, out, bytes, cudaMemcpyDeviceToHost, q->stream), "moments");
-    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(&bad, &top->bad, sizeof bad, cudaMemcpyDeviceToHost, q->stream), "moments");
-    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "moments");
-    exf_code rc = exf_finish_cuda(q, err);
-    if (rc != EXF_OK) return rc;
-    if (bad)
-        return exf_fail(err, EXF_NUMERIC, "token %llu of the run: an expert's output or its router weight is outside the range of the sums", ~bad);
-    merge_all(to, static_cast<const char *>(host), e);
-    return EXF_OK;
 }

@@ -99,3 +99,47 @@ void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float
     else
         EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<8>, n_rows, 512, 0, y, y32, x, w, n, eps);
 }
+
+static __global__ void rmsnorm_split(uint16_t *y, const float *x, const float *w, int n, double eps)
+{
+    const float *in = x + (size_t)blockIdx.x * n;
+    uint16_t *out = y + (size_t)blockIdx.x * n * 2;
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += (double)in[i] * (double)in[i];
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = w[i] * (in[i] * scale);
+        __nv_bfloat16 high = __float2bfloat16_rn(v);
+        out[i] = __bfloat16_as_ushort(high);
+        out[n + i] = __bfloat16_as_ushort(__float2bfloat16_rn(v - __bfloat162float(high)));
+    }
+}
+
+static __global__ void rmsnorm_split_fours(uint16_t *y, const float *x, const float *w, int n, double eps)
+{
+    const float4 *in = reinterpret_cast<const float4 *>(x + (size_t)blockIdx.x * n), *weight = reinterpret_cast<const float4 *>(w);
+    uint2 *out = reinterpret_cast<uint2 *>(y + (size_t)blockIdx.x * n * 2);
+    double sum = 0;
+    for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
+        float4 v = in[i];
+        sum += (double)v.x * v.x + (double)v.y * v.y + (double)v.z * v.z + (double)v.w * v.w;
+    }
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
+    for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
+        float4 v = in[i], g = weight[i]; /* in the cache by now */
+        float a[4] = {g.x * (v.x * scale), g.y * (v.y * scale), g.z * (v.z * scale), g.w * (v.w * scale)}, rest[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) rest[k] = a[k] - __bfloat162float(__float2bfloat16_rn(a[k]));
+        out[i] = make_uint2(pack(a[0], a[1]), pack(a[2], a[3]));
+        out[n / 4 + i] = make_uint2(pack(rest[0], rest[1]), pack(rest[2], rest[3]));
+    }
+}
+
+void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps)
+{
+    if (n_rows == 0) return;
+    if (n % 4)
+        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split, n_rows, 256, 0, y, x, w, n, eps);
+    else
+        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split_fours, n_rows, 256, 0, y, x, w, n, eps);
+}

@@ -55,10 +55,11 @@ static double group_score(const double *choice, int n, int top2)
             second = choice[i];
         }
     }
-    return top2 ? best + second : best;
+    return top2 && second > -INFINITY ? best + second : best;
 }
 
-/* Choices of the groups that are not kept become 0, as the reference masks them. */
+/* Choices of the groups that are not kept become 0, as the reference masks them; those of
+ * experts that do not exist stay -infinity. */
 static void keep_groups(double *choice, double *group, const exf_router_rules *r)
 {
     int size = r->n_experts / r->n_groups;
@@ -70,7 +71,7 @@ static void keep_groups(double *choice, double *group, const exf_router_rules *r
         group[best] = -INFINITY;
     }
     for (int e = 0; e < r->n_experts; e++)
-        if (group[e / size] > -INFINITY) choice[e] = 0;
+        if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = 0;
 }
 
 static void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules *r)

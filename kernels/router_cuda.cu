@@ -34,7 +34,7 @@ static __device__ void scores_of(double *score, const float *logits, const exf_r
     for (int e = lane; e < r.n_experts; e += 32) score[e] /= sum;
 }
 
-/* Choices of groups that are not kept become 0.  group: n_groups doubles. */
+/* Choices of groups that are not kept become 0, but those of -infinity stay.  group: n_groups doubles. */
 static __device__ void keep_groups(double *choice, double *group, const exf_router_rules &r, int lane)
 {
     int size = r.n_experts / r.n_groups;
@@ -45,7 +45,7 @@ static __device__ void keep_groups(double *choice, double *group, const exf_rout
             second = c > best ? best : c > second ? c : second;
             best = c > best ? c : best;
         }
-        group[g] = r.group_top2 ? best + second : best;
+        group[g] = r.group_top2 && second > -INFINITY ? best + second : best;
     }
     __syncwarp();
     for (int kept = 0; kept < r.top_groups; kept++) {
@@ -58,11 +58,11 @@ static __device__ void keep_groups(double *choice, double *group, const exf_rout
             }
         warp_argmax(&best, &at);
         __syncwarp(); /* every lane has read before one writes */
-        if (lane == 0) group[at] = -INFINITY;
+        if (lane == 0 && at < r.n_groups) group[at] = -INFINITY;
         __syncwarp();
     }
     for (int e = lane; e < r.n_experts; e += 32)
-        if (group[e / size] > -INFINITY) choice[e] = 0;
+        if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = 0;
     __syncwarp();
 }
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# demo.sh - from nothing to folding tables: installs what is missing, builds, and
-# calibrates the bundled model on the bundled text (recipes/demo.yaml) into out/demo.
+# demo.sh - from nothing to folding tables and what they do to the model: installs what is
+# missing, builds, calibrates the bundled model on the bundled text (recipes/demo.yaml) into
+# out/demo, and validates.
 set -eu
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
@@ -14,12 +15,16 @@ echo "demo: $BUILD/bin/exfold-calibrate recipes/demo.yaml --force"
 echo
 echo "demo: $BUILD/bin/exfold-inspect out/demo/tables.h5"
 "$BUILD/bin/exfold-inspect" out/demo/tables.h5
+echo
+echo "demo: $BUILD/bin/exfold-validate recipes/demo.yaml --force"
+"$BUILD/bin/exfold-validate" recipes/demo.yaml --force
 cat <<END
 
 The tables are out/demo/tables.h5 (HDF5) and out/demo/tables.safetensors.
 Next:
   $BUILD/bin/exfold-calibrate --help                     every option and recipe key
   $BUILD/bin/exfold-calibrate recipes/demo.yaml -n -f    the plan of a run: time, memory, disk
+  $BUILD/bin/exfold-validate recipes/demo.yaml --frontier --force    which budgets are worth their quality
   $BUILD/bin/exfold-inspect digest out/demo/tables.h5    the same on every run
 To calibrate a model of your own, copy recipes/demo.yaml and data-manifests/demo.yaml
 and change model.path and the sources; README.md explains every key.

@@ -2,6 +2,7 @@
 # test.sh - installs what is missing, builds, and runs every test that needs no GPU.
 # The Makefile does the work (make check, check-san, check-valgrind, check-fuzz);
 # this script calls it and counts.  The last line is "N passed, N failed".
+# With INTEROP=1 also make check-interop, which installs PyTorch (about 1 GB).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 BUILD=${BUILD:-build}
@@ -49,4 +50,5 @@ step make -s -k BUILD="$BUILD" check
 step make -s -k -j"$jobs" BUILD="$BUILD" check-san
 step make -s BUILD="$BUILD" check-valgrind
 step make -s -j"$jobs" BUILD="$BUILD" check-fuzz
+[ "${INTEROP:-0}" = 0 ] || step make -s -j"$jobs" BUILD="$BUILD" check-interop
 finish

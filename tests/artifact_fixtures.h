@@ -83,6 +83,8 @@ static inline int same_statistics(const exf_layer_statistics *a, const exf_layer
     int same = a->n_experts == b->n_experts;
 #define X(name) same = same && memcmp(a->name, b->name, e *e * sizeof *a->name) == 0;
     EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
     X(count)
 #undef X
 #define X(name) same = same && memcmp(a->name, b->name, e * sizeof *a->name) == 0;

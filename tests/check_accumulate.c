@@ -49,12 +49,24 @@ static void feed(const exf_observer *o, const routed *r, int layer, int n_worker
     ck_assert_int_eq(progress.cold, 0);
 }
 
+/* Of data whose sequences are not known: blocks may come in any order. */
+static exf_code new_accumulator(exf_accumulator **a, const char *name, int force, const exf_run_shape *s, int n_layers, exf_weighting w,
+                                const exf_provenance *p, exf_err *err)
+{
+    exf_accumulate_options o = {.weighting = w};
+    exf_sequence_list none = {.n = 0};
+    exf_facts_part part = {.path = "blocks", .provenance = p, .sequences = &none};
+    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = force, .shape = s, .layer_number = numbers, .n_layers = n_layers,
+                                 .parts = &part, .n_parts = 1, .options = &o};
+    return exf_accumulator_new(a, &plan, err);
+}
+
 static void accumulate_blocks(const char *name, exf_weighting w, const exf_provenance *p, int n_workers, int backward)
 {
     exf_accumulator *a = NULL;
     routed r = layer_of_run(0);
     exf_run_shape shape = shape_of(&r);
-    ck_ok(exf_accumulator_new(&a, exf_scratch(name), 1, &shape, numbers, L, w, p, &e), e);
+    ck_ok(new_accumulator(&a, name, 1, &shape, L, w, p, &e), e);
     const exf_observer *o = exf_accumulator_observer(a);
     ck_ok(o->begin(o->self, n_workers, &e), e);
     ck_assert(o->logits == NULL); /* the head need not run */
@@ -121,7 +133,7 @@ START_TEST(cold_experts_are_counted)
     exf_provenance p = {0};
     exf_accumulator *a = NULL;
     exf_progress progress = {.layer = 1};
-    ck_ok(exf_accumulator_new(&a, exf_scratch("s.h5"), 0, &shape, numbers, 1, EXF_WEIGHT_NONE, &p, &e), e);
+    ck_ok(new_accumulator(&a, "s.h5", 0, &shape, 1, EXF_WEIGHT_NONE, &p, &e), e);
     const exf_observer *o = exf_accumulator_observer(a);
     exf_moe_block b = block_of(&r, 0, 1, 1, 0);
     ck_ok(o->begin(o->self, 2, &e), e);
@@ -141,7 +153,7 @@ START_TEST(an_existing_file_is_refused_at_once)
     exf_provenance p = {0};
     exf_accumulator *a = (exf_accumulator *)1;
     exf_write_file(exf_scratch("s.h5"), "x", 1);
-    ck_fails(exf_accumulator_new(&a, exf_scratch("s.h5"), 0, &shape, numbers, L, EXF_WEIGHT_NONE, &p, &e), EXF_IO, e, "--force");
+    ck_fails(new_accumulator(&a, "s.h5", 0, &shape, L, EXF_WEIGHT_NONE, &p, &e), EXF_IO, e, "--force");
     ck_assert_ptr_null(a);
 }
 END_TEST
@@ -154,7 +166,7 @@ static exf_code write_capture(const char *name, int from, int n, const exf_prove
     exf_capture_file f = {.h = NULL};
     exf_run_shape shape = {E, K, H, 4, n};
     exf_code rc;
-    EXF_TRY(exf_capture_create(&f, exf_scratch(name), 1, &shape, numbers, L, p, err));
+    EXF_TRY(exf_capture_create(&f, exf_scratch(name), 1, &shape, numbers, L, NULL, p, err));
     for (int l = 0; l < L; l++) {
         routed r = layer_of_run(l);
         size_t slot = (size_t)(from * K);
@@ -181,7 +193,7 @@ static exf_code from_captures(const char *a, const char *b, const char *target, 
     const char *paths[] = {first, second};
     snprintf(first, sizeof first, "%s", exf_scratch(a));
     if (b) snprintf(second, sizeof second, "%s", exf_scratch(b));
-    return exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1, EXF_WEIGHT_SOURCE_NORM, err);
+    return exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, err);
 }
 
 START_TEST(one_capture_gives_what_its_blocks_give)
@@ -250,7 +262,7 @@ START_TEST(captures_of_other_runs_are_refused)
     add_fact(&p, "data.tokens_sha256", "u");
     for (int i = 0; i < 3; i++) { /* captures without a token */
         exf_capture_file f;
-        ck_ok(exf_capture_create(&f, exf_scratch(names[i]), 0, &shapes[i], i == 2 ? other : numbers, L, &p, &e), e);
+        ck_ok(exf_capture_create(&f, exf_scratch(names[i]), 0, &shapes[i], i == 2 ? other : numbers, L, NULL, &p, &e), e);
         ck_ok(exf_capture_commit(&f, &e), e);
     }
     captures_refused("a.h5", "same.h5", EXF_MODEL, "capture.layers");
@@ -270,7 +282,7 @@ START_TEST(damaged_captures_are_named)
     damage("c.h5", "/layers/4/expert_outputs", 513 * K * H, &nan);
     captures_refused("c.h5", NULL, EXF_FORMAT, "c.h5: layer 4, row 513");
     damage("c.h5", "/layers/4/expert_outputs", 513 * K * H, &huge);
-    captures_refused("c.h5", NULL, EXF_NUMERIC, "c.h5: layer 4, rows from 512: token 1: ");
+    captures_refused("c.h5", NULL, EXF_NUMERIC, "c.h5: layer 4, rows from 0: token 513: ");
 }
 END_TEST
 

@@ -263,7 +263,7 @@ static exf_code write_capture(const char *name, exf_err *err)
     exf_capture_file f = {.h = NULL};
     exf_provenance p = {0};
     EXF_TRY(exf_provenance_add(&p, err, "data.tokens_sha256", "t"));
-    EXF_TRY(exf_capture_create(&f, exf_scratch(name), 1, &small, layers, L, &p, err));
+    EXF_TRY(exf_capture_create(&f, exf_scratch(name), 1, &small, layers, L, NULL, &p, err));
     for (int i = 0; i < L; i++) {
         EXF_TRY(exf_capture_put(&f, layers[i], 2, T - 2, ids + 2 * K, weights + 2 * K, outputs + 2 * K * H, err));
         EXF_TRY(exf_capture_put(&f, layers[i], 0, 2, ids, weights, outputs, err));
@@ -305,7 +305,7 @@ START_TEST(a_capture_being_written_knows_its_layers)
 {
     exf_capture_file f;
     exf_provenance p = {0};
-    ck_ok(exf_capture_create(&f, exf_scratch("c.h5"), 0, &small, layers, L, &p, &e), e);
+    ck_ok(exf_capture_create(&f, exf_scratch("c.h5"), 0, &small, layers, L, NULL, &p, &e), e);
     ck_assert_int_eq(f.n_layers, L);
     ck_assert_ptr_eq(f.layer_number, layers); /* borrowed */
     exf_capture_abort(&f);
@@ -321,7 +321,7 @@ START_TEST(rows_and_layers_out_of_range_are_refused)
     int32_t id[T * K];
     float weight[T * K], output[T * K * H];
     fill_rows();
-    ck_ok(exf_capture_create(&f, exf_scratch("x.h5"), 0, &small, layers, L, &p, &e), e);
+    ck_ok(exf_capture_create(&f, exf_scratch("x.h5"), 0, &small, layers, L, NULL, &p, &e), e);
     ck_fails(exf_capture_put(&f, 0, T - 1, 2, ids, weights, outputs, &e), EXF_INTERNAL, e, "has 5 rows");
     ck_fails(exf_capture_put(&f, 0, -1, 1, ids, weights, outputs, &e), EXF_INTERNAL, e, "has 5 rows");
     ck_fails(exf_capture_put(&f, 1, 0, 1, ids, weights, outputs, &e), EXF_INTERNAL, e, "/layers/1/topk_ids");

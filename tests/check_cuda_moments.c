@@ -53,8 +53,8 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
     ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
     exf_moments m = moments_of(&s);
-    ck_ok(d.b->moments_take(d.q, sums, &m, r->n_experts, host, &e), e);
-    ck_ok(d.b->moments_take(d.q, sums, &m, r->n_experts, host, &e), e); /* nothing is left to be added twice */
+    ck_ok(d.b->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e);
+    ck_ok(d.b->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e); /* nothing is left to be added twice */
     for (int i = 1; i < n_queues; i++) d.b->close(q[i]);
     d.b->free(outputs);
     d.b->free(ids);
@@ -136,7 +136,7 @@ START_TEST(a_norm_out_of_range_names_its_token)
     exf_moments_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids, .weights = weights, .row = 100};
     d.b->moments_add(d.q, sums, &c);
     exf_moments m = moments_of(&s);
-    ck_fails(d.b->moments_take(d.q, sums, &m, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
+    ck_fails(d.b->moments_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
     d.b->free(outputs);
     d.b->free(weights);
     d.b->free(ids);

@@ -268,15 +268,18 @@ static void capture(const exf_model *m, const char *from, const char *to)
     exf_layer_choice c;
     exf_provenance p = {0};
     exf_recorder *rec;
+    exf_sequence_list sequences;
     exf_forward_report report;
     exf_moe_inputs *x = open_inputs(from, m, "all", &c);
     const exf_batch *b = exf_moe_inputs_batch(x);
     exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)b->n_sequences, (int64_t)b->n_tokens};
     ck_ok(exf_moe_inputs_provenance(&p, x, "all", &e), e);
-    ck_ok(exf_recorder_new(&rec, to, 1, &shape, &c, &p, &e), e);
+    ck_ok(exf_sequences_of_batch(&sequences, b, exf_provenance_get(&p, "data.moe_inputs_sha256"), &e), e);
+    ck_ok(exf_recorder_new(&rec, to, 1, &shape, &c, &sequences, &p, &e), e);
     ck_ok(exf_replay(m, b, exf_moe_inputs_recorded(x), exf_recorder_observer(rec), 2, &report, &e), e);
     ck_ok(exf_recorder_commit(rec, &e), e);
     exf_recorder_free(rec);
+    exf_sequence_list_free(&sequences);
     exf_provenance_free(&p);
     exf_moe_inputs_free(x);
 }
@@ -293,12 +296,12 @@ START_TEST(statistics_of_a_replay)
     snprintf(b, sizeof b, "%s", exf_scratch("b.h5"));
     capture(m, golden_file, a);
     const char *one[] = {a}, *both[] = {a, b}, *twice[] = {a, a};
-    ck_ok(exf_accumulate_captures(one, 1, exf_scratch("s.h5"), 1, EXF_WEIGHT_SOURCE_NORM, &e), e);
+    ck_ok(exf_accumulate_captures(one, 1, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e), e);
     ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
     ck_assert_int_eq(r.n_layers, LAYERS);
     ck_assert_int_eq(r.shape.n_tokens, ROWS);
-    const char *sha = exf_provenance_get(&r.provenance, "data.moe_inputs_sha256");
-    ck_assert(sha && strlen(sha) == 64 && !exf_provenance_get(&r.provenance, "data.tokens_sha256"));
+    const char *sha = exf_provenance_get(&r.origin, "part.0.moe_inputs_sha256");
+    ck_assert(sha && strlen(sha) == 64 && !exf_provenance_get(&r.origin, "part.0.tokens_sha256"));
     ck_ok(exf_layer_statistics_new(&s, 16, &e), e);
     ck_ok(exf_statistics_get(&r, 1, &s, &e), e);
     uint64_t slots = 0;
@@ -306,9 +309,9 @@ START_TEST(statistics_of_a_replay)
     ck_assert_uint_eq(slots, ROWS * K);
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);
-    ck_fails(exf_accumulate_captures(twice, 2, exf_scratch("s.h5"), 1, EXF_WEIGHT_SOURCE_NORM, &e), EXF_MODEL, e, "same tokens");
+    ck_fails(exf_accumulate_captures(twice, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e), EXF_MODEL, e, "holds the same sequence");
     capture(m, write_recording(&bare, "bare.safetensors"), b); /* shards add up */
-    ck_ok(exf_accumulate_captures(both, 2, exf_scratch("s.h5"), 1, EXF_WEIGHT_SOURCE_NORM, &e), e);
+    ck_ok(exf_accumulate_captures(both, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e), e);
     forget(&bare);
     exf_model_close(m);
 }

@@ -115,6 +115,27 @@ START_TEST(masked_choices_are_zero)
 }
 END_TEST
 
+/* A bias of -infinity takes an expert out: neither a masked choice of 0 nor a group brings it back. */
+START_TEST(missing_experts_are_never_chosen)
+{
+    const float none = -INFINITY, z[] = {none, 0, 2, none, none, 1}, bias[] = {none, 0, 0, none, none, 0};
+    exf_router_rules r = rules_for(6, 3, EXF_ROUTER_SIGMOID);
+    double w[] = {naive_sigmoid(2), naive_sigmoid(1), 0.5};
+    r.bias = bias;
+    expect(&r, z, IDS{2, 5, 1}, w);
+    r.n_groups = 3;
+    r.top_groups = 1; /* {. .5} {.88 .} {. .73}: the second; of the others those that exist count as 0 */
+    expect(&r, z, IDS{2, 5, 1}, w);
+    r.group_top2 = 1; /* a group of one is as good as its one */
+    expect(&r, z, IDS{2, 5, 1}, w);
+    r.top_k = 2;
+    r.top_groups = 2;
+    expect(&r, z, IDS{2, 5}, w);
+    r.bias = (const float[]){none, none, 0, 0, none, none}; /* fewer groups have experts than are kept */
+    expect(&r, (const float[]){none, none, 2, 1, none, none}, IDS{2, 3}, w);
+}
+END_TEST
+
 START_TEST(a_table_chooses_by_token)
 {
     const float z[] = {0, 1, 2, 3}, table[] = {0, 1, 1, 2, /* token 2: */ 0, 3};
@@ -301,6 +322,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_bias_chooses_but_does_not_weigh);
     tcase_add_test(t, groups_by_their_best_or_their_two_best);
     tcase_add_test(t, masked_choices_are_zero);
+    tcase_add_test(t, missing_experts_are_never_chosen);
     tcase_add_test(t, a_table_chooses_by_token);
     tcase_add_test(t, vanishing_scores_do_not_divide_by_zero);
     tcase_add_loop_test(t, not_a_number_stays_in_range, 0, 6);

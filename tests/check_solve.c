@@ -370,6 +370,7 @@ static void demo_statistics(const char *name)
     exf_run_shape shape;
     exf_layer_choice layers;
     exf_provenance p = {0};
+    exf_sequence_list sequences;
     exf_forward_report report;
     exf_forward_options options = {.threads = 0};
     ck_ok(exf_model_open(&m, "examples/demo-model", &e), e);
@@ -380,12 +381,18 @@ static void demo_statistics(const char *name)
     exf_run_shape_of(&shape, m, c);
     ck_ok(exf_layer_choice_parse(&layers, "all", &m->arch, &e), e);
     ck_ok(exf_capture_provenance(&p, m, c, &q, &exf_backend_cpu, EXF_COMPUTE_F32, "all", &e), e);
-    ck_ok(exf_accumulator_new(&a, exf_scratch(name), 1, &shape, layers.number, layers.n, EXF_WEIGHT_SOURCE_NORM, &p, &e), e);
+    ck_ok(exf_sequences_of_batch(&sequences, &batch, NULL, &e), e);
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM};
+    exf_facts_part part = {.path = "demo", .provenance = &p, .sequences = &sequences};
+    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = layers.number, .n_layers = layers.n,
+                                 .parts = &part, .n_parts = 1, .options = &o};
+    ck_ok(exf_accumulator_new(&a, &plan, &e), e);
     exf_lane lane = {.observer = exf_accumulator_observer(a)};
     ck_ok(exf_forward(m, &batch, &lane, 1, &options, &report, &e), e);
     ck_ok(exf_accumulator_commit(a, &e), e);
     exf_accumulator_free(a);
     exf_provenance_free(&p);
+    exf_sequence_list_free(&sequences);
     exf_mem_free((void *)(uintptr_t)batch.span);
     exf_corpus_free(c);
     exf_model_close(m);

@@ -13,6 +13,17 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A file, or a folder of files. */
+static inline void remove_scratch(const char *path)
+{
+    if (unlink(path) == 0) return;
+    DIR *d = opendir(path);
+    ck_assert_msg(d != NULL, "%s", path);
+    for (struct dirent *f; (f = readdir(d));) unlinkat(dirfd(d), f->d_name, 0);
+    closedir(d);
+    rmdir(path);
+}
+
 /* Setup of every case: without forking, the files of the test before are there. */
 static inline void start_empty(void)
 {
@@ -22,7 +33,7 @@ static inline void start_empty(void)
     ck_ok(exf_path_dir(&dir, exf_scratch("x"), &e), e);
     DIR *d = opendir(dir);
     for (struct dirent *f; (f = readdir(d));)
-        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0) unlink(exf_scratch(f->d_name));
+        if (strcmp(f->d_name, ".") != 0 && strcmp(f->d_name, "..") != 0) remove_scratch(exf_scratch(f->d_name));
     closedir(d);
     exf_mem_free(dir);
 }

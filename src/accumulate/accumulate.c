@@ -1,34 +1,58 @@
-/* accumulate.c - see accumulate.h. */
+/* accumulate.c - the observer; see accumulate.h. */
 #include "accumulate/accumulate.h"
 
 #include "accumulate/device_sums.h"
 #include "accumulate/late_put.h"
+#include "accumulate/sequence_sums.h"
+#include "accumulate/vector_moments.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "kernels/gemm.h"
 
 #include <string.h>
 
 struct exf_accumulator {
     exf_observer observer;
     exf_statistics_writer writer;
-    exf_weighting weighting;
-    int n_experts, top_k;
+    exf_accumulate_options options;
+    exf_run_shape shape;
+    exf_sequence_list sequences; /* in order of their rows */
+    int32_t *layer_number;
+    int n_layers;
+    int active;     /* the layer under way is among them */
+    int first_done; /* its first sweep is over, and all sums are the first worker's */
     int n_workers;
-    exf_layer_statistics *sums; /* [n_workers] of the layer under way */
-    double *scratch;            /* [n_workers, K*K] */
-    exf_device_sums there;      /* where the forward runs on a device */
-    exf_layer_statistics spare; /* there: what the last layer's put still reads */
+    exf_layer_statistics *sums;    /* [n_workers] of the layer under way */
+    exf_sequence_tracker *tracker; /* [n_workers] */
+    double *scratch;               /* [n_workers, scratch_each] */
+    size_t scratch_each;
+    exf_vector_moments *vectors; /* NULL: none are wanted */
+    exf_device_sums there;       /* where the forward runs on a device */
+    exf_layer_statistics spare;  /* there: what the last layer's put still reads */
     exf_late_put late;
 };
+
+static int wants_vectors(const exf_accumulate_options *o)
+{
+    return o->diagonal || o->lowrank;
+}
 
 static exf_code begin(void *self, int n_workers, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc;
+    int e = (int)a->shape.n_experts, k = (int)a->shape.top_k;
+    exf_gemm_setup_cpu();
     EXF_TRY(exf_mem_new(&a->sums, (size_t)n_workers, sizeof *a->sums, "statistics", err));
+    EXF_TRY(exf_mem_new(&a->tracker, (size_t)n_workers, sizeof *a->tracker, "statistics", err));
     a->n_workers = n_workers;
-    for (int i = 0; i < n_workers; i++) EXF_TRY(exf_layer_statistics_new(&a->sums[i], a->n_experts, err));
-    EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers * (size_t)(a->top_k * a->top_k), sizeof *a->scratch, "Gram scratch", err));
+    for (int i = 0; i < n_workers; i++) {
+        EXF_TRY(exf_layer_statistics_new(&a->sums[i], e, err));
+        EXF_TRY(exf_sequence_tracker_new(&a->tracker[i], e, err));
+    }
+    a->scratch_each = a->options.common_tokens ? exf_moments_common_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
+    EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
+    if (wants_vectors(&a->options)) EXF_TRY(exf_vector_moments_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
 out:
     return rc;
 }
@@ -36,11 +60,14 @@ out:
 static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
 {
     exf_accumulator *a = self;
-    (void)layer;
     (void)moe_index;
-    (void)err;
-    for (int i = 0; i < a->n_workers; i++) exf_layer_statistics_zero(&a->sums[i]);
-    return EXF_OK;
+    a->active = a->first_done = 0;
+    for (int i = 0; i < a->n_layers; i++) a->active |= a->layer_number[i] == layer;
+    for (int i = 0; i < a->n_workers; i++) {
+        exf_layer_statistics_zero(&a->sums[i]);
+        a->tracker[i].open = 0;
+    }
+    return a->active && a->vectors ? exf_vector_moments_begin(a->vectors, layer, err) : EXF_OK;
 }
 
 static exf_moments moments_of(const exf_layer_statistics *s)
@@ -49,33 +76,64 @@ static exf_moments moments_of(const exf_layer_statistics *s)
                          s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
 }
 
+static exf_code add_pairs(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
+{
+    const exf_layer_statistics *s = &a->sums[b->worker];
+    exf_moments m = moments_of(s);
+    exf_code rc;
+    if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, b->position, b->n_tokens, err));
+    EXF_TRY(exf_moments_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
+                                a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err));
+    if (a->vectors) exf_vector_moments_sample(a->vectors, b);
+out:
+    return rc;
+}
+
+static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    if (!a->active) return EXF_OK;
+    if (b->sweep > 0) return exf_vector_moments_add(a->vectors, b, err);
+    if (!a->options.common_tokens) return add_pairs(a, b, err);
+    exf_moments m = moments_of(&a->sums[b->worker]);
+    return exf_moments_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
+}
+
+static exf_code common(void *self, const exf_common_block *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    if (!a->active) return EXF_OK;
+    const exf_layer_statistics *s = &a->sums[b->worker];
+    exf_sequence_tracker *k = &a->tracker[b->worker];
+    exf_moments m = moments_of(s);
+    exf_code rc = EXF_OK;
+    int goes_on = k->open && k->sequence == b->sequence;
+    if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, goes_on ? k->next_position : 0, b->n_tokens, err));
+    rc = exf_moments_add_common_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
+                                    a->scratch + (size_t)b->worker * a->scratch_each, err);
+out:
+    return rc;
+}
+
+/* ---- on a device ----------------------------------------------------------------------- */
+
 static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    exf_code rc = exf_layer_statistics_new(&a->spare, a->n_experts, err);
-    return rc == EXF_OK ? exf_device_sums_open(&a->there, b, a->n_experts, a->weighting, err) : rc;
+    exf_code rc = exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err);
+    if (rc != EXF_OK) return rc;
+    return exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL, err);
 }
 
 static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)err;
-    exf_device_sums_add(&a->there, b);
+    if (a->active) exf_device_sums_add(&a->there, b);
     return EXF_OK;
 }
 
-static exf_code add_tokens(exf_accumulator *a, int worker, int d_model, int n, const float *outputs, const int32_t *ids, const float *weights,
-                           exf_err *err)
-{
-    exf_moments m = moments_of(&a->sums[worker]);
-    return exf_moments_add_cpu(&m, a->n_experts, a->top_k, d_model, n, outputs, ids, weights, a->weighting,
-                               a->scratch + (size_t)worker * (size_t)(a->top_k * a->top_k), err);
-}
-
-static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
-{
-    return add_tokens(self, b->worker, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
-}
+/* ---- the end of a layer ------------------------------------------------------------- */
 
 static int count_cold(const exf_layer_statistics *s)
 {
@@ -95,6 +153,36 @@ static exf_code check_spoken(const exf_layer_statistics *s, int layer, exf_err *
     return EXF_OK;
 }
 
+/* All sums become the first worker's, once. */
+static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (a->first_done) return EXF_OK;
+    if (a->there.b) EXF_TRY(exf_device_sums_take(&a->there, &a->sums[0], layer, err));
+    for (int i = 0; i < a->n_workers; i++) {
+        rc = exf_sequence_tracker_close(&a->tracker[i], &a->sums[i], err);
+        if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
+        if (rc != EXF_OK) goto out;
+        if (i) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
+    }
+    EXF_TRY(check_spoken(&a->sums[0], layer, err));
+    a->first_done = 1;
+out:
+    return rc;
+}
+
+static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_err *err)
+{
+    exf_accumulator *a = self;
+    exf_code rc = EXF_OK;
+    (void)moe_index;
+    if (!a->active || sweep > 0) return EXF_OK;
+    EXF_TRY(end_first_sweep(a, layer, err));
+    if (a->vectors) EXF_TRY(exf_vector_moments_prepare(a->vectors, &a->sums[0], layer, err));
+out:
+    return rc;
+}
+
 /* The sums change places with the ones that are written by now. */
 static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
 {
@@ -109,52 +197,124 @@ static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     exf_accumulator *a = self;
-    exf_moments home = moments_of(&a->sums[0]);
+    exf_code rc = EXF_OK;
     (void)moe_index;
-    exf_code rc = exf_device_sums_take(&a->there, &home, err);
-    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d: ", layer);
-    if (rc != EXF_OK) return rc;
-    for (int i = 1; i < a->n_workers; i++) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
+    if (!a->active) return EXF_OK;
+    EXF_TRY(end_first_sweep(a, layer, err));
     progress->cold = count_cold(&a->sums[0]);
-    rc = check_spoken(&a->sums[0], layer, err);
-    return rc != EXF_OK ? rc : a->there.b ? put_late(a, layer, err) : exf_statistics_put(&a->writer, layer, &a->sums[0], err);
+    if (a->there.b) return put_late(a, layer, err);
+    EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
+    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_moments_sums(a->vectors), err));
+out:
+    return rc;
 }
+
+/* ---- the file ------------------------------------------------------------------------ */
 
 static const char *weighting_name(exf_weighting w)
 {
     return w == EXF_WEIGHT_SOURCE_NORM ? "source_norm" : w == EXF_WEIGHT_ROUTER ? "router" : "none";
 }
 
-static exf_code add_provenance(exf_provenance *p, exf_weighting weighting, exf_err *err)
+static exf_code add_vector_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!wants_vectors(o)) return EXF_OK;
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "", o->diagonal && o->lowrank ? "," : "",
+                               o->lowrank ? "lowrank" : ""));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
+    if (!o->lowrank) goto out;
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.seed", "%llu", (unsigned long long)o->seed));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.ridge", "%.17g", o->rule.ridge));
+    if (o->rule.clip)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
+    else
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "none"));
+out:
+    return rc;
+}
+
+static exf_code add_provenance(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "corouted"));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting_name(weighting)));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_tokens ? "common_input" : "corouted"));
+    if (o->common_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting_name(o->weighting)));
+    EXF_TRY(add_vector_facts(p, o, err));
 out:
     return rc;
 }
 
-exf_code exf_accumulator_new(exf_accumulator **out, const char *target, int force, const exf_run_shape *shape, const int32_t *layer_numbers,
-                             int n_layers, exf_weighting weighting, const exf_provenance *p, exf_err *err)
+/* Where sequences are known, facts about the data are those of the sequences, not of the file they stood in. */
+static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance own = {0}, origin = {0};
+    exf_sequence_list sorted = {.n = 0};
+    EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
+    EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
+    EXF_TRY(add_provenance(&own, &a->options, err));
+    exf_statistics_head head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
+                                .common_input = a->options.common_tokens > 0, .sequences = &sorted, .provenance = &own, .origin = &origin};
+    EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
+out:
+    exf_provenance_free(&own);
+    exf_provenance_free(&origin);
+    exf_sequence_list_free(&sorted);
+    return rc;
+}
+
+exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
+{
+    if (o->common_tokens && o->weighting == EXF_WEIGHT_ROUTER)
+        return exf_fail(err, EXF_USAGE, "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
+    if (o->common_tokens && wants_vectors(o))
+        return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted", o->diagonal ? "diagonal" : "lowrank");
+    return EXF_OK;
+}
+
+static exf_code join_sequences(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
+{
+    const exf_sequence_list **lists = NULL;
+    exf_code rc = exf_mem_new(&lists, plan->n_parts, sizeof *lists, "sequences", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < plan->n_parts; i++) lists[i] = plan->parts[i].sequences;
+    rc = exf_sequence_list_join(&a->sequences, lists, plan->n_parts, err);
+    exf_mem_free(lists);
+    return rc;
+}
+
+exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err)
 {
     exf_code rc;
     exf_accumulator *a = NULL;
-    exf_provenance own = {0};
     *out = NULL;
+    EXF_TRY(exf_accumulate_check(plan->options, err));
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
-    a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .device_open = device_open,
-                                 .device_block = device_block, .layer_end = layer_end};
-    a->weighting = weighting;
-    a->n_experts = (int)shape->n_experts;
-    a->top_k = (int)shape->top_k;
-    EXF_TRY(exf_provenance_copy(&own, p, err));
-    EXF_TRY(add_provenance(&own, weighting, err));
-    EXF_TRY(exf_statistics_create(&a->writer, target, force, shape, layer_numbers, n_layers, &own, err));
+    a->options = *plan->options;
+    a->shape = *plan->shape;
+    a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
+                                 .layer_end = layer_end, .sweeps = wants_vectors(plan->options) ? 2 : 1,
+                                 .common_tokens = plan->options->common_tokens};
+    if (plan->options->common_tokens) a->observer.common = common;
+    if (!plan->options->common_tokens && !wants_vectors(plan->options)) {
+        a->observer.device_open = device_open;
+        a->observer.device_block = device_block;
+    }
+    EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
+    memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
+    a->n_layers = plan->n_layers;
+    EXF_TRY(join_sequences(a, plan, err));
+    if (wants_vectors(plan->options) && !a->sequences.length) {
+        rc = exf_fail(err, EXF_MODEL, "%s: vector moments need to know the sequences of the data, which captures of version 1 lack", plan->target);
+        goto out;
+    }
+    EXF_TRY(start_file(a, plan, err));
 out:
-    exf_provenance_free(&own);
     if (rc != EXF_OK)
         exf_accumulator_free(a);
     else
@@ -181,122 +341,15 @@ void exf_accumulator_free(exf_accumulator *a)
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
     exf_device_sums_free(&a->there);
-    for (int i = 0; a->sums && i < a->n_workers; i++) exf_layer_statistics_free(&a->sums[i]);
+    for (int i = 0; i < a->n_workers; i++) {
+        exf_layer_statistics_free(&a->sums[i]);
+        exf_sequence_tracker_free(&a->tracker[i]);
+    }
+    exf_vector_moments_free(a->vectors);
+    exf_sequence_list_free(&a->sequences);
+    exf_mem_free(a->layer_number);
     exf_mem_free(a->sums);
+    exf_mem_free(a->tracker);
     exf_mem_free(a->scratch);
     exf_mem_free(a);
-}
-
-/* ---- from capture files ----------------------------------------------------- */
-
-enum { ROWS = 256 }; /* tokens read at a time */
-
-typedef struct {
-    exf_capture_file *file;
-    size_t n_files, n_open;
-    int32_t *ids;
-    float *weights, *outputs;
-} captures;
-
-static exf_code open_captures(captures *c, const char *const *paths, size_t n_paths, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&c->file, n_paths, sizeof *c->file, "capture list", err));
-    c->n_files = n_paths;
-    for (; c->n_open < n_paths; c->n_open++) EXF_TRY(exf_capture_open(&c->file[c->n_open], paths[c->n_open], err));
-    size_t slots = (size_t)ROWS * (size_t)c->file[0].shape.top_k;
-    EXF_TRY(exf_mem_new(&c->ids, slots, sizeof *c->ids, "captured routes", err));
-    EXF_TRY(exf_mem_new(&c->weights, slots, sizeof *c->weights, "captured routes", err));
-    EXF_TRY(exf_mem_new(&c->outputs, slots * (size_t)c->file[0].shape.d_model, sizeof *c->outputs, "captured outputs", err));
-out:
-    return rc;
-}
-
-static void close_captures(captures *c)
-{
-    for (size_t i = 0; i < c->n_open; i++) exf_capture_close(&c->file[i]);
-    exf_mem_free(c->file);
-    exf_mem_free(c->ids);
-    exf_mem_free(c->weights);
-    exf_mem_free(c->outputs);
-}
-
-/* All files have the first one's experts, sizes and layers; their tokens add. */
-static exf_code join_shapes(const captures *c, exf_run_shape *shape, exf_err *err)
-{
-    const exf_capture_file *first = &c->file[0];
-    *shape = first->shape;
-    for (size_t i = 1; i < c->n_files; i++) {
-        const exf_capture_file *f = &c->file[i];
-        const exf_run_shape *s = &f->shape;
-        if (s->n_experts != shape->n_experts || s->top_k != shape->top_k || s->d_model != shape->d_model)
-            return exf_fail(err, EXF_MODEL, "%s: %lld experts, %lld per token, width %lld; %s has %lld, %lld, %lld", exf_h5_path(f->h),
-                            (long long)s->n_experts, (long long)s->top_k, (long long)s->d_model, exf_h5_path(first->h),
-                            (long long)shape->n_experts, (long long)shape->top_k, (long long)shape->d_model);
-        if (f->n_layers != first->n_layers || memcmp(f->layer_number, first->layer_number, (size_t)f->n_layers * sizeof *f->layer_number))
-            return exf_fail(err, EXF_MODEL, "%s: captured other layers than %s", exf_h5_path(f->h), exf_h5_path(first->h));
-        shape->n_sequences += s->n_sequences;
-        shape->n_tokens += s->n_tokens;
-    }
-    return EXF_OK;
-}
-
-static exf_code add_file(exf_accumulator *a, captures *c, exf_capture_file *f, int layer, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int64_t row = 0; rc == EXF_OK && row < f->shape.n_tokens; row += ROWS) {
-        int64_t n = f->shape.n_tokens - row < ROWS ? f->shape.n_tokens - row : ROWS;
-        EXF_TRY(exf_capture_get(f, layer, row, n, c->ids, c->weights, c->outputs, err));
-        rc = add_tokens(a, 0, (int)f->shape.d_model, (int)n, c->outputs, c->ids, c->weights, err);
-        if (rc != EXF_OK) exf_err_prefix(err, "%s: layer %d, rows from %lld: ", exf_h5_path(f->h), layer, (long long)row);
-    }
-out:
-    return rc;
-}
-
-static exf_code add_layers(exf_accumulator *a, captures *c, exf_err *err)
-{
-    exf_code rc;
-    int n_layers = c->file[0].n_layers;
-    EXF_TRY(begin(a, 1, err));
-    for (int i = 0; i < n_layers; i++) {
-        int layer = c->file[0].layer_number[i];
-        double start = exf_clock();
-        exf_progress progress = {.layer = layer, .n_layers = n_layers, .done = i + 1, .n_experts = a->n_experts};
-        EXF_TRY(layer_begin(a, layer, i, err));
-        for (size_t k = 0; k < c->n_files; k++) {
-            EXF_TRY(add_file(a, c, &c->file[k], layer, err));
-            progress.tokens += (uint64_t)c->file[k].shape.n_tokens;
-        }
-        EXF_TRY(layer_end(a, layer, i, &progress, err));
-        progress.seconds = exf_clock() - start;
-        exf_progress_layer(&progress);
-    }
-out:
-    exf_progress_end();
-    return rc;
-}
-
-exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force, exf_weighting weighting, exf_err *err)
-{
-    exf_code rc;
-    captures c = {0};
-    exf_run_shape shape;
-    exf_accumulator *a = NULL;
-    exf_provenance joined = {0};
-    const exf_provenance **parts = NULL;
-    EXF_TRY(open_captures(&c, paths, n_paths, err));
-    EXF_TRY(join_shapes(&c, &shape, err));
-    EXF_TRY(exf_mem_new(&parts, n_paths, sizeof *parts, "provenance", err));
-    for (size_t i = 0; i < n_paths; i++) parts[i] = &c.file[i].provenance;
-    EXF_TRY(exf_provenance_join(&joined, parts, paths, n_paths, err));
-    EXF_TRY(exf_accumulator_new(&a, target, force, &shape, c.file[0].layer_number, c.file[0].n_layers, weighting, &joined, err));
-    EXF_TRY(add_layers(a, &c, err));
-    EXF_TRY(exf_accumulator_commit(a, err));
-out:
-    exf_accumulator_free(a);
-    exf_provenance_free(&joined);
-    exf_mem_free(parts);
-    close_captures(&c);
-    return rc;
 }

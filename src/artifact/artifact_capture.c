@@ -1,4 +1,4 @@
-/* artifact_capture.c - the file format `capture`, version 1.
+/* artifact_capture.c - the file format `capture`, version 2.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -7,7 +7,10 @@
  *   /layer_numbers                 I32 [L]      ascending
  *   /layers/<l>/topk_ids           I32 [T, K]   distinct experts of a token
  *   /layers/<l>/topk_weights       F32 [T, K]   the router's weights
- *   /layers/<l>/expert_outputs     F32 [T, K, H] before weighting */
+ *   /layers/<l>/expert_outputs     F32 [T, K, H] before weighting
+ * Since version 2, N = n_sequences, both or neither:
+ *   /sequence_lengths              I32 [N]      tokens, in order of the rows
+ *   /sequence_sha256               U8 [N, 32]   (sequences.h) */
 #include "artifact/capture_file.h"
 
 #include "base/mem.h"
@@ -16,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 1, .min_reader = 1};
+const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 2, .min_reader = 1};
 
 enum { N_PARTS = 3, PATH_LEN = 64 };
 
@@ -38,7 +41,7 @@ static exf_tensor part_tensor(const exf_capture_file *f, int part, const char *p
 }
 
 exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
-                            int n_layers, const exf_provenance *p, exf_err *err)
+                            int n_layers, const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err)
 {
     exf_code rc;
     memset(f, 0, sizeof *f);
@@ -48,6 +51,7 @@ exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, 
     EXF_TRY(exf_artifact_create(&f->h, target, force, &exf_artifact_capture, p, err));
     EXF_TRY(exf_run_shape_write(shape, f->h, err));
     EXF_TRY(exf_layer_numbers_write(layer_numbers, n_layers, f->h, err));
+    if (sequences) EXF_TRY(exf_sequence_list_write(sequences, f->h, err));
     for (int i = 0; i < n_layers; i++)
         for (int k = 0; k < N_PARTS; k++) {
             char path[PATH_LEN];
@@ -93,6 +97,7 @@ exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err)
     EXF_TRY(exf_artifact_open(&f->h, path, &exf_artifact_capture, NULL, &f->provenance, err));
     EXF_TRY(exf_run_shape_read(&f->shape, f->h, err));
     EXF_TRY(exf_layer_numbers_read(&f->layer_number, &f->n_layers, f->h, err));
+    EXF_TRY(exf_sequence_list_read(&f->sequences, f->shape.n_sequences, f->shape.n_tokens, f->h, err));
     for (int i = 0; i < f->n_layers; i++)
         for (int k = 0; k < N_PARTS; k++) {
             char part[PATH_LEN], have[64], want[64];
@@ -152,5 +157,6 @@ void exf_capture_close(exf_capture_file *f)
     exf_h5_close(f->h);
     exf_mem_free(f->layer_number);
     exf_provenance_free(&f->provenance);
+    exf_sequence_list_free(&f->sequences);
     memset(f, 0, sizeof *f);
 }

@@ -1,4 +1,4 @@
-/* artifact_statistics.c - the file format `statistics`, version 1.
+/* artifact_statistics.c - the file format `statistics`, version 2.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -20,7 +20,19 @@
  * The F64 datasets are the exact sums rounded to nearest; a file where they
  * disagree is damaged.  Sums and counts only, never means: files of different
  * data add.  What is summed: kernels/moments.h.  A count of 0 means the pair or
- * expert was never observed; its sums are 0 and mean nothing. */
+ * expert was never observed; its sums are 0 and mean nothing.
+ * Since version 2:
+ *   pairs                          text        root attribute: "corouted", or "common_input" (every
+ *       expert ran on the same tokens, each of which counts for every pair); absent: corouted
+ *   /sequence_lengths, /sequence_sha256        as in a capture, but in order of digest, so that
+ *       the same data in other parts is the same file; without them the next four are absent
+ *   /layers/<l>/seq_aa, seq_ab, seq_bb  F64 [E, E] and exact/...: over sequences, of products of a
+ *       sequence's own dot and target_sq times 2^-24
+ *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair
+ *   /origin                        a group of text attributes: the manifest and tokens of each part
+ *       that was added up.  How the file came to be, not what it holds: no digest covers it.
+ *   /layers/<l>/vectors/...        statistics_vectors.c
+ * A reader of version 1 misses these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 
 #include "base/mem.h"
@@ -29,7 +41,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 1, .min_reader = 1};
+const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 2, .min_reader = 1};
+/* What readers of version 1 would refuse as damaged they refuse as too new. */
+static const exf_artifact of_common_input = {.kind = "statistics", .version = 2, .min_reader = 2};
 
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
 {
@@ -39,6 +53,8 @@ exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_er
     s->n_experts = n_experts;
 #define X(name) EXF_TRY(exf_mem_new(&s->name, e * e, sizeof *s->name, "pair sums", err));
     EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
 #undef X
 #define X(name) EXF_TRY(exf_mem_new(&s->name, e, sizeof *s->name, "expert sums", err));
     EXF_EXPERT_SUMS(X)
@@ -55,6 +71,8 @@ void exf_layer_statistics_zero(exf_layer_statistics *s)
     size_t e = (size_t)s->n_experts;
 #define X(name) memset(s->name, 0, e *e * sizeof *s->name);
     EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
     X(count)
 #undef X
 #define X(name) memset(s->name, 0, e * sizeof *s->name);
@@ -78,11 +96,13 @@ void exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statis
     size_t e = (size_t)to->n_experts;
 #define X(name) merge_sums(to->name, from->name, e *e);
     EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
 #undef X
 #define X(name) merge_sums(to->name, from->name, e);
     EXF_EXPERT_SUMS(X)
 #undef X
     merge_counts(to->count, from->count, e * e);
+    merge_counts(to->sequences, from->sequences, e * e);
     merge_counts(to->norm_count, from->norm_count, e);
 }
 
@@ -90,6 +110,8 @@ void exf_layer_statistics_free(exf_layer_statistics *s)
 {
 #define X(name) exf_mem_free(s->name);
     EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
     EXF_EXPERT_SUMS(X)
     X(count)
     X(norm_count)
@@ -106,18 +128,28 @@ static void layer_path(char out[PATH_LEN], int layer, const char *group, const c
     snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
 }
 
-exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
-                               const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err)
+exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_head *head, exf_err *err)
 {
     exf_code rc;
     memset(w, 0, sizeof *w);
-    w->shape = *shape;
-    EXF_TRY(exf_artifact_create(&w->h, target, force, &exf_artifact_statistics, p, err));
-    EXF_TRY(exf_run_shape_write(shape, w->h, err));
-    EXF_TRY(exf_layer_numbers_write(layer_numbers, n_layers, w->h, err));
+    w->shape = head->shape;
+    w->by_sequence = head->sequences && head->sequences->length;
+    EXF_TRY(exf_artifact_create(&w->h, target, force, head->common_input ? &of_common_input : &exf_artifact_statistics, head->provenance, err));
+    EXF_TRY(exf_run_shape_write(&head->shape, w->h, err));
+    EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));
+    EXF_TRY(exf_layer_numbers_write(head->layer_number, head->n_layers, w->h, err));
+    if (w->by_sequence) EXF_TRY(exf_sequence_list_write(head->sequences, w->h, err));
+    if (head->origin) EXF_TRY(exf_facts_write(head->origin, "/" EXF_H5_APART, w->h, err));
 out:
     if (rc != EXF_OK) exf_statistics_abort(w);
     return rc;
+}
+
+exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
+                               const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err)
+{
+    exf_statistics_head head = {.shape = *shape, .layer_number = layer_numbers, .n_layers = n_layers, .provenance = p};
+    return exf_statistics_start(w, target, force, &head, err);
 }
 
 /* n sums of shape [E] (rank 1) or [E, E] (rank 2), rounded and exact. */
@@ -160,6 +192,11 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const ex
 #undef X
     EXF_TRY(put_counts(w, layer_number, "count", s->count, 2, err));
     EXF_TRY(put_counts(w, layer_number, "norm_count", s->norm_count, 1, err));
+    if (!w->by_sequence) goto out;
+#define X(name) EXF_TRY(put_sums(w, layer_number, #name, s->name, 2, err));
+    EXF_SEQUENCE_SUMS(X)
+#undef X
+    EXF_TRY(put_counts(w, layer_number, "sequences", s->sequences, 2, err));
 out:
     return rc;
 }
@@ -179,6 +216,29 @@ void exf_statistics_abort(exf_statistics_writer *w)
 
 /* ---- reading -------------------------------------------------------------- */
 
+static exf_code look_for_pairs(void *self, const char *name, exf_err *err)
+{
+    (void)err;
+    *(int *)self |= strcmp(name, "pairs") == 0;
+    return EXF_OK;
+}
+
+/* Version 1 knew co-routed pairs only. */
+static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
+{
+    char *pairs = NULL;
+    int there = 0;
+    exf_code rc = exf_h5_attrs(r->h, "/", look_for_pairs, &there, err);
+    if (rc != EXF_OK || !there) return rc;
+    rc = exf_h5_get_text(r->h, "/", "pairs", &pairs, err);
+    if (rc != EXF_OK) return rc;
+    r->common_input = strcmp(pairs, "common_input") == 0;
+    if (!r->common_input && strcmp(pairs, "corouted") != 0)
+        rc = exf_fail(err, EXF_FORMAT, "%s: pairs is \"%s\", expected corouted or common_input", exf_h5_path(r->h), pairs);
+    exf_mem_free(pairs);
+    return rc;
+}
+
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err)
 {
     exf_code rc;
@@ -186,6 +246,9 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     EXF_TRY(exf_artifact_open(&r->h, path, &exf_artifact_statistics, NULL, &r->provenance, err));
     EXF_TRY(exf_run_shape_read(&r->shape, r->h, err));
     EXF_TRY(exf_layer_numbers_read(&r->layer_number, &r->n_layers, r->h, err));
+    EXF_TRY(read_pairs(r, err));
+    EXF_TRY(exf_sequence_list_read(&r->sequences, r->shape.n_sequences, r->shape.n_tokens, r->h, err));
+    EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_APART, r->h, err));
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;
@@ -222,20 +285,54 @@ static exf_code get_counts(exf_statistics_reader *r, int layer, const char *name
     return exf_h5_read(r->h, &t, count, err);
 }
 
-/* Counts are symmetric, zero on the diagonal, and no pair is seen more often
- * than either of its experts. */
+/* Counts are symmetric, zero on the diagonal, and no pair is seen more often than
+ * either of its experts; or, with common input, every pair equally often. */
 static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
     for (size_t a = 0; a < e; a++)
         for (size_t b = 0; b < e; b++) {
-            uint64_t n = s->count[a * e + b];
-            if (n != s->count[b * e + a] || n > s->norm_count[a] || (a == b && n))
+            uint64_t n = s->count[a * e + b], most = r->common_input ? s->count[e > 1] : s->norm_count[a];
+            if (r->common_input && a != b && n != most)
+                return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/count[%zu, %zu] is %llu, with common input every pair has %llu", exf_h5_path(r->h),
+                                layer, a, b, (unsigned long long)n, (unsigned long long)most);
+            if (n != s->count[b * e + a] || n > most || (a == b && n))
                 return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/count[%zu, %zu] is %llu, which its mirror (%llu) or expert %zu's %llu tokens forbid",
                                 exf_h5_path(r->h), layer, a, b, (unsigned long long)n, (unsigned long long)s->count[b * e + a], a,
                                 (unsigned long long)s->norm_count[a]);
         }
     return EXF_OK;
+}
+
+/* A pair's tokens come from its sequences: none without, at least one from each. */
+static exf_code check_sequences(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    for (size_t i = 0; i < e * e; i++)
+        if (s->sequences[i] > s->count[i] || s->sequences[i] > r->sequences.n || (s->count[i] && !s->sequences[i]))
+            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences", exf_h5_path(r->h), layer,
+                            i / e, i % e, (unsigned long long)s->sequences[i], (unsigned long long)s->count[i], r->sequences.n);
+    return EXF_OK;
+}
+
+static exf_code get_sequences(exf_statistics_reader *r, int layer, exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    exf_code rc = EXF_OK;
+    if (!r->sequences.length) {
+#define X(name) memset(s->name, 0, e *e * sizeof *s->name);
+        EXF_SEQUENCE_SUMS(X)
+        X(sequences)
+#undef X
+        return EXF_OK;
+    }
+#define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 2, err));
+    EXF_SEQUENCE_SUMS(X)
+#undef X
+    EXF_TRY(get_counts(r, layer, "sequences", s->sequences, 2, err));
+    EXF_TRY(check_sequences(r, layer, s, err));
+out:
+    return rc;
 }
 
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
@@ -251,6 +348,7 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_TRY(get_counts(r, layer, "count", s->count, 2, err));
     EXF_TRY(get_counts(r, layer, "norm_count", s->norm_count, 1, err));
     EXF_TRY(check_counts(r, layer, s, err));
+    EXF_TRY(get_sequences(r, layer, s, err));
 out:
     return rc;
 }
@@ -260,5 +358,7 @@ void exf_statistics_close(exf_statistics_reader *r)
     exf_h5_close(r->h);
     exf_mem_free(r->layer_number);
     exf_provenance_free(&r->provenance);
+    exf_provenance_free(&r->origin);
+    exf_sequence_list_free(&r->sequences);
     memset(r, 0, sizeof *r);
 }

@@ -3,6 +3,7 @@
 #ifndef EXF_ARTIFACT_CAPTURE_FILE_H
 #define EXF_ARTIFACT_CAPTURE_FILE_H
 #include "artifact/artifact.h"
+#include "artifact/sequences.h"
 
 typedef struct {
     exf_h5 *h;
@@ -10,11 +11,13 @@ typedef struct {
     int n_layers;
     int32_t *layer_number;     /* [n_layers]; borrowed when writing, owned when reading */
     exf_provenance provenance; /* reading only */
+    exf_sequence_list sequences; /* reading only, in order of their rows; not known: version 1 */
 } exf_capture_file;
 
-/* Makes room for every layer; rows then come in any order. */
+/* Makes room for every layer; rows then come in any order.  sequences: in order of their
+ * rows; NULL: not known, and only what needs no sequence can be made of the file. */
 exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
-                            int n_layers, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+                            int n_layers, const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].
  * Not thread-safe. */
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,

@@ -150,23 +150,34 @@ void exf_provenance_free(exf_provenance *p)
     memset(p, 0, sizeof *p);
 }
 
+static exf_code write_group(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err)
+{
+    exf_code rc = exf_h5_group(h, group, err);
+    for (size_t i = 0; rc == EXF_OK && i < p->n; i++) rc = exf_h5_put_text(h, group, p->key[i], p->value[i], err);
+    return rc;
+}
+
 exf_code exf_provenance_write(const exf_provenance *p, exf_h5 *h, exf_err *err)
 {
-    exf_code rc = exf_h5_group(h, "/provenance", err);
-    for (size_t i = 0; rc == EXF_OK && i < p->n; i++) rc = exf_h5_put_text(h, "/provenance", p->key[i], p->value[i], err);
-    return rc;
+    return write_group(p, "/provenance", h, err);
+}
+
+exf_code exf_facts_write(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err)
+{
+    return p->n ? write_group(p, group, h, err) : EXF_OK;
 }
 
 typedef struct {
     exf_provenance *p;
     exf_h5 *h;
+    const char *group;
 } reading;
 
 static exf_code read_one(void *self, const char *name, exf_err *err)
 {
     reading *r = self;
     char *value = NULL;
-    exf_code rc = exf_h5_get_text(r->h, "/provenance", name, &value, err);
+    exf_code rc = exf_h5_get_text(r->h, r->group, name, &value, err);
     if (rc == EXF_OK) rc = insert(r->p, name, value, err);
     exf_mem_free(value);
     return rc;
@@ -174,6 +185,27 @@ static exf_code read_one(void *self, const char *name, exf_err *err)
 
 exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err)
 {
-    reading r = {p, h};
-    return exf_h5_attrs(h, "/provenance", read_one, &r, err);
+    reading r = {p, h, "/provenance"};
+    return exf_h5_attrs(h, r.group, read_one, &r, err);
+}
+
+typedef struct {
+    const char *name;
+    int there;
+} search;
+
+static exf_code look(void *self, const char *name, exf_err *err)
+{
+    search *s = self;
+    (void)err;
+    s->there |= strcmp(name, s->name) == 0;
+    return EXF_OK;
+}
+
+exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err *err)
+{
+    reading r = {p, h, group};
+    search s = {group + 1, 0};
+    exf_code rc = exf_h5_members(h, "/", look, &s, err);
+    return rc == EXF_OK && s.there ? exf_h5_attrs(h, group, read_one, &r, err) : rc;
 }

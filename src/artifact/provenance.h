@@ -33,4 +33,7 @@ void exf_provenance_free(exf_provenance *p);
 /* As text attributes of the group /provenance. */
 exf_code exf_provenance_write(const exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Facts of another group; writing none makes no group, a group that is absent has none. */
+exf_code exf_facts_write(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
+exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 #endif

@@ -89,4 +89,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* The file's vectors into t->vectors, which exf_tables_read leaves empty: they may be gigabytes. */
 exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* The refusals of the two above, of tables in memory: EXF_FORMAT naming path, dataset and cell. */
+exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 #endif

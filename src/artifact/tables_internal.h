@@ -3,9 +3,6 @@
 #define EXF_ARTIFACT_TABLES_INTERNAL_H
 #include "artifact/tables.h"
 
-/* What stands in a file that was read, beyond finite numbers; EXF_FORMAT naming path, dataset and cell. */
-exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* [L, E, E] losses of anything but the pair's own scalar: finite, from 0, never where the pair's is. */
 exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err) EXF_CHECKED;
 

@@ -27,13 +27,15 @@
  * CHOICE      int (index in values)   one word of values, "auto|cpu|cuda"
  * TEXT_LIST   exf_text_list           a,b,c   (recipe: [a, b, c] or one scalar)
  * INT_LIST    exf_int_list            8,4     (recipe: [8, 4] or one scalar)
+ * WORD_LIST   exf_text_list           a,x b   (recipe: ['a,x', b] or one scalar)
  *
  * Lists: blanks around an item are trimmed, brackets around the whole are
  * optional ("[8, 4]" is "8,4"), the empty list is "[]".  An item is not empty,
- * holds no comma and does not start with "[". */
+ * holds no comma and does not start with "[".  Words are separated by blanks instead,
+ * and hold none but may hold commas. */
 typedef enum {
     EXF_OPT_TEXT, EXF_OPT_INT, EXF_OPT_REAL, EXF_OPT_BYTES, EXF_OPT_FLAG,
-    EXF_OPT_CHOICE, EXF_OPT_TEXT_LIST, EXF_OPT_INT_LIST
+    EXF_OPT_CHOICE, EXF_OPT_TEXT_LIST, EXF_OPT_INT_LIST, EXF_OPT_WORD_LIST
 } exf_opt_type;
 
 typedef struct { char **item; size_t n; } exf_text_list;

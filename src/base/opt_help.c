@@ -22,6 +22,7 @@ static const char *placeholder(const exf_opt *row)
     case EXF_OPT_TEXT: return row->values ? row->values : "TEXT";
     case EXF_OPT_BYTES: return row->values ? row->values : "SIZE";
     case EXF_OPT_TEXT_LIST: return row->values ? row->values : "A,B,...";
+    case EXF_OPT_WORD_LIST: return row->values ? row->values : "\"A B ...\"";
     case EXF_OPT_INT_LIST: return row->values ? row->values : "N,N,...";
     }
     return "VALUE";

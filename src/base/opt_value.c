@@ -8,9 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int holds_texts(exf_opt_type type)
+{
+    return type == EXF_OPT_TEXT_LIST || type == EXF_OPT_WORD_LIST;
+}
+
 int exf_opt_is_list(exf_opt_type type)
 {
-    return type == EXF_OPT_TEXT_LIST || type == EXF_OPT_INT_LIST;
+    return holds_texts(type) || type == EXF_OPT_INT_LIST;
 }
 
 size_t exf_opt_value_size(exf_opt_type type)
@@ -22,6 +27,7 @@ size_t exf_opt_value_size(exf_opt_type type)
     case EXF_OPT_BYTES: return sizeof(uint64_t);
     case EXF_OPT_FLAG:
     case EXF_OPT_CHOICE: return sizeof(int);
+    case EXF_OPT_WORD_LIST:
     case EXF_OPT_TEXT_LIST: return sizeof(exf_text_list);
     case EXF_OPT_INT_LIST: return sizeof(exf_int_list);
     }
@@ -32,7 +38,7 @@ void exf_opt_value_free(exf_opt_type type, exf_opt_value *v)
 {
     if (type == EXF_OPT_TEXT) exf_mem_free(v->text);
     if (type == EXF_OPT_INT_LIST) exf_mem_free(v->ints.item);
-    if (type == EXF_OPT_TEXT_LIST) {
+    if (holds_texts(type)) {
         for (size_t i = 0; i < v->texts.n; i++) exf_mem_free(v->texts.item[i]);
         exf_mem_free(v->texts.item);
     }
@@ -145,11 +151,13 @@ static exf_code add_item(exf_opt_value *list, const exf_opt *row, const char *s,
     char *copy;
     if (len == 0) return exf_fail(err, EXF_USAGE, "an item of the list is empty; the empty list is []");
     if (s[0] == '[') return exf_fail(err, EXF_USAGE, "\"%.*s\" is a list inside a list", len > 80 ? 80 : (int)len, s);
-    if (memchr(s, ',', len))
+    if (row->type == EXF_OPT_WORD_LIST && memchr(s, ' ', len))
+        return exf_fail(err, EXF_USAGE, "\"%.*s\" has a blank, which separates items", len > 80 ? 80 : (int)len, s);
+    if (row->type != EXF_OPT_WORD_LIST && memchr(s, ',', len))
         return exf_fail(err, EXF_USAGE, "\"%.*s\" has a comma, which separates items", len > 80 ? 80 : (int)len, s);
     exf_code rc = exf_mem_dup(&copy, s, len, "list item", err);
     if (rc != EXF_OK) return rc;
-    if (row->type == EXF_OPT_TEXT_LIST) {
+    if (holds_texts(row->type)) {
         list->texts.item[list->texts.n++] = copy;
         return EXF_OK;
     }
@@ -163,7 +171,7 @@ static exf_code make_room(exf_opt_value *list, const exf_opt *row, size_t n, exf
 {
     memset(list, 0, sizeof *list);
     if (n == 0) return EXF_OK;
-    return row->type == EXF_OPT_TEXT_LIST ? exf_mem_new(&list->texts.item, n, sizeof *list->texts.item, "list option", err)
+    return holds_texts(row->type) ? exf_mem_new(&list->texts.item, n, sizeof *list->texts.item, "list option", err)
                                           : exf_mem_new(&list->ints.item, n, sizeof *list->ints.item, "list option", err);
 }
 
@@ -176,6 +184,35 @@ static void trim(const char **begin, const char **end)
 {
     while (*begin < *end && is_blank(**begin)) ++*begin;
     while (*begin < *end && is_blank((*end)[-1])) --*end;
+}
+
+/* Where the item that starts at p ends. */
+static const char *item_end(const exf_opt *row, const char *p, const char *end)
+{
+    if (row->type == EXF_OPT_WORD_LIST)
+        while (p < end && !is_blank(*p)) p++;
+    else
+        while (p < end && *p != ',') p++;
+    return p;
+}
+
+/* The start of the item behind one that ends at p; end if there is none. */
+static const char *next_item(const exf_opt *row, const char *p, const char *end)
+{
+    if (row->type != EXF_OPT_WORD_LIST) return p < end ? p + 1 : end;
+    while (p < end && is_blank(*p)) p++;
+    return p;
+}
+
+static size_t count_items(const exf_opt *row, const char *p, const char *end)
+{
+    size_t n = 0;
+    for (int more = 1; more; n++) {
+        const char *last = item_end(row, p, end);
+        more = last < end;
+        p = next_item(row, last, end);
+    }
+    return n;
 }
 
 static exf_code parse_list(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
@@ -191,13 +228,13 @@ static exf_code parse_list(exf_opt_value *out, const exf_opt *row, const char *t
         trim(&p, &end);
         if (p == end) n = 0;
     }
-    for (const char *c = p; c < end; c++) n += *c == ',';
+    if (n) n = count_items(row, p, end);
     EXF_TRY(make_room(out, row, n, err));
     for (size_t i = 0; i < n; i++) {
-        const char *comma = memchr(p, ',', (size_t)(end - p)), *first = p, *last = comma ? comma : end;
+        const char *first = p, *behind = item_end(row, p, end), *last = behind;
         trim(&first, &last);
         EXF_TRY(add_item(out, row, first, (size_t)(last - first), err));
-        p = comma ? comma + 1 : end;
+        p = next_item(row, behind, end);
     }
 out:
     return rc;
@@ -235,6 +272,7 @@ exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text,
         break;
     case EXF_OPT_CHOICE: rc = parse_choice(&out->word, row, text, err); break;
     case EXF_OPT_TEXT_LIST:
+    case EXF_OPT_WORD_LIST:
     case EXF_OPT_INT_LIST: rc = parse_list(out, row, text, err); break;
     }
     if (rc != EXF_OK) exf_opt_value_free(row->type, out);
@@ -263,12 +301,13 @@ static exf_code print_bytes(exf_text *out, uint64_t v, exf_err *err)
 
 static exf_code print_list(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
 {
-    int is_text = row->type == EXF_OPT_TEXT_LIST;
+    int is_text = holds_texts(row->type);
+    const char *gap = row->type == EXF_OPT_WORD_LIST ? " " : ",";
     size_t n = is_text ? v->texts.n : v->ints.n;
     exf_code rc = n ? EXF_OK : exf_text_addf(out, err, "[]");
     for (size_t i = 0; i < n && rc == EXF_OK; i++)
-        rc = is_text ? exf_text_addf(out, err, "%s%s", i ? "," : "", v->texts.item[i])
-                     : exf_text_addf(out, err, "%s%" PRId64, i ? "," : "", v->ints.item[i]);
+        rc = is_text ? exf_text_addf(out, err, "%s%s", i ? gap : "", v->texts.item[i])
+                     : exf_text_addf(out, err, "%s%" PRId64, i ? gap : "", v->ints.item[i]);
     return rc;
 }
 
@@ -283,6 +322,7 @@ exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v
     case EXF_OPT_BYTES: return print_bytes(out, v->bytes, err);
     case EXF_OPT_FLAG: return exf_text_addf(out, err, "%s", v->word ? "true" : "false");
     case EXF_OPT_TEXT_LIST:
+    case EXF_OPT_WORD_LIST:
     case EXF_OPT_INT_LIST: return print_list(out, row, v, err);
     case EXF_OPT_CHOICE:
         if (v->word >= 0 && v->word < split_words(row->values, words, room)) return exf_text_addf(out, err, "%s", words[v->word]);

@@ -7,6 +7,7 @@
 #ifndef EXF_CAPTURE_CAPTURE_H
 #define EXF_CAPTURE_CAPTURE_H
 #include "artifact/artifact.h"
+#include "artifact/sequences.h"
 #include "capture/corpus.h"
 #include "forward/forward.h"
 #include "kernels/backend.h"
@@ -30,12 +31,15 @@ exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf
 /* Those of them that say nothing about data. */
 exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
                                  const char *layers, exf_err *err) EXF_CHECKED;
+/* Length and digest of every sequence; recorded: the SHA-256 of a file of hidden states,
+ * which with the sequence's number stands for tokens that are not known (batch->ids NULL). */
+exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const char *recorded, exf_err *err) EXF_CHECKED;
 void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
 
 /* ---- recorder: a capture file --------------------------------------------- */
 typedef struct exf_recorder exf_recorder;
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_provenance *p, exf_err *err) EXF_CHECKED;
+                          const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 const exf_observer *exf_recorder_observer(exf_recorder *r);
 exf_code exf_recorder_commit(exf_recorder *r, exf_err *err) EXF_CHECKED;
 void exf_recorder_free(exf_recorder *r); /* gives up what was not committed */

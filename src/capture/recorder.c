@@ -23,7 +23,7 @@ static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
 }
 
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_provenance *p, exf_err *err)
+                          const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err)
 {
     exf_recorder *r = NULL;
     *out = NULL;
@@ -32,7 +32,7 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     r->observer = (exf_observer){.self = r, .block = block};
     r->layers = layers;
     pthread_mutex_init(&r->lock, NULL);
-    rc = exf_capture_create(&r->file, target, force, shape, layers->number, layers->n, p, err);
+    rc = exf_capture_create(&r->file, target, force, shape, layers->number, layers->n, sequences, p, err);
     if (rc != EXF_OK)
         exf_recorder_free(r);
     else

@@ -1,19 +1,56 @@
 /* export.h - tables for others to load.
  *
- * A drawer: one file src/export/writer_<target>.c per target format. */
+ * A drawer: one file src/export/writer_<target>.c per target format.  A target is
+ * one file or one folder in the output directory, all of it or nothing. */
 #ifndef EXF_EXPORT_EXPORT_H
 #define EXF_EXPORT_EXPORT_H
 #include "artifact/tables.h"
+#include "base/text.h"
+
+/* What is exported, and what a model card says that no table knows; all borrowed. */
+typedef struct {
+    const exf_tables *tables;
+    const char *directory;      /* where the tables came from: of tables.h5, and of validation.md if there is one */
+    int has_recipe;             /* exfold_recipe.yaml stands beside what is exported */
+    const char *const *targets; /* names of all targets of this export */
+    size_t n_targets;
+    const char *base_model;     /* the model's name on a hub; NULL: not given */
+    const char *revision;       /* of base_model; NULL: not given */
+    const char *const *datasets; /* names on a hub */
+    size_t n_datasets;
+} exf_export;
+
+/* What a writer asks of a model before anything is calibrated. */
+typedef struct {
+    const char *family;
+    int64_t n_layers; /* all of the model's */
+    int64_t n_experts, top_k;
+} exf_export_model;
 
 typedef struct {
     const char *name; /* as in the recipe's output.targets */
-    const char *file; /* name of the file it writes */
+    const char *file; /* name of the file or folder it writes */
+    int is_folder;
+    int wants_vectors; /* writes tables->vectors, which must have been read */
     const char *about;
-    exf_code (*write)(const exf_tables *t, const char *path, int force, exf_err *err);
+    /* EXF_MODEL if the file's readers cannot serve the model; NULL: they serve any. */
+    exf_code (*serves)(const exf_export_model *m, exf_err *err);
+    /* EXF_THRESHOLD if they refuse the numbers; NULL: they take all that is well-formed. */
+    exf_code (*accepts)(const exf_tables *t, exf_err *err);
+    exf_code (*write)(const exf_export *x, const char *path, int force, exf_err *err); /* call exf_writer_write */
 } exf_writer;
 
 const exf_writer *exf_writer_find(const char *name); /* NULL: unknown */
 const exf_writer *exf_writer_at(size_t i);           /* in order of name; NULL: past the end */
 /* EXF_USAGE naming the unknown target and the known ones. */
 exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *err) EXF_CHECKED;
+
+/* Refusals before any work: of a path that is there and may not be replaced, of a model. */
+exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err) EXF_CHECKED;
+exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err) EXF_CHECKED;
+/* Refuses, without writing, tables that break a rule of tables.h (exf_tables_check), of
+ * a model that the target cannot serve, with numbers that its readers refuse. */
+exf_code exf_writer_check_tables(const exf_writer *w, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* The same check, then writes; path is of what exf_writer.file names. */
+exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,7 +1,8 @@
 /* writer.c - the table of export targets, made from the files in this folder. */
 #include "export/export.h"
 
-#include "base/text.h"
+#include "base/file.h"
+#include "base/outfolder.h"
 
 #include <string.h>
 
@@ -37,4 +38,49 @@ exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *e
     if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "output.targets: \"%s\" is not known (known: %s)", name, known.s);
     exf_text_free(&known);
     return rc;
+}
+
+exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err)
+{
+    return w->is_folder ? exf_outfolder_check(path, force, err) : exf_output_check(path, force, err);
+}
+
+exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err)
+{
+    exf_code rc = w->serves ? w->serves(m, err) : EXF_OK;
+    if (rc != EXF_OK) exf_err_prefix(err, "target %s: ", w->name);
+    return rc;
+}
+
+/* What the provenance says of the model. */
+static exf_code check_origin(const exf_writer *w, const exf_tables *t, exf_err *err)
+{
+    const char *family = exf_provenance_get(&t->provenance, "model.family"), *layers = exf_provenance_get(&t->provenance, "model.layers");
+    exf_export_model m = {.family = family, .n_experts = t->shape.n_experts, .top_k = t->shape.top_k};
+    int last = t->n_layers ? (int)t->layer_number[t->n_layers - 1] : 0;
+    if (!w->serves) return EXF_OK;
+    if (!family || !layers || !exf_parse_i64(layers, &m.n_layers))
+        return exf_fail(err, EXF_MODEL, "target %s: the tables do not say of which model they are (model.family is %s, model.layers %s)", w->name,
+                        family ? family : "missing", layers ? layers : "missing");
+    if (m.n_layers <= last)
+        return exf_fail(err, EXF_MODEL, "target %s: the model has %s layers, the tables hold its layer %d", w->name, layers, last);
+    return exf_writer_check_model(w, &m, err);
+}
+
+exf_code exf_writer_check_tables(const exf_writer *w, const exf_tables *t, const char *path, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_tables_check(t, path, err));
+    if (w->wants_vectors && t->vectors.n_pairs) EXF_TRY(exf_vectors_check(t, path, err));
+    rc = check_origin(w, t, err);
+    if (rc == EXF_OK && w->accepts) rc = w->accepts(t, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: ", path);
+out:
+    return rc;
+}
+
+exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err)
+{
+    exf_code rc = exf_writer_check_tables(w, x->tables, path, err);
+    return rc == EXF_OK ? w->write(x, path, force, err) : rc;
 }

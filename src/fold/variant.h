@@ -39,6 +39,6 @@ typedef struct {
 
 /* EXF_USAGE naming the part that is not understood and what would be. */
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
-/* What a model of E experts, K per token allows. */
+/* What a model of E experts, K per token allows; EXF_MODEL for one that exfold/fold.h has no room for. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;
 #endif

@@ -77,7 +77,11 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
 /* The whole dataset, which must have exactly this dtype and shape. */
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err) EXF_CHECKED;
 
-/* SHA-256 over the payload, independent of HDF5's own bookkeeping: all objects
+/* A root group of this name says how a file came to be, not what it holds: the parts it
+ * was added up from.  No digest covers it. */
+#define EXF_H5_APART "origin"
+
+/* SHA-256 over the payload, independent of HDF5's own bookkeeping: all objects but /origin
  * depth first in order of name; for each its path and kind, its attributes in
  * order of name (name, type, value), and for datasets dtype, shape and little
  * endian elements.  Independent of chunks and compression; reads at most 16 MiB

@@ -8,8 +8,7 @@
 
 enum { MOST_TOKENS = 16384, ALIGN = 256 };
 
-/* A piece's arrays, of T tokens; the widest of routed, shared and dense parts shares
- * `space`.  Routed outputs are where `space` begins. */
+/* A piece's arrays, of T tokens; routed, shared and dense parts take turns in `space`. */
 typedef struct {
     uint16_t *x;       /* [T, H] normed, rounded */
     uint16_t *outputs; /* [T, K, H], or [T, H] of a dense part */
@@ -18,13 +17,18 @@ typedef struct {
     float *weight;     /* [T] a switch's */
     float *u, *mixing, *block; /* with several streams: [T, H], [T, mixing], [T, H] */
     int32_t *zero;     /* [T] ids of an only expert */
-    void *space, *shared_space;
+    void *space;
 } piece;
 
 static exf_expert_shape shape_of(const exf_architecture *a, int n_tokens, int n_experts, int top_k, int width)
 {
     return (exf_expert_shape){.n_tokens = n_tokens, .n_experts = n_experts, .top_k = top_k, .d_model = a->d_model, .d_expert = width,
                               .limit = (float)a->swiglu_limit};
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
 }
 
 static void *take(char **at, size_t bytes)
@@ -42,10 +46,11 @@ static size_t carve(piece *m, char *memory, const exf_backend *b, const exf_arch
     int streams = a->residual.streams > 1;
     exf_expert_shape routed = shape_of(a, n_tokens, a->n_experts, a->top_k, a->d_expert), shared = shape_of(a, n_tokens, 1, 1, a->d_shared);
     exf_expert_shape dense = shape_of(a, n_tokens, 1, 1, a->d_ffn);
-    size_t space = b->experts_workspace(&routed), other = a->d_ffn ? b->experts_workspace(&dense) : 0;
+    size_t space = b->experts_workspace(&routed);
     m->x = take(&at, t * h * 2);
-    m->outputs = m->space = take(&at, space > other ? space : other);
-    m->shared = m->shared_space = take(&at, a->d_shared ? b->experts_workspace(&shared) : 0);
+    m->outputs = take(&at, t * (size_t)a->top_k * h * 2);
+    m->shared = take(&at, a->d_shared ? t * h * 2 : 0);
+    m->space = take(&at, larger(space, larger(dense.d_expert ? b->experts_workspace(&dense) : 0, shared.d_expert ? b->experts_workspace(&shared) : 0)));
     m->x32 = take(&at, a->d_shared ? t * h * 4 : 0);
     m->weight = take(&at, t * 4);
     m->zero = take(&at, t * 4);
@@ -126,11 +131,11 @@ static exf_expert_matrices matrices_of(const exf_layer_weights *lw, exf_role gat
 }
 
 /* out [T, H] = the only SwiGLU of `width` on x. */
-static void run_one(exf_workspace *w, uint16_t *out, void *space, const piece *m, const exf_expert_matrices *matrices, const exf_architecture *a,
+static void run_one(exf_workspace *w, uint16_t *out, const piece *m, const exf_expert_matrices *matrices, const exf_architecture *a,
                     int n, int width)
 {
     exf_expert_shape shape = shape_of(a, n, 1, 1, width);
-    w->b->experts(w->q, out, m->x, m->zero, matrices, &shape, space);
+    w->b->experts(w->q, out, m->x, m->zero, matrices, &shape, m->space);
     w->times.flops += 6.0 * n * a->d_model * width;
 }
 
@@ -141,7 +146,7 @@ static void compute(const exf_step *s, exf_workspace *w, const piece *m, size_t 
     const exf_layer_weights *lw = &p->weights_now;
     if (s->moe_index < 0) {
         exf_expert_matrices dense = matrices_of(lw, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN);
-        run_one(w, m->outputs, m->space, m, &dense, a, n, a->d_ffn);
+        run_one(w, m->outputs, m, &dense, a, n, a->d_ffn);
         return;
     }
     exf_expert_shape shape = shape_of(a, n, a->n_experts, a->top_k, a->d_expert);
@@ -150,7 +155,7 @@ static void compute(const exf_step *s, exf_workspace *w, const piece *m, size_t 
     w->times.flops += 6.0 * n * a->top_k * a->d_model * a->d_expert;
     if (!lw->w16[EXF_W_SHARED_GATE]) return;
     exf_expert_matrices shared = matrices_of(lw, EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN);
-    run_one(w, m->shared, m->shared_space, m, &shared, a, n, a->d_shared);
+    run_one(w, m->shared, m, &shared, a, n, a->d_shared);
     if (lw->w[EXF_W_SHARED_SWITCH]) w->b->switch_weights(w->q, m->weight, m->x32, lw->w[EXF_W_SHARED_SWITCH], n, a->d_model);
 }
 
@@ -173,7 +178,7 @@ static exf_code show_there(const exf_step *s, exf_workspace *w, const piece *m, 
     const exf_observer *o = s->p->lanes[s->lane].observer;
     const exf_architecture *a = &s->p->model->arch;
     size_t at = row * (size_t)a->top_k;
-    exf_device_block b = {.layer = s->layer, .moe_index = s->moe_index, .sweep = s->sweep, .row = row, .n_tokens = n, .n_experts = a->n_experts,
+    exf_device_block b = {.layer = s->layer, .moe_index = s->moe_index, .sweep = s->sweep, .batch = s->p->batch, .row = row, .n_tokens = n, .n_experts = a->n_experts,
                           .top_k = a->top_k, .d_model = a->d_model, .q = w->q, .expert_outputs = m->outputs, .rounded = 1,
                           .topk_ids = s->routes->ids_there + at, .topk_weights = s->routes->weights_there + at};
     return o->device_block(o->self, &b, err);

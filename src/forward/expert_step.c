@@ -32,7 +32,7 @@ static exf_code show_there(const exf_step *s, const exf_moe_block *b, const exf_
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     size_t at = b->row * (size_t)b->top_k;
-    exf_device_block there = {.layer = b->layer, .moe_index = b->moe_index, .sweep = b->sweep, .row = b->row, .n_tokens = b->n_tokens,
+    exf_device_block there = {.layer = b->layer, .moe_index = b->moe_index, .sweep = b->sweep, .batch = s->p->batch, .row = b->row, .n_tokens = b->n_tokens,
                               .n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .q = w->q, .expert_outputs = e->outputs,
                               .topk_ids = s->routes->ids_there + at, .topk_weights = s->routes->weights_there + at};
     return o->device_block(o->self, &there, err);

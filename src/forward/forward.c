@@ -19,6 +19,12 @@ int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int 
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
 
+/* A probe whose survivors make routes of their own, which its correction is to see. */
+static int keeps_made(const exf_lane *lane)
+{
+    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->survivors && lane->rewriter->correct;
+}
+
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
 {
     exf_demand d = {.lanes = n_lanes};
@@ -28,6 +34,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         if (!o) continue;
         d.head |= o->logits != NULL;
         d.probes += i > 0 && o->probe;
+        d.pruned += i > 0 && keeps_made(&lanes[i]);
         d.common |= o->common && o->common_tokens > 0;
     }
     return d;
@@ -59,10 +66,12 @@ static exf_code open_routes(exf_pass *p, exf_err *err)
     int masks = 0;
     EXF_TRY(open_route_set(p, &p->routes, err));
     EXF_TRY(exf_mem_new(&p->probe, p->n_lanes, sizeof *p->probe, "probes", err));
+    EXF_TRY(exf_mem_new(&p->probe_made, p->n_lanes, sizeof *p->probe_made, "probes", err));
     for (size_t i = 0; i < p->n_lanes; i++) {
         const exf_lane *lane = &p->lanes[i];
         masks |= lane->rewriter && lane->rewriter->survivors;
         if (i > 0 && lane->observer && lane->observer->probe) EXF_TRY(open_route_set(p, &p->probe[i], err));
+        if (i > 0 && keeps_made(lane)) EXF_TRY(open_route_set(p, &p->probe_made[i], err));
     }
     if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->made, err));
     if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
@@ -99,6 +108,7 @@ static void close_pass(exf_pass *p)
     exf_positions_free(&p->positions, p->b);
     for (size_t i = 0; p->hidden && i < p->n_lanes; i++) p->b->free(p->hidden[i]);
     for (size_t i = 0; p->probe && i < p->n_lanes; i++) exf_route_set_free(&p->probe[i]);
+    for (size_t i = 0; p->probe_made && i < p->n_lanes; i++) exf_route_set_free(&p->probe_made[i]);
     exf_route_set_free(&p->routes);
     exf_route_set_free(&p->made);
     exf_route_set_free(&p->first);
@@ -107,6 +117,7 @@ static void close_pass(exf_pass *p)
     for (int i = 0; p->space && i < p->n_workers; i++) exf_workspace_free(&p->space[i]);
     exf_mem_free(p->mask);
     exf_mem_free(p->probe);
+    exf_mem_free(p->probe_made);
     exf_mem_free(p->space);
     exf_mem_free(p->hidden);
 }
@@ -265,7 +276,7 @@ uint64_t exf_forward_memory(const exf_backend *backend, const exf_model *m, cons
     size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
     uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);
     uint64_t hidden = (uint64_t)batch->n_tokens * sizeof(float) * exf_row_width(a) * d->lanes;
-    uint64_t route_sets = 1 + d->probes + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
+    uint64_t route_sets = 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
     uint64_t routes = (uint64_t)batch->n_tokens * 8u * (uint64_t)a->top_k * route_sets;
     return weights + hidden + routes + (uint64_t)exf_forward_workers(backend, batch, threads) * exf_workspace_bytes(backend, a, batch->max_tokens, d);
 }

@@ -75,7 +75,8 @@ typedef struct {
  * queued on q and not yet done; what reads them is queued behind. */
 typedef struct {
     int layer, moe_index, sweep;
-    size_t row; /* of the first token in the whole run; tokens may be of several sequences */
+    const exf_batch *batch;
+    size_t row; /* of the first token in the whole run; tokens may be of several sequences, or a part of one */
     int n_tokens, n_experts, top_k, d_model;
     struct exf_queue *q;
     const void *expert_outputs; /* [T, K, H] unweighted */
@@ -179,6 +180,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
 typedef struct {
     size_t lanes;
     size_t probes; /* lanes that compare themselves with the first */
+    size_t pruned; /* of those, lanes that prune experts and add vectors */
     int corrects;  /* a rewriter adds vectors */
     int head;      /* logits */
     int common;    /* all experts on some tokens */

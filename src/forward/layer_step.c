@@ -49,8 +49,12 @@ static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const
     exf_mixer_call call = {.out = space->mixed, .n_tokens = n, .layer = s->layer, .a = a, .w = lw->w, .w16 = lw->w16,
                            .positions = &p->positions, .arena = arena, .b = w->b, .q = w->q};
     norm_input(&call, w, space, u, lw->w[EXF_W_MIXER_NORM]);
+    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1) { /* the last product adds to the hidden states itself */
+        call.out = hidden;
+        call.beta = 1;
+    }
     exf_mixer_of(a->mixer[s->layer])->run(&call);
-    exf_residual_close(w->b, w->q, a, hidden, space->mixed, n, space->mixing);
+    if (call.beta == 0) exf_residual_close(w->b, w->q, a, hidden, space->mixed, n, space->mixing);
     w->times.flops += exf_mixer_of(a->mixer[s->layer])->flops(a, s->layer, n);
 }
 
@@ -62,10 +66,16 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     int n = span->n_tokens;
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
-    exf_norm_rows(w, space->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
+    exf_matrix x = exf_f32(space->normed);
+    if (lw->router_split) {
+        x = exf_bf16((const uint16_t *)(const void *)space->normed);
+        w->b->rmsnorm_split(w->q, (uint16_t *)(void *)space->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
+    } else {
+        exf_norm_rows(w, space->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
+    }
     size_t at = span->offset * (size_t)a->top_k;
-    exf_routing_run(w, s->routes->ids_there + at, s->routes->weights_there + at, space->normed, p->tokens_there + span->offset, n, a, lw,
-                    s->mask, space->logits);
+    exf_routing_run(w, s->routes->ids_there + at, s->routes->weights_there + at, x, p->tokens_there + span->offset, n, a, lw, s->mask,
+                    space->logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 
@@ -114,11 +124,13 @@ static exf_code route_only(void *self, size_t sequence, int worker, exf_err *err
 
 /* ---- rewriting --------------------------------------------------------------- */
 
-/* 0 where an expert survives, -infinity where not; and the router's bias plus that. */
+/* 0 where an expert survives, -infinity where not; and the router's bias plus that.
+ * A hash layer has no choice. */
 static exf_code load_mask(exf_pass *p, const exf_rewriter *r, int moe_index, const float **mask, exf_err *err)
 {
     size_t n = (size_t)p->model->arch.n_experts;
-    const unsigned char *alive = r && r->survivors && moe_index >= 0 ? r->survivors(r->self, moe_index) : NULL;
+    int chooses = moe_index >= 0 && !p->weights_now.w[EXF_W_ROUTER_TABLE];
+    const unsigned char *alive = r && r->survivors && chooses ? r->survivors(r->self, moe_index) : NULL;
     const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
     exf_queue *q = p->space[0].q;
     *mask = NULL;
@@ -156,8 +168,10 @@ static exf_code make_probe(exf_step *s, size_t lane, exf_err *err)
     if (probe.mask) {
         EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, route_only, &probe, err));
         EXF_TRY(exf_route_set_fetch(probe.routes, p->space[0].q, err));
+        if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], probe.routes, p->space[0].q, err));
     } else {
         EXF_TRY(exf_route_set_copy(probe.routes, &p->first, p->space[0].q, err));
+        if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], &p->first, p->space[0].q, err));
     }
     EXF_TRY(rewrite(p, r, s, probe.routes, err));
 out:

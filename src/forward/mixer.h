@@ -12,7 +12,8 @@
 #include "model/family.h"
 
 typedef struct {
-    float *out;         /* [T, H] */
+    float *out;         /* [T, H] = beta * out + what the mixer gives */
+    float beta;         /* 0 or 1 */
     const float *input; /* [T, H] normed; NULL where input16 is all there is */
     const uint16_t *input16; /* the same rounded to bfloat16, or NULL */
     int n_tokens, layer;

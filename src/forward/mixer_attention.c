@@ -46,7 +46,7 @@ static void run(const exf_mixer_call *c)
     if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);
     c->b->attention(c->q, heads, packed, k, v, &shape, scores);
     if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
-    c->b->gemm_xwt(c->q, c->out, h, exf_f32(heads), dout, exf_weight(c, EXF_W_O), dout, t, h, dout, 1, 0);
+    c->b->gemm_xwt(c->q, c->out, h, exf_f32(heads), dout, exf_weight(c, EXF_W_O), dout, t, h, dout, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

@@ -73,7 +73,7 @@ static void project_heads(const space *s, const exf_mixer_call *c, int first, in
         c->b->gemm_xwt(c->q, s->grouped + (size_t)g * (size_t)p->o_rank, low, exf_f32(s->q + (size_t)g * (size_t)part), wide, w, part, n, p->o_rank, part,
                          1, 0);
     }
-    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_weight(c, EXF_W_O_B), low, n, h, low, 1, 0);
+    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
 }
 
 static void run_block(const space *s, const exf_mixer_call *c, int first, int n)

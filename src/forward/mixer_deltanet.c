@@ -54,7 +54,7 @@ static void run(const exf_mixer_call *c)
     recur(c, heads, qkv, decay, beta, &s, state);
     c->b->rmsnorm(c->q, heads, s.value_dim, heads, s.value_dim, c->w[EXF_W_DELTA_NORM], t * n_heads, s.value_dim, a->norm_eps);
     c->b->swiglu(c->q, z, heads, rows * (size_t)dv, 0); /* z <- silu(z) heads */
-    c->b->gemm_xwt(c->q, c->out, a->d_model, exf_f32(z), dv, exf_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, 0);
+    c->b->gemm_xwt(c->q, c->out, a->d_model, exf_f32(z), dv, exf_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

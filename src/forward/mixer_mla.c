@@ -98,7 +98,7 @@ static void run(const exf_mixer_call *c)
     make_queries(&m, c);
     make_latent(&m, c);
     for (int head = 0; head < s->n_heads; head++) attend(&m, c, head);
-    c->b->gemm_xwt(c->q, c->out, h, exf_f32(m.heads), n, exf_weight(c, EXF_W_O), n, c->n_tokens, h, n, 1, 0);
+    c->b->gemm_xwt(c->q, c->out, h, exf_f32(m.heads), n, exf_weight(c, EXF_W_O), n, c->n_tokens, h, n, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

@@ -79,7 +79,7 @@ static exf_code route(const replay *p, const piece *b, size_t row, const block_s
     if (p->recorded->has_routes[p->layer])
         return p->recorded->routes(p->recorded->self, p->layer, row, (size_t)b->n_tokens, s->ids, s->weights, err);
     const int32_t *tokens = p->batch->ids ? p->batch->ids + row : NULL;
-    exf_routing_run(w, s->ids, s->weights, s->experts.input, tokens, b->n_tokens, a, &p->weights_now, NULL, s->logits);
+    exf_routing_run(w, s->ids, s->weights, exf_f32(s->experts.input), tokens, b->n_tokens, a, &p->weights_now, NULL, s->logits);
     return EXF_OK;
 }
 

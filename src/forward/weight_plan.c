@@ -26,11 +26,21 @@ static int in_layer(exf_role role, int layer)
     return (int)role >= EXF_W_FIRST_IN_LAYER;
 }
 
-static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role, int layer)
+size_t exf_weight_plan_elements(const exf_model *m, exf_role role, int layer)
 {
     int of = layer < 0 ? -1 : layer;
-    size_t n = (size_t)exf_model_copies(m, role, of) * exf_model_count(m, role, of);
-    return n * exf_number_bytes(number_of(role, compute));
+    return (size_t)exf_model_copies(m, role, of) * exf_model_count(m, role, of);
+}
+
+static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role, int layer)
+{
+    return exf_weight_plan_elements(m, role, layer) * exf_number_bytes(number_of(role, compute));
+}
+
+/* Room for the router's matrix twice, whether or not it will be used. */
+static size_t split_bytes(const exf_model *m, exf_compute compute, int layer)
+{
+    return compute == EXF_COMPUTE_BF16 ? aligned(4 * exf_model_count(m, EXF_W_ROUTER, layer)) : 0;
 }
 
 size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, int layer)
@@ -38,7 +48,7 @@ size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, int layer)
     size_t total = 0;
     for (int role = 0; role < EXF_W_COUNT; role++)
         if (in_layer((exf_role)role, layer)) total += aligned(role_bytes(m, compute, (exf_role)role, layer));
-    return total;
+    return layer < 0 ? total : total + split_bytes(m, compute, layer);
 }
 
 static exf_code add_piece(exf_weight_plan *p, const exf_piece *piece, exf_err *err)
@@ -69,12 +79,13 @@ static size_t rows_of_piece(const exf_model_rows *at)
 }
 
 /* One tensor: rows at a time where it goes as stored, else whole. */
-static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_role role, int expert, size_t to, exf_err *err)
+static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to, exf_err *err)
 {
     exf_piece piece = {.role = role, .expert = expert, .number = p->number[role], .to = to};
     exf_code rc;
     EXF_TRY(exf_model_locate(m, role, p->layer < 0 ? -1 : p->layer, expert, &piece.at, err));
     piece.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(piece.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
+    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && piece.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
     size_t step = piece.raw ? rows_of_piece(&piece.at) : piece.at.rows, width = piece.at.cols * exf_number_bytes(piece.number);
     for (size_t row = 0; row < piece.at.rows; row += step) {
         piece.row = row;
@@ -92,7 +103,7 @@ exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_comput
     size_t at = 0;
     int of = layer < 0 ? -1 : layer;
     p->layer = layer;
-    p->n = p->most_host = p->most_device = 0;
+    p->n = p->most_host = p->most_device = p->split = 0;
     memset(p->there, 0, sizeof p->there);
     for (int role = 0; role < EXF_W_COUNT; role++) {
         int copies = in_layer((exf_role)role, layer) ? exf_model_copies(m, (exf_role)role, of) : 0;
@@ -101,8 +112,12 @@ exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_comput
         p->there[role] = 1;
         p->first[role] = at;
         p->number[role] = number_of((exf_role)role, compute);
-        for (int e = 0; e < copies; e++) EXF_TRY(add_tensor(p, m, (exf_role)role, e, at + bytes / (size_t)copies * (size_t)e, err));
+        for (int e = 0; e < copies; e++) EXF_TRY(add_tensor(p, m, compute, (exf_role)role, e, at + bytes / (size_t)copies * (size_t)e, err));
         at += aligned(bytes);
+    }
+    if (p->split) {
+        p->split = at;
+        at += split_bytes(m, compute, layer);
     }
     p->slot_bytes = at;
 out:

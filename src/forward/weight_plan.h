@@ -25,6 +25,7 @@ typedef struct {
     size_t first[EXF_W_COUNT]; /* bytes into the slot where a role's tensors start; only where the layer has them */
     exf_number number[EXF_W_COUNT];
     unsigned char there[EXF_W_COUNT];
+    size_t split;       /* bytes into the slot where the router's matrix is laid twice; 0: nowhere */
     size_t slot_bytes;
     size_t most_host, most_device; /* bytes of the largest piece in pinned memory; of the largest that is decoded there */
 } exf_weight_plan;
@@ -33,6 +34,8 @@ typedef struct {
  * an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, int layer, exf_err *err) EXF_CHECKED;
 void exf_weight_plan_free(exf_weight_plan *p);
+/* Elements of all the tensors of a role in a layer. */
+size_t exf_weight_plan_elements(const exf_model *m, exf_role role, int layer);
 /* Bytes of the slot that a layer needs. */
 size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, int layer);
 #endif

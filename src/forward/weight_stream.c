@@ -75,6 +75,8 @@ static exf_packed_rows packed_of(const exf_piece *p, const char *codes, const ch
                              .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows, .block_cols = (size_t)w->block_cols};
 }
 
+#define BEYOND "is beyond bfloat16"
+
 /* The message is the host's: it finds what the device only noticed. */
 static exf_code blame(const exf_weight_stream *s, const exf_piece *p, int layer, exf_err *err)
 {
@@ -82,7 +84,7 @@ static exf_code blame(const exf_weight_stream *s, const exf_piece *p, int layer,
     exf_code rc;
     EXF_TRY(exf_mem_new(&values, p->at.rows * p->at.cols, sizeof *values, "weights", err));
     EXF_TRY(exf_model_read(s->model, p->role, layer < 0 ? -1 : layer, p->expert, values, err));
-    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" is beyond bfloat16", layer, p->at.w.stored->tensor->view.name);
+    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" " BEYOND, layer, p->at.w.stored->tensor->view.name);
 out:
     exf_mem_free(values);
     return rc;
@@ -101,14 +103,14 @@ static exf_code send_raw(reader *r, const exf_piece *p, char *to, exf_err *err)
     EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + behind, err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, r->host, codes);
-        b->check_bf16(r->q, (const uint16_t *)(const void *)to, p->n_rows * p->at.cols, r->bad);
+        b->upload(r->q, to, r->host, codes); /* checked with the whole layer, by next() */
+        EXF_TRY(b->finish(r->q, err));
     } else {
         exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
         b->upload(r->q, r->device, r->host, scales ? behind + scales : codes);
         b->unpack(r->q, to, p->number, &rows, r->bad);
+        EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }
-    EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     r->times.reading += read - start;
     r->times.sending += exf_clock() - read;
     r->times.bytes += codes + scales;
@@ -199,6 +201,38 @@ static exf_code wait_turn(exf_weight_stream *s, exf_err *err)
     return rc;
 }
 
+/* What crossed as it was stored: a first reader that has nothing to do looks at it all. */
+static exf_code check_turn(exf_weight_stream *s, const exf_weight_plan *p, const char *slot, exf_err *err)
+{
+    reader *r = &s->readers[0];
+    int bad = 0;
+    exf_code rc = EXF_OK;
+    for (int role = 0; role < EXF_W_COUNT; role++) {
+        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(s->model, (exf_role)role, p->layer) : 0;
+        s->b->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
+    }
+    EXF_TRY(s->b->download(r->q, &bad, r->bad, sizeof bad, err));
+    for (size_t i = 0; bad && i < p->n; i++)
+        if (p->piece[i].raw) {
+            rc = blame(s, &p->piece[i], p->layer, err);
+            if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
+        }
+out:
+    return rc;
+}
+
+/* The router's matrix twice, [E, 2 H]. */
+static exf_code split_router(exf_weight_stream *s, exf_layer_weights *lw, const exf_weight_plan *p, char *slot, exf_err *err)
+{
+    const exf_architecture *a = &s->model->arch;
+    exf_queue *q = s->readers[0].q;
+    lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
+    if (!p->split) return EXF_OK;
+    for (int half = 0; half < 2; half++)
+        s->b->round_rows(q, lw->router_split + half * a->d_model, 2 * a->d_model, lw->w[EXF_W_ROUTER], a->d_model, a->n_experts, a->d_model);
+    return s->b->finish(q, err);
+}
+
 static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
 {
     memset(lw->w, 0, sizeof lw->w);
@@ -221,6 +255,8 @@ exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf
     if (s->o.n_slots == 1 && turn > 0) EXF_TRY(begin_turn(s, turn, err));
     EXF_TRY(wait_turn(s, err));
     point_at(lw, &s->plan[slot], s->slot[slot]);
+    EXF_TRY(check_turn(s, &s->plan[slot], s->slot[slot], err));
+    EXF_TRY(split_router(s, lw, &s->plan[slot], s->slot[slot], err));
     if (s->o.n_slots > 1 && turn + 1 < s->n_turns) EXF_TRY(begin_turn(s, turn + 1, err));
 out:
     return rc;

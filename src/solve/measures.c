@@ -5,12 +5,13 @@
 
 #include <math.h>
 
-exf_code exf_measures_new(exf_tables *t, exf_err *err)
+exf_code exf_measures_new(const exf_statistics_reader *r, exf_tables *t, exf_err *err)
 {
     exf_code rc;
     size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
     EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "cosines", err));
     EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "similarities", err));
+    if (r->sequences.length) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "standard errors", err));
     EXF_TRY(exf_mem_new(&t->rms, rows, sizeof *t->rms, "root mean squares", err));
     EXF_TRY(exf_mem_new(&t->contribution, rows, sizeof *t->contribution, "contributions", err));
 out:
@@ -87,11 +88,12 @@ out:
     return rc;
 }
 
-exf_code exf_measures_solve(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
     solve_cosines(s, (size_t)l * e * e, t);
     solve_similarities(s, (size_t)l * e * e, t);
+    if (t->std_error) exf_std_errors_solve(s, o, l, t);
     solve_contributions(s, (size_t)l * e, t);
     return solve_rms(s, l, t, err);
 }

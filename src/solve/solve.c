@@ -109,6 +109,19 @@ static int is_base(const char *projector)
     return strcmp(projector, exf_solver_pair.name) == 0;
 }
 
+static exf_code add_ranks(exf_provenance *p, const exf_solve_options *o, exf_err *err)
+{
+    exf_text list = {0};
+    exf_code rc = EXF_OK;
+    int lowrank = 0;
+    for (size_t i = 0; i < o->n_projectors; i++) lowrank |= strcmp(o->projectors[i], "lowrank") == 0;
+    for (size_t i = 0; lowrank && i < o->n_ranks; i++) EXF_TRY(exf_text_addf(&list, err, "%s%lld", i ? "," : "", (long long)o->ranks[i]));
+    if (lowrank) EXF_TRY(exf_provenance_add(p, err, "solve.ranks", "%s", list.s ? list.s : ""));
+out:
+    exf_text_free(&list);
+    return rc;
+}
+
 static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, const exf_solve_options *o, exf_err *err)
 {
     exf_code rc;
@@ -130,6 +143,7 @@ static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, co
     for (size_t i = 0; i < o->n_projectors; i++)
         if (!is_base(o->projectors[i])) EXF_TRY(exf_text_addf(&names, err, ",%s", o->projectors[i]));
     EXF_TRY(exf_provenance_add(p, err, "solve.projectors", "%s", names.s));
+    EXF_TRY(add_ranks(p, o, err));
     if (o->min_pair_tokens > 1) EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
 out:
     exf_text_free(&names);
@@ -141,7 +155,7 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     exf_code rc;
     EXF_TRY(exf_solve_norms(s, l, t, err));
     EXF_TRY(exf_solver_pair.layer(s, o, l, t, err));
-    EXF_TRY(exf_measures_solve(s, l, t, err));
+    EXF_TRY(exf_measures_solve(s, o, l, t, err));
     for (size_t i = 0; i < o->n_projectors; i++)
         if (!is_base(o->projectors[i])) EXF_TRY(exf_solver_find(o->projectors[i])->layer(s, o, l, t, err));
     exf_solve_pools(l, t);
@@ -149,21 +163,33 @@ out:
     return rc;
 }
 
+static int wants_vectors(const exf_solve_options *o)
+{
+    int any = 0;
+    for (size_t i = 0; i < o->n_projectors; i++) any |= exf_solver_find(o->projectors[i])->vectors;
+    return any;
+}
+
 static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_layer_statistics s;
+    exf_vector_sums vectors = {.n_pairs = 0};
     exf_code rc = exf_layer_statistics_new(&s, (int)r->shape.n_experts, err);
     if (rc != EXF_OK) return rc;
-    EXF_TRY(exf_measures_new(t, err));
+    s.vectors = &vectors;
+    EXF_TRY(exf_measures_new(r, t, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_solver *solver = exf_solver_find(o->projectors[i]);
         if (solver->begin) EXF_TRY(solver->begin(r, o, t, err));
     }
     for (int l = 0; l < r->n_layers; l++) {
         EXF_TRY(exf_statistics_get(r, l, &s, err));
+        exf_vector_sums_free(&vectors);
+        if (wants_vectors(o)) EXF_TRY(exf_statistics_get_vectors(r, l, &vectors, err));
         EXF_TRY(solve_layer(&s, o, l, t, err));
     }
 out:
+    exf_vector_sums_free(&vectors);
     exf_layer_statistics_free(&s);
     return rc;
 }

@@ -12,12 +12,15 @@ typedef struct {
     uint64_t min_pair_tokens;      /* a pair with fewer counts as unobserved; 0 is 1 */
     const char *const *projectors; /* names of solvers beside "pair", which is always solved */
     size_t n_projectors;
+    const int64_t *ranks; /* of "lowrank" */
+    size_t n_ranks;
     const int64_t *pools; /* sizes D of static pools */
     size_t n_pools;
 } exf_solve_options;
 
 typedef struct {
     const char *name;
+    int vectors; /* layer() needs s->vectors */
     /* Before any layer: room in the tables, sums over layers; NULL: nothing to do. */
     exf_code (*begin)(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err);
     /* Fills layer index l of the tables from that layer's statistics; "pair" has filled it before any other. */
@@ -27,7 +30,7 @@ typedef struct {
 extern const exf_solver exf_solver_pair; /* the base of all others */
 const exf_solver *exf_solver_find(const char *name); /* NULL: unknown */
 const exf_solver *exf_solver_at(size_t i);           /* in order of name; NULL: past the end */
-/* EXF_USAGE naming an unknown projector and the known ones. */
+/* EXF_USAGE naming an unknown projector and the known ones, or an impossible rank. */
 exf_code exf_solve_check(const exf_solve_options *o, exf_err *err) EXF_CHECKED;
 
 /* Solves a whole statistics file.  Caller frees t with exf_tables_free(). */

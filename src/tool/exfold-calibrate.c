@@ -19,6 +19,7 @@ int main(int argc, char **argv)
                  "statistics.h5, tables.h5 and one file per export target to its output directory.",
         .wants_recipe = 1, .needs_recipe = 1,
         .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+        .lists_targets = 1,
         .run = exf_stage_calibrate,
     };
     return exf_program_main(&program, argc, argv);

@@ -14,9 +14,10 @@ int main(int argc, char **argv)
         .name = "exfold-export",
         .arguments = "[RECIPE.yaml] [TABLES.h5]",
         .about = "Writes tables (default: tables.h5 in the output directory) in the formats of\n"
-                 "output.targets, one file each, to the output directory.",
+                 "output.targets, a file or a folder each, to the output directory.",
         .wants_recipe = 1, .max_inputs = 1,
         .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+        .lists_targets = 1,
         .run = exf_stage_export,
     };
     return exf_program_main(&program, argc, argv);

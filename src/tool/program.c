@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/stop.h"
 #include "base/version.h"
+#include "export/export.h"
 #include "kernels/gemm.h"
 
 #include <errno.h>
@@ -54,12 +55,24 @@ static exf_code join_rows(const exf_program *p, exf_opt **out, size_t *n, exf_er
     return EXF_OK;
 }
 
+static void print_targets(void)
+{
+    printf("Export targets (output.targets):\n");
+    for (size_t i = 0; exf_writer_at(i); i++) {
+        const exf_writer *w = exf_writer_at(i);
+        printf("  %-19s %s%s: %s\n", w->name, w->file, w->is_folder ? "/" : "", w->about);
+    }
+    printf("\n");
+}
+
 static exf_code print_help(const exf_program *p, const exf_opt *rows, size_t n, exf_err *err)
 {
     exf_text body = {0};
     exf_code rc = exf_opts_help(rows, n, &body, err);
     if (rc == EXF_OK) {
-        printf("Usage: %s [OPTION ...] %s\n\n%s\n\n%s\nExit status:\n", p->name, p->arguments, p->about, body.s);
+        printf("Usage: %s [OPTION ...] %s\n\n%s\n\n%s\n", p->name, p->arguments, p->about, body.s);
+        if (p->lists_targets) print_targets();
+        printf("Exit status:\n");
 #define X(name, value, text) printf("  %-3d %s\n", value, text);
         EXF_CODES(X)
 #undef X

@@ -14,6 +14,7 @@ typedef struct {
     size_t n_rows;
     size_t min_inputs, max_inputs; /* positional arguments that are no recipe */
     int needs_recipe;              /* one of them must be a recipe */
+    int lists_targets;             /* --help ends with the export targets */
     /* Results go to stdout, in the order they are made. */
     exf_code (*run)(exf_recipe *r, exf_err *err);
 } exf_program;

@@ -29,18 +29,54 @@ static const exf_opt key_rows[] = {
     {"data.max_tokens", NULL, 0, EXF_OPT_INT, AT(max_tokens), "2048", "1..1048576", "Data", "longest sequence"},
     {"data.min_tokens", NULL, 0, EXF_OPT_INT, AT(min_tokens), "1", "1..1048576", "Data", "shorter pieces of text are dropped"},
     {"data.seed", NULL, 0, EXF_OPT_INT, AT(seed), "42", "0..", "Data", "of the choice of sequences"},
-    {"calibrate.pairs", NULL, 0, EXF_OPT_CHOICE, AT(pairs), "corouted", "corouted", "Calibration", "which pairs of experts are observed"},
+    {"calibrate.pairs", NULL, 0, EXF_OPT_CHOICE, AT(pairs), "corouted", "corouted|common_input", "Calibration",
+     "which pairs are observed: of each token's top-K, or all on the same tokens"},
+    {"calibrate.observer_tokens", NULL, 0, EXF_OPT_INT, AT(observer_tokens), "64", "1..1048576", "Calibration",
+     "common_input: tokens of a sequence that all experts run on"},
     {"calibrate.weighting", NULL, 0, EXF_OPT_CHOICE, AT(weighting), "source_norm", "source_norm|none|router", "Calibration",
      "weight of a token in the sums of a pair"},
     {"calibrate.ridge", NULL, 0, EXF_OPT_REAL, AT(ridge), "1e-3", "0..", "Calibration", "lambda in S = dot / (target_sq + lambda)"},
     {"calibrate.clip", NULL, 0, EXF_OPT_TEXT_LIST, AT(clip), "-4,4", "MIN,MAX", "Calibration", "range of scalars, or none"},
     {"calibrate.projectors", NULL, 0, EXF_OPT_TEXT_LIST, AT(projectors), "pair", "NAMES", "Calibration", "which tables are solved"},
+    {"calibrate.ranks", NULL, 0, EXF_OPT_INT_LIST, AT(ranks), "8,16", "RANKS", "Calibration", "of projector lowrank, 1 to 32"},
+    {"calibrate.vector_pairs", NULL, 0, EXF_OPT_INT, AT(vector_pairs), "1024", "1..", "Calibration",
+     "directed pairs a layer that get a diagonal or lowrank projector"},
+    {"calibrate.samples", NULL, 0, EXF_OPT_INT, AT(samples), "65536", "1..16777216", "Calibration",
+     "residuals a layer from which the basis of lowrank is made"},
+    {"calibrate.seed", NULL, 0, EXF_OPT_INT, AT(basis_seed), "1", "0..", "Calibration", "of those samples and of the basis"},
+    {"calibrate.min_pair_tokens", NULL, 0, EXF_OPT_INT, AT(min_pair_tokens), "1", "1..", "Calibration",
+     "a pair seen by fewer tokens counts as unobserved"},
+    {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",
+     "exit with status 10 when a layer's share of observed pairs is below"},
     {"pools", NULL, 0, EXF_OPT_INT_LIST, AT(pools), "[]", "SIZES", "Calibration", "sizes of static decode pools"},
     {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime", "where the forward pass runs"},
     {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime", "worker threads; 0: all processors"},
     {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32|bf16", "Runtime", "matrix products of the forward pass; bf16 on cuda only"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output", "where files are written; made if missing"},
-    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats"},
+    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats, as exfold-export --help lists them"},
+    {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card", "the model's name on a hub: Qwen/Qwen3-30B-A3B"},
+    {"card.revision", NULL, 0, EXF_OPT_TEXT, AT(revision), NULL, "COMMIT", "Model card", "of the base model"},
+    {"card.datasets", NULL, 0, EXF_OPT_TEXT_LIST, AT(datasets), NULL, "NAMES", "Model card", "names of the calibration data on a hub"},
+    {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation", "tables to validate; default: tables.h5 in the output directory"},
+    {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation", "the corpus to validate on, schema exfold-manifest/1"},
+    {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation", "sequences; 0: as many as the manifest says"},
+    {"validate.max_tokens", NULL, 0, EXF_OPT_INT, AT(validate_max_tokens), "0", "0..1048576", "Validation", "longest sequence; 0: data.max_tokens"},
+    {"validate.variants", "variants", 0, EXF_OPT_WORD_LIST, AT(variants), NULL, "\"A B ...\"", "Validation",
+     "ways to run: P4, P4:projector=joint, top4:drop, D64:pool=static, reap64, sere4:rho=0.1, P4+D64, ..."},
+    {"validate.decode_batch", NULL, 0, EXF_OPT_INT, AT(decode_batch), "16", "1..", "Validation", "sequences that decode side by side"},
+    {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
+     "positions below are prefill, the rest decode; 0: every position is both"},
+    {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "\"[VARIANT:]METRIC=X ...\"", "Validation",
+     "exit with status 10 when a variant's kl, kl_p99, ppl, flips, ... is above X"},
+};
+
+/* Paths are relative to the recipe's file; this order is that of exf_recipe.given. */
+static const struct {
+    const char *key;
+    size_t offset;
+} path_rows[EXF_RECIPE_PATHS] = {
+    {"model.path", AT(model_path)}, {"data.manifest", AT(manifest)}, {"output.directory", AT(output_directory)},
+    {"validate.tables", AT(validate_tables)}, {"validate.manifest", AT(validate_manifest)},
 };
 
 const exf_opt *exf_recipe_common_rows(size_t *n)
@@ -134,9 +170,8 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     if (rc != EXF_OK) goto out;
     EXF_TRY(set_map(&reader, "", root, err));
     EXF_TRY(exf_path_dir(&dir, path, err));
-    EXF_TRY(rebase(r, "model.path", &r->model_path, &r->given[0], dir, err));
-    EXF_TRY(rebase(r, "data.manifest", &r->manifest, &r->given[1], dir, err));
-    EXF_TRY(rebase(r, "output.directory", &r->output_directory, &r->given[2], dir, err));
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
+        EXF_TRY(rebase(r, path_rows[i].key, (char **)((char *)r + path_rows[i].offset), &r->given[i], dir, err));
 out:
     exf_yaml_free(root);
     exf_mem_free(dir);
@@ -221,6 +256,9 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
         .rule = {.ridge = r->ridge},
         .projectors = (const char *const *)r->projectors.item,
         .n_projectors = r->projectors.n,
+        .min_pair_tokens = (uint64_t)r->min_pair_tokens,
+        .ranks = r->ranks.item,
+        .n_ranks = r->ranks.n,
         .pools = r->pools.item,
         .n_pools = r->pools.n,
     };
@@ -230,11 +268,42 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
             if (r->pools.item[i] == r->pools.item[k])
                 return exf_fail(err, EXF_USAGE, "%s: pools: %lld stands twice", source_name(r), (long long)r->pools.item[i]);
     exf_code rc;
+    for (size_t i = 0; i < r->ranks.n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (r->ranks.item[i] == r->ranks.item[k])
+                return exf_fail(err, EXF_USAGE, "%s: calibrate.ranks: %lld stands twice", source_name(r), (long long)r->ranks.item[i]);
     EXF_TRY(refuse_twice(r, &r->projectors, "calibrate.projectors", err));
     EXF_TRY(parse_clip(r, o, err));
     rc = exf_solve_check(o, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: ", source_name(r));
 out:
+    return rc;
+}
+
+static int names(const exf_text_list *list, const char *name)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (strcmp(list->item[i], name) == 0) return 1;
+    return 0;
+}
+
+exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err)
+{
+    exf_solve_options solve;
+    exf_code rc = exf_recipe_solve_options(r, &solve, err);
+    if (rc != EXF_OK) return rc;
+    *o = (exf_accumulate_options){
+        .weighting = (exf_weighting)r->weighting,
+        .common_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
+        .diagonal = names(&r->projectors, "diagonal"),
+        .lowrank = names(&r->projectors, "lowrank"),
+        .vector_pairs = r->vector_pairs,
+        .samples = r->samples,
+        .seed = (uint64_t)r->basis_seed,
+        .rule = solve.rule,
+    };
+    rc = exf_accumulate_check(o, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: ", source_name(r));
     return rc;
 }
 
@@ -256,15 +325,36 @@ out:
 
 static const char *as_given(const exf_recipe *r, const exf_opt *row, const char *value)
 {
-    static const size_t path_field[] = {AT(model_path), AT(manifest), AT(output_directory)};
-    for (int i = 0; i < 3; i++)
-        if (row->offset == path_field[i] && r->given[i]) return r->given[i];
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
+        if (row->offset == path_rows[i].offset && r->given[i]) return r->given[i];
     return value;
+}
+
+/* Words as a YAML list, for they may hold commas. */
+static exf_code add_words(const char *value, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    char *word = NULL;
+    EXF_TRY(exf_text_add(out, "[", 1, err));
+    for (const char *p = value; *p;) {
+        size_t n = strcspn(p, " ");
+        if (p != value) EXF_TRY(exf_text_add(out, ", ", 2, err));
+        EXF_TRY(exf_mem_dup(&word, p, n, "recipe list", err));
+        EXF_TRY(add_scalar(out, word, err));
+        exf_mem_free(word);
+        word = NULL;
+        p += n + (p[n] == ' ');
+    }
+    EXF_TRY(exf_text_add(out, "]", 1, err));
+out:
+    exf_mem_free(word);
+    return rc;
 }
 
 static exf_code add_value(const exf_recipe *r, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
 {
-    int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST;
+    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_words(value, out, err);
+    int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST || row->type == EXF_OPT_WORD_LIST;
     if (!is_list) return add_scalar(out, as_given(r, row, value), err);
     return value[0] == '[' ? exf_text_addf(out, err, "%s", value) : exf_text_addf(out, err, "[%s]", value);
 }
@@ -299,5 +389,5 @@ exf_code exf_recipe_text(const exf_recipe *r, exf_text *out, exf_err *err)
 void exf_recipe_free(exf_recipe *r)
 {
     exf_opts_free(r->opts);
-    for (int i = 0; i < 3; i++) exf_mem_free(r->given[i]);
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++) exf_mem_free(r->given[i]);
 }

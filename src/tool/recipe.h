@@ -5,17 +5,23 @@
  *   model: {path: DIR}
  *   data: {manifest: FILE, sequences: 48, max_tokens: 512, min_tokens: 1, seed: 42}
  *   calibrate: {pairs: corouted, weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4], projectors: [pair]}
+ *   coverage: {fail_below: 0}
  *   pools: [8, 4]
  *   runtime: {backend: auto, threads: 0, compute: f32}
  *   output: {directory: DIR, targets: [safetensors]}
+ *   card: {base_model: NAME, revision: COMMIT, datasets: [NAME]}
+ *   validate: {tables: FILE, manifest: FILE, variants: [P4, 'P4:projector=joint', D64], decode_batch: 16}
  *
  * Precedence: command line > recipe > default.  Paths in a recipe are relative to
  * the recipe's file, paths on the command line to the working directory. */
 #ifndef EXF_TOOL_RECIPE_H
 #define EXF_TOOL_RECIPE_H
+#include "accumulate/accumulate.h"
 #include "base/opt.h"
 #include "kernels/moments.h"
 #include "solve/solve.h"
+
+enum { EXF_RECIPE_PATHS = 5 };
 
 typedef struct {
     /* flags of every program */
@@ -23,26 +29,35 @@ typedef struct {
     int progress; /* exf_progress_mode */
     /* flags of some */
     int force, dry_run, logits, pin_manifest;
-    char *layers, *export_path, *moe_inputs;
+    int frontier;
+    char *layers, *export_path, *moe_inputs, *json_path;
     /* recipe keys */
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
-    int pairs, weighting; /* weighting: exf_weighting */
-    double ridge;
+    int pairs, weighting; /* EXF_PAIRS_*; exf_weighting */
+    int64_t observer_tokens, vector_pairs, samples, basis_seed, min_pair_tokens;
+    double ridge, coverage_fail_below;
+    exf_int_list ranks;
     exf_text_list clip, projectors;
     exf_int_list pools;
     int backend, compute;
     int64_t threads;
     char *output_directory;
     exf_text_list targets;
+    char *base_model, *revision; /* of a model card */
+    exf_text_list datasets;
+    char *validate_tables, *validate_manifest;
+    exf_text_list variants, fail_above; /* fold/variant.h, validate/quality_gate.h */
+    int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
     /* not options */
-    char *given[3];          /* model.path, data.manifest, output.directory as the recipe spelled them */
+    char *given[EXF_RECIPE_PATHS]; /* the recipe's paths as it spelled them, in the order of recipe.c */
     const char *recipe_file; /* NULL: none was given */
     const char **inputs;     /* other positional arguments */
     size_t n_inputs;
     exf_opts *opts;
 } exf_recipe;
 
+enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
 
 /* Rows for flags of every program, and for the recipe's keys. */
@@ -59,6 +74,8 @@ exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
 /* The solve options; borrows from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
+/* The accumulate options; borrows nothing. */
+exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* The resolved recipe as YAML: every key with the value that was used, paths as
  * they were spelled. */
 exf_code exf_recipe_text(const exf_recipe *r, exf_text *out, exf_err *err) EXF_CHECKED;

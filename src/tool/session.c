@@ -87,7 +87,7 @@ void exf_session_close(exf_session *s)
     memset(s, 0, sizeof *s);
 }
 
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t disk, exf_err *err)
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err)
 {
     char a[16], b[16], c[16];
     double flops = exf_forward_flops(&s->model->arch, &s->batch, d->head) * (double)d->lanes, rate = 0;
@@ -104,7 +104,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
-    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + (s->backend->host_memory ? held : 0))));
+    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + (s->backend->host_memory ? held : 0))));
     if (s->backend->host_memory)
         printf("GPU        none: backend %s\n", s->backend->name);
     else

@@ -28,8 +28,9 @@ exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, c
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_session_close(exf_session *s);
 
-/* --dry-run: the plan on stdout.  disk: bytes the outputs will take. */
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t disk, exf_err *err) EXF_CHECKED;
+/* --dry-run: the plan on stdout.  host: bytes of ordinary memory that are held beside the
+ * forward pass; disk: bytes the outputs will take. */
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err) EXF_CHECKED;
 /* The pass with one observer; times and memory on stderr. */
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err) EXF_CHECKED;
 

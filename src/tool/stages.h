@@ -3,9 +3,11 @@
  *   capture     recipe             -> DIR/capture.h5, or --export FILE
  *               FILE of hidden states -> the same, without a forward pass
  *   accumulate  DIR/capture.h5 ... -> DIR/statistics.h5
+ *   merge       STATISTICS.h5 ...  -> FILE
  *   solve       DIR/statistics.h5  -> DIR/tables.h5
- *   export      DIR/tables.h5      -> DIR/<file of each target>
+ *   export      DIR/tables.h5      -> DIR/<file or folder of each target>
  *   calibrate   recipe             -> all of it, capture feeding accumulate in memory
+ *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout
  *
  * Each prints the files it wrote, with size and payload digest, on stdout. */
 #ifndef EXF_TOOL_STAGES_H
@@ -16,10 +18,12 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* The same from r->moe_inputs (capture/moe_inputs.h). */
 exf_code exf_stage_replay(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_stage_merge(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_solve(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_export(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_stage_validate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* "wrote PATH  1.2 MB  sha256 ...": of the payload for artifacts, of the bytes for
- * exports. */
+ * exports; of a folder a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 #endif

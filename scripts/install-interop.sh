@@ -1,0 +1,70 @@
+#!/bin/sh
+# install-interop.sh - the Python libraries that make check-interop reads the exports
+# with, installed if they are missing; on standard output the Python that has them.
+#
+# Debian and Ubuntu: PyTorch, h5py and NumPy are packages, installed with apt-get,
+# through sudo when not root (about 1 GB); of the system's Python.  safetensors goes
+# with pip into $BUILD/interop-python.  Elsewhere, or with PYTHON set, nothing but
+# that is installed: what is missing is named.  The programs need none of it.
+# Exit status: 0 everything is there, 1 an installation failed, 2 something must be installed by hand.
+set -eu
+cd "$(dirname "$0")/.."
+BUILD=${BUILD:-build}
+into=$BUILD/interop-python
+safetensors=safetensors==0.8.0
+
+say() { echo "install-interop: $*" >&2; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif [ -t 0 ]; then
+        sudo "$@"
+    else
+        sudo -n "$@" # nobody is there to type a password
+    fi
+}
+
+has() { # MODULE
+    PYTHONPATH=$into "$python" -c "import $1" >/dev/null 2>&1
+}
+
+missing_packages() {
+    for pair in torch:python3-torch h5py:python3-h5py numpy:python3-numpy pip:python3-pip; do
+        [ "${pair%:*}" = pip ] && has safetensors && continue
+        has "${pair%:*}" || printf '%s ' "${pair#*:}"
+    done
+}
+
+if [ -z "${PYTHON:-}" ] && command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
+    python=/usr/bin/python3
+    [ -x "$python" ] && missing=$(missing_packages) || missing="python3 python3-torch python3-h5py python3-numpy python3-pip"
+    if [ -n "$missing" ]; then
+        if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+            say "not root and no sudo; as root, run: apt-get install $missing"
+            exit 2
+        fi
+        say "installing: $missing"
+        apt="env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 -o Dpkg::Use-Pty=0"
+        # shellcheck disable=SC2086  # lists of words
+        as_root $apt update </dev/null >&2 || say "apt-get update failed; trying with the lists that are there"
+        # shellcheck disable=SC2086
+        as_root $apt install --yes --no-install-recommends $missing </dev/null >/dev/null || {
+            say "apt-get could not install: $missing"
+            exit 1
+        }
+    fi
+else
+    python=${PYTHON:-python3}
+fi
+if ! has safetensors && has pip; then
+    say "installing: $safetensors into $into"
+    "$python" -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --target "$into" "$safetensors" >&2 || {
+        say "pip could not install $safetensors"
+        exit 1
+    }
+fi
+for module in torch numpy h5py safetensors; do
+    has "$module" || { say "$python cannot import $module; please install it (PyTorch 1.13 or newer, NumPy, h5py, safetensors)"; exit 2; }
+done
+echo "$python"

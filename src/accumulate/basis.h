@@ -1,0 +1,16 @@
+/* basis.h - the leading right singular vectors of a tall matrix by randomised subspace
+ * iteration (Halko, Martinsson, Tropp: Finding structure with randomness, SIAM Review
+ * 53, 2011, algorithm 4.4, on the side of the rows' space, with a Rayleigh-Ritz step). */
+#ifndef EXF_ACCUMULATE_BASIS_H
+#define EXF_ACCUMULATE_BASIS_H
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* q [d, r], r <= d: orthonormal columns, by falling singular value, of the rows x [n, d]
+ * less their mean; each column's largest element (the first of equals) is positive.
+ * Columns beyond the rank of x complete the others.  Double throughout, one thread,
+ * rows in order: equal x, equal bits. */
+exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, exf_err *err) EXF_CHECKED;
+#endif

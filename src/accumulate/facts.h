@@ -1,0 +1,32 @@
+/* facts.h - provenance of statistics: what must agree between parts, what adds up,
+ * and what only says how a file came to be. */
+#ifndef EXF_ACCUMULATE_FACTS_H
+#define EXF_ACCUMULATE_FACTS_H
+#include "artifact/provenance.h"
+#include "artifact/sequences.h"
+
+/* One capture, or one statistics file. */
+typedef struct {
+    const char *path; /* for messages */
+    const exf_provenance *provenance;
+    const exf_provenance *origin; /* of a statistics file; NULL: a capture */
+    const exf_sequence_list *sequences; /* never NULL; without lengths: not known */
+    const char *digest; /* of a statistics file's payload; NULL: a capture */
+} exf_facts_part;
+
+/* The facts of n parts over different data as those of one run over all of it, so that
+ * the union of the data gives the same file, however it was cut:
+ *   data.sequences, data.tokens, data.domains   added up, domains by name
+ *   data.sequences_sha256                       of the sorted sequences
+ *   data.seed, data.max_tokens, data.min_tokens  where all parts agree, else in *origin
+ *   all else                                    equal in all parts, or EXF_MODEL naming both texts
+ * and, in *origin, per part i in order of its tokens: part.<i>.manifest_sha256,
+ * part.<i>.tokens_sha256 (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
+ * statistics that were a file of their own part.<i>.statistics_sha256.  Joining what was
+ * joined gives what joining all at once gives.
+ * A sequence that two parts hold is EXF_MODEL: it would count twice.
+ * sequences: of all parts, sorted.  Without lengths, for one part's are not known, the
+ * facts are those of exf_provenance_join(), and *origin has none. */
+exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n, const exf_sequence_list *sequences,
+                        exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,162 @@
+/* from_captures.c - statistics from capture files: the blocks of a forward pass again,
+ * layer by layer, file by file; see accumulate.h. */
+#include "accumulate/accumulate.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+typedef struct {
+    exf_capture_file *file;
+    size_t n_files, n_open;
+    exf_facts_part *part;
+    int32_t *ids;
+    float *weights, *outputs;
+} captures;
+
+static exf_code open_captures(captures *c, const char *const *paths, size_t n_paths, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&c->file, n_paths, sizeof *c->file, "capture list", err));
+    EXF_TRY(exf_mem_new(&c->part, n_paths, sizeof *c->part, "capture list", err));
+    c->n_files = n_paths;
+    for (; c->n_open < n_paths; c->n_open++) EXF_TRY(exf_capture_open(&c->file[c->n_open], paths[c->n_open], err));
+    for (size_t i = 0; i < n_paths; i++)
+        c->part[i] = (exf_facts_part){.path = paths[i], .provenance = &c->file[i].provenance, .sequences = &c->file[i].sequences};
+    size_t slots = (size_t)EXF_MOE_BLOCK * (size_t)c->file[0].shape.top_k, floats;
+    EXF_TRY(exf_mem_mul(&floats, slots, (size_t)c->file[0].shape.d_model, "captured outputs", err));
+    EXF_TRY(exf_mem_new(&c->ids, slots, sizeof *c->ids, "captured routes", err));
+    EXF_TRY(exf_mem_new(&c->weights, slots, sizeof *c->weights, "captured routes", err));
+    EXF_TRY(exf_mem_new(&c->outputs, floats, sizeof *c->outputs, "captured outputs", err));
+out:
+    return rc;
+}
+
+static void close_captures(captures *c)
+{
+    for (size_t i = 0; i < c->n_open; i++) exf_capture_close(&c->file[i]);
+    exf_mem_free(c->part);
+    exf_mem_free(c->file);
+    exf_mem_free(c->ids);
+    exf_mem_free(c->weights);
+    exf_mem_free(c->outputs);
+}
+
+/* All files have the first one's experts, sizes and layers; their tokens add. */
+static exf_code join_shapes(const captures *c, exf_run_shape *shape, exf_err *err)
+{
+    const exf_capture_file *first = &c->file[0];
+    *shape = first->shape;
+    for (size_t i = 1; i < c->n_files; i++) {
+        const exf_capture_file *f = &c->file[i];
+        const exf_run_shape *s = &f->shape;
+        if (s->n_experts != shape->n_experts || s->top_k != shape->top_k || s->d_model != shape->d_model)
+            return exf_fail(err, EXF_MODEL, "%s: %lld experts, %lld per token, width %lld; %s has %lld, %lld, %lld", exf_h5_path(f->h),
+                            (long long)s->n_experts, (long long)s->top_k, (long long)s->d_model, exf_h5_path(first->h),
+                            (long long)shape->n_experts, (long long)shape->top_k, (long long)shape->d_model);
+        if (f->n_layers != first->n_layers || memcmp(f->layer_number, first->layer_number, (size_t)f->n_layers * sizeof *f->layer_number))
+            return exf_fail(err, EXF_MODEL, "%s: captured other layers than %s", exf_h5_path(f->h), exf_h5_path(first->h));
+        shape->n_sequences += s->n_sequences;
+        shape->n_tokens += s->n_tokens;
+    }
+    return EXF_OK;
+}
+
+/* ---- showing blocks ---------------------------------------------------------------- */
+
+typedef struct {
+    const exf_observer *observer;
+    captures *c;
+    int layer, moe_index, sweep;
+    size_t sequence, row; /* in the whole run */
+} show;
+
+/* Rows [at, at + n) of a file, position tokens into their sequence. */
+static exf_code show_rows(show *s, exf_capture_file *f, int64_t at, int position, int n, exf_err *err)
+{
+    captures *c = s->c;
+    exf_moe_block b = {.layer = s->layer, .moe_index = s->moe_index, .sequence = s->sequence, .row = s->row + (size_t)at, .position = position,
+                       .n_tokens = n, .n_experts = (int)f->shape.n_experts, .top_k = (int)f->shape.top_k, .d_model = (int)f->shape.d_model,
+                       .sweep = s->sweep, .router_ids = c->ids, .router_weights = c->weights, .topk_ids = c->ids, .topk_weights = c->weights,
+                       .expert_outputs = c->outputs};
+    exf_code rc;
+    EXF_TRY(exf_capture_get(f, s->layer, at, n, c->ids, c->weights, c->outputs, err));
+    rc = s->observer->block(s->observer->self, &b, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: layer %d, rows from %lld: ", exf_h5_path(f->h), s->layer, (long long)at);
+out:
+    return rc;
+}
+
+/* Sequence by sequence, or, where they are not known, all rows as one. */
+static exf_code show_file(show *s, exf_capture_file *f, exf_err *err)
+{
+    size_t n = f->sequences.length ? f->sequences.n : 1;
+    int64_t first = 0;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < n; i++, s->sequence++) {
+        int64_t length = f->sequences.length ? f->sequences.length[i] : f->shape.n_tokens;
+        for (int64_t k = 0; rc == EXF_OK && k < length; k += EXF_MOE_BLOCK)
+            rc = show_rows(s, f, first + k, (int)k, (int)(length - k < EXF_MOE_BLOCK ? length - k : EXF_MOE_BLOCK), err);
+        first += length;
+    }
+    s->row += (size_t)f->shape.n_tokens;
+    return rc;
+}
+
+static exf_code show_layer(show *s, exf_progress *progress, exf_err *err)
+{
+    const exf_observer *o = s->observer;
+    exf_code rc;
+    EXF_TRY(o->layer_begin(o->self, s->layer, s->moe_index, err));
+    for (s->sweep = 0; s->sweep < o->sweeps; s->sweep++) {
+        s->sequence = s->row = 0;
+        for (size_t k = 0; k < s->c->n_files; k++) EXF_TRY(show_file(s, &s->c->file[k], err));
+        EXF_TRY(o->sweep_end(o->self, s->layer, s->moe_index, s->sweep, err));
+    }
+    EXF_TRY(o->layer_end(o->self, s->layer, s->moe_index, progress, err));
+out:
+    return rc;
+}
+
+static exf_code show_layers(captures *c, const exf_observer *o, exf_err *err)
+{
+    exf_code rc;
+    const exf_capture_file *first = &c->file[0];
+    uint64_t tokens = 0;
+    for (size_t k = 0; k < c->n_files; k++) tokens += (uint64_t)c->file[k].shape.n_tokens;
+    EXF_TRY(o->begin(o->self, 1, err));
+    for (int i = 0; i < first->n_layers; i++) {
+        double start = exf_clock();
+        show s = {.observer = o, .c = c, .layer = first->layer_number[i], .moe_index = i};
+        exf_progress progress = {.layer = s.layer, .n_layers = first->n_layers, .done = i + 1, .n_experts = (int)first->shape.n_experts,
+                                 .tokens = tokens};
+        EXF_TRY(show_layer(&s, &progress, err));
+        progress.seconds = exf_clock() - start;
+        exf_progress_layer(&progress);
+    }
+out:
+    exf_progress_end();
+    return rc;
+}
+
+exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force, const exf_accumulate_options *o,
+                                 exf_err *err)
+{
+    exf_code rc;
+    captures c = {.file = NULL};
+    exf_run_shape shape;
+    exf_accumulator *a = NULL;
+    if (o->common_tokens)
+        return exf_fail(err, EXF_USAGE, "calibrate.pairs: common_input: a capture holds no expert that a token was not routed to; use exfold-calibrate");
+    EXF_TRY(open_captures(&c, paths, n_paths, err));
+    EXF_TRY(join_shapes(&c, &shape, err));
+    exf_accumulator_plan plan = {.target = target, .force = force, .shape = &shape, .layer_number = c.file[0].layer_number,
+                                 .n_layers = c.file[0].n_layers, .parts = c.part, .n_parts = n_paths, .options = o};
+    EXF_TRY(exf_accumulator_new(&a, &plan, err));
+    EXF_TRY(show_layers(&c, exf_accumulator_observer(a), err));
+    EXF_TRY(exf_accumulator_commit(a, err));
+out:
+    exf_accumulator_free(a);
+    close_captures(&c);
+    return rc;
+}

@@ -1,0 +1,211 @@
+/* merge.c - see merge.h. */
+#include "accumulate/merge.h"
+
+#include "accumulate/facts.h"
+#include "artifact/statistics.h"
+#include "base/mem.h"
+
+#include <string.h>
+
+typedef struct {
+    exf_statistics_reader *file;
+    exf_facts_part *part;
+    char (*digest)[EXF_SHA256_HEX];
+    size_t n, n_open;
+    exf_run_shape shape;              /* of all */
+    exf_sequence_list sequences;      /* of all, sorted */
+    exf_provenance provenance, origin;
+} merging;
+
+static void close_parts(merging *m)
+{
+    for (size_t i = 0; i < m->n_open; i++) exf_statistics_close(&m->file[i]);
+    exf_mem_free(m->file);
+    exf_mem_free(m->part);
+    exf_mem_free(m->digest);
+    exf_sequence_list_free(&m->sequences);
+    exf_provenance_free(&m->provenance);
+    exf_provenance_free(&m->origin);
+}
+
+static exf_code open_parts(merging *m, const char *const *paths, size_t n, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&m->file, n, sizeof *m->file, "list of parts", err));
+    EXF_TRY(exf_mem_new(&m->part, n, sizeof *m->part, "list of parts", err));
+    EXF_TRY(exf_mem_new(&m->digest, n, sizeof *m->digest, "list of parts", err));
+    m->n = n;
+    for (; m->n_open < n; m->n_open++) {
+        size_t i = m->n_open;
+        EXF_TRY(exf_statistics_open(&m->file[i], paths[i], err));
+        m->part[i] = (exf_facts_part){paths[i], &m->file[i].provenance, &m->file[i].origin, &m->file[i].sequences, m->digest[i]};
+    }
+    for (size_t i = 0; i < n; i++) EXF_TRY(exf_h5_digest(m->file[i].h, m->digest[i], err));
+out:
+    return rc;
+}
+
+/* ---- do they belong together? ------------------------------------------------------- */
+
+static exf_code check_shape(const exf_statistics_reader *a, const exf_statistics_reader *b, exf_err *err)
+{
+    const exf_run_shape *x = &a->shape, *y = &b->shape;
+    if (x->n_experts != y->n_experts || x->top_k != y->top_k || x->d_model != y->d_model)
+        return exf_fail(err, EXF_MODEL, "%s: %lld experts, %lld per token, width %lld; %s has %lld, %lld, %lld", exf_h5_path(b->h),
+                        (long long)y->n_experts, (long long)y->top_k, (long long)y->d_model, exf_h5_path(a->h), (long long)x->n_experts,
+                        (long long)x->top_k, (long long)x->d_model);
+    if (a->n_layers != b->n_layers || memcmp(a->layer_number, b->layer_number, (size_t)a->n_layers * sizeof *a->layer_number))
+        return exf_fail(err, EXF_MODEL, "%s: holds other layers than %s", exf_h5_path(b->h), exf_h5_path(a->h));
+    if (!a->sequences.length != !b->sequences.length)
+        return exf_fail(err, EXF_MODEL, "%s: does not say which sequences it holds, %s does: accumulate its data again",
+                        exf_h5_path(a->sequences.length ? b->h : a->h), exf_h5_path(a->sequences.length ? a->h : b->h));
+    return EXF_OK;
+}
+
+static exf_code join_sequences(merging *m, exf_err *err)
+{
+    const exf_sequence_list **lists = NULL;
+    exf_sequence_list all = {.n = 0};
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&lists, m->n, sizeof *lists, "sequences", err));
+    for (size_t i = 0; i < m->n; i++) lists[i] = &m->file[i].sequences;
+    EXF_TRY(exf_sequence_list_join(&all, lists, m->n, err));
+    EXF_TRY(exf_sequence_list_sorted(&m->sequences, &all, err));
+out:
+    exf_sequence_list_free(&all);
+    exf_mem_free(lists);
+    return rc;
+}
+
+static exf_code join_heads(merging *m, exf_err *err)
+{
+    exf_code rc;
+    m->shape = m->file[0].shape;
+    EXF_TRY(join_sequences(m, err));
+    EXF_TRY(exf_facts_join(&m->provenance, &m->origin, m->part, m->n, &m->sequences, err));
+    for (size_t i = 1; i < m->n; i++) {
+        EXF_TRY(check_shape(&m->file[0], &m->file[i], err));
+        m->shape.n_sequences += m->file[i].shape.n_sequences;
+        m->shape.n_tokens += m->file[i].shape.n_tokens;
+    }
+out:
+    return rc;
+}
+
+/* ---- vector sums ------------------------------------------------------------------------ */
+
+static exf_code check_vectors(const merging *m, const exf_vector_sums *a, const exf_vector_sums *b, size_t i, int layer, exf_err *err)
+{
+    size_t pairs = 2 * (size_t)a->n_pairs * sizeof *a->pair, basis = (size_t)a->d_model * (size_t)a->rank * sizeof *a->basis;
+    const char *other = a->n_pairs != b->n_pairs || (a->n_pairs && memcmp(a->pair, b->pair, pairs) != 0) ? "vectors for other pairs"
+                        : a->rank != b->rank || !a->vu != !b->vu || (a->basis && memcmp(a->basis, b->basis, basis) != 0) ? "another low-rank basis"
+                                                                                                                          : NULL;
+    if (!other) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: layer %d has %s than %s, and sums over them do not add: make them in one exfold-accumulate over the captures of "
+                    "all parts", m->part[i].path, layer, other, m->part[0].path);
+}
+
+/* The unit of the sums; no part's own is coarser, for its bound is no larger. */
+static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
+{
+    for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
+        size_t at = (size_t)v->pair[2 * i] * (size_t)s->n_experts + (size_t)v->pair[2 * i + 1];
+        exf_grid_for_pair(v->grid + EXF_N_GRIDS * i, exf_exact_value(&s->source_sq[at]), exf_exact_value(&s->target_sq[at]));
+    }
+}
+
+static exf_code add_grid(int64_t *to, int to_grid, int64_t *from, int from_grid, size_t n, const char *path, exf_err *err)
+{
+    if (from_grid > to_grid)
+        return exf_fail(err, EXF_FORMAT, "%s: low-rank sums in units of 2^%d, coarser than their scalar sums allow (2^%d)", path, from_grid, to_grid);
+    exf_grid_coarsen(from, n, from_grid, to_grid);
+    for (size_t i = 0; i < n; i++) to[i] += from[i];
+    return EXF_OK;
+}
+
+/* to += from, which is spent. */
+static exf_code add_vectors(exf_vector_sums *to, exf_vector_sums *from, const char *path, exf_err *err)
+{
+    size_t h = (size_t)to->d_model, r = (size_t)to->rank;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; to->vu && i < (size_t)to->n_pairs * h; i++) {
+        exf_exact_merge(&to->vu[i], &from->vu[i]);
+        exf_exact_merge(&to->vv[i], &from->vv[i]);
+    }
+    for (size_t p = 0; to->grid && p < (size_t)to->n_pairs; p++) {
+        const int32_t *a = to->grid + EXF_N_GRIDS * p, *b = from->grid + EXF_N_GRIDS * p;
+        EXF_TRY(add_grid(to->zz + p * r * r, a[EXF_GRID_ZV], from->zz + p * r * r, b[EXF_GRID_ZV], r * r, path, err));
+        EXF_TRY(add_grid(to->zu + p * r * h, a[EXF_GRID_ZU], from->zu + p * r * h, b[EXF_GRID_ZU], r * h, path, err));
+        EXF_TRY(add_grid(to->zv + p * r * h, a[EXF_GRID_ZV], from->zv + p * r * h, b[EXF_GRID_ZV], r * h, path, err));
+    }
+out:
+    return rc;
+}
+
+/* Layer i's vector sums of all parts; s: its merged scalar sums.  Two parts are in memory at a time. */
+static exf_code merge_vectors(merging *m, exf_statistics_writer *w, int i, const exf_layer_statistics *s, exf_err *err)
+{
+    exf_vector_sums all = {.n_pairs = 0}, one = {.n_pairs = 0};
+    int layer = m->file[0].layer_number[i];
+    exf_code rc = EXF_OK;
+    for (size_t k = 0; k < m->n; k++) {
+        EXF_TRY(exf_statistics_get_vectors(&m->file[k], i, &one, err));
+        if (k == 0) {
+            EXF_TRY(exf_vector_sums_new(&all, one.n_pairs, (int)m->shape.d_model, one.vu != NULL, one.rank, err));
+            if (one.n_pairs) memcpy(all.pair, one.pair, 2 * (size_t)one.n_pairs * sizeof *one.pair);
+            if (one.basis) memcpy(all.basis, one.basis, (size_t)one.d_model * (size_t)one.rank * sizeof *one.basis);
+            choose_grids(&all, s);
+        }
+        EXF_TRY(check_vectors(m, &all, &one, k, layer, err));
+        EXF_TRY(add_vectors(&all, &one, m->part[k].path, err));
+        exf_vector_sums_free(&one);
+    }
+    rc = exf_statistics_put_vectors(w, layer, &all, err);
+out:
+    exf_vector_sums_free(&all);
+    exf_vector_sums_free(&one);
+    return rc;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
+{
+    exf_layer_statistics sum = {.dot = NULL}, one = {.dot = NULL};
+    int vectors = exf_provenance_get(&m->provenance, "accumulate.vectors") != NULL;
+    exf_code rc;
+    EXF_TRY(exf_layer_statistics_new(&sum, (int)m->shape.n_experts, err));
+    EXF_TRY(exf_layer_statistics_new(&one, (int)m->shape.n_experts, err));
+    for (int i = 0; i < m->file[0].n_layers; i++) {
+        exf_layer_statistics_zero(&sum);
+        for (size_t k = 0; k < m->n; k++) {
+            EXF_TRY(exf_statistics_get(&m->file[k], i, &one, err));
+            exf_layer_statistics_merge(&sum, &one);
+        }
+        EXF_TRY(exf_statistics_put(w, m->file[0].layer_number[i], &sum, err));
+        if (vectors) EXF_TRY(merge_vectors(m, w, i, &sum, err));
+    }
+out:
+    exf_layer_statistics_free(&sum);
+    exf_layer_statistics_free(&one);
+    return rc;
+}
+
+exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, exf_err *err)
+{
+    merging m = {.file = NULL};
+    exf_statistics_writer w = {.h = NULL};
+    exf_code rc;
+    EXF_TRY(open_parts(&m, paths, n, err));
+    EXF_TRY(join_heads(&m, err));
+    exf_statistics_head head = {.shape = m.shape, .layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
+                                .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,
+                                .origin = &m.origin};
+    EXF_TRY(exf_statistics_start(&w, target, force, &head, err));
+    EXF_TRY(merge_layers(&m, &w, err));
+    rc = exf_statistics_commit(&w, err);
+out:
+    exf_statistics_abort(&w);
+    close_parts(&m);
+    return rc;
+}

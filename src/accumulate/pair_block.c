@@ -1,0 +1,172 @@
+/* pair_block.c - see pair_block.h. */
+#include "accumulate/pair_block.h"
+
+#include "base/mem.h"
+#include "kernels/linalg.h"
+#include "kernels/simd.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { N_LOCKS = 64 };
+
+struct exf_pair_locks {
+    pthread_mutex_t lock[N_LOCKS];
+};
+
+exf_code exf_pair_locks_new(exf_pair_locks **out, exf_err *err)
+{
+    exf_code rc = exf_mem_new(out, 1, sizeof **out, "locks", err);
+    for (int i = 0; rc == EXF_OK && i < N_LOCKS; i++) pthread_mutex_init(&(*out)->lock[i], NULL);
+    return rc;
+}
+
+void exf_pair_locks_free(exf_pair_locks *l)
+{
+    for (int i = 0; l && i < N_LOCKS; i++) pthread_mutex_destroy(&l->lock[i]);
+    exf_mem_free(l);
+}
+
+void exf_pair_block_free(exf_pair_block *s)
+{
+    exf_mem_free(s->entry);
+    exf_mem_free(s->first);
+    exf_mem_free(s->weight);
+    exf_mem_free(s->u);
+    exf_mem_free(s->v);
+    exf_mem_free(s->z);
+    exf_mem_free(s->total);
+    memset(s, 0, sizeof *s);
+}
+
+static double weight_of(const float *output, int h, exf_weighting weighting, float route_weight)
+{
+    switch (weighting) {
+    case EXF_WEIGHT_SOURCE_NORM: return sqrt(exf_dot(output, output, h));
+    case EXF_WEIGHT_ROUTER: return (double)route_weight;
+    case EXF_WEIGHT_NONE: break;
+    }
+    return 1;
+}
+
+static exf_code make_room(exf_pair_block *s, const exf_moe_block *b, int64_t n_pairs, int rank, exf_err *err)
+{
+    size_t t = (size_t)b->n_tokens, k = (size_t)b->top_k, h = (size_t)b->d_model, r = (size_t)rank;
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&s->entry, &s->cap_entry, t * k * k, sizeof *s->entry, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->first, &s->cap_first, (size_t)n_pairs + 1, sizeof *s->first, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->weight, &s->cap_weight, t * k, sizeof *s->weight, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->u, &s->cap_u, t * h, sizeof *s->u, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->v, &s->cap_v, t * h, sizeof *s->v, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->z, &s->cap_z, t * r + 1, sizeof *s->z, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->total, &s->cap_total, (r > 2 ? r : 2) * (h > r ? h : r), sizeof *s->total, "vector moments", err));
+out:
+    return rc;
+}
+
+/* Counting sort: two passes over all slot pairs, in order of token. */
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs, int rank,
+                             exf_err *err)
+{
+    int k = b->top_k;
+    exf_code rc = make_room(s, b, n_pairs, rank, err);
+    if (rc != EXF_OK) return rc;
+    memset(s->first, 0, ((size_t)n_pairs + 1) * sizeof *s->first);
+    for (int pass = 0; pass < 2; pass++) {
+        for (int t = 0; t < b->n_tokens; t++) {
+            const int32_t *id = b->topk_ids + (size_t)t * (size_t)k;
+            for (int a = 0; a < k; a++)
+                for (int c = 0; c < k; c++) {
+                    int32_t p = a == c ? -1 : index[(size_t)id[a] * (size_t)b->n_experts + (size_t)id[c]];
+                    if (p < 0) continue;
+                    if (pass == 0)
+                        s->first[p + 1]++;
+                    else
+                        s->entry[s->first[p]++] = (exf_pair_entry){t, a, c};
+                }
+        }
+        for (int64_t p = 0; pass == 0 && p < n_pairs; p++) s->first[p + 1] += s->first[p];
+    }
+    for (int64_t p = n_pairs; p > 0; p--) s->first[p] = s->first[p - 1]; /* undo the walk */
+    s->first[0] = 0;
+    for (size_t i = 0; i < (size_t)b->n_tokens * (size_t)k; i++) {
+        s->weight[i] = weight_of(b->expert_outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
+        if (!(s->weight[i] >= 0))
+            return exf_fail(err, EXF_NUMERIC, "token %zu: a weight of %g has no root, which vector sums need", i / (size_t)k, s->weight[i]);
+    }
+    return EXF_OK;
+}
+
+/* The pair's rows, times the root of their weight. */
+static int load(exf_pair_block *s, const exf_moe_block *b, int64_t p)
+{
+    size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
+    int n = (int)(s->first[p + 1] - s->first[p]);
+    for (int i = 0; i < n; i++) {
+        const exf_pair_entry *e = &s->entry[s->first[p] + i];
+        size_t slot = (size_t)e->token * k;
+        const float *u = b->expert_outputs + (slot + (size_t)e->source) * h, *v = b->expert_outputs + (slot + (size_t)e->target) * h;
+        double root = sqrt(s->weight[slot + (size_t)e->source]);
+        for (size_t j = 0; j < h; j++) {
+            s->u[(size_t)i * h + j] = root * (double)u[j];
+            s->v[(size_t)i * h + j] = root * (double)v[j];
+        }
+    }
+    return n;
+}
+
+static exf_code add_exact(exf_exact *sum, const double *x, size_t n, exf_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!exf_exact_fits(x[i])) return exf_fail(err, EXF_NUMERIC, "a vector sum of %g is outside the range of the sums", x[i]);
+    for (size_t i = 0; i < n; i++) exf_exact_add(&sum[i], x[i]);
+    return EXF_OK;
+}
+
+static exf_code add_diagonal(exf_pair_block *s, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
+{
+    double *vu = s->total, *vv = s->total + h;
+    exf_code rc;
+    memset(s->total, 0, 2 * h * sizeof *s->total);
+    for (int i = 0; i < n; i++)
+        for (size_t j = 0; j < h; j++) {
+            double v = s->v[(size_t)i * h + j];
+            vu[j] += v * s->u[(size_t)i * h + j];
+            vv[j] += v * v;
+        }
+    pthread_mutex_lock(lock);
+    rc = add_exact(sums->vu + (size_t)p * h, vu, h, err);
+    if (rc == EXF_OK) rc = add_exact(sums->vv + (size_t)p * h, vv, h, err);
+    pthread_mutex_unlock(lock);
+    return rc;
+}
+
+/* [R, m] = z' x on the pair's grid. */
+static void add_product(exf_pair_block *s, int n, const double *x, int m, int64_t *sum, int r, int grid, pthread_mutex_t *lock)
+{
+    exf_linalg_xtw(s->total, m, s->z, r, x, m, r, m, n, 1, 0);
+    pthread_mutex_lock(lock);
+    exf_grid_add(sum, s->total, (size_t)r * (size_t)m, grid);
+    pthread_mutex_unlock(lock);
+}
+
+exf_code exf_pair_block_add(exf_pair_block *s, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums, exf_pair_locks *locks,
+                            exf_err *err)
+{
+    int n, r = sums->rank, h = b->d_model;
+    size_t at = (size_t)p * (size_t)r;
+    pthread_mutex_t *lock = &locks->lock[p % N_LOCKS];
+    exf_code rc = EXF_OK;
+    if (s->first[p + 1] == s->first[p]) return EXF_OK;
+    n = load(s, b, p);
+    if (sums->vu) EXF_TRY(add_diagonal(s, n, (size_t)h, p, sums, lock, err));
+    if (!r) goto out;
+    const int32_t *grid = sums->grid + EXF_N_GRIDS * p;
+    exf_linalg_xw(s->z, r, s->v, h, sums->basis, r, n, r, h, 1, 0);
+    add_product(s, n, s->z, r, sums->zz + at * (size_t)r, r, grid[EXF_GRID_ZV], lock);
+    add_product(s, n, s->u, h, sums->zu + at * (size_t)h, r, grid[EXF_GRID_ZU], lock);
+    add_product(s, n, s->v, h, sums->zv + at * (size_t)h, r, grid[EXF_GRID_ZV], lock);
+out:
+    return rc;
+}

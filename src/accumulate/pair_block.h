@@ -1,0 +1,35 @@
+/* pair_block.h - one block's vector sums of one pair, added to the layer's. */
+#ifndef EXF_ACCUMULATE_PAIR_BLOCK_H
+#define EXF_ACCUMULATE_PAIR_BLOCK_H
+#include "artifact/vector_sums.h"
+#include "forward/forward.h"
+#include "kernels/moments.h"
+
+/* Locks shared by all workers: one guards many pairs. */
+typedef struct exf_pair_locks exf_pair_locks;
+exf_code exf_pair_locks_new(exf_pair_locks **out, exf_err *err) EXF_CHECKED;
+void exf_pair_locks_free(exf_pair_locks *l); /* NULL is allowed */
+
+typedef struct {
+    int32_t token, source, target; /* slots */
+} exf_pair_entry;
+
+/* One worker's; zeroed before the first block. */
+typedef struct {
+    exf_pair_entry *entry; /* by pair, then token */
+    int64_t *first;        /* [n_pairs + 1] */
+    double *weight;        /* [T, K] */
+    double *u, *v;         /* [n, H] a pair's outputs, times sqrt(w) */
+    double *z;             /* [n, R] */
+    double *total;         /* [R, H] or [H]: of this block */
+    size_t cap_entry, cap_first, cap_weight, cap_u, cap_v, cap_z, cap_total;
+} exf_pair_block;
+
+/* Which tokens of a block belong to which pair: index [E, E], -1: to none. */
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs, int rank,
+                             exf_err *err) EXF_CHECKED;
+/* Adds pair p's terms of the block that was sorted; concurrent for different s. */
+exf_code exf_pair_block_add(exf_pair_block *s, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums, exf_pair_locks *locks,
+                            exf_err *err) EXF_CHECKED;
+void exf_pair_block_free(exf_pair_block *s);
+#endif

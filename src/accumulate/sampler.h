@@ -1,0 +1,34 @@
+/* sampler.h - which tokens of a layer the low-rank basis is made from, and their outputs.
+ *
+ * A candidate is a token's slot a (the source) with another slot b of that token (the
+ * target).  Those of the smallest keys are taken, a key being a pure function of the
+ * sequence's own digest, the layer, the position and the slot: the choice and its order
+ * do not depend on threads, on how the data is cut into files, or on their order. */
+#ifndef EXF_ACCUMULATE_SAMPLER_H
+#define EXF_ACCUMULATE_SAMPLER_H
+#include "artifact/sequences.h"
+#include "forward/forward.h"
+
+typedef struct {
+    uint64_t key;
+    size_t row; /* of the token in the whole run */
+    int32_t slot, other;
+} exf_candidate;
+
+typedef struct {
+    size_t n;                 /* chosen in this layer */
+    exf_candidate *chosen;    /* [n] by rising key: the order of samples */
+    size_t *by_row;           /* [n] their indices by row and slot */
+    float *source, *target;   /* [n, H] outputs u, v, in order of samples */
+    int32_t *pair;            /* [n, 2] experts */
+    size_t cap;               /* room */
+} exf_sampler;
+
+/* Room for `samples` of width d_model. */
+exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err) EXF_CHECKED;
+void exf_sampler_free(exf_sampler *s);
+/* Chooses for one layer. */
+exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err) EXF_CHECKED;
+/* Keeps what a block has of the chosen; blocks may come from several threads. */
+void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b);
+#endif

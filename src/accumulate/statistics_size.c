@@ -1,0 +1,39 @@
+/* statistics_size.c - what a plan can know about the room that statistics take; see accumulate.h. */
+#include "accumulate/accumulate.h"
+#include "accumulate/vector_moments.h"
+
+static uint64_t pairs_with_vectors(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t all = (uint64_t)(s->n_experts * (s->n_experts - 1));
+    return all < (uint64_t)o->vector_pairs ? all : (uint64_t)o->vector_pairs;
+}
+
+static uint64_t rank_of(const exf_run_shape *s)
+{
+    return s->d_model < EXF_BASIS_RANK ? (uint64_t)s->d_model : EXF_BASIS_RANK;
+}
+
+static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t p = pairs_with_vectors(s, o), h = (uint64_t)s->d_model, r = rank_of(s), bytes = 0;
+    if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
+    if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
+    return bytes;
+}
+
+uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
+    return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 2 * sizeof(uint64_t)) + vector_bytes(s, o);
+}
+
+uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_options *o, int n_workers)
+{
+    uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
+    uint64_t each = e * e * (10 * sizeof(exf_exact) + 3 * sizeof(uint64_t)), samples = (uint64_t)o->samples;
+    if (o->common_tokens) each += exf_moments_common_scratch((int)e, (int)h) * sizeof(double);
+    if (o->diagonal || o->lowrank) each += 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
+    uint64_t all = (uint64_t)n_workers * each + vector_bytes(s, o);
+    if (o->lowrank) all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float);
+    return all;
+}

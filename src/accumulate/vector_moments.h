@@ -1,0 +1,32 @@
+/* vector_moments.h - the second look at a layer: which pairs carry vectors, the basis,
+ * and the sums of vector_sums.h.
+ *
+ * The unit of work is a block of the forward (at most EXF_MOE_BLOCK tokens of one
+ * sequence, always the same split): within it a pair's terms are added in double in
+ * order of tokens, and the total is added on a grid or exactly, so neither threads nor
+ * the order of blocks matter. */
+#ifndef EXF_ACCUMULATE_VECTOR_MOMENTS_H
+#define EXF_ACCUMULATE_VECTOR_MOMENTS_H
+#include "accumulate/accumulate.h"
+#include "accumulate/sampler.h"
+
+enum { EXF_BASIS_RANK = 32 }; /* columns of the basis; fewer where the model is narrower */
+
+typedef struct exf_vector_moments exf_vector_moments;
+
+/* Borrows options and sequences. */
+exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *shape, const exf_accumulate_options *o,
+                                const exf_sequence_list *sequences, int n_workers, exf_err *err) EXF_CHECKED;
+void exf_vector_moments_free(exf_vector_moments *m); /* NULL is allowed */
+
+/* Before the first sweep of a layer. */
+exf_code exf_vector_moments_begin(exf_vector_moments *m, int layer, exf_err *err) EXF_CHECKED;
+/* A block of the first sweep; concurrent. */
+void exf_vector_moments_sample(const exf_vector_moments *m, const exf_moe_block *b);
+/* Between the sweeps: s holds all of the layer's sums. */
+exf_code exf_vector_moments_prepare(exf_vector_moments *m, const exf_layer_statistics *s, int layer, exf_err *err) EXF_CHECKED;
+/* A block of the second sweep; concurrent for different workers. */
+exf_code exf_vector_moments_add(exf_vector_moments *m, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
+/* After it; valid until the next layer begins. */
+const exf_vector_sums *exf_vector_moments_sums(const exf_vector_moments *m);
+#endif

@@ -1,0 +1,45 @@
+/* vector_sums.h - the sums of one layer that act on vectors, for the pairs that carry
+ * one (method, section 1; paper, "diagonal" and "scalar-plus-low-rank projector").
+ *
+ * With u, v, w of a token of the pair as in kernels/moments.h, Q the layer's basis and
+ * z = sqrt(w) v Q:
+ *   vu = sum w v*u, vv = sum w v*v          [H], element by element, exact (base/exact.h)
+ *   zz = sum z'z [R, R], zu = sum z' sqrt(w) u [R, H], zv = sum z' sqrt(w) v [R, H]
+ * The latter are integers in units of 2^grid of their pair, chosen from the pair's scalar
+ * sums so that none can overflow: |zu| <= sqrt(target_sq source_sq), |zz|, |zv| <= target_sq
+ * (Cauchy-Schwarz), and the unit is 2^-61 of that bound's next power of two.  Adding them is
+ * integer adding, so order, threads and shards do not matter; a block's term is rounded once. */
+#ifndef EXF_ARTIFACT_VECTOR_SUMS_H
+#define EXF_ARTIFACT_VECTOR_SUMS_H
+#include "base/exact.h"
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { EXF_GRID_ZU, EXF_GRID_ZV, EXF_N_GRIDS }; /* zz has the grid of zv */
+
+typedef struct {
+    int64_t n_pairs;   /* P; 0: the layer has none, and all else is NULL */
+    int d_model, rank; /* H; R, 0: no low-rank sums */
+    int32_t *pair;     /* [P, 2] source, target; ascending */
+    exf_exact *vu, *vv;        /* [P, H] NULL: no diagonal sums */
+    double *basis;             /* [H, R] orthonormal columns */
+    int32_t *grid;             /* [P, EXF_N_GRIDS] */
+    int64_t *zz, *zu, *zv;     /* [P, R, R], [P, R, H], [P, R, H] */
+} exf_vector_sums;
+
+exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;
+void exf_vector_sums_free(exf_vector_sums *v);
+/* Both grids of a pair from its scalar sums.  A little more than Cauchy-Schwarz says, for
+ * what rounding adds; larger sums never give a finer grid. */
+void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
+/* sum[i] += x[i] on the grid, ties to even. */
+void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid);
+/* sum[i] * 2^grid. */
+void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid);
+/* The same sums on a grid that is not finer, rounded to nearest, ties to even. */
+void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to);
+/* Index of the pair, or -1. */
+int64_t exf_vector_sums_find(const exf_vector_sums *v, int source, int target);
+#endif

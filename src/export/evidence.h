@@ -1,0 +1,16 @@
+/* evidence.h - how much evidence stands behind a layer's tables, for a model card. */
+#ifndef EXF_EXPORT_EVIDENCE_H
+#define EXF_EXPORT_EVIDENCE_H
+#include "artifact/tables.h"
+
+/* Medians are the lower of two in the middle. */
+typedef struct {
+    size_t pairs, observed; /* ordered pairs of two experts; those with a loss below EXF_LOSS_NEVER */
+    uint64_t tokens;        /* median over observed pairs; 0 if there are none, as the next two */
+    float loss;             /* the same of the loss */
+    float best;             /* median over experts with an observed pair of the loss to the best target */
+    int cold;               /* experts never routed */
+} exf_evidence;
+
+exf_code exf_evidence_of_layer(exf_evidence *c, const exf_tables *t, int layer, exf_err *err) EXF_CHECKED;
+#endif

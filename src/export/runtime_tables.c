@@ -1,0 +1,138 @@
+/* runtime_tables.c - see runtime_tables.h. */
+#include "export/runtime_tables.h"
+
+#include "base/mem.h"
+#include "export/table_list.h"
+#include "format/json.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the model's layer axis ------------------------------------------------------ */
+
+static void fill_unknown(exf_runtime_tables *r)
+{
+    size_t e = (size_t)r->n_experts, m = (size_t)r->n_layers;
+    for (size_t i = 0; i < m * e * e; i++) r->loss[i] = EXF_LOSS_NEVER;
+    for (size_t i = 0; i < m * e; i++) {
+        r->norms[i] = 1;
+        r->coeff[i * e + i % e] = 1;
+    }
+}
+
+static void fill_known(exf_runtime_tables *r, const exf_tables *t)
+{
+    size_t e = (size_t)r->n_experts;
+    for (size_t l = 0; l < (size_t)t->n_layers; l++) {
+        size_t to = (size_t)t->layer_number[l];
+        memcpy(r->coeff + to * e * e, t->coeff + l * e * e, e * e * sizeof *r->coeff);
+        memcpy(r->loss + to * e * e, t->loss + l * e * e, e * e * sizeof *r->loss);
+        memcpy(r->norms + to * e, t->expert_norms + l * e, e * sizeof *r->norms);
+    }
+}
+
+exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    const char *layers = exf_provenance_get(&t->provenance, "model.layers");
+    size_t e = (size_t)t->shape.n_experts, matrices, rows;
+    memset(out, 0, sizeof *out);
+    out->n_experts = t->shape.n_experts;
+    if (!layers || !exf_parse_i64(layers, &out->n_layers) || out->n_layers < 0 || out->n_layers > INT32_MAX)
+        return exf_fail(err, EXF_MODEL, "model.layers is %s, expected a number of layers", layers ? layers : "missing");
+    EXF_TRY(exf_mem_mul(&rows, (size_t)out->n_layers, e, "tables of all layers", err));
+    EXF_TRY(exf_mem_mul(&matrices, rows, e, "tables of all layers", err));
+    EXF_TRY(exf_mem_new(&out->coeff, matrices, sizeof *out->coeff, "tables of all layers", err));
+    EXF_TRY(exf_mem_new(&out->loss, matrices, sizeof *out->loss, "tables of all layers", err));
+    EXF_TRY(exf_mem_new(&out->norms, rows, sizeof *out->norms, "tables of all layers", err));
+    fill_unknown(out);
+    fill_known(out, t);
+out:
+    if (rc != EXF_OK) exf_runtime_tables_free(out);
+    return rc;
+}
+
+void exf_runtime_tables_free(exf_runtime_tables *r)
+{
+    exf_mem_free(r->coeff);
+    exf_mem_free(r->loss);
+    exf_mem_free(r->norms);
+    memset(r, 0, sizeof *r);
+}
+
+/* ---- the validator's rule -------------------------------------------------------- */
+
+static const float no_pair = 1e20f;   /* losses from here on stand for pairs that there are not */
+static const double degenerate = 0.9; /* of the median */
+
+static int rising(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* best[n] = the losses to the best target of a layer's experts that have any. */
+static size_t best_losses(float *best, const float *loss, size_t e)
+{
+    size_t n = 0;
+    for (size_t s = 0; s < e; s++) {
+        float least = no_pair;
+        for (size_t t = 0; t < e; t++)
+            if (t != s && loss[s * e + t] < least) least = loss[s * e + t];
+        if (least < no_pair) best[n++] = least;
+    }
+    return n;
+}
+
+exf_code exf_runtime_refuse_degenerate(const exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    float *best = NULL;
+    int any = 0;
+    exf_code rc = exf_mem_new(&best, e, sizeof *best, "best losses", err);
+    for (size_t l = 0; rc == EXF_OK && l < (size_t)t->n_layers; l++) {
+        size_t n = best_losses(best, t->loss + l * e * e, e);
+        if (n == 0) continue;
+        any = 1;
+        qsort(best, n, sizeof *best, rising);
+        double median = (double)best[(n - 1) / 2];
+        if (median >= degenerate)
+            rc = exf_fail(err, EXF_THRESHOLD,
+                          "layer %d: half of its experts lose %.4g of their output or more with the best target, the runtime's validator refuses "
+                          "%g as degenerate; calibrate on more data, or leave the layer out (exfold-capture --layers)",
+                          (int)t->layer_number[l], median, degenerate);
+    }
+    if (rc == EXF_OK && !any)
+        rc = exf_fail(err, EXF_THRESHOLD, "no layer has a pair of experts with evidence: there is nothing that could be folded");
+    exf_mem_free(best);
+    return rc;
+}
+
+/* ---- the file ---------------------------------------------------------------------- */
+
+exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data)
+{
+    return (exf_pt){.key = key,
+                    .kind = EXF_PT_TENSOR,
+                    .tensor = {.dtype = EXF_DT_F32, .rank = 3, .shape = {r->n_layers, r->n_experts, r->n_experts}, .data = data}};
+}
+
+exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r)
+{
+    return (exf_pt){.key = key,
+                    .kind = EXF_PT_TENSOR,
+                    .tensor = {.dtype = EXF_DT_F32, .rank = 2, .shape = {r->n_layers, r->n_experts}, .data = r->norms}};
+}
+
+exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_tables *t, exf_err *err)
+{
+    exf_text json = {0};
+    exf_code rc;
+    EXF_TRY(exf_table_facts_json(&json, t, err));
+    exf_pt_record extra = {"extra/provenance.json", json.s, json.len};
+    EXF_TRY(exf_pt_write(path, force, dict, &extra, 1, err));
+out:
+    exf_text_free(&json);
+    return rc;
+}

@@ -1,0 +1,36 @@
+/* runtime_tables.h - what the two public plugins' files have in common: tables
+ * whose layer axis is the model's own, and the rules that their loaders hold a
+ * file to. */
+#ifndef EXF_EXPORT_RUNTIME_TABLES_H
+#define EXF_EXPORT_RUNTIME_TABLES_H
+#include "export/export.h"
+#include "format/ptfile.h"
+
+typedef struct {
+    int64_t n_layers;  /* M, all layers of the model */
+    int64_t n_experts; /* E */
+    float *coeff;      /* [M, E, E] 1 on the diagonal, 0 where there is no evidence */
+    float *loss;       /* [M, E, E] EXF_LOSS_NEVER on the diagonal and where there is no evidence */
+    float *norms;      /* [M, E] */
+} exf_runtime_tables;
+
+/* Tables of all n layers of the model.  A layer that the tables lack - a dense one, one
+ * that was not captured - has no evidence for any pair, and norms of 1: loaders refuse
+ * 0.  Release with exf_runtime_tables_free(). */
+exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, exf_err *err) EXF_CHECKED;
+void exf_runtime_tables_free(exf_runtime_tables *r);
+
+/* EXF_THRESHOLD where the plugin's validator calls losses degenerate: where, in some
+ * layer, the median over experts of the loss to the best target is 0.9 or more
+ * (of an even number the lower of the two in the middle; experts without any
+ * target and losses from 1e20 on are left out), or where no layer has a pair. */
+exf_code exf_runtime_refuse_degenerate(const exf_tables *t, exf_err *err) EXF_CHECKED;
+
+/* F32 tensors of the shapes above. */
+exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data);
+exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r);
+
+/* Writes the dict; the tables' facts go into a record extra/provenance.json, so that
+ * the dict has the plugin's keys and no others. */
+exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_tables *t, exf_err *err) EXF_CHECKED;
+#endif

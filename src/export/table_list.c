@@ -1,0 +1,139 @@
+/* table_list.c - see table_list.h. */
+#include "export/table_list.h"
+
+#include "base/mem.h"
+#include "format/json.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Fixed tables, and most per pool, per shared scalar, of the vectors besides the low ranks. */
+enum { FIXED = 10, PER_POOL = 3, PER_SHARED = 2, OF_VECTORS = 4 };
+
+/* A table that is not there is passed over. */
+static void add(exf_table_list *l, const char *group, int number, const char *part, exf_tensor t)
+{
+    if (!t.data) return;
+    if (*group && number)
+        snprintf(l->name[l->n], EXF_TABLE_NAME, "%.20s.%d.%.12s", group, number, part);
+    else
+        snprintf(l->name[l->n], EXF_TABLE_NAME, "%.24s%s%.20s", group, *group ? "." : "", part);
+    t.name = l->name[l->n];
+    l->tensor[l->n++] = t;
+}
+
+static exf_tensor view(exf_dtype dtype, int rank, int64_t a, int64_t b, int64_t c, const void *data)
+{
+    return (exf_tensor){.dtype = dtype, .rank = rank, .shape = {a, b, c}, .data = data};
+}
+
+static void add_fixed(exf_table_list *out, const exf_tables *t)
+{
+    int64_t l = t->n_layers, e = t->shape.n_experts;
+    const struct {
+        const char *name;
+        exf_tensor tensor;
+    } fixed[FIXED] = {
+        {"coeff", view(EXF_DT_F32, 3, l, e, e, t->coeff)},
+        {"loss", view(EXF_DT_F32, 3, l, e, e, t->loss)},
+        {"count", view(EXF_DT_U64, 3, l, e, e, t->count)},
+        {"expert_norms", view(EXF_DT_F32, 2, l, e, 0, t->expert_norms)},
+        {"expert_count", view(EXF_DT_U64, 2, l, e, 0, t->expert_count)},
+        {"cosine", view(EXF_DT_F32, 3, l, e, e, t->cosine)},
+        {"rms", view(EXF_DT_F32, 2, l, e, 0, t->rms)},
+        {"contribution", view(EXF_DT_F32, 2, l, e, 0, t->contribution)},
+        {"similarity", view(EXF_DT_F32, 3, l, e, e, t->similarity)},
+        {"std_error", view(EXF_DT_F32, 3, l, e, e, t->std_error)},
+    };
+    for (size_t i = 0; i < FIXED; i++) add(out, "", 0, fixed[i].name, fixed[i].tensor);
+}
+
+static void add_pools(exf_table_list *out, const exf_tables *t)
+{
+    int64_t l = t->n_layers, e = t->shape.n_experts;
+    for (int i = 0; i < t->n_pools; i++) {
+        const exf_pool *p = &t->pool[i];
+        add(out, "pools", p->size, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
+        add(out, "pools", p->size, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
+        add(out, "pools", p->size, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));
+    }
+}
+
+static void add_shared(exf_table_list *out, const exf_tables *t)
+{
+    int64_t l = t->n_layers, e = t->shape.n_experts;
+    for (int i = 0; i < t->n_shared; i++) {
+        char group[24];
+        snprintf(group, sizeof group, "shared.%.15s", t->shared[i].name);
+        add(out, group, 0, "scalar", view(EXF_DT_F32, 1, l, 0, 0, t->shared[i].scalar));
+        add(out, group, 0, "loss", view(EXF_DT_F32, 3, l, e, e, t->shared[i].loss));
+    }
+}
+
+static void add_vectors(exf_table_list *out, const exf_tables *t)
+{
+    const exf_vectors *v = &t->vectors;
+    int64_t l = t->n_layers, e = t->shape.n_experts, h = t->shape.d_model, n = v->n_pairs;
+    if (n == 0) return;
+    add(out, "vectors", 0, "pair", view(EXF_DT_I32, 2, n, 3, 0, v->pair));
+    add(out, "vectors", 0, "diagonal", view(EXF_DT_F32, 2, n, h, 0, v->diagonal));
+    add(out, "vectors", 0, "diagonal_loss", view(EXF_DT_F32, 3, l, e, e, v->diagonal_loss));
+    add(out, "vectors", 0, "basis", view(EXF_DT_F32, 3, l, h, v->basis_rank, v->basis));
+    for (int i = 0; i < v->n_lowrank; i++)
+        add(out, "vectors.lowrank", v->lowrank[i].rank, "c", view(EXF_DT_F32, 3, n, v->lowrank[i].rank, h, v->lowrank[i].c));
+}
+
+exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    memset(l, 0, sizeof *l);
+    l->cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + OF_VECTORS + (size_t)t->vectors.n_lowrank;
+    EXF_TRY(exf_mem_new(&l->tensor, l->cap, sizeof *l->tensor, "table list", err));
+    EXF_TRY(exf_mem_new(&l->name, l->cap, sizeof *l->name, "table names", err));
+    add_fixed(l, t);
+    add_pools(l, t);
+    add_shared(l, t);
+    add_vectors(l, t);
+out:
+    if (rc != EXF_OK) exf_table_list_free(l);
+    return rc;
+}
+
+void exf_table_list_free(exf_table_list *l)
+{
+    exf_mem_free(l->tensor);
+    exf_mem_free(l->name);
+    memset(l, 0, sizeof *l);
+}
+
+exf_code exf_table_facts(exf_provenance *out, const exf_tables *t, exf_err *err)
+{
+    exf_code rc;
+    exf_text layers = {0};
+    for (int i = 0; i < t->n_layers; i++) EXF_TRY(exf_text_addf(&layers, err, "%s%d", i ? ", " : "", (int)t->layer_number[i]));
+    EXF_TRY(exf_provenance_copy(out, &t->provenance, err));
+    EXF_TRY(exf_provenance_add(out, err, "exfold_format", "tables/1"));
+    EXF_TRY(exf_provenance_add(out, err, "layer_numbers", "[%s]", layers.s ? layers.s : ""));
+    EXF_TRY(exf_provenance_add(out, err, "loss_kind", "relative_scalar_reconstruction_error"));
+out:
+    exf_text_free(&layers);
+    if (rc != EXF_OK) exf_provenance_free(out);
+    return rc;
+}
+
+exf_code exf_table_facts_json(exf_text *out, const exf_tables *t, exf_err *err)
+{
+    exf_provenance facts = {0};
+    exf_code rc;
+    EXF_TRY(exf_table_facts(&facts, t, err));
+    for (size_t i = 0; i < facts.n; i++) {
+        EXF_TRY(exf_text_addf(out, err, i ? ",\n  " : "{\n  "));
+        EXF_TRY(exf_json_quote(out, facts.key[i], err));
+        EXF_TRY(exf_text_addf(out, err, ": "));
+        EXF_TRY(exf_json_quote(out, facts.value[i], err));
+    }
+    EXF_TRY(exf_text_addf(out, err, "\n}\n"));
+out:
+    exf_provenance_free(&facts);
+    return rc;
+}

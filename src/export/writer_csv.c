@@ -1,0 +1,144 @@
+/* writer_csv.c - a folder of tables for spreadsheets and data frames, RFC 4180:
+ * comma, CR LF, one line of names; decimal points, nine significant digits, from
+ * which a float comes back exactly.
+ *
+ *   pairs.csv    layer,source,target,count,S,loss,std_error,cosine,similarity
+ *   experts.csv  layer,expert,count,norm,rms,contribution
+ *   pools.csv    pool,layer,expert,member,target,scale
+ *
+ * A row per ordered pair of two experts, per expert, per expert and pool; layer is
+ * the model's number.  A cell is empty where the tables know nothing: S to
+ * similarity of a pair without evidence, a table that was not solved; so no mean
+ * of a column is of sentinels.  Spreadsheets hold 1048576 rows. */
+#include "export/export.h"
+
+#include "base/outfolder.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+
+enum { FLUSH = 1 << 16 };
+
+typedef struct {
+    exf_outfolder *folder;
+    exf_text text;
+} csv;
+
+static exf_code flush(csv *c, size_t above, exf_err *err)
+{
+    if (c->text.len <= above) return EXF_OK;
+    exf_code rc = exf_outfolder_write(c->folder, c->text.s, c->text.len, err);
+    c->text.len = 0;
+    return rc;
+}
+
+static exf_code cells(csv *c, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4);
+
+static exf_code cells(csv *c, exf_err *err, const char *fmt, ...)
+{
+    va_list va;
+    va_start(va, fmt);
+    exf_code rc = exf_text_addv(&c->text, err, fmt, va);
+    va_end(va);
+    return rc == EXF_OK ? flush(c, FLUSH, err) : rc;
+}
+
+/* The next cell, empty unless it is known. */
+static exf_code real(csv *c, const float *table, size_t at, int known, exf_err *err)
+{
+    return known && table ? cells(c, err, ",%.9g", (double)table[at]) : cells(c, err, ",");
+}
+
+static exf_code pair_row(csv *c, const exf_tables *t, size_t l, size_t s, size_t d, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts, at = (l * e + s) * e + d;
+    int known = t->loss[at] < EXF_LOSS_NEVER;
+    exf_code rc;
+    EXF_TRY(cells(c, err, "%d,%zu,%zu,%" PRIu64, (int)t->layer_number[l], s, d, t->count[at]));
+    EXF_TRY(real(c, t->coeff, at, known, err));
+    EXF_TRY(real(c, t->loss, at, known, err));
+    EXF_TRY(real(c, t->std_error, at, known && t->std_error && t->std_error[at] < EXF_ERROR_UNKNOWN, err));
+    EXF_TRY(real(c, t->cosine, at, known, err));
+    EXF_TRY(real(c, t->similarity, at, known, err));
+    EXF_TRY(cells(c, err, "\r\n"));
+out:
+    return rc;
+}
+
+static exf_code write_pairs(csv *c, const exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    exf_code rc = cells(c, err, "layer,source,target,count,S,loss,std_error,cosine,similarity\r\n");
+    for (size_t l = 0; l < (size_t)t->n_layers; l++)
+        for (size_t s = 0; s < e; s++)
+            for (size_t d = 0; rc == EXF_OK && d < e; d++)
+                if (s != d) rc = pair_row(c, t, l, s, d, err);
+    return rc;
+}
+
+/* A cold expert has norms of other experts in the tables, and none here. */
+static exf_code write_experts(csv *c, const exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    exf_code rc = cells(c, err, "layer,expert,count,norm,rms,contribution\r\n");
+    for (size_t at = 0; rc == EXF_OK && at < (size_t)t->n_layers * e; at++) {
+        int known = t->expert_count[at] > 0;
+        EXF_TRY(cells(c, err, "%d,%zu,%" PRIu64, (int)t->layer_number[at / e], at % e, t->expert_count[at]));
+        EXF_TRY(real(c, t->expert_norms, at, known, err));
+        EXF_TRY(real(c, t->rms, at, known, err));
+        EXF_TRY(real(c, t->contribution, at, known, err));
+        EXF_TRY(cells(c, err, "\r\n"));
+    }
+out:
+    return rc;
+}
+
+static int is_member(const exf_pool *p, size_t layer, size_t expert)
+{
+    for (int i = 0; i < p->size; i++)
+        if ((size_t)p->members[layer * (size_t)p->size + (size_t)i] == expert) return 1;
+    return 0;
+}
+
+static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    exf_code rc = cells(c, err, "pool,layer,expert,member,target,scale\r\n");
+    for (int i = 0; i < t->n_pools; i++) {
+        const exf_pool *p = &t->pool[i];
+        for (size_t at = 0; rc == EXF_OK && at < (size_t)t->n_layers * e; at++)
+            rc = cells(c, err, "%d,%d,%zu,%d,%d,%.9g\r\n", p->size, (int)t->layer_number[at / e], at % e, is_member(p, at / e, at % e),
+                       (int)p->target_ids[at], (double)p->target_scale[at]);
+    }
+    return rc;
+}
+
+static exf_code write_csv(const exf_export *x, const char *path, int force, exf_err *err)
+{
+    static const struct {
+        const char *name;
+        exf_code (*write)(csv *c, const exf_tables *t, exf_err *err);
+    } file[] = {{"pairs.csv", write_pairs}, {"experts.csv", write_experts}, {"pools.csv", write_pools}};
+    csv c = {.folder = NULL};
+    exf_code rc;
+    EXF_TRY(exf_outfolder_begin(&c.folder, path, force, err));
+    for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
+        EXF_TRY(exf_outfolder_file(c.folder, file[i].name, err));
+        EXF_TRY(file[i].write(&c, x->tables, err));
+        EXF_TRY(flush(&c, 0, err));
+    }
+    rc = exf_outfolder_commit(c.folder, err);
+    c.folder = NULL;
+out:
+    exf_outfolder_abort(c.folder);
+    exf_text_free(&c.text);
+    return rc;
+}
+
+const exf_writer exf_writer_csv = {
+    .name = "csv",
+    .file = "csv",
+    .is_folder = 1,
+    .about = "a folder with pairs.csv, experts.csv and pools.csv for spreadsheets",
+    .write = write_csv,
+};

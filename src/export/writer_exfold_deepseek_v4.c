@@ -1,0 +1,76 @@
+/* writer_exfold_deepseek_v4.c - the file that the public vLLM and SGLang plugins
+ * for DeepSeek-V4-Flash load; a dict of F32 tensors:
+ *
+ *   prefill_coeff, prefill_selection_loss, prefill_confidence_loss,
+ *   decode_coeff, decode_loss [43, 256, 256], norms [43, 256]
+ *
+ * Prefill and decode have the same scalars and losses here.  The selection losses
+ * choose targets, 1e30 says that a pair cannot be; of the confidence losses a
+ * runtime takes 1 - loss, clamped to [0, 1], so that the same 1e30 means none; their
+ * diagonal is 0.  The plugins' validator refuses losses as degenerate
+ * (exf_runtime_refuse_degenerate), and so does this writer.
+ *
+ * Layers 0 to 2 choose experts by token id.  SGLang's plugin leaves them alone,
+ * vLLM's folds them like the others: what the tables hold of them is written, and
+ * layers that the tables lack are without evidence, which the validator allows. */
+#include "export/runtime_tables.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+enum { LAYERS = 43, EXPERTS = 256, MAX_TOP_K = 8 /* of the plugins' kernels */ };
+
+static exf_code serves_deepseek_v4(const exf_export_model *m, exf_err *err)
+{
+    if (strcmp(m->family, "deepseek_v4") != 0)
+        return exf_fail(err, EXF_MODEL, "its plugins serve deepseek_v4, the model is of the family %s", m->family);
+    if (m->n_layers != LAYERS || m->n_experts != EXPERTS)
+        return exf_fail(err, EXF_MODEL, "its plugins are made for %d layers of %d experts, the model has %lld of %lld", LAYERS, EXPERTS,
+                        (long long)m->n_layers, (long long)m->n_experts);
+    if (m->top_k > MAX_TOP_K)
+        return exf_fail(err, EXF_MODEL, "its plugins take at most %d experts per token, the model has %lld", MAX_TOP_K, (long long)m->top_k);
+    return EXF_OK;
+}
+
+/* The losses once more, with 0 on the diagonal.  Caller frees. */
+static exf_code copy_confidence(float **out, const exf_runtime_tables *r, exf_err *err)
+{
+    size_t e = (size_t)r->n_experts, rows = (size_t)r->n_layers * e;
+    exf_code rc = exf_mem_new(out, rows * e, sizeof **out, "confidence losses", err);
+    if (rc != EXF_OK) return rc;
+    memcpy(*out, r->loss, rows * e * sizeof **out);
+    for (size_t i = 0; i < rows; i++) (*out)[i * e + i % e] = 0;
+    return EXF_OK;
+}
+
+static exf_code write_deepseek_v4(const exf_export *x, const char *path, int force, exf_err *err)
+{
+    exf_runtime_tables r;
+    float *confidence = NULL;
+    exf_code rc;
+    EXF_TRY(exf_runtime_tables_make(&r, x->tables, err));
+    EXF_TRY(copy_confidence(&confidence, &r, err));
+    exf_pt item[] = {
+        exf_runtime_matrices("prefill_coeff", &r, r.coeff),
+        exf_runtime_matrices("prefill_selection_loss", &r, r.loss),
+        exf_runtime_matrices("prefill_confidence_loss", &r, confidence),
+        exf_runtime_matrices("decode_coeff", &r, r.coeff),
+        exf_runtime_matrices("decode_loss", &r, r.loss),
+        exf_runtime_norms("norms", &r),
+    };
+    EXF_TRY(exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = sizeof item / sizeof *item}, x->tables, err));
+out:
+    exf_mem_free(confidence);
+    exf_runtime_tables_free(&r);
+    return rc;
+}
+
+const exf_writer exf_writer_exfold_deepseek_v4 = {
+    .name = "exfold-deepseek-v4",
+    .file = "exfold-deepseek-v4.pt",
+    .about = "for the public vLLM and SGLang plugins (V4-Flash)",
+    .serves = serves_deepseek_v4,
+    .accepts = exf_runtime_refuse_degenerate,
+    .write = write_deepseek_v4,
+};

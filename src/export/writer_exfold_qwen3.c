@@ -1,0 +1,86 @@
+/* writer_exfold_qwen3.c - the file that the public vLLM plugin for Qwen3-MoE
+ * loads with torch.load(weights_only=True); a dict, M layers of the model:
+ *
+ *   format_version 1, coeff F32 [M, E, E], loss F32 [M, E, E], expert_norms F32 [M, E],
+ *   loss_kind, weighting, ridge, clip_min, clip_max, num_samples, max_length
+ *
+ * The plugin indexes the first axis with the model's layer number, asks for
+ * finite numbers, losses from 0 and norms above 0, takes a loss of 1e30 for "no
+ * such pair" and never reads a dense layer.  The settings are for people: a
+ * plugin ignores them; what is not known, or no clip, is None. */
+#include "export/runtime_tables.h"
+
+#include <string.h>
+
+static exf_pt text_item(const char *key, const char *value)
+{
+    return (exf_pt){.key = key, .kind = value ? EXF_PT_TEXT : EXF_PT_NONE, .text = value};
+}
+
+static exf_pt int_item(const char *key, const char *value)
+{
+    exf_pt v = {.key = key, .kind = EXF_PT_NONE};
+    if (value && exf_parse_i64(value, &v.integer)) v.kind = EXF_PT_INT;
+    return v;
+}
+
+static exf_pt real_item(const char *key, const char *value)
+{
+    exf_pt v = {.key = key, .kind = EXF_PT_NONE};
+    if (value && exf_parse_f64(value, &v.real)) v.kind = EXF_PT_REAL;
+    return v;
+}
+
+/* "-4,4": the two ends, or None twice for "none". */
+static void clip_items(exf_pt *low, exf_pt *high, const char *clip)
+{
+    char first[40] = "";
+    const char *comma = clip ? strchr(clip, ',') : NULL;
+    if (comma && (size_t)(comma - clip) < sizeof first) memcpy(first, clip, (size_t)(comma - clip));
+    *low = real_item("clip_min", comma ? first : NULL);
+    *high = real_item("clip_max", comma ? comma + 1 : NULL);
+}
+
+static const char *weighting_of(const exf_provenance *p)
+{
+    const char *w = exf_provenance_get(p, "accumulate.weighting");
+    return w && strcmp(w, "source_norm") == 0 ? "source_output_norm" : w;
+}
+
+static exf_code serves_qwen3(const exf_export_model *m, exf_err *err)
+{
+    if (strcmp(m->family, "qwen3_moe") == 0) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "its plugin serves qwen3_moe, the model is of the family %s", m->family);
+}
+
+static exf_code write_qwen3(const exf_export *x, const char *path, int force, exf_err *err)
+{
+    enum { ITEMS = 11 };
+    const exf_provenance *p = &x->tables->provenance;
+    exf_runtime_tables r;
+    exf_code rc = exf_runtime_tables_make(&r, x->tables, err);
+    if (rc != EXF_OK) return rc;
+    exf_pt item[ITEMS] = {
+        {.key = "format_version", .kind = EXF_PT_INT, .integer = 1},
+        exf_runtime_matrices("coeff", &r, r.coeff),
+        exf_runtime_matrices("loss", &r, r.loss),
+        exf_runtime_norms("expert_norms", &r),
+        text_item("loss_kind", "relative_scalar_reconstruction_error"),
+        text_item("weighting", weighting_of(p)),
+        real_item("ridge", exf_provenance_get(p, "solve.ridge")),
+        [9] = int_item("num_samples", exf_provenance_get(p, "data.sequences")),
+        [10] = int_item("max_length", exf_provenance_get(p, "data.max_tokens")),
+    };
+    clip_items(&item[7], &item[8], exf_provenance_get(p, "solve.clip"));
+    rc = exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = ITEMS}, x->tables, err);
+    exf_runtime_tables_free(&r);
+    return rc;
+}
+
+const exf_writer exf_writer_exfold_qwen3 = {
+    .name = "exfold-qwen3",
+    .file = "exfold-qwen3.pt",
+    .about = "for the public vLLM plugin for Qwen3-MoE",
+    .serves = serves_qwen3,
+    .write = write_qwen3,
+};

@@ -1,0 +1,103 @@
+/* writer_npy.c - a folder of NumPy files: <table>.npy for every table of
+ * table_list.h, layer_numbers.npy (I32 [L]) and provenance.json (the facts, a JSON
+ * object of strings).
+ *
+ * A .npy file, version 1.0: "\x93NUMPY" 1 0 | u16 n, little endian | n bytes, a
+ * Python dict with descr, fortran_order and shape, padded with blanks to a
+ * multiple of 64 in all and ended by a line feed | the data, C order. */
+#include "export/export.h"
+
+#include "base/outfolder.h"
+#include "export/table_list.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { HEAD = 10, ALIGNMENT = 64 };
+
+static const char *descr(exf_dtype t)
+{
+    switch (t) {
+    case EXF_DT_F32: return "<f4";
+    case EXF_DT_I32: return "<i4";
+    case EXF_DT_U64: return "<u8";
+    default: return NULL;
+    }
+}
+
+/* One axis takes a comma too: (4,). */
+static exf_code add_shape(exf_text *h, const exf_tensor *t, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_addf(h, err, "("));
+    for (int i = 0; i < t->rank; i++) EXF_TRY(exf_text_addf(h, err, "%s%" PRId64, i ? ", " : "", t->shape[i]));
+    EXF_TRY(exf_text_addf(h, err, t->rank == 1 ? ",)" : ")"));
+out:
+    return rc;
+}
+
+static exf_code npy_header(exf_text *h, const exf_tensor *t, exf_err *err)
+{
+    static const char blanks[ALIGNMENT + 1] = "                                                                ";
+    exf_code rc;
+    if (!descr(t->dtype)) return exf_fail(err, EXF_INTERNAL, "%s is %s, which no .npy is written of", t->name, exf_dtype_name(t->dtype));
+    EXF_TRY(exf_text_add(h, "\x93NUMPY\1\0\0\0", HEAD, err));
+    EXF_TRY(exf_text_addf(h, err, "{'descr': '%s', 'fortran_order': False, 'shape': ", descr(t->dtype)));
+    EXF_TRY(add_shape(h, t, err));
+    EXF_TRY(exf_text_addf(h, err, ", }"));
+    EXF_TRY(exf_text_add(h, blanks, (2 * ALIGNMENT - 1 - h->len % ALIGNMENT) % ALIGNMENT, err));
+    EXF_TRY(exf_text_addf(h, err, "\n"));
+    h->s[8] = (char)((h->len - HEAD) & 0xff);
+    h->s[9] = (char)((h->len - HEAD) >> 8);
+out:
+    return rc;
+}
+
+/* line: room for the name and the header, kept from file to file. */
+static exf_code write_array(exf_outfolder *f, const exf_tensor *t, exf_text *line, exf_err *err)
+{
+    exf_code rc;
+    line->len = 0;
+    EXF_TRY(exf_text_addf(line, err, "%s.npy", t->name));
+    EXF_TRY(exf_outfolder_file(f, line->s, err));
+    line->len = 0;
+    EXF_TRY(npy_header(line, t, err));
+    EXF_TRY(exf_outfolder_write(f, line->s, line->len, err));
+    EXF_TRY(exf_outfolder_write(f, t->data, exf_tensor_bytes(t), err));
+out:
+    return rc;
+}
+
+static exf_code write_npy(const exf_export *x, const char *path, int force, exf_err *err)
+{
+    const exf_tables *t = x->tables;
+    exf_tensor layers = {.name = "layer_numbers", .dtype = EXF_DT_I32, .rank = 1, .shape = {t->n_layers}, .data = t->layer_number};
+    exf_table_list list = {0};
+    exf_text facts = {0}, line = {0};
+    exf_outfolder *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_table_list_make(&list, t, err));
+    EXF_TRY(exf_table_facts_json(&facts, t, err));
+    EXF_TRY(exf_outfolder_begin(&f, path, force, err));
+    EXF_TRY(write_array(f, &layers, &line, err));
+    for (size_t i = 0; i < list.n; i++) EXF_TRY(write_array(f, &list.tensor[i], &line, err));
+    EXF_TRY(exf_outfolder_file(f, "provenance.json", err));
+    EXF_TRY(exf_outfolder_write(f, facts.s, facts.len, err));
+    rc = exf_outfolder_commit(f, err);
+    f = NULL;
+out:
+    exf_outfolder_abort(f);
+    exf_table_list_free(&list);
+    exf_text_free(&facts);
+    exf_text_free(&line);
+    return rc;
+}
+
+const exf_writer exf_writer_npy = {
+    .name = "npy",
+    .file = "npy",
+    .is_folder = 1,
+    .wants_vectors = 1,
+    .about = "a folder with one NumPy file per table",
+    .write = write_npy,
+};

@@ -1,0 +1,109 @@
+/* fold_decode.c - D and sere on the positions that are decode, step by step. */
+#include "fold/folder_inside.h"
+
+#include "kernels/fold_cpu.h"
+
+#include <string.h>
+
+/* Similarity is a number in [-1, 1]; below all of them. */
+static const float nothing = -2.0f;
+
+/* Marks the experts of the S first slots of every row: routes stand by falling weight. */
+static void mark_primary(unsigned char *primary, const exf_fold_routes *io, int n_experts, int s)
+{
+    const int32_t *ids = io->ids;
+    memset(primary, 0, (size_t)n_experts);
+    for (int row = 0; row < io->rows; row++)
+        for (int k = 0; k < s && k < io->width; k++)
+            if (ids[row * io->width + k] >= 0) primary[ids[row * io->width + k]] = 1;
+}
+
+/* The primary expert most similar to e, ties to the lower number; -1 without one. */
+static int most_similar(const unsigned char *primary, const float *similarity, int n_experts, float *how)
+{
+    int best = -1;
+    *how = nothing;
+    for (int t = 0; t < n_experts; t++)
+        if (primary[t] && similarity[t] > *how) {
+            best = t;
+            *how = similarity[t];
+        }
+    return best;
+}
+
+/* An expert outside the primary ones gives its tokens to the most similar of them if it
+ * is more similar than rho, and runs itself otherwise. */
+static void reroute(const exf_folder *f, const exf_fold_routes *io, int index)
+{
+    int n_experts = (int)f->t->shape.n_experts, done[EXF_FOLD_MAX_E];
+    unsigned char primary[EXF_FOLD_MAX_E];
+    int32_t *ids = io->ids;
+    const float *similarity = f->t->similarity + (size_t)index * (size_t)n_experts * (size_t)n_experts;
+    mark_primary(primary, io, n_experts, f->v->decode_options.pool);
+    for (int e = 0; e < n_experts; e++) done[e] = -1;
+    for (int i = 0; i < io->rows * io->width; i++) {
+        int e = ids[i];
+        if (e < 0 || primary[e]) continue;
+        if (done[e] < 0) {
+            float how;
+            int to = most_similar(primary, similarity + (size_t)e * (size_t)n_experts, n_experts, &how);
+            done[e] = to >= 0 && (double)how > f->v->rho ? to : e;
+        }
+        ids[i] = done[e];
+    }
+}
+
+static exf_fold_status fold_step(const exf_folder *f, const exf_fold_routes *io, const exf_fold_tables *t, int index)
+{
+    size_t e = (size_t)f->t->shape.n_experts;
+    if (f->v->decode == EXF_DECODE_SERE) {
+        reroute(f, io, index);
+        return EXF_FOLD_OK;
+    }
+    if (f->v->decode_projector == EXF_PROJECT_JOINT) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
+    if (f->v->decode == EXF_DECODE_DYNAMIC) return exf_fold_decode_cpu(io, t, &f->v->decode_options);
+    return exf_fold_decode_static_cpu(io, f->pool->target_ids + (size_t)index * e, f->pool->target_scale + (size_t)index * e, (int)e);
+}
+
+/* A static pool that drops: the same targets, nothing given to them. */
+static void drop_outside(const exf_folder *f, const exf_fold_routes *io, const int32_t *before)
+{
+    const int32_t *ids = io->ids;
+    float *w = io->weights;
+    if (f->v->decode != EXF_DECODE_STATIC || !f->v->decode_options.drop) return;
+    for (int i = 0; i < io->rows * io->width; i++)
+        if (ids[i] != before[i]) w[i] = 0;
+}
+
+static exf_fold_status rewrite_step(const exf_folder *f, const exf_routes *r, size_t step, const exf_fold_tables *t, int index)
+{
+    const exf_spans *s = f->spans;
+    size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;
+    int32_t *ids = f->ids + from * k, *before = f->ids + (s->first[s->n_steps] + from) * k;
+    float *weights = f->weights + from * k;
+    exf_fold_routes io = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, (int)n, r->top_k};
+    for (size_t i = 0; i < n; i++) {
+        memcpy(ids + i * k, r->ids + s->row[from + i] * k, k * sizeof *ids);
+        memcpy(weights + i * k, r->weights + s->row[from + i] * k, k * sizeof *weights);
+    }
+    memcpy(before, ids, n * k * sizeof *ids);
+    exf_fold_status status = fold_step(f, &io, t, index);
+    drop_outside(f, &io, before);
+    for (size_t i = 0; status == EXF_FOLD_OK && i < n; i++) {
+        memcpy(r->ids + s->row[from + i] * k, ids + i * k, k * sizeof *ids);
+        memcpy(r->weights + s->row[from + i] * k, weights + i * k, k * sizeof *weights);
+    }
+    return status;
+}
+
+exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
+{
+    exf_fold_tables t = exf_folder_tables(f, index, f->decode_coeff, f->decode_loss);
+    exf_fold_status status = EXF_FOLD_OK;
+#pragma omp parallel for schedule(dynamic, 16) num_threads(f->spans->threads) reduction(max : status)
+    for (size_t step = 0; step < f->spans->n_steps; step++) {
+        exf_fold_status one = rewrite_step(f, r, step, &t, index);
+        if (one > status) status = one;
+    }
+    return exf_fold_failed(f, status, "decode", err);
+}

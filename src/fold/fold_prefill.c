@@ -1,0 +1,115 @@
+/* fold_prefill.c - P, top and random on the positions that are prefill. */
+#include "fold/folder_inside.h"
+
+#include "base/rng.h"
+#include "kernels/fold_cpu.h"
+
+#include <string.h>
+
+enum { ROWS = 64 };
+
+/* P routes a row, at out's; the rest of the row runs nothing. */
+static void spread(const exf_fold_routes *out, int rows, int32_t *ids, float *weights, int top_k)
+{
+    const int32_t *from = out->ids;
+    const float *w = out->weights;
+    for (int i = 0; i < rows; i++)
+        for (int k = 0; k < top_k; k++) {
+            ids[i * top_k + k] = k < out->width ? from[i * out->width + k] : -1;
+            weights[i * top_k + k] = k < out->width && ids[i * top_k + k] >= 0 ? w[i * out->width + k] : 0.0f;
+        }
+}
+
+/* Keeps the P best-scored; with renormalise the kept weights add up to what all did. */
+static void keep_top(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t)
+{
+    int keep = f->v->prefill_options.keep;
+    for (int row = 0; row < in->rows; row++) {
+        exf_fold_ranked r;
+        float all = 0, kept = 0;
+        exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
+        for (int i = 0; i < r.n; i++) all += r.w[i];
+        for (int i = 0; i < r.n && i < keep; i++) kept += r.w[i];
+        float factor = f->v->renormalise && kept > 0 ? all / kept : 1.0f;
+        for (int i = 0; i < keep; i++) {
+            ((int32_t *)out->ids)[row * keep + i] = i < r.n ? r.id[i] : -1;
+            ((float *)out->weights)[row * keep + i] = i < r.n ? r.w[i] * factor : 0.0f;
+        }
+    }
+}
+
+/* Folds each omitted route into a kept one drawn by (seed, layer, slot of the run). */
+static void fold_at_random(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t, int layer,
+                           size_t first_slot)
+{
+    int keep = f->v->prefill_options.keep;
+    for (int row = 0; row < in->rows; row++) {
+        exf_fold_ranked r;
+        exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
+        int kept = r.n < keep ? r.n : keep;
+        int32_t *ids = (int32_t *)out->ids + row * keep;
+        float *w = (float *)out->weights + row * keep;
+        for (int i = 0; i < keep; i++) {
+            ids[i] = i < kept ? r.id[i] : -1;
+            w[i] = i < kept ? r.w[i] : 0.0f;
+        }
+        for (int j = kept; j < r.n; j++) {
+            uint64_t slot = first_slot + (uint64_t)(row * in->width + r.slot[j]);
+            int to = (int)exf_rng_below((uint64_t)kept, (uint64_t)f->v->seed, (uint64_t)layer, slot);
+            size_t cell = (size_t)r.id[j] * (size_t)t->n_experts + (size_t)r.id[to];
+            if (t->loss[cell] < EXF_LOSS_NEVER) w[to] += r.w[j] * t->coeff[cell];
+        }
+    }
+}
+
+/* The vector projectors keep the routes' weights and add the rest afterwards (fold_vectors.c). */
+static void keep_ranked(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t)
+{
+    int keep = f->v->prefill_options.keep;
+    for (int row = 0; row < in->rows; row++) {
+        exf_fold_ranked r;
+        exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
+        for (int i = 0; i < keep; i++) {
+            ((int32_t *)out->ids)[row * keep + i] = i < r.n ? r.id[i] : -1;
+            ((float *)out->weights)[row * keep + i] = i < r.n ? r.w[i] : 0.0f;
+        }
+    }
+}
+
+static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, size_t first, int rows, const exf_fold_tables *t)
+{
+    int32_t ids[ROWS * EXF_FOLD_MAX_K];
+    float weights[ROWS * EXF_FOLD_MAX_K];
+    size_t at = first * (size_t)r->top_k;
+    exf_fold_routes in = {r->ids + at, r->weights + at, EXF_FOLD_I32, EXF_FOLD_F32, rows, r->top_k};
+    exf_fold_routes out = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, rows, f->v->prefill_options.keep};
+    exf_fold_status status = EXF_FOLD_OK;
+    if (f->v->prefill == EXF_PREFILL_TOP)
+        keep_top(f, &in, &out, t);
+    else if (f->v->prefill == EXF_PREFILL_RANDOM)
+        fold_at_random(f, &in, &out, t, r->layer, at);
+    else if (exf_variant_wants_vectors(f->v))
+        keep_ranked(f, &in, &out, t);
+    else if (f->v->prefill_projector == EXF_PROJECT_JOINT)
+        status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
+    else
+        status = exf_fold_prefill_cpu(&in, &out, t, &f->v->prefill_options);
+    if (status == EXF_FOLD_OK) spread(&out, rows, r->ids + at, r->weights + at, r->top_k);
+    return status;
+}
+
+exf_code exf_fold_prefill_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
+{
+    exf_fold_tables t = exf_folder_tables(f, index, f->prefill_coeff, f->prefill_loss);
+    exf_fold_status status = EXF_FOLD_OK;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(f->spans->threads) reduction(max : status)
+    for (size_t i = 0; i < r->batch->n_sequences; i++) {
+        const exf_span *span = &r->batch->span[i];
+        int n = exf_spans_prefill(f->spans, span->n_tokens);
+        for (int at = 0; at < n; at += ROWS) {
+            exf_fold_status one = rewrite_rows(f, r, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &t);
+            if (one > status) status = one;
+        }
+    }
+    return exf_fold_failed(f, status, "prefill", err);
+}

@@ -1,0 +1,61 @@
+/* solver_diagonal.c - one coefficient per hidden dimension (method, section 2; paper, eq.
+ * "diagonal projector"):
+ *
+ *   d = vu / (vv + lambda), element by element, not clipped
+ *   loss = max(0, source_sq - 2 sum d vu + sum d^2 vv) / source_sq
+ *
+ * with d as it is stored, in float32.  A pair that carries no diagonal has the scalar's
+ * loss; an unobserved one the sentinel. */
+#include "base/mem.h"
+#include "solve/vector_support.h"
+
+#include <math.h>
+#include <string.h>
+
+static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
+{
+    exf_vectors *v = &t->vectors;
+    size_t e = (size_t)t->shape.n_experts, h = (size_t)t->shape.d_model, n;
+    exf_code rc;
+    (void)o;
+    EXF_TRY(exf_vector_support(r, "diagonal", t, err));
+    EXF_TRY(exf_mem_mul(&n, (size_t)v->n_pairs, h, "diagonals", err));
+    EXF_TRY(exf_mem_new(&v->diagonal, n, sizeof *v->diagonal, "diagonals", err));
+    EXF_TRY(exf_mem_new(&v->diagonal_loss, (size_t)t->n_layers * e * e, sizeof *v->diagonal_loss, "losses of diagonals", err));
+out:
+    return rc;
+}
+
+/* d of one pair; *residual is what its squares leave of source_sq. */
+static exf_code solve_one(float *d, double *residual, const exf_exact *vu, const exf_exact *vv, size_t h, double ridge, exf_err *err)
+{
+    for (size_t j = 0; j < h; j++) {
+        double a = exf_exact_value(&vu[j]), b = exf_exact_value(&vv[j]), divisor = b + ridge;
+        d[j] = (float)(divisor > 0 ? a / divisor : 0);
+        if (!isfinite(d[j])) return exf_fail(err, EXF_NUMERIC, "coefficient %zu of the diagonal is %g, no finite float32", j, divisor > 0 ? a / divisor : 0);
+        *residual += (double)d[j] * ((double)d[j] * b - 2 * a);
+    }
+    return EXF_OK;
+}
+
+static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
+{
+    exf_vectors *out = &t->vectors;
+    const exf_vector_sums *v = s->vectors;
+    size_t e = (size_t)s->n_experts, h = (size_t)t->shape.d_model, base = (size_t)l * e * e;
+    exf_code rc = EXF_OK;
+    memcpy(out->diagonal_loss + base, t->loss + base, e * e * sizeof *t->loss);
+    for (int64_t p = 0; p < v->n_pairs; p++) {
+        size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
+        double source_sq = exf_exact_value(&s->source_sq[i]), residual = source_sq;
+        rc = solve_one(out->diagonal + (size_t)(out->first[l] + p) * h, &residual, v->vu + (size_t)p * h, v->vv + (size_t)p * h, h, o->rule.ridge, err);
+        if (rc != EXF_OK) {
+            exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
+            return rc;
+        }
+        if (exf_solve_observed(s, o, i)) out->diagonal_loss[base + i] = source_sq > 0 && residual > 0 ? (float)(residual / source_sq) : 0;
+    }
+    return rc;
+}
+
+const exf_solver exf_solver_diagonal = {.name = "diagonal", .vectors = 1, .begin = begin, .layer = solve_layer};

@@ -1,0 +1,24 @@
+/* exfold-merge - statistics of different data in, their sum out. */
+#include "tool/program.h"
+#include "tool/stages.h"
+
+#include <stddef.h>
+
+static const exf_opt rows[] = {
+    {NULL, "output", 'o', EXF_OPT_TEXT, offsetof(exf_recipe, export_path), NULL, "FILE", "Run", "statistics file to write"},
+    {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
+};
+
+int main(int argc, char **argv)
+{
+    static const exf_program program = {
+        .name = "exfold-merge",
+        .arguments = "STATISTICS.h5 ... -o OUT.h5",
+        .about = "Adds up statistics of different data, made with one model and one set of options: the\n"
+                 "same sums, and the same payload digest, as one run over all of the data.",
+        .min_inputs = 1, .max_inputs = 4096,
+        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+        .run = exf_stage_merge,
+    };
+    return exf_program_main(&program, argc, argv);
+}

@@ -1,0 +1,232 @@
+/* stage_export.c - tables in, files for runtimes out; and what is said of every output. */
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/outfolder.h"
+#include "export/export.h"
+#include "tool/stage_steps.h"
+#include "tool/stages.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+
+/* ---- what was written ------------------------------------------------------------- */
+
+static exf_code announce_file(const char *path, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX], size[16];
+    exf_file *f = NULL;
+    exf_h5 *h = NULL;
+    exf_code rc;
+    EXF_TRY(exf_file_open(&f, path, err));
+    if (exf_ends_with(path, ".h5")) {
+        EXF_TRY(exf_h5_open(&h, path, err));
+        EXF_TRY(exf_h5_digest(h, digest, err));
+    } else {
+        EXF_TRY(exf_hash_file(path, digest, err));
+    }
+    printf("wrote %s  %s  sha256 %s\n", path, exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), digest);
+out:
+    exf_h5_close(h);
+    exf_file_close(f);
+    return rc;
+}
+
+static exf_code announce_in(void *self, const char *name, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc = exf_path_join(&path, self, name, err);
+    if (rc == EXF_OK) rc = announce_file(path, err);
+    exf_mem_free(path);
+    return rc;
+}
+
+exf_code exf_announce(const char *path, exf_err *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
+    return exf_folder_each(path, announce_in, (void *)(uintptr_t)path, err);
+}
+
+/* ---- every target ------------------------------------------------------------------- */
+
+/* Something to do for each target, with its path. */
+typedef exf_code (*step)(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err);
+
+static exf_code each_target(step do_it, const exf_recipe *r, const exf_output_dir *dir, const exf_export *x, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
+        const exf_writer *w;
+        char *path = NULL;
+        EXF_TRY(exf_writer_require(r->targets.item[i], &w, err));
+        EXF_TRY(exf_output_dir_file(dir, w->file, &path, err));
+        rc = do_it(w, path, r, x, err);
+        exf_mem_free(path);
+    }
+out:
+    return rc;
+}
+
+static exf_code check_path(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
+{
+    (void)x;
+    return exf_writer_check_path(w, path, r->force, err);
+}
+
+static exf_code check_tables(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
+{
+    (void)r;
+    return exf_writer_check_tables(w, x->tables, path, err);
+}
+
+static exf_code write_target(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
+{
+    exf_code rc = exf_writer_write(w, x, path, r->force, err);
+    return rc == EXF_OK ? exf_announce(path, err) : rc;
+}
+
+exf_code exf_export_tables_check(const exf_recipe *r, const exf_output_dir *dir, exf_err *err)
+{
+    return each_target(check_path, r, dir, NULL, err);
+}
+
+exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf_err *err)
+{
+    const exf_architecture *a = &model->arch;
+    const exf_export_model m = {.family = model->family->name, .n_layers = a->n_layers, .n_experts = a->n_experts, .top_k = a->top_k};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
+        const exf_writer *w;
+        rc = exf_writer_require(r->targets.item[i], &w, err);
+        if (rc == EXF_OK) rc = exf_writer_check_model(w, &m, err);
+    }
+    return rc;
+}
+
+static int wants_vectors(const exf_recipe *r)
+{
+    int wants = 0;
+    for (size_t i = 0; i < r->targets.n; i++) {
+        const exf_writer *w = exf_writer_find(r->targets.item[i]);
+        wants |= w && w->wants_vectors;
+    }
+    return wants;
+}
+
+static const char *given(const char *text)
+{
+    return text && *text ? text : NULL;
+}
+
+/* No target is written before all of them have accepted the tables. */
+exf_code exf_export_tables(const exf_recipe *r, const exf_output_dir *dir, const char *tables, int has_recipe, exf_err *err)
+{
+    exf_tables t = {.n_layers = 0};
+    char *from = NULL;
+    exf_code rc;
+    EXF_TRY(exf_tables_read(&t, tables, err));
+    if (wants_vectors(r)) EXF_TRY(exf_tables_read_vectors(&t, tables, err));
+    EXF_TRY(exf_path_dir(&from, tables, err));
+    exf_export x = {
+        .tables = &t,
+        .directory = from,
+        .has_recipe = has_recipe,
+        .targets = (const char *const *)r->targets.item,
+        .n_targets = r->targets.n,
+        .base_model = given(r->base_model),
+        .revision = given(r->revision),
+        .datasets = (const char *const *)r->datasets.item,
+        .n_datasets = r->datasets.n,
+    };
+    EXF_TRY(each_target(check_tables, r, dir, &x, err));
+    EXF_TRY(each_target(write_target, r, dir, &x, err));
+out:
+    exf_mem_free(from);
+    exf_tables_free(&t);
+    return rc;
+}
+
+/* ---- the stage ------------------------------------------------------------------------ */
+
+enum { MAX_RECIPE = 1 << 20 }; /* bytes */
+
+static int has_card(const exf_recipe *r)
+{
+    const exf_writer *card = exf_writer_find("card");
+    for (size_t i = 0; i < r->targets.n; i++)
+        if (exf_writer_find(r->targets.item[i]) == card) return 1;
+    return 0;
+}
+
+/* The recipe of the tables' run, which goes with a card if it stands beside the tables. */
+typedef struct {
+    char *from, *to; /* to: where it will stand; NULL: nothing is to be copied */
+    int there;       /* the output directory has it, or will */
+} recipe_copy;
+
+static int same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_output_dir *dir, const char *tables, exf_err *err)
+{
+    char *directory = NULL, *to = NULL;
+    exf_code rc;
+    EXF_TRY(exf_path_dir(&directory, tables, err));
+    EXF_TRY(exf_path_join(&c->from, directory, "exfold_recipe.yaml", err));
+    EXF_TRY(exf_output_dir_file(dir, "exfold_recipe.yaml", &to, err));
+    c->there = exf_path_exists(c->from);
+    if (!c->there || same_file(c->from, to) || !has_card(r)) goto out;
+    EXF_TRY(exf_output_check(to, r->force, err));
+    c->to = to;
+    to = NULL;
+out:
+    exf_mem_free(directory);
+    exf_mem_free(to);
+    return rc;
+}
+
+static exf_code copy_recipe(const recipe_copy *c, const exf_recipe *r, exf_err *err)
+{
+    char *text = NULL;
+    exf_outfile *f = NULL;
+    size_t n;
+    exf_code rc = EXF_OK;
+    if (!c->to) return rc;
+    EXF_TRY(exf_file_slurp(c->from, MAX_RECIPE, &text, &n, err));
+    EXF_TRY(exf_outfile_begin(&f, c->to, r->force, err));
+    EXF_TRY(exf_outfile_write(f, text, n, err));
+    rc = exf_outfile_commit(f, err);
+    f = NULL;
+    if (rc == EXF_OK) rc = exf_announce(c->to, err);
+out:
+    exf_outfile_abort(f);
+    exf_mem_free(text);
+    return rc;
+}
+
+exf_code exf_stage_export(exf_recipe *r, exf_err *err)
+{
+    exf_output_dir dir = {.path = NULL};
+    recipe_copy copy = {.from = NULL};
+    char *fallback = NULL;
+    exf_code rc;
+    EXF_TRY(exf_recipe_check_output(r, err));
+    EXF_TRY(exf_recipe_check_targets(r, err));
+    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
+    EXF_TRY(exf_output_dir_file(&dir, "tables.h5", &fallback, err));
+    const char *tables = r->n_inputs ? r->inputs[0] : fallback;
+    EXF_TRY(exf_export_tables_check(r, &dir, err));
+    EXF_TRY(plan_copy(&copy, r, &dir, tables, err));
+    EXF_TRY(exf_export_tables(r, &dir, tables, copy.there, err));
+    EXF_TRY(copy_recipe(&copy, r, err));
+out:
+    exf_mem_free(fallback);
+    exf_mem_free(copy.from);
+    exf_mem_free(copy.to);
+    exf_output_dir_close(&dir, rc != EXF_OK);
+    return rc;
+}

@@ -1,0 +1,280 @@
+/* stage_validate.c - exfold-validate: tables in, one table of every variant's quality out. */
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/version.h"
+#include "tool/frontier_chart.h"
+#include "tool/session.h"
+#include "tool/stages.h"
+#include "tool/validate_report.h"
+#include "validate/quality_gate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Everything a validation needs, opened in this order. */
+typedef struct {
+    exf_recipe recipe; /* with the data of validate.* in the place of data.* */
+    exf_session session;
+    exf_output_dir dir;
+    char *tables_path, *json, *markdown, *svg, **names;
+    exf_tables tables;
+    exf_variant *variants;
+    size_t n_variants;
+    exf_gate *gates;
+    size_t n_gates;
+    size_t *batch_of;
+    int32_t *domain_of;
+    exf_spans spans;
+    exf_provenance facts;
+} validation;
+
+/* ---- what was asked for ------------------------------------------------------------- */
+
+/* The recipe as the session sees it. */
+static exf_code eval_recipe(validation *s, const exf_recipe *r, exf_err *err)
+{
+    s->recipe = *r;
+    if (!r->validate_manifest) return exf_fail(err, EXF_USAGE, "%s: validate.manifest is missing", r->recipe_file);
+    s->recipe.manifest = r->validate_manifest;
+    s->recipe.sequences = r->validate_sequences;
+    if (r->validate_max_tokens) s->recipe.max_tokens = r->validate_max_tokens;
+    if (s->recipe.min_tokens < 2) s->recipe.min_tokens = 2; /* one token has no next one */
+    return EXF_OK;
+}
+
+static exf_code name_file(validation *s, const exf_recipe *r, const char *name, char **path, exf_err *err)
+{
+    exf_code rc = exf_output_dir_file(&s->dir, name, path, err);
+    return rc == EXF_OK ? exf_output_check(*path, r->force, err) : rc;
+}
+
+static exf_code name_files(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_recipe_check_output(r, err));
+    EXF_TRY(exf_output_dir_name(&s->dir, r->output_directory, err));
+    EXF_TRY(r->validate_tables ? exf_mem_strdup(&s->tables_path, r->validate_tables, "path", err)
+                               : exf_output_dir_file(&s->dir, "tables.h5", &s->tables_path, err));
+    EXF_TRY(name_file(s, r, "validation.md", &s->markdown, err));
+    if (r->frontier) EXF_TRY(name_file(s, r, "frontier.svg", &s->svg, err));
+    if (!r->json_path) {
+        EXF_TRY(name_file(s, r, "validation.json", &s->json, err));
+    } else if (strcmp(r->json_path, "-") != 0) {
+        EXF_TRY(exf_mem_strdup(&s->json, r->json_path, "path", err));
+        EXF_TRY(exf_output_check(s->json, r->force, err));
+    }
+out:
+    return rc;
+}
+
+static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    const exf_architecture *a = &s->session.model->arch;
+    if (r->frontier) {
+        EXF_TRY(exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, err));
+        return EXF_OK;
+    }
+    if (r->variants.n == 0) return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
+    EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
+    for (; s->n_variants < r->variants.n; s->n_variants++) {
+        exf_variant *v = &s->variants[s->n_variants];
+        EXF_TRY(exf_variant_parse(v, r->variants.item[s->n_variants], err));
+        EXF_TRY(exf_variant_check(v, a->n_experts, a->top_k, err));
+        for (size_t i = 0; i < s->n_variants; i++)
+            if (strcmp(s->variants[i].name, v->name) == 0) return exf_fail(err, EXF_USAGE, "validate.variants: \"%s\" stands twice", v->name);
+    }
+out:
+    return rc;
+}
+
+static exf_code parse_gates(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s->gates, r->fail_above.n, sizeof *s->gates, "limits", err));
+    for (; s->n_gates < r->fail_above.n; s->n_gates++)
+        EXF_TRY(exf_gate_parse(&s->gates[s->n_gates], r->fail_above.item[s->n_gates], s->variants, s->n_variants, err));
+out:
+    return rc;
+}
+
+/* ---- what it runs on -------------------------------------------------------------------- */
+
+/* Sequences of one domain stand together; each `decode_batch` of them decode side by side. */
+static exf_code open_spans(validation *s, const exf_recipe *r, exf_err *err)
+{
+    const exf_corpus *c = s->session.corpus;
+    size_t n = c->n_sequences, batch = 0, in_batch = 0;
+    int threads = exf_forward_workers(&exf_backend_cpu, &s->session.batch, (int)r->threads);
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s->batch_of, n, sizeof *s->batch_of, "decode batches", err));
+    EXF_TRY(exf_mem_new(&s->domain_of, n, sizeof *s->domain_of, "domains", err));
+    for (size_t i = 0; i < n; i++) {
+        s->domain_of[i] = c->sequence[i].domain;
+        int full = in_batch == (size_t)r->decode_batch || (i > 0 && s->domain_of[i] != s->domain_of[i - 1]);
+        batch += full;
+        in_batch = full ? 1 : in_batch + 1;
+        s->batch_of[i] = batch;
+    }
+    EXF_TRY(exf_spans_new(&s->spans, &s->session.batch, s->batch_of, (int)r->prefill_tokens, threads, err));
+    EXF_TRY(exf_mem_new(&s->names, c->n_domains, sizeof *s->names, "domains", err));
+    for (size_t i = 0; i < c->n_domains; i++) s->names[i] = c->domains[i].name;
+out:
+    return rc;
+}
+
+static exf_code open_tables(validation *s, exf_err *err)
+{
+    exf_code rc;
+    int vectors = 0;
+    EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, s->session.model, err));
+    for (size_t i = 0; i < s->n_variants; i++) vectors |= exf_variant_wants_vectors(&s->variants[i]);
+    if (vectors) EXF_TRY(exf_tables_read_vectors(&s->tables, s->tables_path, err));
+out:
+    return rc;
+}
+
+static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance *p = &s->facts;
+    char digest[EXF_SHA256_HEX];
+    EXF_TRY(exf_hash_file(s->tables_path, digest, err));
+    EXF_TRY(exf_capture_provenance(p, s->session.model, s->session.corpus, &s->session.request, s->session.backend, s->session.compute, "all", err));
+    EXF_TRY(exf_provenance_add(p, err, "validate.version", "%s", exf_release()));
+    EXF_TRY(exf_provenance_add(p, err, "validate.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, "validate.tables_sha256", "%s", digest));
+    EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%lld", (long long)r->decode_batch));
+    EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));
+out:
+    return rc;
+}
+
+static exf_code open_validation(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(eval_recipe(s, r, err));
+    EXF_TRY(name_files(s, r, err));
+    EXF_TRY(exf_tables_read(&s->tables, s->tables_path, err));
+    EXF_TRY(exf_session_open(&s->session, &s->recipe, "all", err));
+    EXF_TRY(parse_variants(s, r, err));
+    EXF_TRY(parse_gates(s, r, err));
+    EXF_TRY(open_tables(s, err));
+    EXF_TRY(open_spans(s, r, err));
+out:
+    return rc;
+}
+
+static void close_validation(validation *s, int failed)
+{
+    exf_spans_free(&s->spans);
+    exf_mem_free(s->batch_of);
+    exf_mem_free(s->domain_of);
+    exf_mem_free(s->names);
+    exf_mem_free(s->gates);
+    exf_mem_free(s->variants);
+    exf_tables_free(&s->tables);
+    exf_provenance_free(&s->facts);
+    exf_session_close(&s->session);
+    exf_mem_free(s->tables_path);
+    exf_mem_free(s->json);
+    exf_mem_free(s->markdown);
+    exf_mem_free(s->svg);
+    exf_output_dir_close(&s->dir, failed);
+}
+
+/* ---- the run ------------------------------------------------------------------------------ */
+
+static exf_code write_text(const char *path, int force, const exf_text *t, exf_err *err)
+{
+    exf_outfile *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_outfile_begin(&f, path, force, err));
+    EXF_TRY(exf_outfile_write(f, t->s, t->len, err));
+    rc = exf_outfile_commit(f, err);
+    f = NULL;
+    if (rc == EXF_OK) rc = exf_announce(path, err);
+out:
+    exf_outfile_abort(f);
+    return rc;
+}
+
+typedef exf_code (*printer)(const exf_validate_report *r, exf_text *out, exf_err *err);
+
+static exf_code write_report(const exf_validate_report *report, printer print, const char *path, int force, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = print(report, &text, err);
+    if (rc == EXF_OK && path) rc = write_text(path, force, &text, err);
+    if (rc == EXF_OK && !path) fputs(text.s, stdout);
+    exf_text_free(&text);
+    return rc;
+}
+
+static exf_code write_frontier(const validation *s, const exf_validation *v, int force, int chart, exf_err *err)
+{
+    unsigned char *on = NULL;
+    exf_text text = {0}, svg = {0};
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&on, v->n_variants, sizeof *on, "frontier", err));
+    exf_frontier_mark(on, v);
+    EXF_TRY(exf_frontier_text(v, on, &text, err));
+    EXF_TRY(exf_frontier_svg(v, on, &svg, err));
+    if (chart) fputs(text.s, stdout);
+    EXF_TRY(write_text(s->svg, force, &svg, err));
+out:
+    exf_mem_free(on);
+    exf_text_free(&text);
+    exf_text_free(&svg);
+    return rc;
+}
+
+/* With --json - stdout is the JSON alone. */
+static exf_code write_results(validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
+{
+    exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
+    exf_code rc;
+    EXF_TRY(exf_output_dir_make(&s->dir, err));
+    if (s->json) EXF_TRY(write_report(&report, exf_validate_table, NULL, 0, err));
+    if (r->frontier) EXF_TRY(write_frontier(s, v, r->force, s->json != NULL, err));
+    EXF_TRY(write_report(&report, exf_validate_json, s->json, r->force, err));
+    EXF_TRY(write_report(&report, exf_validate_markdown, s->markdown, r->force, err));
+out:
+    return rc;
+}
+
+static exf_code run_validation(validation *s, const exf_recipe *r, const exf_validate_job *job, exf_err *err)
+{
+    exf_validation v = {.variant = NULL};
+    exf_code rc;
+    EXF_TRY(exf_validate(&v, job, err));
+    exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
+    EXF_TRY(add_facts(s, r, err));
+    EXF_TRY(write_results(s, r, &v, err));
+    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_gate_check(&s->gates[i], &v, err));
+out:
+    exf_validation_free(&v);
+    return rc;
+}
+
+exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
+{
+    validation s = {.n_variants = 0};
+    exf_code rc;
+    EXF_TRY(open_validation(&s, r, err));
+    exf_session *session = &s.session;
+    exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of, .n_domains = session->corpus->n_domains,
+                            .spans = &s.spans, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
+                            .forward = {.backend = session->backend, .compute = session->compute, .threads = (int)r->threads}};
+    if (r->dry_run) {
+        exf_demand d = exf_validate_demand(s.variants, s.n_variants);
+        int workers = exf_forward_workers(session->backend, &session->batch, (int)r->threads);
+        rc = exf_session_plan(session, r, &d, exf_validate_memory(&job, workers), 8192 * (uint64_t)(s.n_variants + 1), err);
+    } else {
+        rc = run_validation(&s, r, &job, err);
+    }
+out:
+    close_validation(&s, rc != EXF_OK && rc != EXF_THRESHOLD);
+    return rc;
+}

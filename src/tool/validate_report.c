@@ -1,0 +1,181 @@
+/* validate_report.c - see validate_report.h. */
+#include "tool/validate_report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- terminal --------------------------------------------------------------------- */
+
+static int name_width(const exf_validation *v)
+{
+    size_t most = strlen("variant");
+    for (size_t i = 0; i < v->n_variants; i++) most = strlen(v->variant[i].name) > most ? strlen(v->variant[i].name) : most;
+    return (int)most;
+}
+
+static exf_code add_row(const exf_variant_result *r, int width, exf_text *out, exf_err *err)
+{
+    const exf_quality *q = &r->all;
+    return exf_text_addf(out, err, "%-*s  %9.4f ± %-7.4f %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f\n", width, r->name, q->ppl,
+                         q->ppl_se, q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99, q->kl_p999, q->kl_max, 100 * q->top1, r->output_error,
+                         r->experts_per_token, r->experts_per_batch);
+}
+
+static exf_code add_cost(const exf_validate_report *r, exf_text *out, exf_err *err)
+{
+    const exf_validation *v = r->v;
+    char read[16], whole[16];
+    return exf_text_addf(out, err,
+                         "\n%" PRIu64 " tokens scored. Weights read: %s (%" PRIu64 " bytes) of a model of %s (%" PRIu64 " bytes).\n"
+                         "Work: %.2f forward passes for the original and %zu variants.\n",
+                         v->variant[0].all.tokens, exf_human_bytes(read, sizeof read, (double)v->report.weight_bytes), v->report.weight_bytes,
+                         exf_human_bytes(whole, sizeof whole, (double)r->model_bytes), r->model_bytes, v->report.flops / v->one_flops,
+                         v->n_variants - 1);
+}
+
+exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err *err)
+{
+    const exf_validation *v = r->v;
+    int width = name_width(v);
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "", "", "KL", "KL", "KL", "KL", "KL", "KL", "same",
+                          "output", "experts", "experts"));
+    EXF_TRY(exf_text_addf(out, err, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "variant", "PPL ± std. error", "mean", "median",
+                          "90 %", "99 %", "99.9 %", "max", "top", "error", "per token", "per batch"));
+    for (size_t i = 0; i < v->n_variants; i++) EXF_TRY(add_row(&v->variant[i], width, out, err));
+    EXF_TRY(add_cost(r, out, err));
+out:
+    return rc;
+}
+
+/* ---- JSON --------------------------------------------------------------------------- */
+
+/* Names and facts are printable ASCII but for what JSON escapes. */
+static exf_code add_string(exf_text *out, const char *s, exf_err *err)
+{
+    exf_code rc = exf_text_add(out, "\"", 1, err);
+    for (; rc == EXF_OK && *s; s++) {
+        if ((unsigned char)*s < 0x20)
+            rc = exf_text_addf(out, err, "\\u%04x", (unsigned char)*s);
+        else
+            rc = exf_text_addf(out, err, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
+    }
+    return rc == EXF_OK ? exf_text_add(out, "\"", 1, err) : rc;
+}
+
+static exf_code add_quality(exf_text *out, const exf_quality *q, exf_err *err)
+{
+    return exf_text_addf(out, err,
+                         "\"tokens\": %" PRIu64 ", \"ppl\": %.9g, \"ppl_se\": %.9g, \"kl_mean\": %.9g, \"kl_median\": %.9g, \"kl_p90\": %.9g, "
+                         "\"kl_p99\": %.9g, \"kl_p999\": %.9g, \"kl_max\": %.9g, \"top1\": %.9g",
+                         q->tokens, q->ppl, q->ppl_se, q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99, q->kl_p999, q->kl_max, q->top1);
+}
+
+static exf_code add_variant(const exf_validate_report *r, const exf_variant_result *v, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "    {\"name\": "));
+    EXF_TRY(add_string(out, v->name, err));
+    EXF_TRY(exf_text_addf(out, err, ", "));
+    EXF_TRY(add_quality(out, &v->all, err));
+    EXF_TRY(exf_text_addf(out, err, ",\n     \"output_error\": %.9g, \"experts_per_token\": %.9g, \"experts_per_batch\": %.9g,\n     \"domains\": {",
+                          v->output_error, v->experts_per_token, v->experts_per_batch));
+    for (size_t d = 0; d < r->v->n_domains; d++) {
+        EXF_TRY(exf_text_addf(out, err, d ? ",\n       " : "\n       "));
+        EXF_TRY(add_string(out, r->domain_names[d], err));
+        EXF_TRY(exf_text_addf(out, err, ": {"));
+        EXF_TRY(add_quality(out, &v->domain[d], err));
+        EXF_TRY(exf_text_addf(out, err, "}"));
+    }
+    EXF_TRY(exf_text_addf(out, err, "},\n     \"layers\": ["));
+    for (int l = 0; l < r->v->n_layers; l++)
+        EXF_TRY(exf_text_addf(out, err, "%s\n       {\"layer\": %d, \"output_error\": %.9g, \"experts_per_token\": %.9g, \"experts_per_batch\": %.9g}",
+                              l ? "," : "", v->layer[l].layer, v->layer[l].output_error, v->layer[l].experts_per_token, v->layer[l].experts_per_batch));
+    EXF_TRY(exf_text_addf(out, err, "]}"));
+out:
+    return rc;
+}
+
+exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err)
+{
+    const exf_validation *v = r->v;
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "{\n  \"schema\": \"exfold-validation/1\",\n  \"variants\": [\n"));
+    for (size_t i = 0; i < v->n_variants; i++) {
+        EXF_TRY(add_variant(r, &v->variant[i], out, err));
+        EXF_TRY(exf_text_addf(out, err, i + 1 < v->n_variants ? ",\n" : "\n"));
+    }
+    EXF_TRY(exf_text_addf(out, err, "  ],\n  \"cost\": {\"forwards\": %.9g, \"variants\": %zu, \"weight_bytes_read\": %" PRIu64 ", \"model_bytes\": %" PRIu64 "},\n",
+                          v->report.flops / v->one_flops, v->n_variants - 1, v->report.weight_bytes, r->model_bytes));
+    EXF_TRY(exf_text_addf(out, err, "  \"provenance\": {"));
+    for (size_t i = 0; i < r->facts->n; i++) {
+        EXF_TRY(exf_text_addf(out, err, i ? ",\n    " : "\n    "));
+        EXF_TRY(add_string(out, r->facts->key[i], err));
+        EXF_TRY(exf_text_addf(out, err, ": "));
+        EXF_TRY(add_string(out, r->facts->value[i], err));
+    }
+    EXF_TRY(exf_text_addf(out, err, "\n  }\n}\n"));
+out:
+    return rc;
+}
+
+/* ---- Markdown ------------------------------------------------------------------------- */
+
+static exf_code add_overall(const exf_validation *v, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "| variant | PPL | KL mean | KL 99 %% | KL max | same top token | experts per token | experts per batch |\n"
+                                    "|---|---|---|---|---|---|---|---|\n"));
+    for (size_t i = 0; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i];
+        EXF_TRY(exf_text_addf(out, err, "| `%s` | %.3f ± %.3f | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name, r->all.ppl, r->all.ppl_se,
+                              r->all.kl_mean, r->all.kl_p99, r->all.kl_max, 100 * r->all.top1, r->experts_per_token, r->experts_per_batch));
+    }
+out:
+    return rc;
+}
+
+static exf_code add_domains(const exf_validate_report *r, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "\nPer domain, PPL (KL mean):\n\n| variant |"));
+    for (size_t d = 0; d < r->v->n_domains; d++) EXF_TRY(exf_text_addf(out, err, " %s |", r->domain_names[d]));
+    EXF_TRY(exf_text_addf(out, err, "\n|---|"));
+    for (size_t d = 0; d < r->v->n_domains; d++) EXF_TRY(exf_text_addf(out, err, "---|"));
+    for (size_t i = 0; i < r->v->n_variants; i++) {
+        EXF_TRY(exf_text_addf(out, err, "\n| `%s` |", r->v->variant[i].name));
+        for (size_t d = 0; d < r->v->n_domains; d++)
+            EXF_TRY(exf_text_addf(out, err, " %.3f (%.4f) |", r->v->variant[i].domain[d].ppl, r->v->variant[i].domain[d].kl_mean));
+    }
+    EXF_TRY(exf_text_addf(out, err, "\n"));
+out:
+    return rc;
+}
+
+static exf_code add_layers(const exf_validation *v, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "\nRelative error of each layer's routed output on the original's hidden states:\n\n| layer |"));
+    for (size_t i = 1; i < v->n_variants; i++) EXF_TRY(exf_text_addf(out, err, " `%s` |", v->variant[i].name));
+    EXF_TRY(exf_text_addf(out, err, "\n|---|"));
+    for (size_t i = 1; i < v->n_variants; i++) EXF_TRY(exf_text_addf(out, err, "---|"));
+    for (int l = 0; l < v->n_layers; l++) {
+        EXF_TRY(exf_text_addf(out, err, "\n| %d |", v->variant[0].layer[l].layer));
+        for (size_t i = 1; i < v->n_variants; i++) EXF_TRY(exf_text_addf(out, err, " %.3f |", v->variant[i].layer[l].output_error));
+    }
+    EXF_TRY(exf_text_addf(out, err, "\n"));
+out:
+    return rc;
+}
+
+exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the next token.\n\n",
+                          r->v->variant[0].all.tokens));
+    EXF_TRY(add_overall(r->v, out, err));
+    if (r->v->n_domains > 1) EXF_TRY(add_domains(r, out, err));
+    if (r->v->n_variants > 1) EXF_TRY(add_layers(r->v, out, err));
+out:
+    return rc;
+}

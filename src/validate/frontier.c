@@ -1,0 +1,113 @@
+/* frontier.c - see frontier.h. */
+#include "validate/frontier.h"
+
+#include "base/mem.h"
+
+#include <stdio.h>
+
+enum { MOST = 64 };
+
+typedef struct {
+    exf_variant *list;
+    size_t n;
+} sweep;
+
+static exf_code add(sweep *s, const char *text, exf_err *err)
+{
+    if (s->n == MOST) return exf_fail(err, EXF_INTERNAL, "the sweep has more than %d variants", MOST);
+    return exf_variant_parse(&s->list[s->n++], text, err);
+}
+
+static exf_code add_prefill(sweep *s, int top_k, int joint, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int p = top_k - 1; rc == EXF_OK && p >= 1; p--) {
+        char text[EXF_VARIANT_NAME_LEN];
+        snprintf(text, sizeof text, "P%d", p);
+        rc = add(s, text, err);
+        snprintf(text, sizeof text, "P%d:projector=joint", p);
+        if (rc == EXF_OK && joint) rc = add(s, text, err);
+    }
+    return rc;
+}
+
+static const int eighths[] = {6, 4, 3, 2, 1};
+
+static exf_code add_decode(sweep *s, int n_experts, int top_k, int joint, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < sizeof eighths / sizeof *eighths; i++) {
+        char text[EXF_VARIANT_NAME_LEN];
+        int d = n_experts * eighths[i] / 8;
+        if (d < top_k) continue;
+        snprintf(text, sizeof text, "D%d", d);
+        rc = add(s, text, err);
+        snprintf(text, sizeof text, "D%d:rank=energy,projector=joint", d);
+        if (rc == EXF_OK && joint) rc = add(s, text, err);
+    }
+    return rc;
+}
+
+/* Three quarters and one half of both budgets together. */
+static exf_code add_both(sweep *s, int n_experts, int top_k, int joint, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int quarters = 3; rc == EXF_OK && quarters >= 2; quarters--) {
+        char text[EXF_VARIANT_NAME_LEN];
+        int p = top_k * quarters / 4, d = n_experts * quarters / 4;
+        if (p < 1 || d < top_k) continue;
+        snprintf(text, sizeof text, joint ? "P%d:projector=joint+D%d:rank=energy,projector=joint" : "P%d+D%d", p, d);
+        rc = add(s, text, err);
+    }
+    return rc;
+}
+
+exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t, exf_err *err)
+{
+    sweep s = {NULL, 0};
+    int joint = t->cosine && t->rms;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s.list, MOST, sizeof *s.list, "variants", err));
+    EXF_TRY(add_prefill(&s, a->top_k, joint, err));
+    EXF_TRY(add_decode(&s, a->n_experts, a->top_k, joint, err));
+    EXF_TRY(add_both(&s, a->n_experts, a->top_k, joint, err));
+out:
+    if (rc != EXF_OK) {
+        exf_mem_free(s.list);
+        s.list = NULL;
+    }
+    *out = s.list;
+    *n = s.n;
+    return rc;
+}
+
+static int beats(const exf_variant_result *a, const exf_variant_result *b)
+{
+    double kl = a->all.kl_mean - b->all.kl_mean, token = a->experts_per_token - b->experts_per_token, batch = a->experts_per_batch - b->experts_per_batch;
+    return kl <= 0 && token <= 0 && batch <= 0 && (kl < 0 || token < 0 || batch < 0);
+}
+
+void exf_frontier_mark(unsigned char *on, const exf_validation *v)
+{
+    for (size_t i = 0; i < v->n_variants; i++) {
+        on[i] = 1;
+        for (size_t j = 0; j < v->n_variants; j++)
+            if (beats(&v->variant[j], &v->variant[i])) on[i] = 0;
+    }
+}
+
+static double cost_of(const exf_variant_result *r, int per_batch)
+{
+    return per_batch ? r->experts_per_batch : r->experts_per_token;
+}
+
+size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batch)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i], *b = &v->variant[best];
+        double gap = cost_of(r, per_batch) - cost_of(b, per_batch);
+        if (r->all.kl_mean <= limit && (gap < 0 || (gap == 0 && best && r->all.kl_mean < b->all.kl_mean))) best = i;
+    }
+    return best;
+}

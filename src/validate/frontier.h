@@ -1,0 +1,17 @@
+/* frontier.h - which budgets are worth their quality: a sweep over P and D, and the
+ * variants that no other beats in cost and KL at once. */
+#ifndef EXF_VALIDATE_FRONTIER_H
+#define EXF_VALIDATE_FRONTIER_H
+#include "validate/validate.h"
+
+/* P = 1..K-1 and D = E/8, E/4, 3E/8, E/2, 3E/4 (those from K on), each with pair scalars and,
+ * where the tables have what it needs, with joint weights; and the pairs of the middle
+ * ones together.  Caller frees *out. */
+exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t, exf_err *err) EXF_CHECKED;
+/* on[i] = 1 if no other variant has KL, experts per token and experts per batch all at most
+ * i's and one of them below. */
+void exf_frontier_mark(unsigned char *on, const exf_validation *v);
+/* The variant of least experts per token, or per batch, among those of KL at most `limit`,
+ * ties to the lower KL; 0, the original, when none is cheaper. */
+size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batch);
+#endif

@@ -1,0 +1,62 @@
+/* layer_errors.c - see layer_errors.h. */
+#include "validate/layer_errors.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <string.h>
+
+exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err)
+{
+    exf_code rc;
+    size_t n = (size_t)n_layers * (size_t)n_workers;
+    e->n_layers = n_layers;
+    e->n_workers = n_workers;
+    EXF_TRY(exf_mem_new(&e->error_sq, n, sizeof *e->error_sq, "layer errors", err));
+    EXF_TRY(exf_mem_new(&e->norm_sq, n, sizeof *e->norm_sq, "layer errors", err));
+out:
+    return rc;
+}
+
+static void token_squares(const float *y, const float *z, int n, double *error_sq, double *norm_sq)
+{
+    *error_sq = *norm_sq = 0;
+    for (int i = 0; i < n; i++) {
+        double d = (double)z[i] - (double)y[i];
+        *error_sq += d * d;
+        *norm_sq += (double)y[i] * (double)y[i];
+    }
+}
+
+exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err)
+{
+    size_t at = (size_t)b->worker * (size_t)e->n_layers + (size_t)b->moe_index, h = (size_t)b->d_model;
+    for (int t = 0; t < b->n_tokens; t++) {
+        double error_sq, norm_sq;
+        token_squares(b->original + (size_t)t * h, b->rewritten + (size_t)t * h, b->d_model, &error_sq, &norm_sq);
+        if (!exf_exact_fits(error_sq) || !exf_exact_fits(norm_sq))
+            return exf_fail(err, EXF_NUMERIC, "layer %d, sequence %zu, position %d: squared output %g, squared error %g, outside the range of the sums",
+                            b->layer, b->sequence, b->position + t, norm_sq, error_sq);
+        exf_exact_add(&e->error_sq[at], error_sq);
+        exf_exact_add(&e->norm_sq[at], norm_sq);
+    }
+    return EXF_OK;
+}
+
+double exf_layer_errors_value(const exf_layer_errors *e, int moe_index)
+{
+    exf_exact error_sq = {{0, 0, 0}}, norm_sq = {{0, 0, 0}};
+    for (int w = 0; w < e->n_workers; w++) {
+        exf_exact_merge(&error_sq, &e->error_sq[w * e->n_layers + moe_index]);
+        exf_exact_merge(&norm_sq, &e->norm_sq[w * e->n_layers + moe_index]);
+    }
+    double norm = exf_exact_value(&norm_sq);
+    return norm > 0 ? sqrt(exf_exact_value(&error_sq) / norm) : 0;
+}
+
+void exf_layer_errors_free(exf_layer_errors *e)
+{
+    exf_mem_free(e->error_sq);
+    exf_mem_free(e->norm_sq);
+    memset(e, 0, sizeof *e);
+}

@@ -1,0 +1,30 @@
+/* quality_gate.h - limits that a validation must not exceed: "kl=0.2", "P4:kl_p99=1.5".
+ *
+ * METRIC=LIMIT is for every variant, VARIANT:METRIC=LIMIT for one.  Metrics: */
+#ifndef EXF_VALIDATE_QUALITY_GATE_H
+#define EXF_VALIDATE_QUALITY_GATE_H
+#include "validate/validate.h"
+
+/* X(name, value of a result `r`): flips is the share of tokens with another likeliest next token. */
+#define EXF_METRICS(X)             \
+    X(ppl, r->all.ppl)             \
+    X(kl, r->all.kl_mean)          \
+    X(kl_median, r->all.kl_median) \
+    X(kl_p90, r->all.kl_p90)       \
+    X(kl_p99, r->all.kl_p99)       \
+    X(kl_p999, r->all.kl_p999)     \
+    X(kl_max, r->all.kl_max)       \
+    X(flips, 1 - r->all.top1)      \
+    X(output_error, r->output_error)
+
+typedef struct {
+    char variant[EXF_VARIANT_NAME_LEN]; /* "": all */
+    char metric[16];
+    double limit;
+} exf_gate;
+
+/* EXF_USAGE naming what is not understood, and a variant that is none of `variants`. */
+exf_code exf_gate_parse(exf_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err) EXF_CHECKED;
+/* EXF_THRESHOLD naming the first variant that is above, its value and the limit. */
+exf_code exf_gate_check(const exf_gate *g, const exf_validation *v, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,192 @@
+/* scores.c - see scores.h. */
+#include "validate/scores.h"
+
+#include "base/mem.h"
+#include "forward/workspace.h"
+#include "kernels/divergence.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    float *nll, *kl;     /* [T] */
+    unsigned char *same; /* [T] */
+    struct exf_scores *all;
+    size_t number;
+} lane_scores;
+
+/* The first lane's block of logits, as a worker is at it. */
+typedef struct {
+    float *log_p, *p; /* [EXF_HEAD_ROWS, vocab] */
+    int top[EXF_HEAD_ROWS];
+} worker_block;
+
+struct exf_scores {
+    const exf_batch *batch;
+    lane_scores *lane;
+    size_t n_lanes;
+    worker_block *worker;
+    int n_workers, vocab;
+};
+
+exf_code exf_scores_new(exf_scores **out, const exf_batch *batch, size_t n_lanes, int vocab, exf_err *err)
+{
+    exf_code rc;
+    exf_scores *s = NULL;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "scores", err));
+    s->batch = batch;
+    s->vocab = vocab;
+    EXF_TRY(exf_mem_new(&s->lane, n_lanes, sizeof *s->lane, "scores", err));
+    s->n_lanes = n_lanes;
+    for (size_t i = 0; i < n_lanes; i++) {
+        lane_scores *l = &s->lane[i];
+        l->all = s;
+        l->number = i;
+        EXF_TRY(exf_mem_new(&l->nll, batch->n_tokens, sizeof *l->nll, "scores", err));
+        EXF_TRY(exf_mem_new(&l->kl, batch->n_tokens, sizeof *l->kl, "scores", err));
+        EXF_TRY(exf_mem_new(&l->same, batch->n_tokens, sizeof *l->same, "scores", err));
+    }
+out:
+    if (rc != EXF_OK)
+        exf_scores_free(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void exf_scores_free(exf_scores *s)
+{
+    if (!s) return;
+    for (size_t i = 0; s->lane && i < s->n_lanes; i++) {
+        exf_mem_free(s->lane[i].nll);
+        exf_mem_free(s->lane[i].kl);
+        exf_mem_free(s->lane[i].same);
+    }
+    for (int i = 0; s->worker && i < s->n_workers; i++) {
+        exf_mem_free(s->worker[i].log_p);
+        exf_mem_free(s->worker[i].p);
+    }
+    exf_mem_free(s->lane);
+    exf_mem_free(s->worker);
+    exf_mem_free(s);
+}
+
+void *exf_scores_lane(exf_scores *s, size_t lane)
+{
+    return &s->lane[lane];
+}
+
+exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err)
+{
+    exf_code rc;
+    size_t n;
+    EXF_TRY(exf_mem_new(&s->worker, (size_t)n_workers, sizeof *s->worker, "scores", err));
+    s->n_workers = n_workers;
+    EXF_TRY(exf_mem_mul(&n, EXF_HEAD_ROWS, (size_t)s->vocab, "log-probabilities", err));
+    for (int i = 0; i < n_workers; i++) {
+        EXF_TRY(exf_mem_new(&s->worker[i].log_p, n, sizeof(float), "log-probabilities", err));
+        EXF_TRY(exf_mem_new(&s->worker[i].p, n, sizeof(float), "log-probabilities", err));
+    }
+out:
+    return rc;
+}
+
+/* One row of logits of token `row`, whose next token is `next`. */
+static void score_row(lane_scores *l, worker_block *w, int i, const float *logits, size_t row, int32_t next)
+{
+    int n = l->all->vocab, top;
+    float *log_p = w->log_p + (size_t)i * (size_t)n, *p = w->p + (size_t)i * (size_t)n;
+    if (l->number == 0) {
+        exf_log_softmax_cpu(log_p, p, logits, n, &w->top[i]);
+        l->nll[row] = -log_p[next];
+        l->same[row] = 1;
+        return;
+    }
+    double log_sum, kl = exf_divergence_cpu(log_p, p, logits, n, &log_sum, &top);
+    l->nll[row] = (float)(log_sum - (double)logits[next]);
+    l->kl[row] = (float)(kl > 0 ? kl : kl <= 0 ? 0 : kl); /* rounding may fall below 0; NaN stays */
+    l->same[row] = top == w->top[i];
+}
+
+exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
+{
+    lane_scores *l = lane;
+    const exf_batch *batch = l->all->batch;
+    size_t end = batch->span[b->sequence].offset + (size_t)batch->span[b->sequence].n_tokens;
+    (void)err;
+    for (int i = 0; i < b->n_tokens; i++) {
+        size_t row = b->row + (size_t)i;
+        if (row + 1 < end) score_row(l, &l->all->worker[b->worker], i, b->logits + (size_t)i * (size_t)b->vocab, row, batch->ids[row + 1]);
+    }
+    return EXF_OK;
+}
+
+/* ---- sums -------------------------------------------------------------------------- */
+
+static int ascending(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Nearest rank: the least value that at least a share q of all do not exceed. */
+static double quantile(const float *sorted, uint64_t n, double q)
+{
+    double rank = ceil(q * (double)n);
+    return (double)sorted[rank < 1 ? 0 : (uint64_t)rank - 1];
+}
+
+typedef struct {
+    double nll, nll_sq, kl;
+    uint64_t n, same;
+    float *kls;
+} totals;
+
+static exf_code add_sequence(totals *t, const lane_scores *l, size_t sequence, exf_err *err)
+{
+    const exf_span *span = &l->all->batch->span[sequence];
+    for (int i = 0; i + 1 < span->n_tokens; i++) {
+        size_t row = span->offset + (size_t)i;
+        if (!isfinite(l->nll[row]) || !isfinite(l->kl[row]))
+            return exf_fail(err, EXF_NUMERIC, "sequence %zu at position %d: the next token's negative log-likelihood is %g and its KL %g", sequence, i,
+                            (double)l->nll[row], (double)l->kl[row]);
+        t->nll += (double)l->nll[row];
+        t->nll_sq += (double)l->nll[row] * (double)l->nll[row];
+        t->kl += (double)l->kl[row];
+        t->same += l->same[row];
+        t->kls[t->n++] = l->kl[row];
+    }
+    return EXF_OK;
+}
+
+static void finish(exf_quality *out, totals *t)
+{
+    double n = (double)t->n, mean = t->nll / n, variance = t->n > 1 ? (t->nll_sq - n * mean * mean) / (n - 1) : 0;
+    qsort(t->kls, t->n, sizeof *t->kls, ascending);
+    *out = (exf_quality){
+        .tokens = t->n, .ppl = exp(mean), .ppl_se = exp(mean) * sqrt((variance > 0 ? variance : 0) / n), .kl_mean = t->kl / n,
+        .kl_median = quantile(t->kls, t->n, 0.5), .kl_p90 = quantile(t->kls, t->n, 0.9), .kl_p99 = quantile(t->kls, t->n, 0.99),
+        .kl_p999 = quantile(t->kls, t->n, 0.999), .kl_max = quantile(t->kls, t->n, 1), .top1 = (double)t->same / n,
+    };
+}
+
+exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err)
+{
+    totals t = {.n = 0};
+    exf_code rc;
+    memset(out, 0, sizeof *out);
+    EXF_TRY(exf_mem_new(&t.kls, s->batch->n_tokens, sizeof *t.kls, "sorted scores", err));
+    for (size_t i = 0; i < s->batch->n_sequences; i++)
+        if (!group || which < 0 || group[i] == which) EXF_TRY(add_sequence(&t, &s->lane[lane], i, err));
+    if (t.n) finish(out, &t);
+out:
+    exf_mem_free(t.kls);
+    return rc;
+}
+
+uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers)
+{
+    return (uint64_t)n_lanes * batch->n_tokens * 9u + (uint64_t)n_workers * 2u * EXF_HEAD_ROWS * (uint64_t)vocab * sizeof(float);
+}

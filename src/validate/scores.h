@@ -1,0 +1,33 @@
+/* scores.h - what each lane of a pass says about the next token, beside the first lane.
+ *
+ * Observers that look at logits as they are made and keep three numbers a token, never
+ * the logits: the negative log-likelihood of the token that came, KL(first || lane), and
+ * whether both have the same likeliest token.  The last position of a sequence has no next
+ * token and no scores.  Memory: per worker, 2 rows of the vocabulary for each row of a
+ * block of logits; per lane, 9 bytes a token. */
+#ifndef EXF_VALIDATE_SCORES_H
+#define EXF_VALIDATE_SCORES_H
+#include "forward/forward.h"
+
+/* Of the scored tokens of one lane. */
+typedef struct {
+    uint64_t tokens;
+    double ppl, ppl_se; /* exp of the mean nll; its standard error over tokens, by the delta method */
+    double kl_mean, kl_median, kl_p90, kl_p99, kl_p999, kl_max; /* nearest-rank quantiles */
+    double top1; /* share of tokens with the same likeliest next token */
+} exf_quality;
+
+typedef struct exf_scores exf_scores;
+
+exf_code exf_scores_new(exf_scores **out, const exf_batch *batch, size_t n_lanes, int vocab, exf_err *err) EXF_CHECKED;
+/* For a lane's observer: its `begin` and `logits` (self: exf_scores_lane). */
+void *exf_scores_lane(exf_scores *s, size_t lane);
+exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
+exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
+/* Of the sequences whose group is `group`, or of all with -1; group NULL: all.  EXF_NUMERIC
+ * when a score is not finite. */
+exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err) EXF_CHECKED;
+void exf_scores_free(exf_scores *s); /* NULL is allowed */
+/* Bytes that scores will hold. */
+uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers);
+#endif

@@ -1,0 +1,199 @@
+/* validate.c - see validate.h. */
+#include "validate/validate.h"
+
+#include "base/mem.h"
+#include "validate/layer_errors.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A lane and who looks at it. */
+typedef struct {
+    exf_folder *folder;
+    exf_observer observer;
+    exf_layer_errors errors;
+    exf_scores *scores;
+    void *score_lane;
+    int is_first, n_layers;
+} watched;
+
+typedef struct {
+    const exf_validate_job *job;
+    watched *lane;
+    exf_lane *lanes;
+    size_t n;
+    exf_scores *scores;
+} run;
+
+static exf_code begin(void *self, int n_workers, exf_err *err)
+{
+    watched *w = self;
+    exf_code rc;
+    if (w->is_first) return exf_scores_begin(w->scores, n_workers, err);
+    EXF_TRY(exf_layer_errors_begin(&w->errors, w->n_layers, n_workers, err));
+out:
+    return rc;
+}
+
+static exf_code probe(void *self, const exf_probe_block *b, exf_err *err)
+{
+    return exf_layer_errors_add(&((watched *)self)->errors, b, err);
+}
+
+static exf_code logits(void *self, const exf_logits_block *b, exf_err *err)
+{
+    return exf_scores_logits(((watched *)self)->score_lane, b, err);
+}
+
+static exf_code open_lane(run *r, size_t i, exf_err *err)
+{
+    const exf_validate_job *job = r->job;
+    watched *w = &r->lane[i];
+    exf_code rc;
+    w->is_first = i == 0;
+    w->n_layers = job->model->arch.n_moe_layers;
+    w->scores = r->scores;
+    w->score_lane = exf_scores_lane(r->scores, i);
+    w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .logits = logits};
+    EXF_TRY(exf_folder_new(&w->folder, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->spans, err));
+    r->lanes[i] = (exf_lane){.rewriter = exf_folder_rewriter(w->folder), .observer = &w->observer};
+out:
+    return rc;
+}
+
+static exf_code open_run(run *r, exf_err *err)
+{
+    exf_code rc;
+    r->n = r->job->n_variants + 1;
+    EXF_TRY(exf_mem_new(&r->lane, r->n, sizeof *r->lane, "lanes", err));
+    EXF_TRY(exf_mem_new(&r->lanes, r->n, sizeof *r->lanes, "lanes", err));
+    EXF_TRY(exf_scores_new(&r->scores, r->job->batch, r->n, r->job->model->arch.vocab, err));
+    for (size_t i = 0; i < r->n; i++) EXF_TRY(open_lane(r, i, err));
+out:
+    return rc;
+}
+
+static void close_run(run *r)
+{
+    for (size_t i = 0; r->lane && i < r->n; i++) {
+        exf_folder_free(r->lane[i].folder);
+        exf_layer_errors_free(&r->lane[i].errors);
+    }
+    exf_scores_free(r->scores);
+    exf_mem_free(r->lane);
+    exf_mem_free(r->lanes);
+}
+
+/* ---- results -------------------------------------------------------------------------- */
+
+static void sum_layers(exf_variant_result *v, const watched *w, const exf_architecture *a)
+{
+    const exf_census *c = exf_folder_census(w->folder);
+    double square = 0;
+    int n = 0;
+    for (int l = 0; l < a->n_layers; l++) {
+        if (!a->is_moe[l]) continue;
+        exf_layer_result *r = &v->layer[n];
+        r->layer = l;
+        r->output_error = w->is_first ? 0 : exf_layer_errors_value(&w->errors, n);
+        r->experts_per_token = c[n].tokens ? (double)c[n].executed / (double)c[n].tokens : 0;
+        r->experts_per_batch = c[n].steps ? (double)c[n].distinct / (double)c[n].steps : 0;
+        square += r->output_error * r->output_error;
+        v->experts_per_token += r->experts_per_token / w->n_layers;
+        v->experts_per_batch += r->experts_per_batch / w->n_layers;
+        n++;
+    }
+    v->output_error = sqrt(square / w->n_layers);
+}
+
+static exf_code sum_lane(exf_variant_result *v, const run *r, size_t i, exf_err *err)
+{
+    const exf_validate_job *job = r->job;
+    exf_code rc;
+    snprintf(v->name, sizeof v->name, "%s", i ? job->variants[i - 1].name : "original");
+    EXF_TRY(exf_mem_new(&v->domain, job->n_domains, sizeof *v->domain, "results", err));
+    EXF_TRY(exf_mem_new(&v->layer, (size_t)r->lane[i].n_layers, sizeof *v->layer, "results", err));
+    EXF_TRY(exf_scores_sum(r->scores, i, NULL, -1, &v->all, err));
+    for (size_t d = 0; d < job->n_domains; d++) EXF_TRY(exf_scores_sum(r->scores, i, job->domain_of, (int)d, &v->domain[d], err));
+    sum_layers(v, &r->lane[i], &job->model->arch);
+out:
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "%s: ", v->name);
+    return rc;
+}
+
+exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err)
+{
+    exf_code rc;
+    run r = {.job = job};
+    memset(out, 0, sizeof *out);
+    EXF_TRY(open_run(&r, err));
+    EXF_TRY(exf_forward(job->model, job->batch, r.lanes, r.n, &job->forward, &out->report, err));
+    out->one_flops = exf_forward_flops(&job->model->arch, job->batch, 1);
+    out->n_layers = job->model->arch.n_moe_layers;
+    out->n_domains = job->n_domains;
+    EXF_TRY(exf_mem_new(&out->variant, r.n, sizeof *out->variant, "results", err));
+    out->n_variants = r.n;
+    for (size_t i = 0; i < r.n; i++) EXF_TRY(sum_lane(&out->variant[i], &r, i, err));
+out:
+    close_run(&r);
+    if (rc != EXF_OK) exf_validation_free(out);
+    return rc;
+}
+
+void exf_validation_free(exf_validation *v)
+{
+    for (size_t i = 0; v->variant && i < v->n_variants; i++) {
+        exf_mem_free(v->variant[i].domain);
+        exf_mem_free(v->variant[i].layer);
+    }
+    exf_mem_free(v->variant);
+    memset(v, 0, sizeof *v);
+}
+
+/* ---- before the run -------------------------------------------------------------------- */
+
+exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants)
+{
+    exf_demand d = {.lanes = n_variants + 1, .probes = n_variants, .head = 1};
+    for (size_t i = 0; i < n_variants; i++) {
+        int vectors = exf_variant_wants_vectors(&variants[i]);
+        d.corrects |= vectors;
+        d.pruned += vectors && variants[i].decode == EXF_DECODE_REAP;
+    }
+    return d;
+}
+
+uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers)
+{
+    size_t decode = job->spans->first[job->spans->n_steps] * (size_t)job->model->arch.top_k, folders = 0;
+    for (size_t i = 0; i < job->n_variants; i++) {
+        exf_decode_kind kind = job->variants[i].decode;
+        if (kind != EXF_DECODE_NONE && kind != EXF_DECODE_REAP) folders += decode * 12u;
+    }
+    return folders + exf_scores_memory(job->batch, job->n_variants + 1, job->model->arch.vocab, n_workers);
+}
+
+static exf_code differs(const char *path, const char *what, const char *theirs, const char *ours, exf_err *err)
+{
+    return exf_fail(err, EXF_MODEL, "%s: %s of the model these tables were made on is %s, this model's is %s", path, what, theirs, ours);
+}
+
+static exf_code check_number(const char *path, const char *what, int64_t theirs, int64_t ours, exf_err *err)
+{
+    if (theirs == ours) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: tables of a model with %s %lld, this model has %lld", path, what, (long long)theirs, (long long)ours);
+}
+
+exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
+{
+    const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"), *weights = exf_provenance_get(&t->provenance, "model.weights_sha256");
+    exf_code rc;
+    EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
+    EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
+    EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
+    if (config && strcmp(config, m->config_sha256)) return differs(path, "config_sha256", config, m->config_sha256, err);
+    if (weights && m->weights_sha256[0] && strcmp(weights, m->weights_sha256)) return differs(path, "weights_sha256", weights, m->weights_sha256, err);
+out:
+    return rc;
+}

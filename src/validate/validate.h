@@ -1,0 +1,52 @@
+/* validate.h - every variant beside the original in one pass over the weights.
+ *
+ * The first lane is the model as it is; each variant is a lane with its rewriter.  All are
+ * scored against the first (scores.h, layer_errors.h). */
+#ifndef EXF_VALIDATE_VALIDATE_H
+#define EXF_VALIDATE_VALIDATE_H
+#include "fold/folder.h"
+#include "validate/scores.h"
+
+typedef struct {
+    int layer;             /* the model's number */
+    double output_error;   /* ||y^ - y|| / ||y|| of the routed output on the original's hidden states */
+    double experts_per_token, experts_per_batch; /* executed, distinct, on average */
+} exf_layer_result;
+
+typedef struct {
+    char name[EXF_VARIANT_NAME_LEN];
+    exf_quality all;
+    exf_quality *domain;       /* [n_domains] */
+    exf_layer_result *layer; /* [n_layers] MoE layers */
+    double output_error;     /* root of the mean square over layers */
+    double experts_per_token, experts_per_batch; /* mean over layers */
+} exf_variant_result;
+
+typedef struct {
+    exf_variant_result *variant; /* the first is "original" */
+    size_t n_variants, n_domains;
+    int n_layers;
+    exf_forward_report report;
+    double one_flops;  /* of one forward pass; report.flops is what all took */
+} exf_validation;
+
+typedef struct {
+    const exf_model *model;
+    const exf_batch *batch;
+    const int32_t *domain_of; /* [n_sequences] */
+    size_t n_domains;
+    const exf_spans *spans;
+    const exf_tables *tables;
+    const exf_variant *variants;
+    size_t n_variants;
+    exf_forward_options forward;
+} exf_validate_job;
+
+exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err) EXF_CHECKED;
+void exf_validation_free(exf_validation *v);
+/* What the pass will hold, for a plan; with what it asks of the forward pass. */
+exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants);
+uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers);
+/* EXF_MODEL naming what differs: the tables are another model's. */
+exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,78 @@
+#!/bin/sh
+# run.sh - the exports, read by the libraries that others read them with: PyTorch,
+# safetensors, h5py, NumPy.  Of the demo model, and of tables in the shape of
+# DeepSeek-V4-Flash.     last line: "N passed, N failed"
+# usage: BUILD=dir run.sh      (make check-interop)
+# What it needs is installed by scripts/install-interop.sh, which says which Python.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+BUILD=${BUILD:-build}
+case $BUILD in
+/*) ;;
+*) BUILD=$PWD/$BUILD ;;
+esac
+interop=$PWD/tests/interop
+python=$(BUILD=$BUILD scripts/install-interop.sh) || { echo "0 passed, 1 failed"; exit 1; }
+export PYTHONPATH="$BUILD/interop-python:$interop" PYTHONDONTWRITEBYTECODE=1
+work=$(mktemp -d "${TMPDIR:-/tmp}/exfold-interop.XXXXXX") || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+passed=0 failed=0
+
+note() { # STATUS WHAT
+    if [ "$1" = 0 ]; then
+        passed=$((passed + 1))
+        echo "  ok      $2"
+    else
+        failed=$((failed + 1))
+        echo "  FAILED  $2"
+    fi
+}
+
+# The counts of a program that ends with "N passed, N failed".
+count() { # COMMAND ...
+    "$@" >"$work/log" 2>&1
+    status=$?
+    counts=$(sed -n '$s/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$work/log")
+    sed '$d' "$work/log"
+    if [ -z "$counts" ] || { [ "$status" != 0 ] && [ "${counts#* }" = 0 ]; }; then
+        tail -n 1 "$work/log"
+        counts="0 1"
+    fi
+    passed=$((passed + ${counts% *})) failed=$((failed + ${counts#* }))
+}
+
+# A snippet in a directory of exports, its last line compared with the others'.
+line=
+snippet() { # DIRECTORY NAME
+    said=$(cd "$work/$1" && "$python" "$interop/old_torch.py" "$interop/load_$2.py" 2>&1)
+    status=$?
+    [ "$status" = 0 ] || echo "$said"
+    echo "          $said"
+    note "$status" "load_$2.py"
+    [ "$1" = demo ] || return
+    [ -z "$line" ] || [ "$line" = "$said" ] || note 1 "load_$2.py says another thing than the ones before"
+    line=$said
+}
+
+"$python" -c '
+import sys, torch, numpy, h5py, safetensors
+print("python", sys.version.split()[0], "torch", torch.__version__, "numpy", numpy.__version__, "h5py", h5py.__version__,
+      "safetensors", safetensors.__version__)'
+"$BUILD/bin/exfold-calibrate" recipes/demo.yaml -q -o "$work/demo" --set card.base_model=org/base \
+    --set calibrate.projectors=pair,layer,global,diagonal,lowrank \
+    --set output.targets=safetensors,exfold-qwen3,npy,csv,card >"$work/log" 2>&1
+note $? "calibrate the demo model"
+count "$python" "$interop/check_files.py" "$work/demo" qwen3_moe
+for name in safetensors pt_qwen3 hdf5 npy csv; do snippet demo "$name"; done
+
+mkdir "$work/v4" && "$BUILD/tests/interop/make_deepseek_v4" "$work/v4/tables.h5" &&
+    "$BUILD/bin/exfold-export" -q -o "$work/v4" --set card.base_model=org/base \
+        --set output.targets=safetensors,exfold-deepseek-v4,npy,csv,card >"$work/log" 2>&1
+note $? "export tables in the shape of DeepSeek-V4-Flash"
+count "$python" "$interop/check_files.py" "$work/v4" deepseek_v4
+snippet v4 pt_deepseek_v4
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
