@@ -1,10 +1,9 @@
 /* check_cuda_forward.c - the pass on the GPU: its results do not depend on what company
  * a sequence is in, nor do its statistics on the run, and they are the CPU's. */
-#include "accumulate/accumulate.h"
 #include "base/hash.h"
-#include "base/mem.h"
 #include "tests/fixtures.h"
 #include "tests/golden_run.h"
+#include "tests/statistics_run.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -36,31 +35,18 @@ END_TEST
 /* A statistics file of the batch, and the first MoE layer's sums. */
 static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute, char digest[65])
 {
-    exf_accumulator *a;
-    exf_provenance p = {0};
     exf_statistics_reader r;
     exf_layer_statistics s;
-    int32_t layers[GOLDEN_LAYERS];
-    int n = 0;
-    const exf_architecture *arch = &c->model->arch;
     const char *path = exf_scratch("statistics.h5");
-    exf_run_shape shape = {arch->n_experts, arch->top_k, arch->d_model, (int64_t)batch->n_sequences, (int64_t)batch->n_tokens};
     exf_forward_options o = {.backend = b, .compute = compute, .threads = 2};
     exf_forward_report report;
-    for (int l = 0; l < arch->n_layers; l++)
-        if (arch->is_moe[l]) layers[n++] = l;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
-    ck_ok(exf_accumulator_new(&a, path, 1, &shape, layers, n, EXF_WEIGHT_SOURCE_NORM, &p, &e), e);
-    exf_lane lane = {.observer = exf_accumulator_observer(a)};
-    ck_ok(exf_forward(c->model, batch, &lane, 1, &o, &report, &e), e);
-    ck_ok(exf_accumulator_commit(a, &e), e);
-    exf_accumulator_free(a);
+    ck_ok(statistics_run(c->model, batch, &o, path, &report, &e), e);
     ck_ok(exf_hash_file(path, digest, &e), e);
     ck_ok(exf_statistics_open(&r, path, &e), e);
-    ck_ok(exf_layer_statistics_new(&s, arch->n_experts, &e), e);
+    ck_ok(exf_layer_statistics_new(&s, c->model->arch.n_experts, &e), e);
     ck_ok(exf_statistics_get(&r, 0, &s, &e), e);
     exf_statistics_close(&r);
-    exf_provenance_free(&p);
     return s;
 }
 
@@ -83,7 +69,8 @@ START_TEST(statistics_are_the_same_twice_and_by_parts)
         if (i > 0) exf_layer_statistics_free(&own);
     }
     ck_assert_msg(memcmp(s.dot, sum.dot, cells * sizeof *s.dot) == 0 && memcmp(s.count, sum.count, cells * 8) == 0 &&
-                      memcmp(s.sq0, sum.sq0, cells * sizeof *s.sq0) == 0, "%s: sequences one by one have other sums", golden_families[_i / 2]);
+                      memcmp(s.sq0, sum.sq0, cells * sizeof *s.sq0) == 0 && memcmp(s.seq_ab, sum.seq_ab, cells * sizeof *s.seq_ab) == 0 &&
+                      memcmp(s.seq_bb, sum.seq_bb, cells * sizeof *s.seq_bb) == 0 && memcmp(s.sequences, sum.sequences, cells * 8) == 0, "%s: sequences one by one have other sums", golden_families[_i / 2]);
     exf_layer_statistics_free(&s);
     exf_layer_statistics_free(&t);
     exf_layer_statistics_free(&sum);
@@ -104,6 +91,9 @@ START_TEST(statistics_are_near_the_cpus)
         double x = exf_exact_value(&cpu.dot[i]), y = exf_exact_value(&gpu.dot[i]);
         double size = exf_exact_value(&cpu.target_sq[i]) + exf_exact_value(&cpu.source_sq[i]);
         ck_assert_msg(fabs(x - y) <= 2e-5 * size, "%s: dot[%zu]: cpu %g, cuda %g", golden_families[_i], i, x, y);
+        x = exf_exact_value(&cpu.seq_bb[i]);
+        y = exf_exact_value(&gpu.seq_bb[i]);
+        ck_assert_msg(fabs(x - y) <= 1e-4 * x && cpu.sequences[i] == gpu.sequences[i], "%s: seq_bb[%zu]: cpu %g, cuda %g", golden_families[_i], i, x, y);
     }
     exf_layer_statistics_free(&cpu);
     exf_layer_statistics_free(&gpu);

@@ -7,10 +7,9 @@
  * (a large bfloat16 product, a copy on the device, one from pinned memory) come from
  * the same process.  The floor of a layer and sequence is its operations at the
  * product's ceiling. */
-#include "accumulate/accumulate.h"
-#include "base/mem.h"
 #include "base/rng.h"
 #include "kernels/backend.h"
+#include "tests/statistics_run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,21 +80,9 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
 
 static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, uint64_t most, const char *target)
 {
-    exf_accumulator *a;
-    exf_provenance p = {0};
-    int32_t layers[EXF_MAX_LAYERS];
-    int n = 0;
-    exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)batch->n_sequences, (int64_t)batch->n_tokens};
     exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .max_device_memory = most};
     exf_forward_report report;
-    for (int l = 0; l < m->arch.n_layers; l++)
-        if (m->arch.is_moe[l]) layers[n++] = l;
-    must(exf_accumulator_new(&a, target, 1, &shape, layers, n, EXF_WEIGHT_SOURCE_NORM, &p, &err));
-    exf_lane lane = {.observer = exf_accumulator_observer(a)};
-    must(exf_forward(m, batch, &lane, 1, &o, &report, &err));
-    must(exf_accumulator_commit(a, &err));
-    exf_accumulator_free(a);
-    exf_provenance_free(&p);
+    must(statistics_run(m, batch, &o, target, &report, &err));
     return report;
 }
 
