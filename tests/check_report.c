@@ -247,6 +247,31 @@ START_TEST(a_wide_report_stays_under_30_megabytes)
 }
 END_TEST
 
+/* The report of tables of E experts and its object about all, which must name this type. */
+static void check_type_of(int l, int n_experts, const char *type)
+{
+    exf_tables t = wide_tables(l, n_experts, 5);
+    exf_study s = {0};
+    char *text, want[64];
+    size_t n;
+    exf_study_take_tables(&s, &t);
+    ck_ok(write_report(&s, "wide", "w.html", &e), e);
+    exf_study_free(&s);
+    ck_ok(exf_file_slurp(exf_scratch("w.html"), 100 << 20, &text, &n, &e), e);
+    snprintf(want, sizeof want, "\"name\": \"relative loss\", \"type\": \"%s\"", type);
+    ck_assert_uint_lt(n, 30000000);
+    ck_assert_ptr_nonnull(strstr(text, want));
+    exf_mem_free(text);
+}
+
+START_TEST(numbers_get_coarser_before_the_page_gets_too_large)
+{
+    check_type_of(40, 128, "f32");
+    check_type_of(48, 256, "f16");
+    check_type_of(64, 256, "u8");
+}
+END_TEST
+
 static exf_code report_once(exf_err *err)
 {
     exf_study s;
@@ -280,6 +305,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, validation_that_is_no_json_is_an_error);
     tcase_add_test(c, equal_studies_give_equal_reports);
     tcase_add_test(c, a_wide_report_stays_under_30_megabytes);
+    tcase_add_test(c, numbers_get_coarser_before_the_page_gets_too_large);
     tcase_add_test(c, reports_survive_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;
