@@ -72,7 +72,8 @@ static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
         wide = s->count[at] > UINT32_MAX ? UINT32_MAX : (uint32_t)s->count[at];
     } else {
         size_t e = (size_t)s->shape.n_experts;
-        float v = exf_study_observed(s, at) || at / e % e == at % e ? m->value[at] : NAN;
+        int known = (exf_study_observed(s, at) || at / e % e == at % e) && m->value[at] < EXF_ERROR_UNKNOWN;
+        float v = known ? m->value[at] : NAN;
         tiny = step_of(m, v);
         small = half_of(v);
         memcpy(&wide, &v, sizeof wide);
@@ -110,17 +111,32 @@ static exf_code list_matrices(const exf_study *s, matrix *m, size_t *n, exf_err 
         const exf_figure *f = exf_figure_find(order[i]);
         if (!exf_figure_there(f, s)) continue;
         matrix *x = &m[(*n)++];
-        *x = (matrix){.id = f->name, .name = f->bar_label, .type = i < 2 ? "f32" : "f16", .value = exf_figure_values(f, s), .map = f->map, .hide_self = f->hide_self};
+        *x = (matrix){.id = f->name,
+                      .name = f->bar_label,
+                      .type = i < 2 ? "f32" : "f16",
+                      .value = exf_figure_values(f, s),
+                      .map = f->map,
+                      .hide_self = f->hide_self};
         EXF_TRY(exf_figure_range(f, s, &x->low, &x->high, err));
     }
     if (s->std_error) {
-        EXF_TRY(exf_mem_new(&scratch, (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, sizeof *scratch, "percentile", err));
-        m[(*n)++] = (matrix){.id = "error", .name = "standard error of S", .type = "f16", .value = s->std_error, .map = EXF_MAP_SEQUENTIAL,
-                               .high = usual_error(s, scratch), .hide_self = 1};
+        EXF_TRY(exf_mem_new(&scratch, (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts,
+                            sizeof *scratch, "percentile", err));
+        m[(*n)++] = (matrix){.id = "error",
+                             .name = "standard error of S",
+                             .type = "f16",
+                             .value = s->std_error,
+                             .map = EXF_MAP_SEQUENTIAL,
+                             .high = usual_error(s, scratch),
+                             .hide_self = 1};
     }
     uint64_t most = most_tokens(s);
-    m[(*n)++] = (matrix){.id = "tokens", .name = "tokens behind the pair", .type = most > UINT16_MAX ? "u32" : "u16", .map = EXF_MAP_SEQUENTIAL,
-                           .high = (double)most, .hide_self = 1};
+    m[(*n)++] = (matrix){.id = "tokens",
+                         .name = "tokens behind the pair",
+                         .type = most > UINT16_MAX ? "u32" : "u16",
+                         .map = EXF_MAP_SEQUENTIAL,
+                         .high = (double)most,
+                         .hide_self = 1};
 out:
     exf_mem_free(scratch);
     return rc;
