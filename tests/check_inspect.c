@@ -149,7 +149,8 @@ START_TEST(statistics_beside_must_be_those_of_the_tables)
     small_statistics(&other, "other.h5");
     small_statistics(&wide, "wide.h5");
     small_statistics(&deep, "deep.h5");
-    ck_fails(exf_study_read(&s, exf_scratch("t.h5"), exf_scratch("other.h5"), &e), EXF_MODEL, e, "the tables are of other statistics");
+    ck_fails(exf_study_read(&s, exf_scratch("t.h5"), exf_scratch("other.h5"), &e), EXF_MODEL, e,
+             "the tables are of other statistics");
     exf_study_free(&s);
     ck_fails(exf_study_read(&s, exf_scratch("t.h5"), exf_scratch("wide.h5"), &e), EXF_MODEL, e, "has 2 of 7");
     exf_study_free(&s);
@@ -222,7 +223,8 @@ START_TEST(layers_are_selected_by_their_numbers)
     ck_assert_int_eq(s.layer_number[2], 5);
     ck_assert(s.coeff[9 + 1] == third && s.coeff[2 * 9 + 1] == last);
     static const char *const bad[] = {"", "2,", ",2", "a", "3-2", "2-", "-2", "2 ", "99999999999999999999", "2,,3"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) ck_fails(exf_study_select(&s, bad[i], &e), EXF_USAGE, e, "is no list of layers");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        ck_fails(exf_study_select(&s, bad[i], &e), EXF_USAGE, e, "is no list of layers");
     ck_fails(exf_study_select(&s, "4", &e), EXF_USAGE, e, "holds no MoE layer 4");
     ck_assert_int_eq(s.n_layers, 3);
     exf_study_free(&s);
@@ -234,8 +236,8 @@ END_TEST
 /* Three experts, of which 2 is cold: pairs 0 -> 1 and 1 -> 0. */
 START_TEST(a_summary_by_hand)
 {
-    static const float loss[18] = {1e30f, 0.25f, 1e30f, 0.75f, 1e30f, 1e30f, 1e30f, 1e30f, 1e30f,
-                                   1e30f, 0.125f, 0.375f, 0.5f, 1e30f, 0.625f, 0.875f, 1, 1e30f};
+    static const float loss[18] = {1e30f, 0.25f,  1e30f,  0.75f, 1e30f, 1e30f,  1e30f,  1e30f, 1e30f,
+                                   1e30f, 0.125f, 0.375f, 0.5f,  1e30f, 0.625f, 0.875f, 1,     1e30f};
     exf_layer_summary row[3];
     exf_tables t = wide_tables(2, 3, 100);
     for (int i = 0; i < 18; i++) {
@@ -397,7 +399,8 @@ END_TEST
 START_TEST(only_tables_of_one_shape_are_compared)
 {
     exf_layer_difference row[3];
-    exf_tables x = wide_tables(2, 3, 100), wide = wide_tables(2, 4, 100), flat = wide_tables(1, 3, 100), other = wide_tables(2, 3, 100);
+    exf_tables x = wide_tables(2, 3, 100), wide = wide_tables(2, 4, 100), flat = wide_tables(1, 3, 100),
+               other = wide_tables(2, 3, 100);
     other.layer_number[1] = 7;
     small_files(&run, "s.h5", "t.h5");
     exf_study a = taken(&x), b = taken(&wide), c = taken(&flat), d = taken(&other), s = study_of("s.h5", NULL);
@@ -422,7 +425,8 @@ START_TEST(facts_that_changed_come_in_order_of_key)
     add_fact(&b, "b", "1");
     add_fact(&b, "c", "4");
     ck_assert(exf_next_fact_change(&a, &b, &i, &j, &f) && strcmp(f.key, "a") == 0 && !f.a && strcmp(f.b, "0") == 0);
-    ck_assert(exf_next_fact_change(&a, &b, &i, &j, &f) && strcmp(f.key, "c") == 0 && strcmp(f.a, "2") == 0 && strcmp(f.b, "4") == 0);
+    ck_assert(exf_next_fact_change(&a, &b, &i, &j, &f) && strcmp(f.key, "c") == 0 && strcmp(f.a, "2") == 0 &&
+              strcmp(f.b, "4") == 0);
     ck_assert(exf_next_fact_change(&a, &b, &i, &j, &f) && strcmp(f.key, "z") == 0 && !f.b);
     ck_assert(!exf_next_fact_change(&a, &b, &i, &j, &f));
     exf_provenance_free(&a);

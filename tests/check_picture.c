@@ -145,7 +145,8 @@ static void check_uniform(exf_colour_map map)
         step[i] = sqrt((a[0] - b[0]) * (a[0] - b[0]) + (a[1] - b[1]) * (a[1] - b[1]) + (a[2] - b[2]) * (a[2] - b[2]));
         mean += step[i] / (N - 1);
     }
-    for (int i = 0; i < N - 1; i++) ck_assert_msg(fabs(step[i] - mean) < 0.15 * mean, "step %d is %g, the mean %g", i, step[i], mean);
+    for (int i = 0; i < N - 1; i++)
+        ck_assert_msg(fabs(step[i] - mean) < 0.15 * mean, "step %d is %g, the mean %g", i, step[i], mean);
 }
 
 START_TEST(maps_are_perceptually_uniform)
@@ -220,14 +221,16 @@ static int margins_are_free(const exf_canvas *c, int margin)
 {
     for (int y = 0; y < c->height; y++)
         for (int x = 0; x < c->width; x++)
-            if ((x < margin || y < margin || x >= c->width - margin || y >= c->height - margin) && ink_at(c, x, y) != EXF_INK_PAPER) return 0;
+            if ((x < margin || y < margin || x >= c->width - margin || y >= c->height - margin) && ink_at(c, x, y) != EXF_INK_PAPER)
+                return 0;
     return 1;
 }
 
 START_TEST(cells_have_the_colour_of_their_value)
 {
     static const float value[] = {5, NAN, 1, 0.5f};
-    exf_matrix_sheet m = {.sheet = sheet_of(1, 2), .value = value, .low = 0, .high = 1, .map = EXF_MAP_SEQUENTIAL, .hide_self = 1, .bar_label = "x"};
+    exf_matrix_sheet m = {
+        .sheet = sheet_of(1, 2), .value = value, .low = 0, .high = 1, .map = EXF_MAP_SEQUENTIAL, .hide_self = 1, .bar_label = "x"};
     exf_canvas c;
     ck_ok(exf_draw_matrices(&m, &c, &e), e);
     /* the grey cell is 128 x 128, beside the swatch of 20 x 20 */
@@ -249,7 +252,8 @@ START_TEST(forty_eight_layers_of_128_fit)
     uint64_t *tokens = calloc(L * E, sizeof *tokens);
     for (int i = 0; i < L * E * E; i++) value[i] = (float)(i % 101) / 100;
     for (int i = 0; i < L * E; i++) tokens[i] = i % 9 != 0;
-    exf_matrix_sheet m = {.sheet = sheet_of(L, E), .value = value, .low = 0, .high = 1, .map = EXF_MAP_DIVERGING, .bar_label = "some label"};
+    exf_matrix_sheet m = {
+        .sheet = sheet_of(L, E), .value = value, .low = 0, .high = 1, .map = EXF_MAP_DIVERGING, .bar_label = "some label"};
     exf_bar_sheet b = {.sheet = sheet_of(L, E), .value = value, .tokens = tokens};
     exf_canvas c;
     ck_ok(exf_draw_matrices(&m, &c, &e), e);
@@ -361,7 +365,13 @@ END_TEST
 
 START_TEST(base64_is_that_of_the_standard)
 {
-    static const char *const pairs[][2] = {{"", ""}, {"f", "Zg=="}, {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}};
+    static const char *const pairs[][2] = {{"", ""},
+                                           {"f", "Zg=="},
+                                           {"fo", "Zm8="},
+                                           {"foo", "Zm9v"},
+                                           {"foob", "Zm9vYg=="},
+                                           {"fooba", "Zm9vYmE="},
+                                           {"foobar", "Zm9vYmFy"}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         exf_text t = {0};
         ck_ok(exf_base64_add(&t, pairs[i][0], strlen(pairs[i][0]), &e), e);
@@ -397,8 +407,10 @@ START_TEST(json_is_written_in_the_order_of_the_calls)
     exf_jw_text(&w, "none", NULL);
     exf_jw_close(&w);
     ck_ok(exf_jw_end(&w, &t, &e), e);
-    ck_assert_str_eq(t.s, "{\"b\": \"a \\\"quoted\\\" \\n line, \xc3\xa9\", \"a\": [0.1, 0.10000000149011612, -1e+300, null, -9223372036854775808, "
-                          "18446744073709551615, {}], \"yes\": true, \"none\": null}\n");
+    ck_assert_str_eq(
+        t.s,
+        "{\"b\": \"a \\\"quoted\\\" \\n line, \xc3\xa9\", \"a\": [0.1, 0.10000000149011612, -1e+300, null, -9223372036854775808, "
+        "18446744073709551615, {}], \"yes\": true, \"none\": null}\n");
     exf_text_free(&t);
 }
 END_TEST
@@ -423,7 +435,8 @@ START_TEST(reals_are_short_and_read_back)
 {
     static const double values[] = {0, 1, -0.5, 0.1, 1.0 / 3, 1e30, 5e-324, 1.7976931348623157e308, 123456789.25};
     char buf[EXF_REAL_TEXT];
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) ck_assert_double_eq(strtod(exf_real_text(buf, values[i]), NULL), values[i]);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        ck_assert_double_eq(strtod(exf_real_text(buf, values[i]), NULL), values[i]);
     ck_assert_str_eq(exf_real_text(buf, 0.1), "0.1");
     ck_assert_str_eq(exf_real_text(buf, 1e30), "1e+30");
 }

@@ -61,12 +61,18 @@ END_TEST
 /* Nothing is fetched, no place is left, what must be there is. */
 START_TEST(a_report_needs_nothing_else)
 {
-    static const char *const never[] = {"http:", "https:", "src=", "@import", "url(", "fetch(", "{{", "}}<", "<link", "innerHTML", "eval("};
-    static const char *const once[] = {"<!DOCTYPE html>", "@media (prefers-color-scheme: dark)", "class=\"skip\"", "id=\"about\"", "id=\"scalar-1\"",
-                                       "id=\"aligned-3\"", "id=\"tokens-3\"", "id=\"norms-1\"", "id=\"theme\"", "@media print", "</html>"};
+    static const char *const never[] = {"http:", "https:", "src=",  "@import",   "url(", "fetch(",
+                                        "{{",    "}}<",    "<link", "innerHTML", "eval("};
+    static const char *const once[] = {"<!DOCTYPE html>", "@media (prefers-color-scheme: dark)",
+                                       "class=\"skip\"",  "id=\"about\"",
+                                       "id=\"scalar-1\"", "id=\"aligned-3\"",
+                                       "id=\"tokens-3\"", "id=\"norms-1\"",
+                                       "id=\"theme\"",    "@media print",
+                                       "</html>"};
     char *text = small_report("t.h5");
     for (size_t i = 0; i < sizeof never / sizeof *never; i++) ck_assert_msg(!strstr(text, never[i]), "has %s", never[i]);
-    for (size_t i = 0; i < sizeof once / sizeof *once; i++) ck_assert_msg(occurrences(text, once[i]) == 1, "%s: %d times", once[i], occurrences(text, once[i]));
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        ck_assert_msg(occurrences(text, once[i]) == 1, "%s: %d times", once[i], occurrences(text, once[i]));
     ck_assert_int_eq(occurrences(text, "data-layer=\""), run.l + 0);
     ck_assert_int_eq(occurrences(text, "<script"), occurrences(text, "</script>"));
     ck_assert_ptr_null(strstr(text, "id=\"validation\""));
@@ -84,7 +90,8 @@ START_TEST(the_script_is_told_what_there_is)
     ck_assert_int_eq(exf_json_int(exf_json_get(j, "experts")), run.e);
     ck_assert_int_eq(exf_json_int(exf_json_at(exf_json_get(j, "layers"), 1)), 3);
     const exf_json *m = exf_json_get(j, "matrices");
-    static const char *const ids[] = {"scalar", "loss", "similarity", "aligned", "tokens"}, *const types[] = {"f32", "f32", "f16", "f16", "u16"};
+    static const char *const ids[] = {"scalar", "loss", "similarity", "aligned", "tokens"}, *const types[] = {"f32", "f32", "f16",
+                                                                                                              "f16", "u16"};
     ck_assert_uint_ge(exf_json_size(m), 5);
     for (size_t i = 0; i < 5; i++) {
         const exf_json *one = exf_json_at(m, i < 4 ? i : exf_json_size(m) - 1);
@@ -139,7 +146,9 @@ START_TEST(halves_are_rounded_to_nearest)
         for (int k = 0; k < 4; k++) word = word << 6 | (uint32_t)(strchr(digit, blob[i / 3 * 4 + (size_t)k]) - digit);
         bytes[i] = (uint8_t)(word >> (16 - 8 * (i % 3)));
     }
-    for (int i = 0; i < 9; i++) ck_assert_msg(bytes[2 * i] + 256 * bytes[2 * i + 1] == want[i], "%g is %02x%02x", (double)value[i], bytes[2 * i + 1], bytes[2 * i]);
+    for (int i = 0; i < 9; i++)
+        ck_assert_msg(bytes[2 * i] + 256 * bytes[2 * i + 1] == want[i], "%g is %02x%02x", (double)value[i], bytes[2 * i + 1],
+                      bytes[2 * i]);
     exf_mem_free(all);
     exf_study_free(&s);
 }
@@ -172,8 +181,10 @@ static char *with_validation(const char *name, const char *text)
 
 START_TEST(validation_json_becomes_a_table)
 {
-    char *text = with_validation("validation.json", "{\"schema\": 1, \"rows\": [{\"variant\": \"a<b\", \"ppl\": 4.5, \"n\": 3, \"ok\": true, \"x\": null, \"layers\": [1]},"
-                                                    " {\"variant\": \"c\", \"ppl\": 5}]}");
+    char *text = with_validation(
+        "validation.json",
+        "{\"schema\": 1, \"rows\": [{\"variant\": \"a<b\", \"ppl\": 4.5, \"n\": 3, \"ok\": true, \"x\": null, \"layers\": [1]},"
+        " {\"variant\": \"c\", \"ppl\": 5}]}");
     ck_assert_ptr_nonnull(strstr(text, "<th>variant</th><th>ppl</th><th>n</th><th>ok</th><th>x</th></tr></thead>"));
     ck_assert_ptr_nonnull(strstr(text, "<tr><th>a&lt;b</th><td>4.5</td><td>3</td><td>yes</td><td>\xe2\x80\x93</td></tr>"));
     ck_assert_ptr_nonnull(strstr(text, "<tr><th>c</th><td>5</td>"));
@@ -184,7 +195,8 @@ END_TEST
 START_TEST(validation_md_becomes_a_table)
 {
     char *text = with_validation("validation.md", "# Title\n\n| a | b |\n|---|---|\n| x & y | 2 |\n| z | 3 |");
-    ck_assert_ptr_nonnull(strstr(text, "<thead><tr><th>a</th><th>b</th></tr>\n</thead><tbody>\n<tr><td>x &amp; y</td><td>2</td></tr>\n<tr><td>z</td><td>3</td></tr>\n</tbody>"));
+    ck_assert_ptr_nonnull(strstr(text, "<thead><tr><th>a</th><th>b</th></tr>\n</thead><tbody>\n<tr><td>x &amp; "
+                                       "y</td><td>2</td></tr>\n<tr><td>z</td><td>3</td></tr>\n</tbody>"));
     exf_mem_free(text);
 }
 END_TEST
@@ -247,6 +259,37 @@ START_TEST(a_wide_report_stays_under_30_megabytes)
 }
 END_TEST
 
+/* The report of tables of E experts and its object about all, which must name this type. */
+static void check_type_of(int l, int n_experts, const char *type)
+{
+    exf_tables t = wide_tables(l, n_experts, 5);
+    exf_study s = {0};
+    char *text, want[64];
+    size_t n;
+    size_t cells = (size_t)l * (size_t)n_experts * (size_t)n_experts;
+    ck_ok(exf_mem_new(&t.std_error, cells, sizeof(float), "x", &e), e);
+    for (size_t i = 0; i < cells; i++) t.std_error[i] = EXF_ERROR_UNKNOWN;
+    exf_study_take_tables(&s, &t);
+    ck_ok(write_report(&s, "wide", "w.html", &e), e);
+    exf_study_free(&s);
+    ck_ok(exf_file_slurp(exf_scratch("w.html"), 100 << 20, &text, &n, &e), e);
+    snprintf(want, sizeof want, "\"name\": \"relative loss\", \"type\": \"%s\"", type);
+    ck_assert_uint_lt(n, 30000000);
+    ck_assert_ptr_nonnull(strstr(text, want));
+    /* what is not known is no number in any of them: 0x7e00 twice, or 255 */
+    snprintf(want, sizeof want, "id=\"error-1\">%s", strcmp(type, "u8") == 0 ? "////" : "AH4A");
+    ck_assert_ptr_nonnull(strstr(text, want));
+    exf_mem_free(text);
+}
+
+START_TEST(numbers_get_coarser_before_the_page_gets_too_large)
+{
+    check_type_of(40, 128, "f32");
+    check_type_of(40, 256, "f16");
+    check_type_of(60, 256, "u8");
+}
+END_TEST
+
 static exf_code report_once(exf_err *err)
 {
     exf_study s;
@@ -280,6 +323,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, validation_that_is_no_json_is_an_error);
     tcase_add_test(c, equal_studies_give_equal_reports);
     tcase_add_test(c, a_wide_report_stays_under_30_megabytes);
+    tcase_add_test(c, numbers_get_coarser_before_the_page_gets_too_large);
     tcase_add_test(c, reports_survive_every_failing_allocation);
     suite_add_tcase(s, c);
     return s;

@@ -49,13 +49,13 @@ END_TEST
 
 /* ---- faults that reading lets pass --------------------------------------------------------- */
 
-#define FLOAT_FAULT(what, dataset, at, value, said)                  \
-    START_TEST(what)                                                 \
-    {                                                                \
-        float bad = (value);                                         \
-        damage("t.h5", dataset, at, &bad);                           \
-        ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, said);     \
-    }                                                                \
+#define FLOAT_FAULT(what, dataset, at, value, said)              \
+    START_TEST(what)                                             \
+    {                                                            \
+        float bad = (value);                                     \
+        damage("t.h5", dataset, at, &bad);                       \
+        ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, said); \
+    }                                                            \
     END_TEST
 
 /* Expert 5 is cold, 0 and 2 are no neighbours in the ring 0 .. 4. */

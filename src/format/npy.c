@@ -27,7 +27,8 @@ static exf_code add_header(exf_text *out, const exf_tensor *t, const char *descr
     exf_code rc;
     exf_text dict = {0};
     EXF_TRY(exf_text_addf(&dict, err, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr));
-    for (int i = 0; i < t->rank; i++) EXF_TRY(exf_text_addf(&dict, err, "%s%" PRId64 "%s", i ? ", " : "", t->shape[i], t->rank == 1 ? "," : ""));
+    for (int i = 0; i < t->rank; i++)
+        EXF_TRY(exf_text_addf(&dict, err, "%s%" PRId64 "%s", i ? ", " : "", t->shape[i], t->rank == 1 ? "," : ""));
     EXF_TRY(exf_text_addf(&dict, err, "), }"));
     while ((MAGIC + dict.len + 1) % ALIGNMENT) EXF_TRY(exf_text_add(&dict, " ", 1, err));
     EXF_TRY(exf_text_add(&dict, "\n", 1, err));

@@ -54,7 +54,8 @@ static void encode(png_structp png, png_infop info, sink *s, const uint8_t *pixe
     png_write_end(png, info);
 }
 
-exf_code exf_png_write(const char *target, int force, const uint8_t *pixel, int width, int height, const uint8_t palette[256][3], exf_err *err)
+exf_code exf_png_write(const char *target, int force, const uint8_t *pixel, int width, int height, const uint8_t palette[256][3],
+                       exf_err *err)
 {
     sink s = {.err = err};
     png_color colours[256];

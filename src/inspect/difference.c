@@ -79,11 +79,13 @@ static void compare_span(const span *x, exf_layer_difference *row)
 static exf_code check_comparable(const exf_study *a, const char *path_a, const exf_study *b, const char *path_b, exf_err *err)
 {
     if (!a->coeff || !b->coeff)
-        return exf_fail(err, EXF_MODEL, "%s holds %s and %s holds %s, expected tables", path_a, a->kind->kind, path_b, b->kind->kind);
+        return exf_fail(err, EXF_MODEL, "%s holds %s and %s holds %s, expected tables", path_a, a->kind->kind, path_b,
+                        b->kind->kind);
     if (a->shape.n_experts != b->shape.n_experts)
         return exf_fail(err, EXF_MODEL, "%s has %lld experts, %s has %lld", path_a, (long long)a->shape.n_experts, path_b,
                         (long long)b->shape.n_experts);
-    if (a->n_layers != b->n_layers) return exf_fail(err, EXF_MODEL, "%s has %d layers, %s has %d", path_a, a->n_layers, path_b, b->n_layers);
+    if (a->n_layers != b->n_layers)
+        return exf_fail(err, EXF_MODEL, "%s has %d layers, %s has %d", path_a, a->n_layers, path_b, b->n_layers);
     for (int i = 0; i < a->n_layers; i++)
         if (a->layer_number[i] != b->layer_number[i])
             return exf_fail(err, EXF_MODEL, "%s has layer %d where %s has layer %d", path_a, (int)a->layer_number[i], path_b,
@@ -91,7 +93,8 @@ static exf_code check_comparable(const exf_study *a, const char *path_a, const e
     return EXF_OK;
 }
 
-exf_code exf_compare(const exf_study *a, const char *path_a, const exf_study *b, const char *path_b, exf_layer_difference *rows, exf_err *err)
+exf_code exf_compare(const exf_study *a, const char *path_a, const exf_study *b, const char *path_b, exf_layer_difference *rows,
+                     exf_err *err)
 {
     exf_code rc = check_comparable(a, path_a, b, path_b, err);
     if (rc != EXF_OK) return rc;
@@ -150,7 +153,8 @@ int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_
 {
     while (*i < a->n || *j < b->n) {
         int order = *i == a->n ? 1 : *j == b->n ? -1 : strcmp(a->key[*i], b->key[*j]);
-        *out = (exf_fact_change){order <= 0 ? a->key[*i] : b->key[*j], order <= 0 ? a->value[*i] : NULL, order >= 0 ? b->value[*j] : NULL};
+        *out = (exf_fact_change){order <= 0 ? a->key[*i] : b->key[*j], order <= 0 ? a->value[*i] : NULL,
+                                 order >= 0 ? b->value[*j] : NULL};
         *i += order <= 0;
         *j += order >= 0;
         if (order != 0 || strcmp(out->a, out->b) != 0) return 1;

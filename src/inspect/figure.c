@@ -12,13 +12,15 @@
 #define AT(field) offsetof(exf_study, field)
 
 static const exf_figure figures[] = {
-    {"norms", "tables, statistics or a capture", "Mean output norm ||E(x)|| of every expert", "", EXF_MAP_SEQUENTIAL, 0, AT(norms), 1},
-    {"similarity", "statistics, alone or beside the tables", "Raw similarity of experts' outputs, 1 - d/dmax", "raw similarity", EXF_MAP_SEQUENTIAL,
-     0, AT(similarity), 0},
-    {"aligned", "statistics, alone or beside the tables", "Similarity after each pair's own scalar", "aligned similarity", EXF_MAP_SEQUENTIAL, 0,
-     AT(aligned), 0},
+    {"norms", "tables, statistics or a capture", "Mean output norm ||E(x)|| of every expert", "", EXF_MAP_SEQUENTIAL, 0, AT(norms),
+     1},
+    {"similarity", "statistics, alone or beside the tables", "Raw similarity of experts' outputs, 1 - d/dmax", "raw similarity",
+     EXF_MAP_SEQUENTIAL, 0, AT(similarity), 0},
+    {"aligned", "statistics, alone or beside the tables", "Similarity after each pair's own scalar", "aligned similarity",
+     EXF_MAP_SEQUENTIAL, 0, AT(aligned), 0},
     {"scalar", "tables", "Scalar S of every pair, E_source(x) ~ S E_target(x)", "scalar S", EXF_MAP_DIVERGING, 1, AT(coeff), 0},
-    {"loss", "tables", "Loss of every pair, what S E_target(x) misses of E_source(x)", "relative loss", EXF_MAP_SEQUENTIAL, 1, AT(loss), 0},
+    {"loss", "tables", "Loss of every pair, what S E_target(x) misses of E_source(x)", "relative loss", EXF_MAP_SEQUENTIAL, 1,
+     AT(loss), 0},
 };
 
 const exf_figure *exf_figure_at(size_t i)
@@ -89,7 +91,8 @@ static exf_code draw_bars(const exf_study *s, exf_sheet sheet, const float *valu
     return rc;
 }
 
-static exf_code draw_matrices(const exf_figure *f, const exf_study *s, exf_sheet sheet, const float *value, exf_canvas *out, exf_err *err)
+static exf_code draw_matrices(const exf_figure *f, const exf_study *s, exf_sheet sheet, const float *value, exf_canvas *out,
+                              exf_err *err)
 {
     size_t n = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, e = (size_t)s->shape.n_experts;
     exf_matrix_sheet m = {.sheet = sheet, .map = f->map, .hide_self = f->hide_self, .bar_label = f->bar_label};
@@ -100,9 +103,11 @@ static exf_code draw_matrices(const exf_figure *f, const exf_study *s, exf_sheet
     EXF_TRY(exf_mem_new(&seen, n, sizeof *seen, "matrices", err));
     for (size_t i = 0; i < n; i++) seen[i] = exf_study_observed(s, i) || i / e % e == i % e ? value[i] : NAN;
     if (f->map == EXF_MAP_DIVERGING)
-        EXF_TRY(exf_text_addf(&note, err, "colours end at +-%.3g, the 99th percentile of |S|; an expert with itself is left blank", m.high));
+        EXF_TRY(exf_text_addf(&note, err, "colours end at +-%.3g, the 99th percentile of |S|; an expert with itself is left blank",
+                              m.high));
     else
-        EXF_TRY(exf_text_addf(&note, err, f->hide_self ? "colours end at 0 and 1; an expert with itself is left blank" : "colours end at 0 and 1"));
+        EXF_TRY(exf_text_addf(
+            &note, err, f->hide_self ? "colours end at 0 and 1; an expert with itself is left blank" : "colours end at 0 and 1"));
     m.sheet.note = note.s;
     m.value = seen;
     rc = exf_draw_matrices(&m, out, err);
@@ -120,7 +125,8 @@ exf_code exf_figure_draw(const exf_figure *f, const exf_study *s, exf_canvas *ou
     memset(out, 0, sizeof *out);
     EXF_TRY(exf_text_addf(&title, err, "%s (%s, %d layer%s, %d experts)", f->title, family ? family : "model unknown", s->n_layers,
                           s->n_layers == 1 ? "" : "s", (int)s->shape.n_experts));
-    exf_sheet sheet = {.title = title.s, .n_layers = s->n_layers, .n_experts = (int)s->shape.n_experts, .layer_number = s->layer_number};
+    exf_sheet sheet = {
+        .title = title.s, .n_layers = s->n_layers, .n_experts = (int)s->shape.n_experts, .layer_number = s->layer_number};
     const float *value = exf_figure_values(f, s);
     rc = f->is_bars ? draw_bars(s, sheet, value, out, err) : draw_matrices(f, s, sheet, value, out, err);
 out:

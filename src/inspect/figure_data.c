@@ -26,7 +26,8 @@ static exf_code add_pair(const exf_study *s, const float *value, size_t at, exf_
 {
     size_t e = (size_t)s->shape.n_experts, source = at / e % e, target = at % e;
     if (source == target) return EXF_OK;
-    exf_code rc = exf_text_addf(line, err, "%d,%zu,%zu,%" PRIu64 ",", (int)s->layer_number[at / e / e], source, target, s->count[at]);
+    exf_code rc =
+        exf_text_addf(line, err, "%d,%zu,%zu,%" PRIu64 ",", (int)s->layer_number[at / e / e], source, target, s->count[at]);
     return rc != EXF_OK ? rc : add_value(line, (double)value[at], exf_study_observed(s, at), err);
 }
 

@@ -12,7 +12,8 @@ typedef struct {
 static pair sums_of(const exf_layer_statistics *s, size_t source, size_t target)
 {
     size_t e = (size_t)s->n_experts, at = source * e + target, mirror = target * e + source;
-    return (pair){(double)s->count[at], exf_exact_value(&s->dot0[at]), exf_exact_value(&s->sq0[at]), exf_exact_value(&s->sq0[mirror])};
+    return (pair){(double)s->count[at], exf_exact_value(&s->dot0[at]), exf_exact_value(&s->sq0[at]),
+                  exf_exact_value(&s->sq0[mirror])};
 }
 
 static double raw_distance(const pair *p)

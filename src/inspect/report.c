@@ -25,9 +25,13 @@ exf_code exf_report_addf(exf_report *r, exf_err *err, const char *fmt, ...)
 
 exf_code exf_report_text(exf_report *r, const char *text, exf_err *err)
 {
-    static const struct { char c; const char *entity; } special[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
+    static const struct {
+        char c;
+        const char *entity;
+    } special[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
     exf_code rc = EXF_OK;
-    if (exf_utf8_valid(text, strlen(text)) != strlen(text)) return exf_fail(err, EXF_FORMAT, "a text of the report is not valid UTF-8");
+    if (exf_utf8_valid(text, strlen(text)) != strlen(text))
+        return exf_fail(err, EXF_FORMAT, "a text of the report is not valid UTF-8");
     for (; rc == EXF_OK && *text; text++) {
         const char *entity = NULL;
         for (size_t i = 0; i < sizeof special / sizeof *special; i++)
@@ -61,10 +65,13 @@ static exf_code add_script(exf_report *r, exf_err *err)
     return add_part(r, "js", err);
 }
 
-static const struct { const char *name; exf_code (*fill)(exf_report *r, exf_err *err); } places[] = {
-    {"title", add_title},           {"style", add_style},       {"script", add_script},
-    {"cards", exf_report_cards},    {"layers", exf_report_layers}, {"validation", exf_report_validation},
-    {"facts", exf_report_facts},    {"data", exf_report_data},
+static const struct {
+    const char *name;
+    exf_code (*fill)(exf_report *r, exf_err *err);
+} places[] = {
+    {"title", add_title},        {"style", add_style},          {"script", add_script},
+    {"cards", exf_report_cards}, {"layers", exf_report_layers}, {"validation", exf_report_validation},
+    {"facts", exf_report_facts}, {"data", exf_report_data},
 };
 
 static exf_code fill_place(exf_report *r, const char *name, size_t n, exf_err *err)
@@ -87,7 +94,8 @@ static exf_code fill_page(exf_report *r, exf_err *err)
         at += plain;
         if (at == n) break;
         const char *close = memchr(open, '}', n - at);
-        if (!close || open[1] != '{' || close[1] != '}') return exf_fail(err, EXF_INTERNAL, "report.html: a brace at byte %zu is no {{place}}", at);
+        if (!close || open[1] != '{' || close[1] != '}')
+            return exf_fail(err, EXF_INTERNAL, "report.html: a brace at byte %zu is no {{place}}", at);
         EXF_TRY(fill_place(r, open + 2, (size_t)(close - open) - 2, err));
         at = (size_t)(close - page) + 2;
     }

@@ -11,16 +11,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a matrix is for the script.  field: of exf_study, or tokens. */
+/* What a matrix is for the script. */
 typedef struct {
     const char *id, *name, *type;
     const float *value; /* [L, E, E]; NULL: tokens */
     exf_colour_map map;
     double low, high;
     int hide_self;
+    double from, to; /* u8: what 0 and 254 stand for; 255 is NaN */
 } matrix;
 
-enum { MATRICES_MAX = 8 };
+enum { MATRICES_MAX = 8, PAGE_MAX = 29000000 /* bytes of base64 */ };
 
 /* ---- numbers as bytes ------------------------------------------------------------------------ */
 
@@ -50,11 +51,20 @@ static int is_type(const matrix *m, const char *type)
 
 static size_t width_of(const matrix *m)
 {
+    if (is_type(m, "u8")) return 1;
     return is_type(m, "f32") || is_type(m, "u32") ? 4 : 2;
+}
+
+static uint8_t step_of(const matrix *m, float value)
+{
+    if (isnan(value)) return 255;
+    double t = m->to > m->from ? ((double)value - m->from) / (m->to - m->from) : 0;
+    return (uint8_t)(t <= 0 ? 0 : t >= 1 ? 254 : (int)(254 * t + 0.5));
 }
 
 static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
 {
+    uint8_t tiny = 0;
     uint16_t small = 0;
     uint32_t wide = 0;
     if (!m->value) {
@@ -62,11 +72,13 @@ static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
         wide = s->count[at] > UINT32_MAX ? UINT32_MAX : (uint32_t)s->count[at];
     } else {
         size_t e = (size_t)s->shape.n_experts;
-        float v = exf_study_observed(s, at) || at / e % e == at % e ? m->value[at] : NAN;
+        int known = (exf_study_observed(s, at) || at / e % e == at % e) && m->value[at] < EXF_ERROR_UNKNOWN;
+        float v = known ? m->value[at] : NAN;
+        tiny = step_of(m, v);
         small = half_of(v);
         memcpy(&wide, &v, sizeof wide);
     }
-    memcpy(to, width_of(m) == 4 ? (void *)&wide : (void *)&small, width_of(m));
+    memcpy(to, width_of(m) == 4 ? (void *)&wide : width_of(m) == 2 ? (void *)&small : (void *)&tiny, width_of(m));
 }
 
 /* ---- which matrices ---------------------------------------------------------------------------- */
@@ -99,18 +111,69 @@ static exf_code list_matrices(const exf_study *s, matrix *m, size_t *n, exf_err 
         const exf_figure *f = exf_figure_find(order[i]);
         if (!exf_figure_there(f, s)) continue;
         matrix *x = &m[(*n)++];
-        *x = (matrix){f->name, f->bar_label, i < 2 ? "f32" : "f16", exf_figure_values(f, s), f->map, 0, 1, f->hide_self};
+        *x = (matrix){.id = f->name,
+                      .name = f->bar_label,
+                      .type = i < 2 ? "f32" : "f16",
+                      .value = exf_figure_values(f, s),
+                      .map = f->map,
+                      .hide_self = f->hide_self};
         EXF_TRY(exf_figure_range(f, s, &x->low, &x->high, err));
     }
     if (s->std_error) {
-        EXF_TRY(exf_mem_new(&scratch, (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, sizeof *scratch, "percentile", err));
-        m[(*n)++] = (matrix){"error", "standard error of S", "f16", s->std_error, EXF_MAP_SEQUENTIAL, 0, usual_error(s, scratch), 1};
+        EXF_TRY(exf_mem_new(&scratch, (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts,
+                            sizeof *scratch, "percentile", err));
+        m[(*n)++] = (matrix){.id = "error",
+                             .name = "standard error of S",
+                             .type = "f16",
+                             .value = s->std_error,
+                             .map = EXF_MAP_SEQUENTIAL,
+                             .high = usual_error(s, scratch),
+                             .hide_self = 1};
     }
     uint64_t most = most_tokens(s);
-    m[(*n)++] = (matrix){"tokens", "tokens behind the pair", most > UINT16_MAX ? "u32" : "u16", NULL, EXF_MAP_SEQUENTIAL, 0, (double)most, 1};
+    m[(*n)++] = (matrix){.id = "tokens",
+                         .name = "tokens behind the pair",
+                         .type = most > UINT16_MAX ? "u32" : "u16",
+                         .map = EXF_MAP_SEQUENTIAL,
+                         .high = (double)most,
+                         .hide_self = 1};
 out:
     exf_mem_free(scratch);
     return rc;
+}
+
+static size_t page_bytes(const exf_study *s, const matrix *m, size_t n)
+{
+    size_t width = 0;
+    for (size_t i = 0; i < n; i++) width += width_of(&m[i]);
+    return (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts * width / 3 * 4;
+}
+
+/* The span of the values that are known, an expert with itself included. */
+static void find_span(const exf_study *s, matrix *m)
+{
+    size_t e = (size_t)s->shape.n_experts;
+    m->from = m->low;
+    m->to = m->high;
+    for (size_t i = 0; i < (size_t)s->n_layers * e * e; i++) {
+        double v = (double)m->value[i];
+        if (!exf_study_observed(s, i) || isnan(v) || v >= (double)EXF_ERROR_UNKNOWN) continue;
+        if (v < m->from) m->from = v;
+        if (v > m->to) m->to = v;
+    }
+}
+
+/* Models of very many experts: half precision for all, and if that is still too much,
+ * 255 steps, so that the page stays one that a browser opens at once. */
+static void fit_page(const exf_study *s, matrix *m, size_t n)
+{
+    static const char *const coarser[] = {"f16", "u8"};
+    for (size_t k = 0; k < 2 && page_bytes(s, m, n) > PAGE_MAX; k++)
+        for (size_t i = 0; i < n; i++) {
+            if (!m[i].value) continue;
+            m[i].type = coarser[k];
+            find_span(s, &m[i]);
+        }
 }
 
 /* ---- the object about all ------------------------------------------------------------------------ */
@@ -135,6 +198,10 @@ static void add_matrix(exf_jw *w, const matrix *m)
     exf_jw_text(w, "map", m->map == EXF_MAP_DIVERGING ? "diverging" : "sequential");
     exf_jw_real(w, "low", m->low);
     exf_jw_real(w, "high", m->high);
+    if (is_type(m, "u8")) {
+        exf_jw_real(w, "from", m->from);
+        exf_jw_real(w, "to", m->to);
+    }
     exf_jw_bool(w, "hideSelf", m->hide_self);
     exf_jw_bool(w, "log", !m->value);
     exf_jw_close(w);
@@ -220,6 +287,7 @@ exf_code exf_report_data(exf_report *r, exf_err *err)
     char *packed = NULL;
     exf_code rc;
     EXF_TRY(list_matrices(r->s, m, &n, err));
+    fit_page(r->s, m, n);
     EXF_TRY(add_about(r, m, n, err));
     EXF_TRY(exf_mem_new(&packed, e * e, sizeof(uint32_t), "numbers of the report", err));
     for (size_t l = 0; l < (size_t)r->s->n_layers; l++) EXF_TRY(add_layer(r, m, n, l, packed, err));

@@ -16,8 +16,14 @@ static const unsigned char js[] = {
 
 const char *exf_report_part(const char *part, size_t *n)
 {
-    static const struct { const char *name; const unsigned char *bytes; size_t n; } parts[] = {
-        {"html", html, sizeof html}, {"css", css, sizeof css}, {"js", js, sizeof js},
+    static const struct {
+        const char *name;
+        const unsigned char *bytes;
+        size_t n;
+    } parts[] = {
+        {"html", html, sizeof html},
+        {"css", css, sizeof css},
+        {"js", js, sizeof js},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (strcmp(parts[i].name, part) != 0) continue;

@@ -15,8 +15,10 @@ enum { FILE_MAX = 16 << 20 };
 
 static exf_code open_section(exf_report *r, const char *file, exf_err *err)
 {
-    return exf_report_addf(r, err, "<section id=\"validation\" aria-labelledby=\"h-validation\">\n<h2 id=\"h-validation\">Validation</h2>\n"
-                                   "<p class=\"note\">From %s beside the tables.</p>\n<div class=\"scroll\" tabindex=\"0\"><table>\n", file);
+    return exf_report_addf(r, err,
+                           "<section id=\"validation\" aria-labelledby=\"h-validation\">\n<h2 id=\"h-validation\">Validation</h2>\n"
+                           "<p class=\"note\">From %s beside the tables.</p>\n<div class=\"scroll\" tabindex=\"0\"><table>\n",
+                           file);
 }
 
 static exf_code close_section(exf_report *r, exf_err *err)
@@ -155,8 +157,12 @@ out:
 
 exf_code exf_report_validation(exf_report *r, exf_err *err)
 {
-    static const struct { const char *name; exf_code (*add)(exf_report *r, const char *path, exf_err *err); } files[] = {
-        {"validation.json", add_json}, {"validation.md", add_markdown},
+    static const struct {
+        const char *name;
+        exf_code (*add)(exf_report *r, const char *path, exf_err *err);
+    } files[] = {
+        {"validation.json", add_json},
+        {"validation.md", add_markdown},
     };
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {

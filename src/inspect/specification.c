@@ -3,7 +3,9 @@
 
 #include <string.h>
 
-static const struct { const char *name, *line; } lines[] = {
+static const struct {
+    const char *name, *line;
+} lines[] = {
 #include "gen/specification.inc"
 };
 

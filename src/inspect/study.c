@@ -9,7 +9,8 @@
 
 void exf_study_free(exf_study *s)
 {
-    void *all[] = {s->layer_number, s->count, s->expert_count, s->norms, s->coeff, s->loss, s->std_error, s->similarity, s->aligned};
+    void *all[] = {s->layer_number, s->count,     s->expert_count, s->norms,  s->coeff,
+                   s->loss,         s->std_error, s->similarity,   s->aligned};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
     for (int i = 0; i < s->n_pools; i++) {
         exf_mem_free(s->pool[i].members);
@@ -29,7 +30,8 @@ int exf_study_observed(const exf_study *s, size_t at)
     return s->loss ? s->loss[at] < EXF_LOSS_NEVER : s->count[at] > 0;
 }
 
-exf_code exf_study_new(exf_study *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers, exf_err *err)
+exf_code exf_study_new(exf_study *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers,
+                       exf_err *err)
 {
     exf_code rc;
     size_t e = (size_t)shape->n_experts, cells = 0;
@@ -136,10 +138,15 @@ exf_code exf_study_select(exf_study *s, const char *layers, exf_err *err)
     if (strcmp(layers, "all") == 0) return EXF_OK;
     EXF_TRY(exf_mem_new(&keep, (size_t)s->n_layers, 1, "layers", err));
     EXF_TRY(mark_list(s, layers, keep, err));
-    const struct { void *array; size_t row; } all[] = {
-        {s->layer_number, sizeof *s->layer_number}, {s->count, e * e * sizeof *s->count}, {s->expert_count, e * sizeof *s->expert_count},
-        {s->norms, e * sizeof *s->norms}, {s->coeff, e * e * sizeof *s->coeff}, {s->loss, e * e * sizeof *s->loss},
-        {s->std_error, e * e * sizeof *s->std_error}, {s->similarity, e * e * sizeof *s->similarity}, {s->aligned, e * e * sizeof *s->aligned},
+    const struct {
+        void *array;
+        size_t row;
+    } all[] = {
+        {s->layer_number, sizeof *s->layer_number},     {s->count, e * e * sizeof *s->count},
+        {s->expert_count, e * sizeof *s->expert_count}, {s->norms, e * sizeof *s->norms},
+        {s->coeff, e * e * sizeof *s->coeff},           {s->loss, e * e * sizeof *s->loss},
+        {s->std_error, e * e * sizeof *s->std_error},   {s->similarity, e * e * sizeof *s->similarity},
+        {s->aligned, e * e * sizeof *s->aligned},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
     for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];

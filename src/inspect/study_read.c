@@ -100,7 +100,8 @@ static void take_statistics_layer(exf_study *s, size_t i, const exf_layer_statis
     memcpy(s->count + i * e * e, x->count, e * e * sizeof *s->count);
     memcpy(s->expert_count + i * e, x->norm_count, e * sizeof *s->expert_count);
     for (size_t k = 0; k < e; k++)
-        s->norms[i * e + k] = x->norm_count[k] ? (float)(exf_exact_value(&x->norm_sum[k]) / (double)x->norm_count[k]) : EXF_NO_VALUE;
+        s->norms[i * e + k] =
+            x->norm_count[k] ? (float)(exf_exact_value(&x->norm_sum[k]) / (double)x->norm_count[k]) : EXF_NO_VALUE;
 }
 
 static exf_code read_statistics(exf_study *s, const char *path, exf_err *err)
@@ -116,7 +117,8 @@ static exf_code read_statistics(exf_study *s, const char *path, exf_err *err)
     for (int i = 0; i < r.n_layers; i++) {
         EXF_TRY(exf_statistics_get(&r, i, &x, err));
         take_statistics_layer(s, (size_t)i, &x);
-        exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells, s->aligned + (size_t)i * cells);
+        exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells,
+                     s->aligned + (size_t)i * cells);
     }
     EXF_TRY(exf_provenance_copy(&s->provenance, &r.provenance, err));
     s->sequences = r.sequences;
@@ -137,13 +139,14 @@ static exf_code read_tables(exf_study *s, const char *path, exf_err *err)
     return rc;
 }
 
-static exf_code check_layer_beside(const exf_study *s, const char *path, const exf_layer_statistics *x, size_t i, const char *beside,
-                                   exf_err *err)
+static exf_code check_layer_beside(const exf_study *s, const char *path, const exf_layer_statistics *x, size_t i,
+                                   const char *beside, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts;
     for (size_t k = 0; k < e * e; k++)
         if (s->count[i * e * e + k] != x->count[k])
-            return exf_fail(err, EXF_MODEL, "%s: layer %d, pair %zu -> %zu: %llu tokens, in %s %llu: the tables are of other statistics", path,
+            return exf_fail(err, EXF_MODEL,
+                            "%s: layer %d, pair %zu -> %zu: %llu tokens, in %s %llu: the tables are of other statistics", path,
                             (int)s->layer_number[i], k / e, k % e, (unsigned long long)s->count[i * e * e + k], beside,
                             (unsigned long long)x->count[k]);
     return EXF_OK;
@@ -168,7 +171,8 @@ static exf_code add_statistics(exf_study *s, const char *path, const char *besid
     for (int i = 0; i < r.n_layers; i++) {
         EXF_TRY(exf_statistics_get(&r, i, &x, err));
         EXF_TRY(check_layer_beside(s, path, &x, (size_t)i, beside, err));
-        exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells, s->aligned + (size_t)i * cells);
+        exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells,
+                     s->aligned + (size_t)i * cells);
     }
 out:
     exf_layer_statistics_free(&x);
@@ -178,8 +182,13 @@ out:
 
 exf_code exf_study_read(exf_study *s, const char *path, const char *beside, exf_err *err)
 {
-    static const struct { const exf_artifact *kind; exf_code (*read)(exf_study *, const char *, exf_err *); } readers[] = {
-        {&exf_artifact_capture, read_capture}, {&exf_artifact_statistics, read_statistics}, {&exf_artifact_tables, read_tables},
+    static const struct {
+        const exf_artifact *kind;
+        exf_code (*read)(exf_study *, const char *, exf_err *);
+    } readers[] = {
+        {&exf_artifact_capture, read_capture},
+        {&exf_artifact_statistics, read_statistics},
+        {&exf_artifact_tables, read_tables},
     };
     exf_h5 *h = NULL;
     const exf_artifact *kind;

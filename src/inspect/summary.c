@@ -85,8 +85,16 @@ static void sum_up_norms(const span *x, exf_layer_summary *row)
 static void sum_up(const span *x, exf_layer_summary *row)
 {
     double none = (double)NAN;
-    *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .norm_min = none, .norm_max = none,
-                               .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
+    *row = (exf_layer_summary){.layer = -1,
+                               .loss = none,
+                               .below_half = none,
+                               .best = {none, none, none},
+                               .norm_min = none,
+                               .norm_max = none,
+                               .expert_min = -1,
+                               .expert_max = -1,
+                               .layer_min = -1,
+                               .layer_max = -1};
     if (x->n == 1) row->layer = x->s->layer_number[x->first];
     sum_up_counts(x, row);
     if (x->s->loss) sum_up_losses(x, row);

@@ -51,7 +51,8 @@ static exf_code check_mirrored(const exf_suspect *x, size_t l, exf_err *err)
     for (size_t s = 0; s < e; s++)
         for (size_t t = 0; t <= s; t++)
             if (count[s * e + t] != count[t * e + s] || (s == t && count[s * e + t]))
-                return exf_fail(err, EXF_FORMAT, "%s: layer %d: %" PRIu64 " tokens behind %zu -> %zu, %" PRIu64 " behind the reverse%s", x->path,
+                return exf_fail(err, EXF_FORMAT,
+                                "%s: layer %d: %" PRIu64 " tokens behind %zu -> %zu, %" PRIu64 " behind the reverse%s", x->path,
                                 (int)x->study.layer_number[l], count[s * e + t], s, t, count[t * e + s],
                                 s == t ? ", expected 0 on the diagonal" : "");
     return EXF_OK;
@@ -67,12 +68,13 @@ static exf_code check_routes(const exf_suspect *x, size_t l, exf_err *err)
         all += s->expert_count[l * e + i];
         for (size_t t = 0; t < e; t++)
             if (s->count[(l * e + i) * e + t] > s->expert_count[l * e + i])
-                return exf_fail(err, EXF_FORMAT, "%s: layer %d: %" PRIu64 " tokens behind %zu -> %zu, but expert %zu has %" PRIu64, x->path,
-                                (int)s->layer_number[l], s->count[(l * e + i) * e + t], i, t, i, s->expert_count[l * e + i]);
+                return exf_fail(err, EXF_FORMAT, "%s: layer %d: %" PRIu64 " tokens behind %zu -> %zu, but expert %zu has %" PRIu64,
+                                x->path, (int)s->layer_number[l], s->count[(l * e + i) * e + t], i, t, i,
+                                s->expert_count[l * e + i]);
     }
     if (all > most)
-        return exf_fail(err, EXF_FORMAT, "%s: layer %d: %" PRIu64 " routes, but %lld tokens have %lld each", x->path, (int)s->layer_number[l],
-                        all, (long long)s->shape.n_tokens, (long long)s->shape.top_k);
+        return exf_fail(err, EXF_FORMAT, "%s: layer %d: %" PRIu64 " routes, but %lld tokens have %lld each", x->path,
+                        (int)s->layer_number[l], all, (long long)s->shape.n_tokens, (long long)s->shape.top_k);
     return EXF_OK;
 }
 
@@ -86,7 +88,8 @@ exf_code exf_verify_counts(const exf_suspect *x, exf_err *err)
         if (rc == EXF_OK && corouted) rc = check_routes(x, l, err);
     }
     if (rc != EXF_OK) return rc;
-    return exf_suspect_held(x, err, corouted ? "counts are mirrored and within each expert's and the run's tokens" : "counts are mirrored");
+    return exf_suspect_held(x, err,
+                            corouted ? "counts are mirrored and within each expert's and the run's tokens" : "counts are mirrored");
 }
 
 static exf_code verify_file(exf_suspect *x, exf_err *err)
@@ -94,7 +97,8 @@ static exf_code verify_file(exf_suspect *x, exf_err *err)
     exf_code rc;
     EXF_TRY(verify_structure(x, err));
     EXF_TRY(exf_study_read(&x->study, x->path, NULL, err));
-    EXF_TRY(exf_suspect_held(x, err, "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
+    EXF_TRY(exf_suspect_held(x, err,
+                             "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
                              x->study.n_layers, (long long)x->study.shape.n_experts));
     EXF_TRY(exf_verify_counts(x, err));
     if (x->study.kind == &exf_artifact_tables) EXF_TRY(exf_verify_tables(x, err));

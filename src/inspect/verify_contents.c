@@ -27,13 +27,15 @@ static exf_code check_evidence(const exf_suspect *x, exf_err *err)
         if (source == target) continue;
         int never = s->loss[i] >= EXF_LOSS_NEVER;
         if (never && s->coeff[i] != 0)
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d: S[%zu, %zu] is %g without evidence, expected 0", x->path, layer, source, target,
-                            (double)s->coeff[i]);
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d: S[%zu, %zu] is %g without evidence, expected 0", x->path, layer, source,
+                            target, (double)s->coeff[i]);
         if (never != (s->count[i] < least))
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d: the loss [%zu, %zu] is %g with %llu tokens behind it, where %llu are asked for", x->path, layer,
-                            source, target, (double)s->loss[i], (unsigned long long)s->count[i], (unsigned long long)least);
+            return exf_fail(err, EXF_FORMAT,
+                            "%s: layer %d: the loss [%zu, %zu] is %g with %llu tokens behind it, where %llu are asked for", x->path,
+                            layer, source, target, (double)s->loss[i], (unsigned long long)s->count[i], (unsigned long long)least);
     }
-    return exf_suspect_held(x, err, "pairs have a scalar and a loss where %llu tokens or more are behind them, and nowhere else", (unsigned long long)least);
+    return exf_suspect_held(x, err, "pairs have a scalar and a loss where %llu tokens or more are behind them, and nowhere else",
+                            (unsigned long long)least);
 }
 
 /* A cold expert has the lower median of the others' norms; 1 where all are cold. */
@@ -71,10 +73,12 @@ static exf_code check_members(const exf_suspect *x, const exf_pool *p, size_t l,
     for (int i = 1; i < p->size; i++) {
         for (int k = 0; k < i; k++)
             if (m[k] == m[i])
-                return exf_fail(err, EXF_FORMAT, "%s: pool of %d, layer %d: expert %d stands twice", x->path, p->size, (int)s->layer_number[l], (int)m[i]);
+                return exf_fail(err, EXF_FORMAT, "%s: pool of %d, layer %d: expert %d stands twice", x->path, p->size,
+                                (int)s->layer_number[l], (int)m[i]);
         if (h[m[i]] > h[m[i - 1]])
-            return exf_fail(err, EXF_FORMAT, "%s: pool of %d, layer %d: member %d has norm %g after member %d with %g, expected falling norms",
-                            x->path, p->size, (int)s->layer_number[l], (int)m[i], (double)h[m[i]], (int)m[i - 1], (double)h[m[i - 1]]);
+            return exf_fail(
+                err, EXF_FORMAT, "%s: pool of %d, layer %d: member %d has norm %g after member %d with %g, expected falling norms",
+                x->path, p->size, (int)s->layer_number[l], (int)m[i], (double)h[m[i]], (int)m[i - 1], (double)h[m[i - 1]]);
     }
     return EXF_OK;
 }
@@ -95,8 +99,8 @@ static exf_code check_target(const exf_suspect *x, const exf_pool *p, size_t l, 
     }
     if (!inside) scale = least < EXF_LOSS_NEVER ? s->coeff[at * e + (size_t)target] : 0;
     if (member && (inside ? target == (int)source : loss[target] <= least) && p->target_scale[at] == scale) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: pool of %d, layer %d: expert %zu goes to %d (loss %g) times %g, expected %s, scale %g", x->path, p->size,
-                    (int)s->layer_number[l], source, target, (double)loss[target], (double)p->target_scale[at],
+    return exf_fail(err, EXF_FORMAT, "%s: pool of %d, layer %d: expert %zu goes to %d (loss %g) times %g, expected %s, scale %g",
+                    x->path, p->size, (int)s->layer_number[l], source, target, (double)loss[target], (double)p->target_scale[at],
                     inside ? "itself" : "the member of least loss", (double)scale);
 }
 
@@ -109,7 +113,8 @@ static exf_code check_pools(const exf_suspect *x, exf_err *err)
             EXF_TRY(check_members(x, p, l, err));
             for (size_t s = 0; s < (size_t)x->study.shape.n_experts; s++) EXF_TRY(check_target(x, p, l, s, err));
         }
-        EXF_TRY(exf_suspect_held(x, err, "pool of %d: members by falling norm, every other expert goes to the member of least loss", p->size));
+        EXF_TRY(exf_suspect_held(x, err, "pool of %d: members by falling norm, every other expert goes to the member of least loss",
+                                 p->size));
     }
 out:
     return rc;
@@ -122,7 +127,8 @@ static exf_code check_vectors(const exf_suspect *x, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_tables_read(&t, x->path, err));
     EXF_TRY(exf_tables_read_vectors(&t, x->path, err));
-    if (t.vectors.n_pairs) rc = exf_suspect_held(x, err, "vectors are finite and of known pairs, %lld of them", (long long)t.vectors.n_pairs);
+    if (t.vectors.n_pairs)
+        rc = exf_suspect_held(x, err, "vectors are finite and of known pairs, %lld of them", (long long)t.vectors.n_pairs);
 out:
     exf_tables_free(&t);
     return rc;
@@ -150,14 +156,17 @@ static int within(double product, double a_sq, double b_sq)
 static exf_code check_pair_sums(const exf_suspect *x, const exf_layer_statistics *s, size_t layer, size_t at, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, mirror = at % e * e + at / e;
-    double dot = exf_exact_value(&s->dot[at]), target = exf_exact_value(&s->target_sq[at]), source = exf_exact_value(&s->source_sq[at]);
+    double dot = exf_exact_value(&s->dot[at]), target = exf_exact_value(&s->target_sq[at]),
+           source = exf_exact_value(&s->source_sq[at]);
     double dot0 = exf_exact_value(&s->dot0[at]), sq0 = exf_exact_value(&s->sq0[at]), other = exf_exact_value(&s->sq0[mirror]);
     int number = x->study.layer_number[layer];
     if (!s->count[at] && (dot != 0 || target != 0 || source != 0 || dot0 != 0 || sq0 != 0))
-        return exf_fail(err, EXF_FORMAT, "%s: layer %d: sums of %zu -> %zu are not 0 without a token behind them", x->path, number, at / e, at % e);
+        return exf_fail(err, EXF_FORMAT, "%s: layer %d: sums of %zu -> %zu are not 0 without a token behind them", x->path, number,
+                        at / e, at % e);
     if (!within(dot, target, source) || !within(dot0, sq0, other))
-        return exf_fail(err, EXF_FORMAT, "%s: layer %d: %zu -> %zu: a product sum of %g (%g unweighted) is beyond its squares %g, %g (%g, %g)", x->path,
-                        number, at / e, at % e, dot, dot0, target, source, sq0, other);
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: layer %d: %zu -> %zu: a product sum of %g (%g unweighted) is beyond its squares %g, %g (%g, %g)",
+                        x->path, number, at / e, at % e, dot, dot0, target, source, sq0, other);
     return EXF_OK;
 }
 
@@ -166,8 +175,9 @@ static exf_code check_expert_sums(const exf_suspect *x, const exf_layer_statisti
     for (size_t i = 0; i < (size_t)s->n_experts; i++) {
         double n = (double)s->norm_count[i], sum = exf_exact_value(&s->norm_sum[i]), sq = exf_exact_value(&s->sq_sum[i]);
         if (sum >= 0 && within(sum, n, sq) && (n > 0 || sum == 0)) continue;
-        return exf_fail(err, EXF_FORMAT, "%s: layer %d: expert %zu: norms add up to %g and their squares to %g over %g tokens, which cannot be", x->path,
-                        (int)x->study.layer_number[layer], i, sum, sq, n);
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: layer %d: expert %zu: norms add up to %g and their squares to %g over %g tokens, which cannot be",
+                        x->path, (int)x->study.layer_number[layer], i, sum, sq, n);
     }
     return EXF_OK;
 }

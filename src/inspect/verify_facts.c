@@ -30,8 +30,13 @@ static exf_code check_digests(const exf_suspect *x, exf_err *err)
 /* Facts of a stage that comes after this kind of file cannot be in it. */
 static exf_code check_stages(const exf_suspect *x, exf_err *err)
 {
-    static const struct { const exf_artifact *kind; const char *prefix; } later[] = {
-        {&exf_artifact_capture, "accumulate."}, {&exf_artifact_capture, "solve."}, {&exf_artifact_statistics, "solve."},
+    static const struct {
+        const exf_artifact *kind;
+        const char *prefix;
+    } later[] = {
+        {&exf_artifact_capture, "accumulate."},
+        {&exf_artifact_capture, "solve."},
+        {&exf_artifact_statistics, "solve."},
     };
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         for (size_t k = 0; later[i].kind == x->study.kind && k < x->study.provenance.n; k++)
@@ -78,8 +83,8 @@ static exf_code check_layers(const exf_suspect *a, const exf_suspect *b, exf_err
 {
     const exf_study *s = &a->study, *t = &b->study;
     if (s->shape.n_experts != t->shape.n_experts || s->n_layers != t->n_layers)
-        return exf_fail(err, EXF_FORMAT, "%s: %d layers of %lld experts, %s has %d of %lld", b->path, t->n_layers, (long long)t->shape.n_experts,
-                        a->path, s->n_layers, (long long)s->shape.n_experts);
+        return exf_fail(err, EXF_FORMAT, "%s: %d layers of %lld experts, %s has %d of %lld", b->path, t->n_layers,
+                        (long long)t->shape.n_experts, a->path, s->n_layers, (long long)s->shape.n_experts);
     if (memcmp(s->layer_number, t->layer_number, (size_t)s->n_layers * sizeof *s->layer_number) != 0)
         return exf_fail(err, EXF_FORMAT, "%s: other layer numbers than %s", b->path, a->path);
     return EXF_OK;
@@ -89,7 +94,8 @@ static exf_code check_counts(const exf_suspect *a, const exf_suspect *b, exf_err
 {
     const exf_study *s = &a->study, *t = &b->study;
     size_t e = (size_t)s->shape.n_experts, l = (size_t)s->n_layers;
-    if (memcmp(s->count, t->count, l * e * e * sizeof *s->count) != 0 || memcmp(s->expert_count, t->expert_count, l * e * sizeof *s->expert_count) != 0)
+    if (memcmp(s->count, t->count, l * e * e * sizeof *s->count) != 0 ||
+        memcmp(s->expert_count, t->expert_count, l * e * sizeof *s->expert_count) != 0)
         return exf_fail(err, EXF_FORMAT, "%s: other token counts than %s", b->path, a->path);
     return EXF_OK;
 }
@@ -100,7 +106,8 @@ static exf_code check_norms(const exf_suspect *a, const exf_suspect *b, exf_err 
     for (size_t i = 0; i < (size_t)a->study.n_layers * e; i++)
         if (a->study.expert_count[i] && a->study.norms[i] != b->study.norms[i])
             return exf_fail(err, EXF_FORMAT, "%s: layer %d: expert %zu has norm %.9g, the sums of %s give %.9g", b->path,
-                            (int)b->study.layer_number[i / e], i % e, (double)b->study.norms[i], a->path, (double)a->study.norms[i]);
+                            (int)b->study.layer_number[i / e], i % e, (double)b->study.norms[i], a->path,
+                            (double)a->study.norms[i]);
     return EXF_OK;
 }
 
@@ -109,8 +116,8 @@ static exf_code verify_tables_of(const exf_suspect *statistics, const exf_suspec
     const char *named = exf_provenance_get(&tables->study.provenance, "solve.statistics_sha256");
     exf_code rc;
     if (!named || strcmp(named, statistics->digest) != 0)
-        return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_sha256 is %s, %s has %s", tables->path, named ? named : "nothing",
-                        statistics->path, statistics->digest);
+        return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_sha256 is %s, %s has %s", tables->path,
+                        named ? named : "nothing", statistics->path, statistics->digest);
     EXF_TRY(check_inherited(statistics, tables, 1, err));
     EXF_TRY(check_layers(statistics, tables, err));
     EXF_TRY(check_counts(statistics, tables, err));
@@ -139,7 +146,8 @@ static exf_code check_sequences(const exf_suspect *capture, const exf_suspect *s
     const exf_sequence_list *part = &capture->study.sequences, *all = &statistics->study.sequences;
     for (size_t i = 0; i < part->n; i++)
         if (!bsearch(part->sha256[i], all->sha256, all->n, sizeof *all->sha256, by_digest))
-            return exf_fail(err, EXF_FORMAT, "%s: does not hold sequence %zu (of %d tokens) of %s", statistics->path, i, (int)part->length[i], capture->path);
+            return exf_fail(err, EXF_FORMAT, "%s: does not hold sequence %zu (of %d tokens) of %s", statistics->path, i,
+                            (int)part->length[i], capture->path);
     return EXF_OK;
 }
 

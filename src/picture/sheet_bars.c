@@ -56,7 +56,8 @@ static void draw_one_bar(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *
 {
     int ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold(s, i, e) ? EXF_INK_GREY : EXF_INK_BAR;
     int room = g->panel_height - HEAD, height = e == x->outlier ? room : (int)(bar_value(s, i, e) / x->top * room + 0.5);
-    int left = exf_panel_x(g, i) + e * g->cell, floor_y = exf_panel_y(g, i) + g->panel_height, width = g->cell > 3 ? g->cell - 1 : g->cell;
+    int left = exf_panel_x(g, i) + e * g->cell, floor_y = exf_panel_y(g, i) + g->panel_height,
+        width = g->cell > 3 ? g->cell - 1 : g->cell;
     if (height > room) height = room; /* a cold one's filled-in value may be above all */
     exf_canvas_fill(c, left, floor_y - height, width, height, ink);
     if (e == x->outlier)
@@ -113,7 +114,7 @@ exf_code exf_draw_bars(const exf_bar_sheet *s, exf_canvas *out, exf_err *err)
     exf_code rc = exf_grid_canvas(&g, &s->sheet, 0, 2 * LINE + TICK + GAP, out, err);
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < s->sheet.n_layers; i++) draw_panel(out, s, &g, i);
-    exf_canvas_text(out, (g.left + g.right - exf_text_width(expert_text, TEXT)) / 2, g.bottom + TICK + LINE + GAP, TEXT, EXF_INK_TEXT,
-                    expert_text);
+    exf_canvas_text(out, (g.left + g.right - exf_text_width(expert_text, TEXT)) / 2, g.bottom + TICK + LINE + GAP, TEXT,
+                    EXF_INK_TEXT, expert_text);
     return EXF_OK;
 }

@@ -38,7 +38,8 @@ void exf_grid_place(exf_grid *g, const exf_sheet *s, int gap_x, int gap_y)
 
 exf_code exf_grid_canvas(const exf_grid *g, const exf_sheet *s, int right, int bottom, exf_canvas *out, exf_err *err)
 {
-    int width = g->right + right + MARGIN, title = exf_text_width(s->title, TEXT), note = s->note ? exf_text_width(s->note, TEXT) : 0;
+    int width = g->right + right + MARGIN, title = exf_text_width(s->title, TEXT),
+        note = s->note ? exf_text_width(s->note, TEXT) : 0;
     int text = 2 * MARGIN + (title > note ? title : note);
     exf_code rc = exf_canvas_new(out, width > text ? width : text, g->bottom + bottom + MARGIN, err);
     if (rc != EXF_OK) return rc;

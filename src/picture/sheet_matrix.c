@@ -69,17 +69,18 @@ static void draw_colour_bar(exf_canvas *c, const exf_matrix_sheet *s, const exf_
         exf_canvas_fill(c, x + BAR_WIDTH + 1, at, TICK, 1, EXF_INK_TEXT);
         exf_canvas_text(c, x + BAR_WIDTH + TICK + 5, at - LINE / 2 + 1, TEXT, EXF_INK_TEXT, text);
     }
-    exf_canvas_text_up(c, x + BAR_WIDTH + TICK + 7 * GLYPH, y + height / 2 + exf_text_width(s->bar_label, TEXT) / 2, TEXT, EXF_INK_TEXT,
-                       s->bar_label);
+    exf_canvas_text_up(c, x + BAR_WIDTH + TICK + 7 * GLYPH, y + height / 2 + exf_text_width(s->bar_label, TEXT) / 2, TEXT,
+                       EXF_INK_TEXT, s->bar_label);
     exf_canvas_fill(c, x, y + height + LINE, LINE, LINE, EXF_INK_GREY);
     exf_canvas_text(c, x + LINE + GAP, y + height + LINE, TEXT, EXF_INK_TEXT, grey_text);
 }
 
 static void draw_axis_names(exf_canvas *c, const exf_grid *g)
 {
-    exf_canvas_text_up(c, MARGIN, (g->top + g->bottom) / 2 + exf_text_width(source_text, TEXT) / 2, TEXT, EXF_INK_TEXT, source_text);
-    exf_canvas_text(c, (g->left + g->right - exf_text_width(target_text, TEXT)) / 2, g->bottom + TICK + LINE + GAP, TEXT, EXF_INK_TEXT,
-                    target_text);
+    exf_canvas_text_up(c, MARGIN, (g->top + g->bottom) / 2 + exf_text_width(source_text, TEXT) / 2, TEXT, EXF_INK_TEXT,
+                       source_text);
+    exf_canvas_text(c, (g->left + g->right - exf_text_width(target_text, TEXT)) / 2, g->bottom + TICK + LINE + GAP, TEXT,
+                    EXF_INK_TEXT, target_text);
 }
 
 exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_canvas *out, exf_err *err)

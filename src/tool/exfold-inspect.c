@@ -27,7 +27,7 @@ static const exf_command commands[] = {
     {"diff", "A.h5 B.h5", "what changed from one table to another: facts, coverage, scalars, targets, pools", 2, 2, "json fail-above", exf_inspect_diff},
     {"verify", "FILE.h5 ...", "checks each file, and that files of one chain belong together", 1, 16, "json", exf_inspect_verify},
     {"digest", "FILE.h5", "the SHA-256 of its payload, alone", 1, 1, "json", exf_inspect_digest},
-    {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "", exf_inspect_tokenize},
+    {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "json", exf_inspect_tokenize},
     {"spec", "[KIND]", "the specification of the file formats", 0, 1, "json", exf_inspect_spec},
 };
 

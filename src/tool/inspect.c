@@ -170,8 +170,8 @@ static void show_table(const exf_study *s, const exf_layer_summary *rows)
 static void show_summary(const char *path, const exf_study *s, const exf_layer_summary *rows)
 {
     printf("%s: %s, version %" PRId64 "\n", path, s->kind->kind, s->version);
-    printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64 " tokens\n", s->shape.n_experts,
-           s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
+    printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64 " tokens\n",
+           s->shape.n_experts, s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
     for (int i = 0; i < s->n_pools; i++) printf("static pool of %d experts\n", s->pool[i].size);
     show_table(s, rows);
     printf("\nprovenance\n");
@@ -297,7 +297,8 @@ exf_code exf_inspect_spec(exf_recipe *r, exf_err *err)
 {
     const char *only = r->n_inputs ? r->inputs[0] : NULL, *name;
     exf_jw w = {0};
-    if (only && !exf_specification_line(only, 0)) return exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows", only);
+    if (only && !exf_specification_line(only, 0))
+        return exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows", only);
     exf_jw_open(&w, NULL, '{');
     for (size_t i = 0; (name = exf_specification_name(i)); i++) {
         if (only && strcmp(name, only) != 0) continue;

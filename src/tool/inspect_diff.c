@@ -46,7 +46,10 @@ static double coverage(const exf_layer_difference *d)
     return d->pairs ? (double)(d->gained + d->lost) / (double)d->pairs : 0;
 }
 
-static const struct { const char *name; double (*of)(const exf_layer_difference *d); } measures[] = {
+static const struct {
+    const char *name;
+    double (*of)(const exf_layer_difference *d);
+} measures[] = {
     {"flips", flips}, {"scalar", scalar}, {"loss", loss}, {"norm", norm}, {"coverage", coverage},
 };
 
@@ -57,9 +60,12 @@ static exf_code parse_limit(const char *text, size_t *which, double *limit, exf_
 {
     for (*which = 0; *which < N_MEASURES; ++*which) {
         const char *name = measures[*which].name;
-        if (exf_starts_with(text, name) && text[strlen(name)] == '=' && exf_parse_f64(text + strlen(name) + 1, limit) && *limit >= 0) return EXF_OK;
+        if (exf_starts_with(text, name) && text[strlen(name)] == '=' && exf_parse_f64(text + strlen(name) + 1, limit) &&
+            *limit >= 0)
+            return EXF_OK;
     }
-    return exf_fail(err, EXF_USAGE, "--fail-above: \"%s\" is none of flips, scalar, loss, norm, coverage with = and a number from 0", text);
+    return exf_fail(err, EXF_USAGE,
+                    "--fail-above: \"%s\" is none of flips, scalar, loss, norm, coverage with = and a number from 0", text);
 }
 
 static exf_code check_limits(const exf_recipe *r, exf_err *err)
@@ -81,8 +87,8 @@ static exf_code apply_limits(const exf_recipe *r, const comparison *c, exf_err *
         if (rc != EXF_OK) return rc;
         double value = measures[which].of(all_layers(c));
         if (!(value <= limit))
-            return exf_fail(err, EXF_THRESHOLD, "%s against %s: %s is %.4g, --fail-above allows %.4g", c->path[1], c->path[0], measures[which].name,
-                            value, limit);
+            return exf_fail(err, EXF_THRESHOLD, "%s against %s: %s is %.4g, --fail-above allows %.4g", c->path[1], c->path[0],
+                            measures[which].name, value, limit);
     }
     return EXF_OK;
 }
@@ -131,16 +137,19 @@ static void show_comparison(const comparison *c)
 {
     const exf_study *a = &c->study[0], *b = &c->study[1];
     printf("a %s\nb %s\n", c->path[0], c->path[1]);
-    printf("%s\n", exf_same_numbers(a, b) ? "equal counts, scalars, losses, norms and pools" : "other counts, scalars, losses, norms or pools");
+    printf("%s\n", exf_same_numbers(a, b) ? "equal counts, scalars, losses, norms and pools"
+                                          : "other counts, scalars, losses, norms or pools");
     show_facts(c);
-    printf("\nlayer  pairs observed                 |S_b - S_a|                          |L_b - L_a|                            norms     best target changed\n"
-           "       a -> b             gained lost      50 %%     90 %%     99 %%  largest      50 %%     90 %%     99 %%  largest   relative  sources   traffic\n");
+    printf("\nlayer  pairs observed                 |S_b - S_a|                          |L_b - L_a|                            "
+           "norms     best target changed\n"
+           "       a -> b             gained lost      50 %%     90 %%     99 %%  largest      50 %%     90 %%     99 %%  largest  "
+           " relative  sources   traffic\n");
     for (int l = 0; l <= a->n_layers; l++) show_row(&c->rows[l]);
     for (int i = 0; i < a->n_pools; i++) {
         exf_pool_difference d;
         if (exf_compare_pool(a, i, b, &d))
-            printf("static pool of %d: %" PRIu64 "/%" PRIu64 " members changed, %.1f %% of the traffic goes to another target\n", d.size, d.members,
-                   d.places, isnan(d.target_traffic) ? 0.0 : 100 * d.target_traffic);
+            printf("static pool of %d: %" PRIu64 "/%" PRIu64 " members changed, %.1f %% of the traffic goes to another target\n",
+                   d.size, d.members, d.places, isnan(d.target_traffic) ? 0.0 : 100 * d.target_traffic);
         else
             printf("static pool of %d: in a only\n", a->pool[i].size);
     }

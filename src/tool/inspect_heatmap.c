@@ -31,7 +31,8 @@ static exf_code choose_one(choice *c, const exf_study *s, const char *path, cons
 {
     const exf_figure *f = exf_figure_find(name);
     if (!f) return exf_fail(err, EXF_USAGE, "--what: \"%s\" is none of norms, similarity, aligned, scalar, loss, all", name);
-    if (!exf_figure_there(f, s)) return exf_fail(err, EXF_MODEL, "%s: %s is drawn from %s, this holds %s", path, name, f->needs, s->kind->kind);
+    if (!exf_figure_there(f, s))
+        return exf_fail(err, EXF_MODEL, "%s: %s is drawn from %s, this holds %s", path, name, f->needs, s->kind->kind);
     for (size_t i = 0; i < c->n; i++)
         if (c->figure[i] == f) return exf_fail(err, EXF_USAGE, "--what: %s stands twice", name);
     c->figure[c->n++] = f;
@@ -99,7 +100,8 @@ exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err)
     choice c = {.n = 0};
     exf_code rc;
     if (!r->output_file || !exf_ends_with(r->output_file, ".png"))
-        return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .png", r->output_file ? r->output_file : "missing");
+        return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .png",
+                        r->output_file ? r->output_file : "missing");
     EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     EXF_TRY(choose(&c, &s, r, err));
     EXF_TRY(exf_study_select(&s, r->layers, err));

@@ -14,7 +14,8 @@ exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
     const char *name = strrchr(r->inputs[0], '/') ? strrchr(r->inputs[0], '/') + 1 : r->inputs[0];
     exf_code rc;
     if (!r->output_file || !exf_ends_with(r->output_file, ".html"))
-        return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .html", r->output_file ? r->output_file : "missing");
+        return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .html",
+                        r->output_file ? r->output_file : "missing");
     EXF_TRY(exf_output_check(r->output_file, r->force, err));
     EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     if (!s.coeff) {

@@ -10,7 +10,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t len, size_t number, exf_ids *ids, exf_err *err)
+/* As a line of its own, or into an open array. */
+static void show_ids(const exf_ids *ids, exf_jw *w)
+{
+    if (w) exf_jw_open(w, NULL, '[');
+    for (size_t i = 0; i < ids->n; i++) {
+        if (w)
+            exf_jw_int(w, NULL, ids->id[i]);
+        else
+            printf("%s%d", i ? ", " : "[", (int)ids->id[i]);
+    }
+    if (w)
+        exf_jw_close(w);
+    else
+        printf(ids->n ? "]\n" : "[]\n");
+}
+
+static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t len, size_t number, exf_ids *ids, exf_jw *w, exf_err *err)
 {
     exf_json *doc = NULL;
     char where[48];
@@ -25,8 +41,7 @@ static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t l
     }
     ids->n = 0;
     EXF_TRY(exf_tokenizer_encode(t, text, n, ids, err));
-    for (size_t i = 0; i < ids->n; i++) printf("%s%d", i ? ", " : "[", (int)ids->id[i]);
-    printf(ids->n ? "]\n" : "[]\n");
+    show_ids(ids, w);
 out:
     exf_json_free(doc);
     return rc;
@@ -36,18 +51,25 @@ exf_code exf_inspect_tokenize(exf_recipe *r, exf_err *err)
 {
     exf_tokenizer *t = NULL;
     exf_ids ids = {0};
+    exf_jw w = {0};
     char *path = NULL, *line = NULL;
     size_t room = 0, number = 0;
     ssize_t len;
     exf_code rc;
     EXF_TRY(exf_path_join(&path, r->inputs[0], "tokenizer.json", err));
     EXF_TRY(exf_tokenizer_load(&t, path, err));
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_open(&w, "ids", '[');
     while (errno = 0, (len = getline(&line, &room, stdin)) >= 0) {
         if (len && line[len - 1] == '\n') len--;
-        EXF_TRY(tokenize_line(t, line, (size_t)len, ++number, &ids, err));
+        EXF_TRY(tokenize_line(t, line, (size_t)len, ++number, &ids, r->json ? &w : NULL, err));
     }
     if (ferror(stdin)) rc = exf_fail_errno(err, errno, "standard input: cannot read");
+    exf_jw_close(&w);
+    exf_jw_close(&w);
+    if (rc == EXF_OK && r->json) rc = exf_print_json(&w, err);
 out:
+    exf_jw_free(&w);
     free(line); /* getline's own */
     exf_ids_free(&ids);
     exf_tokenizer_free(t);

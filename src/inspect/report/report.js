@@ -14,26 +14,27 @@
     return sign * (e ? 2 ** (e - 25) * (1024 + m) : 2 ** -24 * m);
   };
   const bytesOf = (id) => Uint8Array.from(atob(byId(id).textContent), (c) => c.charCodeAt(0));
-  const decode = (id, type) => {
+  const decode = (id, type, m) => {
     const bytes = bytesOf(id), view = new DataView(bytes.buffer), wide = type === "f32" || type === "u32";
-    const n = bytes.length / (wide ? 4 : 2), out = new Float64Array(n);
+    const n = bytes.length / (wide ? 4 : type === "u8" ? 1 : 2), out = new Float64Array(n);
     for (let i = 0; i < n; i++) {
       out[i] = type === "f32" ? view.getFloat32(4 * i, true) : type === "u32" ? view.getUint32(4 * i, true)
+             : type === "u8" ? (bytes[i] === 255 ? NaN : m.from + bytes[i] / 254 * (m.to - m.from))
              : type === "f16" ? half(view.getUint16(2 * i, true)) : view.getUint16(2 * i, true);
     }
     return out;
   };
   const kept = new Map();
   /* The last few layers stay decoded. */
-  const numbers = (id, layer, type) => {
+  const numbers = (id, layer, type, m) => {
     const key = id + "-" + about.layers[layer];
     let found = kept.get(key);
-    if (found) { kept.delete(key); } else { found = decode(key, type); }
+    if (found) { kept.delete(key); } else { found = decode(key, type, m); }
     kept.set(key, found);
     if (kept.size > 64) kept.delete(kept.keys().next().value);
     return found;
   };
-  const matrixOf = (m, layer) => numbers(m.id, layer, m.type);
+  const matrixOf = (m, layer) => numbers(m.id, layer, m.type, m);
   const tokens = about.matrices.find((m) => m.id === "tokens");
   const losses = about.matrices.find((m) => m.id === "loss");
 
@@ -169,7 +170,7 @@
       if (m !== tokens && seen === 0 && source !== target) continue;
       if (source === target && (m === tokens || m.hideSelf)) continue;
       const v = matrixOf(m, layer)[at];
-      row(m.name, !(v < 1e30) ? "not known" : show(v, { f32: 7, f16: 3 }[m.type] || 10));
+      row(m.name, !(v < 1e30) ? "not known" : (m.type === "u8" ? "about " : "") + show(v, { f32: 7, f16: 3, u8: 2 }[m.type] || 10));
     }
     if (source !== target && seen === 0) row("no evidence", "never observed together");
     else if (source !== target && losses && Number.isNaN(matrixOf(losses, layer)[at])) row("no evidence", "fewer tokens than the recipe asks for");
