@@ -38,7 +38,7 @@ ifeq ($(CUDA),1)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC_PATH)))
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
 # Machine code for Hopper, and PTX that any GPU since Turing can compile at start.
-GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90$(comma)code=sm_90 -gencode arch=compute_75$(comma)code=compute_75)
+GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90a$(comma)code=sm_90a -gencode arch=compute_75$(comma)code=compute_75)
 endif
 
 # ---- flags -----------------------------------------------------------------
@@ -145,6 +145,10 @@ fuzz:
 bench: all
 	$(Q)BUILD=$(BUILD) scripts/bench.sh
 
+## bench-mixers: the GPU kernels of the sequence mixers, beside the machine's ceilings
+bench-mixers: deps $(BUILD)/bench/bench_mixers
+	$(Q)$(BUILD)/bench/bench_mixers
+
 ## check-layers: no #include points up or sideways; no two files share a name
 check-layers:
 	$(Q)scripts/check-layers.sh
@@ -223,6 +227,9 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
 $(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -243,7 +250,8 @@ $(BUILD)/%.o: %.cu
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
-         $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/reference/compare_reference.d
-.PHONY: all checks check check-units check-cuda check-cli check-san check-reference check-interop check-valgrind check-fuzz replay fuzz bench check-layers clean help \
+         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d \
+         $(BUILD)/tests/reference/compare_reference.d
+.PHONY: all checks check check-units check-cuda check-cli check-san check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-mixers check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

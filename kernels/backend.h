@@ -15,10 +15,14 @@
 #include "kernels/compressed_attention.h"
 #include "kernels/compressor.h"
 #include "kernels/delta_rule.h"
+#include "kernels/expert_products.h"
 #include "kernels/indexer.h"
+#include "kernels/moments.h"
+#include "kernels/matrix.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
 #include "kernels/streams.h"
+#include "kernels/unpack.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -30,7 +34,9 @@ typedef struct exf_queue exf_queue;
 
 /* Arithmetic of matrix products; everything else is float32 with wider sums.
  *   F32   float32 operands and accumulation
- *   BF16  operands rounded to bfloat16, float32 accumulation (tensor cores) */
+ *   BF16  the weights of linear layers live as bfloat16, and what they are
+ *         multiplied by is rounded to it; float32 accumulation (tensor cores).
+ *         A product with a float32 weight (the router's) stays one of float32. */
 typedef enum { EXF_COMPUTE_F32, EXF_COMPUTE_BF16 } exf_compute;
 
 typedef struct exf_backend {
@@ -51,7 +57,7 @@ typedef struct exf_backend {
     void (*zero)(exf_queue *q, void *p, size_t bytes);
 
     /* ---- matrix products (gemm.h) -------------------------------------------- */
-    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
                      float beta);
     void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
                     float beta);
@@ -94,6 +100,40 @@ typedef struct exf_backend {
     void (*streams_collapse)(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
     void (*router)(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                    const exf_router_rules *r, double *scratch);
+
+    /* ---- what only a device has; all NULL where memory is the host's ---------------- */
+    /* Host memory that copies run from at full speed and beside the queues. */
+    exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
+    void (*free_staging)(void *p);
+    /* Bytes that alloc() has given and not got back, now and at most, and what a
+     * process holds there before it allocates anything. */
+    void (*memory)(uint64_t *now, uint64_t *peak);
+    /* unpack.h; *bad becomes 1 where a value is not finite. */
+    void (*unpack)(exf_queue *q, void *to, exf_number number, const exf_packed_rows *rows, int *bad);
+    void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);
+    /* rounding.h, device_rows.h */
+    void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);
+    void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
+    void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
+    void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
+    void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
+    void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
+    void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
+    void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
+    /* expert_products.h; experts_fit: 1 if the device and these sizes can have it. */
+    int (*experts_fit)(const exf_expert_shape *s);
+    size_t (*experts_workspace)(const exf_expert_shape *s); /* bytes */
+    void (*experts)(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m,
+                    const exf_expert_shape *s, void *workspace);
+    /* moments.h.  sums: moments_bytes() of alloc's memory; adding from several queues
+     * at a time is fine.  moments_take waits, adds what is there to `to` and leaves
+     * zeros; host: exf_moments_host_bytes() of any memory. */
+    size_t (*moments_bytes)(int n_experts);
+    void (*moments_add)(exf_queue *q, void *sums, const exf_moments_call *c);
+    exf_code (*moments_take)(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host,
+                             exf_err *err); /* over NULL: not wanted */
+    /* What was added since the last call (or the last take) is one sequence. */
+    void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

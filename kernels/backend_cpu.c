@@ -83,9 +83,10 @@ static size_t compressed_attention_workspace(int n_heads, int n_rows, int n_toke
         exf_##name##_cpu arguments;                  \
     }
 
+/* Operands are float32 here: the queue opens in no other mode. */
 WITHOUT_QUEUE(gemm_xwt,
-              (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta),
-              (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))
+              (exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta),
+              (y, ldy, x.p, ldx, w.p, ldw, m, n, k, alpha, beta))
 WITHOUT_QUEUE(gemm_xw,
               (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta),
               (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))

@@ -1,4 +1,4 @@
-/* backend_cuda.cu - the table of CUDA kernels: device, queues, memory. */
+/* backend_cuda.cu - the table of CUDA kernels: device, queues, copies. */
 #include "kernels/cuda_queue.cuh"
 
 #include <cstdio>
@@ -21,7 +21,14 @@ int exf_cublas_note(exf_queue *q, cublasStatus_t e, const char *what)
     return 0;
 }
 
-static exf_code finish(exf_queue *q, exf_err *err)
+int exf_cublas_ready(exf_queue *q)
+{
+    if (q->err.code != EXF_OK) return 0;
+    if (q->blas) return 1;
+    return exf_cublas_note(q, q->cublas->create(&q->blas), "handle") && exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
+}
+
+exf_code exf_finish_cuda(exf_queue *q, exf_err *err)
 {
     exf_cuda_note(q, cudaStreamSynchronize(q->stream), "finish");
     if (q->err.code == EXF_OK) return EXF_OK;
@@ -35,6 +42,7 @@ static void close_queue(exf_queue *q)
     if (!q) return;
     if (q->stream) cudaStreamSynchronize(q->stream);
     if (q->blas) q->cublas->destroy(q->blas);
+    cudaFree(q->rounded);
     if (q->stream) cudaStreamDestroy(q->stream);
     free(q);
 }
@@ -44,11 +52,12 @@ static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
     *out = nullptr;
     exf_queue *q = static_cast<exf_queue *>(calloc(1, sizeof *q));
     if (!q) return exf_fail(err, EXF_NOSPACE, "out of memory for a CUDA queue");
+    int device = 0;
     q->products = compute == EXF_COMPUTE_BF16 ? CUBLAS_COMPUTE_32F_FAST_16BF : CUBLAS_COMPUTE_32F;
     q->cublas = exf_cublas_load(&q->err);
-    if (q->cublas && exf_cuda_note(q, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "stream") &&
-        exf_cublas_note(q, q->cublas->create(&q->blas), "handle"))
-        exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
+    exf_cuda_note(q, cudaGetDevice(&device), "device");
+    exf_cuda_note(q, cudaDeviceGetAttribute(&q->multiprocessors, cudaDevAttrMultiProcessorCount, device), "device");
+    if (q->cublas) exf_cuda_note(q, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "stream");
     *out = q;
     exf_code code = q->err.code;
     if (code != EXF_OK) {
@@ -59,29 +68,6 @@ static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
     return code;
 }
 
-static exf_code alloc(void *out, size_t n, size_t size, const char *what, exf_err *err)
-{
-    void *p = nullptr;
-    memcpy(out, &p, sizeof p);
-    if (size && n > SIZE_MAX / size) return exf_fail(err, EXF_NOSPACE, "size overflow: %zu x %zu for %s", n, size, what);
-    size_t bytes = n * size ? n * size : 1;
-    cudaError_t e = cudaMalloc(&p, bytes);
-    if (e == cudaSuccess) e = cudaMemset(p, 0, bytes);
-    if (e != cudaSuccess) {
-        cudaGetLastError();
-        cudaFree(p);
-        return exf_fail(err, e == cudaErrorMemoryAllocation ? EXF_NOSPACE : EXF_DEVICE, "GPU memory: %.1f MiB for %s: %s",
-                        (double)bytes / 1048576.0, what, cudaGetErrorString(e));
-    }
-    memcpy(out, &p, sizeof p);
-    return EXF_OK;
-}
-
-static void release(void *p)
-{
-    cudaFree(p);
-}
-
 static void upload(exf_queue *q, void *to, const void *from, size_t bytes)
 {
     if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, q->stream), "upload");
@@ -90,7 +76,7 @@ static void upload(exf_queue *q, void *to, const void *from, size_t bytes)
 static exf_code download(exf_queue *q, void *to, const void *from, size_t bytes, exf_err *err)
 {
     if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, q->stream), "download");
-    return finish(q, err);
+    return exf_finish_cuda(q, err);
 }
 
 static void copy(exf_queue *q, void *to, const void *from, size_t bytes)
@@ -117,14 +103,18 @@ static const char *device_name(void)
 
 static const exf_backend table = {
     "cuda", /* host_memory */ 0,
-    open_queue, close_queue, finish, device_name, alloc, release, upload, download, copy, zero,
-    exf_gemm_xwt_cuda, exf_gemm_xw_cuda,
+    open_queue, close_queue, exf_finish_cuda, device_name, exf_alloc_cuda, exf_free_cuda, upload, download, copy, zero,
+    exf_product_xwt_cuda, exf_gemm_xw_cuda,
     exf_rmsnorm_cuda, exf_add_bias_cuda, exf_copy_columns_cuda, exf_sigmoid_gate_cuda, exf_sigmoid_switch_cuda, exf_swiglu_cuda,
     exf_add_cuda, exf_gather_rows_cuda, exf_scatter_rows_cuda, exf_combine_cuda, exf_first_not_finite_cuda,
     exf_rope_apply_cuda, exf_attention_workspace_cuda, exf_attention_cuda,
     exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda, exf_delta_rule_workspace_cuda,
     exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
     exf_indexer_workspace_cuda, exf_indexer_cuda, exf_streams_open_cuda, exf_streams_close_cuda, exf_streams_collapse_cuda, exf_router_cuda,
+    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda,
+    exf_unpack_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda, exf_routed_sum_cuda, exf_embed_cuda,
+    exf_switch_weights_cuda, exf_watch_finite_cuda, exf_experts_fit_cuda, exf_experts_workspace_cuda, exf_experts_cuda,
+    exf_moments_bytes_cuda, exf_moments_add_cuda, exf_moments_take_cuda, exf_moments_close_cuda,
 };
 
 extern "C" const exf_backend *exf_backend_cuda(exf_err *err)

@@ -1,15 +1,91 @@
-/* causal_conv_cuda.cu - one thread per channel, from the last token to the first as
- * in the reference, so that rows can be replaced in place; see causal_conv.h. */
+/* causal_conv_cuda.cu - the sequence in pieces that go side by side, each from its first
+ * token to its last with the window in registers; see causal_conv.h.  A row is replaced
+ * in place, so the rows that the next piece's window reaches back to are kept first. */
 #include "kernels/causal_conv.h"
-#include "kernels/cuda_queue.cuh"
+#include "kernels/hopper.cuh"
 
+enum { PIECES = 64, SHORTEST = 16, BATCH = 8, THREADS = 128 };
+
+/* The rows before every piece: [PIECES, width - 1, channels]. */
 size_t exf_causal_conv_workspace_cuda(int channels, int width)
 {
-    (void)channels;
-    (void)width;
-    return 0;
+    return (size_t)PIECES * (width - 1) * channels;
 }
 
+/* Grid: columns of n floats, rows to keep, pieces but the first. */
+static __global__ void keep(float *kept, const float *x, int ldx, int channels, int back, int length)
+{
+    int c = blockIdx.x * blockDim.x + threadIdx.x, piece = blockIdx.z + 1;
+    if (c < channels) kept[((size_t)piece * back + blockIdx.y) * channels + c] = x[((size_t)piece * length - back + blockIdx.y) * ldx + c];
+}
+
+static __device__ __forceinline__ float silu(float y)
+{
+    return __fdividef(y, 1.0f + __expf(-y));
+}
+
+/* LANES neighbouring channels. */
+template <int LANES> struct lanes {
+    float x[LANES];
+};
+template <int LANES> static __device__ __forceinline__ lanes<LANES> load(const float *p)
+{
+    lanes<LANES> r;
+    if (LANES == 4) {
+        float4 a = *reinterpret_cast<const float4 *>(p);
+        r.x[0] = a.x, r.x[1 % LANES] = a.y, r.x[2 % LANES] = a.z, r.x[3 % LANES] = a.w;
+    } else {
+        r.x[0] = *p;
+    }
+    return r;
+}
+template <int LANES> static __device__ __forceinline__ void store(float *p, const lanes<LANES> &r)
+{
+    if (LANES == 4)
+        *reinterpret_cast<float4 *>(p) = make_float4(r.x[0], r.x[1 % LANES], r.x[2 % LANES], r.x[3 % LANES]);
+    else
+        *p = r.x[0];
+}
+
+/* Grid: channels, pieces. */
+template <int WIDTH, int LANES>
+static __global__ void __launch_bounds__(THREADS) convolve(float *x, int ldx, const float *w, const float *kept, int n_tokens, int channels, int length)
+{
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * LANES, first = blockIdx.y * length;
+    int end = first + length < n_tokens ? first + length : n_tokens;
+    float tap[LANES][WIDTH];
+    lanes<LANES> row[WIDTH - 1 + BATCH] = {};
+    if (c >= channels) return;
+#pragma unroll
+    for (int l = 0; l < LANES; l++)
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) tap[l][j] = w[(size_t)(c + l) * WIDTH + j];
+#pragma unroll
+    for (int j = 0; j < WIDTH - 1; j++)
+        if (first) row[j] = load<LANES>(kept + ((size_t)blockIdx.y * (WIDTH - 1) + j) * channels + c);
+    for (int t = first; t < end; t += BATCH) {
+        float *at = x + (size_t)t * ldx + c;
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t + b < end) row[WIDTH - 1 + b] = load<LANES>(at + (size_t)b * ldx);
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            lanes<LANES> y;
+#pragma unroll
+            for (int l = 0; l < LANES; l++) {
+                float sum = 0;
+#pragma unroll
+                for (int j = 0; j < WIDTH; j++) sum += tap[l][j] * row[b + j].x[l];
+                y.x[l] = silu(sum);
+            }
+            if (t + b < end) store<LANES>(at + (size_t)b * ldx, y);
+        }
+#pragma unroll
+        for (int j = 0; j < WIDTH - 1; j++) row[j] = row[BATCH + j];
+    }
+}
+
+/* Any width: one thread per channel, from the last token to the first. */
 static __global__ void causal_conv_silu(float *x, int ldx, const float *w, int n_tokens, int channels, int width)
 {
     int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -18,12 +94,35 @@ static __global__ void causal_conv_silu(float *x, int ldx, const float *w, int n
         float sum = 0;
         for (int back = t < width - 1 ? t : width - 1; back >= 0; back--)
             sum += w[(size_t)c * width + (width - 1 - back)] * x[(size_t)(t - back) * ldx + c];
-        x[(size_t)t * ldx + c] = sum / (1.0f + expf(-sum));
+        x[(size_t)t * ldx + c] = silu(sum);
     }
+}
+
+template <int WIDTH> static void in_pieces(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, float *kept)
+{
+    int length = (n_tokens + PIECES - 1) / PIECES, pieces;
+    length = length < SHORTEST ? SHORTEST : length;
+    pieces = (n_tokens + length - 1) / length;
+    if (pieces > 1)
+        EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)pieces - 1), THREADS, 0, kept, x, ldx,
+                   channels, WIDTH - 1, length);
+    if (channels % 4 == 0 && exf_wide(x, ldx) && exf_wide(kept, channels))
+        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 4>), dim3(exf_blocks((size_t)channels / 4, THREADS), (unsigned)pieces), THREADS, 0, x, ldx, w,
+                   kept, n_tokens, channels, length);
+    else
+        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 1>), dim3(exf_blocks((size_t)channels, THREADS), (unsigned)pieces), THREADS, 0, x, ldx, w, kept,
+                   n_tokens, channels, length);
 }
 
 void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace)
 {
-    (void)workspace;
-    if (n_tokens) EXF_LAUNCH(q, "causal_conv", causal_conv_silu, exf_blocks((size_t)channels, 128), 128, 0, x, ldx, w, n_tokens, channels, width);
+    if (n_tokens == 0 || channels == 0) return;
+    if (width == 4)
+        in_pieces<4>(q, x, ldx, w, n_tokens, channels, workspace);
+    else if (width == 3)
+        in_pieces<3>(q, x, ldx, w, n_tokens, channels, workspace);
+    else if (width == 2)
+        in_pieces<2>(q, x, ldx, w, n_tokens, channels, workspace);
+    else
+        EXF_LAUNCH(q, "causal_conv", causal_conv_silu, exf_blocks((size_t)channels, 128), 128, 0, x, ldx, w, n_tokens, channels, width);
 }

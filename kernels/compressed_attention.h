@@ -5,7 +5,8 @@
  * Row i is the query at position t = first + i.  It sees the tokens
  * max(0, t - window + 1) .. t and, of the entries w < (t + 1) / ratio, the chosen ones.
  *   s_j = scale q.key_j,   p_j = exp(s_j) / (exp(sink_h) + sum_j exp(s_j)),   out = sum_j p_j key_j
- * Scores are held for one head of one block at a time, never for T x T. */
+ * Scores are never held for T x T: the CPU has one head of one block at a time, the CUDA
+ * backend tiles in registers.  scale is positive; numerics as in attention.h. */
 #ifndef EXF_KERNELS_COMPRESSED_ATTENTION_H
 #define EXF_KERNELS_COMPRESSED_ATTENTION_H
 #include <stddef.h>

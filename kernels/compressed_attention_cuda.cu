@@ -1,13 +1,18 @@
-/* compressed_attention_cuda.cu - all heads of a block of queries at once: scores by
- * batched products against every key that some row sees, the others masked out;
- * see compressed_attention.h. */
-#include "kernels/cuda_queue.cuh"
-#include "kernels/cuda_reduce.cuh"
+/* compressed_attention_cuda.cu - a block of queries, all heads; see compressed_attention.h.
+ *
+ * Rows are (query, head) pairs, 64 to a tile: with many heads a tile is one query, and
+ * the keys that it does not see are left out before anything is multiplied.  So first
+ * the keys that some row of a tile sees are listed, in order; then the kernels that
+ * causal attention has too, on tensor cores or in float32, go through that list. */
+#include "kernels/attention_f32.cuh"
+#include "kernels/attention_wide.cuh"
+
+enum { TILE = 64, LIST_THREADS = 256, MOST_D = 512 };
 
 /* The keys of a block: tokens from `from`, then entries. */
-typedef struct {
+struct reach {
     int from, n_tokens, n_entries;
-} reach;
+};
 
 static reach reach_of(const exf_compressed_attention_shape *s)
 {
@@ -15,71 +20,116 @@ static reach reach_of(const exf_compressed_attention_shape *s)
     return {from, s->first + s->n_rows - from, s->ratio ? (s->first + s->n_rows) / s->ratio : 0};
 }
 
-/* Scores of all heads. */
+/* See exf_causal_view.  A group is a query; key j of a block is a token or an entry. */
+struct view {
+    float *out;
+    const float *query;
+    exf_compressed_keys keys;
+    exf_compressed_attention_shape s;
+    reach r;
+    int *count, *list, most; /* of every tile: how many keys, and which, in rows of `most` */
+
+    __device__ int n_rows() const { return s.n_rows * s.n_heads; }
+    __device__ int head_kv() const { return 0; }
+    __device__ const float *query_row(int row) const { return query + (size_t)row * s.d; }
+    __device__ float *out_row(int row) const { return out + (size_t)row * s.d; }
+    __device__ int n_keys(int first) const { return count[first / TILE]; }
+    __device__ int key(int first, int j) const { return list[(size_t)(first / TILE) * most + j]; }
+    __device__ const float *k_row(int key) const
+    {
+        return key < r.n_tokens ? keys.tokens + (size_t)(r.from + key) * s.d : keys.entries + (size_t)(key - r.n_tokens) * s.d;
+    }
+    __device__ const float *v_row(int key) const { return k_row(key); }
+    __device__ int group(int row) const { return row / s.n_heads; }
+    __device__ bool sees(int group, int key) const
+    {
+        int t = s.first + group, w = key - r.n_tokens;
+        if (w < 0) return r.from + key <= t && r.from + key > t - s.window;
+        return (w + 1) * s.ratio <= t + 1 && (!keys.chosen || keys.chosen[(size_t)group * r.n_entries + w]);
+    }
+    __device__ float sink(int row) const { return keys.sink[row % s.n_heads]; }
+};
+
+/* The keys of tile blockIdx.x. */
+static __device__ void list_keys(const view &w)
+{
+    __shared__ int found[LIST_THREADS / 32];
+    int first = blockIdx.x * TILE, end = first + TILE < w.n_rows() ? first + TILE : w.n_rows();
+    int n_keys = w.r.n_tokens + w.r.n_entries, warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = 0;
+    for (int at = 0; at < n_keys; at += LIST_THREADS) {
+        int key = at + threadIdx.x, before = n;
+        bool seen = false;
+        for (int g = w.group(first); key < n_keys && !seen && g <= w.group(end - 1); g++) seen = w.sees(g, key);
+        unsigned bits = __ballot_sync(0xffffffffu, seen);
+        if (lane == 0) found[warp] = __popc(bits);
+        __syncthreads();
+        for (int i = 0; i < LIST_THREADS / 32; i++) {
+            before += i < warp ? found[i] : 0;
+            n += found[i];
+        }
+        if (seen) w.list[(size_t)blockIdx.x * w.most + before + __popc(bits & ((1u << lane) - 1))] = key;
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) w.count[blockIdx.x] = n;
+}
+
+/* Where every key goes as a row of `width` float16. */
+struct rounded_keys {
+    uint4 *to;
+    int width;
+    bool wide;
+};
+
+/* Grid: tiles, then blocks that round keys. */
+static __global__ void prepare(view w, rounded_keys k, unsigned tiles)
+{
+    if (blockIdx.x < tiles) {
+        list_keys(w);
+        return;
+    }
+    int n = k.width / 8, i = (int)(blockIdx.x - tiles) * LIST_THREADS + (int)threadIdx.x, key = i / n;
+    if (key < w.r.n_tokens + w.r.n_entries) k.to[i] = exf_half8(w.k_row(key), i % n * 8, w.s.d, k.wide);
+}
+
+static size_t tiles_of(int n_heads, int n_rows)
+{
+    return ((size_t)n_heads * n_rows + TILE - 1) / TILE;
+}
+
+/* Every tile's list, and every key rounded. */
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
-    return (size_t)n_heads * exf_compressed_attention_workspace(n_rows, n_tokens, window, ratio);
+    size_t keys = exf_compressed_attention_workspace(1, n_tokens, n_rows + window - 1, ratio), tiles = tiles_of(n_heads, n_rows);
+    return keys * (MOST_D / 2) + tiles * (keys + 1);
 }
 
-static __device__ bool sees(int j, int t, const reach &r, const exf_compressed_attention_shape &s, const unsigned char *chosen)
+template <int D> static void rounded(exf_queue *q, const view &w, char *keys)
 {
-    if (j < r.n_tokens) return r.from + j <= t && r.from + j > t - s.window;
-    int w = j - r.n_tokens;
-    return w < (t + 1) / s.ratio && (!chosen || chosen[w]);
-}
-
-/* Grid: rows, heads. */
-static __global__ void softmax_with_sink(float *scores, reach r, exf_compressed_attention_shape s, const unsigned char *chosen, const float *sink)
-{
-    int n_keys = r.n_tokens + r.n_entries, t = s.first + blockIdx.x;
-    float *row = scores + ((size_t)blockIdx.y * s.n_rows + blockIdx.x) * n_keys, rest = sink[blockIdx.y], top = rest;
-    if (chosen) chosen += (size_t)blockIdx.x * r.n_entries;
-    for (int j = threadIdx.x; j < n_keys; j += blockDim.x) {
-        if (!sees(j, t, r, s, chosen)) row[j] = -INFINITY;
-        top = fmaxf(top, row[j]);
-    }
-    top = exf_block_max(top);
-    double sum = 0;
-    for (int j = threadIdx.x; j < n_keys; j += blockDim.x) {
-        row[j] = expf(row[j] - top);
-        sum += (double)row[j];
-    }
-    float inverse = (float)(1.0 / (exf_block_sum(sum) + (double)expf(rest - top)));
-    for (int j = threadIdx.x; j < n_keys; j += blockDim.x) row[j] *= inverse;
-}
-
-/* scores[h, :, at..) = scale q_h keys^T for all heads. */
-static void score(exf_queue *q, float *scores, int n_keys, const float *query, const float *keys, int n, const exf_compressed_attention_shape *s)
-{
-    const float nought = 0;
-    if (n && q->err.code == EXF_OK)
-        exf_cublas_note(q, q->cublas->sgemm_batched(q->blas, CUBLAS_OP_T, CUBLAS_OP_N, n, s->n_rows, s->d, &s->scale, keys, s->d, 0, query,
-                                                    s->n_heads * s->d, s->d, &nought, scores, n_keys, (long long)s->n_rows * n_keys, s->n_heads),
-                        "compressed scores");
-}
-
-/* out_h = (add ? out_h : 0) + scores[h, :, at..) keys. */
-static void weigh(exf_queue *q, float *out, const float *scores, int n_keys, const float *keys, int n, float add,
-                  const exf_compressed_attention_shape *s)
-{
-    const float one = 1;
-    if (n && q->err.code == EXF_OK)
-        exf_cublas_note(q, q->cublas->sgemm_batched(q->blas, CUBLAS_OP_N, CUBLAS_OP_N, s->d, s->n_rows, n, &one, keys, s->d, 0, scores, n_keys,
-                                                    (long long)s->n_rows * n_keys, &add, out, s->n_heads * s->d, s->d, s->n_heads),
-                        "compressed values");
+    const exf_compressed_attention_shape &s = w.s;
+    exf_attention_wide<view, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_wide(w.query, s.d), exf_wide(w.out, s.d));
 }
 
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
                                    const exf_compressed_attention_shape *s, float *workspace)
 {
     reach r = reach_of(s);
-    int n_keys = r.n_tokens + r.n_entries;
-    const float *tokens = k->tokens + (size_t)r.from * s->d;
-    if (s->n_rows == 0) return;
-    score(q, workspace, n_keys, query, tokens, r.n_tokens, s);
-    score(q, workspace + r.n_tokens, n_keys, query, k->entries, r.n_entries, s);
-    EXF_LAUNCH(q, "compressed softmax", softmax_with_sink, dim3((unsigned)s->n_rows, (unsigned)s->n_heads), 128, 0, workspace, r, *s, k->chosen,
-               k->sink);
-    weigh(q, out, workspace, n_keys, tokens, r.n_tokens, 0, s);
-    weigh(q, out, workspace + r.n_tokens, n_keys, k->entries, r.n_entries, 1, s);
+    int most = r.n_tokens + r.n_entries, *list = reinterpret_cast<int *>(workspace + (size_t)most * (MOST_D / 2));
+    size_t tiles = tiles_of(s->n_heads, s->n_rows);
+    view w = {out, query, *k, *s, r, list + tiles * most, list, most};
+    bool wide = exf_wide(k->tokens, s->d) && exf_wide(k->entries, s->d);
+    if (s->n_rows == 0 || q->err.code != EXF_OK) return;
+    if (s->d > MOST_D) {
+        exf_fail(&q->err, EXF_DEVICE, "CUDA: compressed attention: heads of %d, the kernels go to %d", s->d, MOST_D);
+        return;
+    }
+    bool halves = exf_rounds(q) && exf_hopper_code();
+    rounded_keys k16 = {reinterpret_cast<uint4 *>(workspace), !halves ? 0 : s->d <= 128 ? 128 : MOST_D, wide};
+    unsigned blocks = halves ? exf_blocks((size_t)most * k16.width / 8, LIST_THREADS) : 0;
+    EXF_LAUNCH(q, "compressed keys", prepare, (unsigned)tiles + blocks, LIST_THREADS, 0, w, k16, (unsigned)tiles);
+    if (!halves)
+        exf_attention_f32(q, w, s->d, s->d, s->scale, s->n_rows * s->n_heads, 1, wide, wide);
+    else if (s->d <= 128)
+        rounded<128>(q, w, reinterpret_cast<char *>(workspace));
+    else
+        rounded<MOST_D>(q, w, reinterpret_cast<char *>(workspace));
 }

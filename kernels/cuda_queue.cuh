@@ -4,6 +4,8 @@
 #ifndef EXF_KERNELS_CUDA_QUEUE_CUH
 #define EXF_KERNELS_CUDA_QUEUE_CUH
 #include "kernels/backend.h"
+#include "kernels/device_rows.h"
+#include "kernels/rounding.h"
 
 #include <cublas_v2.h> /* types only, see exf_cublas */
 #include <cuda_runtime.h>
@@ -27,10 +29,18 @@ struct exf_queue {
     const exf_cublas *cublas;
     cudaStream_t stream;
     cublasHandle_t blas;
-    cublasComputeType_t products; /* how linear layers are multiplied */
-    exf_err err; /* code EXF_OK: none yet */
+    cublasComputeType_t products; /* CUBLAS_COMPUTE_32F_FAST_16BF where the mixers' products are rounded */
+    int multiprocessors;
+    uint16_t *rounded; /* EXF_ROUNDED_BYTES for what a bfloat16 product multiplies; NULL until one needs it */
+    exf_err err;       /* code EXF_OK: none yet */
 };
 
+enum { EXF_ROUNDED_BYTES = 64 << 20 };
+
+/* Makes the queue's cuBLAS handle at its first product; 1 if it is there. */
+int exf_cublas_ready(exf_queue *q);
+/* The table's finish(). */
+exf_code exf_finish_cuda(exf_queue *q, exf_err *err);
 /* Notes a failure, if it is the first; 1 if `e` is success. */
 int exf_cuda_note(exf_queue *q, cudaError_t e, const char *what);
 int exf_cublas_note(exf_queue *q, cublasStatus_t e, const char *what);
@@ -57,6 +67,7 @@ const void *exf_probe_kernel(void);
 
 /* The parts, one per <op>_cuda.cu; contracts in the op's own header. */
 extern "C" {
+void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
@@ -88,5 +99,20 @@ void exf_streams_open_cuda(exf_queue *q, float *u, float *mixing, const float *x
 void exf_streams_close_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s);
 void exf_streams_collapse_cuda(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
 void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r, double *scratch);
+void exf_unpack_cuda(exf_queue *q, void *to, exf_number number, const exf_packed_rows *c, int *bad);
+void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad);
+int exf_experts_fit_cuda(const exf_expert_shape *s);
+size_t exf_experts_workspace_cuda(const exf_expert_shape *s);
+void exf_experts_cuda(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
+size_t exf_moments_bytes_cuda(int n_experts);
+void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c);
+exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host, exf_err *err);
+void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 }
+/* backend_memory.cu */
+exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err);
+void exf_free_cuda(void *p);
+exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err);
+void exf_free_staging_cuda(void *p);
+void exf_memory_cuda(uint64_t *now, uint64_t *peak);
 #endif

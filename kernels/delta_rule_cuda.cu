@@ -1,7 +1,8 @@
-/* delta_rule_cuda.cu - one block per value head, one thread per column of its
- * state; the columns never meet; see delta_rule.h. */
-#include "kernels/cuda_queue.cuh"
+/* delta_rule_cuda.cu - gates and norms; the rule itself in chunks (delta_chunks.cu) or,
+ * for keys that do not fit there and for other GPUs, token by token; see delta_rule.h. */
 #include "kernels/cuda_reduce.cuh"
+#include "kernels/delta_chunks.cuh"
+#include "kernels/hopper.cuh"
 
 static __global__ void delta_gates(float *a, float *b, const float *a_log, const float *dt_bias, size_t total, int n_heads)
 {
@@ -19,31 +20,54 @@ void exf_delta_gates_cuda(exf_queue *q, float *a, float *b, const float *a_log, 
     if (total) EXF_LAUNCH(q, "delta_gates", delta_gates, exf_blocks(total, 256), 256, 0, a, b, a_log, dt_bias, total, n_heads);
 }
 
-/* Grid: heads, tokens. */
-static __global__ void l2norm_heads(float *x, int ldx, int d, double eps, double scale)
+/* One warp per head. */
+static __global__ void l2norm_heads(float *x, int ldx, size_t total, int n_heads, int d, double eps, double scale)
 {
-    float *head = x + (size_t)blockIdx.y * ldx + (size_t)blockIdx.x * d;
+    size_t i = blockIdx.x * (size_t)(blockDim.x / 32) + threadIdx.x / 32;
+    if (i >= total) return;
+    float *head = x + i / n_heads * ldx + i % n_heads * d;
     double sum = 0;
-    for (int i = threadIdx.x; i < d; i += blockDim.x) sum += (double)head[i] * (double)head[i];
-    float factor = (float)(scale / sqrt(exf_block_sum(sum) + eps));
-    for (int i = threadIdx.x; i < d; i += blockDim.x) head[i] *= factor;
+    for (int c = threadIdx.x % 32; c < d; c += 32) sum += (double)head[c] * (double)head[c];
+    float factor = (float)(scale / sqrt(exf_warp_sum(sum) + eps));
+    for (int c = threadIdx.x % 32; c < d; c += 32) head[c] *= factor;
+}
+
+/* The same for heads of 4 n floats, n at most 32, on 16-byte boundaries. */
+static __global__ void l2norm_quads(float *x, int ldx, size_t total, int n_heads, int n, double eps, double scale)
+{
+    size_t i = blockIdx.x * (size_t)(blockDim.x / 32) + threadIdx.x / 32;
+    int lane = threadIdx.x % 32;
+    if (i >= total) return;
+    float4 *at = reinterpret_cast<float4 *>(x + i / n_heads * ldx + i % n_heads * n * 4) + lane;
+    float4 y = lane < n ? *at : make_float4(0, 0, 0, 0);
+    double sum = ((double)y.x * y.x + (double)y.y * y.y) + ((double)y.z * y.z + (double)y.w * y.w);
+    float factor = (float)(scale / sqrt(exf_warp_sum(sum) + eps));
+    if (lane < n) *at = make_float4(y.x * factor, y.y * factor, y.z * factor, y.w * factor);
 }
 
 void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale)
 {
-    enum { MOST_ROWS = 65535 }; /* of a grid's second axis */
-    for (int t = 0; t < n_tokens; t += MOST_ROWS) {
-        int n = n_tokens - t < MOST_ROWS ? n_tokens - t : MOST_ROWS;
-        EXF_LAUNCH(q, "l2norm_heads", l2norm_heads, dim3((unsigned)n_heads, (unsigned)n), d <= 64 ? 32 : 128, 0, x + (size_t)t * ldx, ldx, d, eps, scale);
-    }
+    size_t total = (size_t)n_tokens * n_heads;
+    unsigned blocks = exf_blocks(total, 8);
+    if (total == 0) return;
+    if (d % 4 == 0 && d <= 128 && exf_wide(x, ldx))
+        EXF_LAUNCH(q, "l2norm_heads", l2norm_quads, blocks, 256, 0, x, ldx, total, n_heads, d / 4, eps, scale);
+    else
+        EXF_LAUNCH(q, "l2norm_heads", l2norm_heads, blocks, 256, 0, x, ldx, total, n_heads, d, eps, scale);
 }
 
-/* The states of all heads, [n_value_heads, key_dim, value_dim]. */
+static bool in_chunks(const exf_delta_shape *s)
+{
+    return s->key_dim <= EXF_DELTA_MOST_KEY && exf_hopper_code();
+}
+
+/* Token by token: the states of all heads, [n_value_heads, key_dim, value_dim]. */
 size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s)
 {
-    return (size_t)s->n_value_heads * s->key_dim * s->value_dim;
+    return in_chunks(s) ? exf_delta_chunks_workspace(s) : (size_t)s->n_value_heads * s->key_dim * s->value_dim;
 }
 
+/* Grid: value heads.  A thread per column of a state, token by token. */
 static __global__ void delta_rule(float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
                                   exf_delta_shape s, float *states)
 {
@@ -78,7 +102,10 @@ void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const flo
                          const exf_delta_shape *s, float *workspace)
 {
     int threads = s->value_dim < 32 ? 32 : s->value_dim > 1024 ? 1024 : (s->value_dim + 31) / 32 * 32;
-    if (s->n_tokens)
+    if (s->n_tokens == 0) return;
+    if (in_chunks(s))
+        exf_delta_chunks(q, out, query, k, v, decay, beta, s, workspace);
+    else
         EXF_LAUNCH(q, "delta_rule", delta_rule, s->n_value_heads, threads, 2 * (size_t)s->key_dim * sizeof(float), out, query, k, v, decay, beta,
                    *s, workspace);
 }

@@ -5,6 +5,12 @@
 
 enum { N = 768, K = 1024, ROUNDS = 8 };
 
+/* Zeros are zeros in either type. */
+static exf_matrix matrix_of(const float *p, exf_compute compute)
+{
+    return compute == EXF_COMPUTE_BF16 ? exf_bf16((const uint16_t *)p) : exf_f32(p);
+}
+
 exf_code exf_gemm_rate(const exf_backend *b, exf_compute compute, double *flops_per_second, exf_err *err)
 {
     const int m = b->host_memory ? 128 : 8192;
@@ -17,10 +23,11 @@ exf_code exf_gemm_rate(const exf_backend *b, exf_compute compute, double *flops_
     EXF_TRY(b->alloc(&y, (size_t)m * N, sizeof *y, "rate measurement", err));
     b->zero(q, x, (size_t)m * K * sizeof *x); /* the rate does not depend on the numbers, but NaNs may be slow */
     b->zero(q, w, (size_t)N * K * sizeof *w);
-    b->gemm_xwt(q, y, N, x, K, w, K, m, N, K, 1, 0); /* the first one loads the library */
+    exf_matrix xo = matrix_of(x, compute), wo = matrix_of(w, compute);
+    b->gemm_xwt(q, y, N, xo, K, wo, K, m, N, K, 1, 0); /* the first one loads the library */
     EXF_TRY(b->finish(q, err));
     double start = exf_clock();
-    for (int i = 0; i < ROUNDS; i++) b->gemm_xwt(q, y, N, x, K, w, K, m, N, K, 1, 0);
+    for (int i = 0; i < ROUNDS; i++) b->gemm_xwt(q, y, N, xo, K, wo, K, m, N, K, 1, 0);
     EXF_TRY(b->finish(q, err));
     *flops_per_second = 2.0 * m * N * K * ROUNDS / (exf_clock() - start);
 out:

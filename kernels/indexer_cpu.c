@@ -3,9 +3,8 @@
 #include "kernels/indexer.h"
 
 #include "kernels/gemm.h"
+#include "kernels/indexer_order.h"
 #include "kernels/simd.h"
-
-#include <math.h>
 
 size_t exf_indexer_workspace(int n_rows, int n_entries)
 {
@@ -22,73 +21,13 @@ EXF_WIDE static void add_head(float *score, const float *product, const float *w
     }
 }
 
-/* One row's entries under way to being ordered, best first. */
-typedef struct {
-    const float *score;
-    int visible; /* entries from here on count as -infinity */
-    int32_t *order;
-} row_order;
-
-/* order[i] is strictly better than order[j]; a NaN is better than any number, so
- * that this is an order whatever the scores are, and the scans below end. */
-static int better(const row_order *r, int i, int j)
-{
-    float a = r->order[i] < r->visible ? r->score[r->order[i]] : -INFINITY;
-    float b = r->order[j] < r->visible ? r->score[r->order[j]] : -INFINITY;
-    return (isnan(a) && !isnan(b)) || a > b;
-}
-
-static void swap(const row_order *r, int i, int j)
-{
-    int32_t t = r->order[i];
-    r->order[i] = r->order[j];
-    r->order[j] = t;
-}
-
-/* Of three places, the one that is neither best nor worst. */
-static int median(const row_order *r, int a, int b, int c)
-{
-    if (better(r, a, b)) return better(r, b, c) ? b : better(r, a, c) ? c : a;
-    return better(r, a, c) ? a : better(r, b, c) ? c : b;
-}
-
-/* Splits [first, last) about a median of three, which it puts first: what is
- * before the returned place is no worse than what is from there on. */
-static int split(const row_order *r, int first, int last)
-{
-    int i = first + 1, j = last;
-    swap(r, first, median(r, first + 1, first + (last - first) / 2, last - 1));
-    for (;;) {
-        while (better(r, i, first)) i++;
-        while (better(r, first, --j)) {}
-        if (i >= j) return i;
-        swap(r, i++, j);
-    }
-}
-
-/* Places 0 .. k-1 get the k best. */
-static void select_best(const row_order *r, int n, int k)
-{
-    int first = 0, last = n;
-    while (last - first > 3) {
-        int cut = split(r, first, last);
-        if (cut <= k - 1)
-            first = cut;
-        else
-            last = cut;
-    }
-    for (int i = first + 1; i < last; i++)
-        for (int j = i; j > first && better(r, j, j - 1); j--) swap(r, j, j - 1);
-}
-
-static void choose(unsigned char *chosen, const row_order *r, int n_entries, int top_k)
+static void choose(unsigned char *chosen, const exf_row_order *r, int n_entries, int top_k)
 {
     if (r->visible <= top_k) {
         memset(chosen, 1, (size_t)r->visible);
         return;
     }
-    for (int j = 0; j < n_entries; j++) r->order[j] = j;
-    select_best(r, n_entries, top_k);
+    exf_order_best(r, n_entries, top_k);
     for (int j = 0; j < top_k; j++)
         if (r->order[j] < r->visible) chosen[r->order[j]] = 1;
 }
@@ -113,7 +52,7 @@ void exf_indexer_select_cpu(unsigned char *chosen, const float *score, const exf
     size_t n = (size_t)((s->first + s->n_rows) / s->ratio);
     memset(chosen, 0, (size_t)s->n_rows * n);
     for (int i = 0; i < s->n_rows; i++) {
-        row_order r = {score + (size_t)i * n, (s->first + i + 1) / s->ratio, order};
+        exf_row_order r = {score + (size_t)i * n, (s->first + i + 1) / s->ratio, order};
         choose(chosen + (size_t)i * n, &r, s->n_entries, s->top_k);
     }
 }

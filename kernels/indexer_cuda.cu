@@ -1,13 +1,24 @@
-/* indexer_cuda.cu - scores on the device, the selection on the host, whose order of
- * ties is the contract (indexer.h).  Sequences long enough to need it are rare. */
-#include "kernels/cuda_queue.cuh"
+/* indexer_cuda.cu - scores and selection on the device; see indexer.h.
+ *
+ * Scores: a block has one query; 64 heads at a time are multiplied with 64 keys at a time
+ * on tensor cores (tf32.cuh: EXACT in float32 mode, operands rounded to tf32 else), cut
+ * off, weighed and added up over the heads in a fixed order.  Heads or GPUs that this
+ * is not made for go through the general product, head after head.
+ *
+ * Selection: the top_k-th largest score is found digit by digit.  If all entries that
+ * score as much fit in, they and the better ones are the choice; only a tie at the cut
+ * has to be settled as indexer_order.h does, by one thread. */
+#include "kernels/indexer_order.h"
+#include "kernels/tf32.cuh"
 
-#include <cstdlib>
+enum { TILE = 64, THREADS = 256 };
 
 size_t exf_indexer_workspace_cuda(int n_rows, int n_entries)
 {
-    return 2 * (size_t)n_rows * n_entries; /* scores, one head's products */
+    return 2 * (size_t)n_rows * n_entries; /* scores, then one head's products or an order */
 }
+
+/* ---- scores -------------------------------------------------------------------------- */
 
 static __global__ void add_head(float *score, const float *product, const float *weight, int n_heads, size_t total, int n)
 {
@@ -15,35 +26,179 @@ static __global__ void add_head(float *score, const float *product, const float 
     if (i < total) score[i] += weight[i / n * n_heads] * fmaxf(product[i], 0.0f);
 }
 
-static void select(exf_queue *q, unsigned char *chosen, const float *score, const exf_indexer_shape *s, size_t total)
+static void score_by_heads(exf_queue *q, float *score, float *product, const float *query, const float *weights, const float *keys,
+                           const exf_indexer_shape *s, int n)
 {
-    float *host = (float *)malloc(total * sizeof *host + (size_t)s->n_entries * sizeof(int32_t) + total);
-    if (!host) {
-        if (q->err.code == EXF_OK) exf_fail(&q->err, EXF_NOSPACE, "out of memory for the indexer's scores");
-        return;
-    }
-    int32_t *order = (int32_t *)(host + total);
-    unsigned char *bytes = (unsigned char *)(order + s->n_entries);
-    if (exf_cuda_note(q, cudaMemcpyAsync(host, score, total * sizeof *host, cudaMemcpyDeviceToHost, q->stream), "indexer") &&
-        exf_cuda_note(q, cudaStreamSynchronize(q->stream), "indexer")) {
-        exf_indexer_select_cpu(bytes, host, s, order);
-        exf_cuda_note(q, cudaMemcpyAsync(chosen, bytes, total, cudaMemcpyHostToDevice, q->stream), "indexer");
-        exf_cuda_note(q, cudaStreamSynchronize(q->stream), "indexer");
-    }
-    free(host);
-}
-
-void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
-                      const exf_indexer_shape *s, float *workspace)
-{
-    int n = (s->first + s->n_rows) / s->ratio;
     size_t total = (size_t)s->n_rows * n;
-    float *score = workspace, *product = workspace + total;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaMemsetAsync(score, 0, total * sizeof *score, q->stream), "indexer");
     for (int h = 0; h < s->n_heads; h++) {
         exf_gemm_xwt_cuda(q, product, n, query + (size_t)h * s->d, s->n_heads * s->d, keys, s->d, s->n_rows, n, s->d, 1, 0);
         EXF_LAUNCH(q, "indexer", add_head, exf_blocks(total, 256), 256, 0, score, product, weights + h, s->n_heads, total, n);
     }
-    if (q->err.code == EXF_OK) select(q, chosen, score, s, total);
+}
+
+#ifdef EXF_HOPPER
+/* TILE rows of n floats, 0 where there are none, to rows of D + 4. */
+template <int D> static __device__ void load_tile(float *to, const float *x, int there, int n, bool wide)
+{
+    uint32_t at = exf_shared(to);
+    for (int i = threadIdx.x; i < TILE * D / 4; i += THREADS) {
+        int r = i / (D / 4), c = i % (D / 4) * 4;
+        bool inside = r < there && c < n;
+        if (wide)
+            exf_load16(at + (r * (D + 4) + c) * 4, inside ? x + (size_t)r * n + c : x, inside);
+        else
+            for (int e = 0; e < 4; e++) to[r * (D + 4) + c + e] = inside && c + e < n ? x[(size_t)r * n + c + e] : 0;
+    }
+    exf_loads_commit();
+}
+#endif
+
+/* Grid: queries. */
+template <int D, bool EXACT>
+static __global__ void __launch_bounds__(THREADS) score_rows(float *score, const float *query, const float *weights, const float *keys,
+                                                             exf_indexer_shape s, int n, bool wide)
+{
+#ifdef EXF_HOPPER
+    extern __shared__ float4 raw[];
+    __shared__ float part[4][TILE];
+    float *queries = reinterpret_cast<float *>(raw), *tiles = queries + TILE * (D + 4);
+    int visible = (s.first + (int)blockIdx.x + 1) / s.ratio, lane = threadIdx.x % 32, strip = threadIdx.x / 32 % 4, half = threadIdx.x / 128 * 32;
+    for (int h = 0; h < s.n_heads; h += TILE) {
+        const float *w = weights + (size_t)blockIdx.x * s.n_heads;
+        float weight[2];
+        for (int r = 0; r < 2; r++) {
+            int head = h + strip * 16 + lane / 4 + 8 * r;
+            weight[r] = head < s.n_heads ? w[head] : 0;
+        }
+        load_tile<D>(queries, query + ((size_t)blockIdx.x * s.n_heads + h) * s.d, s.n_heads - h, s.d, wide);
+        load_tile<D>(tiles, keys, visible, s.d, wide);
+        for (int at = 0, stage = 0; at < visible; at += TILE, stage ^= 1) {
+            float d[4][4] = {};
+            if (at + TILE < visible) load_tile<D>(tiles + (stage ^ 1) * TILE * (D + 4), keys + (size_t)(at + TILE) * s.d, visible - at - TILE, s.d, wide);
+            if (at + TILE < visible)
+                exf_loads_wait<1>();
+            else
+                exf_loads_wait<0>();
+            __syncthreads();
+            exf_strip<EXACT, 4, D + 4, 1, 1, D + 4>(d, queries + strip * 16 * (D + 4), tiles + (stage * TILE + half) * (D + 4), D / 8);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    float sum = weight[0] * fmaxf(d[j][e], 0.0f) + weight[1] * fmaxf(d[j][2 + e], 0.0f);
+                    for (int step = 4; step < 32; step <<= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+                    if (lane < 4) part[strip][half + 8 * j + 2 * lane + e] = sum;
+                }
+            __syncthreads();
+            if (threadIdx.x < TILE && at + (int)threadIdx.x < visible) {
+                float *to = score + (size_t)blockIdx.x * n + at + threadIdx.x, sum = 0;
+                for (int i = 0; i < 4; i++) sum += part[i][threadIdx.x];
+                *to = h ? *to + sum : sum;
+            }
+        }
+        __syncthreads();
+    }
+#endif
+}
+
+template <int D, bool EXACT>
+static void run_scores(exf_queue *q, float *score, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s, int n)
+{
+    int bytes = 3 * TILE * (D + 4) * (int)sizeof(float);
+    if (q->err.code != EXF_OK) return;
+    exf_cuda_note(q, cudaFuncSetAttribute(score_rows<D, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "indexer");
+    EXF_LAUNCH(q, "indexer", (score_rows<D, EXACT>), s->n_rows, THREADS, bytes, score, query, weights, keys, *s, n,
+               exf_wide(query, s->d) && exf_wide(keys, s->d));
+}
+
+/* ---- selection ------------------------------------------------------------------------- */
+
+/* Larger for better scores, the same for equal ones: 0 and -0, any two NaN. */
+static __device__ uint32_t rank_of(float x)
+{
+    uint32_t bits = __float_as_uint(x + 0.0f);
+    return isnan(x) ? 0xffffffffu : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+struct cut {
+    uint32_t rank; /* of the k-th best */
+    int left, equal; /* entries of that rank to be chosen, and that there are */
+};
+
+/* The k-th best of n scores, by digits of eight bits. */
+static __device__ cut find_cut(const float *score, int n, int k)
+{
+    __shared__ int count[256];
+    __shared__ cut found;
+    uint32_t known = 0;
+    if (threadIdx.x == 0) found = {0, k, 0};
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        count[threadIdx.x] = 0;
+        __syncthreads();
+        for (int j = threadIdx.x; j < n; j += THREADS) {
+            uint32_t rank = rank_of(score[j]);
+            if (((rank ^ found.rank) & known) == 0) atomicAdd(&count[rank >> shift & 255], 1);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int digit = 255;
+            while (found.left > count[digit]) found.left -= count[digit--];
+            found.rank |= (uint32_t)digit << shift;
+            found.equal = count[digit];
+        }
+        known |= 255u << shift;
+        __syncthreads();
+    }
+    return found;
+}
+
+/* Grid: queries.  order: n_entries int32 a row, in shared memory if it fits. */
+static __global__ void __launch_bounds__(THREADS) select_row(unsigned char *chosen, const float *score, int *orders, exf_indexer_shape s, int n,
+                                                             bool shared)
+{
+    extern __shared__ int room[]; /* an order, a copy of the scores */
+    int visible = (s.first + (int)blockIdx.x + 1) / s.ratio;
+    const float *row = score + (size_t)blockIdx.x * n;
+    unsigned char *mine = chosen + (size_t)blockIdx.x * n;
+    if (visible <= s.top_k) {
+        for (int j = threadIdx.x; j < n; j += THREADS) mine[j] = j < visible;
+        return;
+    }
+    if (shared) {
+        float *copy = reinterpret_cast<float *>(room + s.n_entries);
+        for (int j = threadIdx.x; j < visible; j += THREADS) copy[j] = row[j];
+        row = copy;
+        __syncthreads();
+    }
+    cut c = find_cut(row, visible, s.top_k);
+    bool tie = c.left != c.equal || (c.rank == rank_of(-INFINITY) && s.n_entries > visible);
+    for (int j = threadIdx.x; j < n; j += THREADS) mine[j] = !tie && j < visible && rank_of(row[j]) >= c.rank;
+    if (!tie) return;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        exf_row_order r = {row, visible, shared ? room : orders + (size_t)blockIdx.x * s.n_entries};
+        exf_order_best(&r, s.n_entries, s.top_k);
+        for (int j = 0; j < s.top_k; j++)
+            if (r.order[j] < visible) mine[r.order[j]] = 1;
+    }
+}
+
+void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
+                      const exf_indexer_shape *s, float *workspace)
+{
+    enum { MOST = 96 << 10 };
+    int n = (s->first + s->n_rows) / s->ratio, bytes = s->n_entries <= MOST / 8 ? s->n_entries * 8 : 0;
+    float *score = workspace, *rest = workspace + (size_t)s->n_rows * n;
+    if (q->err.code != EXF_OK || s->n_rows == 0) return;
+    if (!exf_hopper_code() || s->d > 128)
+        score_by_heads(q, score, rest, query, weights, keys, s, n);
+    else if (s->d <= 64)
+        (exf_rounds(q) ? run_scores<64, false> : run_scores<64, true>)(q, score, query, weights, keys, s, n);
+    else
+        (exf_rounds(q) ? run_scores<128, false> : run_scores<128, true>)(q, score, query, weights, keys, s, n);
+    if (q->err.code != EXF_OK) return;
+    exf_cuda_note(q, cudaFuncSetAttribute(select_row, cudaFuncAttributeMaxDynamicSharedMemorySize, MOST), "indexer");
+    EXF_LAUNCH(q, "indexer", select_row, s->n_rows, THREADS, bytes, chosen, score, reinterpret_cast<int *>(rest), *s, n, bytes > 0);
 }

@@ -19,6 +19,7 @@
 #define EXF_KERNELS_MOMENTS_H
 #include "base/err.h"
 #include "base/exact.h"
+#include "kernels/matrix.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -53,4 +54,34 @@ exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_mode
 exf_code exf_moments_add_common_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
                                     double *scratch, exf_err *err) EXF_CHECKED;
 size_t exf_moments_common_scratch(int n_experts, int d_model);
+
+/* ---- where the outputs are on a device ---------------------------------------
+ * The same sums kept there and brought home once per layer.  An inner product is
+ * added up in float32 over runs of 64 elements and in double from there on: <u,v> is
+ * within 2^-18 ||u|| ||v|| of the exact one (and far nearer where signs mix), norms
+ * and weights follow from it.
+ * Terms are then rounded to the grid of exf_exact and added as integers, so the
+ * sums depend on no order, no split and no number of streams. */
+typedef struct {
+    int n_experts, top_k, d_model, n_tokens;
+    exf_matrix outputs;  /* [T, K, H] */
+    const int32_t *ids;   /* [T, K] */
+    const float *weights; /* [T, K] */
+    exf_weighting weighting;
+    int64_t row;          /* of the first token, for messages */
+} exf_moments_call;
+
+/* Sums over sequences, for a jackknife: with a = scale times a sequence's own dot and
+ * b = scale times its own target_sq, each rounded once to double. */
+typedef struct {
+    exf_exact *aa, *ab, *bb; /* [E, E] */
+    uint64_t *sequences;     /* [E, E] that observed the pair */
+} exf_sequence_moments;
+
+/* Bytes of host memory that fetching needs (backend.h, moments_take). */
+static inline size_t exf_moments_host_bytes(int n_experts)
+{
+    size_t e = (size_t)n_experts;
+    return (8 * e * e + 4 * e) * sizeof(exf_exact) + (2 * e * e + e) * sizeof(uint64_t);
+}
 #endif

@@ -6,7 +6,9 @@
  *   x'_k = post_k v + sum_j C[j][k] x_j         v = what the site gave
  *
  * Sums over S H are taken in double, row by row, so that a token's coefficients
- * have the same bits in whatever block of tokens they are computed. */
+ * have the same bits in whatever block of tokens they are computed.  The CUDA backend
+ * adds 256 products of a row in float32 before it goes on in double: |error| of a dot
+ * product <= 2^-16 sum |fn x|, the bits again independent of the block. */
 #ifndef EXF_KERNELS_STREAMS_H
 #define EXF_KERNELS_STREAMS_H
 

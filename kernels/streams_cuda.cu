@@ -1,6 +1,7 @@
-/* streams_cuda.cu - one block per token; see streams.h. */
-#include "kernels/cuda_queue.cuh"
+/* streams_cuda.cu - see streams.h: one block per token where streams_mix.cu does not fit. */
 #include "kernels/cuda_reduce.cuh"
+#include "kernels/hopper.cuh"
+#include "kernels/streams_mix.cuh"
 
 enum { THREADS = 256 };
 
@@ -73,12 +74,18 @@ static __global__ void open(float *u, float *mixing, const float *x, exf_streams
 
 void exf_streams_open_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s)
 {
-    if (s->n_tokens) EXF_LAUNCH(q, "streams_open", open, s->n_tokens, THREADS, 0, u, mixing, x, *s, (2 + s->streams) * s->streams);
+    if (exf_streams_mix_fits(x, s))
+        exf_streams_mix(q, u, mixing, x, s, (2 + s->streams) * s->streams);
+    else if (s->n_tokens)
+        EXF_LAUNCH(q, "streams_open", open, s->n_tokens, THREADS, 0, u, mixing, x, *s, (2 + s->streams) * s->streams);
 }
 
 void exf_streams_collapse_cuda(exf_queue *q, float *u, const float *x, const exf_streams_shape *s)
 {
-    if (s->n_tokens) EXF_LAUNCH(q, "streams_collapse", open, s->n_tokens, THREADS, 0, u, (float *)nullptr, x, *s, s->streams);
+    if (exf_streams_mix_fits(x, s))
+        exf_streams_mix(q, u, nullptr, x, s, s->streams);
+    else if (s->n_tokens)
+        EXF_LAUNCH(q, "streams_collapse", open, s->n_tokens, THREADS, 0, u, (float *)nullptr, x, *s, s->streams);
 }
 
 static __global__ void close(float *x, const float *v, const float *mixing, exf_streams_shape s)
@@ -97,7 +104,36 @@ static __global__ void close(float *x, const float *v, const float *mixing, exf_
     }
 }
 
+/* Four streams, a quad a thread.  Grid: quads of a token, tokens. */
+static __global__ void close_quads(float4 *x, const float4 *v, const float *mixing, int quads, unsigned total)
+{
+    enum { S = 4 };
+    unsigned at = blockIdx.x * blockDim.x + threadIdx.x, t = at / (unsigned)quads;
+    if (at >= total) return;
+    const float *post = mixing + (size_t)t * ((2 + S) * S) + S, *c = post + S;
+    float4 *row = x + (size_t)t * S * quads + at % (unsigned)quads, new_part = v[at], old[S];
+#pragma unroll
+    for (int j = 0; j < S; j++) old[j] = row[(size_t)j * quads];
+#pragma unroll
+    for (int k = 0; k < S; k++) {
+        float p = post[k];
+        float4 sum = make_float4(p * new_part.x, p * new_part.y, p * new_part.z, p * new_part.w);
+#pragma unroll
+        for (int j = 0; j < S; j++) {
+            float w = c[j * S + k];
+            sum = make_float4(sum.x + w * old[j].x, sum.y + w * old[j].y, sum.z + w * old[j].z, sum.w + w * old[j].w);
+        }
+        row[(size_t)k * quads] = sum;
+    }
+}
+
 void exf_streams_close_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s)
 {
-    if (s->n_tokens) EXF_LAUNCH(q, "streams_close", close, s->n_tokens, THREADS, 0, x, v, mixing, *s);
+    size_t quads = (size_t)s->n_tokens * s->width / 4;
+    if (s->n_tokens == 0) return;
+    if (s->streams == 4 && exf_wide(x, s->width) && exf_wide(v, s->width) && quads < 0x7fffffff)
+        EXF_LAUNCH(q, "streams_close", close_quads, exf_blocks(quads, THREADS), THREADS, 0, reinterpret_cast<float4 *>(x),
+                   reinterpret_cast<const float4 *>(v), mixing, s->width / 4, (unsigned)quads);
+    else
+        EXF_LAUNCH(q, "streams_close", close, s->n_tokens, THREADS, 0, x, v, mixing, *s);
 }

@@ -91,3 +91,23 @@ void pair_near(const pair_array *a, double bound, const char *what)
     }
     exf_mem_free(there);
 }
+
+double pair_distance(const pair_array *a)
+{
+    float *there = fetched(a);
+    double apart = 0, size = 0;
+    for (size_t i = 0; i < a->n; i++) {
+        double here = (double)a->f[0][i], d = here - (double)there[i];
+        apart += d * d;
+        size += here * here;
+    }
+    exf_mem_free(there);
+    return sqrt(apart / size);
+}
+
+void pair_compute(backend_pair *p, exf_compute compute)
+{
+    exf_err err;
+    p->b[1]->close(p->q[1]);
+    ck_ok(p->b[1]->open(&p->q[1], compute, &err), err);
+}

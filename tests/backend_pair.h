@@ -34,6 +34,11 @@ void pair_free(pair_array *a);
 void pair_equal(const pair_array *a, const char *what);
 void pair_near(const pair_array *a, double bound, const char *what);
 
+/* Over both sides, ||cuda - cpu|| / ||cpu||. */
+double pair_distance(const pair_array *a);
+/* The CUDA side computes in `compute` from here on. */
+void pair_compute(backend_pair *p, exf_compute compute);
+
 /* Runs statement for side 0 and 1 with B, Q and s as backend, queue and side. */
 #define ON_BOTH(p, statement)                  \
     do {                                       \

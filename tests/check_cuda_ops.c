@@ -25,7 +25,7 @@ START_TEST(products_are_exact_on_integers)
 {
     int m = products[_i].m, n = products[_i].n, k = products[_i].k;
     pair_array x = pair_integers(&p, (size_t)(m * k), 1), w = pair_integers(&p, (size_t)(n * k), 2), y = pair_integers(&p, (size_t)(m * n), 3);
-    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, x.f[s], k, w.f[s], k, m, n, k, 2, 1));
+    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, exf_f32(x.f[s]), k, exf_f32(w.f[s]), k, m, n, k, 2, 1));
     pair_equal(&y, "gemm_xwt");
     ON_BOTH(p, B->gemm_xw(Q, y.f[s], n, x.f[s], k, w.f[s], n, m, n, k, 1, 0));
     pair_equal(&y, "gemm_xw");
@@ -39,7 +39,7 @@ START_TEST(products_of_reals_are_near)
 {
     int m = products[_i].m, n = products[_i].n, k = products[_i].k;
     pair_array x = pair_reals(&p, (size_t)(m * k), 1, 1), w = pair_reals(&p, (size_t)(n * k), 2, 1), y = pair_reals(&p, (size_t)(m * n), 3, 1);
-    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, x.f[s], k, w.f[s], k, m, n, k, 1, 0));
+    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, exf_f32(x.f[s]), k, exf_f32(w.f[s]), k, m, n, k, 1, 0));
     pair_near(&y, k * 0x1p-23, "gemm_xwt"); /* two float32 accumulations of k terms below 1 */
     pair_free(&x);
     pair_free(&w);

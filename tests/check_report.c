@@ -172,7 +172,7 @@ static char *with_validation(const char *name, const char *text)
 
 START_TEST(validation_json_becomes_a_table)
 {
-    char *text = with_validation("validation.json", "{\"schema\": 1, \"rows\": [{\"variant\": \"a<b\", \"ppl\": 4.5, \"n\": 3, \"ok\": true, \"x\": null},"
+    char *text = with_validation("validation.json", "{\"schema\": 1, \"rows\": [{\"variant\": \"a<b\", \"ppl\": 4.5, \"n\": 3, \"ok\": true, \"x\": null, \"layers\": [1]},"
                                                     " {\"variant\": \"c\", \"ppl\": 5}]}");
     ck_assert_ptr_nonnull(strstr(text, "<th>variant</th><th>ppl</th><th>n</th><th>ok</th><th>x</th></tr></thead>"));
     ck_assert_ptr_nonnull(strstr(text, "<tr><th>a&lt;b</th><td>4.5</td><td>3</td><td>yes</td><td>\xe2\x80\x93</td></tr>"));

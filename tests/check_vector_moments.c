@@ -81,6 +81,10 @@ START_TEST(workers_and_order_do_not_matter)
     ck_ok(seq_accumulate("back.h5", &seq_options, 2, 1, &e), e);
     ck_assert(same_files("one.h5", "three.h5"));
     ck_assert(same_files("one.h5", "back.h5"));
+    exf_accumulate_options helped = seq_options;
+    helped.helpers = 3;
+    ck_ok(seq_accumulate("helped.h5", &helped, 1, 0, &e), e);
+    ck_assert(same_files("one.h5", "helped.h5"));
     exf_accumulate_options other = seq_options;
     other.seed = 2;
     ck_ok(seq_accumulate("other.h5", &other, 1, 0, &e), e);

@@ -1,6 +1,8 @@
 /* accumulate.c - the observer; see accumulate.h. */
 #include "accumulate/accumulate.h"
 
+#include "accumulate/device_sums.h"
+#include "accumulate/late_put.h"
 #include "accumulate/sequence_sums.h"
 #include "accumulate/vector_moments.h"
 #include "base/mem.h"
@@ -25,6 +27,9 @@ struct exf_accumulator {
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
     exf_vector_moments *vectors; /* NULL: none are wanted */
+    exf_device_sums there;       /* where the forward runs on a device */
+    exf_layer_statistics spare;  /* there: what the last layer's put still reads */
+    exf_late_put late;
 };
 
 static int wants_vectors(const exf_accumulate_options *o)
@@ -110,6 +115,24 @@ out:
     return rc;
 }
 
+/* ---- on a device ----------------------------------------------------------------------- */
+
+static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    exf_code rc = exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err);
+    if (rc != EXF_OK) return rc;
+    return exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL, err);
+}
+
+static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
+{
+    exf_accumulator *a = self;
+    (void)err;
+    if (a->active) exf_device_sums_add(&a->there, b);
+    return EXF_OK;
+}
+
 /* ---- the end of a layer ------------------------------------------------------------- */
 
 static int count_cold(const exf_layer_statistics *s)
@@ -135,6 +158,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
     if (a->first_done) return EXF_OK;
+    if (a->there.b) EXF_TRY(exf_device_sums_take(&a->there, &a->sums[0], layer, err));
     for (int i = 0; i < a->n_workers; i++) {
         rc = exf_sequence_tracker_close(&a->tracker[i], &a->sums[i], err);
         if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
@@ -159,6 +183,17 @@ out:
     return rc;
 }
 
+/* The sums change places with the ones that are written by now. */
+static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_layer_statistics sums = a->sums[0];
+    exf_code rc = exf_late_put_wait(&a->late, err);
+    if (rc != EXF_OK) return rc;
+    a->sums[0] = a->spare;
+    a->spare = sums;
+    return exf_late_put_start(&a->late, &a->writer, layer, &a->spare, err);
+}
+
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -167,6 +202,7 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
     progress->cold = count_cold(&a->sums[0]);
+    if (a->there.b) return put_late(a, layer, err);
     EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
     if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_moments_sums(a->vectors), err));
 out:
@@ -265,6 +301,10 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
                                  .layer_end = layer_end, .sweeps = wants_vectors(plan->options) ? 2 : 1,
                                  .common_tokens = plan->options->common_tokens};
     if (plan->options->common_tokens) a->observer.common = common;
+    if (!plan->options->common_tokens && !wants_vectors(plan->options)) {
+        a->observer.device_open = device_open;
+        a->observer.device_block = device_block;
+    }
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;
@@ -289,13 +329,18 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
 {
-    return exf_statistics_commit(&a->writer, err);
+    exf_code rc = exf_late_put_wait(&a->late, err);
+    return rc == EXF_OK ? exf_statistics_commit(&a->writer, err) : rc;
 }
 
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
+    exf_err unused;
+    if (exf_late_put_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
     exf_statistics_abort(&a->writer);
+    exf_layer_statistics_free(&a->spare);
+    exf_device_sums_free(&a->there);
     for (int i = 0; i < a->n_workers; i++) {
         exf_layer_statistics_free(&a->sums[i]);
         exf_sequence_tracker_free(&a->tracker[i]);

@@ -1,6 +1,7 @@
 /* expert_step.c - see expert_step.h. */
 #include "forward/expert_step.h"
 
+#include "forward/device_experts.h"
 #include "forward/each.h"
 #include "forward/experts.h"
 
@@ -26,16 +27,28 @@ exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const
     };
 }
 
-static exf_code show_block(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, exf_workspace *w, int worker,
-                           exf_err *err)
+/* The outputs as they lie on the device. */
+static exf_code show_there(const exf_step *s, const exf_moe_block *b, const exf_experts_space *e, exf_workspace *w, exf_err *err)
+{
+    const exf_observer *o = s->p->lanes[s->lane].observer;
+    size_t at = b->row * (size_t)b->top_k;
+    exf_device_block there = {.layer = b->layer, .moe_index = b->moe_index, .sweep = b->sweep, .batch = s->p->batch, .row = b->row, .n_tokens = b->n_tokens,
+                              .n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .q = w->q, .expert_outputs = e->outputs,
+                              .topk_ids = s->routes->ids_there + at, .topk_weights = s->routes->weights_there + at};
+    return o->device_block(o->self, &there, err);
+}
+
+exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, exf_workspace *w, int worker,
+                        exf_err *err)
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     const exf_architecture *a = &s->p->model->arch;
-    if (!o || !o->block) return EXF_OK;
+    if (!o || (!o->block && !o->device_block)) return EXF_OK;
     size_t rows = (size_t)n * (size_t)a->d_model;
     float *mirror = w->mirror;
     exf_moe_block b = exf_block_of(s, s->routes, s->made, sequence, position, n, worker);
     exf_code rc;
+    if (!w->b->host_memory && o->device_block) return show_there(s, &b, e, w, err);
     EXF_TRY(exf_visible(w, e->input, rows, &mirror, &b.moe_input, err));
     EXF_TRY(exf_visible(w, e->outputs, rows * (size_t)a->top_k, &mirror, &b.expert_outputs, err));
     EXF_TRY(exf_visible(w, e->routed, rows, &mirror, &b.routed_output, err));
@@ -105,7 +118,7 @@ static exf_code run_block(const exf_step *s, size_t sequence, int position, int 
         EXF_TRY(run_experts(s, sequence, position, n, &e, worker, err));
     ran = exf_clock();
     w->times.experts += ran - start;
-    if (s->moe_index >= 0) EXF_TRY(show_block(s, sequence, position, n, &e, w, worker, err));
+    if (s->moe_index >= 0) EXF_TRY(exf_show_block(s, sequence, position, n, &e, w, worker, err));
     w->times.observe += exf_clock() - ran;
     if (!s->last) return w->b->finish(w->q, err);
     exf_residual_close(w->b, w->q, a, hidden, e.block, n, e.mixing);
@@ -134,7 +147,10 @@ exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err)
     if (o->common) EXF_TRY(exf_common_run(s, err));
     for (s->sweep = 0; s->sweep < sweeps; s->sweep++) {
         s->last = s->sweep == sweeps - 1;
-        EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, feed_forward, s, err));
+        if (exf_device_experts_serve(s))
+            EXF_TRY(exf_device_experts_run(s, err));
+        else
+            EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, feed_forward, s, err));
         if (o->sweep_end) EXF_TRY(o->sweep_end(o->self, s->layer, s->moe_index, s->sweep, err));
     }
     if (o->layer_end) EXF_TRY(o->layer_end(o->self, s->layer, s->moe_index, progress, err));

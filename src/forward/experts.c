@@ -26,9 +26,14 @@ static int bucket(exf_workspace *ws, int n_slots, const int32_t *ids, int n_expe
 
 /* A SwiGLU's three matrices, [width, H], [width, H], [H, width]. */
 typedef struct {
-    const float *gate, *up, *down;
+    exf_matrix gate, up, down;
     int width;
 } swiglu;
+
+static swiglu swiglu_of(const exf_layer_weights *lw, exf_role gate, exf_role up, exf_role down, int width)
+{
+    return (swiglu){exf_matrix_of(lw, gate), exf_matrix_of(lw, up), exf_matrix_of(lw, down), width};
+}
 
 /* out [n, H], rows ldo apart; gate and up are room for [n, width]. */
 static void swiglu_run(exf_workspace *ws, float *out, int ldo, const float *x, int n, const exf_architecture *a, const swiglu *w, float *gate,
@@ -36,17 +41,21 @@ static void swiglu_run(exf_workspace *ws, float *out, int ldo, const float *x, i
 {
     const exf_backend *b = ws->b;
     int h = a->d_model;
-    b->gemm_xwt(ws->q, gate, w->width, x, h, w->gate, h, n, w->width, h, 1, 0);
-    b->gemm_xwt(ws->q, up, w->width, x, h, w->up, h, n, w->width, h, 1, 0);
+    b->gemm_xwt(ws->q, gate, w->width, exf_f32(x), h, w->gate, h, n, w->width, h, 1, 0);
+    b->gemm_xwt(ws->q, up, w->width, exf_f32(x), h, w->up, h, n, w->width, h, 1, 0);
     b->swiglu(ws->q, gate, up, (size_t)n * (size_t)w->width, (float)a->swiglu_limit);
-    b->gemm_xwt(ws->q, out, ldo, gate, w->width, w->down, w->width, n, h, w->width, 1, 0);
+    b->gemm_xwt(ws->q, out, ldo, exf_f32(gate), w->width, w->down, w->width, n, h, w->width, 1, 0);
     ws->times.flops += 6.0 * n * h * w->width;
 }
 
 static swiglu expert_of(const exf_layer_weights *lw, const exf_architecture *a, int e)
 {
     size_t at = (size_t)e * (size_t)a->d_model * (size_t)a->d_expert;
-    return (swiglu){lw->w[EXF_W_EXPERT_GATE] + at, lw->w[EXF_W_EXPERT_UP] + at, lw->w[EXF_W_EXPERT_DOWN] + at, a->d_expert};
+    swiglu w = swiglu_of(lw, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN, a->d_expert);
+    w.gate = exf_matrix_at(w.gate, at);
+    w.up = exf_matrix_at(w.up, at);
+    w.down = exf_matrix_at(w.down, at);
+    return w;
 }
 
 /* One expert on the tokens of its slots.  The products go back into `gathered`
@@ -101,11 +110,11 @@ void exf_shared_experts_run(exf_workspace *ws, int n_tokens, const exf_architect
     const exf_backend *b = ws->b;
     size_t n = (size_t)n_tokens * (size_t)a->d_model;
     if (s->block == s->routed) return;
-    if (!lw->w[EXF_W_SHARED_GATE]) {
+    if (!exf_matrix_of(lw, EXF_W_SHARED_GATE).p) {
         b->copy(ws->q, s->block, s->routed, n * sizeof *s->block);
         return;
     }
-    swiglu w = {lw->w[EXF_W_SHARED_GATE], lw->w[EXF_W_SHARED_UP], lw->w[EXF_W_SHARED_DOWN], a->d_shared};
+    swiglu w = swiglu_of(lw, EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN, a->d_shared);
     swiglu_run(ws, s->block, a->d_model, s->input, n_tokens, a, &w, s->gate, s->up);
     if (lw->w[EXF_W_SHARED_SWITCH])
         b->sigmoid_switch(ws->q, s->block, a->d_model, s->input, lw->w[EXF_W_SHARED_SWITCH], a->d_model, n_tokens);
@@ -114,6 +123,6 @@ void exf_shared_experts_run(exf_workspace *ws, int n_tokens, const exf_architect
 
 void exf_dense_ffn_run(exf_workspace *ws, int n_tokens, const exf_architecture *a, const exf_layer_weights *lw, const exf_experts_space *s)
 {
-    swiglu w = {lw->w[EXF_W_DENSE_GATE], lw->w[EXF_W_DENSE_UP], lw->w[EXF_W_DENSE_DOWN], a->d_ffn};
+    swiglu w = swiglu_of(lw, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN, a->d_ffn);
     swiglu_run(ws, s->block, a->d_model, s->input, n_tokens, a, &w, s->gate, s->up);
 }

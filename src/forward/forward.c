@@ -3,7 +3,9 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
+#include "forward/device_experts.h"
 #include "forward/head_step.h"
+#include "forward/memory_plan.h"
 #include "forward/mixer.h"
 #include "kernels/backend.h"
 
@@ -94,13 +96,14 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     EXF_TRY(open_tokens(p, err));
     EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
     p->weights_now.b = p->b;
-    p->weights_now.q = p->space[0].q;
+    if (!p->b->host_memory) EXF_TRY(exf_open_device(p, err));
 out:
     return rc;
 }
 
 static void close_pass(exf_pass *p)
 {
+    exf_close_device(p);
     exf_layer_weights_free(&p->weights_now);
     exf_positions_free(&p->positions, p->b);
     for (size_t i = 0; p->hidden && i < p->n_lanes; i++) p->b->free(p->hidden[i]);
@@ -128,6 +131,21 @@ static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, c
             memcpy(rows + (t * streams + k) * h, table + (size_t)p->batch->ids[first + t] * h, h * sizeof *rows);
 }
 
+/* On a device the table crosses as it is stored and is looked up there. */
+static exf_code embed_there(exf_pass *p, exf_err *err)
+{
+    const exf_architecture *a = &p->model->arch;
+    double start = exf_clock();
+    exf_code rc = exf_pass_weights(p, EXF_LAYER_EMBED, err);
+    if (rc != EXF_OK) return rc;
+    p->b->embed(p->space[0].q, p->hidden[0], exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_there, p->batch->n_tokens, a->d_model,
+                a->residual.streams);
+    p->joined = 1;
+    rc = p->b->finish(p->space[0].q, err);
+    p->report->embed += exf_clock() - start;
+    return rc;
+}
+
 /* The table is read once and dropped; rows go to the first lane a chunk at a time,
  * the others take them from there when they part (layer_step.c). */
 static exf_code embed(exf_pass *p, exf_err *err)
@@ -137,6 +155,7 @@ static exf_code embed(exf_pass *p, exf_err *err)
     size_t width = exf_row_width(&p->model->arch);
     double start = exf_clock();
     exf_code rc;
+    if (p->stream) return embed_there(p, err);
     EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
     EXF_TRY(exf_mem_new(&rows, CHUNK * width, sizeof(float), "embedded tokens", err));
     EXF_TRY(exf_model_read(p->model, EXF_W_EMBED, -1, 0, table, err));
@@ -159,11 +178,12 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     double start = exf_clock();
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
-    EXF_TRY(exf_layer_weights_read(&p->weights_now, p->model, layer, err));
+    EXF_TRY(exf_pass_weights(p, layer, err));
     progress->weight_bytes = exf_model_layer_bytes(p->model, layer);
     p->report->weight_bytes += progress->weight_bytes;
     p->report->read += exf_clock() - start;
     EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
+    EXF_TRY(p->b->finish(p->space[0].q, err)); /* the next layer's weights go where these are */
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
 out:
@@ -191,6 +211,7 @@ static exf_code begin_observers(const exf_pass *p, exf_err *err)
     for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
         const exf_observer *o = p->lanes[i].observer;
         if (o && o->begin) rc = o->begin(o->self, p->n_workers, err);
+        if (rc == EXF_OK && o && o->device_open && !p->b->host_memory) rc = o->device_open(o->self, p->b, err);
     }
     return rc;
 }
@@ -217,17 +238,22 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .lanes = lanes, .n_lanes = n_lanes,
                   .report = report, .n_workers = exf_forward_workers(b, batch, options->threads), .demand = exf_demand_of(lanes, n_lanes)};
     int n_layers = options->n_layers > 0 && options->n_layers < m->arch.n_layers ? options->n_layers : m->arch.n_layers;
+    p.n_layers = n_layers;
+    p.options = options;
     memset(report, 0, sizeof *report);
     report->workers = p.n_workers;
     EXF_TRY(open_pass(&p, err));
     EXF_TRY(begin_observers(&p, err));
+    report->open = exf_clock() - start;
     EXF_TRY(embed(&p, err));
     report->weight_bytes += exf_model_layer_bytes(m, -1);
     EXF_TRY(run_layers(&p, n_layers, err));
     if (p.demand.head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, err));
 out:
     sum_times(&p);
+    double done = exf_clock();
     close_pass(&p);
+    report->close = exf_clock() - done;
     report->wall = exf_clock() - start;
     return rc;
 }

@@ -22,6 +22,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct exf_backend; /* kernels/backend.h */
+struct exf_queue;
+
 /* At most this many consecutive tokens of a sequence go through the experts at a time. */
 enum { EXF_MOE_BLOCK = 1024 };
 
@@ -67,6 +70,20 @@ typedef struct {
     const float *routed_output;  /* [T, H] sum of weight * output */
     const float *block_output;   /* [T, H] with shared experts, what is added to the residual */
 } exf_moe_block;
+
+/* Consecutive tokens of the run in one MoE layer, on a device: arrays in its memory,
+ * queued on q and not yet done; what reads them is queued behind. */
+typedef struct {
+    int layer, moe_index, sweep;
+    const exf_batch *batch;
+    size_t row; /* of the first token in the whole run; tokens may be of several sequences, or a part of one */
+    int n_tokens, n_experts, top_k, d_model;
+    struct exf_queue *q;
+    const void *expert_outputs; /* [T, K, H] unweighted */
+    int rounded;                /* they are 1: bfloat16, 0: float32 */
+    const int32_t *topk_ids;    /* [T, K] after rewriting */
+    const float *topk_weights;  /* [T, K] */
+} exf_device_block;
 
 /* Some tokens of one sequence in one MoE layer, and what every expert says to them. */
 typedef struct {
@@ -116,6 +133,10 @@ typedef struct {
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
+    /* Both or none: where the pass runs on a device, blocks are shown as they lie there and
+     * not by `block`.  device_open comes after begin. */
+    exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
+    exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
     exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
     exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err);    /* concurrent; not of the first lane */
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
@@ -136,6 +157,9 @@ typedef struct {
     int compute;  /* exf_compute */
     int threads;  /* CPU workers; 0: all that the system gives */
     int n_layers; /* stop after this many layers; 0: all */
+    int readers;  /* threads that read weights for a device; 0: as many as the system has, at most 8 */
+    int timed;    /* 1: a device is waited for after each part, so that the report's shares are true; slower */
+    uint64_t max_device_memory; /* bytes; 0: what there is */
 } exf_forward_options;
 
 /* Seconds, summed over workers (read: wall). */
@@ -143,6 +167,9 @@ typedef struct {
     double read, embed, mixer, router, experts, observe, head, wall;
     uint64_t weight_bytes; /* read from the checkpoint */
     double flops;          /* floating-point operations of products and mixers */
+    double open, close; /* seconds of making and giving back what a pass holds */
+    double reading, sending; /* seconds that a device's weight readers spent, summed over them */
+    uint64_t device_bytes; /* most that was held in the device's memory */
     int workers;
 } exf_forward_report;
 

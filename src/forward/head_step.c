@@ -20,7 +20,7 @@ static exf_code head_of_rows(const exf_pass *p, size_t lane, size_t sequence, in
     exf_residual_site site = exf_site_of(lw, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE);
     const float *u = exf_residual_collapse(w->b, w->q, a, &site, p->hidden[lane] + row * exf_row_width(a), n, h.u);
     exf_norm_rows(w, h.normed, u, lw->w[EXF_W_FINAL_NORM], n, a);
-    w->b->gemm_xwt(w->q, h.logits, a->vocab, h.normed, a->d_model, lw->w[EXF_W_HEAD], a->d_model, n, a->vocab, a->d_model, 1, 0);
+    w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_matrix_of(lw, EXF_W_HEAD), a->d_model, n, a->vocab, a->d_model, 1, 0);
     EXF_TRY(exf_visible(w, h.logits, (size_t)n * (size_t)a->vocab, &mirror, &b.logits, err));
     w->times.flops += 2.0 * n * a->vocab * a->d_model;
     double ran = exf_clock();
@@ -45,6 +45,6 @@ static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_er
 
 exf_code exf_head_step(exf_pass *p, exf_err *err)
 {
-    exf_code rc = exf_layer_weights_read(&p->weights_now, p->model, -1, err);
+    exf_code rc = exf_pass_weights(p, EXF_LAYER_HEAD, err);
     return rc != EXF_OK ? rc : exf_each(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err);
 }

@@ -1,6 +1,7 @@
 /* layer_step.c - see layer_step.h. */
 #include "forward/layer_step.h"
 
+#include "forward/device_experts.h"
 #include "forward/each.h"
 #include "forward/expert_step.h"
 #include "forward/mixer.h"
@@ -25,6 +26,19 @@ exf_residual_site exf_site_of(const exf_layer_weights *lw, exf_role fn, exf_role
 
 /* ---- sweep 1: h <- residual(h, mixer(norm(h))); routes = router(norm(h)) --- */
 
+/* The mixer's input in the type that its products read. */
+static void norm_input(exf_mixer_call *call, exf_workspace *w, const exf_mixer_space *space, const float *u, const float *weight)
+{
+    if (w->compute == EXF_COMPUTE_BF16) {
+        uint16_t *rounded = (uint16_t *)(void *)space->normed;
+        w->b->rmsnorm_rounded(w->q, rounded, NULL, u, weight, call->n_tokens, call->a->d_model, call->a->norm_eps);
+        call->input16 = rounded;
+    } else {
+        exf_norm_rows(w, space->normed, u, weight, call->n_tokens, call->a);
+        call->input = space->normed;
+    }
+}
+
 static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const exf_mixer_space *space, exf_arena *arena)
 {
     const exf_pass *p = s->p;
@@ -32,11 +46,15 @@ static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const
     const exf_layer_weights *lw = &p->weights_now;
     exf_residual_site site = exf_site_of(lw, EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE);
     const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
-    exf_norm_rows(w, space->normed, u, lw->w[EXF_W_MIXER_NORM], n, a);
-    exf_mixer_call call = {.out = space->mixed, .input = space->normed, .n_tokens = n, .layer = s->layer, .a = a, .w = lw->w,
+    exf_mixer_call call = {.out = space->mixed, .n_tokens = n, .layer = s->layer, .a = a, .w = lw->w, .w16 = lw->w16,
                            .positions = &p->positions, .arena = arena, .b = w->b, .q = w->q};
+    norm_input(&call, w, space, u, lw->w[EXF_W_MIXER_NORM]);
+    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1) { /* the last product adds to the hidden states itself */
+        call.out = hidden;
+        call.beta = 1;
+    }
     exf_mixer_of(a->mixer[s->layer])->run(&call);
-    exf_residual_close(w->b, w->q, a, hidden, space->mixed, n, space->mixing);
+    if (call.beta == 0) exf_residual_close(w->b, w->q, a, hidden, space->mixed, n, space->mixing);
     w->times.flops += exf_mixer_of(a->mixer[s->layer])->flops(a, s->layer, n);
 }
 
@@ -48,11 +66,23 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     int n = span->n_tokens;
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
-    exf_norm_rows(w, space->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
+    exf_matrix x = exf_f32(space->normed);
+    if (lw->router_split) {
+        x = exf_bf16((const uint16_t *)(const void *)space->normed);
+        w->b->rmsnorm_split(w->q, (uint16_t *)(void *)space->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
+    } else {
+        exf_norm_rows(w, space->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
+    }
     size_t at = span->offset * (size_t)a->top_k;
-    exf_routing_run(w, s->routes->ids_there + at, s->routes->weights_there + at, space->normed, p->tokens_there + span->offset, n, a, lw,
-                    s->mask, space->logits);
+    exf_routing_run(w, s->routes->ids_there + at, s->routes->weights_there + at, x, p->tokens_there + span->offset, n, a, lw, s->mask,
+                    space->logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
+}
+
+/* A device's queue runs on by itself unless someone asked how long its parts take. */
+static exf_code wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
+{
+    return s->p->timed ? w->b->finish(w->q, err) : EXF_OK;
 }
 
 static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *err)
@@ -67,11 +97,13 @@ static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *
     double start = exf_clock();
     exf_carve_mixer(&space, &arena, a, span->n_tokens);
     mix(s, w, hidden, span->n_tokens, &space, &arena);
+    if (wait_if_timed(s, w, err) != EXF_OK) return err->code;
     double mixed = exf_clock();
     w->times.mixer += mixed - start;
     if (s->moe_index >= 0) route(s, w, hidden, span, &space);
+    exf_code rc = wait_if_timed(s, w, err);
     w->times.router += exf_clock() - mixed;
-    return w->b->finish(w->q, err);
+    return rc;
 }
 
 static exf_code route_only(void *self, size_t sequence, int worker, exf_err *err)
@@ -85,8 +117,9 @@ static exf_code route_only(void *self, size_t sequence, int worker, exf_err *err
     double start = exf_clock();
     exf_carve_mixer(&space, &arena, a, span->n_tokens);
     route(s, w, s->hidden + span->offset * exf_row_width(a), span, &space);
+    exf_code rc = wait_if_timed(s, w, err);
     w->times.router += exf_clock() - start;
-    return w->b->finish(w->q, err);
+    return rc;
 }
 
 /* ---- rewriting --------------------------------------------------------------- */
@@ -156,7 +189,7 @@ static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
     EXF_TRY(load_mask(p, p->lanes[s->lane].rewriter, s->moe_index, &s->mask, err));
     if (joined && s->lane > 0 && !s->mask) return exf_route_set_copy(s->routes, &p->first, p->space[0].q, err);
     EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, joined && s->lane > 0 ? route_only : mix_and_route, s, err));
-    if (s->moe_index >= 0) EXF_TRY(exf_route_set_fetch(s->routes, p->space[0].q, err));
+    if (s->moe_index >= 0 && exf_step_wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->routes, p->space[0].q, err));
 out:
     return rc;
 }

@@ -10,7 +10,15 @@
 #include "forward/positions.h"
 #include "forward/residual.h"
 #include "forward/routes.h"
+#include "forward/weight_stream.h"
 #include "forward/workspace.h"
+
+/* Room for all experts of a run of tokens on a device (device_experts.h). */
+typedef struct {
+    int tokens;          /* most at a time; 0: none of this */
+    char *memory;
+    uint64_t *not_finite; /* index of the first hidden state that is not finite, or all ones */
+} exf_device_experts;
 
 /* What a pass holds from start to end. */
 typedef struct {
@@ -24,6 +32,11 @@ typedef struct {
     int n_workers;
     exf_demand demand;             /* what the lanes ask of a workspace */
     exf_layer_weights weights_now; /* of the layer under way */
+    exf_weight_stream *stream;     /* where they come from, where memory is not the host's */
+    exf_device_experts device;     /* all experts of many tokens at once; zero where that cannot be */
+    int timed;
+    const exf_forward_options *options;
+    int n_layers;                  /* that will be run */
     exf_positions positions;
     float **hidden;                /* [lane][T, streams, H] */
     int joined;                    /* 1: no lane has met its router yet, the first one's hidden states are everyone's */
@@ -49,6 +62,8 @@ typedef struct {
     int sweep, last;             /* of the experts; the last one moves the hidden states on */
 } exf_step;
 
+/* A layer's weights, or the head's, into weights_now; with a stream, the next in its order. */
+exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err) EXF_CHECKED;
 /* Every lane's hidden states through the layer whose weights are loaded. */
 exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err) EXF_CHECKED;
 

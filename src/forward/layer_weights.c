@@ -5,6 +5,19 @@
 
 #include <string.h>
 
+int exf_is_product(exf_role role)
+{
+    static const unsigned char product[EXF_W_COUNT] = {
+        [EXF_W_HEAD] = 1, [EXF_W_DENSE_GATE] = 1, [EXF_W_DENSE_UP] = 1, [EXF_W_DENSE_DOWN] = 1, [EXF_W_EXPERT_GATE] = 1, [EXF_W_EXPERT_UP] = 1,
+        [EXF_W_EXPERT_DOWN] = 1, [EXF_W_SHARED_GATE] = 1, [EXF_W_SHARED_UP] = 1, [EXF_W_SHARED_DOWN] = 1, [EXF_W_Q] = 1, [EXF_W_K] = 1,
+        [EXF_W_V] = 1, [EXF_W_O] = 1, [EXF_W_Q_A] = 1, [EXF_W_Q_B] = 1, [EXF_W_KV_A] = 1, [EXF_W_KV_B] = 1, [EXF_W_DELTA_QKV] = 1,
+        [EXF_W_DELTA_Z] = 1, [EXF_W_DELTA_B] = 1, [EXF_W_DELTA_A] = 1, [EXF_W_DELTA_OUT] = 1, [EXF_W_KV] = 1, [EXF_W_O_A] = 1, [EXF_W_O_B] = 1,
+        [EXF_W_COMPRESS_KV] = 1, [EXF_W_COMPRESS_GATE] = 1, [EXF_W_INDEX_Q] = 1, [EXF_W_INDEX_WEIGHTS] = 1, [EXF_W_INDEX_KV] = 1,
+        [EXF_W_INDEX_GATE] = 1,
+    };
+    return product[role];
+}
+
 static exf_code make_room(exf_layer_weights *lw, exf_role role, size_t floats, exf_err *err)
 {
     if (floats <= lw->room[role]) return EXF_OK;
@@ -13,19 +26,6 @@ static exf_code make_room(exf_layer_weights *lw, exf_role role, size_t floats, e
     lw->room[role] = 0;
     exf_code rc = lw->b->alloc(&lw->held[role], floats, sizeof(float), "layer weights", err);
     if (rc == EXF_OK) lw->room[role] = floats;
-    return rc;
-}
-
-/* One tensor straight into place, or by way of the staging buffer. */
-static exf_code read_tensor(exf_layer_weights *lw, const exf_model *m, exf_role role, int layer, int expert, size_t n, float *to, exf_err *err)
-{
-    exf_code rc;
-    if (lw->b->host_memory) return exf_model_read(m, role, layer, expert, to, err);
-    EXF_TRY(exf_mem_grow(&lw->staging, &lw->staging_room, n, sizeof(float), "weight staging", err));
-    EXF_TRY(exf_model_read(m, role, layer, expert, lw->staging, err));
-    lw->b->upload(lw->q, to, lw->staging, n * sizeof(float));
-    EXF_TRY(lw->b->finish(lw->q, err));
-out:
     return rc;
 }
 
@@ -39,7 +39,7 @@ static exf_code read_role(exf_layer_weights *lw, const exf_model *m, exf_role ro
     EXF_TRY(exf_mem_mul(&total, each, (size_t)copies, "layer weights", err));
     EXF_TRY(make_room(lw, role, total, err));
     lw->w[role] = lw->held[role];
-    for (int e = 0; e < copies; e++) EXF_TRY(read_tensor(lw, m, role, layer, e, each, lw->w[role] + (size_t)e * each, err));
+    for (int e = 0; e < copies; e++) EXF_TRY(exf_model_read(m, role, layer, e, lw->w[role] + (size_t)e * each, err));
 out:
     return rc;
 }
@@ -58,7 +58,6 @@ exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int l
 void exf_layer_weights_free(exf_layer_weights *lw)
 {
     for (int role = 0; lw->b && role < EXF_W_COUNT; role++) lw->b->free(lw->held[role]);
-    exf_mem_free(lw->staging);
     memset(lw, 0, sizeof *lw);
 }
 

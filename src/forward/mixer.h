@@ -12,16 +12,31 @@
 #include "model/family.h"
 
 typedef struct {
-    float *out;         /* [T, H] */
-    const float *input; /* [T, H] normed */
+    float *out;         /* [T, H] = beta * out + what the mixer gives */
+    float beta;         /* 0 or 1 */
+    const float *input; /* [T, H] normed; NULL where input16 is all there is */
+    const uint16_t *input16; /* the same rounded to bfloat16, or NULL */
     int n_tokens, layer;
     const exf_architecture *a;
-    float *const *w;    /* by exf_role; NULL where the layer has none */
+    float *const *w;    /* by exf_role; NULL where the layer has none, or has it in w16 */
+    uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role; NULL: all are in w */
     const exf_positions *positions;
     exf_arena *arena;   /* what the mixer takes from it is given back by the caller */
     const exf_backend *b;
     exf_queue *q;       /* every array above lives in b's memory */
 } exf_mixer_call;
+
+/* What products take: the layer's matrix of a role, the normed input from a row on. */
+static inline exf_matrix exf_weight(const exf_mixer_call *c, exf_role role)
+{
+    return c->w16 && c->w16[role] ? exf_bf16(c->w16[role]) : exf_f32(c->w[role]);
+}
+
+static inline exf_matrix exf_input(const exf_mixer_call *c, int row)
+{
+    exf_matrix x = c->input16 ? exf_bf16(c->input16) : exf_f32(c->input);
+    return exf_matrix_at(x, (size_t)row * (size_t)c->a->d_model);
+}
 
 typedef struct {
     const char *name;

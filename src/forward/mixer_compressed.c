@@ -44,7 +44,7 @@ static void make_keys(const space *s, const exf_mixer_call *c)
     const exf_architecture *a = c->a;
     int h = a->d_model, d = a->compressed.head_dim;
     exf_compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
-    c->b->gemm_xwt(c->q, s->tokens, d, c->input, h, c->w[EXF_W_KV], h, c->n_tokens, d, h, 1, 0);
+    c->b->gemm_xwt(c->q, s->tokens, d, exf_input(c, 0), h, exf_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
     c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
     exf_compressed_turn(s->tokens, &(exf_turn){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
     if (exf_entry_count(a, c->layer, c->n_tokens)) exf_compressed_entries(s->entries, &part, c, s->pooled);
@@ -56,9 +56,9 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
     int h = a->d_model, d = p->head_dim, wide = p->n_heads * d;
-    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, c->input + (size_t)first * (size_t)h, h, c->w[EXF_W_Q_A], h, n, p->q_rank, h, 1, 0);
+    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_input(c, first), h, exf_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1, 0);
     c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
-    c->b->gemm_xwt(c->q, s->q, wide, s->q_rank, p->q_rank, c->w[EXF_W_Q_B], p->q_rank, n, wide, p->q_rank, 1, 0);
+    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank, 1, 0);
     c->b->rmsnorm(c->q, s->q, d, s->q, d, NULL, n * p->n_heads, d, a->norm_eps);
     exf_compressed_turn(s->q, &(exf_turn){.n_rows = n, .n_heads = p->n_heads, .d = d, .first = first, .step = 1}, c);
 }
@@ -69,11 +69,11 @@ static void project_heads(const space *s, const exf_mixer_call *c, int first, in
     const exf_compressed_spec *p = &c->a->compressed;
     int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
     for (int g = 0; g < p->o_groups; g++) {
-        const float *w = c->w[EXF_W_O_A] + (size_t)g * (size_t)p->o_rank * (size_t)part;
-        c->b->gemm_xwt(c->q, s->grouped + (size_t)g * (size_t)p->o_rank, low, s->q + (size_t)g * (size_t)part, wide, w, part, n, p->o_rank, part,
+        exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_O_A), (size_t)g * (size_t)p->o_rank * (size_t)part);
+        c->b->gemm_xwt(c->q, s->grouped + (size_t)g * (size_t)p->o_rank, low, exf_f32(s->q + (size_t)g * (size_t)part), wide, w, part, n, p->o_rank, part,
                          1, 0);
     }
-    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, s->grouped, low, c->w[EXF_W_O_B], low, n, h, low, 1, 0);
+    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
 }
 
 static void run_block(const space *s, const exf_mixer_call *c, int first, int n)

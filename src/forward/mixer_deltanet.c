@@ -12,7 +12,7 @@ static const double l2_eps = 1e-6;
 static void project(const exf_mixer_call *c, float *y, exf_role role, int n)
 {
     int h = c->a->d_model;
-    c->b->gemm_xwt(c->q, y, n, c->input, h, c->w[role], h, c->n_tokens, n, h, 1, 0);
+    c->b->gemm_xwt(c->q, y, n, exf_input(c, 0), h, exf_weight(c, role), h, c->n_tokens, n, h, 1, 0);
 }
 
 static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
@@ -54,7 +54,7 @@ static void run(const exf_mixer_call *c)
     recur(c, heads, qkv, decay, beta, &s, state);
     c->b->rmsnorm(c->q, heads, s.value_dim, heads, s.value_dim, c->w[EXF_W_DELTA_NORM], t * n_heads, s.value_dim, a->norm_eps);
     c->b->swiglu(c->q, z, heads, rows * (size_t)dv, 0); /* z <- silu(z) heads */
-    c->b->gemm_xwt(c->q, c->out, a->d_model, z, dv, c->w[EXF_W_DELTA_OUT], dv, t, a->d_model, dv, 1, 0);
+    c->b->gemm_xwt(c->q, c->out, a->d_model, exf_f32(z), dv, exf_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

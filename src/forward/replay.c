@@ -79,7 +79,7 @@ static exf_code route(const replay *p, const piece *b, size_t row, const block_s
     if (p->recorded->has_routes[p->layer])
         return p->recorded->routes(p->recorded->self, p->layer, row, (size_t)b->n_tokens, s->ids, s->weights, err);
     const int32_t *tokens = p->batch->ids ? p->batch->ids + row : NULL;
-    exf_routing_run(w, s->ids, s->weights, s->experts.input, tokens, b->n_tokens, a, &p->weights_now, NULL, s->logits);
+    exf_routing_run(w, s->ids, s->weights, exf_f32(s->experts.input), tokens, b->n_tokens, a, &p->weights_now, NULL, s->logits);
     return EXF_OK;
 }
 
@@ -199,7 +199,6 @@ static exf_code open_replay(replay *p, exf_err *err)
     for (int i = 0; i < p->n_workers; i++)
         EXF_TRY(exf_workspace_sized(&p->space[i], &exf_backend_cpu, EXF_COMPUTE_F32, a, block_floats(a, p->batch), block_of(p->batch), 0, err));
     p->weights_now.b = &exf_backend_cpu;
-    p->weights_now.q = p->space[0].q;
 out:
     return rc;
 }

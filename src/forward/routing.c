@@ -12,11 +12,13 @@ static exf_router_rules rules_of(const exf_architecture *a, const exf_layer_weig
     };
 }
 
-void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, const float *input, const int32_t *tokens, int n_tokens,
+void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, exf_matrix input, const int32_t *tokens, int n_tokens,
                      const exf_architecture *a, const exf_layer_weights *lw, const float *mask, float *logits)
 {
     exf_router_rules rules = rules_of(a, lw, mask);
-    ws->b->gemm_xwt(ws->q, logits, a->n_experts, input, a->d_model, lw->w[EXF_W_ROUTER], a->d_model, n_tokens, a->n_experts, a->d_model, 1, 0);
+    int h = input.number == EXF_NUMBER_BF16 ? 2 * a->d_model : a->d_model;
+    exf_matrix w = input.number == EXF_NUMBER_BF16 ? exf_bf16(lw->router_split) : exf_f32(lw->w[EXF_W_ROUTER]);
+    ws->b->gemm_xwt(ws->q, logits, a->n_experts, input, h, w, h, n_tokens, a->n_experts, h, 1, 0);
     if (mask) ws->b->add_bias(ws->q, logits, mask, n_tokens, a->n_experts);
     ws->b->router(ws->q, ids, weights, logits, tokens, n_tokens, &rules, ws->router);
 }

@@ -123,6 +123,7 @@ exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute
     size_t slots = larger((size_t)block, EXF_COMMON_ROWS) * (size_t)a->top_k;
     memset(w, 0, sizeof *w);
     w->b = b;
+    w->compute = compute;
     EXF_TRY(b->open(&w->q, compute, err));
     EXF_TRY(b->alloc(&w->floats, floats, sizeof(float), "workspace", err));
     EXF_TRY(b->alloc(&w->router, (size_t)exf_router_scratch(a->n_experts), sizeof(double), "router scores", err));

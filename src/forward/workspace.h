@@ -55,6 +55,7 @@ typedef struct {
 typedef struct {
     const exf_backend *b;
     exf_queue *q;
+    exf_compute compute;
     float *floats;   /* the arena's memory, b's */
     double *router;  /* exf_router_scratch, b's */
     int32_t *slots, *rows, *first; /* host: [B * K], [B * K], [E + 1] the buckets of a block */

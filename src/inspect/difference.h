@@ -36,6 +36,7 @@ typedef struct { const char *key, *a, *b; } exf_fact_change;
 /* The next in order of key; *i and *j start at 0.  0: no more. */
 int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_t *i, size_t *j, exf_fact_change *out);
 
-/* 1 if nothing but provenance differs: counts, scalars, losses, norms, pools. */
+/* 1 if counts, scalars, losses, norms and pools are equal, bit for bit; other parts that
+ * either may have (shared scalars, vectors) are not looked at. */
 int exf_same_numbers(const exf_study *a, const exf_study *b);
 #endif

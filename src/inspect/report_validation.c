@@ -62,19 +62,26 @@ static exf_code add_value(exf_report *r, const char *tag, const exf_json *j, exf
     }
 }
 
-/* Columns are the first row's members. */
+static int is_container(const exf_json *j)
+{
+    return exf_json_type(j) == EXF_JSON_ARRAY || exf_json_type(j) == EXF_JSON_OBJECT;
+}
+
+/* Columns are the first row's members that are no containers. */
 static exf_code add_rows(exf_report *r, const exf_json *rows, exf_err *err)
 {
     const exf_json *first = exf_json_at(rows, 0);
     exf_code rc;
     EXF_TRY(exf_report_addf(r, err, "<thead><tr>"));
-    for (void *it = exf_json_first(first); it; it = exf_json_next(first, it)) EXF_TRY(add_cell(r, "th", exf_json_key(it), err));
+    for (void *it = exf_json_first(first); it; it = exf_json_next(first, it))
+        if (!is_container(exf_json_value(it))) EXF_TRY(add_cell(r, "th", exf_json_key(it), err));
     EXF_TRY(exf_report_addf(r, err, "</tr></thead><tbody>\n"));
     for (size_t i = 0; i < exf_json_size(rows); i++) {
         int column = 0;
         EXF_TRY(exf_report_addf(r, err, "<tr>"));
         for (void *it = exf_json_first(first); it; it = exf_json_next(first, it))
-            EXF_TRY(add_value(r, column++ ? "td" : "th", exf_json_get(exf_json_at(rows, i), exf_json_key(it)), err));
+            if (!is_container(exf_json_value(it)))
+                EXF_TRY(add_value(r, column++ ? "td" : "th", exf_json_get(exf_json_at(rows, i), exf_json_key(it)), err));
         EXF_TRY(exf_report_addf(r, err, "</tr>\n"));
     }
 out:

@@ -55,28 +55,40 @@ out:
 
 /* ---- two files --------------------------------------------------------------------------- */
 
-/* Facts of the earlier file, but for those of the data if asked so, are in the later. */
-static exf_code check_inherited(const exf_suspect *a, const exf_suspect *b, int data_too, exf_err *err)
+/* Of several captures each has its own data, and may have spelled the same layers in another way. */
+static int tells_of_part(const char *key)
+{
+    return exf_starts_with(key, "data.") || strcmp(key, "capture.layers") == 0;
+}
+
+/* Facts of the earlier file are in the later; those of a part alone only if it is the whole. */
+static exf_code check_inherited(const exf_suspect *a, const exf_suspect *b, int whole, exf_err *err)
 {
     const exf_provenance *p = &a->study.provenance;
     for (size_t i = 0; i < p->n; i++) {
         const char *other = exf_provenance_get(&b->study.provenance, p->key[i]);
-        if ((!data_too && exf_starts_with(p->key[i], "data.")) || (other && strcmp(other, p->value[i]) == 0)) continue;
+        if ((!whole && tells_of_part(p->key[i])) || (other && strcmp(other, p->value[i]) == 0)) continue;
         return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, %s, from which it should come, says %s", b->path, p->key[i],
                         other ? other : "nothing", a->path, p->value[i]);
     }
     return EXF_OK;
 }
 
-static exf_code check_shape(const exf_suspect *a, const exf_suspect *b, exf_err *err)
+static exf_code check_layers(const exf_suspect *a, const exf_suspect *b, exf_err *err)
 {
     const exf_study *s = &a->study, *t = &b->study;
     if (s->shape.n_experts != t->shape.n_experts || s->n_layers != t->n_layers)
         return exf_fail(err, EXF_FORMAT, "%s: %d layers of %lld experts, %s has %d of %lld", b->path, t->n_layers, (long long)t->shape.n_experts,
                         a->path, s->n_layers, (long long)s->shape.n_experts);
-    size_t e = (size_t)s->shape.n_experts, l = (size_t)s->n_layers;
-    if (memcmp(s->layer_number, t->layer_number, l * sizeof *s->layer_number) != 0)
+    if (memcmp(s->layer_number, t->layer_number, (size_t)s->n_layers * sizeof *s->layer_number) != 0)
         return exf_fail(err, EXF_FORMAT, "%s: other layer numbers than %s", b->path, a->path);
+    return EXF_OK;
+}
+
+static exf_code check_counts(const exf_suspect *a, const exf_suspect *b, exf_err *err)
+{
+    const exf_study *s = &a->study, *t = &b->study;
+    size_t e = (size_t)s->shape.n_experts, l = (size_t)s->n_layers;
     if (memcmp(s->count, t->count, l * e * e * sizeof *s->count) != 0 || memcmp(s->expert_count, t->expert_count, l * e * sizeof *s->expert_count) != 0)
         return exf_fail(err, EXF_FORMAT, "%s: other token counts than %s", b->path, a->path);
     return EXF_OK;
@@ -100,7 +112,8 @@ static exf_code verify_tables_of(const exf_suspect *statistics, const exf_suspec
         return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_sha256 is %s, %s has %s", tables->path, named ? named : "nothing",
                         statistics->path, statistics->digest);
     EXF_TRY(check_inherited(statistics, tables, 1, err));
-    EXF_TRY(check_shape(statistics, tables, err));
+    EXF_TRY(check_layers(statistics, tables, err));
+    EXF_TRY(check_counts(statistics, tables, err));
     EXF_TRY(check_norms(statistics, tables, err));
     rc = exf_suspect_held(tables, err, "was solved from %s: digest, facts, counts and norms agree", statistics->path);
 out:
@@ -144,6 +157,7 @@ static exf_code check_tokens(const exf_suspect *capture, const exf_suspect *stat
 static exf_code verify_statistics_of(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
 {
     exf_code rc = check_inherited(capture, statistics, 0, err);
+    if (rc == EXF_OK) rc = check_layers(capture, statistics, err);
     if (rc != EXF_OK) return rc;
     int known = capture->study.sequences.length && statistics->study.sequences.length;
     rc = known ? check_sequences(capture, statistics, err) : check_tokens(capture, statistics, err);

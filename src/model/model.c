@@ -168,19 +168,23 @@ static size_t row_in_stack(const exf_tensor_rule *r, size_t rows, int expert)
     return rows * (2 * (size_t)expert + (r->how & EXF_SECOND_HALF ? 1 : 0));
 }
 
-exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err)
+exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expert, exf_model_rows *out, exf_err *err)
 {
     char name[EXF_TENSOR_NAME_LEN];
     int64_t shape[4];
-    size_t rows, cols;
-    exf_weight_source w;
     if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
     const exf_tensor_rule *r = rule_of(m, role, layer);
     if (!r) return exf_fail(err, EXF_INTERNAL, "family %s: layer %d has no tensor of role %d", m->family->name, layer, (int)role);
     exf_tensor_name(name, &m->arch, r->name, layer, expert);
     int rank = exf_rule_shape(&m->arch, r, shape);
-    matrix_of(m, r, &rows, &cols);
-    exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
-    if (rc == EXF_OK) rc = exf_weight_source_read(&w, row_in_stack(r, rows, expert), rows, cols, dst, err);
-    return rc;
+    matrix_of(m, r, &out->rows, &out->cols);
+    out->row = row_in_stack(r, out->rows, expert);
+    return exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
+}
+
+exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err)
+{
+    exf_model_rows at;
+    exf_code rc = exf_model_locate(m, role, layer, expert, &at, err);
+    return rc == EXF_OK ? exf_weight_source_read(&at.w, at.row, at.rows, at.cols, dst, err) : rc;
 }

@@ -37,6 +37,13 @@ size_t exf_model_count(const exf_model *m, exf_role role, int layer);
 /* One tensor as float32: dst has exf_model_count() room.  expert is ignored where
  * the role has none; the head of a tied model is the embedding. */
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err) EXF_CHECKED;
+/* Where that tensor lies as it is stored: rows [row, row + rows) of w seen as a matrix
+ * [.., cols], for exf_weight_source_raw(). */
+typedef struct {
+    exf_weight_source w;
+    size_t row, rows, cols;
+} exf_model_rows;
+exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expert, exf_model_rows *out, exf_err *err) EXF_CHECKED;
 /* Bytes on disk of one layer's tensors, scales included; of the tensors outside
  * layers for -1.  Of a config alone: what the rules and the release's dtypes
  * amount to (BF16, but for what quantization_config and exf_stored_dtype() say). */

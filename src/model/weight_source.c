@@ -221,6 +221,32 @@ exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n
     return rc;
 }
 
+size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, size_t cols)
+{
+    return n_rows * cols * exf_dtype_bits(w->stored->tensor->view.dtype) / 8 / (w->coding == EXF_CODED_FP4 ? 2 : 1);
+}
+
+static size_t scales_per_row(const exf_weight_source *w, size_t cols)
+{
+    return (cols + (size_t)w->block_cols - 1) / (size_t)w->block_cols;
+}
+
+size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols)
+{
+    if (w->coding == EXF_CODED_PLAIN) return 0;
+    size_t blocks = (n_rows + (size_t)w->block_rows - 1) / (size_t)w->block_rows;
+    return blocks * scales_per_row(w, cols) * exf_dtype_bits(w->scale->tensor->view.dtype) / 8;
+}
+
+exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes, void *scales, exf_err *err)
+{
+    size_t before = exf_weight_source_code_bytes(w, row, cols), n = exf_weight_source_code_bytes(w, n_rows, cols);
+    exf_code rc = exf_st_read(w->stored->file, w->stored->tensor, before, codes, n, err);
+    if (rc != EXF_OK || w->coding == EXF_CODED_PLAIN) return rc;
+    before = exf_weight_source_scale_bytes(w, row, cols);
+    return exf_st_read(w->scale->file, w->scale->tensor, before, scales, exf_weight_source_scale_bytes(w, n_rows, cols), err);
+}
+
 uint64_t exf_weight_source_bytes(const exf_weight_source *w)
 {
     return w->stored->tensor->nbytes + (w->scale ? w->scale->tensor->nbytes : 0);

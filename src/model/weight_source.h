@@ -49,6 +49,13 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
 /* Rows [row, row + n_rows) of the tensor seen as a matrix [rows, cols], as float32.
  * EXF_NUMERIC naming file, tensor and place at the first that is not finite. */
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err) EXF_CHECKED;
+/* The same rows as they are stored, for a device that decodes them: bytes of codes,
+ * and the scales of the blocks they lie in; row is the first of a block.  scales is
+ * not touched where the tensor is plain. */
+size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
+size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
+exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes, void *scales,
+                               exf_err *err) EXF_CHECKED;
 /* Bytes on disk, scales included. */
 uint64_t exf_weight_source_bytes(const exf_weight_source *w);
 #endif

@@ -14,7 +14,7 @@ typedef struct {
 /* L matrices [E, E], source experts downwards, target experts to the right. */
 typedef struct {
     exf_sheet sheet;
-    const float *value;     /* [L, E, E]; NaN: never observed, drawn grey */
+    const float *value;     /* [L, E, E]; NaN: no evidence, drawn grey */
     double low, high;       /* the ends of the colours; values beyond have the end's */
     exf_colour_map map;
     int hide_self;          /* leave the diagonal blank */

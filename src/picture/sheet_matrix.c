@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char grey_text[] = "never observed", source_text[] = "source expert", target_text[] = "target expert";
+static const char grey_text[] = "no evidence", source_text[] = "source expert", target_text[] = "target expert";
 
 static void draw_cells(exf_canvas *c, const exf_matrix_sheet *s, const exf_grid *g, int i)
 {

@@ -131,7 +131,7 @@ static void show_comparison(const comparison *c)
 {
     const exf_study *a = &c->study[0], *b = &c->study[1];
     printf("a %s\nb %s\n", c->path[0], c->path[1]);
-    printf("%s\n", exf_same_numbers(a, b) ? "all numbers are equal" : "numbers differ");
+    printf("%s\n", exf_same_numbers(a, b) ? "equal counts, scalars, losses, norms and pools" : "other counts, scalars, losses, norms or pools");
     show_facts(c);
     printf("\nlayer  pairs observed                 |S_b - S_a|                          |L_b - L_a|                            norms     best target changed\n"
            "       a -> b             gained lost      50 %%     90 %%     99 %%  largest      50 %%     90 %%     99 %%  largest   relative  sources   traffic\n");

@@ -1,0 +1,41 @@
+/* matrix.h - a matrix as a product takes it: where its numbers are and of what type.
+ *
+ * Activations are float32 everywhere; the matrices of linear layers, and the
+ * activations that only products read, are bfloat16 where the queue computes in
+ * bfloat16.  A view: owns nothing. */
+#ifndef EXF_KERNELS_MATRIX_H
+#define EXF_KERNELS_MATRIX_H
+#include <stddef.h>
+#include <stdint.h>
+
+typedef enum { EXF_NUMBER_F32, EXF_NUMBER_BF16 } exf_number;
+
+typedef struct {
+    const void *p; /* NULL: no such matrix */
+    exf_number number;
+} exf_matrix;
+
+static inline exf_matrix exf_f32(const float *p)
+{
+    exf_matrix o = {p, EXF_NUMBER_F32};
+    return o;
+}
+
+static inline exf_matrix exf_bf16(const uint16_t *p)
+{
+    exf_matrix o = {p, EXF_NUMBER_BF16};
+    return o;
+}
+
+static inline size_t exf_number_bytes(exf_number n)
+{
+    return n == EXF_NUMBER_BF16 ? 2 : 4;
+}
+
+/* The operand `elements` further on. */
+static inline exf_matrix exf_matrix_at(exf_matrix o, size_t elements)
+{
+    o.p = (const char *)o.p + elements * exf_number_bytes(o.number);
+    return o;
+}
+#endif

@@ -1,0 +1,145 @@
+/* rounding_cuda.cu - see rounding.h. */
+#include "kernels/cuda_queue.cuh"
+#include "kernels/cuda_reduce.cuh"
+#include "kernels/rounding.h"
+
+#include <cuda_bf16.h>
+
+static __device__ inline uint32_t pack(float a, float b)
+{
+    __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    return u;
+}
+
+/* Four elements a thread; n, ldx and ldo are multiples of 4. */
+static __global__ void round_fours(uint16_t *out, int ldo, const float *x, int ldx, int n, size_t n_fours)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n_fours) return;
+    size_t row = i / (unsigned)(n / 4), col = i % (unsigned)(n / 4) * 4;
+    float4 v = *reinterpret_cast<const float4 *>(x + row * ldx + col);
+    *reinterpret_cast<uint2 *>(out + row * ldo + col) = make_uint2(pack(v.x, v.y), pack(v.z, v.w));
+}
+
+static __global__ void round_ones(uint16_t *out, int ldo, const float *x, int ldx, int n, size_t n_all)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n_all) return;
+    size_t row = i / (unsigned)n, col = i % (unsigned)n;
+    out[row * ldo + col] = __bfloat16_as_ushort(__float2bfloat16_rn(x[row * ldx + col]));
+}
+
+void exf_round_rows_cuda(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n)
+{
+    size_t all = (size_t)n_rows * (size_t)n;
+    if (all == 0) return;
+    if (((n | ldx | ldo) & 3) == 0 && ((uintptr_t)x & 15) == 0 && ((uintptr_t)out & 7) == 0)
+        EXF_LAUNCH(q, "round_rows", round_fours, exf_blocks(all / 4, 256), 256, 0, out, ldo, x, ldx, n, all / 4);
+    else
+        EXF_LAUNCH(q, "round_rows", round_ones, exf_blocks(all, 256), 256, 0, out, ldo, x, ldx, n, all);
+}
+
+static __global__ void widen(float *out, const uint16_t *x, size_t n)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i < n) out[i] = __uint_as_float((uint32_t)x[i] << 16);
+}
+
+void exf_widen_cuda(exf_queue *q, float *out, const uint16_t *x, size_t n)
+{
+    if (n) EXF_LAUNCH(q, "widen", widen, exf_blocks(n, 256), 256, 0, out, x, n);
+}
+
+/* A block per row, PER elements a thread in registers: x is read once.  The mean is
+ * taken in double. */
+template <int PER> static __global__ void rmsnorm_rounded(uint16_t *y, float *y32, const float *x, const float *w, int n, double eps)
+{
+    const float *in = x + (size_t)blockIdx.x * n;
+    float2 v[PER];
+    double sum = 0;
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        int i = 2 * (threadIdx.x + j * blockDim.x);
+        v[j] = i < n ? *reinterpret_cast<const float2 *>(in + i) : make_float2(0, 0);
+        sum += (double)v[j].x * v[j].x + (double)v[j].y * v[j].y;
+    }
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
+#pragma unroll
+    for (int j = 0; j < PER; j++) {
+        int i = 2 * (threadIdx.x + j * blockDim.x);
+        if (i >= n) continue;
+        float a = w[i] * (v[j].x * scale), b = w[i + 1] * (v[j].y * scale);
+        if (y) *reinterpret_cast<uint32_t *>(y + (size_t)blockIdx.x * n + i) = pack(a, b);
+        if (y32) *reinterpret_cast<float2 *>(y32 + (size_t)blockIdx.x * n + i) = make_float2(a, b);
+    }
+}
+
+static __global__ void rmsnorm_any(uint16_t *y, float *y32, const float *x, const float *w, int n, double eps)
+{
+    const float *in = x + (size_t)blockIdx.x * n;
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += (double)in[i] * (double)in[i];
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float a = w[i] * (in[i] * scale);
+        if (y) y[(size_t)blockIdx.x * n + i] = __bfloat16_as_ushort(__float2bfloat16_rn(a));
+        if (y32) y32[(size_t)blockIdx.x * n + i] = a;
+    }
+}
+
+void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps)
+{
+    if (n_rows == 0) return;
+    if (n % 2 || n > 8192)
+        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_any, n_rows, 256, 0, y, y32, x, w, n, eps);
+    else if (n <= 2048)
+        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<4>, n_rows, 256, 0, y, y32, x, w, n, eps);
+    else
+        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<8>, n_rows, 512, 0, y, y32, x, w, n, eps);
+}
+
+static __global__ void rmsnorm_split(uint16_t *y, const float *x, const float *w, int n, double eps)
+{
+    const float *in = x + (size_t)blockIdx.x * n;
+    uint16_t *out = y + (size_t)blockIdx.x * n * 2;
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += (double)in[i] * (double)in[i];
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = w[i] * (in[i] * scale);
+        __nv_bfloat16 high = __float2bfloat16_rn(v);
+        out[i] = __bfloat16_as_ushort(high);
+        out[n + i] = __bfloat16_as_ushort(__float2bfloat16_rn(v - __bfloat162float(high)));
+    }
+}
+
+static __global__ void rmsnorm_split_fours(uint16_t *y, const float *x, const float *w, int n, double eps)
+{
+    const float4 *in = reinterpret_cast<const float4 *>(x + (size_t)blockIdx.x * n), *weight = reinterpret_cast<const float4 *>(w);
+    uint2 *out = reinterpret_cast<uint2 *>(y + (size_t)blockIdx.x * n * 2);
+    double sum = 0;
+    for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
+        float4 v = in[i];
+        sum += (double)v.x * v.x + (double)v.y * v.y + (double)v.z * v.z + (double)v.w * v.w;
+    }
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
+    for (int i = threadIdx.x; i < n / 4; i += blockDim.x) {
+        float4 v = in[i], g = weight[i]; /* in the cache by now */
+        float a[4] = {g.x * (v.x * scale), g.y * (v.y * scale), g.z * (v.z * scale), g.w * (v.w * scale)}, rest[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) rest[k] = a[k] - __bfloat162float(__float2bfloat16_rn(a[k]));
+        out[i] = make_uint2(pack(a[0], a[1]), pack(a[2], a[3]));
+        out[n / 4 + i] = make_uint2(pack(rest[0], rest[1]), pack(rest[2], rest[3]));
+    }
+}
+
+void exf_rmsnorm_split_cuda(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps)
+{
+    if (n_rows == 0) return;
+    if (n % 4)
+        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split, n_rows, 256, 0, y, x, w, n, eps);
+    else
+        EXF_LAUNCH(q, "rmsnorm_split", rmsnorm_split_fours, n_rows, 256, 0, y, x, w, n, eps);
+}

@@ -1,0 +1,62 @@
+/* device_sums.c - see device_sums.h. */
+#include "accumulate/device_sums.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, exf_err *err)
+{
+    exf_code rc;
+    *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence};
+    EXF_TRY(b->alloc(&s->sums, b->moments_bytes(n_experts), 1, "statistics", err));
+    EXF_TRY(exf_mem_new(&s->host, exf_moments_host_bytes(n_experts), 1, "statistics", err));
+out:
+    return rc;
+}
+
+/* Tokens [at, at + n) of the block. */
+static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t at, int n)
+{
+    size_t slot = at * (size_t)b->top_k;
+    exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
+    exf_moments_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
+                          .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
+                          .weights = b->topk_weights + slot, .weighting = s->weighting, .row = (int64_t)(b->row + at)};
+    s->b->moments_add(b->q, s->sums, &c);
+}
+
+void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
+{
+    s->q = b->q;
+    if (!s->by_sequence) {
+        add_part(s, b, 0, b->n_tokens);
+        return;
+    }
+    if (b->row == 0) s->sequence = 0;
+    for (size_t at = 0, n = (size_t)b->n_tokens; at < n;) {
+        const exf_span *span = &b->batch->span[s->sequence];
+        size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
+        add_part(s, b, at, (int)part);
+        if (part == left) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
+        at += part;
+    }
+}
+
+exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err)
+{
+    exf_moments m = {to->dot, to->target_sq, to->source_sq, to->dot0, to->sq0, to->count,
+                     to->norm_sum, to->sq_sum, to->route_weight_sum, to->contribution_sum, to->norm_count};
+    exf_sequence_moments over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
+    exf_code rc = s->q ? s->b->moments_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
+    s->q = NULL;
+    return rc;
+}
+
+void exf_device_sums_free(exf_device_sums *s)
+{
+    if (s->b) s->b->free(s->sums);
+    exf_mem_free(s->host);
+    memset(s, 0, sizeof *s);
+}

@@ -1,0 +1,26 @@
+/* device_sums.h - one layer's sums while they are kept in a device's memory
+ * (kernels/moments.h): no expert output comes to the host. */
+#ifndef EXF_ACCUMULATE_DEVICE_SUMS_H
+#define EXF_ACCUMULATE_DEVICE_SUMS_H
+#include "artifact/statistics.h"
+#include "forward/forward.h"
+#include "kernels/backend.h"
+
+typedef struct {
+    const exf_backend *b;
+    int n_experts;
+    exf_weighting weighting;
+    int by_sequence;   /* sums over sequences are wanted */
+    size_t sequence;   /* the next row's */
+    void *sums, *host; /* the device's; room for bringing them home */
+    exf_queue *q;      /* of the last block */
+} exf_device_sums;
+
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence,
+                              exf_err *err) EXF_CHECKED;
+/* Queues the block's terms.  Blocks come in order of rows, each row once a layer. */
+void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
+/* Waits, adds what came since the last call to `to`.  Nothing where nothing came. */
+exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err) EXF_CHECKED;
+void exf_device_sums_free(exf_device_sums *s); /* what is zero is fine */
+#endif

@@ -1,0 +1,131 @@
+/* weight_plan.c - see weight_plan.h. */
+#include "forward/weight_plan.h"
+
+#include "base/mem.h"
+#include "forward/weight_stream.h"
+
+#include <string.h>
+
+enum { ALIGN = 256 };
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+}
+
+/* The embedding is looked up, in the type of products: bytes cross once and half as many. */
+static exf_number number_of(exf_role role, exf_compute compute)
+{
+    return compute == EXF_COMPUTE_BF16 && (exf_is_product(role) || role == EXF_W_EMBED) ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
+}
+
+static int in_layer(exf_role role, int layer)
+{
+    if (layer == EXF_LAYER_EMBED) return role == EXF_W_EMBED;
+    if (layer == EXF_LAYER_HEAD) return (int)role < EXF_W_FIRST_IN_LAYER && role != EXF_W_EMBED;
+    return (int)role >= EXF_W_FIRST_IN_LAYER;
+}
+
+size_t exf_weight_plan_elements(const exf_model *m, exf_role role, int layer)
+{
+    int of = layer < 0 ? -1 : layer;
+    return (size_t)exf_model_copies(m, role, of) * exf_model_count(m, role, of);
+}
+
+static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role, int layer)
+{
+    return exf_weight_plan_elements(m, role, layer) * exf_number_bytes(number_of(role, compute));
+}
+
+/* Room for the router's matrix twice, whether or not it will be used. */
+static size_t split_bytes(const exf_model *m, exf_compute compute, int layer)
+{
+    return compute == EXF_COMPUTE_BF16 ? aligned(4 * exf_model_count(m, EXF_W_ROUTER, layer)) : 0;
+}
+
+size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, int layer)
+{
+    size_t total = 0;
+    for (int role = 0; role < EXF_W_COUNT; role++)
+        if (in_layer((exf_role)role, layer)) total += aligned(role_bytes(m, compute, (exf_role)role, layer));
+    return layer < 0 ? total : total + split_bytes(m, compute, layer);
+}
+
+static exf_code add_piece(exf_weight_plan *p, const exf_piece *piece, exf_err *err)
+{
+    size_t host, device = 0;
+    exf_code rc = exf_mem_grow(&p->piece, &p->room, p->n + 1, sizeof *p->piece, "weight pieces", err);
+    if (rc != EXF_OK) return rc;
+    p->piece[p->n++] = *piece;
+    if (piece->raw) {
+        host = aligned(exf_weight_source_code_bytes(&piece->at.w, piece->n_rows, piece->at.cols)) +
+               exf_weight_source_scale_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
+        device = host;
+    } else {
+        host = piece->n_rows * piece->at.cols * sizeof(float);
+    }
+    p->most_host = host > p->most_host ? host : p->most_host;
+    p->most_device = device > p->most_device ? device : p->most_device;
+    return EXF_OK;
+}
+
+/* Rows that a piece may have: whole blocks of them. */
+static size_t rows_of_piece(const exf_model_rows *at)
+{
+    size_t one = exf_weight_source_code_bytes(&at->w, 2, at->cols) / 2, rows = EXF_PIECE_BYTES / (one ? one : 1);
+    size_t block = at->w.coding == EXF_CODED_PLAIN ? 1 : (size_t)at->w.block_rows;
+    rows = rows / block * block;
+    return rows < block ? block : rows;
+}
+
+/* One tensor: rows at a time where it goes as stored, else whole. */
+static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to, exf_err *err)
+{
+    exf_piece piece = {.role = role, .expert = expert, .number = p->number[role], .to = to};
+    exf_code rc;
+    EXF_TRY(exf_model_locate(m, role, p->layer < 0 ? -1 : p->layer, expert, &piece.at, err));
+    piece.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(piece.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
+    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && piece.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
+    size_t step = piece.raw ? rows_of_piece(&piece.at) : piece.at.rows, width = piece.at.cols * exf_number_bytes(piece.number);
+    for (size_t row = 0; row < piece.at.rows; row += step) {
+        piece.row = row;
+        piece.n_rows = piece.at.rows - row < step ? piece.at.rows - row : step;
+        piece.to = to + row * width;
+        EXF_TRY(add_piece(p, &piece, err));
+    }
+out:
+    return rc;
+}
+
+exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, int layer, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    size_t at = 0;
+    int of = layer < 0 ? -1 : layer;
+    p->layer = layer;
+    p->n = p->most_host = p->most_device = p->split = 0;
+    memset(p->there, 0, sizeof p->there);
+    for (int role = 0; role < EXF_W_COUNT; role++) {
+        int copies = in_layer((exf_role)role, layer) ? exf_model_copies(m, (exf_role)role, of) : 0;
+        if (copies == 0) continue;
+        size_t bytes = role_bytes(m, compute, (exf_role)role, layer);
+        p->there[role] = 1;
+        p->first[role] = at;
+        p->number[role] = number_of((exf_role)role, compute);
+        for (int e = 0; e < copies; e++) EXF_TRY(add_tensor(p, m, compute, (exf_role)role, e, at + bytes / (size_t)copies * (size_t)e, err));
+        at += aligned(bytes);
+    }
+    if (p->split) {
+        p->split = at;
+        at += split_bytes(m, compute, layer);
+    }
+    p->slot_bytes = at;
+out:
+    return rc;
+}
+
+void exf_weight_plan_free(exf_weight_plan *p)
+{
+    exf_mem_free(p->piece);
+    memset(p, 0, sizeof *p);
+}

@@ -1,0 +1,174 @@
+/* check_cuda_attention.c - both attentions of the CUDA backend against the CPU's, in
+ * float32 and with rounded operands, at awkward shapes. */
+#include "tests/backend_pair.h"
+#include "tests/fixtures.h"
+
+#include <math.h>
+#include <string.h>
+
+static backend_pair p;
+
+static void open_pair(void)
+{
+    pair_open(&p);
+}
+
+static void close_pair(void)
+{
+    pair_close(&p);
+}
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* float32: two softmaxes of scores up to about 10 from float32 sums.  Rounded: scores off
+ * by 2^-11 of their terms, weights and values by 2^-12; a NaN is near nothing. */
+static void compare(const pair_array *out, exf_compute compute, const char *what)
+{
+    double d = pair_distance(out);
+    if (compute == EXF_COMPUTE_F32) pair_near(out, 2e-5, what);
+    ck_assert_msg(d <= (compute == EXF_COMPUTE_F32 ? 2e-6 : 1e-3), "%s: distance %.2e", what, d);
+}
+
+/* ---- causal ------------------------------------------------------------------------ */
+
+static const struct { int t, heads, kv, d, dv, gap; } causal[] = {
+    {1, 1, 1, 16, 16, 0},       {1, 4, 1, 576, 512, 0},   {2, 4, 2, 16, 16, 0},      {63, 4, 4, 64, 64, 0},    {64, 8, 2, 64, 64, 0},
+    {65, 8, 1, 64, 64, 4},      {127, 16, 1, 96, 96, 0},  {128, 8, 2, 128, 128, 0},  {129, 4, 1, 128, 128, 8}, {300, 4, 1, 128, 128, 0},
+    {257, 2, 2, 192, 128, 0},   {200, 16, 1, 256, 256, 0}, {129, 2, 1, 256, 256, 0}, {70, 4, 2, 512, 512, 0},  {131, 2, 1, 576, 512, 0},
+    {150, 3, 3, 24, 16, 0},     {90, 2, 1, 33, 17, 0},    {77, 2, 2, 20, 300, 1},    {641, 2, 1, 128, 128, 0}, {66, 2, 1, 300, 40, 0},
+};
+
+static void attend(int i, exf_compute compute, float size)
+{
+    int t = causal[i].t, heads = causal[i].heads, kv = causal[i].kv, d = causal[i].d, dv = causal[i].dv, gap = causal[i].gap;
+    exf_attention_shape shape = {t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d))};
+    pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, size), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2);
+    pair_array v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(t * shape.ldo), 4, 1);
+    pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1e30f);
+    pair_compute(&p, compute);
+    ON_BOTH(p, B->attention(Q, out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]));
+    compare(&out, compute, "attention");
+    pair_free(&q);
+    pair_free(&k);
+    pair_free(&v);
+    pair_free(&out);
+    pair_free(&space);
+}
+
+START_TEST(causal_is_near_in_float32)
+{
+    attend(_i, EXF_COMPUTE_F32, 2);
+    attend(_i, EXF_COMPUTE_F32, 0);
+}
+END_TEST
+
+START_TEST(causal_is_near_when_rounded)
+{
+    attend(_i, EXF_COMPUTE_BF16, 2);
+}
+END_TEST
+
+/* Equal scores: an output is a mean of integers, exact up to the division by their
+ * number, whatever the operands are rounded to. */
+START_TEST(means_of_integers_are_exact)
+{
+    enum { T = 128, HEADS = 4, D = 64 };
+    exf_attention_shape shape = {T, HEADS, 1, D, D, HEADS * D, D, D, HEADS * D, 0.5f};
+    pair_array q = pair_reals(&p, T * HEADS * D, 1, 0), k = pair_integers(&p, T * D, 2), v = pair_integers(&p, T * D, 3);
+    pair_array out = pair_reals(&p, T * HEADS * D, 4, 1);
+    pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1);
+    pair_compute(&p, (exf_compute)_i);
+    ON_BOTH(p, B->attention(Q, out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]));
+    pair_near(&out, 5e-7, "means of integers");
+    pair_free(&q);
+    pair_free(&k);
+    pair_free(&v);
+    pair_free(&out);
+    pair_free(&space);
+}
+END_TEST
+
+START_TEST(nothing_is_attended_without_tokens)
+{
+    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1};
+    pair_array x = pair_integers(&p, 8, 1), out = pair_integers(&p, 8, 2);
+    pair_compute(&p, (exf_compute)_i);
+    ON_BOTH(p, B->attention(Q, out.f[s], x.f[s], x.f[s], x.f[s], &shape, x.f[s]));
+    pair_equal(&out, "attention of nothing");
+    pair_free(&x);
+    pair_free(&out);
+}
+END_TEST
+
+/* ---- compressed ------------------------------------------------------------------------ */
+
+static const struct { int first, rows, heads, d, window, ratio, choose; } compressed[] = {
+    {0, 1, 1, 16, 4, 0, 0},      {0, 5, 3, 32, 16, 4, 0},       {0, 64, 4, 64, 16, 4, 1},     {63, 65, 4, 128, 16, 4, 1},
+    {100, 40, 64, 128, 32, 4, 1}, {128, 3, 64, 512, 128, 128, 0}, {256, 2, 64, 512, 128, 4, 1}, {300, 128, 2, 32, 128, 4, 1},
+    {31, 7, 5, 48, 9, 3, 1},     {500, 1, 128, 512, 64, 2, 1},  {17, 33, 1, 24, 8, 0, 0},     {0, 128, 4, 130, 128, 7, 0},
+};
+
+static void attend_compressed(int i, exf_compute compute, int in_place)
+{
+    exf_compressed_attention_shape shape = {compressed[i].first, compressed[i].rows, compressed[i].heads, compressed[i].d, compressed[i].window,
+                                            compressed[i].ratio, (float)(1 / sqrt(compressed[i].d))};
+    int t = shape.first + shape.n_rows, n = shape.ratio ? t / shape.ratio : 0, h = shape.n_heads;
+    size_t wide = (size_t)(shape.n_rows * h * shape.d);
+    static unsigned char marks[1 << 20];
+    memset(marks, 0, sizeof marks);
+    for (int j = 0; j < shape.n_rows * n; j++) marks[j] = (unsigned char)((unsigned)j * 2654435761u >> 13 & 1);
+    pair_array q = pair_reals(&p, wide, 1, 2), out = pair_reals(&p, wide, 2, 1), tokens = pair_reals(&p, (size_t)(t * shape.d), 3, 2);
+    pair_array entries = pair_reals(&p, (size_t)((n + 1) * shape.d), 4, 2), sink = pair_reals(&p, (size_t)h, 5, 3);
+    pair_array chosen = pair_of(&p, marks, (size_t)(shape.n_rows * n / 4 + 1));
+    size_t room[2];
+    for (int s = 0; s < 2; s++) room[s] = p.b[s]->compressed_attention_workspace(h, shape.n_rows, t, shape.window, shape.ratio);
+    pair_array space = pair_reals(&p, larger(room[0], room[1]), 6, 1e30f);
+    pair_compute(&p, compute);
+    for (int s = 0; s < 2; s++) {
+        exf_compressed_keys keys = {tokens.f[s], entries.f[s], compressed[i].choose ? (unsigned char *)chosen.f[s] : NULL, sink.f[s]};
+        p.b[s]->compressed_attention(p.q[s], in_place ? q.f[s] : out.f[s], q.f[s], &keys, &shape, space.f[s]);
+    }
+    compare(in_place ? &q : &out, compute, "compressed attention");
+    pair_free(&q);
+    pair_free(&out);
+    pair_free(&tokens);
+    pair_free(&entries);
+    pair_free(&sink);
+    pair_free(&chosen);
+    pair_free(&space);
+}
+
+START_TEST(compressed_is_near_in_float32)
+{
+    attend_compressed(_i, EXF_COMPUTE_F32, 0);
+    attend_compressed(_i, EXF_COMPUTE_F32, 1);
+}
+END_TEST
+
+START_TEST(compressed_is_near_when_rounded)
+{
+    attend_compressed(_i, EXF_COMPUTE_BF16, 0);
+    attend_compressed(_i, EXF_COMPUTE_BF16, 1);
+}
+END_TEST
+
+#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_attention");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 300);
+    tcase_add_checked_fixture(t, open_pair, close_pair);
+    tcase_add_loop_test(t, causal_is_near_in_float32, 0, COUNT(causal));
+    tcase_add_loop_test(t, causal_is_near_when_rounded, 0, COUNT(causal));
+    tcase_add_loop_test(t, means_of_integers_are_exact, 0, 2);
+    tcase_add_loop_test(t, nothing_is_attended_without_tokens, 0, 2);
+    tcase_add_loop_test(t, compressed_is_near_in_float32, 0, COUNT(compressed));
+    tcase_add_loop_test(t, compressed_is_near_when_rounded, 0, COUNT(compressed));
+    suite_add_tcase(s, t);
+    return s;
+}
