@@ -124,7 +124,7 @@ START_TEST(the_largest_contributions_survive)
 {
     fold_case c;
     fold_open(&c, 8, 4, 0, 1);
-    c.tables.contribution[8 + 3] = c.tables.contribution[8 + 5] = c.tables.contribution[8 + 6] = 0.9f; /* ties to the lower number */
+    for (int e = 0; e < 8; e++) c.tables.contribution[8 + e] = e == 6 ? 0.9f : 0.5f; /* ties to the lower number */
     for (int d = 4; d <= 8; d++) {
         char text[8];
         exf_variant v;
