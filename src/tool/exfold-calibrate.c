@@ -13,6 +13,9 @@ static const exf_opt rows[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-calibrate recipes/demo.yaml --dry-run    # time, memory and disk of the run\n"
+                    "exfold-calibrate recipes/demo.yaml --output out/demo --force\n"
+                    "exfold-calibrate recipe.yaml --set calibrate.ridge=1e-2 --backend cuda",
         .name = "exfold-calibrate",
         .arguments = "RECIPE.yaml",
         .about = "Runs the recipe's model over its corpus, one layer at a time, and writes\n"

@@ -1,0 +1,15 @@
+/* completion.h - what both shells' completions ask of an option row. */
+#ifndef EXF_TOOL_COMPLETION_H
+#define EXF_TOOL_COMPLETION_H
+#include "tool/program.h"
+
+typedef enum { EXF_VALUE_FREE, EXF_VALUE_WORDS, EXF_VALUE_DIRECTORY, EXF_VALUE_FILE } exf_completion_kind;
+
+/* What may follow a row's flag or key; WORDS: one of exf_completion_words(), "a|b|c". */
+exf_completion_kind exf_completion_value(const exf_opt *row);
+const char *exf_completion_words(const exf_opt *row);
+
+/* The kinds of file among a program's arguments, "RECIPE.yaml FILE.h5" as "*.yaml|*.h5": every
+ * word's ending behind `front`, each once, with `gap` between; front alone where there are none. */
+exf_code exf_completion_files(const exf_program *p, const char *front, const char *gap, exf_text *out, exf_err *err) EXF_CHECKED;
+#endif
