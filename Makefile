@@ -94,6 +94,11 @@ check: check-layers check-units check-cli check-install
 check-units: checks
 	$(Q)scripts/run-checks.sh $(CHECKS_CPU)
 
+## check-scripts: the Python scripts, alone and beside datasets and transformers (installs them)
+check-scripts:
+	$(Q)BUILD=$(BUILD) tests/scripts/run.sh
+.PHONY: check-scripts
+
 ## check-cuda: the CUDA tests; says so and passes on a machine without a GPU
 check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
