@@ -111,6 +111,22 @@ START_TEST(completions_know_flags_values_and_files)
 }
 END_TEST
 
+START_TEST(commands_are_listed_and_completed)
+{
+    static const exf_command commands[] = {
+        {.name = "show", .arguments = "FILE.h5", .about = "shows\nit"},
+        {.name = "draw", .arguments = "FILE.h5 -o OUT.png", .about = "draws it"},
+    };
+    exf_program p = {.name = "exfold-many", .arguments = "COMMAND", .about = "x", .commands = commands, .n_commands = 2};
+    ck_assert(strstr(page("man", &p, rows, 2), ".SH COMMANDS\n.TP\n\\fBshow\\fR FILE.h5\nshows\nit\n.TP\n\\fBdraw\\fR FILE.h5 \\-o OUT.png\ndraws it\n"));
+    ck_assert(strstr(page("bash", &p, rows, 2), "local commands='show draw'\n") && strstr(page("bash", &p, rows, 2), "@(*.h5|*.png)"));
+    const char *zsh = page("zsh", &p, rows, 2);
+    ck_assert(strstr(zsh, "_exfold-many_first()\n{\n    _alternative 'commands:command:(show draw)' 'files:file:_files -g \"*.h5 *.png\"'\n}\n"));
+    ck_assert(strstr(zsh, "        '1:command or file:_exfold-many_first' \\\n"));
+    ck_assert(!strstr(page("man", &program, rows, N_ROWS), "COMMANDS"));
+}
+END_TEST
+
 START_TEST(a_program_without_recipe_has_no_page_of_recipes)
 {
     exf_program bare = {.name = "exfold-bare", .arguments = "THING", .about = "x"};
@@ -129,14 +145,18 @@ END_TEST
 
 START_TEST(every_allocation_may_fail)
 {
+    static const exf_command command = {.name = "show", .arguments = "FILE.h5", .about = "shows it"};
+    exf_program p = program;
+    p.commands = &command;
+    p.n_commands = 1;
     for (size_t f = 0; f < N_FORMS; f++) {
         exf_text first = {0};
-        ck_ok(exf_manual_find(forms[f])(&program, rows, N_ROWS, &first, &e), e);
+        ck_ok(exf_manual_find(forms[f])(&p, rows, N_ROWS, &first, &e), e);
         size_t failed = 0;
         for (size_t n = 1;; n++) {
             exf_text text = {0};
             exf_mem_fail_at(n);
-            exf_code rc = exf_manual_find(forms[f])(&program, rows, N_ROWS, &text, &e);
+            exf_code rc = exf_manual_find(forms[f])(&p, rows, N_ROWS, &text, &e);
             exf_mem_fail_at(0);
             if (rc == EXF_OK) ck_assert_str_eq(text.s, first.s);
             else ck_assert_int_eq(rc, EXF_NOSPACE);
@@ -157,6 +177,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_form_is_known_or_not);
     tcase_add_test(t, the_manual_has_every_part);
     tcase_add_test(t, completions_know_flags_values_and_files);
+    tcase_add_test(t, commands_are_listed_and_completed);
     tcase_add_test(t, a_program_without_recipe_has_no_page_of_recipes);
     tcase_add_test(t, a_program_of_no_rows_has_pages);
     tcase_add_test(t, every_allocation_may_fail);

@@ -9,7 +9,9 @@ typedef enum { EXF_VALUE_FREE, EXF_VALUE_WORDS, EXF_VALUE_DIRECTORY, EXF_VALUE_F
 exf_completion_kind exf_completion_value(const exf_opt *row);
 const char *exf_completion_words(const exf_opt *row);
 
-/* The kinds of file among a program's arguments, "RECIPE.yaml FILE.h5" as "*.yaml|*.h5": every
- * word's ending behind `front`, each once, with `gap` between; front alone where there are none. */
-exf_code exf_completion_files(const exf_program *p, const char *front, const char *gap, exf_text *out, exf_err *err) EXF_CHECKED;
+/* The kinds of file among the arguments of a program and its commands, "RECIPE.yaml FILE.h5" as
+ * "*.yaml|*.h5": each once, with `gap` between; "*" where there are none. */
+exf_code exf_completion_files(const exf_program *p, const char *gap, exf_text *out, exf_err *err) EXF_CHECKED;
+/* The commands' names, with blanks between. */
+exf_code exf_completion_commands(const exf_program *p, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

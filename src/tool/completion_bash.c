@@ -113,6 +113,7 @@ static const char ending[] =
     "            mapfile -t COMPREPLY < <(compgen -W \"$flags\" -- \"$word\")\n"
     "        else\n"
     "            compopt -o filenames 2>/dev/null\n"
+    "            ((i == 1)) && mapfile -t COMPREPLY < <(compgen -W \"$commands\" -- \"$word\")\n"
     "            while IFS= read -r file; do\n"
     "                [[ -d $file || $file == @(%s) ]] && COMPREPLY+=(\"$file\")\n"
     "            done < <(compgen -f -- \"$word\")\n"
@@ -124,7 +125,7 @@ exf_code exf_completion_bash(const exf_program *p, const exf_opt *rows, size_t n
 {
     exf_code rc;
     exf_text files = {0};
-    EXF_TRY(exf_completion_files(p, "*", "|", &files, err));
+    EXF_TRY(exf_completion_files(p, "|", &files, err));
     EXF_TRY(exf_text_addf(out, err, "# bash completions of %s, made from its option table\n", p->name));
     EXF_TRY(add_function(p, out, err));
     EXF_TRY(exf_text_addf(out, err, "()\n{\n    local flags='"));
@@ -132,6 +133,8 @@ exf_code exf_completion_bash(const exf_program *p, const exf_opt *rows, size_t n
     if (p->wants_recipe) EXF_TRY(exf_text_addf(out, err, " --set"));
     EXF_TRY(exf_text_addf(out, err, "'\n    local keys='"));
     EXF_TRY(add_keys(rows, n, out, err));
+    EXF_TRY(exf_text_addf(out, err, "'\n    local commands='"));
+    EXF_TRY(exf_completion_commands(p, out, err));
     EXF_TRY(exf_text_addf(out, err, "'\n%s", body));
     EXF_TRY(add_values(rows, n, out, err));
     EXF_TRY(exf_text_addf(out, err, ending, files.s));

@@ -89,16 +89,30 @@ out:
     return rc;
 }
 
+/* A function for the first argument: a command or a file. */
+static exf_code add_first(const exf_program *p, const char *files, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "_%s_first()\n{\n    _alternative 'commands:command:(", p->name));
+    EXF_TRY(exf_completion_commands(p, out, err));
+    rc = exf_text_addf(out, err, ")' 'files:file:_files -g \"%s\"'\n}\n", files);
+out:
+    return rc;
+}
+
 exf_code exf_completion_zsh(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;
     exf_text files = {0};
-    EXF_TRY(exf_completion_files(p, "*", " ", &files, err));
-    EXF_TRY(exf_text_addf(out, err, "#compdef %s\n# Made from the option table of %s.\n_%s()\n{\n", p->name, p->name, p->name));
+    EXF_TRY(exf_completion_files(p, " ", &files, err));
+    EXF_TRY(exf_text_addf(out, err, "#compdef %s\n# Made from the option table of %s.\n", p->name, p->name));
+    if (p->n_commands) EXF_TRY(add_first(p, files.s, out, err));
+    EXF_TRY(exf_text_addf(out, err, "_%s()\n{\n", p->name));
     EXF_TRY(exf_text_addf(out, err, "    local context state state_descr line\n    typeset -A opt_args\n    _arguments -S \\\n"));
     for (size_t i = 0; i < n; i++)
         if (rows[i].flag) EXF_TRY(add_flag(&rows[i], out, err));
     if (p->wants_recipe) EXF_TRY(exf_text_addf(out, err, "        '*--set=[set any recipe key from the command line]:KEY=VALUE:->set' \\\n"));
+    if (p->n_commands) EXF_TRY(exf_text_addf(out, err, "        '1:command or file:_%s_first' \\\n", p->name));
     EXF_TRY(exf_text_addf(out, err, "        '*:file:_files -g \"%s\"' && return\n", files.s));
     if (p->wants_recipe) EXF_TRY(add_keys(rows, n, out, err));
     rc = exf_text_addf(out, err, "}\n_%s \"$@\"\n", p->name);

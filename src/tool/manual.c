@@ -59,6 +59,22 @@ out:
     return rc;
 }
 
+static exf_code add_commands(const exf_program *p, exf_text *out, exf_err *err)
+{
+    exf_code rc = exf_text_addf(out, err, ".SH COMMANDS\n");
+    for (size_t i = 0; i < p->n_commands && rc == EXF_OK; i++) {
+        EXF_TRY(exf_text_addf(out, err, ".TP\n\\fB"));
+        EXF_TRY(exf_roff_text(out, p->commands[i].name, err));
+        EXF_TRY(exf_text_addf(out, err, "\\fR "));
+        EXF_TRY(exf_roff_text(out, p->commands[i].arguments, err));
+        EXF_TRY(exf_text_addf(out, err, "\n"));
+        EXF_TRY(exf_roff_text(out, p->commands[i].about, err));
+        EXF_TRY(exf_text_addf(out, err, "\n"));
+    }
+out:
+    return rc;
+}
+
 static exf_code add_keys(const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;
@@ -141,6 +157,7 @@ exf_code exf_manual_program(const exf_program *p, const exf_opt *rows, size_t n,
 {
     exf_code rc;
     EXF_TRY(add_head(p, out, err));
+    if (p->n_commands) EXF_TRY(add_commands(p, out, err));
     EXF_TRY(exf_text_addf(out, err, ".SH OPTIONS\n"));
     EXF_TRY(exf_roff_rows(out, rows, n, EXF_ROFF_FLAGS, err));
     if (p->wants_recipe) EXF_TRY(add_keys(rows, n, out, err));
