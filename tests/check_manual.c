@@ -60,13 +60,15 @@ START_TEST(the_manual_has_every_part)
 {
     has("man", "\n.TH \"EXFOLD-THING\" 1 \"\" \"ExFold ");
     has("man", "\n.SH NAME\nexfold\\-thing \\- does a thing to FILE.h5\n.SH SYNOPSIS\n");
-    has("man", "\\fBexfold\\-thing\\fR [\\fIOPTION\\fR ...] RECIPE.yaml [FILE.h5 ...]\n\\fBexfold\\-thing\\fR [\\fIOPTION\\fR ...] other FILE.h5\n.fi\n");
+    has("man", "\\fBexfold\\-thing\\fR [\\fIOPTION\\fR ...] RECIPE.yaml [FILE.h5 ...]\n\\fBexfold\\-thing\\fR [\\fIOPTION\\fR ...] "
+               "other FILE.h5\n.fi\n");
     has("man", ".SH OPTIONS\n.SS First\n.TP\n\\fB\\-p\\fR, \\fB\\-\\-plain\\fR\nit\\(aqs [a] flag: \\(rsn\n");
     has("man", "\\fB\\-\\-[no\\-]usual\\fR\n");
     has("man", ".SS Second\n.TP\n\\fB\\-w\\fR, \\fB\\-\\-word\\fR \\fIone|two\\fR\none of two (default one; recipe: a.word)\n");
     has("man", "\n\\&.starts with a dot (recipe: a.dir)\n");
     has("man", ".SH \"RECIPE KEYS\"\n");
-    has("man", "\\fBa.word\\fR = \\fIone|two\\fR   or \\fB\\-w\\fR, \\fB\\-\\-word\\fR \\fIone|two\\fR\none of two (default one)\n");
+    has("man",
+        "\\fBa.word\\fR = \\fIone|two\\fR   or \\fB\\-w\\fR, \\fB\\-\\-word\\fR \\fIone|two\\fR\none of two (default one)\n");
     has("man", "\na\\-b \\(gac\\(ga \\(had \\(tie \\(dqf\\(dq\n");
     has("man", "\\fBa.count\\fR = \\fIN\\fR\nhow many (1 to 9; default 3)\n");
     has("man", ".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\nsuccess\n");
@@ -118,10 +120,14 @@ START_TEST(commands_are_listed_and_completed)
         {.name = "draw", .arguments = "FILE.h5 -o OUT.png", .about = "draws it"},
     };
     exf_program p = {.name = "exfold-many", .arguments = "COMMAND", .about = "x", .commands = commands, .n_commands = 2};
-    ck_assert(strstr(page("man", &p, rows, 2), ".SH COMMANDS\n.TP\n\\fBshow\\fR FILE.h5\nshows\nit\n.TP\n\\fBdraw\\fR FILE.h5 \\-o OUT.png\ndraws it\n"));
-    ck_assert(strstr(page("bash", &p, rows, 2), "local commands='show draw'\n") && strstr(page("bash", &p, rows, 2), "@(*.h5|*.png)"));
+    ck_assert(strstr(page("man", &p, rows, 2),
+                     ".SH COMMANDS\n.TP\n\\fBshow\\fR FILE.h5\nshows\nit\n.TP\n\\fBdraw\\fR FILE.h5 \\-o OUT.png\ndraws it\n"));
+    ck_assert(strstr(page("bash", &p, rows, 2), "local commands='show draw'\n") &&
+              strstr(page("bash", &p, rows, 2), "@(*.h5|*.png)"));
     const char *zsh = page("zsh", &p, rows, 2);
-    ck_assert(strstr(zsh, "_exfold-many_first()\n{\n    _alternative 'commands:command:(show draw)' 'files:file:_files -g \"*.h5 *.png\"'\n}\n"));
+    ck_assert(strstr(
+        zsh,
+        "_exfold-many_first()\n{\n    _alternative 'commands:command:(show draw)' 'files:file:_files -g \"*.h5 *.png\"'\n}\n"));
     ck_assert(strstr(zsh, "        '1:command or file:_exfold-many_first' \\\n"));
     ck_assert(!strstr(page("man", &program, rows, N_ROWS), "COMMANDS"));
 }
@@ -158,8 +164,10 @@ START_TEST(every_allocation_may_fail)
             exf_mem_fail_at(n);
             exf_code rc = exf_manual_find(forms[f])(&p, rows, N_ROWS, &text, &e);
             exf_mem_fail_at(0);
-            if (rc == EXF_OK) ck_assert_str_eq(text.s, first.s);
-            else ck_assert_int_eq(rc, EXF_NOSPACE);
+            if (rc == EXF_OK)
+                ck_assert_str_eq(text.s, first.s);
+            else
+                ck_assert_int_eq(rc, EXF_NOSPACE);
             exf_text_free(&text);
             failed += rc != EXF_OK;
             if (rc == EXF_OK) break;

@@ -28,14 +28,16 @@ exf_code exf_section_unknown(const exf_section *s, int line, const char *what, c
 exf_code exf_section_refuse_unknown(const exf_section *s, const char *const *known)
 {
     for (size_t i = 0; i < s->map->n; i++)
-        if (exf_section_index(s->map->key[i], known) < 0) return exf_section_unknown(s, s->map->child[i]->line, "key", s->map->key[i], known);
+        if (exf_section_index(s->map->key[i], known) < 0)
+            return exf_section_unknown(s, s->map->child[i]->line, "key", s->map->key[i], known);
     return EXF_OK;
 }
 
 exf_code exf_section_word_of(const exf_section *s, const char *key, const exf_yaml *v, const char **out)
 {
     if (v->kind != EXF_YAML_SCALAR)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is %s, expected a word", s->path, v->line, s->name, key, exf_yaml_kind_name(v));
+        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is %s, expected a word", s->path, v->line, s->name, key,
+                        exf_yaml_kind_name(v));
     if (v->is_null || !v->text[0])
         return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is empty", s->path, v->line, s->name, key);
     *out = v->text;

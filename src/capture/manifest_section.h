@@ -15,7 +15,8 @@ typedef struct {
 /* Where word stands in a NULL-terminated list; -1: nowhere. */
 int exf_section_index(const char *word, const char *const *list);
 /* Fails, naming the nearest known word or all of them. */
-exf_code exf_section_unknown(const exf_section *s, int line, const char *what, const char *word, const char *const *known) EXF_CHECKED;
+exf_code exf_section_unknown(const exf_section *s, int line, const char *what, const char *word,
+                             const char *const *known) EXF_CHECKED;
 exf_code exf_section_refuse_unknown(const exf_section *s, const char *const *known) EXF_CHECKED;
 /* The text of a node that must be a word; of a key, NULL if it is absent; of a key that must be there.
  * Borrowed from the YAML tree. */

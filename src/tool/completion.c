@@ -8,7 +8,9 @@ exf_completion_kind exf_completion_value(const exf_opt *row)
 {
     if (row->type == EXF_OPT_CHOICE || row->type == EXF_OPT_FLAG) return EXF_VALUE_WORDS;
     if (row->type != EXF_OPT_TEXT || !row->values) return EXF_VALUE_FREE;
-    return strcmp(row->values, "DIR") == 0 ? EXF_VALUE_DIRECTORY : strcmp(row->values, "FILE") == 0 ? EXF_VALUE_FILE : EXF_VALUE_FREE;
+    return strcmp(row->values, "DIR") == 0    ? EXF_VALUE_DIRECTORY
+           : strcmp(row->values, "FILE") == 0 ? EXF_VALUE_FILE
+                                              : EXF_VALUE_FREE;
 }
 
 const char *exf_completion_words(const exf_opt *row)
@@ -50,6 +52,7 @@ out:
 exf_code exf_completion_commands(const exf_program *p, exf_text *out, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; i < p->n_commands && rc == EXF_OK; i++) rc = exf_text_addf(out, err, "%s%s", i ? " " : "", p->commands[i].name);
+    for (size_t i = 0; i < p->n_commands && rc == EXF_OK; i++)
+        rc = exf_text_addf(out, err, "%s%s", i ? " " : "", p->commands[i].name);
     return rc;
 }

@@ -82,24 +82,23 @@ static exf_code add_function(const exf_program *p, exf_text *out, exf_err *err)
     return rc;
 }
 
-static const char body[] =
-    "    local word=${COMP_WORDS[COMP_CWORD]} i=$COMP_CWORD name= value= front= reply= file\n"
-    "    COMPREPLY=()\n"
-    "    while ((i > 1)) && [[ $word == =* || ${COMP_WORDS[i-1]} == = ]]; do\n"
-    "        i=$((i - 1)) word=${COMP_WORDS[i]}$word\n"
-    "    done\n"
-    "    name=${COMP_WORDS[i-1]} value=$word\n"
-    "    if [[ $word == --*=* ]]; then\n"
-    "        name=${word%%=*} value=${word#*=} front=$name=\n"
-    "    fi\n"
-    "    if [[ $name == --set && $value == *=* ]]; then\n"
-    "        front=$front${value%%=*}= name=${value%%=*} value=${value#*=}\n"
-    "    elif [[ $name == --set ]]; then\n"
-    "        reply=$keys\n"
-    "        compopt -o nospace 2>/dev/null\n"
-    "    fi\n"
-    "    [[ $COMP_WORDBREAKS == *=* ]] && front=\n"
-    "    [[ $reply ]] || case $name in\n";
+static const char body[] = "    local word=${COMP_WORDS[COMP_CWORD]} i=$COMP_CWORD name= value= front= reply= file\n"
+                           "    COMPREPLY=()\n"
+                           "    while ((i > 1)) && [[ $word == =* || ${COMP_WORDS[i-1]} == = ]]; do\n"
+                           "        i=$((i - 1)) word=${COMP_WORDS[i]}$word\n"
+                           "    done\n"
+                           "    name=${COMP_WORDS[i-1]} value=$word\n"
+                           "    if [[ $word == --*=* ]]; then\n"
+                           "        name=${word%%=*} value=${word#*=} front=$name=\n"
+                           "    fi\n"
+                           "    if [[ $name == --set && $value == *=* ]]; then\n"
+                           "        front=$front${value%%=*}= name=${value%%=*} value=${value#*=}\n"
+                           "    elif [[ $name == --set ]]; then\n"
+                           "        reply=$keys\n"
+                           "        compopt -o nospace 2>/dev/null\n"
+                           "    fi\n"
+                           "    [[ $COMP_WORDBREAKS == *=* ]] && front=\n"
+                           "    [[ $reply ]] || case $name in\n";
 
 static const char ending[] =
     "    esac\n"

@@ -9,8 +9,10 @@ static exf_code add_escaped(exf_text *out, const char *s, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (; *s && rc == EXF_OK; s++) {
-        if (*s == '\'') rc = exf_text_addf(out, err, "'\\''");
-        else rc = exf_text_addf(out, err, "%s%c", strchr("[]:\\", *s) ? "\\" : "", *s);
+        if (*s == '\'')
+            rc = exf_text_addf(out, err, "'\\''");
+        else
+            rc = exf_text_addf(out, err, "%s%c", strchr("[]:\\", *s) ? "\\" : "", *s);
     }
     return rc;
 }
@@ -21,7 +23,8 @@ static exf_code add_action(const exf_opt *row, exf_text *out, exf_err *err)
     switch (exf_completion_value(row)) {
     case EXF_VALUE_WORDS: {
         exf_code rc = exf_text_add(out, "(", 1, err);
-        for (const char *c = exf_completion_words(row); *c && rc == EXF_OK; c++) rc = exf_text_add(out, *c == '|' ? " " : c, 1, err);
+        for (const char *c = exf_completion_words(row); *c && rc == EXF_OK; c++)
+            rc = exf_text_add(out, *c == '|' ? " " : c, 1, err);
         return rc == EXF_OK ? exf_text_add(out, ")", 1, err) : rc;
     }
     case EXF_VALUE_DIRECTORY: return exf_text_addf(out, err, "_files -/");
@@ -55,7 +58,8 @@ static exf_code add_flag(const exf_opt *row, exf_text *out, exf_err *err)
     int is_on = row->type == EXF_OPT_FLAG && row->fallback && strcmp(row->fallback, "true") == 0;
     EXF_TRY(exf_text_addf(out, err, "        "));
     if (row->letter) {
-        EXF_TRY(exf_text_addf(out, err, "'(-%c --%s)'{-%c%s,--%s%s}'", row->letter, row->flag, row->letter, *gap ? "+" : "", row->flag, gap));
+        EXF_TRY(exf_text_addf(out, err, "'(-%c --%s)'{-%c%s,--%s%s}'", row->letter, row->flag, row->letter, *gap ? "+" : "",
+                              row->flag, gap));
     } else if (is_on) {
         EXF_TRY(exf_text_addf(out, err, "'(--%s --no-%s)'{--%s,--no-%s}'", row->flag, row->flag, row->flag, row->flag));
     } else {
@@ -111,7 +115,8 @@ exf_code exf_completion_zsh(const exf_program *p, const exf_opt *rows, size_t n,
     EXF_TRY(exf_text_addf(out, err, "    local context state state_descr line\n    typeset -A opt_args\n    _arguments -S \\\n"));
     for (size_t i = 0; i < n; i++)
         if (rows[i].flag) EXF_TRY(add_flag(&rows[i], out, err));
-    if (p->wants_recipe) EXF_TRY(exf_text_addf(out, err, "        '*--set=[set any recipe key from the command line]:KEY=VALUE:->set' \\\n"));
+    if (p->wants_recipe)
+        EXF_TRY(exf_text_addf(out, err, "        '*--set=[set any recipe key from the command line]:KEY=VALUE:->set' \\\n"));
     if (p->n_commands) EXF_TRY(exf_text_addf(out, err, "        '1:command or file:_%s_first' \\\n", p->name));
     EXF_TRY(exf_text_addf(out, err, "        '*:file:_files -g \"%s\"' && return\n", files.s));
     if (p->wants_recipe) EXF_TRY(add_keys(rows, n, out, err));

@@ -75,7 +75,8 @@ static exf_code gather(inputs *in, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_check_data(r, err));
     EXF_TRY(add(in, "recipe", r->recipe_file, err));
     EXF_TRY(add_manifest(in, r->manifest, "manifest", "source", &text, err));
-    if (r->validate_manifest) EXF_TRY(add_manifest(in, r->validate_manifest, "validation-manifest", "validation-source", &text, err));
+    if (r->validate_manifest)
+        EXF_TRY(add_manifest(in, r->validate_manifest, "validation-manifest", "validation-source", &text, err));
     rc = add_model(in, r->model_path, text, err);
 out:
     return rc;

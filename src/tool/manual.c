@@ -9,8 +9,11 @@
 
 exf_manual_page exf_manual_find(const char *form)
 {
-    static const struct { const char *form; exf_manual_page page; } pages[] = {
-        {"man", exf_manual_program}, {"recipe", exf_manual_recipe}, {"entry", exf_manual_entry},
+    static const struct {
+        const char *form;
+        exf_manual_page page;
+    } pages[] = {
+        {"man", exf_manual_program},   {"recipe", exf_manual_recipe}, {"entry", exf_manual_entry},
         {"status", exf_manual_status}, {"bash", exf_completion_bash}, {"zsh", exf_completion_zsh},
     };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
@@ -28,8 +31,10 @@ static exf_code add_whatis(exf_text *out, const char *about, exf_err *err)
     for (const char *c = about; *c && rc == EXF_OK && !(*c == '.' && (!c[1] || isspace((unsigned char)c[1]))); c++) {
         int blank = isspace((unsigned char)*c) != 0;
         char small = (char)(c == about && !isupper((unsigned char)c[1]) ? tolower((unsigned char)*c) : *c);
-        if (!blank) rc = exf_text_add(&line, &small, 1, err);
-        else if (line.len && line.s[line.len - 1] != ' ') rc = exf_text_add(&line, " ", 1, err);
+        if (!blank)
+            rc = exf_text_add(&line, &small, 1, err);
+        else if (line.len && line.s[line.len - 1] != ' ')
+            rc = exf_text_add(&line, " ", 1, err);
     }
     if (rc == EXF_OK && line.len) rc = exf_roff_text(out, line.s, err);
     exf_text_free(&line);
@@ -78,11 +83,12 @@ out:
 static exf_code add_keys(const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err,
-                          ".SH \"RECIPE KEYS\"\n"
-                          "Each key can stand in the recipe, and on the command line as \\fB\\-\\-set\\fR \\fIKEY\\fR=\\fIVALUE\\fR.\n"
-                          "The command line beats the recipe, the recipe beats the default.\n"
-                          "See\n.BR exfold\\-recipe (5).\n"));
+    EXF_TRY(
+        exf_text_addf(out, err,
+                      ".SH \"RECIPE KEYS\"\n"
+                      "Each key can stand in the recipe, and on the command line as \\fB\\-\\-set\\fR \\fIKEY\\fR=\\fIVALUE\\fR.\n"
+                      "The command line beats the recipe, the recipe beats the default.\n"
+                      "See\n.BR exfold\\-recipe (5).\n"));
     rc = exf_roff_rows(out, rows, n, EXF_ROFF_KEYS, err);
 out:
     return rc;
@@ -94,9 +100,9 @@ exf_code exf_manual_status(const exf_program *p, const exf_opt *rows, size_t n, 
     (void)p;
     (void)rows;
     (void)n;
-#define X(name, value, text)                                             \
-    EXF_TRY(exf_text_addf(out, err, ".TP\n\\fB%d\\fR\n", value));        \
-    EXF_TRY(exf_roff_text(out, text, err));                              \
+#define X(name, value, text)                                      \
+    EXF_TRY(exf_text_addf(out, err, ".TP\n\\fB%d\\fR\n", value)); \
+    EXF_TRY(exf_roff_text(out, text, err));                       \
     EXF_TRY(exf_text_addf(out, err, "\n"));
     EXF_CODES(X)
 #undef X
@@ -119,7 +125,9 @@ out:
 /* The files of a run, and those of the export targets. */
 static exf_code add_files(exf_text *out, exf_err *err)
 {
-    static const struct { const char *name, *about; } files[] = {
+    static const struct {
+        const char *name, *about;
+    } files[] = {
         {"RECIPE.yaml", "everything a run is told, exfold-recipe(5)"},
         {"capture.h5", "routes and expert outputs of chosen layers"},
         {"statistics.h5", "exact sums and counts of every pair; files of different data add up"},
@@ -186,13 +194,12 @@ out:
 
 exf_code exf_manual_recipe(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
 {
-    static const char example[] =
-        "schema: exfold-recipe/1\n"
-        "model: {path: model}\n"
-        "data: {manifest: manifest.yaml, max_tokens: 32, seed: 1}\n"
-        "calibrate: {weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4]}\n"
-        "pools: [2]\n"
-        "output: {directory: out, targets: [safetensors]}";
+    static const char example[] = "schema: exfold-recipe/1\n"
+                                  "model: {path: model}\n"
+                                  "data: {manifest: manifest.yaml, max_tokens: 32, seed: 1}\n"
+                                  "calibrate: {weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4]}\n"
+                                  "pools: [2]\n"
+                                  "output: {directory: out, targets: [safetensors]}";
     exf_code rc;
     if (!p->wants_recipe) return exf_fail(err, EXF_USAGE, "%s reads no recipe", p->name);
     EXF_TRY(exf_roff_title(out, "exfold-recipe", 5, err));
@@ -203,7 +210,8 @@ exf_code exf_manual_recipe(const exf_program *p, const exf_opt *rows, size_t n, 
                              "command line beats the recipe, the recipe beats the default.  An unknown key is an error that names\n"
                              "the nearest known one.  Paths in a recipe are relative to the recipe's file, paths on the command\n"
                              "line to the working directory.\n"
-                             "Lists are written [a, b], or a,b on the command line; the empty list is [].", 0, err));
+                             "Lists are written [a, b], or a,b on the command line; the empty list is [].",
+                             0, err));
     EXF_TRY(exf_text_addf(out, err, ".SH KEYS\n"));
     EXF_TRY(exf_roff_rows(out, rows, n, EXF_ROFF_KEYS, err));
     EXF_TRY(exf_roff_section(out, "EXAMPLE", example, 1, err));

@@ -8,7 +8,10 @@
 
 exf_code exf_roff_text(exf_text *out, const char *s, exf_err *err)
 {
-    static const struct { char c; const char *as; } special[] = {
+    static const struct {
+        char c;
+        const char *as;
+    } special[] = {
         {'\\', "\\(rs"}, {'-', "\\-"}, {'\'', "\\(aq"}, {'`', "\\(ga"}, {'^', "\\(ha"}, {'~', "\\(ti"}, {'"', "\\(dq"},
     };
     exf_code rc = EXF_OK;
