@@ -83,17 +83,26 @@ out:
 }
 
 /* The model comes last: what is wrong with the data is found before its weights are read. */
-exf_code exf_list_inputs(const exf_recipe *r, exf_err *err)
+exf_code exf_inputs_text(const exf_recipe *r, exf_text *out, exf_err *err)
 {
     inputs in = {.n = 0};
     char digest[EXF_SHA256_HEX];
     exf_code rc = gather(&in, r, err);
     for (size_t i = 0; rc == EXF_OK && i < in.n; i++) {
         rc = exf_hash_file(in.path[i], digest, err);
-        if (rc == EXF_OK) printf("%s %s %s\n", in.role[i], digest, in.path[i]);
+        if (rc == EXF_OK) rc = exf_text_addf(out, err, "%s %s %s\n", in.role[i], digest, in.path[i]);
     }
     for (size_t i = 0; i < in.n; i++) exf_mem_free(in.path[i]);
     exf_mem_free(in.role);
     exf_mem_free(in.path);
+    return rc;
+}
+
+exf_code exf_list_inputs(const exf_recipe *r, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = exf_inputs_text(r, &text, err);
+    if (rc == EXF_OK) fputs(text.s, stdout);
+    exf_text_free(&text);
     return rc;
 }
