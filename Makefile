@@ -88,11 +88,16 @@ all: deps $(TOOLS)
 checks: deps deps-checks $(CHECKS_CPU)
 
 ## check: the house's rules, the unit tests, the programs from the outside
-check: check-layers check-units check-cli
+check: check-layers check-units check-cli check-install
 
 ## check-units: the unit tests (tests/check_*.c), on the CPU
 check-units: checks
 	$(Q)scripts/run-checks.sh $(CHECKS_CPU)
+
+## check-scripts: the Python scripts, alone and beside datasets and transformers (installs them)
+check-scripts:
+	$(Q)BUILD=$(BUILD) tests/scripts/run.sh
+.PHONY: check-scripts
 
 ## check-cuda: the CUDA tests; says so and passes on a machine without a GPU
 check-cuda: deps $(CHECKS_CUDA)
@@ -159,7 +164,7 @@ clean:
 
 ## help: this list, and what was found
 help:
-	@sed -n 's/^## \([a-z-]*\): /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^## \([a-z-]*\): /  \1\t/p' Makefile install.mk | expand -t 18
 	@echo
 	@for p in $(PACKAGES) check; do \
 	    if v=$$($(PKG_CONFIG) --modversion $$p 2>/dev/null); then echo "  found    $$p $$v"; else echo "  MISSING  $$p"; fi; done
@@ -210,7 +215,7 @@ $(BUILD)/src/inspect/report_parts.o: $(REPORT_INC)
 # Version and commit go into provenance; the header changes only when they do.
 $(BUILD)/gen/version.h: FORCE | $(BUILD)/gen
 	@{ echo '#define EXF_RELEASE "$(VERSION)"'; \
-	   echo "#define EXF_COMMIT \"$$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)\""; } > $@.new
+	   echo "#define EXF_COMMIT \"$$(scripts/source-commit.sh)\""; } > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/base/version.o: $(BUILD)/gen/version.h
 
@@ -249,6 +254,7 @@ $(BUILD)/%.o: %.cu
 	@mkdir -p $(@D); echo "  NVCC $<"
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
+include install.mk
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d \
          $(BUILD)/tests/reference/compare_reference.d

@@ -101,6 +101,34 @@ START_TEST(mistakes_in_a_manifest_are_named_with_their_line)
 }
 END_TEST
 
+START_TEST(an_origin_is_checked_and_forgotten)
+{
+#define ORIGIN(x) SRC("    origin:\n      dataset: a/b\n      split: c\n" x)
+    static const struct { const char *text, *part; } bad[] = {
+        {HEAD "  - {path: a, format: text, origin: {dataset: a/b, split: c}}\n", "\"origin\" belongs to format jsonl, this source is text"},
+        {SRC("    origin: a/b\n"), "m.yaml:5: source 1: \"origin\" is a scalar, expected a map such as {dataset: NAME, split: train}"},
+        {SRC("    origin: {split: c}\n"), "m.yaml:5: source 1: origin: no \"dataset\" is given"},
+        {SRC("    origin: {dataset: a/b}\n"), "source 1: origin: no \"split\" is given"},
+        {ORIGIN("      spilt: d\n"), "m.yaml:8: source 1: origin: unknown key \"spilt\"; did you mean \"split\"?"},
+        {ORIGIN("      revision: []\n"), "\"revision\" is a list, expected a word"},
+        {ORIGIN("      subset:\n"), "origin: \"subset\" is empty"},
+        {ORIGIN("      where: x\n"), "origin: \"where\" is a scalar, expected a map such as {source: [a, b]}"},
+        {ORIGIN("      where: {}\n"), "origin: \"where\" is empty, expected a map"},
+        {ORIGIN("      where: {source: []}\n"), "origin: \"source\" is an empty list"},
+        {ORIGIN("      where: {source: [x, '']}\n"), "origin: \"source\" is empty"},
+        {ORIGIN("      where: {source: {x: y}}\n"), "origin: \"source\" is a map, expected a word"},
+        {ORIGIN("      skip: -1\n"), "m.yaml:8: source 1: origin: \"skip\" is \"-1\", expected a whole number from 0"},
+        {ORIGIN("      take: 0\n"), "origin: \"take\" is \"0\", expected a whole number from 1"},
+        {ORIGIN("      take: few\n"), "origin: \"take\" is \"few\", expected"},
+        {ORIGIN("      messages: m\n      text: t\n"), "m.yaml:6: source 1: origin: \"messages\" and \"text\" are both given"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) refused(bad[i].text, bad[i].part);
+    exf_manifest_free(load(ORIGIN("      revision: unpinned\n      subset: s\n      where: {source: [x, y], kind: z}\n"
+                                  "      skip: 0\n      take: 9\n      messages: m\n")));
+    exf_manifest_free(load(ORIGIN("      text: t\n")));
+}
+END_TEST
+
 /* Verifies a manifest of three sources; the message goes to e. */
 static exf_code verify(const char *sha1, const char *file2, const char *sha2)
 {
@@ -188,6 +216,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, a_manifest_is_read_as_written);
     tcase_add_test(t, mistakes_in_a_manifest_are_named_with_their_line);
+    tcase_add_test(t, an_origin_is_checked_and_forgotten);
     tcase_add_test(t, checksums_are_compared);
     tcase_add_test(t, totals_are_shared);
     tcase_add_test(t, every_failed_allocation_is_an_error_and_no_leak);

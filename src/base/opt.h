@@ -92,4 +92,8 @@ exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err
  * (default X; recipe: output.directory)", two aligned columns, at most 100
  * wide.  A row without a flag stands there as --set KEY=VALUE. */
 exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+/* What help prints of one row, for pages of another shape: the word that stands for its value
+ * ("DIR", "auto|cpu|cuda"), and the right column as one line ("help (default X; recipe: KEY)"). */
+const char *exf_opt_placeholder(const exf_opt *row);
+exf_code exf_opt_remarks(const exf_opt *row, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

@@ -11,8 +11,7 @@ static int choice_is_long(const exf_opt *row)
     return row->type == EXF_OPT_CHOICE && row->values && strlen(row->values) > CHOICE_MAX;
 }
 
-/* What stands for the value behind the flag. */
-static const char *placeholder(const exf_opt *row)
+const char *exf_opt_placeholder(const exf_opt *row)
 {
     switch (row->type) {
     case EXF_OPT_INT: return "N";
@@ -31,10 +30,10 @@ static const char *placeholder(const exf_opt *row)
 static exf_code add_left(exf_text *out, const exf_opt *row, exf_err *err)
 {
     int is_flag = row->type == EXF_OPT_FLAG, is_on = is_flag && row->fallback && strcmp(row->fallback, "true") == 0;
-    if (!row->flag) return exf_text_addf(out, err, "      --set %s=%s", row->key ? row->key : "?", placeholder(row));
+    if (!row->flag) return exf_text_addf(out, err, "      --set %s=%s", row->key ? row->key : "?", exf_opt_placeholder(row));
     exf_code rc = row->letter ? exf_text_addf(out, err, "  -%c, ", row->letter) : exf_text_addf(out, err, "      ");
     if (rc != EXF_OK) return rc;
-    return exf_text_addf(out, err, "--%s%s%s%s", is_on ? "[no-]" : "", row->flag, is_flag ? "" : " ", is_flag ? "" : placeholder(row));
+    return exf_text_addf(out, err, "--%s%s%s%s", is_on ? "[no-]" : "", row->flag, is_flag ? "" : " ", is_flag ? "" : exf_opt_placeholder(row));
 }
 
 static exf_code add_remark(exf_text *out, int *n, const char *what, const char *text, exf_err *err)
@@ -52,7 +51,7 @@ static exf_code add_words(exf_text *out, int *n, const char *values, exf_err *er
 }
 
 /* help (one of ...; range; default X; recipe: key) */
-static exf_code add_right(exf_text *out, const exf_opt *row, exf_err *err)
+exf_code exf_opt_remarks(const exf_opt *row, exf_text *out, exf_err *err)
 {
     exf_code rc;
     int n = 0, is_off = row->type == EXF_OPT_FLAG && row->fallback && strcmp(row->fallback, "false") == 0;
@@ -106,7 +105,7 @@ static exf_code add_row(exf_text *out, const exf_opt *row, size_t column, exf_er
     exf_code rc;
     exf_text left = {0}, right = {0};
     EXF_TRY(add_left(&left, row, err));
-    EXF_TRY(add_right(&right, row, err));
+    EXF_TRY(exf_opt_remarks(row, &right, err));
     EXF_TRY(add_line(out, left.s, right.s, column, err));
 out:
     exf_text_free(&left);

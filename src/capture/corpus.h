@@ -13,6 +13,16 @@
  *       domain: c              # reported per domain (default: "source-1", its number)
  *       sequences: 16          # how many to take (default: its share of the run's)
  *       sha256: <64 hex>       # of the file; "unpinned" or absent: accepted, and said
+ *       origin:                # jsonl: what scripts/materialize_manifest.py makes the file of; checked only
+ *         dataset: a/b         # name on the Hugging Face hub
+ *         revision: <commit>   # of the dataset; "unpinned" or absent: its newest
+ *         subset: default      # its configuration (default: the only one)
+ *         split: train
+ *         where: {source: [x, y]} # only rows whose columns hold this value, or one of these
+ *         skip: 0              # then that many rows are left out (default 0)
+ *         take: 1000           # and that many taken (default: all)
+ *         messages: messages   # column of the conversation, rendered with the model's chat template (default),
+ *         text: text           # or column of plain text
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
  * document (a jsonl line that is not blank, or the whole text file; at most

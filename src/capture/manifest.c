@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "format/yaml.h"
+#include "capture/manifest_section.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,85 +14,25 @@
 enum { MAX_BYTES = 64 << 20 }; /* of a file that could be meant as a manifest; YAML's own limit is lower */
 
 static const char *const top_keys[] = {"schema", "sources", NULL};
-static const char *const source_keys[] = {"path", "format", "field", "where", "tensor", "domain", "sequences", "sha256", NULL};
+static const char *const source_keys[] = {"path", "format", "field", "where", "tensor", "domain", "sequences", "sha256", "origin", NULL};
 static const char *const formats[] = {"jsonl", "text", "tokens", NULL}; /* in the order of exf_source_format */
 
-/* One map of the manifest and the words that name it in messages. */
-typedef struct {
-    const char *path;
-    char name[32]; /* "source 2: ", or "" for the document */
-    const exf_yaml *map;
-    exf_err *err;
-} section;
-
-static int index_of(const char *word, const char *const *list)
-{
-    for (int i = 0; list[i]; i++)
-        if (strcmp(word, list[i]) == 0) return i;
-    return -1;
-}
-
-static exf_code unknown(const section *s, int line, const char *what, const char *word, const char *const *known)
-{
-    const char *near = exf_nearest(word, known);
-    exf_text all = {0};
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; !near && known[i] && rc == EXF_OK; i++) rc = exf_text_addf(&all, s->err, "%s%s", i ? ", " : "", known[i]);
-    if (rc == EXF_OK)
-        rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sunknown %s \"%.80s\"; %s %s%s%s", s->path, line, s->name, what, word,
-                      near ? "did you mean" : "known are", near ? "\"" : "", near ? near : all.s, near ? "\"?" : "");
-    exf_text_free(&all);
-    return rc;
-}
-
-static exf_code refuse_unknown_keys(const section *s, const char *const *known)
-{
-    for (size_t i = 0; i < s->map->n; i++)
-        if (index_of(s->map->key[i], known) < 0) return unknown(s, s->map->child[i]->line, "key", s->map->key[i], known);
-    return EXF_OK;
-}
-
-static exf_code word_of(const section *s, const char *key, const exf_yaml *v, const char **out)
-{
-    if (v->kind != EXF_YAML_SCALAR)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is %s, expected a word", s->path, v->line, s->name, key, exf_yaml_kind_name(v));
-    if (v->is_null || !v->text[0])
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is empty", s->path, v->line, s->name, key);
-    *out = v->text;
-    return EXF_OK;
-}
-
-/* *out = the text of a key, NULL if the key is absent. */
-static exf_code word(const section *s, const char *key, const char **out)
-{
-    const exf_yaml *v = exf_yaml_get(s->map, key);
-    *out = NULL;
-    return v ? word_of(s, key, v, out) : EXF_OK;
-}
-
-static exf_code required(const section *s, const char *key, const char **out)
-{
-    exf_code rc = word(s, key, out);
-    if (rc == EXF_OK && !*out) rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sno \"%s\" is given", s->path, s->map->line, s->name, key);
-    return rc;
-}
-
-static exf_code read_format(const section *s, exf_source *src)
+static exf_code read_format(const exf_section *s, exf_source *src)
 {
     const char *name;
-    exf_code rc = required(s, "format", &name);
+    exf_code rc = exf_section_required(s, "format", &name);
     if (rc != EXF_OK) return rc;
-    int i = index_of(name, formats);
-    if (i < 0) return unknown(s, exf_yaml_get(s->map, "format")->line, "format", name, formats);
+    int i = exf_section_index(name, formats);
+    if (i < 0) return exf_section_unknown(s, exf_yaml_get(s->map, "format")->line, "format", name, formats);
     src->format = (exf_source_format)i;
     return EXF_OK;
 }
 
 /* A key that the source's format has no use for would be ignored silently. */
-static exf_code refuse_misplaced(const section *s, const exf_source *src)
+static exf_code refuse_misplaced(const exf_section *s, const exf_source *src)
 {
     static const struct { const char *key; exf_source_format format; } only[] = {
-        {"field", EXF_SOURCE_JSONL}, {"where", EXF_SOURCE_JSONL}, {"tensor", EXF_SOURCE_TOKENS}};
+        {"field", EXF_SOURCE_JSONL}, {"where", EXF_SOURCE_JSONL}, {"origin", EXF_SOURCE_JSONL}, {"tensor", EXF_SOURCE_TOKENS}};
     for (size_t i = 0; i < sizeof only / sizeof only[0]; i++) {
         const exf_yaml *v = exf_yaml_get(s->map, only[i].key);
         if (v && src->format != only[i].format)
@@ -102,16 +42,16 @@ static exf_code refuse_misplaced(const section *s, const exf_source *src)
     return EXF_OK;
 }
 
-static exf_code read_names(const section *s, size_t number, exf_source *src)
+static exf_code read_names(const exf_section *s, size_t number, exf_source *src)
 {
     exf_code rc;
     char *dir = NULL;
     char numbered[32];
     const char *path, *field, *tensor, *domain;
-    EXF_TRY(required(s, "path", &path));
-    EXF_TRY(word(s, "field", &field));
-    EXF_TRY(word(s, "tensor", &tensor));
-    EXF_TRY(word(s, "domain", &domain));
+    EXF_TRY(exf_section_required(s, "path", &path));
+    EXF_TRY(exf_section_word(s, "field", &field));
+    EXF_TRY(exf_section_word(s, "tensor", &tensor));
+    EXF_TRY(exf_section_word(s, "domain", &domain));
     for (const char *c = domain; c && *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) return exf_fail(s->err, EXF_USAGE, "%s: source %zu: \"domain\" holds a control character", s->path, number);
     exf_text label = {0};
@@ -131,7 +71,7 @@ out:
     return rc;
 }
 
-static exf_code read_where(const section *s, exf_source *src)
+static exf_code read_where(const exf_section *s, exf_source *src)
 {
     exf_code rc = EXF_OK;
     const exf_yaml *where = exf_yaml_get(s->map, "where");
@@ -144,7 +84,7 @@ static exf_code read_where(const section *s, exf_source *src)
     src->n_where = where->n;
     for (size_t i = 0; i < where->n; i++) {
         const char *value = NULL;
-        EXF_TRY(word_of(s, where->key[i], where->child[i], &value));
+        EXF_TRY(exf_section_word_of(s, where->key[i], where->child[i], &value));
         EXF_TRY(exf_mem_strdup(&src->where_key[i], where->key[i], "filter of a source", s->err));
         EXF_TRY(exf_mem_strdup(&src->where_value[i], value, "filter of a source", s->err));
     }
@@ -152,20 +92,20 @@ out:
     return rc;
 }
 
-static exf_code read_sequences(const section *s, exf_source *src)
+static exf_code read_sequences(const exf_section *s, exf_source *src)
 {
     const char *text;
-    exf_code rc = word(s, "sequences", &text);
+    exf_code rc = exf_section_word(s, "sequences", &text);
     if (rc != EXF_OK || !text) return rc;
     if (exf_parse_i64(text, &src->sequences) && src->sequences >= 1 && src->sequences <= EXF_MAX_SEQUENCES) return EXF_OK;
     return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"sequences\" is \"%.80s\", expected a whole number from 1 to %d", s->path,
                     exf_yaml_get(s->map, "sequences")->line, s->name, text, EXF_MAX_SEQUENCES);
 }
 
-static exf_code read_sha256(const section *s, exf_source *src)
+static exf_code read_sha256(const exf_section *s, exf_source *src)
 {
     const char *text;
-    exf_code rc = word(s, "sha256", &text);
+    exf_code rc = exf_section_word(s, "sha256", &text);
     if (rc != EXF_OK || !text || strcmp(text, "unpinned") == 0) return rc;
     if (strlen(text) != EXF_SHA256_HEX - 1 || strspn(text, "0123456789abcdefABCDEF") != EXF_SHA256_HEX - 1)
         return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"sha256\" is \"%.80s\", expected 64 hexadecimal digits or unpinned", s->path,
@@ -178,41 +118,42 @@ static exf_code read_source(const exf_manifest *m, size_t i, const exf_yaml *nod
 {
     exf_code rc;
     exf_source *src = &m->source[i];
-    section s = {.path = m->path, .map = node, .err = err};
+    exf_section s = {.path = m->path, .map = node, .err = err};
     snprintf(s.name, sizeof s.name, "source %zu: ", i + 1);
     if (node->kind != EXF_YAML_MAP)
         return exf_fail(err, EXF_USAGE, "%s:%d: %sis %s, expected a map", m->path, node->line, s.name, exf_yaml_kind_name(node));
-    EXF_TRY(refuse_unknown_keys(&s, source_keys));
+    EXF_TRY(exf_section_refuse_unknown(&s, source_keys));
     EXF_TRY(read_format(&s, src));
     EXF_TRY(refuse_misplaced(&s, src));
     EXF_TRY(read_names(&s, i + 1, src));
     EXF_TRY(read_where(&s, src));
     EXF_TRY(read_sequences(&s, src));
     EXF_TRY(read_sha256(&s, src));
+    EXF_TRY(exf_manifest_check_origin(&s));
 out:
     return rc;
 }
 
 /* The schema comes first: every other complaint about a manifest of another
  * kind would only mislead. */
-static exf_code check_top(const section *s)
+static exf_code check_top(const exf_section *s)
 {
     const char *schema;
     if (s->map->kind != EXF_YAML_MAP)
         return exf_fail(s->err, EXF_USAGE, "%s:%d: is %s, expected a map with \"schema: " SCHEMA "\"", s->path, s->map->line,
                         exf_yaml_kind_name(s->map));
-    exf_code rc = required(s, "schema", &schema);
+    exf_code rc = exf_section_required(s, "schema", &schema);
     if (rc != EXF_OK) return rc;
     if (strcmp(schema, SCHEMA) != 0)
         return exf_fail(s->err, EXF_USAGE, "%s:%d: schema \"%.80s\", expected \"" SCHEMA "\"", s->path,
                         exf_yaml_get(s->map, "schema")->line, schema);
-    return refuse_unknown_keys(s, top_keys);
+    return exf_section_refuse_unknown(s, top_keys);
 }
 
 static exf_code read_sources(exf_manifest *m, const exf_yaml *root, exf_err *err)
 {
     exf_code rc;
-    section s = {.path = m->path, .map = root, .err = err};
+    exf_section s = {.path = m->path, .map = root, .err = err};
     EXF_TRY(check_top(&s));
     const exf_yaml *list = exf_yaml_get(root, "sources");
     if (!list || list->kind != EXF_YAML_LIST || list->n == 0)

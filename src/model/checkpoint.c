@@ -45,6 +45,11 @@ size_t exf_checkpoint_files(const exf_checkpoint *c)
     return c->n_files;
 }
 
+const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i)
+{
+    return exf_st_path(c->file[i]);
+}
+
 const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i)
 {
     return i < c->n_stored ? &c->stored[i] : NULL;

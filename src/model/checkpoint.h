@@ -28,6 +28,7 @@ size_t exf_checkpoint_count(const exf_checkpoint *c);
 const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */
 const exf_stored *exf_checkpoint_find(const exf_checkpoint *c, const char *name);   /* NULL if absent */
 size_t exf_checkpoint_files(const exf_checkpoint *c);
+const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i); /* of file i < exf_checkpoint_files() */
 
 /* SHA-256 over every tensor's name, dtype and shape in order of name, and over
  * three samples of 64 KiB (begin, middle, end of the data) of every shard: two

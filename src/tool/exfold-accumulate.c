@@ -11,6 +11,8 @@ static const exf_opt rows[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-accumulate recipe.yaml    # capture.h5 of the output directory\n"
+                    "exfold-accumulate --output out shard-1/capture.h5 shard-2/capture.h5",
         .name = "exfold-accumulate",
         .arguments = "[RECIPE.yaml] [CAPTURE.h5 ...]",
         .about = "Adds up the statistics of capture files (default: capture.h5 in the output\n"

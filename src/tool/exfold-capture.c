@@ -21,6 +21,9 @@ static const exf_opt rows[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-capture recipe.yaml --layers 0,3,8-11\n"
+                    "exfold-capture recipe.yaml --export layers.safetensors --logits\n"
+                    "exfold-capture recipe.yaml --pin-manifest    # checksums into the manifest",
         .name = "exfold-capture",
         .arguments = "RECIPE.yaml",
         .about = "Runs the recipe's model over its corpus and writes what the experts of the chosen\n"

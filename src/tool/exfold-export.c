@@ -11,6 +11,8 @@ static const exf_opt rows[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-export recipe.yaml    # tables.h5 of the output directory\n"
+                    "exfold-export --output out out/tables.h5 --set output.targets=safetensors",
         .name = "exfold-export",
         .arguments = "[RECIPE.yaml] [TABLES.h5]",
         .about = "Writes tables (default: tables.h5 in the output directory) in the formats of\n"

@@ -34,6 +34,10 @@ static const exf_command commands[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-inspect out/tables.h5    # what it is and holds\n"
+                    "exfold-inspect verify out/statistics.h5 out/tables.h5\n"
+                    "exfold-inspect diff last/tables.h5 out/tables.h5 --fail-above flips=0.05\n"
+                    "exfold-inspect report out/tables.h5 -o report.html",
         .name = "exfold-inspect",
         .arguments = "COMMAND ARGUMENT ... | FILE.h5",
         .about = "Shows what files are and hold, draws, compares and verifies them.  A file alone is\n"

@@ -12,6 +12,7 @@ static const exf_opt rows[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-merge shard-1/statistics.h5 shard-2/statistics.h5 -o statistics.h5",
         .name = "exfold-merge",
         .arguments = "STATISTICS.h5 ... -o OUT.h5",
         .about = "Adds up statistics of different data, made with one model and one set of options: the\n"

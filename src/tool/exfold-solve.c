@@ -11,6 +11,8 @@ static const exf_opt rows[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-solve recipe.yaml --set calibrate.clip=none --force\n"
+                    "exfold-solve --output out statistics.h5 --set pools=8,4",
         .name = "exfold-solve",
         .arguments = "[RECIPE.yaml] [STATISTICS.h5]",
         .about = "Solves the closed forms over statistics (default: statistics.h5 in the output\n"

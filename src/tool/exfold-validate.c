@@ -17,6 +17,8 @@ static const exf_opt rows[] = {
 int main(int argc, char **argv)
 {
     static const exf_program program = {
+        .examples = "exfold-validate recipe.yaml --variants 'P4 top4:drop D8' --fail-above kl=0.2\n"
+                    "exfold-validate recipe.yaml --frontier    # sweep P and D, write frontier.svg",
         .name = "exfold-validate",
         .arguments = "RECIPE.yaml",
         .about = "Runs the model and every variant of validate.variants side by side in one pass over the\n"

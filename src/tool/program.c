@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "export/export.h"
 #include "kernels/gemm.h"
+#include "tool/manual.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -209,6 +210,18 @@ static exf_code close_stdout(exf_err *err)
     return exf_fail_errno(err, errno ? errno : EIO, "standard output: cannot write the results");
 }
 
+/* --help=man, --help=bash, ...: 1 and the page, or its failure; 0 if that is not what argv says. */
+static int print_manual(const exf_program *p, const exf_opt *rows, size_t n, int argc, char **argv, exf_code *rc, exf_err *err)
+{
+    exf_manual_page page = argc == 2 && exf_starts_with(argv[1], "--help=") ? exf_manual_find(strchr(argv[1], '=') + 1) : NULL;
+    exf_text text = {0};
+    if (!page) return 0;
+    *rc = page(p, rows, n, &text, err);
+    if (*rc == EXF_OK) fputs(text.s, stdout);
+    exf_text_free(&text);
+    return 1;
+}
+
 int exf_program_main(const exf_program *p, int argc, char **argv)
 {
     exf_err err = {.code = EXF_OK, .msg = ""};
@@ -219,7 +232,8 @@ int exf_program_main(const exf_program *p, int argc, char **argv)
     install_signals();
     exf_log_setup(p->name, EXF_LOG_INFO, EXF_PROGRESS_AUTO);
     exf_code rc = join_rows(p, &rows, &n_rows, &err);
-    if (rc == EXF_OK) rc = parse_and_run(p, rows, n_rows, &recipe, argc, argv, &err);
+    if (rc == EXF_OK && !print_manual(p, rows, n_rows, argc, argv, &rc, &err))
+        rc = parse_and_run(p, rows, n_rows, &recipe, argc, argv, &err);
     if (rc == EXF_OK) rc = close_stdout(&err);
     if (rc != EXF_OK) {
         err.code = rc;

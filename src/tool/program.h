@@ -19,6 +19,7 @@ typedef struct {
     const char *name;      /* "exfold-calibrate" */
     const char *arguments; /* "RECIPE" */
     const char *about;     /* a few lines under the usage */
+    const char *examples;  /* of the manual page: a command a line, "#" before what it does; NULL: none */
     int wants_recipe;      /* recipe keys are among the options */
     const exf_opt *rows;   /* options of this program alone, fields of exf_recipe */
     size_t n_rows;
@@ -32,6 +33,6 @@ typedef struct {
     size_t n_commands;
 } exf_program;
 
-/* The exit status of main. */
+/* The exit status of main.  PROGRAM --help=FORM prints a page for the build instead (tool/manual.h). */
 int exf_program_main(const exf_program *p, int argc, char **argv);
 #endif

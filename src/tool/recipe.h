@@ -29,7 +29,7 @@ typedef struct {
     int progress; /* exf_progress_mode */
     /* flags of some */
     int force, dry_run, logits, pin_manifest;
-    int frontier;
+    int frontier, list_inputs;
     char *layers, *export_path, *moe_inputs, *json_path;
     int json, data; /* of exfold-inspect: this line and the next */
     char *output_file;

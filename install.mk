@@ -1,0 +1,149 @@
+# install.mk - make install, uninstall, dist; libexfold_fold.  Read by the Makefile.
+#
+# Knobs: PREFIX=/usr/local  DESTDIR=  and every directory below, by its GNU name.
+
+PREFIX       ?= /usr/local
+BINDIR       ?= $(PREFIX)/bin
+LIBDIR       ?= $(PREFIX)/lib
+INCLUDEDIR   ?= $(PREFIX)/include
+DATADIR      ?= $(PREFIX)/share
+MANDIR       ?= $(DATADIR)/man
+DOCDIR       ?= $(DATADIR)/doc/exfold
+PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+BASHCOMPDIR  ?= $(DATADIR)/bash-completion/completions
+ZSHCOMPDIR   ?= $(DATADIR)/zsh/site-functions
+INSTALL      ?= install
+
+# ---- libexfold_fold: the ABI of include/exfold/fold.h alone ----------------
+FOLD_ABI    := $(shell sed -n 's/^.define EXF_FOLD_ABI \([0-9]*\).*/\1/p' include/exfold/fold.h)
+FOLD_O      := $(patsubst %.c,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold_*_cpu.c))) \
+               $(if $(filter 1,$(CUDA)),$(patsubst %.cu,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold_*_cuda.cu))))
+FOLD_LIBS   := $(if $(filter %_cuda.o,$(FOLD_O)),$(CUDA_LIBS)) -lm
+FOLD_SONAME := libexfold_fold.so.$(FOLD_ABI)
+FOLD_FILES  := $(BUILD)/$(FOLD_SONAME) $(BUILD)/libexfold_fold.so $(BUILD)/libexfold_fold.a
+
+## fold-library: libexfold_fold, static and shared, for runtimes to call
+fold-library: $(FOLD_FILES)
+
+# The functions that the header declares, and that were built: all that a library shows.
+$(BUILD)/gen/fold.names: include/exfold/fold.h install.mk $(BUILD)/gen/fold.built | $(BUILD)/gen
+	@sed -n 's/^exf_fold_status \(exf_fold_[a-z_]*\)(.*/\1/p' $< \
+	    $(if $(filter %_cuda.o,$(FOLD_O)),,| grep -v '_cuda$$') | LC_ALL=C sort >$@
+$(BUILD)/gen/fold.map: $(BUILD)/gen/fold.names
+	@{ echo 'EXFOLD_FOLD_$(FOLD_ABI) {'; echo 'global:'; sed 's/$$/;/' $<; echo 'local: *;'; echo '};'; } >$@
+$(BUILD)/gen/fold.built: FORCE | $(BUILD)/gen
+	@echo '$(FOLD_O)' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/$(FOLD_SONAME): $(FOLD_O) $(BUILD)/gen/fold.map
+	@echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) -shared $(LDFLAGS) -Wl,-soname,$(FOLD_SONAME) -Wl,--version-script,$(BUILD)/gen/fold.map -o $@ $(FOLD_O) $(FOLD_LIBS)
+$(BUILD)/libexfold_fold.so: $(BUILD)/$(FOLD_SONAME)
+	@ln -sf $(FOLD_SONAME) $@
+$(BUILD)/libexfold_fold.a: $(FOLD_O) $(BUILD)/gen/fold.names
+	@rm -f $@
+	$(Q)$(CC) -r -nostdlib -o $(BUILD)/pic/fold.o $(FOLD_O)
+	$(Q)objcopy --keep-global-symbols=$(BUILD)/gen/fold.names $(BUILD)/pic/fold.o
+	$(Q)$(AR) rcs $@ $(BUILD)/pic/fold.o
+$(BUILD)/pic/%.o: %.c
+	@mkdir -p $(@D); echo "  CC   $< (pic)"
+	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) -fPIC $(INCLUDE) -MMD -MP -c -o $@ $<
+$(BUILD)/pic/%.o: %.cu
+	@mkdir -p $(@D); echo "  NVCC $< (pic)"
+	$(Q)$(NVCC) -std=c++17 -O2 $(GENCODE) -Xcompiler -fPIC $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
+-include $(FOLD_O:.o=.d)
+
+# ---- pages made from the option tables (src/tool/manual.h) ------------------
+NAMES := $(TOOLS:$(BUILD)/bin/%=%)
+PAGES := $(NAMES:%=$(BUILD)/man/%.1) $(BUILD)/man/exfold-recipe.5 $(BUILD)/man/exfold.7 \
+         $(NAMES:%=$(BUILD)/completions/bash/%) $(NAMES:%=$(BUILD)/completions/zsh/_%)
+
+## pages: the manual pages and the completions of bash and zsh
+pages: $(PAGES)
+
+page = @mkdir -p $(@D); $< --help=$(1) >$@.new && mv $@.new $@
+$(BUILD)/man/%.1: $(BUILD)/bin/% ; $(call page,man)
+$(BUILD)/man/exfold-recipe.5: $(BUILD)/bin/exfold-calibrate ; $(call page,recipe)
+$(BUILD)/completions/bash/%: $(BUILD)/bin/% ; $(call page,bash)
+$(BUILD)/completions/zsh/_%: $(BUILD)/bin/% ; $(call page,zsh)
+$(BUILD)/man/exfold.7: docs/exfold.7.in VERSION $(TOOLS)
+	@mkdir -p $(@D)
+	@{ for p in $(TOOLS); do $$p --help=entry || exit; done; } >$@.programs
+	@$(BUILD)/bin/exfold-calibrate --help=status >$@.status
+	@sed -e 's/@version@/$(VERSION)/' -e '/^@programs@$$/{' -e 'r $@.programs' -e d -e '}' \
+	    -e '/^@status@$$/{' -e 'r $@.status' -e d -e '}' docs/exfold.7.in >$@.new
+	@mv $@.new $@; rm -f $@.programs $@.status
+
+# ---- what goes where: kind, directory, mode, files --------------------------
+PLACES = programs libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests examples model scripts docs
+programs_in   = $(BINDIR)
+programs      = $(TOOLS)
+libraries_in  = $(LIBDIR)
+libraries     = $(BUILD)/$(FOLD_SONAME)
+archive_in    = $(LIBDIR)
+archive       = $(BUILD)/libexfold_fold.a
+header_in     = $(INCLUDEDIR)/exfold
+header        = include/exfold/fold.h
+pkgconfig_in  = $(PKGCONFIGDIR)
+pkgconfig     = $(BUILD)/exfold-fold.pc
+man1_in       = $(MANDIR)/man1
+man1          = $(filter %.1,$(PAGES))
+man5_in       = $(MANDIR)/man5
+man5          = $(filter %.5,$(PAGES))
+man7_in       = $(MANDIR)/man7
+man7          = $(filter %.7,$(PAGES))
+bash_in       = $(BASHCOMPDIR)
+bash          = $(filter $(BUILD)/completions/bash/%,$(PAGES))
+zsh_in        = $(ZSHCOMPDIR)
+zsh           = $(filter $(BUILD)/completions/zsh/%,$(PAGES))
+recipes_in    = $(DATADIR)/exfold/recipes
+recipes       = $(wildcard recipes/*.yaml)
+manifests_in  = $(DATADIR)/exfold/data-manifests
+manifests     = $(wildcard data-manifests/*.yaml)
+examples_in   = $(DATADIR)/exfold/examples
+examples      = $(wildcard examples/*.jsonl)
+model_in      = $(DATADIR)/exfold/examples/demo-model
+model         = $(filter-out %/reference,$(wildcard examples/demo-model/*))
+scripts_in    = $(DATADIR)/exfold/scripts
+scripts       = $(wildcard scripts/regenerate-tables scripts/materialize_manifest.py scripts/render_chat.py scripts/record_moe_inputs.py)
+docs_in       = $(DOCDIR)
+docs          = README.md CONTRIBUTING.md LICENSE
+mode          = $(if $(filter programs libraries scripts,$(1)),755,644)
+OWN_DIRS      = $(model_in) $(examples_in) $(recipes_in) $(manifests_in) $(scripts_in) $(DATADIR)/exfold $(DOCDIR) $(header_in)
+
+## install: programs, libraries, pages and data below DESTDIR and PREFIX
+install: all fold-library pages $(BUILD)/exfold-fold.pc
+	@$(foreach p,$(PLACES),mkdir -p '$(DESTDIR)$($(p)_in)' && $(INSTALL) -m $(call mode,$(p)) $($(p)) '$(DESTDIR)$($(p)_in)' &&) :
+	@ln -sf $(FOLD_SONAME) '$(DESTDIR)$(LIBDIR)/libexfold_fold.so'
+
+## uninstall: remove what install puts there, and directories that are ExFold's alone
+uninstall:
+	@$(foreach p,$(PLACES),$(foreach f,$($(p)),rm -f '$(DESTDIR)$($(p)_in)/$(notdir $(f))' &&)) rm -f '$(DESTDIR)$(LIBDIR)/libexfold_fold.so'
+	@for d in $(OWN_DIRS); do rmdir "$(DESTDIR)$$d" 2>/dev/null || :; done
+
+# Written for this PREFIX at every install.
+$(BUILD)/exfold-fold.pc: FORCE
+	@mkdir -p $(@D)
+	@{ echo 'prefix=$(PREFIX)'; echo 'libdir=$(LIBDIR)'; echo 'includedir=$(INCLUDEDIR)'; echo 'abi=$(FOLD_ABI)'; \
+	   echo 'cuda=$(if $(filter %_cuda.o,$(FOLD_O)),1,0)'; echo; \
+	   echo 'Name: exfold-fold'; echo 'Description: folding of mixture-of-experts routes, as a runtime calls it'; \
+	   echo 'Version: $(VERSION)'; echo 'Cflags: -I$${includedir}'; echo 'Libs: -L$${libdir} -lexfold_fold'; \
+	   echo 'Libs.private: $(FOLD_LIBS)'; } >$@
+
+## check-install: install into a scratch directory, use what is there, uninstall
+check-install: all fold-library pages
+	$(Q)BUILD='$(BUILD)' MAKE='$(MAKE)' CC='$(CC)' SANFLAGS='$(SANFLAGS)' PKG_CONFIG='$(PKG_CONFIG)' tests/install.sh
+
+# ---- the source as one file ---------------------------------------------------
+DIST       = exfold-$(VERSION)
+DIST_GZIP ?= gzip -n
+
+## dist: $(BUILD)/exfold-VERSION.tar.gz of the last commit; the same bytes for the same commit
+dist:
+	@git rev-parse -q --verify HEAD >/dev/null || { echo "make dist needs the git repository"; exit 1; }
+	@git diff --quiet HEAD || echo "dist: the working tree differs from the commit; the file holds the commit"
+	@mkdir -p $(BUILD)
+	@git -c tar.umask=0022 archive --format=tar --prefix=$(DIST)/ HEAD | $(DIST_GZIP) >$(BUILD)/$(DIST).tar.gz.new
+	@mv $(BUILD)/$(DIST).tar.gz.new $(BUILD)/$(DIST).tar.gz
+	@cd $(BUILD) && sha256sum $(DIST).tar.gz
+
+.PHONY: fold-library pages install uninstall check-install dist

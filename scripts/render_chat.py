@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Render conversations with a checkpoint's own chat template.
+
+    python3 scripts/render_chat.py MODEL IN.jsonl OUT.jsonl [--messages messages] [--set enable_thinking=false]
+
+IN.jsonl has a conversation per line, {"messages": [{"role": ..., "content": ...}, ...]}; OUT.jsonl
+gets {"text": ...} per line, in the same order, as a manifest's source of format jsonl wants it.
+MODEL is a checkpoint directory with chat_template.jinja or with chat_template in its
+tokenizer_config.json.  Needs jinja2 3.1.6 or newer, nothing else; templates are foreign programs
+and run in jinja's sandbox.
+
+The conversation is rendered whole, without a prompt for a further answer.  ExFold's tokenizer puts
+the special tokens of tokenizer.json around every document; where those start with the very token
+that the template starts with, the template's is left out, so that it stands there once.
+A template that asks for today's date is refused unless --date says one: equal inputs, equal bytes.
+"""
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import sys
+import tempfile
+
+
+class Failure(Exception):
+    """A sentence for the user, and the exit status that goes with it (README, "Exit status")."""
+
+    def __init__(self, status, sentence):
+        super().__init__(sentence)
+        self.status = status
+
+
+def load_json(path):
+    try:
+        with open(path, encoding="utf-8") as f:
+            return json.load(f)
+    except OSError as e:
+        raise Failure(4, f"{path}: {e.strerror}") from e
+    except ValueError as e:
+        raise Failure(5, f"{path}: is no JSON: {e}") from e
+
+
+def template_source(model):
+    """The template's text: chat_template.jinja, else tokenizer_config.json's, of several the one named default."""
+    path = os.path.join(model, "chat_template.jinja")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as f:
+            return f.read()
+    path = os.path.join(model, "tokenizer_config.json")
+    template = load_json(path).get("chat_template") if os.path.exists(path) else None
+    if isinstance(template, list):
+        template = {t["name"]: t["template"] for t in template}.get("default")
+    if not template:
+        raise Failure(3, f"{model}: has no chat template: neither chat_template.jinja nor chat_template in tokenizer_config.json")
+    return template
+
+
+def special_tokens(model):
+    """bos_token, eos_token, ... as templates know them."""
+    tokens = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        path = os.path.join(model, name)
+        for key, value in (load_json(path) if os.path.exists(path) else {}).items():
+            value = value.get("content") if isinstance(value, dict) else value
+            if key.endswith("_token") and isinstance(value, str):
+                tokens[key] = value
+    return tokens
+
+
+def first_of_postprocessor(model):
+    """The token that tokenizer.json's post-processor puts in front of every text, or None."""
+    path = os.path.join(model, "tokenizer.json")
+    part = (load_json(path).get("post_processor") or {}) if os.path.exists(path) else {}
+    parts = part["processors"] if part.get("type") == "Sequence" else [part]
+    for p in parts:
+        if p.get("type") == "TemplateProcessing" and p["single"] and "SpecialToken" in p["single"][0]:
+            special = p["special_tokens"][p["single"][0]["SpecialToken"]["id"]]
+            return special["tokens"][0]
+    return None
+
+
+def jinja_environment(date):
+    import jinja2
+    import jinja2.ext
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    if tuple(int(n) for n in jinja2.__version__.split(".")[:3]) < (3, 1, 6):
+        raise Failure(2, f"jinja2 {jinja2.__version__} has a sandbox that templates can leave; 3.1.6 or newer is needed")
+
+    class Generation(jinja2.ext.Extension):
+        """{% generation %}...{% endgeneration %} marks the model's own words; the text is the same without."""
+        tags = {"generation"}
+
+        def parse(self, parser):
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    def refuse(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def today(layout):
+        if date is None:
+            refuse("it asks for today's date; --date YYYY-MM-DD says one")
+        return date.strftime(layout)
+
+    def to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
+    env.filters["tojson"] = to_json
+    env.globals["raise_exception"] = refuse
+    env.globals["strftime_now"] = today
+    return env
+
+
+class ChatTemplate:
+    """A model's template; render() gives the text of one conversation."""
+
+    def __init__(self, model, variables=None, date=None):
+        import jinja2
+
+        if not os.path.isdir(model):
+            raise Failure(4, f"{model}: is no directory")
+        self.error = jinja2.exceptions.TemplateError
+        self.variables = special_tokens(model) | (variables or {})
+        try:
+            self.template = jinja_environment(date).from_string(template_source(model))
+        except self.error as e:
+            raise Failure(3, f"{model}: the chat template cannot be read: {e}") from e
+        self.front = first_of_postprocessor(model)
+        self.model = model
+
+    def render(self, messages, where):
+        if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+            raise Failure(3, f"{where}: the conversation is no list of messages")
+        messages = [{k: v for k, v in m.items() if v is not None} for m in messages]  # absent columns of a dataset
+        try:
+            text = self.template.render(messages=messages, add_generation_prompt=False, **self.variables)
+        except self.error as e:
+            raise Failure(3, f"{where}: the chat template of {self.model}: {e}") from e
+        if self.front and text.startswith(self.front):
+            text = text[len(self.front):]
+        return text
+
+
+def jsonl_line(document):
+    return json.dumps(document, ensure_ascii=False, separators=(", ", ": ")) + "\n"
+
+
+def write_lines(path, documents, force=False, expect=None):
+    """A line per document, under the final name only when all are there; (count, sha256).  expect:
+    the digest that it must have."""
+    if os.path.exists(path) and not force:
+        raise Failure(4, f"{path}: exists; --force replaces it")
+    directory = os.path.dirname(path) or "."
+    os.makedirs(directory, exist_ok=True)
+    digest, count = hashlib.sha256(), 0
+    handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", suffix=".partial", dir=directory)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for document in documents:
+                line = jsonl_line(document).encode("utf-8")
+                digest.update(line)
+                out.write(line)
+                count += 1
+            out.flush()
+            os.fsync(out.fileno())
+        if expect and digest.hexdigest() != expect:
+            raise Failure(3, f"{path}: would have sha256 {digest.hexdigest()}, the manifest says {expect}")
+        os.chmod(temporary, 0o666 & ~umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return count, digest.hexdigest()
+
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def read_lines(path):
+    """(where, object) of every line that is not blank."""
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    try:
+                        yield f"{path}:{number}", json.loads(line)
+                    except ValueError as e:
+                        raise Failure(5, f"{path}:{number}: is no JSON: {e}") from e
+    except OSError as e:
+        raise Failure(4, f"{path}: {e.strerror}") from e
+
+
+def variable(text):
+    """NAME=VALUE; a value that is JSON (true, 3, "x") is that, anything else is text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is no NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def add_template_options(parser):
+    parser.add_argument("--set", metavar="NAME=VALUE", type=variable, action="append", default=[], help="a variable of the template")
+    parser.add_argument("--date", type=datetime.date.fromisoformat, help="what the template is told when it asks for today's date")
+
+
+def run(main):
+    """main's exit status; its Failure as one line on standard error."""
+    try:
+        main()
+    except Failure as e:
+        sys.exit(fail(e))
+    except ImportError as e:
+        sys.exit(fail(Failure(2, f"the Python package {e.name} is needed: pip install {e.name}")))
+
+
+def fail(e):
+    print(f"{os.path.basename(sys.argv[0])}: error: {e}", file=sys.stderr)
+    return e.status
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("model")
+    p.add_argument("conversations", help="IN.jsonl")
+    p.add_argument("out", help="OUT.jsonl")
+    p.add_argument("--messages", default="messages", help="the member that holds the conversation")
+    p.add_argument("--force", action="store_true", help="replace OUT.jsonl if it exists")
+    add_template_options(p)
+    args = p.parse_args()
+    template = ChatTemplate(args.model, dict(args.set), args.date)
+
+    def documents():
+        for where, row in read_lines(args.conversations):
+            if not isinstance(row, dict) or args.messages not in row:
+                raise Failure(3, f'{where}: has no member "{args.messages}"')
+            yield {"text": template.render(row[args.messages], where)}
+
+    count, digest = write_lines(args.out, documents(), args.force)
+    print(f"wrote {args.out}  {count} documents  sha256 {digest}")
+
+
+if __name__ == "__main__":
+    run(main)

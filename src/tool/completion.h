@@ -1,0 +1,17 @@
+/* completion.h - what both shells' completions ask of an option row. */
+#ifndef EXF_TOOL_COMPLETION_H
+#define EXF_TOOL_COMPLETION_H
+#include "tool/program.h"
+
+typedef enum { EXF_VALUE_FREE, EXF_VALUE_WORDS, EXF_VALUE_DIRECTORY, EXF_VALUE_FILE } exf_completion_kind;
+
+/* What may follow a row's flag or key; WORDS: one of exf_completion_words(), "a|b|c". */
+exf_completion_kind exf_completion_value(const exf_opt *row);
+const char *exf_completion_words(const exf_opt *row);
+
+/* The kinds of file among the arguments of a program and its commands, "RECIPE.yaml FILE.h5" as
+ * "*.yaml|*.h5": each once, with `gap` between; "*" where there are none. */
+exf_code exf_completion_files(const exf_program *p, const char *gap, exf_text *out, exf_err *err) EXF_CHECKED;
+/* The commands' names, with blanks between. */
+exf_code exf_completion_commands(const exf_program *p, exf_text *out, exf_err *err) EXF_CHECKED;
+#endif
