@@ -102,6 +102,13 @@ check-cuda: deps $(CHECKS_CUDA)
 check-cli: all
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
+## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
+check-reference: all $(BUILD)/tests/reference/compare_reference
+	@rm -rf $(BUILD)/reference
+	$(Q)$(BUILD)/bin/exfold-calibrate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
+	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
+	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json tests/reference/reference_ppl.json tests/reference/beyond_ppl.json
+
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
 check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh
@@ -191,6 +198,19 @@ $(eval $(call drawer,src/model,family))
 $(eval $(call drawer,src/solve,solver))
 $(eval $(call drawer,src/export,writer))
 
+# What `exfold-inspect spec` prints are the comments on top of these.
+SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
+$(BUILD)/gen/specification.inc: $(SPECIFIED) scripts/embed-specification.sh | $(BUILD)/gen
+	$(Q)scripts/embed-specification.sh $(SPECIFIED) > $@.new && mv $@.new $@
+$(BUILD)/src/inspect/specification.o: $(BUILD)/gen/specification.inc
+
+# The report's page, style and script as arrays of bytes: report.css -> build/gen/report_css.inc.
+REPORT_PARTS := $(sort $(wildcard src/inspect/report/report.*))
+REPORT_INC   := $(patsubst src/inspect/report/report.%,$(BUILD)/gen/report_%.inc,$(REPORT_PARTS))
+$(BUILD)/gen/report_%.inc: src/inspect/report/report.% | $(BUILD)/gen
+	$(Q)od -A n -v -t u1 $< | sed 's/[0-9][0-9]*/&,/g' > $@.new && mv $@.new $@
+$(BUILD)/src/inspect/report_parts.o: $(REPORT_INC)
+
 # Version and commit go into provenance; the header changes only when they do.
 $(BUILD)/gen/version.h: FORCE | $(BUILD)/gen
 	@{ echo '#define EXF_RELEASE "$(VERSION)"'; \
@@ -208,6 +228,9 @@ $(BUILD)/bin/%: $(BUILD)/src/tool/%.o $(TOOL_O) $(BUILD)/libexfold.a
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
+$(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -231,7 +254,8 @@ $(BUILD)/%.o: %.cu
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
-         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d
-.PHONY: all checks check check-units check-cuda check-cli check-san check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
+         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d \
+         $(BUILD)/tests/reference/compare_reference.d
+.PHONY: all checks check check-units check-cuda check-cli check-san check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -6,10 +6,14 @@
 #include <math.h>
 #include <string.h>
 
+/* Tokens whose products are made side by side, where threads are idle (one worker
+ * shows what a GPU computed); added up in order, so it changes no bit. */
+enum { AT_ONCE = 8 };
+
 /* Totals of one call, [E, E] each but source_sq's and sq0's terms, which are the rows' own. */
 typedef struct {
-    double *outputs; /* [E, H] of one token */
-    double *gram;    /* [E, E] of one token */
+    double *outputs; /* [AT_ONCE, E, H] */
+    double *gram;    /* [AT_ONCE, E, E] */
     double *dot, *target_sq, *dot0;
     double *source_sq, *sq0; /* [E] */
 } common_space;
@@ -17,8 +21,8 @@ typedef struct {
 static void carve(common_space *c, double *scratch, size_t e, size_t h)
 {
     c->outputs = scratch;
-    c->gram = c->outputs + e * h;
-    c->dot = c->gram + e * e;
+    c->gram = c->outputs + AT_ONCE * e * h;
+    c->dot = c->gram + AT_ONCE * e * e;
     c->target_sq = c->dot + e * e;
     c->dot0 = c->target_sq + e * e;
     c->source_sq = c->dot0 + e * e;
@@ -28,17 +32,17 @@ static void carve(common_space *c, double *scratch, size_t e, size_t h)
 size_t exf_moments_common_scratch(int n_experts, int d_model)
 {
     size_t e = (size_t)n_experts;
-    return e * (size_t)d_model + 4 * e * e + 2 * e;
+    return AT_ONCE * e * ((size_t)d_model + e) + 3 * e * e + 2 * e;
 }
 
-static void add_token(const common_space *c, size_t e, exf_weighting weighting)
+static void add_token(const common_space *c, const double *gram, size_t e, exf_weighting weighting)
 {
     for (size_t s = 0; s < e; s++) {
-        double sq = c->gram[s * e + s], w = weighting == EXF_WEIGHT_SOURCE_NORM ? sqrt(sq) : 1;
+        double sq = gram[s * e + s], w = weighting == EXF_WEIGHT_SOURCE_NORM ? sqrt(sq) : 1;
         for (size_t t = 0; t < e; t++) {
-            c->dot[s * e + t] += w * c->gram[s * e + t];
-            c->target_sq[s * e + t] += w * c->gram[t * e + t];
-            c->dot0[s * e + t] += c->gram[s * e + t];
+            c->dot[s * e + t] += w * gram[s * e + t];
+            c->target_sq[s * e + t] += w * gram[t * e + t];
+            c->dot0[s * e + t] += gram[s * e + t];
         }
         c->source_sq[s] += w * sq;
         c->sq0[s] += sq;
@@ -80,10 +84,15 @@ exf_code exf_moments_add_common_cpu(const exf_moments *m, int n_experts, int d_m
     if (weighting == EXF_WEIGHT_ROUTER) return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
     carve(&c, scratch, e, (size_t)d_model);
     memset(c.dot, 0, (3 * e * e + 2 * e) * sizeof *c.dot);
-    for (int t = 0; t < n_tokens; t++) {
-        for (size_t i = 0; i < size; i++) c.outputs[i] = (double)outputs[(size_t)t * size + i];
-        exf_linalg_xxt(c.gram, c.outputs, n_experts, d_model);
-        add_token(&c, e, weighting);
+    for (int at = 0; at < n_tokens; at += AT_ONCE) {
+        int n = n_tokens - at < AT_ONCE ? n_tokens - at : AT_ONCE;
+#pragma omp parallel for schedule(dynamic, 1)
+        for (int t = 0; t < n; t++) {
+            double *wide = c.outputs + (size_t)t * size;
+            for (size_t i = 0; i < size; i++) wide[i] = (double)outputs[(size_t)(at + t) * size + i];
+            exf_linalg_xxt(c.gram + (size_t)t * e * e, wide, n_experts, d_model);
+        }
+        for (int t = 0; t < n; t++) add_token(&c, c.gram + (size_t)t * e * e, e, weighting);
     }
     exf_code rc = check_range(&c, e, err);
     if (rc == EXF_OK) add_totals(m, &c, e, (uint64_t)n_tokens);

@@ -1,6 +1,6 @@
 #!/bin/sh
 # test.sh - installs what is missing, builds, and runs every test that needs no GPU.
-# The Makefile does the work (make check, check-san, check-valgrind, check-fuzz);
+# The Makefile does the work (make check, check-reference, check-san, check-valgrind, check-fuzz);
 # this script calls it and counts.  The last line is "N passed, N failed".
 # With INTEROP=1 also make check-interop, which installs PyTorch (about 1 GB).
 set -u
@@ -47,6 +47,7 @@ scripts/install-dependencies.sh || { failed=1; finish; }
 for tool in gcc make valgrind; do "$tool" --version | head -n 1; done
 step make -s -j"$jobs" BUILD="$BUILD" all checks || finish
 step make -s -k BUILD="$BUILD" check
+step make -s BUILD="$BUILD" check-reference
 step make -s -k -j"$jobs" BUILD="$BUILD" check-san
 step make -s BUILD="$BUILD" check-valgrind
 step make -s -j"$jobs" BUILD="$BUILD" check-fuzz

@@ -13,7 +13,8 @@ static const int64_t longs[1] = {1234567890123};
 
 static exf_pt tensor(const char *key, exf_dtype dtype, int rank, int64_t a, int64_t b, const void *data)
 {
-    return (exf_pt){.key = key, .kind = EXF_PT_TENSOR, .tensor = {.name = key, .dtype = dtype, .rank = rank, .shape = {a, b}, .data = data}};
+    return (exf_pt){
+        .key = key, .kind = EXF_PT_TENSOR, .tensor = {.name = key, .dtype = dtype, .rank = rank, .shape = {a, b}, .data = data}};
 }
 
 static exf_pt dict(const exf_pt *item, size_t n)
@@ -70,16 +71,21 @@ START_TEST(other_objects_are_pickled_as_python_does)
     const exf_pt inner[] = {{.key = "x", .kind = EXF_PT_BOOL}};
     ck_value((exf_pt){.kind = EXF_PT_TEXT, .text = "\xe2\x82\xac"}, "X\3\0\0\0\xe2\x82\xac", 8);
     ck_value((exf_pt){.kind = EXF_PT_TEXT, .text = ""}, "X\0\0\0\0", 5);
-    ck_value((exf_pt){.kind = EXF_PT_LIST, .item = two, .n = 2}, "](N\x88"
-                                                                 "e", 5);
+    ck_value((exf_pt){.kind = EXF_PT_LIST, .item = two, .n = 2},
+             "](N\x88"
+             "e",
+             5);
     ck_value((exf_pt){.kind = EXF_PT_LIST}, "]", 1);
     ck_value((exf_pt){.kind = EXF_PT_DICT}, "}", 1);
     ck_value((exf_pt){.kind = EXF_PT_DICT, .item = inner, .n = 1}, "}(X\1\0\0\0x\x89u", 10);
 }
 END_TEST
 
-#define STORAGE(class, index, n) "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\n" class "\nX\1\0\0\0" index "X\3\0\0\0cpuK" n "tQK\0"
-#define HOOKS "\x89" "ccollections\nOrderedDict\n)RtR"
+#define STORAGE(class, index, n) \
+    "ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\n" class "\nX\1\0\0\0" index "X\3\0\0\0cpuK" n "tQK\0"
+#define HOOKS \
+    "\x89"    \
+    "ccollections\nOrderedDict\n)RtR"
 
 START_TEST(tensors_are_pickled_as_torch_does)
 {
@@ -111,8 +117,9 @@ static exf_code write_sample(const char *name, int force, exf_err *err)
 
 START_TEST(records_stand_in_torchs_order)
 {
-    static const char *const names[] = {"archive/data.pkl",       "archive/byteorder",      "archive/data/0", "archive/data/1", "archive/data/2",
-                                        "archive/extra/note.txt", "archive/version", "archive/.data/serialization_id"};
+    static const char *const names[] = {
+        "archive/data.pkl", "archive/byteorder",      "archive/data/0",  "archive/data/1",
+        "archive/data/2",   "archive/extra/note.txt", "archive/version", "archive/.data/serialization_id"};
     ck_ok(write_sample("s.pt", 0, &e), e);
     zip_file z = zip_open("s.pt");
     ck_assert_uint_eq(z.n_records, 8);

@@ -66,7 +66,8 @@ START_TEST(what_was_given_stands_in_the_front_matter)
     x.n_datasets = 2;
     x.has_recipe = 1;
     char *card = card_of(&x);
-    ck_says(card, "---\nbase_model: 'org/model|x'\nbase_model_relation: adapter\ndatasets:\n  - 'org/it''s: data'\n  - 'org/more'\nlibrary_name: exfold\n");
+    ck_says(card, "---\nbase_model: 'org/model|x'\nbase_model_relation: adapter\ndatasets:\n  - 'org/it''s: data'\n  - "
+                  "'org/more'\nlibrary_name: exfold\n");
     ck_says(card, "\nBase model: org/model\\|x, revision abc123.\n");
     ck_says(card, "| `exfold_recipe.yaml` | the recipe");
     exf_mem_free(card);
@@ -88,7 +89,8 @@ START_TEST(a_validation_is_quoted_as_it_stands)
     exf_mem_free(card);
     unlink(exf_scratch("README.md"));
     exf_write_file(exf_scratch("validation.md"), "\xff", 1);
-    ck_fails(exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, &e), EXF_FORMAT, e, "validation.md: is not UTF-8");
+    ck_fails(exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, &e), EXF_FORMAT, e,
+             "validation.md: is not UTF-8");
     ck_assert_int_eq(files_left(), 1);
     exf_tables_free(&t);
 }

@@ -54,11 +54,12 @@ START_TEST(npy_has_a_file_per_table)
     ck_npy("vectors.pair", DICT("<i4", "2, 3"), t.vectors.pair, N_PAIRS * 3 * sizeof(int32_t));
     ck_npy("vectors.lowrank.2.c", DICT("<f4", "2, 2, 8"), t.vectors.lowrank[0].c, N_PAIRS * RANK * H * sizeof(float));
     ck_ok(exf_folder_each(exf_scratch("npy"), add_name, &names, &e), e);
-    ck_assert_str_eq(names.s, "coeff.npy contribution.npy cosine.npy count.npy expert_count.npy expert_norms.npy layer_numbers.npy loss.npy "
-                              "pools.2.members.npy pools.2.target_ids.npy pools.2.target_scale.npy provenance.json rms.npy "
-                              "shared.global.loss.npy shared.global.scalar.npy shared.layer.loss.npy shared.layer.scalar.npy "
-                              "similarity.npy std_error.npy vectors.basis.npy vectors.diagonal.npy vectors.diagonal_loss.npy "
-                              "vectors.lowrank.2.c.npy vectors.pair.npy ");
+    ck_assert_str_eq(names.s,
+                     "coeff.npy contribution.npy cosine.npy count.npy expert_count.npy expert_norms.npy layer_numbers.npy loss.npy "
+                     "pools.2.members.npy pools.2.target_ids.npy pools.2.target_scale.npy provenance.json rms.npy "
+                     "shared.global.loss.npy shared.global.scalar.npy shared.layer.loss.npy shared.layer.scalar.npy "
+                     "similarity.npy std_error.npy vectors.basis.npy vectors.diagonal.npy vectors.diagonal_loss.npy "
+                     "vectors.lowrank.2.c.npy vectors.pair.npy ");
     char *facts = slurp("npy/provenance.json", &n);
     ck_assert_ptr_nonnull(strstr(facts, "\n  \"layer_numbers\": \"[1, 12]\",\n"));
     ck_assert_ptr_nonnull(strstr(facts, "\\\"x\\\""));
@@ -74,7 +75,8 @@ END_TEST
 static void ck_line(const char *text, int n, const char *line)
 {
     for (; n > 0; n--) text = strstr(text, "\r\n") + 2;
-    ck_assert_msg(strncmp(text, line, strlen(line)) == 0 && strncmp(text + strlen(line), "\r\n", 2) == 0, "%.60s, expected %s", text, line);
+    ck_assert_msg(strncmp(text, line, strlen(line)) == 0 && strncmp(text + strlen(line), "\r\n", 2) == 0, "%.60s, expected %s",
+                  text, line);
 }
 
 START_TEST(csv_leaves_empty_what_is_not_known)

@@ -59,7 +59,8 @@ START_TEST(qwen3_keys_and_settings)
     ck_ok(sample_tables(&t, 2, &e), e);
     ck_ok(write_target("exfold-qwen3", &t, "q.pt", 0, &e), e);
     zip_file z = zip_open("q.pt");
-    CK_PICKLED(&z, "\x80\2}(X\x0e\0\0\0format_versionK\1X\5\0\0\0coeffctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\n");
+    CK_PICKLED(&z, "\x80\2}(X\x0e\0\0\0format_versionK\1X\5\0\0\0coeffctorch._utils\n_rebuild_tensor_v2\n(("
+                   "X\7\0\0\0storagectorch\nFloatStorage\n");
     CK_PICKLED(&z, "(K\x0eK\3K\3t(K\x09K\3K\1t\x89"); /* shape [14, 3, 3], strides, no gradient */
     CK_PICKLED(&z, "X\4\0\0\0lossctorch._utils\n");
     CK_PICKLED(&z, "X\x0c\0\0\0expert_normsctorch._utils\n");
@@ -120,7 +121,8 @@ START_TEST(a_plugin_is_given_its_own_models_only)
 {
     exf_tables t;
     ck_ok(sample_tables(&t, 0, &e), e);
-    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_MODEL, e, "serve deepseek_v4, the model is of the family qwen3_moe");
+    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_MODEL, e,
+             "serve deepseek_v4, the model is of the family qwen3_moe");
     set_fact(&t, "model.family", "glm4_moe");
     ck_fails(write_target("exfold-qwen3", &t, "x", 0, &e), EXF_MODEL, e, "serves qwen3_moe, the model is of the family glm4_moe");
     set_fact(&t, "model.family", "deepseek_v4");

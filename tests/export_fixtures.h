@@ -37,14 +37,20 @@ static inline exf_code sample_tables(exf_tables *t, size_t n_pools, exf_err *err
     static const exf_run_shape shape = {.n_experts = E, .top_k = 2, .d_model = H, .n_sequences = 3, .n_tokens = 60};
     static const int32_t numbers[L] = {1, 12};
     static const int64_t pools[] = {2, 1};
-    static const char *const facts[][2] = {
-        {"accumulate.weighting", "source_norm"}, {"data.domains", "prose: 2 sequences \xe2\x82\xac \"x\""}, {"data.max_tokens", "512"},
-        {"data.sequences", "3"}, {"model.family", "qwen3_moe"}, {"model.layers", "14"}, {"solve.clip", "-4,4"}, {"solve.ridge", "0.001"}};
+    static const char *const facts[][2] = {{"accumulate.weighting", "source_norm"},
+                                           {"data.domains", "prose: 2 sequences \xe2\x82\xac \"x\""},
+                                           {"data.max_tokens", "512"},
+                                           {"data.sequences", "3"},
+                                           {"model.family", "qwen3_moe"},
+                                           {"model.layers", "14"},
+                                           {"solve.clip", "-4,4"},
+                                           {"solve.ridge", "0.001"}};
     exf_code rc;
     EXF_TRY(exf_tables_new(t, &shape, numbers, L, pools, n_pools, err));
     fill_pairs(t);
     fill_pools(t);
-    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++) EXF_TRY(exf_provenance_add(&t->provenance, err, facts[i][0], "%s", facts[i][1]));
+    for (size_t i = 0; i < sizeof facts / sizeof *facts; i++)
+        EXF_TRY(exf_provenance_add(&t->provenance, err, facts[i][0], "%s", facts[i][1]));
 out:
     return rc;
 }

@@ -27,6 +27,7 @@ typedef struct {
     int64_t samples;       /* residuals a layer from which the basis of lowrank is made */
     uint64_t seed;         /* of that choice, and of the search for the basis */
     exf_scalar_rule rule;  /* of the scalar whose residuals they are */
+    int helpers;           /* host threads for vector moments where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 
 /* Of an accumulator that is to be. */

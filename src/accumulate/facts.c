@@ -118,7 +118,7 @@ static exf_code join_domains(exf_provenance *out, const exf_facts_part *part, si
         if (list) EXF_TRY(read_domains(&d, list, part[i].path, err));
     }
     if (!known) goto out;
-    qsort(d.all, d.n, sizeof *d.all, by_name);
+    if (d.n) qsort(d.all, d.n, sizeof *d.all, by_name);
     for (size_t i = 0; i < d.n; i++)
         EXF_TRY(exf_text_addf(&text, err, "%s%s: %" PRIu64 " sequences, %" PRIu64 " tokens", i ? "; " : "", d.all[i].name, d.all[i].sequences,
                               d.all[i].tokens));
@@ -201,7 +201,7 @@ static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part,
     roots r = {NULL, 0, 0};
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < n; i++) EXF_TRY(add_roots(&r, &part[i], err));
-    qsort(r.all, r.n, sizeof *r.all, by_tokens);
+    if (r.n) qsort(r.all, r.n, sizeof *r.all, by_tokens);
     for (size_t i = 0; i < r.n; i++) {
         char key[64];
         snprintf(key, sizeof key, "part.%zu.statistics_sha256", i);

@@ -33,11 +33,16 @@ void exf_pair_block_free(exf_pair_block *s)
     exf_mem_free(s->entry);
     exf_mem_free(s->first);
     exf_mem_free(s->weight);
-    exf_mem_free(s->u);
-    exf_mem_free(s->v);
-    exf_mem_free(s->z);
-    exf_mem_free(s->total);
     memset(s, 0, sizeof *s);
+}
+
+void exf_pair_room_free(exf_pair_room *m)
+{
+    exf_mem_free(m->u);
+    exf_mem_free(m->v);
+    exf_mem_free(m->z);
+    exf_mem_free(m->total);
+    memset(m, 0, sizeof *m);
 }
 
 static double weight_of(const float *output, int h, exf_weighting weighting, float route_weight)
@@ -50,28 +55,28 @@ static double weight_of(const float *output, int h, exf_weighting weighting, flo
     return 1;
 }
 
-static exf_code make_room(exf_pair_block *s, const exf_moe_block *b, int64_t n_pairs, int rank, exf_err *err)
+/* For n tokens of a pair. */
+static exf_code make_room(exf_pair_room *m, size_t n, size_t h, size_t r, exf_err *err)
 {
-    size_t t = (size_t)b->n_tokens, k = (size_t)b->top_k, h = (size_t)b->d_model, r = (size_t)rank;
     exf_code rc;
-    EXF_TRY(exf_mem_grow(&s->entry, &s->cap_entry, t * k * k, sizeof *s->entry, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->first, &s->cap_first, (size_t)n_pairs + 1, sizeof *s->first, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->weight, &s->cap_weight, t * k, sizeof *s->weight, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->u, &s->cap_u, t * h, sizeof *s->u, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->v, &s->cap_v, t * h, sizeof *s->v, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->z, &s->cap_z, t * r + 1, sizeof *s->z, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->total, &s->cap_total, (r > 2 ? r : 2) * (h > r ? h : r), sizeof *s->total, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&m->u, &m->cap_u, n * h, sizeof *m->u, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&m->v, &m->cap_v, n * h, sizeof *m->v, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&m->z, &m->cap_z, n * r + 1, sizeof *m->z, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&m->total, &m->cap_total, (r > 2 ? r : 2) * (h > r ? h : r), sizeof *m->total, "vector moments", err));
 out:
     return rc;
 }
 
 /* Counting sort: two passes over all slot pairs, in order of token. */
-exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs, int rank,
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs,
                              exf_err *err)
 {
     int k = b->top_k;
-    exf_code rc = make_room(s, b, n_pairs, rank, err);
-    if (rc != EXF_OK) return rc;
+    size_t slots = (size_t)b->n_tokens * (size_t)k;
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&s->entry, &s->cap_entry, slots * (size_t)k, sizeof *s->entry, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->first, &s->cap_first, (size_t)n_pairs + 1, sizeof *s->first, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->weight, &s->cap_weight, slots, sizeof *s->weight, "vector moments", err));
     memset(s->first, 0, ((size_t)n_pairs + 1) * sizeof *s->first);
     for (int pass = 0; pass < 2; pass++) {
         for (int t = 0; t < b->n_tokens; t++) {
@@ -90,30 +95,29 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
     }
     for (int64_t p = n_pairs; p > 0; p--) s->first[p] = s->first[p - 1]; /* undo the walk */
     s->first[0] = 0;
-    for (size_t i = 0; i < (size_t)b->n_tokens * (size_t)k; i++) {
+    for (size_t i = 0; i < slots; i++) {
         s->weight[i] = weight_of(b->expert_outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
         if (!(s->weight[i] >= 0))
             return exf_fail(err, EXF_NUMERIC, "token %zu: a weight of %g has no root, which vector sums need", i / (size_t)k, s->weight[i]);
     }
-    return EXF_OK;
+out:
+    return rc;
 }
 
 /* The pair's rows, times the root of their weight. */
-static int load(exf_pair_block *s, const exf_moe_block *b, int64_t p)
+static void load(const exf_pair_block *s, exf_pair_room *m, const exf_moe_block *b, int64_t p, int n)
 {
     size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
-    int n = (int)(s->first[p + 1] - s->first[p]);
     for (int i = 0; i < n; i++) {
         const exf_pair_entry *e = &s->entry[s->first[p] + i];
         size_t slot = (size_t)e->token * k;
         const float *u = b->expert_outputs + (slot + (size_t)e->source) * h, *v = b->expert_outputs + (slot + (size_t)e->target) * h;
         double root = sqrt(s->weight[slot + (size_t)e->source]);
         for (size_t j = 0; j < h; j++) {
-            s->u[(size_t)i * h + j] = root * (double)u[j];
-            s->v[(size_t)i * h + j] = root * (double)v[j];
+            m->u[(size_t)i * h + j] = root * (double)u[j];
+            m->v[(size_t)i * h + j] = root * (double)v[j];
         }
     }
-    return n;
 }
 
 static exf_code add_exact(exf_exact *sum, const double *x, size_t n, exf_err *err)
@@ -124,15 +128,15 @@ static exf_code add_exact(exf_exact *sum, const double *x, size_t n, exf_err *er
     return EXF_OK;
 }
 
-static exf_code add_diagonal(exf_pair_block *s, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
+static exf_code add_diagonal(exf_pair_room *m, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
 {
-    double *vu = s->total, *vv = s->total + h;
+    double *vu = m->total, *vv = m->total + h;
     exf_code rc;
-    memset(s->total, 0, 2 * h * sizeof *s->total);
+    memset(m->total, 0, 2 * h * sizeof *m->total);
     for (int i = 0; i < n; i++)
         for (size_t j = 0; j < h; j++) {
-            double v = s->v[(size_t)i * h + j];
-            vu[j] += v * s->u[(size_t)i * h + j];
+            double v = m->v[(size_t)i * h + j];
+            vu[j] += v * m->u[(size_t)i * h + j];
             vv[j] += v * v;
         }
     pthread_mutex_lock(lock);
@@ -142,31 +146,32 @@ static exf_code add_diagonal(exf_pair_block *s, int n, size_t h, int64_t p, cons
     return rc;
 }
 
-/* [R, m] = z' x on the pair's grid. */
-static void add_product(exf_pair_block *s, int n, const double *x, int m, int64_t *sum, int r, int grid, pthread_mutex_t *lock)
+/* [R, width] = z' x on the pair's grid. */
+static void add_product(exf_pair_room *m, int n, const double *x, int width, int64_t *sum, int r, int grid, pthread_mutex_t *lock)
 {
-    exf_linalg_xtw(s->total, m, s->z, r, x, m, r, m, n, 1, 0);
+    exf_linalg_xtw(m->total, width, m->z, r, x, width, r, width, n, 1, 0);
     pthread_mutex_lock(lock);
-    exf_grid_add(sum, s->total, (size_t)r * (size_t)m, grid);
+    exf_grid_add(sum, m->total, (size_t)r * (size_t)width, grid);
     pthread_mutex_unlock(lock);
 }
 
-exf_code exf_pair_block_add(exf_pair_block *s, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums, exf_pair_locks *locks,
-                            exf_err *err)
+exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_room *m, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums,
+                            exf_pair_locks *locks, exf_err *err)
 {
-    int n, r = sums->rank, h = b->d_model;
+    int n = (int)(s->first[p + 1] - s->first[p]), r = sums->rank, h = b->d_model;
     size_t at = (size_t)p * (size_t)r;
     pthread_mutex_t *lock = &locks->lock[p % N_LOCKS];
     exf_code rc = EXF_OK;
-    if (s->first[p + 1] == s->first[p]) return EXF_OK;
-    n = load(s, b, p);
-    if (sums->vu) EXF_TRY(add_diagonal(s, n, (size_t)h, p, sums, lock, err));
+    if (n == 0) return EXF_OK;
+    EXF_TRY(make_room(m, (size_t)n, (size_t)h, (size_t)r, err));
+    load(s, m, b, p, n);
+    if (sums->vu) EXF_TRY(add_diagonal(m, n, (size_t)h, p, sums, lock, err));
     if (!r) goto out;
     const int32_t *grid = sums->grid + EXF_N_GRIDS * p;
-    exf_linalg_xw(s->z, r, s->v, h, sums->basis, r, n, r, h, 1, 0);
-    add_product(s, n, s->z, r, sums->zz + at * (size_t)r, r, grid[EXF_GRID_ZV], lock);
-    add_product(s, n, s->u, h, sums->zu + at * (size_t)h, r, grid[EXF_GRID_ZU], lock);
-    add_product(s, n, s->v, h, sums->zv + at * (size_t)h, r, grid[EXF_GRID_ZV], lock);
+    exf_linalg_xw(m->z, r, m->v, h, sums->basis, r, n, r, h, 1, 0);
+    add_product(m, n, m->z, r, sums->zz + at * (size_t)r, r, grid[EXF_GRID_ZV], lock);
+    add_product(m, n, m->u, h, sums->zu + at * (size_t)h, r, grid[EXF_GRID_ZU], lock);
+    add_product(m, n, m->v, h, sums->zv + at * (size_t)h, r, grid[EXF_GRID_ZV], lock);
 out:
     return rc;
 }

@@ -14,22 +14,28 @@ typedef struct {
     int32_t token, source, target; /* slots */
 } exf_pair_entry;
 
-/* One worker's; zeroed before the first block. */
+/* Which tokens of a block belong to which pair.  Zeroed before the first block. */
 typedef struct {
     exf_pair_entry *entry; /* by pair, then token */
     int64_t *first;        /* [n_pairs + 1] */
     double *weight;        /* [T, K] */
-    double *u, *v;         /* [n, H] a pair's outputs, times sqrt(w) */
-    double *z;             /* [n, R] */
-    double *total;         /* [R, H] or [H]: of this block */
-    size_t cap_entry, cap_first, cap_weight, cap_u, cap_v, cap_z, cap_total;
+    size_t cap_entry, cap_first, cap_weight;
 } exf_pair_block;
 
-/* Which tokens of a block belong to which pair: index [E, E], -1: to none. */
-exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs, int rank,
+/* Room for one pair of a block.  Zeroed before the first. */
+typedef struct {
+    double *u, *v; /* [n, H] a pair's outputs, times sqrt(w) */
+    double *z;     /* [n, R] */
+    double *total; /* [R, H] or [2, H]: of this block */
+    size_t cap_u, cap_v, cap_z, cap_total;
+} exf_pair_room;
+
+/* index [E, E]: a pair's number, -1: it carries no vectors. */
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs,
                              exf_err *err) EXF_CHECKED;
-/* Adds pair p's terms of the block that was sorted; concurrent for different s. */
-exf_code exf_pair_block_add(exf_pair_block *s, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums, exf_pair_locks *locks,
-                            exf_err *err) EXF_CHECKED;
+/* Adds pair p's terms of the block that was sorted; concurrent for different rooms. */
+exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_room *m, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums,
+                            exf_pair_locks *locks, exf_err *err) EXF_CHECKED;
 void exf_pair_block_free(exf_pair_block *s);
+void exf_pair_room_free(exf_pair_room *m);
 #endif

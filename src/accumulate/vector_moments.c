@@ -4,6 +4,7 @@
 #include "accumulate/basis.h"
 #include "accumulate/pair_block.h"
 #include "base/mem.h"
+#include "forward/each.h"
 #include "kernels/gemm.h"
 
 #include <stdlib.h>
@@ -16,8 +17,9 @@ struct exf_vector_moments {
     exf_sampler sampler; /* empty without lowrank */
     int32_t *index;      /* [E, E] of a pair in sums, -1: it carries none */
     exf_vector_sums sums;
-    exf_pair_block *space; /* [n_workers] */
-    int n_workers;
+    exf_pair_block *block; /* [n_workers] */
+    exf_pair_room *room;   /* [n_workers, n_helpers] */
+    int n_workers, n_helpers;
     exf_pair_locks *locks;
 };
 
@@ -33,11 +35,13 @@ exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *s
     m->options = o;
     m->sequences = sequences;
     m->n_workers = n_workers;
+    m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
     exf_gemm_setup_cpu();
     if (o->lowrank)
         EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model, err));
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
-    EXF_TRY(exf_mem_new(&m->space, (size_t)n_workers, sizeof *m->space, "vector moments", err));
+    EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector moments", err));
+    EXF_TRY(exf_mem_new(&m->room, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->room, "vector moments", err));
     EXF_TRY(exf_pair_locks_new(&m->locks, err));
 out:
     if (rc != EXF_OK)
@@ -50,8 +54,10 @@ out:
 void exf_vector_moments_free(exf_vector_moments *m)
 {
     if (!m) return;
-    for (int i = 0; m->space && i < m->n_workers; i++) exf_pair_block_free(&m->space[i]);
-    exf_mem_free(m->space);
+    for (int i = 0; m->block && i < m->n_workers; i++) exf_pair_block_free(&m->block[i]);
+    for (int i = 0; m->room && i < m->n_workers * m->n_helpers; i++) exf_pair_room_free(&m->room[i]);
+    exf_mem_free(m->block);
+    exf_mem_free(m->room);
     exf_pair_locks_free(m->locks);
     exf_sampler_free(&m->sampler);
     exf_vector_sums_free(&m->sums);
@@ -154,13 +160,28 @@ out:
 
 /* ---- the second sweep --------------------------------------------------------------- */
 
+typedef struct {
+    exf_vector_moments *m;
+    const exf_moe_block *b;
+} job;
+
+static exf_code add_pair(void *self, size_t p, int helper, exf_err *err)
+{
+    const job *j = self;
+    exf_vector_moments *m = j->m;
+    exf_pair_room *room = &m->room[j->b->worker * m->n_helpers + helper];
+    return exf_pair_block_add(&m->block[j->b->worker], room, j->b, (int64_t)p, &m->sums, m->locks, err);
+}
+
+/* A pair's sums are its own, so helpers change no bit. */
 exf_code exf_vector_moments_add(exf_vector_moments *m, const exf_moe_block *b, exf_err *err)
 {
-    exf_pair_block *space = &m->space[b->worker];
+    job j = {m, b};
     exf_code rc;
     if (m->sums.n_pairs == 0) return EXF_OK;
-    EXF_TRY(exf_pair_block_sort(space, b, m->index, m->options->weighting, m->sums.n_pairs, m->sums.rank, err));
-    for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(exf_pair_block_add(space, b, p, &m->sums, m->locks, err));
+    EXF_TRY(exf_pair_block_sort(&m->block[b->worker], b, m->index, m->options->weighting, m->sums.n_pairs, err));
+    if (m->n_helpers > 1) return exf_each((size_t)m->sums.n_pairs, m->n_helpers, add_pair, &j, err);
+    for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(add_pair(&j, (size_t)p, 0, err));
 out:
     return rc;
 }

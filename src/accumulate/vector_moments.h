@@ -2,9 +2,9 @@
  * and the sums of vector_sums.h.
  *
  * The unit of work is a block of the forward (at most EXF_MOE_BLOCK tokens of one
- * sequence, always the same split): within it a pair's terms are added in double in
- * order of tokens, and the total is added on a grid or exactly, so neither threads nor
- * the order of blocks matter. */
+ * sequence, always the same split): within it a pair's terms, in order of tokens, are
+ * one product in double on one thread, and that total is added on a grid or exactly, so
+ * neither threads nor the order of blocks matter. */
 #ifndef EXF_ACCUMULATE_VECTOR_MOMENTS_H
 #define EXF_ACCUMULATE_VECTOR_MOMENTS_H
 #include "accumulate/accumulate.h"

@@ -145,13 +145,25 @@ static exf_code parse_choice(int *out, const exf_opt *row, const char *text, exf
                     near ? near : "", near ? "\"?" : "");
 }
 
+static int is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static int holds_blank(const char *s, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        if (is_blank(s[i])) return 1;
+    return 0;
+}
+
 /* One item into a list that has room for it. */
 static exf_code add_item(exf_opt_value *list, const exf_opt *row, const char *s, size_t len, exf_err *err)
 {
     char *copy;
     if (len == 0) return exf_fail(err, EXF_USAGE, "an item of the list is empty; the empty list is []");
     if (s[0] == '[') return exf_fail(err, EXF_USAGE, "\"%.*s\" is a list inside a list", len > 80 ? 80 : (int)len, s);
-    if (row->type == EXF_OPT_WORD_LIST && memchr(s, ' ', len))
+    if (row->type == EXF_OPT_WORD_LIST && holds_blank(s, len))
         return exf_fail(err, EXF_USAGE, "\"%.*s\" has a blank, which separates items", len > 80 ? 80 : (int)len, s);
     if (row->type != EXF_OPT_WORD_LIST && memchr(s, ',', len))
         return exf_fail(err, EXF_USAGE, "\"%.*s\" has a comma, which separates items", len > 80 ? 80 : (int)len, s);
@@ -173,11 +185,6 @@ static exf_code make_room(exf_opt_value *list, const exf_opt *row, size_t n, exf
     if (n == 0) return EXF_OK;
     return holds_texts(row->type) ? exf_mem_new(&list->texts.item, n, sizeof *list->texts.item, "list option", err)
                                           : exf_mem_new(&list->ints.item, n, sizeof *list->ints.item, "list option", err);
-}
-
-static int is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
 static void trim(const char **begin, const char **end)

@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 struct exf_outfolder {
-    int dir;   /* the temporary, -1: not open */
-    int fd;    /* the file being written, -1: none */
+    int dir; /* the temporary, -1: not open */
+    int fd;  /* the file being written, -1: none */
     int force;
     char *target, *temporary, *aside, *parent;
     char **name; /* of the files so far */
@@ -206,7 +206,8 @@ static void remove_aside(const exf_outfolder *f, const name_list *old)
     int dir = open(f->aside, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (size_t i = 0; dir >= 0 && i < old->n; i++) unlinkat(dir, old->name[i], 0);
     if (dir >= 0) close(dir);
-    if (rmdir(f->aside) != 0) exf_log_warn("%s: the folder that %s replaces cannot be removed: %s", f->aside, f->target, strerror(errno));
+    if (rmdir(f->aside) != 0)
+        exf_log_warn("%s: the folder that %s replaces cannot be removed: %s", f->aside, f->target, strerror(errno));
 }
 
 /* The old folder goes aside and, once the new one stands, away. */

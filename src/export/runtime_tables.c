@@ -99,7 +99,8 @@ exf_code exf_runtime_refuse_degenerate(const exf_tables *t, exf_err *err)
         double median = (double)best[(n - 1) / 2];
         if (median >= degenerate)
             rc = exf_fail(err, EXF_THRESHOLD,
-                          "layer %d: half of its experts lose %.4g of their output or more with the best target, the runtime's validator refuses "
+                          "layer %d: half of its experts lose %.4g of their output or more with the best target, the runtime's "
+                          "validator refuses "
                           "%g as degenerate; calibrate on more data, or leave the layer out (exfold-capture --layers)",
                           (int)t->layer_number[l], median, degenerate);
     }

@@ -34,7 +34,8 @@ exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *e
     exf_code rc = EXF_OK;
     *out = exf_writer_find(name);
     if (*out) return EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && exf_writer_at(i); i++) rc = exf_text_addf(&known, err, "%s%s", i ? ", " : "", writers[i]->name);
+    for (size_t i = 0; rc == EXF_OK && exf_writer_at(i); i++)
+        rc = exf_text_addf(&known, err, "%s%s", i ? ", " : "", writers[i]->name);
     if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "output.targets: \"%s\" is not known (known: %s)", name, known.s);
     exf_text_free(&known);
     return rc;
@@ -55,12 +56,14 @@ exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, 
 /* What the provenance says of the model. */
 static exf_code check_origin(const exf_writer *w, const exf_tables *t, exf_err *err)
 {
-    const char *family = exf_provenance_get(&t->provenance, "model.family"), *layers = exf_provenance_get(&t->provenance, "model.layers");
+    const char *family = exf_provenance_get(&t->provenance, "model.family"),
+               *layers = exf_provenance_get(&t->provenance, "model.layers");
     exf_export_model m = {.family = family, .n_experts = t->shape.n_experts, .top_k = t->shape.top_k};
     int last = t->n_layers ? (int)t->layer_number[t->n_layers - 1] : 0;
     if (!w->serves) return EXF_OK;
     if (!family || !layers || !exf_parse_i64(layers, &m.n_layers))
-        return exf_fail(err, EXF_MODEL, "target %s: the tables do not say of which model they are (model.family is %s, model.layers %s)", w->name,
+        return exf_fail(err, EXF_MODEL,
+                        "target %s: the tables do not say of which model they are (model.family is %s, model.layers %s)", w->name,
                         family ? family : "missing", layers ? layers : "missing");
     if (m.n_layers <= last)
         return exf_fail(err, EXF_MODEL, "target %s: the model has %s layers, the tables hold its layer %d", w->name, layers, last);

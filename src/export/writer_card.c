@@ -57,7 +57,8 @@ static exf_code add_front_matter(exf_text *out, const exf_export *x, exf_err *er
         EXF_TRY(add_yaml(out, x->datasets[i], err));
         EXF_TRY(exf_text_addf(out, err, "\n"));
     }
-    EXF_TRY(exf_text_addf(out, err, "library_name: exfold\ntags:\n  - exfold\n  - mixture-of-experts\n  - expert-folding\n---\n\n"));
+    EXF_TRY(
+        exf_text_addf(out, err, "library_name: exfold\ntags:\n  - exfold\n  - mixture-of-experts\n  - expert-folding\n---\n\n"));
 out:
     return rc;
 }
@@ -69,13 +70,16 @@ static exf_code add_title(exf_text *out, const exf_export *x, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_text_addf(out, err, "# ExFold tables of "));
     EXF_TRY(add_plain(out, x->base_model ? x->base_model : family ? family : "a mixture-of-experts model", err));
+    EXF_TRY(exf_text_addf(
+        out, err,
+        "\n\nFor every pair of experts that the router chose together: the scalar by which one stands in for the other,\n"
+        "and what is lost. A runtime that loads them runs fewer experts and folds the contribution of those it left\n"
+        "out into those it kept. They change router metadata only; the weights are the base model's.\n\n"));
     EXF_TRY(exf_text_addf(out, err,
-                          "\n\nFor every pair of experts that the router chose together: the scalar by which one stands in for the other,\n"
-                          "and what is lost. A runtime that loads them runs fewer experts and folds the contribution of those it left\n"
-                          "out into those it kept. They change router metadata only; the weights are the base model's.\n\n"));
-    EXF_TRY(exf_text_addf(out, err, "%d MoE layers of %" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; calibrated on %" PRId64
+                          "%d MoE layers of %" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; calibrated on %" PRId64
                           " sequences, %" PRId64 " tokens.\n",
-                          t->n_layers, t->shape.n_experts, t->shape.top_k, t->shape.d_model, t->shape.n_sequences, t->shape.n_tokens));
+                          t->n_layers, t->shape.n_experts, t->shape.top_k, t->shape.d_model, t->shape.n_sequences,
+                          t->shape.n_tokens));
     if (x->base_model) {
         EXF_TRY(exf_text_addf(out, err, "\nBase model: "));
         EXF_TRY(add_plain(out, x->base_model, err));
@@ -112,17 +116,20 @@ out:
 static exf_code add_coverage(exf_text *out, const exf_tables *t, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "\n## Coverage\n\n"
-                                    "Of the observed ordered pairs: median tokens and loss; median over experts of the loss to the best target.\n"
-                                    "Cold experts were never chosen by the router.\n\n"
-                                    "| layer | pairs observed | tokens | loss | best target's loss | cold experts |\n"
-                                    "|---:|---:|---:|---:|---:|---:|\n"));
+    EXF_TRY(
+        exf_text_addf(out, err,
+                      "\n## Coverage\n\n"
+                      "Of the observed ordered pairs: median tokens and loss; median over experts of the loss to the best target.\n"
+                      "Cold experts were never chosen by the router.\n\n"
+                      "| layer | pairs observed | tokens | loss | best target's loss | cold experts |\n"
+                      "|---:|---:|---:|---:|---:|---:|\n"));
     for (int l = 0; l < t->n_layers; l++) {
         exf_evidence c;
         EXF_TRY(exf_evidence_of_layer(&c, t, l, err));
         EXF_TRY(exf_text_addf(out, err, "| %d | %zu of %zu | ", (int)t->layer_number[l], c.observed, c.pairs));
         if (c.observed)
-            EXF_TRY(exf_text_addf(out, err, "%" PRIu64 " | %.3f | %.3f | %d |\n", c.tokens, (double)c.loss, (double)c.best, c.cold));
+            EXF_TRY(
+                exf_text_addf(out, err, "%" PRIu64 " | %.3f | %.3f | %d |\n", c.tokens, (double)c.loss, (double)c.best, c.cold));
         else
             EXF_TRY(exf_text_addf(out, err, "| | | %d |\n", c.cold));
     }

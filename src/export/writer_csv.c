@@ -107,8 +107,8 @@ static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
     for (int i = 0; i < t->n_pools; i++) {
         const exf_pool *p = &t->pool[i];
         for (size_t at = 0; rc == EXF_OK && at < (size_t)t->n_layers * e; at++)
-            rc = cells(c, err, "%d,%d,%zu,%d,%d,%.9g\r\n", p->size, (int)t->layer_number[at / e], at % e, is_member(p, at / e, at % e),
-                       (int)p->target_ids[at], (double)p->target_scale[at]);
+            rc = cells(c, err, "%d,%d,%zu,%d,%d,%.9g\r\n", p->size, (int)t->layer_number[at / e], at % e,
+                       is_member(p, at / e, at % e), (int)p->target_ids[at], (double)p->target_scale[at]);
     }
     return rc;
 }

@@ -26,10 +26,11 @@ static exf_code serves_deepseek_v4(const exf_export_model *m, exf_err *err)
     if (strcmp(m->family, "deepseek_v4") != 0)
         return exf_fail(err, EXF_MODEL, "its plugins serve deepseek_v4, the model is of the family %s", m->family);
     if (m->n_layers != LAYERS || m->n_experts != EXPERTS)
-        return exf_fail(err, EXF_MODEL, "its plugins are made for %d layers of %d experts, the model has %lld of %lld", LAYERS, EXPERTS,
-                        (long long)m->n_layers, (long long)m->n_experts);
+        return exf_fail(err, EXF_MODEL, "its plugins are made for %d layers of %d experts, the model has %lld of %lld", LAYERS,
+                        EXPERTS, (long long)m->n_layers, (long long)m->n_experts);
     if (m->top_k > MAX_TOP_K)
-        return exf_fail(err, EXF_MODEL, "its plugins take at most %d experts per token, the model has %lld", MAX_TOP_K, (long long)m->top_k);
+        return exf_fail(err, EXF_MODEL, "its plugins take at most %d experts per token, the model has %lld", MAX_TOP_K,
+                        (long long)m->top_k);
     return EXF_OK;
 }
 
@@ -59,7 +60,8 @@ static exf_code write_deepseek_v4(const exf_export *x, const char *path, int for
         exf_runtime_matrices("decode_loss", &r, r.loss),
         exf_runtime_norms("norms", &r),
     };
-    EXF_TRY(exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = sizeof item / sizeof *item}, x->tables, err));
+    EXF_TRY(exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = sizeof item / sizeof *item}, x->tables,
+                              err));
 out:
     exf_mem_free(confidence);
     exf_runtime_tables_free(&r);

@@ -40,7 +40,8 @@ static exf_code npy_header(exf_text *h, const exf_tensor *t, exf_err *err)
 {
     static const char blanks[ALIGNMENT + 1] = "                                                                ";
     exf_code rc;
-    if (!descr(t->dtype)) return exf_fail(err, EXF_INTERNAL, "%s is %s, which no .npy is written of", t->name, exf_dtype_name(t->dtype));
+    if (!descr(t->dtype))
+        return exf_fail(err, EXF_INTERNAL, "%s is %s, which no .npy is written of", t->name, exf_dtype_name(t->dtype));
     EXF_TRY(exf_text_add(h, "\x93NUMPY\1\0\0\0", HEAD, err));
     EXF_TRY(exf_text_addf(h, err, "{'descr': '%s', 'fortran_order': False, 'shape': ", descr(t->dtype)));
     EXF_TRY(add_shape(h, t, err));

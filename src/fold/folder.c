@@ -83,12 +83,22 @@ static exf_code check_joint(const exf_folder *f, exf_err *err)
     return EXF_OK;
 }
 
+/* Vectors act on what the kept routes' own slots say, which a decode fold of the same positions would replace. */
+static exf_code check_vectors(const exf_folder *f, exf_err *err)
+{
+    int decodes = f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP;
+    if (!exf_variant_wants_vectors(f->v) || !decodes || f->spans->prefill_tokens > 0) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": a diagonal or low-rank projector with a decode kind needs validate.prefill_tokens, so that no "
+                    "position is both", f->v->name);
+}
+
 static exf_code open_variant(exf_folder *f, exf_err *err)
 {
     exf_code rc;
     const exf_variant *v = f->v;
     size_t slots;
     EXF_TRY(exf_variant_check(v, f->a->n_experts, f->a->top_k, err));
+    EXF_TRY(check_vectors(f, err));
     EXF_TRY(open_scalars(f, v->prefill_projector, &f->prefill_coeff, &f->prefill_loss, err));
     EXF_TRY(open_scalars(f, v->decode_projector, &f->decode_coeff, &f->decode_loss, err));
     EXF_TRY(check_joint(f, err));

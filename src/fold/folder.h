@@ -17,7 +17,8 @@ typedef struct exf_folder exf_folder;
 /* variant NULL: changes nothing and counts.  Layers that the tables lack and hash
  * layers are never folded.  Borrows all; the tables' vectors must be there if the
  * variant asks for them.  EXF_USAGE naming what the tables lack: a projector, a pool,
- * what version 1 of their format had not. */
+ * what version 1 of their format had not; or that vectors and a decode fold meet in the
+ * same positions. */
 exf_code exf_folder_new(exf_folder **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_spans *spans,
                         exf_err *err) EXF_CHECKED;
 const exf_rewriter *exf_folder_rewriter(exf_folder *f);

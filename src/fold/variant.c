@@ -8,6 +8,7 @@
 #include <string.h>
 
 enum { WORD_LEN = 24 };
+static const float not_given = -1, default_ridge = 1e-2f;
 
 /* What is being read, for messages. */
 typedef struct {
@@ -49,12 +50,21 @@ static exf_code read_word(const reading *r, const char *option, const char *valu
     return rc;
 }
 
-static exf_code read_real(const reading *r, const char *option, const char *value, double low, double *out)
+/* From 0 to `high`; what is kept as float32 is at most EXF_FOLD_NEVER. */
+static exf_code read_real(const reading *r, const char *option, const char *value, double high, double *out)
 {
     char expected[48];
-    if (exf_parse_f64(value, out) && *out >= low) return EXF_OK;
-    snprintf(expected, sizeof expected, "a number from %g", low);
+    if (exf_parse_f64(value, out) && *out >= 0 && *out <= high) return EXF_OK;
+    snprintf(expected, sizeof expected, "a number from 0 to %g", high);
     return bad_value(r, option, value, expected);
+}
+
+static exf_code read_float(const reading *r, const char *option, const char *value, float *out)
+{
+    double x = 0;
+    exf_code rc = read_real(r, option, value, 1e30, &x);
+    *out = (float)x;
+    return rc;
 }
 
 /* ---- prefill options --------------------------------------------------------------- */
@@ -87,10 +97,7 @@ static exf_code set_rank(const reading *r, const char *value)
 
 static exf_code set_max_loss(const reading *r, const char *value)
 {
-    double x = 0;
-    exf_code rc = read_real(r, "max_loss", value, 0, &x);
-    r->v->prefill_options.max_loss = (float)x;
-    return rc;
+    return read_float(r, "max_loss", value, &r->v->prefill_options.max_loss);
 }
 
 static exf_code set_rescale(const reading *r, const char *value)
@@ -110,10 +117,7 @@ static exf_code set_confidence(const reading *r, const char *value)
 
 static exf_code set_ridge(const reading *r, const char *value)
 {
-    double x = 0;
-    exf_code rc = read_real(r, "ridge", value, 0, &x);
-    r->v->prefill_options.ridge = (float)x;
-    return rc;
+    return read_float(r, "ridge", value, &r->v->prefill_options.ridge);
 }
 
 static exf_code set_renorm(const reading *r, const char *value)
@@ -173,23 +177,17 @@ static exf_code set_decode_projector(const reading *r, const char *value)
 
 static exf_code set_decode_max_loss(const reading *r, const char *value)
 {
-    double x = 0;
-    exf_code rc = read_real(r, "max_loss", value, 0, &x);
-    r->v->decode_options.max_loss = (float)x;
-    return rc;
+    return read_float(r, "max_loss", value, &r->v->decode_options.max_loss);
 }
 
 static exf_code set_decode_ridge(const reading *r, const char *value)
 {
-    double x = 0;
-    exf_code rc = read_real(r, "ridge", value, 0, &x);
-    r->v->decode_options.ridge = (float)x;
-    return rc;
+    return read_float(r, "ridge", value, &r->v->decode_options.ridge);
 }
 
 static exf_code set_rho(const reading *r, const char *value)
 {
-    return read_real(r, "rho", value, 0, &r->v->rho);
+    return read_real(r, "rho", value, 1, &r->v->rho); /* similarities end at 1 */
 }
 
 /* ---- kinds --------------------------------------------------------------------------- */
@@ -208,19 +206,10 @@ static const kind_row kinds[] = {
     {"D", 0, EXF_DECODE_DYNAMIC, pool_options},   {"reap", 0, EXF_DECODE_REAP, reap_options}, {"sere", 0, EXF_DECODE_SERE, sere_options},
 };
 
-static exf_code set_option(const reading *r, const kind_row *kind, char *word)
+static exf_code unknown_option(const reading *r, const kind_row *kind, const char *word)
 {
-    char *equals = strchr(word, '=');
     exf_text known = {0};
     exf_code rc = EXF_OK;
-    if (equals) *equals = '\0';
-    for (const option_row *o = kind->options; o->name; o++)
-        if (strcmp(o->name, word) == 0) {
-            int bare = o->set == set_renorm || o->set == set_drop;
-            if (bare == (equals != NULL))
-                return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s %s", r->text, word, bare ? "takes no value" : "needs a value");
-            return o->set(r, equals ? equals + 1 : "");
-        }
     for (const option_row *o = kind->options; rc == EXF_OK && o->name; o++) rc = exf_text_addf(&known, r->err, "%s%s", known.len ? ", " : "", o->name);
     if (rc == EXF_OK)
         rc = exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no option of %s (%s%s)", r->text, word, kind->name,
@@ -229,13 +218,33 @@ static exf_code set_option(const reading *r, const kind_row *kind, char *word)
     return rc;
 }
 
+/* given: a bit for each option that stood before. */
+static exf_code set_option(const reading *r, const kind_row *kind, char *word, unsigned *given)
+{
+    char *equals = strchr(word, '=');
+    unsigned bit = 1;
+    if (equals) *equals = '\0';
+    for (const option_row *o = kind->options; o->name; o++, bit <<= 1)
+        if (strcmp(o->name, word) == 0) {
+            int bare = o->set == set_renorm || o->set == set_drop;
+            if (bare == (equals != NULL))
+                return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s %s", r->text, word, bare ? "takes no value" : "needs a value");
+            if (*given & bit) return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s is given twice", r->text, word);
+            if (bare && *given) return exf_fail(r->err, EXF_USAGE, "variant \"%s\": renorm and drop contradict each other", r->text);
+            *given |= bit;
+            return o->set(r, equals ? equals + 1 : "");
+        }
+    return unknown_option(r, kind, word);
+}
+
 static exf_code set_options(const reading *r, const kind_row *kind, char *text)
 {
+    unsigned given = 0;
     exf_code rc = EXF_OK;
     for (char *word = text, *next; rc == EXF_OK && word; word = next) {
         next = strchr(word, ',');
         if (next) *next++ = '\0';
-        rc = set_option(r, kind, word);
+        rc = set_option(r, kind, word, &given);
     }
     return rc;
 }
@@ -294,6 +303,8 @@ static exf_code check_together(const reading *r)
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": a static pool is by norm, with pair scalars and without max_loss", r->text);
     if (v->decode_projector == EXF_PROJECT_JOINT && (v->decode_options.drop || v->decode_options.max_loss < EXF_FOLD_NEVER))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss", r->text);
+    if ((p->ridge >= 0 && v->prefill_projector != EXF_PROJECT_JOINT) || (v->decode_options.ridge >= 0 && v->decode_projector != EXF_PROJECT_JOINT))
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": ridge is of projector=joint alone", r->text);
     return EXF_OK;
 }
 
@@ -304,8 +315,8 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
     exf_code rc = EXF_OK;
     memset(v, 0, sizeof *v);
     if (strlen(text) >= sizeof copy) return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text), sizeof copy - 1);
-    v->prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
-    v->decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
+    v->prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
+    v->decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
     v->renormalise = 1;
     v->seed = 1;
     snprintf(v->name, sizeof v->name, "%s", text);
@@ -315,7 +326,10 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
         if (next) *next++ = '\0';
         rc = read_part(&r, part);
     }
-    return rc == EXF_OK ? check_together(&r) : rc;
+    if (rc == EXF_OK) rc = check_together(&r);
+    if (v->prefill_options.ridge == not_given) v->prefill_options.ridge = default_ridge;
+    if (v->decode_options.ridge == not_given) v->decode_options.ridge = default_ridge;
+    return rc;
 }
 
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)

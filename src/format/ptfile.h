@@ -24,16 +24,25 @@
 
 #include <stddef.h>
 
-typedef enum { EXF_PT_NONE, EXF_PT_BOOL, EXF_PT_INT, EXF_PT_REAL, EXF_PT_TEXT, EXF_PT_TENSOR, EXF_PT_LIST, EXF_PT_DICT } exf_pt_kind;
+typedef enum {
+    EXF_PT_NONE,
+    EXF_PT_BOOL,
+    EXF_PT_INT,
+    EXF_PT_REAL,
+    EXF_PT_TEXT,
+    EXF_PT_TENSOR,
+    EXF_PT_LIST,
+    EXF_PT_DICT
+} exf_pt_kind;
 
 /* A Python object; borrows all it points to. */
 typedef struct exf_pt {
-    const char *key;          /* in a DICT: UTF-8, no two alike; elsewhere ignored */
+    const char *key; /* in a DICT: UTF-8, no two alike; elsewhere ignored */
     exf_pt_kind kind;
-    int64_t integer;          /* BOOL: 0 is False; INT */
+    int64_t integer; /* BOOL: 0 is False; INT */
     double real;
-    const char *text;         /* UTF-8 */
-    exf_tensor tensor;        /* F32, I32 or I64, with its data; rank 0 is a scalar tensor */
+    const char *text;          /* UTF-8 */
+    exf_tensor tensor;         /* F32, I32 or I64, with its data; rank 0 is a scalar tensor */
     const struct exf_pt *item; /* LIST, DICT: n of them, in this order */
     size_t n;
 } exf_pt;

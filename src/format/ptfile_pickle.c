@@ -89,13 +89,14 @@ static exf_code check_tensor(const pickler *p, const exf_pt *v, exf_err *err)
     size_t bytes = exf_dtype_bits(t->dtype) / 8;
     exf_code rc = EXF_OK;
     if (!storage_class(t->dtype))
-        return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is %s, expected F32, I32 or I64", p->where, name, exf_dtype_name(t->dtype));
+        return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is %s, expected F32, I32 or I64", p->where, name,
+                        exf_dtype_name(t->dtype));
     if (t->rank < 0 || t->rank > EXF_MAX_RANK)
         return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" has %d axes, expected 0 to %d", p->where, name, t->rank, EXF_MAX_RANK);
     for (int i = 0; rc == EXF_OK && i < t->rank; i++) {
         if (t->shape[i] < 0 || (t->shape[i] && bytes > (size_t)INT64_MAX / (size_t)t->shape[i]))
-            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" has an axis of %lld: more than 64 bits of bytes, or less than none", p->where,
-                            name, (long long)t->shape[i]);
+            return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" has an axis of %lld: more than 64 bits of bytes, or less than none",
+                            p->where, name, (long long)t->shape[i]);
         bytes *= (size_t)t->shape[i];
     }
     if (bytes && !t->data) return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %zu bytes", p->where, name, bytes);
@@ -137,7 +138,9 @@ static exf_code put_tensor(pickler *p, const exf_pt *v, exf_err *err)
     EXF_TRY(put_int(p, 0, err));
     EXF_TRY(put_tuple(p, t->shape, t->rank, err));
     EXF_TRY(put_tuple(p, stride, t->rank, err));
-    EXF_TRY(exf_text_addf(p->out, err, "\x89" "ccollections\nOrderedDict\n)RtR"));
+    EXF_TRY(exf_text_addf(p->out, err,
+                          "\x89"
+                          "ccollections\nOrderedDict\n)RtR"));
 out:
     return rc;
 }

@@ -1,27 +1,46 @@
-/* exfold-inspect - shows what a file is and holds. */
+/* exfold-inspect - shows what files are and hold, draws, compares and verifies them. */
 #include "tool/inspect.h"
 #include "tool/program.h"
 
-#include <string.h>
+#include <stddef.h>
 
-static exf_code run(exf_recipe *r, exf_err *err)
-{
-    if (r->n_inputs == 1) return exf_inspect_file(r->inputs[0], err);
-    if (strcmp(r->inputs[0], "digest") == 0) return exf_inspect_digest(r->inputs[1], err);
-    if (strcmp(r->inputs[0], "tokenize") == 0) return exf_inspect_tokenize(r->inputs[1], err);
-    return exf_fail(err, EXF_USAGE, "\"%s\" is no command; known: digest, tokenize", r->inputs[0]);
-}
+#define AT(field) offsetof(exf_recipe, field)
+
+static const exf_opt rows[] = {
+    {NULL, "json", 0, EXF_OPT_FLAG, AT(json), "false", NULL, "Results", "one JSON object on standard output"},
+    {NULL, "output", 'o', EXF_OPT_TEXT, AT(output_file), NULL, "FILE", "Results", "heatmap: the picture, FILE.png; report: the page, FILE.html"},
+    {NULL, "force", 'f', EXF_OPT_FLAG, AT(force), "false", NULL, "Results", "replace outputs that exist"},
+    {NULL, "what", 0, EXF_OPT_TEXT_LIST, AT(what), "all", "NAMES", "heatmap", "of norms, similarity, aligned, scalar, loss; several or all: FILE-<name>.png"},
+    {NULL, "layers", 0, EXF_OPT_TEXT, AT(layers), "all", "LIST", "heatmap", "layers such as 0,3,8-11"},
+    {NULL, "data", 0, EXF_OPT_FLAG, AT(data), "false", NULL, "heatmap", "write the numbers beside each picture, as .csv and .npy"},
+    {NULL, "fail-above", 0, EXF_OPT_TEXT_LIST, AT(fail_above), "[]", "NAME=X", "diff",
+     "end with status 10 if a change is larger: flips=0.05 (share of traffic), scalar, loss (largest change), norm (relative), coverage (share of pairs)"},
+};
+
+static const exf_command commands[] = {
+    {"summary", "FILE.h5 [STATISTICS.h5]", "what it is, and per layer: coverage, sample sizes, losses, norms, similarity, cold\nexperts; statistics beside tables add similarity",
+     1, 2, "json", exf_inspect_summary},
+    {"heatmap", "FILE.h5 [STATISTICS.h5] -o OUT.png", "every layer's norms, similarity, scalars and losses in one picture each", 1, 2,
+     "json output force what layers data", exf_inspect_heatmap},
+    {"report", "TABLES.h5 [STATISTICS.h5] -o OUT.html", "one page with everything, for any browser; takes validation.json or\nvalidation.md from beside the tables", 1, 2,
+     "json output force", exf_inspect_report},
+    {"diff", "A.h5 B.h5", "what changed from one table to another: facts, coverage, scalars, targets, pools", 2, 2, "json fail-above", exf_inspect_diff},
+    {"verify", "FILE.h5 ...", "checks each file, and that files of one chain belong together", 1, 16, "json", exf_inspect_verify},
+    {"digest", "FILE.h5", "the SHA-256 of its payload, alone", 1, 1, "json", exf_inspect_digest},
+    {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "", exf_inspect_tokenize},
+    {"spec", "[KIND]", "the specification of the file formats", 0, 1, "json", exf_inspect_spec},
+};
 
 int main(int argc, char **argv)
 {
     static const exf_program program = {
         .name = "exfold-inspect",
-        .arguments = "FILE.h5 | digest FILE.h5 | tokenize MODEL_DIR",
-        .about = "FILE.h5             what the file is: kind, version, coverage, losses, norms, provenance\n"
-                 "digest FILE.h5      the SHA-256 of its payload, alone\n"
-                 "tokenize MODEL_DIR  token ids of the JSON strings on standard input, a line each",
-        .min_inputs = 1, .max_inputs = 2,
-        .run = run,
+        .arguments = "COMMAND ARGUMENT ... | FILE.h5",
+        .about = "Shows what files are and hold, draws, compares and verifies them.  A file alone is\n"
+                 "summed up, as by the command summary.",
+        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+        .min_inputs = 1, .max_inputs = 17,
+        .commands = commands, .n_commands = sizeof commands / sizeof *commands,
     };
     return exf_program_main(&program, argc, argv);
 }

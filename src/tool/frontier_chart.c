@@ -95,6 +95,12 @@ out:
     return rc;
 }
 
+/* A run without decode steps has no experts per batch. */
+static double percent(double part, double whole)
+{
+    return whole > 0 ? 100 * part / whole : 100;
+}
+
 /* What one may do at a given price. */
 static exf_code add_advice(const exf_validation *v, exf_text *out, exf_err *err)
 {
@@ -104,7 +110,7 @@ static exf_code add_advice(const exf_validation *v, exf_text *out, exf_err *err)
     for (size_t i = 0; rc == EXF_OK && i < sizeof limits / sizeof *limits; i++) {
         const exf_variant_result *token = &v->variant[exf_frontier_cheapest(v, limits[i], 0)], *batch = &v->variant[exf_frontier_cheapest(v, limits[i], 1)];
         rc = exf_text_addf(out, err, "  %-5g %3.0f %% of the experts per token: %s;  %3.0f %% of those per batch: %s\n", limits[i],
-                           100 * token->experts_per_token / all->experts_per_token, token->name, 100 * batch->experts_per_batch / all->experts_per_batch,
+                           percent(token->experts_per_token, all->experts_per_token), token->name, percent(batch->experts_per_batch, all->experts_per_batch),
                            batch->name);
     }
     return rc;

@@ -1,192 +1,315 @@
-/* inspect.c - see inspect.h. */
+/* inspect.c - summary, digest, spec; see inspect.h. */
 #include "tool/inspect.h"
 
-#include "artifact/capture_file.h"
-#include "artifact/statistics.h"
-#include "artifact/tables.h"
+#include "base/file.h"
 #include "base/mem.h"
+#include "inspect/specification.h"
+#include "tool/stages.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static void show_provenance(const exf_provenance *p)
+exf_code exf_print_json(exf_jw *w, exf_err *err)
 {
-    printf("\nprovenance\n");
-    for (size_t i = 0; i < p->n; i++) printf("  %-26s %s\n", p->key[i], p->value[i]);
-}
-
-static void show_shape(const exf_run_shape *s, int n_layers)
-{
-    printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64 " tokens\n", s->n_experts,
-           s->top_k, s->d_model, n_layers, s->n_sequences, s->n_tokens);
-}
-
-/* ---- numbers of one layer ------------------------------------------------------ */
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Value at the fraction q of n sorted numbers (lower one between two). */
-static double quantile(const double *sorted, size_t n, double q)
-{
-    return n ? sorted[(size_t)(q * (double)(n - 1))] : 0;
-}
-
-/* "0/16" or "2/16: 3 7": cold experts are named, up to a handful. */
-static void show_cold(const uint64_t *expert_count, size_t e)
-{
-    size_t cold = 0, named = 0;
-    for (size_t i = 0; i < e; i++) cold += expert_count[i] == 0;
-    printf("%zu/%zu", cold, e);
-    for (size_t i = 0; i < e && cold; i++)
-        if (expert_count[i] == 0 && named++ < 8) printf("%s%zu", named == 1 ? ": " : " ", i);
-    if (cold > 8) printf(" ...");
-}
-
-static void show_coverage(int layer, const uint64_t *count, size_t e, double *scratch)
-{
-    size_t seen = 0;
-    for (size_t i = 0; i < e * e; i++)
-        if (count[i]) scratch[seen++] = (double)count[i];
-    qsort(scratch, seen, sizeof *scratch, ascending);
-    printf("%5d  %zu/%zu (%.1f %%)  %8.0f  ", layer, seen, e * (e - 1), e > 1 ? 100.0 * (double)seen / (double)(e * (e - 1)) : 0.0,
-           quantile(scratch, seen, 0.5));
-}
-
-/* ---- tables ------------------------------------------------------------------------ */
-
-static void show_losses(const float *loss, const uint64_t *count, size_t e, double *scratch)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < e * e; i++)
-        if (count[i]) scratch[n++] = (double)loss[i];
-    qsort(scratch, n, sizeof *scratch, ascending);
-    printf("  %6.3f", quantile(scratch, n, 0.5));
-    n = 0;
-    for (size_t s = 0; s < e; s++) {
-        float best = EXF_LOSS_NEVER;
-        for (size_t t = 0; t < e; t++) best = loss[s * e + t] < best ? loss[s * e + t] : best;
-        if (best < EXF_LOSS_NEVER) scratch[n++] = (double)best;
-    }
-    qsort(scratch, n, sizeof *scratch, ascending);
-    printf("  %6.3f %6.3f %6.3f", quantile(scratch, n, 0.25), quantile(scratch, n, 0.5), quantile(scratch, n, 0.75));
-}
-
-static void show_norms(const float *norms, size_t e)
-{
-    size_t low = 0, high = 0;
-    for (size_t i = 1; i < e; i++) {
-        if (norms[i] < norms[low]) low = i;
-        if (norms[i] > norms[high]) high = i;
-    }
-    printf("  %8.4g (%3zu) .. %8.4g (%3zu)  ", (double)norms[low], low, (double)norms[high], high);
-}
-
-static exf_code show_tables(const char *path, exf_err *err)
-{
-    exf_tables t = {0};
-    double *scratch = NULL;
-    exf_code rc;
-    EXF_TRY(exf_tables_read(&t, path, err));
-    size_t e = (size_t)t.shape.n_experts;
-    EXF_TRY(exf_mem_new(&scratch, e * e, sizeof *scratch, "summary", err));
-    show_shape(&t.shape, t.n_layers);
-    for (int i = 0; i < t.n_pools; i++) printf("static pool of %d experts\n", t.pool[i].size);
-    printf("\nlayer  pairs observed     tokens    loss    best target's loss    expert norm                      cold\n"
-           "                         median  median    25 %%   50 %%   75 %%    min (expert) .. max (expert)     experts\n");
-    for (size_t l = 0; l < (size_t)t.n_layers; l++) {
-        show_coverage(t.layer_number[l], t.count + l * e * e, e, scratch);
-        show_losses(t.loss + l * e * e, t.count + l * e * e, e, scratch);
-        show_norms(t.expert_norms + l * e, e);
-        show_cold(t.expert_count + l * e, e);
-        printf("\n");
-    }
-    show_provenance(&t.provenance);
-out:
-    exf_mem_free(scratch);
-    exf_tables_free(&t);
+    exf_text text = {0};
+    exf_code rc = exf_jw_end(w, &text, err);
+    if (rc == EXF_OK) fputs(text.s, stdout);
+    exf_text_free(&text);
     return rc;
 }
 
-/* ---- statistics and capture ---------------------------------------------------------- */
-
-static exf_code show_statistics(const char *path, exf_err *err)
+void exf_json_facts(exf_jw *w, const exf_provenance *p)
 {
-    exf_statistics_reader r = {0};
-    exf_layer_statistics s = {0};
-    double *scratch = NULL;
+    exf_jw_open(w, "provenance", '{');
+    for (size_t i = 0; i < p->n; i++) exf_jw_text(w, p->key[i], p->value[i]);
+    exf_jw_close(w);
+}
+
+exf_code exf_tell_output(exf_jw *w, const char *path, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    exf_file *f = NULL;
     exf_code rc;
-    EXF_TRY(exf_statistics_open(&r, path, err));
-    size_t e = (size_t)r.shape.n_experts;
-    EXF_TRY(exf_mem_new(&scratch, e * e, sizeof *scratch, "summary", err));
-    EXF_TRY(exf_layer_statistics_new(&s, (int)e, err));
-    show_shape(&r.shape, r.n_layers);
-    printf("\nlayer  pairs observed     tokens  cold\n"
-           "                         median  experts\n");
-    for (int l = 0; l < r.n_layers; l++) {
-        EXF_TRY(exf_statistics_get(&r, l, &s, err));
-        show_coverage(r.layer_number[l], s.count, e, scratch);
-        show_cold(s.norm_count, e);
-        printf("\n");
-    }
-    show_provenance(&r.provenance);
+    if (!w) return exf_announce(path, err);
+    EXF_TRY(exf_file_open(&f, path, err));
+    EXF_TRY(exf_hash_file(path, digest, err));
+    exf_jw_open(w, NULL, '{');
+    exf_jw_text(w, "path", path);
+    exf_jw_count(w, "bytes", exf_file_size(f));
+    exf_jw_text(w, "sha256", digest);
+    exf_jw_close(w);
 out:
-    exf_layer_statistics_free(&s);
-    exf_mem_free(scratch);
-    exf_statistics_close(&r);
+    exf_file_close(f);
     return rc;
 }
 
-static exf_code show_capture(const char *path, exf_err *err)
+/* ---- summary as text ------------------------------------------------------------------ */
+
+/* A group of columns: two lines of heading and what stands under them. */
+typedef struct {
+    const char *head[2];
+    int (*there)(const exf_study *s);
+    void (*show)(const exf_layer_summary *row);
+} column;
+
+static int always(const exf_study *s)
 {
-    exf_capture_file f;
-    exf_code rc = exf_capture_open(&f, path, err);
-    if (rc != EXF_OK) return rc;
-    show_shape(&f.shape, f.n_layers);
-    printf("layers");
-    for (int i = 0; i < f.n_layers; i++) printf(" %d", (int)f.layer_number[i]);
-    printf("\n");
-    show_provenance(&f.provenance);
-    exf_capture_close(&f);
-    return EXF_OK;
+    return s != NULL;
 }
 
-exf_code exf_inspect_file(const char *path, exf_err *err)
+static int has_losses(const exf_study *s)
 {
-    exf_h5 *h = NULL;
-    const exf_artifact *kind;
-    int64_t version;
-    exf_code rc;
-    EXF_TRY(exf_artifact_open(&h, path, NULL, &kind, NULL, err));
-    EXF_TRY(exf_h5_get_i64(h, "/", "exfold_version", &version, err));
-    exf_h5_close(h);
-    h = NULL;
-    printf("%s: %s, version %" PRId64 "\n", path, kind->kind, version);
-    if (kind == &exf_artifact_tables)
-        rc = show_tables(path, err);
-    else if (kind == &exf_artifact_statistics)
-        rc = show_statistics(path, err);
+    return s->loss != NULL;
+}
+
+static int has_similarity(const exf_study *s)
+{
+    return s->similarity != NULL || s->aligned != NULL;
+}
+
+/* "-" for what was never observed. */
+static void show_number(int width, int digits, double value)
+{
+    if (isnan(value))
+        printf(" %*s", width, "-");
     else
-        rc = show_capture(path, err);
+        printf(" %*.*f", width, digits, value);
+}
+
+static void show_coverage(const exf_layer_summary *row)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%" PRIu64 "/%" PRIu64 " (%.1f %%)", row->observed, row->pairs,
+             row->pairs ? 100.0 * (double)row->observed / (double)row->pairs : 0.0);
+    printf("  %-24s", text);
+}
+
+static void show_tokens(const exf_layer_summary *row)
+{
+    for (int i = 0; i < 3; i++) show_number(6, 0, row->tokens[i]);
+}
+
+static void show_losses(const exf_layer_summary *row)
+{
+    show_number(6, 3, row->loss);
+    show_number(6, 1, 100 * row->below_half);
+    printf(" ");
+    for (int i = 0; i < 3; i++) show_number(6, 3, row->best[i]);
+}
+
+static void show_similarity(const exf_layer_summary *row)
+{
+    printf(" ");
+    show_number(6, 3, row->similarity);
+    show_number(6, 3, row->aligned);
+}
+
+static void show_norms(const exf_layer_summary *row)
+{
+    char least[32], most[32];
+    if (row->layer < 0) {
+        snprintf(least, sizeof least, "(%d:%d)", row->layer_min, row->expert_min);
+        snprintf(most, sizeof most, "(%d:%d)", row->layer_max, row->expert_max);
+    } else {
+        snprintf(least, sizeof least, "(%3d)", row->expert_min);
+        snprintf(most, sizeof most, "(%3d)", row->expert_max);
+    }
+    if (row->expert_min < 0)
+        printf("  %36s", "");
+    else
+        printf("  %8.4g %-8s .. %8.4g %-8s", row->norm_min, least, row->norm_max, most);
+}
+
+static void show_cold(const exf_layer_summary *row)
+{
+    printf(" %" PRIu64 "/%" PRIu64, row->cold, row->experts);
+}
+
+static const column columns[] = {
+    {{"  pairs observed          ", "                          "}, always, show_coverage},
+    {{"     tokens of a pair", "   25 %   50 %   75 %"}, always, show_tokens},
+    {{"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
+    {{"  similarity   ", "    raw aligned"}, has_similarity, show_similarity},
+    {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, always, show_norms},
+    {{" cold", " experts"}, always, show_cold},
+};
+
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+/* Experts that are cold, up to a handful. */
+static void show_which_cold(const exf_study *s, size_t layer)
+{
+    size_t e = (size_t)s->shape.n_experts, named = 0;
+    for (size_t i = 0; i < e && named < 8; i++)
+        if (s->expert_count[layer * e + i] == 0) printf("%s%zu", named++ ? " " : ": ", i);
+    if (named == 8) printf(" ...");
+}
+
+static void show_table(const exf_study *s, const exf_layer_summary *rows)
+{
+    for (int line = 0; line < 2; line++) {
+        printf(line ? "     " : "\nlayer");
+        for (size_t c = 0; c < N_COLUMNS; c++)
+            if (columns[c].there(s)) fputs(columns[c].head[line], stdout);
+        printf("\n");
+    }
+    for (int l = 0; l <= s->n_layers; l++) {
+        if (l < s->n_layers)
+            printf("%5d", rows[l].layer);
+        else
+            printf("  all");
+        for (size_t c = 0; c < N_COLUMNS; c++)
+            if (columns[c].there(s)) columns[c].show(&rows[l]);
+        if (l < s->n_layers) show_which_cold(s, (size_t)l);
+        printf("\n");
+    }
+}
+
+static void show_summary(const char *path, const exf_study *s, const exf_layer_summary *rows)
+{
+    printf("%s: %s, version %" PRId64 "\n", path, s->kind->kind, s->version);
+    printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64 " tokens\n", s->shape.n_experts,
+           s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
+    for (int i = 0; i < s->n_pools; i++) printf("static pool of %d experts\n", s->pool[i].size);
+    show_table(s, rows);
+    printf("\nprovenance\n");
+    for (size_t i = 0; i < s->provenance.n; i++) printf("  %-26s %s\n", s->provenance.key[i], s->provenance.value[i]);
+}
+
+/* ---- summary as JSON -------------------------------------------------------------------- */
+
+static void json_three(exf_jw *w, const char *key, const double x[3])
+{
+    exf_jw_open(w, key, '[');
+    for (int i = 0; i < 3; i++) exf_jw_real(w, NULL, x[i]);
+    exf_jw_close(w);
+}
+
+static void json_row(exf_jw *w, const char *key, const exf_layer_summary *row)
+{
+    exf_jw_open(w, key, '{');
+    if (row->layer >= 0) exf_jw_int(w, "layer", row->layer);
+    exf_jw_count(w, "pairs", row->pairs);
+    exf_jw_count(w, "observed", row->observed);
+    json_three(w, "tokens_quartiles", row->tokens);
+    exf_jw_real(w, "loss_median", row->loss);
+    exf_jw_real(w, "loss_below_half", row->below_half);
+    json_three(w, "best_loss_quartiles", row->best);
+    exf_jw_real(w, "similarity", row->similarity);
+    exf_jw_real(w, "aligned", row->aligned);
+    exf_jw_real(w, "norm_min", row->norm_min);
+    if (row->layer < 0) exf_jw_int(w, "norm_min_layer", row->layer_min);
+    exf_jw_int(w, "norm_min_expert", row->expert_min);
+    exf_jw_real(w, "norm_max", row->norm_max);
+    if (row->layer < 0) exf_jw_int(w, "norm_max_layer", row->layer_max);
+    exf_jw_int(w, "norm_max_expert", row->expert_max);
+    exf_jw_count(w, "experts", row->experts);
+    exf_jw_count(w, "cold", row->cold);
+    exf_jw_close(w);
+}
+
+static void json_shape(exf_jw *w, const exf_study *s)
+{
+    exf_jw_int(w, "n_experts", s->shape.n_experts);
+    exf_jw_int(w, "top_k", s->shape.top_k);
+    exf_jw_int(w, "d_model", s->shape.d_model);
+    exf_jw_int(w, "n_sequences", s->shape.n_sequences);
+    exf_jw_int(w, "n_tokens", s->shape.n_tokens);
+    exf_jw_open(w, "pools", '[');
+    for (int i = 0; i < s->n_pools; i++) exf_jw_int(w, NULL, s->pool[i].size);
+    exf_jw_close(w);
+}
+
+static exf_code json_summary(const char *path, const exf_study *s, const exf_layer_summary *rows, exf_err *err)
+{
+    exf_jw w = {0};
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_text(&w, "file", path);
+    exf_jw_text(&w, "kind", s->kind->kind);
+    exf_jw_int(&w, "version", s->version);
+    json_shape(&w, s);
+    exf_jw_open(&w, "layers", '[');
+    for (int l = 0; l < s->n_layers; l++) json_row(&w, NULL, &rows[l]);
+    exf_jw_close(&w);
+    json_row(&w, "all", &rows[s->n_layers]);
+    exf_json_facts(&w, &s->provenance);
+    exf_jw_close(&w);
+    return exf_print_json(&w, err);
+}
+
+exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
+{
+    exf_study s = {0};
+    exf_layer_summary *rows = NULL;
+    exf_code rc;
+    EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(exf_mem_new(&rows, (size_t)s.n_layers + 1, sizeof *rows, "summary", err));
+    EXF_TRY(exf_summarise(&s, rows, err));
+    if (r->json)
+        EXF_TRY(json_summary(r->inputs[0], &s, rows, err));
+    else
+        show_summary(r->inputs[0], &s, rows);
 out:
-    exf_h5_close(h);
+    exf_mem_free(rows);
+    exf_study_free(&s);
     return rc;
 }
 
-exf_code exf_inspect_digest(const char *path, exf_err *err)
+/* ---- digest and spec ------------------------------------------------------------------------ */
+
+exf_code exf_inspect_digest(exf_recipe *r, exf_err *err)
 {
     exf_h5 *h = NULL;
+    exf_jw w = {0};
     char digest[EXF_SHA256_HEX];
     exf_code rc;
-    EXF_TRY(exf_artifact_open(&h, path, NULL, NULL, NULL, err));
+    EXF_TRY(exf_artifact_open(&h, r->inputs[0], NULL, NULL, NULL, err));
     EXF_TRY(exf_h5_digest(h, digest, err));
-    printf("%s\n", digest);
+    if (!r->json) {
+        printf("%s\n", digest);
+        goto out;
+    }
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_text(&w, "file", r->inputs[0]);
+    exf_jw_text(&w, "sha256", digest);
+    exf_jw_close(&w);
+    rc = exf_print_json(&w, err);
 out:
     exf_h5_close(h);
     return rc;
+}
+
+static void show_specification(const char *name)
+{
+    for (size_t i = 0; exf_specification_line(name, i); i++) printf("%s\n", exf_specification_line(name, i));
+}
+
+static void json_specification(exf_jw *w, const char *name)
+{
+    exf_jw_open(w, name, '[');
+    for (size_t i = 0; exf_specification_line(name, i); i++) exf_jw_text(w, NULL, exf_specification_line(name, i));
+    exf_jw_close(w);
+}
+
+exf_code exf_inspect_spec(exf_recipe *r, exf_err *err)
+{
+    const char *only = r->n_inputs ? r->inputs[0] : NULL, *name;
+    exf_jw w = {0};
+    if (only && !exf_specification_line(only, 0)) return exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows", only);
+    exf_jw_open(&w, NULL, '{');
+    for (size_t i = 0; (name = exf_specification_name(i)); i++) {
+        if (only && strcmp(name, only) != 0) continue;
+        if (r->json) {
+            json_specification(&w, name);
+            continue;
+        }
+        if (!only) printf("%s%s\n\n", i ? "\n" : "", name);
+        show_specification(name);
+    }
+    exf_jw_close(&w);
+    if (r->json) return exf_print_json(&w, err);
+    exf_jw_free(&w);
+    return EXF_OK;
 }

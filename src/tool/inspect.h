@@ -1,12 +1,24 @@
-/* inspect.h - what exfold-inspect shows, on stdout. */
+/* inspect.h - the commands of exfold-inspect.  Each prints on stdout, text or, with
+ * r->json, one JSON object; r->inputs are its arguments. */
 #ifndef EXF_TOOL_INSPECT_H
 #define EXF_TOOL_INSPECT_H
-#include "base/err.h"
+#include "format/json_write.h"
+#include "inspect/summary.h"
+#include "tool/recipe.h"
 
-/* Kind, version, provenance, and per layer: coverage, cold experts, losses, norms. */
-exf_code exf_inspect_file(const char *path, exf_err *err) EXF_CHECKED;
-/* The payload's SHA-256 alone. */
-exf_code exf_inspect_digest(const char *path, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_summary(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_report(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_diff(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_verify(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_digest(exf_recipe *r, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_spec(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* One JSON string per line on stdin, one JSON array of ids per line out. */
-exf_code exf_inspect_tokenize(const char *model_dir, exf_err *err) EXF_CHECKED;
+exf_code exf_inspect_tokenize(exf_recipe *r, exf_err *err) EXF_CHECKED;
+
+/* Prints what was written and ends w. */
+exf_code exf_print_json(exf_jw *w, exf_err *err) EXF_CHECKED;
+void exf_json_facts(exf_jw *w, const exf_provenance *p);
+/* Prints "wrote PATH ..." or, with a writer, adds {"path", "bytes", "sha256"} to an open array. */
+exf_code exf_tell_output(exf_jw *w, const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,6 +1,7 @@
 /* program.c - see program.h. */
 #include "tool/program.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
@@ -65,12 +66,30 @@ static void print_targets(void)
     printf("\n");
 }
 
+/* "  name ARGUMENTS" and its lines under it, for --help. */
+static void print_commands(const exf_program *p)
+{
+    if (p->n_commands) printf("Commands:\n");
+    for (size_t i = 0; i < p->n_commands; i++) {
+        const char *about = p->commands[i].about;
+        printf("  %s %s\n", p->commands[i].name, p->commands[i].arguments);
+        while (*about) {
+            int n = (int)strcspn(about, "\n");
+            printf("      %.*s\n", n, about);
+            about += n + (about[n] == '\n');
+        }
+    }
+    if (p->n_commands) printf("\n");
+}
+
 static exf_code print_help(const exf_program *p, const exf_opt *rows, size_t n, exf_err *err)
 {
     exf_text body = {0};
     exf_code rc = exf_opts_help(rows, n, &body, err);
     if (rc == EXF_OK) {
-        printf("Usage: %s [OPTION ...] %s\n\n%s\n\n%s\n", p->name, p->arguments, p->about, body.s);
+        printf("Usage: %s [OPTION ...] %s\n\n%s\n\n", p->name, p->arguments, p->about);
+        print_commands(p);
+        printf("%s\n", body.s);
         if (p->lists_targets) print_targets();
         printf("Exit status:\n");
 #define X(name, value, text) printf("  %-3d %s\n", value, text);
@@ -106,6 +125,56 @@ static exf_code sort_arguments(const exf_program *p, exf_recipe *r, const char *
     return EXF_OK;
 }
 
+/* ---- commands ------------------------------------------------------------------ */
+
+static exf_code unknown_command(const exf_program *p, const char *word, exf_err *err)
+{
+    exf_text names = {0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < p->n_commands; i++) rc = exf_text_addf(&names, err, "%s%s", i ? ", " : "", p->commands[i].name);
+    if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "\"%s\" is no command; known: %s", word, names.s);
+    exf_text_free(&names);
+    return rc;
+}
+
+/* The command that the first argument names, or the first one if that looks like a file. */
+static exf_code find_command(const exf_program *p, exf_recipe *r, const exf_command **out, exf_err *err)
+{
+    const char *word = r->inputs[0];
+    *out = &p->commands[0];
+    for (size_t i = 0; i < p->n_commands; i++) {
+        if (strcmp(word, p->commands[i].name) != 0) continue;
+        *out = &p->commands[i];
+        r->inputs++;
+        r->n_inputs--;
+        return EXF_OK;
+    }
+    return strpbrk(word, "./") || exf_path_exists(word) ? EXF_OK : unknown_command(p, word, err);
+}
+
+static int takes_flag(const exf_command *c, const char *flag)
+{
+    size_t n = strlen(flag);
+    for (const char *at = c->flags; (at = strstr(at, flag)); at += n)
+        if ((at == c->flags || at[-1] == ' ') && (at[n] == ' ' || !at[n])) return 1;
+    return 0;
+}
+
+static exf_code run_command(const exf_program *p, exf_recipe *r, exf_err *err)
+{
+    const exf_command *c;
+    exf_code rc = find_command(p, r, &c, err);
+    if (rc != EXF_OK) return rc;
+    if (r->n_inputs > c->max_inputs)
+        return exf_fail(err, EXF_USAGE, "%s: unexpected argument; usage: %s %s %s", r->inputs[c->max_inputs], p->name, c->name, c->arguments);
+    if (r->n_inputs < c->min_inputs)
+        return exf_fail(err, EXF_USAGE, "an argument is missing; usage: %s %s %s", p->name, c->name, c->arguments);
+    for (size_t i = 0; i < p->n_rows; i++)
+        if (exf_opts_given(r->opts, p->rows[i].flag, EXF_OPT_BY_ARGV) && !takes_flag(c, p->rows[i].flag))
+            return exf_fail(err, EXF_USAGE, "--%s: is no option of %s %s", p->rows[i].flag, p->name, c->name);
+    return c->run(r, err);
+}
+
 static exf_code parse_and_run(const exf_program *p, const exf_opt *rows, size_t n_rows, exf_recipe *r, int argc, char **argv, exf_err *err)
 {
     exf_code rc;
@@ -125,7 +194,7 @@ static exf_code parse_and_run(const exf_program *p, const exf_opt *rows, size_t 
     exf_log_setup(p->name, r->quiet ? EXF_LOG_QUIET : r->verbose ? EXF_LOG_DEBUG : EXF_LOG_INFO, (exf_progress_mode)r->progress);
     EXF_TRY(sort_arguments(p, r, positional, n, err));
     if (r->recipe_file) EXF_TRY(exf_recipe_read(r, r->recipe_file, err));
-    EXF_TRY(p->run(r, err));
+    EXF_TRY(p->n_commands ? run_command(p, r, err) : p->run(r, err));
 out:
     exf_recipe_free(r);
     exf_mem_free(positional);

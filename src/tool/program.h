@@ -5,6 +5,16 @@
 #include "base/opt.h"
 #include "tool/recipe.h"
 
+/* One of several things a program does, chosen by its first argument. */
+typedef struct {
+    const char *name;      /* "summary" */
+    const char *arguments; /* "FILE.h5 [STATISTICS.h5]" */
+    const char *about;     /* a line or two */
+    size_t min_inputs, max_inputs; /* arguments behind the name */
+    const char *flags;     /* of the program's own rows those that it takes: "layers output"; "" for none */
+    exf_code (*run)(exf_recipe *r, exf_err *err); /* r->inputs start behind the name */
+} exf_command;
+
 typedef struct {
     const char *name;      /* "exfold-calibrate" */
     const char *arguments; /* "RECIPE" */
@@ -15,8 +25,11 @@ typedef struct {
     size_t min_inputs, max_inputs; /* positional arguments that are no recipe */
     int needs_recipe;              /* one of them must be a recipe */
     int lists_targets;             /* --help ends with the export targets */
-    /* Results go to stdout, in the order they are made. */
+    /* Results go to stdout, in the order they are made.  NULL where there are commands. */
     exf_code (*run)(exf_recipe *r, exf_err *err);
+    /* The first runs also where the first argument names none of them but a file. */
+    const exf_command *commands;
+    size_t n_commands;
 } exf_program;
 
 /* The exit status of main. */

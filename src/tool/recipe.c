@@ -330,20 +330,21 @@ static const char *as_given(const exf_recipe *r, const exf_opt *row, const char 
     return value;
 }
 
-/* Words as a YAML list, for they may hold commas. */
-static exf_code add_words(const char *value, exf_text *out, exf_err *err)
+/* What is joined by a character as a YAML list, each item quoted if it must be. */
+static exf_code add_items(const char *value, char joined_by, exf_text *out, exf_err *err)
 {
+    const char end[2] = {joined_by, 0};
     exf_code rc;
     char *word = NULL;
     EXF_TRY(exf_text_add(out, "[", 1, err));
     for (const char *p = value; *p;) {
-        size_t n = strcspn(p, " ");
-        if (p != value) EXF_TRY(exf_text_add(out, ", ", 2, err));
+        size_t n = strcspn(p, end);
+        if (p != value) EXF_TRY(exf_text_add(out, ", ", joined_by == ',' ? 1 : 2, err));
         EXF_TRY(exf_mem_dup(&word, p, n, "recipe list", err));
         EXF_TRY(add_scalar(out, word, err));
         exf_mem_free(word);
         word = NULL;
-        p += n + (p[n] == ' ');
+        p += n + (p[n] == joined_by);
     }
     EXF_TRY(exf_text_add(out, "]", 1, err));
 out:
@@ -353,7 +354,8 @@ out:
 
 static exf_code add_value(const exf_recipe *r, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
 {
-    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_words(value, out, err);
+    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_items(value, ' ', out, err);
+    if (row->type == EXF_OPT_TEXT_LIST && value[0] != '[') return add_items(value, ',', out, err);
     int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST || row->type == EXF_OPT_WORD_LIST;
     if (!is_list) return add_scalar(out, as_given(r, row, value), err);
     return value[0] == '[' ? exf_text_addf(out, err, "%s", value) : exf_text_addf(out, err, "[%s]", value);

@@ -31,6 +31,9 @@ typedef struct {
     int force, dry_run, logits, pin_manifest;
     int frontier;
     char *layers, *export_path, *moe_inputs, *json_path;
+    int json, data; /* of exfold-inspect: this line and the next */
+    char *output_file;
+    exf_text_list what;
     /* recipe keys */
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;

@@ -48,6 +48,7 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o};
     exf_code rc;
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
+    o.helpers = exf_forward_workers(&exf_backend_cpu, &s->batch, (int)r->threads);
     EXF_TRY(exf_capture_provenance(&p, s->model, s->corpus, &s->request, s->backend, s->compute, "all", err));
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));

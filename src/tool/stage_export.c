@@ -94,7 +94,8 @@ exf_code exf_export_tables_check(const exf_recipe *r, const exf_output_dir *dir,
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf_err *err)
 {
     const exf_architecture *a = &model->arch;
-    const exf_export_model m = {.family = model->family->name, .n_layers = a->n_layers, .n_experts = a->n_experts, .top_k = a->top_k};
+    const exf_export_model m = {
+        .family = model->family->name, .n_layers = a->n_layers, .n_experts = a->n_experts, .top_k = a->top_k};
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
         const exf_writer *w;

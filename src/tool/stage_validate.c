@@ -186,15 +186,23 @@ static void close_validation(validation *s, int failed)
 
 /* ---- the run ------------------------------------------------------------------------------ */
 
-static exf_code write_text(const char *path, int force, const exf_text *t, exf_err *err)
+/* Written files are named on standard output, but on the log where that is the JSON alone. */
+static exf_code announce(const validation *s, const char *path, exf_err *err)
+{
+    if (s->json) return exf_announce(path, err);
+    exf_log_info("wrote %s", path);
+    return EXF_OK;
+}
+
+static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
 {
     exf_outfile *f = NULL;
     exf_code rc;
-    EXF_TRY(exf_outfile_begin(&f, path, force, err));
+    EXF_TRY(exf_outfile_begin(&f, path, s->recipe.force, err));
     EXF_TRY(exf_outfile_write(f, t->s, t->len, err));
     rc = exf_outfile_commit(f, err);
     f = NULL;
-    if (rc == EXF_OK) rc = exf_announce(path, err);
+    if (rc == EXF_OK) rc = announce(s, path, err);
 out:
     exf_outfile_abort(f);
     return rc;
@@ -202,17 +210,17 @@ out:
 
 typedef exf_code (*printer)(const exf_validate_report *r, exf_text *out, exf_err *err);
 
-static exf_code write_report(const exf_validate_report *report, printer print, const char *path, int force, exf_err *err)
+static exf_code write_report(const validation *s, const exf_validate_report *report, printer print, const char *path, exf_err *err)
 {
     exf_text text = {0};
     exf_code rc = print(report, &text, err);
-    if (rc == EXF_OK && path) rc = write_text(path, force, &text, err);
+    if (rc == EXF_OK && path) rc = write_text(s, path, &text, err);
     if (rc == EXF_OK && !path) fputs(text.s, stdout);
     exf_text_free(&text);
     return rc;
 }
 
-static exf_code write_frontier(const validation *s, const exf_validation *v, int force, int chart, exf_err *err)
+static exf_code write_frontier(const validation *s, const exf_validation *v, exf_err *err)
 {
     unsigned char *on = NULL;
     exf_text text = {0}, svg = {0};
@@ -221,8 +229,8 @@ static exf_code write_frontier(const validation *s, const exf_validation *v, int
     exf_frontier_mark(on, v);
     EXF_TRY(exf_frontier_text(v, on, &text, err));
     EXF_TRY(exf_frontier_svg(v, on, &svg, err));
-    if (chart) fputs(text.s, stdout);
-    EXF_TRY(write_text(s->svg, force, &svg, err));
+    if (s->json) fputs(text.s, stdout);
+    EXF_TRY(write_text(s, s->svg, &svg, err));
 out:
     exf_mem_free(on);
     exf_text_free(&text);
@@ -236,10 +244,10 @@ static exf_code write_results(validation *s, const exf_recipe *r, const exf_vali
     exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
     exf_code rc;
     EXF_TRY(exf_output_dir_make(&s->dir, err));
-    if (s->json) EXF_TRY(write_report(&report, exf_validate_table, NULL, 0, err));
-    if (r->frontier) EXF_TRY(write_frontier(s, v, r->force, s->json != NULL, err));
-    EXF_TRY(write_report(&report, exf_validate_json, s->json, r->force, err));
-    EXF_TRY(write_report(&report, exf_validate_markdown, s->markdown, r->force, err));
+    if (s->json) EXF_TRY(write_report(s, &report, exf_validate_table, NULL, err));
+    if (r->frontier) EXF_TRY(write_frontier(s, v, err));
+    EXF_TRY(write_report(s, &report, exf_validate_json, s->json, err));
+    EXF_TRY(write_report(s, &report, exf_validate_markdown, s->markdown, err));
 out:
     return rc;
 }
@@ -258,6 +266,29 @@ out:
     return rc;
 }
 
+/* What the tables lack for a variant, which a run would find when it begins. */
+static exf_code check_variants(const validation *s, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < s->n_variants; i++) {
+        exf_folder *f;
+        rc = exf_folder_new(&f, &s->variants[i], &s->tables, &s->session.model->arch, &s->spans, err);
+        exf_folder_free(f);
+    }
+    return rc;
+}
+
+static exf_code plan_validation(const validation *s, const exf_recipe *r, const exf_validate_job *job, exf_err *err)
+{
+    exf_code rc;
+    exf_demand d = exf_validate_demand(s->variants, s->n_variants);
+    int workers = exf_forward_workers(s->session.backend, &s->session.batch, (int)r->threads);
+    EXF_TRY(check_variants(s, err));
+    rc = exf_session_plan(&s->session, r, &d, exf_validate_memory(job, workers), 8192 * (uint64_t)(s->n_variants + 1), err);
+out:
+    return rc;
+}
+
 exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
 {
     validation s = {.n_variants = 0};
@@ -267,13 +298,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of, .n_domains = session->corpus->n_domains,
                             .spans = &s.spans, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
                             .forward = {.backend = session->backend, .compute = session->compute, .threads = (int)r->threads}};
-    if (r->dry_run) {
-        exf_demand d = exf_validate_demand(s.variants, s.n_variants);
-        int workers = exf_forward_workers(session->backend, &session->batch, (int)r->threads);
-        rc = exf_session_plan(session, r, &d, exf_validate_memory(&job, workers), 8192 * (uint64_t)(s.n_variants + 1), err);
-    } else {
-        rc = run_validation(&s, r, &job, err);
-    }
+    rc = r->dry_run ? plan_validation(&s, r, &job, err) : run_validation(&s, r, &job, err);
 out:
     close_validation(&s, rc != EXF_OK && rc != EXF_THRESHOLD);
     return rc;

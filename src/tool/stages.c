@@ -139,6 +139,7 @@ static exf_code accumulate_files(const exf_recipe *r, const inputs *in, const ch
     exf_accumulate_options o;
     exf_code rc;
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
+    o.helpers = (int)r->threads;
     EXF_TRY(exf_accumulate_captures(in->path, in->n, target, r->force, &o, err));
     EXF_TRY(exf_announce(target, err));
 out:

@@ -32,7 +32,7 @@ out:
     return rc;
 }
 
-exf_code exf_inspect_tokenize(const char *model_dir, exf_err *err)
+exf_code exf_inspect_tokenize(exf_recipe *r, exf_err *err)
 {
     exf_tokenizer *t = NULL;
     exf_ids ids = {0};
@@ -40,7 +40,7 @@ exf_code exf_inspect_tokenize(const char *model_dir, exf_err *err)
     size_t room = 0, number = 0;
     ssize_t len;
     exf_code rc;
-    EXF_TRY(exf_path_join(&path, model_dir, "tokenizer.json", err));
+    EXF_TRY(exf_path_join(&path, r->inputs[0], "tokenizer.json", err));
     EXF_TRY(exf_tokenizer_load(&t, path, err));
     while (errno = 0, (len = getline(&line, &room, stdin)) >= 0) {
         if (len && line[len - 1] == '\n') len--;

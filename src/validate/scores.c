@@ -181,6 +181,8 @@ exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, 
     for (size_t i = 0; i < s->batch->n_sequences; i++)
         if (!group || which < 0 || group[i] == which) EXF_TRY(add_sequence(&t, &s->lane[lane], i, err));
     if (t.n) finish(out, &t);
+    if (!isfinite(out->ppl) || !isfinite(out->ppl_se))
+        rc = exf_fail(err, EXF_NUMERIC, "the mean negative log-likelihood of the next token is %g: no perplexity can be told of that", t.nll / (double)t.n);
 out:
     exf_mem_free(t.kls);
     return rc;

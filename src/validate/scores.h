@@ -25,7 +25,7 @@ void *exf_scores_lane(exf_scores *s, size_t lane);
 exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
 /* Of the sequences whose group is `group`, or of all with -1; group NULL: all.  EXF_NUMERIC
- * when a score is not finite. */
+ * when a score, or the perplexity, is not finite. */
 exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err) EXF_CHECKED;
 void exf_scores_free(exf_scores *s); /* NULL is allowed */
 /* Bytes that scores will hold. */

@@ -72,7 +72,8 @@ def safetensors_says_the_same():
     loaded = safetensors.torch.load_file("tables.safetensors")
     assert sorted(loaded) == sorted(names), sorted(loaded)
     for name, tensor in loaded.items():
-        same(tensor.numpy(), tables[names[name]].astype(numpy.int64) if tables[names[name]].dtype.kind == "u" else tables[names[name]])
+        table = tables[names[name]]
+        same(tensor.numpy(), table.astype(numpy.int64) if table.dtype.kind == "u" else table)
     with safetensors.safe_open("tables.safetensors", framework="np") as f:
         meta = f.metadata()
     assert meta.pop("exfold_format") == "tables/1" and json.loads(meta.pop("layer_numbers")) == tables["layer_numbers"].tolist()
@@ -103,7 +104,8 @@ def csv_says_the_same():
             if tables["loss"][at] == NEVER:
                 assert row["S"] == row["loss"] == row["std_error"] == row["cosine"] == "", row
             else:
-                for column, name in (("S", "coeff"), ("loss", "loss"), ("std_error", "std_error"), ("cosine", "cosine"), ("similarity", "similarity")):
+                for column in ("S", "loss", "std_error", "cosine", "similarity"):
+                    name = "coeff" if column == "S" else column
                     known = name in tables and tables[name][at] != NEVER
                     assert numpy.float32(row[column]) == tables[name][at] if known else row[column] == "", (column, row)
             rows += 1

@@ -37,7 +37,8 @@ int main(int argc, char **argv)
     exf_tables t = {.n_layers = 0};
     int32_t number[L];
     for (int l = 0; l < L; l++) number[l] = l + FIRST;
-    exf_code rc = argc == 2 ? exf_tables_new(&t, &shape, number, L, (const int64_t[]){64}, 1, &e) : exf_fail(&e, EXF_USAGE, "no file named");
+    exf_code rc =
+        argc == 2 ? exf_tables_new(&t, &shape, number, L, (const int64_t[]){64}, 1, &e) : exf_fail(&e, EXF_USAGE, "no file named");
     if (rc == EXF_OK) rc = exf_provenance_add(&t.provenance, &e, "model.family", "deepseek_v4");
     if (rc == EXF_OK) rc = exf_provenance_add(&t.provenance, &e, "model.layers", "%d", LAYERS);
     if (rc == EXF_OK) {

@@ -1,0 +1,46 @@
+/* json_write.h - JSON text, written member by member, in the order of the calls.
+ *
+ *   exf_jw w = {0};
+ *   exf_jw_open(&w, NULL, '{');
+ *   exf_jw_text(&w, "file", path);
+ *   exf_jw_open(&w, "layers", '[');
+ *   exf_jw_real(&w, NULL, 0.25);          no keys inside an array
+ *   exf_jw_close(&w);
+ *   exf_jw_close(&w);
+ *   EXF_TRY(exf_jw_end(&w, &text, err));  {"file": "...", "layers": [0.25]}
+ *
+ * A failure is remembered, later calls do nothing, and exf_jw_end() returns it, so
+ * that callers stay a list of members.  Numbers are the shortest text that reads back
+ * as the same double; what is not finite becomes null.  Ownership: zero-initialise;
+ * exf_jw_end() hands the text over, exf_jw_free() gives it up. */
+#ifndef EXF_FORMAT_JSON_WRITE_H
+#define EXF_FORMAT_JSON_WRITE_H
+#include "base/text.h"
+
+enum { EXF_JW_DEPTH = 16 };
+
+typedef struct {
+    exf_text text;
+    char closer[EXF_JW_DEPTH]; /* brackets that are open */
+    int members[EXF_JW_DEPTH];
+    int depth;
+    exf_code rc;
+    exf_err err;
+} exf_jw;
+
+void exf_jw_open(exf_jw *w, const char *key, char bracket); /* '{' or '[' */
+void exf_jw_close(exf_jw *w);
+void exf_jw_text(exf_jw *w, const char *key, const char *value); /* valid UTF-8; NULL: null */
+void exf_jw_int(exf_jw *w, const char *key, int64_t value);
+void exf_jw_count(exf_jw *w, const char *key, uint64_t value);
+void exf_jw_real(exf_jw *w, const char *key, double value);
+void exf_jw_bool(exf_jw *w, const char *key, int value);
+
+/* The text and a newline, all brackets being closed (EXF_INTERNAL otherwise); caller frees. */
+exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err) EXF_CHECKED;
+void exf_jw_free(exf_jw *w);
+
+/* The shortest text of at most 17 digits that reads back as value, a finite double. */
+enum { EXF_REAL_TEXT = 32 };
+const char *exf_real_text(char buf[EXF_REAL_TEXT], double value);
+#endif

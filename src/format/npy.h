@@ -1,0 +1,9 @@
+/* npy.h - writing NumPy's array file, version 1.0.  Atomic (base/file.h). */
+#ifndef EXF_FORMAT_NPY_H
+#define EXF_FORMAT_NPY_H
+#include "base/tensor.h"
+
+/* t->data as a C-ordered little-endian array; F32, F64, I32, I64 or U64, any other
+ * dtype is EXF_INTERNAL.  t->name is not written. */
+exf_code exf_npy_write(const char *target, int force, const exf_tensor *t, exf_err *err) EXF_CHECKED;
+#endif

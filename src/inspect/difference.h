@@ -1,0 +1,42 @@
+/* difference.h - what changed between two tables of one model. */
+#ifndef EXF_INSPECT_DIFFERENCE_H
+#define EXF_INSPECT_DIFFERENCE_H
+#include "inspect/study.h"
+
+/* b against a.  NaN: nothing was observed in both, or nothing was routed. */
+typedef struct {
+    int layer;             /* the model's number; -1: all layers together */
+    uint64_t pairs;        /* ordered pairs of different experts */
+    uint64_t observed_a, observed_b, gained, lost; /* gained: in b only; lost: in a only */
+    double scalar[4];      /* |S_b - S_a| over pairs observed in both: median, 90 %, 99 %, largest */
+    double loss[4];        /* |L_b - L_a| likewise */
+    double norm;           /* largest |h_b - h_a| / h_a */
+    uint64_t sources;      /* experts */
+    uint64_t flips;        /* sources whose best target (least loss, ties to the lower number) is another,
+                            * or which have one in a or b only */
+    double flip_traffic;   /* share of routed tokens, a's and b's, whose expert flipped */
+} exf_layer_difference;
+
+/* A static pool of a size that both have, all layers together. */
+typedef struct {
+    int size;
+    uint64_t places, members; /* members of b that are none of a, among all places */
+    double target_traffic;    /* share of routed tokens whose expert goes to another target */
+} exf_pool_difference;
+
+/* rows [L + 1], the last for all layers together.  EXF_MODEL naming both values where the
+ * two are no tables or differ in experts or layers; path_a and path_b for that message. */
+exf_code exf_compare(const exf_study *a, const char *path_a, const exf_study *b, const char *path_b, exf_layer_difference *rows,
+                     exf_err *err) EXF_CHECKED;
+/* Pool i of a against b's of the same size; 0 if b has none. */
+int exf_compare_pool(const exf_study *a, int i, const exf_study *b, exf_pool_difference *out);
+
+/* A fact of the provenance that only one has (the other is NULL) or that differs. */
+typedef struct { const char *key, *a, *b; } exf_fact_change;
+/* The next in order of key; *i and *j start at 0.  0: no more. */
+int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_t *i, size_t *j, exf_fact_change *out);
+
+/* 1 if counts, scalars, losses, norms and pools are equal, bit for bit; other parts that
+ * either may have (shared scalars, vectors) are not looked at. */
+int exf_same_numbers(const exf_study *a, const exf_study *b);
+#endif

@@ -1,0 +1,16 @@
+/* report.h - a study as one HTML file that needs nothing else: no network, no other
+ * file.  Without JavaScript it shows the tables; with it also every layer's matrices,
+ * decoded when they are looked at. */
+#ifndef EXF_INSPECT_REPORT_H
+#define EXF_INSPECT_REPORT_H
+#include "inspect/study.h"
+
+/* The page's parts are src/inspect/report/report.{html,css,js}.  Matrices go in as
+ *   tokens              U16, or U32 where one is above 65535
+ *   scalar, loss        F32, exact
+ *   the others          F16, rounded to nearest
+ * with NaN for a pair that was never observed,
+ * and norms and expert counts as they are.  title: for the heading, UTF-8; beside: the
+ * directory in which to look for validation.json and validation.md. */
+exf_code exf_report_write(const exf_study *s, const char *title, const char *beside, const char *target, int force, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,229 @@
+/* report_data.c - what the report's script reads: one JSON object about all, and one
+ * base64 text per layer and matrix, which is decoded when it is looked at. */
+#include "base/mem.h"
+#include "format/base64.h"
+#include "format/json_write.h"
+#include "inspect/figure.h"
+#include "inspect/order.h"
+#include "inspect/report_inside.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What a matrix is for the script.  field: of exf_study, or tokens. */
+typedef struct {
+    const char *id, *name, *type;
+    const float *value; /* [L, E, E]; NULL: tokens */
+    exf_colour_map map;
+    double low, high;
+    int hide_self;
+} matrix;
+
+enum { MATRICES_MAX = 8 };
+
+/* ---- numbers as bytes ------------------------------------------------------------------------ */
+
+/* Nearest half-precision number, ties to even; NaN and what is too large become NaN. */
+static uint16_t half_of(float value)
+{
+    uint32_t bits, sign, rest;
+    memcpy(&bits, &value, sizeof bits);
+    sign = bits >> 16 & 0x8000;
+    bits &= 0x7fffffff;
+    if (bits >= 0x477ff000) return 0x7e00;
+    if (bits < 0x38800000) { /* a subnormal half: units of 2^-24 */
+        float size;
+        memcpy(&size, &bits, sizeof size);
+        return (uint16_t)(sign | (uint32_t)rintf(size * 0x1p24f));
+    }
+    rest = bits & 0x1fff;
+    bits = (bits >> 13) - (112u << 10);
+    if (rest > 0x1000 || (rest == 0x1000 && bits & 1)) bits++;
+    return (uint16_t)(sign | bits);
+}
+
+static int is_type(const matrix *m, const char *type)
+{
+    return strcmp(m->type, type) == 0;
+}
+
+static size_t width_of(const matrix *m)
+{
+    return is_type(m, "f32") || is_type(m, "u32") ? 4 : 2;
+}
+
+static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
+{
+    uint16_t small = 0;
+    uint32_t wide = 0;
+    if (!m->value) {
+        small = (uint16_t)s->count[at];
+        wide = s->count[at] > UINT32_MAX ? UINT32_MAX : (uint32_t)s->count[at];
+    } else {
+        size_t e = (size_t)s->shape.n_experts;
+        float v = exf_study_observed(s, at) || at / e % e == at % e ? m->value[at] : NAN;
+        small = half_of(v);
+        memcpy(&wide, &v, sizeof wide);
+    }
+    memcpy(to, width_of(m) == 4 ? (void *)&wide : (void *)&small, width_of(m));
+}
+
+/* ---- which matrices ---------------------------------------------------------------------------- */
+
+static uint64_t most_tokens(const exf_study *s)
+{
+    uint64_t most = 0;
+    for (size_t i = 0; i < (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts; i++)
+        if (s->count[i] > most) most = s->count[i];
+    return most;
+}
+
+/* 99th percentile of the standard errors that are known; 1 if none is. */
+static double usual_error(const exf_study *s, double *scratch)
+{
+    size_t n = 0, cells = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts;
+    for (size_t i = 0; i < cells; i++)
+        if (exf_study_observed(s, i) && s->std_error[i] < EXF_ERROR_UNKNOWN) scratch[n++] = (double)s->std_error[i];
+    exf_sort(scratch, n);
+    double high = exf_quantile(scratch, n, 0.99);
+    return high > 0 ? high : 1;
+}
+
+static exf_code list_matrices(const exf_study *s, matrix *m, size_t *n, exf_err *err)
+{
+    static const char *const order[] = {"scalar", "loss", "similarity", "aligned"};
+    exf_code rc = EXF_OK;
+    double *scratch = NULL;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        const exf_figure *f = exf_figure_find(order[i]);
+        if (!exf_figure_there(f, s)) continue;
+        matrix *x = &m[(*n)++];
+        *x = (matrix){f->name, f->bar_label, i < 2 ? "f32" : "f16", exf_figure_values(f, s), f->map, 0, 1, f->hide_self};
+        EXF_TRY(exf_figure_range(f, s, &x->low, &x->high, err));
+    }
+    if (s->std_error) {
+        EXF_TRY(exf_mem_new(&scratch, (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, sizeof *scratch, "percentile", err));
+        m[(*n)++] = (matrix){"error", "standard error of S", "f16", s->std_error, EXF_MAP_SEQUENTIAL, 0, usual_error(s, scratch), 1};
+    }
+    uint64_t most = most_tokens(s);
+    m[(*n)++] = (matrix){"tokens", "tokens behind the pair", most > UINT16_MAX ? "u32" : "u16", NULL, EXF_MAP_SEQUENTIAL, 0, (double)most, 1};
+out:
+    exf_mem_free(scratch);
+    return rc;
+}
+
+/* ---- the object about all ------------------------------------------------------------------------ */
+
+static void add_map(exf_jw *w, const char *key, exf_colour_map map)
+{
+    char hex[256 * 6 + 1];
+    for (int i = 0; i < 256; i++) {
+        uint8_t c[3];
+        exf_colour_at(map, i, 256, c);
+        snprintf(hex + 6 * i, 7, "%02x%02x%02x", c[0], c[1], c[2]);
+    }
+    exf_jw_text(w, key, hex);
+}
+
+static void add_matrix(exf_jw *w, const matrix *m)
+{
+    exf_jw_open(w, NULL, '{');
+    exf_jw_text(w, "id", m->id);
+    exf_jw_text(w, "name", m->name);
+    exf_jw_text(w, "type", m->type);
+    exf_jw_text(w, "map", m->map == EXF_MAP_DIVERGING ? "diverging" : "sequential");
+    exf_jw_real(w, "low", m->low);
+    exf_jw_real(w, "high", m->high);
+    exf_jw_bool(w, "hideSelf", m->hide_self);
+    exf_jw_bool(w, "log", !m->value);
+    exf_jw_close(w);
+}
+
+static void add_pools(exf_jw *w, const exf_study *s)
+{
+    exf_jw_open(w, "pools", '[');
+    for (int i = 0; i < s->n_pools; i++) {
+        size_t size = (size_t)s->pool[i].size;
+        exf_jw_open(w, NULL, '{');
+        exf_jw_int(w, "size", s->pool[i].size);
+        exf_jw_open(w, "members", '[');
+        for (size_t l = 0; l < (size_t)s->n_layers; l++) {
+            exf_jw_open(w, NULL, '[');
+            for (size_t k = 0; k < size; k++) exf_jw_int(w, NULL, s->pool[i].members[l * size + k]);
+            exf_jw_close(w);
+        }
+        exf_jw_close(w);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+}
+
+static exf_code add_about(exf_report *r, const matrix *m, size_t n, exf_err *err)
+{
+    exf_jw w = {0};
+    exf_text text = {0};
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_int(&w, "experts", r->s->shape.n_experts);
+    exf_jw_open(&w, "layers", '[');
+    for (int l = 0; l < r->s->n_layers; l++) exf_jw_int(&w, NULL, r->s->layer_number[l]);
+    exf_jw_close(&w);
+    exf_jw_open(&w, "matrices", '[');
+    for (size_t i = 0; i < n; i++) add_matrix(&w, &m[i]);
+    exf_jw_close(&w);
+    add_pools(&w, r->s);
+    add_map(&w, "sequential", EXF_MAP_SEQUENTIAL);
+    add_map(&w, "diverging", EXF_MAP_DIVERGING);
+    exf_jw_close(&w);
+    exf_code rc = exf_jw_end(&w, &text, err);
+    if (rc == EXF_OK) rc = exf_report_addf(r, err, "<script type=\"application/json\" id=\"about\">%s</script>\n", text.s);
+    exf_text_free(&text);
+    return rc;
+}
+
+/* ---- base64 -------------------------------------------------------------------------------------- */
+
+static exf_code add_blob(exf_report *r, const char *id, int layer, const void *bytes, size_t n, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_report_addf(r, err, "<script type=\"text/plain\" id=\"%s-%d\">", id, layer));
+    EXF_TRY(exf_base64_add(&r->text, bytes, n, err));
+    rc = exf_report_addf(r, err, "</script>\n");
+out:
+    return rc;
+}
+
+static exf_code add_layer(exf_report *r, const matrix *m, size_t n, size_t l, char *packed, exf_err *err)
+{
+    const exf_study *s = r->s;
+    size_t e = (size_t)s->shape.n_experts, cells = e * e;
+    int number = s->layer_number[l];
+    exf_code rc;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < cells; k++) pack(s, &m[i], l * cells + k, packed + k * width_of(&m[i]));
+        EXF_TRY(add_blob(r, m[i].id, number, packed, cells * width_of(&m[i]), err));
+    }
+    EXF_TRY(add_blob(r, "norms", number, s->norms + l * e, e * sizeof *s->norms, err));
+    for (size_t k = 0; k < e; k++) {
+        uint32_t count = s->expert_count[l * e + k] > UINT32_MAX ? UINT32_MAX : (uint32_t)s->expert_count[l * e + k];
+        memcpy(packed + k * sizeof count, &count, sizeof count);
+    }
+    rc = add_blob(r, "routed", number, packed, e * sizeof(uint32_t), err);
+out:
+    return rc;
+}
+
+exf_code exf_report_data(exf_report *r, exf_err *err)
+{
+    matrix m[MATRICES_MAX];
+    size_t n = 0, e = (size_t)r->s->shape.n_experts;
+    char *packed = NULL;
+    exf_code rc;
+    EXF_TRY(list_matrices(r->s, m, &n, err));
+    EXF_TRY(add_about(r, m, n, err));
+    EXF_TRY(exf_mem_new(&packed, e * e, sizeof(uint32_t), "numbers of the report", err));
+    for (size_t l = 0; l < (size_t)r->s->n_layers; l++) EXF_TRY(add_layer(r, m, n, l, packed, err));
+out:
+    exf_mem_free(packed);
+    return rc;
+}

@@ -1,0 +1,111 @@
+/* summary.c - see summary.h. */
+#include "inspect/summary.h"
+
+#include "base/mem.h"
+#include "inspect/order.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Layers [first, first + n) of a study and room for one number of each pair. */
+typedef struct {
+    const exf_study *s;
+    size_t first, n, e;
+    double *scratch;
+} span;
+
+static size_t begin(const span *x)
+{
+    return x->first * x->e * x->e;
+}
+
+static size_t end(const span *x)
+{
+    return (x->first + x->n) * x->e * x->e;
+}
+
+static void quartiles(double *x, size_t n, double out[3])
+{
+    exf_sort(x, n);
+    for (int i = 0; i < 3; i++) out[i] = exf_quantile(x, n, 0.25 * (i + 1));
+}
+
+static void sum_up_counts(const span *x, exf_layer_summary *row)
+{
+    size_t n = 0;
+    for (size_t i = begin(x); i < end(x); i++)
+        if (exf_study_observed(x->s, i)) x->scratch[n++] = (double)x->s->count[i];
+    row->pairs = x->n * x->e * (x->e - 1);
+    row->observed = n;
+    quartiles(x->scratch, n, row->tokens);
+    row->experts = x->n * x->e;
+    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) row->cold += x->s->expert_count[i] == 0;
+}
+
+static void sum_up_losses(const span *x, exf_layer_summary *row)
+{
+    size_t n = 0, below = 0;
+    for (size_t i = begin(x); i < end(x); i++) {
+        if (!exf_study_observed(x->s, i)) continue;
+        x->scratch[n++] = (double)x->s->loss[i];
+        below += x->s->loss[i] < 0.5f;
+    }
+    exf_sort(x->scratch, n);
+    row->loss = exf_quantile(x->scratch, n, 0.5);
+    row->below_half = n ? (double)below / (double)n : (double)NAN;
+    n = 0;
+    for (size_t source = x->first * x->e; source < (x->first + x->n) * x->e; source++) {
+        float best = EXF_LOSS_NEVER;
+        for (size_t i = source * x->e; i < (source + 1) * x->e; i++) best = x->s->loss[i] < best ? x->s->loss[i] : best;
+        if (best < EXF_LOSS_NEVER) x->scratch[n++] = (double)best;
+    }
+    quartiles(x->scratch, n, row->best);
+}
+
+static double mean_observed(const span *x, const float *value)
+{
+    size_t n = 0;
+    for (size_t i = begin(x); value && i < end(x); i++)
+        if (exf_study_observed(x->s, i) && !isnan(value[i])) x->scratch[n++] = (double)value[i];
+    return exf_mean(x->scratch, n);
+}
+
+static void sum_up_norms(const span *x, exf_layer_summary *row)
+{
+    const exf_study *s = x->s;
+    for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) {
+        double h = (double)s->norms[i];
+        int expert = (int)(i % x->e), layer = s->layer_number[i / x->e];
+        if (isnan(h) || (s->expert_count[i] == 0 && row->cold < row->experts)) continue;
+        if (!(h >= row->norm_min)) row->norm_min = h, row->expert_min = expert, row->layer_min = layer;
+        if (!(h <= row->norm_max)) row->norm_max = h, row->expert_max = expert, row->layer_max = layer;
+    }
+}
+
+static void sum_up(const span *x, exf_layer_summary *row)
+{
+    double none = (double)NAN;
+    *row = (exf_layer_summary){.layer = -1, .loss = none, .below_half = none, .best = {none, none, none}, .norm_min = none, .norm_max = none,
+                               .expert_min = -1, .expert_max = -1, .layer_min = -1, .layer_max = -1};
+    if (x->n == 1) row->layer = x->s->layer_number[x->first];
+    sum_up_counts(x, row);
+    if (x->s->loss) sum_up_losses(x, row);
+    row->similarity = mean_observed(x, x->s->similarity);
+    row->aligned = mean_observed(x, x->s->aligned);
+    sum_up_norms(x, row);
+}
+
+exf_code exf_summarise(const exf_study *s, exf_layer_summary *rows, exf_err *err)
+{
+    size_t e = (size_t)s->shape.n_experts, n = (size_t)s->n_layers;
+    span x = {.s = s, .e = e, .n = 1};
+    exf_code rc = exf_mem_new(&x.scratch, n * e * e, sizeof *x.scratch, "summary", err);
+    if (rc != EXF_OK) return rc;
+    for (; x.first < n; x.first++) sum_up(&x, &rows[x.first]);
+    x.first = 0;
+    x.n = n;
+    sum_up(&x, &rows[n]);
+    rows[n].layer = -1;
+    exf_mem_free(x.scratch);
+    return EXF_OK;
+}

@@ -1,0 +1,25 @@
+/* summary.h - a layer in a dozen numbers, and all layers together. */
+#ifndef EXF_INSPECT_SUMMARY_H
+#define EXF_INSPECT_SUMMARY_H
+#include "inspect/study.h"
+
+/* Pairs are ordered pairs of different experts.  NaN: the files do not say, or nothing
+ * was observed. */
+typedef struct {
+    int layer;               /* the model's number; -1: all layers together */
+    uint64_t pairs, observed;
+    uint64_t experts, cold;  /* cold: never routed to */
+    double tokens[3];        /* quartiles of tokens behind an observed pair: its sample size */
+    double loss;             /* median over observed pairs */
+    double below_half;       /* share of observed pairs with a loss under 0.5 */
+    double best[3];          /* quartiles, over sources that have a target, of the best target's loss */
+    double similarity, aligned; /* means over observed pairs (geometry.h) */
+    double norm_min, norm_max;  /* mean output norm; cold experts only where all are */
+    int expert_min, expert_max; /* whose; all layers together: */
+    int layer_min, layer_max;   /* and in which layer, the model's number */
+} exf_layer_summary;
+
+/* rows [L + 1], the last for all layers together: quantiles, shares and means over all
+ * their pairs. */
+exf_code exf_summarise(const exf_study *s, exf_layer_summary *rows, exf_err *err) EXF_CHECKED;
+#endif

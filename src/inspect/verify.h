@@ -1,0 +1,20 @@
+/* verify.h - whether files are what they say they are.
+ *
+ * Of each file: kind and version; every object readable (its payload's SHA-256 is
+ * told); structure, ranges and sentinels as its specification says; what follows from
+ * them (counts are mirrored, a pool's members fall in norm, a target is the best of the
+ * pool, a sum of squares bounds its product sum ...); facts that fit the contents.
+ * Of each pair of files from one chain, capture -> statistics -> tables: the digest
+ * that the later one names, equal facts, and equal counts. */
+#ifndef EXF_INSPECT_VERIFY_H
+#define EXF_INSPECT_VERIFY_H
+#include "artifact/artifact.h"
+
+/* Hears of each check that held, one sentence, file first. */
+typedef exf_code (*exf_verified)(void *self, const char *sentence, exf_err *err);
+
+/* Stops at the first check that fails: EXF_FORMAT with the file, the object and what
+ * disagrees (also for files that are each fine but of different chains), EXF_VERSION for
+ * a file that this program is too old for, EXF_IO for one that cannot be opened. */
+exf_code exf_verify(const char *const *paths, size_t n, exf_verified held, void *self, exf_err *err) EXF_CHECKED;
+#endif

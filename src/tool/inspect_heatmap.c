@@ -1,0 +1,117 @@
+/* inspect_heatmap.c - exfold-inspect heatmap: sheets of all layers, and their numbers. */
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "format/png.h"
+#include "inspect/figure.h"
+#include "tool/inspect.h"
+
+#include <string.h>
+
+enum { FIGURES_MAX = 16 };
+
+typedef struct {
+    const exf_figure *figure[FIGURES_MAX];
+    size_t n;
+    int by_name; /* more than one: the figure's name goes into the file's */
+} choice;
+
+static void choose_all(choice *c, const exf_study *s)
+{
+    const exf_figure *f;
+    for (size_t i = 0; (f = exf_figure_at(i)); i++) {
+        if (exf_figure_there(f, s))
+            c->figure[c->n++] = f;
+        else
+            exf_log_info("%s is left out: it is drawn from %s", f->name, f->needs);
+    }
+}
+
+static exf_code choose_one(choice *c, const exf_study *s, const char *path, const char *name, exf_err *err)
+{
+    const exf_figure *f = exf_figure_find(name);
+    if (!f) return exf_fail(err, EXF_USAGE, "--what: \"%s\" is none of norms, similarity, aligned, scalar, loss, all", name);
+    if (!exf_figure_there(f, s)) return exf_fail(err, EXF_MODEL, "%s: %s is drawn from %s, this holds %s", path, name, f->needs, s->kind->kind);
+    for (size_t i = 0; i < c->n; i++)
+        if (c->figure[i] == f) return exf_fail(err, EXF_USAGE, "--what: %s stands twice", name);
+    c->figure[c->n++] = f;
+    return EXF_OK;
+}
+
+static exf_code choose(choice *c, const exf_study *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    c->by_name = r->what.n > 1 || (r->what.n && strcmp(r->what.item[0], "all") == 0);
+    if (r->what.n == 1 && c->by_name)
+        choose_all(c, s);
+    else
+        for (size_t i = 0; rc == EXF_OK && i < r->what.n; i++) rc = choose_one(c, s, r->inputs[0], r->what.item[i], err);
+    if (rc == EXF_OK && !c->n) rc = exf_fail(err, EXF_USAGE, "--what: names no figure");
+    return rc;
+}
+
+/* out.png -> out-loss.csv, or out.csv for a figure alone.  Caller frees. */
+static exf_code file_name(const choice *c, const exf_figure *f, const char *output, const char *ending, char **out, exf_err *err)
+{
+    exf_text name = {0};
+    exf_code rc = exf_text_add(&name, output, strlen(output) - strlen(".png"), err);
+    if (rc == EXF_OK) rc = exf_text_addf(&name, err, "%s%s%s", c->by_name ? "-" : "", c->by_name ? f->name : "", ending);
+    *out = name.s;
+    if (rc != EXF_OK) exf_text_free(&name);
+    return rc;
+}
+
+static exf_code write_picture(const exf_figure *f, const exf_study *s, const char *path, int force, exf_err *err)
+{
+    exf_canvas canvas;
+    exf_code rc = exf_figure_draw(f, s, &canvas, err);
+    if (rc == EXF_OK)
+        rc = exf_png_write(path, force, canvas.pixel, canvas.width, canvas.height, (const uint8_t(*)[3])canvas.palette, err);
+    exf_canvas_free(&canvas);
+    return rc;
+}
+
+static const struct {
+    const char *ending;
+    exf_code (*write)(const exf_figure *f, const exf_study *s, const char *path, int force, exf_err *err);
+} files[] = {{".png", write_picture}, {".csv", exf_figure_csv}, {".npy", exf_figure_npy}};
+
+/* Each file of each figure; write 0: only looks whether it may be written. */
+static exf_code each_file(const choice *c, const exf_study *s, const exf_recipe *r, int write, exf_jw *w, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < c->n; i++)
+        for (size_t k = 0; rc == EXF_OK && k < (r->data ? 3 : 1); k++) {
+            char *path = NULL;
+            rc = file_name(c, c->figure[i], r->output_file, files[k].ending, &path, err);
+            if (rc == EXF_OK && !write) rc = exf_output_check(path, r->force, err);
+            if (rc == EXF_OK && write) rc = files[k].write(c->figure[i], s, path, r->force, err);
+            if (rc == EXF_OK && write) rc = exf_tell_output(w, path, err);
+            exf_mem_free(path);
+        }
+    return rc;
+}
+
+exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err)
+{
+    exf_study s = {0};
+    exf_jw w = {0};
+    choice c = {.n = 0};
+    exf_code rc;
+    if (!r->output_file || !exf_ends_with(r->output_file, ".png"))
+        return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .png", r->output_file ? r->output_file : "missing");
+    EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(choose(&c, &s, r, err));
+    EXF_TRY(exf_study_select(&s, r->layers, err));
+    EXF_TRY(each_file(&c, &s, r, 0, NULL, err));
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_open(&w, "files", '[');
+    EXF_TRY(each_file(&c, &s, r, 1, r->json ? &w : NULL, err));
+    exf_jw_close(&w);
+    exf_jw_close(&w);
+    if (r->json) EXF_TRY(exf_print_json(&w, err));
+out:
+    exf_jw_free(&w);
+    exf_study_free(&s);
+    return rc;
+}

@@ -1,0 +1,37 @@
+/* inspect_report.c - exfold-inspect report: one page with everything. */
+#include "base/file.h"
+#include "base/mem.h"
+#include "inspect/report.h"
+#include "tool/inspect.h"
+
+#include <string.h>
+
+exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
+{
+    exf_study s = {0};
+    exf_jw w = {0};
+    char *beside = NULL;
+    const char *name = strrchr(r->inputs[0], '/') ? strrchr(r->inputs[0], '/') + 1 : r->inputs[0];
+    exf_code rc;
+    if (!r->output_file || !exf_ends_with(r->output_file, ".html"))
+        return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .html", r->output_file ? r->output_file : "missing");
+    EXF_TRY(exf_output_check(r->output_file, r->force, err));
+    EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    if (!s.coeff) {
+        rc = exf_fail(err, EXF_MODEL, "%s: holds %s, a report is made of tables", r->inputs[0], s.kind->kind);
+        goto out;
+    }
+    EXF_TRY(exf_path_dir(&beside, r->inputs[0], err));
+    EXF_TRY(exf_report_write(&s, name, beside, r->output_file, r->force, err));
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_open(&w, "files", '[');
+    EXF_TRY(exf_tell_output(r->json ? &w : NULL, r->output_file, err));
+    exf_jw_close(&w);
+    exf_jw_close(&w);
+    if (r->json) rc = exf_print_json(&w, err);
+out:
+    exf_jw_free(&w);
+    exf_mem_free(beside);
+    exf_study_free(&s);
+    return rc;
+}
