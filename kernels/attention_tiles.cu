@@ -5,12 +5,14 @@
  * memory is to hold, so that one bulk copy fetches a tile.  A block has 128 query rows
  * of one head: two warpgroups of 64 rows each keep their output in registers and walk
  * the tiles from the diagonal to the first; a third one, which gives them most of its
- * registers, fetches ahead of them.  The
- * scores of a tile are multiplied while the softmax of the tile before is weighing
- * values.  The sequence of operations on a row is the same wherever its block runs. */
+ * registers, fetches ahead of them.  The scores of a tile are multiplied while the tile
+ * before is weighing values, and the two warpgroups take turns in giving the tensor cores
+ * work, so that one has the softmax to do while the other's products run.  The sequence
+ * of operations on a row is the same wherever its block runs. */
 #include "kernels/attention_cuda.cuh"
 #include "kernels/attention_online.cuh"
 
+enum { TURN = 3 }; /* the first of two named barriers */
 enum { BM = 128, STAGES = 2, CONSUMERS = 256, THREADS = CONSUMERS + 128 };
 
 /* Bytes in shared memory: queries, STAGES times keys and values, barriers. */
@@ -120,6 +122,17 @@ template <int DV> static __device__ __forceinline__ void store(const float (&o)[
     exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
 }
 
+/* The warpgroups give the tensor cores work in turn. */
+static __device__ __forceinline__ void await_turn(int group)
+{
+    exf_named_barrier(TURN + group, CONSUMERS);
+}
+
+static __device__ __forceinline__ void end_turn(int group)
+{
+    exf_named_arrive(TURN + (group ^ 1), CONSUMERS);
+}
+
 /* One warpgroup: the rows from `first`, n tiles. */
 template <int D, int DV, int BN> static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
 {
@@ -127,27 +140,36 @@ template <int D, int DV, int BN> static __device__ void consume(const space<D, D
     float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * 1.44269504f;
     uint32_t weights[BN / 4], q = m.base + group * 64 * 128;
     exf_running w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
-    for (int j = 0; j < n; j++) {
+    m.wait(0, 0, 0);
+    if (group) await_turn(group);
+    score<D, BN>(s, q, m.k(0));
+    end_turn(group);
+    exf_wgmma_wait<0>();
+    exf_settle(s);
+    m.release(2, 0);
+    mask<BN>(s, row, (n - 1) * BN);
+    exf_soften<BN>(s, w, scale);
+    exf_round_to(weights, s);
+    for (int j = 1; j < n; j++) {
         int key = (n - 1 - j) * BN;
         m.wait(0, j, 0);
+        m.wait(1, j - 1, 0);
+        await_turn(group);
         score<D, BN>(s, q, m.k(j));
-        if (j) {
-            m.wait(1, j - 1, 0);
-            weigh<DV, BN>(o, weights, m.v(j - 1));
-            exf_wgmma_wait<1>();
-        } else {
-            exf_wgmma_wait<0>();
-        }
+        weigh<DV, BN>(o, weights, m.v(j - 1));
+        end_turn(group);
+        exf_wgmma_wait<1>();
         exf_settle(s);
         m.release(2, j);
         if (key + BN - 1 > first) mask<BN>(s, row, key);
         exf_soften<BN>(s, w, scale);
         exf_wgmma_wait<0>();
         exf_settle(o);
-        if (j) m.release(3, j - 1);
+        m.release(3, j - 1);
         exf_fade(o, w);
         exf_round_to(weights, s);
     }
+    if (!group) await_turn(group); /* what the other one ended last */
     m.wait(1, n - 1, 0);
     weigh<DV, BN>(o, weights, m.v(n - 1));
     exf_wgmma_wait<0>();

@@ -5,7 +5,7 @@
  * A block has 64 rows and walks their keys 64 at a time.  A row's output, up to 512
  * columns, fills the registers of two warpgroups: each has half the columns, and both
  * multiply and soften all scores, which costs half as much again as either's own half
- * but lets them run without a word between them.  Keys and values are first rounded to
+ * but needs no exchange between them.  Keys and values are first rounded to
  * rows of float16; where values are the keys, a tile is fetched once. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
 #define EXF_KERNELS_ATTENTION_WIDE_CUH

@@ -40,7 +40,7 @@ template <int LANES> struct entry {
     {
         float b[LANES];
         read(x, at(gate, slot));
-        read(b, ape + (size_t)(slot % ratio) * ld + (slot < ratio ? own : 0));
+        read(b, slot < ratio ? ape + (size_t)slot * ld + own : ape + (size_t)(slot - ratio) * ld);
 #pragma unroll
         for (int l = 0; l < LANES; l++) x[l] += b[l];
     }
@@ -118,25 +118,23 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
     __shared__ float tops[WARPS][32];
     __shared__ double sums[WARPS][32];
     int w = blockIdx.x, c = blockIdx.y * 32 + threadIdx.x;
-    entry<1> e(kv, gate, ape, s, w, c);
+    entry<1> e(kv, gate, ape, s, w, min(c, s.d - 1));
     float top = -INFINITY, x[HELD][1], v[HELD][1];
     double sum = 0, weighed = 0;
     int n = c < s.d ? e.n_slots : 0;
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        x[k][0] = -INFINITY;
-        v[k][0] = 0;
-        if (threadIdx.y + k * WARPS < n) {
-            e.logits(x[k], threadIdx.y + k * WARPS);
-            e.values(v[k], threadIdx.y + k * WARPS);
-        }
+    for (int k = 0; k < HELD; k++) { /* all on their way before one is used */
+        int slot = max(min((int)threadIdx.y + k * WARPS, n - 1), 0);
+        e.logits(x[k], slot);
+        e.values(v[k], slot);
     }
 #pragma unroll
-    for (int k = 0; k < HELD; k++) top = fmaxf(top, x[k][0]);
+    for (int k = 0; k < HELD; k++)
+        if ((int)threadIdx.y + k * WARPS < n) top = fmaxf(top, x[k][0]);
     top = largest(top, tops);
 #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if (threadIdx.y + k * WARPS < n) {
+        if ((int)threadIdx.y + k * WARPS < n) {
             double weight = (double)expf(x[k][0] - top);
             sum += weight;
             weighed += weight * (double)v[k][0];

@@ -212,8 +212,23 @@ template <int DK> static __device__ void load_second_half(float *m, const proble
     exf_loads_commit();
 }
 
+/* U of this thread's elements of the strip, and of its two rows c_end / c_i. */
+template <int DK> static __device__ __forceinline__ void read_u(float (&u)[4][4], float (&tail)[2], const float *from, const float *gates, int width, const place<DK> &w)
+{
+    int i = w.strip + w.lane / 4;
+    for (int r = 0; r < 2; r++) tail[r] = gates[C + i + 8 * r];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float2 x = *reinterpret_cast<const float2 *>(from + (size_t)(i + 8 * r) * width + 8 * n + w.lane % 4 * 2);
+            u[n][2 * r] = x.x;
+            u[n][2 * r + 1] = x.y;
+        }
+}
+
 /* D = U - W S for the strips of W, beside it D weighed for the end of the chunk. */
-template <int DK> static __device__ void learn(float *m, const float (&ws)[4][4], const float *u, const float *gates, int width, const place<DK> &w)
+template <int DK> static __device__ __forceinline__ void learn(float *m, const float (&ws)[4][4], const float (&u)[4][4], const float (&tail)[2], const place<DK> &w)
 {
     typedef carry_room<DK> R;
 #pragma unroll
@@ -221,9 +236,9 @@ template <int DK> static __device__ void learn(float *m, const float (&ws)[4][4]
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int i = w.strip + w.lane / 4 + e / 2 * 8, c = 8 * n + w.lane % 4 * 2 + e % 2;
-            float d = u[(size_t)i * width + c] - ws[n][e];
+            float d = u[n][e] - ws[n][e];
             m[R::D + i * R::LDS + c] = d;
-            m[R::TAIL + i * R::LDS + c] = d * gates[C + i];
+            m[R::TAIL + i * R::LDS + c] = d * tail[e / 2];
         }
 }
 
@@ -278,15 +293,16 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(pro
     for (int chunk = 0; chunk < p.n_chunks; chunk++) {
         size_t at = (size_t)h * p.n_chunks + chunk;
         const float *gates = p.gates + at * 2 * C;
-        float product[4][4] = {};
+        float product[4][4] = {}, u[4][4], tail[2], whole = gates[C - 1];
+        if (w.warp < 4) read_u(u, tail, p.u + at * C * p.width + blockIdx.x * COLUMNS, gates, p.width, w);
         exf_loads_wait<1>();
         __syncthreads(); /* W, Q and the state are there */
         exf_strip<true, 4, R::LDW, 1, R::LDS, 1>(product, m + (w.warp < 4 ? R::W : R::Q) + w.strip * R::LDW, m + R::S, DK / 8);
-        if (w.warp < 4) learn<DK>(m, product, p.u + at * C * p.width + blockIdx.x * COLUMNS, gates, p.width, w);
+        if (w.warp < 4) learn<DK>(m, product, u, tail, w);
         exf_loads_wait<0>();
         __syncthreads(); /* K, P and D are there; W, Q and the state have been read */
         if (chunk + 1 < p.n_chunks) load_first_half<DK>(m, p, h, chunk + 1);
-        remember<DK>(state, m, gates[C - 1], w);
+        remember<DK>(state, m, whole, w);
         if (w.warp >= 4) answer<DK>(product, m, gates, p, h, chunk, w);
         __syncthreads(); /* K, P and D have been read */
         if (chunk + 1 < p.n_chunks) load_second_half<DK>(m, p, h, chunk + 1);

@@ -129,6 +129,12 @@ static __device__ inline void exf_named_barrier(int id, int threads)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* Counts as one of those that the barrier waits for, and goes on. */
+static __device__ inline void exf_named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 /* ---- products ------------------------------------------------------------------ */
 static __device__ inline void exf_wgmma_begin(void)
 {

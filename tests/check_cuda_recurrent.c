@@ -90,7 +90,7 @@ START_TEST(rule_is_near)
             make_reals(&c, _i, rates[r]);
             run(&c, rounded ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
             double d = c.out.n ? pair_distance(&c.out) : 0;
-            ck_assert_msg(d <= (rounded ? 5e-3 : 2e-5), "case %d, rate %g, %s: distance %.2e", _i, (double)rates[r], rounded ? "bf16" : "f32", d);
+            ck_assert_msg(d <= (rounded ? 2e-3 : 1e-5), "case %d, rate %g, %s: distance %.2e", _i, (double)rates[r], rounded ? "bf16" : "f32", d);
             if (!rounded) pair_near(&c.out, 2e-5, "delta rule");
             free_case(&c);
         }
