@@ -8,7 +8,7 @@
 #include "kernels/streams_mix.cuh"
 #include "kernels/tf32.cuh"
 
-enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 8, THREADS = 32 * WARPS, OUTPUTS = 24, FLUSH = 16 };
+enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 16, THREADS = 32 * WARPS, OUTPUTS = 24, LD = OUTPUTS + 1, FLUSH = 16, RUN = 4 };
 
 int exf_streams_mix_fits(const float *x, const exf_streams_shape *s)
 {
@@ -17,9 +17,16 @@ int exf_streams_mix_fits(const float *x, const exf_streams_shape *s)
 }
 
 #ifdef EXF_HOPPER
-/* Of one warp: of every strip of 16 tokens three products of 16 x 8, squares of rows g and g + 8. */
+/* What one lane adds up: of every strip of 16 tokens three products of 16 x 8, in shared
+ * memory at its own places, and squares of its rows g and g + 8. */
 struct sums {
-    double mix[STRIPS][3][4], square[STRIPS][2];
+    double *mix; /* [TOKENS, LD] of this warp */
+    double square[STRIPS][2];
+    __device__ __forceinline__ double &at(int strip, int n, int e)
+    {
+        int lane = threadIdx.x % 32;
+        return mix[(strip * 16 + lane / 4 + e / 2 * 8) * LD + 8 * n + lane % 4 * 2 + e % 2];
+    }
 };
 
 static __device__ __forceinline__ float norm2(float4 a)
@@ -51,13 +58,16 @@ static __device__ __forceinline__ void step(float (&d)[STRIPS][3][4], const floa
     }
 }
 
-/* n times 16 columns, WARPS * 16 apart, from quad i on. */
-template <int N>
-static __device__ __forceinline__ void add_columns(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3], int i, int n)
+/* Steps of 16 columns, `first` to `first` + FLUSH / RUN blocks of WARPS * RUN steps: of a
+ * block every warp has RUN neighbouring steps, so that a row is read 4 KB at a time. */
+template <bool WHOLE>
+static __device__ __forceinline__ void add_columns(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3], int first, int steps)
 {
     float d[STRIPS][3][4] = {}, square[STRIPS][2] = {};
-#pragma unroll 4
-    for (int k = 0; k < (N ? N : n); k++, i += WARPS * 4) {
+#pragma unroll 2
+    for (int k = 0; k < FLUSH; k++) {
+        int at = first + k / RUN * WARPS * RUN + (int)threadIdx.x / 32 * RUN + k % RUN, i = at * 4 + threadIdx.x % 4;
+        if (!WHOLE && at >= steps) continue;
         float4 a[STRIPS][2], f[3] = {fn[0][i], fn[1][i], fn[2][i]};
 #pragma unroll
         for (int m = 0; m < 2 * STRIPS; m++) {
@@ -69,17 +79,19 @@ static __device__ __forceinline__ void add_columns(sums &s, const float4 *const 
 #pragma unroll
     for (int m = 0; m < STRIPS; m++)
 #pragma unroll
-        for (int e = 0; e < 12; e++) s.mix[m][e / 4][e % 4] += (double)d[m][e / 4][e % 4];
+        for (int e = 0; e < 12; e++) s.at(m, e / 4, e % 4) += (double)d[m][e / 4][e % 4];
 #pragma unroll
     for (int m = 0; m < 2 * STRIPS; m++) s.square[m / 2][m % 2] += (double)square[m / 2][m % 2];
 }
 
 /* This warp's share; row[m][0], row[m][1]: x of the strip's tokens g and g + 8, fn[n]: row 8 n + g. */
-static __device__ __forceinline__ void add_up(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3], int quads)
+static __device__ __forceinline__ void add_up(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3], int steps)
 {
-    int i = threadIdx.x / 32 * 4 + threadIdx.x % 4, left = (quads - threadIdx.x / 32 * 4 + WARPS * 4 - 4) / (WARPS * 4);
-    for (; left >= FLUSH; left -= FLUSH, i += FLUSH * WARPS * 4) add_columns<FLUSH>(s, row, fn, i, FLUSH);
-    if (left > 0) add_columns<0>(s, row, fn, i, left);
+    int first = 0;
+    for (int m = 0; m < STRIPS; m++)
+        for (int e = 0; e < 12; e++) s.at(m, e / 4, e % 4) = 0;
+    for (; first + WARPS * FLUSH <= steps; first += WARPS * FLUSH) add_columns<true>(s, row, fn, first, steps);
+    if (first < steps) add_columns<false>(s, row, fn, first, steps);
 }
 
 static __device__ double sigmoid(double z)
@@ -131,31 +143,28 @@ static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int 
 {
 #ifdef EXF_HOPPER
     extern __shared__ double part[];
-    double *mix = part + WARPS * TOKENS * (OUTPUTS + 1);
+    double *mix = part + WARPS * TOKENS * LD;
     int width = s.streams * s.width, first = blockIdx.x * TOKENS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
     int last = s.n_tokens - 1;
     const float4 *row[STRIPS][2], *fn[3];
     for (int r = 0; r < 2 * STRIPS; r++) row[r / 2][r % 2] = reinterpret_cast<const float4 *>(x + (size_t)min(first + g + 8 * r, last) * width);
     for (int from = 0; from < n_mix; from += OUTPUTS) {
-        sums t = {};
+        sums t = {part + warp * TOKENS * LD, {}};
         for (int n = 0; n < 3; n++) fn[n] = reinterpret_cast<const float4 *>(s.fn + (size_t)min(from + 8 * n + g, n_mix - 1) * width);
-        add_up(t, row, fn, width / 4);
+        add_up(t, row, fn, width / 16);
 #pragma unroll
         for (int r = 0; r < 2 * STRIPS; r++) {
             double square = t.square[r / 2][r % 2] + __shfl_xor_sync(0xffffffffu, t.square[r / 2][r % 2], 1);
             square += __shfl_xor_sync(0xffffffffu, square, 2);
-            double *to = part + (warp * TOKENS + g + 8 * r) * (OUTPUTS + 1);
-            for (int n = 0; n < 3; n++)
-                for (int e = 0; e < 2; e++) to[8 * n + 2 * c + e] = t.mix[r / 2][n][r % 2 * 2 + e];
-            if (c == 0) to[OUTPUTS] = square;
+            if (c == 0) t.mix[(g + 8 * r) * LD + OUTPUTS] = square;
         }
         __syncthreads();
         for (int i = threadIdx.x; i < TOKENS * OUTPUTS; i += THREADS) {
             int token = i / OUTPUTS, m = i % OUTPUTS;
             double dot = 0, square = 0;
             for (int w = 0; w < WARPS; w++) {
-                dot += part[(w * TOKENS + token) * (OUTPUTS + 1) + m];
-                square += part[(w * TOKENS + token) * (OUTPUTS + 1) + OUTPUTS];
+                dot += part[(w * TOKENS + token) * LD + m];
+                square += part[(w * TOKENS + token) * LD + OUTPUTS];
             }
             if (from + m < n_mix) mix[token * n_mix + from + m] = dot / sqrt(square / width + s.norm_eps);
         }
@@ -189,7 +198,7 @@ static __global__ void gather(float *u, const float *mixing, int ld, const float
 
 void exf_streams_mix(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s, int n_mix)
 {
-    int bytes = (WARPS * TOKENS * (OUTPUTS + 1) + TOKENS * n_mix) * (int)sizeof(double), ld = mixing ? n_mix : s->width;
+    int bytes = (WARPS * TOKENS * LD + TOKENS * n_mix) * (int)sizeof(double), ld = mixing ? n_mix : s->width;
     if (!mixing) mixing = u;
     if (q->err.code != EXF_OK || s->n_tokens == 0) return;
     exf_cuda_note(q, cudaFuncSetAttribute(mix_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "streams");
