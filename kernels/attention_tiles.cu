@@ -51,10 +51,22 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
 /* Barriers: 0 keys here, 1 values here, 2 keys read, 3 values read. */
 template <int D, int DV, int BN> struct space {
     uint32_t base;
-    __device__ uint32_t k(int j) const { return base + room<D, DV, BN>::Q + j % STAGES * room<D, DV, BN>::STAGE; }
-    __device__ uint32_t v(int j) const { return k(j) + room<D, DV, BN>::K; }
-    __device__ uint32_t barrier(int kind, int j) const { return base + room<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8; }
-    __device__ void wait(int kind, int j, int flip) const { exf_barrier_wait(barrier(kind, j), (j / STAGES & 1) ^ flip); }
+    __device__ uint32_t k(int j) const
+    {
+        return base + room<D, DV, BN>::Q + j % STAGES * room<D, DV, BN>::STAGE;
+    }
+    __device__ uint32_t v(int j) const
+    {
+        return k(j) + room<D, DV, BN>::K;
+    }
+    __device__ uint32_t barrier(int kind, int j) const
+    {
+        return base + room<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
+    }
+    __device__ void wait(int kind, int j, int flip) const
+    {
+        exf_barrier_wait(barrier(kind, j), (j / STAGES & 1) ^ flip);
+    }
     /* This warp has read what it needs. */
     __device__ void release(int kind, int j) const
     {
@@ -93,7 +105,8 @@ template <int D, int BN> static __device__ __forceinline__ void score(float (&s)
     exf_wgmma_begin();
 #pragma unroll
     for (int c = 0; c < D / 16; c++)
-        exf_wgmma<BN>::ss(s, exf_operand(q + c / 4 * (BM * 128) + c % 4 * 32, 16), exf_operand(k + c / 4 * (BN * 128) + c % 4 * 32, 16), c > 0);
+        exf_wgmma<BN>::ss(s, exf_operand(q + c / 4 * (BM * 128) + c % 4 * 32, 16),
+                          exf_operand(k + c / 4 * (BN * 128) + c % 4 * 32, 16), c > 0);
     exf_wgmma_commit();
 }
 
@@ -115,10 +128,12 @@ template <int BN> static __device__ __forceinline__ void mask(float (&s)[BN / 2]
         if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
 }
 
-template <int DV> static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
+template <int DV>
+static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
 {
     float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
-    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
+    for (int r = 0; r < 2; r++)
+        out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
     exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
 }
 
@@ -134,7 +149,8 @@ static __device__ __forceinline__ void end_turn(int group)
 }
 
 /* One warpgroup: the rows from `first`, n tiles. */
-template <int D, int DV, int BN> static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
+template <int D, int DV, int BN>
+static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
 {
     int group = threadIdx.x / 128, row = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * 1.44269504f;
@@ -189,7 +205,8 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
     int n_heads = p.s.n_heads, head = blockIdx.x % n_heads, tile = gridDim.x / n_heads - 1 - blockIdx.x / n_heads;
     int kv = head / (n_heads / p.s.n_kv), warpgroup = threadIdx.x / 128, end = tile * BM + BM;
     int n = ((end < p.s.n_tokens ? end : p.s.n_tokens) + BN - 1) / BN;
-    if (threadIdx.x < 4 * STAGES) exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
+    if (threadIdx.x < 4 * STAGES)
+        exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
     exf_proxy_fence();
     __syncthreads();
     if (warpgroup == 2) {
@@ -219,7 +236,10 @@ template <int D, int DV, int BN> static void run(exf_queue *q, problem p)
 static const struct {
     int d, dv, bn;
     void (*run)(exf_queue *q, problem p);
-} sizes[] = {{64, 64, 128, run<64, 64, 128>}, {128, 128, 128, run<128, 128, 128>}, {192, 128, 128, run<192, 128, 128>}, {256, 256, 64, run<256, 256, 64>}};
+} sizes[] = {{64, 64, 128, run<64, 64, 128>},
+             {128, 128, 128, run<128, 128, 128>},
+             {192, 128, 128, run<192, 128, 128>},
+             {256, 256, 64, run<256, 256, 64>}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static int size_of(const exf_attention_shape *s)

@@ -44,7 +44,10 @@ template <int LANES> struct entry {
 #pragma unroll
         for (int l = 0; l < LANES; l++) x[l] += b[l];
     }
-    __device__ void values(float (&x)[LANES], int slot) const { read(x, at(kv, slot)); }
+    __device__ void values(float (&x)[LANES], int slot) const
+    {
+        read(x, at(kv, slot));
+    }
 };
 
 /* Over the warps of a block, in their order, one channel a thread. */
@@ -144,7 +147,8 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
     if (c < s.d && threadIdx.y == 0) out[(size_t)w * s.d + c] = (float)(weighed / sum);
 }
 
-void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s)
+void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
+                         const exf_compressor_shape *s)
 {
     bool wide = exf_wide(kv, s->d) && exf_wide(gate, s->d) && exf_wide(ape, s->d);
     unsigned columns = (unsigned)(s->d + 31) / 32, entries = (unsigned)s->n_entries;
@@ -154,8 +158,9 @@ void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float 
     else if (s->ratio >= MANY)
         EXF_LAUNCH(q, "compressor", (compress<1, true>), dim3(entries, columns), dim3(32, WARPS), 0, out, kv, gate, ape, *s);
     else if (wide)
-        EXF_LAUNCH(q, "compressor", (compress<4, false>), dim3((entries + WARPS - 1) / WARPS, (columns + 3) / 4), dim3(32, WARPS), 0, out, kv, gate,
-                   ape, *s);
+        EXF_LAUNCH(q, "compressor", (compress<4, false>), dim3((entries + WARPS - 1) / WARPS, (columns + 3) / 4), dim3(32, WARPS),
+                   0, out, kv, gate, ape, *s);
     else
-        EXF_LAUNCH(q, "compressor", (compress<1, false>), dim3((entries + WARPS - 1) / WARPS, columns), dim3(32, WARPS), 0, out, kv, gate, ape, *s);
+        EXF_LAUNCH(q, "compressor", (compress<1, false>), dim3((entries + WARPS - 1) / WARPS, columns), dim3(32, WARPS), 0, out, kv,
+                   gate, ape, *s);
 }

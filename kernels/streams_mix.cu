@@ -13,7 +13,8 @@ enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 16, THREADS = 32 * WARPS, OUTP
 int exf_streams_mix_fits(const float *x, const exf_streams_shape *s)
 {
     int width = s->streams * s->width;
-    return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_wide(x, width) && exf_wide(s->fn, width);
+    return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_wide(x, width) &&
+           exf_wide(s->fn, width);
 }
 
 #ifdef EXF_HOPPER
@@ -61,7 +62,8 @@ static __device__ __forceinline__ void step(float (&d)[STRIPS][3][4], const floa
 /* Steps of 16 columns, `first` to `first` + FLUSH / RUN blocks of WARPS * RUN steps: of a
  * block every warp has RUN neighbouring steps, so that a row is read 4 KB at a time. */
 template <bool WHOLE>
-static __device__ __forceinline__ void add_columns(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3], int first, int steps)
+static __device__ __forceinline__ void add_columns(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3],
+                                                   int first, int steps)
 {
     float d[STRIPS][3][4] = {}, square[STRIPS][2] = {};
 #pragma unroll 2
@@ -85,7 +87,8 @@ static __device__ __forceinline__ void add_columns(sums &s, const float4 *const 
 }
 
 /* This warp's share; row[m][0], row[m][1]: x of the strip's tokens g and g + 8, fn[n]: row 8 n + g. */
-static __device__ __forceinline__ void add_up(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3], int steps)
+static __device__ __forceinline__ void add_up(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3],
+                                              int steps)
 {
     int first = 0;
     for (int m = 0; m < STRIPS; m++)
@@ -138,19 +141,21 @@ static __device__ void coefficients(double *mix, int n_mix, const exf_streams_sh
 #endif
 
 /* Shared: doubles [WARPS, TOKENS, OUTPUTS + 1], then [TOKENS, n_mix].  Grid: tokens / TOKENS. */
-static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int ld, const float *x, exf_streams_shape s,
-                                                                    int n_mix)
+static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int ld, const float *x, exf_streams_shape s, int n_mix)
 {
 #ifdef EXF_HOPPER
     extern __shared__ double part[];
     double *mix = part + WARPS * TOKENS * LD;
-    int width = s.streams * s.width, first = blockIdx.x * TOKENS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    int width = s.streams * s.width, first = blockIdx.x * TOKENS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4,
+        c = threadIdx.x % 4;
     int last = s.n_tokens - 1;
     const float4 *row[STRIPS][2], *fn[3];
-    for (int r = 0; r < 2 * STRIPS; r++) row[r / 2][r % 2] = reinterpret_cast<const float4 *>(x + (size_t)min(first + g + 8 * r, last) * width);
+    for (int r = 0; r < 2 * STRIPS; r++)
+        row[r / 2][r % 2] = reinterpret_cast<const float4 *>(x + (size_t)min(first + g + 8 * r, last) * width);
     for (int from = 0; from < n_mix; from += OUTPUTS) {
         sums t = {part + warp * TOKENS * LD, {}};
-        for (int n = 0; n < 3; n++) fn[n] = reinterpret_cast<const float4 *>(s.fn + (size_t)min(from + 8 * n + g, n_mix - 1) * width);
+        for (int n = 0; n < 3; n++)
+            fn[n] = reinterpret_cast<const float4 *>(s.fn + (size_t)min(from + 8 * n + g, n_mix - 1) * width);
         add_up(t, row, fn, width / 16);
 #pragma unroll
         for (int r = 0; r < 2 * STRIPS; r++) {

@@ -29,12 +29,14 @@ template <int N, bool EXACT> struct exf_parts {
 
 static __device__ __forceinline__ void exf_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-template <bool EXACT> static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_parts<4, EXACT> &a, const exf_parts<2, EXACT> &b)
+template <bool EXACT>
+static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_parts<4, EXACT> &a, const exf_parts<2, EXACT> &b)
 {
     if (EXACT) {
         exf_mma_tf32(d, a.low, b.high);
