@@ -140,7 +140,7 @@ static __device__ void coefficients(double *mix, int n_mix, const exf_streams_sh
 }
 #endif
 
-/* Shared: doubles [WARPS, TOKENS, OUTPUTS + 1], then [TOKENS, n_mix].  Grid: tokens / TOKENS. */
+/* Shared: doubles [WARPS, TOKENS, LD], then [TOKENS, n_mix].  Grid: tokens / TOKENS. */
 static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int ld, const float *x, exf_streams_shape s, int n_mix)
 {
 #ifdef EXF_HOPPER
