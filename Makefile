@@ -150,6 +150,10 @@ fuzz:
 bench: all
 	$(Q)BUILD=$(BUILD) scripts/bench.sh
 
+## bench-gpu: the forward on the GPU at Qwen3-30B-A3B's shape, beside ceilings and peers
+bench-gpu: deps $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_forward $(BUILD)/bench/make_checkpoint
+	$(Q)BUILD=$(BUILD) scripts/bench_gpu.sh
+
 ## bench-mixers: the GPU kernels of the sequence mixers, beside the machine's ceilings
 bench-mixers: deps $(BUILD)/bench/bench_mixers
 	$(Q)$(BUILD)/bench/bench_mixers
@@ -258,6 +262,6 @@ include install.mk
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: all checks check check-units check-cuda check-cli check-san check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-mixers check-layers clean help \
+.PHONY: all checks check check-units check-cuda check-cli check-san check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -16,19 +16,54 @@ struct exf_causal_view {
     const float *query, *k, *v;
     exf_attention_shape s;
 
-    __device__ int n_rows() const { return s.n_tokens; }
-    __device__ int head_kv() const { return blockIdx.y / (s.n_heads / s.n_kv); }
-    __device__ const float *query_row(int r) const { return query + (size_t)r * s.ldq + (size_t)blockIdx.y * s.d; }
-    __device__ float *out_row(int r) const { return out + (size_t)r * s.ldo + (size_t)blockIdx.y * s.dv; }
+    __device__ int n_rows() const
+    {
+        return s.n_tokens;
+    }
+    __device__ int head_kv() const
+    {
+        return blockIdx.y / (s.n_heads / s.n_kv);
+    }
+    __device__ const float *query_row(int r) const
+    {
+        return query + (size_t)r * s.ldq + (size_t)blockIdx.y * s.d;
+    }
+    __device__ float *out_row(int r) const
+    {
+        return out + (size_t)r * s.ldo + (size_t)blockIdx.y * s.dv;
+    }
     /* Of the 64 rows from `first`: how many keys some of them see, and the j-th of these. */
-    __device__ int n_keys(int first) const { return first + 64 < s.n_tokens ? first + 64 : s.n_tokens; }
-    __device__ int key(int first, int j) const { (void)first; return j; }
-    __device__ const float *k_row(int key) const { return k + (size_t)key * s.ldk + (size_t)head_kv() * s.d; }
-    __device__ const float *v_row(int key) const { return v + (size_t)key * s.ldv + (size_t)head_kv() * s.dv; }
+    __device__ int n_keys(int first) const
+    {
+        return first + 64 < s.n_tokens ? first + 64 : s.n_tokens;
+    }
+    __device__ int key(int first, int j) const
+    {
+        (void)first;
+        return j;
+    }
+    __device__ const float *k_row(int key) const
+    {
+        return k + (size_t)key * s.ldk + (size_t)head_kv() * s.d;
+    }
+    __device__ const float *v_row(int key) const
+    {
+        return v + (size_t)key * s.ldv + (size_t)head_kv() * s.dv;
+    }
     /* Rows of one group see the same keys. */
-    __device__ int group(int r) const { return r; }
-    __device__ bool sees(int group, int key) const { return key <= group; }
+    __device__ int group(int r) const
+    {
+        return r;
+    }
+    __device__ bool sees(int group, int key) const
+    {
+        return key <= group;
+    }
     /* A score that takes part in the sum alone. */
-    __device__ float sink(int r) const { (void)r; return -INFINITY; }
+    __device__ float sink(int r) const
+    {
+        (void)r;
+        return -INFINITY;
+    }
 };
 #endif

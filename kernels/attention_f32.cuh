@@ -106,7 +106,8 @@ struct exf_f32_space {
 };
 
 /* The rows of tile `at` of the keys; those behind the last are absent. */
-template <class View> static __device__ __forceinline__ void exf_f32_find(const exf_f32_space &m, const View &w, int first, int at, int n_keys)
+template <class View>
+static __device__ __forceinline__ void exf_f32_find(const exf_f32_space &m, const View &w, int first, int at, int n_keys)
 {
     for (int j = threadIdx.x; j < EXF_F32_TILE; j += 256) {
         int key = at + j < n_keys ? w.key(first, at + j) : -1;
@@ -119,8 +120,8 @@ template <class View> static __device__ __forceinline__ void exf_f32_find(const 
 
 /* Scores, masked and scaled, of this thread's four rows and four keys. */
 template <class View>
-static __device__ __forceinline__ void exf_f32_scores(float (&s)[4][4], const exf_f32_space &m, const View &w, int first, int d, float scale,
-                                                      bool wide)
+static __device__ __forceinline__ void exf_f32_scores(float (&s)[4][4], const exf_f32_space &m, const View &w, int first, int d,
+                                                      float scale, bool wide)
 {
     int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int c = 0; c < d; c += EXF_F32_DEPTH) {
@@ -140,7 +141,8 @@ static __device__ __forceinline__ void exf_f32_scores(float (&s)[4][4], const ex
     }
 }
 
-template <int DV> static __device__ __forceinline__ void exf_f32_values(float (&o)[4][DV / 16], const exf_f32_space &m, int dv, bool wide)
+template <int DV>
+static __device__ __forceinline__ void exf_f32_values(float (&o)[4][DV / 16], const exf_f32_space &m, int dv, bool wide)
 {
     int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int at = 0; at < EXF_F32_TILE; at += EXF_F32_VALUES) {
@@ -167,7 +169,8 @@ static __device__ void exf_f32_store(const float (&o)[4][DV / 16], const View &w
 }
 
 /* Grid: tiles of rows, the last first; heads.  Shared: exf_f32_bytes(). */
-template <class View, int DV> static __global__ void __launch_bounds__(256) exf_attend_f32(View w, int d, int dv, float scale, bool wide_k, bool wide_v)
+template <class View, int DV>
+static __global__ void __launch_bounds__(256) exf_attend_f32(View w, int d, int dv, float scale, bool wide_k, bool wide_v)
 {
     extern __shared__ float4 raw4[];
     __shared__ exf_f32_keys keys;
@@ -176,7 +179,8 @@ template <class View, int DV> static __global__ void __launch_bounds__(256) exf_
     float o[4][DV / 16] = {}, top[4], sum[4] = {};
     float *raw = reinterpret_cast<float *>(raw4), *k = raw + depth * EXF_F32_LD, *p = k + EXF_F32_DEPTH * EXF_F32_LD;
     exf_f32_space m = {raw, k, p, p + EXF_F32_TILE * EXF_F32_LD, &keys};
-    for (int r = threadIdx.x; r < EXF_F32_TILE; r += 256) m.keys->k_row[r] = first + r < w.n_rows() ? w.query_row(first + r) : nullptr;
+    for (int r = threadIdx.x; r < EXF_F32_TILE; r += 256)
+        m.keys->k_row[r] = first + r < w.n_rows() ? w.query_row(first + r) : nullptr;
     __syncthreads();
     for (int c = 0; c < depth; c += EXF_F32_DEPTH) exf_f32_turn(m.q + c * EXF_F32_LD, m.keys->k_row, c, d, false);
     for (int i = 0; i < 4; i++) top[i] = first + 4 * ty + i < w.n_rows() ? w.sink(first + 4 * ty + i) : -INFINITY;
@@ -200,20 +204,28 @@ template <class View, int DV> static __global__ void __launch_bounds__(256) exf_
     for (int i = 0; i < 4; i++) exf_f32_store<View, DV>(o, w, first + 4 * ty + i, top[i], sum[i], i, dv);
 }
 
-template <class View, int DV> static void exf_run_f32(exf_queue *q, const View &w, int d, int dv, float scale, int n_rows, int n_heads, bool wide_k, bool wide_v)
+template <class View, int DV>
+static void exf_run_f32(exf_queue *q, const View &w, int d, int dv, float scale, int n_rows, int n_heads, bool wide_k, bool wide_v)
 {
     int depth = (d + EXF_F32_DEPTH - 1) / EXF_F32_DEPTH * EXF_F32_DEPTH;
     int bytes = ((depth + EXF_F32_DEPTH + EXF_F32_TILE) * EXF_F32_LD + EXF_F32_VALUES * DV) * (int)sizeof(float);
     if (q->err.code != EXF_OK) return;
-    exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_f32<View, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
-    EXF_LAUNCH(q, "attention", (exf_attend_f32<View, DV>), dim3((unsigned)(n_rows + EXF_F32_TILE - 1) / EXF_F32_TILE, (unsigned)n_heads), 256, bytes,
-               w, d, dv, scale, wide_k, wide_v);
+    exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_f32<View, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                  "attention");
+    EXF_LAUNCH(q, "attention", (exf_attend_f32<View, DV>),
+               dim3((unsigned)(n_rows + EXF_F32_TILE - 1) / EXF_F32_TILE, (unsigned)n_heads), 256, bytes, w, d, dv, scale, wide_k,
+               wide_v);
 }
 
 /* Any d up to 576 and dv up to 512. */
-template <class View> static void exf_attention_f32(exf_queue *q, const View &w, int d, int dv, float scale, int n_rows, int n_heads, bool wide_k, bool wide_v)
+template <class View>
+static void exf_attention_f32(exf_queue *q, const View &w, int d, int dv, float scale, int n_rows, int n_heads, bool wide_k,
+                              bool wide_v)
 {
-    auto *run = dv <= 64 ? exf_run_f32<View, 64> : dv <= 128 ? exf_run_f32<View, 128> : dv <= 256 ? exf_run_f32<View, 256> : exf_run_f32<View, 512>;
+    auto *run = dv <= 64    ? exf_run_f32<View, 64>
+                : dv <= 128 ? exf_run_f32<View, 128>
+                : dv <= 256 ? exf_run_f32<View, 256>
+                            : exf_run_f32<View, 512>;
     run(q, w, d, dv, scale, n_rows, n_heads, wide_k, wide_v);
 }
 #endif

@@ -49,13 +49,15 @@ template <int N> static __device__ __forceinline__ void exf_fade(float (&o)[N], 
  * NULL for a row that is not there; columns from `column` on, n in the row.  Neighbouring
  * lanes exchange halves, so that each writes 16 bytes of one row; quads: rows allow that. */
 template <int N>
-static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const float (&inverse)[2], float *const (&out)[2], int column, int n, bool quads)
+static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const float (&inverse)[2], float *const (&out)[2],
+                                                      int column, int n, bool quads)
 {
     int lane = threadIdx.x % 4, odd = lane % 2;
     float *to = odd ? out[1] : out[0];
 #pragma unroll
     for (int i = 0; i < N / 4; i++) {
-        float a = o[4 * i] * inverse[0], b = o[4 * i + 1] * inverse[0], c = o[4 * i + 2] * inverse[1], d = o[4 * i + 3] * inverse[1];
+        float a = o[4 * i] * inverse[0], b = o[4 * i + 1] * inverse[0], c = o[4 * i + 2] * inverse[1],
+              d = o[4 * i + 3] * inverse[1];
         float x = __shfl_xor_sync(0xffffffffu, odd ? a : c, 1), y = __shfl_xor_sync(0xffffffffu, odd ? b : d, 1);
         float4 four = odd ? make_float4(x, y, c, d) : make_float4(a, b, x, y);
         int at = column + 8 * i + lane / 2 * 4;

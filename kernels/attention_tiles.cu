@@ -5,12 +5,14 @@
  * memory is to hold, so that one bulk copy fetches a tile.  A block has 128 query rows
  * of one head: two warpgroups of 64 rows each keep their output in registers and walk
  * the tiles from the diagonal to the first; a third one, which gives them most of its
- * registers, fetches ahead of them.  The
- * scores of a tile are multiplied while the softmax of the tile before is weighing
- * values.  The sequence of operations on a row is the same wherever its block runs. */
+ * registers, fetches ahead of them.  The scores of a tile are multiplied while the tile
+ * before is weighing values, and the two warpgroups take turns in giving the tensor cores
+ * work, so that one has the softmax to do while the other's products run.  The sequence
+ * of operations on a row is the same wherever its block runs. */
 #include "kernels/attention_cuda.cuh"
 #include "kernels/attention_online.cuh"
 
+enum { TURN = 3 }; /* the first of two named barriers */
 enum { BM = 128, STAGES = 2, CONSUMERS = 256, THREADS = CONSUMERS + 128 };
 
 /* Bytes in shared memory: queries, STAGES times keys and values, barriers. */
@@ -49,10 +51,22 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
 /* Barriers: 0 keys here, 1 values here, 2 keys read, 3 values read. */
 template <int D, int DV, int BN> struct space {
     uint32_t base;
-    __device__ uint32_t k(int j) const { return base + room<D, DV, BN>::Q + j % STAGES * room<D, DV, BN>::STAGE; }
-    __device__ uint32_t v(int j) const { return k(j) + room<D, DV, BN>::K; }
-    __device__ uint32_t barrier(int kind, int j) const { return base + room<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8; }
-    __device__ void wait(int kind, int j, int flip) const { exf_barrier_wait(barrier(kind, j), (j / STAGES & 1) ^ flip); }
+    __device__ uint32_t k(int j) const
+    {
+        return base + room<D, DV, BN>::Q + j % STAGES * room<D, DV, BN>::STAGE;
+    }
+    __device__ uint32_t v(int j) const
+    {
+        return k(j) + room<D, DV, BN>::K;
+    }
+    __device__ uint32_t barrier(int kind, int j) const
+    {
+        return base + room<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
+    }
+    __device__ void wait(int kind, int j, int flip) const
+    {
+        exf_barrier_wait(barrier(kind, j), (j / STAGES & 1) ^ flip);
+    }
     /* This warp has read what it needs. */
     __device__ void release(int kind, int j) const
     {
@@ -91,7 +105,8 @@ template <int D, int BN> static __device__ __forceinline__ void score(float (&s)
     exf_wgmma_begin();
 #pragma unroll
     for (int c = 0; c < D / 16; c++)
-        exf_wgmma<BN>::ss(s, exf_operand(q + c / 4 * (BM * 128) + c % 4 * 32, 16), exf_operand(k + c / 4 * (BN * 128) + c % 4 * 32, 16), c > 0);
+        exf_wgmma<BN>::ss(s, exf_operand(q + c / 4 * (BM * 128) + c % 4 * 32, 16),
+                          exf_operand(k + c / 4 * (BN * 128) + c % 4 * 32, 16), c > 0);
     exf_wgmma_commit();
 }
 
@@ -113,41 +128,64 @@ template <int BN> static __device__ __forceinline__ void mask(float (&s)[BN / 2]
         if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
 }
 
-template <int DV> static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
+template <int DV>
+static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
 {
     float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
-    for (int r = 0; r < 2; r++) out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
+    for (int r = 0; r < 2; r++)
+        out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
     exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
 }
 
+/* The warpgroups give the tensor cores work in turn. */
+static __device__ __forceinline__ void await_turn(int group)
+{
+    exf_named_barrier(TURN + group, CONSUMERS);
+}
+
+static __device__ __forceinline__ void end_turn(int group)
+{
+    exf_named_arrive(TURN + (group ^ 1), CONSUMERS);
+}
+
 /* One warpgroup: the rows from `first`, n tiles. */
-template <int D, int DV, int BN> static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
+template <int D, int DV, int BN>
+static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
 {
     int group = threadIdx.x / 128, row = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * 1.44269504f;
     uint32_t weights[BN / 4], q = m.base + group * 64 * 128;
     exf_running w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
-    for (int j = 0; j < n; j++) {
+    m.wait(0, 0, 0);
+    if (group) await_turn(group);
+    score<D, BN>(s, q, m.k(0));
+    end_turn(group);
+    exf_wgmma_wait<0>();
+    exf_settle(s);
+    m.release(2, 0);
+    mask<BN>(s, row, (n - 1) * BN);
+    exf_soften<BN>(s, w, scale);
+    exf_round_to(weights, s);
+    for (int j = 1; j < n; j++) {
         int key = (n - 1 - j) * BN;
         m.wait(0, j, 0);
+        m.wait(1, j - 1, 0);
+        await_turn(group);
         score<D, BN>(s, q, m.k(j));
-        if (j) {
-            m.wait(1, j - 1, 0);
-            weigh<DV, BN>(o, weights, m.v(j - 1));
-            exf_wgmma_wait<1>();
-        } else {
-            exf_wgmma_wait<0>();
-        }
+        weigh<DV, BN>(o, weights, m.v(j - 1));
+        end_turn(group);
+        exf_wgmma_wait<1>();
         exf_settle(s);
         m.release(2, j);
         if (key + BN - 1 > first) mask<BN>(s, row, key);
         exf_soften<BN>(s, w, scale);
         exf_wgmma_wait<0>();
         exf_settle(o);
-        if (j) m.release(3, j - 1);
+        m.release(3, j - 1);
         exf_fade(o, w);
         exf_round_to(weights, s);
     }
+    if (!group) await_turn(group); /* what the other one ended last */
     m.wait(1, n - 1, 0);
     weigh<DV, BN>(o, weights, m.v(n - 1));
     exf_wgmma_wait<0>();
@@ -167,7 +205,8 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
     int n_heads = p.s.n_heads, head = blockIdx.x % n_heads, tile = gridDim.x / n_heads - 1 - blockIdx.x / n_heads;
     int kv = head / (n_heads / p.s.n_kv), warpgroup = threadIdx.x / 128, end = tile * BM + BM;
     int n = ((end < p.s.n_tokens ? end : p.s.n_tokens) + BN - 1) / BN;
-    if (threadIdx.x < 4 * STAGES) exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
+    if (threadIdx.x < 4 * STAGES)
+        exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
     exf_proxy_fence();
     __syncthreads();
     if (warpgroup == 2) {
@@ -197,7 +236,10 @@ template <int D, int DV, int BN> static void run(exf_queue *q, problem p)
 static const struct {
     int d, dv, bn;
     void (*run)(exf_queue *q, problem p);
-} sizes[] = {{64, 64, 128, run<64, 64, 128>}, {128, 128, 128, run<128, 128, 128>}, {192, 128, 128, run<192, 128, 128>}, {256, 256, 64, run<256, 256, 64>}};
+} sizes[] = {{64, 64, 128, run<64, 64, 128>},
+             {128, 128, 128, run<128, 128, 128>},
+             {192, 128, 128, run<192, 128, 128>},
+             {256, 256, 64, run<256, 256, 64>}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static int size_of(const exf_attention_shape *s)

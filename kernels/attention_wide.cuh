@@ -5,7 +5,7 @@
  * A block has 64 rows and walks their keys 64 at a time.  A row's output, up to 512
  * columns, fills the registers of two warpgroups: each has half the columns, and both
  * multiply and soften all scores, which costs half as much again as either's own half
- * but lets them run without a word between them.  Keys and values are first rounded to
+ * but needs no exchange between them.  Keys and values are first rounded to
  * rows of float16; where values are the keys, a tile is fetched once. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
 #define EXF_KERNELS_ATTENTION_WIDE_CUH
@@ -36,12 +36,13 @@ static __global__ void exf_round_rows(char *to, const float *x, int ld, int n_ro
     row[chunk] = exf_half8(x + r * ld + (size_t)blockIdx.y * n, chunk * 8, n, wide);
 }
 
-static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int n_rows, int n, int width, int n_heads, size_t apart)
+static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int n_rows, int n, int width, int n_heads,
+                             size_t apart)
 {
     size_t chunks = (size_t)n_rows * (width / 8);
     if (chunks)
-        EXF_LAUNCH(q, "attention keys", exf_round_rows, dim3(exf_blocks(chunks, 256), (unsigned)n_heads), 256, 0, to, x, ld, n_rows, n, width, apart,
-                   exf_wide(x, ld) && n % 4 == 0);
+        EXF_LAUNCH(q, "attention keys", exf_round_rows, dim3(exf_blocks(chunks, 256), (unsigned)n_heads), 256, 0, to, x, ld, n_rows,
+                   n, width, apart, exf_wide(x, ld) && n % 4 == 0);
 }
 
 #ifdef EXF_HOPPER
@@ -63,7 +64,8 @@ template <int W> static __device__ __forceinline__ void exf_wide_fetch(uint32_t 
 }
 
 /* One bit for every group of rows and every key of the tile: it is seen. */
-template <class View> static __device__ void exf_wide_masks(uint32_t (*mask)[2], const View &w, int first, int n_groups, int at, int n_keys)
+template <class View>
+static __device__ void exf_wide_masks(uint32_t (*mask)[2], const View &w, int first, int n_groups, int at, int n_keys)
 {
     int lane = threadIdx.x % 32;
     for (int i = threadIdx.x / 32; i < 2 * n_groups; i += EXF_WIDE_THREADS / 32) {
@@ -125,8 +127,8 @@ template <int H> static __device__ __forceinline__ void exf_wide_weigh(float (&o
 
 /* Columns from `column` of this thread's two rows. */
 template <class View, int H>
-static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_running &state, const View &w, int row, int column, int dv,
-                                                      float scale, bool quads)
+static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_running &state, const View &w, int row,
+                                                      int column, int dv, float scale, bool quads)
 {
     float inverse[2], *out[2];
     for (int r = 0; r < 2; r++) {
@@ -141,8 +143,8 @@ static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], c
 
 /* Grid: tiles of rows, the last first; heads. */
 template <class View, int D, int DV, bool SAME>
-static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1) exf_attend_wide(View w, exf_wide_keys keys, int d, int dv, float natural, bool wide,
-                                                                              bool wide_o)
+static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
+    exf_attend_wide(View w, exf_wide_keys keys, int d, int dv, float natural, bool wide, bool wide_o)
 {
 #ifdef EXF_HOPPER
     typedef exf_wide_room<D, DV, SAME> R;
@@ -151,7 +153,8 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1) exf_attend_wide(Vi
     uint32_t q = exf_shared(base), half = threadIdx.x / 128, scale_row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     uint32_t(*masks)[EXF_WIDE_TILE][2] = reinterpret_cast<uint32_t(*)[EXF_WIDE_TILE][2]>(base + R::MASKS);
     int first = (gridDim.x - 1 - blockIdx.x) * EXF_WIDE_TILE, n_keys = w.n_keys(first), row = first + (int)scale_row;
-    int last = first + EXF_WIDE_TILE < w.n_rows() ? first + EXF_WIDE_TILE - 1 : w.n_rows() - 1, n_groups = w.group(last) - w.group(first) + 1;
+    int last = first + EXF_WIDE_TILE < w.n_rows() ? first + EXF_WIDE_TILE - 1 : w.n_rows() - 1,
+        n_groups = w.group(last) - w.group(first) + 1;
     float o[DV / 4] = {}, s[32], scale = natural * 1.44269504f;
     uint32_t weights[16];
     int group[2];
@@ -199,13 +202,15 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1) exf_attend_wide(Vi
 }
 
 template <class View, int D, int DV, bool SAME>
-static void exf_attention_wide(exf_queue *q, const View &w, exf_wide_keys keys, int d, int dv, float scale, int n_rows, int n_heads, bool wide,
-                               bool wide_o)
+static void exf_attention_wide(exf_queue *q, const View &w, exf_wide_keys keys, int d, int dv, float scale, int n_rows, int n_heads,
+                               bool wide, bool wide_o)
 {
     int bytes = exf_wide_room<D, DV, SAME>::BYTES;
     if (q->err.code != EXF_OK) return;
-    exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_wide<View, D, DV, SAME>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
-    EXF_LAUNCH(q, "attention", (exf_attend_wide<View, D, DV, SAME>), dim3((unsigned)(n_rows + EXF_WIDE_TILE - 1) / EXF_WIDE_TILE, (unsigned)n_heads),
-               EXF_WIDE_THREADS, bytes, w, keys, d, dv, scale, wide, wide_o);
+    exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_wide<View, D, DV, SAME>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                  "attention");
+    EXF_LAUNCH(q, "attention", (exf_attend_wide<View, D, DV, SAME>),
+               dim3((unsigned)(n_rows + EXF_WIDE_TILE - 1) / EXF_WIDE_TILE, (unsigned)n_heads), EXF_WIDE_THREADS, bytes, w, keys, d,
+               dv, scale, wide, wide_o);
 }
 #endif

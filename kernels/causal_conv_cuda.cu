@@ -16,7 +16,8 @@ size_t exf_causal_conv_workspace_cuda(int channels, int width)
 static __global__ void keep(float *kept, const float *x, int ldx, int channels, int back, int length)
 {
     int c = blockIdx.x * blockDim.x + threadIdx.x, piece = blockIdx.z + 1;
-    if (c < channels) kept[((size_t)piece * back + blockIdx.y) * channels + c] = x[((size_t)piece * length - back + blockIdx.y) * ldx + c];
+    if (c < channels)
+        kept[((size_t)piece * back + blockIdx.y) * channels + c] = x[((size_t)piece * length - back + blockIdx.y) * ldx + c];
 }
 
 static __device__ __forceinline__ float silu(float y)
@@ -49,7 +50,8 @@ template <int LANES> static __device__ __forceinline__ void store(float *p, cons
 
 /* Grid: channels, pieces. */
 template <int WIDTH, int LANES>
-static __global__ void __launch_bounds__(THREADS) convolve(float *x, int ldx, const float *w, const float *kept, int n_tokens, int channels, int length)
+static __global__ void __launch_bounds__(THREADS)
+    convolve(float *x, int ldx, const float *w, const float *kept, int n_tokens, int channels, int length)
 {
     int c = (blockIdx.x * blockDim.x + threadIdx.x) * LANES, first = blockIdx.y * length;
     int end = first + length < n_tokens ? first + length : n_tokens;
@@ -104,17 +106,18 @@ template <int WIDTH> static void in_pieces(exf_queue *q, float *x, int ldx, cons
     length = length < SHORTEST ? SHORTEST : length;
     pieces = (n_tokens + length - 1) / length;
     if (pieces > 1)
-        EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)pieces - 1), THREADS, 0, kept, x, ldx,
-                   channels, WIDTH - 1, length);
+        EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)pieces - 1), THREADS, 0,
+                   kept, x, ldx, channels, WIDTH - 1, length);
     if (channels % 4 == 0 && exf_wide(x, ldx) && exf_wide(kept, channels))
-        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 4>), dim3(exf_blocks((size_t)channels / 4, THREADS), (unsigned)pieces), THREADS, 0, x, ldx, w,
-                   kept, n_tokens, channels, length);
+        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 4>), dim3(exf_blocks((size_t)channels / 4, THREADS), (unsigned)pieces),
+                   THREADS, 0, x, ldx, w, kept, n_tokens, channels, length);
     else
-        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 1>), dim3(exf_blocks((size_t)channels, THREADS), (unsigned)pieces), THREADS, 0, x, ldx, w, kept,
-                   n_tokens, channels, length);
+        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 1>), dim3(exf_blocks((size_t)channels, THREADS), (unsigned)pieces), THREADS,
+                   0, x, ldx, w, kept, n_tokens, channels, length);
 }
 
-void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace)
+void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,
+                               float *workspace)
 {
     if (n_tokens == 0 || channels == 0) return;
     if (width == 4)
@@ -124,5 +127,6 @@ void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, 
     else if (width == 2)
         in_pieces<2>(q, x, ldx, w, n_tokens, channels, workspace);
     else
-        EXF_LAUNCH(q, "causal_conv", causal_conv_silu, exf_blocks((size_t)channels, 128), 128, 0, x, ldx, w, n_tokens, channels, width);
+        EXF_LAUNCH(q, "causal_conv", causal_conv_silu, exf_blocks((size_t)channels, 128), 128, 0, x, ldx, w, n_tokens, channels,
+                   width);
 }

@@ -29,25 +29,52 @@ struct view {
     reach r;
     int *count, *list, most; /* of every tile: how many keys, and which, in rows of `most` */
 
-    __device__ int n_rows() const { return s.n_rows * s.n_heads; }
-    __device__ int head_kv() const { return 0; }
-    __device__ const float *query_row(int row) const { return query + (size_t)row * s.d; }
-    __device__ float *out_row(int row) const { return out + (size_t)row * s.d; }
-    __device__ int n_keys(int first) const { return count[first / TILE]; }
-    __device__ int key(int first, int j) const { return list[(size_t)(first / TILE) * most + j]; }
+    __device__ int n_rows() const
+    {
+        return s.n_rows * s.n_heads;
+    }
+    __device__ int head_kv() const
+    {
+        return 0;
+    }
+    __device__ const float *query_row(int row) const
+    {
+        return query + (size_t)row * s.d;
+    }
+    __device__ float *out_row(int row) const
+    {
+        return out + (size_t)row * s.d;
+    }
+    __device__ int n_keys(int first) const
+    {
+        return count[first / TILE];
+    }
+    __device__ int key(int first, int j) const
+    {
+        return list[(size_t)(first / TILE) * most + j];
+    }
     __device__ const float *k_row(int key) const
     {
         return key < r.n_tokens ? keys.tokens + (size_t)(r.from + key) * s.d : keys.entries + (size_t)(key - r.n_tokens) * s.d;
     }
-    __device__ const float *v_row(int key) const { return k_row(key); }
-    __device__ int group(int row) const { return row / s.n_heads; }
+    __device__ const float *v_row(int key) const
+    {
+        return k_row(key);
+    }
+    __device__ int group(int row) const
+    {
+        return row / s.n_heads;
+    }
     __device__ bool sees(int group, int key) const
     {
         int t = s.first + group, w = key - r.n_tokens;
         if (w < 0) return r.from + key <= t && r.from + key > t - s.window;
         return (w + 1) * s.ratio <= t + 1 && (!keys.chosen || keys.chosen[(size_t)group * r.n_entries + w]);
     }
-    __device__ float sink(int row) const { return keys.sink[row % s.n_heads]; }
+    __device__ float sink(int row) const
+    {
+        return keys.sink[row % s.n_heads];
+    }
 };
 
 /* The keys of tile blockIdx.x. */
@@ -106,7 +133,8 @@ size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_to
 template <int D> static void rounded(exf_queue *q, const view &w, char *keys)
 {
     const exf_compressed_attention_shape &s = w.s;
-    exf_attention_wide<view, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_wide(w.query, s.d), exf_wide(w.out, s.d));
+    exf_attention_wide<view, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_wide(w.query, s.d),
+                                         exf_wide(w.out, s.d));
 }
 
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,

@@ -40,11 +40,14 @@ template <int LANES> struct entry {
     {
         float b[LANES];
         read(x, at(gate, slot));
-        read(b, ape + (size_t)(slot % ratio) * ld + (slot < ratio ? own : 0));
+        read(b, slot < ratio ? ape + (size_t)slot * ld + own : ape + (size_t)(slot - ratio) * ld);
 #pragma unroll
         for (int l = 0; l < LANES; l++) x[l] += b[l];
     }
-    __device__ void values(float (&x)[LANES], int slot) const { read(x, at(kv, slot)); }
+    __device__ void values(float (&x)[LANES], int slot) const
+    {
+        read(x, at(kv, slot));
+    }
 };
 
 /* Over the warps of a block, in their order, one channel a thread. */
@@ -118,25 +121,23 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
     __shared__ float tops[WARPS][32];
     __shared__ double sums[WARPS][32];
     int w = blockIdx.x, c = blockIdx.y * 32 + threadIdx.x;
-    entry<1> e(kv, gate, ape, s, w, c);
+    entry<1> e(kv, gate, ape, s, w, min(c, s.d - 1));
     float top = -INFINITY, x[HELD][1], v[HELD][1];
     double sum = 0, weighed = 0;
     int n = c < s.d ? e.n_slots : 0;
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
-        x[k][0] = -INFINITY;
-        v[k][0] = 0;
-        if (threadIdx.y + k * WARPS < n) {
-            e.logits(x[k], threadIdx.y + k * WARPS);
-            e.values(v[k], threadIdx.y + k * WARPS);
-        }
+    for (int k = 0; k < HELD; k++) { /* all on their way before one is used */
+        int slot = max(min((int)threadIdx.y + k * WARPS, n - 1), 0);
+        e.logits(x[k], slot);
+        e.values(v[k], slot);
     }
 #pragma unroll
-    for (int k = 0; k < HELD; k++) top = fmaxf(top, x[k][0]);
+    for (int k = 0; k < HELD; k++)
+        if ((int)threadIdx.y + k * WARPS < n) top = fmaxf(top, x[k][0]);
     top = largest(top, tops);
 #pragma unroll
     for (int k = 0; k < HELD; k++)
-        if (threadIdx.y + k * WARPS < n) {
+        if ((int)threadIdx.y + k * WARPS < n) {
             double weight = (double)expf(x[k][0] - top);
             sum += weight;
             weighed += weight * (double)v[k][0];
@@ -146,7 +147,8 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
     if (c < s.d && threadIdx.y == 0) out[(size_t)w * s.d + c] = (float)(weighed / sum);
 }
 
-void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s)
+void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
+                         const exf_compressor_shape *s)
 {
     bool wide = exf_wide(kv, s->d) && exf_wide(gate, s->d) && exf_wide(ape, s->d);
     unsigned columns = (unsigned)(s->d + 31) / 32, entries = (unsigned)s->n_entries;
@@ -156,8 +158,9 @@ void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float 
     else if (s->ratio >= MANY)
         EXF_LAUNCH(q, "compressor", (compress<1, true>), dim3(entries, columns), dim3(32, WARPS), 0, out, kv, gate, ape, *s);
     else if (wide)
-        EXF_LAUNCH(q, "compressor", (compress<4, false>), dim3((entries + WARPS - 1) / WARPS, (columns + 3) / 4), dim3(32, WARPS), 0, out, kv, gate,
-                   ape, *s);
+        EXF_LAUNCH(q, "compressor", (compress<4, false>), dim3((entries + WARPS - 1) / WARPS, (columns + 3) / 4), dim3(32, WARPS),
+                   0, out, kv, gate, ape, *s);
     else
-        EXF_LAUNCH(q, "compressor", (compress<1, false>), dim3((entries + WARPS - 1) / WARPS, columns), dim3(32, WARPS), 0, out, kv, gate, ape, *s);
+        EXF_LAUNCH(q, "compressor", (compress<1, false>), dim3((entries + WARPS - 1) / WARPS, columns), dim3(32, WARPS), 0, out, kv,
+                   gate, ape, *s);
 }

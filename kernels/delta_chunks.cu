@@ -22,7 +22,8 @@ typedef exf_delta_problem problem;
 
 #ifdef EXF_HOPPER
 /* C rows of n floats from token `first`, 0 behind the sequence and from n on, to rows of LD. */
-template <int DK, int LD> static __device__ void load_rows(float *to, const float *x, int ld, int first, int n_tokens, int n, bool wide)
+template <int DK, int LD>
+static __device__ void load_rows(float *to, const float *x, int ld, int first, int n_tokens, int n, bool wide)
 {
     uint32_t at = exf_shared(to);
     for (int i = threadIdx.x; i < C * DK / 4; i += THREADS) {
@@ -65,12 +66,14 @@ static __device__ __forceinline__ void put(float *to, bool halves, size_t i, flo
 template <int DK, int LD> static __device__ void keep_halves(char *to, const float *rows)
 {
     uint4 *out = reinterpret_cast<uint4 *>(to);
-    for (int i = threadIdx.x; i < C * DK / 8; i += THREADS) out[i] = exf_half8(rows + i / (DK / 8) * LD, i % (DK / 8) * 8, DK, true);
+    for (int i = threadIdx.x; i < C * DK / 8; i += THREADS)
+        out[i] = exf_half8(rows + i / (DK / 8) * LD, i % (DK / 8) * 8, DK, true);
 }
 
 /* Warps 0-3: columns of A below the diagonal, transposed; warps 4-7: rows of P. */
 template <int DK, bool EXACT>
-static __device__ void correlate(float *turned, float *p, bool halves, const float *keys, const float *queries, const double *logs, const float *beta)
+static __device__ void correlate(float *turned, float *p, bool halves, const float *keys, const float *queries, const double *logs,
+                                 const float *beta)
 {
     int warp = threadIdx.x / 32, strip = warp % 4 * 16, lane = threadIdx.x % 32;
     bool of_queries = warp >= 4;
@@ -115,7 +118,8 @@ static __device__ __forceinline__ void substitute(float (&x)[C], const float *tu
 
 /* Column c of W. */
 template <int DK>
-static __device__ __forceinline__ void solve_w(float *w, bool halves, int c, const float *factor, const float *keys, const float *turned)
+static __device__ __forceinline__ void solve_w(float *w, bool halves, int c, const float *factor, const float *keys,
+                                               const float *turned)
 {
     float x[C];
 #pragma unroll
@@ -126,7 +130,8 @@ static __device__ __forceinline__ void solve_w(float *w, bool halves, int c, con
 }
 
 /* Column c of U, at u. */
-static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h, int first, int c, const float *beta, const float *turned)
+static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h, int first, int c, const float *beta,
+                                               const float *turned)
 {
     bool there = c < p.s.value_dim;
     const float *v = p.v + (size_t)first * p.s.ldv + (size_t)h * p.s.value_dim + (there ? c : 0);
@@ -152,7 +157,8 @@ template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 
     __shared__ float beta[C];
     float *keys = reinterpret_cast<float *>(raw), *queries = keys + C * LD, *turned = queries + C * LD;
     int h = blockIdx.y, first = blockIdx.x * C, n = p.s.key_dim;
-    size_t head = (size_t)(h / p.group()) * n, at = (size_t)h * p.n_chunks + blockIdx.x, of_keys = (size_t)(h / p.group()) * p.n_chunks + blockIdx.x;
+    size_t head = (size_t)(h / p.group()) * n, at = (size_t)h * p.n_chunks + blockIdx.x,
+           of_keys = (size_t)(h / p.group()) * p.n_chunks + blockIdx.x;
     load_rows<DK, LD>(keys, p.k + head, p.s.ldk, first, p.s.n_tokens, n, p.wide);
     load_rows<DK, LD>(queries, p.query + head, p.s.ldq, first, p.s.n_tokens, n, p.wide);
     exf_loads_commit();
@@ -171,7 +177,8 @@ template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 
     __syncthreads();
     if (threadIdx.x < C) queries[threadIdx.x] = beta[threadIdx.x] * expf((float)logs[threadIdx.x]); /* no more needed */
     __syncthreads();
-    if (threadIdx.x < DK) solve_w<DK>(p.w + at * C * DK / (p.halves ? 2 : 1), p.halves, threadIdx.x, queries, keys + threadIdx.x, turned);
+    if (threadIdx.x < DK)
+        solve_w<DK>(p.w + at * C * DK / (p.halves ? 2 : 1), p.halves, threadIdx.x, queries, keys + threadIdx.x, turned);
     for (int c = (int)threadIdx.x - DK; c < p.width; c += THREADS)
         if (c >= 0) solve_u(p.u + at * C * p.width + c, p, h, first, c, beta, turned);
 #endif
@@ -191,7 +198,10 @@ template <int DK> struct carry_room {
 template <int DK> struct place {
     enum { NB = DK / 32 };
     int warp, lane, strip, row, column;
-    __device__ place() : warp(threadIdx.x / 32), lane(threadIdx.x % 32), strip(warp % 4 * 16), row(warp * NB / 4 * 16), column(warp * NB % 4 * 8) {}
+    __device__ place()
+        : warp(threadIdx.x / 32), lane(threadIdx.x % 32), strip(warp % 4 * 16), row(warp * NB / 4 * 16), column(warp * NB % 4 * 8)
+    {
+    }
 };
 
 template <int DK> static __device__ void load_first_half(float *m, const problem &p, int h, int chunk)
@@ -199,7 +209,8 @@ template <int DK> static __device__ void load_first_half(float *m, const problem
     typedef carry_room<DK> R;
     size_t at = (size_t)h * p.n_chunks + chunk;
     load_rows<DK, R::LDW>(m + R::W, p.w + at * C * DK, DK, 0, C, DK, true);
-    load_rows<DK, R::LDW>(m + R::Q, p.query + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldq, chunk * C, p.s.n_tokens, p.s.key_dim, p.wide);
+    load_rows<DK, R::LDW>(m + R::Q, p.query + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldq, chunk * C, p.s.n_tokens, p.s.key_dim,
+                          p.wide);
     exf_loads_commit();
 }
 
@@ -208,12 +219,32 @@ template <int DK> static __device__ void load_second_half(float *m, const proble
     typedef carry_room<DK> R;
     size_t at = (size_t)h * p.n_chunks + chunk;
     load_rows<C, R::LDP>(m + R::P, p.p + at * C * C, C, 0, C, C, true);
-    load_rows<DK, R::LDK>(m + R::K, p.k + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldk, chunk * C, p.s.n_tokens, p.s.key_dim, p.wide);
+    load_rows<DK, R::LDK>(m + R::K, p.k + (size_t)(h / p.group()) * p.s.key_dim, p.s.ldk, chunk * C, p.s.n_tokens, p.s.key_dim,
+                          p.wide);
     exf_loads_commit();
 }
 
+/* U of this thread's elements of the strip, and of its two rows c_end / c_i. */
+template <int DK>
+static __device__ __forceinline__ void read_u(float (&u)[4][4], float (&tail)[2], const float *from, const float *gates, int width,
+                                              const place<DK> &w)
+{
+    int i = w.strip + w.lane / 4;
+    for (int r = 0; r < 2; r++) tail[r] = gates[C + i + 8 * r];
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float2 x = *reinterpret_cast<const float2 *>(from + (size_t)(i + 8 * r) * width + 8 * n + w.lane % 4 * 2);
+            u[n][2 * r] = x.x;
+            u[n][2 * r + 1] = x.y;
+        }
+}
+
 /* D = U - W S for the strips of W, beside it D weighed for the end of the chunk. */
-template <int DK> static __device__ void learn(float *m, const float (&ws)[4][4], const float *u, const float *gates, int width, const place<DK> &w)
+template <int DK>
+static __device__ __forceinline__ void learn(float *m, const float (&ws)[4][4], const float (&u)[4][4], const float (&tail)[2],
+                                             const place<DK> &w)
 {
     typedef carry_room<DK> R;
 #pragma unroll
@@ -221,15 +252,16 @@ template <int DK> static __device__ void learn(float *m, const float (&ws)[4][4]
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int i = w.strip + w.lane / 4 + e / 2 * 8, c = 8 * n + w.lane % 4 * 2 + e % 2;
-            float d = u[(size_t)i * width + c] - ws[n][e];
+            float d = u[n][e] - ws[n][e];
             m[R::D + i * R::LDS + c] = d;
-            m[R::TAIL + i * R::LDS + c] = d * gates[C + i];
+            m[R::TAIL + i * R::LDS + c] = d * tail[e / 2];
         }
 }
 
 /* O = c Q S + P D for the strips of Q; o holds Q S. */
 template <int DK>
-static __device__ void answer(float (&o)[4][4], const float *m, const float *gates, const problem &p, int h, int chunk, const place<DK> &w)
+static __device__ void answer(float (&o)[4][4], const float *m, const float *gates, const problem &p, int h, int chunk,
+                              const place<DK> &w)
 {
     typedef carry_room<DK> R;
 #pragma unroll
@@ -259,7 +291,8 @@ template <int DK> static __device__ void remember(float (&state)[DK / 32][4], fl
 #pragma unroll
     for (int n = 0; n < NB; n++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) m[R::S + (w.row + w.lane / 4 + e / 2 * 8) * R::LDS + w.column + 8 * n + w.lane % 4 * 2 + e % 2] = state[n][e];
+        for (int e = 0; e < 4; e++)
+            m[R::S + (w.row + w.lane / 4 + e / 2 * 8) * R::LDS + w.column + 8 * n + w.lane % 4 * 2 + e % 2] = state[n][e];
 }
 #endif
 
@@ -278,15 +311,16 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(pro
     for (int chunk = 0; chunk < p.n_chunks; chunk++) {
         size_t at = (size_t)h * p.n_chunks + chunk;
         const float *gates = p.gates + at * 2 * C;
-        float product[4][4] = {};
+        float product[4][4] = {}, u[4][4], tail[2], whole = gates[C - 1];
+        if (w.warp < 4) read_u(u, tail, p.u + at * C * p.width + blockIdx.x * COLUMNS, gates, p.width, w);
         exf_loads_wait<1>();
         __syncthreads(); /* W, Q and the state are there */
         exf_strip<true, 4, R::LDW, 1, R::LDS, 1>(product, m + (w.warp < 4 ? R::W : R::Q) + w.strip * R::LDW, m + R::S, DK / 8);
-        if (w.warp < 4) learn<DK>(m, product, p.u + at * C * p.width + blockIdx.x * COLUMNS, gates, p.width, w);
+        if (w.warp < 4) learn<DK>(m, product, u, tail, w);
         exf_loads_wait<0>();
         __syncthreads(); /* K, P and D are there; W, Q and the state have been read */
         if (chunk + 1 < p.n_chunks) load_first_half<DK>(m, p, h, chunk + 1);
-        remember<DK>(state, m, gates[C - 1], w);
+        remember<DK>(state, m, whole, w);
         if (w.warp >= 4) answer<DK>(product, m, gates, p, h, chunk, w);
         __syncthreads(); /* K, P and D have been read */
         if (chunk + 1 < p.n_chunks) load_second_half<DK>(m, p, h, chunk + 1);
@@ -325,8 +359,8 @@ size_t exf_delta_chunks_workspace(const exf_delta_shape *s)
            (size_t)s->n_key_heads * chunks_of(s) * C * dk; /* q and k, two numbers a float */
 }
 
-void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
-                      const exf_delta_shape *s, float *workspace)
+void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                      const float *beta, const exf_delta_shape *s, float *workspace)
 {
     size_t dk = s->key_dim <= 64 ? 64 : EXF_DELTA_MOST_KEY;
     problem p = {out, query, k, v, decay, beta, *s, chunks_of(s), padded(s->value_dim, COLUMNS), false, exf_rounds(q)};

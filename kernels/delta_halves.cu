@@ -21,7 +21,8 @@ template <int DK> struct room {
 template <int N, int LD> static __device__ __forceinline__ void load(uint32_t to, const char *from)
 {
 #pragma unroll
-    for (int i = threadIdx.x; i < C * N / 8; i += THREADS) exf_load16(to + i / (N / 8) * LD * 2 + i % (N / 8) * 16, from + i * 16, true);
+    for (int i = threadIdx.x; i < C * N / 8; i += THREADS)
+        exf_load16(to + i / (N / 8) * LD * 2 + i % (N / 8) * 16, from + i * 16, true);
 }
 
 template <int DK> static __device__ void fetch(uint32_t m, const exf_delta_problem &p, int h, int chunk)
@@ -79,7 +80,8 @@ template <int DK> static __device__ __forceinline__ void learn(char *m, const fl
 }
 
 template <int DK>
-static __device__ __forceinline__ void answer(float (&o)[4][4], uint32_t m, uint32_t stage, const ahead &a, const exf_delta_problem &p, int h, int chunk)
+static __device__ __forceinline__ void answer(float (&o)[4][4], uint32_t m, uint32_t stage, const ahead &a,
+                                              const exf_delta_problem &p, int h, int chunk)
 {
     typedef room<DK> R;
     int lane = threadIdx.x % 32, strip = threadIdx.x / 32 % 4 * 16;
@@ -97,7 +99,8 @@ static __device__ __forceinline__ void answer(float (&o)[4][4], uint32_t m, uint
         }
 }
 
-template <int DK> static __device__ __forceinline__ void remember(float (&state)[DK / 32][4], char *base, uint32_t m, uint32_t stage, float whole)
+template <int DK>
+static __device__ __forceinline__ void remember(float (&state)[DK / 32][4], char *base, uint32_t m, uint32_t stage, float whole)
 {
     typedef room<DK> R;
     enum { NB = DK / 32 };
@@ -138,7 +141,8 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(exf
         __syncthreads(); /* this chunk and the state are there, the chunk before has been read */
         if (chunk + 1 < p.n_chunks) fetch<DK>(m + (chunk + 1) % 2 * R::STAGE, p, h, chunk + 1);
         exf_loads_commit();
-        exf_half_strip<4, DK / 16, false, R::LD, R::LDS>(product, stage + (warp < 4 ? R::W : R::Q) + warp % 4 * 16 * R::LD * 2, m + R::S);
+        exf_half_strip<4, DK / 16, false, R::LD, R::LDS>(product, stage + (warp < 4 ? R::W : R::Q) + warp % 4 * 16 * R::LD * 2,
+                                                         m + R::S);
         if (warp < 4) learn<DK>(base, product, a);
         now = a;
         if (chunk + 1 < p.n_chunks) read_ahead(a, p, h, chunk + 1);
@@ -153,7 +157,8 @@ template <int DK> static void run(exf_queue *q, const exf_delta_problem &p)
 {
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(carry<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, room<DK>::BYTES), "delta_rule");
-    EXF_LAUNCH(q, "delta_rule", carry<DK>, dim3((unsigned)(p.width / COLUMNS), (unsigned)p.s.n_value_heads), THREADS, room<DK>::BYTES, p);
+    EXF_LAUNCH(q, "delta_rule", carry<DK>, dim3((unsigned)(p.width / COLUMNS), (unsigned)p.s.n_value_heads), THREADS,
+               room<DK>::BYTES, p);
 }
 
 void exf_delta_carry_halves(exf_queue *q, const exf_delta_problem &p, int dk)

@@ -16,7 +16,10 @@ struct exf_delta_problem {
     bool wide, halves;   /* wide: rows of q and k can be read 16 bytes at a time */
     float *w, *u, *p, *gates;
     char *half_q, *half_k;
-    __device__ int group() const { return s.n_value_heads / s.n_key_heads; }
+    __device__ int group() const
+    {
+        return s.n_value_heads / s.n_key_heads;
+    }
 };
 
 /* The walk over the chunks with float16 operands; dk: 64 or 128. */

@@ -68,8 +68,8 @@ size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s)
 }
 
 /* Grid: value heads.  A thread per column of a state, token by token. */
-static __global__ void delta_rule(float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
-                                  exf_delta_shape s, float *states)
+static __global__ void delta_rule(float *out, const float *query, const float *k, const float *v, const float *decay,
+                                  const float *beta, exf_delta_shape s, float *states)
 {
     extern __shared__ float shared[]; /* k, then q, of the token under way */
     int h = blockIdx.x, key_head = h / (s.n_value_heads / s.n_key_heads), n = s.key_dim;
@@ -98,14 +98,14 @@ static __global__ void delta_rule(float *out, const float *query, const float *k
     }
 }
 
-void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
-                         const exf_delta_shape *s, float *workspace)
+void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                         const float *beta, const exf_delta_shape *s, float *workspace)
 {
     int threads = s->value_dim < 32 ? 32 : s->value_dim > 1024 ? 1024 : (s->value_dim + 31) / 32 * 32;
     if (s->n_tokens == 0) return;
     if (in_chunks(s))
         exf_delta_chunks(q, out, query, k, v, decay, beta, s, workspace);
     else
-        EXF_LAUNCH(q, "delta_rule", delta_rule, s->n_value_heads, threads, 2 * (size_t)s->key_dim * sizeof(float), out, query, k, v, decay, beta,
-                   *s, workspace);
+        EXF_LAUNCH(q, "delta_rule", delta_rule, s->n_value_heads, threads, 2 * (size_t)s->key_dim * sizeof(float), out, query, k, v,
+                   decay, beta, *s, workspace);
 }

@@ -7,13 +7,22 @@ enum { THREADS = 256 };
 
 /* What is done to an element: op(own value, the other array's). */
 struct plus_bias {
-    __device__ float operator()(float y, float b) const { return y + b; }
+    __device__ float operator()(float y, float b) const
+    {
+        return y + b;
+    }
 };
 struct replace {
-    __device__ float operator()(float, float x) const { return x; }
+    __device__ float operator()(float, float x) const
+    {
+        return x;
+    }
 };
 struct gate_by {
-    __device__ float operator()(float y, float g) const { return y / (1.0f + expf(-g)); }
+    __device__ float operator()(float y, float g) const
+    {
+        return y / (1.0f + expf(-g));
+    }
 };
 
 /* y[r, i] = op(y[r, i], x[r, i]), rows ldy and ldx apart. */
@@ -30,17 +39,20 @@ template <class Op> static __global__ void each_quad(float *y, int ldy, const fl
 {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x, r = i / n, c = i % n;
     if (i >= total) return;
-    float4 *at = reinterpret_cast<float4 *>(y + (size_t)r * ldy) + c, a = *at, b = reinterpret_cast<const float4 *>(x + (size_t)r * ldx)[c];
+    float4 *at = reinterpret_cast<float4 *>(y + (size_t)r * ldy) + c, a = *at,
+           b = reinterpret_cast<const float4 *>(x + (size_t)r * ldx)[c];
     Op op;
     *at = make_float4(op(a.x, b.x), op(a.y, b.y), op(a.z, b.z), op(a.w, b.w));
 }
 
-template <class Op> static void on_rows(exf_queue *q, const char *name, float *y, int ldy, const float *x, int ldx, int n_rows, int n)
+template <class Op>
+static void on_rows(exf_queue *q, const char *name, float *y, int ldy, const float *x, int ldx, int n_rows, int n)
 {
     size_t total = (size_t)n_rows * n;
     if (total == 0) return;
     if (n % 4 == 0 && exf_wide(y, ldy) && exf_wide(x, ldx) && total / 4 < 0x7fffffff)
-        EXF_LAUNCH(q, name, each_quad<Op>, exf_blocks(total / 4, THREADS), THREADS, 0, y, ldy, x, ldx, (unsigned)(total / 4), (unsigned)n / 4);
+        EXF_LAUNCH(q, name, each_quad<Op>, exf_blocks(total / 4, THREADS), THREADS, 0, y, ldy, x, ldx, (unsigned)(total / 4),
+                   (unsigned)n / 4);
     else
         EXF_LAUNCH(q, name, each<Op>, exf_blocks(total, THREADS), THREADS, 0, y, ldy, x, ldx, total, n);
 }

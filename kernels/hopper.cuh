@@ -89,7 +89,9 @@ static __device__ inline void exf_barrier_wait(uint32_t at, uint32_t parity)
     uint32_t done;
     do
         asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done) : "r"(at), "r"(parity) : "memory");
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
     while (!done);
 }
 
@@ -97,8 +99,9 @@ static __device__ inline void exf_barrier_wait(uint32_t at, uint32_t parity)
 static __device__ inline void exf_bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-                 "r"(barrier) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(bytes), "r"(barrier)
+                 : "memory");
 }
 
 /* 16 bytes, or 16 bytes of 0. */
@@ -127,6 +130,12 @@ static __device__ inline void exf_proxy_fence(void)
 static __device__ inline void exf_named_barrier(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* Counts as one of those that the barrier waits for, and goes on. */
+static __device__ inline void exf_named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /* ---- products ------------------------------------------------------------------ */

@@ -57,14 +57,15 @@ template <int D> static __device__ void load_tile(float *to, const float *x, int
 
 /* Grid: queries. */
 template <int D, bool EXACT>
-static __global__ void __launch_bounds__(THREADS) score_rows(float *score, const float *query, const float *weights, const float *keys,
-                                                             exf_indexer_shape s, int n, bool wide)
+static __global__ void __launch_bounds__(THREADS)
+    score_rows(float *score, const float *query, const float *weights, const float *keys, exf_indexer_shape s, int n, bool wide)
 {
 #ifdef EXF_HOPPER
     extern __shared__ float4 raw[];
     __shared__ float part[4][TILE];
     float *queries = reinterpret_cast<float *>(raw), *tiles = queries + TILE * (D + 4);
-    int visible = (s.first + (int)blockIdx.x + 1) / s.ratio, lane = threadIdx.x % 32, strip = threadIdx.x / 32 % 4, half = threadIdx.x / 128 * 32;
+    int visible = (s.first + (int)blockIdx.x + 1) / s.ratio, lane = threadIdx.x % 32, strip = threadIdx.x / 32 % 4,
+        half = threadIdx.x / 128 * 32;
     for (int h = 0; h < s.n_heads; h += TILE) {
         const float *w = weights + (size_t)blockIdx.x * s.n_heads;
         float weight[2];
@@ -76,13 +77,16 @@ static __global__ void __launch_bounds__(THREADS) score_rows(float *score, const
         load_tile<D>(tiles, keys, visible, s.d, wide);
         for (int at = 0, stage = 0; at < visible; at += TILE, stage ^= 1) {
             float d[4][4] = {};
-            if (at + TILE < visible) load_tile<D>(tiles + (stage ^ 1) * TILE * (D + 4), keys + (size_t)(at + TILE) * s.d, visible - at - TILE, s.d, wide);
+            if (at + TILE < visible)
+                load_tile<D>(tiles + (stage ^ 1) * TILE * (D + 4), keys + (size_t)(at + TILE) * s.d, visible - at - TILE, s.d,
+                             wide);
             if (at + TILE < visible)
                 exf_loads_wait<1>();
             else
                 exf_loads_wait<0>();
             __syncthreads();
-            exf_strip<EXACT, 4, D + 4, 1, 1, D + 4>(d, queries + strip * 16 * (D + 4), tiles + (stage * TILE + half) * (D + 4), D / 8);
+            exf_strip<EXACT, 4, D + 4, 1, 1, D + 4>(d, queries + strip * 16 * (D + 4), tiles + (stage * TILE + half) * (D + 4),
+                                                    D / 8);
 #pragma unroll
             for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -104,7 +108,8 @@ static __global__ void __launch_bounds__(THREADS) score_rows(float *score, const
 }
 
 template <int D, bool EXACT>
-static void run_scores(exf_queue *q, float *score, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s, int n)
+static void run_scores(exf_queue *q, float *score, const float *query, const float *weights, const float *keys,
+                       const exf_indexer_shape *s, int n)
 {
     int bytes = 3 * TILE * (D + 4) * (int)sizeof(float);
     if (q->err.code != EXF_OK) return;
@@ -123,7 +128,7 @@ static __device__ uint32_t rank_of(float x)
 }
 
 struct cut {
-    uint32_t rank; /* of the k-th best */
+    uint32_t rank;   /* of the k-th best */
     int left, equal; /* entries of that rank to be chosen, and that there are */
 };
 
@@ -155,8 +160,8 @@ static __device__ cut find_cut(const float *score, int n, int k)
 }
 
 /* Grid: queries.  order: n_entries int32 a row, in shared memory if it fits. */
-static __global__ void __launch_bounds__(THREADS) select_row(unsigned char *chosen, const float *score, int *orders, exf_indexer_shape s, int n,
-                                                             bool shared)
+static __global__ void __launch_bounds__(THREADS)
+    select_row(unsigned char *chosen, const float *score, int *orders, exf_indexer_shape s, int n, bool shared)
 {
     extern __shared__ int room[]; /* an order, a copy of the scores */
     int visible = (s.first + (int)blockIdx.x + 1) / s.ratio;

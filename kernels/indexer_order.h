@@ -49,7 +49,8 @@ EXF_EVERYWHERE int exf_order_split(const exf_row_order *r, int first, int last)
     exf_order_swap(r, first, exf_order_median(r, first + 1, first + (last - first) / 2, last - 1));
     for (;;) {
         while (exf_order_better(r, i, first)) i++;
-        while (exf_order_better(r, first, --j)) {}
+        while (exf_order_better(r, first, --j)) {
+        }
         if (i >= j) return i;
         exf_order_swap(r, i++, j);
     }

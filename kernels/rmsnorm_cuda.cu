@@ -22,8 +22,9 @@ static __device__ double square(float4 a)
 }
 
 /* Rows of 4 n floats on 16-byte boundaries, GROUP threads each: a row is read once. */
-template <int GROUP> static __global__ void __launch_bounds__(THREADS) rmsnorm_quads(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows,
-                                                                                   int n, double eps)
+template <int GROUP>
+static __global__ void __launch_bounds__(THREADS)
+    rmsnorm_quads(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps)
 {
     int row = blockIdx.x * (THREADS / GROUP) + threadIdx.x / GROUP, at = threadIdx.x % GROUP;
     const float4 *in = reinterpret_cast<const float4 *>(x + (size_t)row * ldx), *weight = reinterpret_cast<const float4 *>(w);
@@ -53,7 +54,8 @@ void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, 
     bool wide = n % 4 == 0 && exf_wide(x, ldx) && exf_wide(y, ldy) && exf_wide(w, 0);
     if (n_rows == 0) return;
     if (wide && n <= 32 * QUADS * 4)
-        EXF_LAUNCH(q, "rmsnorm", rmsnorm_quads<32>, exf_blocks((size_t)n_rows, THREADS / 32), THREADS, 0, y, ldy, x, ldx, w, n_rows, n / 4, eps);
+        EXF_LAUNCH(q, "rmsnorm", rmsnorm_quads<32>, exf_blocks((size_t)n_rows, THREADS / 32), THREADS, 0, y, ldy, x, ldx, w, n_rows,
+                   n / 4, eps);
     else if (wide && n <= THREADS * QUADS * 4)
         EXF_LAUNCH(q, "rmsnorm", rmsnorm_quads<THREADS>, n_rows, THREADS, 0, y, ldy, x, ldx, w, n_rows, n / 4, eps);
     else

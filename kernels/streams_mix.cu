@@ -1,4 +1,4 @@
-/* streams_mix.cu - see streams_mix.cuh.  A block has 16 tokens; its warps go side by side
+/* streams_mix.cu - see streams_mix.cuh.  A block has 32 tokens; its warps go side by side
  * through the S H floats of a token, 16 at a time, and multiply them with fn on tensor
  * cores (tf32.cuh, EXACT).  Which of the 16 is the summed index of which product is all
  * the same as long as x and fn agree, so both are loaded in the order that memory has.
@@ -8,18 +8,26 @@
 #include "kernels/streams_mix.cuh"
 #include "kernels/tf32.cuh"
 
-enum { TOKENS = 16, WARPS = 8, THREADS = 32 * WARPS, OUTPUTS = 24, FLUSH = 16 };
+enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 16, THREADS = 32 * WARPS, OUTPUTS = 24, LD = OUTPUTS + 1, FLUSH = 16, RUN = 4 };
 
 int exf_streams_mix_fits(const float *x, const exf_streams_shape *s)
 {
     int width = s->streams * s->width;
-    return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_wide(x, width) && exf_wide(s->fn, width);
+    return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_wide(x, width) &&
+           exf_wide(s->fn, width);
 }
 
 #ifdef EXF_HOPPER
-/* Of one warp: three products of 16 x 8, squares of rows g and g + 8. */
+/* What one lane adds up: of every strip of 16 tokens three products of 16 x 8, in shared
+ * memory at its own places, and squares of its rows g and g + 8. */
 struct sums {
-    double mix[3][4], square[2];
+    double *mix; /* [TOKENS, LD] of this warp */
+    double square[STRIPS][2];
+    __device__ __forceinline__ double &at(int strip, int n, int e)
+    {
+        int lane = threadIdx.x % 32;
+        return mix[(strip * 16 + lane / 4 + e / 2 * 8) * LD + 8 * n + lane % 4 * 2 + e % 2];
+    }
 };
 
 static __device__ __forceinline__ float norm2(float4 a)
@@ -27,50 +35,66 @@ static __device__ __forceinline__ float norm2(float4 a)
     return (a.x * a.x + a.y * a.y) + (a.z * a.z + a.w * a.w);
 }
 
-/* d += 16 columns of two rows of x times those of three rows of fn. */
-static __device__ __forceinline__ void step(float (&d)[3][4], float4 a, float4 b, const float4 (&f)[3])
+/* d += 16 columns of the rows of x times those of three rows of fn. */
+static __device__ __forceinline__ void step(float (&d)[STRIPS][3][4], const float4 (&a)[STRIPS][2], const float4 (&f)[3])
 {
-    float as[2][4] = {{a.x, b.x, a.y, b.y}, {a.z, b.z, a.w, b.w}};
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        exf_parts<4, true> x;
-#pragma unroll
-        for (int i = 0; i < 4; i++) x.set(i, as[half][i]);
+        exf_parts<2, true> y[3];
 #pragma unroll
         for (int n = 0; n < 3; n++) {
-            exf_parts<2, true> y;
-            y.set(0, half ? f[n].z : f[n].x);
-            y.set(1, half ? f[n].w : f[n].y);
-            exf_multiply<true>(d[n], x, y);
+            y[n].set(0, half ? f[n].z : f[n].x);
+            y[n].set(1, half ? f[n].w : f[n].y);
+        }
+#pragma unroll
+        for (int m = 0; m < STRIPS; m++) {
+            exf_parts<4, true> x;
+            x.set(0, half ? a[m][0].z : a[m][0].x);
+            x.set(1, half ? a[m][1].z : a[m][1].x);
+            x.set(2, half ? a[m][0].w : a[m][0].y);
+            x.set(3, half ? a[m][1].w : a[m][1].y);
+#pragma unroll
+            for (int n = 0; n < 3; n++) exf_multiply<true>(d[m][n], x, y[n]);
         }
     }
 }
 
-/* n times 16 columns, WARPS * 16 apart, from quad i on. */
-template <int N> static __device__ __forceinline__ void add_columns(sums &s, const float4 *const (&row)[2], const float4 *const (&fn)[3], int i, int n)
+/* Steps of 16 columns, `first` to `first` + FLUSH / RUN blocks of WARPS * RUN steps: of a
+ * block every warp has RUN neighbouring steps, so that a row is read 4 KB at a time. */
+template <bool WHOLE>
+static __device__ __forceinline__ void add_columns(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3],
+                                                   int first, int steps)
 {
-    float d[3][4] = {}, square[2] = {};
-#pragma unroll 4
-    for (int k = 0; k < (N ? N : n); k++, i += WARPS * 4) {
-        float4 a = row[0][i], b = row[1][i], f[3] = {fn[0][i], fn[1][i], fn[2][i]};
-        square[0] += norm2(a);
-        square[1] += norm2(b);
-        step(d, a, b, f);
+    float d[STRIPS][3][4] = {}, square[STRIPS][2] = {};
+#pragma unroll 2
+    for (int k = 0; k < FLUSH; k++) {
+        int at = first + k / RUN * WARPS * RUN + (int)threadIdx.x / 32 * RUN + k % RUN, i = at * 4 + threadIdx.x % 4;
+        if (!WHOLE && at >= steps) continue;
+        float4 a[STRIPS][2], f[3] = {fn[0][i], fn[1][i], fn[2][i]};
+#pragma unroll
+        for (int m = 0; m < 2 * STRIPS; m++) {
+            a[m / 2][m % 2] = row[m / 2][m % 2][i];
+            square[m / 2][m % 2] += norm2(a[m / 2][m % 2]);
+        }
+        step(d, a, f);
     }
 #pragma unroll
-    for (int m = 0; m < 3; m++)
+    for (int m = 0; m < STRIPS; m++)
 #pragma unroll
-        for (int e = 0; e < 4; e++) s.mix[m][e] += (double)d[m][e];
-    s.square[0] += (double)square[0];
-    s.square[1] += (double)square[1];
+        for (int e = 0; e < 12; e++) s.at(m, e / 4, e % 4) += (double)d[m][e / 4][e % 4];
+#pragma unroll
+    for (int m = 0; m < 2 * STRIPS; m++) s.square[m / 2][m % 2] += (double)square[m / 2][m % 2];
 }
 
-/* This warp's share; row[0], row[1]: x of tokens g and g + 8, fn[n]: row 8 n + g. */
-static __device__ __forceinline__ void add_up(sums &s, const float4 *const (&row)[2], const float4 *const (&fn)[3], int quads)
+/* This warp's share; row[m][0], row[m][1]: x of the strip's tokens g and g + 8, fn[n]: row 8 n + g. */
+static __device__ __forceinline__ void add_up(sums &s, const float4 *const (&row)[STRIPS][2], const float4 *const (&fn)[3],
+                                              int steps)
 {
-    int i = threadIdx.x / 32 * 4 + threadIdx.x % 4, left = (quads - threadIdx.x / 32 * 4 + WARPS * 4 - 4) / (WARPS * 4);
-    for (; left >= FLUSH; left -= FLUSH, i += FLUSH * WARPS * 4) add_columns<FLUSH>(s, row, fn, i, FLUSH);
-    if (left > 0) add_columns<0>(s, row, fn, i, left);
+    int first = 0;
+    for (int m = 0; m < STRIPS; m++)
+        for (int e = 0; e < 12; e++) s.at(m, e / 4, e % 4) = 0;
+    for (; first + WARPS * FLUSH <= steps; first += WARPS * FLUSH) add_columns<true>(s, row, fn, first, steps);
+    if (first < steps) add_columns<false>(s, row, fn, first, steps);
 }
 
 static __device__ double sigmoid(double z)
@@ -78,29 +102,31 @@ static __device__ double sigmoid(double z)
     return 1 / (1 + exp(-z));
 }
 
-/* Every token's C: rows by exp and their sum, then lines in turn; S threads a token. */
+/* One line of a C: first the rows by exp and their sum, then columns and rows in turn. */
+static __device__ void normalise(double *c, const exf_streams_shape &s, int pass, int line)
+{
+    int S = s.streams, step = pass % 2 ? S : 1, at = pass % 2 ? line : line * S; /* odd: columns */
+    double sum = pass ? s.eps : 0, top = -INFINITY;
+    if (pass == 0) {
+        for (int k = 0; k < S; k++) top = fmax(top, c[at + k]);
+        for (int k = 0; k < S; k++) c[at + k] = exp(c[at + k] - top);
+    }
+    for (int k = 0; k < S; k++) sum += c[at + k * step];
+    sum = 1 / sum;
+    for (int k = 0; k < S; k++) c[at + k * step] = c[at + k * step] * sum + (pass ? 0 : s.eps);
+}
+
+/* Every token's C (sinkhorn.h), S threads a token. */
 static __device__ void sinkhorn(double *mix, int n_mix, const exf_streams_shape &s)
 {
-    int S = s.streams, token = threadIdx.x / S, line = threadIdx.x % S;
-    bool mine = token < TOKENS;
-    double *c = mix + token * n_mix + 2 * S;
+    int S = s.streams;
     for (int pass = 0; pass < 2 * max(s.iterations, 1); pass++) {
-        int step = pass % 2 ? S : 1, at = pass % 2 ? line : line * S; /* odd: columns */
-        double sum = pass ? s.eps : 0, top = -INFINITY;
-        if (mine && pass == 0) {
-            for (int k = 0; k < S; k++) top = fmax(top, c[at + k]);
-            for (int k = 0; k < S; k++) c[at + k] = exp(c[at + k] - top);
-        }
-        if (mine) {
-            for (int k = 0; k < S; k++) sum += c[at + k * step];
-            sum = 1 / sum;
-            for (int k = 0; k < S; k++) c[at + k * step] = c[at + k * step] * sum + (pass ? 0 : s.eps);
-        }
+        for (int i = threadIdx.x; i < TOKENS * S; i += THREADS) normalise(mix + i / S * n_mix + 2 * S, s, pass, i % S);
         __syncthreads();
     }
 }
 
-/* Dot products to coefficients, all 16 tokens. */
+/* Dot products to coefficients, all of the block's tokens. */
 static __device__ void coefficients(double *mix, int n_mix, const exf_streams_shape &s)
 {
     int S = s.streams;
@@ -114,36 +140,36 @@ static __device__ void coefficients(double *mix, int n_mix, const exf_streams_sh
 }
 #endif
 
-/* Shared: doubles [WARPS, TOKENS, OUTPUTS + 1], then [TOKENS, n_mix].  Grid: tokens / 16. */
-static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int ld, const float *x, exf_streams_shape s,
-                                                                    int n_mix)
+/* Shared: doubles [WARPS, TOKENS, LD], then [TOKENS, n_mix].  Grid: tokens / TOKENS. */
+static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int ld, const float *x, exf_streams_shape s, int n_mix)
 {
 #ifdef EXF_HOPPER
     extern __shared__ double part[];
-    double *mix = part + WARPS * TOKENS * (OUTPUTS + 1);
-    int width = s.streams * s.width, first = blockIdx.x * TOKENS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+    double *mix = part + WARPS * TOKENS * LD;
+    int width = s.streams * s.width, first = blockIdx.x * TOKENS, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4,
+        c = threadIdx.x % 4;
     int last = s.n_tokens - 1;
-    const float4 *row[2], *fn[3];
-    for (int r = 0; r < 2; r++) row[r] = reinterpret_cast<const float4 *>(x + (size_t)min(first + g + 8 * r, last) * width);
+    const float4 *row[STRIPS][2], *fn[3];
+    for (int r = 0; r < 2 * STRIPS; r++)
+        row[r / 2][r % 2] = reinterpret_cast<const float4 *>(x + (size_t)min(first + g + 8 * r, last) * width);
     for (int from = 0; from < n_mix; from += OUTPUTS) {
-        sums t = {};
-        for (int n = 0; n < 3; n++) fn[n] = reinterpret_cast<const float4 *>(s.fn + (size_t)min(from + 8 * n + g, n_mix - 1) * width);
-        add_up(t, row, fn, width / 4);
-        for (int r = 0; r < 2; r++) {
-            double square = t.square[r] + __shfl_xor_sync(0xffffffffu, t.square[r], 1);
+        sums t = {part + warp * TOKENS * LD, {}};
+        for (int n = 0; n < 3; n++)
+            fn[n] = reinterpret_cast<const float4 *>(s.fn + (size_t)min(from + 8 * n + g, n_mix - 1) * width);
+        add_up(t, row, fn, width / 16);
+#pragma unroll
+        for (int r = 0; r < 2 * STRIPS; r++) {
+            double square = t.square[r / 2][r % 2] + __shfl_xor_sync(0xffffffffu, t.square[r / 2][r % 2], 1);
             square += __shfl_xor_sync(0xffffffffu, square, 2);
-            double *to = part + (warp * TOKENS + g + 8 * r) * (OUTPUTS + 1);
-            for (int n = 0; n < 3; n++)
-                for (int e = 0; e < 2; e++) to[8 * n + 2 * c + e] = t.mix[n][2 * r + e];
-            if (c == 0) to[OUTPUTS] = square;
+            if (c == 0) t.mix[(g + 8 * r) * LD + OUTPUTS] = square;
         }
         __syncthreads();
         for (int i = threadIdx.x; i < TOKENS * OUTPUTS; i += THREADS) {
             int token = i / OUTPUTS, m = i % OUTPUTS;
             double dot = 0, square = 0;
             for (int w = 0; w < WARPS; w++) {
-                dot += part[(w * TOKENS + token) * (OUTPUTS + 1) + m];
-                square += part[(w * TOKENS + token) * (OUTPUTS + 1) + OUTPUTS];
+                dot += part[(w * TOKENS + token) * LD + m];
+                square += part[(w * TOKENS + token) * LD + OUTPUTS];
             }
             if (from + m < n_mix) mix[token * n_mix + from + m] = dot / sqrt(square / width + s.norm_eps);
         }
@@ -177,7 +203,7 @@ static __global__ void gather(float *u, const float *mixing, int ld, const float
 
 void exf_streams_mix(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s, int n_mix)
 {
-    int bytes = (WARPS * TOKENS * (OUTPUTS + 1) + TOKENS * n_mix) * (int)sizeof(double), ld = mixing ? n_mix : s->width;
+    int bytes = (WARPS * TOKENS * LD + TOKENS * n_mix) * (int)sizeof(double), ld = mixing ? n_mix : s->width;
     if (!mixing) mixing = u;
     if (q->err.code != EXF_OK || s->n_tokens == 0) return;
     exf_cuda_note(q, cudaFuncSetAttribute(mix_tokens, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "streams");

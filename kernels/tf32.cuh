@@ -1,7 +1,7 @@
 /* tf32.cuh - products of 16 x 8 x 8 on tensor cores with float32 operands in shared
  * memory.  An operand is rounded to tf32 (11 significant bits) or, where EXACT, split
- * into two such parts whose three larger products are added: 22 bits, a relative error
- * of a product below 2^-21, float32 accumulation.
+ * into two such parts whose three larger products are added: a relative error
+ * of a product below 2^-20, float32 accumulation.
  *
  * Lane l holds of D [16, 8] the rows g = l / 4 and g + 8, columns 2 (l % 4) and the
  * next: d[0], d[1] of row g, d[2], d[3] of row g + 8. */
@@ -10,11 +10,11 @@
 #include "kernels/hopper.cuh"
 
 #ifdef EXF_HOPPER
+/* The nearest number of 11 significant bits, ties away from 0.  As integers: the
+ * conversion instruction has a quarter of their rate, at most. */
 static __device__ __forceinline__ uint32_t exf_tf32(float x)
 {
-    uint32_t r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-    return r;
+    return (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
 }
 
 /* N numbers as tf32 and, where EXACT, what that leaves. */
@@ -29,12 +29,14 @@ template <int N, bool EXACT> struct exf_parts {
 
 static __device__ __forceinline__ void exf_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-template <bool EXACT> static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_parts<4, EXACT> &a, const exf_parts<2, EXACT> &b)
+template <bool EXACT>
+static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_parts<4, EXACT> &a, const exf_parts<2, EXACT> &b)
 {
     if (EXACT) {
         exf_mma_tf32(d, a.low, b.high);

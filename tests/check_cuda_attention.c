@@ -34,17 +34,21 @@ static void compare(const pair_array *out, exf_compute compute, const char *what
 
 /* ---- causal ------------------------------------------------------------------------ */
 
-static const struct { int t, heads, kv, d, dv, gap; } causal[] = {
-    {1, 1, 1, 16, 16, 0},       {1, 4, 1, 576, 512, 0},   {2, 4, 2, 16, 16, 0},      {63, 4, 4, 64, 64, 0},    {64, 8, 2, 64, 64, 0},
-    {65, 8, 1, 64, 64, 4},      {127, 16, 1, 96, 96, 0},  {128, 8, 2, 128, 128, 0},  {129, 4, 1, 128, 128, 8}, {300, 4, 1, 128, 128, 0},
-    {257, 2, 2, 192, 128, 0},   {200, 16, 1, 256, 256, 0}, {129, 2, 1, 256, 256, 0}, {70, 4, 2, 512, 512, 0},  {131, 2, 1, 576, 512, 0},
-    {150, 3, 3, 24, 16, 0},     {90, 2, 1, 33, 17, 0},    {77, 2, 2, 20, 300, 1},    {641, 2, 1, 128, 128, 0}, {66, 2, 1, 300, 40, 0},
+static const struct {
+    int t, heads, kv, d, dv, gap;
+} causal[] = {
+    {1, 1, 1, 16, 16, 0},     {1, 4, 1, 576, 512, 0},   {2, 4, 2, 16, 16, 0},     {63, 4, 4, 64, 64, 0},
+    {64, 8, 2, 64, 64, 0},    {65, 8, 1, 64, 64, 4},    {127, 16, 1, 96, 96, 0},  {128, 8, 2, 128, 128, 0},
+    {129, 4, 1, 128, 128, 8}, {300, 4, 1, 128, 128, 0}, {257, 2, 2, 192, 128, 0}, {200, 16, 1, 256, 256, 0},
+    {129, 2, 1, 256, 256, 0}, {70, 4, 2, 512, 512, 0},  {131, 2, 1, 576, 512, 0}, {150, 3, 3, 24, 16, 0},
+    {90, 2, 1, 33, 17, 0},    {77, 2, 2, 20, 300, 1},   {641, 2, 1, 128, 128, 0}, {66, 2, 1, 300, 40, 0},
 };
 
 static void attend(int i, exf_compute compute, float size)
 {
     int t = causal[i].t, heads = causal[i].heads, kv = causal[i].kv, d = causal[i].d, dv = causal[i].dv, gap = causal[i].gap;
-    exf_attention_shape shape = {t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d))};
+    exf_attention_shape shape = {
+        t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d))};
     pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, size), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2);
     pair_array v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(t * shape.ldo), 4, 1);
     pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1e30f);
@@ -105,22 +109,30 @@ END_TEST
 
 /* ---- compressed ------------------------------------------------------------------------ */
 
-static const struct { int first, rows, heads, d, window, ratio, choose; } compressed[] = {
-    {0, 1, 1, 16, 4, 0, 0},      {0, 5, 3, 32, 16, 4, 0},       {0, 64, 4, 64, 16, 4, 1},     {63, 65, 4, 128, 16, 4, 1},
+static const struct {
+    int first, rows, heads, d, window, ratio, choose;
+} compressed[] = {
+    {0, 1, 1, 16, 4, 0, 0},       {0, 5, 3, 32, 16, 4, 0},        {0, 64, 4, 64, 16, 4, 1},     {63, 65, 4, 128, 16, 4, 1},
     {100, 40, 64, 128, 32, 4, 1}, {128, 3, 64, 512, 128, 128, 0}, {256, 2, 64, 512, 128, 4, 1}, {300, 128, 2, 32, 128, 4, 1},
-    {31, 7, 5, 48, 9, 3, 1},     {500, 1, 128, 512, 64, 2, 1},  {17, 33, 1, 24, 8, 0, 0},     {0, 128, 4, 130, 128, 7, 0},
+    {31, 7, 5, 48, 9, 3, 1},      {500, 1, 128, 512, 64, 2, 1},   {17, 33, 1, 24, 8, 0, 0},     {0, 128, 4, 130, 128, 7, 0},
 };
 
 static void attend_compressed(int i, exf_compute compute, int in_place)
 {
-    exf_compressed_attention_shape shape = {compressed[i].first, compressed[i].rows, compressed[i].heads, compressed[i].d, compressed[i].window,
-                                            compressed[i].ratio, (float)(1 / sqrt(compressed[i].d))};
+    exf_compressed_attention_shape shape = {compressed[i].first,
+                                            compressed[i].rows,
+                                            compressed[i].heads,
+                                            compressed[i].d,
+                                            compressed[i].window,
+                                            compressed[i].ratio,
+                                            (float)(1 / sqrt(compressed[i].d))};
     int t = shape.first + shape.n_rows, n = shape.ratio ? t / shape.ratio : 0, h = shape.n_heads;
     size_t wide = (size_t)(shape.n_rows * h * shape.d);
     static unsigned char marks[1 << 20];
     memset(marks, 0, sizeof marks);
     for (int j = 0; j < shape.n_rows * n; j++) marks[j] = (unsigned char)((unsigned)j * 2654435761u >> 13 & 1);
-    pair_array q = pair_reals(&p, wide, 1, 2), out = pair_reals(&p, wide, 2, 1), tokens = pair_reals(&p, (size_t)(t * shape.d), 3, 2);
+    pair_array q = pair_reals(&p, wide, 1, 2), out = pair_reals(&p, wide, 2, 1),
+               tokens = pair_reals(&p, (size_t)(t * shape.d), 3, 2);
     pair_array entries = pair_reals(&p, (size_t)((n + 1) * shape.d), 4, 2), sink = pair_reals(&p, (size_t)h, 5, 3);
     pair_array chosen = pair_of(&p, marks, (size_t)(shape.n_rows * n / 4 + 1));
     size_t room[2];
@@ -128,7 +140,8 @@ static void attend_compressed(int i, exf_compute compute, int in_place)
     pair_array space = pair_reals(&p, larger(room[0], room[1]), 6, 1e30f);
     pair_compute(&p, compute);
     for (int s = 0; s < 2; s++) {
-        exf_compressed_keys keys = {tokens.f[s], entries.f[s], compressed[i].choose ? (unsigned char *)chosen.f[s] : NULL, sink.f[s]};
+        exf_compressed_keys keys = {tokens.f[s], entries.f[s], compressed[i].choose ? (unsigned char *)chosen.f[s] : NULL,
+                                    sink.f[s]};
         p.b[s]->compressed_attention(p.q[s], in_place ? q.f[s] : out.f[s], q.f[s], &keys, &shape, space.f[s]);
     }
     compare(in_place ? &q : &out, compute, "compressed attention");

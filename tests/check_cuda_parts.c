@@ -40,11 +40,14 @@ static const exf_indexer_shape indexers[] = {
 static void choose(int i, int kind, exf_compute compute)
 {
     const exf_indexer_shape *shape = &indexers[i];
-    size_t n = (size_t)((shape->first + shape->n_rows) / shape->ratio), rows = (size_t)shape->n_rows, wide = rows * (size_t)(shape->n_heads * shape->d);
-    size_t room = larger(p.b[0]->indexer_workspace(shape->n_rows, shape->n_entries), p.b[1]->indexer_workspace(shape->n_rows, shape->n_entries));
+    size_t n = (size_t)((shape->first + shape->n_rows) / shape->ratio), rows = (size_t)shape->n_rows,
+           wide = rows * (size_t)(shape->n_heads * shape->d);
+    size_t room = larger(p.b[0]->indexer_workspace(shape->n_rows, shape->n_entries),
+                         p.b[1]->indexer_workspace(shape->n_rows, shape->n_entries));
     pair_array q = kind == 1 ? pair_integers(&p, wide, 1) : pair_reals(&p, wide, 1, kind == 2 ? 0 : 1);
     pair_array keys = kind ? pair_integers(&p, n * (size_t)shape->d, 2) : pair_reals(&p, n * (size_t)shape->d, 2, 1);
-    pair_array weights = kind ? pair_integers(&p, rows * (size_t)shape->n_heads, 3) : pair_reals(&p, rows * (size_t)shape->n_heads, 3, 1);
+    pair_array weights =
+        kind ? pair_integers(&p, rows * (size_t)shape->n_heads, 3) : pair_reals(&p, rows * (size_t)shape->n_heads, 3, 1);
     pair_array space = pair_reals(&p, room, 4, 1e30f), chosen = pair_integers(&p, (rows * n + 3) / 4, 5);
     if (kind == 3) {
         float nan = NAN;
@@ -90,7 +93,8 @@ START_TEST(pools_are_near)
 {
     const exf_compressor_shape *shape = &pools[_i];
     size_t width = (size_t)(shape->overlap ? 2 * shape->d : shape->d), n = (size_t)(shape->n_entries * shape->ratio) * width;
-    pair_array kv = pair_reals(&p, n, 1, 2), gate = pair_reals(&p, n, 2, 5), ape = pair_reals(&p, (size_t)shape->ratio * width, 3, 3);
+    pair_array kv = pair_reals(&p, n, 1, 2), gate = pair_reals(&p, n, 2, 5),
+               ape = pair_reals(&p, (size_t)shape->ratio * width, 3, 3);
     pair_array flat = pair_integers(&p, n, 4), out = pair_reals(&p, (size_t)(shape->n_entries * shape->d), 5, 1);
     ON_BOTH(p, B->compressor(Q, out.f[s], kv.f[s], gate.f[s], ape.f[s], shape));
     pair_near(&out, 1e-6, "compressor");
@@ -108,16 +112,21 @@ END_TEST
 
 /* ---- streams ------------------------------------------------------------------------------ */
 
-static const struct { int t, streams, width; } stream_cases[] = {
-    {0, 4, 16}, {1, 4, 16}, {5, 4, 64}, {16, 4, 1024}, {17, 4, 320}, {40, 2, 63}, {33, 3, 16}, {18, 16, 32}, {7, 1, 64}, {19, 4, 33}, {3, 4, 4096},
+static const struct {
+    int t, streams, width;
+} stream_cases[] = {
+    {0, 4, 16},  {1, 4, 16},   {5, 4, 64}, {16, 4, 1024}, {17, 4, 320}, {40, 2, 63},
+    {33, 3, 16}, {18, 16, 32}, {7, 1, 64}, {19, 4, 33},   {3, 4, 4096},
 };
 
 START_TEST(streams_are_near)
 {
     int t = stream_cases[_i].t, streams = stream_cases[_i].streams, width = stream_cases[_i].width, mix = (2 + streams) * streams;
     size_t n = (size_t)(t * streams * width);
-    pair_array x = pair_reals(&p, n, 1, 2), v = pair_reals(&p, (size_t)(t * width), 2, 2), u = pair_reals(&p, (size_t)(t * width), 3, 1);
-    pair_array fn = pair_reals(&p, (size_t)(mix * streams * width), 4, 0.2f), base = pair_reals(&p, (size_t)mix, 5, 1), scale = pair_reals(&p, 3, 6, 1);
+    pair_array x = pair_reals(&p, n, 1, 2), v = pair_reals(&p, (size_t)(t * width), 2, 2),
+               u = pair_reals(&p, (size_t)(t * width), 3, 1);
+    pair_array fn = pair_reals(&p, (size_t)(mix * streams * width), 4, 0.2f), base = pair_reals(&p, (size_t)mix, 5, 1),
+               scale = pair_reals(&p, 3, 6, 1);
     pair_array mixing = pair_reals(&p, (size_t)(t * mix), 7, 1);
     for (int s = 0; s < 2; s++) {
         exf_streams_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
@@ -144,14 +153,17 @@ END_TEST
 
 /* ---- rows of whole quads, and not ------------------------------------------------------------ */
 
-static const struct { int rows, n, gap; } row_cases[] = {
+static const struct {
+    int rows, n, gap;
+} row_cases[] = {
     {1, 4, 0}, {7, 128, 0}, {65, 512, 4}, {3, 516, 0}, {5, 4096, 0}, {2, 4100, 0}, {9, 127, 1}, {4, 256, 2}, {70000, 8, 0},
 };
 
 START_TEST(norms_and_gates_are_near)
 {
     int rows = row_cases[_i].rows, n = row_cases[_i].n, ld = n + row_cases[_i].gap;
-    pair_array x = pair_reals(&p, (size_t)(rows * ld), 1, 3), y = pair_reals(&p, (size_t)(rows * ld), 2, 3), w = pair_reals(&p, (size_t)n, 3, 1);
+    pair_array x = pair_reals(&p, (size_t)(rows * ld), 1, 3), y = pair_reals(&p, (size_t)(rows * ld), 2, 3),
+               w = pair_reals(&p, (size_t)n, 3, 1);
     pair_array dense = pair_reals(&p, (size_t)(rows * n), 4, 3);
     ON_BOTH(p, B->rmsnorm(Q, y.f[s], ld, x.f[s], ld, w.f[s], rows, n, 1e-6));
     pair_near(&y, 4e-7, "rmsnorm");

@@ -1,8 +1,6 @@
 /* device_sums.c - see device_sums.h. */
 #include "accumulate/device_sums.h"
 
-#include "base/mem.h"
-
 #include <string.h>
 
 exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, exf_err *err)
@@ -10,7 +8,7 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
     exf_code rc;
     *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence};
     EXF_TRY(b->alloc(&s->sums, b->moments_bytes(n_experts), 1, "statistics", err));
-    EXF_TRY(exf_mem_new(&s->host, exf_moments_host_bytes(n_experts), 1, "statistics", err));
+    EXF_TRY(b->alloc_staging(&s->host, exf_moments_host_bytes(n_experts), "statistics", err));
 out:
     return rc;
 }
@@ -57,6 +55,6 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
 void exf_device_sums_free(exf_device_sums *s)
 {
     if (s->b) s->b->free(s->sums);
-    exf_mem_free(s->host);
+    if (s->b) s->b->free_staging(s->host);
     memset(s, 0, sizeof *s);
 }

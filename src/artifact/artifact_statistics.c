@@ -152,52 +152,67 @@ exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int
     return exf_statistics_start(w, target, force, &head, err);
 }
 
-/* n sums of shape [E] (rank 1) or [E, E] (rank 2), rounded and exact. */
-static exf_code put_sums(exf_statistics_writer *w, int layer, const char *name, const exf_exact *sum, int rank, exf_err *err)
+/* One layer's datasets, to be compressed together. */
+enum { MOST_DATASETS = 32 };
+
+typedef struct {
+    const exf_statistics_writer *w;
+    int layer;
+    exf_tensor t[MOST_DATASETS];
+    char path[MOST_DATASETS][PATH_LEN];
+    double *rounded[MOST_DATASETS]; /* by dataset; NULL where the data are the layer's own */
+    size_t n;
+} datasets;
+
+static void add_dataset(datasets *d, const char *group, const char *name, exf_dtype dtype, int rank, int64_t last, const void *data)
 {
-    int64_t e = w->shape.n_experts;
-    size_t n = (size_t)(rank == 2 ? e * e : e);
-    char path[PATH_LEN];
-    double *rounded = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&rounded, n, sizeof *rounded, "rounded sums", err));
-    for (size_t i = 0; i < n; i++) rounded[i] = exf_exact_value(&sum[i]);
-    exf_tensor t = {.name = path, .dtype = EXF_DT_F64, .rank = rank, .shape = {e, e}, .data = rounded};
-    layer_path(path, layer, "", name);
-    EXF_TRY(exf_h5_write(w->h, &t, EXF_H5_COMPRESS, err));
-    exf_tensor x = {.name = path, .dtype = EXF_DT_U64, .rank = rank + 1, .shape = {e, rank == 2 ? e : 3, 3}, .data = sum};
-    layer_path(path, layer, "exact/", name);
-    EXF_TRY(exf_h5_write(w->h, &x, EXF_H5_COMPRESS, err));
-out:
-    exf_mem_free(rounded);
-    return rc;
+    int64_t e = d->w->shape.n_experts;
+    size_t i = d->n++;
+    layer_path(d->path[i], d->layer, group, name);
+    d->t[i] = (exf_tensor){.name = d->path[i], .dtype = dtype, .rank = rank, .shape = {e, e, e}, .data = data};
+    d->t[i].shape[rank - 1] = last;
 }
 
-static exf_code put_counts(exf_statistics_writer *w, int layer, const char *name, const uint64_t *count, int rank, exf_err *err)
+/* Sums of shape [E] (rank 1) or [E, E] (rank 2), rounded and exact. */
+static exf_code put_sums(datasets *d, const char *name, const exf_exact *sum, int rank, exf_err *err)
 {
-    char path[PATH_LEN];
-    exf_tensor t = {.name = path, .dtype = EXF_DT_U64, .rank = rank, .shape = {w->shape.n_experts, w->shape.n_experts}, .data = count};
-    layer_path(path, layer, "", name);
-    return exf_h5_write(w->h, &t, EXF_H5_COMPRESS, err);
+    int64_t e = d->w->shape.n_experts;
+    size_t n = (size_t)(rank == 2 ? e * e : e);
+    double **rounded = &d->rounded[d->n];
+    exf_code rc = exf_mem_new(rounded, n, sizeof **rounded, "rounded sums", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < n; i++) (*rounded)[i] = exf_exact_value(&sum[i]);
+    add_dataset(d, "", name, EXF_DT_F64, rank, e, *rounded);
+    add_dataset(d, "exact/", name, EXF_DT_U64, rank + 1, 3, sum);
+    return EXF_OK;
+}
+
+static void put_counts(datasets *d, const char *name, const uint64_t *count, int rank)
+{
+    add_dataset(d, "", name, EXF_DT_U64, rank, d->w->shape.n_experts, count);
 }
 
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err)
 {
+    datasets d = {.w = w, .layer = layer_number};
     exf_code rc;
-#define X(name) EXF_TRY(put_sums(w, layer_number, #name, s->name, 2, err));
+#define X(name) EXF_TRY(put_sums(&d, #name, s->name, 2, err));
     EXF_PAIR_SUMS(X)
 #undef X
-#define X(name) EXF_TRY(put_sums(w, layer_number, #name, s->name, 1, err));
+#define X(name) EXF_TRY(put_sums(&d, #name, s->name, 1, err));
     EXF_EXPERT_SUMS(X)
 #undef X
-    EXF_TRY(put_counts(w, layer_number, "count", s->count, 2, err));
-    EXF_TRY(put_counts(w, layer_number, "norm_count", s->norm_count, 1, err));
-    if (!w->by_sequence) goto out;
-#define X(name) EXF_TRY(put_sums(w, layer_number, #name, s->name, 2, err));
-    EXF_SEQUENCE_SUMS(X)
+    put_counts(&d, "count", s->count, 2);
+    put_counts(&d, "norm_count", s->norm_count, 1);
+    if (w->by_sequence) {
+#define X(name) EXF_TRY(put_sums(&d, #name, s->name, 2, err));
+        EXF_SEQUENCE_SUMS(X)
 #undef X
-    EXF_TRY(put_counts(w, layer_number, "sequences", s->sequences, 2, err));
+        put_counts(&d, "sequences", s->sequences, 2);
+    }
+    rc = exf_h5_write_all(w->h, d.t, d.n, err);
 out:
+    for (size_t i = 0; i < MOST_DATASETS; i++) exf_mem_free(d.rounded[i]);
     return rc;
 }
 

@@ -63,6 +63,9 @@ exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *s
 enum { EXF_H5_PLAIN = 0, EXF_H5_COMPRESS = 1 };
 /* The whole array from t->data. */
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
+/* n compressed datasets of at least one element each, as so many exf_h5_write() would
+ * write them, but filtered side by side on all threads. */
+exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err) EXF_CHECKED;
 /* Makes room (t->data is ignored), to be filled by rows of the first axis, in
  * any order; rows never written read as zero.  A plain one takes its room on
  * disk at once, so that a full disk shows here. */

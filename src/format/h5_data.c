@@ -7,9 +7,7 @@
 #include <string.h>
 
 enum {
-    CHUNK_BYTES = 1 << 20,     /* of the chunks we write */
-    CHUNK_BYTES_MAX = 64 << 20, /* of those we read: HDF5 holds a whole one */
-    DEFLATE_LEVEL = 4
+    CHUNK_BYTES_MAX = 64 << 20 /* of those we read: HDF5 holds a whole one */
 };
 
 static const exf_dtype stored[] = {EXF_DT_U8, EXF_DT_I8, EXF_DT_I32, EXF_DT_I64, EXF_DT_U64, EXF_DT_F32, EXF_DT_F64};
@@ -210,10 +208,10 @@ static hid_t creation_list(const exf_tensor *t, int flags, int whole)
     hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_obj_track_times(dcpl, 0);
     if ((flags & EXF_H5_COMPRESS) && t->rank > 0 && exf_tensor_count(t) > 0) {
-        exf_h5i_block(t, CHUNK_BYTES, chunk);
+        exf_h5i_block(t, EXF_H5I_CHUNK_BYTES, chunk);
         H5Pset_chunk(dcpl, t->rank, chunk);
         H5Pset_shuffle(dcpl);
-        H5Pset_deflate(dcpl, DEFLATE_LEVEL);
+        H5Pset_deflate(dcpl, EXF_H5I_DEFLATE_LEVEL);
         /* Also the part of the last chunk that lies outside: equal bytes. */
         H5Pset_fill_time(dcpl, H5D_FILL_TIME_ALLOC);
     } else if (whole) {
@@ -246,6 +244,11 @@ static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, int flags, int whol
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
     return make_dataset(h, t, flags, 0, err);
+}
+
+exf_code exf_h5i_make(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
+{
+    return make_dataset(h, t, flags, 1, err);
 }
 
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)

@@ -42,6 +42,8 @@ struct exf_h5 {
 };
 
 enum {
+    EXF_H5I_CHUNK_BYTES = 1 << 20, /* of the chunks we write */
+    EXF_H5I_DEFLATE_LEVEL = 4,
     EXF_H5I_STEP_BYTES = 16 << 20, /* read at once by the digest; the chunk cache */
     EXF_H5I_DEPTH_MAX = 32         /* groups within groups */
 };
@@ -82,6 +84,8 @@ exf_code exf_h5i_attr(const exf_h5 *h, const char *object, const char *name, exf
 /* ---- h5_data.c --------------------------------------------------------- */
 exf_code exf_h5i_dataset(exf_h5 *h, const char *path, hid_t *dataset, exf_err *err) EXF_CHECKED; /* borrowed */
 exf_code exf_h5i_forget(exf_h5 *h, exf_err *err) EXF_CHECKED; /* closes the dataset used last */
+/* Makes a dataset whose every element will be written. */
+exf_code exf_h5i_make(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
 /* HDF5's name of a dtype: an immutable id; negative for those not stored. */
 hid_t exf_h5i_type(exf_dtype t);
 /* block[] = the longest run of whole trailing axes within `limit` bytes:

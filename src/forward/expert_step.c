@@ -143,7 +143,9 @@ exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err)
     const exf_observer none = {.self = NULL}, *o = s->moe_index >= 0 && p->lanes[s->lane].observer ? p->lanes[s->lane].observer : &none;
     int sweeps = o->sweeps > 1 ? o->sweeps : 1;
     exf_code rc = EXF_OK;
+    double start = exf_clock();
     if (o->layer_begin) EXF_TRY(o->layer_begin(o->self, s->layer, s->moe_index, err));
+    p->space[0].times.observe += exf_clock() - start;
     if (o->common) EXF_TRY(exf_common_run(s, err));
     for (s->sweep = 0; s->sweep < sweeps; s->sweep++) {
         s->last = s->sweep == sweeps - 1;
@@ -151,9 +153,13 @@ exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err)
             EXF_TRY(exf_device_experts_run(s, err));
         else
             EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, feed_forward, s, err));
+        start = exf_clock();
         if (o->sweep_end) EXF_TRY(o->sweep_end(o->self, s->layer, s->moe_index, s->sweep, err));
+        p->space[0].times.observe += exf_clock() - start;
     }
+    start = exf_clock();
     if (o->layer_end) EXF_TRY(o->layer_end(o->self, s->layer, s->moe_index, progress, err));
+    p->space[0].times.observe += exf_clock() - start;
 out:
     return rc;
 }

@@ -85,8 +85,12 @@ out:
 static exf_code open_pass(exf_pass *p, exf_err *err)
 {
     exf_code rc;
+    exf_memory_plan plan;
     const exf_architecture *a = &p->model->arch;
     size_t floats;
+    if (!p->b->host_memory)
+        EXF_TRY(exf_memory_plan_make(&plan, p->b, p->compute, p->model, p->batch, &p->demand, p->n_layers, p->options->readers,
+                                     p->options->max_device_memory, err));
     EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, exf_row_width(a), "hidden states", err));
     EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
     for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
@@ -96,7 +100,7 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     EXF_TRY(open_tokens(p, err));
     EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
     p->weights_now.b = p->b;
-    if (!p->b->host_memory) EXF_TRY(exf_open_device(p, err));
+    if (!p->b->host_memory) EXF_TRY(exf_open_device(p, &plan, err));
 out:
     return rc;
 }
@@ -270,8 +274,13 @@ double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int 
     return flops;
 }
 
-uint64_t exf_forward_memory(const exf_backend *backend, const exf_model *m, const exf_batch *batch, const exf_demand *d, int threads)
+uint64_t exf_forward_memory(const exf_backend *backend, int compute, const exf_model *m, const exf_batch *batch, const exf_demand *d,
+                            int threads)
 {
+    exf_memory_plan plan;
+    exf_err unused;
+    if (!backend->host_memory) /* without a limit every plan is one */
+        return exf_memory_plan_make(&plan, backend, (exf_compute)compute, m, batch, d, m->arch.n_layers, 0, 0, &unused) == EXF_OK ? plan.bytes : 0;
     const exf_architecture *a = &m->arch;
     size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
     uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);

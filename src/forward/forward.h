@@ -194,5 +194,6 @@ int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batc
 double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits);
 /* Bytes the pass will hold at its peak in the backend's memory (weights, hidden
  * states, routes, workspaces). */
-uint64_t exf_forward_memory(const struct exf_backend *backend, const exf_model *m, const exf_batch *batch, const exf_demand *d, int threads);
+uint64_t exf_forward_memory(const struct exf_backend *backend, int compute, const exf_model *m, const exf_batch *batch, const exf_demand *d,
+                            int threads);
 #endif

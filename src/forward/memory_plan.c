@@ -3,15 +3,66 @@
 
 #include "forward/device_experts.h"
 
-exf_code exf_open_device(exf_pass *p, exf_err *err)
+enum { LEAST_EXPERT_TOKENS = 512 };
+
+/* Beside what is counted: rounded operands, the product library's own workspaces. */
+static const uint64_t queue_bytes = (uint64_t)160 << 20;
+
+/* What does not depend on the plan: hidden states, routes, tokens, a workspace, sums. */
+static uint64_t fixed_bytes(const exf_backend *b, const exf_model *m, const exf_batch *batch, const exf_demand *d)
 {
-    exf_stream_options o = {.n_slots = 2, .n_readers = p->options->readers, .n_layers = p->n_layers,
-                            .head = p->demand.head && p->n_layers == p->model->arch.n_layers};
+    const exf_architecture *a = &m->arch;
+    uint64_t tokens = batch->n_tokens, hidden = tokens * sizeof(float) * exf_row_width(a) * d->lanes;
+    uint64_t route_sets = 1 + d->probes + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
+    uint64_t rotary = (uint64_t)batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
+    return hidden + tokens * (4 + 8u * (uint64_t)a->top_k * route_sets) + rotary + exf_workspace_bytes(b, a, batch->max_tokens, d) +
+           b->moments_bytes(a->n_experts) + queue_bytes;
+}
+
+static uint64_t plan_bytes(const exf_memory_plan *p, const exf_backend *b, exf_compute compute, const exf_model *m, uint64_t fixed)
+{
+    uint64_t experts = p->expert_tokens ? exf_device_experts_bytes(b, &m->arch, p->expert_tokens) : 0;
+    return fixed + experts + (uint64_t)p->stream.n_slots * exf_stream_slot_bytes(m, compute, &p->stream) +
+           exf_stream_reader_bytes(m, compute, &p->stream);
+}
+
+/* The next smaller plan; 0 if there is none. */
+static int shrink(exf_memory_plan *p, int most_tokens)
+{
+    if (p->expert_tokens > LEAST_EXPERT_TOKENS) {
+        p->expert_tokens = p->expert_tokens / 2 > LEAST_EXPERT_TOKENS ? p->expert_tokens / 2 : LEAST_EXPERT_TOKENS;
+        return 1;
+    }
+    if (p->stream.n_slots == 1) return 0;
+    p->stream.n_slots = 1;
+    p->expert_tokens = most_tokens;
+    return 1;
+}
+
+exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_backend *b, exf_compute compute, const exf_model *m, const exf_batch *batch,
+                              const exf_demand *d, int n_layers, int readers, uint64_t most, exf_err *err)
+{
+    int fits = exf_device_experts_fit(b, compute, &m->arch), tokens = fits ? exf_device_experts_tokens(&m->arch, batch->n_tokens) : 0;
+    uint64_t fixed = fixed_bytes(b, m, batch, d);
+    *plan = (exf_memory_plan){.stream = {.n_slots = 2, .n_readers = readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers},
+                              .expert_tokens = tokens};
+    for (;;) {
+        plan->bytes = plan_bytes(plan, b, compute, m, fixed);
+        if (most == 0 || plan->bytes <= most) return EXF_OK;
+        exf_memory_plan smaller = *plan;
+        if (!shrink(&smaller, tokens)) break;
+        *plan = smaller;
+    }
+    return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
+                    (unsigned long long)most, (unsigned long long)plan->bytes);
+}
+
+exf_code exf_open_device(exf_pass *p, const exf_memory_plan *plan, exf_err *err)
+{
     exf_code rc;
     p->timed = p->options->timed;
-    EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &o, err));
-    if (exf_device_experts_fit(p->b, p->compute, &p->model->arch))
-        EXF_TRY(exf_device_experts_open(p, exf_device_experts_tokens(&p->model->arch, p->batch->n_tokens), err));
+    EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan->stream, err));
+    if (plan->expert_tokens) EXF_TRY(exf_device_experts_open(p, plan->expert_tokens, err));
 out:
     return rc;
 }

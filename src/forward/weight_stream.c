@@ -33,7 +33,7 @@ struct exf_weight_stream {
     exf_compute compute;
     exf_stream_options o;
     void *slot[2];
-    exf_weight_plan plan[2];
+    exf_weight_plan *plan; /* [n_turns] made at once: looking up names takes milliseconds */
     int turn;    /* number of the plan under way, counted from the embedding */
     int n_turns;
     reader readers[MOST_READERS];
@@ -47,11 +47,6 @@ struct exf_weight_stream {
     exf_err err;               /* of the lowest piece that failed */
     size_t err_piece;
 };
-
-static int layer_of_turn(const exf_weight_stream *s, int turn)
-{
-    return turn == 0 ? EXF_LAYER_EMBED : turn <= s->o.n_layers ? turn - 1 : EXF_LAYER_HEAD;
-}
 
 static int turns_of(const exf_stream_options *o)
 {
@@ -177,18 +172,11 @@ static void *read_pieces(void *self)
 static void start_turn(exf_weight_stream *s, int turn)
 {
     pthread_mutex_lock(&s->lock);
-    s->now = &s->plan[turn % s->o.n_slots];
+    s->now = &s->plan[turn];
     s->to = s->slot[turn % s->o.n_slots];
     s->taken = s->finished = 0;
     pthread_cond_broadcast(&s->work);
     pthread_mutex_unlock(&s->lock);
-}
-
-static exf_code begin_turn(exf_weight_stream *s, int turn, exf_err *err)
-{
-    exf_code rc = exf_weight_plan_make(&s->plan[turn % s->o.n_slots], s->model, s->compute, layer_of_turn(s, turn), err);
-    if (rc == EXF_OK) start_turn(s, turn);
-    return rc;
 }
 
 static exf_code wait_turn(exf_weight_stream *s, exf_err *err)
@@ -249,15 +237,15 @@ static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot
 
 exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err)
 {
-    exf_code rc = EXF_OK;
     int turn = s->turn++, slot = turn % s->o.n_slots;
+    exf_code rc;
     if (turn >= s->n_turns) return exf_fail(err, EXF_INTERNAL, "weights: asked for %d parts of %d", turn + 1, s->n_turns);
-    if (s->o.n_slots == 1 && turn > 0) EXF_TRY(begin_turn(s, turn, err));
+    if (s->o.n_slots == 1 && turn > 0) start_turn(s, turn);
     EXF_TRY(wait_turn(s, err));
-    point_at(lw, &s->plan[slot], s->slot[slot]);
-    EXF_TRY(check_turn(s, &s->plan[slot], s->slot[slot], err));
-    EXF_TRY(split_router(s, lw, &s->plan[slot], s->slot[slot], err));
-    if (s->o.n_slots > 1 && turn + 1 < s->n_turns) EXF_TRY(begin_turn(s, turn + 1, err));
+    point_at(lw, &s->plan[turn], s->slot[slot]);
+    EXF_TRY(check_turn(s, &s->plan[turn], s->slot[slot], err));
+    EXF_TRY(split_router(s, lw, &s->plan[turn], s->slot[slot], err));
+    if (s->o.n_slots > 1 && turn + 1 < s->n_turns) start_turn(s, turn + 1);
 out:
     return rc;
 }
@@ -279,28 +267,25 @@ size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_
     return most;
 }
 
-/* Of the largest piece: pieces of products are bounded, unless a block of rows is not. */
-static exf_code most_pieces(const exf_model *m, exf_compute compute, const exf_stream_options *o, size_t *host, size_t *device, exf_err *err)
-{
-    exf_weight_plan plan = {.n = 0};
-    exf_code rc = EXF_OK;
-    *host = *device = ALIGN;
-    for (int t = 0; t < turns_of(o); t++) {
-        EXF_TRY(exf_weight_plan_make(&plan, m, compute, some_layer(o, t), err));
-        *host = plan.most_host > *host ? plan.most_host : *host;
-        *device = plan.most_device > *device ? plan.most_device : *device;
-    }
-out:
-    exf_weight_plan_free(&plan);
-    return rc;
-}
-
 size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
 {
-    size_t host, device = 0;
-    exf_err ignored;
-    if (m->part == EXF_MODEL_CONFIG || most_pieces(m, compute, o, &host, &device, &ignored) != EXF_OK) device = EXF_PIECE_BYTES + EXF_PIECE_BYTES / 8;
-    return (size_t)readers_of(o) * (device + ALIGN);
+    (void)m;
+    (void)compute;
+    return (size_t)readers_of(o) * (EXF_PIECE_BYTES + EXF_PIECE_BYTES / 8 + 2 * ALIGN); /* a piece and its scales */
+}
+
+static exf_code make_plans(exf_weight_stream *s, size_t *host, size_t *device, exf_err *err)
+{
+    exf_code rc;
+    *host = *device = ALIGN;
+    EXF_TRY(exf_mem_new(&s->plan, (size_t)s->n_turns, sizeof *s->plan, "weight plans", err));
+    for (int t = 0; t < s->n_turns; t++) {
+        EXF_TRY(exf_weight_plan_make(&s->plan[t], s->model, s->compute, some_layer(&s->o, t), err));
+        *host = s->plan[t].most_host > *host ? s->plan[t].most_host : *host;
+        *device = s->plan[t].most_device > *device ? s->plan[t].most_device : *device;
+    }
+out:
+    return rc;
 }
 
 static exf_code open_reader(exf_weight_stream *s, reader *r, size_t host, size_t device, exf_err *err)
@@ -337,10 +322,10 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
-    EXF_TRY(most_pieces(m, compute, o, &host, &device, err));
+    EXF_TRY(make_plans(s, &host, &device, err));
     for (int i = 0; i < o->n_slots; i++) EXF_TRY(b->alloc(&s->slot[i], slot, 1, "layer weights", err));
     for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], host, device, err));
-    EXF_TRY(begin_turn(s, 0, err));
+    start_turn(s, 0);
 out:
     if (rc != EXF_OK)
         exf_weight_stream_close(s, NULL);
@@ -374,10 +359,9 @@ void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
         times->sending += r->times.sending;
         times->bytes += r->times.bytes;
     }
-    for (int i = 0; i < 2; i++) {
-        s->b->free(s->slot[i]);
-        exf_weight_plan_free(&s->plan[i]);
-    }
+    for (int i = 0; i < 2; i++) s->b->free(s->slot[i]);
+    for (int t = 0; s->plan && t < s->n_turns; t++) exf_weight_plan_free(&s->plan[t]);
+    exf_mem_free(s->plan);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->done);

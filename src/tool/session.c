@@ -100,7 +100,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     printf("\n");
     printf("weights    %s (%" PRIu64 " bytes), each byte read once%s\n", exf_human_bytes(a, sizeof a, (double)bytes), bytes,
            s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-    uint64_t held = exf_forward_memory(s->backend, s->model, &s->batch, d, (int)r->threads);
+    uint64_t held = exf_forward_memory(s->backend, s->compute, s->model, &s->batch, d, (int)r->threads);
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));

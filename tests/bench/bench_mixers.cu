@@ -100,22 +100,34 @@ static void ceilings(void)
     char *a = (char *)reals(n / 4), *b = (char *)reals(n / 4);
     const float one = 1, nought = 0;
     bytes("ceiling: device copy of 1 GiB", time_of(Q[0], 4, [=](int) { B->copy(Q[0], b, a, n); }), 2.0 * n);
-    flops("ceiling: cuBLAS bf16 8192^3", "", time_of(Q[0], 4, [=](int) {
-        exf_cublas_note(Q[0], Q[0]->cublas->gemm(Q[0]->blas, CUBLAS_OP_T, CUBLAS_OP_N, side, side, side, &one, a, CUDA_R_16BF, side,
-                                                 a + n / 4, CUDA_R_16BF, side, &nought, b, CUDA_R_16BF, side, CUBLAS_COMPUTE_32F,
-                                                 CUBLAS_GEMM_DEFAULT), "gemm");
-    }), 2.0 * side * side * side);
-    flops("ceiling: cuBLAS f32 4096^3", "", time_of(Q[0], 2, [=](int) {
-        B->gemm_xwt(Q[0], (float *)b, 4096, (float *)a, 4096, (float *)a + (4096 << 12), 4096, 4096, 4096, 4096, 1, 0);
-    }), 2.0 * 4096 * 4096 * 4096);
+    flops("ceiling: cuBLAS bf16 8192^3", "",
+          time_of(Q[0], 4,
+                  [=](int) {
+                      exf_cublas_note(Q[0],
+                                      Q[0]->cublas->gemm(Q[0]->blas, CUBLAS_OP_T, CUBLAS_OP_N, side, side, side, &one, a,
+                                                         CUDA_R_16BF, side, a + n / 4, CUDA_R_16BF, side, &nought, b, CUDA_R_16BF,
+                                                         side, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                                      "gemm");
+                  }),
+          2.0 * side * side * side);
+    flops("ceiling: cuBLAS f32 4096^3", "",
+          time_of(Q[0], 2,
+                  [=](int) {
+                      B->gemm_xwt(Q[0], (float *)b, 4096, (float *)a, 4096, (float *)a + (4096 << 12), 4096, 4096, 4096, 4096, 1,
+                                  0);
+                  }),
+          2.0 * 4096 * 4096 * 4096);
     drop();
 }
 
 /* ---- attention --------------------------------------------------------------------- */
 
-static const struct { const char *name; int t, heads, kv, d, dv; } attentions[] = {
-    {"attention qwen3-30b-a3b 32/4 128", T, 32, 4, 128, 128}, {"attention qwen3.5-35b-a3b 16/2 256", T, 16, 2, 256, 256},
-    {"attention glm-4.5-air 96/8 128", T, 96, 8, 128, 128},   {"attention deepseek-v2-lite 1 head 192/128", T, 1, 1, 192, 128},
+static const struct {
+    const char *name;
+    int t, heads, kv, d, dv;
+} attentions[] = {
+    {"attention qwen3-30b-a3b 32/4 128", T, 32, 4, 128, 128},     {"attention qwen3.5-35b-a3b 16/2 256", T, 16, 2, 256, 256},
+    {"attention glm-4.5-air 96/8 128", T, 96, 8, 128, 128},       {"attention deepseek-v2-lite 1 head 192/128", T, 1, 1, 192, 128},
     {"attention deepseek-v2-lite 16 heads", T, 16, 16, 192, 128}, {"attention absorbed 16/1 576/512", T, 16, 1, 576, 512},
     {"attention qwen3-30b-a3b T=512", 512, 32, 4, 128, 128},
 };
@@ -124,7 +136,8 @@ static void attention(void)
 {
     for (auto &a : attentions) {
         if (!wanted(a.name)) continue;
-        exf_attention_shape s = {a.t, a.heads, a.kv, a.d, a.dv, a.heads * a.d, a.kv * a.d, a.kv * a.dv, a.heads * a.dv, (float)(1 / sqrt(a.d))};
+        exf_attention_shape s = {
+            a.t, a.heads, a.kv, a.d, a.dv, a.heads * a.d, a.kv * a.d, a.kv * a.dv, a.heads * a.dv, (float)(1 / sqrt(a.d))};
         size_t n = (size_t)a.t;
         float *q = reals(n * a.heads * a.d, -2, 2), *k = reals(n * a.kv * a.d, -2, 2), *v = reals(n * a.kv * a.dv);
         float *out = reals(n * a.heads * a.dv), *space = reals(B->attention_workspace(&s));
@@ -142,21 +155,26 @@ static void compressed_layer(const char *name, int ratio, int top_k)
     if (!wanted(name)) return;
     int n = ratio ? T / ratio : 0;
     float *q = reals((size_t)ROWS * HEADS * D, -2, 2), *out = reals((size_t)ROWS * HEADS * D), *tokens = reals((size_t)T * D);
-    float *entries = reals((size_t)(n + 1) * D), *sink = reals(HEADS), *space = reals(B->compressed_attention_workspace(HEADS, ROWS, T, WINDOW, ratio));
+    float *entries = reals((size_t)(n + 1) * D), *sink = reals(HEADS),
+          *space = reals(B->compressed_attention_workspace(HEADS, ROWS, T, WINDOW, ratio));
     unsigned char *chosen = (unsigned char *)reals((size_t)ROWS * (n + 4) / 4);
     std::vector<unsigned char> mark((size_t)ROWS * (n + 4));
-    for (size_t i = 0; i < mark.size(); i++) mark[i] = (unsigned char)(top_k && (i * 2654435761u >> 7) % (unsigned)n < (unsigned)top_k);
+    for (size_t i = 0; i < mark.size(); i++)
+        mark[i] = (unsigned char)(top_k && (i * 2654435761u >> 7) % (unsigned)n < (unsigned)top_k);
     check(cudaMemcpy(chosen, mark.data(), (size_t)ROWS * (n + 4) / 4 * 4, cudaMemcpyHostToDevice), "chosen");
     double keys = WINDOW + (ratio ? std::min((double)T / ratio / 2, top_k ? top_k * (1 - top_k * ratio / 2.0 / T) : 1e9) : 0);
     for (int m = 0; m < 2; m++)
-        flops(name, modes[m], time_of(Q[m], 1, [=](int) {
-            for (int first = 0; first < T; first += ROWS) {
-                int seen = ratio ? (first + ROWS) / ratio : 0;
-                exf_compressed_attention_shape s = {first, ROWS, HEADS, D, WINDOW, ratio, 0.044f};
-                exf_compressed_keys k = {tokens, entries, top_k && seen > top_k ? chosen : nullptr, sink};
-                B->compressed_attention(Q[m], out, q, &k, &s, space);
-            }
-        }), 4.0 * T * HEADS * D * keys);
+        flops(name, modes[m],
+              time_of(Q[m], 1,
+                      [=](int) {
+                          for (int first = 0; first < T; first += ROWS) {
+                              int seen = ratio ? (first + ROWS) / ratio : 0;
+                              exf_compressed_attention_shape s = {first, ROWS, HEADS, D, WINDOW, ratio, 0.044f};
+                              exf_compressed_keys k = {tokens, entries, top_k && seen > top_k ? chosen : nullptr, sink};
+                              B->compressed_attention(Q[m], out, q, &k, &s, space);
+                          }
+                      }),
+              4.0 * T * HEADS * D * keys);
     drop();
 }
 
@@ -164,11 +182,13 @@ static void indexer(const char *name)
 {
     enum { HEADS = 64, D = 128, ROWS = 128, RATIO = 4, N = T / RATIO };
     if (!wanted(name)) return;
-    float *q = reals((size_t)ROWS * HEADS * D), *w = reals((size_t)ROWS * HEADS), *keys = reals((size_t)N * D), *space = reals(B->indexer_workspace(ROWS, N));
+    float *q = reals((size_t)ROWS * HEADS * D), *w = reals((size_t)ROWS * HEADS), *keys = reals((size_t)N * D),
+          *space = reals(B->indexer_workspace(ROWS, N));
     unsigned char *chosen = (unsigned char *)reals((size_t)ROWS * N / 4);
     exf_indexer_shape s = {T - ROWS, ROWS, HEADS, D, RATIO, 512, N};
     for (int m = 0; m < 2; m++)
-        flops(name, modes[m], time_of(Q[m], 1, [=](int) { B->indexer(Q[m], chosen, q, w, keys, &s, space); }), 2.0 * ROWS * HEADS * D * N);
+        flops(name, modes[m], time_of(Q[m], 1, [=](int) { B->indexer(Q[m], chosen, q, w, keys, &s, space); }),
+              2.0 * ROWS * HEADS * D * N);
     drop();
 }
 
@@ -177,11 +197,13 @@ static void delta_rule(const char *name)
     enum { HK = 16, HV = 32, D = 128, LD = 2 * HK * D + HV * D };
     if (!wanted(name)) return;
     exf_delta_shape s = {T, HK, HV, D, D, LD, LD, LD, HV * D};
-    float *qkv = reals((size_t)T * LD), *decay = reals((size_t)T * HV, 0.8f, 1), *beta = reals((size_t)T * HV, 0, 1), *out = reals((size_t)T * HV * D);
+    float *qkv = reals((size_t)T * LD), *decay = reals((size_t)T * HV, 0.8f, 1), *beta = reals((size_t)T * HV, 0, 1),
+          *out = reals((size_t)T * HV * D);
     float *space = reals(B->delta_rule_workspace(&s));
     B->l2norm_heads(Q[0], qkv, LD, T, 2 * HK, D, 1e-6, 1);
     for (int m = 0; m < 2; m++)
-        flops(name, modes[m], time_of(Q[m], 1, [=](int) { B->delta_rule(Q[m], out, qkv, qkv + HK * D, qkv + 2 * HK * D, decay, beta, &s, space); }),
+        flops(name, modes[m],
+              time_of(Q[m], 1, [=](int) { B->delta_rule(Q[m], out, qkv, qkv + HK * D, qkv + 2 * HK * D, decay, beta, &s, space); }),
               7.0 * T * HV * D * D);
     drop();
 }
@@ -248,7 +270,8 @@ static void streams(void)
     size_t n = (size_t)T * S * H;
     for (int close = 0; close < 2; close++) {
         auto x = copies(n), u = copies((size_t)T * H);
-        float *fn = reals((size_t)MIX * S * H, -0.01f, 0.01f), *base = reals(MIX), *scale = reals(3), *mixing = reals((size_t)T * MIX, 0, 0.3f);
+        float *fn = reals((size_t)MIX * S * H, -0.01f, 0.01f), *base = reals(MIX), *scale = reals(3),
+              *mixing = reals((size_t)T * MIX, 0, 0.3f);
         exf_streams_shape s = {T, S, H, 20, 1e-6, 1e-6, fn, base, scale};
         if (close)
             moving("streams close 4 x 4096", 8.0 * n + 4.0 * T * H, [=](int i) { B->streams_close(Q[0], x[i], u[i], mixing, &s); });

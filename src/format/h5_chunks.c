@@ -1,0 +1,113 @@
+/* h5_chunks.c - datasets whose chunks are compressed side by side; see exf_h5_write_all().
+ *
+ * HDF5 filters one chunk after the other.  Here every chunk goes through the same two
+ * filters, byte shuffle and deflate, on whatever threads there are, and is then handed
+ * over as it will stand in the file: what HDF5 itself would have written. */
+#include "format/h5_internal.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+#include <zlib.h>
+
+typedef struct {
+    const exf_tensor *t;
+    hsize_t at[EXF_MAX_RANK]; /* first element */
+    size_t from, n, room;     /* bytes of the tensor's data that it holds; of a whole chunk */
+    unsigned char *out;       /* filtered */
+    size_t n_out;
+    exf_err err;
+} chunk;
+
+typedef struct {
+    chunk *c;
+    size_t n, room;
+} chunks;
+
+static size_t width_of(const exf_tensor *t)
+{
+    return exf_dtype_bits(t->dtype) / 8;
+}
+
+/* Blocks follow each other as the elements do in memory (exf_h5i_block). */
+static exf_code cut(chunks *all, const exf_tensor *t, exf_err *err)
+{
+    hsize_t block[EXF_MAX_RANK], at[EXF_MAX_RANK] = {0};
+    size_t from = 0, room = width_of(t);
+    exf_h5i_block(t, EXF_H5I_CHUNK_BYTES, block);
+    for (int i = 0; i < t->rank; i++) room *= block[i];
+    for (;;) {
+        exf_code rc = exf_mem_grow(&all->c, &all->room, all->n + 1, sizeof *all->c, "chunks", err);
+        if (rc != EXF_OK) return rc;
+        chunk *c = &all->c[all->n++];
+        *c = (chunk){.t = t, .from = from, .n = width_of(t), .room = room};
+        memcpy(c->at, at, sizeof at);
+        for (int i = 0; i < t->rank; i++) c->n *= block[i] < (hsize_t)t->shape[i] - at[i] ? block[i] : (hsize_t)t->shape[i] - at[i];
+        from += c->n;
+        int axis = t->rank - 1;
+        while (axis >= 0 && (at[axis] += block[axis]) >= (hsize_t)t->shape[axis]) at[axis--] = 0;
+        if (axis < 0) return EXF_OK;
+    }
+}
+
+/* Byte b of element e goes to b * n + e, as HDF5's filter does it. */
+static void shuffle(unsigned char *out, const unsigned char *in, size_t n, size_t width)
+{
+    for (size_t b = 0; b < width; b++)
+        for (size_t e = 0; e < n; e++) out[b * n + e] = in[e * width + b];
+}
+
+static exf_code filter(chunk *c)
+{
+    unsigned char *whole = NULL, *shuffled = NULL;
+    uLongf n = compressBound((uLong)c->room);
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&whole, c->room, 1, "chunk", &c->err));
+    EXF_TRY(exf_mem_new(&shuffled, c->room, 1, "chunk", &c->err));
+    EXF_TRY(exf_mem_new(&c->out, n, 1, "chunk", &c->err));
+    memcpy(whole, (const char *)c->t->data + c->from, c->n); /* zeros behind */
+    shuffle(shuffled, whole, c->room / width_of(c->t), width_of(c->t));
+    if (compress2(c->out, &n, shuffled, (uLong)c->room, EXF_H5I_DEFLATE_LEVEL) != Z_OK)
+        rc = exf_fail(&c->err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->room);
+    c->n_out = n;
+out:
+    c->err.code = rc;
+    exf_mem_free(whole);
+    exf_mem_free(shuffled);
+    return rc;
+}
+
+static exf_code write_chunks(exf_h5 *h, const chunks *all, exf_err *err)
+{
+    for (size_t i = 0; i < all->n; i++) {
+        const chunk *c = &all->c[i];
+        hid_t dataset;
+        exf_code rc = exf_h5i_dataset(h, c->t->name, &dataset, err);
+        if (rc != EXF_OK) return rc;
+        if (H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, c->at, c->n_out, c->out) < 0) return exf_h5i_fail(h, err, "cannot write %s", c->t->name);
+    }
+    return EXF_OK;
+}
+
+exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err)
+{
+    chunks all = {NULL, 0, 0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (t[i].rank == 0 || exf_tensor_count(&t[i]) == 0) return exf_fail(err, EXF_INTERNAL, "%s has no elements to compress", t[i].name);
+        EXF_TRY(cut(&all, &t[i], err));
+    }
+#pragma omp parallel for schedule(dynamic, 1)
+    for (size_t i = 0; i < all.n; i++) filter(&all.c[i]);
+    for (size_t i = 0; rc == EXF_OK && i < all.n; i++)
+        if (all.c[i].err.code != EXF_OK) {
+            *err = all.c[i].err;
+            rc = err->code;
+        }
+    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = exf_h5i_make(h, &t[i], EXF_H5_COMPRESS, err);
+    if (rc == EXF_OK) rc = write_chunks(h, &all, err);
+out:
+    for (size_t i = 0; i < all.n; i++) exf_mem_free(all.c[i].out);
+    exf_mem_free(all.c);
+    return rc;
+}
