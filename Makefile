@@ -76,7 +76,8 @@ export CK_DEFAULT_TIMEOUT ?= 120
 export ASAN_OPTIONS  ?= exitcode=99
 export LSAN_OPTIONS  ?= exitcode=99
 export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
-SANITIZED = --no-print-directory BUILD=$(BUILD)-san SAN=address,undefined
+# No GPU code under them: nothing there would run it.
+SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64

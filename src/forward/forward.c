@@ -35,7 +35,8 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         d.head |= o->logits != NULL;
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && keeps_made(&lanes[i]);
-        d.common |= o->common && o->common_tokens > 0;
+        if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
+        if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
     }
     return d;
 }
@@ -274,18 +275,39 @@ double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int 
     return flops;
 }
 
-uint64_t exf_forward_memory(const exf_backend *backend, int compute, const exf_model *m, const exf_batch *batch, const exf_demand *d,
-                            int threads)
+double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batch, const exf_demand *d)
 {
-    exf_memory_plan plan;
-    exf_err unused;
-    if (!backend->host_memory) /* without a limit every plan is one */
-        return exf_memory_plan_make(&plan, backend, (exf_compute)compute, m, batch, d, m->arch.n_layers, 0, 0, &unused) == EXF_OK ? plan.bytes : 0;
+    double h = a->d_model, one = 6.0 * h * a->d_expert, again = 0;
+    for (size_t i = 0; i < batch->n_sequences; i++) {
+        int t = batch->span[i].n_tokens, common = t < d->common ? t : d->common;
+        again += (double)common * a->n_experts * one;
+        if (d->sweeps > 1) again += (double)(d->sweeps - 1) * t * a->top_k * one;
+    }
+    return exf_forward_flops(a, batch, d->head) * (double)d->lanes + again * a->n_moe_layers;
+}
+
+static uint64_t host_bytes(const exf_backend *b, const exf_model *m, const exf_batch *batch, const exf_demand *d, int threads)
+{
     const exf_architecture *a = &m->arch;
     size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
     uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);
     uint64_t hidden = (uint64_t)batch->n_tokens * sizeof(float) * exf_row_width(a) * d->lanes;
     uint64_t route_sets = 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
     uint64_t routes = (uint64_t)batch->n_tokens * 8u * (uint64_t)a->top_k * route_sets;
-    return weights + hidden + routes + (uint64_t)exf_forward_workers(backend, batch, threads) * exf_workspace_bytes(backend, a, batch->max_tokens, d);
+    return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(b, a, batch->max_tokens, d);
+}
+
+exf_code exf_forward_memory(uint64_t *bytes, const exf_forward_options *options, const exf_model *m, const exf_batch *batch, const exf_demand *d,
+                            exf_err *err)
+{
+    const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
+    exf_memory_plan plan;
+    if (b->host_memory) {
+        *bytes = host_bytes(b, m, batch, d, options->threads);
+        return EXF_OK;
+    }
+    exf_code rc = exf_memory_plan_make(&plan, b, (exf_compute)options->compute, m, batch, d, m->arch.n_layers, options->readers,
+                                       options->max_device_memory, err);
+    *bytes = rc == EXF_OK ? plan.bytes : 0;
+    return rc;
 }

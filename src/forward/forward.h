@@ -183,7 +183,8 @@ typedef struct {
     size_t pruned; /* of those, lanes that prune experts and add vectors */
     int corrects;  /* a rewriter adds vectors */
     int head;      /* logits */
-    int common;    /* all experts on some tokens */
+    int common;    /* tokens of a sequence that all experts run on */
+    int sweeps;    /* how often a layer's experts are run; 0 is 1 */
 } exf_demand;
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 
@@ -192,8 +193,11 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads);
 /* Floating-point operations of one lane. */
 double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits);
-/* Bytes the pass will hold at its peak in the backend's memory (weights, hidden
- * states, routes, workspaces). */
-uint64_t exf_forward_memory(const struct exf_backend *backend, int compute, const exf_model *m, const exf_batch *batch, const exf_demand *d,
-                            int threads);
+/* Of a whole pass, with what observers make it do again; probes and what lanes share are
+ * left out. */
+double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batch, const exf_demand *d);
+/* Bytes the pass will hold at its peak in the backend's memory (weights, hidden states,
+ * routes, workspaces).  EXF_NOSPACE naming what would do where the options' limit is too low. */
+exf_code exf_forward_memory(uint64_t *bytes, const exf_forward_options *options, const exf_model *m, const exf_batch *batch, const exf_demand *d,
+                            exf_err *err) EXF_CHECKED;
 #endif

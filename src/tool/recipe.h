@@ -44,7 +44,8 @@ typedef struct {
     exf_text_list clip, projectors;
     exf_int_list pools;
     int backend, compute;
-    int64_t threads;
+    int64_t threads, readers;
+    uint64_t max_gpu_memory;
     char *output_directory;
     exf_text_list targets;
     char *base_model, *revision; /* of a model card */

@@ -90,9 +90,12 @@ void exf_session_close(exf_session *s)
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err)
 {
     char a[16], b[16], c[16];
-    double flops = exf_forward_flops(&s->model->arch, &s->batch, d->head) * (double)d->lanes, rate = 0;
-    exf_code rc = exf_gemm_rate(s->backend, s->compute, &rate, err);
-    if (rc != EXF_OK) return rc;
+    double flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d), rate = 0;
+    exf_forward_options options = exf_session_options(s, r, 0);
+    uint64_t held = 0;
+    exf_code rc;
+    EXF_TRY(exf_forward_memory(&held, &options, s->model, &s->batch, d, err));
+    EXF_TRY(exf_gemm_rate(s->backend, s->compute, &rate, err));
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t bytes = exf_model_bytes(s->model);
     printf("tokens     %" PRIu64 " in %zu sequences of at most %d", s->corpus->n_tokens, s->corpus->n_sequences, (int)s->corpus->max_tokens);
@@ -100,7 +103,6 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     printf("\n");
     printf("weights    %s (%" PRIu64 " bytes), each byte read once%s\n", exf_human_bytes(a, sizeof a, (double)bytes), bytes,
            s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-    uint64_t held = exf_forward_memory(s->backend, s->compute, s->model, &s->batch, d, (int)r->threads);
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
@@ -110,7 +112,8 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     else
         printf("GPU        about %s on %s\n", exf_human_bytes(b, sizeof b, (double)held), s->backend->device());
     printf("disk       about %s\n", exf_human_bytes(c, sizeof c, (double)disk));
-    return EXF_OK;
+out:
+    return rc;
 }
 
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t)
@@ -134,9 +137,15 @@ void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_
                  100 * t->experts / t->workers / all, 100 * t->observe / t->workers / all, 100 * t->head / t->workers / all);
 }
 
+exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers)
+{
+    return (exf_forward_options){.backend = s->backend, .compute = s->compute, .threads = (int)r->threads, .n_layers = n_layers,
+                                 .readers = (int)r->readers, .max_device_memory = r->max_gpu_memory};
+}
+
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err)
 {
-    exf_forward_options options = {.backend = s->backend, .compute = s->compute, .threads = (int)r->threads, .n_layers = n_layers};
+    exf_forward_options options = exf_session_options(s, r, n_layers);
     exf_forward_report report;
     exf_lane lane = {.observer = observer};
     exf_code rc = exf_forward(s->model, &s->batch, &lane, 1, &options, &report, err);

@@ -31,6 +31,8 @@ void exf_session_close(exf_session *s);
 /* --dry-run: the plan on stdout.  host: bytes of ordinary memory that are held beside the
  * forward pass; disk: bytes the outputs will take. */
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err) EXF_CHECKED;
+/* How the recipe wants a pass of n_layers (0: all) run. */
+exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers);
 /* The pass with one observer; times and memory on stderr. */
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err) EXF_CHECKED;
 

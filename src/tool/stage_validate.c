@@ -297,7 +297,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     exf_session *session = &s.session;
     exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of, .n_domains = session->corpus->n_domains,
                             .spans = &s.spans, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
-                            .forward = {.backend = session->backend, .compute = session->compute, .threads = (int)r->threads}};
+                            .forward = exf_session_options(session, r, 0)};
     rc = r->dry_run ? plan_validation(&s, r, &job, err) : run_validation(&s, r, &job, err);
 out:
     close_validation(&s, rc != EXF_OK && rc != EXF_THRESHOLD);
