@@ -1,6 +1,8 @@
 /* validate_report.c - see validate_report.h. */
 #include "tool/validate_report.h"
 
+#include "format/json_write.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -50,73 +52,75 @@ out:
 
 /* ---- JSON --------------------------------------------------------------------------- */
 
-/* Names and facts are printable ASCII but for what JSON escapes. */
-static exf_code add_string(exf_text *out, const char *s, exf_err *err)
+static void add_quality(exf_jw *w, const exf_quality *q)
 {
-    exf_code rc = exf_text_add(out, "\"", 1, err);
-    for (; rc == EXF_OK && *s; s++) {
-        if ((unsigned char)*s < 0x20)
-            rc = exf_text_addf(out, err, "\\u%04x", (unsigned char)*s);
-        else
-            rc = exf_text_addf(out, err, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
-    }
-    return rc == EXF_OK ? exf_text_add(out, "\"", 1, err) : rc;
+    exf_jw_count(w, "tokens", q->tokens);
+    exf_jw_real(w, "ppl", q->ppl);
+    exf_jw_real(w, "ppl_se", q->ppl_se);
+    exf_jw_real(w, "kl_mean", q->kl_mean);
+    exf_jw_real(w, "kl_median", q->kl_median);
+    exf_jw_real(w, "kl_p90", q->kl_p90);
+    exf_jw_real(w, "kl_p99", q->kl_p99);
+    exf_jw_real(w, "kl_p999", q->kl_p999);
+    exf_jw_real(w, "kl_max", q->kl_max);
+    exf_jw_real(w, "top1", q->top1);
 }
 
-static exf_code add_quality(exf_text *out, const exf_quality *q, exf_err *err)
+static void add_budget(exf_jw *w, double output_error, double per_token, double per_batch)
 {
-    return exf_text_addf(out, err,
-                         "\"tokens\": %" PRIu64 ", \"ppl\": %.9g, \"ppl_se\": %.9g, \"kl_mean\": %.9g, \"kl_median\": %.9g, \"kl_p90\": %.9g, "
-                         "\"kl_p99\": %.9g, \"kl_p999\": %.9g, \"kl_max\": %.9g, \"top1\": %.9g",
-                         q->tokens, q->ppl, q->ppl_se, q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99, q->kl_p999, q->kl_max, q->top1);
+    exf_jw_real(w, "output_error", output_error);
+    exf_jw_real(w, "experts_per_token", per_token);
+    exf_jw_real(w, "experts_per_batch", per_batch);
 }
 
-static exf_code add_variant(const exf_validate_report *r, const exf_variant_result *v, exf_text *out, exf_err *err)
+static void add_variant(exf_jw *w, const exf_validate_report *r, const exf_variant_result *v)
 {
-    exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "    {\"name\": "));
-    EXF_TRY(add_string(out, v->name, err));
-    EXF_TRY(exf_text_addf(out, err, ", "));
-    EXF_TRY(add_quality(out, &v->all, err));
-    EXF_TRY(exf_text_addf(out, err, ",\n     \"output_error\": %.9g, \"experts_per_token\": %.9g, \"experts_per_batch\": %.9g,\n     \"domains\": {",
-                          v->output_error, v->experts_per_token, v->experts_per_batch));
+    exf_jw_open(w, NULL, '{');
+    exf_jw_text(w, "name", v->name);
+    add_quality(w, &v->all);
+    add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
+    exf_jw_open(w, "domains", '{');
     for (size_t d = 0; d < r->v->n_domains; d++) {
-        EXF_TRY(exf_text_addf(out, err, d ? ",\n       " : "\n       "));
-        EXF_TRY(add_string(out, r->domain_names[d], err));
-        EXF_TRY(exf_text_addf(out, err, ": {"));
-        EXF_TRY(add_quality(out, &v->domain[d], err));
-        EXF_TRY(exf_text_addf(out, err, "}"));
+        exf_jw_open(w, r->domain_names[d], '{');
+        add_quality(w, &v->domain[d]);
+        exf_jw_close(w);
     }
-    EXF_TRY(exf_text_addf(out, err, "},\n     \"layers\": ["));
-    for (int l = 0; l < r->v->n_layers; l++)
-        EXF_TRY(exf_text_addf(out, err, "%s\n       {\"layer\": %d, \"output_error\": %.9g, \"experts_per_token\": %.9g, \"experts_per_batch\": %.9g}",
-                              l ? "," : "", v->layer[l].layer, v->layer[l].output_error, v->layer[l].experts_per_token, v->layer[l].experts_per_batch));
-    EXF_TRY(exf_text_addf(out, err, "]}"));
-out:
-    return rc;
+    exf_jw_close(w);
+    exf_jw_open(w, "layers", '[');
+    for (int l = 0; l < r->v->n_layers; l++) {
+        exf_jw_open(w, NULL, '{');
+        exf_jw_int(w, "layer", v->layer[l].layer);
+        add_budget(w, v->layer[l].output_error, v->layer[l].experts_per_token, v->layer[l].experts_per_batch);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+    exf_jw_close(w);
+}
+
+static void add_work(exf_jw *w, const exf_validate_report *r)
+{
+    exf_jw_open(w, "cost", '{');
+    exf_jw_real(w, "forwards", r->v->report.flops / r->v->one_flops);
+    exf_jw_count(w, "variants", r->v->n_variants - 1);
+    exf_jw_count(w, "weight_bytes_read", r->v->report.weight_bytes);
+    exf_jw_count(w, "model_bytes", r->model_bytes);
+    exf_jw_close(w);
 }
 
 exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
-    const exf_validation *v = r->v;
-    exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "{\n  \"schema\": \"exfold-validation/1\",\n  \"variants\": [\n"));
-    for (size_t i = 0; i < v->n_variants; i++) {
-        EXF_TRY(add_variant(r, &v->variant[i], out, err));
-        EXF_TRY(exf_text_addf(out, err, i + 1 < v->n_variants ? ",\n" : "\n"));
-    }
-    EXF_TRY(exf_text_addf(out, err, "  ],\n  \"cost\": {\"forwards\": %.9g, \"variants\": %zu, \"weight_bytes_read\": %" PRIu64 ", \"model_bytes\": %" PRIu64 "},\n",
-                          v->report.flops / v->one_flops, v->n_variants - 1, v->report.weight_bytes, r->model_bytes));
-    EXF_TRY(exf_text_addf(out, err, "  \"provenance\": {"));
-    for (size_t i = 0; i < r->facts->n; i++) {
-        EXF_TRY(exf_text_addf(out, err, i ? ",\n    " : "\n    "));
-        EXF_TRY(add_string(out, r->facts->key[i], err));
-        EXF_TRY(exf_text_addf(out, err, ": "));
-        EXF_TRY(add_string(out, r->facts->value[i], err));
-    }
-    EXF_TRY(exf_text_addf(out, err, "\n  }\n}\n"));
-out:
-    return rc;
+    exf_jw w = {.depth = 0};
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_text(&w, "schema", "exfold-validation/1");
+    exf_jw_open(&w, "variants", '[');
+    for (size_t i = 0; i < r->v->n_variants; i++) add_variant(&w, r, &r->v->variant[i]);
+    exf_jw_close(&w);
+    add_work(&w, r);
+    exf_jw_open(&w, "provenance", '{');
+    for (size_t i = 0; i < r->facts->n; i++) exf_jw_text(&w, r->facts->key[i], r->facts->value[i]);
+    exf_jw_close(&w);
+    exf_jw_close(&w);
+    return exf_jw_end(&w, out, err);
 }
 
 /* ---- Markdown ------------------------------------------------------------------------- */
