@@ -6,7 +6,7 @@
 #include "tests/statistics_run.h"
 
 #include <math.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static exf_err e;
@@ -33,12 +33,14 @@ START_TEST(bits_depend_on_nothing_but_the_sequence)
 END_TEST
 
 /* A statistics file of the batch, and the first MoE layer's sums. */
+static uint64_t limit; /* of the device's memory; 0: none */
+
 static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute, char digest[65])
 {
     exf_statistics_reader r;
     exf_layer_statistics s;
     const char *path = exf_scratch("statistics.h5");
-    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2};
+    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .max_device_memory = limit};
     exf_forward_report report;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     ck_ok(statistics_run(c->model, batch, &o, path, &report, &e), e);
@@ -101,6 +103,27 @@ START_TEST(statistics_are_near_the_cpus)
 }
 END_TEST
 
+/* Refused with the smallest limit that works; under that one, the same bytes. */
+START_TEST(a_limit_changes_no_result)
+{
+    golden_case c;
+    char free_run[65], limited[65];
+    exf_forward_options o = {.backend = exf_backend_cuda(&e), .compute = EXF_COMPUTE_BF16, .max_device_memory = 1};
+    exf_forward_report report;
+    golden_open(&c, golden_families[_i]);
+    ck_fails(statistics_run(c.model, &c.batch, &o, exf_scratch("refused.h5"), &report, &e), EXF_NOSPACE, e, "the smallest that works is ");
+    uint64_t least = strtoull(strstr(e.msg, "works is ") + strlen("works is "), NULL, 10);
+    exf_layer_statistics a = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, free_run);
+    limit = least;
+    exf_layer_statistics b = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, limited);
+    limit = 0;
+    ck_assert_str_eq(free_run, limited);
+    exf_layer_statistics_free(&a);
+    exf_layer_statistics_free(&b);
+    golden_close(&c);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_forward");
@@ -109,6 +132,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, bits_depend_on_nothing_but_the_sequence, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, statistics_are_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, statistics_are_near_the_cpus, 0, golden_n_families());
+    tcase_add_loop_test(t, a_limit_changes_no_result, 0, golden_n_families());
     suite_add_tcase(s, t);
     return s;
 }

@@ -35,6 +35,7 @@
  * A reader of version 1 misses these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 
+#include "base/crew.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -156,12 +157,24 @@ exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int
 enum { MOST_DATASETS = 32 };
 
 typedef struct {
+    const exf_exact *sum;
+    double *rounded;
+    size_t n;
+} rounding;
+
+static void round_sums(void *self, size_t i)
+{
+    const rounding *r = &((const rounding *)self)[i];
+    for (size_t k = 0; k < r->n; k++) r->rounded[k] = exf_exact_value(&r->sum[k]);
+}
+
+typedef struct {
     const exf_statistics_writer *w;
     int layer;
     exf_tensor t[MOST_DATASETS];
     char path[MOST_DATASETS][PATH_LEN];
-    double *rounded[MOST_DATASETS]; /* by dataset; NULL where the data are the layer's own */
-    size_t n;
+    rounding rounded[MOST_DATASETS];
+    size_t n, n_rounded;
 } datasets;
 
 static void add_dataset(datasets *d, const char *group, const char *name, exf_dtype dtype, int rank, int64_t last, const void *data)
@@ -178,11 +191,13 @@ static exf_code put_sums(datasets *d, const char *name, const exf_exact *sum, in
 {
     int64_t e = d->w->shape.n_experts;
     size_t n = (size_t)(rank == 2 ? e * e : e);
-    double **rounded = &d->rounded[d->n];
-    exf_code rc = exf_mem_new(rounded, n, sizeof **rounded, "rounded sums", err);
+    rounding *r = &d->rounded[d->n_rounded];
+    exf_code rc = exf_mem_new(&r->rounded, n, sizeof *r->rounded, "rounded sums", err);
     if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < n; i++) (*rounded)[i] = exf_exact_value(&sum[i]);
-    add_dataset(d, "", name, EXF_DT_F64, rank, e, *rounded);
+    r->sum = sum;
+    r->n = n;
+    d->n_rounded++;
+    add_dataset(d, "", name, EXF_DT_F64, rank, e, r->rounded);
     add_dataset(d, "exact/", name, EXF_DT_U64, rank + 1, 3, sum);
     return EXF_OK;
 }
@@ -210,9 +225,10 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const ex
 #undef X
         put_counts(&d, "sequences", s->sequences, 2);
     }
+    exf_crew_run(d.n_rounded, round_sums, d.rounded);
     rc = exf_h5_write_all(w->h, d.t, d.n, err);
 out:
-    for (size_t i = 0; i < MOST_DATASETS; i++) exf_mem_free(d.rounded[i]);
+    for (size_t i = 0; i < MOST_DATASETS; i++) exf_mem_free(d.rounded[i].rounded);
     return rc;
 }
 

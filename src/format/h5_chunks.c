@@ -5,6 +5,7 @@
  * over as it will stand in the file: what HDF5 itself would have written. */
 #include "format/h5_internal.h"
 
+#include "base/crew.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -34,7 +35,7 @@ static exf_code cut(chunks *all, const exf_tensor *t, exf_err *err)
 {
     hsize_t block[EXF_MAX_RANK], at[EXF_MAX_RANK] = {0};
     size_t from = 0, room = width_of(t);
-    exf_h5i_block(t, EXF_H5I_CHUNK_BYTES, block);
+    exf_h5i_block(t, EXF_H5I_PART_BYTES, block);
     for (int i = 0; i < t->rank; i++) room *= block[i];
     for (;;) {
         exf_code rc = exf_mem_grow(&all->c, &all->room, all->n + 1, sizeof *all->c, "chunks", err);
@@ -57,8 +58,9 @@ static void shuffle(unsigned char *out, const unsigned char *in, size_t n, size_
         for (size_t e = 0; e < n; e++) out[b * n + e] = in[e * width + b];
 }
 
-static exf_code filter(chunk *c)
+static void filter(void *self, size_t i)
 {
+    chunk *c = &((chunk *)self)[i];
     unsigned char *whole = NULL, *shuffled = NULL;
     uLongf n = compressBound((uLong)c->room);
     exf_code rc;
@@ -74,7 +76,6 @@ out:
     c->err.code = rc;
     exf_mem_free(whole);
     exf_mem_free(shuffled);
-    return rc;
 }
 
 static exf_code write_chunks(exf_h5 *h, const chunks *all, exf_err *err)
@@ -97,14 +98,13 @@ exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err
         if (t[i].rank == 0 || exf_tensor_count(&t[i]) == 0) return exf_fail(err, EXF_INTERNAL, "%s has no elements to compress", t[i].name);
         EXF_TRY(cut(&all, &t[i], err));
     }
-#pragma omp parallel for schedule(dynamic, 1)
-    for (size_t i = 0; i < all.n; i++) filter(&all.c[i]);
+    exf_crew_run(all.n, filter, all.c);
     for (size_t i = 0; rc == EXF_OK && i < all.n; i++)
         if (all.c[i].err.code != EXF_OK) {
             *err = all.c[i].err;
             rc = err->code;
         }
-    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = exf_h5i_make(h, &t[i], EXF_H5_COMPRESS, err);
+    for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = exf_h5i_make(h, &t[i], EXF_H5_COMPRESS | EXF_H5I_IN_PARTS, err);
     if (rc == EXF_OK) rc = write_chunks(h, &all, err);
 out:
     for (size_t i = 0; i < all.n; i++) exf_mem_free(all.c[i].out);

@@ -208,7 +208,7 @@ static hid_t creation_list(const exf_tensor *t, int flags, int whole)
     hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_obj_track_times(dcpl, 0);
     if ((flags & EXF_H5_COMPRESS) && t->rank > 0 && exf_tensor_count(t) > 0) {
-        exf_h5i_block(t, EXF_H5I_CHUNK_BYTES, chunk);
+        exf_h5i_block(t, flags & EXF_H5I_IN_PARTS ? EXF_H5I_PART_BYTES : EXF_H5I_CHUNK_BYTES, chunk);
         H5Pset_chunk(dcpl, t->rank, chunk);
         H5Pset_shuffle(dcpl);
         H5Pset_deflate(dcpl, EXF_H5I_DEFLATE_LEVEL);

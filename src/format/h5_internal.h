@@ -43,6 +43,8 @@ struct exf_h5 {
 
 enum {
     EXF_H5I_CHUNK_BYTES = 1 << 20, /* of the chunks we write */
+    EXF_H5I_PART_BYTES = 1 << 16,  /* of those that are filtered side by side: many, for many threads */
+    EXF_H5I_IN_PARTS = 1 << 8,     /* flag of exf_h5i_make(): chunks of that size */
     EXF_H5I_DEFLATE_LEVEL = 4,
     EXF_H5I_STEP_BYTES = 16 << 20, /* read at once by the digest; the chunk cache */
     EXF_H5I_DEPTH_MAX = 32         /* groups within groups */
