@@ -3,39 +3,49 @@
  * share; q directly or through a normed low rank.
  *
  * Keys and values are expanded, not absorbed into q and o: that is what the
- * reference does, and long sequences cost fewer operations.  One head at a time:
- * the expansion of all heads is as large as q and the output together. */
+ * reference does, and long sequences cost fewer operations.  A few heads at a time:
+ * the expansion of all is as large as q and the output together.  One where the
+ * memory is the host's; as many as keep a device busy where it is not. */
 #include "forward/mixer.h"
 
 typedef struct {
     float *q_low;  /* [T, q_rank] */
     float *q;      /* [T, heads, nope + rope] */
     float *latent; /* [T, kv_rank + rope]: the latent, the shared key */
-    float *k, *v;  /* [T, nope + rope], [T, v_dim] of one head */
+    float *k, *v;  /* [T, group, nope + rope], [T, group, v_dim] */
     float *heads;  /* [T, heads, v_dim] */
     float *scores;
 } mla_space;
 
-/* Attention of one head: q among all heads' rows, k and v on their own. */
-static exf_attention_shape shape_of(const exf_mla_spec *s, int n_tokens)
+enum { DEVICE_GROUP = 16 };
+
+/* Heads that are expanded at a time. */
+static int group_of(const exf_mixer_call *c)
 {
-    int dk = s->nope_dim + s->rope_dim, dv = s->v_dim;
-    return (exf_attention_shape){.n_tokens = n_tokens, .n_heads = 1, .n_kv = 1, .d = dk, .dv = dv, .ldq = s->n_heads * dk, .ldk = dk,
-                                 .ldv = dv, .ldo = s->n_heads * dv, .scale = (float)s->score_scale};
+    int most = c->b->host_memory ? 1 : DEVICE_GROUP, n = c->a->mla.n_heads;
+    return n < most ? n : most;
+}
+
+/* Attention of n heads: q among all heads' rows, k and v among the group's. */
+static exf_attention_shape shape_of(const exf_mixer_call *c, int n)
+{
+    const exf_mla_spec *s = &c->a->mla;
+    int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, group = group_of(c);
+    return (exf_attention_shape){.n_tokens = c->n_tokens, .n_heads = n, .n_kv = n, .d = dk, .dv = dv, .ldq = s->n_heads * dk,
+                                 .ldk = group * dk, .ldv = group * dv, .ldo = s->n_heads * dv, .scale = (float)s->score_scale};
 }
 
 static void carve(mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
     exf_arena *arena = c->arena;
-    int n_tokens = c->n_tokens;
-    exf_attention_shape shape = shape_of(s, n_tokens);
-    size_t t = (size_t)n_tokens, dk = (size_t)(s->nope_dim + s->rope_dim), dv = (size_t)s->v_dim, n = (size_t)s->n_heads;
+    exf_attention_shape shape = shape_of(c, group_of(c));
+    size_t t = (size_t)c->n_tokens, group = (size_t)group_of(c), dk = (size_t)(s->nope_dim + s->rope_dim), dv = (size_t)s->v_dim, n = (size_t)s->n_heads;
     m->q_low = exf_take(arena, t * (size_t)s->q_rank);
     m->q = exf_take(arena, t * n * dk);
     m->latent = exf_take(arena, t * (size_t)(s->kv_rank + s->rope_dim));
-    m->k = exf_take(arena, t * dk);
-    m->v = exf_take(arena, t * dv);
+    m->k = exf_take(arena, t * group * dk);
+    m->v = exf_take(arena, t * group * dv);
     m->heads = exf_take(arena, t * n * dv);
     m->scores = exf_take(arena, c->b->attention_workspace(&shape));
 }
@@ -68,24 +78,33 @@ static void make_queries(const mla_space *m, const exf_mixer_call *c)
 static void make_latent(const mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
-    int h = c->a->d_model, t = c->n_tokens, n = s->kv_rank + s->rope_dim, dk = s->nope_dim + s->rope_dim;
+    int h = c->a->d_model, t = c->n_tokens, n = s->kv_rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, group = group_of(c);
     c->b->gemm_xwt(c->q, m->latent, n, exf_input(c, 0), h, exf_weight(c, EXF_W_KV_A), h, t, n, h, 1, 0);
     c->b->rmsnorm(c->q, m->latent, n, m->latent, n, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, c->a->norm_eps);
     rotate(m->latent, 1, n, s->kv_rank, c);
-    c->b->copy_columns(c->q, m->k + s->nope_dim, dk, m->latent + s->kv_rank, n, t, s->rope_dim);
+    for (int i = 0; i < group; i++)
+        c->b->copy_columns(c->q, m->k + i * dk + s->nope_dim, group * dk, m->latent + s->kv_rank, n, t, s->rope_dim);
 }
 
-/* kv_b holds per head the rows [nope | v]. */
-static void attend(const mla_space *m, const exf_mixer_call *c, int head)
+/* Keys and values of a head, the i-th of its group; kv_b holds per head the rows [nope | v]. */
+static void expand(const mla_space *m, const exf_mixer_call *c, int head, int i)
 {
     const exf_mla_spec *s = &c->a->mla;
-    int t = c->n_tokens, rank = s->kv_rank, n = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim;
+    int t = c->n_tokens, rank = s->kv_rank, n = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, group = group_of(c);
     exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_KV_B), (size_t)head * (size_t)(s->nope_dim + dv) * (size_t)rank);
     exf_matrix latent = exf_f32(m->latent);
-    exf_attention_shape shape = shape_of(s, t);
-    c->b->gemm_xwt(c->q, m->k, dk, latent, n, w, rank, t, s->nope_dim, rank, 1, 0);
-    c->b->gemm_xwt(c->q, m->v, dv, latent, n, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, t, dv, rank, 1, 0);
-    c->b->attention(c->q, m->heads + (size_t)head * (size_t)dv, m->q + (size_t)head * (size_t)dk, m->k, m->v, &shape, m->scores);
+    c->b->gemm_xwt(c->q, m->k + i * dk, group * dk, latent, n, w, rank, t, s->nope_dim, rank, 1, 0);
+    c->b->gemm_xwt(c->q, m->v + i * dv, group * dv, latent, n, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, t, dv, rank, 1, 0);
+}
+
+/* The heads from `first` on, at most a group. */
+static void attend(const mla_space *m, const exf_mixer_call *c, int first)
+{
+    const exf_mla_spec *s = &c->a->mla;
+    int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, left = s->n_heads - first, n = left < group_of(c) ? left : group_of(c);
+    exf_attention_shape shape = shape_of(c, n);
+    for (int i = 0; i < n; i++) expand(m, c, first + i, i);
+    c->b->attention(c->q, m->heads + (size_t)first * (size_t)dv, m->q + (size_t)first * (size_t)dk, m->k, m->v, &shape, m->scores);
 }
 
 static void run(const exf_mixer_call *c)
@@ -97,7 +116,7 @@ static void run(const exf_mixer_call *c)
     if (!c->arena->base) return;
     make_queries(&m, c);
     make_latent(&m, c);
-    for (int head = 0; head < s->n_heads; head++) attend(&m, c, head);
+    for (int head = 0; head < s->n_heads; head += group_of(c)) attend(&m, c, head);
     c->b->gemm_xwt(c->q, c->out, h, exf_f32(m.heads), n, exf_weight(c, EXF_W_O), n, c->n_tokens, h, n, 1, c->beta);
 }
 
