@@ -14,7 +14,7 @@ static const char sha_of_abc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a
 static void look_at(const exf_source *s)
 {
     must(s->label && s->path && s->path[0] && s->file && s->domain && s->sequences >= 0 && s->sequences <= EXF_MAX_SEQUENCES);
-    must((s->format == EXF_SOURCE_JSONL) == (s->field != NULL) && (s->format == EXF_SOURCE_TOKENS || !s->tensor));
+    must((s->format != EXF_SOURCE_JSONL || s->field) && (s->format == EXF_SOURCE_TOKENS || !s->tensor));
     for (size_t i = 0; i < s->n_where; i++) must(s->where_key[i] && s->where_value[i]);
     must(strlen(s->sha256) == 0 || strlen(s->sha256) == EXF_SHA256_HEX - 1);
 }
