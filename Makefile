@@ -146,7 +146,7 @@ fuzz:
 	@[ -n "$(filter $(FUZZ),$(FUZZ_NAMES))" ] || { echo "make fuzz FUZZ=NAME, where NAME is one of: $(FUZZ_NAMES)"; exit 2; }
 	+@$(MAKE) --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-fuzz SAN=fuzzer-no-link,address,undefined $(BUILD)-fuzz/fuzz_$(FUZZ)
 	@mkdir -p $(BUILD)-fuzz/found/$(FUZZ)
-	$(Q)$(BUILD)-fuzz/fuzz_$(FUZZ) -max_total_time=$(SECONDS) -max_len=4096 -artifact_prefix=$(BUILD)-fuzz/$(FUZZ)- \
+	$(Q)$(BUILD)-fuzz/fuzz_$(FUZZ) -max_total_time=$(SECONDS) -max_len=$(if $(filter artifact,$(FUZZ)),131072,4096) -artifact_prefix=$(BUILD)-fuzz/$(FUZZ)- \
 	    $(BUILD)-fuzz/found/$(FUZZ) tests/fuzz/corpus/$(FUZZ)
 
 ## bench: the demo calibration seven times: medians, and the machine's ceiling
