@@ -45,7 +45,9 @@ endif
 # No contraction of a*b+c: a table must not depend on what the compiler fuses.
 # Nobody reads the floating-point exception flags or errno of expf(): without
 # them the loops over exf_expf() become vector code, with the same bits.
-STD      = -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-trapping-math -fno-math-errno -fopenmp
+# A fuzz target stays on one thread: clang often comes without its OpenMP library.
+OPENMP   = $(if $(findstring fuzzer,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
+STD      = -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-trapping-math -fno-math-errno $(OPENMP)
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wwrite-strings
 INCLUDE  = -Iinclude -Isrc -I. -I$(BUILD)
 # One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
@@ -67,8 +69,9 @@ CHECKS_CUDA := $(filter $(BUILD)/tests/check_cuda_%,$(CHECKS))
 CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
-# Fuzz targets are about what is read, not computed: no kernels, so clang needs no OpenMP.
-FUZZ_O      := $(patsubst %.c,$(BUILD)/%.o,$(filter-out kernels/% src/forward/%,$(LIB_C)))
+# Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
+FUZZ_C      := $(filter-out src/forward/%,$(LIB_C)) src/forward/each.c src/tool/recipe.c
+FUZZ_O      := $(FUZZ_C:%.c=$(BUILD)/%.o)
 
 # ---- how the tests run -----------------------------------------------------
 # A slow machine is no failure; a sanitizer's exit status is none of our own (err.h).
@@ -144,7 +147,7 @@ fuzz:
 	@[ -n "$(filter $(FUZZ),$(FUZZ_NAMES))" ] || { echo "make fuzz FUZZ=NAME, where NAME is one of: $(FUZZ_NAMES)"; exit 2; }
 	+@$(MAKE) --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-fuzz SAN=fuzzer-no-link,address,undefined $(BUILD)-fuzz/fuzz_$(FUZZ)
 	@mkdir -p $(BUILD)-fuzz/found/$(FUZZ)
-	$(Q)$(BUILD)-fuzz/fuzz_$(FUZZ) -max_total_time=$(SECONDS) -max_len=4096 -artifact_prefix=$(BUILD)-fuzz/$(FUZZ)- \
+	$(Q)$(BUILD)-fuzz/fuzz_$(FUZZ) -max_total_time=$(SECONDS) -max_len=$(if $(filter artifact,$(FUZZ)),131072,4096) -artifact_prefix=$(BUILD)-fuzz/$(FUZZ)- \
 	    $(BUILD)-fuzz/found/$(FUZZ) tests/fuzz/corpus/$(FUZZ)
 
 ## bench: the demo calibration seven times: medians, and the machine's ceiling
@@ -243,7 +246,7 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold.a
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold-fuzz.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/libexfold-fuzz.a: $(FUZZ_O)

@@ -3,7 +3,14 @@
 
 #include "base/stop.h"
 
+#ifdef _OPENMP
 #include <omp.h>
+#else /* the fuzz targets: one thread */
+static int omp_get_thread_num(void)
+{
+    return 0;
+}
+#endif
 
 typedef struct {
     exf_err err;
@@ -25,6 +32,7 @@ static void note_failure(first_failure *f, size_t piece, const exf_err *err)
 
 exf_code exf_each(size_t n, int n_workers, exf_each_fn fn, void *self, exf_err *err)
 {
+    (void)n_workers; /* without OpenMP there is one */
     first_failure failure = {.failed = 0};
 #pragma omp parallel for schedule(dynamic, 1) num_threads(n_workers)
     for (size_t i = 0; i < n; i++) {
