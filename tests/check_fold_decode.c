@@ -3,7 +3,7 @@
 #include "tests/fold_fixtures.h"
 
 static fold_tables tables;
-static fold_routes room, was, again;
+static fold_routes room, was;
 
 typedef exf_fold_status decode(const exf_fold_routes *, const exf_fold_tables *, const exf_fold_decode_options *);
 
@@ -159,12 +159,6 @@ START_TEST(a_fixed_pool)
     ck_assert(!memcmp(ids, want_ids, sizeof ids) && !memcmp(w, want, sizeof want) && w[7] != w[7]);
     ck_assert_int_eq(exf_fold_decode_static_cpu(&bits, target, scale, 5), EXF_FOLD_OK);
     ck_assert(kept_id == 2 && signalling == 0x7f800001); /* not even multiplied by 1 */
-    ck_assert_int_eq(exf_fold_decode_static_cpu(&io, NULL, scale, 5), EXF_FOLD_BAD_ARGUMENT);
-    ck_assert_int_eq(exf_fold_decode_static_cpu(&io, target, NULL, 5), EXF_FOLD_BAD_ARGUMENT);
-    ck_assert_int_eq(exf_fold_decode_static_cpu(&io, target, scale, 2), EXF_FOLD_UNSUPPORTED);
-    ck_assert_int_eq(exf_fold_decode_static_cpu(&io, target, scale, 3), EXF_FOLD_BAD_ARGUMENT); /* four experts a token */
-    ck_assert_int_eq(exf_fold_decode_static_cpu(NULL, target, scale, 5), EXF_FOLD_BAD_ARGUMENT);
-    ck_assert(!memcmp(ids, want_ids, sizeof ids));
 }
 END_TEST
 
@@ -387,102 +381,6 @@ START_TEST(random_batches_follow_the_formulas)
 }
 END_TEST
 
-/* ---- refusals ---------------------------------------------------------------------------------- */
-
-typedef struct {
-    exf_fold_routes io;
-    exf_fold_tables t;
-    exf_fold_decode_options o;
-} arguments;
-
-/* clang-format off */
-static void ids_missing(arguments *a) { a->io.ids = NULL; }
-static void weights_missing(arguments *a) { a->io.weights = NULL; }
-static void rows_negative(arguments *a) { a->io.rows = -1; }
-static void width_zero(arguments *a) { a->io.width = 0; }
-static void width_17(arguments *a) { a->io.width = 17; }
-static void width_above_experts(arguments *a) { a->t.n_experts = 3; }
-static void slots_65537(arguments *a) { a->io.rows = 65537; a->io.width = 1; }
-static void experts_2(arguments *a) { a->t.n_experts = 2; }
-static void experts_513(arguments *a) { a->t.n_experts = 513; }
-static void id_type_unknown(arguments *a) { a->io.id_type = (exf_fold_int)-1; }
-static void weight_type_unknown(arguments *a) { a->io.weight_type = (exf_fold_real)3; }
-static void pool_zero(arguments *a) { a->o.pool = 0; }
-static void importance_unknown(arguments *a) { a->o.importance = (exf_fold_importance)2; }
-static void norms_missing(arguments *a) { a->t.norms = NULL; }
-static void rms_missing(arguments *a) { a->t.rms = NULL; a->o.importance = EXF_FOLD_IMPORTANCE_ENERGY; }
-static void loss_missing(arguments *a) { a->t.loss = NULL; }
-static void coeff_missing(arguments *a) { a->t.coeff = NULL; }
-static void max_loss_nan(arguments *a) { a->o.max_loss = NAN; }
-static void cosine_missing(arguments *a) { a->t.cosine = NULL; }
-static void ridge_negative(arguments *a) { a->o.ridge = -1; }
-static void ridge_nan(arguments *a) { a->o.ridge = NAN; }
-/* clang-format on */
-
-enum { PAIRS = 1, JOINT = 2, BOTH = 3 };
-static const struct {
-    void (*spoil)(arguments *);
-    exf_fold_status want;
-    int forms;
-} refusals[] = {
-    {ids_missing, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {weights_missing, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {rows_negative, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {width_zero, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {width_17, EXF_FOLD_UNSUPPORTED, BOTH},
-    {width_above_experts, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {slots_65537, EXF_FOLD_UNSUPPORTED, BOTH},
-    {experts_2, EXF_FOLD_UNSUPPORTED, BOTH},
-    {experts_513, EXF_FOLD_UNSUPPORTED, BOTH},
-    {id_type_unknown, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {weight_type_unknown, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {pool_zero, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {importance_unknown, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {norms_missing, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {rms_missing, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {loss_missing, EXF_FOLD_BAD_ARGUMENT, PAIRS},
-    {coeff_missing, EXF_FOLD_BAD_ARGUMENT, PAIRS},
-    {max_loss_nan, EXF_FOLD_BAD_ARGUMENT, PAIRS},
-    {cosine_missing, EXF_FOLD_BAD_ARGUMENT, JOINT},
-    {ridge_negative, EXF_FOLD_BAD_ARGUMENT, JOINT},
-    {ridge_nan, EXF_FOLD_BAD_ARGUMENT, JOINT},
-};
-
-START_TEST(bad_arguments_are_refused_and_nothing_is_written)
-{
-    for (int form = PAIRS; form <= JOINT; form++) {
-        decode *fold = form == JOINT ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu;
-        arguments a = {.o = two};
-        fold_fill_tables(&tables, 32, 1, TABLES_REAL);
-        a.io = fold_room(&room, 7, 4, EXF_FOLD_I32, EXF_FOLD_F32);
-        a.t = tables.t;
-        fold_fill_routes(&a.io, 32, 1, ROUTES_PLAIN);
-        memcpy(&again, &room, sizeof again);
-        refusals[_i].spoil(&a);
-        if (refusals[_i].forms & form) {
-            ck_assert_int_eq(fold(&a.io, &a.t, &a.o), refusals[_i].want);
-            ck_assert(!memcmp(&again, &room, offsetof(fold_routes, r)));
-        } else {
-            ck_assert_int_eq(fold(&a.io, &a.t, &a.o), EXF_FOLD_OK);
-        }
-        ck_assert_int_eq(fold(NULL, &a.t, &a.o), EXF_FOLD_BAD_ARGUMENT);
-        ck_assert_int_eq(fold(&a.io, NULL, &a.o), EXF_FOLD_BAD_ARGUMENT);
-        ck_assert_int_eq(fold(&a.io, &a.t, NULL), EXF_FOLD_BAD_ARGUMENT);
-    }
-}
-END_TEST
-
-START_TEST(no_rows_need_no_room)
-{
-    small s;
-    small_tables(&s);
-    exf_fold_routes io = {NULL, NULL, EXF_FOLD_I64, EXF_FOLD_F16, 0, 4};
-    ck_assert_int_eq(exf_fold_decode_cpu(&io, &s.t, &two), EXF_FOLD_OK);
-    ck_assert_int_eq(exf_fold_decode_joint_cpu(&io, &s.t, &two), EXF_FOLD_OK);
-    ck_assert_int_eq(exf_fold_decode_static_cpu(&io, (int32_t[5]){0}, (float[5]){0}, 5), EXF_FOLD_OK);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_decode");
@@ -495,8 +393,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(c, a_batch_within_the_pool_is_left_alone, 0, N_SHAPES);
     tcase_add_loop_test(c, a_batch_is_a_set_of_rows, 0, N_SHAPES);
     tcase_add_loop_test(c, random_batches_follow_the_formulas, 0, N_SHAPES * N_TABLES);
-    tcase_add_loop_test(c, bad_arguments_are_refused_and_nothing_is_written, 0, (int)(sizeof refusals / sizeof *refusals));
-    tcase_add_test(c, no_rows_need_no_room);
     suite_add_tcase(s, c);
     return s;
 }

@@ -3,7 +3,7 @@
 #include "tests/fold_fixtures.h"
 
 static fold_tables tables;
-static fold_routes from, to, again;
+static fold_routes from, to;
 
 static const exf_fold_prefill_options plain = {.keep = 2, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f};
 
@@ -436,103 +436,6 @@ START_TEST(products_round_to_nearest_even)
 }
 END_TEST
 
-/* ---- refusals ---------------------------------------------------------------------------------- */
-
-typedef struct {
-    exf_fold_routes in, out;
-    exf_fold_tables t;
-    exf_fold_prefill_options o;
-} arguments;
-
-/* clang-format off */
-static void ids_missing(arguments *a) { a->in.ids = NULL; }
-static void weights_missing(arguments *a) { a->out.weights = NULL; }
-static void rows_negative(arguments *a) { a->in.rows = a->out.rows = -1; }
-static void rows_differ(arguments *a) { a->out.rows--; }
-static void width_zero(arguments *a) { a->in.width = 0; }
-static void width_not_keep(arguments *a) { a->out.width++; }
-static void width_17(arguments *a) { a->in.width = 17; a->t.n_experts = 32; }
-static void width_above_experts(arguments *a) { a->t.n_experts = 3; }
-static void experts_2(arguments *a) { a->t.n_experts = 2; a->in.width = 2; }
-static void experts_513(arguments *a) { a->t.n_experts = 513; }
-static void id_type_unknown(arguments *a) { a->in.id_type = a->out.id_type = (exf_fold_int)2; }
-static void weight_type_unknown(arguments *a) { a->in.weight_type = a->out.weight_type = (exf_fold_real)3; }
-static void types_differ(arguments *a) { a->out.weight_type = EXF_FOLD_BF16; }
-static void keep_zero(arguments *a) { a->o.keep = a->out.width = 0; }
-static void keep_above_width(arguments *a) { a->o.keep = a->out.width = 5; }
-static void rank_unknown(arguments *a) { a->o.rank = (exf_fold_rank)3; }
-static void rescale_unknown(arguments *a) { a->o.rescale = (exf_fold_rescale)-1; }
-static void norms_missing(arguments *a) { a->t.norms = NULL; }
-static void overlap(arguments *a) { a->out.weights = (char *)a->in.weights + 4; }
-static void overlap_across(arguments *a) { a->out.ids = a->in.weights; }
-static void loss_missing(arguments *a) { a->t.loss = NULL; }
-static void coeff_missing(arguments *a) { a->t.coeff = NULL; }
-static void max_loss_nan(arguments *a) { a->o.max_loss = NAN; }
-static void cosine_missing(arguments *a) { a->t.cosine = NULL; }
-static void rms_missing(arguments *a) { a->t.rms = NULL; }
-static void ridge_negative(arguments *a) { a->o.ridge = -1; }
-static void ridge_nan(arguments *a) { a->o.ridge = NAN; }
-static void ridge_infinite(arguments *a) { a->o.ridge = INFINITY; }
-/* clang-format on */
-
-enum { PAIRS = 1, JOINT = 2, BOTH = 3 };
-static const struct {
-    void (*spoil)(arguments *);
-    exf_fold_status want;
-    int forms;
-} refusals[] = {
-    {ids_missing, EXF_FOLD_BAD_ARGUMENT, BOTH},      {weights_missing, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {rows_negative, EXF_FOLD_BAD_ARGUMENT, BOTH},    {rows_differ, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {width_zero, EXF_FOLD_BAD_ARGUMENT, BOTH},       {width_not_keep, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {width_17, EXF_FOLD_UNSUPPORTED, BOTH},          {width_above_experts, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {experts_2, EXF_FOLD_UNSUPPORTED, BOTH},         {experts_513, EXF_FOLD_UNSUPPORTED, BOTH},
-    {id_type_unknown, EXF_FOLD_BAD_ARGUMENT, BOTH},  {weight_type_unknown, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {types_differ, EXF_FOLD_BAD_ARGUMENT, BOTH},     {keep_zero, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {keep_above_width, EXF_FOLD_BAD_ARGUMENT, BOTH}, {rank_unknown, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {rescale_unknown, EXF_FOLD_BAD_ARGUMENT, BOTH},  {norms_missing, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {overlap, EXF_FOLD_BAD_ARGUMENT, BOTH},          {overlap_across, EXF_FOLD_BAD_ARGUMENT, BOTH},
-    {loss_missing, EXF_FOLD_BAD_ARGUMENT, PAIRS},    {coeff_missing, EXF_FOLD_BAD_ARGUMENT, PAIRS},
-    {max_loss_nan, EXF_FOLD_BAD_ARGUMENT, PAIRS},    {cosine_missing, EXF_FOLD_BAD_ARGUMENT, JOINT},
-    {rms_missing, EXF_FOLD_BAD_ARGUMENT, JOINT},     {ridge_negative, EXF_FOLD_BAD_ARGUMENT, JOINT},
-    {ridge_nan, EXF_FOLD_BAD_ARGUMENT, JOINT},       {ridge_infinite, EXF_FOLD_BAD_ARGUMENT, JOINT},
-};
-
-START_TEST(bad_arguments_are_refused_and_nothing_is_written)
-{
-    for (int form = PAIRS; form <= JOINT; form++) {
-        prefill *fold = form == JOINT ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu;
-        arguments a = {.o = plain};
-        fold_fill_tables(&tables, 32, 1, TABLES_REAL);
-        a.in = fold_room(&from, 7, 4, EXF_FOLD_I32, EXF_FOLD_F32);
-        a.out = fold_room(&to, 7, 2, EXF_FOLD_I32, EXF_FOLD_F32);
-        a.t = tables.t;
-        fold_fill_routes(&a.in, 32, 1, ROUTES_PLAIN);
-        memset(&to, 0x5a, offsetof(fold_routes, r));
-        memcpy(&again, &to, sizeof again);
-        if (refusals[_i].forms & form) {
-            refusals[_i].spoil(&a);
-            ck_assert_int_eq(fold(&a.in, &a.out, &a.t, &a.o), refusals[_i].want);
-            ck_assert(!memcmp(&again, &to, offsetof(fold_routes, r)));
-        } else {
-            refusals[_i].spoil(&a);
-            ck_assert_int_eq(fold(&a.in, &a.out, &a.t, &a.o), EXF_FOLD_OK);
-        }
-        ck_assert_int_eq(fold(NULL, &a.out, &a.t, &a.o), EXF_FOLD_BAD_ARGUMENT);
-        ck_assert_int_eq(fold(&a.in, NULL, &a.t, &a.o), EXF_FOLD_BAD_ARGUMENT);
-        ck_assert_int_eq(fold(&a.in, &a.out, NULL, &a.o), EXF_FOLD_BAD_ARGUMENT);
-        ck_assert_int_eq(fold(&a.in, &a.out, &a.t, NULL), EXF_FOLD_BAD_ARGUMENT);
-    }
-}
-END_TEST
-
-START_TEST(no_rows_need_no_room)
-{
-    exf_fold_routes in = {NULL, NULL, EXF_FOLD_I32, EXF_FOLD_F32, 0, 4}, out = {NULL, NULL, EXF_FOLD_I32, EXF_FOLD_F32, 0, 2};
-    ck_assert_int_eq(exf_fold_prefill_cpu(&in, &out, &small_tables, &plain), EXF_FOLD_OK);
-    ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &small_tables, &plain), EXF_FOLD_OK);
-}
-END_TEST
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("fold_prefill");
@@ -549,8 +452,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(c, random_rows_follow_the_formulas, 0, N_SHAPES * N_TABLES);
     tcase_add_loop_test(c, every_16_bit_number_passes_through, 0, 2);
     tcase_add_loop_test(c, products_round_to_nearest_even, 0, 2);
-    tcase_add_loop_test(c, bad_arguments_are_refused_and_nothing_is_written, 0, (int)(sizeof refusals / sizeof *refusals));
-    tcase_add_test(c, no_rows_need_no_room);
     suite_add_tcase(s, c);
     return s;
 }
