@@ -36,6 +36,7 @@ override CUDA := $(if $(NVCC_PATH),$(if $(wildcard kernels/*_cuda.cu),1,0),0)
 endif
 ifeq ($(CUDA),1)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC_PATH)))
+CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
 # Machine code for Hopper, and PTX that any GPU since Turing can compile at start.
 GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90$(comma)code=sm_90 -gencode arch=compute_75$(comma)code=compute_75)
@@ -166,6 +167,20 @@ print-missing:
 	@echo $(MISSING) $$($(PKG_CONFIG) --exists check 2>/dev/null || echo check) \
 	    $$(for c in gcc $(PKG_CONFIG) valgrind; do command -v $$c >/dev/null || echo $$c; done)
 
+## fold-library: libexfold-fold.so, the C ABI of exfold/fold.h alone, for runtimes to load
+fold-library: $(BUILD)/libexfold-fold.so
+FOLD_O := $(patsubst %.c,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold_*.c))) \
+          $(if $(filter 1,$(CUDA)),$(patsubst %.cu,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold_*.cu))))
+$(BUILD)/libexfold-fold.so: $(FOLD_O)
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) -shared $(LDFLAGS) -o $@ $^ $(CUDA_LIBS) -lm
+$(BUILD)/pic/%.o: %.c
+	@mkdir -p $(@D); echo "  CC   $< (pic)"
+	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) -fPIC $(INCLUDE) -MMD -MP -c -o $@ $<
+$(BUILD)/pic/%.o: %.cu
+	@mkdir -p $(@D); echo "  NVCC $< (pic)"
+	$(Q)$(NVCC) -std=c++17 -O2 $(GENCODE) -Xcompiler -fPIC $(INCLUDE) -MMD -MP -c -o $@ $<
+
 # A drawer: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
 # Rewritten only when the set of files changes, so that adding one relinks the table.
 define drawer
@@ -207,13 +222,15 @@ $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libexfold-fuzz.a
 	$(Q)$(CC) -fsanitize=fuzzer,address,undefined $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D); echo "  CC   $<"
-	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS) $(if $(filter tests/%,$<),$(CHECK_CFLAGS)) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS) $(if $(filter tests/%,$<),$(CHECK_CFLAGS)) \
+	    $(if $(filter tests/check_cuda_%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
 $(BUILD)/%.o: %.cu
 	@mkdir -p $(@D); echo "  NVCC $<"
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
          $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d
-.PHONY: all checks check check-units check-cuda check-cli check-san check-valgrind check-fuzz replay fuzz bench check-layers clean help \
+-include $(FOLD_O:.o=.d)
+.PHONY: all checks fold-library check check-units check-cuda check-cli check-san check-valgrind check-fuzz replay fuzz bench check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:
