@@ -1,124 +1,234 @@
-/* fold_prefill_cuda.cu - see exfold/fold.h: a sub-warp per token, a lane per slot and,
- * once they are in order, per route.  Sums run over the lanes in order of rank, as in
- * the reference. */
+/* fold_prefill_cuda.cu - see exfold/fold.h: a thread per token, its routes in registers.
+ * Rows are read and written 16 bytes at a time where they lie so; lookups that do not
+ * depend on each other are under way together.  Sums run in order of rank, as in the
+ * reference. */
 #include "kernels/fold_cuda.cuh"
 
-enum { THREADS = 128 };
+enum { MOST_THREADS = 128 };
 
-/* The sum of v, or of its squares, over lanes 0 .. n-1 in order; every lane gets it. */
-template <int W> static __device__ float sum_of(float v, int n, unsigned mask, exf_fold_rescale rescale)
+template <exf_fold_int I> struct id_of {
+    typedef int32_t type;
+};
+template <> struct id_of<EXF_FOLD_I64> {
+    typedef int64_t type;
+};
+template <exf_fold_real R> struct real_of {
+    typedef uint16_t type;
+};
+template <> struct real_of<EXF_FOLD_F32> {
+    typedef float type;
+};
+
+/* A row of at most W in units of 16, 8 bytes, or one by one. */
+template <class T, int W> union row_of {
+    T one[W];
+    uint2 eight[W * sizeof(T) / 8];
+    uint4 sixteen[W * sizeof(T) / 16];
+};
+
+template <class T, int W> static __device__ row_of<T, W> load_row(const void *base, int64_t row, int width)
 {
-    float sum = 0, mine = rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(v, v) : v;
-    for (int i = 0; i < n; i++) sum = exf_addf(sum, __shfl_sync(mask, mine, i, W));
+    row_of<T, W> r;
+    const T *from = (const T *)base + row * width;
+    if (width == W && (uintptr_t)base % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)(W * sizeof(T) / 16); i++) r.sixteen[i] = __ldg((const uint4 *)from + i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) r.one[i] = i < width ? __ldg(from + i) : (T)-1;
+    }
+    return r;
+}
+
+template <class T, int W> static __device__ void store_row(void *base, int64_t row, int width, const row_of<T, W> &r)
+{
+    T *to = (T *)base + row * width;
+    int bytes = width * (int)sizeof(T);
+    if (bytes % 16 == 0 && (uintptr_t)base % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)(W * sizeof(T) / 16); i++)
+            if (i * 16 < bytes) ((uint4 *)to)[i] = r.sixteen[i];
+    } else if (bytes % 8 == 0 && (uintptr_t)base % 8 == 0) {
+#pragma unroll
+        for (int i = 0; i < (int)(W * sizeof(T) / 8); i++)
+            if (i * 8 < bytes) ((uint2 *)to)[i] = r.eight[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (i < width) to[i] = r.one[i];
+    }
+}
+
+static __device__ float widen(float v, exf_fold_real)
+{
+    return v;
+}
+static __device__ float widen(uint16_t v, exf_fold_real type)
+{
+    return type == EXF_FOLD_BF16 ? exf_from_bf16(v) : exf_from_f16(v);
+}
+static __device__ void narrow(float *to, float v, exf_fold_real)
+{
+    *to = v;
+}
+static __device__ void narrow(uint16_t *to, float v, exf_fold_real type)
+{
+    *to = type == EXF_FOLD_BF16 ? exf_to_bf16(v) : exf_to_f16(v);
+}
+
+/* A token's routes; sorted, those without an expert last.  Slots beyond K are such, too. */
+template <class Id, int W> struct token {
+    row_of<Id, W> raw;
+    int32_t key[W];
+    int id[W], n; /* id 0 where there is none: safe to look up */
+    float w[W];
+};
+
+/* By falling key, equal ones as they came: rounds of neighbours until none in the warp has moved. */
+template <class Id, int W> static __device__ __forceinline__ void sort(token<Id, W> *s)
+{
+#pragma unroll 1
+    for (int moved = 1; moved;) {
+        moved = 0;
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++)
+#pragma unroll
+            for (int i = odd; i + 1 < W; i += 2) {
+                if (s->key[i + 1] <= s->key[i]) continue;
+                int32_t key = s->key[i];
+                Id raw = s->raw.one[i];
+                float w = s->w[i];
+                s->key[i] = s->key[i + 1];
+                s->raw.one[i] = s->raw.one[i + 1];
+                s->w[i] = s->w[i + 1];
+                s->key[i + 1] = key;
+                s->raw.one[i + 1] = raw;
+                s->w[i + 1] = w;
+                moved = 1;
+            }
+        moved = __any_sync(0xffffffffu, moved);
+    }
+}
+
+template <class Id, int W> static __device__ __forceinline__ float sum_of(const float (&w)[W], int n, exf_fold_rescale rescale)
+{
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        if (i < n) sum = exf_addf(sum, rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(w[i], w[i]) : w[i]);
     return sum;
 }
 
-/* What the pairwise form makes of a kept lane's weight; called with n > keep. */
-template <int W>
-static __device__ float fold(const exf_fold_lane &s, int n, const exf_fold_tables &t, const exf_fold_prefill_options &o)
+/* Where a few omitted routes go: GROUP of them from rank `first`, all lookups of a kind at once. */
+template <class Id, int W, int GROUP, int FIRST>
+static __device__ __forceinline__ void fold_some(float (&w)[W], float *spread, const token<Id, W> &s, const exf_fold_tables &t,
+                                                 const exf_fold_prefill_options &o)
 {
-    const size_t row = (size_t)(s.id < 0 ? 0 : s.id) * (size_t)t.n_experts;
-    int omitted = s.lane >= o.keep && s.lane < n, to = -1, expert = 0;
-    float least = 0, given = 0, spread = 0, w = s.w, losses[W];
+    float loss[GROUP][W], least[GROUP], coeff[GROUP];
+    int to[GROUP], target[GROUP];
+    if (FIRST + GROUP <= o.keep) return;
 #pragma unroll
-    for (int i = 0; i < W; i++) { /* all loads first: they are what takes time */
-        int kept = i < o.keep ? __shfl_sync(s.mask, s.id, i, W) : 0;
-        losses[i] = omitted && i < o.keep ? __ldg(t.loss + row + kept) : EXF_FOLD_NEVER;
+    for (int g = 0; g < GROUP; g++)
+#pragma unroll
+        for (int i = 0; i < FIRST + g; i++)
+            loss[g][i] =
+                FIRST + g >= o.keep && i < o.keep ? __ldg(t.loss + s.id[FIRST + g] * t.n_experts + s.id[i]) : EXF_FOLD_NEVER;
+#pragma unroll
+    for (int g = 0; g < GROUP; g++) {
+        least[g] = EXF_FOLD_NEVER;
+        to[g] = -1;
+        target[g] = 0;
+#pragma unroll
+        for (int i = 0; i < FIRST + g; i++)
+            if (loss[g][i] < least[g]) {
+                least[g] = loss[g][i];
+                to[g] = i;
+                target[g] = s.id[i];
+            }
+        if (!(least[g] <= o.max_loss)) to[g] = -1; /* the least of all is not allowed */
+        coeff[g] = FIRST + g >= o.keep ? __ldg(t.coeff + s.id[FIRST + g] * t.n_experts + target[g]) : 0;
     }
 #pragma unroll
-    for (int i = 0; i < W; i++)
-        if (exf_fold_may_take(losses[i], o.max_loss) && (to < 0 || losses[i] < least)) {
-            least = losses[i];
-            to = i;
-        }
-    expert = __shfl_sync(s.mask, s.id, to < 0 ? 0 : to, W);
-    float c = to < 0 ? 0.0f : o.confidence ? exf_fold_confidence(least) : 1.0f;
-    if (to >= 0) given = exf_mulf(exf_mulf(s.w, c), __ldg(t.coeff + row + expert));
-    for (int j = o.keep; j < n; j++) {
-        int target = __shfl_sync(s.mask, to, j, W);
-        float part = __shfl_sync(s.mask, given, j, W);
-        if (target == s.lane) w = exf_addf(w, part);
+    for (int g = 0; g < GROUP; g++) {
+        float mine = s.w[FIRST + g], c = to[g] < 0 ? 0.0f : o.confidence ? exf_fold_confidence(least[g]) : 1.0f;
+        if (FIRST + g < o.keep || FIRST + g >= s.n) continue;
+        float part = exf_mulf(exf_mulf(mine, c), coeff[g]);
+        *spread = exf_addf(*spread, exf_mulf(mine, exf_addf(1.0f, -c)));
+#pragma unroll
+        for (int i = 0; i < FIRST + g; i++) w[i] = exf_addf(w[i], i == to[g] ? part : -0.0f); /* no index: w stays in registers */
     }
-    if (!o.confidence) return w;
-    float rest = exf_mulf(s.w, exf_addf(1.0f, -c)), sum = sum_of<W>(s.w, o.keep, s.mask, EXF_FOLD_RESCALE_SUM);
-    for (int j = o.keep; j < n; j++) spread = exf_addf(spread, __shfl_sync(s.mask, rest, j, W));
-    return sum > 0 ? exf_addf(w, exf_mulf(s.w, exf_divf(spread, sum))) : w;
 }
 
-/* What the joint form makes of it; called with n > keep. */
-template <int W>
-static __device__ float join(const exf_fold_lane &s, int n, const exf_fold_tables &t, const exf_fold_prefill_options &o)
+/* Every omitted route in order of rank. */
+template <class Id, int W>
+static __device__ __forceinline__ void fold(float (&w)[W], const token<Id, W> &s, const exf_fold_tables &t,
+                                            const exf_fold_prefill_options &o)
 {
-    exf_fold_system<W> system = {};
-    int kept = s.lane < o.keep;
+    float spread = 0, sum;
+    if constexpr (W == 8) {
+        fold_some<Id, W, 7, 1>(w, &spread, s, t, o);
+    } else {
+        fold_some<Id, W, 5, 1>(w, &spread, s, t, o);
+        fold_some<Id, W, 5, 6>(w, &spread, s, t, o);
+        fold_some<Id, W, 5, 11>(w, &spread, s, t, o);
+    }
+    if (!o.confidence || s.n <= o.keep) return;
+    sum = sum_of<Id, W>(s.w, o.keep, EXF_FOLD_RESCALE_SUM);
+    if (!(sum > 0)) return;
+    spread = exf_divf(spread, sum);
 #pragma unroll
-    for (int j = 0; j < W; j++) {
-        if (j < o.keep || j >= n) continue;
-        int id = __shfl_sync(s.mask, s.id, j, W);
-        float w = __shfl_sync(s.mask, s.w, j, W);
-        if (kept) system.right = exf_addd(system.right, exf_muld(exf_fold_gram(&t, s.id, id), w));
-    }
-    if (!exf_fold_solve(&system, t, s.id, exf_fold_vote<W>(s.mask, kept), s.lane, s.mask, o.ridge)) return s.w;
-    return kept ? (float)exf_addd(s.w, system.right) : s.w;
-}
-
-template <int W, int JOINT>
-static __device__ void fold_token(const exf_fold_routes &in, const exf_fold_routes &out, const exf_fold_tables &t,
-                                  const exf_fold_prefill_options &o)
-{
-    int64_t row = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / W;
-    if (row >= in.rows) return; /* all lanes of a token or none */
-    exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
-    exf_fold_permute<W>(&s, exf_fold_rank_key(o.rank, s.w, t.norms, s.id));
-    int n = __popc(exf_fold_vote<W>(s.mask, s.id >= 0)), kept = min(n, o.keep);
-    float w = n <= o.keep ? s.w : JOINT ? join<W>(s, n, t, o) : fold<W>(s, n, t, o);
-    if (o.rescale != EXF_FOLD_RESCALE_NONE) {
-        float before = sum_of<W>(s.w, n, s.mask, o.rescale), after = sum_of<W>(w, kept, s.mask, o.rescale);
-        if (s.lane < kept) w = exf_mulf(w, exf_fold_rescale_factor(o.rescale, before, after));
-    }
-    if (s.lane >= o.keep) return;
-    exf_fold_set_id(&out, row * o.keep + s.lane, s.raw);
-    exf_fold_set_weight(&out, row * o.keep + s.lane, w);
+    for (int i = 0; i < W; i++) w[i] = exf_addf(w[i], exf_mulf(s.w[i], spread));
 }
 
 template <exf_fold_int I, exf_fold_real R, int W>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(MOST_THREADS)
     prefill(const exf_fold_routes in, const exf_fold_routes out, const exf_fold_tables t, const exf_fold_prefill_options o)
 {
-    fold_token<W, 0>(exf_fold_typed<I, R>(in), exf_fold_typed<I, R>(out), t, o);
-}
-
-template <int W>
-static __global__ void __launch_bounds__(THREADS)
-    prefill_joint(const exf_fold_routes in, const exf_fold_routes out, const exf_fold_tables t, const exf_fold_prefill_options o)
-{
-    fold_token<W, 1>(in, out, t, o);
-}
-
-typedef void (*kernel)(exf_fold_routes, exf_fold_routes, exf_fold_tables, exf_fold_prefill_options);
-
-static exf_fold_status launch(kernel k, int lanes, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
-                              const exf_fold_prefill_options *o, void *stream)
-{
-    unsigned blocks = (unsigned)(((int64_t)in->rows * lanes + THREADS - 1) / THREADS);
-    return in->rows == 0 ? EXF_FOLD_OK : exf_fold_launch(k, blocks, THREADS, 1, stream, *in, *out, *t, *o);
+    typedef typename id_of<I>::type Id;
+    typedef typename real_of<R>::type Real;
+    int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int beyond = row >= in.rows; /* votes with its warp all the same */
+    if (beyond) row = in.rows - 1;
+    token<Id, W> s = {};
+    row_of<Real, W> weights = load_row<Real, W>(in.weights, row, in.width);
+    s.raw = load_row<Id, W>(in.ids, row, in.width);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        int id = s.raw.one[i] >= 0 && s.raw.one[i] < t.n_experts ? (int)s.raw.one[i] : -1;
+        s.w[i] = widen(weights.one[i], R);
+        s.key[i] = exf_fold_rank_key(o.rank, s.w[i], t.norms, id);
+        s.n += id >= 0;
+    }
+    sort(&s);
+    float w[W];
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        s.id[i] = i < s.n ? (int)s.raw.one[i] : 0;
+        w[i] = s.w[i];
+    }
+    fold(w, s, t, o);
+    if (o.rescale != EXF_FOLD_RESCALE_NONE) {
+        int kept = min(s.n, o.keep);
+        float f = exf_fold_rescale_factor(o.rescale, sum_of<Id, W>(s.w, s.n, o.rescale), sum_of<Id, W>(w, kept, o.rescale));
+#pragma unroll
+        for (int i = 0; i < W; i++)
+            if (i < kept) w[i] = exf_mulf(w[i], f);
+    }
+#pragma unroll
+    for (int i = 0; i < W; i++) narrow(&weights.one[i], w[i], R);
+    if (beyond) return;
+    store_row(out.ids, row, o.keep, s.raw);
+    store_row(out.weights, row, o.keep, weights);
 }
 
 exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                       const exf_fold_prefill_options *o, void *stream)
 {
-    static const kernel narrow[2][3] = EXF_FOLD_BY_TYPE(prefill, 8), wide[2][3] = EXF_FOLD_BY_TYPE(prefill, 16);
+    typedef void (*kernel)(exf_fold_routes, exf_fold_routes, exf_fold_tables, exf_fold_prefill_options);
+    static const kernel narrow_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 8), wide_rows[2][3] = EXF_FOLD_BY_TYPE(prefill, 16);
     exf_fold_status status = exf_fold_check_prefill(in, out, t, o, 0);
-    if (status != EXF_FOLD_OK) return status;
-    int is_wide = in->width > 8;
-    return launch((is_wide ? wide : narrow)[in->id_type][in->weight_type], is_wide ? 16 : 8, in, out, t, o, stream);
-}
-
-exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
-                                            const exf_fold_prefill_options *o, void *stream)
-{
-    exf_fold_status status = exf_fold_check_prefill(in, out, t, o, 1);
-    if (status != EXF_FOLD_OK) return status;
-    return in->width > 8 ? launch(prefill_joint<16>, 16, in, out, t, o, stream)
-                         : launch(prefill_joint<8>, 8, in, out, t, o, stream);
+    if (status != EXF_FOLD_OK || in->rows == 0) return status;
+    kernel k = (in->width <= 8 ? narrow_rows : wide_rows)[in->id_type][in->weight_type];
+    unsigned threads = in->rows <= 16384 ? 64 : MOST_THREADS; /* few tokens: to as many multiprocessors as there are */
+    return exf_fold_launch(k, ((unsigned)in->rows + threads - 1) / threads, threads, 1, stream, *in, *out, *t, *o);
 }
