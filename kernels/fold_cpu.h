@@ -12,7 +12,7 @@ typedef struct {
 } exf_fold_ranked;
 
 void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t, exf_fold_rank rank);
-/* Rescales the kept weights w [P] as o says and writes the row; slots without an expert as they came. */
+/* Rescales w [P], the kept weights and then those of slots without an expert, as o says, and writes the row. */
 void exf_fold_put_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
                       const exf_fold_prefill_options *o);
 

@@ -8,30 +8,30 @@ typedef struct {
     double right[EXF_FOLD_MAX_K];
 } joint_system;
 
-/* Lower triangle of a to its Cholesky factor; 0 if a pivot is not above `least`. */
+/* Lower triangle of a to L and 1/D of L D L'; 0 if a pivot is not above `least`. */
 static int factor(double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n, double least)
 {
-    for (int j = 0; j < n; j++) {
-        for (int i = j; i < n; i++)
-            for (int k = 0; k < j; k++) a[i][j] -= a[i][k] * a[j][k];
-        if (!(a[j][j] > least)) return 0;
-        a[j][j] = sqrt(a[j][j]);
-        for (int i = j + 1; i < n; i++) a[i][j] /= a[j][j];
+    for (int k = 0; k < n; k++) {
+        double column[EXF_FOLD_MAX_K];
+        if (!(a[k][k] > least)) return 0;
+        a[k][k] = 1 / a[k][k];
+        for (int i = k + 1; i < n; i++) {
+            column[i] = a[i][k];
+            a[i][k] *= a[k][k];
+            for (int j = k + 1; j <= i; j++) a[i][j] -= a[i][k] * column[j];
+        }
     }
     return 1;
 }
 
-/* x := (L L')^-1 x; every sum runs as columns become known. */
-static void substitute(double *x, double l[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n)
+/* x := (L D L')^-1 x; every sum runs as columns become known. */
+static void substitute(double *x, double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n)
 {
-    for (int k = 0; k < n; k++) {
-        x[k] /= l[k][k];
-        for (int i = k + 1; i < n; i++) x[i] -= l[i][k] * x[k];
-    }
-    for (int k = n - 1; k >= 0; k--) {
-        x[k] /= l[k][k];
-        for (int i = 0; i < k; i++) x[i] -= l[k][i] * x[k];
-    }
+    for (int k = 0; k < n; k++)
+        for (int i = k + 1; i < n; i++) x[i] -= a[i][k] * x[k];
+    for (int k = 0; k < n; k++) x[k] *= a[k][k];
+    for (int k = n - 1; k >= 0; k--)
+        for (int i = 0; i < k; i++) x[i] -= a[k][i] * x[k];
 }
 
 /* right := (gram + rho mean(diag) I)^-1 right, rho raised as fold.h says; 0 if there is no solution. */
@@ -101,7 +101,7 @@ static void find_targets(int16_t *target, const exf_fold_pool *p, const exf_fold
         const float *cosine = t->cosine + (size_t)p->expert[i] * (size_t)t->n_experts;
         int16_t to = p->expert[0];
         for (int j = 1; j < p->n_pool; j++)
-            if (fabsf(cosine[p->expert[j]]) > fabsf(cosine[to])) to = p->expert[j];
+            if (exf_fold_likeness(cosine[p->expert[j]]) > exf_fold_likeness(cosine[to])) to = p->expert[j];
         target[p->expert[i]] = to;
     }
 }

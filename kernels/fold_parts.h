@@ -130,9 +130,9 @@ EXF_HD void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot, float v)
 /* An integer ordered as the numbers are; both zeros are one, NaN is below all. */
 EXF_HD int32_t exf_fold_ordered(float v)
 {
-    if (v != v) return INT32_MIN + 1;
-    uint32_t bits = exf_bits_of(v == 0 ? 0.0f : v);
-    return (int32_t)(bits >> 31 ? ~bits ^ 0x80000000u : bits);
+    uint32_t bits = exf_bits_of(exf_addf(v, 0.0f)); /* of -0: 0 */
+    bits ^= bits >> 31 ? 0x7fffffffu : 0;
+    return v != v ? INT32_MIN + 1 : (int32_t)bits;
 }
 
 EXF_HD int32_t exf_fold_rank_key(exf_fold_rank rank, float w, const float *norms, int id)
@@ -140,6 +140,13 @@ EXF_HD int32_t exf_fold_rank_key(exf_fold_rank rank, float w, const float *norms
     if (id < 0) return EXF_FOLD_NO_RANK;
     if (rank == EXF_FOLD_BY_SCORE) return exf_fold_ordered(w);
     return exf_fold_ordered(rank == EXF_FOLD_BY_NORM ? norms[id] : exf_mulf(w, norms[id]));
+}
+
+/* |cosine| as an integer ordered as they are, NaN as 0; at most that of infinity. */
+EXF_HD uint32_t exf_fold_likeness(float cosine)
+{
+    uint32_t bits = exf_bits_of(cosine) & 0x7fffffffu;
+    return bits <= 0x7f800000u ? bits : 0;
 }
 
 EXF_HD int exf_fold_may_take(float loss, float max_loss)

@@ -43,7 +43,7 @@ void exf_fold_put_row(const exf_fold_routes *out, int row, const exf_fold_routes
     }
     for (int i = 0; i < o->keep; i++) {
         exf_fold_set_id(out, to + i, exf_fold_raw_id(in, from + r->slot[i]));
-        exf_fold_set_weight(out, to + i, i < kept ? w[i] : r->w[i]);
+        exf_fold_set_weight(out, to + i, w[i]);
     }
 }
 

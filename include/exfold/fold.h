@@ -94,7 +94,7 @@ exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_r
 exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                       const exf_fold_prefill_options *o, void *stream);
 /* The same kept set with w~_B = w_B + (G_BB + rho mean(diag G_BB) I)^-1 G_BO w_O, where
- * G[a,b] = cosine[a,b] rms[a] rms[b]; solved in double (Cholesky), B in order of rank.
+ * G[a,b] = cosine[a,b] rms[a] rms[b]; solved in double (L D L'), B in order of rank.
  * Cosines of different samples need not fit together: where the matrix is not positive
  * definite (a pivot is not above 2^-26 of the mean diagonal) rho is raised tenfold, to 1e-3 at
  * least, until it is; after eight times, or with a mean diagonal of 0, w~_B = w_B.
