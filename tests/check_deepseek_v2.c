@@ -93,6 +93,15 @@ START_TEST(low_rank_queries_and_every_other_layer)
 }
 END_TEST
 
+START_TEST(a_frequency_that_leaves_no_layer)
+{
+    exf_architecture a;
+    exf_err err;
+    ck_fails(configure(&a, ROPE ", \"q_lora_rank\": 1536, \"moe_layer_freq\": 27", &err), EXF_MODEL, err,
+             "the first 1 of 27 layers are dense and \"moe_layer_freq\" is 27: none is a mixture of experts");
+}
+END_TEST
+
 /* ---- the router -------------------------------------------------------------------- */
 
 static void assert_weights(const char *more, int renormalise, double scaling)
@@ -160,6 +169,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, yarn_goes_into_the_scale_of_scores, 0, sizeof scales / sizeof *scales);
     tcase_add_test(t, layers_and_widths_of_v2_lite);
     tcase_add_test(t, low_rank_queries_and_every_other_layer);
+    tcase_add_test(t, a_frequency_that_leaves_no_layer);
     tcase_add_test(t, weights_are_renormalised_or_scaled);
     tcase_add_test(t, groups_count_only_where_the_method_has_them);
     tcase_add_loop_test(t, what_cannot_be_is_refused, 0, sizeof refused / sizeof *refused);

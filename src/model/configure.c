@@ -83,12 +83,15 @@ exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture 
 exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
-    int first, step;
+    int first, step, n_moe = 0;
     EXF_TRY(exf_config_int_or(c, "first_k_dense_replace", 0, EXF_MAX_LAYERS, 0, &first, err));
     EXF_TRY(exf_config_int_or(c, "moe_layer_freq", 1, EXF_MAX_LAYERS, 1, &step, err));
-    for (int l = 0; l < a->n_layers; l++) a->is_moe[l] = l >= first && l % step == 0;
+    for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l] = l >= first && l % step == 0;
     if (first >= a->n_layers)
         rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense: none is a mixture of experts", c->path, first, a->n_layers);
+    else if (n_moe == 0)
+        rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense and \"moe_layer_freq\" is %d: none is a mixture of experts",
+                      c->path, first, a->n_layers, step);
     else if (first || step > 1)
         rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
 out:
