@@ -25,6 +25,22 @@ template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf
     }
 /* clang-format on */
 
+/* yes ? *p : otherwise, of a table that nobody writes.  Written out: where many such loads are to
+ * be under way together a compiler makes branches of them, and computes each address anew. */
+__device__ __forceinline__ float exf_fold_load_if(const float *p, int yes, float otherwise)
+{
+    float v;
+    asm volatile("{\n\t"
+                 ".reg .pred yes;\n\t"
+                 "setp.ne.s32 yes, %2, 0;\n\t"
+                 "mov.f32 %0, %3;\n\t"
+                 "@yes ld.global.nc.f32 %0, [%1];\n\t"
+                 "}"
+                 : "=f"(v)
+                 : "l"(p), "r"(yes), "f"(otherwise));
+    return v;
+}
+
 /* Launches blocks in clusters of `cluster`; a refusal is taken back from CUDA's last error. */
 template <class... Parameters, class... Arguments>
 static exf_fold_status exf_fold_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, unsigned cluster,

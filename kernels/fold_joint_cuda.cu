@@ -25,7 +25,8 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
     if (row >= in.rows) return; /* all lanes of a token or none */
     exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
-    exf_fold_permute<W>(&s, exf_fold_rank_key(o.rank, s.w, t.norms, s.id));
+    float h = s.id < 0 || o.rank == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id);
+    exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(o.rank, s.w, h));
     unsigned valid = exf_fold_vote<W>(s.mask, s.id >= 0), kept = exf_fold_vote<W>(s.mask, s.id >= 0 && s.lane < o.keep);
     float w = s.w;
     if (valid != kept) {

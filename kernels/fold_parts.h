@@ -135,11 +135,10 @@ EXF_HD int32_t exf_fold_ordered(float v)
     return v != v ? INT32_MIN + 1 : (int32_t)bits;
 }
 
-EXF_HD int32_t exf_fold_rank_key(exf_fold_rank rank, float w, const float *norms, int id)
+/* Of a route of weight w to an expert of mean norm h, which BY_SCORE does not look at. */
+EXF_HD int32_t exf_fold_rank_key(exf_fold_rank rank, float w, float h)
 {
-    if (id < 0) return EXF_FOLD_NO_RANK;
-    if (rank == EXF_FOLD_BY_SCORE) return exf_fold_ordered(w);
-    return exf_fold_ordered(rank == EXF_FOLD_BY_NORM ? norms[id] : exf_mulf(w, norms[id]));
+    return exf_fold_ordered(rank == EXF_FOLD_BY_SCORE ? w : rank == EXF_FOLD_BY_NORM ? h : exf_mulf(w, h));
 }
 
 /* |cosine| as an integer ordered as they are, NaN as 0; at most that of infinity. */

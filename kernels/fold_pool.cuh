@@ -172,21 +172,6 @@ static inline unsigned exf_fold_blocks_for(int n_experts, int rows)
     return blocks;
 }
 
-/* *p, or 0.  Written out, since a compiler that makes branches of many such loads computes each address anew. */
-__device__ __forceinline__ float exf_fold_load_if(const float *p, int yes)
-{
-    float v;
-    asm volatile("{\n\t"
-                 ".reg .pred yes;\n\t"
-                 "setp.ne.s32 yes, %2, 0;\n\t"
-                 "mov.f32 %0, 0f00000000;\n\t"
-                 "@yes ld.global.nc.f32 %0, [%1];\n\t"
-                 "}"
-                 : "=f"(v)
-                 : "l"(p), "r"(yes));
-    return v;
-}
-
 /* Rows of a table [E, E] in a warp's registers: those of `expert`, one stride on, ...; beyond the last, the last again. */
 template <int ROWS, int LOADS> struct exf_fold_rows {
     float value[ROWS][LOADS]; /* column lane + 32 j */
@@ -198,7 +183,7 @@ template <int ROWS, int LOADS> struct exf_fold_rows {
         for (int q = 0; q < ROWS; q++) {
             const float *row = table + min(expert + q * exf_fold_expert_stride(), n_experts - 1) * n_experts + lane;
 #pragma unroll
-            for (int j = 0; j < LOADS; j++) value[q][j] = exf_fold_load_if(row + 32 * j, lane + 32 * j < n_experts);
+            for (int j = 0; j < LOADS; j++) value[q][j] = exf_fold_load_if(row + 32 * j, lane + 32 * j < n_experts, 0);
         }
     }
 };

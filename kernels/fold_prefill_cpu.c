@@ -9,7 +9,8 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
     for (int k = 0; k < in->width; k++) {
         int id = exf_fold_id(in, first + k, t->n_experts), at = k;
         float w = exf_fold_weight(in, first + k);
-        int32_t mine = exf_fold_rank_key(rank, w, t->norms, id);
+        float h = id < 0 || rank == EXF_FOLD_BY_SCORE ? 0.0f : t->norms[id];
+        int32_t mine = id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(rank, w, h);
         for (; at > 0 && mine > key[at - 1]; at--) {
             key[at] = key[at - 1];
             r->slot[at] = r->slot[at - 1];

@@ -84,96 +84,137 @@ template <class Id, int W> struct token {
     float w[W];
 };
 
-/* By falling key, equal ones as they came: rounds of neighbours until none in the warp has moved. */
+template <class Id, int W>
+static __device__ __forceinline__ void rank(token<Id, W> *s, const exf_fold_tables &t, const exf_fold_prefill_options &o)
+{
+    float h[W];
+    s->n = 0;
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        int valid = s->raw.one[i] >= 0 && s->raw.one[i] < t.n_experts;
+        s->id[i] = valid ? (int)s->raw.one[i] : -1;
+        s->n += valid;
+        h[i] = 0;
+    }
+    if (o.rank != EXF_FOLD_BY_SCORE) {
+#pragma unroll
+        for (int i = 0; i < W; i++) h[i] = exf_fold_load_if(t.norms + max(s->id[i], 0), s->id[i] >= 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < W; i++) s->key[i] = s->id[i] < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(o.rank, s->w[i], h[i]);
+}
+
+template <class Id, int W> static __device__ __forceinline__ void swap_if_less(token<Id, W> *s, int i)
+{
+    int less = s->key[i] < s->key[i + 1];
+    int32_t key = s->key[i];
+    Id raw = s->raw.one[i];
+    float w = s->w[i];
+    s->key[i] = less ? s->key[i + 1] : key;
+    s->raw.one[i] = less ? s->raw.one[i + 1] : raw;
+    s->w[i] = less ? s->w[i + 1] : w;
+    s->key[i + 1] = less ? key : s->key[i + 1];
+    s->raw.one[i + 1] = less ? raw : s->raw.one[i + 1];
+    s->w[i + 1] = less ? w : s->w[i + 1];
+}
+
+/* By falling key, equal ones as they came: rounds of neighbours until the warp is in order, as a
+ * router's routes often are from the start. */
 template <class Id, int W> static __device__ __forceinline__ void sort(token<Id, W> *s)
 {
 #pragma unroll 1
-    for (int moved = 1; moved;) {
-        moved = 0;
+    for (;;) {
+        int less = 0;
 #pragma unroll
-        for (int odd = 0; odd < 2; odd++)
+        for (int i = 0; i + 1 < W; i++) less |= s->key[i] < s->key[i + 1];
+        if (!__any_sync(0xffffffffu, less)) break;
 #pragma unroll
-            for (int i = odd; i + 1 < W; i += 2) {
-                if (s->key[i + 1] <= s->key[i]) continue;
-                int32_t key = s->key[i];
-                Id raw = s->raw.one[i];
-                float w = s->w[i];
-                s->key[i] = s->key[i + 1];
-                s->raw.one[i] = s->raw.one[i + 1];
-                s->w[i] = s->w[i + 1];
-                s->key[i + 1] = key;
-                s->raw.one[i + 1] = raw;
-                s->w[i + 1] = w;
-                moved = 1;
-            }
-        moved = __any_sync(0xffffffffu, moved);
+        for (int i = 0; i + 1 < W; i += 2) swap_if_less(s, i);
+#pragma unroll
+        for (int i = 1; i + 1 < W; i += 2) swap_if_less(s, i);
     }
+#pragma unroll
+    for (int i = 0; i < W; i++) s->id[i] = i < s->n ? (int)s->raw.one[i] : 0;
 }
 
-template <class Id, int W> static __device__ __forceinline__ float sum_of(const float (&w)[W], int n, exf_fold_rescale rescale)
+template <int W> static __device__ __forceinline__ float sum_of(const float (&w)[W], int n, exf_fold_rescale rescale)
 {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < W; i++)
-        if (i < n) sum = exf_addf(sum, rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(w[i], w[i]) : w[i]);
+    for (int i = 0; i < W; i++) sum = exf_addf(sum, i >= n ? 0.0f : rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(w[i], w[i]) : w[i]);
     return sum;
 }
 
-/* Where a few omitted routes go: GROUP of them from rank `first`, all lookups of a kind at once. */
-template <class Id, int W, int GROUP, int FIRST>
+/* Where a few omitted routes go: GROUP of them from rank FIRST, all lookups of a kind at once.
+ * KEEP: o.keep if the compiler may know it, else 0. */
+template <class Id, int W, int KEEP, int GROUP, int FIRST>
 static __device__ __forceinline__ void fold_some(float (&w)[W], float *spread, const token<Id, W> &s, const exf_fold_tables &t,
                                                  const exf_fold_prefill_options &o)
 {
+    const int keep = KEEP > 0 ? KEEP : o.keep;
     float loss[GROUP][W], least[GROUP], coeff[GROUP];
     int to[GROUP], target[GROUP];
-    if (FIRST + GROUP <= o.keep) return;
+    if (FIRST + GROUP <= keep) return;
 #pragma unroll
     for (int g = 0; g < GROUP; g++)
 #pragma unroll
-        for (int i = 0; i < FIRST + g; i++)
-            loss[g][i] =
-                FIRST + g >= o.keep && i < o.keep ? __ldg(t.loss + s.id[FIRST + g] * t.n_experts + s.id[i]) : EXF_FOLD_NEVER;
+        for (int i = 0; i < W; i++)
+            loss[g][i] = i >= FIRST + g || (KEEP > 0 && i >= KEEP)
+                             ? EXF_FOLD_NEVER
+                             : exf_fold_load_if(t.loss + (s.id[FIRST + g] * t.n_experts + s.id[i]), FIRST + g >= keep && i < keep,
+                                                EXF_FOLD_NEVER);
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
         least[g] = EXF_FOLD_NEVER;
         to[g] = -1;
         target[g] = 0;
 #pragma unroll
-        for (int i = 0; i < FIRST + g; i++)
-            if (loss[g][i] < least[g]) {
-                least[g] = loss[g][i];
-                to[g] = i;
-                target[g] = s.id[i];
-            }
-        if (!(least[g] <= o.max_loss)) to[g] = -1; /* the least of all is not allowed */
-        coeff[g] = FIRST + g >= o.keep ? __ldg(t.coeff + s.id[FIRST + g] * t.n_experts + target[g]) : 0;
+        for (int i = 0; i < W; i++) {
+            int less = loss[g][i] < least[g];
+            least[g] = less ? loss[g][i] : least[g];
+            to[g] = less ? i : to[g];
+            target[g] = less ? s.id[i] : target[g];
+        }
+        coeff[g] = exf_fold_load_if(t.coeff + (s.id[FIRST + g] * t.n_experts + target[g]), FIRST + g >= keep, 0);
     }
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
-        float mine = s.w[FIRST + g], c = to[g] < 0 ? 0.0f : o.confidence ? exf_fold_confidence(least[g]) : 1.0f;
-        if (FIRST + g < o.keep || FIRST + g >= s.n) continue;
+        int omitted = FIRST + g >= keep && FIRST + g < s.n,
+            folds = omitted && to[g] >= 0 && least[g] <= o.max_loss; /* else none is allowed */
+        float mine = s.w[FIRST + g], c = !folds ? 0.0f : o.confidence ? exf_fold_confidence(least[g]) : 1.0f;
         float part = exf_mulf(exf_mulf(mine, c), coeff[g]);
-        *spread = exf_addf(*spread, exf_mulf(mine, exf_addf(1.0f, -c)));
+        *spread = exf_addf(*spread, omitted ? exf_mulf(mine, exf_addf(1.0f, -c)) : 0.0f);
 #pragma unroll
-        for (int i = 0; i < FIRST + g; i++) w[i] = exf_addf(w[i], i == to[g] ? part : -0.0f); /* no index: w stays in registers */
+        for (int i = 0; i < W; i++)
+            if (i < (KEEP > 0 ? KEEP : FIRST + g))
+                w[i] = exf_addf(w[i], folds && i == to[g] ? part : -0.0f); /* no index: w stays in registers */
     }
 }
 
-/* Every omitted route in order of rank. */
-template <class Id, int W>
-static __device__ __forceinline__ void fold(float (&w)[W], const token<Id, W> &s, const exf_fold_tables &t,
+/* Every omitted route in order of rank; narrow rows have code for each KEEP, from 1. */
+template <class Id, int W, int KEEP>
+static __device__ __forceinline__ void fold(float (&w)[W], float *spread, const token<Id, W> &s, const exf_fold_tables &t,
                                             const exf_fold_prefill_options &o)
 {
-    float spread = 0, sum;
-    if constexpr (W == 8) {
-        fold_some<Id, W, 7, 1>(w, &spread, s, t, o);
-    } else {
-        fold_some<Id, W, 5, 1>(w, &spread, s, t, o);
-        fold_some<Id, W, 5, 6>(w, &spread, s, t, o);
-        fold_some<Id, W, 5, 11>(w, &spread, s, t, o);
+    if constexpr (W > 8) {
+        fold_some<Id, W, 0, 5, 1>(w, spread, s, t, o);
+        fold_some<Id, W, 0, 5, 6>(w, spread, s, t, o);
+        fold_some<Id, W, 0, 5, 11>(w, spread, s, t, o);
+    } else if constexpr (KEEP < W) {
+        if (o.keep == KEEP)
+            fold_some<Id, W, KEEP, W - KEEP, KEEP>(w, spread, s, t, o);
+        else
+            fold<Id, W, KEEP + 1>(w, spread, s, t, o);
     }
+}
+
+/* What confidence left over, in proportion to the original weights. */
+template <class Id, int W>
+static __device__ __forceinline__ void spread_over(float (&w)[W], float spread, const token<Id, W> &s,
+                                                   const exf_fold_prefill_options &o)
+{
     if (!o.confidence || s.n <= o.keep) return;
-    sum = sum_of<Id, W>(s.w, o.keep, EXF_FOLD_RESCALE_SUM);
+    float sum = sum_of(s.w, o.keep, EXF_FOLD_RESCALE_SUM);
     if (!(sum > 0)) return;
     spread = exf_divf(spread, sum);
 #pragma unroll
@@ -189,30 +230,23 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     int beyond = row >= in.rows; /* votes with its warp all the same */
     if (beyond) row = in.rows - 1;
-    token<Id, W> s = {};
+    token<Id, W> s;
     row_of<Real, W> weights = load_row<Real, W>(in.weights, row, in.width);
     s.raw = load_row<Id, W>(in.ids, row, in.width);
+    float w[W], spread = 0;
 #pragma unroll
-    for (int i = 0; i < W; i++) {
-        int id = s.raw.one[i] >= 0 && s.raw.one[i] < t.n_experts ? (int)s.raw.one[i] : -1;
-        s.w[i] = widen(weights.one[i], R);
-        s.key[i] = exf_fold_rank_key(o.rank, s.w[i], t.norms, id);
-        s.n += id >= 0;
-    }
+    for (int i = 0; i < W; i++) s.w[i] = widen(weights.one[i], R);
+    rank(&s, t, o);
     sort(&s);
-    float w[W];
 #pragma unroll
-    for (int i = 0; i < W; i++) {
-        s.id[i] = i < s.n ? (int)s.raw.one[i] : 0;
-        w[i] = s.w[i];
-    }
-    fold(w, s, t, o);
+    for (int i = 0; i < W; i++) w[i] = s.w[i];
+    fold<Id, W, 1>(w, &spread, s, t, o);
+    spread_over(w, spread, s, o);
     if (o.rescale != EXF_FOLD_RESCALE_NONE) {
         int kept = min(s.n, o.keep);
-        float f = exf_fold_rescale_factor(o.rescale, sum_of<Id, W>(s.w, s.n, o.rescale), sum_of<Id, W>(w, kept, o.rescale));
+        float f = exf_fold_rescale_factor(o.rescale, sum_of(s.w, s.n, o.rescale), sum_of(w, kept, o.rescale));
 #pragma unroll
-        for (int i = 0; i < W; i++)
-            if (i < kept) w[i] = exf_mulf(w[i], f);
+        for (int i = 0; i < W; i++) w[i] = i < kept ? exf_mulf(w[i], f) : w[i];
     }
 #pragma unroll
     for (int i = 0; i < W; i++) narrow(&weights.one[i], w[i], R);

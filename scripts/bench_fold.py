@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """bench_fold.py - the folding ABI on a GPU against the published plugins' ways of doing it.
 
-usage: bench_fold.py LIBEXFOLD_FOLD.SO BENCH_FOLD.SO [MORE-LIBEXFOLD_FOLD.SO ...]
+usage: bench_fold.py LIBEXFOLD_FOLD.SO BENCH_FOLD.SO [MORE-LIBEXFOLD-FOLD.SO ...]
 
 Build first:  make fold-library
               nvcc -O3 -arch=sm_90 -shared -Xcompiler -fPIC -o BENCH_FOLD.SO tests/bench/bench_fold.cu
@@ -260,9 +260,9 @@ def decode_contestants(case, pool, libs, bench):
 
 def prefill_contestants(case, libs, bench):
     c = case
-    o = PrefillOptions(case.keep, 1, NEVER, 0, 0, 0.01)
+    o, by_norm = PrefillOptions(case.keep, 1, NEVER, 0, 0, 0.01), PrefillOptions(case.keep, 0, NEVER, 0, 0, 0.01)
 
-    def ours(lib, name):
+    def ours(lib, name, o=o):
         def call(i):
             io, out, t = c.structs(i)
             status = getattr(lib, name)(ctypes.byref(io), ctypes.byref(out), ctypes.byref(t), ctypes.byref(o), stream_now())
@@ -290,6 +290,7 @@ def prefill_contestants(case, libs, bench):
         c.out_w[i].copy_(w[:, :c.keep].scatter_add(1, at, w[:, c.keep:] * scale))
 
     table = [(f"ours {label}", ours(lib, "exf_fold_prefill_cuda"), False) for label, lib in libs]
+    table += [(f"ours, rank w h {label}", ours(lib, "exf_fold_prefill_cuda", by_norm), False) for label, lib in libs]
     table += [(f"ours, joint {label}", ours(lib, "exf_fold_prefill_joint_cuda"), False) for label, lib in libs]
     table += [("plugin, Triton", plugin_triton, False), ("plugin, CUDA thread", plugin_thread, False), ("PyTorch", pytorch, False)]
     return table

@@ -15,9 +15,10 @@
  * _cuda, on device pointers and a stream (a cudaStream_t of the current device); the structs
  * themselves are always in host memory and free to go when the call returns.  Nothing is
  * allocated, nothing waits for the device, nothing is kept between calls: all are safe inside
- * CUDA graphs and from several threads.  Results do not depend on launch geometry: ids of
- * _cpu and _cuda are equal, float32 weights agree to 1e-6 relative (the pairwise forms bit
- * for bit), 16-bit ones are those rounded to nearest even.
+ * CUDA graphs and from several threads.  Results do not depend on launch geometry: both
+ * forms do the same operations, each rounded once, in the same order, and what _cpu and
+ * _cuda give is equal bit for bit.  16-bit weights are the float32 ones rounded to nearest
+ * even.
  *
  * Limits: 3 <= E <= 512, 1 <= K <= 16, K <= E, T and B from 0 (nothing to do).  A pool is
  * chosen among at most 65,536 slots (B * K).  Returns an exf_fold_status: BAD_ARGUMENT for

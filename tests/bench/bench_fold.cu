@@ -5,11 +5,14 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-static __global__ void nothing() {}
+static __global__ void nothing()
+{
+}
 
 /* A thread per token: rank by weight, fold each omitted route into the nearest kept one. */
 template <int K>
-static __global__ void peer_prefill(const float *weights, const int *ids, const float *coeff, const float *loss, float *out_weights, int *out_ids, int n, int n_experts, int keep)
+static __global__ void peer_prefill(const float *weights, const int *ids, const float *coeff, const float *loss, float *out_weights,
+                                    int *out_ids, int n, int n_experts, int keep)
 {
     int token = blockIdx.x * blockDim.x + threadIdx.x;
     if (token >= n) return;
@@ -45,7 +48,8 @@ static __global__ void peer_prefill(const float *weights, const int *ids, const 
 
 /* One block: importance by float atomics, a radix sort, one thread per expert looks for its target. */
 template <int E>
-static __global__ void peer_decode(const float *coeff, const float *loss, const float *norms, const float *weights, const int *ids, float *out_weights, int *out_ids, int n, int pool)
+static __global__ void peer_decode(const float *coeff, const float *loss, const float *norms, const float *weights, const int *ids,
+                                   float *out_weights, int *out_ids, int n, int pool)
 {
     typedef cub::BlockRadixSort<float, E, 1, int> sorter;
     __shared__ typename sorter::TempStorage room;
@@ -91,14 +95,18 @@ void bench_nothing(int blocks, int threads, void *stream)
     nothing<<<blocks, threads, 0, (cudaStream_t)stream>>>();
 }
 
-void bench_peer_prefill(const float *w, const int *ids, const float *coeff, const float *loss, float *out_w, int *out_ids, int n, int n_experts, int keep, void *stream)
+void bench_peer_prefill(const float *w, const int *ids, const float *coeff, const float *loss, float *out_w, int *out_ids, int n,
+                        int n_experts, int keep, void *stream)
 {
     peer_prefill<8><<<(n + 255) / 256, 256, 0, (cudaStream_t)stream>>>(w, ids, coeff, loss, out_w, out_ids, n, n_experts, keep);
 }
 
-void bench_peer_decode(const float *w, const int *ids, const float *coeff, const float *loss, const float *norms, float *out_w, int *out_ids, int n, int n_experts, int pool, void *stream)
+void bench_peer_decode(const float *w, const int *ids, const float *coeff, const float *loss, const float *norms, float *out_w,
+                       int *out_ids, int n, int n_experts, int pool, void *stream)
 {
-    if (n_experts == 128) peer_decode<128><<<1, 128, 0, (cudaStream_t)stream>>>(coeff, loss, norms, w, ids, out_w, out_ids, n, pool);
-    if (n_experts == 256) peer_decode<256><<<1, 256, 0, (cudaStream_t)stream>>>(coeff, loss, norms, w, ids, out_w, out_ids, n, pool);
+    if (n_experts == 128)
+        peer_decode<128><<<1, 128, 0, (cudaStream_t)stream>>>(coeff, loss, norms, w, ids, out_w, out_ids, n, pool);
+    if (n_experts == 256)
+        peer_decode<256><<<1, 256, 0, (cudaStream_t)stream>>>(coeff, loss, norms, w, ids, out_w, out_ids, n, pool);
 }
 }
