@@ -92,8 +92,8 @@ all: deps $(TOOLS)
 ## checks: build the test programs, run nothing
 checks: deps deps-checks $(CHECKS_CPU)
 
-## check: the house's rules, the unit tests, the programs from the outside
-check: check-layers check-units check-cli check-install
+## check: the house's rules, the unit tests, the programs from the outside, what fuzzing found
+check: check-layers check-units check-cli check-install replay
 
 ## check-units: the unit tests (tests/check_*.c), on the CPU
 check-units: checks
