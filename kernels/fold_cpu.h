@@ -12,6 +12,9 @@ typedef struct {
 } exf_fold_ranked;
 
 void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t, exf_fold_rank rank);
+/* Which of the first `kept` routes has the least of an omitted expert's losses [E], ties to the
+ * earlier; -1: none may be taken. */
+int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss);
 /* Rescales w [P], the kept weights and then those of slots without an expert, as o says, and writes the row. */
 void exf_fold_put_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,
                       const exf_fold_prefill_options *o);

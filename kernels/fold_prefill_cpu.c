@@ -48,8 +48,7 @@ void exf_fold_put_row(const exf_fold_routes *out, int row, const exf_fold_routes
     }
 }
 
-/* The kept route of least loss for an omitted expert, or -1. */
-static int target_of(const exf_fold_ranked *r, int kept, const float *loss, float max_loss)
+int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss)
 {
     int best = -1;
     for (int i = 0; i < kept; i++)
@@ -65,7 +64,7 @@ static void fold_row(float *w, const exf_fold_ranked *r, const exf_fold_tables *
     if (kept == r->n) return;
     for (int j = kept; j < r->n; j++) {
         size_t row = (size_t)r->id[j] * (size_t)t->n_experts;
-        int to = target_of(r, kept, t->loss + row, o->max_loss);
+        int to = exf_fold_target(r, kept, t->loss + row, o->max_loss);
         float c = to < 0 ? 0.0f : o->confidence ? exf_fold_confidence(t->loss[row + (size_t)r->id[to]]) : 1.0f;
         if (to >= 0) w[to] = exf_addf(w[to], exf_mulf(exf_mulf(r->w[j], c), t->coeff[row + (size_t)r->id[to]]));
         spread = exf_addf(spread, exf_mulf(r->w[j], exf_addf(1.0f, -c)));

@@ -20,59 +20,45 @@ static void spread(const exf_fold_routes *out, int rows, int32_t *ids, float *we
         }
 }
 
-/* Keeps the P best-scored; with renormalise the kept weights add up to what all did. */
-static void keep_top(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t)
+/* What all routes weigh over what the kept ones do; 1 where these are to be left alone. */
+static float renormalisation(const exf_folder *f, const exf_fold_ranked *r, int kept)
 {
-    int keep = f->v->prefill_options.keep;
-    for (int row = 0; row < in->rows; row++) {
-        exf_fold_ranked r;
-        float all = 0, kept = 0;
-        exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
-        for (int i = 0; i < r.n; i++) all += r.w[i];
-        for (int i = 0; i < r.n && i < keep; i++) kept += r.w[i];
-        float factor = f->v->renormalise && kept > 0 ? all / kept : 1.0f;
-        for (int i = 0; i < keep; i++) {
-            ((int32_t *)out->ids)[row * keep + i] = i < r.n ? r.id[i] : -1;
-            ((float *)out->weights)[row * keep + i] = i < r.n ? r.w[i] * factor : 0.0f;
-        }
-    }
+    float all = 0, rest = 0;
+    for (int i = 0; i < r->n; i++) all += r->w[i];
+    for (int i = 0; i < kept; i++) rest += r->w[i];
+    return f->v->renormalise && rest > 0 ? all / rest : 1.0f;
 }
 
 /* Folds each omitted route into a kept one drawn by (seed, layer, slot of the run). */
-static void fold_at_random(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t, int layer,
+static void fold_at_random(const exf_folder *f, float *w, const exf_fold_ranked *r, int kept, const exf_fold_tables *t, int layer,
                            size_t first_slot)
 {
-    int keep = f->v->prefill_options.keep;
-    for (int row = 0; row < in->rows; row++) {
-        exf_fold_ranked r;
-        exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
-        int kept = r.n < keep ? r.n : keep;
-        int32_t *ids = (int32_t *)out->ids + row * keep;
-        float *w = (float *)out->weights + row * keep;
-        for (int i = 0; i < keep; i++) {
-            ids[i] = i < kept ? r.id[i] : -1;
-            w[i] = i < kept ? r.w[i] : 0.0f;
-        }
-        for (int j = kept; j < r.n; j++) {
-            uint64_t slot = first_slot + (uint64_t)(row * in->width + r.slot[j]);
-            int to = (int)exf_rng_below((uint64_t)kept, (uint64_t)f->v->seed, (uint64_t)layer, slot);
-            size_t cell = (size_t)r.id[j] * (size_t)t->n_experts + (size_t)r.id[to];
-            if (t->loss[cell] < EXF_LOSS_NEVER) w[to] += r.w[j] * t->coeff[cell];
-        }
+    for (int j = kept; j < r->n; j++) {
+        int to = (int)exf_rng_below((uint64_t)kept, (uint64_t)f->v->seed, (uint64_t)layer, first_slot + (uint64_t)r->slot[j]);
+        size_t cell = (size_t)r->id[j] * (size_t)t->n_experts + (size_t)r->id[to];
+        if (t->loss[cell] < EXF_LOSS_NEVER) w[to] += r->w[j] * t->coeff[cell];
     }
 }
 
-/* The vector projectors keep the routes' weights and add the rest afterwards (fold_vectors.c). */
-static void keep_ranked(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t)
+/* The kinds that exfold/fold.h has not: the P routes of largest rank, then renormalised
+ * (top) or with the others folded in (random).  The vector projectors keep the routes'
+ * weights and add the rest afterwards (fold_vectors.c). */
+static void keep_ranked(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t, int layer,
+                        size_t first_slot)
 {
     int keep = f->v->prefill_options.keep;
     for (int row = 0; row < in->rows; row++) {
         exf_fold_ranked r;
+        int32_t *ids = (int32_t *)out->ids + row * keep;
+        float *w = (float *)out->weights + row * keep;
         exf_fold_rank_row(&r, in, row, t, f->v->prefill_options.rank);
+        int kept = r.n < keep ? r.n : keep;
+        float factor = f->v->prefill == EXF_PREFILL_TOP ? renormalisation(f, &r, kept) : 1.0f;
         for (int i = 0; i < keep; i++) {
-            ((int32_t *)out->ids)[row * keep + i] = i < r.n ? r.id[i] : -1;
-            ((float *)out->weights)[row * keep + i] = i < r.n ? r.w[i] : 0.0f;
+            ids[i] = i < kept ? r.id[i] : -1;
+            w[i] = i < kept ? r.w[i] * factor : 0.0f;
         }
+        if (f->v->prefill == EXF_PREFILL_RANDOM) fold_at_random(f, w, &r, kept, t, layer, first_slot + (size_t)(row * in->width));
     }
 }
 
@@ -84,12 +70,8 @@ static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, si
     exf_fold_routes in = {r->ids + at, r->weights + at, EXF_FOLD_I32, EXF_FOLD_F32, rows, r->top_k};
     exf_fold_routes out = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, rows, f->v->prefill_options.keep};
     exf_fold_status status = EXF_FOLD_OK;
-    if (f->v->prefill == EXF_PREFILL_TOP)
-        keep_top(f, &in, &out, t);
-    else if (f->v->prefill == EXF_PREFILL_RANDOM)
-        fold_at_random(f, &in, &out, t, r->layer, at);
-    else if (exf_variant_wants_vectors(f->v))
-        keep_ranked(f, &in, &out, t);
+    if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
+        keep_ranked(f, &in, &out, t, r->layer, at);
     else if (f->v->prefill_projector == EXF_PROJECT_JOINT)
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
     else

@@ -55,18 +55,6 @@ typedef struct {
     exf_fold_tables tables;
 } call;
 
-/* The kept route of least loss, ties to the earlier; -1 where none may be taken. */
-static int target_of(const call *c, const exf_fold_ranked *r, int kept, int source)
-{
-    const float *loss = c->tables.loss + (size_t)source * c->e;
-    int best = -1;
-    for (int i = 0; i < kept; i++) {
-        float l = loss[r->id[i]];
-        if (exf_fold_may_take(l, c->f->v->prefill_options.max_loss) && (best < 0 || l < loss[r->id[best]])) best = i;
-    }
-    return best;
-}
-
 static void add_scaled(float *routed, const float *v, float by, int h)
 {
     for (int i = 0; i < h; i++) routed[i] += by * v[i];
@@ -110,7 +98,7 @@ static void correct_token(const call *c, const exf_moe_block *b, int token, floa
     exf_fold_rank_row(&r, &in, token, &c->tables, c->f->v->prefill_options.rank);
     int kept = r.n < c->f->v->prefill_options.keep ? r.n : c->f->v->prefill_options.keep;
     for (int j = kept; j < r.n; j++) {
-        int to = target_of(c, &r, kept, r.id[j]);
+        int to = exf_fold_target(&r, kept, c->tables.loss + (size_t)r.id[j] * c->e, c->f->v->prefill_options.max_loss);
         if (to >= 0) add_omitted(c, routed, b->expert_outputs + (slots + (size_t)to) * (size_t)c->h, r.w[j], r.id[j], r.id[to]);
     }
 }
