@@ -287,17 +287,6 @@ exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text,
 }
 
 /* ---- value to text --------------------------------------------------------- */
-/* The shortest digits that read back as the same number. */
-static exf_code print_real(exf_text *out, double v, exf_err *err)
-{
-    char digits[40];
-    for (int precision = 1; precision <= 17; precision++) {
-        snprintf(digits, sizeof digits, "%.*g", precision, v);
-        if (strtod(digits, NULL) == v) break;
-    }
-    return exf_text_addf(out, err, "%s", digits);
-}
-
 static exf_code print_bytes(exf_text *out, uint64_t v, exf_err *err)
 {
     static const char *const unit[] = {"", "KiB", "MiB", "GiB", "TiB"};
@@ -321,11 +310,11 @@ static exf_code print_list(exf_text *out, const exf_opt *row, const exf_opt_valu
 exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
 {
     const char *words[MAX_WORDS + 1];
-    char room[WORDS_ROOM];
+    char room[WORDS_ROOM], real[EXF_REAL_TEXT];
     switch (row->type) {
     case EXF_OPT_TEXT: return exf_text_addf(out, err, "%s", v->text ? v->text : "");
     case EXF_OPT_INT: return exf_text_addf(out, err, "%" PRId64, v->i);
-    case EXF_OPT_REAL: return print_real(out, v->real, err);
+    case EXF_OPT_REAL: return exf_text_addf(out, err, "%s", exf_real_text(real, v->real));
     case EXF_OPT_BYTES: return print_bytes(out, v->bytes, err);
     case EXF_OPT_FLAG: return exf_text_addf(out, err, "%s", v->word ? "true" : "false");
     case EXF_OPT_TEXT_LIST:

@@ -80,6 +80,15 @@ int exf_parse_f64(const char *s, double *out)
     return 1;
 }
 
+const char *exf_real_text(char buf[EXF_REAL_TEXT], double value)
+{
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(buf, EXF_REAL_TEXT, "%.*g", digits, value);
+        if (strtod(buf, NULL) == value) break;
+    }
+    return buf;
+}
+
 int exf_parse_bytes(const char *s, uint64_t *out)
 {
     static const struct { const char *unit; double factor; } units[] = {

@@ -31,6 +31,10 @@ int exf_parse_f64(const char *s, double *out); /* finite only; C locale */
 /* "8GiB", "512MiB", "4096" (bytes): integer count of bytes. */
 int exf_parse_bytes(const char *s, uint64_t *out);
 
+/* The shortest text of at most 17 digits that reads back as value, a finite double. */
+enum { EXF_REAL_TEXT = 32 };
+const char *exf_real_text(char buf[EXF_REAL_TEXT], double value);
+
 /* The candidate (NULL-terminated list) nearest to word by edit distance, or
  * NULL when none is near enough to be meant (more than a third differs). */
 const char *exf_nearest(const char *word, const char *const *candidates);

@@ -8,16 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *exf_real_text(char buf[EXF_REAL_TEXT], double value)
-{
-    double back = 0;
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(buf, EXF_REAL_TEXT, "%.*g", digits, value);
-        if (exf_parse_f64(buf, &back) && back == value) break;
-    }
-    return buf;
-}
-
 /* What stands before a value: a comma, and the key in an object. */
 static void before(exf_jw *w, const char *key)
 {

@@ -39,8 +39,4 @@ void exf_jw_bool(exf_jw *w, const char *key, int value);
 /* The text and a newline, all brackets being closed (EXF_INTERNAL otherwise); caller frees. */
 exf_code exf_jw_end(exf_jw *w, exf_text *out, exf_err *err) EXF_CHECKED;
 void exf_jw_free(exf_jw *w);
-
-/* The shortest text of at most 17 digits that reads back as value, a finite double. */
-enum { EXF_REAL_TEXT = 32 };
-const char *exf_real_text(char buf[EXF_REAL_TEXT], double value);
 #endif
