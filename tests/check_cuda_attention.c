@@ -1,27 +1,9 @@
 /* check_cuda_attention.c - both attentions of the CUDA backend against the CPU's, in
  * float32 and with rounded operands, at awkward shapes. */
-#include "tests/backend_pair.h"
-#include "tests/fixtures.h"
+#include "tests/pair_fixtures.h"
 
 #include <math.h>
 #include <string.h>
-
-static backend_pair p;
-
-static void open_pair(void)
-{
-    pair_open(&p);
-}
-
-static void close_pair(void)
-{
-    pair_close(&p);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 /* float32: two softmaxes of scores up to about 10 from float32 sums.  Rounded: scores off
  * by 2^-11 of their terms, weights and values by 2^-12; a NaN is near nothing. */

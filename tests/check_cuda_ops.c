@@ -1,23 +1,10 @@
 /* check_cuda_ops.c - every operation of the CUDA backend against the CPU's: exact on
  * small integers, within a stated bound on reals, at awkward shapes. */
-#include "tests/backend_pair.h"
-#include "tests/fixtures.h"
+#include "tests/pair_fixtures.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-static backend_pair p;
-
-static void open_pair(void)
-{
-    pair_open(&p);
-}
-
-static void close_pair(void)
-{
-    pair_close(&p);
-}
 
 static const struct { int m, n, k; } products[] = {{1, 1, 1}, {3, 5, 7}, {0, 4, 4}, {17, 64, 33}, {128, 96, 128}, {257, 130, 65}};
 

@@ -1,28 +1,10 @@
 /* check_cuda_parts.c - what stands around compressed attention in the CUDA backend:
  * indexer, compressor, residual streams, rotations and norms of whole quads, against
  * the CPU's. */
-#include "tests/backend_pair.h"
-#include "tests/fixtures.h"
+#include "tests/pair_fixtures.h"
 
 #include <math.h>
 #include <string.h>
-
-static backend_pair p;
-
-static void open_pair(void)
-{
-    pair_open(&p);
-}
-
-static void close_pair(void)
-{
-    pair_close(&p);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 /* ---- indexer ------------------------------------------------------------------------ */
 

@@ -1,26 +1,8 @@
 /* check_cuda_recurrent.c - the delta rule of the CUDA backend, its gates and norms,
  * against the CPU's: exact on integers, within bounds on reals, at awkward shapes. */
-#include "tests/backend_pair.h"
-#include "tests/fixtures.h"
+#include "tests/pair_fixtures.h"
 
 #include <math.h>
-
-static backend_pair p;
-
-static void open_pair(void)
-{
-    pair_open(&p);
-}
-
-static void close_pair(void)
-{
-    pair_close(&p);
-}
-
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
 
 static const struct {
     int t, key_heads, value_heads, key_dim, value_dim, gap;
