@@ -89,9 +89,12 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     exf_memory_plan plan;
     const exf_architecture *a = &p->model->arch;
     size_t floats;
-    if (!p->b->host_memory)
+    if (!p->b->host_memory) {
         EXF_TRY(exf_memory_plan_make(&plan, p->b, p->compute, p->model, p->batch, &p->demand, p->n_layers, p->options->readers,
                                      p->options->max_device_memory, err));
+        p->timed = p->options->timed;
+        EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan.stream, err)); /* first: the rest is made while it reads */
+    }
     EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, exf_row_width(a), "hidden states", err));
     EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
     for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
@@ -101,7 +104,7 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     EXF_TRY(open_tokens(p, err));
     EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
     p->weights_now.b = p->b;
-    if (!p->b->host_memory) EXF_TRY(exf_open_device(p, &plan, err));
+    if (!p->b->host_memory && plan.expert_tokens) EXF_TRY(exf_device_experts_open(p, plan.expert_tokens, err));
 out:
     return rc;
 }

@@ -57,16 +57,6 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_backend *b, exf_c
                     (unsigned long long)most, (unsigned long long)plan->bytes);
 }
 
-exf_code exf_open_device(exf_pass *p, const exf_memory_plan *plan, exf_err *err)
-{
-    exf_code rc;
-    p->timed = p->options->timed;
-    EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan->stream, err));
-    if (plan->expert_tokens) EXF_TRY(exf_device_experts_open(p, plan->expert_tokens, err));
-out:
-    return rc;
-}
-
 void exf_close_device(exf_pass *p)
 {
     exf_stream_times times = {.reading = 0};

@@ -16,7 +16,6 @@ typedef struct {
 exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_backend *b, exf_compute compute, const exf_model *m, const exf_batch *batch,
                               const exf_demand *d, int n_layers, int readers, uint64_t most, exf_err *err) EXF_CHECKED;
 
-/* Weights' stream and the grouped experts of a pass whose workspaces are open. */
-exf_code exf_open_device(exf_pass *p, const exf_memory_plan *plan, exf_err *err) EXF_CHECKED;
+/* Gives back the weights' stream and the grouped experts, and reports what they came to. */
 void exf_close_device(exf_pass *p);
 #endif

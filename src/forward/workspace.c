@@ -133,7 +133,7 @@ exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute
     EXF_TRY(exf_mem_new(&w->common_ids, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_ids, "common routes", err));
     EXF_TRY(exf_mem_new(&w->common_weights, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_weights, "common routes", err));
     EXF_TRY(exf_mem_new(&w->first, (size_t)a->n_experts + 1, sizeof *w->first, "expert buckets", err));
-    if (!b->host_memory) EXF_TRY(exf_mem_new(&w->mirror, mirror, sizeof(float), "observed block", err));
+    if (!b->host_memory) EXF_TRY(exf_mem_raw(&w->mirror, mirror, sizeof(float), "observed block", err));
 out:
     return rc;
 }
