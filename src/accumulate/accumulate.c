@@ -64,7 +64,7 @@ static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
     a->active = a->first_done = 0;
     for (int i = 0; i < a->n_layers; i++) a->active |= a->layer_number[i] == layer;
     for (int i = 0; i < a->n_workers; i++) {
-        exf_layer_statistics_zero(&a->sums[i]);
+        if (!a->there.b) exf_layer_statistics_zero(&a->sums[i]); /* on a device they were zeroed behind the last put */
         a->tracker[i].open = 0;
     }
     return a->active && a->vectors ? exf_vector_moments_begin(a->vectors, layer, err) : EXF_OK;
