@@ -34,13 +34,14 @@ END_TEST
 
 /* A statistics file of the batch, and the first MoE layer's sums. */
 static uint64_t limit; /* of the device's memory; 0: none */
+static int streams;    /* exf_forward_options */
 
 static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute, char digest[65])
 {
     exf_statistics_reader r;
     exf_layer_statistics s;
     const char *path = exf_scratch("statistics.h5");
-    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .max_device_memory = limit};
+    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .streams = streams, .max_device_memory = limit};
     exf_forward_report report;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     ck_ok(statistics_run(c->model, batch, &o, path, &report, &e), e);
@@ -124,6 +125,26 @@ START_TEST(a_limit_changes_no_result)
 }
 END_TEST
 
+/* One queue for all sequences, one for two, one for each. */
+START_TEST(streams_change_no_result)
+{
+    golden_case c;
+    char digest[3][65];
+    static const int number[3] = {1, 2, 4};
+    exf_compute compute = _i % 2 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32;
+    golden_open(&c, golden_families[_i / 2]);
+    for (int i = 0; i < 3; i++) {
+        streams = number[i];
+        exf_layer_statistics s = statistics_of(&c, &c.batch, exf_backend_cuda(&e), compute, digest[i]);
+        exf_layer_statistics_free(&s);
+    }
+    streams = 0;
+    ck_assert_str_eq(digest[0], digest[1]);
+    ck_assert_str_eq(digest[0], digest[2]);
+    golden_close(&c);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_forward");
@@ -133,6 +154,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, statistics_are_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, statistics_are_near_the_cpus, 0, golden_n_families());
     tcase_add_loop_test(t, a_limit_changes_no_result, 0, golden_n_families());
+    tcase_add_loop_test(t, streams_change_no_result, 0, 2 * golden_n_families());
     suite_add_tcase(s, t);
     return s;
 }

@@ -90,14 +90,15 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     const exf_architecture *a = &p->model->arch;
     size_t floats;
     if (!p->b->host_memory) {
-        EXF_TRY(exf_memory_plan_make(&plan, p->b, p->compute, p->model, p->batch, &p->demand, p->n_layers, p->options->readers,
-                                     p->options->max_device_memory, err));
+        EXF_TRY(exf_memory_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
         p->timed = p->options->timed;
         EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan.stream, err)); /* first: the rest is made while it reads */
     }
     EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, exf_row_width(a), "hidden states", err));
-    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
+    p->n_spaces = p->b->host_memory ? p->n_workers : plan.n_queues;
+    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
     for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
+    for (int i = p->n_workers; i < p->n_spaces; i++) EXF_TRY(exf_workspace_mixing(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, err));
     EXF_TRY(exf_mem_new(&p->hidden, p->n_lanes, sizeof *p->hidden, "lanes", err));
     for (size_t i = 0; i < p->n_lanes; i++) EXF_TRY(p->b->alloc(&p->hidden[i], floats, sizeof(float), "hidden states", err));
     EXF_TRY(open_routes(p, err));
@@ -122,7 +123,7 @@ static void close_pass(exf_pass *p)
     exf_route_set_free(&p->first);
     p->b->free(p->mask_there);
     if (!p->b->host_memory) p->b->free(p->tokens_there);
-    for (int i = 0; p->space && i < p->n_workers; i++) exf_workspace_free(&p->space[i]);
+    for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
     exf_mem_free(p->mask);
     exf_mem_free(p->probe);
     exf_mem_free(p->probe_made);
@@ -226,7 +227,7 @@ static exf_code begin_observers(const exf_pass *p, exf_err *err)
 
 static void sum_times(exf_pass *p)
 {
-    for (int i = 0; p->space && i < p->n_workers; i++) {
+    for (int i = 0; p->space && i < p->n_spaces; i++) {
         const exf_forward_report *t = &p->space[i].times;
         p->report->mixer += t->mixer;
         p->report->router += t->router;
@@ -309,8 +310,7 @@ exf_code exf_forward_memory(uint64_t *bytes, const exf_forward_options *options,
         *bytes = host_bytes(b, m, batch, d, options->threads);
         return EXF_OK;
     }
-    exf_code rc = exf_memory_plan_make(&plan, b, (exf_compute)options->compute, m, batch, d, m->arch.n_layers, options->readers,
-                                       options->max_device_memory, err);
+    exf_code rc = exf_memory_plan_make(&plan, options, m, batch, d, m->arch.n_layers, err);
     *bytes = rc == EXF_OK ? plan.bytes : 0;
     return rc;
 }

@@ -47,7 +47,8 @@ typedef struct {
     exf_route_set *probe_made;     /* [lane] `first` as its survivors would have it; where the lane corrects, else zero */
     float *mask_there, *mask;      /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
     int32_t *tokens_there;         /* the batch's tokens in b's memory */
-    exf_workspace *space;          /* [worker] */
+    exf_workspace *space;          /* [n_spaces] one for every worker; on a device one for every queue that mixes */
+    int n_spaces;
 } exf_pass;
 
 /* One layer of one lane, as the sweeps see it. */

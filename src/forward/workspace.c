@@ -87,10 +87,10 @@ static size_t experts_floats(const exf_architecture *a, int max_tokens, const ex
     return larger(experts.used, larger(d->common ? common.used : 0, d->head ? head.used : 0));
 }
 
-/* Floats of the largest sweep of the largest layer. */
-static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
+/* Floats of the first sweep of the largest layer. */
+static size_t mixing_floats(const exf_backend *b, const exf_architecture *a, int max_tokens)
 {
-    size_t most = experts_floats(a, max_tokens, d);
+    size_t most = 0;
     for (int l = 0; l < a->n_layers; l++) {
         exf_arena mixer = {NULL, 0};
         exf_mixer_space space;
@@ -102,6 +102,11 @@ static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int 
     return most;
 }
 
+static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
+{
+    return larger(mixing_floats(b, a, max_tokens), experts_floats(a, max_tokens, d));
+}
+
 /* Floats of what observers see at once: a block's arrays, common rows, or logits. */
 static size_t mirror_floats(const exf_architecture *a, int max_tokens, const exf_demand *d)
 {
@@ -109,6 +114,11 @@ static size_t mirror_floats(const exf_architecture *a, int max_tokens, const exf
     size_t block = rows * h * (3 + (size_t)a->top_k), head = d->head ? (size_t)EXF_HEAD_ROWS * (size_t)a->vocab : 0;
     size_t common = d->common ? EXF_COMMON_ROWS * h * (size_t)a->n_experts : 0;
     return larger(block, larger(head, common));
+}
+
+size_t exf_workspace_mixing_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens)
+{
+    return sizeof(float) * mixing_floats(b, a, max_tokens) + sizeof(double) * (size_t)exf_router_scratch(a->n_experts);
 }
 
 size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
@@ -142,6 +152,12 @@ exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute c
                            const exf_demand *d, exf_err *err)
 {
     return exf_workspace_sized(w, b, compute, a, arena_floats(b, a, max_tokens, d), block_of(max_tokens), mirror_floats(a, max_tokens, d), err);
+}
+
+exf_code exf_workspace_mixing(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
+                              exf_err *err)
+{
+    return exf_workspace_sized(w, b, compute, a, mixing_floats(b, a, max_tokens), 0, 0, err);
 }
 
 exf_code exf_visible(exf_workspace *w, const float *x, size_t n, float **mirror, const float **out, exf_err *err)

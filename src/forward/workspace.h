@@ -75,6 +75,10 @@ void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture 
 size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d);
 exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
                            const exf_demand *d, exf_err *err) EXF_CHECKED;
+/* One for sweep 1 alone, and its bytes. */
+exf_code exf_workspace_mixing(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
+                              exf_err *err) EXF_CHECKED;
+size_t exf_workspace_mixing_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens);
 /* One whose arena has `floats` floats, for blocks of at most `block` tokens. */
 exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
                              int block, size_t mirror, exf_err *err) EXF_CHECKED;
