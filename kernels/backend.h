@@ -15,6 +15,7 @@
 #include "kernels/compressed_attention.h"
 #include "kernels/compressor.h"
 #include "kernels/delta_rule.h"
+#include "kernels/divergence.h"
 #include "kernels/expert_products.h"
 #include "kernels/indexer.h"
 #include "kernels/moments.h"
@@ -120,6 +121,7 @@ typedef struct exf_backend {
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
+    void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
     /* expert_products.h; experts_fit: 1 if the device and these sizes can have it. */
     int (*experts_fit)(const exf_expert_shape *s);
     size_t (*experts_workspace)(const exf_expert_shape *s); /* bytes */

@@ -33,6 +33,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         d.corrects |= lanes[i].rewriter && lanes[i].rewriter->correct;
         if (!o) continue;
         d.head |= o->logits != NULL;
+        d.scored |= o->device_logits != NULL;
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && keeps_made(&lanes[i]);
         if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
@@ -47,7 +48,7 @@ static exf_code open_tokens(exf_pass *p, exf_err *err)
     p->tokens_there = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
     if (p->b->host_memory) return EXF_OK;
     p->tokens_there = NULL;
-    EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens, sizeof *p->tokens_there, "tokens", err));
+    EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens + 1, sizeof *p->tokens_there, "tokens", err));
     p->b->upload(p->space[0].q, p->tokens_there, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_there);
     EXF_TRY(p->b->finish(p->space[0].q, err));
 out:

@@ -112,6 +112,15 @@ typedef struct {
     const float *logits; /* [n_tokens, vocab] */
 } exf_logits_block;
 
+/* The same on a device, as exf_device_block. */
+typedef struct {
+    size_t sequence, row;
+    int position, n_tokens, vocab;
+    struct exf_queue *q;
+    const float *logits; /* [n_tokens, vocab] */
+    const int32_t *next; /* [n_tokens] the tokens that come; behind a sequence's last stands some other */
+} exf_device_logits;
+
 /* ---- door 1: rewrite, between router and experts ------------------------ */
 /* Any function may be NULL.  Stateless between layers: the same routes give the same
  * result, for a layer may be asked for twice (see probe). */
@@ -133,10 +142,12 @@ typedef struct {
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
-    /* Both or none: where the pass runs on a device, blocks are shown as they lie there and
-     * not by `block`.  device_open comes after begin. */
+    /* Where the pass runs on a device, blocks and logits are shown as they lie there to who
+     * has these doors, and then not by `block` and `logits`.  device_open comes after begin;
+     * device_logits is beside logits, which says that the head is wanted. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
+    exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err);
     exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
     exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err);    /* concurrent; not of the first lane */
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
@@ -184,6 +195,7 @@ typedef struct {
     size_t pruned; /* of those, lanes that prune experts and add vectors */
     int corrects;  /* a rewriter adds vectors */
     int head;      /* logits */
+    int scored;    /* logits are scored on a device, where the first lane's stay beside them */
     int common;    /* tokens of a sequence that all experts run on */
     int sweeps;    /* how often a layer's experts are run; 0 is 1 */
 } exf_demand;

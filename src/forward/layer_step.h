@@ -46,7 +46,7 @@ typedef struct {
     exf_route_set *probe;          /* [lane] what a probing lane makes of `first`; the others are zero */
     exf_route_set *probe_made;     /* [lane] `first` as its survivors would have it; where the lane corrects, else zero */
     float *mask_there, *mask;      /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
-    int32_t *tokens_there;         /* the batch's tokens in b's memory */
+    int32_t *tokens_there;         /* the batch's tokens in b's memory; on a device a 0 behind them */
     exf_workspace *space;          /* [n_spaces] one for every worker; on a device one for every queue that mixes */
     int n_spaces;
 } exf_pass;

@@ -11,7 +11,6 @@
 #include "kernels/backend.h"
 
 enum {
-    EXF_HEAD_ROWS = 128,
     EXF_COMMON_ROWS = 8 /* tokens that all experts run on at a time */
 };
 
@@ -47,7 +46,14 @@ typedef struct {
     int32_t *rows;     /* [n] */
 } exf_common_space;
 
-/* The head, EXF_HEAD_ROWS rows. */
+/* Rows that the head works on at a time: on a device more, so that its matrix is read
+ * seldom. */
+static inline int exf_head_rows(const exf_backend *b)
+{
+    return b->host_memory ? 128 : 256;
+}
+
+/* The head, exf_head_rows() rows. */
 typedef struct {
     float *u, *normed, *logits;
 } exf_head_space;
@@ -69,7 +75,7 @@ typedef struct {
 void exf_carve_mixer(exf_mixer_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens);
 void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens, int probes);
 void exf_carve_common(exf_common_space *s, exf_arena *arena, const exf_architecture *a);
-void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture *a);
+void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_backend *b, const exf_architecture *a);
 
 /* Bytes of one worker's workspace in b's memory. */
 size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d);
