@@ -202,8 +202,8 @@ START_TEST(a_pass_is_scored_as_on_the_cpu)
     for (int l = 0; l < 2; l++) {
         ck_assert_uint_eq(gpu[l].tokens, cpu[l].tokens);
         ck_assert_double_eq_tol(gpu[l].ppl, cpu[l].ppl, 1e-3 * cpu[l].ppl);
-        ck_assert_double_eq_tol(gpu[l].kl_mean, cpu[l].kl_mean, 1e-2 * cpu[l].kl_mean);
-        ck_assert_double_eq_tol(gpu[l].kl_max, cpu[l].kl_max, 2e-2 * cpu[l].kl_max);
+        ck_assert_double_eq_tol(gpu[l].kl_mean, cpu[l].kl_mean, 1e-2 * cpu[l].kl_mean + 1e-12); /* the first lane's is 0 */
+        ck_assert_double_eq_tol(gpu[l].kl_max, cpu[l].kl_max, 2e-2 * cpu[l].kl_max + 1e-12);
         ck_assert_double_eq_tol(gpu[l].top1, cpu[l].top1, 1.5 / (double)cpu[l].tokens);
     }
     golden_close(&c);
