@@ -134,6 +134,9 @@ typedef struct exf_backend {
                              exf_err *err); /* over NULL: not wanted */
     /* What was added since the last call (or the last take) is one sequence. */
     void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+    size_t (*grams_bytes)(int n_experts, int n_products);
+    void (*grams)(exf_queue *q, const exf_grams_call *c);
+    void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

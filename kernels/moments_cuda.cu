@@ -208,7 +208,7 @@ template <class T> static __global__ void __launch_bounds__(128) add_tokens(head
         if (lane == 0) atomicMax(&top->bad, ~(unsigned long long)(c.row + (int64_t)t)); /* of complements: the smallest row */
         return;
     }
-    add_pairs(pairs, gram, norm, weight, id, k, c.n_experts, c.weighting, lane);
+    if (!c.experts_only) add_pairs(pairs, gram, norm, weight, id, k, c.n_experts, c.weighting, lane);
     add_experts(pairs + (size_t)c.n_experts * c.n_experts * WORDS, gram, norm, weight, id, k, lane);
 }
 

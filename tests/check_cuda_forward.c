@@ -33,7 +33,8 @@ START_TEST(bits_depend_on_nothing_but_the_sequence)
 END_TEST
 
 /* A statistics file of the batch, and the first MoE layer's sums. */
-static uint64_t limit; /* of the device's memory; 0: none */
+static uint64_t limit;    /* of the device's memory; 0: none */
+static int common_tokens; /* of common input; 0: pairs are those of routed experts */
 
 static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute, char digest[65])
 {
@@ -43,7 +44,8 @@ static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch 
     exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .max_device_memory = limit};
     exf_forward_report report;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
-    ck_ok(statistics_run(c->model, batch, &o, path, &report, &e), e);
+    exf_accumulate_options options = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_tokens = common_tokens};
+    ck_ok(statistics_run_of(c->model, batch, &o, &options, path, &report, &e), e);
     ck_ok(exf_hash_file(path, digest, &e), e);
     ck_ok(exf_statistics_open(&r, path, &e), e);
     ck_ok(exf_layer_statistics_new(&s, c->model->arch.n_experts, &e), e);
@@ -52,7 +54,7 @@ static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch 
     return s;
 }
 
-START_TEST(statistics_are_the_same_twice_and_by_parts)
+static void check_twice_and_by_parts(int _i)
 {
     golden_case c;
     char one[65], two[65], part[65];
@@ -78,9 +80,23 @@ START_TEST(statistics_are_the_same_twice_and_by_parts)
     exf_layer_statistics_free(&sum);
     golden_close(&c);
 }
+
+START_TEST(statistics_are_the_same_twice_and_by_parts)
+{
+    check_twice_and_by_parts(_i);
+}
 END_TEST
 
-START_TEST(statistics_are_near_the_cpus)
+/* Sequences share a chunk of products in the whole run and have one each alone. */
+START_TEST(common_input_is_the_same_twice_and_by_parts)
+{
+    common_tokens = 13;
+    check_twice_and_by_parts(_i);
+    common_tokens = 0;
+}
+END_TEST
+
+static void check_near_the_cpus(int _i)
 {
     golden_case c;
     char digest[65];
@@ -89,6 +105,10 @@ START_TEST(statistics_are_near_the_cpus)
     exf_layer_statistics cpu = statistics_of(&c, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, digest);
     exf_layer_statistics gpu = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_F32, digest);
     ck_assert(memcmp(cpu.count, gpu.count, cells * 8) == 0);
+    for (int i = 0; i < c.model->arch.n_experts; i++) {
+        double x = exf_exact_value(&cpu.contribution_sum[i]), y = exf_exact_value(&gpu.contribution_sum[i]);
+        ck_assert_msg(cpu.norm_count[i] == gpu.norm_count[i] && fabs(x - y) <= 2e-5 * x, "%s: contribution_sum[%d]: cpu %g, cuda %g", golden_families[_i], i, x, y);
+    }
     for (size_t i = 0; i < cells; i++) {
         double x = exf_exact_value(&cpu.dot[i]), y = exf_exact_value(&gpu.dot[i]);
         double size = exf_exact_value(&cpu.target_sq[i]) + exf_exact_value(&cpu.source_sq[i]);
@@ -101,17 +121,31 @@ START_TEST(statistics_are_near_the_cpus)
     exf_layer_statistics_free(&gpu);
     golden_close(&c);
 }
+
+START_TEST(statistics_are_near_the_cpus)
+{
+    check_near_the_cpus(_i);
+}
+END_TEST
+
+START_TEST(common_input_is_near_the_cpus)
+{
+    common_tokens = 13;
+    check_near_the_cpus(_i);
+    common_tokens = 0;
+}
 END_TEST
 
 /* Refused with the smallest limit that works; under that one, the same bytes. */
-START_TEST(a_limit_changes_no_result)
+static void check_a_limit(int _i)
 {
     golden_case c;
     char free_run[65], limited[65];
     exf_forward_options o = {.backend = exf_backend_cuda(&e), .compute = EXF_COMPUTE_BF16, .max_device_memory = 1};
+    exf_accumulate_options options = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_tokens = common_tokens};
     exf_forward_report report;
     golden_open(&c, golden_families[_i]);
-    ck_fails(statistics_run(c.model, &c.batch, &o, exf_scratch("refused.h5"), &report, &e), EXF_NOSPACE, e, "the smallest that works is ");
+    ck_fails(statistics_run_of(c.model, &c.batch, &o, &options, exf_scratch("refused.h5"), &report, &e), EXF_NOSPACE, e, "the smallest that works is ");
     uint64_t least = strtoull(strstr(e.msg, "works is ") + strlen("works is "), NULL, 10);
     exf_layer_statistics a = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, free_run);
     limit = least;
@@ -121,6 +155,19 @@ START_TEST(a_limit_changes_no_result)
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     golden_close(&c);
+}
+
+START_TEST(a_limit_changes_no_result)
+{
+    check_a_limit(_i);
+}
+END_TEST
+
+START_TEST(a_limit_changes_no_result_of_common_input)
+{
+    common_tokens = 13;
+    check_a_limit(_i);
+    common_tokens = 0;
 }
 END_TEST
 
@@ -133,6 +180,9 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, statistics_are_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, statistics_are_near_the_cpus, 0, golden_n_families());
     tcase_add_loop_test(t, a_limit_changes_no_result, 0, golden_n_families());
+    tcase_add_loop_test(t, common_input_is_the_same_twice_and_by_parts, 0, 2 * golden_n_families());
+    tcase_add_loop_test(t, common_input_is_near_the_cpus, 0, golden_n_families());
+    tcase_add_loop_test(t, a_limit_changes_no_result_of_common_input, 0, golden_n_families());
     suite_add_tcase(s, t);
     return s;
 }

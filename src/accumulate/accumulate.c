@@ -122,7 +122,8 @@ static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
     exf_accumulator *a = self;
     exf_code rc = exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err);
     if (rc != EXF_OK) return rc;
-    return exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL, err);
+    return exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
+                                a->options.common_tokens > 0, err);
 }
 
 static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
@@ -130,6 +131,14 @@ static exf_code device_block(void *self, const exf_device_block *b, exf_err *err
     exf_accumulator *a = self;
     (void)err;
     if (a->active) exf_device_sums_add(&a->there, b);
+    return EXF_OK;
+}
+
+static exf_code device_common(void *self, const exf_device_common *c, exf_err *err)
+{
+    exf_accumulator *a = self;
+    (void)err;
+    if (a->active) exf_device_sums_add_common(&a->there, c);
     return EXF_OK;
 }
 
@@ -300,8 +309,11 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
                                  .layer_end = layer_end, .sweeps = wants_vectors(plan->options) ? 2 : 1,
                                  .common_tokens = plan->options->common_tokens};
-    if (plan->options->common_tokens) a->observer.common = common;
-    if (!plan->options->common_tokens && !wants_vectors(plan->options)) {
+    if (plan->options->common_tokens) {
+        a->observer.common = common;
+        a->observer.device_common = device_common;
+    }
+    if (!wants_vectors(plan->options)) {
         a->observer.device_open = device_open;
         a->observer.device_block = device_block;
     }

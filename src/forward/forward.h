@@ -96,6 +96,27 @@ typedef struct {
     const float *router_weights; /* [n, K] */
 } exf_common_block;
 
+/* Consecutive tokens of an exf_device_common that are of one sequence: a multiple of
+ * EXF_COMMON_UNIT (kernels/moments.h), but at the end of what the sequence gives. */
+typedef struct {
+    size_t sequence;
+    int first, n_tokens; /* tokens [first, first + n_tokens) */
+    int ends;            /* 1: the sequence gives no more */
+} exf_common_part;
+
+/* Tokens of one MoE layer and what every expert says to them, on a device; see exf_device_block. */
+typedef struct {
+    int layer, moe_index, n_experts, d_model;
+    struct exf_queue *q;
+    const void *outputs;         /* [n_tokens, E, H] unweighted */
+    int rounded;                 /* they are 1: bfloat16, 0: float32 */
+    int n_tokens;                /* that outputs has room for, the same however the run is cut; what no part names is undefined */
+    const exf_common_part *part; /* in order of sequences */
+    int n_parts;
+    const int32_t *row;          /* [n_tokens], on the device: row_offset + row is a token's in the whole run */
+    size_t row_offset;
+} exf_device_common;
+
 /* What a lane's rewriter would have made of the first lane's hidden states. */
 typedef struct {
     int layer, moe_index;
@@ -133,10 +154,12 @@ typedef struct {
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
-    /* Both or none: where the pass runs on a device, blocks are shown as they lie there and
-     * not by `block`.  device_open comes after begin. */
+    /* Where the pass runs on a device, blocks are shown as they lie there and not by `block`,
+     * and the tokens of `common` not by it where device_common is there too.  device_open
+     * comes after begin. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
+    exf_code (*device_common)(void *self, const exf_device_common *c, exf_err *err);
     exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
     exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err);    /* concurrent; not of the first lane */
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);

@@ -79,8 +79,7 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 
-/* A device's queue runs on by itself unless someone asked how long its parts take. */
-static exf_code wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
+exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
 {
     return s->p->timed ? w->b->finish(w->q, err) : EXF_OK;
 }
@@ -97,11 +96,11 @@ static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *
     double start = exf_clock();
     exf_carve_mixer(&space, &arena, a, span->n_tokens);
     mix(s, w, hidden, span->n_tokens, &space, &arena);
-    if (wait_if_timed(s, w, err) != EXF_OK) return err->code;
+    if (exf_wait_if_timed(s, w, err) != EXF_OK) return err->code;
     double mixed = exf_clock();
     w->times.mixer += mixed - start;
     if (s->moe_index >= 0) route(s, w, hidden, span, &space);
-    exf_code rc = wait_if_timed(s, w, err);
+    exf_code rc = exf_wait_if_timed(s, w, err);
     w->times.router += exf_clock() - mixed;
     return rc;
 }
@@ -117,7 +116,7 @@ static exf_code route_only(void *self, size_t sequence, int worker, exf_err *err
     double start = exf_clock();
     exf_carve_mixer(&space, &arena, a, span->n_tokens);
     route(s, w, s->hidden + span->offset * exf_row_width(a), span, &space);
-    exf_code rc = wait_if_timed(s, w, err);
+    exf_code rc = exf_wait_if_timed(s, w, err);
     w->times.router += exf_clock() - start;
     return rc;
 }

@@ -12,7 +12,7 @@
 
 enum {
     EXF_HEAD_ROWS = 128,
-    EXF_COMMON_ROWS = 8 /* tokens that all experts run on at a time */
+    EXF_COMMON_ROWS = EXF_COMMON_UNIT /* tokens that all experts run on at a time, where they are few */
 };
 
 /* Sweep 1, T tokens; the mixer takes what it needs behind these. */

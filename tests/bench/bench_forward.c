@@ -1,71 +1,17 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES]
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [COMMON_TOKENS]]
  *
  * Passes over random tokens with the accumulator behind the observer's door: to warm
  * up; as it is; and waiting after every part, so that their shares are true.  Ceilings
  * (a large bfloat16 product, a copy on the device, one from pinned memory) come from
  * the same process.  The floor of a layer and sequence is its operations at the
  * product's ceiling. */
-#include "base/rng.h"
-#include "kernels/backend.h"
 #include "tests/statistics_run.h"
+#include "tests/bench/ceilings.h" /* behind it: its own err is this program's */
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
-
-static exf_err err;
-
-static void must(exf_code rc)
-{
-    if (rc == EXF_OK) return;
-    fprintf(stderr, "bench_forward: %s\n", err.msg);
-    exit((int)rc);
-}
-
-typedef struct {
-    double product, copy, send; /* FLOP/s, bytes/s moved, bytes/s */
-} ceilings;
-
-static ceilings measure(const exf_backend *b)
-{
-    enum { N = 8192, RUNS = 10 };
-    size_t bytes = (size_t)N * N * 2;
-    exf_queue *q;
-    uint16_t *x, *w, *host;
-    float *y;
-    ceilings c;
-    must(b->open(&q, EXF_COMPUTE_BF16, &err));
-    must(b->alloc(&x, bytes, 1, "bench", &err));
-    must(b->alloc(&w, bytes, 1, "bench", &err));
-    must(b->alloc(&y, 2 * bytes, 1, "bench", &err));
-    must(b->alloc_staging(&host, bytes, "bench", &err));
-    for (size_t i = 0; i < bytes / 2; i++) host[i] = (uint16_t)(0x3f00 | (exf_rng_u64(1, 1, i) & 0x80ff)); /* zeros would run faster */
-    b->upload(q, x, host, bytes);
-    b->upload(q, w, host, bytes);
-    for (int round = 0; round < 2; round++) { /* the first warms up */
-        must(b->finish(q, &err));
-        double start = exf_clock();
-        for (int i = 0; i < RUNS; i++) b->gemm_xwt(q, y, N, exf_bf16(x), N, exf_bf16(w), N, N, N, N, 1, 0);
-        must(b->finish(q, &err));
-        c.product = 2.0 * N * N * N * RUNS / (exf_clock() - start);
-        start = exf_clock();
-        for (int i = 0; i < RUNS; i++) b->copy(q, y, (char *)(void *)y + bytes, bytes);
-        must(b->finish(q, &err));
-        c.copy = 2.0 * (double)bytes * RUNS / (exf_clock() - start);
-        start = exf_clock();
-        for (int i = 0; i < RUNS; i++) b->upload(q, x, host, bytes);
-        must(b->finish(q, &err));
-        c.send = (double)bytes * RUNS / (exf_clock() - start);
-    }
-    b->free(x);
-    b->free(w);
-    b->free(y);
-    b->free_staging(host);
-    b->close(q);
-    return c;
-}
 
 static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
 {
@@ -78,11 +24,12 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
     return (exf_batch){ids, span, n, n * (size_t)tokens, tokens};
 }
 
-static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, uint64_t most, const char *target)
+static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, uint64_t most, int common, const char *target)
 {
+    exf_accumulate_options options = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_tokens = common};
     exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .max_device_memory = most};
     exf_forward_report report;
-    must(statistics_run(m, batch, &o, target, &report, &err));
+    must(statistics_run_of(m, batch, &o, &options, target, &report, &err));
     return report;
 }
 
@@ -91,10 +38,11 @@ static void share(const char *name, double seconds, double units)
     printf("  %-10s %8.3f ms per layer and sequence\n", name, 1e3 * seconds / units);
 }
 
-static void tell(const exf_model *m, const exf_batch *batch, const exf_forward_report *plain, const exf_forward_report *timed, const ceilings *c)
+static void tell(const exf_model *m, const exf_batch *batch, int common, const exf_forward_report *plain, const exf_forward_report *timed, const ceilings *c)
 {
     double units = (double)batch->n_sequences * m->arch.n_layers, bytes = (double)exf_model_bytes(m);
-    double flops = exf_forward_flops(&m->arch, batch, 0), floor = flops / c->product;
+    exf_demand demand = {.lanes = 1, .common = common};
+    double flops = exf_forward_demand_flops(&m->arch, batch, &demand), floor = flops / c->product;
     double compute = timed->mixer + timed->router + timed->experts + timed->observe;
     double layers = plain->wall - plain->open - plain->embed - plain->close;
     printf("%s: %d layers, %zu sequences of %d tokens\n", m->family->name, m->arch.n_layers, batch->n_sequences, batch->max_tokens);
@@ -119,24 +67,25 @@ int main(int argc, char **argv)
     const exf_backend *b = exf_backend_cuda(&err);
     exf_model *m;
     char target[64];
-    if (argc < 4 || argc > 5) {
-        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES]\n");
+    if (argc < 4 || argc > 6) {
+        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [COMMON_TOKENS]]\n");
         return EXF_USAGE;
     }
     if (!b) {
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    uint64_t most = argc == 5 ? strtoull(argv[4], NULL, 10) : 0;
+    uint64_t most = argc >= 5 ? strtoull(argv[4], NULL, 10) : 0;
+    int common = argc == 6 ? atoi(argv[5]) : 0;
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     exf_batch batch = random_batch(m, (size_t)atoi(argv[2]), atoi(argv[3]));
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
-    pass(m, &batch, b, 0, most, target);
-    exf_forward_report plain = pass(m, &batch, b, 0, most, target), timed = pass(m, &batch, b, 1, most, target);
+    pass(m, &batch, b, 0, most, common, target);
+    exf_forward_report plain = pass(m, &batch, b, 0, most, common, target), timed = pass(m, &batch, b, 1, most, common, target);
     ceilings c = measure(b);
     printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9, c.send / 1e9);
-    tell(m, &batch, &plain, &timed, &c);
+    tell(m, &batch, common, &plain, &timed, &c);
     remove(target);
     exf_mem_free((void *)(uintptr_t)batch.ids);
     exf_mem_free((void *)(uintptr_t)batch.span);
