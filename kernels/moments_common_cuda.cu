@@ -129,23 +129,50 @@ static __device__ inline bool in_range(double sq, double norm)
     return exf_exact_fits(16 * sq) && exf_exact_fits(16 * sq * norm);
 }
 
+/* A unit's elements of one row. */
+typedef struct {
+    float sq[UNIT];
+    double norm[UNIT];
+} own;
+
+static __device__ inline void fetch(own *x, const grams &g, const walk &k, int unit, int s)
+{
+#pragma unroll
+    for (int i = 0; i < UNIT; i++) {
+        size_t at = row_of(g, k, unit + i) + s;
+        x->sq[i] = g.sq[at];
+        x->norm[i] = g.norm[at];
+    }
+}
+
+/* -1, or the first of a unit's tokens that is out of range. */
+static __device__ inline int add_unit(exf_wide (&sum)[2], const own &x, const walk &k, int unit)
+{
+    double source_sq = 0, sq0 = 0;
+    int bad = -1;
+#pragma unroll
+    for (int i = 0; i < UNIT; i++) {
+        double sq = (double)x.sq[i];
+        if (unit + i >= k.n_tokens) break;
+        source_sq += (k.weighted ? x.norm[i] : 1.0) * sq;
+        sq0 += sq;
+        if (bad < 0 && !in_range(sq, x.norm[i])) bad = unit + i;
+    }
+    add_total(&sum[0], source_sq);
+    add_total(&sum[1], sq0);
+    return bad;
+}
+
 /* source_sq and sq0 of row s; the first token that is out of range is noted. */
 static __device__ inline void walk_row(exf_wide (&sum)[2], const grams &g, const walk &k, int s, header *top, const int32_t *row, int64_t row_offset)
 {
-    size_t e = (size_t)g.n_experts;
+    own now, next;
+    fetch(&now, g, k, 0, s);
     for (int unit = 0; unit < k.n_tokens; unit += UNIT) {
-        double source_sq = 0, sq0 = 0;
-        for (int i = unit; i < min(unit + UNIT, k.n_tokens); i++) {
-            size_t at = (size_t)(k.first + i) * e + s;
-            double sq = (double)g.sq[at], norm = g.norm[at];
-            source_sq += (k.weighted ? norm : 1.0) * sq;
-            sq0 += sq;
-            if (in_range(sq, norm)) continue;
-            atomicMax(&top->bad, ~(unsigned long long)(row_offset + row[i]));
-            return;
-        }
-        add_total(&sum[0], source_sq);
-        add_total(&sum[1], sq0);
+        fetch(&next, g, k, unit + UNIT, s); /* all at once and early: nothing else hides the way to memory */
+        int bad = add_unit(sum, now, k, unit);
+        if (bad >= 0) atomicMax(&top->bad, ~(unsigned long long)(row_offset + row[bad]));
+        now = next;
     }
 }
 
@@ -168,10 +195,10 @@ static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gra
     if (warp < ROWS) {
         walk_pair(sum, g, k, min(s, e - 1), min(t, e - 1));
     } else if (lane < ROWS && s < e) {
-        exf_wide own[2] = {};
-        walk_row(own, g, k, s, top, row, row_offset);
-        rows[lane][0] = own[0];
-        rows[lane][1] = own[1];
+        exf_wide both[2] = {};
+        walk_row(both, g, k, s, top, row, row_offset);
+        rows[lane][0] = both[0];
+        rows[lane][1] = both[1];
     }
     __syncthreads();
     if (warp == ROWS || s >= e || t >= e || s == t) return;
