@@ -15,6 +15,7 @@
 #include "kernels/compressed_attention.h"
 #include "kernels/compressor.h"
 #include "kernels/delta_rule.h"
+#include "kernels/diagonal.h"
 #include "kernels/expert_products.h"
 #include "kernels/indexer.h"
 #include "kernels/moments.h"
@@ -137,6 +138,7 @@ typedef struct exf_backend {
     size_t (*grams_bytes)(int n_experts, int n_products);
     void (*grams)(exf_queue *q, const exf_grams_call *c);
     void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
+    void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

@@ -113,17 +113,12 @@ int exf_device_experts_serve(const exf_step *s)
     return p->device.tokens > 0 && !(r && r->correct) && !(s->lane == 0 && p->demand.probes);
 }
 
-static int shows_on_host(const exf_observer *o)
-{
-    return o && o->block && !o->device_block;
-}
-
 int exf_step_wants_host_routes(const exf_step *s)
 {
     const exf_pass *p = s->p;
     const exf_lane *l = &p->lanes[s->lane];
     return p->n_lanes > 1 || !exf_device_experts_serve(s) || (l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) ||
-           shows_on_host(l->observer) || (l->observer && l->observer->common && !l->observer->device_common);
+           exf_shown_here(s, l->observer && l->observer->sweeps > 1 ? l->observer->sweeps - 1 : 0) || (l->observer && l->observer->common && !l->observer->device_common);
 }
 
 /* ---- one piece ------------------------------------------------------------------- */
@@ -240,7 +235,7 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     exf_workspace *w = &p->space[0];
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
-    const exf_observer *o = s->moe_index >= 0 ? p->lanes[s->lane].observer : NULL;
+    int shown = s->moe_index >= 0;
     float *hidden = s->hidden + row * exf_row_width(a);
     double start = exf_clock(), ran;
     exf_code rc;
@@ -251,9 +246,9 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     EXF_TRY(exf_wait_if_timed(s, w, err));
     ran = exf_clock();
     w->times.experts += ran - start;
-    if (o && o->device_block)
+    if (shown && exf_shown_there(s, s->sweep))
         EXF_TRY(show_there(s, w, m, row, n, err));
-    else if (shows_on_host(o))
+    else if (shown && exf_shown_here(s, s->sweep))
         EXF_TRY(show_all_here(s, w, m, row, n, u, sequence, err));
     EXF_TRY(exf_wait_if_timed(s, w, err));
     start = exf_clock();

@@ -154,10 +154,12 @@ typedef struct {
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
-    /* Where the pass runs on a device, blocks are shown as they lie there and not by `block`,
-     * and the tokens of `common` not by it where device_common is there too.  device_open
+    /* Where the pass runs on a device, blocks are shown as they lie there and not by `block`, in
+     * the first device_sweeps sweeps, and the tokens of `common` not by it where device_common is there too.  device_open
      * comes after begin. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
+    int device_sweeps;     /* of the sweeps, those that device_block sees; the others are shown by `block` all the same */
+    uint64_t device_bytes; /* held in the device's memory beside the sums of pairs (kernels/moments.h) */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
     exf_code (*device_common)(void *self, const exf_device_common *c, exf_err *err);
     exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
@@ -208,6 +210,7 @@ typedef struct {
     int head;      /* logits */
     int common;    /* tokens of a sequence that all experts run on */
     int sweeps;    /* how often a layer's experts are run; 0 is 1 */
+    uint64_t observers; /* bytes that observers hold in a device's memory */
 } exf_demand;
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 

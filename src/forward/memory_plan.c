@@ -16,7 +16,7 @@ static uint64_t fixed_bytes(const exf_backend *b, const exf_model *m, const exf_
     uint64_t route_sets = 1 + d->probes + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
     uint64_t rotary = (uint64_t)batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     return hidden + tokens * (4 + 8u * (uint64_t)a->top_k * route_sets) + rotary + exf_workspace_bytes(b, a, batch->max_tokens, d) +
-           b->moments_bytes(a->n_experts) + (d->common ? b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + queue_bytes;
+           b->moments_bytes(a->n_experts) + (d->common ? b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + d->observers + queue_bytes;
 }
 
 static uint64_t plan_bytes(const exf_memory_plan *p, const exf_backend *b, exf_compute compute, const exf_model *m, int common, uint64_t fixed)

@@ -1,6 +1,7 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [COMMON_TOKENS]]
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [WHAT]]
+ *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
  *
  * Passes over random tokens with the accumulator behind the observer's door: to warm
  * up; as it is; and waiting after every part, so that their shares are true.  Ceilings
@@ -11,6 +12,7 @@
 #include "tests/bench/ceilings.h" /* behind it: its own err is this program's */
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
@@ -24,13 +26,22 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
     return (exf_batch){ids, span, n, n * (size_t)tokens, tokens};
 }
 
-static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, uint64_t most, int common, const char *target)
+static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, uint64_t most, const exf_accumulate_options *what, const char *target)
 {
-    exf_accumulate_options options = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_tokens = common};
     exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .max_device_memory = most};
     exf_forward_report report;
-    must(statistics_run_of(m, batch, &o, &options, target, &report, &err));
+    must(statistics_run_of(m, batch, &o, what, target, &report, &err));
     return report;
+}
+
+static exf_accumulate_options what_of(const char *name)
+{
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .vector_pairs = 1024, .samples = 65536, .seed = 42, .rule = {1e-3, 1, -4, 4},
+                                .helpers = (int)sysconf(_SC_NPROCESSORS_ONLN)};
+    o.common_tokens = strcmp(name, "common") ? 0 : 64;
+    o.lowrank = !strcmp(name, "lowrank");
+    o.diagonal = o.lowrank || !strcmp(name, "diagonal");
+    return o;
 }
 
 static void share(const char *name, double seconds, double units)
@@ -38,11 +49,10 @@ static void share(const char *name, double seconds, double units)
     printf("  %-10s %8.3f ms per layer and sequence\n", name, 1e3 * seconds / units);
 }
 
-static void tell(const exf_model *m, const exf_batch *batch, int common, const exf_forward_report *plain, const exf_forward_report *timed, const ceilings *c)
+static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *demand, const exf_forward_report *plain, const exf_forward_report *timed, const ceilings *c)
 {
     double units = (double)batch->n_sequences * m->arch.n_layers, bytes = (double)exf_model_bytes(m);
-    exf_demand demand = {.lanes = 1, .common = common};
-    double flops = exf_forward_demand_flops(&m->arch, batch, &demand), floor = flops / c->product;
+    double flops = exf_forward_demand_flops(&m->arch, batch, demand), floor = flops / c->product;
     double compute = timed->mixer + timed->router + timed->experts + timed->observe;
     double layers = plain->wall - plain->open - plain->embed - plain->close;
     printf("%s: %d layers, %zu sequences of %d tokens\n", m->family->name, m->arch.n_layers, batch->n_sequences, batch->max_tokens);
@@ -68,7 +78,7 @@ int main(int argc, char **argv)
     exf_model *m;
     char target[64];
     if (argc < 4 || argc > 6) {
-        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [COMMON_TOKENS]]\n");
+        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [WHAT]]\n");
         return EXF_USAGE;
     }
     if (!b) {
@@ -76,16 +86,17 @@ int main(int argc, char **argv)
         return 0;
     }
     uint64_t most = argc >= 5 ? strtoull(argv[4], NULL, 10) : 0;
-    int common = argc == 6 ? atoi(argv[5]) : 0;
+    exf_accumulate_options what = what_of(argc == 6 ? argv[5] : "corouted");
+    exf_demand demand = {.lanes = 1, .common = what.common_tokens, .sweeps = what.diagonal ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     exf_batch batch = random_batch(m, (size_t)atoi(argv[2]), atoi(argv[3]));
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
-    pass(m, &batch, b, 0, most, common, target);
-    exf_forward_report plain = pass(m, &batch, b, 0, most, common, target), timed = pass(m, &batch, b, 1, most, common, target);
+    pass(m, &batch, b, 0, most, &what, target);
+    exf_forward_report plain = pass(m, &batch, b, 0, most, &what, target), timed = pass(m, &batch, b, 1, most, &what, target);
     ceilings c = measure(b);
     printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9, c.send / 1e9);
-    tell(m, &batch, common, &plain, &timed, &c);
+    tell(m, &batch, &demand, &plain, &timed, &c);
     remove(target);
     exf_mem_free((void *)(uintptr_t)batch.ids);
     exf_mem_free((void *)(uintptr_t)batch.span);
