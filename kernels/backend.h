@@ -15,6 +15,7 @@
 #include "kernels/compressed_attention.h"
 #include "kernels/compressor.h"
 #include "kernels/delta_rule.h"
+#include "kernels/diagonal.h"
 #include "kernels/divergence.h"
 #include "kernels/expert_products.h"
 #include "kernels/indexer.h"
@@ -136,6 +137,10 @@ typedef struct exf_backend {
                              exf_err *err); /* over NULL: not wanted */
     /* What was added since the last call (or the last take) is one sequence. */
     void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+    size_t (*grams_bytes)(int n_experts, int n_products);
+    void (*grams)(exf_queue *q, const exf_grams_call *c);
+    void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
+    void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

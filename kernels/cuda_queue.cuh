@@ -21,6 +21,10 @@ struct exf_cublas {
                            cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c, cudaDataType, int ldc,
                            cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
     decltype(&cublasSgemmStridedBatched) sgemm_batched;
+    cublasStatus_t (*gemm_batched)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
+                                   cudaDataType, int lda, long long stride_a, const void *b, cudaDataType, int ldb, long long stride_b,
+                                   const void *beta, void *c, cudaDataType, int ldc, long long stride_c, int batch, cublasComputeType_t,
+                                   cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
 };
 /* NULL and a reason if it cannot be had. */
 const exf_cublas *exf_cublas_load(exf_err *err);
@@ -109,6 +113,10 @@ size_t exf_moments_bytes_cuda(int n_experts);
 void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c);
 exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host, exf_err *err);
 void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+size_t exf_grams_bytes_cuda(int n_experts, int n_products);
+void exf_grams_cuda(exf_queue *q, const exf_grams_call *c);
+void exf_moments_add_common_cuda(exf_queue *q, void *sums, const exf_common_call *c);
+void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 }
 /* backend_memory.cu */
 exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err);

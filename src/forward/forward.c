@@ -34,6 +34,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         if (!o) continue;
         d.head |= o->logits != NULL;
         d.scored |= o->device_logits != NULL;
+        d.observers += o->device_bytes;
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && keeps_made(&lanes[i]);
         if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;

@@ -96,6 +96,27 @@ typedef struct {
     const float *router_weights; /* [n, K] */
 } exf_common_block;
 
+/* Consecutive tokens of an exf_device_common that are of one sequence: a multiple of
+ * EXF_COMMON_UNIT (kernels/moments.h), but at the end of what the sequence gives. */
+typedef struct {
+    size_t sequence;
+    int first, n_tokens; /* tokens [first, first + n_tokens) */
+    int ends;            /* 1: the sequence gives no more */
+} exf_common_part;
+
+/* Tokens of one MoE layer and what every expert says to them, on a device; see exf_device_block. */
+typedef struct {
+    int layer, moe_index, n_experts, d_model;
+    struct exf_queue *q;
+    const void *outputs;         /* [n_tokens, E, H] unweighted */
+    int rounded;                 /* they are 1: bfloat16, 0: float32 */
+    int n_tokens;                /* that outputs has room for, the same however the run is cut; what no part names is undefined */
+    const exf_common_part *part; /* in order of sequences */
+    int n_parts;
+    const int32_t *row;          /* [n_tokens], on the device: row_offset + row is a token's in the whole run */
+    size_t row_offset;
+} exf_device_common;
+
 /* What a lane's rewriter would have made of the first lane's hidden states. */
 typedef struct {
     int layer, moe_index;
@@ -142,12 +163,16 @@ typedef struct {
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
-    /* Where the pass runs on a device, blocks and logits are shown as they lie there to who
-     * has these doors, and then not by `block` and `logits`.  device_open comes after begin;
-     * device_logits is beside logits, which says that the head is wanted. */
+    /* Where the pass runs on a device, blocks are shown as they lie there and not by `block`, in
+     * the first device_sweeps sweeps; the tokens of `common` and logits too, where there are
+     * doors for them.  device_open comes after begin; device_logits is beside logits, which
+     * says that the head is wanted. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
+    int device_sweeps;     /* of the sweeps, those that device_block sees; the others are shown by `block` all the same */
+    uint64_t device_bytes; /* held in the device's memory beside the sums of pairs (kernels/moments.h) */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
     exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err);
+    exf_code (*device_common)(void *self, const exf_device_common *c, exf_err *err);
     exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
     exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err);    /* concurrent; not of the first lane */
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
@@ -198,6 +223,7 @@ typedef struct {
     int scored;    /* logits are scored on a device, where the first lane's stay beside them */
     int common;    /* tokens of a sequence that all experts run on */
     int sweeps;    /* how often a layer's experts are run; 0 is 1 */
+    uint64_t observers; /* bytes that observers hold in a device's memory */
 } exf_demand;
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 

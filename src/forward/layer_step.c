@@ -80,6 +80,11 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 
+exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
+{
+    return s->p->timed ? w->b->finish(w->q, err) : EXF_OK;
+}
+
 static void sweep_sequence(const exf_step *s, exf_workspace *w, size_t sequence, int mixes, int routes)
 {
     const exf_architecture *a = &s->p->model->arch;

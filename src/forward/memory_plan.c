@@ -16,13 +16,15 @@ static uint64_t fixed_bytes(const exf_backend *b, const exf_model *m, const exf_
     uint64_t route_sets = 1 + d->probes + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
     uint64_t rotary = (uint64_t)batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     return hidden + tokens * (4 + 8u * (uint64_t)a->top_k * route_sets) + rotary + exf_workspace_bytes(b, a, batch->max_tokens, d) +
-           b->moments_bytes(a->n_experts) + queue_bytes + (d->scored ? sizeof(float) * (uint64_t)exf_head_rows(b) * (uint64_t)a->vocab : 0);
+           b->moments_bytes(a->n_experts) + (d->common ? b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + d->observers + queue_bytes +
+           (d->scored ? sizeof(float) * (uint64_t)exf_head_rows(b) * (uint64_t)a->vocab : 0);
 }
 
-static uint64_t plan_bytes(const exf_memory_plan *p, const exf_backend *b, exf_compute compute, const exf_model *m, int max_tokens, uint64_t fixed)
+static uint64_t plan_bytes(const exf_memory_plan *p, const exf_backend *b, exf_compute compute, const exf_model *m, int max_tokens, int common,
+                           uint64_t fixed)
 {
     uint64_t more_queues = (uint64_t)(p->n_queues - 1) * (exf_workspace_mixing_bytes(b, &m->arch, max_tokens) + queue_bytes);
-    uint64_t experts = p->expert_tokens ? exf_device_experts_bytes(b, &m->arch, p->expert_tokens) : 0;
+    uint64_t experts = p->expert_tokens ? exf_device_experts_bytes(b, &m->arch, p->expert_tokens, common) : 0;
     return fixed + more_queues + experts + (uint64_t)p->stream.n_slots * exf_stream_slot_bytes(m, compute, &p->stream) +
            exf_stream_reader_bytes(m, compute, &p->stream);
 }
@@ -55,7 +57,7 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
     *plan = (exf_memory_plan){.stream = {.n_slots = 2, .n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers},
                               .n_queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences), .expert_tokens = tokens};
     for (;;) {
-        plan->bytes = plan_bytes(plan, b, compute, m, batch->max_tokens, fixed);
+        plan->bytes = plan_bytes(plan, b, compute, m, batch->max_tokens, d->common, fixed);
         if (most == 0 || plan->bytes <= most) return EXF_OK;
         exf_memory_plan smaller = *plan;
         if (!shrink(&smaller, tokens)) break;

@@ -11,7 +11,7 @@
 #include "kernels/backend.h"
 
 enum {
-    EXF_COMMON_ROWS = 8 /* tokens that all experts run on at a time */
+    EXF_COMMON_ROWS = EXF_COMMON_UNIT /* tokens that all experts run on at a time, where they are few */
 };
 
 /* Sweep 1, T tokens; the mixer takes what it needs behind these. */
