@@ -59,6 +59,9 @@ typedef struct exf_backend {
     /* ---- matrix products (gemm.h) -------------------------------------------- */
     void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
                      float beta);
+    /* count products of one shape, y_i = x_i w_i^T. */
+    void (*gemm_xwt_many)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m,
+                          int n, int k);
     void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
                     float beta);
 
@@ -66,6 +69,7 @@ typedef struct exf_backend {
     void (*rmsnorm)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
     void (*add_bias)(exf_queue *q, float *y, const float *bias, int n_rows, int n);
     void (*copy_columns)(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+    void (*repeat_columns)(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
     void (*sigmoid_gate)(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
     void (*sigmoid_switch)(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
     void (*swiglu)(exf_queue *q, float *g, const float *u, size_t n, float limit);
@@ -116,6 +120,7 @@ typedef struct exf_backend {
     void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
     void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
+    void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
     void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);

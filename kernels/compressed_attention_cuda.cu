@@ -77,16 +77,20 @@ struct view {
     }
 };
 
-/* The keys of tile blockIdx.x. */
+/* The keys of tile blockIdx.x: the tokens that its queries' windows cover, which follow one
+ * another, then the entries that one of them sees. */
 static __device__ void list_keys(const view &w)
 {
     __shared__ int found[LIST_THREADS / 32];
     int first = blockIdx.x * TILE, end = first + TILE < w.n_rows() ? first + TILE : w.n_rows();
-    int n_keys = w.r.n_tokens + w.r.n_entries, warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = 0;
-    for (int at = 0; at < n_keys; at += LIST_THREADS) {
-        int key = at + threadIdx.x, before = n;
+    int g0 = w.group(first), g1 = w.group(end - 1), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int from = max(w.s.first + g0 - w.s.window + 1, 0) - w.r.from, n = w.s.first + g1 + 1 - w.r.from - from;
+    int entries = w.s.ratio ? (w.s.first + g1 + 1) / w.s.ratio : 0, *list = w.list + (size_t)blockIdx.x * w.most;
+    for (int i = threadIdx.x; i < n; i += LIST_THREADS) list[i] = from + i;
+    for (int at = 0; at < entries; at += LIST_THREADS) {
+        int entry = at + threadIdx.x, before = n;
         bool seen = false;
-        for (int g = w.group(first); key < n_keys && !seen && g <= w.group(end - 1); g++) seen = w.sees(g, key);
+        for (int g = g0; entry < entries && !seen && g <= g1; g++) seen = w.sees(g, w.r.n_tokens + entry);
         unsigned bits = __ballot_sync(0xffffffffu, seen);
         if (lane == 0) found[warp] = __popc(bits);
         __syncthreads();
@@ -94,7 +98,7 @@ static __device__ void list_keys(const view &w)
             before += i < warp ? found[i] : 0;
             n += found[i];
         }
-        if (seen) w.list[(size_t)blockIdx.x * w.most + before + __popc(bits & ((1u << lane) - 1))] = key;
+        if (seen) list[before + __popc(bits & ((1u << lane) - 1))] = w.r.n_tokens + entry;
         __syncthreads();
     }
     if (threadIdx.x == 0) w.count[blockIdx.x] = n;
@@ -123,11 +127,17 @@ static size_t tiles_of(int n_heads, int n_rows)
     return ((size_t)n_heads * n_rows + TILE - 1) / TILE;
 }
 
+/* Keys that the rows of a tile see at most: a tile has at most TILE queries. */
+static size_t most_listed(int window, int n_entries)
+{
+    return (size_t)window + TILE + (size_t)n_entries;
+}
+
 /* Every tile's list, and every key rounded. */
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
-    size_t keys = exf_compressed_attention_workspace(1, n_tokens, n_rows + window - 1, ratio), tiles = tiles_of(n_heads, n_rows);
-    return keys * (MOST_D / 2) + tiles * (keys + 1);
+    size_t entries = ratio ? n_tokens / ratio : 0, keys = (size_t)(n_rows + window - 1 < n_tokens ? n_rows + window - 1 : n_tokens) + entries;
+    return keys * (MOST_D / 2) + tiles_of(n_heads, n_rows) * (most_listed(window, (int)entries) + 1);
 }
 
 template <int D> static void rounded(exf_queue *q, const view &w, char *keys)
@@ -141,7 +151,8 @@ void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query,
                                    const exf_compressed_attention_shape *s, float *workspace)
 {
     reach r = reach_of(s);
-    int most = r.n_tokens + r.n_entries, *list = reinterpret_cast<int *>(workspace + (size_t)most * (MOST_D / 2));
+    int keys = r.n_tokens + r.n_entries, most = (int)most_listed(s->window, r.n_entries),
+        *list = reinterpret_cast<int *>(workspace + (size_t)keys * (MOST_D / 2));
     size_t tiles = tiles_of(s->n_heads, s->n_rows);
     view w = {out, query, *k, *s, r, list + tiles * most, list, most};
     bool wide = exf_wide(k->tokens, s->d) && exf_wide(k->entries, s->d);
@@ -152,7 +163,7 @@ void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query,
     }
     bool halves = exf_rounds(q) && exf_hopper_code();
     rounded_keys k16 = {reinterpret_cast<uint4 *>(workspace), !halves ? 0 : s->d <= 128 ? 128 : MOST_D, wide};
-    unsigned blocks = halves ? exf_blocks((size_t)most * k16.width / 8, LIST_THREADS) : 0;
+    unsigned blocks = halves ? exf_blocks((size_t)keys * k16.width / 8, LIST_THREADS) : 0;
     EXF_LAUNCH(q, "compressed keys", prepare, (unsigned)tiles + blocks, LIST_THREADS, 0, w, k16, (unsigned)tiles);
     if (!halves)
         exf_attention_f32(q, w, s->d, s->d, s->scale, s->n_rows * s->n_heads, 1, wide, wide);

@@ -20,7 +20,10 @@ struct exf_cublas {
     cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
                            cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c, cudaDataType, int ldc,
                            cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
-    decltype(&cublasSgemmStridedBatched) sgemm_batched;
+    cublasStatus_t (*gemm_batched)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
+                                   cudaDataType, int lda, long long a_step, const void *b, cudaDataType, int ldb, long long b_step,
+                                   const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count, cublasComputeType_t,
+                                   cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
 };
 /* NULL and a reason if it cannot be had. */
 const exf_cublas *exf_cublas_load(exf_err *err);
@@ -69,10 +72,12 @@ const void *exf_probe_kernel(void);
 extern "C" {
 void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
+void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m, int n, int k);
 void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
 void exf_add_bias_cuda(exf_queue *q, float *y, const float *bias, int n_rows, int n);
 void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
 void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
 void exf_sigmoid_switch_cuda(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
 void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit);

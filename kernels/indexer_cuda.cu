@@ -66,6 +66,7 @@ static __global__ void __launch_bounds__(THREADS)
     float *queries = reinterpret_cast<float *>(raw), *tiles = queries + TILE * (D + 4);
     int visible = (s.first + (int)blockIdx.x + 1) / s.ratio, lane = threadIdx.x % 32, strip = threadIdx.x / 32 % 4,
         half = threadIdx.x / 128 * 32;
+    if (visible <= s.top_k) return; /* all are chosen, whatever they score */
     for (int h = 0; h < s.n_heads; h += TILE) {
         const float *w = weights + (size_t)blockIdx.x * s.n_heads;
         float weight[2];

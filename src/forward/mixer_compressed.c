@@ -2,10 +2,14 @@
  * entries: low-rank queries, each head normed; one key-value head for all of
  * them, keys being the values, so that the heads' outputs are rotated back;
  * output projection in groups.  Works through a sequence in blocks of queries,
- * since a sequence's queries of all heads would be its largest array by far. */
+ * since a sequence's queries of all heads are its largest array by far: small
+ * blocks where the memory is the host's; where it is not, a block is most
+ * sequences, for products of a few rows would leave a device idle. */
 #include "forward/compressed_parts.h"
 
 #include <math.h>
+
+enum { HOST_ROWS = 128, DEVICE_ROWS = 4096 };
 
 typedef struct {
     int rows;                       /* of a block */
@@ -25,7 +29,7 @@ static void carve(space *s, const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
-    int t = c->n_tokens, ratio = p->ratio[c->layer], rows = t < EXF_COMPRESSED_ROWS ? t : EXF_COMPRESSED_ROWS;
+    int t = c->n_tokens, ratio = p->ratio[c->layer], most = c->b->host_memory ? HOST_ROWS : DEVICE_ROWS, rows = t < most ? t : most;
     size_t r = (size_t)rows, d = (size_t)p->head_dim;
     s->rows = rows;
     s->tokens = exf_take(c->arena, (size_t)t * d);
@@ -68,11 +72,8 @@ static void project_heads(const space *s, const exf_mixer_call *c, int first, in
 {
     const exf_compressed_spec *p = &c->a->compressed;
     int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
-    for (int g = 0; g < p->o_groups; g++) {
-        exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_O_A), (size_t)g * (size_t)p->o_rank * (size_t)part);
-        c->b->gemm_xwt(c->q, s->grouped + (size_t)g * (size_t)p->o_rank, low, exf_f32(s->q + (size_t)g * (size_t)part), wide, w, part, n, p->o_rank, part,
-                         1, 0);
-    }
+    exf_product_steps steps = {.count = p->o_groups, .y = p->o_rank, .x = part, .w = (size_t)p->o_rank * (size_t)part};
+    c->b->gemm_xwt_many(c->q, s->grouped, low, exf_f32(s->q), wide, exf_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
     c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
 }
 

@@ -33,6 +33,22 @@ static void recur(const exf_mixer_call *c, float *out, float *qkv, const float *
     c->b->delta_rule(c->q, out, qkv, k, k + dk, decay, beta, s, workspace);
 }
 
+/* The last product's operand: z <- silu(z) times the normed heads; rounded on the way, into
+ * `room`, where the product's weights are. */
+static exf_matrix gate(const exf_mixer_call *c, float *heads, float *z, float *room, const exf_delta_shape *s)
+{
+    int n_rows = s->n_tokens * s->n_value_heads, d = s->value_dim;
+    double eps = c->a->norm_eps;
+    if (exf_weight(c, EXF_W_DELTA_OUT).number == EXF_NUMBER_BF16) {
+        uint16_t *rounded = (uint16_t *)(void *)room;
+        c->b->gate_heads_rounded(c->q, rounded, heads, z, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);
+        return exf_bf16(rounded);
+    }
+    c->b->rmsnorm(c->q, heads, d, heads, d, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);
+    c->b->swiglu(c->q, z, heads, (size_t)n_rows * (size_t)d, 0);
+    return exf_f32(z);
+}
+
 static void run(const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
@@ -52,9 +68,8 @@ static void run(const exf_mixer_call *c)
     c->b->causal_conv_silu(c->q, qkv, dqkv, c->w[EXF_W_DELTA_CONV], t, dqkv, width, taps);
     c->b->delta_gates(c->q, decay, beta, c->w[EXF_W_DELTA_A_LOG], c->w[EXF_W_DELTA_DT_BIAS], t, n_heads);
     recur(c, heads, qkv, decay, beta, &s, state);
-    c->b->rmsnorm(c->q, heads, s.value_dim, heads, s.value_dim, c->w[EXF_W_DELTA_NORM], t * n_heads, s.value_dim, a->norm_eps);
-    c->b->swiglu(c->q, z, heads, rows * (size_t)dv, 0); /* z <- silu(z) heads */
-    c->b->gemm_xwt(c->q, c->out, a->d_model, exf_f32(z), dv, exf_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
+    exf_matrix gated = gate(c, heads, z, qkv, &s); /* q, k and v are no more needed */
+    c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)
