@@ -121,6 +121,11 @@ typedef struct exf_backend {
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
     void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
     void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
+    /* delta_rule.h: causal_conv_silu on [q | k | v], l2norm_heads of q (scaled by key_dim^-1/2) and k, then
+     * the rule.  qkv: rows of s->ldq = ldk = ldv; it is used up. */
+    size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
+    void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
+                            const exf_delta_shape *s, double eps, float *workspace);
     void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);

@@ -95,6 +95,8 @@ void exf_delta_gates_cuda(exf_queue *q, float *a, float *b, const float *a_log, 
 void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
 size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s);
 void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta, const exf_delta_shape *s, float *workspace);
+size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width);
+void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta, const exf_delta_shape *s, double eps, float *workspace);
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio);
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, float *workspace);
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);

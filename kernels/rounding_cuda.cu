@@ -102,7 +102,7 @@ void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float
 
 static __device__ __forceinline__ float gated(float x, float g)
 {
-    return g / (1.0f + __expf(-g)) * x;
+    return g / (1.0f + expf(-g)) * x;
 }
 
 /* A warp per row of 4 n floats, at most QUADS of them a lane. */
