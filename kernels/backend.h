@@ -126,6 +126,12 @@ typedef struct exf_backend {
     size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
     void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
                             const exf_delta_shape *s, double eps, float *workspace);
+    /* compressed_attention.h in bfloat16, between two products: every head of query normed (rmsnorm.h, no weight)
+     * and rotated, attended, rotated back, rounded to bfloat16.  out and query [n_rows, n_heads, d]; workspace as
+     * the attention's.  fit: 1 if the device and these shapes can have it. */
+    int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
+    void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
+                             const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
     void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);

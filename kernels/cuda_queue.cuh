@@ -99,6 +99,8 @@ size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width);
 void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta, const exf_delta_shape *s, double eps, float *workspace);
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio);
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, float *workspace);
+int exf_compressed_heads_fit_cuda(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
+void exf_compressed_heads_cuda(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
 size_t exf_indexer_workspace_cuda(int n_rows, int n_entries);
 void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s, float *workspace);

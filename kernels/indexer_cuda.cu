@@ -136,9 +136,10 @@ struct cut {
 /* The k-th best of n scores, by digits of eight bits. */
 static __device__ cut find_cut(const float *score, int n, int k)
 {
-    __shared__ int count[256];
+    __shared__ int count[256], total[THREADS / 32];
     __shared__ cut found;
     uint32_t known = 0;
+    int digit = 255 - (int)threadIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     if (threadIdx.x == 0) found = {0, k, 0};
     for (int shift = 24; shift >= 0; shift -= 8) {
         count[threadIdx.x] = 0;
@@ -148,12 +149,15 @@ static __device__ cut find_cut(const float *score, int n, int k)
             if (((rank ^ found.rank) & known) == 0) atomicAdd(&count[rank >> shift & 255], 1);
         }
         __syncthreads();
-        if (threadIdx.x == 0) {
-            int digit = 255;
-            while (found.left > count[digit]) found.left -= count[digit--];
-            found.rank |= (uint32_t)digit << shift;
-            found.equal = count[digit];
+        int mine = count[digit], better = mine, left = found.left; /* better: those of this digit or a larger one */
+        for (int step = 1; step < 32; step <<= 1) {
+            int before = __shfl_up_sync(0xffffffffu, better, step);
+            if (lane >= step) better += before;
         }
+        if (lane == 31) total[warp] = better;
+        __syncthreads();
+        for (int i = 0; i < warp; i++) better += total[i];
+        if (better >= left && better - mine < left) found = {found.rank | (uint32_t)digit << shift, left - (better - mine), mine};
         known |= 255u << shift;
         __syncthreads();
     }
