@@ -99,6 +99,7 @@ static void ceilings(void)
     int side = 8192;
     char *a = (char *)reals(n / 4), *b = (char *)reals(n / 4);
     const float one = 1, nought = 0;
+    exf_cublas_ready(Q[0]); /* a queue makes its handle at its first product */
     bytes("ceiling: device copy of 1 GiB", time_of(Q[0], 4, [=](int) { B->copy(Q[0], b, a, n); }), 2.0 * n);
     flops("ceiling: cuBLAS bf16 8192^3", "",
           time_of(Q[0], 4,
