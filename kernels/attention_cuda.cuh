@@ -32,6 +32,16 @@ struct exf_causal_view {
     {
         return out + (size_t)r * s.ldo + (size_t)blockIdx.y * s.dv;
     }
+    /* What the wide kernel does with rows: eight of a query's columns as float16; a thread's
+     * part of its two rows, times inverse[]. */
+    __device__ uint4 query8(int r, int column, int n, bool quads) const
+    {
+        return exf_half8(query_row(r), column, n, quads);
+    }
+    template <int N> __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
+    {
+        exf_keep_rows(*this, o, inverse, row, column, n, quads);
+    }
     /* Of the 64 rows from `first`: how many keys some of them see, and the j-th of these. */
     __device__ int n_keys(int first) const
     {

@@ -97,7 +97,7 @@ template <class View, int D> static __device__ void exf_wide_queries(char *to, c
     for (int i = threadIdx.x; i < EXF_WIDE_TILE * D / 8; i += EXF_WIDE_THREADS) {
         int row = i / (D / 8), chunk = i % (D / 8);
         uint4 x = make_uint4(0, 0, 0, 0);
-        if (first + row < w.n_rows()) x = exf_half8(w.query_row(first + row), chunk * 8, d, wide);
+        if (first + row < w.n_rows()) x = w.query8(first + row, chunk * 8, d, wide);
         *reinterpret_cast<uint4 *>(to + chunk / 8 * EXF_WIDE_PANEL + exf_panel_at(row, chunk % 8)) = x;
     }
 }
@@ -130,14 +130,13 @@ template <class View, int H>
 static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_running &state, const View &w, int row,
                                                       int column, int dv, float scale, bool quads)
 {
-    float inverse[2], *out[2];
+    float inverse[2];
     for (int r = 0; r < 2; r++) {
         bool there = row + 8 * r < w.n_rows();
         float sum = exf_sum4(state.sum[r]), sink = there ? w.sink(row + 8 * r) * 1.44269504f : -INFINITY;
         inverse[r] = 1 / (sum + (sink == -INFINITY ? 0 : exf_exp2(sink - state.top[r] * scale)));
-        out[r] = there ? w.out_row(row + 8 * r) : nullptr;
     }
-    exf_store_rows(o, inverse, out, column, dv, quads);
+    w.keep(o, inverse, row, column, dv, quads);
 }
 #endif
 

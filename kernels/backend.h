@@ -61,6 +61,9 @@ typedef struct exf_backend {
     /* ---- matrix products (gemm.h) -------------------------------------------- */
     void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
                      float beta);
+    /* count products of one shape, y_i = x_i w_i^T. */
+    void (*gemm_xwt_many)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m,
+                          int n, int k);
     void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
                     float beta);
 
@@ -68,6 +71,7 @@ typedef struct exf_backend {
     void (*rmsnorm)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
     void (*add_bias)(exf_queue *q, float *y, const float *bias, int n_rows, int n);
     void (*copy_columns)(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+    void (*repeat_columns)(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
     void (*sigmoid_gate)(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
     void (*sigmoid_switch)(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
     void (*swiglu)(exf_queue *q, float *g, const float *u, size_t n, float limit);
@@ -118,6 +122,18 @@ typedef struct exf_backend {
     void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
     void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
+    void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
+    /* delta_rule.h: causal_conv_silu on [q | k | v], l2norm_heads of q (scaled by key_dim^-1/2) and k, then
+     * the rule.  qkv: rows of s->ldq = ldk = ldv; it is used up. */
+    size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
+    void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
+                            const exf_delta_shape *s, double eps, float *workspace);
+    /* compressed_attention.h in bfloat16, between two products: every head of query normed (rmsnorm.h, no weight)
+     * and rotated, attended, rotated back, rounded to bfloat16.  out and query [n_rows, n_heads, d]; workspace as
+     * the attention's.  fit: 1 if the device and these shapes can have it. */
+    int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
+    void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
+                             const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
     void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);

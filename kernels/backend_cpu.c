@@ -87,6 +87,9 @@ static size_t compressed_attention_workspace(int n_heads, int n_rows, int n_toke
 WITHOUT_QUEUE(gemm_xwt,
               (exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta),
               (y, ldy, x.p, ldx, w.p, ldw, m, n, k, alpha, beta))
+WITHOUT_QUEUE(gemm_xwt_many,
+              (exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m, int n, int k),
+              (y, ldy, x.p, ldx, w.p, ldw, s, m, n, k))
 WITHOUT_QUEUE(gemm_xw,
               (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta),
               (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))
@@ -94,6 +97,8 @@ WITHOUT_QUEUE(rmsnorm, (exf_queue *q, float *y, int ldy, const float *x, int ldx
               (y, ldy, x, ldx, w, n_rows, n, eps))
 WITHOUT_QUEUE(add_bias, (exf_queue *q, float *y, const float *bias, int n_rows, int n), (y, bias, n_rows, n))
 WITHOUT_QUEUE(copy_columns, (exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n), (out, ldo, x, ldx, n_rows, n))
+WITHOUT_QUEUE(repeat_columns, (exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n),
+              (out, ldo, count, step, x, ldx, n_rows, n))
 WITHOUT_QUEUE(sigmoid_gate, (exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride), (y, gate, n_rows, d, stride))
 WITHOUT_QUEUE(sigmoid_switch, (exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows), (y, n, x, w, k, n_rows))
 WITHOUT_QUEUE(swiglu, (exf_queue *q, float *g, const float *u, size_t n, float limit), (g, u, n, limit))
@@ -148,10 +153,12 @@ const exf_backend exf_backend_cpu = {
     .copy = upload,
     .zero = zero,
     .gemm_xwt = gemm_xwt_queued,
+    .gemm_xwt_many = gemm_xwt_many_queued,
     .gemm_xw = gemm_xw_queued,
     .rmsnorm = rmsnorm_queued,
     .add_bias = add_bias_queued,
     .copy_columns = copy_columns_queued,
+    .repeat_columns = repeat_columns_queued,
     .sigmoid_gate = sigmoid_gate_queued,
     .sigmoid_switch = sigmoid_switch_queued,
     .swiglu = swiglu_queued,

@@ -2,7 +2,7 @@
  * token to its last with the window in registers; see causal_conv.h.  A row is replaced
  * in place, so the rows that the next piece's window reaches back to are kept first. */
 #include "kernels/causal_conv.h"
-#include "kernels/hopper.cuh"
+#include "kernels/delta_halves.cuh"
 
 enum { PIECES = 64, SHORTEST = 16, BATCH = 8, THREADS = 128 };
 
@@ -129,4 +129,73 @@ void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, 
     else
         EXF_LAUNCH(q, "causal_conv", causal_conv_silu, exf_blocks((size_t)channels, 128), 128, 0, x, ldx, w, n_tokens, channels,
                    width);
+}
+
+/* ---- rows for the delta rule ------------------------------------------------------------ */
+
+/* Grid: channels, pieces.  A thread has four channels, LANES neighbours a head of q or k. */
+template <int LANES>
+static __global__ void __launch_bounds__(THREADS)
+    convolve_rows(exf_delta_rows to, const float *x, const float *w, exf_delta_shape s, int channels, int length, float eps, float scale)
+{
+    enum { WIDTH = 4, DK = 4 * LANES };
+    int own = (blockIdx.x * blockDim.x + threadIdx.x) * 4, c = min(own, channels - 4), first = blockIdx.y * length, nq = s.n_key_heads * DK;
+    int end = min(first + length, s.n_tokens), in = c < nq ? c : c < 2 * nq ? c - nq : c - 2 * nq, d = c < 2 * nq ? DK : s.value_dim;
+    char *out = (c < nq ? to.q : c < 2 * nq ? to.k : to.v) + ((size_t)(in / d) * s.n_tokens * d + in % d) * 2;
+    float tap[4][WIDTH], most = c < nq ? scale : 1;
+    lanes<4> row[WIDTH - 1 + BATCH] = {};
+#pragma unroll
+    for (int l = 0; l < 4; l++)
+#pragma unroll
+        for (int j = 0; j < WIDTH; j++) tap[l][j] = w[(size_t)(c + l) * WIDTH + j];
+#pragma unroll
+    for (int j = 0; j < WIDTH - 1; j++)
+        if (first + j >= WIDTH - 1) row[j] = load<4>(x + (size_t)(first + j - (WIDTH - 1)) * s.ldq + c);
+    for (int t = first; t < end; t += BATCH) {
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            if (t + b < end) row[WIDTH - 1 + b] = load<4>(x + (size_t)(t + b) * s.ldq + c);
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            float y[4], square = 0, factor = 1;
+#pragma unroll
+            for (int l = 0; l < 4; l++) {
+                float sum = 0;
+#pragma unroll
+                for (int j = 0; j < WIDTH; j++) sum += tap[l][j] * row[b + j].x[l];
+                y[l] = silu(sum);
+                square += y[l] * y[l];
+            }
+#pragma unroll
+            for (int step = LANES / 2; step > 0; step >>= 1) square += __shfl_xor_sync(0xffffffffu, square, step);
+            if (c < 2 * nq) factor = most / sqrtf(square + eps);
+            if (t + b < end && own == c)
+                *reinterpret_cast<uint2 *>(out + (size_t)(t + b) * d * 2) =
+                    make_uint2(exf_half2(y[0] * factor, y[1] * factor), exf_half2(y[2] * factor, y[3] * factor));
+        }
+#pragma unroll
+        for (int j = 0; j < WIDTH - 1; j++) row[j] = row[BATCH + j];
+    }
+}
+
+static int rows_channels(const exf_delta_shape *s)
+{
+    return 2 * s->n_key_heads * s->key_dim + s->n_value_heads * s->value_dim;
+}
+
+int exf_conv_rows_fit(const float *x, const exf_delta_shape *s, int width)
+{
+    return width == 4 && (s->key_dim == 64 || s->key_dim == 128) && s->value_dim % EXF_DELTA_COLUMNS == 0 && s->ldk == s->ldq &&
+           s->ldv == s->ldq && exf_wide(x, s->ldq);
+}
+
+void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps, double scale)
+{
+    int channels = rows_channels(s), length = (s->n_tokens + PIECES - 1) / PIECES;
+    length = length < SHORTEST ? SHORTEST : length;
+    dim3 grid(exf_blocks((size_t)channels / 4, THREADS), (unsigned)((s->n_tokens + length - 1) / length));
+    if (s->key_dim == 64)
+        EXF_LAUNCH(q, "causal_conv", convolve_rows<16>, grid, THREADS, 0, to, x, taps, *s, channels, length, (float)eps, (float)scale);
+    else
+        EXF_LAUNCH(q, "causal_conv", convolve_rows<32>, grid, THREADS, 0, to, x, taps, *s, channels, length, (float)eps, (float)scale);
 }

@@ -14,8 +14,6 @@
 extern "C" {
 #endif
 
-enum { EXF_COMPRESSED_ROWS = 128 }; /* a good size of a block */
-
 typedef struct {
     int first, n_rows;
     int n_heads, d;

@@ -20,10 +20,9 @@ struct exf_cublas {
     cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
                            cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c, cudaDataType, int ldc,
                            cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
-    decltype(&cublasSgemmStridedBatched) sgemm_batched;
     cublasStatus_t (*gemm_batched)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
-                                   cudaDataType, int lda, long long stride_a, const void *b, cudaDataType, int ldb, long long stride_b,
-                                   const void *beta, void *c, cudaDataType, int ldc, long long stride_c, int batch, cublasComputeType_t,
+                                   cudaDataType, int lda, long long a_step, const void *b, cudaDataType, int ldb, long long b_step,
+                                   const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count, cublasComputeType_t,
                                    cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
 };
 /* NULL and a reason if it cannot be had. */
@@ -73,10 +72,12 @@ const void *exf_probe_kernel(void);
 extern "C" {
 void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
+void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m, int n, int k);
 void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
 void exf_add_bias_cuda(exf_queue *q, float *y, const float *bias, int n_rows, int n);
 void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
 void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
 void exf_sigmoid_switch_cuda(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
 void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit);
@@ -94,8 +95,12 @@ void exf_delta_gates_cuda(exf_queue *q, float *a, float *b, const float *a_log, 
 void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
 size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s);
 void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta, const exf_delta_shape *s, float *workspace);
+size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width);
+void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta, const exf_delta_shape *s, double eps, float *workspace);
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio);
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, float *workspace);
+int exf_compressed_heads_fit_cuda(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
+void exf_compressed_heads_cuda(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
 size_t exf_indexer_workspace_cuda(int n_rows, int n_entries);
 void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s, float *workspace);

@@ -8,17 +8,30 @@
  *   O = c Q S + P D,   P_ij = c_i / c_j (q_i . k_j) up to the diagonal
  *   S <- c_e S + sum over j of c_e / c_j k_j d_j^T
  * W, U and P of all chunks are made at once (prepare); then a block per head and 32
- * columns of its state walks the chunks (carry).  Products on tensor cores: in float32
- * mode EXACT (tf32.cuh), else of operands rounded to tf32 here and to float16 where the
- * chunks are walked (delta_halves.cu), the state staying float32.  The system is solved
- * in float32 by substitution; quotients of decays come from sums of double logarithms, a
- * decay below 1e-38 counting as that. */
+ * columns of its state walks the chunks (carry).  This is float32 mode: products on tensor
+ * cores, EXACT (tf32.cuh); with float16 operands it is delta_halves.cuh.  The system is
+ * solved in float32 by substitution; quotients of decays come from sums of double
+ * logarithms, a decay below 1e-38 counting as that. */
 #include "kernels/delta_chunks.cuh"
-#include "kernels/delta_parts.cuh"
+#include "kernels/hopper.cuh"
 #include "kernels/tf32.cuh"
 
-enum { C = EXF_DELTA_CHUNK, COLUMNS = EXF_DELTA_COLUMNS, THREADS = EXF_DELTA_THREADS };
-typedef exf_delta_problem problem;
+enum { C = 64, COLUMNS = 32, THREADS = 256 };
+
+/* Of every value head and chunk: W [64, DK], U [64, width], P [64, 64], gates [2, 64] =
+ * c_i and c_end / c_i. */
+struct problem {
+    float *out;
+    const float *query, *k, *v, *decay, *beta;
+    exf_delta_shape s;
+    int n_chunks, width; /* value_dim as a multiple of COLUMNS */
+    bool wide;           /* rows of q and k can be read 16 bytes at a time */
+    float *w, *u, *p, *gates;
+    __device__ int group() const
+    {
+        return s.n_value_heads / s.n_key_heads;
+    }
+};
 
 #ifdef EXF_HOPPER
 /* C rows of n floats from token `first`, 0 behind the sequence and from n on, to rows of LD. */
@@ -53,32 +66,15 @@ static __device__ void sum_logs(double *logs, float *beta, const problem &p, int
     __syncthreads();
 }
 
-/* x as element i of float32s or, halves, float16s. */
-static __device__ __forceinline__ void put(float *to, bool halves, size_t i, float x)
-{
-    if (halves)
-        reinterpret_cast<unsigned short *>(to)[i] = (unsigned short)exf_half2(x, 0);
-    else
-        to[i] = x;
-}
-
-/* The chunk's rows of q or k as float16. */
-template <int DK, int LD> static __device__ void keep_halves(char *to, const float *rows)
-{
-    uint4 *out = reinterpret_cast<uint4 *>(to);
-    for (int i = threadIdx.x; i < C * DK / 8; i += THREADS)
-        out[i] = exf_half8(rows + i / (DK / 8) * LD, i % (DK / 8) * 8, DK, true);
-}
-
 /* Warps 0-3: columns of A below the diagonal, transposed; warps 4-7: rows of P. */
-template <int DK, bool EXACT>
-static __device__ void correlate(float *turned, float *p, bool halves, const float *keys, const float *queries, const double *logs,
+template <int DK>
+static __device__ void correlate(float *turned, float *p, const float *keys, const float *queries, const double *logs,
                                  const float *beta)
 {
     int warp = threadIdx.x / 32, strip = warp % 4 * 16, lane = threadIdx.x % 32;
     bool of_queries = warp >= 4;
     float d[8][4] = {};
-    exf_strip<EXACT, 8, DK + 4, 1, 1, DK + 4>(d, (of_queries ? queries : keys) + strip * (DK + 4), keys, DK / 8);
+    exf_strip<true, 8, DK + 4, 1, 1, DK + 4>(d, (of_queries ? queries : keys) + strip * (DK + 4), keys, DK / 8);
 #pragma unroll
     for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -86,7 +82,7 @@ static __device__ void correlate(float *turned, float *p, bool halves, const flo
             int i = strip + lane / 4 + e / 2 * 8, j = 8 * n + lane % 4 * 2 + e % 2;
             float x = j <= i ? d[n][e] * expf((float)(logs[i] - logs[j])) : 0;
             if (of_queries)
-                put(p, halves, i * C + j, x);
+                p[i * C + j] = x;
             else
                 turned[j * (C + 4) + i] = j < i ? beta[i] * x : 0;
         }
@@ -118,15 +114,14 @@ static __device__ __forceinline__ void substitute(float (&x)[C], const float *tu
 
 /* Column c of W. */
 template <int DK>
-static __device__ __forceinline__ void solve_w(float *w, bool halves, int c, const float *factor, const float *keys,
-                                               const float *turned)
+static __device__ __forceinline__ void solve_w(float *w, int c, const float *factor, const float *keys, const float *turned)
 {
     float x[C];
 #pragma unroll
     for (int i = 0; i < C; i++) x[i] = factor[i] * keys[i * prepare_room<DK>::LD];
     substitute(x, turned);
 #pragma unroll
-    for (int i = 0; i < C; i++) put(w, halves, i * DK + c, x[i]);
+    for (int i = 0; i < C; i++) w[i * DK + c] = x[i];
 }
 
 /* Column c of U, at u. */
@@ -148,7 +143,7 @@ static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h
 #endif
 
 /* Grid: chunks, value heads. */
-template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 2) prepare(problem p)
+template <int DK> static __global__ void __launch_bounds__(THREADS, 2) prepare(problem p)
 {
 #ifdef EXF_HOPPER
     enum { LD = prepare_room<DK>::LD };
@@ -157,19 +152,14 @@ template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 
     __shared__ float beta[C];
     float *keys = reinterpret_cast<float *>(raw), *queries = keys + C * LD, *turned = queries + C * LD;
     int h = blockIdx.y, first = blockIdx.x * C, n = p.s.key_dim;
-    size_t head = (size_t)(h / p.group()) * n, at = (size_t)h * p.n_chunks + blockIdx.x,
-           of_keys = (size_t)(h / p.group()) * p.n_chunks + blockIdx.x;
+    size_t head = (size_t)(h / p.group()) * n, at = (size_t)h * p.n_chunks + blockIdx.x;
     load_rows<DK, LD>(keys, p.k + head, p.s.ldk, first, p.s.n_tokens, n, p.wide);
     load_rows<DK, LD>(queries, p.query + head, p.s.ldq, first, p.s.n_tokens, n, p.wide);
     exf_loads_commit();
     sum_logs(logs, beta, p, first, h);
     exf_loads_wait<0>();
     __syncthreads();
-    correlate<DK, EXACT>(turned, p.p + at * C * C / (p.halves ? 2 : 1), p.halves, keys, queries, logs, beta);
-    if (p.halves && h % p.group() == 0) {
-        keep_halves<DK, LD>(p.half_q + of_keys * C * DK * 2, queries);
-        keep_halves<DK, LD>(p.half_k + of_keys * C * DK * 2, keys);
-    }
+    correlate<DK>(turned, p.p + at * C * C, keys, queries, logs, beta);
     if (threadIdx.x < C) {
         p.gates[(at * 2 + 0) * C + threadIdx.x] = expf((float)logs[threadIdx.x]);
         p.gates[(at * 2 + 1) * C + threadIdx.x] = expf((float)(logs[C - 1] - logs[threadIdx.x]));
@@ -178,7 +168,7 @@ template <int DK, bool EXACT> static __global__ void __launch_bounds__(THREADS, 
     if (threadIdx.x < C) queries[threadIdx.x] = beta[threadIdx.x] * expf((float)logs[threadIdx.x]); /* no more needed */
     __syncthreads();
     if (threadIdx.x < DK)
-        solve_w<DK>(p.w + at * C * DK / (p.halves ? 2 : 1), p.halves, threadIdx.x, queries, keys + threadIdx.x, turned);
+        solve_w<DK>(p.w + at * C * DK, threadIdx.x, queries, keys + threadIdx.x, turned);
     for (int c = (int)threadIdx.x - DK; c < p.width; c += THREADS)
         if (c >= 0) solve_u(p.u + at * C * p.width + c, p, h, first, c, beta, turned);
 #endif
@@ -328,18 +318,15 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 1) carry(pro
 #endif
 }
 
-template <int DK, bool EXACT> static void run(exf_queue *q, const problem &p)
+template <int DK> static void run(exf_queue *q, const problem &p)
 {
     int bytes[2] = {prepare_room<DK>::FLOATS * 4, carry_room<DK>::FLOATS * 4};
     unsigned heads = (unsigned)p.s.n_value_heads;
     if (q->err.code != EXF_OK) return;
-    exf_cuda_note(q, cudaFuncSetAttribute(prepare<DK, EXACT>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[0]), "delta_rule");
+    exf_cuda_note(q, cudaFuncSetAttribute(prepare<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[0]), "delta_rule");
     exf_cuda_note(q, cudaFuncSetAttribute(carry<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes[1]), "delta_rule");
-    EXF_LAUNCH(q, "delta_rule chunks", (prepare<DK, EXACT>), dim3((unsigned)p.n_chunks, heads), THREADS, bytes[0], p);
-    if (EXACT)
-        EXF_LAUNCH(q, "delta_rule", (carry<DK>), dim3((unsigned)(p.width / COLUMNS), heads), THREADS, bytes[1], p);
-    else
-        exf_delta_carry_halves(q, p, DK);
+    EXF_LAUNCH(q, "delta_rule chunks", (prepare<DK>), dim3((unsigned)p.n_chunks, heads), THREADS, bytes[0], p);
+    EXF_LAUNCH(q, "delta_rule", (carry<DK>), dim3((unsigned)(p.width / COLUMNS), heads), THREADS, bytes[1], p);
 }
 
 static int chunks_of(const exf_delta_shape *s)
@@ -355,25 +342,19 @@ static int padded(int n, int to)
 size_t exf_delta_chunks_workspace(const exf_delta_shape *s)
 {
     size_t dk = s->key_dim <= 64 ? 64 : EXF_DELTA_MOST_KEY;
-    return (size_t)s->n_value_heads * chunks_of(s) * C * (dk + padded(s->value_dim, COLUMNS) + C + 2) +
-           (size_t)s->n_key_heads * chunks_of(s) * C * dk; /* q and k, two numbers a float */
+    return (size_t)s->n_value_heads * chunks_of(s) * C * (dk + padded(s->value_dim, COLUMNS) + C + 2);
 }
 
 void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
                       const float *beta, const exf_delta_shape *s, float *workspace)
 {
     size_t dk = s->key_dim <= 64 ? 64 : EXF_DELTA_MOST_KEY;
-    problem p = {out, query, k, v, decay, beta, *s, chunks_of(s), padded(s->value_dim, COLUMNS), false, exf_rounds(q)};
-    size_t rows = (size_t)s->n_value_heads * p.n_chunks * C, key_rows = (size_t)s->n_key_heads * p.n_chunks * C;
+    problem p = {out, query, k, v, decay, beta, *s, chunks_of(s), padded(s->value_dim, COLUMNS)};
+    size_t rows = (size_t)s->n_value_heads * p.n_chunks * C;
     p.w = workspace;
     p.u = p.w + rows * dk;
     p.p = p.u + rows * p.width;
     p.gates = p.p + rows * C;
-    p.half_q = reinterpret_cast<char *>(p.gates + rows * 2);
-    p.half_k = p.half_q + key_rows * dk * 2;
     p.wide = exf_wide(query, s->ldq) && exf_wide(k, s->ldk) && s->key_dim % 4 == 0;
-    if (dk == 64)
-        p.halves ? run<64, false>(q, p) : run<64, true>(q, p);
-    else
-        p.halves ? run<128, false>(q, p) : run<128, true>(q, p);
+    dk == 64 ? run<64>(q, p) : run<128>(q, p);
 }

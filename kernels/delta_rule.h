@@ -13,9 +13,10 @@
  * is at most key_dim * 2^-24 * sum |S||k|.
  *
  * The CUDA backend takes 64 tokens at a time (delta_chunks.cu): the same sums in
- * another order, products to 21 bits in F32 mode, operands rounded to tf32 or float16
- * (11 bits, relative error 2^-12 each; the state stays float32) in BF16 mode.  With normalised k and q the distance to the
- * reference, ||difference|| / ||out||, stays below 1e-5 in F32 and 2e-3 in BF16. */
+ * another order, products to 21 bits in F32 mode, operands rounded to float16 (11 bits,
+ * relative error 2^-12 each; the state stays float32) in BF16 mode.  With normalised k and q
+ * the distance to the reference, ||difference|| / ||out||, stays below 1e-5 in F32 and 2e-3 in
+ * BF16. */
 #ifndef EXF_KERNELS_DELTA_RULE_H
 #define EXF_KERNELS_DELTA_RULE_H
 #include <stddef.h>

@@ -1,8 +1,10 @@
-/* delta_rule_cuda.cu - gates and norms; the rule itself in chunks (delta_chunks.cu) or,
- * for keys that do not fit there and for other GPUs, token by token; see delta_rule.h. */
+/* delta_rule_cuda.cu - gates and norms; the rule itself in chunks (delta_chunks.cu,
+ * delta_halves.cuh) or, for keys that do not fit there and for other GPUs, token by token;
+ * see delta_rule.h. */
+#include "kernels/attention_wide.cuh"
 #include "kernels/cuda_reduce.cuh"
 #include "kernels/delta_chunks.cuh"
-#include "kernels/hopper.cuh"
+#include "kernels/delta_halves.cuh"
 
 static __global__ void delta_gates(float *a, float *b, const float *a_log, const float *dt_bias, size_t total, int n_heads)
 {
@@ -61,10 +63,12 @@ static bool in_chunks(const exf_delta_shape *s)
     return s->key_dim <= EXF_DELTA_MOST_KEY && exf_hopper_code();
 }
 
-/* Token by token: the states of all heads, [n_value_heads, key_dim, value_dim]. */
+/* In chunks, for either arithmetic; token by token: the states of all heads, [n_value_heads, key_dim, value_dim]. */
 size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s)
 {
-    return in_chunks(s) ? exf_delta_chunks_workspace(s) : (size_t)s->n_value_heads * s->key_dim * s->value_dim;
+    if (!in_chunks(s)) return (size_t)s->n_value_heads * s->key_dim * s->value_dim;
+    size_t exact = exf_delta_chunks_workspace(s), halves = exf_delta_halves_workspace(s);
+    return exact > halves ? exact : halves;
 }
 
 /* Grid: value heads.  A thread per column of a state, token by token. */
@@ -98,14 +102,56 @@ static __global__ void delta_rule(float *out, const float *query, const float *k
     }
 }
 
+static void in_halves(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
+                      const exf_delta_shape *s, float *workspace)
+{
+    exf_delta_halves p = exf_delta_halves_at(workspace, out, decay, beta, s);
+    size_t t = (size_t)s->n_tokens;
+    exf_round(q, p.rows.q, query, s->ldq, s->n_tokens, s->key_dim, p.dk, s->n_key_heads, t);
+    exf_round(q, p.rows.k, k, s->ldk, s->n_tokens, s->key_dim, p.dk, s->n_key_heads, t);
+    exf_round(q, p.rows.v, v, s->ldv, s->n_tokens, s->value_dim, p.width, s->n_value_heads, t);
+    exf_delta_halves_run(q, p);
+}
+
 void exf_delta_rule_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
                          const float *beta, const exf_delta_shape *s, float *workspace)
 {
     int threads = s->value_dim < 32 ? 32 : s->value_dim > 1024 ? 1024 : (s->value_dim + 31) / 32 * 32;
     if (s->n_tokens == 0) return;
-    if (in_chunks(s))
+    if (in_chunks(s) && exf_rounds(q))
+        in_halves(q, out, query, k, v, decay, beta, s, workspace);
+    else if (in_chunks(s))
         exf_delta_chunks(q, out, query, k, v, decay, beta, s, workspace);
     else
         EXF_LAUNCH(q, "delta_rule", delta_rule, s->n_value_heads, threads, 2 * (size_t)s->key_dim * sizeof(float), out, query, k, v,
                    decay, beta, *s, workspace);
+}
+
+static int qkv_channels(const exf_delta_shape *s)
+{
+    return 2 * s->n_key_heads * s->key_dim + s->n_value_heads * s->value_dim;
+}
+
+size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width)
+{
+    size_t conv = exf_causal_conv_workspace_cuda(qkv_channels(s), width), rule = exf_delta_rule_workspace_cuda(s);
+    return conv > rule ? conv : rule;
+}
+
+void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
+                              const exf_delta_shape *s, double eps, float *workspace)
+{
+    float *k = qkv + s->n_key_heads * s->key_dim, *v = k + s->n_key_heads * s->key_dim;
+    double scale = 1 / sqrt((double)s->key_dim);
+    if (s->n_tokens == 0) return;
+    if (in_chunks(s) && exf_rounds(q) && exf_conv_rows_fit(qkv, s, width)) {
+        exf_delta_halves p = exf_delta_halves_at(workspace, out, decay, beta, s);
+        exf_conv_rows(q, p.rows, qkv, taps, s, eps, scale);
+        exf_delta_halves_run(q, p);
+        return;
+    }
+    exf_causal_conv_silu_cuda(q, qkv, s->ldq, taps, s->n_tokens, qkv_channels(s), width, workspace);
+    exf_l2norm_heads_cuda(q, qkv, s->ldq, s->n_tokens, s->n_key_heads, s->key_dim, eps, scale);
+    exf_l2norm_heads_cuda(q, k, s->ldk, s->n_tokens, s->n_key_heads, s->key_dim, eps, 1);
+    exf_delta_rule_cuda(q, out, qkv, k, v, decay, beta, s, workspace);
 }

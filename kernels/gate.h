@@ -6,6 +6,8 @@
 void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n);
 /* out[r, 0..n) = x[r, 0..n): rows ldo and ldx floats apart. */
 void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_rows, int n);
+/* out[r, c step + i] = x[r, i] for every c < count and i < n: a row's part copied to several places. */
+void exf_repeat_columns_cpu(float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
 /* y[r, i] *= sigmoid(gate[r * stride + i]), n_rows rows of d. */
 void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride);
 /* y[r, :] *= sigmoid(<x[r, :], w>): one gate per row; y rows of n, x rows of k. */

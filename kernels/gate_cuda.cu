@@ -67,6 +67,30 @@ void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, in
     on_rows<replace>(q, "copy_columns", out, ldo, x, ldx, n_rows, n);
 }
 
+/* A thread has as many neighbouring floats of a row as T has, and writes them `count` times. */
+template <class T> static __global__ void repeat(T *out, int ldo, int count, int step, const T *x, int ldx, unsigned total, unsigned n)
+{
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x, r = i / n, c = i % n;
+    if (i >= total) return;
+    T v = x[(size_t)r * ldx + c], *to = out + (size_t)r * ldo + c;
+    for (int k = 0; k < count; k++) to[(size_t)k * step] = v;
+}
+
+void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n)
+{
+    size_t total = (size_t)n_rows * n;
+    if (total == 0) return;
+    if (total >= 0x7fffffff) {
+        for (int c = 0; c < count; c++) exf_copy_columns_cuda(q, out + (size_t)c * step, ldo, x, ldx, n_rows, n);
+    } else if (n % 4 == 0 && step % 4 == 0 && exf_wide(out, ldo) && exf_wide(x, ldx)) {
+        EXF_LAUNCH(q, "repeat_columns", repeat<float4>, exf_blocks(total / 4, THREADS), THREADS, 0, reinterpret_cast<float4 *>(out), ldo / 4,
+                   count, step / 4, reinterpret_cast<const float4 *>(x), ldx / 4, (unsigned)(total / 4), (unsigned)n / 4);
+    } else {
+        EXF_LAUNCH(q, "repeat_columns", repeat<float>, exf_blocks(total, THREADS), THREADS, 0, out, ldo, count, step, x, ldx, (unsigned)total,
+                   (unsigned)n);
+    }
+}
+
 void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride)
 {
     on_rows<gate_by>(q, "sigmoid_gate", y, d, gate, stride, n_rows, d);

@@ -6,6 +6,7 @@
 #ifndef EXF_KERNELS_GEMM_H
 #define EXF_KERNELS_GEMM_H
 #include "base/err.h"
+#include "kernels/matrix.h"
 
 /* Keeps the BLAS from starting threads of its own; call once at start. */
 void exf_gemm_setup_cpu(void);
@@ -21,6 +22,8 @@ const char *exf_gemm_better_kernels_cpu(void);
 
 /* y[m,n] = alpha * x[m,k] w[n,k]^T + beta * y.   A linear layer: w is [out, in]. */
 void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
+/* The same for several, alpha 1 and beta 0; see exf_product_steps. */
+void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, const exf_product_steps *s, int m, int n, int k);
 /* y[m,n] = alpha * x[m,k] w[k,n] + beta * y. */
 void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
 #endif

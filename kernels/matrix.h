@@ -32,6 +32,13 @@ static inline size_t exf_number_bytes(exf_number n)
     return n == EXF_NUMBER_BF16 ? 2 : 4;
 }
 
+/* Products side by side: the i-th has its y and x i steps of columns further right in the
+ * same rows (x = 0: they share it), and its w i steps of elements further on. */
+typedef struct {
+    int count, y, x;
+    size_t w;
+} exf_product_steps;
+
 /* The operand `elements` further on. */
 static inline exf_matrix exf_matrix_at(exf_matrix o, size_t elements)
 {

@@ -18,6 +18,8 @@ void exf_rmsnorm_rounded_cuda(struct exf_queue *q, uint16_t *y, float *y32, cons
 /* The same in two parts, [n_rows, 2 n]: what rounding gives, then the rounding of what it
  * left: together 16 bits of it, which a product with bfloat16 weights keeps. */
 void exf_rmsnorm_split_cuda(struct exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
+/* y = round(silu(gate) * w * x / sqrt(mean(x^2) + eps)) row by row; y, x, gate [n_rows, n]. */
+void exf_gate_heads_rounded_cuda(struct exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
 #ifdef __cplusplus
 }
 #endif

@@ -100,6 +100,66 @@ void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float
         EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<8>, n_rows, 512, 0, y, y32, x, w, n, eps);
 }
 
+static __device__ __forceinline__ float gated(float x, float g)
+{
+    return g / (1.0f + expf(-g)) * x;
+}
+
+/* A warp per row of 4 n floats, at most QUADS of them a lane. */
+template <int QUADS>
+static __global__ void gate_heads_quads(uint2 *y, const float4 *x, const float4 *gate, const float4 *w, int n_rows, int n, double eps)
+{
+    int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    float4 a[QUADS], g[QUADS];
+    double sum = 0;
+    if (row >= n_rows) return;
+    x += (size_t)row * n;
+    gate += (size_t)row * n;
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        int i = lane + 32 * k;
+        a[k] = i < n ? x[i] : make_float4(0, 0, 0, 0);
+        g[k] = i < n ? gate[i] : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) sum += ((double)a[k].x * a[k].x + (double)a[k].y * a[k].y) + ((double)a[k].z * a[k].z + (double)a[k].w * a[k].w);
+    float scale = (float)(1.0 / sqrt(exf_warp_sum(sum) / (4 * n) + eps));
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        int i = lane + 32 * k;
+        if (i >= n) continue;
+        float4 b = w[i];
+        y[(size_t)row * n + i] = make_uint2(pack(gated(b.x * (a[k].x * scale), g[k].x), gated(b.y * (a[k].y * scale), g[k].y)),
+                                            pack(gated(b.z * (a[k].z * scale), g[k].z), gated(b.w * (a[k].w * scale), g[k].w)));
+    }
+}
+
+/* Any row, one block each. */
+static __global__ void gate_heads(uint16_t *y, const float *x, const float *gate, const float *w, int n, double eps)
+{
+    size_t at = (size_t)blockIdx.x * n;
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += (double)x[at + i] * (double)x[at + i];
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        y[at + i] = __bfloat16_as_ushort(__float2bfloat16_rn(gated(w[i] * (x[at + i] * scale), gate[at + i])));
+}
+
+void exf_gate_heads_rounded_cuda(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps)
+{
+    bool wide = n % 4 == 0 && (((uintptr_t)x | (uintptr_t)gate | (uintptr_t)w) & 15) == 0 && ((uintptr_t)y & 7) == 0;
+    const float4 *x4 = reinterpret_cast<const float4 *>(x), *gate4 = reinterpret_cast<const float4 *>(gate), *w4 = reinterpret_cast<const float4 *>(w);
+    if (n_rows == 0) return;
+    if (wide && n <= 128)
+        EXF_LAUNCH(q, "gate_heads", gate_heads_quads<1>, exf_blocks((size_t)n_rows, 8), 256, 0, reinterpret_cast<uint2 *>(y), x4, gate4, w4,
+                   n_rows, n / 4, eps);
+    else if (wide && n <= 512)
+        EXF_LAUNCH(q, "gate_heads", gate_heads_quads<4>, exf_blocks((size_t)n_rows, 8), 256, 0, reinterpret_cast<uint2 *>(y), x4, gate4, w4,
+                   n_rows, n / 4, eps);
+    else
+        EXF_LAUNCH(q, "gate_heads", gate_heads, n_rows, n <= 256 ? 64 : 256, 0, y, x, gate, w, n, eps);
+}
+
 static __global__ void rmsnorm_split(uint16_t *y, const float *x, const float *w, int n, double eps)
 {
     const float *in = x + (size_t)blockIdx.x * n;

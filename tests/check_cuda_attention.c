@@ -97,6 +97,7 @@ static const struct {
     {0, 1, 1, 16, 4, 0, 0},       {0, 5, 3, 32, 16, 4, 0},        {0, 64, 4, 64, 16, 4, 1},     {63, 65, 4, 128, 16, 4, 1},
     {100, 40, 64, 128, 32, 4, 1}, {128, 3, 64, 512, 128, 128, 0}, {256, 2, 64, 512, 128, 4, 1}, {300, 128, 2, 32, 128, 4, 1},
     {31, 7, 5, 48, 9, 3, 1},      {500, 1, 128, 512, 64, 2, 1},   {17, 33, 1, 24, 8, 0, 0},     {0, 128, 4, 130, 128, 7, 0},
+    {0, 300, 4, 128, 32, 4, 1},   {200, 77, 3, 64, 30, 1, 1},      {0, 520, 16, 512, 128, 4, 1},  {0, 200, 1, 48, 16, 2, 1},
 };
 
 static void attend_compressed(int i, exf_compute compute, int in_place)
@@ -150,6 +151,51 @@ START_TEST(compressed_is_near_when_rounded)
 }
 END_TEST
 
+/* ---- whole heads ------------------------------------------------------------------------------ */
+
+static const struct {
+    int first, rows, heads, d, rotated, ratio;
+} whole[] = {
+    {0, 5, 3, 128, 64, 0}, {31, 70, 4, 128, 4, 4}, {0, 130, 64, 512, 64, 4}, {200, 33, 5, 512, 64, 16}, {7, 1, 1, 512, 8, 1}, {0, 9, 2, 128, 128, 2},
+};
+
+/* Normed, rotated, attended, rotated back, rounded: against the CPU's single steps. */
+START_TEST(whole_heads_are_near)
+{
+    int rows = whole[_i].rows, heads = whole[_i].heads, d = whole[_i].d, rot = whole[_i].rotated, t = whole[_i].first + rows;
+    exf_compressed_attention_shape shape = {whole[_i].first, rows, heads, d, 20, whole[_i].ratio, (float)(1 / sqrt(d))};
+    exf_rope_shape rope = {.n_tokens = rows, .n_heads = heads, .head_dim = d, .ld = heads * d, .d = rot, .offset = d - rot, .step = 1, .interleaved = 1};
+    size_t n = (size_t)(rows * heads * d), entries = (size_t)(shape.ratio ? t / shape.ratio : 0), room[2];
+    static float angle[2][131 * 64];
+    for (int i = 0; i < rows * rot / 2; i++) angle[0][i] = cosf((float)i), angle[1][i] = sinf((float)i);
+    pair_array q = pair_reals(&p, n, 1, 2), out = pair_reals(&p, n, 2, 1), tokens = pair_reals(&p, (size_t)(t * d), 3, 2);
+    pair_array pooled = pair_reals(&p, (entries + 1) * (size_t)d, 4, 2), sink = pair_reals(&p, (size_t)heads, 5, 3);
+    pair_array cosine = pair_of(&p, angle[0], (size_t)(rows * rot / 2)), sine = pair_of(&p, angle[1], (size_t)(rows * rot / 2));
+    for (int s = 0; s < 2; s++) room[s] = p.b[s]->compressed_attention_workspace(heads, rows, t, 20, shape.ratio);
+    pair_array space = pair_reals(&p, larger(room[0], room[1]), 6, 1e30f);
+    pair_compute(&p, EXF_COMPUTE_BF16);
+    ck_assert_int_eq(p.b[1]->compressed_heads_fit(&shape, &rope), 1);
+    exf_compressed_keys keys[2] = {{tokens.f[0], pooled.f[0], NULL, sink.f[0]}, {tokens.f[1], pooled.f[1], NULL, sink.f[1]}};
+    uint16_t *rounded;
+    exf_err err;
+    ck_ok(p.b[1]->alloc(&rounded, n, sizeof *rounded, "rounded", &err), err);
+    p.b[1]->compressed_heads(p.q[1], rounded, q.f[1], &keys[1], &shape, &rope, cosine.f[1], sine.f[1], 1e-6, space.f[1]);
+    p.b[1]->widen(p.q[1], out.f[1], rounded, n);
+    p.b[0]->rmsnorm(p.q[0], q.f[0], d, q.f[0], d, NULL, rows * heads, d, 1e-6);
+    p.b[0]->rope(p.q[0], q.f[0], &rope, cosine.f[0], sine.f[0]);
+    p.b[0]->compressed_attention(p.q[0], out.f[0], q.f[0], &keys[0], &shape, space.f[0]);
+    rope.inverse = 1;
+    p.b[0]->rope(p.q[0], out.f[0], &rope, cosine.f[0], sine.f[0]);
+    double distance = pair_distance(&out);
+    ck_assert_msg(distance <= 4e-3, "case %d: distance %.2e", _i, distance); /* bfloat16's 2^-9, the rest is attention's */
+    rope.interleaved = 0;
+    ck_assert_int_eq(p.b[1]->compressed_heads_fit(&shape, &rope), 0);
+    p.b[1]->free(rounded);
+    pair_array *all[] = {&q, &out, &tokens, &pooled, &sink, &cosine, &sine, &space};
+    for (int i = 0; i < 8; i++) pair_free(all[i]);
+}
+END_TEST
+
 #define COUNT(a) (int)(sizeof(a) / sizeof *(a))
 
 Suite *exf_suite(void)
@@ -164,6 +210,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, nothing_is_attended_without_tokens, 0, 2);
     tcase_add_loop_test(t, compressed_is_near_in_float32, 0, COUNT(compressed));
     tcase_add_loop_test(t, compressed_is_near_when_rounded, 0, COUNT(compressed));
+    tcase_add_loop_test(t, whole_heads_are_near, 0, COUNT(whole));
     suite_add_tcase(s, t);
     return s;
 }

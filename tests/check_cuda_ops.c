@@ -34,6 +34,23 @@ START_TEST(products_of_reals_are_near)
 }
 END_TEST
 
+/* Three products in rows that are longer than all of them, x shared or each its own columns. */
+START_TEST(products_side_by_side_are_exact)
+{
+    enum { COUNT = 3, GAP = 2 };
+    int m = products[_i].m, n = products[_i].n, k = products[_i].k, ldy = COUNT * (n + GAP), ldx = COUNT * k + GAP;
+    pair_array x = pair_integers(&p, (size_t)(m * ldx), 1), w = pair_integers(&p, (size_t)(COUNT * n * k), 2), y = pair_integers(&p, (size_t)(m * ldy), 3);
+    for (int shared = 0; shared < 2; shared++) {
+        exf_product_steps steps = {COUNT, n + GAP, shared ? 0 : k, (size_t)(n * k)};
+        ON_BOTH(p, B->gemm_xwt_many(Q, y.f[s], ldy, exf_f32(x.f[s]), ldx, exf_f32(w.f[s]), k, &steps, m, n, k));
+        pair_equal(&y, "gemm_xwt_many");
+    }
+    pair_free(&x);
+    pair_free(&w);
+    pair_free(&y);
+}
+END_TEST
+
 static const int widths[] = {1, 2, 31, 64, 130, 2048};
 
 START_TEST(rows_are_moved_exactly)
@@ -79,6 +96,8 @@ START_TEST(elementwise_is_near)
     pair_near(&y, 4e-6, "swiglu with a limit");
     ON_BOTH(p, B->copy_columns(Q, y.f[s], w, wide.f[s], 3 * w, ROWS, w));
     pair_equal(&y, "copy_columns");
+    ON_BOTH(p, B->repeat_columns(Q, wide.f[s], 3 * w, 2, 2 * w, x.f[s], w, ROWS, w));
+    pair_equal(&wide, "repeat_columns");
     ON_BOTH(p, B->sigmoid_gate(Q, y.f[s], wide.f[s], ROWS, w, 3 * w));
     pair_near(&y, 2e-6, "sigmoid_gate");
     ON_BOTH(p, B->sigmoid_switch(Q, y.f[s], w, x.f[s], norm.f[s], w, ROWS));
@@ -211,6 +230,7 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_pair, close_pair);
     tcase_add_loop_test(t, products_are_exact_on_integers, 0, COUNT(products));
+    tcase_add_loop_test(t, products_side_by_side_are_exact, 0, COUNT(products));
     tcase_add_loop_test(t, products_of_reals_are_near, 0, COUNT(products));
     tcase_add_loop_test(t, rows_are_moved_exactly, 0, COUNT(widths));
     tcase_add_loop_test(t, elementwise_is_near, 0, COUNT(widths));

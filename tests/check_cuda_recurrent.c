@@ -140,6 +140,49 @@ START_TEST(convolution_is_near)
 }
 END_TEST
 
+/* ---- convolution, norms and rule in one ---------------------------------------------------- */
+
+static const struct {
+    int t, key_heads, value_heads, key_dim, value_dim, width, gap;
+} layers[] = {
+    {0, 1, 1, 64, 64, 4, 0},     {1, 1, 2, 128, 128, 4, 0},  {3, 2, 2, 64, 32, 4, 0},   {64, 1, 1, 128, 64, 4, 4}, {700, 2, 4, 128, 128, 4, 0},
+    {131, 1, 3, 64, 160, 4, 12}, {1100, 1, 1, 64, 64, 4, 0}, {130, 1, 2, 24, 31, 4, 0}, {90, 1, 1, 128, 128, 3, 0}, {65, 1, 1, 64, 64, 4, 3},
+};
+
+START_TEST(layer_is_near)
+{
+    int t = layers[_i].t, dk = layers[_i].key_heads * layers[_i].key_dim, dv = layers[_i].value_heads * layers[_i].value_dim;
+    int n = 2 * dk + dv, ld = n + layers[_i].gap, w = layers[_i].width;
+    exf_delta_shape shape = {t, layers[_i].key_heads, layers[_i].value_heads, layers[_i].key_dim, layers[_i].value_dim, ld, ld, ld, dv};
+    size_t gates = (size_t)(t * layers[_i].value_heads), room[2];
+    room[0] = larger(p.b[0]->causal_conv_workspace(n, w), p.b[0]->delta_rule_workspace(&shape));
+    room[1] = p.b[1]->conv_delta_rule_workspace(&shape, w);
+    for (int rounded = 0; rounded < 2; rounded++) {
+        pair_array x = pair_reals(&p, (size_t)(t * ld), 1, 2), taps = pair_reals(&p, (size_t)(n * w), 2, 1);
+        pair_array decay = pair_reals(&p, gates, 3, 3), beta = pair_reals(&p, gates, 4, 3), out = pair_reals(&p, (size_t)(t * dv), 5, 1);
+        pair_array a_log = pair_reals(&p, (size_t)layers[_i].value_heads, 6, 0.5f), bias = pair_reals(&p, (size_t)layers[_i].value_heads, 7, 1);
+        pair_array space = pair_reals(&p, larger(room[0], room[1]), 8, 1e30f);
+        pair_compute(&p, rounded ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
+        ON_BOTH(p, B->delta_gates(Q, decay.f[s], beta.f[s], a_log.f[s], bias.f[s], t, layers[_i].value_heads));
+        p.b[0]->causal_conv_silu(p.q[0], x.f[0], ld, taps.f[0], t, n, w, space.f[0]);
+        p.b[0]->l2norm_heads(p.q[0], x.f[0], ld, t, shape.n_key_heads, shape.key_dim, 1e-6, 1 / sqrt(shape.key_dim));
+        p.b[0]->l2norm_heads(p.q[0], x.f[0] + dk, ld, t, shape.n_key_heads, shape.key_dim, 1e-6, 1);
+        p.b[0]->delta_rule(p.q[0], out.f[0], x.f[0], x.f[0] + dk, x.f[0] + 2 * dk, decay.f[0], beta.f[0], &shape, space.f[0]);
+        p.b[1]->conv_delta_rule(p.q[1], out.f[1], x.f[1], taps.f[1], w, decay.f[1], beta.f[1], &shape, 1e-6, space.f[1]);
+        double d = out.n ? pair_distance(&out) : 0;
+        ck_assert_msg(d <= (rounded ? 2e-3 : 1e-5), "case %d, %s: distance %.2e", _i, rounded ? "bf16" : "f32", d);
+        pair_free(&x);
+        pair_free(&taps);
+        pair_free(&decay);
+        pair_free(&beta);
+        pair_free(&out);
+        pair_free(&a_log);
+        pair_free(&bias);
+        pair_free(&space);
+    }
+}
+END_TEST
+
 #define COUNT(a) (int)(sizeof(a) / sizeof *(a))
 
 Suite *exf_suite(void)
@@ -151,6 +194,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, rule_is_near, 0, COUNT(rules));
     tcase_add_loop_test(t, rule_is_exact_on_integers, 0, COUNT(rules));
     tcase_add_loop_test(t, convolution_is_near, 0, COUNT(convolutions));
+    tcase_add_loop_test(t, layer_is_near, 0, COUNT(layers));
     suite_add_tcase(s, t);
     return s;
 }

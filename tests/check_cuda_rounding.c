@@ -147,6 +147,69 @@ START_TEST(products_round_what_they_multiply)
 }
 END_TEST
 
+/* Side by side or one by one: the same products of rounded rows. */
+START_TEST(products_side_by_side_round_as_single_ones)
+{
+    enum { N = 24, K = 72, COUNT = 3, LDX = COUNT * K + 8, LDY = COUNT * N };
+    int m = _i ? 70000 : 130; /* more rows than are rounded at a time */
+    float *x = test_memory((size_t)m * LDX, 4);
+    for (size_t i = 0; i < (size_t)m * LDX; i++) x[i] = (float)(int)(exf_rng_u64(4, 7, i) % 17) - 8;
+    uint16_t *w = test_memory(COUNT * N * K, 2);
+    for (size_t i = 0; i < COUNT * N * K; i++) w[i] = to_bf16((float)(int)(exf_rng_u64(5, 7, i) % 17) - 8);
+    float *xt = device_put(&d, x, (size_t)m * LDX * 4), *y[2];
+    uint16_t *wt = device_put(&d, w, COUNT * N * K * 2);
+    for (int shared = 0; shared < 2; shared++) {
+        exf_product_steps steps = {COUNT, N, shared ? 0 : K, N * K};
+        for (int s = 0; s < 2; s++) y[s] = device_put(&d, NULL, (size_t)m * LDY * 4);
+        d.b->gemm_xwt_many(d.q, y[0], LDY, exf_f32(xt), LDX, exf_bf16(wt), K, &steps, m, N, K);
+        for (int c = 0; c < COUNT; c++)
+            d.b->gemm_xwt(d.q, y[1] + c * N, LDY, exf_f32(xt + c * steps.x), LDX, exf_bf16(wt + c * N * K), K, m, N, K, 1, 0);
+        float *got = device_get(&d, y[0], (size_t)m * LDY * 4), *want = device_get(&d, y[1], (size_t)m * LDY * 4);
+        ck_assert(memcmp(got, want, (size_t)m * LDY * 4) == 0); /* integers: every sum is exact */
+        exf_mem_free(got);
+        exf_mem_free(want);
+        for (int s = 0; s < 2; s++) d.b->free(y[s]);
+    }
+    d.b->free(xt);
+    d.b->free(wt);
+    exf_mem_free(x);
+    exf_mem_free(w);
+}
+END_TEST
+
+static const int head_widths[] = {1, 4, 63, 64, 128, 132, 512, 516, 1000};
+
+START_TEST(gated_heads_are_near)
+{
+    enum { T = 37 };
+    int w = head_widths[_i];
+    size_t n = (size_t)(T * w);
+    float *x = test_memory(n, 4), *gate = test_memory(n, 4), *norm = test_memory((size_t)w, 4);
+    for (size_t i = 0; i < n; i++) x[i] = real_at(6, i, 3), gate[i] = real_at(7, i, i % 5 ? 4 : 100);
+    for (int i = 0; i < w; i++) norm[i] = real_at(8, (size_t)i, 1);
+    float *xt = device_put(&d, x, n * 4), *gt = device_put(&d, gate, n * 4), *nt = device_put(&d, norm, (size_t)w * 4);
+    uint16_t *yt = device_put(&d, NULL, n * 2);
+    d.b->gate_heads_rounded(d.q, yt, xt, gt, nt, T, w, 1e-6);
+    uint16_t *y = device_get(&d, yt, n * 2);
+    for (int t = 0; t < T; t++) {
+        double sq = 0;
+        for (int i = 0; i < w; i++) sq += (double)x[t * w + i] * (double)x[t * w + i];
+        for (int i = 0; i < w; i++) {
+            double g = (double)gate[t * w + i], want = g / (1 + exp(-g)) * (double)norm[i] * (double)x[t * w + i] / sqrt(sq / w + 1e-6);
+            ck_assert(fabs((double)of_bf16(y[t * w + i]) - want) <= 0x1.02p-8 * fabs(want) + 1e-30); /* bfloat16's half step */
+        }
+    }
+    exf_mem_free(x);
+    exf_mem_free(gate);
+    exf_mem_free(norm);
+    exf_mem_free(y);
+    d.b->free(xt);
+    d.b->free(gt);
+    d.b->free(nt);
+    d.b->free(yt);
+}
+END_TEST
+
 static const int widths[] = {8, 72, 2048, 3000, 4096, 5120, 7, 9000};
 
 START_TEST(norms_and_sums_of_rows)
@@ -234,6 +297,8 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, stored_weights_are_decoded_as_on_the_cpu, 0, COUNT(coded));
     tcase_add_test(t, what_is_not_finite_is_noticed);
     tcase_add_loop_test(t, products_round_what_they_multiply, 0, COUNT(products));
+    tcase_add_loop_test(t, products_side_by_side_round_as_single_ones, 0, 2);
+    tcase_add_loop_test(t, gated_heads_are_near, 0, COUNT(head_widths));
     tcase_add_loop_test(t, norms_and_sums_of_rows, 0, COUNT(widths));
     tcase_add_test(t, the_first_that_is_not_finite_is_kept);
     suite_add_tcase(s, t);

@@ -12,14 +12,24 @@ int exf_entries_overlap(const exf_architecture *a, int layer)
     return (a->traits[layer] & EXF_T_RATIO_SHORT) != 0;
 }
 
-void exf_compressed_turn(float *x, const exf_turn *t, const exf_mixer_call *c)
+exf_rope_shape exf_compressed_rope(const exf_turn *t, const exf_mixer_call *c, const float **cosine, const float **sine)
 {
     int kind = c->a->compressed.ratio[c->layer] ? EXF_ROPE_COMPRESSED : EXF_ROPE_MAIN;
     const exf_rope_spec *r = &c->a->rope[kind];
     size_t at = (size_t)t->first * (size_t)(r->dim / 2);
-    exf_rope_shape shape = {.n_tokens = t->n_rows, .n_heads = t->n_heads, .head_dim = t->d, .ld = t->n_heads * t->d, .d = r->dim,
+    if (c->positions) {
+        *cosine = c->positions->cosine[kind] + at;
+        *sine = c->positions->sine[kind] + at;
+    }
+    return (exf_rope_shape){.n_tokens = t->n_rows, .n_heads = t->n_heads, .head_dim = t->d, .ld = t->n_heads * t->d, .d = r->dim,
                             .offset = t->d - r->dim, .step = t->step, .interleaved = r->interleaved, .inverse = t->inverse};
-    c->b->rope(c->q, x, &shape, c->positions->cosine[kind] + at, c->positions->sine[kind] + at);
+}
+
+void exf_compressed_turn(float *x, const exf_turn *t, const exf_mixer_call *c)
+{
+    const float *cosine = NULL, *sine = NULL;
+    exf_rope_shape shape = exf_compressed_rope(t, c, &cosine, &sine);
+    c->b->rope(c->q, x, &shape, cosine, sine);
 }
 
 /* Tokens in complete windows, and floats that each is projected to. */

@@ -16,6 +16,8 @@ typedef struct {
     int n_rows, n_heads, d;
     int first, step, inverse;
 } exf_turn;
+/* As a rotation's shape and tables; these stay as they are while there are no positions. */
+exf_rope_shape exf_compressed_rope(const exf_turn *t, const exf_mixer_call *c, const float **cosine, const float **sine);
 void exf_compressed_turn(float *x, const exf_turn *t, const exf_mixer_call *c);
 
 /* ---- entries ------------------------------------------------------------------- */

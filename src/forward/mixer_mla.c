@@ -82,19 +82,19 @@ static void make_latent(const mla_space *m, const exf_mixer_call *c)
     c->b->gemm_xwt(c->q, m->latent, n, exf_input(c, 0), h, exf_weight(c, EXF_W_KV_A), h, t, n, h, 1, 0);
     c->b->rmsnorm(c->q, m->latent, n, m->latent, n, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, c->a->norm_eps);
     rotate(m->latent, 1, n, s->kv_rank, c);
-    for (int i = 0; i < group; i++)
-        c->b->copy_columns(c->q, m->k + i * dk + s->nope_dim, group * dk, m->latent + s->kv_rank, n, t, s->rope_dim);
+    c->b->repeat_columns(c->q, m->k + s->nope_dim, group * dk, group, dk, m->latent + s->kv_rank, n, t, s->rope_dim);
 }
 
-/* Keys and values of a head, the i-th of its group; kv_b holds per head the rows [nope | v]. */
-static void expand(const mla_space *m, const exf_mixer_call *c, int head, int i)
+/* Keys and values of n heads from `first` on; kv_b holds per head the rows [nope | v]. */
+static void expand(const mla_space *m, const exf_mixer_call *c, int first, int n)
 {
     const exf_mla_spec *s = &c->a->mla;
-    int t = c->n_tokens, rank = s->kv_rank, n = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, group = group_of(c);
-    exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_KV_B), (size_t)head * (size_t)(s->nope_dim + dv) * (size_t)rank);
-    exf_matrix latent = exf_f32(m->latent);
-    c->b->gemm_xwt(c->q, m->k + i * dk, group * dk, latent, n, w, rank, t, s->nope_dim, rank, 1, 0);
-    c->b->gemm_xwt(c->q, m->v + i * dv, group * dv, latent, n, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, t, dv, rank, 1, 0);
+    int t = c->n_tokens, rank = s->kv_rank, ld = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, group = group_of(c);
+    size_t head = (size_t)(s->nope_dim + dv) * (size_t)rank;
+    exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_KV_B), (size_t)first * head), latent = exf_f32(m->latent);
+    exf_product_steps keys = {.count = n, .y = dk, .w = head}, values = {.count = n, .y = dv, .w = head};
+    c->b->gemm_xwt_many(c->q, m->k, group * dk, latent, ld, w, rank, &keys, t, s->nope_dim, rank);
+    c->b->gemm_xwt_many(c->q, m->v, group * dv, latent, ld, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, &values, t, dv, rank);
 }
 
 /* The heads from `first` on, at most a group. */
@@ -103,7 +103,7 @@ static void attend(const mla_space *m, const exf_mixer_call *c, int first)
     const exf_mla_spec *s = &c->a->mla;
     int dk = s->nope_dim + s->rope_dim, dv = s->v_dim, left = s->n_heads - first, n = left < group_of(c) ? left : group_of(c);
     exf_attention_shape shape = shape_of(c, n);
-    for (int i = 0; i < n; i++) expand(m, c, first + i, i);
+    expand(m, c, first, n);
     c->b->attention(c->q, m->heads + (size_t)first * (size_t)dv, m->q + (size_t)first * (size_t)dk, m->k, m->v, &shape, m->scores);
 }
 

@@ -99,6 +99,7 @@ static void ceilings(void)
     int side = 8192;
     char *a = (char *)reals(n / 4), *b = (char *)reals(n / 4);
     const float one = 1, nought = 0;
+    exf_cublas_ready(Q[0]); /* a queue makes its handle at its first product */
     bytes("ceiling: device copy of 1 GiB", time_of(Q[0], 4, [=](int) { B->copy(Q[0], b, a, n); }), 2.0 * n);
     flops("ceiling: cuBLAS bf16 8192^3", "",
           time_of(Q[0], 4,
@@ -113,8 +114,8 @@ static void ceilings(void)
     flops("ceiling: cuBLAS f32 4096^3", "",
           time_of(Q[0], 2,
                   [=](int) {
-                      B->gemm_xwt(Q[0], (float *)b, 4096, (float *)a, 4096, (float *)a + (4096 << 12), 4096, 4096, 4096, 4096, 1,
-                                  0);
+                      B->gemm_xwt(Q[0], (float *)b, 4096, exf_f32((float *)a), 4096, exf_f32((float *)a + (4096 << 12)), 4096, 4096, 4096,
+                                  4096, 1, 0);
                   }),
           2.0 * 4096 * 4096 * 4096);
     drop();
@@ -148,47 +149,43 @@ static void attention(void)
     }
 }
 
-/* All blocks of a sequence of DeepSeek-V4 Flash; top_k entries are chosen where there are more. */
+/* A sequence of DeepSeek-V4 Flash; of row i's entries top_k are chosen where there are more. */
 static void compressed_layer(const char *name, int ratio, int top_k)
 {
-    enum { HEADS = 64, D = 512, WINDOW = 128, ROWS = 128 };
+    enum { HEADS = 64, D = 512, WINDOW = 128 };
     if (!wanted(name)) return;
-    int n = ratio ? T / ratio : 0;
-    float *q = reals((size_t)ROWS * HEADS * D, -2, 2), *out = reals((size_t)ROWS * HEADS * D), *tokens = reals((size_t)T * D);
-    float *entries = reals((size_t)(n + 1) * D), *sink = reals(HEADS),
-          *space = reals(B->compressed_attention_workspace(HEADS, ROWS, T, WINDOW, ratio));
-    unsigned char *chosen = (unsigned char *)reals((size_t)ROWS * (n + 4) / 4);
-    std::vector<unsigned char> mark((size_t)ROWS * (n + 4));
-    for (size_t i = 0; i < mark.size(); i++)
-        mark[i] = (unsigned char)(top_k && (i * 2654435761u >> 7) % (unsigned)n < (unsigned)top_k);
-    check(cudaMemcpy(chosen, mark.data(), (size_t)ROWS * (n + 4) / 4 * 4, cudaMemcpyHostToDevice), "chosen");
-    double keys = WINDOW + (ratio ? std::min((double)T / ratio / 2, top_k ? top_k * (1 - top_k * ratio / 2.0 / T) : 1e9) : 0);
-    for (int m = 0; m < 2; m++)
-        flops(name, modes[m],
-              time_of(Q[m], 1,
-                      [=](int) {
-                          for (int first = 0; first < T; first += ROWS) {
-                              int seen = ratio ? (first + ROWS) / ratio : 0;
-                              exf_compressed_attention_shape s = {first, ROWS, HEADS, D, WINDOW, ratio, 0.044f};
-                              exf_compressed_keys k = {tokens, entries, top_k && seen > top_k ? chosen : nullptr, sink};
-                              B->compressed_attention(Q[m], out, q, &k, &s, space);
-                          }
-                      }),
-              4.0 * T * HEADS * D * keys);
+    size_t n = ratio ? T / ratio : 0, bytes = (size_t)T * (n + 4) / 4 * 4;
+    float *q = reals((size_t)T * HEADS * D, -2, 2), *tokens = reals((size_t)T * D), *entries = reals((n + 1) * D), *sink = reals(HEADS),
+          *space = reals(B->compressed_attention_workspace(HEADS, T, T, WINDOW, ratio));
+    unsigned char *chosen = (unsigned char *)reals(bytes / 4);
+    std::vector<unsigned char> mark(bytes);
+    double keys = 0;
+    for (size_t i = 0; i < T; i++) {
+        size_t visible = ratio ? (i + 1) / (size_t)ratio : 0, seen = visible;
+        for (size_t w = 0; top_k && w < visible; w++)
+            mark[i * n + w] = visible <= (size_t)top_k || (((i * n + w) * 2654435761u) >> 7) % visible < (size_t)top_k;
+        if (top_k && seen > (size_t)top_k) seen = (size_t)top_k;
+        keys += (double)(std::min(i + 1, (size_t)WINDOW) + seen);
+    }
+    check(cudaMemcpy(chosen, mark.data(), bytes, cudaMemcpyHostToDevice), "chosen");
+    exf_compressed_attention_shape s = {0, T, HEADS, D, WINDOW, ratio, 0.044f};
+    exf_compressed_keys k = {tokens, entries, top_k ? chosen : nullptr, sink};
+    for (int m = 0; m < 2; m++) /* in place, as a layer has it: values stay within the keys' */
+        flops(name, modes[m], time_of(Q[m], 1, [&](int) { B->compressed_attention(Q[m], q, q, &k, &s, space); }), 4.0 * HEADS * D * keys);
     drop();
 }
 
 static void indexer(const char *name)
 {
-    enum { HEADS = 64, D = 128, ROWS = 128, RATIO = 4, N = T / RATIO };
+    enum { HEADS = 64, D = 128, RATIO = 4, N = T / RATIO };
     if (!wanted(name)) return;
-    float *q = reals((size_t)ROWS * HEADS * D), *w = reals((size_t)ROWS * HEADS), *keys = reals((size_t)N * D),
-          *space = reals(B->indexer_workspace(ROWS, N));
-    unsigned char *chosen = (unsigned char *)reals((size_t)ROWS * N / 4);
-    exf_indexer_shape s = {T - ROWS, ROWS, HEADS, D, RATIO, 512, N};
+    float *q = reals((size_t)T * HEADS * D), *w = reals((size_t)T * HEADS), *keys = reals((size_t)N * D),
+          *space = reals(B->indexer_workspace(T, N));
+    unsigned char *chosen = (unsigned char *)reals((size_t)T * N / 4);
+    exf_indexer_shape s = {0, T, HEADS, D, RATIO, 512, N};
     for (int m = 0; m < 2; m++)
         flops(name, modes[m], time_of(Q[m], 1, [=](int) { B->indexer(Q[m], chosen, q, w, keys, &s, space); }),
-              2.0 * ROWS * HEADS * D * N);
+              2.0 * HEADS * D * 0.75 * N * T / 2); /* of the rows that have a choice */
     drop();
 }
 
@@ -296,7 +293,7 @@ int main(int argc, char **argv)
     compressed_layer("compressed attention, 1 of 128", 128, 0);
     compressed_layer("compressed attention, 512 of 1 of 4", 4, 512);
     delta_rule("delta rule qwen3.5-35b-a3b 16/32 128");
-    indexer("indexer, last block of 128");
+    indexer("indexer, 64 heads of 128");
     rows();
     pools("compressor 1 of 4, overlapping", 4, 1);
     pools("compressor 1 of 128", 128, 0);
