@@ -51,6 +51,12 @@ size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, int layer)
     return layer < 0 ? total : total + split_bytes(m, compute, layer);
 }
 
+size_t exf_scales_room(size_t code_bytes)
+{
+    size_t room = exf_file_room(code_bytes);
+    return (room + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
+}
+
 static exf_code add_piece(exf_weight_plan *p, const exf_piece *piece, exf_err *err)
 {
     size_t host, device = 0;
@@ -58,9 +64,10 @@ static exf_code add_piece(exf_weight_plan *p, const exf_piece *piece, exf_err *e
     if (rc != EXF_OK) return rc;
     p->piece[p->n++] = *piece;
     if (piece->raw) {
-        host = aligned(exf_weight_source_code_bytes(&piece->at.w, piece->n_rows, piece->at.cols)) +
-               exf_weight_source_scale_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
-        device = host;
+        size_t codes = exf_weight_source_code_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
+        size_t scales = exf_weight_source_scale_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
+        host = exf_scales_room(codes) + exf_file_room(scales);
+        device = aligned(codes) + scales;
     } else {
         host = piece->n_rows * piece->at.cols * sizeof(float);
     }

@@ -30,6 +30,8 @@ typedef struct {
     size_t most_host, most_device; /* bytes of the largest piece in pinned memory; of the largest that is decoded there */
 } exf_weight_plan;
 
+/* Bytes of a reader's pinned memory in front of a piece's scales. */
+size_t exf_scales_room(size_t code_bytes);
 /* The plan of a layer (weight_stream.h for those below 0) into *p, which is zero or
  * an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, int layer, exf_err *err) EXF_CHECKED;

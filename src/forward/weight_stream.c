@@ -21,8 +21,8 @@ typedef struct {
     pthread_t thread;
     int started;
     exf_queue *q;
-    char *host;   /* pinned: codes, then scales */
-    char *device; /* the same, where a piece is decoded there */
+    char *host;   /* pinned: room for codes, then for scales */
+    char *device; /* codes, then scales, where a piece is decoded there */
     int *bad;
     exf_stream_times times;
 } reader;
@@ -94,15 +94,17 @@ static exf_code send_raw(reader *r, const exf_piece *p, char *to, exf_err *err)
     size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     double start = exf_clock();
     int bad = 0;
+    exf_raw_rows here;
     exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + behind, err));
+    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &here, err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, r->host, codes); /* checked with the whole layer, by next() */
+        b->upload(r->q, to, here.codes, codes); /* checked with the whole layer, by next() */
         EXF_TRY(b->finish(r->q, err));
     } else {
         exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
-        b->upload(r->q, r->device, r->host, scales ? behind + scales : codes);
+        b->upload(r->q, r->device, here.codes, codes);
+        if (scales) b->upload(r->q, r->device + behind, here.scales, scales);
         b->unpack(r->q, to, p->number, &rows, r->bad);
         EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }

@@ -41,11 +41,21 @@ exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, c
     return EXF_OK;
 }
 
+exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc = exf_checkpoint_use(m->checkpoint, (exf_io)r->io, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "runtime.io: ");
+    return rc;
+}
+
 static exf_code open_model(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     int config_only = r->dry_run && !exf_checkpoint_present(r->model_path);
-    exf_code rc = exf_model_open_part(&s->model, r->model_path, config_only ? EXF_MODEL_CONFIG : EXF_MODEL_ALL, err);
-    if (rc == EXF_OK) exf_report_model(s->model);
+    exf_code rc;
+    EXF_TRY(exf_model_open_part(&s->model, r->model_path, config_only ? EXF_MODEL_CONFIG : EXF_MODEL_ALL, err));
+    EXF_TRY(exf_choose_io(s->model, r, err));
+    exf_report_model(s->model);
+out:
     return rc;
 }
 

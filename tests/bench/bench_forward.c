@@ -1,6 +1,6 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES]
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [pread|direct|mmap]]
  *
  * Passes over random tokens with the accumulator behind the observer's door: to warm
  * up; as it is; and waiting after every part, so that their shares are true.  Ceilings
@@ -13,6 +13,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static exf_err err;
@@ -110,8 +111,15 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_forward_r
            plain->wall, plain->open, plain->close, plain->embed, plain->read, compute, bytes / c->send, bytes / 1e9, c->send / 1e9);
     printf("  as it is   %8.3f ms per layer and sequence; %.2f of max(compute alone, copy alone)\n", 1e3 * layers / units,
            plain->wall / (compute > bytes / c->send ? compute : bytes / c->send));
-    printf("  readers    %.3f s reading, %.3f s sending, summed over threads\n", plain->reading, plain->sending);
+    printf("  readers    %.3f s reading, %.3f s sending, summed over threads; weights at %.2f GB/s of the whole pass\n", plain->reading,
+           plain->sending, (double)plain->weight_bytes / 1e9 / plain->wall);
     printf("  memory     GPU %.2f GB, host %.2f GB at their peaks\n", (double)plain->device_bytes / 1e9, (double)exf_peak_rss() / 1e9);
+}
+
+static exf_io way_of(const char *name)
+{
+    if (strcmp(name, "direct") == 0) return EXF_IO_DIRECT;
+    return strcmp(name, "mmap") == 0 ? EXF_IO_MMAP : EXF_IO_PREAD;
 }
 
 int main(int argc, char **argv)
@@ -119,17 +127,18 @@ int main(int argc, char **argv)
     const exf_backend *b = exf_backend_cuda(&err);
     exf_model *m;
     char target[64];
-    if (argc < 4 || argc > 5) {
-        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES]\n");
+    if (argc < 4 || argc > 6) {
+        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [pread|direct|mmap]]\n");
         return EXF_USAGE;
     }
     if (!b) {
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    uint64_t most = argc == 5 ? strtoull(argv[4], NULL, 10) : 0;
+    uint64_t most = argc >= 5 ? strtoull(argv[4], NULL, 10) : 0;
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
+    must(exf_checkpoint_use(m->checkpoint, way_of(argc == 6 ? argv[5] : "pread"), &err));
     exf_batch batch = random_batch(m, (size_t)atoi(argv[2]), atoi(argv[3]));
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
     pass(m, &batch, b, 0, most, target);
