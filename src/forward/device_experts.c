@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { MOST_TOKENS = 16384, ALIGN = 256 };
+enum { ALIGN = 256 };
 
 /* A piece's arrays, of T tokens; routed, shared and dense parts take turns in `space`. */
 typedef struct {
@@ -65,12 +65,6 @@ size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a,
     piece m;
     static char origin[1];
     return carve(&m, origin, b, a, tokens) + ALIGN;
-}
-
-int exf_device_experts_tokens(const exf_architecture *a, size_t n_tokens)
-{
-    (void)a;
-    return n_tokens < MOST_TOKENS ? (int)n_tokens : MOST_TOKENS;
 }
 
 int exf_device_experts_fit(const exf_backend *b, exf_compute compute, const exf_architecture *a)
@@ -243,7 +237,7 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
     const exf_observer *o = s->moe_index >= 0 ? p->lanes[s->lane].observer : NULL;
-    float *hidden = s->hidden + row * exf_row_width(a);
+    float *hidden = exf_step_rows(s, row);
     double start = exf_clock(), ran;
     exf_code rc;
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
@@ -267,8 +261,7 @@ out:
     return rc;
 }
 
-/* Where the whole run's hidden states are not finite, if anywhere. */
-static exf_code check_finite(const exf_step *s, exf_err *err)
+exf_code exf_device_experts_check(const exf_step *s, exf_err *err)
 {
     const exf_pass *p = s->p;
     uint64_t at;
@@ -285,17 +278,16 @@ exf_code exf_device_experts_run(const exf_step *s, exf_err *err)
 {
     const exf_pass *p = s->p;
     const exf_architecture *a = &p->model->arch;
-    size_t sequence = 0, most = (size_t)p->device.tokens;
+    size_t sequence = s->group.first, most = (size_t)p->device.tokens, end = s->group.row + s->group.n_rows;
     piece m;
     exf_code rc = EXF_OK;
     carve(&m, p->device.memory, p->b, a, p->device.tokens);
     p->b->zero(p->space[0].q, m.zero, most * sizeof *m.zero);
-    for (size_t row = 0; row < p->batch->n_tokens; row += most) {
-        size_t left = p->batch->n_tokens - row;
+    for (size_t row = s->group.row; row < end; row += most) {
+        size_t left = end - row;
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(run_piece(s, &m, row, (int)(left < most ? left : most), &sequence, err));
     }
-    if (s->last) EXF_TRY(check_finite(s, err));
 out:
     return rc;
 }

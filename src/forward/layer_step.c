@@ -91,7 +91,7 @@ static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *
     exf_workspace *w = &s->p->space[worker];
     const exf_architecture *a = &s->p->model->arch;
     const exf_span *span = &s->p->batch->span[sequence];
-    float *hidden = s->hidden + span->offset * exf_row_width(a);
+    float *hidden = exf_step_rows(s, span->offset);
     exf_arena arena = {w->floats, 0};
     exf_mixer_space space;
     double start = exf_clock();
@@ -116,10 +116,20 @@ static exf_code route_only(void *self, size_t sequence, int worker, exf_err *err
     exf_mixer_space space;
     double start = exf_clock();
     exf_carve_mixer(&space, &arena, a, span->n_tokens);
-    route(s, w, s->hidden + span->offset * exf_row_width(a), span, &space);
+    route(s, w, exf_step_rows(s, span->offset), span, &space);
     exf_code rc = wait_if_timed(s, w, err);
     w->times.router += exf_clock() - start;
     return rc;
+}
+
+static exf_code mix_group(exf_step *s, exf_err *err)
+{
+    return exf_each_sequence(s, mix_and_route, err);
+}
+
+static exf_code route_group(exf_step *s, exf_err *err)
+{
+    return exf_each_sequence(s, route_only, err);
 }
 
 /* ---- rewriting --------------------------------------------------------------- */
@@ -166,8 +176,8 @@ static exf_code make_probe(exf_step *s, size_t lane, exf_err *err)
     probe.routes = &p->probe[lane];
     EXF_TRY(load_mask(p, r, s->moe_index, &probe.mask, err));
     if (probe.mask) {
-        EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, route_only, &probe, err));
-        EXF_TRY(exf_route_set_fetch(probe.routes, p->space[0].q, err));
+        EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, route_group, err));
+        EXF_TRY(exf_route_set_fetch(probe.routes, 0, probe.routes->n, p->space[0].q, err));
         if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], probe.routes, p->space[0].q, err));
     } else {
         EXF_TRY(exf_route_set_copy(probe.routes, &p->first, p->space[0].q, err));
@@ -188,8 +198,11 @@ static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
     exf_code rc;
     EXF_TRY(load_mask(p, p->lanes[s->lane].rewriter, s->moe_index, &s->mask, err));
     if (joined && s->lane > 0 && !s->mask) return exf_route_set_copy(s->routes, &p->first, p->space[0].q, err);
-    EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, joined && s->lane > 0 ? route_only : mix_and_route, s, err));
-    if (s->moe_index >= 0 && exf_step_wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->routes, p->space[0].q, err));
+    if (joined && s->lane > 0)
+        EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, route_group, err));
+    else
+        EXF_TRY(exf_each_group(s, EXF_HIDDEN_CHANGE, mix_group, err));
+    if (exf_step_wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->routes, 0, s->routes->n, p->space[0].q, err));
 out:
     return rc;
 }
@@ -199,11 +212,10 @@ static exf_code share_first(exf_step *s, int joined, exf_err *err)
 {
     exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    size_t bytes = p->batch->n_tokens * exf_row_width(&p->model->arch) * sizeof(float);
     if (!p->first.n) return EXF_OK;
     EXF_TRY(exf_route_set_copy(&p->first, s->routes, p->space[0].q, err));
     for (size_t i = 1; i < p->n_lanes; i++) {
-        if (joined) p->b->copy(p->space[0].q, p->hidden[i], p->hidden[0], bytes);
+        if (joined) EXF_TRY(exf_hidden_copy(&p->hidden, i, 0, p->space[0].q, err));
         if (p->probe[i].n) EXF_TRY(make_probe(s, i, err));
     }
     EXF_TRY(p->b->finish(p->space[0].q, err));
@@ -211,20 +223,53 @@ out:
     return rc;
 }
 
+/* 1 if a group's experts need not wait for the routes of the others: nobody rewrites them,
+ * and the observer looks once and at nothing before. */
+static int flows(const exf_step *s)
+{
+    const exf_lane *l = &s->p->lanes[s->lane];
+    const exf_observer *o = l->observer;
+    if (s->moe_index < 0) return 1;
+    return s->p->n_lanes == 1 && !(l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) && !(o && (o->common || o->sweeps > 1));
+}
+
+static exf_code flow_group(exf_step *s, exf_err *err)
+{
+    size_t k = (size_t)s->p->model->arch.top_k;
+    exf_code rc;
+    EXF_TRY(mix_group(s, err));
+    if (s->moe_index >= 0 && exf_step_wants_host_routes(s))
+        EXF_TRY(exf_route_set_fetch(s->routes, s->group.row * k, s->group.n_rows * k, s->p->space[0].q, err));
+    EXF_TRY(exf_expert_group(s, err));
+out:
+    return rc;
+}
+
+/* The whole layer group by group. */
+static exf_code flow(exf_step *s, exf_progress *progress, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(load_mask(s->p, s->p->lanes[s->lane].rewriter, s->moe_index, &s->mask, err));
+    EXF_TRY(exf_expert_begin(s, err));
+    EXF_TRY(exf_each_group(s, EXF_HIDDEN_CHANGE, flow_group, err));
+    EXF_TRY(exf_expert_end(s, progress, err));
+out:
+    return rc;
+}
+
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
-    exf_step s = {.p = p, .lane = lane, .hidden = p->hidden[lane], .routes = &p->routes, .made = &p->routes, .layer = layer, .moe_index = moe_index};
+    exf_step s = {.p = p, .lane = lane, .last = 1, .routes = &p->routes, .made = &p->routes, .layer = layer, .moe_index = moe_index};
     const exf_rewriter *r = p->lanes[lane].rewriter;
     exf_code rc;
+    if (flows(&s)) return flow(&s, progress, err);
     EXF_TRY(mix_lane(&s, joined, err));
-    if (moe_index >= 0) {
-        if (lane == 0) EXF_TRY(share_first(&s, joined, err));
-        if (r && r->correct) {
-            EXF_TRY(exf_route_set_copy(&p->made, s.routes, p->space[0].q, err));
-            s.made = &p->made;
-        }
-        EXF_TRY(rewrite(p, r, &s, s.routes, err));
+    if (lane == 0) EXF_TRY(share_first(&s, joined, err));
+    if (r && r->correct) {
+        EXF_TRY(exf_route_set_copy(&p->made, s.routes, p->space[0].q, err));
+        s.made = &p->made;
     }
+    EXF_TRY(rewrite(p, r, &s, s.routes, err));
     EXF_TRY(exf_expert_step(&s, progress, err));
 out:
     return rc;

@@ -3,58 +3,99 @@
 
 #include "forward/device_experts.h"
 
-enum { LEAST_EXPERT_TOKENS = 512 };
+/* What a pass can do without, what costs least first: pieces of tokens down to where the
+ * experts' products begin to wait for their weights' way through the device's own memory;
+ * hidden states away, whose copies hide behind the computing; smaller pieces still; the
+ * second slot, without which a layer's reading and computing add up.  Pieces begin large
+ * again each time. */
+static const struct {
+    int n_slots, away, most, least;
+} ways[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512}, {1, 0, 2048, 512}};
+enum { N_WAYS = sizeof ways / sizeof *ways };
 
 /* Beside what is counted: rounded operands, the product library's own workspaces. */
 static const uint64_t queue_bytes = (uint64_t)160 << 20;
 
-/* What does not depend on the plan: hidden states, routes, tokens, a workspace, sums. */
-static uint64_t fixed_bytes(const exf_backend *b, const exf_model *m, const exf_batch *batch, const exf_demand *d)
+/* What plans are made for. */
+typedef struct {
+    const exf_backend *b;
+    exf_compute compute;
+    const exf_model *m;
+    const exf_batch *batch;
+    const exf_demand *d;
+    exf_stream_options stream;
+    int grouped;    /* 1: grouped experts can be had */
+    uint64_t fixed, slot; /* device bytes that are the same in every plan; of a slot of weights */
+    uint64_t fixed_host;
+} wish;
+
+static uint64_t route_bytes(const wish *w)
 {
-    const exf_architecture *a = &m->arch;
-    uint64_t tokens = batch->n_tokens, hidden = tokens * sizeof(float) * exf_row_width(a) * d->lanes;
-    uint64_t route_sets = 1 + d->probes + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
-    uint64_t rotary = (uint64_t)batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
-    return hidden + tokens * (4 + 8u * (uint64_t)a->top_k * route_sets) + rotary + exf_workspace_bytes(b, a, batch->max_tokens, d) +
-           b->moments_bytes(a->n_experts) + queue_bytes;
+    uint64_t sets = 1 + w->d->probes + w->d->pruned + (w->d->lanes > 1) + (w->d->corrects != 0); /* see open_routes */
+    return w->batch->n_tokens * 8u * (uint64_t)w->m->arch.top_k * sets;
 }
 
-static uint64_t plan_bytes(const exf_memory_plan *p, const exf_backend *b, exf_compute compute, const exf_model *m, uint64_t fixed)
+/* Routes, tokens, a workspace, sums. */
+static uint64_t fixed_bytes(const wish *w)
 {
-    uint64_t experts = p->expert_tokens ? exf_device_experts_bytes(b, &m->arch, p->expert_tokens) : 0;
-    return fixed + experts + (uint64_t)p->stream.n_slots * exf_stream_slot_bytes(m, compute, &p->stream) +
-           exf_stream_reader_bytes(m, compute, &p->stream);
+    const exf_architecture *a = &w->m->arch;
+    uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
+    return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_workspace_bytes(w->b, a, w->batch->max_tokens, w->d) +
+           w->b->moments_bytes(a->n_experts) + queue_bytes;
 }
 
-/* The next smaller plan; 0 if there is none. */
-static int shrink(exf_memory_plan *p, int most_tokens)
+/* A window holds as many whole sequences as tokens go through the experts at a time, and one at least. */
+static exf_memory_plan plan_of(const wish *w, int n_slots, int away, int tokens)
 {
-    if (p->expert_tokens > LEAST_EXPERT_TOKENS) {
-        p->expert_tokens = p->expert_tokens / 2 > LEAST_EXPERT_TOKENS ? p->expert_tokens / 2 : LEAST_EXPERT_TOKENS;
-        return 1;
-    }
-    if (p->stream.n_slots == 1) return 0;
-    p->stream.n_slots = 1;
-    p->expert_tokens = most_tokens;
-    return 1;
+    size_t width = exf_row_width(&w->m->arch), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
+    exf_memory_plan p = {.stream = w->stream, .window = away ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
+    if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
+    if (w->grouped) p.expert_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
+    p.stream.n_slots = n_slots;
+    p.bytes = w->fixed + exf_hidden_bytes(w->batch, width, lanes, p.window) +
+              (p.expert_tokens ? exf_device_experts_bytes(w->b, &w->m->arch, p.expert_tokens) : 0) +
+              (uint64_t)n_slots * w->slot;
+    p.host_bytes = w->fixed_host + exf_hidden_host_bytes(w->batch, width, lanes, p.window);
+    return p;
+}
+
+/* The first plan within `most` bytes into *found; else 0 and the smallest there is. */
+static int search(const wish *w, uint64_t most, exf_memory_plan *found)
+{
+    exf_memory_plan least = {.bytes = ~(uint64_t)0};
+    for (int i = 0; i < N_WAYS; i++)
+        for (int tokens = ways[i].most; tokens >= ways[i].least; tokens /= 2) {
+            *found = plan_of(w, ways[i].n_slots, ways[i].away, tokens);
+            if (found->bytes <= most) return 1;
+            if (found->bytes < least.bytes) least = *found;
+        }
+    *found = least;
+    return 0;
+}
+
+static exf_code too_little(uint64_t limit, uint64_t left, uint64_t least, exf_err *err)
+{
+    if (limit && limit <= left)
+        return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
+                        (unsigned long long)limit, (unsigned long long)least);
+    return exf_fail(err, EXF_NOSPACE, "GPU memory: %llu bytes are free, the smallest pass takes %llu", (unsigned long long)left,
+                    (unsigned long long)least);
 }
 
 exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_backend *b, exf_compute compute, const exf_model *m, const exf_batch *batch,
                               const exf_demand *d, int n_layers, int readers, uint64_t most, exf_err *err)
 {
-    int fits = exf_device_experts_fit(b, compute, &m->arch), tokens = fits ? exf_device_experts_tokens(&m->arch, batch->n_tokens) : 0;
-    uint64_t fixed = fixed_bytes(b, m, batch, d);
-    *plan = (exf_memory_plan){.stream = {.n_slots = 2, .n_readers = readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers},
-                              .expert_tokens = tokens};
-    for (;;) {
-        plan->bytes = plan_bytes(plan, b, compute, m, fixed);
-        if (most == 0 || plan->bytes <= most) return EXF_OK;
-        exf_memory_plan smaller = *plan;
-        if (!shrink(&smaller, tokens)) break;
-        *plan = smaller;
-    }
-    return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
-                    (unsigned long long)most, (unsigned long long)plan->bytes);
+    wish w = {.b = b, .compute = compute, .m = m, .batch = batch, .d = d, .grouped = exf_device_experts_fit(b, compute, &m->arch),
+              .stream = {.n_readers = readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
+    uint64_t left = 0;
+    exf_code rc;
+    EXF_TRY(b->memory_left(&left, err));
+    w.fixed = fixed_bytes(&w) + exf_stream_reader_bytes(m, compute, &w.stream);
+    w.slot = exf_stream_slot_bytes(m, compute, &w.stream);
+    w.fixed_host = route_bytes(&w) + exf_stream_host_bytes(&w.stream);
+    if (!search(&w, most && most < left ? most : left, plan)) rc = too_little(most, left, plan->bytes, err);
+out:
+    return rc;
 }
 
 exf_code exf_open_device(exf_pass *p, const exf_memory_plan *plan, exf_err *err)

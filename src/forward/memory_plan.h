@@ -1,18 +1,20 @@
 /* memory_plan.h - what a pass holds in a device's memory, and how it makes do with
- * less: smaller pieces of tokens through the experts, one slot of weights instead of
- * two (reading then waits for computing). */
+ * less: smaller pieces of tokens through the experts, hidden states that live in pinned
+ * host memory, one slot of weights instead of two (reading then waits for computing). */
 #ifndef EXF_FORWARD_MEMORY_PLAN_H
 #define EXF_FORWARD_MEMORY_PLAN_H
 #include "forward/layer_step.h"
 
 typedef struct {
     exf_stream_options stream;
-    int expert_tokens; /* tokens through the experts at a time; 0: no grouped experts */
-    uint64_t bytes;    /* of all that is held, observers' memory for the statistics of one layer included */
+    int expert_tokens;   /* tokens through the experts at a time; 0: no grouped experts */
+    size_t window;       /* tokens whose hidden states are there at a time; 0: all are (hidden.h) */
+    uint64_t bytes;      /* of all that is held, observers' memory for the statistics of one layer included */
+    uint64_t host_bytes; /* pinned memory and routes */
 } exf_memory_plan;
 
-/* The fastest plan within `most` bytes; 0: whatever there is.  EXF_NOSPACE naming the
- * smallest that works where none fits. */
+/* The fastest plan within `most` bytes, 0: within what the device has free.  EXF_NOSPACE
+ * naming the smallest that works where none fits. */
 exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_backend *b, exf_compute compute, const exf_model *m, const exf_batch *batch,
                               const exf_demand *d, int n_layers, int readers, uint64_t most, exf_err *err) EXF_CHECKED;
 

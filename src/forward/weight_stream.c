@@ -276,6 +276,11 @@ size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const ex
     return (size_t)readers_of(o) * (EXF_PIECE_BYTES + EXF_PIECE_BYTES / 8 + 2 * ALIGN); /* a piece and its scales */
 }
 
+uint64_t exf_stream_host_bytes(const exf_stream_options *o)
+{
+    return (uint64_t)readers_of(o) * (exf_scales_room(EXF_PIECE_BYTES) + exf_file_room(EXF_PIECE_BYTES / 8));
+}
+
 static exf_code make_plans(exf_weight_stream *s, size_t *host, size_t *device, exf_err *err)
 {
     exf_code rc;

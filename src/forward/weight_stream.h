@@ -22,9 +22,10 @@ typedef struct {
     int head;      /* and then EXF_LAYER_HEAD */
 } exf_stream_options;
 
-/* In bytes of the device's memory: a slot, and what readers hold. */
+/* In bytes of the device's memory: a slot, and what readers hold; of pinned memory, what they hold. */
 size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o);
 size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o);
+uint64_t exf_stream_host_bytes(const exf_stream_options *o);
 
 /* Starts reading EXF_LAYER_EMBED. */
 exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, const exf_backend *b, exf_compute compute,

@@ -53,7 +53,7 @@ static const exf_opt key_rows[] = {
     {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime", "worker threads; 0: all processors"},
     {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32|bf16", "Runtime", "matrix products of the forward pass; bf16 on cuda only"},
     {"runtime.max_gpu_memory", "max-gpu-memory", 0, EXF_OPT_BYTES, AT(max_gpu_memory), "0", "SIZE", "Runtime",
-     "most that a run holds in the GPU's memory, such as 8GiB; 0: what there is"},
+     "most that a run holds in the GPU's memory, such as 8GiB; 0: what is free"},
     {"runtime.io", "io", 0, EXF_OPT_CHOICE, AT(io), "pread", "pread|direct|mmap", "Runtime",
      "how weights are read: by the system's cache, past it, or from a map"},
     {"runtime.readers", NULL, 0, EXF_OPT_INT, AT(readers), "0", "0..64", "Runtime", "threads that read weights for a GPU; 0: at most 8"},

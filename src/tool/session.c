@@ -97,12 +97,22 @@ void exf_session_close(exf_session *s)
     memset(s, 0, sizeof *s);
 }
 
+static void print_gpu(const exf_session *s, const exf_forward_footprint *held)
+{
+    char b[16];
+    printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)held->device), s->backend->device());
+    if (held->window)
+        printf("pinned RAM, at most %zu tokens of them on the GPU\n", held->window);
+    else
+        printf("its memory\n");
+}
+
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err)
 {
     char a[16], b[16], c[16];
     double flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d), rate = 0;
     exf_forward_options options = exf_session_options(s, r, 0);
-    uint64_t held = 0;
+    exf_forward_footprint held;
     exf_code rc;
     EXF_TRY(exf_forward_memory(&held, &options, s->model, &s->batch, d, err));
     EXF_TRY(exf_gemm_rate(s->backend, s->compute, &rate, err));
@@ -116,11 +126,11 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
-    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + (s->backend->host_memory ? held : 0))));
+    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + held.host)));
     if (s->backend->host_memory)
         printf("GPU        none: backend %s\n", s->backend->name);
     else
-        printf("GPU        about %s on %s\n", exf_human_bytes(b, sizeof b, (double)held), s->backend->device());
+        print_gpu(s, &held);
     printf("disk       about %s\n", exf_human_bytes(c, sizeof c, (double)disk));
 out:
     return rc;

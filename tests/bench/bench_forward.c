@@ -143,9 +143,12 @@ int main(int argc, char **argv)
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
     pass(m, &batch, b, 0, most, target);
     exf_forward_report plain = pass(m, &batch, b, 0, most, target), timed = pass(m, &batch, b, 1, most, target);
+    char digest[EXF_SHA256_HEX];
+    must(exf_hash_file(target, digest, &err));
     ceilings c = measure(b);
     printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9, c.send / 1e9);
     tell(m, &batch, &plain, &timed, &c);
+    printf("  statistics sha256 %.16s\n", digest);
     remove(target);
     exf_mem_free((void *)(uintptr_t)batch.ids);
     exf_mem_free((void *)(uintptr_t)batch.span);
