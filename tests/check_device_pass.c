@@ -1,11 +1,12 @@
 /* check_device_pass.c - the pass on a device without one: readers, memory plans, hidden
  * states that live elsewhere, on a backend that computes as the CPU does (fake_device.h).
  * Whatever the plan, results are the CPU's bit for bit. */
+#include "forward/weight_stream.h"
 #include "tests/fake_device.h"
 #include "tests/lanes_fixtures.h"
 #include "tests/many_fixtures.h"
 
-enum { SLACK = 160 << 20 }; /* SLACK: what plans add for libraries (memory_plan.c) */
+enum { SLACK = 160 << 20, RESERVE = 256 << 20 }; /* what plans add for libraries, and leave of what is free (memory_plan.c) */
 static const uint64_t plenty = (uint64_t)1 << 40;
 static exf_err e;
 
@@ -135,6 +136,74 @@ START_TEST(a_window_serves_a_second_look)
 }
 END_TEST
 
+/* ---- weights in parts ---------------------------------------------------------------------- */
+
+/* Role's tensors [first, first + n) as they lie in lw; layer as weight_stream.h has it. */
+static void assert_there(const exf_model *m, const exf_layer_weights *lw, exf_role role, int layer, int first, int n)
+{
+    int of = layer < 0 ? -1 : layer;
+    size_t each = exf_model_count(m, role, of);
+    float *want = room(each);
+    ck_assert_msg(lw->w[role] != NULL, "layer %d: role %d is not there", layer, (int)role);
+    for (int i = 0; i < n; i++) {
+        ck_ok(exf_model_read(m, role, of, first + i, want, &e), e);
+        assert_same_bits(want, lw->w[role] + (size_t)i * each, each, m->family->name, "weights", layer);
+    }
+    exf_mem_free(want);
+}
+
+static int routed(int role)
+{
+    return role == EXF_W_EXPERT_GATE || role == EXF_W_EXPERT_UP || role == EXF_W_EXPERT_DOWN;
+}
+
+/* All of a layer but its routed experts. */
+static void assert_rest(const exf_model *m, const exf_layer_weights *lw, int layer)
+{
+    for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
+        int here = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
+        if (here && n > 0) assert_there(m, lw, (exf_role)role, layer, 0, n);
+    }
+}
+
+START_TEST(parts_are_what_the_checkpoint_holds)
+{
+    enum { PASSES = 3 };
+    golden_case c;
+    golden_open(&c, golden_families[_i / 2]);
+    const exf_model *m = c.model;
+    const exf_backend *b = fake_device(plenty);
+    int experts = m->arch.n_experts, step = experts / 3 + 1;
+    exf_stream_options o = {.n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
+    exf_layer_weights lw = {.b = b};
+    exf_weight_stream *s;
+    uint64_t now, peak, planned = exf_stream_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_stream_slot_bytes(m, EXF_COMPUTE_F32, &o);
+    b->memory_anew();
+    ck_ok(exf_weight_stream_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
+    b->memory(&now, &peak);
+    ck_assert_uint_ge(planned + exf_stream_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);
+    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    assert_rest(m, &lw, EXF_LAYER_EMBED);
+    for (int l = 0; l < m->arch.n_layers; l++) {
+        ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+        assert_rest(m, &lw, l);
+        for (int pass = 0; m->arch.is_moe[l] && pass < PASSES; pass++)
+            for (int first = 0; first < experts; first += step) {
+                ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+                int n = experts - first < step ? experts - first : step;
+                for (int role = 0; role < EXF_W_COUNT; role++)
+                    if (routed(role)) assert_there(m, &lw, (exf_role)role, l, first, n);
+                if (first == 0) assert_rest(m, &lw, l);
+            }
+    }
+    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    assert_rest(m, &lw, EXF_LAYER_HEAD);
+    ck_fails(exf_weight_stream_next(s, &lw, &e), EXF_INTERNAL, e, "weights: asked for");
+    exf_weight_stream_close(s, NULL);
+    golden_close(&c);
+}
+END_TEST
+
 /* ---- plans ---------------------------------------------------------------------------------- */
 
 START_TEST(a_plan_obeys_the_limit_and_what_is_free)
@@ -157,14 +226,14 @@ START_TEST(a_plan_obeys_the_limit_and_what_is_free)
     }
     ck_assert_int_eq(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, least - 1, &least), EXF_NOSPACE);
     /* without a limit, and with one above it, what is free decides */
-    b = fake_device(least);
+    b = fake_device(least + RESERVE);
     ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, 0, NULL), e);
     ck_assert_uint_eq(f.device, least);
     ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, 2 * least, NULL), e);
     ck_assert_uint_eq(f.device, least);
-    b = fake_device(least - 1);
+    b = fake_device(least - 1 + RESERVE);
     exf_forward_options o = {.backend = b};
-    ck_fails(exf_forward_memory(&f, &o, m.c.model, &m.c.batch, &d, &e), EXF_NOSPACE, e, "bytes are free, the smallest pass takes ");
+    ck_fails(exf_forward_memory(&f, &o, m.c.model, &m.c.batch, &d, &e), EXF_NOSPACE, e, "bytes are free for this pass, the smallest that works takes ");
     many_close(&m);
 }
 END_TEST
@@ -179,6 +248,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, a_window_changes_no_bit, 0, n);
     tcase_add_loop_test(t, a_window_serves_lanes, 0, n);
     tcase_add_loop_test(t, a_window_serves_a_second_look, 0, n);
+    tcase_add_loop_test(t, parts_are_what_the_checkpoint_holds, 0, 2 * n);
     tcase_add_test(t, a_plan_obeys_the_limit_and_what_is_free);
     suite_add_tcase(s, t);
     return s;

@@ -181,6 +181,12 @@ out:
     return rc;
 }
 
+static uint64_t routed_bytes(const exf_model *m, int layer)
+{
+    return exf_model_role_bytes(m, EXF_W_EXPERT_GATE, layer) + exf_model_role_bytes(m, EXF_W_EXPERT_UP, layer) +
+           exf_model_role_bytes(m, EXF_W_EXPERT_DOWN, layer);
+}
+
 static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     double start = exf_clock();
@@ -188,9 +194,12 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_pass_weights(p, layer, err));
     progress->weight_bytes = exf_model_layer_bytes(p->model, layer);
+    if (p->reads > 1) progress->weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, layer);
     p->report->weight_bytes += progress->weight_bytes;
     p->report->read += exf_clock() - start;
+    p->device.waited = 0;
     EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
+    p->report->read += p->device.waited;
     EXF_TRY(p->b->finish(p->space[0].q, err)); /* the next layer's weights go where these are */
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
@@ -307,14 +316,14 @@ exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options 
     const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
     exf_memory_plan plan;
     exf_code rc;
-    *f = (exf_forward_footprint){.host = 0};
+    *f = (exf_forward_footprint){.reads = 1};
     if (b->host_memory) {
         f->host = host_bytes(b, m, batch, d, options->threads);
         return EXF_OK;
     }
     EXF_TRY(exf_memory_plan_make(&plan, b, (exf_compute)options->compute, m, batch, d, m->arch.n_layers, options->readers,
                                  options->max_device_memory, err));
-    *f = (exf_forward_footprint){.device = plan.bytes, .host = plan.host_bytes, .window = plan.window};
+    *f = (exf_forward_footprint){.device = plan.bytes, .host = plan.host_bytes, .window = plan.window, .reads = plan.reads};
 out:
     return rc;
 }

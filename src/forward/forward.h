@@ -200,6 +200,7 @@ double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batc
  * an observer's sums on a device. */
 typedef struct {
     uint64_t device, host; /* host: ordinary and pinned memory */
+    int reads;             /* how often routed experts are read: more than once where one layer's do not fit a device */
     size_t window;         /* 0: all hidden states live in the backend's memory; else they live in pinned memory, and so many
                             * tokens' at most come to a device at a time */
 } exf_forward_footprint;

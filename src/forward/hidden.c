@@ -9,25 +9,41 @@
 
 #include <string.h>
 
-/* Whole sequences one after the other, as many as fit. */
+/* The group from sequence `first` on: whole sequences, as many as fit. */
+static exf_group group_from(const exf_batch *batch, size_t first, size_t window)
+{
+    exf_group g = {.first = first, .row = batch->span[first].offset};
+    for (size_t i = first; i < batch->n_sequences; i++) {
+        size_t n = (size_t)batch->span[i].n_tokens;
+        if (window && g.n && g.n_rows + n > window) break;
+        g.n++;
+        g.n_rows += n;
+    }
+    return g;
+}
+
 static exf_code make_groups(exf_hidden *h, const exf_batch *batch, size_t window, size_t *most, exf_err *err)
 {
     exf_code rc;
     *most = 0;
     EXF_TRY(exf_mem_new(&h->group, batch->n_sequences ? batch->n_sequences : 1, sizeof *h->group, "groups of sequences", err));
-    for (size_t i = 0; i < batch->n_sequences; i++) {
-        size_t n = (size_t)batch->span[i].n_tokens;
-        exf_group *g = h->n_groups ? &h->group[h->n_groups - 1] : NULL;
-        if (!g || (window && g->n_rows + n > window)) {
-            g = &h->group[h->n_groups++];
-            *g = (exf_group){.first = i, .row = batch->span[i].offset};
-        }
-        g->n++;
-        g->n_rows += n;
-        *most = g->n_rows > *most ? g->n_rows : *most;
+    for (size_t i = 0; i < batch->n_sequences; i += h->group[h->n_groups++].n) {
+        h->group[h->n_groups] = group_from(batch, i, window);
+        *most = h->group[h->n_groups].n_rows > *most ? h->group[h->n_groups].n_rows : *most;
     }
 out:
     return rc;
+}
+
+size_t exf_hidden_pieces(const exf_batch *batch, size_t window, size_t tokens)
+{
+    size_t pieces = 0;
+    for (size_t i = 0; i < batch->n_sequences;) {
+        exf_group g = group_from(batch, i, window);
+        pieces += (g.n_rows + tokens - 1) / tokens;
+        i += g.n;
+    }
+    return pieces;
 }
 
 static exf_code open_window(exf_hidden *h, exf_compute compute, size_t rows, exf_err *err)

@@ -49,6 +49,9 @@ void exf_hidden_close(exf_hidden *h);
 uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);
 uint64_t exf_hidden_host_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);
 
+/* Pieces of at most `tokens` rows that the groups of such a window are cut into. */
+size_t exf_hidden_pieces(const exf_batch *batch, size_t window, size_t tokens);
+
 /* The group's rows in b's memory, for work that is queued on q from now on; the next group
  * of the lane is sent for.  Back with the same arguments, before another is taken. */
 float *exf_hidden_take(exf_hidden *h, size_t lane, size_t group, exf_hidden_use use, exf_queue *q);

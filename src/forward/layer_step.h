@@ -19,6 +19,8 @@
 /* Room for all experts of a run of tokens on a device (device_experts.h). */
 typedef struct {
     int tokens;          /* most at a time; 0: none of this */
+    int part_experts;    /* a layer's experts that are there at a time; 0: all */
+    double waited;       /* seconds for parts of them, in this layer */
     char *memory;
     uint64_t *not_finite; /* index of the first hidden state that is not finite, or all ones */
 } exf_device_experts;
@@ -40,6 +42,7 @@ typedef struct {
     int timed;
     const exf_forward_options *options;
     int n_layers;                  /* that will be run */
+    int reads;                     /* how often a layer's routed experts are read */
     exf_positions positions;
     exf_hidden hidden;             /* of all lanes */
     int joined;                    /* 1: no lane has met its router yet, the first one's hidden states are everyone's */

@@ -16,6 +16,9 @@ enum { N_WAYS = sizeof ways / sizeof *ways };
 /* Beside what is counted: rounded operands, the product library's own workspaces. */
 static const uint64_t queue_bytes = (uint64_t)160 << 20;
 
+/* Of what is free, left for what the driver takes when code and handles are first used. */
+static const uint64_t reserve_bytes = (uint64_t)256 << 20;
+
 /* What plans are made for. */
 typedef struct {
     const exf_backend *b;
@@ -25,7 +28,8 @@ typedef struct {
     const exf_demand *d;
     exf_stream_options stream;
     int grouped;    /* 1: grouped experts can be had */
-    uint64_t fixed, slot; /* device bytes that are the same in every plan; of a slot of weights */
+    uint64_t fixed; /* device bytes that are the same in every plan */
+    uint64_t slot;  /* of a slot of whole layers */
     uint64_t fixed_host;
 } wish;
 
@@ -45,32 +49,68 @@ static uint64_t fixed_bytes(const wish *w)
 }
 
 /* A window holds as many whole sequences as tokens go through the experts at a time, and one at least. */
-static exf_memory_plan plan_of(const wish *w, int n_slots, int away, int tokens)
+static exf_memory_plan plan_of(const wish *w, const exf_stream_options *stream, uint64_t weights, int away, int tokens)
 {
     size_t width = exf_row_width(&w->m->arch), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
-    exf_memory_plan p = {.stream = w->stream, .window = away ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
+    exf_memory_plan p = {.stream = *stream, .reads = 1, .window = away ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
     if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
     if (w->grouped) p.expert_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
-    p.stream.n_slots = n_slots;
-    p.bytes = w->fixed + exf_hidden_bytes(w->batch, width, lanes, p.window) +
-              (p.expert_tokens ? exf_device_experts_bytes(w->b, &w->m->arch, p.expert_tokens) : 0) +
-              (uint64_t)n_slots * w->slot;
+    p.bytes = w->fixed + weights + exf_hidden_bytes(w->batch, width, lanes, p.window) +
+              (p.expert_tokens ? exf_device_experts_bytes(w->b, &w->m->arch, p.expert_tokens) : 0);
     p.host_bytes = w->fixed_host + exf_hidden_host_bytes(w->batch, width, lanes, p.window);
     return p;
 }
 
-/* The first plan within `most` bytes into *found; else 0 and the smallest there is. */
-static int search(const wish *w, uint64_t most, exf_memory_plan *found)
+/* Whole layers: the first plan within `most` bytes into *found; else 0, and *least the smallest. */
+static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, exf_memory_plan *least)
 {
-    exf_memory_plan least = {.bytes = ~(uint64_t)0};
     for (int i = 0; i < N_WAYS; i++)
         for (int tokens = ways[i].most; tokens >= ways[i].least; tokens /= 2) {
-            *found = plan_of(w, ways[i].n_slots, ways[i].away, tokens);
+            exf_stream_options stream = w->stream;
+            stream.n_slots = ways[i].n_slots;
+            *found = plan_of(w, &stream, (uint64_t)stream.n_slots * w->slot, ways[i].away, tokens);
             if (found->bytes <= most) return 1;
-            if (found->bytes < least.bytes) least = *found;
+            if (found->bytes < least->bytes) *least = *found;
         }
-    *found = least;
     return 0;
+}
+
+/* Layers in a number of parts: the plan of fewest reads, with pieces as large as may be. */
+static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots, exf_memory_plan *best, exf_memory_plan *least)
+{
+    enum { MOST = 65536, LEAST = 512 };
+    exf_stream_options stream = w->stream;
+    int sweeps = w->d->sweeps > 1 ? w->d->sweeps : 1;
+    stream.n_slots = n_slots;
+    stream.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
+    uint64_t weights = exf_stream_base_bytes(w->m, w->compute, &stream) + (uint64_t)n_slots * exf_stream_slot_bytes(w->m, w->compute, &stream);
+    for (int tokens = MOST; tokens >= LEAST; tokens /= 2)
+        for (int away = 0; away < 2; away++) {
+            exf_memory_plan p = plan_of(w, &stream, weights, away, tokens);
+            p.reads = sweeps * (int)exf_hidden_pieces(w->batch, p.window, (size_t)p.expert_tokens);
+            p.stream.passes = p.reads;
+            if (p.bytes < least->bytes) *least = p;
+            if (p.bytes <= most && (best->reads == 0 || p.reads < best->reads)) *best = p;
+        }
+}
+
+/* 1 if the pass can have experts in parts: one lane, whose experts are all grouped. */
+static int may_part(const wish *w)
+{
+    return w->grouped && w->d->lanes == 1 && !w->d->corrects && !w->d->common && w->m->arch.n_experts > 1;
+}
+
+/* The fastest plan within `most` bytes into *found; else 0 and the smallest there is.  Two slots
+ * go before one and few parts before many where as much is read. */
+static int search(const wish *w, uint64_t most, exf_memory_plan *found)
+{
+    enum { MOST_PARTS = 64 };
+    exf_memory_plan least = {.bytes = ~(uint64_t)0}, best = {.reads = 0};
+    if (search_whole(w, most, found, &least)) return 1;
+    for (int n_slots = 2; may_part(w) && n_slots > 0; n_slots--)
+        for (int parts = 2; parts <= MOST_PARTS && parts <= w->m->arch.n_experts; parts *= 2) search_parts(w, most, parts, n_slots, &best, &least);
+    *found = best.reads ? best : least;
+    return best.reads > 0;
 }
 
 static exf_code too_little(uint64_t limit, uint64_t left, uint64_t least, exf_err *err)
@@ -78,7 +118,7 @@ static exf_code too_little(uint64_t limit, uint64_t left, uint64_t least, exf_er
     if (limit && limit <= left)
         return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
                         (unsigned long long)limit, (unsigned long long)least);
-    return exf_fail(err, EXF_NOSPACE, "GPU memory: %llu bytes are free, the smallest pass takes %llu", (unsigned long long)left,
+    return exf_fail(err, EXF_NOSPACE, "GPU memory: %llu bytes are free for this pass, the smallest that works takes %llu", (unsigned long long)left,
                     (unsigned long long)least);
 }
 
@@ -90,6 +130,7 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_backend *b, exf_c
     uint64_t left = 0;
     exf_code rc;
     EXF_TRY(b->memory_left(&left, err));
+    left -= left < reserve_bytes ? left : reserve_bytes;
     w.fixed = fixed_bytes(&w) + exf_stream_reader_bytes(m, compute, &w.stream);
     w.slot = exf_stream_slot_bytes(m, compute, &w.stream);
     w.fixed_host = route_bytes(&w) + exf_stream_host_bytes(&w.stream);
@@ -104,6 +145,8 @@ exf_code exf_open_device(exf_pass *p, const exf_memory_plan *plan, exf_err *err)
     p->timed = p->options->timed;
     EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan->stream, err));
     if (plan->expert_tokens) EXF_TRY(exf_device_experts_open(p, plan->expert_tokens, err));
+    p->device.part_experts = plan->stream.part_experts;
+    p->reads = plan->reads;
 out:
     return rc;
 }

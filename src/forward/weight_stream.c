@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { MOST_READERS = 8, ALIGN = 256 };
+enum { MOST_READERS = 8, ALIGN = 256, AREAS = 3 };
 
 typedef struct {
     struct exf_weight_stream *s;
@@ -27,31 +27,35 @@ typedef struct {
     exf_stream_times times;
 } reader;
 
+/* One fill of an area.  Areas are two slots; with parts, the rest of a layer and two slots. */
+struct turn {
+    size_t plan;
+    int area;
+    int early; /* 1: may begin while the turn before is used */
+};
+
 struct exf_weight_stream {
     const exf_model *model;
     const exf_backend *b;
     exf_compute compute;
     exf_stream_options o;
-    void *slot[2];
-    exf_weight_plan *plan; /* [n_turns] made at once: looking up names takes milliseconds */
-    int turn;    /* number of the plan under way, counted from the embedding */
-    int n_turns;
+    void *area[AREAS];
+    exf_weight_plan *plan; /* [n_plans] made at once: looking up names takes milliseconds */
+    size_t n_plans, room_plans;
+    struct turn *turns;    /* [n_turns] in order, from the embedding on */
+    size_t n_turns, room_turns;
+    size_t turn;           /* the next to be asked for */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
     pthread_cond_t work, done; /* readers wait for work, next() for done */
     exf_weight_plan *now;      /* whose pieces are being taken; NULL: none */
-    char *to;                  /* its slot */
+    char *to;                  /* its area */
     size_t taken, finished;
     int quit;
     exf_err err;               /* of the lowest piece that failed */
     size_t err_piece;
 };
-
-static int turns_of(const exf_stream_options *o)
-{
-    return 1 + o->n_layers + (o->head != 0);
-}
 
 static int readers_of(const exf_stream_options *o)
 {
@@ -111,7 +115,7 @@ static exf_code send_raw(reader *r, const exf_piece *p, char *to, exf_err *err)
     r->times.reading += read - start;
     r->times.sending += exf_clock() - read;
     r->times.bytes += codes + scales;
-    if (bad) rc = blame(r->s, p, r->s->now->layer, err);
+    if (bad) rc = blame(r->s, p, r->s->now->of.layer, err);
 out:
     return rc;
 }
@@ -135,7 +139,7 @@ static exf_code send_piece(reader *r, const exf_weight_plan *plan, size_t i, cha
     const exf_piece *p = &plan->piece[i];
     exf_code rc = exf_stop_check(err);
     if (rc != EXF_OK) return rc;
-    return p->raw ? send_raw(r, p, slot + p->to, err) : send_decoded(r, p, slot + p->to, plan->layer, err);
+    return p->raw ? send_raw(r, p, slot + p->to, err) : send_decoded(r, p, slot + p->to, plan->of.layer, err);
 }
 
 /* ---- readers ------------------------------------------------------------------- */
@@ -171,11 +175,11 @@ static void *read_pieces(void *self)
     return NULL;
 }
 
-static void start_turn(exf_weight_stream *s, int turn)
+static void start_turn(exf_weight_stream *s, const struct turn *t)
 {
     pthread_mutex_lock(&s->lock);
-    s->now = &s->plan[turn];
-    s->to = s->slot[turn % s->o.n_slots];
+    s->now = &s->plan[t->plan];
+    s->to = s->area[t->area];
     s->taken = s->finished = 0;
     pthread_cond_broadcast(&s->work);
     pthread_mutex_unlock(&s->lock);
@@ -198,13 +202,13 @@ static exf_code check_turn(exf_weight_stream *s, const exf_weight_plan *p, const
     int bad = 0;
     exf_code rc = EXF_OK;
     for (int role = 0; role < EXF_W_COUNT; role++) {
-        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(s->model, (exf_role)role, p->layer) : 0;
+        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(s->model, (exf_role)role, &p->of) : 0;
         s->b->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
     }
     EXF_TRY(s->b->download(r->q, &bad, r->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
         if (p->piece[i].raw) {
-            rc = blame(s, &p->piece[i], p->layer, err);
+            rc = blame(s, &p->piece[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }
 out:
@@ -216,6 +220,7 @@ static exf_code split_router(exf_weight_stream *s, exf_layer_weights *lw, const 
 {
     const exf_architecture *a = &s->model->arch;
     exf_queue *q = s->readers[0].q;
+    if (p->of.choice == EXF_SOME_EXPERTS) return EXF_OK;
     lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
     if (!p->split) return EXF_OK;
     for (int half = 0; half < 2; half++)
@@ -225,8 +230,10 @@ static exf_code split_router(exf_weight_stream *s, exf_layer_weights *lw, const 
 
 static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
 {
-    memset(lw->w, 0, sizeof lw->w);
-    memset(lw->w16, 0, sizeof lw->w16);
+    if (p->of.choice != EXF_SOME_EXPERTS) {
+        memset(lw->w, 0, sizeof lw->w);
+        memset(lw->w16, 0, sizeof lw->w16);
+    }
     for (int role = 0; role < EXF_W_COUNT; role++) {
         void *at = slot + p->first[role];
         if (!p->there[role]) continue;
@@ -239,34 +246,101 @@ static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot
 
 exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err)
 {
-    int turn = s->turn++, slot = turn % s->o.n_slots;
+    size_t turn = s->turn++;
     exf_code rc;
-    if (turn >= s->n_turns) return exf_fail(err, EXF_INTERNAL, "weights: asked for %d parts of %d", turn + 1, s->n_turns);
-    if (s->o.n_slots == 1 && turn > 0) start_turn(s, turn);
+    if (turn >= s->n_turns) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", turn + 1, s->n_turns);
+    const struct turn *t = &s->turns[turn];
+    const exf_weight_plan *plan = &s->plan[t->plan];
+    if (turn > 0 && !t->early) start_turn(s, t);
     EXF_TRY(wait_turn(s, err));
-    point_at(lw, &s->plan[turn], s->slot[slot]);
-    EXF_TRY(check_turn(s, &s->plan[turn], s->slot[slot], err));
-    EXF_TRY(split_router(s, lw, &s->plan[turn], s->slot[slot], err));
-    if (s->o.n_slots > 1 && turn + 1 < s->n_turns) start_turn(s, turn + 1);
+    point_at(lw, plan, s->area[t->area]);
+    EXF_TRY(check_turn(s, plan, s->area[t->area], err));
+    EXF_TRY(split_router(s, lw, plan, s->area[t->area], err));
+    if (turn + 1 < s->n_turns && t[1].early) start_turn(s, t + 1);
 out:
     return rc;
 }
 
 /* ---- opening and closing ----------------------------------------------------------- */
 
-static int some_layer(const exf_stream_options *o, int turn)
+static exf_code add_plan(exf_weight_stream *s, const exf_weight_part *of, exf_err *err)
 {
-    return turn == 0 ? EXF_LAYER_EMBED : turn <= o->n_layers ? turn - 1 : EXF_LAYER_HEAD;
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&s->plan, &s->room_plans, s->n_plans + 1, sizeof *s->plan, "weight plans", err));
+    memset(&s->plan[s->n_plans], 0, sizeof *s->plan);
+    rc = exf_weight_plan_make(&s->plan[s->n_plans++], s->model, s->compute, of, err);
+out:
+    return rc;
+}
+
+static exf_code add_turn(exf_weight_stream *s, size_t plan, int area, int early, exf_err *err)
+{
+    exf_code rc = exf_mem_grow(&s->turns, &s->room_turns, s->n_turns + 1, sizeof *s->turns, "turns of weights", err);
+    if (rc == EXF_OK) s->turns[s->n_turns++] = (struct turn){plan, area, early};
+    return rc;
+}
+
+/* Whole, in slots by turns. */
+static exf_code add_whole(exf_weight_stream *s, int layer, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(add_plan(s, &(exf_weight_part){.layer = layer}, err));
+    EXF_TRY(add_turn(s, s->n_plans - 1, (int)(s->n_turns % (size_t)s->o.n_slots), s->o.n_slots > 1, err));
+out:
+    return rc;
+}
+
+/* The rest has its place until the layer is done, so it never begins early; of the parts, the
+ * first of a layer may, and with two slots each. */
+static exf_code add_in_parts(exf_weight_stream *s, int layer, int *parts, exf_err *err)
+{
+    exf_code rc;
+    int n_experts = layer >= 0 && s->model->arch.is_moe[layer] ? s->model->arch.n_experts : 0;
+    EXF_TRY(add_plan(s, &(exf_weight_part){.layer = layer, .choice = EXF_BUT_EXPERTS}, err));
+    EXF_TRY(add_turn(s, s->n_plans - 1, 0, 0, err));
+    size_t first = s->n_plans;
+    for (int e = 0; e < n_experts; e += s->o.part_experts) {
+        int n = n_experts - e < s->o.part_experts ? n_experts - e : s->o.part_experts;
+        EXF_TRY(add_plan(s, &(exf_weight_part){layer, EXF_SOME_EXPERTS, e, n}, err));
+    }
+    for (int pass = 0; pass < s->o.passes; pass++)
+        for (size_t plan = first; plan < s->n_plans; plan++, ++*parts)
+            EXF_TRY(add_turn(s, plan, 1 + *parts % s->o.n_slots, s->o.n_slots > 1 || (pass == 0 && plan == first), err));
+out:
+    return rc;
+}
+
+static exf_code add_turns(exf_weight_stream *s, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    int parts = 0;
+    for (int l = EXF_LAYER_EMBED; rc == EXF_OK && l < s->o.n_layers; l++)
+        if (l != EXF_LAYER_HEAD) rc = s->o.part_experts ? add_in_parts(s, l, &parts, err) : add_whole(s, l, err);
+    if (rc == EXF_OK && s->o.head) rc = s->o.part_experts ? add_in_parts(s, EXF_LAYER_HEAD, &parts, err) : add_whole(s, EXF_LAYER_HEAD, err);
+    return rc;
+}
+
+/* The most that any layer, the embedding and the head need of a kind of choice. */
+static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o, exf_weight_choice choice)
+{
+    size_t most = 0;
+    for (int l = EXF_LAYER_EMBED; l < o->n_layers; l++) {
+        int some = choice == EXF_SOME_EXPERTS && (l < 0 || !m->arch.is_moe[l]);
+        if (some || (l == EXF_LAYER_HEAD && !o->head)) continue;
+        size_t bytes = exf_weight_plan_bytes(m, compute, &(exf_weight_part){l, choice, 0, o->part_experts});
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
 {
-    size_t most = 0;
-    for (int t = 0; t < turns_of(o); t++) {
-        size_t bytes = exf_weight_plan_bytes(m, compute, some_layer(o, t));
-        most = bytes > most ? bytes : most;
-    }
-    return most;
+    return most_bytes(m, compute, o, o->part_experts ? EXF_SOME_EXPERTS : EXF_ALL_WEIGHTS);
+}
+
+size_t exf_stream_base_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
+{
+    return o->part_experts ? most_bytes(m, compute, o, EXF_BUT_EXPERTS) : 0;
 }
 
 size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
@@ -281,16 +355,22 @@ uint64_t exf_stream_host_bytes(const exf_stream_options *o)
     return (uint64_t)readers_of(o) * (exf_scales_room(EXF_PIECE_BYTES) + exf_file_room(EXF_PIECE_BYTES / 8));
 }
 
-static exf_code make_plans(exf_weight_stream *s, size_t *host, size_t *device, exf_err *err)
+static void most_of_plans(const exf_weight_stream *s, size_t *host, size_t *device)
 {
-    exf_code rc;
     *host = *device = ALIGN;
-    EXF_TRY(exf_mem_new(&s->plan, (size_t)s->n_turns, sizeof *s->plan, "weight plans", err));
-    for (int t = 0; t < s->n_turns; t++) {
-        EXF_TRY(exf_weight_plan_make(&s->plan[t], s->model, s->compute, some_layer(&s->o, t), err));
-        *host = s->plan[t].most_host > *host ? s->plan[t].most_host : *host;
-        *device = s->plan[t].most_device > *device ? s->plan[t].most_device : *device;
+    for (size_t i = 0; i < s->n_plans; i++) {
+        *host = s->plan[i].most_host > *host ? s->plan[i].most_host : *host;
+        *device = s->plan[i].most_device > *device ? s->plan[i].most_device : *device;
     }
+}
+
+static exf_code alloc_areas(exf_weight_stream *s, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    int first = s->o.part_experts ? 1 : 0;
+    size_t slot = exf_stream_slot_bytes(s->model, s->compute, &s->o);
+    if (first) EXF_TRY(s->b->alloc(&s->area[0], exf_stream_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
+    for (int i = 0; i < s->o.n_slots; i++) EXF_TRY(s->b->alloc(&s->area[first + i], slot, 1, "layer weights", err));
 out:
     return rc;
 }
@@ -316,7 +396,7 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
                                 const exf_stream_options *o, exf_err *err)
 {
     exf_weight_stream *s = NULL;
-    size_t host, device, slot = exf_stream_slot_bytes(m, compute, o);
+    size_t host, device;
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight stream", err));
@@ -324,15 +404,15 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
     s->b = b;
     s->compute = compute;
     s->o = *o;
-    s->n_turns = turns_of(o);
     s->n_readers = readers_of(o);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
-    EXF_TRY(make_plans(s, &host, &device, err));
-    for (int i = 0; i < o->n_slots; i++) EXF_TRY(b->alloc(&s->slot[i], slot, 1, "layer weights", err));
+    EXF_TRY(add_turns(s, err));
+    most_of_plans(s, &host, &device);
+    EXF_TRY(alloc_areas(s, err));
     for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], host, device, err));
-    start_turn(s, 0);
+    start_turn(s, &s->turns[0]);
 out:
     if (rc != EXF_OK)
         exf_weight_stream_close(s, NULL);
@@ -366,9 +446,10 @@ void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
         times->sending += r->times.sending;
         times->bytes += r->times.bytes;
     }
-    for (int i = 0; i < 2; i++) s->b->free(s->slot[i]);
-    for (int t = 0; s->plan && t < s->n_turns; t++) exf_weight_plan_free(&s->plan[t]);
+    for (int i = 0; i < AREAS; i++) s->b->free(s->area[i]);
+    for (size_t i = 0; i < s->n_plans; i++) exf_weight_plan_free(&s->plan[i]);
     exf_mem_free(s->plan);
+    exf_mem_free(s->turns);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->done);

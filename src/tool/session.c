@@ -121,8 +121,9 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     printf("tokens     %" PRIu64 " in %zu sequences of at most %d", s->corpus->n_tokens, s->corpus->n_sequences, (int)s->corpus->max_tokens);
     if (s->missing_data) printf(", assumed: %s is not there", s->missing_data);
     printf("\n");
-    printf("weights    %s (%" PRIu64 " bytes), each byte read once%s\n", exf_human_bytes(a, sizeof a, (double)bytes), bytes,
-           s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
+    printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(a, sizeof a, (double)bytes), bytes);
+    if (held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", held.reads);
+    printf("%s\n", s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));

@@ -116,6 +116,15 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_forward_r
     printf("  memory     GPU %.2f GB, host %.2f GB at their peaks\n", (double)plain->device_bytes / 1e9, (double)exf_peak_rss() / 1e9);
 }
 
+static void tell_plan(const exf_model *m, const exf_batch *batch, const exf_backend *b, uint64_t most)
+{
+    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .max_device_memory = most};
+    exf_forward_footprint f;
+    must(exf_forward_memory(&f, &o, m, batch, &(exf_demand){.lanes = 1}, &err));
+    printf("plan: GPU %.2f GB, host %.2f GB, %zu tokens in a window (0: hidden states live on the GPU), routed experts read %d times\n",
+           (double)f.device / 1e9, (double)f.host / 1e9, f.window, f.reads);
+}
+
 static exf_io way_of(const char *name)
 {
     if (strcmp(name, "direct") == 0) return EXF_IO_DIRECT;
@@ -141,14 +150,15 @@ int main(int argc, char **argv)
     must(exf_checkpoint_use(m->checkpoint, way_of(argc == 6 ? argv[5] : "pread"), &err));
     exf_batch batch = random_batch(m, (size_t)atoi(argv[2]), atoi(argv[3]));
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
-    pass(m, &batch, b, 0, most, target);
+    tell_plan(m, &batch, b, most);
+    exf_forward_report first = pass(m, &batch, b, 0, most, target);
     exf_forward_report plain = pass(m, &batch, b, 0, most, target), timed = pass(m, &batch, b, 1, most, target);
     char digest[EXF_SHA256_HEX];
     must(exf_hash_file(target, digest, &err));
     ceilings c = measure(b);
     printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9, c.send / 1e9);
     tell(m, &batch, &plain, &timed, &c);
-    printf("  statistics sha256 %.16s\n", digest);
+    printf("  the first  %8.3f s, weights at %.2f GB/s; statistics sha256 %.16s\n", first.wall, (double)first.weight_bytes / 1e9 / first.wall, digest);
     remove(target);
     exf_mem_free((void *)(uintptr_t)batch.ids);
     exf_mem_free((void *)(uintptr_t)batch.span);
