@@ -8,13 +8,13 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
-#include "forward/weight_plan.h"
+#include "forward/weight_turns.h"
 
 #include <omp.h>
 #include <pthread.h>
 #include <string.h>
 
-enum { MOST_READERS = 8, ALIGN = 256, AREAS = 3 };
+enum { MOST_READERS = 8, ALIGN = 256 };
 
 typedef struct {
     struct exf_weight_stream *s;
@@ -27,24 +27,14 @@ typedef struct {
     exf_stream_times times;
 } reader;
 
-/* One fill of an area.  Areas are two slots; with parts, the rest of a layer and two slots. */
-struct turn {
-    size_t plan;
-    int area;
-    int early; /* 1: may begin while the turn before is used */
-};
-
 struct exf_weight_stream {
     const exf_model *model;
     const exf_backend *b;
     exf_compute compute;
     exf_stream_options o;
-    void *area[AREAS];
-    exf_weight_plan *plan; /* [n_plans] made at once: looking up names takes milliseconds */
-    size_t n_plans, room_plans;
-    struct turn *turns;    /* [n_turns] in order, from the embedding on */
-    size_t n_turns, room_turns;
-    size_t turn;           /* the next to be asked for */
+    void *area[EXF_WEIGHT_AREAS];
+    exf_weight_turns turns; /* made at once: looking up names takes milliseconds */
+    size_t turn;            /* the next to be asked for */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
@@ -175,10 +165,10 @@ static void *read_pieces(void *self)
     return NULL;
 }
 
-static void start_turn(exf_weight_stream *s, const struct turn *t)
+static void start_turn(exf_weight_stream *s, const exf_weight_turn *t)
 {
     pthread_mutex_lock(&s->lock);
-    s->now = &s->plan[t->plan];
+    s->now = &s->turns.plan[t->plan];
     s->to = s->area[t->area];
     s->taken = s->finished = 0;
     pthread_cond_broadcast(&s->work);
@@ -248,100 +238,20 @@ exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf
 {
     size_t turn = s->turn++;
     exf_code rc;
-    if (turn >= s->n_turns) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", turn + 1, s->n_turns);
-    const struct turn *t = &s->turns[turn];
-    const exf_weight_plan *plan = &s->plan[t->plan];
+    if (turn >= s->turns.n) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", turn + 1, s->turns.n);
+    const exf_weight_turn *t = &s->turns.turn[turn];
+    const exf_weight_plan *plan = &s->turns.plan[t->plan];
     if (turn > 0 && !t->early) start_turn(s, t);
     EXF_TRY(wait_turn(s, err));
     point_at(lw, plan, s->area[t->area]);
     EXF_TRY(check_turn(s, plan, s->area[t->area], err));
     EXF_TRY(split_router(s, lw, plan, s->area[t->area], err));
-    if (turn + 1 < s->n_turns && t[1].early) start_turn(s, t + 1);
+    if (turn + 1 < s->turns.n && t[1].early) start_turn(s, t + 1);
 out:
     return rc;
 }
 
 /* ---- opening and closing ----------------------------------------------------------- */
-
-static exf_code add_plan(exf_weight_stream *s, const exf_weight_part *of, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_mem_grow(&s->plan, &s->room_plans, s->n_plans + 1, sizeof *s->plan, "weight plans", err));
-    memset(&s->plan[s->n_plans], 0, sizeof *s->plan);
-    rc = exf_weight_plan_make(&s->plan[s->n_plans++], s->model, s->compute, of, err);
-out:
-    return rc;
-}
-
-static exf_code add_turn(exf_weight_stream *s, size_t plan, int area, int early, exf_err *err)
-{
-    exf_code rc = exf_mem_grow(&s->turns, &s->room_turns, s->n_turns + 1, sizeof *s->turns, "turns of weights", err);
-    if (rc == EXF_OK) s->turns[s->n_turns++] = (struct turn){plan, area, early};
-    return rc;
-}
-
-/* Whole, in slots by turns. */
-static exf_code add_whole(exf_weight_stream *s, int layer, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(add_plan(s, &(exf_weight_part){.layer = layer}, err));
-    EXF_TRY(add_turn(s, s->n_plans - 1, (int)(s->n_turns % (size_t)s->o.n_slots), s->o.n_slots > 1, err));
-out:
-    return rc;
-}
-
-/* The rest has its place until the layer is done, so it never begins early; of the parts, the
- * first of a layer may, and with two slots each. */
-static exf_code add_in_parts(exf_weight_stream *s, int layer, int *parts, exf_err *err)
-{
-    exf_code rc;
-    int n_experts = layer >= 0 && s->model->arch.is_moe[layer] ? s->model->arch.n_experts : 0;
-    EXF_TRY(add_plan(s, &(exf_weight_part){.layer = layer, .choice = EXF_BUT_EXPERTS}, err));
-    EXF_TRY(add_turn(s, s->n_plans - 1, 0, 0, err));
-    size_t first = s->n_plans;
-    for (int e = 0; e < n_experts; e += s->o.part_experts) {
-        int n = n_experts - e < s->o.part_experts ? n_experts - e : s->o.part_experts;
-        EXF_TRY(add_plan(s, &(exf_weight_part){layer, EXF_SOME_EXPERTS, e, n}, err));
-    }
-    for (int pass = 0; pass < s->o.passes; pass++)
-        for (size_t plan = first; plan < s->n_plans; plan++, ++*parts)
-            EXF_TRY(add_turn(s, plan, 1 + *parts % s->o.n_slots, s->o.n_slots > 1 || (pass == 0 && plan == first), err));
-out:
-    return rc;
-}
-
-static exf_code add_turns(exf_weight_stream *s, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    int parts = 0;
-    for (int l = EXF_LAYER_EMBED; rc == EXF_OK && l < s->o.n_layers; l++)
-        if (l != EXF_LAYER_HEAD) rc = s->o.part_experts ? add_in_parts(s, l, &parts, err) : add_whole(s, l, err);
-    if (rc == EXF_OK && s->o.head) rc = s->o.part_experts ? add_in_parts(s, EXF_LAYER_HEAD, &parts, err) : add_whole(s, EXF_LAYER_HEAD, err);
-    return rc;
-}
-
-/* The most that any layer, the embedding and the head need of a kind of choice. */
-static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o, exf_weight_choice choice)
-{
-    size_t most = 0;
-    for (int l = EXF_LAYER_EMBED; l < o->n_layers; l++) {
-        int some = choice == EXF_SOME_EXPERTS && (l < 0 || !m->arch.is_moe[l]);
-        if (some || (l == EXF_LAYER_HEAD && !o->head)) continue;
-        size_t bytes = exf_weight_plan_bytes(m, compute, &(exf_weight_part){l, choice, 0, o->part_experts});
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
-size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
-{
-    return most_bytes(m, compute, o, o->part_experts ? EXF_SOME_EXPERTS : EXF_ALL_WEIGHTS);
-}
-
-size_t exf_stream_base_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
-{
-    return o->part_experts ? most_bytes(m, compute, o, EXF_BUT_EXPERTS) : 0;
-}
 
 size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
 {
@@ -353,15 +263,6 @@ size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const ex
 uint64_t exf_stream_host_bytes(const exf_stream_options *o)
 {
     return (uint64_t)readers_of(o) * (exf_scales_room(EXF_PIECE_BYTES) + exf_file_room(EXF_PIECE_BYTES / 8));
-}
-
-static void most_of_plans(const exf_weight_stream *s, size_t *host, size_t *device)
-{
-    *host = *device = ALIGN;
-    for (size_t i = 0; i < s->n_plans; i++) {
-        *host = s->plan[i].most_host > *host ? s->plan[i].most_host : *host;
-        *device = s->plan[i].most_device > *device ? s->plan[i].most_device : *device;
-    }
 }
 
 static exf_code alloc_areas(exf_weight_stream *s, exf_err *err)
@@ -408,11 +309,11 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
-    EXF_TRY(add_turns(s, err));
-    most_of_plans(s, &host, &device);
+    EXF_TRY(exf_weight_turns_make(&s->turns, m, compute, o, err));
+    exf_weight_turns_most(&s->turns, &host, &device);
     EXF_TRY(alloc_areas(s, err));
     for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], host, device, err));
-    start_turn(s, &s->turns[0]);
+    start_turn(s, &s->turns.turn[0]);
 out:
     if (rc != EXF_OK)
         exf_weight_stream_close(s, NULL);
@@ -446,10 +347,8 @@ void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
         times->sending += r->times.sending;
         times->bytes += r->times.bytes;
     }
-    for (int i = 0; i < AREAS; i++) s->b->free(s->area[i]);
-    for (size_t i = 0; i < s->n_plans; i++) exf_weight_plan_free(&s->plan[i]);
-    exf_mem_free(s->plan);
-    exf_mem_free(s->turns);
+    for (int i = 0; i < EXF_WEIGHT_AREAS; i++) s->b->free(s->area[i]);
+    exf_weight_turns_free(&s->turns);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->done);
