@@ -55,7 +55,7 @@ typedef struct exf_backend {
     void (*free)(void *p);
     void (*upload)(exf_queue *q, void *to, const void *from_host, size_t bytes);
     exf_code (*download)(exf_queue *q, void *to_host, const void *from, size_t bytes, exf_err *err); /* waits */
-    void (*copy)(exf_queue *q, void *to, const void *from, size_t bytes);
+    void (*copy)(exf_queue *q, void *to, const void *from, size_t bytes); /* queued; either side may be alloc_staging's */
     void (*zero)(exf_queue *q, void *p, size_t bytes);
 
     /* ---- matrix products (gemm.h) -------------------------------------------- */
@@ -114,6 +114,11 @@ typedef struct exf_backend {
     /* Bytes that alloc() has given and not got back, now and at most, and what a
      * process holds there before it allocates anything. */
     void (*memory)(uint64_t *now, uint64_t *peak);
+    void (*memory_anew)(void); /* "at most" counts from here */
+    /* Bytes that alloc() could still give, as far as the system knows. */
+    exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
+    /* What q is given from here on waits for all that `before` was given so far. */
+    void (*follow)(exf_queue *q, exf_queue *before);
     /* unpack.h; *bad becomes 1 where a value is not finite. */
     void (*unpack)(exf_queue *q, void *to, exf_number number, const exf_packed_rows *rows, int *bad);
     void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);

@@ -81,12 +81,20 @@ static exf_code download(exf_queue *q, void *to, const void *from, size_t bytes,
 
 static void copy(exf_queue *q, void *to, const void *from, size_t bytes)
 {
-    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, q->stream), "copy");
+    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, q->stream), "copy");
 }
 
 static void zero(exf_queue *q, void *p, size_t bytes)
 {
     if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemsetAsync(p, 0, bytes, q->stream), "zero");
+}
+
+static void follow(exf_queue *q, exf_queue *before)
+{
+    cudaEvent_t reached;
+    if (q->err.code != EXF_OK || !exf_cuda_note(q, cudaEventCreateWithFlags(&reached, cudaEventDisableTiming), "event")) return;
+    if (exf_cuda_note(q, cudaEventRecord(reached, before->stream), "event")) exf_cuda_note(q, cudaStreamWaitEvent(q->stream, reached, 0), "event");
+    cudaEventDestroy(reached); /* once it has been reached */
 }
 
 static const char *device_name(void)
@@ -111,7 +119,7 @@ static const exf_backend table = {
     exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda, exf_delta_rule_workspace_cuda,
     exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
     exf_indexer_workspace_cuda, exf_indexer_cuda, exf_streams_open_cuda, exf_streams_close_cuda, exf_streams_collapse_cuda, exf_router_cuda,
-    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda,
+    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_anew_cuda, exf_memory_left_cuda, follow,
     exf_unpack_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
     exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
     exf_compressed_heads_cuda, exf_routed_sum_cuda, exf_embed_cuda,

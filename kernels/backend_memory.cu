@@ -78,3 +78,17 @@ void exf_memory_cuda(uint64_t *now, uint64_t *peak)
     *now = now_held;
     *peak = most_held;
 }
+
+void exf_memory_anew_cuda(void)
+{
+    std::lock_guard<std::mutex> lock(guard);
+    most_held = now_held;
+}
+
+exf_code exf_memory_left_cuda(uint64_t *bytes, exf_err *err)
+{
+    size_t free = 0, total = 0;
+    cudaError_t e = cudaMemGetInfo(&free, &total);
+    *bytes = free;
+    return e == cudaSuccess ? EXF_OK : exf_fail(err, EXF_DEVICE, "GPU memory: %s", cudaGetErrorString(e));
+}

@@ -129,4 +129,6 @@ void exf_free_cuda(void *p);
 exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err);
 void exf_free_staging_cuda(void *p);
 void exf_memory_cuda(uint64_t *now, uint64_t *peak);
+void exf_memory_anew_cuda(void);
+exf_code exf_memory_left_cuda(uint64_t *bytes, exf_err *err);
 #endif

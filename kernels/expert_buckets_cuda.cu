@@ -22,15 +22,23 @@ exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts)
     return b;
 }
 
+/* Which of the call's experts, -1: none of them. */
+static __device__ int expert_of(int32_t id, int first, int n_experts)
+{
+    return id >= first && id - first < n_experts ? id - first : -1;
+}
+
 /* counts[chunk, e]: slots of each expert in a chunk. */
-static __global__ void count(int32_t *counts, const int32_t *ids, int n_slots, int n_experts)
+static __global__ void count(int32_t *counts, const int32_t *ids, int n_slots, int n_experts, int first)
 {
     extern __shared__ int32_t tally[];
     for (int e = threadIdx.x; e < n_experts; e += blockDim.x) tally[e] = 0;
     __syncthreads();
     int at = blockIdx.x * EXF_BUCKET_CHUNK, end = min(at + EXF_BUCKET_CHUNK, n_slots);
-    for (int i = at + threadIdx.x; i < end; i += blockDim.x)
-        if (ids[i] >= 0) atomicAdd(&tally[ids[i]], 1);
+    for (int i = at + threadIdx.x; i < end; i += blockDim.x) {
+        int e = expert_of(ids[i], first, n_experts);
+        if (e >= 0) atomicAdd(&tally[e], 1);
+    }
     __syncthreads();
     for (int e = threadIdx.x; e < n_experts; e += blockDim.x) counts[(size_t)blockIdx.x * n_experts + e] = tally[e];
 }
@@ -73,14 +81,14 @@ static __global__ void scan_both(exf_buckets b, int n_experts)
 }
 
 /* One warp per chunk deals its slots out in order. */
-static __global__ void place(exf_buckets b, const int32_t *ids, int n_slots, int n_experts)
+static __global__ void place(exf_buckets b, const int32_t *ids, int n_slots, int n_experts, int first)
 {
     extern __shared__ int32_t next[];
     int lane = threadIdx.x, at = blockIdx.x * EXF_BUCKET_CHUNK, end = min(at + EXF_BUCKET_CHUNK, n_slots);
     for (int e = lane; e < n_experts; e += 32) next[e] = b.first[e] + b.counts[(size_t)blockIdx.x * n_experts + e];
     __syncwarp();
     for (int i = at + lane; i - lane < end; i += 32) {
-        int id = i < end ? ids[i] : -1;
+        int id = i < end ? expert_of(ids[i], first, n_experts) : -1;
         unsigned same = __match_any_sync(0xffffffffu, id);
         int rank = __popc(same & ((1u << lane) - 1));
         if (id >= 0) b.slot[next[id] + rank] = i;
@@ -90,13 +98,13 @@ static __global__ void place(exf_buckets b, const int32_t *ids, int n_slots, int
     }
 }
 
-void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts)
+void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first)
 {
     int chunks = chunks_of(n_slots);
     size_t bytes = (size_t)n_experts * sizeof(int32_t);
     if (n_slots == 0) return;
-    EXF_LAUNCH(q, "bucket: count", count, chunks, 256, bytes, b->counts, ids, n_slots, n_experts);
+    EXF_LAUNCH(q, "bucket: count", count, chunks, 256, bytes, b->counts, ids, n_slots, n_experts, first);
     EXF_LAUNCH(q, "bucket: total", total, exf_blocks((size_t)n_experts, 32), 32, 0, *b, chunks, n_experts);
     EXF_LAUNCH(q, "bucket: scan", scan_both, 1, 64, 0, *b, n_experts);
-    EXF_LAUNCH(q, "bucket: place", place, chunks, 32, bytes, *b, ids, n_slots, n_experts);
+    EXF_LAUNCH(q, "bucket: place", place, chunks, 32, bytes, *b, ids, n_slots, n_experts, first);
 }

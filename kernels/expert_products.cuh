@@ -18,7 +18,8 @@ typedef struct {
 size_t exf_bucket_ints(int n_slots, int n_experts);
 /* memory: exf_bucket_ints() of them. */
 exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts);
-void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts);
+/* Of experts `first` on; slots of others are in no bucket. */
+void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first);
 
 /* act [rows, I] in sorted order = silu(x gate^T) * (x up^T), x [T, H] the tokens. */
 void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, const uint16_t *gate, const uint16_t *up, const exf_buckets *b,

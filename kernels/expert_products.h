@@ -6,6 +6,8 @@
  *
  * x [T, H], gate and up [E, I, H], down [E, H, I], outputs [T, K, H], all bfloat16;
  * ids [T, K] int32 in the device's memory, -1: no expert, its outputs become 0.
+ * Experts may come in parts: the E of a call are numbers first .. first + E - 1, and
+ * outputs of slots with another are left as they are.
  * With limit > 0 as in swiglu.h.  Products accumulate in float32 over the inner
  * axis in order, 16 terms at a time; the SwiGLU is float32 and rounded once.
  *
@@ -20,6 +22,7 @@ typedef struct {
     int n_tokens, n_experts, top_k;
     int d_model, d_expert; /* H, I */
     float limit;
+    int first; /* number of the first expert */
 } exf_expert_shape;
 
 typedef struct {

@@ -40,7 +40,7 @@ void exf_experts_cuda(exf_queue *q, uint16_t *outputs, const uint16_t *x, const 
     char *behind = static_cast<char *>(workspace) + aligned(2 * rows * (size_t)s->d_expert);
     exf_buckets b = exf_bucket_carve(reinterpret_cast<int32_t *>(behind), (int)rows, s->n_experts);
     if (rows == 0) return;
-    exf_bucket_cuda(q, &b, ids, (int)rows, s->n_experts);
+    exf_bucket_cuda(q, &b, ids, (int)rows, s->n_experts, s->first);
     EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(rows, 256), 256, 0, reinterpret_cast<uint4 *>(outputs), ids, (int)rows, s->d_model / 8);
     exf_grouped_swiglu_cuda(q, act, x, m->gate, m->up, &b, s);
     exf_grouped_down_cuda(q, outputs, act, m->down, &b, s);

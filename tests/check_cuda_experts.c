@@ -153,6 +153,41 @@ START_TEST(a_token_does_not_feel_its_neighbours)
 }
 END_TEST
 
+/* Part after part into the same outputs: what one call gives, and a slot is touched by its own part only. */
+START_TEST(experts_in_parts_are_the_same)
+{
+    inputs in = make(_i);
+    int e = in.s.n_experts, cuts[] = {0, 1, e / 3 + 1, e - 1 > e / 3 + 1 ? e - 1 : e, e};
+    size_t h = (size_t)in.s.d_model, k = (size_t)in.s.top_k, slots = (size_t)in.s.n_tokens * k, matrix = (size_t)in.s.d_expert * h;
+    if (!d.b->experts_fit(&in.s)) {
+        drop(&in);
+        return;
+    }
+    uint16_t *whole = run(&in, 0, in.s.n_tokens);
+    void *out = device_put(&d, NULL, slots * h * 2), *space = device_put(&d, NULL, d.b->experts_workspace(&in.s));
+    for (int c = 0; c < 4; c++) {
+        exf_expert_shape part = in.s;
+        size_t skip = (size_t)cuts[c] * matrix;
+        exf_expert_matrices m = {in.m.gate + skip, in.m.up + skip, in.m.down + skip};
+        part.first = cuts[c];
+        part.n_experts = cuts[c + 1] - cuts[c];
+        if (part.n_experts <= 0) continue;
+        d.b->experts(d.q, out, in.x_there, in.ids_there, &m, &part, space);
+        uint16_t *got = device_get(&d, out, slots * h * 2);
+        for (size_t i = 0; i < slots; i++) {
+            int touched = in.ids[i] < cuts[c + 1];
+            for (size_t j = 0; !touched && j < h; j++) ck_assert_msg(got[i * h + j] == 0xffff, "case %d: slot %zu was written early", _i, i);
+            if (touched) ck_assert_msg(memcmp(got + i * h, whole + i * h, h * 2) == 0, "case %d: slot %zu differs", _i, i);
+        }
+        exf_mem_free(got);
+    }
+    exf_mem_free(whole);
+    d.b->free(out);
+    d.b->free(space);
+    drop(&in);
+}
+END_TEST
+
 #define COUNT(a) (int)(sizeof(a) / sizeof *(a))
 
 Suite *exf_suite(void)
@@ -163,6 +198,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, open_device, close_device);
     tcase_add_loop_test(t, outputs_are_near_those_in_double, 0, COUNT(shapes));
     tcase_add_loop_test(t, a_token_does_not_feel_its_neighbours, 0, COUNT(shapes));
+    tcase_add_loop_test(t, experts_in_parts_are_the_same, 0, COUNT(shapes));
     suite_add_tcase(s, t);
     return s;
 }

@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "tests/fixtures.h"
 #include "tests/golden_run.h"
+#include "tests/many_fixtures.h"
 #include "tests/statistics_run.h"
 
 #include <math.h>
@@ -57,6 +58,7 @@ static void vector_options(int lowrank)
     options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = lowrank, .vector_pairs = 1 << 20, .samples = 300,
                                        .seed = 5, .rule = {1e-3, 1, -4, 4}, .helpers = 2};
 }
+static uint64_t held;  /* there, at most, by the last run */
 
 static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute, char digest[65])
 {
@@ -67,6 +69,7 @@ static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch 
     exf_forward_report report;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     ck_ok(statistics_run_of(c->model, batch, &o, &options, path, &report, &e), e);
+    held = report.device_bytes;
     ck_ok(exf_hash_file(path, digest, &e), e);
     ck_ok(exf_statistics_open(&r, path, &e), e);
     ck_ok(exf_layer_statistics_new(&s, c->model->arch.n_experts, &e), e);
@@ -319,6 +322,38 @@ START_TEST(streams_change_no_result)
 }
 END_TEST
 
+/* Hidden states that live in pinned memory, in windows of several sizes: the same bytes, and
+ * never more held than planned. */
+START_TEST(a_window_changes_no_result)
+{
+    many m;
+    char near[65], far[65];
+    exf_forward_footprint f;
+    exf_compute compute = _i % 2 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32;
+    const exf_backend *b = exf_backend_cuda(&e);
+    exf_demand d = {.lanes = 1};
+    int windows = 0;
+    many_open(&m, golden_families[_i / 2]);
+    exf_layer_statistics all = statistics_of(&m.c, &m.c.batch, b, compute, near);
+    uint64_t least = many_least(&m, b, compute, &d), most;
+    ck_ok(many_footprint(&f, &m, b, compute, &d, 0, NULL), e);
+    most = f.device;
+    for (int k = 0; k < 4; k++) {
+        limit = least + (most - least) / 4 * (uint64_t)k;
+        ck_ok(many_footprint(&f, &m, b, compute, &d, limit, NULL), e);
+        windows += f.window > 0;
+        exf_layer_statistics some = statistics_of(&m.c, &m.c.batch, b, compute, far);
+        ck_assert_msg(strcmp(near, far) == 0, "%s: limit %llu, window %zu: other statistics", m.c.family, (unsigned long long)limit, f.window);
+        ck_assert_msg(held <= f.device, "%s: %llu bytes held, %llu planned", m.c.family, (unsigned long long)held, (unsigned long long)f.device);
+        exf_layer_statistics_free(&some);
+    }
+    ck_assert_int_gt(windows, 0);
+    limit = 0;
+    exf_layer_statistics_free(&all);
+    many_close(&m);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_forward");
@@ -336,6 +371,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, vectors_of_the_device_are_the_hosts, 0, golden_n_families());
     tcase_add_loop_test(t, a_limit_changes_no_result_of_vectors, 0, 2 * golden_n_families());
     tcase_add_loop_test(t, streams_change_no_result, 0, 2 * golden_n_families());
+    tcase_add_loop_test(t, a_window_changes_no_result, 0, 2 * golden_n_families());
     suite_add_tcase(s, t);
     return s;
 }

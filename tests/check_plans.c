@@ -63,9 +63,12 @@ START_TEST(a_plan_needs_no_weights)
     exf_span span[4] = {{0, 4096}, {4096, 4096}, {8192, 4096}, {12288, 4096}};
     exf_batch batch = {NULL, span, 4, 4 * 4096, 4096};
     exf_err err;
-    uint64_t layer = exf_model_layer_bytes(m, m->arch.n_layers - 1), ram = 0;
+    uint64_t layer = exf_model_layer_bytes(m, m->arch.n_layers - 1);
+    exf_forward_footprint f;
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 2};
-    ck_ok(exf_forward_memory(&ram, &options, m, &batch, &(exf_demand){.lanes = 1}, &err), err);
+    ck_ok(exf_forward_memory(&f, &options, m, &batch, &(exf_demand){.lanes = 1}, &err), err);
+    uint64_t ram = f.host;
+    ck_assert(f.device == 0 && f.window == 0);
     ck_assert_uint_gt(layer, 0);
     ck_assert_msg(ram > layer && ram < (uint64_t)64 << 30, "%s: %" PRIu64 " bytes of memory", models[_i].name, ram);
     ck_assert(exf_forward_flops(&m->arch, &batch, 0) > 1e12);

@@ -142,6 +142,8 @@ typedef struct {
     int probes[MOST_LANES];
     golden_seen seen[MOST_LANES];
     probe_seen probe[MOST_LANES];
+    const exf_backend *backend; /* NULL: the CPU */
+    uint64_t limit;             /* of its memory */
     exf_forward_report report;
 } lanes_run;
 
@@ -181,7 +183,7 @@ static inline void lanes_forward(lanes_run *r, const golden_case *c, int threads
     exf_observer observer[MOST_LANES];
     exf_lane lanes[MOST_LANES];
     watcher w[MOST_LANES];
-    exf_forward_options options = {.backend = &exf_backend_cpu, .threads = threads};
+    exf_forward_options options = {.backend = r->backend, .threads = threads, .max_device_memory = r->limit};
     for (int i = 0; i < r->n; i++) {
         const exf_rewriter *t = &r->rewriter[i];
         w[i] = (watcher){&r->seen[i], &r->probe[i], golden_observer(&r->seen[i], c->model, c->batch.n_tokens)};

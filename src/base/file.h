@@ -1,7 +1,6 @@
-/* file.h - reading with bounds, writing atomically, paths.
+/* file.h - reading with bounds (file_read.c), writing atomically, paths (file.c).
  *
- * Reading: positioned and exact; a short read is a truncation error, so a file
- * that shrinks under us is an error and not a SIGBUS.
+ * Reading: positioned and exact; a short read is a truncation error.
  * Writing: to a temporary beside the target, synced, renamed, the directory
  * synced.  An existing target is refused unless `force`.  Whatever fails, the
  * target is untouched and the temporary is gone. */
@@ -15,12 +14,33 @@
 /* ---- reading -------------------------------------------------------- */
 typedef struct exf_file exf_file; /* a regular file opened for reading; thread-safe reads */
 
-exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED;
+/* Three ways, the same bytes:
+ *   PREAD   through the system's cache
+ *   DIRECT  past it (O_DIRECT): whole aligned blocks, of which the first and the last
+ *           may hold more than was asked for
+ *   MMAP    copied from a map of the file.  A file that is shorter than it was is an error
+ *           as elsewhere; one that shrinks, or a disk that fails, in the moment of the copy
+ *           ends the program with SIGBUS */
+typedef enum { EXF_IO_PREAD, EXF_IO_DIRECT, EXF_IO_MMAP } exf_io;
+enum { EXF_FILE_ALIGN = 4096 }; /* of offsets, lengths and memory when reading directly */
+
+exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED; /* PREAD */
+/* Chooses another way, once and not beside reads.  EXF_IO naming file and the ways that
+ * are left where its file system has not this one. */
+exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 void exf_file_close(exf_file *f); /* NULL is allowed */
 uint64_t exf_file_size(const exf_file *f);
 const char *exf_file_path(const exf_file *f);
 /* Exactly n bytes from offset; EXF_FORMAT naming file and offset if it ends before. */
 exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err) EXF_CHECKED;
+/* Memory that exf_file_read_near() needs for n bytes. */
+static inline size_t exf_file_room(size_t n)
+{
+    return n + 2 * (size_t)EXF_FILE_ALIGN;
+}
+/* The same n bytes somewhere in room, which *at says; DIRECT copies nothing where room is
+ * aligned to EXF_FILE_ALIGN. */
+exf_code exf_file_read_near(const exf_file *f, uint64_t offset, void *room, size_t n, const void **at, exf_err *err) EXF_CHECKED;
 
 /* The whole file with a NUL behind it; EXF_FORMAT if it is larger than limit
  * bytes.  Caller frees *out with exf_mem_free. */

@@ -1,7 +1,6 @@
 /* safetensors.c - reading .safetensors; see safetensors.h.  safetensors_write.c writes. */
 #include "format/safetensors.h"
 
-#include "base/file.h"
 #include "base/mem.h"
 #include "format/json.h"
 
@@ -350,10 +349,26 @@ const char *exf_st_header_sha256(const exf_st_file *f)
     return f->sha256;
 }
 
+static exf_code check_span(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, size_t n, exf_err *err)
+{
+    if (begin <= t->nbytes && n <= t->nbytes - begin) return EXF_OK;
+    return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes asked for at byte %" PRIu64 " of %" PRIu64, exf_st_path(f), t->view.name,
+                    n, begin, t->nbytes);
+}
+
+exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err)
+{
+    return exf_file_use(f->file, io, err);
+}
+
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err)
 {
-    if (begin > t->nbytes || n > t->nbytes - begin)
-        return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes asked for at byte %" PRIu64 " of %" PRIu64, exf_st_path(f),
-                        t->view.name, n, begin, t->nbytes);
-    return exf_file_read(f->file, t->offset + begin, buf, n, err);
+    exf_code rc = check_span(f, t, begin, n, err);
+    return rc == EXF_OK ? exf_file_read(f->file, t->offset + begin, buf, n, err) : rc;
+}
+
+exf_code exf_st_read_near(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *room, size_t n, const void **at, exf_err *err)
+{
+    exf_code rc = check_span(f, t, begin, n, err);
+    return rc == EXF_OK ? exf_file_read_near(f->file, t->offset + begin, room, n, at, err) : rc;
 }

@@ -14,11 +14,12 @@
  * to text (a NUL inside is refused).  Unknown members of a tensor's entry are
  * ignored, as the reference reader does.
  *
- * Reading is positioned (pread): a file is never mapped or copied whole, so one
- * that shrinks later is an error, not a SIGBUS.  Reads are thread-safe.
+ * Reading is positioned, in the way that exf_st_use() chose (base/file.h; pread
+ * unless asked): a file is never copied whole.  Reads are thread-safe.
  * Ownership: names and shapes borrowed from the open file. */
 #ifndef EXF_FORMAT_SAFETENSORS_H
 #define EXF_FORMAT_SAFETENSORS_H
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/tensor.h"
 
@@ -34,6 +35,8 @@ typedef struct exf_st_file exf_st_file;
 
 exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err) EXF_CHECKED;
 void exf_st_close(exf_st_file *f); /* NULL is allowed */
+/* How tensors are read from here on, as exf_file_use(). */
+exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 const char *exf_st_path(const exf_st_file *f);
 size_t exf_st_count(const exf_st_file *f);
 const exf_st_tensor *exf_st_at(const exf_st_file *f, size_t i);              /* in order of name (strcmp) */
@@ -46,6 +49,9 @@ const char *exf_st_header_sha256(const exf_st_file *f);
 
 /* Raw bytes [begin, begin+n) of a tensor of f into buf; EXF_INTERNAL if it has fewer. */
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err) EXF_CHECKED;
+/* The same, somewhere in room of exf_file_room(n) bytes: exf_file_read_near(). */
+exf_code exf_st_read_near(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *room, size_t n, const void **at,
+                          exf_err *err) EXF_CHECKED;
 
 /* What reader and writer both ask of a tensor's name and shape, and the bytes
  * that it takes; EXF_FORMAT naming path, tensor and value. */

@@ -65,7 +65,7 @@ static exf_code run_rows(const exf_step *s, size_t sequence, const size_t *row, 
     exf_carve_common(&c, &arena, a);
     for (int i = 0; i < n; i++) w->rows[i] = (int32_t)(row[i] - first);
     w->b->upload(w->q, c.rows, w->rows, (size_t)n * sizeof *w->rows);
-    w->b->gather_rows(w->q, c.hidden, s->hidden + first * exf_row_width(a), c.rows, n, (int)exf_row_width(a));
+    w->b->gather_rows(w->q, c.hidden, exf_step_rows(s, first), c.rows, n, (int)exf_row_width(a));
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     const float *u = exf_residual_open(w->b, w->q, a, &site, c.hidden, n, c.u, c.mixing);
     exf_norm_rows(w, c.input, u, lw->w[EXF_W_FFN_NORM], n, a);
@@ -94,9 +94,13 @@ static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *e
     return rc;
 }
 
+static exf_code run_group(exf_step *s, exf_err *err)
+{
+    return exf_each_sequence(s, run_sequence, err);
+}
+
 exf_code exf_common_run(exf_step *s, exf_err *err)
 {
     if (s->p->weights_now.w[EXF_W_ROUTER_TABLE]) return EXF_OK;
-    if (exf_device_common_serve(s)) return exf_device_common_run(s, err);
-    return exf_each(s->p->batch->n_sequences, s->p->n_workers, run_sequence, s, err);
+    return exf_each_group(s, EXF_HIDDEN_READ, exf_device_common_serve(s) ? exf_device_common_run : run_group, err);
 }

@@ -70,6 +70,14 @@ typedef struct {
     int n, n_parts;               /* places in use; parts */
 } piece;
 
+/* Rows of the run, counted from `origin`. */
+static void upload_rows(const piece *p, exf_workspace *w, int32_t origin)
+{
+    for (int i = 0; i < p->n; i++) p->row[i] -= origin;
+    w->b->upload(w->q, p->m.row, p->row, (size_t)p->n * sizeof *p->row);
+    for (int i = 0; i < p->n; i++) p->row[i] += origin;
+}
+
 static void compute(const piece *p, exf_workspace *w)
 {
     const exf_step *s = p->s;
@@ -78,8 +86,9 @@ static void compute(const piece *p, exf_workspace *w)
     exf_expert_shape shape = shape_of(a, p->n);
     exf_expert_matrices matrices = {lw->w16[EXF_W_EXPERT_GATE], lw->w16[EXF_W_EXPERT_UP], lw->w16[EXF_W_EXPERT_DOWN]};
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    w->b->upload(w->q, p->m.row, p->row, (size_t)p->n * sizeof *p->row);
-    w->b->gather_rows(w->q, p->m.hidden, s->hidden, p->m.row, p->n, (int)exf_row_width(a));
+    upload_rows(p, w, (int32_t)s->group.row);
+    w->b->gather_rows(w->q, p->m.hidden, s->rows, p->m.row, p->n, (int)exf_row_width(a));
+    upload_rows(p, w, 0); /* for messages */
     const float *u = exf_residual_open(w->b, w->q, a, &site, p->m.hidden, p->n, p->m.u, p->m.mixing);
     w->b->rmsnorm_rounded(w->q, p->m.x, NULL, u, lw->w[EXF_W_FFN_NORM], p->n, a->d_model, a->norm_eps);
     w->b->experts(w->q, p->m.outputs, p->m.x, p->m.ids, &matrices, &shape, p->m.space);
@@ -185,12 +194,12 @@ out:
     return rc;
 }
 
-exf_code exf_device_common_run(const exf_step *s, exf_err *err)
+exf_code exf_device_common_run(exf_step *s, exf_err *err)
 {
     piece p;
     exf_code rc;
     EXF_TRY(open_piece(&p, s, err));
-    for (size_t i = 0; i < s->p->batch->n_sequences; i++)
+    for (size_t i = s->group.first; i < s->group.first + s->group.n; i++)
         for (int at = 0, n, all = exf_common_tokens(s, i); at < all; at += n) {
             n = all - at < EXF_COMMON_UNIT ? all - at : EXF_COMMON_UNIT;
             EXF_TRY(place_unit(&p, i, at, n, at + n == all, err));

@@ -12,6 +12,6 @@
 size_t exf_device_common_bytes(const exf_backend *b, const exf_architecture *a, int n_chunks);
 /* 1 if the step's common input can run this way. */
 int exf_device_common_serve(const exf_step *s);
-/* Everything the lane's observer asked for, in the pass's memory for grouped experts. */
-exf_code exf_device_common_run(const exf_step *s, exf_err *err) EXF_CHECKED;
+/* Everything the lane's observer asked for of the group's sequences, in the pass's memory for grouped experts. */
+exf_code exf_device_common_run(exf_step *s, exf_err *err) EXF_CHECKED;
 #endif

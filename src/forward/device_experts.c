@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MOST_TOKENS = 16384, ALIGN = 256 };
+enum { ALIGN = 256 };
 
 /* A piece's arrays, of T tokens; routed, shared and dense parts take turns in `space`. */
 typedef struct {
@@ -67,12 +67,6 @@ size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a,
     static char origin[1];
     size_t bytes = carve(&m, origin, b, a, tokens) + ALIGN;
     return common ? larger(bytes, exf_device_common_bytes(b, a, 1)) : bytes;
-}
-
-int exf_device_experts_tokens(const exf_architecture *a, size_t n_tokens)
-{
-    (void)a;
-    return n_tokens < MOST_TOKENS ? (int)n_tokens : MOST_TOKENS;
 }
 
 int exf_device_experts_fit(const exf_backend *b, exf_compute compute, const exf_architecture *a)
@@ -137,20 +131,48 @@ static void run_one(exf_workspace *w, uint16_t *out, const piece *m, const exf_e
     w->times.flops += 6.0 * n * a->d_model * width;
 }
 
-static void compute(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int n)
+/* Some experts that come to lie where others were: what uses those must be done. */
+static exf_code next_part(exf_pass *p, exf_err *err)
 {
-    const exf_pass *p = s->p;
+    double start;
+    exf_code rc;
+    EXF_TRY(p->b->finish(p->space[0].q, err));
+    start = exf_clock();
+    EXF_TRY(exf_weight_stream_next(p->stream, &p->weights_now, err));
+    p->device.waited += exf_clock() - start;
+out:
+    return rc;
+}
+
+/* Every expert on the tokens that chose it; part by part where not all are there. */
+static exf_code run_routed(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int n, exf_err *err)
+{
+    exf_pass *p = s->p;
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
+    int step = p->device.part_experts ? p->device.part_experts : a->n_experts;
+    exf_code rc = EXF_OK;
+    for (int first = 0; first < a->n_experts; first += step) {
+        exf_expert_shape shape = shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
+        shape.first = first;
+        if (p->device.part_experts) EXF_TRY(next_part(p, err));
+        exf_expert_matrices routed = matrices_of(lw, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
+        w->b->experts(w->q, m->outputs, m->x, s->routes->ids_there + row * (size_t)a->top_k, &routed, &shape, m->space);
+    }
+    w->times.flops += 6.0 * n * a->top_k * a->d_model * a->d_expert;
+out:
+    return rc;
+}
+
+static void run_alone(const exf_step *s, exf_workspace *w, const piece *m, int n)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    const exf_layer_weights *lw = &s->p->weights_now;
     if (s->moe_index < 0) {
         exf_expert_matrices dense = matrices_of(lw, EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN);
         run_one(w, m->outputs, m, &dense, a, n, a->d_ffn);
         return;
     }
-    exf_expert_shape shape = shape_of(a, n, a->n_experts, a->top_k, a->d_expert);
-    exf_expert_matrices routed = matrices_of(lw, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
-    w->b->experts(w->q, m->outputs, m->x, s->routes->ids_there + row * (size_t)a->top_k, &routed, &shape, m->space);
-    w->times.flops += 6.0 * n * a->top_k * a->d_model * a->d_expert;
     if (!lw->w16[EXF_W_SHARED_GATE]) return;
     exf_expert_matrices shared = matrices_of(lw, EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN);
     run_one(w, m->shared, m, &shared, a, n, a->d_shared);
@@ -236,16 +258,18 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
     int shown = s->moe_index >= 0;
-    float *hidden = s->hidden + row * exf_row_width(a);
+    float *hidden = exf_step_rows(s, row);
     double start = exf_clock(), ran;
     exf_code rc;
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
     w->b->rmsnorm_rounded(w->q, m->x, lw->w[EXF_W_SHARED_SWITCH] ? m->x32 : NULL, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
-    compute(s, w, m, row, n);
+    double waited = p->device.waited;
+    if (s->moe_index >= 0) EXF_TRY(run_routed(s, w, m, row, n, err));
+    run_alone(s, w, m, n);
     EXF_TRY(exf_wait_if_timed(s, w, err));
     ran = exf_clock();
-    w->times.experts += ran - start;
+    w->times.experts += ran - start - (p->device.waited - waited);
     if (shown && exf_shown_there(s, s->sweep))
         EXF_TRY(show_there(s, w, m, row, n, err));
     else if (shown && exf_shown_here(s, s->sweep))
@@ -260,8 +284,7 @@ out:
     return rc;
 }
 
-/* Where the whole run's hidden states are not finite, if anywhere. */
-static exf_code check_finite(const exf_step *s, exf_err *err)
+exf_code exf_device_experts_check(const exf_step *s, exf_err *err)
 {
     const exf_pass *p = s->p;
     uint64_t at;
@@ -278,17 +301,16 @@ exf_code exf_device_experts_run(const exf_step *s, exf_err *err)
 {
     const exf_pass *p = s->p;
     const exf_architecture *a = &p->model->arch;
-    size_t sequence = 0, most = (size_t)p->device.tokens;
+    size_t sequence = s->group.first, most = (size_t)p->device.tokens, end = s->group.row + s->group.n_rows;
     piece m;
     exf_code rc = EXF_OK;
     carve(&m, p->device.memory, p->b, a, p->device.tokens);
     p->b->zero(p->space[0].q, m.zero, most * sizeof *m.zero);
-    for (size_t row = 0; row < p->batch->n_tokens; row += most) {
-        size_t left = p->batch->n_tokens - row;
+    for (size_t row = s->group.row; row < end; row += most) {
+        size_t left = end - row;
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(run_piece(s, &m, row, (int)(left < most ? left : most), &sequence, err));
     }
-    if (s->last) EXF_TRY(check_finite(s, err));
 out:
     return rc;
 }

@@ -9,8 +9,6 @@
 
 /* Bytes for `tokens` at a time; with common input enough for some of that too. */
 size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens, int common);
-/* Tokens at a time that are worth their memory in a run of n_tokens. */
-int exf_device_experts_tokens(const exf_architecture *a, size_t n_tokens);
 /* 1 if this compute on this backend can have them for this model. */
 int exf_device_experts_fit(const exf_backend *b, exf_compute compute, const exf_architecture *a);
 exf_code exf_device_experts_open(exf_pass *p, int tokens, exf_err *err) EXF_CHECKED;
@@ -20,6 +18,8 @@ void exf_device_experts_close(exf_pass *p);
 int exf_device_experts_serve(const exf_step *s);
 /* 1 if the step's routes are looked at on the host. */
 int exf_step_wants_host_routes(const exf_step *s);
-/* One sweep over the whole run. */
+/* One sweep over the step's group. */
 exf_code exf_device_experts_run(const exf_step *s, exf_err *err) EXF_CHECKED;
+/* After all groups: EXF_NUMERIC where hidden states of the run are not finite, if anywhere. */
+exf_code exf_device_experts_check(const exf_step *s, exf_err *err) EXF_CHECKED;
 #endif

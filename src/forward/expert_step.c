@@ -115,7 +115,7 @@ static exf_code run_block(const exf_step *s, size_t sequence, int position, int 
     exf_workspace *w = &p->space[worker];
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
-    float *hidden = s->hidden + (p->batch->span[sequence].offset + (size_t)position) * exf_row_width(a);
+    float *hidden = exf_step_rows(s, p->batch->span[sequence].offset + (size_t)position);
     double start = exf_clock(), ran;
     exf_arena arena = {w->floats, 0};
     exf_experts_space e;
@@ -149,29 +149,68 @@ static exf_code feed_forward(void *self, size_t sequence, int worker, exf_err *e
     return rc;
 }
 
-exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err)
+/* NULL in a layer that nobody looks at. */
+static const exf_observer *observer_of(const exf_step *s)
 {
-    exf_pass *p = s->p;
-    const exf_observer none = {.self = NULL}, *o = s->moe_index >= 0 && p->lanes[s->lane].observer ? p->lanes[s->lane].observer : &none;
-    int sweeps = o->sweeps > 1 ? o->sweeps : 1;
+    return s->moe_index >= 0 ? s->p->lanes[s->lane].observer : NULL;
+}
+
+exf_code exf_expert_begin(exf_step *s, exf_err *err)
+{
+    const exf_observer *o = observer_of(s);
     exf_code rc = EXF_OK;
     double start = exf_clock();
-    if (o->layer_begin) EXF_TRY(o->layer_begin(o->self, s->layer, s->moe_index, err));
-    p->space[0].times.observe += exf_clock() - start;
-    if (o->common) EXF_TRY(exf_common_run(s, err));
+    if (o && o->layer_begin) rc = o->layer_begin(o->self, s->layer, s->moe_index, err);
+    s->p->space[0].times.observe += exf_clock() - start;
+    return rc;
+}
+
+exf_code exf_expert_group(exf_step *s, exf_err *err)
+{
+    return exf_device_experts_serve(s) ? exf_device_experts_run(s, err) : exf_each_sequence(s, feed_forward, err);
+}
+
+static exf_code end_sweep(exf_step *s, exf_err *err)
+{
+    const exf_observer *o = observer_of(s);
+    exf_code rc = EXF_OK;
+    if (s->last && exf_device_experts_serve(s)) EXF_TRY(exf_device_experts_check(s, err));
+    double start = exf_clock();
+    if (o && o->sweep_end) rc = o->sweep_end(o->self, s->layer, s->moe_index, s->sweep, err);
+    s->p->space[0].times.observe += exf_clock() - start;
+out:
+    return rc;
+}
+
+static exf_code end_layer(exf_step *s, exf_progress *progress, exf_err *err)
+{
+    const exf_observer *o = observer_of(s);
+    exf_code rc = EXF_OK;
+    double start = exf_clock();
+    if (o && o->layer_end) rc = o->layer_end(o->self, s->layer, s->moe_index, progress, err);
+    s->p->space[0].times.observe += exf_clock() - start;
+    return rc;
+}
+
+exf_code exf_expert_end(exf_step *s, exf_progress *progress, exf_err *err)
+{
+    exf_code rc = end_sweep(s, err);
+    return rc == EXF_OK ? end_layer(s, progress, err) : rc;
+}
+
+exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err)
+{
+    const exf_observer *o = observer_of(s);
+    int sweeps = o && o->sweeps > 1 ? o->sweeps : 1;
+    exf_code rc;
+    EXF_TRY(exf_expert_begin(s, err));
+    if (o && o->common) EXF_TRY(exf_common_run(s, err));
     for (s->sweep = 0; s->sweep < sweeps; s->sweep++) {
         s->last = s->sweep == sweeps - 1;
-        if (exf_device_experts_serve(s))
-            EXF_TRY(exf_device_experts_run(s, err));
-        else
-            EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, feed_forward, s, err));
-        start = exf_clock();
-        if (o->sweep_end) EXF_TRY(o->sweep_end(o->self, s->layer, s->moe_index, s->sweep, err));
-        p->space[0].times.observe += exf_clock() - start;
+        EXF_TRY(exf_each_group(s, s->last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, exf_expert_group, err));
+        EXF_TRY(end_sweep(s, err));
     }
-    start = exf_clock();
-    if (o->layer_end) EXF_TRY(o->layer_end(o->self, s->layer, s->moe_index, progress, err));
-    p->space[0].times.observe += exf_clock() - start;
+    rc = end_layer(s, progress, err);
 out:
     return rc;
 }

@@ -6,6 +6,11 @@
 /* h <- residual(h, experts(norm(h))) of s->lane by s->routes: shown to the lane's
  * observer as often as it asks, and on the first lane to the lanes that probe. */
 exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err) EXF_CHECKED;
+/* The same in parts, where one sweep is all: the layer begins, group after group goes
+ * through, the layer ends. */
+exf_code exf_expert_begin(exf_step *s, exf_err *err) EXF_CHECKED;
+exf_code exf_expert_group(exf_step *s, exf_err *err) EXF_CHECKED;
+exf_code exf_expert_end(exf_step *s, exf_progress *progress, exf_err *err) EXF_CHECKED;
 
 /* A block's arrays, the backend's, to the lane's observer as ordinary memory. */
 exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, exf_workspace *w, int worker,

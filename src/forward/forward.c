@@ -88,21 +88,21 @@ out:
 static exf_code open_pass(exf_pass *p, exf_err *err)
 {
     exf_code rc;
-    exf_memory_plan plan;
+    exf_memory_plan plan = {.window = 0};
     const exf_architecture *a = &p->model->arch;
-    size_t floats;
     if (!p->b->host_memory) {
+        p->b->memory_anew();
         EXF_TRY(exf_memory_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
         p->timed = p->options->timed;
+        p->reads = plan.reads;
+        p->device.part_experts = plan.stream.part_experts;
         EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan.stream, err)); /* first: the rest is made while it reads */
     }
-    EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, exf_row_width(a), "hidden states", err));
     p->n_spaces = p->b->host_memory ? p->n_workers : plan.n_queues;
     EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
-    for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
-    for (int i = p->n_workers; i < p->n_spaces; i++) EXF_TRY(exf_workspace_mixing(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, err));
-    EXF_TRY(exf_mem_new(&p->hidden, p->n_lanes, sizeof *p->hidden, "lanes", err));
-    for (size_t i = 0; i < p->n_lanes; i++) EXF_TRY(p->b->alloc(&p->hidden[i], floats, sizeof(float), "hidden states", err));
+    for (int k = 0; k < p->n_workers; k++) EXF_TRY(exf_workspace_new(&p->space[k], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
+    for (int k = p->n_workers; k < p->n_spaces; k++) EXF_TRY(exf_workspace_mixing(&p->space[k], p->b, p->compute, a, p->batch->max_tokens, err));
+    EXF_TRY(exf_hidden_open(&p->hidden, p->b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_tokens(p, err));
     EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
@@ -117,7 +117,7 @@ static void close_pass(exf_pass *p)
     exf_close_device(p);
     exf_layer_weights_free(&p->weights_now);
     exf_positions_free(&p->positions, p->b);
-    for (size_t i = 0; p->hidden && i < p->n_lanes; i++) p->b->free(p->hidden[i]);
+    exf_hidden_close(&p->hidden);
     for (size_t i = 0; p->probe && i < p->n_lanes; i++) exf_route_set_free(&p->probe[i]);
     for (size_t i = 0; p->probe_made && i < p->n_lanes; i++) exf_route_set_free(&p->probe_made[i]);
     exf_route_set_free(&p->routes);
@@ -130,7 +130,6 @@ static void close_pass(exf_pass *p)
     exf_mem_free(p->probe);
     exf_mem_free(p->probe_made);
     exf_mem_free(p->space);
-    exf_mem_free(p->hidden);
 }
 
 /* Every stream of a row starts as its token's embedding. */
@@ -149,8 +148,13 @@ static exf_code embed_there(exf_pass *p, exf_err *err)
     double start = exf_clock();
     exf_code rc = exf_pass_weights(p, EXF_LAYER_EMBED, err);
     if (rc != EXF_OK) return rc;
-    p->b->embed(p->space[0].q, p->hidden[0], exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_there, p->batch->n_tokens, a->d_model,
-                a->residual.streams);
+    exf_queue *q = p->space[0].q;
+    for (size_t i = 0; i < p->hidden.n_groups; i++) {
+        const exf_group *g = &p->hidden.group[i];
+        float *rows = exf_hidden_take(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
+        p->b->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_there + g->row, g->n_rows, a->d_model, a->residual.streams);
+        exf_hidden_give(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
+    }
     p->joined = 1;
     rc = p->b->finish(p->space[0].q, err);
     p->report->embed += exf_clock() - start;
@@ -173,7 +177,7 @@ static exf_code embed(exf_pass *p, exf_err *err)
     for (size_t t = 0; t < p->batch->n_tokens; t += CHUNK) {
         size_t n = p->batch->n_tokens - t < CHUNK ? p->batch->n_tokens - t : CHUNK;
         embed_rows(p, rows, t, n, table);
-        p->b->upload(p->space[0].q, p->hidden[0] + t * width, rows, n * width * sizeof(float));
+        p->b->upload(p->space[0].q, p->hidden.lane[0] + t * width, rows, n * width * sizeof(float));
         EXF_TRY(p->b->finish(p->space[0].q, err));
     }
     p->joined = 1;
@@ -184,6 +188,12 @@ out:
     return rc;
 }
 
+static uint64_t routed_bytes(const exf_model *m, int layer)
+{
+    return exf_model_role_bytes(m, EXF_W_EXPERT_GATE, layer) + exf_model_role_bytes(m, EXF_W_EXPERT_UP, layer) +
+           exf_model_role_bytes(m, EXF_W_EXPERT_DOWN, layer);
+}
+
 static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     double start = exf_clock();
@@ -191,10 +201,13 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_pass_weights(p, layer, err));
     progress->weight_bytes = exf_model_layer_bytes(p->model, layer);
+    if (p->reads > 1) progress->weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, layer);
     p->report->weight_bytes += progress->weight_bytes;
     p->report->read += exf_clock() - start;
+    p->device.waited = 0;
     EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
-    EXF_TRY(p->b->finish(p->space[0].q, err)); /* the next layer's weights go where these are */
+    p->report->read += p->device.waited;
+    EXF_TRY(exf_finish_queues(p, err)); /* the next layer's weights go where these are */
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
 out:
@@ -260,6 +273,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     report->weight_bytes += exf_model_layer_bytes(m, -1);
     EXF_TRY(run_layers(&p, n_layers, err));
     if (p.demand.head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, err));
+    EXF_TRY(exf_hidden_settle(&p.hidden, err));
 out:
     sum_times(&p);
     double done = exf_clock();
@@ -303,16 +317,19 @@ static uint64_t host_bytes(const exf_backend *b, const exf_model *m, const exf_b
     return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(b, a, batch->max_tokens, d);
 }
 
-exf_code exf_forward_memory(uint64_t *bytes, const exf_forward_options *options, const exf_model *m, const exf_batch *batch, const exf_demand *d,
-                            exf_err *err)
+exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
+                            const exf_demand *d, exf_err *err)
 {
     const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
     exf_memory_plan plan;
+    exf_code rc;
+    *f = (exf_forward_footprint){.reads = 1};
     if (b->host_memory) {
-        *bytes = host_bytes(b, m, batch, d, options->threads);
+        f->host = host_bytes(b, m, batch, d, options->threads);
         return EXF_OK;
     }
-    exf_code rc = exf_memory_plan_make(&plan, options, m, batch, d, m->arch.n_layers, err);
-    *bytes = rc == EXF_OK ? plan.bytes : 0;
+    EXF_TRY(exf_memory_plan_make(&plan, options, m, batch, d, m->arch.n_layers, err));
+    *f = (exf_forward_footprint){.device = plan.bytes, .host = plan.host_bytes, .window = plan.window, .reads = plan.reads};
+out:
     return rc;
 }

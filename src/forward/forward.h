@@ -196,7 +196,7 @@ typedef struct {
     int readers;  /* threads that read weights for a device; 0: as many as the system has, at most 8 */
     int streams;  /* sequences that a device mixes side by side; 0: 4, fewer where memory is short */
     int timed;    /* 1: a device is waited for after each part, so that the report's shares are true; slower */
-    uint64_t max_device_memory; /* bytes; 0: what there is */
+    uint64_t max_device_memory; /* bytes; 0: what is free */
 } exf_forward_options;
 
 /* Seconds, summed over workers (read: wall). */
@@ -235,8 +235,16 @@ double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int 
 /* Of a whole pass, with what observers make it do again; probes and what lanes share are
  * left out. */
 double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batch, const exf_demand *d);
-/* Bytes the pass will hold at its peak in the backend's memory (weights, hidden states,
- * routes, workspaces).  EXF_NOSPACE naming what would do where the options' limit is too low. */
-exf_code exf_forward_memory(uint64_t *bytes, const exf_forward_options *options, const exf_model *m, const exf_batch *batch, const exf_demand *d,
-                            exf_err *err) EXF_CHECKED;
+/* What the pass will hold at its peak, in bytes: weights, hidden states, routes, workspaces,
+ * an observer's sums on a device. */
+typedef struct {
+    uint64_t device, host; /* host: ordinary and pinned memory */
+    int reads;             /* how often routed experts are read: more than once where one layer's do not fit a device */
+    size_t window;         /* 0: all hidden states live in the backend's memory; else they live in pinned memory, and so many
+                            * tokens' at most come to a device at a time */
+} exf_forward_footprint;
+/* EXF_NOSPACE naming what would do where the options' limit, or what is free on the device, is
+ * too little. */
+exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
+                            const exf_demand *d, exf_err *err) EXF_CHECKED;
 #endif

@@ -18,7 +18,7 @@ out:
     return rc;
 }
 
-static exf_code head_of_rows(const exf_pass *p, size_t lane, size_t sequence, int at, int n, int worker, exf_err *err)
+static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, int n, int worker, exf_err *err)
 {
     exf_workspace *w = &p->space[worker];
     const exf_architecture *a = &p->model->arch;
@@ -30,7 +30,7 @@ static exf_code head_of_rows(const exf_pass *p, size_t lane, size_t sequence, in
     double start = exf_clock();
     exf_carve_head(&h, &arena, w->b, a);
     exf_residual_site site = exf_site_of(lw, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE);
-    const float *u = exf_residual_collapse(w->b, w->q, a, &site, p->hidden[lane] + row * exf_row_width(a), n, h.u);
+    const float *u = exf_residual_collapse(w->b, w->q, a, &site, exf_hidden_rows(&p->hidden, lane, row, (size_t)n, w->q), n, h.u);
     exf_norm_rows(w, h.normed, u, lw->w[EXF_W_FINAL_NORM], n, a);
     w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_matrix_of(lw, EXF_W_HEAD), a->d_model, n, a->vocab, a->d_model, 1, 0);
     w->times.flops += 2.0 * n * a->vocab * a->d_model;
@@ -43,7 +43,7 @@ static exf_code head_of_rows(const exf_pass *p, size_t lane, size_t sequence, in
 
 static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_err *err)
 {
-    const exf_pass *p = self;
+    exf_pass *p = self;
     int n = p->batch->span[sequence].n_tokens, rows = exf_head_rows(p->b);
     exf_code rc = EXF_OK;
     for (int at = 0; rc == EXF_OK && at < n; at += rows)
@@ -55,6 +55,10 @@ static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_er
 
 exf_code exf_head_step(exf_pass *p, exf_err *err)
 {
-    exf_code rc = exf_pass_weights(p, EXF_LAYER_HEAD, err);
-    return rc != EXF_OK ? rc : exf_each(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err);
+    exf_code rc;
+    EXF_TRY(exf_pass_weights(p, EXF_LAYER_HEAD, err));
+    EXF_TRY(exf_hidden_settle(&p->hidden, err));
+    EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
+out:
+    return rc;
 }

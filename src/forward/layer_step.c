@@ -80,6 +80,13 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 
+exf_code exf_finish_queues(const exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
+    return rc;
+}
+
 exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
 {
     return s->p->timed ? w->b->finish(w->q, err) : EXF_OK;
@@ -89,7 +96,7 @@ static void sweep_sequence(const exf_step *s, exf_workspace *w, size_t sequence,
 {
     const exf_architecture *a = &s->p->model->arch;
     const exf_span *span = &s->p->batch->span[sequence];
-    float *hidden = s->hidden + span->offset * exf_row_width(a);
+    float *hidden = exf_step_rows(s, span->offset);
     exf_arena arena = {w->floats, 0};
     exf_mixer_space space;
     double start = exf_clock();
@@ -126,25 +133,18 @@ static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *
     return EXF_OK;
 }
 
-static exf_code finish_all(const exf_pass *p, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
-    return rc;
-}
-
-/* Sequences in turns on the device's queues, so that one's small kernels run beside
- * another's; each has its own arrays, so the turns change nothing else. */
+/* The group's sequences in turns on the device's queues, so that one's small kernels run
+ * beside another's; each has its own arrays, so the turns change nothing else. */
 static exf_code take_turns(exf_step *s, exf_each_fn fn, exf_err *err)
 {
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    if (p->n_spaces > 1) EXF_TRY(p->b->finish(p->space[0].q, err)); /* what the sweep reads */
-    for (size_t i = 0; i < p->batch->n_sequences; i++) {
+    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[i].q, p->space[0].q); /* which brought what the sweep reads */
+    for (size_t i = 0; i < s->group.n; i++) {
         EXF_TRY(exf_stop_check(err));
-        EXF_TRY(fn(s, i, (int)(i % (size_t)p->n_spaces), err));
+        EXF_TRY(fn(s, s->group.first + i, (int)(i % (size_t)p->n_spaces), err));
     }
-    if (p->n_spaces > 1 || p->timed) EXF_TRY(finish_all(p, err));
+    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[0].q, p->space[i].q);
 out:
     return rc;
 }
@@ -154,8 +154,11 @@ out:
 static exf_code timed_turns(exf_step *s, exf_each_fn fn, double *seconds, exf_err *err)
 {
     double start = exf_clock();
-    exf_code rc = take_turns(s, fn, err);
+    exf_code rc;
+    EXF_TRY(take_turns(s, fn, err));
+    EXF_TRY(exf_finish_queues(s->p, err));
     *seconds += exf_clock() - start;
+out:
     return rc;
 }
 
@@ -164,12 +167,22 @@ static exf_code sweep(exf_step *s, exf_each_fn fn, exf_err *err)
     exf_pass *p = s->p;
     exf_forward_report *times = &p->space[0].times;
     exf_code rc;
-    if (p->b->host_memory) return exf_each(p->batch->n_sequences, p->n_workers, fn, s, err);
+    if (p->b->host_memory) return exf_each_sequence(s, fn, err);
     if (!p->timed) return take_turns(s, fn, err);
     if (fn == mix_and_route) EXF_TRY(timed_turns(s, mix_only, &times->mixer, err));
     rc = s->moe_index >= 0 ? timed_turns(s, route_only, &times->router, err) : EXF_OK;
 out:
     return rc;
+}
+
+static exf_code mix_group(exf_step *s, exf_err *err)
+{
+    return sweep(s, mix_and_route, err);
+}
+
+static exf_code route_group(exf_step *s, exf_err *err)
+{
+    return sweep(s, route_only, err);
 }
 
 /* ---- rewriting --------------------------------------------------------------- */
@@ -216,8 +229,8 @@ static exf_code make_probe(exf_step *s, size_t lane, exf_err *err)
     probe.routes = &p->probe[lane];
     EXF_TRY(load_mask(p, r, s->moe_index, &probe.mask, err));
     if (probe.mask) {
-        EXF_TRY(sweep(&probe, route_only, err));
-        EXF_TRY(exf_route_set_fetch(probe.routes, p->space[0].q, err));
+        EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, route_group, err));
+        EXF_TRY(exf_route_set_fetch(probe.routes, 0, probe.routes->n, p->space[0].q, err));
         if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], probe.routes, p->space[0].q, err));
     } else {
         EXF_TRY(exf_route_set_copy(probe.routes, &p->first, p->space[0].q, err));
@@ -238,8 +251,11 @@ static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
     exf_code rc;
     EXF_TRY(load_mask(p, p->lanes[s->lane].rewriter, s->moe_index, &s->mask, err));
     if (joined && s->lane > 0 && !s->mask) return exf_route_set_copy(s->routes, &p->first, p->space[0].q, err);
-    EXF_TRY(sweep(s, joined && s->lane > 0 ? route_only : mix_and_route, err));
-    if (s->moe_index >= 0 && exf_step_wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->routes, p->space[0].q, err));
+    if (joined && s->lane > 0)
+        EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, route_group, err));
+    else
+        EXF_TRY(exf_each_group(s, EXF_HIDDEN_CHANGE, mix_group, err));
+    if (exf_step_wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->routes, 0, s->routes->n, p->space[0].q, err));
 out:
     return rc;
 }
@@ -249,11 +265,10 @@ static exf_code share_first(exf_step *s, int joined, exf_err *err)
 {
     exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    size_t bytes = p->batch->n_tokens * exf_row_width(&p->model->arch) * sizeof(float);
     if (!p->first.n) return EXF_OK;
     EXF_TRY(exf_route_set_copy(&p->first, s->routes, p->space[0].q, err));
     for (size_t i = 1; i < p->n_lanes; i++) {
-        if (joined) p->b->copy(p->space[0].q, p->hidden[i], p->hidden[0], bytes);
+        if (joined) EXF_TRY(exf_hidden_copy(&p->hidden, i, 0, p->space[0].q, err));
         if (p->probe[i].n) EXF_TRY(make_probe(s, i, err));
     }
     EXF_TRY(p->b->finish(p->space[0].q, err));
@@ -261,20 +276,53 @@ out:
     return rc;
 }
 
+/* 1 if a group's experts need not wait for the routes of the others: nobody rewrites them,
+ * and the observer looks once and at nothing before. */
+static int flows(const exf_step *s)
+{
+    const exf_lane *l = &s->p->lanes[s->lane];
+    const exf_observer *o = l->observer;
+    if (s->moe_index < 0) return 1;
+    return s->p->n_lanes == 1 && !(l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) && !(o && (o->common || o->sweeps > 1));
+}
+
+static exf_code flow_group(exf_step *s, exf_err *err)
+{
+    size_t k = (size_t)s->p->model->arch.top_k;
+    exf_code rc;
+    EXF_TRY(mix_group(s, err));
+    if (s->moe_index >= 0 && exf_step_wants_host_routes(s))
+        EXF_TRY(exf_route_set_fetch(s->routes, s->group.row * k, s->group.n_rows * k, s->p->space[0].q, err));
+    EXF_TRY(exf_expert_group(s, err));
+out:
+    return rc;
+}
+
+/* The whole layer group by group. */
+static exf_code flow(exf_step *s, exf_progress *progress, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(load_mask(s->p, s->p->lanes[s->lane].rewriter, s->moe_index, &s->mask, err));
+    EXF_TRY(exf_expert_begin(s, err));
+    EXF_TRY(exf_each_group(s, EXF_HIDDEN_CHANGE, flow_group, err));
+    EXF_TRY(exf_expert_end(s, progress, err));
+out:
+    return rc;
+}
+
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
-    exf_step s = {.p = p, .lane = lane, .hidden = p->hidden[lane], .routes = &p->routes, .made = &p->routes, .layer = layer, .moe_index = moe_index};
+    exf_step s = {.p = p, .lane = lane, .last = 1, .routes = &p->routes, .made = &p->routes, .layer = layer, .moe_index = moe_index};
     const exf_rewriter *r = p->lanes[lane].rewriter;
     exf_code rc;
+    if (flows(&s)) return flow(&s, progress, err);
     EXF_TRY(mix_lane(&s, joined, err));
-    if (moe_index >= 0) {
-        if (lane == 0) EXF_TRY(share_first(&s, joined, err));
-        if (r && r->correct) {
-            EXF_TRY(exf_route_set_copy(&p->made, s.routes, p->space[0].q, err));
-            s.made = &p->made;
-        }
-        EXF_TRY(rewrite(p, r, &s, s.routes, err));
+    if (lane == 0) EXF_TRY(share_first(&s, joined, err));
+    if (r && r->correct) {
+        EXF_TRY(exf_route_set_copy(&p->made, s.routes, p->space[0].q, err));
+        s.made = &p->made;
     }
+    EXF_TRY(rewrite(p, r, &s, s.routes, err));
     EXF_TRY(exf_expert_step(&s, progress, err));
 out:
     return rc;

@@ -2,10 +2,13 @@
  *
  * A layer is two sweeps over the sequences: mixer and router first, so that a
  * rewriter sees the routes of the whole run (a decode batch spans sequences),
- * then the experts (expert_step.h). */
+ * then the experts (expert_step.h).  Where nobody asks for that, both are done for
+ * one group of sequences before the next (hidden.h): what comes from afar comes once. */
 #ifndef EXF_FORWARD_LAYER_STEP_H
 #define EXF_FORWARD_LAYER_STEP_H
+#include "forward/each.h"
 #include "forward/forward.h"
+#include "forward/hidden.h"
 #include "forward/layer_weights.h"
 #include "forward/positions.h"
 #include "forward/residual.h"
@@ -16,6 +19,8 @@
 /* Room for all experts of a run of tokens on a device (device_experts.h). */
 typedef struct {
     int tokens;          /* most at a time; 0: none of this */
+    int part_experts;    /* a layer's experts that are there at a time; 0: all */
+    double waited;       /* seconds for parts of them, in this layer */
     char *memory;
     size_t bytes;        /* of memory */
     uint64_t *not_finite; /* index of the first hidden state that is not finite, or all ones */
@@ -38,8 +43,9 @@ typedef struct {
     int timed;
     const exf_forward_options *options;
     int n_layers;                  /* that will be run */
+    int reads;                     /* how often a layer's routed experts are read */
     exf_positions positions;
-    float **hidden;                /* [lane][T, streams, H] */
+    exf_hidden hidden;             /* of all lanes */
     int joined;                    /* 1: no lane has met its router yet, the first one's hidden states are everyone's */
     exf_route_set routes;          /* of the lane under way */
     exf_route_set made;            /* the same as the router made them; where a rewriter or a probe needs that */
@@ -56,7 +62,8 @@ typedef struct {
 typedef struct {
     exf_pass *p;
     size_t lane;
-    float *hidden;               /* [T, streams, H] */
+    exf_group group;             /* of the sequences under way */
+    float *rows;                 /* [group.n_rows, streams, H] their hidden states, in the backend's memory */
     exf_route_set *routes;       /* where the router writes, what the experts follow */
     const exf_route_set *made;   /* routes before rewriting */
     const float *mask;           /* exf_pass.mask_there or NULL */
@@ -69,8 +76,18 @@ exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err) EXF_CHECKED;
 /* Every lane's hidden states through the layer whose weights are loaded. */
 exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err) EXF_CHECKED;
 
+/* Waits for all queues; what failed on any of them is told here. */
+exf_code exf_finish_queues(const exf_pass *p, exf_err *err) EXF_CHECKED;
 /* A device's queue runs on by itself unless someone asked how long its parts take. */
 exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err) EXF_CHECKED;
+
+/* fn for every group of the step's lane, one after the other, s->group and s->rows being set. */
+typedef exf_code (*exf_group_fn)(exf_step *s, exf_err *err);
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_err *err) EXF_CHECKED;
+/* fn for every sequence of the group, on the pass's workers; self is s. */
+exf_code exf_each_sequence(exf_step *s, exf_each_fn fn, exf_err *err) EXF_CHECKED;
+/* The hidden states from a row of the run on that lies in the group. */
+float *exf_step_rows(const exf_step *s, size_t row);
 
 /* Floats of a token's hidden state. */
 size_t exf_row_width(const exf_architecture *a);

@@ -3,47 +3,137 @@
 
 #include "forward/device_experts.h"
 
-enum { LEAST_EXPERT_TOKENS = 512, USUAL_QUEUES = 4 };
+enum { USUAL_QUEUES = 4 };
+
+/* What a pass can do without, what costs least first: sequences mixed side by side; pieces of
+ * tokens down to where the experts' products begin to wait for their weights' way through the device's own memory;
+ * hidden states away, whose copies hide behind the computing; smaller pieces still; the
+ * second slot, without which a layer's reading and computing add up.  Pieces begin large
+ * again each time. */
+static const struct {
+    int n_slots, away, most, least;
+} ways[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512}, {1, 0, 2048, 512}};
+enum { N_WAYS = sizeof ways / sizeof *ways };
 
 /* Beside what is counted: rounded operands, the product library's own workspaces. */
 static const uint64_t queue_bytes = (uint64_t)160 << 20;
 
-/* What does not depend on the plan: hidden states, routes, tokens, a workspace, sums. */
-static uint64_t fixed_bytes(const exf_backend *b, const exf_model *m, const exf_batch *batch, const exf_demand *d)
+/* Of what is free, left for what the driver takes when code and handles are first used. */
+static const uint64_t reserve_bytes = (uint64_t)256 << 20;
+
+/* What plans are made for. */
+typedef struct {
+    const exf_backend *b;
+    exf_compute compute;
+    const exf_model *m;
+    const exf_batch *batch;
+    const exf_demand *d;
+    exf_stream_options stream;
+    int grouped;    /* 1: grouped experts can be had */
+    int queues;     /* to mix on */
+    uint64_t fixed; /* device bytes that are the same in every plan */
+    uint64_t slot;  /* of a slot of whole layers */
+    uint64_t fixed_host;
+} wish;
+
+static uint64_t route_bytes(const wish *w)
 {
-    const exf_architecture *a = &m->arch;
-    uint64_t tokens = batch->n_tokens, hidden = tokens * sizeof(float) * exf_row_width(a) * d->lanes;
-    uint64_t route_sets = 1 + d->probes + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
-    uint64_t rotary = (uint64_t)batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
-    return hidden + tokens * (4 + 8u * (uint64_t)a->top_k * route_sets) + rotary + exf_workspace_bytes(b, a, batch->max_tokens, d) +
-           b->moments_bytes(a->n_experts) + (d->common ? b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + d->observers + queue_bytes +
-           (d->scored ? sizeof(float) * (uint64_t)exf_head_rows(b) * (uint64_t)a->vocab : 0);
+    uint64_t sets = 1 + w->d->probes + w->d->pruned + (w->d->lanes > 1) + (w->d->corrects != 0); /* see open_routes */
+    return w->batch->n_tokens * 8u * (uint64_t)w->m->arch.top_k * sets;
 }
 
-static uint64_t plan_bytes(const exf_memory_plan *p, const exf_backend *b, exf_compute compute, const exf_model *m, int max_tokens, int common,
-                           uint64_t fixed)
+/* Routes, tokens, a workspace, sums. */
+static uint64_t fixed_bytes(const wish *w)
 {
-    uint64_t more_queues = (uint64_t)(p->n_queues - 1) * (exf_workspace_mixing_bytes(b, &m->arch, max_tokens) + queue_bytes);
-    uint64_t experts = p->expert_tokens ? exf_device_experts_bytes(b, &m->arch, p->expert_tokens, common) : 0;
-    return fixed + more_queues + experts + (uint64_t)p->stream.n_slots * exf_stream_slot_bytes(m, compute, &p->stream) +
-           exf_stream_reader_bytes(m, compute, &p->stream);
+    const exf_architecture *a = &w->m->arch;
+    uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
+    return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_workspace_bytes(w->b, a, w->batch->max_tokens, w->d) +
+           w->b->moments_bytes(a->n_experts) + (w->d->common ? w->b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) +
+           w->d->observers + (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0) + queue_bytes;
 }
 
-/* The next smaller plan; 0 if there is none. */
-static int shrink(exf_memory_plan *p, int most_tokens)
+/* A window holds as many whole sequences as tokens go through the experts at a time, and one at least. */
+static exf_memory_plan plan_of(const wish *w, const exf_stream_options *stream, uint64_t weights, int away, int tokens)
 {
-    if (p->n_queues > 1) {
-        p->n_queues /= 2;
-        return 1;
+    size_t width = exf_row_width(&w->m->arch), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
+    exf_memory_plan p = {.stream = *stream, .n_queues = 1, .reads = 1, .window = away ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
+    if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
+    if (w->grouped) p.expert_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
+    p.bytes = w->fixed + weights + exf_hidden_bytes(w->batch, width, lanes, p.window) +
+              (p.expert_tokens ? exf_device_experts_bytes(w->b, &w->m->arch, p.expert_tokens, w->d->common) : 0);
+    p.host_bytes = w->fixed_host + exf_hidden_host_bytes(w->batch, width, lanes, p.window);
+    return p;
+}
+
+/* Whole layers: the first plan within `most` bytes into *found; else 0, and *least the smallest. */
+static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, exf_memory_plan *least)
+{
+    for (int i = 0; i < N_WAYS; i++)
+        for (int tokens = ways[i].most; tokens >= ways[i].least; tokens /= 2) {
+            exf_stream_options stream = w->stream;
+            stream.n_slots = ways[i].n_slots;
+            *found = plan_of(w, &stream, (uint64_t)stream.n_slots * w->slot, ways[i].away, tokens);
+            if (found->bytes <= most) return 1;
+            if (found->bytes < least->bytes) *least = *found;
+        }
+    return 0;
+}
+
+/* The same as *p on more queues, as many as fit. */
+static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
+{
+    uint64_t one = exf_workspace_mixing_bytes(w->b, &w->m->arch, w->batch->max_tokens) + queue_bytes;
+    while (p->n_queues < w->queues && p->bytes + one <= most) {
+        p->n_queues++;
+        p->bytes += one;
     }
-    if (p->expert_tokens > LEAST_EXPERT_TOKENS) {
-        p->expert_tokens = p->expert_tokens / 2 > LEAST_EXPERT_TOKENS ? p->expert_tokens / 2 : LEAST_EXPERT_TOKENS;
-        return 1;
-    }
-    if (p->stream.n_slots == 1) return 0;
-    p->stream.n_slots = 1;
-    p->expert_tokens = most_tokens;
-    return 1;
+}
+
+/* Layers in a number of parts: the plan of fewest reads, with pieces as large as may be. */
+static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots, exf_memory_plan *best, exf_memory_plan *least)
+{
+    enum { MOST = 65536, LEAST = 512 };
+    exf_stream_options stream = w->stream;
+    int sweeps = w->d->sweeps > 1 ? w->d->sweeps : 1;
+    stream.n_slots = n_slots;
+    stream.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
+    uint64_t weights = exf_stream_base_bytes(w->m, w->compute, &stream) + (uint64_t)n_slots * exf_stream_slot_bytes(w->m, w->compute, &stream);
+    for (int tokens = MOST; tokens >= LEAST; tokens /= 2)
+        for (int away = 0; away < 2; away++) {
+            exf_memory_plan p = plan_of(w, &stream, weights, away, tokens);
+            p.reads = sweeps * (int)exf_hidden_pieces(w->batch, p.window, (size_t)p.expert_tokens);
+            p.stream.passes = p.reads;
+            if (p.bytes < least->bytes) *least = p;
+            if (p.bytes <= most && (best->reads == 0 || p.reads < best->reads)) *best = p;
+        }
+}
+
+/* 1 if the pass can have experts in parts: one lane, whose experts are all grouped. */
+static int may_part(const wish *w)
+{
+    return w->grouped && w->d->lanes == 1 && !w->d->corrects && !w->d->common && w->m->arch.n_experts > 1;
+}
+
+/* The fastest plan within `most` bytes into *found; else 0 and the smallest there is.  Two slots
+ * go before one and few parts before many where as much is read. */
+static int search(const wish *w, uint64_t most, exf_memory_plan *found)
+{
+    enum { MOST_PARTS = 64 };
+    exf_memory_plan least = {.bytes = ~(uint64_t)0}, best = {.reads = 0};
+    if (search_whole(w, most, found, &least)) return 1;
+    for (int n_slots = 2; may_part(w) && n_slots > 0; n_slots--)
+        for (int parts = 2; parts <= MOST_PARTS && parts <= w->m->arch.n_experts; parts *= 2) search_parts(w, most, parts, n_slots, &best, &least);
+    *found = best.reads ? best : least;
+    return best.reads > 0;
+}
+
+static exf_code too_little(uint64_t limit, uint64_t left, uint64_t least, exf_err *err)
+{
+    if (limit && limit <= left)
+        return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
+                        (unsigned long long)limit, (unsigned long long)least);
+    return exf_fail(err, EXF_NOSPACE, "GPU memory: %llu bytes are free for this pass, the smallest that works takes %llu", (unsigned long long)left,
+                    (unsigned long long)least);
 }
 
 exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
@@ -51,20 +141,24 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
 {
     const exf_backend *b = o->backend;
     exf_compute compute = (exf_compute)o->compute;
-    uint64_t most = o->max_device_memory, fixed = fixed_bytes(b, m, batch, d);
+    uint64_t left = 0, most = o->max_device_memory;
     size_t queues = o->streams > 0 ? (size_t)o->streams : USUAL_QUEUES;
-    int tokens = exf_device_experts_fit(b, compute, &m->arch) ? exf_device_experts_tokens(&m->arch, batch->n_tokens) : 0;
-    *plan = (exf_memory_plan){.stream = {.n_slots = 2, .n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers},
-                              .n_queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences), .expert_tokens = tokens};
-    for (;;) {
-        plan->bytes = plan_bytes(plan, b, compute, m, batch->max_tokens, d->common, fixed);
-        if (most == 0 || plan->bytes <= most) return EXF_OK;
-        exf_memory_plan smaller = *plan;
-        if (!shrink(&smaller, tokens)) break;
-        *plan = smaller;
-    }
-    return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
-                    (unsigned long long)most, (unsigned long long)plan->bytes);
+    wish w = {.b = b, .compute = compute, .m = m, .batch = batch, .d = d, .grouped = exf_device_experts_fit(b, compute, &m->arch),
+              .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
+              .stream = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
+    exf_code rc;
+    EXF_TRY(b->memory_left(&left, err));
+    left -= left < reserve_bytes ? left : reserve_bytes;
+    w.fixed = fixed_bytes(&w) + exf_stream_reader_bytes(m, compute, &w.stream);
+    w.slot = exf_stream_slot_bytes(m, compute, &w.stream);
+    w.fixed_host = route_bytes(&w) + exf_stream_host_bytes(&w.stream);
+    uint64_t room = most && most < left ? most : left;
+    if (search(&w, room, plan))
+        add_queues(&w, room, plan);
+    else
+        rc = too_little(most, left, plan->bytes, err);
+out:
+    return rc;
 }
 
 void exf_close_device(exf_pass *p)

@@ -36,12 +36,12 @@ void exf_route_set_free(exf_route_set *r)
     memset(r, 0, sizeof *r);
 }
 
-exf_code exf_route_set_fetch(exf_route_set *r, exf_queue *q, exf_err *err)
+exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err)
 {
     exf_code rc = EXF_OK;
     if (r->b->host_memory) return EXF_OK;
-    EXF_TRY(r->b->download(q, r->ids, r->ids_there, r->n * sizeof *r->ids, err));
-    EXF_TRY(r->b->download(q, r->weights, r->weights_there, r->n * sizeof *r->weights, err));
+    EXF_TRY(r->b->download(q, r->ids + first, r->ids_there + first, n * sizeof *r->ids, err));
+    EXF_TRY(r->b->download(q, r->weights + first, r->weights_there + first, n * sizeof *r->weights, err));
 out:
     return rc;
 }

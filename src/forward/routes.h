@@ -14,8 +14,9 @@ typedef struct {
 
 exf_code exf_route_set_new(exf_route_set *r, const exf_backend *b, size_t n_tokens, int top_k, exf_err *err) EXF_CHECKED;
 void exf_route_set_free(exf_route_set *r); /* what is zero is fine */
-/* The backend's ids and weights to the host; the host's weights to the backend. */
-exf_code exf_route_set_fetch(exf_route_set *r, exf_queue *q, exf_err *err) EXF_CHECKED;
+/* The backend's ids and weights of slots [first, first + n) to the host; the host's, all of
+ * them, to the backend. */
+exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err) EXF_CHECKED;
 exf_code exf_route_set_send(exf_route_set *r, exf_queue *q, exf_err *err) EXF_CHECKED;
 /* to = from, on the host; then sent. */
 exf_code exf_route_set_copy(exf_route_set *to, const exf_route_set *from, exf_queue *q, exf_err *err) EXF_CHECKED;

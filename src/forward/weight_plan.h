@@ -1,5 +1,5 @@
-/* weight_plan.h - a layer's tensors as pieces: where each comes from and where in a
- * slot it goes. */
+/* weight_plan.h - a layer's tensors, or a part of them, as pieces: where each comes from
+ * and where in a slot it goes. */
 #ifndef EXF_FORWARD_WEIGHT_PLAN_H
 #define EXF_FORWARD_WEIGHT_PLAN_H
 #include "forward/layer_weights.h"
@@ -18,8 +18,17 @@ typedef struct {
     size_t to;          /* bytes into the slot */
 } exf_piece;
 
+/* What of a layer (weight_stream.h for those below 0): all of it; all but the routed
+ * experts; or n routed experts from `first` on. */
+typedef enum { EXF_ALL_WEIGHTS, EXF_BUT_EXPERTS, EXF_SOME_EXPERTS } exf_weight_choice;
 typedef struct {
     int layer;
+    exf_weight_choice choice;
+    int first, n;
+} exf_weight_part;
+
+typedef struct {
+    exf_weight_part of;
     exf_piece *piece;
     size_t n, room;
     size_t first[EXF_W_COUNT]; /* bytes into the slot where a role's tensors start; only where the layer has them */
@@ -30,12 +39,13 @@ typedef struct {
     size_t most_host, most_device; /* bytes of the largest piece in pinned memory; of the largest that is decoded there */
 } exf_weight_plan;
 
-/* The plan of a layer (weight_stream.h for those below 0) into *p, which is zero or
- * an earlier plan. */
-exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, int layer, exf_err *err) EXF_CHECKED;
+/* Bytes of a reader's pinned memory in front of a piece's scales. */
+size_t exf_scales_room(size_t code_bytes);
+/* The plan of a part into *p, which is zero or an earlier plan. */
+exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;
 void exf_weight_plan_free(exf_weight_plan *p);
-/* Elements of all the tensors of a role in a layer. */
-size_t exf_weight_plan_elements(const exf_model *m, exf_role role, int layer);
-/* Bytes of the slot that a layer needs. */
-size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, int layer);
+/* Elements of all the tensors of a role in a part. */
+size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of);
+/* Bytes of the slot that a part needs. */
+size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of);
 #endif

@@ -4,15 +4,14 @@
  * the device's; it waits for its piece to cross before it takes the next.  Several
  * of them keep both the file system and the bus busy without any event.
  *
- * A turn is one part of the model: the embedding, a layer, the head.  Pieces are taken
- * turn after turn as far as slots are free; whoever finishes a turn's last piece also
- * does what needs the whole turn. */
+ * Pieces are taken turn after turn (weight_turns.h) as far as areas are free; whoever
+ * finishes a turn's last piece also does what needs the whole turn. */
 #include "forward/weight_stream.h"
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
-#include "forward/weight_plan.h"
+#include "forward/weight_turns.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -25,8 +24,8 @@ typedef struct {
     pthread_t thread;
     int started;
     exf_queue *q;
-    char *host;   /* pinned: codes, then scales; the reader's own thread makes it and gives it back */
-    char *device; /* the same, where a piece is decoded there */
+    char *host;   /* pinned: room for codes, then for scales; the reader's own thread makes it and gives it back */
+    char *device; /* codes, then scales, where a piece is decoded there */
     int *bad;
     exf_stream_times times;
 } reader;
@@ -36,30 +35,23 @@ struct exf_weight_stream {
     const exf_backend *b;
     exf_compute compute;
     exf_stream_options o;
-    void *slot[2];
-    exf_weight_plan *plan; /* [n_turns] made at once: looking up names takes milliseconds */
-    int turn;    /* that next() will be asked for, counted from the embedding */
-    int n_turns;
-    size_t most_host; /* bytes of the largest piece in pinned memory */
+    void *area[EXF_WEIGHT_AREAS];
+    exf_weight_turns turns; /* made at once: looking up names takes milliseconds */
+    size_t turn;            /* the next to be asked for */
+    size_t most_host;       /* bytes of the largest piece in pinned memory */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
     pthread_cond_t work, done; /* readers wait for work, next() for done */
-    int taking;                /* turn whose pieces are being taken */
-    int open_turns;            /* turns below this one have a slot */
+    size_t taking;             /* turn whose pieces are being taken */
+    size_t open_turns;         /* turns below this one may be filled */
     size_t taken;              /* pieces of `taking` */
-    size_t *left;              /* [n_turns] pieces not yet there */
-    unsigned char *ready;      /* [n_turns] */
-    int quit;
-    exf_err err;               /* of the first turn's lowest piece that failed, or of a reader that could not open */
-    int err_turn;
-    size_t err_piece;
+    size_t *left;              /* [turns.n] pieces not yet there */
+    unsigned char *ready;      /* [turns.n] */
+    int quit, lost;            /* lost: a reader could not open, err says why */
+    exf_err err;               /* of the first turn's lowest piece that failed */
+    size_t err_turn, err_piece;
 };
-
-static int turns_of(const exf_stream_options *o)
-{
-    return 1 + o->n_layers + (o->head != 0);
-}
 
 static int readers_of(const exf_stream_options *o)
 {
@@ -102,15 +94,17 @@ static exf_code send_raw(reader *r, const exf_piece *p, char *to, int layer, exf
     size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     double start = exf_clock();
     int bad = 0;
+    exf_raw_rows here;
     exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + behind, err));
+    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &here, err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, r->host, codes); /* checked with the whole layer, by next() */
+        b->upload(r->q, to, here.codes, codes); /* checked with the whole turn */
         EXF_TRY(b->finish(r->q, err));
     } else {
         exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
-        b->upload(r->q, r->device, r->host, scales ? behind + scales : codes);
+        b->upload(r->q, r->device, here.codes, codes);
+        if (scales) b->upload(r->q, r->device + behind, here.scales, scales);
         b->unpack(r->q, to, p->number, &rows, r->bad);
         EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }
@@ -141,14 +135,19 @@ static exf_code send_piece(reader *r, const exf_weight_plan *plan, size_t i, cha
     const exf_piece *p = &plan->piece[i];
     exf_code rc = exf_stop_check(err);
     if (rc != EXF_OK) return rc;
-    return p->raw ? send_raw(r, p, slot + p->to, plan->layer, err) : send_decoded(r, p, slot + p->to, plan->layer, err);
+    return p->raw ? send_raw(r, p, slot + p->to, plan->of.layer, err) : send_decoded(r, p, slot + p->to, plan->of.layer, err);
 }
 
 /* ---- a whole turn --------------------------------------------------------------- */
 
-static char *slot_of(const exf_weight_stream *s, int turn)
+static const exf_weight_plan *plan_of(const exf_weight_stream *s, size_t turn)
 {
-    return s->slot[turn % s->o.n_slots];
+    return &s->turns.plan[s->turns.turn[turn].plan];
+}
+
+static char *area_of(const exf_weight_stream *s, size_t turn)
+{
+    return s->area[s->turns.turn[turn].area];
 }
 
 /* What crossed as it was stored is looked at all at once. */
@@ -158,13 +157,13 @@ static exf_code check_turn(reader *r, const exf_weight_plan *p, const char *slot
     int bad = 0;
     exf_code rc = EXF_OK;
     for (int role = 0; role < EXF_W_COUNT; role++) {
-        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(s->model, (exf_role)role, p->layer) : 0;
+        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(s->model, (exf_role)role, &p->of) : 0;
         s->b->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
     }
     EXF_TRY(s->b->download(r->q, &bad, r->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
         if (p->piece[i].raw) {
-            rc = blame(s, &p->piece[i], p->layer, err);
+            rc = blame(s, &p->piece[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }
 out:
@@ -183,22 +182,22 @@ static exf_code split_router(reader *r, const exf_weight_plan *p, char *slot, ex
     return r->s->b->finish(r->q, err);
 }
 
-static exf_code end_turn(reader *r, int turn, exf_err *err)
+static exf_code end_turn(reader *r, size_t turn, exf_err *err)
 {
-    const exf_weight_plan *p = &r->s->plan[turn];
-    exf_code rc = check_turn(r, p, slot_of(r->s, turn), err);
-    return rc == EXF_OK ? split_router(r, p, slot_of(r->s, turn), err) : rc;
+    const exf_weight_plan *p = plan_of(r->s, turn);
+    exf_code rc = check_turn(r, p, area_of(r->s, turn), err);
+    return rc == EXF_OK ? split_router(r, p, area_of(r->s, turn), err) : rc;
 }
 
 /* ---- readers ------------------------------------------------------------------- */
 
-static int failed_before(const exf_weight_stream *s, int turn, size_t piece)
+static int failed_before(const exf_weight_stream *s, size_t turn, size_t piece)
 {
     return s->err.code != EXF_OK && (s->err_turn < turn || (s->err_turn == turn && s->err_piece < piece));
 }
 
 /* A message does not depend on which reader was faster. */
-static void note(exf_weight_stream *s, int turn, size_t piece, const exf_err *err)
+static void note(exf_weight_stream *s, size_t turn, size_t piece, const exf_err *err)
 {
     if (failed_before(s, turn, piece)) return;
     s->err = *err;
@@ -207,9 +206,9 @@ static void note(exf_weight_stream *s, int turn, size_t piece, const exf_err *er
 }
 
 /* The next piece in order; 0: to be waited for. */
-static int take(exf_weight_stream *s, int *turn, size_t *piece)
+static int take(exf_weight_stream *s, size_t *turn, size_t *piece)
 {
-    while (s->taking < s->open_turns && s->taken == s->plan[s->taking].n) {
+    while (s->taking < s->open_turns && s->taken == plan_of(s, s->taking)->n) {
         s->taking++;
         s->taken = 0;
     }
@@ -220,17 +219,17 @@ static int take(exf_weight_stream *s, int *turn, size_t *piece)
 }
 
 /* With the lock held, which it gives up while it works. */
-static void serve(reader *r, int turn, size_t piece)
+static void serve(reader *r, size_t turn, size_t piece)
 {
     exf_weight_stream *s = r->s;
     exf_err err = {.code = EXF_OK};
+    size_t n = plan_of(s, turn)->n;
     int skip = failed_before(s, turn, piece);
     pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : send_piece(r, &s->plan[turn], piece, slot_of(s, turn), &err);
+    exf_code rc = skip ? EXF_OK : send_piece(r, plan_of(s, turn), piece, area_of(s, turn), &err);
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) note(s, turn, piece, &err);
     if (--s->left[turn] > 0) return;
-    size_t n = s->plan[turn].n;
     skip = failed_before(s, turn, n);
     pthread_mutex_unlock(&s->lock);
     rc = skip ? EXF_OK : end_turn(r, turn, &err);
@@ -247,11 +246,11 @@ static void *read_pieces(void *self)
     exf_weight_stream *s = r->s;
     exf_err err = {.code = EXF_OK};
     exf_code rc = s->b->alloc_staging((void *)&r->host, s->most_host, "weight pieces", &err);
-    int turn;
-    size_t piece;
+    size_t turn, piece;
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) {
-        note(s, -1, 0, &err);
+        note(s, 0, 0, &err);
+        s->lost = 1;
         pthread_cond_signal(&s->done);
     }
     while (rc == EXF_OK && !s->quit) {
@@ -265,19 +264,21 @@ static void *read_pieces(void *self)
     return NULL;
 }
 
-static void open_turns(exf_weight_stream *s, int n)
+/* Turn `turn` and, if its area is another, the one behind it. */
+static void open_turns(exf_weight_stream *s, size_t turn)
 {
     pthread_mutex_lock(&s->lock);
-    s->open_turns = n < s->n_turns ? n : s->n_turns;
+    s->open_turns = turn + 1;
+    if (turn + 1 < s->turns.n && s->turns.turn[turn + 1].early) s->open_turns++;
     pthread_cond_broadcast(&s->work);
     pthread_mutex_unlock(&s->lock);
 }
 
-static exf_code wait_turn(exf_weight_stream *s, int turn, exf_err *err)
+static exf_code wait_turn(exf_weight_stream *s, size_t turn, exf_err *err)
 {
     exf_code rc = EXF_OK;
     pthread_mutex_lock(&s->lock);
-    while (!s->ready[turn] && !failed_before(s, 0, 0)) pthread_cond_wait(&s->done, &s->lock);
+    while (!s->ready[turn] && !s->lost) pthread_cond_wait(&s->done, &s->lock);
     if (failed_before(s, turn + 1, 0)) {
         *err = s->err;
         rc = err->code;
@@ -288,8 +289,11 @@ static exf_code wait_turn(exf_weight_stream *s, int turn, exf_err *err)
 
 static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
 {
-    memset(lw->w, 0, sizeof lw->w);
-    memset(lw->w16, 0, sizeof lw->w16);
+    if (p->of.choice != EXF_SOME_EXPERTS) {
+        memset(lw->w, 0, sizeof lw->w);
+        memset(lw->w16, 0, sizeof lw->w16);
+        lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
+    }
     for (int role = 0; role < EXF_W_COUNT; role++) {
         void *at = slot + p->first[role];
         if (!p->there[role]) continue;
@@ -298,37 +302,21 @@ static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot
         else
             lw->w[role] = at;
     }
-    lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
 }
 
 exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err)
 {
-    int turn = s->turn++;
+    size_t turn = s->turn++;
     exf_code rc;
-    if (turn >= s->n_turns) return exf_fail(err, EXF_INTERNAL, "weights: asked for %d parts of %d", turn + 1, s->n_turns);
-    open_turns(s, turn + s->o.n_slots); /* the slot of the turn before is free */
+    if (turn >= s->turns.n) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", turn + 1, s->turns.n);
+    open_turns(s, turn); /* what the turns before lay in is free */
     EXF_TRY(wait_turn(s, turn, err));
-    point_at(lw, &s->plan[turn], slot_of(s, turn));
+    point_at(lw, plan_of(s, turn), area_of(s, turn));
 out:
     return rc;
 }
 
 /* ---- opening and closing ----------------------------------------------------------- */
-
-static int some_layer(const exf_stream_options *o, int turn)
-{
-    return turn == 0 ? EXF_LAYER_EMBED : turn <= o->n_layers ? turn - 1 : EXF_LAYER_HEAD;
-}
-
-size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
-{
-    size_t most = 0;
-    for (int t = 0; t < turns_of(o); t++) {
-        size_t bytes = exf_weight_plan_bytes(m, compute, some_layer(o, t));
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
 
 size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
 {
@@ -337,19 +325,30 @@ size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const ex
     return (size_t)readers_of(o) * (EXF_PIECE_BYTES + EXF_PIECE_BYTES / 8 + 2 * ALIGN); /* a piece and its scales */
 }
 
-static exf_code make_plans(exf_weight_stream *s, size_t *device, exf_err *err)
+uint64_t exf_stream_host_bytes(const exf_stream_options *o)
+{
+    return (uint64_t)readers_of(o) * (exf_scales_room(EXF_PIECE_BYTES) + exf_file_room(EXF_PIECE_BYTES / 8));
+}
+
+static exf_code alloc_areas(exf_weight_stream *s, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    int first = s->o.part_experts ? 1 : 0;
+    size_t slot = exf_stream_slot_bytes(s->model, s->compute, &s->o);
+    if (first) EXF_TRY(s->b->alloc(&s->area[0], exf_stream_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
+    for (int i = 0; i < s->o.n_slots; i++) EXF_TRY(s->b->alloc(&s->area[first + i], slot, 1, "layer weights", err));
+out:
+    return rc;
+}
+
+static exf_code count_pieces(exf_weight_stream *s, exf_err *err)
 {
     exf_code rc;
-    s->most_host = *device = ALIGN;
-    EXF_TRY(exf_mem_new(&s->plan, (size_t)s->n_turns, sizeof *s->plan, "weight plans", err));
-    EXF_TRY(exf_mem_new(&s->left, (size_t)s->n_turns, sizeof *s->left, "weight plans", err));
-    EXF_TRY(exf_mem_new(&s->ready, (size_t)s->n_turns, 1, "weight plans", err));
-    for (int t = 0; t < s->n_turns; t++) {
-        EXF_TRY(exf_weight_plan_make(&s->plan[t], s->model, s->compute, some_layer(&s->o, t), err));
-        s->left[t] = s->plan[t].n;
-        s->ready[t] = s->plan[t].n == 0;
-        s->most_host = s->plan[t].most_host > s->most_host ? s->plan[t].most_host : s->most_host;
-        *device = s->plan[t].most_device > *device ? s->plan[t].most_device : *device;
+    EXF_TRY(exf_mem_new(&s->left, s->turns.n, sizeof *s->left, "turns of weights", err));
+    EXF_TRY(exf_mem_new(&s->ready, s->turns.n, 1, "turns of weights", err));
+    for (size_t t = 0; t < s->turns.n; t++) {
+        s->left[t] = plan_of(s, t)->n;
+        s->ready[t] = s->left[t] == 0;
     }
 out:
     return rc;
@@ -375,7 +374,7 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
                                 const exf_stream_options *o, exf_err *err)
 {
     exf_weight_stream *s = NULL;
-    size_t device, slot = exf_stream_slot_bytes(m, compute, o);
+    size_t device;
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight stream", err));
@@ -383,15 +382,16 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
     s->b = b;
     s->compute = compute;
     s->o = *o;
-    s->n_turns = turns_of(o);
     s->n_readers = readers_of(o);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
-    EXF_TRY(make_plans(s, &device, err));
-    for (int i = 0; i < o->n_slots; i++) EXF_TRY(b->alloc(&s->slot[i], slot, 1, "layer weights", err));
+    EXF_TRY(exf_weight_turns_make(&s->turns, m, compute, o, err));
+    exf_weight_turns_most(&s->turns, &s->most_host, &device);
+    EXF_TRY(count_pieces(s, err));
+    EXF_TRY(alloc_areas(s, err));
     for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], device, err));
-    open_turns(s, s->o.n_slots);
+    open_turns(s, 0);
 out:
     if (rc != EXF_OK)
         exf_weight_stream_close(s, NULL);
@@ -424,9 +424,8 @@ void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
         times->sending += r->times.sending;
         times->bytes += r->times.bytes;
     }
-    for (int i = 0; i < 2; i++) s->b->free(s->slot[i]);
-    for (int t = 0; s->plan && t < s->n_turns; t++) exf_weight_plan_free(&s->plan[t]);
-    exf_mem_free(s->plan);
+    for (int i = 0; i < EXF_WEIGHT_AREAS; i++) s->b->free(s->area[i]);
+    exf_weight_turns_free(&s->turns);
     exf_mem_free(s->left);
     exf_mem_free(s->ready);
     pthread_mutex_destroy(&s->lock);

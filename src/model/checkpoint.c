@@ -35,6 +35,13 @@ void exf_checkpoint_close(exf_checkpoint *c)
     exf_mem_free(c);
 }
 
+exf_code exf_checkpoint_use(exf_checkpoint *c, exf_io io, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < c->n_files; i++) rc = exf_st_use(c->file[i], io, err);
+    return rc;
+}
+
 size_t exf_checkpoint_count(const exf_checkpoint *c)
 {
     return c->n_stored;

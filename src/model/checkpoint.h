@@ -24,6 +24,8 @@ exf_code exf_checkpoint_empty(exf_checkpoint **out, exf_err *err) EXF_CHECKED;
 /* 1 if the directory holds an index or model.safetensors. */
 int exf_checkpoint_present(const char *dir);
 void exf_checkpoint_close(exf_checkpoint *c); /* NULL is allowed */
+/* How tensors are read from here on (exf_file_use()), in every file. */
+exf_code exf_checkpoint_use(exf_checkpoint *c, exf_io io, exf_err *err) EXF_CHECKED;
 size_t exf_checkpoint_count(const exf_checkpoint *c);
 const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */
 const exf_stored *exf_checkpoint_find(const exf_checkpoint *c, const char *name);   /* NULL if absent */

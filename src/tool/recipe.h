@@ -7,7 +7,7 @@
  *   calibrate: {pairs: corouted, weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4], projectors: [pair]}
  *   coverage: {fail_below: 0}
  *   pools: [8, 4]
- *   runtime: {backend: auto, threads: 0, compute: f32}
+ *   runtime: {backend: auto, threads: 0, compute: f32, io: pread}
  *   output: {directory: DIR, targets: [safetensors]}
  *   card: {base_model: NAME, revision: COMMIT, datasets: [NAME]}
  *   validate: {tables: FILE, manifest: FILE, variants: [P4, 'P4:projector=joint', D64], decode_batch: 16}
@@ -43,7 +43,7 @@ typedef struct {
     exf_int_list ranks;
     exf_text_list clip, projectors;
     exf_int_list pools;
-    int backend, compute;
+    int backend, compute, io; /* io: exf_io */
     int64_t threads, readers, streams;
     uint64_t max_gpu_memory;
     char *output_directory;

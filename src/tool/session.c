@@ -41,11 +41,21 @@ exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, c
     return EXF_OK;
 }
 
+exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc = exf_checkpoint_use(m->checkpoint, (exf_io)r->io, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "runtime.io: ");
+    return rc;
+}
+
 static exf_code open_model(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     int config_only = r->dry_run && !exf_checkpoint_present(r->model_path);
-    exf_code rc = exf_model_open_part(&s->model, r->model_path, config_only ? EXF_MODEL_CONFIG : EXF_MODEL_ALL, err);
-    if (rc == EXF_OK) exf_report_model(s->model);
+    exf_code rc;
+    EXF_TRY(exf_model_open_part(&s->model, r->model_path, config_only ? EXF_MODEL_CONFIG : EXF_MODEL_ALL, err));
+    EXF_TRY(exf_choose_io(s->model, r, err));
+    exf_report_model(s->model);
+out:
     return rc;
 }
 
@@ -87,12 +97,22 @@ void exf_session_close(exf_session *s)
     memset(s, 0, sizeof *s);
 }
 
+static void print_gpu(const exf_session *s, const exf_forward_footprint *held)
+{
+    char b[16];
+    printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)held->device), s->backend->device());
+    if (held->window)
+        printf("pinned RAM, at most %zu tokens of them on the GPU\n", held->window);
+    else
+        printf("its memory\n");
+}
+
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err)
 {
     char a[16], b[16], c[16];
     double flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d), rate = 0;
     exf_forward_options options = exf_session_options(s, r, 0);
-    uint64_t held = 0;
+    exf_forward_footprint held;
     exf_code rc;
     EXF_TRY(exf_forward_memory(&held, &options, s->model, &s->batch, d, err));
     EXF_TRY(exf_gemm_rate(s->backend, s->compute, &rate, err));
@@ -101,16 +121,17 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     printf("tokens     %" PRIu64 " in %zu sequences of at most %d", s->corpus->n_tokens, s->corpus->n_sequences, (int)s->corpus->max_tokens);
     if (s->missing_data) printf(", assumed: %s is not there", s->missing_data);
     printf("\n");
-    printf("weights    %s (%" PRIu64 " bytes), each byte read once%s\n", exf_human_bytes(a, sizeof a, (double)bytes), bytes,
-           s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
+    printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(a, sizeof a, (double)bytes), bytes);
+    if (held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", held.reads);
+    printf("%s\n", s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
     printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
-    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + (s->backend->host_memory ? held : 0))));
+    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + held.host)));
     if (s->backend->host_memory)
         printf("GPU        none: backend %s\n", s->backend->name);
     else
-        printf("GPU        about %s on %s\n", exf_human_bytes(b, sizeof b, (double)held), s->backend->device());
+        print_gpu(s, &held);
     printf("disk       about %s\n", exf_human_bytes(c, sizeof c, (double)disk));
 out:
     return rc;

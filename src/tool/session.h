@@ -22,6 +22,8 @@ typedef struct {
 /* auto takes the GPU if there is one and says what it took; an explicit choice
  * that cannot be met is an error, never something else. */
 exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* Reads the model's weights as runtime.io says. */
+exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Opens and checks everything a forward pass needs and reports the corpus on
  * stderr.  layers: "all" or a list.  A dry run is content with a model's
  * config.json and a manifest whose files are not there. */

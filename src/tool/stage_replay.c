@@ -24,6 +24,7 @@ static exf_code open_session(replay_session *s, const exf_recipe *r, exf_err *er
     s->r = r;
     EXF_TRY(exf_recipe_check_model(r, err));
     EXF_TRY(exf_model_open_part(&s->model, r->model_path, EXF_MODEL_EXPERTS, err));
+    EXF_TRY(exf_choose_io(s->model, r, err));
     exf_report_model(s->model);
     EXF_TRY(exf_moe_inputs_open(&s->inputs, r->moe_inputs, s->model, r->layers, &s->layers, err));
     const exf_batch *b = exf_moe_inputs_batch(s->inputs);

@@ -1,14 +1,16 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [WHAT [STREAMS]]]    (0: the default)
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=WHAT]
  *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
  *
  * Passes over random tokens with the accumulator behind the observer's door: one to warm
  * up; five as it is; five waiting after every part, so that their shares are true.  Of
- * each five the one of median time is told, with the fastest and slowest.  Ceilings
+ * each five the one of median time is told, with the fastest and slowest; and a digest
+ * of the statistics, which no setting but WHAT changes.  Ceilings
  * (a large bfloat16 product, a copy on the device, one from pinned memory) come from
  * the same process.  The floor of a layer and sequence is its operations at the
  * product's ceiling. */
+#include "base/hash.h"
 #include "tests/statistics_run.h"
 #include "tests/bench/ceilings.h" /* behind it: its own err is this program's */
 
@@ -32,14 +34,15 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
 
 /* What a run is of. */
 typedef struct {
-    uint64_t most;
+    uint64_t limit;
     int streams;
+    exf_io io;
     exf_accumulate_options what;
 } settings;
 
 static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is, const char *target)
 {
-    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .streams = is->streams, .max_device_memory = is->most};
+    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .streams = is->streams, .max_device_memory = is->limit};
     exf_forward_report report;
     must(statistics_run_of(m, batch, &o, &is->what, target, &report, &err));
     return report;
@@ -69,6 +72,28 @@ static exf_accumulate_options what_of(const char *name)
     return o;
 }
 
+static int usage(void)
+{
+    fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=corouted|common|diagonal|lowrank]\n");
+    return EXF_USAGE;
+}
+
+/* 0: not a setting. */
+static int set(settings *is, const char *text)
+{
+    if (strncmp(text, "limit=", 6) == 0)
+        is->limit = strtoull(text + 6, NULL, 10);
+    else if (strncmp(text, "streams=", 8) == 0)
+        is->streams = atoi(text + 8);
+    else if (strncmp(text, "io=", 3) == 0)
+        is->io = strcmp(text + 3, "direct") == 0 ? EXF_IO_DIRECT : strcmp(text + 3, "mmap") == 0 ? EXF_IO_MMAP : EXF_IO_PREAD;
+    else if (strncmp(text, "what=", 5) == 0)
+        is->what = what_of(text + 5);
+    else
+        return 0;
+    return 1;
+}
+
 static void share(const char *name, double seconds, double units)
 {
     printf("  %-10s %8.3f ms per layer and sequence\n", name, 1e3 * seconds / units);
@@ -95,37 +120,49 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *d
            plain->wall, RUNS, plains[0].wall, plains[RUNS - 1].wall, plain->open, plain->close, plain->embed, plain->read, compute, bytes / c->send, bytes / 1e9, c->send / 1e9);
     printf("  as it is   %8.3f ms per layer and sequence; %.2f of max(compute alone, copy alone)\n", 1e3 * layers / units,
            plain->wall / (compute > bytes / c->send ? compute : bytes / c->send));
-    printf("  readers    %.3f s reading, %.3f s sending, summed over threads\n", plain->reading, plain->sending);
+    printf("  readers    %.3f s reading, %.3f s sending, summed over threads; weights at %.2f GB/s of the whole pass\n", plain->reading,
+           plain->sending, (double)plain->weight_bytes / 1e9 / plain->wall);
     printf("  memory     GPU %.2f GB, host %.2f GB at their peaks\n", (double)plain->device_bytes / 1e9, (double)exf_peak_rss() / 1e9);
+}
+
+static void tell_plan(const exf_model *m, const exf_batch *batch, const exf_backend *b, const exf_demand *demand, const settings *is)
+{
+    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .streams = is->streams, .max_device_memory = is->limit};
+    exf_forward_footprint f;
+    must(exf_forward_memory(&f, &o, m, batch, demand, &err));
+    printf("plan: GPU %.2f GB, host %.2f GB, %zu tokens in a window (0: hidden states live on the GPU), routed experts read %d times\n",
+           (double)f.device / 1e9, (double)f.host / 1e9, f.window, f.reads);
 }
 
 int main(int argc, char **argv)
 {
     const exf_backend *b = exf_backend_cuda(&err);
     exf_model *m;
-    char target[64];
-    if (argc < 4 || argc > 7) {
-        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [WHAT [STREAMS]]]\n");
-        return EXF_USAGE;
-    }
+    char target[64], digest[EXF_SHA256_HEX];
+    settings is = {.io = EXF_IO_PREAD, .what = what_of("corouted")};
+    if (argc < 4) return usage();
+    for (int i = 4; i < argc; i++)
+        if (!set(&is, argv[i])) return usage();
     if (!b) {
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    settings is = {.most = argc > 4 ? strtoull(argv[4], NULL, 10) : 0, .streams = argc > 6 ? atoi(argv[6]) : 0,
-                   .what = what_of(argc > 5 ? argv[5] : "corouted")};
     exf_demand demand = {.lanes = 1, .common = is.what.common_tokens, .sweeps = is.what.diagonal ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
+    must(exf_checkpoint_use(m->checkpoint, is.io, &err));
     exf_batch batch = random_batch(m, (size_t)atoi(argv[2]), atoi(argv[3]));
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
+    tell_plan(m, &batch, b, &demand, &is);
     pass(m, &batch, b, 0, &is, target);
     exf_forward_report plain[RUNS], timed[RUNS];
     passes(plain, m, &batch, b, 0, &is, target);
     passes(timed, m, &batch, b, 1, &is, target);
+    must(exf_hash_file(target, digest, &err));
     ceilings c = measure(b);
     printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9, c.send / 1e9);
     tell(m, &batch, &demand, plain, &timed[RUNS / 2], &c);
+    printf("  statistics sha256 %.16s\n", digest);
     remove(target);
     exf_mem_free((void *)(uintptr_t)batch.ids);
     exf_mem_free((void *)(uintptr_t)batch.span);

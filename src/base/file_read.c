@@ -1,0 +1,269 @@
+/* file_read.c - reading with bounds, in one of three ways; see file.h. */
+#if defined __linux__
+#define _GNU_SOURCE /* O_DIRECT, madvise */
+#endif
+#include "base/file.h"
+
+#include "base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct exf_file {
+    int fd;
+    uint64_t size;
+    char *path;
+    exf_io io;
+    char *map; /* [size] with EXF_IO_MMAP and a file of any bytes, else NULL */
+};
+
+/* ---- opening ---------------------------------------------------------- */
+
+exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
+{
+    *out = NULL;
+    exf_code rc;
+    exf_file *f = NULL;
+    struct stat st;
+    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "file handle", err));
+    f->fd = -1;
+    EXF_TRY(exf_mem_strdup(&f->path, path, "file path", err));
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must be refused, not waited for */
+    if (f->fd < 0) {
+        rc = exf_fail_errno(err, errno, "%s: cannot open", path);
+        goto out;
+    }
+    if (fstat(f->fd, &st) != 0)
+        rc = exf_fail_errno(err, errno, "%s: cannot stat", path);
+    else if (!S_ISREG(st.st_mode))
+        rc = exf_fail(err, EXF_IO, "%s: is %s, expected a regular file", path,
+                      S_ISDIR(st.st_mode) ? "a directory" : "a special file");
+    else
+        f->size = (uint64_t)st.st_size;
+out:
+    if (rc != EXF_OK)
+        exf_file_close(f);
+    else
+        *out = f;
+    return rc;
+}
+
+void exf_file_close(exf_file *f)
+{
+    if (!f) return;
+    if (f->map) munmap(f->map, (size_t)f->size);
+    if (f->fd >= 0) close(f->fd);
+    exf_mem_free(f->path);
+    exf_mem_free(f);
+}
+
+uint64_t exf_file_size(const exf_file *f)
+{
+    return f->size;
+}
+
+const char *exf_file_path(const exf_file *f)
+{
+    return f->path;
+}
+
+/* ---- how it is read ------------------------------------------------------ */
+
+static exf_code use_direct(exf_file *f, exf_err *err)
+{
+#ifdef O_DIRECT
+    int flags = fcntl(f->fd, F_GETFL);
+    if (flags >= 0 && fcntl(f->fd, F_SETFL, flags | O_DIRECT) == 0) return EXF_OK;
+#endif
+    return exf_fail(err, EXF_IO, "%s: its file system cannot be read directly (O_DIRECT): choose pread or mmap", f->path);
+}
+
+static exf_code use_map(exf_file *f, exf_err *err)
+{
+    if (f->size == 0) return EXF_OK;
+    if (f->size > SIZE_MAX) return exf_fail(err, EXF_IO, "%s: is too large to be mapped: choose pread or direct", f->path);
+    void *map = mmap(NULL, (size_t)f->size, PROT_READ, MAP_SHARED, f->fd, 0);
+    if (map == MAP_FAILED) return exf_fail_errno(err, errno, "%s: cannot be mapped: choose pread or direct", f->path);
+    f->map = map;
+    (void)posix_madvise(map, (size_t)f->size, POSIX_MADV_SEQUENTIAL);
+    return EXF_OK;
+}
+
+exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (io == f->io) return EXF_OK;
+    if (f->io != EXF_IO_PREAD) return exf_fail(err, EXF_INTERNAL, "%s: how it is read was chosen before", f->path);
+    if (io == EXF_IO_DIRECT) rc = use_direct(f, err);
+    if (io == EXF_IO_MMAP) rc = use_map(f, err);
+    if (rc == EXF_OK) f->io = io;
+    return rc;
+}
+
+/* ---- pread ------------------------------------------------------------------ */
+
+static exf_code cannot_read(const exf_file *f, int errnum, uint64_t at, exf_err *err)
+{
+    const char *hint = f->io == EXF_IO_DIRECT && errnum == EINVAL ? " directly: choose pread or mmap" : "";
+    return exf_fail_errno(err, errnum, "%s: cannot read at byte %llu%s", f->path, (unsigned long long)at, hint);
+}
+
+static exf_code truncated(const exf_file *f, uint64_t end, size_t missing, exf_err *err)
+{
+    return exf_fail(err, EXF_FORMAT, "%s: truncated: ends at byte %llu, %zu more expected", f->path, (unsigned long long)end, missing);
+}
+
+static exf_code read_plain(const exf_file *f, uint64_t offset, char *buf, size_t n, exf_err *err)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(f->fd, buf + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return cannot_read(f, errno, offset + done, err);
+        if (got == 0) return truncated(f, offset + done, n - done, err);
+        done += (size_t)got;
+    }
+    return EXF_OK;
+}
+
+/* ---- direct ------------------------------------------------------------------- */
+
+static uint64_t aligned_down(uint64_t at)
+{
+    return at & ~(uint64_t)(EXF_FILE_ALIGN - 1);
+}
+
+static uint64_t aligned_up(uint64_t at)
+{
+    return aligned_down(at + EXF_FILE_ALIGN - 1);
+}
+
+/* The whole blocks around bytes [offset, offset + n) into room, which is aligned; the
+ * last block may end with the file.  A piece that came short is taken up again at its
+ * last whole block, since a read may start nowhere else. */
+static exf_code read_blocks(const exf_file *f, uint64_t offset, size_t n, char *room, exf_err *err)
+{
+    uint64_t from = aligned_down(offset);
+    size_t need = (size_t)(offset + n - from), span = (size_t)(aligned_up(offset + n) - from), done = 0;
+    while (done < need) {
+        size_t start = (size_t)aligned_down(done);
+        ssize_t got = pread(f->fd, room + start, span - start, (off_t)(from + start));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return cannot_read(f, errno, from + start, err);
+        if (start + (size_t)got <= done) return truncated(f, from + done, need - done, err);
+        done = start + (size_t)got;
+    }
+    return EXF_OK;
+}
+
+/* By way of aligned memory, some at a time. */
+static exf_code read_bounced(const exf_file *f, uint64_t offset, char *buf, size_t n, exf_err *err)
+{
+    enum { PIECE = 1 << 20 };
+    char *memory = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&memory, exf_file_room(n < PIECE ? n : PIECE) + EXF_FILE_ALIGN, 1, "direct reading", err));
+    char *room = memory + (EXF_FILE_ALIGN - (uintptr_t)memory % EXF_FILE_ALIGN) % EXF_FILE_ALIGN;
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t some = n - at < PIECE ? n - at : PIECE;
+        EXF_TRY(read_blocks(f, offset + at, some, room, err));
+        memcpy(buf + at, room + (offset + at) % EXF_FILE_ALIGN, some);
+    }
+out:
+    exf_mem_free(memory);
+    return rc;
+}
+
+/* ---- mmap ----------------------------------------------------------------------- */
+
+/* Asked for ahead, and, where the system can, brought in by a call that fails rather
+ * than by a copy that would end the program. */
+static exf_code bring_in(const exf_file *f, uint64_t offset, char *start, size_t bytes, exf_err *err)
+{
+    (void)posix_madvise(start, bytes, POSIX_MADV_WILLNEED);
+#ifdef MADV_POPULATE_READ
+    while (madvise(start, bytes, MADV_POPULATE_READ) != 0) {
+        if (errno == EINVAL || errno == ENOMEM) return EXF_OK; /* a system that has no such call: the copy does it */
+        if (errno != EINTR && errno != EAGAIN) return cannot_read(f, errno == EFAULT ? EIO : errno, offset, err);
+    }
+#else
+    (void)f;
+    (void)offset;
+    (void)err;
+#endif
+    return EXF_OK;
+}
+
+/* What was copied is not needed again: it stays in the system's cache, but is not the
+ * process's memory any more. */
+static void let_go(char *start, size_t bytes)
+{
+#ifdef MADV_DONTNEED
+    (void)madvise(start, bytes, MADV_DONTNEED);
+#else
+    (void)start;
+    (void)bytes;
+#endif
+}
+
+static exf_code read_mapped(const exf_file *f, uint64_t offset, char *buf, size_t n, exf_err *err)
+{
+    struct stat st;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = offset - offset % page;
+    exf_code rc;
+    if (n == 0) return EXF_OK;
+    if (fstat(f->fd, &st) != 0) return cannot_read(f, errno, offset, err);
+    uint64_t end = (uint64_t)st.st_size < f->size ? (uint64_t)st.st_size : f->size;
+    if (offset > end || n > end - offset) return truncated(f, end, (size_t)(offset + n - end), err);
+    EXF_TRY(bring_in(f, offset, f->map + first, (size_t)(offset + n - first), err));
+    memcpy(buf, f->map + offset, n);
+    let_go(f->map + first, (size_t)(offset + n - first));
+out:
+    return rc;
+}
+
+/* ---- any ---------------------------------------------------------------------------- */
+
+exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err)
+{
+    switch (f->io) {
+    case EXF_IO_DIRECT: return read_bounced(f, offset, buf, n, err);
+    case EXF_IO_MMAP: return read_mapped(f, offset, buf, n, err);
+    default: return read_plain(f, offset, buf, n, err);
+    }
+}
+
+exf_code exf_file_read_near(const exf_file *f, uint64_t offset, void *room, size_t n, const void **at, exf_err *err)
+{
+    *at = room;
+    if (f->io != EXF_IO_DIRECT || (uintptr_t)room % EXF_FILE_ALIGN) return exf_file_read(f, offset, room, n, err);
+    *at = (const char *)room + offset % EXF_FILE_ALIGN;
+    return n ? read_blocks(f, offset, n, room, err) : EXF_OK;
+}
+
+exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err)
+{
+    exf_code rc;
+    exf_file *f = NULL;
+    *out = NULL;
+    *len = 0;
+    EXF_TRY(exf_file_open(&f, path, err));
+    if (f->size > limit) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: %llu bytes, at most %llu are accepted", path, (unsigned long long)f->size,
+                      (unsigned long long)limit);
+        goto out;
+    }
+    EXF_TRY(exf_mem_new(out, (size_t)f->size + 1, 1, path, err));
+    EXF_TRY(exf_file_read(f, 0, *out, (size_t)f->size, err));
+    *len = (size_t)f->size;
+out:
+    exf_file_close(f);
+    if (rc != EXF_OK) {
+        exf_mem_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}

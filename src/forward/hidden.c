@@ -1,0 +1,205 @@
+/* hidden.c - see hidden.h.
+ *
+ * Order is kept by three rules.  Work on a group waits for its coming.  Its going waits
+ * for the work.  A coming waits for all goings and all work that was queued before it: of
+ * the same group, if it was here not long ago, and of the group whose buffer it takes. */
+#include "forward/hidden.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+/* The group from sequence `first` on: whole sequences, as many as fit. */
+static exf_group group_from(const exf_batch *batch, size_t first, size_t window)
+{
+    exf_group g = {.first = first, .row = batch->span[first].offset};
+    for (size_t i = first; i < batch->n_sequences; i++) {
+        size_t n = (size_t)batch->span[i].n_tokens;
+        if (window && g.n && g.n_rows + n > window) break;
+        g.n++;
+        g.n_rows += n;
+    }
+    return g;
+}
+
+static exf_code make_groups(exf_hidden *h, const exf_batch *batch, size_t window, size_t *most, exf_err *err)
+{
+    exf_code rc;
+    *most = 0;
+    EXF_TRY(exf_mem_new(&h->group, batch->n_sequences ? batch->n_sequences : 1, sizeof *h->group, "groups of sequences", err));
+    for (size_t i = 0; i < batch->n_sequences; i += h->group[h->n_groups++].n) {
+        h->group[h->n_groups] = group_from(batch, i, window);
+        *most = h->group[h->n_groups].n_rows > *most ? h->group[h->n_groups].n_rows : *most;
+    }
+out:
+    return rc;
+}
+
+size_t exf_hidden_pieces(const exf_batch *batch, size_t window, size_t tokens)
+{
+    size_t pieces = 0;
+    for (size_t i = 0; i < batch->n_sequences;) {
+        exf_group g = group_from(batch, i, window);
+        pieces += (g.n_rows + tokens - 1) / tokens;
+        i += g.n;
+    }
+    return pieces;
+}
+
+static exf_code open_window(exf_hidden *h, exf_compute compute, size_t rows, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(h->b->open(&h->coming, compute, err));
+    EXF_TRY(h->b->open(&h->going, compute, err));
+    for (int i = 0; i < 2; i++) EXF_TRY(h->b->alloc(&h->buffer[i].rows, rows * h->width, sizeof(float), "hidden states", err));
+out:
+    return rc;
+}
+
+exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width, size_t n_lanes,
+                         size_t window, exf_err *err)
+{
+    exf_code rc;
+    size_t floats, most;
+    *h = (exf_hidden){.b = b, .width = width, .n_rows = batch->n_tokens, .n_lanes = n_lanes, .away = window > 0};
+    EXF_TRY(exf_mem_mul(&floats, batch->n_tokens, width, "hidden states", err));
+    EXF_TRY(exf_mem_mul(&floats, floats, sizeof(float), "hidden states", err));
+    EXF_TRY(make_groups(h, batch, window, &most, err));
+    EXF_TRY(exf_mem_new(&h->lane, n_lanes, sizeof *h->lane, "lanes", err));
+    for (size_t i = 0; i < n_lanes; i++) {
+        if (h->away)
+            EXF_TRY(b->alloc_staging((void *)&h->lane[i], floats, "hidden states", err));
+        else
+            EXF_TRY(b->alloc(&h->lane[i], floats, 1, "hidden states", err));
+    }
+    if (h->away) EXF_TRY(open_window(h, compute, most, err));
+out:
+    return rc;
+}
+
+void exf_hidden_close(exf_hidden *h)
+{
+    if (!h->b) return;
+    if (h->away) {
+        h->b->close(h->coming); /* which waits for its copies */
+        h->b->close(h->going);
+    }
+    for (size_t i = 0; h->lane && i < h->n_lanes; i++) {
+        if (h->away)
+            h->b->free_staging(h->lane[i]);
+        else
+            h->b->free(h->lane[i]);
+    }
+    for (int i = 0; i < 2; i++) h->b->free(h->buffer[i].rows);
+    exf_mem_free(h->lane);
+    exf_mem_free(h->group);
+    memset(h, 0, sizeof *h);
+}
+
+static uint64_t all_bytes(const exf_batch *batch, size_t width, size_t n_lanes)
+{
+    return (uint64_t)batch->n_tokens * sizeof(float) * width * n_lanes;
+}
+
+uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window)
+{
+    return window ? 2 * (uint64_t)window * sizeof(float) * width : all_bytes(batch, width, n_lanes);
+}
+
+uint64_t exf_hidden_host_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window)
+{
+    return window ? all_bytes(batch, width, n_lanes) : 0;
+}
+
+/* ---- coming and going ------------------------------------------------------------ */
+
+static float *home_of(const exf_hidden *h, size_t lane, size_t group)
+{
+    return h->lane[lane] + h->group[group].row * h->width;
+}
+
+static size_t bytes_of(const exf_hidden *h, size_t group)
+{
+    return h->group[group].n_rows * h->width * sizeof(float);
+}
+
+/* Where the group is or shall be: of groups in turn, in the buffer that the one before has not. */
+static exf_hidden_buffer *buffer_for(exf_hidden *h, size_t lane, size_t group)
+{
+    for (int i = 0; i < 2; i++)
+        if (h->buffer[i].full && h->buffer[i].lane == lane && h->buffer[i].group == group) return &h->buffer[i];
+    return &h->buffer[group % 2];
+}
+
+static int holds(const exf_hidden_buffer *b, size_t lane, size_t group)
+{
+    return b->full && b->lane == lane && b->group == group;
+}
+
+static void send_for(exf_hidden *h, exf_hidden_buffer *to, size_t lane, size_t group, exf_queue *q)
+{
+    h->b->follow(h->coming, h->going);
+    h->b->follow(h->coming, q);
+    h->b->copy(h->coming, to->rows, home_of(h, lane, group), bytes_of(h, group));
+    *to = (exf_hidden_buffer){to->rows, lane, group, 1};
+}
+
+float *exf_hidden_take(exf_hidden *h, size_t lane, size_t group, exf_hidden_use use, exf_queue *q)
+{
+    if (!h->away) return home_of(h, lane, group);
+    exf_hidden_buffer *here = buffer_for(h, lane, group);
+    if (use == EXF_HIDDEN_FILL) {
+        h->b->follow(q, h->going);
+        h->b->follow(q, h->coming);
+        *here = (exf_hidden_buffer){here->rows, lane, group, 1};
+        return here->rows;
+    }
+    size_t next = (group + 1) % h->n_groups;
+    exf_hidden_buffer *other = here == &h->buffer[0] ? &h->buffer[1] : &h->buffer[0];
+    if (!holds(here, lane, group)) send_for(h, here, lane, group, q);
+    h->b->follow(q, h->coming);
+    if (!holds(other, lane, next) && next != group) send_for(h, other, lane, next, q);
+    return here->rows;
+}
+
+void exf_hidden_give(exf_hidden *h, size_t lane, size_t group, exf_hidden_use use, exf_queue *q)
+{
+    if (!h->away || use == EXF_HIDDEN_READ) return;
+    h->b->follow(h->going, q);
+    h->b->copy(h->going, home_of(h, lane, group), buffer_for(h, lane, group)->rows, bytes_of(h, group));
+}
+
+exf_code exf_hidden_settle(exf_hidden *h, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!h->away) return EXF_OK;
+    EXF_TRY(h->b->finish(h->going, err));
+    EXF_TRY(h->b->finish(h->coming, err));
+out:
+    return rc;
+}
+
+exf_code exf_hidden_copy(exf_hidden *h, size_t to, size_t from, exf_queue *q, exf_err *err)
+{
+    size_t bytes = h->n_rows * h->width * sizeof(float);
+    exf_code rc = EXF_OK;
+    if (!h->away) {
+        h->b->copy(q, h->lane[to], h->lane[from], bytes);
+        return EXF_OK;
+    }
+    EXF_TRY(h->b->finish(q, err));
+    EXF_TRY(exf_hidden_settle(h, err));
+    memcpy(h->lane[to], h->lane[from], bytes);
+    for (int i = 0; i < 2; i++) h->buffer[i].full = h->buffer[i].full && h->buffer[i].lane != to;
+out:
+    return rc;
+}
+
+const float *exf_hidden_rows(exf_hidden *h, size_t lane, size_t row, size_t n, exf_queue *q)
+{
+    const float *home = h->lane[lane] + row * h->width;
+    if (!h->away) return home;
+    h->buffer[0].full = 0;
+    h->b->copy(q, h->buffer[0].rows, home, n * h->width * sizeof(float));
+    return h->buffer[0].rows;
+}
