@@ -98,13 +98,14 @@ static __device__ inline void add_unit(exf_wide (&sum)[3], const elements &x, co
 {
     double dot = 0, target_sq = 0, dot0 = 0, w[UNIT];
 #pragma unroll
-    for (int i = 0; i < UNIT; i++) w[i] = k.weighted ? g.norm[row_of(g, k, unit + i) + s] : 1.0;
+    for (int i = 0; i < UNIT; i++) w[i] = g.norm[row_of(g, k, unit + i) + s];
 #pragma unroll
     for (int i = 0; i < UNIT; i++) {
-        if (unit + i >= k.n_tokens) break;
-        dot += w[i] * (double)x.c[i];
-        target_sq += w[i] * (double)x.v[i];
-        dot0 += (double)x.c[i];
+        bool in = unit + i < k.n_tokens; /* no branch: the loads above would be put behind it, one after the other */
+        double c = in ? (double)x.c[i] : 0.0, v = in ? (double)x.v[i] : 0.0, weight = k.weighted && in ? w[i] : 1.0;
+        dot += weight * c;
+        target_sq += weight * v;
+        dot0 += c;
     }
     add_total(&sum[0], dot);
     add_total(&sum[1], target_sq);
@@ -126,7 +127,7 @@ static __device__ inline void walk_pair(exf_wide (&sum)[3], const grams &g, cons
 /* A unit of eight norms below 2^20 has sums below 2^63, those of pairs included. */
 static __device__ inline bool in_range(double sq, double norm)
 {
-    return exf_exact_fits(16 * sq) && exf_exact_fits(16 * sq * norm);
+    return norm < 0x1p20 && sq >= 0; /* not so of what is no number */
 }
 
 /* A unit's elements of one row. */
@@ -151,12 +152,13 @@ static __device__ inline int add_unit(exf_wide (&sum)[2], const own &x, const wa
     double source_sq = 0, sq0 = 0;
     int bad = -1;
 #pragma unroll
+    for (int i = UNIT - 1; i >= 0; i--)
+        if (unit + i < k.n_tokens && !in_range((double)x.sq[i], x.norm[i])) bad = unit + i;
+#pragma unroll
     for (int i = 0; i < UNIT; i++) {
-        double sq = (double)x.sq[i];
-        if (unit + i >= k.n_tokens) break;
-        source_sq += (k.weighted ? x.norm[i] : 1.0) * sq;
+        double sq = unit + i < k.n_tokens ? (double)x.sq[i] : 0.0;
+        source_sq += (k.weighted && unit + i < k.n_tokens ? x.norm[i] : 1.0) * sq;
         sq0 += sq;
-        if (bad < 0 && !in_range(sq, x.norm[i])) bad = unit + i;
     }
     add_total(&sum[0], source_sq);
     add_total(&sum[1], sq0);
