@@ -83,11 +83,10 @@ static __device__ inline void add_found(double (&vu)[STEP], double (&vv)[STEP], 
             slots s = found[min(at + i, n - 1)];
             exf_output_load(u[i], outputs + (size_t)s.source * c.d_model, column, c.d_model);
             exf_output_load(v[i], outputs + (size_t)s.target * c.d_model, column, c.d_model);
-            root[i] = c.root[s.source];
+            root[i] = at + i < n ? c.root[s.source] : 0; /* past the end: the last once more, times 0 */
         }
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; i++)
-            if (at + i < n) add_token(vu, vv, u[i], v[i], root[i]);
+        for (int i = 0; i < AT_ONCE; i++) add_token(vu, vv, u[i], v[i], root[i]);
     }
 }
 

@@ -33,17 +33,13 @@ static __device__ inline void exf_wide_add(exf_wide *sum, double x)
         : "l"(x0), "l"(x1), "l"(x2), "l"(negative));
 }
 
-/* Adds sum to six digits of 2^32, of both signs (moments_cells.cuh), by atomics. */
-static __device__ inline void exf_wide_give(unsigned long long *digit, exf_wide sum)
+/* Its six digits of 2^32, all of sum's sign (moments_cells.cuh). */
+static __device__ inline void exf_wide_digits(unsigned long long (&digit)[6], exf_wide sum)
 {
     bool negative = sum.high >> 63;
     unsigned long long flip = negative ? ~0ull : 0, limb[3] = {sum.low ^ flip, sum.middle ^ flip, sum.high ^ flip};
     if (negative && ++limb[0] == 0 && ++limb[1] == 0) ++limb[2];
 #pragma unroll
-    for (int i = 0; i < 3; i++) {
-        unsigned long long low = limb[i] & 0xffffffffu, high = limb[i] >> 32;
-        if (low) atomicAdd(digit + 2 * i, (low ^ flip) - flip);
-        if (high) atomicAdd(digit + 2 * i + 1, (high ^ flip) - flip);
-    }
+    for (int i = 0; i < 6; i++) digit[i] = ((limb[i / 2] >> 32 * (i & 1) & 0xffffffffu) ^ flip) - flip;
 }
 #endif

@@ -98,13 +98,14 @@ static __device__ inline void add_unit(exf_wide (&sum)[3], const elements &x, co
 {
     double dot = 0, target_sq = 0, dot0 = 0, w[UNIT];
 #pragma unroll
-    for (int i = 0; i < UNIT; i++) w[i] = k.weighted ? g.norm[row_of(g, k, unit + i) + s] : 1.0;
+    for (int i = 0; i < UNIT; i++) w[i] = g.norm[row_of(g, k, unit + i) + s];
 #pragma unroll
     for (int i = 0; i < UNIT; i++) {
-        if (unit + i >= k.n_tokens) break;
-        dot += w[i] * (double)x.c[i];
-        target_sq += w[i] * (double)x.v[i];
-        dot0 += (double)x.c[i];
+        bool in = unit + i < k.n_tokens; /* no branch: the loads above would be put behind it, one after the other */
+        double c = in ? (double)x.c[i] : 0.0, v = in ? (double)x.v[i] : 0.0, weight = k.weighted && in ? w[i] : 1.0;
+        dot += weight * c;
+        target_sq += weight * v;
+        dot0 += c;
     }
     add_total(&sum[0], dot);
     add_total(&sum[1], target_sq);
@@ -126,7 +127,7 @@ static __device__ inline void walk_pair(exf_wide (&sum)[3], const grams &g, cons
 /* A unit of eight norms below 2^20 has sums below 2^63, those of pairs included. */
 static __device__ inline bool in_range(double sq, double norm)
 {
-    return exf_exact_fits(16 * sq) && exf_exact_fits(16 * sq * norm);
+    return norm < 0x1p20 && sq >= 0; /* not so of what is no number */
 }
 
 /* A unit's elements of one row. */
@@ -151,12 +152,13 @@ static __device__ inline int add_unit(exf_wide (&sum)[2], const own &x, const wa
     double source_sq = 0, sq0 = 0;
     int bad = -1;
 #pragma unroll
+    for (int i = UNIT - 1; i >= 0; i--)
+        if (unit + i < k.n_tokens && !in_range((double)x.sq[i], x.norm[i])) bad = unit + i;
+#pragma unroll
     for (int i = 0; i < UNIT; i++) {
-        double sq = (double)x.sq[i];
-        if (unit + i >= k.n_tokens) break;
-        source_sq += (k.weighted ? x.norm[i] : 1.0) * sq;
+        double sq = unit + i < k.n_tokens ? (double)x.sq[i] : 0.0;
+        source_sq += (k.weighted && unit + i < k.n_tokens ? x.norm[i] : 1.0) * sq;
         sq0 += sq;
-        if (bad < 0 && !in_range(sq, x.norm[i])) bad = unit + i;
     }
     add_total(&sum[0], source_sq);
     add_total(&sum[1], sq0);
@@ -176,19 +178,33 @@ static __device__ inline void walk_row(exf_wide (&sum)[2], const grams &g, const
     }
 }
 
-static __device__ inline void give_pair(unsigned long long *cell, const exf_wide (&pair)[3], const exf_wide (&row)[2], int n_tokens)
+/* Adds one sum of each of a warp's 32 neighbouring cells: through shared memory, so that
+ * neighbouring lanes have neighbouring words.  Nobody else adds to these. */
+static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *room, const exf_wide &sum, int which, int lane)
 {
-    exf_wide_give(cell, pair[0]);
-    exf_wide_give(cell + DIGITS, pair[1]);
-    exf_wide_give(cell + 2 * DIGITS, row[0]);
-    exf_wide_give(cell + 3 * DIGITS, pair[2]);
-    exf_wide_give(cell + 4 * DIGITS, row[1]);
-    atomicAdd(cell + COUNT, (unsigned long long)n_tokens);
+    unsigned long long digit[DIGITS], add[DIGITS], old[DIGITS];
+    exf_wide_digits(digit, sum);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < DIGITS; i++) room[lane * DIGITS + i] = digit[i];
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < DIGITS; i++) {
+        int at = i * COLUMNS + lane;
+        add[i] = room[at];
+        if (add[i]) old[i] = cells[at / DIGITS * WORDS + which * DIGITS + at % DIGITS];
+    }
+#pragma unroll
+    for (int i = 0; i < DIGITS; i++) {
+        int at = i * COLUMNS + lane;
+        if (add[i]) cells[at / DIGITS * WORDS + which * DIGITS + at % DIGITS] = old[i] + add[i];
+    }
 }
 
 static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, grams g, walk k, const int32_t *row, int64_t row_offset)
 {
     __shared__ exf_wide rows[ROWS][2];
+    __shared__ unsigned long long room[ROWS][COLUMNS * DIGITS];
     int lane = threadIdx.x % COLUMNS, warp = threadIdx.x / COLUMNS, e = g.n_experts, t = blockIdx.x * COLUMNS + lane;
     int s = blockIdx.y * ROWS + (warp == ROWS ? lane : warp);
     exf_wide sum[3] = {};
@@ -201,8 +217,13 @@ static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gra
         rows[lane][1] = both[1];
     }
     __syncthreads();
-    if (warp == ROWS || s >= e || t >= e || s == t) return;
-    give_pair(reinterpret_cast<unsigned long long *>(top + 1) + ((size_t)s * e + t) * WORDS, sum, rows[warp], k.n_tokens);
+    if (warp == ROWS || s >= e) return;
+    unsigned long long *cells = reinterpret_cast<unsigned long long *>(top + 1) + ((size_t)s * e + blockIdx.x * COLUMNS) * WORDS;
+    bool mine = t < e && s != t;
+    const exf_wide none = {0, 0, 0}, all[PAIR_SUMS] = {sum[0], sum[1], rows[warp][0], sum[2], rows[warp][1]};
+#pragma unroll
+    for (int i = 0; i < PAIR_SUMS; i++) give_sum(cells, room[warp], mine ? all[i] : none, i, lane);
+    if (mine) cells[lane * WORDS + COUNT] += (unsigned long long)k.n_tokens;
 }
 
 void exf_moments_add_common_cuda(exf_queue *q, void *sums, const exf_common_call *c)

@@ -61,18 +61,17 @@ static void tokens_free(const tokens_there *t)
     d.b->free(t->weights);
 }
 
-/* All pairs of e experts. */
-static exf_vector_sums all_pairs(int n_experts, int d_model)
+/* Every step-th pair of e experts, about 60. */
+static exf_vector_sums some_pairs(int n_experts, int d_model)
 {
     exf_vector_sums v;
-    int64_t n = 0;
-    ck_ok(exf_vector_sums_new(&v, (int64_t)n_experts * (n_experts - 1), d_model, 1, 0, &e), e);
-    for (int s = 0; s < n_experts; s++)
-        for (int t = 0; t < n_experts; t++) {
-            if (s == t) continue;
-            v.pair[2 * n] = s;
-            v.pair[2 * n++ + 1] = t;
-        }
+    int64_t all = (int64_t)n_experts * (n_experts - 1), step = 1 + all / 60, n = (all + step - 1) / step;
+    ck_ok(exf_vector_sums_new(&v, n, d_model, 1, 0, &e), e);
+    for (int64_t i = 0; i < n; i++) {
+        int s = (int)(i * step / (n_experts - 1)), t = (int)(i * step % (n_experts - 1));
+        v.pair[2 * i] = s;
+        v.pair[2 * i + 1] = t + (t >= s);
+    }
     return v;
 }
 
@@ -95,7 +94,7 @@ static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *bat
     exf_device_diagonal s = {.b = NULL};
     tokens_there t = send(r, rounded);
     exf_code rc;
-    *v = all_pairs(r->n_experts, r->d_model);
+    *v = some_pairs(r->n_experts, r->d_model);
     EXF_TRY(exf_device_diagonal_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, w, err));
     for (int twice = 0; twice < 2; twice++) { /* a layer leaves nothing to the next */
         exf_device_diagonal_begin(&s, v);
@@ -149,8 +148,8 @@ static void compare_plain(const exf_vector_sums *v, const routed *r, exf_weighti
         plain(vu, vv, size, r, w, v->pair[2 * p], v->pair[2 * p + 1]);
         for (size_t i = 0; i < h; i++) {
             double x = exf_exact_value(&v->vu[(size_t)p * h + i]), y = exf_exact_value(&v->vv[(size_t)p * h + i]), allowed = bound * (size[i] + 1e-15); /* the grid ends at 2^-96 */
-            ck_assert_msg(fabs(x - vu[i]) <= allowed, "vu[%d, %zu]: %.17g, expected %.17g", (int)p, i, x, vu[i]);
-            ck_assert_msg(fabs(y - vv[i]) <= allowed, "vv[%d, %zu]: %.17g, expected %.17g", (int)p, i, y, vv[i]);
+            if (!(fabs(x - vu[i]) <= allowed)) ck_abort_msg("vu[%d, %zu]: %.17g, expected %.17g", (int)p, i, x, vu[i]);
+            if (!(fabs(y - vv[i]) <= allowed)) ck_abort_msg("vv[%d, %zu]: %.17g, expected %.17g", (int)p, i, y, vv[i]);
         }
     }
     exf_mem_free(vu);

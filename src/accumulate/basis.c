@@ -3,35 +3,37 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "forward/each.h"
 #include "kernels/linalg.h"
 
 #include <math.h>
 #include <string.h>
 
 /* Directions beyond those wanted, how often the subspace is turned towards the leading
- * ones, and rows that are widened at a time. */
-enum { SPARE = 16, TURNS = 6, ROWS = 512 };
+ * ones, rows that are widened at a time, and parts of the rows that are added up each by
+ * itself: as many for any number of threads. */
+enum { SPARE = 16, TURNS = 6, ROWS = 512, PARTS = 16 };
 
 typedef struct {
     const float *x;
     size_t n;
-    int d, k;
+    int d, k, n_helpers;
     double *mean;  /* [d] */
-    double *rows;  /* [ROWS, d] centred */
-    double *image; /* [ROWS, k] */
+    double *rows;  /* [n_helpers, ROWS, d] centred */
+    double *image; /* [n_helpers, ROWS, k] */
     double *g;     /* [d, k] the subspace */
-    double *next;  /* [d, k] */
+    double *next;  /* [PARTS, d, k] */
 } search;
 
 static exf_code open_search(search *s, exf_err *err)
 {
     exf_code rc;
-    size_t d = (size_t)s->d, k = (size_t)s->k;
+    size_t d = (size_t)s->d, k = (size_t)s->k, helpers = (size_t)s->n_helpers;
     EXF_TRY(exf_mem_new(&s->mean, d, sizeof *s->mean, "basis", err));
-    EXF_TRY(exf_mem_new(&s->rows, ROWS * d, sizeof *s->rows, "basis", err));
-    EXF_TRY(exf_mem_new(&s->image, ROWS * k, sizeof *s->image, "basis", err));
+    EXF_TRY(exf_mem_new(&s->rows, helpers * ROWS * d, sizeof *s->rows, "basis", err));
+    EXF_TRY(exf_mem_new(&s->image, helpers * ROWS * k, sizeof *s->image, "basis", err));
     EXF_TRY(exf_mem_new(&s->g, d * k, sizeof *s->g, "basis", err));
-    EXF_TRY(exf_mem_new(&s->next, d * k, sizeof *s->next, "basis", err));
+    EXF_TRY(exf_mem_new(&s->next, PARTS * d * k, sizeof *s->next, "basis", err));
 out:
     return rc;
 }
@@ -53,27 +55,56 @@ static void find_mean(search *s)
     for (size_t j = 0; s->n && j < d; j++) s->mean[j] /= (double)s->n;
 }
 
-/* Rows [at, at + m) less the mean, and their image under g. */
-static int load_rows(search *s, size_t at)
+/* Rows [at, at + m) less the mean, and their image under g, in a helper's room. */
+static int load_rows(const search *s, size_t at, size_t end, double *rows, double *image)
 {
-    size_t d = (size_t)s->d, m = s->n - at < ROWS ? s->n - at : ROWS;
+    size_t d = (size_t)s->d, m = end - at < ROWS ? end - at : ROWS;
     for (size_t i = 0; i < m; i++)
-        for (size_t j = 0; j < d; j++) s->rows[i * d + j] = (double)s->x[(at + i) * d + j] - s->mean[j];
-    exf_linalg_xw(s->image, s->k, s->rows, s->d, s->g, s->k, (int)m, s->k, s->d, 1, 0);
+        for (size_t j = 0; j < d; j++) rows[i * d + j] = (double)s->x[(at + i) * d + j] - s->mean[j];
+    exf_linalg_xw(image, s->k, rows, s->d, s->g, s->k, (int)m, s->k, s->d, 1, 0);
     return (int)m;
+}
+
+/* A part's rows, all in order: next += X' (X g), or, of the images alone, (X g)' (X g). */
+typedef struct {
+    const search *s;
+    int of_images;
+} job;
+
+static exf_code add_part(void *self, size_t part, int helper, exf_err *err)
+{
+    const job *j = self;
+    const search *s = j->s;
+    size_t d = (size_t)s->d, k = (size_t)s->k, from = part * s->n / PARTS, end = (part + 1) * s->n / PARTS;
+    double *rows = s->rows + (size_t)helper * ROWS * d, *image = s->image + (size_t)helper * ROWS * k, *next = s->next + part * d * k;
+    (void)err;
+    memset(next, 0, d * k * sizeof *next);
+    for (size_t at = from; at < end; at += ROWS) {
+        int m = load_rows(s, at, end, rows, image);
+        if (j->of_images)
+            exf_linalg_xtw(next, s->k, image, s->k, image, s->k, s->k, s->k, m, 1, 1);
+        else
+            exf_linalg_xtw(next, s->k, rows, s->d, image, s->k, s->d, s->k, m, 1, 1);
+    }
+    return EXF_OK;
+}
+
+/* sum [cells] = the parts' sums, in order. */
+static exf_code add_parts(search *s, int of_images, double *sum, size_t cells, exf_err *err)
+{
+    job j = {s, of_images};
+    exf_code rc = exf_each(PARTS, s->n_helpers, add_part, &j, err);
+    memset(sum, 0, cells * sizeof *sum);
+    for (size_t p = 0; rc == EXF_OK && p < PARTS; p++)
+        for (size_t i = 0; i < cells; i++) sum[i] += s->next[p * (size_t)s->d * (size_t)s->k + i];
+    return rc;
 }
 
 /* g = orth(X' X g). */
 static exf_code turn(search *s, exf_err *err)
 {
-    size_t cells = (size_t)s->d * (size_t)s->k;
-    memset(s->next, 0, cells * sizeof *s->next);
-    for (size_t at = 0; at < s->n; at += ROWS) {
-        int m = load_rows(s, at);
-        exf_linalg_xtw(s->next, s->k, s->rows, s->d, s->image, s->k, s->d, s->k, m, 1, 1);
-    }
-    memcpy(s->g, s->next, cells * sizeof *s->g);
-    return exf_linalg_orthonormalize(s->g, s->d, s->k, err);
+    exf_code rc = add_parts(s, 0, s->g, (size_t)s->d * (size_t)s->k, err);
+    return rc == EXF_OK ? exf_linalg_orthonormalize(s->g, s->d, s->k, err) : rc;
 }
 
 /* The directions of g by falling singular value into q. */
@@ -84,10 +115,7 @@ static exf_code order(search *s, double *q, int r, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&gram, (size_t)k * (size_t)k, sizeof *gram, "basis", err));
     EXF_TRY(exf_mem_new(&value, (size_t)k, sizeof *value, "basis", err));
-    for (size_t at = 0; at < s->n; at += ROWS) {
-        int m = load_rows(s, at);
-        exf_linalg_xtw(gram, k, s->image, k, s->image, k, k, k, m, 1, 1);
-    }
+    EXF_TRY(add_parts(s, 1, gram, (size_t)k * (size_t)k, err));
     EXF_TRY(exf_linalg_eigen(gram, value, k, err));
     exf_linalg_xw(q, r, s->g, k, gram, k, s->d, r, k, 1, 0);
 out:
@@ -107,9 +135,25 @@ static void fix_signs(double *q, int d, int r)
     }
 }
 
-exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, exf_err *err)
+static int columns_of(int r, int d)
 {
-    search s = {.x = x, .n = n, .d = d, .k = r + SPARE < d ? r + SPARE : d};
+    return r + SPARE < d ? r + SPARE : d;
+}
+
+static int at_once(int helpers)
+{
+    return helpers < PARTS ? helpers : PARTS;
+}
+
+uint64_t exf_basis_bytes(int r, int d, int helpers)
+{
+    uint64_t k = (uint64_t)columns_of(r, d), n = (uint64_t)at_once(helpers), width = (uint64_t)d;
+    return sizeof(double) * (width + n * ROWS * (width + k) + (1 + PARTS) * width * k);
+}
+
+exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers, exf_err *err)
+{
+    search s = {.x = x, .n = n, .d = d, .k = columns_of(r, d), .n_helpers = at_once(helpers)};
     exf_code rc;
     EXF_TRY(open_search(&s, err));
     find_mean(&s);

@@ -195,7 +195,7 @@ exf_code exf_vector_moments_prepare(exf_vector_moments *m, const exf_layer_stati
         choose_grids(&m->sums, s);
         take_residuals(m, s);
         EXF_TRY(exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model, m->options->seed,
-                               (uint64_t)layer, err));
+                               (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err));
     }
     if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
 out:
