@@ -15,6 +15,8 @@
 #include "kernels/compressed_attention.h"
 #include "kernels/compressor.h"
 #include "kernels/delta_rule.h"
+#include "kernels/diagonal.h"
+#include "kernels/divergence.h"
 #include "kernels/expert_products.h"
 #include "kernels/indexer.h"
 #include "kernels/moments.h"
@@ -136,6 +138,7 @@ typedef struct exf_backend {
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
+    void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
     /* expert_products.h; experts_fit: 1 if the device and these sizes can have it. */
     int (*experts_fit)(const exf_expert_shape *s);
     size_t (*experts_workspace)(const exf_expert_shape *s); /* bytes */
@@ -150,6 +153,10 @@ typedef struct exf_backend {
                              exf_err *err); /* over NULL: not wanted */
     /* What was added since the last call (or the last take) is one sequence. */
     void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+    size_t (*grams_bytes)(int n_experts, int n_products);
+    void (*grams)(exf_queue *q, const exf_grams_call *c);
+    void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
+    void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

@@ -21,8 +21,8 @@ struct exf_cublas {
                            cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c, cudaDataType, int ldc,
                            cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
     cublasStatus_t (*gemm_batched)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
-                                   cudaDataType, int lda, long long a_step, const void *b, cudaDataType, int ldb, long long b_step,
-                                   const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count, cublasComputeType_t,
+                                   cudaDataType, int lda, long long stride_a, const void *b, cudaDataType, int ldb, long long stride_b,
+                                   const void *beta, void *c, cudaDataType, int ldc, long long stride_c, int batch, cublasComputeType_t,
                                    cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
 };
 /* NULL and a reason if it cannot be had. */
@@ -110,6 +110,7 @@ void exf_streams_collapse_cuda(exf_queue *q, float *u, const float *x, const exf
 void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r, double *scratch);
 void exf_unpack_cuda(exf_queue *q, void *to, exf_number number, const exf_packed_rows *c, int *bad);
 void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad);
+void exf_score_rows_cuda(exf_queue *q, const exf_score_call *c);
 int exf_experts_fit_cuda(const exf_expert_shape *s);
 size_t exf_experts_workspace_cuda(const exf_expert_shape *s);
 void exf_experts_cuda(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
@@ -117,6 +118,10 @@ size_t exf_moments_bytes_cuda(int n_experts);
 void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c);
 exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host, exf_err *err);
 void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+size_t exf_grams_bytes_cuda(int n_experts, int n_products);
+void exf_grams_cuda(exf_queue *q, const exf_grams_call *c);
+void exf_moments_add_common_cuda(exf_queue *q, void *sums, const exf_common_call *c);
+void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 }
 /* backend_memory.cu */
 exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err);

@@ -5,9 +5,24 @@
  * equal rows give exactly 0.  top: index of the largest logit, ties to the lower. */
 #ifndef EXF_KERNELS_DIVERGENCE_H
 #define EXF_KERNELS_DIVERGENCE_H
+#include <stdint.h>
 
 /* log_p, p [n] from logits [n]. */
 void exf_log_softmax_cpu(float *log_p, float *p, const float *logits, int n, int *top);
 /* KL of logits' softmax from log_p, p; *log_sum is such that log q_i = logits_i - log_sum. */
 double exf_divergence_cpu(const float *log_p, const float *p, const float *logits, int n, double *log_sum, int *top);
+
+/* ---- where logits are on a device: rows as they are scored ---------------------
+ * first 1: rows of the original, which fill log_p and top; nll is theirs, kl 0, same 1.
+ * first 0: other rows for the same tokens, held against them.  The same arithmetic, sums
+ * double over the threads of a block in fixed order.  A row with a NaN has nll NaN. */
+typedef struct {
+    const float *logits; /* [R, n] */
+    const int32_t *next; /* [R] the token that came, in [0, n) */
+    int n_rows, n, first;
+    float *log_p;        /* [R, n] */
+    int32_t *top;        /* [R] */
+    float *nll, *kl;     /* [R] -log q[next]; KL(original || this) */
+    int32_t *same;       /* [R] 1 where both have the same largest logit */
+} exf_score_call;
 #endif

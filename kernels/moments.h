@@ -45,6 +45,9 @@ exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int
 exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
                                      const float *weights, exf_err *err) EXF_CHECKED;
 
+/* Tokens of a sequence whose terms are added in double before they are added exactly. */
+enum { EXF_COMMON_UNIT = 8 };
+
 /* The pair sums alone, of tokens that all experts ran on: outputs [T, E, H], every
  * ordered pair s != t.  A token's products are one symmetric matrix product in double
  * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
@@ -68,8 +71,39 @@ typedef struct {
     const int32_t *ids;   /* [T, K] */
     const float *weights; /* [T, K] */
     exf_weighting weighting;
+    int experts_only;     /* 1: the expert sums alone */
     int64_t row;          /* of the first token, for messages */
 } exf_moments_call;
+
+/* Tokens that all experts ran on: their products first, all of C[s, t] = <u_s, u_t> in
+ * one call, then sums over some of these tokens.  A product accumulates in float32 over H:
+ * within H 2^-24 ||u|| ||v|| of the exact one.  A token's bits do not depend on where in
+ * the call it is nor on what is beside it, but they may on how many products the call
+ * makes: callers keep to one number and pay for what they do not use.
+ * The sums are those of exf_moments_add_common_cpu: norms and weights from the diagonal of
+ * C, terms in double in order of tokens over EXF_COMMON_UNIT of them, counted from the
+ * call's first, each unit's total added exactly.  A norm above 2^20 is out of range. */
+typedef struct {
+    int n_experts, d_model;
+    int n_products;     /* tokens that outputs has room for, what they hold or not */
+    exf_matrix outputs; /* [n_products, E, H] */
+    void *grams;        /* grams_bytes() of the device's memory; for whoever reads them next */
+} exf_grams_call;
+
+typedef struct {
+    const exf_grams_call *of;
+    int first, n_tokens;  /* the call's tokens [first, first + n_tokens) */
+    exf_weighting weighting; /* not the router's */
+    const int32_t *row;   /* on the device: row_offset + row[i] is token first + i's, for messages */
+    int64_t row_offset;
+} exf_common_call;
+
+/* Products a call that fill a device, at most 32 MB of them; a multiple of the unit. */
+static inline int exf_gram_tokens(int n_experts)
+{
+    int64_t most = ((int64_t)8 << 20) / ((int64_t)n_experts * n_experts) / EXF_COMMON_UNIT * EXF_COMMON_UNIT;
+    return most < EXF_COMMON_UNIT ? EXF_COMMON_UNIT : most > 128 ? 128 : (int)most;
+}
 
 /* Sums over sequences, for a jackknife: with a = scale times a sequence's own dot and
  * b = scale times its own target_sq, each rounded once to double. */

@@ -5,38 +5,11 @@
 #include "kernels/cuda_queue.cuh"
 #include "kernels/cuda_reduce.cuh"
 #include "kernels/moments_cells.cuh"
+#include "kernels/output_rows.cuh"
 
-enum { STEP = 8 };
+enum { STEP = EXF_OUTPUT_STEP };
 
 /* ---- inner products ------------------------------------------------------------- */
-
-/* Eight consecutive elements from column c on, 0 past the end. */
-static __device__ inline void load(float (&v)[STEP], const float *x, int c, int h)
-{
-    if (h % 4 == 0 && c + STEP <= h) {
-        float4 a = *reinterpret_cast<const float4 *>(x + c), b = *reinterpret_cast<const float4 *>(x + c + 4);
-        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < STEP; i++) v[i] = c + i < h ? x[c + i] : 0;
-}
-
-static __device__ inline void load(float (&v)[STEP], const uint16_t *x, int c, int h)
-{
-    if (h % 8 == 0 && c + STEP <= h) {
-        uint4 a = *reinterpret_cast<const uint4 *>(x + c);
-        uint32_t u[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            v[2 * i] = __uint_as_float(u[i] << 16);
-            v[2 * i + 1] = __uint_as_float(u[i] & 0xffff0000u);
-        }
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < STEP; i++) v[i] = c + i < h ? __uint_as_float((uint32_t)x[c + i] << 16) : 0;
-}
 
 /* Elements of a row that are added in float32 before the sum becomes a double: 64 a lane. */
 enum { SEGMENT = 64 * 32 };
@@ -86,10 +59,10 @@ template <class T> static __device__ void gram_block(double *gram, const T *rows
     for (int c = from + lane * STEP; c < end; c += 32 * STEP) {
         float a[4][STEP], b[STEP];
 #pragma unroll
-        for (int i = 0; i < 4; i++) load(a[i], rows + (size_t)min(a0 + i, k - 1) * h, c, h);
+        for (int i = 0; i < 4; i++) exf_output_load(a[i], rows + (size_t)min(a0 + i, k - 1) * h, c, h);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            load(b, rows + (size_t)min(b0 + j, k - 1) * h, c, h);
+            exf_output_load(b, rows + (size_t)min(b0 + j, k - 1) * h, c, h);
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -111,7 +84,7 @@ template <class T> static __device__ void gram_eight(double *gram, const T *rows
     for (int c = from + lane * STEP; c < end; c += 32 * STEP) {
         float v[8][STEP];
 #pragma unroll
-        for (int i = 0; i < 8; i++) load(v[i], rows + (size_t)min(i, k - 1) * h, c, h);
+        for (int i = 0; i < 8; i++) exf_output_load(v[i], rows + (size_t)min(i, k - 1) * h, c, h);
 #pragma unroll
         for (int i = 0; i < 8; i++)
 #pragma unroll
@@ -208,7 +181,7 @@ template <class T> static __global__ void __launch_bounds__(128) add_tokens(head
         if (lane == 0) atomicMax(&top->bad, ~(unsigned long long)(c.row + (int64_t)t)); /* of complements: the smallest row */
         return;
     }
-    add_pairs(pairs, gram, norm, weight, id, k, c.n_experts, c.weighting, lane);
+    if (!c.experts_only) add_pairs(pairs, gram, norm, weight, id, k, c.n_experts, c.weighting, lane);
     add_experts(pairs + (size_t)c.n_experts * c.n_experts * WORDS, gram, norm, weight, id, k, lane);
 }
 

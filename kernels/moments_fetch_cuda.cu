@@ -2,6 +2,8 @@
  * and bringing everything home; see moments.h and moments_cells.cuh. */
 #include "kernels/moments_cells.cuh"
 
+#include "base/crew.h"
+
 #include <cstring>
 
 size_t exf_moments_bytes_cuda(int n_experts)
@@ -103,40 +105,60 @@ static __global__ void collect_sequences(exf_exact *exact, unsigned long long *c
     for (int w = 0; w < WORDS; w++) cell[w] = 0;
 }
 
-static const char *merge_exact(exf_exact *to, const char *from, size_t n)
+/* Some of what came home, and where it is added: exact sums or counts. */
+struct part {
+    exf_exact *sum; /* or */
+    uint64_t *count;
+    const char *from;
+    size_t n;
+};
+
+static void merge_part(void *self, size_t which)
 {
-    for (size_t i = 0; i < n; i++) {
+    const part *p = static_cast<const part *>(self) + which;
+    for (size_t i = 0; i < p->n; i++) {
         exf_exact x;
-        memcpy(&x, from + i * sizeof x, sizeof x);
-        exf_exact_merge(&to[i], &x);
+        uint64_t c;
+        if (p->sum) {
+            memcpy(&x, p->from + i * sizeof x, sizeof x);
+            exf_exact_merge(&p->sum[i], &x);
+        } else {
+            memcpy(&c, p->from + i * sizeof c, sizeof c);
+            p->count[i] += c;
+        }
     }
-    return from + n * sizeof *to;
 }
 
-static const char *merge_counts(uint64_t *to, const char *from, size_t n)
+struct parts {
+    part p[PAIR_SUMS + EXPERT_SUMS + SEQUENCE_SUMS + 3];
+    size_t n;
+    const char *at;
+};
+
+static void merge_later(parts *all, exf_exact *sum, uint64_t *count, size_t n)
 {
-    for (size_t i = 0; i < n; i++) {
-        uint64_t x;
-        memcpy(&x, from + i * sizeof x, sizeof x);
-        to[i] += x;
-    }
-    return from + n * sizeof *to;
+    all->p[all->n++] = {sum, count, all->at, n};
+    all->at += n * (sum ? sizeof *sum : sizeof *count);
 }
 
-/* host: the pairs' sums and counts, the experts', those over sequences, as they were collected. */
+/* host: the pairs' sums and counts, the experts', those over sequences, as they were
+ * collected.  At hundreds of experts these are megabytes: a thread for each array. */
 static void merge_all(const exf_moments *m, const exf_sequence_moments *over, const char *host, size_t e)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
     exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum};
-    for (int s = 0; s < PAIR_SUMS; s++) host = merge_exact(pair[s], host, e * e);
-    host = merge_counts(m->count, host, e * e);
-    for (int s = 0; s < EXPERT_SUMS; s++) host = merge_exact(expert[s], host, e);
-    host = merge_counts(m->norm_count, host, e);
-    if (!over) return;
-    host = merge_exact(over->aa, host, e * e);
-    host = merge_exact(over->ab, host, e * e);
-    host = merge_exact(over->bb, host, e * e);
-    merge_counts(over->sequences, host, e * e);
+    parts all = {{}, 0, host};
+    for (int s = 0; s < PAIR_SUMS; s++) merge_later(&all, pair[s], nullptr, e * e);
+    merge_later(&all, nullptr, m->count, e * e);
+    for (int s = 0; s < EXPERT_SUMS; s++) merge_later(&all, expert[s], nullptr, e);
+    merge_later(&all, nullptr, m->norm_count, e);
+    if (over) {
+        merge_later(&all, over->aa, nullptr, e * e);
+        merge_later(&all, over->ab, nullptr, e * e);
+        merge_later(&all, over->bb, nullptr, e * e);
+        merge_later(&all, nullptr, over->sequences, e * e);
+    }
+    exf_crew_run(all.n, merge_part, all.p);
 }
 
 /* Queues the collecting of all cells into `out`. */

@@ -17,6 +17,7 @@ trap 'exit 143' TERM
 "$bench/bench_kernels" >"$dir/kernels"
 cat "$dir/kernels"
 case $(cat "$dir/kernels") in bench_kernels:*) exit 0 ;; esac
+"$bench/bench_gram"
 python3 scripts/make_synthetic_checkpoint.py "$config" "$layers" "$dir/model" "$bench/make_checkpoint"
 # shellcheck disable=SC2086 # no limit is no argument
 "$bench/bench_forward" "$dir/model" "$sequences" "$tokens" ${LIMIT:-} | tee "$dir/forward"

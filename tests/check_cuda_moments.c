@@ -29,6 +29,8 @@ static exf_layer_statistics on_cpu(const routed *r, exf_weighting w)
 }
 
 /* The same on the GPU, in pieces of `piece` tokens dealt to n_queues queues. */
+static int experts_only; /* of the calls */
+
 static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, int n_queues, int rounded)
 {
     exf_layer_statistics s;
@@ -47,7 +49,7 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
         exf_matrix whole = {outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
         exf_moments_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = r->n - at < piece ? r->n - at : piece,
                               .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot, .weights = weights + slot,
-                              .weighting = w, .row = at};
+                              .weighting = w, .experts_only = experts_only, .row = at};
         d.b->moments_add(q[i % n_queues], sums, &c);
     }
     for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
@@ -122,6 +124,24 @@ START_TEST(splits_give_the_same_bits)
 }
 END_TEST
 
+/* Beside common input, whose pairs come from elsewhere. */
+START_TEST(experts_alone_leave_pairs_alone)
+{
+    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 15);
+    exf_layer_statistics a;
+    ck_ok(exf_layer_statistics_new(&a, r.n_experts, &e), e);
+    exf_moments m = moments_of(&a);
+    ck_ok(exf_moments_add_experts_cpu(&m, r.top_k, r.d_model, r.n, r.outputs, r.ids, r.weights, &e), e);
+    experts_only = 1;
+    exf_layer_statistics b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 1, 1);
+    experts_only = 0;
+    compare(&a, &b, 0, "experts");
+    exf_layer_statistics_free(&a);
+    exf_layer_statistics_free(&b);
+    routed_free(&r);
+}
+END_TEST
+
 START_TEST(a_norm_out_of_range_names_its_token)
 {
     routed r = routed_reals(20, 6, 3, 16, 14);
@@ -158,6 +178,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, exact_where_products_are, 0, COUNT(shapes));
     tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
     tcase_add_loop_test(t, splits_give_the_same_bits, 0, COUNT(shapes));
+    tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, COUNT(shapes));
     tcase_add_test(t, a_norm_out_of_range_names_its_token);
     suite_add_tcase(s, t);
     return s;

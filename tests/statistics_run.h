@@ -5,8 +5,9 @@
 #include "accumulate/accumulate.h"
 #include "base/mem.h"
 
-static inline exf_code statistics_run(const exf_model *m, const exf_batch *batch, const exf_forward_options *o, const char *target,
-                                      exf_forward_report *report, exf_err *err)
+/* What the accumulator is to do; common input leaves out layers that route by token id. */
+static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *batch, const exf_forward_options *o, const exf_accumulate_options *options,
+                                         const char *target, exf_forward_report *report, exf_err *err)
 {
     exf_accumulator *a = NULL;
     exf_provenance p = {0};
@@ -16,11 +17,10 @@ static inline exf_code statistics_run(const exf_model *m, const exf_batch *batch
     int n = 0;
     const exf_architecture *arch = &m->arch;
     exf_run_shape shape = {arch->n_experts, arch->top_k, arch->d_model, (int64_t)batch->n_sequences, (int64_t)batch->n_tokens};
-    exf_accumulate_options options = {.weighting = EXF_WEIGHT_SOURCE_NORM};
     exf_facts_part part = {.path = "run", .provenance = &p, .sequences = &sequences};
-    exf_accumulator_plan plan = {.target = target, .force = 1, .shape = &shape, .layer_number = layers, .parts = &part, .n_parts = 1, .options = &options};
+    exf_accumulator_plan plan = {.target = target, .force = 1, .shape = &shape, .layer_number = layers, .parts = &part, .n_parts = 1, .options = options};
     for (int l = 0; l < arch->n_layers; l++)
-        if (arch->is_moe[l]) layers[n++] = l;
+        if (arch->is_moe[l] && !(options->common_tokens && exf_model_copies(m, EXF_W_ROUTER_TABLE, l))) layers[n++] = l;
     plan.n_layers = n;
     EXF_TRY(exf_sequence_list_new(&sequences, batch->n_sequences, err));
     for (size_t i = 0; i < batch->n_sequences; i++) {
@@ -38,5 +38,12 @@ out:
     exf_sequence_list_free(&sequences);
     exf_provenance_free(&p);
     return rc;
+}
+
+static inline exf_code statistics_run(const exf_model *m, const exf_batch *batch, const exf_forward_options *o, const char *target,
+                                      exf_forward_report *report, exf_err *err)
+{
+    exf_accumulate_options options = {.weighting = EXF_WEIGHT_SOURCE_NORM};
+    return statistics_run_of(m, batch, o, &options, target, report, err);
 }
 #endif

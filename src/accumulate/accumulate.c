@@ -57,6 +57,12 @@ out:
     return rc;
 }
 
+/* A layer's sums are written while the next layer computes. */
+static int puts_late(const exf_accumulator *a)
+{
+    return a->there.b && !a->vectors;
+}
+
 static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -64,7 +70,7 @@ static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
     a->active = a->first_done = 0;
     for (int i = 0; i < a->n_layers; i++) a->active |= a->layer_number[i] == layer;
     for (int i = 0; i < a->n_workers; i++) {
-        exf_layer_statistics_zero(&a->sums[i]);
+        if (!puts_late(a)) exf_layer_statistics_zero(&a->sums[i]); /* else they were zeroed behind the last put */
         a->tracker[i].open = 0;
     }
     return a->active && a->vectors ? exf_vector_moments_begin(a->vectors, layer, err) : EXF_OK;
@@ -120,16 +126,32 @@ out:
 static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    exf_code rc = exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err);
-    if (rc != EXF_OK) return rc;
-    return exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL, err);
+    exf_code rc;
+    EXF_TRY(exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err));
+    EXF_TRY(exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
+                                 a->options.common_tokens > 0, err));
+    if (a->vectors) EXF_TRY(exf_vector_moments_open_there(a->vectors, b, err));
+out:
+    return rc;
 }
 
 static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
+    if (!a->active) return EXF_OK;
+    if (b->sweep > 0) {
+        exf_vector_moments_add_there(a->vectors, b);
+        return EXF_OK;
+    }
+    exf_device_sums_add(&a->there, b);
+    return a->vectors ? exf_vector_moments_sample_there(a->vectors, b, err) : EXF_OK;
+}
+
+static exf_code device_common(void *self, const exf_device_common *c, exf_err *err)
+{
+    exf_accumulator *a = self;
     (void)err;
-    if (a->active) exf_device_sums_add(&a->there, b);
+    if (a->active) exf_device_sums_add_common(&a->there, c);
     return EXF_OK;
 }
 
@@ -202,7 +224,10 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
     progress->cold = count_cold(&a->sums[0]);
-    if (a->there.b) return put_late(a, layer, err);
+    if (puts_late(a)) return put_late(a, layer, err);
+    if (a->vectors) rc = exf_vector_moments_end(a->vectors, err);
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
+    if (rc != EXF_OK) goto out;
     EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
     if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_moments_sums(a->vectors), err));
 out:
@@ -300,11 +325,14 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
                                  .layer_end = layer_end, .sweeps = wants_vectors(plan->options) ? 2 : 1,
                                  .common_tokens = plan->options->common_tokens};
-    if (plan->options->common_tokens) a->observer.common = common;
-    if (!plan->options->common_tokens && !wants_vectors(plan->options)) {
-        a->observer.device_open = device_open;
-        a->observer.device_block = device_block;
+    if (plan->options->common_tokens) {
+        a->observer.common = common;
+        a->observer.device_common = device_common;
     }
+    a->observer.device_open = device_open;
+    a->observer.device_block = device_block;
+    a->observer.device_sweeps = plan->options->lowrank ? 1 : a->observer.sweeps; /* low-rank sums are the host's */
+    a->observer.device_bytes = exf_accumulate_device_memory(plan->shape, plan->options);
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;

@@ -3,12 +3,14 @@
 
 #include <string.h>
 
-exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, exf_err *err)
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common,
+                              exf_err *err)
 {
     exf_code rc;
-    *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence};
+    *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common = common};
     EXF_TRY(b->alloc(&s->sums, b->moments_bytes(n_experts), 1, "statistics", err));
     EXF_TRY(b->alloc_staging(&s->host, exf_moments_host_bytes(n_experts), "statistics", err));
+    if (common) EXF_TRY(b->alloc(&s->grams, b->grams_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
 out:
     return rc;
 }
@@ -20,14 +22,14 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
     exf_moments_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
-                          .weights = b->topk_weights + slot, .weighting = s->weighting, .row = (int64_t)(b->row + at)};
+                          .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common, .row = (int64_t)(b->row + at)};
     s->b->moments_add(b->q, s->sums, &c);
 }
 
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
 {
     s->q = b->q;
-    if (!s->by_sequence) {
+    if (!s->by_sequence || s->common) {
         add_part(s, b, 0, b->n_tokens);
         return;
     }
@@ -38,6 +40,21 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
         add_part(s, b, at, (int)part);
         if (part == left) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
         at += part;
+    }
+}
+
+void exf_device_sums_add_common(exf_device_sums *s, const exf_device_common *b)
+{
+    exf_grams_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
+                        .outputs = {b->outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .grams = s->grams};
+    s->q = b->q;
+    s->b->grams(b->q, &g);
+    for (int i = 0; i < b->n_parts; i++) {
+        const exf_common_part *p = &b->part[i];
+        exf_common_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting, .row = b->row + p->first,
+                             .row_offset = (int64_t)b->row_offset};
+        s->b->moments_add_common(b->q, s->sums, &c);
+        if (p->ends && s->by_sequence) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
 }
 
@@ -55,6 +72,7 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
 void exf_device_sums_free(exf_device_sums *s)
 {
     if (s->b) s->b->free(s->sums);
+    if (s->b) s->b->free(s->grams);
     if (s->b) s->b->free_staging(s->host);
     memset(s, 0, sizeof *s);
 }

@@ -5,14 +5,18 @@ static void *put(void *self)
 {
     exf_late_put *p = self;
     p->err.code = exf_statistics_put(p->w, p->layer, p->sums, &p->err);
+    exf_layer_statistics_zero(p->sums);
     return NULL;
 }
 
-exf_code exf_late_put_start(exf_late_put *p, exf_statistics_writer *w, int layer, const exf_layer_statistics *sums, exf_err *err)
+exf_code exf_late_put_start(exf_late_put *p, exf_statistics_writer *w, int layer, exf_layer_statistics *sums, exf_err *err)
 {
     *p = (exf_late_put){.w = w, .layer = layer, .sums = sums};
     p->running = pthread_create(&p->thread, NULL, put, p) == 0;
-    return p->running ? EXF_OK : exf_statistics_put(w, layer, sums, err);
+    if (p->running) return EXF_OK;
+    put(p);
+    if (p->err.code != EXF_OK) *err = p->err;
+    return p->err.code;
 }
 
 exf_code exf_late_put_wait(exf_late_put *p, exf_err *err)

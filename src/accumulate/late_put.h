@@ -11,14 +11,14 @@
 
 typedef struct {
     exf_statistics_writer *w;
-    const exf_layer_statistics *sums; /* untouched by others until wait */
+    exf_layer_statistics *sums; /* untouched by others until wait */
     int layer, running;
     pthread_t thread;
     exf_err err;
 } exf_late_put;
 
-/* Nothing may be running. */
-exf_code exf_late_put_start(exf_late_put *p, exf_statistics_writer *w, int layer, const exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
+/* Nothing may be running.  Once written the sums are zeroed, for the layer after next. */
+exf_code exf_late_put_start(exf_late_put *p, exf_statistics_writer *w, int layer, exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
 /* What the last start came to; EXF_OK where nothing runs. */
 exf_code exf_late_put_wait(exf_late_put *p, exf_err *err) EXF_CHECKED;
 #endif

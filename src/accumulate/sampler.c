@@ -124,8 +124,7 @@ out:
 
 /* ---- keeping --------------------------------------------------------------------- */
 
-/* The first of by_row whose row is at least this. */
-static size_t first_from(const exf_sampler *s, size_t row)
+size_t exf_sampler_first(const exf_sampler *s, size_t row)
 {
     size_t low = 0, high = s->n;
     while (low < high) {
@@ -141,7 +140,7 @@ static size_t first_from(const exf_sampler *s, size_t row)
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
 {
     size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
-    for (size_t at = first_from(s, b->row); at < s->n; at++) {
+    for (size_t at = exf_sampler_first(s, b->row); at < s->n; at++) {
         size_t i = s->by_row[at];
         const exf_candidate *c = &s->chosen[i];
         if (c->row >= b->row + (size_t)b->n_tokens) break;

@@ -2,12 +2,6 @@
 #include "accumulate/accumulate.h"
 #include "accumulate/vector_moments.h"
 
-static uint64_t pairs_with_vectors(const exf_run_shape *s, const exf_accumulate_options *o)
-{
-    uint64_t all = (uint64_t)(s->n_experts * (s->n_experts - 1));
-    return all < (uint64_t)o->vector_pairs ? all : (uint64_t)o->vector_pairs;
-}
-
 static uint64_t rank_of(const exf_run_shape *s)
 {
     return s->d_model < EXF_BASIS_RANK ? (uint64_t)s->d_model : EXF_BASIS_RANK;
@@ -15,7 +9,7 @@ static uint64_t rank_of(const exf_run_shape *s)
 
 static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    uint64_t p = pairs_with_vectors(s, o), h = (uint64_t)s->d_model, r = rank_of(s), bytes = 0;
+    uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = rank_of(s), bytes = 0;
     if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
     if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
     return bytes;
@@ -37,4 +31,9 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     if (o->diagonal || o->lowrank) all += rooms * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
     if (o->lowrank) all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float);
     return all;
+}
+
+uint64_t exf_accumulate_device_memory(const exf_run_shape *s, const exf_accumulate_options *o)
+{
+    return exf_vector_moments_there(s, o);
 }

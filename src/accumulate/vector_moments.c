@@ -2,6 +2,7 @@
 #include "accumulate/vector_moments.h"
 
 #include "accumulate/basis.h"
+#include "accumulate/device_vectors.h"
 #include "accumulate/pair_block.h"
 #include "base/mem.h"
 #include "forward/each.h"
@@ -21,6 +22,8 @@ struct exf_vector_moments {
     exf_pair_room *room;   /* [n_workers, n_helpers] */
     int n_workers, n_helpers;
     exf_pair_locks *locks;
+    exf_device_samples samples;   /* of lowrank on a device */
+    exf_device_diagonal diagonal; /* where nothing else is wanted of the second sweep on a device */
 };
 
 exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *shape, const exf_accumulate_options *o,
@@ -59,11 +62,51 @@ void exf_vector_moments_free(exf_vector_moments *m)
     exf_mem_free(m->block);
     exf_mem_free(m->room);
     exf_pair_locks_free(m->locks);
+    exf_device_samples_free(&m->samples);
+    exf_device_diagonal_free(&m->diagonal);
     exf_sampler_free(&m->sampler);
     exf_vector_sums_free(&m->sums);
     exf_mem_free(m->index);
     exf_mem_free(m);
 }
+
+/* ---- on a device ------------------------------------------------------------------- */
+
+uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    uint64_t all = (uint64_t)(shape->n_experts * (shape->n_experts - 1)), wanted = (uint64_t)o->vector_pairs;
+    return all < wanted ? all : wanted;
+}
+
+uint64_t exf_vector_moments_there(const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    if (o->lowrank) return exf_device_samples_bytes((int)shape->d_model);
+    return o->diagonal ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
+}
+
+exf_code exf_vector_moments_open_there(exf_vector_moments *m, const exf_backend *b, exf_err *err)
+{
+    const exf_run_shape *s = &m->shape;
+    if (m->options->lowrank) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
+    return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model, m->options->weighting, err);
+}
+
+exf_code exf_vector_moments_sample_there(exf_vector_moments *m, const exf_device_block *b, exf_err *err)
+{
+    return m->options->lowrank ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
+}
+
+void exf_vector_moments_add_there(exf_vector_moments *m, const exf_device_block *b)
+{
+    exf_device_diagonal_add(&m->diagonal, b);
+}
+
+exf_code exf_vector_moments_end(exf_vector_moments *m, exf_err *err)
+{
+    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
+}
+
+/* ---- before the first sweep ---------------------------------------------------------- */
 
 exf_code exf_vector_moments_begin(exf_vector_moments *m, int layer, exf_err *err)
 {
@@ -154,6 +197,7 @@ exf_code exf_vector_moments_prepare(exf_vector_moments *m, const exf_layer_stati
         EXF_TRY(exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model, m->options->seed,
                                (uint64_t)layer, err));
     }
+    if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
 out:
     return rc;
 }

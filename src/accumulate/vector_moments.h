@@ -9,24 +9,38 @@
 #define EXF_ACCUMULATE_VECTOR_MOMENTS_H
 #include "accumulate/accumulate.h"
 #include "accumulate/sampler.h"
+#include "kernels/backend.h"
 
 enum { EXF_BASIS_RANK = 32 }; /* columns of the basis; fewer where the model is narrower */
 
 typedef struct exf_vector_moments exf_vector_moments;
+
+/* Pairs of a layer that carry vectors, at most. */
+uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o);
 
 /* Borrows options and sequences. */
 exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *shape, const exf_accumulate_options *o,
                                 const exf_sequence_list *sequences, int n_workers, exf_err *err) EXF_CHECKED;
 void exf_vector_moments_free(exf_vector_moments *m); /* NULL is allowed */
 
+/* Where the pass runs on a device: samples are taken there, and diagonal sums kept there, so
+ * that no block need be shown on the host but for the second sweep of low-rank sums. */
+exf_code exf_vector_moments_open_there(exf_vector_moments *m, const exf_backend *b, exf_err *err) EXF_CHECKED;
+/* Bytes of the device's memory that this takes. */
+uint64_t exf_vector_moments_there(const exf_run_shape *shape, const exf_accumulate_options *o);
+
 /* Before the first sweep of a layer. */
 exf_code exf_vector_moments_begin(exf_vector_moments *m, int layer, exf_err *err) EXF_CHECKED;
 /* A block of the first sweep; concurrent. */
 void exf_vector_moments_sample(const exf_vector_moments *m, const exf_moe_block *b);
+exf_code exf_vector_moments_sample_there(exf_vector_moments *m, const exf_device_block *b, exf_err *err) EXF_CHECKED;
 /* Between the sweeps: s holds all of the layer's sums. */
 exf_code exf_vector_moments_prepare(exf_vector_moments *m, const exf_layer_statistics *s, int layer, exf_err *err) EXF_CHECKED;
 /* A block of the second sweep; concurrent for different workers. */
 exf_code exf_vector_moments_add(exf_vector_moments *m, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
-/* After it; valid until the next layer begins. */
+void exf_vector_moments_add_there(exf_vector_moments *m, const exf_device_block *b);
+/* After it: brings home what is on a device. */
+exf_code exf_vector_moments_end(exf_vector_moments *m, exf_err *err) EXF_CHECKED;
+/* Valid until the next layer begins. */
 const exf_vector_sums *exf_vector_moments_sums(const exf_vector_moments *m);
 #endif

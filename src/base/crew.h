@@ -6,9 +6,16 @@
 #define EXF_BASE_CREW_H
 #include <stddef.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef void (*exf_crew_fn)(void *self, size_t i);
 
 /* fn(self, i) for i in [0, n), each once, on at most 8 threads, the caller's among them;
  * on fewer where threads are not to be had. */
 void exf_crew_run(size_t n, exf_crew_fn fn, void *self);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -38,7 +38,7 @@ exf_code exf_mem_add(size_t *out, size_t a, size_t b, const char *what, exf_err 
     return EXF_OK;
 }
 
-exf_code exf_mem_new(void *out, size_t n, size_t size, const char *what, exf_err *err)
+exf_code exf_mem_raw(void *out, size_t n, size_t size, const char *what, exf_err *err)
 {
     void *p = NULL;
     size_t bytes = 0;
@@ -47,8 +47,17 @@ exf_code exf_mem_new(void *out, size_t n, size_t size, const char *what, exf_err
     if (rc != EXF_OK) return rc;
     p = allocate(bytes);
     if (!p) return refused(bytes, what, err);
-    memset(p, 0, bytes ? bytes : 1);
     memcpy(out, &p, sizeof p);
+    return EXF_OK;
+}
+
+exf_code exf_mem_new(void *out, size_t n, size_t size, const char *what, exf_err *err)
+{
+    void *p;
+    exf_code rc = exf_mem_raw(out, n, size, what, err);
+    if (rc != EXF_OK) return rc;
+    memcpy(&p, out, sizeof p);
+    memset(p, 0, n * size);
     return EXF_OK;
 }
 

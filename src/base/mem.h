@@ -1,6 +1,6 @@
 /* mem.h - the only way to the heap.
  *
- * Sizes are checked for overflow, blocks are zeroed and aligned to 64 bytes (a
+ * Sizes are checked for overflow, blocks are zeroed unless asked otherwise and aligned to 64 bytes (a
  * cache line and an AVX-512 vector), and a refusal says how much was asked for
  * and what for.  Tests can make the n-th allocation fail.
  * Ownership: the caller frees with exf_mem_free(); NULL is allowed there.
@@ -18,6 +18,10 @@ extern "C" {
  * n = 0).  `what` names the object in the message: "hidden states".
  * On failure *out is NULL and the code EXF_NOSPACE. */
 exf_code exf_mem_new(void *out, size_t n, size_t size, const char *what, exf_err *err) EXF_CHECKED;
+
+/* The same, not zeroed: for large room that is written before it is read, if at all.  The
+ * system's pages are then paid for by whoever touches them. */
+exf_code exf_mem_raw(void *out, size_t n, size_t size, const char *what, exf_err *err) EXF_CHECKED;
 
 /* Makes room for `need` elements in the growing array *p of capacity *cap,
  * at least doubling; the old contents are kept, on failure untouched. */

@@ -2,15 +2,33 @@
  *
  * Of a sequence of T tokens the n at positions (2 i + 1) T / (2 n) are taken, all of
  * them where T <= n; EXF_COMMON_ROWS at a time, so that E outputs each fit. */
+#include "forward/device_common.h"
 #include "forward/each.h"
-#include "forward/expert_step.h"
 #include "forward/experts.h"
 
 #include <string.h>
 
-static int chosen(int n_tokens, int wanted, int i)
+int exf_common_tokens(const exf_step *s, size_t sequence)
 {
-    return n_tokens <= wanted ? i : (int)(((int64_t)2 * i + 1) * n_tokens / ((int64_t)2 * wanted));
+    int n = s->p->batch->span[sequence].n_tokens, wanted = s->p->lanes[s->lane].observer->common_tokens;
+    return n < wanted ? n : wanted;
+}
+
+int exf_common_position(const exf_step *s, size_t sequence, int i)
+{
+    int n = s->p->batch->span[sequence].n_tokens, wanted = s->p->lanes[s->lane].observer->common_tokens;
+    return n <= wanted ? i : (int)(((int64_t)2 * i + 1) * n / ((int64_t)2 * wanted));
+}
+
+/* Outputs as they lie on the device; rows, there too, count from the sequence's first. */
+static exf_code show_there(const exf_step *s, const exf_common_part *part, const exf_common_space *c, exf_workspace *w, exf_err *err)
+{
+    const exf_observer *o = s->p->lanes[s->lane].observer;
+    const exf_architecture *a = &s->p->model->arch;
+    exf_device_common b = {.layer = s->layer, .moe_index = s->moe_index, .n_experts = a->n_experts, .d_model = a->d_model, .q = w->q,
+                           .outputs = c->outputs, .n_tokens = EXF_COMMON_ROWS, .part = part, .n_parts = 1, .row = c->rows,
+                           .row_offset = s->p->batch->span[part->sequence].offset};
+    return o->device_common(o->self, &b, err);
 }
 
 static exf_code show(const exf_step *s, size_t sequence, const size_t *row, int n, const float *outputs, exf_workspace *w, int worker, exf_err *err)
@@ -34,7 +52,7 @@ out:
     return rc;
 }
 
-static exf_code run_rows(const exf_step *s, size_t sequence, const size_t *row, int n, int worker, exf_err *err)
+static exf_code run_rows(const exf_step *s, size_t sequence, const size_t *row, int n, int ends, int worker, exf_err *err)
 {
     const exf_pass *p = s->p;
     exf_workspace *w = &p->space[worker];
@@ -53,7 +71,9 @@ static exf_code run_rows(const exf_step *s, size_t sequence, const size_t *row, 
     exf_norm_rows(w, c.input, u, lw->w[EXF_W_FFN_NORM], n, a);
     exf_every_expert_run(w, n, a, lw, &c);
     double ran = exf_clock();
-    exf_code rc = show(s, sequence, row, n, c.outputs, w, worker, err);
+    exf_common_part part = {.sequence = sequence, .n_tokens = n, .ends = ends};
+    int there = !w->b->host_memory && p->lanes[s->lane].observer->device_common;
+    exf_code rc = there ? show_there(s, &part, &c, w, err) : show(s, sequence, row, n, c.outputs, w, worker, err);
     w->times.experts += ran - start;
     w->times.observe += exf_clock() - ran;
     return rc;
@@ -63,13 +83,13 @@ static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *e
 {
     const exf_step *s = self;
     const exf_span *span = &s->p->batch->span[sequence];
-    int wanted = s->p->lanes[s->lane].observer->common_tokens, n = span->n_tokens < wanted ? span->n_tokens : wanted;
+    int n = exf_common_tokens(s, sequence);
     size_t row[EXF_COMMON_ROWS];
     exf_code rc = EXF_OK;
     for (int at = 0; rc == EXF_OK && at < n; at += EXF_COMMON_ROWS) {
         int rows = n - at < EXF_COMMON_ROWS ? n - at : EXF_COMMON_ROWS;
-        for (int i = 0; i < rows; i++) row[i] = span->offset + (size_t)chosen(span->n_tokens, wanted, at + i);
-        rc = run_rows(s, sequence, row, rows, worker, err);
+        for (int i = 0; i < rows; i++) row[i] = span->offset + (size_t)exf_common_position(s, sequence, at + i);
+        rc = run_rows(s, sequence, row, rows, at + rows == n, worker, err);
     }
     return rc;
 }
@@ -77,5 +97,6 @@ static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *e
 exf_code exf_common_run(exf_step *s, exf_err *err)
 {
     if (s->p->weights_now.w[EXF_W_ROUTER_TABLE]) return EXF_OK;
+    if (exf_device_common_serve(s)) return exf_device_common_run(s, err);
     return exf_each(s->p->batch->n_sequences, s->p->n_workers, run_sequence, s, err);
 }

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
+#include "forward/device_common.h"
 
 #include <string.h>
 
@@ -60,11 +61,12 @@ static size_t carve(piece *m, char *memory, const exf_backend *b, const exf_arch
     return (size_t)(at - memory);
 }
 
-size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens)
+size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens, int common)
 {
     piece m;
     static char origin[1];
-    return carve(&m, origin, b, a, tokens) + ALIGN;
+    size_t bytes = carve(&m, origin, b, a, tokens) + ALIGN;
+    return common ? larger(bytes, exf_device_common_bytes(b, a, 1)) : bytes;
 }
 
 int exf_device_experts_tokens(const exf_architecture *a, size_t n_tokens)
@@ -87,7 +89,8 @@ exf_code exf_device_experts_open(exf_pass *p, int tokens, exf_err *err)
     const exf_architecture *a = &p->model->arch;
     uint64_t none = ~(uint64_t)0;
     exf_code rc;
-    EXF_TRY(p->b->alloc(&p->device.memory, exf_device_experts_bytes(p->b, a, tokens), 1, "grouped experts", err));
+    p->device.bytes = exf_device_experts_bytes(p->b, a, tokens, p->demand.common);
+    EXF_TRY(p->b->alloc(&p->device.memory, p->device.bytes, 1, "grouped experts", err));
     EXF_TRY(p->b->alloc(&p->device.not_finite, 1, sizeof none, "grouped experts", err));
     p->b->upload(p->space[0].q, p->device.not_finite, &none, sizeof none);
     EXF_TRY(p->b->finish(p->space[0].q, err));
@@ -110,17 +113,12 @@ int exf_device_experts_serve(const exf_step *s)
     return p->device.tokens > 0 && !(r && r->correct) && !(s->lane == 0 && p->demand.probes);
 }
 
-static int shows_on_host(const exf_observer *o)
-{
-    return o && o->block && !o->device_block;
-}
-
 int exf_step_wants_host_routes(const exf_step *s)
 {
     const exf_pass *p = s->p;
     const exf_lane *l = &p->lanes[s->lane];
     return p->n_lanes > 1 || !exf_device_experts_serve(s) || (l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) ||
-           shows_on_host(l->observer) || (l->observer && l->observer->common);
+           exf_shown_here(s, l->observer && l->observer->sweeps > 1 ? l->observer->sweeps - 1 : 0) || (l->observer && l->observer->common && !l->observer->device_common);
 }
 
 /* ---- one piece ------------------------------------------------------------------- */
@@ -218,11 +216,6 @@ static exf_code show_all_here(const exf_step *s, exf_workspace *w, const piece *
 
 /* ---- the sweep ------------------------------------------------------------------------- */
 
-static exf_code wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
-{
-    return s->p->timed ? w->b->finish(w->q, err) : EXF_OK;
-}
-
 static void close_piece(const exf_step *s, exf_workspace *w, float *hidden, const piece *m, size_t row, int n)
 {
     const exf_architecture *a = &s->p->model->arch;
@@ -242,7 +235,7 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     exf_workspace *w = &p->space[0];
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
-    const exf_observer *o = s->moe_index >= 0 ? p->lanes[s->lane].observer : NULL;
+    int shown = s->moe_index >= 0;
     float *hidden = s->hidden + row * exf_row_width(a);
     double start = exf_clock(), ran;
     exf_code rc;
@@ -250,18 +243,18 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
     w->b->rmsnorm_rounded(w->q, m->x, lw->w[EXF_W_SHARED_SWITCH] ? m->x32 : NULL, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
     compute(s, w, m, row, n);
-    EXF_TRY(wait_if_timed(s, w, err));
+    EXF_TRY(exf_wait_if_timed(s, w, err));
     ran = exf_clock();
     w->times.experts += ran - start;
-    if (o && o->device_block)
+    if (shown && exf_shown_there(s, s->sweep))
         EXF_TRY(show_there(s, w, m, row, n, err));
-    else if (shows_on_host(o))
+    else if (shown && exf_shown_here(s, s->sweep))
         EXF_TRY(show_all_here(s, w, m, row, n, u, sequence, err));
-    EXF_TRY(wait_if_timed(s, w, err));
+    EXF_TRY(exf_wait_if_timed(s, w, err));
     start = exf_clock();
     w->times.observe += start - ran;
     if (s->last) close_piece(s, w, hidden, m, row, n);
-    rc = wait_if_timed(s, w, err);
+    rc = exf_wait_if_timed(s, w, err);
     w->times.experts += exf_clock() - start;
 out:
     return rc;

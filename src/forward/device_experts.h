@@ -7,8 +7,8 @@
 #define EXF_FORWARD_DEVICE_EXPERTS_H
 #include "forward/expert_step.h"
 
-/* Bytes for `tokens` at a time. */
-size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens);
+/* Bytes for `tokens` at a time; with common input enough for some of that too. */
+size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens, int common);
 /* Tokens at a time that are worth their memory in a run of n_tokens. */
 int exf_device_experts_tokens(const exf_architecture *a, size_t n_tokens);
 /* 1 if this compute on this backend can have them for this model. */

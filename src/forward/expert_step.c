@@ -27,6 +27,18 @@ exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const
     };
 }
 
+int exf_shown_there(const exf_step *s, int sweep)
+{
+    const exf_observer *o = s->p->lanes[s->lane].observer;
+    return !s->p->b->host_memory && o && o->device_block && sweep < o->device_sweeps;
+}
+
+int exf_shown_here(const exf_step *s, int sweep)
+{
+    const exf_observer *o = s->p->lanes[s->lane].observer;
+    return o && o->block && !exf_shown_there(s, sweep);
+}
+
 /* The outputs as they lie on the device. */
 static exf_code show_there(const exf_step *s, const exf_moe_block *b, const exf_experts_space *e, exf_workspace *w, exf_err *err)
 {
@@ -43,12 +55,12 @@ exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n,
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     const exf_architecture *a = &s->p->model->arch;
-    if (!o || (!o->block && !o->device_block)) return EXF_OK;
+    if (!exf_shown_there(s, s->sweep) && !exf_shown_here(s, s->sweep)) return EXF_OK;
     size_t rows = (size_t)n * (size_t)a->d_model;
     float *mirror = w->mirror;
     exf_moe_block b = exf_block_of(s, s->routes, s->made, sequence, position, n, worker);
     exf_code rc;
-    if (!w->b->host_memory && o->device_block) return show_there(s, &b, e, w, err);
+    if (exf_shown_there(s, s->sweep)) return show_there(s, &b, e, w, err);
     EXF_TRY(exf_visible(w, e->input, rows, &mirror, &b.moe_input, err));
     EXF_TRY(exf_visible(w, e->outputs, rows * (size_t)a->top_k, &mirror, &b.expert_outputs, err));
     EXF_TRY(exf_visible(w, e->routed, rows, &mirror, &b.routed_output, err));

@@ -10,6 +10,9 @@ exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err) EXF_
 /* A block's arrays, the backend's, to the lane's observer as ordinary memory. */
 exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, exf_workspace *w, int worker,
                         exf_err *err) EXF_CHECKED;
+/* 1 if the lane's observer sees a sweep's blocks as they lie on the device, or on the host. */
+int exf_shown_there(const exf_step *s, int sweep);
+int exf_shown_here(const exf_step *s, int sweep);
 /* The block that observers and rewriters are shown, of n tokens from `position`;
  * arrays that are the backend's are still to be set. */
 exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const exf_route_set *made, size_t sequence, int position, int n,
@@ -23,4 +26,7 @@ exf_code exf_correct_routed(const exf_rewriter *r, exf_moe_block *b, const float
 exf_code exf_probe_run(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, int worker, exf_err *err) EXF_CHECKED;
 /* All experts on the tokens that the lane's observer asked for. */
 exf_code exf_common_run(exf_step *s, exf_err *err) EXF_CHECKED;
+/* How many these are of a sequence, and the position of the i-th. */
+int exf_common_tokens(const exf_step *s, size_t sequence);
+int exf_common_position(const exf_step *s, size_t sequence, int i);
 #endif

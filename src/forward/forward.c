@@ -33,6 +33,8 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         d.corrects |= lanes[i].rewriter && lanes[i].rewriter->correct;
         if (!o) continue;
         d.head |= o->logits != NULL;
+        d.scored |= o->device_logits != NULL;
+        d.observers += o->device_bytes;
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && keeps_made(&lanes[i]);
         if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
@@ -47,7 +49,7 @@ static exf_code open_tokens(exf_pass *p, exf_err *err)
     p->tokens_there = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
     if (p->b->host_memory) return EXF_OK;
     p->tokens_there = NULL;
-    EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens, sizeof *p->tokens_there, "tokens", err));
+    EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens + 1, sizeof *p->tokens_there, "tokens", err));
     p->b->upload(p->space[0].q, p->tokens_there, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_there);
     EXF_TRY(p->b->finish(p->space[0].q, err));
 out:
@@ -89,19 +91,23 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     exf_memory_plan plan;
     const exf_architecture *a = &p->model->arch;
     size_t floats;
-    if (!p->b->host_memory)
-        EXF_TRY(exf_memory_plan_make(&plan, p->b, p->compute, p->model, p->batch, &p->demand, p->n_layers, p->options->readers,
-                                     p->options->max_device_memory, err));
+    if (!p->b->host_memory) {
+        EXF_TRY(exf_memory_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
+        p->timed = p->options->timed;
+        EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan.stream, err)); /* first: the rest is made while it reads */
+    }
     EXF_TRY(exf_mem_mul(&floats, p->batch->n_tokens, exf_row_width(a), "hidden states", err));
-    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
+    p->n_spaces = p->b->host_memory ? p->n_workers : plan.n_queues;
+    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
     for (int i = 0; i < p->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
+    for (int i = p->n_workers; i < p->n_spaces; i++) EXF_TRY(exf_workspace_mixing(&p->space[i], p->b, p->compute, a, p->batch->max_tokens, err));
     EXF_TRY(exf_mem_new(&p->hidden, p->n_lanes, sizeof *p->hidden, "lanes", err));
     for (size_t i = 0; i < p->n_lanes; i++) EXF_TRY(p->b->alloc(&p->hidden[i], floats, sizeof(float), "hidden states", err));
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_tokens(p, err));
     EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
     p->weights_now.b = p->b;
-    if (!p->b->host_memory) EXF_TRY(exf_open_device(p, &plan, err));
+    if (!p->b->host_memory && plan.expert_tokens) EXF_TRY(exf_device_experts_open(p, plan.expert_tokens, err));
 out:
     return rc;
 }
@@ -119,7 +125,7 @@ static void close_pass(exf_pass *p)
     exf_route_set_free(&p->first);
     p->b->free(p->mask_there);
     if (!p->b->host_memory) p->b->free(p->tokens_there);
-    for (int i = 0; p->space && i < p->n_workers; i++) exf_workspace_free(&p->space[i]);
+    for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
     exf_mem_free(p->mask);
     exf_mem_free(p->probe);
     exf_mem_free(p->probe_made);
@@ -223,7 +229,7 @@ static exf_code begin_observers(const exf_pass *p, exf_err *err)
 
 static void sum_times(exf_pass *p)
 {
-    for (int i = 0; p->space && i < p->n_workers; i++) {
+    for (int i = 0; p->space && i < p->n_spaces; i++) {
         const exf_forward_report *t = &p->space[i].times;
         p->report->mixer += t->mixer;
         p->report->router += t->router;
@@ -306,8 +312,7 @@ exf_code exf_forward_memory(uint64_t *bytes, const exf_forward_options *options,
         *bytes = host_bytes(b, m, batch, d, options->threads);
         return EXF_OK;
     }
-    exf_code rc = exf_memory_plan_make(&plan, b, (exf_compute)options->compute, m, batch, d, m->arch.n_layers, options->readers,
-                                       options->max_device_memory, err);
+    exf_code rc = exf_memory_plan_make(&plan, options, m, batch, d, m->arch.n_layers, err);
     *bytes = rc == EXF_OK ? plan.bytes : 0;
     return rc;
 }

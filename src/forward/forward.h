@@ -96,6 +96,27 @@ typedef struct {
     const float *router_weights; /* [n, K] */
 } exf_common_block;
 
+/* Consecutive tokens of an exf_device_common that are of one sequence: a multiple of
+ * EXF_COMMON_UNIT (kernels/moments.h), but at the end of what the sequence gives. */
+typedef struct {
+    size_t sequence;
+    int first, n_tokens; /* tokens [first, first + n_tokens) */
+    int ends;            /* 1: the sequence gives no more */
+} exf_common_part;
+
+/* Tokens of one MoE layer and what every expert says to them, on a device; see exf_device_block. */
+typedef struct {
+    int layer, moe_index, n_experts, d_model;
+    struct exf_queue *q;
+    const void *outputs;         /* [n_tokens, E, H] unweighted */
+    int rounded;                 /* they are 1: bfloat16, 0: float32 */
+    int n_tokens;                /* that outputs has room for, the same however the run is cut; what no part names is undefined */
+    const exf_common_part *part; /* in order of sequences */
+    int n_parts;
+    const int32_t *row;          /* [n_tokens], on the device: row_offset + row is a token's in the whole run */
+    size_t row_offset;
+} exf_device_common;
+
 /* What a lane's rewriter would have made of the first lane's hidden states. */
 typedef struct {
     int layer, moe_index;
@@ -111,6 +132,15 @@ typedef struct {
     int position, n_tokens, vocab, worker;
     const float *logits; /* [n_tokens, vocab] */
 } exf_logits_block;
+
+/* The same on a device, as exf_device_block. */
+typedef struct {
+    size_t sequence, row;
+    int position, n_tokens, vocab;
+    struct exf_queue *q;
+    const float *logits; /* [n_tokens, vocab] */
+    const int32_t *next; /* [n_tokens] the tokens that come; behind a sequence's last stands some other */
+} exf_device_logits;
 
 /* ---- door 1: rewrite, between router and experts ------------------------ */
 /* Any function may be NULL.  Stateless between layers: the same routes give the same
@@ -133,10 +163,16 @@ typedef struct {
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
-    /* Both or none: where the pass runs on a device, blocks are shown as they lie there and
-     * not by `block`.  device_open comes after begin. */
+    /* Where the pass runs on a device, blocks are shown as they lie there and not by `block`, in
+     * the first device_sweeps sweeps; the tokens of `common` and logits too, where there are
+     * doors for them.  device_open comes after begin; device_logits is beside logits, which
+     * says that the head is wanted. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
+    int device_sweeps;     /* of the sweeps, those that device_block sees; the others are shown by `block` all the same */
+    uint64_t device_bytes; /* held in the device's memory beside the sums of pairs (kernels/moments.h) */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
+    exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err);
+    exf_code (*device_common)(void *self, const exf_device_common *c, exf_err *err);
     exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
     exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err);    /* concurrent; not of the first lane */
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
@@ -158,6 +194,7 @@ typedef struct {
     int threads;  /* CPU workers; 0: all that the system gives */
     int n_layers; /* stop after this many layers; 0: all */
     int readers;  /* threads that read weights for a device; 0: as many as the system has, at most 8 */
+    int streams;  /* sequences that a device mixes side by side; 0: 4, fewer where memory is short */
     int timed;    /* 1: a device is waited for after each part, so that the report's shares are true; slower */
     uint64_t max_device_memory; /* bytes; 0: what there is */
 } exf_forward_options;
@@ -183,8 +220,10 @@ typedef struct {
     size_t pruned; /* of those, lanes that prune experts and add vectors */
     int corrects;  /* a rewriter adds vectors */
     int head;      /* logits */
+    int scored;    /* logits are scored on a device, where the first lane's stay beside them */
     int common;    /* tokens of a sequence that all experts run on */
     int sweeps;    /* how often a layer's experts are run; 0 is 1 */
+    uint64_t observers; /* bytes that observers hold in a device's memory */
 } exf_demand;
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 

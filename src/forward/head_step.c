@@ -3,43 +3,53 @@
 
 #include "forward/each.h"
 
+static exf_code show(const exf_pass *p, size_t lane, exf_workspace *w, exf_logits_block *b, const float *logits, exf_err *err)
+{
+    const exf_observer *o = p->lanes[lane].observer;
+    float *mirror = w->mirror;
+    exf_code rc;
+    if (!w->b->host_memory && o->device_logits) {
+        exf_device_logits there = {b->sequence, b->row, b->position, b->n_tokens, b->vocab, w->q, logits, p->tokens_there + b->row + 1};
+        return o->device_logits(o->self, &there, err);
+    }
+    EXF_TRY(exf_visible(w, logits, (size_t)b->n_tokens * (size_t)b->vocab, &mirror, &b->logits, err));
+    rc = o->logits(o->self, b, err);
+out:
+    return rc;
+}
+
 static exf_code head_of_rows(const exf_pass *p, size_t lane, size_t sequence, int at, int n, int worker, exf_err *err)
 {
     exf_workspace *w = &p->space[worker];
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
-    const exf_observer *o = p->lanes[lane].observer;
     exf_arena arena = {w->floats, 0};
     exf_head_space h;
-    exf_code rc;
     size_t row = p->batch->span[sequence].offset + (size_t)at;
     exf_logits_block b = {sequence, row, at, n, a->vocab, worker, NULL};
-    float *mirror = w->mirror;
     double start = exf_clock();
-    exf_carve_head(&h, &arena, a);
+    exf_carve_head(&h, &arena, w->b, a);
     exf_residual_site site = exf_site_of(lw, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE);
     const float *u = exf_residual_collapse(w->b, w->q, a, &site, p->hidden[lane] + row * exf_row_width(a), n, h.u);
     exf_norm_rows(w, h.normed, u, lw->w[EXF_W_FINAL_NORM], n, a);
     w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_matrix_of(lw, EXF_W_HEAD), a->d_model, n, a->vocab, a->d_model, 1, 0);
-    EXF_TRY(exf_visible(w, h.logits, (size_t)n * (size_t)a->vocab, &mirror, &b.logits, err));
     w->times.flops += 2.0 * n * a->vocab * a->d_model;
     double ran = exf_clock();
     w->times.head += ran - start;
-    rc = o->logits(o->self, &b, err);
+    exf_code rc = show(p, lane, w, &b, h.logits, err);
     w->times.observe += exf_clock() - ran;
-out:
     return rc;
 }
 
 static exf_code head_of_sequence(void *self, size_t sequence, int worker, exf_err *err)
 {
     const exf_pass *p = self;
-    int n = p->batch->span[sequence].n_tokens;
+    int n = p->batch->span[sequence].n_tokens, rows = exf_head_rows(p->b);
     exf_code rc = EXF_OK;
-    for (int at = 0; rc == EXF_OK && at < n; at += EXF_HEAD_ROWS)
+    for (int at = 0; rc == EXF_OK && at < n; at += rows)
         for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++)
             if (p->lanes[i].observer && p->lanes[i].observer->logits)
-                rc = head_of_rows(p, i, sequence, at, n - at < EXF_HEAD_ROWS ? n - at : EXF_HEAD_ROWS, worker, err);
+                rc = head_of_rows(p, i, sequence, at, n - at < rows ? n - at : rows, worker, err);
     return rc;
 }
 

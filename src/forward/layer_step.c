@@ -1,6 +1,7 @@
 /* layer_step.c - see layer_step.h. */
 #include "forward/layer_step.h"
 
+#include "base/stop.h"
 #include "forward/device_experts.h"
 #include "forward/each.h"
 #include "forward/expert_step.h"
@@ -79,16 +80,13 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 
-/* A device's queue runs on by itself unless someone asked how long its parts take. */
-static exf_code wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
+exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err)
 {
     return s->p->timed ? w->b->finish(w->q, err) : EXF_OK;
 }
 
-static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *err)
+static void sweep_sequence(const exf_step *s, exf_workspace *w, size_t sequence, int mixes, int routes)
 {
-    const exf_step *s = self;
-    exf_workspace *w = &s->p->space[worker];
     const exf_architecture *a = &s->p->model->arch;
     const exf_span *span = &s->p->batch->span[sequence];
     float *hidden = s->hidden + span->offset * exf_row_width(a);
@@ -96,29 +94,81 @@ static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *
     exf_mixer_space space;
     double start = exf_clock();
     exf_carve_mixer(&space, &arena, a, span->n_tokens);
-    mix(s, w, hidden, span->n_tokens, &space, &arena);
-    if (wait_if_timed(s, w, err) != EXF_OK) return err->code;
+    if (mixes) mix(s, w, hidden, span->n_tokens, &space, &arena);
     double mixed = exf_clock();
+    if (routes) route(s, w, hidden, span, &space);
+    if (s->p->timed) return; /* by timed_turns */
     w->times.mixer += mixed - start;
-    if (s->moe_index >= 0) route(s, w, hidden, span, &space);
-    exf_code rc = wait_if_timed(s, w, err);
     w->times.router += exf_clock() - mixed;
-    return rc;
+}
+
+static exf_code mix_only(void *self, size_t sequence, int worker, exf_err *err)
+{
+    const exf_step *s = self;
+    (void)err;
+    sweep_sequence(s, &s->p->space[worker], sequence, 1, 0);
+    return EXF_OK;
 }
 
 static exf_code route_only(void *self, size_t sequence, int worker, exf_err *err)
 {
     const exf_step *s = self;
-    exf_workspace *w = &s->p->space[worker];
-    const exf_architecture *a = &s->p->model->arch;
-    const exf_span *span = &s->p->batch->span[sequence];
-    exf_arena arena = {w->floats, 0};
-    exf_mixer_space space;
+    (void)err;
+    sweep_sequence(s, &s->p->space[worker], sequence, 0, 1);
+    return EXF_OK;
+}
+
+static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *err)
+{
+    const exf_step *s = self;
+    (void)err;
+    sweep_sequence(s, &s->p->space[worker], sequence, 1, s->moe_index >= 0);
+    return EXF_OK;
+}
+
+static exf_code finish_all(const exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
+    return rc;
+}
+
+/* Sequences in turns on the device's queues, so that one's small kernels run beside
+ * another's; each has its own arrays, so the turns change nothing else. */
+static exf_code take_turns(exf_step *s, exf_each_fn fn, exf_err *err)
+{
+    const exf_pass *p = s->p;
+    exf_code rc = EXF_OK;
+    if (p->n_spaces > 1) EXF_TRY(p->b->finish(p->space[0].q, err)); /* what the sweep reads */
+    for (size_t i = 0; i < p->batch->n_sequences; i++) {
+        EXF_TRY(exf_stop_check(err));
+        EXF_TRY(fn(s, i, (int)(i % (size_t)p->n_spaces), err));
+    }
+    if (p->n_spaces > 1 || p->timed) EXF_TRY(finish_all(p, err));
+out:
+    return rc;
+}
+
+/* A device's queues run on by themselves: how long a part took is known only where all
+ * sequences do it before the next part begins. */
+static exf_code timed_turns(exf_step *s, exf_each_fn fn, double *seconds, exf_err *err)
+{
     double start = exf_clock();
-    exf_carve_mixer(&space, &arena, a, span->n_tokens);
-    route(s, w, s->hidden + span->offset * exf_row_width(a), span, &space);
-    exf_code rc = wait_if_timed(s, w, err);
-    w->times.router += exf_clock() - start;
+    exf_code rc = take_turns(s, fn, err);
+    *seconds += exf_clock() - start;
+    return rc;
+}
+
+static exf_code sweep(exf_step *s, exf_each_fn fn, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_forward_report *times = &p->space[0].times;
+    exf_code rc;
+    if (p->b->host_memory) return exf_each(p->batch->n_sequences, p->n_workers, fn, s, err);
+    if (!p->timed) return take_turns(s, fn, err);
+    if (fn == mix_and_route) EXF_TRY(timed_turns(s, mix_only, &times->mixer, err));
+    rc = s->moe_index >= 0 ? timed_turns(s, route_only, &times->router, err) : EXF_OK;
+out:
     return rc;
 }
 
@@ -166,7 +216,7 @@ static exf_code make_probe(exf_step *s, size_t lane, exf_err *err)
     probe.routes = &p->probe[lane];
     EXF_TRY(load_mask(p, r, s->moe_index, &probe.mask, err));
     if (probe.mask) {
-        EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, route_only, &probe, err));
+        EXF_TRY(sweep(&probe, route_only, err));
         EXF_TRY(exf_route_set_fetch(probe.routes, p->space[0].q, err));
         if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], probe.routes, p->space[0].q, err));
     } else {
@@ -188,7 +238,7 @@ static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
     exf_code rc;
     EXF_TRY(load_mask(p, p->lanes[s->lane].rewriter, s->moe_index, &s->mask, err));
     if (joined && s->lane > 0 && !s->mask) return exf_route_set_copy(s->routes, &p->first, p->space[0].q, err);
-    EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, joined && s->lane > 0 ? route_only : mix_and_route, s, err));
+    EXF_TRY(sweep(s, joined && s->lane > 0 ? route_only : mix_and_route, err));
     if (s->moe_index >= 0 && exf_step_wants_host_routes(s)) EXF_TRY(exf_route_set_fetch(s->routes, p->space[0].q, err));
 out:
     return rc;

@@ -17,6 +17,7 @@
 typedef struct {
     int tokens;          /* most at a time; 0: none of this */
     char *memory;
+    size_t bytes;        /* of memory */
     uint64_t *not_finite; /* index of the first hidden state that is not finite, or all ones */
 } exf_device_experts;
 
@@ -46,8 +47,9 @@ typedef struct {
     exf_route_set *probe;          /* [lane] what a probing lane makes of `first`; the others are zero */
     exf_route_set *probe_made;     /* [lane] `first` as its survivors would have it; where the lane corrects, else zero */
     float *mask_there, *mask;      /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
-    int32_t *tokens_there;         /* the batch's tokens in b's memory */
-    exf_workspace *space;          /* [worker] */
+    int32_t *tokens_there;         /* the batch's tokens in b's memory; on a device a 0 behind them */
+    exf_workspace *space;          /* [n_spaces] one for every worker; on a device one for every queue that mixes */
+    int n_spaces;
 } exf_pass;
 
 /* One layer of one lane, as the sweeps see it. */
@@ -66,6 +68,9 @@ typedef struct {
 exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err) EXF_CHECKED;
 /* Every lane's hidden states through the layer whose weights are loaded. */
 exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err) EXF_CHECKED;
+
+/* A device's queue runs on by itself unless someone asked how long its parts take. */
+exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err) EXF_CHECKED;
 
 /* Floats of a token's hidden state. */
 size_t exf_row_width(const exf_architecture *a);

@@ -6,7 +6,7 @@
 
 /* Rows of one tensor, at most EXF_PIECE_BYTES as they are stored unless one row or one
  * block of rows is more. */
-enum { EXF_PIECE_BYTES = 8 << 20 };
+enum { EXF_PIECE_BYTES = 4 << 20 };
 
 typedef struct {
     exf_role role;

@@ -2,7 +2,11 @@
  *
  * A reader has a queue, pinned memory for one piece and, for what is decoded there,
  * the device's; it waits for its piece to cross before it takes the next.  Several
- * of them keep both the file system and the bus busy without any event. */
+ * of them keep both the file system and the bus busy without any event.
+ *
+ * A turn is one part of the model: the embedding, a layer, the head.  Pieces are taken
+ * turn after turn as far as slots are free; whoever finishes a turn's last piece also
+ * does what needs the whole turn. */
 #include "forward/weight_stream.h"
 
 #include "base/log.h"
@@ -21,7 +25,7 @@ typedef struct {
     pthread_t thread;
     int started;
     exf_queue *q;
-    char *host;   /* pinned: codes, then scales */
+    char *host;   /* pinned: codes, then scales; the reader's own thread makes it and gives it back */
     char *device; /* the same, where a piece is decoded there */
     int *bad;
     exf_stream_times times;
@@ -34,17 +38,21 @@ struct exf_weight_stream {
     exf_stream_options o;
     void *slot[2];
     exf_weight_plan *plan; /* [n_turns] made at once: looking up names takes milliseconds */
-    int turn;    /* number of the plan under way, counted from the embedding */
+    int turn;    /* that next() will be asked for, counted from the embedding */
     int n_turns;
+    size_t most_host; /* bytes of the largest piece in pinned memory */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
     pthread_cond_t work, done; /* readers wait for work, next() for done */
-    exf_weight_plan *now;      /* whose pieces are being taken; NULL: none */
-    char *to;                  /* its slot */
-    size_t taken, finished;
+    int taking;                /* turn whose pieces are being taken */
+    int open_turns;            /* turns below this one have a slot */
+    size_t taken;              /* pieces of `taking` */
+    size_t *left;              /* [n_turns] pieces not yet there */
+    unsigned char *ready;      /* [n_turns] */
     int quit;
-    exf_err err;               /* of the lowest piece that failed */
+    exf_err err;               /* of the first turn's lowest piece that failed, or of a reader that could not open */
+    int err_turn;
     size_t err_piece;
 };
 
@@ -86,7 +94,7 @@ out:
 }
 
 /* As stored: BF16 for BF16 straight into place, all else by way of the reader's room there. */
-static exf_code send_raw(reader *r, const exf_piece *p, char *to, exf_err *err)
+static exf_code send_raw(reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
 {
     const exf_backend *b = r->s->b;
     const exf_weight_source *w = &p->at.w;
@@ -109,7 +117,7 @@ static exf_code send_raw(reader *r, const exf_piece *p, char *to, exf_err *err)
     r->times.reading += read - start;
     r->times.sending += exf_clock() - read;
     r->times.bytes += codes + scales;
-    if (bad) rc = blame(r->s, p, r->s->now->layer, err);
+    if (bad) rc = blame(r->s, p, layer, err);
 out:
     return rc;
 }
@@ -133,66 +141,20 @@ static exf_code send_piece(reader *r, const exf_weight_plan *plan, size_t i, cha
     const exf_piece *p = &plan->piece[i];
     exf_code rc = exf_stop_check(err);
     if (rc != EXF_OK) return rc;
-    return p->raw ? send_raw(r, p, slot + p->to, err) : send_decoded(r, p, slot + p->to, plan->layer, err);
+    return p->raw ? send_raw(r, p, slot + p->to, plan->layer, err) : send_decoded(r, p, slot + p->to, plan->layer, err);
 }
 
-/* ---- readers ------------------------------------------------------------------- */
+/* ---- a whole turn --------------------------------------------------------------- */
 
-/* A message does not depend on which reader was faster. */
-static void note(exf_weight_stream *s, size_t piece, const exf_err *err)
+static char *slot_of(const exf_weight_stream *s, int turn)
 {
-    if (s->err.code != EXF_OK && s->err_piece < piece) return;
-    s->err = *err;
-    s->err_piece = piece;
+    return s->slot[turn % s->o.n_slots];
 }
 
-static void *read_pieces(void *self)
+/* What crossed as it was stored is looked at all at once. */
+static exf_code check_turn(reader *r, const exf_weight_plan *p, const char *slot, exf_err *err)
 {
-    reader *r = self;
-    exf_weight_stream *s = r->s;
-    pthread_mutex_lock(&s->lock);
-    while (!s->quit) {
-        if (!s->now || s->taken == s->now->n) {
-            pthread_cond_wait(&s->work, &s->lock);
-            continue;
-        }
-        size_t i = s->taken++;
-        exf_err err = {.code = EXF_OK};
-        int skip = s->err.code != EXF_OK && s->err_piece < i;
-        pthread_mutex_unlock(&s->lock);
-        exf_code rc = skip ? EXF_OK : send_piece(r, s->now, i, s->to, &err);
-        pthread_mutex_lock(&s->lock);
-        if (rc != EXF_OK) note(s, i, &err);
-        if (++s->finished == s->now->n) pthread_cond_signal(&s->done);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-static void start_turn(exf_weight_stream *s, int turn)
-{
-    pthread_mutex_lock(&s->lock);
-    s->now = &s->plan[turn];
-    s->to = s->slot[turn % s->o.n_slots];
-    s->taken = s->finished = 0;
-    pthread_cond_broadcast(&s->work);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static exf_code wait_turn(exf_weight_stream *s, exf_err *err)
-{
-    pthread_mutex_lock(&s->lock);
-    while (s->finished < s->now->n) pthread_cond_wait(&s->done, &s->lock);
-    if (s->err.code != EXF_OK) *err = s->err;
-    exf_code rc = s->err.code;
-    pthread_mutex_unlock(&s->lock);
-    return rc;
-}
-
-/* What crossed as it was stored: a first reader that has nothing to do looks at it all. */
-static exf_code check_turn(exf_weight_stream *s, const exf_weight_plan *p, const char *slot, exf_err *err)
-{
-    reader *r = &s->readers[0];
+    const exf_weight_stream *s = r->s;
     int bad = 0;
     exf_code rc = EXF_OK;
     for (int role = 0; role < EXF_W_COUNT; role++) {
@@ -210,15 +172,118 @@ out:
 }
 
 /* The router's matrix twice, [E, 2 H]. */
-static exf_code split_router(exf_weight_stream *s, exf_layer_weights *lw, const exf_weight_plan *p, char *slot, exf_err *err)
+static exf_code split_router(reader *r, const exf_weight_plan *p, char *slot, exf_err *err)
 {
-    const exf_architecture *a = &s->model->arch;
-    exf_queue *q = s->readers[0].q;
-    lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
+    const exf_architecture *a = &r->s->model->arch;
+    uint16_t *split = (uint16_t *)(void *)(slot + p->split);
+    const float *router = (const float *)(const void *)(slot + p->first[EXF_W_ROUTER]);
     if (!p->split) return EXF_OK;
     for (int half = 0; half < 2; half++)
-        s->b->round_rows(q, lw->router_split + half * a->d_model, 2 * a->d_model, lw->w[EXF_W_ROUTER], a->d_model, a->n_experts, a->d_model);
-    return s->b->finish(q, err);
+        r->s->b->round_rows(r->q, split + half * a->d_model, 2 * a->d_model, router, a->d_model, a->n_experts, a->d_model);
+    return r->s->b->finish(r->q, err);
+}
+
+static exf_code end_turn(reader *r, int turn, exf_err *err)
+{
+    const exf_weight_plan *p = &r->s->plan[turn];
+    exf_code rc = check_turn(r, p, slot_of(r->s, turn), err);
+    return rc == EXF_OK ? split_router(r, p, slot_of(r->s, turn), err) : rc;
+}
+
+/* ---- readers ------------------------------------------------------------------- */
+
+static int failed_before(const exf_weight_stream *s, int turn, size_t piece)
+{
+    return s->err.code != EXF_OK && (s->err_turn < turn || (s->err_turn == turn && s->err_piece < piece));
+}
+
+/* A message does not depend on which reader was faster. */
+static void note(exf_weight_stream *s, int turn, size_t piece, const exf_err *err)
+{
+    if (failed_before(s, turn, piece)) return;
+    s->err = *err;
+    s->err_turn = turn;
+    s->err_piece = piece;
+}
+
+/* The next piece in order; 0: to be waited for. */
+static int take(exf_weight_stream *s, int *turn, size_t *piece)
+{
+    while (s->taking < s->open_turns && s->taken == s->plan[s->taking].n) {
+        s->taking++;
+        s->taken = 0;
+    }
+    if (s->taking == s->open_turns) return 0;
+    *turn = s->taking;
+    *piece = s->taken++;
+    return 1;
+}
+
+/* With the lock held, which it gives up while it works. */
+static void serve(reader *r, int turn, size_t piece)
+{
+    exf_weight_stream *s = r->s;
+    exf_err err = {.code = EXF_OK};
+    int skip = failed_before(s, turn, piece);
+    pthread_mutex_unlock(&s->lock);
+    exf_code rc = skip ? EXF_OK : send_piece(r, &s->plan[turn], piece, slot_of(s, turn), &err);
+    pthread_mutex_lock(&s->lock);
+    if (rc != EXF_OK) note(s, turn, piece, &err);
+    if (--s->left[turn] > 0) return;
+    size_t n = s->plan[turn].n;
+    skip = failed_before(s, turn, n);
+    pthread_mutex_unlock(&s->lock);
+    rc = skip ? EXF_OK : end_turn(r, turn, &err);
+    pthread_mutex_lock(&s->lock);
+    if (rc != EXF_OK) note(s, turn, n, &err);
+    s->ready[turn] = 1;
+    pthread_cond_signal(&s->done);
+}
+
+/* Pinning memory takes milliseconds, so that readers do it side by side. */
+static void *read_pieces(void *self)
+{
+    reader *r = self;
+    exf_weight_stream *s = r->s;
+    exf_err err = {.code = EXF_OK};
+    exf_code rc = s->b->alloc_staging((void *)&r->host, s->most_host, "weight pieces", &err);
+    int turn;
+    size_t piece;
+    pthread_mutex_lock(&s->lock);
+    if (rc != EXF_OK) {
+        note(s, -1, 0, &err);
+        pthread_cond_signal(&s->done);
+    }
+    while (rc == EXF_OK && !s->quit) {
+        if (take(s, &turn, &piece))
+            serve(r, turn, piece);
+        else
+            pthread_cond_wait(&s->work, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    s->b->free_staging(r->host);
+    return NULL;
+}
+
+static void open_turns(exf_weight_stream *s, int n)
+{
+    pthread_mutex_lock(&s->lock);
+    s->open_turns = n < s->n_turns ? n : s->n_turns;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static exf_code wait_turn(exf_weight_stream *s, int turn, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    pthread_mutex_lock(&s->lock);
+    while (!s->ready[turn] && !failed_before(s, 0, 0)) pthread_cond_wait(&s->done, &s->lock);
+    if (failed_before(s, turn + 1, 0)) {
+        *err = s->err;
+        rc = err->code;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
 }
 
 static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
@@ -233,19 +298,17 @@ static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot
         else
             lw->w[role] = at;
     }
+    lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
 }
 
 exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err)
 {
-    int turn = s->turn++, slot = turn % s->o.n_slots;
+    int turn = s->turn++;
     exf_code rc;
     if (turn >= s->n_turns) return exf_fail(err, EXF_INTERNAL, "weights: asked for %d parts of %d", turn + 1, s->n_turns);
-    if (s->o.n_slots == 1 && turn > 0) start_turn(s, turn);
-    EXF_TRY(wait_turn(s, err));
-    point_at(lw, &s->plan[turn], s->slot[slot]);
-    EXF_TRY(check_turn(s, &s->plan[turn], s->slot[slot], err));
-    EXF_TRY(split_router(s, lw, &s->plan[turn], s->slot[slot], err));
-    if (s->o.n_slots > 1 && turn + 1 < s->n_turns) start_turn(s, turn + 1);
+    open_turns(s, turn + s->o.n_slots); /* the slot of the turn before is free */
+    EXF_TRY(wait_turn(s, turn, err));
+    point_at(lw, &s->plan[turn], slot_of(s, turn));
 out:
     return rc;
 }
@@ -274,26 +337,29 @@ size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const ex
     return (size_t)readers_of(o) * (EXF_PIECE_BYTES + EXF_PIECE_BYTES / 8 + 2 * ALIGN); /* a piece and its scales */
 }
 
-static exf_code make_plans(exf_weight_stream *s, size_t *host, size_t *device, exf_err *err)
+static exf_code make_plans(exf_weight_stream *s, size_t *device, exf_err *err)
 {
     exf_code rc;
-    *host = *device = ALIGN;
+    s->most_host = *device = ALIGN;
     EXF_TRY(exf_mem_new(&s->plan, (size_t)s->n_turns, sizeof *s->plan, "weight plans", err));
+    EXF_TRY(exf_mem_new(&s->left, (size_t)s->n_turns, sizeof *s->left, "weight plans", err));
+    EXF_TRY(exf_mem_new(&s->ready, (size_t)s->n_turns, 1, "weight plans", err));
     for (int t = 0; t < s->n_turns; t++) {
         EXF_TRY(exf_weight_plan_make(&s->plan[t], s->model, s->compute, some_layer(&s->o, t), err));
-        *host = s->plan[t].most_host > *host ? s->plan[t].most_host : *host;
+        s->left[t] = s->plan[t].n;
+        s->ready[t] = s->plan[t].n == 0;
+        s->most_host = s->plan[t].most_host > s->most_host ? s->plan[t].most_host : s->most_host;
         *device = s->plan[t].most_device > *device ? s->plan[t].most_device : *device;
     }
 out:
     return rc;
 }
 
-static exf_code open_reader(exf_weight_stream *s, reader *r, size_t host, size_t device, exf_err *err)
+static exf_code open_reader(exf_weight_stream *s, reader *r, size_t device, exf_err *err)
 {
     exf_code rc;
     r->s = s;
     EXF_TRY(s->b->open(&r->q, s->compute, err));
-    EXF_TRY(s->b->alloc_staging((void *)&r->host, host, "weight pieces", err));
     EXF_TRY(s->b->alloc(&r->device, device, 1, "weight pieces", err));
     EXF_TRY(s->b->alloc(&r->bad, 1, sizeof *r->bad, "weight pieces", err));
     if (pthread_create(&r->thread, NULL, read_pieces, r) != 0) {
@@ -309,7 +375,7 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
                                 const exf_stream_options *o, exf_err *err)
 {
     exf_weight_stream *s = NULL;
-    size_t host, device, slot = exf_stream_slot_bytes(m, compute, o);
+    size_t device, slot = exf_stream_slot_bytes(m, compute, o);
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight stream", err));
@@ -322,10 +388,10 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
-    EXF_TRY(make_plans(s, &host, &device, err));
+    EXF_TRY(make_plans(s, &device, err));
     for (int i = 0; i < o->n_slots; i++) EXF_TRY(b->alloc(&s->slot[i], slot, 1, "layer weights", err));
-    for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], host, device, err));
-    start_turn(s, 0);
+    for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], device, err));
+    open_turns(s, s->o.n_slots);
 out:
     if (rc != EXF_OK)
         exf_weight_stream_close(s, NULL);
@@ -339,7 +405,6 @@ static void close_reader(reader *r)
     if (r->started) pthread_join(r->thread, NULL);
     if (!r->s) return;
     r->s->b->close(r->q);
-    r->s->b->free_staging(r->host);
     r->s->b->free(r->device);
     r->s->b->free(r->bad);
 }
@@ -362,6 +427,8 @@ void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
     for (int i = 0; i < 2; i++) s->b->free(s->slot[i]);
     for (int t = 0; s->plan && t < s->n_turns; t++) exf_weight_plan_free(&s->plan[t]);
     exf_mem_free(s->plan);
+    exf_mem_free(s->left);
+    exf_mem_free(s->ready);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->done);

@@ -57,9 +57,9 @@ void exf_carve_common(exf_common_space *s, exf_arena *arena, const exf_architect
     s->rows = (int32_t *)exf_take(arena, n);
 }
 
-void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture *a)
+void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_backend *b, const exf_architecture *a)
 {
-    size_t rows = EXF_HEAD_ROWS, h = (size_t)a->d_model;
+    size_t rows = (size_t)exf_head_rows(b), h = (size_t)a->d_model;
     s->u = exf_take(arena, a->residual.streams > 1 ? rows * h : 0);
     s->normed = exf_take(arena, rows * h);
     s->logits = exf_take(arena, rows * (size_t)a->vocab);
@@ -75,7 +75,7 @@ static int block_of(int max_tokens)
     return max_tokens < EXF_MOE_BLOCK ? max_tokens : EXF_MOE_BLOCK;
 }
 
-static size_t experts_floats(const exf_architecture *a, int max_tokens, const exf_demand *d)
+static size_t experts_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
 {
     exf_arena experts = {NULL, 0}, common = {NULL, 0}, head = {NULL, 0};
     exf_experts_space experts_space;
@@ -83,14 +83,14 @@ static size_t experts_floats(const exf_architecture *a, int max_tokens, const ex
     exf_head_space head_space;
     exf_carve_experts(&experts_space, &experts, a, block_of(max_tokens), d->probes);
     exf_carve_common(&common_space, &common, a);
-    exf_carve_head(&head_space, &head, a);
+    exf_carve_head(&head_space, &head, b, a);
     return larger(experts.used, larger(d->common ? common.used : 0, d->head ? head.used : 0));
 }
 
-/* Floats of the largest sweep of the largest layer. */
-static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
+/* Floats of the first sweep of the largest layer. */
+static size_t mixing_floats(const exf_backend *b, const exf_architecture *a, int max_tokens)
 {
-    size_t most = experts_floats(a, max_tokens, d);
+    size_t most = 0;
     for (int l = 0; l < a->n_layers; l++) {
         exf_arena mixer = {NULL, 0};
         exf_mixer_space space;
@@ -102,13 +102,23 @@ static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int 
     return most;
 }
 
+static size_t arena_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
+{
+    return larger(mixing_floats(b, a, max_tokens), experts_floats(b, a, max_tokens, d));
+}
+
 /* Floats of what observers see at once: a block's arrays, common rows, or logits. */
-static size_t mirror_floats(const exf_architecture *a, int max_tokens, const exf_demand *d)
+static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
 {
     size_t rows = (size_t)block_of(max_tokens), h = (size_t)a->d_model;
-    size_t block = rows * h * (3 + (size_t)a->top_k), head = d->head ? (size_t)EXF_HEAD_ROWS * (size_t)a->vocab : 0;
+    size_t block = rows * h * (3 + (size_t)a->top_k), head = d->head ? (size_t)exf_head_rows(b) * (size_t)a->vocab : 0;
     size_t common = d->common ? EXF_COMMON_ROWS * h * (size_t)a->n_experts : 0;
     return larger(block, larger(head, common));
+}
+
+size_t exf_workspace_mixing_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens)
+{
+    return sizeof(float) * mixing_floats(b, a, max_tokens) + sizeof(double) * (size_t)exf_router_scratch(a->n_experts);
 }
 
 size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
@@ -133,7 +143,7 @@ exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute
     EXF_TRY(exf_mem_new(&w->common_ids, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_ids, "common routes", err));
     EXF_TRY(exf_mem_new(&w->common_weights, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_weights, "common routes", err));
     EXF_TRY(exf_mem_new(&w->first, (size_t)a->n_experts + 1, sizeof *w->first, "expert buckets", err));
-    if (!b->host_memory) EXF_TRY(exf_mem_new(&w->mirror, mirror, sizeof(float), "observed block", err));
+    if (!b->host_memory) EXF_TRY(exf_mem_raw(&w->mirror, mirror, sizeof(float), "observed block", err));
 out:
     return rc;
 }
@@ -141,7 +151,13 @@ out:
 exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
                            const exf_demand *d, exf_err *err)
 {
-    return exf_workspace_sized(w, b, compute, a, arena_floats(b, a, max_tokens, d), block_of(max_tokens), mirror_floats(a, max_tokens, d), err);
+    return exf_workspace_sized(w, b, compute, a, arena_floats(b, a, max_tokens, d), block_of(max_tokens), mirror_floats(b, a, max_tokens, d), err);
+}
+
+exf_code exf_workspace_mixing(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
+                              exf_err *err)
+{
+    return exf_workspace_sized(w, b, compute, a, mixing_floats(b, a, max_tokens), 0, 0, err);
 }
 
 exf_code exf_visible(exf_workspace *w, const float *x, size_t n, float **mirror, const float **out, exf_err *err)

@@ -11,8 +11,7 @@
 #include "kernels/backend.h"
 
 enum {
-    EXF_HEAD_ROWS = 128,
-    EXF_COMMON_ROWS = 8 /* tokens that all experts run on at a time */
+    EXF_COMMON_ROWS = EXF_COMMON_UNIT /* tokens that all experts run on at a time, where they are few */
 };
 
 /* Sweep 1, T tokens; the mixer takes what it needs behind these. */
@@ -47,7 +46,14 @@ typedef struct {
     int32_t *rows;     /* [n] */
 } exf_common_space;
 
-/* The head, EXF_HEAD_ROWS rows. */
+/* Rows that the head works on at a time: on a device more, so that its matrix is read
+ * seldom. */
+static inline int exf_head_rows(const exf_backend *b)
+{
+    return b->host_memory ? 128 : 256;
+}
+
+/* The head, exf_head_rows() rows. */
 typedef struct {
     float *u, *normed, *logits;
 } exf_head_space;
@@ -69,12 +75,16 @@ typedef struct {
 void exf_carve_mixer(exf_mixer_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens);
 void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens, int probes);
 void exf_carve_common(exf_common_space *s, exf_arena *arena, const exf_architecture *a);
-void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_architecture *a);
+void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_backend *b, const exf_architecture *a);
 
 /* Bytes of one worker's workspace in b's memory. */
 size_t exf_workspace_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d);
 exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
                            const exf_demand *d, exf_err *err) EXF_CHECKED;
+/* One for sweep 1 alone, and its bytes. */
+exf_code exf_workspace_mixing(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens,
+                              exf_err *err) EXF_CHECKED;
+size_t exf_workspace_mixing_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens);
 /* One whose arena has `floats` floats, for blocks of at most `block` tokens. */
 exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
                              int block, size_t mirror, exf_err *err) EXF_CHECKED;

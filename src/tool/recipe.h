@@ -44,7 +44,7 @@ typedef struct {
     exf_text_list clip, projectors;
     exf_int_list pools;
     int backend, compute;
-    int64_t threads, readers;
+    int64_t threads, readers, streams;
     uint64_t max_gpu_memory;
     char *output_directory;
     exf_text_list targets;

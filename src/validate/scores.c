@@ -18,15 +18,25 @@ typedef struct {
 
 /* The first lane's block of logits, as a worker is at it. */
 typedef struct {
-    float *log_p, *p; /* [EXF_HEAD_ROWS, vocab] */
-    int top[EXF_HEAD_ROWS];
+    float *log_p, *p; /* [rows, vocab] */
+    int *top;         /* [rows] */
 } worker_block;
+
+/* The same where the pass runs on a device, and a lane's scores of the block. */
+typedef struct {
+    const exf_backend *b; /* NULL: it does not */
+    float *log_p;         /* [rows, vocab] there; the rest one array of 4 bytes a row each */
+    int32_t *top, *same;
+    float *nll, *kl;
+    float *scores;        /* [3, rows] here: nll, kl, same as they came home */
+} device_block;
 
 struct exf_scores {
     const exf_batch *batch;
     lane_scores *lane;
     size_t n_lanes;
     worker_block *worker;
+    device_block there;
     int n_workers, vocab;
 };
 
@@ -56,6 +66,15 @@ out:
     return rc;
 }
 
+static void close_there(device_block *d)
+{
+    if (!d->b) return;
+    d->b->free(d->log_p);
+    d->b->free(d->top);
+    d->b->free(d->nll);
+    exf_mem_free(d->scores);
+}
+
 void exf_scores_free(exf_scores *s)
 {
     if (!s) return;
@@ -67,7 +86,9 @@ void exf_scores_free(exf_scores *s)
     for (int i = 0; s->worker && i < s->n_workers; i++) {
         exf_mem_free(s->worker[i].log_p);
         exf_mem_free(s->worker[i].p);
+        exf_mem_free(s->worker[i].top);
     }
+    close_there(&s->there);
     exf_mem_free(s->lane);
     exf_mem_free(s->worker);
     exf_mem_free(s);
@@ -81,14 +102,32 @@ void *exf_scores_lane(exf_scores *s, size_t lane)
 exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err)
 {
     exf_code rc;
-    size_t n;
+    size_t n, rows = (size_t)exf_head_rows(&exf_backend_cpu);
     EXF_TRY(exf_mem_new(&s->worker, (size_t)n_workers, sizeof *s->worker, "scores", err));
     s->n_workers = n_workers;
-    EXF_TRY(exf_mem_mul(&n, EXF_HEAD_ROWS, (size_t)s->vocab, "log-probabilities", err));
-    for (int i = 0; i < n_workers; i++) {
-        EXF_TRY(exf_mem_new(&s->worker[i].log_p, n, sizeof(float), "log-probabilities", err));
-        EXF_TRY(exf_mem_new(&s->worker[i].p, n, sizeof(float), "log-probabilities", err));
+    EXF_TRY(exf_mem_mul(&n, rows, (size_t)s->vocab, "log-probabilities", err));
+    for (int i = 0; i < n_workers; i++) { /* raw: a device's pass touches none of it */
+        EXF_TRY(exf_mem_raw(&s->worker[i].log_p, n, sizeof(float), "log-probabilities", err));
+        EXF_TRY(exf_mem_raw(&s->worker[i].p, n, sizeof(float), "log-probabilities", err));
+        EXF_TRY(exf_mem_raw(&s->worker[i].top, rows, sizeof(int), "log-probabilities", err));
     }
+out:
+    return rc;
+}
+
+exf_code exf_scores_device_open(exf_scores *s, const exf_backend *b, exf_err *err)
+{
+    device_block *d = &s->there;
+    size_t n, rows = (size_t)exf_head_rows(b);
+    exf_code rc;
+    d->b = b;
+    EXF_TRY(exf_mem_mul(&n, rows, (size_t)s->vocab, "log-probabilities", err));
+    EXF_TRY(b->alloc(&d->log_p, n, sizeof(float), "log-probabilities", err));
+    EXF_TRY(b->alloc(&d->top, rows, sizeof *d->top, "scores", err));
+    EXF_TRY(b->alloc(&d->nll, 3 * rows, sizeof *d->nll, "scores", err));
+    d->kl = d->nll + rows;
+    d->same = (int32_t *)(void *)(d->kl + rows);
+    EXF_TRY(exf_mem_new(&d->scores, 3 * rows, sizeof *d->scores, "scores", err));
 out:
     return rc;
 }
@@ -119,6 +158,29 @@ exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
     for (int i = 0; i < b->n_tokens; i++) {
         size_t row = b->row + (size_t)i;
         if (row + 1 < end) score_row(l, &l->all->worker[b->worker], i, b->logits + (size_t)i * (size_t)b->vocab, row, batch->ids[row + 1]);
+    }
+    return EXF_OK;
+}
+
+/* The block's rows are scored in one go and come home together. */
+exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err)
+{
+    lane_scores *l = lane;
+    const device_block *d = &l->all->there;
+    const exf_span *span = &l->all->batch->span[b->sequence];
+    size_t left = span->offset + (size_t)span->n_tokens - 1 - b->row, n = left < (size_t)b->n_tokens ? left : (size_t)b->n_tokens;
+    size_t rows = (size_t)exf_head_rows(d->b);
+    exf_score_call c = {.logits = b->logits, .next = b->next, .n_rows = (int)n, .n = b->vocab, .first = l->number == 0, .log_p = d->log_p,
+                        .top = d->top, .nll = d->nll, .kl = d->kl, .same = d->same};
+    d->b->score_rows(b->q, &c);
+    exf_code rc = d->b->download(b->q, d->scores, d->nll, 3 * rows * sizeof *d->scores, err);
+    if (rc != EXF_OK) return rc;
+    memcpy(l->nll + b->row, d->scores, n * sizeof *l->nll);
+    memcpy(l->kl + b->row, d->scores + rows, n * sizeof *l->kl);
+    for (size_t i = 0; i < n; i++) {
+        int32_t same;
+        memcpy(&same, d->scores + 2 * rows + i, sizeof same);
+        l->same[b->row + i] = (unsigned char)same;
     }
     return EXF_OK;
 }
@@ -190,5 +252,5 @@ out:
 
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers)
 {
-    return (uint64_t)n_lanes * batch->n_tokens * 9u + (uint64_t)n_workers * 2u * EXF_HEAD_ROWS * (uint64_t)vocab * sizeof(float);
+    return (uint64_t)n_lanes * batch->n_tokens * 9u + (uint64_t)n_workers * 2u * (uint64_t)exf_head_rows(&exf_backend_cpu) * (uint64_t)vocab * sizeof(float);
 }

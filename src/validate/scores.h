@@ -4,7 +4,8 @@
  * the logits: the negative log-likelihood of the token that came, KL(first || lane), and
  * whether both have the same likeliest token.  The last position of a sequence has no next
  * token and no scores.  Memory: per worker, 2 rows of the vocabulary for each row of a
- * block of logits; per lane, 9 bytes a token. */
+ * block of logits; per lane, 9 bytes a token.  On a device logits are scored there
+ * (kernels/divergence.h), one row of the vocabulary for each row of a block. */
 #ifndef EXF_VALIDATE_SCORES_H
 #define EXF_VALIDATE_SCORES_H
 #include "forward/forward.h"
@@ -20,10 +21,13 @@ typedef struct {
 typedef struct exf_scores exf_scores;
 
 exf_code exf_scores_new(exf_scores **out, const exf_batch *batch, size_t n_lanes, int vocab, exf_err *err) EXF_CHECKED;
-/* For a lane's observer: its `begin` and `logits` (self: exf_scores_lane). */
+/* For a lane's observer: its `begin`, `logits`, `device_open` and `device_logits` (self:
+ * exf_scores_lane). */
 void *exf_scores_lane(exf_scores *s, size_t lane);
 exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_scores_device_open(exf_scores *s, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err) EXF_CHECKED;
 /* Of the sequences whose group is `group`, or of all with -1; group NULL: all.  EXF_NUMERIC
  * when a score, or the perplexity, is not finite. */
 exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err) EXF_CHECKED;

@@ -46,6 +46,17 @@ static exf_code logits(void *self, const exf_logits_block *b, exf_err *err)
     return exf_scores_logits(((watched *)self)->score_lane, b, err);
 }
 
+static exf_code device_open(void *self, const struct exf_backend *b, exf_err *err)
+{
+    const watched *w = self;
+    return w->is_first ? exf_scores_device_open(w->scores, b, err) : EXF_OK;
+}
+
+static exf_code device_logits(void *self, const exf_device_logits *b, exf_err *err)
+{
+    return exf_scores_device_logits(((watched *)self)->score_lane, b, err);
+}
+
 static exf_code open_lane(run *r, size_t i, exf_err *err)
 {
     const exf_validate_job *job = r->job;
@@ -55,7 +66,8 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->n_layers = job->model->arch.n_moe_layers;
     w->scores = r->scores;
     w->score_lane = exf_scores_lane(r->scores, i);
-    w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .logits = logits};
+    w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .logits = logits,
+                                 .device_open = device_open, .device_logits = device_logits};
     EXF_TRY(exf_folder_new(&w->folder, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->spans, err));
     r->lanes[i] = (exf_lane){.rewriter = exf_folder_rewriter(w->folder), .observer = &w->observer};
 out:
@@ -155,7 +167,7 @@ void exf_validation_free(exf_validation *v)
 
 exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants)
 {
-    exf_demand d = {.lanes = n_variants + 1, .probes = n_variants, .head = 1};
+    exf_demand d = {.lanes = n_variants + 1, .probes = n_variants, .head = 1, .scored = 1};
     for (size_t i = 0; i < n_variants; i++) {
         int vectors = exf_variant_wants_vectors(&variants[i]);
         d.corrects |= vectors;

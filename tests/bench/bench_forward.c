@@ -1,71 +1,23 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES]
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [WHAT [STREAMS]]]    (0: the default)
+ *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
  *
- * Passes over random tokens with the accumulator behind the observer's door: to warm
- * up; as it is; and waiting after every part, so that their shares are true.  Ceilings
+ * Passes over random tokens with the accumulator behind the observer's door: one to warm
+ * up; five as it is; five waiting after every part, so that their shares are true.  Of
+ * each five the one of median time is told, with the fastest and slowest.  Ceilings
  * (a large bfloat16 product, a copy on the device, one from pinned memory) come from
  * the same process.  The floor of a layer and sequence is its operations at the
  * product's ceiling. */
-#include "base/rng.h"
-#include "kernels/backend.h"
 #include "tests/statistics_run.h"
+#include "tests/bench/ceilings.h" /* behind it: its own err is this program's */
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-static exf_err err;
-
-static void must(exf_code rc)
-{
-    if (rc == EXF_OK) return;
-    fprintf(stderr, "bench_forward: %s\n", err.msg);
-    exit((int)rc);
-}
-
-typedef struct {
-    double product, copy, send; /* FLOP/s, bytes/s moved, bytes/s */
-} ceilings;
-
-static ceilings measure(const exf_backend *b)
-{
-    enum { N = 8192, RUNS = 10 };
-    size_t bytes = (size_t)N * N * 2;
-    exf_queue *q;
-    uint16_t *x, *w, *host;
-    float *y;
-    ceilings c;
-    must(b->open(&q, EXF_COMPUTE_BF16, &err));
-    must(b->alloc(&x, bytes, 1, "bench", &err));
-    must(b->alloc(&w, bytes, 1, "bench", &err));
-    must(b->alloc(&y, 2 * bytes, 1, "bench", &err));
-    must(b->alloc_staging(&host, bytes, "bench", &err));
-    for (size_t i = 0; i < bytes / 2; i++) host[i] = (uint16_t)(0x3f00 | (exf_rng_u64(1, 1, i) & 0x80ff)); /* zeros would run faster */
-    b->upload(q, x, host, bytes);
-    b->upload(q, w, host, bytes);
-    for (int round = 0; round < 2; round++) { /* the first warms up */
-        must(b->finish(q, &err));
-        double start = exf_clock();
-        for (int i = 0; i < RUNS; i++) b->gemm_xwt(q, y, N, exf_bf16(x), N, exf_bf16(w), N, N, N, N, 1, 0);
-        must(b->finish(q, &err));
-        c.product = 2.0 * N * N * N * RUNS / (exf_clock() - start);
-        start = exf_clock();
-        for (int i = 0; i < RUNS; i++) b->copy(q, y, (char *)(void *)y + bytes, bytes);
-        must(b->finish(q, &err));
-        c.copy = 2.0 * (double)bytes * RUNS / (exf_clock() - start);
-        start = exf_clock();
-        for (int i = 0; i < RUNS; i++) b->upload(q, x, host, bytes);
-        must(b->finish(q, &err));
-        c.send = (double)bytes * RUNS / (exf_clock() - start);
-    }
-    b->free(x);
-    b->free(w);
-    b->free(y);
-    b->free_staging(host);
-    b->close(q);
-    return c;
-}
+enum { RUNS = 5 };
 
 static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
 {
@@ -78,12 +30,43 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
     return (exf_batch){ids, span, n, n * (size_t)tokens, tokens};
 }
 
-static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, uint64_t most, const char *target)
+/* What a run is of. */
+typedef struct {
+    uint64_t most;
+    int streams;
+    exf_accumulate_options what;
+} settings;
+
+static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is, const char *target)
 {
-    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .max_device_memory = most};
+    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .streams = is->streams, .max_device_memory = is->most};
     exf_forward_report report;
-    must(statistics_run(m, batch, &o, target, &report, &err));
+    must(statistics_run_of(m, batch, &o, &is->what, target, &report, &err));
     return report;
+}
+
+static int by_wall(const void *a, const void *b)
+{
+    double x = ((const exf_forward_report *)a)->wall, y = ((const exf_forward_report *)b)->wall;
+    return (x > y) - (x < y);
+}
+
+/* In order of their time. */
+static void passes(exf_forward_report *r, const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is,
+                   const char *target)
+{
+    for (int i = 0; i < RUNS; i++) r[i] = pass(m, batch, b, timed, is, target);
+    qsort(r, RUNS, sizeof *r, by_wall);
+}
+
+static exf_accumulate_options what_of(const char *name)
+{
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .vector_pairs = 1024, .samples = 65536, .seed = 42, .rule = {1e-3, 1, -4, 4},
+                                .helpers = (int)sysconf(_SC_NPROCESSORS_ONLN)};
+    o.common_tokens = strcmp(name, "common") ? 0 : 64;
+    o.lowrank = !strcmp(name, "lowrank");
+    o.diagonal = o.lowrank || !strcmp(name, "diagonal");
+    return o;
 }
 
 static void share(const char *name, double seconds, double units)
@@ -91,10 +74,12 @@ static void share(const char *name, double seconds, double units)
     printf("  %-10s %8.3f ms per layer and sequence\n", name, 1e3 * seconds / units);
 }
 
-static void tell(const exf_model *m, const exf_batch *batch, const exf_forward_report *plain, const exf_forward_report *timed, const ceilings *c)
+static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *demand, const exf_forward_report *plains,
+                 const exf_forward_report *timed, const ceilings *c)
 {
+    const exf_forward_report *plain = &plains[RUNS / 2];
     double units = (double)batch->n_sequences * m->arch.n_layers, bytes = (double)exf_model_bytes(m);
-    double flops = exf_forward_flops(&m->arch, batch, 0), floor = flops / c->product;
+    double flops = exf_forward_demand_flops(&m->arch, batch, demand), floor = flops / c->product;
     double compute = timed->mixer + timed->router + timed->experts + timed->observe;
     double layers = plain->wall - plain->open - plain->embed - plain->close;
     printf("%s: %d layers, %zu sequences of %d tokens\n", m->family->name, m->arch.n_layers, batch->n_sequences, batch->max_tokens);
@@ -106,8 +91,8 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_forward_r
     share("floor", floor, units);
     printf("  parts run at %.0f TFLOP/s, %.0f %% of the product's ceiling; statistics are %.1f %% of them\n", flops / compute / 1e12,
            100 * floor / compute, 100 * timed->observe / compute);
-    printf("  pass       %8.3f s: opening %.3f, closing %.3f, embedding %.3f, waiting for weights %.3f, compute alone %.3f, copy alone %.3f (%.2f GB at %.1f GB/s)\n",
-           plain->wall, plain->open, plain->close, plain->embed, plain->read, compute, bytes / c->send, bytes / 1e9, c->send / 1e9);
+    printf("  pass       %8.3f s (of %d: %.3f to %.3f): opening %.3f, closing %.3f, embedding %.3f, waiting for weights %.3f, compute alone %.3f, copy alone %.3f (%.2f GB at %.1f GB/s)\n",
+           plain->wall, RUNS, plains[0].wall, plains[RUNS - 1].wall, plain->open, plain->close, plain->embed, plain->read, compute, bytes / c->send, bytes / 1e9, c->send / 1e9);
     printf("  as it is   %8.3f ms per layer and sequence; %.2f of max(compute alone, copy alone)\n", 1e3 * layers / units,
            plain->wall / (compute > bytes / c->send ? compute : bytes / c->send));
     printf("  readers    %.3f s reading, %.3f s sending, summed over threads\n", plain->reading, plain->sending);
@@ -119,24 +104,28 @@ int main(int argc, char **argv)
     const exf_backend *b = exf_backend_cuda(&err);
     exf_model *m;
     char target[64];
-    if (argc < 4 || argc > 5) {
-        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES]\n");
+    if (argc < 4 || argc > 7) {
+        fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [MAX_DEVICE_BYTES [WHAT [STREAMS]]]\n");
         return EXF_USAGE;
     }
     if (!b) {
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    uint64_t most = argc == 5 ? strtoull(argv[4], NULL, 10) : 0;
+    settings is = {.most = argc > 4 ? strtoull(argv[4], NULL, 10) : 0, .streams = argc > 6 ? atoi(argv[6]) : 0,
+                   .what = what_of(argc > 5 ? argv[5] : "corouted")};
+    exf_demand demand = {.lanes = 1, .common = is.what.common_tokens, .sweeps = is.what.diagonal ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     exf_batch batch = random_batch(m, (size_t)atoi(argv[2]), atoi(argv[3]));
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
-    pass(m, &batch, b, 0, most, target);
-    exf_forward_report plain = pass(m, &batch, b, 0, most, target), timed = pass(m, &batch, b, 1, most, target);
+    pass(m, &batch, b, 0, &is, target);
+    exf_forward_report plain[RUNS], timed[RUNS];
+    passes(plain, m, &batch, b, 0, &is, target);
+    passes(timed, m, &batch, b, 1, &is, target);
     ceilings c = measure(b);
     printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9, c.send / 1e9);
-    tell(m, &batch, &plain, &timed, &c);
+    tell(m, &batch, &demand, plain, &timed[RUNS / 2], &c);
     remove(target);
     exf_mem_free((void *)(uintptr_t)batch.ids);
     exf_mem_free((void *)(uintptr_t)batch.span);

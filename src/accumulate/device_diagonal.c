@@ -1,0 +1,96 @@
+/* device_diagonal.c - see device_vectors.h. */
+#include "accumulate/device_vectors.h"
+
+#include <string.h>
+
+uint64_t exf_device_diagonal_bytes(uint64_t pairs, int top_k, int d_model)
+{
+    uint64_t h = (uint64_t)d_model;
+    return pairs * (2 * h * (sizeof(exf_exact) + sizeof(double)) + 2 * sizeof(int32_t)) + (uint64_t)EXF_MOE_BLOCK * (uint64_t)top_k * sizeof(double) +
+           sizeof(uint64_t);
+}
+
+exf_code exf_device_diagonal_open(exf_device_diagonal *s, const exf_backend *b, size_t pairs, int top_k, int d_model, exf_weighting weighting, exf_err *err)
+{
+    size_t n = pairs * (size_t)d_model;
+    exf_code rc;
+    *s = (exf_device_diagonal){.b = b, .d_model = d_model, .weighting = weighting, .pairs = pairs};
+    EXF_TRY(b->alloc(&s->to.vu, n, sizeof *s->to.vu, "diagonal sums", err));
+    EXF_TRY(b->alloc(&s->to.vv, n, sizeof *s->to.vv, "diagonal sums", err));
+    EXF_TRY(b->alloc(&s->to.open, 2 * n, sizeof *s->to.open, "diagonal sums", err));
+    EXF_TRY(b->alloc(&s->to.bad, 1, sizeof *s->to.bad, "diagonal sums", err));
+    EXF_TRY(b->alloc(&s->pair, pairs, 2 * sizeof *s->pair, "diagonal sums", err));
+    EXF_TRY(b->alloc(&s->root, (size_t)EXF_MOE_BLOCK * (size_t)top_k, sizeof *s->root, "diagonal sums", err));
+    s->to.pair = s->pair;
+out:
+    return rc;
+}
+
+void exf_device_diagonal_free(exf_device_diagonal *s)
+{
+    void *there[] = {s->to.vu, s->to.vv, s->to.open, s->to.bad, s->pair, s->root};
+    for (size_t i = 0; s->b && i < sizeof there / sizeof *there; i++) s->b->free(there[i]);
+    memset(s, 0, sizeof *s);
+}
+
+void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *sums)
+{
+    s->to.n_pairs = (int)sums->n_pairs;
+    s->pair_here = sums->pair;
+    s->q = NULL;
+}
+
+/* What a layer's first block finds. */
+static void start(exf_device_diagonal *s, exf_queue *q)
+{
+    size_t pairs = (size_t)s->to.n_pairs, bytes = pairs * (size_t)s->d_model * sizeof(exf_exact);
+    s->b->upload(q, s->pair, s->pair_here, pairs * 2 * sizeof *s->pair);
+    s->b->zero(q, s->to.vu, bytes);
+    s->b->zero(q, s->to.vv, bytes);
+    s->b->zero(q, s->to.bad, sizeof *s->to.bad);
+    s->q = q;
+    s->sequence = 0;
+}
+
+/* Tokens [at, at + n) of the block, of one unit, which they may begin and end. */
+static void add_part(const exf_device_diagonal *s, const exf_device_block *b, size_t at, int n, int begins, int ends)
+{
+    size_t slot = at * (size_t)b->top_k;
+    exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
+    exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n, .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model),
+                           .ids = b->topk_ids + slot, .weights = b->topk_weights + slot, .weighting = s->weighting, .root = s->root,
+                           .begins = begins, .ends = ends, .row = (int64_t)(b->row + at)};
+    s->b->diagonal_add(b->q, &s->to, &c);
+}
+
+void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b)
+{
+    if (s->to.n_pairs == 0) return;
+    if (!s->q) start(s, b->q);
+    for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
+        const exf_span *span = &b->batch->span[s->sequence];
+        size_t position = b->row + at - span->offset, length = (size_t)span->n_tokens, into = position % EXF_MOE_BLOCK;
+        size_t left = length - position < EXF_MOE_BLOCK - into ? length - position : EXF_MOE_BLOCK - into; /* of the unit */
+        n = left < end - at ? left : end - at;
+        add_part(s, b, at, (int)n, into == 0, n == left);
+        if (position + n == length) s->sequence++;
+    }
+}
+
+exf_code exf_device_diagonal_take(exf_device_diagonal *s, const exf_vector_sums *sums, exf_err *err)
+{
+    size_t bytes = (size_t)s->to.n_pairs * (size_t)s->d_model * sizeof(exf_exact);
+    uint64_t bad = 0;
+    exf_code rc = EXF_OK;
+    if (!s->q) return EXF_OK;
+    EXF_TRY(s->b->download(s->q, &bad, s->to.bad, sizeof bad, err));
+    if (bad) {
+        rc = exf_fail(err, EXF_NUMERIC, "tokens from %llu of the run on: a vector sum is outside the range of the sums", (unsigned long long)~bad);
+        goto out;
+    }
+    EXF_TRY(s->b->download(s->q, sums->vu, s->to.vu, bytes, err));
+    rc = s->b->download(s->q, sums->vv, s->to.vv, bytes, err);
+out:
+    s->q = NULL;
+    return rc;
+}

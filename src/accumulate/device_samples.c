@@ -1,0 +1,95 @@
+/* device_samples.c - see device_vectors.h. */
+#include "accumulate/device_vectors.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+static const size_t room_bytes = (size_t)16 << 20; /* of rows at a time */
+
+static size_t slots_at_once(int d_model)
+{
+    size_t most = room_bytes / ((size_t)d_model * sizeof(float)) / 2 * 2;
+    return most < 2 ? 2 : most > 4096 ? 4096 : most;
+}
+
+uint64_t exf_device_samples_bytes(int d_model)
+{
+    return slots_at_once(d_model) * (2 * (uint64_t)d_model * sizeof(float) + 2 * sizeof(int32_t));
+}
+
+exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, int d_model, exf_err *err)
+{
+    size_t n = slots_at_once(d_model), h = (size_t)d_model;
+    exf_code rc;
+    *s = (exf_device_samples){.b = b, .d_model = d_model, .cap = (int)n};
+    EXF_TRY(b->alloc(&s->slot, n, sizeof *s->slot, "samples", err));
+    EXF_TRY(b->alloc(&s->ids, n, sizeof *s->ids, "samples", err));
+    EXF_TRY(b->alloc(&s->raw, n * h, sizeof *s->raw, "samples", err));
+    EXF_TRY(b->alloc(&s->rows, n * h, sizeof *s->rows, "samples", err));
+    EXF_TRY(exf_mem_new(&s->slot_here, n, sizeof *s->slot_here, "samples", err));
+    EXF_TRY(exf_mem_new(&s->ids_here, n, sizeof *s->ids_here, "samples", err));
+    EXF_TRY(exf_mem_new(&s->rows_here, n * h, sizeof *s->rows_here, "samples", err));
+    EXF_TRY(exf_mem_new(&s->sample, n / 2, sizeof *s->sample, "samples", err));
+out:
+    return rc;
+}
+
+void exf_device_samples_free(exf_device_samples *s)
+{
+    void *there[] = {s->slot, s->ids, s->raw, s->rows}, *here[] = {s->slot_here, s->ids_here, s->rows_here, s->sample};
+    for (size_t i = 0; s->b && i < sizeof there / sizeof *there; i++) s->b->free(there[i]);
+    for (size_t i = 0; i < sizeof here / sizeof *here; i++) exf_mem_free(here[i]);
+    memset(s, 0, sizeof *s);
+}
+
+/* The n slots' rows and experts to the host.  Copying moves bits, whatever they are. */
+static exf_code fetch(const exf_device_samples *s, const exf_device_block *b, int n, exf_err *err)
+{
+    const exf_backend *k = s->b;
+    size_t count = (size_t)n, h = (size_t)s->d_model;
+    exf_code rc;
+    k->upload(b->q, s->slot, s->slot_here, count * sizeof *s->slot);
+    k->gather_rows(b->q, (float *)(void *)s->ids, (const float *)(const void *)b->topk_ids, s->slot, n, 1);
+    if (b->rounded) { /* two values to a float: such outputs are of even width (expert_products.h) */
+        k->gather_rows(b->q, s->raw, b->expert_outputs, s->slot, n, s->d_model / 2);
+        k->widen(b->q, s->rows, (const uint16_t *)(const void *)s->raw, count * h);
+    } else {
+        k->gather_rows(b->q, s->rows, b->expert_outputs, s->slot, n, s->d_model);
+    }
+    EXF_TRY(k->download(b->q, s->ids_here, s->ids, count * sizeof *s->ids, err));
+    rc = k->download(b->q, s->rows_here, s->rows, count * h * sizeof *s->rows, err);
+out:
+    return rc;
+}
+
+static exf_code keep(const exf_device_samples *s, const exf_sampler *to, const exf_device_block *b, int n, exf_err *err)
+{
+    size_t h = (size_t)s->d_model;
+    exf_code rc = fetch(s, b, 2 * n, err);
+    for (int k = 0; rc == EXF_OK && k < n; k++) {
+        size_t i = s->sample[k];
+        memcpy(to->source + i * h, s->rows_here + (size_t)(2 * k) * h, h * sizeof *to->source);
+        memcpy(to->target + i * h, s->rows_here + (size_t)(2 * k + 1) * h, h * sizeof *to->target);
+        memcpy(to->pair + 2 * i, s->ids_here + 2 * k, 2 * sizeof *to->pair);
+    }
+    return rc;
+}
+
+exf_code exf_device_samples_keep(exf_device_samples *s, const exf_sampler *to, const exf_device_block *b, exf_err *err)
+{
+    int n = 0;
+    for (size_t at = exf_sampler_first(to, b->row); at < to->n; at++) {
+        const exf_candidate *c = &to->chosen[to->by_row[at]];
+        if (c->row >= b->row + (size_t)b->n_tokens) break;
+        int32_t slot = (int32_t)((c->row - b->row) * (size_t)b->top_k);
+        s->sample[n] = to->by_row[at];
+        s->slot_here[2 * n] = slot + c->slot;
+        s->slot_here[2 * n + 1] = slot + c->other;
+        if (2 * ++n < s->cap) continue;
+        exf_code rc = keep(s, to, b, n, err);
+        if (rc != EXF_OK) return rc;
+        n = 0;
+    }
+    return n ? keep(s, to, b, n, err) : EXF_OK;
+}
