@@ -92,13 +92,23 @@ static __device__ __forceinline__ void exf_wide_hide(float (&s)[32], const uint3
         }
 }
 
+/* Several loads of a thread are on their way before one is stored: a block has little else to
+ * do meanwhile. */
 template <class View, int D> static __device__ void exf_wide_queries(char *to, const View &w, int first, int d, bool wide)
 {
-    for (int i = threadIdx.x; i < EXF_WIDE_TILE * D / 8; i += EXF_WIDE_THREADS) {
-        int row = i / (D / 8), chunk = i % (D / 8);
-        uint4 x = make_uint4(0, 0, 0, 0);
-        if (first + row < w.n_rows()) x = w.query8(first + row, chunk * 8, d, wide);
-        *reinterpret_cast<uint4 *>(to + chunk / 8 * EXF_WIDE_PANEL + exf_panel_at(row, chunk % 8)) = x;
+    enum { EACH = EXF_WIDE_TILE * D / 8 / EXF_WIDE_THREADS, BATCH = EACH % 8 == 0 ? 8 : EACH % 6 == 0 ? 6 : EACH };
+    for (int at = 0; at < EACH; at += BATCH) {
+        uint4 x[BATCH];
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            int i = (at + k) * EXF_WIDE_THREADS + threadIdx.x, row = i / (D / 8), chunk = i % (D / 8);
+            x[k] = first + row < w.n_rows() ? w.query8(first + row, chunk * 8, d, wide) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int k = 0; k < BATCH; k++) {
+            int i = (at + k) * EXF_WIDE_THREADS + threadIdx.x, row = i / (D / 8), chunk = i % (D / 8);
+            *reinterpret_cast<uint4 *>(to + chunk / 8 * EXF_WIDE_PANEL + exf_panel_at(row, chunk % 8)) = x[k];
+        }
     }
 }
 

@@ -132,6 +132,7 @@ static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h
     const float *v = p.v + (size_t)first * p.s.ldv + (size_t)h * p.s.value_dim + (there ? c : 0);
     int last = p.s.n_tokens - 1 - first;
     float x[C];
+    asm volatile("" : "+r"(last)); /* or the rows' places would be kept from one column to the next, which do not fit either */
 #pragma unroll
     for (int i = 0; i < C; i++) x[i] = v[(size_t)min(i, last) * p.s.ldv]; /* all on their way before one is used */
 #pragma unroll

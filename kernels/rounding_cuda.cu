@@ -52,27 +52,29 @@ void exf_widen_cuda(exf_queue *q, float *out, const uint16_t *x, size_t n)
     if (n) EXF_LAUNCH(q, "widen", widen, exf_blocks(n, 256), 256, 0, out, x, n);
 }
 
-/* A block per row, PER elements a thread in registers: x is read once.  The mean is
- * taken in double. */
-template <int PER> static __global__ void rmsnorm_rounded(uint16_t *y, float *y32, const float *x, const float *w, int n, double eps)
+/* A block per row of 4 n floats, QUADS of them a thread in registers: x is read once.  The
+ * mean is taken in double. */
+template <int QUADS>
+static __global__ void __launch_bounds__(256) rmsnorm_rounded(uint2 *y, float4 *y32, const float4 *x, const float4 *w, int n, double eps)
 {
-    const float *in = x + (size_t)blockIdx.x * n;
-    float2 v[PER];
+    size_t row = (size_t)blockIdx.x * n;
+    float4 v[QUADS];
     double sum = 0;
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
-        int i = 2 * (threadIdx.x + j * blockDim.x);
-        v[j] = i < n ? *reinterpret_cast<const float2 *>(in + i) : make_float2(0, 0);
-        sum += (double)v[j].x * v[j].x + (double)v[j].y * v[j].y;
+    for (int k = 0; k < QUADS; k++) {
+        int i = threadIdx.x + k * 256;
+        v[k] = i < n ? x[row + i] : make_float4(0, 0, 0, 0);
     }
-    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / n + eps));
 #pragma unroll
-    for (int j = 0; j < PER; j++) {
-        int i = 2 * (threadIdx.x + j * blockDim.x);
+    for (int k = 0; k < QUADS; k++) sum += ((double)v[k].x * v[k].x + (double)v[k].y * v[k].y) + ((double)v[k].z * v[k].z + (double)v[k].w * v[k].w);
+    float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / (4 * n) + eps));
+#pragma unroll
+    for (int k = 0; k < QUADS; k++) {
+        int i = threadIdx.x + k * 256;
         if (i >= n) continue;
-        float a = w[i] * (v[j].x * scale), b = w[i + 1] * (v[j].y * scale);
-        if (y) *reinterpret_cast<uint32_t *>(y + (size_t)blockIdx.x * n + i) = pack(a, b);
-        if (y32) *reinterpret_cast<float2 *>(y32 + (size_t)blockIdx.x * n + i) = make_float2(a, b);
+        float4 b = w[i], a = make_float4(b.x * (v[k].x * scale), b.y * (v[k].y * scale), b.z * (v[k].z * scale), b.w * (v[k].w * scale));
+        if (y) y[row + i] = make_uint2(pack(a.x, a.y), pack(a.z, a.w));
+        if (y32) y32[row + i] = a;
     }
 }
 
@@ -91,13 +93,19 @@ static __global__ void rmsnorm_any(uint16_t *y, float *y32, const float *x, cons
 
 void exf_rmsnorm_rounded_cuda(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps)
 {
+    bool wide = n % 4 == 0 && (((uintptr_t)x | (uintptr_t)y32 | (uintptr_t)w) & 15) == 0 && ((uintptr_t)y & 7) == 0;
+    uint2 *y2 = reinterpret_cast<uint2 *>(y);
+    float4 *full = reinterpret_cast<float4 *>(y32);
+    const float4 *x4 = reinterpret_cast<const float4 *>(x), *w4 = reinterpret_cast<const float4 *>(w);
     if (n_rows == 0) return;
-    if (n % 2 || n > 8192)
+    if (!wide || n > 8192)
         EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_any, n_rows, 256, 0, y, y32, x, w, n, eps);
     else if (n <= 2048)
-        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<4>, n_rows, 256, 0, y, y32, x, w, n, eps);
+        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<2>, n_rows, 256, 0, y2, full, x4, w4, n / 4, eps);
+    else if (n <= 4096)
+        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<4>, n_rows, 256, 0, y2, full, x4, w4, n / 4, eps);
     else
-        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<8>, n_rows, 512, 0, y, y32, x, w, n, eps);
+        EXF_LAUNCH(q, "rmsnorm_rounded", rmsnorm_rounded<8>, n_rows, 256, 0, y2, full, x4, w4, n / 4, eps);
 }
 
 static __device__ __forceinline__ float gated(float x, float g)

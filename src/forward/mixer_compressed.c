@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-enum { HOST_ROWS = 128, DEVICE_ROWS = 4096 };
+enum { HOST_ROWS = 128, DEVICE_ROWS = 2048 };
 
 typedef struct {
     int rows;                       /* of a block */
