@@ -95,6 +95,7 @@ static exf_fold_routes send_routes(const device_room *room, const exf_fold_route
     there.weights = room->weights + GUARD + late * weight_size(r);
     ck_cuda(cudaMemcpy(there.ids, r->ids, fold_id_bytes(r), cudaMemcpyHostToDevice));
     ck_cuda(cudaMemcpy(there.weights, r->weights, fold_weight_bytes(r), cudaMemcpyHostToDevice));
+    ck_cuda(cudaDeviceSynchronize()); /* a copy from pageable memory may return before it has arrived */
     return there;
 }
 
