@@ -155,7 +155,7 @@ fuzz:
 bench: all
 	$(Q)BUILD=$(BUILD) scripts/bench.sh
 
-## bench-gpu: the forward on the GPU at Qwen3-30B-A3B's shape, beside ceilings and peers
+## bench-gpu: the forward on the GPU at the released models' shapes, beside ceilings and peers
 bench-gpu: deps $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_gram $(BUILD)/bench/bench_forward $(BUILD)/bench/make_checkpoint
 	$(Q)BUILD=$(BUILD) scripts/bench_gpu.sh
 
