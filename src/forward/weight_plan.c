@@ -155,3 +155,20 @@ void exf_weight_plan_free(exf_weight_plan *p)
     exf_mem_free(p->piece);
     memset(p, 0, sizeof *p);
 }
+
+void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
+{
+    if (p->of.choice != EXF_SOME_EXPERTS) {
+        memset(lw->w, 0, sizeof lw->w);
+        memset(lw->w16, 0, sizeof lw->w16);
+        lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
+    }
+    for (int role = 0; role < EXF_W_COUNT; role++) {
+        void *at = slot + p->first[role];
+        if (!p->there[role]) continue;
+        if (p->number[role] == EXF_NUMBER_BF16)
+            lw->w16[role] = at;
+        else
+            lw->w[role] = at;
+    }
+}

@@ -44,6 +44,8 @@ size_t exf_scales_room(size_t code_bytes);
 /* The plan of a part into *p, which is zero or an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;
 void exf_weight_plan_free(exf_weight_plan *p);
+/* Points lw at a part that lies in `slot`; some experts of a layer beside what lw has of it. */
+void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);
 /* Elements of all the tensors of a role in a part. */
 size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of);
 /* Bytes of the slot that a part needs. */

@@ -1,21 +1,18 @@
 /* weight_stream.c - see weight_stream.h.
  *
- * A reader has a queue, pinned memory for one piece and, for what is decoded there,
- * the device's; it waits for its piece to cross before it takes the next.  Several
- * of them keep both the file system and the bus busy without any event.
+ * A reader (weight_reader.h) waits for its piece to cross before it takes the next.
+ * Several of them keep both the file system and the bus busy without any event.
  *
  * Pieces are taken turn after turn (weight_turns.h) as far as areas are free; whoever
  * finishes a turn's last piece also does what needs the whole turn. */
 #include "forward/weight_stream.h"
 
-#include "base/log.h"
 #include "base/mem.h"
-#include "base/stop.h"
+#include "forward/weight_reader.h"
 #include "forward/weight_turns.h"
 
 #include <omp.h>
 #include <pthread.h>
-#include <string.h>
 
 enum { MOST_READERS = 8, ALIGN = 256 };
 
@@ -23,11 +20,7 @@ typedef struct {
     struct exf_weight_stream *s;
     pthread_t thread;
     int started;
-    exf_queue *q;
-    char *host;   /* pinned: room for codes, then for scales; the reader's own thread makes it and gives it back */
-    char *device; /* codes, then scales, where a piece is decoded there */
-    int *bad;
-    exf_stream_times times;
+    exf_weight_reader of;
 } reader;
 
 struct exf_weight_stream {
@@ -59,87 +52,6 @@ static int readers_of(const exf_stream_options *o)
     return n < 1 ? 1 : n > MOST_READERS ? MOST_READERS : n;
 }
 
-/* ---- one piece ----------------------------------------------------------------- */
-
-static exf_packed_rows packed_of(const exf_piece *p, const char *codes, const char *scales)
-{
-    const exf_weight_source *w = &p->at.w;
-    static const exf_packing packing[] = {[EXF_CODED_PLAIN] = EXF_PACKED_PLAIN, [EXF_CODED_FP8] = EXF_PACKED_FP8, [EXF_CODED_FP4] = EXF_PACKED_FP4};
-    return (exf_packed_rows){.packing = packing[w->coding], .dtype = w->stored->tensor->view.dtype,
-                             .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
-                             .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows, .block_cols = (size_t)w->block_cols};
-}
-
-#define BEYOND "is beyond bfloat16"
-
-/* The message is the host's: it finds what the device only noticed. */
-static exf_code blame(const exf_weight_stream *s, const exf_piece *p, int layer, exf_err *err)
-{
-    float *values = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&values, p->at.rows * p->at.cols, sizeof *values, "weights", err));
-    EXF_TRY(exf_model_read(s->model, p->role, layer < 0 ? -1 : layer, p->expert, values, err));
-    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" " BEYOND, layer, p->at.w.stored->tensor->view.name);
-out:
-    exf_mem_free(values);
-    return rc;
-}
-
-/* As stored: BF16 for BF16 straight into place, all else by way of the reader's room there. */
-static exf_code send_raw(reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
-{
-    const exf_backend *b = r->s->b;
-    const exf_weight_source *w = &p->at.w;
-    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols), scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
-    size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-    double start = exf_clock();
-    int bad = 0;
-    exf_raw_rows here;
-    exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &here, err));
-    double read = exf_clock();
-    if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, here.codes, codes); /* checked with the whole turn */
-        EXF_TRY(b->finish(r->q, err));
-    } else {
-        exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
-        b->upload(r->q, r->device, here.codes, codes);
-        if (scales) b->upload(r->q, r->device + behind, here.scales, scales);
-        b->unpack(r->q, to, p->number, &rows, r->bad);
-        EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
-    }
-    r->times.reading += read - start;
-    r->times.sending += exf_clock() - read;
-    r->times.bytes += codes + scales;
-    if (bad) rc = blame(r->s, p, layer, err);
-out:
-    return rc;
-}
-
-static exf_code send_decoded(reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
-{
-    const exf_backend *b = r->s->b;
-    double start = exf_clock();
-    exf_code rc;
-    EXF_TRY(exf_model_read(r->s->model, p->role, layer < 0 ? -1 : layer, p->expert, (float *)(void *)r->host, err));
-    r->times.reading += exf_clock() - start;
-    r->times.bytes += exf_weight_source_bytes(&p->at.w);
-    b->upload(r->q, to, r->host, p->n_rows * p->at.cols * sizeof(float));
-    rc = b->finish(r->q, err);
-out:
-    return rc;
-}
-
-static exf_code send_piece(reader *r, const exf_weight_plan *plan, size_t i, char *slot, exf_err *err)
-{
-    const exf_piece *p = &plan->piece[i];
-    exf_code rc = exf_stop_check(err);
-    if (rc != EXF_OK) return rc;
-    return p->raw ? send_raw(r, p, slot + p->to, plan->of.layer, err) : send_decoded(r, p, slot + p->to, plan->of.layer, err);
-}
-
-/* ---- a whole turn --------------------------------------------------------------- */
-
 static const exf_weight_plan *plan_of(const exf_weight_stream *s, size_t turn)
 {
     return &s->turns.plan[s->turns.turn[turn].plan];
@@ -148,45 +60,6 @@ static const exf_weight_plan *plan_of(const exf_weight_stream *s, size_t turn)
 static char *area_of(const exf_weight_stream *s, size_t turn)
 {
     return s->area[s->turns.turn[turn].area];
-}
-
-/* What crossed as it was stored is looked at all at once. */
-static exf_code check_turn(reader *r, const exf_weight_plan *p, const char *slot, exf_err *err)
-{
-    const exf_weight_stream *s = r->s;
-    int bad = 0;
-    exf_code rc = EXF_OK;
-    for (int role = 0; role < EXF_W_COUNT; role++) {
-        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(s->model, (exf_role)role, &p->of) : 0;
-        s->b->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
-    }
-    EXF_TRY(s->b->download(r->q, &bad, r->bad, sizeof bad, err));
-    for (size_t i = 0; bad && i < p->n; i++)
-        if (p->piece[i].raw) {
-            rc = blame(s, &p->piece[i], p->of.layer, err);
-            if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
-        }
-out:
-    return rc;
-}
-
-/* The router's matrix twice, [E, 2 H]. */
-static exf_code split_router(reader *r, const exf_weight_plan *p, char *slot, exf_err *err)
-{
-    const exf_architecture *a = &r->s->model->arch;
-    uint16_t *split = (uint16_t *)(void *)(slot + p->split);
-    const float *router = (const float *)(const void *)(slot + p->first[EXF_W_ROUTER]);
-    if (!p->split) return EXF_OK;
-    for (int half = 0; half < 2; half++)
-        r->s->b->round_rows(r->q, split + half * a->d_model, 2 * a->d_model, router, a->d_model, a->n_experts, a->d_model);
-    return r->s->b->finish(r->q, err);
-}
-
-static exf_code end_turn(reader *r, size_t turn, exf_err *err)
-{
-    const exf_weight_plan *p = plan_of(r->s, turn);
-    exf_code rc = check_turn(r, p, area_of(r->s, turn), err);
-    return rc == EXF_OK ? split_router(r, p, area_of(r->s, turn), err) : rc;
 }
 
 /* ---- readers ------------------------------------------------------------------- */
@@ -226,13 +99,13 @@ static void serve(reader *r, size_t turn, size_t piece)
     size_t n = plan_of(s, turn)->n;
     int skip = failed_before(s, turn, piece);
     pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : send_piece(r, plan_of(s, turn), piece, area_of(s, turn), &err);
+    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, turn), piece, area_of(s, turn), &err);
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) note(s, turn, piece, &err);
     if (--s->left[turn] > 0) return;
     skip = failed_before(s, turn, n);
     pthread_mutex_unlock(&s->lock);
-    rc = skip ? EXF_OK : end_turn(r, turn, &err);
+    rc = skip ? EXF_OK : exf_weight_reader_end(&r->of, plan_of(s, turn), area_of(s, turn), &err);
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) note(s, turn, n, &err);
     s->ready[turn] = 1;
@@ -245,7 +118,7 @@ static void *read_pieces(void *self)
     reader *r = self;
     exf_weight_stream *s = r->s;
     exf_err err = {.code = EXF_OK};
-    exf_code rc = s->b->alloc_staging((void *)&r->host, s->most_host, "weight pieces", &err);
+    exf_code rc = exf_weight_reader_pin(&r->of, s->most_host, &err);
     size_t turn, piece;
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) {
@@ -260,7 +133,7 @@ static void *read_pieces(void *self)
             pthread_cond_wait(&s->work, &s->lock);
     }
     pthread_mutex_unlock(&s->lock);
-    s->b->free_staging(r->host);
+    exf_weight_reader_unpin(&r->of);
     return NULL;
 }
 
@@ -287,23 +160,6 @@ static exf_code wait_turn(exf_weight_stream *s, size_t turn, exf_err *err)
     return rc;
 }
 
-static void point_at(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
-{
-    if (p->of.choice != EXF_SOME_EXPERTS) {
-        memset(lw->w, 0, sizeof lw->w);
-        memset(lw->w16, 0, sizeof lw->w16);
-        lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
-    }
-    for (int role = 0; role < EXF_W_COUNT; role++) {
-        void *at = slot + p->first[role];
-        if (!p->there[role]) continue;
-        if (p->number[role] == EXF_NUMBER_BF16)
-            lw->w16[role] = at;
-        else
-            lw->w[role] = at;
-    }
-}
-
 exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err)
 {
     size_t turn = s->turn++;
@@ -311,7 +167,7 @@ exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf
     if (turn >= s->turns.n) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", turn + 1, s->turns.n);
     open_turns(s, turn); /* what the turns before lay in is free */
     EXF_TRY(wait_turn(s, turn, err));
-    point_at(lw, plan_of(s, turn), area_of(s, turn));
+    exf_weight_plan_point(lw, plan_of(s, turn), area_of(s, turn));
 out:
     return rc;
 }
@@ -358,9 +214,7 @@ static exf_code open_reader(exf_weight_stream *s, reader *r, size_t device, exf_
 {
     exf_code rc;
     r->s = s;
-    EXF_TRY(s->b->open(&r->q, s->compute, err));
-    EXF_TRY(s->b->alloc(&r->device, device, 1, "weight pieces", err));
-    EXF_TRY(s->b->alloc(&r->bad, 1, sizeof *r->bad, "weight pieces", err));
+    EXF_TRY(exf_weight_reader_open(&r->of, s->model, s->b, s->compute, device, err));
     if (pthread_create(&r->thread, NULL, read_pieces, r) != 0) {
         rc = exf_fail(err, EXF_NOSPACE, "weights: a reader thread could not be started");
         goto out;
@@ -400,15 +254,6 @@ out:
     return rc;
 }
 
-static void close_reader(reader *r)
-{
-    if (r->started) pthread_join(r->thread, NULL);
-    if (!r->s) return;
-    r->s->b->close(r->q);
-    r->s->b->free(r->device);
-    r->s->b->free(r->bad);
-}
-
 void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
 {
     if (!s) return;
@@ -418,11 +263,13 @@ void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
     pthread_mutex_unlock(&s->lock);
     for (int i = 0; i < s->n_readers; i++) {
         reader *r = &s->readers[i];
-        close_reader(r);
-        if (!times) continue;
-        times->reading += r->times.reading;
-        times->sending += r->times.sending;
-        times->bytes += r->times.bytes;
+        if (r->started) pthread_join(r->thread, NULL);
+        if (times) {
+            times->reading += r->of.times.reading;
+            times->sending += r->of.times.sending;
+            times->bytes += r->of.times.bytes;
+        }
+        exf_weight_reader_close(&r->of);
     }
     for (int i = 0; i < EXF_WEIGHT_AREAS; i++) s->b->free(s->area[i]);
     exf_weight_turns_free(&s->turns);
