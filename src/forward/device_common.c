@@ -64,19 +64,11 @@ typedef struct {
     const exf_step *s;
     room m;
     int chunk, n_chunks;          /* places of a chunk; chunks there is room for */
-    int32_t *row;                 /* [n_chunks * chunk] of the places in use, or left over */
+    int32_t *row;                 /* [n_chunks * chunk] of the group, of the places in use, or left over */
     exf_common_part *part;        /* [n_chunks * chunk] of the chunks, one after the other */
     int parts_to[MOST_CHUNKS];    /* of each chunk: where its parts end */
     int n, n_parts;               /* places in use; parts */
 } piece;
-
-/* Rows of the run, counted from `origin`. */
-static void upload_rows(const piece *p, exf_workspace *w, int32_t origin)
-{
-    for (int i = 0; i < p->n; i++) p->row[i] -= origin;
-    w->b->upload(w->q, p->m.row, p->row, (size_t)p->n * sizeof *p->row);
-    for (int i = 0; i < p->n; i++) p->row[i] += origin;
-}
 
 static void compute(const piece *p, exf_workspace *w)
 {
@@ -86,9 +78,8 @@ static void compute(const piece *p, exf_workspace *w)
     exf_expert_shape shape = shape_of(a, p->n);
     exf_expert_matrices matrices = {lw->w16[EXF_W_EXPERT_GATE], lw->w16[EXF_W_EXPERT_UP], lw->w16[EXF_W_EXPERT_DOWN]};
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    upload_rows(p, w, (int32_t)s->group.row);
+    w->b->upload(w->q, p->m.row, p->row, (size_t)p->n * sizeof *p->row);
     w->b->gather_rows(w->q, p->m.hidden, s->rows, p->m.row, p->n, (int)exf_row_width(a));
-    upload_rows(p, w, 0); /* for messages */
     const float *u = exf_residual_open(w->b, w->q, a, &site, p->m.hidden, p->n, p->m.u, p->m.mixing);
     w->b->rmsnorm_rounded(w->q, p->m.x, NULL, u, lw->w[EXF_W_FFN_NORM], p->n, a->d_model, a->norm_eps);
     w->b->experts(w->q, p->m.outputs, p->m.x, p->m.ids, &matrices, &shape, p->m.space);
@@ -105,7 +96,7 @@ static exf_code show(const piece *p, exf_workspace *w, exf_err *err)
         size_t place = (size_t)c * (size_t)p->chunk;
         exf_device_common b = {.layer = s->layer, .moe_index = s->moe_index, .n_experts = a->n_experts, .d_model = a->d_model, .q = w->q,
                                .outputs = p->m.outputs + place * (size_t)a->n_experts * (size_t)a->d_model, .rounded = 1, .n_tokens = p->chunk,
-                               .part = p->part + from, .n_parts = p->parts_to[c] - from, .row = p->m.row + place};
+                               .part = p->part + from, .n_parts = p->parts_to[c] - from, .row = p->m.row + place, .row_offset = s->group.row};
         rc = o->device_common(o->self, &b, err);
     }
     return rc;
@@ -159,7 +150,7 @@ static exf_code place_unit(piece *p, size_t sequence, int i, int n, int ends, ex
         if (rc != EXF_OK) return rc;
     }
     place_part(p, sequence, n, ends);
-    for (int k = 0; k < n; k++) p->row[p->n++] = (int32_t)(batch->span[sequence].offset + (size_t)exf_common_position(p->s, sequence, i + k));
+    for (int k = 0; k < n; k++) p->row[p->n++] = (int32_t)(batch->span[sequence].offset - p->s->group.row + (size_t)exf_common_position(p->s, sequence, i + k));
     return EXF_OK;
 }
 
