@@ -36,7 +36,12 @@ START_TEST(mem_is_zeroed_aligned_and_can_fail)
     ck_assert_uint_eq((uintptr_t)p % 64, 0);
     for (int i = 0; i < 300; i++) ck_assert_uint_eq(p[i], 0);
     exf_mem_free(p);
+    ck_ok(exf_mem_raw(&p, 100, 3, "test", &e), e);
+    ck_assert_uint_eq((uintptr_t)p % 64, 0);
+    exf_mem_free(p);
     ck_fails(exf_mem_new(&p, (size_t)-1, 2, "huge thing", &e), EXF_NOSPACE, e, "huge thing");
+    ck_fails(exf_mem_raw(&p, (size_t)-1, 2, "huge room", &e), EXF_NOSPACE, e, "huge room");
+    ck_assert_ptr_null(p);
     exf_mem_fail_at(2);
     ck_ok(exf_mem_new(&p, 1, 1, "first", &e), e);
     exf_mem_free(p);
