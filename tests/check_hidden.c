@@ -247,7 +247,7 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("hidden");
     TCase *t = tcase_create("all");
-    tcase_add_loop_test(t, any_order_of_the_queues_gives_the_same, 0, 120);
+    tcase_add_loop_test(t, any_order_of_the_queues_gives_the_same, 0, 48);
     tcase_add_test(t, groups_are_whole_sequences);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
