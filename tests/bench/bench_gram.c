@@ -12,29 +12,6 @@ typedef struct {
     int32_t *row;
 } bench;
 
-/* Random bfloat16, made on the host once and repeated. */
-static void *random_bf16(const bench *c, size_t n, float scale)
-{
-    enum { PIECE = (1 << 20) - 64 };
-    static uint16_t host[PIECE];
-    uint16_t *p;
-    must(c->b->alloc(&p, n, 2, "bench", &err));
-    for (size_t i = 0; i < PIECE; i++) {
-        union { float f; uint32_t u; } v = {scale * (float)((double)(int64_t)exf_rng_u64(1, 2, i) * 0x1p-63)};
-        host[i] = (uint16_t)(v.u >> 16);
-    }
-    for (size_t at = 0; at < n; at += PIECE) c->b->upload(c->q, p + at, host, 2 * (n - at < PIECE ? n - at : PIECE));
-    must(c->b->finish(c->q, &err));
-    return p;
-}
-
-static void *room(const bench *c, size_t bytes)
-{
-    void *p;
-    must(c->b->alloc(&p, bytes, 1, "bench", &err));
-    return p;
-}
-
 /* All tokens, as one sequence's. */
 static void run_all(const bench *c, int products, int sums)
 {
@@ -80,10 +57,10 @@ static void run_experts(const bench *c, double ceiling)
     if (!c->b->experts_fit(&s)) return;
     int32_t *ids = malloc(slots * sizeof *ids);
     if (!ids) exit(EXF_NOSPACE);
-    uint16_t *w[3] = {random_bf16(c, each, 0.03f), random_bf16(c, each, 0.03f), random_bf16(c, each, 0.03f)};
-    uint16_t *x = random_bf16(c, (size_t)n * (size_t)c->d_model, 2);
+    uint16_t *w[3] = {random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f)};
+    uint16_t *x = random_bf16(c->b, c->q, (size_t)n * (size_t)c->d_model, 2);
     exf_expert_matrices m = {w[0], w[1], w[2]};
-    void *space = room(c, c->b->experts_workspace(&s)), *there = room(c, slots * sizeof *ids);
+    void *space = device_room(c->b, c->b->experts_workspace(&s)), *there = device_room(c->b, slots * sizeof *ids);
     for (size_t i = 0; i < slots; i++) ids[i] = (int32_t)(i % (size_t)c->n_experts);
     c->b->upload(c->q, there, ids, slots * sizeof *ids);
     c->b->experts(c->q, c->outputs, x, there, &m, &s, space);
@@ -116,10 +93,10 @@ int main(int argc, char **argv)
     double ceiling = measure(c.b).product, pairs = (double)n[0] * n[0];
     size_t tokens = (size_t)(n[3] + c.places - 1) / (size_t)c.places * (size_t)c.places;
     must(c.b->open(&c.q, EXF_COMPUTE_BF16, &err));
-    c.outputs = random_bf16(&c, tokens * (size_t)n[0] * (size_t)n[1], 2);
-    c.grams = room(&c, c.b->grams_bytes(n[0], c.places));
-    c.sums = room(&c, c.b->moments_bytes(n[0]));
-    c.row = room(&c, (size_t)c.places * sizeof *c.row);
+    c.outputs = random_bf16(c.b, c.q, tokens * (size_t)n[0] * (size_t)n[1], 2);
+    c.grams = device_room(c.b, c.b->grams_bytes(n[0], c.places));
+    c.sums = device_room(c.b, c.b->moments_bytes(n[0]));
+    c.row = device_room(c.b, (size_t)c.places * sizeof *c.row);
     printf("%s: common input, E %d, H %d, I %d, %d tokens, %d a call; product %.0f TFLOP/s\n", c.b->device(), n[0], n[1], n[2], n[3], c.places, ceiling / 1e12);
     double flop = 2 * pairs * n[1] * n[3];
     report("products", seconds(&c, 1, 0), flop, ceiling);

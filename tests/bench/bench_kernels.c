@@ -1,12 +1,7 @@
 /* bench_kernels.c - how fast the parts of an MoE layer are on the GPU, beside the
  * ceilings of the same run.
  * usage: bench_kernels [H I E K T] ...     (default: Qwen3-30B-A3B, 4096 tokens) */
-#include "base/log.h"
-#include "base/rng.h"
-#include "kernels/backend.h"
-
-#include <stdio.h>
-#include <stdlib.h>
+#include "tests/bench/bench_device.h"
 
 typedef struct {
     const exf_backend *b;
@@ -18,38 +13,6 @@ typedef struct {
     void *space, *sums;
     double *scratch;
 } bench;
-
-static exf_err err;
-
-static void must(exf_code rc)
-{
-    if (rc == EXF_OK) return;
-    fprintf(stderr, "bench_kernels: %s\n", err.msg);
-    exit((int)rc);
-}
-
-/* Random bfloat16, made on the host once and repeated. */
-static void *random_bf16(const bench *c, size_t n, float scale)
-{
-    enum { PIECE = 1 << 20 };
-    static uint16_t host[PIECE];
-    uint16_t *p;
-    must(c->b->alloc(&p, n, 2, "bench", &err));
-    for (size_t i = 0; i < PIECE; i++) {
-        union { float f; uint32_t u; } v = {scale * (float)((double)(int64_t)exf_rng_u64(1, 2, i) * 0x1p-63)};
-        host[i] = (uint16_t)(v.u >> 16);
-    }
-    for (size_t at = 0; at < n; at += PIECE) c->b->upload(c->q, p + at, host, 2 * (n - at < PIECE ? n - at : PIECE));
-    must(c->b->finish(c->q, &err));
-    return p;
-}
-
-static void *room(const bench *c, size_t bytes)
-{
-    void *p;
-    must(c->b->alloc(&p, bytes, 1, "bench", &err));
-    return p;
-}
 
 typedef void (*part)(const bench *c);
 
@@ -127,18 +90,18 @@ static void open_bench(bench *c, const int *n)
     c->s = (exf_expert_shape){.d_model = n[0], .d_expert = n[1], .n_experts = n[2], .top_k = n[3], .n_tokens = n[4]};
     size_t t = (size_t)n[4], h = (size_t)n[0], k = (size_t)n[3], e = (size_t)n[2], w = e * h * (size_t)n[1];
     must(c->b->open(&c->q, EXF_COMPUTE_BF16, &err));
-    for (int i = 0; i < 3; i++) c->w[i] = random_bf16(c, w, 0.03f);
-    c->x = random_bf16(c, t * h, 2);
-    c->outputs = room(c, t * k * h * 2);
-    c->hidden = room(c, t * h * 4);
-    c->normed = room(c, t * h * 4);
-    c->norm = room(c, h * 4);
-    c->weights = room(c, t * k * 4);
-    c->logits = room(c, t * e * 4);
-    c->ids = room(c, t * k * 4);
-    c->scratch = room(c, (size_t)exf_router_scratch(n[2]) * 8);
-    c->space = room(c, c->b->experts_workspace(&c->s));
-    c->sums = room(c, c->b->moments_bytes(n[2]));
+    for (int i = 0; i < 3; i++) c->w[i] = random_bf16(c->b, c->q, w, 0.03f);
+    c->x = random_bf16(c->b, c->q, t * h, 2);
+    c->outputs = device_room(c->b, t * k * h * 2);
+    c->hidden = device_room(c->b, t * h * 4);
+    c->normed = device_room(c->b, t * h * 4);
+    c->norm = device_room(c->b, h * 4);
+    c->weights = device_room(c->b, t * k * 4);
+    c->logits = device_room(c->b, t * e * 4);
+    c->ids = device_room(c->b, t * k * 4);
+    c->scratch = device_room(c->b, (size_t)exf_router_scratch(n[2]) * 8);
+    c->space = device_room(c->b, c->b->experts_workspace(&c->s));
+    c->sums = device_room(c->b, c->b->moments_bytes(n[2]));
     float *host = malloc(t * (e > h ? e : h) * 4);
     if (!host) exit(EXF_NOSPACE);
     for (size_t i = 0; i < t * e; i++) host[i] = (float)((double)(int64_t)exf_rng_u64(3, 4, i) * 0x1p-62);

@@ -1,22 +1,8 @@
 /* ceilings.h - what a machine with a GPU can do at most, measured in a benchmark's own
- * process; and how a benchmark ends where something fails. */
+ * process. */
 #ifndef EXF_TESTS_BENCH_CEILINGS_H
 #define EXF_TESTS_BENCH_CEILINGS_H
-#include "base/log.h"
-#include "base/rng.h"
-#include "kernels/backend.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-
-static exf_err err;
-
-static inline void must(exf_code rc)
-{
-    if (rc == EXF_OK) return;
-    fprintf(stderr, "%s\n", err.msg);
-    exit((int)rc);
-}
+#include "tests/bench/bench_device.h"
 
 typedef struct {
     double product, copy, send; /* FLOP/s, bytes/s moved, bytes/s */
