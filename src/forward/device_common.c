@@ -14,7 +14,7 @@ typedef struct {
     float *hidden;     /* [N, streams, H] */
     float *u, *mixing; /* with several streams: [N, H], [N, mixing] */
     uint16_t *x;       /* [N, H] normed, rounded */
-    int32_t *row;      /* [N] of each place's token in the whole run */
+    int32_t *row;      /* [N] of each place's token in the group */
     int32_t *ids;      /* [N, E] every expert, in order */
 } room;
 
