@@ -196,8 +196,6 @@ START_TEST(whole_heads_are_near)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_attention");

@@ -1,20 +1,8 @@
 /* check_cuda_experts.c - all experts in one launch against double arithmetic, and the
  * promise that a token's bits do not depend on its neighbours. */
-#include "tests/device_fixtures.h"
+#include "tests/one_device_fixtures.h"
 
 #include <stdio.h>
-
-static device d;
-
-static void open_device(void)
-{
-    d = device_open(EXF_COMPUTE_BF16);
-}
-
-static void close_device(void)
-{
-    device_close(&d);
-}
 
 static const struct { int t, e, k, h, i; float limit; int skip; } shapes[] = {
     {1, 2, 1, 8, 8, 0, 0},      {5, 4, 2, 64, 24, 0, 0},     {67, 8, 3, 72, 40, 0, 1},      {300, 16, 4, 256, 192, 0, 0},
@@ -188,14 +176,12 @@ START_TEST(experts_in_parts_are_the_same)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_experts");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, open_device, close_device);
+    tcase_add_checked_fixture(t, open_device_bf16, close_device);
     tcase_add_loop_test(t, outputs_are_near_those_in_double, 0, COUNT(shapes));
     tcase_add_loop_test(t, a_token_does_not_feel_its_neighbours, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_in_parts_are_the_same, 0, COUNT(shapes));

@@ -1,21 +1,10 @@
 /* check_cuda_gram.c - the pair sums of tokens that all experts ran on, on the GPU against
  * the CPU's: the same bits where every product is exact, within the stated bound else, and
  * the same bits wherever a token's products are made. */
-#include "tests/device_fixtures.h"
-#include "tests/moments_fixtures.h"
+#include "tests/device_sums_fixtures.h"
+#include "tests/one_device_fixtures.h" /* behind it: its device is called d */
 
-static device d;
 static exf_err e;
-
-static void open_device(void)
-{
-    d = device_open(EXF_COMPUTE_F32);
-}
-
-static void close_device(void)
-{
-    device_close(&d);
-}
 
 /* tokens, experts, width */
 static const struct { int n, e, h; } shapes[] = {{9, 3, 48},     {20, 17, 100},   {70, 60, 64},   {150, 5, 11},
@@ -137,23 +126,11 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
     return s;
 }
 
+/* Of pairs alone: nobody added to an expert. */
 static void compare(const exf_layer_statistics *a, const exf_layer_statistics *b, double bound, const char *what)
 {
-    size_t experts = (size_t)a->n_experts, pairs = experts * experts;
-#define PAIR(name) {a->name, b->name, #name},
-    const struct { const exf_exact *a, *b; const char *name; } all[] = {EXF_PAIR_SUMS(PAIR)};
-    ck_assert_msg(memcmp(a->count, b->count, pairs * 8) == 0, "%s: counts differ", what);
-    for (size_t i = 0; i < experts; i++) ck_assert_uint_eq(b->norm_count[i], 0);
-    for (int s = 0; s < 5; s++)
-        for (size_t i = 0; i < pairs; i++) {
-            double x = exf_exact_value(&all[s].a[i]), y = exf_exact_value(&all[s].b[i]);
-            /* an inner product may be far below the norms that bound its error */
-            size_t mirrored = i % experts * experts + i / experts;
-            double scale = s == 0 ? exf_exact_value(&a->target_sq[i]) + exf_exact_value(&a->source_sq[i])
-                                  : s == 3 ? exf_exact_value(&a->sq0[i]) + exf_exact_value(&a->sq0[mirrored]) : 0;
-            int same = memcmp(&all[s].a[i], &all[s].b[i], sizeof(exf_exact)) == 0;
-            ck_assert_msg(bound > 0 ? fabs(x - y) <= bound * (scale + fabs(x)) : same, "%s: %s[%zu]: %.17g, cuda %.17g", what, all[s].name, i, x, y);
-        }
+    for (int i = 0; i < b->n_experts; i++) ck_assert_uint_eq(b->norm_count[i], 0);
+    compare_sums(a, b, bound, what);
 }
 
 START_TEST(exact_where_products_are)
@@ -243,14 +220,12 @@ START_TEST(an_output_out_of_range_names_its_token)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_gram");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, open_device, close_device);
+    tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, exact_where_products_are, 0, COUNT(shapes));
     tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
     tcase_add_loop_test(t, places_change_no_bit, 0, COUNT(shapes));

@@ -1,21 +1,10 @@
 /* check_cuda_moments.c - the sums of routed outputs on the GPU against the CPU's: the
  * same bits where every product is exact, within the stated bound else, and the same
  * bits however tokens are split over calls and queues. */
-#include "tests/device_fixtures.h"
-#include "tests/moments_fixtures.h"
+#include "tests/device_sums_fixtures.h"
+#include "tests/one_device_fixtures.h" /* behind it: its device is called d */
 
-static device d;
 static exf_err e;
-
-static void open_device(void)
-{
-    d = device_open(EXF_COMPUTE_F32);
-}
-
-static void close_device(void)
-{
-    device_close(&d);
-}
 
 static const struct { int n, e, k, h; } shapes[] = {{1, 2, 2, 4},     {40, 6, 3, 10},   {300, 16, 4, 128}, {257, 60, 4, 1408},
                                                      {200, 128, 8, 2048}, {65, 32, 10, 72}, {33, 40, 17, 264}, {129, 12, 6, 333}};
@@ -67,32 +56,13 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     return s;
 }
 
-static void compare(const exf_layer_statistics *a, const exf_layer_statistics *b, double bound, const char *what)
-{
-    size_t pairs = (size_t)(a->n_experts * a->n_experts), experts = (size_t)a->n_experts;
-#define PAIR(name) {a->name, b->name, #name, pairs},
-#define EXPERT(name) {a->name, b->name, #name, experts},
-    const struct { const exf_exact *a, *b; const char *name; size_t n; } all[] = {EXF_PAIR_SUMS(PAIR) EXF_EXPERT_SUMS(EXPERT)};
-    ck_assert(memcmp(a->count, b->count, pairs * 8) == 0 && memcmp(a->norm_count, b->norm_count, experts * 8) == 0);
-    for (size_t s = 0; s < sizeof all / sizeof *all; s++)
-        for (size_t i = 0; i < all[s].n; i++) {
-            double x = exf_exact_value(&all[s].a[i]), y = exf_exact_value(&all[s].b[i]);
-            /* an inner product may be far below the norms that bound its error */
-            size_t mirrored = s < 5 ? i % experts * experts + i / experts : 0;
-            double scale = s == 0 ? exf_exact_value(&a->target_sq[i]) + exf_exact_value(&a->source_sq[i])
-                                  : s == 3 ? exf_exact_value(&a->sq0[i]) + exf_exact_value(&a->sq0[mirrored]) : 0;
-            int same = memcmp(&all[s].a[i], &all[s].b[i], sizeof(exf_exact)) == 0;
-            ck_assert_msg(bound > 0 ? fabs(x - y) <= bound * (scale + fabs(x)) : same, "%s: %s[%zu]: cpu %.17g, cuda %.17g", what, all[s].name, i, x, y);
-        }
-}
-
 START_TEST(exact_where_products_are)
 {
     routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 11);
     for (int w = 0; w < 3; w++)
         for (int rounded = 0; rounded < 2; rounded++) {
             exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, rounded);
-            compare(&a, &b, 0, "integers");
+            compare_sums(&a, &b, 0, "integers");
             exf_layer_statistics_free(&a);
             exf_layer_statistics_free(&b);
         }
@@ -105,7 +75,7 @@ START_TEST(reals_are_within_the_bound)
     routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 12);
     for (int w = 0; w < 3; w++) {
         exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, 0);
-        compare(&a, &b, 0x1p-17, "reals"); /* a weight and what it multiplies may both be off */
+        compare_sums(&a, &b, 0x1p-17, "reals"); /* a weight and what it multiplies may both be off */
         exf_layer_statistics_free(&a);
         exf_layer_statistics_free(&b);
     }
@@ -117,7 +87,7 @@ START_TEST(splits_give_the_same_bits)
 {
     routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 13);
     exf_layer_statistics a = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, r.n, 1, 0), b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 4, 0);
-    compare(&a, &b, 0, "split");
+    compare_sums(&a, &b, 0, "split");
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     routed_free(&r);
@@ -135,7 +105,7 @@ START_TEST(experts_alone_leave_pairs_alone)
     experts_only = 1;
     exf_layer_statistics b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 1, 1);
     experts_only = 0;
-    compare(&a, &b, 0, "experts");
+    compare_sums(&a, &b, 0, "experts");
     exf_layer_statistics_free(&a);
     exf_layer_statistics_free(&b);
     routed_free(&r);
@@ -167,14 +137,12 @@ START_TEST(a_norm_out_of_range_names_its_token)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_moments");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, open_device, close_device);
+    tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, exact_where_products_are, 0, COUNT(shapes));
     tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
     tcase_add_loop_test(t, splits_give_the_same_bits, 0, COUNT(shapes));

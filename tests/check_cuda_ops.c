@@ -221,8 +221,6 @@ START_TEST(routing_is_the_same)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_ops");

@@ -165,8 +165,6 @@ START_TEST(norms_and_gates_are_near)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_parts");

@@ -183,8 +183,6 @@ START_TEST(layer_is_near)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_recurrent");

@@ -1,19 +1,7 @@
 /* check_cuda_rounding.c - what turns stored weights and activations into operands:
  * unpacking, rounding, norms, the sum of routed outputs, and products of two types. */
 #include "model/weight_decode.h"
-#include "tests/device_fixtures.h"
-
-static device d;
-
-static void open_device(void)
-{
-    d = device_open(EXF_COMPUTE_BF16);
-}
-
-static void close_device(void)
-{
-    device_close(&d);
-}
+#include "tests/one_device_fixtures.h"
 
 static const struct { exf_packing packing; size_t rows, cols, block_rows, block_cols; exf_dtype scales; } coded[] = {
     {EXF_PACKED_FP8, 300, 256, 128, 128, EXF_DT_F32},  {EXF_PACKED_FP8, 7, 13, 4, 5, EXF_DT_BF16},   {EXF_PACKED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0},
@@ -286,14 +274,12 @@ START_TEST(the_first_that_is_not_finite_is_kept)
 }
 END_TEST
 
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
-
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_rounding");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, open_device, close_device);
+    tcase_add_checked_fixture(t, open_device_bf16, close_device);
     tcase_add_loop_test(t, stored_weights_are_decoded_as_on_the_cpu, 0, COUNT(coded));
     tcase_add_test(t, what_is_not_finite_is_noticed);
     tcase_add_loop_test(t, products_round_what_they_multiply, 0, COUNT(products));

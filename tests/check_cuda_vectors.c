@@ -2,23 +2,10 @@
  * sums against plain ones, the same bits where products are exact and wherever calls are
  * cut; samples against the host's. */
 #include "accumulate/device_vectors.h"
-#include "tests/device_fixtures.h"
 #include "tests/sequence_fixtures.h"
+#include "tests/one_device_fixtures.h" /* behind it: its device is called d */
 
-static device d;
 static exf_err e;
-
-static void open_device(void)
-{
-    d = device_open(EXF_COMPUTE_F32);
-}
-
-static void close_device(void)
-{
-    device_close(&d);
-}
-
-#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
 
 static const struct { int n, e, k, h; } shapes[] = {{1, 2, 2, 4},      {40, 6, 3, 10},   {300, 16, 4, 128}, {257, 60, 4, 1408},
                                                      {300, 20, 8, 2048}, {65, 32, 10, 72}, {33, 40, 17, 264}, {129, 12, 6, 333}, {90, 8, 2, 4100}};
@@ -264,7 +251,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("cuda_vectors");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
-    tcase_add_checked_fixture(t, open_device, close_device);
+    tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, diagonal_sums_are_exact_where_products_are, 0, COUNT(shapes));
     tcase_add_loop_test(t, diagonal_sums_of_reals_are_near, 0, COUNT(shapes));
     tcase_add_loop_test(t, cuts_change_no_bit, 0, 8);

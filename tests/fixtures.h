@@ -12,6 +12,9 @@
 /* Defined by each tests/check_*.c. */
 Suite *exf_suite(void);
 
+/* Elements of an array, for loop tests. */
+#define COUNT(a) (int)(sizeof(a) / sizeof *(a))
+
 /* The call succeeds; its message is printed if it does not. */
 #define ck_ok(expr, err) ck_assert_msg((expr) == EXF_OK, "%s: %s", exf_code_name((err).code), (err).msg)
 /* The call fails with this code and a message that contains `part`. */
