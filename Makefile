@@ -58,20 +58,20 @@ LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
 
 # ---- what is built: nothing here lists a file by hand ----------------------
 # Everything in a library room goes into libexfold.a; every src/tool/exfold-*.c
-# is a program of the same name; every tests/check_*.c is a test program.
-LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c))
-LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu)))
+# is a program of the same name; every tests/unit/<room>/check_*.c is a test program.
+LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
+LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
 TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold-*.c)))
 TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/exfold-%,$(sort $(wildcard src/tool/*.c))))
-CHECKS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/check_*.c)))
-CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/check_%,$(sort $(wildcard tests/*.c))))
-CHECKS_CUDA := $(filter $(BUILD)/tests/check_cuda_%,$(CHECKS))
+CHECKS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/*/check_*.c tests/cuda/check_*.c)))
+CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
+CHECKS_CUDA := $(filter $(BUILD)/tests/cuda/%,$(CHECKS))
 CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
-FUZZ_C      := $(filter-out src/forward/%,$(LIB_C)) src/forward/each.c src/tool/recipe.c
+FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/%,$(LIB_C)) src/forward/each.c src/tool/recipe.c
 FUZZ_O      := $(FUZZ_C:%.c=$(BUILD)/%.o)
 
 # ---- how the tests run -----------------------------------------------------
@@ -95,7 +95,7 @@ checks: deps deps-checks $(CHECKS_CPU)
 ## check: the house's rules, the unit tests, the programs from the outside, what fuzzing found
 check: check-layers check-units check-cli check-install replay
 
-## check-units: the unit tests (tests/check_*.c), on the CPU
+## check-units: the unit tests (tests/unit), on the CPU
 check-units: checks
 	$(Q)scripts/run-checks.sh $(CHECKS_CPU)
 
@@ -259,7 +259,7 @@ $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libexfold-fuzz.a
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D); echo "  CC   $<"
 	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS) $(if $(filter tests/%,$<),$(CHECK_CFLAGS)) \
-	    $(if $(filter tests/check_cuda_%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
+	    $(if $(filter tests/cuda/%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
 $(BUILD)/%.o: %.cu
 	@mkdir -p $(@D); echo "  NVCC $<"
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<

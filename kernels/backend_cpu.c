@@ -1,12 +1,12 @@
 /* backend_cpu.c - the table of CPU kernels; queues do nothing, memory is the host's. */
 #include "base/mem.h"
 #include "kernels/backend.h"
-#include "kernels/causal_conv.h"
-#include "kernels/gate.h"
-#include "kernels/gemm.h"
-#include "kernels/rmsnorm.h"
-#include "kernels/rows.h"
-#include "kernels/swiglu.h"
+#include "kernels/recurrent/causal_conv.h"
+#include "kernels/rows/gate.h"
+#include "kernels/linear/gemm.h"
+#include "kernels/rows/rmsnorm.h"
+#include "kernels/rows/rows.h"
+#include "kernels/rows/swiglu.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* backend_cuda.cu - the table of CUDA kernels: device, queues, copies. */
-#include "kernels/cuda_queue.cuh"
+#include "kernels/device/cuda_queue.cuh"
 
 #include <cstdio>
 #include <cstdlib>

@@ -7,7 +7,7 @@
 #include "accumulate/vector_moments.h"
 #include "base/mem.h"
 #include "base/version.h"
-#include "kernels/gemm.h"
+#include "kernels/linear/gemm.h"
 
 #include <string.h>
 

@@ -14,8 +14,8 @@
 #include "artifact/capture_file.h"
 #include "artifact/statistics.h"
 #include "forward/forward.h"
-#include "kernels/moments.h"
-#include "kernels/pair_scalar.h"
+#include "kernels/statistics/moments.h"
+#include "kernels/statistics/pair_scalar.h"
 
 typedef struct exf_accumulator exf_accumulator;
 

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "forward/each.h"
-#include "kernels/linalg.h"
+#include "kernels/statistics/linalg.h"
 
 #include <math.h>
 #include <string.h>

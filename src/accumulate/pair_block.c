@@ -2,8 +2,8 @@
 #include "accumulate/pair_block.h"
 
 #include "base/mem.h"
-#include "kernels/linalg.h"
-#include "kernels/simd.h"
+#include "kernels/statistics/linalg.h"
+#include "kernels/rows/simd.h"
 
 #include <math.h>
 #include <pthread.h>

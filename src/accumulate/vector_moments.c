@@ -6,7 +6,7 @@
 #include "accumulate/pair_block.h"
 #include "base/mem.h"
 #include "forward/each.h"
-#include "kernels/gemm.h"
+#include "kernels/linear/gemm.h"
 
 #include <stdlib.h>
 #include <string.h>

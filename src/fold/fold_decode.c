@@ -1,7 +1,7 @@
 /* fold_decode.c - D and sere on the positions that are decode, step by step. */
 #include "fold/folder_inside.h"
 
-#include "kernels/fold_cpu.h"
+#include "kernels/fold/fold_cpu.h"
 
 #include <string.h>
 

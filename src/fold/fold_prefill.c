@@ -2,7 +2,7 @@
 #include "fold/folder_inside.h"
 
 #include "base/rng.h"
-#include "kernels/fold_cpu.h"
+#include "kernels/fold/fold_cpu.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #include "fold/folder_inside.h"
 
 #include "base/mem.h"
-#include "kernels/fold_cpu.h"
+#include "kernels/fold/fold_cpu.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* experts.h - the feed-forward parts: routed experts, shared experts, dense SwiGLU. */
 #ifndef EXF_FORWARD_EXPERTS_H
 #define EXF_FORWARD_EXPERTS_H
-#include "forward/layer_weights.h"
+#include "weights/layer_weights.h"
 #include "forward/workspace.h"
 
 /* s->outputs [B, K, H] = E_id(input) for every slot, unweighted; 0 where the id is -1.

@@ -6,7 +6,7 @@
 #include "forward/device_experts.h"
 #include "forward/head_step.h"
 #include "forward/memory_plan.h"
-#include "forward/mixer.h"
+#include "mixers/mixer.h"
 #include "kernels/backend.h"
 
 #include <omp.h>

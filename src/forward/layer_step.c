@@ -5,7 +5,7 @@
 #include "forward/device_experts.h"
 #include "forward/each.h"
 #include "forward/expert_step.h"
-#include "forward/mixer.h"
+#include "mixers/mixer.h"
 #include "forward/routing.h"
 
 #include <math.h>

@@ -9,11 +9,11 @@
 #include "forward/each.h"
 #include "forward/forward.h"
 #include "forward/hidden.h"
-#include "forward/layer_weights.h"
-#include "forward/positions.h"
-#include "forward/residual.h"
+#include "weights/layer_weights.h"
+#include "mixers/positions.h"
+#include "mixers/residual.h"
 #include "forward/routes.h"
-#include "forward/weight_stream.h"
+#include "weights/weight_stream.h"
 #include "forward/workspace.h"
 
 /* Room for all experts of a run of tokens on a device (device_experts.h). */

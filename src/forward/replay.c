@@ -6,7 +6,7 @@
 #include "forward/each.h"
 #include "forward/experts.h"
 #include "forward/routing.h"
-#include "kernels/router.h"
+#include "kernels/moe/router.h"
 
 #include <math.h>
 #include <omp.h>

@@ -1,7 +1,7 @@
 /* routing.h - the router part: which experts a token goes to, and with what weight. */
 #ifndef EXF_FORWARD_ROUTING_H
 #define EXF_FORWARD_ROUTING_H
-#include "forward/layer_weights.h"
+#include "weights/layer_weights.h"
 #include "forward/workspace.h"
 
 /* ids, weights [T, K] from the normed input [T, H], all in ws's memory.  logits

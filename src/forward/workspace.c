@@ -2,9 +2,9 @@
 #include "forward/workspace.h"
 
 #include "base/mem.h"
-#include "forward/mixer.h"
-#include "forward/residual.h"
-#include "kernels/router.h"
+#include "mixers/mixer.h"
+#include "mixers/residual.h"
+#include "kernels/moe/router.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
  * memory: the arena itself, or a mirror where the backend's memory is elsewhere. */
 #ifndef EXF_FORWARD_WORKSPACE_H
 #define EXF_FORWARD_WORKSPACE_H
-#include "forward/arena.h"
+#include "base/arena.h"
 #include "forward/forward.h"
 #include "kernels/backend.h"
 

@@ -5,7 +5,7 @@
 #define EXF_SOLVE_SOLVE_H
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
-#include "kernels/pair_scalar.h"
+#include "kernels/statistics/pair_scalar.h"
 
 typedef struct {
     exf_scalar_rule rule;          /* of the pair's scalar */

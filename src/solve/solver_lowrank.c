@@ -7,8 +7,8 @@
  * S, in double by Cholesky.  Unobserved pairs get C = 0.  Their loss is the scalar's: the
  * target is chosen as without the correction. */
 #include "base/mem.h"
-#include "kernels/gemm.h"
-#include "kernels/linalg.h"
+#include "kernels/linear/gemm.h"
+#include "kernels/statistics/linalg.h"
 #include "solve/vector_support.h"
 
 #include <math.h>

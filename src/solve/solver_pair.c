@@ -1,7 +1,7 @@
 /* solver_pair.c - one scalar per ordered pair (method, section 2; paper,
  * "pairwise scalar"):
  *
- *   S[s,t] = clip(dot / (target_sq + lambda))            (kernels/pair_scalar.h)
+ *   S[s,t] = clip(dot / (target_sq + lambda))            (kernels/statistics/pair_scalar.h)
  *   L[s,t] = max(0, source_sq - 2 S dot + S^2 target_sq) / source_sq
  *
  * with the clipped S; S = 1 and L = never on the diagonal; an unobserved pair gets

@@ -7,7 +7,7 @@
 #include "base/stop.h"
 #include "base/version.h"
 #include "export/export.h"
-#include "kernels/gemm.h"
+#include "kernels/linear/gemm.h"
 #include "tool/manual.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static void install_signals(void)
 }
 
 /* Starts over with the BLAS kernels that fit the processor, if the library chose
- * badly (kernels/gemm.h) and the user did not choose.  Goes on as it is where the
+ * badly (kernels/linear/gemm.h) and the user did not choose.  Goes on as it is where the
  * system has no /proc. */
 static void choose_blas_kernels(char **argv)
 {

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/gemm_rate.h"
+#include "kernels/linear/gemm_rate.h"
 
 #include <inttypes.h>
 #include <stdio.h>

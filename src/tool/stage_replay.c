@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "capture/moe_inputs.h"
-#include "kernels/gemm_rate.h"
+#include "kernels/linear/gemm_rate.h"
 #include "tool/capture_output.h"
 #include "tool/session.h"
 

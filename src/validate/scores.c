@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "forward/workspace.h"
-#include "kernels/divergence.h"
+#include "kernels/statistics/divergence.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * whether both have the same likeliest token.  The last position of a sequence has no next
  * token and no scores.  Memory: per worker, 2 rows of the vocabulary for each row of a
  * block of logits; per lane, 9 bytes a token.  On a device logits are scored there
- * (kernels/divergence.h), one row of the vocabulary for each row of a block. */
+ * (kernels/statistics/divergence.h), one row of the vocabulary for each row of a block. */
 #ifndef EXF_VALIDATE_SCORES_H
 #define EXF_VALIDATE_SCORES_H
 #include "forward/forward.h"

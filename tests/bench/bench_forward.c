@@ -11,7 +11,7 @@
  * the same process.  The floor of a layer and sequence is its operations at the
  * product's ceiling. */
 #include "base/hash.h"
-#include "tests/statistics_run.h"
+#include "tests/support/statistics_run.h"
 #include "tests/bench/ceilings.h" /* behind it: its own err is this program's */
 
 #include <stdio.h>

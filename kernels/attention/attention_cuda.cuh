@@ -1,0 +1,79 @@
+/* attention_cuda.cuh - between the parts of causal attention on the GPU, and how the
+ * kernels that serve both kinds of attention see its rows and keys; see attention.h. */
+#ifndef EXF_KERNELS_ATTENTION_CUDA_CUH
+#define EXF_KERNELS_ATTENTION_CUDA_CUH
+#include "kernels/device/hopper.cuh"
+
+/* On tensor cores, heads of at most 256: floats of workspace, 0 if the shape is
+ * not for it; and the operation. */
+size_t exf_attention_tiles_workspace(const exf_attention_shape *s);
+void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                         float *workspace);
+
+/* A view names the rows and keys of one grid row (blockIdx.y): a query head. */
+struct exf_causal_view {
+    float *out;
+    const float *query, *k, *v;
+    exf_attention_shape s;
+
+    __device__ int n_rows() const
+    {
+        return s.n_tokens;
+    }
+    __device__ int head_kv() const
+    {
+        return blockIdx.y / (s.n_heads / s.n_kv);
+    }
+    __device__ const float *query_row(int r) const
+    {
+        return query + (size_t)r * s.ldq + (size_t)blockIdx.y * s.d;
+    }
+    __device__ float *out_row(int r) const
+    {
+        return out + (size_t)r * s.ldo + (size_t)blockIdx.y * s.dv;
+    }
+    /* What the wide kernel does with rows: eight of a query's columns as float16; a thread's
+     * part of its two rows, times inverse[]. */
+    __device__ uint4 query8(int r, int column, int n, bool quads) const
+    {
+        return exf_half8(query_row(r), column, n, quads);
+    }
+    template <int N> __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
+    {
+        exf_keep_rows(*this, o, inverse, row, column, n, quads);
+    }
+    /* Of the 64 rows from `first`: how many keys some of them see, and the j-th of these. */
+    __device__ int n_keys(int first) const
+    {
+        return first + 64 < s.n_tokens ? first + 64 : s.n_tokens;
+    }
+    __device__ int key(int first, int j) const
+    {
+        (void)first;
+        return j;
+    }
+    __device__ const float *k_row(int key) const
+    {
+        return k + (size_t)key * s.ldk + (size_t)head_kv() * s.d;
+    }
+    __device__ const float *v_row(int key) const
+    {
+        return v + (size_t)key * s.ldv + (size_t)head_kv() * s.dv;
+    }
+    /* Rows of one group see the same keys. */
+    __device__ int group(int r) const
+    {
+        return r;
+    }
+    __device__ bool sees(int group, int key) const
+    {
+        return key <= group;
+    }
+    /* A score that takes part in the sum alone. */
+    __device__ float sink(int r) const
+    {
+        (void)r;
+        return -INFINITY;
+    }
+};
+#endif

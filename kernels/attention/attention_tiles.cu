@@ -1,0 +1,269 @@
+/* attention_tiles.cu - causal attention on Hopper's tensor cores for heads of at most
+ * 256; see attention.h.  Nothing of size T x T is written.
+ *
+ * Keys and values are first rounded into tiles of BN keys in the very bytes that shared
+ * memory is to hold, so that one bulk copy fetches a tile.  A block has 128 query rows
+ * of one head: two warpgroups of 64 rows each keep their output in registers and walk
+ * the tiles from the diagonal to the first; a third one, which gives them most of its
+ * registers, fetches ahead of them.  The scores of a tile are multiplied while the tile
+ * before is weighing values, and the two warpgroups take turns in giving the tensor cores
+ * work, so that one has the softmax to do while the other's products run.  The sequence
+ * of operations on a row is the same wherever its block runs. */
+#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_online.cuh"
+
+enum { TURN = 3 }; /* the first of two named barriers */
+enum { BM = 128, STAGES = 2, CONSUMERS = 256, THREADS = CONSUMERS + 128 };
+
+/* Bytes in shared memory: queries, STAGES times keys and values, barriers. */
+template <int D, int DV, int BN> struct room {
+    enum { Q = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, STAGE = K + V, BARRIERS = Q + STAGES * STAGE };
+    enum { BYTES = BARRIERS + 4 * STAGES * 8 + 1024 }; /* and what aligning takes */
+};
+
+struct problem {
+    float *out;
+    const float *query, *k, *v;
+    char *tiles; /* [n_kv, key tiles, K | V] */
+    exf_attention_shape s;
+    int n_key_tiles;
+    bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
+};
+
+/* One tile of keys and values.  Grid: tiles, key-value heads. */
+template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
+{
+    const exf_attention_shape &s = p.s;
+    enum { CHUNKS = BN * 8 }; /* of a panel */
+    uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * room<D, DV, BN>::STAGE);
+    for (int i = threadIdx.x; i < CHUNKS * (D + DV) / 64; i += blockDim.x) {
+        int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (t < s.n_tokens && panel < D / 64)
+            x = exf_half8(p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d, panel * 64 + c, s.d, p.wide_k);
+        else if (t < s.n_tokens)
+            x = exf_half8(p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv, (panel - D / 64) * 64 + c, s.dv, p.wide_v);
+        tile[i] = x;
+    }
+}
+
+#ifdef EXF_HOPPER
+/* Barriers: 0 keys here, 1 values here, 2 keys read, 3 values read. */
+template <int D, int DV, int BN> struct space {
+    uint32_t base;
+    __device__ uint32_t k(int j) const
+    {
+        return base + room<D, DV, BN>::Q + j % STAGES * room<D, DV, BN>::STAGE;
+    }
+    __device__ uint32_t v(int j) const
+    {
+        return k(j) + room<D, DV, BN>::K;
+    }
+    __device__ uint32_t barrier(int kind, int j) const
+    {
+        return base + room<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
+    }
+    __device__ void wait(int kind, int j, int flip) const
+    {
+        exf_barrier_wait(barrier(kind, j), (j / STAGES & 1) ^ flip);
+    }
+    /* This warp has read what it needs. */
+    __device__ void release(int kind, int j) const
+    {
+        if ((threadIdx.x & 31) == 0) exf_barrier_arrive(barrier(kind, j));
+    }
+};
+
+/* The third warpgroup: tiles n - 1 .. 0, by one thread. */
+template <int D, int DV, int BN> static __device__ void fetch(const space<D, DV, BN> &m, const char *tiles, int n)
+{
+    typedef room<D, DV, BN> R;
+    if (threadIdx.x != CONSUMERS) return;
+    for (int j = 0; j < n; j++) {
+        const char *tile = tiles + (size_t)(n - 1 - j) * R::STAGE;
+        m.wait(2, j, 1);
+        exf_bulk_load(m.k(j), tile, R::K, m.barrier(0, j));
+        m.wait(3, j, 1);
+        exf_bulk_load(m.v(j), tile + R::K, R::V, m.barrier(1, j));
+    }
+}
+
+/* The warpgroup's 64 query rows from `first`, rounded. */
+template <int D> static __device__ void load_queries(char *to, const problem &p, int head, int first, int rows_before)
+{
+    for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
+        int row = i / (D / 8), chunk = i % (D / 8), t = first + row;
+        uint4 x = make_uint4(0, 0, 0, 0);
+        if (t < p.s.n_tokens) x = exf_half8(p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d, chunk * 8, p.s.d, p.wide_q);
+        *reinterpret_cast<uint4 *>(to + chunk / 8 * (BM * 128) + exf_panel_at(rows_before + row, chunk % 8)) = x;
+    }
+}
+
+/* s = Q K^T, under way. */
+template <int D, int BN> static __device__ __forceinline__ void score(float (&s)[BN / 2], uint32_t q, uint32_t k)
+{
+    exf_wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < D / 16; c++)
+        exf_wgmma<BN>::ss(s, exf_operand(q + c / 4 * (BM * 128) + c % 4 * 32, 16),
+                          exf_operand(k + c / 4 * (BN * 128) + c % 4 * 32, 16), c > 0);
+    exf_wgmma_commit();
+}
+
+/* o += P V, under way. */
+template <int DV, int BN> static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const uint32_t (&p)[BN / 4], uint32_t v)
+{
+    exf_wgmma_begin();
+#pragma unroll
+    for (int c = 0; c < BN / 16; c++) exf_wgmma<DV>::rs(o, p + 4 * c, exf_operand(v + c * 2048, BN * 128));
+    exf_wgmma_commit();
+}
+
+/* Row r sees the keys up to itself. */
+template <int BN> static __device__ __forceinline__ void mask(float (&s)[BN / 2], int row, int first_key)
+{
+    int behind = row - first_key - 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++)
+        if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
+}
+
+template <int DV>
+static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
+{
+    float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
+    for (int r = 0; r < 2; r++)
+        out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
+    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
+}
+
+/* The warpgroups give the tensor cores work in turn. */
+static __device__ __forceinline__ void await_turn(int group)
+{
+    exf_named_barrier(TURN + group, CONSUMERS);
+}
+
+static __device__ __forceinline__ void end_turn(int group)
+{
+    exf_named_arrive(TURN + (group ^ 1), CONSUMERS);
+}
+
+/* One warpgroup: the rows from `first`, n tiles. */
+template <int D, int DV, int BN>
+static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
+{
+    int group = threadIdx.x / 128, row = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
+    float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * 1.44269504f;
+    uint32_t weights[BN / 4], q = m.base + group * 64 * 128;
+    exf_running w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    m.wait(0, 0, 0);
+    if (group) await_turn(group);
+    score<D, BN>(s, q, m.k(0));
+    end_turn(group);
+    exf_wgmma_wait<0>();
+    exf_settle(s);
+    m.release(2, 0);
+    mask<BN>(s, row, (n - 1) * BN);
+    exf_soften<BN>(s, w, scale);
+    exf_round_to(weights, s);
+    for (int j = 1; j < n; j++) {
+        int key = (n - 1 - j) * BN;
+        m.wait(0, j, 0);
+        m.wait(1, j - 1, 0);
+        await_turn(group);
+        score<D, BN>(s, q, m.k(j));
+        weigh<DV, BN>(o, weights, m.v(j - 1));
+        end_turn(group);
+        exf_wgmma_wait<1>();
+        exf_settle(s);
+        m.release(2, j);
+        if (key + BN - 1 > first) mask<BN>(s, row, key);
+        exf_soften<BN>(s, w, scale);
+        exf_wgmma_wait<0>();
+        exf_settle(o);
+        m.release(3, j - 1);
+        exf_fade(o, w);
+        exf_round_to(weights, s);
+    }
+    if (!group) await_turn(group); /* what the other one ended last */
+    m.wait(1, n - 1, 0);
+    weigh<DV, BN>(o, weights, m.v(n - 1));
+    exf_wgmma_wait<0>();
+    exf_settle(o);
+    store<DV>(o, w, p, head, row);
+}
+#endif
+
+/* Grid: heads within query tiles, the longest tiles first. */
+template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREADS, 1) attend(problem p)
+{
+#ifdef EXF_HOPPER
+    typedef room<D, DV, BN> R;
+    extern __shared__ char raw[];
+    char *base = raw + (1024 - exf_shared(raw) % 1024) % 1024;
+    space<D, DV, BN> m = {exf_shared(base)};
+    int n_heads = p.s.n_heads, head = blockIdx.x % n_heads, tile = gridDim.x / n_heads - 1 - blockIdx.x / n_heads;
+    int kv = head / (n_heads / p.s.n_kv), warpgroup = threadIdx.x / 128, end = tile * BM + BM;
+    int n = ((end < p.s.n_tokens ? end : p.s.n_tokens) + BN - 1) / BN;
+    if (threadIdx.x < 4 * STAGES)
+        exf_barrier_init(m.base + R::BARRIERS + threadIdx.x * 8, threadIdx.x < 2 * STAGES ? 1 : CONSUMERS / 32);
+    exf_proxy_fence();
+    __syncthreads();
+    if (warpgroup == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        fetch<D, DV, BN>(m, p.tiles + (size_t)kv * p.n_key_tiles * R::STAGE, n);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        load_queries<D>(base, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
+        exf_proxy_fence();
+        exf_named_barrier(1 + warpgroup, 128);
+        consume<D, DV, BN>(m, p, head, tile * BM + warpgroup * 64, n);
+    }
+#endif
+}
+
+template <int D, int DV, int BN> static void run(exf_queue *q, problem p)
+{
+    int bytes = room<D, DV, BN>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
+    p.n_key_tiles = (p.s.n_tokens + BN - 1) / BN;
+    if (q->err.code != EXF_OK) return;
+    exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
+    EXF_LAUNCH(q, "attention keys", (pack_tile<D, DV, BN>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
+    EXF_LAUNCH(q, "attention", (attend<D, DV, BN>), n_tiles * p.s.n_heads, THREADS, bytes, p);
+}
+
+/* The smallest that a head fits in. */
+static const struct {
+    int d, dv, bn;
+    void (*run)(exf_queue *q, problem p);
+} sizes[] = {{64, 64, 128, run<64, 64, 128>},
+             {128, 128, 128, run<128, 128, 128>},
+             {192, 128, 128, run<192, 128, 128>},
+             {256, 256, 64, run<256, 256, 64>}};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static int size_of(const exf_attention_shape *s)
+{
+    int i = 0;
+    while (i < SIZES && (s->d > sizes[i].d || s->dv > sizes[i].dv)) i++;
+    return i;
+}
+
+size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
+{
+    int i = size_of(s);
+    if (i == SIZES) return 0;
+    size_t tiles = ((size_t)s->n_tokens + sizes[i].bn - 1) / sizes[i].bn;
+    return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two numbers a float */
+}
+
+void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                         float *workspace)
+{
+    problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false, false};
+    p.wide_q = exf_wide(query, s->ldq) && s->d % 4 == 0;
+    p.wide_k = exf_wide(k, s->ldk) && s->d % 4 == 0;
+    p.wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0;
+    p.wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
+    sizes[size_of(s)].run(q, p);
+}

@@ -1,0 +1,83 @@
+/* tf32.cuh - products of 16 x 8 x 8 on tensor cores with float32 operands in shared
+ * memory.  An operand is rounded to tf32 (11 significant bits) or, where EXACT, split
+ * into two such parts whose three larger products are added: a relative error
+ * of a product below 2^-20, float32 accumulation.
+ *
+ * Lane l holds of D [16, 8] the rows g = l / 4 and g + 8, columns 2 (l % 4) and the
+ * next: d[0], d[1] of row g, d[2], d[3] of row g + 8. */
+#ifndef EXF_KERNELS_TF32_CUH
+#define EXF_KERNELS_TF32_CUH
+#include "kernels/device/hopper.cuh"
+
+#ifdef EXF_HOPPER
+/* The nearest number of 11 significant bits, ties away from 0.  As integers: the
+ * conversion instruction has a quarter of their rate, at most. */
+static __device__ __forceinline__ uint32_t exf_tf32(float x)
+{
+    return (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+}
+
+/* N numbers as tf32 and, where EXACT, what that leaves. */
+template <int N, bool EXACT> struct exf_parts {
+    uint32_t high[N], low[N];
+    __device__ __forceinline__ void set(int i, float x)
+    {
+        high[i] = exf_tf32(x);
+        if (EXACT) low[i] = exf_tf32(x - __uint_as_float(high[i]));
+    }
+};
+
+static __device__ __forceinline__ void exf_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <bool EXACT>
+static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_parts<4, EXACT> &a, const exf_parts<2, EXACT> &b)
+{
+    if (EXACT) {
+        exf_mma_tf32(d, a.low, b.high);
+        exf_mma_tf32(d, a.high, b.low);
+    }
+    exf_mma_tf32(d, a.high, b.high);
+}
+
+/* Element (row, column) of an operand at p[row * R + column * C]. */
+template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_take_a(exf_parts<4, EXACT> &a, const float *p)
+{
+    const float *at = p + threadIdx.x % 32 / 4 * R + threadIdx.x % 4 * C;
+    a.set(0, at[0]);
+    a.set(1, at[8 * R]);
+    a.set(2, at[4 * C]);
+    a.set(3, at[8 * R + 4 * C]);
+}
+
+/* B [8, 8]: row is the summed index. */
+template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_take_b(exf_parts<2, EXACT> &b, const float *p)
+{
+    const float *at = p + threadIdx.x % 4 * R + threadIdx.x % 32 / 4 * C;
+    b.set(0, at[0]);
+    b.set(1, at[4 * R]);
+}
+
+/* d[n] += A [16, 8 n_steps] B [8 n_steps, 8 N] */
+template <bool EXACT, int N, int AR, int AC, int BR, int BC>
+static __device__ __forceinline__ void exf_strip(float (&d)[N][4], const float *a, const float *b, int n_steps)
+{
+#pragma unroll 2
+    for (int k = 0; k < n_steps; k++) {
+        exf_parts<4, EXACT> x;
+        exf_take_a<EXACT, AR, AC>(x, a + k * 8 * AC);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            exf_parts<2, EXACT> y;
+            exf_take_b<EXACT, BR, BC>(y, b + k * 8 * BR + n * 8 * BC);
+            exf_multiply<EXACT>(d[n], x, y);
+        }
+    }
+}
+#endif
+#endif

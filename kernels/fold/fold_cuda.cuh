@@ -1,0 +1,113 @@
+/* fold_cuda.cuh - what the CUDA forms of exfold/fold.h share: number types as constants,
+ * launching, clusters of blocks. */
+#ifndef EXF_KERNELS_FOLD_CUDA_CUH
+#define EXF_KERNELS_FOLD_CUDA_CUH
+#include "kernels/fold/fold_parts.h"
+
+#include <cuda_runtime.h>
+
+/* One kernel per pair of types: exf_fold_typed() makes them constants of the copy a
+ * kernel works on, so that the accessors of fold_parts.h have no branch left. */
+template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf_fold_typed(exf_fold_routes r)
+{
+    r.id_type = I;
+    r.weight_type = R;
+    return r;
+}
+
+/* clang-format off */
+#define EXF_FOLD_BY_TYPE(kernel, ...)                                                                                      \
+    {                                                                                                                      \
+        {kernel<EXF_FOLD_I32, EXF_FOLD_F32, ##__VA_ARGS__>, kernel<EXF_FOLD_I32, EXF_FOLD_BF16, ##__VA_ARGS__>,            \
+         kernel<EXF_FOLD_I32, EXF_FOLD_F16, ##__VA_ARGS__>},                                                               \
+        {kernel<EXF_FOLD_I64, EXF_FOLD_F32, ##__VA_ARGS__>, kernel<EXF_FOLD_I64, EXF_FOLD_BF16, ##__VA_ARGS__>,            \
+         kernel<EXF_FOLD_I64, EXF_FOLD_F16, ##__VA_ARGS__>},                                                               \
+    }
+/* clang-format on */
+
+/* yes ? *p : otherwise, of a table that nobody writes.  Written out: where many such loads are to
+ * be under way together a compiler makes branches of them, and computes each address anew. */
+__device__ __forceinline__ float exf_fold_load_if(const float *p, int yes, float otherwise)
+{
+    float v;
+    asm volatile("{\n\t"
+                 ".reg .pred yes;\n\t"
+                 "setp.ne.s32 yes, %2, 0;\n\t"
+                 "mov.f32 %0, %3;\n\t"
+                 "@yes ld.global.nc.f32 %0, [%1];\n\t"
+                 "}"
+                 : "=f"(v)
+                 : "l"(p), "r"(yes), "f"(otherwise));
+    return v;
+}
+
+/* Launches blocks in clusters of `cluster`; a refusal is taken back from CUDA's last error. */
+template <class... Parameters, class... Arguments>
+static exf_fold_status exf_fold_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, unsigned cluster,
+                                       void *stream, Arguments... arguments)
+{
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute size = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.stream = (cudaStream_t)stream;
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim.x = cluster;
+    size.val.clusterDim.y = size.val.clusterDim.z = 1;
+    config.attrs = &size;
+    config.numAttrs = cluster > 1;
+    if (cudaLaunchKernelEx(&config, kernel, arguments...) == cudaSuccess) return EXF_FOLD_OK;
+    cudaGetLastError();
+    return EXF_FOLD_DEVICE;
+}
+
+/* Whether the code of this kernel that will run here knows a cluster's barrier. */
+static inline int exf_fold_has_clusters(const void *kernel)
+{
+    cudaFuncAttributes code;
+    int device = 0, clusters = 0;
+    if (cudaFuncGetAttributes(&code, kernel) == cudaSuccess && cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device) == cudaSuccess)
+        return clusters && code.ptxVersion >= 90;
+    cudaGetLastError();
+    return 0;
+}
+
+/* A cluster's barrier in two halves, by every thread of its blocks.  Where there are no clusters
+ * the grid is one block, and __syncthreads() is all it needs.  The first form of arriving tells
+ * no writes to other blocks: it is for a thread that has used all it has read. */
+__device__ inline void exf_fold_cluster_arrive_reader(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+__device__ inline void exf_fold_cluster_arrive(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+
+__device__ inline void exf_fold_cluster_wait(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+/* *p := v for the same variable of shared memory in each of the cluster's blocks. */
+__device__ inline void exf_fold_store_in_all(int16_t *p, int16_t v)
+{
+#if __CUDA_ARCH__ >= 900
+    unsigned here = (unsigned)__cvta_generic_to_shared(p), there;
+    for (unsigned block = 0; block < gridDim.x; block++) {
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
+        asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(there), "h"(v) : "memory");
+    }
+#else
+    *p = v;
+#endif
+}
+#endif

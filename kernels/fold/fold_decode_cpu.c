@@ -1,0 +1,107 @@
+/* fold_decode_cpu.c - see exfold/fold.h. */
+#include "kernels/fold/fold_cpu.h"
+
+/* Falling; Shell's sort with Ciura's gaps. */
+static void sort_keys(uint64_t *key, int n)
+{
+    static const int gaps[] = {301, 132, 57, 23, 10, 4, 1};
+    for (size_t g = 0; g < sizeof gaps / sizeof *gaps; g++)
+        for (int i = gaps[g]; i < n; i++) {
+            uint64_t mine = key[i];
+            int at = i;
+            for (; at >= gaps[g] && mine > key[at - gaps[g]]; at -= gaps[g]) key[at] = key[at - gaps[g]];
+            key[at] = mine;
+        }
+}
+
+/* Marks the experts routed to and returns how many; *largest: the largest magnitude of a term. */
+static int find_union(unsigned char *present, float *largest, const exf_fold_routes *io, const float *scale, int n_experts,
+                      exf_fold_importance kind)
+{
+    int distinct = 0;
+    *largest = 0;
+    memset(present, 0, (size_t)n_experts);
+    for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
+        int id = exf_fold_id(io, i, n_experts);
+        if (id < 0) continue;
+        float term = fabsf(exf_fold_term(kind, exf_fold_weight(io, i), scale[id]));
+        distinct += !present[id];
+        present[id] = 1;
+        *largest = term > *largest ? term : *largest;
+    }
+    return distinct;
+}
+
+int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
+{
+    const float *scale = o->importance == EXF_FOLD_IMPORTANCE_ENERGY ? t->rms : t->norms;
+    unsigned char present[EXF_FOLD_MAX_E];
+    int64_t sum[EXF_FOLD_MAX_E] = {0}, n = (int64_t)io->rows * io->width;
+    uint64_t key[EXF_FOLD_MAX_E];
+    float largest;
+    if (n <= o->pool) return 0;
+    p->n_pool = o->pool;
+    p->n_union = find_union(present, &largest, io, scale, t->n_experts, o->importance);
+    if (p->n_union <= o->pool) return 0;
+    double grid = exf_fold_grid(largest);
+    for (int64_t i = 0; i < n; i++) {
+        int id = exf_fold_id(io, i, t->n_experts);
+        if (id >= 0) sum[id] += exf_fold_quantum(exf_fold_term(o->importance, exf_fold_weight(io, i), scale[id]), grid);
+    }
+    for (int e = 0, at = 0; e < t->n_experts; e++)
+        if (present[e]) key[at++] = exf_fold_pool_key(sum[e], e);
+    sort_keys(key, p->n_union);
+    for (int i = 0; i < p->n_union; i++) p->expert[i] = (int16_t)exf_fold_pool_id(key[i]);
+    return 1;
+}
+
+/* Where every expert's slots go: target -1, as they are. */
+typedef struct {
+    int16_t target[EXF_FOLD_MAX_E];
+    float scale[EXF_FOLD_MAX_E];
+} moves;
+
+static void find_moves(moves *m, const exf_fold_pool *p, const exf_fold_tables *t, const exf_fold_decode_options *o)
+{
+    for (int i = 0; i < p->n_pool; i++) m->target[p->expert[i]] = -1;
+    for (int i = p->n_pool; i < p->n_union; i++) {
+        size_t row = (size_t)p->expert[i] * (size_t)t->n_experts;
+        const float *loss = t->loss + row;
+        int to = -1;
+        for (int j = 0; j < p->n_pool; j++)
+            if (exf_fold_may_take(loss[p->expert[j]], o->max_loss) && (to < 0 || loss[p->expert[j]] < loss[to])) to = p->expert[j];
+        m->target[p->expert[i]] = to < 0 ? p->expert[0] : (int16_t)to;
+        m->scale[p->expert[i]] = to < 0 || o->drop ? 0.0f : t->coeff[row + (size_t)to];
+    }
+}
+
+exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
+{
+    exf_fold_status status = exf_fold_check_decode(io, t, o, 0);
+    exf_fold_pool pool;
+    moves m;
+    if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, o)) return status;
+    find_moves(&m, &pool, t, o);
+    for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
+        int id = exf_fold_id(io, i, t->n_experts);
+        if (id < 0 || m.target[id] < 0) continue;
+        exf_fold_set_id(io, i, m.target[id]);
+        exf_fold_set_weight(io, i, m.scale[id] == 0 ? 0.0f : exf_mulf(exf_fold_weight(io, i), m.scale[id]));
+    }
+    return EXF_FOLD_OK;
+}
+
+exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
+                                           int n_experts)
+{
+    exf_fold_status status = exf_fold_check_routes(io, n_experts);
+    if (status != EXF_FOLD_OK) return status;
+    if (!target_ids || !target_scale) return EXF_FOLD_BAD_ARGUMENT;
+    for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
+        int id = exf_fold_id(io, i, n_experts);
+        if (id < 0 || (target_ids[id] == id && target_scale[id] == 1)) continue;
+        exf_fold_set_id(io, i, target_ids[id]);
+        exf_fold_set_weight(io, i, exf_mulf(exf_fold_weight(io, i), target_scale[id]));
+    }
+    return EXF_FOLD_OK;
+}

@@ -1,0 +1,143 @@
+/* fold_joint_cuda.cu - see exfold/fold.h: a sub-warp per token, a lane per slot and row of
+ * its system.
+ *
+ * Decode: every block of a cluster sees the whole batch and comes to the same pool; targets
+ * and rows are shared out among the blocks.  None writes before all have read. */
+#include "kernels/fold/fold_lanes.cuh"
+#include "kernels/fold/fold_pool.cuh"
+
+/* ---- prefill --------------------------------------------------------------------------- */
+
+enum { PREFILL_THREADS = 128 };
+
+/* The sum of v, or of its squares, over lanes 0 .. n-1 in order; every lane gets it. */
+template <int W> static __device__ float sum_of(float v, int n, unsigned mask, exf_fold_rescale rescale)
+{
+    float sum = 0, mine = rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(v, v) : v;
+    for (int i = 0; i < n; i++) sum = exf_addf(sum, __shfl_sync(mask, mine, i, W));
+    return sum;
+}
+
+template <int W>
+static __global__ void __launch_bounds__(PREFILL_THREADS)
+    prefill_joint(const exf_fold_routes in, const exf_fold_routes out, const exf_fold_tables t, const exf_fold_prefill_options o)
+{
+    int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
+    if (row >= in.rows) return; /* all lanes of a token or none */
+    exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
+    float h = s.id < 0 || o.rank == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id);
+    exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(o.rank, s.w, h));
+    unsigned valid = exf_fold_vote<W>(s.mask, s.id >= 0), kept = exf_fold_vote<W>(s.mask, s.id >= 0 && s.lane < o.keep);
+    float w = s.w;
+    if (valid != kept) {
+        exf_fold_system<W> y = exf_fold_begin<W>(t, s, s.id, kept);
+        exf_fold_omit(&y, t, s.id, s.w, valid & ~kept);
+        if (exf_fold_solve(&y, o.ridge) && s.lane < o.keep) w = (float)exf_addd(s.w, y.right);
+    }
+    if (o.rescale != EXF_FOLD_RESCALE_NONE) {
+        float before = sum_of<W>(s.w, __popc(valid), s.mask, o.rescale), after = sum_of<W>(w, __popc(kept), s.mask, o.rescale);
+        if (kept >> s.lane & 1) w = exf_mulf(w, exf_fold_rescale_factor(o.rescale, before, after));
+    }
+    if (s.lane >= o.keep) return;
+    exf_fold_set_id(&out, row * o.keep + s.lane, s.raw);
+    exf_fold_set_weight(&out, row * o.keep + s.lane, w);
+}
+
+exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                                            const exf_fold_prefill_options *o, void *stream)
+{
+    exf_fold_status status = exf_fold_check_prefill(in, out, t, o, 1);
+    if (status != EXF_FOLD_OK || in->rows == 0) return status;
+    int lanes = in->width > 8 ? 16 : 8;
+    unsigned blocks = (unsigned)(((int64_t)in->rows * lanes + PREFILL_THREADS - 1) / PREFILL_THREADS);
+    return exf_fold_launch(lanes == 8 ? prefill_joint<8> : prefill_joint<16>, blocks, PREFILL_THREADS, 1, stream, *in, *out, *t,
+                           *o);
+}
+
+/* ---- decode ---------------------------------------------------------------------------- */
+
+enum { CLUSTER = 8, LOADS = EXF_FOLD_MAX_E / 32 };
+
+/* target[e], in every block of the cluster, if e is outside the pool; its row of cosines is at hand. */
+static __device__ __forceinline__ void find_target(int16_t *target, int e, const exf_fold_block_pool *pool,
+                                                   const int (&position)[LOADS], const float (&cosine)[LOADS], int n_pool)
+{
+    int own = pool->position[e], to = -1;
+    if (own < n_pool || own == EXF_FOLD_MAX_E) return;
+    int nearest = exf_fold_nearest(cosine, position, n_pool, [](float c) { return c != c ? 0.0f : -fabsf(c); });
+#pragma unroll
+    for (int j = 0; j < LOADS; j++) to = position[j] == nearest ? (int)threadIdx.x % 32 + 32 * j : to; /* in one lane, once */
+    if (to >= 0) exf_fold_store_in_all(target + e, (int16_t)to);
+}
+
+/* The row's slots, one in each lane: remapped ones take their target and all are weighed anew. */
+template <int W>
+static __device__ void join_row(const exf_fold_routes &io, const exf_fold_lane &s, int64_t row, const int16_t *target, int moved,
+                                const exf_fold_tables &t, double rho)
+{
+    unsigned movers = exf_fold_vote<W>(s.mask, moved), used = exf_fold_vote<W>(s.mask, s.id >= 0);
+    int id = moved ? target[s.id] : s.id;
+    if (movers == 0) return;
+    exf_fold_system<W> y = exf_fold_begin<W>(t, s, id, used);
+    exf_fold_omit(&y, t, s.id, s.w, movers); /* the kept slots' own terms cancel */
+    int solved = exf_fold_solve(&y, rho);
+    if (s.id < 0) return;
+    double w = moved ? 0 : s.w;
+    if (moved) exf_fold_set_id(&io, row * io.width + s.lane, id);
+    if (moved || solved) exf_fold_set_weight(&io, row * io.width + s.lane, (float)(solved ? exf_addd(w, y.right) : w));
+}
+
+template <int W>
+static __device__ __forceinline__ void join_rows(const exf_fold_routes &io, const exf_fold_block_pool *pool, const int16_t *target,
+                                                 const exf_fold_tables &t, const exf_fold_decode_options &o)
+{
+    for (int row = (blockIdx.x * EXF_FOLD_THREADS + threadIdx.x) / W; row < io.rows; row += gridDim.x * EXF_FOLD_THREADS / W) {
+        exf_fold_lane s = exf_fold_read_lane<W>(io, row, t.n_experts);
+        join_row<W>(io, s, row, target, s.id >= 0 && pool->position[s.id] >= o.pool, t, o.ridge);
+    }
+}
+
+/* ROWS of cosines a warp: all that the cluster needs, under way from the start; or 1, by one block, one after another. */
+template <int W, int ROWS>
+static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
+    decode_joint(const exf_fold_routes io, const exf_fold_tables t, const exf_fold_decode_options o)
+{
+    __shared__ exf_fold_block_pool pool;
+    __shared__ int16_t target[EXF_FOLD_MAX_E];
+    exf_fold_slots<0> slots; /* read thrice: registers are for the rows and systems */
+    exf_fold_rows<ROWS, LOADS> cosine;
+    exf_fold_cluster_arrive_reader(); /* is running: its shared memory may be written */
+    if (ROWS > 1) cosine.load(t.cosine, t.n_experts, exf_fold_first_expert());
+    int n_union = exf_fold_block_choose(&pool, slots, io, t, o), position[LOADS];
+    exf_fold_cluster_wait();
+    if (n_union == 0) return; /* in every block alike */
+    exf_fold_positions(position, &pool, t.n_experts);
+#pragma unroll
+    for (int q = 0; q < ROWS && ROWS > 1; q++) {
+        int e = exf_fold_first_expert() + q * exf_fold_expert_stride();
+        if (e < t.n_experts) find_target(target, e, &pool, position, cosine.value[q], o.pool);
+    }
+    for (int e = exf_fold_first_expert(); e < t.n_experts && ROWS == 1; e += exf_fold_expert_stride()) {
+        cosine.load(t.cosine, t.n_experts, e);
+        find_target(target, e, &pool, position, cosine.value[0], o.pool);
+    }
+    __syncthreads();
+    exf_fold_cluster_arrive(); /* has read its slots and told its targets */
+    exf_fold_cluster_wait();
+    join_rows<W>(io, &pool, target, t, o);
+}
+
+exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
+                                           void *stream)
+{
+    typedef void (*kernel)(exf_fold_routes, exf_fold_tables, exf_fold_decode_options);
+    static const kernel clustered[2] = {decode_joint<8, 4>, decode_joint<16, 4>},
+                        alone[2] = {decode_joint<8, 1>, decode_joint<16, 1>};
+    exf_fold_status status = exf_fold_check_decode(io, t, o, 1);
+    int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0;
+    if (slots == 0 || slots <= o->pool) return status;
+    int wide = io->width > 8;
+    if (!exf_fold_has_clusters((const void *)clustered[wide]))
+        return exf_fold_launch(alone[wide], 1, EXF_FOLD_THREADS, 1, stream, *io, *t, *o);
+    return exf_fold_launch(clustered[wide], CLUSTER, EXF_FOLD_THREADS, CLUSTER, stream, *io, *t, *o);
+}

@@ -1,0 +1,219 @@
+/* fold_pool.cuh - a decode batch's pool, chosen by one block, and the targets of the
+ * experts outside of it. */
+#ifndef EXF_KERNELS_FOLD_POOL_CUH
+#define EXF_KERNELS_FOLD_POOL_CUH
+#include "kernels/fold/fold_cuda.cuh"
+
+/* A thread for every expert, and registers for this many slots. */
+enum { EXF_FOLD_THREADS = 512, EXF_FOLD_WARPS = 16, EXF_FOLD_HELD = 4, EXF_FOLD_HELD_SLOTS = 2048 };
+
+struct __align__(16) exf_fold_block_pool
+{
+    double key[EXF_FOLD_MAX_E];       /* exf_fold_pool_key() as the bits of a double: the same order; 0: not routed to */
+    unsigned part[3][EXF_FOLD_MAX_E]; /* sums of quanta's parts, exf_fold_add() */
+    float scale[EXF_FOLD_MAX_E];      /* of importance: h or rms */
+    int16_t position[EXF_FOLD_MAX_E]; /* of an expert by falling importance; EXF_FOLD_MAX_E: not routed to */
+    int16_t expert[EXF_FOLD_MAX_E];   /* in that order */
+    unsigned char present[EXF_FOLD_MAX_E];
+    unsigned largest;
+};
+
+/* Smallest of the warp's. */
+__device__ inline unsigned exf_fold_warp_min(unsigned v)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_min_sync(0xffffffffu, v);
+#else
+    for (int step = 16; step > 0; step >>= 1) v = min(v, __shfl_xor_sync(0xffffffffu, v, step));
+    return v;
+#endif
+}
+
+/* A batch's slots.  HELD: all of them, in registers; else read as needed. */
+template <int HELD> struct exf_fold_slots {
+    int id[EXF_FOLD_HELD];
+    float w[EXF_FOLD_HELD];
+
+    __device__ inline void read(const exf_fold_routes &io, int n_experts)
+    {
+#pragma unroll
+        for (int j = 0; j < EXF_FOLD_HELD && HELD; j++) {
+            int slot = j * EXF_FOLD_THREADS + (int)threadIdx.x, n = io.rows * io.width;
+            id[j] = slot < n ? exf_fold_id(&io, slot, n_experts) : -1;
+            w[j] = slot < n ? exf_fold_weight(&io, slot) : 0;
+        }
+    }
+
+    /* f(slot, expert, weight) for this thread's slots that have an expert. */
+    template <class F> __device__ inline void each(const exf_fold_routes &io, int n_experts, F f) const
+    {
+#pragma unroll
+        for (int j = 0; j < EXF_FOLD_HELD && HELD; j++)
+            if (id[j] >= 0) f(j * EXF_FOLD_THREADS + (int)threadIdx.x, id[j], w[j]);
+        const int n = io.rows * io.width;
+#pragma unroll 1
+        for (int slot = HELD ? n : (int)threadIdx.x; slot < n; slot += EXF_FOLD_THREADS) {
+            int e = exf_fold_id(&io, slot, n_experts);
+            if (e >= 0) f(slot, e, exf_fold_weight(&io, slot));
+        }
+    }
+};
+
+/* Shared memory adds 32-bit integers natively, 64-bit ones not: quanta, at most 2^36, are added
+ * in parts that cannot overflow, two for as many slots as are held (2^11), else three (2^16). */
+template <int HELD> __device__ inline void exf_fold_add(exf_fold_block_pool *p, int e, int64_t quantum)
+{
+    if (HELD) {
+        atomicAdd(&p->part[0][e], (unsigned)quantum & 0xfffffu);
+        atomicAdd(&p->part[1][e], (unsigned)(quantum >> 20));
+    } else {
+        atomicAdd(&p->part[0][e], (unsigned)quantum & 0xffffu);
+        atomicAdd(&p->part[1][e], (unsigned)(quantum >> 16) & 0x7fffu);
+        atomicAdd(&p->part[2][e], (unsigned)(quantum >> 31));
+    }
+}
+
+template <int HELD> __device__ inline int64_t exf_fold_added(const exf_fold_block_pool *p, int e)
+{
+    int64_t low = p->part[0][e];
+    if (HELD) return low + (int64_t)(int)p->part[1][e] * (1 << 20);
+    return low + (int64_t)p->part[1][e] * (1 << 16) + (int64_t)(int)p->part[2][e] * (1ll << 31);
+}
+
+/* Adds up importance; returns how many experts are routed to. */
+template <int HELD>
+__device__ inline int exf_fold_add_up(exf_fold_block_pool *p, const exf_fold_slots<HELD> &slots, const exf_fold_routes &io,
+                                      int n_experts, exf_fold_importance kind)
+{
+    unsigned largest = 0;
+    slots.each(io, n_experts, [&](int, int e, float w) {
+        largest = max(largest, exf_bits_of(fabsf(exf_fold_term(kind, w, p->scale[e]))));
+        p->present[e] = 1;
+    });
+    largest = ~exf_fold_warp_min(~largest);
+    if (threadIdx.x % 32 == 0) atomicMax(&p->largest, largest);
+    __syncthreads();
+    double grid = exf_fold_grid(exf_float_of(p->largest));
+    slots.each(io, n_experts,
+               [&](int, int e, float w) { exf_fold_add<HELD>(p, e, exf_fold_quantum(exf_fold_term(kind, w, p->scale[e]), grid)); });
+    return __syncthreads_count((int)threadIdx.x < n_experts && p->present[threadIdx.x]);
+}
+
+/* expert[] and position[] by counting, for each expert, the larger keys: a few lanes for each
+ * four experts, so that a key that was loaded is compared four times. */
+template <int HELD> __device__ inline void exf_fold_order(exf_fold_block_pool *p, int n_experts)
+{
+    int thread = (int)threadIdx.x, share = 32, groups = (n_experts + 3) / 4;
+    if (thread < n_experts && p->present[thread])
+        p->key[thread] = __longlong_as_double((long long)exf_fold_pool_key(exf_fold_added<HELD>(p, thread), thread));
+    __syncthreads();
+    while (groups * share > EXF_FOLD_THREADS) share /= 2; /* 4 at least */
+    int group = min(thread / share, groups - 1), lane = thread % share, larger[4] = {0, 0, 0, 0};
+    double mine[4] = {p->key[group * 4], p->key[group * 4 + 1], p->key[group * 4 + 2], p->key[group * 4 + 3]};
+#pragma unroll 4
+    for (int i = lane * 2; i < n_experts; i += share * 2) {
+        double2 two = *(const double2 *)(p->key + i);
+#pragma unroll
+        for (int m = 0; m < 4; m++) larger[m] += (two.x > mine[m]) + (two.y > mine[m]);
+    }
+    unsigned low = (unsigned)larger[0] | (unsigned)larger[1] << 16, high = (unsigned)larger[2] | (unsigned)larger[3] << 16;
+    for (int step = share / 2; step > 0; step /= 2) {
+        low += __shfl_xor_sync(0xffffffffu, low, step);
+        high += __shfl_xor_sync(0xffffffffu, high, step);
+    }
+    int e = group * 4 + lane, at = (int)((lane < 2 ? low : high) >> lane % 2 * 16 & 0xffffu);
+    if (thread / share < groups && lane < 4 && e < n_experts && p->present[e]) {
+        p->position[e] = (int16_t)at;
+        p->expert[at] = (int16_t)e;
+    }
+    __syncthreads();
+}
+
+/* Fills *p for the block and returns how many experts the batch routes to; 0 if that is no
+ * more than the pool, and nothing is to be done.  Every thread calls, after slots.read(). */
+template <int HELD>
+__device__ inline int exf_fold_block_choose(exf_fold_block_pool *p, const exf_fold_slots<HELD> &slots, const exf_fold_routes &io,
+                                            const exf_fold_tables &t, const exf_fold_decode_options &o)
+{
+    int e = (int)threadIdx.x;
+    const float *scale = o.importance == EXF_FOLD_IMPORTANCE_ENERGY ? t.rms : t.norms;
+    p->scale[e] = e < t.n_experts ? __ldg(scale + e) : 0;
+    p->key[e] = 0;
+    p->part[0][e] = p->part[1][e] = p->part[2][e] = 0;
+    p->position[e] = EXF_FOLD_MAX_E;
+    p->present[e] = 0;
+    if (e == 0) p->largest = 0;
+    __syncthreads();
+    int n_union = exf_fold_add_up(p, slots, io, t.n_experts, o.importance);
+    if (n_union <= o.pool) return 0;
+    exf_fold_order<HELD>(p, t.n_experts);
+    return n_union;
+}
+
+/* ---- targets ----------------------------------------------------------------------- */
+
+/* How the experts are shared out among the warps of a grid: those of this warp are first,
+ * first + stride and so on. */
+__device__ inline int exf_fold_first_expert(void)
+{
+    return (int)blockIdx.x + (int)gridDim.x * ((int)threadIdx.x / 32);
+}
+
+__device__ inline int exf_fold_expert_stride(void)
+{
+    return (int)gridDim.x * EXF_FOLD_WARPS;
+}
+
+/* Blocks it takes, 2^n, for every warp to have so many experts at most. */
+static inline unsigned exf_fold_blocks_for(int n_experts, int rows)
+{
+    unsigned blocks = 1;
+    while (blocks * EXF_FOLD_WARPS * (unsigned)rows < (unsigned)n_experts) blocks *= 2;
+    return blocks;
+}
+
+/* Rows of a table [E, E] in a warp's registers: those of `expert`, one stride on, ...; beyond the last, the last again. */
+template <int ROWS, int LOADS> struct exf_fold_rows {
+    float value[ROWS][LOADS]; /* column lane + 32 j */
+
+    __device__ __forceinline__ void load(const float *table, int n_experts, int expert)
+    {
+        int lane = (int)threadIdx.x % 32;
+#pragma unroll
+        for (int q = 0; q < ROWS; q++) {
+            const float *row = table + min(expert + q * exf_fold_expert_stride(), n_experts - 1) * n_experts + lane;
+#pragma unroll
+            for (int j = 0; j < LOADS; j++) value[q][j] = exf_fold_load_if(row + 32 * j, lane + 32 * j < n_experts, 0);
+        }
+    }
+};
+
+/* position[j]: of expert lane + 32 j, as p has it. */
+template <int LOADS> __device__ inline void exf_fold_positions(int (&position)[LOADS], const exf_fold_block_pool *p, int n_experts)
+{
+#pragma unroll
+    for (int j = 0; j < LOADS; j++) {
+        int e = (int)threadIdx.x % 32 + 32 * j;
+        position[j] = e < n_experts ? p->position[e] : EXF_FOLD_MAX_E;
+    }
+}
+
+/* Position of the pool's member of least cost(value), ties to the more important.  NaN is no
+ * cost; one of INFINITY is taken only where there is no other; n_pool or more: none. */
+template <int LOADS, class Cost>
+__device__ inline int exf_fold_nearest(const float (&value)[LOADS], const int (&position)[LOADS], int n_pool, Cost cost)
+{
+    unsigned nearest = EXF_FOLD_MAX_E;
+    float least = INFINITY, costs[LOADS];
+#pragma unroll
+    for (int j = 0; j < LOADS; j++) {
+        costs[j] = position[j] < n_pool ? cost(value[j]) : INFINITY;
+        least = fminf(least, costs[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < LOADS; j++)
+        if (costs[j] == least) nearest = min(nearest, (unsigned)position[j]);
+    unsigned own = (unsigned)exf_fold_ordered(least) ^ 0x80000000u, all = exf_fold_warp_min(own);
+    return (int)exf_fold_warp_min(own == all ? nearest : (unsigned)EXF_FOLD_MAX_E);
+}
+#endif

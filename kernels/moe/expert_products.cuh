@@ -1,0 +1,30 @@
+/* expert_products.cuh - between the bucketing of tokens and the products. */
+#ifndef EXF_KERNELS_EXPERT_PRODUCTS_CUH
+#define EXF_KERNELS_EXPERT_PRODUCTS_CUH
+#include "kernels/device/cuda_queue.cuh"
+#include "kernels/moe/expert_products.h"
+
+enum { EXF_TILE_ROWS = 128, EXF_BUCKET_CHUNK = 1024 };
+
+/* On the device: rows [first[e], first[e + 1]) of the sorted order are expert e's, in
+ * order of slot, and are cut into tiles of EXF_TILE_ROWS rows, numbered
+ * [tile[e], tile[e + 1]). */
+typedef struct {
+    int32_t *first, *tile; /* [E + 1] */
+    int32_t *slot;         /* [T K] the slot of a sorted row */
+    int32_t *counts;       /* [chunks, E] scratch */
+} exf_buckets;
+
+size_t exf_bucket_ints(int n_slots, int n_experts);
+/* memory: exf_bucket_ints() of them. */
+exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts);
+/* Of experts `first` on; slots of others are in no bucket. */
+void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first);
+
+/* act [rows, I] in sorted order = silu(x gate^T) * (x up^T), x [T, H] the tokens. */
+void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, const uint16_t *gate, const uint16_t *up, const exf_buckets *b,
+                             const exf_expert_shape *s);
+/* out[slot[row]] [H] = act down^T. */
+void exf_grouped_down_cuda(exf_queue *q, uint16_t *out, const uint16_t *act, const uint16_t *down, const exf_buckets *b,
+                           const exf_expert_shape *s);
+#endif

@@ -1,0 +1,271 @@
+/* grouped_gemm_cuda.cu - products of all experts in one launch; see expert_products.cuh.
+ *
+ * A block per multiprocessor walks over tiles of 128 rows x 256 columns (128 gate and
+ * the same 128 up columns where a SwiGLU follows).  One warpgroup feeds a ring of
+ * shared-memory stages: matrices by bulk tensor copies, tokens' rows from where they
+ * are by copies of 16 bytes; two warpgroups multiply 64 rows each.
+ * Tiles of one expert are neighbours in time, so its matrix is read from memory once.
+ * An element's sum runs over the inner axis in order, whatever tile it is in. */
+#include "kernels/moe/expert_products.cuh"
+#include "kernels/device/bulk_tiles.cuh"
+
+enum { ROWS = EXF_TILE_ROWS, COLUMNS = 256, DEPTH = 64, STAGES = 4, THREADS = 384 };
+enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, STAGE_BYTES = A_BYTES + B_BYTES };
+
+typedef struct {
+    const int32_t *first, *tile, *slot;
+    int n_experts, depth; /* inner axis */
+    int width;            /* of a row of out */
+    int column_tiles;
+    float limit;
+    uint16_t *out;
+    const uint16_t *x; /* [T, depth]: rows are those of tokens, slot / top_k; NULL: of sorted rows, behind a map */
+    int top_k;
+} work;
+
+#ifdef EXF_HOPPER
+/* The tiles that a block walks over; e moves forward only. */
+typedef struct {
+    int e, row, end, column; /* expert, sorted rows [row, end), number of the column tile */
+} place;
+
+static __device__ inline void find_place(place *p, const int32_t *first, const int32_t *tile, int at, int column_tiles)
+{
+    while (at >= tile[p->e + 1] * column_tiles) p->e++;
+    int local = at - tile[p->e] * column_tiles, high = tile[p->e + 1] - tile[p->e];
+    p->column = local / high;
+    p->row = first[p->e] + local % high * ROWS;
+    p->end = first[p->e + 1];
+}
+
+static __device__ inline uint32_t pack(float low, float high)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+/* v[j] of lane q of four is piece q of block j; afterwards v[i] is piece i of block q. */
+static __device__ inline void transpose_quad(uint32_t (&v)[4], int q)
+{
+    int odd = q & 1, high = q & 2;
+    uint32_t a = __shfl_xor_sync(0xffffffffu, odd ? v[0] : v[1], 1), b = __shfl_xor_sync(0xffffffffu, odd ? v[2] : v[3], 1);
+    uint32_t x0 = odd ? a : v[0], x1 = odd ? v[1] : a, x2 = odd ? b : v[2], x3 = odd ? v[3] : b;
+    uint32_t c = __shfl_xor_sync(0xffffffffu, high ? x0 : x2, 2), d = __shfl_xor_sync(0xffffffffu, high ? x1 : x3, 2);
+    v[0] = high ? c : x0;
+    v[1] = high ? d : x1;
+    v[2] = high ? x2 : c;
+    v[3] = high ? x3 : d;
+}
+
+static __device__ inline float gated(float g, float u, float limit)
+{
+    if (limit > 0) {
+        g = fminf(g, limit);
+        u = fminf(fmaxf(u, -limit), limit);
+    }
+    return __fdividef(g, 1.0f + __expf(-g)) * u;
+}
+
+/* Columns of a thread: 8 j + 2 q + {0, 1} of rows r and r + 8, in d[4 j ..]. */
+template <bool SWIGLU> static __device__ inline void store_tile(const float (&d)[128], const work &w, const place &p, int r, int q)
+{
+    constexpr int blocks = SWIGLU ? 16 : 32;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = p.row + r + 8 * half;
+        bool inside = row < p.end;
+        size_t to = !inside ? 0 : (SWIGLU ? (size_t)row : (size_t)w.slot[row]) * w.width;
+#pragma unroll
+        for (int j = 0; j < blocks; j += 4) {
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int at = 4 * (j + i) + 2 * half;
+                v[i] = SWIGLU ? pack(gated(d[at], d[(at + 64) % 128], w.limit), gated(d[at + 1], d[(at + 65) % 128], w.limit)) : pack(d[at], d[at + 1]);
+            }
+            transpose_quad(v, q);
+            int column = p.column * blocks * 8 + 8 * (j + q);
+            if (inside && column < w.width) *reinterpret_cast<uint4 *>(w.out + to + column) = make_uint4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+/* A step of the ring. */
+typedef struct {
+    int stage;
+    uint32_t phase;
+} turn;
+
+static __device__ inline void advance(turn *t)
+{
+    if (++t->stage < STAGES) return;
+    t->stage = 0;
+    t->phase ^= 1;
+}
+
+/* One thread: stage after stage of sorted rows and the expert's matrix. */
+static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
+                                   const int32_t *first, const int32_t *tile)
+{
+    place p = {0, 0, 0, 0};
+    turn t = {0, 0};
+    int n_tiles = tile[w.n_experts] * w.column_tiles;
+    for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
+        find_place(&p, first, tile, at, w.column_tiles);
+        for (int k = 0; k < w.depth; k += DEPTH, advance(&t)) {
+            uint32_t a = ring + t.stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * t.stage;
+            exf_barrier_wait(empty + 8 * t.stage, t.phase ^ 1);
+            exf_barrier_expect(arrived, STAGE_BYTES);
+            exf_tensor_load(a, x, arrived, k, p.row, 0);
+            exf_tensor_load(b, w0, arrived, k, p.column * 256, p.e);
+            exf_tensor_load(b + B_BYTES / 2, w0, arrived, k, p.column * 256 + 128, p.e);
+        }
+    }
+}
+
+/* Eight threads to a row of 128 bytes, rows i / 8 + 16 j: where this thread's 16 bytes of
+ * each row come from.  Rows behind the expert's last are its last again: nobody stores them. */
+static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &w, const place &p, int i)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        int row = min(p.row + i / 8 + 16 * j, p.end - 1);
+        from[j] = w.x + (size_t)(w.slot[row] / w.top_k) * w.depth + i % 8 * 8;
+    }
+}
+
+/* A warpgroup: tokens' rows are fetched from where they are, LAG stages before they are
+ * told to have come; the expert's matrices by one of its threads. */
+static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
+                                   const int32_t *first, const int32_t *tile)
+{
+    enum { LAG = 2 };
+    place p = {0, 0, 0, 0};
+    turn t = {0, 0}, told = {0, 0};
+    const uint16_t *from[8];
+    int n_tiles = tile[w.n_experts] * w.column_tiles, i = threadIdx.x, behind = 0;
+    uint32_t mine = (uint32_t)(i / 8) * 128 + (uint32_t)((i % 8 ^ (i / 8 & 7)) << 4);
+    for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
+        find_place(&p, first, tile, at, w.column_tiles);
+        find_rows(from, w, p, i);
+        for (int k = 0; k < w.depth; k += DEPTH, advance(&t)) {
+            uint32_t a = ring + t.stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * t.stage;
+            exf_barrier_wait(empty + 8 * t.stage, t.phase ^ 1);
+            if (i == 0) {
+                exf_barrier_expect(arrived, B_BYTES);
+                exf_tensor_load(b, w0, arrived, k, p.column * 128, p.e);
+                exf_tensor_load(b + B_BYTES / 2, w1, arrived, k, p.column * 128, p.e);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j++) exf_load16(a + mine + j * 2048, from[j] + k, k + i % 8 * 8 < w.depth);
+            exf_loads_commit();
+            if (behind < LAG) {
+                behind++;
+                continue;
+            }
+            exf_loads_wait<LAG>();
+            exf_proxy_fence();
+            exf_barrier_arrive(full + 8 * told.stage);
+            advance(&told);
+        }
+    }
+    exf_loads_wait<0>();
+    exf_proxy_fence();
+    for (; behind > 0; behind--, advance(&told)) exf_barrier_arrive(full + 8 * told.stage);
+}
+
+template <bool SWIGLU>
+static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uint32_t empty, const int32_t *first, const int32_t *tile, int group)
+{
+    place p = {0, 0, 0, 0};
+    turn t = {0, 0};
+    int n_tiles = tile[w.n_experts] * w.column_tiles, lane = threadIdx.x & 31, leader = (threadIdx.x & 127) == 0;
+    int r = group * 64 + ((threadIdx.x >> 5) & 3) * 16 + lane / 4;
+    float d[128];
+    for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
+        find_place(&p, first, tile, at, w.column_tiles);
+        int last = -1;
+        for (int k = 0; k < w.depth; k += DEPTH, advance(&t)) {
+            uint32_t a = ring + t.stage * STAGE_BYTES;
+            exf_barrier_wait(full + 8 * t.stage, t.phase);
+            uint64_t da = exf_operand(a + group * (A_BYTES / 2), 16), db = exf_operand(a + A_BYTES, 16);
+            exf_wgmma_begin();
+#pragma unroll
+            for (int i = 0; i < DEPTH / 16; i++) exf_wgmma_256(d, da + 2 * i, db + 2 * i, k > 0 || i > 0);
+            exf_wgmma_commit();
+            exf_wgmma_wait<1>();
+            if (last >= 0 && leader) exf_barrier_arrive(empty + 8 * last);
+            last = t.stage;
+        }
+        exf_wgmma_wait<0>();
+        if (leader) exf_barrier_arrive(empty + 8 * last);
+        store_tile<SWIGLU>(d, w, p, r, lane & 3);
+    }
+}
+#endif
+
+template <bool SWIGLU>
+static __global__ void __launch_bounds__(THREADS, 1)
+    grouped(const __grid_constant__ CUtensorMap w0, const __grid_constant__ CUtensorMap w1, work w)
+{
+#ifdef EXF_HOPPER
+    extern __shared__ __align__(1024) char memory[];
+    __shared__ uint64_t barriers[2 * STAGES];
+    uint32_t gap = (1024 - (exf_shared(memory) & 1023)) % 1024, ring = exf_shared(memory) + gap, full = exf_shared(barriers), empty = full + 8 * STAGES;
+    int32_t *first = reinterpret_cast<int32_t *>(memory + gap + STAGES * STAGE_BYTES), *tile = first + w.n_experts + 1;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            exf_barrier_init(full + 8 * i, SWIGLU ? 129 : 1);
+            exf_barrier_init(empty + 8 * i, 2);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    for (int e = threadIdx.x; e <= w.n_experts; e += THREADS) {
+        first[e] = w.first[e];
+        tile[e] = w.tile[e];
+    }
+    __syncthreads();
+    if (threadIdx.x < 128) {
+        exf_registers_lower<56>();
+        if (SWIGLU)
+            feed_tokens(&w0, &w1, w, ring, full, empty, first, tile);
+        else if (threadIdx.x == 0)
+            feed_sorted(&w1, &w0, w, ring, full, empty, first, tile);
+    } else {
+        exf_registers_raise<224>();
+        multiply<SWIGLU>(w, ring, full, empty, first, tile, threadIdx.x / 128 - 1);
+    }
+#endif
+}
+
+static size_t shared_bytes(int n_experts)
+{
+    return 1024 + STAGES * STAGE_BYTES + 2 * ((size_t)n_experts + 1) * sizeof(int32_t);
+}
+
+/* Maps: gate and up, or down and the sorted rows it multiplies. */
+template <bool SWIGLU> static void launch(exf_queue *q, const CUtensorMap &w0, const CUtensorMap &w1, const work &w)
+{
+    size_t bytes = shared_bytes(w.n_experts);
+    if (!exf_cuda_note(q, cudaFuncSetAttribute(grouped<SWIGLU>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "experts")) return;
+    EXF_LAUNCH(q, "experts", grouped<SWIGLU>, q->multiprocessors, THREADS, bytes, w0, w1, w);
+}
+
+void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, const uint16_t *gate, const uint16_t *up, const exf_buckets *b,
+                             const exf_expert_shape *s)
+{
+    size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, e = (size_t)s->n_experts;
+    CUtensorMap mg, mu;
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_model, s->d_expert, (s->d_expert + 127) / 128, s->limit, act, x, s->top_k};
+    if (exf_tensor_map(q, &mg, gate, h, i, e, 128) && exf_tensor_map(q, &mu, up, h, i, e, 128)) launch<true>(q, mg, mu, w);
+}
+
+void exf_grouped_down_cuda(exf_queue *q, uint16_t *out, const uint16_t *act, const uint16_t *down, const exf_buckets *b,
+                           const exf_expert_shape *s)
+{
+    size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, rows = (size_t)s->n_tokens * (size_t)s->top_k;
+    CUtensorMap mx, md;
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_expert, s->d_model, (s->d_model + 255) / 256, 0, out, nullptr, s->top_k};
+    if (exf_tensor_map(q, &mx, act, i, rows, 1, ROWS) && exf_tensor_map(q, &md, down, i, h, (size_t)s->n_experts, 128)) launch<false>(q, md, mx, w);
+}

@@ -1,0 +1,66 @@
+/* divergence_cpu.c - see divergence.h. */
+#include "kernels/statistics/divergence.h"
+
+#include "kernels/rows/simd.h"
+
+#include <math.h>
+
+enum { LANES = 8 };
+
+static double sum_lanes(const double *lane)
+{
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+EXF_WIDE_PART float largest(const float *x, int n)
+{
+    float lane[LANES];
+    int i = 0;
+    for (int j = 0; j < LANES; j++) lane[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    for (int j = 0; i + j < n; j++) lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    for (int j = 1; j < LANES; j++) lane[0] = lane[j] > lane[0] ? lane[j] : lane[0];
+    return lane[0];
+}
+
+/* log sum_i e^(x_i). */
+EXF_WIDE static double log_sum_exp(const float *x, int n, int *top)
+{
+    double lane[LANES] = {0};
+    float most = largest(x, n);
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] += (double)exf_expf(x[i + j] - most);
+    for (int j = 0; i + j < n; j++) lane[j] += (double)exf_expf(x[i + j] - most);
+    for (*top = 0; *top + 1 < n && x[*top] != most;) ++*top;
+    return (double)most + log(sum_lanes(lane));
+}
+
+EXF_WIDE static void fill(float *log_p, float *p, const float *x, int n, float log_sum)
+{
+    for (int i = 0; i < n; i++) log_p[i] = x[i] - log_sum;
+    for (int i = 0; i < n; i++) p[i] = exf_expf(log_p[i]);
+}
+
+EXF_WIDE static double expected_gap(const float *log_p, const float *p, const float *x, int n, float log_sum)
+{
+    double lane[LANES] = {0};
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) lane[j] += (double)(p[i + j] * (log_p[i + j] - (x[i + j] - log_sum)));
+    for (int j = 0; i + j < n; j++) lane[j] += (double)(p[i + j] * (log_p[i + j] - (x[i + j] - log_sum)));
+    return sum_lanes(lane);
+}
+
+void exf_log_softmax_cpu(float *log_p, float *p, const float *logits, int n, int *top)
+{
+    double log_sum = log_sum_exp(logits, n, top);
+    fill(log_p, p, logits, n, (float)log_sum);
+}
+
+double exf_divergence_cpu(const float *log_p, const float *p, const float *logits, int n, double *log_sum, int *top)
+{
+    *log_sum = log_sum_exp(logits, n, top);
+    return expected_gap(log_p, p, logits, n, (float)*log_sum);
+}

@@ -1,0 +1,49 @@
+/* compressed_parts.h - what the compressed mixer is made of beside its attention:
+ * rotation, compressed entries, and the indexer that chooses among them. */
+#ifndef EXF_FORWARD_COMPRESSED_PARTS_H
+#define EXF_FORWARD_COMPRESSED_PARTS_H
+#include "mixers/mixer.h"
+
+/* Entries that a sequence of n_tokens gives in the layer: complete windows only. */
+int exf_entry_count(const exf_architecture *a, int layer, int n_tokens);
+/* 1 if entries overlap and an indexer chooses among them. */
+int exf_entries_overlap(const exf_architecture *a, int layer);
+
+/* ---- rotation --------------------------------------------------------------- */
+/* Rows of n_heads heads of d floats, the last of which are rotated; row i stands
+ * at position first + i * step. */
+typedef struct {
+    int n_rows, n_heads, d;
+    int first, step, inverse;
+} exf_turn;
+/* As a rotation's shape and tables; these stay as they are while there are no positions. */
+exf_rope_shape exf_compressed_rope(const exf_turn *t, const exf_mixer_call *c, const float **cosine, const float **sine);
+void exf_compressed_turn(float *x, const exf_turn *t, const exf_mixer_call *c);
+
+/* ---- entries ------------------------------------------------------------------- */
+/* A compressor: the attention's, or the indexer's narrower one. */
+typedef struct {
+    exf_role kv, gate, ape, norm;
+    int d;
+} exf_compressor_part;
+/* Floats of scratch. */
+size_t exf_entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d);
+/* entries [N, d] of the whole sequence: pooled, normed, rotated to their windows' first tokens. */
+void exf_compressed_entries(float *entries, const exf_compressor_part *part, const exf_mixer_call *c, float *scratch);
+
+/* ---- indexer --------------------------------------------------------------------- */
+typedef struct {
+    int on;       /* 0: no query sees more entries than it may attend to */
+    float *keys;  /* [N, index_dim] */
+    float *q, *weights, *work;
+    unsigned char *chosen; /* [rows, N] */
+} exf_index_space;
+
+void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows);
+void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch);
+/* Bytes [n_rows, N seen by the last row] of the queries from `first` on, or NULL:
+ * all that are visible.  q_rank: their normed low-rank rows. */
+const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first, int n_rows);
+/* Floating-point operations for one sequence. */
+double exf_index_flops(const exf_architecture *a, int layer, double n_tokens);
+#endif

@@ -1,0 +1,53 @@
+/* weight_plan.h - a layer's tensors, or a part of them, as pieces: where each comes from
+ * and where in a slot it goes. */
+#ifndef EXF_FORWARD_WEIGHT_PLAN_H
+#define EXF_FORWARD_WEIGHT_PLAN_H
+#include "weights/layer_weights.h"
+
+/* Rows of one tensor, at most EXF_PIECE_BYTES as they are stored unless one row or one
+ * block of rows is more. */
+enum { EXF_PIECE_BYTES = 4 << 20 };
+
+typedef struct {
+    exf_role role;
+    int expert;
+    int raw; /* 1: sent as stored and decoded there; 0: decoded here, the whole tensor */
+    exf_model_rows at;
+    size_t row, n_rows; /* of the tensor */
+    exf_number number;  /* of the matrix it becomes */
+    size_t to;          /* bytes into the slot */
+} exf_piece;
+
+/* What of a layer (weight_stream.h for those below 0): all of it; all but the routed
+ * experts; or n routed experts from `first` on. */
+typedef enum { EXF_ALL_WEIGHTS, EXF_BUT_EXPERTS, EXF_SOME_EXPERTS } exf_weight_choice;
+typedef struct {
+    int layer;
+    exf_weight_choice choice;
+    int first, n;
+} exf_weight_part;
+
+typedef struct {
+    exf_weight_part of;
+    exf_piece *piece;
+    size_t n, room;
+    size_t first[EXF_W_COUNT]; /* bytes into the slot where a role's tensors start; only where the layer has them */
+    exf_number number[EXF_W_COUNT];
+    unsigned char there[EXF_W_COUNT];
+    size_t split;       /* bytes into the slot where the router's matrix is laid twice; 0: nowhere */
+    size_t slot_bytes;
+    size_t most_host, most_device; /* bytes of the largest piece in pinned memory; of the largest that is decoded there */
+} exf_weight_plan;
+
+/* Bytes of a reader's pinned memory in front of a piece's scales. */
+size_t exf_scales_room(size_t code_bytes);
+/* The plan of a part into *p, which is zero or an earlier plan. */
+exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;
+void exf_weight_plan_free(exf_weight_plan *p);
+/* Points lw at a part that lies in `slot`; some experts of a layer beside what lw has of it. */
+void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);
+/* Elements of all the tensors of a role in a part. */
+size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of);
+/* Bytes of the slot that a part needs. */
+size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of);
+#endif

@@ -1,0 +1,159 @@
+/* weight_reader.c - see weight_reader.h. */
+#include "weights/weight_reader.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/stop.h"
+
+#include <string.h>
+
+enum { ALIGN = 256 };
+
+exf_code exf_weight_reader_open(exf_weight_reader *r, const exf_model *m, const exf_backend *b, exf_compute compute, size_t device, exf_err *err)
+{
+    exf_code rc;
+    *r = (exf_weight_reader){.model = m, .b = b};
+    EXF_TRY(b->open(&r->q, compute, err));
+    EXF_TRY(b->alloc(&r->device, device, 1, "weight pieces", err));
+    EXF_TRY(b->alloc(&r->bad, 1, sizeof *r->bad, "weight pieces", err));
+out:
+    return rc;
+}
+
+void exf_weight_reader_close(exf_weight_reader *r)
+{
+    if (!r->b) return;
+    r->b->close(r->q);
+    r->b->free(r->device);
+    r->b->free(r->bad);
+    memset(r, 0, sizeof *r);
+}
+
+exf_code exf_weight_reader_pin(exf_weight_reader *r, size_t bytes, exf_err *err)
+{
+    return r->b->alloc_staging((void *)&r->host, bytes, "weight pieces", err);
+}
+
+void exf_weight_reader_unpin(exf_weight_reader *r)
+{
+    r->b->free_staging(r->host);
+    r->host = NULL;
+}
+
+/* ---- one piece ----------------------------------------------------------------- */
+
+static exf_packed_rows packed_of(const exf_piece *p, const char *codes, const char *scales)
+{
+    const exf_weight_source *w = &p->at.w;
+    static const exf_packing packing[] = {[EXF_CODED_PLAIN] = EXF_PACKED_PLAIN, [EXF_CODED_FP8] = EXF_PACKED_FP8, [EXF_CODED_FP4] = EXF_PACKED_FP4};
+    return (exf_packed_rows){.packing = packing[w->coding], .dtype = w->stored->tensor->view.dtype,
+                             .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
+                             .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows, .block_cols = (size_t)w->block_cols};
+}
+
+#define BEYOND "is beyond bfloat16"
+
+/* The message is the host's: it finds what the device only noticed. */
+static exf_code blame(const exf_weight_reader *r, const exf_piece *p, int layer, exf_err *err)
+{
+    float *values = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&values, p->at.rows * p->at.cols, sizeof *values, "weights", err));
+    EXF_TRY(exf_model_read(r->model, p->role, layer < 0 ? -1 : layer, p->expert, values, err));
+    rc = exf_fail(err, EXF_NUMERIC, "layer %d: a weight of \"%s\" " BEYOND, layer, p->at.w.stored->tensor->view.name);
+out:
+    exf_mem_free(values);
+    return rc;
+}
+
+/* As stored: BF16 for BF16 straight into place, all else by way of the reader's room there. */
+static exf_code send_raw(exf_weight_reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
+{
+    const exf_backend *b = r->b;
+    const exf_weight_source *w = &p->at.w;
+    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols), scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
+    size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    double start = exf_clock();
+    int bad = 0;
+    exf_raw_rows here;
+    exf_code rc;
+    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &here, err));
+    double read = exf_clock();
+    if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
+        b->upload(r->q, to, here.codes, codes); /* checked with the whole part */
+        EXF_TRY(b->finish(r->q, err));
+    } else {
+        exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
+        b->upload(r->q, r->device, here.codes, codes);
+        if (scales) b->upload(r->q, r->device + behind, here.scales, scales);
+        b->unpack(r->q, to, p->number, &rows, r->bad);
+        EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
+    }
+    r->times.reading += read - start;
+    r->times.sending += exf_clock() - read;
+    r->times.bytes += codes + scales;
+    if (bad) rc = blame(r, p, layer, err);
+out:
+    return rc;
+}
+
+static exf_code send_decoded(exf_weight_reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
+{
+    const exf_backend *b = r->b;
+    double start = exf_clock();
+    exf_code rc;
+    EXF_TRY(exf_model_read(r->model, p->role, layer < 0 ? -1 : layer, p->expert, (float *)(void *)r->host, err));
+    r->times.reading += exf_clock() - start;
+    r->times.bytes += exf_weight_source_bytes(&p->at.w);
+    b->upload(r->q, to, r->host, p->n_rows * p->at.cols * sizeof(float));
+    rc = b->finish(r->q, err);
+out:
+    return rc;
+}
+
+exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, char *slot, exf_err *err)
+{
+    const exf_piece *p = &plan->piece[i];
+    exf_code rc = exf_stop_check(err);
+    if (rc != EXF_OK) return rc;
+    return p->raw ? send_raw(r, p, slot + p->to, plan->of.layer, err) : send_decoded(r, p, slot + p->to, plan->of.layer, err);
+}
+
+/* ---- a whole part --------------------------------------------------------------- */
+
+/* What crossed as it was stored is looked at all at once. */
+static exf_code check_all(exf_weight_reader *r, const exf_weight_plan *p, const char *slot, exf_err *err)
+{
+    int bad = 0;
+    exf_code rc = EXF_OK;
+    for (int role = 0; role < EXF_W_COUNT; role++) {
+        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
+        r->b->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
+    }
+    EXF_TRY(r->b->download(r->q, &bad, r->bad, sizeof bad, err));
+    for (size_t i = 0; bad && i < p->n; i++)
+        if (p->piece[i].raw) {
+            rc = blame(r, &p->piece[i], p->of.layer, err);
+            if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
+        }
+out:
+    return rc;
+}
+
+/* The router's matrix twice, [E, 2 H]. */
+static exf_code split_router(exf_weight_reader *r, const exf_weight_plan *p, char *slot, exf_err *err)
+{
+    const exf_architecture *a = &r->model->arch;
+    uint16_t *split = (uint16_t *)(void *)(slot + p->split);
+    const float *router = (const float *)(const void *)(slot + p->first[EXF_W_ROUTER]);
+    if (!p->split) return EXF_OK;
+    for (int half = 0; half < 2; half++)
+        r->b->round_rows(r->q, split + half * a->d_model, 2 * a->d_model, router, a->d_model, a->n_experts, a->d_model);
+    return r->b->finish(r->q, err);
+}
+
+exf_code exf_weight_reader_end(exf_weight_reader *r, const exf_weight_plan *p, char *slot, exf_err *err)
+{
+    exf_code rc = check_all(r, p, slot, err);
+    return rc == EXF_OK ? split_router(r, p, slot, err) : rc;
+}

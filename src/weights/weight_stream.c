@@ -1,0 +1,282 @@
+/* weight_stream.c - see weight_stream.h.
+ *
+ * A reader (weight_reader.h) waits for its piece to cross before it takes the next.
+ * Several of them keep both the file system and the bus busy without any event.
+ *
+ * Pieces are taken turn after turn (weight_turns.h) as far as areas are free; whoever
+ * finishes a turn's last piece also does what needs the whole turn. */
+#include "weights/weight_stream.h"
+
+#include "base/mem.h"
+#include "weights/weight_reader.h"
+#include "weights/weight_turns.h"
+
+#include <omp.h>
+#include <pthread.h>
+
+enum { MOST_READERS = 8, ALIGN = 256 };
+
+typedef struct {
+    struct exf_weight_stream *s;
+    pthread_t thread;
+    int started;
+    exf_weight_reader of;
+} reader;
+
+struct exf_weight_stream {
+    const exf_model *model;
+    const exf_backend *b;
+    exf_compute compute;
+    exf_stream_options o;
+    void *area[EXF_WEIGHT_AREAS];
+    exf_weight_turns turns; /* made at once: looking up names takes milliseconds */
+    size_t turn;            /* the next to be asked for */
+    size_t most_host;       /* bytes of the largest piece in pinned memory */
+    reader readers[MOST_READERS];
+    int n_readers;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done; /* readers wait for work, next() for done */
+    size_t taking;             /* turn whose pieces are being taken */
+    size_t open_turns;         /* turns below this one may be filled */
+    size_t taken;              /* pieces of `taking` */
+    size_t *left;              /* [turns.n] pieces not yet there */
+    unsigned char *ready;      /* [turns.n] */
+    int quit, lost;            /* lost: a reader could not open, err says why */
+    exf_err err;               /* of the first turn's lowest piece that failed */
+    size_t err_turn, err_piece;
+};
+
+static int readers_of(const exf_stream_options *o)
+{
+    int n = o->n_readers > 0 ? o->n_readers : omp_get_max_threads();
+    return n < 1 ? 1 : n > MOST_READERS ? MOST_READERS : n;
+}
+
+static const exf_weight_plan *plan_of(const exf_weight_stream *s, size_t turn)
+{
+    return &s->turns.plan[s->turns.turn[turn].plan];
+}
+
+static char *area_of(const exf_weight_stream *s, size_t turn)
+{
+    return s->area[s->turns.turn[turn].area];
+}
+
+/* ---- readers ------------------------------------------------------------------- */
+
+static int failed_before(const exf_weight_stream *s, size_t turn, size_t piece)
+{
+    return s->err.code != EXF_OK && (s->err_turn < turn || (s->err_turn == turn && s->err_piece < piece));
+}
+
+/* A message does not depend on which reader was faster. */
+static void note(exf_weight_stream *s, size_t turn, size_t piece, const exf_err *err)
+{
+    if (failed_before(s, turn, piece)) return;
+    s->err = *err;
+    s->err_turn = turn;
+    s->err_piece = piece;
+}
+
+/* The next piece in order; 0: to be waited for. */
+static int take(exf_weight_stream *s, size_t *turn, size_t *piece)
+{
+    while (s->taking < s->open_turns && s->taken == plan_of(s, s->taking)->n) {
+        s->taking++;
+        s->taken = 0;
+    }
+    if (s->taking == s->open_turns) return 0;
+    *turn = s->taking;
+    *piece = s->taken++;
+    return 1;
+}
+
+/* With the lock held, which it gives up while it works. */
+static void serve(reader *r, size_t turn, size_t piece)
+{
+    exf_weight_stream *s = r->s;
+    exf_err err = {.code = EXF_OK};
+    size_t n = plan_of(s, turn)->n;
+    int skip = failed_before(s, turn, piece);
+    pthread_mutex_unlock(&s->lock);
+    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, turn), piece, area_of(s, turn), &err);
+    pthread_mutex_lock(&s->lock);
+    if (rc != EXF_OK) note(s, turn, piece, &err);
+    if (--s->left[turn] > 0) return;
+    skip = failed_before(s, turn, n);
+    pthread_mutex_unlock(&s->lock);
+    rc = skip ? EXF_OK : exf_weight_reader_end(&r->of, plan_of(s, turn), area_of(s, turn), &err);
+    pthread_mutex_lock(&s->lock);
+    if (rc != EXF_OK) note(s, turn, n, &err);
+    s->ready[turn] = 1;
+    pthread_cond_signal(&s->done);
+}
+
+/* Pinning memory takes milliseconds, so that readers do it side by side. */
+static void *read_pieces(void *self)
+{
+    reader *r = self;
+    exf_weight_stream *s = r->s;
+    exf_err err = {.code = EXF_OK};
+    exf_code rc = exf_weight_reader_pin(&r->of, s->most_host, &err);
+    size_t turn, piece;
+    pthread_mutex_lock(&s->lock);
+    if (rc != EXF_OK) {
+        note(s, 0, 0, &err);
+        s->lost = 1;
+        pthread_cond_signal(&s->done);
+    }
+    while (rc == EXF_OK && !s->quit) {
+        if (take(s, &turn, &piece))
+            serve(r, turn, piece);
+        else
+            pthread_cond_wait(&s->work, &s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    exf_weight_reader_unpin(&r->of);
+    return NULL;
+}
+
+/* Turn `turn` and, if its area is another, the one behind it. */
+static void open_turns(exf_weight_stream *s, size_t turn)
+{
+    pthread_mutex_lock(&s->lock);
+    s->open_turns = turn + 1;
+    if (turn + 1 < s->turns.n && s->turns.turn[turn + 1].early) s->open_turns++;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static exf_code wait_turn(exf_weight_stream *s, size_t turn, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    pthread_mutex_lock(&s->lock);
+    while (!s->ready[turn] && !s->lost) pthread_cond_wait(&s->done, &s->lock);
+    if (failed_before(s, turn + 1, 0)) {
+        *err = s->err;
+        rc = err->code;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err)
+{
+    size_t turn = s->turn++;
+    exf_code rc;
+    if (turn >= s->turns.n) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", turn + 1, s->turns.n);
+    open_turns(s, turn); /* what the turns before lay in is free */
+    EXF_TRY(wait_turn(s, turn, err));
+    exf_weight_plan_point(lw, plan_of(s, turn), area_of(s, turn));
+out:
+    return rc;
+}
+
+/* ---- opening and closing ----------------------------------------------------------- */
+
+size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
+{
+    (void)m;
+    (void)compute;
+    return (size_t)readers_of(o) * (EXF_PIECE_BYTES + EXF_PIECE_BYTES / 8 + 2 * ALIGN); /* a piece and its scales */
+}
+
+uint64_t exf_stream_host_bytes(const exf_stream_options *o)
+{
+    return (uint64_t)readers_of(o) * (exf_scales_room(EXF_PIECE_BYTES) + exf_file_room(EXF_PIECE_BYTES / 8));
+}
+
+static exf_code alloc_areas(exf_weight_stream *s, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    int first = s->o.part_experts ? 1 : 0;
+    size_t slot = exf_stream_slot_bytes(s->model, s->compute, &s->o);
+    if (first) EXF_TRY(s->b->alloc(&s->area[0], exf_stream_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
+    for (int i = 0; i < s->o.n_slots; i++) EXF_TRY(s->b->alloc(&s->area[first + i], slot, 1, "layer weights", err));
+out:
+    return rc;
+}
+
+static exf_code count_pieces(exf_weight_stream *s, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s->left, s->turns.n, sizeof *s->left, "turns of weights", err));
+    EXF_TRY(exf_mem_new(&s->ready, s->turns.n, 1, "turns of weights", err));
+    for (size_t t = 0; t < s->turns.n; t++) {
+        s->left[t] = plan_of(s, t)->n;
+        s->ready[t] = s->left[t] == 0;
+    }
+out:
+    return rc;
+}
+
+static exf_code open_reader(exf_weight_stream *s, reader *r, size_t device, exf_err *err)
+{
+    exf_code rc;
+    r->s = s;
+    EXF_TRY(exf_weight_reader_open(&r->of, s->model, s->b, s->compute, device, err));
+    if (pthread_create(&r->thread, NULL, read_pieces, r) != 0) {
+        rc = exf_fail(err, EXF_NOSPACE, "weights: a reader thread could not be started");
+        goto out;
+    }
+    r->started = 1;
+out:
+    return rc;
+}
+
+exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, const exf_backend *b, exf_compute compute,
+                                const exf_stream_options *o, exf_err *err)
+{
+    exf_weight_stream *s = NULL;
+    size_t device;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight stream", err));
+    s->model = m;
+    s->b = b;
+    s->compute = compute;
+    s->o = *o;
+    s->n_readers = readers_of(o);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->done, NULL);
+    EXF_TRY(exf_weight_turns_make(&s->turns, m, compute, o, err));
+    exf_weight_turns_most(&s->turns, &s->most_host, &device);
+    EXF_TRY(count_pieces(s, err));
+    EXF_TRY(alloc_areas(s, err));
+    for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], device, err));
+    open_turns(s, 0);
+out:
+    if (rc != EXF_OK)
+        exf_weight_stream_close(s, NULL);
+    else
+        *out = s;
+    return rc;
+}
+
+void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
+{
+    if (!s) return;
+    pthread_mutex_lock(&s->lock);
+    s->quit = 1;
+    pthread_cond_broadcast(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    for (int i = 0; i < s->n_readers; i++) {
+        reader *r = &s->readers[i];
+        if (r->started) pthread_join(r->thread, NULL);
+        if (times) {
+            times->reading += r->of.times.reading;
+            times->sending += r->of.times.sending;
+            times->bytes += r->of.times.bytes;
+        }
+        exf_weight_reader_close(&r->of);
+    }
+    for (int i = 0; i < EXF_WEIGHT_AREAS; i++) s->b->free(s->area[i]);
+    exf_weight_turns_free(&s->turns);
+    exf_mem_free(s->left);
+    exf_mem_free(s->ready);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->done);
+    exf_mem_free(s);
+}

@@ -1,0 +1,214 @@
+/* check_cuda_attention.c - both attentions of the CUDA backend against the CPU's, in
+ * float32 and with rounded operands, at awkward shapes. */
+#include "tests/support/pair_fixtures.h"
+
+#include <math.h>
+#include <string.h>
+
+/* float32: two softmaxes of scores up to about 10 from float32 sums.  Rounded: scores off
+ * by 2^-11 of their terms, weights and values by 2^-12; a NaN is near nothing. */
+static void compare(const pair_array *out, exf_compute compute, const char *what)
+{
+    double d = pair_distance(out);
+    if (compute == EXF_COMPUTE_F32) pair_near(out, 2e-5, what);
+    ck_assert_msg(d <= (compute == EXF_COMPUTE_F32 ? 2e-6 : 1e-3), "%s: distance %.2e", what, d);
+}
+
+/* ---- causal ------------------------------------------------------------------------ */
+
+static const struct {
+    int t, heads, kv, d, dv, gap;
+} causal[] = {
+    {1, 1, 1, 16, 16, 0},     {1, 4, 1, 576, 512, 0},   {2, 4, 2, 16, 16, 0},     {63, 4, 4, 64, 64, 0},
+    {64, 8, 2, 64, 64, 0},    {65, 8, 1, 64, 64, 4},    {127, 16, 1, 96, 96, 0},  {128, 8, 2, 128, 128, 0},
+    {129, 4, 1, 128, 128, 8}, {300, 4, 1, 128, 128, 0}, {257, 2, 2, 192, 128, 0}, {200, 16, 1, 256, 256, 0},
+    {129, 2, 1, 256, 256, 0}, {70, 4, 2, 512, 512, 0},  {131, 2, 1, 576, 512, 0}, {150, 3, 3, 24, 16, 0},
+    {90, 2, 1, 33, 17, 0},    {77, 2, 2, 20, 300, 1},   {641, 2, 1, 128, 128, 0}, {66, 2, 1, 300, 40, 0},
+};
+
+static void attend(int i, exf_compute compute, float size)
+{
+    int t = causal[i].t, heads = causal[i].heads, kv = causal[i].kv, d = causal[i].d, dv = causal[i].dv, gap = causal[i].gap;
+    exf_attention_shape shape = {
+        t, heads, kv, d, dv, heads * d + gap, kv * d + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(d))};
+    pair_array q = pair_reals(&p, (size_t)(t * shape.ldq), 1, size), k = pair_reals(&p, (size_t)(t * shape.ldk), 2, 2);
+    pair_array v = pair_reals(&p, (size_t)(t * shape.ldv), 3, 1), out = pair_reals(&p, (size_t)(t * shape.ldo), 4, 1);
+    pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1e30f);
+    pair_compute(&p, compute);
+    ON_BOTH(p, B->attention(Q, out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]));
+    compare(&out, compute, "attention");
+    pair_free(&q);
+    pair_free(&k);
+    pair_free(&v);
+    pair_free(&out);
+    pair_free(&space);
+}
+
+START_TEST(causal_is_near_in_float32)
+{
+    attend(_i, EXF_COMPUTE_F32, 2);
+    attend(_i, EXF_COMPUTE_F32, 0);
+}
+END_TEST
+
+START_TEST(causal_is_near_when_rounded)
+{
+    attend(_i, EXF_COMPUTE_BF16, 2);
+}
+END_TEST
+
+/* Equal scores: an output is a mean of integers, exact up to the division by their
+ * number, whatever the operands are rounded to. */
+START_TEST(means_of_integers_are_exact)
+{
+    enum { T = 128, HEADS = 4, D = 64 };
+    exf_attention_shape shape = {T, HEADS, 1, D, D, HEADS * D, D, D, HEADS * D, 0.5f};
+    pair_array q = pair_reals(&p, T * HEADS * D, 1, 0), k = pair_integers(&p, T * D, 2), v = pair_integers(&p, T * D, 3);
+    pair_array out = pair_reals(&p, T * HEADS * D, 4, 1);
+    pair_array space = pair_reals(&p, larger(p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)), 5, 1);
+    pair_compute(&p, (exf_compute)_i);
+    ON_BOTH(p, B->attention(Q, out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]));
+    pair_near(&out, 5e-7, "means of integers");
+    pair_free(&q);
+    pair_free(&k);
+    pair_free(&v);
+    pair_free(&out);
+    pair_free(&space);
+}
+END_TEST
+
+START_TEST(nothing_is_attended_without_tokens)
+{
+    exf_attention_shape shape = {0, 2, 1, 64, 64, 128, 64, 64, 128, 1};
+    pair_array x = pair_integers(&p, 8, 1), out = pair_integers(&p, 8, 2);
+    pair_compute(&p, (exf_compute)_i);
+    ON_BOTH(p, B->attention(Q, out.f[s], x.f[s], x.f[s], x.f[s], &shape, x.f[s]));
+    pair_equal(&out, "attention of nothing");
+    pair_free(&x);
+    pair_free(&out);
+}
+END_TEST
+
+/* ---- compressed ------------------------------------------------------------------------ */
+
+static const struct {
+    int first, rows, heads, d, window, ratio, choose;
+} compressed[] = {
+    {0, 1, 1, 16, 4, 0, 0},       {0, 5, 3, 32, 16, 4, 0},        {0, 64, 4, 64, 16, 4, 1},     {63, 65, 4, 128, 16, 4, 1},
+    {100, 40, 64, 128, 32, 4, 1}, {128, 3, 64, 512, 128, 128, 0}, {256, 2, 64, 512, 128, 4, 1}, {300, 128, 2, 32, 128, 4, 1},
+    {31, 7, 5, 48, 9, 3, 1},      {500, 1, 128, 512, 64, 2, 1},   {17, 33, 1, 24, 8, 0, 0},     {0, 128, 4, 130, 128, 7, 0},
+    {0, 300, 4, 128, 32, 4, 1},   {200, 77, 3, 64, 30, 1, 1},      {0, 520, 16, 512, 128, 4, 1},  {0, 200, 1, 48, 16, 2, 1},
+};
+
+static void attend_compressed(int i, exf_compute compute, int in_place)
+{
+    exf_compressed_attention_shape shape = {compressed[i].first,
+                                            compressed[i].rows,
+                                            compressed[i].heads,
+                                            compressed[i].d,
+                                            compressed[i].window,
+                                            compressed[i].ratio,
+                                            (float)(1 / sqrt(compressed[i].d))};
+    int t = shape.first + shape.n_rows, n = shape.ratio ? t / shape.ratio : 0, h = shape.n_heads;
+    size_t wide = (size_t)(shape.n_rows * h * shape.d);
+    static unsigned char marks[1 << 20];
+    memset(marks, 0, sizeof marks);
+    for (int j = 0; j < shape.n_rows * n; j++) marks[j] = (unsigned char)((unsigned)j * 2654435761u >> 13 & 1);
+    pair_array q = pair_reals(&p, wide, 1, 2), out = pair_reals(&p, wide, 2, 1),
+               tokens = pair_reals(&p, (size_t)(t * shape.d), 3, 2);
+    pair_array entries = pair_reals(&p, (size_t)((n + 1) * shape.d), 4, 2), sink = pair_reals(&p, (size_t)h, 5, 3);
+    pair_array chosen = pair_of(&p, marks, (size_t)(shape.n_rows * n / 4 + 1));
+    size_t room[2];
+    for (int s = 0; s < 2; s++) room[s] = p.b[s]->compressed_attention_workspace(h, shape.n_rows, t, shape.window, shape.ratio);
+    pair_array space = pair_reals(&p, larger(room[0], room[1]), 6, 1e30f);
+    pair_compute(&p, compute);
+    for (int s = 0; s < 2; s++) {
+        exf_compressed_keys keys = {tokens.f[s], entries.f[s], compressed[i].choose ? (unsigned char *)chosen.f[s] : NULL,
+                                    sink.f[s]};
+        p.b[s]->compressed_attention(p.q[s], in_place ? q.f[s] : out.f[s], q.f[s], &keys, &shape, space.f[s]);
+    }
+    compare(in_place ? &q : &out, compute, "compressed attention");
+    pair_free(&q);
+    pair_free(&out);
+    pair_free(&tokens);
+    pair_free(&entries);
+    pair_free(&sink);
+    pair_free(&chosen);
+    pair_free(&space);
+}
+
+START_TEST(compressed_is_near_in_float32)
+{
+    attend_compressed(_i, EXF_COMPUTE_F32, 0);
+    attend_compressed(_i, EXF_COMPUTE_F32, 1);
+}
+END_TEST
+
+START_TEST(compressed_is_near_when_rounded)
+{
+    attend_compressed(_i, EXF_COMPUTE_BF16, 0);
+    attend_compressed(_i, EXF_COMPUTE_BF16, 1);
+}
+END_TEST
+
+/* ---- whole heads ------------------------------------------------------------------------------ */
+
+static const struct {
+    int first, rows, heads, d, rotated, ratio;
+} whole[] = {
+    {0, 5, 3, 128, 64, 0}, {31, 70, 4, 128, 4, 4}, {0, 130, 64, 512, 64, 4}, {200, 33, 5, 512, 64, 16}, {7, 1, 1, 512, 8, 1}, {0, 9, 2, 128, 128, 2},
+};
+
+/* Normed, rotated, attended, rotated back, rounded: against the CPU's single steps. */
+START_TEST(whole_heads_are_near)
+{
+    int rows = whole[_i].rows, heads = whole[_i].heads, d = whole[_i].d, rot = whole[_i].rotated, t = whole[_i].first + rows;
+    exf_compressed_attention_shape shape = {whole[_i].first, rows, heads, d, 20, whole[_i].ratio, (float)(1 / sqrt(d))};
+    exf_rope_shape rope = {.n_tokens = rows, .n_heads = heads, .head_dim = d, .ld = heads * d, .d = rot, .offset = d - rot, .step = 1, .interleaved = 1};
+    size_t n = (size_t)(rows * heads * d), entries = (size_t)(shape.ratio ? t / shape.ratio : 0), room[2];
+    static float angle[2][131 * 64];
+    for (int i = 0; i < rows * rot / 2; i++) angle[0][i] = cosf((float)i), angle[1][i] = sinf((float)i);
+    pair_array q = pair_reals(&p, n, 1, 2), out = pair_reals(&p, n, 2, 1), tokens = pair_reals(&p, (size_t)(t * d), 3, 2);
+    pair_array pooled = pair_reals(&p, (entries + 1) * (size_t)d, 4, 2), sink = pair_reals(&p, (size_t)heads, 5, 3);
+    pair_array cosine = pair_of(&p, angle[0], (size_t)(rows * rot / 2)), sine = pair_of(&p, angle[1], (size_t)(rows * rot / 2));
+    for (int s = 0; s < 2; s++) room[s] = p.b[s]->compressed_attention_workspace(heads, rows, t, 20, shape.ratio);
+    pair_array space = pair_reals(&p, larger(room[0], room[1]), 6, 1e30f);
+    pair_compute(&p, EXF_COMPUTE_BF16);
+    ck_assert_int_eq(p.b[1]->compressed_heads_fit(&shape, &rope), 1);
+    exf_compressed_keys keys[2] = {{tokens.f[0], pooled.f[0], NULL, sink.f[0]}, {tokens.f[1], pooled.f[1], NULL, sink.f[1]}};
+    uint16_t *rounded;
+    exf_err err;
+    ck_ok(p.b[1]->alloc(&rounded, n, sizeof *rounded, "rounded", &err), err);
+    p.b[1]->compressed_heads(p.q[1], rounded, q.f[1], &keys[1], &shape, &rope, cosine.f[1], sine.f[1], 1e-6, space.f[1]);
+    p.b[1]->widen(p.q[1], out.f[1], rounded, n);
+    p.b[0]->rmsnorm(p.q[0], q.f[0], d, q.f[0], d, NULL, rows * heads, d, 1e-6);
+    p.b[0]->rope(p.q[0], q.f[0], &rope, cosine.f[0], sine.f[0]);
+    p.b[0]->compressed_attention(p.q[0], out.f[0], q.f[0], &keys[0], &shape, space.f[0]);
+    rope.inverse = 1;
+    p.b[0]->rope(p.q[0], out.f[0], &rope, cosine.f[0], sine.f[0]);
+    double distance = pair_distance(&out);
+    ck_assert_msg(distance <= 4e-3, "case %d: distance %.2e", _i, distance); /* bfloat16's 2^-9, the rest is attention's */
+    rope.interleaved = 0;
+    ck_assert_int_eq(p.b[1]->compressed_heads_fit(&shape, &rope), 0);
+    p.b[1]->free(rounded);
+    pair_array *all[] = {&q, &out, &tokens, &pooled, &sink, &cosine, &sine, &space};
+    for (int i = 0; i < 8; i++) pair_free(all[i]);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_attention");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 300);
+    tcase_add_checked_fixture(t, open_pair, close_pair);
+    tcase_add_loop_test(t, causal_is_near_in_float32, 0, COUNT(causal));
+    tcase_add_loop_test(t, causal_is_near_when_rounded, 0, COUNT(causal));
+    tcase_add_loop_test(t, means_of_integers_are_exact, 0, 2);
+    tcase_add_loop_test(t, nothing_is_attended_without_tokens, 0, 2);
+    tcase_add_loop_test(t, compressed_is_near_in_float32, 0, COUNT(compressed));
+    tcase_add_loop_test(t, compressed_is_near_when_rounded, 0, COUNT(compressed));
+    tcase_add_loop_test(t, whole_heads_are_near, 0, COUNT(whole));
+    suite_add_tcase(s, t);
+    return s;
+}

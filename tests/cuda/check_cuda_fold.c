@@ -1,0 +1,378 @@
+/* check_cuda_fold.c - exfold/fold.h on the device: the CPU's ids and weights, bit for bit,
+ * over random and adversarial routes and tables, also out of a captured graph and from
+ * two streams at once. */
+#include "tests/support/fold_abi_fixtures.h"
+
+#if EXF_HAVE_CUDA
+#include <cuda_runtime_api.h>
+
+#define ck_cuda(call)                                                              \
+    do {                                                                           \
+        cudaError_t e_ = (call);                                                   \
+        ck_assert_msg(e_ == cudaSuccess, "%s: %s", #call, cudaGetErrorString(e_)); \
+    } while (0)
+
+static fold_tables tables;
+static fold_routes in, want, got;
+
+/* ---- the device's side -------------------------------------------------------------------- */
+
+/* Room for routes, guarded on both sides.  Where `late` is 1 arrays start a slot late, so that
+ * they are aligned to no more than their type. */
+enum { GUARD = 256, SLOT_BYTES = 8, ROOM = FOLD_SLOTS * SLOT_BYTES + SLOT_BYTES + 2 * GUARD };
+static size_t late;
+typedef struct {
+    char *ids, *weights;
+} device_room;
+
+static struct {
+    float *coeff, *loss, *cosine, *norms, *rms, *scale;
+    int32_t *target;
+    device_room in, out, other;
+    cudaStream_t stream[2];
+} d;
+
+static void *on_device(size_t bytes)
+{
+    void *p = NULL;
+    ck_cuda(cudaMalloc(&p, bytes));
+    return p;
+}
+
+static void open_device(void)
+{
+    size_t matrix = sizeof tables.coeff, vector = sizeof tables.norms;
+    float **floats[] = {&d.coeff, &d.loss, &d.cosine, &d.norms, &d.rms, &d.scale};
+    for (int i = 0; i < 6; i++) *floats[i] = on_device(i < 3 ? matrix : vector);
+    d.target = on_device(FOLD_E * sizeof *d.target);
+    char **rooms[] = {&d.in.ids, &d.in.weights, &d.out.ids, &d.out.weights, &d.other.ids, &d.other.weights};
+    for (int i = 0; i < 6; i++) *rooms[i] = on_device(ROOM);
+    for (int i = 0; i < 2; i++) ck_cuda(cudaStreamCreateWithFlags(&d.stream[i], cudaStreamNonBlocking));
+}
+
+static void close_device(void)
+{
+    void *all[] = {d.coeff,  d.loss,       d.cosine,  d.norms,       d.rms,       d.scale,        d.target,
+                   d.in.ids, d.in.weights, d.out.ids, d.out.weights, d.other.ids, d.other.weights};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) ck_cuda(cudaFree(all[i]));
+    for (int i = 0; i < 2; i++) ck_cuda(cudaStreamDestroy(d.stream[i]));
+}
+
+static exf_fold_tables send_tables(void)
+{
+    size_t e = (size_t)tables.t.n_experts;
+    ck_cuda(cudaMemcpy(d.coeff, tables.coeff, e * e * 4, cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(d.loss, tables.loss, e * e * 4, cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(d.cosine, tables.cosine, e * e * 4, cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(d.norms, tables.norms, e * 4, cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(d.rms, tables.rms, e * 4, cudaMemcpyHostToDevice));
+    return (exf_fold_tables){d.coeff, d.loss, d.norms, d.cosine, d.rms, tables.t.n_experts};
+}
+
+static size_t id_size(const exf_fold_routes *r)
+{
+    return r->id_type == EXF_FOLD_I32 ? 4 : 8;
+}
+
+static size_t weight_size(const exf_fold_routes *r)
+{
+    return r->weight_type == EXF_FOLD_F32 ? 4 : 2;
+}
+
+/* Bytes of a room that a test looks at: an array a slot late, and what surrounds it. */
+static size_t guarded(size_t bytes)
+{
+    return bytes + SLOT_BYTES + 2 * GUARD;
+}
+
+/* The same routes in a room of the device, whose other bytes are all 0x5a. */
+static exf_fold_routes send_routes(const device_room *room, const exf_fold_routes *r)
+{
+    exf_fold_routes there = *r;
+    ck_cuda(cudaMemset(room->ids, 0x5a, guarded(fold_id_bytes(r))));
+    ck_cuda(cudaMemset(room->weights, 0x5a, guarded(fold_weight_bytes(r))));
+    there.ids = room->ids + GUARD + late * id_size(r);
+    there.weights = room->weights + GUARD + late * weight_size(r);
+    ck_cuda(cudaMemcpy(there.ids, r->ids, fold_id_bytes(r), cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(there.weights, r->weights, fold_weight_bytes(r), cudaMemcpyHostToDevice));
+    ck_cuda(cudaDeviceSynchronize()); /* a copy from pageable memory may return before it has arrived */
+    return there;
+}
+
+/* Copies [start, start + bytes) of a guarded array to the host; all around it must be as it was. */
+static void fetch_array(void *to, const char *array, const void *start, size_t bytes)
+{
+    static unsigned char all[ROOM];
+    size_t first = (size_t)((const char *)start - array), wrong = 0;
+    ck_cuda(cudaMemcpy(all, array, guarded(bytes), cudaMemcpyDeviceToHost));
+    memcpy(to, all + first, bytes);
+    for (size_t i = 0; i < first; i++) wrong += all[i] != 0x5a;
+    for (size_t i = first + bytes; i < guarded(bytes); i++) wrong += all[i] != 0x5a;
+    ck_assert_msg(wrong == 0, "%zu bytes around [%zu, %zu) were written", wrong, first, first + bytes);
+}
+
+static exf_fold_routes fetch_routes(const device_room *room, const exf_fold_routes *there)
+{
+    exf_fold_routes r = fold_room(&got, there->rows, there->width, there->id_type, there->weight_type);
+    fetch_array(got.ids, room->ids, there->ids, fold_id_bytes(&r));
+    fetch_array(got.weights, room->weights, there->weights, fold_weight_bytes(&r));
+    return r;
+}
+
+/* ---- comparison ------------------------------------------------------------------------------- */
+
+static int same_slot(const exf_fold_routes *a, const exf_fold_routes *b, int i, int ids_only)
+{
+    float x = fold_weight_at(a, i), y = fold_weight_at(b, i);
+    return fold_id_at(a, i) == fold_id_at(b, i) && (ids_only || (x != x && y != y) || !memcmp(&x, &y, sizeof x));
+}
+
+/* Equal bits, but for the payload of a NaN; `ids_only` where the header promises no more. */
+static void ck_same(const exf_fold_routes *a, const exf_fold_routes *b, int ids_only, const char *what)
+{
+    int n = a->rows * a->width, i = 0;
+    while (i < n && same_slot(a, b, i, ids_only)) i++;
+    if (i < n)
+        ck_abort_msg("%s: E %d, [%d, %d], types %d %d, slot %d: %lld %a, the CPU has %lld %a", what, tables.t.n_experts, a->rows,
+                     a->width, a->id_type, a->weight_type, i, (long long)fold_id_at(a, i), (double)fold_weight_at(a, i),
+                     (long long)fold_id_at(b, i), (double)fold_weight_at(b, i));
+}
+
+typedef struct {
+    int e, k, rows;
+} shape;
+static const shape shapes[] = {{3, 1, 5},     {3, 3, 1},      {5, 2, 129},    {8, 2, 33},    {16, 4, 100}, {33, 7, 31},
+                               {60, 6, 63},   {64, 8, 1},     {128, 8, 256},  {256, 8, 256}, {257, 9, 40}, {384, 8, 77},
+                               {512, 10, 50}, {512, 16, 300}, {128, 8, 1025}, {256, 16, 513}};
+static const shape large[] = {{128, 8, 8192}, {512, 16, 4096}, {3, 1, 65536}, {512, 13, 5000}};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_LARGE = sizeof large / sizeof *large };
+
+static exf_fold_int int_of(int i)
+{
+    return i % 2 ? EXF_FOLD_I64 : EXF_FOLD_I32;
+}
+
+static exf_fold_real real_of(int i)
+{
+    return i % 3 == 0 ? EXF_FOLD_F32 : i % 3 == 1 ? EXF_FOLD_BF16 : EXF_FOLD_F16;
+}
+
+static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *there, int ids_only)
+{
+    exf_fold_prefill_options o = {.keep = 1 + fold_below(s->k, seed, 1, 0),
+                                  .rank = (exf_fold_rank)(v % 3),
+                                  .rescale = (exf_fold_rescale)(v / 3 % 3),
+                                  .confidence = v / 9 % 2,
+                                  .ridge = v % 4 ? 1e-2f : 0};
+    o.max_loss = v % 4 == 0 ? 0.5f : EXF_FOLD_NEVER;
+    int joint = v % 3 == 2 && !ids_only;
+    exf_fold_routes out = fold_room(&want, s->rows, o.keep, in.r.id_type, in.r.weight_type);
+    exf_fold_routes from = send_routes(&d.in, &in.r), to = send_routes(&d.out, &out);
+    ck_assert_int_eq((joint ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(&in.r, &out, &tables.t, &o), EXF_FOLD_OK);
+    ck_assert_int_eq((joint ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&from, &to, there, &o, d.stream[0]),
+                     EXF_FOLD_OK);
+    ck_cuda(cudaStreamSynchronize(d.stream[0]));
+    exf_fold_routes is = fetch_routes(&d.out, &to);
+    ck_same(&is, &out, ids_only, joint ? "prefill_joint" : "prefill");
+    is = fetch_routes(&d.in, &from);
+    ck_assert(fold_same(&is, &in.r));
+}
+
+static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *there, int ids_only)
+{
+    exf_fold_decode_options o = {.pool = 1 + fold_below(s->e, seed, 1, 0),
+                                 .importance = (exf_fold_importance)(v / 5 % 2),
+                                 .drop = v % 7 == 0,
+                                 .ridge = v % 4 ? 0.01f : 0};
+    o.max_loss = v % 4 == 0 ? 0.4f : EXF_FOLD_NEVER;
+    if (v % 6 == 5) o.pool = s->e / 2;
+    int joint = v % 3 == 2;
+    exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
+    ck_assert_int_eq((joint ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&io, &tables.t, &o), EXF_FOLD_OK);
+    ck_assert_int_eq((joint ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&to, there, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_cuda(cudaStreamSynchronize(d.stream[0]));
+    exf_fold_routes is = fetch_routes(&d.in, &to);
+    ck_same(&is, &io, ids_only, joint ? "decode_joint" : "decode");
+}
+
+static void static_once(int e)
+{
+    int32_t target[FOLD_E];
+    float scale[FOLD_E];
+    for (int i = 0; i < e; i++) {
+        target[i] = i % 3 ? i : i / 2;
+        scale[i] = i % 3 ? 1 : tables.coeff[i];
+    }
+    ck_cuda(cudaMemcpy(d.target, target, (size_t)e * 4, cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(d.scale, scale, (size_t)e * 4, cudaMemcpyHostToDevice));
+    exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
+    ck_assert_int_eq(exf_fold_decode_static_cpu(&io, target, scale, e), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_static_cuda(&to, d.target, d.scale, e, d.stream[0]), EXF_FOLD_OK);
+    ck_cuda(cudaStreamSynchronize(d.stream[0]));
+    exf_fold_routes is = fetch_routes(&d.in, &to);
+    ck_same(&is, &io, 0, "decode_static");
+}
+
+static void every_form(const shape *s, fold_tables_kind kind, int variants, uint64_t seed)
+{
+    fold_fill_tables(&tables, s->e, seed, kind);
+    exf_fold_tables there = send_tables();
+    for (int v = 0; v < variants; v++) {
+        exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), real_of(v / 2));
+        late = v / 6 % 2;
+        fold_fill_routes(&r, s->e, seed * 100 + (uint64_t)v,
+                         kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
+        prefill_once(s, v, seed * 100 + (uint64_t)v, &there, 0);
+        decode_once(s, v, seed * 100 + (uint64_t)v, &there, 0);
+        if (v % 4 == 0) static_once(s->e);
+    }
+}
+
+START_TEST(every_form_equals_the_cpu)
+{
+    every_form(&shapes[_i % N_SHAPES], (fold_tables_kind)(_i / N_SHAPES), 18, 300 + (uint64_t)_i);
+}
+END_TEST
+
+START_TEST(large_batches_equal_the_cpu)
+{
+    every_form(&large[_i], TABLES_REAL, 6, 400 + (uint64_t)_i);
+    every_form(&large[_i], TABLES_EXACT, 6, 500 + (uint64_t)_i);
+}
+END_TEST
+
+/* NaN, infinities, huge and tiny numbers, both zeros, in weights and tables. */
+static const float odd[] = {NAN, INFINITY, -INFINITY, -0.0f, 0, 3e38f, -3e38f, 1e-45f, 1e30f, 9.9e29f, -1};
+
+START_TEST(odd_numbers_choose_the_same_experts)
+{
+    const shape *s = &shapes[_i];
+    fold_fill_tables(&tables, s->e, 7, TABLES_REAL);
+    for (int i = 0; i < s->e * s->e; i += 1 + fold_below(9, 71, 0, (uint64_t)i)) {
+        tables.loss[i] = odd[fold_below(11, 72, 0, (uint64_t)i)];
+        tables.cosine[i] = odd[fold_below(11, 73, 0, (uint64_t)i)];
+        tables.norms[i % s->e] = tables.rms[i % s->e] = i % 5 ? tables.norms[i % s->e] : odd[fold_below(11, 74, 0, (uint64_t)i)];
+    }
+    exf_fold_tables there = send_tables();
+    for (int v = 0; v < 18; v++) {
+        exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), EXF_FOLD_F32);
+        fold_fill_routes(&r, s->e, 600 + (uint64_t)v, ROUTES_AWKWARD);
+        for (int i = 0; i < s->rows * s->k; i += 1 + fold_below(5, 75, (uint64_t)v, (uint64_t)i))
+            ((float *)r.weights)[i] = odd[fold_below(11, 76, (uint64_t)v, (uint64_t)i)];
+        prefill_once(s, v, 700 + (uint64_t)v, &there, 1);
+        decode_once(s, v, 700 + (uint64_t)v, &there, 1);
+    }
+}
+END_TEST
+
+/* ---- graphs and streams -------------------------------------------------------------------------- */
+
+/* A captured step, replayed with other routes in the same place: prefill in -> out, then decode of in. */
+START_TEST(a_captured_step_can_be_replayed)
+{
+    const exf_fold_prefill_options p = {.keep = 4, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f};
+    const exf_fold_decode_options o = {.pool = 48, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f};
+    fold_fill_tables(&tables, 128, 8, TABLES_REAL);
+    exf_fold_tables there = send_tables();
+    exf_fold_routes r = fold_room(&in, 256, 8, EXF_FOLD_I32, EXF_FOLD_F32), io = send_routes(&d.in, &r), to = r;
+    to.width = 4;
+    to = send_routes(&d.out, &to);
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    ck_cuda(cudaStreamBeginCapture(d.stream[0], cudaStreamCaptureModeGlobal));
+    ck_assert_int_eq((_i ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&io, &to, &there, &p, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq((_i ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&io, &there, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_cuda(cudaStreamEndCapture(d.stream[0], &graph));
+    ck_cuda(cudaGraphInstantiateWithFlags(&step, graph, 0));
+    for (uint64_t replay = 0; replay < 5; replay++) {
+        fold_fill_routes(&r, 128, 900 + replay, ROUTES_PLAIN);
+        ck_cuda(cudaMemcpy(io.ids, r.ids, fold_id_bytes(&r), cudaMemcpyHostToDevice));
+        ck_cuda(cudaMemcpy(io.weights, r.weights, fold_weight_bytes(&r), cudaMemcpyHostToDevice));
+        ck_cuda(cudaGraphLaunch(step, d.stream[0]));
+        ck_cuda(cudaStreamSynchronize(d.stream[0]));
+        exf_fold_routes kept = fold_room(&want, 256, 4, EXF_FOLD_I32, EXF_FOLD_F32);
+        ck_assert_int_eq((_i ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(&r, &kept, &tables.t, &p), EXF_FOLD_OK);
+        exf_fold_routes is = fetch_routes(&d.out, &to);
+        ck_same(&is, &kept, 0, "captured prefill");
+        ck_assert_int_eq((_i ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&r, &tables.t, &o), EXF_FOLD_OK);
+        is = fetch_routes(&d.in, &io);
+        ck_same(&is, &r, 0, "captured decode");
+    }
+    ck_cuda(cudaGraphExecDestroy(step));
+    ck_cuda(cudaGraphDestroy(graph));
+}
+END_TEST
+
+START_TEST(streams_do_not_disturb_one_another)
+{
+    const exf_fold_decode_options o[2] = {{.pool = 100, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f},
+                                          {.pool = 17, .max_loss = 0.5f, .ridge = 0.1f}};
+    fold_fill_tables(&tables, 256, 9, TABLES_REAL);
+    exf_fold_tables there = send_tables();
+    exf_fold_routes a = fold_room(&in, 256, 8, EXF_FOLD_I32, EXF_FOLD_F32),
+                    b = fold_room(&want, 700, 8, EXF_FOLD_I64, EXF_FOLD_BF16);
+    fold_fill_routes(&a, 256, 1, ROUTES_PLAIN);
+    fold_fill_routes(&b, 256, 2, ROUTES_AWKWARD);
+    exf_fold_routes x = send_routes(&d.in, &a), y = send_routes(&d.out, &b);
+    ck_assert_int_eq(exf_fold_decode_cuda(&x, &there, &o[0], d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_joint_cuda(&y, &there, &o[1], d.stream[1]), EXF_FOLD_OK);
+    ck_cuda(cudaDeviceSynchronize());
+    ck_assert_int_eq(exf_fold_decode_cpu(&a, &tables.t, &o[0]), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_joint_cpu(&b, &tables.t, &o[1]), EXF_FOLD_OK);
+    exf_fold_routes is = fetch_routes(&d.in, &x);
+    ck_same(&is, &a, 0, "first stream");
+    is = fetch_routes(&d.out, &y);
+    ck_same(&is, &b, 0, "second stream");
+}
+END_TEST
+
+START_TEST(bad_arguments_are_refused_before_the_device)
+{
+    exf_fold_prefill_options p = {.keep = 2, .max_loss = EXF_FOLD_NEVER};
+    exf_fold_decode_options o = {.pool = 4, .max_loss = EXF_FOLD_NEVER};
+    fold_fill_tables(&tables, 16, 1, TABLES_REAL);
+    exf_fold_tables there = send_tables();
+    exf_fold_routes r = fold_room(&in, 8, 4, EXF_FOLD_I32, EXF_FOLD_F32), io = send_routes(&d.in, &r),
+                    none = {NULL, NULL, EXF_FOLD_I32, EXF_FOLD_F32, 0, 4};
+    exf_fold_routes no_out = none;
+    no_out.width = 2;
+    ck_assert_int_eq(exf_fold_prefill_cuda(&io, &io, &there, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
+    ck_assert_int_eq(exf_fold_prefill_joint_cuda(&io, NULL, &there, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
+    ck_assert_int_eq(exf_fold_prefill_cuda(&none, &no_out, &there, &p, NULL), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_cuda(&none, &there, &o, NULL), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_joint_cuda(&none, &there, &o, NULL), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_static_cuda(&none, d.target, d.scale, 16, NULL), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_static_cuda(&io, NULL, d.scale, 16, NULL), EXF_FOLD_BAD_ARGUMENT);
+    o.pool = 0;
+    ck_assert_int_eq(exf_fold_decode_cuda(&io, &there, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
+    ck_assert_int_eq(exf_fold_decode_joint_cuda(&io, &there, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
+    there.n_experts = 513;
+    ck_assert_int_eq(exf_fold_decode_cuda(&io, &there, &o, NULL), EXF_FOLD_UNSUPPORTED);
+    ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
+}
+END_TEST
+#endif
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_fold");
+#if EXF_HAVE_CUDA
+    TCase *every = tcase_create("every"), *large_ones = tcase_create("large"), *odd_ones = tcase_create("odd"),
+          *few = tcase_create("few");
+    tcase_add_unchecked_fixture(every, open_device, close_device);
+    tcase_add_unchecked_fixture(large_ones, open_device, close_device);
+    tcase_add_unchecked_fixture(odd_ones, open_device, close_device);
+    tcase_add_unchecked_fixture(few, open_device, close_device); /* CK_RUN_CASE=few is what racecheck can do in a minute */
+    tcase_add_loop_test(every, every_form_equals_the_cpu, 0, N_SHAPES * N_TABLES);
+    tcase_add_loop_test(large_ones, large_batches_equal_the_cpu, 0, N_LARGE);
+    tcase_add_loop_test(odd_ones, odd_numbers_choose_the_same_experts, 0, N_SHAPES);
+    tcase_add_loop_test(few, a_captured_step_can_be_replayed, 0, 2);
+    tcase_add_test(few, streams_do_not_disturb_one_another);
+    tcase_add_test(few, bad_arguments_are_refused_before_the_device);
+    suite_add_tcase(s, every);
+    suite_add_tcase(s, large_ones);
+    suite_add_tcase(s, odd_ones);
+    suite_add_tcase(s, few);
+#endif
+    return s;
+}

@@ -1,0 +1,236 @@
+/* check_cuda_gram.c - the pair sums of tokens that all experts ran on, on the GPU against
+ * the CPU's: the same bits where every product is exact, within the stated bound else, and
+ * the same bits wherever a token's products are made. */
+#include "tests/support/device_sums_fixtures.h"
+#include "tests/support/one_device_fixtures.h" /* behind it: its device is called d */
+
+static exf_err e;
+
+/* tokens, experts, width */
+static const struct { int n, e, h; } shapes[] = {{9, 3, 48},     {20, 17, 100},   {70, 60, 64},   {150, 5, 11},
+                                                 {131, 16, 128}, {40, 128, 2048}, {24, 256, 512}, {16, 60, 1408}};
+
+/* Each token's n_experts outputs, [n, E, H]: the fixture's, whose slots are the experts. */
+typedef struct {
+    routed r;
+    int n, n_experts, d_model;
+} shown;
+
+static shown shown_of(routed r, int shape)
+{
+    return (shown){r, shapes[shape].n, shapes[shape].e, shapes[shape].h};
+}
+
+static shown integers(int shape)
+{
+    return shown_of(routed_integers(shapes[shape].n * shapes[shape].e, 2, 1, shapes[shape].h, 21), shape);
+}
+
+/* bfloat16 numbers of different sizes, so that both types hold them. */
+static shown reals(int shape)
+{
+    shown x = integers(shape);
+    for (size_t i = 0; i < (size_t)(x.n * x.n_experts * x.d_model); i++)
+        x.r.outputs[i] = of_bf16(to_bf16(real_at(22, i, (float)(1 << (i / (size_t)x.d_model % 7)))));
+    return x;
+}
+
+static exf_layer_statistics on_cpu(const shown *x, exf_weighting w)
+{
+    exf_layer_statistics s;
+    size_t each = (size_t)(x->n_experts * x->d_model);
+    double *scratch = test_memory(exf_moments_common_scratch(x->n_experts, x->d_model), sizeof *scratch);
+    ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
+    exf_moments m = moments_of(&s);
+    for (int at = 0; at < x->n; at += EXF_COMMON_UNIT) {
+        int n = x->n - at < EXF_COMMON_UNIT ? x->n - at : EXF_COMMON_UNIT;
+        ck_ok(exf_moments_add_common_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
+    }
+    exf_mem_free(scratch);
+    return s;
+}
+
+/* The device's memory of one call. */
+typedef struct {
+    exf_grams_call call;
+    void *outputs, *sums;
+    int32_t *row;
+    char *host; /* poisoned, of the outputs' bytes */
+    size_t bytes, each; /* of outputs; of a token's */
+    int rounded;
+} there;
+
+static there there_of(int n_experts, int d_model, int n_products, int rounded)
+{
+    there t = {.rounded = rounded, .each = (size_t)(n_experts * d_model) * (rounded ? 2 : 4)};
+    int32_t *row = test_memory((size_t)n_products, sizeof *row);
+    for (int i = 0; i < n_products; i++) row[i] = i;
+    t.bytes = t.each * (size_t)n_products;
+    t.host = test_memory(t.bytes, 1);
+    t.outputs = device_put(&d, NULL, t.bytes);
+    t.row = device_put(&d, row, (size_t)n_products * 4);
+    ck_ok(d.b->alloc(&t.sums, d.b->moments_bytes(n_experts), 1, "sums", &e), e);
+    t.call = (exf_grams_call){.n_experts = n_experts, .d_model = d_model, .n_products = n_products,
+                              .outputs = {t.outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32},
+                              .grams = device_put(&d, NULL, d.b->grams_bytes(n_experts, n_products))};
+    exf_mem_free(row);
+    return t;
+}
+
+static void there_free(there *t)
+{
+    d.b->free(t->outputs);
+    d.b->free(t->sums);
+    d.b->free(t->row);
+    d.b->free(t->call.grams);
+    exf_mem_free(t->host);
+}
+
+/* Tokens [at, at + n) of x at place `first` of a call, NaN in all others, and their sums. */
+static void add(there *t, const shown *x, int at, int n, int first, exf_weighting w)
+{
+    size_t values = (size_t)(x->n_experts * x->d_model);
+    memset(t->host, 0xff, t->bytes);
+    for (size_t i = 0; i < (size_t)n * values; i++) {
+        const float *v = x->r.outputs + (size_t)at * values + i;
+        uint16_t half = to_bf16(*v);
+        char *to = t->host + (size_t)first * t->each;
+        if (t->rounded)
+            memcpy(to + 2 * i, &half, 2);
+        else
+            memcpy(to + 4 * i, v, 4);
+    }
+    exf_common_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
+    d.b->upload(d.q, t->outputs, t->host, t->bytes);
+    d.b->grams(d.q, &t->call);
+    d.b->moments_add_common(d.q, t->sums, &c);
+    ck_ok(d.b->finish(d.q, &e), e);
+}
+
+/* Calls full of tokens, or a unit each at places all over the call. */
+static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded, int scattered)
+{
+    exf_layer_statistics s;
+    int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_UNIT : places;
+    there t = there_of(x->n_experts, x->d_model, places, rounded);
+    void *host = test_memory(exf_moments_host_bytes(x->n_experts), 1);
+    for (int at = 0; at < x->n; at += most) {
+        int n = x->n - at < most ? x->n - at : most;
+        add(&t, x, at, n, scattered ? (5 * at + 3) % (places - n + 1) : 0, w);
+    }
+    ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
+    exf_moments m = moments_of(&s);
+    ck_ok(d.b->moments_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
+    exf_mem_free(host);
+    there_free(&t);
+    return s;
+}
+
+/* Of pairs alone: nobody added to an expert. */
+static void compare(const exf_layer_statistics *a, const exf_layer_statistics *b, double bound, const char *what)
+{
+    for (int i = 0; i < b->n_experts; i++) ck_assert_uint_eq(b->norm_count[i], 0);
+    compare_sums(a, b, bound, what);
+}
+
+START_TEST(exact_where_products_are)
+{
+    shown x = integers(_i);
+    for (int w = 0; w < 2; w++)
+        for (int rounded = 0; rounded < 2; rounded++) {
+            exf_layer_statistics a = on_cpu(&x, (exf_weighting)w), b = on_gpu(&x, (exf_weighting)w, rounded, 0);
+            compare(&a, &b, 0, rounded ? "bf16 integers" : "f32 integers");
+            exf_layer_statistics_free(&a);
+            exf_layer_statistics_free(&b);
+        }
+    routed_free(&x.r);
+}
+END_TEST
+
+START_TEST(reals_are_within_the_bound)
+{
+    shown x = reals(_i);
+    for (int w = 0; w < 2; w++)
+        for (int rounded = 0; rounded < 2; rounded++) {
+            exf_layer_statistics a = on_cpu(&x, (exf_weighting)w), b = on_gpu(&x, (exf_weighting)w, rounded, 0);
+            compare(&a, &b, 2 * 0x1p-24 * x.d_model, rounded ? "bf16 reals" : "f32 reals"); /* a weight and what it multiplies may both be off */
+            exf_layer_statistics_free(&a);
+            exf_layer_statistics_free(&b);
+        }
+    routed_free(&x.r);
+}
+END_TEST
+
+START_TEST(places_change_no_bit)
+{
+    shown x = reals(_i);
+    for (int rounded = 0; rounded < 2; rounded++) {
+        exf_layer_statistics a = on_gpu(&x, EXF_WEIGHT_SOURCE_NORM, rounded, 0), b = on_gpu(&x, EXF_WEIGHT_SOURCE_NORM, rounded, 1);
+        compare(&a, &b, 0, rounded ? "bf16 places" : "f32 places");
+        exf_layer_statistics_free(&a);
+        exf_layer_statistics_free(&b);
+    }
+    routed_free(&x.r);
+}
+END_TEST
+
+/* A library may choose how it multiplies by the size of the batch, so this is what all
+ * rests on: one token at every place of a call of real width has the same products. */
+START_TEST(every_place_of_a_call_gives_the_same_products)
+{
+    static const struct { int e, h; } wide[] = {{3, 48}, {17, 104}, {60, 2048}, {64, 2048}, {128, 2048}, {128, 4096}, {256, 2048}, {256, 4096}};
+    int n = exf_gram_tokens(wide[_i].e), rounded = 1;
+    size_t cells = (size_t)(wide[_i].e * wide[_i].e), values = (size_t)(wide[_i].e * wide[_i].h);
+    there t = there_of(wide[_i].e, wide[_i].h, n, rounded);
+    for (size_t i = 0; i < values; i++) {
+        uint16_t half = to_bf16(real_at(23, i, 2));
+        for (int k = 0; k < n; k++) memcpy(t.host + (size_t)k * t.each + 2 * i, &half, 2);
+    }
+    d.b->upload(d.q, t.outputs, t.host, t.bytes);
+    d.b->grams(d.q, &t.call);
+    size_t bytes = d.b->grams_bytes(wide[_i].e, n);
+    char *grams = device_get(&d, t.call.grams, bytes), *c = grams + bytes - (size_t)n * cells * sizeof(float);
+    for (int k = 1; k < n; k++)
+        ck_assert_msg(memcmp(c, c + (size_t)k * cells * sizeof(float), cells * sizeof(float)) == 0, "E %d, H %d: place %d differs from place 0", wide[_i].e,
+                      wide[_i].h, k);
+    exf_mem_free(grams);
+    there_free(&t);
+}
+END_TEST
+
+START_TEST(an_output_out_of_range_names_its_token)
+{
+    exf_layer_statistics s;
+    static const float bad[] = {NAN, INFINITY, 1e8f};
+    shown x = integers(2);
+    void *host = test_memory(exf_moments_host_bytes(x.n_experts), 1);
+    ck_ok(exf_layer_statistics_new(&s, x.n_experts, &e), e);
+    for (int i = 0; i < 6; i++) {
+        there t = there_of(x.n_experts, x.d_model, 32, i % 2);
+        x.r.outputs[(size_t)((13 * x.n_experts + 57) * x.d_model + 5)] = bad[i / 2];
+        x.r.outputs[(size_t)((17 * x.n_experts + 2) * x.d_model + 1)] = NAN;
+        add(&t, &x, 1, 30, 2, EXF_WEIGHT_NONE);
+        exf_moments m = moments_of(&s);
+        ck_fails(d.b->moments_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
+        there_free(&t);
+    }
+    exf_mem_free(host);
+    exf_layer_statistics_free(&s);
+    routed_free(&x.r);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_gram");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, open_device_f32, close_device);
+    tcase_add_loop_test(t, exact_where_products_are, 0, COUNT(shapes));
+    tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
+    tcase_add_loop_test(t, places_change_no_bit, 0, COUNT(shapes));
+    tcase_add_loop_test(t, every_place_of_a_call_gives_the_same_products, 0, 8);
+    tcase_add_test(t, an_output_out_of_range_names_its_token);
+    suite_add_tcase(s, t);
+    return s;
+}

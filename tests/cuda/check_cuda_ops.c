@@ -1,0 +1,241 @@
+/* check_cuda_ops.c - every operation of the CUDA backend against the CPU's: exact on
+ * small integers, within a stated bound on reals, at awkward shapes. */
+#include "tests/support/pair_fixtures.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct { int m, n, k; } products[] = {{1, 1, 1}, {3, 5, 7}, {0, 4, 4}, {17, 64, 33}, {128, 96, 128}, {257, 130, 65}};
+
+START_TEST(products_are_exact_on_integers)
+{
+    int m = products[_i].m, n = products[_i].n, k = products[_i].k;
+    pair_array x = pair_integers(&p, (size_t)(m * k), 1), w = pair_integers(&p, (size_t)(n * k), 2), y = pair_integers(&p, (size_t)(m * n), 3);
+    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, exf_f32(x.f[s]), k, exf_f32(w.f[s]), k, m, n, k, 2, 1));
+    pair_equal(&y, "gemm_xwt");
+    ON_BOTH(p, B->gemm_xw(Q, y.f[s], n, x.f[s], k, w.f[s], n, m, n, k, 1, 0));
+    pair_equal(&y, "gemm_xw");
+    pair_free(&x);
+    pair_free(&w);
+    pair_free(&y);
+}
+END_TEST
+
+START_TEST(products_of_reals_are_near)
+{
+    int m = products[_i].m, n = products[_i].n, k = products[_i].k;
+    pair_array x = pair_reals(&p, (size_t)(m * k), 1, 1), w = pair_reals(&p, (size_t)(n * k), 2, 1), y = pair_reals(&p, (size_t)(m * n), 3, 1);
+    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, exf_f32(x.f[s]), k, exf_f32(w.f[s]), k, m, n, k, 1, 0));
+    pair_near(&y, k * 0x1p-23, "gemm_xwt"); /* two float32 accumulations of k terms below 1 */
+    pair_free(&x);
+    pair_free(&w);
+    pair_free(&y);
+}
+END_TEST
+
+/* Three products in rows that are longer than all of them, x shared or each its own columns. */
+START_TEST(products_side_by_side_are_exact)
+{
+    enum { COUNT = 3, GAP = 2 };
+    int m = products[_i].m, n = products[_i].n, k = products[_i].k, ldy = COUNT * (n + GAP), ldx = COUNT * k + GAP;
+    pair_array x = pair_integers(&p, (size_t)(m * ldx), 1), w = pair_integers(&p, (size_t)(COUNT * n * k), 2), y = pair_integers(&p, (size_t)(m * ldy), 3);
+    for (int shared = 0; shared < 2; shared++) {
+        exf_product_steps steps = {COUNT, n + GAP, shared ? 0 : k, (size_t)(n * k)};
+        ON_BOTH(p, B->gemm_xwt_many(Q, y.f[s], ldy, exf_f32(x.f[s]), ldx, exf_f32(w.f[s]), k, &steps, m, n, k));
+        pair_equal(&y, "gemm_xwt_many");
+    }
+    pair_free(&x);
+    pair_free(&w);
+    pair_free(&y);
+}
+END_TEST
+
+static const int widths[] = {1, 2, 31, 64, 130, 2048};
+
+START_TEST(rows_are_moved_exactly)
+{
+    enum { T = 9, K = 3 };
+    static const int32_t row[T] = {3, 0, 8, 1, 2, 7, 4, 6, 5};
+    int w = widths[_i];
+    pair_array x = pair_reals(&p, (size_t)(T * K * w), 4, 3), out = pair_reals(&p, (size_t)(T * w), 5, 1), index = pair_of(&p, row, T);
+    pair_array weights = pair_integers(&p, T * K, 6), integers = pair_integers(&p, (size_t)(T * K * w), 7);
+    ON_BOTH(p, B->gather_rows(Q, out.f[s], x.f[s], index.i[s], T, w));
+    pair_equal(&out, "gather_rows");
+    ON_BOTH(p, B->scatter_rows(Q, out.f[s], x.f[s], index.i[s], T, w));
+    pair_equal(&out, "scatter_rows");
+    ON_BOTH(p, B->combine(Q, out.f[s], integers.f[s], weights.f[s], T, K, w));
+    pair_equal(&out, "combine");
+    ON_BOTH(p, B->add(Q, out.f[s], x.f[s], out.n));
+    pair_equal(&out, "add");
+    ON_BOTH(p, B->add_bias(Q, out.f[s], x.f[s], T, w));
+    pair_equal(&out, "add_bias");
+    ON_BOTH(p, B->copy(Q, out.f[s], x.f[s], out.n * 4));
+    pair_equal(&out, "copy");
+    ON_BOTH(p, B->zero(Q, out.f[s], out.n * 4));
+    pair_equal(&out, "zero");
+    pair_free(&x);
+    pair_free(&out);
+    pair_free(&index);
+    pair_free(&weights);
+    pair_free(&integers);
+}
+END_TEST
+
+START_TEST(elementwise_is_near)
+{
+    enum { ROWS = 5 };
+    int w = widths[_i];
+    size_t n = (size_t)(ROWS * w);
+    pair_array x = pair_reals(&p, n, 8, 4), y = pair_reals(&p, n, 9, 4), norm = pair_reals(&p, (size_t)w, 10, 1), wide = pair_reals(&p, 3 * n, 11, 4);
+    ON_BOTH(p, B->rmsnorm(Q, y.f[s], w, x.f[s], w, norm.f[s], ROWS, w, 1e-6));
+    pair_near(&y, 4e-7, "rmsnorm"); /* one rounding of the scale, two of the products */
+    ON_BOTH(p, B->swiglu(Q, y.f[s], x.f[s], n, 0));
+    pair_near(&y, 4e-6, "swiglu");
+    ON_BOTH(p, B->swiglu(Q, y.f[s], x.f[s], n, 1.5f));
+    pair_near(&y, 4e-6, "swiglu with a limit");
+    ON_BOTH(p, B->copy_columns(Q, y.f[s], w, wide.f[s], 3 * w, ROWS, w));
+    pair_equal(&y, "copy_columns");
+    ON_BOTH(p, B->repeat_columns(Q, wide.f[s], 3 * w, 2, 2 * w, x.f[s], w, ROWS, w));
+    pair_equal(&wide, "repeat_columns");
+    ON_BOTH(p, B->sigmoid_gate(Q, y.f[s], wide.f[s], ROWS, w, 3 * w));
+    pair_near(&y, 2e-6, "sigmoid_gate");
+    ON_BOTH(p, B->sigmoid_switch(Q, y.f[s], w, x.f[s], norm.f[s], w, ROWS));
+    pair_near(&y, 2e-6, "sigmoid_switch");
+    pair_free(&x);
+    pair_free(&y);
+    pair_free(&norm);
+    pair_free(&wide);
+}
+END_TEST
+
+START_TEST(not_finite_is_found)
+{
+    static const size_t places[] = {0, 5, 999};
+    exf_err err;
+    int64_t at;
+    for (size_t k = 0; k < 3; k++) {
+        float x[1000] = {0};
+        x[places[k]] = k == 1 ? INFINITY : NAN;
+        x[999] = NAN;
+        pair_array a = pair_of(&p, x, 1000);
+        for (int s = 0; s < 2; s++) {
+            ck_ok(p.b[s]->first_not_finite(p.q[s], a.f[s], 1000, &at, &err), err);
+            ck_assert_int_eq((int)at, (int)places[k]);
+            ck_ok(p.b[s]->first_not_finite(p.q[s], a.f[s], places[k], &at, &err), err);
+            ck_assert_int_eq((int)at, -1);
+        }
+        pair_free(&a);
+    }
+}
+END_TEST
+
+START_TEST(rotations_are_near)
+{
+    enum { T = 6, HEADS = 3, D = 16, ROTATED = 8 };
+    float angle[2][(T * 2) * (ROTATED / 2)];
+    for (int i = 0; i < T * 2 * ROTATED / 2; i++) {
+        angle[0][i] = cosf((float)i);
+        angle[1][i] = sinf((float)i);
+    }
+    pair_array cosine = pair_of(&p, angle[0], T * 2 * ROTATED / 2), sine = pair_of(&p, angle[1], T * 2 * ROTATED / 2);
+    for (int kind = 0; kind < 8; kind++) {
+        exf_rope_shape shape = {.n_tokens = T, .n_heads = HEADS, .head_dim = D, .ld = HEADS * D, .d = ROTATED, .offset = kind & 4 ? D - ROTATED : 0,
+                                .step = 1 + (kind >> 2), .interleaved = kind & 1, .inverse = kind >> 1 & 1};
+        pair_array x = pair_reals(&p, T * HEADS * D, 12, 1);
+        ON_BOTH(p, B->rope(Q, x.f[s], &shape, cosine.f[s], sine.f[s]));
+        pair_near(&x, 3e-7, "rope");
+        pair_free(&x);
+    }
+    pair_free(&cosine);
+    pair_free(&sine);
+}
+END_TEST
+
+static const struct { int t, heads, kv, d, dv; } attentions[] = {{1, 1, 1, 4, 4}, {2, 4, 2, 16, 16}, {127, 4, 1, 32, 16}, {128, 2, 2, 8, 8}, {129, 6, 2, 16, 16}, {300, 4, 4, 24, 16}};
+
+START_TEST(attention_is_near)
+{
+    int t = attentions[_i].t, heads = attentions[_i].heads, kv = attentions[_i].kv, d = attentions[_i].d, dv = attentions[_i].dv;
+    exf_attention_shape shape = {t, heads, kv, d, dv, heads * d, kv * d, kv * dv, heads * dv, (float)(1 / sqrt(d))};
+    pair_array q = pair_reals(&p, (size_t)(t * heads * d), 13, 3), k = pair_reals(&p, (size_t)(t * kv * d), 14, 3);
+    pair_array v = pair_reals(&p, (size_t)(t * kv * dv), 15, 1), out = pair_reals(&p, (size_t)(t * heads * dv), 16, 1);
+    size_t room[2] = {p.b[0]->attention_workspace(&shape), p.b[1]->attention_workspace(&shape)};
+    pair_array space = pair_reals(&p, room[0] > room[1] ? room[0] : room[1], 17, 1);
+    ON_BOTH(p, B->attention(Q, out.f[s], q.f[s], k.f[s], v.f[s], &shape, space.f[s]));
+    pair_near(&out, 2e-5, "attention"); /* scores up to 9 d/sqrt(d) with float32 products, exponentiated */
+    pair_free(&q);
+    pair_free(&k);
+    pair_free(&v);
+    pair_free(&out);
+    pair_free(&space);
+}
+END_TEST
+
+static const struct { int e, k, groups, kept, top2, bias, table; exf_router_score score; } routers[] = {
+    {4, 1, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX}, {128, 8, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX}, {3, 3, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},
+    {64, 6, 8, 3, 0, 0, 0, EXF_ROUTER_SOFTMAX}, {256, 8, 8, 4, 1, 1, 0, EXF_ROUTER_SIGMOID}, {256, 6, 1, 1, 0, 1, 0, EXF_ROUTER_SQRT_SOFTPLUS},
+    {16, 3, 1, 1, 0, 0, 1, EXF_ROUTER_SQRT_SOFTPLUS}, {512, 10, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},
+    {64, 6, 8, 3, 0, 2, 0, EXF_ROUTER_SOFTMAX}, {256, 8, 64, 4, 1, 2, 0, EXF_ROUTER_SIGMOID}, {16, 2, 16, 9, 0, 2, 0, EXF_ROUTER_SIGMOID},
+};
+
+/* Two of three experts do not exist, and of the first sixteen but four: groups with one left, and with none. */
+static pair_array missing_experts(int e)
+{
+    float bias[512];
+    for (int i = 0; i < e; i++) bias[i] = i % 3 || (i < 16 && i % 4) ? -INFINITY : 0.01f * (float)i;
+    return pair_of(&p, bias, (size_t)e);
+}
+
+START_TEST(routing_is_the_same)
+{
+    enum { T = 67, VOCAB = 11 };
+    int e = routers[_i].e, k = routers[_i].k;
+    float table[VOCAB * 16];
+    int32_t tokens[T];
+    for (int i = 0; i < VOCAB * k && i < VOCAB * 16; i++) table[i] = (float)((i * 5) % e);
+    for (int t = 0; t < T; t++) tokens[t] = t % VOCAB;
+    pair_array logits = pair_reals(&p, (size_t)(T * e), 18, 6), bias = routers[_i].bias == 2 ? missing_experts(e) : pair_reals(&p, (size_t)e, 19, 0.3f), ids = pair_integers(&p, (size_t)(T * k), 20);
+    pair_array weights = pair_reals(&p, (size_t)(T * k), 21, 1), scratch = pair_reals(&p, 2 * (size_t)exf_router_scratch(e), 22, 1);
+    pair_array map = pair_of(&p, table, VOCAB * 16), token = pair_of(&p, tokens, T);
+    for (int ties = 0; ties < 2; ties++) {
+        if (ties) { /* many equal logits: the lower expert number must win on both */
+            pair_free(&logits);
+            logits = pair_integers(&p, (size_t)(T * e), 23);
+        }
+        for (int s = 0; s < 2; s++) {
+            exf_router_rules r = {routers[_i].score, e, k, routers[_i].groups, routers[_i].kept, routers[_i].top2, 1, 1e-20, 2.5,
+                                  routers[_i].bias ? bias.f[s] : NULL, routers[_i].table ? map.f[s] : NULL};
+            p.b[s]->router(p.q[s], ids.i[s], weights.f[s], logits.f[s], token.i[s], T, &r, (double *)scratch.f[s]);
+        }
+        pair_equal(&ids, "router ids");
+        pair_near(&weights, 3e-7, "router weights");
+    }
+    pair_free(&logits);
+    pair_free(&bias);
+    pair_free(&ids);
+    pair_free(&weights);
+    pair_free(&scratch);
+    pair_free(&map);
+    pair_free(&token);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_ops");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, open_pair, close_pair);
+    tcase_add_loop_test(t, products_are_exact_on_integers, 0, COUNT(products));
+    tcase_add_loop_test(t, products_side_by_side_are_exact, 0, COUNT(products));
+    tcase_add_loop_test(t, products_of_reals_are_near, 0, COUNT(products));
+    tcase_add_loop_test(t, rows_are_moved_exactly, 0, COUNT(widths));
+    tcase_add_loop_test(t, elementwise_is_near, 0, COUNT(widths));
+    tcase_add_test(t, not_finite_is_found);
+    tcase_add_test(t, rotations_are_near);
+    tcase_add_loop_test(t, attention_is_near, 0, COUNT(attentions));
+    tcase_add_loop_test(t, routing_is_the_same, 0, COUNT(routers));
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,292 @@
+/* check_cuda_rounding.c - what turns stored weights and activations into operands:
+ * unpacking, rounding, norms, the sum of routed outputs, and products of two types. */
+#include "model/weight_decode.h"
+#include "tests/support/one_device_fixtures.h"
+
+static const struct { exf_packing packing; size_t rows, cols, block_rows, block_cols; exf_dtype scales; } coded[] = {
+    {EXF_PACKED_FP8, 300, 256, 128, 128, EXF_DT_F32},  {EXF_PACKED_FP8, 7, 13, 4, 5, EXF_DT_BF16},   {EXF_PACKED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0},
+    {EXF_PACKED_FP4, 33, 128, 1, 32, EXF_DT_F8_E8M0}, {EXF_PACKED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},
+};
+
+START_TEST(stored_weights_are_decoded_as_on_the_cpu)
+{
+    size_t rows = coded[_i].rows, cols = coded[_i].cols, n = rows * cols, width = exf_dtype_bits(coded[_i].scales) / 8;
+    size_t grid = ((rows + coded[_i].block_rows - 1) / coded[_i].block_rows) * ((cols + coded[_i].block_cols - 1) / coded[_i].block_cols);
+    int fp8 = coded[_i].packing == EXF_PACKED_FP8;
+    size_t n_codes = fp8 ? n : n / 2;
+    uint8_t *codes = test_memory(n_codes, 1), *raw = test_memory(grid, width);
+    float *scales = test_memory(grid, 4), *want = test_memory(n, 4);
+    for (size_t i = 0; i < n_codes; i++) {
+        codes[i] = (uint8_t)exf_rng_u64(1, 7, i);
+        if (fp8 && (codes[i] & 0x7f) == 0x7f) codes[i] ^= 1;
+    }
+    for (size_t i = 0; i < grid; i++) {
+        float v = 0.01f + fabsf(real_at(2, i, 1));
+        uint16_t half = to_bf16(v);
+        if (width == 4) memcpy(raw + i * 4, &v, 4);
+        if (width == 2) memcpy(raw + i * 2, &half, 2);
+        if (width == 1) raw[i] = (uint8_t)(i == 0 ? 0 : 120 + i % 12);
+    }
+    exf_dtype_to_f32(scales, raw, grid, coded[_i].scales);
+    exf_coded_rows host = {codes, scales, rows, cols, 0, coded[_i].block_rows, coded[_i].block_cols};
+    if (fp8)
+        exf_decode_fp8(want, &host);
+    else
+        exf_decode_fp4(want, &host);
+    int *bad = device_put(&d, &(int){0}, sizeof(int));
+    exf_packed_rows there = {.packing = coded[_i].packing, .scale_dtype = coded[_i].scales, .codes = device_put(&d, codes, n_codes),
+                             .scales = device_put(&d, raw, grid * width), .rows = rows, .cols = cols, .block_rows = coded[_i].block_rows,
+                             .block_cols = coded[_i].block_cols};
+    for (int number = 0; number < 2; number++) {
+        void *out = device_put(&d, NULL, n * 4);
+        d.b->unpack(d.q, out, (exf_number)number, &there, bad);
+        void *got = device_get(&d, out, n * exf_number_bytes((exf_number)number));
+        for (size_t i = 0; i < n; i++) {
+            float is = number == EXF_NUMBER_BF16 ? of_bf16(((uint16_t *)got)[i]) : ((float *)got)[i];
+            float should = number == EXF_NUMBER_BF16 ? of_bf16(to_bf16(want[i])) : want[i];
+            ck_assert_msg(is == should, "case %d element %zu: %.9g, the CPU has %.9g", _i, i, (double)is, (double)should);
+        }
+        exf_mem_free(got);
+        d.b->free(out);
+    }
+    int *found = device_get(&d, bad, sizeof(int));
+    ck_assert_int_eq(*found, 0);
+    exf_mem_free(found);
+    d.b->free(bad);
+    d.b->free((void *)(uintptr_t)there.codes);
+    d.b->free((void *)(uintptr_t)there.scales);
+    exf_mem_free(codes);
+    exf_mem_free(raw);
+    exf_mem_free(scales);
+    exf_mem_free(want);
+}
+END_TEST
+
+static int bad_after(const void *codes, size_t bytes, const exf_packed_rows *rows, int check_only)
+{
+    int *bad = device_put(&d, &(int){0}, sizeof(int));
+    void *there = device_put(&d, codes, bytes), *out = device_put(&d, NULL, rows->rows * rows->cols * 4);
+    exf_packed_rows r = *rows;
+    r.codes = there;
+    if (check_only)
+        d.b->check_bf16(d.q, there, rows->rows * rows->cols, bad);
+    else
+        d.b->unpack(d.q, out, EXF_NUMBER_BF16, &r, bad);
+    int *found = device_get(&d, bad, sizeof(int)), is = *found;
+    exf_mem_free(found);
+    d.b->free(bad);
+    d.b->free(there);
+    d.b->free(out);
+    return is;
+}
+
+START_TEST(what_is_not_finite_is_noticed)
+{
+    enum { N = 1003 };
+    uint16_t *half = bf16_reals(N, 3, 2);
+    exf_packed_rows rows = {.packing = EXF_PACKED_PLAIN, .dtype = EXF_DT_BF16, .rows = 1, .cols = N};
+    ck_assert_int_eq(bad_after(half, N * 2, &rows, 0), 0);
+    ck_assert_int_eq(bad_after(half, N * 2, &rows, 1), 0);
+    for (size_t at = 0; at < N; at += 167) {
+        uint16_t was = half[at];
+        half[at] = at % 2 ? 0x7f80 : 0xffc1;
+        ck_assert_int_eq(bad_after(half, N * 2, &rows, 0), 1);
+        ck_assert_int_eq(bad_after(half, N * 2, &rows, 1), 1);
+        half[at] = was;
+    }
+    exf_mem_free(half);
+}
+END_TEST
+
+static const struct { int m, n, k; } products[] = {{1, 8, 8}, {3, 40, 72}, {130, 64, 256}, {257, 128, 2048}, {20000, 16, 4096}};
+
+START_TEST(products_round_what_they_multiply)
+{
+    int m = products[_i].m, n = products[_i].n, k = products[_i].k, step = m > 1000 ? 997 : 1;
+    float *x = test_memory((size_t)m * (size_t)k, 4);
+    for (size_t i = 0; i < (size_t)m * (size_t)k; i++) x[i] = real_at(4, i, 1);
+    uint16_t *w = bf16_reals((size_t)n * (size_t)k, 5, 1);
+    float *xt = device_put(&d, x, (size_t)m * (size_t)k * 4), *y[2];
+    uint16_t *wt = device_put(&d, w, (size_t)n * (size_t)k * 2), *half = device_put(&d, NULL, (size_t)m * (size_t)k * 2);
+    for (int s = 0; s < 2; s++) y[s] = device_put(&d, NULL, (size_t)m * (size_t)n * 4);
+    d.b->round_rows(d.q, half, k, xt, k, m, k);
+    d.b->gemm_xwt(d.q, y[0], n, exf_f32(xt), k, exf_bf16(wt), k, m, n, k, 1, 0);
+    d.b->gemm_xwt(d.q, y[1], n, exf_bf16(half), k, exf_bf16(wt), k, m, n, k, 1, 0);
+    for (int s = 0; s < 2; s++) {
+        float *got = device_get(&d, y[s], (size_t)m * (size_t)n * 4);
+        for (int i = 0; i < m; i += step)
+            for (int j = 0; j < n; j++) {
+                double sum = 0, size = 0;
+                for (int c = 0; c < k; c++) {
+                    double t = (double)of_bf16(to_bf16(x[(size_t)i * (size_t)k + (size_t)c])) * (double)of_bf16(w[(size_t)j * (size_t)k + (size_t)c]);
+                    sum += t;
+                    size += fabs(t);
+                }
+                ck_assert_msg(fabs((double)got[(size_t)i * (size_t)n + (size_t)j] - sum) <= k * 0x1p-24 * size, "product %d at [%d, %d]", s, i, j);
+            }
+        exf_mem_free(got);
+        d.b->free(y[s]);
+    }
+    d.b->free(xt);
+    d.b->free(wt);
+    d.b->free(half);
+    exf_mem_free(x);
+    exf_mem_free(w);
+}
+END_TEST
+
+/* Side by side or one by one: the same products of rounded rows. */
+START_TEST(products_side_by_side_round_as_single_ones)
+{
+    enum { N = 24, K = 72, COUNT = 3, LDX = COUNT * K + 8, LDY = COUNT * N };
+    int m = _i ? 70000 : 130; /* more rows than are rounded at a time */
+    float *x = test_memory((size_t)m * LDX, 4);
+    for (size_t i = 0; i < (size_t)m * LDX; i++) x[i] = (float)(int)(exf_rng_u64(4, 7, i) % 17) - 8;
+    uint16_t *w = test_memory(COUNT * N * K, 2);
+    for (size_t i = 0; i < COUNT * N * K; i++) w[i] = to_bf16((float)(int)(exf_rng_u64(5, 7, i) % 17) - 8);
+    float *xt = device_put(&d, x, (size_t)m * LDX * 4), *y[2];
+    uint16_t *wt = device_put(&d, w, COUNT * N * K * 2);
+    for (int shared = 0; shared < 2; shared++) {
+        exf_product_steps steps = {COUNT, N, shared ? 0 : K, N * K};
+        for (int s = 0; s < 2; s++) y[s] = device_put(&d, NULL, (size_t)m * LDY * 4);
+        d.b->gemm_xwt_many(d.q, y[0], LDY, exf_f32(xt), LDX, exf_bf16(wt), K, &steps, m, N, K);
+        for (int c = 0; c < COUNT; c++)
+            d.b->gemm_xwt(d.q, y[1] + c * N, LDY, exf_f32(xt + c * steps.x), LDX, exf_bf16(wt + c * N * K), K, m, N, K, 1, 0);
+        float *got = device_get(&d, y[0], (size_t)m * LDY * 4), *want = device_get(&d, y[1], (size_t)m * LDY * 4);
+        ck_assert(memcmp(got, want, (size_t)m * LDY * 4) == 0); /* integers: every sum is exact */
+        exf_mem_free(got);
+        exf_mem_free(want);
+        for (int s = 0; s < 2; s++) d.b->free(y[s]);
+    }
+    d.b->free(xt);
+    d.b->free(wt);
+    exf_mem_free(x);
+    exf_mem_free(w);
+}
+END_TEST
+
+static const int head_widths[] = {1, 4, 63, 64, 128, 132, 512, 516, 1000};
+
+START_TEST(gated_heads_are_near)
+{
+    enum { T = 37 };
+    int w = head_widths[_i];
+    size_t n = (size_t)(T * w);
+    float *x = test_memory(n, 4), *gate = test_memory(n, 4), *norm = test_memory((size_t)w, 4);
+    for (size_t i = 0; i < n; i++) x[i] = real_at(6, i, 3), gate[i] = real_at(7, i, i % 5 ? 4 : 100);
+    for (int i = 0; i < w; i++) norm[i] = real_at(8, (size_t)i, 1);
+    float *xt = device_put(&d, x, n * 4), *gt = device_put(&d, gate, n * 4), *nt = device_put(&d, norm, (size_t)w * 4);
+    uint16_t *yt = device_put(&d, NULL, n * 2);
+    d.b->gate_heads_rounded(d.q, yt, xt, gt, nt, T, w, 1e-6);
+    uint16_t *y = device_get(&d, yt, n * 2);
+    for (int t = 0; t < T; t++) {
+        double sq = 0;
+        for (int i = 0; i < w; i++) sq += (double)x[t * w + i] * (double)x[t * w + i];
+        for (int i = 0; i < w; i++) {
+            double g = (double)gate[t * w + i], want = g / (1 + exp(-g)) * (double)norm[i] * (double)x[t * w + i] / sqrt(sq / w + 1e-6);
+            ck_assert(fabs((double)of_bf16(y[t * w + i]) - want) <= 0x1.02p-8 * fabs(want) + 1e-30); /* bfloat16's half step */
+        }
+    }
+    exf_mem_free(x);
+    exf_mem_free(gate);
+    exf_mem_free(norm);
+    exf_mem_free(y);
+    d.b->free(xt);
+    d.b->free(gt);
+    d.b->free(nt);
+    d.b->free(yt);
+}
+END_TEST
+
+static const int widths[] = {8, 72, 2048, 3000, 4096, 5120, 7, 9000};
+
+START_TEST(norms_and_sums_of_rows)
+{
+    enum { T = 5, K = 3 };
+    int w = widths[_i];
+    size_t n = (size_t)(T * w);
+    float *x = test_memory(n, 4), *norm = test_memory((size_t)w, 4), weights[T * K];
+    for (size_t i = 0; i < n; i++) x[i] = real_at(6, i, 3);
+    for (int i = 0; i < w; i++) norm[i] = real_at(7, (size_t)i, 1);
+    for (int i = 0; i < T * K; i++) weights[i] = real_at(8, (size_t)i, 1);
+    uint16_t *outputs = bf16_reals(n * K, 9, 2);
+    float *xt = device_put(&d, x, n * 4), *nt = device_put(&d, norm, (size_t)w * 4), *full = device_put(&d, NULL, n * 4);
+    float *wt = device_put(&d, weights, sizeof weights);
+    uint16_t *half = device_put(&d, NULL, n * 2), *ot = device_put(&d, outputs, n * K * 2);
+    d.b->rmsnorm_rounded(d.q, half, full, xt, nt, T, w, 1e-6);
+    float *f = device_get(&d, full, n * 4);
+    uint16_t *h = device_get(&d, half, n * 2);
+    for (int t = 0; t < T; t++) {
+        double sq = 0;
+        for (int i = 0; i < w; i++) sq += (double)x[t * w + i] * (double)x[t * w + i];
+        for (int i = 0; i < w; i++) {
+            double want = (double)norm[i] * (double)x[t * w + i] / sqrt(sq / w + 1e-6);
+            ck_assert(fabs((double)f[t * w + i] - want) <= 4e-7 * (1 + fabs(want)));
+            ck_assert_int_eq(h[t * w + i], to_bf16(f[t * w + i]));
+        }
+    }
+    if (w % 8 == 0) {
+        d.b->routed_sum(d.q, xt, ot, wt, T, K, w, 1);
+        float *y = device_get(&d, xt, n * 4);
+        for (int t = 0; t < T; t++)
+            for (int i = 0; i < w; i++) {
+                double want = (double)x[t * w + i];
+                for (int k = 0; k < K; k++) want += (double)weights[t * K + k] * (double)of_bf16(outputs[(t * K + k) * w + i]);
+                ck_assert(fabs((double)y[t * w + i] - want) <= 1e-5);
+            }
+        exf_mem_free(y);
+    }
+    exf_mem_free(f);
+    exf_mem_free(h);
+    exf_mem_free(x);
+    exf_mem_free(norm);
+    exf_mem_free(outputs);
+    d.b->free(xt);
+    d.b->free(nt);
+    d.b->free(full);
+    d.b->free(wt);
+    d.b->free(half);
+    d.b->free(ot);
+}
+END_TEST
+
+START_TEST(the_first_that_is_not_finite_is_kept)
+{
+    enum { N = 50000 };
+    float *x = test_memory(N, 4);
+    uint64_t none = ~(uint64_t)0;
+    x[49000] = NAN;
+    x[777] = INFINITY;
+    x[40001] = NAN;
+    float *there = device_put(&d, x, N * 4);
+    uint64_t *least = device_put(&d, &none, sizeof none);
+    d.b->watch_finite(d.q, least, there, 700, 5);
+    uint64_t *got = device_get(&d, least, sizeof none);
+    ck_assert(*got == none);
+    exf_mem_free(got);
+    d.b->watch_finite(d.q, least, there, N, 5);
+    got = device_get(&d, least, sizeof none);
+    ck_assert_int_eq((int)*got, 782);
+    exf_mem_free(got);
+    exf_mem_free(x);
+    d.b->free(there);
+    d.b->free(least);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_rounding");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, open_device_bf16, close_device);
+    tcase_add_loop_test(t, stored_weights_are_decoded_as_on_the_cpu, 0, COUNT(coded));
+    tcase_add_test(t, what_is_not_finite_is_noticed);
+    tcase_add_loop_test(t, products_round_what_they_multiply, 0, COUNT(products));
+    tcase_add_loop_test(t, products_side_by_side_round_as_single_ones, 0, 2);
+    tcase_add_loop_test(t, gated_heads_are_near, 0, COUNT(head_widths));
+    tcase_add_loop_test(t, norms_and_sums_of_rows, 0, COUNT(widths));
+    tcase_add_test(t, the_first_that_is_not_finite_is_kept);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,262 @@
+/* check_cuda_vectors.c - what acts on vectors and is kept or fetched on the GPU: diagonal
+ * sums against plain ones, the same bits where products are exact and wherever calls are
+ * cut; samples against the host's. */
+#include "accumulate/device_vectors.h"
+#include "tests/support/sequence_fixtures.h"
+#include "tests/support/one_device_fixtures.h" /* behind it: its device is called d */
+
+static exf_err e;
+
+static const struct { int n, e, k, h; } shapes[] = {{1, 2, 2, 4},      {40, 6, 3, 10},   {300, 16, 4, 128}, {257, 60, 4, 1408},
+                                                     {300, 20, 8, 2048}, {65, 32, 10, 72}, {33, 40, 17, 264}, {129, 12, 6, 333}, {90, 8, 2, 4100}};
+
+/* Numbers that bfloat16 holds. */
+static void round_all(const routed *r)
+{
+    for (int i = 0; i < r->n * r->top_k * r->d_model; i++) r->outputs[i] = of_bf16(to_bf16(r->outputs[i]));
+}
+
+static uint16_t *halves_of(const float *x, size_t n)
+{
+    uint16_t *half = test_memory(n, 2);
+    for (size_t i = 0; i < n; i++) half[i] = to_bf16(x[i]);
+    return half;
+}
+
+/* Outputs, ids and weights of r on the device. */
+typedef struct {
+    void *outputs;
+    int32_t *ids;
+    float *weights;
+    int rounded;
+} tokens_there;
+
+static tokens_there send(const routed *r, int rounded)
+{
+    size_t slots = (size_t)(r->n * r->top_k), n = slots * (size_t)r->d_model;
+    uint16_t *half = halves_of(r->outputs, n);
+    tokens_there t = {rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4), device_put(&d, r->ids, slots * 4),
+                      device_put(&d, r->weights, slots * 4), rounded};
+    exf_mem_free(half);
+    return t;
+}
+
+static void tokens_free(const tokens_there *t)
+{
+    d.b->free(t->outputs);
+    d.b->free(t->ids);
+    d.b->free(t->weights);
+}
+
+/* Every step-th pair of e experts, about 60. */
+static exf_vector_sums some_pairs(int n_experts, int d_model)
+{
+    exf_vector_sums v;
+    int64_t all = (int64_t)n_experts * (n_experts - 1), step = 1 + all / 60, n = (all + step - 1) / step;
+    ck_ok(exf_vector_sums_new(&v, n, d_model, 1, 0, &e), e);
+    for (int64_t i = 0; i < n; i++) {
+        int s = (int)(i * step / (n_experts - 1)), t = (int)(i * step % (n_experts - 1));
+        v.pair[2 * i] = s;
+        v.pair[2 * i + 1] = t + (t >= s);
+    }
+    return v;
+}
+
+/* ---- sums ----------------------------------------------------------------------------- */
+
+/* A batch of sequences of these lengths, which add up to the tokens. */
+static exf_batch batch_of(exf_span *span, const int32_t *length, size_t n)
+{
+    exf_batch b = {.span = span, .n_sequences = n};
+    for (size_t i = 0; i < n; i++) {
+        span[i] = (exf_span){b.n_tokens, length[i]};
+        b.n_tokens += (size_t)length[i];
+    }
+    return b;
+}
+
+/* In blocks of `piece` tokens. */
+static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *batch, exf_weighting w, int rounded, int piece, exf_err *err)
+{
+    exf_device_diagonal s = {.b = NULL};
+    tokens_there t = send(r, rounded);
+    exf_code rc;
+    *v = some_pairs(r->n_experts, r->d_model);
+    EXF_TRY(exf_device_diagonal_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, w, err));
+    for (int twice = 0; twice < 2; twice++) { /* a layer leaves nothing to the next */
+        exf_device_diagonal_begin(&s, v);
+        for (int at = 0; at < r->n; at += piece) {
+            size_t slot = (size_t)(at * r->top_k);
+            exf_device_block b = {.batch = batch, .row = (size_t)at, .n_tokens = r->n - at < piece ? r->n - at : piece, .n_experts = r->n_experts,
+                                  .top_k = r->top_k, .d_model = r->d_model, .q = d.q, .rounded = rounded, .topk_ids = t.ids + slot,
+                                  .topk_weights = t.weights + slot, .expert_outputs = (char *)t.outputs + slot * (size_t)r->d_model * (rounded ? 2 : 4)};
+            exf_device_diagonal_add(&s, &b);
+        }
+        EXF_TRY(exf_device_diagonal_take(&s, v, err));
+    }
+out:
+    exf_device_diagonal_free(&s);
+    tokens_free(&t);
+    return rc;
+}
+
+static double weight_of(const float *u, int h, exf_weighting w, float route)
+{
+    double sq = 0;
+    for (int i = 0; i < h; i++) sq += (double)u[i] * (double)u[i];
+    return w == EXF_WEIGHT_NONE ? 1 : w == EXF_WEIGHT_ROUTER ? (double)route : sqrt(sq);
+}
+
+/* Sums and sums of magnitudes of one pair, plainly. */
+static void plain(double *vu, double *vv, double *size, const routed *r, exf_weighting w, int source, int target)
+{
+    int k = r->top_k, h = r->d_model;
+    for (int i = 0; i < h; i++) vu[i] = vv[i] = size[i] = 0;
+    for (int t = 0; t < r->n; t++)
+        for (int a = 0; a < k; a++)
+            for (int b = 0; b < k; b++) {
+                if (r->ids[t * k + a] != source || r->ids[t * k + b] != target) continue;
+                const float *u = r->outputs + (size_t)(t * k + a) * (size_t)h, *v = r->outputs + (size_t)(t * k + b) * (size_t)h;
+                double x = weight_of(u, h, w, r->weights[t * k + a]);
+                for (int i = 0; i < h; i++) {
+                    vu[i] += x * (double)v[i] * (double)u[i];
+                    vv[i] += x * (double)v[i] * (double)v[i];
+                    size[i] += x * fabs((double)v[i]) * (fabs((double)u[i]) + fabs((double)v[i]));
+                }
+            }
+}
+
+/* bound 0: equal bits, the plain sums being exact. */
+static void compare_plain(const exf_vector_sums *v, const routed *r, exf_weighting w, double bound)
+{
+    size_t h = (size_t)r->d_model;
+    double *vu = test_memory(3 * h, sizeof *vu), *vv = vu + h, *size = vv + h;
+    for (int64_t p = 0; p < v->n_pairs; p++) {
+        plain(vu, vv, size, r, w, v->pair[2 * p], v->pair[2 * p + 1]);
+        for (size_t i = 0; i < h; i++) {
+            double x = exf_exact_value(&v->vu[(size_t)p * h + i]), y = exf_exact_value(&v->vv[(size_t)p * h + i]), allowed = bound * (size[i] + 1e-15); /* the grid ends at 2^-96 */
+            if (!(fabs(x - vu[i]) <= allowed)) ck_abort_msg("vu[%d, %zu]: %.17g, expected %.17g", (int)p, i, x, vu[i]);
+            if (!(fabs(y - vv[i]) <= allowed)) ck_abort_msg("vv[%d, %zu]: %.17g, expected %.17g", (int)p, i, y, vv[i]);
+        }
+    }
+    exf_mem_free(vu);
+}
+
+START_TEST(diagonal_sums_are_exact_where_products_are)
+{
+    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 31);
+    exf_span span;
+    exf_batch batch = batch_of(&span, (int32_t[]){r.n}, 1);
+    for (int rounded = 0; rounded < 2; rounded++) {
+        exf_vector_sums v;
+        ck_ok(on_gpu(&v, &r, &batch, EXF_WEIGHT_NONE, rounded, r.n, &e), e);
+        compare_plain(&v, &r, EXF_WEIGHT_NONE, 0);
+        exf_vector_sums_free(&v);
+    }
+    routed_free(&r);
+}
+END_TEST
+
+START_TEST(diagonal_sums_of_reals_are_near)
+{
+    routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 32);
+    exf_span span;
+    exf_batch batch = batch_of(&span, (int32_t[]){r.n}, 1);
+    round_all(&r);
+    for (int w = 0; w < 3; w++) {
+        exf_vector_sums v;
+        ck_ok(on_gpu(&v, &r, &batch, (exf_weighting)w, w % 2, r.n, &e), e);
+        compare_plain(&v, &r, (exf_weighting)w, 1e-12);
+        exf_vector_sums_free(&v);
+    }
+    routed_free(&r);
+}
+END_TEST
+
+/* Sequences of 30, 7, 1241 and 22 tokens: units begin and end inside of blocks, and blocks inside of units. */
+START_TEST(cuts_change_no_bit)
+{
+    static const int pieces[] = {1, 97, 333, 1024};
+    routed r = seq_tokens();
+    exf_span span[SEQ_N];
+    exf_batch batch = batch_of(span, seq_length, SEQ_N);
+    exf_vector_sums whole, cut;
+    ck_ok(on_gpu(&whole, &r, &batch, EXF_WEIGHT_SOURCE_NORM, _i % 2, r.n, &e), e);
+    ck_ok(on_gpu(&cut, &r, &batch, EXF_WEIGHT_SOURCE_NORM, _i % 2, pieces[_i / 2], &e), e);
+    size_t bytes = (size_t)whole.n_pairs * SEQ_H * sizeof *whole.vu;
+    ck_assert_mem_eq(whole.vu, cut.vu, bytes);
+    ck_assert_mem_eq(whole.vv, cut.vv, bytes);
+    exf_vector_sums_free(&whole);
+    exf_vector_sums_free(&cut);
+}
+END_TEST
+
+START_TEST(a_sum_out_of_range_is_refused)
+{
+    routed r = routed_reals(40, 6, 3, 10, 33);
+    exf_span span[2];
+    exf_batch batch = batch_of(span, (int32_t[]){25, 15}, 2);
+    exf_vector_sums v;
+    r.outputs[(27 * 3 + 1) * 10 + 3] = _i ? 1e30f : NAN;
+    ck_fails(on_gpu(&v, &r, &batch, EXF_WEIGHT_SOURCE_NORM, 0, 40, &e), EXF_NUMERIC, e, "tokens from 25 of the run on");
+    exf_vector_sums_free(&v);
+    routed_free(&r);
+}
+END_TEST
+
+/* ---- samples ---------------------------------------------------------------------------- */
+
+/* More of them than one fetch holds, blocks that have none. */
+START_TEST(samples_are_the_hosts)
+{
+    routed r = seq_tokens();
+    int rounded = _i % 2, piece = _i < 2 ? 1300 : 17, wanted = _i < 4 ? 3900 : 40;
+    exf_sequence_list list = seq_list(0, SEQ_N);
+    exf_sampler here, there;
+    exf_device_samples s;
+    size_t n = (size_t)(r.n * r.top_k * r.d_model);
+    tokens_there t = send(&r, rounded);
+    float *seen = test_memory(n, sizeof *seen);
+    for (size_t i = 0; i < n; i++) seen[i] = rounded ? of_bf16(to_bf16(r.outputs[i])) : r.outputs[i];
+    ck_ok(exf_sampler_new(&here, (size_t)wanted, SEQ_H, &e), e);
+    ck_ok(exf_sampler_new(&there, (size_t)wanted, SEQ_H, &e), e);
+    ck_ok(exf_sampler_choose(&here, &list, SEQ_K, 2, 9, &e), e);
+    ck_ok(exf_sampler_choose(&there, &list, SEQ_K, 2, 9, &e), e);
+    ck_ok(exf_device_samples_open(&s, d.b, SEQ_H, &e), e);
+    ck_assert_int_eq(s.cap, 4096);
+    for (int at = 0; at < r.n; at += piece) {
+        size_t slot = (size_t)(at * r.top_k);
+        int count = r.n - at < piece ? r.n - at : piece;
+        exf_moe_block b = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .topk_ids = r.ids + slot,
+                           .expert_outputs = seen + slot * SEQ_H};
+        exf_device_block c = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .q = d.q, .rounded = rounded,
+                              .topk_ids = t.ids + slot, .expert_outputs = (char *)t.outputs + slot * SEQ_H * (rounded ? 2 : 4)};
+        exf_sampler_keep(&here, &b);
+        ck_ok(exf_device_samples_keep(&s, &there, &c, &e), e);
+    }
+    ck_assert_uint_eq(here.n, (size_t)wanted);
+    ck_assert_mem_eq(here.source, there.source, here.n * SEQ_H * sizeof *here.source);
+    ck_assert_mem_eq(here.target, there.target, here.n * SEQ_H * sizeof *here.target);
+    ck_assert_mem_eq(here.pair, there.pair, here.n * 2 * sizeof *here.pair);
+    exf_device_samples_free(&s);
+    exf_sampler_free(&here);
+    exf_sampler_free(&there);
+    exf_mem_free(seen);
+    tokens_free(&t);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_vectors");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, open_device_f32, close_device);
+    tcase_add_loop_test(t, diagonal_sums_are_exact_where_products_are, 0, COUNT(shapes));
+    tcase_add_loop_test(t, diagonal_sums_of_reals_are_near, 0, COUNT(shapes));
+    tcase_add_loop_test(t, cuts_change_no_bit, 0, 8);
+    tcase_add_loop_test(t, a_sum_out_of_range_is_refused, 0, 2);
+    tcase_add_loop_test(t, samples_are_the_hosts, 0, 6);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,96 @@
+/* artifact_fixtures.h - what the tests of artifacts share: damage, sample
+ * contents, comparing statistics. */
+#ifndef EXF_TESTS_ARTIFACT_FIXTURES_H
+#define EXF_TESTS_ARTIFACT_FIXTURES_H
+#include "tests/support/scratch_fixtures.h"
+
+#include "artifact/capture_file.h"
+#include "artifact/statistics.h"
+#include "artifact/tables.h"
+
+#include <hdf5.h> /* to damage files in ways that our own writer cannot */
+
+/* Files, and HDF5 objects that are still open. */
+static inline int left_behind(void)
+{
+    return files_left() + (int)H5Fget_obj_count((hid_t)H5F_OBJ_ALL, H5F_OBJ_ALL);
+}
+
+/* Element `at` of a dataset becomes *value, which must have the dataset's type. */
+static inline void damage(const char *name, const char *dataset, size_t at, const void *value)
+{
+    exf_err e;
+    char *all = NULL;
+    hid_t f = H5Fopen(exf_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT), d = H5Dopen2(f, dataset, H5P_DEFAULT);
+    hid_t type = H5Dget_type(d), space = H5Dget_space(d);
+    size_t width = H5Tget_size(type), n = (size_t)H5Sget_simple_extent_npoints(space);
+    ck_assert_msg(d >= 0 && at < n, "%s: no element %zu of %s", name, at, dataset);
+    ck_ok(exf_mem_new(&all, n, width, "dataset", &e), e);
+    ck_assert_int_ge(H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all), 0);
+    memcpy(all + at * width, value, width);
+    ck_assert_int_ge(H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all), 0);
+    exf_mem_free(all);
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Dclose(d);
+    ck_assert_int_ge(H5Fclose(f), 0);
+}
+
+/* ---- sample contents ------------------------------------------------------------ */
+
+static inline void add_fact(exf_provenance *p, const char *key, const char *value)
+{
+    exf_err e;
+    ck_ok(exf_provenance_add(p, &e, key, "%s", value), e);
+}
+
+/* Facts as a capture has them; `tokens` stands for the data. */
+static inline exf_provenance sample_facts(const char *tokens)
+{
+    exf_provenance p = {0};
+    add_fact(&p, "model.family", "qwen3_moe");
+    add_fact(&p, "model.weights_sha256", "aaaa");
+    add_fact(&p, "data.tokens_sha256", tokens);
+    add_fact(&p, "data.sequences", "2");
+    add_fact(&p, "data.tokens", "40");
+    add_fact(&p, "capture.layers", "all");
+    return p;
+}
+
+/* Counts that obey their rules, the pair (0, E-1) unobserved; sums of both
+ * signs, of which no two are equal. */
+static inline void fill_statistics(exf_layer_statistics *s, int seed)
+{
+    int e = s->n_experts;
+    double x = seed + 0.1;
+    for (int a = 0; a < e; a++) {
+        s->norm_count[a] = (uint64_t)(100 + a + seed);
+        for (int b = 0; b < e; b++) s->count[a * e + b] = a == b || (a + b == e - 1 && a * b == 0) ? 0 : (uint64_t)(1 + (a + b + seed) % 5);
+#define X(name) exf_exact_add(&s->name[a], x = (x + 1) * (a % 2 ? -1 : 1) / 3 + 7);
+        EXF_EXPERT_SUMS(X)
+#undef X
+    }
+    for (int i = 0; i < e * e; i++) {
+#define X(name) exf_exact_add(&s->name[i], s->count[i] ? x = 1e3 / 7 - x * 0.9 : 0);
+        EXF_PAIR_SUMS(X)
+#undef X
+    }
+}
+
+static inline int same_statistics(const exf_layer_statistics *a, const exf_layer_statistics *b)
+{
+    size_t e = (size_t)a->n_experts;
+    int same = a->n_experts == b->n_experts;
+#define X(name) same = same && memcmp(a->name, b->name, e *e * sizeof *a->name) == 0;
+    EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
+    X(count)
+#undef X
+#define X(name) same = same && memcmp(a->name, b->name, e * sizeof *a->name) == 0;
+    EXF_EXPERT_SUMS(X)
+    X(norm_count)
+#undef X
+    return same;
+}
+#endif

@@ -1,0 +1,30 @@
+/* device_sums_fixtures.h - a layer's sums as a device has them against the CPU's. */
+#ifndef EXF_TESTS_DEVICE_SUMS_FIXTURES_H
+#define EXF_TESTS_DEVICE_SUMS_FIXTURES_H
+#include "tests/support/moments_fixtures.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Counts are equal; sums to the bit with bound 0, else within it. */
+static inline void compare_sums(const exf_layer_statistics *a, const exf_layer_statistics *b, double bound, const char *what)
+{
+    size_t pairs = (size_t)(a->n_experts * a->n_experts), experts = (size_t)a->n_experts;
+#define PAIR(name) {a->name, b->name, #name, pairs},
+#define EXPERT(name) {a->name, b->name, #name, experts},
+    const struct { const exf_exact *a, *b; const char *name; size_t n; } all[] = {EXF_PAIR_SUMS(PAIR) EXF_EXPERT_SUMS(EXPERT)};
+#undef PAIR
+#undef EXPERT
+    ck_assert_msg(memcmp(a->count, b->count, pairs * 8) == 0 && memcmp(a->norm_count, b->norm_count, experts * 8) == 0, "%s: counts differ", what);
+    for (size_t s = 0; s < sizeof all / sizeof *all; s++)
+        for (size_t i = 0; i < all[s].n; i++) {
+            double x = exf_exact_value(&all[s].a[i]), y = exf_exact_value(&all[s].b[i]);
+            /* an inner product may be far below the norms that bound its error */
+            size_t mirrored = s < 5 ? i % experts * experts + i / experts : 0;
+            double scale = s == 0 ? exf_exact_value(&a->target_sq[i]) + exf_exact_value(&a->source_sq[i])
+                                  : s == 3 ? exf_exact_value(&a->sq0[i]) + exf_exact_value(&a->sq0[mirrored]) : 0;
+            int same = memcmp(&all[s].a[i], &all[s].b[i], sizeof(exf_exact)) == 0;
+            ck_assert_msg(bound > 0 ? fabs(x - y) <= bound * (scale + fabs(x)) : same, "%s: %s[%zu]: cpu %.17g, cuda %.17g", what, all[s].name, i, x, y);
+        }
+}
+#endif

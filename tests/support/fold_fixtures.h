@@ -1,0 +1,233 @@
+/* fold_fixtures.h - a small model, its tables, a batch and routes, all made of repeatable
+ * numbers, for the tests of src/fold. */
+#ifndef EXF_TESTS_FOLD_FIXTURES_H
+#define EXF_TESTS_FOLD_FIXTURES_H
+#include "tests/support/fixtures.h"
+#include "tests/support/naive.h"
+#include "tests/support/naive_fold.h"
+
+#include "base/mem.h"
+#include "fold/folder.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The model's layers: dense, mixture, mixture without tables, mixture, mixture that routes by token. */
+enum { F_LAYERS = 5, F_TABLES = 3, F_SEQUENCES = 4, F_TOKENS = 114, F_H = 6, F_BASIS = 3 };
+static const int32_t f_numbers[F_TABLES] = {1, 3, 4};
+
+typedef struct {
+    exf_architecture arch;
+    exf_tables tables;
+    exf_batch batch;
+    exf_span span[F_SEQUENCES];
+    exf_spans spans;
+    int32_t *ids; /* [T, K] as a router made them */
+    float *weights;
+} fold_case;
+
+static inline void *f_room(size_t n, size_t size)
+{
+    exf_err e;
+    void *p;
+    ck_ok(exf_mem_new(&p, n, size, "test tables", &e), e);
+    return p;
+}
+
+/* In (0, 1). */
+static inline float f_positive(uint64_t stream, uint64_t i)
+{
+    return 0.5f + 0.4999f * naive_number(stream, i);
+}
+
+/* Two of seven pairs and the diagonal are never a target. */
+static inline void f_fill_loss(float *loss, size_t cells, size_t e, uint64_t stream)
+{
+    for (size_t i = 0; i < cells; i++) {
+        size_t s = i / e % e, t = i % e;
+        loss[i] = s == t || (s * 3 + t) % 7 < 2 ? EXF_LOSS_NEVER : 1.3f * f_positive(stream, i);
+    }
+}
+
+/* Cosines of random vectors, so that every Gram matrix is one. */
+static inline void f_fill_cosine(float *cosine, size_t e, uint64_t stream)
+{
+    enum { DIM = 7 };
+    for (size_t a = 0; a < e; a++)
+        for (size_t b = 0; b < e; b++) {
+            double ab = 0, aa = 0, bb = 0;
+            for (size_t i = 0; i < DIM; i++) {
+                double x = (double)naive_number(stream, a * DIM + i) + 0.4, y = (double)naive_number(stream, b * DIM + i) + 0.4;
+                ab += x * y;
+                aa += x * x;
+                bb += y * y;
+            }
+            cosine[a * e + b] = (float)(a == b ? 1 : ab / sqrt(aa * bb));
+        }
+}
+
+static inline void f_fill_pool(exf_pool *p, const exf_tables *t)
+{
+    int e = (int)t->shape.n_experts;
+    for (int l = 0; l < t->n_layers; l++)
+        for (int i = 0; i < e; i++) {
+            int inside = i < p->size;
+            p->target_ids[l * e + i] = inside ? i : (i + l) % p->size;
+            p->target_scale[l * e + i] = inside ? 1.0f : i % 3 == 0 ? 0.0f : naive_number(61, (uint64_t)(l * e + i));
+            if (inside) p->members[l * p->size + i] = i;
+        }
+}
+
+static inline void f_add_shared(exf_tables *t, const char *name, uint64_t stream)
+{
+    exf_err err;
+    exf_shared_scalar *s;
+    size_t e = (size_t)t->shape.n_experts;
+    ck_ok(exf_tables_add_shared(t, name, &s, &err), err);
+    for (int l = 0; l < t->n_layers; l++) s->scalar[l] = 0.5f + 0.4f * naive_number(stream, strcmp(name, "layer") == 0 ? (uint64_t)l : 0);
+    f_fill_loss(s->loss, (size_t)t->n_layers * e * e, e, stream + 1);
+}
+
+/* Every third observed pair carries vectors. */
+static inline void f_add_vectors(exf_tables *t)
+{
+    size_t e = (size_t)t->shape.n_experts, cells = (size_t)t->n_layers * e * e, n = 0;
+    exf_vectors *v = &t->vectors;
+    v->pair = f_room(3 * cells, sizeof *v->pair);
+    v->diagonal_loss = f_room(cells, sizeof *v->diagonal_loss);
+    memcpy(v->diagonal_loss, t->loss, cells * sizeof *t->loss);
+    for (size_t i = 0; i < cells; i++) {
+        if (t->loss[i] >= EXF_LOSS_NEVER || i % 3) continue;
+        v->pair[3 * n] = (int32_t)(i / (e * e));
+        v->pair[3 * n + 1] = (int32_t)(i / e % e);
+        v->pair[3 * n + 2] = (int32_t)(i % e);
+        v->diagonal_loss[i] = 0.8f * t->loss[i];
+        n++;
+    }
+    v->n_pairs = (int64_t)n;
+    v->diagonal = naive_numbers(n * F_H, 71, 1);
+    v->basis_rank = F_BASIS;
+    v->basis = naive_numbers((size_t)t->n_layers * F_H * F_BASIS, 72, 1);
+    v->n_lowrank = 2;
+    v->lowrank = f_room(2, sizeof *v->lowrank);
+    for (int i = 0; i < 2; i++) {
+        v->lowrank[i].rank = i + 2;
+        v->lowrank[i].c = naive_numbers(n * (size_t)(i + 2) * F_H, 73 + (uint64_t)i, 1);
+    }
+}
+
+static inline void f_fill_tables(exf_tables *t, int n_experts, int top_k)
+{
+    exf_err err;
+    exf_run_shape shape = {.n_experts = n_experts, .top_k = top_k, .d_model = F_H};
+    int64_t pools[] = {2, n_experts - 1};
+    size_t e = (size_t)n_experts, cells = F_TABLES * e * e;
+    ck_ok(exf_tables_new(t, &shape, f_numbers, F_TABLES, pools, 2, &err), err);
+    t->cosine = f_room(cells, sizeof(float));
+    t->rms = f_room(F_TABLES * e, sizeof(float));
+    t->contribution = f_room(F_TABLES * e, sizeof(float));
+    t->similarity = f_room(cells, sizeof(float));
+    f_fill_loss(t->loss, cells, e, 11);
+    for (size_t i = 0; i < cells; i++) {
+        int self = i / e % e == i % e;
+        t->coeff[i] = self ? 1.0f : t->loss[i] >= EXF_LOSS_NEVER ? 0.0f : 1.5f * naive_number(12, i);
+        t->similarity[i] = self ? 1.0f : naive_number(13, i);
+    }
+    for (size_t i = 0; i < F_TABLES * e; i++) {
+        t->expert_norms[i] = 0.5f + 2 * f_positive(14, i);
+        t->rms[i] = 0.5f + 2 * f_positive(15, i);
+        t->contribution[i] = f_positive(16, i);
+    }
+    for (size_t l = 0; l < F_TABLES; l++) f_fill_cosine(t->cosine + l * e * e, e, 20 + l);
+    for (int i = 0; i < t->n_pools; i++) f_fill_pool(&t->pool[i], t);
+    f_add_shared(t, "layer", 31);
+    f_add_shared(t, "global", 33);
+    f_add_vectors(t);
+}
+
+/* K distinct experts a row, weights by falling size. */
+static inline void f_fill_routes(fold_case *c, int top_k)
+{
+    int e = c->arch.n_experts;
+    for (int row = 0; row < F_TOKENS; row++) {
+        int32_t *ids = c->ids + row * top_k;
+        float left = 1;
+        for (int k = 0; k < top_k; k++) {
+            int at = (int)((double)f_positive(41, (uint64_t)(row * top_k + k)) * e), fresh = 0;
+            while (!fresh) {
+                fresh = 1;
+                for (int i = 0; i < k; i++) fresh &= ids[i] != at % e;
+                at += !fresh;
+            }
+            ids[k] = at % e;
+            c->weights[row * top_k + k] = left *= 0.4f + 0.59f * f_positive(42, (uint64_t)(row * top_k + k));
+        }
+    }
+}
+
+static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill_tokens, int threads)
+{
+    static const int lengths[F_SEQUENCES] = {70, 3, 1, 40};
+    static const size_t batch_of[F_SEQUENCES] = {0, 0, 5, 5};
+    exf_err err;
+    size_t at = 0;
+    memset(c, 0, sizeof *c);
+    c->arch.n_layers = F_LAYERS;
+    c->arch.n_experts = n_experts;
+    c->arch.top_k = top_k;
+    c->arch.d_model = F_H;
+    c->arch.n_moe_layers = F_LAYERS - 1;
+    for (int l = 1; l < F_LAYERS; l++) c->arch.is_moe[l] = 1;
+    for (int i = 0; i < F_SEQUENCES; at += (size_t)lengths[i++]) c->span[i] = (exf_span){at, lengths[i]};
+    ck_assert_uint_eq(at, F_TOKENS);
+    c->batch = (exf_batch){NULL, c->span, F_SEQUENCES, F_TOKENS, 70};
+    ck_ok(exf_spans_new(&c->spans, &c->batch, batch_of, prefill_tokens, threads, &err), err);
+    c->ids = f_room(F_TOKENS * (size_t)top_k, sizeof *c->ids);
+    c->weights = f_room(F_TOKENS * (size_t)top_k, sizeof *c->weights);
+    f_fill_tables(&c->tables, n_experts, top_k);
+    f_fill_routes(c, top_k);
+}
+
+static inline void fold_close(fold_case *c)
+{
+    exf_spans_free(&c->spans);
+    exf_tables_free(&c->tables);
+    exf_mem_free(c->ids);
+    exf_mem_free(c->weights);
+}
+
+static inline exf_folder *f_folder(const fold_case *c, exf_variant *v, const char *text)
+{
+    exf_err err;
+    exf_folder *f;
+    ck_ok(exf_variant_parse(v, text, &err), err);
+    ck_ok(exf_folder_new(&f, v, &c->tables, &c->arch, &c->spans, &err), err);
+    return f;
+}
+
+/* A fresh copy of the case's routes in a layer. */
+static inline exf_routes f_routes(const fold_case *c, int layer)
+{
+    size_t n = F_TOKENS * (size_t)c->arch.top_k;
+    exf_routes r = {.layer = layer, .moe_index = layer - 1, .batch = &c->batch, .n_experts = c->arch.n_experts, .top_k = c->arch.top_k};
+    r.ids = f_room(n, sizeof *r.ids);
+    r.weights = f_room(n, sizeof *r.weights);
+    memcpy(r.ids, c->ids, n * sizeof *r.ids);
+    memcpy(r.weights, c->weights, n * sizeof *r.weights);
+    return r;
+}
+
+static inline void f_rewrite(exf_folder *f, exf_routes *r)
+{
+    exf_err err;
+    const exf_rewriter *w = exf_folder_rewriter(f);
+    ck_ok(w->rewrite(w->self, r, &err), err);
+}
+
+static inline void f_free_routes(exf_routes *r)
+{
+    exf_mem_free(r->ids);
+    exf_mem_free(r->weights);
+}
+#endif

@@ -1,0 +1,118 @@
+/* naive.c - see naive.h. */
+#include "tests/support/naive.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+#include "tests/support/fixtures.h"
+
+#include <math.h>
+
+static void *room(size_t n, size_t size)
+{
+    void *p;
+    exf_err err;
+    ck_ok(exf_mem_new(&p, n, size, "test numbers", &err), err);
+    return p;
+}
+
+float *naive_floats(size_t n)
+{
+    return room(n, sizeof(float));
+}
+
+double *naive_doubles(size_t n)
+{
+    return room(n, sizeof(double));
+}
+
+float naive_number(uint64_t stream, uint64_t i)
+{
+    return (float)((double)(int64_t)exf_rng_u64(20, stream, i) * 0x1p-63);
+}
+
+float *naive_numbers(size_t n, uint64_t stream, float scale)
+{
+    float *x = naive_floats(n);
+    for (size_t i = 0; i < n; i++) x[i] = scale * naive_number(stream, i);
+    return x;
+}
+
+double *naive_widened(const float *x, size_t n)
+{
+    double *y = naive_doubles(n);
+    for (size_t i = 0; i < n; i++) y[i] = (double)x[i];
+    return y;
+}
+
+void naive_linear(double *y, const double *x, int ld, const float *w, int rows, int n, int k)
+{
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int i = 0; i < k; i++) sum += x[r * (ld ? ld : k) + i] * (double)w[j * k + i];
+            y[r * n + j] = sum;
+        }
+}
+
+void naive_rmsnorm(double *x, int ld, const float *w, int rows, int n, double eps)
+{
+    for (int r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int i = 0; i < n; i++) squares += x[r * ld + i] * x[r * ld + i];
+        for (int i = 0; i < n; i++) x[r * ld + i] *= (double)w[i] / sqrt(squares / n + eps);
+    }
+}
+
+double naive_sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+void naive_rotate(double *x, const exf_rope_shape *s, const float *cosine, const float *sine)
+{
+    for (int t = 0; t < s->n_tokens; t++)
+        for (int h = 0; h < s->n_heads; h++)
+            for (int i = 0; i < s->d / 2; i++) {
+                double *head = x + t * s->ld + h * s->head_dim + s->offset;
+                double *a = s->interleaved ? head + 2 * i : head + i, *b = s->interleaved ? head + 2 * i + 1 : head + i + s->d / 2;
+                double co = (double)cosine[t * s->step * (s->d / 2) + i], si = (double)sine[t * s->step * (s->d / 2) + i];
+                double u = *a, v = *b;
+                *a = s->inverse ? u * co + v * si : u * co - v * si;
+                *b = s->inverse ? v * co - u * si : v * co + u * si;
+            }
+}
+
+static double score(const double *q, const double *k, int d)
+{
+    double sum = 0;
+    for (int i = 0; i < d; i++) sum += q[i] * k[i];
+    return sum;
+}
+
+void naive_attention(double *out, const double *q, const double *k, const double *v, const exf_attention_shape *s)
+{
+    double *p = naive_doubles((size_t)s->n_tokens);
+    for (int h = 0; h < s->n_heads; h++)
+        for (int t = 0, of = h * s->n_kv / s->n_heads; t < s->n_tokens; t++) {
+            double top = -INFINITY, sum = 0, *o = out + t * s->ldo + h * s->dv;
+            for (int j = 0; j <= t; j++) {
+                p[j] = (double)s->scale * score(q + t * s->ldq + h * s->d, k + j * s->ldk + of * s->d, s->d);
+                top = fmax(top, p[j]);
+            }
+            for (int j = 0; j <= t; j++) sum += p[j] = exp(p[j] - top);
+            for (int i = 0; i < s->dv; i++) o[i] = 0;
+            for (int j = 0; j <= t; j++)
+                for (int i = 0; i < s->dv; i++) o[i] += p[j] / sum * v[j * s->ldv + of * s->dv + i];
+        }
+    exf_mem_free(p);
+}
+
+double naive_distance(const float *a, const double *b, size_t n)
+{
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += b[i] * b[i];
+    }
+    return sqrt(difference / size);
+}

@@ -1,0 +1,299 @@
+/* naive_fold.c - see naive_fold.h. */
+#include "tests/support/naive_fold.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- a layer ------------------------------------------------------------------------ */
+
+static void fill_scalars(naive_layer *l, const exf_tables *t, int index, exf_projector_kind projector)
+{
+    const exf_shared_scalar *shared = NULL;
+    for (int i = 0; i < t->n_shared; i++) {
+        if (projector == EXF_PROJECT_LAYER && strcmp(t->shared[i].name, "layer") == 0) shared = &t->shared[i];
+        if (projector == EXF_PROJECT_GLOBAL && strcmp(t->shared[i].name, "global") == 0) shared = &t->shared[i];
+    }
+    for (int a = 0; a < l->n_experts; a++)
+        for (int b = 0; b < l->n_experts; b++) {
+            size_t cell = ((size_t)index * (size_t)l->n_experts + (size_t)a) * (size_t)l->n_experts + (size_t)b;
+            l->loss[a][b] = shared ? shared->loss[cell] : projector == EXF_PROJECT_DIAGONAL ? t->vectors.diagonal_loss[cell] : t->loss[cell];
+            l->coeff[a][b] = shared ? shared->scalar[index] : t->coeff[cell];
+            l->cosine[a][b] = t->cosine ? t->cosine[cell] : 0;
+            l->similarity[a][b] = t->similarity ? t->similarity[cell] : 0;
+        }
+}
+
+naive_layer naive_layer_of(const exf_tables *t, int index, exf_projector_kind projector, int pool)
+{
+    naive_layer l = {.n_experts = (int)t->shape.n_experts, .top_k = (int)t->shape.top_k};
+    fill_scalars(&l, t, index, projector);
+    for (int e = 0; e < l.n_experts; e++) {
+        size_t at = (size_t)index * (size_t)l.n_experts + (size_t)e;
+        l.norm[e] = t->expert_norms[at];
+        l.rms[e] = t->rms ? t->rms[at] : 0;
+        for (int i = 0; i < t->n_pools; i++)
+            if (t->pool[i].size == pool) {
+                l.target[e] = t->pool[i].target_ids[at];
+                l.scale[e] = t->pool[i].target_scale[at];
+            }
+    }
+    return l;
+}
+
+/* ---- prefill ------------------------------------------------------------------------- */
+
+static double rank_of(const naive_row *row, int i, const naive_layer *l, exf_fold_rank rank)
+{
+    int id = row->id[i];
+    if (id < 0) return -INFINITY;
+    return rank == EXF_FOLD_BY_SCORE ? row->w[i] : rank == EXF_FOLD_BY_NORM ? l->norm[id] : row->w[i] * l->norm[id];
+}
+
+naive_row naive_ranked(const naive_row *row, const naive_layer *l, exf_fold_rank rank)
+{
+    naive_row out;
+    unsigned used = 0;
+    for (int n = 0; n < l->top_k; n++) {
+        int best = -1;
+        for (int i = 0; i < l->top_k; i++)
+            if (!(used >> i & 1) && (best < 0 || rank_of(row, i, l, rank) > rank_of(row, best, l, rank))) best = i;
+        used |= 1u << best;
+        out.id[n] = row->id[best];
+        out.w[n] = row->w[best];
+    }
+    return out;
+}
+
+/* Of the first n ids the one of least loss for s; -1 where none may be taken. */
+static int nearest(const int *id, int n, int s, const naive_layer *l, double max_loss)
+{
+    int best = -1;
+    for (int i = 0; i < n; i++)
+        if (l->loss[s][id[i]] < 1e30 && l->loss[s][id[i]] <= max_loss && (best < 0 || l->loss[s][id[i]] < l->loss[s][id[best]])) best = i;
+    return best;
+}
+
+static double gram(const naive_layer *l, int a, int b)
+{
+    return l->cosine[a][b] * l->rms[a] * l->rms[b];
+}
+
+/* x := A^-1 x by elimination. */
+static void eliminate(double a[NAIVE_K][NAIVE_K], double *x, int n)
+{
+    for (int c = 0; c < n; c++) {
+        int pivot = c;
+        for (int r = c + 1; r < n; r++)
+            if (fabs(a[r][c]) > fabs(a[pivot][c])) pivot = r;
+        for (int k = 0; k < n; k++) {
+            double swap = a[c][k];
+            a[c][k] = a[pivot][k];
+            a[pivot][k] = swap;
+        }
+        double swap = x[c];
+        x[c] = x[pivot];
+        x[pivot] = swap;
+        for (int r = 0; r < n; r++) {
+            if (r == c) continue;
+            double f = a[r][c] / a[c][c];
+            for (int k = 0; k < n; k++) a[r][k] -= f * a[c][k];
+            x[r] -= f * x[c];
+        }
+    }
+    for (int c = 0; c < n; c++) x[c] /= a[c][c];
+}
+
+/* x := (G_nn + rho mean(diag) I)^-1 x. */
+static void solve(double *x, const int *id, int n, const naive_layer *l, double rho)
+{
+    double a[NAIVE_K][NAIVE_K], mean = 0;
+    for (int i = 0; i < n; i++) mean += gram(l, id[i], id[i]) / n;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) a[i][j] = gram(l, id[i], id[j]) + (i == j ? rho * mean : 0);
+    eliminate(a, x, n);
+}
+
+static void fold(double *w, const naive_row *r, int kept, int n, const naive_layer *l, const exf_fold_prefill_options *o)
+{
+    double spread = 0, sum = 0;
+    for (int j = kept; j < n; j++) {
+        int to = nearest(r->id, kept, r->id[j], l, o->max_loss);
+        double loss = to < 0 ? 1 : l->loss[r->id[j]][r->id[to]], c = to < 0 ? 0 : o->confidence ? fmin(fmax(1 - loss, 0), 1) : 1;
+        if (to >= 0) w[to] += c * r->w[j] * l->coeff[r->id[j]][r->id[to]];
+        spread += (1 - c) * r->w[j];
+    }
+    for (int i = 0; i < kept; i++) sum += r->w[i];
+    for (int i = 0; o->confidence && i < kept; i++) w[i] += spread * r->w[i] / sum;
+}
+
+static void fold_jointly(double *w, const naive_row *r, int kept, int n, const naive_layer *l, double rho)
+{
+    double x[NAIVE_K] = {0};
+    for (int i = 0; i < kept; i++)
+        for (int j = kept; j < n; j++) x[i] += gram(l, r->id[i], r->id[j]) * r->w[j];
+    solve(x, r->id, kept, l, rho);
+    for (int i = 0; i < kept; i++) w[i] += x[i];
+}
+
+static void fold_randomly(double *w, const naive_row *in, const naive_row *r, int kept, int n, const naive_layer *l, const exf_variant *v, int layer,
+                          size_t slot)
+{
+    for (int j = kept; j < n; j++) {
+        int from = 0;
+        while (in->id[from] != r->id[j]) from++;
+        int to = (int)exf_rng_below((uint64_t)kept, (uint64_t)v->seed, (uint64_t)layer, slot + (size_t)from);
+        if (l->loss[r->id[j]][r->id[to]] < 1e30) w[to] += r->w[j] * l->coeff[r->id[j]][r->id[to]];
+    }
+}
+
+static void rescale(double *w, int kept, const naive_row *r, int n, exf_fold_rescale how)
+{
+    double before = 0, after = 0;
+    for (int i = 0; i < n; i++) before += how == EXF_FOLD_RESCALE_L2 ? r->w[i] * r->w[i] : r->w[i];
+    for (int i = 0; i < kept; i++) after += how == EXF_FOLD_RESCALE_L2 ? w[i] * w[i] : w[i];
+    double f = how == EXF_FOLD_RESCALE_L2 ? sqrt(before / after) : before / after;
+    for (int i = 0; before > 0 && after > 0 && i < kept; i++) w[i] *= f;
+}
+
+void naive_prefill(naive_row *row, const naive_layer *l, const exf_variant *v, int layer, size_t slot)
+{
+    const exf_fold_prefill_options *o = &v->prefill_options;
+    naive_row in = *row, r = naive_ranked(row, l, v->prefill == EXF_PREFILL_TOP ? EXF_FOLD_BY_SCORE : o->rank);
+    double w[NAIVE_K];
+    int n = 0, vectors = v->prefill == EXF_PREFILL_FOLD && (v->prefill_projector == EXF_PROJECT_DIAGONAL || v->prefill_projector == EXF_PROJECT_LOWRANK);
+    while (n < l->top_k && r.id[n] >= 0) n++;
+    int kept = n < o->keep ? n : o->keep;
+    memcpy(w, r.w, sizeof w);
+    if (v->prefill == EXF_PREFILL_RANDOM)
+        fold_randomly(w, &in, &r, kept, n, l, v, layer, slot);
+    else if (v->prefill == EXF_PREFILL_FOLD && v->prefill_projector == EXF_PROJECT_JOINT)
+        fold_jointly(w, &r, kept, n, l, o->ridge);
+    else if (v->prefill == EXF_PREFILL_FOLD && !vectors)
+        fold(w, &r, kept, n, l, o);
+    if (v->prefill == EXF_PREFILL_TOP && v->renormalise) rescale(w, kept, &r, n, EXF_FOLD_RESCALE_SUM);
+    if (v->prefill == EXF_PREFILL_FOLD && o->rescale != EXF_FOLD_RESCALE_NONE) rescale(w, kept, &r, n, o->rescale);
+    for (int i = 0; i < l->top_k; i++) {
+        row->id[i] = i < kept ? r.id[i] : -1;
+        row->w[i] = i < kept ? w[i] : 0;
+    }
+}
+
+/* ---- decode ---------------------------------------------------------------------------- */
+
+/* The batch's experts by falling importance, ties to the lower number; returns how many. */
+static int by_importance(int *expert, const naive_row *row, int n, const naive_layer *l, exf_fold_importance kind)
+{
+    double importance[NAIVE_E] = {0};
+    int present[NAIVE_E] = {0}, distinct = 0;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < l->top_k; k++) {
+            int e = row[i].id[k];
+            if (e < 0) continue;
+            present[e] = 1;
+            importance[e] += kind == EXF_FOLD_IMPORTANCE_ENERGY ? pow(row[i].w[k] * l->rms[e], 2) : row[i].w[k] * l->norm[e];
+        }
+    for (;;) {
+        int best = -1;
+        for (int e = 0; e < l->n_experts; e++)
+            if (present[e] && (best < 0 || importance[e] > importance[best])) best = e;
+        if (best < 0) return distinct;
+        present[best] = 0;
+        expert[distinct++] = best;
+    }
+}
+
+static int most_alike(const int *pool, int d, int s, const naive_layer *l)
+{
+    int best = 0;
+    for (int i = 1; i < d; i++)
+        if (1 - pow(l->cosine[s][pool[i]], 2) < 1 - pow(l->cosine[s][pool[best]], 2)) best = i;
+    return pool[best];
+}
+
+static int is_in(const int *pool, int d, int e)
+{
+    for (int i = 0; i < d; i++)
+        if (pool[i] == e) return 1;
+    return 0;
+}
+
+static void remap_jointly(naive_row *r, const int *pool, int d, const naive_layer *l, double rho)
+{
+    int id[NAIVE_K], slot[NAIVE_K], n = 0, moved = 0;
+    double kept[NAIVE_K], x[NAIVE_K];
+    for (int k = 0; k < l->top_k; k++) {
+        if (r->id[k] < 0) continue;
+        int stays = is_in(pool, d, r->id[k]);
+        slot[n] = k;
+        kept[n] = stays ? r->w[k] : 0;
+        id[n++] = stays ? r->id[k] : most_alike(pool, d, r->id[k], l);
+        moved |= !stays;
+    }
+    if (!moved) return;
+    for (int i = 0; i < n; i++) {
+        x[i] = 0;
+        for (int j = 0; j < n; j++) x[i] += gram(l, id[i], r->id[slot[j]]) * r->w[slot[j]] - gram(l, id[i], id[j]) * kept[j];
+    }
+    solve(x, id, n, l, rho);
+    for (int i = 0; i < n; i++) {
+        r->id[slot[i]] = id[i];
+        r->w[slot[i]] = kept[i] + x[i];
+    }
+}
+
+static void remap(naive_row *r, const int *pool, int d, const naive_layer *l, const exf_fold_decode_options *o)
+{
+    for (int k = 0; k < l->top_k; k++) {
+        int s = r->id[k];
+        if (s < 0 || is_in(pool, d, s)) continue;
+        int to = nearest(pool, d, s, l, o->max_loss);
+        r->id[k] = to < 0 ? pool[0] : pool[to];
+        r->w[k] = to < 0 || o->drop ? 0 : r->w[k] * l->coeff[s][pool[to]];
+    }
+}
+
+static void remap_statically(naive_row *r, const naive_layer *l, int drop)
+{
+    for (int k = 0; k < l->top_k; k++) {
+        int s = r->id[k];
+        if (s < 0) continue;
+        r->id[k] = l->target[s];
+        r->w[k] = drop && l->target[s] != s ? 0 : r->w[k] * l->scale[s];
+    }
+}
+
+static void reroute(naive_row *row, int n, const naive_layer *l, int s, double rho)
+{
+    int primary[NAIVE_E] = {0};
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < s; k++)
+            if (row[i].id[k] >= 0) primary[row[i].id[k]] = 1;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < l->top_k; k++) {
+            int e = row[i].id[k], best = -1;
+            if (e < 0 || primary[e]) continue;
+            for (int t = 0; t < l->n_experts; t++)
+                if (primary[t] && (best < 0 || l->similarity[e][t] > l->similarity[e][best])) best = t;
+            if (best >= 0 && l->similarity[e][best] > rho) row[i].id[k] = best;
+        }
+}
+
+void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant *v)
+{
+    const exf_fold_decode_options *o = &v->decode_options;
+    int expert[NAIVE_E], distinct = by_importance(expert, row, n, l, o->importance);
+    if (v->decode == EXF_DECODE_SERE) {
+        reroute(row, n, l, o->pool, v->rho);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (v->decode == EXF_DECODE_STATIC) remap_statically(&row[i], l, o->drop);
+        if (v->decode != EXF_DECODE_DYNAMIC || distinct <= o->pool) continue;
+        if (v->decode_projector == EXF_PROJECT_JOINT)
+            remap_jointly(&row[i], expert, o->pool, l, o->ridge);
+        else
+            remap(&row[i], expert, o->pool, l, o);
+    }
+}

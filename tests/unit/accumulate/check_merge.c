@@ -1,0 +1,266 @@
+/* check_merge.c - exf_merge_statistics and the facts of parts. */
+#include "tests/support/artifact_fixtures.h"
+
+#include "accumulate/facts.h"
+#include "accumulate/merge.h"
+
+#include <math.h>
+
+enum { E = 3, H = 4, R = 2, P = 2 };
+
+static const int32_t number = 2;
+static exf_err e; /* of the last call */
+
+/* ---- parts made by hand -------------------------------------------------------------- */
+
+typedef struct {
+    int id;          /* which sequences, and how large the sums */
+    int second_pair; /* 1: 0 -> 2, 2: 1 -> 0 */
+    double basis;    /* of an element */
+    const char *seed, *domains;
+} part;
+
+static const part one = {1, 1, 0.5, "42", "c: 1 sequences, 30 tokens; a: b: 1 sequences, 3 tokens"};
+
+static double value_of(const part *p, int i)
+{
+    return p->id * (i + 1) / 7.0;
+}
+
+static void fill(exf_layer_statistics *s, exf_vector_sums *v, const part *p)
+{
+    for (int i = 0; i < E * E; i++) {
+        if (i / E == i % E) continue;
+        exf_exact_add(&s->source_sq[i], 90 * p->id);
+        exf_exact_add(&s->target_sq[i], 70 * p->id);
+        exf_exact_add(&s->dot[i], 11 * p->id);
+        s->count[i] = (uint64_t)(5 * p->id);
+        s->sequences[i] = 2;
+    }
+    for (int i = 0; i < E; i++) s->norm_count[i] = (uint64_t)(9 * p->id);
+    v->pair[1] = 1;
+    v->pair[2] = p->second_pair - 1, v->pair[3] = p->second_pair == 1 ? 2 : 0;
+    for (int i = 0; i < H * R; i++) v->basis[i] = i ? 0.25 : p->basis;
+    for (int i = 0; i < P * H; i++) exf_exact_add(&v->vu[i], value_of(p, i)), exf_exact_add(&v->vv[i], 2 * value_of(p, i));
+    for (int k = 0; k < P; k++) {
+        int32_t *grid = v->grid + EXF_N_GRIDS * k;
+        double zz[R * R], zu[R * H], zv[R * H];
+        for (int i = 0; i < R * R; i++) zz[i] = value_of(p, i + k);
+        for (int i = 0; i < R * H; i++) zu[i] = -value_of(p, i + k), zv[i] = value_of(p, i + 2 * k);
+        exf_grid_for_pair(grid, 90 * p->id, 70 * p->id);
+        exf_grid_add(v->zz + k * R * R, zz, R * R, grid[EXF_GRID_ZV]);
+        exf_grid_add(v->zu + k * R * H, zu, R * H, grid[EXF_GRID_ZU]);
+        exf_grid_add(v->zv + k * R * H, zv, R * H, grid[EXF_GRID_ZV]);
+    }
+}
+
+static exf_code write_part(const char *name, const part *p, exf_err *err)
+{
+    exf_run_shape shape = {E, 2, H, 2, 33};
+    exf_statistics_writer w = {.h = NULL};
+    exf_vector_sums v = {.n_pairs = 0};
+    exf_layer_statistics s = {.dot = NULL};
+    exf_sequence_list list = {.n = 0}, sorted = {.n = 0};
+    exf_provenance capture = {0}, facts = {0}, origin = {0};
+    exf_facts_part from = {.path = name, .provenance = &capture, .sequences = &list};
+    exf_statistics_head head = {.shape = shape, .layer_number = &number, .n_layers = 1, .sequences = &sorted, .provenance = &facts, .origin = &origin};
+    exf_code rc;
+    EXF_TRY(exf_sequence_list_new(&list, 2, err));
+    list.length[0] = 30, list.length[1] = 3;
+    list.sha256[0][0] = (unsigned char)(200 - p->id), list.sha256[1][0] = (unsigned char)p->id;
+    EXF_TRY(exf_sequence_list_sorted(&sorted, &list, err));
+    EXF_TRY(exf_provenance_add(&capture, err, "data.tokens_sha256", "tokens %d", p->id));
+    EXF_TRY(exf_provenance_add(&capture, err, "data.manifest_sha256", "manifest %d", p->id));
+    EXF_TRY(exf_provenance_add(&capture, err, "data.seed", "%s", p->seed));
+    EXF_TRY(exf_provenance_add(&capture, err, "data.domains", "%s", p->domains));
+    EXF_TRY(exf_provenance_add(&capture, err, "model.family", "qwen3_moe"));
+    EXF_TRY(exf_facts_join(&facts, &origin, &from, 1, &sorted, err));
+    EXF_TRY(exf_provenance_add(&facts, err, "accumulate.vectors", "diagonal,lowrank"));
+    EXF_TRY(exf_layer_statistics_new(&s, E, err));
+    EXF_TRY(exf_vector_sums_new(&v, P, H, 1, R, err));
+    fill(&s, &v, p);
+    EXF_TRY(exf_statistics_start(&w, exf_scratch(name), 1, &head, err));
+    EXF_TRY(exf_statistics_put(&w, number, &s, err));
+    EXF_TRY(exf_statistics_put_vectors(&w, number, &v, err));
+    rc = exf_statistics_commit(&w, err);
+out:
+    exf_statistics_abort(&w);
+    exf_vector_sums_free(&v);
+    exf_layer_statistics_free(&s);
+    exf_sequence_list_free(&list);
+    exf_sequence_list_free(&sorted);
+    exf_provenance_free(&capture);
+    exf_provenance_free(&facts);
+    exf_provenance_free(&origin);
+    return rc;
+}
+
+static exf_code merge(const char *target, exf_err *err, int n, ...)
+{
+    char path[4][600];
+    const char *paths[4];
+    va_list va;
+    va_start(va, n);
+    for (int i = 0; i < n; i++) {
+        snprintf(path[i], sizeof path[i], "%s", exf_scratch(va_arg(va, const char *)));
+        paths[i] = path[i];
+    }
+    va_end(va);
+    return exf_merge_statistics(paths, (size_t)n, exf_scratch(target), 1, err);
+}
+
+static void write_three(void)
+{
+    for (int i = 1; i <= 3; i++) {
+        char name[8] = {(char)('0' + i), '.', 'h', '5', 0};
+        part p = one;
+        p.id = i;
+        p.seed = i == 3 ? "7" : "42";
+        p.domains = i == 2 ? "a: b: 2 sequences, 33 tokens" : one.domains;
+        ck_ok(write_part(name, &p, &e), e);
+    }
+}
+
+/* ---- facts ------------------------------------------------------------------------------ */
+
+START_TEST(facts_add_up_or_agree)
+{
+    exf_statistics_reader r;
+    write_three();
+    ck_ok(merge("12.h5", &e, 2, "2.h5", "1.h5"), e);
+    ck_ok(exf_statistics_open(&r, exf_scratch("12.h5"), &e), e);
+    ck_assert_str_eq(exf_provenance_get(&r.provenance, "data.domains"), "a: b: 3 sequences, 36 tokens; c: 1 sequences, 30 tokens");
+    ck_assert_str_eq(exf_provenance_get(&r.provenance, "data.sequences"), "4");
+    ck_assert_str_eq(exf_provenance_get(&r.provenance, "data.tokens"), "66");
+    ck_assert_str_eq(exf_provenance_get(&r.provenance, "data.seed"), "42");
+    ck_assert_str_eq(exf_provenance_get(&r.provenance, "model.family"), "qwen3_moe");
+    ck_assert_ptr_null(exf_provenance_get(&r.provenance, "data.manifest_sha256"));
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.tokens_sha256"), "tokens 1");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.1.manifest_sha256"), "manifest 2");
+    ck_assert_uint_eq(strlen(exf_provenance_get(&r.origin, "part.1.statistics_sha256")), 64);
+    ck_assert_ptr_null(exf_provenance_get(&r.origin, "part.0.seed"));
+    ck_assert_int_eq(r.shape.n_sequences, 4);
+    ck_assert_int_eq(r.shape.n_tokens, 66);
+    exf_statistics_close(&r);
+    ck_ok(merge("123.h5", &e, 2, "3.h5", "12.h5"), e); /* seeds differ now */
+    ck_ok(exf_statistics_open(&r, exf_scratch("123.h5"), &e), e);
+    ck_assert_ptr_null(exf_provenance_get(&r.provenance, "data.seed"));
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.seed"), "42");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.2.seed"), "7");
+    exf_statistics_close(&r);
+}
+END_TEST
+
+START_TEST(a_list_of_domains_is_read_or_refused)
+{
+    static const char *const bad[] = {"c", "c: 3 sequences", "c: 3 sequences, 4 tokens,", "c: 3 sequences, 4 tokens; d"};
+    exf_sequence_list list = {.n = 0};
+    ck_ok(exf_sequence_list_new(&list, 1, &e), e);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        exf_provenance p = {0}, out = {0}, origin = {0};
+        exf_facts_part from = {.path = "x.h5", .provenance = &p, .sequences = &list};
+        add_fact(&p, "data.domains", bad[i]);
+        ck_fails(exf_facts_join(&out, &origin, &from, 1, &list, &e), EXF_FORMAT, e, "x.h5: data.domains is no list of domains");
+        exf_provenance_free(&p);
+        exf_provenance_free(&out);
+    }
+    exf_sequence_list_free(&list);
+}
+END_TEST
+
+/* ---- sums ---------------------------------------------------------------------------------- */
+
+START_TEST(order_does_not_matter)
+{
+    write_three();
+    ck_ok(merge("a.h5", &e, 3, "1.h5", "2.h5", "3.h5"), e);
+    ck_ok(merge("b.h5", &e, 3, "3.h5", "1.h5", "2.h5"), e);
+    ck_assert(same_files("a.h5", "b.h5"));
+    ck_ok(merge("same.h5", &e, 1, "a.h5"), e);
+    ck_assert(same_files("a.h5", "same.h5"));
+}
+END_TEST
+
+START_TEST(sums_are_the_sums_of_the_parts)
+{
+    exf_statistics_reader r;
+    exf_layer_statistics s;
+    exf_vector_sums v;
+    double got[R * H];
+    part unit = one;
+    write_three();
+    ck_ok(merge("s.h5", &e, 3, "1.h5", "2.h5", "3.h5"), e);
+    ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
+    ck_ok(exf_layer_statistics_new(&s, E, &e), e);
+    ck_ok(exf_statistics_get(&r, 0, &s, &e), e);
+    ck_ok(exf_statistics_get_vectors(&r, 0, &v, &e), e);
+    ck_assert(exf_exact_value(&s.dot[1]) == 66 && s.count[1] == 30 && s.sequences[1] == 6 && s.norm_count[0] == 54);
+    for (int i = 0; i < P * H; i++) ck_assert(fabs(exf_exact_value(&v.vu[i]) - 6 * value_of(&unit, i)) < 1e-14);
+    for (int k = 0; k < P; k++) {
+        exf_grid_value(got, v.zz + k * R * R, R * R, v.grid[EXF_N_GRIDS * k + EXF_GRID_ZV]);
+        for (int i = 0; i < R * R; i++) ck_assert(fabs(got[i] - 6 * value_of(&unit, i + k)) < 1e-14);
+        exf_grid_value(got, v.zu + k * R * H, R * H, v.grid[EXF_N_GRIDS * k + EXF_GRID_ZU]);
+        for (int i = 0; i < R * H; i++) ck_assert(fabs(got[i] + 6 * value_of(&unit, i + k)) < 1e-14);
+        exf_grid_value(got, v.zv + k * R * H, R * H, v.grid[EXF_N_GRIDS * k + EXF_GRID_ZV]);
+        for (int i = 0; i < R * H; i++) ck_assert(fabs(got[i] - 6 * value_of(&unit, i + 2 * k)) < 1e-14);
+    }
+    exf_vector_sums_free(&v);
+    exf_layer_statistics_free(&s);
+    exf_statistics_close(&r);
+}
+END_TEST
+
+static void refused(const part *other, exf_code want, const char *text)
+{
+    ck_ok(write_part("1.h5", &one, &e), e);
+    ck_ok(write_part("other.h5", other, &e), e);
+    ck_fails(merge("s.h5", &e, 2, "1.h5", "other.h5"), want, e, text);
+    ck_assert_msg(access(exf_scratch("s.h5"), F_OK) != 0, "a file is there after \"%s\"", e.msg);
+}
+
+START_TEST(what_does_not_add_is_refused)
+{
+    part other = one;
+    refused(&other, EXF_MODEL, "other.h5: holds the same sequence of");
+    other.id = 2;
+    other.second_pair = 2;
+    refused(&other, EXF_MODEL, "layer 2 has vectors for other pairs than");
+    other.second_pair = 1;
+    other.basis = 0.5000001;
+    refused(&other, EXF_MODEL, "layer 2 has another low-rank basis than");
+    ck_assert(strstr(e.msg, "one exfold-accumulate over the captures of all parts") != NULL);
+}
+END_TEST
+
+static exf_code merge_two(exf_err *err)
+{
+    return merge("s.h5", err, 2, "1.h5", "2.h5");
+}
+
+static exf_code write_one(exf_err *err)
+{
+    return write_part("1.h5", &one, err);
+}
+
+START_TEST(every_failing_allocation_is_survived)
+{
+    fail_each_allocation(write_one, left_behind, 0);
+    write_three();
+    fail_each_allocation(merge_two, left_behind, 3);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("merge");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, start_empty, NULL);
+    tcase_add_test(t, facts_add_up_or_agree);
+    tcase_add_test(t, a_list_of_domains_is_read_or_refused);
+    tcase_add_test(t, order_does_not_matter);
+    tcase_add_test(t, sums_are_the_sums_of_the_parts);
+    tcase_add_test(t, what_does_not_add_is_refused);
+    tcase_add_test(t, every_failing_allocation_is_survived);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,346 @@
+/* check_corpus.c - from manifests to sequences: reading, cutting, choosing, refusing. */
+#include "tests/support/corpus_fixtures.h"
+
+#include "base/mem.h"
+#include "base/rng.h"
+
+#define SHA_OF_ABC "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+/* ---- tokens ---------------------------------------------------------- */
+
+START_TEST(rows_are_cut_and_accounted)
+{
+    put_ids("ids.safetensors", "calib", 5, 11);
+    exf_corpus_request q = ask(HEAD "  - path: ids.safetensors\n    format: tokens\n");
+    exf_corpus *c = load(&q);
+    ck_assert_uint_eq(c->n_sequences, 5);
+    for (int32_t r = 0; r < 5; r++) {
+        ids_equal(c, (size_t)r, (int32_t[]){r, r + 1, r + 2, r + 3, r + 4, r + 5, r + 6, r + 7}, 8);
+        ck_assert_int_eq(c->sequence[r].row, r);
+        ck_assert_int_eq(c->sequence[r].source, 0);
+        ck_assert_int_eq(c->sequence[r].domain, 0);
+    }
+    ck_assert_uint_eq(c->n_tokens, 40);
+    ck_assert_int_eq(c->max_tokens, 8);
+    ck_assert_int_eq(c->n_unpinned, 1);
+    ck_assert_uint_eq(c->n_sources, 1);
+    ck_assert_uint_eq(c->n_domains, 1);
+    ck_assert_str_eq(c->domains[0].name, "source-1");
+    ck_assert_uint_eq(c->domains[0].sequences_kept, 5);
+    ck_assert_uint_eq(c->domains[0].sequences_dropped, 0);
+    ck_assert_uint_eq(c->domains[0].tokens_kept, 40);
+    ck_assert_uint_eq(c->domains[0].tokens_dropped, 15);
+    exf_corpus_free(c);
+}
+END_TEST
+
+START_TEST(every_integer_dtype_gives_the_same_ids)
+{
+    static const int8_t i8[] = {5, 0, 9, 100};
+    static const int16_t i16[] = {5, 0, 9, 100};
+    static const int32_t i32[] = {5, 0, 9, 100};
+    static const int64_t i64[] = {5, 0, 9, 100};
+    static const struct { exf_dtype dtype; const void *data; } kind[] = {
+        {EXF_DT_I8, i8}, {EXF_DT_U8, i8}, {EXF_DT_I16, i16}, {EXF_DT_U16, i16},
+        {EXF_DT_I32, i32}, {EXF_DT_U32, i32}, {EXF_DT_I64, i64}, {EXF_DT_U64, i64}};
+    for (size_t i = 0; i < sizeof kind / sizeof kind[0]; i++) {
+        exf_tensor t = {.name = "x", .dtype = kind[i].dtype, .rank = 2, .shape = {2, 2}, .data = kind[i].data};
+        ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+        exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens, tensor: x}\n");
+        exf_corpus *c = load(&q);
+        ck_assert_uint_eq(c->n_sequences, 2);
+        ids_equal(c, 0, i32, 2);
+        ids_equal(c, 1, i32 + 2, 2);
+        exf_corpus_free(c);
+    }
+}
+END_TEST
+
+START_TEST(bad_tensors_are_refused)
+{
+    static const int32_t zeros[8] = {0};
+    static const float reals[8] = {0};
+    const exf_tensor t[] = {{.name = "calib.c", .dtype = EXF_DT_I32, .rank = 2, .shape = {2, 4}, .data = zeros},
+                            {.name = "empty", .dtype = EXF_DT_I32, .rank = 2, .shape = {0, 4}, .data = zeros},
+                            {.name = "flat", .dtype = EXF_DT_I32, .rank = 1, .shape = {8}, .data = zeros},
+                            {.name = "real", .dtype = EXF_DT_F32, .rank = 2, .shape = {2, 4}, .data = reals},
+                            {.name = "thin", .dtype = EXF_DT_I32, .rank = 2, .shape = {4, 0}, .data = zeros}};
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, t, 5, NULL, 0, &e), e);
+#define FROM(tensor) HEAD "  - {path: ids.safetensors, format: tokens, domain: d" tensor "}\n"
+    refused_manifest(FROM(""), EXF_MODEL, "source 1 (ids.safetensors, domain \"d\"): the file has 5 tensors, \"tensor\" must name");
+    refused_manifest(FROM(", tensor: calib.d"), EXF_MODEL, "no tensor \"calib.d\" among the file's 5; did you mean \"calib.c\"?");
+    refused_manifest(FROM(", tensor: something"), EXF_MODEL, "no tensor \"something\" among the file's 5");
+    refused_manifest(FROM(", tensor: empty"), EXF_MODEL, "tensor \"empty\" has shape [0, 4], expected [sequences, tokens]");
+    refused_manifest(FROM(", tensor: flat"), EXF_MODEL, "tensor \"flat\" has shape [8]");
+    refused_manifest(FROM(", tensor: thin"), EXF_MODEL, "tensor \"thin\" has shape [4, 0]");
+    refused_manifest(FROM(", tensor: real"), EXF_MODEL, "tensor \"real\" is F32, expected integer token ids");
+    put("ids.safetensors", "no such thing");
+    refused_manifest(FROM(""), EXF_FORMAT, "ids.safetensors");
+#undef FROM
+}
+END_TEST
+
+START_TEST(ids_outside_the_vocabulary_are_refused)
+{
+    int64_t id[4][20] = {{0}};
+    exf_tensor t = {.name = "x", .dtype = EXF_DT_I64, .rank = 2, .shape = {4, 20}, .data = id};
+    exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens}\n");
+    id[3][17] = 1000; /* beyond max_tokens: still a contradiction */
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    refused(&q, EXF_MODEL, "row 3, position 17: token id 1000, the vocabulary has 1000");
+    q.vocab = 1001;
+    exf_corpus_free(load(&q));
+    id[2][0] = -1;
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    refused(&q, EXF_MODEL, "row 2, position 0: token id -1, the vocabulary has 1001");
+    t.dtype = EXF_DT_U64;
+    ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    refused(&q, EXF_MODEL, "row 2, position 0: token id 18446744073709551615,");
+}
+END_TEST
+
+START_TEST(long_rows_are_read_in_blocks)
+{
+    put_ids("ids.safetensors", "x", 2, 150000);
+    exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens}\n");
+    q.vocab = 1 << 20;
+    q.max_tokens = 140000;
+    exf_corpus *c = load(&q);
+    ck_assert_int_eq(c->sequence[1].n_tokens, 140000);
+    for (int32_t i = 0; i < 140000; i++) ck_assert_int_eq(c->ids[140000 + i], i + 1);
+    ck_assert_uint_eq(c->domains[0].tokens_dropped, 20000);
+    exf_corpus_free(c);
+}
+END_TEST
+
+/* ---- how many, and which --------------------------------------------- */
+
+START_TEST(the_choice_is_seeded_and_in_file_order)
+{
+    put_ids("ids.safetensors", "x", 20, 6);
+    exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens, domain: a, sequences: 5}\n"
+                                    "  - {path: ids.safetensors, format: tokens, domain: b, sequences: 5}\n");
+    exf_corpus *c = load(&q), *again = load(&q);
+    ck_assert_uint_eq(c->n_sequences, 10);
+    for (size_t source = 0; source < 2; source++) {
+        size_t pick[5];
+        exf_rng_choose(pick, 5, 20, q.seed, source);
+        for (size_t k = 0; k < 5; k++) {
+            const exf_sequence *s = &c->sequence[5 * source + k];
+            ck_assert_int_eq(s->source, (int)source);
+            ck_assert_int_eq(s->row, (int64_t)pick[k]);
+            ck_assert_int_eq(c->ids[s->offset], (int32_t)pick[k]);
+        }
+        ck_assert_uint_eq(c->domains[source].sequences_dropped, 15);
+        ck_assert_uint_eq(c->domains[source].tokens_dropped, 90);
+    }
+    ck_assert_str_eq(c->tokens_sha256, again->tokens_sha256);
+    ck_assert_str_eq(c->manifest_sha256, again->manifest_sha256);
+    exf_corpus_free(again);
+    q.seed++;
+    again = load(&q);
+    ck_assert_str_ne(c->tokens_sha256, again->tokens_sha256);
+    exf_corpus_free(again);
+    exf_corpus_free(c);
+}
+END_TEST
+
+START_TEST(the_digest_covers_lengths_and_ids)
+{
+    put_ids("ids.safetensors", "x", 2, 3);
+    exf_corpus_request q = ask(HEAD "  - {path: ids.safetensors, format: tokens}\n");
+    exf_corpus *c = load(&q);
+    static const unsigned char run[] = {3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0,
+                                        3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0};
+    char want[EXF_SHA256_HEX];
+    ck_ok(exf_hash_bytes(run, sizeof run, want, &e), e);
+    ck_assert_str_eq(c->tokens_sha256, want);
+    ck_ok(exf_hash_file(q.manifest, want, &e), e);
+    ck_assert_str_eq(c->manifest_sha256, want);
+    exf_corpus_free(c);
+}
+END_TEST
+
+#define S(n) "  - {path: ids.safetensors, format: tokens, sequences: " #n "}\n"
+
+START_TEST(a_total_is_shared_among_the_sources)
+{
+    int got[3] = {0};
+    put_ids("ids.safetensors", "x", 20, 6);
+    exf_corpus_request q = ask(HEAD S(4) SILENT S(4));
+    q.sequences = 3;
+    exf_corpus *c = load(&q);
+    for (size_t i = 0; i < c->n_sequences; i++) got[c->sequence[i].source]++;
+    ck_assert(got[0] == 2 && got[1] == 0 && got[2] == 1);
+    ck_assert_uint_eq(c->n_domains, 3);
+    ck_assert_uint_eq(c->domains[1].sequences_kept, 0);
+    ck_assert_uint_eq(c->domains[1].sequences_dropped, 20);
+    exf_corpus_free(c);
+}
+END_TEST
+
+START_TEST(a_total_of_zero_takes_all_of_a_silent_source)
+{
+    put_ids("ids.safetensors", "x", 20, 6);
+    exf_corpus_request q = ask(HEAD S(4) SILENT);
+    exf_corpus *c = load(&q);
+    ck_assert_uint_eq(c->n_sequences, 24);
+    exf_corpus_free(c);
+}
+END_TEST
+
+START_TEST(too_few_sequences_are_refused)
+{
+    put_ids("ids.safetensors", "x", 9, 6);
+    exf_corpus_request q = ask(HEAD S(9) "  - {path: ids.safetensors, format: tokens, domain: c, sequences: 16}\n");
+    refused(&q, EXF_MODEL, "m.yaml: source 2 (ids.safetensors, domain \"c\"): 9 sequences of at most 8 tokens, 16 asked for");
+    q.sequences = 2; /* asks for less, and still the manifest says 16 */
+    refused(&q, EXF_MODEL, "9 sequences of at most 8 tokens, 16 asked for");
+    q = ask(HEAD S(5) S(5));
+    q.sequences = 20;
+    refused(&q, EXF_MODEL, "source 1 (ids.safetensors): 9 sequences of at most 8 tokens, 10 asked for as its share of 20");
+}
+END_TEST
+
+START_TEST(domains_keep_their_order_and_add_up)
+{
+    put_ids("ids.safetensors", "x", 4, 6);
+#define D(d) "  - {path: ids.safetensors, format: tokens, domain: " d ", sequences: 2}\n"
+    exf_corpus_request q = ask(HEAD D("prose") D("c") SILENT D("prose"));
+    exf_corpus *c = load(&q);
+    ck_assert_uint_eq(c->n_domains, 3);
+    ck_assert_str_eq(c->domains[0].name, "prose");
+    ck_assert_str_eq(c->domains[1].name, "c");
+    ck_assert_str_eq(c->domains[2].name, "source-3");
+    ck_assert_uint_eq(c->domains[0].sequences_kept, 4);
+    ck_assert_uint_eq(c->domains[0].sequences_dropped, 4);
+    ck_assert_uint_eq(c->domains[0].tokens_kept, 24);
+    ck_assert_uint_eq(c->domains[2].sequences_kept, 4);
+    ck_assert_int_eq(c->sequence[c->n_sequences - 1].domain, 0);
+    ck_assert_int_eq(c->sequence[c->n_sequences - 1].source, 3);
+    exf_corpus_free(c);
+}
+END_TEST
+
+/* ---- files and requests ---------------------------------------------- */
+
+START_TEST(unreadable_files_are_the_systems_refusal)
+{
+    exf_corpus *c;
+    exf_corpus_request q = ask(NULL);
+    q.manifest = "/nowhere/m.yaml";
+    ck_fails(exf_corpus_load(&c, &q, &e), EXF_IO, e, "/nowhere/m.yaml: cannot open");
+    static const char *const format[] = {"jsonl", "text", "tokens"};
+    for (int i = 0; i < 6; i++) {
+        char text[400];
+        snprintf(text, sizeof text, HEAD "  - {path: not-there, format: %s, domain: d, sha256: %s}\n", format[i / 2],
+                 i % 2 ? SHA_OF_ABC : "unpinned");
+        refused_manifest(text, EXF_IO, "m.yaml: source 1 (not-there, domain \"d\"): ");
+        ck_assert_msg(strstr(e.msg, "/not-there: cannot open: No such file") != NULL, "%s", e.msg);
+    }
+    put("docs.jsonl", "{\"text\": \"a\"}\n");
+    q = ask(JSONL);
+    q.tokenizer = "/nowhere/tokenizer.json";
+    ck_fails(exf_corpus_load(&c, &q, &e), EXF_IO, e, "/nowhere/tokenizer.json");
+}
+END_TEST
+
+START_TEST(requests_have_limits)
+{
+    put_ids("ids.safetensors", "x", 4, 6);
+    exf_corpus_request q = ask(HEAD SILENT), bad = q;
+    bad.sequences = -1;
+    refused(&bad, EXF_USAGE, "m.yaml: sequences is -1, expected 0 to 1000000000");
+    bad = q;
+    bad.max_tokens = 0;
+    refused(&bad, EXF_USAGE, "max_tokens is 0, expected 1 to 2147483647");
+    bad = q;
+    bad.min_tokens = 9;
+    refused(&bad, EXF_USAGE, "min_tokens is 9, expected 1 to 8");
+    bad = q;
+    bad.vocab = 0;
+    refused(&bad, EXF_USAGE, "vocabulary is 0");
+    q.tokenizer = NULL; /* nothing here is text */
+    exf_corpus_free(load(&q));
+    exf_corpus_free(NULL);
+}
+END_TEST
+
+/* ---- the whole ------------------------------------------------------- */
+
+START_TEST(every_failed_allocation_is_an_error_and_no_leak)
+{
+    put_ids("ids.safetensors", "x", 4, 6);
+    put("docs.jsonl", "{\"domain\": \"c\", \"text\": \"int main(void) { return 0; }\"}\n");
+    char sha[EXF_SHA256_HEX], text[800];
+    ck_ok(exf_hash_file(exf_scratch("ids.safetensors"), sha, &e), e);
+    snprintf(text, sizeof text, HEAD "  - {path: ids.safetensors, format: tokens, tensor: x, domain: a, sequences: 3, sha256: %s}\n"
+                                     "  - {path: docs.jsonl, format: jsonl, where: {domain: c}, sequences: 2}\n", sha);
+    exf_corpus_request q = ask(text);
+    q.vocab = 1504;
+    q.sequences = 4;
+    exf_mem_fail_at(0);
+    exf_corpus *c = load(&q);
+    size_t n = exf_mem_fail_at(0);
+    char digest[EXF_SHA256_HEX];
+    memcpy(digest, c->tokens_sha256, sizeof digest);
+    exf_corpus_free(c);
+    for (size_t i = 1; i <= n; i++) {
+        exf_mem_fail_at(i);
+        exf_code rc = exf_corpus_load(&c, &q, &e);
+        exf_mem_fail_at(0);
+        if (rc == EXF_OK) { /* the regex engine can do without its compiler */
+            ck_assert_str_eq(c->tokens_sha256, digest);
+            exf_corpus_free(c);
+            continue;
+        }
+        ck_assert_msg(rc == EXF_NOSPACE, "allocation %zu of %zu: %s (%s)", i, n, exf_code_name(rc), e.msg);
+        ck_assert_ptr_null(c);
+    }
+}
+END_TEST
+
+START_TEST(the_demo_manifests_are_sound)
+{
+    exf_corpus_request q = {.manifest = "data-manifests/demo.yaml", .max_tokens = 512, .min_tokens = 512, .seed = 1, .vocab = 2048,
+                            .tokenizer = "examples/demo-model/tokenizer.json"};
+    static const char *const domain[] = {"c", "prose", "python"};
+    for (int tokens = 0; tokens < 2; tokens++) {
+        if (tokens) q.manifest = "data-manifests/demo-tokens.yaml";
+        exf_corpus *c = load(&q);
+        ck_assert_int_eq(c->n_unpinned, 0);
+        ck_assert_uint_eq(c->n_sequences, 48);
+        ck_assert_uint_eq(c->n_tokens, 48 * 512);
+        ck_assert_uint_eq(c->n_domains, 3);
+        for (int d = 0; d < 3; d++) {
+            ck_assert_str_eq(c->domains[d].name, domain[d]);
+            ck_assert_uint_eq(c->domains[d].sequences_kept, 16);
+        }
+        exf_corpus_free(c);
+    }
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("corpus");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, rows_are_cut_and_accounted);
+    tcase_add_test(t, every_integer_dtype_gives_the_same_ids);
+    tcase_add_test(t, bad_tensors_are_refused);
+    tcase_add_test(t, ids_outside_the_vocabulary_are_refused);
+    tcase_add_test(t, long_rows_are_read_in_blocks);
+    tcase_add_test(t, the_choice_is_seeded_and_in_file_order);
+    tcase_add_test(t, the_digest_covers_lengths_and_ids);
+    tcase_add_test(t, a_total_is_shared_among_the_sources);
+    tcase_add_test(t, a_total_of_zero_takes_all_of_a_silent_source);
+    tcase_add_test(t, too_few_sequences_are_refused);
+    tcase_add_test(t, domains_keep_their_order_and_add_up);
+    tcase_add_test(t, unreadable_files_are_the_systems_refusal);
+    tcase_add_test(t, requests_have_limits);
+    tcase_add_test(t, every_failed_allocation_is_an_error_and_no_leak);
+    tcase_add_test(t, the_demo_manifests_are_sound);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,195 @@
+/* check_corpus_text.c - sequences that are cut from documents. */
+#include "tests/support/corpus_fixtures.h"
+
+#include "base/text.h"
+
+/* What the tokenizer makes of a text on its own. */
+static exf_ids encoded(const char *text)
+{
+    static exf_tokenizer *t;
+    exf_ids ids = {0};
+    if (!t) ck_ok(exf_tokenizer_load(&t, TOKENIZER, &e), e);
+    if (!text) {
+        exf_tokenizer_free(t);
+        t = NULL;
+        return ids;
+    }
+    ck_ok(exf_tokenizer_encode(t, text, strlen(text), &ids, &e), e);
+    return ids;
+}
+
+/* From sequence i on, the corpus holds the pieces of this text; returns the next. */
+static size_t pieces_equal(const exf_corpus *c, size_t i, const char *text, size_t max, size_t min)
+{
+    exf_ids ids = encoded(text);
+    for (size_t at = 0; at < ids.n; at += max) {
+        size_t n = ids.n - at < max ? ids.n - at : max;
+        if (n >= min) ids_equal(c, i++, ids.id + at, (int32_t)n);
+    }
+    exf_ids_free(&ids);
+    return i;
+}
+
+static const char *const doc[] = {
+    "The sea comes and goes twice a day, and nobody has ever asked it to stop for a moment.",
+    "int main(void) { return 0; }",
+    "caf\xc3\xa9 \xe2\x82\xac 12 and some more words to fill the line",
+};
+
+START_TEST(documents_are_cut_and_never_joined)
+{
+    put("docs.jsonl", "{\"text\": \"The sea comes and goes twice a day, and nobody has ever asked it to stop for a moment.\"}\n"
+                      "\n  \t\r\n{\"text\": \"\"}\n"
+                      "{\"kind\": 1, \"text\": \"int main(void) { return 0; }\"}\r\n"
+                      "{\"text\": \"caf\\u00e9 \xe2\x82\xac 12 and some more words to fill the line\"}");
+    for (int64_t min = 1; min <= 8; min++) {
+        exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: jsonl}\n");
+        q.vocab = 1504;
+        q.min_tokens = min;
+        exf_corpus *c = load(&q);
+        size_t i = 0, tokens = 0, cut = 0;
+        for (int d = 0; d < 3; d++) {
+            i = pieces_equal(c, i, doc[d], 8, (size_t)min);
+            exf_ids ids = encoded(doc[d]);
+            tokens += ids.n;
+            cut += (ids.n + 7) / 8;
+            exf_ids_free(&ids);
+        }
+        ck_assert_uint_eq(c->n_sequences, i);
+        ck_assert_int_eq(c->sequence[i - 1].row, (int64_t)i - 1);
+        ck_assert_uint_eq(c->domains[0].sequences_kept, i);
+        ck_assert_uint_eq(c->domains[0].sequences_dropped, cut - i);
+        ck_assert_uint_eq(c->domains[0].tokens_kept, c->n_tokens);
+        ck_assert_uint_eq(c->domains[0].tokens_kept + c->domains[0].tokens_dropped, tokens);
+        exf_corpus_free(c);
+    }
+    encoded(NULL);
+}
+END_TEST
+
+START_TEST(where_takes_the_lines_that_match)
+{
+    put("docs.jsonl", "{\"domain\": \"c\", \"lang\": \"en\", \"body\": \"int main(void) { return 0; }\"}\n"
+                      "{\"domain\": \"c\", \"lang\": \"de\", \"body\": 5}\n"
+                      "{\"domain\": \"prose\", \"lang\": \"en\"}\n"
+                      "{\"domain\": 1, \"lang\": \"en\"}\n"
+                      "{\"domain\": \"c\\u0000\", \"lang\": \"en\"}\n");
+    exf_corpus_request q = ask(HEAD "  - path: docs.jsonl\n    format: jsonl\n    field: body\n    where: {domain: c, lang: en}\n");
+    q.vocab = 1504;
+    exf_corpus *c = load(&q);
+    ck_assert_uint_eq(c->n_sequences, pieces_equal(c, 0, doc[1], 8, 1));
+    exf_corpus_free(c);
+    q = ask(HEAD "  - {path: docs.jsonl, format: jsonl, field: body, where: {domain: python}}\n");
+    refused(&q, EXF_MODEL, "source 1 (docs.jsonl): empty: none of its 5 lines is what \"where\" asks for");
+    q = ask(HEAD "  - {path: docs.jsonl, format: jsonl, field: body, where: {lang: de}}\n");
+    refused(&q, EXF_MODEL, "source 1 (docs.jsonl): line 2: \"body\" is an integer, expected a string");
+    q = ask(HEAD "  - {path: docs.jsonl, format: jsonl, where: {domain: prose}}\n");
+    refused(&q, EXF_MODEL, "line 3: \"text\" is missing, expected a string");
+    encoded(NULL);
+}
+END_TEST
+
+START_TEST(a_text_file_is_one_document)
+{
+    put("sea.txt", doc[0]);
+    put("empty.txt", "");
+    exf_corpus_request q = ask(HEAD "  - {path: sea.txt, format: text, domain: prose}\n");
+    q.vocab = 1504;
+    exf_corpus *c = load(&q);
+    ck_assert_uint_eq(c->n_sequences, pieces_equal(c, 0, doc[0], 8, 1));
+    exf_corpus_free(c);
+    q = ask(HEAD "  - {path: empty.txt, format: text, domain: prose}\n");
+    refused(&q, EXF_MODEL, "source 1 (empty.txt, domain \"prose\"): empty: no sequence of at least 1 tokens, 0 shorter ones");
+    exf_write_file(exf_scratch("empty.txt"), "one\ntwo\n\xff\n", 10);
+    refused(&q, EXF_MODEL, "(empty.txt, domain \"prose\"): line 3: byte 0xff is not valid UTF-8");
+    encoded(NULL);
+}
+END_TEST
+
+START_TEST(short_documents_leave_a_source_empty)
+{
+    put("docs.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
+    put_ids("ids.safetensors", "x", 3, 6);
+    exf_corpus_request q = ask(HEAD "  - {path: docs.jsonl, format: jsonl}\n");
+    q.min_tokens = 8;
+    refused(&q, EXF_MODEL, "empty: no sequence of at least 8 tokens, 2 shorter ones");
+    q = ask(HEAD SILENT);
+    q.min_tokens = 8;
+    refused(&q, EXF_MODEL, "empty: no sequence of at least 8 tokens, 3 shorter ones");
+    put("docs.jsonl", "\n\n");
+    refused_manifest(HEAD "  - {path: docs.jsonl, format: jsonl}\n", EXF_MODEL, "empty: no sequence");
+    put("docs.jsonl", "");
+    refused_manifest(HEAD "  - {path: docs.jsonl, format: jsonl}\n", EXF_MODEL, "empty: no sequence");
+}
+END_TEST
+
+START_TEST(bad_lines_are_refused_by_number)
+{
+    static const struct { const char *text, *part; } bad[] = {
+        {"{\"text\": \"a\"}\n\n{\"text\": }\n", "source 1 (docs.jsonl): line 3: not valid JSON: "},
+        {"{\"text\": \"a\"}\n[1]\n", "line 2: is an array, expected an object"},
+        {"{\"text\": \"a\"} {}\n", "line 1: not valid JSON"},
+        {"{\"text\": \"a\", \"text\": \"b\"}\n", "line 1: not valid JSON"},
+        {"\n{\"text\": \"\xc3(\"}\n", "line 2: byte 0xc3 at column 11 is not valid UTF-8"},
+        {"{\"text\": null}", "line 1: \"text\" is null, expected a string"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        put("docs.jsonl", bad[i].text);
+        refused_manifest(JSONL, EXF_MODEL, bad[i].part);
+    }
+    put("docs.jsonl", "{\"text\": \"hello there\"}\n");
+    exf_corpus_request q = ask(JSONL);
+    q.vocab = 10;
+    refused(&q, EXF_MODEL, "source 1 (docs.jsonl): line 1, position 0: token id ");
+    ck_assert_msg(exf_ends_with(e.msg, ", the vocabulary has 10"), "%s", e.msg);
+    q.tokenizer = NULL;
+    refused(&q, EXF_USAGE, "source 1 (docs.jsonl): is text, and the run has no tokenizer.json");
+}
+END_TEST
+
+START_TEST(lines_may_be_long_but_not_endless)
+{
+    enum { LIMIT = 64 << 20 };
+    char *big = malloc(LIMIT + 2);
+    size_t words = 30000, n = 0;
+    memcpy(big, "{\"text\": \"", 10);
+    for (n = 10; n < 10 + 5 * words; n += 5) memcpy(big + n, " word", 5);
+    memcpy(big + n, "\"}\n{\"text\": \" word\"}\n", 21);
+    exf_write_file(exf_scratch("docs.jsonl"), big, n + 21);
+    exf_corpus_request q = ask(JSONL);
+    q.vocab = 1504;
+    q.max_tokens = 1 << 20;
+    exf_corpus *c = load(&q);
+    ck_assert_uint_eq(c->n_sequences, 2);
+    exf_ids one = encoded(" word");
+    ck_assert_uint_eq(c->sequence[0].n_tokens, words * one.n);
+    ids_equal(c, 1, one.id, (int32_t)one.n);
+    exf_ids_free(&one);
+    exf_corpus_free(c);
+    memset(big, ' ', LIMIT + 1);
+    exf_write_file(exf_scratch("docs.jsonl"), big, LIMIT + 1);
+    refused(&q, EXF_MODEL, "line 1: longer than 67108864 bytes");
+    exf_write_file(exf_scratch("docs.jsonl"), big, LIMIT);
+    refused(&q, EXF_MODEL, "empty");
+    q = ask(HEAD "  - {path: docs.jsonl, format: text}\n");
+    exf_write_file(exf_scratch("docs.jsonl"), big, LIMIT + 1);
+    refused(&q, EXF_MODEL, "67108865 bytes, a document has at most 67108864");
+    free(big);
+    encoded(NULL);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("corpus_text");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120); /* long lines under valgrind */
+    tcase_add_test(t, documents_are_cut_and_never_joined);
+    tcase_add_test(t, where_takes_the_lines_that_match);
+    tcase_add_test(t, a_text_file_is_one_document);
+    tcase_add_test(t, short_documents_leave_a_source_empty);
+    tcase_add_test(t, bad_lines_are_refused_by_number);
+    tcase_add_test(t, lines_may_be_long_but_not_endless);
+    suite_add_tcase(s, t);
+    return s;
+}

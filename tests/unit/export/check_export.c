@@ -1,0 +1,237 @@
+/* check_export.c - src/export: the targets, and what the safetensors writer
+ * writes. */
+#include "tests/support/export_fixtures.h"
+
+#include "format/safetensors.h"
+
+#include <math.h>
+
+static exf_err e; /* of the last call */
+
+static void write_tables(const exf_tables *t, const char *name, int force)
+{
+    ck_ok(write_target("safetensors", t, name, force, &e), e);
+}
+
+static void ck_tensor(const exf_st_file *f, const char *name, exf_dtype dtype, int rank, int64_t last, const void *data, size_t bytes)
+{
+    const exf_st_tensor *t = exf_st_find(f, name);
+    char *read = NULL;
+    ck_assert_msg(t != NULL, "no tensor %s", name);
+    ck_assert_str_eq(exf_dtype_name(t->view.dtype), exf_dtype_name(dtype));
+    ck_assert_int_eq(t->view.rank, rank);
+    if (rank > 1 && strncmp(name, "vectors.", 8) != 0) ck_assert_int_eq(t->view.shape[0], L);
+    if (rank == 3) ck_assert_int_eq(t->view.shape[1], E);
+    ck_assert_int_eq(t->view.shape[rank - 1], last);
+    ck_assert_uint_eq(t->nbytes, bytes);
+    ck_ok(exf_mem_new(&read, bytes, 1, "tensor", &e), e);
+    ck_ok(exf_st_read(f, t, 0, read, bytes, &e), e);
+    ck_assert_msg(memcmp(read, data, bytes) == 0, "%s has other contents", name);
+    exf_mem_free(read);
+}
+
+START_TEST(tables_are_written_under_their_names)
+{
+    exf_tables t;
+    exf_st_file *f = NULL;
+    const char *key, *value;
+    size_t n_meta = 0;
+    ck_ok(sample_tables(&t, 2, &e), e);
+    write_tables(&t, "t.safetensors", 0);
+    ck_ok(exf_st_open(&f, exf_scratch("t.safetensors"), &e), e);
+    ck_assert_uint_eq(exf_st_count(f), 11);
+    ck_tensor(f, "coeff", EXF_DT_F32, 3, E, t.coeff, L * E * E * sizeof *t.coeff);
+    ck_tensor(f, "loss", EXF_DT_F32, 3, E, t.loss, L * E * E * sizeof *t.loss);
+    ck_tensor(f, "count", EXF_DT_I64, 3, E, t.count, L * E * E * sizeof *t.count);
+    ck_tensor(f, "expert_norms", EXF_DT_F32, 2, E, t.expert_norms, L * E * sizeof *t.expert_norms);
+    ck_tensor(f, "expert_count", EXF_DT_I64, 2, E, t.expert_count, L * E * sizeof *t.expert_count);
+    ck_tensor(f, "pools.2.members", EXF_DT_I32, 2, 2, t.pool[0].members, L * 2 * sizeof(int32_t));
+    ck_tensor(f, "pools.2.target_ids", EXF_DT_I32, 2, E, t.pool[0].target_ids, L * E * sizeof(int32_t));
+    ck_tensor(f, "pools.2.target_scale", EXF_DT_F32, 2, E, t.pool[0].target_scale, L * E * sizeof(float));
+    ck_tensor(f, "pools.1.members", EXF_DT_I32, 2, 1, t.pool[1].members, L * sizeof(int32_t));
+    ck_tensor(f, "pools.1.target_ids", EXF_DT_I32, 2, E, t.pool[1].target_ids, L * E * sizeof(int32_t));
+    ck_tensor(f, "pools.1.target_scale", EXF_DT_F32, 2, E, t.pool[1].target_scale, L * E * sizeof(float));
+    ck_assert_str_eq(exf_st_metadata(f, "exfold_format"), "tables/1");
+    ck_assert_str_eq(exf_st_metadata(f, "layer_numbers"), "[1, 12]");
+    ck_assert_str_eq(exf_st_metadata(f, "loss_kind"), "relative_scalar_reconstruction_error");
+    ck_assert_str_eq(exf_st_metadata(f, "solve.ridge"), "0.001");
+    ck_assert_str_eq(exf_st_metadata(f, "data.domains"), "prose: 2 sequences \xe2\x82\xac \"x\"");
+    while (exf_st_metadata_at(f, n_meta, &key, &value)) n_meta++;
+    ck_assert_uint_eq(n_meta, 3 + t.provenance.n);
+    exf_st_close(f);
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(tables_without_pools_are_five_tensors)
+{
+    exf_tables t;
+    exf_st_file *f = NULL;
+    ck_ok(sample_tables(&t, 0, &e), e);
+    t.n_layers = 1; /* a list of one number is a list */
+    write_tables(&t, "t.safetensors", 0);
+    ck_ok(exf_st_open(&f, exf_scratch("t.safetensors"), &e), e);
+    ck_assert_uint_eq(exf_st_count(f), 5);
+    ck_assert_str_eq(exf_st_metadata(f, "layer_numbers"), "[1]");
+    exf_st_close(f);
+    t.n_layers = L;
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(equal_tables_are_equal_files)
+{
+    exf_tables t, same;
+    ck_ok(sample_tables(&t, 2, &e), e);
+    ck_ok(sample_tables(&same, 2, &e), e);
+    write_tables(&t, "a", 0);
+    write_tables(&same, "b", 0);
+    ck_assert(same_files("a", "b"));
+    same.loss[L * E * E - 2] = 0;
+    write_tables(&same, "b", 1);
+    ck_assert(!same_files("a", "b"));
+    exf_tables_free(&t);
+    exf_tables_free(&same);
+}
+END_TEST
+
+START_TEST(an_existing_file_is_refused)
+{
+    exf_tables t;
+    ck_ok(sample_tables(&t, 1, &e), e);
+    exf_write_file(exf_scratch("a"), "old", 3);
+    exf_write_file(exf_scratch("b"), "old", 3);
+    ck_fails(write_target("safetensors", &t, "a", 0, &e), EXF_IO, e, "--force");
+    ck_assert(same_files("a", "b"));
+    write_tables(&t, "a", 1);
+    ck_assert(!same_files("a", "b"));
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(targets_are_known_by_name)
+{
+    const exf_writer *w = NULL;
+    ck_ok(exf_writer_require("safetensors", &w, &e), e);
+    ck_assert_ptr_eq(w, exf_writer_find("safetensors"));
+    ck_assert_str_eq(w->name, "safetensors");
+    ck_assert_str_eq(w->file, "tables.safetensors");
+    ck_assert_ptr_null(exf_writer_find("safetensor"));
+    ck_fails(exf_writer_require("onnx", &w, &e), EXF_USAGE, e, "output.targets: \"onnx\" is not known (known: ");
+    ck_assert_ptr_null(w);
+    for (size_t i = 0; exf_writer_at(i); i++) { /* every known one is named, in order, and writes its own file */
+        ck_assert_msg(strstr(e.msg, exf_writer_at(i)->name) != NULL, "%s", e.msg);
+        ck_assert(i == 0 || strcmp(exf_writer_at(i - 1)->name, exf_writer_at(i)->name) < 0);
+        for (size_t k = 0; k < i; k++) ck_assert_str_ne(exf_writer_at(k)->file, exf_writer_at(i)->file);
+    }
+}
+END_TEST
+
+START_TEST(what_version_2_adds_is_written)
+{
+    exf_tables t;
+    exf_st_file *f = NULL;
+    ck_ok(sample_tables(&t, 1, &e), e);
+    ck_ok(add_version_2(&t, &e), e);
+    write_tables(&t, "t.safetensors", 0);
+    ck_ok(exf_st_open(&f, exf_scratch("t.safetensors"), &e), e);
+    ck_assert_uint_eq(exf_st_count(f), 5 + 3 + 5 + 2 * 2 + 5);
+    ck_tensor(f, "cosine", EXF_DT_F32, 3, E, t.cosine, L * E * E * sizeof(float));
+    ck_tensor(f, "similarity", EXF_DT_F32, 3, E, t.similarity, L * E * E * sizeof(float));
+    ck_tensor(f, "std_error", EXF_DT_F32, 3, E, t.std_error, L * E * E * sizeof(float));
+    ck_tensor(f, "rms", EXF_DT_F32, 2, E, t.rms, L * E * sizeof(float));
+    ck_tensor(f, "contribution", EXF_DT_F32, 2, E, t.contribution, L * E * sizeof(float));
+    ck_tensor(f, "shared.global.scalar", EXF_DT_F32, 1, L, t.shared[0].scalar, L * sizeof(float));
+    ck_tensor(f, "shared.global.loss", EXF_DT_F32, 3, E, t.shared[0].loss, L * E * E * sizeof(float));
+    ck_tensor(f, "shared.layer.scalar", EXF_DT_F32, 1, L, t.shared[1].scalar, L * sizeof(float));
+    ck_tensor(f, "shared.layer.loss", EXF_DT_F32, 3, E, t.shared[1].loss, L * E * E * sizeof(float));
+    ck_tensor(f, "vectors.pair", EXF_DT_I32, 2, 3, t.vectors.pair, N_PAIRS * 3 * sizeof(int32_t));
+    ck_tensor(f, "vectors.diagonal", EXF_DT_F32, 2, H, t.vectors.diagonal, N_PAIRS * H * sizeof(float));
+    ck_tensor(f, "vectors.diagonal_loss", EXF_DT_F32, 3, E, t.vectors.diagonal_loss, L * E * E * sizeof(float));
+    ck_assert_int_eq(exf_st_find(f, "vectors.basis")->view.shape[1], H);
+    ck_assert_uint_eq(exf_st_find(f, "vectors.basis")->nbytes, L * H * RANK * sizeof(float));
+    ck_assert_int_eq(exf_st_find(f, "vectors.lowrank.2.c")->view.shape[1], RANK);
+    ck_assert_uint_eq(exf_st_find(f, "vectors.lowrank.2.c")->nbytes, N_PAIRS * RANK * H * sizeof(float));
+    exf_st_close(f);
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* Every target refuses, and writes nothing of, tables that break a rule. */
+static void ck_refused(const exf_tables *t, const char *part)
+{
+    for (size_t i = 0; exf_writer_at(i); i++) {
+        ck_fails(write_target(exf_writer_at(i)->name, t, "bad", 0, &e), EXF_FORMAT, e, part);
+        ck_assert_msg(strstr(e.msg, "bad") != NULL, "%s", e.msg);
+        ck_assert_int_eq(files_left(), 0);
+    }
+}
+
+START_TEST(bad_tables_are_refused_before_anything_is_written)
+{
+    exf_tables t;
+    ck_ok(sample_tables(&t, 1, &e), e);
+#define SPOILED(type, cell, value, part)          \
+    do {                                          \
+        type good_ = (cell);                      \
+        (cell) = (value);                         \
+        ck_refused(&t, part);                     \
+        (cell) = good_;                           \
+    } while (0)
+    SPOILED(float, t.coeff[1], NAN, "coeff[0, 0, 1]");
+    SPOILED(float, t.coeff[1], INFINITY, "coeff[0, 0, 1]");
+    SPOILED(float, t.coeff[4], 0.5f, "coeff[0, 1, 1]");
+    SPOILED(float, t.loss[1], -0.5f, "loss[0, 0, 1]");
+    SPOILED(float, t.loss[1], NAN, "loss[0, 0, 1]");
+    SPOILED(float, t.loss[0], 0.5f, "loss[0, 0, 0]");
+    SPOILED(float, t.loss[2], 0.5f, "loss[0, 0, 2]"); /* no token was seen */
+    SPOILED(float, t.expert_norms[3], 0, "expert_norms[1, 0]");
+    SPOILED(float, t.expert_norms[3], -INFINITY, "expert_norms[1, 0]");
+    SPOILED(int32_t, t.pool[0].members[1], E, "member 3");
+    SPOILED(int32_t, t.pool[0].target_ids[1], -1, "goes to -1");
+    ck_ok(add_version_2(&t, &e), e);
+    SPOILED(float, t.cosine[1], 1.5f, "cosine[0, 0, 1]");
+    SPOILED(float, t.rms[0], NAN, "rms[0, 0]");
+    SPOILED(float, t.shared[0].loss[1], NAN, "global/loss[0, 0, 1]");
+#undef SPOILED
+    exf_tables_free(&t);
+}
+END_TEST
+
+static exf_code export_sample(exf_err *err)
+{
+    exf_tables t = {.n_layers = 0};
+    exf_code rc = sample_tables(&t, 2, err);
+    if (rc == EXF_OK) rc = add_version_2(&t, err);
+    if (rc == EXF_OK) rc = write_target("safetensors", &t, "t", 1, err);
+    exf_tables_free(&t);
+    return rc;
+}
+
+START_TEST(exporting_survives_every_failing_allocation)
+{
+    const exf_writer *w = NULL;
+    fail_each_allocation(export_sample, left_behind, 0);
+    exf_mem_fail_at(1);
+    exf_code rc = exf_writer_require("onnx", &w, &e);
+    exf_mem_fail_at(0);
+    ck_assert_int_eq(rc, EXF_NOSPACE);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("export");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, start_empty, NULL);
+    tcase_add_test(t, tables_are_written_under_their_names);
+    tcase_add_test(t, tables_without_pools_are_five_tensors);
+    tcase_add_test(t, equal_tables_are_equal_files);
+    tcase_add_test(t, an_existing_file_is_refused);
+    tcase_add_test(t, targets_are_known_by_name);
+    tcase_add_test(t, what_version_2_adds_is_written);
+    tcase_add_test(t, bad_tables_are_refused_before_anything_is_written);
+    tcase_add_test(t, exporting_survives_every_failing_allocation);
+    suite_add_tcase(s, t);
+    return s;
+}

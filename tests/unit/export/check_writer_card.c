@@ -1,0 +1,175 @@
+/* check_writer_card.c - the target card: README.md, and its snippets, which are
+ * those of tests/interop and of docs/loading.md. */
+#include "tests/support/export_fixtures.h"
+
+#include "export/evidence.h"
+#include "export/snippet.h"
+
+static exf_err e; /* of the last call */
+
+static const char *const targets[] = {"safetensors", "exfold-qwen3", "npy", "card"};
+static const char *const datasets[] = {"org/it's: data", "org/more"};
+
+static const char validation[] = "| variant | PPL |\n|---|---|\n| P4 | 3.4 |"; /* without a line's end */
+
+static exf_export sample_export(const exf_tables *t)
+{
+    return (exf_export){.tables = t, .directory = ".", .targets = targets, .n_targets = 4};
+}
+
+static char *card_of(const exf_export *x)
+{
+    char *text = NULL;
+    size_t n;
+    ck_ok(exf_writer_write(exf_writer_find("card"), x, exf_scratch("README.md"), 1, &e), e);
+    ck_ok(exf_file_slurp(exf_scratch("README.md"), 1 << 20, &text, &n, &e), e);
+    return text;
+}
+
+static void ck_says(const char *text, const char *part)
+{
+    ck_assert_msg(strstr(text, part) != NULL, "the card lacks \"%s\":\n%s", part, text);
+}
+
+START_TEST(a_card_tells_where_the_tables_come_from)
+{
+    exf_tables t;
+    ck_ok(sample_tables(&t, 1, &e), e);
+    exf_export x = sample_export(&t);
+    char *card = card_of(&x);
+    ck_assert_int_eq(strncmp(card, "---\nlibrary_name: exfold\ntags:\n  - exfold\n", 42), 0);
+    ck_says(card, "# ExFold tables of qwen3\\_moe\n");
+    ck_says(card, "\n2 MoE layers of 3 experts, top-2, hidden 8; calibrated on 3 sequences, 60 tokens.\n");
+    ck_says(card, "\n## Settings\n\n| fact | |\n|---|---|\n| `accumulate.weighting` | source\\_norm |\n| `solve.clip` | -4,4 |\n");
+    ck_says(card, "\n| `data.domains` | prose: 2 sequences \xe2\x82\xac \"x\" |\n");
+    ck_says(card, "\n| 1 | 5 of 6 | 68719476736 | 0.109 | 0.078 | 0 |\n");
+    ck_says(card, "\n| 12 | 6 of 6 | ");
+    ck_says(card, "\n| `tables.safetensors` | all tables");
+    ck_says(card, "\n| `npy/` | a folder");
+    ck_assert_ptr_null(strstr(card, "README.md"));
+    ck_assert_ptr_null(strstr(card, "exfold_recipe.yaml"));
+    ck_assert_ptr_null(strstr(card, "base_model"));
+    ck_assert_ptr_null(strstr(card, "## Validation"));
+    exf_mem_free(card);
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(what_was_given_stands_in_the_front_matter)
+{
+    exf_tables t;
+    ck_ok(sample_tables(&t, 0, &e), e);
+    exf_export x = sample_export(&t);
+    x.base_model = "org/model|x";
+    x.revision = "abc123";
+    x.datasets = datasets;
+    x.n_datasets = 2;
+    x.has_recipe = 1;
+    char *card = card_of(&x);
+    ck_says(card, "---\nbase_model: 'org/model|x'\nbase_model_relation: adapter\ndatasets:\n  - 'org/it''s: data'\n  - "
+                  "'org/more'\nlibrary_name: exfold\n");
+    ck_says(card, "\nBase model: org/model\\|x, revision abc123.\n");
+    ck_says(card, "| `exfold_recipe.yaml` | the recipe");
+    exf_mem_free(card);
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(a_validation_is_quoted_as_it_stands)
+{
+    exf_tables t;
+    ck_ok(sample_tables(&t, 0, &e), e);
+    char dir[200];
+    snprintf(dir, sizeof dir, "%s", exf_scratch(""));
+    exf_export x = sample_export(&t);
+    x.directory = dir;
+    exf_write_file(exf_scratch("validation.md"), validation, strlen(validation));
+    char *card = card_of(&x);
+    ck_says(card, "\n## Validation\n\n| variant | PPL |\n|---|---|\n| P4 | 3.4 |\n\n## Files\n");
+    exf_mem_free(card);
+    unlink(exf_scratch("README.md"));
+    exf_write_file(exf_scratch("validation.md"), "\xff", 1);
+    ck_fails(exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, &e), EXF_FORMAT, e,
+             "validation.md: is not UTF-8");
+    ck_assert_int_eq(files_left(), 1);
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* tests/interop/load_<name>.py, which check-interop runs. */
+static void ck_snippet(const char *target, const char *title)
+{
+    const exf_snippet *s = exf_snippet_find(target);
+    char path[80], *file, *doc;
+    size_t n, m;
+    ck_assert_msg(s != NULL, "%s has no snippet", target);
+    snprintf(path, sizeof path, "tests/interop/load_%s.py", s->name);
+    ck_ok(exf_file_slurp(path, 1 << 16, &file, &n, &e), e);
+    ck_assert_str_eq(s->code, file);
+    ck_assert(*title);
+    ck_ok(exf_file_slurp("docs/loading.md", 1 << 20, &doc, &m, &e), e);
+    ck_assert_msg(strstr(doc, file) != NULL, "docs/loading.md does not quote %s", path);
+    exf_mem_free(file);
+    exf_mem_free(doc);
+}
+
+START_TEST(every_snippet_is_one_that_is_run)
+{
+    for (size_t i = 0; exf_writer_at(i); i++)
+        if (strcmp(exf_writer_at(i)->name, "card") != 0) ck_snippet(exf_writer_at(i)->name, exf_writer_at(i)->about);
+    ck_snippet("hdf5", "x");
+    ck_assert_ptr_null(exf_snippet_find("card"));
+}
+END_TEST
+
+START_TEST(coverage_counts_evidence_only)
+{
+    exf_tables t;
+    exf_evidence c;
+    ck_ok(sample_tables(&t, 0, &e), e);
+    ck_ok(exf_evidence_of_layer(&c, &t, 1, &e), e);
+    ck_assert_uint_eq(c.pairs, 6);
+    ck_assert_uint_eq(c.observed, 6);
+    ck_assert_int_eq(c.cold, 1);
+    ck_assert(c.loss == t.loss[E * E + 3]); /* 1 2 3 5 6 7: the third */
+    ck_assert(c.best == t.loss[E * E + 3]); /* of rows 1, 3, 6: the second */
+    ck_assert_uint_eq(c.tokens, t.count[E * E + 3]);
+    for (int i = 0; i < E * E; i++) t.loss[i] = EXF_LOSS_NEVER;
+    ck_ok(exf_evidence_of_layer(&c, &t, 0, &e), e);
+    ck_assert_uint_eq(c.observed, 0);
+    ck_assert(c.loss == 0 && c.best == 0 && c.tokens == 0);
+    exf_tables_free(&t);
+}
+END_TEST
+
+static exf_code write_again(exf_err *err)
+{
+    exf_tables t = {.n_layers = 0};
+    exf_code rc = sample_tables(&t, 1, err);
+    exf_export x = sample_export(&t);
+    x.base_model = "org/model";
+    if (rc == EXF_OK) rc = exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, err);
+    exf_tables_free(&t);
+    return rc;
+}
+
+START_TEST(writing_survives_every_failing_allocation)
+{
+    fail_each_allocation(write_again, left_behind, 0);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("writer_card");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, start_empty, NULL);
+    tcase_add_test(t, a_card_tells_where_the_tables_come_from);
+    tcase_add_test(t, what_was_given_stands_in_the_front_matter);
+    tcase_add_test(t, a_validation_is_quoted_as_it_stands);
+    tcase_add_test(t, every_snippet_is_one_that_is_run);
+    tcase_add_test(t, coverage_counts_evidence_only);
+    tcase_add_test(t, writing_survives_every_failing_allocation);
+    suite_add_tcase(s, t);
+    return s;
+}

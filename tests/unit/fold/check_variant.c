@@ -1,0 +1,323 @@
+/* check_variant.c - fold/variant: every spelling to its struct, every refusal with its
+ * message, what a model allows. */
+#include "tests/support/fixtures.h"
+
+#include "fold/variant.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* What a text without options means. */
+static exf_variant plain(const char *name)
+{
+    exf_variant v;
+    memset(&v, 0, sizeof v);
+    snprintf(v.name, sizeof v.name, "%s", name);
+    v.prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
+    v.decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
+    v.renormalise = 1;
+    v.seed = 1;
+    return v;
+}
+
+static exf_variant prefill(const char *name, exf_prefill_kind kind, int keep)
+{
+    exf_variant v = plain(name);
+    v.prefill = kind;
+    v.prefill_options.keep = keep;
+    if (kind == EXF_PREFILL_TOP) v.prefill_options.rank = EXF_FOLD_BY_SCORE;
+    return v;
+}
+
+static exf_variant decode(const char *name, exf_decode_kind kind, int pool)
+{
+    exf_variant v = plain(name);
+    v.decode = kind;
+    v.decode_options.pool = pool;
+    return v;
+}
+
+static void means(const exf_variant *want)
+{
+    exf_err e;
+    exf_variant v;
+    memset(&v, 0x5a, sizeof v);
+    ck_ok(exf_variant_parse(&v, want->name, &e), e);
+    ck_assert_str_eq(v.name, want->name);
+    ck_assert_int_eq(v.prefill, want->prefill);
+    ck_assert_int_eq(v.prefill_projector, want->prefill_projector);
+    ck_assert_int_eq(v.prefill_lowrank, want->prefill_lowrank);
+    ck_assert_int_eq(v.prefill_options.keep, want->prefill_options.keep);
+    ck_assert_int_eq(v.prefill_options.rank, want->prefill_options.rank);
+    ck_assert(v.prefill_options.max_loss == want->prefill_options.max_loss);
+    ck_assert_int_eq(v.prefill_options.rescale, want->prefill_options.rescale);
+    ck_assert_int_eq(v.prefill_options.confidence, want->prefill_options.confidence);
+    ck_assert(v.prefill_options.ridge == want->prefill_options.ridge);
+    ck_assert_int_eq(v.renormalise, want->renormalise);
+    ck_assert_int_eq(v.seed, want->seed);
+    ck_assert_int_eq(v.decode, want->decode);
+    ck_assert_int_eq(v.decode_projector, want->decode_projector);
+    ck_assert_int_eq(v.decode_options.pool, want->decode_options.pool);
+    ck_assert_int_eq(v.decode_options.importance, want->decode_options.importance);
+    ck_assert(v.decode_options.max_loss == want->decode_options.max_loss);
+    ck_assert_int_eq(v.decode_options.drop, want->decode_options.drop);
+    ck_assert(v.decode_options.ridge == want->decode_options.ridge);
+    ck_assert(v.rho == want->rho);
+}
+
+/* `change` is done to what the text means without its options. */
+#define MEANS(make, name, kind, n, change)    \
+    do {                                      \
+        exf_variant v = make(name, kind, n);  \
+        change;                               \
+        means(&v);                            \
+    } while (0)
+#define P(name, n, change) MEANS(prefill, name, EXF_PREFILL_FOLD, n, change)
+#define D(name, n, change) MEANS(decode, name, EXF_DECODE_DYNAMIC, n, change)
+
+START_TEST(prefill_spellings)
+{
+    P("P4", 4, (void)0);
+    P("P1", 1, (void)0);
+    P("P999999", 999999, (void)0);
+    P("P4:projector=pair", 4, v.prefill_projector = EXF_PROJECT_PAIR);
+    P("P4:projector=layer", 4, v.prefill_projector = EXF_PROJECT_LAYER);
+    P("P4:projector=global", 4, v.prefill_projector = EXF_PROJECT_GLOBAL);
+    P("P4:projector=diagonal", 4, v.prefill_projector = EXF_PROJECT_DIAGONAL);
+    P("P4:projector=lowrank8", 4, (v.prefill_projector = EXF_PROJECT_LOWRANK, v.prefill_lowrank = 8));
+    P("P4:projector=lowrank1024", 4, (v.prefill_projector = EXF_PROJECT_LOWRANK, v.prefill_lowrank = 1024));
+    P("P4:projector=joint", 4, v.prefill_projector = EXF_PROJECT_JOINT);
+    P("P4:rank=score_norm", 4, (void)0);
+    P("P4:rank=score", 4, v.prefill_options.rank = EXF_FOLD_BY_SCORE);
+    P("P4:rank=norm", 4, v.prefill_options.rank = EXF_FOLD_BY_NORM);
+    P("P4:max_loss=0.99", 4, v.prefill_options.max_loss = 0.99f);
+    P("P4:max_loss=0", 4, v.prefill_options.max_loss = 0);
+    P("P4:rescale=none", 4, (void)0);
+    P("P4:rescale=sum", 4, v.prefill_options.rescale = EXF_FOLD_RESCALE_SUM);
+    P("P4:rescale=l2", 4, v.prefill_options.rescale = EXF_FOLD_RESCALE_L2);
+    P("P4:confidence=on", 4, v.prefill_options.confidence = 1);
+    P("P4:confidence=off", 4, (void)0);
+    P("P4:projector=joint,ridge=0", 4, (v.prefill_projector = EXF_PROJECT_JOINT, v.prefill_options.ridge = 0));
+    P("P4:ridge=0.5,projector=joint", 4, (v.prefill_projector = EXF_PROJECT_JOINT, v.prefill_options.ridge = 0.5f));
+    P("P4:max_loss=0.9,rescale=sum,confidence=on,rank=norm,projector=layer", 4,
+      (v.prefill_options = (exf_fold_prefill_options){4, EXF_FOLD_BY_NORM, 0.9f, EXF_FOLD_RESCALE_SUM, 1, 1e-2f}, v.prefill_projector = EXF_PROJECT_LAYER));
+    P("P4:projector=joint,rescale=l2", 4, (v.prefill_projector = EXF_PROJECT_JOINT, v.prefill_options.rescale = EXF_FOLD_RESCALE_L2));
+    P("P4:projector=diagonal,max_loss=0.5", 4, (v.prefill_projector = EXF_PROJECT_DIAGONAL, v.prefill_options.max_loss = 0.5f));
+    MEANS(prefill, "top4", EXF_PREFILL_TOP, 4, (void)0);
+    MEANS(prefill, "top4:renorm", EXF_PREFILL_TOP, 4, (void)0);
+    MEANS(prefill, "top4:drop", EXF_PREFILL_TOP, 4, v.renormalise = 0);
+    MEANS(prefill, "random4", EXF_PREFILL_RANDOM, 4, (void)0);
+    MEANS(prefill, "random4:seed=0", EXF_PREFILL_RANDOM, 4, v.seed = 0);
+    MEANS(prefill, "random4:seed=9223372036854775807,rank=score", EXF_PREFILL_RANDOM, 4,
+          (v.seed = INT64_MAX, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
+}
+END_TEST
+
+START_TEST(decode_spellings)
+{
+    D("D64", 64, (void)0);
+    D("D64:pool=dynamic", 64, (void)0);
+    D("D64:pool=static", 64, v.decode = EXF_DECODE_STATIC);
+    D("D64:fold=on", 64, (void)0);
+    D("D64:fold=drop", 64, v.decode_options.drop = 1);
+    D("D64:pool=static,fold=drop", 64, (v.decode = EXF_DECODE_STATIC, v.decode_options.drop = 1));
+    D("D64:rank=norm", 64, (void)0);
+    D("D64:rank=energy", 64, v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY);
+    D("D64:projector=pair", 64, (void)0);
+    D("D64:projector=layer", 64, v.decode_projector = EXF_PROJECT_LAYER);
+    D("D64:projector=global", 64, v.decode_projector = EXF_PROJECT_GLOBAL);
+    D("D64:projector=joint", 64, v.decode_projector = EXF_PROJECT_JOINT);
+    D("D64:projector=joint,rank=energy,ridge=0.25", 64,
+      (v.decode_projector = EXF_PROJECT_JOINT, v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY, v.decode_options.ridge = 0.25f));
+    D("D64:max_loss=0.5,fold=drop", 64, (v.decode_options.max_loss = 0.5f, v.decode_options.drop = 1));
+    MEANS(decode, "reap64", EXF_DECODE_REAP, 64, (void)0);
+    MEANS(decode, "sere4", EXF_DECODE_SERE, 4, (void)0);
+    MEANS(decode, "sere4:rho=0.125", EXF_DECODE_SERE, 4, v.rho = 0.125);
+}
+END_TEST
+
+START_TEST(a_prefill_and_a_decode_kind_together)
+{
+    P("P4:rank=score+D64", 4, (v.prefill_options.rank = EXF_FOLD_BY_SCORE, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64));
+    P("D64:rank=energy+P4:rank=norm", 4, (v.prefill_options.rank = EXF_FOLD_BY_NORM, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64,
+                                          v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
+    MEANS(prefill, "top2:drop+reap8", EXF_PREFILL_TOP, 2, (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8));
+    MEANS(prefill, "random1+sere1:rho=1", EXF_PREFILL_RANDOM, 1, (v.decode = EXF_DECODE_SERE, v.decode_options.pool = 1, v.rho = 1));
+}
+END_TEST
+
+/* ---- refusals ------------------------------------------------------------------------ */
+
+static void refused(const char *text, const char *message)
+{
+    exf_err e;
+    exf_variant v;
+    ck_assert_msg(exf_variant_parse(&v, text, &e) == EXF_USAGE, "\"%s\" is taken", text);
+    ck_assert_str_eq(e.msg, message);
+    ck_assert_int_eq(exf_variant_parse(&v, text, NULL), EXF_USAGE);
+}
+
+#define NO_KIND(text, part) \
+    refused(text, "variant \"" text "\": \"" part "\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1")
+
+START_TEST(kinds_that_are_none)
+{
+    NO_KIND("", "");
+    NO_KIND("P", "P");
+    NO_KIND("P0", "P0");
+    NO_KIND("P-1", "P-1");
+    NO_KIND("P4 ", "P4 ");
+    NO_KIND(" P4", " P4");
+    NO_KIND("P4x", "P4x");
+    NO_KIND("P1000000", "P1000000");
+    NO_KIND("4", "4");
+    NO_KIND("p4", "p4");
+    NO_KIND("TOP4", "TOP4");
+    NO_KIND("Q4:rank=score", "Q4");
+    NO_KIND("aVeryLongNameOfAKindThatIsNone4", "aVeryLongNameOfAKindThatIsNone4");
+    NO_KIND("P4+", "");
+    NO_KIND("+D8", "");
+    NO_KIND("P4++D8", "");
+    NO_KIND("P4,D8", "P4,D8");
+    refused("P4+top2", "variant \"P4+top2\": two prefill kinds, expected at most one of prefill and one of decode");
+    refused("D4+reap8", "variant \"D4+reap8\": two decode kinds, expected at most one of prefill and one of decode");
+    refused("P4+D8+D4", "variant \"P4+D8+D4\": two decode kinds, expected at most one of prefill and one of decode");
+    refused("P4:max_loss=0.123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890",
+            "variant \"P4:max_loss=0.12345678901234567890123456...\" has 104 characters, at most 95 are allowed");
+}
+END_TEST
+
+START_TEST(options_that_are_none)
+{
+    refused("P4:", "variant \"P4:\": \"\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("P4:rank=score,", "variant \"P4:rank=score,\": \"\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("P4:seed=1", "variant \"P4:seed=1\": \"seed\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("P4:Rank=score", "variant \"P4:Rank=score\": \"Rank\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("top4:rank=score", "variant \"top4:rank=score\": \"rank\" is no option of top (known: renorm, drop)");
+    refused("random4:projector=pair", "variant \"random4:projector=pair\": \"projector\" is no option of random (known: rank, seed)");
+    refused("D8:rescale=sum", "variant \"D8:rescale=sum\": \"rescale\" is no option of D (known: pool, fold, rank, projector, max_loss, ridge)");
+    refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (it has none)");
+    refused("sere4:fold=drop", "variant \"sere4:fold=drop\": \"fold\" is no option of sere (known: rho)");
+    refused("P4:rank", "variant \"P4:rank\": rank needs a value");
+    refused("top4:drop=1", "variant \"top4:drop=1\": drop takes no value");
+    refused("top4:renorm=", "variant \"top4:renorm=\": renorm takes no value");
+}
+END_TEST
+
+START_TEST(values_that_are_none)
+{
+    refused("P4:projector=dense", "variant \"P4:projector=dense\": projector=dense, expected pair, layer, global, diagonal, lowrank, joint");
+    refused("P4:projector=lowrank", "variant \"P4:projector=lowrank\": projector=lowrank, expected a rank with it, as in lowrank8");
+    refused("P4:projector=lowrank0", "variant \"P4:projector=lowrank0\": projector=lowrank0, expected pair, layer, global, diagonal, lowrank, joint");
+    refused("P4:projector=lowrank1025", "variant \"P4:projector=lowrank1025\": projector=lowrank1025, expected pair, layer, global, diagonal, lowrank, joint");
+    refused("P4:rank=", "variant \"P4:rank=\": rank=, expected score_norm, score, norm");
+    refused("P4:rank=energy", "variant \"P4:rank=energy\": rank=energy, expected score_norm, score, norm");
+    refused("P4:rank=score=norm", "variant \"P4:rank=score=norm\": rank=score=norm, expected score_norm, score, norm");
+    refused("P4:rescale=l1", "variant \"P4:rescale=l1\": rescale=l1, expected none, sum, l2");
+    refused("P4:confidence=yes", "variant \"P4:confidence=yes\": confidence=yes, expected off, on");
+    refused("P4:max_loss=-0.1", "variant \"P4:max_loss=-0.1\": max_loss=-0.1, expected a number from 0 to 1e+30");
+    refused("P4:max_loss=nan", "variant \"P4:max_loss=nan\": max_loss=nan, expected a number from 0 to 1e+30");
+    refused("P4:max_loss=inf", "variant \"P4:max_loss=inf\": max_loss=inf, expected a number from 0 to 1e+30");
+    refused("P4:max_loss= 1", "variant \"P4:max_loss= 1\": max_loss= 1, expected a number from 0 to 1e+30");
+    refused("random4:seed=-1", "variant \"random4:seed=-1\": seed=-1, expected an integer from 0");
+    refused("random4:seed=1.5", "variant \"random4:seed=1.5\": seed=1.5, expected an integer from 0");
+    refused("random4:rank=best", "variant \"random4:rank=best\": rank=best, expected score_norm, score, norm");
+    refused("D8:pool=fixed", "variant \"D8:pool=fixed\": pool=fixed, expected dynamic, static");
+    refused("D8:fold=off", "variant \"D8:fold=off\": fold=off, expected on, drop");
+    refused("D8:rank=score", "variant \"D8:rank=score\": rank=score, expected norm, energy");
+    refused("D8:projector=diagonal", "variant \"D8:projector=diagonal\": projector=diagonal, expected pair, layer, global, joint");
+    refused("D8:max_loss=x", "variant \"D8:max_loss=x\": max_loss=x, expected a number from 0 to 1e+30");
+    refused("D8:projector=joint,ridge=-1", "variant \"D8:projector=joint,ridge=-1\": ridge=-1, expected a number from 0 to 1e+30");
+    refused("sere4:rho=1.01", "variant \"sere4:rho=1.01\": rho=1.01, expected a number from 0 to 1");
+    refused("sere4:rho=much", "variant \"sere4:rho=much\": rho=much, expected a number from 0 to 1");
+}
+END_TEST
+
+/* A number that no float32 holds is neither infinity nor a fold that fails later. */
+START_TEST(numbers_beyond_float32)
+{
+    refused("P4:projector=joint,ridge=1e39", "variant \"P4:projector=joint,ridge=1e39\": ridge=1e39, expected a number from 0 to 1e+30");
+    refused("D8:projector=joint,ridge=1e31", "variant \"D8:projector=joint,ridge=1e31\": ridge=1e31, expected a number from 0 to 1e+30");
+    refused("P4:max_loss=1e300", "variant \"P4:max_loss=1e300\": max_loss=1e300, expected a number from 0 to 1e+30");
+    refused("D8:max_loss=1e39", "variant \"D8:max_loss=1e39\": max_loss=1e39, expected a number from 0 to 1e+30");
+    P("P4:max_loss=1e30", 4, (void)0);
+}
+END_TEST
+
+/* Nobody can tell which was meant. */
+START_TEST(options_given_twice)
+{
+    refused("P4:rank=score,rank=norm", "variant \"P4:rank=score,rank=norm\": rank is given twice");
+    refused("P4:rank=score,rank=score", "variant \"P4:rank=score,rank=score\": rank is given twice");
+    refused("D8:fold=on,pool=static,fold=drop", "variant \"D8:fold=on,pool=static,fold=drop\": fold is given twice");
+    refused("top4:drop,drop", "variant \"top4:drop,drop\": drop is given twice");
+    refused("top4:renorm,drop", "variant \"top4:renorm,drop\": renorm and drop contradict each other");
+    P("P4:rank=score+D8:rank=energy", 4, (v.prefill_options.rank = EXF_FOLD_BY_SCORE, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 8,
+                                          v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
+}
+END_TEST
+
+START_TEST(options_that_would_be_ignored)
+{
+    refused("P4:projector=diagonal,rescale=sum", "variant \"P4:projector=diagonal,rescale=sum\": this projector cannot be combined with rescale or confidence");
+    refused("P4:confidence=on,projector=lowrank8", "variant \"P4:confidence=on,projector=lowrank8\": this projector cannot be combined with rescale or confidence");
+    refused("P4:projector=joint,max_loss=0.5", "variant \"P4:projector=joint,max_loss=0.5\": this projector cannot be combined with max_loss or confidence");
+    refused("P4:projector=joint,confidence=on", "variant \"P4:projector=joint,confidence=on\": this projector cannot be combined with max_loss or confidence");
+    refused("D8:pool=static,rank=energy", "variant \"D8:pool=static,rank=energy\": a static pool is by norm, with pair scalars and without max_loss");
+    refused("D8:projector=layer,pool=static", "variant \"D8:projector=layer,pool=static\": a static pool is by norm, with pair scalars and without max_loss");
+    refused("D8:pool=static,max_loss=0.5", "variant \"D8:pool=static,max_loss=0.5\": a static pool is by norm, with pair scalars and without max_loss");
+    refused("D8:projector=joint,fold=drop", "variant \"D8:projector=joint,fold=drop\": projector=joint cannot be combined with fold=drop or max_loss");
+    refused("D8:max_loss=0.5,projector=joint", "variant \"D8:max_loss=0.5,projector=joint\": projector=joint cannot be combined with fold=drop or max_loss");
+    refused("P4:ridge=0.1", "variant \"P4:ridge=0.1\": ridge is of projector=joint alone");
+    refused("D8:ridge=0.1,projector=layer", "variant \"D8:ridge=0.1,projector=layer\": ridge is of projector=joint alone");
+    refused("P4:projector=joint+D8:ridge=0.1", "variant \"P4:projector=joint+D8:ridge=0.1\": ridge is of projector=joint alone");
+}
+END_TEST
+
+/* ---- what a model allows ----------------------------------------------------------------- */
+
+static exf_code check(const char *text, int n_experts, int top_k, exf_err *e)
+{
+    exf_variant v;
+    ck_ok(exf_variant_parse(&v, text, e), *e);
+    return exf_variant_check(&v, n_experts, top_k, e);
+}
+
+START_TEST(limits_of_a_model)
+{
+    exf_err e;
+    static const char *const fit[] = {"P4", "top4", "random4:seed=2", "D16", "D1", "D16:pool=static", "reap4", "reap16", "sere4", "sere1", "P4+D16"};
+    for (size_t i = 0; i < sizeof fit / sizeof *fit; i++) ck_ok(check(fit[i], 16, 4, &e), e);
+    ck_fails(check("P5", 16, 4, &e), EXF_USAGE, e, "variant \"P5\" keeps 5 experts per token, the model runs 4");
+    ck_fails(check("top5:drop", 16, 4, &e), EXF_USAGE, e, "variant \"top5:drop\" keeps 5 experts per token, the model runs 4");
+    ck_fails(check("random9", 16, 4, &e), EXF_USAGE, e, "variant \"random9\" keeps 9 experts per token, the model runs 4");
+    ck_fails(check("D17", 16, 4, &e), EXF_USAGE, e, "variant \"D17\" keeps 17 experts, the model has 16");
+    ck_fails(check("P4+D17:pool=static", 16, 4, &e), EXF_USAGE, e, "keeps 17 experts, the model has 16");
+    ck_fails(check("reap17", 16, 4, &e), EXF_USAGE, e, "variant \"reap17\" keeps 17 experts, the model has 16");
+    ck_fails(check("reap3", 16, 4, &e), EXF_USAGE, e, "variant \"reap3\" leaves 3 experts, fewer than the 4 that a token runs");
+    ck_fails(check("sere5", 16, 4, &e), EXF_USAGE, e, "variant \"sere5\" takes 5 primary experts per token, the model runs 4");
+    ck_ok(check("P1", 3, 1, &e), e);
+    ck_ok(check("P16+D512", 512, 16, &e), e);
+    ck_fails(check("P1", 2, 1, &e), EXF_MODEL, e, "variant \"P1\": folding takes 3 to 512 experts and at most 16 per token, the model has 2 and runs 1");
+    ck_fails(check("P1", 513, 1, &e), EXF_MODEL, e, "the model has 513 and runs 1");
+    ck_fails(check("P1", 512, 17, &e), EXF_MODEL, e, "the model has 512 and runs 17");
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("variant");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, prefill_spellings);
+    tcase_add_test(t, decode_spellings);
+    tcase_add_test(t, a_prefill_and_a_decode_kind_together);
+    tcase_add_test(t, kinds_that_are_none);
+    tcase_add_test(t, options_that_are_none);
+    tcase_add_test(t, values_that_are_none);
+    tcase_add_test(t, numbers_beyond_float32);
+    tcase_add_test(t, options_given_twice);
+    tcase_add_test(t, options_that_would_be_ignored);
+    tcase_add_test(t, limits_of_a_model);
+    suite_add_tcase(s, t);
+    return s;
+}

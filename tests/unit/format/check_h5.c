@@ -1,0 +1,365 @@
+/* check_h5.c - HDF5 files: what is written reads back; equal writes give equal
+ * bytes; the digest covers the payload and nothing else. */
+#include "tests/support/fixtures_h5.h"
+
+#include "base/text.h"
+
+#include <time.h>
+
+static void file_path(char *out, size_t n, const exf_h5 *h, const char *rest)
+{
+    snprintf(out, n, "%s: %s", exf_h5_path(h), rest);
+}
+
+static exf_code digest_of(const char *name, char hex[EXF_SHA256_HEX], exf_err *e)
+{
+    exf_h5 *h;
+    exf_code rc = exf_h5_open(&h, exf_scratch(name), e);
+    if (rc != EXF_OK) return rc;
+    rc = exf_h5_digest(h, hex, e);
+    exf_h5_close(h);
+    return rc;
+}
+
+static exf_code append_name(void *self, const char *name, exf_err *err)
+{
+    return exf_text_addf(self, err, "%s ", name);
+}
+
+static exf_code stop_at_once(void *self, const char *name, exf_err *err)
+{
+    ++*(int *)self;
+    return exf_fail(err, EXF_STOPPED, "enough: %s", name);
+}
+
+/* ---- reading back ------------------------------------------------------------ */
+
+START_TEST(every_dtype_and_shape_reads_back)
+{
+    static const exf_dtype all[] = {EXF_DT_U8, EXF_DT_I8, EXF_DT_I32, EXF_DT_I64, EXF_DT_U64, EXF_DT_F32, EXF_DT_F64};
+    static const int64_t shapes[][4] = {{0, 0, 0, 0}, {1, 5, 0, 0}, {1, 0, 0, 0}, {2, 3, 7, 0}, {2, 3, 0, 0}, {3, 2, 3, 5}, {3, 1, 1, 1}};
+    unsigned char bytes[30 * 8], back[30 * 8];
+    char name[64];
+    exf_err e;
+    exf_h5 *h = create("all.h5");
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(i * 37 + 1);
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) h = reopen(h, "all.h5");
+        for (size_t d = 0; d < 7; d++)
+            for (size_t s = 0; s < 7; s++)
+                for (int flags = 0; flags < 2; flags++) {
+                    snprintf(name, sizeof name, "/%s/f%d/s%zu", exf_dtype_name(all[d]), flags, s);
+                    exf_tensor t = tensor(name, all[d], (int)shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], bytes), is;
+                    if (!pass) {
+                        ck_ok(exf_h5_write(h, &t, flags, &e), e);
+                        continue;
+                    }
+                    ck_ok(exf_h5_describe(h, name, &is, &e), e);
+                    ck_assert(is.dtype == t.dtype && is.rank == t.rank && is.data == NULL && strcmp(is.name, name) == 0);
+                    for (int i = 0; i < t.rank; i++) ck_assert_int_eq(is.shape[i], t.shape[i]);
+                    memset(back, 0, sizeof back);
+                    ck_ok(exf_h5_read(h, &t, back, &e), e);
+                    ck_assert_mem_eq(back, bytes, exf_tensor_bytes(&t));
+                    for (size_t i = exf_tensor_bytes(&t); i < sizeof back; i++) ck_assert_uint_eq(back[i], 0);
+                }
+    }
+    ck_assert_str_eq(exf_h5_path(h), exf_scratch("all.h5"));
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
+START_TEST(attributes_read_back)
+{
+    exf_err e;
+    int64_t i;
+    double f;
+    char *text;
+    float v[6] = {0};
+    enum { LONG = 300000 };
+    char *longest = malloc(LONG + 1);
+    for (int k = 0; k < LONG; k++) longest[k] = (char)('!' + k % 90);
+    longest[LONG] = 0;
+    exf_h5 *h = create("attr.h5");
+    ck_ok(exf_h5_group(h, "/layers/3", &e), e);
+    put_floats(h, "/layers/3/dot", 2, 3, v, 0);
+    static const char *const objects[] = {"/", "/layers/3", "/layers/3/dot"};
+    for (int o = 0; o < 3; o++) {
+        ck_ok(exf_h5_put_text(h, objects[o], "empty", "", &e), e);
+        ck_ok(exf_h5_put_text(h, objects[o], "word", "gr\xc3\xbc\xc3\x9f\n \xf0\x9f\x98\x80 ", &e), e);
+        ck_ok(exf_h5_put_text(h, objects[o], "long", longest, &e), e);
+        ck_ok(exf_h5_put_i64(h, objects[o], "least", INT64_MIN, &e), e);
+        ck_ok(exf_h5_put_f64(h, objects[o], "third", 1.0 / 3, &e), e);
+    }
+    ck_fails(exf_h5_put_i64(h, "/", "least", 1, &e), EXF_INTERNAL, e, "/ has an attribute least already");
+    ck_fails(exf_h5_put_text(h, "/", "bad", "a\xff", &e), EXF_INTERNAL, e, "not valid UTF-8 at byte 1");
+    ck_fails(exf_h5_put_i64(h, "/none", "x", 1, &e), EXF_INTERNAL, e, "/none is missing");
+    h = reopen(h, "attr.h5");
+    for (int o = 0; o < 3; o++) {
+        ck_ok(exf_h5_get_text(h, objects[o], "empty", &text, &e), e);
+        ck_assert_str_eq(text, "");
+        exf_mem_free(text);
+        ck_ok(exf_h5_get_text(h, objects[o], "word", &text, &e), e);
+        ck_assert_str_eq(text, "gr\xc3\xbc\xc3\x9f\n \xf0\x9f\x98\x80 ");
+        exf_mem_free(text);
+        ck_ok(exf_h5_get_text(h, objects[o], "long", &text, &e), e);
+        ck_assert(strcmp(text, longest) == 0);
+        exf_mem_free(text);
+        ck_ok(exf_h5_get_i64(h, objects[o], "least", &i, &e), e);
+        ck_assert(i == INT64_MIN);
+        ck_ok(exf_h5_get_f64(h, objects[o], "third", &f, &e), e);
+        ck_assert(f == 1.0 / 3);
+    }
+    ck_assert(exf_h5_has_attr(h, "/layers/3", "word") && !exf_h5_has_attr(h, "/layers/3", "w") && exf_h5_has_attr(h, "/no", "word") == -1);
+    char want[700];
+    file_path(want, sizeof want, h, "/layers/3 lacks the attribute sword");
+    ck_fails(exf_h5_get_text(h, "/layers/3", "sword", &text, &e), EXF_FORMAT, e, want);
+    ck_assert_ptr_null(text);
+    file_path(want, sizeof want, h, "attribute word of / is text, expected I64");
+    ck_fails(exf_h5_get_i64(h, "/", "word", &i, &e), EXF_FORMAT, e, want);
+    ck_fails(exf_h5_get_f64(h, "/", "least", &f, &e), EXF_FORMAT, e, "attribute least of / is I64, expected F64");
+    ck_fails(exf_h5_get_text(h, "/", "third", &text, &e), EXF_FORMAT, e, "is F64, expected text");
+    ck_fails(exf_h5_put_i64(h, "/", "new", 1, &e), EXF_INTERNAL, e, "is open for reading");
+    exf_h5_close(h);
+    free(longest);
+    nothing_left(1);
+}
+END_TEST
+
+START_TEST(listing_is_by_name)
+{
+    exf_err e;
+    exf_text list = {0};
+    char name[32];
+    int calls = 0;
+    float v[1] = {1};
+    exf_h5 *h = create("list.h5");
+    for (int i = 0; i < 40; i++) { /* beyond the 8 that HDF5 keeps inline */
+        snprintf(name, sizeof name, "/g/m%02d", i * 27 % 40);
+        put_floats(h, name, 1, 1, v, 0);
+        ck_ok(exf_h5_put_i64(h, "/g", name + 3, i, &e), e);
+    }
+    h = reopen(h, "list.h5");
+    ck_ok(exf_h5_members(h, "/g", append_name, &list, &e), e);
+    for (int i = 0; i < 40; i++) {
+        snprintf(name, sizeof name, "m%02d ", i);
+        ck_assert(strncmp(list.s + 4 * i, name, 4) == 0);
+    }
+    list.len = 0;
+    ck_ok(exf_h5_attrs(h, "/g", append_name, &list, &e), e);
+    ck_assert(strncmp(list.s, "m00 m01 ", 8) == 0 || strncmp(list.s, "00 01 ", 6) == 0);
+    list.len = 0;
+    ck_ok(exf_h5_members(h, "/", append_name, &list, &e), e);
+    ck_assert_str_eq(list.s, "g ");
+    ck_fails(exf_h5_members(h, "/g", stop_at_once, &calls, &e), EXF_STOPPED, e, "enough: m00");
+    ck_fails(exf_h5_attrs(h, "/g", stop_at_once, &calls, &e), EXF_STOPPED, e, "enough");
+    ck_assert_int_eq(calls, 2);
+    ck_fails(exf_h5_members(h, "/g/m00", append_name, &list, &e), EXF_FORMAT, e, "/g/m00 is a dataset, expected a group");
+    ck_fails(exf_h5_members(h, "/h", append_name, &list, &e), EXF_FORMAT, e, "/h is missing");
+    ck_assert(exf_h5_exists(h, "/") && exf_h5_exists(h, "/g/") && exf_h5_exists(h, "/g/m39"));
+    ck_assert(!exf_h5_exists(h, "/g/m40") && !exf_h5_exists(h, "/x/m39") && !exf_h5_exists(h, "/g/m39/y") && !exf_h5_exists(h, "g"));
+    exf_text_free(&list);
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
+START_TEST(rows_in_any_order)
+{
+    enum { ROWS = 1000, WIDE = 700 }; /* several chunks, the last one partial */
+    exf_err e;
+    char want[700];
+    float *row = malloc(sizeof(float) * 2 * WIDE), *back = malloc(sizeof(float) * ROWS * WIDE);
+    exf_tensor t[2] = {tensor("/plain", EXF_DT_F32, 2, ROWS, WIDE, 0, NULL), tensor("/d/packed", EXF_DT_F32, 2, ROWS, WIDE, 0, NULL)};
+    exf_h5 *h = create("rows.h5");
+    for (int k = 0; k < 2; k++) ck_ok(exf_h5_define(h, &t[k], k ? EXF_H5_COMPRESS : EXF_H5_PLAIN, &e), e);
+    for (int r = ROWS - 2; r >= 0; r -= 2) {
+        if (r == 500) continue;
+        for (int i = 0; i < 2 * WIDE; i++) row[i] = (float)(r * WIDE + i);
+        for (int k = 0; k < 2; k++) ck_ok(exf_h5_write_rows(h, t[k].name, r, 2, row, &e), e);
+    }
+    ck_fails(exf_h5_write_rows(h, "/plain", 999, 2, row, &e), EXF_INTERNAL, e, "/plain has 1000 rows, expected 2 from row 999 on");
+    ck_fails(exf_h5_write_rows(h, "/d", 0, 1, row, &e), EXF_INTERNAL, e, "/d is a group, expected a dataset");
+    ck_fails(exf_h5_digest(h, (char[EXF_SHA256_HEX]){0}, &e), EXF_INTERNAL, e, "open for writing");
+    h = reopen(h, "rows.h5");
+    for (int k = 0; k < 2; k++) {
+        ck_ok(exf_h5_read(h, &t[k], back, &e), e);
+        int wrong = 0;
+        for (int i = 0; i < ROWS * WIDE; i++) wrong += back[i] != (i / WIDE == 500 || i / WIDE == 501 ? 0 : (float)i);
+        ck_assert_int_eq(wrong, 0);
+        ck_ok(exf_h5_read_rows(h, t[k].name, EXF_DT_F32, 499, 2, row, &e), e);
+        ck_assert(row[0] == 499.0f * WIDE && row[WIDE] == 0);
+        ck_ok(exf_h5_read_rows(h, t[k].name, EXF_DT_F32, ROWS, 0, row, &e), e);
+    }
+    file_path(want, sizeof want, h, "/plain has 1000 rows, expected 1001 from row 0 on");
+    ck_fails(exf_h5_read_rows(h, "/plain", EXF_DT_F32, 0, ROWS + 1, row, &e), EXF_FORMAT, e, want);
+    ck_fails(exf_h5_read_rows(h, "/plain", EXF_DT_F32, INT64_MAX, INT64_MAX, row, &e), EXF_FORMAT, e, "has 1000 rows");
+    ck_fails(exf_h5_read_rows(h, "/plain", EXF_DT_F32, -1, 1, row, &e), EXF_FORMAT, e, "has 1000 rows");
+    file_path(want, sizeof want, h, "/d/packed is F32, expected F64");
+    ck_fails(exf_h5_read_rows(h, "/d/packed", EXF_DT_F64, 0, 1, row, &e), EXF_FORMAT, e, want);
+    exf_h5_close(h);
+    free(row);
+    free(back);
+    nothing_left(1);
+}
+END_TEST
+
+START_TEST(misfits_are_named)
+{
+    exf_err e;
+    char want[700];
+    float v[6] = {0};
+    double untouched[6] = {7};
+    exf_h5 *h = create("misfit.h5");
+    put_floats(h, "/coeff", 2, 3, v, 0);
+    exf_tensor t = tensor("/coeff", EXF_DT_F32, 2, 2, 3, 0, v), again = t;
+    ck_fails(exf_h5_write(h, &t, 0, &e), EXF_INTERNAL, e, "/coeff exists already");
+    ck_fails(exf_h5_group(h, "/coeff/x", &e), EXF_INTERNAL, e, "cannot make group /coeff/x");
+    ck_fails(exf_h5_group(h, "/coeff", &e), EXF_INTERNAL, e, "/coeff is a dataset, expected a group");
+    ck_fails(exf_h5_group(h, "g", &e), EXF_INTERNAL, e, "\"g\" is not absolute");
+    again.name = "/b", again.dtype = EXF_DT_BF16;
+    ck_fails(exf_h5_write(h, &again, 0, &e), EXF_INTERNAL, e, "/b: BF16");
+    again = tensor("/b", EXF_DT_F32, 3, INT64_MAX / 2, 0, INT64_MAX / 2, v);
+    ck_fails(exf_h5_define(h, &again, 0, &e), EXF_INTERNAL, e, "/b: axis 0");
+    again = tensor("/b", EXF_DT_F32, 2, 2, -3, 0, v);
+    ck_fails(exf_h5_define(h, &again, 0, &e), EXF_INTERNAL, e, "/b: axis 1 of -3 elements");
+    again = tensor("/", EXF_DT_F32, 1, 2, 0, 0, v);
+    ck_fails(exf_h5_write(h, &again, 0, &e), EXF_INTERNAL, e, "exists already");
+    ck_ok(exf_h5_group(h, "/deep/er", &e), e);
+    ck_ok(exf_h5_group(h, "/deep/er", &e), e);
+    ck_ok(exf_h5_group(h, "/", &e), e);
+    h = reopen(h, "misfit.h5");
+    exf_tensor wrong[] = {tensor("/coeff", EXF_DT_F64, 2, 2, 3, 0, 0), tensor("/coeff", EXF_DT_F32, 2, 3, 2, 0, 0),
+                          tensor("/coeff", EXF_DT_F32, 1, 6, 0, 0, 0)};
+    static const char *const say[] = {"F64 [2, 3]", "F32 [3, 2]", "F32 [6]"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(want, sizeof want, "%s: /coeff is F32 [2, 3], expected %s", exf_h5_path(h), say[i]);
+        ck_fails(exf_h5_read(h, &wrong[i], untouched, &e), EXF_FORMAT, e, want);
+    }
+    ck_assert(untouched[0] == 7);
+    t.name = "/none";
+    ck_fails(exf_h5_read(h, &t, v, &e), EXF_FORMAT, e, "/none is missing");
+    t.name = "/deep";
+    ck_fails(exf_h5_read(h, &t, v, &e), EXF_FORMAT, e, "/deep is a group, expected a dataset");
+    ck_fails(exf_h5_group(h, "/new", &e), EXF_INTERNAL, e, "is open for reading");
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
+/* ---- equal bytes, equal digests ------------------------------------------------- */
+
+START_TEST(equal_writes_give_equal_bytes)
+{
+    exf_err e;
+    char *a, *b;
+    size_t len_a, len_b;
+    for (int flags = 0; flags < 2; flags++) {
+        write_sample("one.h5", 0, flags);
+        nanosleep(&(struct timespec){.tv_sec = 1, .tv_nsec = 100000000}, NULL);
+        void *stir = malloc(100000); /* and the heap is another one */
+        memset(stir, 0xa5, 100000);
+        free(stir);
+        write_sample("two.h5", 0, flags);
+        ck_ok(exf_file_slurp(exf_scratch("one.h5"), 1 << 26, &a, &len_a, &e), e);
+        ck_ok(exf_file_slurp(exf_scratch("two.h5"), 1 << 26, &b, &len_b, &e), e);
+        ck_assert_uint_eq(len_a, len_b);
+        ck_assert(memcmp(a, b, len_a) == 0);
+        exf_mem_free(a);
+        exf_mem_free(b);
+    }
+    nothing_left(2);
+}
+END_TEST
+
+START_TEST(digest_sees_the_payload_and_nothing_else)
+{
+    exf_err e;
+    char first[EXF_SHA256_HEX], hex[9][EXF_SHA256_HEX];
+    write_sample("a.h5", 0, EXF_H5_PLAIN);
+    ck_ok(digest_of("a.h5", first, &e), e);
+    write_sample("b.h5", 0, EXF_H5_COMPRESS);
+    ck_ok(digest_of("b.h5", hex[0], &e), e);
+    ck_assert_str_eq(hex[0], first);
+    for (int v = 1; v < 9; v++) {
+        write_sample("c.h5", v, v % 2);
+        ck_ok(digest_of("c.h5", hex[v], &e), e);
+        for (int u = 0; u < v; u++) ck_assert_str_ne(hex[v], hex[u]);
+    }
+    nothing_left(3);
+}
+END_TEST
+
+/* The digest's specification, once more by hand, for one small file. */
+START_TEST(digest_is_as_specified)
+{
+    exf_err e;
+    static const unsigned char f32[8] = {0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0}; /* 1, -2 */
+    float v[2] = {1, -2};
+    char hex[EXF_SHA256_HEX], want[EXF_SHA256_HEX];
+    exf_h5 *h = create("spec.h5");
+    put_floats(h, "/g/d", 1, 2, v, 0);
+    ck_ok(exf_h5_put_i64(h, "/g", "n", -3, &e), e);
+    ck_ok(exf_h5_put_text(h, "/g", "m", "t", &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(digest_of("spec.h5", hex, &e), e);
+    exf_hash *s;
+    ck_ok(exf_hash_new(&s, &e), e);
+    static const char *const words[] = {"object", "/", "group", "object", "/g", "group", "attribute", "m", "text", "t",
+                                        "attribute", "n", "I64"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) ck_ok(exf_hash_add_text(s, words[i], &e), e);
+    ck_ok(exf_hash_add_u64(s, (uint64_t)-3, &e), e);
+    static const char *const more[] = {"object", "/g/d", "dataset", "elements", "F32"};
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) ck_ok(exf_hash_add_text(s, more[i], &e), e);
+    for (uint64_t i = 0; i < 3; i++) ck_ok(exf_hash_add_u64(s, (uint64_t[]){2, 1, 2}[i], &e), e);
+    ck_ok(exf_hash_add(s, f32, sizeof f32, &e), e);
+    ck_ok(exf_hash_end(s, want, &e), e);
+    ck_assert_str_eq(hex, want);
+    nothing_left(1);
+}
+END_TEST
+
+START_TEST(digest_streams_long_rows)
+{
+    enum { N = 9 << 20 }; /* 36 MiB: three pieces, whether rows are long or short */
+    exf_err e;
+    char hex[4][EXF_SHA256_HEX];
+    int32_t *v = malloc(sizeof *v * N);
+    for (int i = 0; i < N; i++) v[i] = i / 3;
+    static const int64_t shapes[2][3] = {{3, N / 3, 1}, {1 << 20, 3, 3}};
+    for (int i = 0; i < 4; i++) {
+        const int64_t *s = shapes[i / 2];
+        exf_tensor t = tensor("/v", EXF_DT_I32, 3, s[0], s[1], s[2], v);
+        exf_h5 *h = create("big.h5");
+        ck_ok(exf_h5_write(h, &t, i & 1, &e), e);
+        ck_ok(exf_h5_commit(h, &e), e);
+        ck_ok(digest_of("big.h5", hex[i], &e), e);
+    }
+    ck_assert_str_eq(hex[0], hex[1]);
+    ck_assert_str_eq(hex[2], hex[3]);
+    ck_assert_str_ne(hex[0], hex[2]);
+    free(v);
+    nothing_left(1);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("h5");
+    TCase *t = tcase_create("reading back");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, every_dtype_and_shape_reads_back);
+    tcase_add_test(t, attributes_read_back);
+    tcase_add_test(t, listing_is_by_name);
+    tcase_add_test(t, rows_in_any_order);
+    tcase_add_test(t, misfits_are_named);
+    suite_add_tcase(s, t);
+    t = tcase_create("equal bytes");
+    tcase_set_timeout(t, 120);
+    tcase_add_test(t, equal_writes_give_equal_bytes);
+    tcase_add_test(t, digest_sees_the_payload_and_nothing_else);
+    tcase_add_test(t, digest_is_as_specified);
+    tcase_add_test(t, digest_streams_long_rows);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,346 @@
+/* check_h5_faults.c - HDF5 files: failing writes leave nothing, foreign and
+ * broken files are refused in words, nothing is printed. */
+#include "tests/support/fixtures_h5.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+static int open_descriptors(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++) n += fcntl(fd, F_GETFD) != -1;
+    return n;
+}
+
+/* What is printed between start_listening() and heard_nothing() goes to a file;
+ * speak() undoes it also where a check failed in between. */
+static int saved[2] = {-1, -1};
+
+static void start_listening(void)
+{
+    fflush(NULL);
+    int fd = open(exf_scratch("printed"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    for (int i = 0; i < 2; i++) {
+        saved[i] = dup(i + 1);
+        dup2(fd, i + 1);
+    }
+    close(fd);
+}
+
+static void speak(void)
+{
+    fflush(NULL);
+    for (int i = 0; i < 2; i++) {
+        if (saved[i] < 0) continue;
+        dup2(saved[i], i + 1);
+        close(saved[i]);
+        saved[i] = -1;
+    }
+}
+
+static void heard_nothing(void)
+{
+    char *bytes;
+    size_t len;
+    exf_err e;
+    speak();
+    ck_ok(exf_file_slurp(exf_scratch("printed"), 1 << 20, &bytes, &len, &e), e);
+    ck_assert_msg(len == 0, "printed: %s", bytes);
+    exf_mem_free(bytes);
+    unlink(exf_scratch("printed"));
+}
+
+/* ---- failing writes --------------------------------------------------------------- */
+
+START_TEST(giving_up_leaves_nothing)
+{
+    exf_err e;
+    exf_h5 *h;
+    float v[6] = {1};
+    int fds = open_descriptors();
+    h = create("gone.h5");
+    put_floats(h, "/a", 2, 3, v, EXF_H5_COMPRESS);
+    exf_h5_close(h);
+    exf_h5_close(NULL);
+    nothing_left(0);
+    h = create("kept.h5");
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_fails(exf_h5_create(&h, exf_scratch("kept.h5"), 0, &e), EXF_IO, e, "exists already");
+    ck_assert_ptr_null(h);
+    ck_fails(exf_h5_create(&h, exf_scratch("no/dir.h5"), 0, &e), EXF_IO, e, "no/dir.h5");
+    ck_assert_ptr_null(h);
+    ck_assert_int_eq(open_descriptors(), fds);
+    nothing_left(1);
+}
+END_TEST
+
+/* Everything that touches the file, stopping at the first refusal. */
+static exf_code write_much(const char *path, int flags, exf_err *err)
+{
+    enum { N = 200000 };
+    static double v[N];
+    exf_h5 *h = NULL;
+    exf_code rc;
+    for (int i = 0; i < N; i++) v[i] = (double)(i * 2654435761u);
+    EXF_TRY(exf_h5_create(&h, path, 1, err));
+    exf_tensor big = tensor("/a/big", EXF_DT_F64, 1, N, 0, 0, v), rows = tensor("/b/rows", EXF_DT_F64, 2, 100, N / 100, 0, NULL);
+    EXF_TRY(exf_h5_put_text(h, "/", "k", "value", err));
+    EXF_TRY(exf_h5_write(h, &big, flags, err));
+    EXF_TRY(exf_h5_define(h, &rows, flags, err));
+    for (int r = 0; r < 100; r += 10) EXF_TRY(exf_h5_write_rows(h, "/b/rows", r, 10, v, err));
+    for (int i = 0; i < 20; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "k%d", i);
+        EXF_TRY(exf_h5_put_text(h, "/a/big", name, "value", err));
+    }
+    rc = exf_h5_commit(h, err);
+    h = NULL;
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
+START_TEST(a_full_disk_is_reported_and_leaves_nothing)
+{
+    exf_err e = {0};
+    struct rlimit old, low;
+    char target[600];
+    snprintf(target, sizeof target, "%s", exf_scratch("full.h5"));
+    int fds = open_descriptors(), refused = 0;
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
+    for (int flags = 0; flags < 2; flags++) {
+        ck_ok(write_much(target, flags, &e), e);
+        exf_file *f;
+        ck_ok(exf_file_open(&f, target, &e), e);
+        rlim_t size = exf_file_size(f), at = 0;
+        exf_file_close(f);
+        unlink(target);
+        while (at < size) {
+            start_listening();
+            low = old;
+            low.rlim_cur = at;
+            setrlimit(RLIMIT_FSIZE, &low);
+            exf_code rc = write_much(target, flags, &e);
+            setrlimit(RLIMIT_FSIZE, &old);
+            heard_nothing();
+            ck_assert_msg(rc == EXF_NOSPACE && strstr(e.msg, "File too large"), "limit %ld: %s %s", (long)at, exf_code_name(rc), e.msg);
+            ck_assert_int_eq(open_descriptors(), fds);
+            nothing_left(0);
+            refused++;
+            at += at < 8192 ? 257 : size - at < 8192 ? 257 : (size - at) / 3;
+        }
+    }
+    ck_assert_int_gt(refused, 100);
+}
+END_TEST
+
+START_TEST(after_a_refusal_every_call_repeats_it)
+{
+    exf_err e = {0};
+    struct rlimit old, low;
+    static double v[100000];
+    exf_tensor t = tensor("/a", EXF_DT_F64, 1, 100000, 0, 0, v);
+    exf_h5 *h = create("broken.h5");
+    signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old);
+    low = old;
+    low.rlim_cur = 100000;
+    setrlimit(RLIMIT_FSIZE, &low);
+    exf_code rc = exf_h5_write(h, &t, 0, &e);
+    setrlimit(RLIMIT_FSIZE, &old);
+    ck_assert_int_eq(rc, EXF_NOSPACE);
+    ck_fails(exf_h5_put_i64(h, "/", "n", 1, &e), EXF_NOSPACE, e, "File too large");
+    ck_fails(exf_h5_commit(h, &e), EXF_NOSPACE, e, "broken.h5: cannot write: File too large");
+    nothing_left(0);
+}
+END_TEST
+
+START_TEST(every_allocation_may_fail)
+{
+    exf_err e;
+    char hex[EXF_SHA256_HEX], *text, path[600];
+    snprintf(path, sizeof path, "%s", exf_scratch("memory.h5"));
+    float v[6] = {1}, back[6];
+    exf_tensor t = tensor("/g/a", EXF_DT_F32, 2, 2, 3, 0, v);
+    for (size_t n = 1;; n++) {
+        exf_h5 *h = NULL;
+        exf_code rc;
+        text = NULL;
+        exf_mem_fail_at(n);
+        EXF_TRY(exf_h5_create(&h, path, 1, &e));
+        EXF_TRY(exf_h5_write(h, &t, 0, &e));
+        EXF_TRY(exf_h5_put_text(h, "/g", "k", "v", &e));
+        rc = exf_h5_commit(h, &e);
+        h = NULL;
+        EXF_TRY(rc);
+        EXF_TRY(exf_h5_open(&h, path, &e));
+        EXF_TRY(exf_h5_read(h, &t, back, &e));
+        EXF_TRY(exf_h5_get_text(h, "/g", "k", &text, &e));
+        EXF_TRY(exf_h5_digest(h, hex, &e));
+    out:
+        exf_mem_fail_at(0);
+        exf_mem_free(text);
+        exf_h5_close(h);
+        nothing_left(exf_path_exists(path));
+        ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && strstr(e.msg, "out of memory")), "%s", e.msg);
+        if (rc == EXF_OK) break;
+        ck_assert_uint_lt(n, 200);
+    }
+}
+END_TEST
+
+/* ---- what is no file of ours --------------------------------------------------------- */
+
+START_TEST(garbage_is_refused)
+{
+    exf_err e;
+    exf_h5 *h;
+    char *bytes, junk[5000], path[600];
+    size_t len;
+    snprintf(path, sizeof path, "%s", exf_scratch("bad.h5"));
+    start_listening();
+    ck_fails(exf_h5_open(&h, exf_scratch("none.h5"), &e), EXF_IO, e, "none.h5: cannot open: No such file");
+    ck_assert_ptr_null(h);
+    ck_fails(exf_h5_open(&h, "/tmp", &e), EXF_IO, e, "/tmp: is a directory");
+    exf_write_file(path, "", 0);
+    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+    for (size_t i = 0; i < sizeof junk; i++) junk[i] = (char)(i * i * 31 >> 3);
+    exf_write_file(path, junk, sizeof junk);
+    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+    memcpy(junk, "\x89HDF\r\n\x1a\n", 8);
+    exf_write_file(path, junk, sizeof junk);
+    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+    write_sample("whole.h5", 0, EXF_H5_COMPRESS);
+    ck_ok(exf_file_slurp(exf_scratch("whole.h5"), 1 << 26, &bytes, &len, &e), e);
+    for (size_t cut = 0; cut < len; cut += cut < 100 ? 1 : 997) {
+        exf_write_file(path, bytes, cut);
+        ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+        ck_assert_ptr_null(h);
+    }
+    exf_mem_free(bytes);
+    heard_nothing();
+    nothing_left(2);
+}
+END_TEST
+
+static hid_t foreign_data(hid_t f, const char *name, hid_t type, int rank, hsize_t n, hid_t dcpl)
+{
+    hsize_t dims[H5S_MAX_RANK];
+    for (int i = 0; i < rank; i++) dims[i] = n;
+    hid_t space = H5Screate_simple(rank, dims, NULL);
+    hid_t d = H5Dcreate2(f, name, type, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    H5Sclose(space);
+    ck_assert(d >= 0);
+    H5Dclose(d);
+    return d;
+}
+
+static void foreign_attr(hid_t f, const char *name, hid_t type, hid_t space)
+{
+    hid_t a = H5Acreate2(f, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
+    ck_assert(a >= 0);
+    H5Aclose(a);
+    H5Sclose(space);
+}
+
+static void write_foreign(const char *path)
+{
+    hsize_t two = 2, one = 1, most = H5S_UNLIMITED, wide = 1 << 28;
+    hid_t f = H5Fcreate(path, H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    hid_t words = H5Tcopy(H5T_C_S1), pair = H5Tcreate(H5T_COMPOUND, 8);
+    H5Tset_size(words, H5T_VARIABLE);
+    H5Tinsert(pair, "x", 0, H5T_NATIVE_FLOAT);
+    H5Tinsert(pair, "y", 4, H5T_NATIVE_FLOAT);
+    foreign_data(f, "big_endian", H5T_IEEE_F32BE, 1, 3, H5P_DEFAULT);
+    foreign_data(f, "compound", pair, 1, 3, H5P_DEFAULT);
+    foreign_data(f, "words", words, 1, 3, H5P_DEFAULT);
+    foreign_data(f, "rank9", H5T_IEEE_F32LE, 9, 1, H5P_DEFAULT);
+    foreign_data(f, "huge", H5T_IEEE_F32LE, 2, (hsize_t)1 << 30, H5P_DEFAULT);
+    foreign_data(f, "times", H5T_IEEE_F32LE, 1, 3, H5P_DEFAULT);
+    hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_external(dcpl, "/etc/passwd", 0, 12);
+    foreign_data(f, "elsewhere", H5T_IEEE_F32LE, 1, 3, dcpl);
+    H5Pclose(dcpl);
+    dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(dcpl, 1, &wide);
+    H5Pset_deflate(dcpl, 1);
+    hid_t space = H5Screate_simple(1, &one, &most);
+    H5Dclose(H5Dcreate2(f, "chunky", H5T_IEEE_F32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT));
+    H5Pclose(dcpl);
+    H5Sclose(space);
+    space = H5Screate(H5S_NULL);
+    H5Dclose(H5Dcreate2(f, "null", H5T_IEEE_F32LE, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Sclose(space);
+    foreign_attr(f, "words", words, H5Screate(H5S_SCALAR));
+    foreign_attr(f, "array", H5T_STD_I64LE, H5Screate_simple(1, &two, NULL));
+    foreign_attr(f, "u64", H5T_STD_U64LE, H5Screate(H5S_SCALAR));
+    foreign_attr(f, "i32", H5T_STD_I32LE, H5Screate(H5S_SCALAR));
+    H5Lcreate_soft("/big_endian", f, "soft", H5P_DEFAULT, H5P_DEFAULT);
+    H5Lcreate_external("other.h5", "/x", f, "external", H5P_DEFAULT, H5P_DEFAULT);
+    H5Tcommit2(f, "type", pair, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    H5Gclose(H5Gcreate2(f, "loop", H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+    H5Lcreate_hard(f, "/", f, "loop/again", H5P_DEFAULT, H5P_DEFAULT);
+    H5Tclose(words);
+    H5Tclose(pair);
+    H5Fclose(f);
+}
+
+START_TEST(foreign_files_are_refused_in_words)
+{
+    static const struct {
+        const char *path, *part;
+    } bad[] = {{"/big_endian", "/big_endian has elements that are none of"},
+               {"/compound", "/compound has elements that are none of"},
+               {"/words", "/words has elements that are none of"},
+               {"/rank9", "more than 8 axes"},
+               {"/huge", "more elements than fit"},
+               {"/null", "/null has no shape"},
+               {"/elsewhere", "/elsewhere has its elements in another file"},
+               {"/chunky", "/chunky has chunks of more than 64 MiB"},
+               {"/soft", "/soft is a soft or external link"},
+               {"/external", "/external is a soft or external link"},
+               {"/external/x", "/external is a soft or external link"},
+               {"/type", "expected a dataset"},
+               {"/loop", "/loop is a group, expected a dataset"}};
+    exf_err e;
+    exf_h5 *h;
+    exf_tensor t;
+    char *text, hex[EXF_SHA256_HEX];
+    int64_t i = 5;
+    H5dont_atexit();
+    write_foreign(exf_scratch("foreign.h5"));
+    start_listening();
+    ck_ok(exf_h5_open(&h, exf_scratch("foreign.h5"), &e), e);
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) ck_fails(exf_h5_describe(h, bad[k].path, &t, &e), EXF_FORMAT, e, bad[k].part);
+    ck_ok(exf_h5_describe(h, "/times", &t, &e), e);
+    ck_ok(exf_h5_describe(h, "/loop/again/times", &t, &e), e);
+    ck_assert(!exf_h5_exists(h, "/soft") && !exf_h5_exists(h, "/external"));
+    ck_fails(exf_h5_get_text(h, "/", "words", &text, &e), EXF_FORMAT, e, "attribute words of / is something else, expected text");
+    ck_fails(exf_h5_get_i64(h, "/", "array", &i, &e), EXF_FORMAT, e, "attribute array of / is something else, expected I64");
+    ck_fails(exf_h5_get_i64(h, "/", "i32", &i, &e), EXF_FORMAT, e, "attribute i32 of / is something else, expected I64");
+    ck_fails(exf_h5_get_i64(h, "/", "u64", &i, &e), EXF_FORMAT, e, "attribute u64 of / is U64, expected I64");
+    ck_assert_int_eq(i, 5);
+    ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/ is one object under 2 names, expected 1");
+    exf_h5_close(h);
+    heard_nothing();
+    nothing_left(1);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("h5_faults");
+    TCase *t = tcase_create("failing");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, NULL, speak);
+    tcase_add_test(t, giving_up_leaves_nothing);
+    tcase_add_test(t, a_full_disk_is_reported_and_leaves_nothing);
+    tcase_add_test(t, after_a_refusal_every_call_repeats_it);
+    tcase_add_test(t, every_allocation_may_fail);
+    tcase_add_test(t, garbage_is_refused);
+    tcase_add_test(t, foreign_files_are_refused_in_words);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,289 @@
+/* check_device_pass.c - the pass on a device without one: readers, memory plans, hidden
+ * states that live elsewhere, on a backend that computes as the CPU does (fake_device.h).
+ * Whatever the plan, results are the CPU's bit for bit; DeepSeek-V4's on the fake device
+ * are each other's, since its queries go through a device in larger blocks than through
+ * the CPU, whose product library then adds up otherwise. */
+#include "weights/weight_stream.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/lanes_fixtures.h"
+#include "tests/support/many_fixtures.h"
+
+enum { SLACK = 160 << 20, RESERVE = 256 << 20 }; /* what plans add for libraries, and leave of what is free (memory_plan.c) */
+static const uint64_t plenty = (uint64_t)1 << 40;
+static exf_err e;
+
+static int has_own_blocks(const char *family)
+{
+    return strncmp(family, "deepseek_v4", strlen("deepseek_v4")) == 0;
+}
+
+START_TEST(a_golden_is_the_cpus)
+{
+    golden_case c;
+    golden_seen cpu, fake;
+    golden_open(&c, golden_families[_i]);
+    golden_forward(&cpu, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
+    golden_forward(&fake, c.model, &c.batch, fake_device(plenty), EXF_COMPUTE_F32, 1);
+    if (has_own_blocks(c.family))
+        ck_assert_double_lt(golden_distance(fake.logits, cpu.logits, cpu.n_rows * (size_t)cpu.vocab), 1e-5);
+    else
+        assert_same_lane(&c, &cpu, &fake);
+    golden_free(&cpu);
+    golden_free(&fake);
+    golden_close(&c);
+}
+END_TEST
+
+START_TEST(a_window_changes_no_bit)
+{
+    many m;
+    exf_forward_footprint f;
+    exf_demand d = {.lanes = 1, .head = 1};
+    many_open(&m, golden_families[_i]);
+    const exf_backend *b = fake_device(plenty);
+    lanes_run cpu = {.n = 1, .backend = has_own_blocks(m.c.family) ? b : NULL}, far = {.n = 1, .backend = b, .limit = many_least(&m, b, EXF_COMPUTE_F32, &d)};
+    ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, far.limit, NULL), e);
+    ck_assert_msg(f.window > 0 && 2 * f.window < m.c.batch.n_tokens, "%s: the smallest plan has a window of %zu tokens", m.c.family, f.window);
+    lanes_forward(&cpu, &m.c, 1);
+    lanes_forward(&far, &m.c, 1);
+    assert_same_lane(&m.c, &cpu.seen[0], &far.seen[0]);
+    ck_assert_msg(far.report.device_bytes + SLACK <= f.device, "%s: %llu bytes held, %llu planned", m.c.family,
+                  (unsigned long long)far.report.device_bytes, (unsigned long long)f.device);
+    lanes_free(&cpu);
+    lanes_free(&far);
+    many_close(&m);
+}
+END_TEST
+
+/* Rewriters, probes, pruned experts, corrections: two sweeps a lane, lanes that part. */
+START_TEST(a_window_serves_lanes)
+{
+    many m;
+    many_open(&m, golden_families[3 * _i]);
+    const exf_backend *b = fake_device(plenty);
+    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts, .survivors = prune, .correct = correct_by_first};
+    exf_demand d = {.lanes = 3, .probes = 2, .pruned = 1, .corrects = 1, .head = 1};
+    exf_forward_footprint f;
+    lanes_run cpu = {.n = 3, .backend = has_own_blocks(m.c.family) ? b : NULL, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}}, far = cpu;
+    far.backend = b;
+    far.limit = many_least(&m, b, EXF_COMPUTE_F32, &d);
+    ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, far.limit, NULL), e);
+    ck_assert_uint_gt(f.window, 0);
+    lanes_forward(&cpu, &m.c, 1);
+    lanes_forward(&far, &m.c, 1);
+    for (int i = 0; i < 3; i++) assert_same_lane(&m.c, &cpu.seen[i], &far.seen[i]);
+    for (int i = 1; i < 3; i++)
+        for (int l = 0; l < m.c.model->arch.n_layers; l++)
+            assert_same_bits(cpu.probe[i].rewritten[l], far.probe[i].rewritten[l], m.c.batch.n_tokens * (size_t)m.c.model->arch.d_model, m.c.family,
+                             "probes", l);
+    ck_assert_uint_le(far.report.device_bytes + SLACK, f.device);
+    lanes_free(&cpu);
+    lanes_free(&far);
+    many_close(&m);
+}
+END_TEST
+
+/* ---- more than one look at a layer ------------------------------------------------------ */
+
+/* All that an observer was shown, in order, as one number. */
+typedef struct {
+    uint64_t hash;
+    size_t blocks, commons;
+} digest;
+
+static void mix_in(digest *d, const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) d->hash = (d->hash ^ ((const unsigned char *)p)[i]) * UINT64_C(0x100000001b3);
+}
+
+static exf_code digest_block(void *self, const exf_moe_block *b, exf_err *err)
+{
+    digest *d = self;
+    size_t slots = (size_t)b->n_tokens * (size_t)b->top_k;
+    (void)err;
+    d->blocks++;
+    mix_in(d, &b->sweep, sizeof b->sweep);
+    mix_in(d, &b->row, sizeof b->row);
+    mix_in(d, b->topk_ids, slots * 4);
+    mix_in(d, b->expert_outputs, slots * (size_t)b->d_model * 4);
+    mix_in(d, b->block_output, (size_t)b->n_tokens * (size_t)b->d_model * 4);
+    return EXF_OK;
+}
+
+static exf_code digest_common(void *self, const exf_common_block *b, exf_err *err)
+{
+    digest *d = self;
+    (void)err;
+    d->commons++;
+    mix_in(d, b->row, (size_t)b->n_tokens * sizeof *b->row);
+    mix_in(d, b->outputs, (size_t)b->n_tokens * (size_t)b->n_experts * (size_t)b->d_model * 4);
+    return EXF_OK;
+}
+
+static digest look(const many *m, const exf_backend *b, uint64_t limit)
+{
+    digest d = {.hash = 1};
+    exf_observer o = {.self = &d, .sweeps = 2, .common_tokens = 5, .block = digest_block, .common = digest_common};
+    exf_lane lane = {NULL, &o};
+    exf_forward_options options = {.backend = b, .threads = 1, .max_device_memory = limit};
+    exf_forward_report report;
+    exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
+    ck_ok(exf_forward(m->c.model, &m->c.batch, &lane, 1, &options, &report, &e), e);
+    return d;
+}
+
+START_TEST(a_window_serves_a_second_look)
+{
+    many m;
+    many_open(&m, golden_families[3 * _i]);
+    const exf_backend *b = fake_device(plenty);
+    exf_demand d = {.lanes = 1, .common = 5, .sweeps = 2};
+    digest cpu = look(&m, has_own_blocks(m.c.family) ? b : &exf_backend_cpu, 0), near = look(&m, b, 0), far = look(&m, b, many_least(&m, b, EXF_COMPUTE_F32, &d));
+    ck_assert(cpu.blocks > 0 && cpu.commons > 0);
+    ck_assert_msg(near.hash == cpu.hash && near.blocks == cpu.blocks, "%s: on a device other blocks are shown", m.c.family);
+    ck_assert_msg(far.hash == cpu.hash && far.blocks == cpu.blocks, "%s: with a window other blocks are shown", m.c.family);
+    many_close(&m);
+}
+END_TEST
+
+/* ---- weights in parts ---------------------------------------------------------------------- */
+
+/* Role's tensors [first, first + n) as they lie in lw; layer as weight_stream.h has it. */
+static void assert_there(const exf_model *m, const exf_layer_weights *lw, exf_role role, int layer, int first, int n)
+{
+    int of = layer < 0 ? -1 : layer;
+    size_t each = exf_model_count(m, role, of);
+    float *want = room(each);
+    ck_assert_msg(lw->w[role] != NULL, "layer %d: role %d is not there", layer, (int)role);
+    for (int i = 0; i < n; i++) {
+        ck_ok(exf_model_read(m, role, of, first + i, want, &e), e);
+        assert_same_bits(want, lw->w[role] + (size_t)i * each, each, m->family->name, "weights", layer);
+    }
+    exf_mem_free(want);
+}
+
+static int routed(int role)
+{
+    return role == EXF_W_EXPERT_GATE || role == EXF_W_EXPERT_UP || role == EXF_W_EXPERT_DOWN;
+}
+
+/* All of a layer but its routed experts. */
+static void assert_rest(const exf_model *m, const exf_layer_weights *lw, int layer)
+{
+    for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
+        int here = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
+        if (here && n > 0) assert_there(m, lw, (exf_role)role, layer, 0, n);
+    }
+}
+
+START_TEST(parts_are_what_the_checkpoint_holds)
+{
+    enum { PASSES = 3 };
+    golden_case c;
+    golden_open(&c, golden_families[_i / 2]);
+    const exf_model *m = c.model;
+    const exf_backend *b = fake_device(plenty);
+    int experts = m->arch.n_experts, step = experts / 3 + 1;
+    exf_stream_options o = {.n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
+    exf_layer_weights lw = {.b = b};
+    exf_weight_stream *s;
+    uint64_t now, peak, planned = exf_stream_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_stream_slot_bytes(m, EXF_COMPUTE_F32, &o);
+    b->memory_anew();
+    ck_ok(exf_weight_stream_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
+    b->memory(&now, &peak);
+    ck_assert_uint_ge(planned + exf_stream_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);
+    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    assert_rest(m, &lw, EXF_LAYER_EMBED);
+    for (int l = 0; l < m->arch.n_layers; l++) {
+        ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+        assert_rest(m, &lw, l);
+        for (int pass = 0; m->arch.is_moe[l] && pass < PASSES; pass++)
+            for (int first = 0; first < experts; first += step) {
+                ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+                int n = experts - first < step ? experts - first : step;
+                for (int role = 0; role < EXF_W_COUNT; role++)
+                    if (routed(role)) assert_there(m, &lw, (exf_role)role, l, first, n);
+                if (first == 0) assert_rest(m, &lw, l);
+            }
+    }
+    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    assert_rest(m, &lw, EXF_LAYER_HEAD);
+    ck_fails(exf_weight_stream_next(s, &lw, &e), EXF_INTERNAL, e, "weights: asked for");
+    exf_weight_stream_close(s, NULL);
+    golden_close(&c);
+}
+END_TEST
+
+/* A stream that cannot be opened leaves nothing behind (the sanitizer's and valgrind's to find). */
+START_TEST(every_allocation_of_a_stream_may_fail)
+{
+    golden_case c;
+    golden_open(&c, "qwen3_moe_fp8");
+    exf_stream_options o = {.n_slots = 2, .n_readers = 2, .n_layers = c.model->arch.n_layers, .part_experts = 3, .passes = 2};
+    exf_weight_stream *s = NULL;
+    exf_code rc = EXF_NOSPACE;
+    size_t n = 0;
+    const exf_backend *b = fake_device(plenty);
+    while (rc != EXF_OK) {
+        exf_mem_fail_at(++n);
+        rc = exf_weight_stream_open(&s, c.model, b, EXF_COMPUTE_F32, &o, &e);
+        exf_mem_fail_at(0);
+        ck_assert(rc == EXF_OK || (rc == EXF_NOSPACE && s == NULL));
+        if (n > 60) n += n / 7; /* hundreds of small ones */
+    }
+    ck_assert_uint_gt(n, 20);
+    exf_weight_stream_close(s, NULL);
+    golden_close(&c);
+}
+END_TEST
+
+/* ---- plans ---------------------------------------------------------------------------------- */
+
+START_TEST(a_plan_obeys_the_limit_and_what_is_free)
+{
+    many m;
+    exf_forward_footprint f, all;
+    exf_demand d = {.lanes = 1};
+    uint64_t least = 0;
+    many_open(&m, "qwen3_moe");
+    const exf_backend *b = fake_device(plenty);
+    size_t width = (size_t)m.c.model->arch.d_model;
+    ck_ok(many_footprint(&all, &m, b, EXF_COMPUTE_F32, &d, 0, NULL), e);
+    ck_assert_uint_eq(all.window, 0);
+    least = many_least(&m, b, EXF_COMPUTE_F32, &d);
+    ck_assert_uint_lt(least, all.device);
+    for (uint64_t limit = least; limit <= all.device; limit += (all.device - least) / 50 + 1) {
+        ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, limit, NULL), e);
+        ck_assert_uint_le(f.device, limit);
+        ck_assert_uint_ge(f.host, f.window ? m.c.batch.n_tokens * width * 4 : 0);
+    }
+    ck_assert_int_eq(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, least - 1, &least), EXF_NOSPACE);
+    /* without a limit, and with one above it, what is free decides */
+    b = fake_device(least + RESERVE);
+    ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, 0, NULL), e);
+    ck_assert_uint_eq(f.device, least);
+    ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, 2 * least, NULL), e);
+    ck_assert_uint_eq(f.device, least);
+    b = fake_device(least - 1 + RESERVE);
+    exf_forward_options o = {.backend = b};
+    ck_fails(exf_forward_memory(&f, &o, m.c.model, &m.c.batch, &d, &e), EXF_NOSPACE, e, "bytes are free for this pass, the smallest that works takes ");
+    many_close(&m);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("device_pass");
+    TCase *t = tcase_create("all");
+    int n = golden_n_families();
+    tcase_set_timeout(t, 300);
+    tcase_add_loop_test(t, a_golden_is_the_cpus, 0, n);
+    tcase_add_loop_test(t, a_window_changes_no_bit, 0, n);
+    tcase_add_loop_test(t, a_window_serves_lanes, 0, n / 3);
+    tcase_add_loop_test(t, a_window_serves_a_second_look, 0, n / 3);
+    tcase_add_loop_test(t, parts_are_what_the_checkpoint_holds, 0, 2 * n);
+    tcase_add_test(t, every_allocation_of_a_stream_may_fail);
+    tcase_add_test(t, a_plan_obeys_the_limit_and_what_is_free);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,330 @@
+/* check_report.c - the report: escaped, self-contained, deterministic, small enough. */
+#include "tests/support/study_fixtures.h"
+
+#include "format/json.h"
+#include "inspect/report.h"
+
+#include <stdlib.h>
+
+static const small_run run = {2, 6, 2, 60};
+static exf_err e; /* of the last call */
+
+static exf_study study_of(const char *path, const char *beside)
+{
+    exf_study s;
+    ck_ok(exf_study_read(&s, exf_scratch(path), beside ? exf_scratch(beside) : NULL, &e), e);
+    return s;
+}
+
+static exf_code write_report(const exf_study *s, const char *title, const char *name, exf_err *err)
+{
+    char *dir = NULL, target[512];
+    snprintf(target, sizeof target, "%s", exf_scratch(name));
+    exf_code rc = exf_path_dir(&dir, target, err);
+    if (rc == EXF_OK) rc = exf_report_write(s, title, dir, target, 1, err);
+    exf_mem_free(dir);
+    return rc;
+}
+
+/* The report of the small run, with its statistics.  Caller frees. */
+static char *small_report(const char *title)
+{
+    char *text;
+    size_t n;
+    small_files(&run, "s.h5", "t.h5");
+    exf_study s = study_of("t.h5", "s.h5");
+    ck_ok(write_report(&s, title, "r.html", &e), e);
+    ck_ok(exf_file_slurp(exf_scratch("r.html"), 1 << 24, &text, &n, &e), e);
+    ck_assert_uint_eq(strlen(text), n);
+    exf_study_free(&s);
+    return text;
+}
+
+static int occurrences(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)); text += strlen(part)) n++;
+    return n;
+}
+
+START_TEST(texts_of_files_are_escaped)
+{
+    char *text = small_report("a<b>&\"c'.h5");
+    ck_assert_ptr_nonnull(strstr(text, "a&lt;b&gt;&amp;&quot;c&#39;.h5"));
+    ck_assert_ptr_nonnull(strstr(text, "made &lt;up&gt; &amp; &quot;small&quot;"));
+    ck_assert_ptr_null(strstr(text, "<b>"));
+    ck_assert_ptr_null(strstr(text, "made <up>"));
+    exf_mem_free(text);
+}
+END_TEST
+
+/* Nothing is fetched, no place is left, what must be there is. */
+START_TEST(a_report_needs_nothing_else)
+{
+    static const char *const never[] = {"http:", "https:", "src=",  "@import",   "url(", "fetch(",
+                                        "{{",    "}}<",    "<link", "innerHTML", "eval("};
+    static const char *const once[] = {"<!DOCTYPE html>", "@media (prefers-color-scheme: dark)",
+                                       "class=\"skip\"",  "id=\"about\"",
+                                       "id=\"scalar-1\"", "id=\"aligned-3\"",
+                                       "id=\"tokens-3\"", "id=\"norms-1\"",
+                                       "id=\"theme\"",    "@media print",
+                                       "</html>"};
+    char *text = small_report("t.h5");
+    for (size_t i = 0; i < sizeof never / sizeof *never; i++) ck_assert_msg(!strstr(text, never[i]), "has %s", never[i]);
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++)
+        ck_assert_msg(occurrences(text, once[i]) == 1, "%s: %d times", once[i], occurrences(text, once[i]));
+    ck_assert_int_eq(occurrences(text, "data-layer=\""), run.l + 0);
+    ck_assert_int_eq(occurrences(text, "<script"), occurrences(text, "</script>"));
+    ck_assert_ptr_null(strstr(text, "id=\"validation\""));
+    exf_mem_free(text);
+}
+END_TEST
+
+/* The JSON object says what the blobs are. */
+START_TEST(the_script_is_told_what_there_is)
+{
+    char *text = small_report("t.h5");
+    exf_json *j;
+    const char *begin = strstr(text, "id=\"about\">") + strlen("id=\"about\">");
+    ck_ok(exf_json_parse(&j, begin, (size_t)(strstr(begin, "</script>") - begin), "about", &e), e);
+    ck_assert_int_eq(exf_json_int(exf_json_get(j, "experts")), run.e);
+    ck_assert_int_eq(exf_json_int(exf_json_at(exf_json_get(j, "layers"), 1)), 3);
+    const exf_json *m = exf_json_get(j, "matrices");
+    static const char *const ids[] = {"scalar", "loss", "similarity", "aligned", "tokens"}, *const types[] = {"f32", "f32", "f16",
+                                                                                                              "f16", "u16"};
+    ck_assert_uint_ge(exf_json_size(m), 5);
+    for (size_t i = 0; i < 5; i++) {
+        const exf_json *one = exf_json_at(m, i < 4 ? i : exf_json_size(m) - 1);
+        ck_assert_str_eq(exf_json_string(exf_json_get(one, "id"), NULL), ids[i]);
+        ck_assert_str_eq(exf_json_string(exf_json_get(one, "type"), NULL), types[i]);
+    }
+    size_t n;
+    ck_assert_ptr_nonnull(exf_json_string(exf_json_get(j, "diverging"), &n));
+    ck_assert_uint_eq(n, 256 * 6);
+    exf_json_free(j);
+    exf_mem_free(text);
+}
+END_TEST
+
+/* ---- numbers as bytes -------------------------------------------------------------------- */
+
+/* The matrix `id` of layer 0 of a report of tables, as base64.  Caller frees all. */
+static char *blob_of(exf_study *s, const char *id, char **all)
+{
+    size_t n;
+    ck_ok(write_report(s, "t", "b.html", &e), e);
+    ck_ok(exf_file_slurp(exf_scratch("b.html"), 1 << 24, all, &n, &e), e);
+    char *at = strstr(*all, id);
+    ck_assert_ptr_nonnull(at);
+    at = strchr(at, '>') + 1;
+    *strchr(at, '<') = 0;
+    return at;
+}
+
+/* 0.5, 1 + 2^-11 (a tie: to even, 1), 1 + 3 2^-11 (to 1 + 2^-9), 2^-24, 2^-25 (a tie: 0),
+ * 65504, 65520 (too large), NaN, -2 as half-precision numbers. */
+START_TEST(halves_are_rounded_to_nearest)
+{
+    static const float value[9] = {0.5f, 1 + 0x1p-11f, 1 + 0x1.8p-10f, 0x1p-24f, 0x1p-25f, 65504, 65520, NAN, -2};
+    static const uint16_t want[9] = {0x3800, 0x3c00, 0x3c02, 1, 0, 0x7bff, 0x7e00, 0x7e00, 0xc000};
+    exf_tables t = wide_tables(1, 3, 100);
+    exf_study s = {0};
+    char *all, *blob;
+    uint8_t bytes[20] = {0};
+    ck_ok(exf_mem_new(&t.similarity, 9, sizeof(float), "x", &e), e);
+    for (int i = 0; i < 9; i++) {
+        t.count[i] = i % 4 ? 3 : 0;
+        t.similarity[i] = value[i];
+    }
+    exf_study_take_tables(&s, &t);
+    for (int i = 0; i < 9; i++) s.similarity[i] = value[i]; /* also on the diagonal */
+    blob = blob_of(&s, "id=\"similarity-0\"", &all);
+    ck_assert_uint_eq(strlen(blob), 24);
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < 18; i++) {
+        uint32_t word = 0;
+        for (int k = 0; k < 4; k++) word = word << 6 | (uint32_t)(strchr(digit, blob[i / 3 * 4 + (size_t)k]) - digit);
+        bytes[i] = (uint8_t)(word >> (16 - 8 * (i % 3)));
+    }
+    for (int i = 0; i < 9; i++)
+        ck_assert_msg(bytes[2 * i] + 256 * bytes[2 * i + 1] == want[i], "%g is %02x%02x", (double)value[i], bytes[2 * i + 1],
+                      bytes[2 * i]);
+    exf_mem_free(all);
+    exf_study_free(&s);
+}
+END_TEST
+
+START_TEST(tokens_take_the_room_they_need)
+{
+    exf_tables t = wide_tables(1, 2, 100);
+    exf_study s = {0};
+    char *all;
+    exf_study_take_tables(&s, &t);
+    s.count[1] = 65535;
+    s.count[2] = 1;
+    ck_assert_str_eq(blob_of(&s, "id=\"tokens-0\"", &all), "AAD//wEAAAA="); /* 0, ffff, 1, 0 */
+    exf_mem_free(all);
+    s.count[1] = 65536;
+    ck_assert_str_eq(blob_of(&s, "id=\"tokens-0\"", &all), "AAAAAAAAAQABAAAAAAAAAA==");
+    exf_mem_free(all);
+    exf_study_free(&s);
+}
+END_TEST
+
+/* ---- validation beside the tables ---------------------------------------------------------- */
+
+static char *with_validation(const char *name, const char *text)
+{
+    exf_write_file(exf_scratch(name), text, strlen(text));
+    return small_report("t.h5");
+}
+
+START_TEST(validation_json_becomes_a_table)
+{
+    char *text = with_validation(
+        "validation.json",
+        "{\"schema\": 1, \"rows\": [{\"variant\": \"a<b\", \"ppl\": 4.5, \"n\": 3, \"ok\": true, \"x\": null, \"layers\": [1]},"
+        " {\"variant\": \"c\", \"ppl\": 5}]}");
+    ck_assert_ptr_nonnull(strstr(text, "<th>variant</th><th>ppl</th><th>n</th><th>ok</th><th>x</th></tr></thead>"));
+    ck_assert_ptr_nonnull(strstr(text, "<tr><th>a&lt;b</th><td>4.5</td><td>3</td><td>yes</td><td>\xe2\x80\x93</td></tr>"));
+    ck_assert_ptr_nonnull(strstr(text, "<tr><th>c</th><td>5</td>"));
+    exf_mem_free(text);
+}
+END_TEST
+
+START_TEST(validation_md_becomes_a_table)
+{
+    char *text = with_validation("validation.md", "# Title\n\n| a | b |\n|---|---|\n| x & y | 2 |\n| z | 3 |");
+    ck_assert_ptr_nonnull(strstr(text, "<thead><tr><th>a</th><th>b</th></tr>\n</thead><tbody>\n<tr><td>x &amp; "
+                                       "y</td><td>2</td></tr>\n<tr><td>z</td><td>3</td></tr>\n</tbody>"));
+    exf_mem_free(text);
+}
+END_TEST
+
+START_TEST(validation_without_a_table_says_nothing)
+{
+    char *text = with_validation("validation.json", "{\"rows\": [1, 2], \"more\": {}}");
+    ck_assert_ptr_null(strstr(text, "id=\"validation\""));
+    exf_mem_free(text);
+    remove(exf_scratch("validation.json"));
+    text = with_validation("validation.md", "no table here\n");
+    ck_assert_ptr_null(strstr(text, "id=\"validation\""));
+    exf_mem_free(text);
+}
+END_TEST
+
+START_TEST(validation_that_is_no_json_is_an_error)
+{
+    small_files(&run, "s.h5", "t.h5");
+    exf_write_file(exf_scratch("validation.json"), "{", 1);
+    exf_study s = study_of("t.h5", NULL);
+    ck_fails(write_report(&s, "t", "r.html", &e), EXF_FORMAT, e, "validation.json: line 1: not valid JSON");
+    ck_assert(!exf_path_exists(exf_scratch("r.html")));
+    exf_study_free(&s);
+}
+END_TEST
+
+/* ---- bytes -------------------------------------------------------------------------------------- */
+
+START_TEST(equal_studies_give_equal_reports)
+{
+    small_files(&run, "s.h5", "t.h5");
+    exf_study s = study_of("t.h5", "s.h5"), again = study_of("t.h5", "s.h5");
+    ck_ok(write_report(&s, "t.h5", "a.html", &e), e);
+    ck_ok(write_report(&again, "t.h5", "b.html", &e), e);
+    ck_assert(same_files("a.html", "b.html"));
+    exf_study_free(&s);
+    exf_study_free(&again);
+}
+END_TEST
+
+/* 48 layers of 128 experts with every matrix that a study can hold. */
+START_TEST(a_wide_report_stays_under_30_megabytes)
+{
+    enum { L = 48, E = 128 };
+    exf_tables t = wide_tables(L, E, 5);
+    exf_study s = {0};
+    exf_file *f;
+    ck_ok(exf_mem_new(&t.similarity, L * E * E, sizeof(float), "x", &e), e);
+    ck_ok(exf_mem_new(&t.std_error, L * E * E, sizeof(float), "x", &e), e);
+    exf_study_take_tables(&s, &t);
+    ck_ok(exf_mem_new(&s.aligned, L * E * E, sizeof(float), "x", &e), e);
+    s.count[1] = 70000; /* the wider type */
+    ck_ok(write_report(&s, "wide", "w.html", &e), e);
+    ck_ok(exf_file_open(&f, exf_scratch("w.html"), &e), e);
+    ck_assert_uint_gt(exf_file_size(f), 18 << 20);
+    ck_assert_uint_lt(exf_file_size(f), 30000000);
+    exf_file_close(f);
+    exf_study_free(&s);
+}
+END_TEST
+
+/* The report of tables of E experts and its object about all, which must name this type. */
+static void check_type_of(int l, int n_experts, const char *type)
+{
+    exf_tables t = wide_tables(l, n_experts, 5);
+    exf_study s = {0};
+    char *text, want[64];
+    size_t n;
+    size_t cells = (size_t)l * (size_t)n_experts * (size_t)n_experts;
+    ck_ok(exf_mem_new(&t.std_error, cells, sizeof(float), "x", &e), e);
+    for (size_t i = 0; i < cells; i++) t.std_error[i] = EXF_ERROR_UNKNOWN;
+    exf_study_take_tables(&s, &t);
+    ck_ok(write_report(&s, "wide", "w.html", &e), e);
+    exf_study_free(&s);
+    ck_ok(exf_file_slurp(exf_scratch("w.html"), 100 << 20, &text, &n, &e), e);
+    snprintf(want, sizeof want, "\"name\": \"relative loss\", \"type\": \"%s\"", type);
+    ck_assert_uint_lt(n, 30000000);
+    ck_assert_ptr_nonnull(strstr(text, want));
+    /* what is not known is no number in any of them: 0x7e00 twice, or 255 */
+    snprintf(want, sizeof want, "id=\"error-1\">%s", strcmp(type, "u8") == 0 ? "////" : "AH4A");
+    ck_assert_ptr_nonnull(strstr(text, want));
+    exf_mem_free(text);
+}
+
+START_TEST(numbers_get_coarser_before_the_page_gets_too_large)
+{
+    check_type_of(40, 128, "f32");
+    check_type_of(40, 256, "f16");
+    check_type_of(60, 256, "u8");
+}
+END_TEST
+
+static exf_code report_once(exf_err *err)
+{
+    exf_study s;
+    exf_code rc = exf_study_read(&s, exf_scratch("t.h5"), NULL, err);
+    if (rc == EXF_OK) rc = write_report(&s, "t", "r.html", err);
+    exf_study_free(&s);
+    return rc;
+}
+
+START_TEST(reports_survive_every_failing_allocation)
+{
+    small_files(&run, "s.h5", "t.h5");
+    exf_write_file(exf_scratch("validation.md"), "| a |\n|--|\n| 1 |\n", 17);
+    fail_each_allocation(report_once, left_behind, 3);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("report");
+    TCase *c = tcase_create("report");
+    tcase_add_checked_fixture(c, start_empty, NULL);
+    tcase_add_test(c, texts_of_files_are_escaped);
+    tcase_add_test(c, a_report_needs_nothing_else);
+    tcase_add_test(c, the_script_is_told_what_there_is);
+    tcase_add_test(c, halves_are_rounded_to_nearest);
+    tcase_add_test(c, tokens_take_the_room_they_need);
+    tcase_add_test(c, validation_json_becomes_a_table);
+    tcase_add_test(c, validation_md_becomes_a_table);
+    tcase_add_test(c, validation_without_a_table_says_nothing);
+    tcase_add_test(c, validation_that_is_no_json_is_an_error);
+    tcase_add_test(c, equal_studies_give_equal_reports);
+    tcase_add_test(c, a_wide_report_stays_under_30_megabytes);
+    tcase_add_test(c, numbers_get_coarser_before_the_page_gets_too_large);
+    tcase_add_test(c, reports_survive_every_failing_allocation);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,272 @@
+/* check_verify.c - exf_verify: whole files pass, each fault is found and named. */
+#include "tests/support/study_fixtures.h"
+
+#include "inspect/verify.h"
+
+static const small_run run = {2, 6, 2, 60};
+static exf_err e; /* of the last call */
+static int n_held;
+static char last_held[512];
+
+static exf_code hear(void *self, const char *sentence, exf_err *err)
+{
+    (void)self;
+    (void)err;
+    n_held++;
+    snprintf(last_held, sizeof last_held, "%s", sentence);
+    return EXF_OK;
+}
+
+static exf_code verify(const char *a, const char *b, exf_err *err)
+{
+    char path[2][512];
+    const char *const paths[] = {path[0], path[1]};
+    snprintf(path[0], sizeof path[0], "%s", exf_scratch(a));
+    if (b) snprintf(path[1], sizeof path[1], "%s", exf_scratch(b));
+    n_held = 0;
+    return exf_verify(paths, b ? 2 : 1, hear, NULL, err);
+}
+
+static void setup(void)
+{
+    start_empty();
+    small_files(&run, "s.h5", "t.h5");
+}
+
+START_TEST(whole_files_pass)
+{
+    ck_ok(verify("t.h5", NULL, &e), e);
+    ck_assert_int_eq(n_held, 8);
+    ck_ok(verify("s.h5", NULL, &e), e);
+    ck_assert_int_eq(n_held, 6);
+    ck_ok(verify("t.h5", "s.h5", &e), e);
+    ck_assert_int_eq(n_held, 15);
+    ck_assert_ptr_nonnull(strstr(last_held, "was solved from"));
+    ck_ok(verify("s.h5", "t.h5", &e), e);
+    ck_assert_int_eq(n_held, 15);
+}
+END_TEST
+
+/* ---- faults that reading lets pass --------------------------------------------------------- */
+
+#define FLOAT_FAULT(what, dataset, at, value, said)              \
+    START_TEST(what)                                             \
+    {                                                            \
+        float bad = (value);                                     \
+        damage("t.h5", dataset, at, &bad);                       \
+        ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, said); \
+    }                                                            \
+    END_TEST
+
+/* Expert 5 is cold, 0 and 2 are no neighbours in the ring 0 .. 4. */
+FLOAT_FAULT(a_scalar_without_a_token, "/coeff", 5, 0.5f, "S[0, 5] is 0.5 without evidence")
+FLOAT_FAULT(a_cold_norm_that_is_no_median, "/expert_norms", 5, 7.5f, "cold expert 5 has norm 7.5, the median of the others is 2")
+FLOAT_FAULT(a_scale_that_is_no_scalar, "/pools/2/target_scale", 3, 0.25f, "times 0.25, expected the member of least loss")
+FLOAT_FAULT(a_member_that_is_scaled, "/pools/2/target_scale", 2, 2.0f, "times 2, expected itself, scale 1")
+
+START_TEST(a_loss_of_never_with_tokens)
+{
+    static const char *const measures[] = {"/cosine", "/similarity", "/coeff"};
+    float never = EXF_LOSS_NEVER, none = 0;
+    damage("t.h5", "/loss", 1, &never);
+    for (int i = 0; i < 2; i++) damage("t.h5", measures[i], 1, &none);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "without evidence, expected 0");
+    damage("t.h5", measures[2], 1, &none);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "the loss [0, 1] is 1e+30 with 28 tokens behind it, where 1 are asked for");
+}
+END_TEST
+
+START_TEST(a_target_outside_the_pool)
+{
+    int32_t bad = 3;
+    damage("t.h5", "/pools/2/target_ids", 3, &bad);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "expert 3 goes to 3");
+}
+END_TEST
+
+START_TEST(members_out_of_order)
+{
+    int32_t bad = 3; /* norm 1 before a norm of 2 */
+    damage("t.h5", "/pools/2/members", 0, &bad);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "after member 3 with 1, expected falling norms");
+}
+END_TEST
+
+START_TEST(a_member_that_stands_twice)
+{
+    int32_t bad = 2;
+    damage("t.h5", "/pools/2/members", 0, &bad);
+    damage("t.h5", "/pools/2/members", 1, &bad);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "expert 2 stands twice");
+}
+END_TEST
+
+START_TEST(counts_that_are_not_mirrored)
+{
+    uint64_t bad = 3;
+    damage("t.h5", "/count", 1, &bad);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "layer 1: ");
+    ck_assert_ptr_nonnull(strstr(e.msg, "behind 1 -> 0, 3 behind the reverse"));
+}
+END_TEST
+
+START_TEST(more_routes_than_tokens)
+{
+    uint64_t bad = 1000;
+    damage("t.h5", "/expert_count", 4, &bad);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "but 60 tokens have 2 each");
+}
+END_TEST
+
+START_TEST(a_pair_more_often_than_its_expert)
+{
+    uint64_t bad = 1;
+    damage("t.h5", "/expert_count", 0, &bad);
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "but expert 0 has 1");
+}
+END_TEST
+
+/* A sum and its exact twin, so that only the mathematics is wrong. */
+static void set_sum(const char *name, size_t at, double value)
+{
+    char path[64];
+    exf_exact x = {0};
+    exf_exact_add(&x, value);
+    snprintf(path, sizeof path, "/layers/1/%s", name);
+    damage("s.h5", path, at, &value);
+    snprintf(path, sizeof path, "/layers/1/exact/%s", name);
+    for (size_t word = 0; word < 3; word++) damage("s.h5", path, 3 * at + word, (const char *)&x + word * sizeof(uint64_t));
+}
+
+START_TEST(a_product_beyond_its_squares)
+{
+    set_sum("dot", 1, 1e6);
+    ck_fails(verify("s.h5", NULL, &e), EXF_FORMAT, e, "layer 1: 0 -> 1: a product sum of 1e+06");
+}
+END_TEST
+
+START_TEST(a_negative_sum_of_squares)
+{
+    set_sum("sq0", 1, -1);
+    ck_fails(verify("s.h5", NULL, &e), EXF_FORMAT, e, "layer 1: 0 -> 1: a product sum");
+}
+END_TEST
+
+START_TEST(a_sum_without_a_token)
+{
+    set_sum("source_sq", 2, 0.5);
+    ck_fails(verify("s.h5", NULL, &e), EXF_FORMAT, e, "sums of 0 -> 2 are not 0 without a token");
+}
+END_TEST
+
+START_TEST(norms_beyond_their_squares)
+{
+    set_sum("norm_sum", 0, 1e6);
+    ck_fails(verify("s.h5", NULL, &e), EXF_FORMAT, e, "expert 0: norms add up to 1e+06");
+}
+END_TEST
+
+/* ---- provenance ------------------------------------------------------------------------------- */
+
+/* The tables again, with one fact changed or added. */
+static void with_fact(const char *from, const char *to, const char *key, const char *value)
+{
+    exf_tables t;
+    exf_provenance changed = {0};
+    ck_ok(exf_tables_read(&t, exf_scratch(from), &e), e);
+    for (size_t i = 0; i < t.provenance.n; i++)
+        if (strcmp(t.provenance.key[i], key) != 0) add_fact(&changed, t.provenance.key[i], t.provenance.value[i]);
+    add_fact(&changed, key, value);
+    exf_provenance_free(&t.provenance);
+    t.provenance = changed;
+    ck_ok(exf_tables_write(&t, exf_scratch(to), 1, &e), e);
+    exf_tables_free(&t);
+}
+
+START_TEST(facts_fit_the_contents)
+{
+    with_fact("t.h5", "u.h5", "data.tokens", "61");
+    ck_fails(verify("u.h5", NULL, &e), EXF_FORMAT, e, "data.tokens is 61, the file 60");
+    with_fact("t.h5", "u.h5", "data.sequences", "many");
+    ck_fails(verify("u.h5", NULL, &e), EXF_FORMAT, e, "data.sequences is many, the file 3");
+    with_fact("t.h5", "u.h5", "model.weights_sha256", "abc");
+    ck_fails(verify("u.h5", NULL, &e), EXF_FORMAT, e, "model.weights_sha256 is abc, expected 64 hex digits");
+}
+END_TEST
+
+START_TEST(tables_name_their_statistics)
+{
+    small_run other = run;
+    other.n++;
+    small_statistics(&other, "o.h5");
+    ck_fails(verify("t.h5", "o.h5", &e), EXF_FORMAT, e, "provenance says solve.statistics_sha256 is");
+    with_fact("t.h5", "u.h5", "model.family", "another");
+    ck_fails(verify("s.h5", "u.h5", &e), EXF_FORMAT, e, "provenance says model.family is another");
+}
+END_TEST
+
+START_TEST(tables_hold_the_counts_and_norms_of_their_statistics)
+{
+    uint64_t count = 1;
+    float norm = 1.25f;
+    damage("t.h5", "/count", 1, &count);
+    damage("t.h5", "/count", 6, &count); /* its mirror */
+    ck_ok(verify("t.h5", NULL, &e), e);
+    ck_fails(verify("t.h5", "s.h5", &e), EXF_FORMAT, e, "other token counts than");
+    small_files(&run, "s.h5", "t.h5");
+    damage("t.h5", "/expert_norms", 0, &norm);
+    ck_ok(verify("t.h5", NULL, &e), e);
+    ck_fails(verify("t.h5", "s.h5", &e), EXF_FORMAT, e, "expert 0 has norm 1.25, the sums of");
+}
+END_TEST
+
+START_TEST(a_file_that_is_none_is_refused)
+{
+    exf_write_file(exf_scratch("x.h5"), "no file of ours", 15);
+    ck_fails(verify("x.h5", NULL, &e), EXF_FORMAT, e, "x.h5");
+    ck_fails(verify("nowhere.h5", NULL, &e), EXF_IO, e, "nowhere.h5");
+}
+END_TEST
+
+static exf_code verify_both(exf_err *err)
+{
+    return verify("t.h5", "s.h5", err);
+}
+
+START_TEST(verification_survives_every_failing_allocation)
+{
+    static const small_run least = {1, 3, 2, 4};
+    small_files(&least, "s.h5", "t.h5");
+    fail_each_allocation(verify_both, left_behind, 2);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("verify");
+    TCase *c = tcase_create("verify");
+    tcase_add_checked_fixture(c, setup, NULL);
+    tcase_add_test(c, whole_files_pass);
+    tcase_add_test(c, a_scalar_without_a_token);
+    tcase_add_test(c, a_loss_of_never_with_tokens);
+    tcase_add_test(c, a_cold_norm_that_is_no_median);
+    tcase_add_test(c, members_out_of_order);
+    tcase_add_test(c, a_scale_that_is_no_scalar);
+    tcase_add_test(c, a_member_that_is_scaled);
+    tcase_add_test(c, a_target_outside_the_pool);
+    tcase_add_test(c, a_member_that_stands_twice);
+    tcase_add_test(c, counts_that_are_not_mirrored);
+    tcase_add_test(c, more_routes_than_tokens);
+    tcase_add_test(c, a_pair_more_often_than_its_expert);
+    tcase_add_test(c, a_product_beyond_its_squares);
+    tcase_add_test(c, a_negative_sum_of_squares);
+    tcase_add_test(c, a_sum_without_a_token);
+    tcase_add_test(c, norms_beyond_their_squares);
+    tcase_add_test(c, facts_fit_the_contents);
+    tcase_add_test(c, tables_name_their_statistics);
+    tcase_add_test(c, tables_hold_the_counts_and_norms_of_their_statistics);
+    tcase_add_test(c, a_file_that_is_none_is_refused);
+    tcase_add_test(c, verification_survives_every_failing_allocation);
+    suite_add_tcase(s, c);
+    return s;
+}

@@ -1,0 +1,308 @@
+/* check_attention.c - attention and the element-wise kernels around it against
+ * plain double versions, and the exponential they stand on against libm. */
+#include "base/mem.h"
+#include "kernels/attention/attention.h"
+#include "kernels/rows/gate.h"
+#include "kernels/rows/rmsnorm.h"
+#include "kernels/rows/simd.h"
+#include "kernels/rows/swiglu.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/naive.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- attention --------------------------------------------------------------- */
+
+static const int lengths[] = {1, 2, 127, 128, 129, 300};
+static const exf_attention_shape shapes[] = {
+    {.n_heads = 1, .n_kv = 1, .d = 16, .dv = 16, .ldq = 16, .ldk = 16, .ldv = 16, .ldo = 16, .scale = 0.25f},
+    {.n_heads = 4, .n_kv = 2, .d = 8, .dv = 8, .ldq = 32, .ldk = 16, .ldv = 16, .ldo = 32, .scale = 0.35f},
+    {.n_heads = 6, .n_kv = 1, .d = 12, .dv = 12, .ldq = 72, .ldk = 12, .ldv = 12, .ldo = 72, .scale = 0.3f},
+    {.n_heads = 2, .n_kv = 2, .d = 24, .dv = 10, .ldq = 48, .ldk = 48, .ldv = 20, .ldo = 20, .scale = 0.2f},  /* d > dv */
+    {.n_heads = 2, .n_kv = 1, .d = 3, .dv = 17, .ldq = 6, .ldk = 3, .ldv = 17, .ldo = 34, .scale = 0.6f},     /* d < dv */
+    {.n_heads = 3, .n_kv = 3, .d = 8, .dv = 4, .ldq = 31, .ldk = 25, .ldv = 19, .ldo = 13, .scale = -0.35f},  /* rows with more behind */
+    {.n_heads = 1, .n_kv = 1, .d = 1, .dv = 1, .ldq = 1, .ldk = 1, .ldv = 1, .ldo = 1, .scale = 1},
+    {.n_heads = 2, .n_kv = 2, .d = 8, .dv = 8, .ldq = 16, .ldk = 16, .ldv = 16, .ldo = 16, .scale = 200},     /* nearly one key each */
+};
+enum { N_LENGTHS = sizeof lengths / sizeof *lengths, N_SHAPES = sizeof shapes / sizeof *shapes, GUARD = 32 };
+
+/* Worst case for numbers within (-1, 1), u = 2^-24.  A score is a sum of d products, so off by at most
+ * s = (d + 2) u scale d; that changes a probability by a factor within e^(2s).  The exponential and the
+ * normalisation add 8 u, the sum over T keys T u.  Values are at most 1, probabilities add up to 1. */
+static double allowed(const exf_attention_shape *s)
+{
+    double u = 0x1p-24, of_score = (s->d + 2) * u * fabs((double)s->scale) * s->d;
+    return expm1(2 * of_score) + (8 + s->n_tokens) * u;
+}
+
+typedef struct {
+    exf_attention_shape s;
+    size_t nq, nk, nv, no, n_scores;
+    float *q, *k, *v, *out, *scores;
+} attention_case;
+
+static void open_attention(attention_case *c, int i)
+{
+    c->s = shapes[i % N_SHAPES];
+    c->s.n_tokens = lengths[i / N_SHAPES];
+    size_t t = (size_t)c->s.n_tokens;
+    c->nq = t * (size_t)c->s.ldq;
+    c->nk = t * (size_t)c->s.ldk;
+    c->nv = t * (size_t)c->s.ldv;
+    c->no = t * (size_t)c->s.ldo;
+    c->n_scores = exf_attention_workspace(c->s.n_tokens);
+    c->q = naive_numbers(c->nq, 1, 1);
+    c->k = naive_numbers(c->nk, 2, 1);
+    c->v = naive_numbers(c->nv, 3, 1);
+    c->out = naive_numbers(c->no, 4, 1);
+    c->scores = naive_numbers(c->n_scores + GUARD, 5, 1);
+}
+
+static void close_attention(attention_case *c)
+{
+    exf_mem_free(c->q);
+    exf_mem_free(c->k);
+    exf_mem_free(c->v);
+    exf_mem_free(c->out);
+    exf_mem_free(c->scores);
+}
+
+START_TEST(attends_like_the_formula)
+{
+    attention_case c;
+    open_attention(&c, _i);
+    float *before = naive_numbers(c.no, 4, 1);
+    double *q = naive_widened(c.q, c.nq), *k = naive_widened(c.k, c.nk), *v = naive_widened(c.v, c.nv), *want = naive_widened(c.out, c.no);
+    exf_attention_cpu(c.out, c.q, c.k, c.v, &c.s, c.scores);
+    naive_attention(want, q, k, v, &c.s);
+    for (size_t i = 0; i < c.no; i++) {
+        double off = fabs((double)c.out[i] - want[i]);
+        if ((int)i % c.s.ldo < c.s.n_heads * c.s.dv)
+            ck_assert_msg(off <= allowed(&c.s), "shape %d, %d tokens: float %zu is off by %.2e, allowed %.2e", _i % N_SHAPES, c.s.n_tokens, i,
+                          off, allowed(&c.s));
+        else
+            ck_assert_msg(c.out[i] == before[i], "shape %d: float %zu is outside and changed", _i % N_SHAPES, i);
+    }
+    for (size_t i = 0; i < GUARD; i++) ck_assert_float_eq(c.scores[c.n_scores + i], naive_number(5, c.n_scores + i));
+    exf_mem_free(before);
+    exf_mem_free(q);
+    exf_mem_free(k);
+    exf_mem_free(v);
+    exf_mem_free(want);
+    close_attention(&c);
+}
+END_TEST
+
+/* Later tokens leave no trace: with other ones, the earlier rows keep their bits. */
+START_TEST(later_tokens_are_not_seen)
+{
+    attention_case c;
+    open_attention(&c, (N_LENGTHS - 1) * N_SHAPES + 1);
+    size_t cut = 200, kept = cut * (size_t)c.s.ldo;
+    float *first = naive_floats(c.no);
+    exf_attention_cpu(first, c.q, c.k, c.v, &c.s, c.scores);
+    for (size_t i = cut * (size_t)c.s.ldk; i < c.nk; i++) c.k[i] = 30 * naive_number(6, i);
+    for (size_t i = cut * (size_t)c.s.ldv; i < c.nv; i++) c.v[i] = 1e6f * naive_number(7, i);
+    exf_attention_cpu(c.out, c.q, c.k, c.v, &c.s, c.scores);
+    ck_assert_mem_eq(c.out, first, kept * sizeof(float));
+    ck_assert_float_ne(c.out[kept], first[kept]);
+    exf_mem_free(first);
+    close_attention(&c);
+}
+END_TEST
+
+START_TEST(huge_scores_do_not_overflow)
+{
+    enum { T = 3 };
+    const float q[T] = {1, 1, 1}, k[T] = {1e30f, -1e30f, 2e30f}, v[T] = {1, 2, 4};
+    float out[T], scores[EXF_ATTENTION_ROWS * T];
+    exf_attention_shape s = {.n_tokens = T, .n_heads = 1, .n_kv = 1, .d = 1, .dv = 1, .ldq = 1, .ldk = 1, .ldv = 1, .ldo = 1, .scale = 1};
+    exf_attention_cpu(out, q, k, v, &s, scores);
+    ck_assert_float_eq(out[0], 1);
+    ck_assert_float_eq(out[1], 1);
+    ck_assert_float_eq(out[2], 4);
+}
+END_TEST
+
+/* ---- the exponential -------------------------------------------------------------- */
+
+static float float_of(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Every 499th float of [-87, 88].  Of every 61st, the worst is 0.97 ulp (at -16.94)
+ * and 8.1e-8 relative; simd.h promises 2 ulp. */
+START_TEST(exponential_is_within_its_bound)
+{
+    double worst = 0;
+    for (uint32_t sign = 0; sign < 2; sign++)
+        for (uint32_t bits = 0; float_of(bits) <= (sign ? 87.0f : 88.0f); bits += 499) {
+            float x = float_of(bits | sign << 31), near;
+            double want = exp((double)x);
+            near = (float)want;
+            worst = fmax(worst, fabs((double)exf_expf(x) - want) / ((double)nextafterf(near, INFINITY) - (double)near));
+        }
+    ck_assert_msg(worst < 1, "the exponential is off by %.3f ulp", worst);
+}
+END_TEST
+
+START_TEST(exponential_at_its_ends)
+{
+    ck_assert_float_eq(exf_expf(0.0f), 1.0f);
+    ck_assert_float_eq(exf_expf(-0.0f), 1.0f);
+    ck_assert_float_gt(exf_expf(-87.0f), 0.0f);
+    ck_assert_float_eq(exf_expf(nextafterf(-87.0f, -INFINITY)), 0.0f);
+    ck_assert_float_eq(exf_expf(-INFINITY), 0.0f);
+    ck_assert_float_eq(exf_expf(1000.0f), exf_expf(88.0f));
+    ck_assert_float_eq(exf_expf(INFINITY), exf_expf(88.0f));
+    ck_assert(isfinite(exf_expf(88.0f)));
+    ck_assert_float_nan(exf_expf(NAN)); /* or non-finite hidden states would go unnoticed */
+}
+END_TEST
+
+/* ---- norm ---------------------------------------------------------------------------- */
+
+/* Widths around the eight lanes, rows with more behind; 3 roundings in float. */
+START_TEST(rmsnorm_is_the_formula)
+{
+    static const int widths[] = {1, 7, 8, 9, 64, 333};
+    enum { ROWS = 5 };
+    int n = widths[_i], ldx = n + 3, ldy = n + 1;
+    float *x = naive_numbers((size_t)(ROWS * ldx), 8, 30), *w = naive_numbers((size_t)n, 9, 2), *y = naive_floats((size_t)(ROWS * ldy));
+    double *want = naive_widened(x, (size_t)(ROWS * ldx));
+    exf_rmsnorm_cpu(y, ldy, x, ldx, w, ROWS, n, 1e-6);
+    naive_rmsnorm(want, ldx, w, ROWS, n, 1e-6);
+    exf_rmsnorm_cpu(x, ldx, x, ldx, w, ROWS, n, 1e-6); /* in place */
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < n; i++) {
+            double truth = want[r * ldx + i];
+            ck_assert_double_le(fabs((double)y[r * ldy + i] - truth), 3 * 0x1p-24 * fabs(truth));
+            ck_assert_float_eq(x[r * ldx + i], y[r * ldy + i]);
+        }
+    for (int r = 0; r < ROWS; r++) ck_assert_float_eq(y[r * ldy + n], 0);
+    exf_mem_free(x);
+    exf_mem_free(w);
+    exf_mem_free(y);
+    exf_mem_free(want);
+}
+END_TEST
+
+/* eps counts where a row is small, and keeps a row of zeros at zero. */
+START_TEST(rmsnorm_of_small_rows)
+{
+    float x[8] = {1e-3f, -1e-3f, 1e-3f, 1e-3f, 0, 0, 0, 0}, y[8];
+    const float w[4] = {1, 2, 3, 4};
+    exf_rmsnorm_cpu(y, 4, x, 4, w, 2, 4, 1e-6);
+    ck_assert_float_eq_tol(y[0], (float)sqrt(0.5), 1e-6f);
+    ck_assert_float_eq_tol(y[1], -(float)sqrt(2), 1e-6f);
+    for (int i = 4; i < 8; i++) ck_assert_float_eq(y[i], 0);
+}
+END_TEST
+
+/* ---- gates ----------------------------------------------------------------------------- */
+
+/* exf_expf (1 ulp) inside 1 + e^-x, a division, a product: 5 roundings; a gate
+ * below -88 is held at e^88, where silu is below 1e-36 anyway. */
+static void assert_gated(float seen, double want, const char *what)
+{
+    ck_assert_msg(fabs((double)seen - want) <= 5 * 0x1p-24 * fabs(want) + 1e-35, "%s: %.9g, expected %.9g", what, (double)seen, want);
+}
+
+static double silu(double x)
+{
+    return x * naive_sigmoid(x);
+}
+
+START_TEST(swiglu_with_and_without_limit)
+{
+    enum { N = 1003 };
+    float limit = _i ? 7.0f : 0.0f;
+    float *g = naive_numbers(N, 10, 120), *u = naive_numbers(N, 11, 12), *y = naive_numbers(N, 10, 120);
+    for (int i = 0; i < 60; i++) g[i] = y[i] = (float)i / 4 - 7.5f; /* around 0 and the limit */
+    exf_swiglu_cpu(y, u, N, limit);
+    for (int i = 0; i < N; i++) {
+        double a = (double)g[i], b = (double)u[i];
+        if (limit > 0) {
+            a = fmin(a, 7); /* the gate is cut from above only */
+            b = fmax(fmin(b, 7), -7);
+        }
+        assert_gated(y[i], silu(a) * b, "swiglu");
+    }
+    exf_mem_free(g);
+    exf_mem_free(u);
+    exf_mem_free(y);
+}
+END_TEST
+
+START_TEST(sigmoid_gates_heads)
+{
+    enum { ROWS = 7, D = 5, STRIDE = 11 };
+    float *gate = naive_numbers(ROWS * STRIDE, 12, 20), *before = naive_numbers(ROWS * D, 13, 3), *y = naive_numbers(ROWS * D, 13, 3);
+    exf_sigmoid_gate_cpu(y, gate, ROWS, D, STRIDE);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < D; i++)
+            assert_gated(y[r * D + i], (double)before[r * D + i] * naive_sigmoid((double)gate[r * STRIDE + i]), "sigmoid gate");
+    exf_mem_free(gate);
+    exf_mem_free(before);
+    exf_mem_free(y);
+}
+END_TEST
+
+START_TEST(a_switch_gates_rows)
+{
+    enum { ROWS = 4, N = 6, K = 19 };
+    float *x = naive_numbers(ROWS * K, 14, 1), *w = naive_numbers(K, 15, 2), *before = naive_numbers(ROWS * N, 16, 1);
+    float *y = naive_numbers(ROWS * N, 16, 1);
+    exf_sigmoid_switch_cpu(y, N, x, w, K, ROWS);
+    for (int r = 0; r < ROWS; r++) {
+        double dot = 0;
+        for (int i = 0; i < K; i++) dot += (double)x[r * K + i] * (double)w[i];
+        for (int i = 0; i < N; i++) assert_gated(y[r * N + i], (double)before[r * N + i] * naive_sigmoid(dot), "switch");
+    }
+    exf_mem_free(x);
+    exf_mem_free(w);
+    exf_mem_free(before);
+    exf_mem_free(y);
+}
+END_TEST
+
+START_TEST(bias_and_gathering)
+{
+    enum { ROWS = 3, N = 5, STRIDE = 8 };
+    float y[ROWS * N] = {0}, out[ROWS * N], x[ROWS * STRIDE];
+    const float bias[N] = {1, 2, 3, 4, 5};
+    for (int i = 0; i < ROWS * STRIDE; i++) x[i] = (float)i;
+    exf_copy_columns_cpu(out, N, x, STRIDE, ROWS, N);
+    exf_add_bias_cpu(y, bias, ROWS, N);
+    exf_add_bias_cpu(y, bias, ROWS - 1, N);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < N; i++) {
+            ck_assert_float_eq(out[r * N + i], (float)(r * STRIDE + i));
+            ck_assert_float_eq(y[r * N + i], (float)((r < ROWS - 1 ? 2 : 1) * (i + 1)));
+        }
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("attention");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, attends_like_the_formula, 0, N_LENGTHS * N_SHAPES);
+    tcase_add_test(t, later_tokens_are_not_seen);
+    tcase_add_test(t, huge_scores_do_not_overflow);
+    tcase_add_test(t, exponential_is_within_its_bound);
+    tcase_add_test(t, exponential_at_its_ends);
+    tcase_add_loop_test(t, rmsnorm_is_the_formula, 0, 6);
+    tcase_add_test(t, rmsnorm_of_small_rows);
+    tcase_add_loop_test(t, swiglu_with_and_without_limit, 0, 2);
+    tcase_add_test(t, sigmoid_gates_heads);
+    tcase_add_test(t, a_switch_gates_rows);
+    tcase_add_test(t, bias_and_gathering);
+    suite_add_tcase(s, t);
+    return s;
+}

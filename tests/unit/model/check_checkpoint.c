@@ -1,0 +1,338 @@
+/* check_checkpoint.c - src/model/checkpoint: files and shards, the index's
+ * rules, the fingerprint, reading as float32. */
+#include "tests/support/model_fixtures.h"
+
+#include "base/text.h"
+
+static exf_err e; /* of the last call */
+
+static exf_code open_checkpoint(exf_checkpoint **c, exf_err *err)
+{
+    return exf_checkpoint_open(c, exf_scratch(""), err);
+}
+
+static void refused(exf_code want, const char *part)
+{
+    exf_checkpoint *c = (exf_checkpoint *)1;
+    ck_fails(open_checkpoint(&c, &e), want, e, part);
+    ck_assert_ptr_null(c);
+}
+
+/* ---- shards ------------------------------------------------------------------------ */
+
+/* Files of one-element tensors: ("a.safetensors", "x y") holds x and y. */
+static void put_shard(const char *file, const char *names)
+{
+    small_model s = {.n = 0};
+    for (; *names; names += *names == ' ') {
+        char name[16];
+        size_t n = strcspn(names, " ");
+        memcpy(name, names, n);
+        name[n] = 0;
+        small_add(&s, name, 1, 0);
+        names += n;
+    }
+    small_write_part(&s, file, 0, s.n);
+    small_free(&s);
+}
+
+/* The members of weight_map, as JSON text. */
+static void put_index(const char *map)
+{
+    exf_text t = {0};
+    ck_ok(exf_text_addf(&t, &e, "{\"metadata\": {\"total_size\": 1}, \"weight_map\": {%s}}", map), e);
+    put_text("model.safetensors.index.json", t.s);
+    exf_text_free(&t);
+}
+
+#define GOOD "\"x\": \"a.safetensors\", \"y\": \"b.safetensors\", \"w\": \"a.safetensors\""
+
+START_TEST(shards_are_one_checkpoint)
+{
+    static const char *const names[] = {"w", "x", "y"};
+    exf_checkpoint *c = NULL;
+    put_shard("a.safetensors", "x w");
+    put_shard("b.safetensors", "y");
+    put_index(GOOD);
+    ck_ok(open_checkpoint(&c, &e), e);
+    ck_assert_uint_eq(exf_checkpoint_count(c), 3);
+    ck_assert_uint_eq(exf_checkpoint_files(c), 2);
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_str_eq(exf_checkpoint_at(c, i)->tensor->view.name, names[i]);
+        ck_assert_ptr_eq(exf_checkpoint_find(c, names[i]), exf_checkpoint_at(c, i));
+    }
+    ck_assert_ptr_null(exf_checkpoint_at(c, 3));
+    ck_assert_ptr_null(exf_checkpoint_find(c, "z"));
+    ck_assert_msg(exf_ends_with(exf_st_path(exf_checkpoint_find(c, "y")->file), "/b.safetensors"), "y is elsewhere");
+    exf_checkpoint_close(c);
+    exf_checkpoint_close(NULL);
+}
+END_TEST
+
+START_TEST(links_to_shards_are_followed)
+{
+    exf_checkpoint *c = NULL;
+    put_shard("blob", "x w");
+    put_shard("b.safetensors", "y");
+    ck_assert_int_eq(symlink("blob", exf_scratch("a.safetensors")), 0);
+    put_index(GOOD);
+    ck_ok(open_checkpoint(&c, &e), e);
+    ck_assert_uint_eq(exf_checkpoint_count(c), 3);
+    exf_checkpoint_close(c);
+}
+END_TEST
+
+START_TEST(a_missing_shard_is_named)
+{
+    put_shard("a.safetensors", "x w");
+    put_index(GOOD);
+    refused(EXF_IO, "b.safetensors: cannot open");
+}
+END_TEST
+
+START_TEST(shards_lie_in_the_directory)
+{
+    static const char *const names[] = {"/etc/passwd", "../a.safetensors", "sub/a.safetensors", "..", ".", "", "sub\\\\a", "a.safetensors\\u0000"};
+    put_shard("a.safetensors", "x");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        exf_text t = {0};
+        ck_ok(exf_text_addf(&t, &e, "\"x\": \"%s\"", names[i]), e);
+        put_index(t.s);
+        exf_text_free(&t);
+        refused(EXF_FORMAT, "is no plain file name in the checkpoint's directory");
+        ck_assert_msg(strstr(e.msg, "model.safetensors.index.json") != NULL, "no index in \"%s\"", e.msg);
+    }
+}
+END_TEST
+
+START_TEST(index_and_shards_hold_the_same_names)
+{
+    put_shard("a.safetensors", "x w");
+    put_shard("b.safetensors", "y");
+    put_index(GOOD ", \"z\": \"b.safetensors\"");
+    refused(EXF_FORMAT, "tensor \"z\" is not in shard b.safetensors");
+    put_index("\"x\": \"a.safetensors\", \"y\": \"b.safetensors\"");
+    refused(EXF_FORMAT, "tensor \"w\" of ");
+    ck_assert_msg(strstr(e.msg, "is not in the index") != NULL, "%s", e.msg);
+    put_index("\"x\": \"b.safetensors\", \"y\": \"b.safetensors\", \"w\": \"a.safetensors\"");
+    refused(EXF_FORMAT, "tensor \"x\" is in ");
+    ck_assert_msg(strstr(e.msg, "a.safetensors, the index says b.safetensors") != NULL, "%s", e.msg);
+    put_shard("b.safetensors", "y x");
+    put_index(GOOD);
+    refused(EXF_FORMAT, "tensor \"x\" is in both ");
+    ck_assert_msg(strstr(e.msg, "a.safetensors") && strstr(e.msg, "b.safetensors"), "%s", e.msg);
+}
+END_TEST
+
+/* One shard's name may end like another's. */
+START_TEST(a_shard_is_known_by_its_whole_name)
+{
+    put_shard("1.safetensors", "x");
+    put_shard("11.safetensors", "y");
+    put_index("\"x\": \"1.safetensors\", \"y\": \"11.safetensors\"");
+    exf_checkpoint *c = NULL;
+    ck_ok(open_checkpoint(&c, &e), e);
+    exf_checkpoint_close(c);
+    put_shard("11.safetensors", "y z");
+    put_index("\"x\": \"1.safetensors\", \"y\": \"11.safetensors\", \"z\": \"1.safetensors\"");
+    refused(EXF_FORMAT, "11.safetensors, the index says 1.safetensors");
+}
+END_TEST
+
+START_TEST(an_index_is_a_map_of_names)
+{
+    static const char *const path = "model.safetensors.index.json";
+    put_shard("a.safetensors", "x");
+    put_text(path, "{}");
+    refused(EXF_FORMAT, "\"weight_map\" is ");
+    put_text(path, "[1]");
+    refused(EXF_FORMAT, "\"weight_map\" is ");
+    put_text(path, "{\"weight_map\": [\"x\"]}");
+    refused(EXF_FORMAT, "\"weight_map\" is an array, expected an object");
+    put_text(path, "{\"weight_map\": {}}");
+    refused(EXF_FORMAT, "weight_map is empty");
+    put_text(path, "{\"weight_map\": {\"x\": 1}}");
+    refused(EXF_FORMAT, "weight_map[\"x\"] is no string");
+    put_text(path, "{\"weight_map\": ");
+    refused(EXF_FORMAT, path);
+    put_text(path, "{\"weight_map\": {\"x\": \"a.safetensors\", \"x\": \"a.safetensors\"}}");
+    refused(EXF_FORMAT, path);
+}
+END_TEST
+
+static exf_code open_sharded(exf_err *err)
+{
+    exf_checkpoint *c = NULL;
+    char sha[EXF_SHA256_HEX];
+    exf_code rc = open_checkpoint(&c, err);
+    if (rc == EXF_OK) rc = exf_checkpoint_sha256(c, sha, err);
+    exf_checkpoint_close(c);
+    return rc;
+}
+
+START_TEST(opening_shards_survives_every_failing_allocation)
+{
+    put_shard("a.safetensors", "x w");
+    put_shard("b.safetensors", "y");
+    put_index(GOOD);
+    fail_each_allocation(open_sharded, files_left, 3);
+}
+END_TEST
+
+/* ---- the fingerprint --------------------------------------------------------------------- */
+
+static void fingerprint(char hex[EXF_SHA256_HEX])
+{
+    exf_checkpoint *c = NULL;
+    ck_ok(open_checkpoint(&c, &e), e);
+    ck_ok(exf_checkpoint_sha256(c, hex, &e), e);
+    exf_checkpoint_close(c);
+}
+
+static void sha_of(const small_model *s, char hex[EXF_SHA256_HEX])
+{
+    small_write_part(s, "model.safetensors", 0, s->n);
+    fingerprint(hex);
+}
+
+/* A small checkpoint lies within its samples: no weight may change unseen. */
+START_TEST(every_weight_counts)
+{
+    char before[EXF_SHA256_HEX], after[EXF_SHA256_HEX];
+    small_model s = small_new(1);
+    sha_of(&s, before);
+    ck_assert_uint_eq(strlen(before), 64);
+    for (int i = 0; i < s.n; i++) {
+        float was = s.value[i][1];
+        s.value[i][1] = was + 1;
+        sha_of(&s, after);
+        ck_assert_msg(strcmp(before, after) != 0, "%s has changed and the fingerprint has not", s.name[i]);
+        s.value[i][1] = was;
+    }
+    sha_of(&s, after);
+    ck_assert_str_eq(before, after);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(names_shapes_and_formats_count)
+{
+    char before[EXF_SHA256_HEX], after[EXF_SHA256_HEX];
+    small_model s = small_new(1);
+    int i = small_find(&s, "model.layers.1.mlp.experts.1.up_proj.weight");
+    sha_of(&s, before);
+    s.name[i][0] = 'M';
+    sha_of(&s, after);
+    ck_assert_str_ne(before, after);
+    s.name[i][0] = 'm';
+    s.shape[i][0] = 2;
+    s.shape[i][1] = 6;
+    sha_of(&s, after);
+    ck_assert_str_ne(before, after);
+    s.shape[i][0] = 3;
+    s.shape[i][1] = 4;
+    memset(s.value[i], 0, 12 * sizeof(float)); /* zeros are the same bytes in both formats */
+    sha_of(&s, before);
+    s.dtype[i] = EXF_DT_F16;
+    sha_of(&s, after);
+    ck_assert_str_ne(before, after);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(what_is_not_weights_does_not_count)
+{
+    char before[EXF_SHA256_HEX], after[EXF_SHA256_HEX];
+    float v[] = {1, 2};
+    exf_tensor t = {.name = "x", .dtype = EXF_DT_F32, .rank = 1, .shape = {2}, .data = v};
+    exf_st_meta meta = {"format", "pt"};
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, &t, 1, &meta, 1, &e), e);
+    fingerprint(before);
+    put_text("config.json", "{}");
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    fingerprint(after);
+    ck_assert_str_eq(before, after);
+}
+END_TEST
+
+/* Beyond three samples of 64 KiB: begin, middle and end of the data are seen,
+ * whichever tensor they belong to. */
+START_TEST(begin_middle_and_end_of_the_data_count)
+{
+    enum { N = 300 << 10 }; /* bytes of "b"; "a" and "c" lie before and behind it */
+    static const size_t changed[] = {0, 2 + N / 2, 2 + N + 1};
+    char before[EXF_SHA256_HEX], after[EXF_SHA256_HEX];
+    unsigned char *v = NULL;
+    ck_ok(exf_mem_new(&v, N + 4, 1, "test data", &e), e);
+    exf_tensor t[] = {{.name = "a", .dtype = EXF_DT_BF16, .rank = 1, .shape = {1}, .data = v},
+                      {.name = "b", .dtype = EXF_DT_BF16, .rank = 1, .shape = {N / 2}, .data = v + 2},
+                      {.name = "c", .dtype = EXF_DT_BF16, .rank = 1, .shape = {1}, .data = v + 2 + N}};
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, 3, NULL, 0, &e), e);
+    fingerprint(before);
+    for (int i = 0; i < 3; i++) {
+        v[changed[i]] = 1;
+        ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, 3, NULL, 0, &e), e);
+        fingerprint(after);
+        ck_assert_msg(strcmp(before, after) != 0, "byte %zu of the data is not seen", changed[i]);
+        v[changed[i]] = 0;
+    }
+    exf_mem_free(v);
+}
+END_TEST
+
+/* ---- reading -------------------------------------------------------------------------------- */
+
+START_TEST(long_tensors_are_read_whole)
+{
+    enum { N = (1 << 20) + 12345 }; /* more than is decoded at a time */
+    uint16_t *v = NULL;
+    float *read = NULL;
+    exf_checkpoint *c = NULL;
+    ck_ok(exf_mem_new(&v, N, sizeof *v, "test data", &e), e);
+    ck_ok(exf_mem_new(&read, N, sizeof *read, "test data", &e), e);
+    for (int i = 0; i < N; i++) v[i] = (uint16_t)(i % 0x3f00);
+    exf_tensor t = {.name = "x", .dtype = EXF_DT_BF16, .rank = 1, .shape = {N}, .data = v};
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    ck_ok(open_checkpoint(&c, &e), e);
+    ck_ok(exf_stored_read_f32(exf_checkpoint_find(c, "x"), 0, N, read, &e), e);
+    for (int i = 0; i < N; i++)
+        if (read[i] != exf_bf16_to_f32(v[i])) ck_abort_msg("element %d", i);
+    exf_checkpoint_close(c);
+    v[N - 1] = 0x7fc0;
+    ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, &t, 1, NULL, 0, &e), e);
+    ck_ok(open_checkpoint(&c, &e), e);
+    ck_fails(exf_stored_read_f32(exf_checkpoint_find(c, "x"), 5, N - 5, read, &e), EXF_NUMERIC, e,
+             "tensor \"x\": element 1060920 is not a number");
+    exf_checkpoint_close(c);
+    exf_mem_free(v);
+    exf_mem_free(read);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("checkpoint");
+    TCase *t = tcase_create("shards"), *f = tcase_create("fingerprint"), *r = tcase_create("reading");
+    tcase_add_checked_fixture(t, start_empty, NULL);
+    tcase_add_test(t, shards_are_one_checkpoint);
+    tcase_add_test(t, links_to_shards_are_followed);
+    tcase_add_test(t, a_missing_shard_is_named);
+    tcase_add_test(t, shards_lie_in_the_directory);
+    tcase_add_test(t, index_and_shards_hold_the_same_names);
+    tcase_add_test(t, a_shard_is_known_by_its_whole_name);
+    tcase_add_test(t, an_index_is_a_map_of_names);
+    tcase_add_test(t, opening_shards_survives_every_failing_allocation);
+    suite_add_tcase(s, t);
+    tcase_add_checked_fixture(f, start_empty, NULL);
+    tcase_set_timeout(f, 60);
+    tcase_add_test(f, every_weight_counts);
+    tcase_add_test(f, names_shapes_and_formats_count);
+    tcase_add_test(f, what_is_not_weights_does_not_count);
+    tcase_add_test(f, begin_middle_and_end_of_the_data_count);
+    suite_add_tcase(s, f);
+    tcase_add_checked_fixture(r, start_empty, NULL);
+    tcase_set_timeout(r, 60);
+    tcase_add_test(r, long_tensors_are_read_whole);
+    suite_add_tcase(s, r);
+    return s;
+}

@@ -1,0 +1,207 @@
+/* check_tokenizer_refusals.c - what a tokenizer refuses, with which words, and
+ * failing allocations. */
+#include "tests/support/tokenizer_fixtures.h"
+
+#include "base/mem.h"
+#include "format/json.h"
+
+#define LONE_TEMPLATE(single) "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{\"x\":{\"ids\":[-1]}}}"
+#define SEQ_A "{\"Sequence\":{\"id\":\"A\"}}"
+
+static const struct { parts p; const char *part; } refusal[] = {
+    {{.top = "\"version\":\"2.0\","}, "tokenizer.json: version \"2.0\" is not supported (supported: 1.0)"},
+    {{.top = "\"truncation\":{\"max_length\":5},"}, "with truncation is not supported (it must be null or false, it is an object)"},
+    {{.top = "\"padding\":{},"}, "with padding is not supported"},
+    {{.normalizer = "{\"type\":\"Lowercase\"}"}, "tokenizer.json: normalizer \"Lowercase\" is not supported (supported: null, NFC, Sequence)"},
+    {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[" NFC ",{\"type\":\"NFKC\"}]}"}, "normalizer \"NFKC\""},
+    {{.normalizer = "[]"}, "normalizer \"an array\""},
+    {{.pre = "null"}, "pre_tokenizer \"null\" is not supported (supported: Split, Digits, ByteLevel, Sequence)"},
+    {{.pre = "{\"type\":\"Whitespace\"}"}, "pre_tokenizer \"Whitespace\""},
+    {{.pre = "{\"type\":\"Sequence\"}"}, "pretokenizers is missing, not an array"},
+    {{.pre = "{\"type\":\"Digits\",\"individual_digits\":true}"}, "pre_tokenizer \"Digits\" without a ByteLevel step"},
+    {{.pre = STEPS(BYTE_LEVEL)}, "\"ByteLevel\" after ByteLevel is not supported (ByteLevel must be the last)"},
+    {{.pre = STEPS("{\"type\":\"Digits\"}")}, "pre_tokenizer \"Digits\": individual_digits is missing, not true or false"},
+    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}"}, "ByteLevel with add_prefix_space true is not supported (supported: false)"},
+    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"}, "ByteLevel with use_regex true"},
+    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"}, "pre_tokenizer \"ByteLevel\": use_regex is missing"},
+    {{.pre = STEPS(SPLIT("Regex", "a", "Removed", "false"))}, "behavior \"Removed\" and invert false is not supported (supported: Isolated; Removed with invert true)"},
+    {{.pre = STEPS(SPLIT("Regex", "a", "MergedWithNext", "true"))}, "behavior \"MergedWithNext\" and invert true"},
+    {{.pre = STEPS(SPLIT("Glob", "a", "Isolated", "false"))}, "its pattern is neither {\"Regex\": ...} nor {\"String\": ...}"},
+    {{.pre = REGEX("(a")}, "does not compile: missing closing parenthesis at byte 2 of \"(a\""},
+    {{.post = "{\"type\":\"BertProcessing\"}"}, "post_processor \"BertProcessing\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)"},
+    {{.post = "{\"type\":\"Sequence\"}"}, "processors is missing, not an array"},
+    {{.post = LONE_TEMPLATE("")}, "single has Sequence \"A\" 0 times, not once"},
+    {{.post = LONE_TEMPLATE(SEQ_A "," SEQ_A)}, "2 times, not once"},
+    {{.post = LONE_TEMPLATE("{\"Sequence\":{\"id\":\"B\"}}")}, "single[0] is neither a SpecialToken nor Sequence \"A\""},
+    {{.post = LONE_TEMPLATE(SEQ_A ",{\"SpecialToken\":{\"id\":\"y\"}}")}, "special token \"y\" has no ids in special_tokens"},
+    {{.post = LONE_TEMPLATE(SEQ_A ",{\"SpecialToken\":{\"id\":\"x\"}}")}, "special token of post_processor \"x\": its id is -1"},
+    {{.post = "{\"type\":\"Sequence\",\"processors\":[" LONE_TEMPLATE(SEQ_A) "," LONE_TEMPLATE(SEQ_A) "]}"}, "more than one post_processor TemplateProcessing"},
+    {{.options = "\"type\":\"Unigram\""}, "model \"Unigram\" is not supported (supported: BPE)"},
+    {{.options = "\"type\":null"}, "model \"null\""},
+    {{.options = "\"type\":\"BPE\",\"dropout\":0.1"}, "model BPE with dropout is not supported (it must be null or false, it is a real number)"},
+    {{.options = "\"type\":\"BPE\",\"unk_token\":\"<unk>\""}, "model BPE with unk_token"},
+    {{.options = "\"type\":\"BPE\",\"byte_fallback\":true"}, "model BPE with byte_fallback is not supported (it must be null or false, it is true)"},
+    {{.options = "\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\""}, "model BPE with end_of_word_suffix \"</w>\" is not supported (supported: null or \"\")"},
+    {{.options = "\"type\":\"BPE\",\"continuing_subword_prefix\":1"}, "continuing_subword_prefix \"an integer\""},
+    {{.options = "\"type\":\"BPE\",\"ignore_merges\":1"}, "model \"BPE\": ignore_merges is an integer, not true or false"},
+    {{.vocab = "\"xy\":255"}, "vocabulary token \"xy\": its id 255 belongs to another token already"},
+    {{.vocab = "\"xy\":16777216"}, "vocabulary token \"xy\": its id is 16777216, not an integer from 0 to 16777215"},
+    {{.vocab = "\"xy\":-1"}, "its id is -1"},
+    {{.vocab = "\"xy\":\"1\""}, "its id is a string"},
+    {{.lacks = 'q'}, "model.vocab lacks \"q\", the token of byte 0x71"},
+    {{.lacks = 0x80}, "the token of byte 0x80"},
+    {{.merges = "\"a b\""}, "merge \"a b\" (model.merges[0]): \"ab\" is not in model.vocab"},
+    {{.merges = "[\"a\",\"bc\"]"}, "merge \"a bc\" (model.merges[0]): \"bc\" is not in model.vocab"},
+    {{.vocab = "\"ab\":256", .merges = "\"a b\",\"xx a\""}, "merge \"xx a\" (model.merges[1]): \"xx\" is not in"},
+    {{.merges = "\"a b c\""}, "model.merges[0] is neither [\"a\", \"b\"] nor \"a b\""},
+    {{.merges = "[\"a\"]"}, "model.merges[0] is neither"},
+    {{.merges = "[\"a\",1]"}, "model.merges[0] is neither"},
+    {{.added = "1"}, "an added token is not an object with a \"content\""},
+    {{.added = ADDED("", "256", "false")}, "an added token is not an object with a \"content\""},
+    {{.added = ADDED("<a>", "null", "false")}, "added token \"<a>\": its id is null"},
+    {{.added = ADDED("<a>", "300", "false")}, "added token \"<a>\" has id 300, but it is not in model.vocab and the next free id is 256"},
+    {{.added = ADDED("a", "256", "false")}, "added token \"a\" has id 256, but model.vocab gives it 97"},
+    {{.added = ADDED("<a>", "256", "0")}, "added token \"<a>\": normalized is an integer, not true or false"},
+    {{.added = ADDED("a", "97", "false") "," ADDED("a", "97", "false")}, "added token \"a\" is there twice (ids 97 and 97)"},
+    {{.normalizer = NFC, .added = ADDED("\\u1e0b", "256", "true") "," ADDED("d\\u0307", "257", "true")}, "is there twice"},
+    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":false,\"lstrip\":true,\"rstrip\":false,\"normalized\":false}"}, "added token \"x\" with lstrip true is not supported (supported: false)"},
+    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":true,\"normalized\":false}"}, "with rstrip true"},
+    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":true,\"lstrip\":false,\"rstrip\":false,\"normalized\":false}"}, "with single_word true"},
+};
+
+START_TEST(refusals_name_what_is_wrong)
+{
+    exf_err e;
+    exf_tokenizer *t;
+    ck_fails(exf_tokenizer_load(&t, make(refusal[_i].p), &e), EXF_MODEL, e, refusal[_i].part);
+    ck_assert_ptr_null(t);
+}
+END_TEST
+
+/* Each compiles, or nearly so, in Oniguruma and in PCRE2 and means two things. */
+START_TEST(patterns_that_two_engines_read_differently)
+{
+    static const struct { const char *pattern, *named; } bad[] = {
+        {"a\\h", "\"\\h\" at byte 1"}, {"\\w+", "\"\\w\""}, {"\\bx", "\"\\b\""}, {"\\v", "\"\\v\""}, {"\\R", "\"\\R\""}, {"\\1", "\"\\1\""}, {"\\K", "\"\\K\""},
+        {"\\Z", "\"\\Z\""}, {"\\\xc3\xa9", "\"\\\xc3\xa9\""}, {"\\x80", "\"\\x\""}, {"\\x{110000000}", "\"\\x\""}, {"\\u0041", "\"\\u\""}, {"x\\", "\"\\\" at byte 1"},
+        {"\\p{Han}", "\"\\p\""}, {"\\p{l}", "\"\\p\""}, {"\\pL", "\"\\p\""}, {"\\p{L", "\"\\p\""}, {"\\p{}", "\"\\p\""}, {"\\p{^}", "\"\\p\""},
+        {"[a&&b]", "\"&&\" at byte 2"}, {"[a[b]]", "\"[b\""}, {"[[:alpha:]]", "\"[:\""}, {"[]a]", "\"[]\""}, {"[^]a]", "\"[^]\""}, {"[\\A]", "\"\\A\""},
+        {"[+-\\s]", "\"\\s]\""}, {"[\\s-z]", "\"\\s-z\""}, {"[\\b]", "\"\\b\""},
+        {"(?i)a", "\"(?i\""}, {"(?m:.)", "\"(?m\""}, {"(?<n>a)", "\"(?<\""}, {"(?#x)", "\"(?#\""}, {"(*FAIL)", "\"(*F\""}, {"(?~a)", "\"(?~\""},
+        {"a{,2}", "\"{,2}\""}, {"a{1,2}+", "\"{1,2}+\""}, {"a{2}?", "\"{2}?\""}, {"{", "\"{\""}, {"a{1", "\"{1\""}, {"a{x}", "\"{x\""},
+        {"(?i:ss)", "\"s\" at byte 5"}, {"(?i:a|(?:sT))", "\"T\""}, {"(?i:\xc3\x9f)", "\"\xc3\x9f\""}, {"(?i:[a]s)", "\"s\""}, {"(?i:s[a])", "\"[\""}, {"(?i:\\p{Lu})", "\"\\p\""}, {"(?i:\\xdf)", "\"\\x\""},
+    };
+    exf_err e;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        exf_text pre = {0};
+        exf_tokenizer *t;
+        ck_ok(exf_text_addf(&pre, &e, "{\"type\":\"Split\",\"pattern\":{\"Regex\":"), e);
+        ck_ok(exf_json_quote(&pre, bad[i].pattern, &e), e);
+        ck_ok(exf_text_addf(&pre, &e, "},\"behavior\":\"Isolated\",\"invert\":false}"), e);
+        ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, bad[i].named);
+        ck_assert_msg(strstr(e.msg, "is not supported (Oniguruma and PCRE2 may read it differently)") != NULL, "%s", e.msg);
+        exf_text_free(&pre);
+    }
+}
+END_TEST
+
+static void expect_file_refused(const char *bytes, exf_code code, const char *part)
+{
+    exf_err e;
+    exf_tokenizer *t;
+    const char *path = exf_scratch("file.json");
+    exf_write_file(path, bytes, strlen(bytes));
+    ck_fails(exf_tokenizer_load(&t, path, &e), code, e, part);
+}
+
+START_TEST(files_that_are_no_tokenizers)
+{
+    exf_err e;
+    exf_tokenizer *t;
+    ck_fails(exf_tokenizer_load(&t, exf_scratch("absent"), &e), EXF_IO, e, "absent");
+    expect_file_refused("", EXF_FORMAT, "file.json: line");
+    expect_file_refused("{\"a\":1,\"a\":2}", EXF_FORMAT, "duplicate");
+    expect_file_refused("[]", EXF_MODEL, "file.json: not a tokenizer: the file is an array, not an object");
+    expect_file_refused("{}", EXF_MODEL, "pre_tokenizer \"missing\"");
+    expect_file_refused("{\"pre_tokenizer\":" BYTE_LEVEL "}", EXF_MODEL, "model \"missing\"");
+    expect_file_refused("{\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\"}}", EXF_MODEL, "model.vocab is missing, not an object");
+}
+END_TEST
+
+START_TEST(runaway_patterns_and_many_steps_end)
+{
+    exf_err e;
+    exf_tokenizer *t;
+    exf_ids ids = {0};
+    exf_text pre = {0};
+    char text[64];
+    memset(text, 'a', sizeof text);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+[bc]")}), &e), e);
+    ck_fails(exf_tokenizer_encode(t, text, sizeof text, &ids, &e), EXF_MODEL, e, "fails on a text of 64 bytes: match limit exceeded");
+    ck_assert_uint_eq(ids.n, 0);
+    exf_tokenizer_free(t);
+    ck_ok(exf_text_addf(&pre, &e, "{\"type\":\"Sequence\",\"pretokenizers\":["), e);
+    for (int i = 0; i < 33; i++) ck_ok(exf_text_addf(&pre, &e, "{\"type\":\"Digits\",\"individual_digits\":true},"), e);
+    ck_ok(exf_text_addf(&pre, &e, BYTE_LEVEL "]}"), e);
+    ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, "pre_tokenizer has more than 32 steps");
+    exf_text_free(&pre);
+    exf_ids_free(&ids);
+}
+END_TEST
+
+/* ---- memory --------------------------------------------------------- */
+
+static exf_code load_and_encode(const char *path, const char *text, size_t *n, exf_err *e)
+{
+    exf_tokenizer *t;
+    exf_ids ids = {0};
+    exf_code rc = exf_tokenizer_load(&t, path, e);
+    if (rc == EXF_OK) rc = exf_tokenizer_encode(t, text, strlen(text), &ids, e);
+    ck_assert(rc == EXF_OK || ids.n == 0);
+    *n = ids.n;
+    exf_ids_free(&ids);
+    exf_tokenizer_free(t);
+    return rc;
+}
+
+START_TEST(every_allocation_may_fail)
+{
+    exf_err e;
+    size_t n, refused = 0, want, got;
+    char text[256] = "ab \xc3\xa9""e\xcc\x81 <s>";
+    const char *path = make((parts){.normalizer = NFC, .pre = STEPS(SPLIT("Regex", "\\\\s", "Isolated", "false") "," SPLIT("String", "x", "Isolated", "false")), .added = ADDED("<s>", "257", "false") "," ADDED("e\\u0301", "258", "true"),
+                                    .options = "\"type\":\"BPE\",\"ignore_merges\":true", .vocab = "\"ab\":256", .merges = "\"a b\"",
+                                    .post = LONE_TEMPLATE(SEQ_A)});
+    for (int i = 0; i < 40; i++) strcat(text, i % 2 ? "\xcc\x81" : "\xcc\xa3"); /* long enough for the other sort */
+    exf_mem_fail_at(0);
+    ck_ok(load_and_encode(path, text, &want, &e), e);
+    n = exf_mem_fail_at(0);
+    ck_assert_uint_gt(n, 30);
+    for (size_t i = 1; i <= n; i++) {
+        exf_mem_fail_at(i);
+        exf_code rc = load_and_encode(path, text, &got, &e);
+        exf_mem_fail_at(0);
+        if (rc == EXF_NOSPACE) {
+            ck_assert_msg(strstr(e.msg, "out of memory") != NULL, "%s", e.msg);
+            refused++;
+        } else { /* PCRE2 does without its machine code */
+            ck_assert_msg(rc == EXF_OK && got == want, "allocation %zu of %zu: %s, %zu ids", i, n, exf_code_name(rc), got);
+        }
+    }
+    ck_assert_uint_gt(refused, n / 2);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("tokenizer_refusals");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, refusals_name_what_is_wrong, 0, (int)(sizeof refusal / sizeof refusal[0]));
+    tcase_add_test(t, patterns_that_two_engines_read_differently);
+    tcase_add_test(t, files_that_are_no_tokenizers);
+    tcase_add_test(t, runaway_patterns_and_many_steps_end);
+    tcase_add_test(t, every_allocation_may_fail);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,260 @@
+/* check_frontier.c - validate/frontier and its pictures: what is swept, what is beaten, and
+ * a small validation drawn to the byte (tests/golden/frontier). */
+#include "tests/support/validation_fixtures.h"
+
+#include "base/mem.h"
+#include "tool/frontier_chart.h"
+
+#include <stdlib.h>
+
+/* ---- what is swept ------------------------------------------------------------------- */
+
+static void sweeps(int n_experts, int top_k, int joint, const char *names)
+{
+    exf_err e;
+    exf_architecture a = {.n_experts = n_experts, .top_k = top_k};
+    float there = 0;
+    exf_tables t = {.cosine = joint ? &there : NULL, .rms = joint ? &there : NULL};
+    exf_variant *v;
+    exf_text seen = {0};
+    size_t n;
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, &e), e);
+    for (size_t i = 0; i < n; i++) {
+        ck_ok(exf_text_addf(&seen, &e, "%s%s", i ? " " : "", v[i].name), e);
+        ck_ok(exf_variant_check(&v[i], n_experts, top_k, &e), e);
+        for (size_t j = 0; j < i; j++) ck_assert_msg(strcmp(v[i].name, v[j].name) != 0, "%d experts, top-%d: %s stands twice", n_experts, top_k, v[i].name);
+    }
+    if (names) ck_assert_str_eq(seen.s ? seen.s : "", names);
+    exf_mem_free(v);
+    exf_text_free(&seen);
+}
+
+START_TEST(sweeps_of_budgets)
+{
+    sweeps(16, 4, 0, "P3 P2 P1 D12 D8 D6 D4 P3+D12 P2+D8");
+    sweeps(16, 4, 1,
+           "P3 P3:projector=joint P2 P2:projector=joint P1 P1:projector=joint D12 D12:rank=energy,projector=joint D8 D8:rank=energy,projector=joint "
+           "D6 D6:rank=energy,projector=joint D4 D4:rank=energy,projector=joint P3:projector=joint+D12:rank=energy,projector=joint "
+           "P2:projector=joint+D8:rank=energy,projector=joint");
+    sweeps(128, 2, 0, "P1 D96 D64 D48 D32 D16 P1+D96 P1+D64");
+    sweeps(8, 1, 0, "D6 D4 D3 D2 D1");
+    for (int e = 3; e <= 40; e++) /* every model has a sweep of which nothing stands twice */
+        for (int k = 1; k <= e && k <= 16; k++) sweeps(e, k, 1, NULL);
+    sweeps(512, 16, 1, NULL);
+}
+END_TEST
+
+START_TEST(every_allocation_may_fail)
+{
+    exf_err e;
+    exf_architecture a = {.n_experts = 16, .top_k = 4};
+    exf_tables t = {.cosine = NULL};
+    exf_variant *v;
+    size_t n;
+    exf_mem_fail_at(1);
+    ck_fails(exf_frontier_variants(&v, &n, &a, &t, &e), EXF_NOSPACE, e, "variants");
+    exf_mem_fail_at(0);
+    ck_assert_ptr_null(v);
+}
+END_TEST
+
+/* ---- what is beaten -------------------------------------------------------------------- */
+
+static void marks(const results *r, const char *want)
+{
+    unsigned char on[RESULTS_MOST];
+    exf_frontier_mark(on, &r->v);
+    for (size_t i = 0; i < r->v.n_variants; i++)
+        ck_assert_msg(on[i] == (want[i] == '*'), "%s is %s the frontier", r->variant[i].name, on[i] ? "on" : "not on");
+}
+
+START_TEST(the_frontier_is_what_nobody_beats)
+{
+    results *r = results_begin();
+    marks(r, "*");
+    results_add(r, "worse at the same cost", 0.1, 4, 16);
+    marks(r, "*.");
+    results_add(r, "cheaper per token", 0.1, 2, 16);
+    marks(r, "*.*");
+    results_add(r, "cheaper per batch", 0.3, 4, 8);
+    marks(r, "*.**");
+    results_add(r, "beaten by the second", 0.2, 2, 16);
+    results_add(r, "beaten by nobody in both", 0.2, 3, 12);
+    marks(r, "*.**.*");
+    results_add(r, "beats the third and the fifth", 0.2, 2, 8);
+    marks(r, "*.*...*");
+    results_add(r, "the same again: neither beats the other", 0.2, 2, 8);
+    marks(r, "*.*...**");
+    results_add(r, "as good, dearer in one", 0.2, 2.5, 8);
+    marks(r, "*.*...**.");
+}
+END_TEST
+
+START_TEST(the_cheapest_within_a_kl)
+{
+    results *r = results_begin();
+    results_add(r, "A", 0.05, 3, 15);
+    results_add(r, "B", 0.1, 2, 14);
+    results_add(r, "C", 0.1, 3.5, 8);
+    results_add(r, "D", 0.4, 1, 4);
+    results_add(r, "E", 0.09, 2, 14);
+    results_add(r, "dear", 0.001, 4, 16);
+    static const struct { double limit; size_t token, batch; } cases[] = {{0, 0, 0}, {0.04, 0, 0}, {0.05, 1, 1}, {0.09, 5, 5}, {0.1, 5, 3}, {0.39, 5, 3}, {0.4, 4, 4}, {9, 4, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ck_assert_uint_eq(exf_frontier_cheapest(&r->v, cases[i].limit, 0), cases[i].token);
+        ck_assert_uint_eq(exf_frontier_cheapest(&r->v, cases[i].limit, 1), cases[i].batch);
+    }
+}
+END_TEST
+
+/* ---- pictures --------------------------------------------------------------------------- */
+
+static results *small(void)
+{
+    results *r = results_begin();
+    results_add(r, "P3", 0.02, 3, 15);
+    results_add(r, "P2:projector=joint,ridge=0.1", 0.1, 2, 13.5);
+    results_add(r, "D8:pool=static,fold=drop", 1.2, 3.2, 8);
+    results_add(r, "D8", 0.15, 3.5, 8);
+    results_add(r, "P4", 0, 4, 16); /* a KL of 0 has no place on a logarithmic axis */
+    return r;
+}
+
+static char *file_of(const char *path)
+{
+    exf_err e;
+    char *s;
+    FILE *f = fopen(path, "rb");
+    ck_assert_msg(f != NULL, "no %s", path);
+    ck_ok(exf_mem_new(&s, 1 << 16, 1, "file", &e), e);
+    ck_assert_uint_lt(fread(s, 1, (1 << 16) - 1, f), (1 << 16) - 1);
+    fclose(f);
+    return s;
+}
+
+typedef exf_code (*drawing)(const exf_validation *v, const unsigned char *on, exf_text *out, exf_err *err);
+
+static char *drawn(const results *r, drawing draw)
+{
+    exf_err e;
+    unsigned char on[RESULTS_MOST];
+    exf_text t = {0};
+    exf_frontier_mark(on, &r->v);
+    ck_ok(draw(&r->v, on, &t, &e), e);
+    ck_assert_uint_eq(strlen(t.s), t.len);
+    return t.s;
+}
+
+static void same_as_file(const results *r, drawing draw, const char *path)
+{
+    char *seen = drawn(r, draw), *want = file_of(path);
+    ck_assert_msg(strcmp(seen, want) == 0, "%s is no more what is drawn:\n%s", path, seen);
+    exf_text t = {.s = seen};
+    exf_text_free(&t);
+    exf_mem_free(want);
+}
+
+START_TEST(pictures_to_the_byte)
+{
+    same_as_file(small(), exf_frontier_text, "tests/golden/frontier/chart.txt");
+    same_as_file(small(), exf_frontier_svg, "tests/golden/frontier/chart.svg");
+}
+END_TEST
+
+/* Elements open and close in order, attributes are quoted, text has no bare mark; "" or what is wrong. */
+static const char *xml_fault(const char *s)
+{
+    char open[16][16];
+    int depth = 0, elements = 0;
+    while (*s) {
+        if (*s == '&') {
+            size_t n = strcspn(s, ";");
+            if (n > 8 || !s[n]) return "a bare ampersand";
+        }
+        if (*s++ != '<') continue;
+        int closing = *s == '/';
+        char name[16] = "";
+        if (closing) s++;
+        size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz");
+        if (n == 0 || n >= sizeof name) return "a tag without a name";
+        memcpy(name, s, n);
+        s += n;
+        if (closing && (depth == 0 || strcmp(open[--depth], name) != 0)) return "a tag that closes another";
+        while (!closing && *s == ' ') {
+            s += 1 + strspn(s + 1, "abcdefghijklmnopqrstuvwxyzB-");
+            if (s[0] != '=' || s[1] != '"') return "an attribute without quotes";
+            s += 2 + strcspn(s + 2, "\"<&");
+            if (*s++ != '"') return "an attribute that does not end";
+        }
+        if (!closing && *s == '/')
+            s++;
+        else if (!closing && depth == 16)
+            return "too deep";
+        else if (!closing)
+            strcpy(open[depth++], name);
+        if (*s++ != '>') return "a tag that does not end";
+        elements++;
+    }
+    return depth ? "a tag that is never closed" : elements ? "" : "no element";
+}
+
+static void well_formed(const results *r)
+{
+    exf_text t = {.s = drawn(r, exf_frontier_svg)};
+    ck_assert_msg(xml_fault(t.s)[0] == '\0', "%s:\n%s", xml_fault(t.s), t.s);
+    ck_assert_ptr_null(strstr(t.s, "nan"));
+    ck_assert_ptr_null(strstr(t.s, "inf"));
+    exf_text_free(&t);
+    t.s = drawn(r, exf_frontier_text);
+    ck_assert_msg(!strstr(t.s, "nan %") && !strstr(t.s, "inf"), "%s", t.s);
+    exf_text_free(&t);
+}
+
+START_TEST(pictures_are_well_formed)
+{
+    static const char *const faults[] = {"<a>", "</a>", "<a></b>", "<a b=c/>", "<a b=\"c/>", "<a>&x</a>", "<a", "text"};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) ck_assert_msg(xml_fault(faults[i])[0], "%s passes", faults[i]);
+    ck_assert_str_eq(xml_fault("<a b=\"c\"><d/>text &amp; more</a>\n"), "");
+    well_formed(small());
+    well_formed(results_begin()); /* nothing but the original */
+    results *r = results_begin();
+    results_add(r, "P4", 0, 4, 16); /* nothing with a KL */
+    well_formed(r);
+    r = results_begin();
+    results_add(r, "one", 0.5, 1, 2);
+    well_formed(r);
+    r = results_begin();
+    for (int i = 0; i < 60; i++) { /* more than there are letters */
+        char name[8];
+        snprintf(name, sizeof name, "P%d", i + 1);
+        results_add(r, name, pow(10, i / 20.0 - 3), 4 - i * 0.05, 16 - i * 0.2);
+    }
+    well_formed(r);
+}
+END_TEST
+
+/* Every position prefill: no decode step, so no expert per batch. */
+START_TEST(without_decode_steps)
+{
+    results *r = results_begin();
+    r->variant[0].experts_per_batch = 0;
+    results_add(r, "P3", 0.02, 3, 0);
+    results_add(r, "P2", 0.1, 2, 0);
+    well_formed(r);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("frontier");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, sweeps_of_budgets);
+    tcase_add_test(t, every_allocation_may_fail);
+    tcase_add_test(t, the_frontier_is_what_nobody_beats);
+    tcase_add_test(t, the_cheapest_within_a_kl);
+    tcase_add_test(t, pictures_to_the_byte);
+    tcase_add_test(t, pictures_are_well_formed);
+    tcase_add_test(t, without_decode_steps);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,204 @@
+/* check_plans.c - plans of released models from their config.json alone: weight
+ * bytes to the last one, the recipes and manifests that go with them.
+ *
+ * A model whose family this build lacks is skipped, and said to be. */
+#include "tests/support/fixtures.h"
+
+#include "base/mem.h"
+#include "capture/capture.h"
+#include "capture/manifest.h"
+#include "tool/recipe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* bytes: of all tensors that are read; without_head: of all but lm_head. */
+static const struct {
+    const char *name, *family;
+    uint64_t bytes, without_head;
+    int layers, sequences, max_tokens, clip;
+} models[] = {
+    {"qwen3-30b-a3b", "qwen3_moe", 61064245248u, 0, 48, 32, 4096, 1},
+    /* parameters in BF16, and two bytes more for each of 45 x 128 correction biases in F32 */
+    {"glm-4.5-air", "glm4_moe", 2 * 106852251264u + 2 * 45 * 128, 0, 46, 16, 1024, 1},
+    {"deepseek-v2-lite", "deepseek_v2", 31412968448u, 0, 27, 32, 4096, 1},
+    {"qwen3.5-35b-a3b", "qwen3_5_moe", 0, 68304112256u, 40, 8, 4096, 1},
+    {"deepseek-v4-flash", "deepseek_v4", 156015698140u, 0, 43, 56, 4096, 0},
+};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+/* NULL, said, when the family is not in this build. */
+static exf_model *open_config(int i)
+{
+    char dir[128];
+    exf_err e;
+    exf_model *m;
+    if (!exf_family_find(models[i].family)) {
+        printf("skipped: %s, this build has no family %s\n", models[i].name, models[i].family);
+        return NULL;
+    }
+    snprintf(dir, sizeof dir, "tests/configs/%s", models[i].name);
+    ck_ok(exf_model_open_part(&m, dir, EXF_MODEL_CONFIG, &e), e);
+    return m;
+}
+
+START_TEST(bytes_of_the_release)
+{
+    exf_model *m = open_config(_i);
+    if (!m) return;
+    uint64_t all = exf_model_bytes(m), head = exf_model_role_bytes(m, EXF_W_HEAD, -1);
+    ck_assert_int_eq(m->arch.n_layers, models[_i].layers);
+    if (models[_i].bytes) ck_assert_uint_eq(all, models[_i].bytes);
+    if (models[_i].without_head) ck_assert_uint_eq(all - head, models[_i].without_head);
+    ck_assert_str_eq(m->weights_sha256, "");
+    exf_model_close(m);
+}
+END_TEST
+
+START_TEST(a_plan_needs_no_weights)
+{
+    exf_model *m = open_config(_i);
+    if (!m) return;
+    exf_span span[4] = {{0, 4096}, {4096, 4096}, {8192, 4096}, {12288, 4096}};
+    exf_batch batch = {NULL, span, 4, 4 * 4096, 4096};
+    exf_err err;
+    uint64_t layer = exf_model_layer_bytes(m, m->arch.n_layers - 1);
+    exf_forward_footprint f;
+    exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 2};
+    ck_ok(exf_forward_memory(&f, &options, m, &batch, &(exf_demand){.lanes = 1}, &err), err);
+    uint64_t ram = f.host;
+    ck_assert(f.device == 0 && f.window == 0);
+    ck_assert_uint_gt(layer, 0);
+    ck_assert_msg(ram > layer && ram < (uint64_t)64 << 30, "%s: %" PRIu64 " bytes of memory", models[_i].name, ram);
+    ck_assert(exf_forward_flops(&m->arch, &batch, 0) > 1e12);
+    exf_model_close(m);
+}
+END_TEST
+
+/* The rules' sum is the files' sum, layer by layer, in the goldens' layouts too. */
+static const char *const goldens[] = {
+    "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
+    "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
+};
+enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
+
+START_TEST(rules_count_what_files_hold)
+{
+    char dir[128];
+    exf_err e;
+    exf_model *whole, *config;
+    snprintf(dir, sizeof dir, "tests/golden/%s", goldens[_i]);
+    if (!exf_checkpoint_present(dir)) {
+        printf("skipped: %s is not there\n", dir);
+        return;
+    }
+    ck_ok(exf_model_open(&whole, dir, &e), e);
+    ck_ok(exf_model_open_part(&config, dir, EXF_MODEL_CONFIG, &e), e);
+    for (int l = -1; l < whole->arch.n_layers; l++) ck_assert_uint_eq(exf_model_layer_bytes(config, l), exf_model_layer_bytes(whole, l));
+    ck_assert_uint_eq(exf_model_bytes(config), exf_model_bytes(whole));
+    exf_model_close(whole);
+    exf_model_close(config);
+}
+END_TEST
+
+START_TEST(nothing_is_read_of_a_config)
+{
+    exf_err e;
+    exf_model *m;
+    float v[1];
+    ck_ok(exf_model_open_part(&m, "tests/configs/qwen3-30b-a3b", EXF_MODEL_CONFIG, &e), e);
+    ck_fails(exf_model_read(m, EXF_W_FINAL_NORM, -1, 0, v, &e), EXF_MODEL, e, "model.norm.weight\" [2048] is missing");
+    exf_model_close(m);
+    ck_fails(exf_model_open(&m, "tests/configs/qwen3-30b-a3b", &e), EXF_IO, e, "neither model.safetensors");
+    ck_fails(exf_model_open_part(&m, "tests/configs", EXF_MODEL_CONFIG, &e), EXF_IO, e, "tests/configs/config.json");
+}
+END_TEST
+
+/* ---- recipes and manifests ------------------------------------------------------ */
+
+START_TEST(recipes_say_what_the_paper_did)
+{
+    char path[128];
+    exf_err e;
+    exf_recipe r = {.recipe_file = NULL};
+    exf_solve_options o;
+    exf_corpus *c;
+    char *missing;
+    size_t n;
+    const exf_opt *rows = exf_recipe_key_rows(&n);
+    snprintf(path, sizeof path, "recipes/%s.yaml", models[_i].name);
+    ck_ok(exf_opts_new(&r.opts, rows, n, &r, &e), e);
+    ck_ok(exf_recipe_read(&r, path, &e), e);
+    ck_ok(exf_recipe_solve_options(&r, &o, &e), e);
+    ck_assert_int_eq(o.rule.clip, models[_i].clip);
+    if (o.rule.clip) ck_assert(o.rule.clip_min == -4 && o.rule.clip_max == 4);
+    ck_assert(o.rule.ridge == 1e-3);
+    exf_corpus_request q = {r.manifest, r.sequences, r.max_tokens, r.min_tokens, (uint64_t)r.seed, 1 << 20, "no/tokenizer.json"};
+    ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
+    ck_assert_ptr_nonnull(missing);
+    ck_assert_uint_eq(c->n_sequences, (size_t)models[_i].sequences);
+    ck_assert_int_eq(c->max_tokens, models[_i].max_tokens);
+    ck_assert_uint_eq(c->n_tokens, (uint64_t)(models[_i].sequences * models[_i].max_tokens));
+    exf_corpus_free(c);
+    exf_mem_free(missing);
+    exf_recipe_free(&r);
+}
+END_TEST
+
+START_TEST(every_shard_has_its_manifest)
+{
+    char path[128];
+    exf_err e;
+    exf_manifest *m;
+    snprintf(path, sizeof path, "data-manifests/nemotron-8-shard-%d.yaml", _i);
+    ck_ok(exf_manifest_load(&m, path, &e), e);
+    int64_t n = 0;
+    for (size_t i = 0; i < m->n; i++) n += m->source[i].sequences;
+    ck_assert_int_eq(n, 8);
+    exf_manifest_free(m);
+}
+END_TEST
+
+static void write_text(const char *name, const char *text)
+{
+    exf_write_file(exf_scratch(name), text, strlen(text));
+}
+
+START_TEST(a_corpus_is_assumed_only_when_it_must)
+{
+    exf_err e;
+    exf_corpus *c;
+    char *missing;
+    write_text("m.yaml", "schema: exfold-manifest/1\nsources:\n  - {path: absent.jsonl, format: jsonl}\n");
+    exf_corpus_request q = {exf_scratch("m.yaml"), 0, 64, 1, 42, 512, NULL};
+    ck_fails(exf_corpus_plan(&c, &q, &missing, &e), EXF_USAGE, e, "states no number of sequences");
+    ck_assert_ptr_null(c);
+    q.sequences = 5;
+    ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
+    ck_assert_uint_eq(c->n_tokens, 5 * 64);
+    ck_assert_msg(strstr(missing, "absent.jsonl") != NULL, "%s", missing);
+    exf_corpus_free(c);
+    exf_mem_free(missing);
+    q = (exf_corpus_request){"data-manifests/demo-tokens.yaml", 6, 64, 1, 42, 4096, NULL};
+    ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
+    ck_assert_ptr_null(missing);
+    ck_assert_ptr_nonnull(c->ids);
+    exf_corpus_free(c);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("plans");
+    TCase *t = tcase_create("all");
+    tcase_add_loop_test(t, bytes_of_the_release, 0, N_MODELS);
+    tcase_add_loop_test(t, a_plan_needs_no_weights, 0, N_MODELS);
+    tcase_add_loop_test(t, rules_count_what_files_hold, 0, N_GOLDENS);
+    tcase_add_test(t, nothing_is_read_of_a_config);
+    tcase_add_loop_test(t, recipes_say_what_the_paper_did, 0, N_MODELS);
+    tcase_add_loop_test(t, every_shard_has_its_manifest, 1, 5);
+    tcase_add_test(t, a_corpus_is_assumed_only_when_it_must);
+    suite_add_tcase(s, t);
+    return s;
+}

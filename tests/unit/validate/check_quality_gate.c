@@ -1,0 +1,152 @@
+/* check_quality_gate.c - validate/quality_gate: what a limit says, whom it is for, who is above. */
+#include "tests/support/validation_fixtures.h"
+
+#include "validate/quality_gate.h"
+
+static const char *const names[] = {"P4", "P2:projector=joint,ridge=0.1", "P2:max_loss=0.99,rescale=sum+D8:rank=energy", "top2:drop"};
+enum { NAMES = sizeof names / sizeof *names };
+
+static exf_code parse(exf_gate *g, const char *text, exf_err *e)
+{
+    exf_variant v[NAMES];
+    for (int i = 0; i < NAMES; i++) ck_ok(exf_variant_parse(&v[i], names[i], e), *e);
+    return exf_gate_parse(g, text, v, NAMES, e);
+}
+
+static void means(const char *text, const char *variant, const char *metric, double limit)
+{
+    exf_err e;
+    exf_gate g;
+    memset(&g, 0x5a, sizeof g);
+    ck_ok(parse(&g, text, &e), e);
+    ck_assert_str_eq(g.variant, variant);
+    ck_assert_str_eq(g.metric, metric);
+    ck_assert(g.limit == limit);
+}
+
+START_TEST(texts)
+{
+    means("kl=0.2", "", "kl", 0.2);
+    means("ppl=7", "", "ppl", 7);
+    means("kl_median=0", "", "kl_median", 0);
+    means("kl_p90=1e-3", "", "kl_p90", 1e-3);
+    means("kl_p99=1.5", "", "kl_p99", 1.5);
+    means("kl_p999=2", "", "kl_p999", 2);
+    means("kl_max=30", "", "kl_max", 30);
+    means("flips=0.1", "", "flips", 0.1);
+    means("output_error=0.5", "", "output_error", 0.5);
+    means("kl=-1", "", "kl", -1);
+    means("P4:kl=0.2", "P4", "kl", 0.2);
+    means("top2:drop:flips=0.25", "top2:drop", "flips", 0.25);
+    means("P2:projector=joint,ridge=0.1:kl_p99=1.5", "P2:projector=joint,ridge=0.1", "kl_p99", 1.5);
+    means("P2:max_loss=0.99,rescale=sum+D8:rank=energy:ppl=6", "P2:max_loss=0.99,rescale=sum+D8:rank=energy", "ppl", 6);
+}
+END_TEST
+
+static void refused(const char *text, const char *message)
+{
+    exf_err e;
+    exf_gate g;
+    ck_assert_msg(parse(&g, text, &e) == EXF_USAGE, "\"%s\" is taken", text);
+    ck_assert_str_eq(e.msg, message);
+}
+
+#define SHAPE(text) refused(text, "validate.fail_above: \"" text "\", expected METRIC=LIMIT or VARIANT:METRIC=LIMIT")
+#define METRIC(text, word)                                                                                                    \
+    refused(text, "validate.fail_above: \"" text "\": \"" word "\" is no metric (known: ppl, kl, kl_median, kl_p90, kl_p99, " \
+                  "kl_p999, kl_max, flips, output_error)")
+
+START_TEST(texts_that_are_none)
+{
+    SHAPE("");
+    SHAPE("kl");
+    SHAPE("kl=");
+    SHAPE("kl=x");
+    SHAPE("kl=nan");
+    SHAPE("kl=inf");
+    SHAPE("kl= 1");
+    SHAPE("P4:kl");
+    METRIC("=1", "");
+    METRIC("P4:=1", "");
+    METRIC("mean=1", "mean");
+    METRIC("KL=1", "KL");
+    METRIC("kl_p95=1", "kl_p95");
+    METRIC("P4:top1=1", "top1");
+    METRIC("P2:projector=joint,ridge=0.1", "projector=joint,ridge"); /* the variant alone */
+    refused("P5:kl=1", "validate.fail_above: \"P5:kl=1\": \"P5\" is none of validate.variants");
+    refused(":kl=1", "validate.fail_above: \":kl=1\": \"\" is none of validate.variants");
+    refused("original:kl=1", "validate.fail_above: \"original:kl=1\": \"original\" is none of validate.variants");
+    refused("top2:kl=1", "validate.fail_above: \"top2:kl=1\": \"top2\" is none of validate.variants");
+    char longest[400];
+    memset(longest, 'x', sizeof longest);
+    longest[sizeof longest - 1] = '\0';
+    exf_err e;
+    exf_gate g;
+    ck_fails(parse(&g, longest, &e), EXF_USAGE, e, "expected METRIC=LIMIT or VARIANT:METRIC=LIMIT");
+}
+END_TEST
+
+/* Value v of one metric, the others far above any limit. */
+static results *with(const char *metric, double value)
+{
+    results *r = results_begin();
+    exf_variant_result *a = results_add(r, "P4", 0, 1, 1);
+    a->all = (exf_quality){.tokens = 1, .ppl = 1e9, .kl_mean = 1e9, .kl_median = 1e9, .kl_p90 = 1e9, .kl_p99 = 1e9, .kl_p999 = 1e9, .kl_max = 1e9, .top1 = -1e9};
+    a->output_error = 1e9;
+    struct { const char *name; double *at; } where[] = {
+        {"ppl", &a->all.ppl}, {"kl", &a->all.kl_mean}, {"kl_median", &a->all.kl_median}, {"kl_p90", &a->all.kl_p90}, {"kl_p99", &a->all.kl_p99},
+        {"kl_p999", &a->all.kl_p999}, {"kl_max", &a->all.kl_max}, {"output_error", &a->output_error},
+    };
+    if (strcmp(metric, "flips") == 0) a->all.top1 = 1 - value;
+    for (size_t i = 0; i < sizeof where / sizeof *where; i++)
+        if (strcmp(where[i].name, metric) == 0) *where[i].at = value;
+    return r;
+}
+
+START_TEST(each_metric_has_its_limit)
+{
+    static const char *const metrics[] = {"ppl", "kl", "kl_median", "kl_p90", "kl_p99", "kl_p999", "kl_max", "flips", "output_error"};
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        exf_err e;
+        exf_gate g = {.limit = 0.25};
+        char says[80];
+        snprintf(g.metric, sizeof g.metric, "%s", metrics[i]);
+        ck_ok(exf_gate_check(&g, &with(metrics[i], 0.125)->v, &e), e);
+        ck_ok(exf_gate_check(&g, &with(metrics[i], 0.25)->v, &e), e); /* at the limit is not above */
+        snprintf(says, sizeof says, "P4: %s is 0.375, above the limit of 0.25", metrics[i]);
+        ck_fails(exf_gate_check(&g, &with(metrics[i], 0.375)->v, &e), EXF_THRESHOLD, e, says);
+        snprintf(says, sizeof says, "P4: %s is ", metrics[i]);
+        ck_fails(exf_gate_check(&g, &with(metrics[i], NAN)->v, &e), EXF_THRESHOLD, e, says); /* what is not known passes nothing */
+    }
+}
+END_TEST
+
+START_TEST(a_limit_for_all_and_a_limit_for_one)
+{
+    exf_err e;
+    exf_gate g = {.metric = "kl", .limit = 0.2};
+    results *r = results_begin();
+    ck_ok(exf_gate_check(&g, &r->v, &e), e); /* nobody to exceed it */
+    r->variant[0].all.kl_mean = 9;            /* the original is not on trial */
+    results_add(r, "P4", 0.1, 1, 1);
+    results_add(r, "P2", 0.3, 1, 1);
+    results_add(r, "P1", 0.7, 1, 1);
+    ck_fails(exf_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P2: kl is 0.3, above the limit of 0.2");
+    snprintf(g.variant, sizeof g.variant, "P4");
+    ck_ok(exf_gate_check(&g, &r->v, &e), e);
+    snprintf(g.variant, sizeof g.variant, "P1");
+    ck_fails(exf_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P1: kl is 0.7, above the limit of 0.2");
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("quality_gate");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, texts);
+    tcase_add_test(t, texts_that_are_none);
+    tcase_add_test(t, each_metric_has_its_limit);
+    tcase_add_test(t, a_limit_for_all_and_a_limit_for_one);
+    suite_add_tcase(s, t);
+    return s;
+}
