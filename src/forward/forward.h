@@ -81,8 +81,10 @@ typedef struct {
     struct exf_queue *q;
     const void *expert_outputs; /* [T, K, H] unweighted */
     int rounded;                /* they are 1: bfloat16, 0: float32 */
-    const int32_t *topk_ids;    /* [T, K] after rewriting */
-    const float *topk_weights;  /* [T, K] */
+    const int32_t *router_ids;   /* [T, K] as the router chose; NULL where no rewriter corrects */
+    const float *router_weights; /* [T, K] */
+    const int32_t *topk_ids;     /* [T, K] after rewriting */
+    const float *topk_weights;   /* [T, K] */
 } exf_device_block;
 
 /* Some tokens of one sequence in one MoE layer, and what every expert says to them. */
@@ -152,6 +154,11 @@ typedef struct {
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
     /* Adds to the block's routed [T, H] what weights alone cannot say.  Concurrent. */
     exf_code (*correct)(void *self, const exf_moe_block *b, float *routed, exf_err *err);
+    /* The same on a device, queued on b->q: routed is in the device's memory.  device_open comes once, before
+     * the first layer; device_bytes is what the rewriter will hold in the device's memory at most. */
+    exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
+    exf_code (*device_correct)(void *self, const exf_device_block *b, float *routed, exf_err *err);
+    uint64_t device_bytes;
 } exf_rewriter;
 
 /* ---- door 2: observe, after the experts --------------------------------- */
