@@ -111,7 +111,8 @@ template <int D, int DV> static __device__ void fetch(const ring<D, DV> &m, cons
 }
 
 /* The warpgroup's 64 query rows from `first`; rows_before: of the block's. */
-template <int D> static __device__ void split_queries(char *to, float *powers, const problem &p, int head, int first, int rows_before)
+template <int D>
+static __device__ void split_queries(char *to, float *powers, const problem &p, int head, int first, int rows_before)
 {
     enum { BATCH = 8 };
     int warp = threadIdx.x % 128 / 32, c = threadIdx.x % 32 * 8;
@@ -379,9 +380,18 @@ void exf_attention_split(exf_queue *q, float *out, const float *query, const flo
     bool wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0, wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
     for (int first = 0; first < s->n_kv; first += each) {
         int n = s->n_kv - first < each ? s->n_kv - first : each;
-        problem p = {out + (size_t)(first * group) * s->dv, query + (size_t)(first * group) * s->d, k + (size_t)first * s->d,
-                     v + (size_t)first * s->dv, reinterpret_cast<char *>(workspace), workspace + (size_t)each * plane_floats(s), *s,
-                     (s->n_tokens + BN - 1) / BN, wide_q, wide_k, wide_v, wide_o};
+        problem p = {out + (size_t)(first * group) * s->dv,
+                     query + (size_t)(first * group) * s->d,
+                     k + (size_t)first * s->d,
+                     v + (size_t)first * s->dv,
+                     reinterpret_cast<char *>(workspace),
+                     workspace + (size_t)each * plane_floats(s),
+                     *s,
+                     (s->n_tokens + BN - 1) / BN,
+                     wide_q,
+                     wide_k,
+                     wide_v,
+                     wide_o};
         p.s.n_kv = n;
         p.s.n_heads = n * group;
         sizes[size_of(s)].run(q, p);

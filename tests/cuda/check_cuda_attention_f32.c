@@ -10,10 +10,11 @@
 static const struct {
     int t, heads, kv, d, dv, gap;
 } cases[] = {
-    {1, 1, 1, 64, 64, 0},    {1, 3, 1, 128, 128, 0},  {7, 4, 2, 128, 128, 0},  {63, 2, 2, 64, 64, 1},    {64, 8, 2, 64, 64, 0},
-    {65, 6, 2, 64, 64, 4},   {127, 4, 1, 96, 96, 0},  {128, 8, 4, 128, 128, 3}, {129, 3, 3, 192, 128, 0}, {200, 4, 1, 256, 256, 0},
-    {257, 4, 2, 256, 256, 2}, {300, 6, 3, 192, 128, 4}, {90, 2, 1, 33, 17, 0},   {77, 2, 2, 20, 250, 1},    {321, 5, 5, 128, 64, 0},
-    {577, 4, 1, 128, 128, 0}, {1000, 2, 1, 256, 256, 0}, {70, 2, 1, 512, 300, 0}, {4097, 1, 1, 128, 128, 0},
+    {1, 1, 1, 64, 64, 0},      {1, 3, 1, 128, 128, 0},   {7, 4, 2, 128, 128, 0},    {63, 2, 2, 64, 64, 1},
+    {64, 8, 2, 64, 64, 0},     {65, 6, 2, 64, 64, 4},    {127, 4, 1, 96, 96, 0},    {128, 8, 4, 128, 128, 3},
+    {129, 3, 3, 192, 128, 0},  {200, 4, 1, 256, 256, 0}, {257, 4, 2, 256, 256, 2},  {300, 6, 3, 192, 128, 4},
+    {90, 2, 1, 33, 17, 0},     {77, 2, 2, 20, 250, 1},   {321, 5, 5, 128, 64, 0},   {577, 4, 1, 128, 128, 0},
+    {1000, 2, 1, 256, 256, 0}, {70, 2, 1, 512, 300, 0},  {4097, 1, 1, 128, 128, 0},
 };
 
 typedef struct {
@@ -25,7 +26,8 @@ typedef struct {
 static inputs inputs_of(int i, float size)
 {
     int t = cases[i].t, heads = cases[i].heads, kv = cases[i].kv, dk = cases[i].d, dv = cases[i].dv, gap = cases[i].gap;
-    inputs x = {.s = {t, heads, kv, dk, dv, heads * dk + gap, kv * dk + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(dk))}};
+    inputs x = {
+        .s = {t, heads, kv, dk, dv, heads * dk + gap, kv * dk + gap, kv * dv + gap, heads * dv + gap, (float)(1 / sqrt(dk))}};
     x.nq = (size_t)(t * x.s.ldq);
     x.nk = (size_t)(t * x.s.ldk);
     x.nv = (size_t)(t * x.s.ldv);
@@ -68,7 +70,8 @@ static float *attended(const inputs *x)
 static double distance(const inputs *x, double bound)
 {
     float *o = attended(x);
-    double *q = naive_widened(x->q, x->nq), *k = naive_widened(x->k, x->nk), *v = naive_widened(x->v, x->nv), *want = naive_doubles(x->no);
+    double *q = naive_widened(x->q, x->nq), *k = naive_widened(x->k, x->nk), *v = naive_widened(x->v, x->nv),
+           *want = naive_doubles(x->no);
     naive_attention(want, q, k, v, &x->s);
     double apart = naive_distance(o, want, x->no);
     for (size_t i = 0; i < x->no; i++)
@@ -113,7 +116,8 @@ START_TEST(mixed_magnitudes_are_near_double)
         float most = 0;
         for (seen = 0; seen <= t && seen < COUNT(sizes); seen++) most = fmaxf(most, sizes[seen]);
         for (int i = t * x.s.ldo; i < (t + 1) * x.s.ldo; i++)
-            ck_assert_msg(fabs((double)o[i] - want[i]) <= 4e-6 * (double)most, "row %d, element %d: %.9g, in double %.12g", t, i, (double)o[i], want[i]);
+            ck_assert_msg(fabs((double)o[i] - want[i]) <= 4e-6 * (double)most, "row %d, element %d: %.9g, in double %.12g", t, i,
+                          (double)o[i], want[i]);
     }
     void *all[] = {o, q, k, v, want};
     for (int i = 0; i < 5; i++) exf_mem_free(all[i]);
@@ -134,13 +138,15 @@ START_TEST(one_key_is_found)
     for (size_t i = 0; i < x.nv; i++) x.v[i] = truncf(x.v[i] * 0x1p21f);
     for (int t = 0; t < s->n_tokens; t++)
         for (int h = 0; h < s->n_heads; h++)
-            for (int c = 0; c < s->d; c++) x.q[t * s->ldq + h * s->d + c] = 4096 * x.k[(t * 37 + h) % (t + 1) * s->ldk + h / group * s->d + c];
+            for (int c = 0; c < s->d; c++)
+                x.q[t * s->ldq + h * s->d + c] = 4096 * x.k[(t * 37 + h) % (t + 1) * s->ldk + h / group * s->d + c];
     float *o = attended(&x);
     for (int t = 0; t < s->n_tokens; t++)
         for (int h = 0; h < s->n_heads; h++)
             for (int c = 0; c < s->dv; c++) {
                 float got = o[t * s->ldo + h * s->dv + c], want = x.v[(t * 37 + h) % (t + 1) * s->ldv + h / group * s->dv + c];
-                ck_assert_msg(fabsf(got - want) <= 0x1p-22f * fabsf(want), "row %d, head %d, column %d: %.9g, its value %.9g", t, h, c, (double)got, (double)want);
+                ck_assert_msg(fabsf(got - want) <= 0x1p-22f * fabsf(want), "row %d, head %d, column %d: %.9g, its value %.9g", t, h,
+                              c, (double)got, (double)want);
             }
     exf_mem_free(o);
     drop(&x);
