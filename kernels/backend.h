@@ -35,7 +35,9 @@ extern "C" {
 typedef struct exf_queue exf_queue;
 
 /* Arithmetic of matrix products; everything else is float32 with wider sums.
- *   F32   float32 operands and accumulation
+ *   F32   float32 operands and accumulation; a device keeps weights that are stored in a
+ *         format that bfloat16 holds exactly in bfloat16, and multiplies a float32 by
+ *         them without rounding it (gemm.h)
  *   BF16  the weights of linear layers live as bfloat16, and what they are
  *         multiplied by is rounded to it; float32 accumulation (tensor cores).
  *         A product with a float32 weight (the router's) stays one of float32. */
@@ -139,15 +141,14 @@ typedef struct exf_backend {
     int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
     void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
                              const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
-    void (*routed_sum)(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add);
+    void (*routed_sum)(exf_queue *q, float *y, exf_matrix x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
     void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
-    /* expert_products.h; experts_fit: 1 if the device and these sizes can have it. */
-    int (*experts_fit)(const exf_expert_shape *s);
-    size_t (*experts_workspace)(const exf_expert_shape *s); /* bytes */
-    void (*experts)(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m,
+    /* expert_products.h; x: the number of the activations. */
+    size_t (*experts_workspace)(const exf_expert_shape *s, exf_number x); /* bytes */
+    void (*experts)(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
                     const exf_expert_shape *s, void *workspace);
     /* moments.h.  sums: moments_bytes() of alloc's memory; adding from several queues
      * at a time is fine.  moments_take waits, adds what is there to `to` and leaves

@@ -34,7 +34,7 @@ struct exf_queue {
     cublasHandle_t blas;
     cublasComputeType_t products; /* CUBLAS_COMPUTE_32F_FAST_16BF where the mixers' products are rounded */
     int multiprocessors;
-    uint16_t *rounded; /* EXF_ROUNDED_BYTES for what a bfloat16 product multiplies; NULL until one needs it */
+    uint16_t *rounded; /* EXF_ROUNDED_BYTES for what a bfloat16 product multiplies; NULL until a product needs it */
     exf_err err;       /* code EXF_OK: none yet */
 };
 
@@ -111,9 +111,8 @@ void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *lo
 void exf_unpack_cuda(exf_queue *q, void *to, exf_number number, const exf_packed_rows *c, int *bad);
 void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad);
 void exf_score_rows_cuda(exf_queue *q, const exf_score_call *c);
-int exf_experts_fit_cuda(const exf_expert_shape *s);
-size_t exf_experts_workspace_cuda(const exf_expert_shape *s);
-void exf_experts_cuda(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
+size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x);
+void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
 size_t exf_moments_bytes_cuda(int n_experts);
 void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c);
 exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host, exf_err *err);

@@ -1,31 +1,35 @@
-/* expert_products.h - all routed experts of a run of tokens at once, on a device that
- * has the instructions for it: tokens are bucketed by expert there, no count comes
- * back to the host.
+/* expert_products.h - all routed experts of a run of tokens at once, on a device: tokens
+ * are bucketed by expert in its memory, and no count is copied to the host.
  *
  *   outputs[t, k] = down_e (silu(gate_e x_t) * up_e x_t),  e = ids[t, k]
  *
- * x [T, H], gate and up [E, I, H], down [E, H, I], outputs [T, K, H], all bfloat16;
- * ids [T, K] int32 in the device's memory, -1: no expert, its outputs become 0.
- * Experts may come in parts: the E of a call are numbers first .. first + E - 1, and
- * outputs of slots with another are left as they are.
- * With limit > 0 as in swiglu.h.  Products accumulate in float32 over the inner
- * axis in order, 16 terms at a time; the SwiGLU is float32 and rounded once.
+ * x [T, H] and outputs [T, K, H], both float32 or both bfloat16; gate and up [E, I, H],
+ * down [E, H, I], all three float32 or all three bfloat16; ids [T, K] int32 in the
+ * device's memory.  Outputs of slots with id -1 become 0, or stay as they are where
+ * `keep` is set.  Experts may come in parts: the E of a call are numbers first ..
+ * first + E - 1, and outputs of slots with another are left as they are.
+ *
+ * With limit > 0 the SwiGLU is that of swiglu.h.  Products accumulate in float32 over the
+ * inner axis in order.  Where x is bfloat16 the SwiGLU's result is rounded to bfloat16.
+ * Where x is float32 and the matrices are bfloat16, x and the SwiGLU's result enter the
+ * products as sums of three bfloat16 terms (split.cuh), which lose nothing of them;
+ * the error of an element is that of the float32 accumulation.
  *
  * A token's outputs depend on its own row and its experts alone, bit for bit:
  * not on the other tokens, their number or their order. */
 #ifndef EXF_KERNELS_EXPERT_PRODUCTS_H
 #define EXF_KERNELS_EXPERT_PRODUCTS_H
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/linear/matrix.h"
 
 typedef struct {
     int n_tokens, n_experts, top_k;
     int d_model, d_expert; /* H, I */
     float limit;
     int first; /* number of the first expert */
+    int keep;  /* 1: outputs of slots with id -1 stay as they are */
 } exf_expert_shape;
 
 typedef struct {
-    const uint16_t *gate, *up, *down;
+    exf_matrix gate, up, down;
 } exf_expert_matrices;
 #endif

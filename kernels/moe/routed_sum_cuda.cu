@@ -39,10 +39,66 @@ static __global__ void sum_eights(float *y, const uint4 *x, const float *weights
     }
 }
 
-void exf_routed_sum_cuda(exf_queue *q, float *y, const uint16_t *x, const float *weights, int n_tokens, int top_k, int width, int add)
+/* Four float32 columns a thread; width is a multiple of 4. */
+static __global__ void sum_fours(float *y, const float4 *x, const float *weights, int top_k, int width, int add)
 {
-    int threads = width / 8 < THREADS ? (width / 8 + 31) / 32 * 32 : THREADS;
-    if (n_tokens) EXF_LAUNCH(q, "routed_sum", sum_eights, n_tokens, threads, 0, y, reinterpret_cast<const uint4 *>(x), weights, top_k, width, add);
+    const float *w = weights ? weights + (size_t)blockIdx.x * top_k : nullptr;
+    const float4 *in = x + (size_t)blockIdx.x * top_k * (width / 4);
+    float4 *out = reinterpret_cast<float4 *>(y + (size_t)blockIdx.x * width);
+    for (int i = threadIdx.x; i < width / 4; i += blockDim.x) {
+        float4 s = make_float4(0, 0, 0, 0);
+        for (int k = 0; k < top_k; k++) {
+            float4 v = in[(size_t)k * (width / 4) + i];
+            float weight = w ? w[k] : 1.0f;
+            s = make_float4(s.x + weight * v.x, s.y + weight * v.y, s.z + weight * v.z, s.w + weight * v.w);
+        }
+        float4 c = add ? out[i] : make_float4(0, 0, 0, 0);
+        out[i] = add ? make_float4(s.x + c.x, s.y + c.y, s.z + c.z, s.w + c.w) : s;
+    }
+}
+
+static __device__ inline float value(float x)
+{
+    return x;
+}
+
+static __device__ inline float value(uint16_t x)
+{
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+/* A column a thread, of any width. */
+template <class T> static __global__ void sum_ones(float *y, const T *x, const float *weights, int top_k, int width, int add)
+{
+    const float *w = weights ? weights + (size_t)blockIdx.x * top_k : nullptr;
+    const T *in = x + (size_t)blockIdx.x * top_k * width;
+    float *out = y + (size_t)blockIdx.x * width;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) {
+        float s = 0;
+        for (int k = 0; k < top_k; k++) s += (w ? w[k] : 1.0f) * value(in[(size_t)k * width + i]);
+        out[i] = add ? s + out[i] : s;
+    }
+}
+
+static int threads_for(int n)
+{
+    return n < THREADS ? (n + 31) / 32 * 32 : THREADS;
+}
+
+void exf_routed_sum_cuda(exf_queue *q, float *y, exf_matrix x, const float *weights, int n_tokens, int top_k, int width, int add)
+{
+    bool rounded = x.number == EXF_NUMBER_BF16, wide = (((uintptr_t)x.p | (uintptr_t)y) & 15) == 0;
+    const uint16_t *half = static_cast<const uint16_t *>(x.p);
+    const float *full = static_cast<const float *>(x.p);
+    if (n_tokens == 0 || width == 0) return;
+    if (wide && rounded && width % 8 == 0)
+        EXF_LAUNCH(q, "routed_sum", sum_eights, n_tokens, threads_for(width / 8), 0, y, reinterpret_cast<const uint4 *>(half), weights, top_k, width, add);
+    else if (wide && !rounded && width % 4 == 0)
+        EXF_LAUNCH(q, "routed_sum", sum_fours, n_tokens, threads_for(width / 4), 0, y, reinterpret_cast<const float4 *>(full), weights, top_k, width, add);
+    else if (rounded)
+        EXF_LAUNCH(q, "routed_sum", sum_ones<uint16_t>, n_tokens, threads_for(width), 0, y, half, weights, top_k, width, add);
+    else
+        EXF_LAUNCH(q, "routed_sum", sum_ones<float>, n_tokens, threads_for(width), 0, y, full, weights, top_k, width, add);
 }
 
 static __global__ void embed(float *out, exf_matrix table, const int32_t *tokens, int width, int streams)

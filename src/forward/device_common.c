@@ -36,7 +36,7 @@ static void carve(room *m, exf_arena *arena, const exf_backend *b, const exf_arc
     size_t n = (size_t)n_places, h = (size_t)a->d_model, e = (size_t)a->n_experts;
     exf_expert_shape shape = shape_of(a, n_places);
     m->outputs = (uint16_t *)exf_take(arena, floats_of(n * e * h * sizeof *m->outputs));
-    m->space = exf_take(arena, floats_of(b->experts_workspace(&shape)));
+    m->space = exf_take(arena, floats_of(b->experts_workspace(&shape, EXF_NUMBER_BF16)));
     m->hidden = exf_take(arena, n * exf_row_width(a));
     m->u = exf_take(arena, a->residual.streams > 1 ? n * h : 0);
     m->mixing = exf_take(arena, n * (size_t)exf_residual_mixing(a));
@@ -76,13 +76,13 @@ static void compute(const piece *p, exf_workspace *w)
     const exf_architecture *a = &s->p->model->arch;
     const exf_layer_weights *lw = &s->p->weights_now;
     exf_expert_shape shape = shape_of(a, p->n);
-    exf_expert_matrices matrices = {lw->w16[EXF_W_EXPERT_GATE], lw->w16[EXF_W_EXPERT_UP], lw->w16[EXF_W_EXPERT_DOWN]};
+    exf_expert_matrices matrices = {exf_matrix_of(lw, EXF_W_EXPERT_GATE), exf_matrix_of(lw, EXF_W_EXPERT_UP), exf_matrix_of(lw, EXF_W_EXPERT_DOWN)};
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     w->b->upload(w->q, p->m.row, p->row, (size_t)p->n * sizeof *p->row);
     w->b->gather_rows(w->q, p->m.hidden, s->rows, p->m.row, p->n, (int)exf_row_width(a));
     const float *u = exf_residual_open(w->b, w->q, a, &site, p->m.hidden, p->n, p->m.u, p->m.mixing);
     w->b->rmsnorm_rounded(w->q, p->m.x, NULL, u, lw->w[EXF_W_FFN_NORM], p->n, a->d_model, a->norm_eps);
-    w->b->experts(w->q, p->m.outputs, p->m.x, p->m.ids, &matrices, &shape, p->m.space);
+    w->b->experts(w->q, exf_bf16(p->m.outputs), exf_bf16(p->m.x), p->m.ids, &matrices, &shape, p->m.space);
     w->times.flops += 6.0 * p->n * a->n_experts * a->d_model * a->d_expert;
 }
 

@@ -47,11 +47,11 @@ static size_t carve(piece *m, char *memory, const exf_backend *b, const exf_arch
     int streams = a->residual.streams > 1;
     exf_expert_shape routed = shape_of(a, n_tokens, a->n_experts, a->top_k, a->d_expert), shared = shape_of(a, n_tokens, 1, 1, a->d_shared);
     exf_expert_shape dense = shape_of(a, n_tokens, 1, 1, a->d_ffn);
-    size_t space = b->experts_workspace(&routed);
+    size_t space = b->experts_workspace(&routed, EXF_NUMBER_BF16);
     m->x = take(&at, t * h * 2);
     m->outputs = take(&at, t * (size_t)a->top_k * h * 2);
     m->shared = take(&at, a->d_shared ? t * h * 2 : 0);
-    m->space = take(&at, larger(space, larger(dense.d_expert ? b->experts_workspace(&dense) : 0, shared.d_expert ? b->experts_workspace(&shared) : 0)));
+    m->space = take(&at, larger(space, larger(dense.d_expert ? b->experts_workspace(&dense, EXF_NUMBER_BF16) : 0, shared.d_expert ? b->experts_workspace(&shared, EXF_NUMBER_BF16) : 0)));
     m->x32 = take(&at, a->d_shared ? t * h * 4 : 0);
     m->weight = take(&at, t * 4);
     m->zero = take(&at, t * 4);
@@ -71,11 +71,8 @@ size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a,
 
 int exf_device_experts_fit(const exf_backend *b, exf_compute compute, const exf_architecture *a)
 {
-    exf_expert_shape shape[3] = {shape_of(a, 1, a->n_experts, a->top_k, a->d_expert), shape_of(a, 1, 1, 1, a->d_shared), shape_of(a, 1, 1, 1, a->d_ffn)};
-    if (b->host_memory || compute != EXF_COMPUTE_BF16) return 0;
-    for (int i = 0; i < 3; i++)
-        if (!b->experts_fit(&shape[i])) return 0;
-    return 1;
+    (void)a;
+    return !b->host_memory && compute == EXF_COMPUTE_BF16;
 }
 
 exf_code exf_device_experts_open(exf_pass *p, int tokens, exf_err *err)
@@ -119,7 +116,7 @@ int exf_step_wants_host_routes(const exf_step *s)
 
 static exf_expert_matrices matrices_of(const exf_layer_weights *lw, exf_role gate, exf_role up, exf_role down)
 {
-    return (exf_expert_matrices){lw->w16[gate], lw->w16[up], lw->w16[down]};
+    return (exf_expert_matrices){exf_matrix_of(lw, gate), exf_matrix_of(lw, up), exf_matrix_of(lw, down)};
 }
 
 /* out [T, H] = the only SwiGLU of `width` on x. */
@@ -127,7 +124,7 @@ static void run_one(exf_workspace *w, uint16_t *out, const piece *m, const exf_e
                     int n, int width)
 {
     exf_expert_shape shape = shape_of(a, n, 1, 1, width);
-    w->b->experts(w->q, out, m->x, m->zero, matrices, &shape, m->space);
+    w->b->experts(w->q, exf_bf16(out), exf_bf16(m->x), m->zero, matrices, &shape, m->space);
     w->times.flops += 6.0 * n * a->d_model * width;
 }
 
@@ -157,7 +154,7 @@ static exf_code run_routed(const exf_step *s, exf_workspace *w, const piece *m, 
         shape.first = first;
         if (p->device.part_experts) EXF_TRY(next_part(p, err));
         exf_expert_matrices routed = matrices_of(lw, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
-        w->b->experts(w->q, m->outputs, m->x, s->routes->ids_there + row * (size_t)a->top_k, &routed, &shape, m->space);
+        w->b->experts(w->q, exf_bf16(m->outputs), exf_bf16(m->x), s->routes->ids_there + row * (size_t)a->top_k, &routed, &shape, m->space);
     }
     w->times.flops += 6.0 * n * a->top_k * a->d_model * a->d_expert;
 out:
@@ -186,9 +183,9 @@ static void sum_up(const exf_step *s, exf_workspace *w, float *y, const piece *m
     size_t h = (size_t)a->d_model, k = s->moe_index < 0 ? 1 : (size_t)a->top_k, from = (size_t)at;
     const float *weights = s->moe_index < 0 ? NULL : s->routes->weights_there + (row + from) * k;
     const float *of_shared = s->p->weights_now.w[EXF_W_SHARED_SWITCH] ? m->weight + from : NULL;
-    w->b->routed_sum(w->q, y, m->outputs + from * k * h, weights, n, (int)k, a->d_model, add);
+    w->b->routed_sum(w->q, y, exf_bf16(m->outputs + from * k * h), weights, n, (int)k, a->d_model, add);
     if (shared && s->moe_index >= 0 && s->p->weights_now.w16[EXF_W_SHARED_GATE])
-        w->b->routed_sum(w->q, y, m->shared + from * h, of_shared, n, 1, a->d_model, 1);
+        w->b->routed_sum(w->q, y, exf_bf16(m->shared + from * h), of_shared, n, 1, a->d_model, 1);
 }
 
 /* ---- showing ------------------------------------------------------------------------ */
