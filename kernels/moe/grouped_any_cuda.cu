@@ -1,15 +1,16 @@
 /* grouped_any_cuda.cu - products of all experts in one launch on any GPU, for any shape
  * and number; see expert_products.cuh.
  *
- * A block walks over tiles of 128 rows x 64 columns; a thread has 8 x 4 sums, with a
- * SwiGLU as many again.  Operands pass through shared memory as float32, 16 of the inner
- * axis at a time.  An element's sum runs over the inner axis in order by fused
- * multiply-adds, whatever tile it is in. */
+ * A block walks over tiles of 128 rows x 128 columns, with a SwiGLU 64 of gate and the
+ * same 64 of up; a thread has 8 x 4 sums of either half.  Operands pass through shared
+ * memory as float32, 16 of the inner axis at a time, and the next 16 come into registers
+ * while these are multiplied.  An element's sum runs over the inner axis in order by
+ * fused multiply-adds, whatever tile it is in. */
 #include "kernels/moe/expert_products.cuh"
 
 #include <cuda_bf16.h>
 
-enum { ROWS = EXF_TILE_ROWS, COLUMNS = 64, DEPTH = 16, THREADS = 256, ROOM = 4 };
+enum { ROWS = EXF_TILE_ROWS, COLUMNS = 64, DEPTH = 16, THREADS = 256, ROOM = 4 }; /* COLUMNS: of a half */
 
 /* X: of activations, what is read and what is written; W: of matrices. */
 template <class X, class W> struct any_work {
@@ -17,7 +18,7 @@ template <class X, class W> struct any_work {
     int n_experts, depth, width, column_tiles, top_k;
     float limit;
     const X *x;       /* of tokens with a SwiGLU, else of sorted rows */
-    const W *w[2];    /* gate and up, or down */
+    const W *w[2];    /* of the halves: gate and up, or down twice */
     X *out;           /* of sorted rows with a SwiGLU, else of slots */
 };
 
@@ -46,7 +47,7 @@ static __device__ inline void put(uint16_t *to, float v)
 }
 
 /* The tile's expert is the first whose tiles end behind it. */
-template <class X, class W> static __device__ tile_place find_place(const any_work<X, W> &w, int at)
+template <class X, class W> static __device__ tile_place find_place(const any_work<X, W> &w, int at, int columns)
 {
     int low = 0, high = w.n_experts - 1;
     while (low < high) {
@@ -57,16 +58,22 @@ template <class X, class W> static __device__ tile_place find_place(const any_wo
             low = middle + 1;
     }
     int local = at - w.tile[low] * w.column_tiles, tiles = w.tile[low + 1] - w.tile[low];
-    return {low, w.first[low] + local % tiles * ROWS, w.first[low + 1], local / tiles * COLUMNS};
+    return {low, w.first[low] + local % tiles * ROWS, w.first[low + 1], local / tiles * columns};
 }
 
-/* Copies COUNT x 16 rows of 16 elements into shared memory, transposed; elements behind the inner axis are 0. */
-template <int COUNT, int WIDTH, class T>
-static __device__ inline void fetch(float (&to)[DEPTH][WIDTH], const T *const (&from)[COUNT], int k, int depth)
+/* A thread's elements of COUNT rows: of 16 threads to a row each has one; 0 behind the inner axis. */
+template <int COUNT, class T> static __device__ inline void fetch(float (&v)[COUNT], const T *from, const int (&row)[COUNT], int k, int depth)
 {
-    int at = threadIdx.x % DEPTH;
+    int at = k + threadIdx.x % DEPTH;
 #pragma unroll
-    for (int j = 0; j < COUNT; j++) to[at][threadIdx.x / DEPTH + 16 * j] = k + at < depth ? value(from[j][k]) : 0.0f;
+    for (int j = 0; j < COUNT; j++) v[j] = at < depth ? value(from[(size_t)row[j] * depth + at]) : 0.0f;
+}
+
+/* The same into shared memory, the inner axis outmost. */
+template <int COUNT, int WIDTH> static __device__ inline void lay_down(float (&to)[DEPTH][WIDTH], const float (&v)[COUNT])
+{
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) to[threadIdx.x % DEPTH][threadIdx.x / DEPTH + 16 * j] = v[j];
 }
 
 static __device__ inline void load_four(float (&v)[4], const float *from)
@@ -108,7 +115,7 @@ static __device__ inline float gated(float g, float u, float limit)
 }
 
 template <bool SWIGLU, class X, class W>
-static __device__ inline void store(const any_work<X, W> &w, const tile_place &p, const float (&sum)[1 + SWIGLU][8][4])
+static __device__ inline void store(const any_work<X, W> &w, const tile_place &p, const float (&sum)[2][8][4])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -118,52 +125,78 @@ static __device__ inline void store(const any_work<X, W> &w, const tile_place &p
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             int column = p.column + threadIdx.x % 16 * 4 + j;
-            if (column < w.width) put(out + column, SWIGLU ? gated(sum[0][i][j], sum[SWIGLU][i][j], w.limit) : sum[0][i][j]);
+            if (column < w.width) put(out + column, SWIGLU ? gated(sum[0][i][j], sum[1][i][j], w.limit) : sum[0][i][j]);
+            if (!SWIGLU && column + COLUMNS < w.width) put(out + column + COLUMNS, sum[1][i][j]);
         }
     }
 }
 
-/* One tile.  Rows and columns behind the last are the last again: nobody stores them. */
-template <bool SWIGLU, class X, class W> static __device__ inline void run_tile(const any_work<X, W> &w, const tile_place &p)
+/* Rows of x and of each half's matrix that a thread fetches from.  Those behind the last are the last again:
+ * nobody stores what becomes of them. */
+typedef struct {
+    int x[8], w[2][4];
+} tile_rows;
+
+template <bool SWIGLU, class X, class W> static __device__ inline void find_rows(tile_rows *r, const any_work<X, W> &w, const tile_place &p)
 {
-    __shared__ __align__(16) float xs[DEPTH][ROWS + ROOM], ws[1 + SWIGLU][DEPTH][COLUMNS + ROOM];
-    const X *rows[8];
-    const W *columns[1 + SWIGLU][4];
-    float sum[1 + SWIGLU][8][4] = {};
-    int at = threadIdx.x % DEPTH, lane = threadIdx.x / DEPTH;
+    int lane = threadIdx.x / DEPTH;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         int row = min(p.row + lane + 16 * j, p.end - 1);
-        rows[j] = w.x + (size_t)(SWIGLU ? w.slot[row] / w.top_k : row) * w.depth + at;
+        r->x[j] = SWIGLU ? w.slot[row] / w.top_k : row;
     }
 #pragma unroll
-    for (int m = 0; m < 1 + SWIGLU; m++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            columns[m][j] = w.w[m] + ((size_t)p.e * w.width + min(p.column + lane + 16 * j, w.width - 1)) * w.depth + at;
-    for (int k = 0; k < w.depth; k += DEPTH) {
-        fetch(xs, rows, k, w.depth);
-#pragma unroll
-        for (int m = 0; m < 1 + SWIGLU; m++) fetch(ws[m], columns[m], k, w.depth);
-        __syncthreads();
-#pragma unroll
-        for (int m = 0; m < 1 + SWIGLU; m++) multiply(sum[m], xs, ws[m]);
+    for (int j = 0; j < 4; j++) {
+        r->w[0][j] = min(p.column + lane + 16 * j, w.width - 1);
+        r->w[1][j] = SWIGLU ? r->w[0][j] : min(p.column + COLUMNS + lane + 16 * j, w.width - 1);
+    }
+}
+
+template <bool SWIGLU, class X, class W> static __device__ inline void run_tile(const any_work<X, W> &w, const tile_place &p)
+{
+    __shared__ __align__(16) float xs[DEPTH][ROWS + ROOM], ws[2][DEPTH][COLUMNS + ROOM];
+    size_t matrix = (size_t)p.e * w.width * w.depth;
+    const W *of[2] = {w.w[0] + matrix, w.w[1] + matrix};
+    float sum[2][8][4] = {}, next_x[8], next_w[2][4];
+    tile_rows r;
+    find_rows<SWIGLU>(&r, w, p);
+    for (int k = -DEPTH; k < w.depth; k += DEPTH) {
+        if (k + DEPTH < w.depth) {
+            fetch(next_x, w.x, r.x, k + DEPTH, w.depth);
+            fetch(next_w[0], of[0], r.w[0], k + DEPTH, w.depth);
+            fetch(next_w[1], of[1], r.w[1], k + DEPTH, w.depth);
+        }
+        if (k >= 0) {
+            multiply(sum[0], xs, ws[0]);
+            multiply(sum[1], xs, ws[1]);
+            __syncthreads();
+        }
+        lay_down(xs, next_x);
+        lay_down(ws[0], next_w[0]);
+        lay_down(ws[1], next_w[1]);
         __syncthreads();
     }
     store<SWIGLU>(w, p, sum);
 }
 
+/* Columns of a tile. */
+static __host__ __device__ constexpr int columns_of(bool swiglu)
+{
+    return swiglu ? COLUMNS : 2 * COLUMNS;
+}
+
 template <bool SWIGLU, class X, class W> static __global__ void __launch_bounds__(THREADS, 2) grouped_any(any_work<X, W> w)
 {
+    constexpr int columns = columns_of(SWIGLU);
     int n_tiles = w.tile[w.n_experts] * w.column_tiles;
-    for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) run_tile<SWIGLU>(w, find_place(w, at));
+    for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) run_tile<SWIGLU>(w, find_place(w, at, columns));
 }
 
 template <bool SWIGLU, class X, class W>
 static void launch(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b, const exf_expert_shape *s)
 {
-    int depth = SWIGLU ? s->d_model : s->d_expert, width = SWIGLU ? s->d_expert : s->d_model;
-    any_work<X, W> w = {b->first, b->tile, b->slot, s->n_experts, depth, width, (width + COLUMNS - 1) / COLUMNS, s->top_k, s->limit,
+    int depth = SWIGLU ? s->d_model : s->d_expert, width = SWIGLU ? s->d_expert : s->d_model, columns = columns_of(SWIGLU);
+    any_work<X, W> w = {b->first, b->tile, b->slot, s->n_experts, depth, width, (width + columns - 1) / columns, s->top_k, s->limit,
                         static_cast<const X *>(x), {static_cast<const W *>(w0.p), static_cast<const W *>(w1.p)}, static_cast<X *>(out)};
     auto kernel = grouped_any<SWIGLU, X, W>;
     EXF_LAUNCH(q, "experts", kernel, 2 * q->multiprocessors, THREADS, 0, w);
@@ -190,10 +223,9 @@ void exf_grouped_swiglu_any_cuda(exf_queue *q, void *act, exf_matrix x, const ex
 void exf_grouped_down_any_cuda(exf_queue *q, exf_matrix out, const void *act, const exf_expert_matrices *m, const exf_buckets *b,
                                const exf_expert_shape *s)
 {
-    exf_matrix none = {nullptr, m->down.number};
     void *to = const_cast<void *>(out.p);
     if (out.number == EXF_NUMBER_BF16)
-        launch_of<false, uint16_t>(q, to, act, m->down, none, b, s);
+        launch_of<false, uint16_t>(q, to, act, m->down, m->down, b, s);
     else
-        launch_of<false, float>(q, to, act, m->down, none, b, s);
+        launch_of<false, float>(q, to, act, m->down, m->down, b, s);
 }

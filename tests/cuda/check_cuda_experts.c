@@ -212,12 +212,12 @@ static void add_distance(const inputs *in, size_t slot, double want, float is, v
     s->all += want * want;
 }
 
-/* Two roundings to bfloat16, or float32 sums that are cut off at most 128 + 384 times. */
+/* Two roundings to bfloat16; or float32 sums of up to 2048 terms, which tensor cores cut off every 16. */
 START_TEST(outputs_are_near_those_in_double)
 {
     inputs in = make(_i, 0);
     distance s = {.at = _i};
-    double bound = in.x.there.number == EXF_NUMBER_BF16 ? 4e-3 : 4e-6;
+    double bound = in.x.there.number == EXF_NUMBER_BF16 ? 4e-3 : 1e-5;
     void *got = run(&in, 0, in.s.n_tokens, 0);
     compare(&in, got, step_of(&in), add_distance, &s);
     ck_assert_msg(s.off <= bound * bound * s.all, "case %d: relative error %.2e", _i, sqrt(s.off / s.all));
@@ -229,7 +229,7 @@ END_TEST
 START_TEST(a_token_does_not_feel_its_neighbours)
 {
     inputs in = make(_i, 0);
-    int t = in.s.n_tokens, cuts[] = {0, t / 3, t / 3 + 1, t / 2, t};
+    int t = in.s.n_tokens, cuts[] = {0, t / 3, t / 3 + (t > 0), t / 2, t};
     size_t width = (size_t)in.s.top_k * slot_bytes(&in);
     char *whole = run(&in, 0, t, 0);
     for (int c = 0; c < 4; c++) {
