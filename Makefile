@@ -71,7 +71,7 @@ CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
-FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/%,$(LIB_C)) src/forward/each.c src/tool/recipe.c
+FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) src/moe/each.c src/tool/recipe.c
 FUZZ_O      := $(FUZZ_C:%.c=$(BUILD)/%.o)
 
 # ---- how the tests run -----------------------------------------------------

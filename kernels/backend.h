@@ -18,8 +18,11 @@
 #include "kernels/statistics/diagonal.h"
 #include "kernels/statistics/divergence.h"
 #include "kernels/moe/expert_products.h"
+#include "kernels/moe/moe_sum.h"
+#include "kernels/moe/reuse_outputs.h"
 #include "kernels/attention/indexer.h"
 #include "kernels/statistics/moments.h"
+#include "kernels/statistics/output_errors.h"
 #include "kernels/linear/matrix.h"
 #include "kernels/attention/rope.h"
 #include "kernels/moe/router.h"
@@ -75,12 +78,9 @@ typedef struct exf_backend {
     void (*copy_columns)(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
     void (*repeat_columns)(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
     void (*sigmoid_gate)(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
-    void (*sigmoid_switch)(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
     void (*swiglu)(exf_queue *q, float *g, const float *u, size_t n, float limit);
     void (*add)(exf_queue *q, float *y, const float *x, size_t n);
     void (*gather_rows)(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
-    void (*scatter_rows)(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
-    void (*combine)(exf_queue *q, float *y, const float *x, const float *weights, int n_tokens, int top_k, int width);
     /* Index of the first element that is not finite, -1 if all are; waits. */
     exf_code (*first_not_finite)(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err);
 
@@ -108,6 +108,16 @@ typedef struct exf_backend {
     void (*streams_collapse)(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
     void (*router)(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                    const exf_router_rules *r, double *scratch);
+
+    /* ---- the MoE block (kernels/moe) ------------------------------------------------ */
+    /* expert_products.h; x is the number type of x and outputs. */
+    size_t (*experts_workspace)(const exf_expert_shape *s, exf_number x); /* bytes */
+    void (*experts)(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+                    void *workspace);
+    /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]. */
+    void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
+    void (*moe_sum)(exf_queue *q, const exf_moe_sum_call *c);
+    void (*reuse_outputs)(exf_queue *q, const exf_reuse_call *c);
 
     /* ---- what only a device has; all NULL where memory is the host's ---------------- */
     /* Host memory that copies run from at full speed and beside the queues. */
@@ -141,15 +151,10 @@ typedef struct exf_backend {
     int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
     void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
                              const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
-    void (*routed_sum)(exf_queue *q, float *y, exf_matrix x, const float *weights, int n_tokens, int top_k, int width, int add);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
-    void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
     void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
-    /* expert_products.h; x: the number of the activations. */
-    size_t (*experts_workspace)(const exf_expert_shape *s, exf_number x); /* bytes */
-    void (*experts)(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
-                    const exf_expert_shape *s, void *workspace);
+    void (*output_errors)(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
     /* moments.h.  sums: moments_bytes() of alloc's memory; adding from several queues
      * at a time is fine.  moments_take waits, adds what is there to `to` and leaves
      * zeros; host: exf_moments_host_bytes() of any memory. */

@@ -4,6 +4,7 @@
 #include "kernels/recurrent/causal_conv.h"
 #include "kernels/rows/gate.h"
 #include "kernels/linear/gemm.h"
+#include "kernels/moe/experts_cpu.h"
 #include "kernels/rows/rmsnorm.h"
 #include "kernels/rows/rows.h"
 #include "kernels/rows/swiglu.h"
@@ -100,13 +101,9 @@ WITHOUT_QUEUE(copy_columns, (exf_queue *q, float *out, int ldo, const float *x, 
 WITHOUT_QUEUE(repeat_columns, (exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n),
               (out, ldo, count, step, x, ldx, n_rows, n))
 WITHOUT_QUEUE(sigmoid_gate, (exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride), (y, gate, n_rows, d, stride))
-WITHOUT_QUEUE(sigmoid_switch, (exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows), (y, n, x, w, k, n_rows))
 WITHOUT_QUEUE(swiglu, (exf_queue *q, float *g, const float *u, size_t n, float limit), (g, u, n, limit))
 WITHOUT_QUEUE(add, (exf_queue *q, float *y, const float *x, size_t n), (y, x, n))
 WITHOUT_QUEUE(gather_rows, (exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width), (out, x, row, n_rows, width))
-WITHOUT_QUEUE(scatter_rows, (exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width), (out, x, row, n_rows, width))
-WITHOUT_QUEUE(combine, (exf_queue *q, float *y, const float *x, const float *weights, int n_tokens, int top_k, int width),
-              (y, x, weights, n_tokens, top_k, width))
 WITHOUT_QUEUE(rope_apply, (exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine), (x, s, cosine, sine))
 WITHOUT_QUEUE(attention,
               (exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s, float *workspace),
@@ -139,6 +136,20 @@ WITHOUT_QUEUE(router,
                double *scratch),
               (ids, weights, logits, tokens, n_tokens, r, scratch))
 
+WITHOUT_QUEUE(experts,
+              (exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+               void *workspace),
+              ((float *)(uintptr_t)outputs.p, x.p, ids, m, s, workspace))
+WITHOUT_QUEUE(switch_weights, (exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n), (out, x, w, n_rows, n))
+WITHOUT_QUEUE(moe_sum, (exf_queue *q, const exf_moe_sum_call *c), (c))
+WITHOUT_QUEUE(reuse_outputs, (exf_queue *q, const exf_reuse_call *c), (c))
+
+static size_t experts_workspace(const exf_expert_shape *s, exf_number x)
+{
+    (void)x;
+    return exf_experts_workspace_cpu(s);
+}
+
 const exf_backend exf_backend_cpu = {
     .name = "cpu",
     .host_memory = 1,
@@ -160,12 +171,9 @@ const exf_backend exf_backend_cpu = {
     .copy_columns = copy_columns_queued,
     .repeat_columns = repeat_columns_queued,
     .sigmoid_gate = sigmoid_gate_queued,
-    .sigmoid_switch = sigmoid_switch_queued,
     .swiglu = swiglu_queued,
     .add = add_queued,
     .gather_rows = gather_rows_queued,
-    .scatter_rows = scatter_rows_queued,
-    .combine = combine_queued,
     .first_not_finite = first_not_finite,
     .rope = rope_apply_queued,
     .attention_workspace = attention_workspace,
@@ -185,6 +193,11 @@ const exf_backend exf_backend_cpu = {
     .streams_close = streams_close_queued,
     .streams_collapse = streams_collapse_queued,
     .router = router_queued,
+    .experts_workspace = experts_workspace,
+    .experts = experts_queued,
+    .switch_weights = switch_weights_queued,
+    .moe_sum = moe_sum_queued,
+    .reuse_outputs = reuse_outputs_queued,
 };
 
 #if !EXF_HAVE_CUDA

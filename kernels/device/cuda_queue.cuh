@@ -79,12 +79,9 @@ void exf_add_bias_cuda(exf_queue *q, float *y, const float *bias, int n_rows, in
 void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
 void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
 void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
-void exf_sigmoid_switch_cuda(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows);
 void exf_swiglu_cuda(exf_queue *q, float *g, const float *u, size_t n, float limit);
 void exf_add_cuda(exf_queue *q, float *y, const float *x, size_t n);
 void exf_gather_rows_cuda(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
-void exf_scatter_rows_cuda(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width);
-void exf_combine_cuda(exf_queue *q, float *y, const float *x, const float *weights, int n_tokens, int top_k, int width);
 exf_code exf_first_not_finite_cuda(exf_queue *q, const float *x, size_t n, int64_t *at, exf_err *err);
 void exf_rope_apply_cuda(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
 size_t exf_attention_workspace_cuda(const exf_attention_shape *s);

@@ -1,18 +1,18 @@
-/* expert_products.h - all routed experts of a run of tokens at once, on a device: tokens
- * are bucketed by expert in its memory, and no count is copied to the host.
+/* expert_products.h - the routed experts of a run of tokens at once: tokens are bucketed
+ * by expert, then each expert's three products run on its tokens.
  *
  *   outputs[t, k] = down_e (silu(gate_e x_t) * up_e x_t),  e = ids[t, k]
  *
  * x [T, H] and outputs [T, K, H], both float32 or both bfloat16; gate and up [E, I, H],
- * down [E, H, I], all three float32 or all three bfloat16; ids [T, K] int32 in the
- * device's memory.  Outputs of slots with id -1 become 0, or stay as they are where
+ * down [E, H, I], all three float32 or all three bfloat16; ids [T, K] int32.  All arrays
+ * lie in the backend's memory; on the CPU they are float32.  Outputs of slots with id -1 become 0, or stay as they are where
  * `keep` is set.  Experts may come in parts: the E of a call are numbers first ..
  * first + E - 1, and outputs of slots with another are left as they are.
  *
- * With limit > 0 the SwiGLU is that of swiglu.h.  Products accumulate in float32 over the
- * inner axis in order.  Where x is bfloat16 the SwiGLU's result is rounded to bfloat16.
- * Where x is float32 and the matrices are bfloat16, x and the SwiGLU's result enter the
- * products as sums of three bfloat16 terms (split.cuh), which lose nothing of them;
+ * With limit > 0 the SwiGLU is that of swiglu.h.  Products accumulate in float32, on a
+ * device over the inner axis in order.  Where x is bfloat16 the SwiGLU's result is rounded to bfloat16.
+ * Where x is float32 and the matrices are bfloat16, x and the SwiGLU's result enter a
+ * Hopper GPU's products as sums of three bfloat16 terms (split.cuh), which lose nothing of them;
  * the error of an element is that of the float32 accumulation.
  *
  * A token's outputs depend on its own row and its experts alone, bit for bit:

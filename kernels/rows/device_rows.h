@@ -7,9 +7,6 @@ struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* y[t, :] = (add ? y[t, :] : 0) + sum over k in order of weights[t, k] * x[t, k, :];
- * x bfloat16 or float32; weights NULL: all are 1. */
-void exf_routed_sum_cuda(struct exf_queue *q, float *y, exf_matrix x, const float *weights, int n_tokens, int top_k, int width, int add);
 /* out [n, streams, width] = row tokens[t] of table [vocab, width], in every stream. */
 void exf_embed_cuda(struct exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
 /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]. */

@@ -10,6 +10,4 @@ void exf_copy_columns_cpu(float *out, int ldo, const float *x, int ldx, int n_ro
 void exf_repeat_columns_cpu(float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
 /* y[r, i] *= sigmoid(gate[r * stride + i]), n_rows rows of d. */
 void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride);
-/* y[r, :] *= sigmoid(<x[r, :], w>): one gate per row; y rows of n, x rows of k. */
-void exf_sigmoid_switch_cpu(float *y, int n, const float *x, const float *w, int k, int n_rows);
 #endif

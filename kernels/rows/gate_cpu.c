@@ -27,11 +27,3 @@ EXF_WIDE void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int 
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < d; i++) y[(size_t)r * (size_t)d + (size_t)i] /= 1.0f + exf_expf(-gate[(size_t)r * (size_t)stride + (size_t)i]);
 }
-
-EXF_WIDE void exf_sigmoid_switch_cpu(float *y, int n, const float *x, const float *w, int k, int n_rows)
-{
-    for (int r = 0; r < n_rows; r++) {
-        float gate = (float)(1 / (1 + exp(-exf_dot(x + (size_t)r * (size_t)k, w, k))));
-        for (int i = 0; i < n; i++) y[(size_t)r * (size_t)n + (size_t)i] *= gate;
-    }
-}

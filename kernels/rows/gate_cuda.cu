@@ -95,39 +95,3 @@ void exf_sigmoid_gate_cuda(exf_queue *q, float *y, const float *gate, int n_rows
 {
     on_rows<gate_by>(q, "sigmoid_gate", y, d, gate, stride, n_rows, d);
 }
-
-/* One block per row: the gate's dot product, then the row. */
-static __global__ void sigmoid_switch(float *y, int n, const float *x, const float *w, int k)
-{
-    const float *in = x + (size_t)blockIdx.x * k;
-    double dot = 0;
-    for (int i = threadIdx.x; i < k; i += blockDim.x) dot += (double)in[i] * (double)w[i];
-    float gate = (float)(1 / (1 + exp(-exf_block_sum(dot))));
-    for (int i = threadIdx.x; i < n; i += blockDim.x) y[(size_t)blockIdx.x * n + i] *= gate;
-}
-
-/* The same for n and k of whole quads. */
-static __global__ void sigmoid_switch_quads(float4 *y, int n, const float4 *x, const float4 *w, int k)
-{
-    const float4 *in = x + (size_t)blockIdx.x * k;
-    double dot = 0;
-    for (int i = threadIdx.x; i < k; i += blockDim.x) {
-        float4 a = in[i], b = w[i];
-        dot += ((double)a.x * b.x + (double)a.y * b.y) + ((double)a.z * b.z + (double)a.w * b.w);
-    }
-    float gate = (float)(1 / (1 + exp(-exf_block_sum(dot))));
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        float4 *at = y + (size_t)blockIdx.x * n + i, a = *at;
-        *at = make_float4(a.x * gate, a.y * gate, a.z * gate, a.w * gate);
-    }
-}
-
-void exf_sigmoid_switch_cuda(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows)
-{
-    if (n_rows == 0) return;
-    if (exf_wide(y, n) && exf_wide(x, k) && exf_wide(w, 0))
-        EXF_LAUNCH(q, "sigmoid_switch", sigmoid_switch_quads, n_rows, THREADS, 0, reinterpret_cast<float4 *>(y), n / 4,
-                   reinterpret_cast<const float4 *>(x), reinterpret_cast<const float4 *>(w), k / 4);
-    else
-        EXF_LAUNCH(q, "sigmoid_switch", sigmoid_switch, n_rows, THREADS, 0, y, n, x, w, k);
-}

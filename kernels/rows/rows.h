@@ -10,8 +10,6 @@ void exf_add_cpu(float *y, const float *x, size_t n);
 void exf_gather_rows_cpu(float *out, const float *x, const int32_t *row, int n_rows, int width);
 /* out[row[i], :] = x[i, :]; row[] must not repeat. */
 void exf_scatter_rows_cpu(float *out, const float *x, const int32_t *row, int n_rows, int width);
-/* y[t, :] = sum over k in order of weights[t, k] * x[t, k, :]. */
-void exf_combine_cpu(float *y, const float *x, const float *weights, int n_tokens, int top_k, int width);
 /* Index of the first element that is not finite, -1 if all are. */
 int64_t exf_first_not_finite_cpu(const float *x, size_t n);
 #endif

@@ -26,32 +26,6 @@ void exf_gather_rows_cuda(exf_queue *q, float *out, const float *x, const int32_
     if (n_rows) EXF_LAUNCH(q, "gather_rows", gather_rows, n_rows, THREADS, 0, out, x, row, width);
 }
 
-static __global__ void scatter_rows(float *out, const float *x, const int32_t *row, int width)
-{
-    float *to = out + (size_t)row[blockIdx.x] * width;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) to[i] = x[(size_t)blockIdx.x * width + i];
-}
-
-void exf_scatter_rows_cuda(exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width)
-{
-    if (n_rows) EXF_LAUNCH(q, "scatter_rows", scatter_rows, n_rows, THREADS, 0, out, x, row, width);
-}
-
-static __global__ void combine(float *y, const float *x, const float *weights, int top_k, int width)
-{
-    const float *w = weights + (size_t)blockIdx.x * top_k, *in = x + (size_t)blockIdx.x * top_k * width;
-    for (int i = threadIdx.x; i < width; i += blockDim.x) {
-        float sum = 0;
-        for (int k = 0; k < top_k; k++) sum += w[k] * in[(size_t)k * width + i];
-        y[(size_t)blockIdx.x * width + i] = sum;
-    }
-}
-
-void exf_combine_cuda(exf_queue *q, float *y, const float *x, const float *weights, int n_tokens, int top_k, int width)
-{
-    if (n_tokens) EXF_LAUNCH(q, "combine", combine, n_tokens, THREADS, 0, y, x, weights, top_k, width);
-}
-
 /* least becomes the smallest index of an element that is not finite. */
 static __global__ void first_not_finite(const float *x, size_t n, unsigned long long *least)
 {

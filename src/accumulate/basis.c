@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "forward/each.h"
+#include "moe/each.h"
 #include "kernels/statistics/linalg.h"
 
 #include <math.h>

@@ -5,7 +5,7 @@
 #include "accumulate/device_vectors.h"
 #include "accumulate/pair_block.h"
 #include "base/mem.h"
-#include "forward/each.h"
+#include "moe/each.h"
 #include "kernels/linear/gemm.h"
 
 #include <stdlib.h>

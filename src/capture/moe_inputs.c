@@ -277,7 +277,8 @@ const exf_recorded *exf_moe_inputs_recorded(const exf_moe_inputs *x)
     return &x->recorded;
 }
 
-exf_code exf_moe_inputs_provenance(exf_provenance *p, const exf_moe_inputs *x, const char *layers, exf_err *err)
+exf_code exf_moe_inputs_provenance(exf_provenance *p, const exf_moe_inputs *x, const exf_backend *backend, exf_compute compute,
+                                   const char *layers, exf_err *err)
 {
     char sha256[EXF_SHA256_HEX];
     exf_code rc;
@@ -285,7 +286,7 @@ exf_code exf_moe_inputs_provenance(exf_provenance *p, const exf_moe_inputs *x, c
     EXF_TRY(exf_provenance_add(p, err, "data.moe_inputs_sha256", "%s", sha256));
     EXF_TRY(exf_provenance_add(p, err, "data.sequences", "%zu", x->batch.n_sequences));
     EXF_TRY(exf_provenance_add(p, err, "data.tokens", "%zu", x->batch.n_tokens));
-    EXF_TRY(exf_capture_stage_facts(p, x->model, &exf_backend_cpu, EXF_COMPUTE_F32, layers, err));
+    EXF_TRY(exf_capture_stage_facts(p, x->model, backend, compute, layers, err));
 out:
     return rc;
 }

@@ -17,7 +17,8 @@
 #ifndef EXF_CAPTURE_MOE_INPUTS_H
 #define EXF_CAPTURE_MOE_INPUTS_H
 #include "capture/capture.h"
-#include "forward/replay.h"
+#include "kernels/backend.h"
+#include "moe/recorded.h"
 
 typedef struct exf_moe_inputs exf_moe_inputs;
 
@@ -31,5 +32,6 @@ const exf_recorded *exf_moe_inputs_recorded(const exf_moe_inputs *x);
 
 /* Facts of a replay: as exf_capture_provenance(), but data.moe_inputs_sha256, of
  * the whole file, in place of what is known of tokens. */
-exf_code exf_moe_inputs_provenance(exf_provenance *p, const exf_moe_inputs *x, const char *layers, exf_err *err) EXF_CHECKED;
+exf_code exf_moe_inputs_provenance(exf_provenance *p, const exf_moe_inputs *x, const exf_backend *backend, exf_compute compute,
+                                   const char *layers, exf_err *err) EXF_CHECKED;
 #endif

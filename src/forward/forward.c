@@ -1,191 +1,22 @@
-/* forward.c - the pass: lanes over layers over sequences; see forward.h. */
+/* forward.c - the pass over all layers; see forward.h. */
 #include "forward/forward.h"
 
-#include "base/mem.h"
 #include "base/stop.h"
-#include "forward/device_experts.h"
 #include "forward/head_step.h"
+#include "forward/layer_step.h"
 #include "forward/memory_plan.h"
+#include "forward/workspace_size.h"
+#include "mixers/residual.h"
 #include "mixers/mixer.h"
-#include "kernels/backend.h"
 
 #include <omp.h>
 #include <string.h>
 
-int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int threads)
+int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads)
 {
     if (!backend->host_memory) return 1;
     size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads();
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
-}
-
-/* A probe whose survivors make routes of their own, which its correction is to see. */
-static int keeps_made(const exf_lane *lane)
-{
-    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->survivors && lane->rewriter->correct;
-}
-
-exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
-{
-    exf_demand d = {.lanes = n_lanes};
-    for (size_t i = 0; i < n_lanes; i++) {
-        const exf_observer *o = lanes[i].observer;
-        d.corrects |= lanes[i].rewriter && lanes[i].rewriter->correct;
-        if (!o) continue;
-        d.head |= o->logits != NULL;
-        d.scored |= o->device_logits != NULL;
-        d.observers += o->device_bytes;
-        d.probes += i > 0 && o->probe;
-        d.pruned += i > 0 && keeps_made(&lanes[i]);
-        if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
-        if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
-    }
-    return d;
-}
-
-static exf_code open_tokens(exf_pass *p, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    p->tokens_there = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
-    if (p->b->host_memory) return EXF_OK;
-    p->tokens_there = NULL;
-    EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens + 1, sizeof *p->tokens_there, "tokens", err));
-    p->b->upload(p->space[0].q, p->tokens_there, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_there);
-    EXF_TRY(p->b->finish(p->space[0].q, err));
-out:
-    return rc;
-}
-
-static exf_code open_route_set(exf_pass *p, exf_route_set *set, exf_err *err)
-{
-    return exf_route_set_new(set, p->b, p->batch->n_tokens, p->model->arch.top_k, err);
-}
-
-/* Routes: the lane's under way always, the others only where someone needs them. */
-static exf_code open_routes(exf_pass *p, exf_err *err)
-{
-    exf_code rc;
-    size_t n_experts = (size_t)p->model->arch.n_experts;
-    int masks = 0;
-    EXF_TRY(open_route_set(p, &p->routes, err));
-    EXF_TRY(exf_mem_new(&p->probe, p->n_lanes, sizeof *p->probe, "probes", err));
-    EXF_TRY(exf_mem_new(&p->probe_made, p->n_lanes, sizeof *p->probe_made, "probes", err));
-    for (size_t i = 0; i < p->n_lanes; i++) {
-        const exf_lane *lane = &p->lanes[i];
-        masks |= lane->rewriter && lane->rewriter->survivors;
-        if (i > 0 && lane->observer && lane->observer->probe) EXF_TRY(open_route_set(p, &p->probe[i], err));
-        if (i > 0 && keeps_made(lane)) EXF_TRY(open_route_set(p, &p->probe_made[i], err));
-    }
-    if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->made, err));
-    if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
-    if (!masks) return EXF_OK;
-    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "survivors", err));
-    EXF_TRY(p->b->alloc(&p->mask_there, 2 * n_experts, sizeof *p->mask_there, "survivors", err));
-out:
-    return rc;
-}
-
-static exf_code open_pass(exf_pass *p, exf_err *err)
-{
-    exf_code rc;
-    exf_memory_plan plan = {.window = 0};
-    const exf_architecture *a = &p->model->arch;
-    if (!p->b->host_memory) {
-        p->b->memory_anew();
-        EXF_TRY(exf_memory_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
-        p->timed = p->options->timed;
-        p->reads = plan.reads;
-        p->device.part_experts = plan.stream.part_experts;
-        EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan.stream, err)); /* first: the rest is made while it reads */
-    }
-    p->n_spaces = p->b->host_memory ? p->n_workers : plan.n_queues;
-    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
-    for (int k = 0; k < p->n_workers; k++) EXF_TRY(exf_workspace_new(&p->space[k], p->b, p->compute, a, p->batch->max_tokens, &p->demand, err));
-    for (int k = p->n_workers; k < p->n_spaces; k++) EXF_TRY(exf_workspace_mixing(&p->space[k], p->b, p->compute, a, p->batch->max_tokens, err));
-    EXF_TRY(exf_hidden_open(&p->hidden, p->b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
-    EXF_TRY(open_routes(p, err));
-    EXF_TRY(open_tokens(p, err));
-    EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
-    p->weights_now.b = p->b;
-    if (!p->b->host_memory && plan.expert_tokens) EXF_TRY(exf_device_experts_open(p, plan.expert_tokens, err));
-out:
-    return rc;
-}
-
-static void close_pass(exf_pass *p)
-{
-    exf_close_device(p);
-    exf_layer_weights_free(&p->weights_now);
-    exf_positions_free(&p->positions, p->b);
-    exf_hidden_close(&p->hidden);
-    for (size_t i = 0; p->probe && i < p->n_lanes; i++) exf_route_set_free(&p->probe[i]);
-    for (size_t i = 0; p->probe_made && i < p->n_lanes; i++) exf_route_set_free(&p->probe_made[i]);
-    exf_route_set_free(&p->routes);
-    exf_route_set_free(&p->made);
-    exf_route_set_free(&p->first);
-    p->b->free(p->mask_there);
-    if (!p->b->host_memory) p->b->free(p->tokens_there);
-    for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
-    exf_mem_free(p->mask);
-    exf_mem_free(p->probe);
-    exf_mem_free(p->probe_made);
-    exf_mem_free(p->space);
-}
-
-/* Every stream of a row starts as its token's embedding. */
-static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, const float *table)
-{
-    size_t h = (size_t)p->model->arch.d_model, streams = (size_t)p->model->arch.residual.streams;
-    for (size_t t = 0; t < n; t++)
-        for (size_t k = 0; k < streams; k++)
-            memcpy(rows + (t * streams + k) * h, table + (size_t)p->batch->ids[first + t] * h, h * sizeof *rows);
-}
-
-/* On a device the table crosses as it is stored and is looked up there. */
-static exf_code embed_there(exf_pass *p, exf_err *err)
-{
-    const exf_architecture *a = &p->model->arch;
-    double start = exf_clock();
-    exf_code rc = exf_pass_weights(p, EXF_LAYER_EMBED, err);
-    if (rc != EXF_OK) return rc;
-    exf_queue *q = p->space[0].q;
-    for (size_t i = 0; i < p->hidden.n_groups; i++) {
-        const exf_group *g = &p->hidden.group[i];
-        float *rows = exf_hidden_take(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
-        p->b->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_there + g->row, g->n_rows, a->d_model, a->residual.streams);
-        exf_hidden_give(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
-    }
-    p->joined = 1;
-    rc = p->b->finish(p->space[0].q, err);
-    p->report->embed += exf_clock() - start;
-    return rc;
-}
-
-/* The table is read once and dropped; rows go to the first lane a chunk at a time,
- * the others take them from there when they part (layer_step.c). */
-static exf_code embed(exf_pass *p, exf_err *err)
-{
-    enum { CHUNK = 1024 };
-    float *table = NULL, *rows = NULL;
-    size_t width = exf_row_width(&p->model->arch);
-    double start = exf_clock();
-    exf_code rc;
-    if (p->stream) return embed_there(p, err);
-    EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
-    EXF_TRY(exf_mem_new(&rows, CHUNK * width, sizeof(float), "embedded tokens", err));
-    EXF_TRY(exf_model_read(p->model, EXF_W_EMBED, -1, 0, table, err));
-    for (size_t t = 0; t < p->batch->n_tokens; t += CHUNK) {
-        size_t n = p->batch->n_tokens - t < CHUNK ? p->batch->n_tokens - t : CHUNK;
-        embed_rows(p, rows, t, n, table);
-        p->b->upload(p->space[0].q, p->hidden.lane[0] + t * width, rows, n * width * sizeof(float));
-        EXF_TRY(p->b->finish(p->space[0].q, err));
-    }
-    p->joined = 1;
-out:
-    exf_mem_free(table);
-    exf_mem_free(rows);
-    p->report->embed += exf_clock() - start;
-    return rc;
 }
 
 static uint64_t routed_bytes(const exf_model *m, int layer)
@@ -204,10 +35,10 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     if (p->reads > 1) progress->weight_bytes += (uint64_t)(p->reads - 1) * routed_bytes(p->model, layer);
     p->report->weight_bytes += progress->weight_bytes;
     p->report->read += exf_clock() - start;
-    p->device.waited = 0;
+    p->parts_waited = 0;
     EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
-    p->report->read += p->device.waited;
-    EXF_TRY(exf_finish_queues(p, err)); /* the next layer's weights go where these are */
+    p->report->read += p->parts_waited;
+    EXF_TRY(exf_pass_finish(p, err)); /* the next layer's weights go where these are */
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
 out:
@@ -229,13 +60,15 @@ static exf_code run_layers(exf_pass *p, int n_layers, exf_err *err)
     return rc;
 }
 
-static exf_code begin_observers(const exf_pass *p, exf_err *err)
+static exf_code begin_hooks(const exf_pass *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < p->n_lanes; i++) {
         const exf_observer *o = p->lanes[i].observer;
         if (o && o->begin) rc = o->begin(o->self, p->n_workers, err);
+        const exf_rewriter *r = p->lanes[i].rewriter;
         if (rc == EXF_OK && o && o->device_open && !p->b->host_memory) rc = o->device_open(o->self, p->b, err);
+        if (rc == EXF_OK && r && r->device_open && !p->b->host_memory) rc = r->device_open(r->self, p->b, err);
     }
     return rc;
 }
@@ -243,7 +76,7 @@ static exf_code begin_observers(const exf_pass *p, exf_err *err)
 static void sum_times(exf_pass *p)
 {
     for (int i = 0; p->space && i < p->n_spaces; i++) {
-        const exf_forward_report *t = &p->space[i].times;
+        const exf_part_times *t = &p->space[i].times;
         p->report->mixer += t->mixer;
         p->report->router += t->router;
         p->report->experts += t->experts;
@@ -266,10 +99,10 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     p.options = options;
     memset(report, 0, sizeof *report);
     report->workers = p.n_workers;
-    EXF_TRY(open_pass(&p, err));
-    EXF_TRY(begin_observers(&p, err));
+    EXF_TRY(exf_pass_open(&p, err));
+    EXF_TRY(begin_hooks(&p, err));
     report->open = exf_clock() - start;
-    EXF_TRY(embed(&p, err));
+    EXF_TRY(exf_pass_embed(&p, err));
     report->weight_bytes += exf_model_layer_bytes(m, -1);
     EXF_TRY(run_layers(&p, n_layers, err));
     if (p.demand.head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, err));
@@ -277,7 +110,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
 out:
     sum_times(&p);
     double done = exf_clock();
-    close_pass(&p);
+    exf_pass_close(&p);
     report->close = exf_clock() - done;
     report->wall = exf_clock() - start;
     return rc;
@@ -312,9 +145,9 @@ static uint64_t host_bytes(const exf_backend *b, const exf_model *m, const exf_b
     size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
     uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);
     uint64_t hidden = (uint64_t)batch->n_tokens * sizeof(float) * exf_row_width(a) * d->lanes;
-    uint64_t route_sets = 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0); /* see open_routes */
-    uint64_t routes = (uint64_t)batch->n_tokens * 8u * (uint64_t)a->top_k * route_sets;
-    return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(b, a, batch->max_tokens, d);
+    uint64_t routes = exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_pass_route_sets(d);
+    size_t floats = exf_workspace_floats(b, EXF_COMPUTE_F32, a, batch->max_tokens, exf_host_block(batch->max_tokens), d);
+    return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(a, floats);
 }
 
 exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,

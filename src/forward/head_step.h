@@ -3,7 +3,7 @@
  * that they can be compared without being kept. */
 #ifndef EXF_FORWARD_HEAD_STEP_H
 #define EXF_FORWARD_HEAD_STEP_H
-#include "forward/layer_step.h"
+#include "forward/pass.h"
 
 exf_code exf_head_step(exf_pass *p, exf_err *err) EXF_CHECKED;
 #endif

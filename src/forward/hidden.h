@@ -9,14 +9,8 @@
  * where all are there, one group is the whole run. */
 #ifndef EXF_FORWARD_HIDDEN_H
 #define EXF_FORWARD_HIDDEN_H
-#include "forward/forward.h"
+#include "hooks/batch.h"
 #include "kernels/backend.h"
-
-/* Consecutive sequences of the run. */
-typedef struct {
-    size_t first, n; /* sequences */
-    size_t row, n_rows;
-} exf_group;
 
 typedef struct {
     float *rows; /* [most rows of a group, streams, H] */

@@ -1,17 +1,20 @@
 /* memory_plan.c - see memory_plan.h. */
 #include "forward/memory_plan.h"
 
-#include "forward/device_experts.h"
+#include "forward/hidden.h"
+#include "forward/pass.h"
+#include "forward/workspace_size.h"
+#include "mixers/residual.h"
 
 enum { USUAL_QUEUES = 4 };
 
-/* What a pass can do without, what costs least first: sequences mixed side by side; pieces of
- * tokens down to where the experts' products begin to wait for their weights' way through the device's own memory;
- * hidden states away, whose copies hide behind the computing; smaller pieces still; the
- * second slot, without which a layer's reading and computing add up.  Pieces begin large
- * again each time. */
+/* What a pass does without, in order of cost: CUDA streams beside the first; large blocks of
+ * tokens, down to where the experts' products begin to wait for their weights' way through
+ * GPU memory; hidden states in GPU memory, whose copies hide behind the computing; larger
+ * blocks still; the second slot of weights, without which a layer's reading and computing add
+ * up.  Blocks begin large again each time. */
 static const struct {
-    int n_slots, away, most, least;
+    int n_slots, on_host, most, least;
 } ways[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512}, {1, 0, 2048, 512}};
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
@@ -29,7 +32,6 @@ typedef struct {
     const exf_batch *batch;
     const exf_demand *d;
     exf_stream_options stream;
-    int grouped;    /* 1: grouped experts can be had */
     int queues;     /* to mix on */
     uint64_t fixed; /* device bytes that are the same in every plan */
     uint64_t slot;  /* of a slot of whole layers */
@@ -38,30 +40,36 @@ typedef struct {
 
 static uint64_t route_bytes(const wish *w)
 {
-    uint64_t sets = 1 + w->d->probes + w->d->pruned + (w->d->lanes > 1) + (w->d->corrects != 0); /* see open_routes */
-    return w->batch->n_tokens * 8u * (uint64_t)w->m->arch.top_k * sets;
+    return exf_route_set_bytes(w->batch->n_tokens, w->m->arch.top_k) * exf_pass_route_sets(w->d);
 }
 
-/* Routes, tokens, a workspace, sums. */
+uint64_t exf_memory_fixed_bytes(const exf_backend *b, const exf_model *m)
+{
+    return b->moments_bytes(m->arch.n_experts) + queue_bytes;
+}
+
+/* Routes, tokens, rotations, sums. */
 static uint64_t fixed_bytes(const wish *w)
 {
     const exf_architecture *a = &w->m->arch;
     uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
-    return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_workspace_bytes(w->b, a, w->batch->max_tokens, w->d) +
-           w->b->moments_bytes(a->n_experts) + (w->d->common ? w->b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) +
-           w->d->observers + (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0) + queue_bytes;
+    return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_memory_fixed_bytes(w->b, w->m) +
+           (w->d->common ? w->b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + w->d->observers +
+           (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0);
 }
 
 /* A window holds as many whole sequences as tokens go through the experts at a time, and one at least. */
-static exf_memory_plan plan_of(const wish *w, const exf_stream_options *stream, uint64_t weights, int away, int tokens)
+static exf_memory_plan plan_of(const wish *w, const exf_stream_options *stream, uint64_t weights, int on_host, int tokens)
 {
-    size_t width = exf_row_width(&w->m->arch), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
-    exf_memory_plan p = {.stream = *stream, .n_queues = 1, .reads = 1, .window = away ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
+    const exf_architecture *a = &w->m->arch;
+    size_t width = exf_row_width(a), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
+    exf_memory_plan p = {.stream = *stream, .n_queues = 1, .reads = 1, .window = on_host ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
     if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
-    if (w->grouped) p.expert_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
-    p.bytes = w->fixed + weights + exf_hidden_bytes(w->batch, width, lanes, p.window) +
-              (p.expert_tokens ? exf_device_experts_bytes(w->b, &w->m->arch, p.expert_tokens, w->d->common) : 0);
-    p.host_bytes = w->fixed_host + exf_hidden_host_bytes(w->batch, width, lanes, p.window);
+    p.block_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
+    size_t floats = exf_workspace_floats(w->b, w->compute, a, w->batch->max_tokens, p.block_tokens, w->d);
+    p.bytes = w->fixed + weights + exf_hidden_bytes(w->batch, width, lanes, p.window) + exf_workspace_bytes(a, floats);
+    p.host_bytes = w->fixed_host + exf_hidden_host_bytes(w->batch, width, lanes, p.window) +
+                   sizeof(float) * exf_mirror_floats(w->b, a, p.block_tokens, w->d);
     return p;
 }
 
@@ -72,7 +80,7 @@ static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, ex
         for (int tokens = ways[i].most; tokens >= ways[i].least; tokens /= 2) {
             exf_stream_options stream = w->stream;
             stream.n_slots = ways[i].n_slots;
-            *found = plan_of(w, &stream, (uint64_t)stream.n_slots * w->slot, ways[i].away, tokens);
+            *found = plan_of(w, &stream, (uint64_t)stream.n_slots * w->slot, ways[i].on_host, tokens);
             if (found->bytes <= most) return 1;
             if (found->bytes < least->bytes) *least = *found;
         }
@@ -82,7 +90,7 @@ static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, ex
 /* The same as *p on more queues, as many as fit. */
 static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
 {
-    uint64_t one = exf_workspace_mixing_bytes(w->b, &w->m->arch, w->batch->max_tokens) + queue_bytes;
+    uint64_t one = exf_workspace_bytes(&w->m->arch, exf_mixing_floats(w->b, &w->m->arch, w->batch->max_tokens)) + queue_bytes;
     while (p->n_queues < w->queues && p->bytes + one <= most) {
         p->n_queues++;
         p->bytes += one;
@@ -99,19 +107,19 @@ static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots,
     stream.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
     uint64_t weights = exf_stream_base_bytes(w->m, w->compute, &stream) + (uint64_t)n_slots * exf_stream_slot_bytes(w->m, w->compute, &stream);
     for (int tokens = MOST; tokens >= LEAST; tokens /= 2)
-        for (int away = 0; away < 2; away++) {
-            exf_memory_plan p = plan_of(w, &stream, weights, away, tokens);
-            p.reads = sweeps * (int)exf_hidden_pieces(w->batch, p.window, (size_t)p.expert_tokens);
+        for (int on_host = 0; on_host < 2; on_host++) {
+            exf_memory_plan p = plan_of(w, &stream, weights, on_host, tokens);
+            p.reads = sweeps * (int)exf_hidden_pieces(w->batch, p.window, (size_t)p.block_tokens);
             p.stream.passes = p.reads;
             if (p.bytes < least->bytes) *least = p;
             if (p.bytes <= most && (best->reads == 0 || p.reads < best->reads)) *best = p;
         }
 }
 
-/* 1 if the pass can have experts in parts: one lane, whose experts are all grouped. */
+/* 1 if the pass can have experts in parts: each block then runs them in one order, once a sweep. */
 static int may_part(const wish *w)
 {
-    return w->grouped && w->d->lanes == 1 && !w->d->corrects && !w->d->common && w->m->arch.n_experts > 1;
+    return w->d->lanes == 1 && !w->d->common && w->m->arch.n_experts > 1;
 }
 
 /* The fastest plan within `most` bytes into *found; else 0 and the smallest there is.  Two slots
@@ -127,8 +135,25 @@ static int search(const wish *w, uint64_t most, exf_memory_plan *found)
     return best.reads > 0;
 }
 
-static exf_code too_little(uint64_t limit, uint64_t left, uint64_t least, exf_err *err)
+static exf_code free_bytes(uint64_t *left, const exf_backend *b, exf_err *err)
 {
+    exf_code rc = b->memory_left(left, err);
+    if (rc == EXF_OK) *left -= *left < reserve_bytes ? *left : reserve_bytes;
+    return rc;
+}
+
+exf_code exf_memory_limit(uint64_t *bytes, const exf_forward_options *o, exf_err *err)
+{
+    exf_code rc = free_bytes(bytes, o->backend, err);
+    if (rc == EXF_OK && o->max_device_memory && o->max_device_memory < *bytes) *bytes = o->max_device_memory;
+    return rc;
+}
+
+exf_code exf_memory_too_little(const exf_forward_options *o, uint64_t least, exf_err *err)
+{
+    uint64_t left = 0, limit = o->max_device_memory;
+    exf_code rc = free_bytes(&left, o->backend, err);
+    if (rc != EXF_OK) return rc;
     if (limit && limit <= left)
         return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
                         (unsigned long long)limit, (unsigned long long)least);
@@ -139,42 +164,21 @@ static exf_code too_little(uint64_t limit, uint64_t left, uint64_t least, exf_er
 exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
                               const exf_demand *d, int n_layers, exf_err *err)
 {
-    const exf_backend *b = o->backend;
     exf_compute compute = (exf_compute)o->compute;
-    uint64_t left = 0, most = o->max_device_memory;
+    uint64_t most = 0;
     size_t queues = o->streams > 0 ? (size_t)o->streams : USUAL_QUEUES;
-    wish w = {.b = b, .compute = compute, .m = m, .batch = batch, .d = d, .grouped = exf_device_experts_fit(b, compute, &m->arch),
+    wish w = {.b = o->backend, .compute = compute, .m = m, .batch = batch, .d = d,
               .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
               .stream = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
     exf_code rc;
-    EXF_TRY(b->memory_left(&left, err));
-    left -= left < reserve_bytes ? left : reserve_bytes;
+    EXF_TRY(exf_memory_limit(&most, o, err));
     w.fixed = fixed_bytes(&w) + exf_stream_reader_bytes(m, compute, &w.stream);
     w.slot = exf_stream_slot_bytes(m, compute, &w.stream);
     w.fixed_host = route_bytes(&w) + exf_stream_host_bytes(&w.stream);
-    uint64_t room = most && most < left ? most : left;
-    if (search(&w, room, plan))
-        add_queues(&w, room, plan);
+    if (search(&w, most, plan))
+        add_queues(&w, most, plan);
     else
-        rc = too_little(most, left, plan->bytes, err);
+        rc = exf_memory_too_little(o, plan->bytes, err);
 out:
     return rc;
-}
-
-void exf_close_device(exf_pass *p)
-{
-    exf_stream_times times = {.reading = 0};
-    uint64_t now;
-    if (p->b->host_memory) return;
-    p->b->memory(&now, &p->report->device_bytes);
-    exf_weight_stream_close(p->stream, &times);
-    p->report->reading = times.reading;
-    p->report->sending = times.sending;
-    exf_device_experts_close(p);
-}
-
-exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
-{
-    if (p->stream) return exf_weight_stream_next(p->stream, &p->weights_now, err);
-    return exf_layer_weights_read(&p->weights_now, p->model, layer, err);
 }

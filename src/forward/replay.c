@@ -3,234 +3,126 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
-#include "forward/each.h"
-#include "forward/experts.h"
-#include "forward/routing.h"
-#include "kernels/moe/router.h"
+#include "forward/memory_plan.h"
+#include "forward/workspace_size.h"
+#include "moe/moe_engine.h"
+#include "moe/moe_sequences.h"
+#include "weights/weight_stream.h"
 
-#include <math.h>
 #include <omp.h>
 #include <string.h>
 
-/* Consecutive tokens of one sequence. */
 typedef struct {
-    size_t sequence;
-    int position, n_tokens;
-} piece;
-
-typedef struct {
-    exf_experts_space experts;
-    float *logits, *weights;
-    int32_t *ids;
-} block_space;
-
-typedef struct {
-    const exf_model *model;
-    const exf_batch *batch;
     const exf_recorded *recorded;
     const exf_observer *observer;
+    exf_lane lane;
     exf_layer_weights weights_now;
-    piece *pieces;
-    size_t n_pieces;
-    exf_workspace *space;
-    int n_workers, layer, moe_index;
+    exf_weight_stream *stream; /* on a GPU */
+    exf_route_set routes;
+    int32_t *tokens;           /* the batch's ids in the backend's memory; NULL: not recorded */
+    uint64_t *not_finite;      /* on a GPU */
+    exf_workspace *space;      /* [layer.n_workers] */
+    exf_moe_layer layer;       /* of the layer under way */
 } replay;
 
-static size_t count_pieces(const exf_batch *batch)
+static const exf_backend *backend_of(const exf_forward_options *o)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < batch->n_sequences; i++) n += ((size_t)batch->span[i].n_tokens + EXF_MOE_BLOCK - 1) / EXF_MOE_BLOCK;
-    return n;
+    return o->backend ? o->backend : &exf_backend_cpu;
 }
 
-int exf_replay_workers(const exf_batch *batch, int threads)
+int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads)
 {
-    size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads(), most = count_pieces(batch);
-    return (int)(n < most ? n : most);
+    size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads(), most = exf_moe_blocks(batch);
+    return b->host_memory ? (int)(n < most ? n : most) : 1;
 }
 
-static void carve(block_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens)
+/* ---- sizes ------------------------------------------------------------------------------- */
+
+static exf_moe_needs needs_of(const exf_backend *b, const exf_architecture *a, const exf_observer *o)
 {
-    size_t n = (size_t)n_tokens;
-    exf_carve_experts(&s->experts, arena, a, n_tokens, 0);
-    s->logits = exf_take(arena, n * (size_t)a->n_experts);
-    s->weights = exf_take(arena, n * (size_t)a->top_k);
-    s->ids = (int32_t *)exf_take(arena, n * (size_t)a->top_k);
+    exf_lane lane = {.observer = o};
+    exf_demand d = exf_demand_of(&lane, 1);
+    exf_moe_needs needs = exf_moe_needs_of(b, a, &d);
+    needs.input = needs.logits = needs.block = 1;
+    return needs;
 }
 
-static int block_of(const exf_batch *batch)
-{
-    return batch->max_tokens < EXF_MOE_BLOCK ? batch->max_tokens : EXF_MOE_BLOCK;
-}
-
-static size_t block_floats(const exf_architecture *a, const exf_batch *batch)
+static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens, const exf_moe_needs *needs)
 {
     exf_arena arena = {NULL, 0};
-    block_space space;
-    carve(&space, &arena, a, block_of(batch));
+    exf_moe_arrays arrays;
+    exf_moe_carve(&arrays, &arena, b, compute, a, block_tokens, needs);
     return arena.used;
 }
 
-/* ---- one block ------------------------------------------------------------------ */
-
-static exf_code route(const replay *p, const piece *b, size_t row, const block_space *s, exf_workspace *w, exf_err *err)
+/* Floats of the host copy: what observers read, or the recorded rows on their way to a GPU. */
+static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens)
 {
-    const exf_architecture *a = &p->model->arch;
-    if (p->recorded->has_routes[p->layer])
-        return p->recorded->routes(p->recorded->self, p->layer, row, (size_t)b->n_tokens, s->ids, s->weights, err);
-    const int32_t *tokens = p->batch->ids ? p->batch->ids + row : NULL;
-    exf_routing_run(w, s->ids, s->weights, exf_f32(s->experts.input), tokens, b->n_tokens, a, &p->weights_now, NULL, s->logits);
-    return EXF_OK;
+    size_t h = (size_t)a->d_model, shown = (size_t)exf_host_block(block_tokens) * h * (3 + (size_t)a->top_k), rows = (size_t)block_tokens * h;
+    return b->host_memory ? 0 : shown > rows ? shown : rows;
 }
 
-static exf_code check_finite(const replay *p, const piece *b, const float *output, exf_err *err)
+typedef struct {
+    exf_stream_options stream;
+    int block_tokens;
+    size_t floats, mirror;
+    exf_forward_footprint footprint;
+} replay_plan;
+
+static void plan_host(replay_plan *p, const exf_model *m, const exf_batch *batch, int threads, const exf_moe_needs *needs)
 {
-    size_t h = (size_t)p->model->arch.d_model;
-    for (size_t i = 0; i < (size_t)b->n_tokens * h; i++)
-        if (!isfinite(output[i]))
-            return exf_fail(err, EXF_NUMERIC, "layer %d: the output of sequence %zu at position %d is not finite", p->layer, b->sequence,
-                            b->position + (int)(i / h));
-    return EXF_OK;
+    const exf_backend *b = &exf_backend_cpu;
+    p->block_tokens = exf_host_block(batch->max_tokens);
+    p->floats = block_floats(b, EXF_COMPUTE_F32, &m->arch, p->block_tokens, needs);
+    p->footprint.host = sizeof(float) * exf_layer_weights_size(m) + exf_route_set_bytes(batch->n_tokens, m->arch.top_k) +
+                        (uint64_t)exf_replay_workers(b, batch, threads) * exf_workspace_bytes(&m->arch, p->floats);
 }
 
-static exf_code show(const replay *p, const piece *b, size_t row, const block_space *s, int worker, exf_err *err)
+static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_moe_needs *needs)
 {
-    const exf_architecture *a = &p->model->arch;
-    const exf_experts_space *e = &s->experts;
-    if (!p->observer->block) return EXF_OK;
-    exf_moe_block block = {
-        .layer = p->layer, .moe_index = p->moe_index, .sequence = b->sequence, .row = row, .position = b->position, .n_tokens = b->n_tokens,
-        .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .worker = worker,
-        .moe_input = e->input, .router_ids = s->ids, .router_weights = s->weights, .topk_ids = s->ids, .topk_weights = s->weights,
-        .expert_outputs = e->outputs, .routed_output = e->routed, .block_output = e->block,
-    };
-    exf_code rc = p->observer->block(p->observer->self, &block, err);
-    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, sequence %zu, block at position %d: ", p->layer, b->sequence, b->position);
-    return rc;
+    exf_compute compute = (exf_compute)o->compute;
+    uint64_t routes = exf_route_set_bytes(batch->n_tokens, m->arch.top_k) + batch->n_tokens * sizeof(int32_t);
+    p->floats = block_floats(o->backend, compute, &m->arch, p->block_tokens, needs);
+    p->mirror = mirror_floats(o->backend, &m->arch, p->block_tokens);
+    p->footprint.device = exf_memory_fixed_bytes(o->backend, m) + routes + exf_workspace_bytes(&m->arch, p->floats) +
+                          (uint64_t)p->stream.n_slots * exf_stream_slot_bytes(m, compute, &p->stream) + exf_stream_reader_bytes(m, compute, &p->stream);
+    p->footprint.host = routes + exf_stream_host_bytes(&p->stream) + p->mirror * sizeof(float);
 }
 
-static exf_code run_piece(void *self, size_t i, int worker, exf_err *err)
+/* The largest blocks, then the most slots of weights, that fit. */
+static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
+                         const exf_moe_needs *needs, exf_err *err)
 {
-    const replay *p = self;
-    const piece *b = &p->pieces[i];
-    const exf_architecture *a = &p->model->arch;
-    size_t row = p->batch->span[b->sequence].offset + (size_t)b->position;
-    exf_workspace *w = &p->space[worker];
-    exf_arena arena = {w->floats, 0};
-    block_space s;
-    exf_code rc;
-    double start = exf_clock(), routed, ran;
-    carve(&s, &arena, a, b->n_tokens);
-    EXF_TRY(p->recorded->input(p->recorded->self, p->layer, row, (size_t)b->n_tokens, s.experts.input, err));
-    EXF_TRY(route(p, b, row, &s, w, err));
-    routed = exf_clock();
-    exf_experts_run(w, b->n_tokens, s.ids, a, &p->weights_now, &s.experts);
-    exf_experts_combine(w, b->n_tokens, s.weights, a, &s.experts);
-    exf_shared_experts_run(w, b->n_tokens, a, &p->weights_now, &s.experts);
-    ran = exf_clock();
-    EXF_TRY(check_finite(p, b, s.experts.block, err));
-    EXF_TRY(show(p, b, row, &s, worker, err));
-    w->times.router += routed - start;
-    w->times.experts += ran - routed;
-    w->times.observe += exf_clock() - ran;
-out:
-    return rc;
-}
-
-/* ---- layers ---------------------------------------------------------------------- */
-
-static exf_code check_layer(const replay *p, exf_err *err)
-{
-    const exf_architecture *a = &p->model->arch;
-    if (!a->is_moe[p->layer]) return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", p->layer);
-    if (!p->batch->ids && !p->recorded->has_routes[p->layer] && exf_model_copies(p->model, EXF_W_ROUTER_TABLE, p->layer))
-        return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too", p->layer);
-    return EXF_OK;
-}
-
-static exf_code run_layer(replay *p, exf_progress *progress, exf_forward_report *report, exf_err *err)
-{
-    const exf_observer *o = p->observer;
-    double start = exf_clock();
-    exf_code rc;
-    EXF_TRY(exf_stop_check(err));
-    EXF_TRY(check_layer(p, err));
-    EXF_TRY(exf_layer_weights_read(&p->weights_now, p->model, p->layer, err));
-    progress->weight_bytes = exf_model_layer_bytes(p->model, p->layer);
-    report->weight_bytes += progress->weight_bytes;
-    report->read += exf_clock() - start;
-    if (o->layer_begin) EXF_TRY(o->layer_begin(o->self, p->layer, p->moe_index, err));
-    EXF_TRY(exf_each(p->n_pieces, p->n_workers, run_piece, p, err));
-    if (o->layer_end) EXF_TRY(o->layer_end(o->self, p->layer, p->moe_index, progress, err));
-    progress->seconds = exf_clock() - start;
-    exf_progress_layer(progress);
-out:
-    return rc;
-}
-
-static exf_code run_layers(replay *p, exf_forward_report *report, exf_err *err)
-{
-    const exf_architecture *a = &p->model->arch;
-    int n = 0, done = 0;
-    exf_code rc = EXF_OK;
-    for (int l = 0; l < a->n_layers; l++) n += p->recorded->has_input[l] != 0;
-    for (int l = 0; rc == EXF_OK && l < a->n_layers; l++) {
-        p->layer = l;
-        if (p->recorded->has_input[l]) {
-            exf_progress progress = {.layer = l, .n_layers = n, .done = ++done, .tokens = p->batch->n_tokens, .n_experts = a->n_experts};
-            rc = run_layer(p, &progress, report, err);
+    enum { MOST = 16384, LEAST = 512 };
+    uint64_t most;
+    exf_code rc = exf_memory_limit(&most, o, err);
+    if (rc != EXF_OK) return rc;
+    p->stream = (exf_stream_options){.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input};
+    for (p->stream.n_slots = 2; p->stream.n_slots > 0; p->stream.n_slots--)
+        for (p->block_tokens = MOST; p->block_tokens >= LEAST; p->block_tokens /= 2) {
+            plan_tokens(p, o, m, batch, needs);
+            if (p->footprint.device <= most) return EXF_OK;
         }
-        p->moe_index += a->is_moe[l];
-    }
-    exf_progress_end();
-    return rc;
+    return exf_memory_too_little(o, p->footprint.device, err);
 }
 
-static exf_code open_replay(replay *p, exf_err *err)
+static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
+                          const exf_observer *observer, exf_err *err)
 {
-    exf_code rc;
-    const exf_architecture *a = &p->model->arch;
-    size_t n = 0;
-    EXF_TRY(exf_mem_new(&p->pieces, p->n_pieces, sizeof *p->pieces, "blocks", err));
-    for (size_t i = 0; i < p->batch->n_sequences; i++)
-        for (int at = 0, left; (left = p->batch->span[i].n_tokens - at) > 0; at += EXF_MOE_BLOCK)
-            p->pieces[n++] = (piece){i, at, left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK};
-    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_workers, sizeof *p->space, "workspaces", err));
-    for (int i = 0; i < p->n_workers; i++)
-        EXF_TRY(exf_workspace_sized(&p->space[i], &exf_backend_cpu, EXF_COMPUTE_F32, a, block_floats(a, p->batch), block_of(p->batch), 0, err));
-    p->weights_now.b = &exf_backend_cpu;
-out:
-    return rc;
+    const exf_backend *b = backend_of(o);
+    exf_moe_needs needs = needs_of(b, &m->arch, observer);
+    *p = (replay_plan){.footprint.reads = 1};
+    if (!b->host_memory) return plan_gpu(p, o, m, batch, recorded, &needs, err);
+    plan_host(p, m, batch, o->threads, &needs);
+    return EXF_OK;
 }
 
-static void close_replay(replay *p, exf_forward_report *report)
+exf_code exf_replay_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
+                           const exf_recorded *recorded, const exf_observer *observer, exf_err *err)
 {
-    exf_layer_weights_free(&p->weights_now);
-    for (int i = 0; p->space && i < p->n_workers; i++) {
-        report->router += p->space[i].times.router;
-        report->experts += p->space[i].times.experts;
-        report->observe += p->space[i].times.observe;
-        exf_workspace_free(&p->space[i]);
-    }
-    exf_mem_free(p->space);
-    exf_mem_free(p->pieces);
-}
-
-exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, const exf_observer *observer, int threads,
-                    exf_forward_report *report, exf_err *err)
-{
-    exf_code rc;
-    double start = exf_clock();
-    replay p = {.model = m, .batch = batch, .recorded = recorded, .observer = observer, .n_pieces = count_pieces(batch),
-                .n_workers = exf_replay_workers(batch, threads)};
-    memset(report, 0, sizeof *report);
-    report->workers = p.n_workers;
-    EXF_TRY(open_replay(&p, err));
-    if (observer->begin) EXF_TRY(observer->begin(observer->self, p.n_workers, err));
-    EXF_TRY(run_layers(&p, report, err));
-out:
-    close_replay(&p, report);
-    report->wall = exf_clock() - start;
+    replay_plan p;
+    exf_code rc = make_plan(&p, options, m, batch, recorded, observer, err);
+    *f = p.footprint;
     return rc;
 }
 
@@ -240,8 +132,149 @@ double exf_replay_flops(const exf_architecture *a, const exf_batch *batch, int n
     return (double)batch->n_tokens * n_layers * token;
 }
 
-uint64_t exf_replay_memory(const exf_model *m, const exf_batch *batch, int threads)
+/* ---- layers ------------------------------------------------------------------------------- */
+
+static exf_code check_layer(const replay *p, exf_err *err)
 {
-    uint64_t bytes_each = sizeof(float) * block_floats(&m->arch, batch) + sizeof(double) * (uint64_t)exf_router_scratch(m->arch.n_experts);
-    return sizeof(float) * exf_layer_weights_size(m) + (uint64_t)exf_replay_workers(batch, threads) * bytes_each;
+    const exf_moe_layer *l = &p->layer;
+    if (!l->model->arch.is_moe[l->layer]) return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", l->layer);
+    if (!l->batch->ids && !p->recorded->has_routes[l->layer] && exf_model_copies(l->model, EXF_W_ROUTER_TABLE, l->layer))
+        return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too", l->layer);
+    return EXF_OK;
+}
+
+static exf_code load_weights(replay *p, exf_err *err)
+{
+    if (p->stream) return exf_weight_stream_next(p->stream, &p->weights_now, err);
+    return exf_layer_weights_read(&p->weights_now, p->layer.model, p->layer.layer, err);
+}
+
+static exf_code run_layer(replay *p, exf_progress *progress, exf_forward_report *report, exf_err *err)
+{
+    exf_moe_layer *l = &p->layer;
+    const exf_observer *o = p->observer;
+    double start = exf_clock();
+    exf_code rc;
+    EXF_TRY(exf_stop_check(err));
+    EXF_TRY(check_layer(p, err));
+    EXF_TRY(load_weights(p, err));
+    progress->weight_bytes = exf_model_layer_bytes(l->model, l->layer);
+    report->weight_bytes += progress->weight_bytes;
+    report->read += exf_clock() - start;
+    if (o->layer_begin) EXF_TRY(o->layer_begin(o->self, l->layer, l->moe_index, err));
+    EXF_TRY(l->engine->run(l, err));
+    EXF_TRY(l->engine->check(l, err));
+    if (o->layer_end) EXF_TRY(o->layer_end(o->self, l->layer, l->moe_index, progress, err));
+    progress->seconds = exf_clock() - start;
+    exf_progress_layer(progress);
+out:
+    return rc;
+}
+
+static exf_code run_layers(replay *p, exf_forward_report *report, exf_err *err)
+{
+    const exf_architecture *a = &p->layer.model->arch;
+    int n = 0, done = 0;
+    exf_code rc = EXF_OK;
+    for (int l = 0; l < a->n_layers; l++) n += p->recorded->has_input[l] != 0;
+    for (int l = 0; rc == EXF_OK && l < a->n_layers; l++) {
+        p->layer.layer = l;
+        if (p->recorded->has_input[l]) {
+            exf_progress progress = {.layer = l, .n_layers = n, .done = ++done, .tokens = p->layer.batch->n_tokens, .n_experts = a->n_experts};
+            rc = run_layer(p, &progress, report, err);
+        }
+        p->layer.moe_index += a->is_moe[l];
+    }
+    exf_progress_end();
+    return rc;
+}
+
+/* ---- opening and closing -------------------------------------------------------------------- */
+
+static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *plan, exf_compute compute, exf_err *err)
+{
+    const exf_moe_layer *l = &p->layer;
+    uint64_t none = ~(uint64_t)0;
+    exf_queue *q = p->space[0].q;
+    exf_code rc;
+    b->memory_anew();
+    EXF_TRY(exf_weight_stream_open(&p->stream, l->model, b, compute, &plan->stream, err));
+    EXF_TRY(b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
+    b->upload(q, p->not_finite, &none, sizeof none);
+    if (l->batch->ids) {
+        EXF_TRY(b->alloc(&p->tokens, l->batch->n_tokens, sizeof *p->tokens, "tokens", err));
+        b->upload(q, p->tokens, l->batch->ids, l->batch->n_tokens * sizeof *p->tokens);
+    }
+    EXF_TRY(b->finish(q, err));
+    if (p->observer->device_open) EXF_TRY(p->observer->device_open(p->observer->self, b, err));
+    p->layer.not_finite = p->not_finite;
+    p->layer.tokens = p->tokens;
+out:
+    return rc;
+}
+
+static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *err)
+{
+    const exf_backend *b = backend_of(o);
+    exf_moe_layer *l = &p->layer;
+    exf_compute compute = (exf_compute)o->compute;
+    replay_plan plan;
+    exf_code rc;
+    EXF_TRY(make_plan(&plan, o, l->model, l->batch, p->recorded, p->observer, err));
+    EXF_TRY(exf_mem_new(&p->space, (size_t)l->n_workers, sizeof *p->space, "workspaces", err));
+    for (int i = 0; i < l->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], b, compute, &l->model->arch, plan.floats, plan.mirror, err));
+    EXF_TRY(exf_route_set_new(&p->routes, b, l->batch->n_tokens, l->model->arch.top_k, err));
+    p->weights_now.b = b;
+    l->space = p->space;
+    l->block_tokens = plan.block_tokens;
+    l->needs = needs_of(b, &l->model->arch, p->observer);
+    l->group = (exf_group){0, l->batch->n_sequences, 0, l->batch->n_tokens};
+    if (p->observer->begin) EXF_TRY(p->observer->begin(p->observer->self, l->n_workers, err));
+    if (!b->host_memory) EXF_TRY(open_gpu(p, b, &plan, compute, err));
+out:
+    return rc;
+}
+
+static void close_replay(replay *p, const exf_backend *b, exf_forward_report *report)
+{
+    exf_stream_times times = {.reading = 0};
+    uint64_t now;
+    if (!b->host_memory) {
+        b->memory(&now, &report->device_bytes);
+        exf_weight_stream_close(p->stream, &times);
+        b->free(p->tokens);
+        b->free(p->not_finite);
+    }
+    report->reading = times.reading;
+    report->sending = times.sending;
+    exf_layer_weights_free(&p->weights_now);
+    exf_route_set_free(&p->routes);
+    for (int i = 0; p->space && i < p->layer.n_workers; i++) {
+        report->router += p->space[i].times.router;
+        report->experts += p->space[i].times.experts;
+        report->observe += p->space[i].times.observe;
+        report->flops += p->space[i].times.flops;
+        exf_workspace_free(&p->space[i]);
+    }
+    exf_mem_free(p->space);
+}
+
+exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, const exf_observer *observer,
+                    const exf_forward_options *options, exf_forward_report *report, exf_err *err)
+{
+    exf_code rc;
+    double start = exf_clock();
+    const exf_backend *b = backend_of(options);
+    replay p = {.recorded = recorded, .observer = observer, .lane = {.observer = observer}};
+    p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids, .weights = &p.weights_now,
+                              .n_workers = exf_replay_workers(b, batch, options->threads), .timed = options->timed, .lane = &p.lane,
+                              .routes = &p.routes, .router_routes = &p.routes, .recorded = recorded, .last = 1};
+    memset(report, 0, sizeof *report);
+    report->workers = p.layer.n_workers;
+    EXF_TRY(open_replay(&p, options, err));
+    EXF_TRY(run_layers(&p, report, err));
+out:
+    close_replay(&p, b, report);
+    report->wall = exf_clock() - start;
+    return rc;
 }

@@ -3,6 +3,11 @@
 
 _Static_assert((int)EXF_MAX_STREAMS <= (int)EXF_STREAMS_MAX, "the kernels hold every stream that a model may have");
 
+size_t exf_row_width(const exf_architecture *a)
+{
+    return (size_t)a->residual.streams * (size_t)a->d_model;
+}
+
 int exf_residual_mixing(const exf_architecture *a)
 {
     int s = a->residual.streams;

@@ -9,8 +9,8 @@
  *   C      = Sinkhorn(softmax over k of (mix[2S+jS+k] scale[2] + base[..]) + eps)
  *   u      = sum_j pre_j X_j                    what the site's norm sees
  *   X'_k   = post_k v + sum_j C[j][k] X_j       v = the site's output */
-#ifndef EXF_FORWARD_RESIDUAL_H
-#define EXF_FORWARD_RESIDUAL_H
+#ifndef EXF_MIXERS_RESIDUAL_H
+#define EXF_MIXERS_RESIDUAL_H
 #include "base/arena.h"
 #include "kernels/backend.h"
 #include "model/architecture.h"
@@ -22,6 +22,8 @@ typedef struct {
     const float *scale; /* [3] */
 } exf_residual_site;
 
+/* Floats of a token's hidden state: streams * H. */
+size_t exf_row_width(const exf_architecture *a);
 /* Floats of mixing coefficients per token: pre [S], post [S], C [S, S]; 0 with one stream. */
 int exf_residual_mixing(const exf_architecture *a);
 

@@ -43,6 +43,35 @@ exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf
     return EXF_OK;
 }
 
+exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err)
+{
+    e->device = b;
+    return b->alloc(&e->sums, 1, sizeof *e->sums, "layer errors", err);
+}
+
+exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err)
+{
+    (void)err;
+    if (!e->q) e->device->zero(b->q, e->sums, sizeof *e->sums);
+    e->q = b->q;
+    e->device->output_errors(b->q, e->sums, b->original, b->rewritten, b->n_tokens, b->d_model);
+    return EXF_OK;
+}
+
+exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_index, exf_err *err)
+{
+    exf_output_errors sums;
+    if (!e->q) return EXF_OK;
+    exf_code rc = e->device->download(e->q, &sums, e->sums, sizeof sums, err);
+    if (rc != EXF_OK) return rc;
+    e->q = NULL;
+    if (sums.out_of_range)
+        return exf_fail(err, EXF_NUMERIC, "layer %d: the squared outputs or errors of %llu tokens are outside the range of the sums", layer,
+                        (unsigned long long)sums.out_of_range);
+    exf_output_errors_read(&sums, &e->error_sq[moe_index], &e->norm_sq[moe_index]);
+    return EXF_OK;
+}
+
 double exf_layer_errors_value(const exf_layer_errors *e, int moe_index)
 {
     exf_exact error_sq = {{0, 0, 0}}, norm_sq = {{0, 0, 0}};
@@ -56,6 +85,7 @@ double exf_layer_errors_value(const exf_layer_errors *e, int moe_index)
 
 void exf_layer_errors_free(exf_layer_errors *e)
 {
+    if (e->device) e->device->free(e->sums);
     exf_mem_free(e->error_sq);
     exf_mem_free(e->norm_sq);
     memset(e, 0, sizeof *e);

@@ -48,8 +48,19 @@ static exf_code logits(void *self, const exf_logits_block *b, exf_err *err)
 
 static exf_code device_open(void *self, const struct exf_backend *b, exf_err *err)
 {
-    const watched *w = self;
-    return w->is_first ? exf_scores_device_open(w->scores, b, err) : EXF_OK;
+    watched *w = self;
+    return w->is_first ? exf_scores_device_open(w->scores, b, err) : exf_layer_errors_device_open(&w->errors, b, err);
+}
+
+static exf_code device_probe(void *self, const exf_device_probe *b, exf_err *err)
+{
+    return exf_layer_errors_device_add(&((watched *)self)->errors, b, err);
+}
+
+static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
+{
+    (void)progress;
+    return exf_layer_errors_device_end(&((watched *)self)->errors, layer, moe_index, err);
 }
 
 static exf_code device_logits(void *self, const exf_device_logits *b, exf_err *err)
@@ -66,8 +77,8 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->n_layers = job->model->arch.n_moe_layers;
     w->scores = r->scores;
     w->score_lane = exf_scores_lane(r->scores, i);
-    w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .logits = logits,
-                                 .device_open = device_open, .device_logits = device_logits};
+    w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .device_probe = i ? device_probe : NULL,
+                                 .layer_end = layer_end, .logits = logits, .device_open = device_open, .device_logits = device_logits};
     EXF_TRY(exf_folder_new(&w->folder, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->spans, err));
     r->lanes[i] = (exf_lane){.rewriter = exf_folder_rewriter(w->folder), .observer = &w->observer};
 out:

@@ -5,6 +5,7 @@
 #ifndef EXF_VALIDATE_VALIDATE_H
 #define EXF_VALIDATE_VALIDATE_H
 #include "fold/folder.h"
+#include "forward/forward.h"
 #include "validate/scores.h"
 
 typedef struct {

@@ -24,6 +24,7 @@ typedef struct {
     int n_readers; /* threads; 0: as many as the system has, at most 8 */
     int n_layers;  /* layers 0 .. n_layers - 1 will be asked for */
     int head;      /* and then EXF_LAYER_HEAD */
+    const unsigned char *chosen; /* [n_layers] NULL: the embedding and all layers; else only layers with 1, no embedding */
     int part_experts; /* 0: layers come whole; else so many routed experts of a layer are a part of it */
     int passes;       /* with parts: how often a layer's parts will be asked for, first to last each time */
 } exf_stream_options;

@@ -65,13 +65,21 @@ out:
     return rc;
 }
 
+/* 1 if the stream brings the layer, the embedding or the head. */
+static int brings(const exf_stream_options *o, int layer)
+{
+    if (layer == EXF_LAYER_HEAD) return o->head;
+    return !o->chosen || (layer >= 0 && o->chosen[layer]);
+}
+
 exf_code exf_weight_turns_make(exf_weight_turns *t, const exf_model *m, exf_compute compute, const exf_stream_options *o, exf_err *err)
 {
     making k = {t, m, compute, o, 0};
-    int n = o->n_layers + 1 + (o->head != 0);
+    int n = o->n_layers + 2;
     exf_code rc = EXF_OK;
     for (int i = 0; rc == EXF_OK && i < n; i++) {
         int layer = i == 0 ? EXF_LAYER_EMBED : i <= o->n_layers ? i - 1 : EXF_LAYER_HEAD;
+        if (!brings(o, layer)) continue;
         rc = o->part_experts ? add_in_parts(&k, layer, err) : add_whole(&k, layer, err);
     }
     return rc;
@@ -102,7 +110,7 @@ static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_stre
     size_t most = 0;
     for (int l = EXF_LAYER_EMBED; l < o->n_layers; l++) {
         int none = choice == EXF_SOME_EXPERTS && (l < 0 || !m->arch.is_moe[l]);
-        if (none || (l == EXF_LAYER_HEAD && !o->head)) continue;
+        if (none || !brings(o, l)) continue;
         size_t bytes = exf_weight_plan_bytes(m, compute, &(exf_weight_part){l, choice, 0, o->part_experts});
         most = bytes > most ? bytes : most;
     }

@@ -60,14 +60,21 @@ static void moments(const bench *c)
     c->b->moments_add(c->q, c->sums, &call);
 }
 
+static void sum_of(const bench *c, exf_matrix outputs)
+{
+    exf_moe_sum_call call = {.n_tokens = c->s.n_tokens, .top_k = c->s.top_k, .d_model = c->s.d_model, .outputs = outputs, .weights = c->weights,
+                             .hidden = c->hidden};
+    c->b->moe_sum(c->q, &call);
+}
+
 static void routed_sum(const bench *c)
 {
-    c->b->routed_sum(c->q, c->hidden, exf_bf16(c->outputs), c->weights, c->s.n_tokens, c->s.top_k, c->s.d_model, 1);
+    sum_of(c, exf_bf16(c->outputs));
 }
 
 static void routed_sum_in_full(const bench *c)
 {
-    c->b->routed_sum(c->q, c->hidden, exf_f32(c->outputs), c->weights, c->s.n_tokens, c->s.top_k, c->s.d_model, 1);
+    sum_of(c, exf_f32(c->outputs));
 }
 
 static void norm(const bench *c)

@@ -233,50 +233,6 @@ START_TEST(norms_of_rows)
 }
 END_TEST
 
-enum { SUM_TOKENS = 5, SUM_SLOTS = 3 };
-
-/* y [T, w] = (add ? itself : 0) + the weighted sums of outputs, with weights and without. */
-static void check_sums(const float *outputs, exf_matrix there, const float *weights, const float *weights_there, int w, int add)
-{
-    size_t n = (size_t)(SUM_TOKENS * w);
-    float *x = test_memory(n, 4);
-    for (size_t i = 0; i < n; i++) x[i] = real_at(6, i, 3);
-    float *xt = device_put(&d, x, n * 4);
-    d.b->routed_sum(d.q, xt, there, weights_there, SUM_TOKENS, SUM_SLOTS, w, add);
-    float *y = device_get(&d, xt, n * 4);
-    for (int t = 0; t < SUM_TOKENS; t++)
-        for (int i = 0; i < w; i++) {
-            double want = add ? (double)x[t * w + i] : 0;
-            for (int k = 0; k < SUM_SLOTS; k++) want += (weights ? (double)weights[t * SUM_SLOTS + k] : 1) * (double)outputs[(t * SUM_SLOTS + k) * w + i];
-            ck_assert(fabs((double)y[t * w + i] - want) <= 1e-5);
-        }
-    exf_mem_free(x);
-    exf_mem_free(y);
-    d.b->free(xt);
-}
-
-START_TEST(sums_of_rows)
-{
-    int w = widths[_i];
-    size_t n = (size_t)(SUM_TOKENS * SUM_SLOTS * w);
-    float weights[SUM_TOKENS * SUM_SLOTS], *outputs = test_memory(n, 4);
-    uint16_t *half = bf16_reals(n, 9, 2);
-    for (int i = 0; i < SUM_TOKENS * SUM_SLOTS; i++) weights[i] = real_at(8, (size_t)i, 1);
-    for (size_t i = 0; i < n; i++) outputs[i] = of_bf16(half[i]);
-    float *wt = device_put(&d, weights, sizeof weights), *full_there = device_put(&d, outputs, n * 4);
-    uint16_t *half_there = device_put(&d, half, n * 2);
-    for (int kind = 0; kind < 8; kind++) {
-        exf_matrix there = kind & 1 ? exf_f32(full_there) : exf_bf16(half_there);
-        check_sums(outputs, there, kind & 2 ? weights : NULL, kind & 2 ? wt : NULL, w, kind >> 2);
-    }
-    exf_mem_free(outputs);
-    exf_mem_free(half);
-    d.b->free(wt);
-    d.b->free(full_there);
-    d.b->free(half_there);
-}
-END_TEST
-
 START_TEST(the_first_that_is_not_finite_is_kept)
 {
     enum { N = 50000 };
@@ -313,7 +269,6 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, products_side_by_side_round_as_single_ones, 0, 2);
     tcase_add_loop_test(t, gated_heads_are_near, 0, COUNT(head_widths));
     tcase_add_loop_test(t, norms_of_rows, 0, COUNT(widths));
-    tcase_add_loop_test(t, sums_of_rows, 0, COUNT(widths));
     tcase_add_test(t, the_first_that_is_not_finite_is_kept);
     suite_add_tcase(s, t);
     return s;

@@ -150,6 +150,19 @@ static void gemm_xwt_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx
                  k, 1, 0);
 }
 
+static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+                    void *workspace)
+{
+    size_t n = (size_t)s->n_experts * (size_t)s->d_model * (size_t)s->d_expert;
+    int half = m->gate.number == EXF_NUMBER_BF16;
+    float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL, *down = half ? widened(m->down.p, n) : NULL;
+    exf_expert_matrices wide = {exf_f32(gate), exf_f32(up), exf_f32(down)};
+    exf_backend_cpu.experts(q, outputs, x, ids, half ? &wide : m, s, workspace);
+    exf_mem_free(gate);
+    exf_mem_free(up);
+    exf_mem_free(down);
+}
+
 static void embed(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams)
 {
     size_t w = (size_t)width;
@@ -189,6 +202,7 @@ const exf_backend *fake_device(uint64_t room)
     b.follow = follow;
     b.gemm_xwt = gemm_xwt;
     b.gemm_xwt_many = gemm_xwt_many;
+    b.experts = experts;
     b.unpack = unpack;
     b.check_bf16 = check_bf16;
     b.embed = embed;

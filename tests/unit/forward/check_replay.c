@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "capture/moe_inputs.h"
+#include "forward/replay.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -86,6 +87,13 @@ static exf_moe_inputs *open_inputs(const char *path, const exf_model *m, const c
     return x;
 }
 
+static const exf_forward_options *on_cpu(int threads)
+{
+    static exf_forward_options o;
+    o = (exf_forward_options){.backend = &exf_backend_cpu, .threads = threads};
+    return &o;
+}
+
 static void replay(golden_seen *seen, const exf_model *m, const char *path, int threads)
 {
     exf_err e = {.code = EXF_OK};
@@ -93,7 +101,7 @@ static void replay(golden_seen *seen, const exf_model *m, const char *path, int 
     exf_forward_report report;
     exf_moe_inputs *x = open_inputs(path, m, "all", &c);
     exf_observer o = golden_observer(seen, m, exf_moe_inputs_batch(x)->n_tokens);
-    ck_ok(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), &o, threads, &report, &e), e);
+    ck_ok(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), &o, on_cpu(threads), &report, &e), e);
     exf_moe_inputs_free(x);
 }
 
@@ -222,7 +230,7 @@ START_TEST(bits_depend_on_no_threads)
     exf_moe_inputs *x = open_inputs(write_recording(&r, "lengths.safetensors"), m, "all", &c);
     ck_assert_uint_eq(exf_moe_inputs_batch(x)->n_sequences, 4);
     ck_assert_int_eq(exf_moe_inputs_batch(x)->max_tokens, 24);
-    ck_assert_int_eq(exf_replay_workers(exf_moe_inputs_batch(x), 9), 4);
+    ck_assert_int_eq(exf_replay_workers(&exf_backend_cpu, exf_moe_inputs_batch(x), 9), 4);
     exf_moe_inputs_free(x);
     replay(&four, m, path, 4);
     for (int l = 0; l < LAYERS; l++)
@@ -273,10 +281,10 @@ static void capture(const exf_model *m, const char *from, const char *to)
     exf_moe_inputs *x = open_inputs(from, m, "all", &c);
     const exf_batch *b = exf_moe_inputs_batch(x);
     exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)b->n_sequences, (int64_t)b->n_tokens};
-    ck_ok(exf_moe_inputs_provenance(&p, x, "all", &e), e);
+    ck_ok(exf_moe_inputs_provenance(&p, x, &exf_backend_cpu, EXF_COMPUTE_F32, "all", &e), e);
     ck_ok(exf_sequences_of_batch(&sequences, b, exf_provenance_get(&p, "data.moe_inputs_sha256"), &e), e);
     ck_ok(exf_recorder_new(&rec, to, 1, &shape, &c, &sequences, &p, &e), e);
-    ck_ok(exf_replay(m, b, exf_moe_inputs_recorded(x), exf_recorder_observer(rec), 2, &report, &e), e);
+    ck_ok(exf_replay(m, b, exf_moe_inputs_recorded(x), exf_recorder_observer(rec), on_cpu(2), &report, &e), e);
     ck_ok(exf_recorder_commit(rec, &e), e);
     exf_recorder_free(rec);
     exf_sequence_list_free(&sequences);
@@ -330,7 +338,7 @@ START_TEST(an_export_can_be_replayed)
     snprintf(path, sizeof path, "%s", exf_scratch("export.safetensors"));
     exf_moe_inputs *x = open_inputs(golden_file, m, "all", &c);
     ck_ok(exf_exporter_new(&out, path, 1, m, exf_moe_inputs_batch(x), &c, 0, &p, &e), e);
-    ck_ok(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), exf_exporter_observer(out), 1, &report, &e), e);
+    ck_ok(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), exf_exporter_observer(out), on_cpu(1), &report, &e), e);
     ck_ok(exf_exporter_commit(out, &e), e);
     exf_exporter_free(out);
     exf_moe_inputs_free(x);
@@ -414,7 +422,7 @@ static void stumbles(const recording *r, const exf_model *m, exf_code code, cons
     golden_seen s;
     exf_moe_inputs *x = open_inputs(write_recording(r, "bad.safetensors"), m, "all", &c);
     exf_observer o = golden_observer(&s, m, ROWS);
-    ck_fails(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), &o, 2, &report, &e), code, e, part);
+    ck_fails(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), &o, on_cpu(2), &report, &e), code, e, part);
     golden_free(&s);
     exf_moe_inputs_free(x);
 }

@@ -252,24 +252,6 @@ START_TEST(sigmoid_gates_heads)
 }
 END_TEST
 
-START_TEST(a_switch_gates_rows)
-{
-    enum { ROWS = 4, N = 6, K = 19 };
-    float *x = naive_numbers(ROWS * K, 14, 1), *w = naive_numbers(K, 15, 2), *before = naive_numbers(ROWS * N, 16, 1);
-    float *y = naive_numbers(ROWS * N, 16, 1);
-    exf_sigmoid_switch_cpu(y, N, x, w, K, ROWS);
-    for (int r = 0; r < ROWS; r++) {
-        double dot = 0;
-        for (int i = 0; i < K; i++) dot += (double)x[r * K + i] * (double)w[i];
-        for (int i = 0; i < N; i++) assert_gated(y[r * N + i], (double)before[r * N + i] * naive_sigmoid(dot), "switch");
-    }
-    exf_mem_free(x);
-    exf_mem_free(w);
-    exf_mem_free(before);
-    exf_mem_free(y);
-}
-END_TEST
-
 START_TEST(bias_and_gathering)
 {
     enum { ROWS = 3, N = 5, STRIDE = 8 };
@@ -301,7 +283,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, rmsnorm_of_small_rows);
     tcase_add_loop_test(t, swiglu_with_and_without_limit, 0, 2);
     tcase_add_test(t, sigmoid_gates_heads);
-    tcase_add_test(t, a_switch_gates_rows);
     tcase_add_test(t, bias_and_gathering);
     suite_add_tcase(s, t);
     return s;

@@ -1,0 +1,114 @@
+/* experts_cpu.c - see experts_cpu.h. */
+#include "kernels/moe/experts_cpu.h"
+
+#include "kernels/linear/gemm.h"
+#include "kernels/rows/rows.h"
+#include "kernels/rows/simd.h"
+#include "kernels/rows/swiglu.h"
+
+#include <math.h>
+
+enum { LINE = 64 }; /* bytes of a cache line */
+
+/* One call's scratch memory, N = T K slots. */
+typedef struct {
+    float *gathered;  /* [N, H] one expert's tokens, then its outputs */
+    float *gate, *up; /* [N, I] */
+    int32_t *first;   /* [E + 1] slots [first[e], first[e + 1]) of the lists below are expert e's */
+    int32_t *slot;    /* [N] slot numbers, by expert, in order of tokens */
+    int32_t *row;     /* [N] the token of each of these slots */
+} scratch;
+
+static void *take(char **at, size_t bytes)
+{
+    void *p = *at;
+    *at += (bytes + LINE - 1) / LINE * LINE;
+    return p;
+}
+
+/* Carves the scratch arrays from memory; returns the bytes they take. */
+static size_t carve(scratch *c, char *memory, const exf_expert_shape *s)
+{
+    char *at = memory;
+    size_t n = (size_t)s->n_tokens * (size_t)s->top_k;
+    c->gathered = take(&at, n * (size_t)s->d_model * sizeof *c->gathered);
+    c->gate = take(&at, n * (size_t)s->d_expert * sizeof *c->gate);
+    c->up = take(&at, n * (size_t)s->d_expert * sizeof *c->up);
+    c->first = take(&at, ((size_t)s->n_experts + 1) * sizeof *c->first);
+    c->slot = take(&at, n * sizeof *c->slot);
+    c->row = take(&at, n * sizeof *c->row);
+    return (size_t)(at - memory);
+}
+
+size_t exf_experts_workspace_cpu(const exf_expert_shape *s)
+{
+    static char origin[1];
+    scratch c;
+    return carve(&c, origin, s);
+}
+
+/* The call's expert that a slot names, or -1. */
+static int expert_of(const exf_expert_shape *s, int32_t id)
+{
+    return id >= s->first && id - s->first < s->n_experts ? id - s->first : -1;
+}
+
+/* Sorts the slots by expert, in order of tokens (a counting sort). */
+static void bucket(const scratch *c, const int32_t *ids, const exf_expert_shape *s)
+{
+    int n_slots = s->n_tokens * s->top_k;
+    memset(c->first, 0, ((size_t)s->n_experts + 1) * sizeof *c->first);
+    for (int i = 0; i < n_slots; i++)
+        if (expert_of(s, ids[i]) >= 0) c->first[expert_of(s, ids[i]) + 1]++;
+    for (int e = 0; e < s->n_experts; e++) c->first[e + 1] += c->first[e];
+    for (int i = 0; i < n_slots; i++) {
+        int e = expert_of(s, ids[i]);
+        if (e < 0) continue;
+        int at = c->first[e]++;
+        c->slot[at] = i;
+        c->row[at] = i / s->top_k;
+    }
+    for (int e = s->n_experts; e > 0; e--) c->first[e] = c->first[e - 1]; /* each had moved to the next one's start */
+    c->first[0] = 0;
+}
+
+static const float *matrix_of(exf_matrix m, size_t expert, const exf_expert_shape *s)
+{
+    return (const float *)m.p + expert * (size_t)s->d_model * (size_t)s->d_expert;
+}
+
+/* One expert on the tokens of its slots. */
+static void run_expert(float *outputs, const float *x, int e, const scratch *c, const exf_expert_matrices *m, const exf_expert_shape *s)
+{
+    int from = c->first[e], n = c->first[e + 1] - from, h = s->d_model, width = s->d_expert;
+    size_t expert = (size_t)e;
+    if (n == 0) return;
+    exf_gather_rows_cpu(c->gathered, x, c->row + from, n, h);
+    exf_gemm_xwt_cpu(c->gate, width, c->gathered, h, matrix_of(m->gate, expert, s), h, n, width, h, 1, 0);
+    exf_gemm_xwt_cpu(c->up, width, c->gathered, h, matrix_of(m->up, expert, s), h, n, width, h, 1, 0);
+    exf_swiglu_cpu(c->gate, c->up, (size_t)n * (size_t)width, s->limit);
+    exf_gemm_xwt_cpu(c->gathered, h, c->gate, width, matrix_of(m->down, expert, s), width, n, h, width, 1, 0);
+    exf_scatter_rows_cpu(outputs, c->gathered, c->slot + from, n, h);
+}
+
+/* Zeroes the outputs of slots without an expert. */
+static void clear_unused(float *outputs, const int32_t *ids, const exf_expert_shape *s)
+{
+    size_t h = (size_t)s->d_model, n_slots = (size_t)s->n_tokens * (size_t)s->top_k;
+    for (size_t i = 0; !s->keep && i < n_slots; i++)
+        if (ids[i] < 0) memset(outputs + i * h, 0, h * sizeof *outputs);
+}
+
+void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace)
+{
+    scratch c;
+    carve(&c, workspace, s);
+    bucket(&c, ids, s);
+    clear_unused(outputs, ids, s);
+    for (int e = 0; e < s->n_experts; e++) run_expert(outputs, x, e, &c, m, s);
+}
+
+void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n)
+{
+    for (int r = 0; r < n_rows; r++) out[r] = (float)(1 / (1 + exp(-exf_dot(x + (size_t)r * (size_t)n, w, n))));
+}

@@ -1,0 +1,154 @@
+/* mix_step.c - see mix_step.h. */
+#include "forward/mix_step.h"
+
+#include "base/stop.h"
+#include "forward/workspace_size.h"
+#include "mixers/mixer.h"
+#include "moe/residual_site.h"
+#include "moe/routing.h"
+#include "moe/moe_sequences.h"
+
+/* ---- one sequence ------------------------------------------------------------------------- */
+
+static void norm_rows(exf_workspace *w, float *out, const float *rows, const float *weight, int n, const exf_architecture *a)
+{
+    w->b->rmsnorm(w->q, out, a->d_model, rows, a->d_model, weight, n, a->d_model, a->norm_eps);
+}
+
+/* Norms the mixer's input into the number type that its products read. */
+static void norm_input(exf_mixer_call *call, exf_workspace *w, const exf_mixer_arrays *m, const float *u, const float *weight)
+{
+    if (w->compute == EXF_COMPUTE_BF16) {
+        uint16_t *rounded = (uint16_t *)(void *)m->normed;
+        w->b->rmsnorm_rounded(w->q, rounded, NULL, u, weight, call->n_tokens, call->a->d_model, call->a->norm_eps);
+        call->input16 = rounded;
+    } else {
+        norm_rows(w, m->normed, u, weight, call->n_tokens, call->a);
+        call->input = m->normed;
+    }
+}
+
+static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const exf_mixer_arrays *m, exf_arena *arena)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    const exf_layer_weights *lw = &s->p->weights_now;
+    int layer = s->moe.layer;
+    exf_residual_site site = exf_residual_site_of(lw, EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE);
+    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    exf_mixer_call call = {.out = m->mixed, .n_tokens = n, .layer = layer, .a = a, .w = lw->w, .w16 = lw->w16,
+                           .positions = &s->p->positions, .arena = arena, .b = w->b, .q = w->q};
+    norm_input(&call, w, m, u, lw->w[EXF_W_MIXER_NORM]);
+    if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1) { /* the last product adds to the hidden states itself */
+        call.out = hidden;
+        call.beta = 1;
+    }
+    exf_mixer_of(a->mixer[layer])->run(&call);
+    if (call.beta == 0) exf_residual_close(w->b, w->q, a, hidden, m->mixed, n, m->mixing);
+    w->times.flops += exf_mixer_of(a->mixer[layer])->flops(a, layer, n);
+}
+
+static void route(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span, const exf_mixer_arrays *m)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    const exf_layer_weights *lw = &s->p->weights_now;
+    const exf_route_set *routes = s->moe.routes;
+    int n = span->n_tokens;
+    size_t slot = span->offset * (size_t)a->top_k;
+    exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
+    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    exf_matrix x = exf_f32(m->normed);
+    if (lw->router_split) {
+        x = exf_bf16((const uint16_t *)(const void *)m->normed);
+        w->b->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
+    } else {
+        norm_rows(w, m->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
+    }
+    exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw, s->mask, m->logits);
+    w->times.flops += 2.0 * n * a->d_model * a->n_experts;
+}
+
+static void run_sequence(const exf_step *s, size_t sequence, int worker, int mixes, int routes)
+{
+    exf_workspace *w = &s->p->space[worker];
+    const exf_span *span = &s->p->batch->span[sequence];
+    float *hidden = exf_moe_rows(&s->moe, span->offset);
+    exf_arena arena = {w->floats, 0};
+    exf_mixer_arrays m;
+    double start = exf_clock();
+    exf_mixer_carve(&m, &arena, &s->p->model->arch, span->n_tokens);
+    if (mixes) mix(s, w, hidden, span->n_tokens, &m, &arena);
+    double mixed = exf_clock();
+    if (routes) route(s, w, hidden, span, &m);
+    if (s->p->options->timed) return; /* timed_turns measures */
+    w->times.mixer += mixed - start;
+    w->times.router += exf_clock() - mixed;
+}
+
+/* ---- the group's sequences ------------------------------------------------------------------ */
+
+typedef struct {
+    const exf_step *step;
+    int mixes, routes;
+} parts;
+
+static exf_code run_one(void *self, size_t i, int worker, exf_err *err)
+{
+    const parts *p = self;
+    (void)err;
+    run_sequence(p->step, p->step->moe.group.first + i, worker, p->mixes, p->routes);
+    return EXF_OK;
+}
+
+/* Takes the sequences in turns on the CUDA streams, so that one's small kernels run beside
+ * another's; each stream has its own workspace, so the turns change nothing else. */
+static exf_code take_turns(parts *parts_of, exf_err *err)
+{
+    const exf_step *s = parts_of->step;
+    const exf_pass *p = s->p;
+    exf_code rc = EXF_OK;
+    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
+    for (size_t i = 0; i < s->moe.group.n; i++) {
+        EXF_TRY(exf_stop_check(err));
+        EXF_TRY(run_one(parts_of, i, (int)(i % (size_t)p->n_spaces), err));
+    }
+    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[0].q, p->space[i].q);
+out:
+    return rc;
+}
+
+/* CUDA streams run on by themselves: the seconds of a part are known only where all
+ * sequences finish it before the next part begins. */
+static exf_code timed_turns(parts *parts_of, double *seconds, exf_err *err)
+{
+    double start = exf_clock();
+    exf_code rc;
+    EXF_TRY(take_turns(parts_of, err));
+    EXF_TRY(exf_pass_finish(parts_of->step->p, err));
+    *seconds += exf_clock() - start;
+out:
+    return rc;
+}
+
+static exf_code run_group(const exf_step *s, int mixes, int routes, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_part_times *times = &p->space[0].times;
+    parts both = {s, mixes, routes}, mixer = {s, 1, 0}, router = {s, 0, 1};
+    exf_code rc = EXF_OK;
+    if (p->b->host_memory) return exf_each(s->moe.group.n, p->n_workers, run_one, &both, err);
+    if (!p->options->timed) return take_turns(&both, err);
+    if (mixes) EXF_TRY(timed_turns(&mixer, &times->mixer, err));
+    if (routes) EXF_TRY(timed_turns(&router, &times->router, err));
+out:
+    return rc;
+}
+
+exf_code exf_mix_group(exf_step *s, exf_err *err)
+{
+    return run_group(s, 1, s->moe.moe_index >= 0, err);
+}
+
+exf_code exf_route_group(exf_step *s, exf_err *err)
+{
+    return run_group(s, 0, 1, err);
+}

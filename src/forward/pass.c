@@ -1,0 +1,252 @@
+/* pass.c - opens and closes a pass; see pass.h. */
+#include "forward/pass.h"
+
+#include "base/mem.h"
+#include "mixers/residual.h"
+#include "forward/memory_plan.h"
+#include "forward/workspace_size.h"
+
+#include <string.h>
+
+/* 1 for a probing lane whose survivors make routes of their own, which its correction reads. */
+static int keeps_router_routes(const exf_lane *lane)
+{
+    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->survivors && lane->rewriter->correct;
+}
+
+/* 1 for an observer that reads blocks in host memory, also in a pass on a GPU. */
+static int reads_host_blocks(const exf_observer *o)
+{
+    int sweeps = o->sweeps > 1 ? o->sweeps : 1;
+    return o->block && (!o->device_block || o->device_sweeps < sweeps);
+}
+
+exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
+{
+    exf_demand d = {.lanes = n_lanes};
+    for (size_t i = 0; i < n_lanes; i++) {
+        const exf_observer *o = lanes[i].observer;
+        const exf_rewriter *r = lanes[i].rewriter;
+        d.corrects |= r && r->correct;
+        if (r) d.observers += r->device_bytes;
+        if (!o) continue;
+        d.head |= o->logits != NULL;
+        d.scored |= o->device_logits != NULL;
+        d.observers += o->device_bytes;
+        d.host_blocks |= reads_host_blocks(o);
+        d.probes += i > 0 && o->probe;
+        d.pruned += i > 0 && keeps_router_routes(&lanes[i]);
+        if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
+        if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
+    }
+    return d;
+}
+
+/* ---- opening ---------------------------------------------------------------------------- */
+
+static exf_code open_tokens(exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    p->tokens_device = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
+    if (p->b->host_memory) return EXF_OK;
+    p->tokens_device = NULL;
+    EXF_TRY(p->b->alloc(&p->tokens_device, p->batch->n_tokens + 1, sizeof *p->tokens_device, "tokens", err));
+    p->b->upload(p->space[0].q, p->tokens_device, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_device);
+    EXF_TRY(p->b->finish(p->space[0].q, err));
+out:
+    return rc;
+}
+
+static exf_code open_route_set(exf_pass *p, exf_route_set *set, exf_err *err)
+{
+    return exf_route_set_new(set, p->b, p->batch->n_tokens, p->model->arch.top_k, err);
+}
+
+static exf_code open_probe(exf_pass *p, size_t i, exf_err *err)
+{
+    const exf_lane *lane = &p->lanes[i];
+    exf_code rc = EXF_OK;
+    if (i == 0 || !lane->observer || !lane->observer->probe) return EXF_OK;
+    EXF_TRY(open_route_set(p, &p->probe_routes[i], err));
+    if (keeps_router_routes(lane)) EXF_TRY(open_route_set(p, &p->probe_router_routes[i], err));
+    p->probes[i] = (exf_moe_probe){lane, &p->probe_routes[i], p->probe_router_routes[i].n ? &p->probe_router_routes[i] : &p->first};
+out:
+    return rc;
+}
+
+size_t exf_pass_route_sets(const exf_demand *d)
+{
+    return 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0);
+}
+
+/* Opens the sets that exf_pass_route_sets counts. */
+static exf_code open_routes(exf_pass *p, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(open_route_set(p, &p->routes, err));
+    EXF_TRY(exf_mem_new(&p->probe_routes, p->n_lanes, sizeof *p->probe_routes, "probes", err));
+    EXF_TRY(exf_mem_new(&p->probe_router_routes, p->n_lanes, sizeof *p->probe_router_routes, "probes", err));
+    EXF_TRY(exf_mem_new(&p->probes, p->n_lanes, sizeof *p->probes, "probes", err));
+    for (size_t i = 0; i < p->n_lanes; i++) EXF_TRY(open_probe(p, i, err));
+    if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->router_routes, err));
+    if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
+out:
+    return rc;
+}
+
+static exf_code open_masks(exf_pass *p, exf_err *err)
+{
+    size_t n_experts = (size_t)p->model->arch.n_experts;
+    int masks = 0;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < p->n_lanes; i++) masks |= p->lanes[i].rewriter && p->lanes[i].rewriter->survivors;
+    if (!masks) return EXF_OK;
+    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "survivors", err));
+    EXF_TRY(p->b->alloc(&p->mask_device, 2 * n_experts, sizeof *p->mask_device, "survivors", err));
+out:
+    return rc;
+}
+
+static exf_code next_part(void *self, exf_err *err)
+{
+    exf_pass *p = self;
+    double start = exf_clock();
+    exf_code rc = exf_weight_stream_next(p->stream, &p->weights_now, err);
+    p->parts_waited += exf_clock() - start;
+    return rc;
+}
+
+/* Plans the GPU's memory and starts reading weights, so that everything else is made beside it. */
+static exf_code open_gpu(exf_pass *p, exf_memory_plan *plan, exf_err *err)
+{
+    exf_code rc;
+    p->b->memory_anew();
+    EXF_TRY(exf_memory_plan_make(plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
+    p->reads = plan->reads;
+    p->parts = (exf_expert_parts){p, next_part, plan->stream.part_experts, &p->parts_waited};
+    EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan->stream, err));
+out:
+    return rc;
+}
+
+static exf_code open_not_finite(exf_pass *p, exf_err *err)
+{
+    uint64_t none = ~(uint64_t)0;
+    exf_code rc = EXF_OK;
+    if (p->b->host_memory) return EXF_OK;
+    EXF_TRY(p->b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
+    p->b->upload(p->space[0].q, p->not_finite, &none, sizeof none);
+    EXF_TRY(p->b->finish(p->space[0].q, err));
+out:
+    return rc;
+}
+
+static exf_code open_workspaces(exf_pass *p, exf_err *err)
+{
+    const exf_architecture *a = &p->model->arch;
+    size_t floats = exf_workspace_floats(p->b, p->compute, a, p->batch->max_tokens, p->block_tokens, &p->demand);
+    size_t mixing = exf_mixing_floats(p->b, a, p->batch->max_tokens), mirror = exf_mirror_floats(p->b, a, p->block_tokens, &p->demand);
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
+    for (int i = 0; i < p->n_spaces; i++)
+        EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, i < p->n_workers ? floats : mixing, i < p->n_workers ? mirror : 0, err));
+out:
+    return rc;
+}
+
+exf_code exf_pass_open(exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    const exf_architecture *a = &p->model->arch;
+    exf_memory_plan plan = {.n_queues = p->n_workers, .block_tokens = exf_host_block(p->batch->max_tokens)};
+    p->weights_now.b = p->b;
+    if (!p->b->host_memory) EXF_TRY(open_gpu(p, &plan, err));
+    p->n_spaces = plan.n_queues;
+    p->block_tokens = plan.block_tokens;
+    EXF_TRY(open_workspaces(p, err));
+    EXF_TRY(exf_hidden_open(&p->hidden, p->b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
+    EXF_TRY(open_routes(p, err));
+    EXF_TRY(open_masks(p, err));
+    EXF_TRY(open_tokens(p, err));
+    EXF_TRY(open_not_finite(p, err));
+    EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
+out:
+    return rc;
+}
+
+/* ---- closing ---------------------------------------------------------------------------- */
+
+static void close_gpu(exf_pass *p)
+{
+    exf_stream_times times = {.reading = 0};
+    uint64_t now;
+    if (p->b->host_memory) return;
+    p->b->memory(&now, &p->report->device_bytes);
+    exf_weight_stream_close(p->stream, &times);
+    p->report->reading = times.reading;
+    p->report->sending = times.sending;
+    p->b->free(p->tokens_device);
+    p->b->free(p->not_finite);
+}
+
+void exf_pass_close(exf_pass *p)
+{
+    close_gpu(p);
+    exf_layer_weights_free(&p->weights_now);
+    exf_positions_free(&p->positions, p->b);
+    exf_hidden_close(&p->hidden);
+    for (size_t i = 0; p->probe_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_routes[i]);
+    for (size_t i = 0; p->probe_router_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_router_routes[i]);
+    exf_route_set_free(&p->routes);
+    exf_route_set_free(&p->router_routes);
+    exf_route_set_free(&p->first);
+    p->b->free(p->mask_device);
+    for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
+    exf_mem_free(p->mask);
+    exf_mem_free(p->probe_routes);
+    exf_mem_free(p->probe_router_routes);
+    exf_mem_free(p->probes);
+    exf_mem_free(p->space);
+}
+
+/* ---- on the way -------------------------------------------------------------------------- */
+
+exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
+{
+    if (p->stream) return exf_weight_stream_next(p->stream, &p->weights_now, err);
+    return exf_layer_weights_read(&p->weights_now, p->model, layer, err);
+}
+
+exf_code exf_pass_finish(const exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
+    return rc;
+}
+
+exf_step exf_step_of(exf_pass *p, size_t lane, int layer, int moe_index)
+{
+    exf_step s = {.p = p, .lane = lane};
+    s.moe = (exf_moe_layer){
+        .engine = exf_moe_engine_of(p->b), .model = p->model, .batch = p->batch, .tokens = p->tokens_device, .weights = &p->weights_now,
+        .parts = p->parts, .space = p->space, .n_workers = p->n_workers, .needs = exf_moe_needs_of(p->b, &p->model->arch, &p->demand),
+        .block_tokens = p->block_tokens, .timed = p->options->timed, .not_finite = p->not_finite, .lane = &p->lanes[lane],
+        .probes = p->probes, .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0, .routes = &p->routes, .router_routes = &p->routes,
+        .layer = layer, .moe_index = moe_index, .last = 1,
+    };
+    return s;
+}
+
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_err *err)
+{
+    exf_hidden *h = &s->p->hidden;
+    exf_queue *q = s->p->space[0].q;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < h->n_groups; i++) {
+        s->moe.group = h->group[i];
+        s->moe.rows = exf_hidden_take(h, s->lane, i, use, q);
+        rc = fn(s, err);
+        exf_hidden_give(h, s->lane, i, use, q);
+    }
+    return rc;
+}

@@ -1,0 +1,92 @@
+/* rewrite_step.c - see rewrite_step.h. */
+#include "forward/rewrite_step.h"
+
+#include "forward/mix_step.h"
+
+#include <math.h>
+
+/* The mask holds 0 for an expert that survives and -infinity for the others, then the
+ * router's bias plus that.  A layer that routes by token id makes no choice and has none. */
+exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
+{
+    exf_pass *p = s->p;
+    size_t n = (size_t)p->model->arch.n_experts;
+    int chooses = s->moe.moe_index >= 0 && !p->weights_now.w[EXF_W_ROUTER_TABLE];
+    const unsigned char *alive = r && r->survivors && chooses ? r->survivors(r->self, s->moe.moe_index) : NULL;
+    const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
+    exf_queue *q = p->space[0].q;
+    s->mask = NULL;
+    if (!alive) return EXF_OK;
+    for (size_t e = 0; e < n; e++) p->mask[e] = alive[e] ? 0.0f : -INFINITY;
+    p->b->upload(q, p->mask_device, p->mask, n * sizeof *p->mask);
+    p->b->copy(q, p->mask_device + n, p->mask_device, n * sizeof *p->mask);
+    if (bias) p->b->add(q, p->mask_device + n, bias, n);
+    s->mask = p->mask_device;
+    return p->b->finish(q, err);
+}
+
+/* set = what r makes of it. */
+static exf_code rewrite(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
+{
+    exf_pass *p = s->p;
+    const exf_architecture *a = &p->model->arch;
+    exf_routes routes = {.layer = s->moe.layer, .moe_index = s->moe.moe_index, .batch = p->batch, .n_experts = a->n_experts, .top_k = a->top_k,
+                         .probe = set != &p->routes, .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .ids = set->ids, .weights = set->weights};
+    exf_code rc;
+    if (!r || !r->rewrite) return EXF_OK;
+    EXF_TRY(r->rewrite(r->self, &routes, err));
+    EXF_TRY(exf_route_set_send(set, p->space[0].q, err));
+out:
+    return rc;
+}
+
+exf_code exf_routes_rewrite(exf_step *s, exf_err *err)
+{
+    exf_pass *p = s->p;
+    const exf_rewriter *r = p->lanes[s->lane].rewriter;
+    exf_code rc;
+    if (r && r->correct) {
+        EXF_TRY(exf_route_set_copy(&p->router_routes, s->moe.routes, p->space[0].q, err));
+        s->moe.router_routes = &p->router_routes;
+    }
+    rc = rewrite(s, r, s->moe.routes, err);
+out:
+    return rc;
+}
+
+/* The first lane's routes as a probing lane would have them. */
+static exf_code share_with(const exf_step *s, size_t lane, exf_err *err)
+{
+    exf_pass *p = s->p;
+    const exf_rewriter *r = p->lanes[lane].rewriter;
+    exf_queue *q = p->space[0].q;
+    exf_step probe = *s;
+    exf_code rc;
+    probe.moe.routes = &p->probe_routes[lane];
+    EXF_TRY(exf_mask_load(&probe, r, err));
+    if (probe.mask) {
+        EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, exf_route_group, err));
+        EXF_TRY(exf_route_set_fetch(probe.moe.routes, 0, probe.moe.routes->n, q, err));
+    } else {
+        EXF_TRY(exf_route_set_copy(probe.moe.routes, &p->first, q, err));
+    }
+    if (p->probe_router_routes[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_router_routes[lane], probe.moe.routes, q, err));
+    EXF_TRY(rewrite(s, r, probe.moe.routes, err));
+out:
+    return rc;
+}
+
+exf_code exf_first_lane_share(exf_step *s, int joined, exf_err *err)
+{
+    exf_pass *p = s->p;
+    exf_code rc = EXF_OK;
+    if (!p->first.n) return EXF_OK;
+    EXF_TRY(exf_route_set_copy(&p->first, s->moe.routes, p->space[0].q, err));
+    for (size_t i = 1; i < p->n_lanes; i++) {
+        if (joined) EXF_TRY(exf_hidden_copy(&p->hidden, i, 0, p->space[0].q, err));
+        if (p->probe_routes[i].n) EXF_TRY(share_with(s, i, err));
+    }
+    EXF_TRY(p->b->finish(p->space[0].q, err));
+out:
+    return rc;
+}

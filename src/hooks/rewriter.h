@@ -1,0 +1,41 @@
+/* rewriter.h - hook 1, between the router and the experts of a MoE layer: a rewriter
+ * decides which experts run for each token and with what weight.
+ *
+ * A rewriter is called once per layer with the routes of the whole run, since a decode
+ * batch spans sequences.  It keeps no state between layers: equal routes give equal
+ * results, because a layer's routes may be rewritten twice (see exf_routes.probe). */
+#ifndef EXF_HOOKS_REWRITER_H
+#define EXF_HOOKS_REWRITER_H
+#include "base/err.h"
+#include "hooks/batch.h"
+#include "hooks/observer.h"
+
+struct exf_backend; /* kernels/backend.h */
+
+/* Routes of all tokens of the run in one MoE layer of one lane, in host memory. */
+typedef struct {
+    int layer, moe_index; /* the model's layer number; its number among the MoE layers */
+    const exf_batch *batch;
+    int n_experts, top_k;
+    int probe;      /* 1: these are the first lane's routes, rewritten for a probe (observer.h) */
+    int by_token;   /* 1: the layer routes by token id (a hash layer), not by a score */
+    int32_t *ids;   /* [T, K]; -1: the slot runs no expert.  An id may repeat in a row. */
+    float *weights; /* [T, K] */
+} exf_routes;
+
+/* Any function may be NULL. */
+typedef struct {
+    void *self;
+    /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
+    const unsigned char *(*survivors)(void *self, int moe_index);
+    exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
+    /* Adds to the routed output [T, H] of a block what router weights cannot express (diagonal and
+     * low-rank projectors).  Called concurrently.  A rewriter that corrects has both functions: `correct`
+     * runs where arrays are host memory, `device_correct` on a GPU, queued on b->q. */
+    exf_code (*correct)(void *self, const exf_moe_block *b, float *routed, exf_err *err);
+    exf_code (*device_correct)(void *self, const exf_device_block *b, float *routed, exf_err *err);
+    /* Called once before the first layer of a pass on a GPU. */
+    exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
+    uint64_t device_bytes; /* the most that the rewriter holds in GPU memory */
+} exf_rewriter;
+#endif

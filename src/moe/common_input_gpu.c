@@ -1,0 +1,154 @@
+/* common_input_gpu.c - common input on a GPU: all experts on many tokens at once, of as
+ * many sequences as there is memory for.
+ *
+ * Tokens lie in chunks of exf_gram_tokens() places, which are shown chunk by chunk; units
+ * of EXF_COMMON_UNIT tokens of a sequence are never cut, so the end of a chunk may stay
+ * unused.  Neither how sequences share chunks nor how many chunks fit changes a bit. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/stop.h"
+#include "moe/common_input.h"
+
+enum { MOST_CHUNKS = 16 };
+
+typedef struct {
+    const exf_moe_layer *layer;
+    exf_workspace *w;
+    exf_common_arrays arrays;
+    int chunk, n_chunks;       /* places of a chunk; chunks that fit into the workspace */
+    int32_t *row;              /* [n_chunks * chunk] each place's row in the group; unused places repeat the one before */
+    exf_common_part *part;     /* [n_chunks * chunk] of the chunks, one after the other */
+    int parts_to[MOST_CHUNKS]; /* of each chunk: where its parts end */
+    int n, n_parts;            /* places filled; parts */
+} filling;
+
+static exf_code show(const filling *f, exf_err *err)
+{
+    const exf_moe_layer *l = f->layer;
+    const exf_observer *o = l->lane->observer;
+    const exf_architecture *a = &l->model->arch;
+    exf_code rc = EXF_OK;
+    for (int c = 0, from = 0; rc == EXF_OK && c * f->chunk < f->n; from = f->parts_to[c++]) {
+        size_t place = (size_t)c * (size_t)f->chunk;
+        exf_matrix outputs = exf_matrix_at(f->arrays.outputs, place * (size_t)a->n_experts * (size_t)a->d_model);
+        exf_device_common b = {.layer = l->layer, .moe_index = l->moe_index, .n_experts = a->n_experts, .d_model = a->d_model, .q = f->w->q,
+                               .outputs = outputs.p, .rounded = outputs.number == EXF_NUMBER_BF16, .n_tokens = f->chunk,
+                               .part = f->part + from, .n_parts = f->parts_to[c] - from, .row = f->arrays.row + place, .row_offset = l->group.row};
+        rc = o->device_common(o->self, &b, err);
+    }
+    return rc;
+}
+
+/* Runs all experts on the places that are filled, shows them, and empties the chunks. */
+static exf_code run_filled(filling *f, exf_err *err)
+{
+    exf_workspace *w = f->w;
+    double start = exf_clock(), ran;
+    exf_code rc;
+    EXF_TRY(exf_stop_check(err));
+    w->b->upload(w->q, f->arrays.row, f->row, (size_t)f->n * sizeof *f->row);
+    exf_common_compute(f->layer, w, &f->arrays, f->n);
+    EXF_TRY(exf_moe_wait_if_timed(f->layer, w, err));
+    ran = exf_clock();
+    w->times.experts += ran - start;
+    EXF_TRY(show(f, err));
+    rc = exf_moe_wait_if_timed(f->layer, w, err);
+    w->times.observe += exf_clock() - ran;
+    f->n = f->n_parts = 0;
+out:
+    return rc;
+}
+
+/* Fills the rest of the chunk with its last token: what no part names is computed and not read. */
+static void leave_chunk(filling *f)
+{
+    for (; f->n % f->chunk; f->n++) f->row[f->n] = f->row[f->n - 1];
+}
+
+/* Notes that the next n places belong to the sequence. */
+static void note_part(filling *f, size_t sequence, int n, int ends)
+{
+    int first = f->n % f->chunk;
+    exf_common_part *last = f->n_parts ? &f->part[f->n_parts - 1] : NULL;
+    if (first && last->sequence == sequence)
+        last->n_tokens += n;
+    else
+        f->part[f->n_parts++] = (exf_common_part){.sequence = sequence, .first = first, .n_tokens = n};
+    f->part[f->n_parts - 1].ends = ends;
+    f->parts_to[f->n / f->chunk] = f->n_parts;
+}
+
+/* Places a unit: the i-th of the sequence's tokens and the n - 1 behind it. */
+static exf_code place_unit(filling *f, size_t sequence, int i, int n, int ends, exf_err *err)
+{
+    const exf_moe_layer *l = f->layer;
+    size_t begin = l->batch->span[sequence].offset - l->group.row;
+    if (f->n % f->chunk + n > f->chunk) leave_chunk(f);
+    if (f->n == f->n_chunks * f->chunk) {
+        exf_code rc = run_filled(f, err);
+        if (rc != EXF_OK) return rc;
+    }
+    note_part(f, sequence, n, ends);
+    for (int k = 0; k < n; k++) f->row[f->n++] = (int32_t)(begin + (size_t)exf_common_position(l, sequence, i + k));
+    return EXF_OK;
+}
+
+/* Sends every token's expert ids, which are all experts in order. */
+static exf_code send_ids(const filling *f, exf_err *err)
+{
+    size_t e = (size_t)f->layer->model->arch.n_experts, n = (size_t)(f->n_chunks * f->chunk) * e;
+    int32_t *ids;
+    exf_code rc = exf_mem_new(&ids, n, sizeof *ids, "common input", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < n; i++) ids[i] = (int32_t)(i % e);
+    f->w->b->upload(f->w->q, f->arrays.ids, ids, n * sizeof *ids);
+    rc = f->w->b->finish(f->w->q, err);
+    exf_mem_free(ids);
+    return rc;
+}
+
+/* As many chunks as fit into the workspace, one at least (exf_common_floats). */
+static int chunks_that_fit(const filling *f)
+{
+    exf_common_arrays c;
+    int n = 1;
+    for (; n < MOST_CHUNKS; n++) {
+        exf_arena arena = {NULL, 0};
+        exf_common_carve(&c, &arena, f->w->b, f->w->compute, &f->layer->model->arch, (n + 1) * f->chunk);
+        if (arena.used > f->w->capacity) break;
+    }
+    return n;
+}
+
+static exf_code open_filling(filling *f, const exf_moe_layer *l, exf_err *err)
+{
+    const exf_architecture *a = &l->model->arch;
+    exf_code rc;
+    *f = (filling){.layer = l, .w = &l->space[0], .chunk = exf_gram_tokens(a->n_experts)};
+    f->n_chunks = chunks_that_fit(f);
+    size_t places = (size_t)(f->n_chunks * f->chunk);
+    exf_arena arena = {f->w->floats, 0};
+    exf_common_carve(&f->arrays, &arena, f->w->b, f->w->compute, a, (int)places);
+    EXF_TRY(exf_mem_new(&f->row, places, sizeof *f->row, "common input", err));
+    EXF_TRY(exf_mem_new(&f->part, places, sizeof *f->part, "common input", err));
+    rc = send_ids(f, err);
+out:
+    return rc;
+}
+
+exf_code exf_common_input_gpu(exf_moe_layer *l, exf_err *err)
+{
+    filling f;
+    exf_code rc;
+    EXF_TRY(open_filling(&f, l, err));
+    for (size_t i = l->group.first; i < l->group.first + l->group.n; i++)
+        for (int at = 0, n, all = exf_common_tokens(l, i); at < all; at += n) {
+            n = all - at < EXF_COMMON_UNIT ? all - at : EXF_COMMON_UNIT;
+            EXF_TRY(place_unit(&f, i, at, n, at + n == all, err));
+        }
+    if (f.n) rc = run_filled(&f, err);
+out:
+    exf_mem_free(f.row);
+    exf_mem_free(f.part);
+    return rc;
+}

@@ -1,0 +1,69 @@
+/* moe_probe.c - what another lane's rewriter makes of this lane's hidden states, and the
+ * corrections of rewriters.
+ *
+ * Most slots of rewritten routes name an expert that the token ran anyway: their outputs
+ * are copied, and only the others are computed. */
+#include "moe/moe_internal.h"
+
+exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed, exf_err *err)
+{
+    if (!r || !r->correct) return EXF_OK;
+    if (l->space[v->worker].b->host_memory) {
+        exf_moe_block b = exf_moe_host_block(l, v);
+        b.expert_outputs = outputs.p;
+        return r->correct(r->self, &b, routed, err);
+    }
+    exf_device_block b = exf_moe_device_block(l, v, outputs);
+    return r->device_correct(r->self, &b, routed, err);
+}
+
+static exf_code show(const exf_moe_layer *l, const exf_observer *o, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+{
+    const exf_architecture *a = &l->model->arch;
+    exf_workspace *w = &l->space[v->worker];
+    if (w->b->host_memory) {
+        exf_moe_block b = exf_moe_host_block(l, v);
+        exf_probe_block host = {b.layer, b.moe_index, b.sequence, b.row, b.position, v->n, a->top_k, a->d_model, v->worker, b.topk_ids,
+                                m->routed, m->probe_routed};
+        return o->probe(o->self, &host, err);
+    }
+    exf_device_probe device = {l->layer, l->moe_index, l->batch, v->row, v->n, a->d_model, w->q, m->routed, m->probe_routed};
+    return o->device_probe(o->self, &device, err);
+}
+
+/* Slots that a probe computes; on a GPU they are not counted, for that would wait. */
+static double missing_on_host(const exf_workspace *w, const exf_moe_arrays *m, int n_slots)
+{
+    int missing = 0;
+    for (int i = 0; w->b->host_memory && i < n_slots; i++) missing += m->probe_ids[i] >= 0;
+    return missing;
+}
+
+/* m->probe_outputs = the experts' outputs in the slots of the probe's routes. */
+static exf_code run_experts(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+{
+    exf_workspace *w = &l->space[v->worker];
+    const exf_architecture *a = &l->model->arch;
+    size_t slot = v->row * (size_t)a->top_k;
+    exf_reuse_call c = {.n_tokens = v->n, .top_k = a->top_k, .d_model = a->d_model, .to = m->probe_outputs, .from = m->outputs,
+                        .wanted = v->routes->ids_device + slot, .ran = l->routes->ids_device + slot, .missing = m->probe_ids};
+    w->b->reuse_outputs(w->q, &c);
+    w->times.flops += 6.0 * missing_on_host(w, m, v->n * a->top_k) * a->d_model * a->d_expert;
+    return exf_moe_run_experts(l, w, m, m->probe_outputs, m->probe_ids, v->n, 1, err);
+}
+
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+{
+    exf_workspace *w = &l->space[v->worker];
+    exf_moe_view view = *v;
+    exf_code rc;
+    if (!p->routes || !p->routes->n) return EXF_OK;
+    view.routes = p->routes;
+    view.router_routes = p->router_routes;
+    EXF_TRY(run_experts(l, &view, m, err));
+    exf_moe_routed_sum(l, w, m->probe_routed, m->probe_outputs, p->routes->weights_device + v->row * (size_t)l->model->arch.top_k, v->n);
+    EXF_TRY(exf_moe_correct(l, p->lane->rewriter, &view, m->probe_outputs, m->probe_routed, err));
+    EXF_TRY(show(l, p->lane->observer, &view, m, err));
+out:
+    return rc;
+}

@@ -1,0 +1,97 @@
+/* moe_show.c - shows a block of tokens to the lane's observer: as it lies in GPU memory,
+ * or in host memory, at most EXF_MOE_BLOCK tokens of one sequence at a time. */
+#include "moe/moe_internal.h"
+
+int exf_moe_shown_on_device(const exf_moe_layer *l, int sweep)
+{
+    const exf_observer *o = l->lane->observer;
+    return !l->space[0].b->host_memory && o && o->device_block && sweep < o->device_sweeps;
+}
+
+int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep)
+{
+    const exf_observer *o = l->lane->observer;
+    return o && o->block && !exf_moe_shown_on_device(l, sweep);
+}
+
+exf_moe_block exf_moe_host_block(const exf_moe_layer *l, const exf_moe_view *v)
+{
+    const exf_architecture *a = &l->model->arch;
+    size_t at = v->row * (size_t)a->top_k;
+    return (exf_moe_block){
+        .layer = l->layer, .moe_index = l->moe_index, .sequence = v->sequence, .row = v->row,
+        .position = (int)(v->row - l->batch->span[v->sequence].offset), .n_tokens = v->n, .n_experts = a->n_experts, .top_k = a->top_k,
+        .d_model = a->d_model, .worker = v->worker, .sweep = l->sweep, .router_ids = v->router_routes->ids + at,
+        .router_weights = v->router_routes->weights + at, .topk_ids = v->routes->ids + at, .topk_weights = v->routes->weights + at,
+    };
+}
+
+exf_device_block exf_moe_device_block(const exf_moe_layer *l, const exf_moe_view *v, exf_matrix outputs)
+{
+    const exf_architecture *a = &l->model->arch;
+    size_t at = v->row * (size_t)a->top_k;
+    return (exf_device_block){
+        .layer = l->layer, .moe_index = l->moe_index, .sweep = l->sweep, .batch = l->batch, .row = v->row, .n_tokens = v->n,
+        .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .q = l->space[v->worker].q, .expert_outputs = outputs.p,
+        .rounded = outputs.number == EXF_NUMBER_BF16, .router_ids = v->router_routes->ids_device + at,
+        .router_weights = v->router_routes->weights_device + at, .topk_ids = v->routes->ids_device + at,
+        .topk_weights = v->routes->weights_device + at,
+    };
+}
+
+static exf_code show_on_device(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+{
+    const exf_observer *o = l->lane->observer;
+    exf_device_block b = exf_moe_device_block(l, v, m->outputs);
+    return o->device_block(o->self, &b, err);
+}
+
+/* Float32 outputs of tokens [at, at + n) of the call. */
+static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_t first, size_t n)
+{
+    exf_matrix from = exf_matrix_at(m->outputs, first);
+    if (from.number == EXF_NUMBER_F32) return from.p;
+    w->b->widen(w->q, m->shown_outputs, from.p, n);
+    return m->shown_outputs;
+}
+
+/* Tokens [at, at + v->n) of the call, which are of one sequence. */
+static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, int at, exf_err *err)
+{
+    const exf_observer *o = l->lane->observer;
+    exf_workspace *w = &l->space[v->worker];
+    size_t h = (size_t)l->model->arch.d_model, k = (size_t)l->model->arch.top_k, n = (size_t)v->n * h, first = (size_t)at * h;
+    float *mirror = w->mirror;
+    exf_moe_block b = exf_moe_host_block(l, v);
+    exf_code rc;
+    EXF_TRY(exf_visible(w, m->input + first, n, &mirror, &b.moe_input, err));
+    EXF_TRY(exf_visible(w, outputs_f32(w, m, first * k, n * k), n * k, &mirror, &b.expert_outputs, err));
+    EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b.routed_output, err));
+    EXF_TRY(exf_visible(w, m->block + first, n, &mirror, &b.block_output, err));
+    rc = o->block(o->self, &b, err);
+    if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, sequence %zu, block at position %d: ", b.layer, b.sequence, b.position);
+out:
+    return rc;
+}
+
+static exf_code show_on_host(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+{
+    const exf_span *span = l->batch->span;
+    exf_moe_view part = *v;
+    exf_code rc = EXF_OK;
+    for (int at = 0; rc == EXF_OK && at < v->n; at += part.n) {
+        part.row = v->row + (size_t)at;
+        while (part.row >= span[part.sequence].offset + (size_t)span[part.sequence].n_tokens) part.sequence++;
+        size_t left = span[part.sequence].offset + (size_t)span[part.sequence].n_tokens - part.row;
+        part.n = v->n - at < EXF_MOE_BLOCK ? v->n - at : EXF_MOE_BLOCK;
+        if ((size_t)part.n > left) part.n = (int)left;
+        rc = show_part(l, &part, m, at, err);
+    }
+    return rc;
+}
+
+exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+{
+    if (exf_moe_shown_on_device(l, l->sweep)) return show_on_device(l, v, m, err);
+    return exf_moe_shown_on_host(l, l->sweep) ? show_on_host(l, v, m, err) : EXF_OK;
+}

@@ -1,0 +1,17 @@
+/* recorded.h - normed hidden states, and perhaps routes, that another program recorded. */
+#ifndef EXF_MOE_RECORDED_H
+#define EXF_MOE_RECORDED_H
+#include "base/err.h"
+#include "model/model.h"
+
+/* Rows are numbered over the whole batch; the functions are called from several threads. */
+typedef struct {
+    unsigned char has_input[EXF_MAX_LAYERS];  /* by the model's layer number: the layer is replayed */
+    unsigned char has_routes[EXF_MAX_LAYERS]; /* else the router runs */
+    void *self;
+    /* Rows [row, row + n) of what router and experts of a layer read: dst [n, H], finite. */
+    exf_code (*input)(void *self, int layer, size_t row, size_t n, float *dst, exf_err *err);
+    /* ids [n, K], each in [0, E), and weights [n, K]. */
+    exf_code (*routes)(void *self, int layer, size_t row, size_t n, int32_t *ids, float *weights, exf_err *err);
+} exf_recorded;
+#endif
