@@ -38,7 +38,9 @@ extern "C" {
 typedef struct exf_queue exf_queue;
 
 /* Arithmetic of matrix products; everything else is float32 with wider sums.
- *   F32   float32 operands and accumulation
+ *   F32   float32 operands and accumulation; a device keeps weights that are stored in a
+ *         format that bfloat16 holds exactly in bfloat16, and multiplies a float32 by
+ *         them without rounding it (gemm.h)
  *   BF16  the weights of linear layers live as bfloat16, and what they are
  *         multiplied by is rounded to it; float32 accumulation (tensor cores).
  *         A product with a float32 weight (the router's) stays one of float32. */

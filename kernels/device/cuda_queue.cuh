@@ -34,7 +34,7 @@ struct exf_queue {
     cublasHandle_t blas;
     cublasComputeType_t products; /* CUBLAS_COMPUTE_32F_FAST_16BF where the mixers' products are rounded */
     int multiprocessors;
-    uint16_t *rounded; /* EXF_ROUNDED_BYTES for what a bfloat16 product multiplies; NULL until one needs it */
+    uint16_t *rounded; /* EXF_ROUNDED_BYTES for what a bfloat16 product multiplies; NULL until a product needs it */
     exf_err err;       /* code EXF_OK: none yet */
 };
 

@@ -1,7 +1,9 @@
 /* gemm.h - float32 matrix products, row-major, with row strides (ld).
  *
  * Accuracy: float32 accumulation in the library's order; |error| of an element
- * is at most k * 2^-24 * sum |x||w|.  One thread per call: the engine runs many
+ * is at most k * 2^-24 * sum |x||w|.  A device multiplies a float32 x by a bfloat16 w in
+ * three products of bfloat16, x being the sum of three such terms; its tensor cores cut
+ * sums off where others round, so the bound is k * 2^-23 * sum |x||w|.  One thread per call: the engine runs many
  * units side by side, and a unit's bits must not depend on its neighbours. */
 #ifndef EXF_KERNELS_GEMM_H
 #define EXF_KERNELS_GEMM_H

@@ -2,7 +2,8 @@
  *
  * Activations are float32 everywhere; the matrices of linear layers, and the
  * activations that only products read, are bfloat16 where the queue computes in
- * bfloat16.  A view: owns nothing. */
+ * bfloat16.  Where a device's queue computes in float32, matrices are bfloat16 if that
+ * holds exactly what the checkpoint stores.  A view: owns nothing. */
 #ifndef EXF_KERNELS_MATRIX_H
 #define EXF_KERNELS_MATRIX_H
 #include <stddef.h>

@@ -21,10 +21,18 @@ exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts);
 /* Of experts `first` on; slots of others are in no bucket. */
 void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first);
 
-/* act [rows, I] in sorted order = silu(x gate^T) * (x up^T), x [T, H] the tokens. */
-void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, const uint16_t *gate, const uint16_t *up, const exf_buckets *b,
+/* The two products of all experts on Hopper's tensor cores.  Activations are planes of
+ * bfloat16: one, or three that add up to float32 (split.cuh).
+ *   act [planes, T K, I] in sorted order = silu(x gate^T) * (x up^T), x [planes, T, H]
+ *   out[slot[row]] [H] = act down^T, bfloat16 with one plane, float32 with three */
+void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int planes, const exf_expert_matrices *m, const exf_buckets *b,
                              const exf_expert_shape *s);
-/* out[slot[row]] [H] = act down^T. */
-void exf_grouped_down_cuda(exf_queue *q, uint16_t *out, const uint16_t *act, const uint16_t *down, const exf_buckets *b,
+void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m, const exf_buckets *b,
                            const exf_expert_shape *s);
+
+/* The same products on any GPU and for any shape; act [T K, I] is of x's number. */
+void exf_grouped_swiglu_any_cuda(exf_queue *q, void *act, exf_matrix x, const exf_expert_matrices *m, const exf_buckets *b,
+                                 const exf_expert_shape *s);
+void exf_grouped_down_any_cuda(exf_queue *q, exf_matrix out, const void *act, const exf_expert_matrices *m, const exf_buckets *b,
+                               const exf_expert_shape *s);
 #endif

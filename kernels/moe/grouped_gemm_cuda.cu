@@ -5,9 +5,13 @@
  * shared-memory stages: matrices by bulk tensor copies, tokens' rows from where they
  * are by copies of 16 bytes; two warpgroups multiply 64 rows each.
  * Tiles of one expert are neighbours in time, so its matrix is read from memory once.
- * An element's sum runs over the inner axis in order, whatever tile it is in. */
+ * An element's sum runs over the inner axis in order, whatever tile it is in.
+ *
+ * Activations of three planes (split.cuh) are multiplied plane after plane, the smallest
+ * terms first, by the same matrix and into the same sums: three times the steps. */
 #include "kernels/moe/expert_products.cuh"
 #include "kernels/device/bulk_tiles.cuh"
+#include "kernels/linear/split.cuh"
 
 enum { ROWS = EXF_TILE_ROWS, COLUMNS = 256, DEPTH = 64, STAGES = 4, THREADS = 384 };
 enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, STAGE_BYTES = A_BYTES + B_BYTES };
@@ -18,9 +22,10 @@ typedef struct {
     int width;            /* of a row of out */
     int column_tiles;
     float limit;
-    uint16_t *out;
-    const uint16_t *x; /* [T, depth]: rows are those of tokens, slot / top_k; NULL: of sorted rows, behind a map */
+    void *out;
+    const uint16_t *x; /* [planes, T, depth]: rows are those of tokens, slot / top_k; NULL: of sorted rows, behind a map */
     int top_k;
+    size_t x_apart, out_apart; /* elements between planes of x, of a SwiGLU's out */
 } work;
 
 #ifdef EXF_HOPPER
@@ -58,37 +63,97 @@ static __device__ inline void transpose_quad(uint32_t (&v)[4], int q)
     v[3] = high ? x3 : d;
 }
 
-static __device__ inline float gated(float g, float u, float limit)
+/* With one plane the result is rounded to bfloat16, which the fast exponential does not show in. */
+template <int PLANES> static __device__ inline float gated(float g, float u, float limit)
 {
     if (limit > 0) {
         g = fminf(g, limit);
         u = fminf(fmaxf(u, -limit), limit);
     }
-    return __fdividef(g, 1.0f + __expf(-g)) * u;
+    return PLANES == 1 ? __fdividef(g, 1.0f + __expf(-g)) * u : g / (1.0f + expf(-g)) * u;
 }
 
-/* Columns of a thread: 8 j + 2 q + {0, 1} of rows r and r + 8, in d[4 j ..]. */
-template <bool SWIGLU> static __device__ inline void store_tile(const float (&d)[128], const work &w, const place &p, int r, int q)
+/* v[plane][i] = the terms of a and b in pairs. */
+template <int PLANES> static __device__ inline void split_pair(uint32_t (&v)[PLANES][4], int i, float a, float b)
 {
-    constexpr int blocks = SWIGLU ? 16 : 32;
+#pragma unroll
+    for (int plane = 0; plane < PLANES; plane++) {
+        v[plane][i] = pack(a, b);
+        a -= __uint_as_float(v[plane][i] << 16);
+        b -= __uint_as_float(v[plane][i] & 0xffff0000u);
+    }
+}
+
+/* Where a thread's sums go: it has columns 8 j + 2 q + {0, 1} of rows r and r + 8 in d[4 j ..]. */
+template <int PLANES> static __device__ inline void store_gated(const float (&d)[128], const work &w, const place &p, int r, int q)
+{
+    uint16_t *out = static_cast<uint16_t *>(w.out);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int row = p.row + r + 8 * half;
         bool inside = row < p.end;
-        size_t to = !inside ? 0 : (SWIGLU ? (size_t)row : (size_t)w.slot[row]) * w.width;
 #pragma unroll
-        for (int j = 0; j < blocks; j += 4) {
-            uint32_t v[4];
+        for (int j = 0; j < 16; j += 4) {
+            uint32_t v[PLANES][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 int at = 4 * (j + i) + 2 * half;
-                v[i] = SWIGLU ? pack(gated(d[at], d[(at + 64) % 128], w.limit), gated(d[at + 1], d[(at + 65) % 128], w.limit)) : pack(d[at], d[at + 1]);
+                split_pair<PLANES>(v, i, gated<PLANES>(d[at], d[at + 64], w.limit), gated<PLANES>(d[at + 1], d[at + 65], w.limit));
             }
-            transpose_quad(v, q);
-            int column = p.column * blocks * 8 + 8 * (j + q);
-            if (inside && column < w.width) *reinterpret_cast<uint4 *>(w.out + to + column) = make_uint4(v[0], v[1], v[2], v[3]);
+            int column = p.column * 128 + 8 * (j + q);
+#pragma unroll
+            for (int plane = 0; plane < PLANES; plane++) {
+                transpose_quad(v[plane], q);
+                if (inside && column < w.width)
+                    *reinterpret_cast<uint4 *>(out + plane * w.out_apart + (size_t)row * w.width + column) = make_uint4(v[plane][0], v[plane][1], v[plane][2], v[plane][3]);
+            }
         }
     }
+}
+
+static __device__ inline void store_rounded(const float (&d)[128], const work &w, const place &p, int r, int q)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = p.row + r + 8 * half;
+        bool inside = row < p.end;
+        uint16_t *out = static_cast<uint16_t *>(w.out) + (inside ? (size_t)w.slot[row] * w.width : 0);
+#pragma unroll
+        for (int j = 0; j < 32; j += 4) {
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) v[i] = pack(d[4 * (j + i) + 2 * half], d[4 * (j + i) + 2 * half + 1]);
+            transpose_quad(v, q);
+            int column = p.column * 256 + 8 * (j + q);
+            if (inside && column < w.width) *reinterpret_cast<uint4 *>(out + column) = make_uint4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+/* Four threads write the 32 bytes of a block. */
+static __device__ inline void store_full(const float (&d)[128], const work &w, const place &p, int r, int q)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int row = p.row + r + 8 * half;
+        if (row >= p.end) continue;
+        float *out = static_cast<float *>(w.out) + (size_t)w.slot[row] * w.width;
+#pragma unroll
+        for (int j = 0; j < 32; j++) {
+            int column = p.column * 256 + 8 * j + 2 * q;
+            if (column < w.width) *reinterpret_cast<float2 *>(out + column) = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
+        }
+    }
+}
+
+template <bool SWIGLU, int PLANES> static __device__ inline void store_tile(const float (&d)[128], const work &w, const place &p, int r, int q)
+{
+    if (SWIGLU)
+        store_gated<PLANES>(d, w, p, r, q);
+    else if (PLANES == 1)
+        store_rounded(d, w, p, r, q);
+    else
+        store_full(d, w, p, r, q);
 }
 
 /* A step of the ring. */
@@ -104,7 +169,32 @@ static __device__ inline void advance(turn *t)
     t->phase ^= 1;
 }
 
+/* The steps of an element's sum: planes from the last, whose terms are smallest, to the
+ * first, each over the whole inner axis. */
+typedef struct {
+    int plane, k;
+} walk;
+
+static __device__ inline walk walk_of(int planes)
+{
+    return {planes - 1, 0};
+}
+
+static __device__ inline bool more(const walk &s)
+{
+    return s.plane >= 0;
+}
+
+static __device__ inline void step(walk *s, int depth)
+{
+    s->k += DEPTH;
+    if (s->k < depth) return;
+    s->k = 0;
+    s->plane--;
+}
+
 /* One thread: stage after stage of sorted rows and the expert's matrix. */
+template <int PLANES>
 static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
                                    const int32_t *first, const int32_t *tile)
 {
@@ -113,11 +203,12 @@ static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, 
     int n_tiles = tile[w.n_experts] * w.column_tiles;
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
         find_place(&p, first, tile, at, w.column_tiles);
-        for (int k = 0; k < w.depth; k += DEPTH, advance(&t)) {
+        for (walk s = walk_of(PLANES); more(s); step(&s, w.depth), advance(&t)) {
             uint32_t a = ring + t.stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * t.stage;
+            int k = s.k;
             exf_barrier_wait(empty + 8 * t.stage, t.phase ^ 1);
             exf_barrier_expect(arrived, STAGE_BYTES);
-            exf_tensor_load(a, x, arrived, k, p.row, 0);
+            exf_tensor_load(a, x, arrived, k, p.row, s.plane);
             exf_tensor_load(b, w0, arrived, k, p.column * 256, p.e);
             exf_tensor_load(b + B_BYTES / 2, w0, arrived, k, p.column * 256 + 128, p.e);
         }
@@ -137,6 +228,7 @@ static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &
 
 /* A warpgroup: tokens' rows are fetched from where they are, LAG stages before they are
  * told to have come; the expert's matrices by one of its threads. */
+template <int PLANES>
 static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
                                    const int32_t *first, const int32_t *tile)
 {
@@ -149,8 +241,10 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
         find_place(&p, first, tile, at, w.column_tiles);
         find_rows(from, w, p, i);
-        for (int k = 0; k < w.depth; k += DEPTH, advance(&t)) {
+        for (walk s = walk_of(PLANES); more(s); step(&s, w.depth), advance(&t)) {
             uint32_t a = ring + t.stage * STAGE_BYTES, b = a + A_BYTES, arrived = full + 8 * t.stage;
+            int k = s.k;
+            size_t at_plane = s.plane * w.x_apart + k;
             exf_barrier_wait(empty + 8 * t.stage, t.phase ^ 1);
             if (i == 0) {
                 exf_barrier_expect(arrived, B_BYTES);
@@ -158,7 +252,7 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
                 exf_tensor_load(b + B_BYTES / 2, w1, arrived, k, p.column * 128, p.e);
             }
 #pragma unroll
-            for (int j = 0; j < 8; j++) exf_load16(a + mine + j * 2048, from[j] + k, k + i % 8 * 8 < w.depth);
+            for (int j = 0; j < 8; j++) exf_load16(a + mine + j * 2048, from[j] + at_plane, k + i % 8 * 8 < w.depth);
             exf_loads_commit();
             if (behind < LAG) {
                 behind++;
@@ -175,7 +269,7 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
     for (; behind > 0; behind--, advance(&told)) exf_barrier_arrive(full + 8 * told.stage);
 }
 
-template <bool SWIGLU>
+template <bool SWIGLU, int PLANES>
 static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uint32_t empty, const int32_t *first, const int32_t *tile, int group)
 {
     place p = {0, 0, 0, 0};
@@ -185,14 +279,14 @@ static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uin
     float d[128];
     for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) {
         find_place(&p, first, tile, at, w.column_tiles);
-        int last = -1;
-        for (int k = 0; k < w.depth; k += DEPTH, advance(&t)) {
+        int last = -1, steps = PLANES * ((w.depth + DEPTH - 1) / DEPTH);
+        for (int s = 0; s < steps; s++, advance(&t)) {
             uint32_t a = ring + t.stage * STAGE_BYTES;
             exf_barrier_wait(full + 8 * t.stage, t.phase);
             uint64_t da = exf_operand(a + group * (A_BYTES / 2), 16), db = exf_operand(a + A_BYTES, 16);
             exf_wgmma_begin();
 #pragma unroll
-            for (int i = 0; i < DEPTH / 16; i++) exf_wgmma_256(d, da + 2 * i, db + 2 * i, k > 0 || i > 0);
+            for (int i = 0; i < DEPTH / 16; i++) exf_wgmma_256(d, da + 2 * i, db + 2 * i, s > 0 || i > 0);
             exf_wgmma_commit();
             exf_wgmma_wait<1>();
             if (last >= 0 && leader) exf_barrier_arrive(empty + 8 * last);
@@ -200,12 +294,12 @@ static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uin
         }
         exf_wgmma_wait<0>();
         if (leader) exf_barrier_arrive(empty + 8 * last);
-        store_tile<SWIGLU>(d, w, p, r, lane & 3);
+        store_tile<SWIGLU, PLANES>(d, w, p, r, lane & 3);
     }
 }
 #endif
 
-template <bool SWIGLU>
+template <bool SWIGLU, int PLANES>
 static __global__ void __launch_bounds__(THREADS, 1)
     grouped(const __grid_constant__ CUtensorMap w0, const __grid_constant__ CUtensorMap w1, work w)
 {
@@ -229,12 +323,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x < 128) {
         exf_registers_lower<56>();
         if (SWIGLU)
-            feed_tokens(&w0, &w1, w, ring, full, empty, first, tile);
+            feed_tokens<PLANES>(&w0, &w1, w, ring, full, empty, first, tile);
         else if (threadIdx.x == 0)
-            feed_sorted(&w1, &w0, w, ring, full, empty, first, tile);
+            feed_sorted<PLANES>(&w1, &w0, w, ring, full, empty, first, tile);
     } else {
         exf_registers_raise<224>();
-        multiply<SWIGLU>(w, ring, full, empty, first, tile, threadIdx.x / 128 - 1);
+        multiply<SWIGLU, PLANES>(w, ring, full, empty, first, tile, threadIdx.x / 128 - 1);
     }
 #endif
 }
@@ -245,27 +339,36 @@ static size_t shared_bytes(int n_experts)
 }
 
 /* Maps: gate and up, or down and the sorted rows it multiplies. */
-template <bool SWIGLU> static void launch(exf_queue *q, const CUtensorMap &w0, const CUtensorMap &w1, const work &w)
+template <bool SWIGLU, int PLANES> static void launch(exf_queue *q, const CUtensorMap &w0, const CUtensorMap &w1, const work &w)
 {
     size_t bytes = shared_bytes(w.n_experts);
-    if (!exf_cuda_note(q, cudaFuncSetAttribute(grouped<SWIGLU>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "experts")) return;
-    EXF_LAUNCH(q, "experts", grouped<SWIGLU>, q->multiprocessors, THREADS, bytes, w0, w1, w);
+    auto kernel = grouped<SWIGLU, PLANES>;
+    if (!exf_cuda_note(q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "experts")) return;
+    EXF_LAUNCH(q, "experts", kernel, q->multiprocessors, THREADS, bytes, w0, w1, w);
 }
 
-void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, const uint16_t *gate, const uint16_t *up, const exf_buckets *b,
+void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int planes, const exf_expert_matrices *m, const exf_buckets *b,
                              const exf_expert_shape *s)
 {
-    size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, e = (size_t)s->n_experts;
-    CUtensorMap mg, mu;
-    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_model, s->d_expert, (s->d_expert + 127) / 128, s->limit, act, x, s->top_k};
-    if (exf_tensor_map(q, &mg, gate, h, i, e, 128) && exf_tensor_map(q, &mu, up, h, i, e, 128)) launch<true>(q, mg, mu, w);
+    size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, e = (size_t)s->n_experts, t = (size_t)s->n_tokens, k = (size_t)s->top_k;
+    CUtensorMap gate, up;
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_model, s->d_expert, (s->d_expert + 127) / 128, s->limit, act, x, s->top_k, t * h, t * k * i};
+    if (!exf_tensor_map(q, &gate, m->gate.p, h, i, e, 128) || !exf_tensor_map(q, &up, m->up.p, h, i, e, 128)) return;
+    if (planes == 1)
+        launch<true, 1>(q, gate, up, w);
+    else
+        launch<true, EXF_SPLIT_TERMS>(q, gate, up, w);
 }
 
-void exf_grouped_down_cuda(exf_queue *q, uint16_t *out, const uint16_t *act, const uint16_t *down, const exf_buckets *b,
+void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m, const exf_buckets *b,
                            const exf_expert_shape *s)
 {
     size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, rows = (size_t)s->n_tokens * (size_t)s->top_k;
-    CUtensorMap mx, md;
-    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_expert, s->d_model, (s->d_model + 255) / 256, 0, out, nullptr, s->top_k};
-    if (exf_tensor_map(q, &mx, act, i, rows, 1, ROWS) && exf_tensor_map(q, &md, down, i, h, (size_t)s->n_experts, 128)) launch<false>(q, md, mx, w);
+    CUtensorMap sorted, down;
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_expert, s->d_model, (s->d_model + 255) / 256, 0, out, nullptr, s->top_k, 0, 0};
+    if (!exf_tensor_map(q, &sorted, act, i, rows, (size_t)planes, ROWS) || !exf_tensor_map(q, &down, m->down.p, i, h, (size_t)s->n_experts, 128)) return;
+    if (planes == 1)
+        launch<false, 1>(q, down, sorted, w);
+    else
+        launch<false, EXF_SPLIT_TERMS>(q, down, sorted, w);
 }

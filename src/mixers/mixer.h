@@ -19,7 +19,7 @@ typedef struct {
     int n_tokens, layer;
     const exf_architecture *a;
     float *const *w;    /* by exf_role; NULL where the layer has none, or has it in w16 */
-    uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role; NULL: all are in w */
+    uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role, whatever the queue computes in; NULL: all are in w */
     const exf_positions *positions;
     exf_arena *arena;   /* what the mixer takes from it is given back by the caller */
     const exf_backend *b;
@@ -36,6 +36,13 @@ static inline exf_matrix exf_input(const exf_mixer_call *c, int row)
 {
     exf_matrix x = c->input16 ? exf_bf16(c->input16) : exf_f32(c->input);
     return exf_matrix_at(x, (size_t)row * (size_t)c->a->d_model);
+}
+
+/* 1 where the queue computes in bfloat16, so that what products read may be rounded to it.  Matrices may be
+ * bfloat16 where it computes in float32, too. */
+static inline int exf_products_round(const exf_mixer_call *c)
+{
+    return c->input16 != NULL;
 }
 
 typedef struct {

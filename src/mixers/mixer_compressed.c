@@ -96,7 +96,7 @@ static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_comp
     const exf_compressed_spec *p = &c->a->compressed;
     exf_compressed_attention_shape shape = shape_of(c, first, n);
     exf_turn turn = heads_turn(c, first, n);
-    if (s->rounded && exf_weight(c, EXF_W_O_A).number == EXF_NUMBER_BF16) {
+    if (s->rounded && exf_products_round(c)) {
         const float *cosine = NULL, *sine = NULL;
         uint16_t *out = (uint16_t *)(void *)s->rounded;
         exf_rope_shape rope = exf_compressed_rope(&turn, c, &cosine, &sine);

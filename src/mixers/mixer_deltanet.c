@@ -48,13 +48,12 @@ static void recur(const exf_mixer_call *c, float *out, float *qkv, const float *
     c->b->delta_rule(c->q, out, qkv, k, k + dk, decay, beta, s, workspace);
 }
 
-/* The last product's operand: z <- silu(z) times the normed heads; rounded on the way, into
- * `room`, where the product's weights are. */
+/* The last product's operand: z <- silu(z) times the normed heads; rounded into `room` where products round. */
 static exf_matrix gate(const exf_mixer_call *c, float *heads, float *z, float *room, const exf_delta_shape *s)
 {
     int n_rows = s->n_tokens * s->n_value_heads, d = s->value_dim;
     double eps = c->a->norm_eps;
-    if (exf_weight(c, EXF_W_DELTA_OUT).number == EXF_NUMBER_BF16) {
+    if (exf_products_round(c)) {
         uint16_t *rounded = (uint16_t *)(void *)room;
         c->b->gate_heads_rounded(c->q, rounded, heads, z, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);
         return exf_bf16(rounded);

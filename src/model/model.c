@@ -91,6 +91,7 @@ out:
 static exf_code open_weights(exf_model *m, exf_err *err)
 {
     exf_code rc;
+    EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
     EXF_TRY(exf_model_check_tensors(m, err));
     EXF_TRY(exf_model_check_tables(m, err));
     EXF_TRY(exf_checkpoint_sha256(m->checkpoint, m->weights_sha256, err));
@@ -128,6 +129,7 @@ void exf_model_close(exf_model *m)
 {
     if (!m) return;
     exf_checkpoint_close(m->checkpoint);
+    exf_mem_free(m->beyond_bf16);
     exf_json_free(m->config);
     exf_mem_free(m->config_path);
     exf_mem_free(m->dir);
@@ -180,6 +182,16 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     matrix_of(m, r, &out->rows, &out->cols);
     out->row = row_in_stack(r, out->rows, expert);
     return exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
+}
+
+int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
+{
+    const exf_quantization *q = &m->quantization;
+    if (role == EXF_W_HEAD && m->arch.tied_embeddings) role = EXF_W_EMBED;
+    if (m->beyond_bf16) return !m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)role];
+    const exf_tensor_rule *r = rule_of(m, role, layer);
+    if (!r || r->how & (EXF_PLUS_ONE | EXF_INTEGER)) return 0;
+    return q->fp8 && r->how & EXF_LINEAR ? q->e8m0_scales : exf_stored_dtype(role, r->how) == EXF_DT_BF16;
 }
 
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err)

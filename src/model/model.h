@@ -24,6 +24,7 @@ typedef struct {
     exf_checkpoint *checkpoint;
     char config_sha256[EXF_SHA256_HEX];
     char weights_sha256[EXF_SHA256_HEX]; /* exf_checkpoint_sha256; "" of a config alone */
+    unsigned char *beyond_bf16; /* [1 + n_layers, EXF_W_COUNT] 1: exf_model_fits_bf16() is not so; NULL of a config alone */
 } exf_model;
 
 exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err) EXF_CHECKED;
@@ -44,6 +45,9 @@ typedef struct {
     size_t row, rows, cols;
 } exf_model_rows;
 exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expert, exf_model_rows *out, exf_err *err) EXF_CHECKED;
+/* 1 if bfloat16 holds all tensors of a role in a layer exactly (exf_weight_source_fits_bf16()); of a config
+ * alone, if it would those of the release. */
+int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer);
 /* Bytes on disk of one layer's tensors, scales included; of the tensors outside
  * layers for -1.  Of a config alone: what the rules and the release's dtypes
  * amount to (BF16, but for what quantization_config and exf_stored_dtype() say). */
@@ -64,7 +68,7 @@ int exf_rule_applies(const exf_architecture *a, const exf_tensor_rule *r, int la
 /* The shape as in the file, and how many experts' tensors it is. */
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
 /* Every tensor of the open part that the rules ask for is there and right; of a
- * whole model, there is no other. */
+ * whole model, there is no other.  Fills m->beyond_bf16. */
 exf_code exf_model_check_tensors(const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Every expert number in an integer tensor is in [0, E). */
 exf_code exf_model_check_tables(const exf_model *m, exf_err *err) EXF_CHECKED;

@@ -26,6 +26,7 @@ static exf_code check_one(inventory *v, const exf_tensor_rule *r, int layer, int
     int rank = exf_rule_shape(&m->arch, r, shape);
     exf_code rc = exf_weight_source_find(&w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
     if (rc != EXF_OK) return rc;
+    if (!exf_weight_source_fits_bf16(&w)) m->beyond_bf16[(size_t)(layer + 1) * EXF_W_COUNT + (size_t)r->role] = 1;
     mark(v, w.stored);
     mark(v, w.scale);
     return EXF_OK;

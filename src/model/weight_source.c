@@ -250,6 +250,13 @@ exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_
     return exf_st_read_near(w->scale->file, w->scale->tensor, before, scales_room, n, &out->scales, err);
 }
 
+int exf_weight_source_fits_bf16(const exf_weight_source *w)
+{
+    if (w->how & (EXF_PLUS_ONE | EXF_INTEGER)) return 0;
+    if (w->coding == EXF_CODED_PLAIN) return w->stored->tensor->view.dtype == EXF_DT_BF16;
+    return w->scale->tensor->view.dtype == EXF_DT_F8_E8M0;
+}
+
 uint64_t exf_weight_source_bytes(const exf_weight_source *w)
 {
     return w->stored->tensor->nbytes + (w->scale ? w->scale->tensor->nbytes : 0);

@@ -60,6 +60,10 @@ size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, s
 size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_room, void *scales_room,
                                exf_raw_rows *out, exf_err *err) EXF_CHECKED;
+/* 1 if bfloat16 holds every finite value of the tensor exactly: it is stored so, or its codes of
+ * at most 4 significant bits are scaled by powers of two (F8_E8M0).  An FP8 value under a scale
+ * below 2^-124 is the exception: of what lies below 2^-133, bfloat16 keeps the nearest multiple of that. */
+int exf_weight_source_fits_bf16(const exf_weight_source *w);
 /* Bytes on disk, scales included. */
 uint64_t exf_weight_source_bytes(const exf_weight_source *w);
 #endif

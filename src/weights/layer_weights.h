@@ -1,7 +1,9 @@
 /* layer_weights.h - one decoder layer's tensors in a backend's memory.
  *
  * Float32 where memory is the host's.  On a device the matrices that products read
- * (exf_is_product) are of the queue's type, everything else is float32. */
+ * (exf_is_product) are bfloat16 where the queue computes in bfloat16, and where the
+ * checkpoint stores them in a format that bfloat16 holds exactly; the three of a SwiGLU
+ * are alike.  Everything else is float32. */
 #ifndef EXF_FORWARD_LAYER_WEIGHTS_H
 #define EXF_FORWARD_LAYER_WEIGHTS_H
 #include "kernels/backend.h"

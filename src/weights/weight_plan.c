@@ -13,12 +13,6 @@ static size_t aligned(size_t bytes)
     return (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
 }
 
-/* The embedding is looked up, in the type of products: bytes cross once and half as many. */
-static exf_number number_of(exf_role role, exf_compute compute)
-{
-    return compute == EXF_COMPUTE_BF16 && (exf_is_product(role) || role == EXF_W_EMBED) ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
-}
-
 static int is_routed(exf_role role)
 {
     return role == EXF_W_EXPERT_GATE || role == EXF_W_EXPERT_UP || role == EXF_W_EXPERT_DOWN;
@@ -44,6 +38,28 @@ static int copies_of(const exf_model *m, exf_role role, const exf_weight_part *o
     return of->choice == EXF_SOME_EXPERTS && copies > 0 ? of->n : copies;
 }
 
+/* 1 if bfloat16 holds a role's tensors, and those of a SwiGLU's other two, for they are of one number. */
+static int fits_bf16(const exf_model *m, exf_role role, int layer)
+{
+    static const exf_role swiglu[][3] = {{EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN},
+                                         {EXF_W_SHARED_GATE, EXF_W_SHARED_UP, EXF_W_SHARED_DOWN},
+                                         {EXF_W_DENSE_GATE, EXF_W_DENSE_UP, EXF_W_DENSE_DOWN}};
+    for (size_t i = 0; i < sizeof swiglu / sizeof *swiglu; i++) {
+        const exf_role *of = swiglu[i];
+        if (role == of[0] || role == of[1] || role == of[2])
+            return exf_model_fits_bf16(m, of[0], layer) && exf_model_fits_bf16(m, of[1], layer) && exf_model_fits_bf16(m, of[2], layer);
+    }
+    return exf_model_fits_bf16(m, role, layer);
+}
+
+/* Matrices of products are bfloat16 where products round, and where nothing is lost by it.
+ * So is the embedding, which is looked up: half as many bytes cross. */
+static exf_number number_of(const exf_model *m, exf_compute compute, exf_role role, const exf_weight_part *of)
+{
+    if (!exf_is_product(role) && role != EXF_W_EMBED) return EXF_NUMBER_F32;
+    return compute == EXF_COMPUTE_BF16 || fits_bf16(m, role, layer_of(of)) ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
+}
+
 size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of)
 {
     return (size_t)copies_of(m, role, of) * exf_model_count(m, role, layer_of(of));
@@ -51,7 +67,7 @@ size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_wei
 
 static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role, const exf_weight_part *of)
 {
-    return exf_weight_plan_elements(m, role, of) * exf_number_bytes(number_of(role, compute));
+    return exf_weight_plan_elements(m, role, of) * exf_number_bytes(number_of(m, compute, role, of));
 }
 
 /* Room for the router's matrix twice, whether or not it will be used. */
@@ -136,7 +152,7 @@ exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_comput
         size_t bytes = role_bytes(m, compute, (exf_role)role, of);
         p->there[role] = 1;
         p->first[role] = at;
-        p->number[role] = number_of((exf_role)role, compute);
+        p->number[role] = number_of(m, compute, (exf_role)role, of);
         for (int e = 0; e < copies; e++)
             EXF_TRY(add_tensor(p, m, compute, (exf_role)role, first + e, at + bytes / (size_t)copies * (size_t)e, err));
         at += aligned(bytes);

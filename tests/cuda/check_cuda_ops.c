@@ -1,10 +1,21 @@
 /* check_cuda_ops.c - every operation of the CUDA backend against the CPU's: exact on
  * small integers, within a stated bound on reals, at awkward shapes. */
+#include "base/mem.h"
+#include "base/rng.h"
 #include "tests/support/pair_fixtures.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* n zero floats on the host; the caller frees. */
+static float *test_room(size_t n)
+{
+    float *room;
+    exf_err err;
+    ck_ok(exf_mem_new(&room, n + 1, sizeof *room, "test", &err), err);
+    return room;
+}
 
 static const struct { int m, n, k; } products[] = {{1, 1, 1}, {3, 5, 7}, {0, 4, 4}, {17, 64, 33}, {128, 96, 128}, {257, 130, 65}};
 
@@ -48,6 +59,82 @@ START_TEST(products_side_by_side_are_exact)
     pair_free(&x);
     pair_free(&w);
     pair_free(&y);
+}
+END_TEST
+
+/* The same weights as bfloat16 for the device and widened for the CPU. */
+typedef struct {
+    pair_array full, half;
+} narrow_pair;
+
+static narrow_pair narrow_weights(size_t n, uint64_t seed, int reals)
+{
+    pair_array random = reals ? pair_reals(&p, n, seed, 1) : pair_integers(&p, n, seed);
+    float *full = test_room(n);
+    uint32_t *half = (uint32_t *)(void *)test_room((n + 1) / 2);
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, random.f[0] + i, sizeof u);
+        u &= 0xffff0000u;
+        memcpy(full + i, &u, sizeof u);
+        half[i / 2] |= i % 2 ? u : u >> 16;
+    }
+    narrow_pair w = {pair_of(&p, full, n), pair_of(&p, half, (n + 1) / 2)};
+    pair_free(&random);
+    exf_mem_free(full);
+    exf_mem_free(half);
+    return w;
+}
+
+static exf_matrix narrow_of(const narrow_pair *w, int s)
+{
+    return s == 0 ? exf_f32(w->full.f[0]) : exf_bf16((const uint16_t *)(const void *)w->half.f[1]);
+}
+
+/* Integers of 20 bits, so that all three terms of a float32 take part. */
+static pair_array long_integers(size_t n, uint64_t seed)
+{
+    float *x = test_room(n);
+    for (size_t i = 0; i < n; i++) x[i] = (float)((int64_t)(exf_rng_u64(seed, 3, i) % ((1u << 20) - 1)) - (1 << 19));
+    pair_array a = pair_of(&p, x, n);
+    exf_mem_free(x);
+    return a;
+}
+
+/* k no larger than 3 where sums of long integers must stay below 2^24. */
+static const struct { int m, n, k; } narrow_products[] = {{1, 1, 1}, {5, 3, 2}, {0, 4, 4}, {17, 64, 1}, {300, 40, 2}, {200000, 3, 2}};
+
+START_TEST(products_with_bfloat16_weights_lose_nothing)
+{
+    int m = narrow_products[_i].m, n = narrow_products[_i].n, k = narrow_products[_i].k;
+    pair_array x = long_integers((size_t)(m * k), 1), y = pair_integers(&p, (size_t)(m * n), 3);
+    narrow_pair w = narrow_weights((size_t)(n * k), 2, 0);
+    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, exf_f32(x.f[s]), k, narrow_of(&w, s), k, m, n, k, 1, 1));
+    pair_equal(&y, "gemm_xwt");
+    pair_free(&x);
+    pair_free(&y);
+    pair_free(&w.full);
+    pair_free(&w.half);
+}
+END_TEST
+
+START_TEST(products_with_bfloat16_weights_are_near)
+{
+    enum { COUNT = 3, GAP = 2 };
+    int m = products[_i].m, n = products[_i].n, k = products[_i].k, ldy = COUNT * (n + GAP), ldx = COUNT * k + GAP;
+    pair_array x = pair_reals(&p, (size_t)(m * ldx), 1, 1), y = pair_reals(&p, (size_t)(m * ldy), 3, 1);
+    narrow_pair w = narrow_weights((size_t)(COUNT * n * k), 2, 1);
+    ON_BOTH(p, B->gemm_xwt(Q, y.f[s], ldy, exf_f32(x.f[s]), ldx, narrow_of(&w, s), k, m, n, k, 2, 0.5f));
+    pair_near(&y, k * 0x1p-22, "gemm_xwt"); /* twice the bounds of gemm.h for terms below 1 */
+    for (int shared = 0; shared < 2; shared++) {
+        exf_product_steps steps = {COUNT, n + GAP, shared ? 0 : k, (size_t)(n * k)};
+        ON_BOTH(p, B->gemm_xwt_many(Q, y.f[s], ldy, exf_f32(x.f[s]), ldx, narrow_of(&w, s), k, &steps, m, n, k));
+        pair_near(&y, k * 0x1p-22, "gemm_xwt_many");
+    }
+    pair_free(&x);
+    pair_free(&y);
+    pair_free(&w.full);
+    pair_free(&w.half);
 }
 END_TEST
 
@@ -230,6 +317,8 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, products_are_exact_on_integers, 0, COUNT(products));
     tcase_add_loop_test(t, products_side_by_side_are_exact, 0, COUNT(products));
     tcase_add_loop_test(t, products_of_reals_are_near, 0, COUNT(products));
+    tcase_add_loop_test(t, products_with_bfloat16_weights_lose_nothing, 0, COUNT(narrow_products));
+    tcase_add_loop_test(t, products_with_bfloat16_weights_are_near, 0, COUNT(products));
     tcase_add_loop_test(t, rows_are_moved_exactly, 0, COUNT(widths));
     tcase_add_loop_test(t, elementwise_is_near, 0, COUNT(widths));
     tcase_add_test(t, not_finite_is_found);

@@ -90,25 +90,77 @@ static void decode(float *to, const exf_packed_rows *r)
     exf_mem_free(scales);
 }
 
+static float *widened(const void *bf16, size_t n)
+{
+    float *x;
+    exf_err err;
+    ck_ok(exf_mem_new(&x, n, sizeof *x, "widened", &err), err);
+    exf_dtype_to_f32(x, bf16, n, EXF_DT_BF16);
+    return x;
+}
+
+/* bfloat16 that lost something would not be what plans promise of a pass in float32. */
+static void narrow(uint16_t *to, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, x + i, sizeof u);
+        ck_assert_msg((u & 0xffff) == 0, "a weight is more than bfloat16 holds");
+        to[i] = (uint16_t)(u >> 16);
+    }
+}
+
 static void unpack(exf_queue *q, void *to, exf_number number, const exf_packed_rows *r, int *bad)
 {
-    float *values = to;
     size_t n = r->rows * r->cols;
+    float *values = to;
+    exf_err err;
     (void)q;
-    ck_assert_int_eq(number, EXF_NUMBER_F32);
+    if (number == EXF_NUMBER_BF16) ck_ok(exf_mem_new(&values, n, sizeof *values, "decoded", &err), err);
     if (r->packing == EXF_PACKED_PLAIN)
         exf_dtype_to_f32(values, r->codes, n, r->dtype);
     else
         decode(values, r);
     if (exf_first_not_finite(values, n) < n) *bad = 1;
+    if (number != EXF_NUMBER_BF16) return;
+    narrow(to, values, n);
+    exf_mem_free(values);
 }
 
 static void check_bf16(exf_queue *q, const uint16_t *x, size_t n, int *bad)
 {
     (void)q;
-    (void)x;
-    (void)bad;
-    ck_assert_uint_eq(n, 0);
+    for (size_t i = 0; i < n; i++)
+        if ((x[i] & 0x7f80) == 0x7f80) *bad = 1;
+}
+
+/* A bfloat16 matrix is widened, and the CPU multiplies. */
+static void gemm_xwt(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta)
+{
+    float *wide = w.number == EXF_NUMBER_BF16 ? widened(w.p, n > 0 ? (size_t)(n - 1) * (size_t)ldw + (size_t)k : 0) : NULL;
+    exf_backend_cpu.gemm_xwt(q, y, ldy, x, ldx, wide ? exf_f32(wide) : w, ldw, m, n, k, alpha, beta);
+    exf_mem_free(wide);
+}
+
+static void gemm_xwt_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m, int n,
+                          int k)
+{
+    for (int i = 0; i < s->count; i++)
+        gemm_xwt(q, y + (size_t)i * (size_t)s->y, ldy, exf_matrix_at(x, (size_t)i * (size_t)s->x), ldx, exf_matrix_at(w, (size_t)i * s->w), ldw, m, n,
+                 k, 1, 0);
+}
+
+static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+                    void *workspace)
+{
+    size_t n = (size_t)s->n_experts * (size_t)s->d_model * (size_t)s->d_expert;
+    int half = m->gate.number == EXF_NUMBER_BF16;
+    float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL, *down = half ? widened(m->down.p, n) : NULL;
+    exf_expert_matrices wide = {exf_f32(gate), exf_f32(up), exf_f32(down)};
+    exf_backend_cpu.experts(q, outputs, x, ids, half ? &wide : m, s, workspace);
+    exf_mem_free(gate);
+    exf_mem_free(up);
+    exf_mem_free(down);
 }
 
 static void embed(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams)
@@ -116,7 +168,8 @@ static void embed(exf_queue *q, float *out, exf_matrix table, const int32_t *tok
     size_t w = (size_t)width;
     (void)q;
     for (size_t t = 0; t < n_tokens; t++)
-        for (int k = 0; k < streams; k++, out += w) memcpy(out, (const float *)table.p + (size_t)tokens[t] * w, w * sizeof *out);
+        for (int k = 0; k < streams; k++, out += w)
+            exf_dtype_to_f32(out, exf_matrix_at(table, (size_t)tokens[t] * w).p, w, table.number == EXF_NUMBER_BF16 ? EXF_DT_BF16 : EXF_DT_F32);
 }
 
 static void watch_finite(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base)
@@ -183,6 +236,9 @@ const exf_backend *fake_device(uint64_t room)
     b.memory_anew = memory_anew;
     b.memory_left = memory_left;
     b.follow = follow;
+    b.gemm_xwt = gemm_xwt;
+    b.gemm_xwt_many = gemm_xwt_many;
+    b.experts = experts;
     b.unpack = unpack;
     b.check_bf16 = check_bf16;
     b.embed = embed;

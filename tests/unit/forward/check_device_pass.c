@@ -159,13 +159,17 @@ static void assert_there(const exf_model *m, const exf_layer_weights *lw, exf_ro
 {
     int of = layer < 0 ? -1 : layer;
     size_t each = exf_model_count(m, role, of);
-    float *want = room(each);
-    ck_assert_msg(lw->w[role] != NULL, "layer %d: role %d is not there", layer, (int)role);
+    float *want = room(each), *have = room(each);
+    exf_matrix matrix = exf_matrix_of(lw, role);
+    exf_dtype stored = matrix.number == EXF_NUMBER_BF16 ? EXF_DT_BF16 : EXF_DT_F32;
+    ck_assert_msg(matrix.p != NULL, "layer %d: role %d is not there", layer, (int)role);
     for (int i = 0; i < n; i++) {
         ck_ok(exf_model_read(m, role, of, first + i, want, &e), e);
-        assert_same_bits(want, lw->w[role] + (size_t)i * each, each, m->family->name, "weights", layer);
+        exf_dtype_to_f32(have, exf_matrix_at(matrix, (size_t)i * each).p, each, stored);
+        assert_same_bits(want, have, each, m->family->name, "weights", layer);
     }
     exf_mem_free(want);
+    exf_mem_free(have);
 }
 
 static int routed(int role)

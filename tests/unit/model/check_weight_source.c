@@ -366,6 +366,56 @@ START_TEST(finds_the_first_that_is_not_finite)
 }
 END_TEST
 
+static int fits_bf16(const exf_tensor *t, size_t n, int64_t rows, int64_t cols, unsigned how)
+{
+    exf_err e;
+    exf_quantization q = fp8_blocks(128, 128);
+    exf_checkpoint *c = checkpoint_of(t, n);
+    exf_weight_source w;
+    int64_t shape[2] = {rows, cols};
+    ck_ok(exf_weight_source_find(&w, c, &q, "config.json", "a.weight", shape, 2, how, &e), e);
+    int fits = exf_weight_source_fits_bf16(&w);
+    exf_checkpoint_close(c);
+    return fits;
+}
+
+START_TEST(tells_what_bfloat16_holds)
+{
+    static const float one = 1;
+    static const uint16_t one16 = 0x3f80;
+    static const struct { exf_dtype stored, scale; int fits; } c[] = {
+        {EXF_DT_BF16, EXF_DT_BF16, 1}, {EXF_DT_F16, EXF_DT_BF16, 0}, {EXF_DT_F32, EXF_DT_BF16, 0}, {EXF_DT_F8_E4M3, EXF_DT_F32, 0},
+        {EXF_DT_F8_E4M3, EXF_DT_BF16, 0}, {EXF_DT_F8_E4M3, EXF_DT_F8_E8M0, 1}, {EXF_DT_I8, EXF_DT_F8_E8M0, 1},
+    };
+    memset(codes, 0, 4096);
+    memset(scales8, 127, 64);
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        int coded = c[i].stored == EXF_DT_F8_E4M3 || c[i].stored == EXF_DT_I8, fp4 = c[i].stored == EXF_DT_I8;
+        const void *scale = c[i].scale == EXF_DT_F32 ? (const void *)&one : c[i].scale == EXF_DT_BF16 ? (const void *)&one16 : (const void *)scales8;
+        exf_tensor t[] = {tensor_of("a.weight", c[i].stored, 16, fp4 ? 16 : 32, codes),
+                          tensor_of(c[i].scale == EXF_DT_F8_E8M0 ? "a.scale" : "a.weight_scale_inv", c[i].scale, fp4 ? 16 : 1, 1, scale)};
+        ck_assert_msg(fits_bf16(t, coded ? 2 : 1, 16, 32, EXF_LINEAR) == c[i].fits, "format %zu", i);
+        if (!coded) ck_assert_int_eq(fits_bf16(t, 1, 16, 32, EXF_LINEAR | EXF_PLUS_ONE), 0);
+    }
+}
+END_TEST
+
+/* The promise that goes with it, for every code under every scale. */
+START_TEST(coded_values_are_bfloat16)
+{
+    for (unsigned s = 0; s < 255; s++)
+        for (unsigned b = 0; b < 256; b++) {
+            float scale = exf_e8m0_to_f32((uint8_t)s), v[2] = {exf_e2m1_to_f32(b & 15) * scale, exf_e4m3_to_f32((uint8_t)b) * scale};
+            for (int i = 0; i < 2; i++) {
+                uint32_t u;
+                memcpy(&u, &v[i], sizeof u);
+                if (!isfinite(v[i]) || (i == 1 && scale < 0x1p-124f)) continue;
+                ck_assert_msg((u & 0xffff) == 0, "code 0x%02x under 2^%d", b, (int)s - 127);
+            }
+        }
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("weight_source");
@@ -384,6 +434,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, reads_the_config);
     tcase_add_test(t, refuses_other_configs);
     tcase_add_test(t, finds_the_first_that_is_not_finite);
+    tcase_add_test(t, tells_what_bfloat16_holds);
+    tcase_add_test(t, coded_values_are_bfloat16);
     suite_add_tcase(s, t);
     return s;
 }

@@ -1,0 +1,231 @@
+/* grouped_any_cuda.cu - products of all experts in one launch on any GPU, for any shape
+ * and number; see expert_products.cuh.
+ *
+ * A block walks over tiles of 128 rows x 128 columns, with a SwiGLU 64 of gate and the
+ * same 64 of up; a thread has 8 x 4 sums of either half.  Operands pass through shared
+ * memory as float32, 16 of the inner axis at a time, and the next 16 come into registers
+ * while these are multiplied.  An element's sum runs over the inner axis in order by
+ * fused multiply-adds, whatever tile it is in. */
+#include "kernels/moe/expert_products.cuh"
+
+#include <cuda_bf16.h>
+
+enum { ROWS = EXF_TILE_ROWS, COLUMNS = 64, DEPTH = 16, THREADS = 256, ROOM = 4 }; /* COLUMNS: of a half */
+
+/* X: of activations, what is read and what is written; W: of matrices. */
+template <class X, class W> struct any_work {
+    const int32_t *first, *tile, *slot;
+    int n_experts, depth, width, column_tiles, top_k;
+    float limit;
+    const X *x;       /* of tokens with a SwiGLU, else of sorted rows */
+    const W *w[2];    /* of the halves: gate and up, or down twice */
+    X *out;           /* of sorted rows with a SwiGLU, else of slots */
+};
+
+typedef struct {
+    int e, row, end, column; /* expert, sorted rows [row, end), first column */
+} tile_place;
+
+static __device__ inline float value(float x)
+{
+    return x;
+}
+
+static __device__ inline float value(uint16_t x)
+{
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+static __device__ inline void put(float *to, float v)
+{
+    *to = v;
+}
+
+static __device__ inline void put(uint16_t *to, float v)
+{
+    *to = __bfloat16_as_ushort(__float2bfloat16_rn(v));
+}
+
+/* The tile's expert is the first whose tiles end behind it. */
+template <class X, class W> static __device__ tile_place find_place(const any_work<X, W> &w, int at, int columns)
+{
+    int low = 0, high = w.n_experts - 1;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (w.tile[middle + 1] * w.column_tiles > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    int local = at - w.tile[low] * w.column_tiles, tiles = w.tile[low + 1] - w.tile[low];
+    return {low, w.first[low] + local % tiles * ROWS, w.first[low + 1], local / tiles * columns};
+}
+
+/* A thread's elements of COUNT rows: of 16 threads to a row each has one; 0 behind the inner axis. */
+template <int COUNT, class T> static __device__ inline void fetch(float (&v)[COUNT], const T *from, const int (&row)[COUNT], int k, int depth)
+{
+    int at = k + threadIdx.x % DEPTH;
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) v[j] = at < depth ? value(from[(size_t)row[j] * depth + at]) : 0.0f;
+}
+
+/* The same into shared memory, the inner axis outmost. */
+template <int COUNT, int WIDTH> static __device__ inline void lay_down(float (&to)[DEPTH][WIDTH], const float (&v)[COUNT])
+{
+#pragma unroll
+    for (int j = 0; j < COUNT; j++) to[threadIdx.x % DEPTH][threadIdx.x / DEPTH + 16 * j] = v[j];
+}
+
+static __device__ inline void load_four(float (&v)[4], const float *from)
+{
+    float4 four = *reinterpret_cast<const float4 *>(from);
+    v[0] = four.x;
+    v[1] = four.y;
+    v[2] = four.z;
+    v[3] = four.w;
+}
+
+/* sum[i][j] of rows 4 (thread / 16) + i (behind the fourth: 64 further on), columns 4 (thread % 16) + j. */
+static __device__ inline void multiply(float (&sum)[8][4], const float (&x)[DEPTH][ROWS + ROOM], const float (&w)[DEPTH][COLUMNS + ROOM])
+{
+    int r = threadIdx.x / 16 * 4, c = threadIdx.x % 16 * 4;
+#pragma unroll
+    for (int k = 0; k < DEPTH; k++) {
+        float a[4], b[4], columns[4];
+        load_four(a, &x[k][r]);
+        load_four(b, &x[k][r + 64]);
+        load_four(columns, &w[k][c]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                sum[i][j] = fmaf(a[i], columns[j], sum[i][j]);
+                sum[4 + i][j] = fmaf(b[i], columns[j], sum[4 + i][j]);
+            }
+    }
+}
+
+static __device__ inline float gated(float g, float u, float limit)
+{
+    if (limit > 0) {
+        g = fminf(g, limit);
+        u = fminf(fmaxf(u, -limit), limit);
+    }
+    return g / (1.0f + expf(-g)) * u;
+}
+
+template <bool SWIGLU, class X, class W>
+static __device__ inline void store(const any_work<X, W> &w, const tile_place &p, const float (&sum)[2][8][4])
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int row = p.row + threadIdx.x / 16 * 4 + i % 4 + i / 4 * 64;
+        if (row >= p.end) continue;
+        X *out = w.out + (size_t)(SWIGLU ? row : w.slot[row]) * w.width;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int column = p.column + threadIdx.x % 16 * 4 + j;
+            if (column < w.width) put(out + column, SWIGLU ? gated(sum[0][i][j], sum[1][i][j], w.limit) : sum[0][i][j]);
+            if (!SWIGLU && column + COLUMNS < w.width) put(out + column + COLUMNS, sum[1][i][j]);
+        }
+    }
+}
+
+/* Rows of x and of each half's matrix that a thread fetches from.  Those behind the last are the last again:
+ * nobody stores what becomes of them. */
+typedef struct {
+    int x[8], w[2][4];
+} tile_rows;
+
+template <bool SWIGLU, class X, class W> static __device__ inline void find_rows(tile_rows *r, const any_work<X, W> &w, const tile_place &p)
+{
+    int lane = threadIdx.x / DEPTH;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        int row = min(p.row + lane + 16 * j, p.end - 1);
+        r->x[j] = SWIGLU ? w.slot[row] / w.top_k : row;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        r->w[0][j] = min(p.column + lane + 16 * j, w.width - 1);
+        r->w[1][j] = SWIGLU ? r->w[0][j] : min(p.column + COLUMNS + lane + 16 * j, w.width - 1);
+    }
+}
+
+template <bool SWIGLU, class X, class W> static __device__ inline void run_tile(const any_work<X, W> &w, const tile_place &p)
+{
+    __shared__ __align__(16) float xs[DEPTH][ROWS + ROOM], ws[2][DEPTH][COLUMNS + ROOM];
+    size_t matrix = (size_t)p.e * w.width * w.depth;
+    const W *of[2] = {w.w[0] + matrix, w.w[1] + matrix};
+    float sum[2][8][4] = {}, next_x[8], next_w[2][4];
+    tile_rows r;
+    find_rows<SWIGLU>(&r, w, p);
+    for (int k = -DEPTH; k < w.depth; k += DEPTH) {
+        if (k + DEPTH < w.depth) {
+            fetch(next_x, w.x, r.x, k + DEPTH, w.depth);
+            fetch(next_w[0], of[0], r.w[0], k + DEPTH, w.depth);
+            fetch(next_w[1], of[1], r.w[1], k + DEPTH, w.depth);
+        }
+        if (k >= 0) {
+            multiply(sum[0], xs, ws[0]);
+            multiply(sum[1], xs, ws[1]);
+            __syncthreads();
+        }
+        lay_down(xs, next_x);
+        lay_down(ws[0], next_w[0]);
+        lay_down(ws[1], next_w[1]);
+        __syncthreads();
+    }
+    store<SWIGLU>(w, p, sum);
+}
+
+/* Columns of a tile. */
+static __host__ __device__ constexpr int columns_of(bool swiglu)
+{
+    return swiglu ? COLUMNS : 2 * COLUMNS;
+}
+
+template <bool SWIGLU, class X, class W> static __global__ void __launch_bounds__(THREADS, 2) grouped_any(any_work<X, W> w)
+{
+    constexpr int columns = columns_of(SWIGLU);
+    int n_tiles = w.tile[w.n_experts] * w.column_tiles;
+    for (int at = blockIdx.x; at < n_tiles; at += gridDim.x) run_tile<SWIGLU>(w, find_place(w, at, columns));
+}
+
+template <bool SWIGLU, class X, class W>
+static void launch(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b, const exf_expert_shape *s)
+{
+    int depth = SWIGLU ? s->d_model : s->d_expert, width = SWIGLU ? s->d_expert : s->d_model, columns = columns_of(SWIGLU);
+    any_work<X, W> w = {b->first, b->tile, b->slot, s->n_experts, depth, width, (width + columns - 1) / columns, s->top_k, s->limit,
+                        static_cast<const X *>(x), {static_cast<const W *>(w0.p), static_cast<const W *>(w1.p)}, static_cast<X *>(out)};
+    auto kernel = grouped_any<SWIGLU, X, W>;
+    EXF_LAUNCH(q, "experts", kernel, 2 * q->multiprocessors, THREADS, 0, w);
+}
+
+template <bool SWIGLU, class X>
+static void launch_of(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b, const exf_expert_shape *s)
+{
+    if (w0.number == EXF_NUMBER_BF16)
+        launch<SWIGLU, X, uint16_t>(q, out, x, w0, w1, b, s);
+    else
+        launch<SWIGLU, X, float>(q, out, x, w0, w1, b, s);
+}
+
+void exf_grouped_swiglu_any_cuda(exf_queue *q, void *act, exf_matrix x, const exf_expert_matrices *m, const exf_buckets *b,
+                                 const exf_expert_shape *s)
+{
+    if (x.number == EXF_NUMBER_BF16)
+        launch_of<true, uint16_t>(q, act, x.p, m->gate, m->up, b, s);
+    else
+        launch_of<true, float>(q, act, x.p, m->gate, m->up, b, s);
+}
+
+void exf_grouped_down_any_cuda(exf_queue *q, exf_matrix out, const void *act, const exf_expert_matrices *m, const exf_buckets *b,
+                               const exf_expert_shape *s)
+{
+    void *to = const_cast<void *>(out.p);
+    if (out.number == EXF_NUMBER_BF16)
+        launch_of<false, uint16_t>(q, to, act, m->down, m->down, b, s);
+    else
+        launch_of<false, float>(q, to, act, m->down, m->down, b, s);
+}
