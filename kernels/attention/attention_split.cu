@@ -16,7 +16,7 @@
  * weights on what a row sees in the tile: a token's bits depend on no later token. */
 #include "kernels/attention/attention_cuda.cuh"
 #include "kernels/attention/attention_online.cuh"
-#include "kernels/device/split.cuh"
+#include "kernels/device/float16_terms.cuh"
 
 enum { BM = 128, BN = 64, CONSUMERS = 256, THREADS = CONSUMERS + 128, PANEL = BN * 128 };
 enum { K_LOW, K_HIGH, V_LOW, V_HIGH, PLANES };

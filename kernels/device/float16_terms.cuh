@@ -1,4 +1,4 @@
-/* split.cuh - float32 numbers as sums of two float16, so that tensor cores multiply them
+/* float16_terms.cuh - float32 numbers as sums of two float16, so that tensor cores multiply them
  * at float16's speed: x y = high high + high low + low high, and what is left out.
  *
  * A group of numbers is first multiplied with a power of two that brings its largest into
@@ -6,8 +6,8 @@
  * that is more (low is a subnormal float16); a product of two such numbers loses at most
  * 3 * 2^-22 of itself.  A largest number below 2^-112 counts as 2^-112.  An infinite number
  * becomes inf - inf, a NaN stays one. */
-#ifndef EXF_KERNELS_SPLIT_CUH
-#define EXF_KERNELS_SPLIT_CUH
+#ifndef EXF_KERNELS_FLOAT16_TERMS_CUH
+#define EXF_KERNELS_FLOAT16_TERMS_CUH
 #include "kernels/device/hopper.cuh"
 
 /* The power of two and its inverse. */
