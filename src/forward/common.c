@@ -3,7 +3,7 @@
  * Of a sequence of T tokens the n at positions (2 i + 1) T / (2 n) are taken, all of
  * them where T <= n; EXF_COMMON_ROWS at a time, so that E outputs each fit. */
 #include "forward/device_common.h"
-#include "forward/each.h"
+#include "base/thread_pool.h"
 #include "forward/experts.h"
 
 #include <string.h>

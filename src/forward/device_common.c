@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
-#include "forward/each.h"
+#include "base/thread_pool.h"
 
 enum { MOST_CHUNKS = 16 };
 

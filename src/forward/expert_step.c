@@ -2,7 +2,7 @@
 #include "forward/expert_step.h"
 
 #include "forward/device_experts.h"
-#include "forward/each.h"
+#include "base/thread_pool.h"
 #include "forward/experts.h"
 
 static exf_code check_finite(exf_workspace *w, const float *hidden, int n_tokens, size_t width, int layer, size_t sequence, int position,

@@ -9,13 +9,12 @@
 #include "mixers/mixer.h"
 #include "kernels/backend.h"
 
-#include <omp.h>
 #include <string.h>
 
 int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int threads)
 {
     if (!backend->host_memory) return 1;
-    size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads();
+    size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
 

@@ -17,7 +17,7 @@ exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_er
 
 typedef struct {
     exf_step *step;
-    exf_each_fn fn;
+    exf_parallel_fn fn;
 } of_group;
 
 static exf_code one_sequence(void *self, size_t i, int worker, exf_err *err)
@@ -26,10 +26,10 @@ static exf_code one_sequence(void *self, size_t i, int worker, exf_err *err)
     return g->fn(g->step, g->step->group.first + i, worker, err);
 }
 
-exf_code exf_each_sequence(exf_step *s, exf_each_fn fn, exf_err *err)
+exf_code exf_each_sequence(exf_step *s, exf_parallel_fn fn, exf_err *err)
 {
     of_group g = {s, fn};
-    return exf_each(s->group.n, s->p->n_workers, one_sequence, &g, err);
+    return exf_parallel_for(s->group.n, s->p->n_workers, one_sequence, &g, err);
 }
 
 float *exf_step_rows(const exf_step *s, size_t row)

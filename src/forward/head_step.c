@@ -1,7 +1,7 @@
 /* head_step.c - see head_step.h. */
 #include "forward/head_step.h"
 
-#include "forward/each.h"
+#include "base/thread_pool.h"
 
 static exf_code show(const exf_pass *p, size_t lane, exf_workspace *w, exf_logits_block *b, const float *logits, exf_err *err)
 {
@@ -58,7 +58,7 @@ exf_code exf_head_step(exf_pass *p, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_pass_weights(p, EXF_LAYER_HEAD, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
-    EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
+    EXF_TRY(exf_parallel_for(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
 out:
     return rc;
 }

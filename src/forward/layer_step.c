@@ -3,7 +3,7 @@
 
 #include "base/stop.h"
 #include "forward/device_experts.h"
-#include "forward/each.h"
+#include "base/thread_pool.h"
 #include "forward/expert_step.h"
 #include "mixers/mixer.h"
 #include "forward/routing.h"
@@ -135,7 +135,7 @@ static exf_code mix_and_route(void *self, size_t sequence, int worker, exf_err *
 
 /* The group's sequences in turns on the device's queues, so that one's small kernels run
  * beside another's; each has its own arrays, so the turns change nothing else. */
-static exf_code take_turns(exf_step *s, exf_each_fn fn, exf_err *err)
+static exf_code take_turns(exf_step *s, exf_parallel_fn fn, exf_err *err)
 {
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
@@ -151,7 +151,7 @@ out:
 
 /* A device's queues run on by themselves: how long a part took is known only where all
  * sequences do it before the next part begins. */
-static exf_code timed_turns(exf_step *s, exf_each_fn fn, double *seconds, exf_err *err)
+static exf_code timed_turns(exf_step *s, exf_parallel_fn fn, double *seconds, exf_err *err)
 {
     double start = exf_clock();
     exf_code rc;
@@ -162,7 +162,7 @@ out:
     return rc;
 }
 
-static exf_code sweep(exf_step *s, exf_each_fn fn, exf_err *err)
+static exf_code sweep(exf_step *s, exf_parallel_fn fn, exf_err *err)
 {
     exf_pass *p = s->p;
     exf_forward_report *times = &p->space[0].times;

@@ -6,7 +6,7 @@
  * one group of sequences before the next (hidden.h): what comes from afar comes once. */
 #ifndef EXF_FORWARD_LAYER_STEP_H
 #define EXF_FORWARD_LAYER_STEP_H
-#include "forward/each.h"
+#include "base/thread_pool.h"
 #include "forward/forward.h"
 #include "forward/hidden.h"
 #include "weights/layer_weights.h"
@@ -85,7 +85,7 @@ exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err) EX
 typedef exf_code (*exf_group_fn)(exf_step *s, exf_err *err);
 exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_err *err) EXF_CHECKED;
 /* fn for every sequence of the group, on the pass's workers; self is s. */
-exf_code exf_each_sequence(exf_step *s, exf_each_fn fn, exf_err *err) EXF_CHECKED;
+exf_code exf_each_sequence(exf_step *s, exf_parallel_fn fn, exf_err *err) EXF_CHECKED;
 /* The hidden states from a row of the run on that lies in the group. */
 float *exf_step_rows(const exf_step *s, size_t row);
 

@@ -3,13 +3,12 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
-#include "forward/each.h"
+#include "base/thread_pool.h"
 #include "forward/experts.h"
 #include "forward/routing.h"
 #include "kernels/moe/router.h"
 
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 /* Consecutive tokens of one sequence. */
@@ -45,7 +44,7 @@ static size_t count_pieces(const exf_batch *batch)
 
 int exf_replay_workers(const exf_batch *batch, int threads)
 {
-    size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads(), most = count_pieces(batch);
+    size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads(), most = count_pieces(batch);
     return (int)(n < most ? n : most);
 }
 
@@ -160,7 +159,7 @@ static exf_code run_layer(replay *p, exf_progress *progress, exf_forward_report 
     report->weight_bytes += progress->weight_bytes;
     report->read += exf_clock() - start;
     if (o->layer_begin) EXF_TRY(o->layer_begin(o->self, p->layer, p->moe_index, err));
-    EXF_TRY(exf_each(p->n_pieces, p->n_workers, run_piece, p, err));
+    EXF_TRY(exf_parallel_for(p->n_pieces, p->n_workers, run_piece, p, err));
     if (o->layer_end) EXF_TRY(o->layer_end(o->self, p->layer, p->moe_index, progress, err));
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
