@@ -2,6 +2,7 @@
 #include "forward/forward.h"
 
 #include "base/stop.h"
+#include "base/thread_pool.h"
 #include "forward/head_step.h"
 #include "forward/layer_step.h"
 #include "forward/memory_plan.h"
@@ -9,13 +10,12 @@
 #include "mixers/residual.h"
 #include "mixers/mixer.h"
 
-#include <omp.h>
 #include <string.h>
 
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads)
 {
     if (!backend->host_memory) return 1;
-    size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads();
+    size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
 

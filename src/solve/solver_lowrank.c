@@ -7,7 +7,6 @@
  * S, in double by Cholesky.  Unobserved pairs get C = 0.  Their loss is the scalar's: the
  * target is chosen as without the correction. */
 #include "base/mem.h"
-#include "kernels/linear/gemm.h"
 #include "kernels/statistics/linalg.h"
 #include "solve/vector_support.h"
 
@@ -26,7 +25,6 @@ static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_
     exf_vectors *v = &t->vectors;
     size_t h = (size_t)t->shape.d_model, n;
     exf_code rc;
-    exf_gemm_setup_cpu();
     EXF_TRY(exf_vector_support(r, "lowrank", t, err));
     v->basis_rank = h < 32 ? (int)h : 32;
     EXF_TRY(exf_mem_new(&v->basis, (size_t)t->n_layers * h, (size_t)v->basis_rank * sizeof *v->basis, "basis", err));

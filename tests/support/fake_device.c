@@ -150,6 +150,17 @@ static void gemm_xwt_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx
                  k, 1, 0);
 }
 
+/* One token at a time, so that a token's outputs do not depend on the others, as on a GPU. */
+static void experts_by_token(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+                             void *workspace)
+{
+    size_t h = (size_t)s->d_model, k = (size_t)s->top_k;
+    exf_expert_shape one = *s;
+    one.n_tokens = 1;
+    for (size_t t = 0; t < (size_t)s->n_tokens; t++)
+        exf_backend_cpu.experts(q, exf_matrix_at(outputs, t * k * h), exf_matrix_at(x, t * h), ids + t * k, m, &one, workspace);
+}
+
 static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
                     void *workspace)
 {
@@ -157,7 +168,7 @@ static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_
     int half = m->gate.number == EXF_NUMBER_BF16;
     float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL, *down = half ? widened(m->down.p, n) : NULL;
     exf_expert_matrices wide = {exf_f32(gate), exf_f32(up), exf_f32(down)};
-    exf_backend_cpu.experts(q, outputs, x, ids, half ? &wide : m, s, workspace);
+    experts_by_token(q, outputs, x, ids, half ? &wide : m, s, workspace);
     exf_mem_free(gate);
     exf_mem_free(up);
     exf_mem_free(down);
@@ -210,17 +221,6 @@ static size_t grams_bytes(int n_experts, int n_tokens)
     return 0;
 }
 
-/* One token at a time, so that a token's outputs do not depend on the others, as on a GPU. */
-static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-                    void *workspace)
-{
-    size_t h = (size_t)s->d_model, k = (size_t)s->top_k;
-    exf_expert_shape one = *s;
-    one.n_tokens = 1;
-    for (size_t t = 0; t < (size_t)s->n_tokens; t++)
-        exf_backend_cpu.experts(q, exf_matrix_at(outputs, t * k * h), exf_matrix_at(x, t * h), ids + t * k, m, &one, workspace);
-}
-
 const exf_backend *fake_device(uint64_t room)
 {
     static exf_backend b;
@@ -238,7 +238,6 @@ const exf_backend *fake_device(uint64_t room)
     b.follow = follow;
     b.gemm_xwt = gemm_xwt;
     b.gemm_xwt_many = gemm_xwt_many;
-    b.experts = experts;
     b.unpack = unpack;
     b.check_bf16 = check_bf16;
     b.embed = embed;
