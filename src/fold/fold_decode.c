@@ -105,5 +105,5 @@ exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int in
         exf_fold_status one = rewrite_step(f, r, step, &t, index);
         if (one > status) status = one;
     }
-    return exf_fold_failed(f, status, "decode", err);
+    return exf_fold_failed(f, status, EXF_FOLD_PHASE_DECODE, err);
 }

@@ -93,5 +93,5 @@ exf_code exf_fold_prefill_routes(const exf_folder *f, const exf_routes *r, int i
             if (one > status) status = one;
         }
     }
-    return exf_fold_failed(f, status, "prefill", err);
+    return exf_fold_failed(f, status, EXF_FOLD_PHASE_PREFILL, err);
 }

@@ -2,6 +2,7 @@
 #include "fold/folder_inside.h"
 
 #include "base/mem.h"
+#include "kernels/fold/fold_parts.h"
 
 #include <string.h>
 
@@ -14,11 +15,42 @@ exf_fold_tables exf_folder_tables(const exf_folder *f, int index, const float *c
     };
 }
 
-exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, const char *what, exf_err *err)
+/* Of the limits of exfold/fold.h the one that the model or the decode batches are beyond. */
+static exf_code unsupported(const exf_folder *f, const char *what, exf_err *err)
 {
-    if (status == EXF_FOLD_OK) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most 65,536 routes a step; a decode batch here has %d sequences of %d", f->v->name,
-                    what, f->spans->widest, f->a->top_k);
+    int n = f->a->n_experts, k = f->a->top_k;
+    if (n < EXF_FOLD_MIN_E || n > EXF_FOLD_MAX_E)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes %d to %d experts, the model has %d", f->v->name, what, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, n);
+    if (k > EXF_FOLD_MAX_K)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes at most %d experts per token, the model runs %d", f->v->name, what, EXF_FOLD_MAX_K, k);
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most %d routes a step; a decode batch here has %d sequences of %d", f->v->name, what,
+                    EXF_FOLD_MAX_SLOTS, f->spans->widest, k);
+}
+
+static exf_code bad_prefill(const exf_folder *f, exf_err *err)
+{
+    const exf_fold_prefill_options *o = &f->v->prefill_options;
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": prefill folding refuses to keep %d of %d routes to %d experts with rank %d, rescale %d, max_loss %g, ridge %g",
+                    f->v->name, o->keep, f->a->top_k, f->a->n_experts, (int)o->rank, (int)o->rescale, (double)o->max_loss, (double)o->ridge);
+}
+
+static exf_code bad_decode(const exf_folder *f, exf_err *err)
+{
+    const exf_fold_decode_options *o = &f->v->decode_options;
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": decode folding refuses a pool of %d for %d routes to %d experts with rank %d, max_loss %g, ridge %g",
+                    f->v->name, o->pool, f->a->top_k, f->a->n_experts, (int)o->importance, (double)o->max_loss, (double)o->ridge);
+}
+
+exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, exf_fold_phase phase, exf_err *err)
+{
+    const char *what = phase == EXF_FOLD_PHASE_PREFILL ? "prefill" : "decode";
+    switch (status) {
+    case EXF_FOLD_OK: return EXF_OK;
+    case EXF_FOLD_BAD_ARGUMENT: return phase == EXF_FOLD_PHASE_PREFILL ? bad_prefill(f, err) : bad_decode(f, err);
+    case EXF_FOLD_UNSUPPORTED: return unsupported(f, what, err);
+    case EXF_FOLD_DEVICE: return exf_fail(err, EXF_DEVICE, "variant \"%s\": CUDA refused to launch %s folding", f->v->name, what);
+    }
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name, what, (int)status);
 }
 
 /* ---- what a variant needs of the tables ------------------------------------------------ */

@@ -36,5 +36,8 @@ exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err) EXF_CHECKED;
 /* exf_rewriter.correct: adds w (d * v) or w (S v + (v Q) C) of every omitted route. */
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
 
-exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, const char *what, exf_err *err) EXF_CHECKED;
+/* What a status of exfold/fold.h says of the folder, with the values that disagree: EXF_MODEL or EXF_USAGE
+ * naming the limit, EXF_INTERNAL for arguments that contradict themselves, EXF_DEVICE for a refused launch. */
+typedef enum { EXF_FOLD_PHASE_PREFILL, EXF_FOLD_PHASE_DECODE } exf_fold_phase;
+exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, exf_fold_phase phase, exf_err *err) EXF_CHECKED;
 #endif

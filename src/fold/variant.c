@@ -2,6 +2,7 @@
 #include "fold/variant.h"
 
 #include "base/text.h"
+#include "kernels/fold/fold_parts.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -335,9 +336,9 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)
 {
     int keep = v->prefill_options.keep, pool = v->decode_options.pool;
-    if (n_experts < 3 || n_experts > 512 || top_k > 16)
-        return exf_fail(err, EXF_MODEL, "variant \"%s\": folding takes 3 to 512 experts and at most 16 per token, the model has %d and runs %d",
-                        v->name, n_experts, top_k);
+    if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || top_k > EXF_FOLD_MAX_K)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": folding takes %d to %d experts and at most %d per token, the model has %d and runs %d",
+                        v->name, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K, n_experts, top_k);
     if (v->prefill != EXF_PREFILL_NONE && keep > top_k)
         return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts per token, the model runs %d", v->name, keep, top_k);
     if (v->decode == EXF_DECODE_SERE && pool > top_k)

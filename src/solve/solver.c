@@ -36,8 +36,8 @@ exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
         if (!exf_solver_find(o->projectors[i]))
             rc = exf_fail(err, EXF_USAGE, "calibrate.projectors: \"%s\" is not known (known: %s)", o->projectors[i], known.s);
     for (size_t i = 0; rc == EXF_OK && i < o->n_ranks; i++)
-        if (o->ranks[i] < 1 || o->ranks[i] > 32)
-            rc = exf_fail(err, EXF_USAGE, "calibrate.ranks: %lld, expected 1 to 32, the columns of a basis", (long long)o->ranks[i]);
+        if (o->ranks[i] < 1 || o->ranks[i] > EXF_BASIS_RANK)
+            rc = exf_fail(err, EXF_USAGE, "calibrate.ranks: %lld, expected 1 to %d, the columns of a basis", (long long)o->ranks[i], EXF_BASIS_RANK);
     exf_text_free(&known);
     return rc;
 }

@@ -28,7 +28,7 @@ static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_
     exf_code rc;
     exf_gemm_setup_cpu();
     EXF_TRY(exf_vector_support(r, "lowrank", t, err));
-    v->basis_rank = h < 32 ? (int)h : 32;
+    v->basis_rank = exf_basis_rank((int)h);
     EXF_TRY(exf_mem_new(&v->basis, (size_t)t->n_layers * h, (size_t)v->basis_rank * sizeof *v->basis, "basis", err));
     EXF_TRY(exf_mem_new(&v->lowrank, o->n_ranks, sizeof *v->lowrank, "low-rank corrections", err));
     for (size_t i = 0; i < o->n_ranks; i++) v->lowrank[i].rank = (int)o->ranks[i];

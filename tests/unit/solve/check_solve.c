@@ -339,6 +339,25 @@ START_TEST(unknown_projectors_are_refused_before_work)
 }
 END_TEST
 
+/* A rank may have as many columns as a basis is made of (artifact/vector_sums.h), and no more. */
+START_TEST(ranks_end_where_the_basis_does)
+{
+    int64_t rank = EXF_BASIS_RANK;
+    char says[80];
+    exf_solve_options o = usual;
+    o.ranks = &rank;
+    o.n_ranks = 1;
+    ck_ok(exf_solve_check(&o, &e), e);
+    snprintf(says, sizeof says, "calibrate.ranks: %d, expected 1 to %d, the columns of a basis", EXF_BASIS_RANK + 1, EXF_BASIS_RANK);
+    rank++;
+    ck_fails(exf_solve_check(&o, &e), EXF_USAGE, e, says);
+    rank = 0;
+    ck_fails(exf_solve_check(&o, &e), EXF_USAGE, e, "calibrate.ranks: 0, expected 1 to");
+    ck_assert_int_eq(exf_basis_rank(EXF_BASIS_RANK + 1), EXF_BASIS_RANK);
+    ck_assert_int_eq(exf_basis_rank(EXF_BASIS_RANK - 1), EXF_BASIS_RANK - 1);
+}
+END_TEST
+
 START_TEST(damaged_statistics_are_not_solved)
 {
     exf_tables t;
@@ -474,6 +493,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(f, start_empty, NULL);
     tcase_add_test(f, a_file_is_solved_and_can_be_read);
     tcase_add_test(f, unknown_projectors_are_refused_before_work);
+    tcase_add_test(f, ranks_end_where_the_basis_does);
     tcase_add_test(f, damaged_statistics_are_not_solved);
     tcase_add_test(f, solving_survives_every_failing_allocation);
     suite_add_tcase(s, f);
