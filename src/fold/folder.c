@@ -239,7 +239,12 @@ exf_code exf_folder_new(exf_folder **out, const exf_variant *variant, const exf_
     f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite};
     if (variant) EXF_TRY(open_variant(f, err));
     if (f->alive) f->rewriter.survivors = survivors;
-    if (f->vector_of) f->rewriter.correct = exf_fold_vectors_correct;
+    if (f->vector_of) {
+        f->rewriter.correct = exf_fold_vectors_correct;
+        f->rewriter.device_open = exf_fold_device_open;
+        f->rewriter.device_correct = exf_fold_device_correct;
+        f->rewriter.device_bytes = exf_fold_device_bytes(f);
+    }
 out:
     if (rc != EXF_OK)
         exf_folder_free(f);
@@ -264,7 +269,9 @@ void exf_folder_free(exf_folder *f)
     exf_mem_free(f->prefill_coeff);
     exf_mem_free(f->decode_coeff);
     exf_mem_free(f->alive);
+    exf_device_corrections_free(&f->there);
     exf_mem_free(f->vector_of);
+    exf_mem_free(f->basis);
     exf_mem_free(f->census);
     exf_mem_free(f->ids);
     exf_mem_free(f->weights);
