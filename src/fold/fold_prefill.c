@@ -72,7 +72,7 @@ static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, si
     exf_fold_status status = EXF_FOLD_OK;
     if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
         keep_ranked(f, &in, &out, t, r->layer, at);
-    else if (f->v->prefill_projector == EXF_PROJECT_JOINT)
+    else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY)
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
     else
         status = exf_fold_prefill_cpu(&in, &out, t, &f->v->prefill_options);

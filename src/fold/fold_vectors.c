@@ -1,16 +1,14 @@
-/* fold_vectors.c - the projectors that no router weight can express (method, section 2):
- * diagonal d * v and scalar-plus-low-rank S v + (v Q) C.  The kept routes run with their
- * own weights; what the omitted ones would have said is added to the routed output.
- *
- * The diagonal chooses targets by its own loss, low-rank by the scalar's.  A pair
- * without vectors keeps its scalar. */
+/* fold_vectors.c - the projectors that no router weight can express (method, section 2), such
+ * as the diagonal d * v and scalar-plus-low-rank S v + (v Q) C.  The kept routes run with their
+ * own weights; what the omitted ones would have said is added to the routed output
+ * (kernels/fold/correction.h).  A pair without vectors keeps its scalar. */
 #include "fold/folder_inside.h"
 
 #include "base/mem.h"
 
 int exf_variant_wants_vectors(const exf_variant *v)
 {
-    return v && v->prefill == EXF_PREFILL_FOLD && (v->prefill_projector == EXF_PROJECT_DIAGONAL || v->prefill_projector == EXF_PROJECT_LOWRANK);
+    return v && v->prefill == EXF_PREFILL_FOLD && v->prefill_projector->apply == EXF_APPLY_VECTORS;
 }
 
 static exf_code index_pairs(exf_folder *f, exf_err *err)
@@ -25,40 +23,28 @@ static exf_code index_pairs(exf_folder *f, exf_err *err)
     return EXF_OK;
 }
 
-/* Q's first R columns as rows, layer by layer. */
-static exf_code copy_basis(exf_folder *f, int rank, exf_err *err)
+/* Q's columns as rows, layer by layer. */
+static exf_code copy_basis(exf_folder *f, const exf_projector_form *form, exf_err *err)
 {
-    const exf_vectors *v = &f->t->vectors;
-    size_t h = (size_t)f->t->shape.d_model, r = (size_t)rank, columns = (size_t)v->basis_rank;
+    size_t h = (size_t)f->t->shape.d_model, r = (size_t)form->rank, columns = (size_t)form->columns;
     exf_code rc = exf_mem_new(&f->basis, (size_t)f->t->n_layers * r, h * sizeof *f->basis, "basis", err);
     for (size_t l = 0; rc == EXF_OK && l < (size_t)f->t->n_layers; l++)
         for (size_t i = 0; i < h; i++)
-            for (size_t k = 0; k < r; k++) f->basis[(l * r + k) * h + i] = v->basis[(l * h + i) * columns + k];
+            for (size_t k = 0; k < r; k++) f->basis[(l * r + k) * h + i] = form->basis[(l * h + i) * columns + k];
     return rc;
 }
 
 exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err)
 {
-    const exf_vectors *vectors = &f->t->vectors;
-    const exf_lowrank *lowrank = NULL;
-    exf_code rc;
-    if (f->v->prefill_projector == EXF_PROJECT_DIAGONAL) {
-        if (!vectors->diagonal || !vectors->diagonal_loss)
-            return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again",
-                            f->v->name);
-        f->prefill_loss = vectors->diagonal_loss;
-        f->vectors.diagonal = vectors->diagonal;
-        return index_pairs(f, err);
+    exf_projector_form form = {.scalar = 0};
+    exf_code rc = f->v->prefill_projector->form(&form, f->t, f->v->prefill_lowrank, err);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "variant \"%s\": ", f->v->name);
+        return rc;
     }
-    for (int i = 0; i < vectors->n_lowrank; i++)
-        if (vectors->lowrank[i].rank == f->v->prefill_lowrank) lowrank = &vectors->lowrank[i];
-    if (!lowrank)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no low-rank projector of rank %d; add lowrank to calibrate.projectors and %d to "
-                        "calibrate.ranks, and calibrate again", f->v->name, f->v->prefill_lowrank, f->v->prefill_lowrank);
-    f->vectors.c = lowrank->c;
-    f->vectors.rank = lowrank->rank;
-    f->vectors.scalar = 1;
-    EXF_TRY(copy_basis(f, lowrank->rank, err));
+    if (form.loss) f->prefill_loss = form.loss;
+    f->vectors = (exf_correction_tables){.diagonal = form.diagonal, .c = form.c, .rank = form.rank, .scalar = form.scalar};
+    if (form.rank) EXF_TRY(copy_basis(f, &form, err));
     rc = index_pairs(f, err);
 out:
     return rc;

@@ -61,18 +61,17 @@ static exf_code lacks(const exf_folder *f, const char *what, exf_err *err)
 }
 
 /* S and L of a scalar projector; *coeff NULL: the pairs' own. */
-static exf_code open_scalars(const exf_folder *f, exf_projector_kind kind, float **coeff, const float **loss, exf_err *err)
+static exf_code open_scalars(const exf_folder *f, const exf_projector *p, float **coeff, const float **loss, exf_err *err)
 {
-    const char *name = kind == EXF_PROJECT_LAYER ? "layer" : "global";
     size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
     const exf_shared_scalar *shared = NULL;
     *loss = f->t->loss;
-    if (kind != EXF_PROJECT_LAYER && kind != EXF_PROJECT_GLOBAL) return EXF_OK;
+    if (p->apply != EXF_APPLY_SHARED) return EXF_OK;
     for (int i = 0; i < f->t->n_shared; i++)
-        if (strcmp(f->t->shared[i].name, name) == 0) shared = &f->t->shared[i];
+        if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
     if (!shared)
         return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s scalar; add %s to calibrate.projectors and calibrate again", f->v->name,
-                        name, name);
+                        p->name, p->name);
     exf_code rc = exf_mem_new(coeff, (size_t)f->t->n_layers * cells, sizeof **coeff, "shared scalars", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < (size_t)f->t->n_layers * cells; i++)
@@ -109,7 +108,7 @@ static exf_code choose_survivors(exf_folder *f, exf_err *err)
 
 static exf_code check_joint(const exf_folder *f, exf_err *err)
 {
-    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector == EXF_PROJECT_JOINT) || f->v->decode_projector == EXF_PROJECT_JOINT;
+    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) || f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
     int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY;
     if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms)) return lacks(f, "cosine and rms, which came with version 2", err);
     return EXF_OK;

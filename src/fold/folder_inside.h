@@ -18,7 +18,7 @@ struct exf_folder {
     const exf_pool *pool;         /* static */
     unsigned char *alive;         /* [L, E] reap */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
-    float *basis;                 /* [L, R, H] the columns of projector=lowrank<R> as rows */
+    float *basis;                 /* [L, R, H] the columns of the projector's basis as rows */
     exf_correction_tables vectors; /* diagonal, c, rank and scalar, of all layers */
     exf_device_corrections there; /* where the pass runs on a device */
     exf_census *census;           /* [MoE layers] */
@@ -36,7 +36,7 @@ exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int in
 
 /* Finds the vectors that the variant asks for, and a pair's place among them. */
 exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err) EXF_CHECKED;
-/* exf_rewriter.correct: adds w (d * v) or w (S v + (v Q) C) of every omitted route. */
+/* exf_rewriter.correct: adds w (M v) of every omitted route. */
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
 /* Layer `index` of the tables; what there is of a call that does not depend on the block. */
 exf_correction_tables exf_fold_corrections_of(const exf_folder *f, int index);

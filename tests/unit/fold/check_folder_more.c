@@ -15,14 +15,15 @@ static void add_projected(double *y, const exf_tables *t, const exf_variant *v, 
     int64_t pair = 0;
     double scalar = (double)t->coeff[((size_t)index * e + (size_t)s) * e + (size_t)target];
     while (pair < x->n_pairs && !(x->pair[3 * pair] == index && x->pair[3 * pair + 1] == s && x->pair[3 * pair + 2] == target)) pair++;
-    int has = pair < x->n_pairs, diagonal = v->prefill_projector == EXF_PROJECT_DIAGONAL;
-    for (int i = 0; i < F_H; i++) y[i] += w * (double)out[i] * (has && diagonal ? (double)x->diagonal[pair * F_H + i] : scalar);
+    int has = pair < x->n_pairs, diagonal = strcmp(v->prefill_projector->name, "diagonal") == 0;
+    for (int i = 0; i < F_H; i++) y[i] += w * (double)out[i] * (has && diagonal ? (double)exf_vectors_data(x, "diagonal", 0)[pair * F_H + i] : scalar);
     if (!has || diagonal) return;
-    const exf_lowrank *low = &x->lowrank[v->prefill_lowrank - 2];
-    for (int r = 0; r < low->rank; r++) {
+    int rank = v->prefill_lowrank;
+    const float *c = exf_vectors_data(x, "lowrank", rank), *basis = exf_vectors_data(x, "basis", 0);
+    for (int r = 0; r < rank; r++) {
         double z = 0;
-        for (int i = 0; i < F_H; i++) z += (double)out[i] * (double)x->basis[((size_t)index * F_H + (size_t)i) * F_BASIS + (size_t)r];
-        for (int i = 0; i < F_H; i++) y[i] += w * z * (double)low->c[((size_t)pair * (size_t)low->rank + (size_t)r) * F_H + (size_t)i];
+        for (int i = 0; i < F_H; i++) z += (double)out[i] * (double)basis[((size_t)index * F_H + (size_t)i) * F_BASIS + (size_t)r];
+        for (int i = 0; i < F_H; i++) y[i] += w * z * (double)c[((size_t)pair * (size_t)rank + (size_t)r) * F_H + (size_t)i];
     }
 }
 
@@ -259,6 +260,15 @@ static void forget(float **table)
     *table = NULL;
 }
 
+static void forget_array(exf_vectors *v, const char *name)
+{
+    int i = 0;
+    while (i < v->n_arrays && strcmp(v->array[i].stored->name, name) != 0) i++;
+    ck_assert_int_lt(i, v->n_arrays);
+    exf_mem_free(v->array[i].data);
+    for (v->n_arrays--; i < v->n_arrays; i++) v->array[i] = v->array[i + 1];
+}
+
 START_TEST(what_the_tables_lack_is_named)
 {
     fold_case c;
@@ -275,7 +285,7 @@ START_TEST(what_the_tables_lack_is_named)
     refused(&c, "reap4", EXF_USAGE, "variant \"reap4\": the tables hold no contribution, which came with version 2");
     forget(&c.tables.similarity);
     refused(&c, "sere1", EXF_USAGE, "variant \"sere1\": the tables hold no similarity, which came with version 2");
-    forget(&c.tables.vectors.diagonal);
+    forget_array(&c.tables.vectors, "diagonal");
     refused(&c, "P2:projector=diagonal", EXF_USAGE, "the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again");
     snprintf(c.tables.shared[1].name, sizeof c.tables.shared[1].name, "other");
     refused(&c, "P2:projector=layer", EXF_USAGE, "variant \"P2:projector=layer\": the tables hold no layer scalar; add layer to calibrate.projectors and calibrate again");

@@ -47,7 +47,7 @@ static exf_code solve_pair(const exf_solve_options *o, double dot, double target
     exf_layer_statistics s = layer_of(2);
     exf_tables t = tables_of(2, NULL, 0);
     set_pair(&s, 0, 1, dot, target_sq, source_sq);
-    exf_code rc = exf_solver_find("pair")->layer(&s, o, 0, &t, &e);
+    exf_code rc = exf_projector_find("pair")->layer(&s, o, 0, &t, &e);
     *coeff = t.coeff[1];
     *loss = t.loss[1];
     exf_tables_free(&t);
@@ -130,7 +130,7 @@ START_TEST(the_diagonal_and_unobserved_pairs)
     set_pair(&s, 0, 1, 6, 8, 10);
     set_pair(&s, 1, 0, 6, 10, 8);
     set_pair(&s, 3, 2, -1, 2, 4);
-    ck_ok(exf_solver_find("pair")->layer(&s, &plain, 0, &t, &e), e);
+    ck_ok(exf_projector_find("pair")->layer(&s, &plain, 0, &t, &e), e);
     for (int i = 0; i < E * E; i++) {
         int seen = i == 1 || i == 4 || i == 14;
         ck_assert_uint_eq(t.count[i], seen ? 3 : 0);
@@ -329,10 +329,10 @@ START_TEST(unknown_projectors_are_refused_before_work)
     o.n_projectors = 2;
     ck_fails(exf_solve("/nowhere", &o, &t, &e), EXF_USAGE, e, "\"pear\" is not known (known: ");
     ck_assert_msg(strstr(e.msg, "pair") != NULL, "%s", e.msg);
-    ck_assert_ptr_null(exf_solver_find("pear"));
-    for (size_t i = 0; exf_solver_at(i); i++) {
-        ck_assert_ptr_eq(exf_solver_find(exf_solver_at(i)->name), exf_solver_at(i));
-        ck_assert(i == 0 || strcmp(exf_solver_at(i - 1)->name, exf_solver_at(i)->name) < 0);
+    ck_assert_ptr_null(exf_projector_find("pear"));
+    for (size_t i = 0; exf_projector_at(i); i++) {
+        ck_assert_ptr_eq(exf_projector_find(exf_projector_at(i)->name), exf_projector_at(i));
+        ck_assert(i == 0 || strcmp(exf_projector_at(i - 1)->name, exf_projector_at(i)->name) < 0);
     }
     ck_fails(exf_solve("/nowhere", &usual, &t, &e), EXF_IO, e, "/nowhere");
     ck_assert_ptr_null(t.coeff);
