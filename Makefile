@@ -203,7 +203,7 @@ $(BUILD)/$(1)/$(2).o: $(BUILD)/gen/$(2).inc
 endef
 $(eval $(call drawer,src/artifact,artifact))
 $(eval $(call drawer,src/model,family))
-$(eval $(call drawer,src/solve,solver))
+$(eval $(call drawer,src/projector,projector))
 $(eval $(call drawer,src/export,writer))
 
 # What `exfold-inspect spec` prints are the comments on top of these.

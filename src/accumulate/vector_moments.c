@@ -142,7 +142,7 @@ static int rising(const void *a, const void *b)
 static exf_code choose_pairs(exf_vector_moments *m, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
-    int d = (int)m->shape.d_model, rank = m->options->lowrank ? (d < EXF_BASIS_RANK ? d : EXF_BASIS_RANK) : 0;
+    int d = (int)m->shape.d_model, rank = m->options->lowrank ? exf_basis_rank(d) : 0;
     ranked *all = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&all, e * e, sizeof *all, "pairs with vectors", err));

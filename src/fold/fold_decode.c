@@ -61,7 +61,7 @@ static exf_fold_status fold_step(const exf_folder *f, const exf_fold_routes *io,
         reroute(f, io, index);
         return EXF_FOLD_OK;
     }
-    if (f->v->decode_projector == EXF_PROJECT_JOINT) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
+    if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
     if (f->v->decode == EXF_DECODE_DYNAMIC) return exf_fold_decode_cpu(io, t, &f->v->decode_options);
     return exf_fold_decode_static_cpu(io, f->pool->target_ids + (size_t)index * e, f->pool->target_scale + (size_t)index * e, (int)e);
 }
@@ -113,7 +113,7 @@ static exf_code rewrite_steps(void *self, size_t i, int worker, exf_err *err)
     exf_fold_status status = EXF_FOLD_OK;
     (void)worker;
     for (; status == EXF_FOLD_OK && step < end; step++) status = rewrite_step(j->f, j->routes, step, &j->tables, j->index);
-    return exf_fold_failed(j->f, status, "decode", err);
+    return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_DECODE, err);
 }
 
 exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)

@@ -73,7 +73,7 @@ static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, si
     exf_fold_status status = EXF_FOLD_OK;
     if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
         keep_ranked(f, &in, &out, t, r->layer, at);
-    else if (f->v->prefill_projector == EXF_PROJECT_JOINT)
+    else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY)
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
     else
         status = exf_fold_prefill_cpu(&in, &out, t, &f->v->prefill_options);
@@ -96,7 +96,7 @@ static exf_code rewrite_sequence(void *self, size_t i, int worker, exf_err *err)
     (void)worker;
     for (int at = 0; status == EXF_FOLD_OK && at < n; at += ROWS)
         status = rewrite_rows(j->f, j->routes, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &j->tables);
-    return exf_fold_failed(j->f, status, "prefill", err);
+    return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_PREFILL, err);
 }
 
 exf_code exf_fold_prefill_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
