@@ -1,6 +1,6 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=WHAT]
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=WHAT]
  *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
  *
  * Passes over random tokens with the accumulator behind the observer's door: one to warm
@@ -34,6 +34,7 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
 
 /* What a run is of. */
 typedef struct {
+    exf_compute compute;
     uint64_t limit;
     int streams;
     exf_io io;
@@ -42,7 +43,7 @@ typedef struct {
 
 static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is, const char *target)
 {
-    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .streams = is->streams, .max_device_memory = is->limit};
+    exf_forward_options o = {.backend = b, .compute = is->compute, .timed = timed, .streams = is->streams, .max_device_memory = is->limit};
     exf_forward_report report;
     must(statistics_run_of(m, batch, &o, &is->what, target, &report, &err));
     return report;
@@ -74,14 +75,16 @@ static exf_accumulate_options what_of(const char *name)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=corouted|common|diagonal|lowrank]\n");
+    fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=corouted|common|diagonal|lowrank]\n");
     return EXF_USAGE;
 }
 
 /* 0: not a setting. */
 static int set(settings *is, const char *text)
 {
-    if (strncmp(text, "limit=", 6) == 0)
+    if (strncmp(text, "compute=", 8) == 0)
+        is->compute = strcmp(text + 8, "f32") == 0 ? EXF_COMPUTE_F32 : EXF_COMPUTE_BF16;
+    else if (strncmp(text, "limit=", 6) == 0)
         is->limit = strtoull(text + 6, NULL, 10);
     else if (strncmp(text, "streams=", 8) == 0)
         is->streams = atoi(text + 8);
@@ -127,7 +130,7 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *d
 
 static void tell_plan(const exf_model *m, const exf_batch *batch, const exf_backend *b, const exf_demand *demand, const settings *is)
 {
-    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .streams = is->streams, .max_device_memory = is->limit};
+    exf_forward_options o = {.backend = b, .compute = is->compute, .streams = is->streams, .max_device_memory = is->limit};
     exf_forward_footprint f;
     must(exf_forward_memory(&f, &o, m, batch, demand, &err));
     printf("plan: GPU %.2f GB, host %.2f GB, %zu tokens in a window (0: hidden states live on the GPU), routed experts read %d times\n",
@@ -139,7 +142,7 @@ int main(int argc, char **argv)
     const exf_backend *b = exf_backend_cuda(&err);
     exf_model *m;
     char target[64], digest[EXF_SHA256_HEX];
-    settings is = {.io = EXF_IO_PREAD, .what = what_of("corouted")};
+    settings is = {.compute = EXF_COMPUTE_BF16, .io = EXF_IO_PREAD, .what = what_of("corouted")};
     if (argc < 4) return usage();
     for (int i = 4; i < argc; i++)
         if (!set(&is, argv[i])) return usage();

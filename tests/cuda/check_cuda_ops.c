@@ -149,10 +149,14 @@ START_TEST(rows_are_moved_exactly)
     pair_array weights = pair_integers(&p, T * K, 6), integers = pair_integers(&p, (size_t)(T * K * w), 7);
     ON_BOTH(p, B->gather_rows(Q, out.f[s], x.f[s], index.i[s], T, w));
     pair_equal(&out, "gather_rows");
-    ON_BOTH(p, B->scatter_rows(Q, out.f[s], x.f[s], index.i[s], T, w));
-    pair_equal(&out, "scatter_rows");
-    ON_BOTH(p, B->combine(Q, out.f[s], integers.f[s], weights.f[s], T, K, w));
-    pair_equal(&out, "combine");
+    for (int with = 0; with < 4; with++) { /* with the shared output, with what was there before */
+        exf_moe_sum_call c[2];
+        for (int s = 0; s < 2; s++)
+            c[s] = (exf_moe_sum_call){.n_tokens = T, .top_k = K, .d_model = w, .outputs = exf_f32(integers.f[s]), .weights = with & 2 ? weights.f[s] : NULL,
+                                      .shared = exf_f32(with & 1 ? x.f[s] : NULL), .start = with & 2 ? out.f[s] : NULL, .hidden = out.f[s]};
+        ON_BOTH(p, B->moe_sum(Q, &c[s]));
+        pair_equal(&out, "moe_sum");
+    }
     ON_BOTH(p, B->add(Q, out.f[s], x.f[s], out.n));
     pair_equal(&out, "add");
     ON_BOTH(p, B->add_bias(Q, out.f[s], x.f[s], T, w));
@@ -187,8 +191,6 @@ START_TEST(elementwise_is_near)
     pair_equal(&wide, "repeat_columns");
     ON_BOTH(p, B->sigmoid_gate(Q, y.f[s], wide.f[s], ROWS, w, 3 * w));
     pair_near(&y, 2e-6, "sigmoid_gate");
-    ON_BOTH(p, B->sigmoid_switch(Q, y.f[s], w, x.f[s], norm.f[s], w, ROWS));
-    pair_near(&y, 2e-6, "sigmoid_switch");
     pair_free(&x);
     pair_free(&y);
     pair_free(&norm);
