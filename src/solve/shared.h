@@ -8,7 +8,8 @@
  * they do not depend on the order of pairs or layers. */
 #ifndef EXF_SOLVE_SHARED_H
 #define EXF_SOLVE_SHARED_H
-#include "solve/solve.h"
+#include "solve/pair_loss.h"
+#include "solve/solver.h"
 
 typedef struct {
     exf_exact dot, target_sq;

@@ -1,5 +1,5 @@
 /* solver.c - the table of projectors, made from the files in this folder. */
-#include "solve/solve.h"
+#include "solve/solver.h"
 
 #include "base/text.h"
 

@@ -6,7 +6,8 @@
  *
  * with the clipped S; S = 1 and L = never on the diagonal; an unobserved pair gets
  * S = 0 and L = never.  Always solved: everything else falls back on it. */
-#include "solve/solve.h"
+#include "solve/pair_loss.h"
+#include "solve/solver.h"
 
 #include <math.h>
 

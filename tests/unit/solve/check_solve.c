@@ -6,6 +6,7 @@
 #include "capture/capture.h"
 #include "format/safetensors.h"
 #include "solve/solve.h"
+#include "solve/solver.h"
 
 #include <math.h>
 

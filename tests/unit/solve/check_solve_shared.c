@@ -4,6 +4,7 @@
 
 #include "solve/measures.h"
 #include "solve/solve.h"
+#include "solve/solver.h"
 
 #include <math.h>
 
