@@ -10,25 +10,13 @@
  * they are the units of the jackknife. */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_H
 #define EXF_ACCUMULATE_ACCUMULATE_H
+#include "accumulate/accumulate_options.h"
 #include "accumulate/facts.h"
-#include "artifact/capture_file.h"
+#include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "forward/forward.h"
-#include "kernels/statistics/moments.h"
-#include "kernels/statistics/pair_scalar.h"
 
 typedef struct exf_accumulator exf_accumulator;
-
-typedef struct {
-    exf_weighting weighting;
-    int common_tokens; /* above 0: pairs are those of common input, of so many tokens of each sequence */
-    int diagonal, lowrank; /* whether their moments are kept, in a second look at every layer */
-    int64_t vector_pairs;  /* directed pairs a layer that have them, those of largest source_sq */
-    int64_t samples;       /* residuals a layer from which the basis of lowrank is made */
-    uint64_t seed;         /* of that choice, and of the search for the basis */
-    exf_scalar_rule rule;  /* of the scalar whose residuals they are */
-    int helpers;           /* host threads for vector moments where one worker shows all blocks; 0 is 1; changes no bit */
-} exf_accumulate_options;
 
 /* Of an accumulator that is to be. */
 typedef struct {

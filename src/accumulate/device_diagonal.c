@@ -1,5 +1,5 @@
-/* device_diagonal.c - see device_vectors.h. */
-#include "accumulate/device_vectors.h"
+/* device_diagonal.c - see device_diagonal.h. */
+#include "accumulate/device_diagonal.h"
 
 #include <string.h>
 

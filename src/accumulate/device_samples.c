@@ -1,5 +1,5 @@
-/* device_samples.c - see device_vectors.h. */
-#include "accumulate/device_vectors.h"
+/* device_samples.c - see device_samples.h. */
+#include "accumulate/device_samples.h"
 
 #include "base/mem.h"
 

@@ -2,7 +2,8 @@
 #include "accumulate/vector_moments.h"
 
 #include "accumulate/basis.h"
-#include "accumulate/device_vectors.h"
+#include "accumulate/device_diagonal.h"
+#include "accumulate/device_samples.h"
 #include "accumulate/pair_block.h"
 #include "base/mem.h"
 #include "base/thread_pool.h"

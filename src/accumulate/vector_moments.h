@@ -7,8 +7,10 @@
  * neither threads nor the order of blocks matter. */
 #ifndef EXF_ACCUMULATE_VECTOR_MOMENTS_H
 #define EXF_ACCUMULATE_VECTOR_MOMENTS_H
-#include "accumulate/accumulate.h"
+#include "accumulate/accumulate_options.h"
 #include "accumulate/sampler.h"
+#include "artifact/statistics.h"
+#include "forward/forward.h"
 #include "kernels/backend.h"
 
 typedef struct exf_vector_moments exf_vector_moments;

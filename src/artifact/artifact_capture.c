@@ -11,7 +11,7 @@
  * Since version 2, N = n_sequences, both or neither:
  *   /sequence_lengths              I32 [N]      tokens, in order of the rows
  *   /sequence_sha256               U8 [N, 32]   (sequences.h) */
-#include "artifact/capture_file.h"
+#include "artifact/artifact_capture.h"
 
 #include "base/mem.h"
 

@@ -1,8 +1,8 @@
 /* capture.h - what a forward pass over a corpus saw, and where it came from.
  *
- * Two observers: the recorder writes routed expert outputs of chosen layers to
- * a `capture` file (artifact/capture_file.h) for exfold-accumulate; the exporter
- * writes everything a layer shows to one .safetensors, under names that other
+ * Two observers: the recorder (recorder.h) writes routed expert outputs of chosen layers to
+ * a `capture` file (artifact/artifact_capture.h) for exfold-accumulate; the exporter
+ * (exporter.h) writes everything a layer shows to one .safetensors, under names that other
  * implementations can be compared by. */
 #ifndef EXF_CAPTURE_CAPTURE_H
 #define EXF_CAPTURE_CAPTURE_H
@@ -35,26 +35,4 @@ exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const ex
  * which with the sequence's number stands for tokens that are not known (batch->ids NULL). */
 exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const char *recorded, exf_err *err) EXF_CHECKED;
 void exf_run_shape_of(exf_run_shape *s, const exf_model *m, const exf_corpus *c);
-
-/* ---- recorder: a capture file --------------------------------------------- */
-typedef struct exf_recorder exf_recorder;
-exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-const exf_observer *exf_recorder_observer(exf_recorder *r);
-exf_code exf_recorder_commit(exf_recorder *r, exf_err *err) EXF_CHECKED;
-void exf_recorder_free(exf_recorder *r); /* gives up what was not committed */
-
-/* ---- exporter: one .safetensors ------------------------------------------------
- * T rows in manifest order; per chosen layer l:
- *   layers.<l>.moe_input [T, H]       layers.<l>.expert_outputs [T, K, H]
- *   layers.<l>.topk_ids [T, K] I32    layers.<l>.routed_output  [T, H]
- *   layers.<l>.topk_weights [T, K]    layers.<l>.block_output   [T, H]
- * and, with_logits, logits [T, vocab]; always sequence_lengths [N] I32 and, where
- * tokens are known, token_ids [T] I32.  All else F32.  Ids and weights by falling weight. */
-typedef struct exf_exporter exf_exporter;
-exf_code exf_exporter_new(exf_exporter **out, const char *target, int force, const exf_model *m, const exf_batch *batch,
-                          exf_layer_choice *layers, int with_logits, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-const exf_observer *exf_exporter_observer(exf_exporter *x);
-exf_code exf_exporter_commit(exf_exporter *x, exf_err *err) EXF_CHECKED;
-void exf_exporter_free(exf_exporter *x);
 #endif

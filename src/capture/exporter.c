@@ -1,6 +1,6 @@
 /* exporter.c - the observer that writes one .safetensors; see capture.h. */
 #include "base/mem.h"
-#include "capture/capture.h"
+#include "capture/exporter.h"
 #include "format/safetensors.h"
 
 #include <stdio.h>

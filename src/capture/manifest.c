@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "capture/manifest_section.h"
+#include "capture/manifest_internal.h"
 
 #include <stdio.h>
 #include <string.h>

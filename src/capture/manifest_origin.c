@@ -1,5 +1,5 @@
 /* manifest_origin.c - where a source's file comes from; the schema is in corpus.h. */
-#include "capture/manifest_section.h"
+#include "capture/manifest_internal.h"
 
 #include "base/text.h"
 

@@ -1,5 +1,5 @@
-/* manifest_section.c - see manifest_section.h. */
-#include "capture/manifest_section.h"
+/* manifest_section.c - see manifest_internal.h. */
+#include "capture/manifest_internal.h"
 
 #include "base/text.h"
 

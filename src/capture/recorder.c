@@ -1,7 +1,7 @@
 /* recorder.c - the observer that writes a capture file; see capture.h. */
-#include "artifact/capture_file.h"
+#include "artifact/artifact_capture.h"
 #include "base/mem.h"
-#include "capture/capture.h"
+#include "capture/recorder.h"
 #include "capture/write_behind.h"
 
 struct exf_recorder {

@@ -6,7 +6,7 @@
  * the writing thread. */
 #ifndef EXF_CAPTURE_WRITE_BEHIND_H
 #define EXF_CAPTURE_WRITE_BEHIND_H
-#include "artifact/capture_file.h"
+#include "artifact/artifact_capture.h"
 
 typedef struct exf_write_behind exf_write_behind;
 

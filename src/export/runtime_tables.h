@@ -3,7 +3,7 @@
  * file to. */
 #ifndef EXF_EXPORT_RUNTIME_TABLES_H
 #define EXF_EXPORT_RUNTIME_TABLES_H
-#include "export/export.h"
+#include "export/writer.h"
 #include "format/ptfile.h"
 
 typedef struct {

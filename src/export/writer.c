@@ -1,5 +1,5 @@
 /* writer.c - the table of export targets, made from the files in this folder. */
-#include "export/export.h"
+#include "export/writer.h"
 
 #include "base/drawer.h"
 #include "base/file.h"

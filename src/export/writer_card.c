@@ -5,7 +5,7 @@
  * README.md in their directory.
  *
  * No clock, host or path goes in: equal tables give equal cards. */
-#include "export/export.h"
+#include "export/writer.h"
 
 #include "base/file.h"
 #include "base/mem.h"

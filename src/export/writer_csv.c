@@ -10,7 +10,7 @@
  * the model's number.  A cell is empty where the tables know nothing: S to
  * similarity of a pair without evidence, a table that was not solved; so no mean
  * of a column is of sentinels.  Spreadsheets hold 1048576 rows. */
-#include "export/export.h"
+#include "export/writer.h"
 
 #include "base/outfolder.h"
 

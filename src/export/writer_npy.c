@@ -5,7 +5,7 @@
  * A .npy file, version 1.0: "\x93NUMPY" 1 0 | u16 n, little endian | n bytes, a
  * Python dict with descr, fortran_order and shape, padded with blanks to a
  * multiple of 64 in all and ended by a line feed | the data, C order. */
-#include "export/export.h"
+#include "export/writer.h"
 
 #include "base/outfolder.h"
 #include "export/table_list.h"

@@ -3,7 +3,7 @@
  * L counts MoE layers; metadata "layer_numbers" is a JSON list of the model's
  * layer numbers.  The other metadata are the format's version and the tables'
  * provenance, key by key. */
-#include "export/export.h"
+#include "export/writer.h"
 
 #include "base/mem.h"
 #include "export/table_list.h"

@@ -1,5 +1,5 @@
 /* study_read.c - a study from files of each kind; see study.h. */
-#include "artifact/capture_file.h"
+#include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
 #include "inspect/geometry.h"

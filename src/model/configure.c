@@ -1,5 +1,5 @@
-/* configure.c - what several families' configs share; see family.h. */
-#include "model/family.h"
+/* configure.c - see configure.h. */
+#include "model/configure.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,6 +3,7 @@
  * h += Attention(RMSNorm(h)); h += MoE(RMSNorm(h)).  Grouped-query attention
  * with per-head RMS norm of q and k before half-rotation RoPE, no biases;
  * softmax router over all experts, top-k, renormalised when norm_topk_prob. */
+#include "model/configure.h"
 #include "model/rules.h"
 
 /* Layer i is MoE iff i is not in mlp_only_layers and (i+1) % decoder_sparse_step == 0. */

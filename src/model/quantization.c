@@ -1,5 +1,5 @@
-/* quantization.c - config.json's quantization_config; see weight_source.h. */
-#include "model/weight_source.h"
+/* quantization.c - see quantization.h. */
+#include "model/quantization.h"
 
 #include <string.h>
 

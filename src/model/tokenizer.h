@@ -19,9 +19,7 @@
 #ifndef EXF_MODEL_TOKENIZER_H
 #define EXF_MODEL_TOKENIZER_H
 #include "base/hash.h"
-
-#include <stddef.h>
-#include <stdint.h>
+#include "model/token_ids.h"
 
 typedef struct exf_tokenizer exf_tokenizer;
 
@@ -32,9 +30,6 @@ void exf_tokenizer_free(exf_tokenizer *t); /* NULL is allowed */
 int32_t exf_tokenizer_size(const exf_tokenizer *t);
 /* SHA-256 of the tokenizer.json bytes. */
 const char *exf_tokenizer_sha256(const exf_tokenizer *t);
-
-typedef struct { int32_t *id; size_t n, cap; } exf_ids; /* zero-initialise; exf_ids_free */
-void exf_ids_free(exf_ids *ids);
 
 /* Appends the ids of len bytes of UTF-8 text (NUL bytes are ordinary
  * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8. */

@@ -126,7 +126,8 @@ static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t
     int32_t id[3];
     for (int i = 0; i < 3; i++)
         if ((id[i] = exf_words_find(&b->vocab, part[i], part_len[i])) < 0)
-            return exf_fail(err, EXF_MODEL, "%s: merge \"%.*s %.*s\" (model.merges[%zu]): \"%.*s\" is not in model.vocab", where, (int)p.len[0], p.s[0], (int)p.len[1], p.s[1], rank, (int)part_len[i], part[i]);
+            return exf_fail(err, EXF_MODEL, "%s: merge \"%.*s %.*s\" (model.merges[%zu]): \"%.*s\" is not in model.vocab", where,
+                            (int)p.len[0], p.s[0], (int)p.len[1], p.s[1], rank, (int)part_len[i], part[i]);
     exf_merges_put(&b->merges, id[0], id[1], (uint32_t)rank, id[2]);
 out:
     return rc;

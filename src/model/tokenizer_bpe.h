@@ -3,7 +3,7 @@
 #ifndef EXF_MODEL_TOKENIZER_BPE_H
 #define EXF_MODEL_TOKENIZER_BPE_H
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "model/token_ids.h"
 
 typedef struct exf_bpe exf_bpe; /* immutable after loading */
 

@@ -45,18 +45,3 @@ exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const c
     return exf_fail(err, EXF_MODEL, "%s: %s \"%s\": its id is %s, not an integer from 0 to %d", where, what, name,
                     exf_json_type(j) == EXF_JSON_INT ? is : exf_json_type_name(j), EXF_TOKEN_ID_LIMIT - 1);
 }
-
-exf_code exf_ids_add(exf_ids *ids, const int32_t *id, size_t n, exf_err *err)
-{
-    exf_code rc = exf_mem_grow(&ids->id, &ids->cap, ids->n + n, sizeof *id, "token ids", err);
-    if (rc != EXF_OK) return rc;
-    if (n) memcpy(ids->id + ids->n, id, n * sizeof *id);
-    ids->n += n;
-    return EXF_OK;
-}
-
-void exf_ids_free(exf_ids *ids)
-{
-    exf_mem_free(ids->id);
-    *ids = (exf_ids){0};
-}

@@ -3,7 +3,6 @@
 #ifndef EXF_MODEL_TOKENIZER_PARTS_H
 #define EXF_MODEL_TOKENIZER_PARTS_H
 #include "format/json.h"
-#include "model/tokenizer.h"
 
 enum { EXF_TOKEN_ID_LIMIT = 1 << 24 };
 
@@ -15,6 +14,4 @@ exf_code exf_part_bool(int *out, const exf_json *part, const char *key, const ch
 exf_code exf_part_off(const exf_json *part, const char *key, const char *where, const char *what, exf_err *err) EXF_CHECKED;
 /* *out = j, which must be an integer from 0 to EXF_TOKEN_ID_LIMIT - 1. */
 exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const char *what, const char *name, exf_err *err) EXF_CHECKED;
-
-exf_code exf_ids_add(exf_ids *ids, const int32_t *id, size_t n, exf_err *err) EXF_CHECKED;
 #endif

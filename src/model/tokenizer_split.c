@@ -87,7 +87,10 @@ static exf_code load_split(exf_splitter *s, const exf_json *part, const char *wh
     if (!behavior) behavior = exf_json_type_name(exf_json_get(part, "behavior"));
     int only_matches = strcmp(behavior, "Removed") == 0 && invert;
     if (!only_matches && strcmp(behavior, "Isolated") != 0)
-        return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Split with behavior \"%s\" and invert %s is not supported (supported: Isolated; Removed with invert true)", where, behavior, invert ? "true" : "false");
+        return exf_fail(err, EXF_MODEL,
+                        "%s: pre_tokenizer Split with behavior \"%s\" and invert %s is not supported (supported: Isolated; Removed "
+                        "with invert true)",
+                        where, behavior, invert ? "true" : "false");
     if (exf_json_type(pattern) != EXF_JSON_OBJECT) pattern = NULL;
     if ((regex = exf_json_string(exf_json_get(pattern, "Regex"), &len))) return add_regex(s, regex, len, only_matches, where, err);
     if ((literal = exf_json_string(exf_json_get(pattern, "String"), &len))) return add_step(s, literal, len, PCRE2_LITERAL, only_matches, where, err);
@@ -121,7 +124,9 @@ static exf_code load_step(exf_splitter *s, const exf_json *part, const char *whe
     const char *type = exf_part_type(part);
     if (strcmp(type, "Sequence") == 0) {
         const exf_json *list = exf_json_get(part, "pretokenizers");
-        if (exf_json_type(list) != EXF_JSON_ARRAY) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Sequence: pretokenizers is %s, not an array", where, exf_json_type_name(list));
+        if (exf_json_type(list) != EXF_JSON_ARRAY)
+            return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Sequence: pretokenizers is %s, not an array", where,
+                            exf_json_type_name(list));
         for (size_t i = 0; i < exf_json_size(list); i++) {
             exf_code rc = load_step(s, exf_json_at(list, i), where, err);
             if (rc != EXF_OK) return rc;

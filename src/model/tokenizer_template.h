@@ -2,7 +2,7 @@
 #ifndef EXF_MODEL_TOKENIZER_TEMPLATE_H
 #define EXF_MODEL_TOKENIZER_TEMPLATE_H
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "model/token_ids.h"
 
 typedef struct { exf_ids before, after; int seen; } exf_template;
 

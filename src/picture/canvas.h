@@ -35,6 +35,6 @@ void exf_canvas_text_up(exf_canvas *c, int x, int y, int scale, int ink, const c
 /* Pixels that a text takes in the direction it runs. */
 int exf_text_width(const char *text, int scale);
 
-/* 1 where letter c has ink; column in [0, 6), row in [0, 10) (font.c). */
+/* 1 where letter c has ink; column in [0, 6), row in [0, 10) (canvas_letters.c). */
 int exf_letter_ink(char c, int column, int row);
 #endif

@@ -36,14 +36,3 @@ const exf_projector *exf_projector_after(int place)
         if (p->place > place && (!next || p->place < next->place)) next = p;
     return next;
 }
-
-int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o, size_t i)
-{
-    return s->count[i] > 0 && s->count[i] >= o->min_pair_tokens;
-}
-
-double exf_solve_loss(double scalar, double dot, double target_sq, double source_sq)
-{
-    double residual = source_sq - 2 * scalar * dot + scalar * scalar * target_sq;
-    return source_sq > 0 && residual > 0 ? residual / source_sq : 0;
-}

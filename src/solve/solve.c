@@ -7,29 +7,7 @@
 #include "solve/measures.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-exf_code exf_solve_fill_cold(double *x, const exf_layer_statistics *s, exf_err *err)
-{
-    size_t e = (size_t)s->n_experts, n = 0;
-    double *seen = NULL;
-    exf_code rc = exf_mem_new(&seen, e, sizeof *seen, "expert norms", err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < e; i++)
-        if (s->norm_count[i]) seen[n++] = x[i];
-    qsort(seen, n, sizeof *seen, ascending);
-    for (size_t i = 0; i < e; i++)
-        if (!s->norm_count[i]) x[i] = n ? seen[(n - 1) / 2] : 1;
-    exf_mem_free(seen);
-    return EXF_OK;
-}
 
 exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
 {

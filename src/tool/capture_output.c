@@ -2,8 +2,10 @@
 #include "tool/capture_output.h"
 
 #include "base/mem.h"
-#include "tool/session.h"
-#include "tool/stages.h"
+#include "capture/exporter.h"
+#include "capture/recorder.h"
+#include "tool/announce.h"
+#include "tool/output_dir.h"
 
 uint64_t exf_capture_output_bytes(const exf_capture_job *j)
 {

@@ -1,7 +1,7 @@
-/* completion.h - what both shells' completions ask of an option row. */
+/* completion.h - completions for bash and zsh, and what both ask of an option row. */
 #ifndef EXF_TOOL_COMPLETION_H
 #define EXF_TOOL_COMPLETION_H
-#include "tool/program.h"
+#include "tool/command.h"
 
 typedef enum { EXF_VALUE_FREE, EXF_VALUE_WORDS, EXF_VALUE_DIRECTORY, EXF_VALUE_FILE } exf_completion_kind;
 
@@ -14,4 +14,8 @@ const char *exf_completion_words(const exf_opt *row);
 exf_code exf_completion_files(const exf_program *p, const char *gap, exf_text *out, exf_err *err) EXF_CHECKED;
 /* The commands' names, with blanks between. */
 exf_code exf_completion_commands(const exf_program *p, exf_text *out, exf_err *err) EXF_CHECKED;
+
+/* The completions of a program for a shell, as exf_manual_page (manual.h). */
+exf_code exf_completion_bash(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+exf_code exf_completion_zsh(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

@@ -4,7 +4,6 @@
  * together again ("--set", "runtime.backend", "=", "c" is runtime.backend=c), and only what
  * stands behind the last "=" is offered.  No helper of the bash-completion package is used. */
 #include "tool/completion.h"
-#include "tool/manual.h"
 
 #include <string.h>
 

@@ -1,6 +1,5 @@
 /* completion_zsh.c - zsh completions from an option table, for _arguments; see manual.h. */
 #include "tool/completion.h"
-#include "tool/manual.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* exfold-accumulate - capture files in, statistics out. */
 #include "tool/program.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 
 #include <stddef.h>
 

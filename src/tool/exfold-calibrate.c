@@ -1,7 +1,7 @@
 /* exfold-calibrate - recipe in, statistics, tables and exports out. */
 #include "tool/inputs.h"
 #include "tool/program.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 /* exfold-capture - recipe in, routed expert outputs of chosen layers out. */
 #include "tool/program.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 /* exfold-export - tables in, files for runtimes out. */
 #include "tool/program.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 
 #include <stddef.h>
 

@@ -1,6 +1,6 @@
 /* exfold-merge - statistics of different data in, their sum out. */
 #include "tool/program.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 
 #include <stddef.h>
 

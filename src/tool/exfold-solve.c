@@ -1,6 +1,6 @@
 /* exfold-solve - statistics in, tables out. */
 #include "tool/program.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 
 #include <stddef.h>
 

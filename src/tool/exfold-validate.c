@@ -1,6 +1,6 @@
 /* exfold-validate - recipe and tables in, the quality of every variant out. */
 #include "tool/program.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 
 #include <stddef.h>
 

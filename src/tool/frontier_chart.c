@@ -143,7 +143,9 @@ static exf_code add_axes(const scale *s, int left, const char *title, exf_text *
     for (int i = 0; i <= 4; i++) {
         double kl = pow(10, s->low + (s->high - s->low) * i / 4), cost = s->cheap + (s->costly - s->cheap) * i / 4;
         int y = TOP + PANEL_H - PANEL_H * i / 4, x = left + PANEL_W * i / 4;
-        EXF_TRY(exf_text_addf(out, err, "<path d=\"M%d %dh%d\" class=\"grid\"/><text x=\"%d\" y=\"%d\" class=\"end\">%.3g</text><text x=\"%d\" y=\"%d\" class=\"mid\">%.3g</text>\n",
+        EXF_TRY(exf_text_addf(out, err,
+                              "<path d=\"M%d %dh%d\" class=\"grid\"/><text x=\"%d\" y=\"%d\" class=\"end\">%.3g</text><text "
+                              "x=\"%d\" y=\"%d\" class=\"mid\">%.3g</text>\n",
                               left, y, PANEL_W, left - 6, y + 4, kl, x, TOP + PANEL_H + 18, cost));
     }
 out:

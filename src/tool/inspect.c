@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "inspect/specification.h"
-#include "tool/stages.h"
+#include "tool/announce.h"
 
 #include <inttypes.h>
 #include <math.h>

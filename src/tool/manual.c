@@ -1,7 +1,8 @@
 /* manual.c - a program's manual page and its entries in others; see manual.h. */
 #include "tool/manual.h"
 
-#include "export/export.h"
+#include "export/writer.h"
+#include "tool/completion.h"
 #include "tool/roff.h"
 
 #include <ctype.h>

@@ -11,7 +11,7 @@
  * Equal tables give equal bytes: no date, no path, no commit. */
 #ifndef EXF_TOOL_MANUAL_H
 #define EXF_TOOL_MANUAL_H
-#include "tool/program.h"
+#include "tool/command.h"
 
 /* rows: all n options of the program, as --help shows them.  Appends to out. */
 typedef exf_code (*exf_manual_page)(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err);
@@ -22,6 +22,4 @@ exf_code exf_manual_program(const exf_program *p, const exf_opt *rows, size_t n,
 exf_code exf_manual_recipe(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manual_entry(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manual_status(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
-exf_code exf_completion_bash(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
-exf_code exf_completion_zsh(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,8 +1,8 @@
-/* output_dir.c - the output directory, made on demand and unmade after a failure
- * that left it empty. */
+/* output_dir.c - see output_dir.h. */
+#include "tool/output_dir.h"
+
 #include "base/file.h"
 #include "base/mem.h"
-#include "tool/session.h"
 
 #include <errno.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/stop.h"
 #include "base/version.h"
-#include "export/export.h"
+#include "export/writer.h"
 #include "kernels/linear/gemm.h"
 #include "tool/manual.h"
 

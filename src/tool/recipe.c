@@ -1,10 +1,11 @@
 /* recipe.c - see recipe.h. */
+#include "projector/solving.h"
 #include "tool/recipe.h"
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "export/export.h"
+#include "export/writer.h"
 #include "format/yaml.h"
 
 #include <stddef.h>

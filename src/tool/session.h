@@ -1,5 +1,5 @@
-/* session.h - what capture and calibrate open first: the model, the corpus, the
- * output directory; and what they say about them. */
+/* session.h - what capture and calibrate open first: the model and the corpus; and what
+ * they say about them. */
 #ifndef EXF_TOOL_SESSION_H
 #define EXF_TOOL_SESSION_H
 #include "capture/capture.h"
@@ -41,19 +41,4 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
 /* What was opened, and where the time of a pass went, on stderr. */
 void exf_report_model(const exf_model *m);
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t);
-
-/* ---- the output directory --------------------------------------------------- */
-typedef struct {
-    char *path;
-    size_t n_made; /* directories that did not exist before */
-} exf_output_dir;
-
-/* Names it without touching the disk; makes what was named; both. */
-exf_code exf_output_dir_name(exf_output_dir *d, const char *path, exf_err *err) EXF_CHECKED;
-exf_code exf_output_dir_make(exf_output_dir *d, exf_err *err) EXF_CHECKED;
-exf_code exf_output_dir_open(exf_output_dir *d, const char *path, exf_err *err) EXF_CHECKED;
-/* Path of a file in it; caller frees. */
-exf_code exf_output_dir_file(const exf_output_dir *d, const char *name, char **path, exf_err *err) EXF_CHECKED;
-/* After a failure: removes the directories that were made and are still empty. */
-void exf_output_dir_close(exf_output_dir *d, int failed);
 #endif

@@ -1,12 +1,14 @@
-/* stage_calibrate.c - the whole pipeline in one process; see stages.h. */
-#include "tool/stages.h"
+/* stage_calibrate.c - the whole pipeline in one process; see stage.h. */
+#include "tool/stage.h"
 
 #include "accumulate/accumulate.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "tool/announce.h"
+#include "tool/output_dir.h"
 #include "tool/session.h"
-#include "tool/stage_steps.h"
+#include "tool/stage_internal.h"
 
 typedef struct {
     exf_output_dir dir;

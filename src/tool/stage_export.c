@@ -1,52 +1,15 @@
-/* stage_export.c - tables in, files for runtimes out; and what is said of every output. */
+/* stage_export.c - tables in, files for runtimes out. */
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/outfolder.h"
-#include "export/export.h"
-#include "tool/stage_steps.h"
-#include "tool/stages.h"
+#include "export/writer.h"
+#include "tool/announce.h"
+#include "tool/stage_internal.h"
+#include "tool/stage.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
-
-/* ---- what was written ------------------------------------------------------------- */
-
-static exf_code announce_file(const char *path, exf_err *err)
-{
-    char digest[EXF_SHA256_HEX], size[16];
-    exf_file *f = NULL;
-    exf_h5 *h = NULL;
-    exf_code rc;
-    EXF_TRY(exf_file_open(&f, path, err));
-    if (exf_ends_with(path, ".h5")) {
-        EXF_TRY(exf_h5_open(&h, path, err));
-        EXF_TRY(exf_h5_digest(h, digest, err));
-    } else {
-        EXF_TRY(exf_hash_file(path, digest, err));
-    }
-    printf("wrote %s  %s  sha256 %s\n", path, exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), digest);
-out:
-    exf_h5_close(h);
-    exf_file_close(f);
-    return rc;
-}
-
-static exf_code announce_in(void *self, const char *name, exf_err *err)
-{
-    char *path = NULL;
-    exf_code rc = exf_path_join(&path, self, name, err);
-    if (rc == EXF_OK) rc = announce_file(path, err);
-    exf_mem_free(path);
-    return rc;
-}
-
-exf_code exf_announce(const char *path, exf_err *err)
-{
-    struct stat st;
-    if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
-    return exf_folder_each(path, announce_in, (void *)(uintptr_t)path, err);
-}
 
 /* ---- every target ------------------------------------------------------------------- */
 

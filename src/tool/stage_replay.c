@@ -1,5 +1,5 @@
-/* stage_replay.c - the capture stage on recorded hidden states; see stages.h. */
-#include "tool/stages.h"
+/* stage_replay.c - the capture stage on recorded hidden states; see stage.h. */
+#include "tool/stage.h"
 
 #include "base/log.h"
 #include "capture/moe_inputs.h"

@@ -4,8 +4,10 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "tool/frontier_chart.h"
+#include "tool/announce.h"
+#include "tool/output_dir.h"
 #include "tool/session.h"
-#include "tool/stages.h"
+#include "tool/stage.h"
 #include "tool/validate_report.h"
 #include "validate/quality_gate.h"
 

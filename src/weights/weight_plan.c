@@ -2,7 +2,6 @@
 #include "weights/weight_plan.h"
 
 #include "base/mem.h"
-#include "weights/weight_stream.h"
 
 #include <string.h>
 

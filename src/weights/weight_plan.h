@@ -4,6 +4,9 @@
 #define EXF_FORWARD_WEIGHT_PLAN_H
 #include "weights/layer_weights.h"
 
+/* Beside the numbers of layers: the tensors outside them. */
+enum { EXF_LAYER_HEAD = -1, EXF_LAYER_EMBED = -2 };
+
 /* Rows of one tensor, at most EXF_PIECE_BYTES as they are stored unless one row or one
  * block of rows is more. */
 enum { EXF_PIECE_BYTES = 4 << 20 };
@@ -18,7 +21,7 @@ typedef struct {
     size_t to;          /* bytes into the slot */
 } exf_piece;
 
-/* What of a layer (weight_stream.h for those below 0): all of it; all but the routed
+/* What of a layer (below 0: EXF_LAYER_HEAD, EXF_LAYER_EMBED): all of it; all but the routed
  * experts; or n routed experts from `first` on. */
 typedef enum { EXF_ALL_WEIGHTS, EXF_BUT_EXPERTS, EXF_SOME_EXPERTS } exf_weight_choice;
 typedef struct {

@@ -4,7 +4,12 @@
 #ifndef EXF_FORWARD_WEIGHT_READER_H
 #define EXF_FORWARD_WEIGHT_READER_H
 #include "weights/weight_plan.h"
-#include "weights/weight_stream.h"
+
+/* Seconds that readers spent: in the file system, and sending and decoding; bytes. */
+typedef struct {
+    double reading, sending;
+    uint64_t bytes;
+} exf_stream_times;
 
 typedef struct {
     const exf_model *model;

@@ -9,8 +9,6 @@
 
 #include "base/mem.h"
 #include "base/thread_pool.h"
-#include "weights/weight_reader.h"
-#include "weights/weight_turns.h"
 
 #include <pthread.h>
 

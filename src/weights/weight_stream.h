@@ -13,26 +13,12 @@
 #ifndef EXF_FORWARD_WEIGHT_STREAM_H
 #define EXF_FORWARD_WEIGHT_STREAM_H
 #include "weights/layer_weights.h"
-
-/* Beside the numbers of layers: the tensors outside them. */
-enum { EXF_LAYER_HEAD = -1, EXF_LAYER_EMBED = -2 };
+#include "weights/weight_reader.h"
+#include "weights/weight_turns.h"
 
 typedef struct exf_weight_stream exf_weight_stream;
 
-typedef struct {
-    int n_slots;   /* 1 or 2 */
-    int n_readers; /* threads; 0: as many as the system has, at most 8 */
-    int n_layers;  /* layers 0 .. n_layers - 1 will be asked for */
-    int head;      /* and then EXF_LAYER_HEAD */
-    const unsigned char *chosen; /* [n_layers] NULL: the embedding and all layers; else only layers with 1, no embedding */
-    int part_experts; /* 0: layers come whole; else so many routed experts of a layer are a part of it */
-    int passes;       /* with parts: how often a layer's parts will be asked for, first to last each time */
-} exf_stream_options;
-
-/* In bytes of the device's memory: a slot; what a layer holds beside its parts (0 where layers
- * come whole); what readers hold, there and of pinned memory.  n_slots and passes do not matter. */
-size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o);
-size_t exf_stream_base_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o);
+/* Bytes that the readers hold: of the device's memory, and of pinned memory. */
 size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o);
 uint64_t exf_stream_host_bytes(const exf_stream_options *o);
 
@@ -44,10 +30,6 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
  * what lw has of its layer, and starts the one after.  Queues that used the one before must be
  * done. */
 exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err) EXF_CHECKED;
-/* Seconds that readers spent: in the file system, and sending and decoding; bytes. */
-typedef struct {
-    double reading, sending;
-    uint64_t bytes;
-} exf_stream_times;
+/* times: of all readers. */
 void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times); /* NULL is allowed, for both */
 #endif

@@ -5,7 +5,16 @@
 #ifndef EXF_FORWARD_WEIGHT_TURNS_H
 #define EXF_FORWARD_WEIGHT_TURNS_H
 #include "weights/weight_plan.h"
-#include "weights/weight_stream.h"
+
+typedef struct {
+    int n_slots;   /* 1 or 2 */
+    int n_readers; /* threads; 0: as many as the system has, at most 8 */
+    int n_layers;  /* layers 0 .. n_layers - 1 will be asked for */
+    int head;      /* and then EXF_LAYER_HEAD */
+    const unsigned char *chosen; /* [n_layers] NULL: the embedding and all layers; else only layers with 1, no embedding */
+    int part_experts; /* 0: layers come whole; else so many routed experts of a layer are a part of it */
+    int passes;       /* with parts: how often a layer's parts will be asked for, first to last each time */
+} exf_stream_options;
 
 enum { EXF_WEIGHT_AREAS = 3 };
 
@@ -28,4 +37,9 @@ exf_code exf_weight_turns_make(exf_weight_turns *t, const exf_model *m, exf_comp
 void exf_weight_turns_free(exf_weight_turns *t);
 /* Bytes of the largest piece of all, in pinned memory and on the device; one alignment at least. */
 void exf_weight_turns_most(const exf_weight_turns *t, size_t *host, size_t *device);
+
+/* Bytes of the device's memory: of a slot; of what a layer holds beside its parts (0 where
+ * layers come whole).  n_slots and passes do not matter. */
+size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o);
+size_t exf_stream_base_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o);
 #endif

@@ -119,8 +119,10 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *d
     share("floor", floor, units);
     printf("  parts run at %.0f TFLOP/s, %.0f %% of the product's ceiling; statistics are %.1f %% of them\n", flops / compute / 1e12,
            100 * floor / compute, 100 * timed->observe / compute);
-    printf("  pass       %8.3f s (of %d: %.3f to %.3f): opening %.3f, closing %.3f, embedding %.3f, waiting for weights %.3f, compute alone %.3f, copy alone %.3f (%.2f GB at %.1f GB/s)\n",
-           plain->wall, RUNS, plains[0].wall, plains[RUNS - 1].wall, plain->open, plain->close, plain->embed, plain->read, compute, bytes / c->send, bytes / 1e9, c->send / 1e9);
+    printf("  pass       %8.3f s (of %d: %.3f to %.3f): opening %.3f, closing %.3f, embedding %.3f, waiting for weights %.3f, "
+           "compute alone %.3f, copy alone %.3f (%.2f GB at %.1f GB/s)\n",
+           plain->wall, RUNS, plains[0].wall, plains[RUNS - 1].wall, plain->open, plain->close, plain->embed, plain->read, compute,
+           bytes / c->send, bytes / 1e9, c->send / 1e9);
     printf("  as it is   %8.3f ms per layer and sequence; %.2f of max(compute alone, copy alone)\n", 1e3 * layers / units,
            plain->wall / (compute > bytes / c->send ? compute : bytes / c->send));
     printf("  readers    %.3f s reading, %.3f s sending, summed over threads; weights at %.2f GB/s of the whole pass\n", plain->reading,

@@ -96,9 +96,11 @@ static void check_twice_and_by_parts(int _i)
         if (i > 0) exf_layer_statistics_merge(&sum, &own);
         if (i > 0) exf_layer_statistics_free(&own);
     }
-    ck_assert_msg(memcmp(s.dot, sum.dot, cells * sizeof *s.dot) == 0 && memcmp(s.count, sum.count, cells * 8) == 0 &&
-                      memcmp(s.sq0, sum.sq0, cells * sizeof *s.sq0) == 0 && memcmp(s.seq_ab, sum.seq_ab, cells * sizeof *s.seq_ab) == 0 &&
-                      memcmp(s.seq_bb, sum.seq_bb, cells * sizeof *s.seq_bb) == 0 && memcmp(s.sequences, sum.sequences, cells * 8) == 0, "%s: sequences one by one have other sums", golden_families[_i / 2]);
+    ck_assert_msg(
+        memcmp(s.dot, sum.dot, cells * sizeof *s.dot) == 0 && memcmp(s.count, sum.count, cells * 8) == 0 &&
+            memcmp(s.sq0, sum.sq0, cells * sizeof *s.sq0) == 0 && memcmp(s.seq_ab, sum.seq_ab, cells * sizeof *s.seq_ab) == 0 &&
+            memcmp(s.seq_bb, sum.seq_bb, cells * sizeof *s.seq_bb) == 0 && memcmp(s.sequences, sum.sequences, cells * 8) == 0,
+        "%s: sequences one by one have other sums", golden_families[_i / 2]);
     exf_layer_statistics_free(&s);
     exf_layer_statistics_free(&t);
     exf_layer_statistics_free(&sum);

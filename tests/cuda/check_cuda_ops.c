@@ -241,7 +241,10 @@ START_TEST(rotations_are_near)
 }
 END_TEST
 
-static const struct { int t, heads, kv, d, dv; } attentions[] = {{1, 1, 1, 4, 4}, {2, 4, 2, 16, 16}, {127, 4, 1, 32, 16}, {128, 2, 2, 8, 8}, {129, 6, 2, 16, 16}, {300, 4, 4, 24, 16}};
+static const struct {
+    int t, heads, kv, d, dv;
+} attentions[] = {{1, 1, 1, 4, 4},   {2, 4, 2, 16, 16},   {127, 4, 1, 32, 16},
+                  {128, 2, 2, 8, 8}, {129, 6, 2, 16, 16}, {300, 4, 4, 24, 16}};
 
 START_TEST(attention_is_near)
 {
@@ -284,7 +287,9 @@ START_TEST(routing_is_the_same)
     int32_t tokens[T];
     for (int i = 0; i < VOCAB * k && i < VOCAB * 16; i++) table[i] = (float)((i * 5) % e);
     for (int t = 0; t < T; t++) tokens[t] = t % VOCAB;
-    pair_array logits = pair_reals(&p, (size_t)(T * e), 18, 6), bias = routers[_i].bias == 2 ? missing_experts(e) : pair_reals(&p, (size_t)e, 19, 0.3f), ids = pair_integers(&p, (size_t)(T * k), 20);
+    pair_array logits = pair_reals(&p, (size_t)(T * e), 18, 6),
+               bias = routers[_i].bias == 2 ? missing_experts(e) : pair_reals(&p, (size_t)e, 19, 0.3f),
+               ids = pair_integers(&p, (size_t)(T * k), 20);
     pair_array weights = pair_reals(&p, (size_t)(T * k), 21, 1), scratch = pair_reals(&p, 2 * (size_t)exf_router_scratch(e), 22, 1);
     pair_array map = pair_of(&p, table, VOCAB * 16), token = pair_of(&p, tokens, T);
     for (int ties = 0; ties < 2; ties++) {

@@ -2,7 +2,7 @@
  * and read to the end, digest and verification included, or refused with a message.
  * Shapes that would take more memory than a fuzzer may have are opened and left.
  *   make fuzz FUZZ=artifact SECONDS=60 */
-#include "artifact/capture_file.h"
+#include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
 #include "base/mem.h"

@@ -72,7 +72,9 @@ static void load_pattern(const uint8_t *bytes, size_t size)
     exf_err err;
     exf_text s = {0};
     unsigned next = 0x100;
-    must(exf_text_addf(&s, &err, "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\",\"invert\":false,\"pattern\":{\"Regex\":\"") == EXF_OK);
+    must(exf_text_addf(&s, &err,
+                       "{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","
+                       "\"invert\":false,\"pattern\":{\"Regex\":\"") == EXF_OK);
     for (size_t i = 0; i < size; i++) {
         int plain = bytes[i] >= ' ' && bytes[i] != '"' && bytes[i] != '\\';
         must((plain ? exf_text_add(&s, (const char *)bytes + i, 1, &err) : exf_text_addf(&s, &err, "\\u%04x", bytes[i])) == EXF_OK);

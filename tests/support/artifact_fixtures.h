@@ -4,7 +4,7 @@
 #define EXF_TESTS_ARTIFACT_FIXTURES_H
 #include "tests/support/scratch_fixtures.h"
 
-#include "artifact/capture_file.h"
+#include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
 

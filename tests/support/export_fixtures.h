@@ -4,7 +4,7 @@
 #define EXF_TESTS_EXPORT_FIXTURES_H
 #include "tests/support/artifact_fixtures.h"
 
-#include "export/export.h"
+#include "export/writer.h"
 
 enum { E = 3, L = 2, H = 8, N_PAIRS = 2, RANK = 2 };
 

@@ -13,7 +13,9 @@
 #define STEPS(list) "{\"type\":\"Sequence\",\"pretokenizers\":[" list "," BYTE_LEVEL "]}"
 #define SPLIT(kind, pattern, behavior, invert) "{\"type\":\"Split\",\"pattern\":{\"" kind "\":\"" pattern "\"},\"behavior\":\"" behavior "\",\"invert\":" invert "}"
 #define REGEX(pattern) STEPS(SPLIT("Regex", pattern, "Isolated", "false"))
-#define ADDED(content, id, normalized) "{\"id\":" id ",\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" normalized ",\"special\":true}"
+#define ADDED(content, id, normalized)      \
+    "{\"id\":" id ",\"content\":\"" content \
+    "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" normalized ",\"special\":true}"
 #define NFC "{\"type\":\"NFC\"}"
 
 /* JSON text for each part; NULL: left out, or what makes the plainest tokenizer. */

@@ -6,6 +6,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "capture/exporter.h"
+#include "capture/recorder.h"
 #include "capture/moe_inputs.h"
 #include "forward/replay.h"
 
@@ -317,7 +319,9 @@ START_TEST(statistics_of_a_replay)
     ck_assert_uint_eq(slots, ROWS * K);
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);
-    ck_fails(exf_accumulate_captures(twice, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e), EXF_MODEL, e, "holds the same sequence");
+    ck_fails(exf_accumulate_captures(twice, 2, exf_scratch("s.h5"), 1,
+                                     &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e),
+             EXF_MODEL, e, "holds the same sequence");
     capture(m, write_recording(&bare, "bare.safetensors"), b); /* shards add up */
     ck_ok(exf_accumulate_captures(both, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e), e);
     forget(&bare);

@@ -177,7 +177,7 @@ typedef struct {
 static exf_code open_reader(void *self, const exf_backend *b, exf_err *err)
 {
     (void)err;
-    ck_assert_int_eq(b->host_memory, 0);
+    ck_assert_ptr_nonnull(b->gpu);
     ((reader *)self)->opened++;
     return EXF_OK;
 }

@@ -193,7 +193,11 @@ END_TEST
 
 START_TEST(ignore_merges_takes_whole_pieces)
 {
-    parts p = {.options = "\"type\":\"BPE\",\"continuing_subword_prefix\":\"\",\"ignore_merges\":true", .vocab = "\"\xc4\xa0""abc\":256,\"ab\":257", .merges = "\"a b\"", .pre = REGEX(" ?[a-z]+")};
+    parts p = {.options = "\"type\":\"BPE\",\"continuing_subword_prefix\":\"\",\"ignore_merges\":true",
+               .vocab = "\"\xc4\xa0"
+                        "abc\":256,\"ab\":257",
+               .merges = "\"a b\"",
+               .pre = REGEX(" ?[a-z]+")};
     expect(p, " abc abcd", "256 32 257 99 100");
 }
 END_TEST
@@ -278,9 +282,13 @@ END_TEST
 
 START_TEST(templates_surround)
 {
-    parts p = {.post = "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},"
-                       "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"</s>\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{"
-                       "\"<s>\":{\"id\":\"<s>\",\"ids\":[300,301],\"tokens\":[]},\"</s>\":{\"id\":\"</s>\",\"ids\":[1],\"tokens\":[]}}}]}"};
+    parts p = {
+        .post =
+            "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"},{\"type\":\"TemplateProcessing\",\"single\":[{"
+            "\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},"
+            "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"SpecialToken\":{\"id\":\"</"
+            "s>\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{"
+            "\"<s>\":{\"id\":\"<s>\",\"ids\":[300,301],\"tokens\":[]},\"</s>\":{\"id\":\"</s>\",\"ids\":[1],\"tokens\":[]}}}]}"};
     expect(p, "ab", "300 301 97 98 1");
     expect(p, "", "300 301 1");
     exf_err e;

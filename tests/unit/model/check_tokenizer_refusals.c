@@ -8,11 +8,13 @@
 #define LONE_TEMPLATE(single) "{\"type\":\"TemplateProcessing\",\"single\":[" single "],\"special_tokens\":{\"x\":{\"ids\":[-1]}}}"
 #define SEQ_A "{\"Sequence\":{\"id\":\"A\"}}"
 
-static const struct { parts p; const char *part; } refusal[] = {
+static const struct { parts p; const char *part;
+} refusal[] = {
     {{.top = "\"version\":\"2.0\","}, "tokenizer.json: version \"2.0\" is not supported (supported: 1.0)"},
     {{.top = "\"truncation\":{\"max_length\":5},"}, "with truncation is not supported (it must be null or false, it is an object)"},
     {{.top = "\"padding\":{},"}, "with padding is not supported"},
-    {{.normalizer = "{\"type\":\"Lowercase\"}"}, "tokenizer.json: normalizer \"Lowercase\" is not supported (supported: null, NFC, Sequence)"},
+    {{.normalizer = "{\"type\":\"Lowercase\"}"},
+     "tokenizer.json: normalizer \"Lowercase\" is not supported (supported: null, NFC, Sequence)"},
     {{.normalizer = "{\"type\":\"Sequence\",\"normalizers\":[" NFC ",{\"type\":\"NFKC\"}]}"}, "normalizer \"NFKC\""},
     {{.normalizer = "[]"}, "normalizer \"an array\""},
     {{.pre = "null"}, "pre_tokenizer \"null\" is not supported (supported: Split, Digits, ByteLevel, Sequence)"},
@@ -21,27 +23,34 @@ static const struct { parts p; const char *part; } refusal[] = {
     {{.pre = "{\"type\":\"Digits\",\"individual_digits\":true}"}, "pre_tokenizer \"Digits\" without a ByteLevel step"},
     {{.pre = STEPS(BYTE_LEVEL)}, "\"ByteLevel\" after ByteLevel is not supported (ByteLevel must be the last)"},
     {{.pre = STEPS("{\"type\":\"Digits\"}")}, "pre_tokenizer \"Digits\": individual_digits is missing, not true or false"},
-    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}"}, "ByteLevel with add_prefix_space true is not supported (supported: false)"},
+    {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}"},
+     "ByteLevel with add_prefix_space true is not supported (supported: false)"},
     {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true}"}, "ByteLevel with use_regex true"},
     {{.pre = "{\"type\":\"ByteLevel\",\"add_prefix_space\":false}"}, "pre_tokenizer \"ByteLevel\": use_regex is missing"},
-    {{.pre = STEPS(SPLIT("Regex", "a", "Removed", "false"))}, "behavior \"Removed\" and invert false is not supported (supported: Isolated; Removed with invert true)"},
+    {{.pre = STEPS(SPLIT("Regex", "a", "Removed", "false"))},
+     "behavior \"Removed\" and invert false is not supported (supported: Isolated; Removed with invert true)"},
     {{.pre = STEPS(SPLIT("Regex", "a", "MergedWithNext", "true"))}, "behavior \"MergedWithNext\" and invert true"},
     {{.pre = STEPS(SPLIT("Glob", "a", "Isolated", "false"))}, "its pattern is neither {\"Regex\": ...} nor {\"String\": ...}"},
     {{.pre = REGEX("(a")}, "does not compile: missing closing parenthesis at byte 2 of \"(a\""},
-    {{.post = "{\"type\":\"BertProcessing\"}"}, "post_processor \"BertProcessing\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)"},
+    {{.post = "{\"type\":\"BertProcessing\"}"},
+     "post_processor \"BertProcessing\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)"},
     {{.post = "{\"type\":\"Sequence\"}"}, "processors is missing, not an array"},
     {{.post = LONE_TEMPLATE("")}, "single has Sequence \"A\" 0 times, not once"},
     {{.post = LONE_TEMPLATE(SEQ_A "," SEQ_A)}, "2 times, not once"},
     {{.post = LONE_TEMPLATE("{\"Sequence\":{\"id\":\"B\"}}")}, "single[0] is neither a SpecialToken nor Sequence \"A\""},
     {{.post = LONE_TEMPLATE(SEQ_A ",{\"SpecialToken\":{\"id\":\"y\"}}")}, "special token \"y\" has no ids in special_tokens"},
     {{.post = LONE_TEMPLATE(SEQ_A ",{\"SpecialToken\":{\"id\":\"x\"}}")}, "special token of post_processor \"x\": its id is -1"},
-    {{.post = "{\"type\":\"Sequence\",\"processors\":[" LONE_TEMPLATE(SEQ_A) "," LONE_TEMPLATE(SEQ_A) "]}"}, "more than one post_processor TemplateProcessing"},
+    {{.post = "{\"type\":\"Sequence\",\"processors\":[" LONE_TEMPLATE(SEQ_A) "," LONE_TEMPLATE(SEQ_A) "]}"},
+     "more than one post_processor TemplateProcessing"},
     {{.options = "\"type\":\"Unigram\""}, "model \"Unigram\" is not supported (supported: BPE)"},
     {{.options = "\"type\":null"}, "model \"null\""},
-    {{.options = "\"type\":\"BPE\",\"dropout\":0.1"}, "model BPE with dropout is not supported (it must be null or false, it is a real number)"},
+    {{.options = "\"type\":\"BPE\",\"dropout\":0.1"},
+     "model BPE with dropout is not supported (it must be null or false, it is a real number)"},
     {{.options = "\"type\":\"BPE\",\"unk_token\":\"<unk>\""}, "model BPE with unk_token"},
-    {{.options = "\"type\":\"BPE\",\"byte_fallback\":true"}, "model BPE with byte_fallback is not supported (it must be null or false, it is true)"},
-    {{.options = "\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\""}, "model BPE with end_of_word_suffix \"</w>\" is not supported (supported: null or \"\")"},
+    {{.options = "\"type\":\"BPE\",\"byte_fallback\":true"},
+     "model BPE with byte_fallback is not supported (it must be null or false, it is true)"},
+    {{.options = "\"type\":\"BPE\",\"end_of_word_suffix\":\"</w>\""},
+     "model BPE with end_of_word_suffix \"</w>\" is not supported (supported: null or \"\")"},
     {{.options = "\"type\":\"BPE\",\"continuing_subword_prefix\":1"}, "continuing_subword_prefix \"an integer\""},
     {{.options = "\"type\":\"BPE\",\"ignore_merges\":1"}, "model \"BPE\": ignore_merges is an integer, not true or false"},
     {{.vocab = "\"xy\":255"}, "vocabulary token \"xy\": its id 255 belongs to another token already"},
@@ -59,14 +68,18 @@ static const struct { parts p; const char *part; } refusal[] = {
     {{.added = "1"}, "an added token is not an object with a \"content\""},
     {{.added = ADDED("", "256", "false")}, "an added token is not an object with a \"content\""},
     {{.added = ADDED("<a>", "null", "false")}, "added token \"<a>\": its id is null"},
-    {{.added = ADDED("<a>", "300", "false")}, "added token \"<a>\" has id 300, but it is not in model.vocab and the next free id is 256"},
+    {{.added = ADDED("<a>", "300", "false")},
+     "added token \"<a>\" has id 300, but it is not in model.vocab and the next free id is 256"},
     {{.added = ADDED("a", "256", "false")}, "added token \"a\" has id 256, but model.vocab gives it 97"},
     {{.added = ADDED("<a>", "256", "0")}, "added token \"<a>\": normalized is an integer, not true or false"},
     {{.added = ADDED("a", "97", "false") "," ADDED("a", "97", "false")}, "added token \"a\" is there twice (ids 97 and 97)"},
     {{.normalizer = NFC, .added = ADDED("\\u1e0b", "256", "true") "," ADDED("d\\u0307", "257", "true")}, "is there twice"},
-    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":false,\"lstrip\":true,\"rstrip\":false,\"normalized\":false}"}, "added token \"x\" with lstrip true is not supported (supported: false)"},
-    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":true,\"normalized\":false}"}, "with rstrip true"},
-    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":true,\"lstrip\":false,\"rstrip\":false,\"normalized\":false}"}, "with single_word true"},
+    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":false,\"lstrip\":true,\"rstrip\":false,\"normalized\":false}"},
+     "added token \"x\" with lstrip true is not supported (supported: false)"},
+    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":false,\"lstrip\":false,\"rstrip\":true,\"normalized\":false}"},
+     "with rstrip true"},
+    {{.added = "{\"id\":256,\"content\":\"x\",\"single_word\":true,\"lstrip\":false,\"rstrip\":false,\"normalized\":false}"},
+     "with single_word true"},
 };
 
 START_TEST(refusals_name_what_is_wrong)
@@ -81,15 +94,55 @@ END_TEST
 /* Each compiles, or nearly so, in Oniguruma and in PCRE2 and means two things. */
 START_TEST(patterns_that_two_engines_read_differently)
 {
-    static const struct { const char *pattern, *named; } bad[] = {
-        {"a\\h", "\"\\h\" at byte 1"}, {"\\w+", "\"\\w\""}, {"\\bx", "\"\\b\""}, {"\\v", "\"\\v\""}, {"\\R", "\"\\R\""}, {"\\1", "\"\\1\""}, {"\\K", "\"\\K\""},
-        {"\\Z", "\"\\Z\""}, {"\\\xc3\xa9", "\"\\\xc3\xa9\""}, {"\\x80", "\"\\x\""}, {"\\x{110000000}", "\"\\x\""}, {"\\u0041", "\"\\u\""}, {"x\\", "\"\\\" at byte 1"},
-        {"\\p{Han}", "\"\\p\""}, {"\\p{l}", "\"\\p\""}, {"\\pL", "\"\\p\""}, {"\\p{L", "\"\\p\""}, {"\\p{}", "\"\\p\""}, {"\\p{^}", "\"\\p\""},
-        {"[a&&b]", "\"&&\" at byte 2"}, {"[a[b]]", "\"[b\""}, {"[[:alpha:]]", "\"[:\""}, {"[]a]", "\"[]\""}, {"[^]a]", "\"[^]\""}, {"[\\A]", "\"\\A\""},
-        {"[+-\\s]", "\"\\s]\""}, {"[\\s-z]", "\"\\s-z\""}, {"[\\b]", "\"\\b\""},
-        {"(?i)a", "\"(?i\""}, {"(?m:.)", "\"(?m\""}, {"(?<n>a)", "\"(?<\""}, {"(?#x)", "\"(?#\""}, {"(*FAIL)", "\"(*F\""}, {"(?~a)", "\"(?~\""},
-        {"a{,2}", "\"{,2}\""}, {"a{1,2}+", "\"{1,2}+\""}, {"a{2}?", "\"{2}?\""}, {"{", "\"{\""}, {"a{1", "\"{1\""}, {"a{x}", "\"{x\""},
-        {"(?i:ss)", "\"s\" at byte 5"}, {"(?i:a|(?:sT))", "\"T\""}, {"(?i:\xc3\x9f)", "\"\xc3\x9f\""}, {"(?i:[a]s)", "\"s\""}, {"(?i:s[a])", "\"[\""}, {"(?i:\\p{Lu})", "\"\\p\""}, {"(?i:\\xdf)", "\"\\x\""},
+    static const struct { const char *pattern, *named;
+    } bad[] = {
+        {"a\\h", "\"\\h\" at byte 1"},
+        {"\\w+", "\"\\w\""},
+        {"\\bx", "\"\\b\""},
+        {"\\v", "\"\\v\""},
+        {"\\R", "\"\\R\""},
+        {"\\1", "\"\\1\""},
+        {"\\K", "\"\\K\""},
+        {"\\Z", "\"\\Z\""},
+        {"\\\xc3\xa9", "\"\\\xc3\xa9\""},
+        {"\\x80", "\"\\x\""},
+        {"\\x{110000000}", "\"\\x\""},
+        {"\\u0041", "\"\\u\""},
+        {"x\\", "\"\\\" at byte 1"},
+        {"\\p{Han}", "\"\\p\""},
+        {"\\p{l}", "\"\\p\""},
+        {"\\pL", "\"\\p\""},
+        {"\\p{L", "\"\\p\""},
+        {"\\p{}", "\"\\p\""},
+        {"\\p{^}", "\"\\p\""},
+        {"[a&&b]", "\"&&\" at byte 2"},
+        {"[a[b]]", "\"[b\""},
+        {"[[:alpha:]]", "\"[:\""},
+        {"[]a]", "\"[]\""},
+        {"[^]a]", "\"[^]\""},
+        {"[\\A]", "\"\\A\""},
+        {"[+-\\s]", "\"\\s]\""},
+        {"[\\s-z]", "\"\\s-z\""},
+        {"[\\b]", "\"\\b\""},
+        {"(?i)a", "\"(?i\""},
+        {"(?m:.)", "\"(?m\""},
+        {"(?<n>a)", "\"(?<\""},
+        {"(?#x)", "\"(?#\""},
+        {"(*FAIL)", "\"(*F\""},
+        {"(?~a)", "\"(?~\""},
+        {"a{,2}", "\"{,2}\""},
+        {"a{1,2}+", "\"{1,2}+\""},
+        {"a{2}?", "\"{2}?\""},
+        {"{", "\"{\""},
+        {"a{1", "\"{1\""},
+        {"a{x}", "\"{x\""},
+        {"(?i:ss)", "\"s\" at byte 5"},
+        {"(?i:a|(?:sT))", "\"T\""},
+        {"(?i:\xc3\x9f)", "\"\xc3\x9f\""},
+        {"(?i:[a]s)", "\"s\""},
+        {"(?i:s[a])", "\"[\""},
+        {"(?i:\\p{Lu})", "\"\\p\""},
+        {"(?i:\\xdf)", "\"\\x\""},
     };
     exf_err e;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -169,9 +222,14 @@ START_TEST(every_allocation_may_fail)
     exf_err e;
     size_t n, refused = 0, want, got;
     char text[256] = "ab \xc3\xa9""e\xcc\x81 <s>";
-    const char *path = make((parts){.normalizer = NFC, .pre = STEPS(SPLIT("Regex", "\\\\s", "Isolated", "false") "," SPLIT("String", "x", "Isolated", "false")), .added = ADDED("<s>", "257", "false") "," ADDED("e\\u0301", "258", "true"),
-                                    .options = "\"type\":\"BPE\",\"ignore_merges\":true", .vocab = "\"ab\":256", .merges = "\"a b\"",
-                                    .post = LONE_TEMPLATE(SEQ_A)});
+    const char *path =
+        make((parts){.normalizer = NFC,
+                     .pre = STEPS(SPLIT("Regex", "\\\\s", "Isolated", "false") "," SPLIT("String", "x", "Isolated", "false")),
+                     .added = ADDED("<s>", "257", "false") "," ADDED("e\\u0301", "258", "true"),
+                     .options = "\"type\":\"BPE\",\"ignore_merges\":true",
+                     .vocab = "\"ab\":256",
+                     .merges = "\"a b\"",
+                     .post = LONE_TEMPLATE(SEQ_A)});
     for (int i = 0; i < 40; i++) strcat(text, i % 2 ? "\xcc\x81" : "\xcc\xa3"); /* long enough for the other sort */
     exf_mem_fail_at(0);
     ck_ok(load_and_encode(path, text, &want, &e), e);

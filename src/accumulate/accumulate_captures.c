@@ -1,4 +1,4 @@
-/* from_captures.c - statistics from capture files: the blocks of a forward pass again,
+/* accumulate_captures.c - statistics from capture files: the blocks of a forward pass again,
  * layer by layer, file by file; see accumulate.h. */
 #include "accumulate/accumulate.h"
 

@@ -1,5 +1,5 @@
-/* stages.c - see stages.h. */
-#include "tool/stages.h"
+/* stage.c - see stage.h. */
+#include "tool/stage.h"
 
 #include "accumulate/accumulate.h"
 #include "accumulate/merge.h"
@@ -9,8 +9,10 @@
 #include "base/version.h"
 #include "capture/manifest_pin.h"
 #include "tool/capture_output.h"
+#include "tool/announce.h"
+#include "tool/output_dir.h"
 #include "tool/session.h"
-#include "tool/stage_steps.h"
+#include "tool/stage_internal.h"
 
 #include <stdio.h>
 

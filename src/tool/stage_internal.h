@@ -1,7 +1,8 @@
-/* stage_steps.h - inside src/tool: steps that a stage over files and the whole pipeline share. */
-#ifndef EXF_TOOL_STAGE_STEPS_H
-#define EXF_TOOL_STAGE_STEPS_H
+/* stage_internal.h - inside src/tool: steps that a stage over files and the whole pipeline share. */
+#ifndef EXF_TOOL_STAGE_INTERNAL_H
+#define EXF_TOOL_STAGE_INTERNAL_H
 #include "tool/recipe.h"
+#include "tool/output_dir.h"
 #include "tool/session.h"
 
 /* The layer of least coverage. */

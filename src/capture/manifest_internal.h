@@ -1,8 +1,8 @@
-/* manifest_section.h - one map of a manifest, read key by key; what the manifest*.c files share.
+/* manifest_internal.h - one map of a manifest, read key by key; what the manifest*.c files share.
  *
  * Messages name the manifest, the line and the map ("m.yaml:5: source 2: ..."); all are EXF_USAGE. */
-#ifndef EXF_CAPTURE_MANIFEST_SECTION_H
-#define EXF_CAPTURE_MANIFEST_SECTION_H
+#ifndef EXF_CAPTURE_MANIFEST_INTERNAL_H
+#define EXF_CAPTURE_MANIFEST_INTERNAL_H
 #include "format/yaml.h"
 
 typedef struct {

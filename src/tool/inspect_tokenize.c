@@ -1,4 +1,4 @@
-/* tokenize.c - exfold-inspect tokenize: the tokenizer on its own, line by line, so
+/* inspect_tokenize.c - exfold-inspect tokenize: the tokenizer on its own, line by line, so
  * that any other can be compared with it. */
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,9 +1,9 @@
-/* export.h - tables for others to load.
+/* writer.h - tables for others to load.
  *
  * A drawer: one file src/export/writer_<target>.c per target format.  A target is
  * one file or one folder in the output directory, all of it or nothing. */
-#ifndef EXF_EXPORT_EXPORT_H
-#define EXF_EXPORT_EXPORT_H
+#ifndef EXF_EXPORT_WRITER_H
+#define EXF_EXPORT_WRITER_H
 #include "artifact/tables.h"
 #include "base/text.h"
 

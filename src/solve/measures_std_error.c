@@ -1,4 +1,4 @@
-/* std_error.c - how far a pair's scalar could be off: the jackknife whose units are the
+/* measures_std_error.c - how far a pair's scalar could be off: the jackknife whose units are the
  * sequences (tokens of one text are alike, so they are no independent witnesses).
  *
  * With a_i, b_i the dot and target_sq of sequence i, A = sum a_i, B = sum b_i and

@@ -1,4 +1,4 @@
-/* stages.h - the pipeline's stages as programs call them; files in between.
+/* stage.h - the pipeline's stages as programs call them; files in between.
  *
  *   capture     recipe             -> DIR/capture.h5, or --export FILE
  *               FILE of hidden states -> the same, without a forward pass
@@ -10,8 +10,8 @@
  *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout
  *
  * Each prints the files it wrote, with size and payload digest, on stdout. */
-#ifndef EXF_TOOL_STAGES_H
-#define EXF_TOOL_STAGES_H
+#ifndef EXF_TOOL_STAGE_H
+#define EXF_TOOL_STAGE_H
 #include "tool/recipe.h"
 
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err) EXF_CHECKED;
@@ -23,7 +23,4 @@ exf_code exf_stage_solve(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_export(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_validate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* "wrote PATH  1.2 MB  sha256 ...": of the payload for artifacts, of the bytes for
- * exports; of a folder a line per file. */
-exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 #endif

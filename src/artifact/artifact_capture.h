@@ -1,7 +1,7 @@
-/* capture_file.h - routed expert outputs of chosen layers, on disk as `capture`
+/* artifact_capture.h - routed expert outputs of chosen layers, on disk as `capture`
  * (artifact_capture.c): what exfold-accumulate needs to make statistics later. */
-#ifndef EXF_ARTIFACT_CAPTURE_FILE_H
-#define EXF_ARTIFACT_CAPTURE_FILE_H
+#ifndef EXF_ARTIFACT_ARTIFACT_CAPTURE_H
+#define EXF_ARTIFACT_ARTIFACT_CAPTURE_H
 #include "artifact/artifact.h"
 #include "artifact/sequences.h"
 

@@ -1,4 +1,4 @@
-/* corpus_shares.c - how many sequences each source of a manifest gives; see corpus.h. */
+/* manifest_shares.c - how many sequences each source of a manifest gives; see corpus.h. */
 #include "capture/manifest.h"
 
 #include "base/mem.h"

@@ -1,4 +1,4 @@
-/* font.c - the letters, as they look: six rows of sixteen from blank to '~', each
+/* canvas_letters.c - the letters, as they look: six rows of sixteen from blank to '~', each
  * in a cell of 6 x 10 with a capital's height of 7 and two rows below the line. */
 #include "picture/canvas.h"
 
