@@ -46,9 +46,7 @@ endif
 # No contraction of a*b+c: a table must not depend on what the compiler fuses.
 # Nobody reads the floating-point exception flags or errno of expf(): without
 # them the loops over exf_expf() become vector code, with the same bits.
-# A fuzz target stays on one thread: clang often comes without its OpenMP library.
-OPENMP   = $(if $(findstring fuzzer,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
-STD      = -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-trapping-math -fno-math-errno $(OPENMP)
+STD      = -std=c11 -D_POSIX_C_SOURCE=200809L -ffp-contract=off -fno-trapping-math -fno-math-errno
 WARN     = -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wwrite-strings
 INCLUDE  = -Iinclude -Isrc -I. -I$(BUILD)
 # One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
@@ -71,7 +69,7 @@ CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
-FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) src/moe/each.c src/tool/recipe.c
+FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) src/tool/recipe.c
 FUZZ_O      := $(FUZZ_C:%.c=$(BUILD)/%.o)
 
 # ---- how the tests run -----------------------------------------------------
@@ -205,7 +203,7 @@ $(BUILD)/$(1)/$(2).o: $(BUILD)/gen/$(2).inc
 endef
 $(eval $(call drawer,src/artifact,artifact))
 $(eval $(call drawer,src/model,family))
-$(eval $(call drawer,src/solve,solver))
+$(eval $(call drawer,src/projector,projector))
 $(eval $(call drawer,src/export,writer))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
@@ -234,22 +232,22 @@ $(BUILD)/libexfold.a: $(LIB_O)
 	$(Q)$(AR) rcs $@ $^
 $(BUILD)/bin/%: $(BUILD)/src/tool/%.o $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
 $(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold-fuzz.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -fopenmp $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/libexfold-fuzz.a: $(FUZZ_O)
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^

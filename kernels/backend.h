@@ -16,6 +16,7 @@
 #include "kernels/attention/compressor.h"
 #include "kernels/recurrent/delta_rule.h"
 #include "kernels/statistics/diagonal.h"
+#include "kernels/fold/correction.h"
 #include "kernels/statistics/divergence.h"
 #include "kernels/moe/expert_products.h"
 #include "kernels/moe/moe_sum.h"
@@ -169,6 +170,8 @@ typedef struct exf_backend {
     /* Not while another queue adds to the same sums. */
     void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
+    /* correction.h */
+    void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

@@ -20,7 +20,6 @@ static exf_code open_queue(exf_queue **q, exf_compute compute, exf_err *err)
 {
     static exf_queue only;
     if (compute != EXF_COMPUTE_F32) return exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the cpu backend computes in f32 only");
-    exf_gemm_setup_cpu();
     *q = &only;
     return EXF_OK;
 }

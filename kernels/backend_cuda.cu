@@ -126,7 +126,7 @@ static const exf_backend table = {
     exf_compressed_heads_cuda, exf_embed_cuda,
     exf_watch_finite_cuda, exf_score_rows_cuda, exf_output_errors_cuda,
     exf_moments_bytes_cuda, exf_moments_add_cuda, exf_moments_take_cuda, exf_moments_close_cuda,
-    exf_grams_bytes_cuda, exf_grams_cuda, exf_moments_add_common_cuda, exf_diagonal_add_cuda,
+    exf_grams_bytes_cuda, exf_grams_cuda, exf_moments_add_common_cuda, exf_diagonal_add_cuda, exf_correct_routes_cuda,
 };
 
 extern "C" const exf_backend *exf_backend_cuda(exf_err *err)

@@ -4,7 +4,6 @@
 # usage: run-checks.sh PROGRAM ...        (RUNNER="valgrind ..." is put in front of each; JOBS=1)
 set -u
 jobs=${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}" # threads that wait leave the processor to the others
 outputs=$(mktemp -d "${TMPDIR:-/tmp}/exfold-checks.XXXXXX") || exit 1
 trap 'rm -rf "$outputs"' EXIT
 trap 'kill $(jobs -p) 2>/dev/null; exit 130' INT

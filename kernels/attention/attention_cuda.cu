@@ -12,8 +12,8 @@ static size_t wide_workspace(const exf_attention_shape *s)
 
 size_t exf_attention_workspace_cuda(const exf_attention_shape *s)
 {
-    size_t tiles = exf_attention_tiles_workspace(s);
-    return tiles ? tiles : wide_workspace(s);
+    size_t tiles = exf_attention_tiles_workspace(s), split = exf_attention_split_workspace(s);
+    return !tiles ? wide_workspace(s) : tiles > split ? tiles : split;
 }
 
 static void wide(exf_queue *q, const exf_causal_view &w, float *workspace)
@@ -36,6 +36,8 @@ void exf_attention_cuda(exf_queue *q, float *out, const float *query, const floa
     if (s->d > WIDE_D || s->dv > WIDE_DV)
         exf_fail(&q->err, EXF_DEVICE, "CUDA: attention: heads of %d and %d, the kernels go to %d and %d", s->d, s->dv, WIDE_D,
                  WIDE_DV);
+    else if (!exf_rounds(q) && exf_hopper_code() && exf_attention_split_workspace(s))
+        exf_attention_split(q, out, query, k, v, s, workspace);
     else if (!exf_rounds(q) || !exf_hopper_code())
         exf_attention_f32(q, w, s->d, s->dv, s->scale, s->n_tokens, s->n_heads, exf_wide(k, s->ldk) && s->d % 4 == 0,
                           exf_wide(v, s->ldv) && s->dv % 4 == 0);

@@ -10,6 +10,11 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s);
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
 
+/* The same in float32 mode, with operands that are sums of two float16. */
+size_t exf_attention_split_workspace(const exf_attention_shape *s);
+void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                         float *workspace);
+
 /* A view names the rows and keys of one grid row (blockIdx.y): a query head. */
 struct exf_causal_view {
     float *out;

@@ -33,6 +33,15 @@ template <int BN> static __device__ __forceinline__ void exf_soften(float (&s)[B
     }
 }
 
+/* A row sees the keys up to itself; BN keys from first_key, this thread's first row. */
+template <int BN> static __device__ __forceinline__ void exf_mask(float (&s)[BN / 2], int row, int first_key)
+{
+    int behind = row - first_key - 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++)
+        if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
+}
+
 /* Scores as the A operand of the product with the values. */
 template <int N> static __device__ __forceinline__ void exf_round_to(uint32_t (&p)[N / 2], const float (&s)[N])
 {
@@ -45,6 +54,7 @@ template <int N> static __device__ __forceinline__ void exf_fade(float (&o)[N], 
 #pragma unroll
     for (int i = 0; i < N; i++) o[i] *= w.fade[i % 4 / 2];
 }
+
 /* N columns (2 N registers) of this thread's two rows, times inverse[], to out[], which is
  * NULL for a row that is not there; columns from `column` on, n in the row.  Neighbouring
  * lanes exchange halves, so that each writes 16 bytes of one row; quads: rows allow that. */

@@ -119,15 +119,6 @@ template <int DV, int BN> static __device__ __forceinline__ void weigh(float (&o
     exf_wgmma_commit();
 }
 
-/* Row r sees the keys up to itself. */
-template <int BN> static __device__ __forceinline__ void mask(float (&s)[BN / 2], int row, int first_key)
-{
-    int behind = row - first_key - 2 * (threadIdx.x % 4);
-#pragma unroll
-    for (int i = 0; i < BN / 2; i++)
-        if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
-}
-
 template <int DV>
 static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
 {
@@ -163,7 +154,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
     exf_wgmma_wait<0>();
     exf_settle(s);
     m.release(2, 0);
-    mask<BN>(s, row, (n - 1) * BN);
+    exf_mask<BN>(s, row, (n - 1) * BN);
     exf_soften<BN>(s, w, scale);
     exf_round_to(weights, s);
     for (int j = 1; j < n; j++) {
@@ -177,7 +168,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
         exf_wgmma_wait<1>();
         exf_settle(s);
         m.release(2, j);
-        if (key + BN - 1 > first) mask<BN>(s, row, key);
+        if (key + BN - 1 > first) exf_mask<BN>(s, row, key);
         exf_soften<BN>(s, w, scale);
         exf_wgmma_wait<0>();
         exf_settle(o);

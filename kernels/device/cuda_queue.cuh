@@ -118,6 +118,7 @@ size_t exf_grams_bytes_cuda(int n_experts, int n_products);
 void exf_grams_cuda(exf_queue *q, const exf_grams_call *c);
 void exf_moments_add_common_cuda(exf_queue *q, void *sums, const exf_common_call *c);
 void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
+void exf_correct_routes_cuda(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
 }
 /* backend_memory.cu */
 exf_code exf_alloc_cuda(void *out, size_t n, size_t size, const char *what, exf_err *err);

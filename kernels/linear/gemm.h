@@ -10,8 +10,6 @@
 #include "base/err.h"
 #include "kernels/linear/matrix.h"
 
-/* Keeps the BLAS from starting threads of its own; call once at start. */
-void exf_gemm_setup_cpu(void);
 /* "OpenBLAS 0.3.21 SkylakeX": library and the kernel set it chose here. */
 const char *exf_gemm_library_cpu(void);
 

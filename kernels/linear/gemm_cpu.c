@@ -1,14 +1,11 @@
 /* gemm_cpu.c - products through OpenBLAS, one thread each. */
 #include "kernels/linear/gemm.h"
 
+#include "kernels/linear/blas_threads.h"
+
 #include <cblas.h>
 #include <stdio.h>
 #include <string.h>
-
-void exf_gemm_setup_cpu(void)
-{
-    openblas_set_num_threads(1);
-}
 
 const char *exf_gemm_library_cpu(void)
 {
@@ -34,12 +31,14 @@ const char *exf_gemm_better_kernels_cpu(void)
 void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta)
 {
     if (m == 0 || n == 0) return;
+    exf_blas_one_thread_cpu();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
 void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta)
 {
     if (m == 0 || n == 0) return;
+    exf_blas_one_thread_cpu();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 

@@ -1,7 +1,7 @@
 /* linalg.h - dense double-precision algebra on the host, row-major: products from
  * OpenBLAS, factorisations from the LAPACK inside it.
  *
- * One thread (exf_gemm_setup_cpu), so equal inputs give equal bits on one processor
+ * One thread (kernels/linear/blas_threads.h), so equal inputs give equal bits on one processor
  * with one OpenBLAS.  Arrays do not overlap unless said. */
 #ifndef EXF_KERNELS_LINALG_H
 #define EXF_KERNELS_LINALG_H

@@ -4,6 +4,7 @@
 #include "kernels/statistics/linalg.h"
 
 #include "base/mem.h"
+#include "kernels/linear/blas_threads.h"
 
 #include <cblas.h>
 #include <stddef.h>
@@ -20,17 +21,20 @@ void dpotrs_(const char *uplo, const int *n, const int *nrhs, const double *a, c
 void exf_linalg_xw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha, double beta)
 {
     if (m == 0 || n == 0) return;
+    exf_blas_one_thread_cpu();
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
 void exf_linalg_xtw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha, double beta)
 {
     if (m == 0 || n == 0) return;
+    exf_blas_one_thread_cpu();
     cblas_dgemm(CblasRowMajor, CblasTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
 void exf_linalg_xxt(double *y, const double *x, int n, int k)
 {
+    exf_blas_one_thread_cpu();
     cblas_dsyrk(CblasRowMajor, CblasLower, CblasNoTrans, n, k, 1, x, k, 0, y, n);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < i; j++) y[(size_t)j * (size_t)n + (size_t)i] = y[(size_t)i * (size_t)n + (size_t)j];
@@ -57,6 +61,7 @@ exf_code exf_linalg_orthonormalize(double *a, int m, int n, exf_err *err)
     EXF_TRY(exf_mem_new(&tau, (size_t)n, sizeof *tau, "QR factorisation", err));
     EXF_TRY(exf_mem_new(&work, (size_t)work_n, sizeof *work, "QR factorisation", err));
     transpose(columns, a, m, n);
+    exf_blas_one_thread_cpu();
     dgeqrf_(&m, &n, columns, &m, tau, work, &work_n, &info);
     EXF_TRY(status(info, "dgeqrf", err));
     dorgqr_(&m, &n, &n, columns, &m, tau, work, &work_n, &info);
@@ -78,6 +83,7 @@ exf_code exf_linalg_eigen(double *a, double *w, int n, exf_err *err)
     EXF_TRY(exf_mem_new(&rising, (size_t)n, sizeof *rising, "eigenvalues", err));
     EXF_TRY(exf_mem_new(&work, (size_t)work_n, sizeof *work, "eigenvectors", err));
     memcpy(vectors, a, (size_t)n * (size_t)n * sizeof *a);
+    exf_blas_one_thread_cpu();
     dsyev_("V", "L", &n, vectors, &n, rising, work, &work_n, &info, 1, 1);
     EXF_TRY(status(info, "dsyev", err));
     for (int k = 0; k < n; k++) { /* LAPACK's k-th column is our k-th row, eigenvalues rising */
@@ -98,6 +104,7 @@ exf_code exf_linalg_solve(double *a, double *b, int n, int m, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&columns, (size_t)n * (size_t)m, sizeof *columns, "right-hand sides", err));
     transpose(columns, b, n, m);
+    exf_blas_one_thread_cpu();
     dpotrf_("L", &n, a, &n, &info, 1);
     if (info > 0) {
         rc = exf_fail(err, EXF_NUMERIC, "a matrix of order %d is not positive definite: its leading minor of order %d is not", n, info);

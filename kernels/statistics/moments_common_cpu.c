@@ -1,6 +1,7 @@
 /* moments_common_cpu.c - the sums of tokens that all experts ran on; see moments.h. */
 #include "kernels/statistics/moments.h"
 
+#include "base/thread_pool.h"
 #include "kernels/statistics/linalg.h"
 
 #include <math.h>
@@ -76,25 +77,41 @@ static void add_totals(const exf_moments *m, const common_space *c, size_t e, ui
         }
 }
 
+typedef struct {
+    const common_space *space;
+    const float *outputs; /* of the first token, [E, H] each */
+    int n_experts, d_model;
+} gram_job;
+
+static exf_code make_gram(void *self, size_t t, int worker, exf_err *err)
+{
+    const gram_job *j = self;
+    size_t e = (size_t)j->n_experts, size = e * (size_t)j->d_model;
+    double *wide = j->space->outputs + t * size;
+    (void)worker;
+    (void)err;
+    for (size_t i = 0; i < size; i++) wide[i] = (double)j->outputs[t * size + i];
+    exf_linalg_xxt(j->space->gram + t * e * e, wide, j->n_experts, j->d_model);
+    return EXF_OK;
+}
+
 exf_code exf_moments_add_common_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
                                     double *scratch, exf_err *err)
 {
     size_t e = (size_t)n_experts, size = e * (size_t)d_model;
     common_space c;
+    exf_code rc = EXF_OK;
     if (weighting == EXF_WEIGHT_ROUTER) return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
     carve(&c, scratch, e, (size_t)d_model);
     memset(c.dot, 0, (3 * e * e + 2 * e) * sizeof *c.dot);
     for (int at = 0; at < n_tokens; at += AT_ONCE) {
         int n = n_tokens - at < AT_ONCE ? n_tokens - at : AT_ONCE;
-#pragma omp parallel for schedule(dynamic, 1)
-        for (int t = 0; t < n; t++) {
-            double *wide = c.outputs + (size_t)t * size;
-            for (size_t i = 0; i < size; i++) wide[i] = (double)outputs[(size_t)(at + t) * size + i];
-            exf_linalg_xxt(c.gram + (size_t)t * e * e, wide, n_experts, d_model);
-        }
+        gram_job j = {&c, outputs + (size_t)at * size, n_experts, d_model};
+        EXF_TRY(exf_parallel_for((size_t)n, exf_default_threads(), make_gram, &j, err));
         for (int t = 0; t < n; t++) add_token(&c, c.gram + (size_t)t * e * e, e, weighting);
     }
-    exf_code rc = check_range(&c, e, err);
-    if (rc == EXF_OK) add_totals(m, &c, e, (uint64_t)n_tokens);
+    EXF_TRY(check_range(&c, e, err));
+    add_totals(m, &c, e, (uint64_t)n_tokens);
+out:
     return rc;
 }

@@ -2,7 +2,7 @@
  * and bringing everything home; see moments.h and moments_cells.cuh. */
 #include "kernels/statistics/moments_cells.cuh"
 
-#include "base/crew.h"
+#include "base/thread_pool.h"
 
 #include <cstring>
 
@@ -113,7 +113,7 @@ struct part {
     size_t n;
 };
 
-static void merge_part(void *self, size_t which)
+static exf_code merge_part(void *self, size_t which, int, exf_err *)
 {
     const part *p = static_cast<const part *>(self) + which;
     for (size_t i = 0; i < p->n; i++) {
@@ -127,6 +127,7 @@ static void merge_part(void *self, size_t which)
             p->count[i] += c;
         }
     }
+    return EXF_OK;
 }
 
 struct parts {
@@ -143,7 +144,7 @@ static void merge_later(parts *all, exf_exact *sum, uint64_t *count, size_t n)
 
 /* host: the pairs' sums and counts, the experts', those over sequences, as they were
  * collected.  At hundreds of experts these are megabytes: a thread for each array. */
-static void merge_all(const exf_moments *m, const exf_sequence_moments *over, const char *host, size_t e)
+static exf_code merge_all(const exf_moments *m, const exf_sequence_moments *over, const char *host, size_t e, exf_err *err)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
     exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum};
@@ -158,7 +159,7 @@ static void merge_all(const exf_moments *m, const exf_sequence_moments *over, co
         merge_later(&all, over->bb, nullptr, e * e);
         merge_later(&all, nullptr, over->sequences, e * e);
     }
-    exf_crew_run(all.n, merge_part, all.p);
+    return exf_parallel_for(all.n, exf_background_threads(), merge_part, all.p, err);
 }
 
 /* Queues the collecting of all cells into `out`. */
@@ -192,6 +193,5 @@ exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, 
         return exf_fail(err, EXF_NUMERIC, "token %llu of the run: an expert's output or its router weight is outside the range of the sums", ~was.bad);
     if (was.bad_sequence)
         return exf_fail(err, EXF_NUMERIC, "sequence %llu: the squares of its sums are outside the range of the sums", ~was.bad_sequence);
-    merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts);
-    return EXF_OK;
+    return merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts, err);
 }

@@ -7,7 +7,6 @@
 #include "accumulate/vector_moments.h"
 #include "base/mem.h"
 #include "base/version.h"
-#include "kernels/linear/gemm.h"
 
 #include <string.h>
 
@@ -42,7 +41,6 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
     exf_accumulator *a = self;
     exf_code rc;
     int e = (int)a->shape.n_experts, k = (int)a->shape.top_k;
-    exf_gemm_setup_cpu();
     EXF_TRY(exf_mem_new(&a->sums, (size_t)n_workers, sizeof *a->sums, "statistics", err));
     EXF_TRY(exf_mem_new(&a->tracker, (size_t)n_workers, sizeof *a->tracker, "statistics", err));
     a->n_workers = n_workers;

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "moe/each.h"
+#include "base/thread_pool.h"
 #include "kernels/statistics/linalg.h"
 
 #include <math.h>
@@ -93,7 +93,7 @@ static exf_code add_part(void *self, size_t part, int helper, exf_err *err)
 static exf_code add_parts(search *s, int of_images, double *sum, size_t cells, exf_err *err)
 {
     job j = {s, of_images};
-    exf_code rc = exf_each(PARTS, s->n_helpers, add_part, &j, err);
+    exf_code rc = exf_parallel_for(PARTS, s->n_helpers, add_part, &j, err);
     memset(sum, 0, cells * sizeof *sum);
     for (size_t p = 0; rc == EXF_OK && p < PARTS; p++)
         for (size_t i = 0; i < cells; i++) sum[i] += s->next[p * (size_t)s->d * (size_t)s->k + i];

@@ -5,7 +5,7 @@
 
 static uint64_t rank_of(const exf_run_shape *s)
 {
-    return s->d_model < EXF_BASIS_RANK ? (uint64_t)s->d_model : EXF_BASIS_RANK;
+    return (uint64_t)exf_basis_rank((int)s->d_model);
 }
 
 static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)

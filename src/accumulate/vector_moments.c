@@ -5,8 +5,7 @@
 #include "accumulate/device_vectors.h"
 #include "accumulate/pair_block.h"
 #include "base/mem.h"
-#include "moe/each.h"
-#include "kernels/linear/gemm.h"
+#include "base/thread_pool.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +38,6 @@ exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *s
     m->sequences = sequences;
     m->n_workers = n_workers;
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
-    exf_gemm_setup_cpu();
     if (o->lowrank)
         EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model, err));
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
@@ -144,7 +142,7 @@ static int rising(const void *a, const void *b)
 static exf_code choose_pairs(exf_vector_moments *m, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
-    int d = (int)m->shape.d_model, rank = m->options->lowrank ? (d < EXF_BASIS_RANK ? d : EXF_BASIS_RANK) : 0;
+    int d = (int)m->shape.d_model, rank = m->options->lowrank ? exf_basis_rank(d) : 0;
     ranked *all = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&all, e * e, sizeof *all, "pairs with vectors", err));
@@ -224,7 +222,7 @@ exf_code exf_vector_moments_add(exf_vector_moments *m, const exf_moe_block *b, e
     exf_code rc;
     if (m->sums.n_pairs == 0) return EXF_OK;
     EXF_TRY(exf_pair_block_sort(&m->block[b->worker], b, m->index, m->options->weighting, m->sums.n_pairs, err));
-    if (m->n_helpers > 1) return exf_each((size_t)m->sums.n_pairs, m->n_helpers, add_pair, &j, err);
+    if (m->n_helpers > 1) return exf_parallel_for((size_t)m->sums.n_pairs, m->n_helpers, add_pair, &j, err);
     for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(add_pair(&j, (size_t)p, 0, err));
 out:
     return rc;

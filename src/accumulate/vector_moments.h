@@ -11,8 +11,6 @@
 #include "accumulate/sampler.h"
 #include "kernels/backend.h"
 
-enum { EXF_BASIS_RANK = 32 }; /* columns of the basis; fewer where the model is narrower */
-
 typedef struct exf_vector_moments exf_vector_moments;
 
 /* Pairs of a layer that carry vectors, at most. */

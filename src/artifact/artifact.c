@@ -1,27 +1,15 @@
 /* artifact.c - the table of kinds and what all kinds share. */
 #include "artifact/artifact.h"
 
+#include "base/drawer.h"
 #include "base/mem.h"
 
-#include <string.h>
-
-static const exf_artifact *const kinds[] = {
-#define X(kind) &exf_artifact_##kind,
+EXF_DRAWER_BEGIN
+#define X(name) &exf_artifact_##name,
 #include "gen/artifact.inc"
 #undef X
-};
-
-const exf_artifact *exf_artifact_at(size_t i)
-{
-    return i < sizeof kinds / sizeof kinds[0] ? kinds[i] : NULL;
-}
-
-const exf_artifact *exf_artifact_find(const char *kind)
-{
-    for (size_t i = 0; exf_artifact_at(i); i++)
-        if (strcmp(kinds[i]->kind, kind) == 0) return kinds[i];
-    return NULL;
-}
+EXF_DRAWER_END(artifact)
+EXF_DRAWER_FIND(artifact)
 
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err)
 {

@@ -35,7 +35,7 @@
  * A reader of version 1 misses these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 
-#include "base/crew.h"
+#include "base/thread_pool.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -162,10 +162,13 @@ typedef struct {
     size_t n;
 } rounding;
 
-static void round_sums(void *self, size_t i)
+static exf_code round_sums(void *self, size_t i, int worker, exf_err *err)
 {
     const rounding *r = &((const rounding *)self)[i];
+    (void)worker;
+    (void)err;
     for (size_t k = 0; k < r->n; k++) r->rounded[k] = exf_exact_value(&r->sum[k]);
+    return EXF_OK;
 }
 
 typedef struct {
@@ -225,7 +228,7 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const ex
 #undef X
         put_counts(&d, "sequences", s->sequences, 2);
     }
-    exf_crew_run(d.n_rounded, round_sums, d.rounded);
+    EXF_TRY(exf_parallel_for(d.n_rounded, exf_background_threads(), round_sums, d.rounded, err));
     rc = exf_h5_write_all(w->h, d.t, d.n, err);
 out:
     for (size_t i = 0; i < MOST_DATASETS; i++) exf_mem_free(d.rounded[i].rounded);

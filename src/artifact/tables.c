@@ -67,18 +67,6 @@ out:
     return rc;
 }
 
-void exf_vectors_free(exf_vectors *v)
-{
-    for (int i = 0; v->lowrank && i < v->n_lowrank; i++) exf_mem_free(v->lowrank[i].c);
-    exf_mem_free(v->lowrank);
-    exf_mem_free(v->pair);
-    exf_mem_free(v->first);
-    exf_mem_free(v->diagonal);
-    exf_mem_free(v->diagonal_loss);
-    exf_mem_free(v->basis);
-    memset(v, 0, sizeof *v);
-}
-
 void exf_tables_free(exf_tables *t)
 {
     for (int i = 0; i < t->n_shared; i++) {

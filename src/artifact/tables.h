@@ -23,24 +23,34 @@ typedef struct {
     float *loss;   /* [L, E, E] */
 } exf_shared_scalar;
 
-/* C of the scalar-plus-low-rank projector, M = S I + Q C, Q the first R columns of the basis. */
+/* What arrays that act on vectors look like; N pairs as in exf_vectors. */
+typedef enum {
+    EXF_STORED_PAIRS,  /* [N, H] of each pair */
+    EXF_STORED_LOSSES, /* [L, E, E] the projector's own, the scalar's where a pair carries no vectors */
+    EXF_STORED_BASIS,  /* [L, H, R] orthonormal columns */
+    EXF_STORED_RANKS   /* [N, R, H] of each pair, on the first R columns of the basis: an array for each R */
+} exf_stored_shape;
+
+/* An array that a projector stores (artifact/projector.h), at /vectors/<name>, or at /vectors/<name>/<R>/c. */
 typedef struct {
-    int rank;  /* R */
-    float *c;  /* [N, R, H], N pairs as in exf_vectors */
-} exf_lowrank;
+    const char *name;
+    exf_stored_shape shape;
+} exf_stored_array;
+
+typedef struct {
+    const exf_stored_array *stored;
+    int rank; /* R, where the shape has one */
+    float *data;
+} exf_vector_array;
 
 /* What acts on vectors, for the pairs that carry one: at most a given number a layer,
  * those of largest source_sq.  All other pairs keep their scalar. */
 typedef struct {
-    int64_t n_pairs;       /* N, all layers together; 0: there are none and all below is NULL */
-    int32_t *pair;         /* [N, 3] layer index, source, target; ascending */
-    int64_t *first;        /* [L + 1] a layer's first pair; not in the file */
-    float *diagonal;       /* [N, H] d; NULL: not solved */
-    float *diagonal_loss;  /* [L, E, E] the diagonal's own, the scalar's where a pair carries none */
-    int basis_rank;        /* columns of the basis; 0: not solved */
-    float *basis;          /* [L, H, basis_rank] Q, orthonormal columns */
-    exf_lowrank *lowrank;  /* by rising rank */
-    int n_lowrank;
+    int64_t n_pairs; /* N, all layers together; 0: there are none and all below is NULL */
+    int32_t *pair;   /* [N, 3] layer index, source, target; ascending */
+    int64_t *first;  /* [L + 1] a layer's first pair; not in the file */
+    exf_vector_array *array; /* in order of projectors, then of what each stores, then of R */
+    int n_arrays;
 } exf_vectors;
 
 /* Standard error where fewer than two sequences observed a pair. */
@@ -79,6 +89,19 @@ exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t
 /* Room for a sharing pattern of that name at its place in t->shared; a name that is too long is EXF_INTERNAL. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
 void exf_tables_free(exf_tables *t);
+
+/* Room for the array of that name at its place in t->vectors, whose pairs are listed, or the one that is there;
+ * rank: R, or 0 where the shape has none.  EXF_INTERNAL: no projector stores such a name. */
+exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out, exf_err *err) EXF_CHECKED;
+/* NULL: there is none; rank 0: of any R. */
+const exf_vector_array *exf_vectors_find(const exf_vectors *v, const char *name, int rank);
+float *exf_vectors_data(const exf_vectors *v, const char *name, int rank);
+const exf_vector_array *exf_vectors_basis(const exf_vectors *v); /* NULL: none */
+exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *a); /* without a name */
+/* "diagonal", or "lowrank/8/c" with this separator. */
+enum { EXF_VECTOR_NAME = 40 };
+void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator);
+const exf_stored_array *exf_stored_array_find(const char *name); /* NULL: no projector stores it */
 void exf_vectors_free(exf_vectors *v);
 
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;

@@ -1,5 +1,6 @@
 /* tables_vectors.c - the group /vectors of tables (artifact_tables.c): diagonals, bases
  * and low-rank corrections, read and written apart from the rest for they may be gigabytes. */
+#include "artifact/projector.h"
 #include "artifact/tables_internal.h"
 
 #include "base/mem.h"
@@ -7,44 +8,49 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { PATH_LEN = 48, RANKS_LIMIT = 8 };
+enum { PATH_LEN = EXF_VECTOR_NAME + 10, MOST_RANKS = 8, MOST_ARRAYS = 32, LARGEST_RANK = 4096 };
 
-static exf_code write_array(exf_h5 *h, const char *path, exf_dtype dtype, int rank, int64_t a, int64_t b, int64_t c, const void *data,
-                            exf_err *err)
+static void path_of(char path[PATH_LEN], const exf_vector_array *a)
 {
-    exf_tensor t = {.name = path, .dtype = dtype, .rank = rank, .shape = {a, b, c}, .data = data};
-    return exf_h5_write(h, &t, EXF_H5_PLAIN, err);
+    char name[EXF_VECTOR_NAME];
+    exf_vector_array_name(name, a, '/');
+    snprintf(path, PATH_LEN, "/vectors/%s", name);
+}
+
+static exf_tensor list_of_pairs(const exf_vectors *v)
+{
+    return (exf_tensor){.name = "/vectors/pair", .dtype = EXF_DT_I32, .rank = 2, .shape = {v->n_pairs, 3}, .data = v->pair};
 }
 
 exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err)
 {
     const exf_vectors *v = &t->vectors;
-    int64_t l = t->n_layers, e = t->shape.n_experts, d = t->shape.d_model, n = v->n_pairs;
+    exf_tensor pairs = list_of_pairs(v);
     exf_code rc = EXF_OK;
     char path[PATH_LEN];
-    if (n == 0) return EXF_OK;
-    EXF_TRY(write_array(h, "/vectors/pair", EXF_DT_I32, 2, n, 3, 0, v->pair, err));
-    if (v->diagonal) EXF_TRY(write_array(h, "/vectors/diagonal", EXF_DT_F32, 2, n, d, 0, v->diagonal, err));
-    if (v->diagonal_loss) EXF_TRY(write_array(h, "/vectors/diagonal_loss", EXF_DT_F32, 3, l, e, e, v->diagonal_loss, err));
-    if (v->basis) EXF_TRY(write_array(h, "/vectors/basis", EXF_DT_F32, 3, l, d, v->basis_rank, v->basis, err));
-    for (int i = 0; i < v->n_lowrank; i++) {
-        snprintf(path, sizeof path, "/vectors/lowrank/%d/c", v->lowrank[i].rank);
-        EXF_TRY(write_array(h, path, EXF_DT_F32, 3, n, v->lowrank[i].rank, d, v->lowrank[i].c, err));
+    if (v->n_pairs == 0) return EXF_OK;
+    EXF_TRY(exf_h5_write(h, &pairs, EXF_H5_PLAIN, err));
+    for (int i = 0; i < v->n_arrays; i++) {
+        exf_tensor x = exf_vector_array_tensor(t, &v->array[i]);
+        path_of(path, &v->array[i]);
+        x.name = path;
+        EXF_TRY(exf_h5_write(h, &x, EXF_H5_PLAIN, err));
     }
 out:
     return rc;
 }
 
-/* ---- reading ---------------------------------------------------------------- */
+/* ---- what a file has ------------------------------------------------------------------ */
 
 typedef struct {
     const char *path;
-    int pair, diagonal, diagonal_loss, basis, lowrank;
-    int there; /* the group itself */
-    int rank[RANKS_LIMIT], n_ranks;
+    int there, pair; /* the group itself, its list of pairs */
+    const exf_stored_array *array[MOST_ARRAYS];
+    int rank[MOST_ARRAYS], n_arrays;
+    const exf_stored_array *group; /* whose ranks are being listed */
+    int n_ranks;             /* of the group */
 } contents;
 
 static exf_code look_at_root(void *self, const char *name, exf_err *err)
@@ -57,29 +63,50 @@ static exf_code look_at_root(void *self, const char *name, exf_err *err)
 static exf_code look(void *self, const char *name, exf_err *err)
 {
     contents *c = self;
-#define X(field)                         \
-    if (strcmp(name, #field) == 0) {     \
-        c->field = 1;                    \
-        return EXF_OK;                   \
+    const exf_stored_array *s = exf_stored_array_find(name);
+    if (strcmp(name, "pair") == 0) {
+        c->pair = 1;
+        return EXF_OK;
     }
-    X(pair) X(diagonal) X(diagonal_loss) X(basis) X(lowrank)
-#undef X
-    return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s is nothing that version %d knows", c->path, name, exf_artifact_tables.version);
+    if (!s || c->n_arrays == MOST_ARRAYS)
+        return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s is nothing that version %d knows", c->path, name, exf_artifact_tables.version);
+    c->array[c->n_arrays++] = s;
+    return EXF_OK;
 }
 
 static exf_code note_rank(void *self, const char *name, exf_err *err)
 {
     contents *c = self;
     int64_t rank;
-    if (!exf_parse_i64(name, &rank) || rank < 1 || rank > 4096 || c->n_ranks == RANKS_LIMIT)
-        return exf_fail(err, EXF_FORMAT, "%s: /vectors/lowrank/%s is no rank that could be", c->path, name);
-    c->rank[c->n_ranks++] = (int)rank;
+    if (!exf_parse_i64(name, &rank) || rank < 1 || rank > LARGEST_RANK || c->n_ranks == MOST_RANKS || c->n_arrays == MOST_ARRAYS)
+        return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s/%s is no rank that could be", c->path, c->group->name, name);
+    c->array[c->n_arrays] = c->group;
+    c->rank[c->n_arrays++] = (int)rank;
+    c->n_ranks++;
     return EXF_OK;
 }
 
-static int rising(const void *a, const void *b)
+/* A group of ranks becomes its arrays. */
+static exf_code list_ranks(contents *c, exf_h5 *h, exf_err *err)
 {
-    return *(const int *)a - *(const int *)b;
+    exf_code rc = EXF_OK;
+    char path[PATH_LEN];
+    for (int i = 0, n = c->n_arrays; rc == EXF_OK && i < n; i++) {
+        if (c->array[i]->shape != EXF_STORED_RANKS) continue;
+        c->group = c->array[i];
+        c->array[i] = NULL;
+        c->n_ranks = 0;
+        snprintf(path, sizeof path, "/vectors/%.20s", c->group->name);
+        rc = exf_h5_members(h, path, note_rank, c, err);
+    }
+    return rc;
+}
+
+static int has_shape(const contents *c, exf_stored_shape shape)
+{
+    int any = 0;
+    for (int i = 0; i < c->n_arrays; i++) any |= c->array[i] && c->array[i]->shape == shape;
+    return any;
 }
 
 static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
@@ -87,32 +114,15 @@ static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_h5_members(h, "/", look_at_root, c, err));
     if (c->there) EXF_TRY(exf_h5_members(h, "/vectors", look, c, err));
-    if (c->lowrank) EXF_TRY(exf_h5_members(h, "/vectors/lowrank", note_rank, c, err));
-    qsort(c->rank, (size_t)c->n_ranks, sizeof *c->rank, rising);
-    if (c->there && (!c->pair || (c->lowrank && !c->basis)))
+    int ranked = has_shape(c, EXF_STORED_RANKS);
+    EXF_TRY(list_ranks(c, h, err));
+    if (c->there && (!c->pair || (ranked && !has_shape(c, EXF_STORED_BASIS))))
         rc = exf_fail(err, EXF_FORMAT, "%s: /vectors lacks %s", c->path, c->pair ? "the basis of its low-rank corrections" : "its list of pairs");
 out:
     return rc;
 }
 
-/* Room for an array, and its contents. */
-static exf_code read_array(void *out, exf_h5 *h, const char *path, exf_dtype dtype, int rank, int64_t a, int64_t b, int64_t c, exf_err *err)
-{
-    exf_tensor t = {.name = path, .dtype = dtype, .rank = rank, .shape = {a, b, c}};
-    void *data = NULL;
-    size_t n = 1;
-    exf_code rc;
-    for (int i = 0; i < rank; i++) EXF_TRY(exf_mem_mul(&n, n, (size_t)t.shape[i], "vectors", err));
-    EXF_TRY(exf_mem_new(&data, n, exf_dtype_bits(dtype) / 8, "vectors", err));
-    EXF_TRY(exf_h5_read(h, &t, data, err));
-out:
-    if (rc != EXF_OK) {
-        exf_mem_free(data);
-        data = NULL;
-    }
-    memcpy(out, &data, sizeof data);
-    return rc;
-}
+/* ---- reading ---------------------------------------------------------------- */
 
 /* Pairs ascend and are no self-pairs; where each layer's start. */
 static exf_code index_pairs(exf_vectors *v, const exf_tables *t, const char *path, exf_err *err)
@@ -134,35 +144,47 @@ static exf_code index_pairs(exf_vectors *v, const exf_tables *t, const char *pat
     return rc;
 }
 
-static exf_code read_vectors(exf_vectors *v, const contents *c, const exf_tables *t, exf_h5 *h, exf_err *err)
+static exf_code read_pairs(exf_tables *t, const char *path, exf_h5 *h, exf_err *err)
 {
-    int64_t l = t->n_layers, e = t->shape.n_experts, d = t->shape.d_model;
-    exf_code rc;
+    exf_vectors *v = &t->vectors;
+    int64_t all = t->n_layers * t->shape.n_experts * (t->shape.n_experts - 1);
     exf_tensor shape;
-    char path[PATH_LEN];
+    exf_code rc;
     EXF_TRY(exf_h5_describe(h, "/vectors/pair", &shape, err));
     v->n_pairs = shape.rank ? shape.shape[0] : 0;
-    if (v->n_pairs < 1 || v->n_pairs > l * e * (e - 1)) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: /vectors/pair lists %lld pairs of the %lld that there are", c->path, (long long)v->n_pairs,
-                      (long long)(l * e * (e - 1)));
-        goto out;
-    }
-    EXF_TRY(read_array(&v->pair, h, "/vectors/pair", EXF_DT_I32, 2, v->n_pairs, 3, 0, err));
-    EXF_TRY(index_pairs(v, t, c->path, err));
-    if (c->diagonal) EXF_TRY(read_array(&v->diagonal, h, "/vectors/diagonal", EXF_DT_F32, 2, v->n_pairs, d, 0, err));
-    if (c->diagonal_loss) EXF_TRY(read_array(&v->diagonal_loss, h, "/vectors/diagonal_loss", EXF_DT_F32, 3, l, e, e, err));
-    if (c->basis) {
-        EXF_TRY(exf_h5_describe(h, "/vectors/basis", &shape, err));
-        v->basis_rank = shape.rank == 3 && shape.shape[2] > 0 && shape.shape[2] <= d ? (int)shape.shape[2] : 1;
-        EXF_TRY(read_array(&v->basis, h, "/vectors/basis", EXF_DT_F32, 3, l, d, v->basis_rank, err));
-    }
-    EXF_TRY(exf_mem_new(&v->lowrank, (size_t)c->n_ranks, sizeof *v->lowrank, "vectors", err));
-    for (int i = 0; i < c->n_ranks; i++) {
-        snprintf(path, sizeof path, "/vectors/lowrank/%d/c", c->rank[i]);
-        v->n_lowrank = i + 1;
-        v->lowrank[i].rank = c->rank[i];
-        EXF_TRY(read_array(&v->lowrank[i].c, h, path, EXF_DT_F32, 3, v->n_pairs, c->rank[i], d, err));
-    }
+    if (v->n_pairs < 1 || v->n_pairs > all)
+        return exf_fail(err, EXF_FORMAT, "%s: /vectors/pair lists %lld pairs of the %lld that there are", path, (long long)v->n_pairs, (long long)all);
+    EXF_TRY(exf_mem_new(&v->pair, (size_t)v->n_pairs, 3 * sizeof *v->pair, "vectors", err));
+    exf_tensor pairs = list_of_pairs(v);
+    EXF_TRY(exf_h5_read(h, &pairs, v->pair, err));
+    rc = index_pairs(v, t, path, err);
+out:
+    return rc;
+}
+
+/* Columns that the file's basis has; what could not be is left for the reading to refuse. */
+static exf_code count_columns(int *columns, const exf_stored_array *s, const exf_tables *t, exf_h5 *h, exf_err *err)
+{
+    char path[PATH_LEN];
+    exf_tensor shape;
+    path_of(path, &(exf_vector_array){.stored = s});
+    exf_code rc = exf_h5_describe(h, path, &shape, err);
+    if (rc == EXF_OK) *columns = shape.rank == 3 && shape.shape[2] > 0 && shape.shape[2] <= t->shape.d_model ? (int)shape.shape[2] : 1;
+    return rc;
+}
+
+static exf_code read_one(exf_tables *t, const exf_stored_array *s, int rank, exf_h5 *h, exf_err *err)
+{
+    exf_code rc;
+    char path[PATH_LEN];
+    float *data;
+    if (s->shape == EXF_STORED_BASIS) EXF_TRY(count_columns(&rank, s, t, h, err));
+    EXF_TRY(exf_vectors_add(t, s->name, rank, &data, err));
+    const exf_vector_array *a = exf_vectors_find(&t->vectors, s->name, rank);
+    exf_tensor x = exf_vector_array_tensor(t, a);
+    path_of(path, a);
+    x.name = path;
+    EXF_TRY(exf_h5_read(h, &x, data, err));
 out:
     return rc;
 }
@@ -175,38 +197,46 @@ static exf_code check_finite(const float *x, int64_t n, const char *name, const 
 }
 
 /* <q_a, q_b> of one layer's basis is 1 or 0, as far as float32 goes. */
-static exf_code check_basis(const exf_vectors *v, int layer, int64_t d, const char *path, exf_err *err)
+static exf_code check_basis(const exf_vector_array *basis, int layer, int64_t d, const char *path, exf_err *err)
 {
-    int r = v->basis_rank;
-    const float *q = v->basis + (int64_t)layer * d * r;
+    int r = basis->rank;
+    const float *q = basis->data + (int64_t)layer * d * r;
     for (int a = 0; a < r; a++)
         for (int b = 0; b <= a; b++) {
             double dot = 0;
             for (int64_t i = 0; i < d; i++) dot += (double)q[i * r + a] * (double)q[i * r + b];
             if (!(fabs(dot - (a == b)) <= 1e-4))
-                return exf_fail(err, EXF_FORMAT, "%s: /vectors/basis[%d]: columns %d and %d have the product %g, expected %d", path, layer, b, a, dot,
+                return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s[%d]: columns %d and %d have the product %g, expected %d", path, basis->stored->name, layer, b, a, dot,
                                 a == b);
         }
     return EXF_OK;
 }
 
+static exf_code check_array(const exf_tables *t, const exf_vector_array *a, const char *path, exf_err *err)
+{
+    const exf_vector_array *basis = exf_vectors_basis(&t->vectors);
+    int64_t d = t->shape.d_model, n = t->vectors.n_pairs;
+    char name[PATH_LEN];
+    exf_code rc = EXF_OK;
+    snprintf(name, sizeof name, "/vectors/%.32s", a->stored->name);
+    switch (a->stored->shape) {
+    case EXF_STORED_PAIRS: return check_finite(a->data, n * d, name, path, err);
+    case EXF_STORED_LOSSES: return exf_losses_check(t, a->data, name, path, err);
+    case EXF_STORED_BASIS:
+        for (int l = 0; rc == EXF_OK && l < t->n_layers; l++) rc = check_basis(a, l, d, path, err);
+        return rc;
+    case EXF_STORED_RANKS:
+        if (!basis || a->rank > basis->rank)
+            return exf_fail(err, EXF_FORMAT, "%s: %s/%d: the basis has %d columns", path, name, a->rank, basis ? basis->rank : 0);
+        return check_finite(a->data, n * a->rank * d, name, path, err);
+    }
+    return rc;
+}
+
 exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err)
 {
-    const exf_vectors *v = &t->vectors;
-    int64_t d = t->shape.d_model;
     exf_code rc = EXF_OK;
-    EXF_TRY(check_finite(v->diagonal, v->n_pairs * d, "/vectors/diagonal", path, err));
-    if (v->diagonal_loss) EXF_TRY(exf_losses_check(t, v->diagonal_loss, "/vectors/diagonal_loss", path, err));
-    for (int l = 0; v->basis && l < t->n_layers; l++) EXF_TRY(check_basis(v, l, d, path, err));
-    for (int i = 0; i < v->n_lowrank; i++) {
-        const exf_lowrank *w = &v->lowrank[i];
-        if (w->rank > v->basis_rank) {
-            rc = exf_fail(err, EXF_FORMAT, "%s: /vectors/lowrank/%d: the basis has %d columns", path, w->rank, v->basis_rank);
-            goto out;
-        }
-        EXF_TRY(check_finite(w->c, v->n_pairs * w->rank * d, "/vectors/lowrank", path, err));
-    }
-out:
+    for (int i = 0; rc == EXF_OK && i < t->vectors.n_arrays; i++) rc = check_array(t, &t->vectors.array[i], path, err);
     return rc;
 }
 
@@ -219,7 +249,9 @@ exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, NULL, err));
     EXF_TRY(list_contents(&there, h, err));
     if (!there.there) goto out;
-    EXF_TRY(read_vectors(&t->vectors, &there, t, h, err));
+    EXF_TRY(read_pairs(t, path, h, err));
+    for (int i = 0; i < there.n_arrays; i++)
+        if (there.array[i]) EXF_TRY(read_one(t, there.array[i], there.rank[i], h, err));
     EXF_TRY(exf_vectors_check(t, path, err));
 out:
     exf_h5_close(h);

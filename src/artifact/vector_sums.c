@@ -8,6 +8,8 @@
 
 enum { GRID_BITS = 61 };
 
+const char *const exf_observed_name[EXF_N_OBSERVED] = {"diagonal", "lowrank"};
+
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err)
 {
     exf_code rc = EXF_OK;

@@ -17,6 +17,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Sums that a projector may need beside those of every pair (exf_projector.observes), and their names
+ * in accumulate.vectors of the provenance. */
+enum { EXF_OBSERVES_ELEMENTS = 1 /* vu, vv */, EXF_OBSERVES_BASIS = 2 /* basis, zz, zu, zv */, EXF_N_OBSERVED = 2 };
+extern const char *const exf_observed_name[EXF_N_OBSERVED];
+
+enum { EXF_BASIS_RANK = 32 }; /* columns of a basis, and the largest rank of a correction on it */
+
+/* Columns of the basis of a model of width H: never more than there are dimensions. */
+static inline int exf_basis_rank(int d_model)
+{
+    return d_model < EXF_BASIS_RANK ? d_model : EXF_BASIS_RANK;
+}
+
 enum { EXF_GRID_ZU, EXF_GRID_ZV, EXF_N_GRIDS }; /* zz has the grid of zv */
 
 typedef struct {

@@ -88,4 +88,5 @@ static inline EXF_HD void exf_exact_add(exf_exact *sum, double x)
 /* The double nearest to the sum (round half to even). */
 double exf_exact_value(const exf_exact *sum);
 
+#undef EXF_HD /* another header means its own by it */
 #endif

@@ -2,8 +2,9 @@
 #include "base/stop.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 
-static volatile sig_atomic_t asked_for;
+static atomic_int asked_for; /* lock-free, so that a signal handler may set it while threads read it */
 
 void exf_stop_request(int signal_number)
 {
@@ -12,6 +13,7 @@ void exf_stop_request(int signal_number)
 
 exf_code exf_stop_check(exf_err *err)
 {
-    if (asked_for == 0) return EXF_OK;
-    return exf_fail(err, asked_for == SIGTERM ? EXF_SIGTERM : EXF_SIGINT, "stopped by signal %d; no output was written", (int)asked_for);
+    int signal_number = asked_for;
+    if (signal_number == 0) return EXF_OK;
+    return exf_fail(err, signal_number == SIGTERM ? EXF_SIGTERM : EXF_SIGINT, "stopped by signal %d; no output was written", signal_number);
 }

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Fixed tables, and most per pool, per shared scalar, of the vectors besides the low ranks. */
-enum { FIXED = 10, PER_POOL = 3, PER_SHARED = 2, OF_VECTORS = 4 };
+/* Fixed tables, and most per pool and per shared scalar; the list of pairs with vectors. */
+enum { FIXED = 10, PER_POOL = 3, PER_SHARED = 2, LIST_OF_PAIRS = 1 };
 
 /* A table that is not there is passed over. */
 static void add(exf_table_list *l, const char *group, int number, const char *part, exf_tensor t)
@@ -17,7 +17,7 @@ static void add(exf_table_list *l, const char *group, int number, const char *pa
     if (*group && number)
         snprintf(l->name[l->n], EXF_TABLE_NAME, "%.20s.%d.%.12s", group, number, part);
     else
-        snprintf(l->name[l->n], EXF_TABLE_NAME, "%.24s%s%.20s", group, *group ? "." : "", part);
+        snprintf(l->name[l->n], EXF_TABLE_NAME, "%.22s%s%.39s", group, *group ? "." : "", part);
     t.name = l->name[l->n];
     l->tensor[l->n++] = t;
 }
@@ -73,21 +73,20 @@ static void add_shared(exf_table_list *out, const exf_tables *t)
 static void add_vectors(exf_table_list *out, const exf_tables *t)
 {
     const exf_vectors *v = &t->vectors;
-    int64_t l = t->n_layers, e = t->shape.n_experts, h = t->shape.d_model, n = v->n_pairs;
-    if (n == 0) return;
-    add(out, "vectors", 0, "pair", view(EXF_DT_I32, 2, n, 3, 0, v->pair));
-    add(out, "vectors", 0, "diagonal", view(EXF_DT_F32, 2, n, h, 0, v->diagonal));
-    add(out, "vectors", 0, "diagonal_loss", view(EXF_DT_F32, 3, l, e, e, v->diagonal_loss));
-    add(out, "vectors", 0, "basis", view(EXF_DT_F32, 3, l, h, v->basis_rank, v->basis));
-    for (int i = 0; i < v->n_lowrank; i++)
-        add(out, "vectors.lowrank", v->lowrank[i].rank, "c", view(EXF_DT_F32, 3, n, v->lowrank[i].rank, h, v->lowrank[i].c));
+    char name[EXF_VECTOR_NAME];
+    if (v->n_pairs == 0) return;
+    add(out, "vectors", 0, "pair", view(EXF_DT_I32, 2, v->n_pairs, 3, 0, v->pair));
+    for (int i = 0; i < v->n_arrays; i++) {
+        exf_vector_array_name(name, &v->array[i], '.');
+        add(out, "vectors", 0, name, exf_vector_array_tensor(t, &v->array[i]));
+    }
 }
 
 exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *err)
 {
     exf_code rc;
     memset(l, 0, sizeof *l);
-    l->cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + OF_VECTORS + (size_t)t->vectors.n_lowrank;
+    l->cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
     EXF_TRY(exf_mem_new(&l->tensor, l->cap, sizeof *l->tensor, "table list", err));
     EXF_TRY(exf_mem_new(&l->name, l->cap, sizeof *l->name, "table names", err));
     add_fixed(l, t);

@@ -15,7 +15,7 @@
 #include "artifact/tables.h"
 #include "base/text.h"
 
-enum { EXF_TABLE_NAME = 48 };
+enum { EXF_TABLE_NAME = 64 };
 
 typedef struct {
     exf_tensor *tensor; /* data borrowed from the tables */

@@ -1,6 +1,7 @@
 /* fold_decode.c - D and sere on the positions that are decode, step by step. */
 #include "fold/folder_inside.h"
 
+#include "base/thread_pool.h"
 #include "kernels/fold/fold_cpu.h"
 
 #include <string.h>
@@ -60,7 +61,7 @@ static exf_fold_status fold_step(const exf_folder *f, const exf_fold_routes *io,
         reroute(f, io, index);
         return EXF_FOLD_OK;
     }
-    if (f->v->decode_projector == EXF_PROJECT_JOINT) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
+    if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
     if (f->v->decode == EXF_DECODE_DYNAMIC) return exf_fold_decode_cpu(io, t, &f->v->decode_options);
     return exf_fold_decode_static_cpu(io, f->pool->target_ids + (size_t)index * e, f->pool->target_scale + (size_t)index * e, (int)e);
 }
@@ -96,14 +97,27 @@ static exf_fold_status rewrite_step(const exf_folder *f, const exf_routes *r, si
     return status;
 }
 
+enum { STEPS = 16 }; /* a step is short: a thread takes several */
+
+typedef struct {
+    const exf_folder *f;
+    const exf_routes *routes;
+    exf_fold_tables tables;
+    int index;
+} decode_job;
+
+static exf_code rewrite_steps(void *self, size_t i, int worker, exf_err *err)
+{
+    const decode_job *j = self;
+    size_t step = i * STEPS, n = j->f->spans->n_steps, end = n - step < STEPS ? n : step + STEPS;
+    exf_fold_status status = EXF_FOLD_OK;
+    (void)worker;
+    for (; status == EXF_FOLD_OK && step < end; step++) status = rewrite_step(j->f, j->routes, step, &j->tables, j->index);
+    return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_DECODE, err);
+}
+
 exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
 {
-    exf_fold_tables t = exf_folder_tables(f, index, f->decode_coeff, f->decode_loss);
-    exf_fold_status status = EXF_FOLD_OK;
-#pragma omp parallel for schedule(dynamic, 16) num_threads(f->spans->threads) reduction(max : status)
-    for (size_t step = 0; step < f->spans->n_steps; step++) {
-        exf_fold_status one = rewrite_step(f, r, step, &t, index);
-        if (one > status) status = one;
-    }
-    return exf_fold_failed(f, status, "decode", err);
+    decode_job j = {f, r, exf_folder_tables(f, index, f->decode_coeff, f->decode_loss), index};
+    return exf_parallel_for((f->spans->n_steps + STEPS - 1) / STEPS, f->spans->threads, rewrite_steps, &j, err);
 }

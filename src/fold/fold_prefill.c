@@ -2,6 +2,7 @@
 #include "fold/folder_inside.h"
 
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "kernels/fold/fold_cpu.h"
 
 #include <string.h>
@@ -72,7 +73,7 @@ static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, si
     exf_fold_status status = EXF_FOLD_OK;
     if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
         keep_ranked(f, &in, &out, t, r->layer, at);
-    else if (f->v->prefill_projector == EXF_PROJECT_JOINT)
+    else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY)
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
     else
         status = exf_fold_prefill_cpu(&in, &out, t, &f->v->prefill_options);
@@ -80,18 +81,26 @@ static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, si
     return status;
 }
 
+typedef struct {
+    const exf_folder *f;
+    const exf_routes *routes;
+    exf_fold_tables tables;
+} prefill_job;
+
+static exf_code rewrite_sequence(void *self, size_t i, int worker, exf_err *err)
+{
+    const prefill_job *j = self;
+    const exf_span *span = &j->routes->batch->span[i];
+    int n = exf_spans_prefill(j->f->spans, span->n_tokens);
+    exf_fold_status status = EXF_FOLD_OK;
+    (void)worker;
+    for (int at = 0; status == EXF_FOLD_OK && at < n; at += ROWS)
+        status = rewrite_rows(j->f, j->routes, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &j->tables);
+    return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_PREFILL, err);
+}
+
 exf_code exf_fold_prefill_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
 {
-    exf_fold_tables t = exf_folder_tables(f, index, f->prefill_coeff, f->prefill_loss);
-    exf_fold_status status = EXF_FOLD_OK;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(f->spans->threads) reduction(max : status)
-    for (size_t i = 0; i < r->batch->n_sequences; i++) {
-        const exf_span *span = &r->batch->span[i];
-        int n = exf_spans_prefill(f->spans, span->n_tokens);
-        for (int at = 0; at < n; at += ROWS) {
-            exf_fold_status one = rewrite_rows(f, r, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &t);
-            if (one > status) status = one;
-        }
-    }
-    return exf_fold_failed(f, status, "prefill", err);
+    prefill_job j = {f, r, exf_folder_tables(f, index, f->prefill_coeff, f->prefill_loss)};
+    return exf_parallel_for(r->batch->n_sequences, f->spans->threads, rewrite_sequence, &j, err);
 }

@@ -2,6 +2,7 @@
 #include "fold/folder_inside.h"
 
 #include "base/mem.h"
+#include "kernels/fold/fold_parts.h"
 
 #include <string.h>
 
@@ -14,11 +15,42 @@ exf_fold_tables exf_folder_tables(const exf_folder *f, int index, const float *c
     };
 }
 
-exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, const char *what, exf_err *err)
+/* Of the limits of exfold/fold.h the one that the model or the decode batches are beyond. */
+static exf_code unsupported(const exf_folder *f, const char *what, exf_err *err)
 {
-    if (status == EXF_FOLD_OK) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most 65,536 routes a step; a decode batch here has %d sequences of %d", f->v->name,
-                    what, f->spans->widest, f->a->top_k);
+    int n = f->a->n_experts, k = f->a->top_k;
+    if (n < EXF_FOLD_MIN_E || n > EXF_FOLD_MAX_E)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes %d to %d experts, the model has %d", f->v->name, what, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, n);
+    if (k > EXF_FOLD_MAX_K)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes at most %d experts per token, the model runs %d", f->v->name, what, EXF_FOLD_MAX_K, k);
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most %d routes a step; a decode batch here has %d sequences of %d", f->v->name, what,
+                    EXF_FOLD_MAX_SLOTS, f->spans->widest, k);
+}
+
+static exf_code bad_prefill(const exf_folder *f, exf_err *err)
+{
+    const exf_fold_prefill_options *o = &f->v->prefill_options;
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": prefill folding refuses to keep %d of %d routes to %d experts with rank %d, rescale %d, max_loss %g, ridge %g",
+                    f->v->name, o->keep, f->a->top_k, f->a->n_experts, (int)o->rank, (int)o->rescale, (double)o->max_loss, (double)o->ridge);
+}
+
+static exf_code bad_decode(const exf_folder *f, exf_err *err)
+{
+    const exf_fold_decode_options *o = &f->v->decode_options;
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": decode folding refuses a pool of %d for %d routes to %d experts with rank %d, max_loss %g, ridge %g",
+                    f->v->name, o->pool, f->a->top_k, f->a->n_experts, (int)o->importance, (double)o->max_loss, (double)o->ridge);
+}
+
+exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, exf_fold_phase phase, exf_err *err)
+{
+    const char *what = phase == EXF_FOLD_PHASE_PREFILL ? "prefill" : "decode";
+    switch (status) {
+    case EXF_FOLD_OK: return EXF_OK;
+    case EXF_FOLD_BAD_ARGUMENT: return phase == EXF_FOLD_PHASE_PREFILL ? bad_prefill(f, err) : bad_decode(f, err);
+    case EXF_FOLD_UNSUPPORTED: return unsupported(f, what, err);
+    case EXF_FOLD_DEVICE: return exf_fail(err, EXF_DEVICE, "variant \"%s\": CUDA refused to launch %s folding", f->v->name, what);
+    }
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name, what, (int)status);
 }
 
 /* ---- what a variant needs of the tables ------------------------------------------------ */
@@ -29,18 +61,17 @@ static exf_code lacks(const exf_folder *f, const char *what, exf_err *err)
 }
 
 /* S and L of a scalar projector; *coeff NULL: the pairs' own. */
-static exf_code open_scalars(const exf_folder *f, exf_projector_kind kind, float **coeff, const float **loss, exf_err *err)
+static exf_code open_scalars(const exf_folder *f, const exf_projector *p, float **coeff, const float **loss, exf_err *err)
 {
-    const char *name = kind == EXF_PROJECT_LAYER ? "layer" : "global";
     size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
     const exf_shared_scalar *shared = NULL;
     *loss = f->t->loss;
-    if (kind != EXF_PROJECT_LAYER && kind != EXF_PROJECT_GLOBAL) return EXF_OK;
+    if (p->apply != EXF_APPLY_SHARED) return EXF_OK;
     for (int i = 0; i < f->t->n_shared; i++)
-        if (strcmp(f->t->shared[i].name, name) == 0) shared = &f->t->shared[i];
+        if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
     if (!shared)
         return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s scalar; add %s to calibrate.projectors and calibrate again", f->v->name,
-                        name, name);
+                        p->name, p->name);
     exf_code rc = exf_mem_new(coeff, (size_t)f->t->n_layers * cells, sizeof **coeff, "shared scalars", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < (size_t)f->t->n_layers * cells; i++)
@@ -77,7 +108,7 @@ static exf_code choose_survivors(exf_folder *f, exf_err *err)
 
 static exf_code check_joint(const exf_folder *f, exf_err *err)
 {
-    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector == EXF_PROJECT_JOINT) || f->v->decode_projector == EXF_PROJECT_JOINT;
+    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) || f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
     int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY;
     if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms)) return lacks(f, "cosine and rms, which came with version 2", err);
     return EXF_OK;
@@ -207,7 +238,12 @@ exf_code exf_folder_new(exf_folder **out, const exf_variant *variant, const exf_
     f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite};
     if (variant) EXF_TRY(open_variant(f, err));
     if (f->alive) f->rewriter.survivors = survivors;
-    if (f->vector_of) f->rewriter.correct = exf_fold_vectors_correct;
+    if (f->vector_of) {
+        f->rewriter.correct = exf_fold_vectors_correct;
+        f->rewriter.device_open = exf_fold_device_open;
+        f->rewriter.device_correct = exf_fold_device_correct;
+        f->rewriter.device_bytes = exf_fold_device_bytes(f);
+    }
 out:
     if (rc != EXF_OK)
         exf_folder_free(f);
@@ -232,7 +268,9 @@ void exf_folder_free(exf_folder *f)
     exf_mem_free(f->prefill_coeff);
     exf_mem_free(f->decode_coeff);
     exf_mem_free(f->alive);
+    exf_device_corrections_free(&f->there);
     exf_mem_free(f->vector_of);
+    exf_mem_free(f->basis);
     exf_mem_free(f->census);
     exf_mem_free(f->ids);
     exf_mem_free(f->weights);

@@ -2,6 +2,7 @@
  * fold_decode.c, fold_vectors.c. */
 #ifndef EXF_FOLD_FOLDER_INSIDE_H
 #define EXF_FOLD_FOLDER_INSIDE_H
+#include "fold/device_corrections.h"
 #include "fold/folder.h"
 
 struct exf_folder {
@@ -17,7 +18,9 @@ struct exf_folder {
     const exf_pool *pool;         /* static */
     unsigned char *alive;         /* [L, E] reap */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
-    const exf_lowrank *lowrank;   /* projector=lowrank */
+    float *basis;                 /* [L, R, H] the columns of the projector's basis as rows */
+    exf_correction_tables vectors; /* diagonal, c, rank and scalar, of all layers */
+    exf_device_corrections there; /* where the pass runs on a device */
     exf_census *census;           /* [MoE layers] */
     int32_t *ids;                 /* [decode rows, K] gathered by step */
     float *weights;
@@ -33,8 +36,18 @@ exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int in
 
 /* Finds the vectors that the variant asks for, and a pair's place among them. */
 exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err) EXF_CHECKED;
-/* exf_rewriter.correct: adds w (d * v) or w (S v + (v Q) C) of every omitted route. */
+/* exf_rewriter.correct: adds w (M v) of every omitted route. */
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
+/* Layer `index` of the tables; what there is of a call that does not depend on the block. */
+exf_correction_tables exf_fold_corrections_of(const exf_folder *f, int index);
+exf_correction_call exf_fold_correction_call(const exf_folder *f, int n_tokens, int top_k, int d_model);
+/* exf_rewriter.device_open, device_correct and device_bytes (device_corrections.c). */
+exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err) EXF_CHECKED;
+uint64_t exf_fold_device_bytes(const exf_folder *f);
 
-exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, const char *what, exf_err *err) EXF_CHECKED;
+/* What a status of exfold/fold.h says of the folder, with the values that disagree: EXF_MODEL or EXF_USAGE
+ * naming the limit, EXF_INTERNAL for arguments that contradict themselves, EXF_DEVICE for a refused launch. */
+typedef enum { EXF_FOLD_PHASE_PREFILL, EXF_FOLD_PHASE_DECODE } exf_fold_phase;
+exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, exf_fold_phase phase, exf_err *err) EXF_CHECKED;
 #endif

@@ -2,12 +2,13 @@
 #include "fold/variant.h"
 
 #include "base/text.h"
+#include "kernels/fold/fold_parts.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { WORD_LEN = 24 };
+enum { WORD_LEN = 24, LARGEST_RANK = 1024 };
 static const float not_given = -1, default_ridge = 1e-2f;
 
 /* What is being read, for messages. */
@@ -69,21 +70,55 @@ static exf_code read_float(const reading *r, const char *option, const char *val
 
 /* ---- prefill options --------------------------------------------------------------- */
 
-static exf_code set_projector(const reading *r, const char *value)
+/* What a fold of prefill, or of decode, can apply; vectors need the outputs that a decode step has not kept. */
+static int may_fold(const exf_projector *p, int prefill)
 {
-    static const char *const words[] = {"pair", "layer", "global", "diagonal", "lowrank", "joint", NULL};
-    int kind = 0;
-    int64_t rank;
-    exf_code rc;
-    if (exf_starts_with(value, "lowrank") && exf_parse_i64(value + strlen("lowrank"), &rank) && rank >= 1 && rank <= 1024) {
-        r->v->prefill_projector = EXF_PROJECT_LOWRANK;
-        r->v->prefill_lowrank = (int)rank;
+    return prefill || p->apply != EXF_APPLY_VECTORS;
+}
+
+static exf_code unknown_projector(const reading *r, const char *value, int prefill)
+{
+    exf_text list = {0};
+    exf_code rc = EXF_OK;
+    const exf_projector *p = exf_projector_after(0);
+    for (; rc == EXF_OK && p; p = exf_projector_after(p->place))
+        if (may_fold(p, prefill)) rc = exf_text_addf(&list, r->err, "%s%s", list.len ? ", " : "", p->name);
+    if (rc == EXF_OK) rc = bad_value(r, "projector", value, list.s);
+    exf_text_free(&list);
+    return rc;
+}
+
+/* Whether the value is the projector's name, with an R behind it where it is ranked; *missing 1: the R is not there. */
+static int spells(const exf_projector *p, const char *value, int *rank, int *missing)
+{
+    int64_t r = 0;
+    size_t n = strlen(p->name);
+    if (strncmp(value, p->name, n) != 0) return 0;
+    *missing = p->ranked && value[n] == '\0';
+    if (!p->ranked) return value[n] == '\0';
+    if (!*missing && (!exf_parse_i64(value + n, &r) || r < 1 || r > LARGEST_RANK)) return 0;
+    *rank = (int)r;
+    return 1;
+}
+
+static exf_code read_projector(const reading *r, const char *value, int prefill, const exf_projector **out, int *rank)
+{
+    const exf_projector *p;
+    int missing = 0;
+    char with_rank[64];
+    for (size_t i = 0; (p = exf_projector_at(i)); i++) {
+        if (!may_fold(p, prefill) || !spells(p, value, rank, &missing)) continue;
+        snprintf(with_rank, sizeof with_rank, "a rank with it, as in %.32s8", p->name);
+        if (missing) return bad_value(r, "projector", value, with_rank);
+        *out = p;
         return EXF_OK;
     }
-    if (strcmp(value, "lowrank") == 0) return bad_value(r, "projector", value, "a rank with it, as in lowrank8");
-    rc = read_word(r, "projector", value, words, &kind);
-    r->v->prefill_projector = (exf_projector_kind)kind;
-    return rc;
+    return unknown_projector(r, value, prefill);
+}
+
+static exf_code set_projector(const reading *r, const char *value)
+{
+    return read_projector(r, value, 1, &r->v->prefill_projector, &r->v->prefill_lowrank);
 }
 
 static exf_code set_rank(const reading *r, const char *value)
@@ -167,12 +202,8 @@ static exf_code set_importance(const reading *r, const char *value)
 
 static exf_code set_decode_projector(const reading *r, const char *value)
 {
-    static const char *const words[] = {"pair", "layer", "global", "joint", NULL};
-    static const exf_projector_kind kinds[] = {EXF_PROJECT_PAIR, EXF_PROJECT_LAYER, EXF_PROJECT_GLOBAL, EXF_PROJECT_JOINT};
-    int kind = 0;
-    exf_code rc = read_word(r, "projector", value, words, &kind);
-    r->v->decode_projector = kinds[kind];
-    return rc;
+    int rank;
+    return read_projector(r, value, 0, &r->v->decode_projector, &rank);
 }
 
 static exf_code set_decode_max_loss(const reading *r, const char *value)
@@ -292,18 +323,19 @@ static exf_code read_part(const reading *r, char *part)
 static exf_code check_together(const reading *r)
 {
     const exf_variant *v = r->v;
-    int vectors = v->prefill_projector == EXF_PROJECT_DIAGONAL || v->prefill_projector == EXF_PROJECT_LOWRANK;
+    exf_apply prefill = v->prefill_projector->apply, decode = v->decode_projector->apply;
+    int vectors = prefill == EXF_APPLY_VECTORS;
     const exf_fold_prefill_options *p = &v->prefill_options;
     int guarded = p->confidence || p->rescale != EXF_FOLD_RESCALE_NONE;
-    if ((vectors && guarded) || (v->prefill_projector == EXF_PROJECT_JOINT && (p->confidence || p->max_loss < EXF_FOLD_NEVER)))
+    if ((vectors && guarded) || (prefill == EXF_APPLY_JOINTLY && (p->confidence || p->max_loss < EXF_FOLD_NEVER)))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": this projector cannot be combined with %s", r->text,
                         vectors ? "rescale or confidence" : "max_loss or confidence");
-    if (v->decode == EXF_DECODE_STATIC && (v->decode_projector != EXF_PROJECT_PAIR || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
+    if (v->decode == EXF_DECODE_STATIC && (decode != EXF_APPLY_PAIR || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
                                            v->decode_options.max_loss < EXF_FOLD_NEVER))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": a static pool is by norm, with pair scalars and without max_loss", r->text);
-    if (v->decode_projector == EXF_PROJECT_JOINT && (v->decode_options.drop || v->decode_options.max_loss < EXF_FOLD_NEVER))
+    if (decode == EXF_APPLY_JOINTLY && (v->decode_options.drop || v->decode_options.max_loss < EXF_FOLD_NEVER))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss", r->text);
-    if ((p->ridge >= 0 && v->prefill_projector != EXF_PROJECT_JOINT) || (v->decode_options.ridge >= 0 && v->decode_projector != EXF_PROJECT_JOINT))
+    if ((p->ridge >= 0 && prefill != EXF_APPLY_JOINTLY) || (v->decode_options.ridge >= 0 && decode != EXF_APPLY_JOINTLY))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": ridge is of projector=joint alone", r->text);
     return EXF_OK;
 }
@@ -317,6 +349,7 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
     if (strlen(text) >= sizeof copy) return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text), sizeof copy - 1);
     v->prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
     v->decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
+    v->prefill_projector = v->decode_projector = &exf_projector_pair;
     v->renormalise = 1;
     v->seed = 1;
     snprintf(v->name, sizeof v->name, "%s", text);
@@ -335,9 +368,9 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)
 {
     int keep = v->prefill_options.keep, pool = v->decode_options.pool;
-    if (n_experts < 3 || n_experts > 512 || top_k > 16)
-        return exf_fail(err, EXF_MODEL, "variant \"%s\": folding takes 3 to 512 experts and at most 16 per token, the model has %d and runs %d",
-                        v->name, n_experts, top_k);
+    if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || top_k > EXF_FOLD_MAX_K)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": folding takes %d to %d experts and at most %d per token, the model has %d and runs %d",
+                        v->name, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K, n_experts, top_k);
     if (v->prefill != EXF_PREFILL_NONE && keep > top_k)
         return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts per token, the model runs %d", v->name, keep, top_k);
     if (v->decode == EXF_DECODE_SERE && pool > top_k)

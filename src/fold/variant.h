@@ -14,25 +14,24 @@
  * KIND[:option,...], and a prefill kind and a decode kind joined by '+': "P4:rank=score+D64". */
 #ifndef EXF_FOLD_VARIANT_H
 #define EXF_FOLD_VARIANT_H
-#include "base/err.h"
+#include "artifact/projector.h"
 #include "exfold/fold.h"
 
 typedef enum { EXF_PREFILL_NONE, EXF_PREFILL_FOLD, EXF_PREFILL_TOP, EXF_PREFILL_RANDOM } exf_prefill_kind;
 typedef enum { EXF_DECODE_NONE, EXF_DECODE_DYNAMIC, EXF_DECODE_STATIC, EXF_DECODE_REAP, EXF_DECODE_SERE } exf_decode_kind;
-typedef enum { EXF_PROJECT_PAIR, EXF_PROJECT_LAYER, EXF_PROJECT_GLOBAL, EXF_PROJECT_DIAGONAL, EXF_PROJECT_LOWRANK, EXF_PROJECT_JOINT } exf_projector_kind;
 
 enum { EXF_VARIANT_NAME_LEN = 96 };
 
 typedef struct {
     char name[EXF_VARIANT_NAME_LEN]; /* as it was spelled */
     exf_prefill_kind prefill;
-    exf_projector_kind prefill_projector;
-    int prefill_lowrank;             /* R */
+    const exf_projector *prefill_projector; /* &exf_projector_pair where none is named */
+    int prefill_lowrank;             /* R of a ranked projector, else 0 */
     exf_fold_prefill_options prefill_options;
     int renormalise;                 /* top: 0 drops */
     int64_t seed;                    /* random */
     exf_decode_kind decode;
-    exf_projector_kind decode_projector;
+    const exf_projector *decode_projector;
     exf_fold_decode_options decode_options; /* pool: D, also of static, reap, and sere's S */
     double rho;                      /* sere */
 } exf_variant;

@@ -1,14 +1,14 @@
 /* h5_chunks.c - datasets whose chunks are compressed side by side; see exf_h5_write_all().
  *
  * HDF5 filters one chunk after the other.  Here every chunk goes through the same two
- * filters, byte shuffle and deflate, on whatever threads there are, and is then handed
+ * filters, byte shuffle and deflate, on several threads, and is then handed
  * over as it will stand in the file.  Deflate looks for runs only: after the shuffle
  * sums are planes of noise and planes of nearly equal bytes, in which a search for
  * longer matches takes twice the time to save a few hundredths. */
 #include "format/h5_internal.h"
 
-#include "base/crew.h"
 #include "base/mem.h"
+#include "base/thread_pool.h"
 
 #include <string.h>
 #include <zlib.h>
@@ -19,7 +19,6 @@ typedef struct {
     size_t from, n, room;     /* bytes of the tensor's data that it holds; of a whole chunk */
     unsigned char *out;       /* filtered */
     size_t n_out;
-    exf_err err;
 } chunk;
 
 typedef struct {
@@ -71,23 +70,24 @@ static int deflate_runs(unsigned char *out, size_t *room, unsigned char *in, siz
     return deflateEnd(&z) == Z_OK && done;
 }
 
-static void filter(void *self, size_t i)
+static exf_code filter(void *self, size_t i, int worker, exf_err *err)
 {
     chunk *c = &((chunk *)self)[i];
     unsigned char *whole = NULL, *shuffled = NULL;
     size_t n = compressBound((uLong)c->room);
     exf_code rc;
-    EXF_TRY(exf_mem_new(&whole, c->room, 1, "chunk", &c->err));
-    EXF_TRY(exf_mem_new(&shuffled, c->room, 1, "chunk", &c->err));
-    EXF_TRY(exf_mem_new(&c->out, n, 1, "chunk", &c->err));
+    (void)worker;
+    EXF_TRY(exf_mem_new(&whole, c->room, 1, "chunk", err));
+    EXF_TRY(exf_mem_new(&shuffled, c->room, 1, "chunk", err));
+    EXF_TRY(exf_mem_new(&c->out, n, 1, "chunk", err));
     memcpy(whole, (const char *)c->t->data + c->from, c->n); /* zeros behind */
     shuffle(shuffled, whole, c->room / width_of(c->t), width_of(c->t));
-    if (!deflate_runs(c->out, &n, shuffled, c->room)) rc = exf_fail(&c->err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->room);
+    if (!deflate_runs(c->out, &n, shuffled, c->room)) rc = exf_fail(err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->room);
     c->n_out = n;
 out:
-    c->err.code = rc;
     exf_mem_free(whole);
     exf_mem_free(shuffled);
+    return rc;
 }
 
 static exf_code write_chunks(exf_h5 *h, const chunks *all, exf_err *err)
@@ -110,12 +110,7 @@ exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err
         if (t[i].rank == 0 || exf_tensor_count(&t[i]) == 0) return exf_fail(err, EXF_INTERNAL, "%s has no elements to compress", t[i].name);
         EXF_TRY(cut(&all, &t[i], err));
     }
-    exf_crew_run(all.n, filter, all.c);
-    for (size_t i = 0; rc == EXF_OK && i < all.n; i++)
-        if (all.c[i].err.code != EXF_OK) {
-            *err = all.c[i].err;
-            rc = err->code;
-        }
+    EXF_TRY(exf_parallel_for(all.n, exf_background_threads(), filter, all.c, err));
     for (size_t i = 0; rc == EXF_OK && i < n; i++) rc = exf_h5i_make(h, &t[i], EXF_H5_COMPRESS | EXF_H5I_IN_PARTS, err);
     if (rc == EXF_OK) rc = write_chunks(h, &all, err);
 out:

@@ -2,6 +2,7 @@
 #include "forward/forward.h"
 
 #include "base/stop.h"
+#include "base/thread_pool.h"
 #include "forward/head_step.h"
 #include "forward/layer_step.h"
 #include "forward/memory_plan.h"
@@ -9,13 +10,12 @@
 #include "mixers/residual.h"
 #include "mixers/mixer.h"
 
-#include <omp.h>
 #include <string.h>
 
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads)
 {
     if (!backend->host_memory) return 1;
-    size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads();
+    size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
 
@@ -145,7 +145,7 @@ static uint64_t host_bytes(const exf_backend *b, const exf_model *m, const exf_b
     size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
     uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);
     uint64_t hidden = (uint64_t)batch->n_tokens * sizeof(float) * exf_row_width(a) * d->lanes;
-    uint64_t routes = exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_pass_route_sets(d);
+    uint64_t routes = exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_demand_route_sets(d);
     size_t floats = exf_workspace_floats(b, EXF_COMPUTE_F32, a, batch->max_tokens, exf_host_block(batch->max_tokens), d);
     return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(a, floats);
 }

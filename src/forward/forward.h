@@ -16,7 +16,7 @@
 #ifndef EXF_FORWARD_FORWARD_H
 #define EXF_FORWARD_FORWARD_H
 #include "base/log.h"
-#include "hooks/lane.h"
+#include "forward/demand.h"
 #include "model/model.h"
 
 #include <stddef.h>
@@ -46,21 +46,6 @@ typedef struct {
 
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes, const exf_forward_options *options,
                      exf_forward_report *report, exf_err *err) EXF_CHECKED;
-
-/* What lanes need from a pass; a plan states it before the lanes exist. */
-typedef struct {
-    size_t lanes;
-    size_t probes;   /* lanes that compare their routed outputs with the first lane's */
-    size_t pruned;   /* of those, lanes that both prune experts and correct routed outputs */
-    int corrects;    /* 1: a rewriter corrects routed outputs */
-    int head;        /* 1: logits are observed */
-    int scored;      /* 1: logits are scored on the GPU, where the first lane's stay beside them */
-    int common;      /* tokens of a sequence that all experts run on */
-    int sweeps;      /* how often a layer's experts run; 0 means 1 */
-    int host_blocks; /* 1: an observer reads blocks in host memory, also in a pass on a GPU */
-    uint64_t observers; /* bytes of GPU memory that observers and rewriters hold */
-} exf_demand;
-exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 
 /* Workers of a pass: one on a GPU, else at most one per sequence. */
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads);

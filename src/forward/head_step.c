@@ -2,7 +2,7 @@
 #include "forward/head_step.h"
 
 #include "forward/workspace_size.h"
-#include "moe/each.h"
+#include "base/thread_pool.h"
 #include "moe/residual_site.h"
 
 static exf_code show(const exf_pass *p, size_t lane, exf_workspace *w, exf_logits_block *b, const float *logits, exf_err *err)
@@ -60,7 +60,7 @@ exf_code exf_head_step(exf_pass *p, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_pass_weights(p, EXF_LAYER_HEAD, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
-    EXF_TRY(exf_each(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
+    EXF_TRY(exf_parallel_for(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
 out:
     return rc;
 }

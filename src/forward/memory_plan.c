@@ -2,8 +2,9 @@
 #include "forward/memory_plan.h"
 
 #include "forward/hidden.h"
-#include "forward/pass.h"
 #include "forward/workspace_size.h"
+#include "moe/routes.h"
+#include "moe/workspace.h"
 #include "mixers/residual.h"
 
 enum { USUAL_QUEUES = 4 };
@@ -40,7 +41,7 @@ typedef struct {
 
 static uint64_t route_bytes(const wish *w)
 {
-    return exf_route_set_bytes(w->batch->n_tokens, w->m->arch.top_k) * exf_pass_route_sets(w->d);
+    return exf_route_set_bytes(w->batch->n_tokens, w->m->arch.top_k) * exf_demand_route_sets(w->d);
 }
 
 uint64_t exf_memory_fixed_bytes(const exf_backend *b, const exf_model *m)

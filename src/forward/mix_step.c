@@ -135,7 +135,7 @@ static exf_code run_group(const exf_step *s, int mixes, int routes, exf_err *err
     exf_part_times *times = &p->space[0].times;
     parts both = {s, mixes, routes}, mixer = {s, 1, 0}, router = {s, 0, 1};
     exf_code rc = EXF_OK;
-    if (p->b->host_memory) return exf_each(s->moe.group.n, p->n_workers, run_one, &both, err);
+    if (p->b->host_memory) return exf_parallel_for(s->moe.group.n, p->n_workers, run_one, &both, err);
     if (!p->options->timed) return take_turns(&both, err);
     if (mixes) EXF_TRY(timed_turns(&mixer, &times->mixer, err));
     if (routes) EXF_TRY(timed_turns(&router, &times->router, err));

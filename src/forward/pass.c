@@ -8,40 +8,6 @@
 
 #include <string.h>
 
-/* 1 for a probing lane whose survivors make routes of their own, which its correction reads. */
-static int keeps_router_routes(const exf_lane *lane)
-{
-    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->survivors && lane->rewriter->correct;
-}
-
-/* 1 for an observer that reads blocks in host memory, also in a pass on a GPU. */
-static int reads_host_blocks(const exf_observer *o)
-{
-    int sweeps = o->sweeps > 1 ? o->sweeps : 1;
-    return o->block && (!o->device_block || o->device_sweeps < sweeps);
-}
-
-exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
-{
-    exf_demand d = {.lanes = n_lanes};
-    for (size_t i = 0; i < n_lanes; i++) {
-        const exf_observer *o = lanes[i].observer;
-        const exf_rewriter *r = lanes[i].rewriter;
-        d.corrects |= r && r->correct;
-        if (r) d.observers += r->device_bytes;
-        if (!o) continue;
-        d.head |= o->logits != NULL;
-        d.scored |= o->device_logits != NULL;
-        d.observers += o->device_bytes;
-        d.host_blocks |= reads_host_blocks(o);
-        d.probes += i > 0 && o->probe;
-        d.pruned += i > 0 && keeps_router_routes(&lanes[i]);
-        if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
-        if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
-    }
-    return d;
-}
-
 /* ---- opening ---------------------------------------------------------------------------- */
 
 static exf_code open_tokens(exf_pass *p, exf_err *err)
@@ -68,18 +34,13 @@ static exf_code open_probe(exf_pass *p, size_t i, exf_err *err)
     exf_code rc = EXF_OK;
     if (i == 0 || !lane->observer || !lane->observer->probe) return EXF_OK;
     EXF_TRY(open_route_set(p, &p->probe_routes[i], err));
-    if (keeps_router_routes(lane)) EXF_TRY(open_route_set(p, &p->probe_router_routes[i], err));
+    if (exf_lane_keeps_router_routes(lane)) EXF_TRY(open_route_set(p, &p->probe_router_routes[i], err));
     p->probes[i] = (exf_moe_probe){lane, &p->probe_routes[i], p->probe_router_routes[i].n ? &p->probe_router_routes[i] : &p->first};
 out:
     return rc;
 }
 
-size_t exf_pass_route_sets(const exf_demand *d)
-{
-    return 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0);
-}
-
-/* Opens the sets that exf_pass_route_sets counts. */
+/* Opens the sets that exf_demand_route_sets counts. */
 static exf_code open_routes(exf_pass *p, exf_err *err)
 {
     exf_code rc;

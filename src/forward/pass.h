@@ -52,8 +52,6 @@ typedef struct {
     exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */
 } exf_step;
 
-/* How many route sets a pass holds for such lanes. */
-size_t exf_pass_route_sets(const exf_demand *d);
 /* Allocates everything and starts reading weights; close accepts what open left behind. */
 exf_code exf_pass_open(exf_pass *p, exf_err *err) EXF_CHECKED;
 void exf_pass_close(exf_pass *p);

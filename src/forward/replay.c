@@ -3,13 +3,13 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
+#include "base/thread_pool.h"
 #include "forward/memory_plan.h"
 #include "forward/workspace_size.h"
 #include "moe/moe_engine.h"
 #include "moe/moe_sequences.h"
 #include "weights/weight_stream.h"
 
-#include <omp.h>
 #include <string.h>
 
 typedef struct {
@@ -32,7 +32,7 @@ static const exf_backend *backend_of(const exf_forward_options *o)
 
 int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads)
 {
-    size_t n = threads > 0 ? (size_t)threads : (size_t)omp_get_max_threads(), most = exf_moe_blocks(batch);
+    size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads(), most = exf_moe_blocks(batch);
     return b->host_memory ? (int)(n < most ? n : most) : 1;
 }
 

@@ -1,7 +1,7 @@
 /* workspace_size.h - sizes of a worker's workspace, from the functions that carve it. */
 #ifndef EXF_FORWARD_WORKSPACE_SIZE_H
 #define EXF_FORWARD_WORKSPACE_SIZE_H
-#include "forward/forward.h"
+#include "forward/demand.h"
 #include "moe/moe_arrays.h"
 
 /* Arrays of the first half of a layer, T tokens; the mixer takes its own behind these. */

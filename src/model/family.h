@@ -80,8 +80,8 @@ typedef struct {
 
 const exf_family *exf_family_find(const char *model_type); /* NULL: unknown */
 const exf_family *exf_family_at(size_t i);                 /* in order of name; NULL: past the end */
-/* "qwen3_moe, ..." for messages. */
-exf_code exf_family_list(exf_text *out, exf_err *err) EXF_CHECKED;
+/* EXF_MODEL naming the unknown type, all that are supported and the nearest of them. */
+exf_code exf_family_require(const char *model_type, const exf_family **out, exf_err *err) EXF_CHECKED;
 
 /* ---- what several families' configs share -------------------------------------- */
 /* hidden_size, num_hidden_layers, vocab_size, rms_norm_eps, tie_word_embeddings. */

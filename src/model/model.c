@@ -53,16 +53,6 @@ static const exf_tensor_rule *rule_of(const exf_model *m, exf_role role, int lay
     return NULL;
 }
 
-static exf_code unsupported(const char *config_path, const char *model_type, exf_err *err)
-{
-    exf_text known = {0};
-    exf_code rc = exf_family_list(&known, err);
-    if (rc == EXF_OK)
-        rc = exf_fail(err, EXF_MODEL, "%s: model_type \"%s\" is not supported (supported: %s)", config_path, model_type, known.s);
-    exf_text_free(&known);
-    return rc;
-}
-
 static exf_code load_config(exf_model *m, exf_err *err)
 {
     enum { CONFIG_LIMIT = 16 << 20 };
@@ -77,9 +67,9 @@ static exf_code load_config(exf_model *m, exf_err *err)
     }
     exf_config c = {m->config, m->config_path};
     EXF_TRY(exf_config_text_or(&c, "model_type", NULL, &model_type, err));
-    m->family = model_type ? exf_family_find(model_type) : NULL;
-    if (!m->family) {
-        rc = unsupported(m->config_path, model_type ? model_type : "", err);
+    rc = exf_family_require(model_type ? model_type : "", &m->family, err);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "%s: ", m->config_path);
         goto out;
     }
     EXF_TRY(exf_quantization_read(&c, &m->quantization, err));

@@ -72,7 +72,6 @@ void exf_decode_fp4(float *dst, const exf_coded_rows *c)
 static int any_not_finite(const float *v, size_t n)
 {
     uint32_t found = 0;
-#pragma omp simd reduction(| : found)
     for (size_t i = 0; i < n; i++) {
         uint32_t u;
         memcpy(&u, v + i, sizeof u);

@@ -31,7 +31,7 @@ static exf_code run_numbered_block(void *self, size_t i, int worker, exf_err *er
 
 static exf_code run(exf_moe_layer *l, exf_err *err)
 {
-    if (l->recorded) return exf_each(exf_moe_blocks(l->batch), l->n_workers, run_numbered_block, l, err);
+    if (l->recorded) return exf_parallel_for(exf_moe_blocks(l->batch), l->n_workers, run_numbered_block, l, err);
     return exf_moe_each_sequence(l, run_sequence, err);
 }
 

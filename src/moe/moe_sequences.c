@@ -15,7 +15,7 @@ size_t exf_moe_blocks(const exf_batch *batch)
 
 typedef struct {
     exf_moe_layer *layer;
-    exf_each_fn fn;
+    exf_parallel_fn fn;
 } group_call;
 
 static exf_code run_one(void *self, size_t i, int worker, exf_err *err)
@@ -24,10 +24,10 @@ static exf_code run_one(void *self, size_t i, int worker, exf_err *err)
     return g->fn(g->layer, g->layer->group.first + i, worker, err);
 }
 
-exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_each_fn fn, exf_err *err)
+exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_parallel_fn fn, exf_err *err)
 {
     group_call g = {l, fn};
-    return exf_each(l->group.n, l->n_workers, run_one, &g, err);
+    return exf_parallel_for(l->group.n, l->n_workers, run_one, &g, err);
 }
 
 exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err)

@@ -16,17 +16,6 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o, size_t i)
-{
-    return s->count[i] > 0 && s->count[i] >= o->min_pair_tokens;
-}
-
-double exf_solve_loss(double scalar, double dot, double target_sq, double source_sq)
-{
-    double residual = source_sq - 2 * scalar * dot + scalar * scalar * target_sq;
-    return source_sq > 0 && residual > 0 ? residual / source_sq : 0;
-}
-
 exf_code exf_solve_fill_cold(double *x, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0;
@@ -106,17 +95,29 @@ void exf_solve_pools(int l, exf_tables *t)
 
 static int is_base(const char *projector)
 {
-    return strcmp(projector, exf_solver_pair.name) == 0;
+    return strcmp(projector, exf_projector_pair.name) == 0;
+}
+
+exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
+{
+    const exf_projector *p;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < o->n_projectors; i++) EXF_TRY(exf_projector_require(o->projectors[i], &p, err));
+    for (size_t i = 0; i < o->n_ranks; i++)
+        if (o->ranks[i] < 1 || o->ranks[i] > EXF_BASIS_RANK)
+            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %lld, expected 1 to %d, the columns of a basis", (long long)o->ranks[i], EXF_BASIS_RANK);
+out:
+    return rc;
 }
 
 static exf_code add_ranks(exf_provenance *p, const exf_solve_options *o, exf_err *err)
 {
     exf_text list = {0};
     exf_code rc = EXF_OK;
-    int lowrank = 0;
-    for (size_t i = 0; i < o->n_projectors; i++) lowrank |= strcmp(o->projectors[i], "lowrank") == 0;
-    for (size_t i = 0; lowrank && i < o->n_ranks; i++) EXF_TRY(exf_text_addf(&list, err, "%s%lld", i ? "," : "", (long long)o->ranks[i]));
-    if (lowrank) EXF_TRY(exf_provenance_add(p, err, "solve.ranks", "%s", list.s ? list.s : ""));
+    int ranked = 0;
+    for (size_t i = 0; i < o->n_projectors; i++) ranked |= exf_projector_find(o->projectors[i])->ranked;
+    for (size_t i = 0; ranked && i < o->n_ranks; i++) EXF_TRY(exf_text_addf(&list, err, "%s%lld", i ? "," : "", (long long)o->ranks[i]));
+    if (ranked) EXF_TRY(exf_provenance_add(p, err, "solve.ranks", "%s", list.s ? list.s : ""));
 out:
     exf_text_free(&list);
     return rc;
@@ -154,10 +155,10 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
 {
     exf_code rc;
     EXF_TRY(exf_solve_norms(s, l, t, err));
-    EXF_TRY(exf_solver_pair.layer(s, o, l, t, err));
+    EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
     EXF_TRY(exf_measures_solve(s, o, l, t, err));
     for (size_t i = 0; i < o->n_projectors; i++)
-        if (!is_base(o->projectors[i])) EXF_TRY(exf_solver_find(o->projectors[i])->layer(s, o, l, t, err));
+        if (!is_base(o->projectors[i])) EXF_TRY(exf_projector_find(o->projectors[i])->layer(s, o, l, t, err));
     exf_solve_pools(l, t);
 out:
     return rc;
@@ -166,7 +167,7 @@ out:
 static int wants_vectors(const exf_solve_options *o)
 {
     int any = 0;
-    for (size_t i = 0; i < o->n_projectors; i++) any |= exf_solver_find(o->projectors[i])->vectors;
+    for (size_t i = 0; i < o->n_projectors; i++) any |= exf_projector_find(o->projectors[i])->observes != 0;
     return any;
 }
 
@@ -179,8 +180,8 @@ static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *
     s.vectors = &vectors;
     EXF_TRY(exf_measures_new(r, t, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
-        const exf_solver *solver = exf_solver_find(o->projectors[i]);
-        if (solver->begin) EXF_TRY(solver->begin(r, o, t, err));
+        const exf_projector *p = exf_projector_find(o->projectors[i]);
+        if (p->begin) EXF_TRY(p->begin(r, o, t, err));
     }
     for (int l = 0; l < r->n_layers; l++) {
         EXF_TRY(exf_statistics_get(r, l, &s, err));

@@ -286,11 +286,12 @@ out:
     return rc;
 }
 
-static int names(const exf_text_list *list, const char *name)
+/* EXF_OBSERVES_* of all projectors that the recipe names; they are known. */
+static unsigned observed(const exf_text_list *projectors)
 {
-    for (size_t i = 0; i < list->n; i++)
-        if (strcmp(list->item[i], name) == 0) return 1;
-    return 0;
+    unsigned all = 0;
+    for (size_t i = 0; i < projectors->n; i++) all |= exf_projector_find(projectors->item[i])->observes;
+    return all;
 }
 
 exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err)
@@ -301,8 +302,8 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
     *o = (exf_accumulate_options){
         .weighting = (exf_weighting)r->weighting,
         .common_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
-        .diagonal = names(&r->projectors, "diagonal"),
-        .lowrank = names(&r->projectors, "lowrank"),
+        .diagonal = (observed(&r->projectors) & EXF_OBSERVES_ELEMENTS) != 0,
+        .lowrank = (observed(&r->projectors) & EXF_OBSERVES_BASIS) != 0,
         .vector_pairs = r->vector_pairs,
         .samples = r->samples,
         .seed = (uint64_t)r->basis_seed,

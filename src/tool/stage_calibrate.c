@@ -80,14 +80,24 @@ out:
     return rc;
 }
 
+/* Numbers that the recipe's projectors store for a pair with vectors. */
+static uint64_t numbers_of_a_pair(const exf_session *s, const exf_recipe *r)
+{
+    uint64_t h = (uint64_t)s->shape.d_model, all = 0;
+    for (size_t p = 0; p < r->projectors.n; p++)
+        for (const exf_stored_array *a = exf_projector_find(r->projectors.item[p])->stored; a && a->name; a++) {
+            if (a->shape == EXF_STORED_PAIRS) all += h;
+            for (size_t i = 0; a->shape == EXF_STORED_RANKS && i < r->ranks.n; i++) all += h * (uint64_t)r->ranks.item[i];
+        }
+    return all;
+}
+
 /* Statistics, tables and one export, before compression. */
 static uint64_t calibrate_bytes(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o)
 {
-    uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, h = (uint64_t)s->shape.d_model, pairs = e * (e - 1), per_pair = 0;
+    uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, pairs = e * (e - 1);
     if (pairs > (uint64_t)r->vector_pairs) pairs = (uint64_t)r->vector_pairs;
-    if (o->diagonal) per_pair += h;
-    for (size_t i = 0; o->lowrank && i < r->ranks.n; i++) per_pair += h * (uint64_t)r->ranks.item[i];
-    return l * (exf_accumulate_disk(&s->shape, o) + e * e * 2 * 28 + pairs * per_pair * sizeof(float));
+    return l * (exf_accumulate_disk(&s->shape, o) + e * e * 2 * 28 + pairs * numbers_of_a_pair(s, r) * sizeof(float));
 }
 
 /* Layers that route by token id say nothing of which experts are alike: the paper's
@@ -106,7 +116,7 @@ static void drop_hashed_layers(exf_session *s)
 
 static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
-    exf_demand demand = {.lanes = 1, .common = o->common_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1,
+    exf_demand demand = {.lanes = 1, .common = o->common_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1, .host_blocks = o->lowrank,
                           .observers = exf_accumulate_device_memory(&s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t held = exf_accumulate_memory(&s->shape, o, workers);

@@ -70,7 +70,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass};
     if (r->dry_run) {
-        rc = exf_session_plan(&s, r, &(exf_demand){.lanes = 1, .head = r->logits}, 0, exf_capture_output_bytes(&job), err);
+        rc = exf_session_plan(&s, r, &(exf_demand){.lanes = 1, .head = r->logits, .host_blocks = 1}, 0, exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));

@@ -10,8 +10,7 @@ exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers
 {
     exf_code rc;
     size_t n = (size_t)n_layers * (size_t)n_workers;
-    e->n_layers = n_layers;
-    e->n_workers = n_workers;
+    *e = (exf_layer_errors){.n_layers = n_layers, .n_workers = n_workers};
     EXF_TRY(exf_mem_new(&e->error_sq, n, sizeof *e->error_sq, "layer errors", err));
     EXF_TRY(exf_mem_new(&e->norm_sq, n, sizeof *e->norm_sq, "layer errors", err));
 out:

@@ -77,7 +77,8 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->n_layers = job->model->arch.n_moe_layers;
     w->scores = r->scores;
     w->score_lane = exf_scores_lane(r->scores, i);
-    w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .device_probe = i ? device_probe : NULL,
+    int probes = i > 0 && !job->no_layer_errors;
+    w->observer = (exf_observer){.self = w, .begin = begin, .probe = probes ? probe : NULL, .device_probe = probes ? device_probe : NULL,
                                  .layer_end = layer_end, .logits = logits, .device_open = device_open, .device_logits = device_logits};
     EXF_TRY(exf_folder_new(&w->folder, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->spans, err));
     r->lanes[i] = (exf_lane){.rewriter = exf_folder_rewriter(w->folder), .observer = &w->observer};

@@ -40,6 +40,7 @@ typedef struct {
     const exf_tables *tables;
     const exf_variant *variants;
     size_t n_variants;
+    int no_layer_errors; /* 1: without probes, every output_error is 0 */
     exf_forward_options forward;
 } exf_validate_job;
 

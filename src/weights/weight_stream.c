@@ -8,10 +8,10 @@
 #include "weights/weight_stream.h"
 
 #include "base/mem.h"
+#include "base/thread_pool.h"
 #include "weights/weight_reader.h"
 #include "weights/weight_turns.h"
 
-#include <omp.h>
 #include <pthread.h>
 
 enum { MOST_READERS = 8, ALIGN = 256 };
@@ -48,7 +48,7 @@ struct exf_weight_stream {
 
 static int readers_of(const exf_stream_options *o)
 {
-    int n = o->n_readers > 0 ? o->n_readers : omp_get_max_threads();
+    int n = o->n_readers > 0 ? o->n_readers : exf_default_threads();
     return n < 1 ? 1 : n > MOST_READERS ? MOST_READERS : n;
 }
 

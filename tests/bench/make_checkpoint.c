@@ -8,6 +8,7 @@
  * not for meaning.  scripts/make_synthetic_checkpoint.py cuts a config to N layers. */
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "model/model.h"
 
 #include <math.h>
@@ -179,15 +180,26 @@ static void fill(const plan *p, size_t i, uint64_t at, unsigned char *out, size_
     }
 }
 
-static exf_code write_tensor(const plan *p, exf_st_writer *w, size_t i, unsigned char *room, exf_err *err)
+typedef struct {
+    const plan *p;
+    exf_st_writer *w;
+} writing;
+
+static exf_code write_tensor(void *self, size_t i, int worker, exf_err *err)
 {
-    uint64_t bytes = exf_tensor_bytes(&p->t[i].view);
-    exf_code rc = EXF_OK;
-    for (uint64_t at = 0; rc == EXF_OK && at < bytes; at += PIECE) {
+    const writing *to = self;
+    uint64_t bytes = exf_tensor_bytes(&to->p->t[i].view);
+    unsigned char *piece = NULL;
+    exf_code rc;
+    (void)worker;
+    EXF_TRY(exf_mem_new(&piece, PIECE, 1, "tensor bytes", err));
+    for (uint64_t at = 0; at < bytes; at += PIECE) {
         size_t n = bytes - at < PIECE ? (size_t)(bytes - at) : PIECE;
-        fill(p, i, at, room, n);
-        rc = exf_st_writer_put(w, i, at, room, n, err);
+        fill(to->p, i, at, piece, n);
+        EXF_TRY(exf_st_writer_put(to->w, i, at, piece, n, err));
     }
+out:
+    exf_mem_free(piece);
     return rc;
 }
 
@@ -199,22 +211,8 @@ static exf_code write_all(const plan *p, const char *path, exf_err *err)
     EXF_TRY(exf_mem_new(&views, p->n, sizeof *views, "tensors", err));
     for (size_t i = 0; i < p->n; i++) views[i] = p->t[i].view;
     EXF_TRY(exf_st_writer_begin(&w, path, 1, views, p->n, NULL, 0, err));
-#pragma omp parallel
-    {
-        exf_err mine = {.code = EXF_OK};
-        unsigned char *room = NULL;
-        exf_code own = exf_mem_new(&room, PIECE, 1, "tensor bytes", &mine);
-#pragma omp for schedule(dynamic, 1)
-        for (size_t i = 0; i < p->n; i++)
-            if (own == EXF_OK) own = write_tensor(p, w, i, room, &mine);
-        exf_mem_free(room);
-#pragma omp critical
-        if (own != EXF_OK) {
-            rc = own;
-            *err = mine;
-        }
-    }
-    if (rc != EXF_OK) goto out;
+    writing to = {p, w};
+    EXF_TRY(exf_parallel_for(p->n, exf_default_threads(), write_tensor, &to, err));
     rc = exf_st_writer_commit(w, err);
     w = NULL;
 out:

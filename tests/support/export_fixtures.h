@@ -92,24 +92,33 @@ static inline void fill_basis(float *q, int layer)
     for (int i = 0; i < H * RANK; i++) q[layer * H * RANK + i] = i / RANK == i % RANK + layer ? 1.0f : 0.0f;
 }
 
+/* An array of vectors that rises from `first`. */
+static inline exf_code add_array(exf_tables *t, const char *name, int rank, int n, float first, float step, exf_err *err)
+{
+    float *x;
+    exf_code rc = exf_vectors_add(t, name, rank, &x, err);
+    for (int i = 0; rc == EXF_OK && i < n; i++) x[i] = first + step * (float)i;
+    return rc;
+}
+
 static inline exf_code add_vectors(exf_tables *t, exf_err *err)
 {
     static const int32_t pair[N_PAIRS * 3] = {0, 1, 2, 1, 0, 2};
     exf_vectors *v = &t->vectors;
+    float *x, *measure = NULL;
     exf_code rc;
     v->n_pairs = N_PAIRS;
-    v->basis_rank = RANK;
     EXF_TRY(exf_mem_new(&v->pair, N_PAIRS * 3, sizeof *v->pair, "sample", err));
     memcpy(v->pair, pair, sizeof pair);
-    EXF_TRY(new_floats(&v->diagonal, N_PAIRS * H, 3, 0.5f, err));
-    EXF_TRY(new_measure(&v->diagonal_loss, 1, EXF_LOSS_NEVER, EXF_LOSS_NEVER, err));
-    EXF_TRY(new_floats(&v->basis, L * H * RANK, 0, 0, err));
-    for (int l = 0; l < L; l++) fill_basis(v->basis, l);
-    EXF_TRY(exf_mem_new(&v->lowrank, 1, sizeof *v->lowrank, "sample", err));
-    v->n_lowrank = 1;
-    v->lowrank[0].rank = RANK;
-    EXF_TRY(new_floats(&v->lowrank[0].c, N_PAIRS * RANK * H, -2, 0.125f, err));
+    EXF_TRY(add_array(t, "diagonal", 0, N_PAIRS * H, 3, 0.5f, err));
+    EXF_TRY(exf_vectors_add(t, "diagonal_loss", 0, &x, err));
+    EXF_TRY(new_measure(&measure, 1, EXF_LOSS_NEVER, EXF_LOSS_NEVER, err));
+    memcpy(x, measure, L * E * E * sizeof *x);
+    EXF_TRY(exf_vectors_add(t, "basis", RANK, &x, err));
+    for (int l = 0; l < L; l++) fill_basis(x, l);
+    EXF_TRY(add_array(t, "lowrank", RANK, N_PAIRS * RANK * H, -2, 0.125f, err));
 out:
+    exf_mem_free(measure);
     return rc;
 }
 

@@ -150,6 +150,17 @@ static void gemm_xwt_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx
                  k, 1, 0);
 }
 
+/* One token at a time, so that a token's outputs do not depend on the others, as on a GPU. */
+static void experts_by_token(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+                             void *workspace)
+{
+    size_t h = (size_t)s->d_model, k = (size_t)s->top_k;
+    exf_expert_shape one = *s;
+    one.n_tokens = 1;
+    for (size_t t = 0; t < (size_t)s->n_tokens; t++)
+        exf_backend_cpu.experts(q, exf_matrix_at(outputs, t * k * h), exf_matrix_at(x, t * h), ids + t * k, m, &one, workspace);
+}
+
 static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
                     void *workspace)
 {
@@ -157,7 +168,7 @@ static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_
     int half = m->gate.number == EXF_NUMBER_BF16;
     float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL, *down = half ? widened(m->down.p, n) : NULL;
     exf_expert_matrices wide = {exf_f32(gate), exf_f32(up), exf_f32(down)};
-    exf_backend_cpu.experts(q, outputs, x, ids, half ? &wide : m, s, workspace);
+    experts_by_token(q, outputs, x, ids, half ? &wide : m, s, workspace);
     exf_mem_free(gate);
     exf_mem_free(up);
     exf_mem_free(down);
@@ -172,6 +183,31 @@ static void embed(exf_queue *q, float *out, exf_matrix table, const int32_t *tok
             exf_dtype_to_f32(out, exf_matrix_at(table, (size_t)tokens[t] * w).p, w, table.number == EXF_NUMBER_BF16 ? EXF_DT_BF16 : EXF_DT_F32);
 }
 
+static void watch_finite(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base)
+{
+    size_t at = exf_first_not_finite(x, n);
+    (void)q;
+    if (at < n && base + at < *least) *least = base + at;
+}
+
+static void output_errors(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n)
+{
+    (void)q;
+    for (int r = 0; r < n_rows; r++) {
+        double square[2] = {0, 0};
+        for (int i = 0; i < n; i++) {
+            double x = (double)a[r * n + i], d = (double)b[r * n + i] - x;
+            square[0] += d * d;
+            square[1] += x * x;
+        }
+        if (!exf_exact_fits(square[0]) || !exf_exact_fits(square[1])) sums->out_of_range++;
+        for (int s = 0; s < 2 && exf_exact_fits(square[s]); s++) {
+            exf_exact t = exf_exact_from(square[s]);
+            for (int d = 0; d < 6; d++) sums->digit[s][d] += t.limb[d / 2] >> 32 * (d & 1) & 0xffffffffu;
+        }
+    }
+}
+
 static size_t moments_bytes(int n_experts)
 {
     (void)n_experts;
@@ -183,6 +219,13 @@ static size_t grams_bytes(int n_experts, int n_tokens)
     (void)n_experts;
     (void)n_tokens;
     return 0;
+}
+
+static void correct_routes(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c)
+{
+    (void)q;
+    ck_assert_int_eq(c->outputs.number, EXF_NUMBER_F32);
+    exf_correct_routes_cpu(routed, t, c);
 }
 
 const exf_backend *fake_device(uint64_t room)
@@ -202,11 +245,14 @@ const exf_backend *fake_device(uint64_t room)
     b.follow = follow;
     b.gemm_xwt = gemm_xwt;
     b.gemm_xwt_many = gemm_xwt_many;
-    b.experts = experts;
     b.unpack = unpack;
     b.check_bf16 = check_bf16;
     b.embed = embed;
+    b.experts = experts;
+    b.watch_finite = watch_finite;
+    b.output_errors = output_errors;
     b.moments_bytes = moments_bytes;
     b.grams_bytes = grams_bytes;
+    b.correct_routes = correct_routes;
     return &b;
 }

@@ -89,32 +89,42 @@ static inline void f_add_shared(exf_tables *t, const char *name, uint64_t stream
     f_fill_loss(s->loss, (size_t)t->n_layers * e * e, e, stream + 1);
 }
 
+static inline float *f_add_array(exf_tables *t, const char *name, int rank)
+{
+    exf_err err;
+    float *x;
+    ck_ok(exf_vectors_add(t, name, rank, &x, &err), err);
+    return x;
+}
+
+/* An array of n numbers of a stream. */
+static inline void f_add_numbers(exf_tables *t, const char *name, int rank, size_t n, uint64_t stream)
+{
+    float *x = f_add_array(t, name, rank), *from = naive_numbers(n, stream, 1);
+    memcpy(x, from, n * sizeof *x);
+    exf_mem_free(from);
+}
+
 /* Every third observed pair carries vectors. */
 static inline void f_add_vectors(exf_tables *t)
 {
     size_t e = (size_t)t->shape.n_experts, cells = (size_t)t->n_layers * e * e, n = 0;
     exf_vectors *v = &t->vectors;
+    float *loss = f_add_array(t, "diagonal_loss", 0);
     v->pair = f_room(3 * cells, sizeof *v->pair);
-    v->diagonal_loss = f_room(cells, sizeof *v->diagonal_loss);
-    memcpy(v->diagonal_loss, t->loss, cells * sizeof *t->loss);
+    memcpy(loss, t->loss, cells * sizeof *t->loss);
     for (size_t i = 0; i < cells; i++) {
         if (t->loss[i] >= EXF_LOSS_NEVER || i % 3) continue;
         v->pair[3 * n] = (int32_t)(i / (e * e));
         v->pair[3 * n + 1] = (int32_t)(i / e % e);
         v->pair[3 * n + 2] = (int32_t)(i % e);
-        v->diagonal_loss[i] = 0.8f * t->loss[i];
+        loss[i] = 0.8f * t->loss[i];
         n++;
     }
     v->n_pairs = (int64_t)n;
-    v->diagonal = naive_numbers(n * F_H, 71, 1);
-    v->basis_rank = F_BASIS;
-    v->basis = naive_numbers((size_t)t->n_layers * F_H * F_BASIS, 72, 1);
-    v->n_lowrank = 2;
-    v->lowrank = f_room(2, sizeof *v->lowrank);
-    for (int i = 0; i < 2; i++) {
-        v->lowrank[i].rank = i + 2;
-        v->lowrank[i].c = naive_numbers(n * (size_t)(i + 2) * F_H, 73 + (uint64_t)i, 1);
-    }
+    f_add_numbers(t, "diagonal", 0, n * F_H, 71);
+    f_add_numbers(t, "basis", F_BASIS, (size_t)t->n_layers * F_H * F_BASIS, 72);
+    for (int rank = 2; rank < 4; rank++) f_add_numbers(t, "lowrank", rank, n * (size_t)rank * F_H, 71 + (uint64_t)rank);
 }
 
 static inline void f_fill_tables(exf_tables *t, int n_experts, int top_k)

@@ -78,6 +78,16 @@ static inline exf_code correct_by_first(void *self, const exf_moe_block *b, floa
     return EXF_OK;
 }
 
+/* The same for the fake device, whose memory is the host's. */
+static inline exf_code correct_by_first_on_device(void *self, const exf_device_block *d, float *routed, exf_err *err)
+{
+    exf_moe_block b = {.layer = d->layer, .moe_index = d->moe_index, .row = d->row, .n_tokens = d->n_tokens, .n_experts = d->n_experts,
+                       .top_k = d->top_k, .d_model = d->d_model, .router_ids = d->router_ids, .router_weights = d->router_weights,
+                       .topk_ids = d->topk_ids, .topk_weights = d->topk_weights, .expert_outputs = d->expert_outputs};
+    ck_assert_int_eq(d->rounded, 0);
+    return correct_by_first(self, &b, routed, err);
+}
+
 /* ---- probes ------------------------------------------------------------------------ */
 
 /* What a lane's probes showed, by layer number, rows in batch order. */
@@ -107,6 +117,14 @@ static inline exf_code keep_probe(void *self, const exf_probe_block *b, exf_err 
     memcpy(s->ids[b->layer] + b->row * k, b->topk_ids, n * k * sizeof(int32_t));
     atomic_fetch_add(&s->seen[b->layer], n);
     return EXF_OK;
+}
+
+static inline void keep_device_probe(probe_seen *s, const exf_device_probe *b)
+{
+    size_t h = (size_t)b->d_model, n = (size_t)b->n_tokens;
+    memcpy(s->original[b->layer] + b->row * h, b->original, n * h * sizeof(float));
+    memcpy(s->rewritten[b->layer] + b->row * h, b->rewritten, n * h * sizeof(float));
+    atomic_fetch_add(&s->seen[b->layer], n);
 }
 
 static inline void probe_open(probe_seen *s, const exf_model *m, size_t n_rows)
@@ -177,6 +195,13 @@ static inline exf_code watch_probe(void *self, const exf_probe_block *b, exf_err
     return keep_probe(((watcher *)self)->probe, b, err);
 }
 
+static inline exf_code watch_device_probe(void *self, const exf_device_probe *b, exf_err *err)
+{
+    (void)err;
+    keep_device_probe(((watcher *)self)->probe, b);
+    return EXF_OK;
+}
+
 static inline void lanes_forward(lanes_run *r, const golden_case *c, int threads)
 {
     exf_err err = {.code = EXF_OK};
@@ -190,7 +215,8 @@ static inline void lanes_forward(lanes_run *r, const golden_case *c, int threads
         r->seen[i].logits = room(c->batch.n_tokens * (size_t)c->model->arch.vocab);
         if (r->probes[i]) probe_open(&r->probe[i], c->model, c->batch.n_tokens);
         observer[i] = (exf_observer){.self = &w[i], .layer_begin = watch_layer, .block = watch_block, .logits = watch_logits,
-                                     .probe = r->probes[i] ? watch_probe : NULL};
+                                     .probe = r->probes[i] ? watch_probe : NULL,
+                                     .device_probe = r->probes[i] ? watch_device_probe : NULL};
         lanes[i] = (exf_lane){t->rewrite || t->survivors || t->correct ? t : NULL, &observer[i]};
     }
     ck_ok(exf_forward(c->model, &c->batch, lanes, (size_t)r->n, &options, &r->report, &err), err);

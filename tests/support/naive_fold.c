@@ -8,24 +8,29 @@
 
 /* ---- a layer ------------------------------------------------------------------------ */
 
-static void fill_scalars(naive_layer *l, const exf_tables *t, int index, exf_projector_kind projector)
+static int is(const exf_projector *p, const char *name)
+{
+    return strcmp(p->name, name) == 0;
+}
+
+static void fill_scalars(naive_layer *l, const exf_tables *t, int index, const exf_projector *projector)
 {
     const exf_shared_scalar *shared = NULL;
     for (int i = 0; i < t->n_shared; i++) {
-        if (projector == EXF_PROJECT_LAYER && strcmp(t->shared[i].name, "layer") == 0) shared = &t->shared[i];
-        if (projector == EXF_PROJECT_GLOBAL && strcmp(t->shared[i].name, "global") == 0) shared = &t->shared[i];
+        if (is(projector, "layer") && strcmp(t->shared[i].name, "layer") == 0) shared = &t->shared[i];
+        if (is(projector, "global") && strcmp(t->shared[i].name, "global") == 0) shared = &t->shared[i];
     }
     for (int a = 0; a < l->n_experts; a++)
         for (int b = 0; b < l->n_experts; b++) {
             size_t cell = ((size_t)index * (size_t)l->n_experts + (size_t)a) * (size_t)l->n_experts + (size_t)b;
-            l->loss[a][b] = shared ? shared->loss[cell] : projector == EXF_PROJECT_DIAGONAL ? t->vectors.diagonal_loss[cell] : t->loss[cell];
+            l->loss[a][b] = shared ? shared->loss[cell] : is(projector, "diagonal") ? exf_vectors_data(&t->vectors, "diagonal_loss", 0)[cell] : t->loss[cell];
             l->coeff[a][b] = shared ? shared->scalar[index] : t->coeff[cell];
             l->cosine[a][b] = t->cosine ? t->cosine[cell] : 0;
             l->similarity[a][b] = t->similarity ? t->similarity[cell] : 0;
         }
 }
 
-naive_layer naive_layer_of(const exf_tables *t, int index, exf_projector_kind projector, int pool)
+naive_layer naive_layer_of(const exf_tables *t, int index, const exf_projector *projector, int pool)
 {
     naive_layer l = {.n_experts = (int)t->shape.n_experts, .top_k = (int)t->shape.top_k};
     fill_scalars(&l, t, index, projector);
@@ -162,13 +167,13 @@ void naive_prefill(naive_row *row, const naive_layer *l, const exf_variant *v, i
     const exf_fold_prefill_options *o = &v->prefill_options;
     naive_row in = *row, r = naive_ranked(row, l, v->prefill == EXF_PREFILL_TOP ? EXF_FOLD_BY_SCORE : o->rank);
     double w[NAIVE_K];
-    int n = 0, vectors = v->prefill == EXF_PREFILL_FOLD && (v->prefill_projector == EXF_PROJECT_DIAGONAL || v->prefill_projector == EXF_PROJECT_LOWRANK);
+    int n = 0, vectors = v->prefill == EXF_PREFILL_FOLD && (is(v->prefill_projector, "diagonal") || is(v->prefill_projector, "lowrank"));
     while (n < l->top_k && r.id[n] >= 0) n++;
     int kept = n < o->keep ? n : o->keep;
     memcpy(w, r.w, sizeof w);
     if (v->prefill == EXF_PREFILL_RANDOM)
         fold_randomly(w, &in, &r, kept, n, l, v, layer, slot);
-    else if (v->prefill == EXF_PREFILL_FOLD && v->prefill_projector == EXF_PROJECT_JOINT)
+    else if (v->prefill == EXF_PREFILL_FOLD && is(v->prefill_projector, "joint"))
         fold_jointly(w, &r, kept, n, l, o->ridge);
     else if (v->prefill == EXF_PREFILL_FOLD && !vectors)
         fold(w, &r, kept, n, l, o);
@@ -291,7 +296,7 @@ void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant
     for (int i = 0; i < n; i++) {
         if (v->decode == EXF_DECODE_STATIC) remap_statically(&row[i], l, o->drop);
         if (v->decode != EXF_DECODE_DYNAMIC || distinct <= o->pool) continue;
-        if (v->decode_projector == EXF_PROJECT_JOINT)
+        if (is(v->decode_projector, "joint"))
             remap_jointly(&row[i], expert, o->pool, l, o->ridge);
         else
             remap(&row[i], expert, o->pool, l, o);

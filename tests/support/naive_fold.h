@@ -22,7 +22,7 @@ typedef struct {
 } naive_row;
 
 /* Layer `index` of the tables, with the scalars of a projector and the pool of a size, 0: none. */
-naive_layer naive_layer_of(const exf_tables *t, int index, exf_projector_kind projector, int pool);
+naive_layer naive_layer_of(const exf_tables *t, int index, const exf_projector *projector, int pool);
 /* The row's slots by falling rank, slots without an expert last. */
 naive_row naive_ranked(const naive_row *row, const naive_layer *l, exf_fold_rank rank);
 /* A prefill row; slot: of the row's first slot in the run, for random. */

@@ -3,7 +3,6 @@
 #include "tests/support/moments_fixtures.h"
 
 #include "accumulate/accumulate.h"
-#include "kernels/linear/gemm.h"
 
 #include <math.h>
 
@@ -15,7 +14,6 @@ static float outputs[T * E * H];
 static void start(void)
 {
     start_empty();
-    exf_gemm_setup_cpu();
     for (int i = 0; i < T * E * H; i++) outputs[i] = (float)(draw(3, i, 1 << 20) - (1 << 19)) / (1 << 17);
 }
 

@@ -310,9 +310,11 @@ START_TEST(corrections_solve_the_dense_ridge_problem)
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
     opened x = open_sums("s.h5");
     ck_assert_int_eq(t.vectors.n_pairs, 8);
-    ck_assert_int_eq(t.vectors.n_lowrank, 2);
+    ck_assert_int_eq(t.vectors.n_arrays, 5); /* with the diagonal, its losses and the basis */
     for (int k = 0; k < 2; k++) {
-        int rank = t.vectors.lowrank[k].rank;
+        const exf_vector_array *a = &t.vectors.array[3 + k];
+        int rank = a->rank;
+        ck_assert_str_eq(a->stored->name, "lowrank");
         ck_assert_int_eq(rank, k ? 7 : 2);
         for (int p = 0; p < 8; p++) {
             double want[R * H], sums[R * H], size = 0;
@@ -323,7 +325,7 @@ START_TEST(corrections_solve_the_dense_ridge_problem)
             for (int j = 0; j < rank * H; j++) size = fmax(size, fabs(want[j]));
             for (int j = 0; j < rank * H; j++) {
                 ck_near(sums[j], want[j], size, "C");
-                ck_assert_float_eq(t.vectors.lowrank[k].c[p * rank * H + j], (float)sums[j]);
+                ck_assert_float_eq(a->data[p * rank * H + j], (float)sums[j]);
             }
         }
     }
@@ -344,10 +346,11 @@ START_TEST(diagonals_and_their_losses)
     ck_ok(seq_accumulate("s.h5", &seq_options, 1, 0, &e), e);
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
     opened x = open_sums("s.h5");
+    const float *diagonal = exf_vectors_data(&t.vectors, "diagonal", 0), *loss = exf_vectors_data(&t.vectors, "diagonal_loss", 0);
     for (int i = 0; i < E * E; i++) {
         int64_t p = exf_vector_sums_find(&x.v, i / E, i % E);
         if (p < 0) {
-            ck_assert_float_eq(t.vectors.diagonal_loss[i], t.loss[i]);
+            ck_assert_float_eq(loss[i], t.loss[i]);
             continue;
         }
         int n = terms_of(terms, &x.tokens, i / E, i % E);
@@ -358,17 +361,17 @@ START_TEST(diagonals_and_their_losses)
                 vu += terms[k].w * (double)terms[k].v[h] * (double)terms[k].u[h];
                 vv += terms[k].w * (double)terms[k].v[h] * (double)terms[k].v[h];
             }
-            ck_assert_msg(fabs((double)t.vectors.diagonal[p * H + h] - vu / (vv + 1e-3)) <= 1e-6, "d[%d]", h);
+            ck_assert_msg(fabs((double)diagonal[p * H + h] - vu / (vv + 1e-3)) <= 1e-6, "d[%d]", h);
         }
         for (int k = 0; k < n; k++) /* the residual itself, not its expansion */
             for (int h = 0; h < H; h++) {
-                double d = (double)terms[k].u[h] - (double)t.vectors.diagonal[p * H + h] * (double)terms[k].v[h];
+                double d = (double)terms[k].u[h] - (double)diagonal[p * H + h] * (double)terms[k].v[h];
                 residual += terms[k].w * d * d;
                 energy += terms[k].w * (double)terms[k].u[h] * (double)terms[k].u[h];
             }
-        ck_assert_msg(fabs((double)t.vectors.diagonal_loss[i] - residual / energy) <= 1e-6, "loss %g, expected %g", (double)t.vectors.diagonal_loss[i],
+        ck_assert_msg(fabs((double)loss[i] - residual / energy) <= 1e-6, "loss %g, expected %g", (double)loss[i],
                       residual / energy);
-        ck_assert(t.vectors.diagonal_loss[i] <= t.loss[i] + 1e-6f); /* more coefficients, no larger loss */
+        ck_assert(loss[i] <= t.loss[i] + 1e-6f); /* more coefficients, no larger loss */
         carried++;
     }
     ck_assert_int_eq(carried, 8);

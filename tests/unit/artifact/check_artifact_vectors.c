@@ -12,16 +12,12 @@ static exf_err e; /* of the last call */
 
 /* ---- tables ------------------------------------------------------------------------- */
 
-static exf_code take(void *out, size_t n, exf_err *err)
-{
-    return exf_mem_new(out, n, sizeof(float), "vectors", err);
-}
-
 /* Pairs 0 -> 1 of layer 0, 0 -> 1 and 2 -> 0 of layer 1; all pairs are observed. */
 static exf_code sample(exf_tables *t, exf_err *err)
 {
     static const int32_t pair[N * 3] = {0, 0, 1, 1, 0, 1, 1, 2, 0};
     exf_vectors *v = &t->vectors;
+    float *x;
     exf_code rc;
     EXF_TRY(exf_tables_new(t, &shape, numbers, L, NULL, 0, err));
     for (int i = 0; i < L * E * E; i++) {
@@ -32,22 +28,18 @@ static exf_code sample(exf_tables *t, exf_err *err)
     }
     for (int i = 0; i < L * E; i++) t->expert_norms[i] = 1;
     v->n_pairs = N;
-    v->basis_rank = R;
     EXF_TRY(exf_mem_new(&v->pair, N, 3 * sizeof *v->pair, "vectors", err));
     memcpy(v->pair, pair, sizeof pair);
-    EXF_TRY(take(&v->diagonal, N * H, err));
-    EXF_TRY(take(&v->diagonal_loss, L * E * E, err));
-    EXF_TRY(take(&v->basis, L * H * R, err));
-    EXF_TRY(exf_mem_new(&v->lowrank, 2, sizeof *v->lowrank, "vectors", err));
-    for (int k = 0; k < 2; k++) {
-        v->lowrank[k].rank = k + 1;
-        v->n_lowrank = k + 1;
-        EXF_TRY(take(&v->lowrank[k].c, (size_t)(N * (k + 1) * H), err));
-        for (int i = 0; i < N * (k + 1) * H; i++) v->lowrank[k].c[i] = (float)(i - 5 * k) / 8;
-    }
-    for (int i = 0; i < N * H; i++) v->diagonal[i] = (float)(i - 4) / 2;
-    for (int i = 0; i < L * E * E; i++) v->diagonal_loss[i] = t->loss[i] < 1 ? 0.125f : t->loss[i];
-    for (int l = 0; l < L; l++) v->basis[l * H * R + 0] = v->basis[l * H * R + (l + 1) * R + 1] = 1;
+    EXF_TRY(exf_vectors_add(t, "lowrank", 2, &x, err)); /* in no order: each goes to its place */
+    for (int i = 0; i < N * 2 * H; i++) x[i] = (float)(i - 5) / 8;
+    EXF_TRY(exf_vectors_add(t, "diagonal_loss", 0, &x, err));
+    for (int i = 0; i < L * E * E; i++) x[i] = t->loss[i] < 1 ? 0.125f : t->loss[i];
+    EXF_TRY(exf_vectors_add(t, "basis", R, &x, err));
+    for (int l = 0; l < L; l++) x[l * H * R + 0] = x[l * H * R + (l + 1) * R + 1] = 1;
+    EXF_TRY(exf_vectors_add(t, "diagonal", 0, &x, err));
+    for (int i = 0; i < N * H; i++) x[i] = (float)(i - 4) / 2;
+    EXF_TRY(exf_vectors_add(t, "lowrank", 1, &x, err));
+    for (int i = 0; i < N * H; i++) x[i] = (float)i / 8;
 out:
     return rc;
 }
@@ -79,6 +71,8 @@ START_TEST(vectors_come_back_bit_for_bit)
 {
     exf_tables t = {.coeff = NULL}, back;
     const exf_vectors *v = &t.vectors, *w = &back.vectors;
+    static const char *const names[] = {"diagonal", "diagonal_loss", "basis", "lowrank/1/c", "lowrank/2/c"};
+    static const size_t lengths[] = {N * H, L * E * E, L * H * R, N * H, N * 2 * H};
     ck_ok(sample(&t, &e), e);
     ck_ok(write_tables(&e), e);
     ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
@@ -88,14 +82,13 @@ START_TEST(vectors_come_back_bit_for_bit)
         ck_assert_int_eq(w->n_pairs, N);
         ck_assert(same(w->pair, v->pair, N * 3));
         ck_assert(w->first[0] == 0 && w->first[1] == 1 && w->first[2] == 3);
-        ck_assert(same(w->diagonal, v->diagonal, N * H));
-        ck_assert(same(w->diagonal_loss, v->diagonal_loss, L * E * E));
-        ck_assert_int_eq(w->basis_rank, R);
-        ck_assert(same(w->basis, v->basis, L * H * R));
-        ck_assert_int_eq(w->n_lowrank, 2);
-        for (int k = 0; k < 2; k++) {
-            ck_assert_int_eq(w->lowrank[k].rank, k + 1);
-            ck_assert(same(w->lowrank[k].c, v->lowrank[k].c, (size_t)(N * (k + 1) * H)));
+        ck_assert_int_eq(w->n_arrays, 5);
+        for (int i = 0; i < 5; i++) {
+            char name[EXF_VECTOR_NAME];
+            exf_vector_array_name(name, &w->array[i], '/');
+            ck_assert_str_eq(name, names[i]);
+            ck_assert_int_eq(w->array[i].rank, v->array[i].rank);
+            ck_assert(same(w->array[i].data, v->array[i].data, lengths[i]));
         }
     }
     exf_tables_free(&back);

@@ -146,8 +146,8 @@ START_TEST(what_version_2_adds_is_written)
     ck_tensor(f, "shared.layer.scalar", EXF_DT_F32, 1, L, t.shared[1].scalar, L * sizeof(float));
     ck_tensor(f, "shared.layer.loss", EXF_DT_F32, 3, E, t.shared[1].loss, L * E * E * sizeof(float));
     ck_tensor(f, "vectors.pair", EXF_DT_I32, 2, 3, t.vectors.pair, N_PAIRS * 3 * sizeof(int32_t));
-    ck_tensor(f, "vectors.diagonal", EXF_DT_F32, 2, H, t.vectors.diagonal, N_PAIRS * H * sizeof(float));
-    ck_tensor(f, "vectors.diagonal_loss", EXF_DT_F32, 3, E, t.vectors.diagonal_loss, L * E * E * sizeof(float));
+    ck_tensor(f, "vectors.diagonal", EXF_DT_F32, 2, H, exf_vectors_data(&t.vectors, "diagonal", 0), N_PAIRS * H * sizeof(float));
+    ck_tensor(f, "vectors.diagonal_loss", EXF_DT_F32, 3, E, exf_vectors_data(&t.vectors, "diagonal_loss", 0), L * E * E * sizeof(float));
     ck_assert_int_eq(exf_st_find(f, "vectors.basis")->view.shape[1], H);
     ck_assert_uint_eq(exf_st_find(f, "vectors.basis")->nbytes, L * H * RANK * sizeof(float));
     ck_assert_int_eq(exf_st_find(f, "vectors.lowrank.2.c")->view.shape[1], RANK);

@@ -2,6 +2,9 @@
  * routed output, survivors, the census, refusals. */
 #include "tests/support/fold_fixtures.h"
 
+#include "fold/folder_inside.h"
+#include "kernels/fold/fold_parts.h"
+
 /* ---- vectors ------------------------------------------------------------------------- */
 
 /* d * v or S v + (v Q) C of one omitted route, times w, added to y; the scalar alone where the pair has no vectors. */
@@ -12,14 +15,15 @@ static void add_projected(double *y, const exf_tables *t, const exf_variant *v, 
     int64_t pair = 0;
     double scalar = (double)t->coeff[((size_t)index * e + (size_t)s) * e + (size_t)target];
     while (pair < x->n_pairs && !(x->pair[3 * pair] == index && x->pair[3 * pair + 1] == s && x->pair[3 * pair + 2] == target)) pair++;
-    int has = pair < x->n_pairs, diagonal = v->prefill_projector == EXF_PROJECT_DIAGONAL;
-    for (int i = 0; i < F_H; i++) y[i] += w * (double)out[i] * (has && diagonal ? (double)x->diagonal[pair * F_H + i] : scalar);
+    int has = pair < x->n_pairs, diagonal = strcmp(v->prefill_projector->name, "diagonal") == 0;
+    for (int i = 0; i < F_H; i++) y[i] += w * (double)out[i] * (has && diagonal ? (double)exf_vectors_data(x, "diagonal", 0)[pair * F_H + i] : scalar);
     if (!has || diagonal) return;
-    const exf_lowrank *low = &x->lowrank[v->prefill_lowrank - 2];
-    for (int r = 0; r < low->rank; r++) {
+    int rank = v->prefill_lowrank;
+    const float *c = exf_vectors_data(x, "lowrank", rank), *basis = exf_vectors_data(x, "basis", 0);
+    for (int r = 0; r < rank; r++) {
         double z = 0;
-        for (int i = 0; i < F_H; i++) z += (double)out[i] * (double)x->basis[((size_t)index * F_H + (size_t)i) * F_BASIS + (size_t)r];
-        for (int i = 0; i < F_H; i++) y[i] += w * z * (double)low->c[((size_t)pair * (size_t)low->rank + (size_t)r) * F_H + (size_t)i];
+        for (int i = 0; i < F_H; i++) z += (double)out[i] * (double)basis[((size_t)index * F_H + (size_t)i) * F_BASIS + (size_t)r];
+        for (int i = 0; i < F_H; i++) y[i] += w * z * (double)c[((size_t)pair * (size_t)rank + (size_t)r) * F_H + (size_t)i];
     }
 }
 
@@ -256,6 +260,15 @@ static void forget(float **table)
     *table = NULL;
 }
 
+static void forget_array(exf_vectors *v, const char *name)
+{
+    int i = 0;
+    while (i < v->n_arrays && strcmp(v->array[i].stored->name, name) != 0) i++;
+    ck_assert_int_lt(i, v->n_arrays);
+    exf_mem_free(v->array[i].data);
+    for (v->n_arrays--; i < v->n_arrays; i++) v->array[i] = v->array[i + 1];
+}
+
 START_TEST(what_the_tables_lack_is_named)
 {
     fold_case c;
@@ -272,7 +285,7 @@ START_TEST(what_the_tables_lack_is_named)
     refused(&c, "reap4", EXF_USAGE, "variant \"reap4\": the tables hold no contribution, which came with version 2");
     forget(&c.tables.similarity);
     refused(&c, "sere1", EXF_USAGE, "variant \"sere1\": the tables hold no similarity, which came with version 2");
-    forget(&c.tables.vectors.diagonal);
+    forget_array(&c.tables.vectors, "diagonal");
     refused(&c, "P2:projector=diagonal", EXF_USAGE, "the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again");
     snprintf(c.tables.shared[1].name, sizeof c.tables.shared[1].name, "other");
     refused(&c, "P2:projector=layer", EXF_USAGE, "variant \"P2:projector=layer\": the tables hold no layer scalar; add layer to calibrate.projectors and calibrate again");
@@ -299,6 +312,74 @@ START_TEST(vectors_and_a_decode_fold_need_a_split)
     fold_open(&c, 8, 4, 3, 1);
     for (int i = 0; i < 3; i++) exf_folder_free(f_folder(&c, &v, texts[i]));
     fold_close(&c);
+}
+END_TEST
+
+/* ---- failures of a fold --------------------------------------------------------------------- */
+
+/* What rewriting a layer of the case says once `f` has been opened. */
+static void rewriting_fails(const fold_case *c, exf_folder *f, exf_code code, const char *says)
+{
+    exf_err err;
+    const exf_rewriter *w = exf_folder_rewriter(f);
+    exf_routes r = f_routes(c, 1);
+    ck_fails(w->rewrite(w->self, &r, &err), code, err, says);
+    ck_assert_msg(strstr(err.msg, "sequences of") == NULL, "%s", err.msg);
+    f_free_routes(&r);
+    exf_folder_free(f);
+}
+
+START_TEST(a_contradiction_is_not_blamed_on_the_slots)
+{
+    fold_case c;
+    exf_variant v;
+    fold_open(&c, 8, 4, 0, 1);
+    exf_folder *f = f_folder(&c, &v, "P2");
+    v.prefill_options.max_loss = NAN;
+    rewriting_fails(&c, f, EXF_INTERNAL, "variant \"P2\": prefill folding refuses to keep 2 of 4 routes to 8 experts with rank 0, rescale 0, max_loss nan");
+    f = f_folder(&c, &v, "P2:projector=joint");
+    v.prefill_options.ridge = -1;
+    rewriting_fails(&c, f, EXF_INTERNAL, "max_loss 1e+30, ridge -1");
+    f = f_folder(&c, &v, "D3");
+    v.decode_options.pool = 0;
+    rewriting_fails(&c, f, EXF_INTERNAL, "variant \"D3\": decode folding refuses a pool of 0 for 4 routes to 8 experts with rank 0");
+    fold_close(&c);
+}
+END_TEST
+
+START_TEST(each_status_names_what_it_means)
+{
+    fold_case c;
+    exf_variant v;
+    exf_err err;
+    fold_open(&c, 8, 4, 0, 1);
+    exf_folder *f = f_folder(&c, &v, "P2+D3");
+    ck_ok(exf_fold_failed(f, EXF_FOLD_OK, EXF_FOLD_PHASE_DECODE, &err), err);
+    ck_fails(exf_fold_failed(f, EXF_FOLD_DEVICE, EXF_FOLD_PHASE_PREFILL, &err), EXF_DEVICE, err, "\"P2+D3\": CUDA refused to launch prefill folding");
+    ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_DECODE, &err), EXF_USAGE, err,
+             "decode folding takes at most 65536 routes a step; a decode batch here has 2 sequences of 4");
+    c.arch.top_k = 17;
+    ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_DECODE, &err), EXF_MODEL, err, "takes at most 16 experts per token, the model runs 17");
+    c.arch.n_experts = 513;
+    ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_PREFILL, &err), EXF_MODEL, err, "prefill folding takes 3 to 512 experts, the model has 513");
+    exf_folder_free(f);
+    fold_close(&c);
+}
+END_TEST
+
+/* The limits that a variant is held to are the fold's own. */
+START_TEST(variants_are_held_to_the_limits_of_the_fold)
+{
+    exf_variant v;
+    exf_err err;
+    char says[64];
+    ck_ok(exf_variant_parse(&v, "P1", &err), err);
+    ck_ok(exf_variant_check(&v, EXF_FOLD_MIN_E, 1, &err), err);
+    ck_ok(exf_variant_check(&v, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K, &err), err);
+    snprintf(says, sizeof says, "%d to %d experts and at most %d per token", EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K);
+    ck_fails(exf_variant_check(&v, EXF_FOLD_MIN_E - 1, 1, &err), EXF_MODEL, err, says);
+    ck_fails(exf_variant_check(&v, EXF_FOLD_MAX_E + 1, 1, &err), EXF_MODEL, err, says);
+    ck_fails(exf_variant_check(&v, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K + 1, &err), EXF_MODEL, err, says);
 }
 END_TEST
 
@@ -338,6 +419,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, no_variant_only_counts);
     tcase_add_test(t, what_the_tables_lack_is_named);
     tcase_add_test(t, vectors_and_a_decode_fold_need_a_split);
+    tcase_add_test(t, a_contradiction_is_not_blamed_on_the_slots);
+    tcase_add_test(t, each_status_names_what_it_means);
+    tcase_add_test(t, variants_are_held_to_the_limits_of_the_fold);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;

@@ -17,6 +17,7 @@ static exf_variant plain(const char *name)
     v.decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
     v.renormalise = 1;
     v.seed = 1;
+    v.prefill_projector = v.decode_projector = &exf_projector_pair;
     return v;
 }
 
@@ -45,7 +46,7 @@ static void means(const exf_variant *want)
     ck_ok(exf_variant_parse(&v, want->name, &e), e);
     ck_assert_str_eq(v.name, want->name);
     ck_assert_int_eq(v.prefill, want->prefill);
-    ck_assert_int_eq(v.prefill_projector, want->prefill_projector);
+    ck_assert_ptr_eq(v.prefill_projector, want->prefill_projector);
     ck_assert_int_eq(v.prefill_lowrank, want->prefill_lowrank);
     ck_assert_int_eq(v.prefill_options.keep, want->prefill_options.keep);
     ck_assert_int_eq(v.prefill_options.rank, want->prefill_options.rank);
@@ -56,7 +57,7 @@ static void means(const exf_variant *want)
     ck_assert_int_eq(v.renormalise, want->renormalise);
     ck_assert_int_eq(v.seed, want->seed);
     ck_assert_int_eq(v.decode, want->decode);
-    ck_assert_int_eq(v.decode_projector, want->decode_projector);
+    ck_assert_ptr_eq(v.decode_projector, want->decode_projector);
     ck_assert_int_eq(v.decode_options.pool, want->decode_options.pool);
     ck_assert_int_eq(v.decode_options.importance, want->decode_options.importance);
     ck_assert(v.decode_options.max_loss == want->decode_options.max_loss);
@@ -80,13 +81,13 @@ START_TEST(prefill_spellings)
     P("P4", 4, (void)0);
     P("P1", 1, (void)0);
     P("P999999", 999999, (void)0);
-    P("P4:projector=pair", 4, v.prefill_projector = EXF_PROJECT_PAIR);
-    P("P4:projector=layer", 4, v.prefill_projector = EXF_PROJECT_LAYER);
-    P("P4:projector=global", 4, v.prefill_projector = EXF_PROJECT_GLOBAL);
-    P("P4:projector=diagonal", 4, v.prefill_projector = EXF_PROJECT_DIAGONAL);
-    P("P4:projector=lowrank8", 4, (v.prefill_projector = EXF_PROJECT_LOWRANK, v.prefill_lowrank = 8));
-    P("P4:projector=lowrank1024", 4, (v.prefill_projector = EXF_PROJECT_LOWRANK, v.prefill_lowrank = 1024));
-    P("P4:projector=joint", 4, v.prefill_projector = EXF_PROJECT_JOINT);
+    P("P4:projector=pair", 4, v.prefill_projector = exf_projector_find("pair"));
+    P("P4:projector=layer", 4, v.prefill_projector = exf_projector_find("layer"));
+    P("P4:projector=global", 4, v.prefill_projector = exf_projector_find("global"));
+    P("P4:projector=diagonal", 4, v.prefill_projector = exf_projector_find("diagonal"));
+    P("P4:projector=lowrank8", 4, (v.prefill_projector = exf_projector_find("lowrank"), v.prefill_lowrank = 8));
+    P("P4:projector=lowrank1024", 4, (v.prefill_projector = exf_projector_find("lowrank"), v.prefill_lowrank = 1024));
+    P("P4:projector=joint", 4, v.prefill_projector = exf_projector_find("joint"));
     P("P4:rank=score_norm", 4, (void)0);
     P("P4:rank=score", 4, v.prefill_options.rank = EXF_FOLD_BY_SCORE);
     P("P4:rank=norm", 4, v.prefill_options.rank = EXF_FOLD_BY_NORM);
@@ -97,12 +98,12 @@ START_TEST(prefill_spellings)
     P("P4:rescale=l2", 4, v.prefill_options.rescale = EXF_FOLD_RESCALE_L2);
     P("P4:confidence=on", 4, v.prefill_options.confidence = 1);
     P("P4:confidence=off", 4, (void)0);
-    P("P4:projector=joint,ridge=0", 4, (v.prefill_projector = EXF_PROJECT_JOINT, v.prefill_options.ridge = 0));
-    P("P4:ridge=0.5,projector=joint", 4, (v.prefill_projector = EXF_PROJECT_JOINT, v.prefill_options.ridge = 0.5f));
+    P("P4:projector=joint,ridge=0", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.ridge = 0));
+    P("P4:ridge=0.5,projector=joint", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.ridge = 0.5f));
     P("P4:max_loss=0.9,rescale=sum,confidence=on,rank=norm,projector=layer", 4,
-      (v.prefill_options = (exf_fold_prefill_options){4, EXF_FOLD_BY_NORM, 0.9f, EXF_FOLD_RESCALE_SUM, 1, 1e-2f}, v.prefill_projector = EXF_PROJECT_LAYER));
-    P("P4:projector=joint,rescale=l2", 4, (v.prefill_projector = EXF_PROJECT_JOINT, v.prefill_options.rescale = EXF_FOLD_RESCALE_L2));
-    P("P4:projector=diagonal,max_loss=0.5", 4, (v.prefill_projector = EXF_PROJECT_DIAGONAL, v.prefill_options.max_loss = 0.5f));
+      (v.prefill_options = (exf_fold_prefill_options){4, EXF_FOLD_BY_NORM, 0.9f, EXF_FOLD_RESCALE_SUM, 1, 1e-2f}, v.prefill_projector = exf_projector_find("layer")));
+    P("P4:projector=joint,rescale=l2", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.rescale = EXF_FOLD_RESCALE_L2));
+    P("P4:projector=diagonal,max_loss=0.5", 4, (v.prefill_projector = exf_projector_find("diagonal"), v.prefill_options.max_loss = 0.5f));
     MEANS(prefill, "top4", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:renorm", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:drop", EXF_PREFILL_TOP, 4, v.renormalise = 0);
@@ -124,11 +125,11 @@ START_TEST(decode_spellings)
     D("D64:rank=norm", 64, (void)0);
     D("D64:rank=energy", 64, v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY);
     D("D64:projector=pair", 64, (void)0);
-    D("D64:projector=layer", 64, v.decode_projector = EXF_PROJECT_LAYER);
-    D("D64:projector=global", 64, v.decode_projector = EXF_PROJECT_GLOBAL);
-    D("D64:projector=joint", 64, v.decode_projector = EXF_PROJECT_JOINT);
+    D("D64:projector=layer", 64, v.decode_projector = exf_projector_find("layer"));
+    D("D64:projector=global", 64, v.decode_projector = exf_projector_find("global"));
+    D("D64:projector=joint", 64, v.decode_projector = exf_projector_find("joint"));
     D("D64:projector=joint,rank=energy,ridge=0.25", 64,
-      (v.decode_projector = EXF_PROJECT_JOINT, v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY, v.decode_options.ridge = 0.25f));
+      (v.decode_projector = exf_projector_find("joint"), v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY, v.decode_options.ridge = 0.25f));
     D("D64:max_loss=0.5,fold=drop", 64, (v.decode_options.max_loss = 0.5f, v.decode_options.drop = 1));
     MEANS(decode, "reap64", EXF_DECODE_REAP, 64, (void)0);
     MEANS(decode, "sere4", EXF_DECODE_SERE, 4, (void)0);

@@ -4,7 +4,6 @@
 
 #include "accumulate/basis.h"
 #include "base/rng.h"
-#include "kernels/linear/gemm.h"
 #include "kernels/statistics/linalg.h"
 
 #include <math.h>
@@ -208,7 +207,6 @@ Suite *exf_suite(void)
 {
     Suite *s = suite_create("linalg");
     TCase *t = tcase_create("all");
-    tcase_add_checked_fixture(t, exf_gemm_setup_cpu, NULL);
     tcase_add_test(t, products_by_hand);
     tcase_add_test(t, columns_become_orthonormal);
     tcase_add_test(t, eigenvalues_fall);

@@ -156,13 +156,15 @@ static void refused(const char *key, const char *value, const char *part)
 
 START_TEST(families_are_listed)
 {
-    exf_text t = {0};
+    const exf_family *f;
     ck_assert_str_eq(exf_family_find("qwen3_moe")->name, "qwen3_moe");
     ck_assert_ptr_null(exf_family_find("qwen3"));
-    ck_ok(exf_family_list(&t, &e), e);
-    for (size_t i = 0; exf_family_at(i); i++) ck_assert_msg(strstr(t.s, exf_family_at(i)->name) != NULL, "%s", t.s);
-    ck_assert_msg(strstr(t.s, "qwen3_moe") != NULL, "%s", t.s);
-    exf_text_free(&t);
+    ck_ok(exf_family_require("qwen3_moe", &f, &e), e);
+    ck_assert_ptr_eq(f, exf_family_find("qwen3_moe"));
+    ck_fails(exf_family_require("qwen3_mo", &f, &e), EXF_MODEL, e, "model_type \"qwen3_mo\" is not supported (supported: ");
+    ck_assert_ptr_null(f);
+    ck_assert_msg(strstr(e.msg, "); did you mean \"qwen3_moe\"?") != NULL, "%s", e.msg);
+    for (size_t i = 0; exf_family_at(i); i++) ck_assert_msg(strstr(e.msg, exf_family_at(i)->name) != NULL, "%s", e.msg);
 }
 END_TEST
 

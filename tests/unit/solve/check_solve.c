@@ -47,7 +47,7 @@ static exf_code solve_pair(const exf_solve_options *o, double dot, double target
     exf_layer_statistics s = layer_of(2);
     exf_tables t = tables_of(2, NULL, 0);
     set_pair(&s, 0, 1, dot, target_sq, source_sq);
-    exf_code rc = exf_solver_find("pair")->layer(&s, o, 0, &t, &e);
+    exf_code rc = exf_projector_find("pair")->layer(&s, o, 0, &t, &e);
     *coeff = t.coeff[1];
     *loss = t.loss[1];
     exf_tables_free(&t);
@@ -130,7 +130,7 @@ START_TEST(the_diagonal_and_unobserved_pairs)
     set_pair(&s, 0, 1, 6, 8, 10);
     set_pair(&s, 1, 0, 6, 10, 8);
     set_pair(&s, 3, 2, -1, 2, 4);
-    ck_ok(exf_solver_find("pair")->layer(&s, &plain, 0, &t, &e), e);
+    ck_ok(exf_projector_find("pair")->layer(&s, &plain, 0, &t, &e), e);
     for (int i = 0; i < E * E; i++) {
         int seen = i == 1 || i == 4 || i == 14;
         ck_assert_uint_eq(t.count[i], seen ? 3 : 0);
@@ -329,13 +329,32 @@ START_TEST(unknown_projectors_are_refused_before_work)
     o.n_projectors = 2;
     ck_fails(exf_solve("/nowhere", &o, &t, &e), EXF_USAGE, e, "\"pear\" is not known (known: ");
     ck_assert_msg(strstr(e.msg, "pair") != NULL, "%s", e.msg);
-    ck_assert_ptr_null(exf_solver_find("pear"));
-    for (size_t i = 0; exf_solver_at(i); i++) {
-        ck_assert_ptr_eq(exf_solver_find(exf_solver_at(i)->name), exf_solver_at(i));
-        ck_assert(i == 0 || strcmp(exf_solver_at(i - 1)->name, exf_solver_at(i)->name) < 0);
+    ck_assert_ptr_null(exf_projector_find("pear"));
+    for (size_t i = 0; exf_projector_at(i); i++) {
+        ck_assert_ptr_eq(exf_projector_find(exf_projector_at(i)->name), exf_projector_at(i));
+        ck_assert(i == 0 || strcmp(exf_projector_at(i - 1)->name, exf_projector_at(i)->name) < 0);
     }
     ck_fails(exf_solve("/nowhere", &usual, &t, &e), EXF_IO, e, "/nowhere");
     ck_assert_ptr_null(t.coeff);
+}
+END_TEST
+
+/* A rank may have as many columns as a basis is made of (artifact/vector_sums.h), and no more. */
+START_TEST(ranks_end_where_the_basis_does)
+{
+    int64_t rank = EXF_BASIS_RANK;
+    char says[80];
+    exf_solve_options o = usual;
+    o.ranks = &rank;
+    o.n_ranks = 1;
+    ck_ok(exf_solve_check(&o, &e), e);
+    snprintf(says, sizeof says, "calibrate.ranks: %d, expected 1 to %d, the columns of a basis", EXF_BASIS_RANK + 1, EXF_BASIS_RANK);
+    rank++;
+    ck_fails(exf_solve_check(&o, &e), EXF_USAGE, e, says);
+    rank = 0;
+    ck_fails(exf_solve_check(&o, &e), EXF_USAGE, e, "calibrate.ranks: 0, expected 1 to");
+    ck_assert_int_eq(exf_basis_rank(EXF_BASIS_RANK + 1), EXF_BASIS_RANK);
+    ck_assert_int_eq(exf_basis_rank(EXF_BASIS_RANK - 1), EXF_BASIS_RANK - 1);
 }
 END_TEST
 
@@ -474,6 +493,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(f, start_empty, NULL);
     tcase_add_test(f, a_file_is_solved_and_can_be_read);
     tcase_add_test(f, unknown_projectors_are_refused_before_work);
+    tcase_add_test(f, ranks_end_where_the_basis_does);
     tcase_add_test(f, damaged_statistics_are_not_solved);
     tcase_add_test(f, solving_survives_every_failing_allocation);
     suite_add_tcase(s, f);

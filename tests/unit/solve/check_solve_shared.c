@@ -140,7 +140,7 @@ START_TEST(measures_by_hand)
     ck_ok(exf_measures_new(&(exf_statistics_reader){.h = NULL}, &t, &e), e);
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     fill(&s, cells[0]);
-    ck_ok(exf_solver_find("pair")->layer(&s, &plain, 0, &t, &e), e);
+    ck_ok(exf_projector_find("pair")->layer(&s, &plain, 0, &t, &e), e);
     ck_ok(exf_measures_solve(&s, &plain, 0, &t, &e), e);
     ck_close((double)t.cosine[0 * E + 1], 3 / sqrt(4 * 9));
     ck_close((double)t.cosine[1 * E + 0], 3 / sqrt(4 * 9));

@@ -1,5 +1,5 @@
-/* solver_layer.c - one scalar per layer (solve/shared.h). */
-#include "solve/shared.h"
+/* projector_layer.c - one scalar per layer (projector/shared.h). */
+#include "projector/shared.h"
 
 static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
@@ -16,4 +16,4 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     return exf_shared_fill("layer", exf_shared_value(&sums, o), s, o, l, t, err);
 }
 
-const exf_solver exf_solver_layer = {.name = "layer", .begin = begin, .layer = solve_layer};
+const exf_projector exf_projector_layer = {.name = "layer", .place = 20, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};

@@ -1,5 +1,5 @@
 /* shared.c - see shared.h. */
-#include "solve/shared.h"
+#include "projector/shared.h"
 
 #include <math.h>
 #include <string.h>

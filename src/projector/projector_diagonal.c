@@ -1,4 +1,4 @@
-/* solver_diagonal.c - one coefficient per hidden dimension (method, section 2; paper, eq.
+/* projector_diagonal.c - one coefficient per hidden dimension (method, section 2; paper, eq.
  * "diagonal projector"):
  *
  *   d = vu / (vv + lambda), element by element, not clipped
@@ -6,22 +6,21 @@
  *
  * with d as it is stored, in float32.  A pair that carries no diagonal has the scalar's
  * loss; an unobserved one the sentinel. */
-#include "base/mem.h"
-#include "solve/vector_support.h"
+#include "projector/vector_support.h"
 
 #include <math.h>
 #include <string.h>
 
+extern const exf_projector exf_projector_diagonal;
+
 static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
-    exf_vectors *v = &t->vectors;
-    size_t e = (size_t)t->shape.n_experts, h = (size_t)t->shape.d_model, n;
+    float *d, *loss;
     exf_code rc;
     (void)o;
-    EXF_TRY(exf_vector_support(r, "diagonal", t, err));
-    EXF_TRY(exf_mem_mul(&n, (size_t)v->n_pairs, h, "diagonals", err));
-    EXF_TRY(exf_mem_new(&v->diagonal, n, sizeof *v->diagonal, "diagonals", err));
-    EXF_TRY(exf_mem_new(&v->diagonal_loss, (size_t)t->n_layers * e * e, sizeof *v->diagonal_loss, "losses of diagonals", err));
+    EXF_TRY(exf_vector_support(r, &exf_projector_diagonal, t, err));
+    EXF_TRY(exf_vectors_add(t, "diagonal", 0, &d, err));
+    EXF_TRY(exf_vectors_add(t, "diagonal_loss", 0, &loss, err));
 out:
     return rc;
 }
@@ -40,22 +39,34 @@ static exf_code solve_one(float *d, double *residual, const exf_exact *vu, const
 
 static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
 {
-    exf_vectors *out = &t->vectors;
     const exf_vector_sums *v = s->vectors;
+    float *diagonal = exf_vectors_data(&t->vectors, "diagonal", 0), *loss = exf_vectors_data(&t->vectors, "diagonal_loss", 0);
     size_t e = (size_t)s->n_experts, h = (size_t)t->shape.d_model, base = (size_t)l * e * e;
     exf_code rc = EXF_OK;
-    memcpy(out->diagonal_loss + base, t->loss + base, e * e * sizeof *t->loss);
+    memcpy(loss + base, t->loss + base, e * e * sizeof *t->loss);
     for (int64_t p = 0; p < v->n_pairs; p++) {
         size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
         double source_sq = exf_exact_value(&s->source_sq[i]), residual = source_sq;
-        rc = solve_one(out->diagonal + (size_t)(out->first[l] + p) * h, &residual, v->vu + (size_t)p * h, v->vv + (size_t)p * h, h, o->rule.ridge, err);
+        rc = solve_one(diagonal + (size_t)(t->vectors.first[l] + p) * h, &residual, v->vu + (size_t)p * h, v->vv + (size_t)p * h, h, o->rule.ridge, err);
         if (rc != EXF_OK) {
             exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
             return rc;
         }
-        if (exf_solve_observed(s, o, i)) out->diagonal_loss[base + i] = source_sq > 0 && residual > 0 ? (float)(residual / source_sq) : 0;
+        if (exf_solve_observed(s, o, i)) loss[base + i] = source_sq > 0 && residual > 0 ? (float)(residual / source_sq) : 0;
     }
     return rc;
 }
 
-const exf_solver exf_solver_diagonal = {.name = "diagonal", .vectors = 1, .begin = begin, .layer = solve_layer};
+static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err)
+{
+    (void)rank;
+    out->diagonal = exf_vectors_data(&t->vectors, "diagonal", 0);
+    out->loss = exf_vectors_data(&t->vectors, "diagonal_loss", 0);
+    if (!out->diagonal || !out->loss) return exf_fail(err, EXF_USAGE, "the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again");
+    return EXF_OK;
+}
+
+static const exf_stored_array stored[] = {{"diagonal", EXF_STORED_PAIRS}, {"diagonal_loss", EXF_STORED_LOSSES}, {NULL, EXF_STORED_PAIRS}};
+
+const exf_projector exf_projector_diagonal = {.name = "diagonal", .place = 40, .apply = EXF_APPLY_VECTORS, .observes = EXF_OBSERVES_ELEMENTS,
+                                              .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

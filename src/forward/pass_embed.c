@@ -1,4 +1,4 @@
-/* embed.c - the first lane's hidden states = the embeddings of the tokens (pass.h).  The
+/* pass_embed.c - the first lane's hidden states = the embeddings of the tokens (pass.h).  The
  * other lanes copy them when they part from the first (layer_step.c). */
 #include "forward/pass.h"
 

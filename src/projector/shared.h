@@ -2,13 +2,13 @@
  *
  *   S_G = sum dot / (sum target_sq + lambda)   over the observed pairs of the group G
  *
- * and each pair's own loss under it, by the formula of solver_pair.c.  The paper clips
+ * and each pair's own loss under it, by the formula of projector_pair.c.  The paper clips
  * "scalar coefficients" of its pairwise artifact; an average over a layer or a model
  * has no outlier to cut, so shared scalars are never clipped.  The sums are exact:
  * they do not depend on the order of pairs or layers. */
-#ifndef EXF_SOLVE_SHARED_H
-#define EXF_SOLVE_SHARED_H
-#include "solve/solve.h"
+#ifndef EXF_PROJECTOR_SHARED_H
+#define EXF_PROJECTOR_SHARED_H
+#include "projector/solving.h"
 
 typedef struct {
     exf_exact dot, target_sq;

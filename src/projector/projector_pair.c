@@ -1,4 +1,4 @@
-/* solver_pair.c - one scalar per ordered pair (method, section 2; paper,
+/* projector_pair.c - one scalar per ordered pair (method, section 2; paper,
  * "pairwise scalar"):
  *
  *   S[s,t] = clip(dot / (target_sq + lambda))            (kernels/statistics/pair_scalar.h)
@@ -6,7 +6,7 @@
  *
  * with the clipped S; S = 1 and L = never on the diagonal; an unobserved pair gets
  * S = 0 and L = never.  Always solved: everything else falls back on it. */
-#include "solve/solve.h"
+#include "projector/solving.h"
 
 #include <math.h>
 
@@ -30,4 +30,4 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     return EXF_OK;
 }
 
-const exf_solver exf_solver_pair = {.name = "pair", .layer = solve_layer};
+const exf_projector exf_projector_pair = {.name = "pair", .place = 10, .apply = EXF_APPLY_PAIR, .layer = solve_layer};

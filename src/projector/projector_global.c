@@ -1,6 +1,6 @@
-/* solver_global.c - one scalar for the whole model (solve/shared.h).  The sums of
+/* projector_global.c - one scalar for the whole model (projector/shared.h).  The sums of
  * all layers come first, so the statistics are read twice. */
-#include "solve/shared.h"
+#include "projector/shared.h"
 
 static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
@@ -26,4 +26,4 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     return exf_shared_fill("global", (double)exf_shared_find(t, "global")->scalar[l], s, o, l, t, err);
 }
 
-const exf_solver exf_solver_global = {.name = "global", .begin = begin, .layer = solve_layer};
+const exf_projector exf_projector_global = {.name = "global", .place = 30, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};

@@ -1,5 +1,5 @@
 /* vector_support.c - see vector_support.h. */
-#include "solve/vector_support.h"
+#include "projector/vector_support.h"
 
 #include "base/mem.h"
 
@@ -27,7 +27,15 @@ static exf_code append(exf_vectors *v, size_t *cap, int l, const int32_t *pair, 
     return rc;
 }
 
-exf_code exf_vector_support(exf_statistics_reader *r, const char *projector, exf_tables *t, exf_err *err)
+/* Whether names a,b hold all that the projector observes. */
+static int observed(const char *names, const exf_projector *p)
+{
+    for (unsigned i = 0; i < EXF_N_OBSERVED; i++)
+        if ((p->observes >> i & 1) && !among(names, exf_observed_name[i])) return 0;
+    return 1;
+}
+
+exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, exf_tables *t, exf_err *err)
 {
     exf_vectors *v = &t->vectors;
     exf_code rc;
@@ -35,9 +43,9 @@ exf_code exf_vector_support(exf_statistics_reader *r, const char *projector, exf
     int32_t *pair = NULL;
     int64_t n;
     const char *have = exf_provenance_get(&r->provenance, "accumulate.vectors");
-    if (!have || !among(have, projector))
+    if (!have || !observed(have, p))
         return exf_fail(err, EXF_MODEL, "%s: has no sums for projector %s (it has those for %s): accumulate again with %s in calibrate.projectors",
-                        exf_h5_path(r->h), projector, have ? have : "scalars only", projector);
+                        exf_h5_path(r->h), p->name, have ? have : "scalars only", p->name);
     if (v->first) return EXF_OK;
     EXF_TRY(exf_mem_new(&v->first, (size_t)r->n_layers + 1, sizeof *v->first, "pairs with vectors", err));
     for (int l = 0; l < r->n_layers; l++) {

@@ -1,4 +1,4 @@
-/* solver_lowrank.c - scalar plus low rank, M = S I + Q C (method, section 2; paper, eq.
+/* projector_lowrank.c - scalar plus low rank, M = S I + Q C (method, section 2; paper, eq.
  * "low-rank solution"):
  *
  *   C = (Z'Z + lambda I)^-1 (Z'U - S Z'V)
@@ -7,38 +7,25 @@
  * S, in double by Cholesky.  Unobserved pairs get C = 0.  Their loss is the scalar's: the
  * target is chosen as without the correction. */
 #include "base/mem.h"
-#include "kernels/linear/gemm.h"
 #include "kernels/statistics/linalg.h"
-#include "solve/vector_support.h"
+#include "projector/vector_support.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-static int rising(const void *a, const void *b)
-{
-    const exf_lowrank *x = a, *y = b;
-    return x->rank - y->rank;
-}
+extern const exf_projector exf_projector_lowrank;
 
 static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
-    exf_vectors *v = &t->vectors;
-    size_t h = (size_t)t->shape.d_model, n;
+    int h = (int)t->shape.d_model, columns = exf_basis_rank(h);
+    float *room;
     exf_code rc;
-    exf_gemm_setup_cpu();
-    EXF_TRY(exf_vector_support(r, "lowrank", t, err));
-    v->basis_rank = h < 32 ? (int)h : 32;
-    EXF_TRY(exf_mem_new(&v->basis, (size_t)t->n_layers * h, (size_t)v->basis_rank * sizeof *v->basis, "basis", err));
-    EXF_TRY(exf_mem_new(&v->lowrank, o->n_ranks, sizeof *v->lowrank, "low-rank corrections", err));
-    for (size_t i = 0; i < o->n_ranks; i++) v->lowrank[i].rank = (int)o->ranks[i];
-    qsort(v->lowrank, o->n_ranks, sizeof *v->lowrank, rising);
+    EXF_TRY(exf_vector_support(r, &exf_projector_lowrank, t, err));
+    EXF_TRY(exf_vectors_add(t, "basis", columns, &room, err));
     for (size_t i = 0; i < o->n_ranks; i++) {
-        int rank = v->lowrank[i].rank;
-        if (rank > v->basis_rank) return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %zu has %d columns", rank, h, v->basis_rank);
-        EXF_TRY(exf_mem_mul(&n, (size_t)v->n_pairs, h * (size_t)rank, "low-rank corrections", err));
-        EXF_TRY(exf_mem_new(&v->lowrank[i].c, n, sizeof *v->lowrank[i].c, "low-rank corrections", err));
-        v->n_lowrank++;
+        int rank = (int)o->ranks[i];
+        if (rank > columns) return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", rank, h, columns);
+        EXF_TRY(exf_vectors_add(t, "lowrank", rank, &room, err));
     }
 out:
     return rc;
@@ -100,31 +87,59 @@ static exf_code solve_rank(float *out, const room *m, size_t r, size_t rank, siz
     return rc;
 }
 
+/* C of pair p of the layer's, for each rank. */
+static exf_code solve_pair(const exf_tables *t, room *m, int l, int64_t p, const exf_solve_options *o, exf_err *err)
+{
+    const exf_vectors *v = &t->vectors;
+    size_t h = (size_t)t->shape.d_model, r = (size_t)exf_vectors_find(v, "basis", 0)->rank;
+    exf_code rc = EXF_OK;
+    for (size_t k = 0; rc == EXF_OK && k < o->n_ranks; k++) {
+        size_t rank = (size_t)o->ranks[k];
+        float *c = exf_vectors_data(v, "lowrank", (int)rank);
+        rc = solve_rank(c + (size_t)(v->first[l] + p) * rank * h, m, r, rank, h, o->rule.ridge, err);
+    }
+    return rc;
+}
+
 static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
 {
-    exf_vectors *out = &t->vectors;
+    const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
     const exf_vector_sums *v = s->vectors;
-    size_t e = (size_t)s->n_experts, h = (size_t)t->shape.d_model, r = (size_t)out->basis_rank;
+    size_t e = (size_t)s->n_experts, h = (size_t)t->shape.d_model, r = (size_t)basis->rank;
     room m = {NULL, NULL, NULL, NULL, NULL};
     exf_code rc = EXF_OK;
-    copy_basis(out->basis + (size_t)l * h * r, v, h, r);
-    if (v->n_pairs && v->rank != out->basis_rank)
+    copy_basis(basis->data + (size_t)l * h * r, v, h, r);
+    if (v->n_pairs && v->rank != basis->rank)
         return exf_fail(err, EXF_FORMAT, "layer %d: the basis has %d columns, expected %zu", (int)t->layer_number[l], v->rank, r);
     EXF_TRY(new_room(&m, r, h, err));
     for (int64_t p = 0; p < v->n_pairs; p++) {
         size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
         if (!exf_solve_observed(s, o, i)) continue;
         load_pair(&m, v, p, exf_pair_scalar(&o->rule, exf_exact_value(&s->dot[i]), exf_exact_value(&s->target_sq[i])));
-        for (int k = 0; k < out->n_lowrank; k++) {
-            size_t rank = (size_t)out->lowrank[k].rank;
-            rc = solve_rank(out->lowrank[k].c + (size_t)(out->first[l] + p) * rank * h, &m, r, rank, h, o->rule.ridge, err);
-            if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
-            if (rc != EXF_OK) goto out;
-        }
+        rc = solve_pair(t, &m, l, p, o, err);
+        if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
+        if (rc != EXF_OK) goto out;
     }
 out:
     free_room(&m);
     return rc;
 }
 
-const exf_solver exf_solver_lowrank = {.name = "lowrank", .vectors = 1, .begin = begin, .layer = solve_layer};
+static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err)
+{
+    const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
+    out->c = exf_vectors_data(&t->vectors, "lowrank", rank);
+    if (!out->c || !basis)
+        return exf_fail(err, EXF_USAGE, "the tables hold no low-rank projector of rank %d; add lowrank to calibrate.projectors and %d to calibrate.ranks, and "
+                        "calibrate again", rank, rank);
+    out->scalar = 1;
+    out->rank = rank;
+    out->basis = basis->data;
+    out->columns = basis->rank;
+    return EXF_OK;
+}
+
+static const exf_stored_array stored[] = {{"basis", EXF_STORED_BASIS}, {"lowrank", EXF_STORED_RANKS}, {NULL, EXF_STORED_PAIRS}};
+
+const exf_projector exf_projector_lowrank = {.name = "lowrank", .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1, .observes = EXF_OBSERVES_BASIS,
+                                             .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

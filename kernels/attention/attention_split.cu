@@ -1,0 +1,399 @@
+/* attention_split.cu - causal attention in float32 mode on Hopper's tensor cores for heads
+ * of at most 256: every operand is the sum of two float16 (split.cuh), every product three;
+ * see attention.h.  Nothing of size T x T is written.
+ *
+ * Keys and values are first split into planes of BN keys, low and high parts, in the very
+ * bytes that shared memory is to hold.  A block has 128 query rows of one head: two
+ * warpgroups of 64 rows each keep their output in registers and walk the tiles of keys
+ * from the diagonal to the first; one thread of a third warpgroup fetches the planes of a
+ * tile one after the other into a ring.
+ *
+ * Tensor cores cut off what a float32 sum cannot hold, always towards 0.  So no sum is
+ * long: the small products come first, the scores are a sum over one head, and what a tile
+ * adds to the output is a sum of its own, which is added with rounding.
+ *
+ * A query's, a key's and a value's power of two depends on that row alone, the one of the
+ * weights on what a row sees in the tile: a token's bits depend on no later token. */
+#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_online.cuh"
+#include "kernels/device/float16_terms.cuh"
+
+enum { BM = 128, BN = 64, CONSUMERS = 256, THREADS = CONSUMERS + 128, PANEL = BN * 128 };
+enum { K_LOW, K_HIGH, V_LOW, V_HIGH, PLANES };
+
+/* Bytes of planes and of shared memory: queries, ring, queries' powers of two, barriers. */
+template <int D, int DV> struct room {
+    enum { QUERIES = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, TILE = 2 * (K + V), SLOT = K > V ? K : V };
+    enum { RING = 2 * QUERIES, LEFT = 227 * 1024 - 2048 - RING, SLOTS = LEFT / SLOT < 8 ? LEFT / SLOT : 8 };
+    enum { POWERS = RING + SLOTS * SLOT, BARRIERS = POWERS + BM * 4, BYTES = BARRIERS + 2 * SLOTS * 8 + 1024 };
+    /* Where a plane starts in its tile, and its size. */
+    static __host__ __device__ int start(int plane)
+    {
+        return plane < V_LOW ? plane * K : 2 * K + (plane - V_LOW) * V;
+    }
+    static __host__ __device__ int size(int plane)
+    {
+        return plane < V_LOW ? K : V;
+    }
+};
+
+struct problem {
+    float *out;
+    const float *query, *k, *v;
+    char *tiles;   /* [n_kv, key tiles, planes] */
+    float *powers; /* [n_kv, key tiles, keys | values, BN] what a product with the key is to be multiplied with */
+    exf_attention_shape s;
+    int n_key_tiles;
+    bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
+};
+
+/* A warp per key, then per value.  Grid: tiles, key-value heads. */
+template <int D, int DV> static __global__ void __launch_bounds__(256) split_tile(problem p)
+{
+    typedef room<D, DV> R;
+    const exf_attention_shape &s = p.s;
+    size_t tile = (size_t)blockIdx.y * p.n_key_tiles + blockIdx.x;
+    char *to = p.tiles + tile * R::TILE;
+#pragma unroll 2
+    for (int i = threadIdx.x / 32; i < 2 * BN; i += 8) {
+        int r = i % BN, t = blockIdx.x * BN + r, c = threadIdx.x % 32 * 8;
+        float x[8], down;
+        if (i < BN) {
+            exf_take8(x, t < s.n_tokens ? p.k + (size_t)t * s.ldk + (size_t)blockIdx.y * s.d : nullptr, c, s.d, p.wide_k);
+            down = exf_split_row(to + R::start(K_HIGH), to + R::start(K_LOW), PANEL, r, D, x);
+        } else {
+            exf_take8(x, t < s.n_tokens ? p.v + (size_t)t * s.ldv + (size_t)blockIdx.y * s.dv : nullptr, c, s.dv, p.wide_v);
+            down = exf_split_row(to + R::start(V_HIGH), to + R::start(V_LOW), PANEL, r, DV, x);
+        }
+        if (threadIdx.x % 32 == 0) p.powers[tile * 2 * BN + i] = down;
+    }
+}
+
+#ifdef EXF_HOPPER
+/* The ring: plane i is plane i % PLANES of the (i / PLANES)-th tile of the walk. */
+template <int D, int DV> struct ring {
+    typedef room<D, DV> R;
+    uint32_t base;
+    __device__ uint32_t slot(int i) const
+    {
+        return base + R::RING + i % R::SLOTS * R::SLOT;
+    }
+    __device__ uint32_t here(int i) const
+    {
+        return base + R::BARRIERS + i % R::SLOTS * 16;
+    }
+    __device__ uint32_t read(int i) const
+    {
+        return here(i) + 8;
+    }
+    __device__ uint32_t await(int i) const
+    {
+        exf_barrier_wait(here(i), i / R::SLOTS & 1);
+        return slot(i);
+    }
+    /* This warp has read plane i. */
+    __device__ void release(int i) const
+    {
+        if (threadIdx.x % 32 == 0) exf_barrier_arrive(read(i));
+    }
+};
+
+/* The third warpgroup: tiles n - 1 .. 0, by one thread. */
+template <int D, int DV> static __device__ void fetch(const ring<D, DV> &m, const char *tiles, int n)
+{
+    typedef room<D, DV> R;
+    if (threadIdx.x != CONSUMERS) return;
+    for (int i = 0; i < n * PLANES; i++) {
+        const char *tile = tiles + (size_t)(n - 1 - i / PLANES) * R::TILE;
+        exf_barrier_wait(m.read(i), (i / R::SLOTS & 1) ^ 1);
+        exf_bulk_load(m.slot(i), tile + R::start(i % PLANES), (uint32_t)R::size(i % PLANES), m.here(i));
+    }
+}
+
+/* The warpgroup's 64 query rows from `first`; rows_before: of the block's. */
+template <int D>
+static __device__ void split_queries(char *to, float *powers, const problem &p, int head, int first, int rows_before)
+{
+    enum { BATCH = 8 };
+    int warp = threadIdx.x % 128 / 32, c = threadIdx.x % 32 * 8;
+    for (int at = warp * 16; at < warp * 16 + 16; at += BATCH) {
+        float x[BATCH][8];
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int t = first + at + i;
+            exf_take8(x[i], t < p.s.n_tokens ? p.query + (size_t)t * p.s.ldq + (size_t)head * p.s.d : nullptr, c, p.s.d, p.wide_q);
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int r = rows_before + at + i;
+            float down = exf_split_row(to, to + BM * D * 2, BM * 128, r, D, x[i]);
+            if (threadIdx.x % 32 == 0) powers[r] = down;
+        }
+    }
+}
+
+/* s (+)= Q K^T of one plane each. */
+template <int D> static __device__ __forceinline__ void multiply(float (&s)[BN / 2], uint32_t q, uint32_t k, int keep)
+{
+#pragma unroll
+    for (int c = 0; c < D / 16; c++)
+        exf_wgmma<BN>::ss(s, exf_operand(q + c / 4 * (BM * 128) + c % 4 * 32, 16), exf_operand(k + c / 4 * PANEL + c % 4 * 32, 16),
+                          keep || c > 0);
+}
+
+/* s = Q K^T, under way; the two planes are i and the next. */
+template <int D, int DV>
+static __device__ __forceinline__ void score(float (&s)[BN / 2], const ring<D, DV> &m, uint32_t q_high, int i)
+{
+    uint32_t q_low = q_high + room<D, DV>::QUERIES, low = m.await(i), high = m.await(i + 1);
+    exf_wgmma_begin();
+    multiply<D>(s, q_high, low, 0);
+    multiply<D>(s, q_low, high, 1);
+    multiply<D>(s, q_high, high, 1);
+    exf_wgmma_commit();
+}
+
+/* Columns 2 (t % 4) and the next of every eight. */
+static __device__ __forceinline__ void take_powers(float2 (&x)[BN / 8], const float *powers)
+{
+#pragma unroll
+    for (int i = 0; i < BN / 8; i++) x[i] = __ldg(reinterpret_cast<const float2 *>(powers) + 4 * i + threadIdx.x % 4);
+}
+
+static __device__ __forceinline__ void scale_columns(float (&s)[BN / 2], const float2 (&x)[BN / 8])
+{
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) s[i] *= i % 2 ? x[i / 4].y : x[i / 4].x;
+}
+
+/* Of a thread's two rows: where the exponents of its weights start, the sum over its
+ * columns, the factor that what was summed before is to be multiplied with. */
+struct weighing {
+    float base[2], sum[2], fade[2];
+};
+
+/* s becomes 2^(factor s - base). */
+static __device__ __forceinline__ void soften(float (&s)[BN / 2], weighing &w, const float (&factor)[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = -INFINITY, part[2] = {0, 0};
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4) most = fmaxf(most, fmaxf(s[i], s[i + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        most = fmaxf(w.base[r], most * factor[r]);
+        float base = most == -INFINITY ? 0 : most;
+        w.fade[r] = exf_exp2(w.base[r] - base);
+        w.base[r] = most;
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4) {
+            part[0] += s[i] = exf_exp2(fmaf(s[i], factor[r], -base));
+            part[1] += s[i + 1] = exf_exp2(fmaf(s[i + 1], factor[r], -base));
+        }
+        w.sum[r] = w.sum[r] * w.fade[r] + (part[0] + part[1]);
+    }
+}
+
+/* Weights as the A operands of products with the values; down: what these are to be
+ * multiplied with. */
+static __device__ __forceinline__ void split_weights(uint32_t (&high)[BN / 4], uint32_t (&low)[BN / 4], float (&down)[2],
+                                                     float (&s)[BN / 2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float most = 0;
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4) most = fmaxf(most, fmaxf(s[i], s[i + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        exf_power power = exf_power_for(most);
+        down[r] = power.down;
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4) exf_split2(high[i / 2], low[i / 2], s[i] * power.up, s[i + 1] * power.up);
+    }
+}
+
+/* o = o fade + (P V) down, in strips of columns; the two planes are i and the next. */
+template <int D, int DV>
+static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const ring<D, DV> &m, const uint32_t (&high)[BN / 4],
+                                             const uint32_t (&low)[BN / 4], const float (&fade)[2], const float (&down)[2], int i)
+{
+    enum { STRIP = DV > 128 ? 64 : DV };
+    uint32_t v_low = m.await(i), v_high = m.await(i + 1);
+#pragma unroll
+    for (int strip = 0; strip < DV / STRIP; strip++) {
+        float part[STRIP / 2] = {};
+        uint32_t at = strip * (STRIP / 64) * PANEL;
+        exf_settle(part);
+        exf_wgmma_begin();
+#pragma unroll
+        for (int c = 0; c < BN / 16; c++) exf_wgmma<STRIP>::rs(part, high + 4 * c, exf_operand(v_low + at + c * 2048, PANEL));
+#pragma unroll
+        for (int c = 0; c < BN / 16; c++) exf_wgmma<STRIP>::rs(part, low + 4 * c, exf_operand(v_high + at + c * 2048, PANEL));
+#pragma unroll
+        for (int c = 0; c < BN / 16; c++) exf_wgmma<STRIP>::rs(part, high + 4 * c, exf_operand(v_high + at + c * 2048, PANEL));
+        exf_wgmma_commit();
+        exf_wgmma_wait<0>();
+        exf_settle(part);
+#pragma unroll
+        for (int e = 0; e < STRIP / 2; e++) {
+            float &to = o[strip * (STRIP / 2) + e];
+            to = fmaf(part[e], down[e % 4 / 2], to * fade[e % 4 / 2]);
+        }
+    }
+    m.release(i);
+    m.release(i + 1);
+}
+
+template <int DV>
+static __device__ __forceinline__ void store(const float (&o)[DV / 2], const weighing &w, const problem &p, int head, int row)
+{
+    float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
+    for (int r = 0; r < 2; r++)
+        out[r] = row + 8 * r < p.s.n_tokens ? p.out + (size_t)(row + 8 * r) * p.s.ldo + (size_t)head * p.s.dv : nullptr;
+    exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
+}
+
+/* One warpgroup: the rows from `first`, n tiles; powers: of its queries, of the head's keys and values. */
+template <int D, int DV>
+static __device__ void consume(const ring<D, DV> &m, const problem &p, int head, int first, int n, const float *of_queries,
+                               const float *of_keys)
+{
+    int r = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4, row = first + r;
+    uint32_t high[BN / 4], low[BN / 4], q = m.base + threadIdx.x / 128 * 64 * 128;
+    float o[DV / 2] = {}, s[BN / 2], down[2], scale = p.s.scale * 1.44269504f;
+    float factor[2] = {of_queries[r] * scale, of_queries[r + 8] * scale};
+    weighing w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    for (int j = 0; j < n; j++) {
+        int tile = n - 1 - j, i = j * PLANES;
+        float2 of_k[BN / 8], of_v[BN / 8];
+        score<D, DV>(s, m, q, i + K_LOW);
+        take_powers(of_k, of_keys + tile * 2 * BN);
+        if (DV <= 128) take_powers(of_v, of_keys + tile * 2 * BN + BN);
+        exf_wgmma_wait<0>();
+        exf_settle(s);
+        m.release(i + K_LOW);
+        m.release(i + K_HIGH);
+        scale_columns(s, of_k);
+        if (tile * BN + BN - 1 > first) exf_mask<BN>(s, row, tile * BN);
+        soften(s, w, factor);
+        if (DV > 128) take_powers(of_v, of_keys + tile * 2 * BN + BN); /* no registers before */
+        scale_columns(s, of_v);
+        split_weights(high, low, down, s);
+        weigh<D, DV>(o, m, high, low, w.fade, down, i + V_LOW);
+    }
+    store<DV>(o, w, p, head, row);
+}
+#endif
+
+/* Grid: heads within query tiles, the longest tiles first. */
+template <int D, int DV> static __global__ void __launch_bounds__(THREADS, 1) attend(problem p)
+{
+#ifdef EXF_HOPPER
+    typedef room<D, DV> R;
+    extern __shared__ char raw[];
+    char *base = raw + (1024 - exf_shared(raw) % 1024) % 1024;
+    float *powers = reinterpret_cast<float *>(base + R::POWERS);
+    ring<D, DV> m = {exf_shared(base)};
+    int n_heads = p.s.n_heads, head = blockIdx.x % n_heads, tile = gridDim.x / n_heads - 1 - blockIdx.x / n_heads;
+    int kv = head / (n_heads / p.s.n_kv), warpgroup = threadIdx.x / 128, end = tile * BM + BM;
+    int n = ((end < p.s.n_tokens ? end : p.s.n_tokens) + BN - 1) / BN;
+    size_t tiles = (size_t)kv * p.n_key_tiles;
+    if (threadIdx.x < R::SLOTS) {
+        exf_barrier_init(m.here(threadIdx.x), 1);
+        exf_barrier_init(m.read(threadIdx.x), CONSUMERS / 32);
+    }
+    exf_proxy_fence();
+    __syncthreads();
+    if (warpgroup == 2) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        fetch<D, DV>(m, p.tiles + tiles * R::TILE, n);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        split_queries<D>(base, powers, p, head, tile * BM + warpgroup * 64, warpgroup * 64);
+        exf_proxy_fence();
+        exf_named_barrier(1 + warpgroup, 128);
+        consume<D, DV>(m, p, head, tile * BM + warpgroup * 64, n, powers + warpgroup * 64, p.powers + tiles * 2 * BN);
+    }
+#endif
+}
+
+template <int D, int DV> static void run(exf_queue *q, const problem &p)
+{
+    int bytes = room<D, DV>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
+    if (q->err.code != EXF_OK) return;
+    exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
+    EXF_LAUNCH(q, "attention keys", (split_tile<D, DV>), dim3((unsigned)p.n_key_tiles, (unsigned)p.s.n_kv), 256, 0, p);
+    EXF_LAUNCH(q, "attention", (attend<D, DV>), n_tiles * p.s.n_heads, THREADS, bytes, p);
+}
+
+/* The smallest that a head fits in. */
+static const struct {
+    int d, dv;
+    void (*run)(exf_queue *q, const problem &p);
+} sizes[] = {{64, 64, run<64, 64>}, {128, 128, run<128, 128>}, {192, 128, run<192, 128>}, {256, 256, run<256, 256>}};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static int size_of(const exf_attention_shape *s)
+{
+    int i = 0;
+    while (i < SIZES && (s->d > sizes[i].d || s->dv > sizes[i].dv)) i++;
+    return i;
+}
+
+/* Floats that the planes of one key-value head take. */
+static size_t plane_floats(const exf_attention_shape *s)
+{
+    const auto &size = sizes[size_of(s)];
+    return ((size_t)s->n_tokens + BN - 1) / BN * BN * (size_t)(size.d + size.dv);
+}
+
+/* And with its powers of two. */
+static size_t head_floats(const exf_attention_shape *s)
+{
+    return plane_floats(s) + ((size_t)s->n_tokens + BN - 1) / BN * 2 * BN;
+}
+
+/* Where all of them take more than that, half of the key-value heads are done at a time: no
+ * more memory than with rounded operands. */
+enum { ALL_AT_ONCE = 2 << 20 };
+
+static int heads_at_once(const exf_attention_shape *s)
+{
+    return (size_t)s->n_kv * head_floats(s) <= ALL_AT_ONCE ? s->n_kv : (s->n_kv + 1) / 2;
+}
+
+/* Never less for fewer tokens: a workspace serves shorter sequences too. */
+size_t exf_attention_split_workspace(const exf_attention_shape *s)
+{
+    if (size_of(s) == SIZES) return 0;
+    size_t need = (size_t)heads_at_once(s) * head_floats(s);
+    return heads_at_once(s) == s->n_kv || need > ALL_AT_ONCE ? need : ALL_AT_ONCE;
+}
+
+void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                         float *workspace)
+{
+    int group = s->n_heads / s->n_kv, each = heads_at_once(s);
+    bool wide_q = exf_wide(query, s->ldq) && s->d % 4 == 0, wide_k = exf_wide(k, s->ldk) && s->d % 4 == 0;
+    bool wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0, wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
+    for (int first = 0; first < s->n_kv; first += each) {
+        int n = s->n_kv - first < each ? s->n_kv - first : each;
+        problem p = {out + (size_t)(first * group) * s->dv,
+                     query + (size_t)(first * group) * s->d,
+                     k + (size_t)first * s->d,
+                     v + (size_t)first * s->dv,
+                     reinterpret_cast<char *>(workspace),
+                     workspace + (size_t)each * plane_floats(s),
+                     *s,
+                     (s->n_tokens + BN - 1) / BN,
+                     wide_q,
+                     wide_k,
+                     wide_v,
+                     wide_o};
+        p.s.n_kv = n;
+        p.s.n_heads = n * group;
+        sizes[size_of(s)].run(q, p);
+    }
+}

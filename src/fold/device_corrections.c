@@ -1,0 +1,163 @@
+/* device_corrections.c - see device_corrections.h; the kernel is kernels/fold/correction.h. */
+#include "fold/folder_inside.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+/* Tokens that are corrected at a time: what the workspace has room for. */
+enum { PIECE = 4096 };
+
+/* ---- sizes --------------------------------------------------------------------------------- */
+
+/* Pairs with vectors in the layers below `index`: the number of that layer's first. */
+static size_t pairs_below(const exf_vectors *v, int index)
+{
+    size_t n = 0;
+    while (n < (size_t)v->n_pairs && v->pair[3 * n] < index) n++;
+    return n;
+}
+
+static size_t most_pairs(const exf_vectors *v)
+{
+    size_t most = 0, from = 0;
+    for (size_t i = 1; i <= (size_t)v->n_pairs; i++) {
+        if (i < (size_t)v->n_pairs && v->pair[3 * i] == v->pair[3 * from]) continue;
+        if (i - from > most) most = i - from;
+        from = i;
+    }
+    return most;
+}
+
+static size_t piece_of(const exf_folder *f)
+{
+    return f->spans->batch->n_tokens < PIECE ? f->spans->batch->n_tokens : PIECE;
+}
+
+static void count_bytes(size_t bytes[EXF_CORRECT_ARRAYS], const exf_folder *f)
+{
+    size_t e = (size_t)f->t->shape.n_experts, row = (size_t)f->t->shape.d_model * sizeof(float), pairs = most_pairs(&f->t->vectors);
+    bytes[EXF_CORRECT_COEFF] = bytes[EXF_CORRECT_LOSS] = e * e * sizeof(float);
+    bytes[EXF_CORRECT_NORMS] = e * sizeof(float);
+    bytes[EXF_CORRECT_PAIR] = e * e * sizeof(int32_t);
+    bytes[EXF_CORRECT_DIAGONAL] = f->vectors.diagonal ? pairs * row : 0;
+    bytes[EXF_CORRECT_C] = pairs * (size_t)f->vectors.rank * row;
+    bytes[EXF_CORRECT_BASIS] = (size_t)f->vectors.rank * row;
+    bytes[EXF_CORRECT_PREFILL] = f->spans->prefill_tokens ? f->spans->batch->n_tokens : 0;
+    bytes[EXF_CORRECT_WORKSPACE] = exf_correction_workspace((int)piece_of(f), f->a->top_k, f->vectors.rank);
+}
+
+uint64_t exf_fold_device_bytes(const exf_folder *f)
+{
+    size_t bytes[EXF_CORRECT_ARRAYS];
+    uint64_t all = 0;
+    count_bytes(bytes, f);
+    for (int i = 0; i < EXF_CORRECT_ARRAYS; i++) all += bytes[i];
+    return all;
+}
+
+/* ---- room ---------------------------------------------------------------------------------- */
+
+static exf_code mark_prefill(exf_folder *f, exf_err *err)
+{
+    const exf_batch *batch = f->spans->batch;
+    exf_code rc = exf_mem_new(&f->there.prefill, batch->n_tokens, 1, "prefill positions", err);
+    for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++)
+        memset(f->there.prefill + batch->span[i].offset, 1, (size_t)exf_spans_prefill(f->spans, batch->span[i].n_tokens));
+    return rc;
+}
+
+exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err)
+{
+    exf_folder *f = self;
+    size_t bytes[EXF_CORRECT_ARRAYS];
+    exf_code rc = EXF_OK;
+    exf_device_corrections_free(&f->there);
+    f->there = (exf_device_corrections){.b = b, .index = -1};
+    count_bytes(bytes, f);
+    if (f->spans->prefill_tokens) EXF_TRY(mark_prefill(f, err));
+    for (int i = 0; i < EXF_CORRECT_ARRAYS; i++)
+        if (bytes[i]) EXF_TRY(b->alloc(&f->there.array[i], bytes[i], 1, "vectors of a variant", err));
+out:
+    return rc;
+}
+
+void exf_device_corrections_free(exf_device_corrections *c)
+{
+    for (int i = 0; c->b && i < EXF_CORRECT_ARRAYS; i++) c->b->free(c->array[i]);
+    exf_mem_free(c->prefill);
+    memset(c, 0, sizeof *c);
+}
+
+/* ---- a layer's tables ------------------------------------------------------------------------ */
+
+/* Queues what the layer's corrections read; n pairs from `first` on are the layer's. */
+static void send_layer(const exf_folder *f, exf_queue *q, const exf_correction_tables *t, size_t first, size_t n)
+{
+    const exf_device_corrections *c = &f->there;
+    size_t e = (size_t)t->n_experts, h = (size_t)f->t->shape.d_model, row = h * sizeof(float), r = (size_t)t->rank;
+    c->b->upload(q, c->array[EXF_CORRECT_COEFF], t->coeff, e * e * sizeof *t->coeff);
+    c->b->upload(q, c->array[EXF_CORRECT_LOSS], t->loss, e * e * sizeof *t->loss);
+    c->b->upload(q, c->array[EXF_CORRECT_NORMS], t->norms, e * sizeof *t->norms);
+    c->b->upload(q, c->array[EXF_CORRECT_PAIR], t->pair, e * e * sizeof *t->pair);
+    if (t->diagonal) c->b->upload(q, c->array[EXF_CORRECT_DIAGONAL], t->diagonal + first * h, n * row);
+    if (r) c->b->upload(q, c->array[EXF_CORRECT_C], t->c + first * r * h, n * r * row);
+    if (r) c->b->upload(q, c->array[EXF_CORRECT_BASIS], t->basis, r * row);
+}
+
+/* The same tables on the device. */
+static exf_correction_tables tables_there(const exf_folder *f, const exf_correction_tables *here, size_t first)
+{
+    void *const *array = f->there.array;
+    exf_correction_tables t = *here;
+    t.coeff = array[EXF_CORRECT_COEFF];
+    t.loss = array[EXF_CORRECT_LOSS];
+    t.norms = array[EXF_CORRECT_NORMS];
+    t.pair = array[EXF_CORRECT_PAIR];
+    t.first = (int32_t)first;
+    t.diagonal = array[EXF_CORRECT_DIAGONAL];
+    t.c = array[EXF_CORRECT_C];
+    t.basis = array[EXF_CORRECT_BASIS];
+    return t;
+}
+
+/* What q reads from here on is what the queue before it was given last. */
+static void begin_block(exf_folder *f, const exf_device_block *b, const exf_correction_tables *here, int index, size_t first)
+{
+    exf_device_corrections *c = &f->there;
+    if (!c->q && c->prefill) c->b->upload(b->q, c->array[EXF_CORRECT_PREFILL], c->prefill, b->batch->n_tokens);
+    if (c->q && c->q != b->q) c->b->follow(b->q, c->q);
+    if (c->index != index) send_layer(f, b->q, here, first, pairs_below(&f->t->vectors, index + 1) - first);
+    c->q = b->q;
+    c->index = index;
+}
+
+/* Tokens [at, at + n) of the block. */
+static void correct_piece(const exf_folder *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n, float *routed)
+{
+    const unsigned char *prefill = f->there.array[EXF_CORRECT_PREFILL];
+    size_t slot = (size_t)at * (size_t)b->top_k, h = (size_t)b->d_model;
+    exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
+    exf_correction_call c = exf_fold_correction_call(f, n, b->top_k, b->d_model);
+    c.outputs = exf_matrix_at(outputs, slot * h);
+    c.router_ids = b->router_ids + slot;
+    c.router_weights = b->router_weights + slot;
+    c.topk_ids = b->topk_ids + slot;
+    c.prefill = prefill ? prefill + b->row + at : NULL;
+    c.workspace = f->there.array[EXF_CORRECT_WORKSPACE];
+    f->there.b->correct_routes(b->q, routed + (size_t)at * h, t, &c);
+}
+
+exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err)
+{
+    exf_folder *f = self;
+    int index = f->table_of[b->layer], piece = (int)piece_of(f);
+    (void)err;
+    if (index < 0) return EXF_OK;
+    exf_correction_tables here = exf_fold_corrections_of(f, index);
+    size_t first = pairs_below(&f->t->vectors, index);
+    exf_correction_tables there = tables_there(f, &here, first);
+    begin_block(f, b, &here, index, first);
+    for (int at = 0; at < b->n_tokens; at += piece) correct_piece(f, b, &there, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
+    return EXF_OK;
+}

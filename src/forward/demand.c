@@ -1,0 +1,40 @@
+/* demand.c - see demand.h. */
+#include "forward/demand.h"
+
+int exf_lane_keeps_router_routes(const exf_lane *lane)
+{
+    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->survivors && lane->rewriter->correct;
+}
+
+/* 1 for an observer that reads blocks in host memory, also in a pass on a GPU. */
+static int reads_host_blocks(const exf_observer *o)
+{
+    int sweeps = o->sweeps > 1 ? o->sweeps : 1;
+    return o->block && (!o->device_block || o->device_sweeps < sweeps);
+}
+
+exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
+{
+    exf_demand d = {.lanes = n_lanes};
+    for (size_t i = 0; i < n_lanes; i++) {
+        const exf_observer *o = lanes[i].observer;
+        const exf_rewriter *r = lanes[i].rewriter;
+        d.corrects |= r && r->correct;
+        if (r) d.observers += r->device_bytes;
+        if (!o) continue;
+        d.head |= o->logits != NULL;
+        d.scored |= o->device_logits != NULL;
+        d.observers += o->device_bytes;
+        d.host_blocks |= reads_host_blocks(o);
+        d.probes += i > 0 && o->probe;
+        d.pruned += i > 0 && exf_lane_keeps_router_routes(&lanes[i]);
+        if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
+        if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
+    }
+    return d;
+}
+
+size_t exf_demand_route_sets(const exf_demand *d)
+{
+    return 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0);
+}

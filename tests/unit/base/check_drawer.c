@@ -1,0 +1,94 @@
+/* check_drawer.c - registries: finding by name, the message for an unknown one. */
+#include "base/drawer.h"
+#include "tests/support/fixtures.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+typedef struct {
+    const char *name;
+    int hidden;
+} exf_fruit;
+
+static const exf_fruit apple = {"apple", 0}, pear = {"pear", 0}, quince = {"quince", 1};
+
+exf_code exf_fruit_require(const char *name, const exf_fruit **out, exf_err *err);
+const exf_fruit *exf_fruit_at(size_t i);
+const exf_fruit *exf_fruit_find(const char *name);
+
+EXF_DRAWER_BEGIN
+&apple, &pear, &quince,
+EXF_DRAWER_END(fruit)
+EXF_DRAWER_FIND(fruit)
+EXF_DRAWER_REQUIRE(fruit, "basket")
+
+static int counts(const void *entry)
+{
+    return !((const exf_fruit *)entry)->hidden;
+}
+
+static const exf_drawer counted = {entries, 3, counts};
+
+START_TEST(entries_are_found_by_name)
+{
+    exf_err e;
+    const exf_fruit *f;
+    for (size_t i = 0; i < 3; i++) ck_assert_ptr_eq(exf_fruit_find(exf_fruit_at(i)->name), exf_fruit_at(i));
+    ck_assert_ptr_null(exf_fruit_at(3));
+    ck_assert_ptr_null(exf_fruit_find("plum"));
+    ck_ok(exf_fruit_require("pear", &f, &e), e);
+    ck_assert_ptr_eq(f, &pear);
+}
+END_TEST
+
+START_TEST(an_unknown_name_is_told_the_known_and_the_nearest)
+{
+    exf_err e;
+    const exf_fruit *f = &pear;
+    ck_fails(exf_fruit_require("peer", &f, &e), EXF_USAGE, e, "basket: \"peer\" is not known (known: apple, pear, quince); did you mean \"pear\"?");
+    ck_assert_ptr_null(f);
+    ck_assert_int_eq(exf_fruit_require("banana", &f, &e), EXF_USAGE);
+    ck_assert_str_eq(e.msg, "basket: \"banana\" is not known (known: apple, pear, quince)");
+}
+END_TEST
+
+START_TEST(what_does_not_count_is_unknown)
+{
+    exf_err e;
+    const void *f;
+    ck_assert_ptr_eq(exf_drawer_find(&counted, "apple"), &apple);
+    ck_assert_ptr_null(exf_drawer_find(&counted, "quince"));
+    ck_assert_int_eq(exf_drawer_require(&f, &counted, "basket", "quince", &e), EXF_USAGE);
+    ck_assert_str_eq(e.msg, "basket: \"quince\" is not known (known: apple, pear)");
+}
+END_TEST
+
+START_TEST(every_allocation_may_fail)
+{
+    exf_err e;
+    const exf_fruit *f;
+    exf_code rc = EXF_NOSPACE;
+    size_t n = 0;
+    while (rc == EXF_NOSPACE) {
+        exf_mem_fail_at(++n);
+        rc = exf_fruit_require("peer", &f, &e);
+        exf_mem_fail_at(0);
+        ck_assert_int_eq(e.code, rc);
+    }
+    ck_assert_int_eq(rc, EXF_USAGE);
+    ck_assert_uint_gt(n, 1);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("drawer");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, entries_are_found_by_name);
+    tcase_add_test(t, an_unknown_name_is_told_the_known_and_the_nearest);
+    tcase_add_test(t, what_does_not_count_is_unknown);
+    tcase_add_test(t, every_allocation_may_fail);
+    suite_add_tcase(s, t);
+    return s;
+}

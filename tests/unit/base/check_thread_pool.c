@@ -1,0 +1,311 @@
+/* check_thread_pool.c - base/thread_pool: every item once, the lowest failure, fork, several callers. */
+#define _GNU_SOURCE /* pthread_setattr_default_np, sched_setaffinity */
+#include "base/mem.h"
+#include "base/stop.h"
+#include "base/thread_pool.h"
+#include "tests/support/fixtures.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { THREADS = 4, ITEMS = 1000 };
+
+static void sleep_ms(long ms)
+{
+    struct timespec t = {0, ms * 1000000};
+    nanosleep(&t, NULL);
+}
+
+/* ---- items and workers ---------------------------------------------------------------------- */
+
+typedef struct {
+    int done[ITEMS + 1];
+    atomic_int busy[THREADS]; /* the worker is within an item */
+    atomic_int wrong_worker, most_at_once, at_once;
+} counts;
+
+static exf_code count(void *self, size_t i, int worker, exf_err *err)
+{
+    counts *c = self;
+    (void)err;
+    if (worker < 0 || worker >= THREADS || atomic_exchange(&c->busy[worker], 1)) atomic_store(&c->wrong_worker, 1);
+    int now = atomic_fetch_add(&c->at_once, 1) + 1, most = atomic_load(&c->most_at_once);
+    while (now > most && !atomic_compare_exchange_weak(&c->most_at_once, &most, now)) continue;
+    c->done[i]++;
+    if (i < 2 * THREADS) sleep_ms(2);
+    atomic_fetch_sub(&c->at_once, 1);
+    if (worker >= 0 && worker < THREADS) atomic_store(&c->busy[worker], 0);
+    return EXF_OK;
+}
+
+static void check_counts(const counts *c, size_t n)
+{
+    for (size_t i = 0; i < n; i++) ck_assert_int_eq(c->done[i], 1);
+    for (size_t i = n; i <= ITEMS; i++) ck_assert_int_eq(c->done[i], 0);
+    ck_assert_int_eq(c->wrong_worker, 0);
+}
+
+START_TEST(every_item_runs_once)
+{
+    static const size_t sizes[] = {0, 1, 2, 3, 4, 5, 7, 64, ITEMS};
+    static const int threads[] = {-1, 0, 1, 2, THREADS};
+    for (int k = 0; k < COUNT(threads); k++) {
+        counts c = {.wrong_worker = 0};
+        exf_err err = {.code = EXF_OK};
+        ck_ok(exf_parallel_for(sizes[_i], threads[k], count, &c, &err), err);
+        check_counts(&c, sizes[_i]);
+        ck_assert_int_le(c.most_at_once, threads[k] < 1 ? 1 : threads[k]);
+    }
+}
+END_TEST
+
+START_TEST(items_run_at_the_same_time)
+{
+    counts c = {.wrong_worker = 0};
+    exf_err err = {.code = EXF_OK};
+    for (int tries = 0; c.most_at_once < 2 && tries < 1000; tries++) {
+        memset(&c, 0, sizeof c);
+        ck_ok(exf_parallel_for(2 * THREADS, THREADS, count, &c, &err), err);
+    }
+    ck_assert_int_ge(c.most_at_once, 2);
+}
+END_TEST
+
+/* ---- failures ------------------------------------------------------------------------------- */
+
+typedef struct {
+    size_t first;    /* the lowest item that fails */
+    int done[ITEMS]; /* written by the item's own thread */
+    int slow;        /* the lowest failure comes last */
+} failing;
+
+static exf_code fail_from(void *self, size_t i, int worker, exf_err *err)
+{
+    failing *f = self;
+    (void)worker;
+    f->done[i]++;
+    if (i == f->first && f->slow) sleep_ms(5);
+    return i < f->first ? EXF_OK : exf_fail(err, EXF_NUMERIC, "item %zu failed", i);
+}
+
+/* Under ThreadSanitizer this also shows that nothing is read while another thread writes it. */
+START_TEST(the_lowest_failure_is_reported)
+{
+    static const size_t firsts[] = {0, 1, 2, 3, 17, 500, ITEMS - 1};
+    for (int turn = 0; turn < 40; turn++) {
+        failing f = {.first = firsts[_i], .slow = turn % 2};
+        exf_err err = {.code = EXF_OK};
+        char text[64];
+        snprintf(text, sizeof text, "item %zu failed", f.first);
+        ck_fails(exf_parallel_for(ITEMS, THREADS, fail_from, &f, &err), EXF_NUMERIC, err, text);
+        ck_assert_str_eq(err.msg, text);
+        for (size_t i = 0; i < ITEMS; i++) ck_assert_int_eq(f.done[i], i <= f.first ? 1 : f.done[i] != 0);
+    }
+}
+END_TEST
+
+START_TEST(on_one_thread_nothing_runs_above_a_failure)
+{
+    failing f = {.first = 3};
+    exf_err err = {.code = EXF_OK};
+    ck_fails(exf_parallel_for(ITEMS, 1, fail_from, &f, &err), EXF_NUMERIC, err, "item 3 failed");
+    for (size_t i = 0; i < ITEMS; i++) ck_assert_int_eq(f.done[i], i <= 3);
+}
+END_TEST
+
+static exf_code ask_for_a_stop(void *self, size_t i, int worker, exf_err *err)
+{
+    (void)worker;
+    (void)err;
+    ((int *)self)[i]++;
+    if (i == 5) exf_stop_request(SIGTERM);
+    return EXF_OK;
+}
+
+START_TEST(a_stop_ends_the_loop_between_two_items)
+{
+    int done[ITEMS] = {0}, n = 0;
+    exf_err err = {.code = EXF_OK};
+    ck_fails(exf_parallel_for(ITEMS, _i ? THREADS : 1, ask_for_a_stop, done, &err), EXF_SIGTERM, err, "stopped by signal");
+    for (size_t i = 0; i < ITEMS; i++) n += done[i];
+    if (_i == 0) ck_assert_int_eq(n, 6);
+    ck_assert_int_ge(n, 6);
+    exf_stop_request(0);
+}
+END_TEST
+
+/* ---- loops within and beside loops ----------------------------------------------------------- */
+
+typedef struct {
+    pthread_t thread;
+    atomic_int n, moved;
+} nested;
+
+static exf_code count_inner(void *self, size_t i, int worker, exf_err *err)
+{
+    nested *s = self;
+    (void)i;
+    (void)err;
+    if (worker != 0 || !pthread_equal(s->thread, pthread_self())) atomic_store(&s->moved, 1);
+    atomic_fetch_add(&s->n, 1);
+    return EXF_OK;
+}
+
+static exf_code run_inner(void *self, size_t i, int worker, exf_err *err)
+{
+    nested *s = &((nested *)self)[i];
+    (void)worker;
+    s->thread = pthread_self();
+    return exf_parallel_for(10, THREADS, count_inner, s, err);
+}
+
+START_TEST(a_loop_within_an_item_stays_on_its_thread)
+{
+    nested s[2 * THREADS] = {{.n = 0}};
+    exf_err err = {.code = EXF_OK};
+    ck_ok(exf_parallel_for(2 * THREADS, THREADS, run_inner, s, &err), err);
+    for (int i = 0; i < 2 * THREADS; i++) ck_assert(s[i].n == 10 && !s[i].moved);
+}
+END_TEST
+
+typedef struct {
+    pthread_t thread;
+    exf_code rc;
+    int wrong;
+} caller;
+
+static void *call_often(void *self)
+{
+    caller *c = self;
+    exf_err err = {.code = EXF_OK};
+    for (int turn = 0; turn < 50 && c->rc == EXF_OK; turn++) {
+        counts s = {.wrong_worker = 0};
+        c->rc = exf_parallel_for(40, THREADS, count, &s, &err);
+        for (int i = 0; i < 40; i++) c->wrong |= s.done[i] != 1;
+        c->wrong |= s.wrong_worker;
+    }
+    return NULL;
+}
+
+START_TEST(several_threads_run_loops_at_the_same_time)
+{
+    caller c[3] = {{.rc = EXF_OK}};
+    for (int i = 0; i < 3; i++) ck_assert_int_eq(pthread_create(&c[i].thread, NULL, call_often, &c[i]), 0);
+    for (int i = 0; i < 3; i++) {
+        pthread_join(c[i].thread, NULL);
+        ck_assert(c[i].rc == EXF_OK && !c[i].wrong);
+    }
+}
+END_TEST
+
+/* ---- what the system gives --------------------------------------------------------------------- */
+
+static int run_in_child(void)
+{
+    counts c = {.wrong_worker = 0};
+    exf_err err = {.code = EXF_OK};
+    if (exf_parallel_for(ITEMS, THREADS, count, &c, &err) != EXF_OK) return 1;
+    for (size_t i = 0; i < ITEMS; i++)
+        if (c.done[i] != 1) return 2;
+    return c.wrong_worker ? 3 : 0;
+}
+
+START_TEST(a_forked_child_has_a_pool_of_its_own)
+{
+    ck_assert_int_eq(run_in_child(), 0);
+    for (int turn = 0; turn < 5; turn++) {
+        int status;
+        pid_t child = fork();
+        ck_assert_int_ge(child, 0);
+        if (child == 0) _exit(run_in_child());
+        ck_assert_int_eq(waitpid(child, &status, 0), child);
+        ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    ck_assert_int_eq(run_in_child(), 0);
+}
+END_TEST
+
+#if defined(__GLIBC__) && SIZE_MAX > UINT32_MAX
+/* No address space has room for such a stack, so that pthread_create fails. */
+START_TEST(threads_that_cannot_be_created_are_done_without)
+{
+    counts c = {.wrong_worker = 0};
+    exf_err err = {.code = EXF_OK};
+    pthread_attr_t huge;
+    pthread_t thread;
+    pthread_attr_init(&huge);
+    ck_assert_int_eq(pthread_attr_setstacksize(&huge, (size_t)1 << 47), 0);
+    ck_assert_int_eq(pthread_setattr_default_np(&huge), 0);
+    ck_assert_int_ne(pthread_create(&thread, NULL, call_often, NULL), 0);
+    ck_ok(exf_parallel_for(ITEMS, THREADS, count, &c, &err), err);
+    check_counts(&c, ITEMS);
+    ck_assert_int_eq(c.most_at_once, 1);
+}
+END_TEST
+#endif
+
+START_TEST(idle_threads_use_no_processor_time)
+{
+    struct timespec before, after;
+    ck_assert_int_eq(run_in_child(), 0);
+    sleep_ms(50);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    sleep_ms(200);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    double used = (double)(after.tv_sec - before.tv_sec) + 1e-9 * (double)(after.tv_nsec - before.tv_nsec);
+    ck_assert_msg(used < 0.05, "%g s", used);
+}
+END_TEST
+
+START_TEST(the_environment_and_the_affinity_say_how_many)
+{
+    cpu_set_t one;
+    unsetenv("OMP_NUM_THREADS");
+    ck_assert_int_ge(exf_default_threads(), 1);
+    setenv("OMP_NUM_THREADS", "3", 1);
+    ck_assert(exf_default_threads() == 3 && exf_background_threads() == 3);
+    setenv("OMP_NUM_THREADS", "12,2", 1);
+    ck_assert(exf_default_threads() == 12 && exf_background_threads() == 8);
+    unsetenv("OMP_NUM_THREADS");
+    ck_assert_int_eq(sched_getaffinity(0, sizeof one, &one), 0);
+    int first = 0, all = CPU_COUNT(&one);
+    ck_assert_int_eq(exf_default_threads(), all);
+    while (!CPU_ISSET(first, &one)) first++;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    ck_assert_int_eq(exf_default_threads(), 1);
+    setenv("OMP_NUM_THREADS", "none", 1);
+    ck_assert_int_eq(exf_default_threads(), 1);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("thread_pool");
+    TCase *t = tcase_create("all");
+    tcase_add_loop_test(t, every_item_runs_once, 0, 9);
+    tcase_add_test(t, items_run_at_the_same_time);
+    tcase_add_loop_test(t, the_lowest_failure_is_reported, 0, 7);
+    tcase_add_test(t, on_one_thread_nothing_runs_above_a_failure);
+    tcase_add_loop_test(t, a_stop_ends_the_loop_between_two_items, 0, 2);
+    tcase_add_test(t, a_loop_within_an_item_stays_on_its_thread);
+    tcase_add_test(t, several_threads_run_loops_at_the_same_time);
+    tcase_add_test(t, a_forked_child_has_a_pool_of_its_own);
+#if defined(__GLIBC__) && SIZE_MAX > UINT32_MAX
+    tcase_add_test(t, threads_that_cannot_be_created_are_done_without);
+#endif
+    tcase_add_test(t, idle_threads_use_no_processor_time);
+    tcase_add_test(t, the_environment_and_the_affinity_say_how_many);
+    suite_add_tcase(s, t);
+    return s;
+}
