@@ -22,8 +22,8 @@ VERSION := $(shell cat VERSION)
 PKG_CONFIG ?= pkg-config
 PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto libpng zlib
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
-           libssl-dev libpng-dev zlib1g-dev check pkg-config valgrind make gcc \
-           $(if $(filter 1,$(CUDA)),g++)
+           libssl-dev libpng-dev zlib1g-dev check pkg-config make gcc \
+           $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind)
 MISSING := $(strip $(foreach p,$(PACKAGES),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),,$(p))))
 DEPS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
 DEPS_LIBS   := $(shell $(PKG_CONFIG) --libs $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
@@ -52,20 +52,23 @@ INCLUDE  = -Iinclude -Isrc -I. -I$(BUILD)
 # One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
 SANFLAGS = $(if $(SAN),$(addprefix -fsanitize=,$(subst $(comma), ,$(SAN))) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 DEFINES  = -DEXF_HAVE_CUDA=$(CUDA)
+COMPILE  = $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
 LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
 
 # ---- what is built: nothing here lists a file by hand ----------------------
 # Everything in a library room goes into libexfold.a; every src/tool/exfold-*.c
-# is a program of the same name; every tests/unit/<room>/check_*.c is a test program.
+# is a program of the same name; every check_*.c in tests/unit/<room> is a suite of the
+# test program build/checks/<room>, every one in tests/cuda of build/checks/cuda.
 LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
 TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold-*.c)))
 TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/exfold-%,$(sort $(wildcard src/tool/*.c))))
-CHECKS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(sort $(wildcard tests/unit/*/check_*.c tests/cuda/check_*.c)))
-CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
-CHECKS_CUDA := $(filter $(BUILD)/tests/cuda/%,$(CHECKS))
-CHECKS_CPU  := $(filter-out $(CHECKS_CUDA),$(CHECKS))
+CHECK_C := $(sort $(wildcard tests/unit/*/check_*.c tests/cuda/check_*.c))
+CHECK_DIRS  := $(sort $(patsubst %/,%,$(dir $(CHECK_C))))
+CHECKS_CUDA := $(BUILD)/checks/cuda
+CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHECK_DIRS))))
+CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
@@ -78,8 +81,14 @@ export CK_DEFAULT_TIMEOUT ?= 120
 export ASAN_OPTIONS  ?= exitcode=99
 export LSAN_OPTIONS  ?= exitcode=99
 export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
-# No GPU code under them: nothing there would run it.
-SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined
+# No GPU code under the sanitizers: nothing would run it.  -O1: they see the same errors, and half the time is compiling.
+SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined CFLAGS="-O1 -g"
+# Every allocation fails in turn, where the plain run takes a sample.
+THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
+# The rooms with threads, and those that call them.
+TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
+TSAN_ROOMS = base format artifact model capture forward accumulate fold
+FULL       = check check-reference check-san check-fuzz check-valgrind check-tsan $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
@@ -90,10 +99,16 @@ all: deps $(TOOLS)
 ## checks: build the test programs, run nothing
 checks: deps deps-checks $(CHECKS_CPU)
 
-## check: the house's rules, the unit tests, the programs from the outside, what fuzzing found
+## check: a few minutes: the house's rules, unit tests, programs from the outside, installation, fuzz corpora
 check: check-layers check-units check-cli check-install replay
 
-## check-units: the unit tests (tests/unit), on the CPU
+## check-full: before a merge: check, and all of the below that needs no GPU (INTEROP=1: the readers of exports too)
+check-full:
+	+@failed=; for t in $(FULL); do echo "==> make $$t"; $(MAKE) --no-print-directory $$t || failed="$$failed $$t"; done; \
+	    [ -z "$$failed" ] || { echo "check-full failed in:$$failed"; exit 1; }
+print-full: ; @echo $(FULL)
+
+## check-units: the unit tests (tests/unit), on the CPU; some of them: build/checks/ROOM SUITE
 check-units: checks
 	$(Q)scripts/run-checks.sh $(CHECKS_CPU)
 
@@ -102,7 +117,7 @@ check-scripts:
 	$(Q)BUILD=$(BUILD) tests/scripts/run.sh
 .PHONY: check-scripts
 
-## check-cuda: the CUDA tests; says so and passes on a machine without a GPU
+## check-cuda: the CUDA tests; on a machine without a GPU they say so and pass
 check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
@@ -121,9 +136,16 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh
 
-## check-san: check-units and check-cli under address and undefined sanitizers
+## check-san: check-units, with every allocation failing in turn, and check-cli under address and undefined sanitizers
 check-san:
-	+@failed=0; $(MAKE) $(SANITIZED) check-units || failed=1; $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
+	+@failed=0; $(THOROUGH) $(MAKE) $(SANITIZED) check-units || failed=1; $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
+
+## check-tsan: the unit tests of the rooms with threads, compiled with clang, under the thread sanitizer
+check-tsan:
+	@command -v $(CLANG) >/dev/null || { echo "make check-tsan needs clang; install it with: apt-get install clang"; exit 2; }
+	+@$(MAKE) $(TSAN) check-rooms ROOMS="$(TSAN_ROOMS)"
+check-rooms: deps deps-checks $(ROOMS:%=$(BUILD)/checks/%)
+	$(Q)scripts/run-checks.sh $(ROOMS:%=$(BUILD)/checks/%)
 
 ## check-valgrind: a small calibration under valgrind: no error, no leak
 check-valgrind: all
@@ -138,7 +160,7 @@ check-fuzz:
 
 ## replay: every input under tests/fuzz/corpus again
 replay: deps $(REPLAYS)
-	$(Q)failed=0; for n in $(FUZZ_NAMES); do $(BUILD)/tests/fuzz/fuzz_$$n tests/fuzz/corpus/$$n || failed=1; done; exit $$failed
+	$(Q)printf '%s\n' $(FUZZ_NAMES) | xargs -P $$(getconf _NPROCESSORS_ONLN) -I {} $(BUILD)/tests/fuzz/fuzz_{} tests/fuzz/corpus/{}
 
 ## fuzz: search for new inputs with clang: make fuzz FUZZ=safetensors SECONDS=60
 fuzz:
@@ -167,7 +189,7 @@ check-layers:
 
 ## clean: remove the build directories
 clean:
-	rm -rf $(BUILD) $(BUILD)-san $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-san $(BUILD)-tsan $(BUILD)-fuzz
 
 ## help: this list, and what was found
 help:
@@ -184,14 +206,14 @@ deps:
 deps-checks:
 	@$(PKG_CONFIG) --exists check || { echo "missing: check"; echo "install with: apt-get install $(DEBIAN)"; exit 1; }
 
-## print-packages: the Debian and Ubuntu packages that build and tests need
+## print-packages: the Debian and Ubuntu packages that build and tests need (FOR=full: and check-full)
 print-packages:
 	@echo $(DEBIAN)
 
 ## print-missing: what this machine lacks, as modules of pkg-config and commands
 print-missing:
 	@echo $(MISSING) $$($(PKG_CONFIG) --exists check 2>/dev/null || echo check) \
-	    $$(for c in gcc $(PKG_CONFIG) valgrind; do command -v $$c >/dev/null || echo $$c; done)
+	    $$(for c in gcc $(PKG_CONFIG) $(if $(filter full,$(FOR)),$(CLANG) valgrind); do command -v $$c >/dev/null || echo $$c; done)
 
 # A drawer: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
 # Rewritten only when the set of files changes, so that adding one relinks the table.
@@ -226,6 +248,26 @@ $(BUILD)/gen/version.h: FORCE | $(BUILD)/gen
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/base/version.o: $(BUILD)/gen/version.h
 
+# A build directory may change from CUDA=0 to CUDA=1: what the compiler is told of it is compiled again.
+$(BUILD)/gen/cuda: FORCE | $(BUILD)/gen
+	@echo '$(CUDA)' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/src/base/version.o $(BUILD)/kernels/backend_cpu.o $(BUILD)/tests/cuda/check_cuda_fold.o: $(BUILD)/gen/cuda
+
+# tests/unit/forward/check_*.c -> build/gen/suites_forward.inc, one X(check_name) per file, and build/checks/forward.
+define room_of_checks
+$(BUILD)/gen/suites_$(notdir $(1)).inc: FORCE | $(BUILD)/gen
+	@printf 'X(%s)\n' $(patsubst $(1)/%.c,%,$(filter $(1)/%,$(CHECK_C))) > $$@.new
+	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
+$(BUILD)/$(1)/suites.o: tests/support/suite_main.c $(BUILD)/gen/suites_$(notdir $(1)).inc
+	@mkdir -p $$(@D); echo "  CC   $(1)/suites"
+	$$(Q)$$(CC) $$(COMPILE) $$(CHECK_CFLAGS) -DEXF_SUITES='"gen/suites_$(notdir $(1)).inc"' -MMD -MP -c -o $$@ $$<
+$(BUILD)/checks/$(notdir $(1)): $(patsubst %.c,$(BUILD)/%.o,$(filter $(1)/%,$(CHECK_C))) $(BUILD)/$(1)/suites.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
+	@mkdir -p $$(@D); echo "  LINK $$@"
+	$$(Q)$$(CC) $$(SANFLAGS) $$(LDFLAGS) -o $$@ $$^ $$(LDLIBS) $$(CHECK_LIBS)
+endef
+$(foreach d,$(CHECK_DIRS),$(eval $(call room_of_checks,$(d))))
+
 $(BUILD)/gen: ; @mkdir -p $@
 $(BUILD)/libexfold.a: $(LIB_O)
 	@rm -f $@
@@ -233,9 +275,6 @@ $(BUILD)/libexfold.a: $(LIB_O)
 $(BUILD)/bin/%: $(BUILD)/src/tool/%.o $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS) $(CHECK_LIBS)
 $(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
@@ -256,16 +295,16 @@ $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libexfold-fuzz.a
 	$(Q)$(CC) -fsanitize=fuzzer,address,undefined $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D); echo "  CC   $<"
-	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS) $(if $(filter tests/%,$<),$(CHECK_CFLAGS)) \
+	$(Q)$(CC) $(COMPILE) $(if $(filter tests/%,$<),$(CHECK_CFLAGS) $(if $(filter check_%,$(@F)),-Dexf_suite=exf_suite_$(basename $(@F)))) \
 	    $(if $(filter tests/cuda/%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
 $(BUILD)/%.o: %.cu
 	@mkdir -p $(@D); echo "  NVCC $<"
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 include install.mk
--include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECKS:%=%.d) $(CHECK_O:.o=.d) \
+-include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: all checks check check-units check-cuda check-cli check-san check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
+.PHONY: all checks check check-full print-full check-units check-rooms check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -47,9 +47,65 @@ typedef struct exf_queue exf_queue;
  *         A product with a float32 weight (the router's) stays one of float32. */
 typedef enum { EXF_COMPUTE_F32, EXF_COMPUTE_BF16 } exf_compute;
 
+/* What only a GPU has.  conv_delta_rule, its workspace and compressed_heads are fused forms of
+ * operations that every backend has; they may be NULL. */
+typedef struct {
+    /* Host memory that copies run from at full speed and beside the queues. */
+    exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
+    void (*free_staging)(void *p);
+    /* Bytes that alloc() has given and not got back, now and at most, and what a
+     * process holds there before it allocates anything. */
+    void (*memory)(uint64_t *now, uint64_t *peak);
+    void (*memory_anew)(void); /* "at most" counts from here */
+    /* Bytes that alloc() could still give, as far as the system knows. */
+    exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
+    /* What q is given from here on waits for all that `before` was given so far. */
+    void (*follow)(exf_queue *q, exf_queue *before);
+    /* unpack.h; *bad becomes 1 where a value is not finite. */
+    void (*unpack)(exf_queue *q, void *to, exf_number number, const exf_packed_rows *rows, int *bad);
+    void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);
+    /* rounding.h, device_rows.h */
+    void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);
+    void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
+    void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
+    void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
+    void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
+    /* delta_rule.h: causal_conv_silu on [q | k | v], l2norm_heads of q (scaled by key_dim^-1/2) and k, then
+     * the rule.  qkv: rows of s->ldq = ldk = ldv; it is used up. */
+    size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
+    void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
+                            const exf_delta_shape *s, double eps, float *workspace);
+    /* compressed_attention.h in bfloat16, between two products: every head of query normed (rmsnorm.h, no weight)
+     * and rotated, attended, rotated back, rounded to bfloat16.  out and query [n_rows, n_heads, d]; workspace as
+     * the attention's.  fit: 1 if the device and these shapes can have it. */
+    int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
+    void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
+                             const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
+    void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
+    void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
+    void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
+    void (*output_errors)(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
+    /* moments.h.  sums: moments_bytes() of alloc's memory; adding from several queues
+     * at a time is fine.  moments_take waits, adds what is there to `to` and leaves
+     * zeros; host: exf_moments_host_bytes() of any memory. */
+    size_t (*moments_bytes)(int n_experts);
+    void (*moments_add)(exf_queue *q, void *sums, const exf_moments_call *c);
+    exf_code (*moments_take)(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host,
+                             exf_err *err); /* over NULL: not wanted */
+    /* What was added since the last call (or the last take) is one sequence. */
+    void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+    size_t (*grams_bytes)(int n_experts, int n_products);
+    void (*grams)(exf_queue *q, const exf_grams_call *c);
+    /* Not while another queue adds to the same sums. */
+    void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
+    void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
+    /* correction.h */
+    void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
+} exf_gpu_operations;
+
 typedef struct exf_backend {
     const char *name; /* "cpu", "cuda" */
-    int host_memory;  /* 1: its arrays are ordinary memory, upload and download copy */
+    const exf_gpu_operations *gpu; /* NULL: arrays are ordinary memory, upload and download copy */
 
     /* ---- queues and memory ------------------------------------------------ */
     exf_code (*open)(exf_queue **q, exf_compute compute, exf_err *err); /* EXF_DEVICE: this compute is not to be had */
@@ -119,59 +175,6 @@ typedef struct exf_backend {
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*moe_sum)(exf_queue *q, const exf_moe_sum_call *c);
     void (*reuse_outputs)(exf_queue *q, const exf_reuse_call *c);
-
-    /* ---- what only a device has; all NULL where memory is the host's ---------------- */
-    /* Host memory that copies run from at full speed and beside the queues. */
-    exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
-    void (*free_staging)(void *p);
-    /* Bytes that alloc() has given and not got back, now and at most, and what a
-     * process holds there before it allocates anything. */
-    void (*memory)(uint64_t *now, uint64_t *peak);
-    void (*memory_anew)(void); /* "at most" counts from here */
-    /* Bytes that alloc() could still give, as far as the system knows. */
-    exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
-    /* What q is given from here on waits for all that `before` was given so far. */
-    void (*follow)(exf_queue *q, exf_queue *before);
-    /* unpack.h; *bad becomes 1 where a value is not finite. */
-    void (*unpack)(exf_queue *q, void *to, exf_number number, const exf_packed_rows *rows, int *bad);
-    void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);
-    /* rounding.h, device_rows.h */
-    void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);
-    void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
-    void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
-    void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
-    void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
-    /* delta_rule.h: causal_conv_silu on [q | k | v], l2norm_heads of q (scaled by key_dim^-1/2) and k, then
-     * the rule.  qkv: rows of s->ldq = ldk = ldv; it is used up. */
-    size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
-    void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
-                            const exf_delta_shape *s, double eps, float *workspace);
-    /* compressed_attention.h in bfloat16, between two products: every head of query normed (rmsnorm.h, no weight)
-     * and rotated, attended, rotated back, rounded to bfloat16.  out and query [n_rows, n_heads, d]; workspace as
-     * the attention's.  fit: 1 if the device and these shapes can have it. */
-    int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
-    void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
-                             const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
-    void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
-    void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
-    void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
-    void (*output_errors)(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
-    /* moments.h.  sums: moments_bytes() of alloc's memory; adding from several queues
-     * at a time is fine.  moments_take waits, adds what is there to `to` and leaves
-     * zeros; host: exf_moments_host_bytes() of any memory. */
-    size_t (*moments_bytes)(int n_experts);
-    void (*moments_add)(exf_queue *q, void *sums, const exf_moments_call *c);
-    exf_code (*moments_take)(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host,
-                             exf_err *err); /* over NULL: not wanted */
-    /* What was added since the last call (or the last take) is one sequence. */
-    void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
-    size_t (*grams_bytes)(int n_experts, int n_products);
-    void (*grams)(exf_queue *q, const exf_grams_call *c);
-    /* Not while another queue adds to the same sums. */
-    void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
-    void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
-    /* correction.h */
-    void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
 } exf_backend;
 
 extern const exf_backend exf_backend_cpu;

@@ -151,7 +151,6 @@ static size_t experts_workspace(const exf_expert_shape *s, exf_number x)
 
 const exf_backend exf_backend_cpu = {
     .name = "cpu",
-    .host_memory = 1,
     .open = open_queue,
     .close = close_queue,
     .finish = finish,

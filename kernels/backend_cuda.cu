@@ -109,8 +109,18 @@ static const char *device_name(void)
     return text;
 }
 
+static const exf_gpu_operations gpu = {
+    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_anew_cuda, exf_memory_left_cuda, follow,
+    exf_unpack_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
+    exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
+    exf_compressed_heads_cuda, exf_embed_cuda,
+    exf_watch_finite_cuda, exf_score_rows_cuda, exf_output_errors_cuda,
+    exf_moments_bytes_cuda, exf_moments_add_cuda, exf_moments_take_cuda, exf_moments_close_cuda,
+    exf_grams_bytes_cuda, exf_grams_cuda, exf_moments_add_common_cuda, exf_diagonal_add_cuda, exf_correct_routes_cuda,
+};
+
 static const exf_backend table = {
-    "cuda", /* host_memory */ 0,
+    "cuda", &gpu,
     open_queue, close_queue, exf_finish_cuda, device_name, exf_alloc_cuda, exf_free_cuda, upload, download, copy, zero,
     exf_product_xwt_cuda, exf_product_xwt_many_cuda, exf_gemm_xw_cuda,
     exf_rmsnorm_cuda, exf_add_bias_cuda, exf_copy_columns_cuda, exf_repeat_columns_cuda, exf_sigmoid_gate_cuda, exf_swiglu_cuda,
@@ -120,13 +130,6 @@ static const exf_backend table = {
     exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
     exf_indexer_workspace_cuda, exf_indexer_cuda, exf_streams_open_cuda, exf_streams_close_cuda, exf_streams_collapse_cuda, exf_router_cuda,
     exf_experts_workspace_cuda, exf_experts_cuda, exf_switch_weights_cuda, exf_moe_sum_cuda, exf_reuse_outputs_cuda,
-    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_anew_cuda, exf_memory_left_cuda, follow,
-    exf_unpack_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
-    exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
-    exf_compressed_heads_cuda, exf_embed_cuda,
-    exf_watch_finite_cuda, exf_score_rows_cuda, exf_output_errors_cuda,
-    exf_moments_bytes_cuda, exf_moments_add_cuda, exf_moments_take_cuda, exf_moments_close_cuda,
-    exf_grams_bytes_cuda, exf_grams_cuda, exf_moments_add_common_cuda, exf_diagonal_add_cuda, exf_correct_routes_cuda,
 };
 
 extern "C" const exf_backend *exf_backend_cuda(exf_err *err)

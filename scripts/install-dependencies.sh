@@ -1,5 +1,6 @@
 #!/bin/sh
 # install-dependencies.sh - what a build and its tests need, installed if it is missing.
+# usage: install-dependencies.sh [full]      full: also what make check-full needs (clang, valgrind)
 #
 # The Makefile holds the only list (make print-packages).  Debian and Ubuntu: what
 # is missing is named and installed with apt-get, through sudo when not root.
@@ -7,6 +8,11 @@
 # Exit status: 0 everything is there, 1 apt-get failed, 2 something is missing and must be installed by hand.
 set -eu
 cd "$(dirname "$0")/.."
+for_tests=${1:-}
+case $for_tests in
+"" | full) ;;
+*) echo "usage: install-dependencies.sh [full]" >&2; exit 2 ;;
+esac
 
 say() { echo "install-dependencies: $*"; }
 
@@ -51,7 +57,7 @@ not_installed() { # PACKAGE ...
 if command -v apt-get >/dev/null && command -v dpkg-query >/dev/null; then
     command -v make >/dev/null || install_packages make
     # shellcheck disable=SC2046  # a list of words
-    missing=$(not_installed $(make -s print-packages))
+    missing=$(not_installed $(make -s print-packages FOR="$for_tests"))
     if [ -z "$missing" ]; then
         say "nothing is missing"
     else
@@ -62,11 +68,11 @@ elif ! command -v make >/dev/null; then
     say "GNU make is missing; install it and run this again to learn what else is" >&2
     exit 2
 else
-    missing=$(make -s print-missing)
+    missing=$(make -s print-missing FOR="$for_tests")
     [ -n "$missing" ] || { say "nothing is missing"; exit 0; }
     {
         say "this is neither Debian nor Ubuntu; please install: $missing"
-        say "(names of pkg-config modules and commands; Debian calls the packages: $(make -s print-packages))"
+        say "(names of pkg-config modules and commands; Debian calls the packages: $(make -s print-packages FOR="$for_tests"))"
     } >&2
     exit 2
 fi

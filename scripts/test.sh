@@ -1,11 +1,18 @@
 #!/bin/sh
-# test.sh - installs what is missing, builds, and runs every test that needs no GPU.
-# The Makefile does the work (make check, check-reference, check-san, check-valgrind, check-fuzz);
-# this script calls it and counts.  The last line is "N passed, N failed".
-# With INTEROP=1 also make check-interop, which installs PyTorch (about 1 GB).
+# test.sh - installs what is missing, builds, and runs tests that need no GPU: a few minutes.
+# usage: test.sh [full]         The last line is "N passed, N failed".
+#
+# The Makefile does the work; this script calls it and counts.  Without an argument: make check.
+# full: the steps of make check-full, about twenty minutes; INTEROP=1 adds make check-interop, which
+# installs PyTorch (about 1 GB).  GPU code is not compiled (CUDA=0), unless CUDA=1 or CUDA=auto is set.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-BUILD=${BUILD:-build}
+BUILD=${BUILD:-build} CUDA=${CUDA:-0}
+case "$# ${1:-}" in
+"0 ") tier=fast ;;
+"1 full") tier=full ;;
+*) echo "usage: test.sh [full]" >&2; exit 2 ;;
+esac
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 log=$(mktemp "${TMPDIR:-/tmp}/exfold-test.XXXXXX") || exit 1
 trap 'rm -f "$log"' EXIT
@@ -32,10 +39,10 @@ count() { # STATUS
         END { if (status && !fail) fail = 1; if (!status && !good) good = 1; print good + 0, fail + 0 }' "$log"
 }
 
-step() { # COMMAND ...
-    echo "==> $*"
+step() { # TARGET ... of make
+    echo "==> make $*"
     began=$(date +%s)
-    status=$({ { "$@" 2>&1; echo $? >&3; } | tee "$log" >&4; } 3>&1)
+    status=$({ { make_it "$@" 2>&1; echo $? >&3; } | tee "$log" >&4; } 3>&1)
     # shellcheck disable=SC2046  # two numbers
     set -- $(count "$status")
     passed=$((passed + $1)) failed=$((failed + $2))
@@ -43,13 +50,25 @@ step() { # COMMAND ...
     return "$status"
 }
 
-scripts/install-dependencies.sh || { failed=1; finish; }
-for tool in gcc make valgrind; do "$tool" --version | head -n 1; done
-step make -s -j"$jobs" BUILD="$BUILD" all checks || finish
-step make -s -k BUILD="$BUILD" check
-step make -s BUILD="$BUILD" check-reference
-step make -s -k -j"$jobs" BUILD="$BUILD" check-san
-step make -s BUILD="$BUILD" check-valgrind
-step make -s -j"$jobs" BUILD="$BUILD" check-fuzz
-[ "${INTEROP:-0}" = 0 ] || step make -s -j"$jobs" BUILD="$BUILD" check-interop
+make_it() { # TARGET ...
+    make -s BUILD="$BUILD" CUDA="$CUDA" "$@"
+}
+
+scripts/install-dependencies.sh "$@" || { failed=1; finish; }
+for tool in gcc make; do "$tool" --version | head -n 1; done
+whole=$(date +%s)
+step -j"$jobs" all checks || finish
+if [ "$tier" = full ]; then
+    # shellcheck disable=SC2046 # words
+    set -- $(make_it print-full)
+else
+    set -- check
+fi
+for target; do
+    case $target in
+    check-san | check-fuzz | check-tsan | check-cuda) step -k -j"$jobs" "$target" ;; # these build first
+    *) step -k "$target" ;;
+    esac
+done
+echo "==> all steps: $(($(date +%s) - whole)) s on $jobs processors"
 finish

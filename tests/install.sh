@@ -75,23 +75,25 @@ int main(void)
 END
 }
 
+# CC may be two words, "ccache gcc".
 # shellcheck disable=SC2046,SC2086  # lists of words
 test_library_links() {
     write_program >"$scratch/t.c"
     [ "$(pkg --modversion)" = "$(cat VERSION)" ]
-    "${CC:-cc}" -std=c11 -Wall -Wextra -Wpedantic -Werror $SANFLAGS $(pkg --cflags) -o "$scratch/shared" "$scratch/t.c" $(pkg --libs)
+    ${CC:-cc} -std=c11 -Wall -Wextra -Wpedantic -Werror $SANFLAGS $(pkg --cflags) -o "$scratch/shared" "$scratch/t.c" $(pkg --libs)
     readelf -d "$scratch/shared" | grep "libexfold_fold\.so\.$(pkg --variable=abi)\]"
     [ "$(LD_LIBRARY_PATH=$root$prefix/lib "$scratch/shared")" = "0 0.500 1 0.300" ]
     # what a static link needs besides lies outside the scratch directory, where pkg-config would look for it
-    "${CC:-cc}" -std=c11 $SANFLAGS $(pkg --cflags) -o "$scratch/static" "$scratch/t.c" "$root$prefix/lib/libexfold_fold.a" \
+    ${CC:-cc} -std=c11 $SANFLAGS $(pkg --cflags) -o "$scratch/static" "$scratch/t.c" "$root$prefix/lib/libexfold_fold.a" \
         $(sed -n 's/^Libs.private: //p' "$root$prefix/lib/pkgconfig/exfold-fold.pc")
     [ "$("$scratch/static")" = "0 0.500 1 0.300" ]
 }
 
 # Exactly what the header declares: in a build without CUDA its _cpu functions.
+# shellcheck disable=SC2086  # a list of words
 test_library_shows_the_header_alone() {
     only=$([ "$(pkg --variable=cuda)" = 1 ] && echo . || echo _cpu)
-    printf '#include <exfold/fold.h>\n' | "${CC:-cc}" -E -I "$root$prefix/include" - | tr '\n' ' ' |
+    printf '#include <exfold/fold.h>\n' | ${CC:-cc} -E -I "$root$prefix/include" - | tr '\n' ' ' |
         grep -o 'exf_fold_[a-z_]* *([^)]' | sed 's/ *(.*//' | grep -e "$only" | sort >"$scratch/declared"
     nm -D --defined-only "$root$prefix/lib/libexfold_fold.so" | sed -n 's/.* T \([^@]*\).*/\1/p' | sort >"$scratch/shared"
     nm --defined-only -g "$root$prefix/lib/libexfold_fold.a" | sed -n 's/.* [A-Z] //p' | sort >"$scratch/static"

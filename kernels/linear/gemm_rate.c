@@ -13,7 +13,7 @@ static exf_matrix matrix_of(const float *p, exf_compute compute)
 
 exf_code exf_gemm_rate(const exf_backend *b, exf_compute compute, double *flops_per_second, exf_err *err)
 {
-    const int m = b->host_memory ? 128 : 8192;
+    const int m = !b->gpu ? 128 : 8192;
     exf_queue *q = NULL;
     float *x = NULL, *w = NULL, *y = NULL;
     exf_code rc;

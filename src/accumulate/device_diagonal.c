@@ -60,7 +60,7 @@ static void add_part(const exf_device_diagonal *s, const exf_device_block *b, si
     exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n, .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model),
                            .ids = b->topk_ids + slot, .weights = b->topk_weights + slot, .weighting = s->weighting, .root = s->root,
                            .begins = begins, .ends = ends, .row = (int64_t)(b->row + at)};
-    s->b->diagonal_add(b->q, &s->to, &c);
+    s->b->gpu->diagonal_add(b->q, &s->to, &c);
 }
 
 void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b)

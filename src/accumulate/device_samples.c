@@ -53,7 +53,7 @@ static exf_code fetch(const exf_device_samples *s, const exf_device_block *b, in
     k->gather_rows(b->q, (float *)(void *)s->ids, (const float *)(const void *)b->topk_ids, s->slot, n, 1);
     if (b->rounded) { /* two values to a float: such outputs are of even width (expert_products.h) */
         k->gather_rows(b->q, s->raw, b->expert_outputs, s->slot, n, s->d_model / 2);
-        k->widen(b->q, s->rows, (const uint16_t *)(const void *)s->raw, count * h);
+        k->gpu->widen(b->q, s->rows, (const uint16_t *)(const void *)s->raw, count * h);
     } else {
         k->gather_rows(b->q, s->rows, b->expert_outputs, s->slot, n, s->d_model);
     }

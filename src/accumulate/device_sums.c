@@ -8,9 +8,9 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
 {
     exf_code rc;
     *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common = common};
-    EXF_TRY(b->alloc(&s->sums, b->moments_bytes(n_experts), 1, "statistics", err));
-    EXF_TRY(b->alloc_staging(&s->host, exf_moments_host_bytes(n_experts), "statistics", err));
-    if (common) EXF_TRY(b->alloc(&s->grams, b->grams_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
+    EXF_TRY(b->alloc(&s->sums, b->gpu->moments_bytes(n_experts), 1, "statistics", err));
+    EXF_TRY(b->gpu->alloc_staging(&s->host, exf_moments_host_bytes(n_experts), "statistics", err));
+    if (common) EXF_TRY(b->alloc(&s->grams, b->gpu->grams_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
 out:
     return rc;
 }
@@ -23,7 +23,7 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
     exf_moments_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
                           .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common, .row = (int64_t)(b->row + at)};
-    s->b->moments_add(b->q, s->sums, &c);
+    s->b->gpu->moments_add(b->q, s->sums, &c);
 }
 
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
@@ -38,7 +38,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
         const exf_span *span = &b->batch->span[s->sequence];
         size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
         add_part(s, b, at, (int)part);
-        if (part == left) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
+        if (part == left) s->b->gpu->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
         at += part;
     }
 }
@@ -48,13 +48,13 @@ void exf_device_sums_add_common(exf_device_sums *s, const exf_device_common *b)
     exf_grams_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
                         .outputs = {b->outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .grams = s->grams};
     s->q = b->q;
-    s->b->grams(b->q, &g);
+    s->b->gpu->grams(b->q, &g);
     for (int i = 0; i < b->n_parts; i++) {
         const exf_common_part *p = &b->part[i];
         exf_common_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting, .row = b->row + p->first,
                              .row_offset = (int64_t)b->row_offset};
-        s->b->moments_add_common(b->q, s->sums, &c);
-        if (p->ends && s->by_sequence) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
+        s->b->gpu->moments_add_common(b->q, s->sums, &c);
+        if (p->ends && s->by_sequence) s->b->gpu->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
 }
 
@@ -63,7 +63,7 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
     exf_moments m = {to->dot, to->target_sq, to->source_sq, to->dot0, to->sq0, to->count,
                      to->norm_sum, to->sq_sum, to->route_weight_sum, to->contribution_sum, to->norm_count};
     exf_sequence_moments over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
-    exf_code rc = s->q ? s->b->moments_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
+    exf_code rc = s->q ? s->b->gpu->moments_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     s->q = NULL;
     return rc;
@@ -73,6 +73,6 @@ void exf_device_sums_free(exf_device_sums *s)
 {
     if (s->b) s->b->free(s->sums);
     if (s->b) s->b->free(s->grams);
-    if (s->b) s->b->free_staging(s->host);
+    if (s->b) s->b->gpu->free_staging(s->host);
     memset(s, 0, sizeof *s);
 }

@@ -126,7 +126,7 @@ static void begin_block(exf_folder *f, const exf_device_block *b, const exf_corr
 {
     exf_device_corrections *c = &f->there;
     if (!c->q && c->prefill) c->b->upload(b->q, c->array[EXF_CORRECT_PREFILL], c->prefill, b->batch->n_tokens);
-    if (c->q && c->q != b->q) c->b->follow(b->q, c->q);
+    if (c->q && c->q != b->q) c->b->gpu->follow(b->q, c->q);
     if (c->index != index) send_layer(f, b->q, here, first, pairs_below(&f->t->vectors, index + 1) - first);
     c->q = b->q;
     c->index = index;
@@ -145,7 +145,7 @@ static void correct_piece(const exf_folder *f, const exf_device_block *b, const 
     c.topk_ids = b->topk_ids + slot;
     c.prefill = prefill ? prefill + b->row + at : NULL;
     c.workspace = f->there.array[EXF_CORRECT_WORKSPACE];
-    f->there.b->correct_routes(b->q, routed + (size_t)at * h, t, &c);
+    f->there.b->gpu->correct_routes(b->q, routed + (size_t)at * h, t, &c);
 }
 
 exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err)

@@ -14,7 +14,7 @@
 
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads)
 {
-    if (!backend->host_memory) return 1;
+    if (backend->gpu) return 1;
     size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads();
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
@@ -67,8 +67,8 @@ static exf_code begin_hooks(const exf_pass *p, exf_err *err)
         const exf_observer *o = p->lanes[i].observer;
         if (o && o->begin) rc = o->begin(o->self, p->n_workers, err);
         const exf_rewriter *r = p->lanes[i].rewriter;
-        if (rc == EXF_OK && o && o->device_open && !p->b->host_memory) rc = o->device_open(o->self, p->b, err);
-        if (rc == EXF_OK && r && r->device_open && !p->b->host_memory) rc = r->device_open(r->self, p->b, err);
+        if (rc == EXF_OK && o && o->device_open && p->b->gpu) rc = o->device_open(o->self, p->b, err);
+        if (rc == EXF_OK && r && r->device_open && p->b->gpu) rc = r->device_open(r->self, p->b, err);
     }
     return rc;
 }
@@ -157,7 +157,7 @@ exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options 
     exf_memory_plan plan;
     exf_code rc;
     *f = (exf_forward_footprint){.reads = 1};
-    if (b->host_memory) {
+    if (!b->gpu) {
         f->host = host_bytes(b, m, batch, d, options->threads);
         return EXF_OK;
     }

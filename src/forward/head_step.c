@@ -10,7 +10,7 @@ static exf_code show(const exf_pass *p, size_t lane, exf_workspace *w, exf_logit
     const exf_observer *o = p->lanes[lane].observer;
     float *mirror = w->mirror;
     exf_code rc;
-    if (!w->b->host_memory && o->device_logits) {
+    if (w->b->gpu && o->device_logits) {
         exf_device_logits device = {b->sequence, b->row, b->position, b->n_tokens, b->vocab, w->q, logits, p->tokens_device + b->row + 1};
         return o->device_logits(o->self, &device, err);
     }

@@ -68,7 +68,7 @@ exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute comput
     EXF_TRY(exf_mem_new(&h->lane, n_lanes, sizeof *h->lane, "lanes", err));
     for (size_t i = 0; i < n_lanes; i++) {
         if (h->away)
-            EXF_TRY(b->alloc_staging((void *)&h->lane[i], floats, "hidden states", err));
+            EXF_TRY(b->gpu->alloc_staging((void *)&h->lane[i], floats, "hidden states", err));
         else
             EXF_TRY(b->alloc(&h->lane[i], floats, 1, "hidden states", err));
     }
@@ -86,7 +86,7 @@ void exf_hidden_close(exf_hidden *h)
     }
     for (size_t i = 0; h->lane && i < h->n_lanes; i++) {
         if (h->away)
-            h->b->free_staging(h->lane[i]);
+            h->b->gpu->free_staging(h->lane[i]);
         else
             h->b->free(h->lane[i]);
     }
@@ -138,8 +138,8 @@ static int holds(const exf_hidden_buffer *b, size_t lane, size_t group)
 
 static void send_for(exf_hidden *h, exf_hidden_buffer *to, size_t lane, size_t group, exf_queue *q)
 {
-    h->b->follow(h->coming, h->going);
-    h->b->follow(h->coming, q);
+    h->b->gpu->follow(h->coming, h->going);
+    h->b->gpu->follow(h->coming, q);
     h->b->copy(h->coming, to->rows, home_of(h, lane, group), bytes_of(h, group));
     *to = (exf_hidden_buffer){to->rows, lane, group, 1};
 }
@@ -149,15 +149,15 @@ float *exf_hidden_take(exf_hidden *h, size_t lane, size_t group, exf_hidden_use 
     if (!h->away) return home_of(h, lane, group);
     exf_hidden_buffer *here = buffer_for(h, lane, group);
     if (use == EXF_HIDDEN_FILL) {
-        h->b->follow(q, h->going);
-        h->b->follow(q, h->coming);
+        h->b->gpu->follow(q, h->going);
+        h->b->gpu->follow(q, h->coming);
         *here = (exf_hidden_buffer){here->rows, lane, group, 1};
         return here->rows;
     }
     size_t next = (group + 1) % h->n_groups;
     exf_hidden_buffer *other = here == &h->buffer[0] ? &h->buffer[1] : &h->buffer[0];
     if (!holds(here, lane, group)) send_for(h, here, lane, group, q);
-    h->b->follow(q, h->coming);
+    h->b->gpu->follow(q, h->coming);
     if (!holds(other, lane, next) && next != group) send_for(h, other, lane, next, q);
     return here->rows;
 }
@@ -165,7 +165,7 @@ float *exf_hidden_take(exf_hidden *h, size_t lane, size_t group, exf_hidden_use 
 void exf_hidden_give(exf_hidden *h, size_t lane, size_t group, exf_hidden_use use, exf_queue *q)
 {
     if (!h->away || use == EXF_HIDDEN_READ) return;
-    h->b->follow(h->going, q);
+    h->b->gpu->follow(h->going, q);
     h->b->copy(h->going, home_of(h, lane, group), buffer_for(h, lane, group)->rows, bytes_of(h, group));
 }
 

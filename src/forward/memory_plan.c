@@ -46,7 +46,7 @@ static uint64_t route_bytes(const wish *w)
 
 uint64_t exf_memory_fixed_bytes(const exf_backend *b, const exf_model *m)
 {
-    return b->moments_bytes(m->arch.n_experts) + queue_bytes;
+    return b->gpu->moments_bytes(m->arch.n_experts) + queue_bytes;
 }
 
 /* Routes, tokens, rotations, sums. */
@@ -55,7 +55,7 @@ static uint64_t fixed_bytes(const wish *w)
     const exf_architecture *a = &w->m->arch;
     uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_memory_fixed_bytes(w->b, w->m) +
-           (w->d->common ? w->b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + w->d->observers +
+           (w->d->common ? w->b->gpu->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + w->d->observers +
            (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0);
 }
 
@@ -138,7 +138,7 @@ static int search(const wish *w, uint64_t most, exf_memory_plan *found)
 
 static exf_code free_bytes(uint64_t *left, const exf_backend *b, exf_err *err)
 {
-    exf_code rc = b->memory_left(left, err);
+    exf_code rc = b->gpu->memory_left(left, err);
     if (rc == EXF_OK) *left -= *left < reserve_bytes ? *left : reserve_bytes;
     return rc;
 }

@@ -20,7 +20,7 @@ static void norm_input(exf_mixer_call *call, exf_workspace *w, const exf_mixer_a
 {
     if (w->compute == EXF_COMPUTE_BF16) {
         uint16_t *rounded = (uint16_t *)(void *)m->normed;
-        w->b->rmsnorm_rounded(w->q, rounded, NULL, u, weight, call->n_tokens, call->a->d_model, call->a->norm_eps);
+        w->b->gpu->rmsnorm_rounded(w->q, rounded, NULL, u, weight, call->n_tokens, call->a->d_model, call->a->norm_eps);
         call->input16 = rounded;
     } else {
         norm_rows(w, m->normed, u, weight, call->n_tokens, call->a);
@@ -59,7 +59,7 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     exf_matrix x = exf_f32(m->normed);
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)m->normed);
-        w->b->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
+        w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
     } else {
         norm_rows(w, m->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
     }
@@ -106,12 +106,12 @@ static exf_code take_turns(parts *parts_of, exf_err *err)
     const exf_step *s = parts_of->step;
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
+    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->follow(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
     for (size_t i = 0; i < s->moe.group.n; i++) {
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(run_one(parts_of, i, (int)(i % (size_t)p->n_spaces), err));
     }
-    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[0].q, p->space[i].q);
+    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->follow(p->space[0].q, p->space[i].q);
 out:
     return rc;
 }
@@ -135,7 +135,7 @@ static exf_code run_group(const exf_step *s, int mixes, int routes, exf_err *err
     exf_part_times *times = &p->space[0].times;
     parts both = {s, mixes, routes}, mixer = {s, 1, 0}, router = {s, 0, 1};
     exf_code rc = EXF_OK;
-    if (p->b->host_memory) return exf_parallel_for(s->moe.group.n, p->n_workers, run_one, &both, err);
+    if (!p->b->gpu) return exf_parallel_for(s->moe.group.n, p->n_workers, run_one, &both, err);
     if (!p->options->timed) return take_turns(&both, err);
     if (mixes) EXF_TRY(timed_turns(&mixer, &times->mixer, err));
     if (routes) EXF_TRY(timed_turns(&router, &times->router, err));

@@ -14,7 +14,7 @@ static exf_code open_tokens(exf_pass *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
     p->tokens_device = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
-    if (p->b->host_memory) return EXF_OK;
+    if (!p->b->gpu) return EXF_OK;
     p->tokens_device = NULL;
     EXF_TRY(p->b->alloc(&p->tokens_device, p->batch->n_tokens + 1, sizeof *p->tokens_device, "tokens", err));
     p->b->upload(p->space[0].q, p->tokens_device, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_device);
@@ -81,7 +81,7 @@ static exf_code next_part(void *self, exf_err *err)
 static exf_code open_gpu(exf_pass *p, exf_memory_plan *plan, exf_err *err)
 {
     exf_code rc;
-    p->b->memory_anew();
+    p->b->gpu->memory_anew();
     EXF_TRY(exf_memory_plan_make(plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
     p->reads = plan->reads;
     p->parts = (exf_expert_parts){p, next_part, plan->stream.part_experts, &p->parts_waited};
@@ -94,7 +94,7 @@ static exf_code open_not_finite(exf_pass *p, exf_err *err)
 {
     uint64_t none = ~(uint64_t)0;
     exf_code rc = EXF_OK;
-    if (p->b->host_memory) return EXF_OK;
+    if (!p->b->gpu) return EXF_OK;
     EXF_TRY(p->b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
     p->b->upload(p->space[0].q, p->not_finite, &none, sizeof none);
     EXF_TRY(p->b->finish(p->space[0].q, err));
@@ -121,7 +121,7 @@ exf_code exf_pass_open(exf_pass *p, exf_err *err)
     const exf_architecture *a = &p->model->arch;
     exf_memory_plan plan = {.n_queues = p->n_workers, .block_tokens = exf_host_block(p->batch->max_tokens)};
     p->weights_now.b = p->b;
-    if (!p->b->host_memory) EXF_TRY(open_gpu(p, &plan, err));
+    if (p->b->gpu) EXF_TRY(open_gpu(p, &plan, err));
     p->n_spaces = plan.n_queues;
     p->block_tokens = plan.block_tokens;
     EXF_TRY(open_workspaces(p, err));
@@ -141,8 +141,8 @@ static void close_gpu(exf_pass *p)
 {
     exf_stream_times times = {.reading = 0};
     uint64_t now;
-    if (p->b->host_memory) return;
-    p->b->memory(&now, &p->report->device_bytes);
+    if (!p->b->gpu) return;
+    p->b->gpu->memory(&now, &p->report->device_bytes);
     exf_weight_stream_close(p->stream, &times);
     p->report->reading = times.reading;
     p->report->sending = times.sending;

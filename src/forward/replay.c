@@ -33,7 +33,7 @@ static const exf_backend *backend_of(const exf_forward_options *o)
 int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads)
 {
     size_t n = threads > 0 ? (size_t)threads : (size_t)exf_default_threads(), most = exf_moe_blocks(batch);
-    return b->host_memory ? (int)(n < most ? n : most) : 1;
+    return b->gpu ? 1 : (int)(n < most ? n : most);
 }
 
 /* ---- sizes ------------------------------------------------------------------------------- */
@@ -59,7 +59,8 @@ static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_
 static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens)
 {
     size_t h = (size_t)a->d_model, shown = (size_t)exf_host_block(block_tokens) * h * (3 + (size_t)a->top_k), rows = (size_t)block_tokens * h;
-    return b->host_memory ? 0 : shown > rows ? shown : rows;
+    if (!b->gpu) return 0;
+    return shown > rows ? shown : rows;
 }
 
 typedef struct {
@@ -112,7 +113,7 @@ static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const ex
     const exf_backend *b = backend_of(o);
     exf_moe_needs needs = needs_of(b, &m->arch, observer);
     *p = (replay_plan){.footprint.reads = 1};
-    if (!b->host_memory) return plan_gpu(p, o, m, batch, recorded, &needs, err);
+    if (b->gpu) return plan_gpu(p, o, m, batch, recorded, &needs, err);
     plan_host(p, m, batch, o->threads, &needs);
     return EXF_OK;
 }
@@ -197,7 +198,7 @@ static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *pla
     uint64_t none = ~(uint64_t)0;
     exf_queue *q = p->space[0].q;
     exf_code rc;
-    b->memory_anew();
+    b->gpu->memory_anew();
     EXF_TRY(exf_weight_stream_open(&p->stream, l->model, b, compute, &plan->stream, err));
     EXF_TRY(b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
     b->upload(q, p->not_finite, &none, sizeof none);
@@ -230,7 +231,7 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     l->needs = needs_of(b, &l->model->arch, p->observer);
     l->group = (exf_group){0, l->batch->n_sequences, 0, l->batch->n_tokens};
     if (p->observer->begin) EXF_TRY(p->observer->begin(p->observer->self, l->n_workers, err));
-    if (!b->host_memory) EXF_TRY(open_gpu(p, b, &plan, compute, err));
+    if (b->gpu) EXF_TRY(open_gpu(p, b, &plan, compute, err));
 out:
     return rc;
 }
@@ -239,8 +240,8 @@ static void close_replay(replay *p, const exf_backend *b, exf_forward_report *re
 {
     exf_stream_times times = {.reading = 0};
     uint64_t now;
-    if (!b->host_memory) {
-        b->memory(&now, &report->device_bytes);
+    if (b->gpu) {
+        b->gpu->memory(&now, &report->device_bytes);
         exf_weight_stream_close(p->stream, &times);
         b->free(p->tokens);
         b->free(p->not_finite);

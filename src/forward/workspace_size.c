@@ -22,7 +22,7 @@ void exf_mixer_carve(exf_mixer_arrays *s, exf_arena *arena, const exf_architectu
 
 int exf_head_rows(const exf_backend *b)
 {
-    return b->host_memory ? 128 : 256;
+    return b->gpu ? 256 : 128;
 }
 
 void exf_head_carve(exf_head_arrays *s, exf_arena *arena, const exf_backend *b, const exf_architecture *a)
@@ -35,9 +35,9 @@ void exf_head_carve(exf_head_arrays *s, exf_arena *arena, const exf_backend *b, 
 
 exf_moe_needs exf_moe_needs_of(const exf_backend *b, const exf_architecture *a, const exf_demand *d)
 {
-    int shown = b->host_memory || d->host_blocks;
+    int shown = !b->gpu || d->host_blocks;
     return (exf_moe_needs){.routed = shown || d->corrects || d->probes, .block = shown, .input = shown || a->d_shared,
-                           .probes = d->probes > 0, .shown = shown && !b->host_memory};
+                           .probes = d->probes > 0, .shown = shown && b->gpu};
 }
 
 int exf_host_block(int max_tokens)
@@ -81,6 +81,6 @@ size_t exf_workspace_floats(const exf_backend *b, exf_compute compute, const exf
 size_t exf_mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens, const exf_demand *d)
 {
     size_t rows = (size_t)exf_host_block(block_tokens), h = (size_t)a->d_model;
-    if (b->host_memory) return 0;
+    if (!b->gpu) return 0;
     return larger(d->host_blocks ? rows * h * (3 + (size_t)a->top_k) : 0, d->head && !d->scored ? (size_t)exf_head_rows(b) * (size_t)a->vocab : 0);
 }

@@ -45,14 +45,14 @@ static int rounds_heads(const exf_mixer_call *c)
     exf_turn turn = heads_turn(c, 0, 1);
     exf_compressed_attention_shape shape = shape_of(c, 0, 1);
     exf_rope_shape rope = exf_compressed_rope(&turn, c, &cosine, &sine);
-    return c->b->compressed_heads_fit && c->b->compressed_heads_fit(&shape, &rope);
+    return c->b->gpu && c->b->gpu->compressed_heads_fit && c->b->gpu->compressed_heads_fit(&shape, &rope);
 }
 
 static void carve(space *s, const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
-    int t = c->n_tokens, ratio = p->ratio[c->layer], most = c->b->host_memory ? HOST_ROWS : DEVICE_ROWS, rows = t < most ? t : most;
+    int t = c->n_tokens, ratio = p->ratio[c->layer], most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS, rows = t < most ? t : most;
     size_t r = (size_t)rows, d = (size_t)p->head_dim;
     s->rows = rows;
     s->tokens = exf_take(c->arena, (size_t)t * d);
@@ -100,7 +100,7 @@ static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_comp
         const float *cosine = NULL, *sine = NULL;
         uint16_t *out = (uint16_t *)(void *)s->rounded;
         exf_rope_shape rope = exf_compressed_rope(&turn, c, &cosine, &sine);
-        c->b->compressed_heads(c->q, out, s->q, keys, &shape, &rope, cosine, sine, c->a->norm_eps, s->scores);
+        c->b->gpu->compressed_heads(c->q, out, s->q, keys, &shape, &rope, cosine, sine, c->a->norm_eps, s->scores);
         return exf_bf16(out);
     }
     c->b->rmsnorm(c->q, s->q, p->head_dim, s->q, p->head_dim, NULL, n * p->n_heads, p->head_dim, c->a->norm_eps);

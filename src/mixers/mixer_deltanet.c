@@ -26,7 +26,7 @@ static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
 static size_t room_of(const exf_mixer_call *c, const exf_delta_shape *s)
 {
     int width = c->a->deltanet.conv_width;
-    if (c->b->conv_delta_rule) return c->b->conv_delta_rule_workspace(s, width);
+    if (c->b->gpu && c->b->gpu->conv_delta_rule) return c->b->gpu->conv_delta_rule_workspace(s, width);
     size_t conv = c->b->causal_conv_workspace(s->ldq, width), rule = c->b->delta_rule_workspace(s);
     return conv > rule ? conv : rule;
 }
@@ -38,8 +38,8 @@ static void recur(const exf_mixer_call *c, float *out, float *qkv, const float *
     int dk = s->n_key_heads * s->key_dim, width = c->a->deltanet.conv_width;
     float *k = qkv + dk;
     const float *taps = c->w[EXF_W_DELTA_CONV];
-    if (c->b->conv_delta_rule) {
-        c->b->conv_delta_rule(c->q, out, qkv, taps, width, decay, beta, s, l2_eps, workspace);
+    if (c->b->gpu && c->b->gpu->conv_delta_rule) {
+        c->b->gpu->conv_delta_rule(c->q, out, qkv, taps, width, decay, beta, s, l2_eps, workspace);
         return;
     }
     c->b->causal_conv_silu(c->q, qkv, s->ldq, taps, s->n_tokens, s->ldq, width, workspace);
@@ -55,7 +55,7 @@ static exf_matrix gate(const exf_mixer_call *c, float *heads, float *z, float *r
     double eps = c->a->norm_eps;
     if (exf_products_round(c)) {
         uint16_t *rounded = (uint16_t *)(void *)room;
-        c->b->gate_heads_rounded(c->q, rounded, heads, z, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);
+        c->b->gpu->gate_heads_rounded(c->q, rounded, heads, z, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);
         return exf_bf16(rounded);
     }
     c->b->rmsnorm(c->q, heads, d, heads, d, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);

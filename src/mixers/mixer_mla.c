@@ -22,7 +22,7 @@ enum { DEVICE_GROUP = 16 };
 /* Heads that are expanded at a time. */
 static int group_of(const exf_mixer_call *c)
 {
-    int most = c->b->host_memory ? 1 : DEVICE_GROUP, n = c->a->mla.n_heads;
+    int most = !c->b->gpu ? 1 : DEVICE_GROUP, n = c->a->mla.n_heads;
     return n < most ? n : most;
 }
 

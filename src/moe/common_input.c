@@ -49,7 +49,7 @@ void exf_common_compute(const exf_moe_layer *l, exf_workspace *w, const exf_comm
     w->b->gather_rows(w->q, c->hidden, l->rows, c->row, n, (int)exf_row_width(a));
     const float *u = exf_residual_open(w->b, w->q, a, &site, c->hidden, n, c->u, c->mixing);
     if (c->x.number == EXF_NUMBER_BF16)
-        w->b->rmsnorm_rounded(w->q, exf_moe_data(c->x), NULL, u, norm, n, a->d_model, a->norm_eps);
+        w->b->gpu->rmsnorm_rounded(w->q, exf_moe_data(c->x), NULL, u, norm, n, a->d_model, a->norm_eps);
     else
         w->b->rmsnorm(w->q, c->input, a->d_model, u, a->d_model, norm, n, a->d_model, a->norm_eps);
     w->b->experts(w->q, c->outputs, c->x, c->ids, &m, &shape, c->experts);
@@ -60,6 +60,6 @@ size_t exf_common_floats(const exf_backend *b, exf_compute compute, const exf_ar
 {
     exf_arena arena = {NULL, 0};
     exf_common_arrays c;
-    exf_common_carve(&c, &arena, b, compute, a, b->host_memory ? EXF_COMMON_UNIT : exf_gram_tokens(a->n_experts));
+    exf_common_carve(&c, &arena, b, compute, a, b->gpu ? exf_gram_tokens(a->n_experts) : EXF_COMMON_UNIT);
     return arena.used;
 }

@@ -3,5 +3,5 @@
 
 const exf_moe_engine *exf_moe_engine_of(const exf_backend *b)
 {
-    return b->host_memory ? &exf_moe_host : &exf_moe_gpu;
+    return b->gpu ? &exf_moe_gpu : &exf_moe_host;
 }

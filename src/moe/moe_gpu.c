@@ -22,7 +22,7 @@ static exf_code watch(const exf_moe_layer *l, exf_workspace *w, const exf_moe_vi
 {
     size_t width = exf_moe_row_width(l);
     (void)err;
-    w->b->watch_finite(w->q, l->not_finite, rows, (size_t)v->n * width, v->row * width);
+    w->b->gpu->watch_finite(w->q, l->not_finite, rows, (size_t)v->n * width, v->row * width);
     return EXF_OK;
 }
 

@@ -37,7 +37,7 @@ static void norm_hidden(const exf_moe_layer *l, exf_workspace *w, const exf_moe_
     exf_residual_site site = exf_residual_site_of(l->weights, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing), *norm = l->weights->w[EXF_W_FFN_NORM];
     if (m->x.number == EXF_NUMBER_BF16)
-        w->b->rmsnorm_rounded(w->q, exf_moe_data(m->x), m->input, u, norm, n, a->d_model, a->norm_eps);
+        w->b->gpu->rmsnorm_rounded(w->q, exf_moe_data(m->x), m->input, u, norm, n, a->d_model, a->norm_eps);
     else
         w->b->rmsnorm(w->q, m->input, a->d_model, u, a->d_model, norm, n, a->d_model, a->norm_eps);
 }

@@ -8,7 +8,7 @@
 exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed, exf_err *err)
 {
     if (!r || !r->correct) return EXF_OK;
-    if (l->space[v->worker].b->host_memory) {
+    if (!l->space[v->worker].b->gpu) {
         exf_moe_block b = exf_moe_host_block(l, v);
         b.expert_outputs = outputs.p;
         return r->correct(r->self, &b, routed, err);
@@ -21,7 +21,7 @@ static exf_code show(const exf_moe_layer *l, const exf_observer *o, const exf_mo
 {
     const exf_architecture *a = &l->model->arch;
     exf_workspace *w = &l->space[v->worker];
-    if (w->b->host_memory) {
+    if (!w->b->gpu) {
         exf_moe_block b = exf_moe_host_block(l, v);
         exf_probe_block host = {b.layer, b.moe_index, b.sequence, b.row, b.position, v->n, a->top_k, a->d_model, v->worker, b.topk_ids,
                                 m->routed, m->probe_routed};
@@ -35,7 +35,7 @@ static exf_code show(const exf_moe_layer *l, const exf_observer *o, const exf_mo
 static double missing_on_host(const exf_workspace *w, const exf_moe_arrays *m, int n_slots)
 {
     int missing = 0;
-    for (int i = 0; w->b->host_memory && i < n_slots; i++) missing += m->probe_ids[i] >= 0;
+    for (int i = 0; !w->b->gpu && i < n_slots; i++) missing += m->probe_ids[i] >= 0;
     return missing;
 }
 

@@ -7,7 +7,7 @@ static exf_code read_rows(const exf_moe_layer *l, exf_workspace *w, const exf_mo
 {
     const exf_recorded *r = l->recorded;
     size_t bytes = (size_t)n * (size_t)l->model->arch.d_model * sizeof(float);
-    if (w->b->host_memory) return r->input(r->self, l->layer, row, (size_t)n, m->input, err);
+    if (!w->b->gpu) return r->input(r->self, l->layer, row, (size_t)n, m->input, err);
     exf_code rc = w->b->finish(w->q, err); /* an earlier upload may still read the mirror */
     if (rc == EXF_OK) rc = r->input(r->self, l->layer, row, (size_t)n, w->mirror, err);
     if (rc == EXF_OK) w->b->upload(w->q, m->input, w->mirror, bytes);
@@ -38,7 +38,7 @@ exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, const 
     double start = exf_clock();
     exf_code rc;
     EXF_TRY(read_rows(l, w, m, row, n, err));
-    if (m->x.number == EXF_NUMBER_BF16) w->b->round_rows(w->q, exf_moe_data(m->x), h, m->input, h, n, h);
+    if (m->x.number == EXF_NUMBER_BF16) w->b->gpu->round_rows(w->q, exf_moe_data(m->x), h, m->input, h, n, h);
     EXF_TRY(route_rows(l, w, m, row, n, err));
     w->times.router += exf_clock() - start;
 out:

@@ -5,7 +5,7 @@
 int exf_moe_shown_on_device(const exf_moe_layer *l, int sweep)
 {
     const exf_observer *o = l->lane->observer;
-    return !l->space[0].b->host_memory && o && o->device_block && sweep < o->device_sweeps;
+    return l->space[0].b->gpu && o && o->device_block && sweep < o->device_sweeps;
 }
 
 int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep)
@@ -51,7 +51,7 @@ static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_
 {
     exf_matrix from = exf_matrix_at(m->outputs, first);
     if (from.number == EXF_NUMBER_F32) return from.p;
-    w->b->widen(w->q, m->shown_outputs, from.p, n);
+    w->b->gpu->widen(w->q, m->shown_outputs, from.p, n);
     return m->shown_outputs;
 }
 

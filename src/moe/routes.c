@@ -15,7 +15,7 @@ exf_code exf_route_set_new(exf_route_set *r, const exf_backend *b, size_t n_toke
     EXF_TRY(exf_mem_new(&r->weights, r->n, sizeof *r->weights, "routes", err));
     r->ids_device = r->ids;
     r->weights_device = r->weights;
-    if (b->host_memory) return EXF_OK;
+    if (!b->gpu) return EXF_OK;
     r->ids_device = NULL;
     r->weights_device = NULL;
     EXF_TRY(b->alloc(&r->ids_device, r->n, sizeof *r->ids, "routes", err));
@@ -32,7 +32,7 @@ uint64_t exf_route_set_bytes(size_t n_tokens, int top_k)
 void exf_route_set_free(exf_route_set *r)
 {
     if (!r->b) return;
-    if (!r->b->host_memory) {
+    if (r->b->gpu) {
         r->b->free(r->ids_device);
         r->b->free(r->weights_device);
     }
@@ -44,7 +44,7 @@ void exf_route_set_free(exf_route_set *r)
 exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    if (r->b->host_memory) return EXF_OK;
+    if (!r->b->gpu) return EXF_OK;
     EXF_TRY(r->b->download(q, r->ids + first, r->ids_device + first, n * sizeof *r->ids, err));
     EXF_TRY(r->b->download(q, r->weights + first, r->weights_device + first, n * sizeof *r->weights, err));
 out:
@@ -53,7 +53,7 @@ out:
 
 exf_code exf_route_set_send_part(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err)
 {
-    if (r->b->host_memory) return EXF_OK;
+    if (!r->b->gpu) return EXF_OK;
     r->b->upload(q, r->ids_device + first, r->ids + first, n * sizeof *r->ids);
     r->b->upload(q, r->weights_device + first, r->weights + first, n * sizeof *r->weights);
     return r->b->finish(q, err);

@@ -124,11 +124,11 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(a, sizeof a, (double)bytes), bytes);
     if (held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", held.reads);
     printf("%s\n", s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
+    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, !s->backend->gpu ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
     printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + held.host)));
-    if (s->backend->host_memory)
+    if (!s->backend->gpu)
         printf("GPU        none: backend %s\n", s->backend->name);
     else
         print_gpu(s, &held);

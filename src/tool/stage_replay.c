@@ -61,7 +61,7 @@ static void print_memory(const replay_session *s, const exf_forward_footprint *h
 {
     char text[16];
     printf("RAM        about %s\n", exf_human_bytes(text, sizeof text, (double)(held->host + exf_peak_rss())));
-    if (s->backend->host_memory)
+    if (!s->backend->gpu)
         printf("GPU        none: backend %s\n", s->backend->name);
     else
         printf("GPU        about %s on %s\n", exf_human_bytes(text, sizeof text, (double)held->device), s->backend->device());
@@ -92,7 +92,7 @@ static exf_code plan(const replay_session *s, uint64_t disk, exf_err *err)
     for (int i = 0; i < s->layers.n; i++) bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
     printf("tokens     %zu in %zu sequences of at most %d, %d layers recorded\n", b->n_tokens, b->n_sequences, b->max_tokens, s->layers.n);
     printf("weights    %s (%" PRIu64 " bytes) of routers and experts, each byte read once\n", exf_human_bytes(text, sizeof text, (double)bytes), bytes);
-    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, s->backend->host_memory ? "threads" : "GPU",
+    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, !s->backend->gpu ? "threads" : "GPU",
            rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(text, sizeof text, flops / (rate * workers)));
     print_memory(s, &held);

@@ -53,7 +53,7 @@ exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe
     (void)err;
     if (!e->q) e->device->zero(b->q, e->sums, sizeof *e->sums);
     e->q = b->q;
-    e->device->output_errors(b->q, e->sums, b->original, b->rewritten, b->n_tokens, b->d_model);
+    e->device->gpu->output_errors(b->q, e->sums, b->original, b->rewritten, b->n_tokens, b->d_model);
     return EXF_OK;
 }
 

@@ -172,7 +172,7 @@ exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_er
     size_t rows = (size_t)exf_head_rows(d->b);
     exf_score_call c = {.logits = b->logits, .next = b->next, .n_rows = (int)n, .n = b->vocab, .first = l->number == 0, .log_p = d->log_p,
                         .top = d->top, .nll = d->nll, .kl = d->kl, .same = d->same};
-    d->b->score_rows(b->q, &c);
+    d->b->gpu->score_rows(b->q, &c);
     exf_code rc = d->b->download(b->q, d->scores, d->nll, 3 * rows * sizeof *d->scores, err);
     if (rc != EXF_OK) return rc;
     memcpy(l->nll + b->row, d->scores, n * sizeof *l->nll);

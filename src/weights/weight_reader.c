@@ -31,12 +31,12 @@ void exf_weight_reader_close(exf_weight_reader *r)
 
 exf_code exf_weight_reader_pin(exf_weight_reader *r, size_t bytes, exf_err *err)
 {
-    return r->b->alloc_staging((void *)&r->host, bytes, "weight pieces", err);
+    return r->b->gpu->alloc_staging((void *)&r->host, bytes, "weight pieces", err);
 }
 
 void exf_weight_reader_unpin(exf_weight_reader *r)
 {
-    r->b->free_staging(r->host);
+    r->b->gpu->free_staging(r->host);
     r->host = NULL;
 }
 
@@ -86,7 +86,7 @@ static exf_code send_raw(exf_weight_reader *r, const exf_piece *p, char *to, int
         exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
         b->upload(r->q, r->device, here.codes, codes);
         if (scales) b->upload(r->q, r->device + behind, here.scales, scales);
-        b->unpack(r->q, to, p->number, &rows, r->bad);
+        b->gpu->unpack(r->q, to, p->number, &rows, r->bad);
         EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }
     r->times.reading += read - start;
@@ -128,7 +128,7 @@ static exf_code check_all(exf_weight_reader *r, const exf_weight_plan *p, const 
     exf_code rc = EXF_OK;
     for (int role = 0; role < EXF_W_COUNT; role++) {
         size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
-        r->b->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
+        r->b->gpu->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
     }
     EXF_TRY(r->b->download(r->q, &bad, r->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
@@ -148,7 +148,7 @@ static exf_code split_router(exf_weight_reader *r, const exf_weight_plan *p, cha
     const float *router = (const float *)(const void *)(slot + p->first[EXF_W_ROUTER]);
     if (!p->split) return EXF_OK;
     for (int half = 0; half < 2; half++)
-        r->b->round_rows(r->q, split + half * a->d_model, 2 * a->d_model, router, a->d_model, a->n_experts, a->d_model);
+        r->b->gpu->round_rows(r->q, split + half * a->d_model, 2 * a->d_model, router, a->d_model, a->n_experts, a->d_model);
     return r->b->finish(r->q, err);
 }
 

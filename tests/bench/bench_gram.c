@@ -20,8 +20,8 @@ static void run_all(const bench *c, int products, int sums)
                             .outputs = exf_bf16(c->outputs + (size_t)at * (size_t)c->n_experts * (size_t)c->d_model), .grams = c->grams};
         exf_common_call s = {.of = &g, .n_tokens = c->n_tokens - at < c->places ? c->n_tokens - at : c->places,
                              .weighting = EXF_WEIGHT_SOURCE_NORM, .row = c->row, .row_offset = at};
-        if (products) c->b->grams(c->q, &g);
-        if (sums) c->b->moments_add_common(c->q, c->sums, &s);
+        if (products) c->b->gpu->grams(c->q, &g);
+        if (sums) c->b->gpu->moments_add_common(c->q, c->sums, &s);
     }
 }
 
@@ -94,8 +94,8 @@ int main(int argc, char **argv)
     size_t tokens = (size_t)(n[3] + c.places - 1) / (size_t)c.places * (size_t)c.places;
     must(c.b->open(&c.q, EXF_COMPUTE_BF16, &err));
     c.outputs = random_bf16(c.b, c.q, tokens * (size_t)n[0] * (size_t)n[1], 2);
-    c.grams = device_room(c.b, c.b->grams_bytes(n[0], c.places));
-    c.sums = device_room(c.b, c.b->moments_bytes(n[0]));
+    c.grams = device_room(c.b, c.b->gpu->grams_bytes(n[0], c.places));
+    c.sums = device_room(c.b, c.b->gpu->moments_bytes(n[0]));
     c.row = device_room(c.b, (size_t)c.places * sizeof *c.row);
     printf("%s: common input, E %d, H %d, I %d, %d tokens, %d a call; product %.0f TFLOP/s\n", c.b->device(), n[0], n[1], n[2], n[3], c.places, ceiling / 1e12);
     double flop = 2 * pairs * n[1] * n[3];

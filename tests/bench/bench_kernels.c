@@ -57,7 +57,7 @@ static void moments(const bench *c)
 {
     exf_moments_call call = {.n_experts = c->s.n_experts, .top_k = c->s.top_k, .d_model = c->s.d_model, .n_tokens = c->s.n_tokens,
                              .outputs = exf_bf16(c->outputs), .ids = c->ids, .weights = c->weights};
-    c->b->moments_add(c->q, c->sums, &call);
+    c->b->gpu->moments_add(c->q, c->sums, &call);
 }
 
 static void sum_of(const bench *c, exf_matrix outputs)
@@ -79,7 +79,7 @@ static void routed_sum_in_full(const bench *c)
 
 static void norm(const bench *c)
 {
-    c->b->rmsnorm_rounded(c->q, c->x, c->normed, c->hidden, c->norm, c->s.n_tokens, c->s.d_model, 1e-6);
+    c->b->gpu->rmsnorm_rounded(c->q, c->x, c->normed, c->hidden, c->norm, c->s.n_tokens, c->s.d_model, 1e-6);
 }
 
 static void router(const bench *c)
@@ -115,12 +115,12 @@ static void projection_in_full(const bench *c)
 
 static void rounding(const bench *c)
 {
-    c->b->round_rows(c->q, c->x, c->s.d_model, c->hidden, c->s.d_model, c->s.n_tokens, c->s.d_model);
+    c->b->gpu->round_rows(c->q, c->x, c->s.d_model, c->hidden, c->s.d_model, c->s.n_tokens, c->s.d_model);
 }
 
 static void watch(const bench *c)
 {
-    c->b->watch_finite(c->q, c->sums, c->hidden, (size_t)c->s.n_tokens * (size_t)c->s.d_model, 0);
+    c->b->gpu->watch_finite(c->q, c->sums, c->hidden, (size_t)c->s.n_tokens * (size_t)c->s.d_model, 0);
 }
 
 static void copy(const bench *c)
@@ -138,7 +138,7 @@ static void open_bench(bench *c, const int *n)
     for (int i = 0; i < 3; i++) {
         c->w[i] = random_bf16(c->b, c->q, w, 0.03f);
         c->w32[i] = device_room(c->b, w * sizeof(float));
-        c->b->widen(c->q, c->w32[i], c->w[i], w);
+        c->b->gpu->widen(c->q, c->w32[i], c->w[i], w);
     }
     c->x = random_bf16(c->b, c->q, t * h, 2);
     c->outputs = device_room(c->b, t * k * h * 4);
@@ -151,7 +151,7 @@ static void open_bench(bench *c, const int *n)
     c->scratch = device_room(c->b, (size_t)exf_router_scratch(n[2]) * 8);
     size_t half = c->b->experts_workspace(&c->s, EXF_NUMBER_BF16), full = c->b->experts_workspace(&c->s, EXF_NUMBER_F32);
     c->space = device_room(c->b, half > full ? half : full);
-    c->sums = device_room(c->b, c->b->moments_bytes(n[2]));
+    c->sums = device_room(c->b, c->b->gpu->moments_bytes(n[2]));
     float *host = malloc(t * (e > h ? e : h) * 4);
     if (!host) exit(EXF_NOSPACE);
     for (size_t i = 0; i < t * e; i++) host[i] = (float)((double)(int64_t)exf_rng_u64(3, 4, i) * 0x1p-62);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # run.sh - the programs from the outside: every case of tests/cli/cases and tests/bad.
-# usage: [BUILD=dir] run.sh [CASE-DIRECTORY ...]     last line: "N passed, N failed"
+# usage: [BUILD=dir] [JOBS=2] run.sh [CASE-DIRECTORY ...]     last line: "N passed, N failed"
+# As many cases run at a time as there are processors.
 #
 # A case is a directory.  It runs in a fresh copy of tests/bad/base (a valid tiny
 # model, corpus and recipe) with the case's own files laid over it, $BIN and $ROOT
@@ -25,12 +26,15 @@ case $BUILD in
 esac
 export ROOT BIN
 [ -x "$BIN/exfold-calibrate" ] || { echo "$BIN: no programs; run make first"; exit 1; }
+one=
+if [ "${1:-}" = --one ]; then # RESULTS CASE-DIRECTORY: for the main script below
+    one=$2 case_dir=$3
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/exfold-cli.XXXXXX") || exit 1
 trap 'chmod -R u+rwx "$work"; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 . "$ROOT/tests/cli/functions.sh"
-passed=0 failed=0
 
 # One of the case's scripts in its directory; a hang is a failure of the case.
 # shellcheck disable=SC2016  # expanded by the inner shell
@@ -72,17 +76,23 @@ run_case() { # CASE-DIRECTORY
     [ -z "$said" ] || printf '%s it said: %s' "$said" "$(tail -n 1 "$work/stderr")"
 }
 
+# A case that passes leaves an empty file in the folder of results, one that fails what it said.
+if [ -n "$one" ]; then
+    name=${case_dir#"$ROOT/tests/"}
+    result=$(run_case "$case_dir")
+    [ -z "$result" ] || printf 'FAIL %s:%s\n' "$name" "$result"
+    printf '%s' "$result" >"$one/$(echo "$name" | tr / =)"
+    exit 0
+fi
+
+mkdir "$work/results" || exit 1
 [ $# -gt 0 ] || set -- "$ROOT"/tests/cli/cases/* "$ROOT"/tests/bad/*
 for case_dir; do
     case_dir=$(cd "$case_dir" && pwd) || exit 1
-    [ "$case_dir" != "$ROOT/tests/bad/base" ] || continue
-    result=$(run_case "$case_dir")
-    if [ -z "$result" ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL %s:%s\n' "${case_dir#"$ROOT/tests/"}" "$result"
-    fi
-done
-echo "$passed passed, $failed failed"
+    [ "$case_dir" = "$ROOT/tests/bad/base" ] || printf '%s\n' "$case_dir"
+done >"$work/list" || exit 1
+xargs -n 1 -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}" "$0" --one "$work/results" <"$work/list"
+passed=$(find "$work/results" -type f -size 0 | wc -l)
+failed=$(($(wc -l <"$work/list") - passed)) # one that did not end has failed
+echo "$((passed)) passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -137,7 +137,7 @@ static float *on_gpu(const layer_here *l, int rounded)
     c.prefill = put(&a, c.prefill, n);
     a.p[a.n++] = c.workspace = device_put(&d, NULL, exf_correction_workspace(c.n_tokens, c.top_k, t.rank));
     float *routed = put(&a, l->routed, n * h * 4);
-    d.b->correct_routes(d.q, routed, &t, &c);
+    d.b->gpu->correct_routes(d.q, routed, &t, &c);
     float *out = device_get(&d, routed, n * h * 4);
     for (int i = 0; i < a.n; i++) d.b->free(a.p[i]);
     return out;
@@ -201,7 +201,7 @@ START_TEST(no_token_is_nothing_to_do)
 {
     exf_correction_tables t = {.n_experts = 3};
     exf_correction_call c = {.top_k = 2, .d_model = 8, .keep = 1};
-    d.b->correct_routes(d.q, NULL, &t, &c);
+    d.b->gpu->correct_routes(d.q, NULL, &t, &c);
     ck_ok(d.b->finish(d.q, &e), e);
 }
 END_TEST

@@ -69,10 +69,10 @@ static there there_of(int n_experts, int d_model, int n_products, int rounded)
     t.host = test_memory(t.bytes, 1);
     t.outputs = device_put(&d, NULL, t.bytes);
     t.row = device_put(&d, row, (size_t)n_products * 4);
-    ck_ok(d.b->alloc(&t.sums, d.b->moments_bytes(n_experts), 1, "sums", &e), e);
+    ck_ok(d.b->alloc(&t.sums, d.b->gpu->moments_bytes(n_experts), 1, "sums", &e), e);
     t.call = (exf_grams_call){.n_experts = n_experts, .d_model = d_model, .n_products = n_products,
                               .outputs = {t.outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32},
-                              .grams = device_put(&d, NULL, d.b->grams_bytes(n_experts, n_products))};
+                              .grams = device_put(&d, NULL, d.b->gpu->grams_bytes(n_experts, n_products))};
     exf_mem_free(row);
     return t;
 }
@@ -102,8 +102,8 @@ static void add(there *t, const shown *x, int at, int n, int first, exf_weightin
     }
     exf_common_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
     d.b->upload(d.q, t->outputs, t->host, t->bytes);
-    d.b->grams(d.q, &t->call);
-    d.b->moments_add_common(d.q, t->sums, &c);
+    d.b->gpu->grams(d.q, &t->call);
+    d.b->gpu->moments_add_common(d.q, t->sums, &c);
     ck_ok(d.b->finish(d.q, &e), e);
 }
 
@@ -120,7 +120,7 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
     }
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
     exf_moments m = moments_of(&s);
-    ck_ok(d.b->moments_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
+    ck_ok(d.b->gpu->moments_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
     exf_mem_free(host);
     there_free(&t);
     return s;
@@ -187,8 +187,8 @@ START_TEST(every_place_of_a_call_gives_the_same_products)
         for (int k = 0; k < n; k++) memcpy(t.host + (size_t)k * t.each + 2 * i, &half, 2);
     }
     d.b->upload(d.q, t.outputs, t.host, t.bytes);
-    d.b->grams(d.q, &t.call);
-    size_t bytes = d.b->grams_bytes(wide[_i].e, n);
+    d.b->gpu->grams(d.q, &t.call);
+    size_t bytes = d.b->gpu->grams_bytes(wide[_i].e, n);
     char *grams = device_get(&d, t.call.grams, bytes), *c = grams + bytes - (size_t)n * cells * sizeof(float);
     for (int k = 1; k < n; k++)
         ck_assert_msg(memcmp(c, c + (size_t)k * cells * sizeof(float), cells * sizeof(float)) == 0, "E %d, H %d: place %d differs from place 0", wide[_i].e,
@@ -211,7 +211,7 @@ START_TEST(an_output_out_of_range_names_its_token)
         x.r.outputs[(size_t)((17 * x.n_experts + 2) * x.d_model + 1)] = NAN;
         add(&t, &x, 1, 30, 2, EXF_WEIGHT_NONE);
         exf_moments m = moments_of(&s);
-        ck_fails(d.b->moments_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
+        ck_fails(d.b->gpu->moments_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
         there_free(&t);
     }
     exf_mem_free(host);

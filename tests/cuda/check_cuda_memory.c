@@ -15,18 +15,18 @@ START_TEST(a_queue_follows_another)
     for (size_t i = 0; i < LONG; i++) ones[i] = 1;
     ck_ok(d.b->open(&away, EXF_COMPUTE_F32, &err), err);
     ck_ok(d.b->open(&back, EXF_COMPUTE_F32, &err), err);
-    ck_ok(d.b->alloc_staging((void *)&home, LONG * sizeof *home, "test", &err), err);
+    ck_ok(d.b->gpu->alloc_staging((void *)&home, LONG * sizeof *home, "test", &err), err);
     float *x = device_put(&d, ones, LONG * sizeof *x), *y = device_put(&d, NULL, LONG * sizeof *y), *z = device_put(&d, NULL, LONG * sizeof *z);
     d.b->zero(d.q, y, LONG * sizeof *y);
     for (int round = 0; round < ROUNDS; round++) {
         d.b->gemm_xwt(d.q, y, N, exf_f32(x), N, exf_f32(x), N, N, N, N, 1, 1); /* adds N */
-        d.b->follow(away, d.q);
+        d.b->gpu->follow(away, d.q);
         d.b->copy(away, home, y, LONG * sizeof *home);
         d.b->zero(d.q, z, LONG * sizeof *z); /* meanwhile */
-        d.b->follow(back, away);
-        d.b->follow(back, d.q);
+        d.b->gpu->follow(back, away);
+        d.b->gpu->follow(back, d.q);
         d.b->copy(back, z, home, LONG * sizeof *home);
-        d.b->follow(d.q, back);
+        d.b->gpu->follow(d.q, back);
         d.b->copy(d.q, y, z, LONG * sizeof *y);
     }
     float *got = device_get(&d, y, LONG * sizeof *y);
@@ -34,7 +34,7 @@ START_TEST(a_queue_follows_another)
     for (size_t i = 0; i < LONG; i++) ck_assert_msg(home[i] == (float)(N * ROUNDS), "element %zu at home is %g", i, (double)home[i]);
     exf_mem_free(got);
     exf_mem_free(ones);
-    d.b->free_staging(home);
+    d.b->gpu->free_staging(home);
     d.b->free(x);
     d.b->free(y);
     d.b->free(z);
@@ -51,20 +51,20 @@ START_TEST(memory_is_counted)
     device d = device_open(EXF_COMPUTE_F32);
     uint64_t now, peak, then, left, left_then;
     void *p;
-    d.b->memory_anew();
-    d.b->memory(&then, &peak);
+    d.b->gpu->memory_anew();
+    d.b->gpu->memory(&then, &peak);
     ck_assert_uint_eq(then, peak);
-    ck_ok(d.b->memory_left(&left_then, &err), err);
+    ck_ok(d.b->gpu->memory_left(&left_then, &err), err);
     ck_ok(d.b->alloc(&p, 64 * MIB, 1, "test", &err), err);
-    ck_ok(d.b->memory_left(&left, &err), err);
-    d.b->memory(&now, &peak);
+    ck_ok(d.b->gpu->memory_left(&left, &err), err);
+    d.b->gpu->memory(&now, &peak);
     ck_assert(now == then + 64 * MIB && peak == now);
     ck_assert_msg(left + 64 * MIB <= left_then, "%llu bytes left, before %llu", (unsigned long long)left, (unsigned long long)left_then);
     d.b->free(p);
-    d.b->memory(&now, &peak);
+    d.b->gpu->memory(&now, &peak);
     ck_assert(now == then && peak == then + 64 * MIB);
-    d.b->memory_anew();
-    d.b->memory(&now, &peak);
+    d.b->gpu->memory_anew();
+    d.b->gpu->memory(&now, &peak);
     ck_assert(now == then && peak == then);
     device_close(&d);
 }

@@ -31,7 +31,7 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     int32_t *ids = device_put(&d, r->ids, slots * 4);
     float *weights = device_put(&d, r->weights, slots * 4);
     void *sums, *host = test_memory(exf_moments_host_bytes(r->n_experts), 1);
-    ck_ok(d.b->alloc(&sums, d.b->moments_bytes(r->n_experts), 1, "sums", &e), e);
+    ck_ok(d.b->alloc(&sums, d.b->gpu->moments_bytes(r->n_experts), 1, "sums", &e), e);
     for (int i = 1; i < n_queues; i++) ck_ok(d.b->open(&q[i], EXF_COMPUTE_F32, &e), e);
     for (int at = 0, i = 0; at < r->n; at += piece, i++) {
         size_t slot = (size_t)(at * r->top_k);
@@ -39,13 +39,13 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
         exf_moments_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = r->n - at < piece ? r->n - at : piece,
                               .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot, .weights = weights + slot,
                               .weighting = w, .experts_only = experts_only, .row = at};
-        d.b->moments_add(q[i % n_queues], sums, &c);
+        d.b->gpu->moments_add(q[i % n_queues], sums, &c);
     }
     for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
     ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
     exf_moments m = moments_of(&s);
-    ck_ok(d.b->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e);
-    ck_ok(d.b->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e); /* nothing is left to be added twice */
+    ck_ok(d.b->gpu->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e);
+    ck_ok(d.b->gpu->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e); /* nothing is left to be added twice */
     for (int i = 1; i < n_queues; i++) d.b->close(q[i]);
     d.b->free(outputs);
     d.b->free(ids);
@@ -122,11 +122,11 @@ START_TEST(a_norm_out_of_range_names_its_token)
     float *outputs = device_put(&d, r.outputs, 20 * 3 * 16 * 4), *weights = device_put(&d, r.weights, 20 * 3 * 4);
     int32_t *ids = device_put(&d, r.ids, 20 * 3 * 4);
     void *sums, *host = test_memory(exf_moments_host_bytes(6), 1);
-    ck_ok(d.b->alloc(&sums, d.b->moments_bytes(6), 1, "sums", &e), e);
+    ck_ok(d.b->alloc(&sums, d.b->gpu->moments_bytes(6), 1, "sums", &e), e);
     exf_moments_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids, .weights = weights, .row = 100};
-    d.b->moments_add(d.q, sums, &c);
+    d.b->gpu->moments_add(d.q, sums, &c);
     exf_moments m = moments_of(&s);
-    ck_fails(d.b->moments_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
+    ck_fails(d.b->gpu->moments_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
     d.b->free(outputs);
     d.b->free(weights);
     d.b->free(ids);

@@ -39,7 +39,7 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
                              .block_cols = coded[_i].block_cols};
     for (int number = 0; number < 2; number++) {
         void *out = device_put(&d, NULL, n * 4);
-        d.b->unpack(d.q, out, (exf_number)number, &there, bad);
+        d.b->gpu->unpack(d.q, out, (exf_number)number, &there, bad);
         void *got = device_get(&d, out, n * exf_number_bytes((exf_number)number));
         for (size_t i = 0; i < n; i++) {
             float is = number == EXF_NUMBER_BF16 ? of_bf16(((uint16_t *)got)[i]) : ((float *)got)[i];
@@ -69,9 +69,9 @@ static int bad_after(const void *codes, size_t bytes, const exf_packed_rows *row
     exf_packed_rows r = *rows;
     r.codes = there;
     if (check_only)
-        d.b->check_bf16(d.q, there, rows->rows * rows->cols, bad);
+        d.b->gpu->check_bf16(d.q, there, rows->rows * rows->cols, bad);
     else
-        d.b->unpack(d.q, out, EXF_NUMBER_BF16, &r, bad);
+        d.b->gpu->unpack(d.q, out, EXF_NUMBER_BF16, &r, bad);
     int *found = device_get(&d, bad, sizeof(int)), is = *found;
     exf_mem_free(found);
     d.b->free(bad);
@@ -109,7 +109,7 @@ START_TEST(products_round_what_they_multiply)
     float *xt = device_put(&d, x, (size_t)m * (size_t)k * 4), *y[2];
     uint16_t *wt = device_put(&d, w, (size_t)n * (size_t)k * 2), *half = device_put(&d, NULL, (size_t)m * (size_t)k * 2);
     for (int s = 0; s < 2; s++) y[s] = device_put(&d, NULL, (size_t)m * (size_t)n * 4);
-    d.b->round_rows(d.q, half, k, xt, k, m, k);
+    d.b->gpu->round_rows(d.q, half, k, xt, k, m, k);
     d.b->gemm_xwt(d.q, y[0], n, exf_f32(xt), k, exf_bf16(wt), k, m, n, k, 1, 0);
     d.b->gemm_xwt(d.q, y[1], n, exf_bf16(half), k, exf_bf16(wt), k, m, n, k, 1, 0);
     for (int s = 0; s < 2; s++) {
@@ -177,7 +177,7 @@ START_TEST(gated_heads_are_near)
     for (int i = 0; i < w; i++) norm[i] = real_at(8, (size_t)i, 1);
     float *xt = device_put(&d, x, n * 4), *gt = device_put(&d, gate, n * 4), *nt = device_put(&d, norm, (size_t)w * 4);
     uint16_t *yt = device_put(&d, NULL, n * 2);
-    d.b->gate_heads_rounded(d.q, yt, xt, gt, nt, T, w, 1e-6);
+    d.b->gpu->gate_heads_rounded(d.q, yt, xt, gt, nt, T, w, 1e-6);
     uint16_t *y = device_get(&d, yt, n * 2);
     for (int t = 0; t < T; t++) {
         double sq = 0;
@@ -210,7 +210,7 @@ START_TEST(norms_of_rows)
     for (int i = 0; i < w; i++) norm[i] = real_at(7, (size_t)i, 1);
     float *xt = device_put(&d, x, n * 4), *nt = device_put(&d, norm, (size_t)w * 4), *full = device_put(&d, NULL, n * 4);
     uint16_t *half = device_put(&d, NULL, n * 2);
-    d.b->rmsnorm_rounded(d.q, half, full, xt, nt, T, w, 1e-6);
+    d.b->gpu->rmsnorm_rounded(d.q, half, full, xt, nt, T, w, 1e-6);
     float *f = device_get(&d, full, n * 4);
     uint16_t *h = device_get(&d, half, n * 2);
     for (int t = 0; t < T; t++) {
@@ -243,11 +243,11 @@ START_TEST(the_first_that_is_not_finite_is_kept)
     x[40001] = NAN;
     float *there = device_put(&d, x, N * 4);
     uint64_t *least = device_put(&d, &none, sizeof none);
-    d.b->watch_finite(d.q, least, there, 700, 5);
+    d.b->gpu->watch_finite(d.q, least, there, 700, 5);
     uint64_t *got = device_get(&d, least, sizeof none);
     ck_assert(*got == none);
     exf_mem_free(got);
-    d.b->watch_finite(d.q, least, there, N, 5);
+    d.b->gpu->watch_finite(d.q, least, there, N, 5);
     got = device_get(&d, least, sizeof none);
     ck_assert_int_eq((int)*got, 782);
     exf_mem_free(got);

@@ -42,7 +42,7 @@ static scored score(const float *first, const float *other, const int32_t *next,
         exf_score_call c = {.logits = logits, .next = there, .n_rows = ROWS, .n = n, .first = round == 0, .log_p = log_p, .top = there + ROWS,
                             .nll = out, .kl = out + ROWS, .same = (int32_t *)(void *)(out + 2 * ROWS)};
         b->upload(q, logits, round ? other : first, bytes);
-        b->score_rows(q, &c);
+        b->gpu->score_rows(q, &c);
     }
     ck_ok(b->download(q, &s, out, sizeof s, &e), e);
     b->free(logits);

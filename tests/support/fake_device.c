@@ -228,31 +228,23 @@ static void correct_routes(exf_queue *q, float *routed, const exf_correction_tab
     exf_correct_routes_cpu(routed, t, c);
 }
 
+static const exf_gpu_operations gpu = {
+    .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_anew = memory_anew, .memory_left = memory_left,
+    .follow = follow, .unpack = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite, .output_errors = output_errors,
+    .moments_bytes = moments_bytes, .grams_bytes = grams_bytes, .correct_routes = correct_routes,
+};
+
 const exf_backend *fake_device(uint64_t room)
 {
     static exf_backend b;
     free_at_first = room;
     b = exf_backend_cpu;
     b.name = "fake";
-    b.host_memory = 0;
+    b.gpu = &gpu;
     b.alloc = fake_alloc;
     b.free = fake_free;
-    b.alloc_staging = alloc_staging;
-    b.free_staging = exf_mem_free;
-    b.memory = memory;
-    b.memory_anew = memory_anew;
-    b.memory_left = memory_left;
-    b.follow = follow;
     b.gemm_xwt = gemm_xwt;
     b.gemm_xwt_many = gemm_xwt_many;
-    b.unpack = unpack;
-    b.check_bf16 = check_bf16;
-    b.embed = embed;
     b.experts = experts;
-    b.watch_finite = watch_finite;
-    b.output_errors = output_errors;
-    b.moments_bytes = moments_bytes;
-    b.grams_bytes = grams_bytes;
-    b.correct_routes = correct_routes;
     return &b;
 }

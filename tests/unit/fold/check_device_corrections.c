@@ -71,9 +71,9 @@ static void check_layers(const fold_case *c, const char *text, const exf_backend
     uint64_t before, now, peak;
     exf_folder *f = f_folder(c, &v, text);
     const exf_rewriter *w = exf_folder_rewriter(f);
-    b->memory(&before, &peak);
+    b->gpu->memory(&before, &peak);
     ck_ok(w->device_open(w->self, b, &err), err);
-    b->memory(&now, &peak);
+    b->gpu->memory(&now, &peak);
     ck_assert_uint_eq(now - before, w->device_bytes);
     for (int i = 0; i < 5; i++) {
         layer_run here = run_new(c, f, layers[i], 0), there = run_new(c, f, layers[i], 0);
@@ -86,7 +86,7 @@ static void check_layers(const fold_case *c, const char *text, const exf_backend
         run_free(&there);
     }
     exf_folder_free(f);
-    b->memory(&now, &peak);
+    b->gpu->memory(&now, &peak);
     ck_assert_uint_eq(now, before);
 }
 
@@ -162,7 +162,7 @@ START_TEST(opening_survives_every_failing_allocation)
         exf_code rc = EXF_NOSPACE;
         uint64_t before, now, peak;
         size_t n = 0;
-        b->memory(&before, &peak);
+        b->gpu->memory(&before, &peak);
         while (rc != EXF_OK) {
             exf_folder *f = f_folder(&c, &v, texts[i]);
             const exf_rewriter *w = exf_folder_rewriter(f);
@@ -171,7 +171,7 @@ START_TEST(opening_survives_every_failing_allocation)
             exf_mem_fail_at(0);
             ck_assert_msg(rc == EXF_OK || rc == EXF_NOSPACE, "allocation %zu: %s", n, err.msg);
             exf_folder_free(f);
-            b->memory(&now, &peak);
+            b->gpu->memory(&now, &peak);
             ck_assert_uint_eq(now, before);
         }
         ck_assert_uint_gt(n, 6);

@@ -198,9 +198,9 @@ START_TEST(parts_are_what_the_checkpoint_holds)
     exf_layer_weights lw = {.b = b};
     exf_weight_stream *s;
     uint64_t now, peak, planned = exf_stream_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_stream_slot_bytes(m, EXF_COMPUTE_F32, &o);
-    b->memory_anew();
+    b->gpu->memory_anew();
     ck_ok(exf_weight_stream_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
-    b->memory(&now, &peak);
+    b->gpu->memory(&now, &peak);
     ck_assert_uint_ge(planned + exf_stream_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);
     ck_ok(exf_weight_stream_next(s, &lw, &e), e);
     assert_rest(m, &lw, EXF_LAYER_EMBED);

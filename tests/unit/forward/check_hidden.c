@@ -106,8 +106,9 @@ static exf_code alloc_staging(void *out, size_t bytes, const char *what, exf_err
     return exf_mem_new(out, bytes, 1, what, err);
 }
 
-static const exf_backend lazy = {.name = "lazy", .open = open_queue, .close = close_queue, .finish = finish, .alloc = exf_mem_new, .free = exf_mem_free,
-                                 .copy = copy, .follow = follow, .alloc_staging = alloc_staging, .free_staging = exf_mem_free};
+static const exf_gpu_operations lazy_gpu = {.follow = follow, .alloc_staging = alloc_staging, .free_staging = exf_mem_free};
+static const exf_backend lazy = {.name = "lazy", .gpu = &lazy_gpu, .open = open_queue, .close = close_queue, .finish = finish, .alloc = exf_mem_new,
+                                 .free = exf_mem_free, .copy = copy};
 
 static void free_queues(void)
 {

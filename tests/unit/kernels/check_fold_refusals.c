@@ -12,7 +12,6 @@ typedef struct {
     exf_fold_decode_options d;
 } arguments;
 
-/* clang-format off */
 static void ids_missing(arguments *a) { a->in.ids = NULL; }
 static void weights_missing(arguments *a) { a->in.weights = NULL; }
 static void out_missing(arguments *a) { a->out.weights = NULL; }
@@ -50,7 +49,6 @@ static void rms_missing(arguments *a) { a->t.rms = NULL; }
 static void ridge_negative(arguments *a) { a->p.ridge = a->d.ridge = -1; }
 static void ridge_nan(arguments *a) { a->p.ridge = a->d.ridge = NAN; }
 static void ridge_infinite(arguments *a) { a->p.ridge = a->d.ridge = INFINITY; }
-/* clang-format on */
 
 enum { PREFILL = 1, PREFILL_JOINT = 2, DECODE = 4, DECODE_JOINT = 8, PREFILLS = 3, DECODES = 12, PAIRS = 5, JOINTS = 10, ALL = 15 };
 
