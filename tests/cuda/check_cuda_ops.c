@@ -55,17 +55,12 @@ static const int widths[] = {1, 2, 31, 64, 130, 2048};
 
 START_TEST(rows_are_moved_exactly)
 {
-    enum { T = 9, K = 3 };
+    enum { T = 9 };
     static const int32_t row[T] = {3, 0, 8, 1, 2, 7, 4, 6, 5};
     int w = widths[_i];
-    pair_array x = pair_reals(&p, (size_t)(T * K * w), 4, 3), out = pair_reals(&p, (size_t)(T * w), 5, 1), index = pair_of(&p, row, T);
-    pair_array weights = pair_integers(&p, T * K, 6), integers = pair_integers(&p, (size_t)(T * K * w), 7);
+    pair_array x = pair_reals(&p, (size_t)(T * w), 4, 3), out = pair_reals(&p, (size_t)(T * w), 5, 1), index = pair_of(&p, row, T);
     ON_BOTH(p, B->gather_rows(Q, out.f[s], x.f[s], index.i[s], T, w));
     pair_equal(&out, "gather_rows");
-    ON_BOTH(p, B->scatter_rows(Q, out.f[s], x.f[s], index.i[s], T, w));
-    pair_equal(&out, "scatter_rows");
-    ON_BOTH(p, B->combine(Q, out.f[s], integers.f[s], weights.f[s], T, K, w));
-    pair_equal(&out, "combine");
     ON_BOTH(p, B->add(Q, out.f[s], x.f[s], out.n));
     pair_equal(&out, "add");
     ON_BOTH(p, B->add_bias(Q, out.f[s], x.f[s], T, w));
@@ -77,8 +72,6 @@ START_TEST(rows_are_moved_exactly)
     pair_free(&x);
     pair_free(&out);
     pair_free(&index);
-    pair_free(&weights);
-    pair_free(&integers);
 }
 END_TEST
 
@@ -100,8 +93,8 @@ START_TEST(elementwise_is_near)
     pair_equal(&wide, "repeat_columns");
     ON_BOTH(p, B->sigmoid_gate(Q, y.f[s], wide.f[s], ROWS, w, 3 * w));
     pair_near(&y, 2e-6, "sigmoid_gate");
-    ON_BOTH(p, B->sigmoid_switch(Q, y.f[s], w, x.f[s], norm.f[s], w, ROWS));
-    pair_near(&y, 2e-6, "sigmoid_switch");
+    ON_BOTH(p, B->switch_weights(Q, y.f[s], x.f[s], norm.f[s], ROWS, w));
+    pair_near(&y, 2e-6, "switch_weights");
     pair_free(&x);
     pair_free(&y);
     pair_free(&norm);
