@@ -245,8 +245,8 @@ static void rows(void)
     moving("copy columns, 16 heads of 256", 8.0 * n, [=](int i) { B->copy_columns(Q[0], x[i], 256, y[i], 512, T * 16, 256); });
     x = copies(n), w = reals(CHANNELS);
     moving("add bias", 8.0 * n, [=](int i) { B->add_bias(Q[0], x[i], w, T, HEADS * D); });
-    x = copies((size_t)T * H), y = copies((size_t)T * H), w = reals(H);
-    moving("sigmoid switch 2048", 12.0 * T * H, [=](int i) { B->sigmoid_switch(Q[0], y[i], H, x[i], w, H, T); });
+    x = copies((size_t)T * H), w = reals(H), c = reals(T);
+    moving("switch weights 2048", 4.0 * T * H, [=](int i) { B->switch_weights(Q[0], c, x[i], w, T, H); });
     x = copies(wide), w = reals(CHANNELS * 4), c = reals(B->causal_conv_workspace(CHANNELS, 4));
     moving("causal conv 8192 x 4", 8.0 * wide, [=](int i) { B->causal_conv_silu(Q[0], x[i], CHANNELS, w, T, CHANNELS, 4, c); });
 }
