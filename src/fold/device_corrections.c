@@ -13,9 +13,15 @@ enum { PIECE = 4096 };
 /* Pairs with vectors in the layers below `index`: the number of that layer's first. */
 static size_t pairs_below(const exf_vectors *v, int index)
 {
-    size_t n = 0;
-    while (n < (size_t)v->n_pairs && v->pair[3 * n] < index) n++;
-    return n;
+    size_t from = 0, to = (size_t)v->n_pairs;
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        if (v->pair[3 * middle] < index)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
 }
 
 static size_t most_pairs(const exf_vectors *v)
