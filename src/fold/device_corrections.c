@@ -139,7 +139,8 @@ static void begin_block(exf_folder *f, const exf_device_block *b, const exf_corr
 }
 
 /* Tokens [at, at + n) of the block. */
-static void correct_piece(const exf_folder *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n, float *routed)
+static void correct_piece(const exf_folder *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n,
+                          float *routed)
 {
     const unsigned char *prefill = f->there.array[EXF_CORRECT_PREFILL];
     size_t slot = (size_t)at * (size_t)b->top_k, h = (size_t)b->d_model;
@@ -164,6 +165,7 @@ exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *r
     size_t first = pairs_below(&f->t->vectors, index);
     exf_correction_tables there = tables_there(f, &here, first);
     begin_block(f, b, &here, index, first);
-    for (int at = 0; at < b->n_tokens; at += piece) correct_piece(f, b, &there, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
+    for (int at = 0; at < b->n_tokens; at += piece)
+        correct_piece(f, b, &there, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
     return EXF_OK;
 }
