@@ -37,7 +37,8 @@ static void add_omitted(float *routed, const exf_correction_tables *t, const flo
 static void correct_token(float *routed, const exf_correction_tables *t, const exf_correction_call *c, int token)
 {
     exf_fold_ranked r;
-    exf_fold_routes in = {(void *)(uintptr_t)c->router_ids, (void *)(uintptr_t)c->router_weights, EXF_FOLD_I32, EXF_FOLD_F32, c->n_tokens, c->top_k};
+    exf_fold_routes in = {
+        (void *)(uintptr_t)c->router_ids, (void *)(uintptr_t)c->router_weights, EXF_FOLD_I32, EXF_FOLD_F32, c->n_tokens, c->top_k};
     exf_fold_tables tables = {.norms = t->norms, .n_experts = t->n_experts};
     size_t slots = (size_t)token * (size_t)c->top_k, e = (size_t)t->n_experts, h = (size_t)c->d_model;
     exf_fold_rank_row(&r, &in, token, &tables, c->by);
@@ -46,7 +47,9 @@ static void correct_token(float *routed, const exf_correction_tables *t, const e
     for (int j = kept; j < r.n; j++) {
         size_t row = (size_t)r.id[j] * e;
         int to = exf_fold_target(&r, kept, t->loss + row, c->max_loss);
-        if (to >= 0) add_omitted(routed, t, (const float *)c->outputs.p + (slots + (size_t)to) * h, r.w[j], row + (size_t)r.id[to], c->d_model);
+        if (to >= 0)
+            add_omitted(routed, t, (const float *)c->outputs.p + (slots + (size_t)to) * h, r.w[j], row + (size_t)r.id[to],
+                        c->d_model);
     }
 }
 

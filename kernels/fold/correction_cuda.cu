@@ -56,7 +56,12 @@ static __global__ void __launch_bounds__(THREADS) plan_tokens(exf_correction_tab
     int token = (int)(blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES), to = -1, target = -1;
     float least = 0;
     if (token >= c.n_tokens) return;
-    exf_fold_routes in = {const_cast<int32_t *>(c.router_ids), const_cast<float *>(c.router_weights), EXF_FOLD_I32, EXF_FOLD_F32, c.n_tokens, c.top_k};
+    exf_fold_routes in = {const_cast<int32_t *>(c.router_ids),
+                          const_cast<float *>(c.router_weights),
+                          EXF_FOLD_I32,
+                          EXF_FOLD_F32,
+                          c.n_tokens,
+                          c.top_k};
     exf_fold_lane s = exf_fold_read_lane<LANES>(in, token, t.n_experts);
     exf_fold_permute<LANES>(&s, key_of(s, t, c.by));
     int n = __popc(exf_fold_vote<LANES>(s.mask, s.id >= 0)), kept = min(n, c.keep);
@@ -100,7 +105,9 @@ static __device__ inline void take_products(float *z, const T *v, const exf_corr
     }
 }
 
-template <class T> static __global__ void __launch_bounds__(THREADS) multiply_by_basis(const T *outputs, exf_correction_tables t, exf_correction_call c)
+template <class T>
+static __global__ void __launch_bounds__(THREADS)
+    multiply_by_basis(const T *outputs, exf_correction_tables t, exf_correction_call c)
 {
     size_t at = blockIdx.x * (size_t)WARPS + (threadIdx.x >> 5);
     int lane = threadIdx.x & 31, token = (int)(at / c.keep), slot = (int)(at % c.keep), wanted = 0;
@@ -112,7 +119,8 @@ template <class T> static __global__ void __launch_bounds__(THREADS) multiply_by
     }
     if (!__ballot_sync(0xffffffffu, wanted)) return;
     float *z = products_of(c) + (first + slot) * t.rank;
-    for (int k = 0; k < t.rank; k += COLUMNS) take_products(z + k, outputs + (first + slot) * c.d_model, t, k, min(t.rank - k, (int)COLUMNS), c.d_model);
+    for (int k = 0; k < t.rank; k += COLUMNS)
+        take_products(z + k, outputs + (first + slot) * c.d_model, t, k, min(t.rank - k, (int)COLUMNS), c.d_model);
 }
 
 /* ---- adding, a warp per token and SLAB columns ------------------------------------------ */
@@ -154,9 +162,11 @@ static __device__ inline void store(float *to, const float (&y)[STEP], int colum
 }
 
 template <class T>
-static __global__ void __launch_bounds__(THREADS) add_omitted(float *routed, const T *outputs, exf_correction_tables t, exf_correction_call c)
+static __global__ void __launch_bounds__(THREADS)
+    add_omitted(float *routed, const T *outputs, exf_correction_tables t, exf_correction_call c)
 {
-    int token = (int)(blockIdx.x * WARPS + (threadIdx.x >> 5)), lane = threadIdx.x & 31, h = c.d_model, column = (int)blockIdx.y * SLAB + lane * STEP;
+    int token = (int)(blockIdx.x * WARPS + (threadIdx.x >> 5)), lane = threadIdx.x & 31, h = c.d_model,
+        column = (int)blockIdx.y * SLAB + lane * STEP;
     addition mine = {-1, 0, -1, 0, 0};
     if (token >= c.n_tokens) return;
     size_t first = (size_t)token * c.top_k;
@@ -166,14 +176,16 @@ static __global__ void __launch_bounds__(THREADS) add_omitted(float *routed, con
     float y[STEP], v[STEP];
     exf_output_load(y, routed + (size_t)token * h, column, h);
     for (; left; left &= left - 1) { /* in order of rank */
-        int j = __ffs((int)left) - 1, to = __shfl_sync(0xffffffffu, (int)mine.to, j), scalar = __shfl_sync(0xffffffffu, (int)mine.scalar, j);
+        int j = __ffs((int)left) - 1, to = __shfl_sync(0xffffffffu, (int)mine.to, j),
+            scalar = __shfl_sync(0xffffffffu, (int)mine.scalar, j);
         int row = __shfl_sync(0xffffffffu, mine.row, j);
         float w = __shfl_sync(0xffffffffu, mine.w, j), by = __shfl_sync(0xffffffffu, mine.by, j);
         if (column >= h) continue;
         exf_output_load(v, outputs + (first + to) * h, column, h);
         if (scalar) add_scaled(y, v, by);
         if (row >= 0 && t.diagonal) add_diagonal(y, t.diagonal + (size_t)row * h, v, w, column, h);
-        if (row >= 0 && t.rank) add_lowrank(y, t.c + (size_t)row * t.rank * h, products_of(c) + (first + to) * t.rank, w, t.rank, column, h);
+        if (row >= 0 && t.rank)
+            add_lowrank(y, t.c + (size_t)row * t.rank * h, products_of(c) + (first + to) * t.rank, w, t.rank, column, h);
     }
     if (column < h) store(routed + (size_t)token * h, y, column, h);
 }
@@ -183,7 +195,9 @@ template <class T> static void launch(exf_queue *q, float *routed, const exf_cor
     const T *outputs = static_cast<const T *>(c->outputs.p);
     dim3 blocks(exf_blocks((size_t)c->n_tokens, WARPS), exf_blocks((size_t)c->d_model, SLAB));
     EXF_LAUNCH(q, "correction: plan", plan_tokens, exf_blocks((size_t)c->n_tokens, THREADS / LANES), THREADS, 0, *t, *c);
-    if (t->rank) EXF_LAUNCH(q, "correction: basis", multiply_by_basis<T>, exf_blocks((size_t)c->n_tokens * c->keep, WARPS), THREADS, 0, outputs, *t, *c);
+    if (t->rank)
+        EXF_LAUNCH(q, "correction: basis", multiply_by_basis<T>, exf_blocks((size_t)c->n_tokens * c->keep, WARPS), THREADS, 0,
+                   outputs, *t, *c);
     EXF_LAUNCH(q, "correction", add_omitted<T>, blocks, THREADS, 0, routed, outputs, *t, *c);
 }
 

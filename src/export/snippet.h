@@ -4,11 +4,11 @@
 #define EXF_EXPORT_SNIPPET_H
 
 typedef struct {
-    const char *target; /* the export target, "hdf5" for tables.h5 */
     const char *name;   /* tests/interop/load_<name>.py */
     const char *title;
     const char *code;
 } exf_snippet;
 
-const exf_snippet *exf_snippet_find(const char *target); /* NULL: none */
+/* Of an export target, or "hdf5" for tables.h5; NULL: there is none. */
+const exf_snippet *exf_snippet_find(const char *target);
 #endif

@@ -6,6 +6,7 @@
 #define EXF_EXPORT_WRITER_H
 #include "artifact/tables.h"
 #include "base/text.h"
+#include "export/snippet.h"
 
 /* What is exported, and what a model card says that no table knows; all borrowed. */
 typedef struct {
@@ -33,6 +34,7 @@ typedef struct {
     int is_folder;
     int wants_vectors; /* writes tables->vectors, which must have been read */
     const char *about;
+    exf_snippet load; /* zero: the file is not for loading */
     /* EXF_MODEL if the file's readers cannot serve the model; NULL: they serve any. */
     exf_code (*serves)(const exf_export_model *m, exf_err *err);
     /* EXF_THRESHOLD if they refuse the numbers; NULL: they take all that is well-formed. */

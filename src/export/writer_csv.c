@@ -140,5 +140,13 @@ const exf_writer exf_writer_csv = {
     .file = "csv",
     .is_folder = 1,
     .about = "a folder with pairs.csv, experts.csv and pools.csv for spreadsheets",
+    .load = {"csv", "CSV, with Python's own module",
+             "import csv\n"
+             "\n"
+             "with open(\"csv/pairs.csv\", newline=\"\") as f:\n"
+             "    pairs = [p for p in csv.DictReader(f) if p[\"S\"]]  # without evidence the cell is empty\n"
+             "first = [p for p in pairs if p[\"layer\"] == pairs[0][\"layer\"] and p[\"source\"] == \"3\"]\n"
+             "best = min(first, key=lambda p: float(p[\"loss\"]))\n"
+             "print(f\"first layer: expert 3 is about {float(best['S']):.4f} times expert {best['target']}\")\n"},
     .write = write_csv,
 };

@@ -72,6 +72,13 @@ const exf_writer exf_writer_exfold_deepseek_v4 = {
     .name = "exfold-deepseek-v4",
     .file = "exfold-deepseek-v4.pt",
     .about = "for the public vLLM and SGLang plugins (V4-Flash)",
+    .load = {"pt_deepseek_v4", "The plugin's file, with PyTorch",
+             "import torch\n"
+             "\n"
+             "tables = torch.load(\"exfold-deepseek-v4.pt\", map_location=\"cpu\", weights_only=True)\n"
+             "coeff, loss = tables[\"decode_coeff\"], tables[\"decode_loss\"]  # float32 [43, 256, 256]\n"
+             "target = loss[42, 3].argmin()\n"
+             "print(f\"last layer: expert 3 is about {coeff[42, 3, target]:.4f} times expert {target}\")\n"},
     .serves = serves_deepseek_v4,
     .accepts = exf_runtime_refuse_degenerate,
     .write = write_deepseek_v4,

@@ -81,6 +81,13 @@ const exf_writer exf_writer_exfold_qwen3 = {
     .name = "exfold-qwen3",
     .file = "exfold-qwen3.pt",
     .about = "for the public vLLM plugin for Qwen3-MoE",
+    .load = {"pt_qwen3", "The plugin's file, with PyTorch",
+             "import torch\n"
+             "\n"
+             "tables = torch.load(\"exfold-qwen3.pt\", map_location=\"cpu\", weights_only=True)\n"
+             "coeff, loss = tables[\"coeff\"], tables[\"loss\"]  # float32 [layers of the model, experts, experts]\n"
+             "target = loss[0, 3].argmin()\n"
+             "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"},
     .serves = serves_qwen3,
     .write = write_qwen3,
 };

@@ -100,5 +100,12 @@ const exf_writer exf_writer_npy = {
     .is_folder = 1,
     .wants_vectors = 1,
     .about = "a folder with one NumPy file per table",
+    .load = {"npy", "NumPy",
+             "import numpy\n"
+             "\n"
+             "coeff = numpy.load(\"npy/coeff.npy\", mmap_mode=\"r\")\n"
+             "loss = numpy.load(\"npy/loss.npy\", mmap_mode=\"r\")\n"
+             "target = loss[0, 3].argmin()\n"
+             "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"},
     .write = write_npy,
 };

@@ -40,5 +40,12 @@ const exf_writer exf_writer_safetensors = {
     .file = "tables.safetensors",
     .wants_vectors = 1,
     .about = "all tables and pools in one file for any runtime",
+    .load = {"safetensors", "safetensors, with PyTorch",
+             "from safetensors.torch import load_file\n"
+             "\n"
+             "tables = load_file(\"tables.safetensors\")\n"
+             "coeff, loss = tables[\"coeff\"], tables[\"loss\"]  # float32 [layers, experts, experts], row = source\n"
+             "target = loss[0, 3].argmin()  # the diagonal, and pairs without evidence, have loss 1e30\n"
+             "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"},
     .write = write_tables,
 };

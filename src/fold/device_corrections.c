@@ -13,9 +13,15 @@ enum { PIECE = 4096 };
 /* Pairs with vectors in the layers below `index`: the number of that layer's first. */
 static size_t pairs_below(const exf_vectors *v, int index)
 {
-    size_t n = 0;
-    while (n < (size_t)v->n_pairs && v->pair[3 * n] < index) n++;
-    return n;
+    size_t from = 0, to = (size_t)v->n_pairs;
+    while (from < to) {
+        size_t middle = from + (to - from) / 2;
+        if (v->pair[3 * middle] < index)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
 }
 
 static size_t most_pairs(const exf_vectors *v)
@@ -133,7 +139,8 @@ static void begin_block(exf_folder *f, const exf_device_block *b, const exf_corr
 }
 
 /* Tokens [at, at + n) of the block. */
-static void correct_piece(const exf_folder *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n, float *routed)
+static void correct_piece(const exf_folder *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n,
+                          float *routed)
 {
     const unsigned char *prefill = f->there.array[EXF_CORRECT_PREFILL];
     size_t slot = (size_t)at * (size_t)b->top_k, h = (size_t)b->d_model;
@@ -158,6 +165,7 @@ exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *r
     size_t first = pairs_below(&f->t->vectors, index);
     exf_correction_tables there = tables_there(f, &here, first);
     begin_block(f, b, &here, index, first);
-    for (int at = 0; at < b->n_tokens; at += piece) correct_piece(f, b, &there, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
+    for (int at = 0; at < b->n_tokens; at += piece)
+        correct_piece(f, b, &there, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
     return EXF_OK;
 }

@@ -5,8 +5,18 @@
 #include "kernels/backend.h"
 
 /* The device's arrays; those of a length of 0 are NULL. */
-enum { EXF_CORRECT_COEFF, EXF_CORRECT_LOSS, EXF_CORRECT_NORMS, EXF_CORRECT_PAIR, EXF_CORRECT_DIAGONAL, EXF_CORRECT_C, EXF_CORRECT_BASIS,
-       EXF_CORRECT_PREFILL, EXF_CORRECT_WORKSPACE, EXF_CORRECT_ARRAYS };
+enum {
+    EXF_CORRECT_COEFF,
+    EXF_CORRECT_LOSS,
+    EXF_CORRECT_NORMS,
+    EXF_CORRECT_PAIR,
+    EXF_CORRECT_DIAGONAL,
+    EXF_CORRECT_C,
+    EXF_CORRECT_BASIS,
+    EXF_CORRECT_PREFILL,
+    EXF_CORRECT_WORKSPACE,
+    EXF_CORRECT_ARRAYS
+};
 
 typedef struct {
     const exf_backend *b; /* NULL: nothing is on a device */

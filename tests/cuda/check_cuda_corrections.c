@@ -11,7 +11,7 @@ static exf_err e;
 
 static const struct {
     int n, e, k, keep, h;
-} shapes[] = {{1, 3, 1, 1, 1},     {1, 3, 2, 1, 8},     {33, 8, 4, 2, 7},     {64, 16, 4, 1, 128}, {257, 60, 6, 3, 333},
+} shapes[] = {{1, 3, 1, 1, 1},        {1, 3, 2, 1, 8},      {33, 8, 4, 2, 7},      {64, 16, 4, 1, 128}, {257, 60, 6, 3, 333},
               {300, 128, 8, 4, 2048}, {65, 512, 16, 5, 72}, {40, 40, 10, 10, 264}, {9, 20, 8, 2, 4100}};
 static const int ranks[] = {0, 1, 3, 8, 11, 16, 32};
 static const exf_fold_rank orders[] = {EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_BY_SCORE, EXF_FOLD_BY_NORM};
@@ -30,7 +30,8 @@ typedef struct {
 static float *numbers(size_t n, uint64_t seed, int whole)
 {
     float *x = test_memory(n, sizeof *x);
-    for (size_t i = 0; i < n; i++) x[i] = whole ? (float)((int)(exf_rng_u64(seed, 3, i) % 5) - 2) : of_bf16(to_bf16(real_at(seed, i, 1)));
+    for (size_t i = 0; i < n; i++)
+        x[i] = whole ? (float)((int)(exf_rng_u64(seed, 3, i) % 5) - 2) : of_bf16(to_bf16(real_at(seed, i, 1)));
     return x;
 }
 
@@ -59,8 +60,14 @@ static void fill_tables(layer_here *l, int n_experts, int with_pairs)
 
 static layer_here layer_new(int shape, int rank, int diagonal, int whole)
 {
-    size_t n = (size_t)shapes[shape].n, k = (size_t)shapes[shape].k, h = (size_t)shapes[shape].h, cells = (size_t)shapes[shape].e * (size_t)shapes[shape].e;
-    layer_here l = {.c = {.n_tokens = (int)n, .top_k = (int)k, .d_model = (int)h, .keep = shapes[shape].keep, .by = orders[shape % 3], .max_loss = 0.875f}};
+    size_t n = (size_t)shapes[shape].n, k = (size_t)shapes[shape].k, h = (size_t)shapes[shape].h,
+           cells = (size_t)shapes[shape].e * (size_t)shapes[shape].e;
+    layer_here l = {.c = {.n_tokens = (int)n,
+                          .top_k = (int)k,
+                          .d_model = (int)h,
+                          .keep = shapes[shape].keep,
+                          .by = orders[shape % 3],
+                          .max_loss = 0.875f}};
     l.coeff = numbers(cells, 1, whole);
     l.loss = test_memory(cells, sizeof *l.loss);
     l.pair = test_memory(cells, sizeof *l.pair);
@@ -77,8 +84,17 @@ static layer_here layer_new(int shape, int rank, int diagonal, int whole)
     l.diagonal = diagonal ? numbers((size_t)l.n_pairs * h, 6, whole) : NULL;
     l.basis = rank ? numbers((size_t)rank * h, 7, whole) : NULL;
     l.matrix = rank ? numbers((size_t)l.n_pairs * (size_t)rank * h, 8, whole) : NULL;
-    l.t = (exf_correction_tables){.n_experts = shapes[shape].e, .coeff = l.coeff, .loss = l.loss, .norms = l.norms, .pair = l.pair, .first = 1000,
-                                  .diagonal = l.diagonal, .basis = l.basis, .c = l.matrix, .rank = rank, .scalar = rank > 0};
+    l.t = (exf_correction_tables){.n_experts = shapes[shape].e,
+                                  .coeff = l.coeff,
+                                  .loss = l.loss,
+                                  .norms = l.norms,
+                                  .pair = l.pair,
+                                  .first = 1000,
+                                  .diagonal = l.diagonal,
+                                  .basis = l.basis,
+                                  .c = l.matrix,
+                                  .rank = rank,
+                                  .scalar = rank > 0};
     l.c.outputs = exf_f32(l.outputs);
     l.c.router_ids = l.ids;
     l.c.router_weights = l.weights;
@@ -89,7 +105,8 @@ static layer_here layer_new(int shape, int rank, int diagonal, int whole)
 
 static void layer_free(layer_here *l)
 {
-    void *all[] = {l->coeff, l->loss, l->pair, l->norms, l->ids, l->topk_ids, l->weights, l->outputs, l->routed, l->prefill, l->diagonal, l->basis, l->matrix};
+    void *all[] = {l->coeff,   l->loss,   l->pair,    l->norms,    l->ids,   l->topk_ids, l->weights,
+                   l->outputs, l->routed, l->prefill, l->diagonal, l->basis, l->matrix};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
 }
 
@@ -122,7 +139,8 @@ static float *on_gpu(const layer_here *l, int rounded)
     held a = {.n = 0};
     exf_correction_tables t = l->t;
     exf_correction_call c = l->c;
-    size_t cells = (size_t)t.n_experts * (size_t)t.n_experts, n = (size_t)c.n_tokens, slots = n * (size_t)c.top_k, h = (size_t)c.d_model;
+    size_t cells = (size_t)t.n_experts * (size_t)t.n_experts, n = (size_t)c.n_tokens, slots = n * (size_t)c.top_k,
+           h = (size_t)c.d_model;
     t.coeff = put(&a, l->coeff, cells * 4);
     t.loss = put(&a, l->loss, cells * 4);
     t.pair = put(&a, l->pair, cells * 4);
@@ -152,8 +170,8 @@ static void compare(const layer_here *l, const float *got, double bound, const c
     for (size_t i = 0; i < n; i++) {
         changed += want[i] != l->routed[i];
         if (!(fabs((double)got[i] - (double)want[i]) <= bound * (1 + fabs((double)want[i]))))
-            ck_abort_msg("%s, %d tokens of %d: row %zu, column %zu: %.9g, expected %.9g", what, l->c.n_tokens, l->c.d_model, i / (size_t)l->c.d_model,
-                         i % (size_t)l->c.d_model, (double)got[i], (double)want[i]);
+            ck_abort_msg("%s, %d tokens of %d: row %zu, column %zu: %.9g, expected %.9g", what, l->c.n_tokens, l->c.d_model,
+                         i / (size_t)l->c.d_model, i % (size_t)l->c.d_model, (double)got[i], (double)want[i]);
     }
     ck_assert_msg(changed || l->c.n_tokens < 9 || l->c.keep == l->c.top_k, "%s: nothing was corrected", what);
     exf_mem_free(want);
@@ -165,7 +183,8 @@ static void check_layer(int shape, int rank, int diagonal, int whole, double bou
     for (int rounded = 0; rounded < 2; rounded++)
         for (int all = 0; all < 2; all++) {
             char what[64];
-            snprintf(what, sizeof what, "%s rank %d, %s%s", diagonal ? "diagonal" : "scalars", rank, rounded ? "bfloat16" : "float32", all ? ", all prefill" : "");
+            snprintf(what, sizeof what, "%s rank %d, %s%s", diagonal ? "diagonal" : "scalars", rank,
+                     rounded ? "bfloat16" : "float32", all ? ", all prefill" : "");
             l.c.prefill = all ? NULL : l.prefill;
             float *got = on_gpu(&l, rounded), *again = on_gpu(&l, rounded);
             ck_assert_mem_eq(got, again, (size_t)l.c.n_tokens * (size_t)l.c.d_model * sizeof *got);
@@ -176,7 +195,7 @@ static void check_layer(int shape, int rank, int diagonal, int whole, double bou
     layer_free(&l);
 }
 
-/* z of 4100 columns is below 2^15, w z C below 2^18, and 16 of 32 columns each below 2^24. */
+/* Integers from -2 to 2: z of 4100 columns is below 2^15, and sums of terms of random signs stay far below 2^24. */
 START_TEST(integers_are_exact)
 {
     for (size_t r = 0; r < sizeof ranks / sizeof *ranks; r++)
@@ -208,7 +227,8 @@ END_TEST
 
 /* ---- a whole variant ------------------------------------------------------------------------------- */
 
-static const char *const texts[] = {"P1:projector=diagonal", "P2:projector=diagonal,max_loss=0.4", "P2:projector=lowrank3,rank=score"};
+static const char *const texts[] = {"P1:projector=diagonal", "P2:projector=diagonal,max_loss=0.4",
+                                    "P2:projector=lowrank3,rank=score"};
 
 /* A layer's rows after the variant's corrections, in blocks of `piece` tokens on the GPU, or 0: by sequences on the host. */
 static float *corrected(const fold_case *c, exf_folder *f, int layer, int piece)
@@ -223,15 +243,32 @@ static float *corrected(const fold_case *c, exf_folder *f, int layer, int piece)
     float *weights = put(&a, c->weights, slots * 4), *there = put(&a, routed, n * 4), *out = put(&a, outputs, slots * F_H * 4);
     for (int at = 0; piece && at < F_TOKENS; at += piece) {
         size_t slot = (size_t)at * k;
-        exf_device_block b = {.layer = layer, .batch = &c->batch, .row = (size_t)at, .n_tokens = F_TOKENS - at < piece ? F_TOKENS - at : piece,
-                              .n_experts = c->arch.n_experts, .top_k = (int)k, .d_model = F_H, .q = d.q, .expert_outputs = out + slot * F_H,
-                              .router_ids = ids + slot, .router_weights = weights + slot, .topk_ids = made + slot};
+        exf_device_block b = {.layer = layer,
+                              .batch = &c->batch,
+                              .row = (size_t)at,
+                              .n_tokens = F_TOKENS - at < piece ? F_TOKENS - at : piece,
+                              .n_experts = c->arch.n_experts,
+                              .top_k = (int)k,
+                              .d_model = F_H,
+                              .q = d.q,
+                              .expert_outputs = out + slot * F_H,
+                              .router_ids = ids + slot,
+                              .router_weights = weights + slot,
+                              .topk_ids = made + slot};
         ck_ok(w->device_correct(w->self, &b, there + at * F_H, &e), e);
     }
     for (size_t s = 0; !piece && s < F_SEQUENCES; s++) {
         size_t row = c->span[s].offset;
-        exf_moe_block b = {.layer = layer, .sequence = s, .row = row, .n_tokens = c->span[s].n_tokens, .n_experts = c->arch.n_experts, .top_k = (int)k,
-                           .d_model = F_H, .router_ids = c->ids + row * k, .router_weights = c->weights + row * k, .topk_ids = after.ids + row * k,
+        exf_moe_block b = {.layer = layer,
+                           .sequence = s,
+                           .row = row,
+                           .n_tokens = c->span[s].n_tokens,
+                           .n_experts = c->arch.n_experts,
+                           .top_k = (int)k,
+                           .d_model = F_H,
+                           .router_ids = c->ids + row * k,
+                           .router_weights = c->weights + row * k,
+                           .topk_ids = after.ids + row * k,
                            .expert_outputs = outputs + row * k * F_H};
         ck_ok(w->correct(w->self, &b, routed + row * F_H, &e), e);
     }
@@ -259,8 +296,9 @@ START_TEST(a_variant_is_the_hosts)
             for (int p = 0; p < 2; p++) {
                 float *want = corrected(&c, f, layer, 0), *got = corrected(&c, f, layer, pieces[p]);
                 for (size_t at = 0; at < F_TOKENS * F_H; at++)
-                    ck_assert_msg(fabs((double)got[at] - (double)want[at]) <= 1e-5 * (1 + fabs((double)want[at])), "%s: layer %d, row %zu: %.9g, expected %.9g",
-                                  texts[i], layer, at / F_H, (double)got[at], (double)want[at]);
+                    ck_assert_msg(fabs((double)got[at] - (double)want[at]) <= 1e-5 * (1 + fabs((double)want[at])),
+                                  "%s: layer %d, row %zu: %.9g, expected %.9g", texts[i], layer, at / F_H, (double)got[at],
+                                  (double)want[at]);
                 exf_mem_free(want);
                 exf_mem_free(got);
             }

@@ -5,8 +5,10 @@
 #include "tests/support/fold_fixtures.h"
 
 static const uint64_t plenty = (uint64_t)1 << 40;
-static const char *const texts[] = {"P1:projector=diagonal", "P2:projector=diagonal,rank=norm", "P3:projector=diagonal,max_loss=0.4", "P1:projector=lowrank2",
-                                    "P2:projector=lowrank3",  "P2:projector=lowrank3,rank=score,max_loss=0.6", "P4:projector=lowrank2"};
+static const char *const texts[] = {
+    "P1:projector=diagonal", "P2:projector=diagonal,rank=norm", "P3:projector=diagonal,max_loss=0.4",
+    "P1:projector=lowrank2", "P2:projector=lowrank3",           "P2:projector=lowrank3,rank=score,max_loss=0.6",
+    "P4:projector=lowrank2"};
 enum { TEXTS = sizeof texts / sizeof *texts };
 
 typedef struct {
@@ -39,9 +41,18 @@ static void correct_here(const fold_case *c, exf_folder *f, const layer_run *r)
     size_t k = (size_t)c->arch.top_k;
     for (size_t s = 0; s < F_SEQUENCES; s++) {
         size_t row = c->span[s].offset;
-        exf_moe_block b = {.layer = r->after.layer, .moe_index = r->after.moe_index, .sequence = s, .row = row, .n_tokens = c->span[s].n_tokens,
-                           .n_experts = c->arch.n_experts, .top_k = c->arch.top_k, .d_model = F_H, .router_ids = c->ids + row * k,
-                           .router_weights = c->weights + row * k, .topk_ids = r->after.ids + row * k, .topk_weights = r->after.weights + row * k,
+        exf_moe_block b = {.layer = r->after.layer,
+                           .moe_index = r->after.moe_index,
+                           .sequence = s,
+                           .row = row,
+                           .n_tokens = c->span[s].n_tokens,
+                           .n_experts = c->arch.n_experts,
+                           .top_k = c->arch.top_k,
+                           .d_model = F_H,
+                           .router_ids = c->ids + row * k,
+                           .router_weights = c->weights + row * k,
+                           .topk_ids = r->after.ids + row * k,
+                           .topk_weights = r->after.weights + row * k,
                            .expert_outputs = r->outputs + row * k * F_H};
         ck_ok(w->correct(w->self, &b, r->routed + row * F_H, &err), err);
     }
@@ -55,10 +66,20 @@ static void correct_there(const fold_case *c, exf_folder *f, const layer_run *r,
     size_t k = (size_t)c->arch.top_k;
     for (int at = 0; at < F_TOKENS; at += piece) {
         size_t row = (size_t)at;
-        exf_device_block b = {.layer = r->after.layer, .moe_index = r->after.moe_index, .batch = &c->batch, .row = row,
-                              .n_tokens = F_TOKENS - at < piece ? F_TOKENS - at : piece, .n_experts = c->arch.n_experts, .top_k = c->arch.top_k, .d_model = F_H,
-                              .q = q, .expert_outputs = r->outputs + row * k * F_H, .router_ids = c->ids + row * k, .router_weights = c->weights + row * k,
-                              .topk_ids = r->after.ids + row * k, .topk_weights = r->after.weights + row * k};
+        exf_device_block b = {.layer = r->after.layer,
+                              .moe_index = r->after.moe_index,
+                              .batch = &c->batch,
+                              .row = row,
+                              .n_tokens = F_TOKENS - at < piece ? F_TOKENS - at : piece,
+                              .n_experts = c->arch.n_experts,
+                              .top_k = c->arch.top_k,
+                              .d_model = F_H,
+                              .q = q,
+                              .expert_outputs = r->outputs + row * k * F_H,
+                              .router_ids = c->ids + row * k,
+                              .router_weights = c->weights + row * k,
+                              .topk_ids = r->after.ids + row * k,
+                              .topk_weights = r->after.weights + row * k};
         ck_ok(w->device_correct(w->self, &b, r->routed + row * F_H, &err), err);
     }
 }
@@ -80,8 +101,8 @@ static void check_layers(const fold_case *c, const char *text, const exf_backend
         correct_here(c, f, &here);
         correct_there(c, f, &there, q[i % 2], piece);
         for (size_t at = 0; at < F_TOKENS * F_H; at++)
-            ck_assert_msg(here.routed[at] == there.routed[at], "%s: layer %d, row %zu: %.9g, expected %.9g", text, layers[i], at / F_H,
-                          (double)there.routed[at], (double)here.routed[at]);
+            ck_assert_msg(here.routed[at] == there.routed[at], "%s: layer %d, row %zu: %.9g, expected %.9g", text, layers[i],
+                          at / F_H, (double)there.routed[at], (double)here.routed[at]);
         run_free(&here);
         run_free(&there);
     }
@@ -122,10 +143,12 @@ START_TEST(layers_that_were_not_rewritten_are_left_alone)
         layer_run r = run_new(&c, f, 4, 1);
         float *before = naive_numbers(F_TOKENS * F_H, 91 + 4, 1);
         correct_here(&c, f, &r);
-        ck_assert_msg(memcmp(r.routed, before, F_TOKENS * F_H * sizeof *before) == 0, "%s: the host corrects a hash layer", texts[i]);
+        ck_assert_msg(memcmp(r.routed, before, F_TOKENS * F_H * sizeof *before) == 0, "%s: the host corrects a hash layer",
+                      texts[i]);
         ck_ok(w->device_open(w->self, b, &err), err);
         correct_there(&c, f, &r, q, F_TOKENS);
-        ck_assert_msg(memcmp(r.routed, before, F_TOKENS * F_H * sizeof *before) == 0, "%s: the device corrects a hash layer", texts[i]);
+        ck_assert_msg(memcmp(r.routed, before, F_TOKENS * F_H * sizeof *before) == 0, "%s: the device corrects a hash layer",
+                      texts[i]);
         exf_mem_free(before);
         run_free(&r);
         exf_folder_free(f);
