@@ -1,7 +1,7 @@
 /* snippet.c - see snippet.h. */
 #include "export/snippet.h"
 
-#include "export/export.h"
+#include "export/writer.h"
 
 #include <string.h>
 

@@ -174,13 +174,13 @@ START_TEST(whole_heads_are_near)
     for (int s = 0; s < 2; s++) room[s] = p.b[s]->compressed_attention_workspace(heads, rows, t, 20, shape.ratio);
     pair_array space = pair_reals(&p, larger(room[0], room[1]), 6, 1e30f);
     pair_compute(&p, EXF_COMPUTE_BF16);
-    ck_assert_int_eq(p.b[1]->compressed_heads_fit(&shape, &rope), 1);
+    ck_assert_int_eq(p.b[1]->gpu->compressed_heads_fit(&shape, &rope), 1);
     exf_compressed_keys keys[2] = {{tokens.f[0], pooled.f[0], NULL, sink.f[0]}, {tokens.f[1], pooled.f[1], NULL, sink.f[1]}};
     uint16_t *rounded;
     exf_err err;
     ck_ok(p.b[1]->alloc(&rounded, n, sizeof *rounded, "rounded", &err), err);
-    p.b[1]->compressed_heads(p.q[1], rounded, q.f[1], &keys[1], &shape, &rope, cosine.f[1], sine.f[1], 1e-6, space.f[1]);
-    p.b[1]->widen(p.q[1], out.f[1], rounded, n);
+    p.b[1]->gpu->compressed_heads(p.q[1], rounded, q.f[1], &keys[1], &shape, &rope, cosine.f[1], sine.f[1], 1e-6, space.f[1]);
+    p.b[1]->gpu->widen(p.q[1], out.f[1], rounded, n);
     p.b[0]->rmsnorm(p.q[0], q.f[0], d, q.f[0], d, NULL, rows * heads, d, 1e-6);
     p.b[0]->rope(p.q[0], q.f[0], &rope, cosine.f[0], sine.f[0]);
     p.b[0]->compressed_attention(p.q[0], out.f[0], q.f[0], &keys[0], &shape, space.f[0]);
@@ -189,7 +189,7 @@ START_TEST(whole_heads_are_near)
     double distance = pair_distance(&out);
     ck_assert_msg(distance <= 4e-3, "case %d: distance %.2e", _i, distance); /* bfloat16's 2^-9, the rest is attention's */
     rope.interleaved = 0;
-    ck_assert_int_eq(p.b[1]->compressed_heads_fit(&shape, &rope), 0);
+    ck_assert_int_eq(p.b[1]->gpu->compressed_heads_fit(&shape, &rope), 0);
     p.b[1]->free(rounded);
     pair_array *all[] = {&q, &out, &tokens, &pooled, &sink, &cosine, &sine, &space};
     for (int i = 0; i < 8; i++) pair_free(all[i]);

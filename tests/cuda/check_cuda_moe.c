@@ -251,7 +251,7 @@ static totals on_gpu(const float *a, const float *b, int width, const int (*cut)
     exf_output_errors *sums = device_put(&d, &none, sizeof none);
     for (int i = 0; i < n_cuts; i++) {
         size_t at = (size_t)cut[i][0] * (size_t)width;
-        d.b->output_errors(d.q, sums, a + at, b + at, cut[i][1], width);
+        d.b->gpu->output_errors(d.q, sums, a + at, b + at, cut[i][1], width);
     }
     exf_output_errors *got = device_get(&d, sums, sizeof *got);
     exf_output_errors_read(got, &t.error, &t.norm);

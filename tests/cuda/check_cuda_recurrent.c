@@ -156,7 +156,7 @@ START_TEST(layer_is_near)
     exf_delta_shape shape = {t, layers[_i].key_heads, layers[_i].value_heads, layers[_i].key_dim, layers[_i].value_dim, ld, ld, ld, dv};
     size_t gates = (size_t)(t * layers[_i].value_heads), room[2];
     room[0] = larger(p.b[0]->causal_conv_workspace(n, w), p.b[0]->delta_rule_workspace(&shape));
-    room[1] = p.b[1]->conv_delta_rule_workspace(&shape, w);
+    room[1] = p.b[1]->gpu->conv_delta_rule_workspace(&shape, w);
     for (int rounded = 0; rounded < 2; rounded++) {
         pair_array x = pair_reals(&p, (size_t)(t * ld), 1, 2), taps = pair_reals(&p, (size_t)(n * w), 2, 1);
         pair_array decay = pair_reals(&p, gates, 3, 3), beta = pair_reals(&p, gates, 4, 3), out = pair_reals(&p, (size_t)(t * dv), 5, 1);
@@ -168,7 +168,7 @@ START_TEST(layer_is_near)
         p.b[0]->l2norm_heads(p.q[0], x.f[0], ld, t, shape.n_key_heads, shape.key_dim, 1e-6, 1 / sqrt(shape.key_dim));
         p.b[0]->l2norm_heads(p.q[0], x.f[0] + dk, ld, t, shape.n_key_heads, shape.key_dim, 1e-6, 1);
         p.b[0]->delta_rule(p.q[0], out.f[0], x.f[0], x.f[0] + dk, x.f[0] + 2 * dk, decay.f[0], beta.f[0], &shape, space.f[0]);
-        p.b[1]->conv_delta_rule(p.q[1], out.f[1], x.f[1], taps.f[1], w, decay.f[1], beta.f[1], &shape, 1e-6, space.f[1]);
+        p.b[1]->gpu->conv_delta_rule(p.q[1], out.f[1], x.f[1], taps.f[1], w, decay.f[1], beta.f[1], &shape, 1e-6, space.f[1]);
         double d = out.n ? pair_distance(&out) : 0;
         ck_assert_msg(d <= (rounded ? 2e-3 : 1e-5), "case %d, %s: distance %.2e", _i, rounded ? "bf16" : "f32", d);
         pair_free(&x);

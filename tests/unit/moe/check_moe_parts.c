@@ -156,16 +156,16 @@ START_TEST(routes_take_what_they_say)
     uint64_t before, now, peak;
     exf_route_set r;
     exf_code rc = EXF_NOSPACE;
-    b->memory(&before, &peak);
+    b->gpu->memory(&before, &peak);
     for (size_t n = 1; rc != EXF_OK; n++) {
         exf_mem_fail_at(n);
         rc = exf_route_set_new(&r, b, TOKENS, TOP_K, &e);
         exf_mem_fail_at(0);
         ck_assert(rc == EXF_OK ? n == 5 : rc == EXF_NOSPACE);
-        b->memory(&now, &peak);
+        b->gpu->memory(&now, &peak);
         if (rc == EXF_OK) ck_assert_uint_eq(now - before, exf_route_set_bytes(TOKENS, TOP_K));
         exf_route_set_free(&r);
-        b->memory(&now, &peak);
+        b->gpu->memory(&now, &peak);
         ck_assert_uint_eq(now, before);
     }
     ck_fails(exf_route_set_new(&r, b, SIZE_MAX / 2, 3, &e), EXF_NOSPACE, e, "routes");
