@@ -56,9 +56,9 @@ COMPILE  = $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFL
 LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
 
 # ---- what is built: nothing here lists a file by hand ----------------------
-# Everything in a library room goes into libexfold.a; every src/tool/exfold-*.c
-# is a program of the same name; every check_*.c in tests/unit/<room> is a suite of the
-# test program build/checks/<room>, every one in tests/cuda of build/checks/cuda.
+# Everything in a library module goes into libexfold.a; every src/tool/exfold-*.c
+# is a program of the same name; every check_*.c in tests/unit/<module> is a suite of the
+# test program build/checks/<module>, every one in tests/cuda of build/checks/cuda.
 LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
@@ -85,7 +85,7 @@ export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
 SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined CFLAGS="-O1 -g"
 # Every allocation fails in turn, where the plain run takes a sample.
 THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
-# The rooms with threads, and those that call them.
+# The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact model capture forward accumulate fold
 FULL       = check check-reference check-san check-fuzz check-valgrind check-tsan $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
@@ -140,11 +140,11 @@ check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
 check-san:
 	+@failed=0; $(THOROUGH) $(MAKE) $(SANITIZED) check-units || failed=1; $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
 
-## check-tsan: the unit tests of the rooms with threads, compiled with clang, under the thread sanitizer
+## check-tsan: the unit tests of the modules with threads, compiled with clang, under the thread sanitizer
 check-tsan:
 	@command -v $(CLANG) >/dev/null || { echo "make check-tsan needs clang; install it with: apt-get install clang"; exit 2; }
-	+@$(MAKE) $(TSAN) check-rooms ROOMS="$(TSAN_ROOMS)"
-check-rooms: deps deps-checks $(ROOMS:%=$(BUILD)/checks/%)
+	+@$(MAKE) $(TSAN) check-modules ROOMS="$(TSAN_ROOMS)"
+check-modules: deps deps-checks $(ROOMS:%=$(BUILD)/checks/%)
 	$(Q)scripts/run-checks.sh $(ROOMS:%=$(BUILD)/checks/%)
 
 ## check-valgrind: a small calibration under valgrind: no error, no leak
@@ -215,18 +215,18 @@ print-missing:
 	@echo $(MISSING) $$($(PKG_CONFIG) --exists check 2>/dev/null || echo check) \
 	    $$(for c in gcc $(PKG_CONFIG) $(if $(filter full,$(FOR)),$(CLANG) valgrind); do command -v $$c >/dev/null || echo $$c; done)
 
-# A drawer: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
+# A registry: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
 # Rewritten only when the set of files changes, so that adding one relinks the table.
-define drawer
+define registry
 $(BUILD)/gen/$(2).inc: FORCE | $(BUILD)/gen
 	@{ $$(foreach f,$$(sort $$(wildcard $(1)/$(2)_*.c)),echo 'X($$(f:$(1)/$(2)_%.c=%))';) :; } > $$@.new
 	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
 $(BUILD)/$(1)/$(2).o: $(BUILD)/gen/$(2).inc
 endef
-$(eval $(call drawer,src/artifact,artifact))
-$(eval $(call drawer,src/model,family))
-$(eval $(call drawer,src/projector,projector))
-$(eval $(call drawer,src/export,writer))
+$(eval $(call registry,src/artifact,artifact))
+$(eval $(call registry,src/model,family))
+$(eval $(call registry,src/projector,projector))
+$(eval $(call registry,src/export,writer))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
 SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
@@ -305,6 +305,6 @@ include install.mk
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: all checks check check-full print-full check-units check-rooms check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
+.PHONY: all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -22,13 +22,13 @@
 #include "kernels/moe/moe_sum.h"
 #include "kernels/moe/reuse_outputs.h"
 #include "kernels/attention/indexer.h"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/output_errors.h"
 #include "kernels/linear/matrix.h"
 #include "kernels/attention/rope.h"
 #include "kernels/moe/router.h"
-#include "kernels/residual/streams.h"
-#include "kernels/linear/unpack.h"
+#include "kernels/residual/hyper_connections.h"
+#include "kernels/linear/dequantize.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -56,13 +56,13 @@ typedef struct {
     /* Bytes that alloc() has given and not got back, now and at most, and what a
      * process holds there before it allocates anything. */
     void (*memory)(uint64_t *now, uint64_t *peak);
-    void (*memory_anew)(void); /* "at most" counts from here */
+    void (*memory_reset_peak)(void); /* "at most" counts from here */
     /* Bytes that alloc() could still give, as far as the system knows. */
     exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
     /* What q is given from here on waits for all that `before` was given so far. */
-    void (*follow)(exf_queue *q, exf_queue *before);
-    /* unpack.h; *bad becomes 1 where a value is not finite. */
-    void (*unpack)(exf_queue *q, void *to, exf_number number, const exf_packed_rows *rows, int *bad);
+    void (*wait_for)(exf_queue *q, exf_queue *before);
+    /* dequantize.h; *bad becomes 1 where a value is not finite. */
+    void (*dequantize)(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *rows, int *bad);
     void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);
     /* rounding.h, device_rows.h */
     void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);
@@ -85,19 +85,19 @@ typedef struct {
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
     void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
     void (*output_errors)(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
-    /* moments.h.  sums: moments_bytes() of alloc's memory; adding from several queues
-     * at a time is fine.  moments_take waits, adds what is there to `to` and leaves
-     * zeros; host: exf_moments_host_bytes() of any memory. */
-    size_t (*moments_bytes)(int n_experts);
-    void (*moments_add)(exf_queue *q, void *sums, const exf_moments_call *c);
-    exf_code (*moments_take)(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host,
+    /* layer_sums.h.  sums: layer_sums_bytes() of alloc's memory; adding from several queues
+     * at a time is fine.  layer_sums_take waits, adds what is there to `to` and leaves
+     * zeros; host: exf_layer_sums_host_bytes() of any memory. */
+    size_t (*layer_sums_bytes)(int n_experts);
+    void (*layer_sums_add)(exf_queue *q, void *sums, const exf_layer_sums_call *c);
+    exf_code (*layer_sums_take)(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host,
                              exf_err *err); /* over NULL: not wanted */
     /* What was added since the last call (or the last take) is one sequence. */
-    void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
-    size_t (*grams_bytes)(int n_experts, int n_products);
-    void (*grams)(exf_queue *q, const exf_grams_call *c);
+    void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+    size_t (*gram_matrices_bytes)(int n_experts, int n_products);
+    void (*gram_matrices)(exf_queue *q, const exf_gram_call *c);
     /* Not while another queue adds to the same sums. */
-    void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
+    void (*layer_sums_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
     /* correction.h */
     void (*correct_routes)(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
@@ -160,9 +160,9 @@ typedef struct exf_backend {
     size_t (*indexer_workspace)(int n_rows, int n_entries); /* floats */
     void (*indexer)(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
                     const exf_indexer_shape *s, float *workspace);
-    void (*streams_open)(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s);
-    void (*streams_close)(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s);
-    void (*streams_collapse)(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
+    void (*hyper_pre)(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+    void (*hyper_post)(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+    void (*hyper_head)(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
     void (*router)(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                    const exf_router_rules *r, double *scratch);
 

@@ -110,13 +110,13 @@ static const char *device_name(void)
 }
 
 static const exf_gpu_operations gpu = {
-    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_anew_cuda, exf_memory_left_cuda, follow,
-    exf_unpack_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
+    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_reset_peak_cuda, exf_memory_left_cuda, follow,
+    exf_dequantize_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
     exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
     exf_compressed_heads_cuda, exf_embed_cuda,
     exf_watch_finite_cuda, exf_score_rows_cuda, exf_output_errors_cuda,
-    exf_moments_bytes_cuda, exf_moments_add_cuda, exf_moments_take_cuda, exf_moments_close_cuda,
-    exf_grams_bytes_cuda, exf_grams_cuda, exf_moments_add_common_cuda, exf_diagonal_add_cuda, exf_correct_routes_cuda,
+    exf_layer_sums_bytes_cuda, exf_layer_sums_add_cuda, exf_layer_sums_take_cuda, exf_layer_sums_close_sequence_cuda,
+    exf_gram_matrices_bytes_cuda, exf_gram_matrices_cuda, exf_layer_sums_add_common_input_cuda, exf_diagonal_add_cuda, exf_correct_routes_cuda,
 };
 
 static const exf_backend table = {
@@ -128,7 +128,7 @@ static const exf_backend table = {
     exf_rope_apply_cuda, exf_attention_workspace_cuda, exf_attention_cuda,
     exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda, exf_delta_rule_workspace_cuda,
     exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
-    exf_indexer_workspace_cuda, exf_indexer_cuda, exf_streams_open_cuda, exf_streams_close_cuda, exf_streams_collapse_cuda, exf_router_cuda,
+    exf_indexer_workspace_cuda, exf_indexer_cuda, exf_hyper_pre_cuda, exf_hyper_post_cuda, exf_hyper_head_cuda, exf_router_cuda,
     exf_experts_workspace_cuda, exf_experts_cuda, exf_switch_weights_cuda, exf_moe_sum_cuda, exf_reuse_outputs_cuda,
 };
 
@@ -138,7 +138,7 @@ extern "C" const exf_backend *exf_backend_cuda(exf_err *err)
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaSuccess && n > 0) {
         cudaFuncAttributes code;
-        e = cudaFuncGetAttributes(&code, exf_probe_kernel());
+        e = cudaFuncGetAttributes(&code, exf_capability_kernel());
         if (e == cudaSuccess) return &table;
     }
     cudaGetLastError();

@@ -169,7 +169,7 @@ static __device__ __forceinline__ void scale_columns(float (&s)[BN / 2], const f
 /* Of a thread's two rows: where the exponents of its weights start, the sum over its
  * columns, the factor that what was summed before is to be multiplied with. */
 struct weighing {
-    float base[2], sum[2], fade[2];
+    float base[2], sum[2], rescale[2];
 };
 
 /* s becomes 2^(factor s - base). */
@@ -184,14 +184,14 @@ static __device__ __forceinline__ void soften(float (&s)[BN / 2], weighing &w, c
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         most = fmaxf(w.base[r], most * factor[r]);
         float base = most == -INFINITY ? 0 : most;
-        w.fade[r] = exf_exp2(w.base[r] - base);
+        w.rescale[r] = exf_exp2(w.base[r] - base);
         w.base[r] = most;
 #pragma unroll
         for (int i = 2 * r; i < BN / 2; i += 4) {
             part[0] += s[i] = exf_exp2(fmaf(s[i], factor[r], -base));
             part[1] += s[i + 1] = exf_exp2(fmaf(s[i + 1], factor[r], -base));
         }
-        w.sum[r] = w.sum[r] * w.fade[r] + (part[0] + part[1]);
+        w.sum[r] = w.sum[r] * w.rescale[r] + (part[0] + part[1]);
     }
 }
 
@@ -217,7 +217,7 @@ static __device__ __forceinline__ void split_weights(uint32_t (&high)[BN / 4], u
 /* o = o fade + (P V) down, in strips of columns; the two planes are i and the next. */
 template <int D, int DV>
 static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const ring<D, DV> &m, const uint32_t (&high)[BN / 4],
-                                             const uint32_t (&low)[BN / 4], const float (&fade)[2], const float (&down)[2], int i)
+                                             const uint32_t (&low)[BN / 4], const float (&rescale)[2], const float (&down)[2], int i)
 {
     enum { STRIP = DV > 128 ? 64 : DV };
     uint32_t v_low = m.await(i), v_high = m.await(i + 1);
@@ -239,7 +239,7 @@ static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const ring<D, D
 #pragma unroll
         for (int e = 0; e < STRIP / 2; e++) {
             float &to = o[strip * (STRIP / 2) + e];
-            to = fmaf(part[e], down[e % 4 / 2], to * fade[e % 4 / 2]);
+            to = fmaf(part[e], down[e % 4 / 2], to * rescale[e % 4 / 2]);
         }
     }
     m.release(i);
@@ -281,7 +281,7 @@ static __device__ void consume(const ring<D, DV> &m, const problem &p, int head,
         if (DV > 128) take_powers(of_v, of_keys + tile * 2 * BN + BN); /* no registers before */
         scale_columns(s, of_v);
         split_weights(high, low, down, s);
-        weigh<D, DV>(o, m, high, low, w.fade, down, i + V_LOW);
+        weigh<D, DV>(o, m, high, low, w.rescale, down, i + V_LOW);
     }
     store<DV>(o, w, p, head, row);
 }
@@ -376,8 +376,8 @@ void exf_attention_split(exf_queue *q, float *out, const float *query, const flo
                          float *workspace)
 {
     int group = s->n_heads / s->n_kv, each = heads_at_once(s);
-    bool wide_q = exf_wide(query, s->ldq) && s->d % 4 == 0, wide_k = exf_wide(k, s->ldk) && s->d % 4 == 0;
-    bool wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0, wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
+    bool wide_q = exf_aligned16(query, s->ldq) && s->d % 4 == 0, wide_k = exf_aligned16(k, s->ldk) && s->d % 4 == 0;
+    bool wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0, wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
     for (int first = 0; first < s->n_kv; first += each) {
         int n = s->n_kv - first < each ? s->n_kv - first : each;
         problem p = {out + (size_t)(first * group) * s->dv,

@@ -16,7 +16,7 @@ enum { TURN = 3 }; /* the first of two named barriers */
 enum { BM = 128, STAGES = 2, CONSUMERS = 256, THREADS = CONSUMERS + 128 };
 
 /* Bytes in shared memory: queries, STAGES times keys and values, barriers. */
-template <int D, int DV, int BN> struct room {
+template <int D, int DV, int BN> struct shared_layout {
     enum { Q = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, STAGE = K + V, BARRIERS = Q + STAGES * STAGE };
     enum { BYTES = BARRIERS + 4 * STAGES * 8 + 1024 }; /* and what aligning takes */
 };
@@ -35,7 +35,7 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
 {
     const exf_attention_shape &s = p.s;
     enum { CHUNKS = BN * 8 }; /* of a panel */
-    uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * room<D, DV, BN>::STAGE);
+    uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * shared_layout<D, DV, BN>::STAGE);
     for (int i = threadIdx.x; i < CHUNKS * (D + DV) / 64; i += blockDim.x) {
         int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
         uint4 x = make_uint4(0, 0, 0, 0);
@@ -53,15 +53,15 @@ template <int D, int DV, int BN> struct space {
     uint32_t base;
     __device__ uint32_t k(int j) const
     {
-        return base + room<D, DV, BN>::Q + j % STAGES * room<D, DV, BN>::STAGE;
+        return base + shared_layout<D, DV, BN>::Q + j % STAGES * shared_layout<D, DV, BN>::STAGE;
     }
     __device__ uint32_t v(int j) const
     {
-        return k(j) + room<D, DV, BN>::K;
+        return k(j) + shared_layout<D, DV, BN>::K;
     }
     __device__ uint32_t barrier(int kind, int j) const
     {
-        return base + room<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
+        return base + shared_layout<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
     }
     __device__ void wait(int kind, int j, int flip) const
     {
@@ -77,7 +77,7 @@ template <int D, int DV, int BN> struct space {
 /* The third warpgroup: tiles n - 1 .. 0, by one thread. */
 template <int D, int DV, int BN> static __device__ void fetch(const space<D, DV, BN> &m, const char *tiles, int n)
 {
-    typedef room<D, DV, BN> R;
+    typedef shared_layout<D, DV, BN> R;
     if (threadIdx.x != CONSUMERS) return;
     for (int j = 0; j < n; j++) {
         const char *tile = tiles + (size_t)(n - 1 - j) * R::STAGE;
@@ -120,7 +120,7 @@ template <int DV, int BN> static __device__ __forceinline__ void weigh(float (&o
 }
 
 template <int DV>
-static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
+static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_softmax_state &w, const problem &p, int head, int row)
 {
     float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
     for (int r = 0; r < 2; r++)
@@ -146,7 +146,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
     int group = threadIdx.x / 128, row = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * 1.44269504f;
     uint32_t weights[BN / 4], q = m.base + group * 64 * 128;
-    exf_running w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    exf_softmax_state w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
     m.wait(0, 0, 0);
     if (group) await_turn(group);
     score<D, BN>(s, q, m.k(0));
@@ -155,7 +155,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
     exf_settle(s);
     m.release(2, 0);
     exf_mask<BN>(s, row, (n - 1) * BN);
-    exf_soften<BN>(s, w, scale);
+    exf_online_softmax<BN>(s, w, scale);
     exf_round_to(weights, s);
     for (int j = 1; j < n; j++) {
         int key = (n - 1 - j) * BN;
@@ -169,11 +169,11 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
         exf_settle(s);
         m.release(2, j);
         if (key + BN - 1 > first) exf_mask<BN>(s, row, key);
-        exf_soften<BN>(s, w, scale);
+        exf_online_softmax<BN>(s, w, scale);
         exf_wgmma_wait<0>();
         exf_settle(o);
         m.release(3, j - 1);
-        exf_fade(o, w);
+        exf_rescale_output(o, w);
         exf_round_to(weights, s);
     }
     if (!group) await_turn(group); /* what the other one ended last */
@@ -189,7 +189,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
 template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREADS, 1) attend(problem p)
 {
 #ifdef EXF_HOPPER
-    typedef room<D, DV, BN> R;
+    typedef shared_layout<D, DV, BN> R;
     extern __shared__ char raw[];
     char *base = raw + (1024 - exf_shared(raw) % 1024) % 1024;
     space<D, DV, BN> m = {exf_shared(base)};
@@ -215,7 +215,7 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
 
 template <int D, int DV, int BN> static void run(exf_queue *q, problem p)
 {
-    int bytes = room<D, DV, BN>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
+    int bytes = shared_layout<D, DV, BN>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
     p.n_key_tiles = (p.s.n_tokens + BN - 1) / BN;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
@@ -252,9 +252,9 @@ void exf_attention_tiles(exf_queue *q, float *out, const float *query, const flo
                          float *workspace)
 {
     problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false, false};
-    p.wide_q = exf_wide(query, s->ldq) && s->d % 4 == 0;
-    p.wide_k = exf_wide(k, s->ldk) && s->d % 4 == 0;
-    p.wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0;
-    p.wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
+    p.wide_q = exf_aligned16(query, s->ldq) && s->d % 4 == 0;
+    p.wide_k = exf_aligned16(k, s->ldk) && s->d % 4 == 0;
+    p.wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0;
+    p.wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
     sizes[size_of(s)].run(q, p);
 }

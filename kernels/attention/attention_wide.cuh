@@ -15,7 +15,7 @@
 enum { EXF_WIDE_TILE = 64, EXF_WIDE_PANEL = EXF_WIDE_TILE * 128, EXF_WIDE_THREADS = 256 };
 
 /* Bytes in shared memory; SAME: values are the keys, and there is room for two tiles. */
-template <int D, int DV, bool SAME> struct exf_wide_room {
+template <int D, int DV, bool SAME> struct exf_wide_layout {
     enum { Q = D * 128, K = D * 128, STAGE = K + (SAME ? 0 : DV * 128), STAGES = SAME ? 2 : 1, MASKS = Q + STAGES * STAGE };
     enum { BYTES = MASKS + 2 * EXF_WIDE_TILE * 8 + 1024 };
 };
@@ -42,7 +42,7 @@ static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int
     size_t chunks = (size_t)n_rows * (width / 8);
     if (chunks)
         EXF_LAUNCH(q, "attention keys", exf_round_rows, dim3(exf_blocks(chunks, 256), (unsigned)n_heads), 256, 0, to, x, ld, n_rows,
-                   n, width, apart, exf_wide(x, ld) && n % 4 == 0);
+                   n, width, apart, exf_aligned16(x, ld) && n % 4 == 0);
 }
 
 #ifdef EXF_HOPPER
@@ -137,13 +137,13 @@ template <int H> static __device__ __forceinline__ void exf_wide_weigh(float (&o
 
 /* Columns from `column` of this thread's two rows. */
 template <class View, int H>
-static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_running &state, const View &w, int row,
+static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_softmax_state &state, const View &w, int row,
                                                       int column, int dv, float scale, bool quads)
 {
     float inverse[2];
     for (int r = 0; r < 2; r++) {
-        bool there = row + 8 * r < w.n_rows();
-        float sum = exf_sum4(state.sum[r]), sink = there ? w.sink(row + 8 * r) * 1.44269504f : -INFINITY;
+        bool valid = row + 8 * r < w.n_rows();
+        float sum = exf_sum4(state.sum[r]), sink = valid ? w.sink(row + 8 * r) * 1.44269504f : -INFINITY;
         inverse[r] = 1 / (sum + (sink == -INFINITY ? 0 : exf_exp2(sink - state.top[r] * scale)));
     }
     w.keep(o, inverse, row, column, dv, quads);
@@ -156,7 +156,7 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
     exf_attend_wide(View w, exf_wide_keys keys, int d, int dv, float natural, bool wide, bool wide_o)
 {
 #ifdef EXF_HOPPER
-    typedef exf_wide_room<D, DV, SAME> R;
+    typedef exf_wide_layout<D, DV, SAME> R;
     extern __shared__ char raw[];
     char *base = raw + (1024 - exf_shared(raw) % 1024) % 1024;
     uint32_t q = exf_shared(base), half = threadIdx.x / 128, scale_row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
@@ -167,7 +167,7 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
     float o[DV / 4] = {}, s[32], scale = natural * 1.44269504f;
     uint32_t weights[16];
     int group[2];
-    exf_running state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    exf_softmax_state state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
     const char *k = keys.k + w.head_kv() * keys.apart * D * 2, *v = keys.v + w.head_kv() * keys.apart * DV * 2;
     for (int r = 0; r < 2; r++) {
         group[r] = row + 8 * r <= last ? w.group(row + 8 * r) - w.group(first) : 0;
@@ -193,8 +193,8 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
         }
         exf_wide_score<D>(s, q, tile);
         exf_wide_hide(s, masks[stage], group);
-        exf_soften<64>(s, state, scale);
-        exf_fade(o, state);
+        exf_online_softmax<64>(s, state, scale);
+        exf_rescale_output(o, state);
         exf_round_to(weights, s);
         exf_wide_weigh<DV / 2>(o, weights, tile + (SAME ? 0 : R::K) + half * (DV / 128) * EXF_WIDE_PANEL);
         if (!SAME && at + EXF_WIDE_TILE < n_keys) {
@@ -214,7 +214,7 @@ template <class View, int D, int DV, bool SAME>
 static void exf_attention_wide(exf_queue *q, const View &w, exf_wide_keys keys, int d, int dv, float scale, int n_rows, int n_heads,
                                bool wide, bool wide_o)
 {
-    int bytes = exf_wide_room<D, DV, SAME>::BYTES;
+    int bytes = exf_wide_layout<D, DV, SAME>::BYTES;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_wide<View, D, DV, SAME>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                   "attention");

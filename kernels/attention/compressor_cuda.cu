@@ -51,21 +51,21 @@ template <int LANES> struct entry {
 };
 
 /* Over the warps of a block, in their order, one channel a thread. */
-static __device__ float largest(float x, float (*room)[32])
+static __device__ float largest(float x, float (*exchange)[32])
 {
-    room[threadIdx.y][threadIdx.x] = x;
+    exchange[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
-    for (int i = 0; i < WARPS; i++) x = fmaxf(x, room[i][threadIdx.x]);
+    for (int i = 0; i < WARPS; i++) x = fmaxf(x, exchange[i][threadIdx.x]);
     __syncthreads();
     return x;
 }
 
-static __device__ double total(double x, double (*room)[32])
+static __device__ double total(double x, double (*exchange)[32])
 {
     double sum = 0;
-    room[threadIdx.y][threadIdx.x] = x;
+    exchange[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
-    for (int i = 0; i < WARPS; i++) sum += room[i][threadIdx.x];
+    for (int i = 0; i < WARPS; i++) sum += exchange[i][threadIdx.x];
     __syncthreads();
     return sum;
 }
@@ -77,11 +77,11 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
     __shared__ float tops[WARPS][32];
     __shared__ double sums[WARPS][32];
     int w = SHARED ? blockIdx.x : blockIdx.x * WARPS + threadIdx.y, c = (blockIdx.y * 32 + threadIdx.x) * LANES;
-    bool there = w < s.n_entries && c < s.d;
+    bool valid = w < s.n_entries && c < s.d;
     entry<LANES> e(kv, gate, ape, s, w, c);
     float top[LANES], x[LANES], v[LANES];
     double sum[LANES] = {}, weighed[LANES] = {};
-    int n = there ? e.n_slots : 0, from = SHARED ? threadIdx.y : 0, step = SHARED ? WARPS : 1;
+    int n = valid ? e.n_slots : 0, from = SHARED ? threadIdx.y : 0, step = SHARED ? WARPS : 1;
 #pragma unroll
     for (int l = 0; l < LANES; l++) top[l] = -INFINITY;
 #pragma unroll 4
@@ -110,7 +110,7 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
             sum[l] = total(sum[l], sums);
             weighed[l] = total(weighed[l], sums);
         }
-        if (there && (!SHARED || threadIdx.y == 0)) out[(size_t)w * s.d + c + l] = (float)(weighed[l] / sum[l]);
+        if (valid && (!SHARED || threadIdx.y == 0)) out[(size_t)w * s.d + c + l] = (float)(weighed[l] / sum[l]);
     }
 }
 
@@ -150,7 +150,7 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
                          const exf_compressor_shape *s)
 {
-    bool wide = exf_wide(kv, s->d) && exf_wide(gate, s->d) && exf_wide(ape, s->d);
+    bool wide = exf_aligned16(kv, s->d) && exf_aligned16(gate, s->d) && exf_aligned16(ape, s->d);
     unsigned columns = (unsigned)(s->d + 31) / 32, entries = (unsigned)s->n_entries;
     if (s->n_entries == 0 || s->d == 0) return;
     if (s->ratio >= MANY && s->ratio * (s->overlap ? 2 : 1) <= HELD * WARPS)

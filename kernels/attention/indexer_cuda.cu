@@ -46,12 +46,12 @@ static void score_by_heads(exf_queue *q, float *score, float *product, const flo
 
 #ifdef EXF_HOPPER
 /* TILE rows of n floats, 0 where there are none, to rows of D + 4. */
-template <int D> static __device__ void load_tile(float *to, const float *x, int there, int n, bool wide)
+template <int D> static __device__ void load_tile(float *to, const float *x, int valid, int n, bool wide)
 {
     uint32_t at = exf_shared(to);
     for (int i = threadIdx.x; i < TILE * D / 4; i += THREADS) {
         int r = i / (D / 4), c = i % (D / 4) * 4;
-        bool inside = r < there && c < n;
+        bool inside = r < valid && c < n;
         if (wide)
             exf_load16(at + (r * (D + 4) + c) * 4, inside ? x + (size_t)r * n + c : x, inside);
         else
@@ -100,8 +100,8 @@ template <int D> static __device__ __forceinline__ void load_halves(uint32_t to,
 {
     for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
         int r = i / (D / 8), c = i % (D / 8);
-        bool there = at + r < visible;
-        exf_load16(to + (r * (D + 8) + c * 8) * 2, keys + ((size_t)(there ? at + r : 0) * D + c * 8) * 2, there);
+        bool valid = at + r < visible;
+        exf_load16(to + (r * (D + 8) + c * 8) * 2, keys + ((size_t)(valid ? at + r : 0) * D + c * 8) * 2, valid);
     }
     exf_loads_commit();
 }
@@ -116,7 +116,7 @@ template <int D> static __device__ __forceinline__ void products(float (&d)[4][4
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
             uint32_t y[4];
-            exf_take_rows(y, b + (n * 8 * (D + 8) + k * 16) * 2);
+            exf_ldmatrix(y, b + (n * 8 * (D + 8) + k * 16) * 2);
             exf_mma_half(d[n], a[k], y[0], y[1]);
             exf_mma_half(d[n + 1], a[k], y[2], y[3]);
         }
@@ -151,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS)
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
-            exf_take_rows(a[k], m + ((strip * 16 + lane % 16) * (D + 8) + k * 16 + lane / 16 * 8) * 2);
+            exf_ldmatrix(a[k], m + ((strip * 16 + lane % 16) * (D + 8) + k * 16 + lane / 16 * 8) * 2);
         for (int at = 0, stage = 0; at < visible; at += TILE, stage ^= 1) {
             float d[4][4] = {};
             if (at + TILE < visible) {
@@ -220,10 +220,10 @@ static void run_scores(exf_queue *q, float *score, float *rest, const float *que
     exf_cuda_note(q, cudaFuncSetAttribute(score_halves<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, halves), "indexer");
     if (exf_rounds(q)) {
         exf_round(q, rounded, keys, s->d, n, s->d, D, 1, 0);
-        EXF_LAUNCH(q, "indexer", score_halves<D>, s->n_rows, THREADS, halves, score, query, weights, rounded, *s, n, exf_wide(query, s->d));
+        EXF_LAUNCH(q, "indexer", score_halves<D>, s->n_rows, THREADS, halves, score, query, weights, rounded, *s, n, exf_aligned16(query, s->d));
     } else {
         EXF_LAUNCH(q, "indexer", score_rows<D>, s->n_rows, THREADS, exact, score, query, weights, keys, *s, n,
-                   exf_wide(query, s->d) && exf_wide(keys, s->d));
+                   exf_aligned16(query, s->d) && exf_aligned16(keys, s->d));
     }
 }
 

@@ -66,7 +66,7 @@ static inline unsigned exf_blocks(size_t n, unsigned threads)
 
 /* Any kernel of this build: asking for its attributes tells whether the device has
  * code it can run. */
-const void *exf_probe_kernel(void);
+const void *exf_capability_kernel(void);
 
 /* The parts, one per <op>_cuda.cu; contracts in the op's own header. */
 extern "C" {
@@ -101,22 +101,22 @@ void exf_compressed_heads_cuda(exf_queue *q, uint16_t *out, const float *query, 
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
 size_t exf_indexer_workspace_cuda(int n_rows, int n_entries);
 void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s, float *workspace);
-void exf_streams_open_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s);
-void exf_streams_close_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s);
-void exf_streams_collapse_cuda(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
+void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+void exf_hyper_post_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
 void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r, double *scratch);
-void exf_unpack_cuda(exf_queue *q, void *to, exf_number number, const exf_packed_rows *c, int *bad);
+void exf_dequantize_cuda(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *c, int *bad);
 void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad);
 void exf_score_rows_cuda(exf_queue *q, const exf_score_call *c);
 size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x);
 void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
-size_t exf_moments_bytes_cuda(int n_experts);
-void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c);
-exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host, exf_err *err);
-void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
-size_t exf_grams_bytes_cuda(int n_experts, int n_products);
-void exf_grams_cuda(exf_queue *q, const exf_grams_call *c);
-void exf_moments_add_common_cuda(exf_queue *q, void *sums, const exf_common_call *c);
+size_t exf_layer_sums_bytes_cuda(int n_experts);
+void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call *c);
+exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host, exf_err *err);
+void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+size_t exf_gram_matrices_bytes_cuda(int n_experts, int n_products);
+void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c);
+void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c);
 void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 void exf_correct_routes_cuda(exf_queue *q, float *routed, const exf_correction_tables *t, const exf_correction_call *c);
 }
@@ -126,6 +126,6 @@ void exf_free_cuda(void *p);
 exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err);
 void exf_free_staging_cuda(void *p);
 void exf_memory_cuda(uint64_t *now, uint64_t *peak);
-void exf_memory_anew_cuda(void);
+void exf_memory_reset_peak_cuda(void);
 exf_code exf_memory_left_cuda(uint64_t *bytes, exf_err *err);
 #endif

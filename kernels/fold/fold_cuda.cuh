@@ -2,12 +2,12 @@
  * launching, clusters of blocks. */
 #ifndef EXF_KERNELS_FOLD_CUDA_CUH
 #define EXF_KERNELS_FOLD_CUDA_CUH
-#include "kernels/fold/fold_parts.h"
+#include "kernels/fold/fold_internal.h"
 
 #include <cuda_runtime.h>
 
 /* One kernel per pair of types: exf_fold_typed() makes them constants of the copy a
- * kernel works on, so that the accessors of fold_parts.h have no branch left. */
+ * kernel works on, so that the accessors of fold_internal.h have no branch left. */
 template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf_fold_typed(exf_fold_routes r)
 {
     r.id_type = I;
@@ -101,10 +101,10 @@ __device__ inline void exf_fold_cluster_wait(void)
 __device__ inline void exf_fold_store_in_all(int16_t *p, int16_t v)
 {
 #if __CUDA_ARCH__ >= 900
-    unsigned here = (unsigned)__cvta_generic_to_shared(p), there;
+    unsigned local = (unsigned)__cvta_generic_to_shared(p), remote;
     for (unsigned block = 0; block < gridDim.x; block++) {
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
-        asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(there), "h"(v) : "memory");
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(block));
+        asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(remote), "h"(v) : "memory");
     }
 #else
     *p = v;

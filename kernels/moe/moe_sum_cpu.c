@@ -6,12 +6,12 @@
 /* Sums of a run of columns that stays in the nearest cache. */
 enum { COLUMNS = 1024 };
 
-EXF_WIDE_PART void add_scaled(float *y, float w, const float *x, size_t n)
+EXF_SIMD_INLINE void add_scaled(float *y, float w, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) y[i] += w * x[i];
 }
 
-EXF_WIDE_PART void add(float *y, const float *x, size_t n)
+EXF_SIMD_INLINE void add(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) y[i] += x[i];
 }
@@ -22,7 +22,7 @@ static const float *row_of(exf_matrix m, size_t row, size_t width)
 }
 
 /* Columns [at, at + n) of one token. */
-EXF_WIDE_PART void sum_columns(const exf_moe_sum_call *c, size_t t, size_t at, size_t n)
+EXF_SIMD_INLINE void sum_columns(const exf_moe_sum_call *c, size_t t, size_t at, size_t n)
 {
     size_t h = (size_t)c->d_model, top_k = (size_t)c->top_k, to = t * h + at;
     float sum[COLUMNS] = {0};
@@ -35,7 +35,7 @@ EXF_WIDE_PART void sum_columns(const exf_moe_sum_call *c, size_t t, size_t at, s
     if (c->hidden) add(c->hidden + to, sum, n);
 }
 
-EXF_WIDE void exf_moe_sum_cpu(const exf_moe_sum_call *c)
+EXF_SIMD_CLONES void exf_moe_sum_cpu(const exf_moe_sum_call *c)
 {
     size_t h = (size_t)c->d_model;
     for (size_t t = 0; t < (size_t)c->n_tokens; t++)

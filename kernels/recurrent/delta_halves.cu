@@ -71,7 +71,7 @@ template <int N, int STEPS> static __device__ __forceinline__ void multiply(floa
         if (k >= steps) break;
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
-            exf_take_columns(y, b + (k * 16 * LDS + n * 8) * 2);
+            exf_ldmatrix_transposed(y, b + (k * 16 * LDS + n * 8) * 2);
             exf_mma_half(d[n], x, y[0], y[1]);
             exf_mma_half(d[n + 1], x, y[2], y[3]);
         }
@@ -187,7 +187,7 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 1) walk(exf_
 void exf_delta_walk(exf_queue *q, const exf_delta_halves &p)
 {
     dim3 grid((unsigned)(p.width / COLUMNS), (unsigned)p.s.n_value_heads);
-    bool quads = exf_wide(p.out, p.s.ldo) && p.s.value_dim % 4 == 0;
+    bool quads = exf_aligned16(p.out, p.s.ldo) && p.s.value_dim % 4 == 0;
     if (p.dk == 64)
         EXF_LAUNCH(q, "delta_rule", walk<64>, grid, THREADS, 0, p, quads);
     else

@@ -50,7 +50,7 @@ static void on_rows(exf_queue *q, const char *name, float *y, int ldy, const flo
 {
     size_t total = (size_t)n_rows * n;
     if (total == 0) return;
-    if (n % 4 == 0 && exf_wide(y, ldy) && exf_wide(x, ldx) && total / 4 < 0x7fffffff)
+    if (n % 4 == 0 && exf_aligned16(y, ldy) && exf_aligned16(x, ldx) && total / 4 < 0x7fffffff)
         EXF_LAUNCH(q, name, each_quad<Op>, exf_blocks(total / 4, THREADS), THREADS, 0, y, ldy, x, ldx, (unsigned)(total / 4),
                    (unsigned)n / 4);
     else
@@ -82,7 +82,7 @@ void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int s
     if (total == 0) return;
     if (total >= 0x7fffffff) {
         for (int c = 0; c < count; c++) exf_copy_columns_cuda(q, out + (size_t)c * step, ldo, x, ldx, n_rows, n);
-    } else if (n % 4 == 0 && step % 4 == 0 && exf_wide(out, ldo) && exf_wide(x, ldx)) {
+    } else if (n % 4 == 0 && step % 4 == 0 && exf_aligned16(out, ldo) && exf_aligned16(x, ldx)) {
         EXF_LAUNCH(q, "repeat_columns", repeat<float4>, exf_blocks(total / 4, THREADS), THREADS, 0, reinterpret_cast<float4 *>(out), ldo / 4,
                    count, step / 4, reinterpret_cast<const float4 *>(x), ldx / 4, (unsigned)(total / 4), (unsigned)n / 4);
     } else {

@@ -30,11 +30,11 @@ static __global__ void __launch_bounds__(THREADS)
     const float4 *in = reinterpret_cast<const float4 *>(x + (size_t)row * ldx), *weight = reinterpret_cast<const float4 *>(w);
     float4 *out = reinterpret_cast<float4 *>(y + (size_t)row * ldy), a[QUADS];
     double sum = 0;
-    bool there = row < n_rows;
+    bool valid = row < n_rows;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         int i = at + k * GROUP;
-        a[k] = there && i < n ? in[i] : make_float4(0, 0, 0, 0);
+        a[k] = valid && i < n ? in[i] : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int k = 0; k < QUADS; k++) sum += square(a[k]);
@@ -43,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         int i = at + k * GROUP;
-        if (!there || i >= n) continue;
+        if (!valid || i >= n) continue;
         float4 b = w ? weight[i] : make_float4(1, 1, 1, 1);
         out[i] = make_float4(b.x * (a[k].x * scale), b.y * (a[k].y * scale), b.z * (a[k].z * scale), b.w * (a[k].w * scale));
     }
@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps)
 {
-    bool wide = n % 4 == 0 && exf_wide(x, ldx) && exf_wide(y, ldy) && exf_wide(w, 0);
+    bool wide = n % 4 == 0 && exf_aligned16(x, ldx) && exf_aligned16(y, ldy) && exf_aligned16(w, 0);
     if (n_rows == 0) return;
     if (wide && n <= 32 * QUADS * 4)
         EXF_LAUNCH(q, "rmsnorm", rmsnorm_quads<32>, exf_blocks((size_t)n_rows, THREADS / 32), THREADS, 0, y, ldy, x, ldx, w, n_rows,
@@ -62,7 +62,7 @@ void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, 
         EXF_LAUNCH(q, "rmsnorm", rmsnorm, n_rows, n <= 128 ? 32 : THREADS, 0, y, ldy, x, ldx, w, n, eps);
 }
 
-const void *exf_probe_kernel(void)
+const void *exf_capability_kernel(void)
 {
     return (const void *)rmsnorm;
 }

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-EXF_WIDE void exf_add_cpu(float *y, const float *x, size_t n)
+EXF_SIMD_CLONES void exf_add_cpu(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) y[i] += x[i];
 }

@@ -2,15 +2,15 @@
  * first thread keeps the exact sums in registers until the block is done. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
-#include "kernels/statistics/exact_wide.cuh"
+#include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/output_errors.h"
 
 enum { THREADS = 256 };
 
-static __device__ void add_digits(unsigned long long *to, exf_wide sum)
+static __device__ void add_digits(unsigned long long *to, exf_exact_registers sum)
 {
     unsigned long long digit[6];
-    exf_wide_digits(digit, sum);
+    exf_exact_registers_digits(digit, sum);
 #pragma unroll
     for (int i = 0; i < 6; i++)
         if (digit[i]) atomicAdd(to + i, digit[i]);
@@ -18,7 +18,7 @@ static __device__ void add_digits(unsigned long long *to, exf_wide sum)
 
 static __global__ void __launch_bounds__(THREADS) add_rows(exf_output_errors *sums, const float *a, const float *b, int n_rows, int n)
 {
-    exf_wide error_sum = {}, norm_sum = {};
+    exf_exact_registers error_sum = {}, norm_sum = {};
     unsigned long long bad = 0;
     for (int r = blockIdx.x; r < n_rows; r += gridDim.x) {
         const float *x = a + (size_t)r * n, *y = b + (size_t)r * n;
@@ -32,8 +32,8 @@ static __global__ void __launch_bounds__(THREADS) add_rows(exf_output_errors *su
         norm_sq = exf_block_sum(norm_sq);
         if (threadIdx.x) continue;
         if (exf_exact_fits(error_sq) && exf_exact_fits(norm_sq)) {
-            exf_wide_add(&error_sum, error_sq);
-            exf_wide_add(&norm_sum, norm_sq);
+            exf_exact_registers_add(&error_sum, error_sq);
+            exf_exact_registers_add(&norm_sum, norm_sq);
         } else {
             bad++;
         }

@@ -2,9 +2,9 @@
 #include "accumulate/accumulate.h"
 
 #include "accumulate/device_sums.h"
-#include "accumulate/late_put.h"
+#include "accumulate/statistics_write_behind.h"
 #include "accumulate/sequence_sums.h"
-#include "accumulate/vector_moments.h"
+#include "accumulate/vector_accumulator.h"
 #include "base/mem.h"
 #include "base/version.h"
 
@@ -25,10 +25,10 @@ struct exf_accumulator {
     exf_sequence_tracker *tracker; /* [n_workers] */
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
-    exf_vector_moments *vectors; /* NULL: none are wanted */
-    exf_device_sums there;       /* where the forward runs on a device */
+    exf_vector_accumulator *vectors; /* NULL: none are wanted */
+    exf_device_sums device;       /* where the forward runs on a device */
     exf_layer_statistics spare;  /* there: what the last layer's put still reads */
-    exf_late_put late;
+    exf_statistics_write_behind late;
 };
 
 static int wants_vectors(const exf_accumulate_options *o)
@@ -48,9 +48,9 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
         EXF_TRY(exf_layer_statistics_new(&a->sums[i], e, err));
         EXF_TRY(exf_sequence_tracker_new(&a->tracker[i], e, err));
     }
-    a->scratch_each = a->options.common_tokens ? exf_moments_common_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
+    a->scratch_each = a->options.common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
-    if (wants_vectors(&a->options)) EXF_TRY(exf_vector_moments_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
+    if (wants_vectors(&a->options)) EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
 out:
     return rc;
 }
@@ -58,7 +58,7 @@ out:
 /* A layer's sums are written while the next layer computes. */
 static int puts_late(const exf_accumulator *a)
 {
-    return a->there.b && !a->vectors;
+    return a->device.b && !a->vectors;
 }
 
 static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
@@ -71,24 +71,24 @@ static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
         if (!puts_late(a)) exf_layer_statistics_zero(&a->sums[i]); /* else they were zeroed behind the last put */
         a->tracker[i].open = 0;
     }
-    return a->active && a->vectors ? exf_vector_moments_begin(a->vectors, layer, err) : EXF_OK;
+    return a->active && a->vectors ? exf_vector_accumulator_begin(a->vectors, layer, err) : EXF_OK;
 }
 
-static exf_moments moments_of(const exf_layer_statistics *s)
+static exf_layer_sums moments_of(const exf_layer_statistics *s)
 {
-    return (exf_moments){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
+    return (exf_layer_sums){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
                          s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
 }
 
 static exf_code add_pairs(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     const exf_layer_statistics *s = &a->sums[b->worker];
-    exf_moments m = moments_of(s);
+    exf_layer_sums m = moments_of(s);
     exf_code rc;
     if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, b->position, b->n_tokens, err));
-    EXF_TRY(exf_moments_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
+    EXF_TRY(exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
                                 a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err));
-    if (a->vectors) exf_vector_moments_sample(a->vectors, b);
+    if (a->vectors) exf_vector_accumulator_sample(a->vectors, b);
 out:
     return rc;
 }
@@ -97,23 +97,23 @@ static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
-    if (b->sweep > 0) return exf_vector_moments_add(a->vectors, b, err);
-    if (!a->options.common_tokens) return add_pairs(a, b, err);
-    exf_moments m = moments_of(&a->sums[b->worker]);
-    return exf_moments_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
+    if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
+    if (!a->options.common_input_tokens) return add_pairs(a, b, err);
+    exf_layer_sums m = moments_of(&a->sums[b->worker]);
+    return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
 }
 
-static exf_code common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code common_input(void *self, const exf_common_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_sequence_tracker *k = &a->tracker[b->worker];
-    exf_moments m = moments_of(s);
+    exf_layer_sums m = moments_of(s);
     exf_code rc = EXF_OK;
     int goes_on = k->open && k->sequence == b->sequence;
     if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, goes_on ? k->next_position : 0, b->n_tokens, err));
-    rc = exf_moments_add_common_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
+    rc = exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
                                     a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
     return rc;
@@ -126,9 +126,9 @@ static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
     exf_accumulator *a = self;
     exf_code rc;
     EXF_TRY(exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err));
-    EXF_TRY(exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
-                                 a->options.common_tokens > 0, err));
-    if (a->vectors) EXF_TRY(exf_vector_moments_open_there(a->vectors, b, err));
+    EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
+                                 a->options.common_input_tokens > 0, err));
+    if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
 out:
     return rc;
 }
@@ -138,18 +138,18 @@ static exf_code device_block(void *self, const exf_device_block *b, exf_err *err
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
     if (b->sweep > 0) {
-        exf_vector_moments_add_there(a->vectors, b);
+        exf_vector_accumulator_add_device(a->vectors, b);
         return EXF_OK;
     }
-    exf_device_sums_add(&a->there, b);
-    return a->vectors ? exf_vector_moments_sample_there(a->vectors, b, err) : EXF_OK;
+    exf_device_sums_add(&a->device, b);
+    return a->vectors ? exf_vector_accumulator_sample_device(a->vectors, b, err) : EXF_OK;
 }
 
-static exf_code device_common(void *self, const exf_device_common *c, exf_err *err)
+static exf_code device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)err;
-    if (a->active) exf_device_sums_add_common(&a->there, c);
+    if (a->active) exf_device_sums_add_common_input(&a->device, c);
     return EXF_OK;
 }
 
@@ -178,7 +178,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
     if (a->first_done) return EXF_OK;
-    if (a->there.b) EXF_TRY(exf_device_sums_take(&a->there, &a->sums[0], layer, err));
+    if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
     for (int i = 0; i < a->n_workers; i++) {
         rc = exf_sequence_tracker_close(&a->tracker[i], &a->sums[i], err);
         if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
@@ -198,7 +198,7 @@ static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_e
     (void)moe_index;
     if (!a->active || sweep > 0) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
-    if (a->vectors) EXF_TRY(exf_vector_moments_prepare(a->vectors, &a->sums[0], layer, err));
+    if (a->vectors) EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
 out:
     return rc;
 }
@@ -207,11 +207,11 @@ out:
 static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_layer_statistics sums = a->sums[0];
-    exf_code rc = exf_late_put_wait(&a->late, err);
+    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
     if (rc != EXF_OK) return rc;
     a->sums[0] = a->spare;
     a->spare = sums;
-    return exf_late_put_start(&a->late, &a->writer, layer, &a->spare, err);
+    return exf_statistics_write_behind_start(&a->late, &a->writer, layer, &a->spare, err);
 }
 
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
@@ -223,11 +223,11 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     EXF_TRY(end_first_sweep(a, layer, err));
     progress->cold = count_cold(&a->sums[0]);
     if (puts_late(a)) return put_late(a, layer, err);
-    if (a->vectors) rc = exf_vector_moments_end(a->vectors, err);
+    if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     if (rc != EXF_OK) goto out;
     EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
-    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_moments_sums(a->vectors), err));
+    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_accumulator_sums(a->vectors), err));
 out:
     return rc;
 }
@@ -264,8 +264,8 @@ static exf_code add_provenance(exf_provenance *p, const exf_accumulate_options *
     EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_tokens ? "common_input" : "corouted"));
-    if (o->common_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
+    if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting_name(o->weighting)));
     EXF_TRY(add_vector_facts(p, o, err));
 out:
@@ -281,8 +281,8 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
     EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
     EXF_TRY(add_provenance(&own, &a->options, err));
-    exf_statistics_head head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
-                                .common_input = a->options.common_tokens > 0, .sequences = &sorted, .provenance = &own, .origin = &origin};
+    exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
+                                .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own, .origin = &origin};
     EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
 out:
     exf_provenance_free(&own);
@@ -293,9 +293,9 @@ out:
 
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
 {
-    if (o->common_tokens && o->weighting == EXF_WEIGHT_ROUTER)
+    if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
         return exf_fail(err, EXF_USAGE, "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
-    if (o->common_tokens && wants_vectors(o))
+    if (o->common_input_tokens && wants_vectors(o))
         return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted", o->diagonal ? "diagonal" : "lowrank");
     return EXF_OK;
 }
@@ -322,10 +322,10 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->shape = *plan->shape;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
                                  .layer_end = layer_end, .sweeps = wants_vectors(plan->options) ? 2 : 1,
-                                 .common_tokens = plan->options->common_tokens};
-    if (plan->options->common_tokens) {
-        a->observer.common = common;
-        a->observer.device_common = device_common;
+                                 .common_input_tokens = plan->options->common_input_tokens};
+    if (plan->options->common_input_tokens) {
+        a->observer.common_input = common_input;
+        a->observer.device_common_input = device_common_input;
     }
     a->observer.device_open = device_open;
     a->observer.device_block = device_block;
@@ -336,7 +336,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->n_layers = plan->n_layers;
     EXF_TRY(join_sequences(a, plan, err));
     if (wants_vectors(plan->options) && !a->sequences.length) {
-        rc = exf_fail(err, EXF_MODEL, "%s: vector moments need to know the sequences of the data, which captures of version 1 lack", plan->target);
+        rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack", plan->target);
         goto out;
     }
     EXF_TRY(start_file(a, plan, err));
@@ -355,7 +355,7 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
 {
-    exf_code rc = exf_late_put_wait(&a->late, err);
+    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
     return rc == EXF_OK ? exf_statistics_commit(&a->writer, err) : rc;
 }
 
@@ -363,15 +363,15 @@ void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
     exf_err unused;
-    if (exf_late_put_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
+    if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
-    exf_device_sums_free(&a->there);
+    exf_device_sums_free(&a->device);
     for (int i = 0; i < a->n_workers; i++) {
         exf_layer_statistics_free(&a->sums[i]);
         exf_sequence_tracker_free(&a->tracker[i]);
     }
-    exf_vector_moments_free(a->vectors);
+    exf_vector_accumulator_free(a->vectors);
     exf_sequence_list_free(&a->sequences);
     exf_mem_free(a->layer_number);
     exf_mem_free(a->sums);

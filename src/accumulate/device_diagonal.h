@@ -14,7 +14,7 @@ typedef struct {
     size_t sequence;      /* the next row's */
     exf_diagonal_sums to; /* the device's, as is root */
     int32_t *pair;
-    const int32_t *pair_here; /* the layer's, on the host */
+    const int32_t *pair_host; /* the layer's, on the host */
     double *root;         /* [EXF_MOE_BLOCK, K] */
     exf_queue *q;         /* of the last block */
 } exf_device_diagonal;

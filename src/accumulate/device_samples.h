@@ -11,8 +11,8 @@ typedef struct {
     int d_model, cap; /* slots at a time: two a sample */
     int32_t *slot, *ids;         /* [cap] there */
     float *raw, *rows;           /* [cap, H] there: as they were, as float32 */
-    int32_t *slot_here, *ids_here;
-    float *rows_here;
+    int32_t *slot_host, *ids_host;
+    float *rows_host;
     size_t *sample;              /* [cap / 2] */
 } exf_device_samples;
 

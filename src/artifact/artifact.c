@@ -1,15 +1,15 @@
 /* artifact.c - the table of kinds and what all kinds share. */
 #include "artifact/artifact.h"
 
-#include "base/drawer.h"
+#include "base/registry.h"
 #include "base/mem.h"
 
-EXF_DRAWER_BEGIN
+EXF_REGISTRY_BEGIN
 #define X(name) &exf_artifact_##name,
 #include "gen/artifact.inc"
 #undef X
-EXF_DRAWER_END(artifact)
-EXF_DRAWER_FIND(artifact)
+EXF_REGISTRY_END(artifact)
+EXF_REGISTRY_FIND(artifact)
 
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err)
 {

@@ -19,7 +19,7 @@
  *       two's-complement integer in units of 2^-96, least significant word first
  * The F64 datasets are the exact sums rounded to nearest; a file where they
  * disagree is damaged.  Sums and counts only, never means: files of different
- * data add.  What is summed: kernels/statistics/moments.h.  A count of 0 means the pair or
+ * data add.  What is summed: kernels/statistics/layer_sums.h.  A count of 0 means the pair or
  * expert was never observed; its sums are 0 and mean nothing.
  * Since version 2:
  *   pairs                          text        root attribute: "corouted", or "common_input" (every
@@ -129,7 +129,7 @@ static void layer_path(char out[PATH_LEN], int layer, const char *group, const c
     snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
 }
 
-exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_head *head, exf_err *err)
+exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head, exf_err *err)
 {
     exf_code rc;
     memset(w, 0, sizeof *w);
@@ -140,7 +140,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));
     EXF_TRY(exf_layer_numbers_write(head->layer_number, head->n_layers, w->h, err));
     if (w->by_sequence) EXF_TRY(exf_sequence_list_write(head->sequences, w->h, err));
-    if (head->origin) EXF_TRY(exf_facts_write(head->origin, "/" EXF_H5_APART, w->h, err));
+    if (head->origin) EXF_TRY(exf_facts_write(head->origin, "/" EXF_H5_ORIGIN, w->h, err));
 out:
     if (rc != EXF_OK) exf_statistics_abort(w);
     return rc;
@@ -149,7 +149,7 @@ out:
 exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
                                const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err)
 {
-    exf_statistics_head head = {.shape = *shape, .layer_number = layer_numbers, .n_layers = n_layers, .provenance = p};
+    exf_statistics_header head = {.shape = *shape, .layer_number = layer_numbers, .n_layers = n_layers, .provenance = p};
     return exf_statistics_start(w, target, force, &head, err);
 }
 
@@ -261,9 +261,9 @@ static exf_code look_for_pairs(void *self, const char *name, exf_err *err)
 static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
 {
     char *pairs = NULL;
-    int there = 0;
-    exf_code rc = exf_h5_attrs(r->h, "/", look_for_pairs, &there, err);
-    if (rc != EXF_OK || !there) return rc;
+    int listed = 0;
+    exf_code rc = exf_h5_attrs(r->h, "/", look_for_pairs, &listed, err);
+    if (rc != EXF_OK || !listed) return rc;
     rc = exf_h5_get_text(r->h, "/", "pairs", &pairs, err);
     if (rc != EXF_OK) return rc;
     r->common_input = strcmp(pairs, "common_input") == 0;
@@ -282,7 +282,7 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     EXF_TRY(exf_layer_numbers_read(&r->layer_number, &r->n_layers, r->h, err));
     EXF_TRY(read_pairs(r, err));
     EXF_TRY(exf_sequence_list_read(&r->sequences, r->shape.n_sequences, r->shape.n_tokens, r->h, err));
-    EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_APART, r->h, err));
+    EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;

@@ -1,6 +1,6 @@
 /* projector.h - what stands for an omitted expert's output: E_s(x) ~ M E_t(x) (method, section 2).
  *
- * A drawer (base/drawer.h): one file src/projector/projector_<name>.c per projector says which
+ * A registry (base/registry.h): one file src/projector/projector_<name>.c per projector says which
  * sums it needs, how a layer of it is solved, what it stores, and how folding applies it;
  * accumulation, solving, the files, exports and folding ask this table and know none by name
  * but `pair`, which everything falls back on.  The table is declared here, below them all. */

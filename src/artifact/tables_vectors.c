@@ -46,7 +46,7 @@ out:
 
 typedef struct {
     const char *path;
-    int there, pair; /* the group itself, its list of pairs */
+    int listed, pair; /* the group itself, its list of pairs */
     const exf_stored_array *array[MOST_ARRAYS];
     int rank[MOST_ARRAYS], n_arrays;
     const exf_stored_array *group; /* whose ranks are being listed */
@@ -56,7 +56,7 @@ typedef struct {
 static exf_code look_at_root(void *self, const char *name, exf_err *err)
 {
     (void)err;
-    ((contents *)self)->there |= strcmp(name, "vectors") == 0;
+    ((contents *)self)->listed |= strcmp(name, "vectors") == 0;
     return EXF_OK;
 }
 
@@ -113,10 +113,10 @@ static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_h5_members(h, "/", look_at_root, c, err));
-    if (c->there) EXF_TRY(exf_h5_members(h, "/vectors", look, c, err));
+    if (c->listed) EXF_TRY(exf_h5_members(h, "/vectors", look, c, err));
     int ranked = has_shape(c, EXF_STORED_RANKS);
     EXF_TRY(list_ranks(c, h, err));
-    if (c->there && (!c->pair || (ranked && !has_shape(c, EXF_STORED_BASIS))))
+    if (c->listed && (!c->pair || (ranked && !has_shape(c, EXF_STORED_BASIS))))
         rc = exf_fail(err, EXF_FORMAT, "%s: /vectors lacks %s", c->path, c->pair ? "the basis of its low-rank corrections" : "its list of pairs");
 out:
     return rc;
@@ -243,15 +243,15 @@ exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err)
 exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err)
 {
     exf_h5 *h = NULL;
-    contents there = {.path = path};
+    contents listed = {.path = path};
     exf_code rc;
     exf_vectors_free(&t->vectors);
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, NULL, err));
-    EXF_TRY(list_contents(&there, h, err));
-    if (!there.there) goto out;
+    EXF_TRY(list_contents(&listed, h, err));
+    if (!listed.listed) goto out;
     EXF_TRY(read_pairs(t, path, h, err));
-    for (int i = 0; i < there.n_arrays; i++)
-        if (there.array[i]) EXF_TRY(read_one(t, there.array[i], there.rank[i], h, err));
+    for (int i = 0; i < listed.n_arrays; i++)
+        if (listed.array[i]) EXF_TRY(read_one(t, listed.array[i], listed.rank[i], h, err));
     EXF_TRY(exf_vectors_check(t, path, err));
 out:
     exf_h5_close(h);

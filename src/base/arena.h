@@ -12,7 +12,7 @@ typedef struct {
 } exf_arena;
 
 /* n floats that begin at a multiple of 256 bytes behind base. */
-static inline float *exf_take(exf_arena *a, size_t n)
+static inline float *exf_arena_take(exf_arena *a, size_t n)
 {
     float *p = a->base ? a->base + a->used : NULL;
     a->used += (n + 63) & ~(size_t)63;
@@ -22,6 +22,6 @@ static inline float *exf_take(exf_arena *a, size_t n)
 /* The same for any type. */
 static inline void *exf_take_bytes(exf_arena *a, size_t bytes)
 {
-    return exf_take(a, (bytes + sizeof(float) - 1) / sizeof(float));
+    return exf_arena_take(a, (bytes + sizeof(float) - 1) / sizeof(float));
 }
 #endif

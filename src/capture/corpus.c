@@ -14,7 +14,7 @@ typedef struct {
     const exf_corpus_request *request;
     exf_manifest *manifest;
     exf_tokenizer *tokenizer;
-    exf_pool pool;
+    exf_source_chunks pool;
     int64_t *want;
     size_t cap_sequences, cap_ids, cap_domains;
 } builder;
@@ -49,9 +49,9 @@ static exf_code load_tokenizer(builder *b, exf_err *err)
 
 /* ---- one source ------------------------------------------------------ */
 
-static exf_code refuse_empty(const exf_pool *p, exf_err *err)
+static exf_code refuse_empty(const exf_source_chunks *p, exf_err *err)
 {
-    const exf_source *s = p->source;
+    const exf_manifest_source *s = p->source;
     if (p->n > 0) return EXF_OK;
     if (s->n_where && p->matching == 0)
         return exf_fail(err, EXF_MODEL, "%s: empty: none of its %" PRIu64 " lines is what \"where\" asks for", s->label, p->lines);
@@ -59,15 +59,15 @@ static exf_code refuse_empty(const exf_pool *p, exf_err *err)
                     p->min_tokens, p->n_short);
 }
 
-static exf_code fill_pool(builder *b, const exf_source *s, exf_err *err)
+static exf_code fill_pool(builder *b, const exf_manifest_source *s, exf_err *err)
 {
-    exf_pool *p = &b->pool;
+    exf_source_chunks *p = &b->pool;
     p->source = s;
     p->ids.n = p->n = 0;
     p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
-    exf_code rc = s->format == EXF_SOURCE_JSONL  ? exf_pool_read_jsonl(p, err)
-                  : s->format == EXF_SOURCE_TEXT ? exf_pool_read_text(p, err)
-                                                 : exf_pool_read_tokens(p, err);
+    exf_code rc = s->format == EXF_SOURCE_JSONL  ? exf_source_chunks_read_jsonl(p, err)
+                  : s->format == EXF_SOURCE_TEXT ? exf_source_chunks_read_text(p, err)
+                                                 : exf_source_chunks_read_tokens(p, err);
     return rc == EXF_OK ? refuse_empty(p, err) : rc;
 }
 
@@ -75,8 +75,8 @@ static exf_code fill_pool(builder *b, const exf_source *s, exf_err *err)
  * that asks for less. */
 static exf_code settle_count(const builder *b, size_t i, size_t *take, exf_err *err)
 {
-    const exf_pool *p = &b->pool;
-    const exf_source *s = p->source;
+    const exf_source_chunks *p = &b->pool;
+    const exf_manifest_source *s = p->source;
     int64_t want = b->want[i], have = (int64_t)p->n;
     if (s->sequences > have)
         return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for", s->label, have,
@@ -108,7 +108,7 @@ static exf_code take_piece(builder *b, size_t row, int32_t source, int32_t domai
 {
     exf_code rc;
     exf_corpus *c = b->corpus;
-    exf_piece from = b->pool.piece[row];
+    exf_token_chunk from = b->pool.chunk[row];
     size_t at = (size_t)c->n_tokens, n = (size_t)from.n;
     EXF_TRY(exf_mem_grow(&c->sequence, &b->cap_sequences, c->n_sequences + 1, sizeof *c->sequence, "sequences", err));
     EXF_TRY(exf_mem_grow(&c->ids, &b->cap_ids, at + n, sizeof *c->ids, "token ids", err));
@@ -123,7 +123,7 @@ out:
 static exf_code add_source(builder *b, size_t i, exf_err *err)
 {
     exf_code rc;
-    exf_pool *p = &b->pool;
+    exf_source_chunks *p = &b->pool;
     exf_corpus *c = b->corpus;
     size_t *pick = NULL, take = 0;
     int32_t domain;
@@ -176,7 +176,7 @@ static exf_code build(builder *b, exf_err *err)
     EXF_TRY(exf_manifest_verify(b->manifest, err));
     EXF_TRY(exf_mem_new(&b->want, b->manifest->n, sizeof *b->want, "shares of the sources", err));
     EXF_TRY(exf_manifest_shares(b->manifest, q->sequences, b->want, err));
-    b->pool = (exf_pool){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
+    b->pool = (exf_source_chunks){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
     b->corpus->n_sources = b->manifest->n;
     memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
     for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));
@@ -191,7 +191,7 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, ex
     *out = NULL;
     exf_code rc = build(&b, err);
     exf_mem_free(b.want);
-    exf_mem_free(b.pool.piece);
+    exf_mem_free(b.pool.chunk);
     exf_ids_free(&b.pool.ids);
     exf_tokenizer_free(b.tokenizer);
     exf_manifest_free(b.manifest);

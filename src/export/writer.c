@@ -1,25 +1,25 @@
-/* writer.c - the table of export targets, made from the files in this folder. */
+/* writer.c - the table of export targets, made from the files in this directory. */
 #include "export/writer.h"
 
-#include "base/drawer.h"
+#include "base/registry.h"
 #include "base/file.h"
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 
 #define X(name) extern const exf_writer exf_writer_##name;
 #include "gen/writer.inc"
 #undef X
 
-EXF_DRAWER_BEGIN
+EXF_REGISTRY_BEGIN
 #define X(name) &exf_writer_##name,
 #include "gen/writer.inc"
 #undef X
-EXF_DRAWER_END(writer)
-EXF_DRAWER_FIND(writer)
-EXF_DRAWER_REQUIRE(writer, "output.targets")
+EXF_REGISTRY_END(writer)
+EXF_REGISTRY_FIND(writer)
+EXF_REGISTRY_REQUIRE(writer, "output.targets")
 
 exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err)
 {
-    return w->is_folder ? exf_outfolder_check(path, force, err) : exf_output_check(path, force, err);
+    return w->is_directory ? exf_output_directory_check(path, force, err) : exf_output_check(path, force, err);
 }
 
 exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err)

@@ -1,7 +1,7 @@
 /* writer.h - tables for others to load.
  *
- * A drawer: one file src/export/writer_<target>.c per target format.  A target is
- * one file or one folder in the output directory, all of it or nothing. */
+ * A registry: one file src/export/writer_<target>.c per target format.  A target is
+ * one file or one directory in the output directory, all of it or nothing. */
 #ifndef EXF_EXPORT_WRITER_H
 #define EXF_EXPORT_WRITER_H
 #include "artifact/tables.h"
@@ -30,8 +30,8 @@ typedef struct {
 
 typedef struct {
     const char *name; /* as in the recipe's output.targets */
-    const char *file; /* name of the file or folder it writes */
-    int is_folder;
+    const char *file; /* name of the file or directory it writes */
+    int is_directory;
     int wants_vectors; /* writes tables->vectors, which must have been read */
     const char *about;
     exf_snippet load; /* zero: the file is not for loading */

@@ -1,5 +1,5 @@
 /* device_corrections.c - see device_corrections.h; the kernel is kernels/fold/correction.h. */
-#include "fold/folder_inside.h"
+#include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
 
@@ -35,12 +35,12 @@ static size_t most_pairs(const exf_vectors *v)
     return most;
 }
 
-static size_t piece_of(const exf_folder *f)
+static size_t piece_of(const exf_fold_rewriter *f)
 {
-    return f->spans->batch->n_tokens < PIECE ? f->spans->batch->n_tokens : PIECE;
+    return f->schedule->batch->n_tokens < PIECE ? f->schedule->batch->n_tokens : PIECE;
 }
 
-static void count_bytes(size_t bytes[EXF_CORRECT_ARRAYS], const exf_folder *f)
+static void count_bytes(size_t bytes[EXF_CORRECT_ARRAYS], const exf_fold_rewriter *f)
 {
     size_t e = (size_t)f->t->shape.n_experts, row = (size_t)f->t->shape.d_model * sizeof(float), pairs = most_pairs(&f->t->vectors);
     bytes[EXF_CORRECT_COEFF] = bytes[EXF_CORRECT_LOSS] = e * e * sizeof(float);
@@ -49,11 +49,11 @@ static void count_bytes(size_t bytes[EXF_CORRECT_ARRAYS], const exf_folder *f)
     bytes[EXF_CORRECT_DIAGONAL] = f->vectors.diagonal ? pairs * row : 0;
     bytes[EXF_CORRECT_C] = pairs * (size_t)f->vectors.rank * row;
     bytes[EXF_CORRECT_BASIS] = (size_t)f->vectors.rank * row;
-    bytes[EXF_CORRECT_PREFILL] = f->spans->prefill_tokens ? f->spans->batch->n_tokens : 0;
+    bytes[EXF_CORRECT_PREFILL] = f->schedule->prefill_tokens ? f->schedule->batch->n_tokens : 0;
     bytes[EXF_CORRECT_WORKSPACE] = exf_correction_workspace((int)piece_of(f), f->a->top_k, f->vectors.rank);
 }
 
-uint64_t exf_fold_device_bytes(const exf_folder *f)
+uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f)
 {
     size_t bytes[EXF_CORRECT_ARRAYS];
     uint64_t all = 0;
@@ -64,24 +64,24 @@ uint64_t exf_fold_device_bytes(const exf_folder *f)
 
 /* ---- room ---------------------------------------------------------------------------------- */
 
-static exf_code mark_prefill(exf_folder *f, exf_err *err)
+static exf_code mark_prefill(exf_fold_rewriter *f, exf_err *err)
 {
-    const exf_batch *batch = f->spans->batch;
+    const exf_batch *batch = f->schedule->batch;
     exf_code rc = exf_mem_new(&f->there.prefill, batch->n_tokens, 1, "prefill positions", err);
     for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++)
-        memset(f->there.prefill + batch->span[i].offset, 1, (size_t)exf_spans_prefill(f->spans, batch->span[i].n_tokens));
+        memset(f->there.prefill + batch->span[i].offset, 1, (size_t)exf_decode_schedule_prefill(f->schedule, batch->span[i].n_tokens));
     return rc;
 }
 
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err)
 {
-    exf_folder *f = self;
+    exf_fold_rewriter *f = self;
     size_t bytes[EXF_CORRECT_ARRAYS];
     exf_code rc = EXF_OK;
     exf_device_corrections_free(&f->there);
     f->there = (exf_device_corrections){.b = b, .index = -1};
     count_bytes(bytes, f);
-    if (f->spans->prefill_tokens) EXF_TRY(mark_prefill(f, err));
+    if (f->schedule->prefill_tokens) EXF_TRY(mark_prefill(f, err));
     for (int i = 0; i < EXF_CORRECT_ARRAYS; i++)
         if (bytes[i]) EXF_TRY(b->alloc(&f->there.array[i], bytes[i], 1, "vectors of a variant", err));
 out:
@@ -98,7 +98,7 @@ void exf_device_corrections_free(exf_device_corrections *c)
 /* ---- a layer's tables ------------------------------------------------------------------------ */
 
 /* Queues what the layer's corrections read; n pairs from `first` on are the layer's. */
-static void send_layer(const exf_folder *f, exf_queue *q, const exf_correction_tables *t, size_t first, size_t n)
+static void send_layer(const exf_fold_rewriter *f, exf_queue *q, const exf_correction_tables *t, size_t first, size_t n)
 {
     const exf_device_corrections *c = &f->there;
     size_t e = (size_t)t->n_experts, h = (size_t)f->t->shape.d_model, row = h * sizeof(float), r = (size_t)t->rank;
@@ -112,7 +112,7 @@ static void send_layer(const exf_folder *f, exf_queue *q, const exf_correction_t
 }
 
 /* The same tables on the device. */
-static exf_correction_tables tables_there(const exf_folder *f, const exf_correction_tables *here, size_t first)
+static exf_correction_tables tables_there(const exf_fold_rewriter *f, const exf_correction_tables *here, size_t first)
 {
     void *const *array = f->there.array;
     exf_correction_tables t = *here;
@@ -128,18 +128,18 @@ static exf_correction_tables tables_there(const exf_folder *f, const exf_correct
 }
 
 /* What q reads from here on is what the queue before it was given last. */
-static void begin_block(exf_folder *f, const exf_device_block *b, const exf_correction_tables *here, int index, size_t first)
+static void begin_block(exf_fold_rewriter *f, const exf_device_block *b, const exf_correction_tables *here, int index, size_t first)
 {
     exf_device_corrections *c = &f->there;
     if (!c->q && c->prefill) c->b->upload(b->q, c->array[EXF_CORRECT_PREFILL], c->prefill, b->batch->n_tokens);
-    if (c->q && c->q != b->q) c->b->gpu->follow(b->q, c->q);
+    if (c->q && c->q != b->q) c->b->gpu->wait_for(b->q, c->q);
     if (c->index != index) send_layer(f, b->q, here, first, pairs_below(&f->t->vectors, index + 1) - first);
     c->q = b->q;
     c->index = index;
 }
 
 /* Tokens [at, at + n) of the block. */
-static void correct_piece(const exf_folder *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n,
+static void correct_piece(const exf_fold_rewriter *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n,
                           float *routed)
 {
     const unsigned char *prefill = f->there.array[EXF_CORRECT_PREFILL];
@@ -157,7 +157,7 @@ static void correct_piece(const exf_folder *f, const exf_device_block *b, const 
 
 exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err)
 {
-    exf_folder *f = self;
+    exf_fold_rewriter *f = self;
     int index = f->table_of[b->layer], piece = (int)piece_of(f);
     (void)err;
     if (index < 0) return EXF_OK;

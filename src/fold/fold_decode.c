@@ -1,5 +1,5 @@
 /* fold_decode.c - D and sere on the positions that are decode, step by step. */
-#include "fold/folder_inside.h"
+#include "fold/fold_rewriter_internal.h"
 
 #include "base/thread_pool.h"
 #include "kernels/fold/fold_cpu.h"
@@ -34,7 +34,7 @@ static int most_similar(const unsigned char *primary, const float *similarity, i
 
 /* An expert outside the primary ones gives its tokens to the most similar of them if it
  * is more similar than rho, and runs itself otherwise. */
-static void reroute(const exf_folder *f, const exf_fold_routes *io, int index)
+static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
 {
     int n_experts = (int)f->t->shape.n_experts, done[EXF_FOLD_MAX_E];
     unsigned char primary[EXF_FOLD_MAX_E];
@@ -54,7 +54,7 @@ static void reroute(const exf_folder *f, const exf_fold_routes *io, int index)
     }
 }
 
-static exf_fold_status fold_step(const exf_folder *f, const exf_fold_routes *io, const exf_fold_tables *t, int index)
+static exf_fold_status fold_step(const exf_fold_rewriter *f, const exf_fold_routes *io, const exf_fold_tables *t, int index)
 {
     size_t e = (size_t)f->t->shape.n_experts;
     if (f->v->decode == EXF_DECODE_SERE) {
@@ -67,7 +67,7 @@ static exf_fold_status fold_step(const exf_folder *f, const exf_fold_routes *io,
 }
 
 /* A static pool that drops: the same targets, nothing given to them. */
-static void drop_outside(const exf_folder *f, const exf_fold_routes *io, const int32_t *before)
+static void drop_outside(const exf_fold_rewriter *f, const exf_fold_routes *io, const int32_t *before)
 {
     const int32_t *ids = io->ids;
     float *w = io->weights;
@@ -76,9 +76,9 @@ static void drop_outside(const exf_folder *f, const exf_fold_routes *io, const i
         if (ids[i] != before[i]) w[i] = 0;
 }
 
-static exf_fold_status rewrite_step(const exf_folder *f, const exf_routes *r, size_t step, const exf_fold_tables *t, int index)
+static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes *r, size_t step, const exf_fold_tables *t, int index)
 {
-    const exf_spans *s = f->spans;
+    const exf_decode_schedule *s = f->schedule;
     size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;
     int32_t *ids = f->ids + from * k, *before = f->ids + (s->first[s->n_steps] + from) * k;
     float *weights = f->weights + from * k;
@@ -100,7 +100,7 @@ static exf_fold_status rewrite_step(const exf_folder *f, const exf_routes *r, si
 enum { STEPS = 16 }; /* a step is short: a thread takes several */
 
 typedef struct {
-    const exf_folder *f;
+    const exf_fold_rewriter *f;
     const exf_routes *routes;
     exf_fold_tables tables;
     int index;
@@ -109,15 +109,15 @@ typedef struct {
 static exf_code rewrite_steps(void *self, size_t i, int worker, exf_err *err)
 {
     const decode_job *j = self;
-    size_t step = i * STEPS, n = j->f->spans->n_steps, end = n - step < STEPS ? n : step + STEPS;
+    size_t step = i * STEPS, n = j->f->schedule->n_steps, end = n - step < STEPS ? n : step + STEPS;
     exf_fold_status status = EXF_FOLD_OK;
     (void)worker;
     for (; status == EXF_FOLD_OK && step < end; step++) status = rewrite_step(j->f, j->routes, step, &j->tables, j->index);
     return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_DECODE, err);
 }
 
-exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
+exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
-    decode_job j = {f, r, exf_folder_tables(f, index, f->decode_coeff, f->decode_loss), index};
-    return exf_parallel_for((f->spans->n_steps + STEPS - 1) / STEPS, f->spans->threads, rewrite_steps, &j, err);
+    decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index};
+    return exf_parallel_for((f->schedule->n_steps + STEPS - 1) / STEPS, f->schedule->threads, rewrite_steps, &j, err);
 }

@@ -2,7 +2,7 @@
  * as the diagonal d * v and scalar-plus-low-rank S v + (v Q) C.  The kept routes run with their
  * own weights; what the omitted ones would have said is added to the routed output
  * (kernels/fold/correction.h).  A pair without vectors keeps its scalar. */
-#include "fold/folder_inside.h"
+#include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
 
@@ -11,7 +11,7 @@ int exf_variant_wants_vectors(const exf_variant *v)
     return v && v->prefill == EXF_PREFILL_FOLD && v->prefill_projector->apply == EXF_APPLY_VECTORS;
 }
 
-static exf_code index_pairs(exf_folder *f, exf_err *err)
+static exf_code index_pairs(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts, cells = (size_t)f->t->n_layers * e * e;
     const int32_t *pair = f->t->vectors.pair;
@@ -24,7 +24,7 @@ static exf_code index_pairs(exf_folder *f, exf_err *err)
 }
 
 /* Q's columns as rows, layer by layer. */
-static exf_code copy_basis(exf_folder *f, const exf_projector_form *form, exf_err *err)
+static exf_code copy_basis(exf_fold_rewriter *f, const exf_projector_form *form, exf_err *err)
 {
     size_t h = (size_t)f->t->shape.d_model, r = (size_t)form->rank, columns = (size_t)form->columns;
     exf_code rc = exf_mem_new(&f->basis, (size_t)f->t->n_layers * r, h * sizeof *f->basis, "basis", err);
@@ -34,7 +34,7 @@ static exf_code copy_basis(exf_folder *f, const exf_projector_form *form, exf_er
     return rc;
 }
 
-exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err)
+exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err)
 {
     exf_projector_form form = {.scalar = 0};
     exf_code rc = f->v->prefill_projector->form(&form, f->t, f->v->prefill_lowrank, err);
@@ -52,10 +52,10 @@ out:
 
 /* ---- a block ----------------------------------------------------------------------------- */
 
-exf_correction_tables exf_fold_corrections_of(const exf_folder *f, int index)
+exf_correction_tables exf_fold_corrections_of(const exf_fold_rewriter *f, int index)
 {
     exf_correction_tables t = f->vectors;
-    exf_fold_tables scalars = exf_folder_tables(f, index, f->prefill_coeff, f->prefill_loss);
+    exf_fold_tables scalars = exf_fold_rewriter_tables(f, index, f->prefill_coeff, f->prefill_loss);
     size_t cells = (size_t)scalars.n_experts * (size_t)scalars.n_experts;
     t.n_experts = scalars.n_experts;
     t.coeff = scalars.coeff;
@@ -66,7 +66,7 @@ exf_correction_tables exf_fold_corrections_of(const exf_folder *f, int index)
     return t;
 }
 
-exf_correction_call exf_fold_correction_call(const exf_folder *f, int n_tokens, int top_k, int d_model)
+exf_correction_call exf_fold_correction_call(const exf_fold_rewriter *f, int n_tokens, int top_k, int d_model)
 {
     const exf_fold_prefill_options *o = &f->v->prefill_options;
     return (exf_correction_call){.n_tokens = n_tokens, .top_k = top_k, .d_model = d_model, .by = o->rank, .keep = o->keep, .max_loss = o->max_loss};
@@ -74,8 +74,8 @@ exf_correction_call exf_fold_correction_call(const exf_folder *f, int n_tokens, 
 
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)
 {
-    const exf_folder *f = self;
-    int index = f->table_of[b->layer], n = exf_spans_prefill(f->spans, f->spans->batch->span[b->sequence].n_tokens) - b->position;
+    const exf_fold_rewriter *f = self;
+    int index = f->table_of[b->layer], n = exf_decode_schedule_prefill(f->schedule, f->schedule->batch->span[b->sequence].n_tokens) - b->position;
     (void)err;
     if (index < 0 || n <= 0) return EXF_OK;
     exf_correction_tables t = exf_fold_corrections_of(f, index);

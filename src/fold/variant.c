@@ -2,7 +2,7 @@
 #include "fold/variant.h"
 
 #include "base/text.h"
-#include "kernels/fold/fold_parts.h"
+#include "kernels/fold/fold_internal.h"
 
 #include <ctype.h>
 #include <stdio.h>

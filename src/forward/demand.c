@@ -3,7 +3,7 @@
 
 int exf_lane_keeps_router_routes(const exf_lane *lane)
 {
-    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->survivors && lane->rewriter->correct;
+    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->retained_experts && lane->rewriter->correct;
 }
 
 /* 1 for an observer that reads blocks in host memory, also in a pass on a GPU. */
@@ -28,7 +28,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         d.host_blocks |= reads_host_blocks(o);
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && exf_lane_keeps_router_routes(&lanes[i]);
-        if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
+        if (o->common_input && o->common_input_tokens > d.common_input) d.common_input = o->common_input_tokens;
         if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
     }
     return d;

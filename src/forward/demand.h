@@ -11,7 +11,7 @@ typedef struct {
     int corrects;    /* 1: a rewriter corrects routed outputs */
     int head;        /* 1: logits are observed */
     int scored;      /* 1: logits are scored on the GPU, where the first lane's stay beside them */
-    int common;      /* tokens of a sequence that all experts run on */
+    int common_input;      /* tokens of a sequence that all experts run on */
     int sweeps;      /* how often a layer's experts run; 0 means 1 */
     int host_blocks; /* 1: an observer reads blocks in host memory, also in a pass on a GPU */
     uint64_t observers; /* bytes of GPU memory that observers and rewriters hold */
@@ -20,6 +20,6 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
 
 /* How many route sets a pass holds for such lanes. */
 size_t exf_demand_route_sets(const exf_demand *d);
-/* 1 for a probing lane whose survivors make router routes of their own, which its correction reads. */
+/* 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
 int exf_lane_keeps_router_routes(const exf_lane *lane);
 #endif

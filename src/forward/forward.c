@@ -132,8 +132,8 @@ double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batc
 {
     double h = a->d_model, one = 6.0 * h * a->d_expert, again = 0;
     for (size_t i = 0; i < batch->n_sequences; i++) {
-        int t = batch->span[i].n_tokens, common = t < d->common ? t : d->common;
-        again += (double)common * a->n_experts * one;
+        int t = batch->span[i].n_tokens, common_input = t < d->common_input ? t : d->common_input;
+        again += (double)common_input * a->n_experts * one;
         if (d->sweeps > 1) again += (double)(d->sweeps - 1) * t * a->top_k * one;
     }
     return exf_forward_flops(a, batch, d->head) * (double)d->lanes + again * a->n_moe_layers;

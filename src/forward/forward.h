@@ -28,7 +28,7 @@ typedef struct {
     int threads;  /* CPU workers; 0: one per processor */
     int n_layers; /* stop after this many layers; 0: all */
     int readers;  /* threads that read weights for a GPU; 0: one per processor, at most 8 */
-    int streams;  /* CUDA streams on which sequences run through the mixers side by side; 0: 4, fewer where memory is short */
+    int mixer_queues;  /* CUDA streams on which sequences run through the mixers side by side; 0: 4, fewer where memory is short */
     int timed;    /* 1: wait for the GPU after each part, so that the report's shares are true; slower */
     uint64_t max_device_memory; /* bytes; 0: what is free */
 } exf_forward_options;

@@ -24,7 +24,7 @@ typedef struct {
     size_t n_rows, n_lanes;
     float **lane; /* [lane][T, streams, H] at home */
     int away;     /* 1: home is pinned host memory */
-    exf_group *group;
+    exf_sequence_group *group;
     size_t n_groups;
     /* The rest only where they are away. */
     exf_hidden_buffer buffer[2];
@@ -44,7 +44,7 @@ uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, 
 uint64_t exf_hidden_host_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);
 
 /* Pieces of at most `tokens` rows that the groups of such a window are cut into. */
-size_t exf_hidden_pieces(const exf_batch *batch, size_t window, size_t tokens);
+size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tokens);
 
 /* The group's rows in b's memory, for work that is queued on q from now on; the next group
  * of the lane is sent for.  Back with the same arguments, before another is taken. */

@@ -59,7 +59,7 @@ static exf_code expert_sweeps(exf_step *s, exf_progress *progress, exf_err *err)
     int sweeps = o && o->sweeps > 1 ? o->sweeps : 1;
     exf_code rc;
     EXF_TRY(begin_layer(s, err));
-    if (o && o->common && !s->p->weights_now.w[EXF_W_ROUTER_TABLE]) EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, run_common, err));
+    if (o && o->common_input && !s->p->weights_now.w[EXF_W_ROUTER_TABLE]) EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, run_common, err));
     for (s->moe.sweep = 0; s->moe.sweep < sweeps; s->moe.sweep++) {
         s->moe.last = s->moe.sweep == sweeps - 1;
         EXF_TRY(exf_each_group(s, s->moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, run_experts, err));
@@ -101,13 +101,13 @@ static int flows(const exf_step *s)
     const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
     const exf_observer *o = s->p->lanes[s->lane].observer;
     if (s->moe.moe_index < 0) return 1;
-    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !(o && (o->common || o->sweeps > 1));
+    return s->p->n_lanes == 1 && !(r && (r->rewrite || r->correct)) && !(o && (o->common_input || o->sweeps > 1));
 }
 
 static exf_code flow_group(exf_step *s, exf_err *err)
 {
     size_t k = (size_t)s->p->model->arch.top_k;
-    const exf_group *g = &s->moe.group;
+    const exf_sequence_group *g = &s->moe.group;
     exf_code rc;
     EXF_TRY(exf_mix_group(s, err));
     if (s->moe.moe_index >= 0 && wants_host_routes(s))

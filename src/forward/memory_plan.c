@@ -32,7 +32,7 @@ typedef struct {
     const exf_model *m;
     const exf_batch *batch;
     const exf_demand *d;
-    exf_stream_options stream;
+    exf_weight_loader_options loader;
     int queues;     /* to mix on */
     uint64_t fixed; /* device bytes that are the same in every plan */
     uint64_t slot;  /* of a slot of whole layers */
@@ -46,7 +46,7 @@ static uint64_t route_bytes(const wish *w)
 
 uint64_t exf_memory_fixed_bytes(const exf_backend *b, const exf_model *m)
 {
-    return b->gpu->moments_bytes(m->arch.n_experts) + queue_bytes;
+    return b->gpu->layer_sums_bytes(m->arch.n_experts) + queue_bytes;
 }
 
 /* Routes, tokens, rotations, sums. */
@@ -55,16 +55,16 @@ static uint64_t fixed_bytes(const wish *w)
     const exf_architecture *a = &w->m->arch;
     uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_memory_fixed_bytes(w->b, w->m) +
-           (w->d->common ? w->b->gpu->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + w->d->observers +
+           (w->d->common_input ? w->b->gpu->gram_matrices_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + w->d->observers +
            (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0);
 }
 
 /* A window holds as many whole sequences as tokens go through the experts at a time, and one at least. */
-static exf_memory_plan plan_of(const wish *w, const exf_stream_options *stream, uint64_t weights, int on_host, int tokens)
+static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *loader, uint64_t weights, int on_host, int tokens)
 {
     const exf_architecture *a = &w->m->arch;
     size_t width = exf_row_width(a), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
-    exf_memory_plan p = {.stream = *stream, .n_queues = 1, .reads = 1, .window = on_host ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
+    exf_memory_plan p = {.loader = *loader, .n_queues = 1, .reads = 1, .window = on_host ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
     if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
     p.block_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
     size_t floats = exf_workspace_floats(w->b, w->compute, a, w->batch->max_tokens, p.block_tokens, w->d);
@@ -79,9 +79,9 @@ static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, ex
 {
     for (int i = 0; i < N_WAYS; i++)
         for (int tokens = ways[i].most; tokens >= ways[i].least; tokens /= 2) {
-            exf_stream_options stream = w->stream;
-            stream.n_slots = ways[i].n_slots;
-            *found = plan_of(w, &stream, (uint64_t)stream.n_slots * w->slot, ways[i].on_host, tokens);
+            exf_weight_loader_options loader = w->loader;
+            loader.n_slots = ways[i].n_slots;
+            *found = plan_of(w, &loader, (uint64_t)loader.n_slots * w->slot, ways[i].on_host, tokens);
             if (found->bytes <= most) return 1;
             if (found->bytes < least->bytes) *least = *found;
         }
@@ -102,16 +102,16 @@ static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
 static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots, exf_memory_plan *best, exf_memory_plan *least)
 {
     enum { MOST = 65536, LEAST = 512 };
-    exf_stream_options stream = w->stream;
+    exf_weight_loader_options loader = w->loader;
     int sweeps = w->d->sweeps > 1 ? w->d->sweeps : 1;
-    stream.n_slots = n_slots;
-    stream.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
-    uint64_t weights = exf_stream_base_bytes(w->m, w->compute, &stream) + (uint64_t)n_slots * exf_stream_slot_bytes(w->m, w->compute, &stream);
+    loader.n_slots = n_slots;
+    loader.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
+    uint64_t weights = exf_weight_loader_base_bytes(w->m, w->compute, &loader) + (uint64_t)n_slots * exf_weight_loader_slot_bytes(w->m, w->compute, &loader);
     for (int tokens = MOST; tokens >= LEAST; tokens /= 2)
         for (int on_host = 0; on_host < 2; on_host++) {
-            exf_memory_plan p = plan_of(w, &stream, weights, on_host, tokens);
-            p.reads = sweeps * (int)exf_hidden_pieces(w->batch, p.window, (size_t)p.block_tokens);
-            p.stream.passes = p.reads;
+            exf_memory_plan p = plan_of(w, &loader, weights, on_host, tokens);
+            p.reads = sweeps * (int)exf_hidden_token_blocks(w->batch, p.window, (size_t)p.block_tokens);
+            p.loader.passes = p.reads;
             if (p.bytes < least->bytes) *least = p;
             if (p.bytes <= most && (best->reads == 0 || p.reads < best->reads)) *best = p;
         }
@@ -120,7 +120,7 @@ static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots,
 /* 1 if the pass can have experts in parts: each block then runs them in one order, once a sweep. */
 static int may_part(const wish *w)
 {
-    return w->d->lanes == 1 && !w->d->common && w->m->arch.n_experts > 1;
+    return w->d->lanes == 1 && !w->d->common_input && w->m->arch.n_experts > 1;
 }
 
 /* The fastest plan within `most` bytes into *found; else 0 and the smallest there is.  Two slots
@@ -167,15 +167,15 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
 {
     exf_compute compute = (exf_compute)o->compute;
     uint64_t most = 0;
-    size_t queues = o->streams > 0 ? (size_t)o->streams : USUAL_QUEUES;
+    size_t queues = o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
     wish w = {.b = o->backend, .compute = compute, .m = m, .batch = batch, .d = d,
               .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
-              .stream = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
+              .loader = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
     exf_code rc;
     EXF_TRY(exf_memory_limit(&most, o, err));
-    w.fixed = fixed_bytes(&w) + exf_stream_reader_bytes(m, compute, &w.stream);
-    w.slot = exf_stream_slot_bytes(m, compute, &w.stream);
-    w.fixed_host = route_bytes(&w) + exf_stream_host_bytes(&w.stream);
+    w.fixed = fixed_bytes(&w) + exf_weight_loader_reader_bytes(m, compute, &w.loader);
+    w.slot = exf_weight_loader_slot_bytes(m, compute, &w.loader);
+    w.fixed_host = route_bytes(&w) + exf_weight_loader_host_bytes(&w.loader);
     if (search(&w, most, plan))
         add_queues(&w, most, plan);
     else

@@ -7,10 +7,10 @@
 #define EXF_FORWARD_MEMORY_PLAN_H
 #include "forward/forward.h"
 #include "kernels/backend.h"
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 
 typedef struct {
-    exf_stream_options stream;
+    exf_weight_loader_options loader;
     int n_queues;        /* CUDA streams on which sequences run through the mixers side by side */
     int block_tokens;    /* tokens through the experts at a time */
     int reads;           /* how often routed experts are read: more than 1 only in parts */

@@ -34,16 +34,16 @@ static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const
     const exf_layer_weights *lw = &s->p->weights_now;
     int layer = s->moe.layer;
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
     exf_mixer_call call = {.out = m->mixed, .n_tokens = n, .layer = layer, .a = a, .w = lw->w, .w16 = lw->w16,
-                           .positions = &s->p->positions, .arena = arena, .b = w->b, .q = w->q};
+                           .rope_tables = &s->p->rope_tables, .arena = arena, .b = w->b, .q = w->q};
     norm_input(&call, w, m, u, lw->w[EXF_W_MIXER_NORM]);
     if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1) { /* the last product adds to the hidden states itself */
         call.out = hidden;
         call.beta = 1;
     }
     exf_mixer_of(a->mixer[layer])->run(&call);
-    if (call.beta == 0) exf_residual_close(w->b, w->q, a, hidden, m->mixed, n, m->mixing);
+    if (call.beta == 0) exf_residual_update(w->b, w->q, a, hidden, m->mixed, n, m->mixing);
     w->times.flops += exf_mixer_of(a->mixer[layer])->flops(a, layer, n);
 }
 
@@ -55,7 +55,7 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     int n = span->n_tokens;
     size_t slot = span->offset * (size_t)a->top_k;
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
     exf_matrix x = exf_f32(m->normed);
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)m->normed);
@@ -106,12 +106,12 @@ static exf_code take_turns(parts *parts_of, exf_err *err)
     const exf_step *s = parts_of->step;
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->follow(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
+    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
     for (size_t i = 0; i < s->moe.group.n; i++) {
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(run_one(parts_of, i, (int)(i % (size_t)p->n_spaces), err));
     }
-    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->follow(p->space[0].q, p->space[i].q);
+    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[0].q, p->space[i].q);
 out:
     return rc;
 }

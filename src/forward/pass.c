@@ -60,10 +60,10 @@ static exf_code open_masks(exf_pass *p, exf_err *err)
     size_t n_experts = (size_t)p->model->arch.n_experts;
     int masks = 0;
     exf_code rc = EXF_OK;
-    for (size_t i = 0; i < p->n_lanes; i++) masks |= p->lanes[i].rewriter && p->lanes[i].rewriter->survivors;
+    for (size_t i = 0; i < p->n_lanes; i++) masks |= p->lanes[i].rewriter && p->lanes[i].rewriter->retained_experts;
     if (!masks) return EXF_OK;
-    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "survivors", err));
-    EXF_TRY(p->b->alloc(&p->mask_device, 2 * n_experts, sizeof *p->mask_device, "survivors", err));
+    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "retained experts", err));
+    EXF_TRY(p->b->alloc(&p->mask_device, 2 * n_experts, sizeof *p->mask_device, "retained experts", err));
 out:
     return rc;
 }
@@ -72,7 +72,7 @@ static exf_code next_part(void *self, exf_err *err)
 {
     exf_pass *p = self;
     double start = exf_clock();
-    exf_code rc = exf_weight_stream_next(p->stream, &p->weights_now, err);
+    exf_code rc = exf_weight_loader_next(p->loader, &p->weights_now, err);
     p->parts_waited += exf_clock() - start;
     return rc;
 }
@@ -81,11 +81,11 @@ static exf_code next_part(void *self, exf_err *err)
 static exf_code open_gpu(exf_pass *p, exf_memory_plan *plan, exf_err *err)
 {
     exf_code rc;
-    p->b->gpu->memory_anew();
+    p->b->gpu->memory_reset_peak();
     EXF_TRY(exf_memory_plan_make(plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
     p->reads = plan->reads;
-    p->parts = (exf_expert_parts){p, next_part, plan->stream.part_experts, &p->parts_waited};
-    EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan->stream, err));
+    p->parts = (exf_expert_parts){p, next_part, plan->loader.part_experts, &p->parts_waited};
+    EXF_TRY(exf_weight_loader_open(&p->loader, p->model, p->b, p->compute, &plan->loader, err));
 out:
     return rc;
 }
@@ -130,7 +130,7 @@ exf_code exf_pass_open(exf_pass *p, exf_err *err)
     EXF_TRY(open_masks(p, err));
     EXF_TRY(open_tokens(p, err));
     EXF_TRY(open_not_finite(p, err));
-    EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
+    EXF_TRY(exf_rope_tables_new(&p->rope_tables, p->b, p->space[0].q, a, p->batch->max_tokens, err));
 out:
     return rc;
 }
@@ -139,11 +139,11 @@ out:
 
 static void close_gpu(exf_pass *p)
 {
-    exf_stream_times times = {.reading = 0};
+    exf_weight_loader_times times = {.reading = 0};
     uint64_t now;
     if (!p->b->gpu) return;
     p->b->gpu->memory(&now, &p->report->device_bytes);
-    exf_weight_stream_close(p->stream, &times);
+    exf_weight_loader_close(p->loader, &times);
     p->report->reading = times.reading;
     p->report->sending = times.sending;
     p->b->free(p->tokens_device);
@@ -154,7 +154,7 @@ void exf_pass_close(exf_pass *p)
 {
     close_gpu(p);
     exf_layer_weights_free(&p->weights_now);
-    exf_positions_free(&p->positions, p->b);
+    exf_rope_tables_free(&p->rope_tables, p->b);
     exf_hidden_close(&p->hidden);
     for (size_t i = 0; p->probe_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_routes[i]);
     for (size_t i = 0; p->probe_router_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_router_routes[i]);
@@ -174,7 +174,7 @@ void exf_pass_close(exf_pass *p)
 
 exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {
-    if (p->stream) return exf_weight_stream_next(p->stream, &p->weights_now, err);
+    if (p->loader) return exf_weight_loader_next(p->loader, &p->weights_now, err);
     return exf_layer_weights_read(&p->weights_now, p->model, layer, err);
 }
 
@@ -198,7 +198,7 @@ exf_step exf_step_of(exf_pass *p, size_t lane, int layer, int moe_index)
     return s;
 }
 
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_err *err)
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err)
 {
     exf_hidden *h = &s->p->hidden;
     exf_queue *q = s->p->space[0].q;

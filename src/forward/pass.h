@@ -3,9 +3,9 @@
 #define EXF_FORWARD_PASS_H
 #include "forward/forward.h"
 #include "forward/hidden.h"
-#include "mixers/positions.h"
+#include "mixers/rope_tables.h"
 #include "moe/moe_engine.h"
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 
 typedef struct {
     const exf_model *model;
@@ -20,12 +20,12 @@ typedef struct {
     int n_workers, n_layers;       /* layers that run */
 
     exf_layer_weights weights_now; /* of the layer under way */
-    exf_weight_stream *stream;     /* reads the next layer's weights beside this one's work; NULL on the CPU */
+    exf_weight_loader *loader;     /* reads the next layer's weights beside this one's work; NULL on the CPU */
     exf_expert_parts parts;        /* loads a layer's experts in parts where the GPU cannot hold them all */
     double parts_waited;           /* seconds waited for them */
     int reads;                     /* how often a layer's routed experts are read */
 
-    exf_positions positions;
+    exf_rope_tables rope_tables;
     exf_hidden hidden;             /* hidden states of all lanes */
     int joined;                    /* 1: no lane has met its router yet; the first lane's hidden states are everyone's */
 
@@ -35,7 +35,7 @@ typedef struct {
     exf_route_set *probe_routes;   /* [lane] the first lane's routes, rewritten by a probing lane; others zero */
     exf_route_set *probe_router_routes; /* [lane] `first` as that lane's router would make them; where it prunes and corrects */
     exf_moe_probe *probes;         /* [n_lanes] views of the two above, for the MoE block */
-    float *mask_device, *mask;     /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
+    float *mask_device, *mask;     /* [2, E] of a lane with retained experts: 0 or -infinity, and the router's bias plus that */
     int32_t *tokens_device;        /* the batch's token ids in the backend's memory, a 0 behind them on a GPU */
 
     exf_workspace *space;          /* [n_spaces] one per worker; on a GPU one per CUDA stream of the mixers */
@@ -64,6 +64,6 @@ exf_code exf_pass_embed(exf_pass *p, exf_err *err) EXF_CHECKED;
 
 exf_step exf_step_of(exf_pass *p, size_t lane, int layer, int moe_index);
 /* fn for every group of the lane, one after the other, with s->moe.group and s->moe.rows set. */
-typedef exf_code (*exf_group_fn)(exf_step *s, exf_err *err);
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_err *err) EXF_CHECKED;
+typedef exf_code (*exf_sequence_group_fn)(exf_step *s, exf_err *err);
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err) EXF_CHECKED;
 #endif

@@ -26,7 +26,7 @@ static exf_code embed_gpu(exf_pass *p, exf_err *err)
     exf_code rc = exf_pass_weights(p, EXF_LAYER_EMBED, err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < p->hidden.n_groups; i++) {
-        const exf_group *g = &p->hidden.group[i];
+        const exf_sequence_group *g = &p->hidden.group[i];
         float *rows = exf_hidden_take(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
         p->b->gpu->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_device + g->row, g->n_rows, a->d_model, a->residual.streams);
         exf_hidden_give(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
@@ -58,7 +58,7 @@ out:
 exf_code exf_pass_embed(exf_pass *p, exf_err *err)
 {
     double start = exf_clock();
-    exf_code rc = p->stream ? embed_gpu(p, err) : embed_host(p, err);
+    exf_code rc = p->loader ? embed_gpu(p, err) : embed_host(p, err);
     p->joined = 1;
     p->report->embed += exf_clock() - start;
     return rc;

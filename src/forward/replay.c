@@ -8,7 +8,7 @@
 #include "forward/workspace_size.h"
 #include "moe/moe_engine.h"
 #include "moe/moe_sequences.h"
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef struct {
     const exf_observer *observer;
     exf_lane lane;
     exf_layer_weights weights_now;
-    exf_weight_stream *stream; /* on a GPU */
+    exf_weight_loader *loader; /* on a GPU */
     exf_route_set routes;
     int32_t *tokens;           /* the batch's ids in the backend's memory; NULL: not recorded */
     uint64_t *not_finite;      /* on a GPU */
@@ -64,7 +64,7 @@ static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int
 }
 
 typedef struct {
-    exf_stream_options stream;
+    exf_weight_loader_options loader;
     int block_tokens;
     size_t floats, mirror;
     exf_forward_footprint footprint;
@@ -86,8 +86,8 @@ static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_
     p->floats = block_floats(o->backend, compute, &m->arch, p->block_tokens, needs);
     p->mirror = mirror_floats(o->backend, &m->arch, p->block_tokens);
     p->footprint.device = exf_memory_fixed_bytes(o->backend, m) + routes + exf_workspace_bytes(&m->arch, p->floats) +
-                          (uint64_t)p->stream.n_slots * exf_stream_slot_bytes(m, compute, &p->stream) + exf_stream_reader_bytes(m, compute, &p->stream);
-    p->footprint.host = routes + exf_stream_host_bytes(&p->stream) + p->mirror * sizeof(float);
+                          (uint64_t)p->loader.n_slots * exf_weight_loader_slot_bytes(m, compute, &p->loader) + exf_weight_loader_reader_bytes(m, compute, &p->loader);
+    p->footprint.host = routes + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
 }
 
 /* The largest blocks, then the most slots of weights, that fit. */
@@ -98,8 +98,8 @@ static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf
     uint64_t most;
     exf_code rc = exf_memory_limit(&most, o, err);
     if (rc != EXF_OK) return rc;
-    p->stream = (exf_stream_options){.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input};
-    for (p->stream.n_slots = 2; p->stream.n_slots > 0; p->stream.n_slots--)
+    p->loader = (exf_weight_loader_options){.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input};
+    for (p->loader.n_slots = 2; p->loader.n_slots > 0; p->loader.n_slots--)
         for (p->block_tokens = MOST; p->block_tokens >= LEAST; p->block_tokens /= 2) {
             plan_tokens(p, o, m, batch, needs);
             if (p->footprint.device <= most) return EXF_OK;
@@ -146,7 +146,7 @@ static exf_code check_layer(const replay *p, exf_err *err)
 
 static exf_code load_weights(replay *p, exf_err *err)
 {
-    if (p->stream) return exf_weight_stream_next(p->stream, &p->weights_now, err);
+    if (p->loader) return exf_weight_loader_next(p->loader, &p->weights_now, err);
     return exf_layer_weights_read(&p->weights_now, p->layer.model, p->layer.layer, err);
 }
 
@@ -198,8 +198,8 @@ static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *pla
     uint64_t none = ~(uint64_t)0;
     exf_queue *q = p->space[0].q;
     exf_code rc;
-    b->gpu->memory_anew();
-    EXF_TRY(exf_weight_stream_open(&p->stream, l->model, b, compute, &plan->stream, err));
+    b->gpu->memory_reset_peak();
+    EXF_TRY(exf_weight_loader_open(&p->loader, l->model, b, compute, &plan->loader, err));
     EXF_TRY(b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
     b->upload(q, p->not_finite, &none, sizeof none);
     if (l->batch->ids) {
@@ -229,7 +229,7 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     l->space = p->space;
     l->block_tokens = plan.block_tokens;
     l->needs = needs_of(b, &l->model->arch, p->observer);
-    l->group = (exf_group){0, l->batch->n_sequences, 0, l->batch->n_tokens};
+    l->group = (exf_sequence_group){0, l->batch->n_sequences, 0, l->batch->n_tokens};
     if (p->observer->begin) EXF_TRY(p->observer->begin(p->observer->self, l->n_workers, err));
     if (b->gpu) EXF_TRY(open_gpu(p, b, &plan, compute, err));
 out:
@@ -238,11 +238,11 @@ out:
 
 static void close_replay(replay *p, const exf_backend *b, exf_forward_report *report)
 {
-    exf_stream_times times = {.reading = 0};
+    exf_weight_loader_times times = {.reading = 0};
     uint64_t now;
     if (b->gpu) {
         b->gpu->memory(&now, &report->device_bytes);
-        exf_weight_stream_close(p->stream, &times);
+        exf_weight_loader_close(p->loader, &times);
         b->free(p->tokens);
         b->free(p->not_finite);
     }

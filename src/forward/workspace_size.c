@@ -13,11 +13,11 @@ static size_t larger(size_t a, size_t b)
 void exf_mixer_carve(exf_mixer_arrays *s, exf_arena *arena, const exf_architecture *a, int n_tokens)
 {
     size_t t = (size_t)n_tokens, h = (size_t)a->d_model;
-    s->u = exf_take(arena, a->residual.streams > 1 ? t * h : 0);
-    s->mixing = exf_take(arena, t * (size_t)exf_residual_mixing(a));
-    s->normed = exf_take(arena, t * h);
-    s->mixed = exf_take(arena, t * h);
-    s->logits = exf_take(arena, t * (size_t)a->n_experts);
+    s->u = exf_arena_take(arena, a->residual.streams > 1 ? t * h : 0);
+    s->mixing = exf_arena_take(arena, t * (size_t)exf_residual_mixing(a));
+    s->normed = exf_arena_take(arena, t * h);
+    s->mixed = exf_arena_take(arena, t * h);
+    s->logits = exf_arena_take(arena, t * (size_t)a->n_experts);
 }
 
 int exf_head_rows(const exf_backend *b)
@@ -28,9 +28,9 @@ int exf_head_rows(const exf_backend *b)
 void exf_head_carve(exf_head_arrays *s, exf_arena *arena, const exf_backend *b, const exf_architecture *a)
 {
     size_t rows = (size_t)exf_head_rows(b), h = (size_t)a->d_model;
-    s->u = exf_take(arena, a->residual.streams > 1 ? rows * h : 0);
-    s->normed = exf_take(arena, rows * h);
-    s->logits = exf_take(arena, rows * (size_t)a->vocab);
+    s->u = exf_arena_take(arena, a->residual.streams > 1 ? rows * h : 0);
+    s->normed = exf_arena_take(arena, rows * h);
+    s->logits = exf_arena_take(arena, rows * (size_t)a->vocab);
 }
 
 exf_moe_needs exf_moe_needs_of(const exf_backend *b, const exf_architecture *a, const exf_demand *d)
@@ -66,7 +66,7 @@ static size_t moe_floats(const exf_backend *b, exf_compute compute, const exf_ar
     exf_moe_arrays arrays;
     exf_moe_needs needs = exf_moe_needs_of(b, a, d);
     exf_moe_carve(&arrays, &arena, b, compute, a, block_tokens, &needs);
-    return larger(arena.used, d->common ? exf_common_floats(b, compute, a) : 0);
+    return larger(arena.used, d->common_input ? exf_common_floats(b, compute, a) : 0);
 }
 
 size_t exf_workspace_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens, int block_tokens,

@@ -25,5 +25,5 @@ typedef struct {
 typedef struct {
     size_t first, n;    /* sequences [first, first + n) */
     size_t row, n_rows; /* their tokens are rows [row, row + n_rows) */
-} exf_group;
+} exf_sequence_group;
 #endif

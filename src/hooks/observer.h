@@ -1,7 +1,7 @@
 /* observer.h - hook 2, after the experts of a MoE layer and after the head: an observer
  * reads expert outputs, probes and logits.
  *
- * A pass on the CPU shows blocks of host memory to `block`, `common`, `probe` and
+ * A pass on the CPU shows blocks of host memory to `block`, `common_input`, `probe` and
  * `logits`.  A pass on a GPU shows arrays in GPU memory to the functions whose names
  * begin with device_; it copies a block to the host and calls `block` only in sweeps
  * that the observer does not read on the GPU. */
@@ -60,15 +60,15 @@ typedef struct {
     const float *outputs;        /* [n, E, H] unweighted */
     const int32_t *router_ids;   /* [n, K] */
     const float *router_weights; /* [n, K] */
-} exf_common_block;
+} exf_common_input_block;
 
-/* Consecutive tokens of an exf_device_common that belong to one sequence: a multiple of
- * EXF_COMMON_UNIT (kernels/statistics/moments.h), except at the end of the sequence's tokens. */
+/* Consecutive tokens of an exf_device_common_input that belong to one sequence: a multiple of
+ * EXF_COMMON_INPUT_UNIT (kernels/statistics/layer_sums.h), except at the end of the sequence's tokens. */
 typedef struct {
     size_t sequence;
     int first, n_tokens; /* tokens [first, first + n_tokens) */
     int ends;            /* 1: the sequence has no further tokens */
-} exf_common_part;
+} exf_common_input_part;
 
 /* Tokens of one MoE layer with the outputs of every expert on them, in GPU memory; see exf_device_block. */
 typedef struct {
@@ -77,11 +77,11 @@ typedef struct {
     const void *outputs;         /* [n_tokens, E, H] unweighted */
     int rounded;                 /* 1: outputs is bfloat16, 0: float32 */
     int n_tokens;                /* capacity of outputs, the same however the run is cut; tokens that no part names are undefined */
-    const exf_common_part *part; /* [n_parts] in order of sequences */
+    const exf_common_input_part *part; /* [n_parts] in order of sequences */
     int n_parts;
     const int32_t *row;          /* [n_tokens] in GPU memory: row_offset + row[i] is token i's row in the whole run */
     size_t row_offset;
-} exf_device_common;
+} exf_device_common_input;
 
 /* Routed outputs of the first lane beside those that another lane's rewriter makes of the
  * same hidden states, for consecutive tokens of one sequence, in host memory. */
@@ -123,19 +123,19 @@ typedef struct {
 typedef struct {
     void *self;
     int sweeps;        /* how often a layer's blocks are shown, the experts computed anew each time; 0 means 1 */
-    int common_tokens; /* tokens of each sequence, evenly spaced, on which all experts run for `common` */
+    int common_input_tokens; /* tokens of each sequence, evenly spaced, on which all experts run for `common_input` */
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     /* Called after begin in a pass on a GPU. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
-    uint64_t device_bytes; /* the most that the observer holds in GPU memory, beside the sums of pairs (kernels/statistics/moments.h) */
+    uint64_t device_bytes; /* the most that the observer holds in GPU memory, beside the sums of pairs (kernels/statistics/layer_sums.h) */
     int device_sweeps;     /* the first device_sweeps sweeps are shown to device_block, the others to block */
 
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err); /* called concurrently */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
     /* Tokens that all experts ran on, before the first sweep; not in layers that route by token id. */
-    exf_code (*common)(void *self, const exf_common_block *b, exf_err *err); /* called concurrently */
-    exf_code (*device_common)(void *self, const exf_device_common *c, exf_err *err);
+    exf_code (*common_input)(void *self, const exf_common_input_block *b, exf_err *err); /* called concurrently */
+    exf_code (*device_common_input)(void *self, const exf_device_common_input *c, exf_err *err);
     /* This lane's rewriter applied to the first lane's hidden states; never called for the first lane. */
     exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err); /* called concurrently */
     exf_code (*device_probe)(void *self, const exf_device_probe *b, exf_err *err);

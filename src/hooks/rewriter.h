@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     void *self;
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
-    const unsigned char *(*survivors)(void *self, int moe_index);
+    const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
     /* Adds to the routed output [T, H] of a block what router weights cannot express (diagonal and
      * low-rank projectors).  Called concurrently.  A rewriter that corrects has both functions: `correct`

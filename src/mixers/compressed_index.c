@@ -15,11 +15,11 @@ void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows)
     size_t r = (size_t)rows, n = (size_t)exf_entry_count(c->a, c->layer, c->n_tokens);
     *s = (exf_index_space){.on = exf_entries_overlap(c->a, c->layer) && n > (size_t)p->index_topk};
     if (!s->on) return;
-    s->keys = exf_take(c->arena, n * (size_t)p->index_dim);
-    s->q = exf_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
-    s->weights = exf_take(c->arena, r * (size_t)p->index_heads);
-    s->work = exf_take(c->arena, c->b->indexer_workspace(rows, (int)n));
-    s->chosen = (unsigned char *)exf_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
+    s->keys = exf_arena_take(c->arena, n * (size_t)p->index_dim);
+    s->q = exf_arena_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
+    s->weights = exf_arena_take(c->arena, r * (size_t)p->index_heads);
+    s->work = exf_arena_take(c->arena, c->b->indexer_workspace(rows, (int)n));
+    s->chosen = (unsigned char *)exf_arena_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
 }
 
 void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch)
@@ -36,9 +36,9 @@ const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_
     float scale = (float)(1 / sqrt((double)d * heads));
     exf_indexer_shape shape = {.first = first, .n_rows = n_rows, .n_heads = heads, .d = d, .ratio = ratio, .top_k = p->index_topk,
                                .n_entries = exf_entry_count(c->a, c->layer, c->n_tokens)};
-    c->b->gemm_xwt(c->q, s->q, heads * d, exf_f32(q_rank), p->q_rank, exf_weight(c, EXF_W_INDEX_Q), p->q_rank, n_rows, heads * d, p->q_rank, 1, 0);
-    exf_compressed_turn(s->q, &(exf_turn){.n_rows = n_rows, .n_heads = heads, .d = d, .first = first, .step = 1}, c);
-    c->b->gemm_xwt(c->q, s->weights, heads, exf_input(c, first), h, exf_weight(c, EXF_W_INDEX_WEIGHTS), h, n_rows, heads, h, scale, 0);
+    c->b->gemm_xwt(c->q, s->q, heads * d, exf_f32(q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_INDEX_Q), p->q_rank, n_rows, heads * d, p->q_rank, 1, 0);
+    exf_compressed_rotate(s->q, &(exf_rotation){.n_rows = n_rows, .n_heads = heads, .d = d, .first = first, .step = 1}, c);
+    c->b->gemm_xwt(c->q, s->weights, heads, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_INDEX_WEIGHTS), h, n_rows, heads, h, scale, 0);
     c->b->indexer(c->q, s->chosen, s->q, s->weights, s->keys, &shape, s->work);
     return s->chosen;
 }

@@ -1,13 +1,13 @@
 /* mixer.h - the parts that mix tokens of a sequence: attention of some kind.
  *
- * A drawer: one file src/forward/mixer_<name>.c per kind, the table in mixer.c in
+ * A registry: one file src/forward/mixer_<name>.c per kind, the table in mixer.c in
  * order of exf_mixer_kind.  A mixer takes the normed hidden states of one
  * sequence and gives what is added to the residual; it knows its weights by role
  * and the architecture's spec, and no family. */
-#ifndef EXF_FORWARD_MIXER_H
-#define EXF_FORWARD_MIXER_H
+#ifndef EXF_MIXERS_MIXER_H
+#define EXF_MIXERS_MIXER_H
 #include "base/arena.h"
-#include "mixers/positions.h"
+#include "mixers/rope_tables.h"
 #include "kernels/backend.h"
 #include "model/family.h"
 
@@ -20,19 +20,19 @@ typedef struct {
     const exf_architecture *a;
     float *const *w;    /* by exf_role; NULL where the layer has none, or has it in w16 */
     uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role, whatever the queue computes in; NULL: all are in w */
-    const exf_positions *positions;
+    const exf_rope_tables *rope_tables;
     exf_arena *arena;   /* what the mixer takes from it is given back by the caller */
     const exf_backend *b;
     exf_queue *q;       /* every array above lives in b's memory */
 } exf_mixer_call;
 
 /* What products take: the layer's matrix of a role, the normed input from a row on. */
-static inline exf_matrix exf_weight(const exf_mixer_call *c, exf_role role)
+static inline exf_matrix exf_mixer_weight(const exf_mixer_call *c, exf_role role)
 {
     return c->w16 && c->w16[role] ? exf_bf16(c->w16[role]) : exf_f32(c->w[role]);
 }
 
-static inline exf_matrix exf_input(const exf_mixer_call *c, int row)
+static inline exf_matrix exf_mixer_input(const exf_mixer_call *c, int row)
 {
     exf_matrix x = c->input16 ? exf_bf16(c->input16) : exf_f32(c->input);
     return exf_matrix_at(x, (size_t)row * (size_t)c->a->d_model);

@@ -26,9 +26,9 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static exf_turn heads_turn(const exf_mixer_call *c, int first, int n)
+static exf_rotation heads_turn(const exf_mixer_call *c, int first, int n)
 {
-    return (exf_turn){.n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
+    return (exf_rotation){.n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
 }
 
 static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int first, int n)
@@ -42,9 +42,9 @@ static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int firs
 static int rounds_heads(const exf_mixer_call *c)
 {
     const float *cosine = NULL, *sine = NULL;
-    exf_turn turn = heads_turn(c, 0, 1);
+    exf_rotation rotation = heads_turn(c, 0, 1);
     exf_compressed_attention_shape shape = shape_of(c, 0, 1);
-    exf_rope_shape rope = exf_compressed_rope(&turn, c, &cosine, &sine);
+    exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
     return c->b->gpu && c->b->gpu->compressed_heads_fit && c->b->gpu->compressed_heads_fit(&shape, &rope);
 }
 
@@ -55,14 +55,14 @@ static void carve(space *s, const exf_mixer_call *c)
     int t = c->n_tokens, ratio = p->ratio[c->layer], most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS, rows = t < most ? t : most;
     size_t r = (size_t)rows, d = (size_t)p->head_dim;
     s->rows = rows;
-    s->tokens = exf_take(c->arena, (size_t)t * d);
-    s->entries = exf_take(c->arena, (size_t)exf_entry_count(a, c->layer, t) * d);
-    s->pooled = exf_take(c->arena, exf_entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
-    s->q_rank = exf_take(c->arena, r * (size_t)p->q_rank);
-    s->q = exf_take(c->arena, r * (size_t)p->n_heads * d);
-    s->rounded = rounds_heads(c) ? exf_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
-    s->grouped = exf_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
-    s->scores = exf_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
+    s->tokens = exf_arena_take(c->arena, (size_t)t * d);
+    s->entries = exf_arena_take(c->arena, (size_t)exf_entry_count(a, c->layer, t) * d);
+    s->pooled = exf_arena_take(c->arena, exf_entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
+    s->q_rank = exf_arena_take(c->arena, r * (size_t)p->q_rank);
+    s->q = exf_arena_take(c->arena, r * (size_t)p->n_heads * d);
+    s->rounded = rounds_heads(c) ? exf_arena_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
+    s->grouped = exf_arena_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
+    s->scores = exf_arena_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
     exf_index_carve(&s->index, c, rows);
 }
 
@@ -72,9 +72,9 @@ static void make_keys(const space *s, const exf_mixer_call *c)
     const exf_architecture *a = c->a;
     int h = a->d_model, d = a->compressed.head_dim;
     exf_compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
-    c->b->gemm_xwt(c->q, s->tokens, d, exf_input(c, 0), h, exf_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
+    c->b->gemm_xwt(c->q, s->tokens, d, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
     c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
-    exf_compressed_turn(s->tokens, &(exf_turn){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
+    exf_compressed_rotate(s->tokens, &(exf_rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
     if (exf_entry_count(a, c->layer, c->n_tokens)) exf_compressed_entries(s->entries, &part, c, s->pooled);
     exf_index_keys(&s->index, c, s->pooled);
 }
@@ -85,9 +85,9 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
     int h = a->d_model, wide = p->n_heads * p->head_dim;
-    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_input(c, first), h, exf_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1, 0);
+    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1, 0);
     c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
-    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank, 1, 0);
+    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank, 1, 0);
 }
 
 /* Queries to what the heads give, in their place or rounded. */
@@ -95,19 +95,19 @@ static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_comp
 {
     const exf_compressed_spec *p = &c->a->compressed;
     exf_compressed_attention_shape shape = shape_of(c, first, n);
-    exf_turn turn = heads_turn(c, first, n);
+    exf_rotation rotation = heads_turn(c, first, n);
     if (s->rounded && exf_products_round(c)) {
         const float *cosine = NULL, *sine = NULL;
         uint16_t *out = (uint16_t *)(void *)s->rounded;
-        exf_rope_shape rope = exf_compressed_rope(&turn, c, &cosine, &sine);
+        exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
         c->b->gpu->compressed_heads(c->q, out, s->q, keys, &shape, &rope, cosine, sine, c->a->norm_eps, s->scores);
         return exf_bf16(out);
     }
     c->b->rmsnorm(c->q, s->q, p->head_dim, s->q, p->head_dim, NULL, n * p->n_heads, p->head_dim, c->a->norm_eps);
-    exf_compressed_turn(s->q, &turn, c);
+    exf_compressed_rotate(s->q, &rotation, c);
     c->b->compressed_attention(c->q, s->q, s->q, keys, &shape, s->scores);
-    turn.inverse = 1;
-    exf_compressed_turn(s->q, &turn, c);
+    rotation.inverse = 1;
+    exf_compressed_rotate(s->q, &rotation, c);
     return exf_f32(s->q);
 }
 
@@ -117,8 +117,8 @@ static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix he
     const exf_compressed_spec *p = &c->a->compressed;
     int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
     exf_product_steps steps = {.count = p->o_groups, .y = p->o_rank, .x = part, .w = (size_t)p->o_rank * (size_t)part};
-    c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
-    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
+    c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_mixer_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
+    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_mixer_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
 }
 
 static void run_block(const space *s, const exf_mixer_call *c, int first, int n)

@@ -12,7 +12,7 @@ static const double l2_eps = 1e-6;
 static void project(const exf_mixer_call *c, float *y, exf_role role, int n)
 {
     int h = c->a->d_model;
-    c->b->gemm_xwt(c->q, y, n, exf_input(c, 0), h, exf_weight(c, role), h, c->n_tokens, n, h, 1, 0);
+    c->b->gemm_xwt(c->q, y, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, role), h, c->n_tokens, n, h, 1, 0);
 }
 
 static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
@@ -69,10 +69,10 @@ static void run(const exf_mixer_call *c)
     exf_delta_shape s = shape_of(&a->deltanet, c->n_tokens);
     int t = c->n_tokens, n_heads = s.n_value_heads, dv = s.ldo, dqkv = s.ldv;
     size_t rows = (size_t)t;
-    float *qkv = exf_take(c->arena, rows * (size_t)dqkv), *z = exf_take(c->arena, rows * (size_t)dv);
-    float *heads = exf_take(c->arena, rows * (size_t)dv);
-    float *decay = exf_take(c->arena, rows * (size_t)n_heads), *beta = exf_take(c->arena, rows * (size_t)n_heads);
-    float *space = exf_take(c->arena, room_of(c, &s));
+    float *qkv = exf_arena_take(c->arena, rows * (size_t)dqkv), *z = exf_arena_take(c->arena, rows * (size_t)dv);
+    float *heads = exf_arena_take(c->arena, rows * (size_t)dv);
+    float *decay = exf_arena_take(c->arena, rows * (size_t)n_heads), *beta = exf_arena_take(c->arena, rows * (size_t)n_heads);
+    float *space = exf_arena_take(c->arena, room_of(c, &s));
     if (!c->arena->base) return;
     project(c, qkv, EXF_W_DELTA_QKV, dqkv);
     project(c, z, EXF_W_DELTA_Z, dv);
@@ -81,7 +81,7 @@ static void run(const exf_mixer_call *c)
     c->b->delta_gates(c->q, decay, beta, c->w[EXF_W_DELTA_A_LOG], c->w[EXF_W_DELTA_DT_BIAS], t, n_heads);
     recur(c, heads, qkv, decay, beta, &s, space);
     exf_matrix gated = gate(c, heads, z, qkv, &s); /* q, k and v are no more needed */
-    c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
+    c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_mixer_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

@@ -1,7 +1,7 @@
-/* family.c - the table of families, made from the files in this folder. */
+/* family.c - the table of families, made from the files in this directory. */
 #include "model/family.h"
 
-#include "base/drawer.h"
+#include "base/registry.h"
 
 #include <string.h>
 
@@ -9,15 +9,15 @@
 #include "gen/family.inc"
 #undef X
 
-EXF_DRAWER_BEGIN
+EXF_REGISTRY_BEGIN
 #define X(name) &exf_family_##name,
 #include "gen/family.inc"
 #undef X
-EXF_DRAWER_END(family)
+EXF_REGISTRY_END(family)
 
 const exf_family *exf_family_find(const char *model_type)
 {
-    const exf_family *f = exf_drawer_find(&drawer, model_type);
+    const exf_family *f = exf_registry_find(&registry, model_type);
     for (size_t i = 0; !f && exf_family_at(i); i++) {
         const char *also = exf_family_at(i)->also;
         if (also && strcmp(also, model_type) == 0) f = exf_family_at(i);
@@ -30,7 +30,7 @@ exf_code exf_family_require(const char *model_type, const exf_family **out, exf_
     exf_text known = {0};
     *out = exf_family_find(model_type);
     if (*out) return EXF_OK;
-    exf_code rc = exf_drawer_known(&known, &drawer, "supported", model_type, err);
+    exf_code rc = exf_registry_known(&known, &registry, "supported", model_type, err);
     if (rc == EXF_OK) rc = exf_fail(err, EXF_MODEL, "model_type \"%s\" is not supported %s", model_type, known.s);
     exf_text_free(&known);
     return rc;

@@ -2,7 +2,7 @@
 #include "model/weight_source.h"
 
 #include "base/mem.h"
-#include "model/weight_decode.h"
+#include "model/weight_dequantize.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -15,12 +15,12 @@ typedef struct {
     const exf_checkpoint *c;
     const exf_quantization *q;
     const char *config_path;
-    const exf_stored *s;
+    const exf_stored_tensor *s;
     unsigned how;
     exf_err *err;
 } search;
 
-static const char *name_of(const exf_stored *s)
+static const char *name_of(const exf_stored_tensor *s)
 {
     return s->tensor->view.name;
 }
@@ -37,7 +37,7 @@ static const char *expected_dtypes(const search *f, int rank)
     return f->q->fp8 && f->how & EXF_LINEAR && rank == 2 ? "BF16, F16, F32, F8_E4M3 or packed FP4 in I8" : "BF16, F16 or F32";
 }
 
-static exf_code check_shape(const search *f, const exf_stored *s, const int64_t *shape, int rank, const char *why)
+static exf_code check_shape(const search *f, const exf_stored_tensor *s, const int64_t *shape, int rank, const char *why)
 {
     char have[64], want[64];
     const exf_tensor *t = &s->tensor->view;
@@ -75,7 +75,7 @@ static exf_code find_scale(const search *f, exf_weight_source *w, const int64_t 
     int64_t grid[2] = {(shape[0] + w->block_rows - 1) / w->block_rows, (shape[1] + w->block_cols - 1) / w->block_cols};
     int fp8 = w->coding == EXF_CODED_FP8;
     scale_names(name_of(f->s), inverse, native);
-    const exf_stored *s = fp8 ? exf_checkpoint_find(f->c, inverse) : NULL;
+    const exf_stored_tensor *s = fp8 ? exf_checkpoint_find(f->c, inverse) : NULL;
     int is_native = !s;
     if (!s) s = exf_checkpoint_find(f->c, native);
     if (!s)
@@ -168,9 +168,9 @@ static exf_code read_rows(const coded_read *r, size_t row, size_t n, float *dst,
     if (rc != EXF_OK) return rc;
     exf_coded_rows c = {r->codes, r->scales + scale_row * per_row, n, r->cols, row % block_rows, block_rows, block_cols};
     if (w->coding == EXF_CODED_FP8)
-        exf_decode_fp8(dst, &c);
+        exf_dequantize_fp8(dst, &c);
     else
-        exf_decode_fp4(dst, &c);
+        exf_dequantize_fp4(dst, &c);
     size_t bad = exf_first_not_finite(dst, n * r->cols);
     return bad == n * r->cols ? EXF_OK : not_finite(r, &c, row, bad, err);
 }
@@ -238,16 +238,16 @@ size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, 
     return blocks * scales_per_row(w, cols) * exf_dtype_bits(w->scale->tensor->view.dtype) / 8;
 }
 
-exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_room, void *scales_room,
+exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer, void *scales_buffer,
                                exf_raw_rows *out, exf_err *err)
 {
     size_t before = exf_weight_source_code_bytes(w, row, cols), n = exf_weight_source_code_bytes(w, n_rows, cols);
-    exf_code rc = exf_st_read_near(w->stored->file, w->stored->tensor, before, codes_room, n, &out->codes, err);
+    exf_code rc = exf_st_read_aligned(w->stored->file, w->stored->tensor, before, codes_buffer, n, &out->codes, err);
     out->scales = NULL;
     if (rc != EXF_OK || w->coding == EXF_CODED_PLAIN) return rc;
     before = exf_weight_source_scale_bytes(w, row, cols);
     n = exf_weight_source_scale_bytes(w, n_rows, cols);
-    return exf_st_read_near(w->scale->file, w->scale->tensor, before, scales_room, n, &out->scales, err);
+    return exf_st_read_aligned(w->scale->file, w->scale->tensor, before, scales_buffer, n, &out->scales, err);
 }
 
 int exf_weight_source_fits_bf16(const exf_weight_source *w)

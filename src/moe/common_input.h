@@ -20,8 +20,8 @@ typedef struct {
 } exf_common_arrays;
 
 /* Tokens of a sequence that are taken, and the position of the i-th. */
-int exf_common_tokens(const exf_moe_layer *l, size_t sequence);
-int exf_common_position(const exf_moe_layer *l, size_t sequence, int i);
+int exf_common_input_tokens(const exf_moe_layer *l, size_t sequence);
+int exf_common_input_position(const exf_moe_layer *l, size_t sequence, int i);
 
 /* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */
 void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens);

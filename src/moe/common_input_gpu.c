@@ -2,7 +2,7 @@
  * many sequences as there is memory for.
  *
  * Tokens lie in chunks of exf_gram_tokens() places, which are shown chunk by chunk; units
- * of EXF_COMMON_UNIT tokens of a sequence are never cut, so the end of a chunk may stay
+ * of EXF_COMMON_INPUT_UNIT tokens of a sequence are never cut, so the end of a chunk may stay
  * unused.  Neither how sequences share chunks nor how many chunks fit changes a bit. */
 #include "base/log.h"
 #include "base/mem.h"
@@ -17,7 +17,7 @@ typedef struct {
     exf_common_arrays arrays;
     int chunk, n_chunks;       /* places of a chunk; chunks that fit into the workspace */
     int32_t *row;              /* [n_chunks * chunk] each place's row in the group; unused places repeat the one before */
-    exf_common_part *part;     /* [n_chunks * chunk] of the chunks, one after the other */
+    exf_common_input_part *part;     /* [n_chunks * chunk] of the chunks, one after the other */
     int parts_to[MOST_CHUNKS]; /* of each chunk: where its parts end */
     int n, n_parts;            /* places filled; parts */
 } filling;
@@ -31,10 +31,10 @@ static exf_code show(const filling *f, exf_err *err)
     for (int c = 0, from = 0; rc == EXF_OK && c * f->chunk < f->n; from = f->parts_to[c++]) {
         size_t place = (size_t)c * (size_t)f->chunk;
         exf_matrix outputs = exf_matrix_at(f->arrays.outputs, place * (size_t)a->n_experts * (size_t)a->d_model);
-        exf_device_common b = {.layer = l->layer, .moe_index = l->moe_index, .n_experts = a->n_experts, .d_model = a->d_model, .q = f->w->q,
+        exf_device_common_input b = {.layer = l->layer, .moe_index = l->moe_index, .n_experts = a->n_experts, .d_model = a->d_model, .q = f->w->q,
                                .outputs = outputs.p, .rounded = outputs.number == EXF_NUMBER_BF16, .n_tokens = f->chunk,
                                .part = f->part + from, .n_parts = f->parts_to[c] - from, .row = f->arrays.row + place, .row_offset = l->group.row};
-        rc = o->device_common(o->self, &b, err);
+        rc = o->device_common_input(o->self, &b, err);
     }
     return rc;
 }
@@ -69,11 +69,11 @@ static void leave_chunk(filling *f)
 static void note_part(filling *f, size_t sequence, int n, int ends)
 {
     int first = f->n % f->chunk;
-    exf_common_part *last = f->n_parts ? &f->part[f->n_parts - 1] : NULL;
+    exf_common_input_part *last = f->n_parts ? &f->part[f->n_parts - 1] : NULL;
     if (first && last->sequence == sequence)
         last->n_tokens += n;
     else
-        f->part[f->n_parts++] = (exf_common_part){.sequence = sequence, .first = first, .n_tokens = n};
+        f->part[f->n_parts++] = (exf_common_input_part){.sequence = sequence, .first = first, .n_tokens = n};
     f->part[f->n_parts - 1].ends = ends;
     f->parts_to[f->n / f->chunk] = f->n_parts;
 }
@@ -89,7 +89,7 @@ static exf_code place_unit(filling *f, size_t sequence, int i, int n, int ends, 
         if (rc != EXF_OK) return rc;
     }
     note_part(f, sequence, n, ends);
-    for (int k = 0; k < n; k++) f->row[f->n++] = (int32_t)(begin + (size_t)exf_common_position(l, sequence, i + k));
+    for (int k = 0; k < n; k++) f->row[f->n++] = (int32_t)(begin + (size_t)exf_common_input_position(l, sequence, i + k));
     return EXF_OK;
 }
 
@@ -142,8 +142,8 @@ exf_code exf_common_input_gpu(exf_moe_layer *l, exf_err *err)
     exf_code rc;
     EXF_TRY(open_filling(&f, l, err));
     for (size_t i = l->group.first; i < l->group.first + l->group.n; i++)
-        for (int at = 0, n, all = exf_common_tokens(l, i); at < all; at += n) {
-            n = all - at < EXF_COMMON_UNIT ? all - at : EXF_COMMON_UNIT;
+        for (int at = 0, n, all = exf_common_input_tokens(l, i); at < all; at += n) {
+            n = all - at < EXF_COMMON_INPUT_UNIT ? all - at : EXF_COMMON_INPUT_UNIT;
             EXF_TRY(place_unit(&f, i, at, n, at + n == all, err));
         }
     if (f.n) rc = run_filled(&f, err);

@@ -1,5 +1,5 @@
 /* common_input_host.c - common input on the CPU: a worker takes a sequence and runs all
- * experts on EXF_COMMON_UNIT of its tokens at a time. */
+ * experts on EXF_COMMON_INPUT_UNIT of its tokens at a time. */
 #include "base/log.h"
 #include "moe/common_input.h"
 #include "moe/moe_sequences.h"
@@ -11,16 +11,16 @@ static exf_code show(const exf_moe_layer *l, size_t sequence, const size_t *row,
     const exf_observer *o = l->lane->observer;
     const exf_architecture *a = &l->model->arch;
     size_t k = (size_t)a->top_k;
-    int32_t ids[EXF_COMMON_UNIT * EXF_MAX_TOP_K];
-    float weights[EXF_COMMON_UNIT * EXF_MAX_TOP_K];
-    exf_common_block b = {.layer = l->layer, .moe_index = l->moe_index, .sequence = sequence, .n_tokens = n, .n_experts = a->n_experts,
+    int32_t ids[EXF_COMMON_INPUT_UNIT * EXF_MAX_TOP_K];
+    float weights[EXF_COMMON_INPUT_UNIT * EXF_MAX_TOP_K];
+    exf_common_input_block b = {.layer = l->layer, .moe_index = l->moe_index, .sequence = sequence, .n_tokens = n, .n_experts = a->n_experts,
                           .top_k = a->top_k, .d_model = a->d_model, .worker = worker, .row = row, .router_ids = ids, .router_weights = weights,
                           .outputs = outputs};
     for (int i = 0; i < n; i++) {
         memcpy(ids + (size_t)i * k, l->router_routes->ids + row[i] * k, k * sizeof *ids);
         memcpy(weights + (size_t)i * k, l->router_routes->weights + row[i] * k, k * sizeof *weights);
     }
-    exf_code rc = o->common(o->self, &b, err);
+    exf_code rc = o->common_input(o->self, &b, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, sequence %zu, common input: ", l->layer, sequence);
     return rc;
 }
@@ -47,12 +47,12 @@ static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *e
 {
     const exf_moe_layer *l = self;
     const exf_span *span = &l->batch->span[sequence];
-    int n = exf_common_tokens(l, sequence);
-    size_t row[EXF_COMMON_UNIT];
+    int n = exf_common_input_tokens(l, sequence);
+    size_t row[EXF_COMMON_INPUT_UNIT];
     exf_code rc = EXF_OK;
-    for (int at = 0; rc == EXF_OK && at < n; at += EXF_COMMON_UNIT) {
-        int rows = n - at < EXF_COMMON_UNIT ? n - at : EXF_COMMON_UNIT;
-        for (int i = 0; i < rows; i++) row[i] = span->offset + (size_t)exf_common_position(l, sequence, at + i);
+    for (int at = 0; rc == EXF_OK && at < n; at += EXF_COMMON_INPUT_UNIT) {
+        int rows = n - at < EXF_COMMON_INPUT_UNIT ? n - at : EXF_COMMON_INPUT_UNIT;
+        for (int i = 0; i < rows; i++) row[i] = span->offset + (size_t)exf_common_input_position(l, sequence, at + i);
         rc = run_rows(l, sequence, row, rows, worker, err);
     }
     return rc;

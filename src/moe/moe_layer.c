@@ -25,7 +25,7 @@ int exf_moe_wants_host_routes(const exf_moe_layer *l)
     const exf_rewriter *r = l->lane->rewriter;
     const exf_observer *o = l->lane->observer;
     int last = o && o->sweeps > 1 ? o->sweeps - 1 : 0;
-    return (r && r->rewrite) || exf_moe_shown_on_host(l, last) || (o && o->common && !o->device_common);
+    return (r && r->rewrite) || exf_moe_shown_on_host(l, last) || (o && o->common_input && !o->device_common_input);
 }
 
 /* ---- input ---------------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ static void norm_hidden(const exf_moe_layer *l, exf_workspace *w, const exf_moe_
 {
     const exf_architecture *a = &l->model->arch;
     exf_residual_site site = exf_residual_site_of(l->weights, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing), *norm = l->weights->w[EXF_W_FFN_NORM];
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing), *norm = l->weights->w[EXF_W_FFN_NORM];
     if (m->x.number == EXF_NUMBER_BF16)
         w->b->gpu->rmsnorm_rounded(w->q, exf_moe_data(m->x), m->input, u, norm, n, a->d_model, a->norm_eps);
     else
@@ -213,7 +213,7 @@ exf_code exf_moe_block_run(const exf_moe_layer *l, int worker, size_t sequence, 
     if (l->moe_index >= 0) EXF_TRY(exf_moe_show(l, &view, &m, err));
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     shown = exf_clock();
-    if (hidden && l->last && a->residual.streams > 1) exf_residual_close(w->b, w->q, a, hidden, m.block, n, m.mixing);
+    if (hidden && l->last && a->residual.streams > 1) exf_residual_update(w->b, w->q, a, hidden, m.block, n, m.mixing);
     if (l->last) EXF_TRY(l->engine->watch(l, w, &view, hidden ? hidden : m.block, err));
     w->times.observe += shown - computed;
     w->times.experts += computed - start - (parts_waited(l) - waited) + (exf_clock() - shown);

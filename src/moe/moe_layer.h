@@ -35,7 +35,7 @@ typedef struct {
     const exf_route_set *router_routes; /* as the router made them for this lane */
 } exf_moe_probe;
 
-/* Loads the next part of a layer's experts into the weights (weights/weight_stream.h). */
+/* Loads the next part of a layer's experts into the weights (weights/weight_loader.h). */
 typedef struct {
     void *self;
     exf_code (*next)(void *self, exf_err *err);
@@ -79,7 +79,7 @@ typedef struct exf_moe_layer {
     int layer, moe_index;    /* moe_index -1: dense */
     int sweep, last;         /* the last sweep updates the hidden states */
 
-    exf_group group;         /* the sequences under way */
+    exf_sequence_group group;         /* the sequences under way */
     float *rows;             /* [group.n_rows, streams, H] their hidden states, in the backend's memory; NULL with `recorded` */
 } exf_moe_layer;
 

@@ -1,19 +1,19 @@
-/* projector.c - the table of projectors, made from the files in this folder. */
+/* projector.c - the table of projectors, made from the files in this directory. */
 #include "artifact/projector.h"
 
-#include "base/drawer.h"
+#include "base/registry.h"
 #include "projector/solving.h"
 
 #define X(name) extern const exf_projector exf_projector_##name;
 #include "gen/projector.inc"
 #undef X
 
-EXF_DRAWER_BEGIN
+EXF_REGISTRY_BEGIN
 #define X(name) &exf_projector_##name,
 #include "gen/projector.inc"
 #undef X
-EXF_DRAWER_END(projector)
-EXF_DRAWER_FIND(projector)
+EXF_REGISTRY_END(projector)
+EXF_REGISTRY_FIND(projector)
 
 static int is_solved(const void *entry)
 {
@@ -22,9 +22,9 @@ static int is_solved(const void *entry)
 
 exf_code exf_projector_require(const char *name, const exf_projector **out, exf_err *err)
 {
-    const exf_drawer solved = {drawer.entry, drawer.n, is_solved};
+    const exf_registry solved = {registry.entry, registry.n, is_solved};
     const void *entry;
-    exf_code rc = exf_drawer_require(&entry, &solved, "calibrate.projectors", name, err);
+    exf_code rc = exf_registry_require(&entry, &solved, "calibrate.projectors", name, err);
     *out = entry;
     return rc;
 }

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 #include "base/text.h"
 #include "format/h5.h"
 
@@ -44,5 +44,5 @@ exf_code exf_announce(const char *path, exf_err *err)
 {
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
-    return exf_folder_each(path, announce_in, (void *)(uintptr_t)path, err);
+    return exf_fold_rewriter_each(path, announce_in, (void *)(uintptr_t)path, err);
 }

@@ -5,7 +5,7 @@
  *   accumulate  DIR/capture.h5 ... -> DIR/statistics.h5
  *   merge       STATISTICS.h5 ...  -> FILE
  *   solve       DIR/statistics.h5  -> DIR/tables.h5
- *   export      DIR/tables.h5      -> DIR/<file or folder of each target>
+ *   export      DIR/tables.h5      -> DIR/<file or directory of each target>
  *   calibrate   recipe             -> all of it, capture feeding accumulate in memory
  *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout
  *

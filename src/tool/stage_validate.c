@@ -5,7 +5,7 @@
 #include "base/version.h"
 #include "tool/frontier_chart.h"
 #include "tool/announce.h"
-#include "tool/output_dir.h"
+#include "tool/run_directory.h"
 #include "tool/session.h"
 #include "tool/stage.h"
 #include "tool/validate_report.h"
@@ -18,16 +18,16 @@
 typedef struct {
     exf_recipe recipe; /* with the data of validate.* in the place of data.* */
     exf_session session;
-    exf_output_dir dir;
+    exf_run_directory dir;
     char *tables_path, *json, *markdown, *svg, **names;
     exf_tables tables;
     exf_variant *variants;
     size_t n_variants;
-    exf_gate *gates;
+    exf_quality_gate *gates;
     size_t n_gates;
     size_t *batch_of;
     int32_t *domain_of;
-    exf_spans spans;
+    exf_decode_schedule schedule;
     exf_provenance facts;
 } validation;
 
@@ -47,7 +47,7 @@ static exf_code eval_recipe(validation *s, const exf_recipe *r, exf_err *err)
 
 static exf_code name_file(validation *s, const exf_recipe *r, const char *name, char **path, exf_err *err)
 {
-    exf_code rc = exf_output_dir_file(&s->dir, name, path, err);
+    exf_code rc = exf_run_directory_file(&s->dir, name, path, err);
     return rc == EXF_OK ? exf_output_check(*path, r->force, err) : rc;
 }
 
@@ -55,9 +55,9 @@ static exf_code name_files(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_output_dir_name(&s->dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_name(&s->dir, r->output_directory, err));
     EXF_TRY(r->validate_tables ? exf_mem_strdup(&s->tables_path, r->validate_tables, "path", err)
-                               : exf_output_dir_file(&s->dir, "tables.h5", &s->tables_path, err));
+                               : exf_run_directory_file(&s->dir, "tables.h5", &s->tables_path, err));
     EXF_TRY(name_file(s, r, "validation.md", &s->markdown, err));
     if (r->frontier) EXF_TRY(name_file(s, r, "frontier.svg", &s->svg, err));
     if (!r->json_path) {
@@ -96,7 +96,7 @@ static exf_code parse_gates(validation *s, const exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&s->gates, r->fail_above.n, sizeof *s->gates, "limits", err));
     for (; s->n_gates < r->fail_above.n; s->n_gates++)
-        EXF_TRY(exf_gate_parse(&s->gates[s->n_gates], r->fail_above.item[s->n_gates], s->variants, s->n_variants, err));
+        EXF_TRY(exf_quality_gate_parse(&s->gates[s->n_gates], r->fail_above.item[s->n_gates], s->variants, s->n_variants, err));
 out:
     return rc;
 }
@@ -119,7 +119,7 @@ static exf_code open_spans(validation *s, const exf_recipe *r, exf_err *err)
         in_batch = full ? 1 : in_batch + 1;
         s->batch_of[i] = batch;
     }
-    EXF_TRY(exf_spans_new(&s->spans, &s->session.batch, s->batch_of, (int)r->prefill_tokens, threads, err));
+    EXF_TRY(exf_decode_schedule_new(&s->schedule, &s->session.batch, s->batch_of, (int)r->prefill_tokens, threads, err));
     EXF_TRY(exf_mem_new(&s->names, c->n_domains, sizeof *s->names, "domains", err));
     for (size_t i = 0; i < c->n_domains; i++) s->names[i] = c->domains[i].name;
 out:
@@ -170,7 +170,7 @@ out:
 
 static void close_validation(validation *s, int failed)
 {
-    exf_spans_free(&s->spans);
+    exf_decode_schedule_free(&s->schedule);
     exf_mem_free(s->batch_of);
     exf_mem_free(s->domain_of);
     exf_mem_free(s->names);
@@ -183,7 +183,7 @@ static void close_validation(validation *s, int failed)
     exf_mem_free(s->json);
     exf_mem_free(s->markdown);
     exf_mem_free(s->svg);
-    exf_output_dir_close(&s->dir, failed);
+    exf_run_directory_close(&s->dir, failed);
 }
 
 /* ---- the run ------------------------------------------------------------------------------ */
@@ -198,15 +198,15 @@ static exf_code announce(const validation *s, const char *path, exf_err *err)
 
 static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
 {
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     exf_code rc;
-    EXF_TRY(exf_outfile_begin(&f, path, s->recipe.force, err));
-    EXF_TRY(exf_outfile_write(f, t->s, t->len, err));
-    rc = exf_outfile_commit(f, err);
+    EXF_TRY(exf_output_file_begin(&f, path, s->recipe.force, err));
+    EXF_TRY(exf_output_file_write(f, t->s, t->len, err));
+    rc = exf_output_file_commit(f, err);
     f = NULL;
     if (rc == EXF_OK) rc = announce(s, path, err);
 out:
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     return rc;
 }
 
@@ -245,7 +245,7 @@ static exf_code write_results(validation *s, const exf_recipe *r, const exf_vali
 {
     exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
     exf_code rc;
-    EXF_TRY(exf_output_dir_make(&s->dir, err));
+    EXF_TRY(exf_run_directory_make(&s->dir, err));
     if (s->json) EXF_TRY(write_report(s, &report, exf_validate_table, NULL, err));
     if (r->frontier) EXF_TRY(write_frontier(s, v, err));
     EXF_TRY(write_report(s, &report, exf_validate_json, s->json, err));
@@ -262,7 +262,7 @@ static exf_code run_validation(validation *s, const exf_recipe *r, const exf_val
     exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
     EXF_TRY(add_facts(s, r, err));
     EXF_TRY(write_results(s, r, &v, err));
-    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_gate_check(&s->gates[i], &v, err));
+    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_quality_gate_check(&s->gates[i], &v, err));
 out:
     exf_validation_free(&v);
     return rc;
@@ -273,9 +273,9 @@ static exf_code check_variants(const validation *s, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < s->n_variants; i++) {
-        exf_folder *f;
-        rc = exf_folder_new(&f, &s->variants[i], &s->tables, &s->session.model->arch, &s->spans, err);
-        exf_folder_free(f);
+        exf_fold_rewriter *f;
+        rc = exf_fold_rewriter_new(&f, &s->variants[i], &s->tables, &s->session.model->arch, &s->schedule, err);
+        exf_fold_rewriter_free(f);
     }
     return rc;
 }
@@ -298,7 +298,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(open_validation(&s, r, err));
     exf_session *session = &s.session;
     exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of, .n_domains = session->corpus->n_domains,
-                            .spans = &s.spans, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
+                            .schedule = &s.schedule, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
                             .forward = exf_session_options(session, r, 0)};
     rc = r->dry_run ? plan_validation(&s, r, &job, err) : run_validation(&s, r, &job, err);
 out:

@@ -4,7 +4,7 @@
  * scored against the first (scores.h, layer_errors.h). */
 #ifndef EXF_VALIDATE_VALIDATE_H
 #define EXF_VALIDATE_VALIDATE_H
-#include "fold/folder.h"
+#include "fold/fold_rewriter.h"
 #include "forward/forward.h"
 #include "validate/scores.h"
 
@@ -36,7 +36,7 @@ typedef struct {
     const exf_batch *batch;
     const int32_t *domain_of; /* [n_sequences] */
     size_t n_domains;
-    const exf_spans *spans;
+    const exf_decode_schedule *schedule;
     const exf_tables *tables;
     const exf_variant *variants;
     size_t n_variants;

@@ -4,8 +4,8 @@
  * (exf_is_product) are bfloat16 where the queue computes in bfloat16, and where the
  * checkpoint stores them in a format that bfloat16 holds exactly; the three of a SwiGLU
  * are alike.  Everything else is float32. */
-#ifndef EXF_FORWARD_LAYER_WEIGHTS_H
-#define EXF_FORWARD_LAYER_WEIGHTS_H
+#ifndef EXF_WEIGHTS_LAYER_WEIGHTS_H
+#define EXF_WEIGHTS_LAYER_WEIGHTS_H
 #include "kernels/backend.h"
 #include "model/model.h"
 
@@ -13,7 +13,7 @@ typedef struct {
     float *w[EXF_W_COUNT];      /* by role; experts' stacked [E, ...]; NULL where the layer has none, or has it in w16 */
     uint16_t *w16[EXF_W_COUNT]; /* matrices of products in bfloat16 */
     uint16_t *router_split;     /* [E, 2 H] the router's matrix twice side by side, where it is bfloat16 as it is stored; or NULL */
-    size_t room[EXF_W_COUNT];   /* floats allocated behind w */
+    size_t capacity[EXF_W_COUNT];   /* floats allocated behind w */
     float *held[EXF_W_COUNT];   /* the allocations, kept from layer to layer */
     const exf_backend *b;
 } exf_layer_weights;
@@ -29,7 +29,7 @@ int exf_is_product(exf_role role);
 
 /* Reads a layer over what was there, memory being the host's; layer -1: the head's
  * tensors (all outside layers but the embedding).  Zero-initialise, then set b,
- * before the first.  On a device see weight_stream.h. */
+ * before the first.  On a device see weight_loader.h. */
 exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int layer, exf_err *err) EXF_CHECKED;
 void exf_layer_weights_free(exf_layer_weights *lw);
 /* Floats that the largest layer needs, memory being the host's. */

@@ -22,7 +22,7 @@ static int is_of(exf_role role, const exf_weight_part *of)
     if (of->layer == EXF_LAYER_EMBED) return role == EXF_W_EMBED;
     if (of->layer == EXF_LAYER_HEAD) return (int)role < EXF_W_FIRST_IN_LAYER && role != EXF_W_EMBED;
     if ((int)role < EXF_W_FIRST_IN_LAYER) return 0;
-    return of->choice == EXF_ALL_WEIGHTS || is_routed(role) == (of->choice == EXF_SOME_EXPERTS);
+    return of->choice == EXF_WEIGHTS_ALL || is_routed(role) == (of->choice == EXF_WEIGHTS_EXPERTS);
 }
 
 /* The layer as the model counts them. */
@@ -34,7 +34,7 @@ static int layer_of(const exf_weight_part *of)
 static int copies_of(const exf_model *m, exf_role role, const exf_weight_part *of)
 {
     int copies = exf_model_copies(m, role, layer_of(of));
-    return of->choice == EXF_SOME_EXPERTS && copies > 0 ? of->n : copies;
+    return of->choice == EXF_WEIGHTS_EXPERTS && copies > 0 ? of->n : copies;
 }
 
 /* 1 if bfloat16 holds a role's tensors, and those of a SwiGLU's other two, for they are of one number. */
@@ -72,7 +72,7 @@ static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role,
 /* Room for the router's matrix twice, whether or not it will be used. */
 static size_t split_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of)
 {
-    int has = compute == EXF_COMPUTE_BF16 && of->layer >= 0 && of->choice != EXF_SOME_EXPERTS;
+    int has = compute == EXF_COMPUTE_BF16 && of->layer >= 0 && of->choice != EXF_WEIGHTS_EXPERTS;
     return has ? aligned(4 * exf_model_count(m, EXF_W_ROUTER, of->layer)) : 0;
 }
 
@@ -84,35 +84,35 @@ size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, const exf_
     return total;
 }
 
-size_t exf_scales_room(size_t code_bytes)
+size_t exf_scales_offset(size_t code_bytes)
 {
-    size_t room = exf_file_room(code_bytes);
-    return (room + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
+    size_t capacity = exf_file_aligned_size(code_bytes);
+    return (capacity + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
 }
 
-static exf_code add_piece(exf_weight_plan *p, const exf_piece *piece, exf_err *err)
+static exf_code add_piece(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
 {
     size_t host, device = 0;
-    exf_code rc = exf_mem_grow(&p->piece, &p->room, p->n + 1, sizeof *p->piece, "weight pieces", err);
+    exf_code rc = exf_mem_grow(&p->chunk, &p->capacity, p->n + 1, sizeof *p->chunk, "weight chunks", err);
     if (rc != EXF_OK) return rc;
-    p->piece[p->n++] = *piece;
-    if (piece->raw) {
-        size_t codes = exf_weight_source_code_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
-        size_t scales = exf_weight_source_scale_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
-        host = exf_scales_room(codes) + exf_file_room(scales);
+    p->chunk[p->n++] = *chunk;
+    if (chunk->raw) {
+        size_t codes = exf_weight_source_code_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
+        size_t scales = exf_weight_source_scale_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
+        host = exf_scales_offset(codes) + exf_file_aligned_size(scales);
         device = aligned(codes) + scales;
     } else {
-        host = piece->n_rows * piece->at.cols * sizeof(float);
+        host = chunk->n_rows * chunk->at.cols * sizeof(float);
     }
     p->most_host = host > p->most_host ? host : p->most_host;
     p->most_device = device > p->most_device ? device : p->most_device;
     return EXF_OK;
 }
 
-/* Rows that a piece may have: whole blocks of them. */
+/* Rows that a chunk may have: whole blocks of them. */
 static size_t rows_of_piece(const exf_model_rows *at)
 {
-    size_t one = exf_weight_source_code_bytes(&at->w, 2, at->cols) / 2, rows = EXF_PIECE_BYTES / (one ? one : 1);
+    size_t one = exf_weight_source_code_bytes(&at->w, 2, at->cols) / 2, rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1);
     size_t block = at->w.coding == EXF_CODED_PLAIN ? 1 : (size_t)at->w.block_rows;
     rows = rows / block * block;
     return rows < block ? block : rows;
@@ -121,17 +121,17 @@ static size_t rows_of_piece(const exf_model_rows *at)
 /* One tensor: rows at a time where it goes as stored, else whole. */
 static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to, exf_err *err)
 {
-    exf_piece piece = {.role = role, .expert = expert, .number = p->number[role], .to = to};
+    exf_weight_chunk chunk = {.role = role, .expert = expert, .number = p->number[role], .to = to};
     exf_code rc;
-    EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &piece.at, err));
-    piece.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(piece.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
-    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && piece.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
-    size_t step = piece.raw ? rows_of_piece(&piece.at) : piece.at.rows, width = piece.at.cols * exf_number_bytes(piece.number);
-    for (size_t row = 0; row < piece.at.rows; row += step) {
-        piece.row = row;
-        piece.n_rows = piece.at.rows - row < step ? piece.at.rows - row : step;
-        piece.to = to + row * width;
-        EXF_TRY(add_piece(p, &piece, err));
+    EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &chunk.at, err));
+    chunk.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
+    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && chunk.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
+    size_t step = chunk.raw ? rows_of_piece(&chunk.at) : chunk.at.rows, width = chunk.at.cols * exf_number_bytes(chunk.number);
+    for (size_t row = 0; row < chunk.at.rows; row += step) {
+        chunk.row = row;
+        chunk.n_rows = chunk.at.rows - row < step ? chunk.at.rows - row : step;
+        chunk.to = to + row * width;
+        EXF_TRY(add_piece(p, &chunk, err));
     }
 out:
     return rc;
@@ -141,15 +141,15 @@ exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_comput
 {
     exf_code rc = EXF_OK;
     size_t at = 0;
-    int first = of->choice == EXF_SOME_EXPERTS ? of->first : 0;
+    int first = of->choice == EXF_WEIGHTS_EXPERTS ? of->first : 0;
     p->of = *of;
     p->n = p->most_host = p->most_device = p->split = 0;
-    memset(p->there, 0, sizeof p->there);
+    memset(p->present, 0, sizeof p->present);
     for (int role = 0; role < EXF_W_COUNT; role++) {
         int copies = is_of((exf_role)role, of) ? copies_of(m, (exf_role)role, of) : 0;
         if (copies == 0) continue;
         size_t bytes = role_bytes(m, compute, (exf_role)role, of);
-        p->there[role] = 1;
+        p->present[role] = 1;
         p->first[role] = at;
         p->number[role] = number_of(m, compute, (exf_role)role, of);
         for (int e = 0; e < copies; e++)
@@ -167,20 +167,20 @@ out:
 
 void exf_weight_plan_free(exf_weight_plan *p)
 {
-    exf_mem_free(p->piece);
+    exf_mem_free(p->chunk);
     memset(p, 0, sizeof *p);
 }
 
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
 {
-    if (p->of.choice != EXF_SOME_EXPERTS) {
+    if (p->of.choice != EXF_WEIGHTS_EXPERTS) {
         memset(lw->w, 0, sizeof lw->w);
         memset(lw->w16, 0, sizeof lw->w16);
         lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
     }
     for (int role = 0; role < EXF_W_COUNT; role++) {
         void *at = slot + p->first[role];
-        if (!p->there[role]) continue;
+        if (!p->present[role]) continue;
         if (p->number[role] == EXF_NUMBER_BF16)
             lw->w16[role] = at;
         else

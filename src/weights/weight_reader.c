@@ -14,8 +14,8 @@ exf_code exf_weight_reader_open(exf_weight_reader *r, const exf_model *m, const 
     exf_code rc;
     *r = (exf_weight_reader){.model = m, .b = b};
     EXF_TRY(b->open(&r->q, compute, err));
-    EXF_TRY(b->alloc(&r->device, device, 1, "weight pieces", err));
-    EXF_TRY(b->alloc(&r->bad, 1, sizeof *r->bad, "weight pieces", err));
+    EXF_TRY(b->alloc(&r->device, device, 1, "weight chunks", err));
+    EXF_TRY(b->alloc(&r->bad, 1, sizeof *r->bad, "weight chunks", err));
 out:
     return rc;
 }
@@ -31,7 +31,7 @@ void exf_weight_reader_close(exf_weight_reader *r)
 
 exf_code exf_weight_reader_pin(exf_weight_reader *r, size_t bytes, exf_err *err)
 {
-    return r->b->gpu->alloc_staging((void *)&r->host, bytes, "weight pieces", err);
+    return r->b->gpu->alloc_staging((void *)&r->host, bytes, "weight chunks", err);
 }
 
 void exf_weight_reader_unpin(exf_weight_reader *r)
@@ -40,13 +40,13 @@ void exf_weight_reader_unpin(exf_weight_reader *r)
     r->host = NULL;
 }
 
-/* ---- one piece ----------------------------------------------------------------- */
+/* ---- one chunk ----------------------------------------------------------------- */
 
-static exf_packed_rows packed_of(const exf_piece *p, const char *codes, const char *scales)
+static exf_device_coded_rows packed_of(const exf_weight_chunk *p, const char *codes, const char *scales)
 {
     const exf_weight_source *w = &p->at.w;
-    static const exf_packing packing[] = {[EXF_CODED_PLAIN] = EXF_PACKED_PLAIN, [EXF_CODED_FP8] = EXF_PACKED_FP8, [EXF_CODED_FP4] = EXF_PACKED_FP4};
-    return (exf_packed_rows){.packing = packing[w->coding], .dtype = w->stored->tensor->view.dtype,
+    static const exf_device_coding coding[] = {[EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8, [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4};
+    return (exf_device_coded_rows){.coding = coding[w->coding], .dtype = w->stored->tensor->view.dtype,
                              .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
                              .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows, .block_cols = (size_t)w->block_cols};
 }
@@ -54,7 +54,7 @@ static exf_packed_rows packed_of(const exf_piece *p, const char *codes, const ch
 #define BEYOND "is beyond bfloat16"
 
 /* The message is the host's: it finds what the device only noticed. */
-static exf_code blame(const exf_weight_reader *r, const exf_piece *p, int layer, exf_err *err)
+static exf_code blame(const exf_weight_reader *r, const exf_weight_chunk *p, int layer, exf_err *err)
 {
     float *values = NULL;
     exf_code rc;
@@ -67,7 +67,7 @@ out:
 }
 
 /* As stored: BF16 for BF16 straight into place, all else by way of the reader's room there. */
-static exf_code send_raw(exf_weight_reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
+static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *to, int layer, exf_err *err)
 {
     const exf_backend *b = r->b;
     const exf_weight_source *w = &p->at.w;
@@ -75,18 +75,18 @@ static exf_code send_raw(exf_weight_reader *r, const exf_piece *p, char *to, int
     size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     double start = exf_clock();
     int bad = 0;
-    exf_raw_rows here;
+    exf_raw_rows raw;
     exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &here, err));
+    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), &raw, err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, here.codes, codes); /* checked with the whole part */
+        b->upload(r->q, to, raw.codes, codes); /* checked with the whole part */
         EXF_TRY(b->finish(r->q, err));
     } else {
-        exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
-        b->upload(r->q, r->device, here.codes, codes);
-        if (scales) b->upload(r->q, r->device + behind, here.scales, scales);
-        b->gpu->unpack(r->q, to, p->number, &rows, r->bad);
+        exf_device_coded_rows rows = packed_of(p, r->device, r->device + behind);
+        b->upload(r->q, r->device, raw.codes, codes);
+        if (scales) b->upload(r->q, r->device + behind, raw.scales, scales);
+        b->gpu->dequantize(r->q, to, p->number, &rows, r->bad);
         EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }
     r->times.reading += read - start;
@@ -97,7 +97,7 @@ out:
     return rc;
 }
 
-static exf_code send_decoded(exf_weight_reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
+static exf_code send_decoded(exf_weight_reader *r, const exf_weight_chunk *p, char *to, int layer, exf_err *err)
 {
     const exf_backend *b = r->b;
     double start = exf_clock();
@@ -113,7 +113,7 @@ out:
 
 exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, char *slot, exf_err *err)
 {
-    const exf_piece *p = &plan->piece[i];
+    const exf_weight_chunk *p = &plan->chunk[i];
     exf_code rc = exf_stop_check(err);
     if (rc != EXF_OK) return rc;
     return p->raw ? send_raw(r, p, slot + p->to, plan->of.layer, err) : send_decoded(r, p, slot + p->to, plan->of.layer, err);
@@ -127,13 +127,13 @@ static exf_code check_all(exf_weight_reader *r, const exf_weight_plan *p, const 
     int bad = 0;
     exf_code rc = EXF_OK;
     for (int role = 0; role < EXF_W_COUNT; role++) {
-        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
+        size_t n = p->present[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
         r->b->gpu->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
     }
     EXF_TRY(r->b->download(r->q, &bad, r->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
-        if (p->piece[i].raw) {
-            rc = blame(r, &p->piece[i], p->of.layer, err);
+        if (p->chunk[i].raw) {
+            rc = blame(r, &p->chunk[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }
 out:

@@ -36,14 +36,14 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
 typedef struct {
     exf_compute compute;
     uint64_t limit;
-    int streams;
+    int mixer_queues;
     exf_io io;
     exf_accumulate_options what;
 } settings;
 
 static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is, const char *target)
 {
-    exf_forward_options o = {.backend = b, .compute = is->compute, .timed = timed, .streams = is->streams, .max_device_memory = is->limit};
+    exf_forward_options o = {.backend = b, .compute = is->compute, .timed = timed, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
     exf_forward_report report;
     must(statistics_run_of(m, batch, &o, &is->what, target, &report, &err));
     return report;
@@ -67,7 +67,7 @@ static exf_accumulate_options what_of(const char *name)
 {
     exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .vector_pairs = 1024, .samples = 65536, .seed = 42, .rule = {1e-3, 1, -4, 4},
                                 .helpers = (int)sysconf(_SC_NPROCESSORS_ONLN)};
-    o.common_tokens = strcmp(name, "common") ? 0 : 64;
+    o.common_input_tokens = strcmp(name, "common") ? 0 : 64;
     o.lowrank = !strcmp(name, "lowrank");
     o.diagonal = o.lowrank || !strcmp(name, "diagonal");
     return o;
@@ -87,7 +87,7 @@ static int set(settings *is, const char *text)
     else if (strncmp(text, "limit=", 6) == 0)
         is->limit = strtoull(text + 6, NULL, 10);
     else if (strncmp(text, "streams=", 8) == 0)
-        is->streams = atoi(text + 8);
+        is->mixer_queues = atoi(text + 8);
     else if (strncmp(text, "io=", 3) == 0)
         is->io = strcmp(text + 3, "direct") == 0 ? EXF_IO_DIRECT : strcmp(text + 3, "mmap") == 0 ? EXF_IO_MMAP : EXF_IO_PREAD;
     else if (strncmp(text, "what=", 5) == 0)
@@ -132,7 +132,7 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *d
 
 static void tell_plan(const exf_model *m, const exf_batch *batch, const exf_backend *b, const exf_demand *demand, const settings *is)
 {
-    exf_forward_options o = {.backend = b, .compute = is->compute, .streams = is->streams, .max_device_memory = is->limit};
+    exf_forward_options o = {.backend = b, .compute = is->compute, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
     exf_forward_footprint f;
     must(exf_forward_memory(&f, &o, m, batch, demand, &err));
     printf("plan: GPU %.2f GB, host %.2f GB, %zu tokens in a window (0: hidden states live on the GPU), routed experts read %d times\n",
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    exf_demand demand = {.lanes = 1, .common = is.what.common_tokens, .sweeps = is.what.diagonal ? 2 : 1};
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     must(exf_checkpoint_use(m->checkpoint, is.io, &err));

@@ -22,7 +22,7 @@ typedef struct {
     exf_model *model;
     exf_batch batch;
     exf_tables tables;
-    exf_spans spans;
+    exf_decode_schedule spans;
     exf_variant variant[MOST_VARIANTS];
     int n;
     exf_forward_options options;
@@ -102,7 +102,7 @@ static void open_bench(bench *c, char **argv)
     must(exf_tables_read(&c->tables, argv[2], &err));
     must(exf_mem_new(&batch_of, sequences, sizeof *batch_of, "decode batches", &err));
     for (size_t i = 0; i < sequences; i++) batch_of[i] = i / 16;
-    must(exf_spans_new(&c->spans, &c->batch, batch_of, 0, 8, &err));
+    must(exf_decode_schedule_new(&c->spans, &c->batch, batch_of, 0, 8, &err));
     for (int i = 0; i < c->n; i++) vectors |= exf_variant_wants_vectors(&c->variant[i]);
     if (vectors) must(exf_tables_read_vectors(&c->tables, argv[2], &err));
     exf_mem_free(batch_of);

@@ -2,7 +2,7 @@
  * sum is exact and where no product with a basis is taken, else within the bound of
  * kernels/fold/correction.h; prefill positions, slots without an expert, rows that were not
  * rewritten, a whole variant on blocks that span sequences. */
-#include "fold/folder.h"
+#include "fold/fold_rewriter.h"
 #include "kernels/fold/correction.h"
 #include "tests/support/fold_fixtures.h"
 #include "tests/support/one_device_fixtures.h"
@@ -231,9 +231,9 @@ static const char *const texts[] = {"P1:projector=diagonal", "P2:projector=diago
                                     "P2:projector=lowrank3,rank=score"};
 
 /* A layer's rows after the variant's corrections, in blocks of `piece` tokens on the GPU, or 0: by sequences on the host. */
-static float *corrected(const fold_case *c, exf_folder *f, int layer, int piece)
+static float *corrected(const fold_case *c, exf_fold_rewriter *f, int layer, int piece)
 {
-    const exf_rewriter *w = exf_folder_rewriter(f);
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
     exf_routes after = f_routes(c, layer);
     size_t k = (size_t)c->arch.top_k, slots = F_TOKENS * k, n = F_TOKENS * F_H;
     float *outputs = naive_numbers(slots * F_H, 81, 1), *routed = naive_numbers(n, 82, 1);
@@ -289,8 +289,8 @@ START_TEST(a_variant_is_the_hosts)
     fold_open(&c, 8, 4, splits[_i], 1);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         exf_variant v;
-        exf_folder *f = f_folder(&c, &v, texts[i]);
-        const exf_rewriter *w = exf_folder_rewriter(f);
+        exf_fold_rewriter *f = f_folder(&c, &v, texts[i]);
+        const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
         ck_ok(w->device_open(w->self, d.b, &e), e);
         for (int layer = 1; layer < 4; layer++)
             for (int p = 0; p < 2; p++) {
@@ -302,7 +302,7 @@ START_TEST(a_variant_is_the_hosts)
                 exf_mem_free(want);
                 exf_mem_free(got);
             }
-        exf_folder_free(f);
+        exf_fold_rewriter_free(f);
     }
     fold_close(&c);
 }

@@ -27,7 +27,7 @@ typedef struct {
 typedef struct {
     exf_expert_shape s;
     array x, gate, up, down;
-    int32_t *ids, *ids_there;
+    int32_t *ids, *ids_device;
     exf_expert_matrices m;
 } inputs;
 
@@ -85,7 +85,7 @@ static inputs make(int at, int exact)
     in.down = exact ? integers(w, 4, 1, h, 0, wn) : reals(w, 4, 3 / sqrtf((float)in.s.d_expert), wn);
     in.ids = test_memory(slots + 1, sizeof *in.ids);
     for (size_t i = 0; i < slots; i++) in.ids[i] = id_of(c, i);
-    in.ids_there = device_put(&d, in.ids, slots * sizeof *in.ids);
+    in.ids_device = device_put(&d, in.ids, slots * sizeof *in.ids);
     in.m = (exf_expert_matrices){in.gate.there, in.up.there, in.down.there};
     return in;
 }
@@ -103,7 +103,7 @@ static void drop(inputs *in)
     drop_array(&in->up);
     drop_array(&in->down);
     exf_mem_free(in->ids);
-    d.b->free(in->ids_there);
+    d.b->free(in->ids_device);
 }
 
 /* Bytes of a slot's output. */
@@ -126,7 +126,7 @@ static void *run(const inputs *in, int first, int n, int keep)
     s.keep = keep;
     void *out = device_put(&d, NULL, bytes), *space = device_put(&d, NULL, d.b->experts_workspace(&s, in->x.there.number));
     exf_matrix outputs = {out, in->x.there.number};
-    d.b->experts(d.q, outputs, exf_matrix_at(in->x.there, (size_t)first * (size_t)s.d_model), in->ids_there + (size_t)first * k, &in->m, &s, space);
+    d.b->experts(d.q, outputs, exf_matrix_at(in->x.there, (size_t)first * (size_t)s.d_model), in->ids_device + (size_t)first * k, &in->m, &s, space);
     void *host = device_get(&d, out, bytes);
     d.b->free(out);
     d.b->free(space);
@@ -267,7 +267,7 @@ START_TEST(experts_in_parts_are_the_same)
         part.first = cuts[c];
         part.n_experts = cuts[c + 1] - cuts[c];
         if (part.n_experts <= 0) continue;
-        d.b->experts(d.q, out, in.x.there, in.ids_there, &m, &part, space);
+        d.b->experts(d.q, out, in.x.there, in.ids_device, &m, &part, space);
         char *got = device_get(&d, out.p, slots * each);
         for (size_t i = 0; i < slots; i++) {
             if (in.ids[i] >= cuts[c + 1])
@@ -308,11 +308,11 @@ START_TEST(mixed_numbers_are_refused)
     exf_err err;
     void *space = device_put(&d, NULL, d.b->experts_workspace(&in.s, EXF_NUMBER_F32));
     exf_matrix out = {space, EXF_NUMBER_F32};
-    d.b->experts(d.q, out, in.x.there, in.ids_there, &in.m, &in.s, space);
+    d.b->experts(d.q, out, in.x.there, in.ids_device, &in.m, &in.s, space);
     ck_fails(d.b->finish(d.q, &err), EXF_INTERNAL, err, "experts");
     in.m.up.number = EXF_NUMBER_F32;
     out.number = in.x.there.number;
-    d.b->experts(d.q, out, in.x.there, in.ids_there, &in.m, &in.s, space);
+    d.b->experts(d.q, out, in.x.there, in.ids_device, &in.m, &in.s, space);
     ck_fails(d.b->finish(d.q, &err), EXF_INTERNAL, err, "experts");
     d.b->free(space);
     drop(&in);

@@ -35,20 +35,20 @@ END_TEST
 
 /* A statistics file of the batch, and the first MoE layer's sums. */
 static uint64_t limit; /* of the device's memory; 0: none */
-static int streams;    /* exf_forward_options */
+static int mixer_queues;    /* exf_forward_options */
 static exf_accumulate_options options;
 
 static void plain_options(void)
 {
     limit = 0;
-    streams = 0;
+    mixer_queues = 0;
     options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM};
 }
 
 static void common_options(void)
 {
     plain_options();
-    options.common_tokens = 13;
+    options.common_input_tokens = 13;
 }
 
 /* Diagonal sums are the device's if they are alone. */
@@ -65,7 +65,7 @@ static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch 
     exf_statistics_reader r;
     exf_layer_statistics s;
     const char *path = exf_scratch("statistics.h5");
-    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .streams = streams, .max_device_memory = limit};
+    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .mixer_queues = mixer_queues, .max_device_memory = limit};
     exf_forward_report report;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     ck_ok(statistics_run_of(c->model, batch, &o, &options, path, &report, &e), e);
@@ -281,18 +281,18 @@ START_TEST(vectors_of_the_device_are_the_hosts)
     exf_layer_statistics_free(&s);
     s = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, two);
     ck_assert_str_eq(one, two);
-    exf_vector_sums there = vectors_of();
+    exf_vector_sums on_device = vectors_of();
     vector_options(1);
     exf_layer_statistics t = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, one);
-    exf_vector_sums here = vectors_of();
-    ck_assert_int_gt(here.rank, 0);
+    exf_vector_sums on_host = vectors_of();
+    ck_assert_int_gt(on_host.rank, 0);
     ck_assert_mem_eq(s.dot, t.dot, (size_t)(s.n_experts * s.n_experts) * sizeof *s.dot);
-    here.rank = 0;
-    compare_vectors(&there, &here, &s, golden_families[_i]);
+    on_host.rank = 0;
+    compare_vectors(&on_device, &on_host, &s, golden_families[_i]);
     exf_layer_statistics_free(&s);
     exf_layer_statistics_free(&t);
-    exf_vector_sums_free(&there);
-    exf_vector_sums_free(&here);
+    exf_vector_sums_free(&on_device);
+    exf_vector_sums_free(&on_host);
     golden_close(&c);
 }
 END_TEST
@@ -313,11 +313,11 @@ START_TEST(streams_change_no_result)
     exf_compute compute = _i % 2 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32;
     golden_open(&c, golden_families[_i / 2]);
     for (int i = 0; i < 3; i++) {
-        streams = number[i];
+        mixer_queues = number[i];
         exf_layer_statistics s = statistics_of(&c, &c.batch, exf_backend_cuda(&e), compute, digest[i]);
         exf_layer_statistics_free(&s);
     }
-    streams = 0;
+    mixer_queues = 0;
     ck_assert_str_eq(digest[0], digest[1]);
     ck_assert_str_eq(digest[0], digest[2]);
     golden_close(&c);

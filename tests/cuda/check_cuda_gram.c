@@ -39,12 +39,12 @@ static exf_layer_statistics on_cpu(const shown *x, exf_weighting w)
 {
     exf_layer_statistics s;
     size_t each = (size_t)(x->n_experts * x->d_model);
-    double *scratch = test_memory(exf_moments_common_scratch(x->n_experts, x->d_model), sizeof *scratch);
+    double *scratch = test_memory(exf_layer_sums_common_input_scratch(x->n_experts, x->d_model), sizeof *scratch);
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
-    exf_moments m = moments_of(&s);
-    for (int at = 0; at < x->n; at += EXF_COMMON_UNIT) {
-        int n = x->n - at < EXF_COMMON_UNIT ? x->n - at : EXF_COMMON_UNIT;
-        ck_ok(exf_moments_add_common_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
+    exf_layer_sums m = moments_of(&s);
+    for (int at = 0; at < x->n; at += EXF_COMMON_INPUT_UNIT) {
+        int n = x->n - at < EXF_COMMON_INPUT_UNIT ? x->n - at : EXF_COMMON_INPUT_UNIT;
+        ck_ok(exf_layer_sums_add_common_input_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
     }
     exf_mem_free(scratch);
     return s;
@@ -52,42 +52,42 @@ static exf_layer_statistics on_cpu(const shown *x, exf_weighting w)
 
 /* The device's memory of one call. */
 typedef struct {
-    exf_grams_call call;
+    exf_gram_call call;
     void *outputs, *sums;
     int32_t *row;
     char *host; /* poisoned, of the outputs' bytes */
     size_t bytes, each; /* of outputs; of a token's */
     int rounded;
-} there;
+} device_products;
 
-static there there_of(int n_experts, int d_model, int n_products, int rounded)
+static device_products device_products_new(int n_experts, int d_model, int n_products, int rounded)
 {
-    there t = {.rounded = rounded, .each = (size_t)(n_experts * d_model) * (rounded ? 2 : 4)};
+    device_products t = {.rounded = rounded, .each = (size_t)(n_experts * d_model) * (rounded ? 2 : 4)};
     int32_t *row = test_memory((size_t)n_products, sizeof *row);
     for (int i = 0; i < n_products; i++) row[i] = i;
     t.bytes = t.each * (size_t)n_products;
     t.host = test_memory(t.bytes, 1);
     t.outputs = device_put(&d, NULL, t.bytes);
     t.row = device_put(&d, row, (size_t)n_products * 4);
-    ck_ok(d.b->alloc(&t.sums, d.b->gpu->moments_bytes(n_experts), 1, "sums", &e), e);
-    t.call = (exf_grams_call){.n_experts = n_experts, .d_model = d_model, .n_products = n_products,
+    ck_ok(d.b->alloc(&t.sums, d.b->gpu->layer_sums_bytes(n_experts), 1, "sums", &e), e);
+    t.call = (exf_gram_call){.n_experts = n_experts, .d_model = d_model, .n_products = n_products,
                               .outputs = {t.outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32},
-                              .grams = device_put(&d, NULL, d.b->gpu->grams_bytes(n_experts, n_products))};
+                              .gram_matrices = device_put(&d, NULL, d.b->gpu->gram_matrices_bytes(n_experts, n_products))};
     exf_mem_free(row);
     return t;
 }
 
-static void there_free(there *t)
+static void device_products_free(device_products *t)
 {
     d.b->free(t->outputs);
     d.b->free(t->sums);
     d.b->free(t->row);
-    d.b->free(t->call.grams);
+    d.b->free(t->call.gram_matrices);
     exf_mem_free(t->host);
 }
 
 /* Tokens [at, at + n) of x at place `first` of a call, NaN in all others, and their sums. */
-static void add(there *t, const shown *x, int at, int n, int first, exf_weighting w)
+static void add(device_products *t, const shown *x, int at, int n, int first, exf_weighting w)
 {
     size_t values = (size_t)(x->n_experts * x->d_model);
     memset(t->host, 0xff, t->bytes);
@@ -100,10 +100,10 @@ static void add(there *t, const shown *x, int at, int n, int first, exf_weightin
         else
             memcpy(to + 4 * i, v, 4);
     }
-    exf_common_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
+    exf_common_input_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
     d.b->upload(d.q, t->outputs, t->host, t->bytes);
-    d.b->gpu->grams(d.q, &t->call);
-    d.b->gpu->moments_add_common(d.q, t->sums, &c);
+    d.b->gpu->gram_matrices(d.q, &t->call);
+    d.b->gpu->layer_sums_add_common_input(d.q, t->sums, &c);
     ck_ok(d.b->finish(d.q, &e), e);
 }
 
@@ -111,18 +111,18 @@ static void add(there *t, const shown *x, int at, int n, int first, exf_weightin
 static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded, int scattered)
 {
     exf_layer_statistics s;
-    int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_UNIT : places;
-    there t = there_of(x->n_experts, x->d_model, places, rounded);
-    void *host = test_memory(exf_moments_host_bytes(x->n_experts), 1);
+    int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_INPUT_UNIT : places;
+    device_products t = device_products_new(x->n_experts, x->d_model, places, rounded);
+    void *host = test_memory(exf_layer_sums_host_bytes(x->n_experts), 1);
     for (int at = 0; at < x->n; at += most) {
         int n = x->n - at < most ? x->n - at : most;
         add(&t, x, at, n, scattered ? (5 * at + 3) % (places - n + 1) : 0, w);
     }
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
-    exf_moments m = moments_of(&s);
-    ck_ok(d.b->gpu->moments_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
+    exf_layer_sums m = moments_of(&s);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
     exf_mem_free(host);
-    there_free(&t);
+    device_products_free(&t);
     return s;
 }
 
@@ -181,20 +181,20 @@ START_TEST(every_place_of_a_call_gives_the_same_products)
     static const struct { int e, h; } wide[] = {{3, 48}, {17, 104}, {60, 2048}, {64, 2048}, {128, 2048}, {128, 4096}, {256, 2048}, {256, 4096}};
     int n = exf_gram_tokens(wide[_i].e), rounded = 1;
     size_t cells = (size_t)(wide[_i].e * wide[_i].e), values = (size_t)(wide[_i].e * wide[_i].h);
-    there t = there_of(wide[_i].e, wide[_i].h, n, rounded);
+    device_products t = device_products_new(wide[_i].e, wide[_i].h, n, rounded);
     for (size_t i = 0; i < values; i++) {
         uint16_t half = to_bf16(real_at(23, i, 2));
         for (int k = 0; k < n; k++) memcpy(t.host + (size_t)k * t.each + 2 * i, &half, 2);
     }
     d.b->upload(d.q, t.outputs, t.host, t.bytes);
-    d.b->gpu->grams(d.q, &t.call);
-    size_t bytes = d.b->gpu->grams_bytes(wide[_i].e, n);
-    char *grams = device_get(&d, t.call.grams, bytes), *c = grams + bytes - (size_t)n * cells * sizeof(float);
+    d.b->gpu->gram_matrices(d.q, &t.call);
+    size_t bytes = d.b->gpu->gram_matrices_bytes(wide[_i].e, n);
+    char *gram_matrices = device_get(&d, t.call.gram_matrices, bytes), *c = gram_matrices + bytes - (size_t)n * cells * sizeof(float);
     for (int k = 1; k < n; k++)
         ck_assert_msg(memcmp(c, c + (size_t)k * cells * sizeof(float), cells * sizeof(float)) == 0, "E %d, H %d: place %d differs from place 0", wide[_i].e,
                       wide[_i].h, k);
-    exf_mem_free(grams);
-    there_free(&t);
+    exf_mem_free(gram_matrices);
+    device_products_free(&t);
 }
 END_TEST
 
@@ -203,16 +203,16 @@ START_TEST(an_output_out_of_range_names_its_token)
     exf_layer_statistics s;
     static const float bad[] = {NAN, INFINITY, 1e8f};
     shown x = integers(2);
-    void *host = test_memory(exf_moments_host_bytes(x.n_experts), 1);
+    void *host = test_memory(exf_layer_sums_host_bytes(x.n_experts), 1);
     ck_ok(exf_layer_statistics_new(&s, x.n_experts, &e), e);
     for (int i = 0; i < 6; i++) {
-        there t = there_of(x.n_experts, x.d_model, 32, i % 2);
+        device_products t = device_products_new(x.n_experts, x.d_model, 32, i % 2);
         x.r.outputs[(size_t)((13 * x.n_experts + 57) * x.d_model + 5)] = bad[i / 2];
         x.r.outputs[(size_t)((17 * x.n_experts + 2) * x.d_model + 1)] = NAN;
         add(&t, &x, 1, 30, 2, EXF_WEIGHT_NONE);
-        exf_moments m = moments_of(&s);
-        ck_fails(d.b->gpu->moments_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
-        there_free(&t);
+        exf_layer_sums m = moments_of(&s);
+        ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
+        device_products_free(&t);
     }
     exf_mem_free(host);
     exf_layer_statistics_free(&s);

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static const char sha_of_abc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-static void look_at(const exf_source *s)
+static void look_at(const exf_manifest_source *s)
 {
     must(s->label && s->path && s->path[0] && s->file && s->domain && s->sequences >= 0 && s->sequences <= EXF_MAX_SEQUENCES);
     must((s->format != EXF_SOURCE_JSONL || s->field) && (s->format == EXF_SOURCE_TOKENS || !s->tensor));
@@ -35,7 +35,7 @@ static void share(const exf_manifest *m, int64_t total)
 }
 
 /* Other paths may lead anywhere on this machine. */
-static int all_are_here(const exf_manifest *m)
+static int all_files_exist(const exf_manifest *m)
 {
     for (size_t i = 0; i < m->n; i++)
         if (strcmp(m->source[i].path, "a") != 0) return 0;
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     share(m, 0);
     share(m, 7);
     share(m, EXF_MAX_SEQUENCES);
-    if (all_are_here(m)) pin(m, path);
+    if (all_files_exist(m)) pin(m, path);
     exf_manifest_free(m);
     return 0;
 }

@@ -2,7 +2,7 @@
 #include "tests/support/fake_device.h"
 
 #include "base/mem.h"
-#include "model/weight_decode.h"
+#include "model/weight_dequantize.h"
 #include "tests/support/fixtures.h"
 
 #include <pthread.h>
@@ -56,7 +56,7 @@ static void memory(uint64_t *now, uint64_t *peak)
     *peak = most_held;
 }
 
-static void memory_anew(void)
+static void memory_reset_peak(void)
 {
     most_held = now_held;
 }
@@ -75,7 +75,7 @@ static void follow(exf_queue *q, exf_queue *before)
     (void)before;
 }
 
-static void decode(float *to, const exf_packed_rows *r)
+static void decode(float *to, const exf_device_coded_rows *r)
 {
     size_t n = (r->rows + r->block_rows - 1) / r->block_rows * ((r->cols + r->block_cols - 1) / r->block_cols);
     float *scales;
@@ -83,10 +83,10 @@ static void decode(float *to, const exf_packed_rows *r)
     ck_ok(exf_mem_new(&scales, n, sizeof *scales, "scales", &err), err);
     exf_dtype_to_f32(scales, r->scales, n, r->scale_dtype);
     exf_coded_rows c = {r->codes, scales, r->rows, r->cols, 0, r->block_rows, r->block_cols};
-    if (r->packing == EXF_PACKED_FP8)
-        exf_decode_fp8(to, &c);
+    if (r->coding == EXF_DEVICE_CODED_FP8)
+        exf_dequantize_fp8(to, &c);
     else
-        exf_decode_fp4(to, &c);
+        exf_dequantize_fp4(to, &c);
     exf_mem_free(scales);
 }
 
@@ -110,14 +110,14 @@ static void narrow(uint16_t *to, const float *x, size_t n)
     }
 }
 
-static void unpack(exf_queue *q, void *to, exf_number number, const exf_packed_rows *r, int *bad)
+static void unpack(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *r, int *bad)
 {
     size_t n = r->rows * r->cols;
     float *values = to;
     exf_err err;
     (void)q;
     if (number == EXF_NUMBER_BF16) ck_ok(exf_mem_new(&values, n, sizeof *values, "decoded", &err), err);
-    if (r->packing == EXF_PACKED_PLAIN)
+    if (r->coding == EXF_DEVICE_CODED_PLAIN)
         exf_dtype_to_f32(values, r->codes, n, r->dtype);
     else
         decode(values, r);
@@ -208,13 +208,13 @@ static void output_errors(exf_queue *q, exf_output_errors *sums, const float *a,
     }
 }
 
-static size_t moments_bytes(int n_experts)
+static size_t layer_sums_bytes(int n_experts)
 {
     (void)n_experts;
     return 0;
 }
 
-static size_t grams_bytes(int n_experts, int n_tokens)
+static size_t gram_matrices_bytes(int n_experts, int n_tokens)
 {
     (void)n_experts;
     (void)n_tokens;
@@ -229,9 +229,9 @@ static void correct_routes(exf_queue *q, float *routed, const exf_correction_tab
 }
 
 static const exf_gpu_operations gpu = {
-    .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_anew = memory_anew, .memory_left = memory_left,
-    .follow = follow, .unpack = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite, .output_errors = output_errors,
-    .moments_bytes = moments_bytes, .grams_bytes = grams_bytes, .correct_routes = correct_routes,
+    .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_reset_peak = memory_reset_peak, .memory_left = memory_left,
+    .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite, .output_errors = output_errors,
+    .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
 };
 
 const exf_backend *fake_device(uint64_t room)

@@ -7,7 +7,7 @@
 #include "tests/support/naive_fold.h"
 
 #include "base/mem.h"
-#include "fold/folder.h"
+#include "fold/fold_rewriter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ typedef struct {
     exf_tables tables;
     exf_batch batch;
     exf_span span[F_SEQUENCES];
-    exf_spans spans;
+    exf_decode_schedule schedule;
     int32_t *ids; /* [T, K] as a router made them */
     float *weights;
 } fold_case;
@@ -67,7 +67,7 @@ static inline void f_fill_cosine(float *cosine, size_t e, uint64_t stream)
         }
 }
 
-static inline void f_fill_pool(exf_pool *p, const exf_tables *t)
+static inline void f_fill_pool(exf_static_pool *p, const exf_tables *t)
 {
     int e = (int)t->shape.n_experts;
     for (int l = 0; l < t->n_layers; l++)
@@ -192,7 +192,7 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
     for (int i = 0; i < F_SEQUENCES; at += (size_t)lengths[i++]) c->span[i] = (exf_span){at, lengths[i]};
     ck_assert_uint_eq(at, F_TOKENS);
     c->batch = (exf_batch){NULL, c->span, F_SEQUENCES, F_TOKENS, 70};
-    ck_ok(exf_spans_new(&c->spans, &c->batch, batch_of, prefill_tokens, threads, &err), err);
+    ck_ok(exf_decode_schedule_new(&c->schedule, &c->batch, batch_of, prefill_tokens, threads, &err), err);
     c->ids = f_room(F_TOKENS * (size_t)top_k, sizeof *c->ids);
     c->weights = f_room(F_TOKENS * (size_t)top_k, sizeof *c->weights);
     f_fill_tables(&c->tables, n_experts, top_k);
@@ -201,18 +201,18 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
 
 static inline void fold_close(fold_case *c)
 {
-    exf_spans_free(&c->spans);
+    exf_decode_schedule_free(&c->schedule);
     exf_tables_free(&c->tables);
     exf_mem_free(c->ids);
     exf_mem_free(c->weights);
 }
 
-static inline exf_folder *f_folder(const fold_case *c, exf_variant *v, const char *text)
+static inline exf_fold_rewriter *f_folder(const fold_case *c, exf_variant *v, const char *text)
 {
     exf_err err;
-    exf_folder *f;
+    exf_fold_rewriter *f;
     ck_ok(exf_variant_parse(v, text, &err), err);
-    ck_ok(exf_folder_new(&f, v, &c->tables, &c->arch, &c->spans, &err), err);
+    ck_ok(exf_fold_rewriter_new(&f, v, &c->tables, &c->arch, &c->schedule, &err), err);
     return f;
 }
 
@@ -228,10 +228,10 @@ static inline exf_routes f_routes(const fold_case *c, int layer)
     return r;
 }
 
-static inline void f_rewrite(exf_folder *f, exf_routes *r)
+static inline void f_rewrite(exf_fold_rewriter *f, exf_routes *r)
 {
     exf_err err;
-    const exf_rewriter *w = exf_folder_rewriter(f);
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
     ck_ok(w->rewrite(w->self, r, &err), err);
 }
 

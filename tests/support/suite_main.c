@@ -1,4 +1,4 @@
-/* suite_main.c - main of a test program, which holds the suites of one folder: EXF_SUITES
+/* suite_main.c - main of a test program, which holds the suites of one directory: EXF_SUITES
  * names the generated list of them, one X(check_name) for each check_name.c.
  *
  * usage: PROGRAM [--list | SUITE ...]      all suites when none is named

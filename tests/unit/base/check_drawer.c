@@ -1,5 +1,5 @@
 /* check_drawer.c - registries: finding by name, the message for an unknown one. */
-#include "base/drawer.h"
+#include "base/registry.h"
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
@@ -17,18 +17,18 @@ exf_code exf_fruit_require(const char *name, const exf_fruit **out, exf_err *err
 const exf_fruit *exf_fruit_at(size_t i);
 const exf_fruit *exf_fruit_find(const char *name);
 
-EXF_DRAWER_BEGIN
+EXF_REGISTRY_BEGIN
 &apple, &pear, &quince,
-EXF_DRAWER_END(fruit)
-EXF_DRAWER_FIND(fruit)
-EXF_DRAWER_REQUIRE(fruit, "basket")
+EXF_REGISTRY_END(fruit)
+EXF_REGISTRY_FIND(fruit)
+EXF_REGISTRY_REQUIRE(fruit, "basket")
 
 static int counts(const void *entry)
 {
     return !((const exf_fruit *)entry)->hidden;
 }
 
-static const exf_drawer counted = {entries, 3, counts};
+static const exf_registry counted = {entries, 3, counts};
 
 START_TEST(entries_are_found_by_name)
 {
@@ -57,9 +57,9 @@ START_TEST(what_does_not_count_is_unknown)
 {
     exf_err e;
     const void *f;
-    ck_assert_ptr_eq(exf_drawer_find(&counted, "apple"), &apple);
-    ck_assert_ptr_null(exf_drawer_find(&counted, "quince"));
-    ck_assert_int_eq(exf_drawer_require(&f, &counted, "basket", "quince", &e), EXF_USAGE);
+    ck_assert_ptr_eq(exf_registry_find(&counted, "apple"), &apple);
+    ck_assert_ptr_null(exf_registry_find(&counted, "quince"));
+    ck_assert_int_eq(exf_registry_require(&f, &counted, "basket", "quince", &e), EXF_USAGE);
     ck_assert_str_eq(e.msg, "basket: \"quince\" is not known (known: apple, pear)");
 }
 END_TEST
@@ -83,7 +83,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("drawer");
+    Suite *s = suite_create("registry");
     TCase *t = tcase_create("all");
     tcase_add_test(t, entries_are_found_by_name);
     tcase_add_test(t, an_unknown_name_is_told_the_known_and_the_nearest);

@@ -17,7 +17,7 @@ typedef struct {
     float *routed;    /* [T, H] */
 } layer_run;
 
-static layer_run run_new(const fold_case *c, exf_folder *f, int layer, int by_token)
+static layer_run run_new(const fold_case *c, exf_fold_rewriter *f, int layer, int by_token)
 {
     layer_run r = {.after = f_routes(c, layer)};
     r.after.by_token = by_token;
@@ -34,10 +34,10 @@ static void run_free(layer_run *r)
     exf_mem_free(r->routed);
 }
 
-static void correct_here(const fold_case *c, exf_folder *f, const layer_run *r)
+static void correct_here(const fold_case *c, exf_fold_rewriter *f, const layer_run *r)
 {
     exf_err err;
-    const exf_rewriter *w = exf_folder_rewriter(f);
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
     size_t k = (size_t)c->arch.top_k;
     for (size_t s = 0; s < F_SEQUENCES; s++) {
         size_t row = c->span[s].offset;
@@ -59,10 +59,10 @@ static void correct_here(const fold_case *c, exf_folder *f, const layer_run *r)
 }
 
 /* In blocks of `piece` tokens of the run, which end within sequences and span several. */
-static void correct_there(const fold_case *c, exf_folder *f, const layer_run *r, exf_queue *q, int piece)
+static void correct_there(const fold_case *c, exf_fold_rewriter *f, const layer_run *r, exf_queue *q, int piece)
 {
     exf_err err;
-    const exf_rewriter *w = exf_folder_rewriter(f);
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
     size_t k = (size_t)c->arch.top_k;
     for (int at = 0; at < F_TOKENS; at += piece) {
         size_t row = (size_t)at;
@@ -90,8 +90,8 @@ static void check_layers(const fold_case *c, const char *text, const exf_backend
     exf_variant v;
     exf_err err;
     uint64_t before, now, peak;
-    exf_folder *f = f_folder(c, &v, text);
-    const exf_rewriter *w = exf_folder_rewriter(f);
+    exf_fold_rewriter *f = f_folder(c, &v, text);
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
     b->gpu->memory(&before, &peak);
     ck_ok(w->device_open(w->self, b, &err), err);
     b->gpu->memory(&now, &peak);
@@ -106,7 +106,7 @@ static void check_layers(const fold_case *c, const char *text, const exf_backend
         run_free(&here);
         run_free(&there);
     }
-    exf_folder_free(f);
+    exf_fold_rewriter_free(f);
     b->gpu->memory(&now, &peak);
     ck_assert_uint_eq(now, before);
 }
@@ -138,8 +138,8 @@ START_TEST(layers_that_were_not_rewritten_are_left_alone)
     fold_open(&c, 8, 4, 0, 1);
     for (int i = 0; i < TEXTS; i++) {
         exf_variant v;
-        exf_folder *f = f_folder(&c, &v, texts[i]);
-        const exf_rewriter *w = exf_folder_rewriter(f);
+        exf_fold_rewriter *f = f_folder(&c, &v, texts[i]);
+        const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
         layer_run r = run_new(&c, f, 4, 1);
         float *before = naive_numbers(F_TOKENS * F_H, 91 + 4, 1);
         correct_here(&c, f, &r);
@@ -151,7 +151,7 @@ START_TEST(layers_that_were_not_rewritten_are_left_alone)
                       texts[i]);
         exf_mem_free(before);
         run_free(&r);
-        exf_folder_free(f);
+        exf_fold_rewriter_free(f);
     }
     fold_close(&c);
     b->close(q);
@@ -165,10 +165,10 @@ START_TEST(scalars_need_no_device)
     fold_open(&c, 8, 4, 0, 1);
     for (size_t i = 0; i < sizeof scalars / sizeof *scalars; i++) {
         exf_variant v;
-        exf_folder *f = f_folder(&c, &v, scalars[i]);
-        const exf_rewriter *w = exf_folder_rewriter(f);
+        exf_fold_rewriter *f = f_folder(&c, &v, scalars[i]);
+        const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
         ck_assert(!w->device_open && !w->device_correct && w->device_bytes == 0);
-        exf_folder_free(f);
+        exf_fold_rewriter_free(f);
     }
     fold_close(&c);
 }
@@ -187,13 +187,13 @@ START_TEST(opening_survives_every_failing_allocation)
         size_t n = 0;
         b->gpu->memory(&before, &peak);
         while (rc != EXF_OK) {
-            exf_folder *f = f_folder(&c, &v, texts[i]);
-            const exf_rewriter *w = exf_folder_rewriter(f);
+            exf_fold_rewriter *f = f_folder(&c, &v, texts[i]);
+            const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
             exf_mem_fail_at(++n);
             rc = w->device_open(w->self, b, &err);
             exf_mem_fail_at(0);
             ck_assert_msg(rc == EXF_OK || rc == EXF_NOSPACE, "allocation %zu: %s", n, err.msg);
-            exf_folder_free(f);
+            exf_fold_rewriter_free(f);
             b->gpu->memory(&now, &peak);
             ck_assert_uint_eq(now, before);
         }

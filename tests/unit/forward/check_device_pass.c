@@ -2,7 +2,7 @@
  * states that live elsewhere, on a backend that computes as the CPU does (fake_device.h).
  * Whatever the plan, results on the fake device are the same bit for bit.  Beside the CPU
  * they are near: its product library adds up otherwise where other tokens share a call. */
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/lanes_fixtures.h"
 #include "tests/support/many_fixtures.h"
@@ -54,7 +54,7 @@ START_TEST(a_window_serves_lanes)
     many m;
     many_open(&m, golden_families[3 * _i]);
     const exf_backend *b = fake_device(plenty);
-    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts, .survivors = prune, .correct = correct_by_first,
+    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts, .retained_experts = prune, .correct = correct_by_first,
                                                              .device_correct = correct_by_first_on_device};
     exf_demand d = {.lanes = 3, .probes = 2, .pruned = 1, .corrects = 1, .head = 1, .host_blocks = 1};
     exf_forward_footprint f;
@@ -104,7 +104,7 @@ static exf_code digest_block(void *self, const exf_moe_block *b, exf_err *err)
 }
 
 /* Token by token, so that the chunks in which tokens are shown do not matter. */
-static exf_code digest_device_common(void *self, const exf_device_common *c, exf_err *err)
+static exf_code digest_device_common(void *self, const exf_device_common_input *c, exf_err *err)
 {
     digest *d = self;
     size_t each = (size_t)c->n_experts * (size_t)c->d_model;
@@ -118,7 +118,7 @@ static exf_code digest_device_common(void *self, const exf_device_common *c, exf
     return EXF_OK;
 }
 
-static exf_code count_common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code count_common(void *self, const exf_common_input_block *b, exf_err *err)
 {
     (void)err;
     ((digest *)self)->commons += (size_t)b->n_tokens;
@@ -128,8 +128,8 @@ static exf_code count_common(void *self, const exf_common_block *b, exf_err *err
 static digest look(const many *m, const exf_backend *b, uint64_t limit)
 {
     digest d = {.hash = 1};
-    exf_observer o = {.self = &d, .sweeps = 2, .common_tokens = 5, .block = digest_block, .common = count_common,
-                      .device_common = digest_device_common};
+    exf_observer o = {.self = &d, .sweeps = 2, .common_input_tokens = 5, .block = digest_block, .common_input = count_common,
+                      .device_common_input = digest_device_common};
     exf_lane lane = {NULL, &o};
     exf_forward_options options = {.backend = b, .threads = 1, .max_device_memory = limit};
     exf_forward_report report;
@@ -143,7 +143,7 @@ START_TEST(a_window_serves_a_second_look)
     many m;
     many_open(&m, golden_families[3 * _i]);
     const exf_backend *b = fake_device(plenty);
-    exf_demand d = {.lanes = 1, .common = 5, .sweeps = 2, .host_blocks = 1};
+    exf_demand d = {.lanes = 1, .common_input = 5, .sweeps = 2, .host_blocks = 1};
     digest cpu = look(&m, &exf_backend_cpu, 0), near = look(&m, b, 0), far = look(&m, b, many_least(&m, b, EXF_COMPUTE_F32, &d));
     ck_assert(cpu.blocks > 0 && cpu.commons > 0);
     ck_assert_uint_eq(near.commons, cpu.commons);
@@ -154,8 +154,8 @@ END_TEST
 
 /* ---- weights in parts ---------------------------------------------------------------------- */
 
-/* Role's tensors [first, first + n) as they lie in lw; layer as weight_stream.h has it. */
-static void assert_there(const exf_model *m, const exf_layer_weights *lw, exf_role role, int layer, int first, int n)
+/* Role's tensors [first, first + n) as they lie in lw; layer as weight_loader.h has it. */
+static void assert_loaded(const exf_model *m, const exf_layer_weights *lw, exf_role role, int layer, int first, int n)
 {
     int of = layer < 0 ? -1 : layer;
     size_t each = exf_model_count(m, role, of);
@@ -181,8 +181,8 @@ static int routed(int role)
 static void assert_rest(const exf_model *m, const exf_layer_weights *lw, int layer)
 {
     for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
-        int here = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
-        if (here && n > 0) assert_there(m, lw, (exf_role)role, layer, 0, n);
+        int in_layer = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
+        if (in_layer && n > 0) assert_loaded(m, lw, (exf_role)role, layer, 0, n);
     }
 }
 
@@ -194,32 +194,32 @@ START_TEST(parts_are_what_the_checkpoint_holds)
     const exf_model *m = c.model;
     const exf_backend *b = fake_device(plenty);
     int experts = m->arch.n_experts, step = experts / 3 + 1;
-    exf_stream_options o = {.n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
+    exf_weight_loader_options o = {.n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
     exf_layer_weights lw = {.b = b};
-    exf_weight_stream *s;
-    uint64_t now, peak, planned = exf_stream_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_stream_slot_bytes(m, EXF_COMPUTE_F32, &o);
-    b->gpu->memory_anew();
-    ck_ok(exf_weight_stream_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
+    exf_weight_loader *s;
+    uint64_t now, peak, planned = exf_weight_loader_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_weight_loader_slot_bytes(m, EXF_COMPUTE_F32, &o);
+    b->gpu->memory_reset_peak();
+    ck_ok(exf_weight_loader_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
     b->gpu->memory(&now, &peak);
-    ck_assert_uint_ge(planned + exf_stream_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);
-    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    ck_assert_uint_ge(planned + exf_weight_loader_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);
+    ck_ok(exf_weight_loader_next(s, &lw, &e), e);
     assert_rest(m, &lw, EXF_LAYER_EMBED);
     for (int l = 0; l < m->arch.n_layers; l++) {
-        ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+        ck_ok(exf_weight_loader_next(s, &lw, &e), e);
         assert_rest(m, &lw, l);
         for (int pass = 0; m->arch.is_moe[l] && pass < PASSES; pass++)
             for (int first = 0; first < experts; first += step) {
-                ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+                ck_ok(exf_weight_loader_next(s, &lw, &e), e);
                 int n = experts - first < step ? experts - first : step;
                 for (int role = 0; role < EXF_W_COUNT; role++)
-                    if (routed(role)) assert_there(m, &lw, (exf_role)role, l, first, n);
+                    if (routed(role)) assert_loaded(m, &lw, (exf_role)role, l, first, n);
                 if (first == 0) assert_rest(m, &lw, l);
             }
     }
-    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    ck_ok(exf_weight_loader_next(s, &lw, &e), e);
     assert_rest(m, &lw, EXF_LAYER_HEAD);
-    ck_fails(exf_weight_stream_next(s, &lw, &e), EXF_INTERNAL, e, "weights: asked for");
-    exf_weight_stream_close(s, NULL);
+    ck_fails(exf_weight_loader_next(s, &lw, &e), EXF_INTERNAL, e, "weights: asked for");
+    exf_weight_loader_close(s, NULL);
     golden_close(&c);
 }
 END_TEST
@@ -229,20 +229,20 @@ START_TEST(every_allocation_of_a_stream_may_fail)
 {
     golden_case c;
     golden_open(&c, "qwen3_moe_fp8");
-    exf_stream_options o = {.n_slots = 2, .n_readers = 2, .n_layers = c.model->arch.n_layers, .part_experts = 3, .passes = 2};
-    exf_weight_stream *s = NULL;
+    exf_weight_loader_options o = {.n_slots = 2, .n_readers = 2, .n_layers = c.model->arch.n_layers, .part_experts = 3, .passes = 2};
+    exf_weight_loader *s = NULL;
     exf_code rc = EXF_NOSPACE;
     size_t n = 0;
     const exf_backend *b = fake_device(plenty);
     while (rc != EXF_OK) {
         exf_mem_fail_at(++n);
-        rc = exf_weight_stream_open(&s, c.model, b, EXF_COMPUTE_F32, &o, &e);
+        rc = exf_weight_loader_open(&s, c.model, b, EXF_COMPUTE_F32, &o, &e);
         exf_mem_fail_at(0);
         ck_assert(rc == EXF_OK || (rc == EXF_NOSPACE && s == NULL));
         if (n > 60) n += n / 7; /* hundreds of small ones */
     }
     ck_assert_uint_gt(n, 20);
-    exf_weight_stream_close(s, NULL);
+    exf_weight_loader_close(s, NULL);
     golden_close(&c);
 }
 END_TEST

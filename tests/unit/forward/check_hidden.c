@@ -106,7 +106,7 @@ static exf_code alloc_staging(void *out, size_t bytes, const char *what, exf_err
     return exf_mem_new(out, bytes, 1, what, err);
 }
 
-static const exf_gpu_operations lazy_gpu = {.follow = follow, .alloc_staging = alloc_staging, .free_staging = exf_mem_free};
+static const exf_gpu_operations lazy_gpu = {.wait_for = follow, .alloc_staging = alloc_staging, .free_staging = exf_mem_free};
 static const exf_backend lazy = {.name = "lazy", .gpu = &lazy_gpu, .open = open_queue, .close = close_queue, .finish = finish, .alloc = exf_mem_new,
                                  .free = exf_mem_free, .copy = copy};
 
@@ -209,10 +209,10 @@ START_TEST(groups_are_whole_sequences)
         rows += h.group[g].n_rows;
     }
     ck_assert(sequences == batch.n_sequences && rows == batch.n_tokens);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, window, window), h.n_groups);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, window, 1), batch.n_tokens);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, 0, batch.n_tokens), 1);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, 0, batch.n_tokens - 1), 2);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, window, window), h.n_groups);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, window, 1), batch.n_tokens);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, 0, batch.n_tokens), 1);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, 0, batch.n_tokens - 1), 2);
     exf_hidden_close(&h);
     free_queues();
     ck_ok(exf_hidden_open(&h, &lazy, EXF_COMPUTE_F32, &batch, WIDTH, 2, 0, &e), e);

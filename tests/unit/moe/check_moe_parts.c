@@ -182,12 +182,12 @@ START_TEST(common_tokens_are_the_middles_of_equal_parts)
         int n = cases[c].tokens, wanted = cases[c].wanted, last = -1;
         exf_span span[] = {{0, 1}, {1, n}};
         exf_batch b = {.span = span, .n_sequences = 2};
-        exf_observer o = {.common_tokens = wanted};
+        exf_observer o = {.common_input_tokens = wanted};
         exf_lane lane = {.observer = &o};
         exf_moe_layer l = {.batch = &b, .lane = &lane};
-        ck_assert_int_eq(exf_common_tokens(&l, 1), n < wanted ? n : wanted);
-        for (int i = 0; i < exf_common_tokens(&l, 1); i++) {
-            int at = exf_common_position(&l, 1, i), parts = n < wanted ? n : wanted;
+        ck_assert_int_eq(exf_common_input_tokens(&l, 1), n < wanted ? n : wanted);
+        for (int i = 0; i < exf_common_input_tokens(&l, 1); i++) {
+            int at = exf_common_input_position(&l, 1, i), parts = n < wanted ? n : wanted;
             double middle = (2.0 * i + 1) * n / (2.0 * parts);
             ck_assert_msg(at <= middle && at > middle - 1, "token %d of %d in %d: %d", i, parts, n, at);
             ck_assert(at > last && at < n);
@@ -385,7 +385,7 @@ START_TEST(a_workspace_holds_each_part)
     const exf_architecture *a = &c.model->arch;
     for (int on_gpu = 0; on_gpu < 2; on_gpu++) {
         const exf_backend *b = on_gpu ? fake_device(plenty) : &exf_backend_cpu;
-        exf_demand d = {.lanes = 2, .probes = 1, .head = 1, .common = 3, .host_blocks = 1}, no_head = d;
+        exf_demand d = {.lanes = 2, .probes = 1, .head = 1, .common_input = 3, .host_blocks = 1}, no_head = d;
         exf_moe_needs needs = exf_moe_needs_of(b, a, &d);
         exf_arena moe = {NULL, 0}, head = {NULL, 0};
         exf_moe_arrays m;

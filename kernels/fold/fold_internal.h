@@ -1,0 +1,290 @@
+/* fold_internal.h - what every form of exfold/fold.h is made of, for C and CUDA alike:
+ * argument checks, number formats, the order of routes, the integer of an importance,
+ * a small positive definite system.
+ *
+ * Both compilers see one arithmetic: on the device products and sums are written with
+ * the intrinsics that are never contracted, so that ids and weights agree bit for bit. */
+#ifndef EXF_KERNELS_FOLD_INTERNAL_H
+#define EXF_KERNELS_FOLD_INTERNAL_H
+#include "exfold/fold.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#ifdef __CUDACC__
+#define EXF_FOLD_INLINE static __host__ __device__ __forceinline__
+#else
+#define EXF_FOLD_INLINE static inline
+#endif
+
+enum { EXF_FOLD_MAX_K = 16, EXF_FOLD_MIN_E = 3, EXF_FOLD_MAX_E = 512, EXF_FOLD_MAX_SLOTS = 65536 };
+
+/* ---- arithmetic, rounded once per operation ------------------------------------- */
+
+/* clang-format off */
+#ifdef __CUDA_ARCH__
+EXF_FOLD_INLINE float exf_mulf(float a, float b) { return __fmul_rn(a, b); }
+EXF_FOLD_INLINE float exf_addf(float a, float b) { return __fadd_rn(a, b); }
+EXF_FOLD_INLINE float exf_divf(float a, float b) { return __fdiv_rn(a, b); }
+EXF_FOLD_INLINE float exf_sqrtf(float a) { return __fsqrt_rn(a); }
+EXF_FOLD_INLINE double exf_muld(double a, double b) { return __dmul_rn(a, b); }
+EXF_FOLD_INLINE double exf_addd(double a, double b) { return __dadd_rn(a, b); }
+#else
+EXF_FOLD_INLINE float exf_mulf(float a, float b) { return a * b; }
+EXF_FOLD_INLINE float exf_addf(float a, float b) { return a + b; }
+EXF_FOLD_INLINE float exf_divf(float a, float b) { return a / b; }
+EXF_FOLD_INLINE float exf_sqrtf(float a) { return sqrtf(a); }
+EXF_FOLD_INLINE double exf_muld(double a, double b) { return a * b; }
+EXF_FOLD_INLINE double exf_addd(double a, double b) { return a + b; }
+#endif
+/* clang-format on */
+
+EXF_FOLD_INLINE uint32_t exf_bits_of(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits;
+}
+
+EXF_FOLD_INLINE float exf_float_of(uint32_t bits)
+{
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* ---- 16-bit weights --------------------------------------------------------------- */
+
+EXF_FOLD_INLINE float exf_from_bf16(uint16_t h)
+{
+    return exf_float_of((uint32_t)h << 16);
+}
+
+EXF_FOLD_INLINE uint16_t exf_to_bf16(float v)
+{
+    uint32_t bits = exf_bits_of(v);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u); /* stays a NaN */
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+EXF_FOLD_INLINE float exf_from_f16(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
+    if (rest >= 0x0f800000u) return exf_float_of(sign | rest | 0x7f800000u);
+    return exf_float_of(sign | exf_bits_of(exf_mulf(exf_float_of(rest), 0x1p112f))); /* subnormals become normal */
+}
+
+EXF_FOLD_INLINE uint16_t exf_to_f16(float v)
+{
+    uint32_t sign = exf_bits_of(v) >> 16 & 0x8000u, bits = exf_bits_of(v) & 0x7fffffffu;
+    if (bits > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
+    if (bits >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* from 2^16 on: infinity */
+    if (bits < 0x38800000u)                                     /* below 2^-14: adding 0.5 rounds to multiples of 2^-24 */
+        return (uint16_t)(sign | (exf_bits_of(exf_addf(exf_float_of(bits), 0.5f)) - 0x3f000000u));
+    bits += 0xc8000fffu + (bits >> 13 & 1u); /* exponent from bias 127 to 15, and round */
+    return (uint16_t)(sign | bits >> 13);
+}
+
+/* ---- slots ------------------------------------------------------------------------ */
+
+EXF_FOLD_INLINE int64_t exf_fold_raw_id(const exf_fold_routes *r, int64_t slot)
+{
+    return r->id_type == EXF_FOLD_I32 ? ((const int32_t *)r->ids)[slot] : ((const int64_t *)r->ids)[slot];
+}
+
+/* The expert of a slot, or -1. */
+EXF_FOLD_INLINE int exf_fold_id(const exf_fold_routes *r, int64_t slot, int n_experts)
+{
+    int64_t id = exf_fold_raw_id(r, slot);
+    return id >= 0 && id < n_experts ? (int)id : -1;
+}
+
+EXF_FOLD_INLINE void exf_fold_set_id(const exf_fold_routes *r, int64_t slot, int64_t id)
+{
+    if (r->id_type == EXF_FOLD_I32)
+        ((int32_t *)r->ids)[slot] = (int32_t)id;
+    else
+        ((int64_t *)r->ids)[slot] = id;
+}
+
+EXF_FOLD_INLINE float exf_fold_weight(const exf_fold_routes *r, int64_t slot)
+{
+    if (r->weight_type == EXF_FOLD_F32) return ((const float *)r->weights)[slot];
+    uint16_t half = ((const uint16_t *)r->weights)[slot];
+    return r->weight_type == EXF_FOLD_BF16 ? exf_from_bf16(half) : exf_from_f16(half);
+}
+
+EXF_FOLD_INLINE void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot, float v)
+{
+    if (r->weight_type == EXF_FOLD_F32)
+        ((float *)r->weights)[slot] = v;
+    else
+        ((uint16_t *)r->weights)[slot] = r->weight_type == EXF_FOLD_BF16 ? exf_to_bf16(v) : exf_to_f16(v);
+}
+
+/* ---- order and targets ------------------------------------------------------------ */
+
+#define EXF_FOLD_NO_RANK INT32_MIN /* of a slot without an expert: below every number */
+
+/* An integer ordered as the numbers are; both zeros are one, NaN is below all. */
+EXF_FOLD_INLINE int32_t exf_fold_ordered(float v)
+{
+    uint32_t bits = exf_bits_of(exf_addf(v, 0.0f)); /* of -0: 0 */
+    bits ^= bits >> 31 ? 0x7fffffffu : 0;
+    return v != v ? INT32_MIN + 1 : (int32_t)bits;
+}
+
+/* Of a route of weight w to an expert of mean norm h, which BY_SCORE does not look at. */
+EXF_FOLD_INLINE int32_t exf_fold_rank_key(exf_fold_rank rank, float w, float h)
+{
+    return exf_fold_ordered(rank == EXF_FOLD_BY_SCORE ? w : rank == EXF_FOLD_BY_NORM ? h : exf_mulf(w, h));
+}
+
+/* |cosine| as an integer ordered as they are, NaN as 0; at most that of infinity. */
+EXF_FOLD_INLINE uint32_t exf_fold_likeness(float cosine)
+{
+    uint32_t bits = exf_bits_of(cosine) & 0x7fffffffu;
+    return bits <= 0x7f800000u ? bits : 0;
+}
+
+EXF_FOLD_INLINE int exf_fold_may_take(float loss, float max_loss)
+{
+    return loss <= max_loss && loss < EXF_FOLD_NEVER;
+}
+
+/* c of the header, for a pair that may be folded. */
+EXF_FOLD_INLINE float exf_fold_confidence(float loss)
+{
+    float c = exf_addf(1.0f, -loss);
+    return c < 0 ? 0.0f : c > 1 ? 1.0f : c;
+}
+
+/* What kept weights are multiplied with; 1 where they are to be left alone. */
+EXF_FOLD_INLINE float exf_fold_rescale_factor(exf_fold_rescale rescale, float before, float after)
+{
+    if (!(before > 0) || !(after > 0)) return 1.0f;
+    float f = exf_divf(before, after);
+    if (rescale == EXF_FOLD_RESCALE_L2) f = exf_sqrtf(f);
+    return f <= 3.402823466e38f ? f : 1.0f;
+}
+
+/* ---- importance ------------------------------------------------------------------- */
+
+/* One slot's term.  Infinities become the largest number, NaN nothing: the sum stays one. */
+EXF_FOLD_INLINE float exf_fold_term(exf_fold_importance kind, float w, float scale)
+{
+    float v = exf_mulf(w, scale);
+    if (kind == EXF_FOLD_IMPORTANCE_ENERGY) v = exf_mulf(v, v);
+    if (v != v) return 0.0f;
+    return v > 3.402823466e38f ? 3.402823466e38f : v < -3.402823466e38f ? -3.402823466e38f : v;
+}
+
+/* 2^36 over the smallest power of two that is no less than `largest` >= 0. */
+EXF_FOLD_INLINE double exf_fold_grid(float largest)
+{
+    double v = largest;
+    uint64_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    if (bits == 0) return 1;
+    int exponent = (int)(bits >> 52) - 1023 + ((bits & 0xfffffffffffffull) != 0);
+    bits = (uint64_t)(1023 + 36 - exponent) << 52;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* The term as an integer of that grid, nearest, ties to even; at most 2^36 in magnitude. */
+EXF_FOLD_INLINE int64_t exf_fold_quantum(float term, double grid)
+{
+    double magic = 0x1.8p52; /* adding it rounds to an integer */
+    return (int64_t)exf_addd(exf_addd(exf_muld(term, grid), magic), -magic);
+}
+
+/* Larger key: more important, then lower id.  Sums are below 2^53 in magnitude, ids below 2^9. */
+EXF_FOLD_INLINE uint64_t exf_fold_pool_key(int64_t sum, int id)
+{
+    return (uint64_t)(sum + (1ll << 53)) << 9 | (uint64_t)(511 - id);
+}
+EXF_FOLD_INLINE int exf_fold_pool_id(uint64_t key)
+{
+    return 511 - (int)(key & 511u);
+}
+
+/* ---- the joint forms' system -------------------------------------------------------- */
+
+/* Rounded once, since a product of two floats is exact: equal for (a, b) and (b, a). */
+EXF_FOLD_INLINE double exf_fold_gram(const exf_fold_tables *t, int a, int b)
+{
+    return exf_muld(exf_muld(t->cosine[(size_t)a * (size_t)t->n_experts + (size_t)b], t->rms[a]), t->rms[b]);
+}
+
+/* A pivot below this part of the mean diagonal counts as not positive. */
+#define EXF_FOLD_PIVOT 0x1p-26
+/* Where the system is not positive definite rho is raised, so often at most. */
+enum { EXF_FOLD_RAISES = 8 };
+EXF_FOLD_INLINE double exf_fold_raise(double rho)
+{
+    return rho < 1e-4 ? 1e-3 : exf_muld(10, rho);
+}
+
+/* ---- arguments -------------------------------------------------------------------- */
+
+static inline exf_fold_status exf_fold_check_routes(const exf_fold_routes *r, int n_experts)
+{
+    if (!r || r->rows < 0 || r->width < 1 || (unsigned)r->id_type > EXF_FOLD_I64 || (unsigned)r->weight_type > EXF_FOLD_F16)
+        return EXF_FOLD_BAD_ARGUMENT;
+    if (r->rows > 0 && (!r->ids || !r->weights)) return EXF_FOLD_BAD_ARGUMENT;
+    if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || r->width > EXF_FOLD_MAX_K) return EXF_FOLD_UNSUPPORTED;
+    return r->width <= n_experts ? EXF_FOLD_OK : EXF_FOLD_BAD_ARGUMENT;
+}
+
+static inline int exf_fold_apart(const void *a, size_t a_bytes, const void *b, size_t b_bytes)
+{
+    uintptr_t i = (uintptr_t)a, j = (uintptr_t)b;
+    return i < j ? j - i >= a_bytes : i - j >= b_bytes;
+}
+
+static inline int exf_fold_no_overlap(const exf_fold_routes *in, const exf_fold_routes *out)
+{
+    size_t id = in->id_type == EXF_FOLD_I32 ? 4 : 8, weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
+    size_t n_in = (size_t)in->rows * (size_t)in->width, n_out = (size_t)out->rows * (size_t)out->width;
+    return exf_fold_apart(in->ids, n_in * id, out->ids, n_out * id) &&
+           exf_fold_apart(in->ids, n_in * id, out->weights, n_out * weight) &&
+           exf_fold_apart(in->weights, n_in * weight, out->ids, n_out * id) &&
+           exf_fold_apart(in->weights, n_in * weight, out->weights, n_out * weight);
+}
+
+static inline exf_fold_status exf_fold_check_prefill(const exf_fold_routes *in, const exf_fold_routes *out,
+                                                     const exf_fold_tables *t, const exf_fold_prefill_options *o, int joint)
+{
+    if (!t || !o || !out) return EXF_FOLD_BAD_ARGUMENT;
+    exf_fold_status s = exf_fold_check_routes(in, t->n_experts);
+    if (s == EXF_FOLD_OK) s = exf_fold_check_routes(out, t->n_experts);
+    if (s != EXF_FOLD_OK) return s;
+    int wrong = out->rows != in->rows || out->id_type != in->id_type || out->weight_type != in->weight_type;
+    wrong |= o->keep < 1 || o->keep > in->width || out->width != o->keep;
+    wrong |= (unsigned)o->rank > EXF_FOLD_BY_NORM || (unsigned)o->rescale > EXF_FOLD_RESCALE_L2;
+    wrong |= o->rank != EXF_FOLD_BY_SCORE && !t->norms;
+    if (joint)
+        wrong |= !t->cosine || !t->rms || !(o->ridge >= 0) || !(o->ridge <= EXF_FOLD_NEVER);
+    else
+        wrong |= !t->coeff || !t->loss || o->max_loss != o->max_loss;
+    return wrong || (in->rows > 0 && !exf_fold_no_overlap(in, out)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
+}
+
+static inline exf_fold_status exf_fold_check_decode(const exf_fold_routes *io, const exf_fold_tables *t,
+                                                    const exf_fold_decode_options *o, int joint)
+{
+    if (!t || !o) return EXF_FOLD_BAD_ARGUMENT;
+    exf_fold_status s = exf_fold_check_routes(io, t->n_experts);
+    if (s != EXF_FOLD_OK) return s;
+    int wrong = o->pool < 1 || (unsigned)o->importance > EXF_FOLD_IMPORTANCE_ENERGY;
+    wrong |= o->importance == EXF_FOLD_IMPORTANCE_NORM ? !t->norms : !t->rms;
+    if (joint)
+        wrong |= !t->cosine || !t->rms || !(o->ridge >= 0) || !(o->ridge <= EXF_FOLD_NEVER);
+    else
+        wrong |= !t->coeff || !t->loss || o->max_loss != o->max_loss;
+    if (wrong) return EXF_FOLD_BAD_ARGUMENT;
+    return io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
+}
+#endif

@@ -1,0 +1,66 @@
+/* layer_sums_cells.cuh - how sums lie in a device's memory while they grow.
+ *
+ * A cell of 32 words per ordered pair and per expert: sum s has six signed words,
+ * digits of 2^32 of its fixed-point value (base/exact.h), of both signs and not
+ * carried; word 30 counts.  2^31 terms fit before a digit overflows; carries are taken
+ * when a value is needed.  A second cell per pair is about sequences: what dot,
+ * target_sq and count were at the end of the last one, and the sums over them. */
+#ifndef EXF_KERNELS_LAYER_SUMS_CELLS_CUH
+#define EXF_KERNELS_LAYER_SUMS_CELLS_CUH
+#include "kernels/device/cuda_queue.cuh"
+#include "kernels/statistics/layer_sums.h"
+
+enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 4, SEQUENCE_SUMS = 3 };
+/* Words of a sequence cell. */
+enum { OLD_DOT = 0, OLD_TARGET = 6, OLD_COUNT = 12, SUM_AA = 13, SUM_AB = 19, SUM_BB = 25, SEQUENCES = 31 };
+
+typedef struct {
+    unsigned long long bad;          /* complement of the smallest row that could not be added; 0: none */
+    unsigned long long bad_sequence; /* the same of a sequence */
+    unsigned long long unused[WORDS - 2];
+} header;
+
+/* Behind the header: pairs' cells, experts' cells, sequence cells, room for fetching. */
+static inline size_t n_cells(int n_experts)
+{
+    return 2 * (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;
+}
+
+/* sum += x, rounded to the grid: its digits of 32 bits, at most three of them not 0. */
+static __device__ inline void add_term(unsigned long long *sum, double x)
+{
+    unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull;
+    int biased = (int)(u >> 52 & 0x7ff), shift = (biased ? biased : 1) - 1075 + 96;
+    if (biased) m |= 1ull << 52;
+    if (shift < 0) { /* to the grid, half to even, as exf_exact_place() */
+        int drop = -shift;
+        if (drop > 54) return;
+        unsigned long long half = 1ull << (drop - 1), rest = m & ((half << 1) - 1);
+        m >>= drop;
+        m += rest > half || (rest == half && (m & 1));
+        shift = 0;
+    }
+    int bit = shift & 31;
+    long long low = (long long)(m << bit & 0xffffffffu), middle = (long long)(m >> (32 - bit)), sign = (long long)u >> 63;
+    long long high = middle >> 32;
+    middle &= 0xffffffff;
+    sum += shift >> 5;
+    if (low) atomicAdd(sum, (unsigned long long)((low ^ sign) - sign));
+    if (middle) atomicAdd(sum + 1, (unsigned long long)((middle ^ sign) - sign));
+    if (high) atomicAdd(sum + 2, (unsigned long long)((high ^ sign) - sign));
+}
+
+/* Six digits, less those of `old` where there are some, as a 192-bit integer. */
+static __device__ inline exf_exact carried(const unsigned long long *digit, const unsigned long long *old)
+{
+    exf_exact out = {{0, 0, 0}};
+    long long carry = 0;
+#pragma unroll
+    for (int d = 0; d < DIGITS; d++) {
+        long long v = (long long)(digit[d] - (old ? old[d] : 0)) + carry;
+        out.limb[d / 2] |= ((unsigned long long)v & 0xffffffffu) << 32 * (d & 1);
+        carry = v >> 32;
+    }
+    return out;
+}
+#endif

@@ -1,0 +1,197 @@
+/* layer_sums_fetch_cuda.cu - the end of a sequence and of a layer: sums over sequences,
+ * and bringing everything home; see layer_sums.h and layer_sums_cells.cuh. */
+#include "kernels/statistics/layer_sums_cells.cuh"
+
+#include "base/thread_pool.h"
+
+#include <cstring>
+
+size_t exf_layer_sums_bytes_cuda(int n_experts)
+{
+    return sizeof(header) + n_cells(n_experts) * WORDS * 8 + exf_layer_sums_host_bytes(n_experts);
+}
+
+/* ---- sequences ------------------------------------------------------------------------ */
+
+/* Bits [from, from + 64) of a. */
+static __device__ inline unsigned long long window(const exf_exact &a, int from)
+{
+    int word = from >> 6, bit = from & 63;
+    unsigned long long low = a.limb[word] >> bit;
+    return bit && word < 2 ? low | a.limb[word + 1] << (64 - bit) : low;
+}
+
+/* As exf_exact_value(): the nearest double, half to even. */
+static __device__ inline double value_of(exf_exact a)
+{
+    bool negative = a.limb[2] >> 63;
+    if (negative) exf_exact_negate(&a);
+    int bits = a.limb[2] ? 192 - __clzll((long long)a.limb[2]) : a.limb[1] ? 128 - __clzll((long long)a.limb[1]) : 64 - __clzll((long long)a.limb[0]);
+    int drop = bits - 53;
+    double v;
+    if (drop <= 0) {
+        v = ldexp((double)a.limb[0], -96);
+    } else {
+        unsigned long long m = window(a, drop) & ((1ull << 53) - 1), half = window(a, drop - 1) & 1, rest = 0;
+        for (int i = 0; i < 3; i++) {
+            int in_limb = drop - 1 - 64 * i;
+            if (in_limb > 0) rest |= a.limb[i] & (in_limb >= 64 ? ~0ull : (1ull << in_limb) - 1);
+        }
+        if (half && (rest || (m & 1))) m++;
+        v = ldexp((double)m, drop - 96);
+    }
+    return negative ? -v : v;
+}
+
+static __global__ void close_sequence(header *top, const unsigned long long *pairs, unsigned long long *cells, size_t n, double scale,
+                                      unsigned long long sequence)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    const unsigned long long *now = pairs + i * WORDS; /* dot, target_sq, ..., count */
+    unsigned long long *cell = cells + i * WORDS;
+    if (now[COUNT] == cell[OLD_COUNT]) return;
+    double a = scale * value_of(carried(now, cell + OLD_DOT)), b = scale * value_of(carried(now + DIGITS, cell + OLD_TARGET));
+    if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b)) {
+        atomicMax(&top->bad_sequence, ~sequence);
+        return;
+    }
+    add_term(cell + SUM_AA, a * a);
+    add_term(cell + SUM_AB, a * b);
+    add_term(cell + SUM_BB, b * b);
+    cell[SEQUENCES]++;
+    for (int d = 0; d < 2 * DIGITS; d++) cell[d] = now[d];
+    cell[OLD_COUNT] = now[COUNT];
+}
+
+static unsigned long long *cells_of(void *sums)
+{
+    return reinterpret_cast<unsigned long long *>(static_cast<header *>(sums) + 1);
+}
+
+static unsigned long long *sequence_cells_of(void *sums, int n_experts)
+{
+    return cells_of(sums) + ((size_t)n_experts * n_experts + n_experts) * WORDS;
+}
+
+void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence)
+{
+    size_t pairs = (size_t)n_experts * n_experts;
+    EXF_LAUNCH(q, "layer sums: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums), cells_of(sums),
+               sequence_cells_of(sums, n_experts), pairs, scale, (unsigned long long)sequence);
+}
+
+/* ---- fetching ------------------------------------------------------------------------ */
+
+/* Cells to arrays, sum after sum, and to zero. */
+static __global__ void collect(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n, int n_sums)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    unsigned long long *cell = cells + i * WORDS;
+    for (int s = 0; s < n_sums; s++) exact[s * n + i] = carried(cell + s * DIGITS, nullptr);
+    count[i] = cell[COUNT];
+    for (int w = 0; w < WORDS; w++) cell[w] = 0;
+}
+
+/* The same of sequence cells. */
+static __global__ void collect_sequences(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    unsigned long long *cell = cells + i * WORDS;
+    for (int s = 0; s < SEQUENCE_SUMS; s++) exact[s * n + i] = carried(cell + SUM_AA + s * DIGITS, nullptr);
+    count[i] = cell[SEQUENCES];
+    for (int w = 0; w < WORDS; w++) cell[w] = 0;
+}
+
+/* Some of what came home, and where it is added: exact sums or counts. */
+struct part {
+    exf_exact *sum; /* or */
+    uint64_t *count;
+    const char *from;
+    size_t n;
+};
+
+static exf_code merge_part(void *self, size_t which, int, exf_err *)
+{
+    const part *p = static_cast<const part *>(self) + which;
+    for (size_t i = 0; i < p->n; i++) {
+        exf_exact x;
+        uint64_t c;
+        if (p->sum) {
+            memcpy(&x, p->from + i * sizeof x, sizeof x);
+            exf_exact_merge(&p->sum[i], &x);
+        } else {
+            memcpy(&c, p->from + i * sizeof c, sizeof c);
+            p->count[i] += c;
+        }
+    }
+    return EXF_OK;
+}
+
+struct parts {
+    part p[PAIR_SUMS + EXPERT_SUMS + SEQUENCE_SUMS + 3];
+    size_t n;
+    const char *at;
+};
+
+static void merge_later(parts *all, exf_exact *sum, uint64_t *count, size_t n)
+{
+    all->p[all->n++] = {sum, count, all->at, n};
+    all->at += n * (sum ? sizeof *sum : sizeof *count);
+}
+
+/* host: the pairs' sums and counts, the experts', those over sequences, as they were
+ * collected.  At hundreds of experts these are megabytes: a thread for each array. */
+static exf_code merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e, exf_err *err)
+{
+    exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
+    exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum};
+    parts all = {{}, 0, host};
+    for (int s = 0; s < PAIR_SUMS; s++) merge_later(&all, pair[s], nullptr, e * e);
+    merge_later(&all, nullptr, m->count, e * e);
+    for (int s = 0; s < EXPERT_SUMS; s++) merge_later(&all, expert[s], nullptr, e);
+    merge_later(&all, nullptr, m->norm_count, e);
+    if (over) {
+        merge_later(&all, over->aa, nullptr, e * e);
+        merge_later(&all, over->ab, nullptr, e * e);
+        merge_later(&all, over->bb, nullptr, e * e);
+        merge_later(&all, nullptr, over->sequences, e * e);
+    }
+    return exf_parallel_for(all.n, exf_background_threads(), merge_part, all.p, err);
+}
+
+/* Queues the collecting of all cells into `out`. */
+static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
+{
+    size_t e = (size_t)n_experts, pairs = e * e;
+    exf_exact *pair = reinterpret_cast<exf_exact *>(out);
+    unsigned long long *pair_count = reinterpret_cast<unsigned long long *>(pair + PAIR_SUMS * pairs);
+    exf_exact *expert = reinterpret_cast<exf_exact *>(pair_count + pairs);
+    unsigned long long *expert_count = reinterpret_cast<unsigned long long *>(expert + EXPERT_SUMS * e);
+    exf_exact *over = reinterpret_cast<exf_exact *>(expert_count + e);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs, (int)PAIR_SUMS);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS, e, (int)EXPERT_SUMS);
+    EXF_LAUNCH(q, "layer sums: collect", collect_sequences, exf_blocks(pairs, 128), 128, 0, over,
+               reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs), sequence_cells_of(sums, n_experts), pairs);
+}
+
+exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host,
+                               exf_err *err)
+{
+    header *top = static_cast<header *>(sums), was = {};
+    char *out = reinterpret_cast<char *>(cells_of(sums) + n_cells(n_experts) * WORDS);
+    collect_all(q, sums, out, n_experts);
+    if (q->err.code == EXF_OK)
+        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_layer_sums_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream), "layer sums");
+    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(&was, top, sizeof was, cudaMemcpyDeviceToHost, q->stream), "layer sums");
+    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "layer sums");
+    exf_code rc = exf_finish_cuda(q, err);
+    if (rc != EXF_OK) return rc;
+    if (was.bad)
+        return exf_fail(err, EXF_NUMERIC, "token %llu of the run: an expert's output or its router weight is outside the range of the sums", ~was.bad);
+    if (was.bad_sequence)
+        return exf_fail(err, EXF_NUMERIC, "sequence %llu: the squares of its sums are outside the range of the sums", ~was.bad_sequence);
+    return merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts, err);
+}

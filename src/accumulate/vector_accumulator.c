@@ -1,0 +1,235 @@
+/* vector_accumulator.c - see vector_accumulator.h. */
+#include "accumulate/vector_accumulator.h"
+
+#include "accumulate/basis.h"
+#include "accumulate/device_diagonal.h"
+#include "accumulate/device_samples.h"
+#include "accumulate/pair_block.h"
+#include "base/mem.h"
+#include "base/thread_pool.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct exf_vector_accumulator {
+    exf_run_shape shape;
+    const exf_accumulate_options *options;
+    const exf_sequence_list *sequences;
+    exf_sampler sampler; /* empty without lowrank */
+    int32_t *index;      /* [E, E] of a pair in sums, -1: it carries none */
+    exf_vector_sums sums;
+    exf_pair_block *block; /* [n_workers] */
+    exf_pair_buffers *buffers;   /* [n_workers, n_helpers] */
+    int n_workers, n_helpers;
+    exf_pair_locks *locks;
+    exf_device_samples samples;   /* of lowrank on a device */
+    exf_device_diagonal diagonal; /* where nothing else is wanted of the second sweep on a device */
+};
+
+exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
+                                const exf_sequence_list *sequences, int n_workers, exf_err *err)
+{
+    exf_code rc;
+    exf_vector_accumulator *m = NULL;
+    size_t e = (size_t)shape->n_experts, candidates = (size_t)shape->n_tokens * (size_t)shape->top_k;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "vector sums", err));
+    m->shape = *shape;
+    m->options = o;
+    m->sequences = sequences;
+    m->n_workers = n_workers;
+    m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
+    if (o->lowrank)
+        EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model, err));
+    EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
+    EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
+    EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector sums", err));
+    EXF_TRY(exf_pair_locks_new(&m->locks, err));
+out:
+    if (rc != EXF_OK)
+        exf_vector_accumulator_free(m);
+    else
+        *out = m;
+    return rc;
+}
+
+void exf_vector_accumulator_free(exf_vector_accumulator *m)
+{
+    if (!m) return;
+    for (int i = 0; m->block && i < m->n_workers; i++) exf_pair_block_free(&m->block[i]);
+    for (int i = 0; m->buffers && i < m->n_workers * m->n_helpers; i++) exf_pair_buffers_free(&m->buffers[i]);
+    exf_mem_free(m->block);
+    exf_mem_free(m->buffers);
+    exf_pair_locks_free(m->locks);
+    exf_device_samples_free(&m->samples);
+    exf_device_diagonal_free(&m->diagonal);
+    exf_sampler_free(&m->sampler);
+    exf_vector_sums_free(&m->sums);
+    exf_mem_free(m->index);
+    exf_mem_free(m);
+}
+
+/* ---- on a device ------------------------------------------------------------------- */
+
+uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    uint64_t all = (uint64_t)(shape->n_experts * (shape->n_experts - 1)), wanted = (uint64_t)o->vector_pairs;
+    return all < wanted ? all : wanted;
+}
+
+uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
+{
+    if (o->lowrank) return exf_device_samples_bytes((int)shape->d_model);
+    return o->diagonal ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
+}
+
+exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)
+{
+    const exf_run_shape *s = &m->shape;
+    if (m->options->lowrank) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
+    return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model, m->options->weighting, err);
+}
+
+exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
+{
+    return m->options->lowrank ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
+}
+
+void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
+{
+    exf_device_diagonal_add(&m->diagonal, b);
+}
+
+exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
+{
+    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
+}
+
+/* ---- before the first sweep ---------------------------------------------------------- */
+
+exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err)
+{
+    exf_vector_sums_free(&m->sums);
+    if (!m->options->lowrank) return EXF_OK;
+    return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, m->options->seed, err);
+}
+
+void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b)
+{
+    if (m->options->lowrank) exf_sampler_keep(&m->sampler, b);
+}
+
+/* ---- between the sweeps ----------------------------------------------------------- */
+
+typedef struct {
+    double energy;
+    int32_t pair; /* s * E + t */
+} ranked;
+
+static int by_energy(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    if (x->energy != y->energy) return x->energy > y->energy ? -1 : 1;
+    return (x->pair > y->pair) - (x->pair < y->pair);
+}
+
+static int rising(const void *a, const void *b)
+{
+    const ranked *x = a, *y = b;
+    return (x->pair > y->pair) - (x->pair < y->pair);
+}
+
+/* Pairs of the largest source_sq, ties to the lower source, then target. */
+static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
+    int d = (int)m->shape.d_model, rank = m->options->lowrank ? exf_basis_rank(d) : 0;
+    ranked *all = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&all, e * e, sizeof *all, "pairs with vectors", err));
+    for (size_t i = 0; i < e * e; i++) {
+        m->index[i] = -1;
+        if (s->count[i]) all[n++] = (ranked){exf_exact_value(&s->source_sq[i]), (int32_t)i};
+    }
+    qsort(all, n, sizeof *all, by_energy);
+    n = n < most ? n : most;
+    qsort(all, n, sizeof *all, rising);
+    EXF_TRY(exf_vector_sums_new(&m->sums, (int64_t)n, d, m->options->diagonal, rank, err));
+    for (size_t i = 0; i < n; i++) {
+        m->index[all[i].pair] = (int32_t)i;
+        m->sums.pair[2 * i] = all[i].pair / (int32_t)e;
+        m->sums.pair[2 * i + 1] = all[i].pair % (int32_t)e;
+    }
+out:
+    exf_mem_free(all);
+    return rc;
+}
+
+static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
+{
+    for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
+        size_t at = (size_t)v->pair[2 * i] * (size_t)s->n_experts + (size_t)v->pair[2 * i + 1];
+        exf_grid_for_pair(v->grid + EXF_N_GRIDS * i, exf_exact_value(&s->source_sq[at]), exf_exact_value(&s->target_sq[at]));
+    }
+}
+
+/* The samples become u - S v, in the room of u. */
+static void take_residuals(exf_vector_accumulator *m, const exf_layer_statistics *s)
+{
+    size_t h = (size_t)m->shape.d_model;
+    for (size_t i = 0; i < m->sampler.n; i++) {
+        size_t at = (size_t)m->sampler.pair[2 * i] * (size_t)s->n_experts + (size_t)m->sampler.pair[2 * i + 1];
+        double scalar = exf_pair_scalar(&m->options->rule, exf_exact_value(&s->dot[at]), exf_exact_value(&s->target_sq[at]));
+        float *u = m->sampler.source + i * h;
+        const float *v = m->sampler.target + i * h;
+        for (size_t k = 0; k < h; k++) u[k] = (float)((double)u[k] - scalar * (double)v[k]);
+    }
+}
+
+exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(choose_pairs(m, s, err));
+    if (m->sums.basis) {
+        choose_grids(&m->sums, s);
+        take_residuals(m, s);
+        EXF_TRY(exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model, m->options->seed,
+                               (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err));
+    }
+    if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
+out:
+    return rc;
+}
+
+/* ---- the second sweep --------------------------------------------------------------- */
+
+typedef struct {
+    exf_vector_accumulator *m;
+    const exf_moe_block *b;
+} job;
+
+static exf_code add_pair(void *self, size_t p, int helper, exf_err *err)
+{
+    const job *j = self;
+    exf_vector_accumulator *m = j->m;
+    exf_pair_buffers *buffers = &m->buffers[j->b->worker * m->n_helpers + helper];
+    return exf_pair_block_add(&m->block[j->b->worker], buffers, j->b, (int64_t)p, &m->sums, m->locks, err);
+}
+
+/* A pair's sums are its own, so helpers change no bit. */
+exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
+{
+    job j = {m, b};
+    exf_code rc;
+    if (m->sums.n_pairs == 0) return EXF_OK;
+    EXF_TRY(exf_pair_block_sort(&m->block[b->worker], b, m->index, m->options->weighting, m->sums.n_pairs, err));
+    if (m->n_helpers > 1) return exf_parallel_for((size_t)m->sums.n_pairs, m->n_helpers, add_pair, &j, err);
+    for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(add_pair(&j, (size_t)p, 0, err));
+out:
+    return rc;
+}
+
+const exf_vector_sums *exf_vector_accumulator_sums(const exf_vector_accumulator *m)
+{
+    return &m->sums;
+}

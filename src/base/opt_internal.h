@@ -1,0 +1,50 @@
+/* opt_internal.h - what the opt*.c files share; nobody else includes it.
+ *
+ * opt.c keeps who set what, opt_value.c turns text into one value and back,
+ * opt_argv.c reads the command line, opt_help.c prints --help. */
+#ifndef EXF_BASE_OPT_INTERNAL_H
+#define EXF_BASE_OPT_INTERNAL_H
+#include "base/opt.h"
+
+enum { EXF_OPT_RANKS = 3, EXF_OPT_BOUND_MAX = 64, EXF_OPT_RANGE_MAX = 160, EXF_OPT_HINT_MAX = 400 };
+
+struct exf_opts {
+    const exf_opt *table;
+    size_t n;
+    char *values;
+    char *(*origin)[EXF_OPT_RANKS]; /* per row and rank: who gave it ("demo.yaml:12", "--ridge"); NULL: nobody */
+};
+
+/* ---- one value (opt_value.c) ----------------------------------------- */
+/* A value on its way into the struct; the member is the one of the row's type. */
+typedef union {
+    char *text;
+    int64_t i;
+    double real;
+    uint64_t bytes;
+    int word;
+    exf_text_list texts;
+    exf_int_list ints;
+} exf_opt_value;
+
+/* The message has no prefix: the caller knows file and key.  *out is zero after an error. */
+exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err) EXF_CHECKED;
+/* TEXT_LIST and INT_LIST from items that are apart already. */
+exf_code exf_opt_parse_items(exf_opt_value *out, const exf_opt *row, const char *const *item, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err) EXF_CHECKED;
+void exf_opt_value_free(exf_opt_type type, exf_opt_value *v); /* and zeroes it */
+size_t exf_opt_value_size(exf_opt_type type);                  /* of the field in the struct */
+int exf_opt_is_list(exf_opt_type type);
+
+/* "0 to 1", "at least 1", "at most 5", "" when there is no range.  0 if row->values is no range. */
+int exf_opt_range(const exf_opt *row, char text[EXF_OPT_RANGE_MAX]);
+
+/* ---- rows (opt.c) ------------------------------------------------------ */
+size_t exf_opt_find_key(const exf_opts *o, const char *key); /* o->n: none */
+/* What to add to "unknown key": the nearest, the section's keys, or nothing. */
+exf_code exf_opt_key_hint(const exf_opts *o, const char *key, char hint[EXF_OPT_HINT_MAX], exf_err *err) EXF_CHECKED;
+/* The row whose key is leaf or ends in ".leaf"; o->n if none or several. */
+size_t exf_opt_find_leaf(const exf_opts *o, const char *leaf);
+/* Parses text for row i and stores it if nothing of a higher rank is there. */
+exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text, const char *origin, exf_err *err) EXF_CHECKED;
+#endif

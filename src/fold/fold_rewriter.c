@@ -1,0 +1,279 @@
+/* fold_rewriter.c - see fold_rewriter.h. */
+#include "fold/fold_rewriter_internal.h"
+
+#include "base/mem.h"
+#include "kernels/fold/fold_internal.h"
+
+#include <string.h>
+
+exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, const float *coeff, const float *loss)
+{
+    size_t e = (size_t)f->t->shape.n_experts, cells = (size_t)index * e * e;
+    return (exf_fold_tables){
+        .coeff = (coeff ? coeff : f->t->coeff) + cells, .loss = loss + cells, .norms = f->t->expert_norms + (size_t)index * e,
+        .cosine = f->t->cosine ? f->t->cosine + cells : NULL, .rms = f->t->rms ? f->t->rms + (size_t)index * e : NULL, .n_experts = (int)e,
+    };
+}
+
+/* Of the limits of exfold/fold.h the one that the model or the decode batches are beyond. */
+static exf_code unsupported(const exf_fold_rewriter *f, const char *what, exf_err *err)
+{
+    int n = f->a->n_experts, k = f->a->top_k;
+    if (n < EXF_FOLD_MIN_E || n > EXF_FOLD_MAX_E)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes %d to %d experts, the model has %d", f->v->name, what, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, n);
+    if (k > EXF_FOLD_MAX_K)
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes at most %d experts per token, the model runs %d", f->v->name, what, EXF_FOLD_MAX_K, k);
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most %d routes a step; a decode batch here has %d sequences of %d", f->v->name, what,
+                    EXF_FOLD_MAX_SLOTS, f->schedule->widest, k);
+}
+
+static exf_code bad_prefill(const exf_fold_rewriter *f, exf_err *err)
+{
+    const exf_fold_prefill_options *o = &f->v->prefill_options;
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": prefill folding refuses to keep %d of %d routes to %d experts with rank %d, rescale %d, max_loss %g, ridge %g",
+                    f->v->name, o->keep, f->a->top_k, f->a->n_experts, (int)o->rank, (int)o->rescale, (double)o->max_loss, (double)o->ridge);
+}
+
+static exf_code bad_decode(const exf_fold_rewriter *f, exf_err *err)
+{
+    const exf_fold_decode_options *o = &f->v->decode_options;
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": decode folding refuses a pool of %d for %d routes to %d experts with rank %d, max_loss %g, ridge %g",
+                    f->v->name, o->pool, f->a->top_k, f->a->n_experts, (int)o->importance, (double)o->max_loss, (double)o->ridge);
+}
+
+exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf_fold_phase phase, exf_err *err)
+{
+    const char *what = phase == EXF_FOLD_PHASE_PREFILL ? "prefill" : "decode";
+    switch (status) {
+    case EXF_FOLD_OK: return EXF_OK;
+    case EXF_FOLD_BAD_ARGUMENT: return phase == EXF_FOLD_PHASE_PREFILL ? bad_prefill(f, err) : bad_decode(f, err);
+    case EXF_FOLD_UNSUPPORTED: return unsupported(f, what, err);
+    case EXF_FOLD_DEVICE: return exf_fail(err, EXF_DEVICE, "variant \"%s\": CUDA refused to launch %s folding", f->v->name, what);
+    }
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name, what, (int)status);
+}
+
+/* ---- what a variant needs of the tables ------------------------------------------------ */
+
+static exf_code lacks(const exf_fold_rewriter *f, const char *what, exf_err *err)
+{
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s", f->v->name, what);
+}
+
+/* S and L of a scalar projector; *coeff NULL: the pairs' own. */
+static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p, float **coeff, const float **loss, exf_err *err)
+{
+    size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
+    const exf_shared_scalar *shared = NULL;
+    *loss = f->t->loss;
+    if (p->apply != EXF_APPLY_SHARED) return EXF_OK;
+    for (int i = 0; i < f->t->n_shared; i++)
+        if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
+    if (!shared)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s scalar; add %s to calibrate.projectors and calibrate again", f->v->name,
+                        p->name, p->name);
+    exf_code rc = exf_mem_new(coeff, (size_t)f->t->n_layers * cells, sizeof **coeff, "shared scalars", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < (size_t)f->t->n_layers * cells; i++)
+        (*coeff)[i] = i % cells % e == i % cells / e ? 1.0f : shared->loss[i] < EXF_LOSS_NEVER ? shared->scalar[i / cells] : 0.0f;
+    *loss = shared->loss;
+    return EXF_OK;
+}
+
+static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
+{
+    for (int i = 0; i < f->t->n_pools; i++)
+        if (f->t->pool[i].size == f->v->decode_options.pool) f->pool = &f->t->pool[i];
+    if (f->pool) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no static pool of %d; add %d to pools and calibrate again", f->v->name,
+                    f->v->decode_options.pool, f->v->decode_options.pool);
+}
+
+/* The D experts of largest mean contribution in each layer, ties to the lower number. */
+static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
+{
+    size_t e = (size_t)f->t->shape.n_experts;
+    if (!f->t->contribution) return lacks(f, "contribution, which came with version 2", err);
+    exf_code rc = exf_mem_new(&f->retained, (size_t)f->t->n_layers * e, sizeof *f->retained, "retained experts", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t l = 0; l < (size_t)f->t->n_layers; l++)
+        for (size_t i = 0; i < e; i++) {
+            const float *score = f->t->contribution + l * e;
+            int better = 0;
+            for (size_t j = 0; j < e; j++) better += score[j] > score[i] || (score[j] == score[i] && j < i);
+            f->retained[l * e + i] = better < f->v->decode_options.pool;
+        }
+    return EXF_OK;
+}
+
+static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
+{
+    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) || f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
+    int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY;
+    if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms)) return lacks(f, "cosine and rms, which came with version 2", err);
+    return EXF_OK;
+}
+
+/* Vectors act on what the kept routes' own slots say, which a decode fold of the same positions would replace. */
+static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
+{
+    int decodes = f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP;
+    if (!exf_variant_wants_vectors(f->v) || !decodes || f->schedule->prefill_tokens > 0) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": a diagonal or low-rank projector with a decode kind needs validate.prefill_tokens, so that no "
+                    "position is both", f->v->name);
+}
+
+static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
+{
+    exf_code rc;
+    const exf_variant *v = f->v;
+    size_t slots;
+    EXF_TRY(exf_variant_check(v, f->a->n_experts, f->a->top_k, err));
+    EXF_TRY(check_vectors(f, err));
+    EXF_TRY(open_scalars(f, v->prefill_projector, &f->prefill_coeff, &f->prefill_loss, err));
+    EXF_TRY(open_scalars(f, v->decode_projector, &f->decode_coeff, &f->decode_loss, err));
+    EXF_TRY(check_joint(f, err));
+    if (v->decode == EXF_DECODE_STATIC) EXF_TRY(open_pool(f, err));
+    if (v->decode == EXF_DECODE_REAP) EXF_TRY(choose_survivors(f, err));
+    if (v->decode == EXF_DECODE_SERE && !f->t->similarity) return lacks(f, "similarity, which came with version 2", err);
+    if (exf_variant_wants_vectors(v)) EXF_TRY(exf_fold_vectors_open(f, err));
+    if (v->decode == EXF_DECODE_NONE || v->decode == EXF_DECODE_REAP) return EXF_OK;
+    EXF_TRY(exf_mem_mul(&slots, 2 * f->schedule->first[f->schedule->n_steps], (size_t)f->a->top_k, "decode steps", err));
+    EXF_TRY(exf_mem_new(&f->ids, slots, sizeof *f->ids, "decode steps", err));
+    EXF_TRY(exf_mem_new(&f->weights, slots / 2, sizeof *f->weights, "decode steps", err));
+out:
+    return rc;
+}
+
+/* ---- the rewriter ------------------------------------------------------------------------ */
+
+static const unsigned char *retained_experts(void *self, int moe_index)
+{
+    const exf_fold_rewriter *f = self;
+    int index = f->table_of[f->layer_of[moe_index]];
+    return index < 0 ? NULL : f->retained + (size_t)index * (size_t)f->t->shape.n_experts;
+}
+
+/* Distinct experts among n slots. */
+static uint64_t count_distinct(unsigned char *seen, const int32_t *ids, size_t n)
+{
+    uint64_t distinct = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= 0 && !seen[ids[i]]) {
+            seen[ids[i]] = 1;
+            distinct++;
+        }
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= 0) seen[ids[i]] = 0;
+    return distinct;
+}
+
+static void count_step(exf_fold_rewriter *f, const exf_routes *r, size_t step, exf_expert_usage *c)
+{
+    size_t k = (size_t)r->top_k;
+    memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
+    for (size_t i = f->schedule->first[step]; i < f->schedule->first[step + 1]; i++)
+        for (size_t j = 0; j < k; j++) {
+            int32_t id = r->ids[f->schedule->row[i] * k + j];
+            if (id >= 0) f->seen[id] = 1;
+        }
+    for (int e = 0; e < r->n_experts; e++) c->distinct += f->seen[e];
+    memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
+    c->steps++;
+}
+
+static void count(exf_fold_rewriter *f, const exf_routes *r)
+{
+    exf_expert_usage *c = &f->usage[r->moe_index];
+    size_t k = (size_t)r->top_k;
+    for (size_t row = 0; row < r->batch->n_tokens; row++) c->executed += count_distinct(f->seen, r->ids + row * k, k);
+    c->tokens += r->batch->n_tokens;
+    for (size_t step = 0; step < f->schedule->n_steps; step++) count_step(f, r, step, c);
+}
+
+static exf_code rewrite(void *self, exf_routes *r, exf_err *err)
+{
+    exf_fold_rewriter *f = self;
+    int index = f->table_of[r->layer];
+    exf_code rc = EXF_OK;
+    if (f->v && index >= 0 && !r->by_token) {
+        if (f->v->prefill != EXF_PREFILL_NONE) EXF_TRY(exf_fold_prefill_routes(f, r, index, err));
+        if (f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP) EXF_TRY(exf_fold_decode_routes(f, r, index, err));
+    }
+    if (!r->probe) count(f, r);
+out:
+    return rc;
+}
+
+static exf_code no_such_layer(exf_fold_rewriter *f, int layer, exf_err *err)
+{
+    exf_code rc = exf_fail(err, EXF_MODEL, "the tables have a layer %d; the model has %d layers and %s", layer, f->a->n_layers,
+                           layer < f->a->n_layers ? "that one is dense" : "none of that number");
+    exf_fold_rewriter_free(f);
+    return rc;
+}
+
+exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_decode_schedule *schedule,
+                        exf_err *err)
+{
+    exf_code rc;
+    exf_fold_rewriter *f = NULL;
+    int n = 0;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "fold rewriter", err));
+    f->v = variant;
+    f->t = t;
+    f->a = a;
+    f->schedule = schedule;
+    for (int l = 0; l < EXF_MAX_LAYERS; l++) f->table_of[l] = -1;
+    for (int i = 0; t && i < t->n_layers; i++) {
+        int l = t->layer_number[i];
+        if (l >= a->n_layers || !a->is_moe[l]) return no_such_layer(f, l, err);
+        f->table_of[l] = i;
+    }
+    for (int l = 0; l < a->n_layers; l++)
+        if (a->is_moe[l]) f->layer_of[n++] = l;
+    EXF_TRY(exf_mem_new(&f->usage, (size_t)n, sizeof *f->usage, "expert usage", err));
+    EXF_TRY(exf_mem_new(&f->seen, (size_t)a->n_experts, sizeof *f->seen, "expert usage", err));
+    f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite};
+    if (variant) EXF_TRY(open_variant(f, err));
+    if (f->retained) f->rewriter.retained_experts = retained_experts;
+    if (f->vector_of) {
+        f->rewriter.correct = exf_fold_vectors_correct;
+        f->rewriter.device_open = exf_fold_device_open;
+        f->rewriter.device_correct = exf_fold_device_correct;
+        f->rewriter.device_bytes = exf_fold_device_bytes(f);
+    }
+out:
+    if (rc != EXF_OK)
+        exf_fold_rewriter_free(f);
+    else
+        *out = f;
+    return rc;
+}
+
+const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f)
+{
+    return &f->rewriter;
+}
+
+const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f)
+{
+    return f->usage;
+}
+
+void exf_fold_rewriter_free(exf_fold_rewriter *f)
+{
+    if (!f) return;
+    exf_mem_free(f->prefill_coeff);
+    exf_mem_free(f->decode_coeff);
+    exf_mem_free(f->retained);
+    exf_device_corrections_free(&f->there);
+    exf_mem_free(f->vector_of);
+    exf_mem_free(f->basis);
+    exf_mem_free(f->usage);
+    exf_mem_free(f->ids);
+    exf_mem_free(f->weights);
+    exf_mem_free(f->seen);
+    exf_mem_free(f);
+}

@@ -1,0 +1,158 @@
+/* inspection.c - see inspection.h. */
+#include "inspect/inspection.h"
+
+#include "base/mem.h"
+#include "inspect/inspection_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void exf_inspection_free(exf_inspection *s)
+{
+    void *all[] = {s->layer_number, s->count,     s->expert_count, s->norms,  s->coeff,
+                   s->loss,         s->std_error, s->similarity,   s->aligned};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
+    for (int i = 0; i < s->n_pools; i++) {
+        exf_mem_free(s->pool[i].members);
+        exf_mem_free(s->pool[i].target_ids);
+        exf_mem_free(s->pool[i].target_scale);
+    }
+    exf_mem_free(s->pool);
+    exf_sequence_list_free(&s->sequences);
+    exf_provenance_free(&s->provenance);
+    memset(s, 0, sizeof *s);
+}
+
+int exf_inspection_observed(const exf_inspection *s, size_t at)
+{
+    size_t e = (size_t)s->shape.n_experts;
+    if (at / e % e == at % e) return 0;
+    return s->loss ? s->loss[at] < EXF_LOSS_NEVER : s->count[at] > 0;
+}
+
+exf_code exf_inspection_new(exf_inspection *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers,
+                       exf_err *err)
+{
+    exf_code rc;
+    size_t e = (size_t)shape->n_experts, cells = 0;
+    s->kind = kind;
+    s->shape = *shape;
+    s->n_layers = n_layers;
+    EXF_TRY(exf_mem_mul(&cells, (size_t)n_layers, e * e, "pairs of all layers", err));
+    EXF_TRY(exf_mem_new(&s->layer_number, (size_t)n_layers, sizeof *s->layer_number, "layer numbers", err));
+    memcpy(s->layer_number, layer_number, (size_t)n_layers * sizeof *layer_number);
+    EXF_TRY(exf_mem_new(&s->count, cells, sizeof *s->count, "pair counts", err));
+    EXF_TRY(exf_mem_new(&s->expert_count, (size_t)n_layers * e, sizeof *s->expert_count, "expert counts", err));
+    EXF_TRY(exf_mem_new(&s->norms, (size_t)n_layers * e, sizeof *s->norms, "expert norms", err));
+out:
+    return rc;
+}
+
+void exf_inspection_take_tables(exf_inspection *s, exf_tables *t)
+{
+    size_t e = (size_t)t->shape.n_experts;
+    s->kind = &exf_artifact_tables;
+    s->version = s->kind->version;
+    s->shape = t->shape;
+    s->n_layers = t->n_layers;
+#define TAKE(field, from) s->field = t->from, t->from = NULL
+    TAKE(layer_number, layer_number);
+    TAKE(count, count);
+    TAKE(expert_count, expert_count);
+    TAKE(norms, expert_norms);
+    TAKE(coeff, coeff);
+    TAKE(loss, loss);
+    TAKE(std_error, std_error);
+    TAKE(similarity, similarity);
+    TAKE(pool, pool);
+#undef TAKE
+    s->n_pools = t->n_pools;
+    t->n_pools = 0;
+    s->provenance = t->provenance;
+    memset(&t->provenance, 0, sizeof t->provenance);
+    for (size_t i = 0; s->similarity && i < (size_t)s->n_layers * e * e; i++)
+        if (!exf_inspection_observed(s, i) && i / e % e != i % e) s->similarity[i] = EXF_NO_VALUE;
+    exf_tables_free(t);
+}
+
+/* ---- choosing layers ---------------------------------------------------------------- */
+
+/* A layer number at *p, at most 65535, and moves on; -1 for none. */
+static long number_at(const char **p)
+{
+    char *end;
+    if (**p < '0' || **p > '9') return -1;
+    long n = strtol(*p, &end, 10);
+    *p = end;
+    return n > 65535 ? -1 : n;
+}
+
+static exf_code mark_range(const exf_inspection *s, long first, long last, char *keep, exf_err *err)
+{
+    for (long n = first; n <= last; n++) {
+        int i = 0;
+        while (i < s->n_layers && s->layer_number[i] != n) i++;
+        if (i == s->n_layers) return exf_fail(err, EXF_USAGE, "--layers: the file holds no MoE layer %ld", n);
+        keep[i] = 1;
+    }
+    return EXF_OK;
+}
+
+static exf_code mark_list(const exf_inspection *s, const char *layers, char *keep, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    const char *p = layers;
+    do {
+        long first = number_at(&p), last = first;
+        if (first >= 0 && *p == '-') p++, last = number_at(&p);
+        if (first < 0 || last < first || (*p && *p != ','))
+            return exf_fail(err, EXF_USAGE, "--layers: \"%s\" is no list of layers, such as 0,3,8-11", layers);
+        rc = mark_range(s, first, last, keep, err);
+    } while (rc == EXF_OK && *p++ == ',');
+    return rc;
+}
+
+static void move_rows(void *array, size_t row_bytes, const char *keep, int n)
+{
+    char *to = array, *from = array;
+    for (int i = 0; array && i < n; i++, from += row_bytes) {
+        if (!keep[i]) continue;
+        memmove(to, from, row_bytes);
+        to += row_bytes;
+    }
+}
+
+static void forget_pools(exf_inspection *s)
+{
+    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools};
+    s->pool = NULL;
+    s->n_pools = 0;
+    exf_inspection_free(&pools);
+}
+
+exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *err)
+{
+    size_t e = (size_t)s->shape.n_experts, kept = 0;
+    char *keep = NULL;
+    exf_code rc;
+    if (strcmp(layers, "all") == 0) return EXF_OK;
+    EXF_TRY(exf_mem_new(&keep, (size_t)s->n_layers, 1, "layers", err));
+    EXF_TRY(mark_list(s, layers, keep, err));
+    const struct {
+        void *array;
+        size_t row;
+    } all[] = {
+        {s->layer_number, sizeof *s->layer_number},     {s->count, e * e * sizeof *s->count},
+        {s->expert_count, e * sizeof *s->expert_count}, {s->norms, e * sizeof *s->norms},
+        {s->coeff, e * e * sizeof *s->coeff},           {s->loss, e * e * sizeof *s->loss},
+        {s->std_error, e * e * sizeof *s->std_error},   {s->similarity, e * e * sizeof *s->similarity},
+        {s->aligned, e * e * sizeof *s->aligned},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) move_rows(all[i].array, all[i].row, keep, s->n_layers);
+    for (int i = 0; i < s->n_layers; i++) kept += (size_t)keep[i];
+    s->n_layers = (int)kept;
+    forget_pools(s);
+out:
+    exf_mem_free(keep);
+    return rc;
+}

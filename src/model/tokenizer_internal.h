@@ -1,0 +1,17 @@
+/* tokenizer_internal.h - what the files behind tokenizer.h share: reading a part of
+ * tokenizer.json with messages that name it, and appending ids. */
+#ifndef EXF_MODEL_TOKENIZER_INTERNAL_H
+#define EXF_MODEL_TOKENIZER_INTERNAL_H
+#include "format/json.h"
+
+enum { EXF_TOKEN_ID_LIMIT = 1 << 24 };
+
+/* The part's "type", or what stands in its place ("null", "missing", "an array"). */
+const char *exf_part_type(const exf_json *part);
+/* *out = part[key], which must be true or false.  what: "added token", name: its text. */
+exf_code exf_part_bool(int *out, const exf_json *part, const char *key, const char *where, const char *what, const char *name, exf_err *err) EXF_CHECKED;
+/* Refuses part[key] unless it is absent, null or false. */
+exf_code exf_part_off(const exf_json *part, const char *key, const char *where, const char *what, exf_err *err) EXF_CHECKED;
+/* *out = j, which must be an integer from 0 to EXF_TOKEN_ID_LIMIT - 1. */
+exf_code exf_part_id(int32_t *out, const exf_json *j, const char *where, const char *what, const char *name, exf_err *err) EXF_CHECKED;
+#endif

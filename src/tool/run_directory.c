@@ -1,0 +1,64 @@
+/* run_directory.c - see output_dir.h. */
+#include "tool/run_directory.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How many of the path's directories do not exist yet. */
+static exf_code count_missing(const char *path, size_t *n, exf_err *err)
+{
+    char *at = NULL, *up = NULL;
+    exf_code rc = exf_mem_strdup(&at, path, "output path", err);
+    for (*n = 0; rc == EXF_OK && !exf_path_exists(at); ++*n) {
+        rc = exf_path_dir(&up, at, err);
+        exf_mem_free(at);
+        at = up;
+    }
+    exf_mem_free(at);
+    return rc;
+}
+
+exf_code exf_run_directory_name(exf_run_directory *d, const char *path, exf_err *err)
+{
+    exf_code rc;
+    memset(d, 0, sizeof *d);
+    EXF_TRY(exf_mem_strdup(&d->path, path, "output path", err));
+    for (size_t n = strlen(d->path); n > 1 && d->path[n - 1] == '/'; n--) d->path[n - 1] = 0;
+out:
+    return rc;
+}
+
+exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(count_missing(d->path, &d->n_made, err));
+    EXF_TRY(exf_make_dirs(d->path, err));
+out:
+    return rc;
+}
+
+exf_code exf_run_directory_open(exf_run_directory *d, const char *path, exf_err *err)
+{
+    exf_code rc = exf_run_directory_name(d, path, err);
+    return rc == EXF_OK ? exf_run_directory_make(d, err) : rc;
+}
+
+exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err)
+{
+    return exf_path_join(path, d->path, name, err);
+}
+
+void exf_run_directory_close(exf_run_directory *d, int failed)
+{
+    for (size_t i = 0; failed && d->path && i < d->n_made && (rmdir(d->path) == 0 || errno == ENOENT || errno == ENAMETOOLONG); i++) {
+        char *slash = strrchr(d->path, '/');
+        if (!slash) break;
+        *slash = 0;
+    }
+    exf_mem_free(d->path);
+    memset(d, 0, sizeof *d);
+}

@@ -1,0 +1,153 @@
+/* check_cuda_layer_sums.c - the sums of routed outputs on the GPU against the CPU's: the
+ * same bits where every product is exact, within the stated bound else, and the same
+ * bits however tokens are split over calls and queues. */
+#include "tests/support/device_sums_fixtures.h"
+#include "tests/support/one_device_fixtures.h" /* behind it: its device is called d */
+
+static exf_err e;
+
+static const struct { int n, e, k, h; } shapes[] = {{1, 2, 2, 4},     {40, 6, 3, 10},   {300, 16, 4, 128}, {257, 60, 4, 1408},
+                                                     {200, 128, 8, 2048}, {65, 32, 10, 72}, {33, 40, 17, 264}, {129, 12, 6, 333}};
+
+static exf_layer_statistics on_cpu(const routed *r, exf_weighting w)
+{
+    exf_layer_statistics s;
+    ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
+    ck_ok(add_range(&s, r, 0, r->n, w, &e), e);
+    return s;
+}
+
+/* The same on the GPU, in pieces of `piece` tokens dealt to n_queues queues. */
+static int experts_only; /* of the calls */
+
+static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, int n_queues, int rounded)
+{
+    exf_layer_statistics s;
+    exf_queue *q[4] = {d.q};
+    size_t slots = (size_t)(r->n * r->top_k), n = slots * (size_t)r->d_model;
+    uint16_t *half = test_memory(n, 2);
+    for (size_t i = 0; i < n; i++) half[i] = to_bf16(r->outputs[i]);
+    char *outputs = rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4);
+    int32_t *ids = device_put(&d, r->ids, slots * 4);
+    float *weights = device_put(&d, r->weights, slots * 4);
+    void *sums, *host = test_memory(exf_layer_sums_host_bytes(r->n_experts), 1);
+    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(r->n_experts), 1, "sums", &e), e);
+    for (int i = 1; i < n_queues; i++) ck_ok(d.b->open(&q[i], EXF_COMPUTE_F32, &e), e);
+    for (int at = 0, i = 0; at < r->n; at += piece, i++) {
+        size_t slot = (size_t)(at * r->top_k);
+        exf_matrix whole = {outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
+        exf_layer_sums_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = r->n - at < piece ? r->n - at : piece,
+                              .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot, .weights = weights + slot,
+                              .weighting = w, .experts_only = experts_only, .row = at};
+        d.b->gpu->layer_sums_add(q[i % n_queues], sums, &c);
+    }
+    for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
+    ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
+    exf_layer_sums m = moments_of(&s);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e);
+    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e); /* nothing is left to be added twice */
+    for (int i = 1; i < n_queues; i++) d.b->close(q[i]);
+    d.b->free(outputs);
+    d.b->free(ids);
+    d.b->free(weights);
+    d.b->free(sums);
+    exf_mem_free(host);
+    exf_mem_free(half);
+    return s;
+}
+
+START_TEST(exact_where_products_are)
+{
+    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 11);
+    for (int w = 0; w < 3; w++)
+        for (int rounded = 0; rounded < 2; rounded++) {
+            exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, rounded);
+            compare_sums(&a, &b, 0, "integers");
+            exf_layer_statistics_free(&a);
+            exf_layer_statistics_free(&b);
+        }
+    routed_free(&r);
+}
+END_TEST
+
+START_TEST(reals_are_within_the_bound)
+{
+    routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 12);
+    for (int w = 0; w < 3; w++) {
+        exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, r.n, 1, 0);
+        compare_sums(&a, &b, 0x1p-17, "reals"); /* a weight and what it multiplies may both be off */
+        exf_layer_statistics_free(&a);
+        exf_layer_statistics_free(&b);
+    }
+    routed_free(&r);
+}
+END_TEST
+
+START_TEST(splits_give_the_same_bits)
+{
+    routed r = routed_reals(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 13);
+    exf_layer_statistics a = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, r.n, 1, 0), b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 4, 0);
+    compare_sums(&a, &b, 0, "split");
+    exf_layer_statistics_free(&a);
+    exf_layer_statistics_free(&b);
+    routed_free(&r);
+}
+END_TEST
+
+/* Beside common input, whose pairs come from elsewhere. */
+START_TEST(experts_alone_leave_pairs_alone)
+{
+    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 15);
+    exf_layer_statistics a;
+    ck_ok(exf_layer_statistics_new(&a, r.n_experts, &e), e);
+    exf_layer_sums m = moments_of(&a);
+    ck_ok(exf_layer_sums_add_experts_cpu(&m, r.top_k, r.d_model, r.n, r.outputs, r.ids, r.weights, &e), e);
+    experts_only = 1;
+    exf_layer_statistics b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 1, 1);
+    experts_only = 0;
+    compare_sums(&a, &b, 0, "experts");
+    exf_layer_statistics_free(&a);
+    exf_layer_statistics_free(&b);
+    routed_free(&r);
+}
+END_TEST
+
+START_TEST(a_norm_out_of_range_names_its_token)
+{
+    routed r = routed_reals(20, 6, 3, 16, 14);
+    exf_layer_statistics s;
+    ck_ok(exf_layer_statistics_new(&s, 6, &e), e);
+    r.outputs[(7 * 3 + 1) * 16 + 5] = 1e30f;
+    r.outputs[(9 * 3 + 1) * 16 + 5] = NAN;
+    float *outputs = device_put(&d, r.outputs, 20 * 3 * 16 * 4), *weights = device_put(&d, r.weights, 20 * 3 * 4);
+    int32_t *ids = device_put(&d, r.ids, 20 * 3 * 4);
+    void *sums, *host = test_memory(exf_layer_sums_host_bytes(6), 1);
+    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(6), 1, "sums", &e), e);
+    exf_layer_sums_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids, .weights = weights, .row = 100};
+    d.b->gpu->layer_sums_add(d.q, sums, &c);
+    exf_layer_sums m = moments_of(&s);
+    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
+    d.b->free(outputs);
+    d.b->free(weights);
+    d.b->free(ids);
+    d.b->free(sums);
+    exf_mem_free(host);
+    exf_layer_statistics_free(&s);
+    routed_free(&r);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("cuda_layer_sums");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 120);
+    tcase_add_checked_fixture(t, open_device_f32, close_device);
+    tcase_add_loop_test(t, exact_where_products_are, 0, COUNT(shapes));
+    tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
+    tcase_add_loop_test(t, splits_give_the_same_bits, 0, COUNT(shapes));
+    tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, COUNT(shapes));
+    tcase_add_test(t, a_norm_out_of_range_names_its_token);
+    suite_add_tcase(s, t);
+    return s;
+}

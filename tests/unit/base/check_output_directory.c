@@ -1,0 +1,168 @@
+/* check_output_directory.c - src/base/output_directory: all files or none, and nobody else's deleted. */
+#include "tests/support/scratch_fixtures.h"
+
+#include "base/output_directory.h"
+#include "base/text.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+static exf_err e; /* of the last call */
+
+/* Two files, the second of two writes. */
+static exf_code write_folder(const char *name, int force, const char *text, exf_err *err)
+{
+    exf_output_directory *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_output_directory_begin(&f, exf_scratch(name), force, err));
+    EXF_TRY(exf_output_directory_file(f, "a.txt", err));
+    EXF_TRY(exf_output_directory_write(f, text, strlen(text), err));
+    EXF_TRY(exf_output_directory_file(f, "b.bin", err));
+    EXF_TRY(exf_output_directory_write(f, text, strlen(text), err));
+    EXF_TRY(exf_output_directory_write(f, text, strlen(text), err));
+    rc = exf_output_directory_commit(f, err);
+    f = NULL;
+out:
+    exf_output_directory_abort(f);
+    return rc;
+}
+
+static void ck_file(const char *name, const char *text)
+{
+    char *got = NULL;
+    size_t n;
+    ck_ok(exf_file_slurp(exf_scratch(name), 1 << 20, &got, &n, &e), e);
+    ck_assert_str_eq(got, text);
+    exf_mem_free(got);
+}
+
+static exf_code count_name(void *self, const char *name, exf_err *err)
+{
+    exf_text *all = self;
+    return exf_text_addf(all, err, "%s ", name);
+}
+
+static void ck_names(const char *directory, const char *names)
+{
+    exf_text all = {0};
+    ck_ok(exf_fold_rewriter_each(exf_scratch(directory), count_name, &all, &e), e);
+    ck_assert_str_eq(all.s ? all.s : "", names);
+    exf_text_free(&all);
+}
+
+START_TEST(a_folder_appears_with_all_its_files)
+{
+    ck_ok(write_folder("out", 0, "new", &e), e);
+    ck_names("out", "a.txt b.bin ");
+    ck_file("out/a.txt", "new");
+    ck_file("out/b.bin", "newnew");
+    ck_assert_int_eq(files_left(), 1);
+}
+END_TEST
+
+START_TEST(an_existing_folder_is_replaced_only_by_force)
+{
+    ck_ok(write_folder("out", 0, "old", &e), e);
+    exf_write_file(exf_scratch("out/c.txt"), "of an earlier version", 21);
+    ck_fails(write_folder("out", 0, "new", &e), EXF_IO, e, "--force");
+    ck_file("out/a.txt", "old");
+    ck_ok(write_folder("out", 1, "new", &e), e);
+    ck_names("out", "a.txt b.bin ");
+    ck_file("out/a.txt", "new");
+    ck_assert_int_eq(files_left(), 1);
+}
+END_TEST
+
+START_TEST(what_is_no_earlier_output_is_never_removed)
+{
+    ck_ok(write_folder("out", 0, "old", &e), e);
+    exf_write_file(exf_scratch("out/notes.md"), "mine", 4);
+    ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "holds notes.md");
+    ck_file("out/a.txt", "old");
+    ck_file("out/notes.md", "mine");
+    unlink(exf_scratch("out/notes.md"));
+    ck_assert_int_eq(symlink("/etc/passwd", exf_scratch("out/link.txt")), 0);
+    ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "holds link.txt");
+    unlink(exf_scratch("out/link.txt"));
+    ck_assert_int_eq(mkdir(exf_scratch("out/deeper.txt"), 0777), 0);
+    ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "holds deeper.txt");
+    rmdir(exf_scratch("out/deeper.txt"));
+    exf_write_file(exf_scratch("file"), "x", 1);
+    ck_fails(write_folder("file", 1, "new", &e), EXF_IO, e, "exists and is not a folder");
+    ck_assert_int_eq(files_left(), 2);
+}
+END_TEST
+
+START_TEST(a_full_disk_leaves_nothing)
+{
+    static char big[100000];
+    struct rlimit old, small;
+    memset(big, 'x', sizeof big - 1);
+    ck_ok(write_folder("out", 0, "old", &e), e);
+    getrlimit(RLIMIT_FSIZE, &old);
+    small = old;
+    small.rlim_cur = 4096;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    exf_code fresh = write_folder("other", 0, big, &e), replaced = write_folder("out", 1, big, &e);
+    setrlimit(RLIMIT_FSIZE, &old);
+    ck_assert_int_eq(fresh, EXF_NOSPACE);
+    ck_fails(replaced, EXF_NOSPACE, e, "out/a.txt: cannot write");
+    ck_file("out/a.txt", "old");
+    ck_assert_int_eq(files_left(), 1);
+}
+END_TEST
+
+START_TEST(mistakes_are_told)
+{
+    exf_output_directory *f = NULL;
+    ck_fails(exf_output_directory_begin(&f, exf_scratch("no/out"), 0, &e), EXF_IO, e, "cannot create");
+    ck_assert_ptr_null(f);
+    ck_ok(exf_output_directory_begin(&f, exf_scratch("out"), 0, &e), e);
+    ck_fails(exf_output_directory_write(f, "x", 1, &e), EXF_INTERNAL, e, "1 bytes for no file");
+    ck_ok(exf_output_directory_file(f, "a", &e), e);
+    ck_fails(exf_output_directory_file(f, "a", &e), EXF_IO, e, "out/a: cannot create");
+    /* someone else was faster */
+    ck_assert_int_eq(mkdir(exf_scratch("out"), 0777), 0);
+    ck_fails(exf_output_directory_commit(f, &e), EXF_IO, e, "exists already");
+    ck_names("out", "");
+    ck_assert_int_eq(files_left(), 1);
+    exf_output_directory_abort(NULL);
+    ck_fails(exf_fold_rewriter_each(exf_scratch("none"), count_name, NULL, &e), EXF_IO, e, "cannot list");
+}
+END_TEST
+
+static exf_code write_again(exf_err *err)
+{
+    return write_folder("out", 1, "new", err);
+}
+
+static int only_the_old_one(void)
+{
+    ck_file("out/a.txt", "old");
+    return files_left();
+}
+
+START_TEST(writing_survives_every_failing_allocation)
+{
+    ck_ok(write_folder("out", 0, "old", &e), e);
+    fail_each_allocation(write_again, only_the_old_one, 1);
+    ck_file("out/a.txt", "new");
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("output_directory");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, start_empty, NULL);
+    tcase_add_test(t, a_folder_appears_with_all_its_files);
+    tcase_add_test(t, an_existing_folder_is_replaced_only_by_force);
+    tcase_add_test(t, what_is_no_earlier_output_is_never_removed);
+    tcase_add_test(t, a_full_disk_leaves_nothing);
+    tcase_add_test(t, mistakes_are_told);
+    tcase_add_test(t, writing_survives_every_failing_allocation);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,257 @@
+/* check_fold_rewriter.c - every kind of variant on routes made by hand, against a naive double
+ * computation (tests/support/naive_fold.c): which positions, which experts, which weights. */
+#include "tests/support/fold_fixtures.h"
+
+static const struct { int n_experts, top_k; } sizes[] = {{5, 2}, {7, 3}, {8, 4}};
+enum { SIZES = sizeof sizes / sizeof *sizes };
+
+static const char *const texts[] = {
+    /* prefill */
+    "P1", "P2", "P2:rank=score", "P2:rank=norm", "P1:rank=score_norm", "P1:projector=layer", "P2:projector=global", "P2:projector=joint",
+    "P1:projector=joint,ridge=0", "P2:projector=joint,ridge=0.3,rank=score", "P2:max_loss=0.4", "P1:max_loss=0.2,rescale=sum", "P2:rescale=l2",
+    "P1:rescale=sum,rank=norm", "P2:projector=joint,rescale=sum", "P1:confidence=on", "P2:confidence=on,max_loss=0.5,rescale=l2",
+    "P2:projector=diagonal", "P1:projector=lowrank2,rank=score",
+    "top1", "top2", "top1:drop", "top2:drop", "top2:renorm", "random1", "random2", "random2:seed=7,rank=score",
+    /* decode */
+    "D1", "D2", "D3", "D4", "D5", "D2:fold=drop", "D3:rank=energy", "D2:projector=layer", "D3:projector=global", "D2:projector=joint",
+    "D3:projector=joint,rank=energy,ridge=0.2", "D1:projector=joint,ridge=0.001", "D2:max_loss=0.3", "D2:pool=static", "D2:pool=static,fold=drop",
+    "sere1", "sere2", "sere1:rho=0.5", "sere2:rho=0.99", "sere1:rho=1",
+    /* both */
+    "P1+D2", "P2:rank=score+D3:rank=energy", "top2:drop+sere1:rho=0.2", "random1:seed=3+D2:pool=static", "P2:projector=joint+D2:projector=joint",
+    "P2:projector=layer+D3:projector=global,fold=drop",
+};
+enum { TEXTS = sizeof texts / sizeof *texts };
+
+static naive_row row_of(const exf_routes *r, size_t row)
+{
+    naive_row out;
+    for (int k = 0; k < r->top_k; k++) {
+        out.id[k] = r->ids[row * (size_t)r->top_k + (size_t)k];
+        out.w[k] = r->weights[row * (size_t)r->top_k + (size_t)k];
+    }
+    return out;
+}
+
+/* The whole run's rows in a layer, as the variant should have them. */
+static void expect_rows(naive_row *rows, const fold_case *c, const exf_variant *v, int layer, int index)
+{
+    naive_layer prefill = naive_layer_of(&c->tables, index, v->prefill_projector, 0);
+    naive_layer decode = naive_layer_of(&c->tables, index, v->decode_projector, v->decode_options.pool);
+    int split = c->schedule.prefill_tokens;
+    for (size_t s = 0; v->prefill != EXF_PREFILL_NONE && s < F_SEQUENCES; s++)
+        for (int q = 0; q < c->span[s].n_tokens && (split == 0 || q < split); q++) {
+            size_t row = c->span[s].offset + (size_t)q;
+            naive_prefill(&rows[row], &prefill, v, layer, row * (size_t)c->arch.top_k);
+        }
+    for (int batch = 0; v->decode != EXF_DECODE_NONE && batch < 2; batch++) /* sequences 0, 1 and 2, 3 */
+        for (int q = split; q < 70; q++) {
+            naive_row step[2];
+            size_t at[2];
+            int n = 0;
+            for (int s = 2 * batch; s < 2 * batch + 2; s++)
+                if (q < c->span[s].n_tokens) {
+                    at[n] = c->span[s].offset + (size_t)q;
+                    step[n] = rows[at[n]];
+                    n++;
+                }
+            naive_decode(step, n, &decode, v);
+            for (int i = 0; i < n; i++) rows[at[i]] = step[i];
+        }
+}
+
+static void assert_rows(const exf_routes *r, const naive_row *want, const char *text)
+{
+    for (size_t i = 0; i < F_TOKENS * (size_t)r->top_k; i++) {
+        const naive_row *row = &want[i / (size_t)r->top_k];
+        size_t k = i % (size_t)r->top_k;
+        ck_assert_msg(r->ids[i] == row->id[k], "%s, %d of %d: layer %d, row %zu, slot %zu: expert %d, expected %d", text, r->top_k, r->n_experts, r->layer,
+                      i / (size_t)r->top_k, k, (int)r->ids[i], row->id[k]);
+        ck_assert_msg(fabs((double)r->weights[i] - row->w[k]) <= 1e-5 * (fabs(row->w[k]) + 1e-2),
+                      "%s, %d of %d: layer %d, row %zu, slot %zu: weight %.9g, expected %.9g", text, r->top_k, r->n_experts, r->layer, i / (size_t)r->top_k,
+                      k, (double)r->weights[i], row->w[k]);
+    }
+}
+
+static void check_layer(const fold_case *c, exf_fold_rewriter *f, const exf_variant *v, int layer, int index)
+{
+    naive_row want[F_TOKENS];
+    exf_routes r = f_routes(c, layer);
+    for (size_t i = 0; i < F_TOKENS; i++) want[i] = row_of(&r, i);
+    if (index >= 0) expect_rows(want, c, v, layer, index);
+    f_rewrite(f, &r);
+    assert_rows(&r, want, v->name);
+    f_free_routes(&r);
+}
+
+/* Positions below 0 (all are both), 2, 3 and 1000 (all are prefill) are prefill. */
+static void check_text(const fold_case *c, const char *text)
+{
+    exf_err err;
+    exf_variant v;
+    ck_ok(exf_variant_parse(&v, text, &err), err);
+    if (exf_variant_check(&v, c->arch.n_experts, c->arch.top_k, &err) != EXF_OK) return;
+    exf_fold_rewriter *f = f_folder(c, &v, text);
+    check_layer(c, f, &v, 1, 0);
+    check_layer(c, f, &v, 2, -1); /* no tables, nothing folded */
+    check_layer(c, f, &v, 3, 1);
+    exf_fold_rewriter_free(f);
+}
+
+START_TEST(variants_agree_with_the_formulas)
+{
+    static const int splits[] = {0, 2, 3, 1000};
+    for (int size = 0; size < SIZES; size++)
+        for (size_t s = 0; s < sizeof splits / sizeof *splits; s++) {
+            fold_case c;
+            fold_open(&c, sizes[size].n_experts, sizes[size].top_k, splits[s], 1);
+            check_text(&c, texts[_i]);
+            fold_close(&c);
+        }
+}
+END_TEST
+
+/* Each of the variants above fits one of the sizes, or it was never looked at. */
+START_TEST(no_variant_was_passed_over)
+{
+    for (int i = 0; i < TEXTS; i++) {
+        exf_err err;
+        exf_variant v;
+        ck_ok(exf_variant_parse(&v, texts[i], &err), err);
+        ck_ok(exf_variant_check(&v, 8, 4, &err), err);
+    }
+}
+END_TEST
+
+/* Slots without an expert and experts that repeat, as a fold before this one leaves them. */
+START_TEST(odd_rows_agree_with_the_formulas)
+{
+    fold_case c;
+    fold_open(&c, 8, 4, 0, 1);
+    for (size_t row = 0; row < F_TOKENS; row++) {
+        if (row % 4 == 0) c.ids[row * 4 + row / 4 % 4] = -1;
+        if (row % 9 == 1)
+            for (size_t k = 1; k < 4; k++) c.ids[row * 4 + k] = -1;
+        if (row % 11 == 2)
+            for (size_t k = 0; k < 4; k++) c.ids[row * 4 + k] = -1;
+    }
+    check_text(&c, texts[_i]);
+    fold_close(&c);
+}
+END_TEST
+
+/* ---- threads, seeds, layers ------------------------------------------------------------ */
+
+static exf_routes rewritten(const fold_case *c, const char *text, int layer, int by_token)
+{
+    exf_variant v;
+    exf_fold_rewriter *f = f_folder(c, &v, text);
+    exf_routes r = f_routes(c, layer);
+    r.by_token = by_token;
+    f_rewrite(f, &r);
+    exf_fold_rewriter_free(f);
+    return r;
+}
+
+static int same_routes(const exf_routes *a, const exf_routes *b)
+{
+    size_t n = F_TOKENS * (size_t)a->top_k;
+    return memcmp(a->ids, b->ids, n * sizeof *a->ids) == 0 && memcmp(a->weights, b->weights, n * sizeof *a->weights) == 0;
+}
+
+START_TEST(threads_change_no_bit)
+{
+    for (int i = 0; i < TEXTS; i++) {
+        fold_case one, two;
+        fold_open(&one, 8, 4, i % 2 ? 2 : 0, 1);
+        fold_open(&two, 8, 4, i % 2 ? 2 : 0, 2);
+        exf_routes a = rewritten(&one, texts[i], 3, 0), b = rewritten(&two, texts[i], 3, 0);
+        ck_assert_msg(same_routes(&a, &b), "%s: two threads give other bits", texts[i]);
+        f_free_routes(&a);
+        f_free_routes(&b);
+        fold_close(&one);
+        fold_close(&two);
+    }
+}
+END_TEST
+
+START_TEST(random_depends_on_seed_and_layer_alone)
+{
+    fold_case c;
+    fold_open(&c, 8, 4, 0, 1);
+    exf_routes a = rewritten(&c, "random2", 1, 0), again = rewritten(&c, "random2", 1, 0), other = rewritten(&c, "random2:seed=2", 1, 0);
+    exf_routes named = rewritten(&c, "random2:seed=1", 1, 0), pair = rewritten(&c, "P2", 1, 0);
+    ck_assert(same_routes(&a, &again));
+    ck_assert(same_routes(&a, &named)); /* the default */
+    ck_assert(!same_routes(&a, &other));
+    ck_assert_mem_eq(a.ids, pair.ids, F_TOKENS * 4 * sizeof *a.ids); /* the same are kept, whoever is the target */
+    ck_assert_mem_eq(a.ids, other.ids, F_TOKENS * 4 * sizeof *a.ids);
+    ck_assert(!same_routes(&a, &pair));
+    f_free_routes(&a);
+    f_free_routes(&again);
+    f_free_routes(&other);
+    f_free_routes(&named);
+    f_free_routes(&pair);
+    fold_close(&c);
+}
+END_TEST
+
+START_TEST(layers_that_choose_by_token_are_left_alone)
+{
+    fold_case c;
+    fold_open(&c, 8, 4, 0, 1);
+    for (int i = 0; i < TEXTS; i++) {
+        exf_routes plain = f_routes(&c, 4), hashed = rewritten(&c, texts[i], 4, 1), scored = rewritten(&c, texts[i], 4, 0);
+        ck_assert_msg(same_routes(&plain, &hashed), "%s folds a layer that chooses by token", texts[i]);
+        ck_assert_msg(!same_routes(&plain, &scored) || strstr(texts[i], "rho=0.99") || strstr(texts[i], "rho=1"), "%s changes nothing", texts[i]);
+        f_free_routes(&plain);
+        f_free_routes(&hashed);
+        f_free_routes(&scored);
+    }
+    fold_close(&c);
+}
+END_TEST
+
+/* ---- the threshold of sere, seen by itself ----------------------------------------------- */
+
+START_TEST(sere_moves_what_is_more_similar_than_rho)
+{
+    fold_case c;
+    fold_open(&c, 5, 2, 0, 1);
+    for (size_t i = 0; i < F_TOKENS; i++) { /* alone in its step from position 3 on: 1 is primary, 4 is not */
+        c.ids[2 * i] = 1;
+        c.ids[2 * i + 1] = 4;
+    }
+    c.tables.similarity[4 * 5 + 1] = 0.625f;
+    exf_routes below = rewritten(&c, "sere1:rho=0.624", 1, 0), at = rewritten(&c, "sere1:rho=0.625", 1, 0), all = rewritten(&c, "sere2", 1, 0);
+    for (size_t i = 0; i < F_TOKENS; i++) {
+        ck_assert_int_eq(below.ids[2 * i + 1], 1);
+        ck_assert_int_eq(at.ids[2 * i + 1], 4); /* not above */
+        ck_assert_int_eq(all.ids[2 * i + 1], 4); /* primary itself */
+        ck_assert(below.weights[2 * i + 1] == c.weights[2 * i + 1]);
+    }
+    c.tables.similarity[4 * 5 + 1] = -0.5f; /* as unlike as can be: the default takes it for no friend */
+    exf_routes unlike = rewritten(&c, "sere1", 1, 0);
+    ck_assert_int_eq(unlike.ids[1], 4);
+    f_free_routes(&below);
+    f_free_routes(&at);
+    f_free_routes(&all);
+    f_free_routes(&unlike);
+    fold_close(&c);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("fold_rewriter");
+    TCase *t = tcase_create("all");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, variants_agree_with_the_formulas, 0, TEXTS);
+    tcase_add_loop_test(t, odd_rows_agree_with_the_formulas, 0, TEXTS);
+    tcase_add_test(t, no_variant_was_passed_over);
+    tcase_add_test(t, threads_change_no_bit);
+    tcase_add_test(t, random_depends_on_seed_and_layer_alone);
+    tcase_add_test(t, layers_that_choose_by_token_are_left_alone);
+    tcase_add_test(t, sere_moves_what_is_more_similar_than_rho);
+    suite_add_tcase(s, t);
+    return s;
+}
