@@ -70,7 +70,7 @@ static exf_code each_group(const exf_tables *t, visitor visit, exf_h5 *h, exf_er
     exf_code rc = EXF_OK;
     char group[PATH_LEN];
     for (int i = 0; rc == EXF_OK && i < t->n_pools; i++) {
-        const exf_pool *p = &t->pool[i];
+        const exf_static_pool *p = &t->pool[i];
         dataset part[] = {
             {"members", EXF_DT_I32, 2, {l, p->size}, p->members},
             {"target_ids", EXF_DT_I32, 2, {l, e}, p->target_ids},

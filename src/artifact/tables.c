@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static exf_code new_pool(exf_pool *p, int64_t size, const exf_tables *t, exf_err *err)
+static exf_code new_pool(exf_static_pool *p, int64_t size, const exf_tables *t, exf_err *err)
 {
     exf_code rc;
     size_t l = (size_t)t->n_layers, e = (size_t)t->shape.n_experts;

@@ -13,7 +13,7 @@ typedef struct {
     int32_t *members;    /* [L, D] by falling expert norm */
     int32_t *target_ids; /* [L, E] where each expert's contribution goes; itself inside the pool */
     float *target_scale; /* [L, E] 1 inside the pool, 0 where no target was ever observed */
-} exf_pool;
+} exf_static_pool;
 
 /* A scalar shared by more than one pair: a sharing pattern with its own losses (method,
  * section 2).  Its S[s,t] is scalar[l] where the pair was observed, 1 on the diagonal, else 0. */
@@ -65,7 +65,7 @@ typedef struct {
                            * pair, dmax the layer's largest; 1 on the diagonal, 0 unobserved */
     float *std_error;     /* [L, E, E] of S, weighted jackknife over sequences; EXF_ERROR_UNKNOWN below two sequences, 0 on the
                            * diagonal; NULL where the statistics lack its sums */
-    exf_pool *pool;
+    exf_static_pool *pool;
     int n_pools;
     exf_shared_scalar *shared; /* by name */
     int n_shared;

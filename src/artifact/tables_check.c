@@ -60,7 +60,7 @@ static exf_code check_experts(const exf_tables *t, const float *x, int above, co
     return EXF_OK;
 }
 
-static exf_code check_pool(const exf_tables *t, const exf_pool *p, const char *path, exf_err *err)
+static exf_code check_pool(const exf_tables *t, const exf_static_pool *p, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
     for (size_t k = 0; k < (size_t)t->n_layers * (size_t)p->size; k++)

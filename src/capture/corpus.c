@@ -14,7 +14,7 @@ typedef struct {
     const exf_corpus_request *request;
     exf_manifest *manifest;
     exf_tokenizer *tokenizer;
-    exf_pool pool;
+    exf_source_chunks pool;
     int64_t *want;
     size_t cap_sequences, cap_ids, cap_domains;
 } builder;
@@ -49,7 +49,7 @@ static exf_code load_tokenizer(builder *b, exf_err *err)
 
 /* ---- one source ------------------------------------------------------ */
 
-static exf_code refuse_empty(const exf_pool *p, exf_err *err)
+static exf_code refuse_empty(const exf_source_chunks *p, exf_err *err)
 {
     const exf_source *s = p->source;
     if (p->n > 0) return EXF_OK;
@@ -61,13 +61,13 @@ static exf_code refuse_empty(const exf_pool *p, exf_err *err)
 
 static exf_code fill_pool(builder *b, const exf_source *s, exf_err *err)
 {
-    exf_pool *p = &b->pool;
+    exf_source_chunks *p = &b->pool;
     p->source = s;
     p->ids.n = p->n = 0;
     p->n_short = p->tokens_dropped = p->lines = p->matching = 0;
-    exf_code rc = s->format == EXF_SOURCE_JSONL  ? exf_pool_read_jsonl(p, err)
-                  : s->format == EXF_SOURCE_TEXT ? exf_pool_read_text(p, err)
-                                                 : exf_pool_read_tokens(p, err);
+    exf_code rc = s->format == EXF_SOURCE_JSONL  ? exf_source_chunks_read_jsonl(p, err)
+                  : s->format == EXF_SOURCE_TEXT ? exf_source_chunks_read_text(p, err)
+                                                 : exf_source_chunks_read_tokens(p, err);
     return rc == EXF_OK ? refuse_empty(p, err) : rc;
 }
 
@@ -75,7 +75,7 @@ static exf_code fill_pool(builder *b, const exf_source *s, exf_err *err)
  * that asks for less. */
 static exf_code settle_count(const builder *b, size_t i, size_t *take, exf_err *err)
 {
-    const exf_pool *p = &b->pool;
+    const exf_source_chunks *p = &b->pool;
     const exf_source *s = p->source;
     int64_t want = b->want[i], have = (int64_t)p->n;
     if (s->sequences > have)
@@ -123,7 +123,7 @@ out:
 static exf_code add_source(builder *b, size_t i, exf_err *err)
 {
     exf_code rc;
-    exf_pool *p = &b->pool;
+    exf_source_chunks *p = &b->pool;
     exf_corpus *c = b->corpus;
     size_t *pick = NULL, take = 0;
     int32_t domain;
@@ -176,7 +176,7 @@ static exf_code build(builder *b, exf_err *err)
     EXF_TRY(exf_manifest_verify(b->manifest, err));
     EXF_TRY(exf_mem_new(&b->want, b->manifest->n, sizeof *b->want, "shares of the sources", err));
     EXF_TRY(exf_manifest_shares(b->manifest, q->sequences, b->want, err));
-    b->pool = (exf_pool){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
+    b->pool = (exf_source_chunks){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
     b->corpus->n_sources = b->manifest->n;
     memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
     for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));

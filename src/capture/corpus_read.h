@@ -19,14 +19,14 @@ typedef struct {
     size_t n, cap;
     uint64_t n_short, tokens_dropped; /* pieces below min_tokens; their tokens and those cut off */
     uint64_t lines, matching;         /* jsonl: lines that are not blank, and those that pass `where` */
-} exf_pool;
+} exf_source_chunks;
 
 /* Fills the pool from its source's file. */
-exf_code exf_pool_read_tokens(exf_pool *p, exf_err *err) EXF_CHECKED;
-exf_code exf_pool_read_text(exf_pool *p, exf_err *err) EXF_CHECKED;
-exf_code exf_pool_read_jsonl(exf_pool *p, exf_err *err) EXF_CHECKED;
+exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
+exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
+exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 
 /* Cuts ids[first..] into pieces of max_tokens; a last one that is too short is
  * taken off the end again. */
-exf_code exf_pool_cut(exf_pool *p, size_t first, exf_err *err) EXF_CHECKED;
+exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err) EXF_CHECKED;
 #endif

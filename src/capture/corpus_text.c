@@ -15,7 +15,7 @@ enum { CHUNK = 1 << 16, MAX_DOCUMENT = 64 << 20 };
 
 /* ---- one document ---------------------------------------------------- */
 
-exf_code exf_pool_cut(exf_pool *p, size_t first, exf_err *err)
+exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err)
 {
     while (first < p->ids.n) {
         size_t n = p->ids.n - first < (size_t)p->max_tokens ? p->ids.n - first : (size_t)p->max_tokens;
@@ -34,7 +34,7 @@ exf_code exf_pool_cut(exf_pool *p, size_t first, exf_err *err)
 }
 
 /* at: where the document stands, "" or ": line 7". */
-static exf_code add_document(exf_pool *p, const char *text, size_t len, const char *at, exf_err *err)
+static exf_code add_document(exf_source_chunks *p, const char *text, size_t len, const char *at, exf_err *err)
 {
     size_t first = p->ids.n;
     exf_code rc = exf_tokenizer_encode(p->tokenizer, text, len, &p->ids, err);
@@ -46,7 +46,7 @@ static exf_code add_document(exf_pool *p, const char *text, size_t len, const ch
         if (p->ids.id[i] < 0 || p->ids.id[i] >= p->vocab)
             return exf_fail(err, EXF_MODEL, "%s%s, position %zu: token id %" PRId32 ", the vocabulary has %" PRId64,
                             p->source->label, at, i - first, p->ids.id[i], p->vocab);
-    return exf_pool_cut(p, first, err);
+    return exf_source_chunks_cut(p, first, err);
 }
 
 static int line_of(const char *text, size_t offset)
@@ -75,7 +75,7 @@ out:
     return rc;
 }
 
-exf_code exf_pool_read_text(exf_pool *p, exf_err *err)
+exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err)
 {
     char *text = NULL;
     size_t len = 0;
@@ -96,7 +96,7 @@ exf_code exf_pool_read_text(exf_pool *p, exf_err *err)
 
 /* The file in a sliding buffer: unread bytes are buf[begin..end). */
 typedef struct {
-    exf_pool *pool;
+    exf_source_chunks *pool;
     exf_file *file;
     uint64_t offset; /* of buf[end] in the file */
     char *buf;
@@ -184,7 +184,7 @@ static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err 
 {
     exf_code rc;
     exf_json *object = NULL;
-    exf_pool *p = r->pool;
+    exf_source_chunks *p = r->pool;
     const exf_source *s = p->source;
     char at[40];
     size_t n;
@@ -206,7 +206,7 @@ out:
     return rc;
 }
 
-exf_code exf_pool_read_jsonl(exf_pool *p, exf_err *err)
+exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err)
 {
     line_reader r = {.pool = p};
     const char *line;

@@ -10,7 +10,7 @@
 enum { BLOCK = 1 << 16 }; /* ids that are decoded at a time: a row may be longer than memory */
 
 typedef struct {
-    exf_pool *pool;
+    exf_source_chunks *pool;
     exf_st_file *file;
     const exf_st_tensor *tensor;
     exf_dtype dtype; /* U64 is read as I64: what would be negative is out of range anyway */
@@ -69,7 +69,7 @@ static exf_code check_tensor(row_reader *r, exf_err *err)
 
 static exf_code bad_id(const row_reader *r, int64_t row, int64_t position, int64_t id, exf_err *err)
 {
-    const exf_pool *p = r->pool;
+    const exf_source_chunks *p = r->pool;
     const exf_tensor *t = &r->tensor->view;
     if (t->dtype == EXF_DT_U64)
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": row %" PRId64 ", position %" PRId64 ": token id %" PRIu64 ", the vocabulary has %" PRId64,
@@ -81,7 +81,7 @@ static exf_code bad_id(const row_reader *r, int64_t row, int64_t position, int64
 /* Ids [begin, begin + n) of a row: all are checked, those below max_tokens kept. */
 static exf_code read_block(row_reader *r, int64_t row, int64_t begin, size_t n, exf_err *err)
 {
-    exf_pool *p = r->pool;
+    exf_source_chunks *p = r->pool;
     exf_ids *ids = &p->ids;
     size_t bytes = exf_dtype_bits(r->dtype) / 8;
     uint64_t at = ((uint64_t)row * (uint64_t)r->tensor->view.shape[1] + (uint64_t)begin) * bytes;
@@ -98,7 +98,7 @@ static exf_code read_block(row_reader *r, int64_t row, int64_t begin, size_t n, 
 
 static exf_code read_row(row_reader *r, int64_t row, exf_err *err)
 {
-    exf_pool *p = r->pool;
+    exf_source_chunks *p = r->pool;
     int64_t len = r->tensor->view.shape[1];
     size_t first = p->ids.n;
     for (int64_t begin = 0; begin < len; begin += BLOCK) {
@@ -107,10 +107,10 @@ static exf_code read_row(row_reader *r, int64_t row, exf_err *err)
         if (rc != EXF_OK) return rc;
     }
     p->tokens_dropped += (uint64_t)len - (p->ids.n - first);
-    return exf_pool_cut(p, first, err);
+    return exf_source_chunks_cut(p, first, err);
 }
 
-exf_code exf_pool_read_tokens(exf_pool *p, exf_err *err)
+exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err)
 {
     exf_code rc;
     row_reader r = {.pool = p};

@@ -52,7 +52,7 @@ static void add_pools(exf_table_list *out, const exf_tables *t)
 {
     int64_t l = t->n_layers, e = t->shape.n_experts;
     for (int i = 0; i < t->n_pools; i++) {
-        const exf_pool *p = &t->pool[i];
+        const exf_static_pool *p = &t->pool[i];
         add(out, "pools", p->size, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
         add(out, "pools", p->size, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
         add(out, "pools", p->size, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));

@@ -93,7 +93,7 @@ out:
     return rc;
 }
 
-static int is_member(const exf_pool *p, size_t layer, size_t expert)
+static int is_member(const exf_static_pool *p, size_t layer, size_t expert)
 {
     for (int i = 0; i < p->size; i++)
         if ((size_t)p->members[layer * (size_t)p->size + (size_t)i] == expert) return 1;
@@ -105,7 +105,7 @@ static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
     size_t e = (size_t)t->shape.n_experts;
     exf_code rc = cells(c, err, "pool,layer,expert,member,target,scale\r\n");
     for (int i = 0; i < t->n_pools; i++) {
-        const exf_pool *p = &t->pool[i];
+        const exf_static_pool *p = &t->pool[i];
         for (size_t at = 0; rc == EXF_OK && at < (size_t)t->n_layers * e; at++)
             rc = cells(c, err, "%d,%d,%zu,%d,%d,%.9g\r\n", p->size, (int)t->layer_number[at / e], at % e,
                        is_member(p, at / e, at % e), (int)p->target_ids[at], (double)p->target_scale[at]);

@@ -14,7 +14,7 @@ struct exf_folder {
     int layer_of[EXF_MAX_LAYERS]; /* number of the MoE layer -> the model's layer number */
     float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' */
     const float *prefill_loss, *decode_loss; /* [L, E, E] */
-    const exf_pool *pool;         /* static */
+    const exf_static_pool *pool;         /* static */
     unsigned char *alive;         /* [L, E] reap */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
     const exf_lowrank *lowrank;   /* projector=lowrank */

@@ -120,7 +120,7 @@ static int holds(const int32_t *members, int n, int32_t expert)
     return 0;
 }
 
-static void compare_pools(const exf_study *a, const exf_pool *p, const exf_study *b, const exf_pool *q, exf_pool_difference *out)
+static void compare_pools(const exf_study *a, const exf_static_pool *p, const exf_study *b, const exf_static_pool *q, exf_pool_difference *out)
 {
     size_t e = (size_t)a->shape.n_experts, size = (size_t)p->size;
     double all = 0, moved = 0;
@@ -167,7 +167,7 @@ static int same_pools(const exf_study *a, const exf_study *b)
     size_t experts = (size_t)a->n_layers * (size_t)a->shape.n_experts;
     if (a->n_pools != b->n_pools) return 0;
     for (int i = 0; i < a->n_pools; i++) {
-        const exf_pool *p = &a->pool[i], *q = &b->pool[i];
+        const exf_static_pool *p = &a->pool[i], *q = &b->pool[i];
         if (p->size != q->size || memcmp(p->members, q->members, (size_t)a->n_layers * (size_t)p->size * sizeof *p->members) != 0 ||
             memcmp(p->target_ids, q->target_ids, experts * sizeof *p->target_ids) != 0 ||
             memcmp(p->target_scale, q->target_scale, experts * sizeof *p->target_scale) != 0)

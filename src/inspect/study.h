@@ -20,7 +20,7 @@ typedef struct {
     float *std_error;         /* [L, E, E] as in tables.h */
     float *similarity;        /* [L, E, E] raw (geometry.h); NaN unobserved, 1 on the diagonal */
     float *aligned;           /* [L, E, E] the same after the pair's own scalar */
-    exf_pool *pool;           /* tables only */
+    exf_static_pool *pool;           /* tables only */
     int n_pools;
     exf_sequence_list sequences; /* of a capture or statistics, where known */
     exf_provenance provenance;

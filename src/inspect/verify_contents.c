@@ -65,7 +65,7 @@ out:
     return rc;
 }
 
-static exf_code check_members(const exf_suspect *x, const exf_pool *p, size_t l, exf_err *err)
+static exf_code check_members(const exf_suspect *x, const exf_static_pool *p, size_t l, exf_err *err)
 {
     const exf_study *s = &x->study;
     const int32_t *m = p->members + l * (size_t)p->size;
@@ -84,7 +84,7 @@ static exf_code check_members(const exf_suspect *x, const exf_pool *p, size_t l,
 }
 
 /* Where expert `source` goes: itself within the pool, else a member of least loss. */
-static exf_code check_target(const exf_suspect *x, const exf_pool *p, size_t l, size_t source, exf_err *err)
+static exf_code check_target(const exf_suspect *x, const exf_static_pool *p, size_t l, size_t source, exf_err *err)
 {
     const exf_study *s = &x->study;
     size_t e = (size_t)s->shape.n_experts, at = l * e + source;
@@ -108,7 +108,7 @@ static exf_code check_pools(const exf_suspect *x, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (int i = 0; i < x->study.n_pools; i++) {
-        const exf_pool *p = &x->study.pool[i];
+        const exf_static_pool *p = &x->study.pool[i];
         for (size_t l = 0; l < (size_t)x->study.n_layers; l++) {
             EXF_TRY(check_members(x, p, l, err));
             for (size_t s = 0; s < (size_t)x->study.shape.n_experts; s++) EXF_TRY(check_target(x, p, l, s, err));

@@ -77,7 +77,7 @@ static void choose_members(const float *norms, int n_experts, int32_t *members, 
 }
 
 /* Target and scale of one expert outside the pool. */
-static void assign(const exf_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target, float *scale)
+static void assign(const exf_static_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target, float *scale)
 {
     int best = 0;
     for (int i = 1; i < p->size; i++)
@@ -90,7 +90,7 @@ void exf_solve_pools(int l, exf_tables *t)
 {
     size_t e = (size_t)t->shape.n_experts;
     for (int i = 0; i < t->n_pools; i++) {
-        const exf_pool *p = &t->pool[i];
+        const exf_static_pool *p = &t->pool[i];
         int32_t *members = p->members + (size_t)l * (size_t)p->size;
         choose_members(t->expert_norms + (size_t)l * e, (int)e, members, p->size);
         for (size_t s = 0; s < e; s++) {

@@ -67,7 +67,7 @@ static inline void f_fill_cosine(float *cosine, size_t e, uint64_t stream)
         }
 }
 
-static inline void f_fill_pool(exf_pool *p, const exf_tables *t)
+static inline void f_fill_pool(exf_static_pool *p, const exf_tables *t)
 {
     int e = (int)t->shape.n_experts;
     for (int l = 0; l < t->n_layers; l++)

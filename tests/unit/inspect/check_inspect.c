@@ -447,7 +447,7 @@ START_TEST(pools_are_compared_by_size)
     o.n_pools = 1;
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &z, &e), e);
     exf_study a = taken(&x), b = taken(&y), c = taken(&z);
-    exf_pool *two = &b.pool[1];
+    exf_static_pool *two = &b.pool[1];
     int32_t stays = two->members[0], gone = two->members[1], comes = 0;
     while (comes == stays || comes == gone) comes++;
     two->members[1] = comes;

@@ -196,7 +196,7 @@ END_TEST
 
 /* ---- pools --------------------------------------------------------------------------------- */
 
-static void ck_pool(const exf_pool *p, int n_experts, const int32_t *members, const int32_t *target, const float *scale)
+static void ck_pool(const exf_static_pool *p, int n_experts, const int32_t *members, const int32_t *target, const float *scale)
 {
     ck_assert_mem_eq(p->members, members, (size_t)p->size * sizeof *members);
     for (int i = 0; i < n_experts; i++) {
@@ -314,7 +314,7 @@ START_TEST(a_file_is_solved_and_can_be_read)
         ck_assert_float_eq(t.loss[i], EXF_LOSS_NEVER);
     }
     for (int i = 4; i < 8; i++) ck_assert_float_eq(t.expert_norms[i], 1);
-    ck_pool(&(exf_pool){.size = 2, .members = t.pool[0].members + 2, .target_ids = t.pool[0].target_ids + 4, .target_scale = t.pool[0].target_scale + 4},
+    ck_pool(&(exf_static_pool){.size = 2, .members = t.pool[0].members + 2, .target_ids = t.pool[0].target_ids + 4, .target_scale = t.pool[0].target_scale + 4},
             4, (int32_t[]){0, 1}, (int32_t[]){0, 1, 0, 0}, (float[]){1, 1, 0, 0});
     exf_tables_free(&t);
 }
