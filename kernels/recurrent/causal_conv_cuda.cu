@@ -1,23 +1,23 @@
-/* causal_conv_cuda.cu - the sequence in pieces that go side by side, each from its first
+/* causal_conv_cuda.cu - the sequence in segments that go side by side, each from its first
  * token to its last with the window in registers; see causal_conv.h.  A row is replaced
- * in place, so the rows that the next piece's window reaches back to are kept first. */
+ * in place, so the rows that the next segment's window reaches back to are kept first. */
 #include "kernels/recurrent/causal_conv.h"
 #include "kernels/recurrent/delta_halves.cuh"
 
-enum { PIECES = 64, SHORTEST = 16, BATCH = 8, THREADS = 128 };
+enum { SEGMENTS = 64, SHORTEST = 16, BATCH = 8, THREADS = 128 };
 
-/* The rows before every piece: [PIECES, width - 1, channels]. */
+/* The rows before every segment: [PIECES, width - 1, channels]. */
 size_t exf_causal_conv_workspace_cuda(int channels, int width)
 {
-    return (size_t)PIECES * (width - 1) * channels;
+    return (size_t)SEGMENTS * (width - 1) * channels;
 }
 
-/* Grid: columns of n floats, rows to keep, pieces but the first. */
+/* Grid: columns of n floats, rows to keep, segments but the first. */
 static __global__ void keep(float *kept, const float *x, int ldx, int channels, int back, int length)
 {
-    int c = blockIdx.x * blockDim.x + threadIdx.x, piece = blockIdx.z + 1;
+    int c = blockIdx.x * blockDim.x + threadIdx.x, segment = blockIdx.z + 1;
     if (c < channels)
-        kept[((size_t)piece * back + blockIdx.y) * channels + c] = x[((size_t)piece * length - back + blockIdx.y) * ldx + c];
+        kept[((size_t)segment * back + blockIdx.y) * channels + c] = x[((size_t)segment * length - back + blockIdx.y) * ldx + c];
 }
 
 static __device__ __forceinline__ float silu(float y)
@@ -48,7 +48,7 @@ template <int LANES> static __device__ __forceinline__ void store(float *p, cons
         *p = r.x[0];
 }
 
-/* Grid: channels, pieces. */
+/* Grid: channels, segments. */
 template <int WIDTH, int LANES>
 static __global__ void __launch_bounds__(THREADS)
     convolve(float *x, int ldx, const float *w, const float *kept, int n_tokens, int channels, int length)
@@ -102,17 +102,17 @@ static __global__ void causal_conv_silu(float *x, int ldx, const float *w, int n
 
 template <int WIDTH> static void in_pieces(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, float *kept)
 {
-    int length = (n_tokens + PIECES - 1) / PIECES, pieces;
+    int length = (n_tokens + SEGMENTS - 1) / SEGMENTS, segments;
     length = length < SHORTEST ? SHORTEST : length;
-    pieces = (n_tokens + length - 1) / length;
-    if (pieces > 1)
-        EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)pieces - 1), THREADS, 0,
+    segments = (n_tokens + length - 1) / length;
+    if (segments > 1)
+        EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)segments - 1), THREADS, 0,
                    kept, x, ldx, channels, WIDTH - 1, length);
     if (channels % 4 == 0 && exf_wide(x, ldx) && exf_wide(kept, channels))
-        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 4>), dim3(exf_blocks((size_t)channels / 4, THREADS), (unsigned)pieces),
+        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 4>), dim3(exf_blocks((size_t)channels / 4, THREADS), (unsigned)segments),
                    THREADS, 0, x, ldx, w, kept, n_tokens, channels, length);
     else
-        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 1>), dim3(exf_blocks((size_t)channels, THREADS), (unsigned)pieces), THREADS,
+        EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 1>), dim3(exf_blocks((size_t)channels, THREADS), (unsigned)segments), THREADS,
                    0, x, ldx, w, kept, n_tokens, channels, length);
 }
 
@@ -133,7 +133,7 @@ void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, 
 
 /* ---- rows for the delta rule ------------------------------------------------------------ */
 
-/* Grid: channels, pieces.  A thread has four channels, LANES neighbours a head of q or k. */
+/* Grid: channels, segments.  A thread has four channels, LANES neighbours a head of q or k. */
 template <int LANES>
 static __global__ void __launch_bounds__(THREADS)
     convolve_rows(exf_delta_rows to, const float *x, const float *w, exf_delta_shape s, int channels, int length, float eps, float scale)
@@ -191,7 +191,7 @@ int exf_conv_rows_fit(const float *x, const exf_delta_shape *s, int width)
 
 void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps, double scale)
 {
-    int channels = rows_channels(s), length = (s->n_tokens + PIECES - 1) / PIECES;
+    int channels = rows_channels(s), length = (s->n_tokens + SEGMENTS - 1) / SEGMENTS;
     length = length < SHORTEST ? SHORTEST : length;
     dim3 grid(exf_blocks((size_t)channels / 4, THREADS), (unsigned)((s->n_tokens + length - 1) / length));
     if (s->key_dim == 64)

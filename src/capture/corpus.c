@@ -108,7 +108,7 @@ static exf_code take_piece(builder *b, size_t row, int32_t source, int32_t domai
 {
     exf_code rc;
     exf_corpus *c = b->corpus;
-    exf_piece from = b->pool.piece[row];
+    exf_token_chunk from = b->pool.chunk[row];
     size_t at = (size_t)c->n_tokens, n = (size_t)from.n;
     EXF_TRY(exf_mem_grow(&c->sequence, &b->cap_sequences, c->n_sequences + 1, sizeof *c->sequence, "sequences", err));
     EXF_TRY(exf_mem_grow(&c->ids, &b->cap_ids, at + n, sizeof *c->ids, "token ids", err));
@@ -191,7 +191,7 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, ex
     *out = NULL;
     exf_code rc = build(&b, err);
     exf_mem_free(b.want);
-    exf_mem_free(b.pool.piece);
+    exf_mem_free(b.pool.chunk);
     exf_ids_free(&b.pool.ids);
     exf_tokenizer_free(b.tokenizer);
     exf_manifest_free(b.manifest);

@@ -26,7 +26,7 @@
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
  * document (a jsonl line that is not blank, or the whole text file; at most
- * 64 MiB) tokenised and cut into pieces of max_tokens, the last one shorter.
+ * 64 MiB) tokenised and cut into chunks of max_tokens, the last one shorter.
  * What is below min_tokens is dropped.  Documents never share a sequence and
  * nothing is padded.
  *

@@ -8,16 +8,16 @@
 typedef struct {
     size_t first; /* in ids */
     int32_t n;
-} exf_piece;
+} exf_token_chunk;
 
 typedef struct {
     const exf_source *source;
     const exf_tokenizer *tokenizer; /* NULL if every source is tokens */
     int64_t max_tokens, min_tokens, vocab;
     exf_ids ids;
-    exf_piece *piece; /* in file order */
+    exf_token_chunk *chunk; /* in file order */
     size_t n, cap;
-    uint64_t n_short, tokens_dropped; /* pieces below min_tokens; their tokens and those cut off */
+    uint64_t n_short, tokens_dropped; /* chunks below min_tokens; their tokens and those cut off */
     uint64_t lines, matching;         /* jsonl: lines that are not blank, and those that pass `where` */
 } exf_source_chunks;
 
@@ -26,7 +26,7 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_C
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 
-/* Cuts ids[first..] into pieces of max_tokens; a last one that is too short is
+/* Cuts ids[first..] into chunks of max_tokens; a last one that is too short is
  * taken off the end again. */
 exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err) EXF_CHECKED;
 #endif

@@ -25,9 +25,9 @@ exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err)
             p->ids.n = first;
             break;
         }
-        exf_code rc = exf_mem_grow(&p->piece, &p->cap, p->n + 1, sizeof *p->piece, "sequences of a source", err);
+        exf_code rc = exf_mem_grow(&p->chunk, &p->cap, p->n + 1, sizeof *p->chunk, "sequences of a source", err);
         if (rc != EXF_OK) return rc;
-        p->piece[p->n++] = (exf_piece){first, (int32_t)n};
+        p->chunk[p->n++] = (exf_token_chunk){first, (int32_t)n};
         first += n;
     }
     return EXF_OK;

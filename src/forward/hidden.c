@@ -35,7 +35,7 @@ out:
     return rc;
 }
 
-size_t exf_hidden_pieces(const exf_batch *batch, size_t window, size_t tokens)
+size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tokens)
 {
     size_t pieces = 0;
     for (size_t i = 0; i < batch->n_sequences;) {

@@ -50,7 +50,7 @@ uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, 
 uint64_t exf_hidden_host_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);
 
 /* Pieces of at most `tokens` rows that the groups of such a window are cut into. */
-size_t exf_hidden_pieces(const exf_batch *batch, size_t window, size_t tokens);
+size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tokens);
 
 /* The group's rows in b's memory, for work that is queued on q from now on; the next group
  * of the lane is sent for.  Back with the same arguments, before another is taken. */

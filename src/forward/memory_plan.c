@@ -101,7 +101,7 @@ static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots,
     for (int tokens = MOST; tokens >= LEAST; tokens /= 2)
         for (int away = 0; away < 2; away++) {
             exf_memory_plan p = plan_of(w, &stream, weights, away, tokens);
-            p.reads = sweeps * (int)exf_hidden_pieces(w->batch, p.window, (size_t)p.expert_tokens);
+            p.reads = sweeps * (int)exf_hidden_token_blocks(w->batch, p.window, (size_t)p.expert_tokens);
             p.stream.passes = p.reads;
             if (p.bytes < least->bytes) *least = p;
             if (p.bytes <= most && (best->reads == 0 || p.reads < best->reads)) *best = p;

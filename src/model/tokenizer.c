@@ -125,10 +125,10 @@ typedef struct {
     exf_nfc_work nfc;
 } encoder;
 
-static exf_code encode_piece(void *ctx, const char *piece, size_t len, exf_err *err)
+static exf_code encode_piece(void *ctx, const char *pretoken, size_t len, exf_err *err)
 {
     encoder *e = ctx;
-    return exf_bpe_encode(e->t->bpe, &e->bpe, piece, len, e->ids, err);
+    return exf_bpe_encode(e->t->bpe, &e->bpe, pretoken, len, e->ids, err);
 }
 
 static exf_code encode_plain(encoder *e, const char *text, size_t len, exf_err *err)

@@ -1,5 +1,5 @@
 /* tokenizer_bpe.c - see tokenizer_bpe.h.  Merging keeps the candidates in a heap,
- * so that a piece of n bytes takes n log n, not n squared. */
+ * so that a pre-token of n bytes takes n log n, not n squared. */
 #include "model/tokenizer_bpe.h"
 
 #include "base/mem.h"
@@ -251,7 +251,7 @@ static exf_code emit(const exf_bpe_work *w, exf_ids *ids, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *piece, size_t len, exf_ids *ids, exf_err *err)
+static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err)
 {
     exf_code rc;
     if (len >= NONE) return exf_fail(err, EXF_MODEL, "a piece of %zu bytes is too long to tokenize (at most %u)", len, NONE - 1);
@@ -260,7 +260,7 @@ static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *piece
     EXF_TRY(exf_mem_grow(&w->heap, &w->heap_cap, 2 * len, sizeof *w->heap, "merge candidates of a piece", err));
     w->n_heap = 0;
     for (size_t i = 0; i < len; i++)
-        w->symbol[i] = (exf_symbol){b->byte_id[(unsigned char)piece[i]], i ? (uint32_t)i - 1 : NONE, i + 1 < len ? (uint32_t)i + 1 : NONE};
+        w->symbol[i] = (exf_symbol){b->byte_id[(unsigned char)pretoken[i]], i ? (uint32_t)i - 1 : NONE, i + 1 < len ? (uint32_t)i + 1 : NONE};
     for (size_t i = 0; i + 1 < len; i++) offer(b, w, (uint32_t)i);
     merge_all(b, w);
     EXF_TRY(emit(w, ids, err));
@@ -268,17 +268,17 @@ out:
     return rc;
 }
 
-exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *piece, size_t len, exf_ids *ids, exf_err *err)
+exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err)
 {
-    if (!b->ignore_merges) return merge_bytes(b, w, piece, len, ids, err);
+    if (!b->ignore_merges) return merge_bytes(b, w, pretoken, len, ids, err);
     w->mapped.len = 0;
     for (size_t i = 0; i < len; i++) {
-        unsigned char c = (unsigned char)piece[i];
+        unsigned char c = (unsigned char)pretoken[i];
         exf_code rc = exf_text_add(&w->mapped, b->alphabet[c], b->alphabet_len[c], err);
         if (rc != EXF_OK) return rc;
     }
     int32_t id = exf_words_find(&b->vocab, w->mapped.s, w->mapped.len);
-    return id < 0 ? merge_bytes(b, w, piece, len, ids, err) : exf_ids_add(ids, &id, 1, err);
+    return id < 0 ? merge_bytes(b, w, pretoken, len, ids, err) : exf_ids_add(ids, &id, 1, err);
 }
 
 void exf_bpe_work_free(exf_bpe_work *w)

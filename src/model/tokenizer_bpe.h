@@ -1,5 +1,5 @@
 /* tokenizer_bpe.h - byte-level byte-pair encoding: the "model" of tokenizer.json,
- * and one piece of text to ids. */
+ * and one pre-token of text to ids. */
 #ifndef EXF_MODEL_TOKENIZER_BPE_H
 #define EXF_MODEL_TOKENIZER_BPE_H
 #include "format/json.h"
@@ -16,13 +16,13 @@ int32_t exf_bpe_find(const exf_bpe *b, const char *token, size_t len); /* as wri
 /* Buffers that one thread reuses; zero-initialise, exf_bpe_work_free. */
 typedef struct { int32_t id; uint32_t prev, next; } exf_symbol;
 typedef struct {
-    exf_symbol *symbol; /* the piece, as a linked list in an array */
+    exf_symbol *symbol; /* the pre-token, as a linked list in an array */
     uint64_t *heap;     /* merges that may apply: rank << 32 | position */
     size_t n_heap, symbol_cap, heap_cap;
-    exf_text mapped;    /* the piece in the byte alphabet */
+    exf_text mapped;    /* the pre-token in the byte alphabet */
 } exf_bpe_work;
 
-/* Appends the ids of one piece of valid UTF-8 (not empty). */
-exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *piece, size_t len, exf_ids *ids, exf_err *err) EXF_CHECKED;
+/* Appends the ids of one pre-token of valid UTF-8 (not empty). */
+exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err) EXF_CHECKED;
 void exf_bpe_work_free(exf_bpe_work *w);
 #endif

@@ -199,7 +199,7 @@ void exf_split_work_free(exf_split_work *w)
 typedef struct {
     const exf_splitter *s;
     exf_split_work *w;
-    exf_piece_fn *emit;
+    exf_pretoken_fn *emit;
     void *ctx;
 } run;
 
@@ -222,8 +222,8 @@ static exf_code find(const run *r, const pcre2_code *code, const char *text, siz
     return EXF_OK;
 }
 
-/* One step on one piece of the step before; its pieces go to the next step at once,
- * so that nothing is stored.  A piece is a string of its own: ^, $ and look-behind
+/* One step on one pre-token of the step before; its pre-tokens go to the next step at once,
+ * so that nothing is stored.  A pre-token is a string of its own: ^, $ and look-behind
  * do not see beyond it. */
 static exf_code split(const run *r, size_t k, const char *text, size_t len, exf_err *err)
 {
@@ -251,7 +251,7 @@ out:
     return rc;
 }
 
-exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_piece_fn *emit, void *ctx, exf_err *err)
+exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx, exf_err *err)
 {
     run r = {s, w, emit, ctx};
     return split(&r, 0, text, len, err);

@@ -1,4 +1,4 @@
-/* tokenizer_split.h - the pre-tokenizer: text cut into the pieces that the model
+/* tokenizer_split.h - the pre-tokenizer: text cut into the pre-tokens that the model
  * encodes one by one; the one door to PCRE2.
  *
  * Categories (\p{L}, Digits) are those of the installed PCRE2's Unicode version:
@@ -17,7 +17,7 @@ typedef struct exf_split_work exf_split_work; /* one thread's match data */
 exf_code exf_split_work_new(exf_split_work **out, exf_err *err) EXF_CHECKED;
 void exf_split_work_free(exf_split_work *w); /* NULL is allowed */
 
-/* Calls emit for each piece (never empty) in order, until it fails. */
-typedef exf_code exf_piece_fn(void *ctx, const char *piece, size_t len, exf_err *err);
-exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_piece_fn *emit, void *ctx, exf_err *err) EXF_CHECKED;
+/* Calls emit for each pre-token (never empty) in order, until it fails. */
+typedef exf_code exf_pretoken_fn(void *ctx, const char *pretoken, size_t len, exf_err *err);
+exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx, exf_err *err) EXF_CHECKED;
 #endif

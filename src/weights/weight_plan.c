@@ -75,29 +75,29 @@ size_t exf_scales_room(size_t code_bytes)
     return (room + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
 }
 
-static exf_code add_piece(exf_weight_plan *p, const exf_piece *piece, exf_err *err)
+static exf_code add_piece(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
 {
     size_t host, device = 0;
-    exf_code rc = exf_mem_grow(&p->piece, &p->room, p->n + 1, sizeof *p->piece, "weight pieces", err);
+    exf_code rc = exf_mem_grow(&p->chunk, &p->room, p->n + 1, sizeof *p->chunk, "weight chunks", err);
     if (rc != EXF_OK) return rc;
-    p->piece[p->n++] = *piece;
-    if (piece->raw) {
-        size_t codes = exf_weight_source_code_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
-        size_t scales = exf_weight_source_scale_bytes(&piece->at.w, piece->n_rows, piece->at.cols);
+    p->chunk[p->n++] = *chunk;
+    if (chunk->raw) {
+        size_t codes = exf_weight_source_code_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
+        size_t scales = exf_weight_source_scale_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
         host = exf_scales_room(codes) + exf_file_room(scales);
         device = aligned(codes) + scales;
     } else {
-        host = piece->n_rows * piece->at.cols * sizeof(float);
+        host = chunk->n_rows * chunk->at.cols * sizeof(float);
     }
     p->most_host = host > p->most_host ? host : p->most_host;
     p->most_device = device > p->most_device ? device : p->most_device;
     return EXF_OK;
 }
 
-/* Rows that a piece may have: whole blocks of them. */
+/* Rows that a chunk may have: whole blocks of them. */
 static size_t rows_of_piece(const exf_model_rows *at)
 {
-    size_t one = exf_weight_source_code_bytes(&at->w, 2, at->cols) / 2, rows = EXF_PIECE_BYTES / (one ? one : 1);
+    size_t one = exf_weight_source_code_bytes(&at->w, 2, at->cols) / 2, rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1);
     size_t block = at->w.coding == EXF_CODED_PLAIN ? 1 : (size_t)at->w.block_rows;
     rows = rows / block * block;
     return rows < block ? block : rows;
@@ -106,17 +106,17 @@ static size_t rows_of_piece(const exf_model_rows *at)
 /* One tensor: rows at a time where it goes as stored, else whole. */
 static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to, exf_err *err)
 {
-    exf_piece piece = {.role = role, .expert = expert, .number = p->number[role], .to = to};
+    exf_weight_chunk chunk = {.role = role, .expert = expert, .number = p->number[role], .to = to};
     exf_code rc;
-    EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &piece.at, err));
-    piece.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(piece.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
-    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && piece.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
-    size_t step = piece.raw ? rows_of_piece(&piece.at) : piece.at.rows, width = piece.at.cols * exf_number_bytes(piece.number);
-    for (size_t row = 0; row < piece.at.rows; row += step) {
-        piece.row = row;
-        piece.n_rows = piece.at.rows - row < step ? piece.at.rows - row : step;
-        piece.to = to + row * width;
-        EXF_TRY(add_piece(p, &piece, err));
+    EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &chunk.at, err));
+    chunk.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
+    if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && chunk.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
+    size_t step = chunk.raw ? rows_of_piece(&chunk.at) : chunk.at.rows, width = chunk.at.cols * exf_number_bytes(chunk.number);
+    for (size_t row = 0; row < chunk.at.rows; row += step) {
+        chunk.row = row;
+        chunk.n_rows = chunk.at.rows - row < step ? chunk.at.rows - row : step;
+        chunk.to = to + row * width;
+        EXF_TRY(add_piece(p, &chunk, err));
     }
 out:
     return rc;
@@ -152,7 +152,7 @@ out:
 
 void exf_weight_plan_free(exf_weight_plan *p)
 {
-    exf_mem_free(p->piece);
+    exf_mem_free(p->chunk);
     memset(p, 0, sizeof *p);
 }
 

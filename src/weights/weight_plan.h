@@ -1,12 +1,12 @@
-/* weight_plan.h - a layer's tensors, or a part of them, as pieces: where each comes from
+/* weight_plan.h - a layer's tensors, or a part of them, as chunks: where each comes from
  * and where in a slot it goes. */
 #ifndef EXF_FORWARD_WEIGHT_PLAN_H
 #define EXF_FORWARD_WEIGHT_PLAN_H
 #include "weights/layer_weights.h"
 
-/* Rows of one tensor, at most EXF_PIECE_BYTES as they are stored unless one row or one
+/* Rows of one tensor, at most EXF_WEIGHT_CHUNK_BYTES as they are stored unless one row or one
  * block of rows is more. */
-enum { EXF_PIECE_BYTES = 4 << 20 };
+enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
 
 typedef struct {
     exf_role role;
@@ -16,7 +16,7 @@ typedef struct {
     size_t row, n_rows; /* of the tensor */
     exf_number number;  /* of the matrix it becomes */
     size_t to;          /* bytes into the slot */
-} exf_piece;
+} exf_weight_chunk;
 
 /* What of a layer (weight_stream.h for those below 0): all of it; all but the routed
  * experts; or n routed experts from `first` on. */
@@ -29,17 +29,17 @@ typedef struct {
 
 typedef struct {
     exf_weight_part of;
-    exf_piece *piece;
+    exf_weight_chunk *chunk;
     size_t n, room;
     size_t first[EXF_W_COUNT]; /* bytes into the slot where a role's tensors start; only where the layer has them */
     exf_number number[EXF_W_COUNT];
     unsigned char there[EXF_W_COUNT];
     size_t split;       /* bytes into the slot where the router's matrix is laid twice; 0: nowhere */
     size_t slot_bytes;
-    size_t most_host, most_device; /* bytes of the largest piece in pinned memory; of the largest that is decoded there */
+    size_t most_host, most_device; /* bytes of the largest chunk in pinned memory; of the largest that is decoded there */
 } exf_weight_plan;
 
-/* Bytes of a reader's pinned memory in front of a piece's scales. */
+/* Bytes of a reader's pinned memory in front of a chunk's scales. */
 size_t exf_scales_room(size_t code_bytes);
 /* The plan of a part into *p, which is zero or an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;

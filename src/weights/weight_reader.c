@@ -14,8 +14,8 @@ exf_code exf_weight_reader_open(exf_weight_reader *r, const exf_model *m, const 
     exf_code rc;
     *r = (exf_weight_reader){.model = m, .b = b};
     EXF_TRY(b->open(&r->q, compute, err));
-    EXF_TRY(b->alloc(&r->device, device, 1, "weight pieces", err));
-    EXF_TRY(b->alloc(&r->bad, 1, sizeof *r->bad, "weight pieces", err));
+    EXF_TRY(b->alloc(&r->device, device, 1, "weight chunks", err));
+    EXF_TRY(b->alloc(&r->bad, 1, sizeof *r->bad, "weight chunks", err));
 out:
     return rc;
 }
@@ -31,7 +31,7 @@ void exf_weight_reader_close(exf_weight_reader *r)
 
 exf_code exf_weight_reader_pin(exf_weight_reader *r, size_t bytes, exf_err *err)
 {
-    return r->b->alloc_staging((void *)&r->host, bytes, "weight pieces", err);
+    return r->b->alloc_staging((void *)&r->host, bytes, "weight chunks", err);
 }
 
 void exf_weight_reader_unpin(exf_weight_reader *r)
@@ -40,9 +40,9 @@ void exf_weight_reader_unpin(exf_weight_reader *r)
     r->host = NULL;
 }
 
-/* ---- one piece ----------------------------------------------------------------- */
+/* ---- one chunk ----------------------------------------------------------------- */
 
-static exf_packed_rows packed_of(const exf_piece *p, const char *codes, const char *scales)
+static exf_packed_rows packed_of(const exf_weight_chunk *p, const char *codes, const char *scales)
 {
     const exf_weight_source *w = &p->at.w;
     static const exf_packing packing[] = {[EXF_CODED_PLAIN] = EXF_PACKED_PLAIN, [EXF_CODED_FP8] = EXF_PACKED_FP8, [EXF_CODED_FP4] = EXF_PACKED_FP4};
@@ -54,7 +54,7 @@ static exf_packed_rows packed_of(const exf_piece *p, const char *codes, const ch
 #define BEYOND "is beyond bfloat16"
 
 /* The message is the host's: it finds what the device only noticed. */
-static exf_code blame(const exf_weight_reader *r, const exf_piece *p, int layer, exf_err *err)
+static exf_code blame(const exf_weight_reader *r, const exf_weight_chunk *p, int layer, exf_err *err)
 {
     float *values = NULL;
     exf_code rc;
@@ -67,7 +67,7 @@ out:
 }
 
 /* As stored: BF16 for BF16 straight into place, all else by way of the reader's room there. */
-static exf_code send_raw(exf_weight_reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
+static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *to, int layer, exf_err *err)
 {
     const exf_backend *b = r->b;
     const exf_weight_source *w = &p->at.w;
@@ -97,7 +97,7 @@ out:
     return rc;
 }
 
-static exf_code send_decoded(exf_weight_reader *r, const exf_piece *p, char *to, int layer, exf_err *err)
+static exf_code send_decoded(exf_weight_reader *r, const exf_weight_chunk *p, char *to, int layer, exf_err *err)
 {
     const exf_backend *b = r->b;
     double start = exf_clock();
@@ -113,7 +113,7 @@ out:
 
 exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, char *slot, exf_err *err)
 {
-    const exf_piece *p = &plan->piece[i];
+    const exf_weight_chunk *p = &plan->chunk[i];
     exf_code rc = exf_stop_check(err);
     if (rc != EXF_OK) return rc;
     return p->raw ? send_raw(r, p, slot + p->to, plan->of.layer, err) : send_decoded(r, p, slot + p->to, plan->of.layer, err);
@@ -132,8 +132,8 @@ static exf_code check_all(exf_weight_reader *r, const exf_weight_plan *p, const 
     }
     EXF_TRY(r->b->download(r->q, &bad, r->bad, sizeof bad, err));
     for (size_t i = 0; bad && i < p->n; i++)
-        if (p->piece[i].raw) {
-            rc = blame(r, &p->piece[i], p->of.layer, err);
+        if (p->chunk[i].raw) {
+            rc = blame(r, &p->chunk[i], p->of.layer, err);
             if (rc != EXF_NUMERIC || !strstr(err->msg, BEYOND) || i + 1 == p->n) break;
         }
 out:

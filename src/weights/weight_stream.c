@@ -1,10 +1,10 @@
 /* weight_stream.c - see weight_stream.h.
  *
- * A reader (weight_reader.h) waits for its piece to cross before it takes the next.
+ * A reader (weight_reader.h) waits for its chunk to cross before it takes the next.
  * Several of them keep both the file system and the bus busy without any event.
  *
  * Pieces are taken turn after turn (weight_turns.h) as far as areas are free; whoever
- * finishes a turn's last piece also does what needs the whole turn. */
+ * finishes a turn's last chunk also does what needs the whole turn. */
 #include "weights/weight_stream.h"
 
 #include "base/mem.h"
@@ -31,19 +31,19 @@ struct exf_weight_stream {
     void *area[EXF_WEIGHT_AREAS];
     exf_weight_turns turns; /* made at once: looking up names takes milliseconds */
     size_t turn;            /* the next to be asked for */
-    size_t most_host;       /* bytes of the largest piece in pinned memory */
+    size_t most_host;       /* bytes of the largest chunk in pinned memory */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
     pthread_cond_t work, done; /* readers wait for work, next() for done */
-    size_t taking;             /* turn whose pieces are being taken */
+    size_t taking;             /* turn whose chunks are being taken */
     size_t open_turns;         /* turns below this one may be filled */
-    size_t taken;              /* pieces of `taking` */
-    size_t *left;              /* [turns.n] pieces not yet there */
+    size_t taken;              /* chunks of `taking` */
+    size_t *left;              /* [turns.n] chunks not yet there */
     unsigned char *ready;      /* [turns.n] */
     int quit, lost;            /* lost: a reader could not open, err says why */
-    exf_err err;               /* of the first turn's lowest piece that failed */
-    size_t err_turn, err_piece;
+    exf_err err;               /* of the first turn's lowest chunk that failed */
+    size_t err_turn, err_chunk;
 };
 
 static int readers_of(const exf_stream_options *o)
@@ -64,22 +64,22 @@ static char *area_of(const exf_weight_stream *s, size_t turn)
 
 /* ---- readers ------------------------------------------------------------------- */
 
-static int failed_before(const exf_weight_stream *s, size_t turn, size_t piece)
+static int failed_before(const exf_weight_stream *s, size_t turn, size_t chunk)
 {
-    return s->err.code != EXF_OK && (s->err_turn < turn || (s->err_turn == turn && s->err_piece < piece));
+    return s->err.code != EXF_OK && (s->err_turn < turn || (s->err_turn == turn && s->err_chunk < chunk));
 }
 
 /* A message does not depend on which reader was faster. */
-static void note(exf_weight_stream *s, size_t turn, size_t piece, const exf_err *err)
+static void note(exf_weight_stream *s, size_t turn, size_t chunk, const exf_err *err)
 {
-    if (failed_before(s, turn, piece)) return;
+    if (failed_before(s, turn, chunk)) return;
     s->err = *err;
     s->err_turn = turn;
-    s->err_piece = piece;
+    s->err_chunk = chunk;
 }
 
-/* The next piece in order; 0: to be waited for. */
-static int take(exf_weight_stream *s, size_t *turn, size_t *piece)
+/* The next chunk in order; 0: to be waited for. */
+static int take(exf_weight_stream *s, size_t *turn, size_t *chunk)
 {
     while (s->taking < s->open_turns && s->taken == plan_of(s, s->taking)->n) {
         s->taking++;
@@ -87,21 +87,21 @@ static int take(exf_weight_stream *s, size_t *turn, size_t *piece)
     }
     if (s->taking == s->open_turns) return 0;
     *turn = s->taking;
-    *piece = s->taken++;
+    *chunk = s->taken++;
     return 1;
 }
 
 /* With the lock held, which it gives up while it works. */
-static void serve(reader *r, size_t turn, size_t piece)
+static void serve(reader *r, size_t turn, size_t chunk)
 {
     exf_weight_stream *s = r->s;
     exf_err err = {.code = EXF_OK};
     size_t n = plan_of(s, turn)->n;
-    int skip = failed_before(s, turn, piece);
+    int skip = failed_before(s, turn, chunk);
     pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, turn), piece, area_of(s, turn), &err);
+    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, turn), chunk, area_of(s, turn), &err);
     pthread_mutex_lock(&s->lock);
-    if (rc != EXF_OK) note(s, turn, piece, &err);
+    if (rc != EXF_OK) note(s, turn, chunk, &err);
     if (--s->left[turn] > 0) return;
     skip = failed_before(s, turn, n);
     pthread_mutex_unlock(&s->lock);
@@ -119,7 +119,7 @@ static void *read_pieces(void *self)
     exf_weight_stream *s = r->s;
     exf_err err = {.code = EXF_OK};
     exf_code rc = exf_weight_reader_pin(&r->of, s->most_host, &err);
-    size_t turn, piece;
+    size_t turn, chunk;
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) {
         note(s, 0, 0, &err);
@@ -127,8 +127,8 @@ static void *read_pieces(void *self)
         pthread_cond_signal(&s->done);
     }
     while (rc == EXF_OK && !s->quit) {
-        if (take(s, &turn, &piece))
-            serve(r, turn, piece);
+        if (take(s, &turn, &chunk))
+            serve(r, turn, chunk);
         else
             pthread_cond_wait(&s->work, &s->lock);
     }
@@ -178,12 +178,12 @@ size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const ex
 {
     (void)m;
     (void)compute;
-    return (size_t)readers_of(o) * (EXF_PIECE_BYTES + EXF_PIECE_BYTES / 8 + 2 * ALIGN); /* a piece and its scales */
+    return (size_t)readers_of(o) * (EXF_WEIGHT_CHUNK_BYTES + EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * ALIGN); /* a chunk and its scales */
 }
 
 uint64_t exf_stream_host_bytes(const exf_stream_options *o)
 {
-    return (uint64_t)readers_of(o) * (exf_scales_room(EXF_PIECE_BYTES) + exf_file_room(EXF_PIECE_BYTES / 8));
+    return (uint64_t)readers_of(o) * (exf_scales_room(EXF_WEIGHT_CHUNK_BYTES) + exf_file_room(EXF_WEIGHT_CHUNK_BYTES / 8));
 }
 
 static exf_code alloc_areas(exf_weight_stream *s, exf_err *err)

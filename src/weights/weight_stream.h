@@ -1,7 +1,7 @@
 /* weight_stream.h - a device's weights: the next layer's are read and sent while this
  * one's compute.
  *
- * Reader threads take a layer's tensors piece by piece: bytes as they are stored come
+ * Reader threads take a layer's tensors chunk by chunk: bytes as they are stored come
  * from the checkpoint into pinned memory, cross on the reader's own queue and are
  * decoded there.  A layer lies in a slot, one block of the device's memory; with two
  * slots one fills while the other is used, with one they take turns.  Each weight byte

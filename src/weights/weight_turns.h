@@ -26,6 +26,6 @@ typedef struct {
 /* Into *t, which is zero. */
 exf_code exf_weight_turns_make(exf_weight_turns *t, const exf_model *m, exf_compute compute, const exf_stream_options *o, exf_err *err) EXF_CHECKED;
 void exf_weight_turns_free(exf_weight_turns *t);
-/* Bytes of the largest piece of all, in pinned memory and on the device; one alignment at least. */
+/* Bytes of the largest chunk of all, in pinned memory and on the device; one alignment at least. */
 void exf_weight_turns_most(const exf_weight_turns *t, size_t *host, size_t *device);
 #endif

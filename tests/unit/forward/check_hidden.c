@@ -208,10 +208,10 @@ START_TEST(groups_are_whole_sequences)
         rows += h.group[g].n_rows;
     }
     ck_assert(sequences == batch.n_sequences && rows == batch.n_tokens);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, window, window), h.n_groups);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, window, 1), batch.n_tokens);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, 0, batch.n_tokens), 1);
-    ck_assert_uint_eq(exf_hidden_pieces(&batch, 0, batch.n_tokens - 1), 2);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, window, window), h.n_groups);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, window, 1), batch.n_tokens);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, 0, batch.n_tokens), 1);
+    ck_assert_uint_eq(exf_hidden_token_blocks(&batch, 0, batch.n_tokens - 1), 2);
     exf_hidden_close(&h);
     free_queues();
     ck_ok(exf_hidden_open(&h, &lazy, EXF_COMPUTE_F32, &batch, WIDTH, 2, 0, &e), e);
