@@ -10,7 +10,7 @@ size_t exf_attention_workspace(int n_tokens)
 }
 
 /* Row i of the block sees visible = first + i + 1 keys; the rest becomes 0. */
-EXF_WIDE static void softmax_rows(float *scores, int n_rows, int n_keys, int first)
+EXF_SIMD_CLONES static void softmax_rows(float *scores, int n_rows, int n_keys, int first)
 {
     for (int i = 0; i < n_rows; i++) {
         float *row = scores + (size_t)i * (size_t)n_keys;

@@ -24,8 +24,8 @@ static void wide(exf_queue *q, const exf_causal_view &w, float *workspace)
     exf_round(q, k, w.k, s.ldk, s.n_tokens, s.d, WIDE_D, s.n_kv, apart);
     exf_round(q, v, w.v, s.ldv, s.n_tokens, s.dv, WIDE_DV, s.n_kv, apart);
     exf_attention_wide<exf_causal_view, WIDE_D, WIDE_DV, false>(q, w, {k, v, apart}, s.d, s.dv, s.scale, s.n_tokens, s.n_heads,
-                                                                exf_wide(w.query, s.ldq) && s.d % 4 == 0,
-                                                                exf_wide(w.out, s.ldo) && s.dv % 4 == 0);
+                                                                exf_aligned16(w.query, s.ldq) && s.d % 4 == 0,
+                                                                exf_aligned16(w.out, s.ldo) && s.dv % 4 == 0);
 }
 
 void exf_attention_cuda(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
@@ -37,8 +37,8 @@ void exf_attention_cuda(exf_queue *q, float *out, const float *query, const floa
         exf_fail(&q->err, EXF_DEVICE, "CUDA: attention: heads of %d and %d, the kernels go to %d and %d", s->d, s->dv, WIDE_D,
                  WIDE_DV);
     else if (!exf_rounds(q) || !exf_hopper_code())
-        exf_attention_f32(q, w, s->d, s->dv, s->scale, s->n_tokens, s->n_heads, exf_wide(k, s->ldk) && s->d % 4 == 0,
-                          exf_wide(v, s->ldv) && s->dv % 4 == 0);
+        exf_attention_f32(q, w, s->d, s->dv, s->scale, s->n_tokens, s->n_heads, exf_aligned16(k, s->ldk) && s->d % 4 == 0,
+                          exf_aligned16(v, s->ldv) && s->dv % 4 == 0);
     else if (exf_attention_tiles_workspace(s))
         exf_attention_tiles(q, out, query, k, v, s, workspace);
     else

@@ -261,9 +261,9 @@ void exf_attention_tiles(exf_queue *q, float *out, const float *query, const flo
                          float *workspace)
 {
     problem p = {out, query, k, v, reinterpret_cast<char *>(workspace), *s, 0, false, false, false, false};
-    p.wide_q = exf_wide(query, s->ldq) && s->d % 4 == 0;
-    p.wide_k = exf_wide(k, s->ldk) && s->d % 4 == 0;
-    p.wide_v = exf_wide(v, s->ldv) && s->dv % 4 == 0;
-    p.wide_o = exf_wide(out, s->ldo) && s->dv % 4 == 0;
+    p.wide_q = exf_aligned16(query, s->ldq) && s->d % 4 == 0;
+    p.wide_k = exf_aligned16(k, s->ldk) && s->d % 4 == 0;
+    p.wide_v = exf_aligned16(v, s->ldv) && s->dv % 4 == 0;
+    p.wide_o = exf_aligned16(out, s->ldo) && s->dv % 4 == 0;
     sizes[size_of(s)].run(q, p);
 }

@@ -42,7 +42,7 @@ static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int
     size_t chunks = (size_t)n_rows * (width / 8);
     if (chunks)
         EXF_LAUNCH(q, "attention keys", exf_round_rows, dim3(exf_blocks(chunks, 256), (unsigned)n_heads), 256, 0, to, x, ld, n_rows,
-                   n, width, apart, exf_wide(x, ld) && n % 4 == 0);
+                   n, width, apart, exf_aligned16(x, ld) && n % 4 == 0);
 }
 
 #ifdef EXF_HOPPER

@@ -196,7 +196,7 @@ static view make_view(exf_queue *q, float *out, const float *query, const exf_co
         *list = reinterpret_cast<int *>(workspace + (size_t)keys * (MOST_D / 2));
     size_t tiles = tiles_of(s->n_heads, s->n_rows);
     view w = {out, query, *k, *s, r, list + tiles * most, list, most};
-    rounded_keys k16 = {reinterpret_cast<uint4 *>(workspace), width, exf_wide(k->tokens, s->d) && exf_wide(k->entries, s->d)};
+    rounded_keys k16 = {reinterpret_cast<uint4 *>(workspace), width, exf_aligned16(k->tokens, s->d) && exf_aligned16(k->entries, s->d)};
     unsigned blocks = width ? exf_blocks((size_t)keys * width / 8, LIST_THREADS) : 0;
     EXF_LAUNCH(q, "compressed keys", prepare, (unsigned)tiles + blocks, LIST_THREADS, 0, w, k16, (unsigned)tiles);
     return w;
@@ -206,14 +206,14 @@ template <class View, int D> static void rounded(exf_queue *q, const View &w, co
 {
     const exf_compressed_attention_shape &s = w.s;
     const char *keys = reinterpret_cast<const char *>(workspace);
-    exf_attention_wide<View, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_wide(w.query, s.d),
-                                         exf_wide(w.out, s.d));
+    exf_attention_wide<View, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_aligned16(w.query, s.d),
+                                         exf_aligned16(w.out, s.d));
 }
 
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
                                    const exf_compressed_attention_shape *s, float *workspace)
 {
-    bool halves = exf_rounds(q) && exf_hopper_code(), wide = exf_wide(k->tokens, s->d) && exf_wide(k->entries, s->d);
+    bool halves = exf_rounds(q) && exf_hopper_code(), wide = exf_aligned16(k->tokens, s->d) && exf_aligned16(k->entries, s->d);
     if (s->n_rows == 0 || q->err.code != EXF_OK) return;
     if (s->d > MOST_D) {
         exf_fail(&q->err, EXF_DEVICE, "CUDA: compressed attention: heads of %d, the kernels go to %d", s->d, MOST_D);

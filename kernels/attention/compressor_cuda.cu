@@ -150,7 +150,7 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
                          const exf_compressor_shape *s)
 {
-    bool wide = exf_wide(kv, s->d) && exf_wide(gate, s->d) && exf_wide(ape, s->d);
+    bool wide = exf_aligned16(kv, s->d) && exf_aligned16(gate, s->d) && exf_aligned16(ape, s->d);
     unsigned columns = (unsigned)(s->d + 31) / 32, entries = (unsigned)s->n_entries;
     if (s->n_entries == 0 || s->d == 0) return;
     if (s->ratio >= MANY && s->ratio * (s->overlap ? 2 : 1) <= HELD * WARPS)

@@ -12,7 +12,7 @@ size_t exf_indexer_workspace(int n_rows, int n_entries)
 }
 
 /* score += weight * relu(product), row by row; weights are n_heads apart. */
-EXF_WIDE static void add_head(float *score, const float *product, const float *weight, int n_heads, int n_rows, int n)
+EXF_SIMD_CLONES static void add_head(float *score, const float *product, const float *weight, int n_heads, int n_rows, int n)
 {
     for (int i = 0; i < n_rows; i++) {
         const float *p = product + (size_t)i * (size_t)n;

@@ -62,7 +62,7 @@ static inline void rotate(float *x, int half, int far, int next, float sign, con
     }
 }
 
-EXF_WIDE void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
+EXF_SIMD_CLONES void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
 {
     int half = s->d / 2;
     float sign = s->inverse ? -1.0f : 1.0f;

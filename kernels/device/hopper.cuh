@@ -59,7 +59,7 @@ static __device__ inline uint4 exf_half8(const float *row, int c, int n, bool wi
 }
 
 /* Rows that start at p and are ld floats apart can be read 16 bytes at a time. */
-static inline bool exf_wide(const void *p, int ld)
+static inline bool exf_aligned16(const void *p, int ld)
 {
     return (uintptr_t)p % 16 == 0 && ld % 4 == 0;
 }

@@ -27,7 +27,7 @@ static void transpose(float *taps, const float *w, int channels, int width)
 }
 
 /* sum += tap * x on n channels. */
-EXF_WIDE_PART void add_tap(float *restrict sum, const float *restrict tap, const float *restrict x, int n)
+EXF_SIMD_INLINE void add_tap(float *restrict sum, const float *restrict tap, const float *restrict x, int n)
 {
     if (n == LANES)
         for (int c = 0; c < LANES; c++) sum[c] += tap[c] * x[c];
@@ -35,7 +35,7 @@ EXF_WIDE_PART void add_tap(float *restrict sum, const float *restrict tap, const
         for (int c = 0; c < n; c++) sum[c] += tap[c] * x[c];
 }
 
-EXF_WIDE void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace)
+EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace)
 {
     size_t ld = padded(channels);
     transpose(workspace, w, channels, width);

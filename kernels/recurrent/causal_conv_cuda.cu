@@ -108,7 +108,7 @@ template <int WIDTH> static void in_pieces(exf_queue *q, float *x, int ldx, cons
     if (segments > 1)
         EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)segments - 1), THREADS, 0,
                    kept, x, ldx, channels, WIDTH - 1, length);
-    if (channels % 4 == 0 && exf_wide(x, ldx) && exf_wide(kept, channels))
+    if (channels % 4 == 0 && exf_aligned16(x, ldx) && exf_aligned16(kept, channels))
         EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 4>), dim3(exf_blocks((size_t)channels / 4, THREADS), (unsigned)segments),
                    THREADS, 0, x, ldx, w, kept, n_tokens, channels, length);
     else
@@ -186,7 +186,7 @@ static int rows_channels(const exf_delta_shape *s)
 int exf_conv_rows_fit(const float *x, const exf_delta_shape *s, int width)
 {
     return width == 4 && (s->key_dim == 64 || s->key_dim == 128) && s->value_dim % EXF_DELTA_COLUMNS == 0 && s->ldk == s->ldq &&
-           s->ldv == s->ldq && exf_wide(x, s->ldq);
+           s->ldv == s->ldq && exf_aligned16(x, s->ldq);
 }
 
 void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps, double scale)

@@ -356,6 +356,6 @@ void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float 
     p.u = p.w + rows * dk;
     p.p = p.u + rows * p.width;
     p.gates = p.p + rows * C;
-    p.wide = exf_wide(query, s->ldq) && exf_wide(k, s->ldk) && s->key_dim % 4 == 0;
+    p.wide = exf_aligned16(query, s->ldq) && exf_aligned16(k, s->ldk) && s->key_dim % 4 == 0;
     dk == 64 ? run<64>(q, p) : run<128>(q, p);
 }

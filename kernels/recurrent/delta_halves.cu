@@ -187,7 +187,7 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 1) walk(exf_
 void exf_delta_walk(exf_queue *q, const exf_delta_halves &p)
 {
     dim3 grid((unsigned)(p.width / COLUMNS), (unsigned)p.s.n_value_heads);
-    bool quads = exf_wide(p.out, p.s.ldo) && p.s.value_dim % 4 == 0;
+    bool quads = exf_aligned16(p.out, p.s.ldo) && p.s.value_dim % 4 == 0;
     if (p.dk == 64)
         EXF_LAUNCH(q, "delta_rule", walk<64>, grid, THREADS, 0, p, quads);
     else

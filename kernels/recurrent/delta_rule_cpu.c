@@ -26,7 +26,7 @@ void exf_delta_gates_cpu(float *a, float *b, const float *a_log, const float *dt
     }
 }
 
-EXF_WIDE void exf_l2norm_heads_cpu(float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale)
+EXF_SIMD_CLONES void exf_l2norm_heads_cpu(float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale)
 {
     for (int t = 0; t < n_tokens; t++)
         for (int h = 0; h < n_heads; h++) {
@@ -59,7 +59,7 @@ static void pack(float *qk, const float *q, const float *k, const exf_delta_shap
 }
 
 /* sum += ROWS rows of state, each times its k, in order of row. */
-EXF_WIDE_PART void read_rows(float *restrict sum, const float *restrict state, const float *k)
+EXF_SIMD_INLINE void read_rows(float *restrict sum, const float *restrict state, const float *k)
 {
     for (int j = 0; j < LANES; j++) {
         float y = sum[j];
@@ -72,7 +72,7 @@ EXF_WIDE_PART void read_rows(float *restrict sum, const float *restrict state, c
 }
 
 /* state <- decay state + k d^T on ROWS rows, and sum += the new rows times q. */
-EXF_WIDE_PART void write_rows(float *restrict sum, float *restrict state, const float *restrict d, float decay, const float *k,
+EXF_SIMD_INLINE void write_rows(float *restrict sum, float *restrict state, const float *restrict d, float decay, const float *k,
                               const float *q)
 {
     for (int j = 0; j < LANES; j++) {
@@ -88,7 +88,7 @@ EXF_WIDE_PART void write_rows(float *restrict sum, float *restrict state, const 
 
 /* One token on a block of columns: state [n_rows, LANES], n_rows a multiple of
  * ROWS; x is v before and o after. */
-EXF_WIDE_PART void step(float *state, float *x, const float *q, const float *k, float decay, float beta, int n_rows)
+EXF_SIMD_INLINE void step(float *state, float *x, const float *q, const float *k, float decay, float beta, int n_rows)
 {
     float known[LANES] = {0}, d[LANES];
     for (int i = 0; i < n_rows; i += ROWS) read_rows(known, state + i * LANES, k + i);
@@ -98,7 +98,7 @@ EXF_WIDE_PART void step(float *state, float *x, const float *q, const float *k, 
 }
 
 /* n columns of one value head from the first token to the last. */
-EXF_WIDE static void run_columns(float *out, const float *qk, const float *v, const float *decay, const float *beta, int n,
+EXF_SIMD_CLONES static void run_columns(float *out, const float *qk, const float *v, const float *decay, const float *beta, int n,
                                  const exf_delta_shape *s, float *state)
 {
     int n_rows = padded(s->key_dim);

@@ -52,7 +52,7 @@ void exf_l2norm_heads_cuda(exf_queue *q, float *x, int ldx, int n_tokens, int n_
     size_t total = (size_t)n_tokens * n_heads;
     unsigned blocks = exf_blocks(total, 8);
     if (total == 0) return;
-    if (d % 4 == 0 && d <= 128 && exf_wide(x, ldx))
+    if (d % 4 == 0 && d <= 128 && exf_aligned16(x, ldx))
         EXF_LAUNCH(q, "l2norm_heads", l2norm_quads, blocks, 256, 0, x, ldx, total, n_heads, d / 4, eps, scale);
     else
         EXF_LAUNCH(q, "l2norm_heads", l2norm_heads, blocks, 256, 0, x, ldx, total, n_heads, d, eps, scale);

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stddef.h>
 
-EXF_WIDE void exf_streams_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps)
+EXF_SIMD_CLONES void exf_streams_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps)
 {
     for (int i = 0; i < n_mix; i++)
         for (int t = 0; t < n_tokens; t++) mix[t * n_mix + i] = exf_dot(fn + (size_t)i * (size_t)n, x + (size_t)t * (size_t)n, n);
@@ -37,7 +37,7 @@ void exf_streams_coefficients_cpu(double *mix, const float *base, const float *s
     exf_sinkhorn_cpu(mix + 2 * s, s, iterations, eps);
 }
 
-EXF_WIDE void exf_streams_gather_cpu(float *u, const float *x, const float *pre, int streams, int width)
+EXF_SIMD_CLONES void exf_streams_gather_cpu(float *u, const float *x, const float *pre, int streams, int width)
 {
     memset(u, 0, (size_t)width * sizeof *u);
     for (int j = 0; j < streams; j++) {
@@ -64,7 +64,7 @@ static inline void scatter_piece(float *x, const float *v, const float *post, co
     }
 }
 
-EXF_WIDE void exf_streams_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width)
+EXF_SIMD_CLONES void exf_streams_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width)
 {
     for (int at = 0; at < width; at += PIECE) scatter_piece(x + at, v + at, post, c, streams, width, width - at < PIECE ? width - at : PIECE);
 }

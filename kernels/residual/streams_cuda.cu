@@ -131,7 +131,7 @@ void exf_streams_close_cuda(exf_queue *q, float *x, const float *v, const float 
 {
     size_t quads = (size_t)s->n_tokens * s->width / 4;
     if (s->n_tokens == 0) return;
-    if (s->streams == 4 && exf_wide(x, s->width) && exf_wide(v, s->width) && quads < 0x7fffffff)
+    if (s->streams == 4 && exf_aligned16(x, s->width) && exf_aligned16(v, s->width) && quads < 0x7fffffff)
         EXF_LAUNCH(q, "streams_close", close_quads, exf_blocks(quads, THREADS), THREADS, 0, reinterpret_cast<float4 *>(x),
                    reinterpret_cast<const float4 *>(v), mixing, s->width / 4, (unsigned)quads);
     else

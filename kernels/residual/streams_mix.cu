@@ -13,8 +13,8 @@ enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 16, THREADS = 32 * WARPS, OUTP
 int exf_streams_mix_fits(const float *x, const exf_streams_shape *s)
 {
     int width = s->streams * s->width;
-    return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_wide(x, width) &&
-           exf_wide(s->fn, width);
+    return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_aligned16(x, width) &&
+           exf_aligned16(s->fn, width);
 }
 
 #ifdef EXF_HOPPER

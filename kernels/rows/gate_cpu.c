@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-EXF_WIDE void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n)
+EXF_SIMD_CLONES void exf_add_bias_cpu(float *y, const float *bias, int n_rows, int n)
 {
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < n; i++) y[(size_t)r * (size_t)n + (size_t)i] += bias[i];
@@ -22,13 +22,13 @@ void exf_repeat_columns_cpu(float *out, int ldo, int count, int step, const floa
     for (int c = 0; c < count; c++) exf_copy_columns_cpu(out + (size_t)c * (size_t)step, ldo, x, ldx, n_rows, n);
 }
 
-EXF_WIDE void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride)
+EXF_SIMD_CLONES void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride)
 {
     for (int r = 0; r < n_rows; r++)
         for (int i = 0; i < d; i++) y[(size_t)r * (size_t)d + (size_t)i] /= 1.0f + exf_expf(-gate[(size_t)r * (size_t)stride + (size_t)i]);
 }
 
-EXF_WIDE void exf_sigmoid_switch_cpu(float *y, int n, const float *x, const float *w, int k, int n_rows)
+EXF_SIMD_CLONES void exf_sigmoid_switch_cpu(float *y, int n, const float *x, const float *w, int k, int n_rows)
 {
     for (int r = 0; r < n_rows; r++) {
         float gate = (float)(1 / (1 + exp(-exf_dot(x + (size_t)r * (size_t)k, w, k))));

@@ -50,7 +50,7 @@ static void on_rows(exf_queue *q, const char *name, float *y, int ldy, const flo
 {
     size_t total = (size_t)n_rows * n;
     if (total == 0) return;
-    if (n % 4 == 0 && exf_wide(y, ldy) && exf_wide(x, ldx) && total / 4 < 0x7fffffff)
+    if (n % 4 == 0 && exf_aligned16(y, ldy) && exf_aligned16(x, ldx) && total / 4 < 0x7fffffff)
         EXF_LAUNCH(q, name, each_quad<Op>, exf_blocks(total / 4, THREADS), THREADS, 0, y, ldy, x, ldx, (unsigned)(total / 4),
                    (unsigned)n / 4);
     else
@@ -82,7 +82,7 @@ void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int s
     if (total == 0) return;
     if (total >= 0x7fffffff) {
         for (int c = 0; c < count; c++) exf_copy_columns_cuda(q, out + (size_t)c * step, ldo, x, ldx, n_rows, n);
-    } else if (n % 4 == 0 && step % 4 == 0 && exf_wide(out, ldo) && exf_wide(x, ldx)) {
+    } else if (n % 4 == 0 && step % 4 == 0 && exf_aligned16(out, ldo) && exf_aligned16(x, ldx)) {
         EXF_LAUNCH(q, "repeat_columns", repeat<float4>, exf_blocks(total / 4, THREADS), THREADS, 0, reinterpret_cast<float4 *>(out), ldo / 4,
                    count, step / 4, reinterpret_cast<const float4 *>(x), ldx / 4, (unsigned)(total / 4), (unsigned)n / 4);
     } else {
@@ -125,7 +125,7 @@ static __global__ void sigmoid_switch_quads(float4 *y, int n, const float4 *x, c
 void exf_sigmoid_switch_cuda(exf_queue *q, float *y, int n, const float *x, const float *w, int k, int n_rows)
 {
     if (n_rows == 0) return;
-    if (exf_wide(y, n) && exf_wide(x, k) && exf_wide(w, 0))
+    if (exf_aligned16(y, n) && exf_aligned16(x, k) && exf_aligned16(w, 0))
         EXF_LAUNCH(q, "sigmoid_switch", sigmoid_switch_quads, n_rows, THREADS, 0, reinterpret_cast<float4 *>(y), n / 4,
                    reinterpret_cast<const float4 *>(x), reinterpret_cast<const float4 *>(w), k / 4);
     else

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-EXF_WIDE void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps)
+EXF_SIMD_CLONES void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps)
 {
     for (int r = 0; r < n_rows; r++) {
         const float *in = x + (size_t)r * (size_t)ldx;

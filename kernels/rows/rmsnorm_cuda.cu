@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps)
 {
-    bool wide = n % 4 == 0 && exf_wide(x, ldx) && exf_wide(y, ldy) && exf_wide(w, 0);
+    bool wide = n % 4 == 0 && exf_aligned16(x, ldx) && exf_aligned16(y, ldy) && exf_aligned16(w, 0);
     if (n_rows == 0) return;
     if (wide && n <= 32 * QUADS * 4)
         EXF_LAUNCH(q, "rmsnorm", rmsnorm_quads<32>, exf_blocks((size_t)n_rows, THREADS / 32), THREADS, 0, y, ldy, x, ldx, w, n_rows,

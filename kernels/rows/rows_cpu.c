@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-EXF_WIDE void exf_add_cpu(float *y, const float *x, size_t n)
+EXF_SIMD_CLONES void exf_add_cpu(float *y, const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++) y[i] += x[i];
 }
@@ -22,7 +22,7 @@ void exf_scatter_rows_cpu(float *out, const float *x, const int32_t *row, int n_
     for (int i = 0; i < n_rows; i++) memcpy(out + (size_t)row[i] * w, x + (size_t)i * w, w * sizeof *out);
 }
 
-EXF_WIDE void exf_combine_cpu(float *y, const float *x, const float *weights, int n_tokens, int top_k, int width)
+EXF_SIMD_CLONES void exf_combine_cpu(float *y, const float *x, const float *weights, int n_tokens, int top_k, int width)
 {
     size_t w = (size_t)width;
     for (int t = 0; t < n_tokens; t++) {

@@ -1,6 +1,6 @@
 /* simd.h - how the CPU kernels get the machine's wide registers.
  *
- * EXF_WIDE compiles a function twice, for the baseline and for AVX2, and picks
+ * EXF_SIMD_CLONES compiles a function twice, for the baseline and for AVX2, and picks
  * at load time.  Both give the same bits: contraction is off (Makefile) and a
  * strict compiler never reorders a sum, so kernels write their lanes out. */
 #ifndef EXF_KERNELS_SIMD_H
@@ -9,17 +9,17 @@
 #include <string.h>
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
-#define EXF_WIDE __attribute__((target_clones("default", "arch=x86-64-v3")))
+#define EXF_SIMD_CLONES __attribute__((target_clones("default", "arch=x86-64-v3")))
 #else
-#define EXF_WIDE
+#define EXF_SIMD_CLONES
 #endif
 
-/* A part of an EXF_WIDE function: left to itself, the compiler may keep a large
+/* A part of an EXF_SIMD_CLONES function: left to itself, the compiler may keep a large
  * one as a function of its own, for the baseline only. */
 #if defined(__GNUC__)
-#define EXF_WIDE_PART static inline __attribute__((always_inline))
+#define EXF_SIMD_INLINE static inline __attribute__((always_inline))
 #else
-#define EXF_WIDE_PART static inline
+#define EXF_SIMD_INLINE static inline
 #endif
 
 /* e^x in float, within 2 ulp on [-87, 88]; below, 0; above, clamped at e^88.

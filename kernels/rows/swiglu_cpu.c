@@ -8,7 +8,7 @@ static inline float gated(float g, float u)
     return g / (1.0f + exf_expf(-g)) * u;
 }
 
-EXF_WIDE void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit)
+EXF_SIMD_CLONES void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit)
 {
     if (limit > 0)
         for (size_t i = 0; i < n; i++) {

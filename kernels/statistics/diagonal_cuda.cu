@@ -2,7 +2,7 @@
  * the pair's tokens itself, 256 at a time, and walks over those it finds. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
-#include "kernels/statistics/exact_wide.cuh"
+#include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/output_rows.cuh"
 
 enum { THREADS = 256, STEP = EXF_OUTPUT_STEP, TILE = THREADS * STEP, AT_ONCE = 4 };
@@ -101,8 +101,8 @@ static __device__ inline bool add_exact(exf_exact *sum, const double (&total)[ST
             fits = false;
             continue;
         }
-        exf_wide w = {sum[i].limb[0], sum[i].limb[1], sum[i].limb[2]};
-        exf_wide_add(&w, total[i]);
+        exf_exact_registers w = {sum[i].limb[0], sum[i].limb[1], sum[i].limb[2]};
+        exf_exact_registers_add(&w, total[i]);
         sum[i].limb[0] = w.low;
         sum[i].limb[1] = w.middle;
         sum[i].limb[2] = w.high;

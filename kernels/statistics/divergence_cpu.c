@@ -12,7 +12,7 @@ static double sum_lanes(const double *lane)
     return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-EXF_WIDE_PART float largest(const float *x, int n)
+EXF_SIMD_INLINE float largest(const float *x, int n)
 {
     float lane[LANES];
     int i = 0;
@@ -25,7 +25,7 @@ EXF_WIDE_PART float largest(const float *x, int n)
 }
 
 /* log sum_i e^(x_i). */
-EXF_WIDE static double log_sum_exp(const float *x, int n, int *top)
+EXF_SIMD_CLONES static double log_sum_exp(const float *x, int n, int *top)
 {
     double lane[LANES] = {0};
     float most = largest(x, n);
@@ -37,13 +37,13 @@ EXF_WIDE static double log_sum_exp(const float *x, int n, int *top)
     return (double)most + log(sum_lanes(lane));
 }
 
-EXF_WIDE static void fill(float *log_p, float *p, const float *x, int n, float log_sum)
+EXF_SIMD_CLONES static void fill(float *log_p, float *p, const float *x, int n, float log_sum)
 {
     for (int i = 0; i < n; i++) log_p[i] = x[i] - log_sum;
     for (int i = 0; i < n; i++) p[i] = exf_expf(log_p[i]);
 }
 
-EXF_WIDE static double expected_gap(const float *log_p, const float *p, const float *x, int n, float log_sum)
+EXF_SIMD_CLONES static double expected_gap(const float *log_p, const float *p, const float *x, int n, float log_sum)
 {
     double lane[LANES] = {0};
     int i = 0;

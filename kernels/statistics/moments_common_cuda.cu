@@ -4,7 +4,7 @@
  * pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it walks
  * over the tokens; one more warp does what the pairs of a row have in common. */
 #include "kernels/device/cuda_queue.cuh"
-#include "kernels/statistics/exact_wide.cuh"
+#include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/moments_cells.cuh"
 
 enum { ROWS = 8, COLUMNS = 32, THREADS = (ROWS + 1) * COLUMNS, UNIT = EXF_COMMON_UNIT };
@@ -89,12 +89,12 @@ static __device__ inline void fetch(elements *x, const grams &g, const walk &k, 
     }
 }
 
-static __device__ inline void add_total(exf_wide *sum, double total)
+static __device__ inline void add_total(exf_exact_registers *sum, double total)
 {
-    if (exf_exact_fits(total)) exf_wide_add(sum, total); /* where not, the row's warp has said so */
+    if (exf_exact_fits(total)) exf_exact_registers_add(sum, total); /* where not, the row's warp has said so */
 }
 
-static __device__ inline void add_unit(exf_wide (&sum)[3], const elements &x, const grams &g, const walk &k, int unit, int s)
+static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elements &x, const grams &g, const walk &k, int unit, int s)
 {
     double dot = 0, target_sq = 0, dot0 = 0, w[UNIT];
 #pragma unroll
@@ -113,7 +113,7 @@ static __device__ inline void add_unit(exf_wide (&sum)[3], const elements &x, co
 }
 
 /* dot, target_sq and dot0 of pair s, t; the next unit comes while one is added. */
-static __device__ inline void walk_pair(exf_wide (&sum)[3], const grams &g, const walk &k, int s, int t)
+static __device__ inline void walk_pair(exf_exact_registers (&sum)[3], const grams &g, const walk &k, int s, int t)
 {
     elements now, next;
     fetch(&now, g, k, 0, s, t);
@@ -147,7 +147,7 @@ static __device__ inline void fetch(own *x, const grams &g, const walk &k, int u
 }
 
 /* -1, or the first of a unit's tokens that is out of range. */
-static __device__ inline int add_unit(exf_wide (&sum)[2], const own &x, const walk &k, int unit)
+static __device__ inline int add_unit(exf_exact_registers (&sum)[2], const own &x, const walk &k, int unit)
 {
     double source_sq = 0, sq0 = 0;
     int bad = -1;
@@ -166,7 +166,7 @@ static __device__ inline int add_unit(exf_wide (&sum)[2], const own &x, const wa
 }
 
 /* source_sq and sq0 of row s; the first token that is out of range is noted. */
-static __device__ inline void walk_row(exf_wide (&sum)[2], const grams &g, const walk &k, int s, header *top, const int32_t *row, int64_t row_offset)
+static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const grams &g, const walk &k, int s, header *top, const int32_t *row, int64_t row_offset)
 {
     own now, next;
     fetch(&now, g, k, 0, s);
@@ -180,10 +180,10 @@ static __device__ inline void walk_row(exf_wide (&sum)[2], const grams &g, const
 
 /* Adds one sum of each of a warp's 32 neighbouring cells: through shared memory, so that
  * neighbouring lanes have neighbouring words.  Nobody else adds to these. */
-static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *room, const exf_wide &sum, int which, int lane)
+static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *room, const exf_exact_registers &sum, int which, int lane)
 {
     unsigned long long digit[DIGITS], add[DIGITS], old[DIGITS];
-    exf_wide_digits(digit, sum);
+    exf_exact_registers_digits(digit, sum);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < DIGITS; i++) room[lane * DIGITS + i] = digit[i];
@@ -203,15 +203,15 @@ static __device__ inline void give_sum(unsigned long long *cells, unsigned long 
 
 static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, grams g, walk k, const int32_t *row, int64_t row_offset)
 {
-    __shared__ exf_wide rows[ROWS][2];
+    __shared__ exf_exact_registers rows[ROWS][2];
     __shared__ unsigned long long room[ROWS][COLUMNS * DIGITS];
     int lane = threadIdx.x % COLUMNS, warp = threadIdx.x / COLUMNS, e = g.n_experts, t = blockIdx.x * COLUMNS + lane;
     int s = blockIdx.y * ROWS + (warp == ROWS ? lane : warp);
-    exf_wide sum[3] = {};
+    exf_exact_registers sum[3] = {};
     if (warp < ROWS) {
         walk_pair(sum, g, k, min(s, e - 1), min(t, e - 1));
     } else if (lane < ROWS && s < e) {
-        exf_wide both[2] = {};
+        exf_exact_registers both[2] = {};
         walk_row(both, g, k, s, top, row, row_offset);
         rows[lane][0] = both[0];
         rows[lane][1] = both[1];
@@ -220,7 +220,7 @@ static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gra
     if (warp == ROWS || s >= e) return;
     unsigned long long *cells = reinterpret_cast<unsigned long long *>(top + 1) + ((size_t)s * e + blockIdx.x * COLUMNS) * WORDS;
     bool mine = t < e && s != t;
-    const exf_wide none = {0, 0, 0}, all[PAIR_SUMS] = {sum[0], sum[1], rows[warp][0], sum[2], rows[warp][1]};
+    const exf_exact_registers none = {0, 0, 0}, all[PAIR_SUMS] = {sum[0], sum[1], rows[warp][0], sum[2], rows[warp][1]};
 #pragma unroll
     for (int i = 0; i < PAIR_SUMS; i++) give_sum(cells, room[warp], mine ? all[i] : none, i, lane);
     if (mine) cells[lane * WORDS + COUNT] += (unsigned long long)k.n_tokens;

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 /* gram[a,b] = <E_a(x), E_b(x)> of one token. */
-EXF_WIDE static void gram_of_token(double *gram, const float *outputs, int top_k, int d_model)
+EXF_SIMD_CLONES static void gram_of_token(double *gram, const float *outputs, int top_k, int d_model)
 {
     for (int a = 0; a < top_k; a++)
         for (int b = 0; b <= a; b++)

@@ -1,15 +1,15 @@
-/* exact_wide.cuh - an exf_exact (base/exact.h) in a thread's registers, for many terms
+/* exact_registers.cuh - an exf_exact (base/exact.h) in a thread's registers, for many terms
  * before anything is written: adding is a handful of integer instructions. */
-#ifndef EXF_KERNELS_EXACT_WIDE_CUH
-#define EXF_KERNELS_EXACT_WIDE_CUH
+#ifndef EXF_KERNELS_EXACT_REGISTERS_CUH
+#define EXF_KERNELS_EXACT_REGISTERS_CUH
 #include "base/exact.h"
 
 typedef struct {
     unsigned long long low, middle, high; /* two's complement, in units of 2^-96 */
-} exf_wide;
+} exf_exact_registers;
 
 /* sum += x, rounded to the grid; x must fit: its mantissa then ends below bit 160. */
-static __device__ inline void exf_wide_add(exf_wide *sum, double x)
+static __device__ inline void exf_exact_registers_add(exf_exact_registers *sum, double x)
 {
     unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull, negative = u >> 63, flip = 0 - negative;
     int biased = (int)(u >> 52 & 0x7ff), shift = (biased ? biased : 1) - 1075 + 96;
@@ -34,7 +34,7 @@ static __device__ inline void exf_wide_add(exf_wide *sum, double x)
 }
 
 /* Its six digits of 2^32, all of sum's sign (moments_cells.cuh). */
-static __device__ inline void exf_wide_digits(unsigned long long (&digit)[6], exf_wide sum)
+static __device__ inline void exf_exact_registers_digits(unsigned long long (&digit)[6], exf_exact_registers sum)
 {
     bool negative = sum.high >> 63;
     unsigned long long flip = negative ? ~0ull : 0, limb[3] = {sum.low ^ flip, sum.middle ^ flip, sum.high ^ flip};
