@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 #ifdef __CUDACC__
-#define EXF_EVERYWHERE static __host__ __device__ inline
+#define EXF_HOST_DEVICE static __host__ __device__ inline
 #else
-#define EXF_EVERYWHERE static inline
+#define EXF_HOST_DEVICE static inline
 #endif
 
 /* One row's entries under way to being ordered, best first. */
@@ -20,14 +20,14 @@ typedef struct {
 
 /* order[i] is strictly better than order[j]; a NaN is better than any number, so
  * that this is an order whatever the scores are, and the scans below end. */
-EXF_EVERYWHERE int exf_order_better(const exf_row_order *r, int i, int j)
+EXF_HOST_DEVICE int exf_order_better(const exf_row_order *r, int i, int j)
 {
     float a = r->order[i] < r->visible ? r->score[r->order[i]] : -INFINITY;
     float b = r->order[j] < r->visible ? r->score[r->order[j]] : -INFINITY;
     return (isnan(a) && !isnan(b)) || a > b;
 }
 
-EXF_EVERYWHERE void exf_order_swap(const exf_row_order *r, int i, int j)
+EXF_HOST_DEVICE void exf_order_swap(const exf_row_order *r, int i, int j)
 {
     int32_t t = r->order[i];
     r->order[i] = r->order[j];
@@ -35,7 +35,7 @@ EXF_EVERYWHERE void exf_order_swap(const exf_row_order *r, int i, int j)
 }
 
 /* Of three places, the one that is neither best nor worst. */
-EXF_EVERYWHERE int exf_order_median(const exf_row_order *r, int a, int b, int c)
+EXF_HOST_DEVICE int exf_order_median(const exf_row_order *r, int a, int b, int c)
 {
     if (exf_order_better(r, a, b)) return exf_order_better(r, b, c) ? b : exf_order_better(r, a, c) ? c : a;
     return exf_order_better(r, a, c) ? a : exf_order_better(r, b, c) ? c : b;
@@ -43,7 +43,7 @@ EXF_EVERYWHERE int exf_order_median(const exf_row_order *r, int a, int b, int c)
 
 /* Splits [first, last) about a median of three, which it puts first: what is
  * before the returned place is no worse than what is from there on. */
-EXF_EVERYWHERE int exf_order_split(const exf_row_order *r, int first, int last)
+EXF_HOST_DEVICE int exf_order_split(const exf_row_order *r, int first, int last)
 {
     int i = first + 1, j = last;
     exf_order_swap(r, first, exf_order_median(r, first + 1, first + (last - first) / 2, last - 1));
@@ -57,7 +57,7 @@ EXF_EVERYWHERE int exf_order_split(const exf_row_order *r, int first, int last)
 }
 
 /* Places 0 .. k-1 of 0 .. n-1 get the k best. */
-EXF_EVERYWHERE void exf_order_best(const exf_row_order *r, int n, int k)
+EXF_HOST_DEVICE void exf_order_best(const exf_row_order *r, int n, int k)
 {
     int first = 0, last = n;
     for (int j = 0; j < n; j++) r->order[j] = j;

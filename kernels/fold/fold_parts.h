@@ -13,9 +13,9 @@
 #include <string.h>
 
 #ifdef __CUDACC__
-#define EXF_HD static __host__ __device__ __forceinline__
+#define EXF_FOLD_INLINE static __host__ __device__ __forceinline__
 #else
-#define EXF_HD static inline
+#define EXF_FOLD_INLINE static inline
 #endif
 
 enum { EXF_FOLD_MAX_K = 16, EXF_FOLD_MIN_E = 3, EXF_FOLD_MAX_E = 512, EXF_FOLD_MAX_SLOTS = 65536 };
@@ -24,30 +24,30 @@ enum { EXF_FOLD_MAX_K = 16, EXF_FOLD_MIN_E = 3, EXF_FOLD_MAX_E = 512, EXF_FOLD_M
 
 /* clang-format off */
 #ifdef __CUDA_ARCH__
-EXF_HD float exf_mulf(float a, float b) { return __fmul_rn(a, b); }
-EXF_HD float exf_addf(float a, float b) { return __fadd_rn(a, b); }
-EXF_HD float exf_divf(float a, float b) { return __fdiv_rn(a, b); }
-EXF_HD float exf_sqrtf(float a) { return __fsqrt_rn(a); }
-EXF_HD double exf_muld(double a, double b) { return __dmul_rn(a, b); }
-EXF_HD double exf_addd(double a, double b) { return __dadd_rn(a, b); }
+EXF_FOLD_INLINE float exf_mulf(float a, float b) { return __fmul_rn(a, b); }
+EXF_FOLD_INLINE float exf_addf(float a, float b) { return __fadd_rn(a, b); }
+EXF_FOLD_INLINE float exf_divf(float a, float b) { return __fdiv_rn(a, b); }
+EXF_FOLD_INLINE float exf_sqrtf(float a) { return __fsqrt_rn(a); }
+EXF_FOLD_INLINE double exf_muld(double a, double b) { return __dmul_rn(a, b); }
+EXF_FOLD_INLINE double exf_addd(double a, double b) { return __dadd_rn(a, b); }
 #else
-EXF_HD float exf_mulf(float a, float b) { return a * b; }
-EXF_HD float exf_addf(float a, float b) { return a + b; }
-EXF_HD float exf_divf(float a, float b) { return a / b; }
-EXF_HD float exf_sqrtf(float a) { return sqrtf(a); }
-EXF_HD double exf_muld(double a, double b) { return a * b; }
-EXF_HD double exf_addd(double a, double b) { return a + b; }
+EXF_FOLD_INLINE float exf_mulf(float a, float b) { return a * b; }
+EXF_FOLD_INLINE float exf_addf(float a, float b) { return a + b; }
+EXF_FOLD_INLINE float exf_divf(float a, float b) { return a / b; }
+EXF_FOLD_INLINE float exf_sqrtf(float a) { return sqrtf(a); }
+EXF_FOLD_INLINE double exf_muld(double a, double b) { return a * b; }
+EXF_FOLD_INLINE double exf_addd(double a, double b) { return a + b; }
 #endif
 /* clang-format on */
 
-EXF_HD uint32_t exf_bits_of(float v)
+EXF_FOLD_INLINE uint32_t exf_bits_of(float v)
 {
     uint32_t bits;
     memcpy(&bits, &v, sizeof bits);
     return bits;
 }
 
-EXF_HD float exf_float_of(uint32_t bits)
+EXF_FOLD_INLINE float exf_float_of(uint32_t bits)
 {
     float v;
     memcpy(&v, &bits, sizeof v);
@@ -56,26 +56,26 @@ EXF_HD float exf_float_of(uint32_t bits)
 
 /* ---- 16-bit weights --------------------------------------------------------------- */
 
-EXF_HD float exf_from_bf16(uint16_t h)
+EXF_FOLD_INLINE float exf_from_bf16(uint16_t h)
 {
     return exf_float_of((uint32_t)h << 16);
 }
 
-EXF_HD uint16_t exf_to_bf16(float v)
+EXF_FOLD_INLINE uint16_t exf_to_bf16(float v)
 {
     uint32_t bits = exf_bits_of(v);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u); /* stays a NaN */
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-EXF_HD float exf_from_f16(uint16_t h)
+EXF_FOLD_INLINE float exf_from_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
     if (rest >= 0x0f800000u) return exf_float_of(sign | rest | 0x7f800000u);
     return exf_float_of(sign | exf_bits_of(exf_mulf(exf_float_of(rest), 0x1p112f))); /* subnormals become normal */
 }
 
-EXF_HD uint16_t exf_to_f16(float v)
+EXF_FOLD_INLINE uint16_t exf_to_f16(float v)
 {
     uint32_t sign = exf_bits_of(v) >> 16 & 0x8000u, bits = exf_bits_of(v) & 0x7fffffffu;
     if (bits > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
@@ -88,19 +88,19 @@ EXF_HD uint16_t exf_to_f16(float v)
 
 /* ---- slots ------------------------------------------------------------------------ */
 
-EXF_HD int64_t exf_fold_raw_id(const exf_fold_routes *r, int64_t slot)
+EXF_FOLD_INLINE int64_t exf_fold_raw_id(const exf_fold_routes *r, int64_t slot)
 {
     return r->id_type == EXF_FOLD_I32 ? ((const int32_t *)r->ids)[slot] : ((const int64_t *)r->ids)[slot];
 }
 
 /* The expert of a slot, or -1. */
-EXF_HD int exf_fold_id(const exf_fold_routes *r, int64_t slot, int n_experts)
+EXF_FOLD_INLINE int exf_fold_id(const exf_fold_routes *r, int64_t slot, int n_experts)
 {
     int64_t id = exf_fold_raw_id(r, slot);
     return id >= 0 && id < n_experts ? (int)id : -1;
 }
 
-EXF_HD void exf_fold_set_id(const exf_fold_routes *r, int64_t slot, int64_t id)
+EXF_FOLD_INLINE void exf_fold_set_id(const exf_fold_routes *r, int64_t slot, int64_t id)
 {
     if (r->id_type == EXF_FOLD_I32)
         ((int32_t *)r->ids)[slot] = (int32_t)id;
@@ -108,14 +108,14 @@ EXF_HD void exf_fold_set_id(const exf_fold_routes *r, int64_t slot, int64_t id)
         ((int64_t *)r->ids)[slot] = id;
 }
 
-EXF_HD float exf_fold_weight(const exf_fold_routes *r, int64_t slot)
+EXF_FOLD_INLINE float exf_fold_weight(const exf_fold_routes *r, int64_t slot)
 {
     if (r->weight_type == EXF_FOLD_F32) return ((const float *)r->weights)[slot];
     uint16_t half = ((const uint16_t *)r->weights)[slot];
     return r->weight_type == EXF_FOLD_BF16 ? exf_from_bf16(half) : exf_from_f16(half);
 }
 
-EXF_HD void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot, float v)
+EXF_FOLD_INLINE void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot, float v)
 {
     if (r->weight_type == EXF_FOLD_F32)
         ((float *)r->weights)[slot] = v;
@@ -128,7 +128,7 @@ EXF_HD void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot, float v)
 #define EXF_FOLD_NO_RANK INT32_MIN /* of a slot without an expert: below every number */
 
 /* An integer ordered as the numbers are; both zeros are one, NaN is below all. */
-EXF_HD int32_t exf_fold_ordered(float v)
+EXF_FOLD_INLINE int32_t exf_fold_ordered(float v)
 {
     uint32_t bits = exf_bits_of(exf_addf(v, 0.0f)); /* of -0: 0 */
     bits ^= bits >> 31 ? 0x7fffffffu : 0;
@@ -136,32 +136,32 @@ EXF_HD int32_t exf_fold_ordered(float v)
 }
 
 /* Of a route of weight w to an expert of mean norm h, which BY_SCORE does not look at. */
-EXF_HD int32_t exf_fold_rank_key(exf_fold_rank rank, float w, float h)
+EXF_FOLD_INLINE int32_t exf_fold_rank_key(exf_fold_rank rank, float w, float h)
 {
     return exf_fold_ordered(rank == EXF_FOLD_BY_SCORE ? w : rank == EXF_FOLD_BY_NORM ? h : exf_mulf(w, h));
 }
 
 /* |cosine| as an integer ordered as they are, NaN as 0; at most that of infinity. */
-EXF_HD uint32_t exf_fold_likeness(float cosine)
+EXF_FOLD_INLINE uint32_t exf_fold_likeness(float cosine)
 {
     uint32_t bits = exf_bits_of(cosine) & 0x7fffffffu;
     return bits <= 0x7f800000u ? bits : 0;
 }
 
-EXF_HD int exf_fold_may_take(float loss, float max_loss)
+EXF_FOLD_INLINE int exf_fold_may_take(float loss, float max_loss)
 {
     return loss <= max_loss && loss < EXF_FOLD_NEVER;
 }
 
 /* c of the header, for a pair that may be folded. */
-EXF_HD float exf_fold_confidence(float loss)
+EXF_FOLD_INLINE float exf_fold_confidence(float loss)
 {
     float c = exf_addf(1.0f, -loss);
     return c < 0 ? 0.0f : c > 1 ? 1.0f : c;
 }
 
 /* What kept weights are multiplied with; 1 where they are to be left alone. */
-EXF_HD float exf_fold_rescale_factor(exf_fold_rescale rescale, float before, float after)
+EXF_FOLD_INLINE float exf_fold_rescale_factor(exf_fold_rescale rescale, float before, float after)
 {
     if (!(before > 0) || !(after > 0)) return 1.0f;
     float f = exf_divf(before, after);
@@ -172,7 +172,7 @@ EXF_HD float exf_fold_rescale_factor(exf_fold_rescale rescale, float before, flo
 /* ---- importance ------------------------------------------------------------------- */
 
 /* One slot's term.  Infinities become the largest number, NaN nothing: the sum stays one. */
-EXF_HD float exf_fold_term(exf_fold_importance kind, float w, float scale)
+EXF_FOLD_INLINE float exf_fold_term(exf_fold_importance kind, float w, float scale)
 {
     float v = exf_mulf(w, scale);
     if (kind == EXF_FOLD_IMPORTANCE_ENERGY) v = exf_mulf(v, v);
@@ -181,7 +181,7 @@ EXF_HD float exf_fold_term(exf_fold_importance kind, float w, float scale)
 }
 
 /* 2^36 over the smallest power of two that is no less than `largest` >= 0. */
-EXF_HD double exf_fold_grid(float largest)
+EXF_FOLD_INLINE double exf_fold_grid(float largest)
 {
     double v = largest;
     uint64_t bits;
@@ -194,18 +194,18 @@ EXF_HD double exf_fold_grid(float largest)
 }
 
 /* The term as an integer of that grid, nearest, ties to even; at most 2^36 in magnitude. */
-EXF_HD int64_t exf_fold_quantum(float term, double grid)
+EXF_FOLD_INLINE int64_t exf_fold_quantum(float term, double grid)
 {
     double magic = 0x1.8p52; /* adding it rounds to an integer */
     return (int64_t)exf_addd(exf_addd(exf_muld(term, grid), magic), -magic);
 }
 
 /* Larger key: more important, then lower id.  Sums are below 2^53 in magnitude, ids below 2^9. */
-EXF_HD uint64_t exf_fold_pool_key(int64_t sum, int id)
+EXF_FOLD_INLINE uint64_t exf_fold_pool_key(int64_t sum, int id)
 {
     return (uint64_t)(sum + (1ll << 53)) << 9 | (uint64_t)(511 - id);
 }
-EXF_HD int exf_fold_pool_id(uint64_t key)
+EXF_FOLD_INLINE int exf_fold_pool_id(uint64_t key)
 {
     return 511 - (int)(key & 511u);
 }
@@ -213,7 +213,7 @@ EXF_HD int exf_fold_pool_id(uint64_t key)
 /* ---- the joint forms' system -------------------------------------------------------- */
 
 /* Rounded once, since a product of two floats is exact: equal for (a, b) and (b, a). */
-EXF_HD double exf_fold_gram(const exf_fold_tables *t, int a, int b)
+EXF_FOLD_INLINE double exf_fold_gram(const exf_fold_tables *t, int a, int b)
 {
     return exf_muld(exf_muld(t->cosine[(size_t)a * (size_t)t->n_experts + (size_t)b], t->rms[a]), t->rms[b]);
 }
@@ -222,7 +222,7 @@ EXF_HD double exf_fold_gram(const exf_fold_tables *t, int a, int b)
 #define EXF_FOLD_PIVOT 0x1p-26
 /* Where the system is not positive definite rho is raised, so often at most. */
 enum { EXF_FOLD_RAISES = 8 };
-EXF_HD double exf_fold_raise(double rho)
+EXF_FOLD_INLINE double exf_fold_raise(double rho)
 {
     return rho < 1e-4 ? 1e-3 : exf_muld(10, rho);
 }
