@@ -30,6 +30,6 @@ void exf_outfolder_abort(exf_outfolder *f);                                /* NU
 exf_code exf_outfolder_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 
 /* Names of the files in a folder, sorted, each passed to visit; stops at the first code that is not EXF_OK. */
-exf_code exf_folder_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
+exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
                          exf_err *err) EXF_CHECKED;
 #endif

@@ -1,5 +1,5 @@
 /* fold_decode.c - D and sere on the positions that are decode, step by step. */
-#include "fold/folder_inside.h"
+#include "fold/fold_rewriter_internal.h"
 
 #include "kernels/fold/fold_cpu.h"
 
@@ -33,7 +33,7 @@ static int most_similar(const unsigned char *primary, const float *similarity, i
 
 /* An expert outside the primary ones gives its tokens to the most similar of them if it
  * is more similar than rho, and runs itself otherwise. */
-static void reroute(const exf_folder *f, const exf_fold_routes *io, int index)
+static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
 {
     int n_experts = (int)f->t->shape.n_experts, done[EXF_FOLD_MAX_E];
     unsigned char primary[EXF_FOLD_MAX_E];
@@ -53,7 +53,7 @@ static void reroute(const exf_folder *f, const exf_fold_routes *io, int index)
     }
 }
 
-static exf_fold_status fold_step(const exf_folder *f, const exf_fold_routes *io, const exf_fold_tables *t, int index)
+static exf_fold_status fold_step(const exf_fold_rewriter *f, const exf_fold_routes *io, const exf_fold_tables *t, int index)
 {
     size_t e = (size_t)f->t->shape.n_experts;
     if (f->v->decode == EXF_DECODE_SERE) {
@@ -66,7 +66,7 @@ static exf_fold_status fold_step(const exf_folder *f, const exf_fold_routes *io,
 }
 
 /* A static pool that drops: the same targets, nothing given to them. */
-static void drop_outside(const exf_folder *f, const exf_fold_routes *io, const int32_t *before)
+static void drop_outside(const exf_fold_rewriter *f, const exf_fold_routes *io, const int32_t *before)
 {
     const int32_t *ids = io->ids;
     float *w = io->weights;
@@ -75,7 +75,7 @@ static void drop_outside(const exf_folder *f, const exf_fold_routes *io, const i
         if (ids[i] != before[i]) w[i] = 0;
 }
 
-static exf_fold_status rewrite_step(const exf_folder *f, const exf_routes *r, size_t step, const exf_fold_tables *t, int index)
+static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes *r, size_t step, const exf_fold_tables *t, int index)
 {
     const exf_spans *s = f->spans;
     size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;
@@ -96,9 +96,9 @@ static exf_fold_status rewrite_step(const exf_folder *f, const exf_routes *r, si
     return status;
 }
 
-exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
+exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
-    exf_fold_tables t = exf_folder_tables(f, index, f->decode_coeff, f->decode_loss);
+    exf_fold_tables t = exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss);
     exf_fold_status status = EXF_FOLD_OK;
 #pragma omp parallel for schedule(dynamic, 16) num_threads(f->spans->threads) reduction(max : status)
     for (size_t step = 0; step < f->spans->n_steps; step++) {

@@ -1,5 +1,5 @@
 /* fold_prefill.c - P, top and random on the positions that are prefill. */
-#include "fold/folder_inside.h"
+#include "fold/fold_rewriter_internal.h"
 
 #include "base/rng.h"
 #include "kernels/fold/fold_cpu.h"
@@ -21,7 +21,7 @@ static void spread(const exf_fold_routes *out, int rows, int32_t *ids, float *we
 }
 
 /* What all routes weigh over what the kept ones do; 1 where these are to be left alone. */
-static float renormalisation(const exf_folder *f, const exf_fold_ranked *r, int kept)
+static float renormalisation(const exf_fold_rewriter *f, const exf_fold_ranked *r, int kept)
 {
     float all = 0, rest = 0;
     for (int i = 0; i < r->n; i++) all += r->w[i];
@@ -30,7 +30,7 @@ static float renormalisation(const exf_folder *f, const exf_fold_ranked *r, int 
 }
 
 /* Folds each omitted route into a kept one drawn by (seed, layer, slot of the run). */
-static void fold_at_random(const exf_folder *f, float *w, const exf_fold_ranked *r, int kept, const exf_fold_tables *t, int layer,
+static void fold_at_random(const exf_fold_rewriter *f, float *w, const exf_fold_ranked *r, int kept, const exf_fold_tables *t, int layer,
                            size_t first_slot)
 {
     for (int j = kept; j < r->n; j++) {
@@ -43,7 +43,7 @@ static void fold_at_random(const exf_folder *f, float *w, const exf_fold_ranked 
 /* The kinds that exfold/fold.h has not: the P routes of largest rank, then renormalised
  * (top) or with the others folded in (random).  The vector projectors keep the routes'
  * weights and add the rest afterwards (fold_vectors.c). */
-static void keep_ranked(const exf_folder *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t, int layer,
+static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t, int layer,
                         size_t first_slot)
 {
     int keep = f->v->prefill_options.keep;
@@ -62,7 +62,7 @@ static void keep_ranked(const exf_folder *f, const exf_fold_routes *in, const ex
     }
 }
 
-static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, size_t first, int rows, const exf_fold_tables *t)
+static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes *r, size_t first, int rows, const exf_fold_tables *t)
 {
     int32_t ids[ROWS * EXF_FOLD_MAX_K];
     float weights[ROWS * EXF_FOLD_MAX_K];
@@ -80,9 +80,9 @@ static exf_fold_status rewrite_rows(const exf_folder *f, const exf_routes *r, si
     return status;
 }
 
-exf_code exf_fold_prefill_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err)
+exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
-    exf_fold_tables t = exf_folder_tables(f, index, f->prefill_coeff, f->prefill_loss);
+    exf_fold_tables t = exf_fold_rewriter_tables(f, index, f->prefill_coeff, f->prefill_loss);
     exf_fold_status status = EXF_FOLD_OK;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(f->spans->threads) reduction(max : status)
     for (size_t i = 0; i < r->batch->n_sequences; i++) {

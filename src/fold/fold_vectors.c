@@ -4,7 +4,7 @@
  *
  * The diagonal chooses targets by its own loss, low-rank by the scalar's.  A pair
  * without vectors keeps its scalar. */
-#include "fold/folder_inside.h"
+#include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
 #include "kernels/fold/fold_cpu.h"
@@ -16,7 +16,7 @@ int exf_variant_wants_vectors(const exf_variant *v)
     return v && v->prefill == EXF_PREFILL_FOLD && (v->prefill_projector == EXF_PROJECT_DIAGONAL || v->prefill_projector == EXF_PROJECT_LOWRANK);
 }
 
-static exf_code index_pairs(exf_folder *f, exf_err *err)
+static exf_code index_pairs(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts, cells = (size_t)f->t->n_layers * e * e;
     const int32_t *pair = f->t->vectors.pair;
@@ -28,7 +28,7 @@ static exf_code index_pairs(exf_folder *f, exf_err *err)
     return EXF_OK;
 }
 
-exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err)
+exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err)
 {
     const exf_vectors *vectors = &f->t->vectors;
     if (f->v->prefill_projector == EXF_PROJECT_DIAGONAL) {
@@ -49,7 +49,7 @@ exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err)
 /* ---- one omitted route ------------------------------------------------------------- */
 
 typedef struct {
-    const exf_folder *f;
+    const exf_fold_rewriter *f;
     int index, h;
     size_t e;
     exf_fold_tables tables;
@@ -105,12 +105,12 @@ static void correct_token(const call *c, const exf_moe_block *b, int token, floa
 
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)
 {
-    const exf_folder *f = self;
+    const exf_fold_rewriter *f = self;
     call c = {.f = f, .index = f->table_of[b->layer], .h = b->d_model, .e = (size_t)b->n_experts};
     int n = exf_spans_prefill(f->spans, f->spans->batch->span[b->sequence].n_tokens) - b->position;
     (void)err;
     if (c.index < 0) return EXF_OK;
-    c.tables = exf_folder_tables(f, c.index, f->prefill_coeff, f->prefill_loss);
+    c.tables = exf_fold_rewriter_tables(f, c.index, f->prefill_coeff, f->prefill_loss);
     for (int t = 0; t < b->n_tokens && t < n; t++) correct_token(&c, b, t, routed + (size_t)t * (size_t)c.h);
     return EXF_OK;
 }

@@ -45,7 +45,7 @@ exf_code exf_announce(const char *path, exf_err *err)
 {
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
-    return exf_folder_each(path, announce_in, (void *)(uintptr_t)path, err);
+    return exf_fold_rewriter_each(path, announce_in, (void *)(uintptr_t)path, err);
 }
 
 /* ---- every target ------------------------------------------------------------------- */

@@ -271,9 +271,9 @@ static exf_code check_variants(const validation *s, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < s->n_variants; i++) {
-        exf_folder *f;
-        rc = exf_folder_new(&f, &s->variants[i], &s->tables, &s->session.model->arch, &s->spans, err);
-        exf_folder_free(f);
+        exf_fold_rewriter *f;
+        rc = exf_fold_rewriter_new(&f, &s->variants[i], &s->tables, &s->session.model->arch, &s->spans, err);
+        exf_fold_rewriter_free(f);
     }
     return rc;
 }

@@ -10,7 +10,7 @@
 
 /* A lane and who looks at it. */
 typedef struct {
-    exf_folder *folder;
+    exf_fold_rewriter *rewriter;
     exf_observer observer;
     exf_layer_errors errors;
     exf_scores *scores;
@@ -68,8 +68,8 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->score_lane = exf_scores_lane(r->scores, i);
     w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .logits = logits,
                                  .device_open = device_open, .device_logits = device_logits};
-    EXF_TRY(exf_folder_new(&w->folder, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->spans, err));
-    r->lanes[i] = (exf_lane){.rewriter = exf_folder_rewriter(w->folder), .observer = &w->observer};
+    EXF_TRY(exf_fold_rewriter_new(&w->rewriter, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->spans, err));
+    r->lanes[i] = (exf_lane){.rewriter = exf_fold_rewriter_callbacks(w->rewriter), .observer = &w->observer};
 out:
     return rc;
 }
@@ -89,7 +89,7 @@ out:
 static void close_run(run *r)
 {
     for (size_t i = 0; r->lane && i < r->n; i++) {
-        exf_folder_free(r->lane[i].folder);
+        exf_fold_rewriter_free(r->lane[i].rewriter);
         exf_layer_errors_free(&r->lane[i].errors);
     }
     exf_scores_free(r->scores);
@@ -101,7 +101,7 @@ static void close_run(run *r)
 
 static void sum_layers(exf_variant_result *v, const watched *w, const exf_architecture *a)
 {
-    const exf_census *c = exf_folder_census(w->folder);
+    const exf_expert_usage *c = exf_fold_rewriter_usage(w->rewriter);
     double square = 0;
     int n = 0;
     for (int l = 0; l < a->n_layers; l++) {

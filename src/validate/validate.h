@@ -4,7 +4,7 @@
  * scored against the first (scores.h, layer_errors.h). */
 #ifndef EXF_VALIDATE_VALIDATE_H
 #define EXF_VALIDATE_VALIDATE_H
-#include "fold/folder.h"
+#include "fold/fold_rewriter.h"
 #include "validate/scores.h"
 
 typedef struct {

@@ -7,7 +7,7 @@
 #include "tests/support/naive_fold.h"
 
 #include "base/mem.h"
-#include "fold/folder.h"
+#include "fold/fold_rewriter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -197,12 +197,12 @@ static inline void fold_close(fold_case *c)
     exf_mem_free(c->weights);
 }
 
-static inline exf_folder *f_folder(const fold_case *c, exf_variant *v, const char *text)
+static inline exf_fold_rewriter *f_folder(const fold_case *c, exf_variant *v, const char *text)
 {
     exf_err err;
-    exf_folder *f;
+    exf_fold_rewriter *f;
     ck_ok(exf_variant_parse(v, text, &err), err);
-    ck_ok(exf_folder_new(&f, v, &c->tables, &c->arch, &c->spans, &err), err);
+    ck_ok(exf_fold_rewriter_new(&f, v, &c->tables, &c->arch, &c->spans, &err), err);
     return f;
 }
 
@@ -218,10 +218,10 @@ static inline exf_routes f_routes(const fold_case *c, int layer)
     return r;
 }
 
-static inline void f_rewrite(exf_folder *f, exf_routes *r)
+static inline void f_rewrite(exf_fold_rewriter *f, exf_routes *r)
 {
     exf_err err;
-    const exf_rewriter *w = exf_folder_rewriter(f);
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
     ck_ok(w->rewrite(w->self, r, &err), err);
 }
 

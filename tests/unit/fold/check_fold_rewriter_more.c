@@ -1,5 +1,5 @@
-/* check_folder_more.c - what a folder is beside rewritten routes: vectors added to the
- * routed output, survivors, the census, refusals. */
+/* check_fold_rewriter_more.c - what a fold rewriter is beside rewritten routes: vectors added to the
+ * routed output, survivors, the expert usage, refusals. */
 #include "tests/support/fold_fixtures.h"
 
 /* ---- vectors ------------------------------------------------------------------------- */
@@ -57,8 +57,8 @@ static void check_corrections(const fold_case *c, const char *text, int layer, i
 {
     exf_variant v;
     exf_err err;
-    exf_folder *f = f_folder(c, &v, text);
-    const exf_rewriter *w = exf_folder_rewriter(f);
+    exf_fold_rewriter *f = f_folder(c, &v, text);
+    const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
     exf_routes after = f_routes(c, layer);
     size_t k = (size_t)c->arch.top_k;
     float *outputs = naive_numbers(F_TOKENS * k * F_H, 81, 1), *routed = naive_numbers(F_TOKENS * F_H, 82, 1);
@@ -81,7 +81,7 @@ static void check_corrections(const fold_case *c, const char *text, int layer, i
     exf_mem_free(routed);
     exf_mem_free(want);
     f_free_routes(&after);
-    exf_folder_free(f);
+    exf_fold_rewriter_free(f);
 }
 
 START_TEST(vectors_are_added_for_omitted_routes)
@@ -108,10 +108,10 @@ START_TEST(only_vectors_are_corrected)
     fold_open(&c, 8, 4, 0, 1);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         exf_variant v;
-        exf_folder *f = f_folder(&c, &v, texts[i]);
-        ck_assert(exf_folder_rewriter(f)->correct == NULL);
+        exf_fold_rewriter *f = f_folder(&c, &v, texts[i]);
+        ck_assert(exf_fold_rewriter_callbacks(f)->correct == NULL);
         ck_assert_int_eq(exf_variant_wants_vectors(&v), 0);
-        exf_folder_free(f);
+        exf_fold_rewriter_free(f);
     }
     ck_assert_int_eq(exf_variant_wants_vectors(NULL), 0);
     fold_close(&c);
@@ -129,8 +129,8 @@ START_TEST(the_largest_contributions_survive)
         char text[8];
         exf_variant v;
         snprintf(text, sizeof text, "reap%d", d);
-        exf_folder *f = f_folder(&c, &v, text);
-        const exf_rewriter *w = exf_folder_rewriter(f);
+        exf_fold_rewriter *f = f_folder(&c, &v, text);
+        const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
         for (int index = 0; index < F_TABLES; index++) {
             const unsigned char *alive = w->survivors(w->self, f_numbers[index] - 1);
             const float *score = c.tables.contribution + index * 8;
@@ -147,21 +147,21 @@ START_TEST(the_largest_contributions_survive)
         ck_assert_mem_eq(r.ids, c.ids, F_TOKENS * 4 * sizeof *r.ids);
         ck_assert_mem_eq(r.weights, c.weights, F_TOKENS * 4 * sizeof *r.weights);
         f_free_routes(&r);
-        exf_folder_free(f);
+        exf_fold_rewriter_free(f);
     }
     exf_variant v;
-    exf_folder *plain = f_folder(&c, &v, "P2+D4");
-    ck_assert(exf_folder_rewriter(plain)->survivors == NULL);
-    exf_folder_free(plain);
+    exf_fold_rewriter *plain = f_folder(&c, &v, "P2+D4");
+    ck_assert(exf_fold_rewriter_callbacks(plain)->survivors == NULL);
+    exf_fold_rewriter_free(plain);
     fold_close(&c);
 }
 END_TEST
 
-/* ---- the census -------------------------------------------------------------------------- */
+/* ---- the expert usage -------------------------------------------------------------------------- */
 
-static exf_census naive_census(const fold_case *c, const exf_routes *r)
+static exf_expert_usage naive_census(const fold_case *c, const exf_routes *r)
 {
-    exf_census n = {.tokens = F_TOKENS};
+    exf_expert_usage n = {.tokens = F_TOKENS};
     for (size_t row = 0; row < F_TOKENS; row++)
         for (int k = 0; k < r->top_k; k++) {
             const int32_t *ids = r->ids + row * (size_t)r->top_k;
@@ -192,21 +192,21 @@ START_TEST(the_census_counts_what_runs)
         fold_open(&c, 8, 4, split, 1);
         for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
             exf_variant v;
-            exf_folder *f = f_folder(&c, &v, texts[i]);
+            exf_fold_rewriter *f = f_folder(&c, &v, texts[i]);
             for (int layer = 1; layer < F_LAYERS; layer++) {
                 exf_routes r = f_routes(&c, layer), probe = f_routes(&c, layer);
                 f_rewrite(f, &r);
                 probe.probe = 1; /* not the lane's own */
                 f_rewrite(f, &probe);
-                exf_census want = naive_census(&c, &r), *got = &(exf_census){0};
-                *got = exf_folder_census(f)[layer - 1];
+                exf_expert_usage want = naive_census(&c, &r), *got = &(exf_expert_usage){0};
+                *got = exf_fold_rewriter_usage(f)[layer - 1];
                 ck_assert_msg(got->tokens == want.tokens && got->executed == want.executed && got->steps == want.steps && got->distinct == want.distinct,
                               "%s: layer %d: %d tokens run %d, %d steps %d; expected %d, %d, %d, %d", texts[i], layer, (int)got->tokens, (int)got->executed,
                               (int)got->steps, (int)got->distinct, (int)want.tokens, (int)want.executed, (int)want.steps, (int)want.distinct);
                 f_free_routes(&r);
                 f_free_routes(&probe);
             }
-            exf_folder_free(f);
+            exf_fold_rewriter_free(f);
         }
         fold_close(&c);
     }
@@ -218,22 +218,22 @@ START_TEST(no_variant_only_counts)
 {
     fold_case c;
     exf_err err;
-    exf_folder *f;
+    exf_fold_rewriter *f;
     fold_open(&c, 7, 3, 0, 1);
     for (int with = 0; with < 2; with++) {
-        ck_ok(exf_folder_new(&f, NULL, with ? &c.tables : NULL, &c.arch, &c.spans, &err), err);
+        ck_ok(exf_fold_rewriter_new(&f, NULL, with ? &c.tables : NULL, &c.arch, &c.spans, &err), err);
         exf_routes r = f_routes(&c, 3);
         f_rewrite(f, &r);
         f_rewrite(f, &r); /* calls add up */
-        exf_census want = naive_census(&c, &r), got = exf_folder_census(f)[2];
+        exf_expert_usage want = naive_census(&c, &r), got = exf_fold_rewriter_usage(f)[2];
         ck_assert_mem_eq(r.ids, c.ids, F_TOKENS * 3 * sizeof *r.ids);
         ck_assert(got.tokens == 2 * want.tokens && got.executed == 2 * want.executed && got.steps == 2 * want.steps && got.distinct == 2 * want.distinct);
         ck_assert_uint_eq(got.executed, 2 * 3 * F_TOKENS);
-        ck_assert_uint_eq(exf_folder_census(f)[0].tokens, 0);
+        ck_assert_uint_eq(exf_fold_rewriter_usage(f)[0].tokens, 0);
         f_free_routes(&r);
-        exf_folder_free(f);
+        exf_fold_rewriter_free(f);
     }
-    exf_folder_free(NULL);
+    exf_fold_rewriter_free(NULL);
     fold_close(&c);
 }
 END_TEST
@@ -244,9 +244,9 @@ static void refused(const fold_case *c, const char *text, exf_code code, const c
 {
     exf_err err;
     exf_variant v;
-    exf_folder *f;
+    exf_fold_rewriter *f;
     ck_ok(exf_variant_parse(&v, text, &err), err);
-    ck_fails(exf_folder_new(&f, &v, &c->tables, &c->arch, &c->spans, &err), code, err, says);
+    ck_fails(exf_fold_rewriter_new(&f, &v, &c->tables, &c->arch, &c->spans, &err), code, err, says);
     ck_assert_ptr_null(f);
 }
 
@@ -294,10 +294,10 @@ START_TEST(vectors_and_a_decode_fold_need_a_split)
     fold_open(&c, 8, 4, 0, 1);
     for (int i = 0; i < 3; i++) refused(&c, texts[i], EXF_USAGE, "needs validate.prefill_tokens");
     exf_variant v;
-    exf_folder_free(f_folder(&c, &v, "P2:projector=diagonal+reap4")); /* the router's own choice */
+    exf_fold_rewriter_free(f_folder(&c, &v, "P2:projector=diagonal+reap4")); /* the router's own choice */
     fold_close(&c);
     fold_open(&c, 8, 4, 3, 1);
-    for (int i = 0; i < 3; i++) exf_folder_free(f_folder(&c, &v, texts[i]));
+    for (int i = 0; i < 3; i++) exf_fold_rewriter_free(f_folder(&c, &v, texts[i]));
     fold_close(&c);
 }
 END_TEST
@@ -314,12 +314,12 @@ START_TEST(every_allocation_may_fail)
         size_t n = 0;
         ck_ok(exf_variant_parse(&v, texts[i], &err), err);
         while (rc != EXF_OK) {
-            exf_folder *f;
+            exf_fold_rewriter *f;
             exf_mem_fail_at(++n);
-            rc = exf_folder_new(&f, &v, &c.tables, &c.arch, &c.spans, &err);
+            rc = exf_fold_rewriter_new(&f, &v, &c.tables, &c.arch, &c.spans, &err);
             exf_mem_fail_at(0);
             ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && !f), "allocation %zu: %s", n, err.msg);
-            exf_folder_free(f);
+            exf_fold_rewriter_free(f);
         }
         ck_assert_uint_gt(n, 4);
     }

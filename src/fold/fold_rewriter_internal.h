@@ -1,10 +1,10 @@
-/* folder_inside.h - what the parts of a folder share: folder.c, fold_prefill.c,
+/* fold_rewriter_internal.h - what the parts of a fold rewriter share: fold_rewriter.c, fold_prefill.c,
  * fold_decode.c, fold_vectors.c. */
-#ifndef EXF_FOLD_FOLDER_INSIDE_H
-#define EXF_FOLD_FOLDER_INSIDE_H
-#include "fold/folder.h"
+#ifndef EXF_FOLD_FOLD_REWRITER_INTERNAL_H
+#define EXF_FOLD_FOLD_REWRITER_INTERNAL_H
+#include "fold/fold_rewriter.h"
 
-struct exf_folder {
+struct exf_fold_rewriter {
     exf_rewriter rewriter;
     const exf_variant *v; /* NULL: only counts */
     const exf_tables *t;
@@ -18,23 +18,23 @@ struct exf_folder {
     unsigned char *alive;         /* [L, E] reap */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
     const exf_lowrank *lowrank;   /* projector=lowrank */
-    exf_census *census;           /* [MoE layers] */
+    exf_expert_usage *usage;           /* [MoE layers] */
     int32_t *ids;                 /* [decode rows, K] gathered by step */
     float *weights;
-    unsigned char *seen;          /* [E] scratch of the census */
+    unsigned char *seen;          /* [E] scratch of the expert usage */
 };
 
 /* One layer's tables as the kernels take them. */
-exf_fold_tables exf_folder_tables(const exf_folder *f, int index, const float *coeff, const float *loss);
+exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, const float *coeff, const float *loss);
 
 /* Rewrites the prefill positions, or the decode positions, of all routes. */
-exf_code exf_fold_prefill_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
-exf_code exf_fold_decode_routes(const exf_folder *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
 
 /* Finds the vectors that the variant asks for, and a pair's place among them. */
-exf_code exf_fold_vectors_open(exf_folder *f, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
 /* exf_rewriter.correct: adds w (d * v) or w (S v + (v Q) C) of every omitted route. */
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
 
-exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, const char *what, exf_err *err) EXF_CHECKED;
+exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, const char *what, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,4 +1,4 @@
-/* check_folder.c - every kind of variant on routes made by hand, against a naive double
+/* check_fold_rewriter.c - every kind of variant on routes made by hand, against a naive double
  * computation (tests/support/naive_fold.c): which positions, which experts, which weights. */
 #include "tests/support/fold_fixtures.h"
 
@@ -72,7 +72,7 @@ static void assert_rows(const exf_routes *r, const naive_row *want, const char *
     }
 }
 
-static void check_layer(const fold_case *c, exf_folder *f, const exf_variant *v, int layer, int index)
+static void check_layer(const fold_case *c, exf_fold_rewriter *f, const exf_variant *v, int layer, int index)
 {
     naive_row want[F_TOKENS];
     exf_routes r = f_routes(c, layer);
@@ -90,11 +90,11 @@ static void check_text(const fold_case *c, const char *text)
     exf_variant v;
     ck_ok(exf_variant_parse(&v, text, &err), err);
     if (exf_variant_check(&v, c->arch.n_experts, c->arch.top_k, &err) != EXF_OK) return;
-    exf_folder *f = f_folder(c, &v, text);
+    exf_fold_rewriter *f = f_folder(c, &v, text);
     check_layer(c, f, &v, 1, 0);
     check_layer(c, f, &v, 2, -1); /* no tables, nothing folded */
     check_layer(c, f, &v, 3, 1);
-    exf_folder_free(f);
+    exf_fold_rewriter_free(f);
 }
 
 START_TEST(variants_agree_with_the_formulas)
@@ -144,11 +144,11 @@ END_TEST
 static exf_routes rewritten(const fold_case *c, const char *text, int layer, int by_token)
 {
     exf_variant v;
-    exf_folder *f = f_folder(c, &v, text);
+    exf_fold_rewriter *f = f_folder(c, &v, text);
     exf_routes r = f_routes(c, layer);
     r.by_token = by_token;
     f_rewrite(f, &r);
-    exf_folder_free(f);
+    exf_fold_rewriter_free(f);
     return r;
 }
 

@@ -1,11 +1,11 @@
-/* folder.c - see folder.h. */
-#include "fold/folder_inside.h"
+/* fold_rewriter.c - see fold_rewriter.h. */
+#include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
-exf_fold_tables exf_folder_tables(const exf_folder *f, int index, const float *coeff, const float *loss)
+exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, const float *coeff, const float *loss)
 {
     size_t e = (size_t)f->t->shape.n_experts, cells = (size_t)index * e * e;
     return (exf_fold_tables){
@@ -14,7 +14,7 @@ exf_fold_tables exf_folder_tables(const exf_folder *f, int index, const float *c
     };
 }
 
-exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, const char *what, exf_err *err)
+exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, const char *what, exf_err *err)
 {
     if (status == EXF_FOLD_OK) return EXF_OK;
     return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most 65,536 routes a step; a decode batch here has %d sequences of %d", f->v->name,
@@ -23,13 +23,13 @@ exf_code exf_fold_failed(const exf_folder *f, exf_fold_status status, const char
 
 /* ---- what a variant needs of the tables ------------------------------------------------ */
 
-static exf_code lacks(const exf_folder *f, const char *what, exf_err *err)
+static exf_code lacks(const exf_fold_rewriter *f, const char *what, exf_err *err)
 {
     return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s", f->v->name, what);
 }
 
 /* S and L of a scalar projector; *coeff NULL: the pairs' own. */
-static exf_code open_scalars(const exf_folder *f, exf_projector_kind kind, float **coeff, const float **loss, exf_err *err)
+static exf_code open_scalars(const exf_fold_rewriter *f, exf_projector_kind kind, float **coeff, const float **loss, exf_err *err)
 {
     const char *name = kind == EXF_PROJECT_LAYER ? "layer" : "global";
     size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
@@ -49,7 +49,7 @@ static exf_code open_scalars(const exf_folder *f, exf_projector_kind kind, float
     return EXF_OK;
 }
 
-static exf_code open_pool(exf_folder *f, exf_err *err)
+static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
 {
     for (int i = 0; i < f->t->n_pools; i++)
         if (f->t->pool[i].size == f->v->decode_options.pool) f->pool = &f->t->pool[i];
@@ -59,7 +59,7 @@ static exf_code open_pool(exf_folder *f, exf_err *err)
 }
 
 /* The D experts of largest mean contribution in each layer, ties to the lower number. */
-static exf_code choose_survivors(exf_folder *f, exf_err *err)
+static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts;
     if (!f->t->contribution) return lacks(f, "contribution, which came with version 2", err);
@@ -75,7 +75,7 @@ static exf_code choose_survivors(exf_folder *f, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code check_joint(const exf_folder *f, exf_err *err)
+static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
 {
     int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector == EXF_PROJECT_JOINT) || f->v->decode_projector == EXF_PROJECT_JOINT;
     int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY;
@@ -84,7 +84,7 @@ static exf_code check_joint(const exf_folder *f, exf_err *err)
 }
 
 /* Vectors act on what the kept routes' own slots say, which a decode fold of the same positions would replace. */
-static exf_code check_vectors(const exf_folder *f, exf_err *err)
+static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
 {
     int decodes = f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP;
     if (!exf_variant_wants_vectors(f->v) || !decodes || f->spans->prefill_tokens > 0) return EXF_OK;
@@ -92,7 +92,7 @@ static exf_code check_vectors(const exf_folder *f, exf_err *err)
                     "position is both", f->v->name);
 }
 
-static exf_code open_variant(exf_folder *f, exf_err *err)
+static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
 {
     exf_code rc;
     const exf_variant *v = f->v;
@@ -118,7 +118,7 @@ out:
 
 static const unsigned char *survivors(void *self, int moe_index)
 {
-    const exf_folder *f = self;
+    const exf_fold_rewriter *f = self;
     int index = f->table_of[f->layer_of[moe_index]];
     return index < 0 ? NULL : f->alive + (size_t)index * (size_t)f->t->shape.n_experts;
 }
@@ -137,7 +137,7 @@ static uint64_t count_distinct(unsigned char *seen, const int32_t *ids, size_t n
     return distinct;
 }
 
-static void count_step(exf_folder *f, const exf_routes *r, size_t step, exf_census *c)
+static void count_step(exf_fold_rewriter *f, const exf_routes *r, size_t step, exf_expert_usage *c)
 {
     size_t k = (size_t)r->top_k;
     memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
@@ -151,9 +151,9 @@ static void count_step(exf_folder *f, const exf_routes *r, size_t step, exf_cens
     c->steps++;
 }
 
-static void count(exf_folder *f, const exf_routes *r)
+static void count(exf_fold_rewriter *f, const exf_routes *r)
 {
-    exf_census *c = &f->census[r->moe_index];
+    exf_expert_usage *c = &f->usage[r->moe_index];
     size_t k = (size_t)r->top_k;
     for (size_t row = 0; row < r->batch->n_tokens; row++) c->executed += count_distinct(f->seen, r->ids + row * k, k);
     c->tokens += r->batch->n_tokens;
@@ -162,7 +162,7 @@ static void count(exf_folder *f, const exf_routes *r)
 
 static exf_code rewrite(void *self, exf_routes *r, exf_err *err)
 {
-    exf_folder *f = self;
+    exf_fold_rewriter *f = self;
     int index = f->table_of[r->layer];
     exf_code rc = EXF_OK;
     if (f->v && index >= 0 && !r->by_token) {
@@ -174,19 +174,19 @@ out:
     return rc;
 }
 
-static exf_code no_such_layer(exf_folder *f, int layer, exf_err *err)
+static exf_code no_such_layer(exf_fold_rewriter *f, int layer, exf_err *err)
 {
     exf_code rc = exf_fail(err, EXF_MODEL, "the tables have a layer %d; the model has %d layers and %s", layer, f->a->n_layers,
                            layer < f->a->n_layers ? "that one is dense" : "none of that number");
-    exf_folder_free(f);
+    exf_fold_rewriter_free(f);
     return rc;
 }
 
-exf_code exf_folder_new(exf_folder **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_spans *spans,
+exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_spans *spans,
                         exf_err *err)
 {
     exf_code rc;
-    exf_folder *f = NULL;
+    exf_fold_rewriter *f = NULL;
     int n = 0;
     *out = NULL;
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "folder", err));
@@ -202,38 +202,38 @@ exf_code exf_folder_new(exf_folder **out, const exf_variant *variant, const exf_
     }
     for (int l = 0; l < a->n_layers; l++)
         if (a->is_moe[l]) f->layer_of[n++] = l;
-    EXF_TRY(exf_mem_new(&f->census, (size_t)n, sizeof *f->census, "census", err));
-    EXF_TRY(exf_mem_new(&f->seen, (size_t)a->n_experts, sizeof *f->seen, "census", err));
+    EXF_TRY(exf_mem_new(&f->usage, (size_t)n, sizeof *f->usage, "expert usage", err));
+    EXF_TRY(exf_mem_new(&f->seen, (size_t)a->n_experts, sizeof *f->seen, "expert usage", err));
     f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite};
     if (variant) EXF_TRY(open_variant(f, err));
     if (f->alive) f->rewriter.survivors = survivors;
     if (f->vector_of) f->rewriter.correct = exf_fold_vectors_correct;
 out:
     if (rc != EXF_OK)
-        exf_folder_free(f);
+        exf_fold_rewriter_free(f);
     else
         *out = f;
     return rc;
 }
 
-const exf_rewriter *exf_folder_rewriter(exf_folder *f)
+const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f)
 {
     return &f->rewriter;
 }
 
-const exf_census *exf_folder_census(const exf_folder *f)
+const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f)
 {
-    return f->census;
+    return f->usage;
 }
 
-void exf_folder_free(exf_folder *f)
+void exf_fold_rewriter_free(exf_fold_rewriter *f)
 {
     if (!f) return;
     exf_mem_free(f->prefill_coeff);
     exf_mem_free(f->decode_coeff);
     exf_mem_free(f->alive);
     exf_mem_free(f->vector_of);
-    exf_mem_free(f->census);
+    exf_mem_free(f->usage);
     exf_mem_free(f->ids);
     exf_mem_free(f->weights);
     exf_mem_free(f->seen);
