@@ -13,7 +13,7 @@
 
 /* ---- writing -------------------------------------------------------- */
 
-struct exf_outfile {
+struct exf_output_file {
     int fd;
     int force;
     char *target, *temporary, *dir;
@@ -27,7 +27,7 @@ exf_code exf_output_check(const char *target, int force, exf_err *err)
     return force ? EXF_OK : exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
 }
 
-static void outfile_free(exf_outfile *f)
+static void outfile_free(exf_output_file *f)
 {
     exf_mem_free(f->target);
     exf_mem_free(f->temporary);
@@ -35,10 +35,10 @@ static void outfile_free(exf_outfile *f)
     exf_mem_free(f);
 }
 
-exf_code exf_outfile_begin(exf_outfile **out, const char *target, int force, exf_err *err)
+exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err)
 {
     exf_code rc;
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     exf_text name = {0};
     const char *base = strrchr(target, '/') ? strrchr(target, '/') + 1 : target;
     *out = NULL;
@@ -61,13 +61,13 @@ out:
     return rc;
 }
 
-const char *exf_outfile_path(const exf_outfile *f)
+const char *exf_output_file_path(const exf_output_file *f)
 {
     return f->temporary;
 }
 
 /* write() at the file position, or pwrite() at offset when it is >= 0. */
-static exf_code write_all(exf_outfile *f, const void *bytes, size_t n, off_t offset, exf_err *err)
+static exf_code write_all(exf_output_file *f, const void *bytes, size_t n, off_t offset, exf_err *err)
 {
     const char *p = bytes;
     for (size_t done = 0; done < n;) {
@@ -79,12 +79,12 @@ static exf_code write_all(exf_outfile *f, const void *bytes, size_t n, off_t off
     return EXF_OK;
 }
 
-exf_code exf_outfile_write(exf_outfile *f, const void *bytes, size_t n, exf_err *err)
+exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, exf_err *err)
 {
     return write_all(f, bytes, n, -1, err);
 }
 
-exf_code exf_outfile_patch(exf_outfile *f, uint64_t offset, const void *bytes, size_t n, exf_err *err)
+exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *bytes, size_t n, exf_err *err)
 {
     return write_all(f, bytes, n, (off_t)offset, err);
 }
@@ -99,7 +99,7 @@ static void sync_dir(const char *dir)
     close(fd);
 }
 
-exf_code exf_outfile_commit(exf_outfile *f, exf_err *err)
+exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
 {
     exf_code rc = EXF_OK;
     int failed = fsync(f->fd) != 0;
@@ -122,7 +122,7 @@ exf_code exf_outfile_commit(exf_outfile *f, exf_err *err)
     return rc;
 }
 
-void exf_outfile_abort(exf_outfile *f)
+void exf_output_file_abort(exf_output_file *f)
 {
     if (!f) return;
     if (f->fd >= 0) close(f->fd);

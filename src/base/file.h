@@ -47,20 +47,20 @@ exf_code exf_file_read_near(const exf_file *f, uint64_t offset, void *room, size
 exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err) EXF_CHECKED;
 
 /* ---- writing -------------------------------------------------------- */
-typedef struct exf_outfile exf_outfile;
+typedef struct exf_output_file exf_output_file;
 
 /* Starts an output.  The parent directory must exist. */
-exf_code exf_outfile_begin(exf_outfile **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* The temporary's path, for libraries that open files themselves. */
-const char *exf_outfile_path(const exf_outfile *f);
-exf_code exf_outfile_write(exf_outfile *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+const char *exf_output_file_path(const exf_output_file *f);
+exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 /* Writes n bytes at an absolute offset, leaving the append position where it is;
  * beyond the end the file grows, the gap reading as zeros.  Thread-safe. */
-exf_code exf_outfile_patch(exf_outfile *f, uint64_t offset, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 /* Sync, rename, sync the directory; frees f, also on failure. */
-exf_code exf_outfile_commit(exf_outfile *f, exf_err *err) EXF_CHECKED;
+exf_code exf_output_file_commit(exf_output_file *f, exf_err *err) EXF_CHECKED;
 /* Removes the temporary and frees f; NULL is allowed. */
-void exf_outfile_abort(exf_outfile *f);
+void exf_output_file_abort(exf_output_file *f);
 
 /* EXF_IO if target exists and force is 0, or if it is a directory: lets a program refuse before hours of
  * work rather than after. */

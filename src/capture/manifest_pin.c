@@ -87,7 +87,7 @@ out:
 exf_code exf_manifest_pin(const char *path, int *n_pinned, exf_err *err)
 {
     exf_manifest *m = NULL;
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     exf_text edited = {0};
     digest *hex = NULL;
     char *text = NULL;
@@ -101,13 +101,13 @@ exf_code exf_manifest_pin(const char *path, int *n_pinned, exf_err *err)
     if (*n_pinned == 0) goto out;
     EXF_TRY(exf_file_slurp(path, 1u << 26, &text, &len, err));
     EXF_TRY(edit(m, (const digest *)hex, *n_pinned, text, &edited, err));
-    EXF_TRY(exf_outfile_begin(&f, path, 1, err));
-    EXF_TRY(exf_outfile_write(f, edited.s, edited.len, err));
-    EXF_TRY(read_back(exf_outfile_path(f), m, (const digest *)hex, err));
-    rc = exf_outfile_commit(f, err);
+    EXF_TRY(exf_output_file_begin(&f, path, 1, err));
+    EXF_TRY(exf_output_file_write(f, edited.s, edited.len, err));
+    EXF_TRY(read_back(exf_output_file_path(f), m, (const digest *)hex, err));
+    rc = exf_output_file_commit(f, err);
     f = NULL;
 out:
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     exf_text_free(&edited);
     exf_mem_free(text);
     exf_mem_free(hex);

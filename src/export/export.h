@@ -1,7 +1,7 @@
 /* export.h - tables for others to load.
  *
  * A drawer: one file src/export/writer_<target>.c per target format.  A target is
- * one file or one folder in the output directory, all of it or nothing. */
+ * one file or one directory in the output directory, all of it or nothing. */
 #ifndef EXF_EXPORT_EXPORT_H
 #define EXF_EXPORT_EXPORT_H
 #include "artifact/tables.h"
@@ -29,8 +29,8 @@ typedef struct {
 
 typedef struct {
     const char *name; /* as in the recipe's output.targets */
-    const char *file; /* name of the file or folder it writes */
-    int is_folder;
+    const char *file; /* name of the file or directory it writes */
+    int is_directory;
     int wants_vectors; /* writes tables->vectors, which must have been read */
     const char *about;
     /* EXF_MODEL if the file's readers cannot serve the model; NULL: they serve any. */

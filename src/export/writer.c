@@ -1,8 +1,8 @@
-/* writer.c - the table of export targets, made from the files in this folder. */
+/* writer.c - the table of export targets, made from the files in this directory. */
 #include "export/export.h"
 
 #include "base/file.h"
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 
 #include <string.h>
 
@@ -43,7 +43,7 @@ exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *e
 
 exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err)
 {
-    return w->is_folder ? exf_outfolder_check(path, force, err) : exf_output_check(path, force, err);
+    return w->is_directory ? exf_output_directory_check(path, force, err) : exf_output_check(path, force, err);
 }
 
 exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err)

@@ -166,7 +166,7 @@ static exf_code add_files(exf_text *out, const exf_export *x, exf_err *err)
     for (size_t i = 0; i < x->n_targets; i++) {
         const exf_writer *w = exf_writer_find(x->targets[i]);
         if (w && strcmp(w->name, "card") != 0)
-            EXF_TRY(exf_text_addf(out, err, "| `%s%s` | %s |\n", w->file, w->is_folder ? "/" : "", w->about));
+            EXF_TRY(exf_text_addf(out, err, "| `%s%s` | %s |\n", w->file, w->is_directory ? "/" : "", w->about));
     }
     if (x->has_recipe) EXF_TRY(exf_text_addf(out, err, "| `exfold_recipe.yaml` | the recipe of the run, as resolved |\n"));
 out:
@@ -209,15 +209,15 @@ out:
 static exf_code write_card(const exf_export *x, const char *path, int force, exf_err *err)
 {
     exf_text text = {0};
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     exf_code rc;
     EXF_TRY(add_card(&text, x, err));
-    EXF_TRY(exf_outfile_begin(&f, path, force, err));
-    EXF_TRY(exf_outfile_write(f, text.s, text.len, err));
-    rc = exf_outfile_commit(f, err);
+    EXF_TRY(exf_output_file_begin(&f, path, force, err));
+    EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
+    rc = exf_output_file_commit(f, err);
     f = NULL;
 out:
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     exf_text_free(&text);
     return rc;
 }

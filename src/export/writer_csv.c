@@ -1,4 +1,4 @@
-/* writer_csv.c - a folder of tables for spreadsheets and data frames, RFC 4180:
+/* writer_csv.c - a directory of tables for spreadsheets and data frames, RFC 4180:
  * comma, CR LF, one line of names; decimal points, nine significant digits, from
  * which a float comes back exactly.
  *
@@ -12,7 +12,7 @@
  * of a column is of sentinels.  Spreadsheets hold 1048576 rows. */
 #include "export/export.h"
 
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -20,14 +20,14 @@
 enum { FLUSH = 1 << 16 };
 
 typedef struct {
-    exf_outfolder *folder;
+    exf_output_directory *directory;
     exf_text text;
 } csv;
 
 static exf_code flush(csv *c, size_t above, exf_err *err)
 {
     if (c->text.len <= above) return EXF_OK;
-    exf_code rc = exf_outfolder_write(c->folder, c->text.s, c->text.len, err);
+    exf_code rc = exf_output_directory_write(c->directory, c->text.s, c->text.len, err);
     c->text.len = 0;
     return rc;
 }
@@ -119,18 +119,18 @@ static exf_code write_csv(const exf_export *x, const char *path, int force, exf_
         const char *name;
         exf_code (*write)(csv *c, const exf_tables *t, exf_err *err);
     } file[] = {{"pairs.csv", write_pairs}, {"experts.csv", write_experts}, {"pools.csv", write_pools}};
-    csv c = {.folder = NULL};
+    csv c = {.directory = NULL};
     exf_code rc;
-    EXF_TRY(exf_outfolder_begin(&c.folder, path, force, err));
+    EXF_TRY(exf_output_directory_begin(&c.directory, path, force, err));
     for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
-        EXF_TRY(exf_outfolder_file(c.folder, file[i].name, err));
+        EXF_TRY(exf_output_directory_file(c.directory, file[i].name, err));
         EXF_TRY(file[i].write(&c, x->tables, err));
         EXF_TRY(flush(&c, 0, err));
     }
-    rc = exf_outfolder_commit(c.folder, err);
-    c.folder = NULL;
+    rc = exf_output_directory_commit(c.directory, err);
+    c.directory = NULL;
 out:
-    exf_outfolder_abort(c.folder);
+    exf_output_directory_abort(c.directory);
     exf_text_free(&c.text);
     return rc;
 }
@@ -138,7 +138,7 @@ out:
 const exf_writer exf_writer_csv = {
     .name = "csv",
     .file = "csv",
-    .is_folder = 1,
+    .is_directory = 1,
     .about = "a folder with pairs.csv, experts.csv and pools.csv for spreadsheets",
     .write = write_csv,
 };

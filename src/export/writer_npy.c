@@ -1,4 +1,4 @@
-/* writer_npy.c - a folder of NumPy files: <table>.npy for every table of
+/* writer_npy.c - a directory of NumPy files: <table>.npy for every table of
  * table_list.h, layer_numbers.npy (I32 [L]) and provenance.json (the facts, a JSON
  * object of strings).
  *
@@ -7,7 +7,7 @@
  * multiple of 64 in all and ended by a line feed | the data, C order. */
 #include "export/export.h"
 
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 #include "export/table_list.h"
 
 #include <inttypes.h>
@@ -55,16 +55,16 @@ out:
 }
 
 /* line: room for the name and the header, kept from file to file. */
-static exf_code write_array(exf_outfolder *f, const exf_tensor *t, exf_text *line, exf_err *err)
+static exf_code write_array(exf_output_directory *f, const exf_tensor *t, exf_text *line, exf_err *err)
 {
     exf_code rc;
     line->len = 0;
     EXF_TRY(exf_text_addf(line, err, "%s.npy", t->name));
-    EXF_TRY(exf_outfolder_file(f, line->s, err));
+    EXF_TRY(exf_output_directory_file(f, line->s, err));
     line->len = 0;
     EXF_TRY(npy_header(line, t, err));
-    EXF_TRY(exf_outfolder_write(f, line->s, line->len, err));
-    EXF_TRY(exf_outfolder_write(f, t->data, exf_tensor_bytes(t), err));
+    EXF_TRY(exf_output_directory_write(f, line->s, line->len, err));
+    EXF_TRY(exf_output_directory_write(f, t->data, exf_tensor_bytes(t), err));
 out:
     return rc;
 }
@@ -75,19 +75,19 @@ static exf_code write_npy(const exf_export *x, const char *path, int force, exf_
     exf_tensor layers = {.name = "layer_numbers", .dtype = EXF_DT_I32, .rank = 1, .shape = {t->n_layers}, .data = t->layer_number};
     exf_table_list list = {0};
     exf_text facts = {0}, line = {0};
-    exf_outfolder *f = NULL;
+    exf_output_directory *f = NULL;
     exf_code rc;
     EXF_TRY(exf_table_list_make(&list, t, err));
     EXF_TRY(exf_table_facts_json(&facts, t, err));
-    EXF_TRY(exf_outfolder_begin(&f, path, force, err));
+    EXF_TRY(exf_output_directory_begin(&f, path, force, err));
     EXF_TRY(write_array(f, &layers, &line, err));
     for (size_t i = 0; i < list.n; i++) EXF_TRY(write_array(f, &list.tensor[i], &line, err));
-    EXF_TRY(exf_outfolder_file(f, "provenance.json", err));
-    EXF_TRY(exf_outfolder_write(f, facts.s, facts.len, err));
-    rc = exf_outfolder_commit(f, err);
+    EXF_TRY(exf_output_directory_file(f, "provenance.json", err));
+    EXF_TRY(exf_output_directory_write(f, facts.s, facts.len, err));
+    rc = exf_output_directory_commit(f, err);
     f = NULL;
 out:
-    exf_outfolder_abort(f);
+    exf_output_directory_abort(f);
     exf_table_list_free(&list);
     exf_text_free(&facts);
     exf_text_free(&line);
@@ -97,7 +97,7 @@ out:
 const exf_writer exf_writer_npy = {
     .name = "npy",
     .file = "npy",
-    .is_folder = 1,
+    .is_directory = 1,
     .wants_vectors = 1,
     .about = "a folder with one NumPy file per table",
     .write = write_npy,

@@ -103,14 +103,14 @@ exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err
     EXF_TRY(new_handle(&h, target, err));
     h->writing = 1;
     h->sink.path = h->path;
-    EXF_TRY(exf_outfile_begin(&h->sink.out, target, force, err));
-    EXF_TRY(exf_file_open(&h->sink.back, exf_outfile_path(h->sink.out), err));
+    EXF_TRY(exf_output_file_begin(&h->sink.out, target, force, err));
+    EXF_TRY(exf_file_open(&h->sink.back, exf_output_file_path(h->sink.out), err));
     fapl = access_list();
     fcpl = H5Pcreate(H5P_FILE_CREATE);
     EXF_TRY(exf_h5i_sink_use(&h->sink, fapl, err));
     exf_h5i_compact(fcpl);
     if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 || H5Pset_obj_track_times(fcpl, 0) < 0 ||
-        (h->file = H5Fcreate(exf_outfile_path(h->sink.out), H5F_ACC_TRUNC, fcpl, fapl)) < 0)
+        (h->file = H5Fcreate(exf_output_file_path(h->sink.out), H5F_ACC_TRUNC, fcpl, fapl)) < 0)
         rc = exf_h5i_fail(h, err, "cannot start an HDF5 file");
 out:
     if (fapl >= 0) H5Pclose(fapl);
@@ -159,9 +159,9 @@ exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
         rc = exf_h5i_fail(h, err, "cannot be completed");
         goto out;
     }
-    exf_outfile *done = h->sink.out;
+    exf_output_file *done = h->sink.out;
     h->sink.out = NULL;
-    rc = exf_outfile_commit(done, err);
+    rc = exf_output_file_commit(done, err);
 out:
     exf_h5_close(h);
     return rc;
@@ -174,7 +174,7 @@ void exf_h5_close(exf_h5 *h)
     if (exf_h5i_forget(h, NULL) != EXF_OK) h->last = H5I_INVALID_HID;
     if (h->file >= 0) H5Fclose(h->file);
     exf_file_close(h->sink.back);
-    exf_outfile_abort(h->sink.out);
+    exf_output_file_abort(h->sink.out);
     exf_mem_free(h->path);
     exf_mem_free(h);
 }

@@ -22,7 +22,7 @@
 typedef struct {
     H5FD_t pub;
     const char *path; /* the target's, for messages */
-    exf_outfile *out;
+    exf_output_file *out;
     exf_file *back;   /* the same temporary, for reading back */
     haddr_t eoa, eof; /* end of what HDF5 allocated, of what was written */
     exf_code broken;  /* the first failure; why says what it was */

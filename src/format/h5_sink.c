@@ -83,7 +83,7 @@ static herr_t sink_write(H5FD_t *f, H5FD_mem_t type, hid_t dxpl, haddr_t addr, s
     (void)type, (void)dxpl;
     exf_h5i_sink *s = sink_of(f);
     exf_err err;
-    exf_code rc = exf_outfile_patch(s->out, addr, buf, n, &err);
+    exf_code rc = exf_output_file_patch(s->out, addr, buf, n, &err);
     if (rc == EXF_OK && s->eof < addr + n) s->eof = addr + n;
     return outcome(s, rc, &err);
 }
@@ -96,7 +96,7 @@ static herr_t sink_truncate(H5FD_t *f, hid_t dxpl, hbool_t closing)
     exf_err err;
     exf_code rc = EXF_OK;
     if (s->eof == s->eoa) return 0;
-    if (truncate(exf_outfile_path(s->out), (off_t)s->eoa) == 0)
+    if (truncate(exf_output_file_path(s->out), (off_t)s->eoa) == 0)
         s->eof = s->eoa;
     else
         rc = exf_fail_errno(&err, errno, "%s: cannot be made %llu bytes long", s->path, (unsigned long long)s->eoa);

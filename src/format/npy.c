@@ -42,19 +42,19 @@ out:
 
 exf_code exf_npy_write(const char *target, int force, const exf_tensor *t, exf_err *err)
 {
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     exf_text header = {0};
     exf_code rc;
     const char *descr = descr_of(t->dtype);
     if (!descr) return exf_fail(err, EXF_INTERNAL, "%s: no numpy file of %s", target, exf_dtype_name(t->dtype));
     EXF_TRY(add_header(&header, t, descr, err));
-    EXF_TRY(exf_outfile_begin(&f, target, force, err));
-    EXF_TRY(exf_outfile_write(f, header.s, header.len, err));
-    EXF_TRY(exf_outfile_write(f, t->data, exf_tensor_bytes(t), err));
-    rc = exf_outfile_commit(f, err);
+    EXF_TRY(exf_output_file_begin(&f, target, force, err));
+    EXF_TRY(exf_output_file_write(f, header.s, header.len, err));
+    EXF_TRY(exf_output_file_write(f, t->data, exf_tensor_bytes(t), err));
+    rc = exf_output_file_commit(f, err);
     f = NULL;
 out:
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     exf_text_free(&header);
     return rc;
 }

@@ -8,7 +8,7 @@
 #include <stddef.h>
 
 typedef struct {
-    exf_outfile *file;
+    exf_output_file *file;
     exf_code rc;
     exf_err *err;
 } sink;
@@ -17,7 +17,7 @@ typedef struct {
 static void on_error(png_structp png, png_const_charp message)
 {
     sink *s = png_get_error_ptr(png);
-    if (s->rc == EXF_OK) s->rc = exf_fail(s->err, EXF_INTERNAL, "%s: libpng: %s", exf_outfile_path(s->file), message);
+    if (s->rc == EXF_OK) s->rc = exf_fail(s->err, EXF_INTERNAL, "%s: libpng: %s", exf_output_file_path(s->file), message);
     png_longjmp(png, 1);
 }
 
@@ -30,7 +30,7 @@ static void on_warning(png_structp png, png_const_charp message)
 static void on_bytes(png_structp png, png_bytep bytes, size_t n)
 {
     sink *s = png_get_io_ptr(png);
-    s->rc = exf_outfile_write(s->file, bytes, n, s->err);
+    s->rc = exf_output_file_write(s->file, bytes, n, s->err);
     if (s->rc != EXF_OK) png_error(png, "write");
 }
 
@@ -60,7 +60,7 @@ exf_code exf_png_write(const char *target, int force, const uint8_t *pixel, int 
     sink s = {.err = err};
     png_color colours[256];
     for (int i = 0; i < 256; i++) colours[i] = (png_color){palette[i][0], palette[i][1], palette[i][2]};
-    exf_code rc = exf_outfile_begin(&s.file, target, force, err);
+    exf_code rc = exf_output_file_begin(&s.file, target, force, err);
     if (rc != EXF_OK) return rc;
     png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, &s, on_error, on_warning);
     png_infop info = png ? png_create_info_struct(png) : NULL;
@@ -69,7 +69,7 @@ exf_code exf_png_write(const char *target, int force, const uint8_t *pixel, int 
     else
         s.rc = exf_fail(err, EXF_NOSPACE, "%s: no memory for libpng", target);
     png_destroy_write_struct(&png, &info);
-    if (s.rc == EXF_OK) return exf_outfile_commit(s.file, err);
-    exf_outfile_abort(s.file);
+    if (s.rc == EXF_OK) return exf_output_file_commit(s.file, err);
+    exf_output_file_abort(s.file);
     return s.rc;
 }

@@ -33,7 +33,7 @@ typedef struct {
     record *record;
     size_t n;
     exf_text names; /* each with its NUL */
-    exf_outfile *file;
+    exf_output_file *file;
     uint64_t at; /* bytes written */
     char id[ID_DIGITS + 1];
 } archive;
@@ -114,7 +114,7 @@ static uint32_t low(uint64_t v)
 
 static exf_code out_bytes(archive *a, const void *bytes, size_t n, exf_err *err)
 {
-    exf_code rc = exf_outfile_write(a->file, bytes, n, err);
+    exf_code rc = exf_output_file_write(a->file, bytes, n, err);
     if (rc == EXF_OK) a->at += n;
     return rc;
 }
@@ -256,12 +256,12 @@ exf_code exf_pt_write(const char *target, int force, const exf_pt *root, const e
     exf_code rc;
     EXF_TRY(exf_pt_pickle(&pickle, root, &storages, target, err));
     EXF_TRY(list_records(&a, &pickle, &storages, extra, n_extra, err));
-    EXF_TRY(exf_outfile_begin(&a.file, target, force, err));
+    EXF_TRY(exf_output_file_begin(&a.file, target, force, err));
     EXF_TRY(write_records(&a, err));
-    rc = exf_outfile_commit(a.file, err);
+    rc = exf_output_file_commit(a.file, err);
     a.file = NULL;
 out:
-    exf_outfile_abort(a.file);
+    exf_output_file_abort(a.file);
     exf_mem_free(a.record);
     exf_text_free(&a.names);
     exf_mem_free(storages.at);

@@ -19,7 +19,7 @@ typedef struct {
 } slot;
 
 struct exf_st_writer {
-    exf_outfile *file;
+    exf_output_file *file;
     char *target;
     exf_text names; /* of all tensors, each with its NUL */
     slot *slot;     /* in the announced order */
@@ -193,7 +193,7 @@ static void writer_free(exf_st_writer *w)
 void exf_st_writer_abort(exf_st_writer *w)
 {
     if (!w) return;
-    exf_outfile_abort(w->file);
+    exf_output_file_abort(w->file);
     writer_free(w);
 }
 
@@ -209,8 +209,8 @@ exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force,
     EXF_TRY(exf_mem_strdup(&w->target, target, target, err));
     EXF_TRY(exf_mem_new(&w->slot, n_tensors, sizeof *w->slot, target, err));
     EXF_TRY(build_header(&header, w, tensors, meta, n_meta, err));
-    EXF_TRY(exf_outfile_begin(&w->file, target, force, err));
-    EXF_TRY(exf_outfile_write(w->file, header.s, header.len, err));
+    EXF_TRY(exf_output_file_begin(&w->file, target, force, err));
+    EXF_TRY(exf_output_file_write(w->file, header.s, header.len, err));
     *out = w;
     w = NULL;
 out:
@@ -227,7 +227,7 @@ exf_code exf_st_writer_put(exf_st_writer *w, size_t i, uint64_t begin, const voi
         return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes put at byte %" PRIu64 " of %" PRIu64, w->target,
                         w->names.s + s->name, n, begin, s->nbytes);
     if (n && !bytes) return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %zu bytes", w->target, w->names.s + s->name, n);
-    exf_code rc = exf_outfile_patch(w->file, s->offset + begin, bytes, n, err);
+    exf_code rc = exf_output_file_patch(w->file, s->offset + begin, bytes, n, err);
     if (rc == EXF_OK) atomic_fetch_add(&s->written, n);
     return rc;
 }
@@ -243,9 +243,9 @@ exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err)
                           w->names.s + s->name, got, s->nbytes);
     }
     if (rc == EXF_OK)
-        rc = exf_outfile_commit(w->file, err);
+        rc = exf_output_file_commit(w->file, err);
     else
-        exf_outfile_abort(w->file);
+        exf_output_file_abort(w->file);
     writer_free(w);
     return rc;
 }

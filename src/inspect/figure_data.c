@@ -31,9 +31,9 @@ static exf_code add_pair(const exf_study *s, const float *value, size_t at, exf_
     return rc != EXF_OK ? rc : add_value(line, (double)value[at], exf_study_observed(s, at), err);
 }
 
-static exf_code flush(exf_outfile *f, exf_text *line, exf_err *err)
+static exf_code flush(exf_output_file *f, exf_text *line, exf_err *err)
 {
-    exf_code rc = exf_outfile_write(f, line->s, line->len, err);
+    exf_code rc = exf_output_file_write(f, line->s, line->len, err);
     line->len = 0;
     return rc;
 }
@@ -42,20 +42,20 @@ exf_code exf_figure_csv(const exf_figure *f, const exf_study *s, const char *tar
 {
     size_t e = (size_t)s->shape.n_experts, n = (size_t)s->n_layers * e * (f->is_bars ? 1 : e);
     const float *value = exf_figure_values(f, s);
-    exf_outfile *file = NULL;
+    exf_output_file *file = NULL;
     exf_text line = {0};
     exf_code rc;
-    EXF_TRY(exf_outfile_begin(&file, target, force, err));
+    EXF_TRY(exf_output_file_begin(&file, target, force, err));
     EXF_TRY(exf_text_addf(&line, err, f->is_bars ? "layer,expert,tokens,norm\n" : "layer,source,target,tokens,%s\n", f->name));
     for (size_t i = 0; i < n; i++) {
         EXF_TRY(f->is_bars ? add_expert(s, value, i, &line, err) : add_pair(s, value, i, &line, err));
         if (line.len > FLUSH) EXF_TRY(flush(file, &line, err));
     }
     EXF_TRY(flush(file, &line, err));
-    rc = exf_outfile_commit(file, err);
+    rc = exf_output_file_commit(file, err);
     file = NULL;
 out:
-    exf_outfile_abort(file);
+    exf_output_file_abort(file);
     exf_text_free(&line);
     return rc;
 }

@@ -9,7 +9,7 @@ enum { FLUSH = 1 << 18 };
 
 exf_code exf_report_flush(exf_report *r, exf_err *err)
 {
-    exf_code rc = r->text.len ? exf_outfile_write(r->file, r->text.s, r->text.len, err) : EXF_OK;
+    exf_code rc = r->text.len ? exf_output_file_write(r->file, r->text.s, r->text.len, err) : EXF_OK;
     r->text.len = 0;
     return rc;
 }
@@ -110,12 +110,12 @@ exf_code exf_report_write(const exf_study *s, const char *title, const char *bes
     exf_code rc;
     EXF_TRY(exf_mem_new(&r.rows, (size_t)s->n_layers + 1, sizeof *r.rows, "summary", err));
     EXF_TRY(exf_summarise(s, r.rows, err));
-    EXF_TRY(exf_outfile_begin(&r.file, target, force, err));
+    EXF_TRY(exf_output_file_begin(&r.file, target, force, err));
     EXF_TRY(fill_page(&r, err));
-    rc = exf_outfile_commit(r.file, err);
+    rc = exf_output_file_commit(r.file, err);
     r.file = NULL;
 out:
-    exf_outfile_abort(r.file);
+    exf_output_file_abort(r.file);
     exf_mem_free(r.rows);
     exf_text_free(&r.text);
     return rc;

@@ -11,7 +11,7 @@ typedef struct {
     const exf_study *s;
     const char *title, *beside;
     exf_layer_summary *rows; /* [L + 1] */
-    exf_outfile *file;
+    exf_output_file *file;
     exf_text text; /* not yet in the file */
 } exf_report;
 

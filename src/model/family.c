@@ -1,4 +1,4 @@
-/* family.c - the table of families, made from the files in this folder. */
+/* family.c - the table of families, made from the files in this directory. */
 #include "model/family.h"
 
 #include <string.h>

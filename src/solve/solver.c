@@ -1,4 +1,4 @@
-/* solver.c - the table of projectors, made from the files in this folder. */
+/* solver.c - the table of projectors, made from the files in this directory. */
 #include "solve/solve.h"
 
 #include "base/text.h"

@@ -30,14 +30,14 @@ static exf_code write_capture(const exf_capture_job *j, const exf_provenance *p,
 {
     const exf_recipe *r = j->recipe;
     exf_recorder *rec = NULL;
-    exf_output_dir dir = {0};
+    exf_run_directory dir = {0};
     char *path = NULL;
     exf_sequence_list sequences = {.n = 0};
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_sequences_of_batch(&sequences, j->batch, exf_provenance_get(p, "data.moe_inputs_sha256"), err));
-    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
-    EXF_TRY(exf_output_dir_file(&dir, "capture.h5", &path, err));
+    EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
     EXF_TRY(exf_recorder_new(&rec, path, r->force, j->shape, j->layers, &sequences, p, err));
     EXF_TRY(j->pass(j->self, exf_recorder_observer(rec), err));
     EXF_TRY(exf_recorder_commit(rec, err));
@@ -46,7 +46,7 @@ out:
     exf_recorder_free(rec);
     exf_sequence_list_free(&sequences);
     exf_mem_free(path);
-    exf_output_dir_close(&dir, rc != EXF_OK);
+    exf_run_directory_close(&dir, rc != EXF_OK);
     return rc;
 }
 

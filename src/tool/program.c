@@ -62,7 +62,7 @@ static void print_targets(void)
     printf("Export targets (output.targets):\n");
     for (size_t i = 0; exf_writer_at(i); i++) {
         const exf_writer *w = exf_writer_at(i);
-        printf("  %-19s %s%s: %s\n", w->name, w->file, w->is_folder ? "/" : "", w->about);
+        printf("  %-19s %s%s: %s\n", w->name, w->file, w->is_directory ? "/" : "", w->about);
     }
     printf("\n");
 }

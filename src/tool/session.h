@@ -46,14 +46,14 @@ void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_
 typedef struct {
     char *path;
     size_t n_made; /* directories that did not exist before */
-} exf_output_dir;
+} exf_run_directory;
 
 /* Names it without touching the disk; makes what was named; both. */
-exf_code exf_output_dir_name(exf_output_dir *d, const char *path, exf_err *err) EXF_CHECKED;
-exf_code exf_output_dir_make(exf_output_dir *d, exf_err *err) EXF_CHECKED;
-exf_code exf_output_dir_open(exf_output_dir *d, const char *path, exf_err *err) EXF_CHECKED;
+exf_code exf_run_directory_name(exf_run_directory *d, const char *path, exf_err *err) EXF_CHECKED;
+exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err) EXF_CHECKED;
+exf_code exf_run_directory_open(exf_run_directory *d, const char *path, exf_err *err) EXF_CHECKED;
 /* Path of a file in it; caller frees. */
-exf_code exf_output_dir_file(const exf_output_dir *d, const char *name, char **path, exf_err *err) EXF_CHECKED;
+exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err) EXF_CHECKED;
 /* After a failure: removes the directories that were made and are still empty. */
-void exf_output_dir_close(exf_output_dir *d, int failed);
+void exf_run_directory_close(exf_run_directory *d, int failed);
 #endif

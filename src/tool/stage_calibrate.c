@@ -9,7 +9,7 @@
 #include "tool/stage_steps.h"
 
 typedef struct {
-    exf_output_dir dir;
+    exf_run_directory dir;
     char *statistics, *tables, *recipe;
 } outputs;
 
@@ -17,10 +17,10 @@ typedef struct {
 static exf_code name_outputs(outputs *o, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_output_dir_name(&o->dir, r->output_directory, err));
-    EXF_TRY(exf_output_dir_file(&o->dir, "statistics.h5", &o->statistics, err));
-    EXF_TRY(exf_output_dir_file(&o->dir, "tables.h5", &o->tables, err));
-    EXF_TRY(exf_output_dir_file(&o->dir, "exfold_recipe.yaml", &o->recipe, err));
+    EXF_TRY(exf_run_directory_name(&o->dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_file(&o->dir, "statistics.h5", &o->statistics, err));
+    EXF_TRY(exf_run_directory_file(&o->dir, "tables.h5", &o->tables, err));
+    EXF_TRY(exf_run_directory_file(&o->dir, "exfold_recipe.yaml", &o->recipe, err));
     EXF_TRY(exf_output_check(o->statistics, r->force, err));
     EXF_TRY(exf_output_check(o->tables, r->force, err));
     EXF_TRY(exf_output_check(o->recipe, r->force, err));
@@ -34,7 +34,7 @@ static void close_outputs(outputs *o, int failed)
     exf_mem_free(o->statistics);
     exf_mem_free(o->tables);
     exf_mem_free(o->recipe);
-    exf_output_dir_close(&o->dir, failed);
+    exf_run_directory_close(&o->dir, failed);
 }
 
 static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const char *target, exf_err *err)
@@ -65,17 +65,17 @@ out:
 static exf_code write_recipe(const exf_recipe *r, const char *target, exf_err *err)
 {
     exf_text text = {0};
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     exf_code rc;
     EXF_TRY(exf_text_addf(&text, err, "# As resolved by exfold-calibrate %s.  Relative paths are relative to the recipe it came from.\n", exf_release()));
     EXF_TRY(exf_recipe_text(r, &text, err));
-    EXF_TRY(exf_outfile_begin(&f, target, r->force, err));
-    EXF_TRY(exf_outfile_write(f, text.s, text.len, err));
-    rc = exf_outfile_commit(f, err);
+    EXF_TRY(exf_output_file_begin(&f, target, r->force, err));
+    EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
+    rc = exf_output_file_commit(f, err);
     f = NULL;
     if (rc == EXF_OK) rc = exf_announce(target, err);
 out:
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     exf_text_free(&text);
     return rc;
 }
@@ -117,7 +117,7 @@ static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s,
 {
     exf_worst_coverage worst;
     exf_code rc;
-    EXF_TRY(exf_output_dir_make(&o->dir, err));
+    EXF_TRY(exf_run_directory_make(&o->dir, err));
     EXF_TRY(write_statistics(r, s, o->statistics, err));
     EXF_TRY(exf_solve_file(r, o->statistics, o->tables, &worst, err));
     EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, err));

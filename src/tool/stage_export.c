@@ -2,7 +2,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 #include "export/export.h"
 #include "tool/stage_steps.h"
 #include "tool/stages.h"
@@ -53,14 +53,14 @@ exf_code exf_announce(const char *path, exf_err *err)
 /* Something to do for each target, with its path. */
 typedef exf_code (*step)(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err);
 
-static exf_code each_target(step do_it, const exf_recipe *r, const exf_output_dir *dir, const exf_export *x, exf_err *err)
+static exf_code each_target(step do_it, const exf_recipe *r, const exf_run_directory *dir, const exf_export *x, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
         const exf_writer *w;
         char *path = NULL;
         EXF_TRY(exf_writer_require(r->targets.item[i], &w, err));
-        EXF_TRY(exf_output_dir_file(dir, w->file, &path, err));
+        EXF_TRY(exf_run_directory_file(dir, w->file, &path, err));
         rc = do_it(w, path, r, x, err);
         exf_mem_free(path);
     }
@@ -86,7 +86,7 @@ static exf_code write_target(const exf_writer *w, const char *path, const exf_re
     return rc == EXF_OK ? exf_announce(path, err) : rc;
 }
 
-exf_code exf_export_tables_check(const exf_recipe *r, const exf_output_dir *dir, exf_err *err)
+exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err)
 {
     return each_target(check_path, r, dir, NULL, err);
 }
@@ -121,7 +121,7 @@ static const char *given(const char *text)
 }
 
 /* No target is written before all of them have accepted the tables. */
-exf_code exf_export_tables(const exf_recipe *r, const exf_output_dir *dir, const char *tables, int has_recipe, exf_err *err)
+exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe, exf_err *err)
 {
     exf_tables t = {.n_layers = 0};
     char *from = NULL;
@@ -172,13 +172,13 @@ static int same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_output_dir *dir, const char *tables, exf_err *err)
+static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_run_directory *dir, const char *tables, exf_err *err)
 {
     char *directory = NULL, *to = NULL;
     exf_code rc;
     EXF_TRY(exf_path_dir(&directory, tables, err));
     EXF_TRY(exf_path_join(&c->from, directory, "exfold_recipe.yaml", err));
-    EXF_TRY(exf_output_dir_file(dir, "exfold_recipe.yaml", &to, err));
+    EXF_TRY(exf_run_directory_file(dir, "exfold_recipe.yaml", &to, err));
     c->there = exf_path_exists(c->from);
     if (!c->there || same_file(c->from, to) || !has_card(r)) goto out;
     EXF_TRY(exf_output_check(to, r->force, err));
@@ -193,32 +193,32 @@ out:
 static exf_code copy_recipe(const recipe_copy *c, const exf_recipe *r, exf_err *err)
 {
     char *text = NULL;
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     size_t n;
     exf_code rc = EXF_OK;
     if (!c->to) return rc;
     EXF_TRY(exf_file_slurp(c->from, MAX_RECIPE, &text, &n, err));
-    EXF_TRY(exf_outfile_begin(&f, c->to, r->force, err));
-    EXF_TRY(exf_outfile_write(f, text, n, err));
-    rc = exf_outfile_commit(f, err);
+    EXF_TRY(exf_output_file_begin(&f, c->to, r->force, err));
+    EXF_TRY(exf_output_file_write(f, text, n, err));
+    rc = exf_output_file_commit(f, err);
     f = NULL;
     if (rc == EXF_OK) rc = exf_announce(c->to, err);
 out:
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     exf_mem_free(text);
     return rc;
 }
 
 exf_code exf_stage_export(exf_recipe *r, exf_err *err)
 {
-    exf_output_dir dir = {.path = NULL};
+    exf_run_directory dir = {.path = NULL};
     recipe_copy copy = {.from = NULL};
     char *fallback = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_recipe_check_targets(r, err));
-    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
-    EXF_TRY(exf_output_dir_file(&dir, "tables.h5", &fallback, err));
+    EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_file(&dir, "tables.h5", &fallback, err));
     const char *tables = r->n_inputs ? r->inputs[0] : fallback;
     EXF_TRY(exf_export_tables_check(r, &dir, err));
     EXF_TRY(plan_copy(&copy, r, &dir, tables, err));
@@ -228,6 +228,6 @@ out:
     exf_mem_free(fallback);
     exf_mem_free(copy.from);
     exf_mem_free(copy.to);
-    exf_output_dir_close(&dir, rc != EXF_OK);
+    exf_run_directory_close(&dir, rc != EXF_OK);
     return rc;
 }

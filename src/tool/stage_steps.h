@@ -13,12 +13,12 @@ typedef struct {
 /* Statistics to tables, announced; what was not observed goes to stderr. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, exf_worst_coverage *worst, exf_err *err) EXF_CHECKED;
 /* Refuses, before any work, targets of r that are there already and may not be replaced. */
-exf_code exf_export_tables_check(const exf_recipe *r, const exf_output_dir *dir, exf_err *err) EXF_CHECKED;
+exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
 /* Refuses a model that one of r's targets cannot serve. */
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* A tables file in the formats of r's targets, announced.  has_recipe: the output directory
  * has or will have an exfold_recipe.yaml. */
-exf_code exf_export_tables(const exf_recipe *r, const exf_output_dir *dir, const char *tables, int has_recipe, exf_err *err) EXF_CHECKED;
+exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe, exf_err *err) EXF_CHECKED;
 
 /* At most one line per layer on stderr (--verbose: the lists) for cold experts and thin pairs. */
 exf_code exf_coverage_report(const exf_tables *t, const exf_recipe *r, exf_worst_coverage *worst, exf_err *err) EXF_CHECKED;

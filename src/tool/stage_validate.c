@@ -16,7 +16,7 @@
 typedef struct {
     exf_recipe recipe; /* with the data of validate.* in the place of data.* */
     exf_session session;
-    exf_output_dir dir;
+    exf_run_directory dir;
     char *tables_path, *json, *markdown, *svg, **names;
     exf_tables tables;
     exf_variant *variants;
@@ -45,7 +45,7 @@ static exf_code eval_recipe(validation *s, const exf_recipe *r, exf_err *err)
 
 static exf_code name_file(validation *s, const exf_recipe *r, const char *name, char **path, exf_err *err)
 {
-    exf_code rc = exf_output_dir_file(&s->dir, name, path, err);
+    exf_code rc = exf_run_directory_file(&s->dir, name, path, err);
     return rc == EXF_OK ? exf_output_check(*path, r->force, err) : rc;
 }
 
@@ -53,9 +53,9 @@ static exf_code name_files(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_output_dir_name(&s->dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_name(&s->dir, r->output_directory, err));
     EXF_TRY(r->validate_tables ? exf_mem_strdup(&s->tables_path, r->validate_tables, "path", err)
-                               : exf_output_dir_file(&s->dir, "tables.h5", &s->tables_path, err));
+                               : exf_run_directory_file(&s->dir, "tables.h5", &s->tables_path, err));
     EXF_TRY(name_file(s, r, "validation.md", &s->markdown, err));
     if (r->frontier) EXF_TRY(name_file(s, r, "frontier.svg", &s->svg, err));
     if (!r->json_path) {
@@ -181,7 +181,7 @@ static void close_validation(validation *s, int failed)
     exf_mem_free(s->json);
     exf_mem_free(s->markdown);
     exf_mem_free(s->svg);
-    exf_output_dir_close(&s->dir, failed);
+    exf_run_directory_close(&s->dir, failed);
 }
 
 /* ---- the run ------------------------------------------------------------------------------ */
@@ -196,15 +196,15 @@ static exf_code announce(const validation *s, const char *path, exf_err *err)
 
 static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
 {
-    exf_outfile *f = NULL;
+    exf_output_file *f = NULL;
     exf_code rc;
-    EXF_TRY(exf_outfile_begin(&f, path, s->recipe.force, err));
-    EXF_TRY(exf_outfile_write(f, t->s, t->len, err));
-    rc = exf_outfile_commit(f, err);
+    EXF_TRY(exf_output_file_begin(&f, path, s->recipe.force, err));
+    EXF_TRY(exf_output_file_write(f, t->s, t->len, err));
+    rc = exf_output_file_commit(f, err);
     f = NULL;
     if (rc == EXF_OK) rc = announce(s, path, err);
 out:
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     return rc;
 }
 
@@ -243,7 +243,7 @@ static exf_code write_results(validation *s, const exf_recipe *r, const exf_vali
 {
     exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
     exf_code rc;
-    EXF_TRY(exf_output_dir_make(&s->dir, err));
+    EXF_TRY(exf_run_directory_make(&s->dir, err));
     if (s->json) EXF_TRY(write_report(s, &report, exf_validate_table, NULL, err));
     if (r->frontier) EXF_TRY(write_frontier(s, v, err));
     EXF_TRY(write_report(s, &report, exf_validate_json, s->json, err));

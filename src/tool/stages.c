@@ -31,17 +31,17 @@ static exf_code run_forward(void *self, const exf_observer *observer, exf_err *e
 /* Refuses an output that exists before anything is planned or done. */
 static exf_code check_capture_output(const exf_recipe *r, exf_err *err)
 {
-    exf_output_dir dir = {0};
+    exf_run_directory dir = {0};
     char *path = NULL;
     exf_code rc;
     if (r->export_path) return exf_output_check(r->export_path, r->force, err);
     EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_output_dir_name(&dir, r->output_directory, err));
-    EXF_TRY(exf_output_dir_file(&dir, "capture.h5", &path, err));
+    EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
     EXF_TRY(exf_output_check(path, r->force, err));
 out:
     exf_mem_free(path);
-    exf_output_dir_close(&dir, 0);
+    exf_run_directory_close(&dir, 0);
     return rc;
 }
 
@@ -90,9 +90,9 @@ typedef struct {
     size_t n;
 } inputs;
 
-static exf_code find_inputs(inputs *in, const exf_recipe *r, const exf_output_dir *dir, const char *name, exf_err *err)
+static exf_code find_inputs(inputs *in, const exf_recipe *r, const exf_run_directory *dir, const char *name, exf_err *err)
 {
-    exf_code rc = exf_output_dir_file(dir, name, &in->fallback, err);
+    exf_code rc = exf_run_directory_file(dir, name, &in->fallback, err);
     in->path = r->n_inputs ? r->inputs : (const char *const *)&in->fallback;
     in->n = r->n_inputs ? r->n_inputs : 1;
     return rc;
@@ -118,19 +118,19 @@ out:
 static exf_code over_files(const exf_recipe *r, const char *input, const char *output,
                            exf_code (*step)(const exf_recipe *r, const inputs *in, const char *target, exf_err *err), exf_err *err)
 {
-    exf_output_dir dir = {0};
+    exf_run_directory dir = {0};
     inputs in = {0};
     char *target = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
-    EXF_TRY(exf_output_dir_open(&dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
     EXF_TRY(find_inputs(&in, r, &dir, input, err));
-    EXF_TRY(exf_output_dir_file(&dir, output, &target, err));
+    EXF_TRY(exf_run_directory_file(&dir, output, &target, err));
     EXF_TRY(step(r, &in, target, err));
 out:
     exf_mem_free(in.fallback);
     exf_mem_free(target);
-    exf_output_dir_close(&dir, rc != EXF_OK);
+    exf_run_directory_close(&dir, rc != EXF_OK);
     return rc;
 }
 

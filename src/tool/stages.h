@@ -5,7 +5,7 @@
  *   accumulate  DIR/capture.h5 ... -> DIR/statistics.h5
  *   merge       STATISTICS.h5 ...  -> FILE
  *   solve       DIR/statistics.h5  -> DIR/tables.h5
- *   export      DIR/tables.h5      -> DIR/<file or folder of each target>
+ *   export      DIR/tables.h5      -> DIR/<file or directory of each target>
  *   calibrate   recipe             -> all of it, capture feeding accumulate in memory
  *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout
  *
@@ -24,6 +24,6 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_validate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* "wrote PATH  1.2 MB  sha256 ...": of the payload for artifacts, of the bytes for
- * exports; of a folder a line per file. */
+ * exports; of a directory a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,5 +1,5 @@
 /* replay.c - main for a fuzz target without a fuzzer: each file named, and each
- * file in a folder named, goes once through LLVMFuzzerTestOneInput in a process
+ * file in a directory named, goes once through LLVMFuzzerTestOneInput in a process
  * of its own, so that one failure neither hides nor spoils another. */
 #include <dirent.h>
 #include <stdint.h>
@@ -65,13 +65,13 @@ static int is_visible(const struct dirent *d)
     return d->d_name[0] != '.';
 }
 
-static int replay_folder(const char *folder)
+static int replay_directory(const char *directory)
 {
     struct dirent **entry;
-    int n = scandir(folder, &entry, is_visible, alphasort);
+    int n = scandir(directory, &entry, is_visible, alphasort);
     for (int i = 0; i < n; i++) {
         char path[4096];
-        snprintf(path, sizeof path, "%s/%s", folder, entry[i]->d_name);
+        snprintf(path, sizeof path, "%s/%s", directory, entry[i]->d_name);
         replay_file(path);
         free(entry[i]);
     }
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
     const char *slash = strrchr(argv[0], '/');
     for (int i = 1; i < argc; i++) {
         struct stat st;
-        if (stat(argv[i], &st) != 0 || (S_ISDIR(st.st_mode) && replay_folder(argv[i]) <= 0)) {
+        if (stat(argv[i], &st) != 0 || (S_ISDIR(st.st_mode) && replay_directory(argv[i]) <= 0)) {
             printf("FAILED %s: no inputs\n", argv[i]);
             n_failed++;
         } else if (!S_ISDIR(st.st_mode)) {

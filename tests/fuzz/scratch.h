@@ -1,4 +1,4 @@
-/* scratch.h - for fuzz targets whose library reads files: a scratch folder that goes
+/* scratch.h - for fuzz targets whose library reads files: a scratch directory that goes
  * when the process ends, one file in it rewritten by every run. */
 #ifndef EXF_TESTS_FUZZ_SCRATCH_H
 #define EXF_TESTS_FUZZ_SCRATCH_H
@@ -17,7 +17,7 @@ static void must(int holds)
     if (!holds) abort();
 }
 
-/* A child of the process that made the folder leaves it alone. */
+/* A child of the process that made the directory leaves it alone. */
 static void remove_scratch(void)
 {
     if (getpid() != scratch_owner) return;

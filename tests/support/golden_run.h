@@ -30,7 +30,7 @@ void *golden_tensor(const exf_st_file *f, const char *name, size_t *n);
 double golden_distance(const float *a, const float *b, size_t n);
 
 /* ---- the goldens: tests/golden/<family> ------------------------------------ */
-/* A family is added to this list and as a folder. */
+/* A family is added to this list and as a directory. */
 extern const char *const golden_families[];
 int golden_n_families(void);
 

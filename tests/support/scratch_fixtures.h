@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A file, or a folder of files. */
+/* A file, or a directory of files. */
 static inline void remove_scratch(const char *path)
 {
     if (unlink(path) == 0) return;

@@ -134,25 +134,25 @@ END_TEST
 START_TEST(output_appears_whole_or_not_at_all)
 {
     exf_err e;
-    exf_outfile *f;
+    exf_output_file *f;
     const char *path = exf_scratch("out");
-    ck_ok(exf_outfile_begin(&f, path, 0, &e), e);
-    ck_ok(exf_outfile_write(f, "hello", 5, &e), e);
+    ck_ok(exf_output_file_begin(&f, path, 0, &e), e);
+    ck_ok(exf_output_file_write(f, "hello", 5, &e), e);
     ck_assert(!exf_path_exists(path));
-    exf_outfile_abort(f);
+    exf_output_file_abort(f);
     ck_assert(!exf_path_exists(path));
-    ck_ok(exf_outfile_begin(&f, path, 0, &e), e);
-    ck_ok(exf_outfile_write(f, "hello", 5, &e), e);
-    ck_ok(exf_outfile_patch(f, 0, "J", 1, &e), e);
-    ck_ok(exf_outfile_commit(f, &e), e);
-    ck_fails(exf_outfile_begin(&f, path, 0, &e), EXF_IO, e, "--force");
+    ck_ok(exf_output_file_begin(&f, path, 0, &e), e);
+    ck_ok(exf_output_file_write(f, "hello", 5, &e), e);
+    ck_ok(exf_output_file_patch(f, 0, "J", 1, &e), e);
+    ck_ok(exf_output_file_commit(f, &e), e);
+    ck_fails(exf_output_file_begin(&f, path, 0, &e), EXF_IO, e, "--force");
     char *bytes;
     size_t len;
     ck_ok(exf_file_slurp(path, 100, &bytes, &len, &e), e);
     ck_assert_str_eq(bytes, "Jello");
     exf_mem_free(bytes);
     ck_fails(exf_file_slurp(path, 4, &bytes, &len, &e), EXF_FORMAT, e, "at most 4");
-    ck_fails(exf_outfile_begin(&f, "/nowhere/at/all", 0, &e), EXF_IO, e, "/nowhere/at/all");
+    ck_fails(exf_output_file_begin(&f, "/nowhere/at/all", 0, &e), EXF_IO, e, "/nowhere/at/all");
 }
 END_TEST
 

@@ -1,5 +1,5 @@
-/* outfolder.c - see outfolder.h. */
-#include "base/outfolder.h"
+/* output_directory.c - see output_directory.h. */
+#include "base/output_directory.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct exf_outfolder {
+struct exf_output_directory {
     int dir; /* the temporary, -1: not open */
     int fd;  /* the file being written, -1: none */
     int force;
@@ -24,7 +24,7 @@ struct exf_outfolder {
     size_t n, cap;
 };
 
-/* ---- names in a folder ---------------------------------------------------- */
+/* ---- names in a directory ---------------------------------------------------- */
 
 typedef struct {
     char **name;
@@ -74,7 +74,7 @@ exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, 
 
 /* ---- what stands at the target --------------------------------------------- */
 
-exf_code exf_outfolder_check(const char *target, int force, exf_err *err)
+exf_code exf_output_directory_check(const char *target, int force, exf_err *err)
 {
     struct stat st;
     if (lstat(target, &st) != 0) return EXF_OK;
@@ -89,7 +89,7 @@ static const char *ending(const char *name)
 }
 
 /* Only what looks like an earlier output may be replaced. */
-static exf_code check_old_file(const exf_outfolder *f, const char *name, exf_err *err)
+static exf_code check_old_file(const exf_output_directory *f, const char *name, exf_err *err)
 {
     char *path = NULL;
     struct stat st;
@@ -104,7 +104,7 @@ static exf_code check_old_file(const exf_outfolder *f, const char *name, exf_err
 
 /* ---- writing ----------------------------------------------------------------- */
 
-static void free_folder(exf_outfolder *f)
+static void free_folder(exf_output_directory *f)
 {
     for (size_t i = 0; i < f->n; i++) exf_mem_free(f->name[i]);
     exf_mem_free(f->name);
@@ -115,7 +115,7 @@ static void free_folder(exf_outfolder *f)
     exf_mem_free(f);
 }
 
-static exf_code name_folder(exf_outfolder *f, const char *target, exf_err *err)
+static exf_code name_folder(exf_output_directory *f, const char *target, exf_err *err)
 {
     exf_code rc;
     exf_text name = {0}, aside = {0};
@@ -132,12 +132,12 @@ out:
     return rc;
 }
 
-exf_code exf_outfolder_begin(exf_outfolder **out, const char *target, int force, exf_err *err)
+exf_code exf_output_directory_begin(exf_output_directory **out, const char *target, int force, exf_err *err)
 {
     exf_code rc;
-    exf_outfolder *f = NULL;
+    exf_output_directory *f = NULL;
     *out = NULL;
-    EXF_TRY(exf_outfolder_check(target, force, err));
+    EXF_TRY(exf_output_directory_check(target, force, err));
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output folder", err));
     f->dir = f->fd = -1;
     f->force = force;
@@ -159,7 +159,7 @@ out:
     return rc;
 }
 
-static exf_code finish_file(exf_outfolder *f, exf_err *err)
+static exf_code finish_file(exf_output_directory *f, exf_err *err)
 {
     exf_code rc = EXF_OK;
     if (f->fd < 0) return EXF_OK;
@@ -170,7 +170,7 @@ static exf_code finish_file(exf_outfolder *f, exf_err *err)
     return rc;
 }
 
-exf_code exf_outfolder_file(exf_outfolder *f, const char *name, exf_err *err)
+exf_code exf_output_directory_file(exf_output_directory *f, const char *name, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(finish_file(f, err));
@@ -187,7 +187,7 @@ out:
     return rc;
 }
 
-exf_code exf_outfolder_write(exf_outfolder *f, const void *bytes, size_t n, exf_err *err)
+exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, size_t n, exf_err *err)
 {
     const char *p = bytes;
     if (f->fd < 0) return exf_fail(err, EXF_INTERNAL, "%s: %zu bytes for no file", f->target, n);
@@ -200,8 +200,8 @@ exf_code exf_outfolder_write(exf_outfolder *f, const void *bytes, size_t n, exf_
     return EXF_OK;
 }
 
-/* The new folder stands: what is left of the old one is no failure, but is said. */
-static void remove_aside(const exf_outfolder *f, const name_list *old)
+/* The new directory stands: what is left of the old one is no failure, but is said. */
+static void remove_aside(const exf_output_directory *f, const name_list *old)
 {
     int dir = open(f->aside, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (size_t i = 0; dir >= 0 && i < old->n; i++) unlinkat(dir, old->name[i], 0);
@@ -210,8 +210,8 @@ static void remove_aside(const exf_outfolder *f, const name_list *old)
         exf_log_warn("%s: the folder that %s replaces cannot be removed: %s", f->aside, f->target, strerror(errno));
 }
 
-/* The old folder goes aside and, once the new one stands, away. */
-static exf_code replace(exf_outfolder *f, exf_err *err)
+/* The old directory goes aside and, once the new one stands, away. */
+static exf_code replace(exf_output_directory *f, exf_err *err)
 {
     exf_code rc;
     name_list old = {0};
@@ -230,16 +230,16 @@ out:
     return rc;
 }
 
-static exf_code put_in_place(exf_outfolder *f, exf_err *err)
+static exf_code put_in_place(exf_output_directory *f, exf_err *err)
 {
-    exf_code rc = exf_outfolder_check(f->target, f->force, err);
+    exf_code rc = exf_output_directory_check(f->target, f->force, err);
     if (rc != EXF_OK) return rc;
     if (exf_path_exists(f->target)) return replace(f, err);
     return rename(f->temporary, f->target) == 0 ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
 }
 
 /* Best effort, as for files (file.c). */
-static void sync_parent(const exf_outfolder *f)
+static void sync_parent(const exf_output_directory *f)
 {
     int fd = open(f->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;
@@ -247,7 +247,7 @@ static void sync_parent(const exf_outfolder *f)
     close(fd);
 }
 
-void exf_outfolder_abort(exf_outfolder *f)
+void exf_output_directory_abort(exf_output_directory *f)
 {
     if (!f) return;
     if (f->fd >= 0) close(f->fd);
@@ -257,7 +257,7 @@ void exf_outfolder_abort(exf_outfolder *f)
     free_folder(f);
 }
 
-exf_code exf_outfolder_commit(exf_outfolder *f, exf_err *err)
+exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(finish_file(f, err));
@@ -268,6 +268,6 @@ exf_code exf_outfolder_commit(exf_outfolder *f, exf_err *err)
     free_folder(f);
     return rc;
 out:
-    exf_outfolder_abort(f);
+    exf_output_directory_abort(f);
     return rc;
 }

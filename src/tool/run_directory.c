@@ -1,4 +1,4 @@
-/* output_dir.c - the output directory, made on demand and unmade after a failure
+/* run_directory.c - the output directory, made on demand and unmade after a failure
  * that left it empty. */
 #include "base/file.h"
 #include "base/mem.h"
@@ -22,7 +22,7 @@ static exf_code count_missing(const char *path, size_t *n, exf_err *err)
     return rc;
 }
 
-exf_code exf_output_dir_name(exf_output_dir *d, const char *path, exf_err *err)
+exf_code exf_run_directory_name(exf_run_directory *d, const char *path, exf_err *err)
 {
     exf_code rc;
     memset(d, 0, sizeof *d);
@@ -32,7 +32,7 @@ out:
     return rc;
 }
 
-exf_code exf_output_dir_make(exf_output_dir *d, exf_err *err)
+exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(count_missing(d->path, &d->n_made, err));
@@ -41,18 +41,18 @@ out:
     return rc;
 }
 
-exf_code exf_output_dir_open(exf_output_dir *d, const char *path, exf_err *err)
+exf_code exf_run_directory_open(exf_run_directory *d, const char *path, exf_err *err)
 {
-    exf_code rc = exf_output_dir_name(d, path, err);
-    return rc == EXF_OK ? exf_output_dir_make(d, err) : rc;
+    exf_code rc = exf_run_directory_name(d, path, err);
+    return rc == EXF_OK ? exf_run_directory_make(d, err) : rc;
 }
 
-exf_code exf_output_dir_file(const exf_output_dir *d, const char *name, char **path, exf_err *err)
+exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err)
 {
     return exf_path_join(path, d->path, name, err);
 }
 
-void exf_output_dir_close(exf_output_dir *d, int failed)
+void exf_run_directory_close(exf_run_directory *d, int failed)
 {
     for (size_t i = 0; failed && d->path && i < d->n_made && (rmdir(d->path) == 0 || errno == ENOENT || errno == ENAMETOOLONG); i++) {
         char *slash = strrchr(d->path, '/');

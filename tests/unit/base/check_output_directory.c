@@ -1,7 +1,7 @@
-/* check_outfolder.c - src/base/outfolder: all files or none, and nobody else's deleted. */
+/* check_output_directory.c - src/base/outfolder: all files or none, and nobody else's deleted. */
 #include "tests/support/scratch_fixtures.h"
 
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 #include "base/text.h"
 
 #include <signal.h>
@@ -13,18 +13,18 @@ static exf_err e; /* of the last call */
 /* Two files, the second of two writes. */
 static exf_code write_folder(const char *name, int force, const char *text, exf_err *err)
 {
-    exf_outfolder *f = NULL;
+    exf_output_directory *f = NULL;
     exf_code rc;
-    EXF_TRY(exf_outfolder_begin(&f, exf_scratch(name), force, err));
-    EXF_TRY(exf_outfolder_file(f, "a.txt", err));
-    EXF_TRY(exf_outfolder_write(f, text, strlen(text), err));
-    EXF_TRY(exf_outfolder_file(f, "b.bin", err));
-    EXF_TRY(exf_outfolder_write(f, text, strlen(text), err));
-    EXF_TRY(exf_outfolder_write(f, text, strlen(text), err));
-    rc = exf_outfolder_commit(f, err);
+    EXF_TRY(exf_output_directory_begin(&f, exf_scratch(name), force, err));
+    EXF_TRY(exf_output_directory_file(f, "a.txt", err));
+    EXF_TRY(exf_output_directory_write(f, text, strlen(text), err));
+    EXF_TRY(exf_output_directory_file(f, "b.bin", err));
+    EXF_TRY(exf_output_directory_write(f, text, strlen(text), err));
+    EXF_TRY(exf_output_directory_write(f, text, strlen(text), err));
+    rc = exf_output_directory_commit(f, err);
     f = NULL;
 out:
-    exf_outfolder_abort(f);
+    exf_output_directory_abort(f);
     return rc;
 }
 
@@ -43,10 +43,10 @@ static exf_code count_name(void *self, const char *name, exf_err *err)
     return exf_text_addf(all, err, "%s ", name);
 }
 
-static void ck_names(const char *folder, const char *names)
+static void ck_names(const char *directory, const char *names)
 {
     exf_text all = {0};
-    ck_ok(exf_fold_rewriter_each(exf_scratch(folder), count_name, &all, &e), e);
+    ck_ok(exf_fold_rewriter_each(exf_scratch(directory), count_name, &all, &e), e);
     ck_assert_str_eq(all.s ? all.s : "", names);
     exf_text_free(&all);
 }
@@ -116,19 +116,19 @@ END_TEST
 
 START_TEST(mistakes_are_told)
 {
-    exf_outfolder *f = NULL;
-    ck_fails(exf_outfolder_begin(&f, exf_scratch("no/out"), 0, &e), EXF_IO, e, "cannot create");
+    exf_output_directory *f = NULL;
+    ck_fails(exf_output_directory_begin(&f, exf_scratch("no/out"), 0, &e), EXF_IO, e, "cannot create");
     ck_assert_ptr_null(f);
-    ck_ok(exf_outfolder_begin(&f, exf_scratch("out"), 0, &e), e);
-    ck_fails(exf_outfolder_write(f, "x", 1, &e), EXF_INTERNAL, e, "1 bytes for no file");
-    ck_ok(exf_outfolder_file(f, "a", &e), e);
-    ck_fails(exf_outfolder_file(f, "a", &e), EXF_IO, e, "out/a: cannot create");
+    ck_ok(exf_output_directory_begin(&f, exf_scratch("out"), 0, &e), e);
+    ck_fails(exf_output_directory_write(f, "x", 1, &e), EXF_INTERNAL, e, "1 bytes for no file");
+    ck_ok(exf_output_directory_file(f, "a", &e), e);
+    ck_fails(exf_output_directory_file(f, "a", &e), EXF_IO, e, "out/a: cannot create");
     /* someone else was faster */
     ck_assert_int_eq(mkdir(exf_scratch("out"), 0777), 0);
-    ck_fails(exf_outfolder_commit(f, &e), EXF_IO, e, "exists already");
+    ck_fails(exf_output_directory_commit(f, &e), EXF_IO, e, "exists already");
     ck_names("out", "");
     ck_assert_int_eq(files_left(), 1);
-    exf_outfolder_abort(NULL);
+    exf_output_directory_abort(NULL);
     ck_fails(exf_fold_rewriter_each(exf_scratch("none"), count_name, NULL, &e), EXF_IO, e, "cannot list");
 }
 END_TEST

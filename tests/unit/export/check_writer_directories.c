@@ -1,7 +1,7 @@
-/* check_writer_folders.c - the targets npy and csv. */
+/* check_writer_directories.c - the targets npy and csv. */
 #include "tests/support/export_fixtures.h"
 
-#include "base/outfolder.h"
+#include "base/output_directory.h"
 
 static exf_err e; /* of the last call */
 

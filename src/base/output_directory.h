@@ -1,0 +1,35 @@
+/* output_directory.h - writing a directory of files atomically: all of them or none.
+ *
+ * The files go to a temporary directory beside the target; commit syncs it and
+ * renames it to the target.  Whatever fails, the target is as it was and the
+ * temporary is gone.
+ *
+ * An existing target is refused unless `force`; with it, it must be a directory that
+ * holds nothing but regular files whose names end as one of the new files' names
+ * do (".npy"), so that nobody's notes are deleted.  It is moved aside, the new
+ * directory takes its name, then it is removed; no file system renames a directory over
+ * another, so for a moment between two renames the target is not there. */
+#ifndef EXF_BASE_OUTPUT_DIRECTORY_H
+#define EXF_BASE_OUTPUT_DIRECTORY_H
+#include "base/err.h"
+
+#include <stddef.h>
+
+typedef struct exf_output_directory exf_output_directory;
+
+/* The parent directory must exist. */
+exf_code exf_output_directory_begin(exf_output_directory **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* Starts the next file, after syncing the one before.  `name` has no slash and is new. */
+exf_code exf_output_directory_file(exf_output_directory *f, const char *name, exf_err *err) EXF_CHECKED;
+/* Appends to the file that was started last; EXF_INTERNAL if none was. */
+exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err) EXF_CHECKED; /* frees f, also on failure */
+void exf_output_directory_abort(exf_output_directory *f);                                /* NULL is allowed */
+
+/* EXF_IO if the target exists and force is 0, or is no directory: to refuse before any work. */
+exf_code exf_output_directory_check(const char *target, int force, exf_err *err) EXF_CHECKED;
+
+/* Names of the files in a directory, sorted, each passed to visit; stops at the first code that is not EXF_OK. */
+exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
+                         exf_err *err) EXF_CHECKED;
+#endif
