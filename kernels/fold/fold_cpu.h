@@ -2,7 +2,7 @@
  * batch's pool. */
 #ifndef EXF_KERNELS_FOLD_CPU_H
 #define EXF_KERNELS_FOLD_CPU_H
-#include "kernels/fold/fold_parts.h"
+#include "kernels/fold/fold_internal.h"
 
 /* A token's routes by falling rank; the first n have an expert. */
 typedef struct {

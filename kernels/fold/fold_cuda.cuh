@@ -2,12 +2,12 @@
  * launching, clusters of blocks. */
 #ifndef EXF_KERNELS_FOLD_CUDA_CUH
 #define EXF_KERNELS_FOLD_CUDA_CUH
-#include "kernels/fold/fold_parts.h"
+#include "kernels/fold/fold_internal.h"
 
 #include <cuda_runtime.h>
 
 /* One kernel per pair of types: exf_fold_typed() makes them constants of the copy a
- * kernel works on, so that the accessors of fold_parts.h have no branch left. */
+ * kernel works on, so that the accessors of fold_internal.h have no branch left. */
 template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf_fold_typed(exf_fold_routes r)
 {
     r.id_type = I;

@@ -1,7 +1,7 @@
 /* arena.h - one worker's scratch floats, taken front to back and given back all at
  * once.  With base NULL it only counts, which is how its size is found. */
-#ifndef EXF_FORWARD_ARENA_H
-#define EXF_FORWARD_ARENA_H
+#ifndef EXF_BASE_ARENA_H
+#define EXF_BASE_ARENA_H
 #include <stddef.h>
 
 typedef struct {

@@ -1,5 +1,5 @@
-/* opt.c - the option table and who set what; see opt.h, opt_inside.h. */
-#include "base/opt_inside.h"
+/* opt.c - the option table and who set what; see opt.h, opt_internal.h. */
+#include "base/opt_internal.h"
 
 #include "base/mem.h"
 

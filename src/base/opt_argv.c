@@ -1,5 +1,5 @@
 /* opt_argv.c - the command line against the option table; see opt.h. */
-#include "base/opt_inside.h"
+#include "base/opt_internal.h"
 
 #include "base/mem.h"
 

@@ -1,5 +1,5 @@
 /* opt_help.c - the --help text of an option table: two columns, 100 wide; see opt.h. */
-#include "base/opt_inside.h"
+#include "base/opt_internal.h"
 
 #include <string.h>
 

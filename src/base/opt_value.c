@@ -1,5 +1,5 @@
-/* opt_value.c - one option's value: text to value, value to text, ranges; see opt_inside.h. */
-#include "base/opt_inside.h"
+/* opt_value.c - one option's value: text to value, value to text, ranges; see opt_internal.h. */
+#include "base/opt_internal.h"
 
 #include "base/mem.h"
 

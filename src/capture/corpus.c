@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
-#include "capture/corpus_read.h"
+#include "capture/corpus_internal.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* corpus_text.c - sequences cut from documents: lines of a jsonl file, or one
  * plain text file; see corpus.h. */
-#include "capture/corpus_read.h"
+#include "capture/corpus_internal.h"
 
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,5 +1,5 @@
 /* corpus_tokens.c - sequences that are rows of an integer tensor; see corpus.h. */
-#include "capture/corpus_read.h"
+#include "capture/corpus_internal.h"
 
 #include "base/mem.h"
 #include "base/text.h"

@@ -1,5 +1,5 @@
 /* ptfile.c - the zip of a .pt file; see ptfile.h.  The one door to zlib, for CRC-32. */
-#include "format/ptfile_inside.h"
+#include "format/ptfile_internal.h"
 
 #include "base/file.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* ptfile_pickle.c - the pickle of a .pt file, protocol 2, with no more opcodes
  * than torch's restricted unpickler knows.  Nothing is memoized: a loader may,
  * but need not, find the same string twice. */
-#include "format/ptfile_inside.h"
+#include "format/ptfile_internal.h"
 
 #include "base/mem.h"
 

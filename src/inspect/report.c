@@ -1,6 +1,6 @@
 /* report.c - fills the page's places; see report.h. */
 #include "base/mem.h"
-#include "inspect/report_inside.h"
+#include "inspect/report_internal.h"
 
 #include <stdarg.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "format/json_write.h"
 #include "inspect/figure.h"
 #include "inspect/order.h"
-#include "inspect/report_inside.h"
+#include "inspect/report_internal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* report_parts.c - the report's page, style and script; the Makefile makes
  * gen/report_<part>.inc from src/inspect/report/report.<part>. */
-#include "inspect/report_inside.h"
+#include "inspect/report_internal.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* report_tables.c - cards, layers and facts as HTML; see report_inside.h. */
-#include "inspect/report_inside.h"
+/* report_tables.c - cards, layers and facts as HTML; see report_internal.h. */
+#include "inspect/report_internal.h"
 
 #include <inttypes.h>
 #include <math.h>

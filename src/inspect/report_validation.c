@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "format/json.h"
 #include "format/json_write.h"
-#include "inspect/report_inside.h"
+#include "inspect/report_internal.h"
 
 #include <inttypes.h>
 #include <stdio.h>

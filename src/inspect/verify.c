@@ -1,7 +1,7 @@
 /* verify.c - see verify.h. */
 #include "base/mem.h"
 #include "base/text.h"
-#include "inspect/verify_inside.h"
+#include "inspect/verify_internal.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

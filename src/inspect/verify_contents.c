@@ -2,7 +2,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "inspect/order.h"
-#include "inspect/verify_inside.h"
+#include "inspect/verify_internal.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* verify_facts.c - provenance against contents, and file against file; see verify.h. */
 #include "base/text.h"
-#include "inspect/verify_inside.h"
+#include "inspect/verify_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* compressed_entries.c - see compressed_parts.h. */
-#include "mixers/compressed_parts.h"
+/* compressed_entries.c - see compressed_internal.h. */
+#include "mixers/compressed_internal.h"
 
 int exf_entry_count(const exf_architecture *a, int layer, int n_tokens)
 {

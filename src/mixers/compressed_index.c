@@ -1,5 +1,5 @@
-/* compressed_index.c - see compressed_parts.h. */
-#include "mixers/compressed_parts.h"
+/* compressed_index.c - see compressed_internal.h. */
+#include "mixers/compressed_internal.h"
 
 #include <math.h>
 

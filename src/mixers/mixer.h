@@ -4,8 +4,8 @@
  * order of exf_mixer_kind.  A mixer takes the normed hidden states of one
  * sequence and gives what is added to the residual; it knows its weights by role
  * and the architecture's spec, and no family. */
-#ifndef EXF_FORWARD_MIXER_H
-#define EXF_FORWARD_MIXER_H
+#ifndef EXF_MIXERS_MIXER_H
+#define EXF_MIXERS_MIXER_H
 #include "base/arena.h"
 #include "mixers/positions.h"
 #include "kernels/backend.h"

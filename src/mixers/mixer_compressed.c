@@ -5,7 +5,7 @@
  * since a sequence's queries of all heads are its largest array by far: small
  * blocks where the memory is the host's; where it is not, a block is most
  * sequences, for products of a few rows would leave a device idle. */
-#include "mixers/compressed_parts.h"
+#include "mixers/compressed_internal.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* positions.h - cosine and sine tables of a run, one pair per kind of rotation. */
-#ifndef EXF_FORWARD_POSITIONS_H
-#define EXF_FORWARD_POSITIONS_H
+#ifndef EXF_MIXERS_POSITIONS_H
+#define EXF_MIXERS_POSITIONS_H
 #include "base/err.h"
 #include "kernels/backend.h"
 #include "model/architecture.h"

@@ -9,8 +9,8 @@
  *   C      = Sinkhorn(softmax over k of (mix[2S+jS+k] scale[2] + base[..]) + eps)
  *   u      = sum_j pre_j X_j                    what the site's norm sees
  *   X'_k   = post_k v + sum_j C[j][k] X_j       v = the site's output */
-#ifndef EXF_FORWARD_RESIDUAL_H
-#define EXF_FORWARD_RESIDUAL_H
+#ifndef EXF_MIXERS_RESIDUAL_H
+#define EXF_MIXERS_RESIDUAL_H
 #include "base/arena.h"
 #include "kernels/backend.h"
 #include "model/architecture.h"

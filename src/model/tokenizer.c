@@ -7,7 +7,7 @@
 #include "model/tokenizer_added.h"
 #include "model/tokenizer_bpe.h"
 #include "model/tokenizer_nfc.h"
-#include "model/tokenizer_parts.h"
+#include "model/tokenizer_internal.h"
 #include "model/tokenizer_split.h"
 #include "model/tokenizer_template.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "model/tokenizer_nfc.h"
-#include "model/tokenizer_parts.h"
+#include "model/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "model/tokenizer_bpe.h"
 
 #include "base/mem.h"
-#include "model/tokenizer_parts.h"
+#include "model/tokenizer_internal.h"
 #include "model/tokenizer_table.h"
 
 #include <string.h>

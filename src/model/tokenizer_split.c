@@ -2,7 +2,7 @@
 #include "model/tokenizer_split.h"
 
 #include "base/mem.h"
-#include "model/tokenizer_parts.h"
+#include "model/tokenizer_internal.h"
 #include "model/tokenizer_regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

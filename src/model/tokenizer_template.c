@@ -1,7 +1,7 @@
 /* tokenizer_template.c - see tokenizer_template.h. */
 #include "model/tokenizer_template.h"
 
-#include "model/tokenizer_parts.h"
+#include "model/tokenizer_internal.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* sheet_bars.c - a bar per expert and a panel per layer; see sheet.h. */
-#include "picture/sheet_inside.h"
+#include "picture/sheet_internal.h"
 
 #include <stdio.h>
 

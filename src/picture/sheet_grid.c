@@ -1,5 +1,5 @@
-/* sheet_grid.c - see sheet_inside.h. */
-#include "picture/sheet_inside.h"
+/* sheet_grid.c - see sheet_internal.h. */
+#include "picture/sheet_internal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* sheet_matrix.c - a matrix per layer, coloured; see sheet.h. */
-#include "picture/sheet_inside.h"
+#include "picture/sheet_internal.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* coverage_report.c - what calibration did not see; see stage_steps.h. */
-#include "tool/stage_steps.h"
+/* coverage_report.c - what calibration did not see; see stages_internal.h. */
+#include "tool/stages_internal.h"
 
 #include "base/log.h"
 #include "base/text.h"

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "tool/session.h"
-#include "tool/stage_steps.h"
+#include "tool/stages_internal.h"
 
 typedef struct {
     exf_run_directory dir;

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "base/output_directory.h"
 #include "export/export.h"
-#include "tool/stage_steps.h"
+#include "tool/stages_internal.h"
 #include "tool/stages.h"
 
 #include <stdio.h>

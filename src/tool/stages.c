@@ -10,7 +10,7 @@
 #include "capture/manifest_pin.h"
 #include "tool/capture_output.h"
 #include "tool/session.h"
-#include "tool/stage_steps.h"
+#include "tool/stages_internal.h"
 
 #include <stdio.h>
 

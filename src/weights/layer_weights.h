@@ -2,8 +2,8 @@
  *
  * Float32 where memory is the host's.  On a device the matrices that products read
  * (exf_is_product) are of the queue's type, everything else is float32. */
-#ifndef EXF_FORWARD_LAYER_WEIGHTS_H
-#define EXF_FORWARD_LAYER_WEIGHTS_H
+#ifndef EXF_WEIGHTS_LAYER_WEIGHTS_H
+#define EXF_WEIGHTS_LAYER_WEIGHTS_H
 #include "kernels/backend.h"
 #include "model/model.h"
 

@@ -1,7 +1,7 @@
 /* weight_plan.h - a layer's tensors, or a part of them, as chunks: where each comes from
  * and where in a slot it goes. */
-#ifndef EXF_FORWARD_WEIGHT_PLAN_H
-#define EXF_FORWARD_WEIGHT_PLAN_H
+#ifndef EXF_WEIGHTS_WEIGHT_PLAN_H
+#define EXF_WEIGHTS_WEIGHT_PLAN_H
 #include "weights/layer_weights.h"
 
 /* Rows of one tensor, at most EXF_WEIGHT_CHUNK_BYTES as they are stored unless one row or one

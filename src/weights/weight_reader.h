@@ -1,8 +1,8 @@
 /* weight_reader.h - one thread's way of bringing weights to a device: a chunk comes from the
  * checkpoint as it is stored into pinned memory, crosses on the reader's own queue and is
  * decoded there.  Calls on one reader come from one thread. */
-#ifndef EXF_FORWARD_WEIGHT_READER_H
-#define EXF_FORWARD_WEIGHT_READER_H
+#ifndef EXF_WEIGHTS_WEIGHT_READER_H
+#define EXF_WEIGHTS_WEIGHT_READER_H
 #include "weights/weight_plan.h"
 #include "weights/weight_stream.h"
 

@@ -10,8 +10,8 @@
  * Where a layer is too large for that, its routed experts come in parts: slots are for
  * parts then, everything else of a layer has a place of its own for as long as the layer
  * lasts, and the parts are read as often as there are passes over the experts. */
-#ifndef EXF_FORWARD_WEIGHT_STREAM_H
-#define EXF_FORWARD_WEIGHT_STREAM_H
+#ifndef EXF_WEIGHTS_WEIGHT_STREAM_H
+#define EXF_WEIGHTS_WEIGHT_STREAM_H
 #include "weights/layer_weights.h"
 
 /* Beside the numbers of layers: the tensors outside them. */

@@ -2,8 +2,8 @@
  *
  * Areas are the two slots of whole layers; or, with parts, the place of what a layer has
  * beside its routed experts, and behind it the two slots of parts. */
-#ifndef EXF_FORWARD_WEIGHT_TURNS_H
-#define EXF_FORWARD_WEIGHT_TURNS_H
+#ifndef EXF_WEIGHTS_WEIGHT_TURNS_H
+#define EXF_WEIGHTS_WEIGHT_TURNS_H
 #include "weights/weight_plan.h"
 #include "weights/weight_stream.h"
 

@@ -1,7 +1,7 @@
-/* ptfile_inside.h - what the two halves of the .pt writer share: the pickle
+/* ptfile_internal.h - what the two halves of the .pt writer share: the pickle
  * (ptfile_pickle.c) names the storages that the zip (ptfile.c) carries. */
-#ifndef EXF_FORMAT_PTFILE_INSIDE_H
-#define EXF_FORMAT_PTFILE_INSIDE_H
+#ifndef EXF_FORMAT_PTFILE_INTERNAL_H
+#define EXF_FORMAT_PTFILE_INTERNAL_H
 #include "base/text.h"
 #include "format/ptfile.h"
 

@@ -1,6 +1,6 @@
-/* verify_inside.h - between verify*.c only. */
-#ifndef EXF_INSPECT_VERIFY_INSIDE_H
-#define EXF_INSPECT_VERIFY_INSIDE_H
+/* verify_internal.h - between verify*.c only. */
+#ifndef EXF_INSPECT_VERIFY_INTERNAL_H
+#define EXF_INSPECT_VERIFY_INTERNAL_H
 #include "artifact/statistics.h"
 #include "base/hash.h"
 #include "inspect/study.h"

@@ -1,11 +1,11 @@
-/* fold_parts.h - what every form of exfold/fold.h is made of, for C and CUDA alike:
+/* fold_internal.h - what every form of exfold/fold.h is made of, for C and CUDA alike:
  * argument checks, number formats, the order of routes, the integer of an importance,
  * a small positive definite system.
  *
  * Both compilers see one arithmetic: on the device products and sums are written with
  * the intrinsics that are never contracted, so that ids and weights agree bit for bit. */
-#ifndef EXF_KERNELS_FOLD_PARTS_H
-#define EXF_KERNELS_FOLD_PARTS_H
+#ifndef EXF_KERNELS_FOLD_INTERNAL_H
+#define EXF_KERNELS_FOLD_INTERNAL_H
 #include "exfold/fold.h"
 
 #include <math.h>

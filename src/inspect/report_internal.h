@@ -1,6 +1,6 @@
-/* report_inside.h - between report*.c only. */
-#ifndef EXF_INSPECT_REPORT_INSIDE_H
-#define EXF_INSPECT_REPORT_INSIDE_H
+/* report_internal.h - between report*.c only. */
+#ifndef EXF_INSPECT_REPORT_INTERNAL_H
+#define EXF_INSPECT_REPORT_INTERNAL_H
 #include "base/file.h"
 #include "base/text.h"
 #include "inspect/report.h"

@@ -1,7 +1,7 @@
-/* tokenizer_parts.h - what the files behind tokenizer.h share: reading a part of
+/* tokenizer_internal.h - what the files behind tokenizer.h share: reading a part of
  * tokenizer.json with messages that name it, and appending ids. */
-#ifndef EXF_MODEL_TOKENIZER_PARTS_H
-#define EXF_MODEL_TOKENIZER_PARTS_H
+#ifndef EXF_MODEL_TOKENIZER_INTERNAL_H
+#define EXF_MODEL_TOKENIZER_INTERNAL_H
 #include "format/json.h"
 #include "model/tokenizer.h"
 

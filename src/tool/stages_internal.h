@@ -1,6 +1,6 @@
-/* stage_steps.h - inside src/tool: steps that a stage over files and the whole pipeline share. */
-#ifndef EXF_TOOL_STAGE_STEPS_H
-#define EXF_TOOL_STAGE_STEPS_H
+/* stages_internal.h - inside src/tool: steps that a stage over files and the whole pipeline share. */
+#ifndef EXF_TOOL_STAGES_INTERNAL_H
+#define EXF_TOOL_STAGES_INTERNAL_H
 #include "tool/recipe.h"
 #include "tool/session.h"
 

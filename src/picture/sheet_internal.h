@@ -1,6 +1,6 @@
-/* sheet_inside.h - where the panels of a sheet stand; between sheet_*.c only. */
-#ifndef EXF_PICTURE_SHEET_INSIDE_H
-#define EXF_PICTURE_SHEET_INSIDE_H
+/* sheet_internal.h - where the panels of a sheet stand; between sheet_*.c only. */
+#ifndef EXF_PICTURE_SHEET_INTERNAL_H
+#define EXF_PICTURE_SHEET_INTERNAL_H
 #include "picture/sheet.h"
 
 /* Pixels.  Letters are TEXT times the font's size. */

@@ -1,7 +1,7 @@
-/* corpus_read.h - inside src/capture/corpus*.c: all sequences that one source
+/* corpus_internal.h - inside src/capture/corpus*.c: all sequences that one source
  * could give, before any is chosen.  A pool is filled anew for each source. */
-#ifndef EXF_CAPTURE_CORPUS_READ_H
-#define EXF_CAPTURE_CORPUS_READ_H
+#ifndef EXF_CAPTURE_CORPUS_INTERNAL_H
+#define EXF_CAPTURE_CORPUS_INTERNAL_H
 #include "capture/corpus.h"
 #include "capture/manifest.h"
 

@@ -1,7 +1,7 @@
-/* compressed_parts.h - what the compressed mixer is made of beside its attention:
+/* compressed_internal.h - what the compressed mixer is made of beside its attention:
  * rotation, compressed entries, and the indexer that chooses among them. */
-#ifndef EXF_FORWARD_COMPRESSED_PARTS_H
-#define EXF_FORWARD_COMPRESSED_PARTS_H
+#ifndef EXF_MIXERS_COMPRESSED_INTERNAL_H
+#define EXF_MIXERS_COMPRESSED_INTERNAL_H
 #include "mixers/mixer.h"
 
 /* Entries that a sequence of n_tokens gives in the layer: complete windows only. */

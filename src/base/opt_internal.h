@@ -1,9 +1,9 @@
-/* opt_inside.h - what the opt*.c files share; nobody else includes it.
+/* opt_internal.h - what the opt*.c files share; nobody else includes it.
  *
  * opt.c keeps who set what, opt_value.c turns text into one value and back,
  * opt_argv.c reads the command line, opt_help.c prints --help. */
-#ifndef EXF_BASE_OPT_INSIDE_H
-#define EXF_BASE_OPT_INSIDE_H
+#ifndef EXF_BASE_OPT_INTERNAL_H
+#define EXF_BASE_OPT_INTERNAL_H
 #include "base/opt.h"
 
 enum { EXF_OPT_RANKS = 3, EXF_OPT_BOUND_MAX = 64, EXF_OPT_RANGE_MAX = 160, EXF_OPT_HINT_MAX = 400 };

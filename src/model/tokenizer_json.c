@@ -1,5 +1,5 @@
-/* tokenizer_parts.c - see tokenizer_parts.h. */
-#include "model/tokenizer_parts.h"
+/* tokenizer_json.c - see tokenizer_internal.h. */
+#include "model/tokenizer_internal.h"
 
 #include "base/mem.h"
 
