@@ -138,7 +138,7 @@ static exf_code next_part(exf_pass *p, exf_err *err)
     exf_code rc;
     EXF_TRY(p->b->finish(p->space[0].q, err));
     start = exf_clock();
-    EXF_TRY(exf_weight_stream_next(p->stream, &p->weights_now, err));
+    EXF_TRY(exf_weight_loader_next(p->loader, &p->weights_now, err));
     p->device.waited += exf_clock() - start;
 out:
     return rc;

@@ -95,8 +95,8 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
         EXF_TRY(exf_memory_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
         p->timed = p->options->timed;
         p->reads = plan.reads;
-        p->device.part_experts = plan.stream.part_experts;
-        EXF_TRY(exf_weight_stream_open(&p->stream, p->model, p->b, p->compute, &plan.stream, err)); /* first: the rest is made while it reads */
+        p->device.part_experts = plan.loader.part_experts;
+        EXF_TRY(exf_weight_loader_open(&p->loader, p->model, p->b, p->compute, &plan.loader, err)); /* first: the rest is made while it reads */
     }
     p->n_spaces = p->b->host_memory ? p->n_workers : plan.n_queues;
     EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
@@ -170,7 +170,7 @@ static exf_code embed(exf_pass *p, exf_err *err)
     size_t width = exf_row_width(&p->model->arch);
     double start = exf_clock();
     exf_code rc;
-    if (p->stream) return embed_there(p, err);
+    if (p->loader) return embed_there(p, err);
     EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
     EXF_TRY(exf_mem_new(&rows, CHUNK * width, sizeof(float), "embedded tokens", err));
     EXF_TRY(exf_model_read(p->model, EXF_W_EMBED, -1, 0, table, err));

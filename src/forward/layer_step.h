@@ -13,7 +13,7 @@
 #include "mixers/positions.h"
 #include "mixers/residual.h"
 #include "forward/routes.h"
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 #include "forward/workspace.h"
 
 /* Room for all experts of a run of tokens on a device (device_experts.h). */
@@ -38,7 +38,7 @@ typedef struct {
     int n_workers;
     exf_demand demand;             /* what the lanes ask of a workspace */
     exf_layer_weights weights_now; /* of the layer under way */
-    exf_weight_stream *stream;     /* where they come from, where memory is not the host's */
+    exf_weight_loader *loader;     /* where they come from, where memory is not the host's */
     exf_device_experts device;     /* all experts of many tokens at once; zero where that cannot be */
     int timed;
     const exf_forward_options *options;

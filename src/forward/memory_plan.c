@@ -28,7 +28,7 @@ typedef struct {
     const exf_model *m;
     const exf_batch *batch;
     const exf_demand *d;
-    exf_stream_options stream;
+    exf_weight_loader_options loader;
     int grouped;    /* 1: grouped experts can be had */
     int queues;     /* to mix on */
     uint64_t fixed; /* device bytes that are the same in every plan */
@@ -53,10 +53,10 @@ static uint64_t fixed_bytes(const wish *w)
 }
 
 /* A window holds as many whole sequences as tokens go through the experts at a time, and one at least. */
-static exf_memory_plan plan_of(const wish *w, const exf_stream_options *stream, uint64_t weights, int away, int tokens)
+static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *loader, uint64_t weights, int away, int tokens)
 {
     size_t width = exf_row_width(&w->m->arch), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
-    exf_memory_plan p = {.stream = *stream, .n_queues = 1, .reads = 1, .window = away ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
+    exf_memory_plan p = {.loader = *loader, .n_queues = 1, .reads = 1, .window = away ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
     if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
     if (w->grouped) p.expert_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
     p.bytes = w->fixed + weights + exf_hidden_bytes(w->batch, width, lanes, p.window) +
@@ -70,9 +70,9 @@ static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, ex
 {
     for (int i = 0; i < N_WAYS; i++)
         for (int tokens = ways[i].most; tokens >= ways[i].least; tokens /= 2) {
-            exf_stream_options stream = w->stream;
-            stream.n_slots = ways[i].n_slots;
-            *found = plan_of(w, &stream, (uint64_t)stream.n_slots * w->slot, ways[i].away, tokens);
+            exf_weight_loader_options loader = w->loader;
+            loader.n_slots = ways[i].n_slots;
+            *found = plan_of(w, &loader, (uint64_t)loader.n_slots * w->slot, ways[i].away, tokens);
             if (found->bytes <= most) return 1;
             if (found->bytes < least->bytes) *least = *found;
         }
@@ -93,16 +93,16 @@ static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
 static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots, exf_memory_plan *best, exf_memory_plan *least)
 {
     enum { MOST = 65536, LEAST = 512 };
-    exf_stream_options stream = w->stream;
+    exf_weight_loader_options loader = w->loader;
     int sweeps = w->d->sweeps > 1 ? w->d->sweeps : 1;
-    stream.n_slots = n_slots;
-    stream.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
-    uint64_t weights = exf_stream_base_bytes(w->m, w->compute, &stream) + (uint64_t)n_slots * exf_stream_slot_bytes(w->m, w->compute, &stream);
+    loader.n_slots = n_slots;
+    loader.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
+    uint64_t weights = exf_weight_loader_base_bytes(w->m, w->compute, &loader) + (uint64_t)n_slots * exf_weight_loader_slot_bytes(w->m, w->compute, &loader);
     for (int tokens = MOST; tokens >= LEAST; tokens /= 2)
         for (int away = 0; away < 2; away++) {
-            exf_memory_plan p = plan_of(w, &stream, weights, away, tokens);
+            exf_memory_plan p = plan_of(w, &loader, weights, away, tokens);
             p.reads = sweeps * (int)exf_hidden_token_blocks(w->batch, p.window, (size_t)p.expert_tokens);
-            p.stream.passes = p.reads;
+            p.loader.passes = p.reads;
             if (p.bytes < least->bytes) *least = p;
             if (p.bytes <= most && (best->reads == 0 || p.reads < best->reads)) *best = p;
         }
@@ -145,13 +145,13 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
     size_t queues = o->streams > 0 ? (size_t)o->streams : USUAL_QUEUES;
     wish w = {.b = b, .compute = compute, .m = m, .batch = batch, .d = d, .grouped = exf_device_experts_fit(b, compute, &m->arch),
               .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
-              .stream = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
+              .loader = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
     exf_code rc;
     EXF_TRY(b->memory_left(&left, err));
     left -= left < reserve_bytes ? left : reserve_bytes;
-    w.fixed = fixed_bytes(&w) + exf_stream_reader_bytes(m, compute, &w.stream);
-    w.slot = exf_stream_slot_bytes(m, compute, &w.stream);
-    w.fixed_host = route_bytes(&w) + exf_stream_host_bytes(&w.stream);
+    w.fixed = fixed_bytes(&w) + exf_weight_loader_reader_bytes(m, compute, &w.loader);
+    w.slot = exf_weight_loader_slot_bytes(m, compute, &w.loader);
+    w.fixed_host = route_bytes(&w) + exf_weight_loader_host_bytes(&w.loader);
     uint64_t room = most && most < left ? most : left;
     if (search(&w, room, plan))
         add_queues(&w, room, plan);
@@ -163,11 +163,11 @@ out:
 
 void exf_close_device(exf_pass *p)
 {
-    exf_stream_times times = {.reading = 0};
+    exf_weight_loader_times times = {.reading = 0};
     uint64_t now;
     if (p->b->host_memory) return;
     p->b->memory(&now, &p->report->device_bytes);
-    exf_weight_stream_close(p->stream, &times);
+    exf_weight_loader_close(p->loader, &times);
     p->report->reading = times.reading;
     p->report->sending = times.sending;
     exf_device_experts_close(p);
@@ -175,6 +175,6 @@ void exf_close_device(exf_pass *p)
 
 exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {
-    if (p->stream) return exf_weight_stream_next(p->stream, &p->weights_now, err);
+    if (p->loader) return exf_weight_loader_next(p->loader, &p->weights_now, err);
     return exf_layer_weights_read(&p->weights_now, p->model, layer, err);
 }

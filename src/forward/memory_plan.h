@@ -8,7 +8,7 @@
 #include "forward/layer_step.h"
 
 typedef struct {
-    exf_stream_options stream;
+    exf_weight_loader_options loader;
     int n_queues;        /* on which sequences are mixed side by side */
     int expert_tokens;   /* tokens through the experts at a time; 0: no grouped experts */
     int reads;           /* how often routed experts are read: more than 1 only in parts */

@@ -27,7 +27,7 @@ int exf_is_product(exf_role role);
 
 /* Reads a layer over what was there, memory being the host's; layer -1: the head's
  * tensors (all outside layers but the embedding).  Zero-initialise, then set b,
- * before the first.  On a device see weight_stream.h. */
+ * before the first.  On a device see weight_loader.h. */
 exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int layer, exf_err *err) EXF_CHECKED;
 void exf_layer_weights_free(exf_layer_weights *lw);
 /* Floats that the largest layer needs, memory being the host's. */

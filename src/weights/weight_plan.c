@@ -2,7 +2,7 @@
 #include "weights/weight_plan.h"
 
 #include "base/mem.h"
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 
 #include <string.h>
 
@@ -29,7 +29,7 @@ static int is_of(exf_role role, const exf_weight_part *of)
     if (of->layer == EXF_LAYER_EMBED) return role == EXF_W_EMBED;
     if (of->layer == EXF_LAYER_HEAD) return (int)role < EXF_W_FIRST_IN_LAYER && role != EXF_W_EMBED;
     if ((int)role < EXF_W_FIRST_IN_LAYER) return 0;
-    return of->choice == EXF_ALL_WEIGHTS || is_routed(role) == (of->choice == EXF_SOME_EXPERTS);
+    return of->choice == EXF_WEIGHTS_ALL || is_routed(role) == (of->choice == EXF_WEIGHTS_EXPERTS);
 }
 
 /* The layer as the model counts them. */
@@ -41,7 +41,7 @@ static int layer_of(const exf_weight_part *of)
 static int copies_of(const exf_model *m, exf_role role, const exf_weight_part *of)
 {
     int copies = exf_model_copies(m, role, layer_of(of));
-    return of->choice == EXF_SOME_EXPERTS && copies > 0 ? of->n : copies;
+    return of->choice == EXF_WEIGHTS_EXPERTS && copies > 0 ? of->n : copies;
 }
 
 size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of)
@@ -57,7 +57,7 @@ static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role,
 /* Room for the router's matrix twice, whether or not it will be used. */
 static size_t split_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of)
 {
-    int has = compute == EXF_COMPUTE_BF16 && of->layer >= 0 && of->choice != EXF_SOME_EXPERTS;
+    int has = compute == EXF_COMPUTE_BF16 && of->layer >= 0 && of->choice != EXF_WEIGHTS_EXPERTS;
     return has ? aligned(4 * exf_model_count(m, EXF_W_ROUTER, of->layer)) : 0;
 }
 
@@ -126,15 +126,15 @@ exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_comput
 {
     exf_code rc = EXF_OK;
     size_t at = 0;
-    int first = of->choice == EXF_SOME_EXPERTS ? of->first : 0;
+    int first = of->choice == EXF_WEIGHTS_EXPERTS ? of->first : 0;
     p->of = *of;
     p->n = p->most_host = p->most_device = p->split = 0;
-    memset(p->there, 0, sizeof p->there);
+    memset(p->present, 0, sizeof p->present);
     for (int role = 0; role < EXF_W_COUNT; role++) {
         int copies = is_of((exf_role)role, of) ? copies_of(m, (exf_role)role, of) : 0;
         if (copies == 0) continue;
         size_t bytes = role_bytes(m, compute, (exf_role)role, of);
-        p->there[role] = 1;
+        p->present[role] = 1;
         p->first[role] = at;
         p->number[role] = number_of((exf_role)role, compute);
         for (int e = 0; e < copies; e++)
@@ -158,14 +158,14 @@ void exf_weight_plan_free(exf_weight_plan *p)
 
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot)
 {
-    if (p->of.choice != EXF_SOME_EXPERTS) {
+    if (p->of.choice != EXF_WEIGHTS_EXPERTS) {
         memset(lw->w, 0, sizeof lw->w);
         memset(lw->w16, 0, sizeof lw->w16);
         lw->router_split = p->split ? (uint16_t *)(void *)(slot + p->split) : NULL;
     }
     for (int role = 0; role < EXF_W_COUNT; role++) {
         void *at = slot + p->first[role];
-        if (!p->there[role]) continue;
+        if (!p->present[role]) continue;
         if (p->number[role] == EXF_NUMBER_BF16)
             lw->w16[role] = at;
         else

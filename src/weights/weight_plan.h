@@ -18,9 +18,9 @@ typedef struct {
     size_t to;          /* bytes into the slot */
 } exf_weight_chunk;
 
-/* What of a layer (weight_stream.h for those below 0): all of it; all but the routed
+/* What of a layer (weight_loader.h for those below 0): all of it; all but the routed
  * experts; or n routed experts from `first` on. */
-typedef enum { EXF_ALL_WEIGHTS, EXF_BUT_EXPERTS, EXF_SOME_EXPERTS } exf_weight_choice;
+typedef enum { EXF_WEIGHTS_ALL, EXF_WEIGHTS_NON_EXPERT, EXF_WEIGHTS_EXPERTS } exf_weight_choice;
 typedef struct {
     int layer;
     exf_weight_choice choice;
@@ -33,7 +33,7 @@ typedef struct {
     size_t n, room;
     size_t first[EXF_W_COUNT]; /* bytes into the slot where a role's tensors start; only where the layer has them */
     exf_number number[EXF_W_COUNT];
-    unsigned char there[EXF_W_COUNT];
+    unsigned char present[EXF_W_COUNT];
     size_t split;       /* bytes into the slot where the router's matrix is laid twice; 0: nowhere */
     size_t slot_bytes;
     size_t most_host, most_device; /* bytes of the largest chunk in pinned memory; of the largest that is decoded there */

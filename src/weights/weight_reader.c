@@ -75,17 +75,17 @@ static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *
     size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     double start = exf_clock();
     int bad = 0;
-    exf_raw_rows here;
+    exf_raw_rows raw;
     exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &here, err));
+    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &raw, err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, here.codes, codes); /* checked with the whole part */
+        b->upload(r->q, to, raw.codes, codes); /* checked with the whole part */
         EXF_TRY(b->finish(r->q, err));
     } else {
         exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
-        b->upload(r->q, r->device, here.codes, codes);
-        if (scales) b->upload(r->q, r->device + behind, here.scales, scales);
+        b->upload(r->q, r->device, raw.codes, codes);
+        if (scales) b->upload(r->q, r->device + behind, raw.scales, scales);
         b->unpack(r->q, to, p->number, &rows, r->bad);
         EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }
@@ -127,7 +127,7 @@ static exf_code check_all(exf_weight_reader *r, const exf_weight_plan *p, const 
     int bad = 0;
     exf_code rc = EXF_OK;
     for (int role = 0; role < EXF_W_COUNT; role++) {
-        size_t n = p->there[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
+        size_t n = p->present[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
         r->b->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
     }
     EXF_TRY(r->b->download(r->q, &bad, r->bad, sizeof bad, err));

@@ -4,7 +4,7 @@
 #ifndef EXF_WEIGHTS_WEIGHT_READER_H
 #define EXF_WEIGHTS_WEIGHT_READER_H
 #include "weights/weight_plan.h"
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 
 typedef struct {
     const exf_model *model;
@@ -13,7 +13,7 @@ typedef struct {
     char *host;   /* pinned: room for codes, then for scales */
     char *device; /* codes, then scales, where a chunk is decoded there */
     int *bad;
-    exf_stream_times times;
+    exf_weight_loader_times times;
 } exf_weight_reader;
 
 /* device: bytes of the largest chunk that is decoded there. */

@@ -3,7 +3,7 @@
  * Whatever the plan, results are the CPU's bit for bit; DeepSeek-V4's on the fake device
  * are each other's, since its queries go through a device in larger blocks than through
  * the CPU, whose product library then adds up otherwise. */
-#include "weights/weight_stream.h"
+#include "weights/weight_loader.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/lanes_fixtures.h"
 #include "tests/support/many_fixtures.h"
@@ -148,7 +148,7 @@ END_TEST
 
 /* ---- weights in parts ---------------------------------------------------------------------- */
 
-/* Role's tensors [first, first + n) as they lie in lw; layer as weight_stream.h has it. */
+/* Role's tensors [first, first + n) as they lie in lw; layer as weight_loader.h has it. */
 static void assert_there(const exf_model *m, const exf_layer_weights *lw, exf_role role, int layer, int first, int n)
 {
     int of = layer < 0 ? -1 : layer;
@@ -184,32 +184,32 @@ START_TEST(parts_are_what_the_checkpoint_holds)
     const exf_model *m = c.model;
     const exf_backend *b = fake_device(plenty);
     int experts = m->arch.n_experts, step = experts / 3 + 1;
-    exf_stream_options o = {.n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
+    exf_weight_loader_options o = {.n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
     exf_layer_weights lw = {.b = b};
-    exf_weight_stream *s;
-    uint64_t now, peak, planned = exf_stream_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_stream_slot_bytes(m, EXF_COMPUTE_F32, &o);
+    exf_weight_loader *s;
+    uint64_t now, peak, planned = exf_weight_loader_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_weight_loader_slot_bytes(m, EXF_COMPUTE_F32, &o);
     b->memory_anew();
-    ck_ok(exf_weight_stream_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
+    ck_ok(exf_weight_loader_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
     b->memory(&now, &peak);
-    ck_assert_uint_ge(planned + exf_stream_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);
-    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    ck_assert_uint_ge(planned + exf_weight_loader_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);
+    ck_ok(exf_weight_loader_next(s, &lw, &e), e);
     assert_rest(m, &lw, EXF_LAYER_EMBED);
     for (int l = 0; l < m->arch.n_layers; l++) {
-        ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+        ck_ok(exf_weight_loader_next(s, &lw, &e), e);
         assert_rest(m, &lw, l);
         for (int pass = 0; m->arch.is_moe[l] && pass < PASSES; pass++)
             for (int first = 0; first < experts; first += step) {
-                ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+                ck_ok(exf_weight_loader_next(s, &lw, &e), e);
                 int n = experts - first < step ? experts - first : step;
                 for (int role = 0; role < EXF_W_COUNT; role++)
                     if (routed(role)) assert_there(m, &lw, (exf_role)role, l, first, n);
                 if (first == 0) assert_rest(m, &lw, l);
             }
     }
-    ck_ok(exf_weight_stream_next(s, &lw, &e), e);
+    ck_ok(exf_weight_loader_next(s, &lw, &e), e);
     assert_rest(m, &lw, EXF_LAYER_HEAD);
-    ck_fails(exf_weight_stream_next(s, &lw, &e), EXF_INTERNAL, e, "weights: asked for");
-    exf_weight_stream_close(s, NULL);
+    ck_fails(exf_weight_loader_next(s, &lw, &e), EXF_INTERNAL, e, "weights: asked for");
+    exf_weight_loader_close(s, NULL);
     golden_close(&c);
 }
 END_TEST
@@ -219,20 +219,20 @@ START_TEST(every_allocation_of_a_stream_may_fail)
 {
     golden_case c;
     golden_open(&c, "qwen3_moe_fp8");
-    exf_stream_options o = {.n_slots = 2, .n_readers = 2, .n_layers = c.model->arch.n_layers, .part_experts = 3, .passes = 2};
-    exf_weight_stream *s = NULL;
+    exf_weight_loader_options o = {.n_slots = 2, .n_readers = 2, .n_layers = c.model->arch.n_layers, .part_experts = 3, .passes = 2};
+    exf_weight_loader *s = NULL;
     exf_code rc = EXF_NOSPACE;
     size_t n = 0;
     const exf_backend *b = fake_device(plenty);
     while (rc != EXF_OK) {
         exf_mem_fail_at(++n);
-        rc = exf_weight_stream_open(&s, c.model, b, EXF_COMPUTE_F32, &o, &e);
+        rc = exf_weight_loader_open(&s, c.model, b, EXF_COMPUTE_F32, &o, &e);
         exf_mem_fail_at(0);
         ck_assert(rc == EXF_OK || (rc == EXF_NOSPACE && s == NULL));
         if (n > 60) n += n / 7; /* hundreds of small ones */
     }
     ck_assert_uint_gt(n, 20);
-    exf_weight_stream_close(s, NULL);
+    exf_weight_loader_close(s, NULL);
     golden_close(&c);
 }
 END_TEST

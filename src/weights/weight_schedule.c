@@ -1,5 +1,5 @@
-/* weight_turns.c - see weight_turns.h, and weight_stream.h for the sizes. */
-#include "weights/weight_turns.h"
+/* weight_schedule.c - see weight_schedule.h, and weight_loader.h for the sizes. */
+#include "weights/weight_schedule.h"
 
 #include "base/mem.h"
 
@@ -7,18 +7,18 @@
 
 enum { ALIGN = 256 };
 
-/* What turns are made from. */
+/* What loads are made from. */
 typedef struct {
-    exf_weight_turns *t;
+    exf_weight_schedule *t;
     const exf_model *m;
     exf_compute compute;
-    const exf_stream_options *o;
-    int parts; /* so far: they take their slots in turn */
+    const exf_weight_loader_options *o;
+    int parts; /* so far: they take their slots in load */
 } making;
 
 static exf_code add_plan(making *k, const exf_weight_part *of, exf_err *err)
 {
-    exf_weight_turns *t = k->t;
+    exf_weight_schedule *t = k->t;
     exf_code rc;
     EXF_TRY(exf_mem_grow(&t->plan, &t->room_plans, t->n_plans + 1, sizeof *t->plan, "weight plans", err));
     memset(&t->plan[t->n_plans], 0, sizeof *t->plan);
@@ -29,9 +29,9 @@ out:
 
 static exf_code add_turn(making *k, size_t plan, int area, int early, exf_err *err)
 {
-    exf_weight_turns *t = k->t;
-    exf_code rc = exf_mem_grow(&t->turn, &t->room, t->n + 1, sizeof *t->turn, "turns of weights", err);
-    if (rc == EXF_OK) t->turn[t->n++] = (exf_weight_turn){plan, area, early};
+    exf_weight_schedule *t = k->t;
+    exf_code rc = exf_mem_grow(&t->load, &t->room, t->n + 1, sizeof *t->load, "weight loads", err);
+    if (rc == EXF_OK) t->load[t->n++] = (exf_weight_load){plan, area, early};
     return rc;
 }
 
@@ -51,11 +51,11 @@ static exf_code add_in_parts(making *k, int layer, exf_err *err)
 {
     exf_code rc;
     int n_experts = layer >= 0 && k->m->arch.is_moe[layer] ? k->m->arch.n_experts : 0, step = k->o->part_experts;
-    EXF_TRY(add_plan(k, &(exf_weight_part){.layer = layer, .choice = EXF_BUT_EXPERTS}, err));
+    EXF_TRY(add_plan(k, &(exf_weight_part){.layer = layer, .choice = EXF_WEIGHTS_NON_EXPERT}, err));
     EXF_TRY(add_turn(k, k->t->n_plans - 1, 0, 0, err));
     size_t first = k->t->n_plans;
     for (int e = 0; e < n_experts; e += step)
-        EXF_TRY(add_plan(k, &(exf_weight_part){layer, EXF_SOME_EXPERTS, e, n_experts - e < step ? n_experts - e : step}, err));
+        EXF_TRY(add_plan(k, &(exf_weight_part){layer, EXF_WEIGHTS_EXPERTS, e, n_experts - e < step ? n_experts - e : step}, err));
     for (int pass = 0; pass < k->o->passes; pass++)
         for (size_t plan = first; plan < k->t->n_plans; plan++) {
             int early = k->o->n_slots > 1 || (pass == 0 && plan == first);
@@ -65,7 +65,7 @@ out:
     return rc;
 }
 
-exf_code exf_weight_turns_make(exf_weight_turns *t, const exf_model *m, exf_compute compute, const exf_stream_options *o, exf_err *err)
+exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute, const exf_weight_loader_options *o, exf_err *err)
 {
     making k = {t, m, compute, o, 0};
     int n = o->n_layers + 1 + (o->head != 0);
@@ -77,15 +77,15 @@ exf_code exf_weight_turns_make(exf_weight_turns *t, const exf_model *m, exf_comp
     return rc;
 }
 
-void exf_weight_turns_free(exf_weight_turns *t)
+void exf_weight_schedule_free(exf_weight_schedule *t)
 {
     for (size_t i = 0; i < t->n_plans; i++) exf_weight_plan_free(&t->plan[i]);
     exf_mem_free(t->plan);
-    exf_mem_free(t->turn);
+    exf_mem_free(t->load);
     memset(t, 0, sizeof *t);
 }
 
-void exf_weight_turns_most(const exf_weight_turns *t, size_t *host, size_t *device)
+void exf_weight_schedule_most(const exf_weight_schedule *t, size_t *host, size_t *device)
 {
     *host = *device = ALIGN;
     for (size_t i = 0; i < t->n_plans; i++) {
@@ -97,11 +97,11 @@ void exf_weight_turns_most(const exf_weight_turns *t, size_t *host, size_t *devi
 /* ---- sizes ------------------------------------------------------------------------- */
 
 /* The most that any layer, the embedding and the head need of a choice. */
-static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o, exf_weight_choice choice)
+static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o, exf_weight_choice choice)
 {
     size_t most = 0;
     for (int l = EXF_LAYER_EMBED; l < o->n_layers; l++) {
-        int none = choice == EXF_SOME_EXPERTS && (l < 0 || !m->arch.is_moe[l]);
+        int none = choice == EXF_WEIGHTS_EXPERTS && (l < 0 || !m->arch.is_moe[l]);
         if (none || (l == EXF_LAYER_HEAD && !o->head)) continue;
         size_t bytes = exf_weight_plan_bytes(m, compute, &(exf_weight_part){l, choice, 0, o->part_experts});
         most = bytes > most ? bytes : most;
@@ -109,12 +109,12 @@ static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_stre
     return most;
 }
 
-size_t exf_stream_slot_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
+size_t exf_weight_loader_slot_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o)
 {
-    return most_bytes(m, compute, o, o->part_experts ? EXF_SOME_EXPERTS : EXF_ALL_WEIGHTS);
+    return most_bytes(m, compute, o, o->part_experts ? EXF_WEIGHTS_EXPERTS : EXF_WEIGHTS_ALL);
 }
 
-size_t exf_stream_base_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
+size_t exf_weight_loader_base_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o)
 {
-    return o->part_experts ? most_bytes(m, compute, o, EXF_BUT_EXPERTS) : 0;
+    return o->part_experts ? most_bytes(m, compute, o, EXF_WEIGHTS_NON_EXPERT) : 0;
 }

@@ -1,15 +1,15 @@
-/* weight_stream.c - see weight_stream.h.
+/* weight_loader.c - see weight_loader.h.
  *
  * A reader (weight_reader.h) waits for its chunk to cross before it takes the next.
  * Several of them keep both the file system and the bus busy without any event.
  *
- * Pieces are taken turn after turn (weight_turns.h) as far as areas are free; whoever
- * finishes a turn's last chunk also does what needs the whole turn. */
-#include "weights/weight_stream.h"
+ * Pieces are taken load after load (weight_schedule.h) as far as areas are free; whoever
+ * finishes a load's last chunk also does what needs the whole load. */
+#include "weights/weight_loader.h"
 
 #include "base/mem.h"
 #include "weights/weight_reader.h"
-#include "weights/weight_turns.h"
+#include "weights/weight_schedule.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -17,98 +17,98 @@
 enum { MOST_READERS = 8, ALIGN = 256 };
 
 typedef struct {
-    struct exf_weight_stream *s;
+    struct exf_weight_loader *s;
     pthread_t thread;
     int started;
     exf_weight_reader of;
 } reader;
 
-struct exf_weight_stream {
+struct exf_weight_loader {
     const exf_model *model;
     const exf_backend *b;
     exf_compute compute;
-    exf_stream_options o;
+    exf_weight_loader_options o;
     void *area[EXF_WEIGHT_AREAS];
-    exf_weight_turns turns; /* made at once: looking up names takes milliseconds */
-    size_t turn;            /* the next to be asked for */
+    exf_weight_schedule schedule; /* made at once: looking up names takes milliseconds */
+    size_t load;            /* the next to be asked for */
     size_t most_host;       /* bytes of the largest chunk in pinned memory */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
     pthread_cond_t work, done; /* readers wait for work, next() for done */
-    size_t taking;             /* turn whose chunks are being taken */
-    size_t open_turns;         /* turns below this one may be filled */
+    size_t taking;             /* load whose chunks are being taken */
+    size_t open_loads;         /* loads below this one may be filled */
     size_t taken;              /* chunks of `taking` */
-    size_t *left;              /* [turns.n] chunks not yet there */
-    unsigned char *ready;      /* [turns.n] */
+    size_t *left;              /* [loads.n] chunks not yet there */
+    unsigned char *ready;      /* [loads.n] */
     int quit, lost;            /* lost: a reader could not open, err says why */
-    exf_err err;               /* of the first turn's lowest chunk that failed */
-    size_t err_turn, err_chunk;
+    exf_err err;               /* of the first load's lowest chunk that failed */
+    size_t err_load, err_chunk;
 };
 
-static int readers_of(const exf_stream_options *o)
+static int readers_of(const exf_weight_loader_options *o)
 {
     int n = o->n_readers > 0 ? o->n_readers : omp_get_max_threads();
     return n < 1 ? 1 : n > MOST_READERS ? MOST_READERS : n;
 }
 
-static const exf_weight_plan *plan_of(const exf_weight_stream *s, size_t turn)
+static const exf_weight_plan *plan_of(const exf_weight_loader *s, size_t load)
 {
-    return &s->turns.plan[s->turns.turn[turn].plan];
+    return &s->schedule.plan[s->schedule.load[load].plan];
 }
 
-static char *area_of(const exf_weight_stream *s, size_t turn)
+static char *area_of(const exf_weight_loader *s, size_t load)
 {
-    return s->area[s->turns.turn[turn].area];
+    return s->area[s->schedule.load[load].area];
 }
 
 /* ---- readers ------------------------------------------------------------------- */
 
-static int failed_before(const exf_weight_stream *s, size_t turn, size_t chunk)
+static int failed_before(const exf_weight_loader *s, size_t load, size_t chunk)
 {
-    return s->err.code != EXF_OK && (s->err_turn < turn || (s->err_turn == turn && s->err_chunk < chunk));
+    return s->err.code != EXF_OK && (s->err_load < load || (s->err_load == load && s->err_chunk < chunk));
 }
 
 /* A message does not depend on which reader was faster. */
-static void note(exf_weight_stream *s, size_t turn, size_t chunk, const exf_err *err)
+static void note(exf_weight_loader *s, size_t load, size_t chunk, const exf_err *err)
 {
-    if (failed_before(s, turn, chunk)) return;
+    if (failed_before(s, load, chunk)) return;
     s->err = *err;
-    s->err_turn = turn;
+    s->err_load = load;
     s->err_chunk = chunk;
 }
 
 /* The next chunk in order; 0: to be waited for. */
-static int take(exf_weight_stream *s, size_t *turn, size_t *chunk)
+static int take(exf_weight_loader *s, size_t *load, size_t *chunk)
 {
-    while (s->taking < s->open_turns && s->taken == plan_of(s, s->taking)->n) {
+    while (s->taking < s->open_loads && s->taken == plan_of(s, s->taking)->n) {
         s->taking++;
         s->taken = 0;
     }
-    if (s->taking == s->open_turns) return 0;
-    *turn = s->taking;
+    if (s->taking == s->open_loads) return 0;
+    *load = s->taking;
     *chunk = s->taken++;
     return 1;
 }
 
 /* With the lock held, which it gives up while it works. */
-static void serve(reader *r, size_t turn, size_t chunk)
+static void serve(reader *r, size_t load, size_t chunk)
 {
-    exf_weight_stream *s = r->s;
+    exf_weight_loader *s = r->s;
     exf_err err = {.code = EXF_OK};
-    size_t n = plan_of(s, turn)->n;
-    int skip = failed_before(s, turn, chunk);
+    size_t n = plan_of(s, load)->n;
+    int skip = failed_before(s, load, chunk);
     pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, turn), chunk, area_of(s, turn), &err);
+    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, load), chunk, area_of(s, load), &err);
     pthread_mutex_lock(&s->lock);
-    if (rc != EXF_OK) note(s, turn, chunk, &err);
-    if (--s->left[turn] > 0) return;
-    skip = failed_before(s, turn, n);
+    if (rc != EXF_OK) note(s, load, chunk, &err);
+    if (--s->left[load] > 0) return;
+    skip = failed_before(s, load, n);
     pthread_mutex_unlock(&s->lock);
-    rc = skip ? EXF_OK : exf_weight_reader_end(&r->of, plan_of(s, turn), area_of(s, turn), &err);
+    rc = skip ? EXF_OK : exf_weight_reader_end(&r->of, plan_of(s, load), area_of(s, load), &err);
     pthread_mutex_lock(&s->lock);
-    if (rc != EXF_OK) note(s, turn, n, &err);
-    s->ready[turn] = 1;
+    if (rc != EXF_OK) note(s, load, n, &err);
+    s->ready[load] = 1;
     pthread_cond_signal(&s->done);
 }
 
@@ -116,10 +116,10 @@ static void serve(reader *r, size_t turn, size_t chunk)
 static void *read_pieces(void *self)
 {
     reader *r = self;
-    exf_weight_stream *s = r->s;
+    exf_weight_loader *s = r->s;
     exf_err err = {.code = EXF_OK};
     exf_code rc = exf_weight_reader_pin(&r->of, s->most_host, &err);
-    size_t turn, chunk;
+    size_t load, chunk;
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) {
         note(s, 0, 0, &err);
@@ -127,8 +127,8 @@ static void *read_pieces(void *self)
         pthread_cond_signal(&s->done);
     }
     while (rc == EXF_OK && !s->quit) {
-        if (take(s, &turn, &chunk))
-            serve(r, turn, chunk);
+        if (take(s, &load, &chunk))
+            serve(r, load, chunk);
         else
             pthread_cond_wait(&s->work, &s->lock);
     }
@@ -137,22 +137,22 @@ static void *read_pieces(void *self)
     return NULL;
 }
 
-/* Turn `turn` and, if its area is another, the one behind it. */
-static void open_turns(exf_weight_stream *s, size_t turn)
+/* Turn `load` and, if its area is another, the one behind it. */
+static void open_loads(exf_weight_loader *s, size_t load)
 {
     pthread_mutex_lock(&s->lock);
-    s->open_turns = turn + 1;
-    if (turn + 1 < s->turns.n && s->turns.turn[turn + 1].early) s->open_turns++;
+    s->open_loads = load + 1;
+    if (load + 1 < s->schedule.n && s->schedule.load[load + 1].early) s->open_loads++;
     pthread_cond_broadcast(&s->work);
     pthread_mutex_unlock(&s->lock);
 }
 
-static exf_code wait_turn(exf_weight_stream *s, size_t turn, exf_err *err)
+static exf_code wait_load(exf_weight_loader *s, size_t load, exf_err *err)
 {
     exf_code rc = EXF_OK;
     pthread_mutex_lock(&s->lock);
-    while (!s->ready[turn] && !s->lost) pthread_cond_wait(&s->done, &s->lock);
-    if (failed_before(s, turn + 1, 0)) {
+    while (!s->ready[load] && !s->lost) pthread_cond_wait(&s->done, &s->lock);
+    if (failed_before(s, load + 1, 0)) {
         *err = s->err;
         rc = err->code;
     }
@@ -160,49 +160,49 @@ static exf_code wait_turn(exf_weight_stream *s, size_t turn, exf_err *err)
     return rc;
 }
 
-exf_code exf_weight_stream_next(exf_weight_stream *s, exf_layer_weights *lw, exf_err *err)
+exf_code exf_weight_loader_next(exf_weight_loader *s, exf_layer_weights *lw, exf_err *err)
 {
-    size_t turn = s->turn++;
+    size_t load = s->load++;
     exf_code rc;
-    if (turn >= s->turns.n) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", turn + 1, s->turns.n);
-    open_turns(s, turn); /* what the turns before lay in is free */
-    EXF_TRY(wait_turn(s, turn, err));
-    exf_weight_plan_point(lw, plan_of(s, turn), area_of(s, turn));
+    if (load >= s->schedule.n) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", load + 1, s->schedule.n);
+    open_loads(s, load); /* what the loads before lay in is free */
+    EXF_TRY(wait_load(s, load, err));
+    exf_weight_plan_point(lw, plan_of(s, load), area_of(s, load));
 out:
     return rc;
 }
 
 /* ---- opening and closing ----------------------------------------------------------- */
 
-size_t exf_stream_reader_bytes(const exf_model *m, exf_compute compute, const exf_stream_options *o)
+size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o)
 {
     (void)m;
     (void)compute;
     return (size_t)readers_of(o) * (EXF_WEIGHT_CHUNK_BYTES + EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * ALIGN); /* a chunk and its scales */
 }
 
-uint64_t exf_stream_host_bytes(const exf_stream_options *o)
+uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o)
 {
     return (uint64_t)readers_of(o) * (exf_scales_room(EXF_WEIGHT_CHUNK_BYTES) + exf_file_room(EXF_WEIGHT_CHUNK_BYTES / 8));
 }
 
-static exf_code alloc_areas(exf_weight_stream *s, exf_err *err)
+static exf_code alloc_areas(exf_weight_loader *s, exf_err *err)
 {
     exf_code rc = EXF_OK;
     int first = s->o.part_experts ? 1 : 0;
-    size_t slot = exf_stream_slot_bytes(s->model, s->compute, &s->o);
-    if (first) EXF_TRY(s->b->alloc(&s->area[0], exf_stream_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
+    size_t slot = exf_weight_loader_slot_bytes(s->model, s->compute, &s->o);
+    if (first) EXF_TRY(s->b->alloc(&s->area[0], exf_weight_loader_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
     for (int i = 0; i < s->o.n_slots; i++) EXF_TRY(s->b->alloc(&s->area[first + i], slot, 1, "layer weights", err));
 out:
     return rc;
 }
 
-static exf_code count_pieces(exf_weight_stream *s, exf_err *err)
+static exf_code count_pieces(exf_weight_loader *s, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_mem_new(&s->left, s->turns.n, sizeof *s->left, "turns of weights", err));
-    EXF_TRY(exf_mem_new(&s->ready, s->turns.n, 1, "turns of weights", err));
-    for (size_t t = 0; t < s->turns.n; t++) {
+    EXF_TRY(exf_mem_new(&s->left, s->schedule.n, sizeof *s->left, "weight loads", err));
+    EXF_TRY(exf_mem_new(&s->ready, s->schedule.n, 1, "weight loads", err));
+    for (size_t t = 0; t < s->schedule.n; t++) {
         s->left[t] = plan_of(s, t)->n;
         s->ready[t] = s->left[t] == 0;
     }
@@ -210,7 +210,7 @@ out:
     return rc;
 }
 
-static exf_code open_reader(exf_weight_stream *s, reader *r, size_t device, exf_err *err)
+static exf_code open_reader(exf_weight_loader *s, reader *r, size_t device, exf_err *err)
 {
     exf_code rc;
     r->s = s;
@@ -224,14 +224,14 @@ out:
     return rc;
 }
 
-exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, const exf_backend *b, exf_compute compute,
-                                const exf_stream_options *o, exf_err *err)
+exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, const exf_backend *b, exf_compute compute,
+                                const exf_weight_loader_options *o, exf_err *err)
 {
-    exf_weight_stream *s = NULL;
+    exf_weight_loader *s = NULL;
     size_t device;
     exf_code rc;
     *out = NULL;
-    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight stream", err));
+    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight loader", err));
     s->model = m;
     s->b = b;
     s->compute = compute;
@@ -240,21 +240,21 @@ exf_code exf_weight_stream_open(exf_weight_stream **out, const exf_model *m, con
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
-    EXF_TRY(exf_weight_turns_make(&s->turns, m, compute, o, err));
-    exf_weight_turns_most(&s->turns, &s->most_host, &device);
+    EXF_TRY(exf_weight_schedule_make(&s->schedule, m, compute, o, err));
+    exf_weight_schedule_most(&s->schedule, &s->most_host, &device);
     EXF_TRY(count_pieces(s, err));
     EXF_TRY(alloc_areas(s, err));
     for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], device, err));
-    open_turns(s, 0);
+    open_loads(s, 0);
 out:
     if (rc != EXF_OK)
-        exf_weight_stream_close(s, NULL);
+        exf_weight_loader_close(s, NULL);
     else
         *out = s;
     return rc;
 }
 
-void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
+void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *times)
 {
     if (!s) return;
     pthread_mutex_lock(&s->lock);
@@ -272,7 +272,7 @@ void exf_weight_stream_close(exf_weight_stream *s, exf_stream_times *times)
         exf_weight_reader_close(&r->of);
     }
     for (int i = 0; i < EXF_WEIGHT_AREAS; i++) s->b->free(s->area[i]);
-    exf_weight_turns_free(&s->turns);
+    exf_weight_schedule_free(&s->schedule);
     exf_mem_free(s->left);
     exf_mem_free(s->ready);
     pthread_mutex_destroy(&s->lock);
