@@ -23,7 +23,7 @@
 #include "kernels/linear/matrix.h"
 #include "kernels/attention/rope.h"
 #include "kernels/moe/router.h"
-#include "kernels/residual/streams.h"
+#include "kernels/residual/hyper_connections.h"
 #include "kernels/linear/unpack.h"
 
 #include <stddef.h>
@@ -101,9 +101,9 @@ typedef struct exf_backend {
     size_t (*indexer_workspace)(int n_rows, int n_entries); /* floats */
     void (*indexer)(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
                     const exf_indexer_shape *s, float *workspace);
-    void (*streams_open)(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s);
-    void (*streams_close)(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s);
-    void (*streams_collapse)(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
+    void (*hyper_pre)(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+    void (*hyper_post)(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+    void (*hyper_head)(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
     void (*router)(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                    const exf_router_rules *r, double *scratch);
 

@@ -131,9 +131,9 @@ WITHOUT_QUEUE(indexer,
               (exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s,
                float *workspace),
               (chosen, query, weights, keys, s, workspace))
-WITHOUT_QUEUE(streams_open, (exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s), (u, mixing, x, s))
-WITHOUT_QUEUE(streams_close, (exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s), (x, v, mixing, s))
-WITHOUT_QUEUE(streams_collapse, (exf_queue *q, float *u, const float *x, const exf_streams_shape *s), (u, x, s))
+WITHOUT_QUEUE(hyper_pre, (exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s), (u, mixing, x, s))
+WITHOUT_QUEUE(hyper_post, (exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s), (x, v, mixing, s))
+WITHOUT_QUEUE(hyper_head, (exf_queue *q, float *u, const float *x, const exf_hyper_shape *s), (u, x, s))
 WITHOUT_QUEUE(router,
               (exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
                double *scratch),
@@ -181,9 +181,9 @@ const exf_backend exf_backend_cpu = {
     .compressor = compressor_queued,
     .indexer_workspace = exf_indexer_workspace,
     .indexer = indexer_queued,
-    .streams_open = streams_open_queued,
-    .streams_close = streams_close_queued,
-    .streams_collapse = streams_collapse_queued,
+    .hyper_pre = hyper_pre_queued,
+    .hyper_post = hyper_post_queued,
+    .hyper_head = hyper_head_queued,
     .router = router_queued,
 };
 

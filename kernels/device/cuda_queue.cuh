@@ -104,9 +104,9 @@ void exf_compressed_heads_cuda(exf_queue *q, uint16_t *out, const float *query, 
 void exf_compressor_cuda(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
 size_t exf_indexer_workspace_cuda(int n_rows, int n_entries);
 void exf_indexer_cuda(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s, float *workspace);
-void exf_streams_open_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s);
-void exf_streams_close_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s);
-void exf_streams_collapse_cuda(exf_queue *q, float *u, const float *x, const exf_streams_shape *s);
+void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+void exf_hyper_post_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
 void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r, double *scratch);
 void exf_unpack_cuda(exf_queue *q, void *to, exf_number number, const exf_packed_rows *c, int *bad);
 void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad);

@@ -67,7 +67,7 @@ static exf_code run_rows(const exf_step *s, size_t sequence, const size_t *row, 
     w->b->upload(w->q, c.rows, w->rows, (size_t)n * sizeof *w->rows);
     w->b->gather_rows(w->q, c.hidden, exf_step_rows(s, first), c.rows, n, (int)exf_row_width(a));
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, c.hidden, n, c.u, c.mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, c.hidden, n, c.u, c.mixing);
     exf_norm_rows(w, c.input, u, lw->w[EXF_W_FFN_NORM], n, a);
     exf_every_expert_run(w, n, a, lw, &c);
     double ran = exf_clock();

@@ -80,7 +80,7 @@ static void compute(const piece *p, exf_workspace *w)
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     w->b->upload(w->q, p->m.row, p->row, (size_t)p->n * sizeof *p->row);
     w->b->gather_rows(w->q, p->m.hidden, s->rows, p->m.row, p->n, (int)exf_row_width(a));
-    const float *u = exf_residual_open(w->b, w->q, a, &site, p->m.hidden, p->n, p->m.u, p->m.mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, p->m.hidden, p->n, p->m.u, p->m.mixing);
     w->b->rmsnorm_rounded(w->q, p->m.x, NULL, u, lw->w[EXF_W_FFN_NORM], p->n, a->d_model, a->norm_eps);
     w->b->experts(w->q, p->m.outputs, p->m.x, p->m.ids, &matrices, &shape, p->m.space);
     w->times.flops += 6.0 * p->n * a->n_experts * a->d_model * a->d_expert;

@@ -246,7 +246,7 @@ static void close_piece(const exf_step *s, exf_workspace *w, float *hidden, cons
         sum_up(s, w, hidden, m, row, 0, n, 1, 1);
     } else {
         sum_up(s, w, m->block, m, row, 0, n, 0, 1);
-        exf_residual_close(w->b, w->q, a, hidden, m->block, n, m->mixing);
+        exf_residual_update(w->b, w->q, a, hidden, m->block, n, m->mixing);
     }
     w->b->watch_finite(w->q, s->p->device.not_finite, hidden, (size_t)n * width, row * width);
 }
@@ -262,7 +262,7 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     double start = exf_clock(), ran;
     exf_code rc;
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
     w->b->rmsnorm_rounded(w->q, m->x, lw->w[EXF_W_SHARED_SWITCH] ? m->x32 : NULL, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
     double waited = p->device.waited;
     if (s->moe_index >= 0) EXF_TRY(run_routed(s, w, m, row, n, err));

@@ -122,7 +122,7 @@ static exf_code run_block(const exf_step *s, size_t sequence, int position, int 
     exf_code rc = EXF_OK;
     exf_carve_experts(&e, &arena, a, n, p->demand.probes);
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, e.u, e.mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, e.u, e.mixing);
     exf_norm_rows(w, e.input, u, lw->w[EXF_W_FFN_NORM], n, a);
     if (s->moe_index < 0)
         exf_dense_ffn_run(w, n, a, lw, &e);
@@ -133,7 +133,7 @@ static exf_code run_block(const exf_step *s, size_t sequence, int position, int 
     if (s->moe_index >= 0) EXF_TRY(exf_show_block(s, sequence, position, n, &e, w, worker, err));
     w->times.observe += exf_clock() - ran;
     if (!s->last) return w->b->finish(w->q, err);
-    exf_residual_close(w->b, w->q, a, hidden, e.block, n, e.mixing);
+    exf_residual_update(w->b, w->q, a, hidden, e.block, n, e.mixing);
     rc = check_finite(w, hidden, n, exf_row_width(a), s->layer, sequence, position, err);
 out:
     return rc;

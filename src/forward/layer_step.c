@@ -46,7 +46,7 @@ static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const
     const exf_architecture *a = &p->model->arch;
     const exf_layer_weights *lw = &p->weights_now;
     exf_residual_site site = exf_site_of(lw, EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
     exf_mixer_call call = {.out = space->mixed, .n_tokens = n, .layer = s->layer, .a = a, .w = lw->w, .w16 = lw->w16,
                            .positions = &p->positions, .arena = arena, .b = w->b, .q = w->q};
     norm_input(&call, w, space, u, lw->w[EXF_W_MIXER_NORM]);
@@ -55,7 +55,7 @@ static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const
         call.beta = 1;
     }
     exf_mixer_of(a->mixer[s->layer])->run(&call);
-    if (call.beta == 0) exf_residual_close(w->b, w->q, a, hidden, space->mixed, n, space->mixing);
+    if (call.beta == 0) exf_residual_update(w->b, w->q, a, hidden, space->mixed, n, space->mixing);
     w->times.flops += exf_mixer_of(a->mixer[s->layer])->flops(a, s->layer, n);
 }
 
@@ -66,7 +66,7 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     const exf_layer_weights *lw = &p->weights_now;
     int n = span->n_tokens;
     exf_residual_site site = exf_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
-    const float *u = exf_residual_open(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
+    const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
     exf_matrix x = exf_f32(space->normed);
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)space->normed);

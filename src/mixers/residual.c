@@ -1,7 +1,7 @@
 /* residual.c - see residual.h. */
 #include "mixers/residual.h"
 
-_Static_assert((int)EXF_MAX_STREAMS <= (int)EXF_STREAMS_MAX, "the kernels hold every stream that a model may have");
+_Static_assert((int)EXF_MAX_STREAMS <= (int)EXF_HYPER_STREAMS_MAX, "the kernels hold every stream that a model may have");
 
 int exf_residual_mixing(const exf_architecture *a)
 {
@@ -9,10 +9,10 @@ int exf_residual_mixing(const exf_architecture *a)
     return s == 1 ? 0 : (2 + s) * s;
 }
 
-static exf_streams_shape shape_of(const exf_architecture *a, const exf_residual_site *site, int n_tokens)
+static exf_hyper_shape shape_of(const exf_architecture *a, const exf_residual_site *site, int n_tokens)
 {
     const exf_residual_spec *r = &a->residual;
-    exf_streams_shape shape = {.n_tokens = n_tokens, .streams = r->streams, .width = a->d_model, .iterations = r->sinkhorn_iterations,
+    exf_hyper_shape shape = {.n_tokens = n_tokens, .streams = r->streams, .width = a->d_model, .iterations = r->sinkhorn_iterations,
                                .eps = r->eps, .norm_eps = a->norm_eps};
     if (site) {
         shape.fn = site->fn;
@@ -22,30 +22,30 @@ static exf_streams_shape shape_of(const exf_architecture *a, const exf_residual_
     return shape;
 }
 
-const float *exf_residual_open(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
+const float *exf_residual_read(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
                                const float *hidden, int n_tokens, float *u, float *mixing)
 {
     if (a->residual.streams == 1) return hidden;
-    exf_streams_shape shape = shape_of(a, site, n_tokens);
-    b->streams_open(q, u, mixing, hidden, &shape);
+    exf_hyper_shape shape = shape_of(a, site, n_tokens);
+    b->hyper_pre(q, u, mixing, hidden, &shape);
     return u;
 }
 
-void exf_residual_close(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
+void exf_residual_update(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
                         const float *mixing)
 {
-    exf_streams_shape shape = shape_of(a, NULL, n_tokens);
+    exf_hyper_shape shape = shape_of(a, NULL, n_tokens);
     if (a->residual.streams == 1)
         b->add(q, hidden, v, (size_t)n_tokens * (size_t)a->d_model);
     else
-        b->streams_close(q, hidden, v, mixing, &shape);
+        b->hyper_post(q, hidden, v, mixing, &shape);
 }
 
 const float *exf_residual_collapse(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
                                    const float *hidden, int n_tokens, float *u)
 {
     if (a->residual.streams == 1) return hidden;
-    exf_streams_shape shape = shape_of(a, site, n_tokens);
-    b->streams_collapse(q, u, hidden, &shape);
+    exf_hyper_shape shape = shape_of(a, site, n_tokens);
+    b->hyper_head(q, u, hidden, &shape);
     return u;
 }

@@ -28,10 +28,10 @@ int exf_residual_mixing(const exf_architecture *a);
 /* The site's input [T, H] for n_tokens rows of hidden: hidden itself with one
  * stream, else computed into u.  mixing [T, exf_residual_mixing] is filled from
  * hidden as it is now, for the closing. */
-const float *exf_residual_open(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
+const float *exf_residual_read(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
                                const float *hidden, int n_tokens, float *u, float *mixing);
 /* Adds the site's output v [T, H]. */
-void exf_residual_close(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
+void exf_residual_update(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
                         const float *mixing);
 /* The streams as one [T, H] before the final norm; site holds the head's fn
  * [S, S H], base [S], scale [1].  hidden itself with one stream. */

@@ -269,11 +269,11 @@ static void streams(void)
         auto x = copies(n), u = copies((size_t)T * H);
         float *fn = reals((size_t)MIX * S * H, -0.01f, 0.01f), *base = reals(MIX), *scale = reals(3),
               *mixing = reals((size_t)T * MIX, 0, 0.3f);
-        exf_streams_shape s = {T, S, H, 20, 1e-6, 1e-6, fn, base, scale};
+        exf_hyper_shape s = {T, S, H, 20, 1e-6, 1e-6, fn, base, scale};
         if (close)
-            moving("streams close 4 x 4096", 8.0 * n + 4.0 * T * H, [=](int i) { B->streams_close(Q[0], x[i], u[i], mixing, &s); });
+            moving("streams close 4 x 4096", 8.0 * n + 4.0 * T * H, [=](int i) { B->hyper_post(Q[0], x[i], u[i], mixing, &s); });
         else
-            moving("streams open 4 x 4096", 4.0 * n + 4.0 * T * H, [=](int i) { B->streams_open(Q[0], u[i], mixing, x[i], &s); });
+            moving("streams open 4 x 4096", 4.0 * n + 4.0 * T * H, [=](int i) { B->hyper_pre(Q[0], u[i], mixing, x[i], &s); });
     }
 }
 

@@ -111,18 +111,18 @@ START_TEST(streams_are_near)
                scale = pair_reals(&p, 3, 6, 1);
     pair_array mixing = pair_reals(&p, (size_t)(t * mix), 7, 1);
     for (int s = 0; s < 2; s++) {
-        exf_streams_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
-        p.b[s]->streams_open(p.q[s], u.f[s], mixing.f[s], x.f[s], &shape);
+        exf_hyper_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
+        p.b[s]->hyper_pre(p.q[s], u.f[s], mixing.f[s], x.f[s], &shape);
     }
-    pair_near(&u, 1e-5, "streams_open");
+    pair_near(&u, 1e-5, "hyper_pre");
     pair_near(&mixing, 1e-5, "coefficients");
     for (int s = 0; s < 2; s++) {
-        exf_streams_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
-        p.b[s]->streams_close(p.q[s], x.f[s], v.f[s], mixing.f[s], &shape);
-        p.b[s]->streams_collapse(p.q[s], u.f[s], x.f[s], &shape);
+        exf_hyper_shape shape = {t, streams, width, 20, 1e-6, 1e-6, fn.f[s], base.f[s], scale.f[s]};
+        p.b[s]->hyper_post(p.q[s], x.f[s], v.f[s], mixing.f[s], &shape);
+        p.b[s]->hyper_head(p.q[s], u.f[s], x.f[s], &shape);
     }
-    pair_near(&x, 1e-5, "streams_close");
-    pair_near(&u, 1e-5, "streams_collapse");
+    pair_near(&x, 1e-5, "hyper_post");
+    pair_near(&u, 1e-5, "hyper_head");
     pair_free(&x);
     pair_free(&v);
     pair_free(&u);

@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 #include "mixers/residual.h"
-#include "kernels/residual/streams.h"
+#include "kernels/residual/hyper_connections.h"
 
 #include <math.h>
 #include <string.h>
@@ -24,7 +24,7 @@ START_TEST(coefficients_known_answers)
         mix[i] = 0.1 * ((7 * i) % 11 - 5);
         base[i] = 0.05f * (float)((3 * i) % 7 - 3);
     }
-    exf_streams_coefficients_cpu(mix, base, scale, S, 20, 1e-6);
+    exf_hyper_coefficients_cpu(mix, base, scale, S, 20, 1e-6);
     for (int i = 0; i < MIX; i++) ck_assert_double_eq_tol(mix[i], want[i], 1e-7);
 }
 END_TEST
@@ -35,7 +35,7 @@ START_TEST(rows_and_columns_sum_to_nearly_one)
     float base[MIX] = {0};
     static const float scale[3] = {1, 1, 1};
     for (int i = 0; i < MIX; i++) mix[i] = 3 * sin(i);
-    exf_streams_coefficients_cpu(mix, base, scale, S, 200, 1e-6);
+    exf_hyper_coefficients_cpu(mix, base, scale, S, 200, 1e-6);
     for (int j = 0; j < S; j++) {
         double row = 0, column = 0;
         for (int k = 0; k < S; k++) {
@@ -130,8 +130,8 @@ START_TEST(open_and_close_match_naive)
     make_case(&c, h);
     memcpy(before, c.hidden, sizeof before);
     ck_assert_int_eq(exf_residual_mixing(&c.a), MIX);
-    ck_assert_ptr_eq(exf_residual_open(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden, T, c.u, c.mixing), c.u);
-    exf_residual_close(&exf_backend_cpu, NULL, &c.a, c.hidden, c.v, T, c.mixing);
+    ck_assert_ptr_eq(exf_residual_read(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden, T, c.u, c.mixing), c.u);
+    exf_residual_update(&exf_backend_cpu, NULL, &c.a, c.hidden, c.v, T, c.mixing);
     for (int t = 0; t < T; t++) {
         const float *x = before + t * S * h;
         double mix[MIX];
@@ -176,9 +176,9 @@ START_TEST(bits_do_not_depend_on_the_block)
     static residual_case c;
     static float u[H_MAX], mixing[MIX];
     make_case(&c, 130);
-    exf_residual_open(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden, T, c.u, c.mixing);
+    exf_residual_read(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden, T, c.u, c.mixing);
     for (int t = 0; t < T; t++) {
-        exf_residual_open(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden + t * S * 130, 1, u, mixing);
+        exf_residual_read(&exf_backend_cpu, NULL, &c.a, &c.site, c.hidden + t * S * 130, 1, u, mixing);
         ck_assert_mem_eq(u, c.u + t * 130, 130 * sizeof *u);
         ck_assert_mem_eq(mixing, c.mixing + t * MIX, sizeof mixing);
     }
@@ -191,9 +191,9 @@ START_TEST(one_stream_is_a_plain_sum)
     exf_residual_site none = {NULL, NULL, NULL};
     float hidden[6] = {1, 2, 3, 4, 5, 6}, v[6] = {10, 20, 30, 40, 50, 60};
     ck_assert_int_eq(exf_residual_mixing(&a), 0);
-    ck_assert_ptr_eq(exf_residual_open(&exf_backend_cpu, NULL, &a, &none, hidden, 2, NULL, NULL), hidden);
+    ck_assert_ptr_eq(exf_residual_read(&exf_backend_cpu, NULL, &a, &none, hidden, 2, NULL, NULL), hidden);
     ck_assert_ptr_eq(exf_residual_collapse(&exf_backend_cpu, NULL, &a, &none, hidden, 2, NULL), hidden);
-    exf_residual_close(&exf_backend_cpu, NULL, &a, hidden, v, 2, NULL);
+    exf_residual_update(&exf_backend_cpu, NULL, &a, hidden, v, 2, NULL);
     for (int i = 0; i < 6; i++) ck_assert_float_eq(hidden[i], 11.0f * (float)(i + 1));
 }
 END_TEST

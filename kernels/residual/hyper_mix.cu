@@ -1,16 +1,16 @@
-/* streams_mix.cu - see streams_mix.cuh.  A block has 32 tokens; its warps go side by side
+/* hyper_mix.cu - see hyper_mix.cuh.  A block has 32 tokens; its warps go side by side
  * through the S H floats of a token, 16 at a time, and multiply them with fn on tensor
  * cores (tf32.cuh, EXACT).  Which of the 16 is the summed index of which product is all
  * the same as long as x and fn agree, so both are loaded in the order that memory has.
  * Products of 256 elements are added in float32, these sums in double: |error| <=
  * 2^-16 of the sum of |fn x|, and the same bits in whatever block a token is. */
 #include "kernels/device/cuda_reduce.cuh"
-#include "kernels/residual/streams_mix.cuh"
+#include "kernels/residual/hyper_mix.cuh"
 #include "kernels/device/tf32.cuh"
 
 enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 16, THREADS = 32 * WARPS, OUTPUTS = 24, LD = OUTPUTS + 1, FLUSH = 16, RUN = 4 };
 
-int exf_streams_mix_fits(const float *x, const exf_streams_shape *s)
+int exf_hyper_mix_fits(const float *x, const exf_hyper_shape *s)
 {
     int width = s->streams * s->width;
     return exf_hopper_code() && s->width % 4 == 0 && s->width >= s->streams && width % 16 == 0 && exf_aligned16(x, width) &&
@@ -103,7 +103,7 @@ static __device__ double sigmoid(double z)
 }
 
 /* One line of a C: first the rows by exp and their sum, then columns and rows in turn. */
-static __device__ void normalise(double *c, const exf_streams_shape &s, int pass, int line)
+static __device__ void normalise(double *c, const exf_hyper_shape &s, int pass, int line)
 {
     int S = s.streams, step = pass % 2 ? S : 1, at = pass % 2 ? line : line * S; /* odd: columns */
     double sum = pass ? s.eps : 0, top = -INFINITY;
@@ -117,7 +117,7 @@ static __device__ void normalise(double *c, const exf_streams_shape &s, int pass
 }
 
 /* Every token's C (sinkhorn.h), S threads a token. */
-static __device__ void sinkhorn(double *mix, int n_mix, const exf_streams_shape &s)
+static __device__ void sinkhorn(double *mix, int n_mix, const exf_hyper_shape &s)
 {
     int S = s.streams;
     for (int pass = 0; pass < 2 * max(s.iterations, 1); pass++) {
@@ -127,7 +127,7 @@ static __device__ void sinkhorn(double *mix, int n_mix, const exf_streams_shape 
 }
 
 /* Dot products to coefficients, all of the block's tokens. */
-static __device__ void coefficients(double *mix, int n_mix, const exf_streams_shape &s)
+static __device__ void coefficients(double *mix, int n_mix, const exf_hyper_shape &s)
 {
     int S = s.streams;
     for (int i = threadIdx.x; i < TOKENS * n_mix; i += THREADS) {
@@ -141,7 +141,7 @@ static __device__ void coefficients(double *mix, int n_mix, const exf_streams_sh
 #endif
 
 /* Shared: doubles [WARPS, TOKENS, LD], then [TOKENS, n_mix].  Grid: tokens / TOKENS. */
-static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int ld, const float *x, exf_streams_shape s, int n_mix)
+static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int ld, const float *x, exf_hyper_shape s, int n_mix)
 {
 #ifdef EXF_HOPPER
     extern __shared__ double part[];
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(THREADS) mix_tokens(float *mixing, int 
  * Grid: tokens. */
 static __global__ void gather(float *u, const float *mixing, int ld, const float *x, int streams, int quads)
 {
-    __shared__ float pre[EXF_STREAMS_MAX];
+    __shared__ float pre[EXF_HYPER_STREAMS_MAX];
     const float4 *row = reinterpret_cast<const float4 *>(x) + (size_t)blockIdx.x * streams * quads;
     float4 *out = reinterpret_cast<float4 *>(u) + (size_t)blockIdx.x * quads;
     if (threadIdx.x < (unsigned)streams) pre[threadIdx.x] = mixing[(size_t)blockIdx.x * ld + threadIdx.x];
@@ -201,7 +201,7 @@ static __global__ void gather(float *u, const float *mixing, int ld, const float
     }
 }
 
-void exf_streams_mix(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s, int n_mix)
+void exf_hyper_mix(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s, int n_mix)
 {
     int bytes = (WARPS * TOKENS * LD + TOKENS * n_mix) * (int)sizeof(double), ld = mixing ? n_mix : s->width;
     if (!mixing) mixing = u;

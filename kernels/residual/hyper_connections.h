@@ -1,4 +1,4 @@
-/* streams.h - hyper-connections of a token: S residual streams x [S, H], read
+/* hyper_connections.h - hyper-connections of a token: S residual streams x [S, H], read
  * and updated through coefficients that are computed from x itself.
  *
  *   mix  = fn x / sqrt(mean(x^2) + norm_eps)    x as one row of S H
@@ -9,25 +9,25 @@
  * have the same bits in whatever block of tokens they are computed.  The CUDA backend
  * adds 256 products of a row in float32 before it goes on in double: |error| of a dot
  * product <= 2^-16 sum |fn x|, the bits again independent of the block. */
-#ifndef EXF_KERNELS_STREAMS_H
-#define EXF_KERNELS_STREAMS_H
+#ifndef EXF_KERNELS_HYPER_CONNECTIONS_H
+#define EXF_KERNELS_HYPER_CONNECTIONS_H
 
-enum { EXF_STREAMS_MAX = 16 };
+enum { EXF_HYPER_STREAMS_MAX = 16 };
 
 /* mix [n_tokens, n_mix] from x [n_tokens, n] and fn [n_mix, n].  A few tokens at a time: fn is too large for
  * the nearest cache, and is read once for all of them. */
-enum { EXF_STREAMS_TOKENS = 8 };
-void exf_streams_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps);
+enum { EXF_HYPER_TOKENS = 8 };
+void exf_hyper_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps);
 
 /* mix[0..S) becomes pre: sigmoid(mix scale[0] + base) + eps. */
-void exf_streams_pre_cpu(double *mix, const float *base, const float *scale, int streams, double eps);
+void exf_hyper_pre_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, double eps);
 /* mix [(2 + S) S] becomes pre [S], post [S] = 2 sigmoid(mix scale[1] + base), and
  * C [S, S] = Sinkhorn(mix scale[2] + base), see sinkhorn.h. */
-void exf_streams_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps);
+void exf_hyper_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps);
 
-void exf_streams_gather_cpu(float *u, const float *x, const float *pre, int streams, int width);
-/* In place; S at most EXF_STREAMS_MAX. */
-void exf_streams_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width);
+void exf_hyper_gather_cpu(float *u, const float *x, const float *pre, int streams, int width);
+/* In place; S at most EXF_HYPER_STREAMS_MAX. */
+void exf_hyper_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width);
 
 /* ---- the same for a block of tokens: what the backends offer ----------------- */
 typedef struct {
@@ -35,12 +35,12 @@ typedef struct {
     int iterations;
     double eps, norm_eps;
     const float *fn, *base, *scale; /* the site's weights */
-} exf_streams_shape;
+} exf_hyper_shape;
 
 /* mixing [T, (2 + S) S] = pre, post, C of every token of x [T, S, H]; u [T, H]. */
-void exf_streams_open_cpu(float *u, float *mixing, const float *x, const exf_streams_shape *s);
+void exf_hyper_pre_cpu(float *u, float *mixing, const float *x, const exf_hyper_shape *s);
 /* x [T, S, H] updated with v [T, H]; fn, base, scale are not used. */
-void exf_streams_close_cpu(float *x, const float *v, const float *mixing, const exf_streams_shape *s);
+void exf_hyper_post_cpu(float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
 /* u [T, H] from pre alone: fn [S, S H], base [S], scale [1]. */
-void exf_streams_collapse_cpu(float *u, const float *x, const exf_streams_shape *s);
+void exf_hyper_head_cpu(float *u, const float *x, const exf_hyper_shape *s);
 #endif

@@ -1,5 +1,5 @@
-/* streams_cpu.c - see streams.h. */
-#include "kernels/residual/streams.h"
+/* hyper_connections_cpu.c - see hyper_connections.h. */
+#include "kernels/residual/hyper_connections.h"
 
 #include "kernels/rows/simd.h"
 #include "kernels/residual/sinkhorn.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stddef.h>
 
-EXF_SIMD_CLONES void exf_streams_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps)
+EXF_SIMD_CLONES void exf_hyper_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps)
 {
     for (int i = 0; i < n_mix; i++)
         for (int t = 0; t < n_tokens; t++) mix[t * n_mix + i] = exf_dot(fn + (size_t)i * (size_t)n, x + (size_t)t * (size_t)n, n);
@@ -23,21 +23,21 @@ static double sigmoid(double z)
     return 1 / (1 + exp(-z));
 }
 
-void exf_streams_pre_cpu(double *mix, const float *base, const float *scale, int streams, double eps)
+void exf_hyper_pre_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, double eps)
 {
     for (int j = 0; j < streams; j++) mix[j] = sigmoid(mix[j] * (double)scale[0] + (double)base[j]) + eps;
 }
 
-void exf_streams_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps)
+void exf_hyper_coefficients_cpu(double *mix, const float *base, const float *scale, int streams, int iterations, double eps)
 {
     int s = streams;
-    exf_streams_pre_cpu(mix, base, scale, s, eps);
+    exf_hyper_pre_coefficients_cpu(mix, base, scale, s, eps);
     for (int j = s; j < 2 * s; j++) mix[j] = 2 * sigmoid(mix[j] * (double)scale[1] + (double)base[j]);
     for (int j = 2 * s; j < (2 + s) * s; j++) mix[j] = mix[j] * (double)scale[2] + (double)base[j];
     exf_sinkhorn_cpu(mix + 2 * s, s, iterations, eps);
 }
 
-EXF_SIMD_CLONES void exf_streams_gather_cpu(float *u, const float *x, const float *pre, int streams, int width)
+EXF_SIMD_CLONES void exf_hyper_gather_cpu(float *u, const float *x, const float *pre, int streams, int width)
 {
     memset(u, 0, (size_t)width * sizeof *u);
     for (int j = 0; j < streams; j++) {
@@ -52,7 +52,7 @@ enum { PIECE = 64 }; /* elements of every stream held aside at a time */
 /* n elements, at most PIECE, of every stream; x and v point at the first. */
 static inline void scatter_piece(float *x, const float *v, const float *post, const float *c, int streams, int width, int n)
 {
-    float old[EXF_STREAMS_MAX][PIECE];
+    float old[EXF_HYPER_STREAMS_MAX][PIECE];
     for (int j = 0; j < streams; j++) memcpy(old[j], x + (size_t)j * (size_t)width, (size_t)n * sizeof *x);
     for (int k = 0; k < streams; k++) {
         float *row = x + (size_t)k * (size_t)width, weight = post[k];
@@ -64,55 +64,55 @@ static inline void scatter_piece(float *x, const float *v, const float *post, co
     }
 }
 
-EXF_SIMD_CLONES void exf_streams_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width)
+EXF_SIMD_CLONES void exf_hyper_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width)
 {
     for (int at = 0; at < width; at += PIECE) scatter_piece(x + at, v + at, post, c, streams, width, width - at < PIECE ? width - at : PIECE);
 }
 
-enum { MIXING_MAX = (2 + EXF_STREAMS_MAX) * EXF_STREAMS_MAX };
+enum { MIXING_MAX = (2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX };
 
 /* A few tokens: mixing NULL is the head's collapse, which needs pre alone. */
-static void open_few(float *u, float *mixing, const float *x, int n_tokens, const exf_streams_shape *s)
+static void open_few(float *u, float *mixing, const float *x, int n_tokens, const exf_hyper_shape *s)
 {
-    double mix[EXF_STREAMS_TOKENS * MIXING_MAX];
+    double mix[EXF_HYPER_TOKENS * MIXING_MAX];
     float row[MIXING_MAX];
     int n = mixing ? (2 + s->streams) * s->streams : s->streams, width = s->streams * s->width;
-    exf_streams_mix_cpu(mix, x, n_tokens, width, s->fn, n, s->norm_eps);
+    exf_hyper_mix_cpu(mix, x, n_tokens, width, s->fn, n, s->norm_eps);
     for (int t = 0; t < n_tokens; t++) {
         if (mixing)
-            exf_streams_coefficients_cpu(mix + t * n, s->base, s->scale, s->streams, s->iterations, s->eps);
+            exf_hyper_coefficients_cpu(mix + t * n, s->base, s->scale, s->streams, s->iterations, s->eps);
         else
-            exf_streams_pre_cpu(mix + t * n, s->base, s->scale, s->streams, s->eps);
+            exf_hyper_pre_coefficients_cpu(mix + t * n, s->base, s->scale, s->streams, s->eps);
         for (int i = 0; i < n; i++) row[i] = (float)mix[t * n + i];
         if (mixing) memcpy(mixing + (size_t)t * (size_t)n, row, (size_t)n * sizeof *row);
-        exf_streams_gather_cpu(u + (size_t)t * (size_t)s->width, x + (size_t)t * (size_t)width, row, s->streams, s->width);
+        exf_hyper_gather_cpu(u + (size_t)t * (size_t)s->width, x + (size_t)t * (size_t)width, row, s->streams, s->width);
     }
 }
 
-static void open_all(float *u, float *mixing, const float *x, const exf_streams_shape *s)
+static void open_all(float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
     size_t n = (size_t)((2 + s->streams) * s->streams), h = (size_t)s->width;
-    for (int t = 0; t < s->n_tokens; t += EXF_STREAMS_TOKENS) {
-        int few = s->n_tokens - t < EXF_STREAMS_TOKENS ? s->n_tokens - t : EXF_STREAMS_TOKENS;
+    for (int t = 0; t < s->n_tokens; t += EXF_HYPER_TOKENS) {
+        int few = s->n_tokens - t < EXF_HYPER_TOKENS ? s->n_tokens - t : EXF_HYPER_TOKENS;
         open_few(u + (size_t)t * h, mixing ? mixing + (size_t)t * n : NULL, x + (size_t)t * (size_t)s->streams * h, few, s);
     }
 }
 
-void exf_streams_open_cpu(float *u, float *mixing, const float *x, const exf_streams_shape *s)
+void exf_hyper_pre_cpu(float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
     open_all(u, mixing, x, s);
 }
 
-void exf_streams_collapse_cpu(float *u, const float *x, const exf_streams_shape *s)
+void exf_hyper_head_cpu(float *u, const float *x, const exf_hyper_shape *s)
 {
     open_all(u, NULL, x, s);
 }
 
-void exf_streams_close_cpu(float *x, const float *v, const float *mixing, const exf_streams_shape *s)
+void exf_hyper_post_cpu(float *x, const float *v, const float *mixing, const exf_hyper_shape *s)
 {
     size_t h = (size_t)s->width, n = (size_t)((2 + s->streams) * s->streams);
     for (size_t t = 0; t < (size_t)s->n_tokens; t++) {
         const float *post = mixing + t * n + s->streams, *c = post + s->streams;
-        exf_streams_scatter_cpu(x + t * (size_t)s->streams * h, v + t * h, post, c, s->streams, s->width);
+        exf_hyper_scatter_cpu(x + t * (size_t)s->streams * h, v + t * h, post, c, s->streams, s->width);
     }
 }

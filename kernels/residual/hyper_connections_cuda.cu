@@ -1,7 +1,7 @@
-/* streams_cuda.cu - see streams.h: one block per token where streams_mix.cu does not fit. */
+/* hyper_connections_cuda.cu - see hyper_connections.h: one block per token where hyper_mix.cu does not fit. */
 #include "kernels/device/cuda_reduce.cuh"
 #include "kernels/device/hopper.cuh"
-#include "kernels/residual/streams_mix.cuh"
+#include "kernels/residual/hyper_mix.cuh"
 
 enum { THREADS = 256 };
 
@@ -37,7 +37,7 @@ static __device__ void sinkhorn(double *c, int n, int iterations, double eps)
 }
 
 /* mix[0..n) becomes pre, and with n > S post and C. */
-static __device__ void coefficients(double *mix, int n, const exf_streams_shape &s)
+static __device__ void coefficients(double *mix, int n, const exf_hyper_shape &s)
 {
     int S = s.streams;
     for (int j = 0; j < S; j++) mix[j] = sigmoid(mix[j] * (double)s.scale[0] + (double)s.base[j]) + s.eps;
@@ -47,9 +47,9 @@ static __device__ void coefficients(double *mix, int n, const exf_streams_shape 
     sinkhorn(mix + 2 * S, S, s.iterations, s.eps);
 }
 
-static __global__ void open(float *u, float *mixing, const float *x, exf_streams_shape s, int n_mix)
+static __global__ void open(float *u, float *mixing, const float *x, exf_hyper_shape s, int n_mix)
 {
-    __shared__ double mix[(2 + EXF_STREAMS_MAX) * EXF_STREAMS_MAX];
+    __shared__ double mix[(2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX];
     int width = s.streams * s.width;
     size_t t = blockIdx.x;
     const float *row = x + t * width;
@@ -72,29 +72,29 @@ static __global__ void open(float *u, float *mixing, const float *x, exf_streams
     }
 }
 
-void exf_streams_open_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_streams_shape *s)
+void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s)
 {
-    if (exf_streams_mix_fits(x, s))
-        exf_streams_mix(q, u, mixing, x, s, (2 + s->streams) * s->streams);
+    if (exf_hyper_mix_fits(x, s))
+        exf_hyper_mix(q, u, mixing, x, s, (2 + s->streams) * s->streams);
     else if (s->n_tokens)
-        EXF_LAUNCH(q, "streams_open", open, s->n_tokens, THREADS, 0, u, mixing, x, *s, (2 + s->streams) * s->streams);
+        EXF_LAUNCH(q, "hyper_pre", open, s->n_tokens, THREADS, 0, u, mixing, x, *s, (2 + s->streams) * s->streams);
 }
 
-void exf_streams_collapse_cuda(exf_queue *q, float *u, const float *x, const exf_streams_shape *s)
+void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s)
 {
-    if (exf_streams_mix_fits(x, s))
-        exf_streams_mix(q, u, nullptr, x, s, s->streams);
+    if (exf_hyper_mix_fits(x, s))
+        exf_hyper_mix(q, u, nullptr, x, s, s->streams);
     else if (s->n_tokens)
-        EXF_LAUNCH(q, "streams_collapse", open, s->n_tokens, THREADS, 0, u, (float *)nullptr, x, *s, s->streams);
+        EXF_LAUNCH(q, "hyper_head", open, s->n_tokens, THREADS, 0, u, (float *)nullptr, x, *s, s->streams);
 }
 
-static __global__ void close(float *x, const float *v, const float *mixing, exf_streams_shape s)
+static __global__ void close(float *x, const float *v, const float *mixing, exf_hyper_shape s)
 {
     size_t t = blockIdx.x;
     int S = s.streams;
     const float *post = mixing + t * ((2 + S) * S) + S, *c = post + S;
     for (int i = threadIdx.x; i < s.width; i += blockDim.x) {
-        float old[EXF_STREAMS_MAX];
+        float old[EXF_HYPER_STREAMS_MAX];
         for (int j = 0; j < S; j++) old[j] = x[(t * S + j) * s.width + i];
         for (int k = 0; k < S; k++) {
             float sum = post[k] * v[t * s.width + i];
@@ -127,13 +127,13 @@ static __global__ void close_quads(float4 *x, const float4 *v, const float *mixi
     }
 }
 
-void exf_streams_close_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_streams_shape *s)
+void exf_hyper_post_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s)
 {
     size_t quads = (size_t)s->n_tokens * s->width / 4;
     if (s->n_tokens == 0) return;
     if (s->streams == 4 && exf_aligned16(x, s->width) && exf_aligned16(v, s->width) && quads < 0x7fffffff)
-        EXF_LAUNCH(q, "streams_close", close_quads, exf_blocks(quads, THREADS), THREADS, 0, reinterpret_cast<float4 *>(x),
+        EXF_LAUNCH(q, "hyper_post", close_quads, exf_blocks(quads, THREADS), THREADS, 0, reinterpret_cast<float4 *>(x),
                    reinterpret_cast<const float4 *>(v), mixing, s->width / 4, (unsigned)quads);
     else
-        EXF_LAUNCH(q, "streams_close", close, s->n_tokens, THREADS, 0, x, v, mixing, *s);
+        EXF_LAUNCH(q, "hyper_post", close, s->n_tokens, THREADS, 0, x, v, mixing, *s);
 }

@@ -1,0 +1,12 @@
+/* hyper_mix.cuh - coefficients of hyper-connections on tensor cores; see hyper_connections.h. */
+#ifndef EXF_KERNELS_HYPER_MIX_CUH
+#define EXF_KERNELS_HYPER_MIX_CUH
+#include "kernels/device/cuda_queue.cuh"
+
+/* 1 if this device and shape go this way: u holds a token's pre, x whole groups of 16
+ * floats on 16-byte boundaries. */
+int exf_hyper_mix_fits(const float *x, const exf_hyper_shape *s);
+/* mixing [T, n_mix]: pre, and with n_mix > S post and C; u [T, H] from pre.  mixing NULL:
+ * only u is wanted, and n_mix is S. */
+void exf_hyper_mix(exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s, int n_mix);
+#endif
