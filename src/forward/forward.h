@@ -201,7 +201,7 @@ typedef struct {
     int threads;  /* CPU workers; 0: all that the system gives */
     int n_layers; /* stop after this many layers; 0: all */
     int readers;  /* threads that read weights for a device; 0: as many as the system has, at most 8 */
-    int streams;  /* sequences that a device mixes side by side; 0: 4, fewer where memory is short */
+    int mixer_queues;  /* sequences that a device mixes side by side; 0: 4, fewer where memory is short */
     int timed;    /* 1: a device is waited for after each part, so that the report's shares are true; slower */
     uint64_t max_device_memory; /* bytes; 0: what is free */
 } exf_forward_options;

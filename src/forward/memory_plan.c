@@ -142,7 +142,7 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
     const exf_backend *b = o->backend;
     exf_compute compute = (exf_compute)o->compute;
     uint64_t left = 0, most = o->max_device_memory;
-    size_t queues = o->streams > 0 ? (size_t)o->streams : USUAL_QUEUES;
+    size_t queues = o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
     wish w = {.b = b, .compute = compute, .m = m, .batch = batch, .d = d, .grouped = exf_device_experts_fit(b, compute, &m->arch),
               .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
               .loader = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};

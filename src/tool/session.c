@@ -161,7 +161,7 @@ void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers)
 {
     return (exf_forward_options){.backend = s->backend, .compute = s->compute, .threads = (int)r->threads, .n_layers = n_layers,
-                                 .readers = (int)r->readers, .streams = (int)r->streams, .max_device_memory = r->max_gpu_memory};
+                                 .readers = (int)r->readers, .mixer_queues = (int)r->streams, .max_device_memory = r->max_gpu_memory};
 }
 
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err)

@@ -35,14 +35,14 @@ static exf_batch random_batch(const exf_model *m, size_t n, int tokens)
 /* What a run is of. */
 typedef struct {
     uint64_t limit;
-    int streams;
+    int mixer_queues;
     exf_io io;
     exf_accumulate_options what;
 } settings;
 
 static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is, const char *target)
 {
-    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .streams = is->streams, .max_device_memory = is->limit};
+    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .timed = timed, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
     exf_forward_report report;
     must(statistics_run_of(m, batch, &o, &is->what, target, &report, &err));
     return report;
@@ -84,7 +84,7 @@ static int set(settings *is, const char *text)
     if (strncmp(text, "limit=", 6) == 0)
         is->limit = strtoull(text + 6, NULL, 10);
     else if (strncmp(text, "streams=", 8) == 0)
-        is->streams = atoi(text + 8);
+        is->mixer_queues = atoi(text + 8);
     else if (strncmp(text, "io=", 3) == 0)
         is->io = strcmp(text + 3, "direct") == 0 ? EXF_IO_DIRECT : strcmp(text + 3, "mmap") == 0 ? EXF_IO_MMAP : EXF_IO_PREAD;
     else if (strncmp(text, "what=", 5) == 0)
@@ -127,7 +127,7 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *d
 
 static void tell_plan(const exf_model *m, const exf_batch *batch, const exf_backend *b, const exf_demand *demand, const settings *is)
 {
-    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .streams = is->streams, .max_device_memory = is->limit};
+    exf_forward_options o = {.backend = b, .compute = EXF_COMPUTE_BF16, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
     exf_forward_footprint f;
     must(exf_forward_memory(&f, &o, m, batch, demand, &err));
     printf("plan: GPU %.2f GB, host %.2f GB, %zu tokens in a window (0: hidden states live on the GPU), routed experts read %d times\n",

@@ -35,13 +35,13 @@ END_TEST
 
 /* A statistics file of the batch, and the first MoE layer's sums. */
 static uint64_t limit; /* of the device's memory; 0: none */
-static int streams;    /* exf_forward_options */
+static int mixer_queues;    /* exf_forward_options */
 static exf_accumulate_options options;
 
 static void plain_options(void)
 {
     limit = 0;
-    streams = 0;
+    mixer_queues = 0;
     options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM};
 }
 
@@ -65,7 +65,7 @@ static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch 
     exf_statistics_reader r;
     exf_layer_statistics s;
     const char *path = exf_scratch("statistics.h5");
-    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .streams = streams, .max_device_memory = limit};
+    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .mixer_queues = mixer_queues, .max_device_memory = limit};
     exf_forward_report report;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     ck_ok(statistics_run_of(c->model, batch, &o, &options, path, &report, &e), e);
@@ -311,11 +311,11 @@ START_TEST(streams_change_no_result)
     exf_compute compute = _i % 2 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32;
     golden_open(&c, golden_families[_i / 2]);
     for (int i = 0; i < 3; i++) {
-        streams = number[i];
+        mixer_queues = number[i];
         exf_layer_statistics s = statistics_of(&c, &c.batch, exf_backend_cuda(&e), compute, digest[i]);
         exf_layer_statistics_free(&s);
     }
-    streams = 0;
+    mixer_queues = 0;
     ck_assert_str_eq(digest[0], digest[1]);
     ck_assert_str_eq(digest[0], digest[2]);
     golden_close(&c);
