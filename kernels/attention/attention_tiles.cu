@@ -16,7 +16,7 @@ enum { TURN = 3 }; /* the first of two named barriers */
 enum { BM = 128, STAGES = 2, CONSUMERS = 256, THREADS = CONSUMERS + 128 };
 
 /* Bytes in shared memory: queries, STAGES times keys and values, barriers. */
-template <int D, int DV, int BN> struct room {
+template <int D, int DV, int BN> struct shared_layout {
     enum { Q = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, STAGE = K + V, BARRIERS = Q + STAGES * STAGE };
     enum { BYTES = BARRIERS + 4 * STAGES * 8 + 1024 }; /* and what aligning takes */
 };
@@ -35,7 +35,7 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
 {
     const exf_attention_shape &s = p.s;
     enum { CHUNKS = BN * 8 }; /* of a panel */
-    uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * room<D, DV, BN>::STAGE);
+    uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * shared_layout<D, DV, BN>::STAGE);
     for (int i = threadIdx.x; i < CHUNKS * (D + DV) / 64; i += blockDim.x) {
         int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
         uint4 x = make_uint4(0, 0, 0, 0);
@@ -53,15 +53,15 @@ template <int D, int DV, int BN> struct space {
     uint32_t base;
     __device__ uint32_t k(int j) const
     {
-        return base + room<D, DV, BN>::Q + j % STAGES * room<D, DV, BN>::STAGE;
+        return base + shared_layout<D, DV, BN>::Q + j % STAGES * shared_layout<D, DV, BN>::STAGE;
     }
     __device__ uint32_t v(int j) const
     {
-        return k(j) + room<D, DV, BN>::K;
+        return k(j) + shared_layout<D, DV, BN>::K;
     }
     __device__ uint32_t barrier(int kind, int j) const
     {
-        return base + room<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
+        return base + shared_layout<D, DV, BN>::BARRIERS + (kind * STAGES + j % STAGES) * 8;
     }
     __device__ void wait(int kind, int j, int flip) const
     {
@@ -77,7 +77,7 @@ template <int D, int DV, int BN> struct space {
 /* The third warpgroup: tiles n - 1 .. 0, by one thread. */
 template <int D, int DV, int BN> static __device__ void fetch(const space<D, DV, BN> &m, const char *tiles, int n)
 {
-    typedef room<D, DV, BN> R;
+    typedef shared_layout<D, DV, BN> R;
     if (threadIdx.x != CONSUMERS) return;
     for (int j = 0; j < n; j++) {
         const char *tile = tiles + (size_t)(n - 1 - j) * R::STAGE;
@@ -198,7 +198,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
 template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREADS, 1) attend(problem p)
 {
 #ifdef EXF_HOPPER
-    typedef room<D, DV, BN> R;
+    typedef shared_layout<D, DV, BN> R;
     extern __shared__ char raw[];
     char *base = raw + (1024 - exf_shared(raw) % 1024) % 1024;
     space<D, DV, BN> m = {exf_shared(base)};
@@ -224,7 +224,7 @@ template <int D, int DV, int BN> static __global__ void __launch_bounds__(THREAD
 
 template <int D, int DV, int BN> static void run(exf_queue *q, problem p)
 {
-    int bytes = room<D, DV, BN>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
+    int bytes = shared_layout<D, DV, BN>::BYTES, n_tiles = (p.s.n_tokens + BM - 1) / BM;
     p.n_key_tiles = (p.s.n_tokens + BN - 1) / BN;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(attend<D, DV, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");

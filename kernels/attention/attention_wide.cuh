@@ -15,7 +15,7 @@
 enum { EXF_WIDE_TILE = 64, EXF_WIDE_PANEL = EXF_WIDE_TILE * 128, EXF_WIDE_THREADS = 256 };
 
 /* Bytes in shared memory; SAME: values are the keys, and there is room for two tiles. */
-template <int D, int DV, bool SAME> struct exf_wide_room {
+template <int D, int DV, bool SAME> struct exf_wide_layout {
     enum { Q = D * 128, K = D * 128, STAGE = K + (SAME ? 0 : DV * 128), STAGES = SAME ? 2 : 1, MASKS = Q + STAGES * STAGE };
     enum { BYTES = MASKS + 2 * EXF_WIDE_TILE * 8 + 1024 };
 };
@@ -156,7 +156,7 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
     exf_attend_wide(View w, exf_wide_keys keys, int d, int dv, float natural, bool wide, bool wide_o)
 {
 #ifdef EXF_HOPPER
-    typedef exf_wide_room<D, DV, SAME> R;
+    typedef exf_wide_layout<D, DV, SAME> R;
     extern __shared__ char raw[];
     char *base = raw + (1024 - exf_shared(raw) % 1024) % 1024;
     uint32_t q = exf_shared(base), half = threadIdx.x / 128, scale_row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
@@ -214,7 +214,7 @@ template <class View, int D, int DV, bool SAME>
 static void exf_attention_wide(exf_queue *q, const View &w, exf_wide_keys keys, int d, int dv, float scale, int n_rows, int n_heads,
                                bool wide, bool wide_o)
 {
-    int bytes = exf_wide_room<D, DV, SAME>::BYTES;
+    int bytes = exf_wide_layout<D, DV, SAME>::BYTES;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(exf_attend_wide<View, D, DV, SAME>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
                   "attention");

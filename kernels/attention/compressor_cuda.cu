@@ -51,21 +51,21 @@ template <int LANES> struct entry {
 };
 
 /* Over the warps of a block, in their order, one channel a thread. */
-static __device__ float largest(float x, float (*room)[32])
+static __device__ float largest(float x, float (*exchange)[32])
 {
-    room[threadIdx.y][threadIdx.x] = x;
+    exchange[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
-    for (int i = 0; i < WARPS; i++) x = fmaxf(x, room[i][threadIdx.x]);
+    for (int i = 0; i < WARPS; i++) x = fmaxf(x, exchange[i][threadIdx.x]);
     __syncthreads();
     return x;
 }
 
-static __device__ double total(double x, double (*room)[32])
+static __device__ double total(double x, double (*exchange)[32])
 {
     double sum = 0;
-    room[threadIdx.y][threadIdx.x] = x;
+    exchange[threadIdx.y][threadIdx.x] = x;
     __syncthreads();
-    for (int i = 0; i < WARPS; i++) sum += room[i][threadIdx.x];
+    for (int i = 0; i < WARPS; i++) sum += exchange[i][threadIdx.x];
     __syncthreads();
     return sum;
 }

@@ -9,7 +9,7 @@
 enum { C = EXF_DELTA_CHUNK, THREADS = EXF_DELTA_THREADS, HALF = C / 2, PIECE = 128 /* columns of V at a time */ };
 
 /* Shared memory in bytes; lengths of rows in float16, LDA in floats. */
-template <int DK> struct room {
+template <int DK> struct shared_layout {
     enum { LD = DK + 8, LDV = PIECE + 8, LDT = C + 8, LDA = C + 4 };
     enum { K = 0, Q = K + C * LD * 2, V = Q, A = V + C * LDV * 2, TW = A + C * LDA * 4, TU = TW + C * LDT * 2, BYTES = TU + C * LDT * 2 };
 };
@@ -69,7 +69,7 @@ template <int STEPS, int LD> static __device__ __forceinline__ void correlate(fl
 /* Warps 0-3: A below the diagonal, transposed, to `turned`; warps 4-7: P as fragments. */
 template <int DK> static __device__ __forceinline__ void products(float *turned, uint4 *out, uint32_t m, const double *logs, const float *beta)
 {
-    typedef room<DK> R;
+    typedef shared_layout<DK> R;
     int warp = threadIdx.x / 32, strip = warp % 4, lane = threadIdx.x % 32;
     bool of_queries = warp >= 4;
     float d[8][4] = {};
@@ -93,7 +93,7 @@ template <int DK> static __device__ __forceinline__ void products(float *turned,
 /* Q, and K turned, of a key head. */
 template <int DK> static __device__ __forceinline__ void keep(uint4 *q, uint4 *k, uint32_t m)
 {
-    typedef room<DK> R;
+    typedef shared_layout<DK> R;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, low = lane % 8, mid = lane / 8 % 2, high = lane / 16;
     for (int i = warp; i < DK / 4; i += THREADS / 32) {
         uint32_t x[4];
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void put(char *to, int at, float x)
  * that A leaves free A21 T11, T22 turned. */
 template <int DK> static __device__ __forceinline__ void invert(char *base, const float *weight_w, const float *weight_u)
 {
-    typedef room<DK> R;
+    typedef shared_layout<DK> R;
     enum { LDA = R::LDA };
     float *a = reinterpret_cast<float *>(base + R::A), *below = a + HALF * LDA;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, i = threadIdx.x / 16 % 8 * 4, c = threadIdx.x % 16 * 2;
@@ -191,7 +191,7 @@ template <int DK> static __device__ __forceinline__ void invert(char *base, cons
 /* Strip of W: T's strip times K, 64 columns at a time. */
 template <int DK> static __device__ __forceinline__ void make_w(uint4 *w, uint32_t m, int strip)
 {
-    typedef room<DK> R;
+    typedef shared_layout<DK> R;
     int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int half = 0; half < DK / 64; half++) {
@@ -207,7 +207,7 @@ template <int DK> static __device__ __forceinline__ void make_w(uint4 *w, uint32
 /* Strip of U, columns of a piece of V from `first` on, n of them. */
 template <int DK> static __device__ __forceinline__ void make_u(float4 *u, uint32_t m, int strip, int tiles, int first, int n)
 {
-    typedef room<DK> R;
+    typedef shared_layout<DK> R;
     int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int at = 0; at < n; at += 32) {
@@ -223,7 +223,7 @@ template <int DK> static __device__ __forceinline__ void make_u(float4 *u, uint3
 template <int DK> static __global__ void __launch_bounds__(THREADS, 3) prepare(exf_delta_halves p)
 {
 #ifdef EXF_HOPPER
-    typedef room<DK> R;
+    typedef shared_layout<DK> R;
     extern __shared__ float4 raw[];
     __shared__ double logs[C], end;
     __shared__ float beta[C], weight[C];
@@ -267,7 +267,7 @@ template <int DK> static __global__ void __launch_bounds__(THREADS, 3) prepare(e
 
 template <int DK> static void run(exf_queue *q, const exf_delta_halves &p)
 {
-    int bytes = room<DK>::BYTES;
+    int bytes = shared_layout<DK>::BYTES;
     if (q->err.code != EXF_OK) return;
     exf_cuda_note(q, cudaFuncSetAttribute(prepare<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "delta_rule");
     EXF_LAUNCH(q, "delta_rule chunks", prepare<DK>, dim3((unsigned)p.n_chunks, (unsigned)p.s.n_value_heads), THREADS, bytes, p);

@@ -180,18 +180,18 @@ static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram
 
 /* Adds one sum of each of a warp's 32 neighbouring cells: through shared memory, so that
  * neighbouring lanes have neighbouring words.  Nobody else adds to these. */
-static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *room, const exf_exact_registers &sum, int which, int lane)
+static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *exchange, const exf_exact_registers &sum, int which, int lane)
 {
     unsigned long long digit[DIGITS], add[DIGITS], old[DIGITS];
     exf_exact_registers_digits(digit, sum);
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < DIGITS; i++) room[lane * DIGITS + i] = digit[i];
+    for (int i = 0; i < DIGITS; i++) exchange[lane * DIGITS + i] = digit[i];
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < DIGITS; i++) {
         int at = i * COLUMNS + lane;
-        add[i] = room[at];
+        add[i] = exchange[at];
         if (add[i]) old[i] = cells[at / DIGITS * WORDS + which * DIGITS + at % DIGITS];
     }
 #pragma unroll
@@ -204,7 +204,7 @@ static __device__ inline void give_sum(unsigned long long *cells, unsigned long 
 static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, grams g, walk k, const int32_t *row, int64_t row_offset)
 {
     __shared__ exf_exact_registers rows[ROWS][2];
-    __shared__ unsigned long long room[ROWS][COLUMNS * DIGITS];
+    __shared__ unsigned long long exchange[ROWS][COLUMNS * DIGITS];
     int lane = threadIdx.x % COLUMNS, warp = threadIdx.x / COLUMNS, e = g.n_experts, t = blockIdx.x * COLUMNS + lane;
     int s = blockIdx.y * ROWS + (warp == ROWS ? lane : warp);
     exf_exact_registers sum[3] = {};
@@ -222,7 +222,7 @@ static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gra
     bool mine = t < e && s != t;
     const exf_exact_registers none = {0, 0, 0}, all[PAIR_SUMS] = {sum[0], sum[1], rows[warp][0], sum[2], rows[warp][1]};
 #pragma unroll
-    for (int i = 0; i < PAIR_SUMS; i++) give_sum(cells, room[warp], mine ? all[i] : none, i, lane);
+    for (int i = 0; i < PAIR_SUMS; i++) give_sum(cells, exchange[warp], mine ? all[i] : none, i, lane);
     if (mine) cells[lane * WORDS + COUNT] += (unsigned long long)k.n_tokens;
 }
 

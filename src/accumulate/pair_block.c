@@ -36,7 +36,7 @@ void exf_pair_block_free(exf_pair_block *s)
     memset(s, 0, sizeof *s);
 }
 
-void exf_pair_room_free(exf_pair_room *m)
+void exf_pair_buffers_free(exf_pair_buffers *m)
 {
     exf_mem_free(m->u);
     exf_mem_free(m->v);
@@ -56,7 +56,7 @@ static double weight_of(const float *output, int h, exf_weighting weighting, flo
 }
 
 /* For n tokens of a pair. */
-static exf_code make_room(exf_pair_room *m, size_t n, size_t h, size_t r, exf_err *err)
+static exf_code make_room(exf_pair_buffers *m, size_t n, size_t h, size_t r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_mem_grow(&m->u, &m->cap_u, n * h, sizeof *m->u, "vector moments", err));
@@ -105,7 +105,7 @@ out:
 }
 
 /* The pair's rows, times the root of their weight. */
-static void load(const exf_pair_block *s, exf_pair_room *m, const exf_moe_block *b, int64_t p, int n)
+static void load(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p, int n)
 {
     size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
     for (int i = 0; i < n; i++) {
@@ -128,7 +128,7 @@ static exf_code add_exact(exf_exact *sum, const double *x, size_t n, exf_err *er
     return EXF_OK;
 }
 
-static exf_code add_diagonal(exf_pair_room *m, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
+static exf_code add_diagonal(exf_pair_buffers *m, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
 {
     double *vu = m->total, *vv = m->total + h;
     exf_code rc;
@@ -147,7 +147,7 @@ static exf_code add_diagonal(exf_pair_room *m, int n, size_t h, int64_t p, const
 }
 
 /* [R, width] = z' x on the pair's grid. */
-static void add_product(exf_pair_room *m, int n, const double *x, int width, int64_t *sum, int r, int grid, pthread_mutex_t *lock)
+static void add_product(exf_pair_buffers *m, int n, const double *x, int width, int64_t *sum, int r, int grid, pthread_mutex_t *lock)
 {
     exf_linalg_xtw(m->total, width, m->z, r, x, width, r, width, n, 1, 0);
     pthread_mutex_lock(lock);
@@ -155,7 +155,7 @@ static void add_product(exf_pair_room *m, int n, const double *x, int width, int
     pthread_mutex_unlock(lock);
 }
 
-exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_room *m, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums,
+exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums,
                             exf_pair_locks *locks, exf_err *err)
 {
     int n = (int)(s->first[p + 1] - s->first[p]), r = sums->rank, h = b->d_model;

@@ -19,7 +19,7 @@ struct exf_vector_moments {
     int32_t *index;      /* [E, E] of a pair in sums, -1: it carries none */
     exf_vector_sums sums;
     exf_pair_block *block; /* [n_workers] */
-    exf_pair_room *room;   /* [n_workers, n_helpers] */
+    exf_pair_buffers *buffers;   /* [n_workers, n_helpers] */
     int n_workers, n_helpers;
     exf_pair_locks *locks;
     exf_device_samples samples;   /* of lowrank on a device */
@@ -44,7 +44,7 @@ exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *s
         EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model, err));
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
     EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector moments", err));
-    EXF_TRY(exf_mem_new(&m->room, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->room, "vector moments", err));
+    EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector moments", err));
     EXF_TRY(exf_pair_locks_new(&m->locks, err));
 out:
     if (rc != EXF_OK)
@@ -58,9 +58,9 @@ void exf_vector_moments_free(exf_vector_moments *m)
 {
     if (!m) return;
     for (int i = 0; m->block && i < m->n_workers; i++) exf_pair_block_free(&m->block[i]);
-    for (int i = 0; m->room && i < m->n_workers * m->n_helpers; i++) exf_pair_room_free(&m->room[i]);
+    for (int i = 0; m->buffers && i < m->n_workers * m->n_helpers; i++) exf_pair_buffers_free(&m->buffers[i]);
     exf_mem_free(m->block);
-    exf_mem_free(m->room);
+    exf_mem_free(m->buffers);
     exf_pair_locks_free(m->locks);
     exf_device_samples_free(&m->samples);
     exf_device_diagonal_free(&m->diagonal);
@@ -213,8 +213,8 @@ static exf_code add_pair(void *self, size_t p, int helper, exf_err *err)
 {
     const job *j = self;
     exf_vector_moments *m = j->m;
-    exf_pair_room *room = &m->room[j->b->worker * m->n_helpers + helper];
-    return exf_pair_block_add(&m->block[j->b->worker], room, j->b, (int64_t)p, &m->sums, m->locks, err);
+    exf_pair_buffers *buffers = &m->buffers[j->b->worker * m->n_helpers + helper];
+    return exf_pair_block_add(&m->block[j->b->worker], buffers, j->b, (int64_t)p, &m->sums, m->locks, err);
 }
 
 /* A pair's sums are its own, so helpers change no bit. */

@@ -33,14 +33,14 @@ uint64_t exf_file_size(const exf_file *f);
 const char *exf_file_path(const exf_file *f);
 /* Exactly n bytes from offset; EXF_FORMAT naming file and offset if it ends before. */
 exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err) EXF_CHECKED;
-/* Memory that exf_file_read_near() needs for n bytes. */
-static inline size_t exf_file_room(size_t n)
+/* Memory that exf_file_read_aligned() needs for n bytes. */
+static inline size_t exf_file_aligned_size(size_t n)
 {
     return n + 2 * (size_t)EXF_FILE_ALIGN;
 }
 /* The same n bytes somewhere in room, which *at says; DIRECT copies nothing where room is
  * aligned to EXF_FILE_ALIGN. */
-exf_code exf_file_read_near(const exf_file *f, uint64_t offset, void *room, size_t n, const void **at, exf_err *err) EXF_CHECKED;
+exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer, size_t n, const void **at, exf_err *err) EXF_CHECKED;
 
 /* The whole file with a NUL behind it; EXF_FORMAT if it is larger than limit
  * bytes.  Caller frees *out with exf_mem_free. */

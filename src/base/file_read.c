@@ -144,13 +144,13 @@ static uint64_t aligned_up(uint64_t at)
 /* The whole blocks around bytes [offset, offset + n) into room, which is aligned; the
  * last block may end with the file.  A piece that came short is taken up again at its
  * last whole block, since a read may start nowhere else. */
-static exf_code read_blocks(const exf_file *f, uint64_t offset, size_t n, char *room, exf_err *err)
+static exf_code read_blocks(const exf_file *f, uint64_t offset, size_t n, char *buffer, exf_err *err)
 {
     uint64_t from = aligned_down(offset);
     size_t need = (size_t)(offset + n - from), span = (size_t)(aligned_up(offset + n) - from), done = 0;
     while (done < need) {
         size_t start = (size_t)aligned_down(done);
-        ssize_t got = pread(f->fd, room + start, span - start, (off_t)(from + start));
+        ssize_t got = pread(f->fd, buffer + start, span - start, (off_t)(from + start));
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return cannot_read(f, errno, from + start, err);
         if (start + (size_t)got <= done) return truncated(f, from + done, need - done, err);
@@ -165,12 +165,12 @@ static exf_code read_bounced(const exf_file *f, uint64_t offset, char *buf, size
     enum { PIECE = 1 << 20 };
     char *memory = NULL;
     exf_code rc;
-    EXF_TRY(exf_mem_new(&memory, exf_file_room(n < PIECE ? n : PIECE) + EXF_FILE_ALIGN, 1, "direct reading", err));
-    char *room = memory + (EXF_FILE_ALIGN - (uintptr_t)memory % EXF_FILE_ALIGN) % EXF_FILE_ALIGN;
+    EXF_TRY(exf_mem_new(&memory, exf_file_aligned_size(n < PIECE ? n : PIECE) + EXF_FILE_ALIGN, 1, "direct reading", err));
+    char *buffer = memory + (EXF_FILE_ALIGN - (uintptr_t)memory % EXF_FILE_ALIGN) % EXF_FILE_ALIGN;
     for (size_t at = 0; at < n; at += PIECE) {
         size_t some = n - at < PIECE ? n - at : PIECE;
-        EXF_TRY(read_blocks(f, offset + at, some, room, err));
-        memcpy(buf + at, room + (offset + at) % EXF_FILE_ALIGN, some);
+        EXF_TRY(read_blocks(f, offset + at, some, buffer, err));
+        memcpy(buf + at, buffer + (offset + at) % EXF_FILE_ALIGN, some);
     }
 out:
     exf_mem_free(memory);
@@ -236,12 +236,12 @@ exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, 
     }
 }
 
-exf_code exf_file_read_near(const exf_file *f, uint64_t offset, void *room, size_t n, const void **at, exf_err *err)
+exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer, size_t n, const void **at, exf_err *err)
 {
-    *at = room;
-    if (f->io != EXF_IO_DIRECT || (uintptr_t)room % EXF_FILE_ALIGN) return exf_file_read(f, offset, room, n, err);
-    *at = (const char *)room + offset % EXF_FILE_ALIGN;
-    return n ? read_blocks(f, offset, n, room, err) : EXF_OK;
+    *at = buffer;
+    if (f->io != EXF_IO_DIRECT || (uintptr_t)buffer % EXF_FILE_ALIGN) return exf_file_read(f, offset, buffer, n, err);
+    *at = (const char *)buffer + offset % EXF_FILE_ALIGN;
+    return n ? read_blocks(f, offset, n, buffer, err) : EXF_OK;
 }
 
 exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err)

@@ -16,7 +16,7 @@
 typedef struct {
     const exf_tensor *t;
     hsize_t at[EXF_MAX_RANK]; /* first element */
-    size_t from, n, room;     /* bytes of the tensor's data that it holds; of a whole chunk */
+    size_t from, n, capacity;     /* bytes of the tensor's data that it holds; of a whole chunk */
     unsigned char *out;       /* filtered */
     size_t n_out;
     exf_err err;
@@ -24,7 +24,7 @@ typedef struct {
 
 typedef struct {
     chunk *c;
-    size_t n, room;
+    size_t n, capacity;
 } chunks;
 
 static size_t width_of(const exf_tensor *t)
@@ -36,14 +36,14 @@ static size_t width_of(const exf_tensor *t)
 static exf_code cut(chunks *all, const exf_tensor *t, exf_err *err)
 {
     hsize_t block[EXF_MAX_RANK], at[EXF_MAX_RANK] = {0};
-    size_t from = 0, room = width_of(t);
+    size_t from = 0, capacity = width_of(t);
     exf_h5i_block(t, EXF_H5I_PART_BYTES, block);
-    for (int i = 0; i < t->rank; i++) room *= block[i];
+    for (int i = 0; i < t->rank; i++) capacity *= block[i];
     for (;;) {
-        exf_code rc = exf_mem_grow(&all->c, &all->room, all->n + 1, sizeof *all->c, "chunks", err);
+        exf_code rc = exf_mem_grow(&all->c, &all->capacity, all->n + 1, sizeof *all->c, "chunks", err);
         if (rc != EXF_OK) return rc;
         chunk *c = &all->c[all->n++];
-        *c = (chunk){.t = t, .from = from, .n = width_of(t), .room = room};
+        *c = (chunk){.t = t, .from = from, .n = width_of(t), .capacity = capacity};
         memcpy(c->at, at, sizeof at);
         for (int i = 0; i < t->rank; i++) c->n *= block[i] < (hsize_t)t->shape[i] - at[i] ? block[i] : (hsize_t)t->shape[i] - at[i];
         from += c->n;
@@ -61,13 +61,13 @@ static void shuffle(unsigned char *out, const unsigned char *in, size_t n, size_
 }
 
 /* n bytes of in to *room bytes at out; *room becomes what they came to.  0: failed. */
-static int deflate_runs(unsigned char *out, size_t *room, unsigned char *in, size_t n)
+static int deflate_runs(unsigned char *out, size_t *capacity, unsigned char *in, size_t n)
 {
     enum { WINDOW_BITS = 15, MEMORY_LEVEL = 8 }; /* zlib's defaults */
-    z_stream z = {.next_in = in, .avail_in = (uInt)n, .next_out = out, .avail_out = (uInt)*room};
+    z_stream z = {.next_in = in, .avail_in = (uInt)n, .next_out = out, .avail_out = (uInt)*capacity};
     if (deflateInit2(&z, EXF_H5I_DEFLATE_LEVEL, Z_DEFLATED, WINDOW_BITS, MEMORY_LEVEL, Z_RLE) != Z_OK) return 0;
     int done = deflate(&z, Z_FINISH) == Z_STREAM_END;
-    *room = z.total_out;
+    *capacity = z.total_out;
     return deflateEnd(&z) == Z_OK && done;
 }
 
@@ -75,14 +75,14 @@ static void filter(void *self, size_t i)
 {
     chunk *c = &((chunk *)self)[i];
     unsigned char *whole = NULL, *shuffled = NULL;
-    size_t n = compressBound((uLong)c->room);
+    size_t n = compressBound((uLong)c->capacity);
     exf_code rc;
-    EXF_TRY(exf_mem_new(&whole, c->room, 1, "chunk", &c->err));
-    EXF_TRY(exf_mem_new(&shuffled, c->room, 1, "chunk", &c->err));
+    EXF_TRY(exf_mem_new(&whole, c->capacity, 1, "chunk", &c->err));
+    EXF_TRY(exf_mem_new(&shuffled, c->capacity, 1, "chunk", &c->err));
     EXF_TRY(exf_mem_new(&c->out, n, 1, "chunk", &c->err));
     memcpy(whole, (const char *)c->t->data + c->from, c->n); /* zeros behind */
-    shuffle(shuffled, whole, c->room / width_of(c->t), width_of(c->t));
-    if (!deflate_runs(c->out, &n, shuffled, c->room)) rc = exf_fail(&c->err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->room);
+    shuffle(shuffled, whole, c->capacity / width_of(c->t), width_of(c->t));
+    if (!deflate_runs(c->out, &n, shuffled, c->capacity)) rc = exf_fail(&c->err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->capacity);
     c->n_out = n;
 out:
     c->err.code = rc;

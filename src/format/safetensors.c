@@ -367,8 +367,8 @@ exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begi
     return rc == EXF_OK ? exf_file_read(f->file, t->offset + begin, buf, n, err) : rc;
 }
 
-exf_code exf_st_read_near(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *room, size_t n, const void **at, exf_err *err)
+exf_code exf_st_read_aligned(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buffer, size_t n, const void **at, exf_err *err)
 {
     exf_code rc = check_span(f, t, begin, n, err);
-    return rc == EXF_OK ? exf_file_read_near(f->file, t->offset + begin, room, n, at, err) : rc;
+    return rc == EXF_OK ? exf_file_read_aligned(f->file, t->offset + begin, buffer, n, at, err) : rc;
 }

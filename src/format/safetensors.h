@@ -49,8 +49,8 @@ const char *exf_st_header_sha256(const exf_st_file *f);
 
 /* Raw bytes [begin, begin+n) of a tensor of f into buf; EXF_INTERNAL if it has fewer. */
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err) EXF_CHECKED;
-/* The same, somewhere in room of exf_file_room(n) bytes: exf_file_read_near(). */
-exf_code exf_st_read_near(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *room, size_t n, const void **at,
+/* The same, somewhere in room of exf_file_aligned_size(n) bytes: exf_file_read_aligned(). */
+exf_code exf_st_read_aligned(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buffer, size_t n, const void **at,
                           exf_err *err) EXF_CHECKED;
 
 /* What reader and writer both ask of a tensor's name and shape, and the bytes

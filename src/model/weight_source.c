@@ -238,16 +238,16 @@ size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, 
     return blocks * scales_per_row(w, cols) * exf_dtype_bits(w->scale->tensor->view.dtype) / 8;
 }
 
-exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_room, void *scales_room,
+exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer, void *scales_buffer,
                                exf_raw_rows *out, exf_err *err)
 {
     size_t before = exf_weight_source_code_bytes(w, row, cols), n = exf_weight_source_code_bytes(w, n_rows, cols);
-    exf_code rc = exf_st_read_near(w->stored->file, w->stored->tensor, before, codes_room, n, &out->codes, err);
+    exf_code rc = exf_st_read_aligned(w->stored->file, w->stored->tensor, before, codes_buffer, n, &out->codes, err);
     out->scales = NULL;
     if (rc != EXF_OK || w->coding == EXF_CODED_PLAIN) return rc;
     before = exf_weight_source_scale_bytes(w, row, cols);
     n = exf_weight_source_scale_bytes(w, n_rows, cols);
-    return exf_st_read_near(w->scale->file, w->scale->tensor, before, scales_room, n, &out->scales, err);
+    return exf_st_read_aligned(w->scale->file, w->scale->tensor, before, scales_buffer, n, &out->scales, err);
 }
 
 uint64_t exf_weight_source_bytes(const exf_weight_source *w)

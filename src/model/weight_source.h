@@ -51,14 +51,14 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err) EXF_CHECKED;
 /* The same rows as they are stored, for a device that decodes them: bytes of codes,
  * and the scales of the blocks they lie in; row is the first of a block.  Each comes
- * to lie somewhere in its room, of exf_file_room() of its bytes (exf_file_read_near());
+ * to lie somewhere in its room, of exf_file_aligned_size() of its bytes (exf_file_read_aligned());
  * scales are NULL where the tensor is plain. */
 typedef struct {
     const void *codes, *scales;
 } exf_raw_rows;
 size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
 size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
-exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_room, void *scales_room,
+exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer, void *scales_buffer,
                                exf_raw_rows *out, exf_err *err) EXF_CHECKED;
 /* Bytes on disk, scales included. */
 uint64_t exf_weight_source_bytes(const exf_weight_source *w);

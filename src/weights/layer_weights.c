@@ -20,12 +20,12 @@ int exf_is_product(exf_role role)
 
 static exf_code make_room(exf_layer_weights *lw, exf_role role, size_t floats, exf_err *err)
 {
-    if (floats <= lw->room[role]) return EXF_OK;
+    if (floats <= lw->capacity[role]) return EXF_OK;
     lw->b->free(lw->held[role]);
     lw->held[role] = NULL;
-    lw->room[role] = 0;
+    lw->capacity[role] = 0;
     exf_code rc = lw->b->alloc(&lw->held[role], floats, sizeof(float), "layer weights", err);
-    if (rc == EXF_OK) lw->room[role] = floats;
+    if (rc == EXF_OK) lw->capacity[role] = floats;
     return rc;
 }
 

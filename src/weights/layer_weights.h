@@ -11,7 +11,7 @@ typedef struct {
     float *w[EXF_W_COUNT];      /* by role; experts' stacked [E, ...]; NULL where the layer has none, or has it in w16 */
     uint16_t *w16[EXF_W_COUNT]; /* matrices of products in bfloat16 */
     uint16_t *router_split;     /* [E, 2 H] the router's matrix twice side by side, where it is bfloat16 as it is stored; or NULL */
-    size_t room[EXF_W_COUNT];   /* floats allocated behind w */
+    size_t capacity[EXF_W_COUNT];   /* floats allocated behind w */
     float *held[EXF_W_COUNT];   /* the allocations, kept from layer to layer */
     const exf_backend *b;
 } exf_layer_weights;

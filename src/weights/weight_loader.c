@@ -183,7 +183,7 @@ size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, c
 
 uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o)
 {
-    return (uint64_t)readers_of(o) * (exf_scales_room(EXF_WEIGHT_CHUNK_BYTES) + exf_file_room(EXF_WEIGHT_CHUNK_BYTES / 8));
+    return (uint64_t)readers_of(o) * (exf_scales_offset(EXF_WEIGHT_CHUNK_BYTES) + exf_file_aligned_size(EXF_WEIGHT_CHUNK_BYTES / 8));
 }
 
 static exf_code alloc_areas(exf_weight_loader *s, exf_err *err)

@@ -69,22 +69,22 @@ size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, const exf_
     return total;
 }
 
-size_t exf_scales_room(size_t code_bytes)
+size_t exf_scales_offset(size_t code_bytes)
 {
-    size_t room = exf_file_room(code_bytes);
-    return (room + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
+    size_t capacity = exf_file_aligned_size(code_bytes);
+    return (capacity + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
 }
 
 static exf_code add_piece(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
 {
     size_t host, device = 0;
-    exf_code rc = exf_mem_grow(&p->chunk, &p->room, p->n + 1, sizeof *p->chunk, "weight chunks", err);
+    exf_code rc = exf_mem_grow(&p->chunk, &p->capacity, p->n + 1, sizeof *p->chunk, "weight chunks", err);
     if (rc != EXF_OK) return rc;
     p->chunk[p->n++] = *chunk;
     if (chunk->raw) {
         size_t codes = exf_weight_source_code_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
         size_t scales = exf_weight_source_scale_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
-        host = exf_scales_room(codes) + exf_file_room(scales);
+        host = exf_scales_offset(codes) + exf_file_aligned_size(scales);
         device = aligned(codes) + scales;
     } else {
         host = chunk->n_rows * chunk->at.cols * sizeof(float);

@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     exf_weight_part of;
     exf_weight_chunk *chunk;
-    size_t n, room;
+    size_t n, capacity;
     size_t first[EXF_W_COUNT]; /* bytes into the slot where a role's tensors start; only where the layer has them */
     exf_number number[EXF_W_COUNT];
     unsigned char present[EXF_W_COUNT];
@@ -40,7 +40,7 @@ typedef struct {
 } exf_weight_plan;
 
 /* Bytes of a reader's pinned memory in front of a chunk's scales. */
-size_t exf_scales_room(size_t code_bytes);
+size_t exf_scales_offset(size_t code_bytes);
 /* The plan of a part into *p, which is zero or an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;
 void exf_weight_plan_free(exf_weight_plan *p);

@@ -77,7 +77,7 @@ static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *
     int bad = 0;
     exf_raw_rows raw;
     exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_room(codes), &raw, err));
+    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), &raw, err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
         b->upload(r->q, to, raw.codes, codes); /* checked with the whole part */

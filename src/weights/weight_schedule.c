@@ -20,7 +20,7 @@ static exf_code add_plan(making *k, const exf_weight_part *of, exf_err *err)
 {
     exf_weight_schedule *t = k->t;
     exf_code rc;
-    EXF_TRY(exf_mem_grow(&t->plan, &t->room_plans, t->n_plans + 1, sizeof *t->plan, "weight plans", err));
+    EXF_TRY(exf_mem_grow(&t->plan, &t->plan_capacity, t->n_plans + 1, sizeof *t->plan, "weight plans", err));
     memset(&t->plan[t->n_plans], 0, sizeof *t->plan);
     rc = exf_weight_plan_make(&t->plan[t->n_plans++], k->m, k->compute, of, err);
 out:
@@ -30,7 +30,7 @@ out:
 static exf_code add_turn(making *k, size_t plan, int area, int early, exf_err *err)
 {
     exf_weight_schedule *t = k->t;
-    exf_code rc = exf_mem_grow(&t->load, &t->room, t->n + 1, sizeof *t->load, "weight loads", err);
+    exf_code rc = exf_mem_grow(&t->load, &t->capacity, t->n + 1, sizeof *t->load, "weight loads", err);
     if (rc == EXF_OK) t->load[t->n++] = (exf_weight_load){plan, area, early};
     return rc;
 }

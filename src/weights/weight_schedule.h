@@ -18,9 +18,9 @@ typedef struct {
 
 typedef struct {
     exf_weight_plan *plan; /* [n_plans] a part that is read again has one */
-    size_t n_plans, room_plans;
+    size_t n_plans, plan_capacity;
     exf_weight_load *load; /* [n] from the embedding on */
-    size_t n, room;
+    size_t n, capacity;
 } exf_weight_schedule;
 
 /* Into *t, which is zero. */

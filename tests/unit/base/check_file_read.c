@@ -52,8 +52,8 @@ START_TEST(the_same_bytes_from_any_place)
 {
     exf_file *f = opened(_i, exf_scratch("bytes"), SIZE);
     if (!f) return;
-    unsigned char *buf = memory(SIZE + 2), *raw = memory(exf_file_room(SIZE) + 2 * A);
-    unsigned char *room = raw + (A - (uintptr_t)raw % A) % A;
+    unsigned char *buf = memory(SIZE + 2), *raw = memory(exf_file_aligned_size(SIZE) + 2 * A);
+    unsigned char *buffer = raw + (A - (uintptr_t)raw % A) % A;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const void *at;
         memset(buf, 0xee, SIZE + 2);
@@ -61,12 +61,12 @@ START_TEST(the_same_bytes_from_any_place)
         ck_assert_msg(memcmp(buf + 1, bytes + parts[i].offset, parts[i].n) == 0, "%s, part %zu: other bytes", names[_i], i);
         ck_assert_msg(buf[0] == 0xee && buf[parts[i].n + 1] == 0xee, "%s, part %zu: wrote beside its memory", names[_i], i);
         for (int shift = 0; shift < 2; shift++) { /* aligned room, and room that is not */
-            memset(raw, 0xee, exf_file_room(SIZE) + 2 * A);
-            ck_ok(exf_file_read_near(f, parts[i].offset, room + shift, parts[i].n, &at, &e), e);
+            memset(raw, 0xee, exf_file_aligned_size(SIZE) + 2 * A);
+            ck_ok(exf_file_read_aligned(f, parts[i].offset, buffer + shift, parts[i].n, &at, &e), e);
             const unsigned char *p = at;
-            ck_assert(p >= room + shift && p + parts[i].n <= room + shift + exf_file_room(parts[i].n));
+            ck_assert(p >= buffer + shift && p + parts[i].n <= buffer + shift + exf_file_aligned_size(parts[i].n));
             ck_assert_msg(memcmp(p, bytes + parts[i].offset, parts[i].n) == 0, "%s, part %zu, room + %d: other bytes", names[_i], i, shift);
-            ck_assert_msg(room[(size_t)shift + exf_file_room(parts[i].n)] == 0xee, "%s, part %zu: wrote behind its room", names[_i], i);
+            ck_assert_msg(buffer[(size_t)shift + exf_file_aligned_size(parts[i].n)] == 0xee, "%s, part %zu: wrote behind its room", names[_i], i);
         }
     }
     exf_mem_free(buf);
@@ -99,19 +99,19 @@ START_TEST(beyond_the_end_and_shrunk)
     const char *path = exf_scratch("shrinks");
     exf_file *f = opened(_i, path, SIZE);
     if (!f) return;
-    unsigned char *raw = memory(exf_file_room(SIZE) + A), *room = raw + (A - (uintptr_t)raw % A) % A;
+    unsigned char *raw = memory(exf_file_aligned_size(SIZE) + A), *buffer = raw + (A - (uintptr_t)raw % A) % A;
     const void *at;
-    ck_fails(exf_file_read(f, SIZE - 10, room, 11, &e), EXF_FORMAT, e, "shrinks: truncated: ends at byte 20603, 1 more expected");
-    ck_fails(exf_file_read_near(f, SIZE - 10, room, 11, &at, &e), EXF_FORMAT, e, "shrinks: truncated: ends at byte 20603, 1 more expected");
-    ck_fails(exf_file_read(f, SIZE + 3 * A, room, 1, &e), EXF_FORMAT, e, "truncated");
+    ck_fails(exf_file_read(f, SIZE - 10, buffer, 11, &e), EXF_FORMAT, e, "shrinks: truncated: ends at byte 20603, 1 more expected");
+    ck_fails(exf_file_read_aligned(f, SIZE - 10, buffer, 11, &at, &e), EXF_FORMAT, e, "shrinks: truncated: ends at byte 20603, 1 more expected");
+    ck_fails(exf_file_read(f, SIZE + 3 * A, buffer, 1, &e), EXF_FORMAT, e, "truncated");
     for (int k = 0; k < 3; k++) { /* cut inside a block, at a block's border, to nothing */
         static const int left[3] = {3 * A + 5, 2 * A, 0};
         ck_assert_int_eq(truncate(path, left[k]), 0);
-        ck_fails(exf_file_read(f, A, room, 3 * A, &e), EXF_FORMAT, e, "shrinks: truncated");
-        ck_fails(exf_file_read_near(f, 3 * A + 4, room, 2, &at, &e), EXF_FORMAT, e, "shrinks: truncated");
+        ck_fails(exf_file_read(f, A, buffer, 3 * A, &e), EXF_FORMAT, e, "shrinks: truncated");
+        ck_fails(exf_file_read_aligned(f, 3 * A + 4, buffer, 2, &at, &e), EXF_FORMAT, e, "shrinks: truncated");
         if (left[k] == 0) break;
-        ck_ok(exf_file_read(f, (uint64_t)left[k] - 1, room, 1, &e), e);
-        ck_assert_uint_eq(room[0], bytes[left[k] - 1]);
+        ck_ok(exf_file_read(f, (uint64_t)left[k] - 1, buffer, 1, &e), e);
+        ck_assert_uint_eq(buffer[0], bytes[left[k] - 1]);
     }
     exf_mem_free(raw);
     exf_file_close(f);
@@ -183,7 +183,7 @@ START_TEST(tensors_askew)
         ck_ok(exf_st_read(f, exf_st_find(f, "c"), 0, c, 3, &e), e);
         ck_assert(memcmp(c, last, 3) == 0);
         const void *at;
-        ck_fails(exf_st_read_near(f, exf_st_find(f, "c"), 1, got, 3, &at, &e), EXF_INTERNAL, e, "tensor \"c\": 3 bytes asked for at byte 1 of 3");
+        ck_fails(exf_st_read_aligned(f, exf_st_find(f, "c"), 1, got, 3, &at, &e), EXF_INTERNAL, e, "tensor \"c\": 3 bytes asked for at byte 1 of 3");
     }
     exf_st_close(f);
 }
