@@ -2,7 +2,7 @@
 #include "accumulate/accumulate.h"
 
 #include "accumulate/device_sums.h"
-#include "accumulate/late_put.h"
+#include "accumulate/statistics_write_behind.h"
 #include "accumulate/sequence_sums.h"
 #include "accumulate/vector_moments.h"
 #include "base/mem.h"
@@ -29,7 +29,7 @@ struct exf_accumulator {
     exf_vector_moments *vectors; /* NULL: none are wanted */
     exf_device_sums there;       /* where the forward runs on a device */
     exf_layer_statistics spare;  /* there: what the last layer's put still reads */
-    exf_late_put late;
+    exf_statistics_write_behind late;
 };
 
 static int wants_vectors(const exf_accumulate_options *o)
@@ -209,11 +209,11 @@ out:
 static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_layer_statistics sums = a->sums[0];
-    exf_code rc = exf_late_put_wait(&a->late, err);
+    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
     if (rc != EXF_OK) return rc;
     a->sums[0] = a->spare;
     a->spare = sums;
-    return exf_late_put_start(&a->late, &a->writer, layer, &a->spare, err);
+    return exf_statistics_write_behind_start(&a->late, &a->writer, layer, &a->spare, err);
 }
 
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
@@ -357,7 +357,7 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
 {
-    exf_code rc = exf_late_put_wait(&a->late, err);
+    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
     return rc == EXF_OK ? exf_statistics_commit(&a->writer, err) : rc;
 }
 
@@ -365,7 +365,7 @@ void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
     exf_err unused;
-    if (exf_late_put_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
+    if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
     exf_device_sums_free(&a->there);

@@ -1,17 +1,17 @@
-/* late_put.c - see late_put.h. */
-#include "accumulate/late_put.h"
+/* statistics_write_behind.c - see statistics_write_behind.h. */
+#include "accumulate/statistics_write_behind.h"
 
 static void *put(void *self)
 {
-    exf_late_put *p = self;
+    exf_statistics_write_behind *p = self;
     p->err.code = exf_statistics_put(p->w, p->layer, p->sums, &p->err);
     exf_layer_statistics_zero(p->sums);
     return NULL;
 }
 
-exf_code exf_late_put_start(exf_late_put *p, exf_statistics_writer *w, int layer, exf_layer_statistics *sums, exf_err *err)
+exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer, exf_layer_statistics *sums, exf_err *err)
 {
-    *p = (exf_late_put){.w = w, .layer = layer, .sums = sums};
+    *p = (exf_statistics_write_behind){.w = w, .layer = layer, .sums = sums};
     p->running = pthread_create(&p->thread, NULL, put, p) == 0;
     if (p->running) return EXF_OK;
     put(p);
@@ -19,7 +19,7 @@ exf_code exf_late_put_start(exf_late_put *p, exf_statistics_writer *w, int layer
     return p->err.code;
 }
 
-exf_code exf_late_put_wait(exf_late_put *p, exf_err *err)
+exf_code exf_statistics_write_behind_wait(exf_statistics_write_behind *p, exf_err *err)
 {
     if (!p->running) return EXF_OK;
     pthread_join(p->thread, NULL);

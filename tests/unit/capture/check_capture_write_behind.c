@@ -1,6 +1,6 @@
-/* check_write_behind.c - blocks written by a thread of their own: all arrive whatever
+/* check_capture_write_behind.c - blocks written by a thread of their own: all arrive whatever
  * their order and callers, a failure reaches the callers, and nothing is left behind. */
-#include "capture/write_behind.h"
+#include "capture/capture_write_behind.h"
 #include "tests/support/scratch_fixtures.h"
 
 #include <pthread.h>
@@ -17,7 +17,7 @@ static exf_code create(exf_capture_file *f, exf_err *err)
     return exf_capture_create(f, exf_scratch("c.h5"), 1, &shape, layers, LAYERS, NULL, &none, err);
 }
 
-static exf_code put(exf_write_behind *w, int layer, int64_t row, int64_t n, exf_err *err)
+static exf_code put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, exf_err *err)
 {
     int32_t ids[(ROWS + 1) * K];
     float weights[(ROWS + 1) * K], outputs[(ROWS + 1) * K * H];
@@ -26,11 +26,11 @@ static exf_code put(exf_write_behind *w, int layer, int64_t row, int64_t n, exf_
         weights[i] = (float)(layer * 1000 + row * K + i);
         for (int64_t h = 0; h < H; h++) outputs[i * H + h] = weights[i] + (float)h / 8;
     }
-    return exf_write_behind_put(w, layer, row, n, ids, weights, outputs, err);
+    return exf_capture_write_behind_put(w, layer, row, n, ids, weights, outputs, err);
 }
 
 typedef struct {
-    exf_write_behind *w;
+    exf_capture_write_behind *w;
     int first;
     exf_code rc;
     exf_err err;
@@ -66,11 +66,11 @@ static void check_file(void)
 START_TEST(blocks_of_all_callers_arrive)
 {
     exf_capture_file f;
-    exf_write_behind *w;
+    exf_capture_write_behind *w;
     pthread_t thread[CALLERS];
     caller c[CALLERS];
     ck_ok(create(&f, &e), e);
-    ck_ok(exf_write_behind_new(&w, &f, ROWS, &e), e);
+    ck_ok(exf_capture_write_behind_new(&w, &f, ROWS, &e), e);
     for (int i = 0; i < CALLERS; i++) {
         c[i] = (caller){.w = w, .first = i};
         ck_assert_int_eq(pthread_create(&thread[i], NULL, put_some, &c[i]), 0);
@@ -79,8 +79,8 @@ START_TEST(blocks_of_all_callers_arrive)
         pthread_join(thread[i], NULL);
         ck_ok(c[i].rc, c[i].err);
     }
-    ck_ok(exf_write_behind_finish(w, &e), e);
-    exf_write_behind_free(w);
+    ck_ok(exf_capture_write_behind_finish(w, &e), e);
+    exf_capture_write_behind_free(w);
     ck_ok(exf_capture_commit(&f, &e), e);
     check_file();
 }
@@ -91,17 +91,17 @@ END_TEST
 START_TEST(a_failed_block_is_told)
 {
     exf_capture_file f;
-    exf_write_behind *w;
+    exf_capture_write_behind *w;
     ck_ok(create(&f, &e), e);
-    ck_ok(exf_write_behind_new(&w, &f, ROWS, &e), e);
+    ck_ok(exf_capture_write_behind_new(&w, &f, ROWS, &e), e);
     ck_ok(put(w, 2, 0, ROWS, &e), e);
     for (int i = 0; i < 2; i++) {
-        exf_code rc = exf_write_behind_finish(w, &e);
+        exf_code rc = exf_capture_write_behind_finish(w, &e);
         ck_assert_int_ne(rc, EXF_OK);
         ck_assert_ptr_nonnull(strstr(e.msg, "/layers/2/topk_ids"));
     }
     ck_assert_int_ne(put(w, 1, 0, ROWS, &e), EXF_OK);
-    exf_write_behind_free(w);
+    exf_capture_write_behind_free(w);
     exf_capture_abort(&f);
     ck_assert_int_eq(files_left(), 0);
 }
@@ -110,11 +110,11 @@ END_TEST
 START_TEST(a_block_that_is_too_large_is_refused)
 {
     exf_capture_file f;
-    exf_write_behind *w;
+    exf_capture_write_behind *w;
     ck_ok(create(&f, &e), e);
-    ck_ok(exf_write_behind_new(&w, &f, ROWS, &e), e);
+    ck_ok(exf_capture_write_behind_new(&w, &f, ROWS, &e), e);
     ck_fails(put(w, 1, 0, ROWS + 1, &e), EXF_INTERNAL, e, "5 rows, expected at most 4");
-    exf_write_behind_free(w);
+    exf_capture_write_behind_free(w);
     exf_capture_abort(&f);
 }
 END_TEST
@@ -122,15 +122,15 @@ END_TEST
 static exf_code write_two(exf_err *err)
 {
     exf_capture_file f = {.h = NULL};
-    exf_write_behind *w = NULL;
+    exf_capture_write_behind *w = NULL;
     exf_code rc;
     EXF_TRY(create(&f, err));
-    EXF_TRY(exf_write_behind_new(&w, &f, ROWS, err));
+    EXF_TRY(exf_capture_write_behind_new(&w, &f, ROWS, err));
     EXF_TRY(put(w, 1, 0, ROWS, err));
     EXF_TRY(put(w, 3, 8, 1, err));
-    EXF_TRY(exf_write_behind_finish(w, err));
+    EXF_TRY(exf_capture_write_behind_finish(w, err));
 out:
-    exf_write_behind_free(w);
+    exf_capture_write_behind_free(w);
     exf_capture_abort(&f);
     return rc;
 }

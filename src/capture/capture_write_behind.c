@@ -1,5 +1,5 @@
-/* write_behind.c - see write_behind.h. */
-#include "capture/write_behind.h"
+/* capture_write_behind.c - see capture_write_behind.h. */
+#include "capture/capture_write_behind.h"
 
 #include "base/mem.h"
 
@@ -15,7 +15,7 @@ typedef struct {
     float *weights, *outputs;
 } slot;
 
-struct exf_write_behind {
+struct exf_capture_write_behind {
     exf_capture_file *file;
     int64_t rows;
     slot slots[N_SLOTS];    /* a ring */
@@ -28,7 +28,7 @@ struct exf_write_behind {
 };
 
 /* With the lock held, which it gives up while it writes. */
-static void write_next(exf_write_behind *w)
+static void write_next(exf_capture_write_behind *w)
 {
     const slot *s = &w->slots[w->written % N_SLOTS];
     exf_err err = {.code = EXF_OK};
@@ -42,7 +42,7 @@ static void write_next(exf_write_behind *w)
 
 static void *write_blocks(void *self)
 {
-    exf_write_behind *w = self;
+    exf_capture_write_behind *w = self;
     pthread_mutex_lock(&w->lock);
     while (!w->quit && w->err.code == EXF_OK) {
         if (w->written < w->filled)
@@ -54,9 +54,9 @@ static void *write_blocks(void *self)
     return NULL;
 }
 
-exf_code exf_write_behind_new(exf_write_behind **out, exf_capture_file *file, int64_t rows, exf_err *err)
+exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_capture_file *file, int64_t rows, exf_err *err)
 {
-    exf_write_behind *w = NULL;
+    exf_capture_write_behind *w = NULL;
     size_t slots = (size_t)(rows * file->shape.top_k);
     exf_code rc;
     *out = NULL;
@@ -75,14 +75,14 @@ exf_code exf_write_behind_new(exf_write_behind **out, exf_capture_file *file, in
     if (!w->started) rc = exf_fail(err, EXF_NOSPACE, "capture: a writing thread could not be started");
 out:
     if (rc != EXF_OK)
-        exf_write_behind_free(w);
+        exf_capture_write_behind_free(w);
     else
         *out = w;
     return rc;
 }
 
 /* Waits until at most so many blocks are unwritten, or writing has failed. */
-static exf_code wait_for_room(exf_write_behind *w, size_t most_unwritten, exf_err *err)
+static exf_code wait_for_room(exf_capture_write_behind *w, size_t most_unwritten, exf_err *err)
 {
     pthread_mutex_lock(&w->lock);
     while (w->filled - w->written > most_unwritten && w->err.code == EXF_OK) pthread_cond_wait(&w->moved, &w->lock);
@@ -92,7 +92,7 @@ static exf_code wait_for_room(exf_write_behind *w, size_t most_unwritten, exf_er
     return rc;
 }
 
-static void fill(exf_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights, const float *outputs)
+static void fill(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights, const float *outputs)
 {
     slot *s = &w->slots[w->filled % N_SLOTS];
     size_t slots = (size_t)(n * w->file->shape.top_k);
@@ -108,7 +108,7 @@ static void fill(exf_write_behind *w, int layer, int64_t row, int64_t n, const i
     pthread_mutex_unlock(&w->lock);
 }
 
-exf_code exf_write_behind_put(exf_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
+exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
                               const float *outputs, exf_err *err)
 {
     if (n > w->rows) return exf_fail(err, EXF_INTERNAL, "capture: a block of %lld rows, expected at most %lld", (long long)n, (long long)w->rows);
@@ -119,12 +119,12 @@ exf_code exf_write_behind_put(exf_write_behind *w, int layer, int64_t row, int64
     return rc;
 }
 
-exf_code exf_write_behind_finish(exf_write_behind *w, exf_err *err)
+exf_code exf_capture_write_behind_finish(exf_capture_write_behind *w, exf_err *err)
 {
     return wait_for_room(w, 0, err);
 }
 
-void exf_write_behind_free(exf_write_behind *w)
+void exf_capture_write_behind_free(exf_capture_write_behind *w)
 {
     if (!w) return;
     pthread_mutex_lock(&w->lock);
