@@ -195,18 +195,18 @@ print-missing:
 	@echo $(MISSING) $$($(PKG_CONFIG) --exists check 2>/dev/null || echo check) \
 	    $$(for c in gcc $(PKG_CONFIG) valgrind; do command -v $$c >/dev/null || echo $$c; done)
 
-# A drawer: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
+# A registry: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
 # Rewritten only when the set of files changes, so that adding one relinks the table.
-define drawer
+define registry
 $(BUILD)/gen/$(2).inc: FORCE | $(BUILD)/gen
 	@{ $$(foreach f,$$(sort $$(wildcard $(1)/$(2)_*.c)),echo 'X($$(f:$(1)/$(2)_%.c=%))';) :; } > $$@.new
 	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
 $(BUILD)/$(1)/$(2).o: $(BUILD)/gen/$(2).inc
 endef
-$(eval $(call drawer,src/artifact,artifact))
-$(eval $(call drawer,src/model,family))
-$(eval $(call drawer,src/solve,solver))
-$(eval $(call drawer,src/export,writer))
+$(eval $(call registry,src/artifact,artifact))
+$(eval $(call registry,src/model,family))
+$(eval $(call registry,src/solve,solver))
+$(eval $(call registry,src/export,writer))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
 SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))

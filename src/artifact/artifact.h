@@ -1,4 +1,4 @@
-/* artifact.h - a drawer: one file src/artifact/artifact_<kind>.c per kind of
+/* artifact.h - a registry: one file src/artifact/artifact_<kind>.c per kind of
  * file that we write; the comment on its top is the format's specification.
  *
  * Every artifact is an HDF5 file whose root has the attributes

@@ -1,6 +1,6 @@
 /* export.h - tables for others to load.
  *
- * A drawer: one file src/export/writer_<target>.c per target format.  A target is
+ * A registry: one file src/export/writer_<target>.c per target format.  A target is
  * one file or one directory in the output directory, all of it or nothing. */
 #ifndef EXF_EXPORT_EXPORT_H
 #define EXF_EXPORT_EXPORT_H

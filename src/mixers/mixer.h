@@ -1,6 +1,6 @@
 /* mixer.h - the parts that mix tokens of a sequence: attention of some kind.
  *
- * A drawer: one file src/forward/mixer_<name>.c per kind, the table in mixer.c in
+ * A registry: one file src/forward/mixer_<name>.c per kind, the table in mixer.c in
  * order of exf_mixer_kind.  A mixer takes the normed hidden states of one
  * sequence and gives what is added to the residual; it knows its weights by role
  * and the architecture's spec, and no family. */

@@ -1,4 +1,4 @@
-/* family.h - a drawer: one file src/model/family_<name>.c per model family.
+/* family.h - a registry: one file src/model/family_<name>.c per model family.
  *
  * A family says how its config.json fills an exf_architecture and what its
  * checkpoint's tensors are called, as data.  The checkpoint is held to that

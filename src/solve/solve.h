@@ -1,6 +1,6 @@
 /* solve.h - from statistics to tables: closed forms in double, deterministic.
  *
- * A drawer: one file src/solve/solver_<name>.c per projector. */
+ * A registry: one file src/solve/solver_<name>.c per projector. */
 #ifndef EXF_SOLVE_SOLVE_H
 #define EXF_SOLVE_SOLVE_H
 #include "artifact/statistics.h"
