@@ -57,8 +57,8 @@ DEFINES  = -DEXF_HAVE_CUDA=$(CUDA)
 LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
 
 # ---- what is built: nothing here lists a file by hand ----------------------
-# Everything in a library room goes into libexfold.a; every src/tool/exfold-*.c
-# is a program of the same name; every tests/unit/<room>/check_*.c is a test program.
+# Everything in a library module goes into libexfold.a; every src/tool/exfold-*.c
+# is a program of the same name; every tests/unit/<module>/check_*.c is a test program.
 LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)

@@ -1,7 +1,7 @@
 #!/bin/sh
 # check-layers.sh - the house's rules that a compiler cannot check:
 #   - no #include points up or sideways in scripts/layers.txt;
-#   - a foreign header is included by its one door only;
+#   - a foreign header is included by its wrapper only;
 #   - no two source files share a name (a file is found by its name alone);
 #   - nothing below src/tool prints, exits or aborts (src/base/log.c is the stderr user);
 #   - no file is over 500 lines.
@@ -29,7 +29,7 @@ FNR == NR {
     if (inc !~ /\//) next
     to = inc; sub(/\/.*/, "", to)
     if (to == "gen" || to == from || !(to in allow)) next
-    if (!(from in allow)) { print file ": room \"" from "\" is not in layers.txt"; bad = 1; next }
+    if (!(from in allow)) { print file ": module \"" from "\" is not in layers.txt"; bad = 1; next }
     if (index(allow[from], " " to " ") == 0) { print file ":" line ": " from " may not include " to; bad = 1 }
 }
 END { exit bad }' scripts/layers.txt - || bad=1
