@@ -2,14 +2,14 @@
 #include "inspect/difference.h"
 
 #include "base/mem.h"
-#include "inspect/order.h"
+#include "inspect/quantile.h"
 
 #include <math.h>
 #include <string.h>
 
 /* Layers [first, first + n) of both. */
 typedef struct {
-    const exf_study *a, *b;
+    const exf_inspection *a, *b;
     size_t first, n, e;
     double *scratch;
 } span;
@@ -18,7 +18,7 @@ static void compare_coverage(const span *x, exf_layer_difference *row)
 {
     row->pairs = x->n * x->e * (x->e - 1);
     for (size_t i = x->first * x->e * x->e; i < (x->first + x->n) * x->e * x->e; i++) {
-        int in_a = exf_study_observed(x->a, i), in_b = exf_study_observed(x->b, i);
+        int in_a = exf_inspection_observed(x->a, i), in_b = exf_inspection_observed(x->b, i);
         row->observed_a += (uint64_t)in_a;
         row->observed_b += (uint64_t)in_b;
         row->gained += in_b && !in_a;
@@ -31,13 +31,13 @@ static void quantiles_of_change(const span *x, const float *a, const float *b, d
     static const double at[] = {0.5, 0.9, 0.99, 1};
     size_t n = 0;
     for (size_t i = x->first * x->e * x->e; i < (x->first + x->n) * x->e * x->e; i++)
-        if (exf_study_observed(x->a, i) && exf_study_observed(x->b, i)) x->scratch[n++] = fabs((double)b[i] - (double)a[i]);
+        if (exf_inspection_observed(x->a, i) && exf_inspection_observed(x->b, i)) x->scratch[n++] = fabs((double)b[i] - (double)a[i]);
     exf_sort(x->scratch, n);
     for (int i = 0; i < 4; i++) out[i] = exf_quantile(x->scratch, n, at[i]);
 }
 
 /* -1: no target was ever observed. */
-static int best_target(const exf_study *s, size_t source)
+static int best_target(const exf_inspection *s, size_t source)
 {
     size_t e = (size_t)s->shape.n_experts;
     const float *loss = s->loss + source * e;
@@ -76,7 +76,7 @@ static void compare_span(const span *x, exf_layer_difference *row)
     compare_sources(x, row);
 }
 
-static exf_code check_comparable(const exf_study *a, const char *path_a, const exf_study *b, const char *path_b, exf_err *err)
+static exf_code check_comparable(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b, exf_err *err)
 {
     if (!a->coeff || !b->coeff)
         return exf_fail(err, EXF_MODEL, "%s holds %s and %s holds %s, expected tables", path_a, a->kind->kind, path_b,
@@ -93,7 +93,7 @@ static exf_code check_comparable(const exf_study *a, const char *path_a, const e
     return EXF_OK;
 }
 
-exf_code exf_compare(const exf_study *a, const char *path_a, const exf_study *b, const char *path_b, exf_layer_difference *rows,
+exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b, exf_layer_difference *rows,
                      exf_err *err)
 {
     exf_code rc = check_comparable(a, path_a, b, path_b, err);
@@ -120,7 +120,7 @@ static int holds(const int32_t *members, int n, int32_t expert)
     return 0;
 }
 
-static void compare_pools(const exf_study *a, const exf_static_pool *p, const exf_study *b, const exf_static_pool *q, exf_pool_difference *out)
+static void compare_pools(const exf_inspection *a, const exf_static_pool *p, const exf_inspection *b, const exf_static_pool *q, exf_pool_difference *out)
 {
     size_t e = (size_t)a->shape.n_experts, size = (size_t)p->size;
     double all = 0, moved = 0;
@@ -136,7 +136,7 @@ static void compare_pools(const exf_study *a, const exf_static_pool *p, const ex
     out->target_traffic = all > 0 ? moved / all : (double)NAN;
 }
 
-int exf_compare_pool(const exf_study *a, int i, const exf_study *b, exf_pool_difference *out)
+int exf_compare_pool(const exf_inspection *a, int i, const exf_inspection *b, exf_pool_difference *out)
 {
     for (int k = 0; k < b->n_pools; k++) {
         if (b->pool[k].size != a->pool[i].size) continue;
@@ -162,7 +162,7 @@ int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_
     return 0;
 }
 
-static int same_pools(const exf_study *a, const exf_study *b)
+static int same_pools(const exf_inspection *a, const exf_inspection *b)
 {
     size_t experts = (size_t)a->n_layers * (size_t)a->shape.n_experts;
     if (a->n_pools != b->n_pools) return 0;
@@ -176,7 +176,7 @@ static int same_pools(const exf_study *a, const exf_study *b)
     return 1;
 }
 
-int exf_same_numbers(const exf_study *a, const exf_study *b)
+int exf_same_numbers(const exf_inspection *a, const exf_inspection *b)
 {
     size_t experts = (size_t)a->n_layers * (size_t)a->shape.n_experts, pairs = experts * (size_t)a->shape.n_experts;
     return memcmp(a->count, b->count, pairs * sizeof *a->count) == 0 && memcmp(a->coeff, b->coeff, pairs * sizeof *a->coeff) == 0 &&

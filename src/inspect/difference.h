@@ -1,7 +1,7 @@
 /* difference.h - what changed between two tables of one model. */
 #ifndef EXF_INSPECT_DIFFERENCE_H
 #define EXF_INSPECT_DIFFERENCE_H
-#include "inspect/study.h"
+#include "inspect/inspection.h"
 
 /* b against a.  NaN: nothing was observed in both, or nothing was routed. */
 typedef struct {
@@ -26,10 +26,10 @@ typedef struct {
 
 /* rows [L + 1], the last for all layers together.  EXF_MODEL naming both values where the
  * two are no tables or differ in experts or layers; path_a and path_b for that message. */
-exf_code exf_compare(const exf_study *a, const char *path_a, const exf_study *b, const char *path_b, exf_layer_difference *rows,
+exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b, exf_layer_difference *rows,
                      exf_err *err) EXF_CHECKED;
 /* Pool i of a against b's of the same size; 0 if b has none. */
-int exf_compare_pool(const exf_study *a, int i, const exf_study *b, exf_pool_difference *out);
+int exf_compare_pool(const exf_inspection *a, int i, const exf_inspection *b, exf_pool_difference *out);
 
 /* A fact of the provenance that only one has (the other is NULL) or that differs. */
 typedef struct { const char *key, *a, *b; } exf_fact_change;
@@ -38,5 +38,5 @@ int exf_next_fact_change(const exf_provenance *a, const exf_provenance *b, size_
 
 /* 1 if counts, scalars, losses, norms and pools are equal, bit for bit; other parts that
  * either may have (shared scalars, vectors) are not looked at. */
-int exf_same_numbers(const exf_study *a, const exf_study *b);
+int exf_same_numbers(const exf_inspection *a, const exf_inspection *b);
 #endif

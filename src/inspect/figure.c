@@ -3,13 +3,13 @@
 
 #include "base/mem.h"
 #include "base/text.h"
-#include "inspect/order.h"
+#include "inspect/quantile.h"
 
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
 
-#define AT(field) offsetof(exf_study, field)
+#define AT(field) offsetof(exf_inspection, field)
 
 static const exf_figure figures[] = {
     {"norms", "tables, statistics or a capture", "Mean output norm ||E(x)|| of every expert", "", EXF_MAP_SEQUENTIAL, 0, AT(norms),
@@ -35,14 +35,14 @@ const exf_figure *exf_figure_find(const char *name)
     return NULL;
 }
 
-const float *exf_figure_values(const exf_figure *f, const exf_study *s)
+const float *exf_figure_values(const exf_figure *f, const exf_inspection *s)
 {
     float *values;
     memcpy(&values, (const char *)s + f->field, sizeof values);
     return values;
 }
 
-int exf_figure_there(const exf_figure *f, const exf_study *s)
+int exf_figure_available(const exf_figure *f, const exf_inspection *s)
 {
     return exf_figure_values(f, s) != NULL;
 }
@@ -50,14 +50,14 @@ int exf_figure_there(const exf_figure *f, const exf_study *s)
 /* ---- colours ------------------------------------------------------------------------- */
 
 /* The 99th percentile of |value| over observed pairs; 1 where there are none or all are 0. */
-static exf_code largest_usual(const exf_study *s, const float *value, double *out, exf_err *err)
+static exf_code largest_usual(const exf_inspection *s, const float *value, double *out, exf_err *err)
 {
     size_t cells = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, n = 0;
     double *size = NULL;
     exf_code rc = exf_mem_new(&size, cells, sizeof *size, "percentile", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < cells; i++)
-        if (exf_study_observed(s, i)) size[n++] = fabs((double)value[i]);
+        if (exf_inspection_observed(s, i)) size[n++] = fabs((double)value[i]);
     exf_sort(size, n);
     *out = n ? exf_quantile(size, n, 0.99) : 1;
     if (!(*out > 0)) *out = 1;
@@ -65,7 +65,7 @@ static exf_code largest_usual(const exf_study *s, const float *value, double *ou
     return EXF_OK;
 }
 
-exf_code exf_figure_range(const exf_figure *f, const exf_study *s, double *low, double *high, exf_err *err)
+exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err)
 {
     *low = 0;
     *high = 1;
@@ -77,7 +77,7 @@ exf_code exf_figure_range(const exf_figure *f, const exf_study *s, double *low, 
 
 /* ---- pictures -------------------------------------------------------------------------- */
 
-static exf_code draw_bars(const exf_study *s, exf_sheet sheet, const float *value, exf_canvas *out, exf_err *err)
+static exf_code draw_bars(const exf_inspection *s, exf_sheet sheet, const float *value, exf_canvas *out, exf_err *err)
 {
     size_t n = (size_t)s->n_layers * (size_t)s->shape.n_experts;
     float *known = NULL;
@@ -91,7 +91,7 @@ static exf_code draw_bars(const exf_study *s, exf_sheet sheet, const float *valu
     return rc;
 }
 
-static exf_code draw_matrices(const exf_figure *f, const exf_study *s, exf_sheet sheet, const float *value, exf_canvas *out,
+static exf_code draw_matrices(const exf_figure *f, const exf_inspection *s, exf_sheet sheet, const float *value, exf_canvas *out,
                               exf_err *err)
 {
     size_t n = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, e = (size_t)s->shape.n_experts;
@@ -101,7 +101,7 @@ static exf_code draw_matrices(const exf_figure *f, const exf_study *s, exf_sheet
     exf_code rc;
     EXF_TRY(exf_figure_range(f, s, &m.low, &m.high, err));
     EXF_TRY(exf_mem_new(&seen, n, sizeof *seen, "matrices", err));
-    for (size_t i = 0; i < n; i++) seen[i] = exf_study_observed(s, i) || i / e % e == i % e ? value[i] : NAN;
+    for (size_t i = 0; i < n; i++) seen[i] = exf_inspection_observed(s, i) || i / e % e == i % e ? value[i] : NAN;
     if (f->map == EXF_MAP_DIVERGING)
         EXF_TRY(exf_text_addf(&note, err, "colours end at +-%.3g, the 99th percentile of |S|; an expert with itself is left blank",
                               m.high));
@@ -117,7 +117,7 @@ out:
     return rc;
 }
 
-exf_code exf_figure_draw(const exf_figure *f, const exf_study *s, exf_canvas *out, exf_err *err)
+exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, exf_canvas *out, exf_err *err)
 {
     const char *family = exf_provenance_get(&s->provenance, "model.family");
     exf_text title = {0};

@@ -1,4 +1,4 @@
-/* figure.h - the figures of a study: which there are, as pictures (src/picture) and
+/* figure.h - the figures of an inspection: which there are, as pictures (src/picture) and
  * as the numbers behind them.
  *
  *   norms       mean output norm of every expert, a bar each
@@ -9,7 +9,7 @@
  * A pair that was never observed is grey, and NaN in the numbers. */
 #ifndef EXF_INSPECT_FIGURE_H
 #define EXF_INSPECT_FIGURE_H
-#include "inspect/study.h"
+#include "inspect/inspection.h"
 #include "picture/sheet.h"
 
 typedef struct {
@@ -18,25 +18,25 @@ typedef struct {
     const char *title, *bar_label;
     exf_colour_map map;
     int hide_self;
-    size_t field;                     /* of exf_study: a float pointer */
+    size_t field;                     /* of exf_inspection: a float pointer */
     int is_bars;                      /* [L, E] and not [L, E, E] */
 } exf_figure;
 
 /* In the order above; NULL past the end. */
 const exf_figure *exf_figure_at(size_t i);
 const exf_figure *exf_figure_find(const char *name); /* NULL: unknown */
-/* 1 if the study holds what it shows. */
-int exf_figure_there(const exf_figure *f, const exf_study *s);
-/* The numbers: [L, E] or [L, E, E] of the study. */
-const float *exf_figure_values(const exf_figure *f, const exf_study *s);
+/* 1 if the inspection holds what it shows. */
+int exf_figure_available(const exf_figure *f, const exf_inspection *s);
+/* The numbers: [L, E] or [L, E, E] of the inspection. */
+const float *exf_figure_values(const exf_figure *f, const exf_inspection *s);
 
 /* The ends of the colours. */
-exf_code exf_figure_range(const exf_figure *f, const exf_study *s, double *low, double *high, exf_err *err) EXF_CHECKED;
+exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err) EXF_CHECKED;
 /* The canvas is made; the caller frees it.  EXF_MODEL where it would be too large. */
-exf_code exf_figure_draw(const exf_figure *f, const exf_study *s, exf_canvas *out, exf_err *err) EXF_CHECKED;
+exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, exf_canvas *out, exf_err *err) EXF_CHECKED;
 /* One line per expert (layer,expert,tokens,norm) or per ordered pair of different
  * experts (layer,source,target,tokens,<name>); never observed: nothing behind the last comma. */
-exf_code exf_figure_csv(const exf_figure *f, const exf_study *s, const char *target, int force, exf_err *err) EXF_CHECKED;
-/* F32 [L, E] or [L, E, E], NaN where never observed; layers in order of the study's. */
-exf_code exf_figure_npy(const exf_figure *f, const exf_study *s, const char *target, int force, exf_err *err) EXF_CHECKED;
+exf_code exf_figure_csv(const exf_figure *f, const exf_inspection *s, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* F32 [L, E] or [L, E, E], NaN where never observed; layers in order of the inspection's. */
+exf_code exf_figure_npy(const exf_figure *f, const exf_inspection *s, const char *target, int force, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,9 +1,9 @@
-/* report.h - a study as one HTML file that needs nothing else: no network, no other
+/* report.h - an inspection as one HTML file that needs nothing else: no network, no other
  * file.  Without JavaScript it shows the tables; with it also every layer's matrices,
  * decoded when they are looked at. */
 #ifndef EXF_INSPECT_REPORT_H
 #define EXF_INSPECT_REPORT_H
-#include "inspect/study.h"
+#include "inspect/inspection.h"
 
 /* The page's parts are src/inspect/report/report.{html,css,js}.  Matrices go in as
  *   tokens              U16, or U32 where one is above 65535
@@ -13,5 +13,5 @@
  * and where that would be, as U8, 255 steps from the least to the largest value;
  * and norms and expert counts as they are.  title: for the heading, UTF-8; beside: the
  * directory in which to look for validation.json and validation.md. */
-exf_code exf_report_write(const exf_study *s, const char *title, const char *beside, const char *target, int force, exf_err *err) EXF_CHECKED;
+exf_code exf_report_write(const exf_inspection *s, const char *title, const char *beside, const char *target, int force, exf_err *err) EXF_CHECKED;
 #endif

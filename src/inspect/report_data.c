@@ -4,7 +4,7 @@
 #include "format/base64.h"
 #include "format/json_write.h"
 #include "inspect/figure.h"
-#include "inspect/order.h"
+#include "inspect/quantile.h"
 #include "inspect/report_internal.h"
 
 #include <math.h>
@@ -62,7 +62,7 @@ static uint8_t step_of(const matrix *m, float value)
     return (uint8_t)(t <= 0 ? 0 : t >= 1 ? 254 : (int)(254 * t + 0.5));
 }
 
-static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
+static void pack(const exf_inspection *s, const matrix *m, size_t at, void *to)
 {
     uint8_t tiny = 0;
     uint16_t small = 0;
@@ -72,7 +72,7 @@ static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
         wide = s->count[at] > UINT32_MAX ? UINT32_MAX : (uint32_t)s->count[at];
     } else {
         size_t e = (size_t)s->shape.n_experts;
-        int known = (exf_study_observed(s, at) || at / e % e == at % e) && m->value[at] < EXF_ERROR_UNKNOWN;
+        int known = (exf_inspection_observed(s, at) || at / e % e == at % e) && m->value[at] < EXF_ERROR_UNKNOWN;
         float v = known ? m->value[at] : NAN;
         tiny = step_of(m, v);
         small = half_of(v);
@@ -83,7 +83,7 @@ static void pack(const exf_study *s, const matrix *m, size_t at, void *to)
 
 /* ---- which matrices ---------------------------------------------------------------------------- */
 
-static uint64_t most_tokens(const exf_study *s)
+static uint64_t most_tokens(const exf_inspection *s)
 {
     uint64_t most = 0;
     for (size_t i = 0; i < (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts; i++)
@@ -92,24 +92,24 @@ static uint64_t most_tokens(const exf_study *s)
 }
 
 /* 99th percentile of the standard errors that are known; 1 if none is. */
-static double usual_error(const exf_study *s, double *scratch)
+static double usual_error(const exf_inspection *s, double *scratch)
 {
     size_t n = 0, cells = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts;
     for (size_t i = 0; i < cells; i++)
-        if (exf_study_observed(s, i) && s->std_error[i] < EXF_ERROR_UNKNOWN) scratch[n++] = (double)s->std_error[i];
+        if (exf_inspection_observed(s, i) && s->std_error[i] < EXF_ERROR_UNKNOWN) scratch[n++] = (double)s->std_error[i];
     exf_sort(scratch, n);
     double high = exf_quantile(scratch, n, 0.99);
     return high > 0 ? high : 1;
 }
 
-static exf_code list_matrices(const exf_study *s, matrix *m, size_t *n, exf_err *err)
+static exf_code list_matrices(const exf_inspection *s, matrix *m, size_t *n, exf_err *err)
 {
     static const char *const order[] = {"scalar", "loss", "similarity", "aligned"};
     exf_code rc = EXF_OK;
     double *scratch = NULL;
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
         const exf_figure *f = exf_figure_find(order[i]);
-        if (!exf_figure_there(f, s)) continue;
+        if (!exf_figure_available(f, s)) continue;
         matrix *x = &m[(*n)++];
         *x = (matrix){.id = f->name,
                       .name = f->bar_label,
@@ -142,7 +142,7 @@ out:
     return rc;
 }
 
-static size_t page_bytes(const exf_study *s, const matrix *m, size_t n)
+static size_t page_bytes(const exf_inspection *s, const matrix *m, size_t n)
 {
     size_t width = 0;
     for (size_t i = 0; i < n; i++) width += width_of(&m[i]);
@@ -150,14 +150,14 @@ static size_t page_bytes(const exf_study *s, const matrix *m, size_t n)
 }
 
 /* The span of the values that are known, an expert with itself included. */
-static void find_span(const exf_study *s, matrix *m)
+static void find_span(const exf_inspection *s, matrix *m)
 {
     size_t e = (size_t)s->shape.n_experts;
     m->from = m->low;
     m->to = m->high;
     for (size_t i = 0; i < (size_t)s->n_layers * e * e; i++) {
         double v = (double)m->value[i];
-        if (!exf_study_observed(s, i) || isnan(v) || v >= (double)EXF_ERROR_UNKNOWN) continue;
+        if (!exf_inspection_observed(s, i) || isnan(v) || v >= (double)EXF_ERROR_UNKNOWN) continue;
         if (v < m->from) m->from = v;
         if (v > m->to) m->to = v;
     }
@@ -165,7 +165,7 @@ static void find_span(const exf_study *s, matrix *m)
 
 /* Models of very many experts: half precision for all, and if that is still too much,
  * 255 steps, so that the page stays one that a browser opens at once. */
-static void fit_page(const exf_study *s, matrix *m, size_t n)
+static void fit_page(const exf_inspection *s, matrix *m, size_t n)
 {
     static const char *const coarser[] = {"f16", "u8"};
     for (size_t k = 0; k < 2 && page_bytes(s, m, n) > PAGE_MAX; k++)
@@ -207,7 +207,7 @@ static void add_matrix(exf_jw *w, const matrix *m)
     exf_jw_close(w);
 }
 
-static void add_pools(exf_jw *w, const exf_study *s)
+static void add_pools(exf_jw *w, const exf_inspection *s)
 {
     exf_jw_open(w, "pools", '[');
     for (int i = 0; i < s->n_pools; i++) {
@@ -262,7 +262,7 @@ out:
 
 static exf_code add_layer(exf_report *r, const matrix *m, size_t n, size_t l, char *packed, exf_err *err)
 {
-    const exf_study *s = r->s;
+    const exf_inspection *s = r->s;
     size_t e = (size_t)s->shape.n_experts, cells = e * e;
     int number = s->layer_number[l];
     exf_code rc;

@@ -8,7 +8,7 @@
 
 /* A report being written. */
 typedef struct {
-    const exf_study *s;
+    const exf_inspection *s;
     const char *title, *beside;
     exf_layer_summary *rows; /* [L + 1] */
     exf_output_file *file;

@@ -2,14 +2,14 @@
 #include "inspect/summary.h"
 
 #include "base/mem.h"
-#include "inspect/order.h"
+#include "inspect/quantile.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Layers [first, first + n) of a study and room for one number of each pair. */
+/* Layers [first, first + n) of an inspection and room for one number of each pair. */
 typedef struct {
-    const exf_study *s;
+    const exf_inspection *s;
     size_t first, n, e;
     double *scratch;
 } span;
@@ -34,7 +34,7 @@ static void sum_up_counts(const span *x, exf_layer_summary *row)
 {
     size_t n = 0;
     for (size_t i = begin(x); i < end(x); i++)
-        if (exf_study_observed(x->s, i)) x->scratch[n++] = (double)x->s->count[i];
+        if (exf_inspection_observed(x->s, i)) x->scratch[n++] = (double)x->s->count[i];
     row->pairs = x->n * x->e * (x->e - 1);
     row->observed = n;
     quartiles(x->scratch, n, row->tokens);
@@ -46,7 +46,7 @@ static void sum_up_losses(const span *x, exf_layer_summary *row)
 {
     size_t n = 0, below = 0;
     for (size_t i = begin(x); i < end(x); i++) {
-        if (!exf_study_observed(x->s, i)) continue;
+        if (!exf_inspection_observed(x->s, i)) continue;
         x->scratch[n++] = (double)x->s->loss[i];
         below += x->s->loss[i] < 0.5f;
     }
@@ -66,13 +66,13 @@ static double mean_observed(const span *x, const float *value)
 {
     size_t n = 0;
     for (size_t i = begin(x); value && i < end(x); i++)
-        if (exf_study_observed(x->s, i) && !isnan(value[i])) x->scratch[n++] = (double)value[i];
+        if (exf_inspection_observed(x->s, i) && !isnan(value[i])) x->scratch[n++] = (double)value[i];
     return exf_mean(x->scratch, n);
 }
 
 static void sum_up_norms(const span *x, exf_layer_summary *row)
 {
-    const exf_study *s = x->s;
+    const exf_inspection *s = x->s;
     for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) {
         double h = (double)s->norms[i];
         int expert = (int)(i % x->e), layer = s->layer_number[i / x->e];
@@ -103,7 +103,7 @@ static void sum_up(const span *x, exf_layer_summary *row)
     sum_up_norms(x, row);
 }
 
-exf_code exf_summarise(const exf_study *s, exf_layer_summary *rows, exf_err *err)
+exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts, n = (size_t)s->n_layers;
     span x = {.s = s, .e = e, .n = 1};

@@ -1,7 +1,7 @@
 /* summary.h - a layer in a dozen numbers, and all layers together. */
 #ifndef EXF_INSPECT_SUMMARY_H
 #define EXF_INSPECT_SUMMARY_H
-#include "inspect/study.h"
+#include "inspect/inspection.h"
 
 /* Pairs are ordered pairs of different experts.  NaN: the files do not say, or nothing
  * was observed. */
@@ -21,5 +21,5 @@ typedef struct {
 
 /* rows [L + 1], the last for all layers together: quantiles, shares and means over all
  * their pairs. */
-exf_code exf_summarise(const exf_study *s, exf_layer_summary *rows, exf_err *err) EXF_CHECKED;
+exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err) EXF_CHECKED;
 #endif

@@ -7,7 +7,7 @@
 #include <stdarg.h>
 #include <string.h>
 
-exf_code exf_suspect_held(const exf_suspect *x, exf_err *err, const char *fmt, ...)
+exf_code exf_verify_passed(const exf_verify_file *x, exf_err *err, const char *fmt, ...)
 {
     exf_text sentence = {0};
     exf_code rc;
@@ -24,7 +24,7 @@ out:
 
 /* ---- one file ------------------------------------------------------------------------ */
 
-static exf_code verify_structure(exf_suspect *x, exf_err *err)
+static exf_code verify_structure(exf_verify_file *x, exf_err *err)
 {
     exf_h5 *h = NULL;
     const exf_artifact *kind;
@@ -36,32 +36,32 @@ static exf_code verify_structure(exf_suspect *x, exf_err *err)
         rc = exf_fail(err, EXF_FORMAT, "%s: exfold_version is %lld, expected at least 1", x->path, (long long)version);
         goto out;
     }
-    EXF_TRY(exf_suspect_held(x, err, "holds %s, version %" PRId64 ", which this program reads", kind->kind, version));
+    EXF_TRY(exf_verify_passed(x, err, "holds %s, version %" PRId64 ", which this program reads", kind->kind, version));
     EXF_TRY(exf_h5_digest(h, x->digest, err));
-    EXF_TRY(exf_suspect_held(x, err, "every object can be read, payload SHA-256 %s", x->digest));
+    EXF_TRY(exf_verify_passed(x, err, "every object can be read, payload SHA-256 %s", x->digest));
 out:
     exf_h5_close(h);
     return rc;
 }
 
-static exf_code check_mirrored(const exf_suspect *x, size_t l, exf_err *err)
+static exf_code check_mirrored(const exf_verify_file *x, size_t l, exf_err *err)
 {
-    size_t e = (size_t)x->study.shape.n_experts;
-    const uint64_t *count = x->study.count + l * e * e;
+    size_t e = (size_t)x->inspection.shape.n_experts;
+    const uint64_t *count = x->inspection.count + l * e * e;
     for (size_t s = 0; s < e; s++)
         for (size_t t = 0; t <= s; t++)
             if (count[s * e + t] != count[t * e + s] || (s == t && count[s * e + t]))
                 return exf_fail(err, EXF_FORMAT,
                                 "%s: layer %d: %" PRIu64 " tokens behind %zu -> %zu, %" PRIu64 " behind the reverse%s", x->path,
-                                (int)x->study.layer_number[l], count[s * e + t], s, t, count[t * e + s],
+                                (int)x->inspection.layer_number[l], count[s * e + t], s, t, count[t * e + s],
                                 s == t ? ", expected 0 on the diagonal" : "");
     return EXF_OK;
 }
 
 /* Co-routed pairs: no pair more often than its experts, no more routes than tokens x top-k. */
-static exf_code check_routes(const exf_suspect *x, size_t l, exf_err *err)
+static exf_code check_routes(const exf_verify_file *x, size_t l, exf_err *err)
 {
-    const exf_study *s = &x->study;
+    const exf_inspection *s = &x->inspection;
     size_t e = (size_t)s->shape.n_experts;
     uint64_t all = 0, most = (uint64_t)s->shape.n_tokens * (uint64_t)s->shape.top_k;
     for (size_t i = 0; i < e; i++) {
@@ -78,39 +78,39 @@ static exf_code check_routes(const exf_suspect *x, size_t l, exf_err *err)
     return EXF_OK;
 }
 
-exf_code exf_verify_counts(const exf_suspect *x, exf_err *err)
+exf_code exf_verify_counts(const exf_verify_file *x, exf_err *err)
 {
-    const char *pairs = exf_provenance_get(&x->study.provenance, "accumulate.pairs");
+    const char *pairs = exf_provenance_get(&x->inspection.provenance, "accumulate.pairs");
     int corouted = !pairs || strcmp(pairs, "corouted") == 0;
     exf_code rc = EXF_OK;
-    for (size_t l = 0; rc == EXF_OK && l < (size_t)x->study.n_layers; l++) {
+    for (size_t l = 0; rc == EXF_OK && l < (size_t)x->inspection.n_layers; l++) {
         rc = check_mirrored(x, l, err);
         if (rc == EXF_OK && corouted) rc = check_routes(x, l, err);
     }
     if (rc != EXF_OK) return rc;
-    return exf_suspect_held(x, err,
+    return exf_verify_passed(x, err,
                             corouted ? "counts are mirrored and within each expert's and the run's tokens" : "counts are mirrored");
 }
 
-static exf_code verify_file(exf_suspect *x, exf_err *err)
+static exf_code verify_file(exf_verify_file *x, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(verify_structure(x, err));
-    EXF_TRY(exf_study_read(&x->study, x->path, NULL, err));
-    EXF_TRY(exf_suspect_held(x, err,
+    EXF_TRY(exf_inspection_read(&x->inspection, x->path, NULL, err));
+    EXF_TRY(exf_verify_passed(x, err,
                              "structure, ranges and sentinels are as specified, all numbers finite; layers: %d, experts: %lld",
-                             x->study.n_layers, (long long)x->study.shape.n_experts));
+                             x->inspection.n_layers, (long long)x->inspection.shape.n_experts));
     EXF_TRY(exf_verify_counts(x, err));
-    if (x->study.kind == &exf_artifact_tables) EXF_TRY(exf_verify_tables(x, err));
-    if (x->study.kind == &exf_artifact_statistics) EXF_TRY(exf_verify_statistics(x, err));
+    if (x->inspection.kind == &exf_artifact_tables) EXF_TRY(exf_verify_tables(x, err));
+    if (x->inspection.kind == &exf_artifact_statistics) EXF_TRY(exf_verify_statistics(x, err));
     EXF_TRY(exf_verify_facts(x, err));
 out:
     return rc;
 }
 
-exf_code exf_verify(const char *const *paths, size_t n, exf_verified held, void *self, exf_err *err)
+exf_code exf_verify(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
 {
-    exf_suspect *x = NULL;
+    exf_verify_file *x = NULL;
     exf_code rc;
     EXF_TRY(exf_mem_new(&x, n, sizeof *x, "files", err));
     for (size_t i = 0; i < n; i++) {
@@ -122,7 +122,7 @@ exf_code exf_verify(const char *const *paths, size_t n, exf_verified held, void 
     for (size_t i = 0; i < n; i++)
         for (size_t k = 0; k < n; k++) EXF_TRY(exf_verify_chain(&x[i], &x[k], err));
 out:
-    for (size_t i = 0; x && i < n; i++) exf_study_free(&x[i].study);
+    for (size_t i = 0; x && i < n; i++) exf_inspection_free(&x[i].inspection);
     exf_mem_free(x);
     return rc;
 }

@@ -11,10 +11,10 @@
 #include "artifact/artifact.h"
 
 /* Hears of each check that held, one sentence, file first. */
-typedef exf_code (*exf_verified)(void *self, const char *sentence, exf_err *err);
+typedef exf_code (*exf_verify_callback)(void *self, const char *sentence, exf_err *err);
 
 /* Stops at the first check that fails: EXF_FORMAT with the file, the object and what
  * disagrees (also for files that are each fine but of different chains), EXF_VERSION for
  * a file that this program is too old for, EXF_IO for one that cannot be opened. */
-exf_code exf_verify(const char *const *paths, size_t n, exf_verified held, void *self, exf_err *err) EXF_CHECKED;
+exf_code exf_verify(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,7 +1,7 @@
 /* verify_contents.c - what follows from a file's specification; see verify.h. */
 #include "base/mem.h"
 #include "base/text.h"
-#include "inspect/order.h"
+#include "inspect/quantile.h"
 #include "inspect/verify_internal.h"
 
 #include <math.h>
@@ -9,16 +9,16 @@
 /* ---- tables ---------------------------------------------------------------------------- */
 
 /* Tokens that a pair takes to count as observed. */
-static uint64_t tokens_asked_for(const exf_suspect *x)
+static uint64_t tokens_asked_for(const exf_verify_file *x)
 {
-    const char *text = exf_provenance_get(&x->study.provenance, "solve.min_pair_tokens");
+    const char *text = exf_provenance_get(&x->inspection.provenance, "solve.min_pair_tokens");
     int64_t n;
     return text && exf_parse_i64(text, &n) && n > 1 ? (uint64_t)n : 1;
 }
 
-static exf_code check_evidence(const exf_suspect *x, exf_err *err)
+static exf_code check_evidence(const exf_verify_file *x, exf_err *err)
 {
-    const exf_study *s = &x->study;
+    const exf_inspection *s = &x->inspection;
     size_t e = (size_t)s->shape.n_experts;
     uint64_t least = tokens_asked_for(x);
     for (size_t i = 0; i < (size_t)s->n_layers * e * e; i++) {
@@ -34,14 +34,14 @@ static exf_code check_evidence(const exf_suspect *x, exf_err *err)
                             "%s: layer %d: the loss [%zu, %zu] is %g with %llu tokens behind it, where %llu are asked for", x->path,
                             layer, source, target, (double)s->loss[i], (unsigned long long)s->count[i], (unsigned long long)least);
     }
-    return exf_suspect_held(x, err, "pairs have a scalar and a loss where %llu tokens or more are behind them, and nowhere else",
+    return exf_verify_passed(x, err, "pairs have a scalar and a loss where %llu tokens or more are behind them, and nowhere else",
                             (unsigned long long)least);
 }
 
 /* A cold expert has the lower median of the others' norms; 1 where all are cold. */
-static exf_code check_cold_norms(const exf_suspect *x, exf_err *err)
+static exf_code check_cold_norms(const exf_verify_file *x, exf_err *err)
 {
-    const exf_study *s = &x->study;
+    const exf_inspection *s = &x->inspection;
     size_t e = (size_t)s->shape.n_experts;
     double *warm = NULL;
     exf_code rc;
@@ -59,15 +59,15 @@ static exf_code check_cold_norms(const exf_suspect *x, exf_err *err)
             goto out;
         }
     }
-    rc = exf_suspect_held(x, err, "cold experts have the median norm of the others");
+    rc = exf_verify_passed(x, err, "cold experts have the median norm of the others");
 out:
     exf_mem_free(warm);
     return rc;
 }
 
-static exf_code check_members(const exf_suspect *x, const exf_static_pool *p, size_t l, exf_err *err)
+static exf_code check_members(const exf_verify_file *x, const exf_static_pool *p, size_t l, exf_err *err)
 {
-    const exf_study *s = &x->study;
+    const exf_inspection *s = &x->inspection;
     const int32_t *m = p->members + l * (size_t)p->size;
     const float *h = s->norms + l * (size_t)s->shape.n_experts;
     for (int i = 1; i < p->size; i++) {
@@ -84,9 +84,9 @@ static exf_code check_members(const exf_suspect *x, const exf_static_pool *p, si
 }
 
 /* Where expert `source` goes: itself within the pool, else a member of least loss. */
-static exf_code check_target(const exf_suspect *x, const exf_static_pool *p, size_t l, size_t source, exf_err *err)
+static exf_code check_target(const exf_verify_file *x, const exf_static_pool *p, size_t l, size_t source, exf_err *err)
 {
-    const exf_study *s = &x->study;
+    const exf_inspection *s = &x->inspection;
     size_t e = (size_t)s->shape.n_experts, at = l * e + source;
     const int32_t *m = p->members + l * (size_t)p->size;
     const float *loss = s->loss + at * e;
@@ -104,16 +104,16 @@ static exf_code check_target(const exf_suspect *x, const exf_static_pool *p, siz
                     inside ? "itself" : "the member of least loss", (double)scale);
 }
 
-static exf_code check_pools(const exf_suspect *x, exf_err *err)
+static exf_code check_pools(const exf_verify_file *x, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (int i = 0; i < x->study.n_pools; i++) {
-        const exf_static_pool *p = &x->study.pool[i];
-        for (size_t l = 0; l < (size_t)x->study.n_layers; l++) {
+    for (int i = 0; i < x->inspection.n_pools; i++) {
+        const exf_static_pool *p = &x->inspection.pool[i];
+        for (size_t l = 0; l < (size_t)x->inspection.n_layers; l++) {
             EXF_TRY(check_members(x, p, l, err));
-            for (size_t s = 0; s < (size_t)x->study.shape.n_experts; s++) EXF_TRY(check_target(x, p, l, s, err));
+            for (size_t s = 0; s < (size_t)x->inspection.shape.n_experts; s++) EXF_TRY(check_target(x, p, l, s, err));
         }
-        EXF_TRY(exf_suspect_held(x, err, "pool of %d: members by falling norm, every other expert goes to the member of least loss",
+        EXF_TRY(exf_verify_passed(x, err, "pool of %d: members by falling norm, every other expert goes to the member of least loss",
                                  p->size));
     }
 out:
@@ -121,20 +121,20 @@ out:
 }
 
 /* Reading checks them; they may be gigabytes, so only this reads them. */
-static exf_code check_vectors(const exf_suspect *x, exf_err *err)
+static exf_code check_vectors(const exf_verify_file *x, exf_err *err)
 {
     exf_tables t = {0};
     exf_code rc;
     EXF_TRY(exf_tables_read(&t, x->path, err));
     EXF_TRY(exf_tables_read_vectors(&t, x->path, err));
     if (t.vectors.n_pairs)
-        rc = exf_suspect_held(x, err, "vectors are finite and of known pairs, %lld of them", (long long)t.vectors.n_pairs);
+        rc = exf_verify_passed(x, err, "vectors are finite and of known pairs, %lld of them", (long long)t.vectors.n_pairs);
 out:
     exf_tables_free(&t);
     return rc;
 }
 
-exf_code exf_verify_tables(const exf_suspect *x, exf_err *err)
+exf_code exf_verify_tables(const exf_verify_file *x, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(check_vectors(x, err));
@@ -153,13 +153,13 @@ static int within(double product, double a_sq, double b_sq)
     return a_sq >= 0 && b_sq >= 0 && product * product <= a_sq * b_sq * (1 + 1e-6) + 1e-300;
 }
 
-static exf_code check_pair_sums(const exf_suspect *x, const exf_layer_statistics *s, size_t layer, size_t at, exf_err *err)
+static exf_code check_pair_sums(const exf_verify_file *x, const exf_layer_statistics *s, size_t layer, size_t at, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, mirror = at % e * e + at / e;
     double dot = exf_exact_value(&s->dot[at]), target = exf_exact_value(&s->target_sq[at]),
            source = exf_exact_value(&s->source_sq[at]);
     double dot0 = exf_exact_value(&s->dot0[at]), sq0 = exf_exact_value(&s->sq0[at]), other = exf_exact_value(&s->sq0[mirror]);
-    int number = x->study.layer_number[layer];
+    int number = x->inspection.layer_number[layer];
     if (!s->count[at] && (dot != 0 || target != 0 || source != 0 || dot0 != 0 || sq0 != 0))
         return exf_fail(err, EXF_FORMAT, "%s: layer %d: sums of %zu -> %zu are not 0 without a token behind them", x->path, number,
                         at / e, at % e);
@@ -170,19 +170,19 @@ static exf_code check_pair_sums(const exf_suspect *x, const exf_layer_statistics
     return EXF_OK;
 }
 
-static exf_code check_expert_sums(const exf_suspect *x, const exf_layer_statistics *s, size_t layer, exf_err *err)
+static exf_code check_expert_sums(const exf_verify_file *x, const exf_layer_statistics *s, size_t layer, exf_err *err)
 {
     for (size_t i = 0; i < (size_t)s->n_experts; i++) {
         double n = (double)s->norm_count[i], sum = exf_exact_value(&s->norm_sum[i]), sq = exf_exact_value(&s->sq_sum[i]);
         if (sum >= 0 && within(sum, n, sq) && (n > 0 || sum == 0)) continue;
         return exf_fail(err, EXF_FORMAT,
                         "%s: layer %d: expert %zu: norms add up to %g and their squares to %g over %g tokens, which cannot be",
-                        x->path, (int)x->study.layer_number[layer], i, sum, sq, n);
+                        x->path, (int)x->inspection.layer_number[layer], i, sum, sq, n);
     }
     return EXF_OK;
 }
 
-exf_code exf_verify_statistics(const exf_suspect *x, exf_err *err)
+exf_code exf_verify_statistics(const exf_verify_file *x, exf_err *err)
 {
     exf_statistics_reader r = {0};
     exf_layer_statistics s = {0};
@@ -194,7 +194,7 @@ exf_code exf_verify_statistics(const exf_suspect *x, exf_err *err)
         EXF_TRY(check_expert_sums(x, &s, (size_t)l, err));
         for (size_t i = 0; i < (size_t)(s.n_experts * s.n_experts); i++) EXF_TRY(check_pair_sums(x, &s, (size_t)l, i, err));
     }
-    rc = exf_suspect_held(x, err, "rounded sums are those of the exact ones, sums of squares bound the product sums");
+    rc = exf_verify_passed(x, err, "rounded sums are those of the exact ones, sums of squares bound the product sums");
 out:
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);

@@ -7,17 +7,17 @@
 
 /* ---- one file ------------------------------------------------------------------------- */
 
-static exf_code check_number(const exf_suspect *x, const char *key, int64_t have, exf_err *err)
+static exf_code check_number(const exf_verify_file *x, const char *key, int64_t have, exf_err *err)
 {
-    const char *text = exf_provenance_get(&x->study.provenance, key);
+    const char *text = exf_provenance_get(&x->inspection.provenance, key);
     int64_t n;
     if (!text || (exf_parse_i64(text, &n) && n == have)) return EXF_OK;
     return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, the file %lld", x->path, key, text, (long long)have);
 }
 
-static exf_code check_digests(const exf_suspect *x, exf_err *err)
+static exf_code check_digests(const exf_verify_file *x, exf_err *err)
 {
-    const exf_provenance *p = &x->study.provenance;
+    const exf_provenance *p = &x->inspection.provenance;
     for (size_t i = 0; i < p->n; i++) {
         const char *v = p->value[i];
         if (!exf_ends_with(p->key[i], "sha256") || strcmp(v, "none") == 0 || strcmp(v, "unpinned") == 0) continue;
@@ -28,7 +28,7 @@ static exf_code check_digests(const exf_suspect *x, exf_err *err)
 }
 
 /* Facts of a stage that comes after this kind of file cannot be in it. */
-static exf_code check_stages(const exf_suspect *x, exf_err *err)
+static exf_code check_stages(const exf_verify_file *x, exf_err *err)
 {
     static const struct {
         const exf_artifact *kind;
@@ -39,21 +39,21 @@ static exf_code check_stages(const exf_suspect *x, exf_err *err)
         {&exf_artifact_statistics, "solve."},
     };
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        for (size_t k = 0; later[i].kind == x->study.kind && k < x->study.provenance.n; k++)
-            if (exf_starts_with(x->study.provenance.key[k], later[i].prefix))
-                return exf_fail(err, EXF_FORMAT, "%s: holds %s, which cannot have the fact %s", x->path, x->study.kind->kind,
-                                x->study.provenance.key[k]);
+        for (size_t k = 0; later[i].kind == x->inspection.kind && k < x->inspection.provenance.n; k++)
+            if (exf_starts_with(x->inspection.provenance.key[k], later[i].prefix))
+                return exf_fail(err, EXF_FORMAT, "%s: holds %s, which cannot have the fact %s", x->path, x->inspection.kind->kind,
+                                x->inspection.provenance.key[k]);
     return EXF_OK;
 }
 
-exf_code exf_verify_facts(const exf_suspect *x, exf_err *err)
+exf_code exf_verify_facts(const exf_verify_file *x, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(check_number(x, "data.tokens", x->study.shape.n_tokens, err));
-    EXF_TRY(check_number(x, "data.sequences", x->study.shape.n_sequences, err));
+    EXF_TRY(check_number(x, "data.tokens", x->inspection.shape.n_tokens, err));
+    EXF_TRY(check_number(x, "data.sequences", x->inspection.shape.n_sequences, err));
     EXF_TRY(check_digests(x, err));
     EXF_TRY(check_stages(x, err));
-    rc = exf_suspect_held(x, err, "provenance fits the contents, facts: %zu", x->study.provenance.n);
+    rc = exf_verify_passed(x, err, "provenance fits the contents, facts: %zu", x->inspection.provenance.n);
 out:
     return rc;
 }
@@ -67,11 +67,11 @@ static int tells_of_part(const char *key)
 }
 
 /* Facts of the earlier file are in the later; those of a part alone only if it is the whole. */
-static exf_code check_inherited(const exf_suspect *a, const exf_suspect *b, int whole, exf_err *err)
+static exf_code check_inherited(const exf_verify_file *a, const exf_verify_file *b, int whole, exf_err *err)
 {
-    const exf_provenance *p = &a->study.provenance;
+    const exf_provenance *p = &a->inspection.provenance;
     for (size_t i = 0; i < p->n; i++) {
-        const char *other = exf_provenance_get(&b->study.provenance, p->key[i]);
+        const char *other = exf_provenance_get(&b->inspection.provenance, p->key[i]);
         if ((!whole && tells_of_part(p->key[i])) || (other && strcmp(other, p->value[i]) == 0)) continue;
         return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, %s, from which it should come, says %s", b->path, p->key[i],
                         other ? other : "nothing", a->path, p->value[i]);
@@ -79,9 +79,9 @@ static exf_code check_inherited(const exf_suspect *a, const exf_suspect *b, int 
     return EXF_OK;
 }
 
-static exf_code check_layers(const exf_suspect *a, const exf_suspect *b, exf_err *err)
+static exf_code check_layers(const exf_verify_file *a, const exf_verify_file *b, exf_err *err)
 {
-    const exf_study *s = &a->study, *t = &b->study;
+    const exf_inspection *s = &a->inspection, *t = &b->inspection;
     if (s->shape.n_experts != t->shape.n_experts || s->n_layers != t->n_layers)
         return exf_fail(err, EXF_FORMAT, "%s: %d layers of %lld experts, %s has %d of %lld", b->path, t->n_layers,
                         (long long)t->shape.n_experts, a->path, s->n_layers, (long long)s->shape.n_experts);
@@ -90,9 +90,9 @@ static exf_code check_layers(const exf_suspect *a, const exf_suspect *b, exf_err
     return EXF_OK;
 }
 
-static exf_code check_counts(const exf_suspect *a, const exf_suspect *b, exf_err *err)
+static exf_code check_counts(const exf_verify_file *a, const exf_verify_file *b, exf_err *err)
 {
-    const exf_study *s = &a->study, *t = &b->study;
+    const exf_inspection *s = &a->inspection, *t = &b->inspection;
     size_t e = (size_t)s->shape.n_experts, l = (size_t)s->n_layers;
     if (memcmp(s->count, t->count, l * e * e * sizeof *s->count) != 0 ||
         memcmp(s->expert_count, t->expert_count, l * e * sizeof *s->expert_count) != 0)
@@ -100,20 +100,20 @@ static exf_code check_counts(const exf_suspect *a, const exf_suspect *b, exf_err
     return EXF_OK;
 }
 
-static exf_code check_norms(const exf_suspect *a, const exf_suspect *b, exf_err *err)
+static exf_code check_norms(const exf_verify_file *a, const exf_verify_file *b, exf_err *err)
 {
-    size_t e = (size_t)a->study.shape.n_experts;
-    for (size_t i = 0; i < (size_t)a->study.n_layers * e; i++)
-        if (a->study.expert_count[i] && a->study.norms[i] != b->study.norms[i])
+    size_t e = (size_t)a->inspection.shape.n_experts;
+    for (size_t i = 0; i < (size_t)a->inspection.n_layers * e; i++)
+        if (a->inspection.expert_count[i] && a->inspection.norms[i] != b->inspection.norms[i])
             return exf_fail(err, EXF_FORMAT, "%s: layer %d: expert %zu has norm %.9g, the sums of %s give %.9g", b->path,
-                            (int)b->study.layer_number[i / e], i % e, (double)b->study.norms[i], a->path,
-                            (double)a->study.norms[i]);
+                            (int)b->inspection.layer_number[i / e], i % e, (double)b->inspection.norms[i], a->path,
+                            (double)a->inspection.norms[i]);
     return EXF_OK;
 }
 
-static exf_code verify_tables_of(const exf_suspect *statistics, const exf_suspect *tables, exf_err *err)
+static exf_code verify_tables_of(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err)
 {
-    const char *named = exf_provenance_get(&tables->study.provenance, "solve.statistics_sha256");
+    const char *named = exf_provenance_get(&tables->inspection.provenance, "solve.statistics_sha256");
     exf_code rc;
     if (!named || strcmp(named, statistics->digest) != 0)
         return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_sha256 is %s, %s has %s", tables->path,
@@ -122,7 +122,7 @@ static exf_code verify_tables_of(const exf_suspect *statistics, const exf_suspec
     EXF_TRY(check_layers(statistics, tables, err));
     EXF_TRY(check_counts(statistics, tables, err));
     EXF_TRY(check_norms(statistics, tables, err));
-    rc = exf_suspect_held(tables, err, "was solved from %s: digest, facts, counts and norms agree", statistics->path);
+    rc = exf_verify_passed(tables, err, "was solved from %s: digest, facts, counts and norms agree", statistics->path);
 out:
     return rc;
 }
@@ -141,9 +141,9 @@ static int by_digest(const void *a, const void *b)
 }
 
 /* Every sequence of the capture is one of the statistics'. */
-static exf_code check_sequences(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
+static exf_code check_sequences(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
 {
-    const exf_sequence_list *part = &capture->study.sequences, *all = &statistics->study.sequences;
+    const exf_sequence_list *part = &capture->inspection.sequences, *all = &statistics->inspection.sequences;
     for (size_t i = 0; i < part->n; i++)
         if (!bsearch(part->sha256[i], all->sha256, all->n, sizeof *all->sha256, by_digest))
             return exf_fail(err, EXF_FORMAT, "%s: does not hold sequence %zu (of %d tokens) of %s", statistics->path, i,
@@ -152,29 +152,29 @@ static exf_code check_sequences(const exf_suspect *capture, const exf_suspect *s
 }
 
 /* Files of version 1 know no sequences, but name the digests of their tokens. */
-static exf_code check_tokens(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
+static exf_code check_tokens(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
 {
-    const exf_provenance *p = &capture->study.provenance;
+    const exf_provenance *p = &capture->inspection.provenance;
     const char *tokens = exf_provenance_get(p, "data.tokens_sha256");
     if (!tokens) tokens = exf_provenance_get(p, "data.moe_inputs_sha256");
-    if (tokens && is_part(&statistics->study.provenance, tokens)) return EXF_OK;
+    if (tokens && is_part(&statistics->inspection.provenance, tokens)) return EXF_OK;
     return exf_fail(err, EXF_FORMAT, "%s: its data does not name the tokens of %s, %s", statistics->path, capture->path,
                     tokens ? tokens : "which tell no digest");
 }
 
-static exf_code verify_statistics_of(const exf_suspect *capture, const exf_suspect *statistics, exf_err *err)
+static exf_code verify_statistics_of(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
 {
     exf_code rc = check_inherited(capture, statistics, 0, err);
     if (rc == EXF_OK) rc = check_layers(capture, statistics, err);
     if (rc != EXF_OK) return rc;
-    int known = capture->study.sequences.length && statistics->study.sequences.length;
+    int known = capture->inspection.sequences.length && statistics->inspection.sequences.length;
     rc = known ? check_sequences(capture, statistics, err) : check_tokens(capture, statistics, err);
-    return rc == EXF_OK ? exf_suspect_held(statistics, err, "adds up %s: model, run and tokens agree", capture->path) : rc;
+    return rc == EXF_OK ? exf_verify_passed(statistics, err, "adds up %s: model, run and tokens agree", capture->path) : rc;
 }
 
-exf_code exf_verify_chain(const exf_suspect *earlier, const exf_suspect *later, exf_err *err)
+exf_code exf_verify_chain(const exf_verify_file *earlier, const exf_verify_file *later, exf_err *err)
 {
-    const exf_artifact *from = earlier->study.kind, *to = later->study.kind;
+    const exf_artifact *from = earlier->inspection.kind, *to = later->inspection.kind;
     if (from == &exf_artifact_statistics && to == &exf_artifact_tables) return verify_tables_of(earlier, later, err);
     if (from == &exf_artifact_capture && to == &exf_artifact_statistics) return verify_statistics_of(earlier, later, err);
     return EXF_OK;

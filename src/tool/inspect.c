@@ -50,21 +50,21 @@ out:
 /* A group of columns: two lines of heading and what stands under them. */
 typedef struct {
     const char *head[2];
-    int (*there)(const exf_study *s);
+    int (*there)(const exf_inspection *s);
     void (*show)(const exf_layer_summary *row);
 } column;
 
-static int always(const exf_study *s)
+static int always(const exf_inspection *s)
 {
     return s != NULL;
 }
 
-static int has_losses(const exf_study *s)
+static int has_losses(const exf_inspection *s)
 {
     return s->loss != NULL;
 }
 
-static int has_similarity(const exf_study *s)
+static int has_similarity(const exf_inspection *s)
 {
     return s->similarity != NULL || s->aligned != NULL;
 }
@@ -139,7 +139,7 @@ static const column columns[] = {
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
 /* Experts that are cold, up to a handful. */
-static void show_which_cold(const exf_study *s, size_t layer)
+static void show_which_cold(const exf_inspection *s, size_t layer)
 {
     size_t e = (size_t)s->shape.n_experts, named = 0;
     for (size_t i = 0; i < e && named < 8; i++)
@@ -147,7 +147,7 @@ static void show_which_cold(const exf_study *s, size_t layer)
     if (named == 8) printf(" ...");
 }
 
-static void show_table(const exf_study *s, const exf_layer_summary *rows)
+static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
 {
     for (int line = 0; line < 2; line++) {
         printf(line ? "     " : "\nlayer");
@@ -167,7 +167,7 @@ static void show_table(const exf_study *s, const exf_layer_summary *rows)
     }
 }
 
-static void show_summary(const char *path, const exf_study *s, const exf_layer_summary *rows)
+static void show_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows)
 {
     printf("%s: %s, version %" PRId64 "\n", path, s->kind->kind, s->version);
     printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64 " tokens\n",
@@ -210,7 +210,7 @@ static void json_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_close(w);
 }
 
-static void json_shape(exf_jw *w, const exf_study *s)
+static void json_shape(exf_jw *w, const exf_inspection *s)
 {
     exf_jw_int(w, "n_experts", s->shape.n_experts);
     exf_jw_int(w, "top_k", s->shape.top_k);
@@ -222,7 +222,7 @@ static void json_shape(exf_jw *w, const exf_study *s)
     exf_jw_close(w);
 }
 
-static exf_code json_summary(const char *path, const exf_study *s, const exf_layer_summary *rows, exf_err *err)
+static exf_code json_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows, exf_err *err)
 {
     exf_jw w = {0};
     exf_jw_open(&w, NULL, '{');
@@ -241,10 +241,10 @@ static exf_code json_summary(const char *path, const exf_study *s, const exf_lay
 
 exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
 {
-    exf_study s = {0};
+    exf_inspection s = {0};
     exf_layer_summary *rows = NULL;
     exf_code rc;
-    EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     EXF_TRY(exf_mem_new(&rows, (size_t)s.n_layers + 1, sizeof *rows, "summary", err));
     EXF_TRY(exf_summarise(&s, rows, err));
     if (r->json)
@@ -253,7 +253,7 @@ exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
         show_summary(r->inputs[0], &s, rows);
 out:
     exf_mem_free(rows);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
     return rc;
 }
 

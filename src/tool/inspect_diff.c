@@ -10,13 +10,13 @@
 
 typedef struct {
     const char *path[2];
-    exf_study study[2];
+    exf_inspection inspection[2];
     exf_layer_difference *rows; /* [L + 1] */
 } comparison;
 
 static const exf_layer_difference *all_layers(const comparison *c)
 {
-    return &c->rows[c->study[0].n_layers];
+    return &c->rows[c->inspection[0].n_layers];
 }
 
 /* ---- the gate --------------------------------------------------------------------------- */
@@ -99,7 +99,7 @@ static void show_facts(const comparison *c)
 {
     exf_fact_change f;
     size_t i = 0, j = 0, n = 0;
-    while (exf_next_fact_change(&c->study[0].provenance, &c->study[1].provenance, &i, &j, &f)) {
+    while (exf_next_fact_change(&c->inspection[0].provenance, &c->inspection[1].provenance, &i, &j, &f)) {
         if (!n++) printf("\nfacts\n");
         printf("  %-26s %s -> %s\n", f.key, f.a ? f.a : "(none)", f.b ? f.b : "(none)");
     }
@@ -135,7 +135,7 @@ static void show_row(const exf_layer_difference *d)
 
 static void show_comparison(const comparison *c)
 {
-    const exf_study *a = &c->study[0], *b = &c->study[1];
+    const exf_inspection *a = &c->inspection[0], *b = &c->inspection[1];
     printf("a %s\nb %s\n", c->path[0], c->path[1]);
     printf("%s\n", exf_same_numbers(a, b) ? "equal counts, scalars, losses, norms and pools"
                                           : "other counts, scalars, losses, norms or pools");
@@ -191,7 +191,7 @@ static void json_facts(exf_jw *w, const comparison *c)
     exf_fact_change f;
     size_t i = 0, j = 0;
     exf_jw_open(w, "facts", '{');
-    while (exf_next_fact_change(&c->study[0].provenance, &c->study[1].provenance, &i, &j, &f)) {
+    while (exf_next_fact_change(&c->inspection[0].provenance, &c->inspection[1].provenance, &i, &j, &f)) {
         exf_jw_open(w, f.key, '{');
         exf_jw_text(w, "a", f.a);
         exf_jw_text(w, "b", f.b);
@@ -203,9 +203,9 @@ static void json_facts(exf_jw *w, const comparison *c)
 static void json_pools(exf_jw *w, const comparison *c)
 {
     exf_jw_open(w, "pools", '[');
-    for (int i = 0; i < c->study[0].n_pools; i++) {
+    for (int i = 0; i < c->inspection[0].n_pools; i++) {
         exf_pool_difference d;
-        if (!exf_compare_pool(&c->study[0], i, &c->study[1], &d)) continue;
+        if (!exf_compare_pool(&c->inspection[0], i, &c->inspection[1], &d)) continue;
         exf_jw_open(w, NULL, '{');
         exf_jw_int(w, "size", d.size);
         exf_jw_count(w, "places", d.places);
@@ -222,10 +222,10 @@ static exf_code print_as_json(const comparison *c, exf_err *err)
     exf_jw_open(&w, NULL, '{');
     exf_jw_text(&w, "a", c->path[0]);
     exf_jw_text(&w, "b", c->path[1]);
-    exf_jw_bool(&w, "equal", exf_same_numbers(&c->study[0], &c->study[1]));
+    exf_jw_bool(&w, "equal", exf_same_numbers(&c->inspection[0], &c->inspection[1]));
     json_facts(&w, c);
     exf_jw_open(&w, "layers", '[');
-    for (int l = 0; l < c->study[0].n_layers; l++) json_row(&w, NULL, &c->rows[l]);
+    for (int l = 0; l < c->inspection[0].n_layers; l++) json_row(&w, NULL, &c->rows[l]);
     exf_jw_close(&w);
     json_row(&w, "all", all_layers(c));
     json_pools(&w, c);
@@ -238,9 +238,9 @@ exf_code exf_inspect_diff(exf_recipe *r, exf_err *err)
     comparison c = {.path = {r->inputs[0], r->inputs[1]}};
     exf_code rc;
     EXF_TRY(check_limits(r, err));
-    for (int i = 0; i < 2; i++) EXF_TRY(exf_study_read(&c.study[i], c.path[i], NULL, err));
-    EXF_TRY(exf_mem_new(&c.rows, (size_t)c.study[0].n_layers + 1, sizeof *c.rows, "differences", err));
-    EXF_TRY(exf_compare(&c.study[0], c.path[0], &c.study[1], c.path[1], c.rows, err));
+    for (int i = 0; i < 2; i++) EXF_TRY(exf_inspection_read(&c.inspection[i], c.path[i], NULL, err));
+    EXF_TRY(exf_mem_new(&c.rows, (size_t)c.inspection[0].n_layers + 1, sizeof *c.rows, "differences", err));
+    EXF_TRY(exf_compare(&c.inspection[0], c.path[0], &c.inspection[1], c.path[1], c.rows, err));
     if (r->json)
         EXF_TRY(print_as_json(&c, err));
     else
@@ -248,6 +248,6 @@ exf_code exf_inspect_diff(exf_recipe *r, exf_err *err)
     rc = apply_limits(r, &c, err);
 out:
     exf_mem_free(c.rows);
-    for (int i = 0; i < 2; i++) exf_study_free(&c.study[i]);
+    for (int i = 0; i < 2; i++) exf_inspection_free(&c.inspection[i]);
     return rc;
 }

@@ -16,22 +16,22 @@ typedef struct {
     int by_name; /* more than one: the figure's name goes into the file's */
 } choice;
 
-static void choose_all(choice *c, const exf_study *s)
+static void choose_all(choice *c, const exf_inspection *s)
 {
     const exf_figure *f;
     for (size_t i = 0; (f = exf_figure_at(i)); i++) {
-        if (exf_figure_there(f, s))
+        if (exf_figure_available(f, s))
             c->figure[c->n++] = f;
         else
             exf_log_info("%s is left out: it is drawn from %s", f->name, f->needs);
     }
 }
 
-static exf_code choose_one(choice *c, const exf_study *s, const char *path, const char *name, exf_err *err)
+static exf_code choose_one(choice *c, const exf_inspection *s, const char *path, const char *name, exf_err *err)
 {
     const exf_figure *f = exf_figure_find(name);
     if (!f) return exf_fail(err, EXF_USAGE, "--what: \"%s\" is none of norms, similarity, aligned, scalar, loss, all", name);
-    if (!exf_figure_there(f, s))
+    if (!exf_figure_available(f, s))
         return exf_fail(err, EXF_MODEL, "%s: %s is drawn from %s, this holds %s", path, name, f->needs, s->kind->kind);
     for (size_t i = 0; i < c->n; i++)
         if (c->figure[i] == f) return exf_fail(err, EXF_USAGE, "--what: %s stands twice", name);
@@ -39,7 +39,7 @@ static exf_code choose_one(choice *c, const exf_study *s, const char *path, cons
     return EXF_OK;
 }
 
-static exf_code choose(choice *c, const exf_study *s, const exf_recipe *r, exf_err *err)
+static exf_code choose(choice *c, const exf_inspection *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc = EXF_OK;
     c->by_name = r->what.n > 1 || (r->what.n && strcmp(r->what.item[0], "all") == 0);
@@ -62,7 +62,7 @@ static exf_code file_name(const choice *c, const exf_figure *f, const char *outp
     return rc;
 }
 
-static exf_code write_picture(const exf_figure *f, const exf_study *s, const char *path, int force, exf_err *err)
+static exf_code write_picture(const exf_figure *f, const exf_inspection *s, const char *path, int force, exf_err *err)
 {
     exf_canvas canvas;
     exf_code rc = exf_figure_draw(f, s, &canvas, err);
@@ -74,11 +74,11 @@ static exf_code write_picture(const exf_figure *f, const exf_study *s, const cha
 
 static const struct {
     const char *ending;
-    exf_code (*write)(const exf_figure *f, const exf_study *s, const char *path, int force, exf_err *err);
+    exf_code (*write)(const exf_figure *f, const exf_inspection *s, const char *path, int force, exf_err *err);
 } files[] = {{".png", write_picture}, {".csv", exf_figure_csv}, {".npy", exf_figure_npy}};
 
 /* Each file of each figure; write 0: only looks whether it may be written. */
-static exf_code each_file(const choice *c, const exf_study *s, const exf_recipe *r, int write, exf_jw *w, exf_err *err)
+static exf_code each_file(const choice *c, const exf_inspection *s, const exf_recipe *r, int write, exf_jw *w, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < c->n; i++)
@@ -95,16 +95,16 @@ static exf_code each_file(const choice *c, const exf_study *s, const exf_recipe 
 
 exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err)
 {
-    exf_study s = {0};
+    exf_inspection s = {0};
     exf_jw w = {0};
     choice c = {.n = 0};
     exf_code rc;
     if (!r->output_file || !exf_ends_with(r->output_file, ".png"))
         return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .png",
                         r->output_file ? r->output_file : "missing");
-    EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     EXF_TRY(choose(&c, &s, r, err));
-    EXF_TRY(exf_study_select(&s, r->layers, err));
+    EXF_TRY(exf_inspection_select(&s, r->layers, err));
     EXF_TRY(each_file(&c, &s, r, 0, NULL, err));
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "files", '[');
@@ -114,6 +114,6 @@ exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err)
     if (r->json) EXF_TRY(exf_print_json(&w, err));
 out:
     exf_jw_free(&w);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
     return rc;
 }

@@ -8,7 +8,7 @@
 
 exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
 {
-    exf_study s = {0};
+    exf_inspection s = {0};
     exf_jw w = {0};
     char *beside = NULL;
     const char *name = strrchr(r->inputs[0], '/') ? strrchr(r->inputs[0], '/') + 1 : r->inputs[0];
@@ -17,7 +17,7 @@ exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
         return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .html",
                         r->output_file ? r->output_file : "missing");
     EXF_TRY(exf_output_check(r->output_file, r->force, err));
-    EXF_TRY(exf_study_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     if (!s.coeff) {
         rc = exf_fail(err, EXF_MODEL, "%s: holds %s, a report is made of tables", r->inputs[0], s.kind->kind);
         goto out;
@@ -33,6 +33,6 @@ exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
 out:
     exf_jw_free(&w);
     exf_mem_free(beside);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
     return rc;
 }

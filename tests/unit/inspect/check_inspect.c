@@ -1,29 +1,29 @@
 /* check_inspect.c - src/inspect: geometry and summaries by hand, figures, differences,
  * specifications.  (Verification: check_verify.c; the report: check_report.c.) */
-#include "tests/support/study_fixtures.h"
+#include "tests/support/inspection_fixtures.h"
 
 #include "inspect/difference.h"
 #include "inspect/figure.h"
 #include "inspect/geometry.h"
-#include "inspect/order.h"
+#include "inspect/quantile.h"
 #include "inspect/specification.h"
 #include "inspect/summary.h"
 
 static const small_run run = {2, 6, 2, 60};
 static exf_err e; /* of the last call */
 
-static exf_study study_of(const char *path, const char *beside)
+static exf_inspection study_of(const char *path, const char *beside)
 {
-    exf_study s;
-    ck_ok(exf_study_read(&s, exf_scratch(path), beside ? exf_scratch(beside) : NULL, &e), e);
+    exf_inspection s;
+    ck_ok(exf_inspection_read(&s, exf_scratch(path), beside ? exf_scratch(beside) : NULL, &e), e);
     return s;
 }
 
 /* Tables that a test may change before it takes them. */
-static exf_study taken(exf_tables *t)
+static exf_inspection taken(exf_tables *t)
 {
-    exf_study s = {0};
-    exf_study_take_tables(&s, t);
+    exf_inspection s = {0};
+    exf_inspection_take_tables(&s, t);
     return s;
 }
 
@@ -120,7 +120,7 @@ END_TEST
 START_TEST(a_study_is_the_same_from_each_kind)
 {
     small_files(&run, "s.h5", "t.h5");
-    exf_study s = study_of("s.h5", NULL), t = study_of("t.h5", NULL), both = study_of("t.h5", "s.h5");
+    exf_inspection s = study_of("s.h5", NULL), t = study_of("t.h5", NULL), both = study_of("t.h5", "s.h5");
     size_t cells = (size_t)(run.l * run.e * run.e);
     ck_assert(s.kind == &exf_artifact_statistics && t.kind == &exf_artifact_tables);
     ck_assert_mem_eq(s.count, t.count, cells * sizeof *s.count);
@@ -131,16 +131,16 @@ START_TEST(a_study_is_the_same_from_each_kind)
     ck_assert(isnan(s.norms[run.e - 1]) && t.norms[run.e - 1] > 0);
     ck_assert(s.norms[0] == t.norms[0]);
     ck_assert_int_eq(t.n_pools, 1);
-    exf_study_free(&s);
-    exf_study_free(&t);
-    exf_study_free(&both);
-    exf_study_free(&both);
+    exf_inspection_free(&s);
+    exf_inspection_free(&t);
+    exf_inspection_free(&both);
+    exf_inspection_free(&both);
 }
 END_TEST
 
 START_TEST(statistics_beside_must_be_those_of_the_tables)
 {
-    exf_study s;
+    exf_inspection s;
     small_run other = run, wide = run, deep = run;
     other.n++;
     wide.e++;
@@ -149,15 +149,15 @@ START_TEST(statistics_beside_must_be_those_of_the_tables)
     small_statistics(&other, "other.h5");
     small_statistics(&wide, "wide.h5");
     small_statistics(&deep, "deep.h5");
-    ck_fails(exf_study_read(&s, exf_scratch("t.h5"), exf_scratch("other.h5"), &e), EXF_MODEL, e,
+    ck_fails(exf_inspection_read(&s, exf_scratch("t.h5"), exf_scratch("other.h5"), &e), EXF_MODEL, e,
              "the tables are of other statistics");
-    exf_study_free(&s);
-    ck_fails(exf_study_read(&s, exf_scratch("t.h5"), exf_scratch("wide.h5"), &e), EXF_MODEL, e, "has 2 of 7");
-    exf_study_free(&s);
-    ck_fails(exf_study_read(&s, exf_scratch("t.h5"), exf_scratch("deep.h5"), &e), EXF_MODEL, e, "has 3 of 6");
-    exf_study_free(&s);
-    ck_fails(exf_study_read(&s, exf_scratch("s.h5"), exf_scratch("s.h5"), &e), EXF_FORMAT, e, "holds statistics, expected tables");
-    exf_study_free(&s);
+    exf_inspection_free(&s);
+    ck_fails(exf_inspection_read(&s, exf_scratch("t.h5"), exf_scratch("wide.h5"), &e), EXF_MODEL, e, "has 2 of 7");
+    exf_inspection_free(&s);
+    ck_fails(exf_inspection_read(&s, exf_scratch("t.h5"), exf_scratch("deep.h5"), &e), EXF_MODEL, e, "has 3 of 6");
+    exf_inspection_free(&s);
+    ck_fails(exf_inspection_read(&s, exf_scratch("s.h5"), exf_scratch("s.h5"), &e), EXF_FORMAT, e, "holds statistics, expected tables");
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -174,13 +174,13 @@ START_TEST(a_pair_of_too_few_tokens_is_unobserved)
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
     ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
     exf_tables_free(&t);
-    exf_study alone = study_of("t.h5", NULL), both = study_of("t.h5", "s.h5");
-    ck_assert(alone.count[1] == some && !exf_study_observed(&alone, 1) && !exf_study_observed(&alone, 0));
+    exf_inspection alone = study_of("t.h5", NULL), both = study_of("t.h5", "s.h5");
+    ck_assert(alone.count[1] == some && !exf_inspection_observed(&alone, 1) && !exf_inspection_observed(&alone, 0));
     ck_assert(isnan(alone.similarity[1]) && isnan(both.similarity[1]) && isnan(both.aligned[1]));
     for (int i = 0; i < run.l * run.e * run.e; i++) /* the tables' own and ours are one definition */
         ck_assert(isnan(alone.similarity[i]) ? isnan(both.similarity[i]) : alone.similarity[i] == both.similarity[i]);
-    exf_study_free(&alone);
-    exf_study_free(&both);
+    exf_inspection_free(&alone);
+    exf_inspection_free(&both);
 }
 END_TEST
 
@@ -201,12 +201,12 @@ START_TEST(a_capture_tells_counts_and_norms)
     ck_ok(exf_capture_create(&f, exf_scratch("c.h5"), 0, &shape, &number, 1, NULL, &p, &e), e);
     ck_ok(exf_capture_put(&f, number, 0, T, ids, weights, outputs, &e), e);
     ck_ok(exf_capture_commit(&f, &e), e);
-    exf_study s = study_of("c.h5", NULL);
+    exf_inspection s = study_of("c.h5", NULL);
     static const uint64_t counts[16] = {0, 4, 3, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0}, experts[4] = {7, 4, 3, 0};
     ck_assert_mem_eq(s.count, counts, sizeof counts);
     ck_assert_mem_eq(s.expert_count, experts, sizeof experts);
     ck_assert(s.norms[0] == 3 && s.norms[2] == 3 && isnan(s.norms[3]));
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -214,20 +214,20 @@ START_TEST(layers_are_selected_by_their_numbers)
 {
     exf_tables t = wide_tables(6, 3, 4);
     float third = t.coeff[3 * 9 + 1], last = t.coeff[5 * 9 + 1];
-    exf_study s = taken(&t);
-    ck_ok(exf_study_select(&s, "all", &e), e);
+    exf_inspection s = taken(&t);
+    ck_ok(exf_inspection_select(&s, "all", &e), e);
     ck_assert_int_eq(s.n_layers, 6);
-    ck_ok(exf_study_select(&s, "5,2-3", &e), e);
+    ck_ok(exf_inspection_select(&s, "5,2-3", &e), e);
     ck_assert_int_eq(s.n_layers, 3);
     ck_assert_int_eq(s.layer_number[0], 2);
     ck_assert_int_eq(s.layer_number[2], 5);
     ck_assert(s.coeff[9 + 1] == third && s.coeff[2 * 9 + 1] == last);
     static const char *const bad[] = {"", "2,", ",2", "a", "3-2", "2-", "-2", "2 ", "99999999999999999999", "2,,3"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        ck_fails(exf_study_select(&s, bad[i], &e), EXF_USAGE, e, "is no list of layers");
-    ck_fails(exf_study_select(&s, "4", &e), EXF_USAGE, e, "holds no MoE layer 4");
+        ck_fails(exf_inspection_select(&s, bad[i], &e), EXF_USAGE, e, "is no list of layers");
+    ck_fails(exf_inspection_select(&s, "4", &e), EXF_USAGE, e, "holds no MoE layer 4");
     ck_assert_int_eq(s.n_layers, 3);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -246,7 +246,7 @@ START_TEST(a_summary_by_hand)
     }
     t.expert_count[2] = 0;
     t.expert_norms[2] = 1000;
-    exf_study s = taken(&t);
+    exf_inspection s = taken(&t);
     ck_ok(exf_summarise(&s, row, &e), e);
     ck_assert_int_eq(row[0].layer, 0);
     ck_assert(row[0].observed == 2 && row[0].pairs == 6 && row[0].cold == 1 && row[0].experts == 3);
@@ -260,7 +260,7 @@ START_TEST(a_summary_by_hand)
     ck_assert(row[2].observed == 8 && row[2].pairs == 12 && row[2].cold == 1 && row[2].below_half == 3.0 / 8);
     ck_assert(row[2].loss == 0.5 && row[2].layer_max == 1 && row[2].expert_max == 2 && row[2].norm_max == 6);
     ck_assert(isnan(row[2].similarity) && isnan(row[2].aligned));
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -269,12 +269,12 @@ START_TEST(a_summary_of_nothing_is_no_number)
     exf_layer_summary row[2];
     exf_tables t = wide_tables(1, 2, 1); /* no pair is seen */
     t.expert_count[0] = t.expert_count[1] = 0;
-    exf_study s = taken(&t);
+    exf_inspection s = taken(&t);
     ck_ok(exf_summarise(&s, row, &e), e);
     ck_assert(row[1].observed == 0 && row[1].cold == 2);
     ck_assert(isnan(row[1].loss) && isnan(row[1].best[0]) && isnan(row[1].tokens[1]) && isnan(row[1].below_half));
     ck_assert_double_eq(row[1].norm_min, 1); /* all are cold: the filled-in norms */
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -283,15 +283,15 @@ END_TEST
 START_TEST(figures_are_there_where_their_numbers_are)
 {
     small_files(&run, "s.h5", "t.h5");
-    exf_study s = study_of("s.h5", NULL), both = study_of("t.h5", "s.h5");
+    exf_inspection s = study_of("s.h5", NULL), both = study_of("t.h5", "s.h5");
     for (size_t i = 0; exf_figure_at(i); i++) {
         const exf_figure *f = exf_figure_at(i);
-        ck_assert(exf_figure_find(f->name) == f && exf_figure_there(f, &both));
+        ck_assert(exf_figure_find(f->name) == f && exf_figure_available(f, &both));
     }
-    ck_assert(exf_figure_there(exf_figure_find("aligned"), &s) && exf_figure_there(exf_figure_find("norms"), &s));
-    ck_assert(!exf_figure_there(exf_figure_find("scalar"), &s) && !exf_figure_find("nothing"));
-    exf_study_free(&s);
-    exf_study_free(&both);
+    ck_assert(exf_figure_available(exf_figure_find("aligned"), &s) && exf_figure_available(exf_figure_find("norms"), &s));
+    ck_assert(!exf_figure_available(exf_figure_find("scalar"), &s) && !exf_figure_find("nothing"));
+    exf_inspection_free(&s);
+    exf_inspection_free(&both);
 }
 END_TEST
 
@@ -304,14 +304,14 @@ START_TEST(scalar_colours_end_at_the_99th_percentile)
             t.coeff[i] = (float)(k % 2 ? k : -k);
             k++;
         }
-    exf_study s = taken(&t);
+    exf_inspection s = taken(&t);
     ck_ok(exf_figure_range(exf_figure_find("scalar"), &s, &low, &high, &e), e);
     double n = 64 * 63 - 1; /* the pair 0 -> 0 aside, wide_tables leaves cell 0 unseen */
     ck_assert_double_eq_tol(high, 0.99 * n, 2);
     ck_assert_double_eq(low, -high);
     ck_ok(exf_figure_range(exf_figure_find("loss"), &s, &low, &high, &e), e);
     ck_assert(low == 0 && high == 1);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -324,7 +324,7 @@ START_TEST(numbers_behind_a_figure)
     t.loss[1] = EXF_LOSS_NEVER;
     t.coeff[2] = 0.375f;
     t.count[2] = 12;
-    exf_study s = taken(&t);
+    exf_inspection s = taken(&t);
     const exf_figure *scalar = exf_figure_find("scalar"), *norms = exf_figure_find("norms");
     ck_ok(exf_figure_csv(scalar, &s, exf_scratch("x.csv"), 0, &e), e);
     ck_ok(exf_file_slurp(exf_scratch("x.csv"), 4096, &text, &n, &e), e);
@@ -340,7 +340,7 @@ START_TEST(numbers_behind_a_figure)
     memcpy(back, text + 128, sizeof back);
     ck_assert(isnan(back[0]) && isnan(back[1]) && back[2] == 0.375f && isnan(back[3]));
     exf_mem_free(text);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -353,15 +353,15 @@ START_TEST(tables_do_not_differ_from_themselves)
     exf_fact_change fact;
     size_t i = 0, j = 0;
     small_files(&run, "s.h5", "t.h5");
-    exf_study a = study_of("t.h5", NULL), b = study_of("t.h5", NULL);
+    exf_inspection a = study_of("t.h5", NULL), b = study_of("t.h5", NULL);
     ck_ok(exf_compare(&a, "a", &b, "b", row, &e), e);
     ck_assert(row[2].flips == 0 && row[2].flip_traffic == 0 && row[2].scalar[3] == 0 && row[2].loss[3] == 0 && row[2].norm == 0);
     ck_assert(row[2].gained == 0 && row[2].lost == 0 && row[2].observed_a == row[0].observed_b + row[1].observed_a);
     ck_assert(exf_compare_pool(&a, 0, &b, &pool) && pool.members == 0 && pool.target_traffic == 0 && pool.places == 4);
     ck_assert(!exf_next_fact_change(&a.provenance, &b.provenance, &i, &j, &fact));
     ck_assert(exf_same_numbers(&a, &b));
-    exf_study_free(&a);
-    exf_study_free(&b);
+    exf_inspection_free(&a);
+    exf_inspection_free(&b);
 }
 END_TEST
 
@@ -381,7 +381,7 @@ START_TEST(differences_by_hand)
     }
     y.coeff[7] = 0.75f;
     y.expert_norms[1] = 3;
-    exf_study a = taken(&x), b = taken(&y);
+    exf_inspection a = taken(&x), b = taken(&y);
     ck_ok(exf_compare(&a, "a", &b, "b", row, &e), e);
     for (int i = 0; i < 2; i++) {
         ck_assert(row[i].observed_a == 5 && row[i].observed_b == 4 && row[i].lost == 1 && row[i].gained == 0);
@@ -391,8 +391,8 @@ START_TEST(differences_by_hand)
     }
     ck_assert(row[0].layer == 0 && row[1].layer == -1);
     ck_assert(!exf_same_numbers(&a, &b));
-    exf_study_free(&a);
-    exf_study_free(&b);
+    exf_inspection_free(&a);
+    exf_inspection_free(&b);
 }
 END_TEST
 
@@ -403,13 +403,13 @@ START_TEST(only_tables_of_one_shape_are_compared)
                other = wide_tables(2, 3, 100);
     other.layer_number[1] = 7;
     small_files(&run, "s.h5", "t.h5");
-    exf_study a = taken(&x), b = taken(&wide), c = taken(&flat), d = taken(&other), s = study_of("s.h5", NULL);
+    exf_inspection a = taken(&x), b = taken(&wide), c = taken(&flat), d = taken(&other), s = study_of("s.h5", NULL);
     ck_fails(exf_compare(&a, "a", &b, "b", row, &e), EXF_MODEL, e, "a has 3 experts, b has 4");
     ck_fails(exf_compare(&a, "a", &c, "b", row, &e), EXF_MODEL, e, "a has 2 layers, b has 1");
     ck_fails(exf_compare(&a, "a", &d, "b", row, &e), EXF_MODEL, e, "a has layer 1 where b has layer 7");
     ck_fails(exf_compare(&a, "a", &s, "b", row, &e), EXF_MODEL, e, "b holds statistics, expected tables");
-    exf_study *const all[] = {&a, &b, &c, &d, &s};
-    for (int i = 0; i < 5; i++) exf_study_free(all[i]);
+    exf_inspection *const all[] = {&a, &b, &c, &d, &s};
+    for (int i = 0; i < 5; i++) exf_inspection_free(all[i]);
 }
 END_TEST
 
@@ -446,7 +446,7 @@ START_TEST(pools_are_compared_by_size)
     o.pools = other;
     o.n_pools = 1;
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &z, &e), e);
-    exf_study a = taken(&x), b = taken(&y), c = taken(&z);
+    exf_inspection a = taken(&x), b = taken(&y), c = taken(&z);
     exf_static_pool *two = &b.pool[1];
     int32_t stays = two->members[0], gone = two->members[1], comes = 0;
     while (comes == stays || comes == gone) comes++;
@@ -458,9 +458,9 @@ START_TEST(pools_are_compared_by_size)
     ck_assert_double_eq_tol(d.target_traffic, (double)a.expert_count[gone] / all, 1e-12);
     ck_assert(!exf_same_numbers(&a, &b));
     ck_assert(!exf_compare_pool(&a, 0, &c, &d));
-    exf_study_free(&a);
-    exf_study_free(&b);
-    exf_study_free(&c);
+    exf_inspection_free(&a);
+    exf_inspection_free(&b);
+    exf_inspection_free(&c);
 }
 END_TEST
 
@@ -495,23 +495,23 @@ END_TEST
 
 static exf_code look_at_everything(exf_err *err)
 {
-    exf_study a = {0}, b = {0};
+    exf_inspection a = {0}, b = {0};
     exf_layer_summary rows[3];
     exf_layer_difference changes[3];
     exf_canvas c = {0};
     exf_code rc;
-    EXF_TRY(exf_study_read(&a, exf_scratch("t.h5"), exf_scratch("s.h5"), err));
-    EXF_TRY(exf_study_read(&b, exf_scratch("s.h5"), NULL, err));
+    EXF_TRY(exf_inspection_read(&a, exf_scratch("t.h5"), exf_scratch("s.h5"), err));
+    EXF_TRY(exf_inspection_read(&b, exf_scratch("s.h5"), NULL, err));
     EXF_TRY(exf_summarise(&a, rows, err));
     EXF_TRY(exf_compare(&a, "a", &a, "a", changes, err));
     EXF_TRY(exf_figure_draw(exf_figure_find("scalar"), &a, &c, err));
     exf_canvas_free(&c);
     EXF_TRY(exf_figure_draw(exf_figure_find("norms"), &b, &c, err));
-    EXF_TRY(exf_study_select(&a, "3", err));
+    EXF_TRY(exf_inspection_select(&a, "3", err));
 out:
     exf_canvas_free(&c);
-    exf_study_free(&a);
-    exf_study_free(&b);
+    exf_inspection_free(&a);
+    exf_inspection_free(&b);
     return rc;
 }
 

@@ -1,5 +1,5 @@
 /* check_report.c - the report: escaped, self-contained, deterministic, small enough. */
-#include "tests/support/study_fixtures.h"
+#include "tests/support/inspection_fixtures.h"
 
 #include "format/json.h"
 #include "inspect/report.h"
@@ -9,14 +9,14 @@
 static const small_run run = {2, 6, 2, 60};
 static exf_err e; /* of the last call */
 
-static exf_study study_of(const char *path, const char *beside)
+static exf_inspection study_of(const char *path, const char *beside)
 {
-    exf_study s;
-    ck_ok(exf_study_read(&s, exf_scratch(path), beside ? exf_scratch(beside) : NULL, &e), e);
+    exf_inspection s;
+    ck_ok(exf_inspection_read(&s, exf_scratch(path), beside ? exf_scratch(beside) : NULL, &e), e);
     return s;
 }
 
-static exf_code write_report(const exf_study *s, const char *title, const char *name, exf_err *err)
+static exf_code write_report(const exf_inspection *s, const char *title, const char *name, exf_err *err)
 {
     char *dir = NULL, target[512];
     snprintf(target, sizeof target, "%s", exf_scratch(name));
@@ -32,11 +32,11 @@ static char *small_report(const char *title)
     char *text;
     size_t n;
     small_files(&run, "s.h5", "t.h5");
-    exf_study s = study_of("t.h5", "s.h5");
+    exf_inspection s = study_of("t.h5", "s.h5");
     ck_ok(write_report(&s, title, "r.html", &e), e);
     ck_ok(exf_file_slurp(exf_scratch("r.html"), 1 << 24, &text, &n, &e), e);
     ck_assert_uint_eq(strlen(text), n);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
     return text;
 }
 
@@ -109,7 +109,7 @@ END_TEST
 /* ---- numbers as bytes -------------------------------------------------------------------- */
 
 /* The matrix `id` of layer 0 of a report of tables, as base64.  Caller frees all. */
-static char *blob_of(exf_study *s, const char *id, char **all)
+static char *blob_of(exf_inspection *s, const char *id, char **all)
 {
     size_t n;
     ck_ok(write_report(s, "t", "b.html", &e), e);
@@ -128,7 +128,7 @@ START_TEST(halves_are_rounded_to_nearest)
     static const float value[9] = {0.5f, 1 + 0x1p-11f, 1 + 0x1.8p-10f, 0x1p-24f, 0x1p-25f, 65504, 65520, NAN, -2};
     static const uint16_t want[9] = {0x3800, 0x3c00, 0x3c02, 1, 0, 0x7bff, 0x7e00, 0x7e00, 0xc000};
     exf_tables t = wide_tables(1, 3, 100);
-    exf_study s = {0};
+    exf_inspection s = {0};
     char *all, *blob;
     uint8_t bytes[20] = {0};
     ck_ok(exf_mem_new(&t.similarity, 9, sizeof(float), "x", &e), e);
@@ -136,7 +136,7 @@ START_TEST(halves_are_rounded_to_nearest)
         t.count[i] = i % 4 ? 3 : 0;
         t.similarity[i] = value[i];
     }
-    exf_study_take_tables(&s, &t);
+    exf_inspection_take_tables(&s, &t);
     for (int i = 0; i < 9; i++) s.similarity[i] = value[i]; /* also on the diagonal */
     blob = blob_of(&s, "id=\"similarity-0\"", &all);
     ck_assert_uint_eq(strlen(blob), 24);
@@ -150,16 +150,16 @@ START_TEST(halves_are_rounded_to_nearest)
         ck_assert_msg(bytes[2 * i] + 256 * bytes[2 * i + 1] == want[i], "%g is %02x%02x", (double)value[i], bytes[2 * i + 1],
                       bytes[2 * i]);
     exf_mem_free(all);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
 START_TEST(tokens_take_the_room_they_need)
 {
     exf_tables t = wide_tables(1, 2, 100);
-    exf_study s = {0};
+    exf_inspection s = {0};
     char *all;
-    exf_study_take_tables(&s, &t);
+    exf_inspection_take_tables(&s, &t);
     s.count[1] = 65535;
     s.count[2] = 1;
     ck_assert_str_eq(blob_of(&s, "id=\"tokens-0\"", &all), "AAD//wEAAAA="); /* 0, ffff, 1, 0 */
@@ -167,7 +167,7 @@ START_TEST(tokens_take_the_room_they_need)
     s.count[1] = 65536;
     ck_assert_str_eq(blob_of(&s, "id=\"tokens-0\"", &all), "AAAAAAAAAQABAAAAAAAAAA==");
     exf_mem_free(all);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -217,10 +217,10 @@ START_TEST(validation_that_is_no_json_is_an_error)
 {
     small_files(&run, "s.h5", "t.h5");
     exf_write_file(exf_scratch("validation.json"), "{", 1);
-    exf_study s = study_of("t.h5", NULL);
+    exf_inspection s = study_of("t.h5", NULL);
     ck_fails(write_report(&s, "t", "r.html", &e), EXF_FORMAT, e, "validation.json: line 1: not valid JSON");
     ck_assert(!exf_path_exists(exf_scratch("r.html")));
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -229,25 +229,25 @@ END_TEST
 START_TEST(equal_studies_give_equal_reports)
 {
     small_files(&run, "s.h5", "t.h5");
-    exf_study s = study_of("t.h5", "s.h5"), again = study_of("t.h5", "s.h5");
+    exf_inspection s = study_of("t.h5", "s.h5"), again = study_of("t.h5", "s.h5");
     ck_ok(write_report(&s, "t.h5", "a.html", &e), e);
     ck_ok(write_report(&again, "t.h5", "b.html", &e), e);
     ck_assert(same_files("a.html", "b.html"));
-    exf_study_free(&s);
-    exf_study_free(&again);
+    exf_inspection_free(&s);
+    exf_inspection_free(&again);
 }
 END_TEST
 
-/* 48 layers of 128 experts with every matrix that a study can hold. */
+/* 48 layers of 128 experts with every matrix that an inspection can hold. */
 START_TEST(a_wide_report_stays_under_30_megabytes)
 {
     enum { L = 48, E = 128 };
     exf_tables t = wide_tables(L, E, 5);
-    exf_study s = {0};
+    exf_inspection s = {0};
     exf_file *f;
     ck_ok(exf_mem_new(&t.similarity, L * E * E, sizeof(float), "x", &e), e);
     ck_ok(exf_mem_new(&t.std_error, L * E * E, sizeof(float), "x", &e), e);
-    exf_study_take_tables(&s, &t);
+    exf_inspection_take_tables(&s, &t);
     ck_ok(exf_mem_new(&s.aligned, L * E * E, sizeof(float), "x", &e), e);
     s.count[1] = 70000; /* the wider type */
     ck_ok(write_report(&s, "wide", "w.html", &e), e);
@@ -255,7 +255,7 @@ START_TEST(a_wide_report_stays_under_30_megabytes)
     ck_assert_uint_gt(exf_file_size(f), 18 << 20);
     ck_assert_uint_lt(exf_file_size(f), 30000000);
     exf_file_close(f);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
 }
 END_TEST
 
@@ -263,15 +263,15 @@ END_TEST
 static void check_type_of(int l, int n_experts, const char *type)
 {
     exf_tables t = wide_tables(l, n_experts, 5);
-    exf_study s = {0};
+    exf_inspection s = {0};
     char *text, want[64];
     size_t n;
     size_t cells = (size_t)l * (size_t)n_experts * (size_t)n_experts;
     ck_ok(exf_mem_new(&t.std_error, cells, sizeof(float), "x", &e), e);
     for (size_t i = 0; i < cells; i++) t.std_error[i] = EXF_ERROR_UNKNOWN;
-    exf_study_take_tables(&s, &t);
+    exf_inspection_take_tables(&s, &t);
     ck_ok(write_report(&s, "wide", "w.html", &e), e);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
     ck_ok(exf_file_slurp(exf_scratch("w.html"), 100 << 20, &text, &n, &e), e);
     snprintf(want, sizeof want, "\"name\": \"relative loss\", \"type\": \"%s\"", type);
     ck_assert_uint_lt(n, 30000000);
@@ -292,10 +292,10 @@ END_TEST
 
 static exf_code report_once(exf_err *err)
 {
-    exf_study s;
-    exf_code rc = exf_study_read(&s, exf_scratch("t.h5"), NULL, err);
+    exf_inspection s;
+    exf_code rc = exf_inspection_read(&s, exf_scratch("t.h5"), NULL, err);
     if (rc == EXF_OK) rc = write_report(&s, "t", "r.html", err);
-    exf_study_free(&s);
+    exf_inspection_free(&s);
     return rc;
 }
 

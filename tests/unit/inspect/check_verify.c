@@ -1,5 +1,5 @@
 /* check_verify.c - exf_verify: whole files pass, each fault is found and named. */
-#include "tests/support/study_fixtures.h"
+#include "tests/support/inspection_fixtures.h"
 
 #include "inspect/verify.h"
 

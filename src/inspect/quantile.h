@@ -1,6 +1,6 @@
-/* order.h - quantiles of numbers. */
-#ifndef EXF_INSPECT_ORDER_H
-#define EXF_INSPECT_ORDER_H
+/* quantile.h - quantiles of numbers. */
+#ifndef EXF_INSPECT_QUANTILE_H
+#define EXF_INSPECT_QUANTILE_H
 #include <stddef.h>
 
 /* Sorts in place, rising; none may be NaN. */

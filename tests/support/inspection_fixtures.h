@@ -1,10 +1,10 @@
-/* study_fixtures.h - statistics of experts that exist only here, and the tables that
+/* inspection_fixtures.h - statistics of experts that exist only here, and the tables that
  * they give: what the tests of src/inspect look at. */
-#ifndef EXF_TESTS_STUDY_FIXTURES_H
-#define EXF_TESTS_STUDY_FIXTURES_H
+#ifndef EXF_TESTS_INSPECTION_FIXTURES_H
+#define EXF_TESTS_INSPECTION_FIXTURES_H
 #include "tests/support/artifact_fixtures.h"
 
-#include "inspect/study.h"
+#include "inspect/inspection.h"
 #include "solve/solve.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* study_read.c - a study from files of each kind; see study.h. */
+/* inspection_read.c - an inspection from files of each kind; see inspection.h. */
 #include "artifact/capture_file.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
 #include "inspect/geometry.h"
-#include "inspect/study_inside.h"
+#include "inspect/inspection_internal.h"
 
 #include <string.h>
 
@@ -24,7 +24,7 @@ typedef struct {
     double *norm_sum; /* [E] */
 } capture_rows;
 
-static void count_rows(exf_study *s, size_t layer, const capture_rows *r, int64_t n)
+static void count_rows(exf_inspection *s, size_t layer, const capture_rows *r, int64_t n)
 {
     size_t e = (size_t)s->shape.n_experts, k = (size_t)s->shape.top_k, h = (size_t)s->shape.d_model;
     for (size_t row = 0; row < (size_t)n; row++)
@@ -40,7 +40,7 @@ static void count_rows(exf_study *s, size_t layer, const capture_rows *r, int64_
         }
 }
 
-static exf_code read_capture_layer(exf_study *s, exf_capture_file *f, int i, const capture_rows *r, exf_err *err)
+static exf_code read_capture_layer(exf_inspection *s, exf_capture_file *f, int i, const capture_rows *r, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts, base = (size_t)i * e;
     memset(r->norm_sum, 0, e * sizeof *r->norm_sum);
@@ -55,13 +55,13 @@ static exf_code read_capture_layer(exf_study *s, exf_capture_file *f, int i, con
     return EXF_OK;
 }
 
-static exf_code read_capture(exf_study *s, const char *path, exf_err *err)
+static exf_code read_capture(exf_inspection *s, const char *path, exf_err *err)
 {
     exf_capture_file f = {0};
     capture_rows r = {0};
     exf_code rc;
     EXF_TRY(exf_capture_open(&f, path, err));
-    EXF_TRY(exf_study_new(s, &exf_artifact_capture, &f.shape, f.layer_number, f.n_layers, err));
+    EXF_TRY(exf_inspection_new(s, &exf_artifact_capture, &f.shape, f.layer_number, f.n_layers, err));
     size_t n = (size_t)rows_at_once(&f.shape) * (size_t)f.shape.top_k;
     EXF_TRY(exf_mem_new(&r.ids, n, sizeof *r.ids, "captured rows", err));
     EXF_TRY(exf_mem_new(&r.weights, n, sizeof *r.weights, "captured rows", err));
@@ -82,7 +82,7 @@ out:
 
 /* ---- statistics ---------------------------------------------------------------------- */
 
-static exf_code new_geometry(exf_study *s, exf_err *err)
+static exf_code new_geometry(exf_inspection *s, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts, n = (size_t)s->n_layers * e * e;
     exf_code rc;
@@ -94,7 +94,7 @@ out:
     return rc;
 }
 
-static void take_statistics_layer(exf_study *s, size_t i, const exf_layer_statistics *x)
+static void take_statistics_layer(exf_inspection *s, size_t i, const exf_layer_statistics *x)
 {
     size_t e = (size_t)s->shape.n_experts;
     memcpy(s->count + i * e * e, x->count, e * e * sizeof *s->count);
@@ -104,13 +104,13 @@ static void take_statistics_layer(exf_study *s, size_t i, const exf_layer_statis
             x->norm_count[k] ? (float)(exf_exact_value(&x->norm_sum[k]) / (double)x->norm_count[k]) : EXF_NO_VALUE;
 }
 
-static exf_code read_statistics(exf_study *s, const char *path, exf_err *err)
+static exf_code read_statistics(exf_inspection *s, const char *path, exf_err *err)
 {
     exf_statistics_reader r = {0};
     exf_layer_statistics x = {0};
     exf_code rc;
     EXF_TRY(exf_statistics_open(&r, path, err));
-    EXF_TRY(exf_study_new(s, &exf_artifact_statistics, &r.shape, r.layer_number, r.n_layers, err));
+    EXF_TRY(exf_inspection_new(s, &exf_artifact_statistics, &r.shape, r.layer_number, r.n_layers, err));
     EXF_TRY(new_geometry(s, err));
     EXF_TRY(exf_layer_statistics_new(&x, (int)r.shape.n_experts, err));
     size_t cells = (size_t)r.shape.n_experts * (size_t)r.shape.n_experts;
@@ -131,15 +131,15 @@ out:
 
 /* ---- tables ----------------------------------------------------------------------------- */
 
-static exf_code read_tables(exf_study *s, const char *path, exf_err *err)
+static exf_code read_tables(exf_inspection *s, const char *path, exf_err *err)
 {
     exf_tables t;
     exf_code rc = exf_tables_read(&t, path, err);
-    if (rc == EXF_OK) exf_study_take_tables(s, &t);
+    if (rc == EXF_OK) exf_inspection_take_tables(s, &t);
     return rc;
 }
 
-static exf_code check_layer_beside(const exf_study *s, const char *path, const exf_layer_statistics *x, size_t i,
+static exf_code check_layer_beside(const exf_inspection *s, const char *path, const exf_layer_statistics *x, size_t i,
                                    const char *beside, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts;
@@ -153,7 +153,7 @@ static exf_code check_layer_beside(const exf_study *s, const char *path, const e
 }
 
 /* Fits the statistics beside the tables and takes their geometry. */
-static exf_code add_statistics(exf_study *s, const char *path, const char *beside, exf_err *err)
+static exf_code add_statistics(exf_inspection *s, const char *path, const char *beside, exf_err *err)
 {
     exf_statistics_reader r = {0};
     exf_layer_statistics x = {0};
@@ -180,11 +180,11 @@ out:
     return rc;
 }
 
-exf_code exf_study_read(exf_study *s, const char *path, const char *beside, exf_err *err)
+exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *beside, exf_err *err)
 {
     static const struct {
         const exf_artifact *kind;
-        exf_code (*read)(exf_study *, const char *, exf_err *);
+        exf_code (*read)(exf_inspection *, const char *, exf_err *);
     } readers[] = {
         {&exf_artifact_capture, read_capture},
         {&exf_artifact_statistics, read_statistics},

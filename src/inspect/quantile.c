@@ -1,5 +1,5 @@
-/* order.c - see order.h. */
-#include "inspect/order.h"
+/* quantile.c - see quantile.h. */
+#include "inspect/quantile.h"
 
 #include <math.h>
 #include <stdlib.h>

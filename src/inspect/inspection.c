@@ -1,13 +1,13 @@
-/* study.c - see study.h. */
-#include "inspect/study.h"
+/* inspection.c - see inspection.h. */
+#include "inspect/inspection.h"
 
 #include "base/mem.h"
-#include "inspect/study_inside.h"
+#include "inspect/inspection_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-void exf_study_free(exf_study *s)
+void exf_inspection_free(exf_inspection *s)
 {
     void *all[] = {s->layer_number, s->count,     s->expert_count, s->norms,  s->coeff,
                    s->loss,         s->std_error, s->similarity,   s->aligned};
@@ -23,14 +23,14 @@ void exf_study_free(exf_study *s)
     memset(s, 0, sizeof *s);
 }
 
-int exf_study_observed(const exf_study *s, size_t at)
+int exf_inspection_observed(const exf_inspection *s, size_t at)
 {
     size_t e = (size_t)s->shape.n_experts;
     if (at / e % e == at % e) return 0;
     return s->loss ? s->loss[at] < EXF_LOSS_NEVER : s->count[at] > 0;
 }
 
-exf_code exf_study_new(exf_study *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers,
+exf_code exf_inspection_new(exf_inspection *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers,
                        exf_err *err)
 {
     exf_code rc;
@@ -48,7 +48,7 @@ out:
     return rc;
 }
 
-void exf_study_take_tables(exf_study *s, exf_tables *t)
+void exf_inspection_take_tables(exf_inspection *s, exf_tables *t)
 {
     size_t e = (size_t)t->shape.n_experts;
     s->kind = &exf_artifact_tables;
@@ -71,7 +71,7 @@ void exf_study_take_tables(exf_study *s, exf_tables *t)
     s->provenance = t->provenance;
     memset(&t->provenance, 0, sizeof t->provenance);
     for (size_t i = 0; s->similarity && i < (size_t)s->n_layers * e * e; i++)
-        if (!exf_study_observed(s, i) && i / e % e != i % e) s->similarity[i] = EXF_NO_VALUE;
+        if (!exf_inspection_observed(s, i) && i / e % e != i % e) s->similarity[i] = EXF_NO_VALUE;
     exf_tables_free(t);
 }
 
@@ -87,7 +87,7 @@ static long number_at(const char **p)
     return n > 65535 ? -1 : n;
 }
 
-static exf_code mark_range(const exf_study *s, long first, long last, char *keep, exf_err *err)
+static exf_code mark_range(const exf_inspection *s, long first, long last, char *keep, exf_err *err)
 {
     for (long n = first; n <= last; n++) {
         int i = 0;
@@ -98,7 +98,7 @@ static exf_code mark_range(const exf_study *s, long first, long last, char *keep
     return EXF_OK;
 }
 
-static exf_code mark_list(const exf_study *s, const char *layers, char *keep, exf_err *err)
+static exf_code mark_list(const exf_inspection *s, const char *layers, char *keep, exf_err *err)
 {
     exf_code rc = EXF_OK;
     const char *p = layers;
@@ -122,15 +122,15 @@ static void move_rows(void *array, size_t row_bytes, const char *keep, int n)
     }
 }
 
-static void forget_pools(exf_study *s)
+static void forget_pools(exf_inspection *s)
 {
-    exf_study pools = {.pool = s->pool, .n_pools = s->n_pools};
+    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools};
     s->pool = NULL;
     s->n_pools = 0;
-    exf_study_free(&pools);
+    exf_inspection_free(&pools);
 }
 
-exf_code exf_study_select(exf_study *s, const char *layers, exf_err *err)
+exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *err)
 {
     size_t e = (size_t)s->shape.n_experts, kept = 0;
     char *keep = NULL;
