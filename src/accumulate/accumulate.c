@@ -27,7 +27,7 @@ struct exf_accumulator {
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
     exf_vector_moments *vectors; /* NULL: none are wanted */
-    exf_device_sums there;       /* where the forward runs on a device */
+    exf_device_sums device;       /* where the forward runs on a device */
     exf_layer_statistics spare;  /* there: what the last layer's put still reads */
     exf_statistics_write_behind late;
 };
@@ -60,7 +60,7 @@ out:
 /* A layer's sums are written while the next layer computes. */
 static int puts_late(const exf_accumulator *a)
 {
-    return a->there.b && !a->vectors;
+    return a->device.b && !a->vectors;
 }
 
 static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
@@ -128,9 +128,9 @@ static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
     exf_accumulator *a = self;
     exf_code rc;
     EXF_TRY(exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err));
-    EXF_TRY(exf_device_sums_open(&a->there, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
+    EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
                                  a->options.common_tokens > 0, err));
-    if (a->vectors) EXF_TRY(exf_vector_moments_open_there(a->vectors, b, err));
+    if (a->vectors) EXF_TRY(exf_vector_moments_open_device(a->vectors, b, err));
 out:
     return rc;
 }
@@ -140,18 +140,18 @@ static exf_code device_block(void *self, const exf_device_block *b, exf_err *err
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
     if (b->sweep > 0) {
-        exf_vector_moments_add_there(a->vectors, b);
+        exf_vector_moments_add_device(a->vectors, b);
         return EXF_OK;
     }
-    exf_device_sums_add(&a->there, b);
-    return a->vectors ? exf_vector_moments_sample_there(a->vectors, b, err) : EXF_OK;
+    exf_device_sums_add(&a->device, b);
+    return a->vectors ? exf_vector_moments_sample_device(a->vectors, b, err) : EXF_OK;
 }
 
 static exf_code device_common(void *self, const exf_device_common *c, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)err;
-    if (a->active) exf_device_sums_add_common(&a->there, c);
+    if (a->active) exf_device_sums_add_common(&a->device, c);
     return EXF_OK;
 }
 
@@ -180,7 +180,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
     if (a->first_done) return EXF_OK;
-    if (a->there.b) EXF_TRY(exf_device_sums_take(&a->there, &a->sums[0], layer, err));
+    if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
     for (int i = 0; i < a->n_workers; i++) {
         rc = exf_sequence_tracker_close(&a->tracker[i], &a->sums[i], err);
         if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
@@ -368,7 +368,7 @@ void exf_accumulator_free(exf_accumulator *a)
     if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
-    exf_device_sums_free(&a->there);
+    exf_device_sums_free(&a->device);
     for (int i = 0; i < a->n_workers; i++) {
         exf_layer_statistics_free(&a->sums[i]);
         exf_sequence_tracker_free(&a->tracker[i]);

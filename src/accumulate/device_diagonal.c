@@ -28,15 +28,15 @@ out:
 
 void exf_device_diagonal_free(exf_device_diagonal *s)
 {
-    void *there[] = {s->to.vu, s->to.vv, s->to.open, s->to.bad, s->pair, s->root};
-    for (size_t i = 0; s->b && i < sizeof there / sizeof *there; i++) s->b->free(there[i]);
+    void *device_arrays[] = {s->to.vu, s->to.vv, s->to.open, s->to.bad, s->pair, s->root};
+    for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
     memset(s, 0, sizeof *s);
 }
 
 void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *sums)
 {
     s->to.n_pairs = (int)sums->n_pairs;
-    s->pair_here = sums->pair;
+    s->pair_host = sums->pair;
     s->q = NULL;
 }
 
@@ -44,7 +44,7 @@ void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *su
 static void start(exf_device_diagonal *s, exf_queue *q)
 {
     size_t pairs = (size_t)s->to.n_pairs, bytes = pairs * (size_t)s->d_model * sizeof(exf_exact);
-    s->b->upload(q, s->pair, s->pair_here, pairs * 2 * sizeof *s->pair);
+    s->b->upload(q, s->pair, s->pair_host, pairs * 2 * sizeof *s->pair);
     s->b->zero(q, s->to.vu, bytes);
     s->b->zero(q, s->to.vv, bytes);
     s->b->zero(q, s->to.bad, sizeof *s->to.bad);

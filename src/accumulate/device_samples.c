@@ -27,9 +27,9 @@ exf_code exf_device_samples_open(exf_device_samples *s, const exf_backend *b, in
     EXF_TRY(b->alloc(&s->ids, n, sizeof *s->ids, "samples", err));
     EXF_TRY(b->alloc(&s->raw, n * h, sizeof *s->raw, "samples", err));
     EXF_TRY(b->alloc(&s->rows, n * h, sizeof *s->rows, "samples", err));
-    EXF_TRY(exf_mem_new(&s->slot_here, n, sizeof *s->slot_here, "samples", err));
-    EXF_TRY(exf_mem_new(&s->ids_here, n, sizeof *s->ids_here, "samples", err));
-    EXF_TRY(exf_mem_new(&s->rows_here, n * h, sizeof *s->rows_here, "samples", err));
+    EXF_TRY(exf_mem_new(&s->slot_host, n, sizeof *s->slot_host, "samples", err));
+    EXF_TRY(exf_mem_new(&s->ids_host, n, sizeof *s->ids_host, "samples", err));
+    EXF_TRY(exf_mem_new(&s->rows_host, n * h, sizeof *s->rows_host, "samples", err));
     EXF_TRY(exf_mem_new(&s->sample, n / 2, sizeof *s->sample, "samples", err));
 out:
     return rc;
@@ -37,9 +37,9 @@ out:
 
 void exf_device_samples_free(exf_device_samples *s)
 {
-    void *there[] = {s->slot, s->ids, s->raw, s->rows}, *here[] = {s->slot_here, s->ids_here, s->rows_here, s->sample};
-    for (size_t i = 0; s->b && i < sizeof there / sizeof *there; i++) s->b->free(there[i]);
-    for (size_t i = 0; i < sizeof here / sizeof *here; i++) exf_mem_free(here[i]);
+    void *device_arrays[] = {s->slot, s->ids, s->raw, s->rows}, *host_arrays[] = {s->slot_host, s->ids_host, s->rows_host, s->sample};
+    for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
+    for (size_t i = 0; i < sizeof host_arrays / sizeof *host_arrays; i++) exf_mem_free(host_arrays[i]);
     memset(s, 0, sizeof *s);
 }
 
@@ -49,7 +49,7 @@ static exf_code fetch(const exf_device_samples *s, const exf_device_block *b, in
     const exf_backend *k = s->b;
     size_t count = (size_t)n, h = (size_t)s->d_model;
     exf_code rc;
-    k->upload(b->q, s->slot, s->slot_here, count * sizeof *s->slot);
+    k->upload(b->q, s->slot, s->slot_host, count * sizeof *s->slot);
     k->gather_rows(b->q, (float *)(void *)s->ids, (const float *)(const void *)b->topk_ids, s->slot, n, 1);
     if (b->rounded) { /* two values to a float: such outputs are of even width (expert_products.h) */
         k->gather_rows(b->q, s->raw, b->expert_outputs, s->slot, n, s->d_model / 2);
@@ -57,8 +57,8 @@ static exf_code fetch(const exf_device_samples *s, const exf_device_block *b, in
     } else {
         k->gather_rows(b->q, s->rows, b->expert_outputs, s->slot, n, s->d_model);
     }
-    EXF_TRY(k->download(b->q, s->ids_here, s->ids, count * sizeof *s->ids, err));
-    rc = k->download(b->q, s->rows_here, s->rows, count * h * sizeof *s->rows, err);
+    EXF_TRY(k->download(b->q, s->ids_host, s->ids, count * sizeof *s->ids, err));
+    rc = k->download(b->q, s->rows_host, s->rows, count * h * sizeof *s->rows, err);
 out:
     return rc;
 }
@@ -69,9 +69,9 @@ static exf_code keep(const exf_device_samples *s, const exf_sampler *to, const e
     exf_code rc = fetch(s, b, 2 * n, err);
     for (int k = 0; rc == EXF_OK && k < n; k++) {
         size_t i = s->sample[k];
-        memcpy(to->source + i * h, s->rows_here + (size_t)(2 * k) * h, h * sizeof *to->source);
-        memcpy(to->target + i * h, s->rows_here + (size_t)(2 * k + 1) * h, h * sizeof *to->target);
-        memcpy(to->pair + 2 * i, s->ids_here + 2 * k, 2 * sizeof *to->pair);
+        memcpy(to->source + i * h, s->rows_host + (size_t)(2 * k) * h, h * sizeof *to->source);
+        memcpy(to->target + i * h, s->rows_host + (size_t)(2 * k + 1) * h, h * sizeof *to->target);
+        memcpy(to->pair + 2 * i, s->ids_host + 2 * k, 2 * sizeof *to->pair);
     }
     return rc;
 }
@@ -84,8 +84,8 @@ exf_code exf_device_samples_keep(exf_device_samples *s, const exf_sampler *to, c
         if (c->row >= b->row + (size_t)b->n_tokens) break;
         int32_t slot = (int32_t)((c->row - b->row) * (size_t)b->top_k);
         s->sample[n] = to->by_row[at];
-        s->slot_here[2 * n] = slot + c->slot;
-        s->slot_here[2 * n + 1] = slot + c->other;
+        s->slot_host[2 * n] = slot + c->slot;
+        s->slot_host[2 * n + 1] = slot + c->other;
         if (2 * ++n < s->cap) continue;
         exf_code rc = keep(s, to, b, n, err);
         if (rc != EXF_OK) return rc;

@@ -13,8 +13,8 @@ typedef struct {
     int d_model, cap; /* slots at a time: two a sample */
     int32_t *slot, *ids;         /* [cap] there */
     float *raw, *rows;           /* [cap, H] there: as they were, as float32 */
-    int32_t *slot_here, *ids_here;
-    float *rows_here;
+    int32_t *slot_host, *ids_host;
+    float *rows_host;
     size_t *sample;              /* [cap / 2] */
 } exf_device_samples;
 
@@ -33,7 +33,7 @@ typedef struct {
     size_t sequence;      /* the next row's */
     exf_diagonal_sums to; /* the device's, as is root */
     int32_t *pair;
-    const int32_t *pair_here; /* the layer's, on the host */
+    const int32_t *pair_host; /* the layer's, on the host */
     double *root;         /* [EXF_MOE_BLOCK, K] */
     exf_queue *q;         /* of the last block */
 } exf_device_diagonal;

@@ -36,5 +36,5 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
 
 uint64_t exf_accumulate_device_memory(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    return exf_vector_moments_there(s, o);
+    return exf_vector_moments_device_bytes(s, o);
 }

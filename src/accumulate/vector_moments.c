@@ -78,25 +78,25 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
     return all < wanted ? all : wanted;
 }
 
-uint64_t exf_vector_moments_there(const exf_run_shape *shape, const exf_accumulate_options *o)
+uint64_t exf_vector_moments_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
     if (o->lowrank) return exf_device_samples_bytes((int)shape->d_model);
     return o->diagonal ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
 }
 
-exf_code exf_vector_moments_open_there(exf_vector_moments *m, const exf_backend *b, exf_err *err)
+exf_code exf_vector_moments_open_device(exf_vector_moments *m, const exf_backend *b, exf_err *err)
 {
     const exf_run_shape *s = &m->shape;
     if (m->options->lowrank) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
     return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model, m->options->weighting, err);
 }
 
-exf_code exf_vector_moments_sample_there(exf_vector_moments *m, const exf_device_block *b, exf_err *err)
+exf_code exf_vector_moments_sample_device(exf_vector_moments *m, const exf_device_block *b, exf_err *err)
 {
     return m->options->lowrank ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
 }
 
-void exf_vector_moments_add_there(exf_vector_moments *m, const exf_device_block *b)
+void exf_vector_moments_add_device(exf_vector_moments *m, const exf_device_block *b)
 {
     exf_device_diagonal_add(&m->diagonal, b);
 }

@@ -25,20 +25,20 @@ void exf_vector_moments_free(exf_vector_moments *m); /* NULL is allowed */
 
 /* Where the pass runs on a device: samples are taken there, and diagonal sums kept there, so
  * that no block need be shown on the host but for the second sweep of low-rank sums. */
-exf_code exf_vector_moments_open_there(exf_vector_moments *m, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_vector_moments_open_device(exf_vector_moments *m, const exf_backend *b, exf_err *err) EXF_CHECKED;
 /* Bytes of the device's memory that this takes. */
-uint64_t exf_vector_moments_there(const exf_run_shape *shape, const exf_accumulate_options *o);
+uint64_t exf_vector_moments_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o);
 
 /* Before the first sweep of a layer. */
 exf_code exf_vector_moments_begin(exf_vector_moments *m, int layer, exf_err *err) EXF_CHECKED;
 /* A block of the first sweep; concurrent. */
 void exf_vector_moments_sample(const exf_vector_moments *m, const exf_moe_block *b);
-exf_code exf_vector_moments_sample_there(exf_vector_moments *m, const exf_device_block *b, exf_err *err) EXF_CHECKED;
+exf_code exf_vector_moments_sample_device(exf_vector_moments *m, const exf_device_block *b, exf_err *err) EXF_CHECKED;
 /* Between the sweeps: s holds all of the layer's sums. */
 exf_code exf_vector_moments_prepare(exf_vector_moments *m, const exf_layer_statistics *s, int layer, exf_err *err) EXF_CHECKED;
 /* A block of the second sweep; concurrent for different workers. */
 exf_code exf_vector_moments_add(exf_vector_moments *m, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
-void exf_vector_moments_add_there(exf_vector_moments *m, const exf_device_block *b);
+void exf_vector_moments_add_device(exf_vector_moments *m, const exf_device_block *b);
 /* After it: brings home what is on a device. */
 exf_code exf_vector_moments_end(exf_vector_moments *m, exf_err *err) EXF_CHECKED;
 /* Valid until the next layer begins. */

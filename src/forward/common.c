@@ -21,7 +21,7 @@ int exf_common_position(const exf_step *s, size_t sequence, int i)
 }
 
 /* Outputs as they lie on the device; rows, there too, count from the sequence's first. */
-static exf_code show_there(const exf_step *s, const exf_common_part *part, const exf_common_space *c, exf_workspace *w, exf_err *err)
+static exf_code show_device(const exf_step *s, const exf_common_part *part, const exf_common_space *c, exf_workspace *w, exf_err *err)
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     const exf_architecture *a = &s->p->model->arch;
@@ -72,8 +72,8 @@ static exf_code run_rows(const exf_step *s, size_t sequence, const size_t *row, 
     exf_every_expert_run(w, n, a, lw, &c);
     double ran = exf_clock();
     exf_common_part part = {.sequence = sequence, .n_tokens = n, .ends = ends};
-    int there = !w->b->host_memory && p->lanes[s->lane].observer->device_common;
-    exf_code rc = there ? show_there(s, &part, &c, w, err) : show(s, sequence, row, n, c.outputs, w, worker, err);
+    int on_device = !w->b->host_memory && p->lanes[s->lane].observer->device_common;
+    exf_code rc = on_device ? show_device(s, &part, &c, w, err) : show(s, sequence, row, n, c.outputs, w, worker, err);
     w->times.experts += ran - start;
     w->times.observe += exf_clock() - ran;
     return rc;

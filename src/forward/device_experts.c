@@ -112,7 +112,7 @@ int exf_step_wants_host_routes(const exf_step *s)
     const exf_pass *p = s->p;
     const exf_lane *l = &p->lanes[s->lane];
     return p->n_lanes > 1 || !exf_device_experts_serve(s) || (l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) ||
-           exf_shown_here(s, l->observer && l->observer->sweeps > 1 ? l->observer->sweeps - 1 : 0) || (l->observer && l->observer->common && !l->observer->device_common);
+           exf_shown_host(s, l->observer && l->observer->sweeps > 1 ? l->observer->sweeps - 1 : 0) || (l->observer && l->observer->common && !l->observer->device_common);
 }
 
 /* ---- one piece ------------------------------------------------------------------- */
@@ -157,7 +157,7 @@ static exf_code run_routed(const exf_step *s, exf_workspace *w, const piece *m, 
         shape.first = first;
         if (p->device.part_experts) EXF_TRY(next_part(p, err));
         exf_expert_matrices routed = matrices_of(lw, EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN);
-        w->b->experts(w->q, m->outputs, m->x, s->routes->ids_there + row * (size_t)a->top_k, &routed, &shape, m->space);
+        w->b->experts(w->q, m->outputs, m->x, s->routes->ids_device + row * (size_t)a->top_k, &routed, &shape, m->space);
     }
     w->times.flops += 6.0 * n * a->top_k * a->d_model * a->d_expert;
 out:
@@ -184,7 +184,7 @@ static void sum_up(const exf_step *s, exf_workspace *w, float *y, const piece *m
 {
     const exf_architecture *a = &s->p->model->arch;
     size_t h = (size_t)a->d_model, k = s->moe_index < 0 ? 1 : (size_t)a->top_k, from = (size_t)at;
-    const float *weights = s->moe_index < 0 ? NULL : s->routes->weights_there + (row + from) * k;
+    const float *weights = s->moe_index < 0 ? NULL : s->routes->weights_device + (row + from) * k;
     const float *of_shared = s->p->weights_now.w[EXF_W_SHARED_SWITCH] ? m->weight + from : NULL;
     w->b->routed_sum(w->q, y, m->outputs + from * k * h, weights, n, (int)k, a->d_model, add);
     if (shared && s->moe_index >= 0 && s->p->weights_now.w16[EXF_W_SHARED_GATE])
@@ -193,19 +193,19 @@ static void sum_up(const exf_step *s, exf_workspace *w, float *y, const piece *m
 
 /* ---- showing ------------------------------------------------------------------------ */
 
-static exf_code show_there(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int n, exf_err *err)
+static exf_code show_device(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int n, exf_err *err)
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     const exf_architecture *a = &s->p->model->arch;
     size_t at = row * (size_t)a->top_k;
     exf_device_block b = {.layer = s->layer, .moe_index = s->moe_index, .sweep = s->sweep, .batch = s->p->batch, .row = row, .n_tokens = n, .n_experts = a->n_experts,
                           .top_k = a->top_k, .d_model = a->d_model, .q = w->q, .expert_outputs = m->outputs, .rounded = 1,
-                          .topk_ids = s->routes->ids_there + at, .topk_weights = s->routes->weights_there + at};
+                          .topk_ids = s->routes->ids_device + at, .topk_weights = s->routes->weights_device + at};
     return o->device_block(o->self, &b, err);
 }
 
 /* Tokens [at, at + n) of the piece, of one sequence, as the arrays that host observers see. */
-static exf_code show_here(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int at, int n, size_t sequence, const float *u,
+static exf_code show_host(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int at, int n, size_t sequence, const float *u,
                           exf_err *err)
 {
     const exf_pass *p = s->p;
@@ -222,7 +222,7 @@ static exf_code show_here(const exf_step *s, exf_workspace *w, const piece *m, s
 }
 
 /* The blocks of each sequence that the piece holds; *sequence is the first of them and moves on. */
-static exf_code show_all_here(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int n, const float *u, size_t *sequence, exf_err *err)
+static exf_code show_all_host(const exf_step *s, exf_workspace *w, const piece *m, size_t row, int n, const float *u, size_t *sequence, exf_err *err)
 {
     const exf_batch *batch = s->p->batch;
     exf_code rc = EXF_OK;
@@ -231,7 +231,7 @@ static exf_code show_all_here(const exf_step *s, exf_workspace *w, const piece *
         size_t end = batch->span[*sequence].offset + (size_t)batch->span[*sequence].n_tokens;
         step = n - at < EXF_MOE_BLOCK ? n - at : EXF_MOE_BLOCK;
         if ((size_t)step > end - row - (size_t)at) step = (int)(end - row - (size_t)at);
-        rc = show_here(s, w, m, row, at, step, *sequence, u, err);
+        rc = show_host(s, w, m, row, at, step, *sequence, u, err);
     }
     return rc;
 }
@@ -270,10 +270,10 @@ static exf_code run_piece(const exf_step *s, const piece *m, size_t row, int n, 
     EXF_TRY(exf_wait_if_timed(s, w, err));
     ran = exf_clock();
     w->times.experts += ran - start - (p->device.waited - waited);
-    if (shown && exf_shown_there(s, s->sweep))
-        EXF_TRY(show_there(s, w, m, row, n, err));
-    else if (shown && exf_shown_here(s, s->sweep))
-        EXF_TRY(show_all_here(s, w, m, row, n, u, sequence, err));
+    if (shown && exf_shown_device(s, s->sweep))
+        EXF_TRY(show_device(s, w, m, row, n, err));
+    else if (shown && exf_shown_host(s, s->sweep))
+        EXF_TRY(show_all_host(s, w, m, row, n, u, sequence, err));
     EXF_TRY(exf_wait_if_timed(s, w, err));
     start = exf_clock();
     w->times.observe += start - ran;

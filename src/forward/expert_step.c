@@ -27,27 +27,27 @@ exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const
     };
 }
 
-int exf_shown_there(const exf_step *s, int sweep)
+int exf_shown_device(const exf_step *s, int sweep)
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     return !s->p->b->host_memory && o && o->device_block && sweep < o->device_sweeps;
 }
 
-int exf_shown_here(const exf_step *s, int sweep)
+int exf_shown_host(const exf_step *s, int sweep)
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
-    return o && o->block && !exf_shown_there(s, sweep);
+    return o && o->block && !exf_shown_device(s, sweep);
 }
 
 /* The outputs as they lie on the device. */
-static exf_code show_there(const exf_step *s, const exf_moe_block *b, const exf_experts_space *e, exf_workspace *w, exf_err *err)
+static exf_code show_device(const exf_step *s, const exf_moe_block *b, const exf_experts_space *e, exf_workspace *w, exf_err *err)
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     size_t at = b->row * (size_t)b->top_k;
-    exf_device_block there = {.layer = b->layer, .moe_index = b->moe_index, .sweep = b->sweep, .batch = s->p->batch, .row = b->row, .n_tokens = b->n_tokens,
+    exf_device_block device = {.layer = b->layer, .moe_index = b->moe_index, .sweep = b->sweep, .batch = s->p->batch, .row = b->row, .n_tokens = b->n_tokens,
                               .n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .q = w->q, .expert_outputs = e->outputs,
-                              .topk_ids = s->routes->ids_there + at, .topk_weights = s->routes->weights_there + at};
-    return o->device_block(o->self, &there, err);
+                              .topk_ids = s->routes->ids_device + at, .topk_weights = s->routes->weights_device + at};
+    return o->device_block(o->self, &device, err);
 }
 
 exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, exf_workspace *w, int worker,
@@ -55,12 +55,12 @@ exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n,
 {
     const exf_observer *o = s->p->lanes[s->lane].observer;
     const exf_architecture *a = &s->p->model->arch;
-    if (!exf_shown_there(s, s->sweep) && !exf_shown_here(s, s->sweep)) return EXF_OK;
+    if (!exf_shown_device(s, s->sweep) && !exf_shown_host(s, s->sweep)) return EXF_OK;
     size_t rows = (size_t)n * (size_t)a->d_model;
     float *mirror = w->mirror;
     exf_moe_block b = exf_block_of(s, s->routes, s->made, sequence, position, n, worker);
     exf_code rc;
-    if (exf_shown_there(s, s->sweep)) return show_there(s, &b, e, w, err);
+    if (exf_shown_device(s, s->sweep)) return show_device(s, &b, e, w, err);
     EXF_TRY(exf_visible(w, e->input, rows, &mirror, &b.moe_input, err));
     EXF_TRY(exf_visible(w, e->outputs, rows * (size_t)a->top_k, &mirror, &b.expert_outputs, err));
     EXF_TRY(exf_visible(w, e->routed, rows, &mirror, &b.routed_output, err));
@@ -98,7 +98,7 @@ static exf_code run_experts(const exf_step *s, size_t sequence, int position, in
     size_t at = (p->batch->span[sequence].offset + (size_t)position) * (size_t)a->top_k;
     exf_code rc = EXF_OK;
     exf_experts_run(w, n, s->routes->ids + at, a, &p->weights_now, e);
-    exf_experts_combine(w, n, s->routes->weights_there + at, a, e);
+    exf_experts_combine(w, n, s->routes->weights_device + at, a, e);
     if (r && r->correct) {
         exf_moe_block b = exf_block_of(s, s->routes, s->made, sequence, position, n, worker);
         EXF_TRY(exf_correct_routed(r, &b, e->outputs, e->routed, w, err));

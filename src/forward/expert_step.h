@@ -16,8 +16,8 @@ exf_code exf_expert_end(exf_step *s, exf_progress *progress, exf_err *err) EXF_C
 exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, exf_workspace *w, int worker,
                         exf_err *err) EXF_CHECKED;
 /* 1 if the lane's observer sees a sweep's blocks as they lie on the device, or on the host. */
-int exf_shown_there(const exf_step *s, int sweep);
-int exf_shown_here(const exf_step *s, int sweep);
+int exf_shown_device(const exf_step *s, int sweep);
+int exf_shown_host(const exf_step *s, int sweep);
 /* The block that observers and rewriters are shown, of n tokens from `position`;
  * arrays that are the backend's are still to be set. */
 exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const exf_route_set *made, size_t sequence, int position, int n,

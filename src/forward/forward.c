@@ -46,11 +46,11 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
 static exf_code open_tokens(exf_pass *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    p->tokens_there = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
+    p->tokens_device = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
     if (p->b->host_memory) return EXF_OK;
-    p->tokens_there = NULL;
-    EXF_TRY(p->b->alloc(&p->tokens_there, p->batch->n_tokens + 1, sizeof *p->tokens_there, "tokens", err));
-    p->b->upload(p->space[0].q, p->tokens_there, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_there);
+    p->tokens_device = NULL;
+    EXF_TRY(p->b->alloc(&p->tokens_device, p->batch->n_tokens + 1, sizeof *p->tokens_device, "tokens", err));
+    p->b->upload(p->space[0].q, p->tokens_device, p->batch->ids, p->batch->n_tokens * sizeof *p->tokens_device);
     EXF_TRY(p->b->finish(p->space[0].q, err));
 out:
     return rc;
@@ -80,7 +80,7 @@ static exf_code open_routes(exf_pass *p, exf_err *err)
     if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
     if (!masks) return EXF_OK;
     EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "survivors", err));
-    EXF_TRY(p->b->alloc(&p->mask_there, 2 * n_experts, sizeof *p->mask_there, "survivors", err));
+    EXF_TRY(p->b->alloc(&p->mask_device, 2 * n_experts, sizeof *p->mask_device, "survivors", err));
 out:
     return rc;
 }
@@ -123,8 +123,8 @@ static void close_pass(exf_pass *p)
     exf_route_set_free(&p->routes);
     exf_route_set_free(&p->made);
     exf_route_set_free(&p->first);
-    p->b->free(p->mask_there);
-    if (!p->b->host_memory) p->b->free(p->tokens_there);
+    p->b->free(p->mask_device);
+    if (!p->b->host_memory) p->b->free(p->tokens_device);
     for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
     exf_mem_free(p->mask);
     exf_mem_free(p->probe);
@@ -142,7 +142,7 @@ static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, c
 }
 
 /* On a device the table crosses as it is stored and is looked up there. */
-static exf_code embed_there(exf_pass *p, exf_err *err)
+static exf_code embed_device(exf_pass *p, exf_err *err)
 {
     const exf_architecture *a = &p->model->arch;
     double start = exf_clock();
@@ -152,7 +152,7 @@ static exf_code embed_there(exf_pass *p, exf_err *err)
     for (size_t i = 0; i < p->hidden.n_groups; i++) {
         const exf_group *g = &p->hidden.group[i];
         float *rows = exf_hidden_take(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
-        p->b->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_there + g->row, g->n_rows, a->d_model, a->residual.streams);
+        p->b->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_device + g->row, g->n_rows, a->d_model, a->residual.streams);
         exf_hidden_give(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
     }
     p->joined = 1;
@@ -170,7 +170,7 @@ static exf_code embed(exf_pass *p, exf_err *err)
     size_t width = exf_row_width(&p->model->arch);
     double start = exf_clock();
     exf_code rc;
-    if (p->loader) return embed_there(p, err);
+    if (p->loader) return embed_device(p, err);
     EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
     EXF_TRY(exf_mem_new(&rows, CHUNK * width, sizeof(float), "embedded tokens", err));
     EXF_TRY(exf_model_read(p->model, EXF_W_EMBED, -1, 0, table, err));

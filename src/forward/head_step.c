@@ -9,8 +9,8 @@ static exf_code show(const exf_pass *p, size_t lane, exf_workspace *w, exf_logit
     float *mirror = w->mirror;
     exf_code rc;
     if (!w->b->host_memory && o->device_logits) {
-        exf_device_logits there = {b->sequence, b->row, b->position, b->n_tokens, b->vocab, w->q, logits, p->tokens_there + b->row + 1};
-        return o->device_logits(o->self, &there, err);
+        exf_device_logits device = {b->sequence, b->row, b->position, b->n_tokens, b->vocab, w->q, logits, p->tokens_device + b->row + 1};
+        return o->device_logits(o->self, &device, err);
     }
     EXF_TRY(exf_visible(w, logits, (size_t)b->n_tokens * (size_t)b->vocab, &mirror, &b->logits, err));
     rc = o->logits(o->self, b, err);

@@ -75,7 +75,7 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
         exf_norm_rows(w, space->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
     }
     size_t at = span->offset * (size_t)a->top_k;
-    exf_routing_run(w, s->routes->ids_there + at, s->routes->weights_there + at, x, p->tokens_there + span->offset, n, a, lw, s->mask,
+    exf_routing_run(w, s->routes->ids_device + at, s->routes->weights_device + at, x, p->tokens_device + span->offset, n, a, lw, s->mask,
                     space->logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
@@ -199,10 +199,10 @@ static exf_code load_mask(exf_pass *p, const exf_rewriter *r, int moe_index, con
     *mask = NULL;
     if (!alive) return EXF_OK;
     for (size_t e = 0; e < n; e++) p->mask[e] = alive[e] ? 0.0f : -INFINITY;
-    p->b->upload(q, p->mask_there, p->mask, n * sizeof *p->mask);
-    p->b->copy(q, p->mask_there + n, p->mask_there, n * sizeof *p->mask);
-    if (bias) p->b->add(q, p->mask_there + n, bias, n);
-    *mask = p->mask_there;
+    p->b->upload(q, p->mask_device, p->mask, n * sizeof *p->mask);
+    p->b->copy(q, p->mask_device + n, p->mask_device, n * sizeof *p->mask);
+    if (bias) p->b->add(q, p->mask_device + n, bias, n);
+    *mask = p->mask_device;
     return p->b->finish(q, err);
 }
 

@@ -52,8 +52,8 @@ typedef struct {
     exf_route_set first;           /* the first lane's as the router made them; with probes or several lanes */
     exf_route_set *probe;          /* [lane] what a probing lane makes of `first`; the others are zero */
     exf_route_set *probe_made;     /* [lane] `first` as its survivors would have it; where the lane corrects, else zero */
-    float *mask_there, *mask;      /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
-    int32_t *tokens_there;         /* the batch's tokens in b's memory; on a device a 0 behind them */
+    float *mask_device, *mask;      /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
+    int32_t *tokens_device;         /* the batch's tokens in b's memory; on a device a 0 behind them */
     exf_workspace *space;          /* [n_spaces] one for every worker; on a device one for every queue that mixes */
     int n_spaces;
 } exf_pass;
@@ -66,7 +66,7 @@ typedef struct {
     float *rows;                 /* [group.n_rows, streams, H] their hidden states, in the backend's memory */
     exf_route_set *routes;       /* where the router writes, what the experts follow */
     const exf_route_set *made;   /* routes before rewriting */
-    const float *mask;           /* exf_pass.mask_there or NULL */
+    const float *mask;           /* exf_pass.mask_device or NULL */
     int layer, moe_index;        /* -1: dense */
     int sweep, last;             /* of the experts; the last one moves the hidden states on */
 } exf_step;

@@ -72,7 +72,7 @@ static exf_code probe_lane(const exf_step *s, size_t lane, size_t sequence, int 
     if (copies < n * a->top_k) w->b->zero(w->q, own.outputs, (size_t)n * (size_t)a->top_k * (size_t)a->d_model * sizeof(float));
     copy_slots(w, &own, e->outputs, copies, a->d_model);
     if (done < n * a->top_k) exf_experts_add(w, n, w->probe_ids, a, &p->weights_now, &own);
-    exf_experts_combine(w, n, set->weights_there + at, a, &own);
+    exf_experts_combine(w, n, set->weights_device + at, a, &own);
     if (r && r->correct) EXF_TRY(exf_correct_routed(r, &b, own.outputs, own.routed, w, err));
     EXF_TRY(show(s, p->lanes[lane].observer, &b, e, &own, w, err));
 out:

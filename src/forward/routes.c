@@ -13,13 +13,13 @@ exf_code exf_route_set_new(exf_route_set *r, const exf_backend *b, size_t n_toke
     EXF_TRY(exf_mem_mul(&r->n, n_tokens, (size_t)top_k, "routes", err));
     EXF_TRY(exf_mem_new(&r->ids, r->n, sizeof *r->ids, "routes", err));
     EXF_TRY(exf_mem_new(&r->weights, r->n, sizeof *r->weights, "routes", err));
-    r->ids_there = r->ids;
-    r->weights_there = r->weights;
+    r->ids_device = r->ids;
+    r->weights_device = r->weights;
     if (b->host_memory) return EXF_OK;
-    r->ids_there = NULL;
-    r->weights_there = NULL;
-    EXF_TRY(b->alloc(&r->ids_there, r->n, sizeof *r->ids, "routes", err));
-    EXF_TRY(b->alloc(&r->weights_there, r->n, sizeof *r->weights, "routes", err));
+    r->ids_device = NULL;
+    r->weights_device = NULL;
+    EXF_TRY(b->alloc(&r->ids_device, r->n, sizeof *r->ids, "routes", err));
+    EXF_TRY(b->alloc(&r->weights_device, r->n, sizeof *r->weights, "routes", err));
 out:
     return rc;
 }
@@ -28,8 +28,8 @@ void exf_route_set_free(exf_route_set *r)
 {
     if (!r->b) return;
     if (!r->b->host_memory) {
-        r->b->free(r->ids_there);
-        r->b->free(r->weights_there);
+        r->b->free(r->ids_device);
+        r->b->free(r->weights_device);
     }
     exf_mem_free(r->ids);
     exf_mem_free(r->weights);
@@ -40,8 +40,8 @@ exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue
 {
     exf_code rc = EXF_OK;
     if (r->b->host_memory) return EXF_OK;
-    EXF_TRY(r->b->download(q, r->ids + first, r->ids_there + first, n * sizeof *r->ids, err));
-    EXF_TRY(r->b->download(q, r->weights + first, r->weights_there + first, n * sizeof *r->weights, err));
+    EXF_TRY(r->b->download(q, r->ids + first, r->ids_device + first, n * sizeof *r->ids, err));
+    EXF_TRY(r->b->download(q, r->weights + first, r->weights_device + first, n * sizeof *r->weights, err));
 out:
     return rc;
 }
@@ -49,8 +49,8 @@ out:
 exf_code exf_route_set_send(exf_route_set *r, exf_queue *q, exf_err *err)
 {
     if (r->b->host_memory) return EXF_OK;
-    r->b->upload(q, r->ids_there, r->ids, r->n * sizeof *r->ids);
-    r->b->upload(q, r->weights_there, r->weights, r->n * sizeof *r->weights);
+    r->b->upload(q, r->ids_device, r->ids, r->n * sizeof *r->ids);
+    r->b->upload(q, r->weights_device, r->weights, r->n * sizeof *r->weights);
     return r->b->finish(q, err);
 }
 

@@ -6,8 +6,8 @@
 typedef struct {
     int32_t *ids;         /* [T, K] host */
     float *weights;       /* [T, K] host */
-    int32_t *ids_there;   /* the same in the backend's memory; the host's own where that is it */
-    float *weights_there;
+    int32_t *ids_device;   /* the same in the backend's memory; the host's own where that is it */
+    float *weights_device;
     size_t n; /* T * K */
     const exf_backend *b;
 } exf_route_set;

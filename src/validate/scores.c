@@ -36,7 +36,7 @@ struct exf_scores {
     lane_scores *lane;
     size_t n_lanes;
     worker_block *worker;
-    device_block there;
+    device_block device;
     int n_workers, vocab;
 };
 
@@ -66,7 +66,7 @@ out:
     return rc;
 }
 
-static void close_there(device_block *d)
+static void close_device(device_block *d)
 {
     if (!d->b) return;
     d->b->free(d->log_p);
@@ -88,7 +88,7 @@ void exf_scores_free(exf_scores *s)
         exf_mem_free(s->worker[i].p);
         exf_mem_free(s->worker[i].top);
     }
-    close_there(&s->there);
+    close_device(&s->device);
     exf_mem_free(s->lane);
     exf_mem_free(s->worker);
     exf_mem_free(s);
@@ -117,7 +117,7 @@ out:
 
 exf_code exf_scores_device_open(exf_scores *s, const exf_backend *b, exf_err *err)
 {
-    device_block *d = &s->there;
+    device_block *d = &s->device;
     size_t n, rows = (size_t)exf_head_rows(b);
     exf_code rc;
     d->b = b;
@@ -166,7 +166,7 @@ exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
 exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err)
 {
     lane_scores *l = lane;
-    const device_block *d = &l->all->there;
+    const device_block *d = &l->all->device;
     const exf_span *span = &l->all->batch->span[b->sequence];
     size_t left = span->offset + (size_t)span->n_tokens - 1 - b->row, n = left < (size_t)b->n_tokens ? left : (size_t)b->n_tokens;
     size_t rows = (size_t)exf_head_rows(d->b);

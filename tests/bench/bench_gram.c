@@ -60,17 +60,17 @@ static void run_experts(const bench *c, double ceiling)
     uint16_t *w[3] = {random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f)};
     uint16_t *x = random_bf16(c->b, c->q, (size_t)n * (size_t)c->d_model, 2);
     exf_expert_matrices m = {w[0], w[1], w[2]};
-    void *space = device_room(c->b, c->b->experts_workspace(&s)), *there = device_room(c->b, slots * sizeof *ids);
+    void *space = device_room(c->b, c->b->experts_workspace(&s)), *on_device = device_room(c->b, slots * sizeof *ids);
     for (size_t i = 0; i < slots; i++) ids[i] = (int32_t)(i % (size_t)c->n_experts);
-    c->b->upload(c->q, there, ids, slots * sizeof *ids);
-    c->b->experts(c->q, c->outputs, x, there, &m, &s, space);
+    c->b->upload(c->q, on_device, ids, slots * sizeof *ids);
+    c->b->experts(c->q, c->outputs, x, on_device, &m, &s, space);
     must(c->b->finish(c->q, &err));
     double start = exf_clock();
-    for (int i = 0; i < 5; i++) c->b->experts(c->q, c->outputs, x, there, &m, &s, space);
+    for (int i = 0; i < 5; i++) c->b->experts(c->q, c->outputs, x, on_device, &m, &s, space);
     must(c->b->finish(c->q, &err));
     double took = (exf_clock() - start) / 5, rate = 6.0 * (double)slots * c->d_model * c->d_expert / took;
     printf("  all experts on %d tokens   %8.3f ms  %6.0f TFLOP/s  %5.1f %% of the ceiling\n", n, took * 1e3, rate / 1e12, 100 * rate / ceiling);
-    void *all[] = {w[0], w[1], w[2], x, space, there};
+    void *all[] = {w[0], w[1], w[2], x, space, on_device};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) c->b->free(all[i]);
     free(ids);
 }

@@ -12,8 +12,8 @@ static const struct { int t, e, k, h, i; float limit; int skip; } shapes[] = {
 /* Inputs of one case, on the host and there. */
 typedef struct {
     exf_expert_shape s;
-    uint16_t *x, *gate, *up, *down, *x_there;
-    int32_t *ids, *ids_there;
+    uint16_t *x, *gate, *up, *down, *x_device;
+    int32_t *ids, *ids_device;
     exf_expert_matrices m;
 } inputs;
 
@@ -31,8 +31,8 @@ static inputs make(int c)
         in.ids[i] = u % 4 < 2 ? 0 : (int32_t)(u / 4 % (uint64_t)in.s.n_experts);
         if (shapes[c].skip && u % 13 == 0) in.ids[i] = -1;
     }
-    in.x_there = device_put(&d, in.x, t * h * 2);
-    in.ids_there = device_put(&d, in.ids, t * k * 4);
+    in.x_device = device_put(&d, in.x, t * h * 2);
+    in.ids_device = device_put(&d, in.ids, t * k * 4);
     in.m = (exf_expert_matrices){device_put(&d, in.gate, w * 2), device_put(&d, in.up, w * 2), device_put(&d, in.down, w * 2)};
     return in;
 }
@@ -44,8 +44,8 @@ static void drop(inputs *in)
     exf_mem_free(in->up);
     exf_mem_free(in->down);
     exf_mem_free(in->ids);
-    d.b->free(in->x_there);
-    d.b->free(in->ids_there);
+    d.b->free(in->x_device);
+    d.b->free(in->ids_device);
     d.b->free((void *)(uintptr_t)in->m.gate);
     d.b->free((void *)(uintptr_t)in->m.up);
     d.b->free((void *)(uintptr_t)in->m.down);
@@ -58,7 +58,7 @@ static uint16_t *run(const inputs *in, int first, int n)
     size_t h = (size_t)s.d_model, k = (size_t)s.top_k, bytes = (size_t)n * k * h * 2;
     s.n_tokens = n;
     void *out = device_put(&d, NULL, bytes), *space = device_put(&d, NULL, d.b->experts_workspace(&s));
-    d.b->experts(d.q, out, in->x_there + (size_t)first * h, in->ids_there + (size_t)first * k, &in->m, &s, space);
+    d.b->experts(d.q, out, in->x_device + (size_t)first * h, in->ids_device + (size_t)first * k, &in->m, &s, space);
     uint16_t *host = device_get(&d, out, bytes);
     d.b->free(out);
     d.b->free(space);
@@ -160,7 +160,7 @@ START_TEST(experts_in_parts_are_the_same)
         part.first = cuts[c];
         part.n_experts = cuts[c + 1] - cuts[c];
         if (part.n_experts <= 0) continue;
-        d.b->experts(d.q, out, in.x_there, in.ids_there, &m, &part, space);
+        d.b->experts(d.q, out, in.x_device, in.ids_device, &m, &part, space);
         uint16_t *got = device_get(&d, out, slots * h * 2);
         for (size_t i = 0; i < slots; i++) {
             int touched = in.ids[i] < cuts[c + 1];

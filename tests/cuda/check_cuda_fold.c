@@ -88,15 +88,15 @@ static size_t guarded(size_t bytes)
 /* The same routes in a room of the device, whose other bytes are all 0x5a. */
 static exf_fold_routes send_routes(const device_room *room, const exf_fold_routes *r)
 {
-    exf_fold_routes there = *r;
+    exf_fold_routes on_device = *r;
     ck_cuda(cudaMemset(room->ids, 0x5a, guarded(fold_id_bytes(r))));
     ck_cuda(cudaMemset(room->weights, 0x5a, guarded(fold_weight_bytes(r))));
-    there.ids = room->ids + GUARD + late * id_size(r);
-    there.weights = room->weights + GUARD + late * weight_size(r);
-    ck_cuda(cudaMemcpy(there.ids, r->ids, fold_id_bytes(r), cudaMemcpyHostToDevice));
-    ck_cuda(cudaMemcpy(there.weights, r->weights, fold_weight_bytes(r), cudaMemcpyHostToDevice));
+    on_device.ids = room->ids + GUARD + late * id_size(r);
+    on_device.weights = room->weights + GUARD + late * weight_size(r);
+    ck_cuda(cudaMemcpy(on_device.ids, r->ids, fold_id_bytes(r), cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(on_device.weights, r->weights, fold_weight_bytes(r), cudaMemcpyHostToDevice));
     ck_cuda(cudaDeviceSynchronize()); /* a copy from pageable memory may return before it has arrived */
-    return there;
+    return on_device;
 }
 
 /* Copies [start, start + bytes) of a guarded array to the host; all around it must be as it was. */
@@ -111,11 +111,11 @@ static void fetch_array(void *to, const char *array, const void *start, size_t b
     ck_assert_msg(wrong == 0, "%zu bytes around [%zu, %zu) were written", wrong, first, first + bytes);
 }
 
-static exf_fold_routes fetch_routes(const device_room *room, const exf_fold_routes *there)
+static exf_fold_routes fetch_routes(const device_room *room, const exf_fold_routes *on_device)
 {
-    exf_fold_routes r = fold_room(&got, there->rows, there->width, there->id_type, there->weight_type);
-    fetch_array(got.ids, room->ids, there->ids, fold_id_bytes(&r));
-    fetch_array(got.weights, room->weights, there->weights, fold_weight_bytes(&r));
+    exf_fold_routes r = fold_room(&got, on_device->rows, on_device->width, on_device->id_type, on_device->weight_type);
+    fetch_array(got.ids, room->ids, on_device->ids, fold_id_bytes(&r));
+    fetch_array(got.weights, room->weights, on_device->weights, fold_weight_bytes(&r));
     return r;
 }
 
@@ -157,7 +157,7 @@ static exf_fold_real real_of(int i)
     return i % 3 == 0 ? EXF_FOLD_F32 : i % 3 == 1 ? EXF_FOLD_BF16 : EXF_FOLD_F16;
 }
 
-static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *there, int ids_only)
+static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
     exf_fold_prefill_options o = {.keep = 1 + fold_below(s->k, seed, 1, 0),
                                   .rank = (exf_fold_rank)(v % 3),
@@ -169,7 +169,7 @@ static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_ta
     exf_fold_routes out = fold_room(&want, s->rows, o.keep, in.r.id_type, in.r.weight_type);
     exf_fold_routes from = send_routes(&d.in, &in.r), to = send_routes(&d.out, &out);
     ck_assert_int_eq((joint ? exf_fold_prefill_joint_cpu : exf_fold_prefill_cpu)(&in.r, &out, &tables.t, &o), EXF_FOLD_OK);
-    ck_assert_int_eq((joint ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&from, &to, there, &o, d.stream[0]),
+    ck_assert_int_eq((joint ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&from, &to, on_device, &o, d.stream[0]),
                      EXF_FOLD_OK);
     ck_cuda(cudaStreamSynchronize(d.stream[0]));
     exf_fold_routes is = fetch_routes(&d.out, &to);
@@ -178,7 +178,7 @@ static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_ta
     ck_assert(fold_same(&is, &in.r));
 }
 
-static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *there, int ids_only)
+static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
     exf_fold_decode_options o = {.pool = 1 + fold_below(s->e, seed, 1, 0),
                                  .importance = (exf_fold_importance)(v / 5 % 2),
@@ -189,7 +189,7 @@ static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tab
     int joint = v % 3 == 2;
     exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
     ck_assert_int_eq((joint ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&io, &tables.t, &o), EXF_FOLD_OK);
-    ck_assert_int_eq((joint ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&to, there, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq((joint ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&to, on_device, &o, d.stream[0]), EXF_FOLD_OK);
     ck_cuda(cudaStreamSynchronize(d.stream[0]));
     exf_fold_routes is = fetch_routes(&d.in, &to);
     ck_same(&is, &io, ids_only, joint ? "decode_joint" : "decode");
@@ -216,14 +216,14 @@ static void static_once(int e)
 static void every_form(const shape *s, fold_tables_kind kind, int variants, uint64_t seed)
 {
     fold_fill_tables(&tables, s->e, seed, kind);
-    exf_fold_tables there = send_tables();
+    exf_fold_tables on_device = send_tables();
     for (int v = 0; v < variants; v++) {
         exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), real_of(v / 2));
         late = v / 6 % 2;
         fold_fill_routes(&r, s->e, seed * 100 + (uint64_t)v,
                          kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
-        prefill_once(s, v, seed * 100 + (uint64_t)v, &there, 0);
-        decode_once(s, v, seed * 100 + (uint64_t)v, &there, 0);
+        prefill_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
+        decode_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         if (v % 4 == 0) static_once(s->e);
     }
 }
@@ -253,14 +253,14 @@ START_TEST(odd_numbers_choose_the_same_experts)
         tables.cosine[i] = odd[fold_below(11, 73, 0, (uint64_t)i)];
         tables.norms[i % s->e] = tables.rms[i % s->e] = i % 5 ? tables.norms[i % s->e] : odd[fold_below(11, 74, 0, (uint64_t)i)];
     }
-    exf_fold_tables there = send_tables();
+    exf_fold_tables on_device = send_tables();
     for (int v = 0; v < 18; v++) {
         exf_fold_routes r = fold_room(&in, s->rows, s->k, int_of(v), EXF_FOLD_F32);
         fold_fill_routes(&r, s->e, 600 + (uint64_t)v, ROUTES_AWKWARD);
         for (int i = 0; i < s->rows * s->k; i += 1 + fold_below(5, 75, (uint64_t)v, (uint64_t)i))
             ((float *)r.weights)[i] = odd[fold_below(11, 76, (uint64_t)v, (uint64_t)i)];
-        prefill_once(s, v, 700 + (uint64_t)v, &there, 1);
-        decode_once(s, v, 700 + (uint64_t)v, &there, 1);
+        prefill_once(s, v, 700 + (uint64_t)v, &on_device, 1);
+        decode_once(s, v, 700 + (uint64_t)v, &on_device, 1);
     }
 }
 END_TEST
@@ -273,15 +273,15 @@ START_TEST(a_captured_step_can_be_replayed)
     const exf_fold_prefill_options p = {.keep = 4, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f};
     const exf_fold_decode_options o = {.pool = 48, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f};
     fold_fill_tables(&tables, 128, 8, TABLES_REAL);
-    exf_fold_tables there = send_tables();
+    exf_fold_tables on_device = send_tables();
     exf_fold_routes r = fold_room(&in, 256, 8, EXF_FOLD_I32, EXF_FOLD_F32), io = send_routes(&d.in, &r), to = r;
     to.width = 4;
     to = send_routes(&d.out, &to);
     cudaGraph_t graph;
     cudaGraphExec_t step;
     ck_cuda(cudaStreamBeginCapture(d.stream[0], cudaStreamCaptureModeGlobal));
-    ck_assert_int_eq((_i ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&io, &to, &there, &p, d.stream[0]), EXF_FOLD_OK);
-    ck_assert_int_eq((_i ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&io, &there, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq((_i ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&io, &to, &on_device, &p, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq((_i ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&io, &on_device, &o, d.stream[0]), EXF_FOLD_OK);
     ck_cuda(cudaStreamEndCapture(d.stream[0], &graph));
     ck_cuda(cudaGraphInstantiateWithFlags(&step, graph, 0));
     for (uint64_t replay = 0; replay < 5; replay++) {
@@ -308,14 +308,14 @@ START_TEST(streams_do_not_disturb_one_another)
     const exf_fold_decode_options o[2] = {{.pool = 100, .max_loss = EXF_FOLD_NEVER, .ridge = 0.01f},
                                           {.pool = 17, .max_loss = 0.5f, .ridge = 0.1f}};
     fold_fill_tables(&tables, 256, 9, TABLES_REAL);
-    exf_fold_tables there = send_tables();
+    exf_fold_tables on_device = send_tables();
     exf_fold_routes a = fold_room(&in, 256, 8, EXF_FOLD_I32, EXF_FOLD_F32),
                     b = fold_room(&want, 700, 8, EXF_FOLD_I64, EXF_FOLD_BF16);
     fold_fill_routes(&a, 256, 1, ROUTES_PLAIN);
     fold_fill_routes(&b, 256, 2, ROUTES_AWKWARD);
     exf_fold_routes x = send_routes(&d.in, &a), y = send_routes(&d.out, &b);
-    ck_assert_int_eq(exf_fold_decode_cuda(&x, &there, &o[0], d.stream[0]), EXF_FOLD_OK);
-    ck_assert_int_eq(exf_fold_decode_joint_cuda(&y, &there, &o[1], d.stream[1]), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_cuda(&x, &on_device, &o[0], d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_joint_cuda(&y, &on_device, &o[1], d.stream[1]), EXF_FOLD_OK);
     ck_cuda(cudaDeviceSynchronize());
     ck_assert_int_eq(exf_fold_decode_cpu(&a, &tables.t, &o[0]), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_joint_cpu(&b, &tables.t, &o[1]), EXF_FOLD_OK);
@@ -331,23 +331,23 @@ START_TEST(bad_arguments_are_refused_before_the_device)
     exf_fold_prefill_options p = {.keep = 2, .max_loss = EXF_FOLD_NEVER};
     exf_fold_decode_options o = {.pool = 4, .max_loss = EXF_FOLD_NEVER};
     fold_fill_tables(&tables, 16, 1, TABLES_REAL);
-    exf_fold_tables there = send_tables();
+    exf_fold_tables on_device = send_tables();
     exf_fold_routes r = fold_room(&in, 8, 4, EXF_FOLD_I32, EXF_FOLD_F32), io = send_routes(&d.in, &r),
                     none = {NULL, NULL, EXF_FOLD_I32, EXF_FOLD_F32, 0, 4};
     exf_fold_routes no_out = none;
     no_out.width = 2;
-    ck_assert_int_eq(exf_fold_prefill_cuda(&io, &io, &there, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
-    ck_assert_int_eq(exf_fold_prefill_joint_cuda(&io, NULL, &there, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
-    ck_assert_int_eq(exf_fold_prefill_cuda(&none, &no_out, &there, &p, NULL), EXF_FOLD_OK);
-    ck_assert_int_eq(exf_fold_decode_cuda(&none, &there, &o, NULL), EXF_FOLD_OK);
-    ck_assert_int_eq(exf_fold_decode_joint_cuda(&none, &there, &o, NULL), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_prefill_cuda(&io, &io, &on_device, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
+    ck_assert_int_eq(exf_fold_prefill_joint_cuda(&io, NULL, &on_device, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
+    ck_assert_int_eq(exf_fold_prefill_cuda(&none, &no_out, &on_device, &p, NULL), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_cuda(&none, &on_device, &o, NULL), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_joint_cuda(&none, &on_device, &o, NULL), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_static_cuda(&none, d.target, d.scale, 16, NULL), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_static_cuda(&io, NULL, d.scale, 16, NULL), EXF_FOLD_BAD_ARGUMENT);
     o.pool = 0;
-    ck_assert_int_eq(exf_fold_decode_cuda(&io, &there, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
-    ck_assert_int_eq(exf_fold_decode_joint_cuda(&io, &there, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
-    there.n_experts = 513;
-    ck_assert_int_eq(exf_fold_decode_cuda(&io, &there, &o, NULL), EXF_FOLD_UNSUPPORTED);
+    ck_assert_int_eq(exf_fold_decode_cuda(&io, &on_device, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
+    ck_assert_int_eq(exf_fold_decode_joint_cuda(&io, &on_device, &o, NULL), EXF_FOLD_BAD_ARGUMENT);
+    on_device.n_experts = 513;
+    ck_assert_int_eq(exf_fold_decode_cuda(&io, &on_device, &o, NULL), EXF_FOLD_UNSUPPORTED);
     ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
 }
 END_TEST

@@ -279,18 +279,18 @@ START_TEST(vectors_of_the_device_are_the_hosts)
     exf_layer_statistics_free(&s);
     s = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, two);
     ck_assert_str_eq(one, two);
-    exf_vector_sums there = vectors_of();
+    exf_vector_sums on_device = vectors_of();
     vector_options(1);
     exf_layer_statistics t = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, one);
-    exf_vector_sums here = vectors_of();
-    ck_assert_int_gt(here.rank, 0);
+    exf_vector_sums on_host = vectors_of();
+    ck_assert_int_gt(on_host.rank, 0);
     ck_assert_mem_eq(s.dot, t.dot, (size_t)(s.n_experts * s.n_experts) * sizeof *s.dot);
-    here.rank = 0;
-    compare_vectors(&there, &here, &s, golden_families[_i]);
+    on_host.rank = 0;
+    compare_vectors(&on_device, &on_host, &s, golden_families[_i]);
     exf_layer_statistics_free(&s);
     exf_layer_statistics_free(&t);
-    exf_vector_sums_free(&there);
-    exf_vector_sums_free(&here);
+    exf_vector_sums_free(&on_device);
+    exf_vector_sums_free(&on_host);
     golden_close(&c);
 }
 END_TEST

@@ -58,11 +58,11 @@ typedef struct {
     char *host; /* poisoned, of the outputs' bytes */
     size_t bytes, each; /* of outputs; of a token's */
     int rounded;
-} there;
+} device_products;
 
-static there there_of(int n_experts, int d_model, int n_products, int rounded)
+static device_products device_products_new(int n_experts, int d_model, int n_products, int rounded)
 {
-    there t = {.rounded = rounded, .each = (size_t)(n_experts * d_model) * (rounded ? 2 : 4)};
+    device_products t = {.rounded = rounded, .each = (size_t)(n_experts * d_model) * (rounded ? 2 : 4)};
     int32_t *row = test_memory((size_t)n_products, sizeof *row);
     for (int i = 0; i < n_products; i++) row[i] = i;
     t.bytes = t.each * (size_t)n_products;
@@ -77,7 +77,7 @@ static there there_of(int n_experts, int d_model, int n_products, int rounded)
     return t;
 }
 
-static void there_free(there *t)
+static void device_products_free(device_products *t)
 {
     d.b->free(t->outputs);
     d.b->free(t->sums);
@@ -87,7 +87,7 @@ static void there_free(there *t)
 }
 
 /* Tokens [at, at + n) of x at place `first` of a call, NaN in all others, and their sums. */
-static void add(there *t, const shown *x, int at, int n, int first, exf_weighting w)
+static void add(device_products *t, const shown *x, int at, int n, int first, exf_weighting w)
 {
     size_t values = (size_t)(x->n_experts * x->d_model);
     memset(t->host, 0xff, t->bytes);
@@ -112,7 +112,7 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
 {
     exf_layer_statistics s;
     int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_UNIT : places;
-    there t = there_of(x->n_experts, x->d_model, places, rounded);
+    device_products t = device_products_new(x->n_experts, x->d_model, places, rounded);
     void *host = test_memory(exf_moments_host_bytes(x->n_experts), 1);
     for (int at = 0; at < x->n; at += most) {
         int n = x->n - at < most ? x->n - at : most;
@@ -122,7 +122,7 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
     exf_moments m = moments_of(&s);
     ck_ok(d.b->moments_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
     exf_mem_free(host);
-    there_free(&t);
+    device_products_free(&t);
     return s;
 }
 
@@ -181,7 +181,7 @@ START_TEST(every_place_of_a_call_gives_the_same_products)
     static const struct { int e, h; } wide[] = {{3, 48}, {17, 104}, {60, 2048}, {64, 2048}, {128, 2048}, {128, 4096}, {256, 2048}, {256, 4096}};
     int n = exf_gram_tokens(wide[_i].e), rounded = 1;
     size_t cells = (size_t)(wide[_i].e * wide[_i].e), values = (size_t)(wide[_i].e * wide[_i].h);
-    there t = there_of(wide[_i].e, wide[_i].h, n, rounded);
+    device_products t = device_products_new(wide[_i].e, wide[_i].h, n, rounded);
     for (size_t i = 0; i < values; i++) {
         uint16_t half = to_bf16(real_at(23, i, 2));
         for (int k = 0; k < n; k++) memcpy(t.host + (size_t)k * t.each + 2 * i, &half, 2);
@@ -194,7 +194,7 @@ START_TEST(every_place_of_a_call_gives_the_same_products)
         ck_assert_msg(memcmp(c, c + (size_t)k * cells * sizeof(float), cells * sizeof(float)) == 0, "E %d, H %d: place %d differs from place 0", wide[_i].e,
                       wide[_i].h, k);
     exf_mem_free(grams);
-    there_free(&t);
+    device_products_free(&t);
 }
 END_TEST
 
@@ -206,13 +206,13 @@ START_TEST(an_output_out_of_range_names_its_token)
     void *host = test_memory(exf_moments_host_bytes(x.n_experts), 1);
     ck_ok(exf_layer_statistics_new(&s, x.n_experts, &e), e);
     for (int i = 0; i < 6; i++) {
-        there t = there_of(x.n_experts, x.d_model, 32, i % 2);
+        device_products t = device_products_new(x.n_experts, x.d_model, 32, i % 2);
         x.r.outputs[(size_t)((13 * x.n_experts + 57) * x.d_model + 5)] = bad[i / 2];
         x.r.outputs[(size_t)((17 * x.n_experts + 2) * x.d_model + 1)] = NAN;
         add(&t, &x, 1, 30, 2, EXF_WEIGHT_NONE);
         exf_moments m = moments_of(&s);
         ck_fails(d.b->moments_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
-        there_free(&t);
+        device_products_free(&t);
     }
     exf_mem_free(host);
     exf_layer_statistics_free(&s);

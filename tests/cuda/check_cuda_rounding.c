@@ -34,12 +34,12 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
     else
         exf_decode_fp4(want, &host);
     int *bad = device_put(&d, &(int){0}, sizeof(int));
-    exf_packed_rows there = {.packing = coded[_i].packing, .scale_dtype = coded[_i].scales, .codes = device_put(&d, codes, n_codes),
+    exf_packed_rows on_device = {.packing = coded[_i].packing, .scale_dtype = coded[_i].scales, .codes = device_put(&d, codes, n_codes),
                              .scales = device_put(&d, raw, grid * width), .rows = rows, .cols = cols, .block_rows = coded[_i].block_rows,
                              .block_cols = coded[_i].block_cols};
     for (int number = 0; number < 2; number++) {
         void *out = device_put(&d, NULL, n * 4);
-        d.b->unpack(d.q, out, (exf_number)number, &there, bad);
+        d.b->unpack(d.q, out, (exf_number)number, &on_device, bad);
         void *got = device_get(&d, out, n * exf_number_bytes((exf_number)number));
         for (size_t i = 0; i < n; i++) {
             float is = number == EXF_NUMBER_BF16 ? of_bf16(((uint16_t *)got)[i]) : ((float *)got)[i];
@@ -53,8 +53,8 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
     ck_assert_int_eq(*found, 0);
     exf_mem_free(found);
     d.b->free(bad);
-    d.b->free((void *)(uintptr_t)there.codes);
-    d.b->free((void *)(uintptr_t)there.scales);
+    d.b->free((void *)(uintptr_t)on_device.codes);
+    d.b->free((void *)(uintptr_t)on_device.scales);
     exf_mem_free(codes);
     exf_mem_free(raw);
     exf_mem_free(scales);
@@ -65,17 +65,17 @@ END_TEST
 static int bad_after(const void *codes, size_t bytes, const exf_packed_rows *rows, int check_only)
 {
     int *bad = device_put(&d, &(int){0}, sizeof(int));
-    void *there = device_put(&d, codes, bytes), *out = device_put(&d, NULL, rows->rows * rows->cols * 4);
+    void *on_device = device_put(&d, codes, bytes), *out = device_put(&d, NULL, rows->rows * rows->cols * 4);
     exf_packed_rows r = *rows;
-    r.codes = there;
+    r.codes = on_device;
     if (check_only)
-        d.b->check_bf16(d.q, there, rows->rows * rows->cols, bad);
+        d.b->check_bf16(d.q, on_device, rows->rows * rows->cols, bad);
     else
         d.b->unpack(d.q, out, EXF_NUMBER_BF16, &r, bad);
     int *found = device_get(&d, bad, sizeof(int)), is = *found;
     exf_mem_free(found);
     d.b->free(bad);
-    d.b->free(there);
+    d.b->free(on_device);
     d.b->free(out);
     return is;
 }
@@ -258,18 +258,18 @@ START_TEST(the_first_that_is_not_finite_is_kept)
     x[49000] = NAN;
     x[777] = INFINITY;
     x[40001] = NAN;
-    float *there = device_put(&d, x, N * 4);
+    float *on_device = device_put(&d, x, N * 4);
     uint64_t *least = device_put(&d, &none, sizeof none);
-    d.b->watch_finite(d.q, least, there, 700, 5);
+    d.b->watch_finite(d.q, least, on_device, 700, 5);
     uint64_t *got = device_get(&d, least, sizeof none);
     ck_assert(*got == none);
     exf_mem_free(got);
-    d.b->watch_finite(d.q, least, there, N, 5);
+    d.b->watch_finite(d.q, least, on_device, N, 5);
     got = device_get(&d, least, sizeof none);
     ck_assert_int_eq((int)*got, 782);
     exf_mem_free(got);
     exf_mem_free(x);
-    d.b->free(there);
+    d.b->free(on_device);
     d.b->free(least);
 }
 END_TEST

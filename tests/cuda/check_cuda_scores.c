@@ -31,15 +31,15 @@ static scored score(const float *first, const float *other, const int32_t *next,
     exf_err e;
     size_t bytes = (size_t)ROWS * (size_t)n * sizeof(float);
     float *logits, *log_p, *out;
-    int32_t *there;
+    int32_t *on_device;
     scored s;
     ck_ok(b->alloc(&logits, bytes, 1, "test", &e), e);
     ck_ok(b->alloc(&log_p, bytes, 1, "test", &e), e);
     ck_ok(b->alloc(&out, 3 * ROWS, sizeof *out, "test", &e), e);
-    ck_ok(b->alloc(&there, 2 * ROWS, sizeof *there, "test", &e), e);
-    b->upload(q, there, next, ROWS * sizeof *next);
+    ck_ok(b->alloc(&on_device, 2 * ROWS, sizeof *on_device, "test", &e), e);
+    b->upload(q, on_device, next, ROWS * sizeof *next);
     for (int round = 0; round < (other ? 2 : 1); round++) {
-        exf_score_call c = {.logits = logits, .next = there, .n_rows = ROWS, .n = n, .first = round == 0, .log_p = log_p, .top = there + ROWS,
+        exf_score_call c = {.logits = logits, .next = on_device, .n_rows = ROWS, .n = n, .first = round == 0, .log_p = log_p, .top = on_device + ROWS,
                             .nll = out, .kl = out + ROWS, .same = (int32_t *)(void *)(out + 2 * ROWS)};
         b->upload(q, logits, round ? other : first, bytes);
         b->score_rows(q, &c);
@@ -48,7 +48,7 @@ static scored score(const float *first, const float *other, const int32_t *next,
     b->free(logits);
     b->free(log_p);
     b->free(out);
-    b->free(there);
+    b->free(on_device);
     return s;
 }
 
@@ -161,12 +161,12 @@ static exf_code second_logits(void *self, const exf_logits_block *b, exf_err *er
     return exf_scores_logits(exf_scores_lane(self, 1), b, err);
 }
 
-static exf_code first_there(void *self, const exf_device_logits *b, exf_err *err)
+static exf_code first_device(void *self, const exf_device_logits *b, exf_err *err)
 {
     return exf_scores_device_logits(exf_scores_lane(self, 0), b, err);
 }
 
-static exf_code second_there(void *self, const exf_device_logits *b, exf_err *err)
+static exf_code second_device(void *self, const exf_device_logits *b, exf_err *err)
 {
     return exf_scores_device_logits(exf_scores_lane(self, 1), b, err);
 }
@@ -180,8 +180,8 @@ static void run(exf_quality out[2], const golden_case *c, const exf_backend *b)
     exf_forward_options o = {.backend = b, .threads = 1};
     exf_rewriter drops = {.rewrite = drop_last};
     ck_ok(exf_scores_new(&s, &c->batch, 2, c->model->arch.vocab, &e), e);
-    exf_observer first = {.self = s, .begin = begin, .logits = first_logits, .device_open = device_open, .device_logits = first_there};
-    exf_observer second = {.self = s, .logits = second_logits, .device_logits = second_there};
+    exf_observer first = {.self = s, .begin = begin, .logits = first_logits, .device_open = device_open, .device_logits = first_device};
+    exf_observer second = {.self = s, .logits = second_logits, .device_logits = second_device};
     exf_lane lanes[2] = {{.observer = &first}, {.rewriter = &drops, .observer = &second}};
     ck_ok(exf_forward(c->model, &c->batch, lanes, 2, &o, &report, &e), e);
     for (size_t l = 0; l < 2; l++) ck_ok(exf_scores_sum(s, l, NULL, -1, &out[l], &e), e);

@@ -29,19 +29,19 @@ typedef struct {
     int32_t *ids;
     float *weights;
     int rounded;
-} tokens_there;
+} tokens_device;
 
-static tokens_there send(const routed *r, int rounded)
+static tokens_device send(const routed *r, int rounded)
 {
     size_t slots = (size_t)(r->n * r->top_k), n = slots * (size_t)r->d_model;
     uint16_t *half = halves_of(r->outputs, n);
-    tokens_there t = {rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4), device_put(&d, r->ids, slots * 4),
+    tokens_device t = {rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4), device_put(&d, r->ids, slots * 4),
                       device_put(&d, r->weights, slots * 4), rounded};
     exf_mem_free(half);
     return t;
 }
 
-static void tokens_free(const tokens_there *t)
+static void tokens_free(const tokens_device *t)
 {
     d.b->free(t->outputs);
     d.b->free(t->ids);
@@ -79,7 +79,7 @@ static exf_batch batch_of(exf_span *span, const int32_t *length, size_t n)
 static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *batch, exf_weighting w, int rounded, int piece, exf_err *err)
 {
     exf_device_diagonal s = {.b = NULL};
-    tokens_there t = send(r, rounded);
+    tokens_device t = send(r, rounded);
     exf_code rc;
     *v = some_pairs(r->n_experts, r->d_model);
     EXF_TRY(exf_device_diagonal_open(&s, d.b, (size_t)v->n_pairs + 3, r->top_k, r->d_model, w, err));
@@ -212,16 +212,16 @@ START_TEST(samples_are_the_hosts)
     routed r = seq_tokens();
     int rounded = _i % 2, piece = _i < 2 ? 1300 : 17, wanted = _i < 4 ? 3900 : 40;
     exf_sequence_list list = seq_list(0, SEQ_N);
-    exf_sampler here, there;
+    exf_sampler on_host, on_device;
     exf_device_samples s;
     size_t n = (size_t)(r.n * r.top_k * r.d_model);
-    tokens_there t = send(&r, rounded);
+    tokens_device t = send(&r, rounded);
     float *seen = test_memory(n, sizeof *seen);
     for (size_t i = 0; i < n; i++) seen[i] = rounded ? of_bf16(to_bf16(r.outputs[i])) : r.outputs[i];
-    ck_ok(exf_sampler_new(&here, (size_t)wanted, SEQ_H, &e), e);
-    ck_ok(exf_sampler_new(&there, (size_t)wanted, SEQ_H, &e), e);
-    ck_ok(exf_sampler_choose(&here, &list, SEQ_K, 2, 9, &e), e);
-    ck_ok(exf_sampler_choose(&there, &list, SEQ_K, 2, 9, &e), e);
+    ck_ok(exf_sampler_new(&on_host, (size_t)wanted, SEQ_H, &e), e);
+    ck_ok(exf_sampler_new(&on_device, (size_t)wanted, SEQ_H, &e), e);
+    ck_ok(exf_sampler_choose(&on_host, &list, SEQ_K, 2, 9, &e), e);
+    ck_ok(exf_sampler_choose(&on_device, &list, SEQ_K, 2, 9, &e), e);
     ck_ok(exf_device_samples_open(&s, d.b, SEQ_H, &e), e);
     ck_assert_int_eq(s.cap, 4096);
     for (int at = 0; at < r.n; at += piece) {
@@ -231,16 +231,16 @@ START_TEST(samples_are_the_hosts)
                            .expert_outputs = seen + slot * SEQ_H};
         exf_device_block c = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .q = d.q, .rounded = rounded,
                               .topk_ids = t.ids + slot, .expert_outputs = (char *)t.outputs + slot * SEQ_H * (rounded ? 2 : 4)};
-        exf_sampler_keep(&here, &b);
-        ck_ok(exf_device_samples_keep(&s, &there, &c, &e), e);
+        exf_sampler_keep(&on_host, &b);
+        ck_ok(exf_device_samples_keep(&s, &on_device, &c, &e), e);
     }
-    ck_assert_uint_eq(here.n, (size_t)wanted);
-    ck_assert_mem_eq(here.source, there.source, here.n * SEQ_H * sizeof *here.source);
-    ck_assert_mem_eq(here.target, there.target, here.n * SEQ_H * sizeof *here.target);
-    ck_assert_mem_eq(here.pair, there.pair, here.n * 2 * sizeof *here.pair);
+    ck_assert_uint_eq(on_host.n, (size_t)wanted);
+    ck_assert_mem_eq(on_host.source, on_device.source, on_host.n * SEQ_H * sizeof *on_host.source);
+    ck_assert_mem_eq(on_host.target, on_device.target, on_host.n * SEQ_H * sizeof *on_host.target);
+    ck_assert_mem_eq(on_host.pair, on_device.pair, on_host.n * 2 * sizeof *on_host.pair);
     exf_device_samples_free(&s);
-    exf_sampler_free(&here);
-    exf_sampler_free(&there);
+    exf_sampler_free(&on_host);
+    exf_sampler_free(&on_device);
     exf_mem_free(seen);
     tokens_free(&t);
 }

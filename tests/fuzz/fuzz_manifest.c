@@ -35,7 +35,7 @@ static void share(const exf_manifest *m, int64_t total)
 }
 
 /* Other paths may lead anywhere on this machine. */
-static int all_are_here(const exf_manifest *m)
+static int all_files_exist(const exf_manifest *m)
 {
     for (size_t i = 0; i < m->n; i++)
         if (strcmp(m->source[i].path, "a") != 0) return 0;
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     share(m, 0);
     share(m, 7);
     share(m, EXF_MAX_SEQUENCES);
-    if (all_are_here(m)) pin(m, path);
+    if (all_files_exist(m)) pin(m, path);
     exf_manifest_free(m);
     return 0;
 }

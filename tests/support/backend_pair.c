@@ -75,33 +75,33 @@ static float *fetched(const pair_array *a)
 
 void pair_equal(const pair_array *a, const char *what)
 {
-    float *there = fetched(a);
+    float *on_device = fetched(a);
     for (size_t i = 0; i < a->n; i++)
-        ck_assert_msg(memcmp(&a->f[0][i], &there[i], 4) == 0, "%s: element %zu: cpu %.9g, cuda %.9g", what, i, (double)a->f[0][i], (double)there[i]);
-    exf_mem_free(there);
+        ck_assert_msg(memcmp(&a->f[0][i], &on_device[i], 4) == 0, "%s: element %zu: cpu %.9g, cuda %.9g", what, i, (double)a->f[0][i], (double)on_device[i]);
+    exf_mem_free(on_device);
 }
 
 void pair_near(const pair_array *a, double bound, const char *what)
 {
-    float *there = fetched(a);
+    float *on_device = fetched(a);
     for (size_t i = 0; i < a->n; i++) {
-        double d = fabs((double)a->f[0][i] - (double)there[i]), allowed = bound * (1 + fabs((double)a->f[0][i]));
+        double d = fabs((double)a->f[0][i] - (double)on_device[i]), allowed = bound * (1 + fabs((double)a->f[0][i]));
         ck_assert_msg(d <= allowed, "%s: element %zu: cpu %.9g, cuda %.9g, %.0f %% of the allowed difference", what, i, (double)a->f[0][i],
-                      (double)there[i], 100 * d / allowed);
+                      (double)on_device[i], 100 * d / allowed);
     }
-    exf_mem_free(there);
+    exf_mem_free(on_device);
 }
 
 double pair_distance(const pair_array *a)
 {
-    float *there = fetched(a);
+    float *on_device = fetched(a);
     double apart = 0, size = 0;
     for (size_t i = 0; i < a->n; i++) {
-        double here = (double)a->f[0][i], d = here - (double)there[i];
+        double on_host = (double)a->f[0][i], d = on_host - (double)on_device[i];
         apart += d * d;
-        size += here * here;
+        size += on_host * on_host;
     }
-    exf_mem_free(there);
+    exf_mem_free(on_device);
     return sqrt(apart / size);
 }
 

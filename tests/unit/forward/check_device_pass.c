@@ -149,7 +149,7 @@ END_TEST
 /* ---- weights in parts ---------------------------------------------------------------------- */
 
 /* Role's tensors [first, first + n) as they lie in lw; layer as weight_loader.h has it. */
-static void assert_there(const exf_model *m, const exf_layer_weights *lw, exf_role role, int layer, int first, int n)
+static void assert_loaded(const exf_model *m, const exf_layer_weights *lw, exf_role role, int layer, int first, int n)
 {
     int of = layer < 0 ? -1 : layer;
     size_t each = exf_model_count(m, role, of);
@@ -172,7 +172,7 @@ static void assert_rest(const exf_model *m, const exf_layer_weights *lw, int lay
 {
     for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
         int here = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
-        if (here && n > 0) assert_there(m, lw, (exf_role)role, layer, 0, n);
+        if (here && n > 0) assert_loaded(m, lw, (exf_role)role, layer, 0, n);
     }
 }
 
@@ -202,7 +202,7 @@ START_TEST(parts_are_what_the_checkpoint_holds)
                 ck_ok(exf_weight_loader_next(s, &lw, &e), e);
                 int n = experts - first < step ? experts - first : step;
                 for (int role = 0; role < EXF_W_COUNT; role++)
-                    if (routed(role)) assert_there(m, &lw, (exf_role)role, l, first, n);
+                    if (routed(role)) assert_loaded(m, &lw, (exf_role)role, l, first, n);
                 if (first == 0) assert_rest(m, &lw, l);
             }
     }
