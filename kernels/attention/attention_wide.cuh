@@ -142,8 +142,8 @@ static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], c
 {
     float inverse[2];
     for (int r = 0; r < 2; r++) {
-        bool there = row + 8 * r < w.n_rows();
-        float sum = exf_sum4(state.sum[r]), sink = there ? w.sink(row + 8 * r) * 1.44269504f : -INFINITY;
+        bool valid = row + 8 * r < w.n_rows();
+        float sum = exf_sum4(state.sum[r]), sink = valid ? w.sink(row + 8 * r) * 1.44269504f : -INFINITY;
         inverse[r] = 1 / (sum + (sink == -INFINITY ? 0 : exf_exp2(sink - state.top[r] * scale)));
     }
     w.keep(o, inverse, row, column, dv, quads);

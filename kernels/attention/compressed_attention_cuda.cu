@@ -109,9 +109,9 @@ struct halves_view : view {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 float a = o[4 * i + 2 * r] * inverse[r], b = o[4 * i + 2 * r + 1] * inverse[r];
-                int at = column + 8 * i + 2 * lane, pair = (at - turned) / 2, there = min(row + 8 * r, n_rows() - 1);
+                int at = column + 8 * i + 2 * lane, pair = (at - turned) / 2, clamped = min(row + 8 * r, n_rows() - 1);
                 if (at >= turned) {
-                    size_t place = (size_t)(there / s.n_heads) * pairs + pair;
+                    size_t place = (size_t)(clamped / s.n_heads) * pairs + pair;
                     float c = cosine[place], sn = sine[place], was = a;
                     a = was * c + b * sn;
                     b = b * c - was * sn;

@@ -77,11 +77,11 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
     __shared__ float tops[WARPS][32];
     __shared__ double sums[WARPS][32];
     int w = SHARED ? blockIdx.x : blockIdx.x * WARPS + threadIdx.y, c = (blockIdx.y * 32 + threadIdx.x) * LANES;
-    bool there = w < s.n_entries && c < s.d;
+    bool valid = w < s.n_entries && c < s.d;
     entry<LANES> e(kv, gate, ape, s, w, c);
     float top[LANES], x[LANES], v[LANES];
     double sum[LANES] = {}, weighed[LANES] = {};
-    int n = there ? e.n_slots : 0, from = SHARED ? threadIdx.y : 0, step = SHARED ? WARPS : 1;
+    int n = valid ? e.n_slots : 0, from = SHARED ? threadIdx.y : 0, step = SHARED ? WARPS : 1;
 #pragma unroll
     for (int l = 0; l < LANES; l++) top[l] = -INFINITY;
 #pragma unroll 4
@@ -110,7 +110,7 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
             sum[l] = total(sum[l], sums);
             weighed[l] = total(weighed[l], sums);
         }
-        if (there && (!SHARED || threadIdx.y == 0)) out[(size_t)w * s.d + c + l] = (float)(weighed[l] / sum[l]);
+        if (valid && (!SHARED || threadIdx.y == 0)) out[(size_t)w * s.d + c + l] = (float)(weighed[l] / sum[l]);
     }
 }
 

@@ -46,12 +46,12 @@ static void score_by_heads(exf_queue *q, float *score, float *product, const flo
 
 #ifdef EXF_HOPPER
 /* TILE rows of n floats, 0 where there are none, to rows of D + 4. */
-template <int D> static __device__ void load_tile(float *to, const float *x, int there, int n, bool wide)
+template <int D> static __device__ void load_tile(float *to, const float *x, int valid, int n, bool wide)
 {
     uint32_t at = exf_shared(to);
     for (int i = threadIdx.x; i < TILE * D / 4; i += THREADS) {
         int r = i / (D / 4), c = i % (D / 4) * 4;
-        bool inside = r < there && c < n;
+        bool inside = r < valid && c < n;
         if (wide)
             exf_load16(at + (r * (D + 4) + c) * 4, inside ? x + (size_t)r * n + c : x, inside);
         else
@@ -100,8 +100,8 @@ template <int D> static __device__ __forceinline__ void load_halves(uint32_t to,
 {
     for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
         int r = i / (D / 8), c = i % (D / 8);
-        bool there = at + r < visible;
-        exf_load16(to + (r * (D + 8) + c * 8) * 2, keys + ((size_t)(there ? at + r : 0) * D + c * 8) * 2, there);
+        bool valid = at + r < visible;
+        exf_load16(to + (r * (D + 8) + c * 8) * 2, keys + ((size_t)(valid ? at + r : 0) * D + c * 8) * 2, valid);
     }
     exf_loads_commit();
 }

@@ -105,9 +105,9 @@ static __device__ inline void exf_bulk_load(uint32_t to, const void *from, uint3
 }
 
 /* 16 bytes, or 16 bytes of 0. */
-static __device__ inline void exf_load16(uint32_t to, const void *from, bool there)
+static __device__ inline void exf_load16(uint32_t to, const void *from, bool valid)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 
 static __device__ inline void exf_loads_commit(void)

@@ -101,10 +101,10 @@ __device__ inline void exf_fold_cluster_wait(void)
 __device__ inline void exf_fold_store_in_all(int16_t *p, int16_t v)
 {
 #if __CUDA_ARCH__ >= 900
-    unsigned here = (unsigned)__cvta_generic_to_shared(p), there;
+    unsigned local = (unsigned)__cvta_generic_to_shared(p), remote;
     for (unsigned block = 0; block < gridDim.x; block++) {
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(block));
-        asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(there), "h"(v) : "memory");
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(local), "r"(block));
+        asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(remote), "h"(v) : "memory");
     }
 #else
     *p = v;

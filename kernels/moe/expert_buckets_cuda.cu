@@ -51,9 +51,9 @@ static __global__ void total(exf_buckets b, int n_chunks, int n_experts)
     if (e >= n_experts) return;
     for (int c = 0; c < n_chunks; c++) {
         int32_t *n = &b.counts[(size_t)c * n_experts + e];
-        int here = *n;
+        int count = *n;
         *n = sum;
-        sum += here;
+        sum += count;
     }
     b.first[e + 1] = sum;
     b.tile[e + 1] = (sum + EXF_TILE_ROWS - 1) / EXF_TILE_ROWS;

@@ -42,11 +42,11 @@ static __device__ void load_rows(float *to, const float *x, int ld, int first, i
     for (int i = threadIdx.x; i < C * DK / 4; i += THREADS) {
         int r = i / (DK / 4), c = i % (DK / 4) * 4;
         const float *row = x + (size_t)(first + r) * ld + c;
-        bool there = first + r < n_tokens && c < n;
+        bool valid = first + r < n_tokens && c < n;
         if (wide)
-            exf_load16(at + (r * LD + c) * 4, there ? row : x, there);
+            exf_load16(at + (r * LD + c) * 4, valid ? row : x, valid);
         else
-            for (int e = 0; e < 4; e++) to[r * LD + c + e] = there && c + e < n ? row[e] : 0;
+            for (int e = 0; e < 4; e++) to[r * LD + c + e] = valid && c + e < n ? row[e] : 0;
     }
 }
 
@@ -56,9 +56,9 @@ static __device__ void sum_logs(double *logs, float *beta, const problem &p, int
     if (threadIdx.x < C) {
         int t = first + threadIdx.x;
         size_t at = (size_t)t * p.s.n_value_heads + h;
-        bool there = t < p.s.n_tokens;
-        logs[threadIdx.x] = there ? log((double)fmaxf(p.decay[at], 1e-38f)) : 0;
-        beta[threadIdx.x] = there ? p.beta[at] : 0;
+        bool valid = t < p.s.n_tokens;
+        logs[threadIdx.x] = valid ? log((double)fmaxf(p.decay[at], 1e-38f)) : 0;
+        beta[threadIdx.x] = valid ? p.beta[at] : 0;
     }
     __syncthreads();
     if (threadIdx.x == 0)
@@ -128,15 +128,15 @@ static __device__ __forceinline__ void solve_w(float *w, int c, const float *fac
 static __device__ __forceinline__ void solve_u(float *u, const problem &p, int h, int first, int c, const float *beta,
                                                const float *turned)
 {
-    bool there = c < p.s.value_dim;
-    const float *v = p.v + (size_t)first * p.s.ldv + (size_t)h * p.s.value_dim + (there ? c : 0);
+    bool valid = c < p.s.value_dim;
+    const float *v = p.v + (size_t)first * p.s.ldv + (size_t)h * p.s.value_dim + (valid ? c : 0);
     int last = p.s.n_tokens - 1 - first;
     float x[C];
     asm volatile("" : "+r"(last)); /* or the rows' places would be kept from one column to the next, which do not fit either */
 #pragma unroll
     for (int i = 0; i < C; i++) x[i] = v[(size_t)min(i, last) * p.s.ldv]; /* all on their way before one is used */
 #pragma unroll
-    for (int i = 0; i < C; i++) x[i] = there && i <= last ? beta[i] * x[i] : 0;
+    for (int i = 0; i < C; i++) x[i] = valid && i <= last ? beta[i] * x[i] : 0;
     substitute(x, turned);
 #pragma unroll
     for (int i = 0; i < C; i++) u[(size_t)i * p.width] = x[i];

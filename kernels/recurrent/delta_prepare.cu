@@ -20,8 +20,8 @@ template <int LD> static __device__ __forceinline__ void load(uint32_t to, const
 {
     for (int i = threadIdx.x; i < C * n / 8; i += THREADS) {
         int r = i / (n / 8), c = i % (n / 8), t = chunk * C + r;
-        bool there = t < n_tokens;
-        exf_load16(to + r * LD * 2 + c * 16, rows + ((size_t)(there ? t : 0) * width + first) * 2 + c * 16, there);
+        bool valid = t < n_tokens;
+        exf_load16(to + r * LD * 2 + c * 16, rows + ((size_t)(valid ? t : 0) * width + first) * 2 + c * 16, valid);
     }
 }
 
@@ -32,9 +32,9 @@ static __device__ void sum_logs(double *logs, float *beta, double *end, const ex
     double sum = 0;
     if (i < C) {
         size_t at = (size_t)t * p.s.n_value_heads + h;
-        bool there = t < p.s.n_tokens;
-        sum = there ? log((double)fmaxf(p.decay[at], 1e-38f)) : 0;
-        beta[i] = there ? p.beta[at] : 0;
+        bool valid = t < p.s.n_tokens;
+        sum = valid ? log((double)fmaxf(p.decay[at], 1e-38f)) : 0;
+        beta[i] = valid ? p.beta[at] : 0;
         for (int step = 1; step < 32; step <<= 1) {
             double before = __shfl_up_sync(0xffffffffu, sum, step);
             if (i % 32 >= step) sum += before;

@@ -30,11 +30,11 @@ static __global__ void __launch_bounds__(THREADS)
     const float4 *in = reinterpret_cast<const float4 *>(x + (size_t)row * ldx), *weight = reinterpret_cast<const float4 *>(w);
     float4 *out = reinterpret_cast<float4 *>(y + (size_t)row * ldy), a[QUADS];
     double sum = 0;
-    bool there = row < n_rows;
+    bool valid = row < n_rows;
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         int i = at + k * GROUP;
-        a[k] = there && i < n ? in[i] : make_float4(0, 0, 0, 0);
+        a[k] = valid && i < n ? in[i] : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
     for (int k = 0; k < QUADS; k++) sum += square(a[k]);
@@ -43,7 +43,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         int i = at + k * GROUP;
-        if (!there || i >= n) continue;
+        if (!valid || i >= n) continue;
         float4 b = w ? weight[i] : make_float4(1, 1, 1, 1);
         out[i] = make_float4(b.x * (a[k].x * scale), b.y * (a[k].y * scale), b.z * (a[k].z * scale), b.w * (a[k].w * scale));
     }

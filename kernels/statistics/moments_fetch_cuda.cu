@@ -34,8 +34,8 @@ static __device__ inline double value_of(exf_exact a)
     } else {
         unsigned long long m = window(a, drop) & ((1ull << 53) - 1), half = window(a, drop - 1) & 1, rest = 0;
         for (int i = 0; i < 3; i++) {
-            int here = drop - 1 - 64 * i;
-            if (here > 0) rest |= a.limb[i] & (here >= 64 ? ~0ull : (1ull << here) - 1);
+            int in_limb = drop - 1 - 64 * i;
+            if (in_limb > 0) rest |= a.limb[i] & (in_limb >= 64 ? ~0ull : (1ull << in_limb) - 1);
         }
         if (half && (rest || (m & 1))) m++;
         v = ldexp((double)m, drop - 96);

@@ -258,9 +258,9 @@ static exf_code look_for_pairs(void *self, const char *name, exf_err *err)
 static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
 {
     char *pairs = NULL;
-    int there = 0;
-    exf_code rc = exf_h5_attrs(r->h, "/", look_for_pairs, &there, err);
-    if (rc != EXF_OK || !there) return rc;
+    int listed = 0;
+    exf_code rc = exf_h5_attrs(r->h, "/", look_for_pairs, &listed, err);
+    if (rc != EXF_OK || !listed) return rc;
     rc = exf_h5_get_text(r->h, "/", "pairs", &pairs, err);
     if (rc != EXF_OK) return rc;
     r->common_input = strcmp(pairs, "common_input") == 0;

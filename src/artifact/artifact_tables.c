@@ -228,17 +228,17 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     exf_run_shape shape;
     int32_t *numbers = NULL;
     int n_layers = 0;
-    contents there = {.path = path};
+    contents listed = {.path = path};
     memset(t, 0, sizeof *t);
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, &provenance, err));
     EXF_TRY(exf_run_shape_read(&shape, h, err));
     EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, h, err));
-    there.n_experts = shape.n_experts;
-    EXF_TRY(list_contents(&there, h, err));
-    EXF_TRY(exf_tables_new(t, &shape, numbers, n_layers, there.size, there.n, err));
+    listed.n_experts = shape.n_experts;
+    EXF_TRY(list_contents(&listed, h, err));
+    EXF_TRY(exf_tables_new(t, &shape, numbers, n_layers, listed.size, listed.n, err));
     t->provenance = provenance;
     memset(&provenance, 0, sizeof provenance);
-    EXF_TRY(make_room(t, &there, err));
+    EXF_TRY(make_room(t, &listed, err));
     EXF_TRY(each_dataset(t, read_one, h, err));
     EXF_TRY(exf_tables_check(t, path, err));
 out:

@@ -191,14 +191,14 @@ exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err)
 
 typedef struct {
     const char *name;
-    int there;
+    int listed;
 } search;
 
 static exf_code look(void *self, const char *name, exf_err *err)
 {
     search *s = self;
     (void)err;
-    s->there |= strcmp(name, s->name) == 0;
+    s->listed |= strcmp(name, s->name) == 0;
     return EXF_OK;
 }
 
@@ -207,5 +207,5 @@ exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err
     reading r = {p, h, group};
     search s = {group + 1, 0};
     exf_code rc = exf_h5_members(h, "/", look, &s, err);
-    return rc == EXF_OK && s.there ? exf_h5_attrs(h, group, read_one, &r, err) : rc;
+    return rc == EXF_OK && s.listed ? exf_h5_attrs(h, group, read_one, &r, err) : rc;
 }

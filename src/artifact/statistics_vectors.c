@@ -131,17 +131,17 @@ static exf_code check_vectors(const exf_vector_sums *v, const exf_statistics_rea
 exf_code exf_statistics_get_vector_pairs(exf_statistics_reader *r, int i, int32_t **pair, int64_t *n, exf_err *err)
 {
     char group[PATH_LEN], path[PATH_LEN + 16];
-    contents there = {0, 0, 0};
+    contents listed = {0, 0, 0};
     exf_vector_sums v = {.n_pairs = 0};
     exf_code rc;
     snprintf(group, sizeof group, "/layers/%d", (int)r->layer_number[i]);
     *pair = NULL;
     *n = 0;
-    EXF_TRY(exf_h5_members(r->h, group, look, &there, err));
-    if (!there.vectors) return EXF_OK;
+    EXF_TRY(exf_h5_members(r->h, group, look, &listed, err));
+    if (!listed.vectors) return EXF_OK;
     snprintf(group, sizeof group, "/layers/%d/vectors", (int)r->layer_number[i]);
-    there = (contents){0, 0, 0};
-    EXF_TRY(make_room(&v, r, group, &there, err)); /* of pairs only */
+    listed = (contents){0, 0, 0};
+    EXF_TRY(make_room(&v, r, group, &listed, err)); /* of pairs only */
     snprintf(path, sizeof path, "%s/pair", group);
     exf_tensor t = {.name = path, .dtype = EXF_DT_I32, .rank = 2, .shape = {v.n_pairs, 2}};
     EXF_TRY(exf_h5_read(r->h, &t, v.pair, err));
@@ -157,16 +157,16 @@ out:
 exf_code exf_statistics_get_vectors(exf_statistics_reader *r, int i, exf_vector_sums *v, exf_err *err)
 {
     char group[PATH_LEN], path[PATH_LEN + 16];
-    contents there = {0, 0, 0};
+    contents listed = {0, 0, 0};
     part parts[N_PARTS];
     exf_code rc;
     memset(v, 0, sizeof *v);
     snprintf(group, sizeof group, "/layers/%d", (int)r->layer_number[i]);
-    EXF_TRY(exf_h5_members(r->h, group, look, &there, err));
-    if (!there.vectors) return EXF_OK;
+    EXF_TRY(exf_h5_members(r->h, group, look, &listed, err));
+    if (!listed.vectors) return EXF_OK;
     snprintf(group, sizeof group, "/layers/%d/vectors", (int)r->layer_number[i]);
-    EXF_TRY(exf_h5_members(r->h, group, look, &there, err));
-    EXF_TRY(make_room(v, r, group, &there, err));
+    EXF_TRY(exf_h5_members(r->h, group, look, &listed, err));
+    EXF_TRY(make_room(v, r, group, &listed, err));
     list_parts(v, parts);
     for (int k = 0; k < N_PARTS; k++) {
         const part *p = &parts[k];

@@ -43,14 +43,14 @@ out:
 typedef struct {
     const char *path;
     int pair, diagonal, diagonal_loss, basis, lowrank;
-    int there; /* the group itself */
+    int present; /* the group itself */
     int rank[RANKS_LIMIT], n_ranks;
 } contents;
 
 static exf_code look_at_root(void *self, const char *name, exf_err *err)
 {
     (void)err;
-    ((contents *)self)->there |= strcmp(name, "vectors") == 0;
+    ((contents *)self)->present |= strcmp(name, "vectors") == 0;
     return EXF_OK;
 }
 
@@ -86,10 +86,10 @@ static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_h5_members(h, "/", look_at_root, c, err));
-    if (c->there) EXF_TRY(exf_h5_members(h, "/vectors", look, c, err));
+    if (c->present) EXF_TRY(exf_h5_members(h, "/vectors", look, c, err));
     if (c->lowrank) EXF_TRY(exf_h5_members(h, "/vectors/lowrank", note_rank, c, err));
     qsort(c->rank, (size_t)c->n_ranks, sizeof *c->rank, rising);
-    if (c->there && (!c->pair || (c->lowrank && !c->basis)))
+    if (c->present && (!c->pair || (c->lowrank && !c->basis)))
         rc = exf_fail(err, EXF_FORMAT, "%s: /vectors lacks %s", c->path, c->pair ? "the basis of its low-rank corrections" : "its list of pairs");
 out:
     return rc;
@@ -213,13 +213,13 @@ out:
 exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err)
 {
     exf_h5 *h = NULL;
-    contents there = {.path = path};
+    contents listed = {.path = path};
     exf_code rc;
     exf_vectors_free(&t->vectors);
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, NULL, err));
-    EXF_TRY(list_contents(&there, h, err));
-    if (!there.there) goto out;
-    EXF_TRY(read_vectors(&t->vectors, &there, t, h, err));
+    EXF_TRY(list_contents(&listed, h, err));
+    if (!listed.present) goto out;
+    EXF_TRY(read_vectors(&t->vectors, &listed, t, h, err));
     EXF_TRY(exf_vectors_check(t, path, err));
 out:
     exf_h5_close(h);

@@ -22,9 +22,9 @@ static uint64_t window(const exf_exact *a, int from)
 static int any_below(const exf_exact *a, int bits)
 {
     for (int i = 0; i < 3; i++) {
-        int here = bits - 64 * i;
-        if (here <= 0) return 0;
-        uint64_t mask = here >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << here) - 1;
+        int in_limb = bits - 64 * i;
+        if (in_limb <= 0) return 0;
+        uint64_t mask = in_limb >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << in_limb) - 1;
         if (a->limb[i] & mask) return 1;
     }
     return 0;

@@ -168,10 +168,10 @@ exf_code exf_report_validation(exf_report *r, exf_err *err)
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *path = NULL;
         rc = exf_path_join(&path, r->beside, files[i].name, err);
-        int there = rc == EXF_OK && exf_path_exists(path);
-        if (there) rc = files[i].add(r, path, err);
+        int exists = rc == EXF_OK && exf_path_exists(path);
+        if (exists) rc = files[i].add(r, path, err);
         exf_mem_free(path);
-        if (rc != EXF_OK || there) break;
+        if (rc != EXF_OK || exists) break;
     }
     return rc;
 }

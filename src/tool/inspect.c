@@ -50,7 +50,7 @@ out:
 /* A group of columns: two lines of heading and what stands under them. */
 typedef struct {
     const char *head[2];
-    int (*there)(const exf_inspection *s);
+    int (*available)(const exf_inspection *s);
     void (*show)(const exf_layer_summary *row);
 } column;
 
@@ -152,7 +152,7 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
     for (int line = 0; line < 2; line++) {
         printf(line ? "     " : "\nlayer");
         for (size_t c = 0; c < N_COLUMNS; c++)
-            if (columns[c].there(s)) fputs(columns[c].head[line], stdout);
+            if (columns[c].available(s)) fputs(columns[c].head[line], stdout);
         printf("\n");
     }
     for (int l = 0; l <= s->n_layers; l++) {
@@ -161,7 +161,7 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
         else
             printf("  all");
         for (size_t c = 0; c < N_COLUMNS; c++)
-            if (columns[c].there(s)) columns[c].show(&rows[l]);
+            if (columns[c].available(s)) columns[c].show(&rows[l]);
         if (l < s->n_layers) show_which_cold(s, (size_t)l);
         printf("\n");
     }

@@ -163,7 +163,7 @@ static int has_card(const exf_recipe *r)
 /* The recipe of the tables' run, which goes with a card if it stands beside the tables. */
 typedef struct {
     char *from, *to; /* to: where it will stand; NULL: nothing is to be copied */
-    int there;       /* the output directory has it, or will */
+    int exists;       /* the output directory has it, or will */
 } recipe_copy;
 
 static int same_file(const char *a, const char *b)
@@ -179,8 +179,8 @@ static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_run_dir
     EXF_TRY(exf_path_dir(&directory, tables, err));
     EXF_TRY(exf_path_join(&c->from, directory, "exfold_recipe.yaml", err));
     EXF_TRY(exf_run_directory_file(dir, "exfold_recipe.yaml", &to, err));
-    c->there = exf_path_exists(c->from);
-    if (!c->there || same_file(c->from, to) || !has_card(r)) goto out;
+    c->exists = exf_path_exists(c->from);
+    if (!c->exists || same_file(c->from, to) || !has_card(r)) goto out;
     EXF_TRY(exf_output_check(to, r->force, err));
     c->to = to;
     to = NULL;
@@ -222,7 +222,7 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     const char *tables = r->n_inputs ? r->inputs[0] : fallback;
     EXF_TRY(exf_export_tables_check(r, &dir, err));
     EXF_TRY(plan_copy(&copy, r, &dir, tables, err));
-    EXF_TRY(exf_export_tables(r, &dir, tables, copy.there, err));
+    EXF_TRY(exf_export_tables(r, &dir, tables, copy.exists, err));
     EXF_TRY(copy_recipe(&copy, r, err));
 out:
     exf_mem_free(fallback);

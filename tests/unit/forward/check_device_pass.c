@@ -171,8 +171,8 @@ static int routed(int role)
 static void assert_rest(const exf_model *m, const exf_layer_weights *lw, int layer)
 {
     for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
-        int here = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
-        if (here && n > 0) assert_loaded(m, lw, (exf_role)role, layer, 0, n);
+        int in_layer = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
+        if (in_layer && n > 0) assert_loaded(m, lw, (exf_role)role, layer, 0, n);
     }
 }
 

@@ -226,12 +226,12 @@ START_TEST(scores_depend_on_the_distance_only)
     exf_rope_apply_cpu(q, &s, cosine, sine);
     exf_rope_apply_cpu(k, &s, cosine, sine);
     for (int t = 3; t < TOKENS; t++) {
-        double here = 0, first = 0;
+        double shifted = 0, first = 0;
         for (int i = 0; i < WIDTH; i++) {
-            here += (double)q[t * WIDTH + i] * (double)k[(t - 3) * WIDTH + i];
+            shifted += (double)q[t * WIDTH + i] * (double)k[(t - 3) * WIDTH + i];
             first += (double)q[3 * WIDTH + i] * (double)k[i];
         }
-        ck_assert_double_eq_tol(here, first, 1e-5); /* angles up to 20 carry 20 * 2^-24 each */
+        ck_assert_double_eq_tol(shifted, first, 1e-5); /* angles up to 20 carry 20 * 2^-24 each */
     }
 }
 END_TEST

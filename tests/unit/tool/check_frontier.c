@@ -13,8 +13,8 @@ static void sweeps(int n_experts, int top_k, int joint, const char *names)
 {
     exf_err e;
     exf_architecture a = {.n_experts = n_experts, .top_k = top_k};
-    float there = 0;
-    exf_tables t = {.cosine = joint ? &there : NULL, .rms = joint ? &there : NULL};
+    float value = 0;
+    exf_tables t = {.cosine = joint ? &value : NULL, .rms = joint ? &value : NULL};
     exf_variant *v;
     exf_text seen = {0};
     size_t n;
