@@ -161,7 +161,7 @@ typedef struct exf_backend {
     size_t (*grams_bytes)(int n_experts, int n_products);
     void (*grams)(exf_queue *q, const exf_grams_call *c);
     /* Not while another queue adds to the same sums. */
-    void (*moments_add_common)(exf_queue *q, void *sums, const exf_common_call *c);
+    void (*moments_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 } exf_backend;
 

@@ -120,7 +120,7 @@ exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, 
 void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 size_t exf_grams_bytes_cuda(int n_experts, int n_products);
 void exf_grams_cuda(exf_queue *q, const exf_grams_call *c);
-void exf_moments_add_common_cuda(exf_queue *q, void *sums, const exf_common_call *c);
+void exf_moments_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c);
 void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 }
 /* backend_memory.cu */

@@ -46,17 +46,17 @@ exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_mode
                                      const float *weights, exf_err *err) EXF_CHECKED;
 
 /* Tokens of a sequence whose terms are added in double before they are added exactly. */
-enum { EXF_COMMON_UNIT = 8 };
+enum { EXF_COMMON_INPUT_UNIT = 8 };
 
 /* The pair sums alone, of tokens that all experts ran on: outputs [T, E, H], every
  * ordered pair s != t.  A token's products are one symmetric matrix product in double
  * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
  * double, and that total is added exactly: equal calls give equal bits in any order.
  * EXF_WEIGHT_ROUTER is EXF_INTERNAL, for the router weighs its choices only.
- * scratch: exf_moments_common_scratch() doubles. */
-exf_code exf_moments_add_common_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
+ * scratch: exf_moments_common_input_scratch() doubles. */
+exf_code exf_moments_add_common_input_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
                                     double *scratch, exf_err *err) EXF_CHECKED;
-size_t exf_moments_common_scratch(int n_experts, int d_model);
+size_t exf_moments_common_input_scratch(int n_experts, int d_model);
 
 /* ---- where the outputs are on a device ---------------------------------------
  * The same sums kept there and brought home once per layer.  An inner product is
@@ -80,8 +80,8 @@ typedef struct {
  * within H 2^-24 ||u|| ||v|| of the exact one.  A token's bits do not depend on where in
  * the call it is nor on what is beside it, but they may on how many products the call
  * makes: callers keep to one number and pay for what they do not use.
- * The sums are those of exf_moments_add_common_cpu: norms and weights from the diagonal of
- * C, terms in double in order of tokens over EXF_COMMON_UNIT of them, counted from the
+ * The sums are those of exf_moments_add_common_input_cpu: norms and weights from the diagonal of
+ * C, terms in double in order of tokens over EXF_COMMON_INPUT_UNIT of them, counted from the
  * call's first, each unit's total added exactly.  A norm above 2^20 is out of range. */
 typedef struct {
     int n_experts, d_model;
@@ -96,13 +96,13 @@ typedef struct {
     exf_weighting weighting; /* not the router's */
     const int32_t *row;   /* on the device: row_offset + row[i] is token first + i's, for messages */
     int64_t row_offset;
-} exf_common_call;
+} exf_common_input_call;
 
 /* Products a call that fill a device, at most 32 MB of them; a multiple of the unit. */
 static inline int exf_gram_tokens(int n_experts)
 {
-    int64_t most = ((int64_t)8 << 20) / ((int64_t)n_experts * n_experts) / EXF_COMMON_UNIT * EXF_COMMON_UNIT;
-    return most < EXF_COMMON_UNIT ? EXF_COMMON_UNIT : most > 128 ? 128 : (int)most;
+    int64_t most = ((int64_t)8 << 20) / ((int64_t)n_experts * n_experts) / EXF_COMMON_INPUT_UNIT * EXF_COMMON_INPUT_UNIT;
+    return most < EXF_COMMON_INPUT_UNIT ? EXF_COMMON_INPUT_UNIT : most > 128 ? 128 : (int)most;
 }
 
 /* Sums over sequences, for a jackknife: with a = scale times a sequence's own dot and

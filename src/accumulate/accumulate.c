@@ -50,7 +50,7 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
         EXF_TRY(exf_layer_statistics_new(&a->sums[i], e, err));
         EXF_TRY(exf_sequence_tracker_new(&a->tracker[i], e, err));
     }
-    a->scratch_each = a->options.common_tokens ? exf_moments_common_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
+    a->scratch_each = a->options.common_input_tokens ? exf_moments_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
     if (wants_vectors(&a->options)) EXF_TRY(exf_vector_moments_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
 out:
@@ -100,12 +100,12 @@ static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
     if (b->sweep > 0) return exf_vector_moments_add(a->vectors, b, err);
-    if (!a->options.common_tokens) return add_pairs(a, b, err);
+    if (!a->options.common_input_tokens) return add_pairs(a, b, err);
     exf_moments m = moments_of(&a->sums[b->worker]);
     return exf_moments_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
 }
 
-static exf_code common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code common_input(void *self, const exf_common_input_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
@@ -115,7 +115,7 @@ static exf_code common(void *self, const exf_common_block *b, exf_err *err)
     exf_code rc = EXF_OK;
     int goes_on = k->open && k->sequence == b->sequence;
     if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, goes_on ? k->next_position : 0, b->n_tokens, err));
-    rc = exf_moments_add_common_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
+    rc = exf_moments_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
                                     a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
     return rc;
@@ -129,7 +129,7 @@ static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err));
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
-                                 a->options.common_tokens > 0, err));
+                                 a->options.common_input_tokens > 0, err));
     if (a->vectors) EXF_TRY(exf_vector_moments_open_device(a->vectors, b, err));
 out:
     return rc;
@@ -147,11 +147,11 @@ static exf_code device_block(void *self, const exf_device_block *b, exf_err *err
     return a->vectors ? exf_vector_moments_sample_device(a->vectors, b, err) : EXF_OK;
 }
 
-static exf_code device_common(void *self, const exf_device_common *c, exf_err *err)
+static exf_code device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
 {
     exf_accumulator *a = self;
     (void)err;
-    if (a->active) exf_device_sums_add_common(&a->device, c);
+    if (a->active) exf_device_sums_add_common_input(&a->device, c);
     return EXF_OK;
 }
 
@@ -266,8 +266,8 @@ static exf_code add_provenance(exf_provenance *p, const exf_accumulate_options *
     EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_tokens ? "common_input" : "corouted"));
-    if (o->common_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_tokens));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
+    if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting_name(o->weighting)));
     EXF_TRY(add_vector_facts(p, o, err));
 out:
@@ -284,7 +284,7 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
     EXF_TRY(add_provenance(&own, &a->options, err));
     exf_statistics_head head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
-                                .common_input = a->options.common_tokens > 0, .sequences = &sorted, .provenance = &own, .origin = &origin};
+                                .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own, .origin = &origin};
     EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
 out:
     exf_provenance_free(&own);
@@ -295,9 +295,9 @@ out:
 
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
 {
-    if (o->common_tokens && o->weighting == EXF_WEIGHT_ROUTER)
+    if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
         return exf_fail(err, EXF_USAGE, "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
-    if (o->common_tokens && wants_vectors(o))
+    if (o->common_input_tokens && wants_vectors(o))
         return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted", o->diagonal ? "diagonal" : "lowrank");
     return EXF_OK;
 }
@@ -324,10 +324,10 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->shape = *plan->shape;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
                                  .layer_end = layer_end, .sweeps = wants_vectors(plan->options) ? 2 : 1,
-                                 .common_tokens = plan->options->common_tokens};
-    if (plan->options->common_tokens) {
-        a->observer.common = common;
-        a->observer.device_common = device_common;
+                                 .common_input_tokens = plan->options->common_input_tokens};
+    if (plan->options->common_input_tokens) {
+        a->observer.common_input = common_input;
+        a->observer.device_common_input = device_common_input;
     }
     a->observer.device_open = device_open;
     a->observer.device_block = device_block;

@@ -21,7 +21,7 @@ typedef struct exf_accumulator exf_accumulator;
 
 typedef struct {
     exf_weighting weighting;
-    int common_tokens; /* above 0: pairs are those of common input, of so many tokens of each sequence */
+    int common_input_tokens; /* above 0: pairs are those of common input, of so many tokens of each sequence */
     int diagonal, lowrank; /* whether their moments are kept, in a second look at every layer */
     int64_t vector_pairs;  /* directed pairs a layer that have them, those of largest source_sq */
     int64_t samples;       /* residuals a layer from which the basis of lowrank is made */

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common,
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common_input,
                               exf_err *err)
 {
     exf_code rc;
-    *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common = common};
+    *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common_input = common_input};
     EXF_TRY(b->alloc(&s->sums, b->moments_bytes(n_experts), 1, "statistics", err));
     EXF_TRY(b->alloc_staging(&s->host, exf_moments_host_bytes(n_experts), "statistics", err));
-    if (common) EXF_TRY(b->alloc(&s->grams, b->grams_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
+    if (common_input) EXF_TRY(b->alloc(&s->grams, b->grams_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
 out:
     return rc;
 }
@@ -22,14 +22,14 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
     exf_moments_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
-                          .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common, .row = (int64_t)(b->row + at)};
+                          .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input, .row = (int64_t)(b->row + at)};
     s->b->moments_add(b->q, s->sums, &c);
 }
 
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
 {
     s->q = b->q;
-    if (!s->by_sequence || s->common) {
+    if (!s->by_sequence || s->common_input) {
         add_part(s, b, 0, b->n_tokens);
         return;
     }
@@ -43,17 +43,17 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
     }
 }
 
-void exf_device_sums_add_common(exf_device_sums *s, const exf_device_common *b)
+void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b)
 {
     exf_grams_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
                         .outputs = {b->outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .grams = s->grams};
     s->q = b->q;
     s->b->grams(b->q, &g);
     for (int i = 0; i < b->n_parts; i++) {
-        const exf_common_part *p = &b->part[i];
-        exf_common_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting, .row = b->row + p->first,
+        const exf_common_input_part *p = &b->part[i];
+        exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting, .row = b->row + p->first,
                              .row_offset = (int64_t)b->row_offset};
-        s->b->moments_add_common(b->q, s->sums, &c);
+        s->b->moments_add_common_input(b->q, s->sums, &c);
         if (p->ends && s->by_sequence) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
 }

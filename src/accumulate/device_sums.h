@@ -11,19 +11,19 @@ typedef struct {
     int n_experts;
     exf_weighting weighting;
     int by_sequence;   /* sums over sequences are wanted */
-    int common;        /* pairs are those of common input: blocks give the experts' own sums */
+    int common_input;        /* pairs are those of common input: blocks give the experts' own sums */
     size_t sequence;   /* the next row's */
     void *sums, *host; /* the device's; room for bringing them home */
     void *grams;       /* the device's, of common input: exf_gram_tokens() tokens' products */
     exf_queue *q;      /* of the last block */
 } exf_device_sums;
 
-exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common,
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common_input,
                               exf_err *err) EXF_CHECKED;
 /* Queues the block's terms.  Blocks come in order of rows, each row once a layer. */
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
 /* The same of common input. */
-void exf_device_sums_add_common(exf_device_sums *s, const exf_device_common *b);
+void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b);
 /* Waits, adds what came since the last call to `to`.  Nothing where nothing came. */
 exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err) EXF_CHECKED;
 void exf_device_sums_free(exf_device_sums *s); /* what is zero is fine */

@@ -146,7 +146,7 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
     captures c = {.file = NULL};
     exf_run_shape shape;
     exf_accumulator *a = NULL;
-    if (o->common_tokens)
+    if (o->common_input_tokens)
         return exf_fail(err, EXF_USAGE, "calibrate.pairs: common_input: a capture holds no expert that a token was not routed to; use exfold-calibrate");
     EXF_TRY(open_captures(&c, paths, n_paths, err));
     EXF_TRY(join_shapes(&c, &shape, err));

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "base/stop.h"
-#include "forward/device_common.h"
+#include "forward/device_common_input.h"
 
 #include <string.h>
 
@@ -61,12 +61,12 @@ static size_t carve(piece *m, char *memory, const exf_backend *b, const exf_arch
     return (size_t)(at - memory);
 }
 
-size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens, int common)
+size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens, int common_input)
 {
     piece m;
     static char origin[1];
     size_t bytes = carve(&m, origin, b, a, tokens) + ALIGN;
-    return common ? larger(bytes, exf_device_common_bytes(b, a, 1)) : bytes;
+    return common_input ? larger(bytes, exf_device_common_input_bytes(b, a, 1)) : bytes;
 }
 
 int exf_device_experts_fit(const exf_backend *b, exf_compute compute, const exf_architecture *a)
@@ -83,7 +83,7 @@ exf_code exf_device_experts_open(exf_pass *p, int tokens, exf_err *err)
     const exf_architecture *a = &p->model->arch;
     uint64_t none = ~(uint64_t)0;
     exf_code rc;
-    p->device.bytes = exf_device_experts_bytes(p->b, a, tokens, p->demand.common);
+    p->device.bytes = exf_device_experts_bytes(p->b, a, tokens, p->demand.common_input);
     EXF_TRY(p->b->alloc(&p->device.memory, p->device.bytes, 1, "grouped experts", err));
     EXF_TRY(p->b->alloc(&p->device.not_finite, 1, sizeof none, "grouped experts", err));
     p->b->upload(p->space[0].q, p->device.not_finite, &none, sizeof none);
@@ -112,7 +112,7 @@ int exf_step_wants_host_routes(const exf_step *s)
     const exf_pass *p = s->p;
     const exf_lane *l = &p->lanes[s->lane];
     return p->n_lanes > 1 || !exf_device_experts_serve(s) || (l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) ||
-           exf_shown_host(s, l->observer && l->observer->sweeps > 1 ? l->observer->sweeps - 1 : 0) || (l->observer && l->observer->common && !l->observer->device_common);
+           exf_shown_host(s, l->observer && l->observer->sweeps > 1 ? l->observer->sweeps - 1 : 0) || (l->observer && l->observer->common_input && !l->observer->device_common_input);
 }
 
 /* ---- one piece ------------------------------------------------------------------- */

@@ -8,7 +8,7 @@
 #include "forward/expert_step.h"
 
 /* Bytes for `tokens` at a time; with common input enough for some of that too. */
-size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens, int common);
+size_t exf_device_experts_bytes(const exf_backend *b, const exf_architecture *a, int tokens, int common_input);
 /* 1 if this compute on this backend can have them for this model. */
 int exf_device_experts_fit(const exf_backend *b, exf_compute compute, const exf_architecture *a);
 exf_code exf_device_experts_open(exf_pass *p, int tokens, exf_err *err) EXF_CHECKED;

@@ -204,7 +204,7 @@ exf_code exf_expert_step(exf_step *s, exf_progress *progress, exf_err *err)
     int sweeps = o && o->sweeps > 1 ? o->sweeps : 1;
     exf_code rc;
     EXF_TRY(exf_expert_begin(s, err));
-    if (o && o->common) EXF_TRY(exf_common_run(s, err));
+    if (o && o->common_input) EXF_TRY(exf_common_input_run(s, err));
     for (s->sweep = 0; s->sweep < sweeps; s->sweep++) {
         s->last = s->sweep == sweeps - 1;
         EXF_TRY(exf_each_group(s, s->last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, exf_expert_group, err));

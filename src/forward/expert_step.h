@@ -30,8 +30,8 @@ exf_code exf_correct_routed(const exf_rewriter *r, exf_moe_block *b, const float
  * every lane that probes. */
 exf_code exf_probe_run(const exf_step *s, size_t sequence, int position, int n, const exf_experts_space *e, int worker, exf_err *err) EXF_CHECKED;
 /* All experts on the tokens that the lane's observer asked for. */
-exf_code exf_common_run(exf_step *s, exf_err *err) EXF_CHECKED;
+exf_code exf_common_input_run(exf_step *s, exf_err *err) EXF_CHECKED;
 /* How many these are of a sequence, and the position of the i-th. */
-int exf_common_tokens(const exf_step *s, size_t sequence);
-int exf_common_position(const exf_step *s, size_t sequence, int i);
+int exf_common_input_tokens(const exf_step *s, size_t sequence);
+int exf_common_input_position(const exf_step *s, size_t sequence, int i);
 #endif

@@ -96,7 +96,7 @@ void exf_experts_combine(exf_workspace *ws, int n_tokens, const float *weights, 
     ws->b->combine(ws->q, s->routed, s->outputs, weights, n_tokens, a->top_k, a->d_model);
 }
 
-void exf_every_expert_run(exf_workspace *ws, int n_rows, const exf_architecture *a, const exf_layer_weights *lw, const exf_common_space *s)
+void exf_every_expert_run(exf_workspace *ws, int n_rows, const exf_architecture *a, const exf_layer_weights *lw, const exf_common_input_space *s)
 {
     for (int e = 0; e < a->n_experts; e++) {
         swiglu w = expert_of(lw, a, e);

@@ -14,7 +14,7 @@ void exf_experts_add(exf_workspace *ws, int n_tokens, const int32_t *ids, const 
 /* s->routed [B, H] = sum over slots in order of weight * output.  weights: the backend's. */
 void exf_experts_combine(exf_workspace *ws, int n_tokens, const float *weights, const exf_architecture *a, const exf_experts_space *s);
 /* s->outputs [n, E, H] = every expert on every row of s->input. */
-void exf_every_expert_run(exf_workspace *ws, int n_rows, const exf_architecture *a, const exf_layer_weights *lw, const exf_common_space *s);
+void exf_every_expert_run(exf_workspace *ws, int n_rows, const exf_architecture *a, const exf_layer_weights *lw, const exf_common_input_space *s);
 
 /* s->block = s->routed + the shared experts, if the layer has any: one SwiGLU of
  * width d_shared, times sigmoid(switch . x) where the layer has a switch. */

@@ -37,7 +37,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         d.observers += o->device_bytes;
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && keeps_made(&lanes[i]);
-        if (o->common && o->common_tokens > d.common) d.common = o->common_tokens;
+        if (o->common_input && o->common_input_tokens > d.common_input) d.common_input = o->common_input_tokens;
         if (o->sweeps > d.sweeps) d.sweeps = o->sweeps;
     }
     return d;
@@ -299,8 +299,8 @@ double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batc
 {
     double h = a->d_model, one = 6.0 * h * a->d_expert, again = 0;
     for (size_t i = 0; i < batch->n_sequences; i++) {
-        int t = batch->span[i].n_tokens, common = t < d->common ? t : d->common;
-        again += (double)common * a->n_experts * one;
+        int t = batch->span[i].n_tokens, common_input = t < d->common_input ? t : d->common_input;
+        again += (double)common_input * a->n_experts * one;
         if (d->sweeps > 1) again += (double)(d->sweeps - 1) * t * a->top_k * one;
     }
     return exf_forward_flops(a, batch, d->head) * (double)d->lanes + again * a->n_moe_layers;

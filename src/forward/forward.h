@@ -96,15 +96,15 @@ typedef struct {
     const float *outputs;        /* [n, E, H] unweighted */
     const int32_t *router_ids;   /* [n, K] */
     const float *router_weights; /* [n, K] */
-} exf_common_block;
+} exf_common_input_block;
 
-/* Consecutive tokens of an exf_device_common that are of one sequence: a multiple of
- * EXF_COMMON_UNIT (kernels/statistics/moments.h), but at the end of what the sequence gives. */
+/* Consecutive tokens of an exf_device_common_input that are of one sequence: a multiple of
+ * EXF_COMMON_INPUT_UNIT (kernels/statistics/moments.h), but at the end of what the sequence gives. */
 typedef struct {
     size_t sequence;
     int first, n_tokens; /* tokens [first, first + n_tokens) */
     int ends;            /* 1: the sequence gives no more */
-} exf_common_part;
+} exf_common_input_part;
 
 /* Tokens of one MoE layer and what every expert says to them, on a device; see exf_device_block. */
 typedef struct {
@@ -113,11 +113,11 @@ typedef struct {
     const void *outputs;         /* [n_tokens, E, H] unweighted */
     int rounded;                 /* they are 1: bfloat16, 0: float32 */
     int n_tokens;                /* that outputs has room for, the same however the run is cut; what no part names is undefined */
-    const exf_common_part *part; /* in order of sequences */
+    const exf_common_input_part *part; /* in order of sequences */
     int n_parts;
     const int32_t *row;          /* [n_tokens], on the device: row_offset + row is a token's in the whole run */
     size_t row_offset;
-} exf_device_common;
+} exf_device_common_input;
 
 /* What a lane's rewriter would have made of the first lane's hidden states. */
 typedef struct {
@@ -166,7 +166,7 @@ typedef struct {
 typedef struct {
     void *self;
     int sweeps;        /* how often a layer's blocks are shown, the experts computed anew each time; 0 is 1 */
-    int common_tokens; /* tokens of a sequence that all experts are run on for `common`, evenly spaced */
+    int common_input_tokens; /* tokens of a sequence that all experts are run on for `common`, evenly spaced */
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err);      /* concurrent */
@@ -179,8 +179,8 @@ typedef struct {
     uint64_t device_bytes; /* held in the device's memory beside the sums of pairs (kernels/statistics/moments.h) */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
     exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err);
-    exf_code (*device_common)(void *self, const exf_device_common *c, exf_err *err);
-    exf_code (*common)(void *self, const exf_common_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
+    exf_code (*device_common_input)(void *self, const exf_device_common_input *c, exf_err *err);
+    exf_code (*common_input)(void *self, const exf_common_input_block *b, exf_err *err);  /* concurrent; before the first sweep; not in hash layers */
     exf_code (*probe)(void *self, const exf_probe_block *b, exf_err *err);    /* concurrent; not of the first lane */
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
     exf_code (*layer_end)(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err);
@@ -228,7 +228,7 @@ typedef struct {
     int corrects;  /* a rewriter adds vectors */
     int head;      /* logits */
     int scored;    /* logits are scored on a device, where the first lane's stay beside them */
-    int common;    /* tokens of a sequence that all experts run on */
+    int common_input;    /* tokens of a sequence that all experts run on */
     int sweeps;    /* how often a layer's experts are run; 0 is 1 */
     uint64_t observers; /* bytes that observers hold in a device's memory */
 } exf_demand;

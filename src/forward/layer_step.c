@@ -283,7 +283,7 @@ static int flows(const exf_step *s)
     const exf_lane *l = &s->p->lanes[s->lane];
     const exf_observer *o = l->observer;
     if (s->moe_index < 0) return 1;
-    return s->p->n_lanes == 1 && !(l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) && !(o && (o->common || o->sweeps > 1));
+    return s->p->n_lanes == 1 && !(l->rewriter && (l->rewriter->rewrite || l->rewriter->correct)) && !(o && (o->common_input || o->sweeps > 1));
 }
 
 static exf_code flow_group(exf_step *s, exf_err *err)

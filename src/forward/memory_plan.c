@@ -48,7 +48,7 @@ static uint64_t fixed_bytes(const wish *w)
     const exf_architecture *a = &w->m->arch;
     uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_workspace_bytes(w->b, a, w->batch->max_tokens, w->d) +
-           w->b->moments_bytes(a->n_experts) + (w->d->common ? w->b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) +
+           w->b->moments_bytes(a->n_experts) + (w->d->common_input ? w->b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) +
            w->d->observers + (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0) + queue_bytes;
 }
 
@@ -60,7 +60,7 @@ static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *l
     if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
     if (w->grouped) p.expert_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
     p.bytes = w->fixed + weights + exf_hidden_bytes(w->batch, width, lanes, p.window) +
-              (p.expert_tokens ? exf_device_experts_bytes(w->b, &w->m->arch, p.expert_tokens, w->d->common) : 0);
+              (p.expert_tokens ? exf_device_experts_bytes(w->b, &w->m->arch, p.expert_tokens, w->d->common_input) : 0);
     p.host_bytes = w->fixed_host + exf_hidden_host_bytes(w->batch, width, lanes, p.window);
     return p;
 }
@@ -111,7 +111,7 @@ static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots,
 /* 1 if the pass can have experts in parts: one lane, whose experts are all grouped. */
 static int may_part(const wish *w)
 {
-    return w->grouped && w->d->lanes == 1 && !w->d->corrects && !w->d->common && w->m->arch.n_experts > 1;
+    return w->grouped && w->d->lanes == 1 && !w->d->corrects && !w->d->common_input && w->m->arch.n_experts > 1;
 }
 
 /* The fastest plan within `most` bytes into *found; else 0 and the smallest there is.  Two slots

@@ -44,9 +44,9 @@ void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_archite
     s->probe_routed = probes ? exf_take(arena, b * h) : NULL;
 }
 
-void exf_carve_common(exf_common_space *s, exf_arena *arena, const exf_architecture *a)
+void exf_carve_common_input(exf_common_input_space *s, exf_arena *arena, const exf_architecture *a)
 {
-    size_t n = EXF_COMMON_ROWS, h = (size_t)a->d_model, streams = (size_t)a->residual.streams;
+    size_t n = EXF_COMMON_INPUT_ROWS, h = (size_t)a->d_model, streams = (size_t)a->residual.streams;
     s->hidden = exf_take(arena, n * h * streams);
     s->u = exf_take(arena, streams > 1 ? n * h : 0);
     s->mixing = exf_take(arena, n * (size_t)exf_residual_mixing(a));
@@ -77,14 +77,14 @@ static int block_of(int max_tokens)
 
 static size_t experts_floats(const exf_backend *b, const exf_architecture *a, int max_tokens, const exf_demand *d)
 {
-    exf_arena experts = {NULL, 0}, common = {NULL, 0}, head = {NULL, 0};
+    exf_arena experts = {NULL, 0}, common_input = {NULL, 0}, head = {NULL, 0};
     exf_experts_space experts_space;
-    exf_common_space common_space;
+    exf_common_input_space common_input_space;
     exf_head_space head_space;
     exf_carve_experts(&experts_space, &experts, a, block_of(max_tokens), d->probes);
-    exf_carve_common(&common_space, &common, a);
+    exf_carve_common_input(&common_input_space, &common_input, a);
     exf_carve_head(&head_space, &head, b, a);
-    return larger(experts.used, larger(d->common ? common.used : 0, d->head ? head.used : 0));
+    return larger(experts.used, larger(d->common_input ? common_input.used : 0, d->head ? head.used : 0));
 }
 
 /* Floats of the first sweep of the largest layer. */
@@ -112,8 +112,8 @@ static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int
 {
     size_t rows = (size_t)block_of(max_tokens), h = (size_t)a->d_model;
     size_t block = rows * h * (3 + (size_t)a->top_k), head = d->head ? (size_t)exf_head_rows(b) * (size_t)a->vocab : 0;
-    size_t common = d->common ? EXF_COMMON_ROWS * h * (size_t)a->n_experts : 0;
-    return larger(block, larger(head, common));
+    size_t common_input = d->common_input ? EXF_COMMON_INPUT_ROWS * h * (size_t)a->n_experts : 0;
+    return larger(block, larger(head, common_input));
 }
 
 size_t exf_workspace_mixing_bytes(const exf_backend *b, const exf_architecture *a, int max_tokens)
@@ -130,7 +130,7 @@ exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute
                              int block, size_t mirror, exf_err *err)
 {
     exf_code rc;
-    size_t slots = larger((size_t)block, EXF_COMMON_ROWS) * (size_t)a->top_k;
+    size_t slots = larger((size_t)block, EXF_COMMON_INPUT_ROWS) * (size_t)a->top_k;
     memset(w, 0, sizeof *w);
     w->b = b;
     w->compute = compute;
@@ -140,8 +140,8 @@ exf_code exf_workspace_sized(exf_workspace *w, const exf_backend *b, exf_compute
     EXF_TRY(exf_mem_new(&w->slots, slots, sizeof *w->slots, "expert buckets", err));
     EXF_TRY(exf_mem_new(&w->rows, slots, sizeof *w->rows, "expert buckets", err));
     EXF_TRY(exf_mem_new(&w->probe_ids, slots, sizeof *w->probe_ids, "probed slots", err));
-    EXF_TRY(exf_mem_new(&w->common_ids, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_ids, "common routes", err));
-    EXF_TRY(exf_mem_new(&w->common_weights, EXF_COMMON_ROWS * (size_t)a->top_k, sizeof *w->common_weights, "common routes", err));
+    EXF_TRY(exf_mem_new(&w->common_input_ids, EXF_COMMON_INPUT_ROWS * (size_t)a->top_k, sizeof *w->common_input_ids, "common routes", err));
+    EXF_TRY(exf_mem_new(&w->common_input_weights, EXF_COMMON_INPUT_ROWS * (size_t)a->top_k, sizeof *w->common_input_weights, "common routes", err));
     EXF_TRY(exf_mem_new(&w->first, (size_t)a->n_experts + 1, sizeof *w->first, "expert buckets", err));
     if (!b->host_memory) EXF_TRY(exf_mem_raw(&w->mirror, mirror, sizeof(float), "observed block", err));
 out:
@@ -178,8 +178,8 @@ void exf_workspace_free(exf_workspace *w)
     exf_mem_free(w->slots);
     exf_mem_free(w->rows);
     exf_mem_free(w->probe_ids);
-    exf_mem_free(w->common_ids);
-    exf_mem_free(w->common_weights);
+    exf_mem_free(w->common_input_ids);
+    exf_mem_free(w->common_input_weights);
     exf_mem_free(w->first);
     exf_mem_free(w->mirror);
     memset(w, 0, sizeof *w);

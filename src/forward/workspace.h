@@ -11,7 +11,7 @@
 #include "kernels/backend.h"
 
 enum {
-    EXF_COMMON_ROWS = EXF_COMMON_UNIT /* tokens that all experts run on at a time, where they are few */
+    EXF_COMMON_INPUT_ROWS = EXF_COMMON_INPUT_UNIT /* tokens that all experts run on at a time, where they are few */
 };
 
 /* Sweep 1, T tokens; the mixer takes what it needs behind these. */
@@ -36,7 +36,7 @@ typedef struct {
     float *probe_outputs, *probe_routed; /* [B, K, H], [B, H]; with probes */
 } exf_experts_space;
 
-/* All experts on EXF_COMMON_ROWS tokens, n for short. */
+/* All experts on EXF_COMMON_INPUT_ROWS tokens, n for short. */
 typedef struct {
     float *hidden;     /* [n, streams, H] */
     float *u, *mixing;
@@ -44,7 +44,7 @@ typedef struct {
     float *outputs;    /* [n, E, H] */
     float *gate, *up;  /* [n, I] */
     int32_t *rows;     /* [n] */
-} exf_common_space;
+} exf_common_input_space;
 
 /* Rows that the head works on at a time: on a device more, so that its matrix is read
  * seldom. */
@@ -66,15 +66,15 @@ typedef struct {
     double *router;  /* exf_router_scratch, b's */
     int32_t *slots, *rows, *first; /* host: [B * K], [B * K], [E + 1] the buckets of a block */
     int32_t *probe_ids;            /* host: [B * K] what a probe has to compute */
-    int32_t *common_ids;           /* host: [EXF_COMMON_ROWS, K] */
-    float *common_weights;
+    int32_t *common_input_ids;           /* host: [EXF_COMMON_INPUT_ROWS, K] */
+    float *common_input_weights;
     float *mirror;   /* host: what observers see of a block or of the head; NULL where b's memory is the host's */
     exf_forward_report times;
 } exf_workspace;
 
 void exf_carve_mixer(exf_mixer_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens);
 void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens, int probes);
-void exf_carve_common(exf_common_space *s, exf_arena *arena, const exf_architecture *a);
+void exf_carve_common_input(exf_common_input_space *s, exf_arena *arena, const exf_architecture *a);
 void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_backend *b, const exf_architecture *a);
 
 /* Bytes of one worker's workspace in b's memory. */

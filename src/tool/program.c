@@ -46,7 +46,7 @@ static void choose_blas_kernels(char **argv)
 static exf_code join_rows(const exf_program *p, exf_opt **out, size_t *n, exf_err *err)
 {
     size_t n_common, n_keys;
-    const exf_opt *common = exf_recipe_common_rows(&n_common), *keys = exf_recipe_key_rows(&n_keys);
+    const exf_opt *common = exf_recipe_global_rows(&n_common), *keys = exf_recipe_key_rows(&n_keys);
     if (!p->wants_recipe) n_keys = 0;
     *n = n_common + n_keys + p->n_rows;
     exf_code rc = exf_mem_new(out, *n, sizeof **out, "option table", err);

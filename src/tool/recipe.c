@@ -85,7 +85,7 @@ static const struct {
     {"validate.tables", AT(validate_tables)}, {"validate.manifest", AT(validate_manifest)},
 };
 
-const exf_opt *exf_recipe_common_rows(size_t *n)
+const exf_opt *exf_recipe_global_rows(size_t *n)
 {
     *n = sizeof common_rows / sizeof *common_rows;
     return common_rows;
@@ -300,7 +300,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
     if (rc != EXF_OK) return rc;
     *o = (exf_accumulate_options){
         .weighting = (exf_weighting)r->weighting,
-        .common_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
+        .common_input_tokens = r->pairs == EXF_PAIRS_COMMON_INPUT ? (int)r->observer_tokens : 0,
         .diagonal = names(&r->projectors, "diagonal"),
         .lowrank = names(&r->projectors, "lowrank"),
         .vector_pairs = r->vector_pairs,
@@ -411,7 +411,7 @@ exf_code exf_recipe_text(const exf_recipe *r, exf_text *out, exf_err *err)
     char section[32] = "";
     exf_code rc = EXF_OK;
     size_t n_common, n_keys;
-    exf_recipe_common_rows(&n_common);
+    exf_recipe_global_rows(&n_common);
     const exf_opt *rows = exf_recipe_key_rows(&n_keys);
     for (size_t i = 0; rc == EXF_OK && i < n_keys; i++) {
         exf_text value = {0};

@@ -65,7 +65,7 @@ enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
 
 /* Rows for flags of every program, and for the recipe's keys. */
-const exf_opt *exf_recipe_common_rows(size_t *n);
+const exf_opt *exf_recipe_global_rows(size_t *n);
 const exf_opt *exf_recipe_key_rows(size_t *n);
 
 /* Reads a recipe file into r->opts at recipe rank and makes its paths relative to the working directory. */

@@ -106,7 +106,7 @@ static void drop_hashed_layers(exf_session *s)
 
 static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
-    exf_demand demand = {.lanes = 1, .common = o->common_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1,
+    exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1,
                           .observers = exf_accumulate_device_memory(&s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t held = exf_accumulate_memory(&s->shape, o, workers);
@@ -137,7 +137,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_session_open(&s, r, "all", err));
-    if (o.common_tokens) drop_hashed_layers(&s);
+    if (o.common_input_tokens) drop_hashed_layers(&s);
     EXF_TRY(exf_recipe_check_pools(r, s.model->arch.n_experts, err));
     EXF_TRY(exf_export_model_check(r, s.model, err));
     EXF_TRY(name_outputs(&out, r, err));

@@ -66,7 +66,7 @@ static exf_accumulate_options what_of(const char *name)
 {
     exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .vector_pairs = 1024, .samples = 65536, .seed = 42, .rule = {1e-3, 1, -4, 4},
                                 .helpers = (int)sysconf(_SC_NPROCESSORS_ONLN)};
-    o.common_tokens = strcmp(name, "common") ? 0 : 64;
+    o.common_input_tokens = strcmp(name, "common") ? 0 : 64;
     o.lowrank = !strcmp(name, "lowrank");
     o.diagonal = o.lowrank || !strcmp(name, "diagonal");
     return o;
@@ -147,7 +147,7 @@ int main(int argc, char **argv)
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    exf_demand demand = {.lanes = 1, .common = is.what.common_tokens, .sweeps = is.what.diagonal ? 2 : 1};
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     must(exf_checkpoint_use(m->checkpoint, is.io, &err));

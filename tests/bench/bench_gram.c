@@ -18,10 +18,10 @@ static void run_all(const bench *c, int products, int sums)
     for (int at = 0; at < c->n_tokens; at += c->places) {
         exf_grams_call g = {.n_experts = c->n_experts, .d_model = c->d_model, .n_products = c->places,
                             .outputs = exf_bf16(c->outputs + (size_t)at * (size_t)c->n_experts * (size_t)c->d_model), .grams = c->grams};
-        exf_common_call s = {.of = &g, .n_tokens = c->n_tokens - at < c->places ? c->n_tokens - at : c->places,
+        exf_common_input_call s = {.of = &g, .n_tokens = c->n_tokens - at < c->places ? c->n_tokens - at : c->places,
                              .weighting = EXF_WEIGHT_SOURCE_NORM, .row = c->row, .row_offset = at};
         if (products) c->b->grams(c->q, &g);
-        if (sums) c->b->moments_add_common(c->q, c->sums, &s);
+        if (sums) c->b->moments_add_common_input(c->q, c->sums, &s);
     }
 }
 

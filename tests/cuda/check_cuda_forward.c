@@ -48,7 +48,7 @@ static void plain_options(void)
 static void common_options(void)
 {
     plain_options();
-    options.common_tokens = 13;
+    options.common_input_tokens = 13;
 }
 
 /* Diagonal sums are the device's if they are alone. */

@@ -39,12 +39,12 @@ static exf_layer_statistics on_cpu(const shown *x, exf_weighting w)
 {
     exf_layer_statistics s;
     size_t each = (size_t)(x->n_experts * x->d_model);
-    double *scratch = test_memory(exf_moments_common_scratch(x->n_experts, x->d_model), sizeof *scratch);
+    double *scratch = test_memory(exf_moments_common_input_scratch(x->n_experts, x->d_model), sizeof *scratch);
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
     exf_moments m = moments_of(&s);
-    for (int at = 0; at < x->n; at += EXF_COMMON_UNIT) {
-        int n = x->n - at < EXF_COMMON_UNIT ? x->n - at : EXF_COMMON_UNIT;
-        ck_ok(exf_moments_add_common_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
+    for (int at = 0; at < x->n; at += EXF_COMMON_INPUT_UNIT) {
+        int n = x->n - at < EXF_COMMON_INPUT_UNIT ? x->n - at : EXF_COMMON_INPUT_UNIT;
+        ck_ok(exf_moments_add_common_input_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
     }
     exf_mem_free(scratch);
     return s;
@@ -100,10 +100,10 @@ static void add(device_products *t, const shown *x, int at, int n, int first, ex
         else
             memcpy(to + 4 * i, v, 4);
     }
-    exf_common_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
+    exf_common_input_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
     d.b->upload(d.q, t->outputs, t->host, t->bytes);
     d.b->grams(d.q, &t->call);
-    d.b->moments_add_common(d.q, t->sums, &c);
+    d.b->moments_add_common_input(d.q, t->sums, &c);
     ck_ok(d.b->finish(d.q, &e), e);
 }
 
@@ -111,7 +111,7 @@ static void add(device_products *t, const shown *x, int at, int n, int first, ex
 static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded, int scattered)
 {
     exf_layer_statistics s;
-    int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_UNIT : places;
+    int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_INPUT_UNIT : places;
     device_products t = device_products_new(x->n_experts, x->d_model, places, rounded);
     void *host = test_memory(exf_moments_host_bytes(x->n_experts), 1);
     for (int at = 0; at < x->n; at += most) {

@@ -14,7 +14,7 @@ static size_t n_rows;
 static void join_rows(void)
 {
     size_t n_common, n_keys;
-    const exf_opt *common = exf_recipe_common_rows(&n_common), *keys = exf_recipe_key_rows(&n_keys);
+    const exf_opt *common = exf_recipe_global_rows(&n_common), *keys = exf_recipe_key_rows(&n_keys);
     n_rows = n_common + n_keys;
     must(n_rows <= sizeof rows / sizeof *rows);
     memcpy(rows, common, n_common * sizeof *rows);

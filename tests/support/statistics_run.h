@@ -20,7 +20,7 @@ static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *ba
     exf_facts_part part = {.path = "run", .provenance = &p, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = target, .force = 1, .shape = &shape, .layer_number = layers, .parts = &part, .n_parts = 1, .options = options};
     for (int l = 0; l < arch->n_layers; l++)
-        if (arch->is_moe[l] && !(options->common_tokens && exf_model_copies(m, EXF_W_ROUTER_TABLE, l))) layers[n++] = l;
+        if (arch->is_moe[l] && !(options->common_input_tokens && exf_model_copies(m, EXF_W_ROUTER_TABLE, l))) layers[n++] = l;
     plan.n_layers = n;
     EXF_TRY(exf_sequence_list_new(&sequences, batch->n_sequences, err));
     for (size_t i = 0; i < batch->n_sequences; i++) {

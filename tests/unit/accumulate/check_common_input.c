@@ -23,8 +23,8 @@ static exf_code add(const exf_layer_statistics *s, const float *x, int n, exf_we
 {
     exf_moments m = moments_of(s);
     double *scratch = NULL;
-    exf_code rc = exf_mem_new(&scratch, exf_moments_common_scratch(s->n_experts, H), sizeof *scratch, "scratch", err);
-    if (rc == EXF_OK) rc = exf_moments_add_common_cpu(&m, s->n_experts, H, n, x, w, scratch, err);
+    exf_code rc = exf_mem_new(&scratch, exf_moments_common_input_scratch(s->n_experts, H), sizeof *scratch, "scratch", err);
+    if (rc == EXF_OK) rc = exf_moments_add_common_input_cpu(&m, s->n_experts, H, n, x, w, scratch, err);
     exf_mem_free(scratch);
     return rc;
 }
@@ -100,7 +100,7 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
     static const int32_t ids[2] = {1, 4};
     static const float weights[2] = {0.75f, 0.25f};
     exf_run_shape shape = {E, K, H, 3, T};
-    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_tokens = 3};
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_input_tokens = 3};
     exf_sequence_list list = {.n = 0};
     exf_provenance p = {0};
     exf_facts_part part = {.path = "tokens", .provenance = &p, .sequences = &list};
@@ -116,15 +116,15 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
     }
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     const exf_observer *x = exf_accumulator_observer(a);
-    ck_assert_int_eq(x->common_tokens, 3);
+    ck_assert_int_eq(x->common_input_tokens, 3);
     ck_assert_int_eq(x->sweeps, 1);
     EXF_TRY(x->begin(x->self, n_workers, err));
     for (int layer = 5; layer <= 6; layer++) { /* 5 is not wanted: a hash layer, which is shown in blocks only */
         EXF_TRY(x->layer_begin(x->self, layer, layer - 5, err));
         for (int i = 0; i < 6 && layer == 6; i++) { /* two calls for each sequence: 2 tokens and 1 */
-            exf_common_block c = {.layer = 6, .moe_index = 1, .sequence = (size_t)(i / 2), .n_tokens = i % 2 ? 1 : 2, .n_experts = E, .top_k = K,
+            exf_common_input_block c = {.layer = 6, .moe_index = 1, .sequence = (size_t)(i / 2), .n_tokens = i % 2 ? 1 : 2, .n_experts = E, .top_k = K,
                                   .d_model = H, .worker = i / 2 % n_workers, .outputs = outputs + (i / 2 * 3 + i % 2 * 2) * E * H};
-            EXF_TRY(x->common(x->self, &c, err));
+            EXF_TRY(x->common_input(x->self, &c, err));
         }
         for (int i = 0; i < 3; i++) {
             exf_moe_block b = {.layer = layer, .moe_index = layer - 5, .sequence = (size_t)i, .row = (size_t)(3 * i), .n_tokens = 1, .n_experts = E,

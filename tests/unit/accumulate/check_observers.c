@@ -31,7 +31,7 @@ static exf_code sweeps_block(void *self, const exf_moe_block *b, exf_err *err)
     return r->keep.block(&r->sweep[b->sweep], b, err);
 }
 
-static exf_code sweeps_common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code sweeps_common(void *self, const exf_common_input_block *b, exf_err *err)
 {
     repeated *r = self;
     (void)err;
@@ -94,7 +94,7 @@ START_TEST(sweeps_show_the_same_again)
     repeated r = {.c = &c};
     for (int i = 0; i < SWEEPS; i++) r.keep = golden_observer(&r.sweep[i], c.model, c.batch.n_tokens);
     r.logits = room(c.batch.n_tokens * (size_t)c.model->arch.vocab);
-    exf_observer o = {.self = &r, .sweeps = SWEEPS, .common_tokens = 2, .layer_begin = sweeps_begin, .block = sweeps_block, .common = sweeps_common,
+    exf_observer o = {.self = &r, .sweeps = SWEEPS, .common_input_tokens = 2, .layer_begin = sweeps_begin, .block = sweeps_block, .common_input = sweeps_common,
                       .sweep_end = sweeps_end, .layer_end = sweeps_layer_end, .logits = sweeps_logits};
     exf_lane lane = {.observer = &o};
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 1};
@@ -141,13 +141,13 @@ typedef struct {
     int shown[GOLDEN_LAYERS][16]; /* tokens so far, by layer and sequence */
 } commons;
 
-/* The i-th of n of T positions, as common.c documents it. */
+/* The i-th of n of T positions, as common_input.c documents it. */
 static int position_of(int n_tokens, int wanted, int i)
 {
     return n_tokens <= wanted ? i : (2 * i + 1) * n_tokens / (2 * wanted);
 }
 
-static void compare_slots(const commons *s, const exf_common_block *b, int i)
+static void compare_slots(const commons *s, const exf_common_input_block *b, int i)
 {
     size_t k = (size_t)b->top_k, h = (size_t)b->d_model, row = b->row[i];
     const golden_seen *p = s->plain;
@@ -160,7 +160,7 @@ static void compare_slots(const commons *s, const exf_common_block *b, int i)
     }
 }
 
-static exf_code check_common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code check_common(void *self, const exf_common_input_block *b, exf_err *err)
 {
     commons *s = self;
     const exf_span *span = &s->c->batch.span[b->sequence];
@@ -185,7 +185,7 @@ START_TEST(common_tokens_are_evenly_spaced)
     golden_forward(&plain, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
     for (size_t w = 0; w < sizeof wanted / sizeof *wanted; w++) {
         commons s = {.c = &c, .wanted = wanted[w], .plain = &plain};
-        exf_observer o = {.self = &s, .common_tokens = wanted[w], .common = check_common};
+        exf_observer o = {.self = &s, .common_input_tokens = wanted[w], .common_input = check_common};
         exf_lane lane = {.observer = &o};
         exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 1};
         exf_forward_report report;
@@ -296,7 +296,7 @@ static exf_code refuse_block(void *self, const exf_moe_block *b, exf_err *err)
     return b->sequence == 1 ? exf_fail(err, EXF_NUMERIC, "no good") : EXF_OK;
 }
 
-static exf_code refuse_common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code refuse_common(void *self, const exf_common_input_block *b, exf_err *err)
 {
     (void)self;
     return b->sequence == 1 ? exf_fail(err, EXF_NUMERIC, "no good") : EXF_OK;
@@ -325,7 +325,7 @@ static exf_code refuse_logits(void *self, const exf_logits_block *b, exf_err *er
 START_TEST(what_a_door_refuses_ends_the_pass)
 {
     static const exf_rewriter rewrite = {.rewrite = refuse_rewrite}, correct = {.correct = refuse_correction};
-    static const exf_observer block = {.block = refuse_block}, common = {.common_tokens = 2, .common = refuse_common}, probe = {.probe = refuse_probe},
+    static const exf_observer block = {.block = refuse_block}, common = {.common_input_tokens = 2, .common_input = refuse_common}, probe = {.probe = refuse_probe},
                               logits = {.logits = refuse_logits};
     static const struct { exf_lane lane; exf_code code; const char *says; } cases[] = {
         {{&rewrite, NULL}, EXF_USAGE, "not layer 1"},

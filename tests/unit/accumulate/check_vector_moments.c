@@ -438,7 +438,7 @@ END_TEST
 
 START_TEST(common_input_is_no_capture)
 {
-    exf_accumulate_options o = {.common_tokens = 4};
+    exf_accumulate_options o = {.common_input_tokens = 4};
     char path[600];
     const char *paths[] = {path};
     snprintf(path, sizeof path, "%s", exf_scratch("all.h5"));

@@ -110,7 +110,7 @@ static exf_code digest_block(void *self, const exf_moe_block *b, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code digest_common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code digest_common(void *self, const exf_common_input_block *b, exf_err *err)
 {
     digest *d = self;
     (void)err;
@@ -123,7 +123,7 @@ static exf_code digest_common(void *self, const exf_common_block *b, exf_err *er
 static digest look(const many *m, const exf_backend *b, uint64_t limit)
 {
     digest d = {.hash = 1};
-    exf_observer o = {.self = &d, .sweeps = 2, .common_tokens = 5, .block = digest_block, .common = digest_common};
+    exf_observer o = {.self = &d, .sweeps = 2, .common_input_tokens = 5, .block = digest_block, .common_input = digest_common};
     exf_lane lane = {NULL, &o};
     exf_forward_options options = {.backend = b, .threads = 1, .max_device_memory = limit};
     exf_forward_report report;
@@ -137,7 +137,7 @@ START_TEST(a_window_serves_a_second_look)
     many m;
     many_open(&m, golden_families[3 * _i]);
     const exf_backend *b = fake_device(plenty);
-    exf_demand d = {.lanes = 1, .common = 5, .sweeps = 2};
+    exf_demand d = {.lanes = 1, .common_input = 5, .sweeps = 2};
     digest cpu = look(&m, has_own_blocks(m.c.family) ? b : &exf_backend_cpu, 0), near = look(&m, b, 0), far = look(&m, b, many_least(&m, b, EXF_COMPUTE_F32, &d));
     ck_assert(cpu.blocks > 0 && cpu.commons > 0);
     ck_assert_msg(near.hash == cpu.hash && near.blocks == cpu.blocks, "%s: on a device other blocks are shown", m.c.family);

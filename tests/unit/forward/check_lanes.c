@@ -105,7 +105,7 @@ typedef struct {
     size_t worst_layer;
 } everything;
 
-static exf_code keep_common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code keep_common(void *self, const exf_common_input_block *b, exf_err *err)
 {
     everything *s = self;
     size_t width = (size_t)b->n_experts * (size_t)b->d_model;
@@ -147,7 +147,7 @@ START_TEST(a_probe_is_the_sum_of_its_experts)
     everything s = {.c = &c};
     for (int l = 0; l < a->n_layers; l++) s.outputs[l] = room(n * (size_t)a->n_experts * (size_t)a->d_model);
     probe_open(&p, c.model, n);
-    exf_observer all = {.self = &s, .common_tokens = 1 << 20, .common = keep_common}, probe = {.self = &p, .probe = keep_probe};
+    exf_observer all = {.self = &s, .common_input_tokens = 1 << 20, .common_input = keep_common}, probe = {.self = &p, .probe = keep_probe};
     exf_rewriter odd = {.rewrite = rewrite_oddly};
     exf_lane lanes[] = {{NULL, &all}, {&odd, &probe}};
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 1};
@@ -307,7 +307,7 @@ START_TEST(threads_change_no_bit)
 }
 END_TEST
 
-static exf_code ignore_common(void *self, const exf_common_block *b, exf_err *err)
+static exf_code ignore_common(void *self, const exf_common_input_block *b, exf_err *err)
 {
     (void)self;
     (void)b;
@@ -344,7 +344,7 @@ START_TEST(every_allocation_may_fail)
     int experts = m->arch.n_experts;
     exf_rewriter pruned = {.self = &experts, .survivors = prune}, odd = {.rewrite = rewrite_oddly, .correct = correct_by_first},
                  both = {.self = &experts, .survivors = prune, .correct = correct_by_first};
-    exf_observer first = {.sweeps = 2, .common_tokens = 4, .common = ignore_common, .logits = ignore_logits}, other = {.probe = ignore_probe, .logits = ignore_logits};
+    exf_observer first = {.sweeps = 2, .common_input_tokens = 4, .common_input = ignore_common, .logits = ignore_logits}, other = {.probe = ignore_probe, .logits = ignore_logits};
     exf_lane lanes[] = {{NULL, &first}, {&pruned, &other}, {&odd, &other}, {&both, &other}};
     exf_batch small = {ids, (const exf_span[]){{0, 3}, {3, 5}}, 2, 8, 5};
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 2};

@@ -1,4 +1,4 @@
-/* moments_common_cpu.c - the sums of tokens that all experts ran on; see moments.h. */
+/* common_input_sums_cpu.c - the sums of tokens that all experts ran on; see moments.h. */
 #include "kernels/statistics/moments.h"
 
 #include "kernels/statistics/linalg.h"
@@ -16,9 +16,9 @@ typedef struct {
     double *gram;    /* [AT_ONCE, E, E] */
     double *dot, *target_sq, *dot0;
     double *source_sq, *sq0; /* [E] */
-} common_space;
+} common_input_space;
 
-static void carve(common_space *c, double *scratch, size_t e, size_t h)
+static void carve(common_input_space *c, double *scratch, size_t e, size_t h)
 {
     c->outputs = scratch;
     c->gram = c->outputs + AT_ONCE * e * h;
@@ -29,13 +29,13 @@ static void carve(common_space *c, double *scratch, size_t e, size_t h)
     c->sq0 = c->source_sq + e;
 }
 
-size_t exf_moments_common_scratch(int n_experts, int d_model)
+size_t exf_moments_common_input_scratch(int n_experts, int d_model)
 {
     size_t e = (size_t)n_experts;
     return AT_ONCE * e * ((size_t)d_model + e) + 3 * e * e + 2 * e;
 }
 
-static void add_token(const common_space *c, const double *gram, size_t e, exf_weighting weighting)
+static void add_token(const common_input_space *c, const double *gram, size_t e, exf_weighting weighting)
 {
     for (size_t s = 0; s < e; s++) {
         double sq = gram[s * e + s], w = weighting == EXF_WEIGHT_SOURCE_NORM ? sqrt(sq) : 1;
@@ -50,7 +50,7 @@ static void add_token(const common_space *c, const double *gram, size_t e, exf_w
 }
 
 /* By Cauchy-Schwarz no total is above these. */
-static exf_code check_range(const common_space *c, size_t e, exf_err *err)
+static exf_code check_range(const common_input_space *c, size_t e, exf_err *err)
 {
     for (size_t s = 0; s < e; s++)
         for (size_t t = 0; t < e; t++)
@@ -61,7 +61,7 @@ static exf_code check_range(const common_space *c, size_t e, exf_err *err)
     return EXF_OK;
 }
 
-static void add_totals(const exf_moments *m, const common_space *c, size_t e, uint64_t n_tokens)
+static void add_totals(const exf_moments *m, const common_input_space *c, size_t e, uint64_t n_tokens)
 {
     for (size_t s = 0; s < e; s++)
         for (size_t t = 0; t < e; t++) {
@@ -76,11 +76,11 @@ static void add_totals(const exf_moments *m, const common_space *c, size_t e, ui
         }
 }
 
-exf_code exf_moments_add_common_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
+exf_code exf_moments_add_common_input_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
                                     double *scratch, exf_err *err)
 {
     size_t e = (size_t)n_experts, size = e * (size_t)d_model;
-    common_space c;
+    common_input_space c;
     if (weighting == EXF_WEIGHT_ROUTER) return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
     carve(&c, scratch, e, (size_t)d_model);
     memset(c.dot, 0, (3 * e * e + 2 * e) * sizeof *c.dot);

@@ -1,4 +1,4 @@
-/* moments_common_cuda.cu - sums of tokens that all experts ran on; see moments.h.
+/* common_input_sums_cuda.cu - sums of tokens that all experts ran on; see moments.h.
  *
  * One strided product U U^T per token, then one look at each C: a block has 8 rows of
  * pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it walks
@@ -7,7 +7,7 @@
 #include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/moments_cells.cuh"
 
-enum { ROWS = 8, COLUMNS = 32, THREADS = (ROWS + 1) * COLUMNS, UNIT = EXF_COMMON_UNIT };
+enum { ROWS = 8, COLUMNS = 32, THREADS = (ROWS + 1) * COLUMNS, UNIT = EXF_COMMON_INPUT_UNIT };
 
 /* What a call's memory holds: products, and of their diagonals squares and roots. */
 typedef struct {
@@ -226,7 +226,7 @@ static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gra
     if (mine) cells[lane * WORDS + COUNT] += (unsigned long long)k.n_tokens;
 }
 
-void exf_moments_add_common_cuda(exf_queue *q, void *sums, const exf_common_call *c)
+void exf_moments_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c)
 {
     walk k = {c->first, c->n_tokens, c->weighting == EXF_WEIGHT_SOURCE_NORM};
     unsigned e = (unsigned)c->of->n_experts;

@@ -1,5 +1,5 @@
-/* device_common.c - see device_common.h. */
-#include "forward/device_common.h"
+/* device_common_input.c - see device_common_input.h. */
+#include "forward/device_common_input.h"
 
 #include "base/mem.h"
 #include "base/stop.h"
@@ -45,7 +45,7 @@ static void carve(room *m, exf_arena *arena, const exf_backend *b, const exf_arc
     m->ids = (int32_t *)exf_take(arena, n * e);
 }
 
-size_t exf_device_common_bytes(const exf_backend *b, const exf_architecture *a, int n_chunks)
+size_t exf_device_common_input_bytes(const exf_backend *b, const exf_architecture *a, int n_chunks)
 {
     room m;
     exf_arena arena = {NULL, 0};
@@ -53,9 +53,9 @@ size_t exf_device_common_bytes(const exf_backend *b, const exf_architecture *a, 
     return arena.used * sizeof(float);
 }
 
-int exf_device_common_serve(const exf_step *s)
+int exf_device_common_input_serve(const exf_step *s)
 {
-    return s->p->device.tokens > 0 && s->p->lanes[s->lane].observer->device_common;
+    return s->p->device.tokens > 0 && s->p->lanes[s->lane].observer->device_common_input;
 }
 
 /* ---- a piece: as many chunks as there is room for ------------------------------------------ */
@@ -65,7 +65,7 @@ typedef struct {
     room m;
     int chunk, n_chunks;          /* places of a chunk; chunks there is room for */
     int32_t *row;                 /* [n_chunks * chunk] of the group, of the places in use, or left over */
-    exf_common_part *part;        /* [n_chunks * chunk] of the chunks, one after the other */
+    exf_common_input_part *part;        /* [n_chunks * chunk] of the chunks, one after the other */
     int parts_to[MOST_CHUNKS];    /* of each chunk: where its parts end */
     int n, n_parts;               /* places in use; parts */
 } piece;
@@ -94,10 +94,10 @@ static exf_code show(const piece *p, exf_workspace *w, exf_err *err)
     exf_code rc = EXF_OK;
     for (int c = 0, from = 0; rc == EXF_OK && c * p->chunk < p->n; from = p->parts_to[c++]) {
         size_t place = (size_t)c * (size_t)p->chunk;
-        exf_device_common b = {.layer = s->layer, .moe_index = s->moe_index, .n_experts = a->n_experts, .d_model = a->d_model, .q = w->q,
+        exf_device_common_input b = {.layer = s->layer, .moe_index = s->moe_index, .n_experts = a->n_experts, .d_model = a->d_model, .q = w->q,
                                .outputs = p->m.outputs + place * (size_t)a->n_experts * (size_t)a->d_model, .rounded = 1, .n_tokens = p->chunk,
                                .part = p->part + from, .n_parts = p->parts_to[c] - from, .row = p->m.row + place, .row_offset = s->group.row};
-        rc = o->device_common(o->self, &b, err);
+        rc = o->device_common_input(o->self, &b, err);
     }
     return rc;
 }
@@ -131,11 +131,11 @@ static void leave_chunk(piece *p)
 static void place_part(piece *p, size_t sequence, int n, int ends)
 {
     int first = p->n % p->chunk;
-    exf_common_part *last = p->n_parts ? &p->part[p->n_parts - 1] : NULL;
+    exf_common_input_part *last = p->n_parts ? &p->part[p->n_parts - 1] : NULL;
     if (first && last->sequence == sequence)
         last->n_tokens += n;
     else
-        p->part[p->n_parts++] = (exf_common_part){.sequence = sequence, .first = first, .n_tokens = n};
+        p->part[p->n_parts++] = (exf_common_input_part){.sequence = sequence, .first = first, .n_tokens = n};
     p->part[p->n_parts - 1].ends = ends;
     p->parts_to[p->n / p->chunk] = p->n_parts;
 }
@@ -150,7 +150,7 @@ static exf_code place_unit(piece *p, size_t sequence, int i, int n, int ends, ex
         if (rc != EXF_OK) return rc;
     }
     place_part(p, sequence, n, ends);
-    for (int k = 0; k < n; k++) p->row[p->n++] = (int32_t)(batch->span[sequence].offset - p->s->group.row + (size_t)exf_common_position(p->s, sequence, i + k));
+    for (int k = 0; k < n; k++) p->row[p->n++] = (int32_t)(batch->span[sequence].offset - p->s->group.row + (size_t)exf_common_input_position(p->s, sequence, i + k));
     return EXF_OK;
 }
 
@@ -174,7 +174,7 @@ static exf_code open_piece(piece *p, const exf_step *s, exf_err *err)
     const exf_architecture *a = &pass->model->arch;
     exf_code rc;
     *p = (piece){.s = s, .chunk = exf_gram_tokens(a->n_experts), .n_chunks = 1};
-    while (p->n_chunks < MOST_CHUNKS && exf_device_common_bytes(pass->b, a, p->n_chunks + 1) <= pass->device.bytes) p->n_chunks++;
+    while (p->n_chunks < MOST_CHUNKS && exf_device_common_input_bytes(pass->b, a, p->n_chunks + 1) <= pass->device.bytes) p->n_chunks++;
     size_t places = (size_t)(p->n_chunks * p->chunk);
     exf_arena arena = {(float *)(void *)pass->device.memory, 0};
     carve(&p->m, &arena, pass->b, a, (int)places);
@@ -185,14 +185,14 @@ out:
     return rc;
 }
 
-exf_code exf_device_common_run(exf_step *s, exf_err *err)
+exf_code exf_device_common_input_run(exf_step *s, exf_err *err)
 {
     piece p;
     exf_code rc;
     EXF_TRY(open_piece(&p, s, err));
     for (size_t i = s->group.first; i < s->group.first + s->group.n; i++)
-        for (int at = 0, n, all = exf_common_tokens(s, i); at < all; at += n) {
-            n = all - at < EXF_COMMON_UNIT ? all - at : EXF_COMMON_UNIT;
+        for (int at = 0, n, all = exf_common_input_tokens(s, i); at < all; at += n) {
+            n = all - at < EXF_COMMON_INPUT_UNIT ? all - at : EXF_COMMON_INPUT_UNIT;
             EXF_TRY(place_unit(&p, i, at, n, at + n == all, err));
         }
     if (p.n) rc = run_piece(&p, err);
