@@ -19,7 +19,7 @@
 #include "kernels/statistics/divergence.h"
 #include "kernels/moe/expert_products.h"
 #include "kernels/attention/indexer.h"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 #include "kernels/linear/matrix.h"
 #include "kernels/attention/rope.h"
 #include "kernels/moe/router.h"
@@ -149,19 +149,19 @@ typedef struct exf_backend {
     size_t (*experts_workspace)(const exf_expert_shape *s); /* bytes */
     void (*experts)(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m,
                     const exf_expert_shape *s, void *workspace);
-    /* moments.h.  sums: moments_bytes() of alloc's memory; adding from several queues
-     * at a time is fine.  moments_take waits, adds what is there to `to` and leaves
-     * zeros; host: exf_moments_host_bytes() of any memory. */
-    size_t (*moments_bytes)(int n_experts);
-    void (*moments_add)(exf_queue *q, void *sums, const exf_moments_call *c);
-    exf_code (*moments_take)(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host,
+    /* layer_sums.h.  sums: layer_sums_bytes() of alloc's memory; adding from several queues
+     * at a time is fine.  layer_sums_take waits, adds what is there to `to` and leaves
+     * zeros; host: exf_layer_sums_host_bytes() of any memory. */
+    size_t (*layer_sums_bytes)(int n_experts);
+    void (*layer_sums_add)(exf_queue *q, void *sums, const exf_layer_sums_call *c);
+    exf_code (*layer_sums_take)(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host,
                              exf_err *err); /* over NULL: not wanted */
     /* What was added since the last call (or the last take) is one sequence. */
-    void (*moments_close)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+    void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
     size_t (*grams_bytes)(int n_experts, int n_products);
     void (*grams)(exf_queue *q, const exf_grams_call *c);
     /* Not while another queue adds to the same sums. */
-    void (*moments_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
+    void (*layer_sums_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 } exf_backend;
 

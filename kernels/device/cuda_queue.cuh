@@ -114,13 +114,13 @@ void exf_score_rows_cuda(exf_queue *q, const exf_score_call *c);
 int exf_experts_fit_cuda(const exf_expert_shape *s);
 size_t exf_experts_workspace_cuda(const exf_expert_shape *s);
 void exf_experts_cuda(exf_queue *q, uint16_t *outputs, const uint16_t *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
-size_t exf_moments_bytes_cuda(int n_experts);
-void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c);
-exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host, exf_err *err);
-void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+size_t exf_layer_sums_bytes_cuda(int n_experts);
+void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call *c);
+exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host, exf_err *err);
+void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 size_t exf_grams_bytes_cuda(int n_experts, int n_products);
 void exf_grams_cuda(exf_queue *q, const exf_grams_call *c);
-void exf_moments_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c);
+void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c);
 void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 }
 /* backend_memory.cu */

@@ -1,5 +1,5 @@
-/* common_input_sums_cpu.c - the sums of tokens that all experts ran on; see moments.h. */
-#include "kernels/statistics/moments.h"
+/* common_input_sums_cpu.c - the sums of tokens that all experts ran on; see layer_sums.h. */
+#include "kernels/statistics/layer_sums.h"
 
 #include "kernels/statistics/linalg.h"
 
@@ -29,7 +29,7 @@ static void carve(common_input_space *c, double *scratch, size_t e, size_t h)
     c->sq0 = c->source_sq + e;
 }
 
-size_t exf_moments_common_input_scratch(int n_experts, int d_model)
+size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model)
 {
     size_t e = (size_t)n_experts;
     return AT_ONCE * e * ((size_t)d_model + e) + 3 * e * e + 2 * e;
@@ -61,7 +61,7 @@ static exf_code check_range(const common_input_space *c, size_t e, exf_err *err)
     return EXF_OK;
 }
 
-static void add_totals(const exf_moments *m, const common_input_space *c, size_t e, uint64_t n_tokens)
+static void add_totals(const exf_layer_sums *m, const common_input_space *c, size_t e, uint64_t n_tokens)
 {
     for (size_t s = 0; s < e; s++)
         for (size_t t = 0; t < e; t++) {
@@ -76,7 +76,7 @@ static void add_totals(const exf_moments *m, const common_input_space *c, size_t
         }
 }
 
-exf_code exf_moments_add_common_input_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
+exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
                                     double *scratch, exf_err *err)
 {
     size_t e = (size_t)n_experts, size = e * (size_t)d_model;

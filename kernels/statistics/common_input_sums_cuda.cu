@@ -1,11 +1,11 @@
-/* common_input_sums_cuda.cu - sums of tokens that all experts ran on; see moments.h.
+/* common_input_sums_cuda.cu - sums of tokens that all experts ran on; see layer_sums.h.
  *
  * One strided product U U^T per token, then one look at each C: a block has 8 rows of
  * pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it walks
  * over the tokens; one more warp does what the pairs of a row have in common. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/statistics/exact_registers.cuh"
-#include "kernels/statistics/moments_cells.cuh"
+#include "kernels/statistics/layer_sums_cells.cuh"
 
 enum { ROWS = 8, COLUMNS = 32, THREADS = (ROWS + 1) * COLUMNS, UNIT = EXF_COMMON_INPUT_UNIT };
 
@@ -226,7 +226,7 @@ static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gra
     if (mine) cells[lane * WORDS + COUNT] += (unsigned long long)k.n_tokens;
 }
 
-void exf_moments_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c)
+void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c)
 {
     walk k = {c->first, c->n_tokens, c->weighting == EXF_WEIGHT_SOURCE_NORM};
     unsigned e = (unsigned)c->of->n_experts;

@@ -3,7 +3,7 @@
  *
  *   vu[p] += w v*u, vv[p] += w v*v    [H], of the tokens that chose both of pair p's experts
  *
- * with u, v and w as in moments.h.  Terms are double (w from a double norm), added up in
+ * with u, v and w as in layer_sums.h.  Terms are double (w from a double norm), added up in
  * order of tokens over a unit, which is the caller's: as many calls as it likes, the first
  * of which begins it and the last ends it.  A unit's total is then added exactly
  * (base/exact.h), so only what a unit is matters, not how the run is cut into calls. */
@@ -11,7 +11,7 @@
 #define EXF_KERNELS_DIAGONAL_H
 #include "base/exact.h"
 #include "kernels/linear/matrix.h"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 
 /* Everything is the device's. */
 typedef struct {

@@ -33,7 +33,7 @@ static __device__ inline void exf_exact_registers_add(exf_exact_registers *sum, 
         : "l"(x0), "l"(x1), "l"(x2), "l"(negative));
 }
 
-/* Its six digits of 2^32, all of sum's sign (moments_cells.cuh). */
+/* Its six digits of 2^32, all of sum's sign (layer_sums_cells.cuh). */
 static __device__ inline void exf_exact_registers_digits(unsigned long long (&digit)[6], exf_exact_registers sum)
 {
     bool negative = sum.high >> 63;

@@ -4,7 +4,7 @@
 #include "accumulate/device_sums.h"
 #include "accumulate/statistics_write_behind.h"
 #include "accumulate/sequence_sums.h"
-#include "accumulate/vector_moments.h"
+#include "accumulate/vector_accumulator.h"
 #include "base/mem.h"
 #include "base/version.h"
 #include "kernels/linear/gemm.h"
@@ -26,7 +26,7 @@ struct exf_accumulator {
     exf_sequence_tracker *tracker; /* [n_workers] */
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
-    exf_vector_moments *vectors; /* NULL: none are wanted */
+    exf_vector_accumulator *vectors; /* NULL: none are wanted */
     exf_device_sums device;       /* where the forward runs on a device */
     exf_layer_statistics spare;  /* there: what the last layer's put still reads */
     exf_statistics_write_behind late;
@@ -50,9 +50,9 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
         EXF_TRY(exf_layer_statistics_new(&a->sums[i], e, err));
         EXF_TRY(exf_sequence_tracker_new(&a->tracker[i], e, err));
     }
-    a->scratch_each = a->options.common_input_tokens ? exf_moments_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
+    a->scratch_each = a->options.common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
-    if (wants_vectors(&a->options)) EXF_TRY(exf_vector_moments_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
+    if (wants_vectors(&a->options)) EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
 out:
     return rc;
 }
@@ -73,24 +73,24 @@ static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
         if (!puts_late(a)) exf_layer_statistics_zero(&a->sums[i]); /* else they were zeroed behind the last put */
         a->tracker[i].open = 0;
     }
-    return a->active && a->vectors ? exf_vector_moments_begin(a->vectors, layer, err) : EXF_OK;
+    return a->active && a->vectors ? exf_vector_accumulator_begin(a->vectors, layer, err) : EXF_OK;
 }
 
-static exf_moments moments_of(const exf_layer_statistics *s)
+static exf_layer_sums moments_of(const exf_layer_statistics *s)
 {
-    return (exf_moments){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
+    return (exf_layer_sums){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
                          s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
 }
 
 static exf_code add_pairs(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     const exf_layer_statistics *s = &a->sums[b->worker];
-    exf_moments m = moments_of(s);
+    exf_layer_sums m = moments_of(s);
     exf_code rc;
     if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, b->position, b->n_tokens, err));
-    EXF_TRY(exf_moments_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
+    EXF_TRY(exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
                                 a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err));
-    if (a->vectors) exf_vector_moments_sample(a->vectors, b);
+    if (a->vectors) exf_vector_accumulator_sample(a->vectors, b);
 out:
     return rc;
 }
@@ -99,10 +99,10 @@ static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
-    if (b->sweep > 0) return exf_vector_moments_add(a->vectors, b, err);
+    if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
     if (!a->options.common_input_tokens) return add_pairs(a, b, err);
-    exf_moments m = moments_of(&a->sums[b->worker]);
-    return exf_moments_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
+    exf_layer_sums m = moments_of(&a->sums[b->worker]);
+    return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
 }
 
 static exf_code common_input(void *self, const exf_common_input_block *b, exf_err *err)
@@ -111,11 +111,11 @@ static exf_code common_input(void *self, const exf_common_input_block *b, exf_er
     if (!a->active) return EXF_OK;
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_sequence_tracker *k = &a->tracker[b->worker];
-    exf_moments m = moments_of(s);
+    exf_layer_sums m = moments_of(s);
     exf_code rc = EXF_OK;
     int goes_on = k->open && k->sequence == b->sequence;
     if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, goes_on ? k->next_position : 0, b->n_tokens, err));
-    rc = exf_moments_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
+    rc = exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
                                     a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
     return rc;
@@ -130,7 +130,7 @@ static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
     EXF_TRY(exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err));
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
                                  a->options.common_input_tokens > 0, err));
-    if (a->vectors) EXF_TRY(exf_vector_moments_open_device(a->vectors, b, err));
+    if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
 out:
     return rc;
 }
@@ -140,11 +140,11 @@ static exf_code device_block(void *self, const exf_device_block *b, exf_err *err
     exf_accumulator *a = self;
     if (!a->active) return EXF_OK;
     if (b->sweep > 0) {
-        exf_vector_moments_add_device(a->vectors, b);
+        exf_vector_accumulator_add_device(a->vectors, b);
         return EXF_OK;
     }
     exf_device_sums_add(&a->device, b);
-    return a->vectors ? exf_vector_moments_sample_device(a->vectors, b, err) : EXF_OK;
+    return a->vectors ? exf_vector_accumulator_sample_device(a->vectors, b, err) : EXF_OK;
 }
 
 static exf_code device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
@@ -200,7 +200,7 @@ static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_e
     (void)moe_index;
     if (!a->active || sweep > 0) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
-    if (a->vectors) EXF_TRY(exf_vector_moments_prepare(a->vectors, &a->sums[0], layer, err));
+    if (a->vectors) EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
 out:
     return rc;
 }
@@ -225,11 +225,11 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     EXF_TRY(end_first_sweep(a, layer, err));
     progress->cold = count_cold(&a->sums[0]);
     if (puts_late(a)) return put_late(a, layer, err);
-    if (a->vectors) rc = exf_vector_moments_end(a->vectors, err);
+    if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     if (rc != EXF_OK) goto out;
     EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
-    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_moments_sums(a->vectors), err));
+    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_accumulator_sums(a->vectors), err));
 out:
     return rc;
 }
@@ -373,7 +373,7 @@ void exf_accumulator_free(exf_accumulator *a)
         exf_layer_statistics_free(&a->sums[i]);
         exf_sequence_tracker_free(&a->tracker[i]);
     }
-    exf_vector_moments_free(a->vectors);
+    exf_vector_accumulator_free(a->vectors);
     exf_sequence_list_free(&a->sequences);
     exf_mem_free(a->layer_number);
     exf_mem_free(a->sums);

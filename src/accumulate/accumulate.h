@@ -14,7 +14,7 @@
 #include "artifact/capture_file.h"
 #include "artifact/statistics.h"
 #include "forward/forward.h"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/pair_scalar.h"
 
 typedef struct exf_accumulator exf_accumulator;
@@ -27,7 +27,7 @@ typedef struct {
     int64_t samples;       /* residuals a layer from which the basis of lowrank is made */
     uint64_t seed;         /* of that choice, and of the search for the basis */
     exf_scalar_rule rule;  /* of the scalar whose residuals they are */
-    int helpers;           /* host threads for vector moments where one worker shows all blocks; 0 is 1; changes no bit */
+    int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 
 /* Of an accumulator that is to be. */

@@ -8,8 +8,8 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
 {
     exf_code rc;
     *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common_input = common_input};
-    EXF_TRY(b->alloc(&s->sums, b->moments_bytes(n_experts), 1, "statistics", err));
-    EXF_TRY(b->alloc_staging(&s->host, exf_moments_host_bytes(n_experts), "statistics", err));
+    EXF_TRY(b->alloc(&s->sums, b->layer_sums_bytes(n_experts), 1, "statistics", err));
+    EXF_TRY(b->alloc_staging(&s->host, exf_layer_sums_host_bytes(n_experts), "statistics", err));
     if (common_input) EXF_TRY(b->alloc(&s->grams, b->grams_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
 out:
     return rc;
@@ -20,10 +20,10 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
 {
     size_t slot = at * (size_t)b->top_k;
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
-    exf_moments_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
+    exf_layer_sums_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
                           .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input, .row = (int64_t)(b->row + at)};
-    s->b->moments_add(b->q, s->sums, &c);
+    s->b->layer_sums_add(b->q, s->sums, &c);
 }
 
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
@@ -38,7 +38,7 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
         const exf_span *span = &b->batch->span[s->sequence];
         size_t left = span->offset + (size_t)span->n_tokens - b->row - at, part = left < n - at ? left : n - at;
         add_part(s, b, at, (int)part);
-        if (part == left) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
+        if (part == left) s->b->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, s->sequence++);
         at += part;
     }
 }
@@ -53,17 +53,17 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_commo
         const exf_common_input_part *p = &b->part[i];
         exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting, .row = b->row + p->first,
                              .row_offset = (int64_t)b->row_offset};
-        s->b->moments_add_common_input(b->q, s->sums, &c);
-        if (p->ends && s->by_sequence) s->b->moments_close(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
+        s->b->layer_sums_add_common_input(b->q, s->sums, &c);
+        if (p->ends && s->by_sequence) s->b->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
 }
 
 exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err)
 {
-    exf_moments m = {to->dot, to->target_sq, to->source_sq, to->dot0, to->sq0, to->count,
+    exf_layer_sums m = {to->dot, to->target_sq, to->source_sq, to->dot0, to->sq0, to->count,
                      to->norm_sum, to->sq_sum, to->route_weight_sum, to->contribution_sum, to->norm_count};
-    exf_sequence_moments over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
-    exf_code rc = s->q ? s->b->moments_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
+    exf_sequence_sums over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
+    exf_code rc = s->q ? s->b->layer_sums_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     s->q = NULL;
     return rc;

@@ -1,5 +1,5 @@
 /* device_sums.h - one layer's sums while they are kept in a device's memory
- * (kernels/statistics/moments.h): no expert output comes to the host. */
+ * (kernels/statistics/layer_sums.h): no expert output comes to the host. */
 #ifndef EXF_ACCUMULATE_DEVICE_SUMS_H
 #define EXF_ACCUMULATE_DEVICE_SUMS_H
 #include "artifact/statistics.h"

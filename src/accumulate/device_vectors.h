@@ -1,4 +1,4 @@
-/* device_vectors.h - the parts of vector moments that need not see outputs on the host:
+/* device_vectors.h - the parts of vector sums that need not see outputs on the host:
  * samples for the basis are fetched by themselves, diagonal sums are kept in the device's
  * memory (kernels/statistics/diagonal.h).  Low-rank sums are made on the host. */
 #ifndef EXF_ACCUMULATE_DEVICE_VECTORS_H

@@ -59,10 +59,10 @@ static double weight_of(const float *output, int h, exf_weighting weighting, flo
 static exf_code make_room(exf_pair_buffers *m, size_t n, size_t h, size_t r, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_mem_grow(&m->u, &m->cap_u, n * h, sizeof *m->u, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&m->v, &m->cap_v, n * h, sizeof *m->v, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&m->z, &m->cap_z, n * r + 1, sizeof *m->z, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&m->total, &m->cap_total, (r > 2 ? r : 2) * (h > r ? h : r), sizeof *m->total, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&m->u, &m->cap_u, n * h, sizeof *m->u, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->v, &m->cap_v, n * h, sizeof *m->v, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->z, &m->cap_z, n * r + 1, sizeof *m->z, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&m->total, &m->cap_total, (r > 2 ? r : 2) * (h > r ? h : r), sizeof *m->total, "vector sums", err));
 out:
     return rc;
 }
@@ -74,9 +74,9 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
     int k = b->top_k;
     size_t slots = (size_t)b->n_tokens * (size_t)k;
     exf_code rc;
-    EXF_TRY(exf_mem_grow(&s->entry, &s->cap_entry, slots * (size_t)k, sizeof *s->entry, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->first, &s->cap_first, (size_t)n_pairs + 1, sizeof *s->first, "vector moments", err));
-    EXF_TRY(exf_mem_grow(&s->weight, &s->cap_weight, slots, sizeof *s->weight, "vector moments", err));
+    EXF_TRY(exf_mem_grow(&s->entry, &s->cap_entry, slots * (size_t)k, sizeof *s->entry, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&s->first, &s->cap_first, (size_t)n_pairs + 1, sizeof *s->first, "vector sums", err));
+    EXF_TRY(exf_mem_grow(&s->weight, &s->cap_weight, slots, sizeof *s->weight, "vector sums", err));
     memset(s->first, 0, ((size_t)n_pairs + 1) * sizeof *s->first);
     for (int pass = 0; pass < 2; pass++) {
         for (int t = 0; t < b->n_tokens; t++) {

@@ -3,7 +3,7 @@
 #define EXF_ACCUMULATE_PAIR_BLOCK_H
 #include "artifact/vector_sums.h"
 #include "forward/forward.h"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 
 /* Locks shared by all workers: one guards many pairs. */
 typedef struct exf_pair_locks exf_pair_locks;

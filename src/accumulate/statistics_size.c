@@ -1,7 +1,7 @@
 /* statistics_size.c - what a plan can know about the room that statistics take; see accumulate.h. */
 #include "accumulate/accumulate.h"
 #include "accumulate/basis.h"
-#include "accumulate/vector_moments.h"
+#include "accumulate/vector_accumulator.h"
 
 static uint64_t rank_of(const exf_run_shape *s)
 {
@@ -26,7 +26,7 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
 {
     uint64_t e = (uint64_t)s->n_experts, h = (uint64_t)s->d_model, candidates = (uint64_t)(s->n_tokens * s->top_k);
     uint64_t each = e * e * (10 * sizeof(exf_exact) + 3 * sizeof(uint64_t)), samples = (uint64_t)o->samples;
-    if (o->common_input_tokens) each += exf_moments_common_input_scratch((int)e, (int)h) * sizeof(double);
+    if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
     uint64_t rooms = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
     uint64_t all = (uint64_t)n_workers * each + vector_bytes(s, o);
     if (o->diagonal || o->lowrank) all += rooms * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
@@ -36,5 +36,5 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
 
 uint64_t exf_accumulate_device_memory(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    return exf_vector_moments_device_bytes(s, o);
+    return exf_vector_accumulator_device_bytes(s, o);
 }

@@ -19,7 +19,7 @@
  *       two's-complement integer in units of 2^-96, least significant word first
  * The F64 datasets are the exact sums rounded to nearest; a file where they
  * disagree is damaged.  Sums and counts only, never means: files of different
- * data add.  What is summed: kernels/statistics/moments.h.  A count of 0 means the pair or
+ * data add.  What is summed: kernels/statistics/layer_sums.h.  A count of 0 means the pair or
  * expert was never observed; its sums are 0 and mean nothing.
  * Since version 2:
  *   pairs                          text        root attribute: "corouted", or "common_input" (every

@@ -7,7 +7,7 @@
 #include "artifact/vector_sums.h"
 #include "base/exact.h"
 
-/* What each sums is said in kernels/statistics/moments.h. */
+/* What each sums is said in kernels/statistics/layer_sums.h. */
 #define EXF_PAIR_SUMS(X) X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
 #define EXF_EXPERT_SUMS(X) X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum)
 

@@ -1,7 +1,7 @@
 /* vector_sums.h - the sums of one layer that act on vectors, for the pairs that carry
  * one (method, section 1; paper, "diagonal" and "scalar-plus-low-rank projector").
  *
- * With u, v, w of a token of the pair as in kernels/statistics/moments.h, Q the layer's basis and
+ * With u, v, w of a token of the pair as in kernels/statistics/layer_sums.h, Q the layer's basis and
  * z = sqrt(w) v Q:
  *   vu = sum w v*u, vv = sum w v*v          [H], element by element, exact (base/exact.h)
  *   zz = sum z'z [R, R], zu = sum z' sqrt(w) u [R, H], zv = sum z' sqrt(w) v [R, H]

@@ -99,7 +99,7 @@ typedef struct {
 } exf_common_input_block;
 
 /* Consecutive tokens of an exf_device_common_input that are of one sequence: a multiple of
- * EXF_COMMON_INPUT_UNIT (kernels/statistics/moments.h), but at the end of what the sequence gives. */
+ * EXF_COMMON_INPUT_UNIT (kernels/statistics/layer_sums.h), but at the end of what the sequence gives. */
 typedef struct {
     size_t sequence;
     int first, n_tokens; /* tokens [first, first + n_tokens) */
@@ -176,7 +176,7 @@ typedef struct {
      * says that the head is wanted. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
     int device_sweeps;     /* of the sweeps, those that device_block sees; the others are shown by `block` all the same */
-    uint64_t device_bytes; /* held in the device's memory beside the sums of pairs (kernels/statistics/moments.h) */
+    uint64_t device_bytes; /* held in the device's memory beside the sums of pairs (kernels/statistics/layer_sums.h) */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
     exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err);
     exf_code (*device_common_input)(void *self, const exf_device_common_input *c, exf_err *err);

@@ -18,7 +18,7 @@
 #define EXF_TOOL_RECIPE_H
 #include "accumulate/accumulate.h"
 #include "base/opt.h"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 #include "solve/solve.h"
 
 enum { EXF_RECIPE_PATHS = 5 };

@@ -21,7 +21,7 @@ static void run_all(const bench *c, int products, int sums)
         exf_common_input_call s = {.of = &g, .n_tokens = c->n_tokens - at < c->places ? c->n_tokens - at : c->places,
                              .weighting = EXF_WEIGHT_SOURCE_NORM, .row = c->row, .row_offset = at};
         if (products) c->b->grams(c->q, &g);
-        if (sums) c->b->moments_add_common_input(c->q, c->sums, &s);
+        if (sums) c->b->layer_sums_add_common_input(c->q, c->sums, &s);
     }
 }
 
@@ -95,7 +95,7 @@ int main(int argc, char **argv)
     must(c.b->open(&c.q, EXF_COMPUTE_BF16, &err));
     c.outputs = random_bf16(c.b, c.q, tokens * (size_t)n[0] * (size_t)n[1], 2);
     c.grams = device_room(c.b, c.b->grams_bytes(n[0], c.places));
-    c.sums = device_room(c.b, c.b->moments_bytes(n[0]));
+    c.sums = device_room(c.b, c.b->layer_sums_bytes(n[0]));
     c.row = device_room(c.b, (size_t)c.places * sizeof *c.row);
     printf("%s: common input, E %d, H %d, I %d, %d tokens, %d a call; product %.0f TFLOP/s\n", c.b->device(), n[0], n[1], n[2], n[3], c.places, ceiling / 1e12);
     double flop = 2 * pairs * n[1] * n[3];

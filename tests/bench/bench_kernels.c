@@ -35,9 +35,9 @@ static void experts(const bench *c)
 
 static void moments(const bench *c)
 {
-    exf_moments_call call = {.n_experts = c->s.n_experts, .top_k = c->s.top_k, .d_model = c->s.d_model, .n_tokens = c->s.n_tokens,
+    exf_layer_sums_call call = {.n_experts = c->s.n_experts, .top_k = c->s.top_k, .d_model = c->s.d_model, .n_tokens = c->s.n_tokens,
                              .outputs = exf_bf16(c->outputs), .ids = c->ids, .weights = c->weights};
-    c->b->moments_add(c->q, c->sums, &call);
+    c->b->layer_sums_add(c->q, c->sums, &call);
 }
 
 static void routed_sum(const bench *c)
@@ -101,7 +101,7 @@ static void open_bench(bench *c, const int *n)
     c->ids = device_room(c->b, t * k * 4);
     c->scratch = device_room(c->b, (size_t)exf_router_scratch(n[2]) * 8);
     c->space = device_room(c->b, c->b->experts_workspace(&c->s));
-    c->sums = device_room(c->b, c->b->moments_bytes(n[2]));
+    c->sums = device_room(c->b, c->b->layer_sums_bytes(n[2]));
     float *host = malloc(t * (e > h ? e : h) * 4);
     if (!host) exit(EXF_NOSPACE);
     for (size_t i = 0; i < t * e; i++) host[i] = (float)((double)(int64_t)exf_rng_u64(3, 4, i) * 0x1p-62);

@@ -39,12 +39,12 @@ static exf_layer_statistics on_cpu(const shown *x, exf_weighting w)
 {
     exf_layer_statistics s;
     size_t each = (size_t)(x->n_experts * x->d_model);
-    double *scratch = test_memory(exf_moments_common_input_scratch(x->n_experts, x->d_model), sizeof *scratch);
+    double *scratch = test_memory(exf_layer_sums_common_input_scratch(x->n_experts, x->d_model), sizeof *scratch);
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
-    exf_moments m = moments_of(&s);
+    exf_layer_sums m = moments_of(&s);
     for (int at = 0; at < x->n; at += EXF_COMMON_INPUT_UNIT) {
         int n = x->n - at < EXF_COMMON_INPUT_UNIT ? x->n - at : EXF_COMMON_INPUT_UNIT;
-        ck_ok(exf_moments_add_common_input_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
+        ck_ok(exf_layer_sums_add_common_input_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
     }
     exf_mem_free(scratch);
     return s;
@@ -69,7 +69,7 @@ static device_products device_products_new(int n_experts, int d_model, int n_pro
     t.host = test_memory(t.bytes, 1);
     t.outputs = device_put(&d, NULL, t.bytes);
     t.row = device_put(&d, row, (size_t)n_products * 4);
-    ck_ok(d.b->alloc(&t.sums, d.b->moments_bytes(n_experts), 1, "sums", &e), e);
+    ck_ok(d.b->alloc(&t.sums, d.b->layer_sums_bytes(n_experts), 1, "sums", &e), e);
     t.call = (exf_grams_call){.n_experts = n_experts, .d_model = d_model, .n_products = n_products,
                               .outputs = {t.outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32},
                               .grams = device_put(&d, NULL, d.b->grams_bytes(n_experts, n_products))};
@@ -103,7 +103,7 @@ static void add(device_products *t, const shown *x, int at, int n, int first, ex
     exf_common_input_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
     d.b->upload(d.q, t->outputs, t->host, t->bytes);
     d.b->grams(d.q, &t->call);
-    d.b->moments_add_common_input(d.q, t->sums, &c);
+    d.b->layer_sums_add_common_input(d.q, t->sums, &c);
     ck_ok(d.b->finish(d.q, &e), e);
 }
 
@@ -113,14 +113,14 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
     exf_layer_statistics s;
     int places = exf_gram_tokens(x->n_experts), most = scattered ? EXF_COMMON_INPUT_UNIT : places;
     device_products t = device_products_new(x->n_experts, x->d_model, places, rounded);
-    void *host = test_memory(exf_moments_host_bytes(x->n_experts), 1);
+    void *host = test_memory(exf_layer_sums_host_bytes(x->n_experts), 1);
     for (int at = 0; at < x->n; at += most) {
         int n = x->n - at < most ? x->n - at : most;
         add(&t, x, at, n, scattered ? (5 * at + 3) % (places - n + 1) : 0, w);
     }
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
-    exf_moments m = moments_of(&s);
-    ck_ok(d.b->moments_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
+    exf_layer_sums m = moments_of(&s);
+    ck_ok(d.b->layer_sums_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
     exf_mem_free(host);
     device_products_free(&t);
     return s;
@@ -203,15 +203,15 @@ START_TEST(an_output_out_of_range_names_its_token)
     exf_layer_statistics s;
     static const float bad[] = {NAN, INFINITY, 1e8f};
     shown x = integers(2);
-    void *host = test_memory(exf_moments_host_bytes(x.n_experts), 1);
+    void *host = test_memory(exf_layer_sums_host_bytes(x.n_experts), 1);
     ck_ok(exf_layer_statistics_new(&s, x.n_experts, &e), e);
     for (int i = 0; i < 6; i++) {
         device_products t = device_products_new(x.n_experts, x.d_model, 32, i % 2);
         x.r.outputs[(size_t)((13 * x.n_experts + 57) * x.d_model + 5)] = bad[i / 2];
         x.r.outputs[(size_t)((17 * x.n_experts + 2) * x.d_model + 1)] = NAN;
         add(&t, &x, 1, 30, 2, EXF_WEIGHT_NONE);
-        exf_moments m = moments_of(&s);
-        ck_fails(d.b->moments_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
+        exf_layer_sums m = moments_of(&s);
+        ck_fails(d.b->layer_sums_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
         device_products_free(&t);
     }
     exf_mem_free(host);

@@ -1,7 +1,7 @@
 /* device_sums_fixtures.h - a layer's sums as a device has them against the CPU's. */
 #ifndef EXF_TESTS_DEVICE_SUMS_FIXTURES_H
 #define EXF_TESTS_DEVICE_SUMS_FIXTURES_H
-#include "tests/support/moments_fixtures.h"
+#include "tests/support/layer_sums_fixtures.h"
 
 #include <math.h>
 #include <string.h>

@@ -119,7 +119,7 @@ static void embed(exf_queue *q, float *out, exf_matrix table, const int32_t *tok
         for (int k = 0; k < streams; k++, out += w) memcpy(out, (const float *)table.p + (size_t)tokens[t] * w, w * sizeof *out);
 }
 
-static size_t moments_bytes(int n_experts)
+static size_t layer_sums_bytes(int n_experts)
 {
     (void)n_experts;
     return 0;
@@ -150,7 +150,7 @@ const exf_backend *fake_device(uint64_t room)
     b.unpack = unpack;
     b.check_bf16 = check_bf16;
     b.embed = embed;
-    b.moments_bytes = moments_bytes;
+    b.layer_sums_bytes = layer_sums_bytes;
     b.grams_bytes = grams_bytes;
     return &b;
 }

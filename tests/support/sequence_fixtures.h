@@ -1,8 +1,8 @@
-/* sequence_fixtures.h - what the tests of sums over sequences and of vector moments
+/* sequence_fixtures.h - what the tests of sums over sequences and of vector sums
  * share: routed tokens in sequences, shown as a forward pass shows them. */
 #ifndef EXF_TESTS_SEQUENCE_FIXTURES_H
 #define EXF_TESTS_SEQUENCE_FIXTURES_H
-#include "tests/support/moments_fixtures.h"
+#include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
 

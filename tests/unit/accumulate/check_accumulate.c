@@ -1,6 +1,6 @@
 /* check_accumulate.c - src/accumulate: statistics files from blocks and from
  * capture files. */
-#include "tests/support/moments_fixtures.h"
+#include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
 

@@ -1,6 +1,6 @@
 /* check_common_input.c - pair sums of tokens that all experts ran on: the kernel
  * against a plain loop, the observer, the file's own rules. */
-#include "tests/support/moments_fixtures.h"
+#include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
 #include "kernels/linear/gemm.h"
@@ -21,10 +21,10 @@ static void start(void)
 
 static exf_code add(const exf_layer_statistics *s, const float *x, int n, exf_weighting w, exf_err *err)
 {
-    exf_moments m = moments_of(s);
+    exf_layer_sums m = moments_of(s);
     double *scratch = NULL;
-    exf_code rc = exf_mem_new(&scratch, exf_moments_common_input_scratch(s->n_experts, H), sizeof *scratch, "scratch", err);
-    if (rc == EXF_OK) rc = exf_moments_add_common_input_cpu(&m, s->n_experts, H, n, x, w, scratch, err);
+    exf_code rc = exf_mem_new(&scratch, exf_layer_sums_common_input_scratch(s->n_experts, H), sizeof *scratch, "scratch", err);
+    if (rc == EXF_OK) rc = exf_layer_sums_add_common_input_cpu(&m, s->n_experts, H, n, x, w, scratch, err);
     exf_mem_free(scratch);
     return rc;
 }

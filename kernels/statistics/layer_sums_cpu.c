@@ -1,5 +1,5 @@
-/* moments_cpu.c - see moments.h. */
-#include "kernels/statistics/moments.h"
+/* layer_sums_cpu.c - see layer_sums.h. */
+#include "kernels/statistics/layer_sums.h"
 
 #include "kernels/rows/simd.h"
 
@@ -15,7 +15,7 @@ EXF_SIMD_CLONES static void gram_of_token(double *gram, const float *outputs, in
                 exf_dot(outputs + (size_t)a * (size_t)d_model, outputs + (size_t)b * (size_t)d_model, d_model);
 }
 
-static void add_expert(const exf_moments *m, int e, double sq, float route_weight)
+static void add_expert(const exf_layer_sums *m, int e, double sq, float route_weight)
 {
     double norm = sqrt(sq);
     exf_exact_add(&m->norm_sum[e], norm);
@@ -25,7 +25,7 @@ static void add_expert(const exf_moments *m, int e, double sq, float route_weigh
     m->norm_count[e]++;
 }
 
-static void add_pair(const exf_moments *m, size_t cell, double w, double dot, double source_sq, double target_sq)
+static void add_pair(const exf_layer_sums *m, size_t cell, double w, double dot, double source_sq, double target_sq)
 {
     exf_exact_add(&m->dot[cell], w * dot);
     exf_exact_add(&m->target_sq[cell], w * target_sq);
@@ -64,7 +64,7 @@ static exf_code check_range(const double *gram, int top_k, exf_err *err, int tok
     return EXF_OK;
 }
 
-exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
+exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
                                      const float *weights, exf_err *err)
 {
     for (size_t i = 0; i < (size_t)n_tokens * (size_t)top_k; i++) {
@@ -78,7 +78,7 @@ exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_mode
     return EXF_OK;
 }
 
-exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
+exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err)
 {
     for (int t = 0; t < n_tokens; t++) {

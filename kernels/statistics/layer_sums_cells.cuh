@@ -1,14 +1,14 @@
-/* moments_cells.cuh - how sums lie in a device's memory while they grow.
+/* layer_sums_cells.cuh - how sums lie in a device's memory while they grow.
  *
  * A cell of 32 words per ordered pair and per expert: sum s has six signed words,
  * digits of 2^32 of its fixed-point value (base/exact.h), of both signs and not
  * carried; word 30 counts.  2^31 terms fit before a digit overflows; carries are taken
  * when a value is needed.  A second cell per pair is about sequences: what dot,
  * target_sq and count were at the end of the last one, and the sums over them. */
-#ifndef EXF_KERNELS_MOMENTS_CELLS_CUH
-#define EXF_KERNELS_MOMENTS_CELLS_CUH
+#ifndef EXF_KERNELS_LAYER_SUMS_CELLS_CUH
+#define EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #include "kernels/device/cuda_queue.cuh"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 
 enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 4, SEQUENCE_SUMS = 3 };
 /* Words of a sequence cell. */

@@ -1,5 +1,5 @@
-/* check_moments.c - kernels/statistics/moments.h: which sums, exactly, in any order. */
-#include "tests/support/moments_fixtures.h"
+/* check_layer_sums.c - kernels/statistics/layer_sums.h: which sums, exactly, in any order. */
+#include "tests/support/layer_sums_fixtures.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
-/* vector_moments.c - see vector_moments.h. */
-#include "accumulate/vector_moments.h"
+/* vector_accumulator.c - see vector_accumulator.h. */
+#include "accumulate/vector_accumulator.h"
 
 #include "accumulate/basis.h"
 #include "accumulate/device_vectors.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct exf_vector_moments {
+struct exf_vector_accumulator {
     exf_run_shape shape;
     const exf_accumulate_options *options;
     const exf_sequence_list *sequences;
@@ -26,14 +26,14 @@ struct exf_vector_moments {
     exf_device_diagonal diagonal; /* where nothing else is wanted of the second sweep on a device */
 };
 
-exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *shape, const exf_accumulate_options *o,
+exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
                                 const exf_sequence_list *sequences, int n_workers, exf_err *err)
 {
     exf_code rc;
-    exf_vector_moments *m = NULL;
+    exf_vector_accumulator *m = NULL;
     size_t e = (size_t)shape->n_experts, candidates = (size_t)shape->n_tokens * (size_t)shape->top_k;
     *out = NULL;
-    EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "vector moments", err));
+    EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "vector sums", err));
     m->shape = *shape;
     m->options = o;
     m->sequences = sequences;
@@ -43,18 +43,18 @@ exf_code exf_vector_moments_new(exf_vector_moments **out, const exf_run_shape *s
     if (o->lowrank)
         EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model, err));
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
-    EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector moments", err));
-    EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector moments", err));
+    EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
+    EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector sums", err));
     EXF_TRY(exf_pair_locks_new(&m->locks, err));
 out:
     if (rc != EXF_OK)
-        exf_vector_moments_free(m);
+        exf_vector_accumulator_free(m);
     else
         *out = m;
     return rc;
 }
 
-void exf_vector_moments_free(exf_vector_moments *m)
+void exf_vector_accumulator_free(exf_vector_accumulator *m)
 {
     if (!m) return;
     for (int i = 0; m->block && i < m->n_workers; i++) exf_pair_block_free(&m->block[i]);
@@ -78,44 +78,44 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
     return all < wanted ? all : wanted;
 }
 
-uint64_t exf_vector_moments_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
+uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
     if (o->lowrank) return exf_device_samples_bytes((int)shape->d_model);
     return o->diagonal ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
 }
 
-exf_code exf_vector_moments_open_device(exf_vector_moments *m, const exf_backend *b, exf_err *err)
+exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)
 {
     const exf_run_shape *s = &m->shape;
     if (m->options->lowrank) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
     return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model, m->options->weighting, err);
 }
 
-exf_code exf_vector_moments_sample_device(exf_vector_moments *m, const exf_device_block *b, exf_err *err)
+exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
 {
     return m->options->lowrank ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
 }
 
-void exf_vector_moments_add_device(exf_vector_moments *m, const exf_device_block *b)
+void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
 {
     exf_device_diagonal_add(&m->diagonal, b);
 }
 
-exf_code exf_vector_moments_end(exf_vector_moments *m, exf_err *err)
+exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
 {
     return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
 }
 
 /* ---- before the first sweep ---------------------------------------------------------- */
 
-exf_code exf_vector_moments_begin(exf_vector_moments *m, int layer, exf_err *err)
+exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err)
 {
     exf_vector_sums_free(&m->sums);
     if (!m->options->lowrank) return EXF_OK;
     return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, m->options->seed, err);
 }
 
-void exf_vector_moments_sample(const exf_vector_moments *m, const exf_moe_block *b)
+void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b)
 {
     if (m->options->lowrank) exf_sampler_keep(&m->sampler, b);
 }
@@ -141,7 +141,7 @@ static int rising(const void *a, const void *b)
 }
 
 /* Pairs of the largest source_sq, ties to the lower source, then target. */
-static exf_code choose_pairs(exf_vector_moments *m, const exf_layer_statistics *s, exf_err *err)
+static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
     int d = (int)m->shape.d_model, rank = m->options->lowrank ? (d < EXF_BASIS_RANK ? d : EXF_BASIS_RANK) : 0;
@@ -175,7 +175,7 @@ static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
 }
 
 /* The samples become u - S v, in the room of u. */
-static void take_residuals(exf_vector_moments *m, const exf_layer_statistics *s)
+static void take_residuals(exf_vector_accumulator *m, const exf_layer_statistics *s)
 {
     size_t h = (size_t)m->shape.d_model;
     for (size_t i = 0; i < m->sampler.n; i++) {
@@ -187,7 +187,7 @@ static void take_residuals(exf_vector_moments *m, const exf_layer_statistics *s)
     }
 }
 
-exf_code exf_vector_moments_prepare(exf_vector_moments *m, const exf_layer_statistics *s, int layer, exf_err *err)
+exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(choose_pairs(m, s, err));
@@ -205,20 +205,20 @@ out:
 /* ---- the second sweep --------------------------------------------------------------- */
 
 typedef struct {
-    exf_vector_moments *m;
+    exf_vector_accumulator *m;
     const exf_moe_block *b;
 } job;
 
 static exf_code add_pair(void *self, size_t p, int helper, exf_err *err)
 {
     const job *j = self;
-    exf_vector_moments *m = j->m;
+    exf_vector_accumulator *m = j->m;
     exf_pair_buffers *buffers = &m->buffers[j->b->worker * m->n_helpers + helper];
     return exf_pair_block_add(&m->block[j->b->worker], buffers, j->b, (int64_t)p, &m->sums, m->locks, err);
 }
 
 /* A pair's sums are its own, so helpers change no bit. */
-exf_code exf_vector_moments_add(exf_vector_moments *m, const exf_moe_block *b, exf_err *err)
+exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
 {
     job j = {m, b};
     exf_code rc;
@@ -230,7 +230,7 @@ out:
     return rc;
 }
 
-const exf_vector_sums *exf_vector_moments_sums(const exf_vector_moments *m)
+const exf_vector_sums *exf_vector_accumulator_sums(const exf_vector_accumulator *m)
 {
     return &m->sums;
 }

@@ -1,4 +1,4 @@
-/* moments.h - the sufficient statistics of routed expert outputs (method,
+/* layer_sums.h - the sufficient statistics of routed expert outputs (method,
  * section 1; paper, appendix "shared scalar").
  *
  * For every token and every ordered pair s != t of its top-K, with source output
@@ -15,8 +15,8 @@
  *
  * Products are double (eight lanes, fixed order over H); sums are exact
  * (base/exact.h), so they do not depend on the order of tokens. */
-#ifndef EXF_KERNELS_MOMENTS_H
-#define EXF_KERNELS_MOMENTS_H
+#ifndef EXF_KERNELS_LAYER_SUMS_H
+#define EXF_KERNELS_LAYER_SUMS_H
 #include "base/err.h"
 #include "base/exact.h"
 #include "kernels/linear/matrix.h"
@@ -32,17 +32,17 @@ typedef struct {
     uint64_t *count;                                     /* [E, E] */
     exf_exact *norm_sum, *sq_sum, *route_weight_sum, *contribution_sum; /* [E] */
     uint64_t *norm_count;                                /* [E] */
-} exf_moments;
+} exf_layer_sums;
 
 /* Adds n_tokens tokens: outputs [T, K, H], ids [T, K] (distinct within a token),
  * weights [T, K].  EXF_NUMERIC naming the token and expert when a product is not
  * finite or leaves the range of exf_exact; the sums are then undefined.
  * scratch: K*K doubles. */
-exf_code exf_moments_add_cpu(const exf_moments *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
+exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
 
 /* The expert sums alone, of tokens whose pairs are observed elsewhere. */
-exf_code exf_moments_add_experts_cpu(const exf_moments *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
+exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
                                      const float *weights, exf_err *err) EXF_CHECKED;
 
 /* Tokens of a sequence whose terms are added in double before they are added exactly. */
@@ -53,10 +53,10 @@ enum { EXF_COMMON_INPUT_UNIT = 8 };
  * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
  * double, and that total is added exactly: equal calls give equal bits in any order.
  * EXF_WEIGHT_ROUTER is EXF_INTERNAL, for the router weighs its choices only.
- * scratch: exf_moments_common_input_scratch() doubles. */
-exf_code exf_moments_add_common_input_cpu(const exf_moments *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
+ * scratch: exf_layer_sums_common_input_scratch() doubles. */
+exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
                                     double *scratch, exf_err *err) EXF_CHECKED;
-size_t exf_moments_common_input_scratch(int n_experts, int d_model);
+size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model);
 
 /* ---- where the outputs are on a device ---------------------------------------
  * The same sums kept there and brought home once per layer.  An inner product is
@@ -73,14 +73,14 @@ typedef struct {
     exf_weighting weighting;
     int experts_only;     /* 1: the expert sums alone */
     int64_t row;          /* of the first token, for messages */
-} exf_moments_call;
+} exf_layer_sums_call;
 
 /* Tokens that all experts ran on: their products first, all of C[s, t] = <u_s, u_t> in
  * one call, then sums over some of these tokens.  A product accumulates in float32 over H:
  * within H 2^-24 ||u|| ||v|| of the exact one.  A token's bits do not depend on where in
  * the call it is nor on what is beside it, but they may on how many products the call
  * makes: callers keep to one number and pay for what they do not use.
- * The sums are those of exf_moments_add_common_input_cpu: norms and weights from the diagonal of
+ * The sums are those of exf_layer_sums_add_common_input_cpu: norms and weights from the diagonal of
  * C, terms in double in order of tokens over EXF_COMMON_INPUT_UNIT of them, counted from the
  * call's first, each unit's total added exactly.  A norm above 2^20 is out of range. */
 typedef struct {
@@ -110,10 +110,10 @@ static inline int exf_gram_tokens(int n_experts)
 typedef struct {
     exf_exact *aa, *ab, *bb; /* [E, E] */
     uint64_t *sequences;     /* [E, E] that observed the pair */
-} exf_sequence_moments;
+} exf_sequence_sums;
 
-/* Bytes of host memory that fetching needs (backend.h, moments_take). */
-static inline size_t exf_moments_host_bytes(int n_experts)
+/* Bytes of host memory that fetching needs (backend.h, layer_sums_take). */
+static inline size_t exf_layer_sums_host_bytes(int n_experts)
 {
     size_t e = (size_t)n_experts;
     return (8 * e * e + 4 * e) * sizeof(exf_exact) + (2 * e * e + e) * sizeof(uint64_t);

@@ -1,4 +1,4 @@
-/* check_vector_moments.c - sums over sequences, vector sums and what is solved from
+/* check_vector_accumulator.c - sums over sequences, vector sums and what is solved from
  * them, against sums and solutions made plainly from the tokens. */
 #include "tests/support/sequence_fixtures.h"
 

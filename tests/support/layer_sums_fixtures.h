@@ -1,11 +1,11 @@
-/* moments_fixtures.h - what the tests of kernels/moments and of src/accumulate
+/* layer_sums_fixtures.h - what the tests of kernels/moments and of src/accumulate
  * share: routed expert outputs by a seed. */
-#ifndef EXF_TESTS_MOMENTS_FIXTURES_H
-#define EXF_TESTS_MOMENTS_FIXTURES_H
+#ifndef EXF_TESTS_LAYER_SUMS_FIXTURES_H
+#define EXF_TESTS_LAYER_SUMS_FIXTURES_H
 #include "tests/support/artifact_fixtures.h"
 
 #include "base/rng.h"
-#include "kernels/statistics/moments.h"
+#include "kernels/statistics/layer_sums.h"
 
 /* Everything about T tokens of one layer. */
 typedef struct {
@@ -73,21 +73,21 @@ static inline routed routed_reals(int n, int n_experts, int top_k, int d_model, 
     return r;
 }
 
-static inline exf_moments moments_of(const exf_layer_statistics *s)
+static inline exf_layer_sums moments_of(const exf_layer_statistics *s)
 {
-    return (exf_moments){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
+    return (exf_layer_sums){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
                          s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
 }
 
 /* Tokens [from, from + n) of r into s. */
 static inline exf_code add_range(const exf_layer_statistics *s, const routed *r, int from, int n, exf_weighting w, exf_err *err)
 {
-    exf_moments m = moments_of(s);
+    exf_layer_sums m = moments_of(s);
     double *scratch = NULL;
     size_t slot = (size_t)from * (size_t)r->top_k;
     exf_code rc = exf_mem_new(&scratch, (size_t)(r->top_k * r->top_k), sizeof *scratch, "scratch", err);
     if (rc == EXF_OK)
-        rc = exf_moments_add_cpu(&m, r->n_experts, r->top_k, r->d_model, n, r->outputs + slot * (size_t)r->d_model, r->ids + slot,
+        rc = exf_layer_sums_add_cpu(&m, r->n_experts, r->top_k, r->d_model, n, r->outputs + slot * (size_t)r->d_model, r->ids + slot,
                                  r->weights + slot, w, scratch, err);
     exf_mem_free(scratch);
     return rc;

@@ -1,4 +1,4 @@
-/* check_cuda_moments.c - the sums of routed outputs on the GPU against the CPU's: the
+/* check_cuda_layer_sums.c - the sums of routed outputs on the GPU against the CPU's: the
  * same bits where every product is exact, within the stated bound else, and the same
  * bits however tokens are split over calls and queues. */
 #include "tests/support/device_sums_fixtures.h"
@@ -30,22 +30,22 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     char *outputs = rounded ? device_put(&d, half, n * 2) : device_put(&d, r->outputs, n * 4);
     int32_t *ids = device_put(&d, r->ids, slots * 4);
     float *weights = device_put(&d, r->weights, slots * 4);
-    void *sums, *host = test_memory(exf_moments_host_bytes(r->n_experts), 1);
-    ck_ok(d.b->alloc(&sums, d.b->moments_bytes(r->n_experts), 1, "sums", &e), e);
+    void *sums, *host = test_memory(exf_layer_sums_host_bytes(r->n_experts), 1);
+    ck_ok(d.b->alloc(&sums, d.b->layer_sums_bytes(r->n_experts), 1, "sums", &e), e);
     for (int i = 1; i < n_queues; i++) ck_ok(d.b->open(&q[i], EXF_COMPUTE_F32, &e), e);
     for (int at = 0, i = 0; at < r->n; at += piece, i++) {
         size_t slot = (size_t)(at * r->top_k);
         exf_matrix whole = {outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
-        exf_moments_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = r->n - at < piece ? r->n - at : piece,
+        exf_layer_sums_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = r->n - at < piece ? r->n - at : piece,
                               .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot, .weights = weights + slot,
                               .weighting = w, .experts_only = experts_only, .row = at};
-        d.b->moments_add(q[i % n_queues], sums, &c);
+        d.b->layer_sums_add(q[i % n_queues], sums, &c);
     }
     for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
     ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
-    exf_moments m = moments_of(&s);
-    ck_ok(d.b->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e);
-    ck_ok(d.b->moments_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e); /* nothing is left to be added twice */
+    exf_layer_sums m = moments_of(&s);
+    ck_ok(d.b->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e);
+    ck_ok(d.b->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e); /* nothing is left to be added twice */
     for (int i = 1; i < n_queues; i++) d.b->close(q[i]);
     d.b->free(outputs);
     d.b->free(ids);
@@ -100,8 +100,8 @@ START_TEST(experts_alone_leave_pairs_alone)
     routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 15);
     exf_layer_statistics a;
     ck_ok(exf_layer_statistics_new(&a, r.n_experts, &e), e);
-    exf_moments m = moments_of(&a);
-    ck_ok(exf_moments_add_experts_cpu(&m, r.top_k, r.d_model, r.n, r.outputs, r.ids, r.weights, &e), e);
+    exf_layer_sums m = moments_of(&a);
+    ck_ok(exf_layer_sums_add_experts_cpu(&m, r.top_k, r.d_model, r.n, r.outputs, r.ids, r.weights, &e), e);
     experts_only = 1;
     exf_layer_statistics b = on_gpu(&r, EXF_WEIGHT_SOURCE_NORM, 7, 1, 1);
     experts_only = 0;
@@ -121,12 +121,12 @@ START_TEST(a_norm_out_of_range_names_its_token)
     r.outputs[(9 * 3 + 1) * 16 + 5] = NAN;
     float *outputs = device_put(&d, r.outputs, 20 * 3 * 16 * 4), *weights = device_put(&d, r.weights, 20 * 3 * 4);
     int32_t *ids = device_put(&d, r.ids, 20 * 3 * 4);
-    void *sums, *host = test_memory(exf_moments_host_bytes(6), 1);
-    ck_ok(d.b->alloc(&sums, d.b->moments_bytes(6), 1, "sums", &e), e);
-    exf_moments_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids, .weights = weights, .row = 100};
-    d.b->moments_add(d.q, sums, &c);
-    exf_moments m = moments_of(&s);
-    ck_fails(d.b->moments_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
+    void *sums, *host = test_memory(exf_layer_sums_host_bytes(6), 1);
+    ck_ok(d.b->alloc(&sums, d.b->layer_sums_bytes(6), 1, "sums", &e), e);
+    exf_layer_sums_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids, .weights = weights, .row = 100};
+    d.b->layer_sums_add(d.q, sums, &c);
+    exf_layer_sums m = moments_of(&s);
+    ck_fails(d.b->layer_sums_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
     d.b->free(outputs);
     d.b->free(weights);
     d.b->free(ids);

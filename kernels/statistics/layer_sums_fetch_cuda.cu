@@ -1,14 +1,14 @@
-/* moments_fetch_cuda.cu - the end of a sequence and of a layer: sums over sequences,
- * and bringing everything home; see moments.h and moments_cells.cuh. */
-#include "kernels/statistics/moments_cells.cuh"
+/* layer_sums_fetch_cuda.cu - the end of a sequence and of a layer: sums over sequences,
+ * and bringing everything home; see layer_sums.h and layer_sums_cells.cuh. */
+#include "kernels/statistics/layer_sums_cells.cuh"
 
 #include "base/crew.h"
 
 #include <cstring>
 
-size_t exf_moments_bytes_cuda(int n_experts)
+size_t exf_layer_sums_bytes_cuda(int n_experts)
 {
-    return sizeof(header) + n_cells(n_experts) * WORDS * 8 + exf_moments_host_bytes(n_experts);
+    return sizeof(header) + n_cells(n_experts) * WORDS * 8 + exf_layer_sums_host_bytes(n_experts);
 }
 
 /* ---- sequences ------------------------------------------------------------------------ */
@@ -74,7 +74,7 @@ static unsigned long long *sequence_cells_of(void *sums, int n_experts)
     return cells_of(sums) + ((size_t)n_experts * n_experts + n_experts) * WORDS;
 }
 
-void exf_moments_close_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence)
+void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence)
 {
     size_t pairs = (size_t)n_experts * n_experts;
     EXF_LAUNCH(q, "moments: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums), cells_of(sums),
@@ -143,7 +143,7 @@ static void merge_later(parts *all, exf_exact *sum, uint64_t *count, size_t n)
 
 /* host: the pairs' sums and counts, the experts', those over sequences, as they were
  * collected.  At hundreds of experts these are megabytes: a thread for each array. */
-static void merge_all(const exf_moments *m, const exf_sequence_moments *over, const char *host, size_t e)
+static void merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
     exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum};
@@ -176,14 +176,14 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
                reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs), sequence_cells_of(sums, n_experts), pairs);
 }
 
-exf_code exf_moments_take_cuda(exf_queue *q, void *sums, const exf_moments *to, const exf_sequence_moments *over, int n_experts, void *host,
+exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host,
                                exf_err *err)
 {
     header *top = static_cast<header *>(sums), was = {};
     char *out = reinterpret_cast<char *>(cells_of(sums) + n_cells(n_experts) * WORDS);
     collect_all(q, sums, out, n_experts);
     if (q->err.code == EXF_OK)
-        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_moments_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream), "moments");
+        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_layer_sums_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream), "moments");
     if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(&was, top, sizeof was, cudaMemcpyDeviceToHost, q->stream), "moments");
     if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "moments");
     exf_code rc = exf_finish_cuda(q, err);

@@ -1,10 +1,10 @@
-/* moments_cuda.cu - see moments.h: a warp per token.
+/* layer_sums_cuda.cu - see layer_sums.h: a warp per token.
  *
- * A term touches at most three digits of its sum's cell (moments_cells.cuh), by integer
+ * A term touches at most three digits of its sum's cell (layer_sums_cells.cuh), by integer
  * atomics that return nothing. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
-#include "kernels/statistics/moments_cells.cuh"
+#include "kernels/statistics/layer_sums_cells.cuh"
 #include "kernels/statistics/output_rows.cuh"
 
 enum { STEP = EXF_OUTPUT_STEP };
@@ -116,7 +116,7 @@ template <class T> static __device__ inline void gram_of_token(double *gram, con
 
 /* ---- sums -------------------------------------------------------------------------- */
 
-/* As check_range() of moments_cpu.c; every lane gets the answer. */
+/* As check_range() of layer_sums_cpu.c; every lane gets the answer. */
 static __device__ inline bool in_range(const double *gram, const double *norm, const float *weight, const int32_t *id, int k, int lane)
 {
     double largest = 1;
@@ -164,7 +164,7 @@ static __device__ inline void add_experts(unsigned long long *cells, const doubl
     }
 }
 
-template <class T> static __global__ void __launch_bounds__(128) add_tokens(header *top, const T *outputs, exf_moments_call c)
+template <class T> static __global__ void __launch_bounds__(128) add_tokens(header *top, const T *outputs, exf_layer_sums_call c)
 {
     extern __shared__ double grams[];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, k = c.top_k;
@@ -185,7 +185,7 @@ template <class T> static __global__ void __launch_bounds__(128) add_tokens(head
     add_experts(pairs + (size_t)c.n_experts * c.n_experts * WORDS, gram, norm, weight, id, k, lane);
 }
 
-void exf_moments_add_cuda(exf_queue *q, void *sums, const exf_moments_call *c)
+void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call *c)
 {
     int warps = c->top_k <= 16 ? 4 : 1;
     size_t bytes = (size_t)warps * c->top_k * (c->top_k + 1) * sizeof(double);
