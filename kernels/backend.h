@@ -158,8 +158,8 @@ typedef struct exf_backend {
                              exf_err *err); /* over NULL: not wanted */
     /* What was added since the last call (or the last take) is one sequence. */
     void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
-    size_t (*grams_bytes)(int n_experts, int n_products);
-    void (*grams)(exf_queue *q, const exf_grams_call *c);
+    size_t (*gram_matrices_bytes)(int n_experts, int n_products);
+    void (*gram_matrices)(exf_queue *q, const exf_gram_call *c);
     /* Not while another queue adds to the same sums. */
     void (*layer_sums_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);

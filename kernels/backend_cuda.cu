@@ -125,7 +125,7 @@ static const exf_backend table = {
     exf_compressed_heads_cuda, exf_routed_sum_cuda, exf_embed_cuda,
     exf_switch_weights_cuda, exf_watch_finite_cuda, exf_score_rows_cuda, exf_experts_fit_cuda, exf_experts_workspace_cuda, exf_experts_cuda,
     exf_layer_sums_bytes_cuda, exf_layer_sums_add_cuda, exf_layer_sums_take_cuda, exf_layer_sums_close_sequence_cuda,
-    exf_grams_bytes_cuda, exf_grams_cuda, exf_layer_sums_add_common_input_cuda, exf_diagonal_add_cuda,
+    exf_gram_matrices_bytes_cuda, exf_gram_matrices_cuda, exf_layer_sums_add_common_input_cuda, exf_diagonal_add_cuda,
 };
 
 extern "C" const exf_backend *exf_backend_cuda(exf_err *err)

@@ -118,8 +118,8 @@ size_t exf_layer_sums_bytes_cuda(int n_experts);
 void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call *c);
 exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host, exf_err *err);
 void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
-size_t exf_grams_bytes_cuda(int n_experts, int n_products);
-void exf_grams_cuda(exf_queue *q, const exf_grams_call *c);
+size_t exf_gram_matrices_bytes_cuda(int n_experts, int n_products);
+void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c);
 void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_common_input_call *c);
 void exf_diagonal_add_cuda(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
 }

@@ -15,23 +15,23 @@ typedef struct {
     float *sq;    /* [n, E] */
     float *c;     /* [n, E, E] */
     int n_experts;
-} grams;
+} gram_matrices;
 
 static size_t norms_bytes(size_t e, size_t n)
 {
     return (n * e * (sizeof(double) + sizeof(float)) + 255) & ~(size_t)255;
 }
 
-static grams grams_of(const exf_grams_call *c)
+static gram_matrices gram_matrices_of(const exf_gram_call *c)
 {
     size_t e = (size_t)c->n_experts, n = (size_t)c->n_products;
-    grams g = {static_cast<double *>(c->grams), nullptr, nullptr, c->n_experts};
+    gram_matrices g = {static_cast<double *>(c->gram_matrices), nullptr, nullptr, c->n_experts};
     g.sq = reinterpret_cast<float *>(g.norm + n * e);
-    g.c = reinterpret_cast<float *>(static_cast<char *>(c->grams) + norms_bytes(e, n));
+    g.c = reinterpret_cast<float *>(static_cast<char *>(c->gram_matrices) + norms_bytes(e, n));
     return g;
 }
 
-size_t exf_grams_bytes_cuda(int n_experts, int n_products)
+size_t exf_gram_matrices_bytes_cuda(int n_experts, int n_products)
 {
     size_t e = (size_t)n_experts, n = (size_t)n_products;
     return norms_bytes(e, n) + n * e * e * sizeof(float);
@@ -39,7 +39,7 @@ size_t exf_grams_bytes_cuda(int n_experts, int n_products)
 
 /* ---- products ------------------------------------------------------------------------- */
 
-static __global__ void take_diagonals(grams g, size_t n)
+static __global__ void take_diagonals(gram_matrices g, size_t n)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, e = (size_t)g.n_experts;
     if (i >= n) return;
@@ -48,9 +48,9 @@ static __global__ void take_diagonals(grams g, size_t n)
     g.norm[i] = sqrt((double)sq);
 }
 
-void exf_grams_cuda(exf_queue *q, const exf_grams_call *c)
+void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c)
 {
-    grams g = grams_of(c);
+    gram_matrices g = gram_matrices_of(c);
     float one = 1, zero = 0;
     int e = c->n_experts, h = c->d_model, n = c->n_products;
     long long from = (long long)e * h, to = (long long)e * e;
@@ -74,12 +74,12 @@ typedef struct {
     float c[UNIT], v[UNIT];
 } elements;
 
-static __device__ inline size_t row_of(const grams &g, const walk &k, int token)
+static __device__ inline size_t row_of(const gram_matrices &g, const walk &k, int token)
 {
     return (size_t)(k.first + min(token, k.n_tokens - 1)) * g.n_experts;
 }
 
-static __device__ inline void fetch(elements *x, const grams &g, const walk &k, int unit, int s, int t)
+static __device__ inline void fetch(elements *x, const gram_matrices &g, const walk &k, int unit, int s, int t)
 {
 #pragma unroll
     for (int i = 0; i < UNIT; i++) {
@@ -94,7 +94,7 @@ static __device__ inline void add_total(exf_exact_registers *sum, double total)
     if (exf_exact_fits(total)) exf_exact_registers_add(sum, total); /* where not, the row's warp has said so */
 }
 
-static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elements &x, const grams &g, const walk &k, int unit, int s)
+static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elements &x, const gram_matrices &g, const walk &k, int unit, int s)
 {
     double dot = 0, target_sq = 0, dot0 = 0, w[UNIT];
 #pragma unroll
@@ -113,7 +113,7 @@ static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elem
 }
 
 /* dot, target_sq and dot0 of pair s, t; the next unit comes while one is added. */
-static __device__ inline void walk_pair(exf_exact_registers (&sum)[3], const grams &g, const walk &k, int s, int t)
+static __device__ inline void walk_pair(exf_exact_registers (&sum)[3], const gram_matrices &g, const walk &k, int s, int t)
 {
     elements now, next;
     fetch(&now, g, k, 0, s, t);
@@ -136,7 +136,7 @@ typedef struct {
     double norm[UNIT];
 } own;
 
-static __device__ inline void fetch(own *x, const grams &g, const walk &k, int unit, int s)
+static __device__ inline void fetch(own *x, const gram_matrices &g, const walk &k, int unit, int s)
 {
 #pragma unroll
     for (int i = 0; i < UNIT; i++) {
@@ -166,7 +166,7 @@ static __device__ inline int add_unit(exf_exact_registers (&sum)[2], const own &
 }
 
 /* source_sq and sq0 of row s; the first token that is out of range is noted. */
-static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const grams &g, const walk &k, int s, header *top, const int32_t *row, int64_t row_offset)
+static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram_matrices &g, const walk &k, int s, header *top, const int32_t *row, int64_t row_offset)
 {
     own now, next;
     fetch(&now, g, k, 0, s);
@@ -201,7 +201,7 @@ static __device__ inline void give_sum(unsigned long long *cells, unsigned long 
     }
 }
 
-static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, grams g, walk k, const int32_t *row, int64_t row_offset)
+static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gram_matrices g, walk k, const int32_t *row, int64_t row_offset)
 {
     __shared__ exf_exact_registers rows[ROWS][2];
     __shared__ unsigned long long exchange[ROWS][COLUMNS * DIGITS];
@@ -232,5 +232,5 @@ void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_co
     unsigned e = (unsigned)c->of->n_experts;
     dim3 blocks((e + COLUMNS - 1) / COLUMNS, (e + ROWS - 1) / ROWS);
     if (c->n_tokens == 0) return;
-    EXF_LAUNCH(q, "common input: sums", add_common, blocks, THREADS, 0, static_cast<header *>(sums), grams_of(c->of), k, c->row, c->row_offset);
+    EXF_LAUNCH(q, "common input: sums", add_common, blocks, THREADS, 0, static_cast<header *>(sums), gram_matrices_of(c->of), k, c->row, c->row_offset);
 }

@@ -87,11 +87,11 @@ typedef struct {
     int n_experts, d_model;
     int n_products;     /* tokens that outputs has room for, what they hold or not */
     exf_matrix outputs; /* [n_products, E, H] */
-    void *grams;        /* grams_bytes() of the device's memory; for whoever reads them next */
-} exf_grams_call;
+    void *gram_matrices;        /* gram_matrices_bytes() of the device's memory; for whoever reads them next */
+} exf_gram_call;
 
 typedef struct {
-    const exf_grams_call *of;
+    const exf_gram_call *of;
     int first, n_tokens;  /* the call's tokens [first, first + n_tokens) */
     exf_weighting weighting; /* not the router's */
     const int32_t *row;   /* on the device: row_offset + row[i] is token first + i's, for messages */

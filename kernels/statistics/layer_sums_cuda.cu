@@ -166,10 +166,10 @@ static __device__ inline void add_experts(unsigned long long *cells, const doubl
 
 template <class T> static __global__ void __launch_bounds__(128) add_tokens(header *top, const T *outputs, exf_layer_sums_call c)
 {
-    extern __shared__ double grams[];
+    extern __shared__ double gram_matrices[];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, k = c.top_k;
     size_t t = (size_t)blockIdx.x * (blockDim.x >> 5) + warp;
-    double *gram = grams + (size_t)warp * k * (k + 1), *norm = gram + k * k;
+    double *gram = gram_matrices + (size_t)warp * k * (k + 1), *norm = gram + k * k;
     if (t >= (size_t)c.n_tokens) return;
     const int32_t *id = c.ids + t * k;
     const float *weight = c.weights + t * k;

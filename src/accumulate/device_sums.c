@@ -10,7 +10,7 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
     *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common_input = common_input};
     EXF_TRY(b->alloc(&s->sums, b->layer_sums_bytes(n_experts), 1, "statistics", err));
     EXF_TRY(b->alloc_staging(&s->host, exf_layer_sums_host_bytes(n_experts), "statistics", err));
-    if (common_input) EXF_TRY(b->alloc(&s->grams, b->grams_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
+    if (common_input) EXF_TRY(b->alloc(&s->gram_matrices, b->gram_matrices_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
 out:
     return rc;
 }
@@ -45,10 +45,10 @@ void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
 
 void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b)
 {
-    exf_grams_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
-                        .outputs = {b->outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .grams = s->grams};
+    exf_gram_call g = {.n_experts = b->n_experts, .d_model = b->d_model, .n_products = b->n_tokens,
+                        .outputs = {b->outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32}, .gram_matrices = s->gram_matrices};
     s->q = b->q;
-    s->b->grams(b->q, &g);
+    s->b->gram_matrices(b->q, &g);
     for (int i = 0; i < b->n_parts; i++) {
         const exf_common_input_part *p = &b->part[i];
         exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting, .row = b->row + p->first,
@@ -72,7 +72,7 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
 void exf_device_sums_free(exf_device_sums *s)
 {
     if (s->b) s->b->free(s->sums);
-    if (s->b) s->b->free(s->grams);
+    if (s->b) s->b->free(s->gram_matrices);
     if (s->b) s->b->free_staging(s->host);
     memset(s, 0, sizeof *s);
 }

@@ -14,7 +14,7 @@ typedef struct {
     int common_input;        /* pairs are those of common input: blocks give the experts' own sums */
     size_t sequence;   /* the next row's */
     void *sums, *host; /* the device's; room for bringing them home */
-    void *grams;       /* the device's, of common input: exf_gram_tokens() tokens' products */
+    void *gram_matrices;       /* the device's, of common input: exf_gram_tokens() tokens' products */
     exf_queue *q;      /* of the last block */
 } exf_device_sums;
 

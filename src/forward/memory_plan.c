@@ -48,7 +48,7 @@ static uint64_t fixed_bytes(const wish *w)
     const exf_architecture *a = &w->m->arch;
     uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_workspace_bytes(w->b, a, w->batch->max_tokens, w->d) +
-           w->b->layer_sums_bytes(a->n_experts) + (w->d->common_input ? w->b->grams_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) +
+           w->b->layer_sums_bytes(a->n_experts) + (w->d->common_input ? w->b->gram_matrices_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) +
            w->d->observers + (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0) + queue_bytes;
 }
 

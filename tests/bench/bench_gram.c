@@ -8,7 +8,7 @@ typedef struct {
     exf_queue *q;
     int n_experts, d_model, d_expert, n_tokens, places; /* places: tokens of one call */
     uint16_t *outputs; /* [T, E, H] */
-    void *grams, *sums;
+    void *gram_matrices, *sums;
     int32_t *row;
 } bench;
 
@@ -16,11 +16,11 @@ typedef struct {
 static void run_all(const bench *c, int products, int sums)
 {
     for (int at = 0; at < c->n_tokens; at += c->places) {
-        exf_grams_call g = {.n_experts = c->n_experts, .d_model = c->d_model, .n_products = c->places,
-                            .outputs = exf_bf16(c->outputs + (size_t)at * (size_t)c->n_experts * (size_t)c->d_model), .grams = c->grams};
+        exf_gram_call g = {.n_experts = c->n_experts, .d_model = c->d_model, .n_products = c->places,
+                            .outputs = exf_bf16(c->outputs + (size_t)at * (size_t)c->n_experts * (size_t)c->d_model), .gram_matrices = c->gram_matrices};
         exf_common_input_call s = {.of = &g, .n_tokens = c->n_tokens - at < c->places ? c->n_tokens - at : c->places,
                              .weighting = EXF_WEIGHT_SOURCE_NORM, .row = c->row, .row_offset = at};
-        if (products) c->b->grams(c->q, &g);
+        if (products) c->b->gram_matrices(c->q, &g);
         if (sums) c->b->layer_sums_add_common_input(c->q, c->sums, &s);
     }
 }
@@ -94,7 +94,7 @@ int main(int argc, char **argv)
     size_t tokens = (size_t)(n[3] + c.places - 1) / (size_t)c.places * (size_t)c.places;
     must(c.b->open(&c.q, EXF_COMPUTE_BF16, &err));
     c.outputs = random_bf16(c.b, c.q, tokens * (size_t)n[0] * (size_t)n[1], 2);
-    c.grams = device_room(c.b, c.b->grams_bytes(n[0], c.places));
+    c.gram_matrices = device_room(c.b, c.b->gram_matrices_bytes(n[0], c.places));
     c.sums = device_room(c.b, c.b->layer_sums_bytes(n[0]));
     c.row = device_room(c.b, (size_t)c.places * sizeof *c.row);
     printf("%s: common input, E %d, H %d, I %d, %d tokens, %d a call; product %.0f TFLOP/s\n", c.b->device(), n[0], n[1], n[2], n[3], c.places, ceiling / 1e12);
@@ -104,7 +104,7 @@ int main(int argc, char **argv)
     double s = seconds(&c, 0, 1);
     printf("  %-24s %8.3f ms  %6.0f GB/s of products\n", "sums", s * 1e3, pairs * n[3] * sizeof(float) / s / 1e9);
     run_experts(&c, ceiling);
-    void *all[] = {c.outputs, c.grams, c.sums, c.row};
+    void *all[] = {c.outputs, c.gram_matrices, c.sums, c.row};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) c.b->free(all[i]);
     c.b->close(c.q);
     return 0;

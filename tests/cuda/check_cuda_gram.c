@@ -52,7 +52,7 @@ static exf_layer_statistics on_cpu(const shown *x, exf_weighting w)
 
 /* The device's memory of one call. */
 typedef struct {
-    exf_grams_call call;
+    exf_gram_call call;
     void *outputs, *sums;
     int32_t *row;
     char *host; /* poisoned, of the outputs' bytes */
@@ -70,9 +70,9 @@ static device_products device_products_new(int n_experts, int d_model, int n_pro
     t.outputs = device_put(&d, NULL, t.bytes);
     t.row = device_put(&d, row, (size_t)n_products * 4);
     ck_ok(d.b->alloc(&t.sums, d.b->layer_sums_bytes(n_experts), 1, "sums", &e), e);
-    t.call = (exf_grams_call){.n_experts = n_experts, .d_model = d_model, .n_products = n_products,
+    t.call = (exf_gram_call){.n_experts = n_experts, .d_model = d_model, .n_products = n_products,
                               .outputs = {t.outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32},
-                              .grams = device_put(&d, NULL, d.b->grams_bytes(n_experts, n_products))};
+                              .gram_matrices = device_put(&d, NULL, d.b->gram_matrices_bytes(n_experts, n_products))};
     exf_mem_free(row);
     return t;
 }
@@ -82,7 +82,7 @@ static void device_products_free(device_products *t)
     d.b->free(t->outputs);
     d.b->free(t->sums);
     d.b->free(t->row);
-    d.b->free(t->call.grams);
+    d.b->free(t->call.gram_matrices);
     exf_mem_free(t->host);
 }
 
@@ -102,7 +102,7 @@ static void add(device_products *t, const shown *x, int at, int n, int first, ex
     }
     exf_common_input_call c = {.of = &t->call, .first = first, .n_tokens = n, .weighting = w, .row = t->row, .row_offset = at};
     d.b->upload(d.q, t->outputs, t->host, t->bytes);
-    d.b->grams(d.q, &t->call);
+    d.b->gram_matrices(d.q, &t->call);
     d.b->layer_sums_add_common_input(d.q, t->sums, &c);
     ck_ok(d.b->finish(d.q, &e), e);
 }
@@ -187,13 +187,13 @@ START_TEST(every_place_of_a_call_gives_the_same_products)
         for (int k = 0; k < n; k++) memcpy(t.host + (size_t)k * t.each + 2 * i, &half, 2);
     }
     d.b->upload(d.q, t.outputs, t.host, t.bytes);
-    d.b->grams(d.q, &t.call);
-    size_t bytes = d.b->grams_bytes(wide[_i].e, n);
-    char *grams = device_get(&d, t.call.grams, bytes), *c = grams + bytes - (size_t)n * cells * sizeof(float);
+    d.b->gram_matrices(d.q, &t.call);
+    size_t bytes = d.b->gram_matrices_bytes(wide[_i].e, n);
+    char *gram_matrices = device_get(&d, t.call.gram_matrices, bytes), *c = gram_matrices + bytes - (size_t)n * cells * sizeof(float);
     for (int k = 1; k < n; k++)
         ck_assert_msg(memcmp(c, c + (size_t)k * cells * sizeof(float), cells * sizeof(float)) == 0, "E %d, H %d: place %d differs from place 0", wide[_i].e,
                       wide[_i].h, k);
-    exf_mem_free(grams);
+    exf_mem_free(gram_matrices);
     device_products_free(&t);
 }
 END_TEST

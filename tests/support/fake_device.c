@@ -125,7 +125,7 @@ static size_t layer_sums_bytes(int n_experts)
     return 0;
 }
 
-static size_t grams_bytes(int n_experts, int n_tokens)
+static size_t gram_matrices_bytes(int n_experts, int n_tokens)
 {
     (void)n_experts;
     (void)n_tokens;
@@ -151,6 +151,6 @@ const exf_backend *fake_device(uint64_t room)
     b.check_bf16 = check_bf16;
     b.embed = embed;
     b.layer_sums_bytes = layer_sums_bytes;
-    b.grams_bytes = grams_bytes;
+    b.gram_matrices_bytes = gram_matrices_bytes;
     return &b;
 }
