@@ -63,14 +63,14 @@ static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts;
     if (!f->t->contribution) return lacks(f, "contribution, which came with version 2", err);
-    exf_code rc = exf_mem_new(&f->alive, (size_t)f->t->n_layers * e, sizeof *f->alive, "survivors", err);
+    exf_code rc = exf_mem_new(&f->retained, (size_t)f->t->n_layers * e, sizeof *f->retained, "retained experts", err);
     if (rc != EXF_OK) return rc;
     for (size_t l = 0; l < (size_t)f->t->n_layers; l++)
         for (size_t i = 0; i < e; i++) {
             const float *score = f->t->contribution + l * e;
             int better = 0;
             for (size_t j = 0; j < e; j++) better += score[j] > score[i] || (score[j] == score[i] && j < i);
-            f->alive[l * e + i] = better < f->v->decode_options.pool;
+            f->retained[l * e + i] = better < f->v->decode_options.pool;
         }
     return EXF_OK;
 }
@@ -116,11 +116,11 @@ out:
 
 /* ---- the rewriter ------------------------------------------------------------------------ */
 
-static const unsigned char *survivors(void *self, int moe_index)
+static const unsigned char *retained_experts(void *self, int moe_index)
 {
     const exf_fold_rewriter *f = self;
     int index = f->table_of[f->layer_of[moe_index]];
-    return index < 0 ? NULL : f->alive + (size_t)index * (size_t)f->t->shape.n_experts;
+    return index < 0 ? NULL : f->retained + (size_t)index * (size_t)f->t->shape.n_experts;
 }
 
 /* Distinct experts among n slots. */
@@ -206,7 +206,7 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     EXF_TRY(exf_mem_new(&f->seen, (size_t)a->n_experts, sizeof *f->seen, "expert usage", err));
     f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite};
     if (variant) EXF_TRY(open_variant(f, err));
-    if (f->alive) f->rewriter.survivors = survivors;
+    if (f->retained) f->rewriter.retained_experts = retained_experts;
     if (f->vector_of) f->rewriter.correct = exf_fold_vectors_correct;
 out:
     if (rc != EXF_OK)
@@ -231,7 +231,7 @@ void exf_fold_rewriter_free(exf_fold_rewriter *f)
     if (!f) return;
     exf_mem_free(f->prefill_coeff);
     exf_mem_free(f->decode_coeff);
-    exf_mem_free(f->alive);
+    exf_mem_free(f->retained);
     exf_mem_free(f->vector_of);
     exf_mem_free(f->usage);
     exf_mem_free(f->ids);

@@ -15,7 +15,7 @@ struct exf_fold_rewriter {
     float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' */
     const float *prefill_loss, *decode_loss; /* [L, E, E] */
     const exf_static_pool *pool;         /* static */
-    unsigned char *alive;         /* [L, E] reap */
+    unsigned char *retained;         /* [L, E] reap */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
     const exf_lowrank *lowrank;   /* projector=lowrank */
     exf_expert_usage *usage;           /* [MoE layers] */

@@ -19,10 +19,10 @@ int exf_forward_workers(const exf_backend *backend, const exf_batch *batch, int 
     return (int)(n < batch->n_sequences ? n : batch->n_sequences);
 }
 
-/* A probe whose survivors make routes of their own, which its correction is to see. */
+/* A probe whose retained experts make routes of their own, which its correction is to see. */
 static int keeps_made(const exf_lane *lane)
 {
-    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->survivors && lane->rewriter->correct;
+    return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->retained_experts && lane->rewriter->correct;
 }
 
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
@@ -72,15 +72,15 @@ static exf_code open_routes(exf_pass *p, exf_err *err)
     EXF_TRY(exf_mem_new(&p->probe_made, p->n_lanes, sizeof *p->probe_made, "probes", err));
     for (size_t i = 0; i < p->n_lanes; i++) {
         const exf_lane *lane = &p->lanes[i];
-        masks |= lane->rewriter && lane->rewriter->survivors;
+        masks |= lane->rewriter && lane->rewriter->retained_experts;
         if (i > 0 && lane->observer && lane->observer->probe) EXF_TRY(open_route_set(p, &p->probe[i], err));
         if (i > 0 && keeps_made(lane)) EXF_TRY(open_route_set(p, &p->probe_made[i], err));
     }
     if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->made, err));
     if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
     if (!masks) return EXF_OK;
-    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "survivors", err));
-    EXF_TRY(p->b->alloc(&p->mask_device, 2 * n_experts, sizeof *p->mask_device, "survivors", err));
+    EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "retained experts", err));
+    EXF_TRY(p->b->alloc(&p->mask_device, 2 * n_experts, sizeof *p->mask_device, "retained experts", err));
 out:
     return rc;
 }

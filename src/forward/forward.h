@@ -150,7 +150,7 @@ typedef struct {
 typedef struct {
     void *self;
     /* Experts that exist for the router in this layer, [E] 0 or 1; NULL: all. */
-    const unsigned char *(*survivors)(void *self, int moe_index);
+    const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
     /* Adds to the block's routed [T, H] what weights alone cannot say.  Concurrent. */
     exf_code (*correct)(void *self, const exf_moe_block *b, float *routed, exf_err *err);

@@ -193,12 +193,12 @@ static exf_code load_mask(exf_pass *p, const exf_rewriter *r, int moe_index, con
 {
     size_t n = (size_t)p->model->arch.n_experts;
     int chooses = moe_index >= 0 && !p->weights_now.w[EXF_W_ROUTER_TABLE];
-    const unsigned char *alive = r && r->survivors && chooses ? r->survivors(r->self, moe_index) : NULL;
+    const unsigned char *retained = r && r->retained_experts && chooses ? r->retained_experts(r->self, moe_index) : NULL;
     const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
     exf_queue *q = p->space[0].q;
     *mask = NULL;
-    if (!alive) return EXF_OK;
-    for (size_t e = 0; e < n; e++) p->mask[e] = alive[e] ? 0.0f : -INFINITY;
+    if (!retained) return EXF_OK;
+    for (size_t e = 0; e < n; e++) p->mask[e] = retained[e] ? 0.0f : -INFINITY;
     p->b->upload(q, p->mask_device, p->mask, n * sizeof *p->mask);
     p->b->copy(q, p->mask_device + n, p->mask_device, n * sizeof *p->mask);
     if (bias) p->b->add(q, p->mask_device + n, bias, n);

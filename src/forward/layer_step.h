@@ -51,8 +51,8 @@ typedef struct {
     exf_route_set made;            /* the same as the router made them; where a rewriter or a probe needs that */
     exf_route_set first;           /* the first lane's as the router made them; with probes or several lanes */
     exf_route_set *probe;          /* [lane] what a probing lane makes of `first`; the others are zero */
-    exf_route_set *probe_made;     /* [lane] `first` as its survivors would have it; where the lane corrects, else zero */
-    float *mask_device, *mask;      /* [2, E] of a lane with survivors: 0 or -infinity, and the router's bias plus that */
+    exf_route_set *probe_made;     /* [lane] `first` as its retained experts would have it; where the lane corrects, else zero */
+    float *mask_device, *mask;      /* [2, E] of a lane with retained experts: 0 or -infinity, and the router's bias plus that */
     int32_t *tokens_device;         /* the batch's tokens in b's memory; on a device a 0 behind them */
     exf_workspace *space;          /* [n_spaces] one for every worker; on a device one for every queue that mixes */
     int n_spaces;

@@ -49,20 +49,20 @@ static inline exf_code rewrite_oddly(void *self, exf_routes *r, exf_err *err)
  * number, the first half of the first four. */
 static inline const unsigned char *prune(void *self, int moe_index)
 {
-    static _Thread_local unsigned char alive[EXF_MAX_EXPERTS];
+    static _Thread_local unsigned char retained[EXF_MAX_EXPERTS];
     int n = *(const int *)self;
-    for (int e = 0; e < n; e++) alive[e] = e % 3 != 2 && !(moe_index % 2 && e < 2);
-    return alive;
+    for (int e = 0; e < n; e++) retained[e] = e % 3 != 2 && !(moe_index % 2 && e < 2);
+    return retained;
 }
 
 /* Few enough that groups of experts have but one left: the last of every four, and two more. */
 static inline const unsigned char *prune_most(void *self, int moe_index)
 {
-    static _Thread_local unsigned char alive[EXF_MAX_EXPERTS];
+    static _Thread_local unsigned char retained[EXF_MAX_EXPERTS];
     int n = *(const int *)self;
     (void)moe_index;
-    for (int e = 0; e < n; e++) alive[e] = e % 4 == 3 || e >= n - 3;
-    return alive;
+    for (int e = 0; e < n; e++) retained[e] = e % 4 == 3 || e >= n - 3;
+    return retained;
 }
 
 /* Adds to every element the number of the token's first expert, as the router chose it, and
@@ -191,7 +191,7 @@ static inline void lanes_forward(lanes_run *r, const golden_case *c, int threads
         if (r->probes[i]) probe_open(&r->probe[i], c->model, c->batch.n_tokens);
         observer[i] = (exf_observer){.self = &w[i], .layer_begin = watch_layer, .block = watch_block, .logits = watch_logits,
                                      .probe = r->probes[i] ? watch_probe : NULL};
-        lanes[i] = (exf_lane){t->rewrite || t->survivors || t->correct ? t : NULL, &observer[i]};
+        lanes[i] = (exf_lane){t->rewrite || t->retained_experts || t->correct ? t : NULL, &observer[i]};
     }
     ck_ok(exf_forward(c->model, &c->batch, lanes, (size_t)r->n, &options, &r->report, &err), err);
 }

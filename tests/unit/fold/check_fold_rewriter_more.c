@@ -1,5 +1,5 @@
 /* check_fold_rewriter_more.c - what a fold rewriter is beside rewritten routes: vectors added to the
- * routed output, survivors, the expert usage, refusals. */
+ * routed output, retained experts, the expert usage, refusals. */
 #include "tests/support/fold_fixtures.h"
 
 /* ---- vectors ------------------------------------------------------------------------- */
@@ -118,7 +118,7 @@ START_TEST(only_vectors_are_corrected)
 }
 END_TEST
 
-/* ---- survivors ------------------------------------------------------------------------- */
+/* ---- retained experts ------------------------------------------------------------------------- */
 
 START_TEST(the_largest_contributions_survive)
 {
@@ -132,16 +132,16 @@ START_TEST(the_largest_contributions_survive)
         exf_fold_rewriter *f = f_folder(&c, &v, text);
         const exf_rewriter *w = exf_fold_rewriter_callbacks(f);
         for (int index = 0; index < F_TABLES; index++) {
-            const unsigned char *alive = w->survivors(w->self, f_numbers[index] - 1);
+            const unsigned char *retained = w->retained_experts(w->self, f_numbers[index] - 1);
             const float *score = c.tables.contribution + index * 8;
             int n = 0;
-            for (int e = 0; e < 8; e++) n += alive[e];
+            for (int e = 0; e < 8; e++) n += retained[e];
             ck_assert_int_eq(n, d);
             for (int a = 0; a < 8; a++)
                 for (int b = 0; b < 8; b++)
-                    if (alive[a] && !alive[b]) ck_assert(score[a] > score[b] || (score[a] == score[b] && a < b));
+                    if (retained[a] && !retained[b]) ck_assert(score[a] > score[b] || (score[a] == score[b] && a < b));
         }
-        ck_assert_ptr_null(w->survivors(w->self, 1)); /* a layer without tables: all */
+        ck_assert_ptr_null(w->retained_experts(w->self, 1)); /* a layer without tables: all */
         exf_routes r = f_routes(&c, 1);
         f_rewrite(f, &r); /* the router has chosen among them already */
         ck_assert_mem_eq(r.ids, c.ids, F_TOKENS * 4 * sizeof *r.ids);
@@ -151,7 +151,7 @@ START_TEST(the_largest_contributions_survive)
     }
     exf_variant v;
     exf_fold_rewriter *plain = f_folder(&c, &v, "P2+D4");
-    ck_assert(exf_fold_rewriter_callbacks(plain)->survivors == NULL);
+    ck_assert(exf_fold_rewriter_callbacks(plain)->retained_experts == NULL);
     exf_fold_rewriter_free(plain);
     fold_close(&c);
 }

@@ -61,7 +61,7 @@ START_TEST(a_window_serves_lanes)
     many m;
     many_open(&m, golden_families[3 * _i]);
     const exf_backend *b = fake_device(plenty);
-    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts, .survivors = prune, .correct = correct_by_first};
+    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts, .retained_experts = prune, .correct = correct_by_first};
     exf_demand d = {.lanes = 3, .probes = 2, .pruned = 1, .corrects = 1, .head = 1};
     exf_forward_footprint f;
     lanes_run cpu = {.n = 3, .backend = has_own_blocks(m.c.family) ? b : NULL, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}}, far = cpu;

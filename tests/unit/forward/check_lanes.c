@@ -23,7 +23,7 @@ START_TEST(a_lane_is_what_it_is_alone)
 {
     golden_case c;
     golden_open(&c, golden_families[_i]);
-    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &c.model->arch.n_experts, .survivors = prune},
+    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &c.model->arch.n_experts, .retained_experts = prune},
                        corrected = {.rewrite = rewrite_oddly, .correct = correct_by_first};
     lanes_run all = {.n = 4, .rewriter = {{0}, odd, pruned, corrected}, .probes = {0, 1, 1, 1}};
     lanes_forward(&all, &c, 1);
@@ -82,10 +82,10 @@ START_TEST(a_probe_says_what_the_lane_does)
     void *n = &c.model->arch.n_experts;
     lanes_run r = {.n = 6, .probes = {0, 1, 1, 1, 1, 1}};
     r.rewriter[1] = (exf_rewriter){.rewrite = rewrite_oddly};
-    r.rewriter[2] = (exf_rewriter){.self = n, .survivors = prune};
+    r.rewriter[2] = (exf_rewriter){.self = n, .retained_experts = prune};
     r.rewriter[3] = (exf_rewriter){.correct = correct_by_first};
     r.rewriter[4] = (exf_rewriter){.self = n, .rewrite = rewrite_oddly, .correct = correct_by_first};
-    r.rewriter[5] = (exf_rewriter){.self = n, .survivors = prune, .rewrite = rewrite_oddly, .correct = correct_by_first};
+    r.rewriter[5] = (exf_rewriter){.self = n, .retained_experts = prune, .rewrite = rewrite_oddly, .correct = correct_by_first};
     lanes_forward(&r, &c, 1);
     assert_probe_is_the_lane(&c, &r, 1, "odd routes");
     assert_probe_is_the_lane(&c, &r, 2, "pruned experts");
@@ -168,23 +168,23 @@ START_TEST(a_probe_is_the_sum_of_its_experts)
 }
 END_TEST
 
-/* ---- survivors --------------------------------------------------------------------- */
+/* ---- retained experts --------------------------------------------------------------------- */
 
 /* A router without the pruned experts, from its logits: softmax, no groups. */
-static void route_survivors(const exf_architecture *a, const float *input, const float *router, const unsigned char *alive, int32_t *ids,
+static void route_survivors(const exf_architecture *a, const float *input, const float *router, const unsigned char *retained, int32_t *ids,
                             double *weights)
 {
     double p[EXF_MAX_EXPERTS], sum = 0, top = -INFINITY;
     for (int e = 0; e < a->n_experts; e++) {
         p[e] = 0;
         for (int j = 0; j < a->d_model; j++) p[e] += (double)input[j] * (double)router[e * a->d_model + j];
-        if (alive[e]) top = fmax(top, p[e]);
+        if (retained[e]) top = fmax(top, p[e]);
     }
-    for (int e = 0; e < a->n_experts; e++) sum += p[e] = alive[e] ? exp(p[e] - top) : 0;
+    for (int e = 0; e < a->n_experts; e++) sum += p[e] = retained[e] ? exp(p[e] - top) : 0;
     for (int k = 0; k < a->top_k; k++) {
         int best = -1;
         for (int e = 0; e < a->n_experts; e++) {
-            int taken = !alive[e];
+            int taken = !retained[e];
             for (int i = 0; i < k; i++) taken |= ids[i] == e;
             if (!taken && (best < 0 || p[e] > p[best])) best = e;
         }
@@ -196,7 +196,7 @@ static void route_survivors(const exf_architecture *a, const float *input, const
     for (int k = 0; k < a->top_k; k++) weights[k] = (a->router.renormalise ? weights[k] / (chosen + a->router.epsilon) : weights[k]) * a->router.scaling;
 }
 
-static void assert_routes_of_survivors(const golden_case *c, const golden_seen *s, int layer, const unsigned char *alive)
+static void assert_routes_of_survivors(const golden_case *c, const golden_seen *s, int layer, const unsigned char *retained)
 {
     const exf_architecture *a = &c->model->arch;
     size_t k = (size_t)a->top_k;
@@ -206,7 +206,7 @@ static void assert_routes_of_survivors(const golden_case *c, const golden_seen *
     float *router = room(exf_model_count(c->model, EXF_W_ROUTER, layer));
     ck_ok(exf_model_read(c->model, EXF_W_ROUTER, layer, 0, router, &err), err);
     for (size_t row = 0; row < c->batch.n_tokens; row++) {
-        route_survivors(a, s->moe_input[layer] + row * (size_t)a->d_model, router, alive, ids, weights);
+        route_survivors(a, s->moe_input[layer] + row * (size_t)a->d_model, router, retained, ids, weights);
         for (size_t i = 0; i < k; i++) {
             double seen = (double)s->weights[layer][row * k + i];
             ck_assert_msg(fabs(seen - weights[i]) <= 1e-5 * weights[i], "%s: layer %d, row %zu, slot %zu: weight %g, expected %g", c->family, layer, row, i,
@@ -229,11 +229,11 @@ static void assert_hash_layer(const golden_case *c, const lanes_run *r, int lane
     assert_same_bits(r->seen[lane].weights[layer], r->seen[0].weights[layer], slots, c->family, "a hash layer's weights", layer);
 }
 
-static void assert_all_alive(const golden_case *c, const int32_t *ids, int layer, const unsigned char *alive, const char *who)
+static void assert_all_alive(const golden_case *c, const int32_t *ids, int layer, const unsigned char *retained, const char *who)
 {
     int k = c->model->arch.top_k;
     for (size_t i = 0; i < c->batch.n_tokens * (size_t)k; i++) {
-        ck_assert_msg(alive[ids[i]], "%s: layer %d, slot %zu: %s runs pruned expert %d", c->family, layer, i, who, (int)ids[i]);
+        ck_assert_msg(retained[ids[i]], "%s: layer %d, slot %zu: %s runs pruned expert %d", c->family, layer, i, who, (int)ids[i]);
         for (size_t j = i - i % (size_t)k; j < i; j++)
             ck_assert_msg(ids[j] != ids[i], "%s: layer %d, slot %zu: expert %d twice", c->family, layer, i, (int)ids[i]);
     }
@@ -245,19 +245,19 @@ START_TEST(pruned_experts_are_never_chosen)
     golden_open(&c, golden_families[_i]);
     const exf_architecture *a = &c.model->arch;
     void *n = &c.model->arch.n_experts;
-    lanes_run r = {.n = 3, .rewriter = {{0}, {.self = n, .survivors = prune}, {.self = n, .survivors = prune_most}}, .probes = {0, 1, 1}};
+    lanes_run r = {.n = 3, .rewriter = {{0}, {.self = n, .retained_experts = prune}, {.self = n, .retained_experts = prune_most}}, .probes = {0, 1, 1}};
     lanes_forward(&r, &c, 1);
     for (int lane = 1; lane < 3; lane++)
         for (int l = 0, moe = 0; l < a->n_layers; l++) {
             if (!a->is_moe[l]) continue;
-            const unsigned char *alive = r.rewriter[lane].survivors(n, moe++);
+            const unsigned char *retained = r.rewriter[lane].retained_experts(n, moe++);
             if (is_hashed(&c, l)) {
                 assert_hash_layer(&c, &r, lane, l);
                 continue;
             }
-            assert_all_alive(&c, r.seen[lane].ids[l], l, alive, "the lane");
-            assert_all_alive(&c, r.probe[lane].ids[l], l, alive, "the probe");
-            if (a->router.score == EXF_SCORE_SOFTMAX && a->router.n_groups == 1) assert_routes_of_survivors(&c, &r.seen[lane], l, alive);
+            assert_all_alive(&c, r.seen[lane].ids[l], l, retained, "the lane");
+            assert_all_alive(&c, r.probe[lane].ids[l], l, retained, "the probe");
+            if (a->router.score == EXF_SCORE_SOFTMAX && a->router.n_groups == 1) assert_routes_of_survivors(&c, &r.seen[lane], l, retained);
         }
     lanes_free(&r);
     golden_close(&c);
@@ -293,7 +293,7 @@ START_TEST(threads_change_no_bit)
     golden_case c;
     golden_open(&c, golden_families[_i]);
     void *n = &c.model->arch.n_experts;
-    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = n, .survivors = prune, .correct = correct_by_first};
+    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = n, .retained_experts = prune, .correct = correct_by_first};
     lanes_run one = {.n = 3, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}}, two = {.n = 3, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}};
     lanes_forward(&one, &c, 1);
     lanes_forward(&two, &c, 2);
@@ -342,8 +342,8 @@ START_TEST(every_allocation_may_fail)
     ck_ok(exf_model_open(&m, "tests/bad/base/model", &err), err);
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     int experts = m->arch.n_experts;
-    exf_rewriter pruned = {.self = &experts, .survivors = prune}, odd = {.rewrite = rewrite_oddly, .correct = correct_by_first},
-                 both = {.self = &experts, .survivors = prune, .correct = correct_by_first};
+    exf_rewriter pruned = {.self = &experts, .retained_experts = prune}, odd = {.rewrite = rewrite_oddly, .correct = correct_by_first},
+                 both = {.self = &experts, .retained_experts = prune, .correct = correct_by_first};
     exf_observer first = {.sweeps = 2, .common_input_tokens = 4, .common_input = ignore_common, .logits = ignore_logits}, other = {.probe = ignore_probe, .logits = ignore_logits};
     exf_lane lanes[] = {{NULL, &first}, {&pruned, &other}, {&odd, &other}, {&both, &other}};
     exf_batch small = {ids, (const exf_span[]){{0, 3}, {3, 5}}, 2, 8, 5};
