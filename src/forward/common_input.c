@@ -42,8 +42,8 @@ static exf_code show(const exf_step *s, size_t sequence, const size_t *row, int 
                           .router_weights = w->common_input_weights};
     exf_code rc;
     for (int i = 0; i < n; i++) {
-        memcpy(w->common_input_ids + (size_t)i * k, s->made->ids + row[i] * k, k * sizeof *w->common_input_ids);
-        memcpy(w->common_input_weights + (size_t)i * k, s->made->weights + row[i] * k, k * sizeof *w->common_input_weights);
+        memcpy(w->common_input_ids + (size_t)i * k, s->router_routes->ids + row[i] * k, k * sizeof *w->common_input_ids);
+        memcpy(w->common_input_weights + (size_t)i * k, s->router_routes->weights + row[i] * k, k * sizeof *w->common_input_weights);
     }
     EXF_TRY(exf_visible(w, outputs, (size_t)n * (size_t)a->n_experts * (size_t)a->d_model, &mirror, &b.outputs, err));
     rc = o->common_input(o->self, &b, err);

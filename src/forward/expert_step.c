@@ -15,7 +15,7 @@ static exf_code check_finite(exf_workspace *w, const float *hidden, int n_tokens
                     position + (int)((size_t)at / width));
 }
 
-exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const exf_route_set *made, size_t sequence, int position, int n,
+exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const exf_route_set *router_routes, size_t sequence, int position, int n,
                            int worker)
 {
     const exf_architecture *a = &s->p->model->arch;
@@ -23,7 +23,7 @@ exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const
     return (exf_moe_block){
         .layer = s->layer, .moe_index = s->moe_index, .sequence = sequence, .row = row, .position = position, .n_tokens = n,
         .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .worker = worker, .sweep = s->sweep,
-        .router_ids = made->ids + at, .router_weights = made->weights + at, .topk_ids = routes->ids + at, .topk_weights = routes->weights + at,
+        .router_ids = router_routes->ids + at, .router_weights = router_routes->weights + at, .topk_ids = routes->ids + at, .topk_weights = routes->weights + at,
     };
 }
 
@@ -58,7 +58,7 @@ exf_code exf_show_block(const exf_step *s, size_t sequence, int position, int n,
     if (!exf_shown_device(s, s->sweep) && !exf_shown_host(s, s->sweep)) return EXF_OK;
     size_t rows = (size_t)n * (size_t)a->d_model;
     float *mirror = w->mirror;
-    exf_moe_block b = exf_block_of(s, s->routes, s->made, sequence, position, n, worker);
+    exf_moe_block b = exf_block_of(s, s->routes, s->router_routes, sequence, position, n, worker);
     exf_code rc;
     if (exf_shown_device(s, s->sweep)) return show_device(s, &b, e, w, err);
     EXF_TRY(exf_visible(w, e->input, rows, &mirror, &b.moe_input, err));
@@ -100,7 +100,7 @@ static exf_code run_experts(const exf_step *s, size_t sequence, int position, in
     exf_experts_run(w, n, s->routes->ids + at, a, &p->weights_now, e);
     exf_experts_combine(w, n, s->routes->weights_device + at, a, e);
     if (r && r->correct) {
-        exf_moe_block b = exf_block_of(s, s->routes, s->made, sequence, position, n, worker);
+        exf_moe_block b = exf_block_of(s, s->routes, s->router_routes, sequence, position, n, worker);
         EXF_TRY(exf_correct_routed(r, &b, e->outputs, e->routed, w, err));
     }
     if (s->lane == 0 && s->last) EXF_TRY(exf_probe_run(s, sequence, position, n, e, worker, err));

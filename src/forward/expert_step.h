@@ -20,7 +20,7 @@ int exf_shown_device(const exf_step *s, int sweep);
 int exf_shown_host(const exf_step *s, int sweep);
 /* The block that observers and rewriters are shown, of n tokens from `position`;
  * arrays that are the backend's are still to be set. */
-exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const exf_route_set *made, size_t sequence, int position, int n,
+exf_moe_block exf_block_of(const exf_step *s, const exf_route_set *routes, const exf_route_set *router_routes, size_t sequence, int position, int n,
                            int worker);
 /* Lets the lane's rewriter add its vectors to routed, both in the backend's memory. */
 exf_code exf_correct_routed(const exf_rewriter *r, exf_moe_block *b, const float *outputs, float *routed, exf_workspace *w,

@@ -69,14 +69,14 @@ static exf_code open_routes(exf_pass *p, exf_err *err)
     int masks = 0;
     EXF_TRY(open_route_set(p, &p->routes, err));
     EXF_TRY(exf_mem_new(&p->probe, p->n_lanes, sizeof *p->probe, "probes", err));
-    EXF_TRY(exf_mem_new(&p->probe_made, p->n_lanes, sizeof *p->probe_made, "probes", err));
+    EXF_TRY(exf_mem_new(&p->probe_router_routes, p->n_lanes, sizeof *p->probe_router_routes, "probes", err));
     for (size_t i = 0; i < p->n_lanes; i++) {
         const exf_lane *lane = &p->lanes[i];
         masks |= lane->rewriter && lane->rewriter->retained_experts;
         if (i > 0 && lane->observer && lane->observer->probe) EXF_TRY(open_route_set(p, &p->probe[i], err));
-        if (i > 0 && keeps_made(lane)) EXF_TRY(open_route_set(p, &p->probe_made[i], err));
+        if (i > 0 && keeps_made(lane)) EXF_TRY(open_route_set(p, &p->probe_router_routes[i], err));
     }
-    if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->made, err));
+    if (p->demand.corrects) EXF_TRY(open_route_set(p, &p->router_routes, err));
     if (p->n_lanes > 1) EXF_TRY(open_route_set(p, &p->first, err));
     if (!masks) return EXF_OK;
     EXF_TRY(exf_mem_new(&p->mask, n_experts, sizeof *p->mask, "retained experts", err));
@@ -119,16 +119,16 @@ static void close_pass(exf_pass *p)
     exf_positions_free(&p->positions, p->b);
     exf_hidden_close(&p->hidden);
     for (size_t i = 0; p->probe && i < p->n_lanes; i++) exf_route_set_free(&p->probe[i]);
-    for (size_t i = 0; p->probe_made && i < p->n_lanes; i++) exf_route_set_free(&p->probe_made[i]);
+    for (size_t i = 0; p->probe_router_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_router_routes[i]);
     exf_route_set_free(&p->routes);
-    exf_route_set_free(&p->made);
+    exf_route_set_free(&p->router_routes);
     exf_route_set_free(&p->first);
     p->b->free(p->mask_device);
     if (!p->b->host_memory) p->b->free(p->tokens_device);
     for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
     exf_mem_free(p->mask);
     exf_mem_free(p->probe);
-    exf_mem_free(p->probe_made);
+    exf_mem_free(p->probe_router_routes);
     exf_mem_free(p->space);
 }
 

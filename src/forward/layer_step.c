@@ -231,10 +231,10 @@ static exf_code make_probe(exf_step *s, size_t lane, exf_err *err)
     if (probe.mask) {
         EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, route_group, err));
         EXF_TRY(exf_route_set_fetch(probe.routes, 0, probe.routes->n, p->space[0].q, err));
-        if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], probe.routes, p->space[0].q, err));
+        if (p->probe_router_routes[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_router_routes[lane], probe.routes, p->space[0].q, err));
     } else {
         EXF_TRY(exf_route_set_copy(probe.routes, &p->first, p->space[0].q, err));
-        if (p->probe_made[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_made[lane], &p->first, p->space[0].q, err));
+        if (p->probe_router_routes[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_router_routes[lane], &p->first, p->space[0].q, err));
     }
     EXF_TRY(rewrite(p, r, s, probe.routes, err));
 out:
@@ -312,15 +312,15 @@ out:
 
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
-    exf_step s = {.p = p, .lane = lane, .last = 1, .routes = &p->routes, .made = &p->routes, .layer = layer, .moe_index = moe_index};
+    exf_step s = {.p = p, .lane = lane, .last = 1, .routes = &p->routes, .router_routes = &p->routes, .layer = layer, .moe_index = moe_index};
     const exf_rewriter *r = p->lanes[lane].rewriter;
     exf_code rc;
     if (flows(&s)) return flow(&s, progress, err);
     EXF_TRY(mix_lane(&s, joined, err));
     if (lane == 0) EXF_TRY(share_first(&s, joined, err));
     if (r && r->correct) {
-        EXF_TRY(exf_route_set_copy(&p->made, s.routes, p->space[0].q, err));
-        s.made = &p->made;
+        EXF_TRY(exf_route_set_copy(&p->router_routes, s.routes, p->space[0].q, err));
+        s.router_routes = &p->router_routes;
     }
     EXF_TRY(rewrite(p, r, &s, s.routes, err));
     EXF_TRY(exf_expert_step(&s, progress, err));

@@ -48,10 +48,10 @@ typedef struct {
     exf_hidden hidden;             /* of all lanes */
     int joined;                    /* 1: no lane has met its router yet, the first one's hidden states are everyone's */
     exf_route_set routes;          /* of the lane under way */
-    exf_route_set made;            /* the same as the router made them; where a rewriter or a probe needs that */
+    exf_route_set router_routes;            /* the same as the router made them; where a rewriter or a probe needs that */
     exf_route_set first;           /* the first lane's as the router made them; with probes or several lanes */
     exf_route_set *probe;          /* [lane] what a probing lane makes of `first`; the others are zero */
-    exf_route_set *probe_made;     /* [lane] `first` as its retained experts would have it; where the lane corrects, else zero */
+    exf_route_set *probe_router_routes;     /* [lane] `first` as its retained experts would have it; where the lane corrects, else zero */
     float *mask_device, *mask;      /* [2, E] of a lane with retained experts: 0 or -infinity, and the router's bias plus that */
     int32_t *tokens_device;         /* the batch's tokens in b's memory; on a device a 0 behind them */
     exf_workspace *space;          /* [n_spaces] one for every worker; on a device one for every queue that mixes */
@@ -65,7 +65,7 @@ typedef struct {
     exf_group group;             /* of the sequences under way */
     float *rows;                 /* [group.n_rows, streams, H] their hidden states, in the backend's memory */
     exf_route_set *routes;       /* where the router writes, what the experts follow */
-    const exf_route_set *made;   /* routes before rewriting */
+    const exf_route_set *router_routes;   /* routes before rewriting */
     const float *mask;           /* exf_pass.mask_device or NULL */
     int layer, moe_index;        /* -1: dense */
     int sweep, last;             /* of the experts; the last one moves the hidden states on */

@@ -62,7 +62,7 @@ static exf_code probe_lane(const exf_step *s, size_t lane, size_t sequence, int 
     const exf_route_set *set = &p->probe[lane];
     const exf_rewriter *r = p->lanes[lane].rewriter;
     size_t at = (p->batch->span[sequence].offset + (size_t)position) * (size_t)a->top_k;
-    exf_moe_block b = exf_block_of(s, set, p->probe_made[lane].n ? &p->probe_made[lane] : &p->first, sequence, position, n, worker);
+    exf_moe_block b = exf_block_of(s, set, p->probe_router_routes[lane].n ? &p->probe_router_routes[lane] : &p->first, sequence, position, n, worker);
     exf_experts_space own = *e;
     exf_code rc = EXF_OK;
     own.outputs = e->probe_outputs;
