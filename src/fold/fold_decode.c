@@ -77,7 +77,7 @@ static void drop_outside(const exf_fold_rewriter *f, const exf_fold_routes *io, 
 
 static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes *r, size_t step, const exf_fold_tables *t, int index)
 {
-    const exf_spans *s = f->spans;
+    const exf_decode_schedule *s = f->schedule;
     size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;
     int32_t *ids = f->ids + from * k, *before = f->ids + (s->first[s->n_steps] + from) * k;
     float *weights = f->weights + from * k;
@@ -100,8 +100,8 @@ exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r,
 {
     exf_fold_tables t = exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss);
     exf_fold_status status = EXF_FOLD_OK;
-#pragma omp parallel for schedule(dynamic, 16) num_threads(f->spans->threads) reduction(max : status)
-    for (size_t step = 0; step < f->spans->n_steps; step++) {
+#pragma omp parallel for schedule(dynamic, 16) num_threads(f->schedule->threads) reduction(max : status)
+    for (size_t step = 0; step < f->schedule->n_steps; step++) {
         exf_fold_status one = rewrite_step(f, r, step, &t, index);
         if (one > status) status = one;
     }

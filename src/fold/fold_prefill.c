@@ -84,10 +84,10 @@ exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r
 {
     exf_fold_tables t = exf_fold_rewriter_tables(f, index, f->prefill_coeff, f->prefill_loss);
     exf_fold_status status = EXF_FOLD_OK;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(f->spans->threads) reduction(max : status)
+#pragma omp parallel for schedule(dynamic, 1) num_threads(f->schedule->threads) reduction(max : status)
     for (size_t i = 0; i < r->batch->n_sequences; i++) {
         const exf_span *span = &r->batch->span[i];
-        int n = exf_spans_prefill(f->spans, span->n_tokens);
+        int n = exf_decode_schedule_prefill(f->schedule, span->n_tokens);
         for (int at = 0; at < n; at += ROWS) {
             exf_fold_status one = rewrite_rows(f, r, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &t);
             if (one > status) status = one;

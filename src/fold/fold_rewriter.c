@@ -18,7 +18,7 @@ exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, con
 {
     if (status == EXF_FOLD_OK) return EXF_OK;
     return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most 65,536 routes a step; a decode batch here has %d sequences of %d", f->v->name,
-                    what, f->spans->widest, f->a->top_k);
+                    what, f->schedule->widest, f->a->top_k);
 }
 
 /* ---- what a variant needs of the tables ------------------------------------------------ */
@@ -87,7 +87,7 @@ static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
 static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
 {
     int decodes = f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP;
-    if (!exf_variant_wants_vectors(f->v) || !decodes || f->spans->prefill_tokens > 0) return EXF_OK;
+    if (!exf_variant_wants_vectors(f->v) || !decodes || f->schedule->prefill_tokens > 0) return EXF_OK;
     return exf_fail(err, EXF_USAGE, "variant \"%s\": a diagonal or low-rank projector with a decode kind needs validate.prefill_tokens, so that no "
                     "position is both", f->v->name);
 }
@@ -107,7 +107,7 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     if (v->decode == EXF_DECODE_SERE && !f->t->similarity) return lacks(f, "similarity, which came with version 2", err);
     if (exf_variant_wants_vectors(v)) EXF_TRY(exf_fold_vectors_open(f, err));
     if (v->decode == EXF_DECODE_NONE || v->decode == EXF_DECODE_REAP) return EXF_OK;
-    EXF_TRY(exf_mem_mul(&slots, 2 * f->spans->first[f->spans->n_steps], (size_t)f->a->top_k, "decode steps", err));
+    EXF_TRY(exf_mem_mul(&slots, 2 * f->schedule->first[f->schedule->n_steps], (size_t)f->a->top_k, "decode steps", err));
     EXF_TRY(exf_mem_new(&f->ids, slots, sizeof *f->ids, "decode steps", err));
     EXF_TRY(exf_mem_new(&f->weights, slots / 2, sizeof *f->weights, "decode steps", err));
 out:
@@ -141,9 +141,9 @@ static void count_step(exf_fold_rewriter *f, const exf_routes *r, size_t step, e
 {
     size_t k = (size_t)r->top_k;
     memset(f->seen, 0, (size_t)r->n_experts * sizeof *f->seen);
-    for (size_t i = f->spans->first[step]; i < f->spans->first[step + 1]; i++)
+    for (size_t i = f->schedule->first[step]; i < f->schedule->first[step + 1]; i++)
         for (size_t j = 0; j < k; j++) {
-            int32_t id = r->ids[f->spans->row[i] * k + j];
+            int32_t id = r->ids[f->schedule->row[i] * k + j];
             if (id >= 0) f->seen[id] = 1;
         }
     for (int e = 0; e < r->n_experts; e++) c->distinct += f->seen[e];
@@ -157,7 +157,7 @@ static void count(exf_fold_rewriter *f, const exf_routes *r)
     size_t k = (size_t)r->top_k;
     for (size_t row = 0; row < r->batch->n_tokens; row++) c->executed += count_distinct(f->seen, r->ids + row * k, k);
     c->tokens += r->batch->n_tokens;
-    for (size_t step = 0; step < f->spans->n_steps; step++) count_step(f, r, step, c);
+    for (size_t step = 0; step < f->schedule->n_steps; step++) count_step(f, r, step, c);
 }
 
 static exf_code rewrite(void *self, exf_routes *r, exf_err *err)
@@ -182,7 +182,7 @@ static exf_code no_such_layer(exf_fold_rewriter *f, int layer, exf_err *err)
     return rc;
 }
 
-exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_spans *spans,
+exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_decode_schedule *schedule,
                         exf_err *err)
 {
     exf_code rc;
@@ -193,7 +193,7 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     f->v = variant;
     f->t = t;
     f->a = a;
-    f->spans = spans;
+    f->schedule = schedule;
     for (int l = 0; l < EXF_MAX_LAYERS; l++) f->table_of[l] = -1;
     for (int i = 0; t && i < t->n_layers; i++) {
         int l = t->layer_number[i];

@@ -3,7 +3,7 @@
 #ifndef EXF_FOLD_FOLD_REWRITER_H
 #define EXF_FOLD_FOLD_REWRITER_H
 #include "artifact/tables.h"
-#include "fold/spans.h"
+#include "fold/decode_schedule.h"
 #include "fold/variant.h"
 
 /* What the routes of a lane cost, added up over calls; one per MoE layer. */
@@ -19,7 +19,7 @@ typedef struct exf_fold_rewriter exf_fold_rewriter;
  * variant asks for them.  EXF_USAGE naming what the tables lack: a projector, a pool,
  * what version 1 of their format had not; or that vectors and a decode fold meet in the
  * same positions. */
-exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_spans *spans,
+exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_decode_schedule *schedule,
                         exf_err *err) EXF_CHECKED;
 const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f);
 /* [MoE layers of the model] of the lane's own routes, not of probes. */

@@ -9,7 +9,7 @@ struct exf_fold_rewriter {
     const exf_variant *v; /* NULL: only counts */
     const exf_tables *t;
     const exf_architecture *a;
-    const exf_spans *spans;
+    const exf_decode_schedule *schedule;
     int table_of[EXF_MAX_LAYERS]; /* the model's layer number -> index in the tables, -1: none */
     int layer_of[EXF_MAX_LAYERS]; /* number of the MoE layer -> the model's layer number */
     float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' */

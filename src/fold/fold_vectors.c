@@ -107,7 +107,7 @@ exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *rou
 {
     const exf_fold_rewriter *f = self;
     call c = {.f = f, .index = f->table_of[b->layer], .h = b->d_model, .e = (size_t)b->n_experts};
-    int n = exf_spans_prefill(f->spans, f->spans->batch->span[b->sequence].n_tokens) - b->position;
+    int n = exf_decode_schedule_prefill(f->schedule, f->schedule->batch->span[b->sequence].n_tokens) - b->position;
     (void)err;
     if (c.index < 0) return EXF_OK;
     c.tables = exf_fold_rewriter_tables(f, c.index, f->prefill_coeff, f->prefill_loss);

@@ -25,7 +25,7 @@ typedef struct {
     size_t n_gates;
     size_t *batch_of;
     int32_t *domain_of;
-    exf_spans spans;
+    exf_decode_schedule schedule;
     exf_provenance facts;
 } validation;
 
@@ -117,7 +117,7 @@ static exf_code open_spans(validation *s, const exf_recipe *r, exf_err *err)
         in_batch = full ? 1 : in_batch + 1;
         s->batch_of[i] = batch;
     }
-    EXF_TRY(exf_spans_new(&s->spans, &s->session.batch, s->batch_of, (int)r->prefill_tokens, threads, err));
+    EXF_TRY(exf_decode_schedule_new(&s->schedule, &s->session.batch, s->batch_of, (int)r->prefill_tokens, threads, err));
     EXF_TRY(exf_mem_new(&s->names, c->n_domains, sizeof *s->names, "domains", err));
     for (size_t i = 0; i < c->n_domains; i++) s->names[i] = c->domains[i].name;
 out:
@@ -168,7 +168,7 @@ out:
 
 static void close_validation(validation *s, int failed)
 {
-    exf_spans_free(&s->spans);
+    exf_decode_schedule_free(&s->schedule);
     exf_mem_free(s->batch_of);
     exf_mem_free(s->domain_of);
     exf_mem_free(s->names);
@@ -272,7 +272,7 @@ static exf_code check_variants(const validation *s, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < s->n_variants; i++) {
         exf_fold_rewriter *f;
-        rc = exf_fold_rewriter_new(&f, &s->variants[i], &s->tables, &s->session.model->arch, &s->spans, err);
+        rc = exf_fold_rewriter_new(&f, &s->variants[i], &s->tables, &s->session.model->arch, &s->schedule, err);
         exf_fold_rewriter_free(f);
     }
     return rc;
@@ -296,7 +296,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     EXF_TRY(open_validation(&s, r, err));
     exf_session *session = &s.session;
     exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of, .n_domains = session->corpus->n_domains,
-                            .spans = &s.spans, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
+                            .schedule = &s.schedule, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
                             .forward = exf_session_options(session, r, 0)};
     rc = r->dry_run ? plan_validation(&s, r, &job, err) : run_validation(&s, r, &job, err);
 out:

@@ -68,7 +68,7 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->score_lane = exf_scores_lane(r->scores, i);
     w->observer = (exf_observer){.self = w, .begin = begin, .probe = i ? probe : NULL, .logits = logits,
                                  .device_open = device_open, .device_logits = device_logits};
-    EXF_TRY(exf_fold_rewriter_new(&w->rewriter, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->spans, err));
+    EXF_TRY(exf_fold_rewriter_new(&w->rewriter, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->schedule, err));
     r->lanes[i] = (exf_lane){.rewriter = exf_fold_rewriter_callbacks(w->rewriter), .observer = &w->observer};
 out:
     return rc;
@@ -178,7 +178,7 @@ exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants)
 
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers)
 {
-    size_t decode = job->spans->first[job->spans->n_steps] * (size_t)job->model->arch.top_k, folders = 0;
+    size_t decode = job->schedule->first[job->schedule->n_steps] * (size_t)job->model->arch.top_k, folders = 0;
     for (size_t i = 0; i < job->n_variants; i++) {
         exf_decode_kind kind = job->variants[i].decode;
         if (kind != EXF_DECODE_NONE && kind != EXF_DECODE_REAP) folders += decode * 12u;

@@ -35,7 +35,7 @@ typedef struct {
     const exf_batch *batch;
     const int32_t *domain_of; /* [n_sequences] */
     size_t n_domains;
-    const exf_spans *spans;
+    const exf_decode_schedule *schedule;
     const exf_tables *tables;
     const exf_variant *variants;
     size_t n_variants;

@@ -22,7 +22,7 @@ typedef struct {
     exf_tables tables;
     exf_batch batch;
     exf_span span[F_SEQUENCES];
-    exf_spans spans;
+    exf_decode_schedule schedule;
     int32_t *ids; /* [T, K] as a router made them */
     float *weights;
 } fold_case;
@@ -182,7 +182,7 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
     for (int i = 0; i < F_SEQUENCES; at += (size_t)lengths[i++]) c->span[i] = (exf_span){at, lengths[i]};
     ck_assert_uint_eq(at, F_TOKENS);
     c->batch = (exf_batch){NULL, c->span, F_SEQUENCES, F_TOKENS, 70};
-    ck_ok(exf_spans_new(&c->spans, &c->batch, batch_of, prefill_tokens, threads, &err), err);
+    ck_ok(exf_decode_schedule_new(&c->schedule, &c->batch, batch_of, prefill_tokens, threads, &err), err);
     c->ids = f_room(F_TOKENS * (size_t)top_k, sizeof *c->ids);
     c->weights = f_room(F_TOKENS * (size_t)top_k, sizeof *c->weights);
     f_fill_tables(&c->tables, n_experts, top_k);
@@ -191,7 +191,7 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
 
 static inline void fold_close(fold_case *c)
 {
-    exf_spans_free(&c->spans);
+    exf_decode_schedule_free(&c->schedule);
     exf_tables_free(&c->tables);
     exf_mem_free(c->ids);
     exf_mem_free(c->weights);
@@ -202,7 +202,7 @@ static inline exf_fold_rewriter *f_folder(const fold_case *c, exf_variant *v, co
     exf_err err;
     exf_fold_rewriter *f;
     ck_ok(exf_variant_parse(v, text, &err), err);
-    ck_ok(exf_fold_rewriter_new(&f, v, &c->tables, &c->arch, &c->spans, &err), err);
+    ck_ok(exf_fold_rewriter_new(&f, v, &c->tables, &c->arch, &c->schedule, &err), err);
     return f;
 }
 

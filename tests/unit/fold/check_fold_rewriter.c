@@ -37,7 +37,7 @@ static void expect_rows(naive_row *rows, const fold_case *c, const exf_variant *
 {
     naive_layer prefill = naive_layer_of(&c->tables, index, v->prefill_projector, 0);
     naive_layer decode = naive_layer_of(&c->tables, index, v->decode_projector, v->decode_options.pool);
-    int split = c->spans.prefill_tokens;
+    int split = c->schedule.prefill_tokens;
     for (size_t s = 0; v->prefill != EXF_PREFILL_NONE && s < F_SEQUENCES; s++)
         for (int q = 0; q < c->span[s].n_tokens && (split == 0 || q < split); q++) {
             size_t row = c->span[s].offset + (size_t)q;

@@ -71,7 +71,7 @@ static void check_corrections(const fold_case *c, const char *text, int layer, i
             exf_moe_block b = block_of(c, &after, layer, s, at, n, outputs);
             ck_ok(w->correct(w->self, &b, routed + b.row * F_H, &err), err);
             for (int q = at; q < at + n; q++)
-                if (index >= 0 && (c->spans.prefill_tokens == 0 || q < c->spans.prefill_tokens))
+                if (index >= 0 && (c->schedule.prefill_tokens == 0 || q < c->schedule.prefill_tokens))
                     naive_correction(want + (b.row + (size_t)(q - at)) * F_H, c, &v, index, b.row + (size_t)(q - at), outputs);
         }
     for (size_t i = 0; i < F_TOKENS * F_H; i++)
@@ -170,7 +170,7 @@ static exf_expert_usage naive_census(const fold_case *c, const exf_routes *r)
             n.executed += (uint64_t)fresh;
         }
     for (int batch = 0; batch < 2; batch++)
-        for (int q = c->spans.prefill_tokens; q < 70; q++) {
+        for (int q = c->schedule.prefill_tokens; q < 70; q++) {
             int any = 0, seen[NAIVE_E] = {0};
             for (int s = 2 * batch; s < 2 * batch + 2; s++)
                 for (int k = 0; q < c->span[s].n_tokens && k < r->top_k; k++) {
@@ -221,7 +221,7 @@ START_TEST(no_variant_only_counts)
     exf_fold_rewriter *f;
     fold_open(&c, 7, 3, 0, 1);
     for (int with = 0; with < 2; with++) {
-        ck_ok(exf_fold_rewriter_new(&f, NULL, with ? &c.tables : NULL, &c.arch, &c.spans, &err), err);
+        ck_ok(exf_fold_rewriter_new(&f, NULL, with ? &c.tables : NULL, &c.arch, &c.schedule, &err), err);
         exf_routes r = f_routes(&c, 3);
         f_rewrite(f, &r);
         f_rewrite(f, &r); /* calls add up */
@@ -246,7 +246,7 @@ static void refused(const fold_case *c, const char *text, exf_code code, const c
     exf_variant v;
     exf_fold_rewriter *f;
     ck_ok(exf_variant_parse(&v, text, &err), err);
-    ck_fails(exf_fold_rewriter_new(&f, &v, &c->tables, &c->arch, &c->spans, &err), code, err, says);
+    ck_fails(exf_fold_rewriter_new(&f, &v, &c->tables, &c->arch, &c->schedule, &err), code, err, says);
     ck_assert_ptr_null(f);
 }
 
@@ -316,7 +316,7 @@ START_TEST(every_allocation_may_fail)
         while (rc != EXF_OK) {
             exf_fold_rewriter *f;
             exf_mem_fail_at(++n);
-            rc = exf_fold_rewriter_new(&f, &v, &c.tables, &c.arch, &c.spans, &err);
+            rc = exf_fold_rewriter_new(&f, &v, &c.tables, &c.arch, &c.schedule, &err);
             exf_mem_fail_at(0);
             ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && !f), "allocation %zu: %s", n, err.msg);
             exf_fold_rewriter_free(f);

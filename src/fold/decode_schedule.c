@@ -1,11 +1,11 @@
-/* spans.c - see spans.h. */
-#include "fold/spans.h"
+/* decode_schedule.c - see decode_schedule.h. */
+#include "fold/decode_schedule.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
-int exf_spans_prefill(const exf_spans *s, int n)
+int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n)
 {
     return s->prefill_tokens == 0 || s->prefill_tokens > n ? n : s->prefill_tokens;
 }
@@ -21,7 +21,7 @@ static size_t end_of(const exf_batch *batch, const size_t *batch_of, size_t from
 }
 
 /* Steps and rows of one batch; counts only where s->row is NULL. */
-static void add_batch(exf_spans *s, size_t from, size_t to, int longest, size_t *rows)
+static void add_batch(exf_decode_schedule *s, size_t from, size_t to, int longest, size_t *rows)
 {
     for (int q = s->prefill_tokens; q < longest; q++) {
         if (s->first) s->first[s->n_steps] = *rows;
@@ -36,7 +36,7 @@ static void add_batch(exf_spans *s, size_t from, size_t to, int longest, size_t 
     if ((int)(to - from) > s->widest) s->widest = (int)(to - from);
 }
 
-static size_t walk(exf_spans *s, const size_t *batch_of)
+static size_t walk(exf_decode_schedule *s, const size_t *batch_of)
 {
     size_t rows = 0;
     s->n_batches = s->n_steps = 0;
@@ -49,7 +49,7 @@ static size_t walk(exf_spans *s, const size_t *batch_of)
     return rows;
 }
 
-exf_code exf_spans_new(exf_spans *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens, int threads, exf_err *err)
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens, int threads, exf_err *err)
 {
     exf_code rc;
     memset(s, 0, sizeof *s);
@@ -62,11 +62,11 @@ exf_code exf_spans_new(exf_spans *s, const exf_batch *batch, const size_t *batch
     s->first[s->n_steps] = rows;
     walk(s, batch_of);
 out:
-    if (rc != EXF_OK) exf_spans_free(s);
+    if (rc != EXF_OK) exf_decode_schedule_free(s);
     return rc;
 }
 
-void exf_spans_free(exf_spans *s)
+void exf_decode_schedule_free(exf_decode_schedule *s)
 {
     exf_mem_free(s->first);
     exf_mem_free(s->row);

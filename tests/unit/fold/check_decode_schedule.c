@@ -1,8 +1,8 @@
-/* check_spans.c - fold/spans: decode steps over sequences of unequal lengths. */
+/* check_decode_schedule.c - fold/spans: decode steps over sequences of unequal lengths. */
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
-#include "fold/spans.h"
+#include "fold/decode_schedule.h"
 
 #include <string.h>
 
@@ -31,25 +31,25 @@ static sample sample_of(const char *lengths, const char *batches)
 static void expect(const char *lengths, const char *batches, int prefill, size_t n_batches, int widest, const char *steps)
 {
     exf_err e;
-    exf_spans spans;
+    exf_decode_schedule schedule;
     sample s = sample_of(lengths, batches);
     char seen[128] = "";
     size_t at = 0;
     s.batch.span = s.span;
-    ck_ok(exf_spans_new(&spans, &s.batch, s.batch_of, prefill, 3, &e), e);
-    for (size_t i = 0; i < spans.n_steps; i++) {
-        ck_assert(i == 0 || spans.first[i] > spans.first[i - 1]); /* no step without a token */
+    ck_ok(exf_decode_schedule_new(&schedule, &s.batch, s.batch_of, prefill, 3, &e), e);
+    for (size_t i = 0; i < schedule.n_steps; i++) {
+        ck_assert(i == 0 || schedule.first[i] > schedule.first[i - 1]); /* no step without a token */
         if (i) seen[at++] = ' ';
-        for (size_t k = spans.first[i]; k < spans.first[i + 1]; k++) seen[at++] = (char)('0' + (int)spans.row[k]);
+        for (size_t k = schedule.first[i]; k < schedule.first[i + 1]; k++) seen[at++] = (char)('0' + (int)schedule.row[k]);
     }
     seen[at] = '\0';
     ck_assert_str_eq(seen, steps);
-    ck_assert_uint_eq(spans.n_batches, n_batches);
-    ck_assert_int_eq(spans.widest, widest);
-    ck_assert(spans.batch == &s.batch && spans.prefill_tokens == prefill && spans.threads == 3);
-    exf_spans_free(&spans);
-    ck_assert_ptr_null(spans.row);
-    exf_spans_free(&spans);
+    ck_assert_uint_eq(schedule.n_batches, n_batches);
+    ck_assert_int_eq(schedule.widest, widest);
+    ck_assert(schedule.batch == &s.batch && schedule.prefill_tokens == prefill && schedule.threads == 3);
+    exf_decode_schedule_free(&schedule);
+    ck_assert_ptr_null(schedule.row);
+    exf_decode_schedule_free(&schedule);
 }
 
 START_TEST(steps_of_batches)
@@ -80,12 +80,12 @@ END_TEST
 
 START_TEST(prefill_positions_of_a_sequence)
 {
-    exf_spans s = {.prefill_tokens = 0};
-    ck_assert_int_eq(exf_spans_prefill(&s, 5), 5); /* both */
+    exf_decode_schedule s = {.prefill_tokens = 0};
+    ck_assert_int_eq(exf_decode_schedule_prefill(&s, 5), 5); /* both */
     s.prefill_tokens = 3;
-    ck_assert_int_eq(exf_spans_prefill(&s, 5), 3);
-    ck_assert_int_eq(exf_spans_prefill(&s, 3), 3);
-    ck_assert_int_eq(exf_spans_prefill(&s, 2), 2);
+    ck_assert_int_eq(exf_decode_schedule_prefill(&s, 5), 3);
+    ck_assert_int_eq(exf_decode_schedule_prefill(&s, 3), 3);
+    ck_assert_int_eq(exf_decode_schedule_prefill(&s, 2), 2);
 }
 END_TEST
 
@@ -96,23 +96,23 @@ START_TEST(every_row_decodes_once)
     sample s = sample_of("51372461", "00011233");
     s.batch.span = s.span;
     for (int prefill = 0; prefill < 8; prefill++) {
-        exf_spans spans;
+        exf_decode_schedule schedule;
         int count[64] = {0}, sequence_of[64], position_of[64];
         for (size_t i = 0; i < MOST; i++)
             for (int q = 0; q < s.span[i].n_tokens; q++) {
                 sequence_of[s.span[i].offset + (size_t)q] = (int)i;
                 position_of[s.span[i].offset + (size_t)q] = q;
             }
-        ck_ok(exf_spans_new(&spans, &s.batch, s.batch_of, prefill, 1, &e), e);
-        for (size_t i = 0; i < spans.n_steps; i++)
-            for (size_t k = spans.first[i]; k < spans.first[i + 1]; k++) {
-                size_t first = spans.row[spans.first[i]], row = spans.row[k];
+        ck_ok(exf_decode_schedule_new(&schedule, &s.batch, s.batch_of, prefill, 1, &e), e);
+        for (size_t i = 0; i < schedule.n_steps; i++)
+            for (size_t k = schedule.first[i]; k < schedule.first[i + 1]; k++) {
+                size_t first = schedule.row[schedule.first[i]], row = schedule.row[k];
                 count[row]++;
                 ck_assert_int_eq(position_of[row], position_of[first]);
                 ck_assert_uint_eq(s.batch_of[sequence_of[row]], s.batch_of[sequence_of[first]]);
             }
         for (size_t row = 0; row < s.batch.n_tokens; row++) ck_assert_int_eq(count[row], position_of[row] >= prefill);
-        exf_spans_free(&spans);
+        exf_decode_schedule_free(&schedule);
     }
 }
 END_TEST
@@ -125,12 +125,12 @@ START_TEST(every_allocation_may_fail)
     size_t n = 0;
     s.batch.span = s.span;
     while (rc != EXF_OK) {
-        exf_spans spans;
+        exf_decode_schedule schedule;
         exf_mem_fail_at(++n);
-        rc = exf_spans_new(&spans, &s.batch, s.batch_of, 0, 1, &e);
+        rc = exf_decode_schedule_new(&schedule, &s.batch, s.batch_of, 0, 1, &e);
         exf_mem_fail_at(0);
-        ck_assert(rc == EXF_OK || (rc == EXF_NOSPACE && !spans.first && !spans.row));
-        exf_spans_free(&spans);
+        ck_assert(rc == EXF_OK || (rc == EXF_NOSPACE && !schedule.first && !schedule.row));
+        exf_decode_schedule_free(&schedule);
     }
     ck_assert_uint_eq(n, 3);
 }
