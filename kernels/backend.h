@@ -24,7 +24,7 @@
 #include "kernels/attention/rope.h"
 #include "kernels/moe/router.h"
 #include "kernels/residual/hyper_connections.h"
-#include "kernels/linear/unpack.h"
+#include "kernels/linear/dequantize.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -119,8 +119,8 @@ typedef struct exf_backend {
     exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
     /* What q is given from here on waits for all that `before` was given so far. */
     void (*follow)(exf_queue *q, exf_queue *before);
-    /* unpack.h; *bad becomes 1 where a value is not finite. */
-    void (*unpack)(exf_queue *q, void *to, exf_number number, const exf_packed_rows *rows, int *bad);
+    /* dequantize.h; *bad becomes 1 where a value is not finite. */
+    void (*dequantize)(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *rows, int *bad);
     void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);
     /* rounding.h, device_rows.h */
     void (*round_rows)(exf_queue *q, uint16_t *out, int ldo, const float *x, int ldx, int n_rows, int n);

@@ -120,7 +120,7 @@ static const exf_backend table = {
     exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
     exf_indexer_workspace_cuda, exf_indexer_cuda, exf_hyper_pre_cuda, exf_hyper_post_cuda, exf_hyper_head_cuda, exf_router_cuda,
     exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_anew_cuda, exf_memory_left_cuda, follow,
-    exf_unpack_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
+    exf_dequantize_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
     exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
     exf_compressed_heads_cuda, exf_routed_sum_cuda, exf_embed_cuda,
     exf_switch_weights_cuda, exf_watch_finite_cuda, exf_score_rows_cuda, exf_experts_fit_cuda, exf_experts_workspace_cuda, exf_experts_cuda,

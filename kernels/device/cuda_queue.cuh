@@ -108,7 +108,7 @@ void exf_hyper_pre_cuda(exf_queue *q, float *u, float *mixing, const float *x, c
 void exf_hyper_post_cuda(exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
 void exf_hyper_head_cuda(exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
 void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r, double *scratch);
-void exf_unpack_cuda(exf_queue *q, void *to, exf_number number, const exf_packed_rows *c, int *bad);
+void exf_dequantize_cuda(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *c, int *bad);
 void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad);
 void exf_score_rows_cuda(exf_queue *q, const exf_score_call *c);
 int exf_experts_fit_cuda(const exf_expert_shape *s);

@@ -2,7 +2,7 @@
 #include "model/weight_source.h"
 
 #include "base/mem.h"
-#include "model/weight_decode.h"
+#include "model/weight_dequantize.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -168,9 +168,9 @@ static exf_code read_rows(const coded_read *r, size_t row, size_t n, float *dst,
     if (rc != EXF_OK) return rc;
     exf_coded_rows c = {r->codes, r->scales + scale_row * per_row, n, r->cols, row % block_rows, block_rows, block_cols};
     if (w->coding == EXF_CODED_FP8)
-        exf_decode_fp8(dst, &c);
+        exf_dequantize_fp8(dst, &c);
     else
-        exf_decode_fp4(dst, &c);
+        exf_dequantize_fp4(dst, &c);
     size_t bad = exf_first_not_finite(dst, n * r->cols);
     return bad == n * r->cols ? EXF_OK : not_finite(r, &c, row, bad, err);
 }

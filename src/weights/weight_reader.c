@@ -42,11 +42,11 @@ void exf_weight_reader_unpin(exf_weight_reader *r)
 
 /* ---- one chunk ----------------------------------------------------------------- */
 
-static exf_packed_rows packed_of(const exf_weight_chunk *p, const char *codes, const char *scales)
+static exf_device_coded_rows packed_of(const exf_weight_chunk *p, const char *codes, const char *scales)
 {
     const exf_weight_source *w = &p->at.w;
-    static const exf_packing packing[] = {[EXF_CODED_PLAIN] = EXF_PACKED_PLAIN, [EXF_CODED_FP8] = EXF_PACKED_FP8, [EXF_CODED_FP4] = EXF_PACKED_FP4};
-    return (exf_packed_rows){.packing = packing[w->coding], .dtype = w->stored->tensor->view.dtype,
+    static const exf_device_coding coding[] = {[EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8, [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4};
+    return (exf_device_coded_rows){.coding = coding[w->coding], .dtype = w->stored->tensor->view.dtype,
                              .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
                              .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows, .block_cols = (size_t)w->block_cols};
 }
@@ -83,10 +83,10 @@ static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *
         b->upload(r->q, to, raw.codes, codes); /* checked with the whole part */
         EXF_TRY(b->finish(r->q, err));
     } else {
-        exf_packed_rows rows = packed_of(p, r->device, r->device + behind);
+        exf_device_coded_rows rows = packed_of(p, r->device, r->device + behind);
         b->upload(r->q, r->device, raw.codes, codes);
         if (scales) b->upload(r->q, r->device + behind, raw.scales, scales);
-        b->unpack(r->q, to, p->number, &rows, r->bad);
+        b->dequantize(r->q, to, p->number, &rows, r->bad);
         EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }
     r->times.reading += read - start;

@@ -1,18 +1,18 @@
 /* check_cuda_rounding.c - what turns stored weights and activations into operands:
  * unpacking, rounding, norms, the sum of routed outputs, and products of two types. */
-#include "model/weight_decode.h"
+#include "model/weight_dequantize.h"
 #include "tests/support/one_device_fixtures.h"
 
-static const struct { exf_packing packing; size_t rows, cols, block_rows, block_cols; exf_dtype scales; } coded[] = {
-    {EXF_PACKED_FP8, 300, 256, 128, 128, EXF_DT_F32},  {EXF_PACKED_FP8, 7, 13, 4, 5, EXF_DT_BF16},   {EXF_PACKED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0},
-    {EXF_PACKED_FP4, 33, 128, 1, 32, EXF_DT_F8_E8M0}, {EXF_PACKED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},
+static const struct { exf_device_coding coding; size_t rows, cols, block_rows, block_cols; exf_dtype scales; } coded[] = {
+    {EXF_DEVICE_CODED_FP8, 300, 256, 128, 128, EXF_DT_F32},  {EXF_DEVICE_CODED_FP8, 7, 13, 4, 5, EXF_DT_BF16},   {EXF_DEVICE_CODED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0},
+    {EXF_DEVICE_CODED_FP4, 33, 128, 1, 32, EXF_DT_F8_E8M0}, {EXF_DEVICE_CODED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},
 };
 
 START_TEST(stored_weights_are_decoded_as_on_the_cpu)
 {
     size_t rows = coded[_i].rows, cols = coded[_i].cols, n = rows * cols, width = exf_dtype_bits(coded[_i].scales) / 8;
     size_t grid = ((rows + coded[_i].block_rows - 1) / coded[_i].block_rows) * ((cols + coded[_i].block_cols - 1) / coded[_i].block_cols);
-    int fp8 = coded[_i].packing == EXF_PACKED_FP8;
+    int fp8 = coded[_i].coding == EXF_DEVICE_CODED_FP8;
     size_t n_codes = fp8 ? n : n / 2;
     uint8_t *codes = test_memory(n_codes, 1), *raw = test_memory(grid, width);
     float *scales = test_memory(grid, 4), *want = test_memory(n, 4);
@@ -30,16 +30,16 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
     exf_dtype_to_f32(scales, raw, grid, coded[_i].scales);
     exf_coded_rows host = {codes, scales, rows, cols, 0, coded[_i].block_rows, coded[_i].block_cols};
     if (fp8)
-        exf_decode_fp8(want, &host);
+        exf_dequantize_fp8(want, &host);
     else
-        exf_decode_fp4(want, &host);
+        exf_dequantize_fp4(want, &host);
     int *bad = device_put(&d, &(int){0}, sizeof(int));
-    exf_packed_rows on_device = {.packing = coded[_i].packing, .scale_dtype = coded[_i].scales, .codes = device_put(&d, codes, n_codes),
+    exf_device_coded_rows on_device = {.coding = coded[_i].coding, .scale_dtype = coded[_i].scales, .codes = device_put(&d, codes, n_codes),
                              .scales = device_put(&d, raw, grid * width), .rows = rows, .cols = cols, .block_rows = coded[_i].block_rows,
                              .block_cols = coded[_i].block_cols};
     for (int number = 0; number < 2; number++) {
         void *out = device_put(&d, NULL, n * 4);
-        d.b->unpack(d.q, out, (exf_number)number, &on_device, bad);
+        d.b->dequantize(d.q, out, (exf_number)number, &on_device, bad);
         void *got = device_get(&d, out, n * exf_number_bytes((exf_number)number));
         for (size_t i = 0; i < n; i++) {
             float is = number == EXF_NUMBER_BF16 ? of_bf16(((uint16_t *)got)[i]) : ((float *)got)[i];
@@ -62,16 +62,16 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
 }
 END_TEST
 
-static int bad_after(const void *codes, size_t bytes, const exf_packed_rows *rows, int check_only)
+static int bad_after(const void *codes, size_t bytes, const exf_device_coded_rows *rows, int check_only)
 {
     int *bad = device_put(&d, &(int){0}, sizeof(int));
     void *on_device = device_put(&d, codes, bytes), *out = device_put(&d, NULL, rows->rows * rows->cols * 4);
-    exf_packed_rows r = *rows;
+    exf_device_coded_rows r = *rows;
     r.codes = on_device;
     if (check_only)
         d.b->check_bf16(d.q, on_device, rows->rows * rows->cols, bad);
     else
-        d.b->unpack(d.q, out, EXF_NUMBER_BF16, &r, bad);
+        d.b->dequantize(d.q, out, EXF_NUMBER_BF16, &r, bad);
     int *found = device_get(&d, bad, sizeof(int)), is = *found;
     exf_mem_free(found);
     d.b->free(bad);
@@ -84,7 +84,7 @@ START_TEST(what_is_not_finite_is_noticed)
 {
     enum { N = 1003 };
     uint16_t *half = bf16_reals(N, 3, 2);
-    exf_packed_rows rows = {.packing = EXF_PACKED_PLAIN, .dtype = EXF_DT_BF16, .rows = 1, .cols = N};
+    exf_device_coded_rows rows = {.coding = EXF_DEVICE_CODED_PLAIN, .dtype = EXF_DT_BF16, .rows = 1, .cols = N};
     ck_assert_int_eq(bad_after(half, N * 2, &rows, 0), 0);
     ck_assert_int_eq(bad_after(half, N * 2, &rows, 1), 0);
     for (size_t at = 0; at < N; at += 167) {

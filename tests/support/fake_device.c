@@ -2,7 +2,7 @@
 #include "tests/support/fake_device.h"
 
 #include "base/mem.h"
-#include "model/weight_decode.h"
+#include "model/weight_dequantize.h"
 #include "tests/support/fixtures.h"
 
 #include <pthread.h>
@@ -75,7 +75,7 @@ static void follow(exf_queue *q, exf_queue *before)
     (void)before;
 }
 
-static void decode(float *to, const exf_packed_rows *r)
+static void decode(float *to, const exf_device_coded_rows *r)
 {
     size_t n = (r->rows + r->block_rows - 1) / r->block_rows * ((r->cols + r->block_cols - 1) / r->block_cols);
     float *scales;
@@ -83,20 +83,20 @@ static void decode(float *to, const exf_packed_rows *r)
     ck_ok(exf_mem_new(&scales, n, sizeof *scales, "scales", &err), err);
     exf_dtype_to_f32(scales, r->scales, n, r->scale_dtype);
     exf_coded_rows c = {r->codes, scales, r->rows, r->cols, 0, r->block_rows, r->block_cols};
-    if (r->packing == EXF_PACKED_FP8)
-        exf_decode_fp8(to, &c);
+    if (r->coding == EXF_DEVICE_CODED_FP8)
+        exf_dequantize_fp8(to, &c);
     else
-        exf_decode_fp4(to, &c);
+        exf_dequantize_fp4(to, &c);
     exf_mem_free(scales);
 }
 
-static void unpack(exf_queue *q, void *to, exf_number number, const exf_packed_rows *r, int *bad)
+static void unpack(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *r, int *bad)
 {
     float *values = to;
     size_t n = r->rows * r->cols;
     (void)q;
     ck_assert_int_eq(number, EXF_NUMBER_F32);
-    if (r->packing == EXF_PACKED_PLAIN)
+    if (r->coding == EXF_DEVICE_CODED_PLAIN)
         exf_dtype_to_f32(values, r->codes, n, r->dtype);
     else
         decode(values, r);
@@ -147,7 +147,7 @@ const exf_backend *fake_device(uint64_t room)
     b.memory_anew = memory_anew;
     b.memory_left = memory_left;
     b.follow = follow;
-    b.unpack = unpack;
+    b.dequantize = unpack;
     b.check_bf16 = check_bf16;
     b.embed = embed;
     b.layer_sums_bytes = layer_sums_bytes;

@@ -1,4 +1,4 @@
-/* weight_decode.h - block-scaled number formats to float32; pure arithmetic on
+/* weight_dequantize.h - block-scaled number formats to float32; pure arithmetic on
  * memory, no files.
  *
  *   FP8  one E4M3 byte per element
@@ -7,8 +7,8 @@
  * value = code * scale in float32: exact with power-of-two scales inside the
  * range of float32, else rounded once, as the references do.  A NaN code or scale
  * gives NaN: exf_first_not_finite() finds it. */
-#ifndef EXF_MODEL_WEIGHT_DECODE_H
-#define EXF_MODEL_WEIGHT_DECODE_H
+#ifndef EXF_MODEL_WEIGHT_DEQUANTIZE_H
+#define EXF_MODEL_WEIGHT_DEQUANTIZE_H
 #include <stddef.h>
 #include <stdint.h>
 
@@ -22,8 +22,8 @@ typedef struct {
 } exf_coded_rows;
 
 /* dst [rows, cols]. */
-void exf_decode_fp8(float *dst, const exf_coded_rows *c);
-void exf_decode_fp4(float *dst, const exf_coded_rows *c);
+void exf_dequantize_fp8(float *dst, const exf_coded_rows *c);
+void exf_dequantize_fp4(float *dst, const exf_coded_rows *c);
 
 /* The value of one nibble, 0 to 15. */
 float exf_e2m1_to_f32(unsigned nibble);

@@ -1,9 +1,9 @@
-/* weight_decode.c - see weight_decode.h.
+/* weight_dequantize.c - see weight_dequantize.h.
  *
  * A byte becomes its value by a table that fits in the first-level cache; the
  * loops over the elements of one scale have no branch.  About 1 G elements/s in
  * FP8 and 2.5 in FP4 on one core of 2023: faster than disks deliver them. */
-#include "model/weight_decode.h"
+#include "model/weight_dequantize.h"
 
 #include "base/dtype.h"
 
@@ -33,7 +33,7 @@ static void scale_bytes(float *restrict dst, const uint8_t *restrict codes, size
     for (size_t i = 0; i < n; i++) dst[i] = table[codes[i]] * scale;
 }
 
-void exf_decode_fp8(float *dst, const exf_coded_rows *c)
+void exf_dequantize_fp8(float *dst, const exf_coded_rows *c)
 {
     float table[256];
     for (unsigned b = 0; b < 256; b++) table[b] = exf_e4m3_to_f32((uint8_t)b);
@@ -52,7 +52,7 @@ static void scale_pairs(float *restrict dst, const uint8_t *restrict codes, size
     }
 }
 
-void exf_decode_fp4(float *dst, const exf_coded_rows *c)
+void exf_dequantize_fp4(float *dst, const exf_coded_rows *c)
 {
     float table[256][2];
     size_t width = c->cols / 2;

@@ -1,6 +1,6 @@
-/* unpack_cuda.cu - see unpack.h: eight elements a thread where rows allow it. */
+/* dequantize_cuda.cu - see dequantize.h: eight elements a thread where rows allow it. */
 #include "kernels/device/cuda_queue.cuh"
-#include "kernels/linear/unpack.h"
+#include "kernels/linear/dequantize.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -29,7 +29,7 @@ static __device__ inline float of_e8m0(unsigned b)
     return __uint_as_float(b == 255 ? 0x7fc00000u : b == 0 ? 0x00400000u : b << 23);
 }
 
-static __device__ inline float scale_at(const exf_packed_rows &c, size_t row, size_t col)
+static __device__ inline float scale_at(const exf_device_coded_rows &c, size_t row, size_t col)
 {
     size_t per_row = (c.cols + c.block_cols - 1) / c.block_cols, at = row / c.block_rows * per_row + col / c.block_cols;
     if (c.scale_dtype == EXF_DT_F8_E8M0) return of_e8m0(static_cast<const uint8_t *>(c.scales)[at]);
@@ -37,19 +37,19 @@ static __device__ inline float scale_at(const exf_packed_rows &c, size_t row, si
     return static_cast<const float *>(c.scales)[at];
 }
 
-static __device__ inline float plain_at(const exf_packed_rows &c, size_t i)
+static __device__ inline float plain_at(const exf_device_coded_rows &c, size_t i)
 {
     if (c.dtype == EXF_DT_BF16) return of_bf16(static_cast<const uint16_t *>(c.codes)[i]);
     if (c.dtype == EXF_DT_F16) return __half2float(static_cast<const __half *>(c.codes)[i]);
     return static_cast<const float *>(c.codes)[i];
 }
 
-static __device__ inline float value_at(const exf_packed_rows &c, size_t row, size_t col)
+static __device__ inline float value_at(const exf_device_coded_rows &c, size_t row, size_t col)
 {
     size_t i = row * c.cols + col;
-    if (c.packing == EXF_PACKED_PLAIN) return plain_at(c, i) + c.add;
+    if (c.coding == EXF_DEVICE_CODED_PLAIN) return plain_at(c, i) + c.add;
     float scale = scale_at(c, row, col);
-    if (c.packing == EXF_PACKED_FP8) return of_e4m3(static_cast<const uint8_t *>(c.codes)[i]) * scale;
+    if (c.coding == EXF_DEVICE_CODED_FP8) return of_e4m3(static_cast<const uint8_t *>(c.codes)[i]) * scale;
     unsigned byte = static_cast<const uint8_t *>(c.codes)[i / 2];
     return of_e2m1(col & 1 ? byte >> 4 : byte & 15) * scale;
 }
@@ -69,7 +69,7 @@ static __device__ inline bool finite_bits(float v)
     return (__float_as_uint(v) & 0x7f800000u) != 0x7f800000u;
 }
 
-template <class T> static __global__ void unpack_any(T *to, exf_packed_rows c, int *bad)
+template <class T> static __global__ void unpack_any(T *to, exf_device_coded_rows c, int *bad)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i >= c.rows * c.cols) return;
@@ -96,12 +96,12 @@ static __device__ inline void store_eight(uint16_t *to, const float (&v)[8])
 }
 
 /* Eight columns under one scale; FP4 as four bytes, FP8 as eight. */
-template <class T> static __global__ void unpack_eights(T *to, exf_packed_rows c, int *bad)
+template <class T> static __global__ void unpack_eights(T *to, exf_device_coded_rows c, int *bad)
 {
     size_t i = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) * 8;
     if (i >= c.rows * c.cols) return;
     float v[8], scale = scale_at(c, i / c.cols, i % c.cols);
-    if (c.packing == EXF_PACKED_FP8) {
+    if (c.coding == EXF_DEVICE_CODED_FP8) {
         uint2 u = *reinterpret_cast<const uint2 *>(static_cast<const uint8_t *>(c.codes) + i);
 #pragma unroll
         for (int k = 0; k < 8; k++) v[k] = of_e4m3((k < 4 ? u.x : u.y) >> 8 * (k & 3) & 0xff) * scale;
@@ -117,10 +117,10 @@ template <class T> static __global__ void unpack_eights(T *to, exf_packed_rows c
     store_eight(to + i, v);
 }
 
-template <class T> static void unpack(exf_queue *q, T *to, const exf_packed_rows *c, int *bad)
+template <class T> static void unpack(exf_queue *q, T *to, const exf_device_coded_rows *c, int *bad)
 {
     size_t n = c->rows * c->cols;
-    int eights = c->packing != EXF_PACKED_PLAIN && c->cols % 8 == 0 && c->block_cols % 8 == 0 && ((uintptr_t)to & 15) == 0 &&
+    int eights = c->coding != EXF_DEVICE_CODED_PLAIN && c->cols % 8 == 0 && c->block_cols % 8 == 0 && ((uintptr_t)to & 15) == 0 &&
                  ((uintptr_t)c->codes & 7) == 0;
     if (n == 0) return;
     if (eights)
@@ -129,7 +129,7 @@ template <class T> static void unpack(exf_queue *q, T *to, const exf_packed_rows
         EXF_LAUNCH(q, "unpack", unpack_any<T>, exf_blocks(n, 256), 256, 0, to, *c, bad);
 }
 
-void exf_unpack_cuda(exf_queue *q, void *to, exf_number number, const exf_packed_rows *c, int *bad)
+void exf_dequantize_cuda(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *c, int *bad)
 {
     if (number == EXF_NUMBER_BF16)
         unpack(q, static_cast<uint16_t *>(to), c, bad);

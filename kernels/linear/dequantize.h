@@ -1,26 +1,26 @@
-/* unpack.h - rows of a weight as a checkpoint stores them to the operand that products
+/* dequantize.h - rows of a weight as a checkpoint stores them to the operand that products
  * read, on a device.
  *
  *   plain   BF16, F16 or F32 [rows, cols], plus `add` (1 for norms stored as w - 1)
  *   FP8     E4M3 [rows, cols], a scale per block of block_rows x block_cols
  *   FP4     two E2M1 nibbles a byte, the low one the even column, cols even
  *
- * value = code * scale in float32, as src/model/weight_decode.h has it, then rounded
+ * value = code * scale in float32, as src/model/weight_dequantize.h has it, then rounded
  * to nearest even where the operand is bfloat16.  Scales are F32, BF16 or F8_E8M0,
  * [ceil(rows / block_rows), ceil(cols / block_cols)]: row 0 is the first of a block. */
-#ifndef EXF_KERNELS_UNPACK_H
-#define EXF_KERNELS_UNPACK_H
+#ifndef EXF_KERNELS_DEQUANTIZE_H
+#define EXF_KERNELS_DEQUANTIZE_H
 #include "base/dtype.h"
 #include "kernels/linear/matrix.h"
 
-typedef enum { EXF_PACKED_PLAIN, EXF_PACKED_FP8, EXF_PACKED_FP4 } exf_packing;
+typedef enum { EXF_DEVICE_CODED_PLAIN, EXF_DEVICE_CODED_FP8, EXF_DEVICE_CODED_FP4 } exf_device_coding;
 
 typedef struct {
-    exf_packing packing;
+    exf_device_coding coding;
     exf_dtype dtype;       /* of plain elements */
     exf_dtype scale_dtype; /* of scales */
     const void *codes, *scales;
     size_t rows, cols, block_rows, block_cols;
     float add;
-} exf_packed_rows;
+} exf_device_coded_rows;
 #endif
