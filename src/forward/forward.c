@@ -105,7 +105,7 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     EXF_TRY(exf_hidden_open(&p->hidden, p->b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_tokens(p, err));
-    EXF_TRY(exf_positions_new(&p->positions, p->b, p->space[0].q, a, p->batch->max_tokens, err));
+    EXF_TRY(exf_rope_tables_new(&p->rope_tables, p->b, p->space[0].q, a, p->batch->max_tokens, err));
     p->weights_now.b = p->b;
     if (!p->b->host_memory && plan.expert_tokens) EXF_TRY(exf_device_experts_open(p, plan.expert_tokens, err));
 out:
@@ -116,7 +116,7 @@ static void close_pass(exf_pass *p)
 {
     exf_close_device(p);
     exf_layer_weights_free(&p->weights_now);
-    exf_positions_free(&p->positions, p->b);
+    exf_rope_tables_free(&p->rope_tables, p->b);
     exf_hidden_close(&p->hidden);
     for (size_t i = 0; p->probe && i < p->n_lanes; i++) exf_route_set_free(&p->probe[i]);
     for (size_t i = 0; p->probe_router_routes && i < p->n_lanes; i++) exf_route_set_free(&p->probe_router_routes[i]);

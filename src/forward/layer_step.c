@@ -48,7 +48,7 @@ static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const
     exf_residual_site site = exf_site_of(lw, EXF_W_MIXER_MIX, EXF_W_MIXER_MIX_BASE, EXF_W_MIXER_MIX_SCALE);
     const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, space->u, space->mixing);
     exf_mixer_call call = {.out = space->mixed, .n_tokens = n, .layer = s->layer, .a = a, .w = lw->w, .w16 = lw->w16,
-                           .positions = &p->positions, .arena = arena, .b = w->b, .q = w->q};
+                           .rope_tables = &p->rope_tables, .arena = arena, .b = w->b, .q = w->q};
     norm_input(&call, w, space, u, lw->w[EXF_W_MIXER_NORM]);
     if (w->compute == EXF_COMPUTE_BF16 && a->residual.streams == 1) { /* the last product adds to the hidden states itself */
         call.out = hidden;

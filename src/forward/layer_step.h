@@ -10,7 +10,7 @@
 #include "forward/forward.h"
 #include "forward/hidden.h"
 #include "weights/layer_weights.h"
-#include "mixers/positions.h"
+#include "mixers/rope_tables.h"
 #include "mixers/residual.h"
 #include "forward/routes.h"
 #include "weights/weight_loader.h"
@@ -44,7 +44,7 @@ typedef struct {
     const exf_forward_options *options;
     int n_layers;                  /* that will be run */
     int reads;                     /* how often a layer's routed experts are read */
-    exf_positions positions;
+    exf_rope_tables rope_tables;
     exf_hidden hidden;             /* of all lanes */
     int joined;                    /* 1: no lane has met its router yet, the first one's hidden states are everyone's */
     exf_route_set routes;          /* of the lane under way */

@@ -12,20 +12,20 @@ int exf_entries_overlap(const exf_architecture *a, int layer)
     return (a->traits[layer] & EXF_T_RATIO_SHORT) != 0;
 }
 
-exf_rope_shape exf_compressed_rope(const exf_turn *t, const exf_mixer_call *c, const float **cosine, const float **sine)
+exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine)
 {
     int kind = c->a->compressed.ratio[c->layer] ? EXF_ROPE_COMPRESSED : EXF_ROPE_MAIN;
     const exf_rope_spec *r = &c->a->rope[kind];
     size_t at = (size_t)t->first * (size_t)(r->dim / 2);
-    if (c->positions) {
-        *cosine = c->positions->cosine[kind] + at;
-        *sine = c->positions->sine[kind] + at;
+    if (c->rope_tables) {
+        *cosine = c->rope_tables->cosine[kind] + at;
+        *sine = c->rope_tables->sine[kind] + at;
     }
     return (exf_rope_shape){.n_tokens = t->n_rows, .n_heads = t->n_heads, .head_dim = t->d, .ld = t->n_heads * t->d, .d = r->dim,
                             .offset = t->d - r->dim, .step = t->step, .interleaved = r->interleaved, .inverse = t->inverse};
 }
 
-void exf_compressed_turn(float *x, const exf_turn *t, const exf_mixer_call *c)
+void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c)
 {
     const float *cosine = NULL, *sine = NULL;
     exf_rope_shape shape = exf_compressed_rope(t, c, &cosine, &sine);
@@ -59,5 +59,5 @@ void exf_compressed_entries(float *entries, const exf_compressor_part *part, con
     c->b->gemm_xwt(c->q, gate, width, exf_input(c, 0), h, exf_weight(c, part->gate), h, whole, width, h, 1, 0);
     c->b->compressor(c->q, entries, kv, gate, c->w[part->ape], &shape);
     c->b->rmsnorm(c->q, entries, part->d, entries, part->d, c->w[part->norm], n, part->d, a->norm_eps);
-    exf_compressed_turn(entries, &(exf_turn){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
+    exf_compressed_rotate(entries, &(exf_rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
 }

@@ -15,10 +15,10 @@ int exf_entries_overlap(const exf_architecture *a, int layer);
 typedef struct {
     int n_rows, n_heads, d;
     int first, step, inverse;
-} exf_turn;
+} exf_rotation;
 /* As a rotation's shape and tables; these stay as they are while there are no positions. */
-exf_rope_shape exf_compressed_rope(const exf_turn *t, const exf_mixer_call *c, const float **cosine, const float **sine);
-void exf_compressed_turn(float *x, const exf_turn *t, const exf_mixer_call *c);
+exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine);
+void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c);
 
 /* ---- entries ------------------------------------------------------------------- */
 /* A compressor: the attention's, or the indexer's narrower one. */

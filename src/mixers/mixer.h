@@ -7,7 +7,7 @@
 #ifndef EXF_MIXERS_MIXER_H
 #define EXF_MIXERS_MIXER_H
 #include "base/arena.h"
-#include "mixers/positions.h"
+#include "mixers/rope_tables.h"
 #include "kernels/backend.h"
 #include "model/family.h"
 
@@ -20,7 +20,7 @@ typedef struct {
     const exf_architecture *a;
     float *const *w;    /* by exf_role; NULL where the layer has none, or has it in w16 */
     uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role; NULL: all are in w */
-    const exf_positions *positions;
+    const exf_rope_tables *rope_tables;
     exf_arena *arena;   /* what the mixer takes from it is given back by the caller */
     const exf_backend *b;
     exf_queue *q;       /* every array above lives in b's memory */

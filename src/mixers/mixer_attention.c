@@ -21,7 +21,7 @@ static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf
     exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = stride, .ld = ld, .d = a->rope[EXF_ROPE_MAIN].dim,
                             .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
     if (norm) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
-    c->b->rope(c->q, x, &shape, c->positions->cosine[EXF_ROPE_MAIN], c->positions->sine[EXF_ROPE_MAIN]);
+    c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }
 
 static void run(const exf_mixer_call *c)

@@ -26,9 +26,9 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static exf_turn heads_turn(const exf_mixer_call *c, int first, int n)
+static exf_rotation heads_turn(const exf_mixer_call *c, int first, int n)
 {
-    return (exf_turn){.n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
+    return (exf_rotation){.n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
 }
 
 static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int first, int n)
@@ -42,9 +42,9 @@ static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int firs
 static int rounds_heads(const exf_mixer_call *c)
 {
     const float *cosine = NULL, *sine = NULL;
-    exf_turn turn = heads_turn(c, 0, 1);
+    exf_rotation rotation = heads_turn(c, 0, 1);
     exf_compressed_attention_shape shape = shape_of(c, 0, 1);
-    exf_rope_shape rope = exf_compressed_rope(&turn, c, &cosine, &sine);
+    exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
     return c->b->compressed_heads_fit && c->b->compressed_heads_fit(&shape, &rope);
 }
 
@@ -74,7 +74,7 @@ static void make_keys(const space *s, const exf_mixer_call *c)
     exf_compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
     c->b->gemm_xwt(c->q, s->tokens, d, exf_input(c, 0), h, exf_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
     c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
-    exf_compressed_turn(s->tokens, &(exf_turn){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
+    exf_compressed_rotate(s->tokens, &(exf_rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
     if (exf_entry_count(a, c->layer, c->n_tokens)) exf_compressed_entries(s->entries, &part, c, s->pooled);
     exf_index_keys(&s->index, c, s->pooled);
 }
@@ -95,19 +95,19 @@ static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_comp
 {
     const exf_compressed_spec *p = &c->a->compressed;
     exf_compressed_attention_shape shape = shape_of(c, first, n);
-    exf_turn turn = heads_turn(c, first, n);
+    exf_rotation rotation = heads_turn(c, first, n);
     if (s->rounded && exf_weight(c, EXF_W_O_A).number == EXF_NUMBER_BF16) {
         const float *cosine = NULL, *sine = NULL;
         uint16_t *out = (uint16_t *)(void *)s->rounded;
-        exf_rope_shape rope = exf_compressed_rope(&turn, c, &cosine, &sine);
+        exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
         c->b->compressed_heads(c->q, out, s->q, keys, &shape, &rope, cosine, sine, c->a->norm_eps, s->scores);
         return exf_bf16(out);
     }
     c->b->rmsnorm(c->q, s->q, p->head_dim, s->q, p->head_dim, NULL, n * p->n_heads, p->head_dim, c->a->norm_eps);
-    exf_compressed_turn(s->q, &turn, c);
+    exf_compressed_rotate(s->q, &rotation, c);
     c->b->compressed_attention(c->q, s->q, s->q, keys, &shape, s->scores);
-    turn.inverse = 1;
-    exf_compressed_turn(s->q, &turn, c);
+    rotation.inverse = 1;
+    exf_compressed_rotate(s->q, &rotation, c);
     return exf_f32(s->q);
 }
 

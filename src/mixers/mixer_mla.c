@@ -56,7 +56,7 @@ static void rotate(float *x, int n_heads, int width, int offset, const exf_mixer
     const exf_rope_spec *r = &c->a->rope[EXF_ROPE_MAIN];
     exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = width, .ld = n_heads * width, .d = r->dim,
                             .offset = offset, .step = 1, .interleaved = r->interleaved};
-    c->b->rope(c->q, x, &shape, c->positions->cosine[EXF_ROPE_MAIN], c->positions->sine[EXF_ROPE_MAIN]);
+    c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }
 
 static void make_queries(const mla_space *m, const exf_mixer_call *c)

@@ -18,7 +18,7 @@ static const double eps = 1e-6, theta[EXF_ROPES] = {10000, 160000};
 
 typedef struct {
     exf_architecture a;
-    exf_positions positions;
+    exf_rope_tables rope_tables;
     float *w[EXF_W_COUNT], *x;
 } mixer_case;
 
@@ -75,7 +75,7 @@ static void open_case(mixer_case *c, int layer)
     memcpy(c->a.compressed.ratio, ratios, sizeof ratios);
     c->a.traits[1] = EXF_T_RATIO_SHORT;
     c->a.traits[2] = EXF_T_RATIO_LONG;
-    ck_ok(exf_positions_new(&c->positions, &exf_backend_cpu, NULL, &c->a, MOST, &err), err);
+    ck_ok(exf_rope_tables_new(&c->rope_tables, &exf_backend_cpu, NULL, &c->a, MOST, &err), err);
     give_weights(c, ratios[layer]);
     c->x = noise(MOST * H, 2, 1000);
 }
@@ -84,7 +84,7 @@ static void close_case(mixer_case *c)
 {
     for (int i = 0; i < EXF_W_COUNT; i++) exf_mem_free(c->w[i]);
     exf_mem_free(c->x);
-    exf_positions_free(&c->positions, &exf_backend_cpu);
+    exf_rope_tables_free(&c->rope_tables, &exf_backend_cpu);
 }
 
 /* Counts first, as a workspace does, then runs in exactly that much. */
@@ -100,7 +100,7 @@ static float *run_mixer(const mixer_case *c, int layer, int t)
     call.out = noise((size_t)t * H, 1, 0);
     call.input = c->x;
     call.w = c->w;
-    call.positions = &c->positions;
+    call.rope_tables = &c->rope_tables;
     call.arena = &arena;
     exf_mixer_compressed.run(&call);
     ck_assert_uint_eq(arena.used, count.used);
@@ -126,7 +126,7 @@ static void norm(double *x, int n, const float *w)
 }
 
 /* The last ROPE of d floats by position (negative: back). */
-static void turn(double *x, int d, int layer, int position)
+static void rotation(double *x, int d, int layer, int position)
 {
     for (int i = 0; i < ROPE / 2; i++) {
         double angle = position * pow(theta[ratios[layer] ? EXF_ROPE_COMPRESSED : EXF_ROPE_MAIN], -2.0 * i / ROPE);
@@ -166,7 +166,7 @@ static void entry(double *out, const mixer_case *c, const exf_role *r, int layer
         out[ch] = total / sum;
     }
     norm(out, d, c->w[r[3]]);
-    turn(out, d, layer, w * ratio);
+    rotation(out, d, layer, w * ratio);
 }
 
 typedef struct {
@@ -182,7 +182,7 @@ static void make_keys(keys *k, const mixer_case *c, int layer, int n)
         token_input(x, c, t);
         linear(k->token[t], x, c->w[EXF_W_KV], D, H);
         norm(k->token[t], D, c->w[EXF_W_KV_NORM]);
-        turn(k->token[t], D, layer, t);
+        rotation(k->token[t], D, layer, t);
     }
     for (int w = 0; ratios[layer] && w < n / ratios[layer]; w++) {
         entry(k->entry[w], c, main_part, layer, w, D);
@@ -207,7 +207,7 @@ static void choose(int *chosen, const mixer_case *c, const keys *k, const double
     token_input(x, c, t);
     linear(weight, x, c->w[EXF_W_INDEX_WEIGHTS], INDEX_HEADS, H);
     linear(q, q_rank, c->w[EXF_W_INDEX_Q], INDEX_HEADS * INDEX_D, Q_RANK);
-    for (int h = 0; h < INDEX_HEADS; h++) turn(q + h * INDEX_D, INDEX_D, layer, t);
+    for (int h = 0; h < INDEX_HEADS; h++) rotation(q + h * INDEX_D, INDEX_D, layer, t);
     for (int w = 0; w < visible; w++) {
         score[w] = 0;
         for (int h = 0; h < INDEX_HEADS; h++) score[w] += weight[h] * fmax(0, dot(q + h * INDEX_D, k->index[w], INDEX_D));
@@ -244,9 +244,9 @@ static void naive_row(double *out, const mixer_case *c, const keys *k, int layer
     choose(chosen, c, k, q_rank, layer, t);
     for (int h = 0; h < HEADS; h++) {
         norm(q + h * D, D, NULL);
-        turn(q + h * D, D, layer, t);
+        rotation(q + h * D, D, layer, t);
         attend(heads + h * D, q + h * D, k, chosen, ratios[layer] ? (t + 1) / ratios[layer] : 0, t, (double)c->w[EXF_W_SINK][h]);
-        turn(heads + h * D, D, layer, -t);
+        rotation(heads + h * D, D, layer, -t);
     }
     for (int g = 0; g < GROUPS; g++) linear(low + g * O_RANK, heads + g * part, c->w[EXF_W_O_A] + g * O_RANK * part, O_RANK, part);
     linear(out, low, c->w[EXF_W_O_B], H, GROUPS * O_RANK);

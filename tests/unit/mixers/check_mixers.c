@@ -14,7 +14,7 @@ enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
 typedef struct {
     exf_architecture a;
-    exf_positions positions;
+    exf_rope_tables rope_tables;
     float *w[EXF_W_COUNT];
     double n_weights; /* elements of the matrices */
     float *input, *out;
@@ -32,7 +32,7 @@ static void add_weight(bench *b, exf_role role, int rows, int cols)
 static void open_bench(bench *b, int n_tokens)
 {
     exf_err err;
-    ck_ok(exf_positions_new(&b->positions, &exf_backend_cpu, NULL, &b->a, n_tokens, &err), err);
+    ck_ok(exf_rope_tables_new(&b->rope_tables, &exf_backend_cpu, NULL, &b->a, n_tokens, &err), err);
     b->a.d_model = H;
     b->a.norm_eps = 1e-5;
     b->n_tokens = n_tokens;
@@ -43,7 +43,7 @@ static void open_bench(bench *b, int n_tokens)
 
 static void close_bench(bench *b)
 {
-    exf_positions_free(&b->positions, &exf_backend_cpu);
+    exf_rope_tables_free(&b->rope_tables, &exf_backend_cpu);
     for (int i = 0; i < EXF_W_COUNT; i++) exf_mem_free(b->w[i]);
     exf_mem_free(b->input);
     exf_mem_free(b->out);
@@ -55,7 +55,7 @@ static void run_mixer(bench *b, const exf_mixer *m)
 {
     enum { GUARD = 16 };
     exf_arena arena = {NULL, 0};
-    exf_mixer_call c = {.out = b->out, .input = b->input, .n_tokens = b->n_tokens, .a = &b->a, .w = b->w, .positions = &b->positions,
+    exf_mixer_call c = {.out = b->out, .input = b->input, .n_tokens = b->n_tokens, .a = &b->a, .w = b->w, .rope_tables = &b->rope_tables,
                         .arena = &arena, .b = &exf_backend_cpu};
     m->run(&c);
     size_t counted = arena.used;
@@ -84,7 +84,7 @@ static exf_rope_shape rotary(const bench *b, int n_heads, int width, int offset)
 static void rotate(const bench *b, double *x, int n_heads, int width, int offset)
 {
     exf_rope_shape s = rotary(b, n_heads, width, offset);
-    naive_rotate(x, &s, b->positions.cosine[EXF_ROPE_MAIN], b->positions.sine[EXF_ROPE_MAIN]);
+    naive_rotate(x, &s, b->rope_tables.cosine[EXF_ROPE_MAIN], b->rope_tables.sine[EXF_ROPE_MAIN]);
 }
 
 /* ---- grouped-query attention ----------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* positions.c - see positions.h. */
-#include "mixers/positions.h"
+/* rope_tables.c - see rope_tables.h. */
+#include "mixers/rope_tables.h"
 
 #include "base/mem.h"
 #include "kernels/attention/rope.h"
@@ -15,7 +15,7 @@ static void frequencies(float *inv_freq, const exf_rope_spec *s)
         exf_rope_frequencies(inv_freq, s->dim, s->theta);
 }
 
-static exf_code one_table(exf_positions *p, int kind, const exf_backend *b, exf_queue *q, const exf_rope_spec *s, int max_tokens, exf_err *err)
+static exf_code one_table(exf_rope_tables *p, int kind, const exf_backend *b, exf_queue *q, const exf_rope_spec *s, int max_tokens, exf_err *err)
 {
     exf_code rc;
     size_t half = (size_t)s->dim / 2, n = half * (size_t)max_tokens;
@@ -35,7 +35,7 @@ out:
     return rc;
 }
 
-exf_code exf_positions_new(exf_positions *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens, exf_err *err)
+exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens, exf_err *err)
 {
     exf_code rc = EXF_OK;
     memset(p, 0, sizeof *p);
@@ -44,7 +44,7 @@ exf_code exf_positions_new(exf_positions *p, const exf_backend *b, exf_queue *q,
     return rc;
 }
 
-void exf_positions_free(exf_positions *p, const exf_backend *b)
+void exf_rope_tables_free(exf_rope_tables *p, const exf_backend *b)
 {
     for (int i = 0; b && i < EXF_ROPES; i++) {
         b->free(p->cosine[i]);
