@@ -21,7 +21,7 @@ static __device__ inline float4 exf_four(const float *row, int c, int n, bool wi
 }
 
 /* Columns c .. c + DEPTH - 1 of 64 rows, transposed: to[column][row]. */
-static __device__ __forceinline__ void exf_f32_turn(float *to, const float *const *rows, int c, int n, bool wide)
+static __device__ __forceinline__ void exf_f32_transpose(float *to, const float *const *rows, int c, int n, bool wide)
 {
     for (int i = threadIdx.x; i < EXF_F32_TILE * EXF_F32_DEPTH / 4; i += 256) {
         int r = i % EXF_F32_TILE, at = i / EXF_F32_TILE * 4;
@@ -61,15 +61,15 @@ static __device__ inline float exf_f32_max16(float x)
 }
 
 /* Scores become weights; a row's output so far and sum are to fade by the returned factor. */
-static __device__ __forceinline__ float exf_f32_soften(float (&s)[4], float &top, float &sum)
+static __device__ __forceinline__ float exf_f32_online_softmax(float (&s)[4], float &top, float &sum)
 {
     float most = exf_f32_max16(fmaxf(fmaxf(top, fmaxf(s[0], s[1])), fmaxf(s[2], s[3])));
-    float base = most == -INFINITY ? 0 : most, fade = expf(top - base);
+    float base = most == -INFINITY ? 0 : most, rescale = expf(top - base);
     top = most;
 #pragma unroll
     for (int j = 0; j < 4; j++) s[j] = expf(s[j] - base);
-    sum = sum * fade + ((s[0] + s[1]) + (s[2] + s[3]));
-    return fade;
+    sum = sum * rescale + ((s[0] + s[1]) + (s[2] + s[3]));
+    return rescale;
 }
 
 /* o += weights of 16 keys times their values; p [key][row], v [16][DV]. */
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void exf_f32_scores(float (&s)[4][4], const ex
 {
     int tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     for (int c = 0; c < d; c += EXF_F32_DEPTH) {
-        exf_f32_turn(m.k, m.keys->k_row, c, d, wide);
+        exf_f32_transpose(m.k, m.keys->k_row, c, d, wide);
         __syncthreads();
         exf_f32_score(s, m.q + c * EXF_F32_LD + 4 * ty, m.k + 4 * tx);
         __syncthreads();
@@ -182,18 +182,18 @@ static __global__ void __launch_bounds__(256) exf_attend_f32(View w, int d, int 
     for (int r = threadIdx.x; r < EXF_F32_TILE; r += 256)
         m.keys->k_row[r] = first + r < w.n_rows() ? w.query_row(first + r) : nullptr;
     __syncthreads();
-    for (int c = 0; c < depth; c += EXF_F32_DEPTH) exf_f32_turn(m.q + c * EXF_F32_LD, m.keys->k_row, c, d, false);
+    for (int c = 0; c < depth; c += EXF_F32_DEPTH) exf_f32_transpose(m.q + c * EXF_F32_LD, m.keys->k_row, c, d, false);
     for (int i = 0; i < 4; i++) top[i] = first + 4 * ty + i < w.n_rows() ? w.sink(first + 4 * ty + i) : -INFINITY;
     __syncthreads();
     for (int at = 0; at < n_keys; at += EXF_F32_TILE) {
-        float s[4][4] = {}, fade;
+        float s[4][4] = {}, rescale;
         exf_f32_find(m, w, first, at, n_keys);
         exf_f32_scores(s, m, w, first, d, scale, wide_k);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            fade = exf_f32_soften(s[i], top[i], sum[i]);
+            rescale = exf_f32_online_softmax(s[i], top[i], sum[i]);
 #pragma unroll
-            for (int c = 0; c < DV / 16; c++) o[i][c] *= fade;
+            for (int c = 0; c < DV / 16; c++) o[i][c] *= rescale;
 #pragma unroll
             for (int j = 0; j < 4; j++) m.p[(4 * tx + j) * EXF_F32_LD + 4 * ty + i] = s[i][j];
         }

@@ -7,12 +7,12 @@
 #ifdef EXF_HOPPER
 /* Of a thread's two rows: the largest score, the sum over its columns, the factor
  * that what was summed before is to be multiplied with. */
-struct exf_running {
-    float top[2], sum[2], fade[2];
+struct exf_softmax_state {
+    float top[2], sum[2], rescale[2];
 };
 
 /* s becomes exp(scale s - top), scale in powers of two. */
-template <int BN> static __device__ __forceinline__ void exf_soften(float (&s)[BN / 2], exf_running &w, float scale)
+template <int BN> static __device__ __forceinline__ void exf_online_softmax(float (&s)[BN / 2], exf_softmax_state &w, float scale)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -22,14 +22,14 @@ template <int BN> static __device__ __forceinline__ void exf_soften(float (&s)[B
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
         float base = most == -INFINITY ? 0 : most * scale;
-        w.fade[r] = exf_exp2(fmaf(w.top[r], scale, -base));
+        w.rescale[r] = exf_exp2(fmaf(w.top[r], scale, -base));
         w.top[r] = most;
 #pragma unroll
         for (int i = 2 * r; i < BN / 2; i += 4) {
             part[0] += s[i] = exf_exp2(fmaf(s[i], scale, -base));
             part[1] += s[i + 1] = exf_exp2(fmaf(s[i + 1], scale, -base));
         }
-        w.sum[r] = w.sum[r] * w.fade[r] + (part[0] + part[1]);
+        w.sum[r] = w.sum[r] * w.rescale[r] + (part[0] + part[1]);
     }
 }
 
@@ -40,10 +40,10 @@ template <int N> static __device__ __forceinline__ void exf_round_to(uint32_t (&
     for (int i = 0; i < N / 2; i++) p[i] = exf_half2(s[2 * i], s[2 * i + 1]);
 }
 
-template <int N> static __device__ __forceinline__ void exf_fade(float (&o)[N], const exf_running &w)
+template <int N> static __device__ __forceinline__ void exf_rescale_output(float (&o)[N], const exf_softmax_state &w)
 {
 #pragma unroll
-    for (int i = 0; i < N; i++) o[i] *= w.fade[i % 4 / 2];
+    for (int i = 0; i < N; i++) o[i] *= w.rescale[i % 4 / 2];
 }
 /* N columns (2 N registers) of this thread's two rows, times inverse[], to out[], which is
  * NULL for a row that is not there; columns from `column` on, n in the row.  Neighbouring

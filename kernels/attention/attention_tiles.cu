@@ -129,7 +129,7 @@ template <int BN> static __device__ __forceinline__ void mask(float (&s)[BN / 2]
 }
 
 template <int DV>
-static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_running &w, const problem &p, int head, int row)
+static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_softmax_state &w, const problem &p, int head, int row)
 {
     float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
     for (int r = 0; r < 2; r++)
@@ -155,7 +155,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
     int group = threadIdx.x / 128, row = first + threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
     float o[DV / 2] = {}, s[BN / 2], scale = p.s.scale * 1.44269504f;
     uint32_t weights[BN / 4], q = m.base + group * 64 * 128;
-    exf_running w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    exf_softmax_state w = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
     m.wait(0, 0, 0);
     if (group) await_turn(group);
     score<D, BN>(s, q, m.k(0));
@@ -164,7 +164,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
     exf_settle(s);
     m.release(2, 0);
     mask<BN>(s, row, (n - 1) * BN);
-    exf_soften<BN>(s, w, scale);
+    exf_online_softmax<BN>(s, w, scale);
     exf_round_to(weights, s);
     for (int j = 1; j < n; j++) {
         int key = (n - 1 - j) * BN;
@@ -178,11 +178,11 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
         exf_settle(s);
         m.release(2, j);
         if (key + BN - 1 > first) mask<BN>(s, row, key);
-        exf_soften<BN>(s, w, scale);
+        exf_online_softmax<BN>(s, w, scale);
         exf_wgmma_wait<0>();
         exf_settle(o);
         m.release(3, j - 1);
-        exf_fade(o, w);
+        exf_rescale_output(o, w);
         exf_round_to(weights, s);
     }
     if (!group) await_turn(group); /* what the other one ended last */

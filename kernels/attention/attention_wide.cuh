@@ -137,7 +137,7 @@ template <int H> static __device__ __forceinline__ void exf_wide_weigh(float (&o
 
 /* Columns from `column` of this thread's two rows. */
 template <class View, int H>
-static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_running &state, const View &w, int row,
+static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_softmax_state &state, const View &w, int row,
                                                       int column, int dv, float scale, bool quads)
 {
     float inverse[2];
@@ -167,7 +167,7 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
     float o[DV / 4] = {}, s[32], scale = natural * 1.44269504f;
     uint32_t weights[16];
     int group[2];
-    exf_running state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+    exf_softmax_state state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
     const char *k = keys.k + w.head_kv() * keys.apart * D * 2, *v = keys.v + w.head_kv() * keys.apart * DV * 2;
     for (int r = 0; r < 2; r++) {
         group[r] = row + 8 * r <= last ? w.group(row + 8 * r) - w.group(first) : 0;
@@ -193,8 +193,8 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
         }
         exf_wide_score<D>(s, q, tile);
         exf_wide_hide(s, masks[stage], group);
-        exf_soften<64>(s, state, scale);
-        exf_fade(o, state);
+        exf_online_softmax<64>(s, state, scale);
+        exf_rescale_output(o, state);
         exf_round_to(weights, s);
         exf_wide_weigh<DV / 2>(o, weights, tile + (SAME ? 0 : R::K) + half * (DV / 128) * EXF_WIDE_PANEL);
         if (!SAME && at + EXF_WIDE_TILE < n_keys) {
