@@ -116,7 +116,7 @@ template <int D> static __device__ __forceinline__ void products(float (&d)[4][4
 #pragma unroll
         for (int n = 0; n < 4; n += 2) {
             uint32_t y[4];
-            exf_take_rows(y, b + (n * 8 * (D + 8) + k * 16) * 2);
+            exf_ldmatrix(y, b + (n * 8 * (D + 8) + k * 16) * 2);
             exf_mma_half(d[n], a[k], y[0], y[1]);
             exf_mma_half(d[n + 1], a[k], y[2], y[3]);
         }
@@ -151,7 +151,7 @@ static __global__ void __launch_bounds__(THREADS)
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < D / 16; k++)
-            exf_take_rows(a[k], m + ((strip * 16 + lane % 16) * (D + 8) + k * 16 + lane / 16 * 8) * 2);
+            exf_ldmatrix(a[k], m + ((strip * 16 + lane % 16) * (D + 8) + k * 16 + lane / 16 * 8) * 2);
         for (int at = 0, stage = 0; at < visible; at += TILE, stage ^= 1) {
             float d[4][4] = {};
             if (at + TILE < visible) {

@@ -18,7 +18,7 @@ static __device__ __forceinline__ uint32_t exf_tf32(float x)
 }
 
 /* N numbers as tf32 and, where EXACT, what that leaves. */
-template <int N, bool EXACT> struct exf_parts {
+template <int N, bool EXACT> struct exf_tf32_parts {
     uint32_t high[N], low[N];
     __device__ __forceinline__ void set(int i, float x)
     {
@@ -36,7 +36,7 @@ static __device__ __forceinline__ void exf_mma_tf32(float (&d)[4], const uint32_
 }
 
 template <bool EXACT>
-static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_parts<4, EXACT> &a, const exf_parts<2, EXACT> &b)
+static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_tf32_parts<4, EXACT> &a, const exf_tf32_parts<2, EXACT> &b)
 {
     if (EXACT) {
         exf_mma_tf32(d, a.low, b.high);
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_par
 }
 
 /* Element (row, column) of an operand at p[row * R + column * C]. */
-template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_take_a(exf_parts<4, EXACT> &a, const float *p)
+template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_load_a(exf_tf32_parts<4, EXACT> &a, const float *p)
 {
     const float *at = p + threadIdx.x % 32 / 4 * R + threadIdx.x % 4 * C;
     a.set(0, at[0]);
@@ -56,7 +56,7 @@ template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_t
 }
 
 /* B [8, 8]: row is the summed index. */
-template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_take_b(exf_parts<2, EXACT> &b, const float *p)
+template <bool EXACT, int R, int C> static __device__ __forceinline__ void exf_load_b(exf_tf32_parts<2, EXACT> &b, const float *p)
 {
     const float *at = p + threadIdx.x % 4 * R + threadIdx.x % 32 / 4 * C;
     b.set(0, at[0]);
@@ -69,12 +69,12 @@ static __device__ __forceinline__ void exf_strip(float (&d)[N][4], const float *
 {
 #pragma unroll 2
     for (int k = 0; k < n_steps; k++) {
-        exf_parts<4, EXACT> x;
-        exf_take_a<EXACT, AR, AC>(x, a + k * 8 * AC);
+        exf_tf32_parts<4, EXACT> x;
+        exf_load_a<EXACT, AR, AC>(x, a + k * 8 * AC);
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            exf_parts<2, EXACT> y;
-            exf_take_b<EXACT, BR, BC>(y, b + k * 8 * BR + n * 8 * BC);
+            exf_tf32_parts<2, EXACT> y;
+            exf_load_b<EXACT, BR, BC>(y, b + k * 8 * BR + n * 8 * BC);
             exf_multiply<EXACT>(d[n], x, y);
         }
     }

@@ -71,7 +71,7 @@ template <int N, int STEPS> static __device__ __forceinline__ void multiply(floa
         if (k >= steps) break;
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
-            exf_take_columns(y, b + (k * 16 * LDS + n * 8) * 2);
+            exf_ldmatrix_transposed(y, b + (k * 16 * LDS + n * 8) * 2);
             exf_mma_half(d[n], x, y[0], y[1]);
             exf_mma_half(d[n + 1], x, y[2], y[3]);
         }

@@ -55,11 +55,11 @@ template <int STEPS, int LD> static __device__ __forceinline__ void correlate(fl
 #pragma unroll
     for (int k = 0; k < STEPS; k++) {
         uint32_t x[4], y[4];
-        exf_take_rows(x, a + k * 32);
+        exf_ldmatrix(x, a + k * 32);
 #pragma unroll
         for (int n = 0; n < 8; n += 2) {
             if (n >= tiles) break;
-            exf_take_rows(y, b + (n * 8 * LD + k * 16) * 2);
+            exf_ldmatrix(y, b + (n * 8 * LD + k * 16) * 2);
             exf_mma_half(d[n], x, y[0], y[1]);
             exf_mma_half(d[n + 1], x, y[2], y[3]);
         }
@@ -98,9 +98,9 @@ template <int DK> static __device__ __forceinline__ void keep(uint4 *q, uint4 *k
     for (int i = warp; i < DK / 4; i += THREADS / 32) {
         uint32_t x[4];
         int strip = i / (DK / 16), step = i % (DK / 16);
-        exf_take_rows(x, m + R::Q + ((strip * 16 + low + mid * 8) * R::LD + high * 8 + step * 16) * 2);
+        exf_ldmatrix(x, m + R::Q + ((strip * 16 + low + mid * 8) * R::LD + high * 8 + step * 16) * 2);
         q[i * 32 + lane] = make_uint4(x[0], x[1], x[2], x[3]);
-        exf_take_columns(x, m + R::K + ((i % 4 * 16 + low + high * 8) * R::LD + i / 4 * 16 + mid * 8) * 2);
+        exf_ldmatrix_transposed(x, m + R::K + ((i % 4 * 16 + low + high * 8) * R::LD + i / 4 * 16 + mid * 8) * 2);
         k[i * 32 + lane] = make_uint4(x[0], x[1], x[2], x[3]);
     }
 }

@@ -40,7 +40,7 @@ static __device__ __forceinline__ void step(float (&d)[STRIPS][3][4], const floa
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        exf_parts<2, true> y[3];
+        exf_tf32_parts<2, true> y[3];
 #pragma unroll
         for (int n = 0; n < 3; n++) {
             y[n].set(0, half ? f[n].z : f[n].x);
@@ -48,7 +48,7 @@ static __device__ __forceinline__ void step(float (&d)[STRIPS][3][4], const floa
         }
 #pragma unroll
         for (int m = 0; m < STRIPS; m++) {
-            exf_parts<4, true> x;
+            exf_tf32_parts<4, true> x;
             x.set(0, half ? a[m][0].z : a[m][0].x);
             x.set(1, half ? a[m][1].z : a[m][1].x);
             x.set(2, half ? a[m][0].w : a[m][0].y);

@@ -10,7 +10,7 @@ typedef struct {
 } exf_arena;
 
 /* n floats on a cache line of their own. */
-static inline float *exf_take(exf_arena *a, size_t n)
+static inline float *exf_arena_take(exf_arena *a, size_t n)
 {
     float *p = a->base ? a->base + a->used : NULL;
     a->used += (n + 15) & ~(size_t)15;

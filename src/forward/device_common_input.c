@@ -35,14 +35,14 @@ static void carve(room *m, exf_arena *arena, const exf_backend *b, const exf_arc
 {
     size_t n = (size_t)n_places, h = (size_t)a->d_model, e = (size_t)a->n_experts;
     exf_expert_shape shape = shape_of(a, n_places);
-    m->outputs = (uint16_t *)exf_take(arena, floats_of(n * e * h * sizeof *m->outputs));
-    m->space = exf_take(arena, floats_of(b->experts_workspace(&shape)));
-    m->hidden = exf_take(arena, n * exf_row_width(a));
-    m->u = exf_take(arena, a->residual.streams > 1 ? n * h : 0);
-    m->mixing = exf_take(arena, n * (size_t)exf_residual_mixing(a));
-    m->x = (uint16_t *)exf_take(arena, floats_of(n * h * sizeof *m->x));
-    m->row = (int32_t *)exf_take(arena, n);
-    m->ids = (int32_t *)exf_take(arena, n * e);
+    m->outputs = (uint16_t *)exf_arena_take(arena, floats_of(n * e * h * sizeof *m->outputs));
+    m->space = exf_arena_take(arena, floats_of(b->experts_workspace(&shape)));
+    m->hidden = exf_arena_take(arena, n * exf_row_width(a));
+    m->u = exf_arena_take(arena, a->residual.streams > 1 ? n * h : 0);
+    m->mixing = exf_arena_take(arena, n * (size_t)exf_residual_mixing(a));
+    m->x = (uint16_t *)exf_arena_take(arena, floats_of(n * h * sizeof *m->x));
+    m->row = (int32_t *)exf_arena_take(arena, n);
+    m->ids = (int32_t *)exf_arena_take(arena, n * e);
 }
 
 size_t exf_device_common_input_bytes(const exf_backend *b, const exf_architecture *a, int n_chunks)

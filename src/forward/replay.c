@@ -53,9 +53,9 @@ static void carve(block_space *s, exf_arena *arena, const exf_architecture *a, i
 {
     size_t n = (size_t)n_tokens;
     exf_carve_experts(&s->experts, arena, a, n_tokens, 0);
-    s->logits = exf_take(arena, n * (size_t)a->n_experts);
-    s->weights = exf_take(arena, n * (size_t)a->top_k);
-    s->ids = (int32_t *)exf_take(arena, n * (size_t)a->top_k);
+    s->logits = exf_arena_take(arena, n * (size_t)a->n_experts);
+    s->weights = exf_arena_take(arena, n * (size_t)a->top_k);
+    s->ids = (int32_t *)exf_arena_take(arena, n * (size_t)a->top_k);
 }
 
 static int block_of(const exf_batch *batch)

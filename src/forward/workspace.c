@@ -12,11 +12,11 @@ void exf_carve_mixer(exf_mixer_space *s, exf_arena *arena, const exf_architectur
 {
     size_t t = (size_t)n_tokens, h = (size_t)a->d_model;
     int streams = a->residual.streams > 1;
-    s->u = exf_take(arena, streams ? t * h : 0);
-    s->mixing = exf_take(arena, t * (size_t)exf_residual_mixing(a));
-    s->normed = exf_take(arena, t * h);
-    s->mixed = exf_take(arena, t * h);
-    s->logits = exf_take(arena, t * (size_t)a->n_experts);
+    s->u = exf_arena_take(arena, streams ? t * h : 0);
+    s->mixing = exf_arena_take(arena, t * (size_t)exf_residual_mixing(a));
+    s->normed = exf_arena_take(arena, t * h);
+    s->mixed = exf_arena_take(arena, t * h);
+    s->logits = exf_arena_take(arena, t * (size_t)a->n_experts);
 }
 
 static size_t widest(const exf_architecture *a)
@@ -29,40 +29,40 @@ static size_t widest(const exf_architecture *a)
 void exf_carve_experts(exf_experts_space *s, exf_arena *arena, const exf_architecture *a, int n_tokens, int probes)
 {
     size_t b = (size_t)n_tokens, h = (size_t)a->d_model, k = (size_t)a->top_k;
-    s->u = exf_take(arena, a->residual.streams > 1 ? b * h : 0);
-    s->mixing = exf_take(arena, b * (size_t)exf_residual_mixing(a));
-    s->input = exf_take(arena, b * h);
-    s->outputs = exf_take(arena, b * k * h);
-    s->routed = exf_take(arena, b * h);
-    s->block = a->d_shared ? exf_take(arena, b * h) : s->routed;
-    s->gathered = exf_take(arena, b * k * h);
-    s->gate = exf_take(arena, b * widest(a));
-    s->up = exf_take(arena, b * widest(a));
-    s->slots = (int32_t *)exf_take(arena, b * k);
-    s->rows = (int32_t *)exf_take(arena, b * k);
-    s->probe_outputs = probes ? exf_take(arena, b * k * h) : NULL;
-    s->probe_routed = probes ? exf_take(arena, b * h) : NULL;
+    s->u = exf_arena_take(arena, a->residual.streams > 1 ? b * h : 0);
+    s->mixing = exf_arena_take(arena, b * (size_t)exf_residual_mixing(a));
+    s->input = exf_arena_take(arena, b * h);
+    s->outputs = exf_arena_take(arena, b * k * h);
+    s->routed = exf_arena_take(arena, b * h);
+    s->block = a->d_shared ? exf_arena_take(arena, b * h) : s->routed;
+    s->gathered = exf_arena_take(arena, b * k * h);
+    s->gate = exf_arena_take(arena, b * widest(a));
+    s->up = exf_arena_take(arena, b * widest(a));
+    s->slots = (int32_t *)exf_arena_take(arena, b * k);
+    s->rows = (int32_t *)exf_arena_take(arena, b * k);
+    s->probe_outputs = probes ? exf_arena_take(arena, b * k * h) : NULL;
+    s->probe_routed = probes ? exf_arena_take(arena, b * h) : NULL;
 }
 
 void exf_carve_common_input(exf_common_input_space *s, exf_arena *arena, const exf_architecture *a)
 {
     size_t n = EXF_COMMON_INPUT_ROWS, h = (size_t)a->d_model, streams = (size_t)a->residual.streams;
-    s->hidden = exf_take(arena, n * h * streams);
-    s->u = exf_take(arena, streams > 1 ? n * h : 0);
-    s->mixing = exf_take(arena, n * (size_t)exf_residual_mixing(a));
-    s->input = exf_take(arena, n * h);
-    s->outputs = exf_take(arena, n * h * (size_t)a->n_experts);
-    s->gate = exf_take(arena, n * (size_t)a->d_expert);
-    s->up = exf_take(arena, n * (size_t)a->d_expert);
-    s->rows = (int32_t *)exf_take(arena, n);
+    s->hidden = exf_arena_take(arena, n * h * streams);
+    s->u = exf_arena_take(arena, streams > 1 ? n * h : 0);
+    s->mixing = exf_arena_take(arena, n * (size_t)exf_residual_mixing(a));
+    s->input = exf_arena_take(arena, n * h);
+    s->outputs = exf_arena_take(arena, n * h * (size_t)a->n_experts);
+    s->gate = exf_arena_take(arena, n * (size_t)a->d_expert);
+    s->up = exf_arena_take(arena, n * (size_t)a->d_expert);
+    s->rows = (int32_t *)exf_arena_take(arena, n);
 }
 
 void exf_carve_head(exf_head_space *s, exf_arena *arena, const exf_backend *b, const exf_architecture *a)
 {
     size_t rows = (size_t)exf_head_rows(b), h = (size_t)a->d_model;
-    s->u = exf_take(arena, a->residual.streams > 1 ? rows * h : 0);
-    s->normed = exf_take(arena, rows * h);
-    s->logits = exf_take(arena, rows * (size_t)a->vocab);
+    s->u = exf_arena_take(arena, a->residual.streams > 1 ? rows * h : 0);
+    s->normed = exf_arena_take(arena, rows * h);
+    s->logits = exf_arena_take(arena, rows * (size_t)a->vocab);
 }
 
 static size_t larger(size_t a, size_t b)

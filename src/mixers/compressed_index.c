@@ -15,11 +15,11 @@ void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows)
     size_t r = (size_t)rows, n = (size_t)exf_entry_count(c->a, c->layer, c->n_tokens);
     *s = (exf_index_space){.on = exf_entries_overlap(c->a, c->layer) && n > (size_t)p->index_topk};
     if (!s->on) return;
-    s->keys = exf_take(c->arena, n * (size_t)p->index_dim);
-    s->q = exf_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
-    s->weights = exf_take(c->arena, r * (size_t)p->index_heads);
-    s->work = exf_take(c->arena, c->b->indexer_workspace(rows, (int)n));
-    s->chosen = (unsigned char *)exf_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
+    s->keys = exf_arena_take(c->arena, n * (size_t)p->index_dim);
+    s->q = exf_arena_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
+    s->weights = exf_arena_take(c->arena, r * (size_t)p->index_heads);
+    s->work = exf_arena_take(c->arena, c->b->indexer_workspace(rows, (int)n));
+    s->chosen = (unsigned char *)exf_arena_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
 }
 
 void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch)

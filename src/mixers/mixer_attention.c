@@ -31,12 +31,12 @@ static void run(const exf_mixer_call *c)
     int h = a->d_model, t = c->n_tokens, d = s->head_dim;
     int stride = s->gated ? 2 * d : d; /* a query head, with its gate behind it */
     int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
-    float *q = exf_take(c->arena, (size_t)t * (size_t)dq), *k = exf_take(c->arena, (size_t)t * (size_t)dkv);
-    float *v = exf_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_take(c->arena, (size_t)t * (size_t)dout);
+    float *q = exf_arena_take(c->arena, (size_t)t * (size_t)dq), *k = exf_arena_take(c->arena, (size_t)t * (size_t)dkv);
+    float *v = exf_arena_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_arena_take(c->arena, (size_t)t * (size_t)dout);
     exf_attention_shape shape = {.n_tokens = t, .n_heads = s->n_heads, .n_kv = s->n_kv_heads, .d = d, .dv = d, .ldq = dout, .ldk = dkv,
                                  .ldv = dkv, .ldo = dout, .scale = (float)(1.0 / sqrt((double)d))};
-    float *scores = exf_take(c->arena, c->b->attention_workspace(&shape));
-    float *packed = s->gated ? exf_take(c->arena, (size_t)t * (size_t)dout) : q;
+    float *scores = exf_arena_take(c->arena, c->b->attention_workspace(&shape));
+    float *packed = s->gated ? exf_arena_take(c->arena, (size_t)t * (size_t)dout) : q;
     if (!c->arena->base) return;
     project(c, q, EXF_W_Q, EXF_W_Q_BIAS, dq);
     project(c, k, EXF_W_K, EXF_W_K_BIAS, dkv);

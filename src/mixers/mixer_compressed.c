@@ -55,14 +55,14 @@ static void carve(space *s, const exf_mixer_call *c)
     int t = c->n_tokens, ratio = p->ratio[c->layer], most = c->b->host_memory ? HOST_ROWS : DEVICE_ROWS, rows = t < most ? t : most;
     size_t r = (size_t)rows, d = (size_t)p->head_dim;
     s->rows = rows;
-    s->tokens = exf_take(c->arena, (size_t)t * d);
-    s->entries = exf_take(c->arena, (size_t)exf_entry_count(a, c->layer, t) * d);
-    s->pooled = exf_take(c->arena, exf_entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
-    s->q_rank = exf_take(c->arena, r * (size_t)p->q_rank);
-    s->q = exf_take(c->arena, r * (size_t)p->n_heads * d);
-    s->rounded = rounds_heads(c) ? exf_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
-    s->grouped = exf_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
-    s->scores = exf_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
+    s->tokens = exf_arena_take(c->arena, (size_t)t * d);
+    s->entries = exf_arena_take(c->arena, (size_t)exf_entry_count(a, c->layer, t) * d);
+    s->pooled = exf_arena_take(c->arena, exf_entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
+    s->q_rank = exf_arena_take(c->arena, r * (size_t)p->q_rank);
+    s->q = exf_arena_take(c->arena, r * (size_t)p->n_heads * d);
+    s->rounded = rounds_heads(c) ? exf_arena_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
+    s->grouped = exf_arena_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
+    s->scores = exf_arena_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
     exf_index_carve(&s->index, c, rows);
 }
 

@@ -70,10 +70,10 @@ static void run(const exf_mixer_call *c)
     exf_delta_shape s = shape_of(&a->deltanet, c->n_tokens);
     int t = c->n_tokens, n_heads = s.n_value_heads, dv = s.ldo, dqkv = s.ldv;
     size_t rows = (size_t)t;
-    float *qkv = exf_take(c->arena, rows * (size_t)dqkv), *z = exf_take(c->arena, rows * (size_t)dv);
-    float *heads = exf_take(c->arena, rows * (size_t)dv);
-    float *decay = exf_take(c->arena, rows * (size_t)n_heads), *beta = exf_take(c->arena, rows * (size_t)n_heads);
-    float *space = exf_take(c->arena, room_of(c, &s));
+    float *qkv = exf_arena_take(c->arena, rows * (size_t)dqkv), *z = exf_arena_take(c->arena, rows * (size_t)dv);
+    float *heads = exf_arena_take(c->arena, rows * (size_t)dv);
+    float *decay = exf_arena_take(c->arena, rows * (size_t)n_heads), *beta = exf_arena_take(c->arena, rows * (size_t)n_heads);
+    float *space = exf_arena_take(c->arena, room_of(c, &s));
     if (!c->arena->base) return;
     project(c, qkv, EXF_W_DELTA_QKV, dqkv);
     project(c, z, EXF_W_DELTA_Z, dv);

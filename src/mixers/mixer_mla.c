@@ -41,13 +41,13 @@ static void carve(mla_space *m, const exf_mixer_call *c)
     exf_arena *arena = c->arena;
     exf_attention_shape shape = shape_of(c, group_of(c));
     size_t t = (size_t)c->n_tokens, group = (size_t)group_of(c), dk = (size_t)(s->nope_dim + s->rope_dim), dv = (size_t)s->v_dim, n = (size_t)s->n_heads;
-    m->q_low = exf_take(arena, t * (size_t)s->q_rank);
-    m->q = exf_take(arena, t * n * dk);
-    m->latent = exf_take(arena, t * (size_t)(s->kv_rank + s->rope_dim));
-    m->k = exf_take(arena, t * group * dk);
-    m->v = exf_take(arena, t * group * dv);
-    m->heads = exf_take(arena, t * n * dv);
-    m->scores = exf_take(arena, c->b->attention_workspace(&shape));
+    m->q_low = exf_arena_take(arena, t * (size_t)s->q_rank);
+    m->q = exf_arena_take(arena, t * n * dk);
+    m->latent = exf_arena_take(arena, t * (size_t)(s->kv_rank + s->rope_dim));
+    m->k = exf_arena_take(arena, t * group * dk);
+    m->v = exf_arena_take(arena, t * group * dv);
+    m->heads = exf_arena_take(arena, t * n * dv);
+    m->scores = exf_arena_take(arena, c->b->attention_workspace(&shape));
 }
 
 /* The rotary part of each of n_heads heads of `width`, behind `offset` floats of it. */
