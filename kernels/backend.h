@@ -114,11 +114,11 @@ typedef struct exf_backend {
     /* Bytes that alloc() has given and not got back, now and at most, and what a
      * process holds there before it allocates anything. */
     void (*memory)(uint64_t *now, uint64_t *peak);
-    void (*memory_anew)(void); /* "at most" counts from here */
+    void (*memory_reset_peak)(void); /* "at most" counts from here */
     /* Bytes that alloc() could still give, as far as the system knows. */
     exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
     /* What q is given from here on waits for all that `before` was given so far. */
-    void (*follow)(exf_queue *q, exf_queue *before);
+    void (*wait_for)(exf_queue *q, exf_queue *before);
     /* dequantize.h; *bad becomes 1 where a value is not finite. */
     void (*dequantize)(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *rows, int *bad);
     void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);

@@ -119,7 +119,7 @@ static const exf_backend table = {
     exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda, exf_delta_rule_workspace_cuda,
     exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
     exf_indexer_workspace_cuda, exf_indexer_cuda, exf_hyper_pre_cuda, exf_hyper_post_cuda, exf_hyper_head_cuda, exf_router_cuda,
-    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_anew_cuda, exf_memory_left_cuda, follow,
+    exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_reset_peak_cuda, exf_memory_left_cuda, follow,
     exf_dequantize_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
     exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
     exf_compressed_heads_cuda, exf_routed_sum_cuda, exf_embed_cuda,
@@ -134,7 +134,7 @@ extern "C" const exf_backend *exf_backend_cuda(exf_err *err)
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e == cudaSuccess && n > 0) {
         cudaFuncAttributes code;
-        e = cudaFuncGetAttributes(&code, exf_probe_kernel());
+        e = cudaFuncGetAttributes(&code, exf_capability_kernel());
         if (e == cudaSuccess) return &table;
     }
     cudaGetLastError();

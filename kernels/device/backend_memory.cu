@@ -79,7 +79,7 @@ void exf_memory_cuda(uint64_t *now, uint64_t *peak)
     *peak = most_held;
 }
 
-void exf_memory_anew_cuda(void)
+void exf_memory_reset_peak_cuda(void)
 {
     std::lock_guard<std::mutex> lock(guard);
     most_held = now_held;

@@ -66,7 +66,7 @@ static inline unsigned exf_blocks(size_t n, unsigned threads)
 
 /* Any kernel of this build: asking for its attributes tells whether the device has
  * code it can run. */
-const void *exf_probe_kernel(void);
+const void *exf_capability_kernel(void);
 
 /* The parts, one per <op>_cuda.cu; contracts in the op's own header. */
 extern "C" {
@@ -129,6 +129,6 @@ void exf_free_cuda(void *p);
 exf_code exf_alloc_staging_cuda(void *out, size_t bytes, const char *what, exf_err *err);
 void exf_free_staging_cuda(void *p);
 void exf_memory_cuda(uint64_t *now, uint64_t *peak);
-void exf_memory_anew_cuda(void);
+void exf_memory_reset_peak_cuda(void);
 exf_code exf_memory_left_cuda(uint64_t *bytes, exf_err *err);
 #endif

@@ -62,7 +62,7 @@ void exf_rmsnorm_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, 
         EXF_LAUNCH(q, "rmsnorm", rmsnorm, n_rows, n <= 128 ? 32 : THREADS, 0, y, ldy, x, ldx, w, n, eps);
 }
 
-const void *exf_probe_kernel(void)
+const void *exf_capability_kernel(void)
 {
     return (const void *)rmsnorm;
 }

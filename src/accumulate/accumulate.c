@@ -283,7 +283,7 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
     EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
     EXF_TRY(add_provenance(&own, &a->options, err));
-    exf_statistics_head head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
+    exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
                                 .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own, .origin = &origin};
     EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
 out:

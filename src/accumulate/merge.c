@@ -198,7 +198,7 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
     exf_code rc;
     EXF_TRY(open_parts(&m, paths, n, err));
     EXF_TRY(join_heads(&m, err));
-    exf_statistics_head head = {.shape = m.shape, .layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
+    exf_statistics_header head = {.shape = m.shape, .layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
                                 .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,
                                 .origin = &m.origin};
     EXF_TRY(exf_statistics_start(&w, target, force, &head, err));

@@ -129,7 +129,7 @@ static void layer_path(char out[PATH_LEN], int layer, const char *group, const c
     snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
 }
 
-exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_head *head, exf_err *err)
+exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head, exf_err *err)
 {
     exf_code rc;
     memset(w, 0, sizeof *w);
@@ -140,7 +140,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));
     EXF_TRY(exf_layer_numbers_write(head->layer_number, head->n_layers, w->h, err));
     if (w->by_sequence) EXF_TRY(exf_sequence_list_write(head->sequences, w->h, err));
-    if (head->origin) EXF_TRY(exf_facts_write(head->origin, "/" EXF_H5_APART, w->h, err));
+    if (head->origin) EXF_TRY(exf_facts_write(head->origin, "/" EXF_H5_ORIGIN, w->h, err));
 out:
     if (rc != EXF_OK) exf_statistics_abort(w);
     return rc;
@@ -149,7 +149,7 @@ out:
 exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
                                const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err)
 {
-    exf_statistics_head head = {.shape = *shape, .layer_number = layer_numbers, .n_layers = n_layers, .provenance = p};
+    exf_statistics_header head = {.shape = *shape, .layer_number = layer_numbers, .n_layers = n_layers, .provenance = p};
     return exf_statistics_start(w, target, force, &head, err);
 }
 
@@ -279,7 +279,7 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     EXF_TRY(exf_layer_numbers_read(&r->layer_number, &r->n_layers, r->h, err));
     EXF_TRY(read_pairs(r, err));
     EXF_TRY(exf_sequence_list_read(&r->sequences, r->shape.n_sequences, r->shape.n_tokens, r->h, err));
-    EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_APART, r->h, err));
+    EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;

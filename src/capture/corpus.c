@@ -51,7 +51,7 @@ static exf_code load_tokenizer(builder *b, exf_err *err)
 
 static exf_code refuse_empty(const exf_source_chunks *p, exf_err *err)
 {
-    const exf_source *s = p->source;
+    const exf_manifest_source *s = p->source;
     if (p->n > 0) return EXF_OK;
     if (s->n_where && p->matching == 0)
         return exf_fail(err, EXF_MODEL, "%s: empty: none of its %" PRIu64 " lines is what \"where\" asks for", s->label, p->lines);
@@ -59,7 +59,7 @@ static exf_code refuse_empty(const exf_source_chunks *p, exf_err *err)
                     p->min_tokens, p->n_short);
 }
 
-static exf_code fill_pool(builder *b, const exf_source *s, exf_err *err)
+static exf_code fill_pool(builder *b, const exf_manifest_source *s, exf_err *err)
 {
     exf_source_chunks *p = &b->pool;
     p->source = s;
@@ -76,7 +76,7 @@ static exf_code fill_pool(builder *b, const exf_source *s, exf_err *err)
 static exf_code settle_count(const builder *b, size_t i, size_t *take, exf_err *err)
 {
     const exf_source_chunks *p = &b->pool;
-    const exf_source *s = p->source;
+    const exf_manifest_source *s = p->source;
     int64_t want = b->want[i], have = (int64_t)p->n;
     if (s->sequences > have)
         return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for", s->label, have,

@@ -11,7 +11,7 @@ typedef struct {
 } exf_token_chunk;
 
 typedef struct {
-    const exf_source *source;
+    const exf_manifest_source *source;
     const exf_tokenizer *tokenizer; /* NULL if every source is tokens */
     int64_t max_tokens, min_tokens, vocab;
     exf_ids ids;

@@ -151,7 +151,7 @@ static int is_blank(const char *line, size_t len)
 
 /* ---- jsonl ----------------------------------------------------------- */
 
-static int matches(const exf_source *s, const exf_json *object)
+static int matches(const exf_manifest_source *s, const exf_json *object)
 {
     for (size_t i = 0; i < s->n_where; i++) {
         size_t len;
@@ -185,7 +185,7 @@ static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err 
     exf_code rc;
     exf_json *object = NULL;
     exf_source_chunks *p = r->pool;
-    const exf_source *s = p->source;
+    const exf_manifest_source *s = p->source;
     char at[40];
     size_t n;
     EXF_TRY(parse_line(r, &object, line, len, err));

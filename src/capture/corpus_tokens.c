@@ -18,7 +18,7 @@ typedef struct {
     int64_t *id;
 } row_reader;
 
-static exf_code no_such_tensor(const exf_st_file *f, const exf_source *s, exf_err *err)
+static exf_code no_such_tensor(const exf_st_file *f, const exf_manifest_source *s, exf_err *err)
 {
     const char **names = NULL;
     exf_code rc = exf_mem_new(&names, exf_st_count(f) + 1, sizeof *names, "names of tensors", err);
@@ -33,7 +33,7 @@ static exf_code no_such_tensor(const exf_st_file *f, const exf_source *s, exf_er
 
 static exf_code find_tensor(row_reader *r, exf_err *err)
 {
-    const exf_source *s = r->pool->source;
+    const exf_manifest_source *s = r->pool->source;
     size_t n = exf_st_count(r->file);
     if (s->tensor) {
         r->tensor = exf_st_find(r->file, s->tensor);

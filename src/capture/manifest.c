@@ -17,7 +17,7 @@ static const char *const top_keys[] = {"schema", "sources", NULL};
 static const char *const source_keys[] = {"path", "format", "field", "where", "tensor", "domain", "sequences", "sha256", "origin", NULL};
 static const char *const formats[] = {"jsonl", "text", "tokens", NULL}; /* in the order of exf_source_format */
 
-static exf_code read_format(const exf_section *s, exf_source *src)
+static exf_code read_format(const exf_section *s, exf_manifest_source *src)
 {
     const char *name;
     exf_code rc = exf_section_required(s, "format", &name);
@@ -29,7 +29,7 @@ static exf_code read_format(const exf_section *s, exf_source *src)
 }
 
 /* A key that the source's format has no use for would be ignored silently. */
-static exf_code refuse_misplaced(const exf_section *s, const exf_source *src)
+static exf_code refuse_misplaced(const exf_section *s, const exf_manifest_source *src)
 {
     static const struct { const char *key; exf_source_format format; } only[] = {
         {"field", EXF_SOURCE_JSONL}, {"where", EXF_SOURCE_JSONL}, {"origin", EXF_SOURCE_JSONL}, {"tensor", EXF_SOURCE_TOKENS}};
@@ -42,7 +42,7 @@ static exf_code refuse_misplaced(const exf_section *s, const exf_source *src)
     return EXF_OK;
 }
 
-static exf_code read_names(const exf_section *s, size_t number, exf_source *src)
+static exf_code read_names(const exf_section *s, size_t number, exf_manifest_source *src)
 {
     exf_code rc;
     char *dir = NULL;
@@ -71,7 +71,7 @@ out:
     return rc;
 }
 
-static exf_code read_where(const exf_section *s, exf_source *src)
+static exf_code read_where(const exf_section *s, exf_manifest_source *src)
 {
     exf_code rc = EXF_OK;
     const exf_yaml *where = exf_yaml_get(s->map, "where");
@@ -92,7 +92,7 @@ out:
     return rc;
 }
 
-static exf_code read_sequences(const exf_section *s, exf_source *src)
+static exf_code read_sequences(const exf_section *s, exf_manifest_source *src)
 {
     const char *text;
     exf_code rc = exf_section_word(s, "sequences", &text);
@@ -102,7 +102,7 @@ static exf_code read_sequences(const exf_section *s, exf_source *src)
                     exf_yaml_get(s->map, "sequences")->line, s->name, text, EXF_MAX_SEQUENCES);
 }
 
-static exf_code read_sha256(const exf_section *s, exf_source *src)
+static exf_code read_sha256(const exf_section *s, exf_manifest_source *src)
 {
     const char *text;
     exf_code rc = exf_section_word(s, "sha256", &text);
@@ -117,7 +117,7 @@ static exf_code read_sha256(const exf_section *s, exf_source *src)
 static exf_code read_source(const exf_manifest *m, size_t i, const exf_yaml *node, exf_err *err)
 {
     exf_code rc;
-    exf_source *src = &m->source[i];
+    exf_manifest_source *src = &m->source[i];
     exf_section s = {.path = m->path, .map = node, .err = err};
     snprintf(s.name, sizeof s.name, "source %zu: ", i + 1);
     if (node->kind != EXF_YAML_MAP)
@@ -189,7 +189,7 @@ out:
     return rc;
 }
 
-static void free_source(exf_source *s)
+static void free_source(exf_manifest_source *s)
 {
     for (size_t i = 0; i < s->n_where; i++) {
         exf_mem_free(s->where_key[i]);
@@ -230,7 +230,7 @@ exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
     char(*digest)[EXF_SHA256_HEX] = NULL;
     EXF_TRY(exf_mem_new(&digest, m->n, sizeof *digest, "checksums", err));
     for (size_t i = 0; i < m->n; i++) {
-        const exf_source *s = &m->source[i];
+        const exf_manifest_source *s = &m->source[i];
         if (!s->sha256[0]) continue;
         size_t first = first_of_file(m, i);
         if (first == i && (rc = exf_hash_file(s->file, digest[i], err)) != EXF_OK) {

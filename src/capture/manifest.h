@@ -29,13 +29,13 @@ typedef struct {
     char **where_key, **where_value;
     int64_t sequences;           /* 0: not stated */
     char sha256[EXF_SHA256_HEX]; /* lower case; "" when unpinned */
-} exf_source;
+} exf_manifest_source;
 
 typedef struct {
     char *path;
     char sha256[EXF_SHA256_HEX]; /* of the manifest's own bytes */
     size_t n;                    /* >= 1 */
-    exf_source *source;
+    exf_manifest_source *source;
 } exf_manifest;
 
 exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err) EXF_CHECKED;

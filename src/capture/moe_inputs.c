@@ -205,7 +205,7 @@ static exf_code input_rows(void *self, int layer, size_t row, size_t n, float *d
 {
     const exf_moe_inputs *x = self;
     size_t h = (size_t)x->model->arch.d_model;
-    exf_stored s = {x->file, x->layer[layer].input};
+    exf_stored_tensor s = {x->file, x->layer[layer].input};
     return exf_stored_read_f32(&s, row * h, n * h, dst, err);
 }
 
@@ -226,7 +226,7 @@ static exf_code route_rows(void *self, int layer, size_t row, size_t n, int32_t 
 {
     const exf_moe_inputs *x = self;
     size_t k = (size_t)x->model->arch.top_k;
-    exf_stored s = {x->file, x->layer[layer].weights};
+    exf_stored_tensor s = {x->file, x->layer[layer].weights};
     exf_code rc;
     EXF_TRY(read_integers(x, x->layer[layer].ids, row * k, n * k, x->model->arch.n_experts, ids, err));
     EXF_TRY(check_distinct(x, layer, row, n, ids, err));

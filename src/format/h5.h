@@ -82,7 +82,7 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
 
 /* A root group of this name says how a file came to be, not what it holds: the parts it
  * was added up from.  No digest covers it. */
-#define EXF_H5_APART "origin"
+#define EXF_H5_ORIGIN "origin"
 
 /* SHA-256 over the payload, independent of HDF5's own bookkeeping: all objects but /origin
  * depth first in order of name; for each its path and kind, its attributes in

@@ -186,7 +186,7 @@ static exf_code hash_member(void *self, const char *name, exf_err *err)
     const walk *up = self;
     exf_text path = {0};
     exf_code rc;
-    if (up->depth == 0 && strcmp(name, EXF_H5_APART) == 0) return EXF_OK;
+    if (up->depth == 0 && strcmp(name, EXF_H5_ORIGIN) == 0) return EXF_OK;
     if (up->depth == EXF_H5I_DEPTH_MAX)
         return exf_fail(err, EXF_FORMAT, "%s: %s is nested deeper than %d groups", up->h->path, up->path, EXF_H5I_DEPTH_MAX);
     EXF_TRY(exf_text_addf(&path, err, "%s/%s", up->depth ? up->path : "", name));

@@ -91,7 +91,7 @@ static exf_code open_pass(exf_pass *p, exf_err *err)
     exf_memory_plan plan = {.window = 0};
     const exf_architecture *a = &p->model->arch;
     if (!p->b->host_memory) {
-        p->b->memory_anew();
+        p->b->memory_reset_peak();
         EXF_TRY(exf_memory_plan_make(&plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
         p->timed = p->options->timed;
         p->reads = plan.reads;
@@ -150,7 +150,7 @@ static exf_code embed_device(exf_pass *p, exf_err *err)
     if (rc != EXF_OK) return rc;
     exf_queue *q = p->space[0].q;
     for (size_t i = 0; i < p->hidden.n_groups; i++) {
-        const exf_group *g = &p->hidden.group[i];
+        const exf_sequence_group *g = &p->hidden.group[i];
         float *rows = exf_hidden_take(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
         p->b->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_device + g->row, g->n_rows, a->d_model, a->residual.streams);
         exf_hidden_give(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);

@@ -1,7 +1,7 @@
 /* groups.c - a lane's sequences, group by group (layer_step.h). */
 #include "forward/layer_step.h"
 
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_err *err)
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err)
 {
     exf_hidden *h = &s->p->hidden;
     exf_queue *q = s->p->space[0].q;

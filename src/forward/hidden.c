@@ -10,9 +10,9 @@
 #include <string.h>
 
 /* The group from sequence `first` on: whole sequences, as many as fit. */
-static exf_group group_from(const exf_batch *batch, size_t first, size_t window)
+static exf_sequence_group group_from(const exf_batch *batch, size_t first, size_t window)
 {
-    exf_group g = {.first = first, .row = batch->span[first].offset};
+    exf_sequence_group g = {.first = first, .row = batch->span[first].offset};
     for (size_t i = first; i < batch->n_sequences; i++) {
         size_t n = (size_t)batch->span[i].n_tokens;
         if (window && g.n && g.n_rows + n > window) break;
@@ -39,7 +39,7 @@ size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tok
 {
     size_t pieces = 0;
     for (size_t i = 0; i < batch->n_sequences;) {
-        exf_group g = group_from(batch, i, window);
+        exf_sequence_group g = group_from(batch, i, window);
         pieces += (g.n_rows + tokens - 1) / tokens;
         i += g.n;
     }
@@ -138,8 +138,8 @@ static int holds(const exf_hidden_buffer *b, size_t lane, size_t group)
 
 static void send_for(exf_hidden *h, exf_hidden_buffer *to, size_t lane, size_t group, exf_queue *q)
 {
-    h->b->follow(h->coming, h->going);
-    h->b->follow(h->coming, q);
+    h->b->wait_for(h->coming, h->going);
+    h->b->wait_for(h->coming, q);
     h->b->copy(h->coming, to->rows, home_of(h, lane, group), bytes_of(h, group));
     *to = (exf_hidden_buffer){to->rows, lane, group, 1};
 }
@@ -149,15 +149,15 @@ float *exf_hidden_take(exf_hidden *h, size_t lane, size_t group, exf_hidden_use 
     if (!h->away) return home_of(h, lane, group);
     exf_hidden_buffer *here = buffer_for(h, lane, group);
     if (use == EXF_HIDDEN_FILL) {
-        h->b->follow(q, h->going);
-        h->b->follow(q, h->coming);
+        h->b->wait_for(q, h->going);
+        h->b->wait_for(q, h->coming);
         *here = (exf_hidden_buffer){here->rows, lane, group, 1};
         return here->rows;
     }
     size_t next = (group + 1) % h->n_groups;
     exf_hidden_buffer *other = here == &h->buffer[0] ? &h->buffer[1] : &h->buffer[0];
     if (!holds(here, lane, group)) send_for(h, here, lane, group, q);
-    h->b->follow(q, h->coming);
+    h->b->wait_for(q, h->coming);
     if (!holds(other, lane, next) && next != group) send_for(h, other, lane, next, q);
     return here->rows;
 }
@@ -165,7 +165,7 @@ float *exf_hidden_take(exf_hidden *h, size_t lane, size_t group, exf_hidden_use 
 void exf_hidden_give(exf_hidden *h, size_t lane, size_t group, exf_hidden_use use, exf_queue *q)
 {
     if (!h->away || use == EXF_HIDDEN_READ) return;
-    h->b->follow(h->going, q);
+    h->b->wait_for(h->going, q);
     h->b->copy(h->going, home_of(h, lane, group), buffer_for(h, lane, group)->rows, bytes_of(h, group));
 }
 

@@ -16,7 +16,7 @@
 typedef struct {
     size_t first, n; /* sequences */
     size_t row, n_rows;
-} exf_group;
+} exf_sequence_group;
 
 typedef struct {
     float *rows; /* [most rows of a group, streams, H] */
@@ -30,7 +30,7 @@ typedef struct {
     size_t n_rows, n_lanes;
     float **lane; /* [lane][T, streams, H] at home */
     int away;     /* 1: home is pinned host memory */
-    exf_group *group;
+    exf_sequence_group *group;
     size_t n_groups;
     /* The rest only where they are away. */
     exf_hidden_buffer buffer[2];

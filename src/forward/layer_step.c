@@ -139,12 +139,12 @@ static exf_code take_turns(exf_step *s, exf_each_fn fn, exf_err *err)
 {
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[i].q, p->space[0].q); /* which brought what the sweep reads */
+    for (int i = 1; i < p->n_spaces; i++) p->b->wait_for(p->space[i].q, p->space[0].q); /* which brought what the sweep reads */
     for (size_t i = 0; i < s->group.n; i++) {
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(fn(s, s->group.first + i, (int)(i % (size_t)p->n_spaces), err));
     }
-    for (int i = 1; i < p->n_spaces; i++) p->b->follow(p->space[0].q, p->space[i].q);
+    for (int i = 1; i < p->n_spaces; i++) p->b->wait_for(p->space[0].q, p->space[i].q);
 out:
     return rc;
 }

@@ -62,7 +62,7 @@ typedef struct {
 typedef struct {
     exf_pass *p;
     size_t lane;
-    exf_group group;             /* of the sequences under way */
+    exf_sequence_group group;             /* of the sequences under way */
     float *rows;                 /* [group.n_rows, streams, H] their hidden states, in the backend's memory */
     exf_route_set *routes;       /* where the router writes, what the experts follow */
     const exf_route_set *router_routes;   /* routes before rewriting */
@@ -82,8 +82,8 @@ exf_code exf_finish_queues(const exf_pass *p, exf_err *err) EXF_CHECKED;
 exf_code exf_wait_if_timed(const exf_step *s, exf_workspace *w, exf_err *err) EXF_CHECKED;
 
 /* fn for every group of the step's lane, one after the other, s->group and s->rows being set. */
-typedef exf_code (*exf_group_fn)(exf_step *s, exf_err *err);
-exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_group_fn fn, exf_err *err) EXF_CHECKED;
+typedef exf_code (*exf_sequence_group_fn)(exf_step *s, exf_err *err);
+exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err) EXF_CHECKED;
 /* fn for every sequence of the group, on the pass's workers; self is s. */
 exf_code exf_each_sequence(exf_step *s, exf_each_fn fn, exf_err *err) EXF_CHECKED;
 /* The hidden states from a row of the run on that lies in the group. */

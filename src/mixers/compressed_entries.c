@@ -55,8 +55,8 @@ void exf_compressed_entries(float *entries, const exf_compressor_part *part, con
     int width = width_of(a, c->layer, part->d), whole = n * ratio;
     float *kv = scratch, *gate = scratch + (size_t)whole * (size_t)width;
     exf_compressor_shape shape = {.n_entries = n, .ratio = ratio, .d = part->d, .overlap = exf_entries_overlap(a, c->layer)};
-    c->b->gemm_xwt(c->q, kv, width, exf_input(c, 0), h, exf_weight(c, part->kv), h, whole, width, h, 1, 0);
-    c->b->gemm_xwt(c->q, gate, width, exf_input(c, 0), h, exf_weight(c, part->gate), h, whole, width, h, 1, 0);
+    c->b->gemm_xwt(c->q, kv, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->kv), h, whole, width, h, 1, 0);
+    c->b->gemm_xwt(c->q, gate, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->gate), h, whole, width, h, 1, 0);
     c->b->compressor(c->q, entries, kv, gate, c->w[part->ape], &shape);
     c->b->rmsnorm(c->q, entries, part->d, entries, part->d, c->w[part->norm], n, part->d, a->norm_eps);
     exf_compressed_rotate(entries, &(exf_rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);

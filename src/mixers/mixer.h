@@ -27,12 +27,12 @@ typedef struct {
 } exf_mixer_call;
 
 /* What products take: the layer's matrix of a role, the normed input from a row on. */
-static inline exf_matrix exf_weight(const exf_mixer_call *c, exf_role role)
+static inline exf_matrix exf_mixer_weight(const exf_mixer_call *c, exf_role role)
 {
     return c->w16 && c->w16[role] ? exf_bf16(c->w16[role]) : exf_f32(c->w[role]);
 }
 
-static inline exf_matrix exf_input(const exf_mixer_call *c, int row)
+static inline exf_matrix exf_mixer_input(const exf_mixer_call *c, int row)
 {
     exf_matrix x = c->input16 ? exf_bf16(c->input16) : exf_f32(c->input);
     return exf_matrix_at(x, (size_t)row * (size_t)c->a->d_model);

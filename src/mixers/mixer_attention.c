@@ -9,7 +9,7 @@
 static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role bias, int n)
 {
     int h = c->a->d_model;
-    c->b->gemm_xwt(c->q, y, n, exf_input(c, 0), h, exf_weight(c, weight), h, c->n_tokens, n, h, 1, 0);
+    c->b->gemm_xwt(c->q, y, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, weight), h, c->n_tokens, n, h, 1, 0);
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
@@ -46,7 +46,7 @@ static void run(const exf_mixer_call *c)
     if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);
     c->b->attention(c->q, heads, packed, k, v, &shape, scores);
     if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
-    c->b->gemm_xwt(c->q, c->out, h, exf_f32(heads), dout, exf_weight(c, EXF_W_O), dout, t, h, dout, 1, c->beta);
+    c->b->gemm_xwt(c->q, c->out, h, exf_f32(heads), dout, exf_mixer_weight(c, EXF_W_O), dout, t, h, dout, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

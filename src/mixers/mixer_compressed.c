@@ -72,7 +72,7 @@ static void make_keys(const space *s, const exf_mixer_call *c)
     const exf_architecture *a = c->a;
     int h = a->d_model, d = a->compressed.head_dim;
     exf_compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
-    c->b->gemm_xwt(c->q, s->tokens, d, exf_input(c, 0), h, exf_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
+    c->b->gemm_xwt(c->q, s->tokens, d, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
     c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
     exf_compressed_rotate(s->tokens, &(exf_rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
     if (exf_entry_count(a, c->layer, c->n_tokens)) exf_compressed_entries(s->entries, &part, c, s->pooled);
@@ -85,9 +85,9 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
     int h = a->d_model, wide = p->n_heads * p->head_dim;
-    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_input(c, first), h, exf_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1, 0);
+    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1, 0);
     c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
-    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank, 1, 0);
+    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank, 1, 0);
 }
 
 /* Queries to what the heads give, in their place or rounded. */
@@ -96,7 +96,7 @@ static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_comp
     const exf_compressed_spec *p = &c->a->compressed;
     exf_compressed_attention_shape shape = shape_of(c, first, n);
     exf_rotation rotation = heads_turn(c, first, n);
-    if (s->rounded && exf_weight(c, EXF_W_O_A).number == EXF_NUMBER_BF16) {
+    if (s->rounded && exf_mixer_weight(c, EXF_W_O_A).number == EXF_NUMBER_BF16) {
         const float *cosine = NULL, *sine = NULL;
         uint16_t *out = (uint16_t *)(void *)s->rounded;
         exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
@@ -117,8 +117,8 @@ static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix he
     const exf_compressed_spec *p = &c->a->compressed;
     int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
     exf_product_steps steps = {.count = p->o_groups, .y = p->o_rank, .x = part, .w = (size_t)p->o_rank * (size_t)part};
-    c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
-    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
+    c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_mixer_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
+    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_mixer_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
 }
 
 static void run_block(const space *s, const exf_mixer_call *c, int first, int n)

@@ -12,7 +12,7 @@ static const double l2_eps = 1e-6;
 static void project(const exf_mixer_call *c, float *y, exf_role role, int n)
 {
     int h = c->a->d_model;
-    c->b->gemm_xwt(c->q, y, n, exf_input(c, 0), h, exf_weight(c, role), h, c->n_tokens, n, h, 1, 0);
+    c->b->gemm_xwt(c->q, y, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, role), h, c->n_tokens, n, h, 1, 0);
 }
 
 static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
@@ -54,7 +54,7 @@ static exf_matrix gate(const exf_mixer_call *c, float *heads, float *z, float *r
 {
     int n_rows = s->n_tokens * s->n_value_heads, d = s->value_dim;
     double eps = c->a->norm_eps;
-    if (exf_weight(c, EXF_W_DELTA_OUT).number == EXF_NUMBER_BF16) {
+    if (exf_mixer_weight(c, EXF_W_DELTA_OUT).number == EXF_NUMBER_BF16) {
         uint16_t *rounded = (uint16_t *)(void *)room;
         c->b->gate_heads_rounded(c->q, rounded, heads, z, c->w[EXF_W_DELTA_NORM], n_rows, d, eps);
         return exf_bf16(rounded);
@@ -82,7 +82,7 @@ static void run(const exf_mixer_call *c)
     c->b->delta_gates(c->q, decay, beta, c->w[EXF_W_DELTA_A_LOG], c->w[EXF_W_DELTA_DT_BIAS], t, n_heads);
     recur(c, heads, qkv, decay, beta, &s, space);
     exf_matrix gated = gate(c, heads, z, qkv, &s); /* q, k and v are no more needed */
-    c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
+    c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_mixer_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

@@ -64,11 +64,11 @@ static void make_queries(const mla_space *m, const exf_mixer_call *c)
     const exf_mla_spec *s = &c->a->mla;
     int h = c->a->d_model, t = c->n_tokens, dk = s->nope_dim + s->rope_dim, n = s->n_heads * dk, rank = s->q_rank;
     if (rank) {
-        c->b->gemm_xwt(c->q, m->q_low, rank, exf_input(c, 0), h, exf_weight(c, EXF_W_Q_A), h, t, rank, h, 1, 0);
+        c->b->gemm_xwt(c->q, m->q_low, rank, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_Q_A), h, t, rank, h, 1, 0);
         c->b->rmsnorm(c->q, m->q_low, rank, m->q_low, rank, c->w[EXF_W_Q_A_NORM], t, rank, c->a->norm_eps);
-        c->b->gemm_xwt(c->q, m->q, n, exf_f32(m->q_low), rank, exf_weight(c, EXF_W_Q_B), rank, t, n, rank, 1, 0);
+        c->b->gemm_xwt(c->q, m->q, n, exf_f32(m->q_low), rank, exf_mixer_weight(c, EXF_W_Q_B), rank, t, n, rank, 1, 0);
     } else {
-        c->b->gemm_xwt(c->q, m->q, n, exf_input(c, 0), h, exf_weight(c, EXF_W_Q), h, t, n, h, 1, 0);
+        c->b->gemm_xwt(c->q, m->q, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_Q), h, t, n, h, 1, 0);
     }
     rotate(m->q, s->n_heads, dk, s->nope_dim, c);
 }
@@ -79,7 +79,7 @@ static void make_latent(const mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
     int h = c->a->d_model, t = c->n_tokens, n = s->kv_rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, group = group_of(c);
-    c->b->gemm_xwt(c->q, m->latent, n, exf_input(c, 0), h, exf_weight(c, EXF_W_KV_A), h, t, n, h, 1, 0);
+    c->b->gemm_xwt(c->q, m->latent, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_KV_A), h, t, n, h, 1, 0);
     c->b->rmsnorm(c->q, m->latent, n, m->latent, n, c->w[EXF_W_KV_A_NORM], t, s->kv_rank, c->a->norm_eps);
     rotate(m->latent, 1, n, s->kv_rank, c);
     c->b->repeat_columns(c->q, m->k + s->nope_dim, group * dk, group, dk, m->latent + s->kv_rank, n, t, s->rope_dim);
@@ -91,7 +91,7 @@ static void expand(const mla_space *m, const exf_mixer_call *c, int first, int n
     const exf_mla_spec *s = &c->a->mla;
     int t = c->n_tokens, rank = s->kv_rank, ld = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, group = group_of(c);
     size_t head = (size_t)(s->nope_dim + dv) * (size_t)rank;
-    exf_matrix w = exf_matrix_at(exf_weight(c, EXF_W_KV_B), (size_t)first * head), latent = exf_f32(m->latent);
+    exf_matrix w = exf_matrix_at(exf_mixer_weight(c, EXF_W_KV_B), (size_t)first * head), latent = exf_f32(m->latent);
     exf_product_steps keys = {.count = n, .y = dk, .w = head}, values = {.count = n, .y = dv, .w = head};
     c->b->gemm_xwt_many(c->q, m->k, group * dk, latent, ld, w, rank, &keys, t, s->nope_dim, rank);
     c->b->gemm_xwt_many(c->q, m->v, group * dv, latent, ld, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, &values, t, dv, rank);
@@ -117,7 +117,7 @@ static void run(const exf_mixer_call *c)
     make_queries(&m, c);
     make_latent(&m, c);
     for (int head = 0; head < s->n_heads; head += group_of(c)) attend(&m, c, head);
-    c->b->gemm_xwt(c->q, c->out, h, exf_f32(m.heads), n, exf_weight(c, EXF_W_O), n, c->n_tokens, h, n, 1, c->beta);
+    c->b->gemm_xwt(c->q, c->out, h, exf_f32(m.heads), n, exf_mixer_weight(c, EXF_W_O), n, c->n_tokens, h, n, 1, c->beta);
 }
 
 static double flops(const exf_architecture *a, int layer, double t)

@@ -65,10 +65,10 @@ typedef struct {
 } exf_residual_spec;
 
 /* ---- router -------------------------------------------------------------------------- */
-typedef enum { EXF_SCORE_SOFTMAX, EXF_SCORE_SIGMOID, EXF_SCORE_SQRT_SOFTPLUS } exf_score;
+typedef enum { EXF_SCORING_SOFTMAX, EXF_SCORING_SIGMOID, EXF_SCORING_SQRT_SOFTPLUS } exf_router_scoring;
 typedef enum { EXF_GROUP_MAX, EXF_GROUP_TOP2_SUM } exf_group_score;
 typedef struct {
-    exf_score score;      /* over all E; softmax in double */
+    exf_router_scoring score;      /* over all E; softmax in double */
     int n_groups, top_groups; /* n_groups 1: no groups */
     exf_group_score group_score;
     int renormalise;      /* chosen scores are divided by (their sum + epsilon) */

@@ -12,11 +12,11 @@
 struct exf_checkpoint {
     exf_st_file **file;
     size_t n_files, cap_files;
-    exf_stored *stored; /* sorted by name */
+    exf_stored_tensor *stored; /* sorted by name */
     size_t n_stored;
 };
 
-static const char *name_of(const exf_stored *s)
+static const char *name_of(const exf_stored_tensor *s)
 {
     return s->tensor->view.name;
 }
@@ -57,15 +57,15 @@ const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i)
     return exf_st_path(c->file[i]);
 }
 
-const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i)
+const exf_stored_tensor *exf_checkpoint_at(const exf_checkpoint *c, size_t i)
 {
     return i < c->n_stored ? &c->stored[i] : NULL;
 }
 
-const exf_stored *exf_checkpoint_find(const exf_checkpoint *c, const char *name)
+const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char *name)
 {
     exf_st_tensor wanted = {.view = {.name = name}};
-    exf_stored key = {.tensor = &wanted};
+    exf_stored_tensor key = {.tensor = &wanted};
     return c->n_stored ? bsearch(&key, c->stored, c->n_stored, sizeof key, by_name) : NULL;
 }
 
@@ -112,7 +112,7 @@ static exf_code collect(exf_checkpoint *c, exf_err *err)
     exf_code rc = exf_mem_new(&c->stored, total, sizeof *c->stored, "tensor list", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < c->n_files; i++)
-        for (size_t j = 0; j < exf_st_count(c->file[i]); j++) c->stored[n++] = (exf_stored){c->file[i], exf_st_at(c->file[i], j)};
+        for (size_t j = 0; j < exf_st_count(c->file[i]); j++) c->stored[n++] = (exf_stored_tensor){c->file[i], exf_st_at(c->file[i], j)};
     qsort(c->stored, n, sizeof *c->stored, by_name);
     c->n_stored = n;
     for (size_t i = 1; i < n; i++)
@@ -126,7 +126,7 @@ static exf_code collect(exf_checkpoint *c, exf_err *err)
 static exf_code check_index(const exf_checkpoint *c, const exf_json *map, const char *index_path, exf_err *err)
 {
     for (void *it = exf_json_first(map); it; it = exf_json_next(map, it)) {
-        const exf_stored *s = exf_checkpoint_find(c, exf_json_key(it));
+        const exf_stored_tensor *s = exf_checkpoint_find(c, exf_json_key(it));
         const char *shard = exf_json_string(exf_json_value(it), NULL);
         if (!s) return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\" is not in shard %s", index_path, exf_json_key(it), shard);
         if (!is_named(s->file, shard))
@@ -285,7 +285,7 @@ out:
     return rc;
 }
 
-static exf_code check_finite(const exf_stored *s, size_t begin, const float *v, size_t n, exf_err *err)
+static exf_code check_finite(const exf_stored_tensor *s, size_t begin, const float *v, size_t n, exf_err *err)
 {
     for (size_t i = 0; i < n; i++)
         if (!isfinite(v[i]))
@@ -294,7 +294,7 @@ static exf_code check_finite(const exf_stored *s, size_t begin, const float *v, 
     return EXF_OK;
 }
 
-exf_code exf_stored_read_f32(const exf_stored *s, size_t begin, size_t n, float *dst, exf_err *err)
+exf_code exf_stored_read_f32(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_err *err)
 {
     enum { CHUNK = 1 << 20 }; /* elements decoded at a time: the raw bytes are never all in memory */
     exf_dtype dtype = s->tensor->view.dtype;

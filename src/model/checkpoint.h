@@ -16,7 +16,7 @@ typedef struct exf_checkpoint exf_checkpoint;
 typedef struct {
     const exf_st_file *file;
     const exf_st_tensor *tensor;
-} exf_stored;
+} exf_stored_tensor;
 
 exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err) EXF_CHECKED;
 /* A checkpoint of no files, for a model of which only config.json is there. */
@@ -27,8 +27,8 @@ void exf_checkpoint_close(exf_checkpoint *c); /* NULL is allowed */
 /* How tensors are read from here on (exf_file_use()), in every file. */
 exf_code exf_checkpoint_use(exf_checkpoint *c, exf_io io, exf_err *err) EXF_CHECKED;
 size_t exf_checkpoint_count(const exf_checkpoint *c);
-const exf_stored *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */
-const exf_stored *exf_checkpoint_find(const exf_checkpoint *c, const char *name);   /* NULL if absent */
+const exf_stored_tensor *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */
+const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char *name);   /* NULL if absent */
 size_t exf_checkpoint_files(const exf_checkpoint *c);
 const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i); /* of file i < exf_checkpoint_files() */
 
@@ -40,5 +40,5 @@ exf_code exf_checkpoint_sha256(const exf_checkpoint *c, char hex[EXF_SHA256_HEX]
 
 /* Elements [begin, begin + n) as float32 (F32, F16, BF16, and integers below 2^24).
  * EXF_NUMERIC naming file, tensor and position at the first that is not finite. */
-exf_code exf_stored_read_f32(const exf_stored *s, size_t begin, size_t n, float *dst, exf_err *err) EXF_CHECKED;
+exf_code exf_stored_read_f32(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_err *err) EXF_CHECKED;
 #endif

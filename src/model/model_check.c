@@ -11,7 +11,7 @@ typedef struct {
     unsigned char *used;
 } inventory;
 
-static void mark(inventory *v, const exf_stored *s)
+static void mark(inventory *v, const exf_stored_tensor *s)
 {
     if (s) v->used[s - exf_checkpoint_at(v->m->checkpoint, 0)] = 1;
 }
@@ -79,7 +79,7 @@ static exf_code check_surplus(const inventory *v, exf_err *err)
 {
     const exf_model *m = v->m;
     for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) {
-        const exf_stored *s = exf_checkpoint_at(m->checkpoint, i);
+        const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
         const char *name = s->tensor->view.name;
         if (!v->used[i] && !is_ignored(m, name))
             return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is not one that %s expects of a %s", exf_st_path(s->file), name, m->config_path,

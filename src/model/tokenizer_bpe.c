@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct exf_bpe {
-    exf_words vocab;
+    exf_vocabulary vocab;
     exf_merges merges;
     int32_t byte_id[256]; /* -1 for bytes that UTF-8 never has */
     char alphabet[256][2];
@@ -61,7 +61,7 @@ static exf_code load_vocab(exf_bpe *b, const exf_json *model, const char *where,
     exf_code rc;
     if (exf_json_type(vocab) != EXF_JSON_OBJECT) return exf_fail(err, EXF_MODEL, "%s: model.vocab is %s, not an object", where, exf_json_type_name(vocab));
     EXF_TRY(exf_mem_new(&seen, EXF_TOKEN_ID_LIMIT / 8, 1, "set of token ids", err));
-    EXF_TRY(exf_words_new(&b->vocab, exf_json_size(vocab), err));
+    EXF_TRY(exf_vocabulary_new(&b->vocab, exf_json_size(vocab), err));
     for (void *it = exf_json_first(vocab); it; it = exf_json_next(vocab, it)) {
         const char *token = exf_json_key(it);
         int32_t id;
@@ -72,7 +72,7 @@ static exf_code load_vocab(exf_bpe *b, const exf_json *model, const char *where,
         }
         seen[id / 8] |= (unsigned char)(1 << id % 8);
         if (id >= b->size) b->size = id + 1;
-        EXF_TRY(exf_words_put(&b->vocab, token, strlen(token), id, err));
+        EXF_TRY(exf_vocabulary_put(&b->vocab, token, strlen(token), id, err));
     }
 out:
     exf_mem_free(seen);
@@ -85,7 +85,7 @@ static exf_code find_bytes(exf_bpe *b, const char *where, exf_err *err)
 {
     for (int c = 0; c < 256; c++) {
         int in_utf8 = c < 0xc0 || (c >= 0xc2 && c <= 0xf4);
-        b->byte_id[c] = exf_words_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
+        b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
         if (in_utf8 && b->byte_id[c] < 0)
             return exf_fail(err, EXF_MODEL, "%s: model.vocab lacks \"%.*s\", the token of byte 0x%02x", where, b->alphabet_len[c], b->alphabet[c], (unsigned)c);
     }
@@ -125,7 +125,7 @@ static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t
     size_t part_len[3] = {p.len[0], p.len[1], both->len};
     int32_t id[3];
     for (int i = 0; i < 3; i++)
-        if ((id[i] = exf_words_find(&b->vocab, part[i], part_len[i])) < 0)
+        if ((id[i] = exf_vocabulary_find(&b->vocab, part[i], part_len[i])) < 0)
             return exf_fail(err, EXF_MODEL, "%s: merge \"%.*s %.*s\" (model.merges[%zu]): \"%.*s\" is not in model.vocab", where, (int)p.len[0], p.s[0], (int)p.len[1], p.s[1], rank, (int)part_len[i], part[i]);
     exf_merges_put(&b->merges, id[0], id[1], (uint32_t)rank, id[2]);
 out:
@@ -169,7 +169,7 @@ out:
 void exf_bpe_free(exf_bpe *b)
 {
     if (!b) return;
-    exf_words_free(&b->vocab);
+    exf_vocabulary_free(&b->vocab);
     exf_merges_free(&b->merges);
     exf_mem_free(b);
 }
@@ -186,7 +186,7 @@ int32_t exf_bpe_size(const exf_bpe *b)
 
 int32_t exf_bpe_find(const exf_bpe *b, const char *token, size_t len)
 {
-    return exf_words_find(&b->vocab, token, len);
+    return exf_vocabulary_find(&b->vocab, token, len);
 }
 
 /* ---- encoding ------------------------------------------------------- */
@@ -277,7 +277,7 @@ exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken,
         exf_code rc = exf_text_add(&w->mapped, b->alphabet[c], b->alphabet_len[c], err);
         if (rc != EXF_OK) return rc;
     }
-    int32_t id = exf_words_find(&b->vocab, w->mapped.s, w->mapped.len);
+    int32_t id = exf_vocabulary_find(&b->vocab, w->mapped.s, w->mapped.len);
     return id < 0 ? merge_bytes(b, w, pretoken, len, ids, err) : exf_ids_add(ids, &id, 1, err);
 }
 

@@ -20,7 +20,7 @@ static uint64_t fnv1a(const char *s, size_t len)
     return h ^ h >> 32;
 }
 
-exf_code exf_words_new(exf_words *w, size_t n, exf_err *err)
+exf_code exf_vocabulary_new(exf_vocabulary *w, size_t n, exf_err *err)
 {
     size_t slots = (size_t)1 << table_bits(n);
     w->mask = slots - 1;
@@ -28,34 +28,34 @@ exf_code exf_words_new(exf_words *w, size_t n, exf_err *err)
 }
 
 /* The word's slot, or the free slot where it belongs. */
-static size_t word_slot(const exf_words *w, const char *s, size_t len)
+static size_t word_slot(const exf_vocabulary *w, const char *s, size_t len)
 {
     for (size_t i = fnv1a(s, len) & w->mask;; i = (i + 1) & w->mask) {
-        const exf_word *e = &w->slot[i];
+        const exf_vocabulary_entry *e = &w->slot[i];
         if (e->id_plus_1 == 0 || (e->len == len && memcmp(w->bytes.s + e->at, s, len) == 0)) return i;
     }
 }
 
-exf_code exf_words_put(exf_words *w, const char *s, size_t len, int32_t id, exf_err *err)
+exf_code exf_vocabulary_put(exf_vocabulary *w, const char *s, size_t len, int32_t id, exf_err *err)
 {
     size_t at = w->bytes.len;
     exf_code rc = exf_text_add(&w->bytes, s, len, err);
     if (rc != EXF_OK) return rc;
-    w->slot[word_slot(w, s, len)] = (exf_word){(uint32_t)at, (uint32_t)len, id + 1};
+    w->slot[word_slot(w, s, len)] = (exf_vocabulary_entry){(uint32_t)at, (uint32_t)len, id + 1};
     w->n++;
     return EXF_OK;
 }
 
-int32_t exf_words_find(const exf_words *w, const char *s, size_t len)
+int32_t exf_vocabulary_find(const exf_vocabulary *w, const char *s, size_t len)
 {
     return w->slot[word_slot(w, s, len)].id_plus_1 - 1;
 }
 
-void exf_words_free(exf_words *w)
+void exf_vocabulary_free(exf_vocabulary *w)
 {
     exf_text_free(&w->bytes);
     exf_mem_free(w->slot);
-    *w = (exf_words){0};
+    *w = (exf_vocabulary){0};
 }
 
 exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err)

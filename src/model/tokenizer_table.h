@@ -4,18 +4,18 @@
 #define EXF_MODEL_TOKENIZER_TABLE_H
 #include "base/text.h"
 
-typedef struct { uint32_t at, len; int32_t id_plus_1; } exf_word; /* id_plus_1 == 0: free */
+typedef struct { uint32_t at, len; int32_t id_plus_1; } exf_vocabulary_entry; /* id_plus_1 == 0: free */
 typedef struct {
     exf_text bytes; /* every token's text, end to end */
-    exf_word *slot;
+    exf_vocabulary_entry *slot;
     size_t mask, n;
-} exf_words;
+} exf_vocabulary;
 
-/* Room for n words.  Zero-initialise; exf_words_free, also after a failure. */
-exf_code exf_words_new(exf_words *w, size_t n, exf_err *err) EXF_CHECKED;
-exf_code exf_words_put(exf_words *w, const char *s, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
-int32_t exf_words_find(const exf_words *w, const char *s, size_t len); /* -1 if absent */
-void exf_words_free(exf_words *w);
+/* Room for n words.  Zero-initialise; exf_vocabulary_free, also after a failure. */
+exf_code exf_vocabulary_new(exf_vocabulary *w, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_vocabulary_put(exf_vocabulary *w, const char *s, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
+int32_t exf_vocabulary_find(const exf_vocabulary *w, const char *s, size_t len); /* -1 if absent */
+void exf_vocabulary_free(exf_vocabulary *w);
 
 typedef struct { uint64_t key; uint32_t rank; int32_t id; } exf_merge; /* key 0: free */
 typedef struct {

@@ -15,12 +15,12 @@ typedef struct {
     const exf_checkpoint *c;
     const exf_quantization *q;
     const char *config_path;
-    const exf_stored *s;
+    const exf_stored_tensor *s;
     unsigned how;
     exf_err *err;
 } search;
 
-static const char *name_of(const exf_stored *s)
+static const char *name_of(const exf_stored_tensor *s)
 {
     return s->tensor->view.name;
 }
@@ -37,7 +37,7 @@ static const char *expected_dtypes(const search *f, int rank)
     return f->q->fp8 && f->how & EXF_LINEAR && rank == 2 ? "BF16, F16, F32, F8_E4M3 or packed FP4 in I8" : "BF16, F16 or F32";
 }
 
-static exf_code check_shape(const search *f, const exf_stored *s, const int64_t *shape, int rank, const char *why)
+static exf_code check_shape(const search *f, const exf_stored_tensor *s, const int64_t *shape, int rank, const char *why)
 {
     char have[64], want[64];
     const exf_tensor *t = &s->tensor->view;
@@ -75,7 +75,7 @@ static exf_code find_scale(const search *f, exf_weight_source *w, const int64_t 
     int64_t grid[2] = {(shape[0] + w->block_rows - 1) / w->block_rows, (shape[1] + w->block_cols - 1) / w->block_cols};
     int fp8 = w->coding == EXF_CODED_FP8;
     scale_names(name_of(f->s), inverse, native);
-    const exf_stored *s = fp8 ? exf_checkpoint_find(f->c, inverse) : NULL;
+    const exf_stored_tensor *s = fp8 ? exf_checkpoint_find(f->c, inverse) : NULL;
     int is_native = !s;
     if (!s) s = exf_checkpoint_find(f->c, native);
     if (!s)

@@ -34,7 +34,7 @@ typedef enum { EXF_CODED_PLAIN, EXF_CODED_FP8, EXF_CODED_FP4 } exf_coding;
 
 typedef struct {
     exf_coding coding;
-    const exf_stored *stored, *scale; /* scale: NULL when plain */
+    const exf_stored_tensor *stored, *scale; /* scale: NULL when plain */
     int block_rows, block_cols;       /* elements of the weight that share a scale */
     unsigned how;                     /* of the tensor's rule */
 } exf_weight_source;

@@ -52,7 +52,7 @@ static void draw_mark(exf_canvas *c, int x, int top, int bar_top, int ink)
     for (int y = top + 2 * MARK; y < bar_top; y += 4) exf_canvas_fill(c, x, y, 1, 2, ink);
 }
 
-static void draw_one_bar(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g, int i, int e, const extremes *x)
+static void draw_one_bar(exf_canvas *c, const exf_bar_sheet *s, const exf_panel_grid *g, int i, int e, const extremes *x)
 {
     int ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold(s, i, e) ? EXF_INK_GREY : EXF_INK_BAR;
     int room = g->panel_height - HEAD, height = e == x->outlier ? room : (int)(bar_value(s, i, e) / x->top * room + 0.5);
@@ -65,7 +65,7 @@ static void draw_one_bar(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *
     if (e == x->most || e == x->least) draw_mark(c, left + width / 2, exf_panel_y(g, i), floor_y - height, ink);
 }
 
-static void draw_value_ticks(exf_canvas *c, const exf_grid *g, int i, double top)
+static void draw_value_ticks(exf_canvas *c, const exf_panel_grid *g, int i, double top)
 {
     double tick[EXF_TICKS_MAX];
     int digits, n = exf_ticks(0, top, 4, tick, &digits), x = exf_panel_x(g, i);
@@ -79,7 +79,7 @@ static void draw_value_ticks(exf_canvas *c, const exf_grid *g, int i, double top
 }
 
 /* "min 3: 0.41" and "max 7: 2.9" at the right of the label, one over the other. */
-static void draw_label(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g, int i, const extremes *x)
+static void draw_label(exf_canvas *c, const exf_bar_sheet *s, const exf_panel_grid *g, int i, const extremes *x)
 {
     char label[32], text[48];
     int right = exf_panel_x(g, i) + g->panel_width, y = exf_panel_y(g, i) - LINE - 6;
@@ -92,7 +92,7 @@ static void draw_label(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g,
     exf_canvas_text(c, right - exf_text_width(text, 1), y + EXF_LETTER_HEIGHT, 1, EXF_INK_LOW, text);
 }
 
-static void draw_panel(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g, int i)
+static void draw_panel(exf_canvas *c, const exf_bar_sheet *s, const exf_panel_grid *g, int i)
 {
     extremes x = find_extremes(s, i);
     for (int e = 0; e < s->sheet.n_experts; e++)
@@ -108,10 +108,10 @@ static void draw_panel(exf_canvas *c, const exf_bar_sheet *s, const exf_grid *g,
 exf_code exf_draw_bars(const exf_bar_sheet *s, exf_canvas *out, exf_err *err)
 {
     int e = s->sheet.n_experts, cell = e < PANEL_TARGET ? PANEL_TARGET / e : 1;
-    exf_grid g = {.cell = cell, .panel_width = e * cell, .panel_height = HEIGHT};
+    exf_panel_grid g = {.cell = cell, .panel_width = e * cell, .panel_height = HEIGHT};
     g.left = MARGIN + 6 * GLYPH + TICK;
-    exf_grid_place(&g, &s->sheet, 6 * GLYPH + TICK + GAP, 2 * GAP + LINE);
-    exf_code rc = exf_grid_canvas(&g, &s->sheet, 0, 2 * LINE + TICK + GAP, out, err);
+    exf_panel_grid_place(&g, &s->sheet, 6 * GLYPH + TICK + GAP, 2 * GAP + LINE);
+    exf_code rc = exf_panel_grid_canvas(&g, &s->sheet, 0, 2 * LINE + TICK + GAP, out, err);
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < s->sheet.n_layers; i++) draw_panel(out, s, &g, i);
     exf_canvas_text(out, (g.left + g.right - exf_text_width(expert_text, TEXT)) / 2, g.bottom + TICK + LINE + GAP, TEXT,

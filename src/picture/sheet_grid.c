@@ -25,7 +25,7 @@ static int columns_for(int n)
     return best;
 }
 
-void exf_grid_place(exf_grid *g, const exf_sheet *s, int gap_x, int gap_y)
+void exf_panel_grid_place(exf_panel_grid *g, const exf_sheet *s, int gap_x, int gap_y)
 {
     g->columns = columns_for(s->n_layers);
     g->rows = (s->n_layers + g->columns - 1) / g->columns;
@@ -36,7 +36,7 @@ void exf_grid_place(exf_grid *g, const exf_sheet *s, int gap_x, int gap_y)
     g->bottom = g->top + g->rows * g->step_y - gap_y;
 }
 
-exf_code exf_grid_canvas(const exf_grid *g, const exf_sheet *s, int right, int bottom, exf_canvas *out, exf_err *err)
+exf_code exf_panel_grid_canvas(const exf_panel_grid *g, const exf_sheet *s, int right, int bottom, exf_canvas *out, exf_err *err)
 {
     int width = g->right + right + MARGIN, title = exf_text_width(s->title, TEXT),
         note = s->note ? exf_text_width(s->note, TEXT) : 0;
@@ -48,22 +48,22 @@ exf_code exf_grid_canvas(const exf_grid *g, const exf_sheet *s, int right, int b
     return EXF_OK;
 }
 
-int exf_panel_x(const exf_grid *g, int i)
+int exf_panel_x(const exf_panel_grid *g, int i)
 {
     return g->left + i % g->columns * g->step_x;
 }
 
-int exf_panel_y(const exf_grid *g, int i)
+int exf_panel_y(const exf_panel_grid *g, int i)
 {
     return g->top + i / g->columns * g->step_y;
 }
 
-int exf_panel_is_lowest(const exf_grid *g, int i, int n)
+int exf_panel_is_lowest(const exf_panel_grid *g, int i, int n)
 {
     return i + g->columns >= n;
 }
 
-void exf_draw_expert_ticks(exf_canvas *c, const exf_grid *g, int i, int n_experts)
+void exf_draw_expert_ticks(exf_canvas *c, const exf_panel_grid *g, int i, int n_experts)
 {
     double tick[EXF_TICKS_MAX];
     int digits, n = exf_ticks(0, n_experts > 1 ? n_experts - 1 : 1, g->panel_width / (4 * GLYPH), tick, &digits);

@@ -16,19 +16,19 @@ typedef struct {
     int step_x, step_y;    /* from panel to panel */
     int right, bottom;     /* just behind the last panels */
     int cell;              /* pixels of an expert */
-} exf_grid;
+} exf_panel_grid;
 
 /* Fills columns, rows, steps and edges from panel_width, panel_height, left, step_x - panel_width and
  * step_y - panel_height, which gap_x and gap_y are; top from the title and note. */
-void exf_grid_place(exf_grid *g, const exf_sheet *s, int gap_x, int gap_y);
+void exf_panel_grid_place(exf_panel_grid *g, const exf_sheet *s, int gap_x, int gap_y);
 /* Canvas for the grid with `right` and `bottom` pixels beside it, title and note drawn. */
-exf_code exf_grid_canvas(const exf_grid *g, const exf_sheet *s, int right, int bottom, exf_canvas *out, exf_err *err) EXF_CHECKED;
-int exf_panel_x(const exf_grid *g, int i);
-int exf_panel_y(const exf_grid *g, int i);
+exf_code exf_panel_grid_canvas(const exf_panel_grid *g, const exf_sheet *s, int right, int bottom, exf_canvas *out, exf_err *err) EXF_CHECKED;
+int exf_panel_x(const exf_panel_grid *g, int i);
+int exf_panel_y(const exf_panel_grid *g, int i);
 /* 1 where no panel stands below / left of panel i. */
-int exf_panel_is_lowest(const exf_grid *g, int i, int n);
+int exf_panel_is_lowest(const exf_panel_grid *g, int i, int n);
 /* Ticks and numbers of experts under a panel. */
-void exf_draw_expert_ticks(exf_canvas *c, const exf_grid *g, int i, int n_experts);
+void exf_draw_expert_ticks(exf_canvas *c, const exf_panel_grid *g, int i, int n_experts);
 /* Number with this many digits behind the point, "-0" never. */
 void exf_number_text(char *buf, size_t n, double value, int digits);
 #endif

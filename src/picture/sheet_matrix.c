@@ -7,7 +7,7 @@
 
 static const char grey_text[] = "no evidence", source_text[] = "source expert", target_text[] = "target expert";
 
-static void draw_cells(exf_canvas *c, const exf_matrix_sheet *s, const exf_grid *g, int i)
+static void draw_cells(exf_canvas *c, const exf_matrix_sheet *s, const exf_panel_grid *g, int i)
 {
     int e = s->sheet.n_experts, x = exf_panel_x(g, i), y = exf_panel_y(g, i);
     const float *value = s->value + (size_t)i * (size_t)e * (size_t)e;
@@ -22,7 +22,7 @@ static void draw_cells(exf_canvas *c, const exf_matrix_sheet *s, const exf_grid 
 }
 
 /* Numbers of source experts left of a panel. */
-static void draw_source_ticks(exf_canvas *c, const exf_grid *g, int i, int n_experts)
+static void draw_source_ticks(exf_canvas *c, const exf_panel_grid *g, int i, int n_experts)
 {
     double tick[EXF_TICKS_MAX];
     int digits, n = exf_ticks(0, n_experts > 1 ? n_experts - 1 : 1, g->panel_height / (4 * GLYPH), tick, &digits);
@@ -36,7 +36,7 @@ static void draw_source_ticks(exf_canvas *c, const exf_grid *g, int i, int n_exp
     }
 }
 
-static void draw_panel(exf_canvas *c, const exf_matrix_sheet *s, const exf_grid *g, int i)
+static void draw_panel(exf_canvas *c, const exf_matrix_sheet *s, const exf_panel_grid *g, int i)
 {
     char label[32];
     snprintf(label, sizeof label, "layer %d", (int)s->sheet.layer_number[i]);
@@ -53,7 +53,7 @@ static int bar_room(void)
     return 2 * GAP + (numbers > word ? numbers : word);
 }
 
-static void draw_colour_bar(exf_canvas *c, const exf_matrix_sheet *s, const exf_grid *g)
+static void draw_colour_bar(exf_canvas *c, const exf_matrix_sheet *s, const exf_panel_grid *g)
 {
     double tick[EXF_TICKS_MAX];
     int height = g->bottom - g->top - 2 * LINE, x = g->right + 2 * GAP, y = g->top, digits;
@@ -75,7 +75,7 @@ static void draw_colour_bar(exf_canvas *c, const exf_matrix_sheet *s, const exf_
     exf_canvas_text(c, x + LINE + GAP, y + height + LINE, TEXT, EXF_INK_TEXT, grey_text);
 }
 
-static void draw_axis_names(exf_canvas *c, const exf_grid *g)
+static void draw_axis_names(exf_canvas *c, const exf_panel_grid *g)
 {
     exf_canvas_text_up(c, MARGIN, (g->top + g->bottom) / 2 + exf_text_width(source_text, TEXT) / 2, TEXT, EXF_INK_TEXT,
                        source_text);
@@ -86,10 +86,10 @@ static void draw_axis_names(exf_canvas *c, const exf_grid *g)
 exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_canvas *out, exf_err *err)
 {
     int e = s->sheet.n_experts, cell = e < PANEL_TARGET ? PANEL_TARGET / e : 1;
-    exf_grid g = {.cell = cell, .panel_width = e * cell, .panel_height = e * cell};
+    exf_panel_grid g = {.cell = cell, .panel_width = e * cell, .panel_height = e * cell};
     g.left = MARGIN + LINE + GAP + 4 * GLYPH + TICK;
-    exf_grid_place(&g, &s->sheet, 2 * GAP, 2 * GAP + LINE);
-    exf_code rc = exf_grid_canvas(&g, &s->sheet, bar_room(), 2 * LINE + TICK + GAP, out, err);
+    exf_panel_grid_place(&g, &s->sheet, 2 * GAP, 2 * GAP + LINE);
+    exf_code rc = exf_panel_grid_canvas(&g, &s->sheet, bar_room(), 2 * LINE + TICK + GAP, out, err);
     if (rc != EXF_OK) return rc;
     exf_colour_load(out, s->map);
     for (int i = 0; i < s->sheet.n_layers; i++) draw_panel(out, s, &g, i);

@@ -21,7 +21,7 @@ typedef struct {
     exf_tables tables;
     exf_variant *variants;
     size_t n_variants;
-    exf_gate *gates;
+    exf_quality_gate *gates;
     size_t n_gates;
     size_t *batch_of;
     int32_t *domain_of;
@@ -94,7 +94,7 @@ static exf_code parse_gates(validation *s, const exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&s->gates, r->fail_above.n, sizeof *s->gates, "limits", err));
     for (; s->n_gates < r->fail_above.n; s->n_gates++)
-        EXF_TRY(exf_gate_parse(&s->gates[s->n_gates], r->fail_above.item[s->n_gates], s->variants, s->n_variants, err));
+        EXF_TRY(exf_quality_gate_parse(&s->gates[s->n_gates], r->fail_above.item[s->n_gates], s->variants, s->n_variants, err));
 out:
     return rc;
 }
@@ -260,7 +260,7 @@ static exf_code run_validation(validation *s, const exf_recipe *r, const exf_val
     exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
     EXF_TRY(add_facts(s, r, err));
     EXF_TRY(write_results(s, r, &v, err));
-    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_gate_check(&s->gates[i], &v, err));
+    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_quality_gate_check(&s->gates[i], &v, err));
 out:
     exf_validation_free(&v);
     return rc;

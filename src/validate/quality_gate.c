@@ -40,7 +40,7 @@ static int is_metric(const char *word)
 }
 
 /* A variant may hold ':' and '=' itself, so the text is read from its end. */
-exf_code exf_gate_parse(exf_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err)
+exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err)
 {
     char copy[2 * EXF_VARIANT_NAME_LEN];
     memset(g, 0, sizeof *g);
@@ -61,7 +61,7 @@ exf_code exf_gate_parse(exf_gate *g, const char *text, const exf_variant *varian
     return exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is none of validate.variants", text, copy);
 }
 
-exf_code exf_gate_check(const exf_gate *g, const exf_validation *v, exf_err *err)
+exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err)
 {
     for (size_t i = 1; i < v->n_variants; i++) {
         const exf_variant_result *r = &v->variant[i];

@@ -20,13 +20,13 @@ START_TEST(a_queue_follows_another)
     d.b->zero(d.q, y, LONG * sizeof *y);
     for (int round = 0; round < ROUNDS; round++) {
         d.b->gemm_xwt(d.q, y, N, exf_f32(x), N, exf_f32(x), N, N, N, N, 1, 1); /* adds N */
-        d.b->follow(away, d.q);
+        d.b->wait_for(away, d.q);
         d.b->copy(away, home, y, LONG * sizeof *home);
         d.b->zero(d.q, z, LONG * sizeof *z); /* meanwhile */
-        d.b->follow(back, away);
-        d.b->follow(back, d.q);
+        d.b->wait_for(back, away);
+        d.b->wait_for(back, d.q);
         d.b->copy(back, z, home, LONG * sizeof *home);
-        d.b->follow(d.q, back);
+        d.b->wait_for(d.q, back);
         d.b->copy(d.q, y, z, LONG * sizeof *y);
     }
     float *got = device_get(&d, y, LONG * sizeof *y);
@@ -51,7 +51,7 @@ START_TEST(memory_is_counted)
     device d = device_open(EXF_COMPUTE_F32);
     uint64_t now, peak, then, left, left_then;
     void *p;
-    d.b->memory_anew();
+    d.b->memory_reset_peak();
     d.b->memory(&then, &peak);
     ck_assert_uint_eq(then, peak);
     ck_ok(d.b->memory_left(&left_then, &err), err);
@@ -63,7 +63,7 @@ START_TEST(memory_is_counted)
     d.b->free(p);
     d.b->memory(&now, &peak);
     ck_assert(now == then && peak == then + 64 * MIB);
-    d.b->memory_anew();
+    d.b->memory_reset_peak();
     d.b->memory(&now, &peak);
     ck_assert(now == then && peak == then);
     device_close(&d);

@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static const char sha_of_abc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-static void look_at(const exf_source *s)
+static void look_at(const exf_manifest_source *s)
 {
     must(s->label && s->path && s->path[0] && s->file && s->domain && s->sequences >= 0 && s->sequences <= EXF_MAX_SEQUENCES);
     must((s->format != EXF_SOURCE_JSONL || s->field) && (s->format == EXF_SOURCE_TOKENS || !s->tensor));

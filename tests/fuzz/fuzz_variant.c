@@ -46,8 +46,8 @@ static int parse(exf_variant *v, const char *text)
 static void gate(const char *text, const exf_variant *v, size_t n)
 {
     exf_err err = {EXF_OK, ""};
-    exf_gate g;
-    exf_code rc = exf_gate_parse(&g, text, v, n, &err);
+    exf_quality_gate g;
+    exf_code rc = exf_quality_gate_parse(&g, text, v, n, &err);
     must(rc == EXF_OK || (rc == EXF_USAGE && err.code == rc && err.msg[0]));
     if (rc != EXF_OK) return;
     size_t named = 0;

@@ -56,7 +56,7 @@ static void memory(uint64_t *now, uint64_t *peak)
     *peak = most_held;
 }
 
-static void memory_anew(void)
+static void memory_reset_peak(void)
 {
     most_held = now_held;
 }
@@ -144,9 +144,9 @@ const exf_backend *fake_device(uint64_t room)
     b.alloc_staging = alloc_staging;
     b.free_staging = exf_mem_free;
     b.memory = memory;
-    b.memory_anew = memory_anew;
+    b.memory_reset_peak = memory_reset_peak;
     b.memory_left = memory_left;
-    b.follow = follow;
+    b.wait_for = follow;
     b.dequantize = unpack;
     b.check_bf16 = check_bf16;
     b.embed = embed;

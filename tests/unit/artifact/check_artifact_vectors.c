@@ -199,7 +199,7 @@ static exf_code write_sums(exf_err *err)
     exf_layer_statistics s = {.dot = NULL};
     exf_sequence_list list = {.n = 0};
     exf_provenance p = {0}, origin = {0};
-    exf_statistics_head head = {.shape = shape, .layer_number = numbers, .n_layers = L, .sequences = &list, .provenance = &p, .origin = &origin};
+    exf_statistics_header head = {.shape = shape, .layer_number = numbers, .n_layers = L, .sequences = &list, .provenance = &p, .origin = &origin};
     exf_code rc;
     EXF_TRY(exf_sequence_list_new(&list, 2, err));
     list.length[0] = list.length[1] = 30;

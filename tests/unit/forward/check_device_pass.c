@@ -188,7 +188,7 @@ START_TEST(parts_are_what_the_checkpoint_holds)
     exf_layer_weights lw = {.b = b};
     exf_weight_loader *s;
     uint64_t now, peak, planned = exf_weight_loader_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_weight_loader_slot_bytes(m, EXF_COMPUTE_F32, &o);
-    b->memory_anew();
+    b->memory_reset_peak();
     ck_ok(exf_weight_loader_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
     b->memory(&now, &peak);
     ck_assert_uint_ge(planned + exf_weight_loader_reader_bytes(m, EXF_COMPUTE_F32, &o), peak);

@@ -107,7 +107,7 @@ static exf_code alloc_staging(void *out, size_t bytes, const char *what, exf_err
 }
 
 static const exf_backend lazy = {.name = "lazy", .open = open_queue, .close = close_queue, .finish = finish, .alloc = exf_mem_new, .free = exf_mem_free,
-                                 .copy = copy, .follow = follow, .alloc_staging = alloc_staging, .free_staging = exf_mem_free};
+                                 .copy = copy, .wait_for = follow, .alloc_staging = alloc_staging, .free_staging = exf_mem_free};
 
 static void free_queues(void)
 {

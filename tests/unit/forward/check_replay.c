@@ -145,7 +145,7 @@ START_TEST(routers_and_experts_are_enough)
     static void *data[512];
     size_t n = 0;
     for (size_t i = 0; i < exf_checkpoint_count(whole->checkpoint); i++) {
-        const exf_stored *s = exf_checkpoint_at(whole->checkpoint, i);
+        const exf_stored_tensor *s = exf_checkpoint_at(whole->checkpoint, i);
         if (!strstr(s->tensor->view.name, ".mlp.")) continue;
         ck_ok(exf_mem_new(&data[n], (size_t)s->tensor->nbytes, 1, "tensor", &e), e);
         ck_ok(exf_st_read(s->file, s->tensor, 0, data[n], (size_t)s->tensor->nbytes, &e), e);

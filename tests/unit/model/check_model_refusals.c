@@ -34,7 +34,7 @@ static void load(specimen *s, const char *dir)
     s->n = exf_checkpoint_count(s->model->checkpoint);
     ck_assert_uint_lt(s->n, MAX_TENSORS - 1);
     for (size_t i = 0; i < s->n; i++) {
-        const exf_stored *from = exf_checkpoint_at(s->model->checkpoint, i);
+        const exf_stored_tensor *from = exf_checkpoint_at(s->model->checkpoint, i);
         void *data;
         ck_ok(exf_mem_new(&data, (size_t)from->tensor->nbytes + 4096, 1, "tensor", &e), e); /* room for a shape that grows */
         ck_ok(exf_st_read(from->file, from->tensor, 0, data, (size_t)from->tensor->nbytes, &e), e);

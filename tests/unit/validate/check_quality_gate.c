@@ -6,17 +6,17 @@
 static const char *const names[] = {"P4", "P2:projector=joint,ridge=0.1", "P2:max_loss=0.99,rescale=sum+D8:rank=energy", "top2:drop"};
 enum { NAMES = sizeof names / sizeof *names };
 
-static exf_code parse(exf_gate *g, const char *text, exf_err *e)
+static exf_code parse(exf_quality_gate *g, const char *text, exf_err *e)
 {
     exf_variant v[NAMES];
     for (int i = 0; i < NAMES; i++) ck_ok(exf_variant_parse(&v[i], names[i], e), *e);
-    return exf_gate_parse(g, text, v, NAMES, e);
+    return exf_quality_gate_parse(g, text, v, NAMES, e);
 }
 
 static void means(const char *text, const char *variant, const char *metric, double limit)
 {
     exf_err e;
-    exf_gate g;
+    exf_quality_gate g;
     memset(&g, 0x5a, sizeof g);
     ck_ok(parse(&g, text, &e), e);
     ck_assert_str_eq(g.variant, variant);
@@ -46,7 +46,7 @@ END_TEST
 static void refused(const char *text, const char *message)
 {
     exf_err e;
-    exf_gate g;
+    exf_quality_gate g;
     ck_assert_msg(parse(&g, text, &e) == EXF_USAGE, "\"%s\" is taken", text);
     ck_assert_str_eq(e.msg, message);
 }
@@ -81,7 +81,7 @@ START_TEST(texts_that_are_none)
     memset(longest, 'x', sizeof longest);
     longest[sizeof longest - 1] = '\0';
     exf_err e;
-    exf_gate g;
+    exf_quality_gate g;
     ck_fails(parse(&g, longest, &e), EXF_USAGE, e, "expected METRIC=LIMIT or VARIANT:METRIC=LIMIT");
 }
 END_TEST
@@ -108,15 +108,15 @@ START_TEST(each_metric_has_its_limit)
     static const char *const metrics[] = {"ppl", "kl", "kl_median", "kl_p90", "kl_p99", "kl_p999", "kl_max", "flips", "output_error"};
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         exf_err e;
-        exf_gate g = {.limit = 0.25};
+        exf_quality_gate g = {.limit = 0.25};
         char says[80];
         snprintf(g.metric, sizeof g.metric, "%s", metrics[i]);
-        ck_ok(exf_gate_check(&g, &with(metrics[i], 0.125)->v, &e), e);
-        ck_ok(exf_gate_check(&g, &with(metrics[i], 0.25)->v, &e), e); /* at the limit is not above */
+        ck_ok(exf_quality_gate_check(&g, &with(metrics[i], 0.125)->v, &e), e);
+        ck_ok(exf_quality_gate_check(&g, &with(metrics[i], 0.25)->v, &e), e); /* at the limit is not above */
         snprintf(says, sizeof says, "P4: %s is 0.375, above the limit of 0.25", metrics[i]);
-        ck_fails(exf_gate_check(&g, &with(metrics[i], 0.375)->v, &e), EXF_THRESHOLD, e, says);
+        ck_fails(exf_quality_gate_check(&g, &with(metrics[i], 0.375)->v, &e), EXF_THRESHOLD, e, says);
         snprintf(says, sizeof says, "P4: %s is ", metrics[i]);
-        ck_fails(exf_gate_check(&g, &with(metrics[i], NAN)->v, &e), EXF_THRESHOLD, e, says); /* what is not known passes nothing */
+        ck_fails(exf_quality_gate_check(&g, &with(metrics[i], NAN)->v, &e), EXF_THRESHOLD, e, says); /* what is not known passes nothing */
     }
 }
 END_TEST
@@ -124,18 +124,18 @@ END_TEST
 START_TEST(a_limit_for_all_and_a_limit_for_one)
 {
     exf_err e;
-    exf_gate g = {.metric = "kl", .limit = 0.2};
+    exf_quality_gate g = {.metric = "kl", .limit = 0.2};
     results *r = results_begin();
-    ck_ok(exf_gate_check(&g, &r->v, &e), e); /* nobody to exceed it */
+    ck_ok(exf_quality_gate_check(&g, &r->v, &e), e); /* nobody to exceed it */
     r->variant[0].all.kl_mean = 9;            /* the original is not on trial */
     results_add(r, "P4", 0.1, 1, 1);
     results_add(r, "P2", 0.3, 1, 1);
     results_add(r, "P1", 0.7, 1, 1);
-    ck_fails(exf_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P2: kl is 0.3, above the limit of 0.2");
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P2: kl is 0.3, above the limit of 0.2");
     snprintf(g.variant, sizeof g.variant, "P4");
-    ck_ok(exf_gate_check(&g, &r->v, &e), e);
+    ck_ok(exf_quality_gate_check(&g, &r->v, &e), e);
     snprintf(g.variant, sizeof g.variant, "P1");
-    ck_fails(exf_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P1: kl is 0.7, above the limit of 0.2");
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P1: kl is 0.7, above the limit of 0.2");
 }
 END_TEST
 
