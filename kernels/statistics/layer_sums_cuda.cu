@@ -192,9 +192,9 @@ void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call
     unsigned blocks = (unsigned)((c->n_tokens + warps - 1) / warps);
     if (c->n_tokens == 0) return;
     if (c->outputs.number == EXF_NUMBER_BF16)
-        EXF_LAUNCH(q, "moments", add_tokens<uint16_t>, blocks, 32 * warps, bytes, static_cast<header *>(sums),
+        EXF_LAUNCH(q, "layer sums", add_tokens<uint16_t>, blocks, 32 * warps, bytes, static_cast<header *>(sums),
                    static_cast<const uint16_t *>(c->outputs.p), *c);
     else
-        EXF_LAUNCH(q, "moments", add_tokens<float>, blocks, 32 * warps, bytes, static_cast<header *>(sums),
+        EXF_LAUNCH(q, "layer sums", add_tokens<float>, blocks, 32 * warps, bytes, static_cast<header *>(sums),
                    static_cast<const float *>(c->outputs.p), *c);
 }

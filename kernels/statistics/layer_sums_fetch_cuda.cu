@@ -77,7 +77,7 @@ static unsigned long long *sequence_cells_of(void *sums, int n_experts)
 void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence)
 {
     size_t pairs = (size_t)n_experts * n_experts;
-    EXF_LAUNCH(q, "moments: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums), cells_of(sums),
+    EXF_LAUNCH(q, "layer sums: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums), cells_of(sums),
                sequence_cells_of(sums, n_experts), pairs, scale, (unsigned long long)sequence);
 }
 
@@ -170,9 +170,9 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
     exf_exact *expert = reinterpret_cast<exf_exact *>(pair_count + pairs);
     unsigned long long *expert_count = reinterpret_cast<unsigned long long *>(expert + EXPERT_SUMS * e);
     exf_exact *over = reinterpret_cast<exf_exact *>(expert_count + e);
-    EXF_LAUNCH(q, "moments: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs, (int)PAIR_SUMS);
-    EXF_LAUNCH(q, "moments: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS, e, (int)EXPERT_SUMS);
-    EXF_LAUNCH(q, "moments: collect", collect_sequences, exf_blocks(pairs, 128), 128, 0, over,
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs, (int)PAIR_SUMS);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS, e, (int)EXPERT_SUMS);
+    EXF_LAUNCH(q, "layer sums: collect", collect_sequences, exf_blocks(pairs, 128), 128, 0, over,
                reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs), sequence_cells_of(sums, n_experts), pairs);
 }
 
@@ -183,9 +183,9 @@ exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums
     char *out = reinterpret_cast<char *>(cells_of(sums) + n_cells(n_experts) * WORDS);
     collect_all(q, sums, out, n_experts);
     if (q->err.code == EXF_OK)
-        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_layer_sums_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream), "moments");
-    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(&was, top, sizeof was, cudaMemcpyDeviceToHost, q->stream), "moments");
-    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "moments");
+        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_layer_sums_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream), "layer sums");
+    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(&was, top, sizeof was, cudaMemcpyDeviceToHost, q->stream), "layer sums");
+    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "layer sums");
     exf_code rc = exf_finish_cuda(q, err);
     if (rc != EXF_OK) return rc;
     if (was.bad)

@@ -338,7 +338,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->n_layers = plan->n_layers;
     EXF_TRY(join_sequences(a, plan, err));
     if (wants_vectors(plan->options) && !a->sequences.length) {
-        rc = exf_fail(err, EXF_MODEL, "%s: vector moments need to know the sequences of the data, which captures of version 1 lack", plan->target);
+        rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack", plan->target);
         goto out;
     }
     EXF_TRY(start_file(a, plan, err));

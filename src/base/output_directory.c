@@ -138,7 +138,7 @@ exf_code exf_output_directory_begin(exf_output_directory **out, const char *targ
     exf_output_directory *f = NULL;
     *out = NULL;
     EXF_TRY(exf_output_directory_check(target, force, err));
-    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output folder", err));
+    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output directory", err));
     f->dir = f->fd = -1;
     f->force = force;
     EXF_TRY(name_folder(f, target, err));

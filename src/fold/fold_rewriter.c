@@ -189,7 +189,7 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     exf_fold_rewriter *f = NULL;
     int n = 0;
     *out = NULL;
-    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "folder", err));
+    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "fold rewriter", err));
     f->v = variant;
     f->t = t;
     f->a = a;

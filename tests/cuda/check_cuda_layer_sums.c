@@ -139,7 +139,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("cuda_moments");
+    Suite *s = suite_create("cuda_layer_sums");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);

@@ -1,4 +1,4 @@
-/* layer_sums_fixtures.h - what the tests of kernels/moments and of src/accumulate
+/* layer_sums_fixtures.h - what the tests of kernels/statistics and of src/accumulate
  * share: routed expert outputs by a seed. */
 #ifndef EXF_TESTS_LAYER_SUMS_FIXTURES_H
 #define EXF_TESTS_LAYER_SUMS_FIXTURES_H

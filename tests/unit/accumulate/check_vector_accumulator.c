@@ -489,7 +489,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("vector_moments");
+    Suite *s = suite_create("vector_accumulator");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_set_timeout(t, 120);

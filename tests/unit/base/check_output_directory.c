@@ -1,4 +1,4 @@
-/* check_output_directory.c - src/base/outfolder: all files or none, and nobody else's deleted. */
+/* check_output_directory.c - src/base/output_directory: all files or none, and nobody else's deleted. */
 #include "tests/support/scratch_fixtures.h"
 
 #include "base/output_directory.h"
@@ -154,7 +154,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("outfolder");
+    Suite *s = suite_create("output_directory");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, a_folder_appears_with_all_its_files);

@@ -143,7 +143,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("write_behind");
+    Suite *s = suite_create("capture_write_behind");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_set_timeout(t, 60);

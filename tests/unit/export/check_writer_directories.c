@@ -179,7 +179,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("writer_folders");
+    Suite *s = suite_create("writer_directories");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, npy_has_a_file_per_table);

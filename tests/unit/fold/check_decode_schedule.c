@@ -138,7 +138,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("spans");
+    Suite *s = suite_create("decode_schedule");
     TCase *t = tcase_create("all");
     tcase_add_test(t, steps_of_batches);
     tcase_add_test(t, prefill_takes_the_first_positions);

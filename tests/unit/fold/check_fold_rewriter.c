@@ -242,7 +242,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("folder");
+    Suite *s = suite_create("fold_rewriter");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, variants_agree_with_the_formulas, 0, TEXTS);

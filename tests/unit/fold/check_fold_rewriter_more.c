@@ -329,7 +329,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("folder_more");
+    Suite *s = suite_create("fold_rewriter_more");
     TCase *t = tcase_create("all");
     tcase_add_test(t, vectors_are_added_for_omitted_routes);
     tcase_add_test(t, only_vectors_are_corrected);

@@ -227,7 +227,7 @@ END_TEST
 
 Suite *exf_suite(void)
 {
-    Suite *s = suite_create("moments");
+    Suite *s = suite_create("layer_sums");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_loop_test(t, sums_are_the_definition, 0, 8);
