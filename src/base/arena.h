@@ -1,5 +1,6 @@
-/* arena.h - one worker's scratch floats, taken front to back and given back all at
- * once.  With base NULL it only counts, which is how its size is found. */
+/* arena.h - an arena hands out one worker's scratch floats front to back; resetting
+ * `used` frees them all at once.  With base NULL it only counts the floats, so that the
+ * same code computes how large the arena must be. */
 #ifndef EXF_BASE_ARENA_H
 #define EXF_BASE_ARENA_H
 #include <stddef.h>
