@@ -1,11 +1,11 @@
-/* program.h - what every main shares: one option table, --help, --version,
- * signals, messages, exit status.  A program is a filled exf_program and one call. */
+/* program.h - exf_program_main() is the main of every program: option table, --help,
+ * --version, signals, messages, exit status.  A program fills an exf_program and calls it. */
 #ifndef EXF_TOOL_PROGRAM_H
 #define EXF_TOOL_PROGRAM_H
 #include "base/opt.h"
 #include "tool/recipe.h"
 
-/* One of several things a program does, chosen by its first argument. */
+/* A command of a program, chosen by its first argument. */
 typedef struct {
     const char *name;      /* "summary" */
     const char *arguments; /* "FILE.h5 [STATISTICS.h5]" */
