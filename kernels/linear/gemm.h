@@ -10,7 +10,7 @@
 
 /* Keeps the BLAS from starting threads of its own; call once at start. */
 void exf_gemm_setup_cpu(void);
-/* "OpenBLAS 0.3.21 SkylakeX": library and the kernel set it chose here. */
+/* Name of the library and of the kernel set that it chose: "OpenBLAS 0.3.21 SkylakeX". */
 const char *exf_gemm_library_cpu(void);
 
 /* OpenBLAS chooses its kernels by a list of processors it knows; one newer than

@@ -1,6 +1,6 @@
-/* expert_products.h - all routed experts of a run of tokens at once, on a device that
- * has the instructions for it: tokens are bucketed by expert there, no count comes
- * back to the host.
+/* expert_products.h - computes all routed experts of a batch of tokens in one call, on a
+ * device with the tensor-core instructions for it.  The device sorts tokens by expert; no
+ * count is copied to the host.
  *
  *   outputs[t, k] = down_e (silu(gate_e x_t) * up_e x_t),  e = ids[t, k]
  *
