@@ -1,13 +1,13 @@
-/* backend.h - where arrays live and which kernels work on them.
+/* backend.h - exf_backend is a table of operations and the memory on which they work.
  *
- * One table of operations per backend: `cpu`, the plain reference that is always
- * there, and `cuda`.  The forward pass is written once, against this table; what
- * an operation computes, its shapes and numerics stand in the operation's own
- * header (gemm.h, rope.h, ...), and both backends keep to it.
+ * There are two: `cpu`, the plain reference in every build, and `cuda`.  The forward pass is
+ * written once, against this table.  The header of an operation (gemm.h, rope.h, ...)
+ * specifies what it computes, its shapes and numerics, for both backends.
  *
- * Arrays named in an operation live in the backend's memory (alloc).  Operations
- * are queued and run in order; their failures are kept in the queue and come out
- * of finish(), download() and first_not_finite().  A queue serves one thread. */
+ * Arrays named in an operation are in the backend's memory (alloc).  Operations are
+ * queued and run in order; the queue keeps their first failure, which finish(), download()
+ * and first_not_finite() return.  A CUDA queue is a CUDA stream with its cuBLAS handle.
+ * A queue serves one thread. */
 #ifndef EXF_KERNELS_BACKEND_H
 #define EXF_KERNELS_BACKEND_H
 #include "base/err.h"
@@ -53,13 +53,13 @@ typedef struct {
     /* Host memory that copies run from at full speed and beside the queues. */
     exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
     void (*free_staging)(void *p);
-    /* Bytes that alloc() has given and not got back, now and at most, and what a
-     * process holds there before it allocates anything. */
+    /* Bytes allocated by alloc() and not freed, now and at peak, including what a process holds
+     * on the device before its first allocation. */
     void (*memory)(uint64_t *now, uint64_t *peak);
-    void (*memory_reset_peak)(void); /* "at most" counts from here */
-    /* Bytes that alloc() could still give, as far as the system knows. */
+    void (*memory_reset_peak)(void); /* the peak counts from this call */
+    /* Bytes that alloc() could still allocate, as the driver reports them. */
     exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
-    /* What q is given from here on waits for all that `before` was given so far. */
+    /* Operations queued on q from now on wait for all that were queued on `before` so far. */
     void (*wait_for)(exf_queue *q, exf_queue *before);
     /* dequantize.h; *bad becomes 1 where a value is not finite. */
     void (*dequantize)(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *rows, int *bad);
@@ -71,13 +71,13 @@ typedef struct {
     void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
     void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
     /* delta_rule.h: causal_conv_silu on [q | k | v], l2norm_heads of q (scaled by key_dim^-1/2) and k, then
-     * the rule.  qkv: rows of s->ldq = ldk = ldv; it is used up. */
+     * the rule.  qkv: rows of s->ldq = ldk = ldv; overwritten. */
     size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
     void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
                             const exf_delta_shape *s, double eps, float *workspace);
     /* compressed_attention.h in bfloat16, between two products: every head of query normed (rmsnorm.h, no weight)
      * and rotated, attended, rotated back, rounded to bfloat16.  out and query [n_rows, n_heads, d]; workspace as
-     * the attention's.  fit: 1 if the device and these shapes can have it. */
+     * the attention's.  fit: 1 if the device supports it for these shapes. */
     int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
     void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
                              const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
@@ -86,17 +86,17 @@ typedef struct {
     void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
     void (*output_errors)(exf_queue *q, exf_output_errors *sums, const float *a, const float *b, int n_rows, int n);
     /* layer_sums.h.  sums: layer_sums_bytes() of alloc's memory; adding from several queues
-     * at a time is fine.  layer_sums_take waits, adds what is there to `to` and leaves
-     * zeros; host: exf_layer_sums_host_bytes() of any memory. */
+     * at a time is allowed.  layer_sums_take waits, adds the sums to `to` and zeroes
+     * them; host: exf_layer_sums_host_bytes() of any memory. */
     size_t (*layer_sums_bytes)(int n_experts);
     void (*layer_sums_add)(exf_queue *q, void *sums, const exf_layer_sums_call *c);
     exf_code (*layer_sums_take)(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host,
                              exf_err *err); /* over NULL: not wanted */
-    /* What was added since the last call (or the last take) is one sequence. */
+    /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
     void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
     size_t (*gram_matrices_bytes)(int n_experts, int n_products);
     void (*gram_matrices)(exf_queue *q, const exf_gram_call *c);
-    /* Not while another queue adds to the same sums. */
+    /* Must not run while another queue adds to the same sums. */
     void (*layer_sums_add_common_input)(exf_queue *q, void *sums, const exf_common_input_call *c);
     void (*diagonal_add)(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
     /* correction.h */

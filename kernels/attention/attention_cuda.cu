@@ -1,4 +1,4 @@
-/* attention_cuda.cu - which kernel does a causal attention; see attention.h. */
+/* attention_cuda.cu - chooses the kernel of a causal attention and launches it; see attention.h. */
 #include "kernels/attention/attention_f32.cuh"
 #include "kernels/attention/attention_wide.cuh"
 

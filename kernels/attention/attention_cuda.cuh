@@ -1,11 +1,12 @@
-/* attention_cuda.cuh - between the parts of causal attention on the GPU, and how the
- * kernels that serve both kinds of attention see its rows and keys; see attention.h. */
+/* attention_cuda.cuh - shared by the CUDA files of causal attention: the tiled kernel's entry,
+ * and the view by which kernels that serve both kinds of attention read rows and keys; see
+ * attention.h. */
 #ifndef EXF_KERNELS_ATTENTION_CUDA_CUH
 #define EXF_KERNELS_ATTENTION_CUDA_CUH
 #include "kernels/device/hopper.cuh"
 
-/* On tensor cores, heads of at most 256: floats of workspace, 0 if the shape is
- * not for it; and the operation. */
+/* Attention on tensor cores for heads of at most 256: floats of workspace, 0 if it does not
+ * support the shape; and the operation. */
 size_t exf_attention_tiles_workspace(const exf_attention_shape *s);
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
@@ -37,8 +38,8 @@ struct exf_causal_view {
     {
         return out + (size_t)r * s.ldo + (size_t)blockIdx.y * s.dv;
     }
-    /* What the wide kernel does with rows: eight of a query's columns as float16; a thread's
-     * part of its two rows, times inverse[]. */
+    /* Row access of the wide kernel: loads eight of a query's columns as float16; stores a
+     * thread's part of its two output rows, times inverse[]. */
     __device__ uint4 query8(int r, int column, int n, bool quads) const
     {
         return exf_half8(query_row(r), column, n, quads);
@@ -47,7 +48,7 @@ struct exf_causal_view {
     {
         exf_keep_rows(*this, o, inverse, row, column, n, quads);
     }
-    /* Of the 64 rows from `first`: how many keys some of them see, and the j-th of these. */
+    /* The number of keys that any of the 64 rows from `first` attends to, and the j-th of them. */
     __device__ int n_keys(int first) const
     {
         return first + 64 < s.n_tokens ? first + 64 : s.n_tokens;
@@ -65,7 +66,7 @@ struct exf_causal_view {
     {
         return v + (size_t)key * s.ldv + (size_t)head_kv() * s.dv;
     }
-    /* Rows of one group see the same keys. */
+    /* The group of a row; rows of one group attend to the same keys. */
     __device__ int group(int r) const
     {
         return r;
@@ -74,7 +75,7 @@ struct exf_causal_view {
     {
         return key <= group;
     }
-    /* A score that takes part in the sum alone. */
+    /* The attention sink of a row: a score that counts in the softmax sum but has no value. */
     __device__ float sink(int r) const
     {
         (void)r;

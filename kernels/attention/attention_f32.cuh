@@ -1,5 +1,5 @@
-/* attention_f32.cuh - softmax attention in float32 without tensor cores, for whatever
- * rows and keys a view names (attention_cuda.cuh); nothing of rows x keys is written.
+/* attention_f32.cuh - a kernel of softmax attention in float32 without tensor cores, for the
+ * rows and keys of a view (attention_cuda.cuh); no rows x keys matrix is written.
  *
  * A block has 64 rows and walks their keys 64 at a time.  256 threads: a thread has
  * four rows, of the scores four keys, of the output four of every 64 columns.
@@ -12,7 +12,7 @@
 
 enum { EXF_F32_TILE = 64, EXF_F32_DEPTH = 32, EXF_F32_LD = EXF_F32_TILE + 4, EXF_F32_VALUES = 16 };
 
-/* Four floats of a row of n from c on, 0 behind its end or if the row is not there. */
+/* Loads four floats from column c of a row of n; 0 behind the row's end or if row is NULL. */
 static __device__ inline float4 exf_four(const float *row, int c, int n, bool wide)
 {
     if (!row) return make_float4(0, 0, 0, 0);
@@ -60,7 +60,8 @@ static __device__ inline float exf_f32_max16(float x)
     return x;
 }
 
-/* Scores become weights; a row's output so far and sum are to fade by the returned factor. */
+/* Replaces scores by exp(score - top); returns the factor by which the row's output so far
+ * must be rescaled. */
 static __device__ __forceinline__ float exf_f32_online_softmax(float (&s)[4], float &top, float &sum)
 {
     float most = exf_f32_max16(fmaxf(fmaxf(top, fmaxf(s[0], s[1])), fmaxf(s[2], s[3])));
@@ -93,7 +94,7 @@ template <int DV> static __device__ __forceinline__ void exf_f32_weigh(float (&o
     }
 }
 
-/* The 64 keys under way; -1 and NULL behind the last. */
+/* The 64 keys of the present tile; -1 and NULL behind the last. */
 struct exf_f32_keys {
     const float *k_row[EXF_F32_TILE], *v_row[EXF_F32_TILE];
     int key[EXF_F32_TILE];

@@ -1,12 +1,12 @@
-/* attention_online.cuh - softmax while scores arrive, on wgmma's registers (wgmma.cuh):
- * a thread has two rows of 64, of each the columns that it holds. */
+/* attention_online.cuh - online softmax on wgmma's registers (wgmma.cuh): a thread holds
+ * some columns of two of the 64 rows. */
 #ifndef EXF_KERNELS_ATTENTION_ONLINE_CUH
 #define EXF_KERNELS_ATTENTION_ONLINE_CUH
 #include "kernels/device/wgmma.cuh"
 
 #ifdef EXF_HOPPER
-/* Of a thread's two rows: the largest score, the sum over its columns, the factor
- * that what was summed before is to be multiplied with. */
+/* The state of a thread's two rows: the largest score, the sum over the thread's columns,
+ * and the factor by which earlier sums and outputs must be multiplied. */
 struct exf_softmax_state {
     float top[2], sum[2], rescale[2];
 };
@@ -56,7 +56,7 @@ template <int N> static __device__ __forceinline__ void exf_rescale_output(float
 }
 
 /* N columns (2 N registers) of this thread's two rows, times inverse[], to out[], which is
- * NULL for a row that is not there; columns from `column` on, n in the row.  Neighbouring
+ * NULL for a row past the end; columns from `column` on, n in the row.  Neighbouring
  * lanes exchange halves, so that each writes 16 bytes of one row; quads: rows allow that. */
 template <int N>
 static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const float (&inverse)[2], float *const (&out)[2],

@@ -1,10 +1,10 @@
-/* attention_wide.cuh - softmax attention on Hopper's tensor cores for heads up to 576 and
- * for keys that are gathered, for whatever rows and keys a view names
- * (attention_cuda.cuh); nothing of rows x keys is written.
+/* attention_wide.cuh - a kernel of softmax attention on Hopper's tensor cores for heads up to
+ * 576 and for gathered keys, for the rows and keys of a view (attention_cuda.cuh); no
+ * rows x keys matrix is written.
  *
  * A block has 64 rows and walks their keys 64 at a time.  A row's output, up to 512
  * columns, fills the registers of two warpgroups: each has half the columns, and both
- * multiply and soften all scores, which costs half as much again as either's own half
+ * compute all scores and their softmax, which costs half as much again as either's own half
  * but needs no exchange between them.  Keys and values are first rounded to
  * rows of float16; where values are the keys, a tile is fetched once. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
@@ -14,7 +14,7 @@
 
 enum { EXF_WIDE_TILE = 64, EXF_WIDE_PANEL = EXF_WIDE_TILE * 128, EXF_WIDE_THREADS = 256 };
 
-/* Bytes in shared memory; SAME: values are the keys, and there is room for two tiles. */
+/* The layout of shared memory in bytes; SAME: values are the keys, and it holds two tiles. */
 template <int D, int DV, bool SAME> struct exf_wide_layout {
     enum { Q = D * 128, K = D * 128, STAGE = K + (SAME ? 0 : DV * 128), STAGES = SAME ? 2 : 1, MASKS = Q + STAGES * STAGE };
     enum { BYTES = MASKS + 2 * EXF_WIDE_TILE * 8 + 1024 };

@@ -2,7 +2,7 @@
  * window of tokens and over compressed entries, keys being the values and shared
  * by all heads.
  *
- * Row i is the query at position t = first + i.  It sees the tokens
+ * Row i is the query at position t = first + i.  It attends to the tokens
  * max(0, t - window + 1) .. t and, of the entries w < (t + 1) / ratio, the chosen ones.
  *   s_j = scale q.key_j,   p_j = exp(s_j) / (exp(sink_h) + sum_j exp(s_j)),   out = sum_j p_j key_j
  * Scores are never held for T x T: the CPU has one head of one block at a time, the CUDA

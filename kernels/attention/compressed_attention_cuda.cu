@@ -1,9 +1,9 @@
 /* compressed_attention_cuda.cu - a block of queries, all heads; see compressed_attention.h.
  *
  * Rows are (query, head) pairs, 64 to a tile: with many heads a tile is one query, and
- * the keys that it does not see are left out before anything is multiplied.  So first
- * the keys that some row of a tile sees are listed, in order; then the kernels that
- * causal attention has too, on tensor cores or in float32, go through that list. */
+ * keys to which it does not attend are left out before the products.  A first kernel lists
+ * the keys to which some row of a tile attends, in order; then the kernels of causal
+ * attention, on tensor cores or in float32, process that list. */
 #include "kernels/attention/attention_f32.cuh"
 #include "kernels/attention/attention_wide.cuh"
 #include "kernels/device/cuda_reduce.cuh"

@@ -1,4 +1,4 @@
-/* compressor.h - windows of `ratio` tokens pooled into one entry each.
+/* compressor.h - pools each window of `ratio` tokens into one compressed entry.
  *
  * kv and gate [n_entries * ratio, width], ape [ratio, width], out [n_entries, d].
  * Per channel, an entry is the softmax-weighted sum over its slots of kv, the

@@ -1,4 +1,4 @@
-/* indexer.h - which compressed entries a query attends to, chosen by small heads.
+/* indexer.h - chooses the compressed entries to which a query attends, with scores of small heads.
  *
  *   score[i][w] = sum_h weight[i][h] relu(q[i][h] . key[w])
  * over a block of consecutive queries: row i is the query at position first + i,
@@ -8,10 +8,10 @@
  * Ties at the cut are common: an entry that every head's relu cuts off scores
  * exactly 0.  The reference (PyTorch on a CPU) leaves them to std::nth_element
  * over all entries of the sequence, those not yet visible at -infinity.  Attending
- * to another entry is no rounding error, so the same selection is made here, step
- * for step.  Hence n_entries; and hence a tie, and nothing but a tie, may fall
- * otherwise in a longer sequence.  (Above 64 top_k entries the reference changes
- * its method and this does not.) */
+ * to another entry is no rounding error, so this selection repeats the reference's steps.
+ * That is why it needs n_entries, and why a tie, and only a tie, may be decided
+ * otherwise in a longer sequence.  (Above 64 top_k entries the reference uses another
+ * method; this selection does not.) */
 #ifndef EXF_KERNELS_INDEXER_H
 #define EXF_KERNELS_INDEXER_H
 #include <stddef.h>
@@ -33,7 +33,7 @@ size_t exf_indexer_workspace(int n_rows, int n_entries);
  * weights [n_rows, n_heads], keys [N, d]. */
 void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights, const float *keys, const exf_indexer_shape *s,
                      float *workspace);
-/* The selection alone: from score [n_rows, N], into chosen; order: n_entries int32 of scratch. */
+/* Only selects: from score [n_rows, N] into chosen; order: n_entries int32 of scratch. */
 void exf_indexer_select_cpu(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order);
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
-/* indexer_order.h - the selection of indexer.h in one row, step for step as the reference
- * does it, for whoever has to tell which of several equal scores are chosen. */
+/* indexer_order.h - selects the best entries of one row with the reference's steps, so that the
+ * same of several equal scores are chosen; see indexer.h. */
 #ifndef EXF_KERNELS_INDEXER_ORDER_H
 #define EXF_KERNELS_INDEXER_ORDER_H
 #include <math.h>
@@ -11,7 +11,7 @@
 #define EXF_HOST_DEVICE static inline
 #endif
 
-/* One row's entries under way to being ordered, best first. */
+/* One row's entries while they are being ordered, best first. */
 typedef struct {
     const float *score;
     int visible; /* entries from here on count as -infinity */

@@ -1,4 +1,4 @@
-/* backend_memory.cu - the GPU's memory and pinned host memory; how much is held. */
+/* backend_memory.cu - allocates the GPU's memory and pinned host memory and counts the bytes. */
 #include "kernels/device/cuda_queue.cuh"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-/* bulk_tiles.cuh - bulk tensor copies into swizzled tiles and the widest product of a
- * warpgroup: what grouped products need beside hopper.cuh. */
+/* bulk_tiles.cuh - bulk tensor copies (TMA) into swizzled tiles and the widest product of a
+ * warpgroup, which grouped products use besides hopper.cuh. */
 #ifndef EXF_KERNELS_BULK_TILES_CUH
 #define EXF_KERNELS_BULK_TILES_CUH
 #include "kernels/device/hopper.cuh"

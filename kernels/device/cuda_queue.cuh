@@ -1,6 +1,6 @@
-/* cuda_queue.cuh - inside the CUDA backend: a queue is a stream, a cuBLAS handle,
- * and the first failure.  Every launch and call is checked; after a failure the
- * queue does nothing more until finish() has told it. */
+/* cuda_queue.cuh - the queue of the CUDA backend: a CUDA stream, a cuBLAS handle and the
+ * first failure.  Every launch and call is checked; after a failure the queue launches
+ * nothing until finish() has returned it. */
 #ifndef EXF_KERNELS_CUDA_QUEUE_CUH
 #define EXF_KERNELS_CUDA_QUEUE_CUH
 #include "kernels/backend.h"
@@ -25,7 +25,7 @@ struct exf_cublas {
                                    const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count, cublasComputeType_t,
                                    cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
 };
-/* NULL and a reason if it cannot be had. */
+/* NULL and a reason in err if it cannot be loaded. */
 const exf_cublas *exf_cublas_load(exf_err *err);
 
 struct exf_queue {
@@ -40,7 +40,7 @@ struct exf_queue {
 
 enum { EXF_ROUNDED_BYTES = 64 << 20 };
 
-/* Makes the queue's cuBLAS handle at its first product; 1 if it is there. */
+/* Creates the queue's cuBLAS handle at its first product; 1 if it has one. */
 int exf_cublas_ready(exf_queue *q);
 /* The table's finish(). */
 exf_code exf_finish_cuda(exf_queue *q, exf_err *err);
@@ -55,7 +55,7 @@ static inline unsigned exf_blocks(size_t n, unsigned threads)
 }
 
 /* EXF_LAUNCH(q, "rmsnorm", kernel, grid, block, shared, args...): launches on the
- * queue's stream and notes a refusal.  Nothing to do (empty grid) is not launched. */
+ * queue's CUDA stream and notes a refusal.  Callers do not launch empty grids. */
 #define EXF_LAUNCH(q, name, kernel, grid, block, shared, ...)                    \
     do {                                                                         \
         if ((q)->err.code == EXF_OK) {                                           \
@@ -68,7 +68,7 @@ static inline unsigned exf_blocks(size_t n, unsigned threads)
  * code it can run. */
 const void *exf_capability_kernel(void);
 
-/* The parts, one per <op>_cuda.cu; contracts in the op's own header. */
+/* The operations, each in its <op>_cuda.cu; specified in the operation's header. */
 extern "C" {
 void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta);
 void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);

@@ -1,4 +1,4 @@
-/* halves.cuh - products of 16 x 8 x 16 on tensor cores, float16 operands in shared memory,
+/* halves.cuh - matrix products of 16 x 8 x 16 on tensor cores with float16 operands in shared memory,
  * float32 accumulation.  Lane l holds of D [16, 8] the rows g = l / 4 and g + 8, columns
  * 2 (l % 4) and the next: d[0], d[1] of row g, d[2], d[3] of row g + 8.  Rows in shared
  * memory are LD float16 long, an odd multiple of 16 bytes so that eight meet all banks. */

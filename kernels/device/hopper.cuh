@@ -1,5 +1,5 @@
-/* hopper.cuh - what the tensor-core kernels need of compute capability 9.0: barriers
- * in shared memory, bulk copies, swizzled tiles, descriptors, rounding.
+/* hopper.cuh - device functions of compute capability 9.0 for the tensor-core kernels:
+ * barriers in shared memory, bulk copies, swizzled tiles, descriptors, rounding.
  *
  * EXF_HOPPER is defined where the code is compiled for sm_90a.  Elsewhere (the PTX
  * for other GPUs) such a kernel has an empty body, and exf_hopper_code() tells the
@@ -16,7 +16,7 @@
 
 /* 1 if the running device has this build's sm_90a code. */
 int exf_hopper_code(void);
-/* Products of the queue's mixers go to tensor cores, with rounded operands. */
+/* 1 if products of the queue's mixers run on tensor cores, with rounded operands. */
 static inline bool exf_rounds(const exf_queue *q)
 {
     return q->products == CUBLAS_COMPUTE_32F_FAST_16BF;
@@ -58,7 +58,7 @@ static __device__ inline uint4 exf_half8(const float *row, int c, int n, bool wi
     return make_uint4(exf_half2(x[0], x[1]), exf_half2(x[2], x[3]), exf_half2(x[4], x[5]), exf_half2(x[6], x[7]));
 }
 
-/* Rows that start at p and are ld floats apart can be read 16 bytes at a time. */
+/* 1 if rows that start at p and are ld floats apart can be read 16 bytes at a time. */
 static inline bool exf_aligned16(const void *p, int ld)
 {
     return (uintptr_t)p % 16 == 0 && ld % 4 == 0;
@@ -104,7 +104,7 @@ static __device__ inline void exf_bulk_load(uint32_t to, const void *from, uint3
                  : "memory");
 }
 
-/* 16 bytes, or 16 bytes of 0. */
+/* Copies 16 bytes to shared memory, zeros unless `valid`. */
 static __device__ inline void exf_load16(uint32_t to, const void *from, bool valid)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
@@ -120,19 +120,19 @@ template <int LEFT> static __device__ inline void exf_loads_wait(void)
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
-/* What threads stored becomes visible to the tensor cores and the copy engine. */
+/* Makes the threads' stores visible to the tensor cores and the copy engine. */
 static __device__ inline void exf_proxy_fence(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Some of a block's threads wait for one another; id 0 is __syncthreads. */
+/* Lets some of a block's threads wait for one another; id 0 is __syncthreads. */
 static __device__ inline void exf_named_barrier(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* Counts as one of those that the barrier waits for, and goes on. */
+/* Arrives at the barrier without waiting. */
 static __device__ inline void exf_named_arrive(int id, int threads)
 {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");

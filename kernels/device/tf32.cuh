@@ -1,4 +1,4 @@
-/* tf32.cuh - products of 16 x 8 x 8 on tensor cores with float32 operands in shared
+/* tf32.cuh - matrix products of 16 x 8 x 8 on tensor cores with float32 operands in shared
  * memory.  An operand is rounded to tf32 (11 significant bits) or, where EXACT, split
  * into two such parts whose three larger products are added: a relative error
  * of a product below 2^-20, float32 accumulation.
@@ -17,7 +17,7 @@ static __device__ __forceinline__ uint32_t exf_tf32(float x)
     return (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
 }
 
-/* N numbers as tf32 and, where EXACT, what that leaves. */
+/* N numbers rounded to tf32 and, where EXACT, the rounded remainders. */
 template <int N, bool EXACT> struct exf_tf32_parts {
     uint32_t high[N], low[N];
     __device__ __forceinline__ void set(int i, float x)

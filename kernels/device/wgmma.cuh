@@ -1,5 +1,5 @@
-/* wgmma.cuh - products of one warpgroup on Hopper's tensor cores: D [64, N] in
- * registers, float16 operands, f32 accumulation.  Only the shapes in use.
+/* wgmma.cuh - matrix products of one warpgroup on Hopper's tensor cores: D [64, N] in
+ * registers, float16 operands, float32 accumulation, for the shapes in use.
  *
  * Thread t of the 128 holds of D the rows r = 16 (t / 32) + t % 32 / 4 and r + 8:
  * d[4 i + 0, 1] are the columns 8 i + 2 (t % 4) + 0, 1 of row r, d[4 i + 2, 3] of r + 8.

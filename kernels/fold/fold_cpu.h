@@ -1,5 +1,5 @@
-/* fold_cpu.h - what the CPU forms of exfold/fold.h share: a token's routes by rank, a
- * batch's pool. */
+/* fold_cpu.h - shared by the CPU functions of exfold/fold.h: a token's routes by rank, and
+ * the pool of a decode batch. */
 #ifndef EXF_KERNELS_FOLD_CPU_H
 #define EXF_KERNELS_FOLD_CPU_H
 #include "kernels/fold/fold_internal.h"
@@ -12,8 +12,8 @@ typedef struct {
 } exf_fold_ranked;
 
 void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t, exf_fold_rank rank);
-/* Which of the first `kept` routes has the least of an omitted expert's losses [E], ties to the
- * earlier; -1: none may be taken. */
+/* Index among the first `kept` routes of the one with the least of an omitted expert's losses
+ * [E], ties to the earlier; -1 if every loss is above max_loss. */
 int exf_fold_target(const exf_fold_ranked *r, int kept, const float *loss, float max_loss);
 /* Rescales w [P], the kept weights and then those of slots without an expert, as o says, and writes the row. */
 void exf_fold_put_row(const exf_fold_routes *out, int row, const exf_fold_routes *in, const exf_fold_ranked *r, float *w,

@@ -1,5 +1,5 @@
-/* fold_cuda.cuh - what the CUDA forms of exfold/fold.h share: number types as constants,
- * launching, clusters of blocks. */
+/* fold_cuda.cuh - shared by the CUDA kernels of exfold/fold.h: number types as compile-time
+ * constants, launching, clusters of blocks. */
 #ifndef EXF_KERNELS_FOLD_CUDA_CUH
 #define EXF_KERNELS_FOLD_CUDA_CUH
 #include "kernels/fold/fold_internal.h"
@@ -61,7 +61,7 @@ static exf_fold_status exf_fold_launch(void (*kernel)(Parameters...), unsigned b
     return EXF_FOLD_DEVICE;
 }
 
-/* Whether the code of this kernel that will run here knows a cluster's barrier. */
+/* 1 if the code of this kernel that the device runs has the cluster's barrier. */
 static inline int exf_fold_has_clusters(const void *kernel)
 {
     cudaFuncAttributes code;

@@ -2,8 +2,8 @@
  * comes to the same pool; the experts outside are shared out among the blocks, and with
  * them the slots to rewrite.  None writes before all have read.
  *
- * What such a kernel costs is waiting: for the slots, then for the losses.  So each warp
- * has its experts' rows under way while the pool is being chosen. */
+ * The kernel is bound by the latency of loading the slots and then the losses.  So each
+ * warp loads its experts' rows while the pool is being chosen. */
 #include "kernels/fold/fold_pool.cuh"
 
 /* target[e], scale[e] if e is outside the pool.  Its losses are at hand, its coefficients where COEFF_ROW. */

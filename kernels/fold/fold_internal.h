@@ -1,6 +1,6 @@
-/* fold_internal.h - what every form of exfold/fold.h is made of, for C and CUDA alike:
- * argument checks, number formats, the order of routes, the integer of an importance,
- * a small positive definite system.
+/* fold_internal.h - inline functions shared by the C and CUDA implementations of
+ * exfold/fold.h: argument checks, number formats, the order of routes, the integer of an
+ * importance, a small positive definite system.
  *
  * Both compilers see one arithmetic: on the device products and sums are written with
  * the intrinsics that are never contracted, so that ids and weights agree bit for bit. */

@@ -1,4 +1,4 @@
-/* fold_pool.cuh - a decode batch's pool, chosen by one block, and the targets of the
+/* fold_pool.cuh - chooses a decode batch's pool in one block, and finds the targets of the
  * experts outside of it. */
 #ifndef EXF_KERNELS_FOLD_POOL_CUH
 #define EXF_KERNELS_FOLD_POOL_CUH

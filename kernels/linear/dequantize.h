@@ -1,5 +1,5 @@
-/* dequantize.h - rows of a weight as a checkpoint stores them to the operand that products
- * read, on a device.
+/* dequantize.h - describes rows of a weight as a checkpoint stores them, which a device
+ * dequantizes to the operand of products.
  *
  *   plain   BF16, F16 or F32 [rows, cols], plus `add` (1 for norms stored as w - 1)
  *   FP8     E4M3 [rows, cols], a scale per block of block_rows x block_cols

@@ -1,5 +1,5 @@
-/* gemm_rate.h - how fast a backend multiplies matrices: what a plan's time and a
- * benchmark's floor are made of. */
+/* gemm_rate.h - measures how fast a backend multiplies matrices, for a plan's estimated time
+ * and a benchmark's lower bound. */
 #ifndef EXF_KERNELS_GEMM_RATE_H
 #define EXF_KERNELS_GEMM_RATE_H
 #include "kernels/backend.h"

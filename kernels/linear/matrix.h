@@ -1,4 +1,4 @@
-/* matrix.h - a matrix as a product takes it: where its numbers are and of what type.
+/* matrix.h - exf_matrix is the operand of a product: a pointer and the type of its numbers.
  *
  * Activations are float32 everywhere; the matrices of linear layers, and the
  * activations that only products read, are bfloat16 where the queue computes in
@@ -40,7 +40,7 @@ typedef struct {
     size_t w;
 } exf_product_steps;
 
-/* The operand `elements` further on. */
+/* The operand that starts `elements` elements later. */
 static inline exf_matrix exf_matrix_at(exf_matrix o, size_t elements)
 {
     o.p = (const char *)o.p + elements * exf_number_bytes(o.number);

@@ -1,4 +1,5 @@
-/* expert_products.cuh - between the bucketing of tokens and the products. */
+/* expert_products.cuh - shared by the kernels that sort slots by expert and those that compute
+ * the experts' products; see expert_products.h. */
 #ifndef EXF_KERNELS_EXPERT_PRODUCTS_CUH
 #define EXF_KERNELS_EXPERT_PRODUCTS_CUH
 #include "kernels/device/cuda_queue.cuh"
@@ -6,8 +7,8 @@
 
 enum { EXF_TILE_ROWS = 128, EXF_BUCKET_CHUNK = 1024 };
 
-/* On the device: rows [first[e], first[e + 1]) of the sorted order are expert e's, in
- * order of slot, and are cut into tiles of EXF_TILE_ROWS rows, numbered
+/* Slots sorted by expert, in device memory: rows [first[e], first[e + 1]) of the sorted order
+ * are expert e's, in order of slot, and are cut into tiles of EXF_TILE_ROWS rows, numbered
  * [tile[e], tile[e + 1]). */
 typedef struct {
     int32_t *first, *tile; /* [E + 1] */
@@ -18,7 +19,7 @@ typedef struct {
 size_t exf_bucket_ints(int n_slots, int n_experts);
 /* memory: exf_bucket_ints() of them. */
 exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts);
-/* Of experts `first` on; slots of others are in no bucket. */
+/* Sorts the slots of the n_experts experts from `first` on; slots of others are in no bucket. */
 void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first);
 
 /* The two products of all experts on Hopper's tensor cores.  Activations are planes of

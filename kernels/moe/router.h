@@ -1,4 +1,4 @@
-/* router.h - from router logits to the K chosen experts and their weights.
+/* router.h - the router chooses each token's K experts and their weights from logits.
  *
  *   score   = softmax(z) over all E, sigmoid(z), or sqrt(softplus(z)); in double
  *   choice  = score + bias; with groups, the choices outside the best top_groups

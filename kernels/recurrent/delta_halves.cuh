@@ -40,10 +40,11 @@ struct exf_delta_halves {
 int exf_conv_rows_fit(const float *x, const exf_delta_shape *s, int width);
 void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps, double scale);
 
-/* Floats of workspace, and what lies where in it; s->key_dim at most 128. */
+/* Floats of workspace, and the arrays in it; s->key_dim at most 128. */
 size_t exf_delta_halves_workspace(const exf_delta_shape *s);
 exf_delta_halves exf_delta_halves_at(float *workspace, float *out, const float *decay, const float *beta, const exf_delta_shape *s);
-/* rows are there: the rule.  The walk alone is its second part. */
+/* Runs the rule on p.rows, which must be filled: prepares all chunks, then walks over them.
+ * exf_delta_walk() is the second part alone. */
 void exf_delta_halves_run(exf_queue *q, const exf_delta_halves &p);
 void exf_delta_walk(exf_queue *q, const exf_delta_halves &p);
 #endif

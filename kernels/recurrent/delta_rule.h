@@ -4,7 +4,7 @@
  * uses key head h / (n_value_heads / n_key_heads).  For every token in order:
  *
  *   S <- decay S
- *   d  = beta (v - S^T k)       what the memory has to learn
+ *   d  = beta (v - S^T k)       the update of the value for key k
  *   S <- S + k d^T
  *   o  = S^T q                  from the updated state
  *

@@ -1,9 +1,9 @@
-/* hyper_connections.h - hyper-connections of a token: S residual streams x [S, H], read
- * and updated through coefficients that are computed from x itself.
+/* hyper_connections.h - hyper-connections read and update the S residual streams x [S, H] of
+ * a token through coefficients that are computed from x itself.
  *
  *   mix  = fn x / sqrt(mean(x^2) + norm_eps)    x as one row of S H
- *   u    = sum_j pre_j x_j                      what the site sees
- *   x'_k = post_k v + sum_j C[j][k] x_j         v = what the site gave
+ *   u    = sum_j pre_j x_j                      the site's input
+ *   x'_k = post_k v + sum_j C[j][k] x_j         v = the site's output
  *
  * Sums over S H are taken in double, row by row, so that a token's coefficients
  * have the same bits in whatever block of tokens they are computed.  The CUDA backend
@@ -29,7 +29,7 @@ void exf_hyper_gather_cpu(float *u, const float *x, const float *pre, int stream
 /* In place; S at most EXF_HYPER_STREAMS_MAX. */
 void exf_hyper_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width);
 
-/* ---- the same for a block of tokens: what the backends offer ----------------- */
+/* ---- the same for a block of tokens: the operations of the backends ---------- */
 typedef struct {
     int n_tokens, streams, width; /* width = H */
     int iterations;

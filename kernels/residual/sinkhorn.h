@@ -1,4 +1,4 @@
-/* sinkhorn.h - a small matrix made nearly doubly stochastic.
+/* sinkhorn.h - makes a small matrix nearly doubly stochastic.
  *
  * c [n, n], from logits, in place and in double:
  *   c = softmax of each row + eps;  columns;  then (iterations - 1) times: rows, columns

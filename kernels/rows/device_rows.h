@@ -1,4 +1,4 @@
-/* device_rows.h - rows on a device that nothing on the host waits for. */
+/* device_rows.h - operations on rows of device memory, queued without waiting on the host. */
 #ifndef EXF_KERNELS_DEVICE_ROWS_H
 #define EXF_KERNELS_DEVICE_ROWS_H
 #include "kernels/linear/matrix.h"

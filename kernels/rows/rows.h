@@ -1,4 +1,4 @@
-/* rows.h - moving and adding rows of float32 matrices, row-major. */
+/* rows.h - operations that gather, scatter and add rows of float32 matrices, row-major. */
 #ifndef EXF_KERNELS_ROWS_H
 #define EXF_KERNELS_ROWS_H
 #include <stddef.h>

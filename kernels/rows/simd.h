@@ -1,4 +1,4 @@
-/* simd.h - how the CPU kernels get the machine's wide registers.
+/* simd.h - macros and inline functions with which the CPU kernels use AVX2.
  *
  * EXF_SIMD_CLONES compiles a function twice, for the baseline and for AVX2, and picks
  * at load time.  Both give the same bits: contraction is off (Makefile) and a

@@ -1,4 +1,4 @@
-/* common_input_sums_cpu.c - the sums of tokens that all experts ran on; see layer_sums.h. */
+/* common_input_sums_cpu.c - pair sums of common input; see layer_sums.h. */
 #include "kernels/statistics/layer_sums.h"
 
 #include "base/thread_pool.h"

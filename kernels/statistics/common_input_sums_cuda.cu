@@ -1,4 +1,4 @@
-/* common_input_sums_cuda.cu - sums of tokens that all experts ran on; see layer_sums.h.
+/* common_input_sums_cuda.cu - pair sums of common input; see layer_sums.h.
  *
  * One strided product U U^T per token, then one look at each C: a block has 8 rows of
  * pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it walks

@@ -1,5 +1,5 @@
-/* diagonal.h - sums of pairs of routed outputs, element by element, on a device
- * (artifact/vector_sums.h says what they are for):
+/* diagonal.h - adds up, on a device, the element-wise products of pairs of routed outputs that
+ * the diagonal projector needs (artifact/vector_sums.h):
  *
  *   vu[p] += w v*u, vv[p] += w v*v    [H], of the tokens that chose both of pair p's experts
  *
@@ -13,10 +13,10 @@
 #include "kernels/linear/matrix.h"
 #include "kernels/statistics/layer_sums.h"
 
-/* Everything is the device's. */
+/* The sums of a layer; all arrays are in device memory. */
 typedef struct {
     exf_exact *vu, *vv;  /* [P, H] */
-    double *open;        /* [P, 2, H] totals of a unit that other calls go on with */
+    double *open;        /* [P, 2, H] totals of a unit that later calls continue */
     const int32_t *pair; /* [P, 2] source, target */
     int n_pairs;
     uint64_t *bad;       /* complement of the smallest first row of a call whose sums left the range; 0: none */
@@ -28,7 +28,7 @@ typedef struct {
     const int32_t *ids;   /* [T, K] distinct within a token */
     const float *weights; /* [T, K] */
     exf_weighting weighting;
-    double *root;         /* [T, K] room */
+    double *root;         /* [T, K] scratch */
     int begins, ends;     /* 1: the unit's first, last call */
     int64_t row;          /* of the first token, for messages */
 } exf_diagonal_call;

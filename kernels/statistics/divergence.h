@@ -1,5 +1,5 @@
-/* divergence.h - one row of logits as log-probabilities, and how far another row is
- * from it: KL(p || q) = sum_i p_i (log p_i - log q_i), natural logarithm.
+/* divergence.h - computes log-probabilities of a row of logits, and the divergence of another
+ * row from it: KL(p || q) = sum_i p_i (log p_i - log q_i), natural logarithm.
  *
  * Exponentials are float32 within 2 ulp, sums double in eight lanes of fixed order; two
  * equal rows give exactly 0.  top: index of the largest logit, ties to the lower. */
@@ -12,9 +12,9 @@ void exf_log_softmax_cpu(float *log_p, float *p, const float *logits, int n, int
 /* KL of logits' softmax from log_p, p; *log_sum is such that log q_i = logits_i - log_sum. */
 double exf_divergence_cpu(const float *log_p, const float *p, const float *logits, int n, double *log_sum, int *top);
 
-/* ---- where logits are on a device: rows as they are scored ---------------------
+/* ---- rows of logits in device memory -------------------------------------------
  * first 1: rows of the original, which fill log_p and top; nll is theirs, kl 0, same 1.
- * first 0: other rows for the same tokens, held against them.  The same arithmetic, sums
+ * first 0: other rows for the same tokens, compared with them.  The same arithmetic, sums
  * double over the threads of a block in fixed order.  A row with a NaN has nll NaN. */
 typedef struct {
     const float *logits; /* [R, n] */

@@ -1,4 +1,4 @@
-/* divergence_cuda.cu - rows of logits scored where they are; see divergence.h.
+/* divergence_cuda.cu - scores rows of logits in device memory; see divergence.h.
  *
  * A block per row, two passes over it: the largest logit and the sum of exponentials
  * together (a thread that meets a larger one rescales its sum), then what needs that sum. */

@@ -1,5 +1,5 @@
-/* exact_registers.cuh - an exf_exact (base/exact.h) in a thread's registers, for many terms
- * before anything is written: adding is a handful of integer instructions. */
+/* exact_registers.cuh - exf_exact_registers is an exf_exact (base/exact.h) in a thread's
+ * registers: adding a term takes a few integer instructions and no memory access. */
 #ifndef EXF_KERNELS_EXACT_REGISTERS_CUH
 #define EXF_KERNELS_EXACT_REGISTERS_CUH
 #include "base/exact.h"

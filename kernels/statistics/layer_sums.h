@@ -1,5 +1,6 @@
-/* layer_sums.h - the sufficient statistics of routed expert outputs (method,
- * section 1; paper, appendix "shared scalar").
+/* layer_sums.h - adds up the sums of one layer's routed expert outputs: pair sums and expert
+ * sums, the sufficient statistics of the tables (method, section 1; paper, appendix "shared
+ * scalar").
  *
  * For every token and every ordered pair s != t of its top-K, with source output
  * u = E_s(x), target output v = E_t(x), both unweighted, and weight
@@ -26,7 +27,7 @@
 
 typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_weighting;
 
-/* Where one layer's sums are; each array zeroed or holding earlier sums. */
+/* The arrays of one layer's sums; each zeroed or holding earlier sums. */
 typedef struct {
     exf_exact *dot, *target_sq, *source_sq, *dot0, *sq0; /* [E, E] */
     uint64_t *count;                                     /* [E, E] */
@@ -41,14 +42,14 @@ typedef struct {
 exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
                              const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
 
-/* The expert sums alone, of tokens whose pairs are observed elsewhere. */
+/* Adds only the expert sums, for tokens whose pair sums come from common input. */
 exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
                                      const float *weights, exf_err *err) EXF_CHECKED;
 
 /* Tokens of a sequence whose terms are added in double before they are added exactly. */
 enum { EXF_COMMON_INPUT_UNIT = 8 };
 
-/* The pair sums alone, of tokens that all experts ran on: outputs [T, E, H], every
+/* Adds only the pair sums, of common input: outputs [T, E, H] of all experts, every
  * ordered pair s != t.  A token's products are one symmetric matrix product in double
  * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
  * double, and that total is added exactly: equal calls give equal bits in any order.
@@ -58,13 +59,13 @@ exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_expe
                                     double *scratch, exf_err *err) EXF_CHECKED;
 size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model);
 
-/* ---- where the outputs are on a device ---------------------------------------
- * The same sums kept there and brought home once per layer.  An inner product is
+/* ---- outputs in device memory ------------------------------------------------
+ * The same sums, kept in device memory and copied to the host once per layer.  An inner product is
  * added up in float32 over runs of 64 elements and in double from there on: <u,v> is
  * within 2^-18 ||u|| ||v|| of the exact one (and far nearer where signs mix), norms
  * and weights follow from it.
  * Terms are then rounded to the grid of exf_exact and added as integers, so the
- * sums depend on no order, no split and no number of streams. */
+ * sums depend on no order, no split and no number of queues. */
 typedef struct {
     int n_experts, top_k, d_model, n_tokens;
     exf_matrix outputs;  /* [T, K, H] */
@@ -75,7 +76,7 @@ typedef struct {
     int64_t row;          /* of the first token, for messages */
 } exf_layer_sums_call;
 
-/* Tokens that all experts ran on: their products first, all of C[s, t] = <u_s, u_t> in
+/* Common input on a device: first the Gram matrices C[s, t] = <u_s, u_t> of all tokens in
  * one call, then sums over some of these tokens.  A product accumulates in float32 over H:
  * within H 2^-24 ||u|| ||v|| of the exact one.  A token's bits do not depend on where in
  * the call it is nor on what is beside it, but they may on how many products the call
@@ -85,9 +86,9 @@ typedef struct {
  * call's first, each unit's total added exactly.  A norm above 2^20 is out of range. */
 typedef struct {
     int n_experts, d_model;
-    int n_products;     /* tokens that outputs has room for, what they hold or not */
+    int n_products;     /* tokens for which outputs has memory, used or not */
     exf_matrix outputs; /* [n_products, E, H] */
-    void *gram_matrices;        /* gram_matrices_bytes() of the device's memory; for whoever reads them next */
+    void *gram_matrices; /* gram_matrices_bytes() of device memory; read by exf_common_input_call */
 } exf_gram_call;
 
 typedef struct {
@@ -98,7 +99,7 @@ typedef struct {
     int64_t row_offset;
 } exf_common_input_call;
 
-/* Products a call that fill a device, at most 32 MB of them; a multiple of the unit. */
+/* Tokens of one call that fill a device, at most 32 MB of products; a multiple of the unit. */
 static inline int exf_gram_tokens(int n_experts)
 {
     int64_t most = ((int64_t)8 << 20) / ((int64_t)n_experts * n_experts) / EXF_COMMON_INPUT_UNIT * EXF_COMMON_INPUT_UNIT;
@@ -112,7 +113,7 @@ typedef struct {
     uint64_t *sequences;     /* [E, E] that observed the pair */
 } exf_sequence_sums;
 
-/* Bytes of host memory that fetching needs (backend.h, layer_sums_take). */
+/* Bytes of host memory that layer_sums_take (backend.h) needs. */
 static inline size_t exf_layer_sums_host_bytes(int n_experts)
 {
     size_t e = (size_t)n_experts;

@@ -1,4 +1,4 @@
-/* layer_sums_cells.cuh - how sums lie in a device's memory while they grow.
+/* layer_sums_cells.cuh - the layout of layer sums in device memory while terms are added.
  *
  * A cell of 32 words per ordered pair and per expert: sum s has six signed words,
  * digits of 2^32 of its fixed-point value (base/exact.h), of both signs and not
@@ -20,7 +20,7 @@ typedef struct {
     unsigned long long unused[WORDS - 2];
 } header;
 
-/* Behind the header: pairs' cells, experts' cells, sequence cells, room for fetching. */
+/* Behind the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */
 static inline size_t n_cells(int n_experts)
 {
     return 2 * (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;

@@ -1,5 +1,5 @@
-/* layer_sums_fetch_cuda.cu - the end of a sequence and of a layer: sums over sequences,
- * and bringing everything home; see layer_sums.h and layer_sums_cells.cuh. */
+/* layer_sums_fetch_cuda.cu - ends a sequence by adding to the sequence sums, and a layer by
+ * copying all sums to the host; see layer_sums.h and layer_sums_cells.cuh. */
 #include "kernels/statistics/layer_sums_cells.cuh"
 
 #include "base/thread_pool.h"

@@ -1,5 +1,5 @@
-/* linalg.h - dense double-precision algebra on the host, row-major: products from
- * OpenBLAS, factorisations from the LAPACK inside it.
+/* linalg.h - dense linear algebra in double precision on the host, row-major: products by
+ * OpenBLAS, factorisations by the LAPACK inside it.
  *
  * One thread (kernels/linear/blas_threads.h), so equal inputs give equal bits on one processor
  * with one OpenBLAS.  Arrays do not overlap unless said. */

@@ -1,4 +1,4 @@
-/* output_rows.cuh - a piece of an expert's output as float32, whichever type it has. */
+/* output_rows.cuh - loads elements of an expert's output as float32 from float32 or bfloat16. */
 #ifndef EXF_KERNELS_OUTPUT_ROWS_CUH
 #define EXF_KERNELS_OUTPUT_ROWS_CUH
 #include <cstdint>

@@ -1,8 +1,8 @@
-/* pair_scalar.h - the closed form of a pair's scalar (method, section 2; paper, eq. "shared scalar"):
+/* pair_scalar.h - computes a pair's scalar in closed form (method, section 2; paper, eq. "shared scalar"):
  *
  *   S = clip(dot / (target_sq + lambda)), 0 where there is nothing to divide by
  *
- * Here, because the second sweep of accumulate needs it as well as solve. */
+ * It is a kernel because both the second sweep of accumulate and solve use it. */
 #ifndef EXF_KERNELS_PAIR_SCALAR_H
 #define EXF_KERNELS_PAIR_SCALAR_H
 

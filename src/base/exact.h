@@ -1,4 +1,4 @@
-/* exact.h - sums of doubles that do not depend on the order of adding.
+/* exact.h - exf_exact adds doubles so that the sum does not depend on their order.
  *
  * An exf_exact is a 192-bit two's-complement integer in units of 2^-96.  A term
  * is rounded once, to that grid (round half to even), and from then on adding is

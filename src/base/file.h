@@ -1,4 +1,5 @@
-/* file.h - reading with bounds (file_read.c), writing atomically, paths (file.c).
+/* file.h - functions that read byte ranges of a file (file_read.c), write files atomically
+ * and join paths (file.c).
  *
  * Reading: positioned and exact; a short read is a truncation error.
  * Writing: to a temporary beside the target, synced, renamed, the directory
@@ -14,35 +15,35 @@
 /* ---- reading -------------------------------------------------------- */
 typedef struct exf_file exf_file; /* a regular file opened for reading; thread-safe reads */
 
-/* Three ways, the same bytes:
- *   PREAD   through the system's cache
- *   DIRECT  past it (O_DIRECT): whole aligned blocks, of which the first and the last
- *           may hold more than was asked for
- *   MMAP    copied from a map of the file.  A file that is shorter than it was is an error
- *           as elsewhere; one that shrinks, or a disk that fails, in the moment of the copy
+/* The system calls that read a file; all return the same bytes.
+ *   PREAD   through the page cache
+ *   DIRECT  past the page cache (O_DIRECT): whole aligned blocks, of which the first and
+ *           the last may hold more than was asked for
+ *   MMAP    copied from a mapping of the file.  A file that became shorter is an error as
+ *           with the others; a file that shrinks, or a disk that fails, during the copy
  *           ends the program with SIGBUS */
 typedef enum { EXF_IO_PREAD, EXF_IO_DIRECT, EXF_IO_MMAP } exf_io;
 enum { EXF_FILE_ALIGN = 4096 }; /* of offsets, lengths and memory when reading directly */
 
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED; /* PREAD */
-/* Chooses another way, once and not beside reads.  EXF_IO naming file and the ways that
- * are left where its file system has not this one. */
+/* Chooses how the file is read; at most once, and not while reads are under way.  EXF_IO
+ * naming the file and the remaining choices where its file system does not support this one. */
 exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 void exf_file_close(exf_file *f); /* NULL is allowed */
 uint64_t exf_file_size(const exf_file *f);
 const char *exf_file_path(const exf_file *f);
 /* Exactly n bytes from offset; EXF_FORMAT naming file and offset if it ends before. */
 exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err) EXF_CHECKED;
-/* Memory that exf_file_read_aligned() needs for n bytes. */
+/* Bytes of the buffer that exf_file_read_aligned() needs to read n bytes. */
 static inline size_t exf_file_aligned_size(size_t n)
 {
     return n + 2 * (size_t)EXF_FILE_ALIGN;
 }
-/* The same n bytes somewhere in room, which *at says; DIRECT copies nothing where room is
- * aligned to EXF_FILE_ALIGN. */
+/* Reads the same n bytes to some place in the buffer and points *at there.  DIRECT copies
+ * nothing if the buffer is aligned to EXF_FILE_ALIGN. */
 exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer, size_t n, const void **at, exf_err *err) EXF_CHECKED;
 
-/* The whole file with a NUL behind it; EXF_FORMAT if it is larger than limit
+/* Reads the whole file and appends a NUL; EXF_FORMAT if it is larger than limit
  * bytes.  Caller frees *out with exf_mem_free. */
 exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err) EXF_CHECKED;
 
@@ -62,8 +63,8 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err) EXF_CHECKED;
 /* Removes the temporary and frees f; NULL is allowed. */
 void exf_output_file_abort(exf_output_file *f);
 
-/* EXF_IO if target exists and force is 0, or if it is a directory: lets a program refuse before hours of
- * work rather than after. */
+/* EXF_IO if target exists and force is 0, or if it is a directory: so that a program refuses before
+ * hours of work and not after. */
 exf_code exf_output_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 /* mkdir -p. */
 exf_code exf_make_dirs(const char *path, exf_err *err) EXF_CHECKED;

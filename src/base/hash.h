@@ -1,5 +1,5 @@
-/* hash.h - SHA-256 (libcrypto), the only hash in ExFold: model fingerprints,
- * input checksums, payload digests. */
+/* hash.h - SHA-256 by libcrypto.  All checksums, fingerprints of models and digests of
+ * payloads use it. */
 #ifndef EXF_BASE_HASH_H
 #define EXF_BASE_HASH_H
 #include "base/err.h"
@@ -18,7 +18,7 @@ exf_code exf_hash_add_text(exf_hash *h, const char *s, exf_err *err) EXF_CHECKED
 exf_code exf_hash_add_u64(exf_hash *h, uint64_t v, exf_err *err) EXF_CHECKED; /* little endian */
 /* Writes the digest and frees h, also on failure. */
 exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
-void exf_hash_free(exf_hash *h); /* for a hash that is given up; NULL is allowed */
+void exf_hash_free(exf_hash *h); /* for a hash that was not ended; NULL is allowed */
 
 exf_code exf_hash_bytes(const void *bytes, size_t len, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;

@@ -1,4 +1,4 @@
-/* log.h - messages and progress; the only place that writes to stderr.
+/* log.h - functions that write messages and progress to stderr; nothing else writes there.
  *
  * Results belong on stdout and are printed by src/tool alone.  Libraries do not
  * log failures (they return them); they may log facts a user should know.
@@ -22,9 +22,9 @@ void exf_log_setup(const char *program, exf_log_level level, exf_progress_mode p
 void exf_log_warn(const char *fmt, ...) EXF_PRINTF(1, 2);
 void exf_log_info(const char *fmt, ...) EXF_PRINTF(1, 2);
 void exf_log_debug(const char *fmt, ...) EXF_PRINTF(1, 2);
-/* One line as it stands, for machines (--progress=json), whatever the level. */
+/* Writes one line unchanged, whatever the level: the JSON of --progress=json. */
 void exf_log_event(const char *fmt, ...) EXF_PRINTF(1, 2);
-/* "exfold-x: error: sentence", whatever the level; for the end of main. */
+/* Writes "exfold-x: error: sentence", whatever the level; main calls it last. */
 void exf_log_error(const exf_err *err);
 
 /* ---- progress: layers done out of a known total ---------------------- */

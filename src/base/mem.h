@@ -1,8 +1,8 @@
-/* mem.h - the only way to the heap.
+/* mem.h - checked allocation; all heap memory of ExFold comes from these functions.
  *
- * Sizes are checked for overflow, blocks are zeroed unless asked otherwise and aligned to 64 bytes (a
- * cache line and an AVX-512 vector), and a refusal says how much was asked for
- * and what for.  Tests can make the n-th allocation fail.
+ * Sizes are checked for overflow, blocks are aligned to 64 bytes (a cache line and an
+ * AVX-512 vector) and zeroed, except by exf_mem_raw(); an error names the size and the
+ * object.  Tests can make the n-th allocation fail.
  * Ownership: the caller frees with exf_mem_free(); NULL is allowed there.
  * Thread-safe. */
 #ifndef EXF_BASE_MEM_H
@@ -19,12 +19,12 @@ extern "C" {
  * On failure *out is NULL and the code EXF_NOSPACE. */
 exf_code exf_mem_new(void *out, size_t n, size_t size, const char *what, exf_err *err) EXF_CHECKED;
 
-/* The same, not zeroed: for large room that is written before it is read, if at all.  The
- * system's pages are then paid for by whoever touches them. */
+/* The same without zeroing, for large buffers that are written before they are read: the
+ * system maps a page only when it is first touched. */
 exf_code exf_mem_raw(void *out, size_t n, size_t size, const char *what, exf_err *err) EXF_CHECKED;
 
-/* Makes room for `need` elements in the growing array *p of capacity *cap,
- * at least doubling; the old contents are kept, on failure untouched. */
+/* Grows the array *p of capacity *cap to at least `need` elements, at least doubling
+ * it; the old elements are kept, on failure in place. */
 exf_code exf_mem_grow(void *p, size_t *cap, size_t need, size_t size, const char *what, exf_err *err) EXF_CHECKED;
 
 /* A copy of len bytes (strlen(s) for exf_mem_strdup) with a NUL behind it. */
@@ -33,7 +33,7 @@ exf_code exf_mem_strdup(char **out, const char *s, const char *what, exf_err *er
 
 void exf_mem_free(void *p);
 
-/* a*b and a+b, or EXF_NOSPACE naming `what` when they leave size_t. */
+/* a*b and a+b; EXF_NOSPACE naming `what` if the result does not fit a size_t. */
 exf_code exf_mem_mul(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;
 exf_code exf_mem_add(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;
 

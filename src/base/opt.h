@@ -1,10 +1,11 @@
-/* opt.h - one table of options feeds argv, recipe, --help, and provenance.
+/* opt.h - an option table describes every option of a program once; argv, recipe, --help
+ * and provenance are read from it.
  *
  * A program has an options struct and a table of exf_opt rows that say where in
  * the struct each value lives.  Every value arrives as text (a default, a
  * recipe scalar or list, `--flag value`, `--set key=value`) and goes through
  * the same strict parser.  Precedence: command line > recipe > default; a key
- * given twice at one rank is refused, for nobody can tell which was meant.
+ * given twice at one rank is refused, since which value was meant is unknown.
  *
  * Errors: what the user wrote wrong is EXF_USAGE; a bad table, a bad default
  * included, is EXF_INTERNAL.  After an error the values that were set before it
@@ -56,26 +57,26 @@ typedef struct {
 
 typedef enum { EXF_OPT_BY_DEFAULT, EXF_OPT_BY_RECIPE, EXF_OPT_BY_ARGV } exf_opt_rank;
 
-typedef struct exf_opts exf_opts; /* table + struct + who set what */
+typedef struct exf_opts exf_opts; /* a table, a struct and the origin of each value */
 
 /* table: n rows, kept by reference.  values: the program's options struct; the
  * fields that rows point at are zeroed here, then filled with the defaults. */
 exf_code exf_opts_new(exf_opts **out, const exf_opt *table, size_t n, void *values, exf_err *err) EXF_CHECKED;
 void exf_opts_free(exf_opts *o); /* also frees the strings in values; NULL is allowed */
 
-/* Sets one recipe key.  `where` stands in messages: "demo.yaml:12".  A key of
- * lower rank than what is there is checked, then ignored, so the recipe may be
+/* Sets one recipe key.  `where` is the position for messages: "demo.yaml:12".  A value
+ * of lower rank than the present one is checked, then ignored, so the recipe may be
  * read after argv; the same rank twice is an error; an unknown key is an error
- * with the nearest known one, and a section ("calibrate: 3") is told apart. */
+ * naming the nearest known key, and a section ("calibrate: 3") gets a message of its own. */
 exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const char *text, const char *where, exf_err *err) EXF_CHECKED;
-/* The same for a list of n items that stand apart, as in a recipe: refused for a
- * row that takes one value, and no item is ever split at a comma. */
+/* Sets a key from a list of n separate items, as a recipe has them: refused for a
+ * row that takes one value, and no item is split at a comma. */
 exf_code exf_opts_set_list(exf_opts *o, exf_opt_rank rank, const char *key, const char *const *item, size_t n,
                            const char *where, exf_err *err) EXF_CHECKED;
 
 /* Reads argv[1..argc): --flag value, --flag=value, -x value, --no-flag for FLAG,
  * --set key=value, "--" ends flags, the rest ("-" too) are positional and
- * returned in order (pointers into argv; room for argc of them).  A value that
+ * returned in order (pointers into argv; the array holds argc of them).  A value that
  * starts with "--" must be written --flag=value.  --help and --version are flags
  * of the table like any other; "set" is taken.  An unknown flag is EXF_USAGE
  * with the nearest known one. */
@@ -92,7 +93,7 @@ exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err
  * (default X; recipe: output.directory)", two aligned columns, at most 100
  * wide.  A row without a flag stands there as --set KEY=VALUE. */
 exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
-/* What help prints of one row, for pages of another shape: the word that stands for its value
+/* The parts of a row's line in --help, for manual pages: the placeholder of its value
  * ("DIR", "auto|cpu|cuda"), and the right column as one line ("help (default X; recipe: KEY)"). */
 const char *exf_opt_placeholder(const exf_opt *row);
 exf_code exf_opt_remarks(const exf_opt *row, exf_text *out, exf_err *err) EXF_CHECKED;

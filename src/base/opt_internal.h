@@ -1,6 +1,6 @@
-/* opt_internal.h - what the opt*.c files share; nobody else includes it.
+/* opt_internal.h - types and functions shared by opt*.c only.
  *
- * opt.c keeps who set what, opt_value.c turns text into one value and back,
+ * opt.c stores values with their origins, opt_value.c parses and prints one value,
  * opt_argv.c reads the command line, opt_help.c prints --help. */
 #ifndef EXF_BASE_OPT_INTERNAL_H
 #define EXF_BASE_OPT_INTERNAL_H
@@ -12,11 +12,11 @@ struct exf_opts {
     const exf_opt *table;
     size_t n;
     char *values;
-    char *(*origin)[EXF_OPT_RANKS]; /* per row and rank: who gave it ("demo.yaml:12", "--ridge"); NULL: nobody */
+    char *(*origin)[EXF_OPT_RANKS]; /* per row and rank: where the value was given ("demo.yaml:12", "--ridge"); NULL: not given */
 };
 
 /* ---- one value (opt_value.c) ----------------------------------------- */
-/* A value on its way into the struct; the member is the one of the row's type. */
+/* A parsed value that is not yet stored; the row's type names the member. */
 typedef union {
     char *text;
     int64_t i;
@@ -29,7 +29,7 @@ typedef union {
 
 /* The message has no prefix: the caller knows file and key.  *out is zero after an error. */
 exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err) EXF_CHECKED;
-/* TEXT_LIST and INT_LIST from items that are apart already. */
+/* Parses a TEXT_LIST or INT_LIST from separate items. */
 exf_code exf_opt_parse_items(exf_opt_value *out, const exf_opt *row, const char *const *item, size_t n, exf_err *err) EXF_CHECKED;
 exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err) EXF_CHECKED;
 void exf_opt_value_free(exf_opt_type type, exf_opt_value *v); /* and zeroes it */
@@ -41,10 +41,10 @@ int exf_opt_range(const exf_opt *row, char text[EXF_OPT_RANGE_MAX]);
 
 /* ---- rows (opt.c) ------------------------------------------------------ */
 size_t exf_opt_find_key(const exf_opts *o, const char *key); /* o->n: none */
-/* What to add to "unknown key": the nearest, the section's keys, or nothing. */
+/* The hint behind "unknown key": the nearest key, the section's keys, or nothing. */
 exf_code exf_opt_key_hint(const exf_opts *o, const char *key, char hint[EXF_OPT_HINT_MAX], exf_err *err) EXF_CHECKED;
 /* The row whose key is leaf or ends in ".leaf"; o->n if none or several. */
 size_t exf_opt_find_leaf(const exf_opts *o, const char *leaf);
-/* Parses text for row i and stores it if nothing of a higher rank is there. */
+/* Parses text for row i and stores it unless a value of higher rank is set. */
 exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text, const char *origin, exf_err *err) EXF_CHECKED;
 #endif

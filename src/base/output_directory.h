@@ -1,4 +1,4 @@
-/* output_directory.h - writing a directory of files atomically: all of them or none.
+/* output_directory.h - exf_output_directory writes a directory of files atomically: all or none.
  *
  * The files go to a temporary directory beside the target; commit syncs it and
  * renames it to the target.  Whatever fails, the target is as it was and the
@@ -8,7 +8,7 @@
  * holds nothing but regular files whose names end as one of the new files' names
  * do (".npy"), so that nobody's notes are deleted.  It is moved aside, the new
  * directory takes its name, then it is removed; no file system renames a directory over
- * another, so for a moment between two renames the target is not there. */
+ * another, so between two renames the target is absent for a moment. */
 #ifndef EXF_BASE_OUTPUT_DIRECTORY_H
 #define EXF_BASE_OUTPUT_DIRECTORY_H
 #include "base/err.h"
@@ -26,10 +26,10 @@ exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, 
 exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err) EXF_CHECKED; /* frees f, also on failure */
 void exf_output_directory_abort(exf_output_directory *f);                                /* NULL is allowed */
 
-/* EXF_IO if the target exists and force is 0, or is no directory: to refuse before any work. */
+/* EXF_IO if the target exists and force is 0, or is no directory; called before any work. */
 exf_code exf_output_directory_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 
-/* Names of the files in a directory, sorted, each passed to visit; stops at the first code that is not EXF_OK. */
+/* Calls visit with the name of each file in a directory, in sorted order, until it returns another code than EXF_OK. */
 exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
                          exf_err *err) EXF_CHECKED;
 #endif

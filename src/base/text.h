@@ -1,5 +1,5 @@
-/* text.h - strings: a growing buffer, strict number parsing, nearest names,
- * UTF-8 validity, human-readable sizes.
+/* text.h - functions on strings: a growing buffer, strict parsing of numbers, the nearest
+ * of several names, UTF-8 validation, human-readable sizes.
  *
  * Ownership: exf_text owns its bytes; zero-initialise it, release with
  * exf_text_free().  Parsers never accept trailing text, blanks or overflow. */

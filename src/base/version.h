@@ -1,4 +1,4 @@
-/* version.h - what this build is; goes into --version and into provenance. */
+/* version.h - version and commit of this build, for --version and for provenance. */
 #ifndef EXF_BASE_VERSION_H
 #define EXF_BASE_VERSION_H
 const char *exf_release(void); /* "0.1.0" */

@@ -1,9 +1,10 @@
-/* capture.h - what a forward pass over a corpus saw, and where it came from.
+/* capture.h - two observers that write what a forward pass over a corpus computed, with
+ * its provenance.
  *
- * Two observers: the recorder (recorder.h) writes routed expert outputs of chosen layers to
- * a `capture` file (artifact/artifact_capture.h) for exfold-accumulate; the exporter
- * (exporter.h) writes everything a layer shows to one .safetensors, under names that other
- * implementations can be compared by. */
+ * The recorder writes the routed expert outputs of chosen layers to a `capture` file
+ * (artifact/capture_file.h) for exfold-accumulate.  The exporter writes everything that a
+ * layer shows to an observer to one .safetensors file, to be compared with other
+ * implementations. */
 #ifndef EXF_CAPTURE_CAPTURE_H
 #define EXF_CAPTURE_CAPTURE_H
 #include "artifact/artifact.h"
@@ -12,7 +13,7 @@
 #include "forward/forward.h"
 #include "kernels/backend.h"
 
-/* Layers that are to be captured, by the model's layer number. */
+/* The layers to capture, by the model's layer number. */
 typedef struct {
     unsigned char chosen[EXF_MAX_LAYERS];
     int32_t number[EXF_MAX_LAYERS]; /* the chosen ones, ascending */
@@ -28,7 +29,7 @@ exf_code exf_batch_of_corpus(exf_batch *batch, const exf_corpus *c, exf_err *err
 /* Facts of the capture stage: model, data, device. */
 exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf_corpus *c, const exf_corpus_request *request,
                                 const exf_backend *backend, exf_compute compute, const char *layers, exf_err *err) EXF_CHECKED;
-/* Those of them that say nothing about data. */
+/* The facts of the capture stage without those about data. */
 exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
                                  const char *layers, exf_err *err) EXF_CHECKED;
 /* Length and digest of every sequence; recorded: the SHA-256 of a file of hidden states,

@@ -1,4 +1,4 @@
-/* corpus.h - from a data manifest to the token sequences of a run.
+/* corpus.h - loads the token sequences of a run from the sources of a data manifest.
  *
  * Manifest, schema exfold-manifest/1 (YAML; unknown keys are errors with the
  * nearest name; paths are relative to the manifest's file):
@@ -26,7 +26,7 @@
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
  * document (a jsonl line that is not blank, or the whole text file; at most
- * 64 MiB) tokenised and cut into chunks of max_tokens, the last one shorter.
+ * 64 MiB) tokenised and cut into token chunks of max_tokens, the last one shorter.
  * What is below min_tokens is dropped.  Documents never share a sequence and
  * nothing is padded.
  *
@@ -91,9 +91,9 @@ typedef struct {
 } exf_corpus_request;
 
 exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, exf_err *err) EXF_CHECKED;
-/* For a plan: the corpus if every file of it is there, else a stand-in of as many
+/* Loads the corpus for a dry run if all of its files exist, else makes a stand-in of as many
  * sequences as request and manifest say, each of max_tokens, without ids, domains
- * or digests; *missing is then the first file that is not there (the caller
+ * or digests; *missing is then the first file that does not exist (the caller
  * frees), else NULL. */
 exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, char **missing, exf_err *err) EXF_CHECKED;
 void exf_corpus_free(exf_corpus *c); /* NULL is allowed */

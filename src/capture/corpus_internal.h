@@ -1,5 +1,5 @@
-/* corpus_internal.h - inside src/capture/corpus*.c: all sequences that one source
- * could give, before any is chosen.  A pool is filled anew for each source. */
+/* corpus_internal.h - shared by corpus*.c: exf_source_chunks holds all token chunks of one
+ * source, before sequences are selected from them.  It is filled anew for each source. */
 #ifndef EXF_CAPTURE_CORPUS_INTERNAL_H
 #define EXF_CAPTURE_CORPUS_INTERNAL_H
 #include "capture/corpus.h"
@@ -21,12 +21,11 @@ typedef struct {
     uint64_t lines, matching;         /* jsonl: lines that are not blank, and those that pass `where` */
 } exf_source_chunks;
 
-/* Fills the pool from its source's file. */
+/* Read the source's file into *p. */
 exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 
-/* Cuts ids[first..] into chunks of max_tokens; a last one that is too short is
- * taken off the end again. */
+/* Cuts ids[first..] into chunks of max_tokens; removes the last one if it is too short. */
 exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err) EXF_CHECKED;
 #endif

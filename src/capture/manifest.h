@@ -1,4 +1,4 @@
-/* manifest.h - a data manifest as it stands in its file, checked on its own; the
+/* manifest.h - parses a data manifest and checks it, without reading its sources; the
  * schema is in corpus.h.
  *
  * A mistake in the manifest is EXF_USAGE with file and line, an unknown key with
@@ -13,8 +13,8 @@
 
 typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS } exf_source_format;
 
-/* More sequences than this in one source or one run is a slip of the keyboard;
- * the bound keeps products of two such numbers inside an int64. */
+/* The most sequences of one source or one run; the bound keeps products of two such
+ * numbers inside an int64. */
 enum { EXF_MAX_SEQUENCES = 1000000000 };
 
 typedef struct {
@@ -44,7 +44,7 @@ void exf_manifest_free(exf_manifest *m); /* NULL is allowed */
  * sources share it. */
 exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err) EXF_CHECKED;
 
-/* want[i]: how many sequences source i has to give when the run asks for `total`
- * (rules in corpus.h); -1: all it has. */
+/* Computes want[i], the number of sequences to take from source i for a run of `total`
+ * sequences (rules in corpus.h); -1: all of the source. */
 exf_code exf_manifest_shares(const exf_manifest *m, int64_t total, int64_t *want, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,4 +1,4 @@
-/* manifest_internal.h - one map of a manifest, read key by key; what the manifest*.c files share.
+/* manifest_section.h - reads one map of a manifest key by key; shared by manifest*.c.
  *
  * Messages name the manifest, the line and the map ("m.yaml:5: source 2: ..."); all are EXF_USAGE. */
 #ifndef EXF_CAPTURE_MANIFEST_INTERNAL_H
@@ -12,7 +12,7 @@ typedef struct {
     exf_err *err;
 } exf_section;
 
-/* Where word stands in a NULL-terminated list; -1: nowhere. */
+/* Index of word in a NULL-terminated list; -1 if it is not in the list. */
 int exf_section_index(const char *word, const char *const *list);
 /* Fails, naming the nearest known word or all of them. */
 exf_code exf_section_unknown(const exf_section *s, int line, const char *what, const char *word,
@@ -24,7 +24,7 @@ exf_code exf_section_word_of(const exf_section *s, const char *key, const exf_ya
 exf_code exf_section_word(const exf_section *s, const char *key, const char **out) EXF_CHECKED;
 exf_code exf_section_required(const exf_section *s, const char *key, const char **out) EXF_CHECKED;
 
-/* manifest_origin.c: a source's "origin", where its file can be made from; nothing else here uses
- * it (scripts/materialize_manifest.py does), so it is checked and forgotten. */
+/* manifest_origin.c: checks a source's "origin", the data set from which
+ * scripts/materialize_manifest.py makes its file; the value is not kept. */
 exf_code exf_manifest_check_origin(const exf_section *source) EXF_CHECKED;
 #endif

@@ -1,8 +1,8 @@
-/* moe_inputs.h - hidden states recorded elsewhere, as input of exf_replay().
+/* moe_inputs.h - reads a file of recorded MoE inputs, to be replayed by exf_replay().
  *
  * One .safetensors; T rows, all sequences one after the other; per layer l of the
  * model (any of its MoE layers), the model's own numbers:
- *   layers.<l>.moe_input    [T, H] F32, F16 or BF16   what router and experts saw (after the norm)
+ *   layers.<l>.moe_input    [T, H] F32, F16 or BF16   the input of router and experts (after the norm)
  *   layers.<l>.topk_ids     [T, K] I32 or I64         both or neither: without
  *   layers.<l>.topk_weights [T, K] F32, F16 or BF16   them the router runs
  * and, if there were several sequences or a layer routes by token:
@@ -11,9 +11,9 @@
  * Anything else in the file is ignored, so that what exfold-capture --export wrote
  * can be replayed.  scripts/record_moe_inputs.py writes such files.
  *
- * What contradicts the model is EXF_MODEL naming file, tensor and both values;
- * what is no finite number EXF_NUMERIC.  Rows are read when they are asked for:
- * the file is never in memory. */
+ * A tensor that contradicts the model is EXF_MODEL naming file, tensor and both values; a
+ * number that is not finite is EXF_NUMERIC.  Rows are read on demand: the file is never
+ * in memory as a whole. */
 #ifndef EXF_CAPTURE_MOE_INPUTS_H
 #define EXF_CAPTURE_MOE_INPUTS_H
 #include "capture/capture.h"
@@ -22,8 +22,8 @@
 
 typedef struct exf_moe_inputs exf_moe_inputs;
 
-/* Borrows the model.  layers: "all" that the file holds, or a list of them, which
- * *choice then is. */
+/* Opens the file and borrows the model.  layers: "all" layers of the file, or a list of
+ * them; *choice becomes the parsed list. */
 exf_code exf_moe_inputs_open(exf_moe_inputs **out, const char *path, const exf_model *m, const char *layers, exf_layer_choice *choice,
                              exf_err *err) EXF_CHECKED;
 void exf_moe_inputs_free(exf_moe_inputs *x); /* NULL is allowed */

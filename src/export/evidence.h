@@ -1,4 +1,5 @@
-/* evidence.h - how much evidence stands behind a layer's tables, for a model card. */
+/* evidence.h - computes the evidence of a layer's tables for a model card: how many pairs
+ * were observed on how many tokens. */
 #ifndef EXF_EXPORT_EVIDENCE_H
 #define EXF_EXPORT_EVIDENCE_H
 #include "artifact/tables.h"

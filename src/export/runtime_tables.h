@@ -1,6 +1,5 @@
-/* runtime_tables.h - what the two public plugins' files have in common: tables
- * whose layer axis is the model's own, and the rules that their loaders hold a
- * file to. */
+/* runtime_tables.h - shared by the writers of the two public plugins' files: tables that
+ * have all of the model's layers, and the rules that the plugins' loaders check. */
 #ifndef EXF_EXPORT_RUNTIME_TABLES_H
 #define EXF_EXPORT_RUNTIME_TABLES_H
 #include "export/writer.h"
@@ -14,7 +13,7 @@ typedef struct {
     float *norms;      /* [M, E] */
 } exf_runtime_tables;
 
-/* Tables of all n layers of the model.  A layer that the tables lack - a dense one, one
+/* Makes tables of all n layers of the model.  A layer that the tables lack - a dense one, one
  * that was not captured - has no evidence for any pair, and norms of 1: loaders refuse
  * 0.  Release with exf_runtime_tables_free(). */
 exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, exf_err *err) EXF_CHECKED;

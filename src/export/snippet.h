@@ -1,5 +1,5 @@
-/* snippet.h - how a file of tables is loaded, as lines of Python for a model card.
- * The tests hold them equal to tests/interop/load_*.py, which are run. */
+/* snippet.h - lines of Python that load a file of tables, for a model card.
+ * The tests compare them with tests/interop/load_*.py, which are run. */
 #ifndef EXF_EXPORT_SNIPPET_H
 #define EXF_EXPORT_SNIPPET_H
 

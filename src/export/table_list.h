@@ -1,4 +1,4 @@
-/* table_list.h - all that a tables file holds, as named tensors: what the
+/* table_list.h - lists the contents of a tables file as named tensors, which the
  * targets without a layout of their own write.
  *
  *   coeff, loss                       F32 [L, E, E]   count         U64 [L, E, E]
@@ -26,7 +26,7 @@ typedef struct {
 exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *err) EXF_CHECKED;
 void exf_table_list_free(exf_table_list *l);
 
-/* Facts about the list as key = text, in order of key: exfold_format "tables/1",
+/* Collects facts about the list as key = text, in order of key: exfold_format "tables/1",
  * layer_numbers "[3, 4]", loss_kind, and the tables' provenance.  Release with
  * exf_provenance_free(). */
 exf_code exf_table_facts(exf_provenance *out, const exf_tables *t, exf_err *err) EXF_CHECKED;

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "export/snippet.h"
 
-/* What is exported, and what a model card says that no table knows; all borrowed. */
+/* The tables to export, and the facts of a model card that are not in them; all borrowed. */
 typedef struct {
     const exf_tables *tables;
     const char *directory;      /* where the tables came from: of tables.h5, and of validation.md if there is one */
@@ -21,7 +21,7 @@ typedef struct {
     size_t n_datasets;
 } exf_export;
 
-/* What a writer asks of a model before anything is calibrated. */
+/* The facts of a model that a writer checks before calibration. */
 typedef struct {
     const char *family;
     int64_t n_layers; /* all of the model's */
@@ -47,12 +47,12 @@ const exf_writer *exf_writer_at(size_t i);           /* in order of name; NULL: 
 /* EXF_USAGE naming the unknown target and the known ones. */
 exf_code exf_writer_require(const char *name, const exf_writer **out, exf_err *err) EXF_CHECKED;
 
-/* Refusals before any work: of a path that is there and may not be replaced, of a model. */
+/* Checks before any work: refuse a path that exists and may not be replaced, and a model. */
 exf_code exf_writer_check_path(const exf_writer *w, const char *path, int force, exf_err *err) EXF_CHECKED;
 exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, exf_err *err) EXF_CHECKED;
-/* Refuses, without writing, tables that break a rule of tables.h (exf_tables_check), of
- * a model that the target cannot serve, with numbers that its readers refuse. */
+/* Refuses, without writing, tables that break a rule of tables.h (exf_tables_check), that
+ * are of a model that the target cannot serve, or whose numbers its readers refuse. */
 exf_code exf_writer_check_tables(const exf_writer *w, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-/* The same check, then writes; path is of what exf_writer.file names. */
+/* Checks likewise, then writes the file or directory at path. */
 exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,4 +1,4 @@
-/* h5.h - reading and writing HDF5; the one door to libhdf5.
+/* h5.h - reads and writes HDF5 files; the only wrapper of libhdf5.
  *
  * Deterministic: object times are off, the file format is fixed (that of HDF5
  * 1.8, the oldest with attributes over 64 KiB), so equal calls in equal order
@@ -12,7 +12,7 @@
  * many as fill 1 MiB; a longer row is cut) with shuffle and deflate level 4.
  * Text attributes are fixed-length UTF-8 strings of at most 16 MiB, NUL-padded,
  * without a NUL inside.
- * Reading trusts nothing: soft and external links, virtual datasets, elements
+ * A reader trusts no file: soft and external links, virtual datasets, elements
  * kept in other files and chunks over 64 MiB are EXF_FORMAT, filters are never
  * loaded from disk, and shapes are compared before anything is read.
  * HDF5's own error printing is off; its innermost message goes into ours.
@@ -27,12 +27,12 @@ typedef struct exf_h5 exf_h5;
 enum { EXF_H5_TEXT_MAX = 16 << 20 }; /* bytes of a text attribute */
 
 exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err) EXF_CHECKED;
-/* Closes and moves into place; frees h, also on failure. */
+/* Closes the file and renames it to its target; frees h, also on failure. */
 exf_code exf_h5_commit(exf_h5 *h, exf_err *err) EXF_CHECKED;
 
 /* Read only.  EXF_FORMAT naming the file if it is no HDF5 file. */
 exf_code exf_h5_open(exf_h5 **out, const char *path, exf_err *err) EXF_CHECKED;
-/* Ends reading; a file being written is given up and removed.  NULL is allowed. */
+/* Closes a file open for reading; removes a file that is being written.  NULL is allowed. */
 void exf_h5_close(exf_h5 *h);
 const char *exf_h5_path(const exf_h5 *h); /* the target's path, for messages */
 
@@ -43,9 +43,9 @@ int exf_h5_exists(exf_h5 *h, const char *path);                               /*
 exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_put_i64(exf_h5 *h, const char *object, const char *name, int64_t value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_put_f64(exf_h5 *h, const char *object, const char *name, double value, exf_err *err) EXF_CHECKED;
-/* EXF_FORMAT naming file, object, attribute if absent or of another type.  (Here
- * and below: EXF_INTERNAL while the file is being written, since the misfit is
- * then between two parts of ExFold.) */
+/* EXF_FORMAT naming file, object and attribute if it is absent or of another type.  (In
+ * these and the following functions: EXF_INTERNAL while the file is being written, since
+ * the mismatch is then between two parts of ExFold.) */
 exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED; /* caller frees */
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err) EXF_CHECKED;
@@ -66,9 +66,9 @@ exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) E
 /* n compressed datasets of at least one element each, as so many exf_h5_write() would
  * write them, but filtered side by side on all threads. */
 exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err) EXF_CHECKED;
-/* Makes room (t->data is ignored), to be filled by rows of the first axis, in
- * any order; rows never written read as zero.  A plain one takes its room on
- * disk at once, so that a full disk shows here. */
+/* Creates a dataset (t->data is ignored) whose rows of the first axis are written later,
+ * in any order; rows never written read as zero.  A plain dataset is allocated on disk at
+ * once, so that a full disk is an error of this call. */
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_rows, const void *data, exf_err *err) EXF_CHECKED;
 
@@ -80,8 +80,8 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
 /* The whole dataset, which must have exactly this dtype and shape. */
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err) EXF_CHECKED;
 
-/* A root group of this name says how a file came to be, not what it holds: the parts it
- * was added up from.  No digest covers it. */
+/* The root group that lists the parts from which a file was added up.  It is not part of
+ * the payload: no digest covers it. */
 #define EXF_H5_ORIGIN "origin"
 
 /* SHA-256 over the payload, independent of HDF5's own bookkeeping: all objects but /origin

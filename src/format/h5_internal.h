@@ -1,11 +1,11 @@
-/* h5_internal.h - what h5*.c share; the one file that includes libhdf5's header.
+/* h5_internal.h - types and functions shared by h5*.c; only this file includes libhdf5's header.
  *
  * h5.c       opening, closing, finding objects, groups
  * h5_sink.c  the file driver under a file being written
  * h5_attr.c  attributes
  * h5_data.c  datasets
  * h5_digest.c  listing, the payload's hash
- * HDF5 ids are closed by whoever opened them; exf_h5i_dataset's id is borrowed. */
+ * The function that opens an HDF5 id closes it; exf_h5i_dataset's id is borrowed. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
 #include "format/h5.h"
@@ -25,9 +25,9 @@ typedef struct {
     exf_output_file *out;
     exf_file *back;   /* the same temporary, for reading back */
     haddr_t eoa, eof; /* end of what HDF5 allocated, of what was written */
-    exf_code broken;  /* the first failure; why says what it was */
+    exf_code broken;  /* code of the first failure; `why` is its message */
     exf_err why;
-    int deaf; /* given up: further failures are nobody's concern */
+    int deaf; /* 1: the file is being discarded, further failures are ignored */
 } exf_h5i_sink;
 
 struct exf_h5 {
@@ -55,12 +55,12 @@ enum {
 exf_code exf_h5i_sink_use(exf_h5i_sink *sink, hid_t fapl, exf_err *err) EXF_CHECKED;
 
 /* ---- h5.c -------------------------------------------------------------- */
-/* The failure of the HDF5 call just made: "FILE: <fmt>: <HDF5's innermost
- * message>", or what the system said, or what broke the file before. */
+/* Fills err after a failed HDF5 call: "FILE: <fmt>: <HDF5's innermost message>", or the
+ * system's message, or the earlier failure that broke the file. */
 exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4);
-/* Whose fault a misfit is: the reader's file's, or our own writer's. */
+/* The code for a mismatch: EXF_FORMAT for a file that is read, EXF_INTERNAL for one we write. */
 exf_code exf_h5i_blame(const exf_h5 *h);
-/* Refuses a file open for reading, and one that a failure has broken. */
+/* Refuses a file that is open for reading, and one in which a write failed. */
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* *found = 1 if path leads, through hard links only, to an object. */
 exf_code exf_h5i_find(const exf_h5 *h, const char *path, int *found, exf_err *err) EXF_CHECKED;

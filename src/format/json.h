@@ -1,4 +1,4 @@
-/* json.h - reading JSON; the one door to jansson.
+/* json.h - reads JSON documents; the only wrapper of jansson.
  *
  * Strict: UTF-8, duplicate keys refused, nesting bounded by jansson (2048),
  * numbers must fit int64 or double.  String values may hold NUL bytes, object

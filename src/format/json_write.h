@@ -1,4 +1,4 @@
-/* json_write.h - JSON text, written member by member, in the order of the calls.
+/* json_write.h - exf_jw (JSON writer) builds JSON text member by member, in the order of the calls.
  *
  *   exf_jw w = {0};
  *   exf_jw_open(&w, NULL, '{');
@@ -9,10 +9,10 @@
  *   exf_jw_close(&w);
  *   EXF_TRY(exf_jw_end(&w, &text, err));  {"file": "...", "layers": [0.25]}
  *
- * A failure is remembered, later calls do nothing, and exf_jw_end() returns it, so
- * that callers stay a list of members.  Numbers are the shortest text that reads back
- * as the same double; what is not finite becomes null.  Ownership: zero-initialise;
- * exf_jw_end() hands the text over, exf_jw_free() gives it up. */
+ * The writer keeps the first failure, later calls do nothing, and exf_jw_end() returns it,
+ * so that callers need not check every member.  A number is the shortest text that reads
+ * back as the same double; NaN and infinities become null.  Ownership: zero-initialise;
+ * exf_jw_end() hands the text to the caller, exf_jw_free() frees it. */
 #ifndef EXF_FORMAT_JSON_WRITE_H
 #define EXF_FORMAT_JSON_WRITE_H
 #include "base/text.h"

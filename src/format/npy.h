@@ -1,4 +1,4 @@
-/* npy.h - writing NumPy's array file, version 1.0.  Atomic (base/file.h). */
+/* npy.h - writes an array as NumPy's file format, version 1.0; atomic (base/file.h). */
 #ifndef EXF_FORMAT_NPY_H
 #define EXF_FORMAT_NPY_H
 #include "base/tensor.h"

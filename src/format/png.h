@@ -1,4 +1,4 @@
-/* png.h - writing PNG; the one door to libpng.
+/* png.h - writes PNG images; the only wrapper of libpng.
  *
  * 8-bit palette images without any chunk of time, text or physical size: equal
  * pictures give equal bytes with the same libpng and zlib.  Writing is atomic

@@ -1,4 +1,4 @@
-/* ptfile.h - writing what torch.load() reads, without Python; format facts:
+/* ptfile.h - writes files that torch.load() reads, without Python; format facts:
  *
  *   a zip file of stored (not compressed) records, their data at multiples of 64
  *   bytes, each with its CRC-32, in this order:

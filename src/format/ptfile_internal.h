@@ -1,5 +1,5 @@
-/* ptfile_internal.h - what the two halves of the .pt writer share: the pickle
- * (ptfile_pickle.c) names the storages that the zip (ptfile.c) carries. */
+/* ptfile_internal.h - shared by the two files of the .pt writer: the pickle
+ * (ptfile_pickle.c) names the storages that the zip file (ptfile.c) contains. */
 #ifndef EXF_FORMAT_PTFILE_INTERNAL_H
 #define EXF_FORMAT_PTFILE_INTERNAL_H
 #include "base/text.h"

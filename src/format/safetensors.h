@@ -1,4 +1,4 @@
-/* safetensors.h - reading and writing .safetensors; format facts:
+/* safetensors.h - reads and writes .safetensors files; format facts:
  *
  *   u64 N (little endian) | N bytes of JSON, space padded | tensor data
  *   JSON: {"__metadata__": {string: string}, "<tensor>": {"dtype": "BF16",
@@ -35,7 +35,7 @@ typedef struct exf_st_file exf_st_file;
 
 exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err) EXF_CHECKED;
 void exf_st_close(exf_st_file *f); /* NULL is allowed */
-/* How tensors are read from here on, as exf_file_use(). */
+/* Chooses how tensors are read from now on, as exf_file_use(). */
 exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 const char *exf_st_path(const exf_st_file *f);
 size_t exf_st_count(const exf_st_file *f);
@@ -49,12 +49,12 @@ const char *exf_st_header_sha256(const exf_st_file *f);
 
 /* Raw bytes [begin, begin+n) of a tensor of f into buf; EXF_INTERNAL if it has fewer. */
 exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buf, size_t n, exf_err *err) EXF_CHECKED;
-/* The same, somewhere in room of exf_file_aligned_size(n) bytes: exf_file_read_aligned(). */
+/* Reads the same bytes to some place in a buffer of exf_file_aligned_size(n) bytes, as exf_file_read_aligned(). */
 exf_code exf_st_read_aligned(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buffer, size_t n, const void **at,
                           exf_err *err) EXF_CHECKED;
 
-/* What reader and writer both ask of a tensor's name and shape, and the bytes
- * that it takes; EXF_FORMAT naming path, tensor and value. */
+/* Checks a tensor's name and shape for the reader and the writer and computes its size
+ * in bytes; EXF_FORMAT naming path, tensor and value. */
 exf_code exf_st_check(const char *path, const exf_tensor *t, uint64_t *nbytes, exf_err *err) EXF_CHECKED;
 
 /* ---- writing: equal inputs give equal bytes ---------------------------

@@ -1,11 +1,11 @@
-/* yaml.h - reading YAML; the one door to libyaml.
+/* yaml.h - reads YAML documents; the only wrapper of libyaml.
  *
  * The subset that recipes and manifests need: one document of maps, lists and
  * scalars, in block or flow style, so that JSON is read too.  Refused with file
  * and line: duplicate keys; keys that are lists, maps, block text, null or
  * empty; anchors, aliases, tags, merge keys; several documents; lists and maps
  * nested deeper than 32; more than 1 MiB; invalid UTF-8 and NUL characters; an
- * empty document.  Scalars stay text; who reads them gives them a type.
+ * empty document.  Scalars stay text; the caller parses them.
  *
  * Errors: the document is the user's own, so whatever is wrong in it is
  * EXF_USAGE; a file that cannot be read is EXF_IO.  *out is then NULL.

@@ -1,9 +1,9 @@
-/* difference.h - what changed between two tables of one model. */
+/* difference.h - compares two tables of one model. */
 #ifndef EXF_INSPECT_DIFFERENCE_H
 #define EXF_INSPECT_DIFFERENCE_H
 #include "inspect/inspection.h"
 
-/* b against a.  NaN: nothing was observed in both, or nothing was routed. */
+/* The change from a to b in one layer.  NaN: nothing was observed in both, or nothing was routed. */
 typedef struct {
     int layer;             /* the model's number; -1: all layers together */
     uint64_t pairs;        /* ordered pairs of different experts */
@@ -17,7 +17,7 @@ typedef struct {
     double flip_traffic;   /* share of routed tokens, a's and b's, whose expert flipped */
 } exf_layer_difference;
 
-/* A static pool of a size that both have, all layers together. */
+/* The change of the static pool of one size, all layers together. */
 typedef struct {
     int size;
     uint64_t places, members; /* members of b that are none of a, among all places */

@@ -1,5 +1,5 @@
-/* figure.h - the figures of an inspection: which there are, as pictures (src/picture) and
- * as the numbers behind them.
+/* figure.h - the list of an inspection's figures; functions that draw one (src/picture) or
+ * write its numbers.
  *
  *   norms       mean output norm of every expert, a bar each
  *   similarity  raw similarity of every pair (geometry.h)
@@ -25,7 +25,7 @@ typedef struct {
 /* In the order above; NULL past the end. */
 const exf_figure *exf_figure_at(size_t i);
 const exf_figure *exf_figure_find(const char *name); /* NULL: unknown */
-/* 1 if the inspection holds what it shows. */
+/* 1 if the inspection has the figure's numbers. */
 int exf_figure_available(const exf_figure *f, const exf_inspection *s);
 /* The numbers: [L, E] or [L, E, E] of the inspection. */
 const float *exf_figure_values(const exf_figure *f, const exf_inspection *s);

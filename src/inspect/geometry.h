@@ -1,7 +1,7 @@
-/* geometry.h - how alike two experts' outputs are, before and after the best scalar
- * (method, section 5; paper, "Full-Layer Expert Geometry").
+/* geometry.h - computes the similarity of two experts' outputs, raw and after the pair's best
+ * scalar (method, section 5; paper, "Full-Layer Expert Geometry").
  *
- * With u, v the outputs of s and t on the n tokens that both saw,
+ * With u, v the outputs of s and t on the n tokens that were routed to both,
  *   d[s,t] = sqrt(sum ||u - v||^2 / n),          raw     = 1 - d[s,t] / dmax
  *   a[s,t] = sqrt(min_S sum ||u - S v||^2 / n),  aligned = 1 - (a[s,t] + a[t,s]) / 2 dmax
  * and dmax the layer's largest d.  Unweighted sums dot0 and sq0, in double; aligned is

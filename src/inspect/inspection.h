@@ -1,12 +1,12 @@
-/* inspection.h - what one or two files say about every layer, in memory, whatever their
- * kind: the ground on which summaries, pictures and reports stand. */
+/* inspection.h - an inspection holds the contents of an artifact of any kind, and of its
+ * statistics if given, layer by layer in memory; summaries, pictures and reports read it. */
 #ifndef EXF_INSPECT_INSPECTION_H
 #define EXF_INSPECT_INSPECTION_H
 #include "artifact/sequences.h"
 #include "artifact/tables.h"
 
-/* Matrices have a row per source expert.  Pointers are NULL for what the files do not
- * hold; an inspection owns all that it points at. */
+/* Matrices have a row per source expert.  A pointer is NULL if the files lack its numbers;
+ * an inspection owns all arrays. */
 typedef struct {
     const exf_artifact *kind; /* of the first file */
     int64_t version;          /* of the first file */
@@ -30,11 +30,11 @@ typedef struct {
  * path: EXF_MODEL naming both files and what differs if they are of another model, of
  * other layers or of other data.  Ownership: exf_inspection_free(), also after an error. */
 exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *beside, exf_err *err) EXF_CHECKED;
-/* Tables that are in memory already; t is emptied. */
+/* Makes an inspection of tables in memory, taking their arrays; t is emptied. */
 void exf_inspection_take_tables(exf_inspection *s, exf_tables *t);
-/* Keeps the layers of a list of model's layer numbers, "0,3,8-11" ("all": as it was), in
- * all arrays but the pools', which are given up; EXF_USAGE for a list that is none or names a layer
- * that is not there. */
+/* Removes all layers but those of a list of the model's layer numbers, "0,3,8-11" ("all": none
+ * is removed), from all arrays; the pools are removed whole.  EXF_USAGE for a malformed list or
+ * one that names a layer that the inspection lacks. */
 exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_inspection_free(exf_inspection *s);
 

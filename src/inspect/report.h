@@ -1,6 +1,6 @@
-/* report.h - an inspection as one HTML file that needs nothing else: no network, no other
- * file.  Without JavaScript it shows the tables; with it also every layer's matrices,
- * decoded when they are looked at. */
+/* report.h - writes an inspection as one HTML file that needs no network and no other
+ * file.  Without JavaScript it shows the tables; with JavaScript also every layer's
+ * matrices, decoded when they are displayed. */
 #ifndef EXF_INSPECT_REPORT_H
 #define EXF_INSPECT_REPORT_H
 #include "inspect/inspection.h"

@@ -1,4 +1,4 @@
-/* report_internal.h - between report*.c only. */
+/* report_internal.h - types and functions shared by report*.c only. */
 #ifndef EXF_INSPECT_REPORT_INTERNAL_H
 #define EXF_INSPECT_REPORT_INTERNAL_H
 #include "base/file.h"
@@ -27,7 +27,7 @@ exf_code exf_report_layers(exf_report *r, exf_err *err) EXF_CHECKED;
 exf_code exf_report_facts(exf_report *r, exf_err *err) EXF_CHECKED;
 /* report_validation.c: the first table of validation.json or validation.md, or nothing. */
 exf_code exf_report_validation(exf_report *r, exf_err *err) EXF_CHECKED;
-/* report_data.c: what the script reads. */
+/* report_data.c: the numbers that the page's script reads. */
 exf_code exf_report_data(exf_report *r, exf_err *err) EXF_CHECKED;
 
 /* report_parts.c: src/inspect/report/report.<part>; its length in *n. */

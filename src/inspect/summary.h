@@ -1,9 +1,9 @@
-/* summary.h - a layer in a dozen numbers, and all layers together. */
+/* summary.h - summarises each layer of an inspection, and all layers together, in a dozen numbers. */
 #ifndef EXF_INSPECT_SUMMARY_H
 #define EXF_INSPECT_SUMMARY_H
 #include "inspect/inspection.h"
 
-/* Pairs are ordered pairs of different experts.  NaN: the files do not say, or nothing
+/* Pairs are ordered pairs of different experts.  NaN: the files lack the numbers, or nothing
  * was observed. */
 typedef struct {
     int layer;               /* the model's number; -1: all layers together */

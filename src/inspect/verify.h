@@ -1,16 +1,16 @@
-/* verify.h - whether files are what they say they are.
+/* verify.h - verifies artifacts against their specification and against each other.
  *
- * Of each file: kind and version; every object readable (its payload's SHA-256 is
- * told); structure, ranges and sentinels as its specification says; what follows from
- * them (counts are mirrored, a pool's members fall in norm, a target is the best of the
+ * Each file is checked for kind and version; every object readable (the payload's SHA-256 is
+ * reported); structure, ranges and sentinels as its specification says; consequences of
+ * these (counts are mirrored, a pool's members fall in norm, a target is the best of the
  * pool, a sum of squares bounds its product sum ...); facts that fit the contents.
- * Of each pair of files from one chain, capture -> statistics -> tables: the digest
- * that the later one names, equal facts, and equal counts. */
+ * Each pair of files from one chain, capture -> statistics -> tables, is checked for the
+ * digest that the later one names, equal facts, and equal counts. */
 #ifndef EXF_INSPECT_VERIFY_H
 #define EXF_INSPECT_VERIFY_H
 #include "artifact/artifact.h"
 
-/* Hears of each check that held, one sentence, file first. */
+/* Called for each check that passed with one sentence, file first. */
 typedef exf_code (*exf_verify_callback)(void *self, const char *sentence, exf_err *err);
 
 /* Stops at the first check that fails: EXF_FORMAT with the file, the object and what

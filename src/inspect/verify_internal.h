@@ -1,4 +1,4 @@
-/* verify_internal.h - between verify*.c only. */
+/* verify_internal.h - types and functions shared by verify*.c only. */
 #ifndef EXF_INSPECT_VERIFY_INTERNAL_H
 #define EXF_INSPECT_VERIFY_INTERNAL_H
 #include "artifact/statistics.h"
@@ -6,7 +6,7 @@
 #include "inspect/inspection.h"
 #include "inspect/verify.h"
 
-/* A file under scrutiny. */
+/* A file that is being verified. */
 typedef struct {
     const char *path;
     char digest[EXF_SHA256_HEX];
@@ -15,14 +15,14 @@ typedef struct {
     void *self;
 } exf_verify_file;
 
-/* Says that a check held. */
+/* Reports that a check passed. */
 exf_code exf_verify_passed(const exf_verify_file *x, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4) EXF_CHECKED;
 
-/* What no reader needs to check, but what must hold. */
+/* Checks of rules that no reader checks but every file must obey. */
 exf_code exf_verify_tables(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 exf_code exf_verify_statistics(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 exf_code exf_verify_counts(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 exf_code exf_verify_facts(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
-/* Of two files, the earlier first in the chain; fine where they are not of one chain. */
+/* Checks two files, the earlier of the chain first; EXF_OK if they are not of one chain. */
 exf_code exf_verify_chain(const exf_verify_file *earlier, const exf_verify_file *later, exf_err *err) EXF_CHECKED;
 #endif

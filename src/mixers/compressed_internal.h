@@ -1,27 +1,27 @@
-/* compressed_internal.h - what the compressed mixer is made of beside its attention:
- * rotation, compressed entries, and the indexer that chooses among them. */
+/* compressed_internal.h - parts of the compressed mixer, shared by mixer_compressed.c and
+ * compressed_*.c: rotation, compressed entries, and the indexer that chooses among them. */
 #ifndef EXF_MIXERS_COMPRESSED_INTERNAL_H
 #define EXF_MIXERS_COMPRESSED_INTERNAL_H
 #include "mixers/mixer.h"
 
-/* Entries that a sequence of n_tokens gives in the layer: complete windows only. */
+/* Compressed entries of a sequence of n_tokens in the layer: one for each complete window. */
 int exf_entry_count(const exf_architecture *a, int layer, int n_tokens);
 /* 1 if entries overlap and an indexer chooses among them. */
 int exf_entries_overlap(const exf_architecture *a, int layer);
 
 /* ---- rotation --------------------------------------------------------------- */
-/* Rows of n_heads heads of d floats, the last of which are rotated; row i stands
- * at position first + i * step. */
+/* Rows of n_heads heads of d floats, of which the last rope_dim are rotated; row i has
+ * position first + i * step. */
 typedef struct {
     int n_rows, n_heads, d;
     int first, step, inverse;
 } exf_rotation;
-/* As a rotation's shape and tables; these stay as they are while there are no positions. */
+/* The rotation as a rope shape; sets *cosine and *sine unless the call has no rope tables. */
 exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine);
 void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c);
 
 /* ---- entries ------------------------------------------------------------------- */
-/* A compressor: the attention's, or the indexer's narrower one. */
+/* The weights and width of a compressor: the attention's, or the indexer's narrower one. */
 typedef struct {
     exf_role kv, gate, ape, norm;
     int d;
@@ -41,8 +41,8 @@ typedef struct {
 
 void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows);
 void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch);
-/* Bytes [n_rows, N seen by the last row] of the queries from `first` on, or NULL:
- * all that are visible.  q_rank: their normed low-rank rows. */
+/* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the
+ * last row], or NULL if every visible entry is chosen.  q_rank: the queries' normed low-rank rows. */
 const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first, int n_rows);
 /* Floating-point operations for one sequence. */
 double exf_index_flops(const exf_architecture *a, int layer, double n_tokens);

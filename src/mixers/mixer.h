@@ -1,9 +1,9 @@
-/* mixer.h - the parts that mix tokens of a sequence: attention of some kind.
+/* mixer.h - a mixer mixes the tokens of one sequence: attention of some kind.
  *
- * A registry: one file src/forward/mixer_<name>.c per kind, the table in mixer.c in
- * order of exf_mixer_kind.  A mixer takes the normed hidden states of one
- * sequence and gives what is added to the residual; it knows its weights by role
- * and the architecture's spec, and no family. */
+ * There is one file src/mixers/mixer_<kind>.c per kind; mixer.c has the table in order
+ * of exf_mixer_kind.  A mixer takes the normed hidden states of one sequence and
+ * computes what is added to the residual.  It finds its weights by role and reads its
+ * sizes from the architecture; it does not know the family. */
 #ifndef EXF_MIXERS_MIXER_H
 #define EXF_MIXERS_MIXER_H
 #include "base/arena.h"
@@ -12,21 +12,21 @@
 #include "model/family.h"
 
 typedef struct {
-    float *out;         /* [T, H] = beta * out + what the mixer gives */
+    float *out;         /* [T, H] = beta * out + the mixer's output */
     float beta;         /* 0 or 1 */
-    const float *input; /* [T, H] normed; NULL where input16 is all there is */
+    const float *input; /* [T, H] normed; NULL if there is only input16 */
     const uint16_t *input16; /* the same rounded to bfloat16, or NULL */
     int n_tokens, layer;
     const exf_architecture *a;
-    float *const *w;    /* by exf_role; NULL where the layer has none, or has it in w16 */
-    uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role, whatever the queue computes in; NULL: all are in w */
+    float *const *w;    /* by exf_role; NULL if the layer has none, or has it in w16 */
+    uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role; NULL: all are in w */
     const exf_rope_tables *rope_tables;
-    exf_arena *arena;   /* what the mixer takes from it is given back by the caller */
+    exf_arena *arena;   /* scratch for the mixer; the caller resets it */
     const exf_backend *b;
-    exf_queue *q;       /* every array above lives in b's memory */
+    exf_queue *q;       /* every array above is in b's memory */
 } exf_mixer_call;
 
-/* What products take: the layer's matrix of a role, the normed input from a row on. */
+/* Operands of products: the layer's matrix of a role, and the normed input from a row on. */
 static inline exf_matrix exf_mixer_weight(const exf_mixer_call *c, exf_role role)
 {
     return c->w16 && c->w16[role] ? exf_bf16(c->w16[role]) : exf_f32(c->w[role]);
@@ -47,8 +47,8 @@ static inline int exf_products_round(const exf_mixer_call *c)
 
 typedef struct {
     const char *name;
-    /* Runs one sequence.  With arena->base NULL it must only take what it would
-     * use, for a sequence of n_tokens, and compute nothing. */
+    /* Runs one sequence.  With arena->base NULL it only takes from the arena what it
+     * would need for a sequence of n_tokens, and computes nothing. */
     void (*run)(const exf_mixer_call *c);
     /* Floating-point operations for one sequence. */
     double (*flops)(const exf_architecture *a, int layer, double n_tokens);
@@ -56,6 +56,6 @@ typedef struct {
 
 extern const exf_mixer exf_mixer_attention, exf_mixer_mla, exf_mixer_deltanet, exf_mixer_compressed;
 
-/* NULL for a kind that this build has no part for. */
+/* NULL for a kind that has no mixer. */
 const exf_mixer *exf_mixer_of(exf_mixer_kind kind);
 #endif

@@ -1,13 +1,13 @@
-/* residual.h - how a site (mixer or feed-forward) reads and updates the hidden
- * states.  Hidden states have `streams` copies of H per token, stream after
- * stream; with one stream this is the plain h + f(norm(h)).
+/* residual.h - functions with which a site (mixer or feed-forward part) reads and updates
+ * the hidden states.  Hidden states have `streams` residual streams of H floats per token,
+ * stream after stream; with one stream the update is the plain h + f(norm(h)).
  *
- * Several streams: manifold-constrained hyper-connections.  From the flattened
+ * Several streams are manifold-constrained hyper-connections.  From the flattened
  * streams f of a token, with r = 1/sqrt(mean(f^2) + norm_eps) and mix = r (fn f):
  *   pre_j  = sigmoid(mix[j] scale[0] + base[j]) + eps
  *   post_j = 2 sigmoid(mix[S+j] scale[1] + base[S+j])
  *   C      = Sinkhorn(softmax over k of (mix[2S+jS+k] scale[2] + base[..]) + eps)
- *   u      = sum_j pre_j X_j                    what the site's norm sees
+ *   u      = sum_j pre_j X_j                    the input of the site's norm
  *   X'_k   = post_k v + sum_j C[j][k] X_j       v = the site's output */
 #ifndef EXF_MIXERS_RESIDUAL_H
 #define EXF_MIXERS_RESIDUAL_H
@@ -27,16 +27,15 @@ size_t exf_row_width(const exf_architecture *a);
 /* Floats of mixing coefficients per token: pre [S], post [S], C [S, S]; 0 with one stream. */
 int exf_residual_mixing(const exf_architecture *a);
 
-/* The site's input [T, H] for n_tokens rows of hidden: hidden itself with one
- * stream, else computed into u.  mixing [T, exf_residual_mixing] is filled from
- * hidden as it is now, for the closing. */
+/* Returns the site's input [T, H] for n_tokens rows of hidden: hidden itself with one
+ * stream, else u.  Fills mixing [T, exf_residual_mixing] from hidden, for exf_residual_update(). */
 const float *exf_residual_read(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
                                const float *hidden, int n_tokens, float *u, float *mixing);
-/* Adds the site's output v [T, H]. */
+/* Updates hidden with the site's output v [T, H]. */
 void exf_residual_update(const exf_backend *b, exf_queue *q, const exf_architecture *a, float *hidden, const float *v, int n_tokens,
                         const float *mixing);
-/* The streams as one [T, H] before the final norm; site holds the head's fn
- * [S, S H], base [S], scale [1].  hidden itself with one stream. */
+/* Returns the weighted sum of the streams [T, H] before the final norm: hidden itself with
+ * one stream, else u.  site holds the head's fn [S, S H], base [S], scale [1]. */
 const float *exf_residual_collapse(const exf_backend *b, exf_queue *q, const exf_architecture *a, const exf_residual_site *site,
                                    const float *hidden, int n_tokens, float *u);
 #endif

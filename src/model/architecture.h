@@ -1,6 +1,6 @@
-/* architecture.h - what a config.json means: which parts a decoder layer is
- * made of and their sizes.  A family (family.h) fills it; the forward reads it
- * and never asks which family it was.
+/* architecture.h - exf_architecture describes a model: the parts of each decoder layer and
+ * their sizes.  A family (family.h) fills it from config.json; the forward pass reads it
+ * and never asks for the family.
  *
  *   layer l:  h <- residual(h, mixer[l](norm(h)))      attention of some kind
  *             h <- residual(h, ffn[l](norm(h)))        dense, or router + experts (+ shared experts)
@@ -76,7 +76,7 @@ typedef struct {
     double scaling;       /* on the weights, after that */
 } exf_router_spec;        /* a correction bias or a token table: where the layer has the weights */
 
-/* ---- traits: what a layer has; tensor rules ask for them ---------------------------- */
+/* ---- traits: properties of a layer, as bits that tensor rules require ------------------ */
 enum {
     EXF_T_DENSE = 1 << 0, EXF_T_MOE = 1 << 1,
     EXF_T_ATTENTION = 1 << 2, EXF_T_MLA = 1 << 3, EXF_T_DELTANET = 1 << 4, EXF_T_COMPRESSED = 1 << 5,
@@ -123,7 +123,7 @@ typedef struct {
     const char *prefix; /* what {P} in tensor names stands for; "model." unless a family sets it */
 } exf_architecture;
 
-/* Completes what follows from the fields above: n_moe_layers, the traits DENSE, MOE and the mixers', UNTIED,
+/* Derives from the fields above n_moe_layers, the traits DENSE, MOE, UNTIED and the mixers',
  * and the axis lengths H, VOCAB, FFN, E, K, I, SHARED, ONE, THREE. */
 void exf_architecture_finish(exf_architecture *a);
 #endif

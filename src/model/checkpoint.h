@@ -1,4 +1,4 @@
-/* checkpoint.h - the tensors of a checkpoint directory, wherever they lie.
+/* checkpoint.h - finds and reads the tensors of a checkpoint directory in any of its files.
  *
  * Either model.safetensors, or model.safetensors.index.json with its shards.
  * An index is refused when a shard is missing or its name is no plain file name
@@ -19,12 +19,12 @@ typedef struct {
 } exf_stored_tensor;
 
 exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err) EXF_CHECKED;
-/* A checkpoint of no files, for a model of which only config.json is there. */
+/* A checkpoint without files, for a model that has only a config.json. */
 exf_code exf_checkpoint_empty(exf_checkpoint **out, exf_err *err) EXF_CHECKED;
 /* 1 if the directory holds an index or model.safetensors. */
 int exf_checkpoint_present(const char *dir);
 void exf_checkpoint_close(exf_checkpoint *c); /* NULL is allowed */
-/* How tensors are read from here on (exf_file_use()), in every file. */
+/* Chooses how tensors are read from now on (exf_file_use()), in every file. */
 exf_code exf_checkpoint_use(exf_checkpoint *c, exf_io io, exf_err *err) EXF_CHECKED;
 size_t exf_checkpoint_count(const exf_checkpoint *c);
 const exf_stored_tensor *exf_checkpoint_at(const exf_checkpoint *c, size_t i);             /* in order of name */

@@ -1,4 +1,4 @@
-/* config.h - typed, strict access to a checkpoint's config.json.
+/* config.h - functions that read typed fields of a checkpoint's config.json, strictly.
  *
  * A field can have several spellings ("num_experts|num_local_experts"); the
  * ones present must agree.  A dotted step goes into an object
@@ -27,7 +27,7 @@ exf_code exf_config_real_or(const exf_config *c, const char *fields, double fall
 exf_code exf_config_bool_or(const exf_config *c, const char *fields, int fallback, int *out, exf_err *err) EXF_CHECKED;
 /* Text, NULL when absent; borrowed from the document. */
 exf_code exf_config_text_or(const exf_config *c, const char *fields, const char *fallback, const char **out, exf_err *err) EXF_CHECKED;
-/* A field that we only support at one value: absent, null, or exactly this
- * text form ("false", "null", "silu", "1"); EXF_MODEL otherwise. */
+/* Checks a field of which only one value is supported: it must be absent, null, or have
+ * exactly this text form ("false", "null", "silu", "1"); EXF_MODEL otherwise. */
 exf_code exf_config_must_be(const exf_config *c, const char *fields, const char *only, exf_err *err) EXF_CHECKED;
 #endif

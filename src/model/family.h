@@ -1,16 +1,16 @@
-/* family.h - a registry: one file src/model/family_<name>.c per model family.
+/* family.h - the registry of model families, one file src/model/family_<name>.c each.
  *
- * A family says how its config.json fills an exf_architecture and what its
- * checkpoint's tensors are called, as data.  The checkpoint is held to that
- * list: a tensor missing, of another shape or dtype, or not in the list is an
- * error that says what the config expects. */
+ * A family describes how its config.json fills an exf_architecture and lists the names
+ * and shapes of its checkpoint's tensors.  The checkpoint must match that list: a
+ * tensor that is missing, has another shape or dtype, or is not in the list is an
+ * error that names what the config expects. */
 #ifndef EXF_MODEL_FAMILY_H
 #define EXF_MODEL_FAMILY_H
 #include "model/architecture.h"
 #include "model/checkpoint.h"
 #include "model/config.h"
 
-/* What a tensor is for; the forward asks for these. */
+/* The role of a tensor, by which the forward pass finds it. */
 typedef enum {
     /* once in a model */
     EXF_W_EMBED, EXF_W_FINAL_NORM, EXF_W_HEAD, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE,
@@ -36,7 +36,7 @@ typedef enum {
 } exf_role;
 enum { EXF_W_FIRST_IN_LAYER = EXF_W_MIXER_NORM };
 
-/* Where a tensor occurs. */
+/* How often a tensor occurs. */
 typedef enum {
     EXF_IN_MODEL,  /* once */
     EXF_IN_LAYER,  /* once in each layer that has the traits */
@@ -44,14 +44,14 @@ typedef enum {
     EXF_IN_STACK   /* one tensor for all experts of each such layer: [E, ...] */
 } exf_where;
 
-/* How it is stored. */
+/* Flags of exf_tensor_rule.how: how a tensor is stored. */
 enum {
     EXF_LINEAR = 1,      /* a matrix that a quantised checkpoint may hold in FP8 or FP4 */
     EXF_PLUS_ONE = 2,    /* stored as w - 1: a zero-centred norm weight */
     EXF_INTEGER = 4,     /* expert numbers in [0, E) */
     EXF_FIRST_HALF = 8,  /* of a stack: the first or second half of each expert's rows */
     EXF_SECOND_HALF = 16,
-    EXF_MAY_BE_TIED = 32 /* may be there although the traits do not ask for it */
+    EXF_MAY_BE_TIED = 32 /* may be present although the traits do not require it */
 };
 
 typedef struct {
@@ -68,12 +68,12 @@ typedef struct {
     const char *also;         /* NULL, or a second model_type that means the same */
     const char *architecture; /* as in "architectures": ["Qwen3MoeForCausalLM"] */
     exf_code (*configure)(const exf_config *config, exf_architecture *a, exf_err *err);
-    /* NULL, or what only the tensors tell: the prefix, stacked or separate experts. */
+    /* NULL, or sets what depends on the tensors' names: the prefix, stacked or separate experts. */
     void (*adapt)(const exf_checkpoint *c, exf_architecture *a);
     const exf_tensor_rule *rules;
     size_t n_rules;
-    /* Names that may be there and are never read: a pattern matches a beginning;
-     * {N} is a layer number that the model does not have. */
+    /* Names of tensors that may be present and are never read: a pattern matches the
+     * beginning of a name; {N} is a layer number that the model does not have. */
     const char *const *ignored;
     size_t n_ignored;
 } exf_family;

@@ -1,6 +1,6 @@
-/* model.h - a checkpoint directory understood: architecture, tensors by role,
- * fingerprint.  Opening checks every tensor of the checkpoint against what the
- * config expects before anything is computed. */
+/* model.h - exf_model is an opened checkpoint directory: architecture, tensors by role and
+ * fingerprint.  Opening checks every tensor of the checkpoint against what the config
+ * expects, before anything is computed. */
 #ifndef EXF_MODEL_MODEL_H
 #define EXF_MODEL_MODEL_H
 #include "model/weight_source.h"
@@ -8,8 +8,8 @@
 /* How much of a model is opened. */
 typedef enum {
     EXF_MODEL_ALL,
-    EXF_MODEL_EXPERTS, /* routers, routed and shared experts: all else may be missing, surplus or of any
-                        * shape, and counts as tensors that the family does not have */
+    EXF_MODEL_EXPERTS, /* routers, routed and shared experts: all other tensors may be missing, surplus or of
+                        * any shape, and are treated as if the family did not have them */
     EXF_MODEL_CONFIG   /* config.json alone: sizes are those of the release, nothing can be read */
 } exf_model_part;
 
@@ -35,10 +35,10 @@ void exf_model_close(exf_model *m); /* NULL is allowed */
 int exf_model_copies(const exf_model *m, exf_role role, int layer);
 /* Elements of one such tensor; 0 if there is none. */
 size_t exf_model_count(const exf_model *m, exf_role role, int layer);
-/* One tensor as float32: dst has exf_model_count() room.  expert is ignored where
- * the role has none; the head of a tied model is the embedding. */
+/* Reads one tensor as float32 into dst [exf_model_count()].  expert is ignored for a role
+ * that has one tensor in a layer; the head of a tied model is the embedding. */
 exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert, float *dst, exf_err *err) EXF_CHECKED;
-/* Where that tensor lies as it is stored: rows [row, row + rows) of w seen as a matrix
+/* The stored form of that tensor: rows [row, row + rows) of w seen as a matrix
  * [.., cols], for exf_weight_source_raw(). */
 typedef struct {
     exf_weight_source w;
@@ -54,22 +54,22 @@ int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer);
 uint64_t exf_model_layer_bytes(const exf_model *m, int layer);
 uint64_t exf_model_bytes(const exf_model *m); /* of all tensors that are read */
 uint64_t exf_model_role_bytes(const exf_model *m, exf_role role, int layer);
-/* What releases store a role's tensors in where they are not quantised. */
+/* The dtype in which releases store a role's tensors if they are not quantised. */
 exf_dtype exf_stored_dtype(exf_role role, unsigned how);
 
 /* Longest tensor name that a rule may give. */
 enum { EXF_TENSOR_NAME_LEN = 192 };
 /* Replaces {P}, {L} and {E} in a rule's pattern. */
 void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, const char *pattern, int layer, int expert);
-/* 1 if the part that is open has the rule's tensors. */
+/* 1 if the opened part of the model includes the rule's tensors. */
 int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r);
-/* 1 if the rule asks for its tensor in this layer (-1: outside layers). */
+/* 1 if the rule requires its tensor in this layer (-1: outside layers). */
 int exf_rule_applies(const exf_architecture *a, const exf_tensor_rule *r, int layer);
 /* The shape as in the file, and how many experts' tensors it is. */
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4]);
-/* Every tensor of the open part that the rules ask for is there and right; of a
- * whole model, there is no other.  Fills m->beyond_bf16. */
+/* Checks that every tensor that the rules require of the opened part is present and has the
+ * right shape and dtype; a whole model must have no other tensors. */
 exf_code exf_model_check_tensors(const exf_model *m, exf_err *err) EXF_CHECKED;
-/* Every expert number in an integer tensor is in [0, E). */
+/* Checks that every expert number in an integer tensor is in [0, E). */
 exf_code exf_model_check_tables(const exf_model *m, exf_err *err) EXF_CHECKED;
 #endif

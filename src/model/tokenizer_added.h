@@ -1,5 +1,5 @@
-/* tokenizer_added.h - added tokens: texts that become one id wherever they stand,
- * before anything else happens to the text around them. */
+/* tokenizer_added.h - finds added tokens: texts that become one id wherever they occur,
+ * before the text around them is tokenized. */
 #ifndef EXF_MODEL_TOKENIZER_ADDED_H
 #define EXF_MODEL_TOKENIZER_ADDED_H
 #include "model/tokenizer_bpe.h"
@@ -11,9 +11,9 @@ typedef struct {
     uint32_t first[257];    /* tokens that start with byte c: first[c] .. first[c + 1] - 1 */
 } exf_added_set;
 
-/* Two sets, as in the library: `raw` (normalized: false) is looked for in the text
- * as given, `normalized` (normalized: true, itself brought to NFC if `nfc`) in what
- * the normalizer makes of the rest. */
+/* Two sets, as in the library: `raw` (normalized: false) is searched in the text as
+ * given, `normalized` (normalized: true, itself converted to NFC if `nfc`) in the
+ * normalizer's output for the rest. */
 typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
 
 /* list: the "added_tokens" array, or NULL.  exf_added_free, also after a failure. */

@@ -1,5 +1,5 @@
-/* tokenizer_bpe.h - byte-level byte-pair encoding: the "model" of tokenizer.json,
- * and one pre-token of text to ids. */
+/* tokenizer_bpe.h - byte-level byte-pair encoding: loads the "model" of tokenizer.json
+ * and encodes one pre-token as ids. */
 #ifndef EXF_MODEL_TOKENIZER_BPE_H
 #define EXF_MODEL_TOKENIZER_BPE_H
 #include "format/json.h"

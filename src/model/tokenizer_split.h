@@ -1,5 +1,5 @@
-/* tokenizer_split.h - the pre-tokenizer: text cut into the pre-tokens that the model
- * encodes one by one; the one door to PCRE2.
+/* tokenizer_split.h - the pre-tokenizer cuts text into the pre-tokens that the BPE model
+ * encodes one by one; the only wrapper of PCRE2.
  *
  * Categories (\p{L}, Digits) are those of the installed PCRE2's Unicode version:
  * characters that are newer count as unassigned. */

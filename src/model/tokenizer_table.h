@@ -11,7 +11,7 @@ typedef struct {
     size_t mask, n;
 } exf_vocabulary;
 
-/* Room for n words.  Zero-initialise; exf_vocabulary_free, also after a failure. */
+/* Allocates slots for n tokens.  Zero-initialise; exf_vocabulary_free, also after a failure. */
 exf_code exf_vocabulary_new(exf_vocabulary *w, size_t n, exf_err *err) EXF_CHECKED;
 exf_code exf_vocabulary_put(exf_vocabulary *w, const char *s, size_t len, int32_t id, exf_err *err) EXF_CHECKED;
 int32_t exf_vocabulary_find(const exf_vocabulary *w, const char *s, size_t len); /* -1 if absent */
@@ -25,11 +25,11 @@ typedef struct {
 } exf_merges;
 
 exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err) EXF_CHECKED;
-/* A pair that is there already gets the new rank. */
+/* A pair that the table has already gets the new rank. */
 void exf_merges_put(exf_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id);
 void exf_merges_free(exf_merges *m);
 
-/* Here because encoding spends most of its time in it.  NULL if a, b do not merge. */
+/* Inline because encoding spends most of its time in it.  NULL if a, b do not merge. */
 static inline const exf_merge *exf_merges_find(const exf_merges *m, int32_t a, int32_t b)
 {
     uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;

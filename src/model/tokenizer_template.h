@@ -1,4 +1,4 @@
-/* tokenizer_template.h - the post-processor: ids that are put around the text's. */
+/* tokenizer_template.h - the post-processor adds ids before and after a text's ids. */
 #ifndef EXF_MODEL_TOKENIZER_TEMPLATE_H
 #define EXF_MODEL_TOKENIZER_TEMPLATE_H
 #include "format/json.h"

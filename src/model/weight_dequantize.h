@@ -1,5 +1,5 @@
-/* weight_dequantize.h - block-scaled number formats to float32; pure arithmetic on
- * memory, no files.
+/* weight_dequantize.h - converts block-scaled number formats to float32; arithmetic on
+ * memory only, no files.
  *
  *   FP8  one E4M3 byte per element
  *   FP4  two E2M1 nibbles per byte, the low one the even column

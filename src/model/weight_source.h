@@ -1,5 +1,5 @@
-/* weight_source.h - where the numbers of one expected tensor lie and how they are
- * coded: plain, or quantised with a tensor of scales beside it.
+/* weight_source.h - exf_weight_source is one expected tensor in the checkpoint and its
+ * coding: plain, or quantised with a second tensor of scales.
  *
  *   coding  X.weight           scales                                  grid
  *   FP8     F8_E4M3 [out, in]  X.weight_scale_inv F32 or BF16 (they
@@ -7,8 +7,8 @@
  *                              X.scale F8_E8M0                         one per weight_block_size block
  *   FP4     I8 [out, in / 2]   X.scale F8_E8M0                         one per 32 columns of a row
  *
- * A last block may be ragged: the grid is ceil(out / rows) x ceil(in / columns).
- * Decoded a piece at a time: no copy of a tensor as it is stored is kept. */
+ * The last block may be smaller: there are ceil(out / rows) x ceil(in / columns) scales.
+ * Tensors are dequantized some rows at a time; no stored copy of a whole tensor is kept. */
 #ifndef EXF_MODEL_WEIGHT_SOURCE_H
 #define EXF_MODEL_WEIGHT_SOURCE_H
 #include "model/family.h"
@@ -35,10 +35,10 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
 /* Rows [row, row + n_rows) of the tensor seen as a matrix [rows, cols], as float32.
  * EXF_NUMERIC naming file, tensor and place at the first that is not finite. */
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err) EXF_CHECKED;
-/* The same rows as they are stored, for a device that decodes them: bytes of codes,
- * and the scales of the blocks they lie in; row is the first of a block.  Each comes
- * to lie somewhere in its room, of exf_file_aligned_size() of its bytes (exf_file_read_aligned());
- * scales are NULL where the tensor is plain. */
+/* Reads the same rows as they are stored, for a device that dequantizes them: the codes and
+ * the scales of their blocks; `row` is the first of a block.  out points into codes_buffer and
+ * scales_buffer, of exf_file_aligned_size() of their bytes each (exf_file_read_aligned());
+ * scales are NULL if the tensor is plain. */
 typedef struct {
     const void *codes, *scales;
 } exf_raw_rows;

@@ -1,4 +1,5 @@
-/* canvas.h - a picture of at most 256 colours in memory: rectangles and letters.
+/* canvas.h - a canvas is a picture of at most 256 colours in memory, on which rectangles and
+ * letters are drawn.
  *
  * Pixels are indices into a palette, row-major from the top left.  The first
  * EXF_INKS colours have names and stay; the others are a colour map (colour.h).

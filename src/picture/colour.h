@@ -13,7 +13,7 @@ typedef enum {
 void exf_colour_at(exf_colour_map map, int i, int n, uint8_t rgb[3]);
 /* Fills the rest of the canvas's palette with the map. */
 void exf_colour_load(exf_canvas *c, exf_colour_map map);
-/* The palette's index for a value in [low, high]; beyond it, the end. */
+/* The palette's index for a value in [low, high]; values outside get the nearer end's. */
 int exf_colour_index(double value, double low, double high);
 
 /* Round numbers (1, 2 or 5 times a power of ten apart) within [low, high], rising, as

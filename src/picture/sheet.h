@@ -1,6 +1,6 @@
-/* sheet.h - all layers of a model in one picture: small panels in a grid, one panel
- * a layer, with the layer's number, shared axes, a title, and what colours mean.
- * A panel is about 256 pixels wide, an expert a whole number of them. */
+/* sheet.h - draws all layers of a model in one picture: a grid of small panels, one for
+ * each layer, with the layer's number, shared axes, a title and a colour bar.  A panel is
+ * about 256 pixels wide, each expert a whole number of pixels. */
 #ifndef EXF_PICTURE_SHEET_H
 #define EXF_PICTURE_SHEET_H
 #include "picture/colour.h"

@@ -1,5 +1,5 @@
-/* capture_output.h - what exfold-capture writes, whether a forward pass or recorded
- * hidden states feed it: capture.h5 in the output directory, or one --export file. */
+/* capture_output.h - writes the output of exfold-capture, from a forward pass or from recorded
+ * hidden states: capture.h5 in the run directory, or one --export file. */
 #ifndef EXF_TOOL_CAPTURE_OUTPUT_H
 #define EXF_TOOL_CAPTURE_OUTPUT_H
 #include "capture/capture.h"

@@ -1,11 +1,11 @@
-/* completion.h - completions for bash and zsh, and what both ask of an option row. */
+/* completion.h - properties of an option row that the completions of both shells need. */
 #ifndef EXF_TOOL_COMPLETION_H
 #define EXF_TOOL_COMPLETION_H
 #include "tool/command.h"
 
 typedef enum { EXF_VALUE_FREE, EXF_VALUE_WORDS, EXF_VALUE_DIRECTORY, EXF_VALUE_FILE } exf_completion_kind;
 
-/* What may follow a row's flag or key; WORDS: one of exf_completion_words(), "a|b|c". */
+/* The kind of value that follows a row's flag or key; WORDS: one of exf_completion_words(), "a|b|c". */
 exf_completion_kind exf_completion_value(const exf_opt *row);
 const char *exf_completion_words(const exf_opt *row);
 

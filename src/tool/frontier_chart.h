@@ -1,5 +1,5 @@
-/* frontier_chart.h - the quality-cost frontier as a picture: KL over cost, for a terminal
- * and as SVG.  Each variant is a letter, those on the frontier are marked. */
+/* frontier_chart.h - draws the quality-cost frontier as a chart of KL over cost, for a terminal
+ * and as SVG.  Each variant is a letter; those on the frontier are marked. */
 #ifndef EXF_TOOL_FRONTIER_CHART_H
 #define EXF_TOOL_FRONTIER_CHART_H
 #include "base/text.h"

@@ -1,4 +1,4 @@
-/* inputs.h - which files a recipe's run reads, and what is in them. */
+/* inputs.h - lists the files that a recipe's run reads, with their checksums. */
 #ifndef EXF_TOOL_INPUTS_H
 #define EXF_TOOL_INPUTS_H
 #include "tool/recipe.h"
@@ -6,8 +6,8 @@
 /* Appends "ROLE SHA256 PATH\n" for the recipe and every file that its calibration and its
  * validation read, once in each role: recipe, manifest, source, config, weights, tokenizer,
  * validation-manifest, validation-source.  The tokenizer where a source is text.  Reads every
- * byte of the model; its index, which may only repeat what its shards say, is left out.  A file
- * that is not there is EXF_IO. */
+ * byte of the model; its index is left out, since it only repeats the contents of the shards.
+ * A missing file is EXF_IO. */
 exf_code exf_inputs_text(const exf_recipe *r, exf_text *out, exf_err *err) EXF_CHECKED;
 /* The same on standard output. */
 exf_code exf_list_inputs(const exf_recipe *r, exf_err *err) EXF_CHECKED;

@@ -1,5 +1,5 @@
-/* inspect.h - the commands of exfold-inspect.  Each prints on stdout, text or, with
- * r->json, one JSON object; r->inputs are its arguments. */
+/* inspect.h - the commands of exfold-inspect.  Each prints text or, with r->json, one JSON
+ * object on stdout; r->inputs are its arguments. */
 #ifndef EXF_TOOL_INSPECT_H
 #define EXF_TOOL_INSPECT_H
 #include "format/json_write.h"
@@ -16,7 +16,7 @@ exf_code exf_inspect_spec(exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* One JSON string per line on stdin, one JSON array of ids per line out. */
 exf_code exf_inspect_tokenize(exf_recipe *r, exf_err *err) EXF_CHECKED;
 
-/* Prints what was written and ends w. */
+/* Ends w and prints its JSON text. */
 exf_code exf_print_json(exf_jw *w, exf_err *err) EXF_CHECKED;
 void exf_json_facts(exf_jw *w, const exf_provenance *p);
 /* Prints "wrote PATH ..." or, with a writer, adds {"path", "bytes", "sha256"} to an open array. */

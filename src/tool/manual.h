@@ -1,5 +1,5 @@
-/* manual.h - what the build makes of a program's option table besides --help: manual
- * pages and completions.  PROGRAM --help=FORM prints one; the table stays the only list.
+/* manual.h - manual pages and completions, generated from a program's option table.
+ * The build runs PROGRAM --help=FORM; the table stays the only list of options.
  *
  *   man      PROGRAM.1
  *   recipe   exfold-recipe.5, from any program that reads recipes

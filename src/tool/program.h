@@ -1,5 +1,5 @@
-/* program.h - what every main shares: one option table, --help, --version,
- * signals, messages, exit status.  A program is a filled exf_program and one call. */
+/* program.h - exf_program_main() is the main of every program: option table, --help,
+ * --version, signals, messages, exit status.  A program fills an exf_program and calls it. */
 #ifndef EXF_TOOL_PROGRAM_H
 #define EXF_TOOL_PROGRAM_H
 #include "tool/command.h"

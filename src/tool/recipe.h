@@ -1,5 +1,5 @@
-/* recipe.h - everything a run can be told: the recipe's keys (schema
- * exfold-recipe/1) and the command line's flags, in one table (recipe.c).
+/* recipe.h - exf_recipe holds the settings of a run: the recipe's keys (schema
+ * exfold-recipe/1) and the command line's flags, in one option table (recipe.c).
  *
  *   schema: exfold-recipe/1
  *   model: {path: DIR}
@@ -70,7 +70,7 @@ const exf_opt *exf_recipe_key_rows(size_t *n);
 
 /* Reads a recipe file into r->opts at recipe rank and makes its paths relative to the working directory. */
 exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
-/* What no single key can check: required keys, the clip pair, the backend. */
+/* Checks beyond a single key's: required keys, the clip pair, the backend. */
 exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err) EXF_CHECKED;

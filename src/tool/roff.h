@@ -1,4 +1,4 @@
-/* roff.h - text and option rows as man(7) source. */
+/* roff.h - functions that format text and option rows as man(7) source. */
 #ifndef EXF_TOOL_ROFF_H
 #define EXF_TOOL_ROFF_H
 #include "base/opt.h"
@@ -10,7 +10,7 @@ exf_code exf_roff_title(exf_text *out, const char *name, int section, exf_err *e
 /* A heading and the text under it; lines as they are where `verbatim`. */
 exf_code exf_roff_section(exf_text *out, const char *heading, const char *text, int verbatim, exf_err *err) EXF_CHECKED;
 
-/* Which rows stand in a list, and what in front: "-o, --output DIR" or "output.directory = DIR". */
+/* The rows of a list and their labels: flags "-o, --output DIR", or keys "output.directory = DIR". */
 typedef enum { EXF_ROFF_FLAGS, EXF_ROFF_KEYS } exf_roff_kind;
 /* Items of all rows that have a flag or a key, under a heading per group. */
 exf_code exf_roff_rows(exf_text *out, const exf_opt *rows, size_t n, exf_roff_kind kind, exf_err *err) EXF_CHECKED;

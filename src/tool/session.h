@@ -1,5 +1,5 @@
-/* session.h - what capture and calibrate open first: the model and the corpus; and what
- * they say about them. */
+/* session.h - a session opens the model and the corpus of a run and reports on them; also
+ * the run directory. */
 #ifndef EXF_TOOL_SESSION_H
 #define EXF_TOOL_SESSION_H
 #include "capture/capture.h"
@@ -13,16 +13,16 @@ typedef struct {
     exf_batch batch;
     exf_run_shape shape;
     exf_layer_choice layers;
-    const exf_backend *backend; /* the one chosen */
+    const exf_backend *backend; /* the chosen backend */
     exf_compute compute;
     char *tokenizer_path;
-    char *missing_data; /* of a dry run: a file of the corpus that is not there; NULL: the corpus is real */
+    char *missing_data; /* of a dry run: a missing file of the corpus; NULL: the corpus is real */
 } exf_session;
 
-/* auto takes the GPU if there is one and says what it took; an explicit choice
- * that cannot be met is an error, never something else. */
+/* Chooses the backend of runtime.backend: auto takes the GPU if there is one and reports
+ * the choice; an explicit choice that is not available is an error. */
 exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err) EXF_CHECKED;
-/* Reads the model's weights as runtime.io says. */
+/* Sets how the model's weights are read, as runtime.io says. */
 exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Opens and checks everything a forward pass needs and reports the corpus on
  * stderr.  layers: "all" or a list.  A dry run is content with a model's
@@ -33,12 +33,12 @@ void exf_session_close(exf_session *s);
 /* --dry-run: the plan on stdout.  host: bytes of ordinary memory that are held beside the
  * forward pass; disk: bytes the outputs will take. */
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err) EXF_CHECKED;
-/* How the recipe wants a pass of n_layers (0: all) run. */
+/* The recipe's options of a pass over n_layers layers (0: all). */
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers);
-/* The pass with one observer; times and memory on stderr. */
+/* Runs the pass with one observer and reports times and memory on stderr. */
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err) EXF_CHECKED;
 
-/* What was opened, and where the time of a pass went, on stderr. */
+/* Report on stderr the opened model, and the times of a pass. */
 void exf_report_model(const exf_model *m);
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t);
 #endif

@@ -1,4 +1,4 @@
-/* stage.h - the pipeline's stages as programs call them; files in between.
+/* stages.h - the stages of the pipeline, which programs call; each reads and writes files.
  *
  *   capture     recipe             -> DIR/capture.h5, or --export FILE
  *               FILE of hidden states -> the same, without a forward pass

@@ -1,4 +1,4 @@
-/* validate_report.h - a validation as people and programs read it. */
+/* validate_report.h - formats the results of a validation as a table, JSON and Markdown. */
 #ifndef EXF_TOOL_VALIDATE_REPORT_H
 #define EXF_TOOL_VALIDATE_REPORT_H
 #include "artifact/provenance.h"

@@ -1,5 +1,5 @@
-/* frontier.h - which budgets are worth their quality: a sweep over P and D, and the
- * variants that no other beats in cost and KL at once. */
+/* frontier.h - the quality-cost frontier: variants over a grid of P and D, of which those
+ * are marked that no other variant beats in cost and KL at once. */
 #ifndef EXF_VALIDATE_FRONTIER_H
 #define EXF_VALIDATE_FRONTIER_H
 #include "validate/validate.h"

@@ -1,6 +1,6 @@
-/* layer_errors.h - per layer, how far a lane's routed output is from the first lane's on
- * the first lane's own hidden states: ||y^ - y|| / ||y|| over all tokens (Frobenius).
- * Exact sums, so the result does not depend on threads. */
+/* layer_errors.h - computes each layer's error of a lane's routed output against the first
+ * lane's, both on the first lane's hidden states: ||y^ - y|| / ||y|| over all tokens
+ * (Frobenius).  Sums are exact, so the result does not depend on threads. */
 #ifndef EXF_VALIDATE_LAYER_ERRORS_H
 #define EXF_VALIDATE_LAYER_ERRORS_H
 #include "base/exact.h"

@@ -1,4 +1,4 @@
-/* quality_gate.h - limits that a validation must not exceed: "kl=0.2", "P4:kl_p99=1.5".
+/* quality_gate.h - a quality gate is a limit that a validation must not exceed: "kl=0.2", "P4:kl_p99=1.5".
  *
  * METRIC=LIMIT is for every variant, VARIANT:METRIC=LIMIT for one.  Metrics: */
 #ifndef EXF_VALIDATE_QUALITY_GATE_H

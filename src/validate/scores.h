@@ -1,16 +1,16 @@
-/* scores.h - what each lane of a pass says about the next token, beside the first lane.
+/* scores.h - scores the next-token distribution of each lane of a pass against the first lane's.
  *
- * Observers that look at logits as they are made and keep three numbers a token, never
- * the logits: the negative log-likelihood of the token that came, KL(first || lane), and
- * whether both have the same likeliest token.  The last position of a sequence has no next
- * token and no scores.  Memory: per worker, 2 rows of the vocabulary for each row of a
- * block of logits; per lane, 9 bytes a token.  On a device logits are scored there
- * (kernels/statistics/divergence.h), one row of the vocabulary for each row of a block. */
+ * Observers read logits as they are computed and keep three numbers a token, never the
+ * logits: the negative log-likelihood of the next token, KL(first || lane), and whether
+ * both have the same likeliest token.  The last position of a sequence has no next token
+ * and no scores.  Memory: per worker, 2 rows of the vocabulary for each row of a block of
+ * logits; per lane, 9 bytes a token.  On a device the logits are scored by kernels
+ * (kernels/statistics/divergence.h), with one row of the vocabulary for each row of a block. */
 #ifndef EXF_VALIDATE_SCORES_H
 #define EXF_VALIDATE_SCORES_H
 #include "forward/forward.h"
 
-/* Of the scored tokens of one lane. */
+/* Quality of one lane over its scored tokens. */
 typedef struct {
     uint64_t tokens;
     double ppl, ppl_se; /* exp of the mean nll; its standard error over tokens, by the delta method */
@@ -21,15 +21,15 @@ typedef struct {
 typedef struct exf_scores exf_scores;
 
 exf_code exf_scores_new(exf_scores **out, const exf_batch *batch, size_t n_lanes, int vocab, exf_err *err) EXF_CHECKED;
-/* For a lane's observer: its `begin`, `logits`, `device_open` and `device_logits` (self:
- * exf_scores_lane). */
+/* Functions for a lane's observer: `begin`, `logits`, `device_open` and `device_logits`, with
+ * exf_scores_lane() as `self`. */
 void *exf_scores_lane(exf_scores *s, size_t lane);
 exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_device_open(exf_scores *s, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err) EXF_CHECKED;
-/* Of the sequences whose group is `group`, or of all with -1; group NULL: all.  EXF_NUMERIC
- * when a score, or the perplexity, is not finite. */
+/* Sums a lane's scores over the sequences with group[i] == which, or over all if which is -1
+ * or group is NULL.  EXF_NUMERIC if a score, or the perplexity, is not finite. */
 exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err) EXF_CHECKED;
 void exf_scores_free(exf_scores *s); /* NULL is allowed */
 /* Bytes that scores will hold. */

@@ -1,7 +1,8 @@
-/* validate.h - every variant beside the original in one pass over the weights.
+/* validate.h - runs the original model and every variant in one pass over the weights and
+ * compares them.
  *
- * The first lane is the model as it is; each variant is a lane with its rewriter.  All are
- * scored against the first (scores.h, layer_errors.h). */
+ * The first lane is the original model; each variant is a lane with its rewriter, scored
+ * against the first lane (scores.h, layer_errors.h). */
 #ifndef EXF_VALIDATE_VALIDATE_H
 #define EXF_VALIDATE_VALIDATE_H
 #include "fold/fold_rewriter.h"
@@ -46,7 +47,7 @@ typedef struct {
 
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err) EXF_CHECKED;
 void exf_validation_free(exf_validation *v);
-/* What the pass will hold, for a plan; with what it asks of the forward pass. */
+/* What a validation requires of the forward pass, and the bytes it holds itself, for a plan. */
 exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants);
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers);
 /* EXF_MODEL naming what differs: the tables are another model's. */

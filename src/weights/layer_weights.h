@@ -1,37 +1,35 @@
-/* layer_weights.h - one decoder layer's tensors in a backend's memory.
+/* layer_weights.h - exf_layer_weights holds one decoder layer's tensors in a backend's memory.
  *
- * Float32 where memory is the host's.  On a device the matrices that products read
- * (exf_is_product) are bfloat16 where the queue computes in bfloat16, and where the
- * checkpoint stores them in a format that bfloat16 holds exactly; the three of a SwiGLU
- * are alike.  Everything else is float32. */
+ * On the host they are float32.  On a device the matrices that products read
+ * (exf_is_product) have the type of the compute mode, all other tensors are float32. */
 #ifndef EXF_WEIGHTS_LAYER_WEIGHTS_H
 #define EXF_WEIGHTS_LAYER_WEIGHTS_H
 #include "kernels/backend.h"
 #include "model/model.h"
 
 typedef struct {
-    float *w[EXF_W_COUNT];      /* by role; experts' stacked [E, ...]; NULL where the layer has none, or has it in w16 */
+    float *w[EXF_W_COUNT];      /* by role; experts' stacked [E, ...]; NULL if the layer has none, or has it in w16 */
     uint16_t *w16[EXF_W_COUNT]; /* matrices of products in bfloat16 */
-    uint16_t *router_split;     /* [E, 2 H] the router's matrix twice side by side, where it is bfloat16 as it is stored; or NULL */
-    size_t capacity[EXF_W_COUNT];   /* floats allocated behind w */
-    float *held[EXF_W_COUNT];   /* the allocations, kept from layer to layer */
+    uint16_t *router_split;     /* [E, 2 H] the router's matrix twice side by side, if it is stored in bfloat16; or NULL */
+    size_t capacity[EXF_W_COUNT]; /* floats allocated for each role */
+    float *held[EXF_W_COUNT];   /* the allocations, reused by the next layer */
     const exf_backend *b;
 } exf_layer_weights;
 
-/* The matrix of a role, wherever it is; p NULL where the layer has none. */
+/* The matrix of a role, from w or w16; p is NULL if the layer has none. */
 static inline exf_matrix exf_matrix_of(const exf_layer_weights *lw, exf_role role)
 {
     return lw->w16[role] ? exf_bf16(lw->w16[role]) : exf_f32(lw->w[role]);
 }
 
-/* 1 for a role that nothing but products reads; the router's, which stays float32, is none. */
+/* 1 for a role whose matrix only products read; 0 for the router's, which stays float32. */
 int exf_is_product(exf_role role);
 
-/* Reads a layer over what was there, memory being the host's; layer -1: the head's
- * tensors (all outside layers but the embedding).  Zero-initialise, then set b,
- * before the first.  On a device see weight_loader.h. */
+/* Reads a layer's tensors into host memory, replacing the former layer's; layer -1: the
+ * head's tensors (all outside layers but the embedding).  Zero-initialise lw and set b
+ * before the first call.  For a device see weight_loader.h. */
 exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int layer, exf_err *err) EXF_CHECKED;
 void exf_layer_weights_free(exf_layer_weights *lw);
-/* Floats that the largest layer needs, memory being the host's. */
+/* Floats that the largest layer needs in host memory. */
 size_t exf_layer_weights_size(const exf_model *m);
 #endif

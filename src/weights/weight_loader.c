@@ -1,10 +1,10 @@
 /* weight_loader.c - see weight_loader.h.
  *
- * A reader (weight_reader.h) waits for its chunk to cross before it takes the next.
- * Several of them keep both the file system and the bus busy without any event.
+ * A reader (weight_reader.h) waits for the copy of its chunk before it takes the next.
+ * Several readers keep both the file system and the bus busy without any CUDA event.
  *
- * Pieces are taken load after load (weight_schedule.h) as far as areas are free; whoever
- * finishes a load's last chunk also does what needs the whole load. */
+ * Readers take chunks load after load (weight_schedule.h) as far as areas are free; the
+ * reader that finishes a load's last chunk also calls exf_weight_reader_end(). */
 #include "weights/weight_loader.h"
 
 #include "base/mem.h"

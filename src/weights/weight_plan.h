@@ -1,5 +1,5 @@
-/* weight_plan.h - a layer's tensors, or a part of them, as chunks: where each comes from
- * and where in a slot it goes. */
+/* weight_plan.h - a weight plan lists the chunks of a layer's tensors, or of a part of them:
+ * the position of each in the checkpoint and in a slot. */
 #ifndef EXF_WEIGHTS_WEIGHT_PLAN_H
 #define EXF_WEIGHTS_WEIGHT_PLAN_H
 #include "weights/layer_weights.h"
@@ -14,15 +14,15 @@ enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
 typedef struct {
     exf_role role;
     int expert;
-    int raw; /* 1: sent as stored and decoded there; 0: decoded here, the whole tensor */
+    int raw; /* 1: copied as stored and dequantized on the device; 0: the whole tensor, dequantized on the host */
     exf_model_rows at;
     size_t row, n_rows; /* of the tensor */
     exf_number number;  /* of the matrix it becomes */
     size_t to;          /* bytes into the slot */
 } exf_weight_chunk;
 
-/* What of a layer (below 0: EXF_LAYER_HEAD, EXF_LAYER_EMBED): all of it; all but the routed
- * experts; or n routed experts from `first` on. */
+/* The part of a layer that is loaded: all tensors, all but the routed experts, or n routed
+ * experts from `first` on.  Layers below 0 are in weight_loader.h. */
 typedef enum { EXF_WEIGHTS_ALL, EXF_WEIGHTS_NON_EXPERT, EXF_WEIGHTS_EXPERTS } exf_weight_choice;
 typedef struct {
     int layer;
@@ -37,17 +37,17 @@ typedef struct {
     size_t first[EXF_W_COUNT]; /* bytes into the slot where a role's tensors start; only where the layer has them */
     exf_number number[EXF_W_COUNT];
     unsigned char present[EXF_W_COUNT];
-    size_t split;       /* bytes into the slot where the router's matrix is laid twice; 0: nowhere */
+    size_t split;       /* offset in the slot of the doubled router matrix (router_split); 0: none */
     size_t slot_bytes;
-    size_t most_host, most_device; /* bytes of the largest chunk in pinned memory; of the largest that is decoded there */
+    size_t most_host, most_device; /* bytes of the largest chunk in pinned memory, and of the largest that the device dequantizes */
 } exf_weight_plan;
 
-/* Bytes of a reader's pinned memory in front of a chunk's scales. */
+/* Offset of a chunk's scales in a reader's pinned memory, behind code_bytes of codes. */
 size_t exf_scales_offset(size_t code_bytes);
-/* The plan of a part into *p, which is zero or an earlier plan. */
+/* Makes the plan of a part in *p, which is zero or an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;
 void exf_weight_plan_free(exf_weight_plan *p);
-/* Points lw at a part that lies in `slot`; some experts of a layer beside what lw has of it. */
+/* Points lw at a part that is in `slot`; a part of experts leaves lw's other tensors as they are. */
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);
 /* Elements of all the tensors of a role in a part. */
 size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of);

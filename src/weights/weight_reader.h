@@ -1,6 +1,6 @@
-/* weight_reader.h - one thread's way of bringing weights to a device: a chunk comes from the
- * checkpoint as it is stored into pinned memory, crosses on the reader's own queue and is
- * decoded there.  Calls on one reader come from one thread. */
+/* weight_reader.h - a weight reader loads chunks to a device for one thread: it reads a chunk
+ * from the checkpoint as it is stored into pinned memory, copies it on its own queue and
+ * dequantizes it on the device.  Calls on one reader come from one thread. */
 #ifndef EXF_WEIGHTS_WEIGHT_READER_H
 #define EXF_WEIGHTS_WEIGHT_READER_H
 #include "weights/weight_plan.h"
@@ -15,22 +15,23 @@ typedef struct {
     const exf_model *model;
     const exf_backend *b;
     exf_queue *q;
-    char *host;   /* pinned: room for codes, then for scales */
-    char *device; /* codes, then scales, where a chunk is decoded there */
+    char *host;   /* pinned memory: codes, then scales */
+    char *device; /* the same on the device, for chunks that it dequantizes */
     int *bad;
     exf_weight_loader_times times;
 } exf_weight_reader;
 
-/* device: bytes of the largest chunk that is decoded there. */
+/* device: bytes of the largest chunk that the device dequantizes. */
 exf_code exf_weight_reader_open(exf_weight_reader *r, const exf_model *m, const exf_backend *b, exf_compute compute, size_t device,
                                 exf_err *err) EXF_CHECKED;
-void exf_weight_reader_close(exf_weight_reader *r); /* what was not opened, being zero, too */
-/* Pinned memory for the largest chunk; on its own, since it takes milliseconds. */
+void exf_weight_reader_close(exf_weight_reader *r); /* a zeroed reader is allowed */
+/* Allocates pinned memory for the largest chunk; separate from opening, since it takes milliseconds. */
 exf_code exf_weight_reader_pin(exf_weight_reader *r, size_t bytes, exf_err *err) EXF_CHECKED;
 void exf_weight_reader_unpin(exf_weight_reader *r);
 
-/* The i-th chunk of the plan into its place in `slot`; waits until it is there. */
+/* Loads the i-th chunk of the plan to its place in `slot` and waits for the copy. */
 exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, char *slot, exf_err *err) EXF_CHECKED;
-/* What needs all chunks: looks for values that bfloat16 has not, and splits the router. */
+/* Finishes a plan whose chunks are all loaded: EXF_NUMERIC for values that bfloat16 cannot hold;
+ * fills router_split. */
 exf_code exf_weight_reader_end(exf_weight_reader *r, const exf_weight_plan *plan, char *slot, exf_err *err) EXF_CHECKED;
 #endif
