@@ -160,7 +160,7 @@ check-fuzz:
 
 ## replay: every input under tests/fuzz/corpus again
 replay: deps $(REPLAYS)
-	$(Q)printf '%s\n' $(FUZZ_NAMES) | xargs -P $$(getconf _NPROCESSORS_ONLN) -I {} $(BUILD)/tests/fuzz/fuzz_{} tests/fuzz/corpus/{}
+	$(Q)printf '%s\n' $(FUZZ_NAMES) | xargs -P $$(getconf _NPROCESSORS_ONLN) -I {} sh -c '$(BUILD)/tests/fuzz/fuzz_{} tests/fuzz/corpus/{}'
 
 ## fuzz: search for new inputs with clang: make fuzz FUZZ=safetensors SECONDS=60
 fuzz:
