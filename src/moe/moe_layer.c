@@ -111,7 +111,7 @@ static exf_moe_sum_call sum_of(const exf_moe_layer *l, int n)
     return (exf_moe_sum_call){.n_tokens = n, .top_k = l->model->arch.top_k, .d_model = l->model->arch.d_model};
 }
 
-void exf_moe_routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed, exf_matrix outputs, const float *weights, int n)
+static void routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed, exf_matrix outputs, const float *weights, int n)
 {
     exf_moe_sum_call c = sum_of(l, n);
     c.outputs = outputs;
@@ -166,7 +166,7 @@ static exf_code run_routed(const exf_moe_layer *l, int worker, const exf_moe_arr
     EXF_TRY(exf_moe_run_experts(l, w, m, m->outputs, l->routes->ids_device + slot, n, 0, err));
     w->times.flops += 6.0 * (double)slots_with_experts(l, row, n) * a->d_model * a->d_expert;
     if (!interrupts(l)) return EXF_OK;
-    exf_moe_routed_sum(l, w, m->routed, m->outputs, l->routes->weights_device + slot, n);
+    routed_sum(l, w, m->routed, m->outputs, l->routes->weights_device + slot, n);
     exf_moe_view view = {l->routes, l->router_routes, sequence, row, n, worker};
     EXF_TRY(exf_moe_correct(l, l->lane->rewriter, &view, m->outputs, m->routed, err));
     for (size_t i = 0; l->last && i < l->n_probes; i++) EXF_TRY(exf_moe_probe_run(l, &l->probes[i], &view, m, err));
@@ -176,7 +176,7 @@ out:
 
 /* ---- a block ------------------------------------------------------------------------------ */
 
-static exf_code compute(const exf_moe_layer *l, int worker, const exf_moe_arrays *m, size_t sequence, size_t row, int n, float *hidden, exf_err *err)
+static exf_code compute(const exf_moe_layer *l, int worker, exf_moe_arrays *m, size_t sequence, size_t row, int n, float *hidden, exf_err *err)
 {
     exf_workspace *w = &l->space[worker];
     exf_code rc = EXF_OK;

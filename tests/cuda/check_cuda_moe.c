@@ -218,15 +218,24 @@ START_TEST(reused_outputs_have_the_cpus_bytes)
         size_t each = exf_number_bytes(number), shift = kind >> 1 ? each : 0;
         uint16_t *from = bf16_reals(2 * n, 12, 3), *to = bf16_reals(2 * n, 13, 3); /* also as float32: what the bits mean does not matter */
         placed a = put(from, n * each, shift), b = put(to, n * each, 0), wanted = put(ids[0], slots * 4, 0), ran = put(ids[1], slots * 4, 0),
-               missing = put(ids[1], slots * 4, 0);
-        exf_reuse_call gpu = {t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&missing)};
-        exf_reuse_call cpu = {t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&missing)};
+               missing = put(ids[1], slots * 4, 0), source = put(ids[1], slots * 4, 0), sum = put(to, (size_t)(t * w) * 4, 0);
+        exf_reuse_call gpu = {t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&source), there(&missing)};
+        exf_reuse_call cpu = {t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&source), here(&missing)};
+        if (kind == 2) gpu.to.p = cpu.to.p = NULL;
         d.b->reuse_outputs(d.q, &gpu);
         exf_reuse_outputs_cpu(&cpu);
+        exf_moe_sum_call sum_gpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = gpu.from, .source = gpu.source, .other = {there(&b), number}, .routed = there(&sum)};
+        exf_moe_sum_call sum_cpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = cpu.from, .source = cpu.source, .other = {here(&b), number}, .routed = here(&sum)};
+        if (number == EXF_NUMBER_F32) {
+            d.b->moe_sum(d.q, &sum_gpu);
+            exf_moe_sum_cpu(&sum_cpu);
+            ck_assert_msg(same(&sum), "kind %d: sums by source differ", kind);
+        }
+        ck_assert_msg(same(&source), "kind %d: sources differ", kind);
         ck_assert_msg(same(&b), "kind %d: outputs differ", kind);
         ck_assert_msg(same(&missing), "kind %d: missing ids differ", kind);
         ck_assert(same(&a) && same(&wanted) && same(&ran));
-        placed *all[] = {&a, &b, &wanted, &ran, &missing};
+        placed *all[] = {&a, &b, &wanted, &ran, &missing, &source, &sum};
         for (int i = 0; i < COUNT(all); i++) drop(all[i]);
         exf_mem_free(from);
         exf_mem_free(to);

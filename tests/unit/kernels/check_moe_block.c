@@ -330,16 +330,18 @@ START_TEST(worked_example_of_reuse)
     enum { T = 3, K = 3, H = 2 };
     static const int32_t ran[T * K] = {5, 5, 2, /**/ 0, -1, 4, /**/ 1, 2, 3}, wanted[T * K] = {2, 5, 7, /**/ -1, 0, 1, /**/ 3, 3, 9};
     static const int32_t want_missing[T * K] = {-1, -1, 7, -1, -1, 1, -1, -1, 9};
+    static const int32_t want_source[T * K] = {2, 0, EXF_SOURCE_OTHER, EXF_SOURCE_NONE, 3, EXF_SOURCE_OTHER, 8, 8, EXF_SOURCE_OTHER};
     static const float want[T * K] = {12, 10, -1, 0, 13, -1, 18, 18, -1}; /* the first of two slots of expert 5; nothing of other tokens */
     float from[T * K * H], to[T * K * H];
-    int32_t missing[T * K];
+    int32_t missing[T * K], source[T * K];
     for (int i = 0; i < T * K * H; i++) {
         from[i] = 10 + (float)(i / H);
         to[i] = -1;
     }
-    exf_reuse_call c = {T, K, H, exf_f32(to), exf_f32(from), wanted, ran, missing};
+    exf_reuse_call c = {T, K, H, exf_f32(to), exf_f32(from), wanted, ran, source, missing};
     exf_reuse_outputs_cpu(&c);
     ck_assert_mem_eq(missing, want_missing, sizeof missing);
+    ck_assert_mem_eq(source, want_source, sizeof source);
     for (int i = 0; i < T * K * H; i++) ck_assert_msg(to[i] == want[i / H], "slot %d: %g, expected %g", i / H, (double)to[i], (double)want[i / H]);
 }
 END_TEST
@@ -353,7 +355,7 @@ START_TEST(reuse_moves_whole_rows)
     for (int w = 0; w < COUNT(widths); w++) {
         size_t row = (size_t)widths[w] * exf_number_bytes(number), bytes = row * T * K;
         unsigned char *from = fresh(bytes, 1), *to = fresh(bytes, 1), *zero = fresh(row, 1), *mark = fresh(row, 1);
-        int32_t ran[T * K], wanted[T * K], missing[T * K];
+        int32_t ran[T * K], wanted[T * K], missing[T * K], source[T * K];
         for (size_t i = 0; i < bytes; i++) from[i] = (unsigned char)(i / row * 31 + i % row * 7 + 1);
         memset(to, 0xa5, bytes);
         memset(mark, 0xa5, row);
@@ -361,7 +363,7 @@ START_TEST(reuse_moves_whole_rows)
             ran[i] = (int32_t)(naive_number(31, (uint64_t)i) * 3.5f + 2.5f) - 1;
             wanted[i] = (int32_t)(naive_number(32, (uint64_t)i) * 3.5f + 2.5f) - 1;
         }
-        exf_reuse_call c = {T, K, widths[w], {to, number}, {from, number}, wanted, ran, missing};
+        exf_reuse_call c = {T, K, widths[w], {to, number}, {from, number}, wanted, ran, source, missing};
         exf_reuse_outputs_cpu(&c);
         for (int i = 0; i < T * K; i++) {
             int at = i / K * K, end = at + K;
@@ -381,18 +383,30 @@ START_TEST(reuse_and_the_rest_are_the_new_routes)
 {
     block ran = make_block(shapes[4], SOME_EMPTY), rest = make_block(shapes[4], RANDOM_IDS), whole = make_block(shapes[4], RANDOM_IDS);
     size_t bytes = whole.slots * (size_t)whole.s.d_model * sizeof(float);
-    int32_t *missing = fresh(whole.slots, sizeof *missing);
+    int32_t *missing = fresh(whole.slots, sizeof *missing), *source = fresh(whole.slots, sizeof *source);
     block *all[] = {&ran, &rest, &whole};
     for (int i = 0; i < 3; i++) make_small_integers(all[i]);
     for (size_t i = 0; i < whole.slots; i++) /* other experts in every second slot, and some empty ones */
         whole.ids[i] = rest.ids[i] = i % 7 == 3 ? -1 : i % 2 ? (ran.ids[i] + 3) % whole.s.n_experts : ran.ids[i];
     run(&ran, &ran.s, ran.ids);
     run(&whole, &whole.s, whole.ids);
-    exf_reuse_call c = {whole.s.n_tokens, whole.s.top_k, whole.s.d_model, exf_f32(rest.outputs), exf_f32(ran.outputs), rest.ids, ran.ids, missing};
+    exf_reuse_call c = {whole.s.n_tokens, whole.s.top_k, whole.s.d_model, {NULL, EXF_NUMBER_F32}, exf_f32(ran.outputs), rest.ids, ran.ids, source, missing};
     exf_reuse_outputs_cpu(&c);
     rest.s.keep = 1;
     run(&rest, &rest.s, missing);
+    float *sum = fresh((size_t)whole.s.n_tokens * (size_t)whole.s.d_model, sizeof *sum), *want = fresh((size_t)whole.s.n_tokens * (size_t)whole.s.d_model, sizeof *want);
+    exf_moe_sum_call by_source = {.n_tokens = whole.s.n_tokens, .top_k = whole.s.top_k, .d_model = whole.s.d_model, .outputs = exf_f32(ran.outputs),
+                                  .source = source, .other = exf_f32(rest.outputs), .routed = sum};
+    exf_moe_sum_call plain = {.n_tokens = whole.s.n_tokens, .top_k = whole.s.top_k, .d_model = whole.s.d_model, .outputs = exf_f32(whole.outputs),
+                              .routed = want};
+    exf_moe_sum_cpu(&by_source);
+    exf_moe_sum_cpu(&plain);
+    ck_assert_mem_eq(sum, want, (size_t)whole.s.n_tokens * (size_t)whole.s.d_model * sizeof *sum);
+    c.to = exf_f32(rest.outputs);
+    exf_reuse_outputs_cpu(&c);
     ck_assert_mem_eq(rest.outputs, whole.outputs, bytes);
+    void *more[] = {sum, want, source};
+    for (int i = 0; i < 3; i++) exf_mem_free(more[i]);
     exf_mem_free(missing);
     for (int i = 0; i < 3; i++) free_block(all[i]);
 }
