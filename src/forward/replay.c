@@ -271,7 +271,7 @@ exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_record
                     const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
     exf_code rc;
-    double start = exf_clock();
+    double start = exf_clock(), done;
     const exf_backend *b = backend_of(options);
     replay p = {.recorded = recorded, .observer = observer, .lane = {.observer = observer}};
     p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids, .weights = &p.weights_now,
@@ -280,9 +280,12 @@ exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_record
     memset(report, 0, sizeof *report);
     report->workers = p.layer.n_workers;
     EXF_TRY(open_replay(&p, options, err));
+    report->open = exf_clock() - start;
     EXF_TRY(run_layers(&p, report, err));
 out:
+    done = exf_clock();
     close_replay(&p, b, report);
+    report->close = exf_clock() - done;
     report->wall = exf_clock() - start;
     return rc;
 }

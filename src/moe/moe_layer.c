@@ -204,7 +204,7 @@ exf_code exf_moe_block_run(const exf_moe_layer *l, int worker, size_t sequence, 
     float *hidden = l->recorded ? NULL : exf_moe_rows(l, row);
     exf_arena arena = {w->floats, 0};
     exf_moe_arrays m;
-    double start = exf_clock(), waited = parts_waited(l), computed, shown;
+    double start = exf_clock(), waited = parts_waited(l), router = w->times.router, computed, shown;
     exf_code rc;
     exf_moe_carve(&m, &arena, w->b, w->compute, a, n, &l->needs);
     EXF_TRY(compute(l, worker, &m, sequence, row, n, hidden, err));
@@ -216,7 +216,7 @@ exf_code exf_moe_block_run(const exf_moe_layer *l, int worker, size_t sequence, 
     if (hidden && l->last && a->residual.streams > 1) exf_residual_update(w->b, w->q, a, hidden, m.block, n, m.mixing);
     if (l->last) EXF_TRY(l->engine->watch(l, w, &view, hidden ? hidden : m.block, err));
     w->times.observe += shown - computed;
-    w->times.experts += computed - start - (parts_waited(l) - waited) + (exf_clock() - shown);
+    w->times.experts += computed - start - (parts_waited(l) - waited) - (w->times.router - router) + (exf_clock() - shown);
 out:
     return rc;
 }

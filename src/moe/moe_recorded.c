@@ -39,6 +39,7 @@ exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_mo
     EXF_TRY(read_rows(l, w, m, row, n, err));
     if (m->x.number == EXF_NUMBER_BF16) w->b->gpu->round_rows(w->q, exf_moe_data(m->x), h, m->input, h, n, h);
     EXF_TRY(route_rows(l, w, m, row, n, err));
+    EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     w->times.router += exf_clock() - start;
 out:
     return rc;
