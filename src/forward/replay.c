@@ -17,12 +17,12 @@ typedef struct {
     const exf_observer *observer;
     exf_lane lane;
     exf_layer_weights weights_now;
-    exf_weight_loader *loader; /* on a GPU */
+    exf_weight_loader *loader; /* NULL on the CPU */
     exf_route_set routes;
     int32_t *tokens;           /* the batch's ids in the backend's memory; NULL: not recorded */
-    uint64_t *not_finite;      /* on a GPU */
+    uint64_t *not_finite;      /* used on a GPU only; see exf_moe_layer */
     exf_workspace *space;      /* [layer.n_workers] */
-    exf_moe_layer layer;       /* of the layer under way */
+    exf_moe_layer layer;       /* arguments of the layer that is replayed */
 } replay;
 
 static const exf_backend *backend_of(const exf_forward_options *o)
@@ -55,7 +55,7 @@ static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_
     return arena.used;
 }
 
-/* Floats of the host copy: what observers read, or the recorded rows on their way to a GPU. */
+/* Returns the floats of the host copy: rows that observers read, or recorded rows to be uploaded. */
 static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens)
 {
     size_t h = (size_t)a->d_model, shown = (size_t)exf_host_block(block_tokens) * h * (3 + (size_t)a->top_k), rows = (size_t)block_tokens * h;
@@ -90,7 +90,7 @@ static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_
     p->footprint.host = routes + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
 }
 
-/* The largest blocks, then the most slots of weights, that fit. */
+/* Chooses the largest blocks of tokens that fit, then the most weight slots. */
 static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
                          const exf_moe_needs *needs, exf_err *err)
 {
