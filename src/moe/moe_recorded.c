@@ -1,8 +1,8 @@
-/* moe_recorded.c - a block's input from recorded hidden states (recorded.h). */
+/* moe_recorded.c - computes a block's input from recorded hidden states (recorded.h). */
 #include "moe/moe_internal.h"
 #include "moe/routing.h"
 
-/* m->input [n, H] = the recorded rows. */
+/* Reads recorded rows into m->input [n, H]. */
 static exf_code read_rows(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n, exf_err *err)
 {
     const exf_recorded *r = l->recorded;
@@ -14,7 +14,7 @@ static exf_code read_rows(const exf_moe_layer *l, exf_workspace *w, const exf_mo
     return rc;
 }
 
-/* The routes of the rows: recorded ones, or the router's. */
+/* Reads the routes of the rows if they are recorded; else runs the router. */
 static exf_code route_rows(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n, exf_err *err)
 {
     const exf_architecture *a = &l->model->arch;
