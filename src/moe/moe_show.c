@@ -46,7 +46,7 @@ static exf_code show_on_device(const exf_moe_layer *l, const exf_moe_view *v, co
     return o->device_block(o->self, &b, err);
 }
 
-/* Returns the outputs of tokens [first, first + n) of the call as float32. */
+/* Returns n elements of the call's outputs from element `first` on, as float32. */
 static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_t first, size_t n)
 {
     exf_matrix from = exf_matrix_at(m->outputs, first);

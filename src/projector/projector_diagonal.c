@@ -25,7 +25,7 @@ out:
     return rc;
 }
 
-/* d of one pair; *residual is what its squares leave of source_sq. */
+/* Solves d of one pair; *residual is source_sq less what d explains. */
 static exf_code solve_one(float *d, double *residual, const exf_exact *vu, const exf_exact *vv, size_t h, double ridge, exf_err *err)
 {
     for (size_t j = 0; j < h; j++) {
