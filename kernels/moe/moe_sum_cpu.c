@@ -3,7 +3,7 @@
 
 #include "kernels/rows/simd.h"
 
-/* Sums of a run of columns that stays in the nearest cache. */
+/* Columns that are summed at a time: their sums stay in the first-level cache. */
 enum { COLUMNS = 1024 };
 
 EXF_SIMD_INLINE void add_scaled(float *y, float w, const float *x, size_t n)
@@ -21,7 +21,7 @@ static const float *row_of(exf_matrix m, size_t row, size_t width)
     return (const float *)m.p + row * width;
 }
 
-/* Columns [at, at + n) of one token. */
+/* Sums columns [at, at + n) of one token. */
 EXF_SIMD_INLINE void sum_columns(const exf_moe_sum_call *c, size_t t, size_t at, size_t n)
 {
     size_t h = (size_t)c->d_model, top_k = (size_t)c->top_k, to = t * h + at;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The slot of a token's own routes that ran expert id, or -1. */
+/* Returns the slot of a token's own routes that ran expert id, or -1. */
 static int slot_of(const int32_t *ran, int top_k, int32_t id)
 {
     for (int k = 0; id >= 0 && k < top_k; k++)

@@ -1,4 +1,4 @@
-/* vector_arrays.c - the arrays of exf_vectors, whatever projector they are of. */
+/* vector_arrays.c - allocates, finds and frees the arrays of exf_vectors, for all projectors. */
 #include "artifact/projector.h"
 
 #include "base/mem.h"
@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What some projector stores under a name; *place: its number among all, in order of projectors. */
+/* Returns the description of the array that some projector stores under a name; *place: its number
+ * among all, in order of projectors. */
 static const exf_stored_array *stored_named(const char *name, int *place)
 {
     const exf_projector *p;
@@ -72,7 +73,7 @@ const exf_vector_array *exf_vectors_basis(const exf_vectors *v)
     return NULL;
 }
 
-/* Numbers of the array; EXF_NOSPACE where no size_t holds their bytes. */
+/* Counts the numbers of the array; EXF_NOSPACE if no size_t holds their bytes. */
 static exf_code count_numbers(size_t *n, const exf_tables *t, const exf_vector_array *a, exf_err *err)
 {
     exf_tensor x = exf_vector_array_tensor(t, a);
