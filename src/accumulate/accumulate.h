@@ -37,8 +37,9 @@ exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF
 /* Return the bytes that one layer's statistics take on disk, and that one layer takes in memory while it is observed. */
 uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
 uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers);
-/* Returns the bytes of device memory beside the pair sums, which a forward pass counts itself. */
-uint64_t exf_accumulate_device_memory(const exf_run_shape *shape, const exf_accumulate_options *o);
+/* Returns the bytes of GPU memory that an accumulator holds; 0 on the CPU. */
+struct exf_backend; /* kernels/backend.h */
+uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
 
 /* Starts the statistics file. */
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;

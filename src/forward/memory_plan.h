@@ -30,6 +30,6 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
 exf_code exf_memory_limit(uint64_t *bytes, const exf_forward_options *o, exf_err *err) EXF_CHECKED;
 /* Returns EXF_NOSPACE with a message that names the least memory that suffices. */
 exf_code exf_memory_too_little(const exf_forward_options *o, uint64_t least, exf_err *err);
-/* Returns the bytes that every pass holds: pair sums, and the buffers of a CUDA stream. */
-uint64_t exf_memory_fixed_bytes(const exf_backend *b, const exf_model *m);
+/* Returns the bytes of GPU memory that a CUDA stream and its cuBLAS handle allocate for themselves. */
+uint64_t exf_memory_queue_bytes(void);
 #endif
