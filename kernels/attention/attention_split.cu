@@ -14,7 +14,7 @@
  *
  * A query's, a key's and a value's power of two depends on that row alone, the one of the
  * weights on what a row sees in the tile: a token's bits depend on no later token. */
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 #include "kernels/attention/attention_online.cuh"
 #include "kernels/device/float16_terms.cuh"
 

@@ -1,5 +1,6 @@
 /* compressor_cuda.cu - a warp has 32 times LANES channels of an entry; where an entry has
  * many slots, eight warps share them; see compressor.h. */
+#include "kernels/attention/compressor.h"
 #include "kernels/device/hopper.cuh"
 
 enum { WARPS = 8, MANY = 32, HELD = 16 };

@@ -9,6 +9,8 @@
  * score as much fit in, they and the better ones are the choice; only a tie at the cut
  * has to be settled as indexer_order.h does, by one thread. */
 #include "kernels/attention/attention_wide.cuh"
+#include "kernels/attention/indexer.h"
+#include "kernels/linear/gemm.h"
 #include "kernels/device/halves.cuh"
 #include "kernels/attention/indexer_order.h"
 #include "kernels/device/tf32.cuh"

@@ -2,6 +2,7 @@
  * the pair's tokens itself, 256 at a time, and walks over those it finds. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/diagonal.h"
 #include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/output_rows.cuh"
 

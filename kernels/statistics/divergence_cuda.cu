@@ -4,6 +4,7 @@
  * together (a thread that meets a larger one rescales its sum), then what needs that sum. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/divergence.h"
 
 #include <climits>
 #include <cmath>

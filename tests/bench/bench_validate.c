@@ -69,7 +69,7 @@ static double validate(const bench *c, int n_variants, int probes, int tell)
     int32_t *domain;
     double seconds[RUNS];
     must(exf_mem_new(&domain, c->batch.n_sequences, sizeof *domain, "domains", &err));
-    exf_validate_job job = {.model = c->model, .batch = &c->batch, .domain_of = domain, .n_domains = 1, .spans = &c->spans, .tables = &c->tables,
+    exf_validate_job job = {.model = c->model, .batch = &c->batch, .domain_of = domain, .n_domains = 1, .schedule = &c->spans, .tables = &c->tables,
                             .variants = c->variant, .n_variants = (size_t)n_variants, .no_layer_errors = !probes, .forward = c->options};
     for (int i = -1; i < RUNS; i++) {
         exf_validation v;

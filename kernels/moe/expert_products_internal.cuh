@@ -1,7 +1,7 @@
-/* expert_products.cuh - shared by the kernels that sort slots by expert and those that compute
+/* expert_products_internal.cuh - shared by the kernels that sort slots by expert and those that compute
  * the experts' products; see expert_products.h. */
-#ifndef EXF_KERNELS_EXPERT_PRODUCTS_CUH
-#define EXF_KERNELS_EXPERT_PRODUCTS_CUH
+#ifndef EXF_KERNELS_EXPERT_PRODUCTS_INTERNAL_CUH
+#define EXF_KERNELS_EXPERT_PRODUCTS_INTERNAL_CUH
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/moe/expert_products.h"
 
