@@ -1,5 +1,5 @@
 /* tables_check.c - what tables that were read must obey; see tables.h. */
-#include "artifact/tables_internal.h"
+#include "artifact/tables.h"
 
 #include <math.h>
 #include <stdio.h>
