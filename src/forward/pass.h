@@ -1,7 +1,8 @@
 /* pass.h - what a forward pass holds from start to end, and the step of one layer and lane. */
 #ifndef EXF_FORWARD_PASS_H
 #define EXF_FORWARD_PASS_H
-#include "forward/forward.h"
+#include "forward/demand.h"
+#include "forward/forward_options.h"
 #include "forward/hidden.h"
 #include "mixers/rope_tables.h"
 #include "moe/moe_engine.h"
