@@ -81,6 +81,7 @@ export CK_DEFAULT_TIMEOUT ?= 120
 export ASAN_OPTIONS  ?= exitcode=99
 export LSAN_OPTIONS  ?= exitcode=99
 export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
+export TSAN_OPTIONS  ?= exitcode=99:die_after_fork=0
 # No GPU code under the sanitizers: nothing would run it.  -O1: they see the same errors, and half the time is compiling.
 SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined CFLAGS="-O1 -g"
 # Every allocation fails in turn, where the plain run takes a sample.
@@ -160,7 +161,7 @@ check-fuzz:
 
 ## replay: every input under tests/fuzz/corpus again
 replay: deps $(REPLAYS)
-	$(Q)printf '%s\n' $(FUZZ_NAMES) | xargs -P $$(getconf _NPROCESSORS_ONLN) -I {} $(BUILD)/tests/fuzz/fuzz_{} tests/fuzz/corpus/{}
+	$(Q)printf '%s\n' $(FUZZ_NAMES) | xargs -P $$(getconf _NPROCESSORS_ONLN) -I {} sh -c '$(BUILD)/tests/fuzz/fuzz_{} tests/fuzz/corpus/{}'
 
 ## fuzz: search for new inputs with clang: make fuzz FUZZ=safetensors SECONDS=60
 fuzz:

@@ -121,6 +121,12 @@ out:
 
 /* ---- on a device ----------------------------------------------------------------------- */
 
+static uint64_t device_bytes(const void *self, const exf_backend *b)
+{
+    const exf_accumulator *a = self;
+    return exf_accumulate_device_memory(b, &a->shape, &a->options);
+}
+
 static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -330,7 +336,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->observer.device_open = device_open;
     a->observer.device_block = device_block;
     a->observer.device_sweeps = plan->options->lowrank ? 1 : a->observer.sweeps; /* low-rank sums are the host's */
-    a->observer.device_bytes = exf_accumulate_device_memory(plan->shape, plan->options);
+    a->observer.device_bytes = device_bytes;
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
     a->n_layers = plan->n_layers;

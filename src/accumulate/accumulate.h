@@ -38,8 +38,9 @@ exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err) EXF
 /* Bytes that statistics of one layer take on disk, and that one holds in memory while it is observed. */
 uint64_t exf_accumulate_disk(const exf_run_shape *shape, const exf_accumulate_options *o);
 uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_options *o, int n_workers);
-/* Bytes that it holds in a device's memory beside the sums of pairs, which a forward counts itself. */
-uint64_t exf_accumulate_device_memory(const exf_run_shape *shape, const exf_accumulate_options *o);
+/* Bytes of GPU memory that it holds; 0 on the CPU. */
+struct exf_backend; /* kernels/backend.h */
+uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
 
 /* Starts the statistics file. */
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;

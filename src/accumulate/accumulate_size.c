@@ -1,6 +1,7 @@
 /* accumulate_size.c - what a plan can know about the room that statistics take; see accumulate.h. */
 #include "accumulate/accumulate.h"
 #include "accumulate/basis.h"
+#include "accumulate/device_sums.h"
 #include "accumulate/vector_accumulator.h"
 
 static uint64_t rank_of(const exf_run_shape *s)
@@ -34,7 +35,8 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     return all;
 }
 
-uint64_t exf_accumulate_device_memory(const exf_run_shape *s, const exf_accumulate_options *o)
+uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    return exf_vector_accumulator_device_bytes(s, o);
+    if (!b->gpu) return 0;
+    return exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) + exf_vector_accumulator_device_bytes(s, o);
 }

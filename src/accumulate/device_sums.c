@@ -3,6 +3,16 @@
 
 #include <string.h>
 
+static size_t gram_bytes(const exf_backend *b, int n_experts)
+{
+    return b->gpu->gram_matrices_bytes(n_experts, exf_gram_tokens(n_experts));
+}
+
+uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_input)
+{
+    return b->gpu->layer_sums_bytes(n_experts) + (common_input ? gram_bytes(b, n_experts) : 0);
+}
+
 exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common_input,
                               exf_err *err)
 {
@@ -10,7 +20,7 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
     *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common_input = common_input};
     EXF_TRY(b->alloc(&s->sums, b->gpu->layer_sums_bytes(n_experts), 1, "statistics", err));
     EXF_TRY(b->gpu->alloc_staging(&s->host, exf_layer_sums_host_bytes(n_experts), "statistics", err));
-    if (common_input) EXF_TRY(b->alloc(&s->gram_matrices, b->gpu->gram_matrices_bytes(n_experts, exf_gram_tokens(n_experts)), 1, "products of common input", err));
+    if (common_input) EXF_TRY(b->alloc(&s->gram_matrices, gram_bytes(b, n_experts), 1, "products of common input", err));
 out:
     return rc;
 }

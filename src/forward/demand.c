@@ -1,6 +1,8 @@
 /* demand.c - see demand.h. */
 #include "forward/demand.h"
 
+#include "kernels/backend.h"
+
 int exf_lane_keeps_router_routes(const exf_lane *lane)
 {
     return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->retained_experts && lane->rewriter->correct;
@@ -13,7 +15,7 @@ static int reads_host_blocks(const exf_observer *o)
     return o->block && (!o->device_block || o->device_sweeps < sweeps);
 }
 
-exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
+exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf_backend *b)
 {
     exf_demand d = {.lanes = n_lanes};
     for (size_t i = 0; i < n_lanes; i++) {
@@ -24,7 +26,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes)
         if (!o) continue;
         d.head |= o->logits != NULL;
         d.scored |= o->device_logits != NULL;
-        d.observers += o->device_bytes;
+        if (b->gpu && o->device_bytes) d.observers += o->device_bytes(o->self, b);
         d.host_blocks |= reads_host_blocks(o);
         d.probes += i > 0 && o->probe;
         d.pruned += i > 0 && exf_lane_keeps_router_routes(&lanes[i]);

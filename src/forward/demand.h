@@ -16,7 +16,8 @@ typedef struct {
     int host_blocks; /* 1: an observer reads blocks in host memory, also in a pass on a GPU */
     uint64_t observers; /* bytes of GPU memory that observers and rewriters hold */
 } exf_demand;
-exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes);
+struct exf_backend;
+exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf_backend *b);
 
 /* How many route sets a pass holds for such lanes. */
 size_t exf_demand_route_sets(const exf_demand *d);

@@ -93,7 +93,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     double start = exf_clock();
     const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
     exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .lanes = lanes, .n_lanes = n_lanes,
-                  .report = report, .n_workers = exf_forward_workers(b, batch, options->threads), .demand = exf_demand_of(lanes, n_lanes)};
+                  .report = report, .n_workers = exf_forward_workers(b, batch, options->threads), .demand = exf_demand_of(lanes, n_lanes, b)};
     int n_layers = options->n_layers > 0 && options->n_layers < m->arch.n_layers ? options->n_layers : m->arch.n_layers;
     p.n_layers = n_layers;
     p.options = options;

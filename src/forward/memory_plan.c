@@ -44,18 +44,17 @@ static uint64_t route_bytes(const wish *w)
     return exf_route_set_bytes(w->batch->n_tokens, w->m->arch.top_k) * exf_demand_route_sets(w->d);
 }
 
-uint64_t exf_memory_fixed_bytes(const exf_backend *b, const exf_model *m)
+uint64_t exf_memory_queue_bytes(void)
 {
-    return b->gpu->layer_sums_bytes(m->arch.n_experts) + queue_bytes;
+    return queue_bytes;
 }
 
-/* Routes, tokens, rotations, sums. */
+/* Routes, tokens, rotations, what observers and rewriters hold. */
 static uint64_t fixed_bytes(const wish *w)
 {
     const exf_architecture *a = &w->m->arch;
     uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
-    return route_bytes(w) + w->batch->n_tokens * 4 + rotary + exf_memory_fixed_bytes(w->b, w->m) +
-           (w->d->common_input ? w->b->gpu->gram_matrices_bytes(a->n_experts, exf_gram_tokens(a->n_experts)) : 0) + w->d->observers +
+    return route_bytes(w) + w->batch->n_tokens * 4 + rotary + queue_bytes + w->d->observers +
            (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0);
 }
 

@@ -30,6 +30,6 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
 exf_code exf_memory_limit(uint64_t *bytes, const exf_forward_options *o, exf_err *err) EXF_CHECKED;
 /* EXF_NOSPACE that names the least that works. */
 exf_code exf_memory_too_little(const exf_forward_options *o, uint64_t least, exf_err *err);
-/* Bytes that every pass holds: the sums of pairs, and what a CUDA stream takes for itself. */
-uint64_t exf_memory_fixed_bytes(const exf_backend *b, const exf_model *m);
+/* Bytes of GPU memory that a CUDA stream and its cuBLAS handle take for themselves. */
+uint64_t exf_memory_queue_bytes(void);
 #endif

@@ -41,7 +41,7 @@ int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads
 static exf_moe_needs needs_of(const exf_backend *b, const exf_architecture *a, const exf_observer *o)
 {
     exf_lane lane = {.observer = o};
-    exf_demand d = exf_demand_of(&lane, 1);
+    exf_demand d = exf_demand_of(&lane, 1, b);
     exf_moe_needs needs = exf_moe_needs_of(b, a, &d);
     needs.input = needs.logits = needs.block = 1;
     return needs;
@@ -67,6 +67,7 @@ typedef struct {
     exf_weight_loader_options loader;
     int block_tokens;
     size_t floats, mirror;
+    uint64_t observers; /* bytes of GPU memory that the observer holds */
     exf_forward_footprint footprint;
 } replay_plan;
 
@@ -85,7 +86,7 @@ static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_
     uint64_t routes = exf_route_set_bytes(batch->n_tokens, m->arch.top_k) + batch->n_tokens * sizeof(int32_t);
     p->floats = block_floats(o->backend, compute, &m->arch, p->block_tokens, needs);
     p->mirror = mirror_floats(o->backend, &m->arch, p->block_tokens);
-    p->footprint.device = exf_memory_fixed_bytes(o->backend, m) + routes + exf_workspace_bytes(&m->arch, p->floats) +
+    p->footprint.device = exf_memory_queue_bytes() + p->observers + routes + exf_workspace_bytes(&m->arch, p->floats) +
                           (uint64_t)p->loader.n_slots * exf_weight_loader_slot_bytes(m, compute, &p->loader) + exf_weight_loader_reader_bytes(m, compute, &p->loader);
     p->footprint.host = routes + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
 }
@@ -112,7 +113,8 @@ static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const ex
 {
     const exf_backend *b = backend_of(o);
     exf_moe_needs needs = needs_of(b, &m->arch, observer);
-    *p = (replay_plan){.footprint.reads = 1};
+    exf_lane lane = {.observer = observer};
+    *p = (replay_plan){.footprint.reads = 1, .observers = exf_demand_of(&lane, 1, b).observers};
     if (b->gpu) return plan_gpu(p, o, m, batch, recorded, &needs, err);
     plan_host(p, m, batch, o->threads, &needs);
     return EXF_OK;

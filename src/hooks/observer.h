@@ -127,7 +127,8 @@ typedef struct {
     exf_code (*begin)(void *self, int n_workers, exf_err *err);
     /* Called after begin in a pass on a GPU. */
     exf_code (*device_open)(void *self, const struct exf_backend *b, exf_err *err);
-    uint64_t device_bytes; /* the most that the observer holds in GPU memory, beside the sums of pairs (kernels/statistics/layer_sums.h) */
+    /* The most that the observer holds in the backend's GPU memory; NULL: nothing. */
+    uint64_t (*device_bytes)(const void *self, const struct exf_backend *b);
     int device_sweeps;     /* the first device_sweeps sweeps are shown to device_block, the others to block */
 
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);

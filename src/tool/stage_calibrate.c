@@ -119,7 +119,7 @@ static void drop_hashed_layers(exf_session *s)
 static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
     exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1, .host_blocks = o->lowrank,
-                          .observers = exf_accumulate_device_memory(&s->shape, o)};
+                          .observers = exf_accumulate_device_memory(s->backend, &s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t held = exf_accumulate_memory(&s->shape, o, workers);
     return exf_session_plan(s, r, &demand, held, calibrate_bytes(s, r, o), err);

@@ -152,12 +152,14 @@ int main(int argc, char **argv)
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1};
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1, .host_blocks = is.what.lowrank};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     must(exf_checkpoint_use(m->checkpoint, is.io, &err));
     exf_batch batch = random_batch(m, (size_t)atoi(argv[2]), atoi(argv[3]));
     snprintf(target, sizeof target, "/dev/shm/exfold-bench.%ld.h5", (long)getpid());
+    exf_run_shape shape = {m->arch.n_experts, m->arch.top_k, m->arch.d_model, (int64_t)batch.n_sequences, (int64_t)batch.n_tokens};
+    demand.observers = exf_accumulate_device_memory(b, &shape, &is.what);
     tell_plan(m, &batch, b, &demand, &is);
     pass(m, &batch, b, 0, &is, target);
     exf_forward_report plain[RUNS], timed[RUNS];

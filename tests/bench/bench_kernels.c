@@ -167,7 +167,8 @@ static void open_bench(bench *c, const int *n)
 
 static void close_bench(bench *c)
 {
-    void *all[] = {c->w[0], c->w[1], c->w[2], c->w32[0], c->w32[1], c->w32[2], c->x, c->outputs, c->hidden, c->normed, c->norm, c->weights, c->logits, c->ids, c->scratch, c->space, c->sums};
+    void *all[] = {c->w[0], c->w[1], c->w[2], c->w32[0], c->w32[1], c->w32[2], c->x, c->outputs, c->hidden,
+                   c->normed, c->norm, c->weights, c->logits, c->ids, c->scratch, c->space, c->sums};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) c->b->free(all[i]);
     c->b->close(c->q);
     c->b->close(c->full);

@@ -23,7 +23,7 @@ typedef struct {
     exf_model *model;
     exf_batch batch;
     exf_tables tables;
-    exf_decode_schedule spans;
+    exf_decode_schedule schedule;
     exf_variant variant[MOST_VARIANTS];
     int n;
     exf_forward_options options;
@@ -70,7 +70,7 @@ static double validate(const bench *c, int n_variants, int probes, int tell)
     int32_t *domain;
     double seconds[RUNS];
     must(exf_mem_new(&domain, c->batch.n_sequences, sizeof *domain, "domains", &err));
-    exf_validate_job job = {.model = c->model, .batch = &c->batch, .domain_of = domain, .n_domains = 1, .schedule = &c->spans, .tables = &c->tables,
+    exf_validate_job job = {.model = c->model, .batch = &c->batch, .domain_of = domain, .n_domains = 1, .schedule = &c->schedule, .tables = &c->tables,
                             .variants = c->variant, .n_variants = (size_t)n_variants, .no_layer_errors = !probes, .forward = c->options};
     for (int i = -1; i < RUNS; i++) {
         exf_validation v;
@@ -103,7 +103,7 @@ static void open_bench(bench *c, char **argv)
     must(exf_tables_read(&c->tables, argv[2], &err));
     must(exf_mem_new(&batch_of, sequences, sizeof *batch_of, "decode batches", &err));
     for (size_t i = 0; i < sequences; i++) batch_of[i] = i / 16;
-    must(exf_decode_schedule_new(&c->spans, &c->batch, batch_of, 0, 8, &err));
+    must(exf_decode_schedule_new(&c->schedule, &c->batch, batch_of, 0, 8, &err));
     for (int i = 0; i < c->n; i++) vectors |= exf_variant_wants_vectors(&c->variant[i]);
     if (vectors) must(exf_tables_read_vectors(&c->tables, argv[2], &err));
     exf_mem_free(batch_of);
@@ -111,6 +111,7 @@ static void open_bench(bench *c, char **argv)
 
 int main(int argc, char **argv)
 {
+    exf_log_setup("bench_validate", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     bench c = {.options = {.backend = exf_backend_cuda(&err), .compute = EXF_COMPUTE_BF16}};
     if (argc < 6) {
         fprintf(stderr, "usage: bench_validate MODEL_DIR TABLES.h5 SEQUENCES TOKENS [compute=f32|bf16] VARIANT ...\n");

@@ -210,9 +210,10 @@ START_TEST(scalars_and_diagonals_have_the_cpus_bits)
 }
 END_TEST
 
+/* The bound on z (correction.h) is 1e-3 at 4100 columns of random signs; what is seen is a fiftieth of it. */
 START_TEST(low_ranks_are_near)
 {
-    for (size_t r = 1; r < sizeof ranks / sizeof *ranks; r++) check_layer(_i, ranks[r], r % 2, 0, 1e-5);
+    for (size_t r = 1; r < sizeof ranks / sizeof *ranks; r++) check_layer(_i, ranks[r], r % 2, 0, 1e-4);
 }
 END_TEST
 

@@ -17,7 +17,7 @@ Suite *exf_suite(void);
  * every 64th is noted.  An assertion that fails is reported with its place as before. */
 static inline void exf_note_place(const char *file, int line)
 {
-    static unsigned n;
+    static _Thread_local unsigned n; /* threads of the code under test assert too */
     if (n < 1000 || n % 64 == 0) _mark_point(file, line);
     n++;
 }

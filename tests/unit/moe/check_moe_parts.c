@@ -177,7 +177,8 @@ END_TEST
 
 START_TEST(common_tokens_are_the_middles_of_equal_parts)
 {
-    static const struct { int wanted, tokens; } cases[] = {{1, 1}, {1, 2}, {1, 9}, {2, 9}, {4, 4}, {5, 4}, {3, 10}, {7, 8}, {64, 4096}, {100, 101}, {3, 2147483647}, {4096, 2147483647}};
+    static const struct { int wanted, tokens; } cases[] = {{1, 1},  {1, 2},  {1, 9},     {2, 9},     {4, 4},          {5, 4},
+                                                           {3, 10}, {7, 8}, {64, 4096}, {100, 101}, {3, 2147483647}, {4096, 2147483647}};
     for (int c = 0; c < COUNT(cases); c++) {
         int n = cases[c].tokens, wanted = cases[c].wanted, last = -1;
         exf_span span[] = {{0, 1}, {1, n}};
