@@ -1,5 +1,5 @@
 /* attention_f32.cuh - a kernel of softmax attention in float32 without tensor cores, for the
- * rows and keys of a view (attention_cuda.cuh); no rows x keys matrix is written.
+ * rows and keys of a view (attention_internal.cuh); no rows x keys matrix is written.
  *
  * A block has 64 rows and loops over their keys 64 at a time.  256 threads: a thread has
  * four rows, and of them the scores of four keys and four of every 64 output columns.
@@ -8,7 +8,7 @@
  * n_keys / 64 times, so that |error| <= (d + n_keys) 2^-23 sum |terms| holds. */
 #ifndef EXF_KERNELS_ATTENTION_F32_CUH
 #define EXF_KERNELS_ATTENTION_F32_CUH
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 
 enum { EXF_F32_TILE = 64, EXF_F32_DEPTH = 32, EXF_F32_LD = EXF_F32_TILE + 4, EXF_F32_VALUES = 16 };
 

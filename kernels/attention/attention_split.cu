@@ -14,7 +14,7 @@
  *
  * The power of two of a query, a key or a value depends on that row alone, that of the
  * weights on the keys that a row sees in the tile: a token's bits depend on no later token. */
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 #include "kernels/attention/attention_online.cuh"
 #include "kernels/device/float16_terms.cuh"
 

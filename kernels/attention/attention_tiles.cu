@@ -9,7 +9,7 @@
  * before is multiplied with its values, and the two warpgroups take turns in starting
  * products, so that one computes its softmax while the other's products run.  The sequence
  * of operations on a row is the same wherever its block runs. */
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 #include "kernels/attention/attention_online.cuh"
 
 enum { TURN = 3 }; /* the first of two named barriers */

@@ -1,5 +1,5 @@
 /* attention_wide.cuh - a kernel of softmax attention on Hopper's tensor cores for heads up to
- * 576 and for gathered keys, for the rows and keys of a view (attention_cuda.cuh); no
+ * 576 and for gathered keys, for the rows and keys of a view (attention_internal.cuh); no
  * rows x keys matrix is written.
  *
  * A block has 64 rows and loops over their keys 64 at a time.  A row's output, up to 512
@@ -9,7 +9,7 @@
  * rows of float16; if the values are the keys, a tile is loaded once. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
 #define EXF_KERNELS_ATTENTION_WIDE_CUH
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 #include "kernels/attention/attention_online.cuh"
 
 enum { EXF_WIDE_TILE = 64, EXF_WIDE_PANEL = EXF_WIDE_TILE * 128, EXF_WIDE_THREADS = 256 };

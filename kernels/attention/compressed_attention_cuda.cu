@@ -6,6 +6,7 @@
  * attention, on tensor cores or in float32, process that list. */
 #include "kernels/attention/attention_f32.cuh"
 #include "kernels/attention/attention_wide.cuh"
+#include "kernels/attention/compressed_attention.h"
 #include "kernels/device/cuda_reduce.cuh"
 
 #include <cuda_bf16.h>

@@ -1,5 +1,6 @@
 /* compressor_cuda.cu - pools windows into compressed entries; see compressor.h.  A warp has 32
  * times LANES channels of an entry; if an entry has many slots, eight warps share them. */
+#include "kernels/attention/compressor.h"
 #include "kernels/device/hopper.cuh"
 
 enum { WARPS = 8, MANY = 32, HELD = 16 };

@@ -9,6 +9,8 @@
  * score fit in, they and the better ones are the choice; only a tie at the cut is settled
  * by one thread as indexer_order.h says. */
 #include "kernels/attention/attention_wide.cuh"
+#include "kernels/attention/indexer.h"
+#include "kernels/linear/gemm.h"
 #include "kernels/device/halves.cuh"
 #include "kernels/attention/indexer_order.h"
 #include "kernels/device/tf32.cuh"

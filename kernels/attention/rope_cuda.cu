@@ -1,4 +1,5 @@
 /* rope_cuda.cu - one thread per pair, or per four pairs; see rope.h. */
+#include "kernels/attention/rope.h"
 #include "kernels/device/hopper.cuh"
 
 static __device__ __forceinline__ void turn(float &a, float &b, float c, float s)

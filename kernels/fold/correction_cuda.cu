@@ -4,6 +4,7 @@
  * of all pairs' vectors stay in the cache. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/fold/correction.h"
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/statistics/output_rows.cuh"
 

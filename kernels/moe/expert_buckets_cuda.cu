@@ -1,6 +1,6 @@
 /* expert_buckets_cuda.cu - sorts slots by expert on the device: a stable counting sort;
- * see expert_products.cuh.  No step depends on which block is faster. */
-#include "kernels/moe/expert_products.cuh"
+ * see expert_products_internal.cuh.  No step depends on which block is faster. */
+#include "kernels/moe/expert_products_internal.cuh"
 
 static int chunks_of(int n_slots)
 {

@@ -1,5 +1,5 @@
 /* expert_products_cuda.cu - see expert_products.h. */
-#include "kernels/moe/expert_products.cuh"
+#include "kernels/moe/expert_products_internal.cuh"
 #include "kernels/device/hopper.cuh"
 #include "kernels/linear/split.cuh"
 

@@ -1,12 +1,12 @@
 /* grouped_any_cuda.cu - products of all experts in one launch on any GPU, for any shape
- * and number type; see expert_products.cuh.
+ * and number type; see expert_products_internal.cuh.
  *
  * A block loops over tiles of 128 rows x 128 columns, with a SwiGLU 64 of gate and the
  * same 64 of up; a thread has 8 x 4 sums of either half.  Operands pass through shared
  * memory as float32, 16 of the inner axis at a time, and the next 16 are loaded into registers
  * while these are multiplied.  An element's sum runs over the inner axis in order by
  * fused multiply-adds, whatever tile it is in. */
-#include "kernels/moe/expert_products.cuh"
+#include "kernels/moe/expert_products_internal.cuh"
 
 #include <cuda_bf16.h>
 

@@ -1,4 +1,4 @@
-/* grouped_gemm_cuda.cu - products of all experts in one launch; see expert_products.cuh.
+/* grouped_gemm_cuda.cu - products of all experts in one launch; see expert_products_internal.cuh.
  *
  * A block per multiprocessor loops over tiles of 128 rows x 256 columns (128 gate and
  * the same 128 up columns if a SwiGLU follows).  One warpgroup fills a ring of
@@ -9,7 +9,7 @@
  *
  * Activations of three planes (split.cuh) are multiplied plane after plane, the smallest
  * terms first, by the same matrix and into the same sums: three times the steps. */
-#include "kernels/moe/expert_products.cuh"
+#include "kernels/moe/expert_products_internal.cuh"
 #include "kernels/device/bulk_tiles.cuh"
 #include "kernels/linear/split.cuh"
 

@@ -2,6 +2,7 @@
  * expert number.  Arithmetic is double, as in the reference. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/moe/router.h"
 
 /* Finds the largest value over the lanes, ties to the lower index; every lane gets both. */
 static __device__ void warp_argmax(double *value, int *index)

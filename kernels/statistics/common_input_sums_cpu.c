@@ -1,5 +1,5 @@
-/* common_input_sums_cpu.c - pair sums of common input; see layer_sums.h. */
-#include "kernels/statistics/layer_sums.h"
+/* common_input_sums_cpu.c - pair sums of common input; see common_input_sums.h. */
+#include "kernels/statistics/common_input_sums.h"
 
 #include "base/thread_pool.h"
 #include "kernels/statistics/linalg.h"

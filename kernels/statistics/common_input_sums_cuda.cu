@@ -1,9 +1,10 @@
-/* common_input_sums_cuda.cu - pair sums of common input; see layer_sums.h.
+/* common_input_sums_cuda.cu - pair sums of common input; see common_input_sums.h.
  *
  * One strided product U U^T per token, then one kernel that reads each C once: a block has 8
  * rows of pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it
  * loops over the tokens; one more warp adds the sums that all pairs of a row share. */
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/statistics/common_input_sums.h"
 #include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/layer_sums_cells.cuh"
 

@@ -2,6 +2,7 @@
  * tokens, 256 at a time, for those that chose both experts, and adds their terms. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/diagonal.h"
 #include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/output_rows.cuh"
 

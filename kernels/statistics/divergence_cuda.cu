@@ -5,6 +5,7 @@
  * computes the terms that need that sum. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/divergence.h"
 
 #include <climits>
 #include <cmath>

@@ -8,7 +8,6 @@
 #ifndef EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #define EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #include "kernels/device/cuda_queue.cuh"
-#include "kernels/statistics/layer_sums.h"
 
 enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 4, SEQUENCE_SUMS = 3 };
 /* Words of a sequence cell. */

@@ -4,6 +4,7 @@
  * atomics that return nothing. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/layer_sums_cells.cuh"
 #include "kernels/statistics/output_rows.cuh"
 

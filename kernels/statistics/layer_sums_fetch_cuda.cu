@@ -1,5 +1,6 @@
 /* layer_sums_fetch_cuda.cu - ends a sequence by adding to the sequence sums, and a layer by
  * copying all sums to the host; see layer_sums.h and layer_sums_cells.cuh. */
+#include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/layer_sums_cells.cuh"
 
 #include "base/thread_pool.h"

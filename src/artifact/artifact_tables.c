@@ -26,7 +26,8 @@
  *   /vectors/basis         F32 [L, H, R]
  *   /vectors/lowrank/<R>/c F32 [N, R, H]
  * A reader of version 1 finds all it knows where it was, so the oldest reader is 1. */
-#include "artifact/tables_internal.h"
+#include "artifact/tables.h"
+#include "artifact/tables_vectors.h"
 
 #include "base/mem.h"
 #include "base/text.h"

@@ -1,5 +1,5 @@
 /* tables_check.c - checks tables that were read; tables.h has the rules. */
-#include "artifact/tables_internal.h"
+#include "artifact/tables.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* tables_vectors.c - reads and writes the group /vectors of tables (artifact_tables.c): diagonals,
  * bases and low-rank corrections, apart from the other datasets since they may be gigabytes. */
-#include "artifact/projector.h"
-#include "artifact/tables_internal.h"
+#include "artifact/tables_vectors.h"
 
+#include "artifact/vector_arrays.h"
 #include "base/mem.h"
 #include "base/text.h"
 

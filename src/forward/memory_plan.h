@@ -6,7 +6,8 @@
  * loaded in parts, which every block of tokens reads anew. */
 #ifndef EXF_FORWARD_MEMORY_PLAN_H
 #define EXF_FORWARD_MEMORY_PLAN_H
-#include "forward/forward.h"
+#include "forward/demand.h"
+#include "forward/forward_options.h"
 #include "kernels/backend.h"
 #include "weights/weight_loader.h"
 

@@ -1,7 +1,8 @@
 /* pass.h - the state of a forward pass from start to end, and of one layer and lane in it. */
 #ifndef EXF_FORWARD_PASS_H
 #define EXF_FORWARD_PASS_H
-#include "forward/forward.h"
+#include "forward/demand.h"
+#include "forward/forward_options.h"
 #include "forward/hidden.h"
 #include "mixers/rope_tables.h"
 #include "moe/moe_engine.h"

@@ -6,6 +6,7 @@
  *
  * with d as it is stored, in float32.  A pair that carries no diagonal has the scalar's
  * loss; an unobserved one the sentinel. */
+#include "artifact/vector_arrays.h"
 #include "projector/vector_support.h"
 
 #include <math.h>

@@ -6,6 +6,7 @@
  * on the first R columns of the basis, for each R asked for, with the pair's own clipped
  * S, in double by Cholesky.  Unobserved pairs get C = 0.  Their loss is the scalar's: the
  * target is chosen as without the correction. */
+#include "artifact/vector_arrays.h"
 #include "base/mem.h"
 #include "kernels/statistics/linalg.h"
 #include "projector/vector_support.h"

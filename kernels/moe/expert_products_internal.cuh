@@ -1,7 +1,7 @@
-/* expert_products.cuh - declares the steps of the CUDA experts operation, shared by the kernels that
+/* expert_products_internal.cuh - declares the steps of the CUDA experts operation, shared by the kernels that
  * sort slots by expert and those that compute the products; see expert_products.h. */
-#ifndef EXF_KERNELS_EXPERT_PRODUCTS_CUH
-#define EXF_KERNELS_EXPERT_PRODUCTS_CUH
+#ifndef EXF_KERNELS_EXPERT_PRODUCTS_INTERNAL_CUH
+#define EXF_KERNELS_EXPERT_PRODUCTS_INTERNAL_CUH
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/moe/expert_products.h"
 

@@ -1,8 +1,9 @@
-/* attention_cuda.cuh - shared by the CUDA files of causal attention: the tiled kernel's entry,
+/* attention_internal.cuh - shared by the CUDA files of causal attention: the tiled kernel's entry,
  * and the view by which kernels that serve both kinds of attention read rows and keys; see
  * attention.h. */
-#ifndef EXF_KERNELS_ATTENTION_CUDA_CUH
-#define EXF_KERNELS_ATTENTION_CUDA_CUH
+#ifndef EXF_KERNELS_ATTENTION_INTERNAL_CUH
+#define EXF_KERNELS_ATTENTION_INTERNAL_CUH
+#include "kernels/attention/attention.h"
 #include "kernels/device/hopper.cuh"
 
 /* Attention on tensor cores for heads of at most 256: floats of workspace, 0 if it does not
