@@ -1,5 +1,5 @@
-/* fold_lanes.cuh - holds a token's routes in the W lanes of a sub-warp and solves the small
- * systems of the joint projector there, a row in each lane. */
+/* fold_lanes.cuh - holds a token's routes in the W lanes of a sub-warp, which solve the small systems
+ * of the joint projector with a row in each lane. */
 #ifndef EXF_KERNELS_FOLD_LANES_CUH
 #define EXF_KERNELS_FOLD_LANES_CUH
 #include "kernels/fold/fold_cuda.cuh"

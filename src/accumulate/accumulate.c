@@ -369,7 +369,7 @@ void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
     exf_err unused;
-    if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* gives up */
+    if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* error dropped */
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
     exf_device_sums_free(&a->device);

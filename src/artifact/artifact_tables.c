@@ -25,7 +25,7 @@
  *   /vectors/diagonal_loss F32 [L, E, E]
  *   /vectors/basis         F32 [L, H, R]
  *   /vectors/lowrank/<R>/c F32 [N, R, H]
- * A reader of version 1 finds all it knows where it was, so the oldest reader is 1. */
+ * Version 2 only adds datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
 #include "artifact/tables_vectors.h"
 

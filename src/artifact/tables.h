@@ -5,35 +5,35 @@
 #include "artifact/artifact.h"
 #include "artifact/vectors.h"
 
-/* Loss of a pair that must never be chosen: never observed, or itself. */
+/* Loss of a pair that must never be chosen: an unobserved pair, or an expert with itself. */
 #define EXF_LOSS_NEVER 1e30f
 
 /* A static decode pool of D experts per layer. */
 typedef struct {
     int size;            /* D */
     int32_t *members;    /* [L, D] by falling expert norm */
-    int32_t *target_ids; /* [L, E] where each expert's contribution goes; itself inside the pool */
-    float *target_scale; /* [L, E] 1 inside the pool, 0 where no target was ever observed */
+    int32_t *target_ids; /* [L, E] expert that takes over each expert's contribution; itself inside the pool */
+    float *target_scale; /* [L, E] 1 inside the pool, 0 if no target was ever observed */
 } exf_static_pool;
 
-/* A scalar shared by more than one pair: a sharing pattern with its own losses (method,
- * section 2).  Its S[s,t] is scalar[l] where the pair was observed, 1 on the diagonal, else 0. */
+/* A scalar shared by more than one pair: a sharing pattern with its own losses (method, section 2).
+ * Its S[s,t] is scalar[l] if the pair was observed, 1 on the diagonal, else 0. */
 typedef struct {
     char name[16]; /* "layer", "global" */
     float *scalar; /* [L]; "global": the same L times */
     float *loss;   /* [L, E, E] */
 } exf_shared_scalar;
 
-/* Standard error where fewer than two sequences observed a pair. */
+/* Standard error of a pair that fewer than two sequences observed. */
 #define EXF_ERROR_UNKNOWN 1e30f
 
-/* What is NULL or none was not in the file: a file of version 1 has no cosine and what
- * follows.  "Unobserved" is a pair without tokens, or with fewer than the recipe's
+/* The tables of a model.  An array that the file lacks is NULL: a file of version 1 has no cosine
+ * and nothing after it. "Unobserved" is a pair without tokens, or with fewer than the recipe's
  * calibrate.min_pair_tokens: its loss is never, its scalar 0, whatever its count. */
 typedef struct {
     exf_run_shape shape;
     int n_layers;         /* L, MoE layers */
-    int32_t *layer_number; /* [L] the model's numbers */
+    int32_t *layer_number; /* [L] the model's layer numbers */
     float *coeff;         /* [L, E, E] S[s,t]: E_s(x) ~ S E_t(x); 1 on the diagonal, 0 unobserved */
     float *loss;          /* [L, E, E] relative reconstruction loss; EXF_LOSS_NEVER on the diagonal and unobserved */
     float *expert_norms;  /* [L, E] h, mean output norm; a cold expert has the median of the others */
@@ -54,21 +54,22 @@ typedef struct {
     exf_provenance provenance;
 } exf_tables;
 
-/* Room for what version 1 has; the rest is NULL until a solver or the following make it. */
+/* Allocates the arrays of version 1; the others are NULL until a solver or the functions below allocate them. */
 exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers, const int64_t *pool_sizes,
                         size_t n_pools, exf_err *err) EXF_CHECKED;
-/* Room for a sharing pattern of that name at its place in t->shared; a name that is too long is EXF_INTERNAL. */
+/* Adds a sharing pattern of that name at its place in t->shared; EXF_INTERNAL if the name is too long. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
 void exf_tables_free(exf_tables *t);
 
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;
-/* Refuses what breaks the rules above: non-finite numbers, negative losses, a
- * diagonal that is not (1, never), a pair without tokens that has a loss, norms
- * that are not above 0, pool ids outside [0, E), cosines and similarities outside
- * their range.  t->vectors stay empty, for they may be gigabytes: tables_vectors.h. */
+/* Reads tables and refuses those that break the rules above: non-finite numbers, negative losses, a
+ * diagonal that is not (1, never), a pair without tokens that has a loss, norms that are not above
+ * 0, pool ids outside [0, E), cosines and similarities outside their range. t->vectors stay empty,
+ * since they may be gigabytes: tables_vectors.h. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-/* The same refusals, of tables in memory: EXF_FORMAT naming path, dataset and cell. */
+/* Checks tables in memory by the same rules: EXF_FORMAT naming path, dataset and cell. */
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-/* [L, E, E] losses of anything but the pair's own scalar: finite, from 0, never where the pair's is. */
+/* Checks [L, E, E] losses other than those of the pair's own scalar: finite, at least 0, never where
+ * the pair's own loss is never. */
 exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err) EXF_CHECKED;
 #endif

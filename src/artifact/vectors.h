@@ -3,10 +3,10 @@
 #define EXF_ARTIFACT_VECTORS_H
 #include <stdint.h>
 
-/* What arrays that act on vectors look like; N pairs as in exf_vectors. */
+/* The shape of an array that acts on vectors; N pairs as in exf_vectors. */
 typedef enum {
     EXF_STORED_PAIRS,  /* [N, H] of each pair */
-    EXF_STORED_LOSSES, /* [L, E, E] the projector's own, the scalar's where a pair carries no vectors */
+    EXF_STORED_LOSSES, /* [L, E, E] the projector's own losses; the scalar's for a pair without vectors */
     EXF_STORED_BASIS,  /* [L, H, R] orthonormal columns */
     EXF_STORED_RANKS   /* [N, R, H] of each pair, on the first R columns of the basis: an array for each R */
 } exf_stored_shape;
@@ -19,25 +19,25 @@ typedef struct {
 
 typedef struct {
     const exf_stored_array *stored;
-    int rank; /* R, where the shape has one */
+    int rank; /* R, if the shape has one */
     float *data;
 } exf_vector_array;
 
-/* What acts on vectors, for the pairs that carry one: at most a given number a layer,
- * those of largest source_sq.  All other pairs keep their scalar. */
+/* The arrays of the pairs that have vectors: at most a given number per layer, those of largest
+ * source_sq.  All other pairs keep their scalar. */
 typedef struct {
-    int64_t n_pairs; /* N, all layers together; 0: there are none and all below is NULL */
+    int64_t n_pairs; /* N, all layers together; 0: no pair has vectors and all below is NULL */
     int32_t *pair;   /* [N, 3] layer index, source, target; ascending */
     int64_t *first;  /* [L + 1] a layer's first pair; not in the file */
     exf_vector_array *array; /* in order of projectors, then of what each stores, then of R */
     int n_arrays;
 } exf_vectors;
 
-/* NULL: there is none; rank 0: of any R. */
+/* Returns the array of that name and rank, or NULL; rank 0: of any R. */
 const exf_vector_array *exf_vectors_find(const exf_vectors *v, const char *name, int rank);
 float *exf_vectors_data(const exf_vectors *v, const char *name, int rank);
 const exf_vector_array *exf_vectors_basis(const exf_vectors *v); /* NULL: none */
-/* "diagonal", or "lowrank/8/c" with this separator. */
+/* Writes the array's name: "diagonal", or "lowrank/8/c" with this separator. */
 enum { EXF_VECTOR_NAME = 40 };
 void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator);
 void exf_vectors_free(exf_vectors *v);
