@@ -184,9 +184,10 @@ bench-gpu: deps $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_gram $(BUILD)/
 bench-mixers: deps $(BUILD)/bench/bench_mixers
 	$(Q)$(BUILD)/bench/bench_mixers
 
-## check-layers: no #include points up or sideways; no two files share a name
+## check-layers: no #include points up or sideways; no two files share a name; paths in the documentation exist
 check-layers:
 	$(Q)scripts/check-layers.sh
+	$(Q)scripts/check-doc-paths.sh
 
 ## clean: remove the build directories
 clean:

@@ -17,6 +17,7 @@
 #include "kernels/recurrent/delta_rule.h"
 #include "kernels/statistics/diagonal.h"
 #include "kernels/fold/correction.h"
+#include "kernels/statistics/common_input_sums.h"
 #include "kernels/statistics/divergence.h"
 #include "kernels/moe/expert_products.h"
 #include "kernels/moe/moe_sum.h"
@@ -29,23 +30,13 @@
 #include "kernels/moe/router.h"
 #include "kernels/residual/hyper_connections.h"
 #include "kernels/linear/dequantize.h"
+#include "kernels/queue.h"
 
 #include <stddef.h>
 #include <stdint.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct exf_queue exf_queue;
-
-/* Arithmetic of matrix products; everything else is float32 with wider sums.
- *   F32   float32 operands and accumulation; a device keeps weights that are stored in a
- *         format that bfloat16 holds exactly in bfloat16, and multiplies a float32 by
- *         them without rounding it (gemm.h)
- *   BF16  the weights of linear layers live as bfloat16, and what they are
- *         multiplied by is rounded to it; float32 accumulation (tensor cores).
- *         A product with a float32 weight (the router's) stays one of float32. */
-typedef enum { EXF_COMPUTE_F32, EXF_COMPUTE_BF16 } exf_compute;
 
 /* What only a GPU has.  conv_delta_rule, its workspace and compressed_heads are fused forms of
  * operations that every backend has; they may be NULL. */

@@ -1,41 +1,37 @@
 /* backend_cuda.cu - the table of CUDA kernels: device, queues, copies. */
+#include "kernels/backend.h"
+#include "kernels/attention/attention.h"
+#include "kernels/attention/compressed_attention.h"
+#include "kernels/attention/compressor.h"
+#include "kernels/attention/indexer.h"
+#include "kernels/attention/rope.h"
+#include "kernels/device/backend_memory.cuh"
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/fold/correction.h"
+#include "kernels/linear/dequantize.h"
+#include "kernels/linear/gemm.h"
+#include "kernels/moe/expert_products.h"
+#include "kernels/moe/moe_sum.h"
+#include "kernels/moe/reuse_outputs.h"
+#include "kernels/moe/router.h"
+#include "kernels/recurrent/causal_conv.h"
+#include "kernels/recurrent/delta_rule.h"
+#include "kernels/residual/hyper_connections.h"
+#include "kernels/rows/device_rows.h"
+#include "kernels/rows/gate.h"
+#include "kernels/rows/rmsnorm.h"
+#include "kernels/rows/rounding.h"
+#include "kernels/rows/rows.h"
+#include "kernels/rows/swiglu.h"
+#include "kernels/statistics/common_input_sums.h"
+#include "kernels/statistics/diagonal.h"
+#include "kernels/statistics/divergence.h"
+#include "kernels/statistics/layer_sums.h"
+#include "kernels/statistics/output_errors.h"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-
-int exf_cuda_note(exf_queue *q, cudaError_t e, const char *what)
-{
-    if (e == cudaSuccess) return 1;
-    exf_code code = e == cudaErrorMemoryAllocation ? EXF_NOSPACE : EXF_DEVICE;
-    if (q->err.code == EXF_OK) exf_fail(&q->err, code, "CUDA: %s: %s", what, cudaGetErrorString(e));
-    cudaGetLastError(); /* a refused launch must not be blamed on the next one */
-    return 0;
-}
-
-int exf_cublas_note(exf_queue *q, cublasStatus_t e, const char *what)
-{
-    if (e == CUBLAS_STATUS_SUCCESS) return 1;
-    if (q->err.code == EXF_OK) exf_fail(&q->err, EXF_DEVICE, "cuBLAS: %s: %s", what, q->cublas->status_string(e));
-    return 0;
-}
-
-int exf_cublas_ready(exf_queue *q)
-{
-    if (q->err.code != EXF_OK) return 0;
-    if (q->blas) return 1;
-    return exf_cublas_note(q, q->cublas->create(&q->blas), "handle") && exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
-}
-
-exf_code exf_finish_cuda(exf_queue *q, exf_err *err)
-{
-    exf_cuda_note(q, cudaStreamSynchronize(q->stream), "finish");
-    if (q->err.code == EXF_OK) return EXF_OK;
-    *err = q->err;
-    q->err.code = EXF_OK;
-    return err->code;
-}
 
 static void close_queue(exf_queue *q)
 {

@@ -20,6 +20,11 @@
 #define EXF_KERNELS_ATTENTION_H
 #include <stddef.h>
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { EXF_ATTENTION_ROWS = 128 };
 
 typedef struct {
@@ -32,4 +37,10 @@ typedef struct {
 /* Floats of workspace that a sequence of n_tokens needs. */
 size_t exf_attention_workspace(int n_tokens);
 void exf_attention_cpu(float *out, const float *q, const float *k, const float *v, const exf_attention_shape *s, float *workspace);
+size_t exf_attention_workspace_cuda(const exf_attention_shape *s); /* floats */
+void exf_attention_cuda(struct exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+                        float *workspace);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -9,7 +9,7 @@ size_t exf_attention_workspace(int n_tokens)
     return (size_t)EXF_ATTENTION_ROWS * (size_t)n_tokens;
 }
 
-/* Row i of the block sees visible = first + i + 1 keys; the rest becomes 0. */
+/* Computes the softmax of rows: row i of the block sees visible = first + i + 1 keys; the rest becomes 0. */
 EXF_SIMD_CLONES static void softmax_rows(float *scores, int n_rows, int n_keys, int first)
 {
     for (int i = 0; i < n_rows; i++) {

@@ -2,7 +2,7 @@
 #include "kernels/attention/attention_f32.cuh"
 #include "kernels/attention/attention_wide.cuh"
 
-/* Keys and values of heads that are too large for tiles, as rows of float16. */
+/* Largest head sizes of the wide kernel, which reads keys and values as rows of float16. */
 enum { WIDE_D = 576, WIDE_DV = 512 };
 
 static size_t wide_workspace(const exf_attention_shape *s)

@@ -1,14 +1,14 @@
 /* attention_f32.cuh - a kernel of softmax attention in float32 without tensor cores, for the
- * rows and keys of a view (attention_cuda.cuh); no rows x keys matrix is written.
+ * rows and keys of a view (attention_internal.cuh); no rows x keys matrix is written.
  *
- * A block has 64 rows and walks their keys 64 at a time.  256 threads: a thread has
- * four rows, of the scores four keys, of the output four of every 64 columns.
+ * A block has 64 rows and loops over their keys 64 at a time.  256 threads: a thread has
+ * four rows, and of them the scores of four keys and four of every 64 output columns.
  * Products and sums are fused multiply-adds in order of the index; a row's running sum
  * of weights is multiplied with exp(old top - new top) <= 1 at every tile, at most
  * n_keys / 64 times, so that |error| <= (d + n_keys) 2^-23 sum |terms| holds. */
 #ifndef EXF_KERNELS_ATTENTION_F32_CUH
 #define EXF_KERNELS_ATTENTION_F32_CUH
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 
 enum { EXF_F32_TILE = 64, EXF_F32_DEPTH = 32, EXF_F32_LD = EXF_F32_TILE + 4, EXF_F32_VALUES = 16 };
 
@@ -20,7 +20,7 @@ static __device__ inline float4 exf_four(const float *row, int c, int n, bool wi
     return make_float4(c < n ? row[c] : 0, c + 1 < n ? row[c + 1] : 0, c + 2 < n ? row[c + 2] : 0, c + 3 < n ? row[c + 3] : 0);
 }
 
-/* Columns c .. c + DEPTH - 1 of 64 rows, transposed: to[column][row]. */
+/* Loads columns c .. c + DEPTH - 1 of 64 rows, transposed: to[column][row]. */
 static __device__ __forceinline__ void exf_f32_transpose(float *to, const float *const *rows, int c, int n, bool wide)
 {
     for (int i = threadIdx.x; i < EXF_F32_TILE * EXF_F32_DEPTH / 4; i += 256) {
@@ -33,7 +33,7 @@ static __device__ __forceinline__ void exf_f32_transpose(float *to, const float 
     }
 }
 
-/* s[i][j] += a[c][4 ty + i] b[c][4 tx + j] over DEPTH c. */
+/* Adds a[c][4 ty + i] b[c][4 tx + j] to s[i][j] over DEPTH c. */
 static __device__ __forceinline__ void exf_f32_score(float (&s)[4][4], const float *a, const float *b)
 {
 #pragma unroll 8
@@ -47,7 +47,7 @@ static __device__ __forceinline__ void exf_f32_score(float (&s)[4][4], const flo
     }
 }
 
-/* The sum or the maximum over the 16 threads that share four rows. */
+/* Reduce over the 16 threads that share four rows: sum, maximum. */
 static __device__ inline float exf_f32_sum16(float x)
 {
     for (int step = 8; step > 0; step >>= 1) x += __shfl_xor_sync(0xffffffffu, x, step);
@@ -73,7 +73,7 @@ static __device__ __forceinline__ float exf_f32_online_softmax(float (&s)[4], fl
     return rescale;
 }
 
-/* o += weights of 16 keys times their values; p [key][row], v [16][DV]. */
+/* Adds the weights of 16 keys times their values to o; p [key][row], v [16][DV]. */
 template <int DV> static __device__ __forceinline__ void exf_f32_weigh(float (&o)[4][DV / 16], const float *p, const float *v)
 {
 #pragma unroll 4
@@ -94,19 +94,19 @@ template <int DV> static __device__ __forceinline__ void exf_f32_weigh(float (&o
     }
 }
 
-/* The 64 keys of the present tile; -1 and NULL behind the last. */
+/* The 64 keys of the present tile; -1 and NULL past the last. */
 struct exf_f32_keys {
     const float *k_row[EXF_F32_TILE], *v_row[EXF_F32_TILE];
     int key[EXF_F32_TILE];
 };
 
-/* In shared memory: queries transposed, keys of one depth, weights, values, keys. */
+/* Shared memory: queries transposed, keys of one depth, weights, values, keys. */
 struct exf_f32_space {
     float *q, *k, *p, *v;
     exf_f32_keys *keys;
 };
 
-/* The rows of tile `at` of the keys; those behind the last are absent. */
+/* Loads the keys of tile `at`; those past the last are absent. */
 template <class View>
 static __device__ __forceinline__ void exf_f32_find(const exf_f32_space &m, const View &w, int first, int at, int n_keys)
 {
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void exf_f32_find(const exf_f32_space &m, cons
     __syncthreads();
 }
 
-/* Scores, masked and scaled, of this thread's four rows and four keys. */
+/* Computes scores, masked and scaled, of this thread's four rows and four keys. */
 template <class View>
 static __device__ __forceinline__ void exf_f32_scores(float (&s)[4][4], const exf_f32_space &m, const View &w, int first, int d,
                                                       float scale, bool wide)
@@ -169,7 +169,7 @@ static __device__ void exf_f32_store(const float (&o)[4][DV / 16], const View &w
     }
 }
 
-/* Grid: tiles of rows, the last first; heads.  Shared: exf_f32_bytes(). */
+/* Grid: tiles of rows, the last first; heads.  Shared memory: exf_f32_bytes(). */
 template <class View, int DV>
 static __global__ void __launch_bounds__(256) exf_attend_f32(View w, int d, int dv, float scale, bool wide_k, bool wide_v)
 {
@@ -218,7 +218,7 @@ static void exf_run_f32(exf_queue *q, const View &w, int d, int dv, float scale,
                wide_v);
 }
 
-/* Any d up to 576 and dv up to 512. */
+/* Launches the kernel; any d up to 576 and dv up to 512. */
 template <class View>
 static void exf_attention_f32(exf_queue *q, const View &w, int d, int dv, float scale, int n_rows, int n_heads, bool wide_k,
                               bool wide_v)

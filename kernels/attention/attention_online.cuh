@@ -11,7 +11,7 @@ struct exf_softmax_state {
     float top[2], sum[2], rescale[2];
 };
 
-/* s becomes exp(scale s - top), scale in powers of two. */
+/* Replaces s by exp(scale s - top), scale in powers of two. */
 template <int BN> static __device__ __forceinline__ void exf_online_softmax(float (&s)[BN / 2], exf_softmax_state &w, float scale)
 {
 #pragma unroll
@@ -33,7 +33,7 @@ template <int BN> static __device__ __forceinline__ void exf_online_softmax(floa
     }
 }
 
-/* A row sees the keys up to itself; BN keys from first_key, this thread's first row. */
+/* Masks keys: a row sees the keys up to itself; BN keys from first_key on, `row` is this thread's first row. */
 template <int BN> static __device__ __forceinline__ void exf_mask(float (&s)[BN / 2], int row, int first_key)
 {
     int behind = row - first_key - 2 * (threadIdx.x % 4);
@@ -42,7 +42,7 @@ template <int BN> static __device__ __forceinline__ void exf_mask(float (&s)[BN 
         if (i / 4 * 8 + i % 2 > behind + i % 4 / 2 * 8) s[i] = -INFINITY;
 }
 
-/* Scores as the A operand of the product with the values. */
+/* Rounds scores to the A operand of the product with the values. */
 template <int N> static __device__ __forceinline__ void exf_round_to(uint32_t (&p)[N / 2], const float (&s)[N])
 {
 #pragma unroll
@@ -55,9 +55,9 @@ template <int N> static __device__ __forceinline__ void exf_rescale_output(float
     for (int i = 0; i < N; i++) o[i] *= w.rescale[i % 4 / 2];
 }
 
-/* N columns (2 N registers) of this thread's two rows, times inverse[], to out[], which is
- * NULL for a row past the end; columns from `column` on, n in the row.  Neighbouring
- * lanes exchange halves, so that each writes 16 bytes of one row; quads: rows allow that. */
+/* Stores N columns (2 N registers) of this thread's two rows, times inverse[], to out[], which is
+ * NULL for a row past the end; columns from `column` on, n in the row.  Neighbouring lanes exchange
+ * halves, so that each writes 16 bytes of one row; quads: rows are aligned for that. */
 template <int N>
 static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const float (&inverse)[2], float *const (&out)[2],
                                                       int column, int n, bool quads)
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const
     }
 }
 
-/* The rows `row` and `row` + 8 of a view whose output is float32. */
+/* Stores rows `row` and `row` + 8 of a view whose output is float32. */
 template <class View, int N>
 static __device__ __forceinline__ void exf_keep_rows(const View &w, const float (&o)[N], const float (&inverse)[2], int row, int column, int n,
                                                      bool quads)
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void exf_keep_rows(const View &w, const float 
     exf_store_rows(o, inverse, out, column, n, quads);
 }
 
-/* The sum over the four lanes that share a row. */
+/* Returns the sum over the four lanes that share a row. */
 static __device__ __forceinline__ float exf_sum4(float x)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 1);

@@ -2,19 +2,19 @@
  * of at most 256: every operand is the sum of two float16 (split.cuh), every product three;
  * see attention.h.  Nothing of size T x T is written.
  *
- * Keys and values are first split into planes of BN keys, low and high parts, in the very
- * bytes that shared memory is to hold.  A block has 128 query rows of one head: two
- * warpgroups of 64 rows each keep their output in registers and walk the tiles of keys
- * from the diagonal to the first; one thread of a third warpgroup fetches the planes of a
+ * Keys and values are first split into planes of BN keys, low and high parts, byte for byte
+ * as shared memory will hold them.  A block has 128 query rows of one head: two
+ * warpgroups of 64 rows each keep their output in registers and loop over the tiles of keys
+ * from the diagonal to the first; one thread of a third warpgroup loads the planes of a
  * tile one after the other into a ring.
  *
- * Tensor cores cut off what a float32 sum cannot hold, always towards 0.  So no sum is
+ * Tensor cores truncate what a float32 sum cannot hold, always towards 0.  So no sum is
  * long: the small products come first, the scores are a sum over one head, and what a tile
  * adds to the output is a sum of its own, which is added with rounding.
  *
- * A query's, a key's and a value's power of two depends on that row alone, the one of the
- * weights on what a row sees in the tile: a token's bits depend on no later token. */
-#include "kernels/attention/attention_cuda.cuh"
+ * The power of two of a query, a key or a value depends on that row alone, that of the
+ * weights on the keys that a row sees in the tile: a token's bits depend on no later token. */
+#include "kernels/attention/attention_internal.cuh"
 #include "kernels/attention/attention_online.cuh"
 #include "kernels/device/float16_terms.cuh"
 
@@ -26,7 +26,7 @@ template <int D, int DV> struct room {
     enum { QUERIES = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, TILE = 2 * (K + V), SLOT = K > V ? K : V };
     enum { RING = 2 * QUERIES, LEFT = 227 * 1024 - 2048 - RING, SLOTS = LEFT / SLOT < 8 ? LEFT / SLOT : 8 };
     enum { POWERS = RING + SLOTS * SLOT, BARRIERS = POWERS + BM * 4, BYTES = BARRIERS + 2 * SLOTS * 8 + 1024 };
-    /* Where a plane starts in its tile, and its size. */
+    /* Return the offset of a plane in its tile, and its size. */
     static __host__ __device__ int start(int plane)
     {
         return plane < V_LOW ? plane * K : 2 * K + (plane - V_LOW) * V;
@@ -41,13 +41,13 @@ struct problem {
     float *out;
     const float *query, *k, *v;
     char *tiles;   /* [n_kv, key tiles, planes] */
-    float *powers; /* [n_kv, key tiles, keys | values, BN] what a product with the key is to be multiplied with */
+    float *powers; /* [n_kv, key tiles, keys | values, BN] factor of every product with the key */
     exf_attention_shape s;
     int n_key_tiles;
     bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
 };
 
-/* A warp per key, then per value.  Grid: tiles, key-value heads. */
+/* Splits a tile, a warp per key, then per value.  Grid: tiles, key-value heads. */
 template <int D, int DV> static __global__ void __launch_bounds__(256) split_tile(problem p)
 {
     typedef room<D, DV> R;
@@ -91,14 +91,14 @@ template <int D, int DV> struct ring {
         exf_barrier_wait(here(i), i / R::SLOTS & 1);
         return slot(i);
     }
-    /* This warp has read plane i. */
+    /* Signals that this warp has read plane i. */
     __device__ void release(int i) const
     {
         if (threadIdx.x % 32 == 0) exf_barrier_arrive(read(i));
     }
 };
 
-/* The third warpgroup: tiles n - 1 .. 0, by one thread. */
+/* Loads tiles n - 1 .. 0 with one thread of the third warpgroup. */
 template <int D, int DV> static __device__ void fetch(const ring<D, DV> &m, const char *tiles, int n)
 {
     typedef room<D, DV> R;
@@ -110,7 +110,7 @@ template <int D, int DV> static __device__ void fetch(const ring<D, DV> &m, cons
     }
 }
 
-/* The warpgroup's 64 query rows from `first`; rows_before: of the block's. */
+/* Loads the warpgroup's 64 query rows from `first` on; rows_before: of the block's. */
 template <int D>
 static __device__ void split_queries(char *to, float *powers, const problem &p, int head, int first, int rows_before)
 {
@@ -132,7 +132,7 @@ static __device__ void split_queries(char *to, float *powers, const problem &p, 
     }
 }
 
-/* s (+)= Q K^T of one plane each. */
+/* Computes s (+)= Q K^T of one plane each. */
 template <int D> static __device__ __forceinline__ void multiply(float (&s)[BN / 2], uint32_t q, uint32_t k, int keep)
 {
 #pragma unroll
@@ -141,7 +141,7 @@ template <int D> static __device__ __forceinline__ void multiply(float (&s)[BN /
                           keep || c > 0);
 }
 
-/* s = Q K^T, under way; the two planes are i and the next. */
+/* Starts s = Q K^T; the two planes are i and the next. */
 template <int D, int DV>
 static __device__ __forceinline__ void score(float (&s)[BN / 2], const ring<D, DV> &m, uint32_t q_high, int i)
 {
@@ -153,7 +153,7 @@ static __device__ __forceinline__ void score(float (&s)[BN / 2], const ring<D, D
     exf_wgmma_commit();
 }
 
-/* Columns 2 (t % 4) and the next of every eight. */
+/* Loads the powers of columns 2 (t % 4) and the next of every eight. */
 static __device__ __forceinline__ void take_powers(float2 (&x)[BN / 8], const float *powers)
 {
 #pragma unroll
@@ -166,13 +166,13 @@ static __device__ __forceinline__ void scale_columns(float (&s)[BN / 2], const f
     for (int i = 0; i < BN / 2; i++) s[i] *= i % 2 ? x[i / 4].y : x[i / 4].x;
 }
 
-/* Of a thread's two rows: where the exponents of its weights start, the sum over its
- * columns, the factor that what was summed before is to be multiplied with. */
+/* State of a thread's two rows: base of its weights' exponents, the sum over its columns, the factor
+ * by which earlier sums must be multiplied. */
 struct weighing {
     float base[2], sum[2], rescale[2];
 };
 
-/* s becomes 2^(factor s - base). */
+/* Replaces s by 2^(factor s - base). */
 static __device__ __forceinline__ void soften(float (&s)[BN / 2], weighing &w, const float (&factor)[2])
 {
 #pragma unroll
@@ -195,8 +195,7 @@ static __device__ __forceinline__ void soften(float (&s)[BN / 2], weighing &w, c
     }
 }
 
-/* Weights as the A operands of products with the values; down: what these are to be
- * multiplied with. */
+/* Splits the weights into the A operands of products with the values; down: the factor of these products. */
 static __device__ __forceinline__ void split_weights(uint32_t (&high)[BN / 4], uint32_t (&low)[BN / 4], float (&down)[2],
                                                      float (&s)[BN / 2])
 {
@@ -214,7 +213,7 @@ static __device__ __forceinline__ void split_weights(uint32_t (&high)[BN / 4], u
     }
 }
 
-/* o = o fade + (P V) down, in strips of columns; the two planes are i and the next. */
+/* Computes o = o fade + (P V) down, in strips of columns; the two planes are i and the next. */
 template <int D, int DV>
 static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const ring<D, DV> &m, const uint32_t (&high)[BN / 4],
                                              const uint32_t (&low)[BN / 4], const float (&rescale)[2], const float (&down)[2], int i)
@@ -255,7 +254,7 @@ static __device__ __forceinline__ void store(const float (&o)[DV / 2], const wei
     exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
 }
 
-/* One warpgroup: the rows from `first`, n tiles; powers: of its queries, of the head's keys and values. */
+/* Runs one warpgroup: the rows from `first` on, n tiles; powers: of its queries, of the head's keys and values. */
 template <int D, int DV>
 static __device__ void consume(const ring<D, DV> &m, const problem &p, int head, int first, int n, const float *of_queries,
                                const float *of_keys)
@@ -278,7 +277,7 @@ static __device__ void consume(const ring<D, DV> &m, const problem &p, int head,
         scale_columns(s, of_k);
         if (tile * BN + BN - 1 > first) exf_mask<BN>(s, row, tile * BN);
         soften(s, w, factor);
-        if (DV > 128) take_powers(of_v, of_keys + tile * 2 * BN + BN); /* no registers before */
+        if (DV > 128) take_powers(of_v, of_keys + tile * 2 * BN + BN); /* loaded late to save registers */
         scale_columns(s, of_v);
         split_weights(high, low, down, s);
         weigh<D, DV>(o, m, high, low, w.rescale, down, i + V_LOW);
@@ -328,7 +327,7 @@ template <int D, int DV> static void run(exf_queue *q, const problem &p)
     EXF_LAUNCH(q, "attention", (attend<D, DV>), n_tiles * p.s.n_heads, THREADS, bytes, p);
 }
 
-/* The smallest that a head fits in. */
+/* Sizes of kernels; a head uses the smallest in which it fits. */
 static const struct {
     int d, dv;
     void (*run)(exf_queue *q, const problem &p);
@@ -342,21 +341,21 @@ static int size_of(const exf_attention_shape *s)
     return i;
 }
 
-/* Floats that the planes of one key-value head take. */
+/* Returns the floats of the planes of one key-value head. */
 static size_t plane_floats(const exf_attention_shape *s)
 {
     const auto &size = sizes[size_of(s)];
     return ((size_t)s->n_tokens + BN - 1) / BN * BN * (size_t)(size.d + size.dv);
 }
 
-/* And with its powers of two. */
+/* Returns the floats of the planes and powers of two of one key-value head. */
 static size_t head_floats(const exf_attention_shape *s)
 {
     return plane_floats(s) + ((size_t)s->n_tokens + BN - 1) / BN * 2 * BN;
 }
 
-/* Where all of them take more than that, half of the key-value heads are done at a time: no
- * more memory than with rounded operands. */
+/* Floats above which the key-value heads are processed in two halves, which needs no more memory
+ * than rounded operands do. */
 enum { ALL_AT_ONCE = 2 << 20 };
 
 static int heads_at_once(const exf_attention_shape *s)
@@ -364,7 +363,7 @@ static int heads_at_once(const exf_attention_shape *s)
     return (size_t)s->n_kv * head_floats(s) <= ALL_AT_ONCE ? s->n_kv : (s->n_kv + 1) / 2;
 }
 
-/* Never less for fewer tokens: a workspace serves shorter sequences too. */
+/* Never shrinks for fewer tokens: a workspace serves shorter sequences too. */
 size_t exf_attention_split_workspace(const exf_attention_shape *s)
 {
     if (size_of(s) == SIZES) return 0;

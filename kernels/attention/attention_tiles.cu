@@ -1,15 +1,15 @@
 /* attention_tiles.cu - causal attention on Hopper's tensor cores for heads of at most
  * 256; see attention.h.  Nothing of size T x T is written.
  *
- * Keys and values are first rounded into tiles of BN keys in the very bytes that shared
- * memory is to hold, so that one bulk copy fetches a tile.  A block has 128 query rows
- * of one head: two warpgroups of 64 rows each keep their output in registers and walk
+ * Keys and values are first rounded into tiles of BN keys, byte for byte as shared memory
+ * will hold them, so that one bulk copy loads a tile.  A block has 128 query rows
+ * of one head: two warpgroups of 64 rows each keep their output in registers and loop over
  * the tiles from the diagonal to the first; a third one, which gives them most of its
- * registers, fetches ahead of them.  The scores of a tile are multiplied while the tile
- * before is weighing values, and the two warpgroups take turns in giving the tensor cores
- * work, so that one has the softmax to do while the other's products run.  The sequence
+ * registers, loads tiles ahead of them.  The scores of a tile are computed while the tile
+ * before is multiplied with its values, and the two warpgroups take turns in starting
+ * products, so that one computes its softmax while the other's products run.  The sequence
  * of operations on a row is the same wherever its block runs. */
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 #include "kernels/attention/attention_online.cuh"
 
 enum { TURN = 3 }; /* the first of two named barriers */
@@ -18,7 +18,7 @@ enum { BM = 128, STAGES = 2, CONSUMERS = 256, THREADS = CONSUMERS + 128 };
 /* Bytes in shared memory: queries, STAGES times keys and values, barriers. */
 template <int D, int DV, int BN> struct shared_layout {
     enum { Q = BM * D * 2, K = BN * D * 2, V = BN * DV * 2, STAGE = K + V, BARRIERS = Q + STAGES * STAGE };
-    enum { BYTES = BARRIERS + 4 * STAGES * 8 + 1024 }; /* and what aligning takes */
+    enum { BYTES = BARRIERS + 4 * STAGES * 8 + 1024 }; /* plus padding for alignment */
 };
 
 struct problem {
@@ -30,11 +30,11 @@ struct problem {
     bool wide_q, wide_k, wide_v, wide_o; /* rows allow 16 bytes at a time */
 };
 
-/* One tile of keys and values.  Grid: tiles, key-value heads. */
+/* Rounds one tile of keys and values.  Grid: tiles, key-value heads. */
 template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
 {
     const exf_attention_shape &s = p.s;
-    enum { CHUNKS = BN * 8 }; /* of a panel */
+    enum { CHUNKS = BN * 8 }; /* chunks of a panel */
     uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * shared_layout<D, DV, BN>::STAGE);
     for (int i = threadIdx.x; i < CHUNKS * (D + DV) / 64; i += blockDim.x) {
         int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
@@ -48,7 +48,7 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
 }
 
 #ifdef EXF_HOPPER
-/* Barriers: 0 keys here, 1 values here, 2 keys read, 3 values read. */
+/* Shared memory and its barriers: 0 keys loaded, 1 values loaded, 2 keys read, 3 values read. */
 template <int D, int DV, int BN> struct space {
     uint32_t base;
     __device__ uint32_t k(int j) const
@@ -67,14 +67,14 @@ template <int D, int DV, int BN> struct space {
     {
         exf_barrier_wait(barrier(kind, j), (j / STAGES & 1) ^ flip);
     }
-    /* This warp has read what it needs. */
+    /* Signals that this warp has read a tile's keys or values. */
     __device__ void release(int kind, int j) const
     {
         if ((threadIdx.x & 31) == 0) exf_barrier_arrive(barrier(kind, j));
     }
 };
 
-/* The third warpgroup: tiles n - 1 .. 0, by one thread. */
+/* Loads tiles n - 1 .. 0 with one thread of the third warpgroup. */
 template <int D, int DV, int BN> static __device__ void fetch(const space<D, DV, BN> &m, const char *tiles, int n)
 {
     typedef shared_layout<D, DV, BN> R;
@@ -88,7 +88,7 @@ template <int D, int DV, int BN> static __device__ void fetch(const space<D, DV,
     }
 }
 
-/* The warpgroup's 64 query rows from `first`, rounded. */
+/* Loads the warpgroup's 64 query rows from `first` on, rounded. */
 template <int D> static __device__ void load_queries(char *to, const problem &p, int head, int first, int rows_before)
 {
     for (int i = threadIdx.x % 128; i < 64 * D / 8; i += 128) {
@@ -99,7 +99,7 @@ template <int D> static __device__ void load_queries(char *to, const problem &p,
     }
 }
 
-/* s = Q K^T, under way. */
+/* Starts s = Q K^T. */
 template <int D, int BN> static __device__ __forceinline__ void score(float (&s)[BN / 2], uint32_t q, uint32_t k)
 {
     exf_wgmma_begin();
@@ -110,7 +110,7 @@ template <int D, int BN> static __device__ __forceinline__ void score(float (&s)
     exf_wgmma_commit();
 }
 
-/* o += P V, under way. */
+/* Starts o += P V. */
 template <int DV, int BN> static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const uint32_t (&p)[BN / 4], uint32_t v)
 {
     exf_wgmma_begin();
@@ -128,7 +128,7 @@ static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf
     exf_store_rows(o, inverse, out, 0, p.s.dv, p.wide_o);
 }
 
-/* The warpgroups give the tensor cores work in turn. */
+/* Waits until it is this warpgroup's turn to start products. */
 static __device__ __forceinline__ void await_turn(int group)
 {
     exf_named_barrier(TURN + group, CONSUMERS);
@@ -139,7 +139,7 @@ static __device__ __forceinline__ void end_turn(int group)
     exf_named_arrive(TURN + (group ^ 1), CONSUMERS);
 }
 
-/* One warpgroup: the rows from `first`, n tiles. */
+/* Runs one warpgroup: the rows from `first` on, n tiles. */
 template <int D, int DV, int BN>
 static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int head, int first, int n)
 {
@@ -176,7 +176,7 @@ static __device__ void consume(const space<D, DV, BN> &m, const problem &p, int 
         exf_rescale_output(o, w);
         exf_round_to(weights, s);
     }
-    if (!group) await_turn(group); /* what the other one ended last */
+    if (!group) await_turn(group); /* the turn that the other warpgroup ended last */
     m.wait(1, n - 1, 0);
     weigh<DV, BN>(o, weights, m.v(n - 1));
     exf_wgmma_wait<0>();
@@ -223,7 +223,7 @@ template <int D, int DV, int BN> static void run(exf_queue *q, problem p)
     EXF_LAUNCH(q, "attention", (attend<D, DV, BN>), n_tiles * p.s.n_heads, THREADS, bytes, p);
 }
 
-/* The smallest that a head fits in. */
+/* Sizes of kernels; a head uses the smallest in which it fits. */
 static const struct {
     int d, dv, bn;
     void (*run)(exf_queue *q, problem p);
@@ -245,7 +245,7 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s)
     int i = size_of(s);
     if (i == SIZES) return 0;
     size_t tiles = ((size_t)s->n_tokens + sizes[i].bn - 1) / sizes[i].bn;
-    return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two numbers a float */
+    return (size_t)s->n_kv * tiles * sizes[i].bn * (sizes[i].d + sizes[i].dv) / 2; /* two numbers per float */
 }
 
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,

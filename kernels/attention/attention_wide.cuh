@@ -1,15 +1,15 @@
 /* attention_wide.cuh - a kernel of softmax attention on Hopper's tensor cores for heads up to
- * 576 and for gathered keys, for the rows and keys of a view (attention_cuda.cuh); no
+ * 576 and for gathered keys, for the rows and keys of a view (attention_internal.cuh); no
  * rows x keys matrix is written.
  *
- * A block has 64 rows and walks their keys 64 at a time.  A row's output, up to 512
+ * A block has 64 rows and loops over their keys 64 at a time.  A row's output, up to 512
  * columns, fills the registers of two warpgroups: each has half the columns, and both
  * compute all scores and their softmax, which costs half as much again as either's own half
  * but needs no exchange between them.  Keys and values are first rounded to
- * rows of float16; where values are the keys, a tile is fetched once. */
+ * rows of float16; if the values are the keys, a tile is loaded once. */
 #ifndef EXF_KERNELS_ATTENTION_WIDE_CUH
 #define EXF_KERNELS_ATTENTION_WIDE_CUH
-#include "kernels/attention/attention_cuda.cuh"
+#include "kernels/attention/attention_internal.cuh"
 #include "kernels/attention/attention_online.cuh"
 
 enum { EXF_WIDE_TILE = 64, EXF_WIDE_PANEL = EXF_WIDE_TILE * 128, EXF_WIDE_THREADS = 256 };
@@ -20,13 +20,13 @@ template <int D, int DV, bool SAME> struct exf_wide_layout {
     enum { BYTES = MASKS + 2 * EXF_WIDE_TILE * 8 + 1024 };
 };
 
-/* Rounded rows of D and DV columns, for each key-value head `apart` rows of them. */
+/* Rounded rows of D and DV columns; each key-value head has `apart` rows. */
 struct exf_wide_keys {
     const char *k, *v;
     size_t apart;
 };
 
-/* x [n_rows, n], rows ld apart, to rows of `width` float16.  Grid: chunks, heads (n columns apart). */
+/* Rounds x [n_rows, n], rows ld apart, to rows of `width` float16.  Grid: chunks, heads (n columns apart). */
 static __global__ void exf_round_rows(char *to, const float *x, int ld, int n_rows, int n, int width, size_t apart, bool wide)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / (width / 8);
@@ -46,14 +46,14 @@ static inline void exf_round(exf_queue *q, char *to, const float *x, int ld, int
 }
 
 #ifdef EXF_HOPPER
-/* Four threads fetch a row: the key that this thread has a part of, -1 behind the last. */
+/* Returns the key of which this thread loads a part, -1 past the last; four threads load a row. */
 template <class View> static __device__ __forceinline__ int exf_wide_key(const View &w, int first, int at, int n_keys)
 {
     int j = at + threadIdx.x / 4;
     return j < n_keys ? w.key(first, j) : -1;
 }
 
-/* Its part of W columns. */
+/* Loads this thread's part of W columns of a key. */
 template <int W> static __device__ __forceinline__ void exf_wide_fetch(uint32_t to, const char *from, int key)
 {
     int row = threadIdx.x / 4;
@@ -63,7 +63,7 @@ template <int W> static __device__ __forceinline__ void exf_wide_fetch(uint32_t 
         exf_load16(to + i / 2 * EXF_WIDE_PANEL + exf_panel_at(row, i % 2 * 4 + threadIdx.x % 4), part + i * 64, key >= 0);
 }
 
-/* One bit for every group of rows and every key of the tile: it is seen. */
+/* Sets one bit for every group of rows and every key of the tile that the group sees. */
 template <class View>
 static __device__ void exf_wide_masks(uint32_t (*mask)[2], const View &w, int first, int n_groups, int at, int n_keys)
 {
@@ -76,7 +76,7 @@ static __device__ void exf_wide_masks(uint32_t (*mask)[2], const View &w, int fi
     }
 }
 
-/* rows[r]: the masks of this thread's row r. */
+/* Masks scores; rows[r]: the masks of this thread's row r. */
 static __device__ __forceinline__ void exf_wide_hide(float (&s)[32], const uint32_t (*mask)[2], const int *group)
 {
 #pragma unroll
@@ -92,8 +92,7 @@ static __device__ __forceinline__ void exf_wide_hide(float (&s)[32], const uint3
         }
 }
 
-/* Several loads of a thread are on their way before one is stored: a block has little else to
- * do meanwhile. */
+/* Loads queries.  A thread starts several loads before it stores one, since a block has little else to do meanwhile. */
 template <class View, int D> static __device__ void exf_wide_queries(char *to, const View &w, int first, int d, bool wide)
 {
     enum { EACH = EXF_WIDE_TILE * D / 8 / EXF_WIDE_THREADS, BATCH = EACH % 8 == 0 ? 8 : EACH % 6 == 0 ? 6 : EACH };
@@ -135,7 +134,7 @@ template <int H> static __device__ __forceinline__ void exf_wide_weigh(float (&o
     exf_settle(o);
 }
 
-/* Columns from `column` of this thread's two rows. */
+/* Stores columns from `column` on of this thread's two rows. */
 template <class View, int H>
 static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_softmax_state &state, const View &w, int row,
                                                       int column, int dv, float scale, bool quads)
@@ -184,7 +183,7 @@ static __global__ void __launch_bounds__(EXF_WIDE_THREADS, 1)
         uint32_t tile = q + R::Q + stage * R::STAGE, next = q + R::Q + (stage ^ SAME) * R::STAGE;
         exf_loads_wait<0>();
         exf_proxy_fence();
-        __syncthreads(); /* this tile is there, the one before has been read */
+        __syncthreads(); /* this tile is loaded, the one before has been read */
         if (SAME && at + EXF_WIDE_TILE < n_keys) {
             exf_wide_fetch<D>(next, k, key);
             exf_loads_commit();

@@ -9,7 +9,11 @@
  * backend tiles in registers.  scale is positive; numerics as in attention.h. */
 #ifndef EXF_KERNELS_COMPRESSED_ATTENTION_H
 #define EXF_KERNELS_COMPRESSED_ATTENTION_H
+#include "kernels/attention/rope.h"
+
 #include <stddef.h>
+#include <stdint.h>
+struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -34,6 +38,14 @@ size_t exf_compressed_attention_workspace(int n_rows, int n_tokens, int window, 
 /* out and q [n_rows, n_heads, d]; they may be the same memory. */
 void exf_compressed_attention_cpu(float *out, const float *q, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
                                   float *workspace);
+size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio); /* floats */
+void exf_compressed_attention_cuda(struct exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
+                                   const exf_compressed_attention_shape *s, float *workspace);
+/* compressed_heads of the GPU's operations (backend.h). */
+int exf_compressed_heads_fit_cuda(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
+void exf_compressed_heads_cuda(struct exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k,
+                               const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine, const float *sine,
+                               double eps, float *workspace);
 #ifdef __cplusplus
 }
 #endif

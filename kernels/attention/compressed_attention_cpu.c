@@ -34,7 +34,7 @@ static inline void hide(float *row, int begin, int end)
     for (int j = begin; j < end; j++) row[j] = -INFINITY;
 }
 
-/* What row i must not see. */
+/* Masks the keys that row i does not see. */
 static inline void mask_row(float *row, int i, const reach *r, const exf_compressed_attention_shape *s, const unsigned char *chosen)
 {
     int t = s->first + i, oldest = t - s->window + 1 - r->from;

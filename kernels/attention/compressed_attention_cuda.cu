@@ -1,4 +1,4 @@
-/* compressed_attention_cuda.cu - a block of queries, all heads; see compressed_attention.h.
+/* compressed_attention_cuda.cu - attention of a block of queries, all heads; see compressed_attention.h.
  *
  * Rows are (query, head) pairs, 64 to a tile: with many heads a tile is one query, and
  * keys to which it does not attend are left out before the products.  A first kernel lists
@@ -6,6 +6,7 @@
  * attention, on tensor cores or in float32, process that list. */
 #include "kernels/attention/attention_f32.cuh"
 #include "kernels/attention/attention_wide.cuh"
+#include "kernels/attention/compressed_attention.h"
 #include "kernels/device/cuda_reduce.cuh"
 
 #include <cuda_bf16.h>
@@ -23,14 +24,14 @@ static reach reach_of(const exf_compressed_attention_shape *s)
     return {from, s->first + s->n_rows - from, s->ratio ? (s->first + s->n_rows) / s->ratio : 0};
 }
 
-/* See exf_causal_view.  A group is a query; key j of a block is a token or an entry. */
+/* A view like exf_causal_view.  A group is a query; key j of a block is a token or an entry. */
 struct view {
     float *out;
     const float *query;
     exf_compressed_keys keys;
     exf_compressed_attention_shape s;
     reach r;
-    int *count, *list, most; /* of every tile: how many keys, and which, in rows of `most` */
+    int *count, *list, most; /* of every tile: the number of its keys, and their list, in rows of `most` */
 
     __device__ int n_rows() const
     {
@@ -88,8 +89,8 @@ struct view {
     }
 };
 
-/* The same where queries are float16, and outputs go in their place as bfloat16, rotated
- * back: of every pair of neighbouring columns from `turned` on. */
+/* The same for float16 queries, which the outputs overwrite as bfloat16, rotated back: of every pair
+ * of neighbouring columns from `turned` on. */
 struct halves_view : view {
     uint16_t *rows;
     const float *cosine, *sine; /* [n_rows, pairs] */
@@ -124,8 +125,8 @@ struct halves_view : view {
     }
 };
 
-/* The keys of tile blockIdx.x: the tokens that its queries' windows cover, which follow one
- * another, then the entries that one of them sees. */
+/* Lists the keys of tile blockIdx.x: the consecutive tokens that its queries' windows cover, then
+ * the entries that one of them sees. */
 static __device__ void list_keys(const view &w)
 {
     __shared__ int found[LIST_THREADS / 32];
@@ -151,14 +152,14 @@ static __device__ void list_keys(const view &w)
     if (threadIdx.x == 0) w.count[blockIdx.x] = n;
 }
 
-/* Where every key goes as a row of `width` float16. */
+/* Destination of the keys as rows of `width` float16. */
 struct rounded_keys {
     uint4 *to;
     int width;
     bool wide;
 };
 
-/* Grid: tiles, then blocks that round keys. */
+/* Lists and rounds keys.  Grid: tiles, then blocks that round keys. */
 static __global__ void prepare(view w, rounded_keys k, unsigned tiles)
 {
     if (blockIdx.x < tiles) {
@@ -174,20 +175,20 @@ static size_t tiles_of(int n_heads, int n_rows)
     return ((size_t)n_heads * n_rows + TILE - 1) / TILE;
 }
 
-/* Keys that the rows of a tile see at most: a tile has at most TILE queries. */
+/* Returns the most keys that the rows of a tile see: a tile has at most TILE queries. */
 static size_t most_listed(int window, int n_entries)
 {
     return (size_t)window + TILE + (size_t)n_entries;
 }
 
-/* Every tile's list, and every key rounded. */
+/* Workspace: every tile's list, and every key rounded. */
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
     size_t entries = ratio ? n_tokens / ratio : 0, keys = (size_t)(n_rows + window - 1 < n_tokens ? n_rows + window - 1 : n_tokens) + entries;
     return keys * (MOST_D / 2) + tiles_of(n_heads, n_rows) * (most_listed(window, (int)entries) + 1);
 }
 
-/* What both operations begin with: keys that tiles see, and rounded keys if `width` is not 0. */
+/* Starts both operations: lists the keys that tiles see, and rounds keys if `width` is not 0. */
 static view make_view(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
                       float *workspace, int width)
 {
@@ -228,9 +229,9 @@ void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query,
         rounded<view, MOST_D>(q, w, workspace);
 }
 
-/* ---- whole heads: normed, rotated, attended, rotated back --------------------------------- */
+/* ---- whole heads: norm, rotation, attention, rotation back ---------------------------------- */
 
-/* A warp per head of a row, 4 QUADS times 32 columns: normed, pairs from `turned` on rotated. */
+/* Norms a head of a row and rotates its pairs from `turned` on, with a warp of 4 QUADS times 32 columns. */
 template <int QUADS>
 static __global__ void round_queries(uint16_t *out, const float *x, int n, int n_heads, int turned, int pairs, const float *cosine,
                                      const float *sine, double eps)

@@ -11,9 +11,19 @@
 #ifndef EXF_KERNELS_COMPRESSOR_H
 #define EXF_KERNELS_COMPRESSOR_H
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
     int n_entries, ratio, d, overlap;
 } exf_compressor_shape;
 
 void exf_compressor_cpu(float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
+void exf_compressor_cuda(struct exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
+                         const exf_compressor_shape *s);
+#ifdef __cplusplus
+}
+#endif
 #endif

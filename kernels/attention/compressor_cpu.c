@@ -1,5 +1,5 @@
-/* compressor_cpu.c - see compressor.h: channels in pieces, so that a channel's
- * running maximum and sums stay in registers' reach. */
+/* compressor_cpu.c - see compressor.h.  Channels are pooled in pieces, so that their running
+ * maximum and sums stay in registers or the first-level cache. */
 #include "kernels/attention/compressor.h"
 
 #include "kernels/rows/simd.h"
@@ -9,7 +9,7 @@
 
 enum { PIECE = 64 };
 
-/* `ratio` slots in rows `ld` apart. */
+/* The `ratio` slots of a window, in rows `ld` apart. */
 typedef struct {
     const float *kv, *gate, *ape;
 } run;
@@ -38,7 +38,7 @@ static inline void add_slots(double *sum, double *total, const float *top, const
     }
 }
 
-/* n channels, at most PIECE, of one entry. */
+/* Pools n channels, at most PIECE, of one entry. */
 static inline void pool(float *out, const run *runs, int n_runs, int ratio, int ld, int n)
 {
     float top[PIECE];

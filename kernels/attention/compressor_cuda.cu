@@ -1,16 +1,16 @@
-/* compressor_cuda.cu - a warp has 32 times LANES channels of an entry; where an entry has
- * many slots, eight warps share them; see compressor.h. */
+/* compressor_cuda.cu - pools windows into compressed entries; see compressor.h.  A warp has 32
+ * times LANES channels of an entry; if an entry has many slots, eight warps share them. */
+#include "kernels/attention/compressor.h"
 #include "kernels/device/hopper.cuh"
 
 enum { WARPS = 8, MANY = 32, HELD = 16 };
 
-/* The slots of an entry: those of its own window, then those of the one before.
- * LANES channels from c on. */
+/* The slots of an entry: those of its own window, then those of the window before.  LANES channels from c on. */
 template <int LANES> struct entry {
     const float *kv, *gate, *ape;
     int ratio, ld, n_slots;
-    size_t to_before; /* floats back, from a slot to its like in the window before */
-    int own;          /* floats from a channel of the window before to one of its own */
+    size_t to_before; /* floats back from a slot to the same slot in the window before */
+    int own;          /* floats from a channel of the window before to the own window's */
 
     __device__ entry(const float *all_kv, const float *all_gate, const float *all_ape, const exf_compressor_shape &s, int w, int c)
     {
@@ -50,7 +50,7 @@ template <int LANES> struct entry {
     }
 };
 
-/* Over the warps of a block, in their order, one channel a thread. */
+/* Reduces over the warps of a block, in their order, one channel per thread. */
 static __device__ float largest(float x, float (*exchange)[32])
 {
     exchange[threadIdx.y][threadIdx.x] = x;
@@ -70,7 +70,7 @@ static __device__ double total(double x, double (*exchange)[32])
     return sum;
 }
 
-/* Threads: 32 times LANES channels, WARPS entries or, SHARED, parts of one. */
+/* Pools entries.  Threads: 32 times LANES channels, WARPS entries or, SHARED, parts of one. */
 template <int LANES, bool SHARED>
 static __global__ void compress(float *out, const float *kv, const float *gate, const float *ape, exf_compressor_shape s)
 {
@@ -114,8 +114,8 @@ static __global__ void compress(float *out, const float *kv, const float *gate, 
     }
 }
 
-/* At most HELD slots a warp: logits and values are read once and kept.  Threads: 32
- * channels, WARPS parts of an entry. */
+/* Pools entries of at most HELD slots a warp: logits and values are read once and kept in registers.
+ * Threads: 32 channels, WARPS parts of an entry. */
 static __global__ void compress_held(float *out, const float *kv, const float *gate, const float *ape, exf_compressor_shape s)
 {
     __shared__ float tops[WARPS][32];
@@ -126,7 +126,7 @@ static __global__ void compress_held(float *out, const float *kv, const float *g
     double sum = 0, weighed = 0;
     int n = c < s.d ? e.n_slots : 0;
 #pragma unroll
-    for (int k = 0; k < HELD; k++) { /* all on their way before one is used */
+    for (int k = 0; k < HELD; k++) { /* all loads start before one is used */
         int slot = max(min((int)threadIdx.y + k * WARPS, n - 1), 0);
         e.logits(x[k], slot);
         e.values(v[k], slot);

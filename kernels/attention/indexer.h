@@ -16,6 +16,7 @@
 #define EXF_KERNELS_INDEXER_H
 #include <stddef.h>
 #include <stdint.h>
+struct exf_queue;
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -35,6 +36,9 @@ void exf_indexer_cpu(unsigned char *chosen, const float *q, const float *weights
                      float *workspace);
 /* Only selects: from score [n_rows, N] into chosen; order: n_entries int32 of scratch. */
 void exf_indexer_select_cpu(unsigned char *chosen, const float *score, const exf_indexer_shape *s, int32_t *order);
+size_t exf_indexer_workspace_cuda(int n_rows, int n_entries); /* floats */
+void exf_indexer_cuda(struct exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
+                      const exf_indexer_shape *s, float *workspace);
 #ifdef __cplusplus
 }
 #endif

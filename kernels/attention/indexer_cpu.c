@@ -1,5 +1,5 @@
-/* indexer_cpu.c - see indexer.h: scores by GEMM, head after head, then a selection
- * in each row. */
+/* indexer_cpu.c - see indexer.h.  Scores are computed by GEMM, head after head; then each row
+ * selects its entries. */
 #include "kernels/attention/indexer.h"
 
 #include "kernels/linear/gemm.h"
@@ -11,7 +11,7 @@ size_t exf_indexer_workspace(int n_rows, int n_entries)
     return (2 * (size_t)n_rows + 1) * (size_t)n_entries; /* scores, one head's products, an order */
 }
 
-/* score += weight * relu(product), row by row; weights are n_heads apart. */
+/* Adds weight * relu(product) to score, row by row; weights are n_heads apart. */
 EXF_SIMD_CLONES static void add_head(float *score, const float *product, const float *weight, int n_heads, int n_rows, int n)
 {
     for (int i = 0; i < n_rows; i++) {

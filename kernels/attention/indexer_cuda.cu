@@ -1,14 +1,16 @@
-/* indexer_cuda.cu - scores and selection on the device; see indexer.h.
+/* indexer_cuda.cu - computes scores and the selection on the device; see indexer.h.
  *
  * Scores: a block has one query; 64 heads at a time are multiplied with 64 keys at a time
  * on tensor cores (tf32.cuh EXACT in float32 mode, operands rounded to float16 else), cut
- * off, weighed and added up over the heads in a fixed order.  Heads or GPUs that this
- * is not made for go through the general product, head after head.
+ * off at 0, weighted and added up over the heads in a fixed order.  For other shapes and
+ * GPUs the general matrix product runs head after head.
  *
- * Selection: the top_k-th largest score is found digit by digit.  If all entries that
- * score as much fit in, they and the better ones are the choice; only a tie at the cut
- * has to be settled as indexer_order.h does, by one thread. */
+ * Selection: the top_k-th largest score is found digit by digit.  If all entries with that
+ * score fit in, they and the better ones are the choice; only a tie at the cut is settled
+ * by one thread as indexer_order.h says. */
 #include "kernels/attention/attention_wide.cuh"
+#include "kernels/attention/indexer.h"
+#include "kernels/linear/gemm.h"
 #include "kernels/device/halves.cuh"
 #include "kernels/attention/indexer_order.h"
 #include "kernels/device/tf32.cuh"
@@ -17,7 +19,7 @@ enum { TILE = 64, THREADS = 256 };
 
 enum { MOST_D = 128 };
 
-/* Scores, then one head's products or an order, or keys as float16. */
+/* Workspace: scores, then one head's products or an order, or keys as float16. */
 size_t exf_indexer_workspace_cuda(int n_rows, int n_entries)
 {
     size_t rest = (size_t)(n_rows > MOST_D / 2 ? n_rows : MOST_D / 2);
@@ -45,7 +47,7 @@ static void score_by_heads(exf_queue *q, float *score, float *product, const flo
 }
 
 #ifdef EXF_HOPPER
-/* TILE rows of n floats, 0 where there are none, to rows of D + 4. */
+/* Loads TILE rows of n floats, 0 for rows that do not exist, to rows of D + 4. */
 template <int D> static __device__ void load_tile(float *to, const float *x, int valid, int n, bool wide)
 {
     uint32_t at = exf_shared(to);
@@ -61,7 +63,7 @@ template <int D> static __device__ void load_tile(float *to, const float *x, int
 }
 #endif
 
-/* What a warp has of a tile of products: 16 heads, 32 keys; weighed and added up over its heads
+/* A warp's part of a tile of products: 16 heads, 32 keys; adds the weighted products over its heads
  * into `sums` of its keys. */
 #ifdef EXF_HOPPER
 static __device__ __forceinline__ void weigh(float *sums, const float (&d)[4][4], const float (&weight)[2])
@@ -77,7 +79,7 @@ static __device__ __forceinline__ void weigh(float *sums, const float (&d)[4][4]
         }
 }
 
-/* The tile's scores, by its first threads; h: the first of these heads. */
+/* Writes the tile's scores with its first threads; h: the first of these heads. */
 static __device__ __forceinline__ void add_strips(float *row, const float (*part)[TILE], int at, int visible, int h)
 {
     if (threadIdx.x < TILE && at + (int)threadIdx.x < visible) {
@@ -95,7 +97,7 @@ static __device__ __forceinline__ void take_weights(float (&weight)[2], const fl
     }
 }
 
-/* 64 keys of D float16 from key `at` on to rows of D + 8. */
+/* Loads 64 keys of D float16 from key `at` on to rows of D + 8. */
 template <int D> static __device__ __forceinline__ void load_halves(uint32_t to, const char *keys, int at, int visible)
 {
     for (int i = threadIdx.x; i < TILE * D / 8; i += THREADS) {
@@ -106,7 +108,7 @@ template <int D> static __device__ __forceinline__ void load_halves(uint32_t to,
     exf_loads_commit();
 }
 
-/* d = A B^T, A in registers, B 32 rows of D float16. */
+/* Computes d = A B^T, A in registers, B 32 rows of D float16. */
 template <int D> static __device__ __forceinline__ void products(float (&d)[4][4], const uint32_t (&a)[D / 16][4], uint32_t b)
 {
     int lane = threadIdx.x % 32;
@@ -123,7 +125,7 @@ template <int D> static __device__ __forceinline__ void products(float (&d)[4][4
 }
 #endif
 
-/* Operands rounded; keys: rows of D float16.  Grid: queries. */
+/* Computes scores with rounded operands; keys: rows of D float16.  Grid: queries. */
 template <int D>
 static __global__ void __launch_bounds__(THREADS)
     score_halves(float *score, const float *query, const float *weights, const char *keys, exf_indexer_shape s, int n, bool wide)
@@ -136,7 +138,7 @@ static __global__ void __launch_bounds__(THREADS)
     uint32_t m = exf_shared(base);
     int visible = (s.first + (int)blockIdx.x + 1) / s.ratio, lane = threadIdx.x % 32, strip = threadIdx.x / 32 % 4,
         half = threadIdx.x / 128 * 32;
-    if (visible <= s.top_k) return; /* all are chosen, whatever they score */
+    if (visible <= s.top_k) return; /* all are chosen, whatever their scores */
     for (int h = 0; h < s.n_heads; h += TILE) {
         float weight[2];
         uint32_t a[D / 16][4];
@@ -171,7 +173,7 @@ static __global__ void __launch_bounds__(THREADS)
 #endif
 }
 
-/* In float32.  Grid: queries. */
+/* Computes scores in float32.  Grid: queries. */
 template <int D>
 static __global__ void __launch_bounds__(THREADS)
     score_rows(float *score, const float *query, const float *weights, const float *keys, exf_indexer_shape s, int n, bool wide)
@@ -208,7 +210,7 @@ static __global__ void __launch_bounds__(THREADS)
 #endif
 }
 
-/* rest: room for n keys of D float16, on a 16-byte boundary. */
+/* Computes scores in the mode of the queue.  rest: memory for n keys of D float16, on a 16-byte boundary. */
 template <int D>
 static void run_scores(exf_queue *q, float *score, float *rest, const float *query, const float *weights, const float *keys,
                        const exf_indexer_shape *s, int n)
@@ -229,7 +231,7 @@ static void run_scores(exf_queue *q, float *score, float *rest, const float *que
 
 /* ---- selection ------------------------------------------------------------------------- */
 
-/* Larger for better scores, the same for equal ones: 0 and -0, any two NaN. */
+/* Returns an integer that is larger for better scores and the same for equal ones: 0 and -0, any two NaN. */
 static __device__ uint32_t rank_of(float x)
 {
     uint32_t bits = __float_as_uint(x + 0.0f);
@@ -237,11 +239,11 @@ static __device__ uint32_t rank_of(float x)
 }
 
 struct cut {
-    uint32_t rank;   /* of the k-th best */
-    int left, equal; /* entries of that rank to be chosen, and that there are */
+    uint32_t rank;   /* rank of the k-th best score */
+    int left, equal; /* entries of that rank to be chosen, entries of that rank */
 };
 
-/* The k-th best of n scores, by digits of eight bits. */
+/* Finds the k-th best of n scores, by digits of eight bits. */
 static __device__ cut find_cut(const float *score, int n, int k)
 {
     __shared__ int count[256], total[THREADS / 32];
@@ -272,7 +274,7 @@ static __device__ cut find_cut(const float *score, int n, int k)
     return found;
 }
 
-/* Grid: queries.  order: n_entries int32 a row, in shared memory if it fits. */
+/* Chooses entries.  Grid: queries. order: n_entries int32 a row, in shared memory if it fits. */
 static __global__ void __launch_bounds__(THREADS)
     select_row(unsigned char *chosen, const float *score, int *orders, exf_indexer_shape s, int n, bool shared)
 {

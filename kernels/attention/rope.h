@@ -7,6 +7,11 @@
 #ifndef EXF_KERNELS_ROPE_H
 #define EXF_KERNELS_ROPE_H
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* inv_freq[i] = theta^(-2i/d), i < d/2. */
 void exf_rope_frequencies(float *inv_freq, int d, double theta);
 
@@ -32,4 +37,8 @@ typedef struct {
 } exf_rope_shape;
 /* In place. */
 void exf_rope_apply_cpu(float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+void exf_rope_apply_cuda(struct exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine);
+#ifdef __cplusplus
+}
+#endif
 #endif

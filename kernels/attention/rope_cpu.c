@@ -16,7 +16,7 @@ void exf_rope_frequencies(float *inv_freq, int d, double theta)
     for (int i = 0; i < d / 2; i++) inv_freq[i] = (float)frequency(i, d, theta);
 }
 
-/* The dimension whose wave turns n times within the original length. */
+/* Returns the dimension whose wave turns n times within the original length. */
 static double turning_dimension(double n, int d, double theta, double original_length)
 {
     const double two_pi = 6.283185307179586;
@@ -52,7 +52,7 @@ void exf_rope_table(float *cosine, float *sine, const float *inv_freq, int d, in
         }
 }
 
-/* Partners of a pair are `far` floats apart, pairs `next` floats. */
+/* Rotates the pairs of a head; partners are `far` floats apart, pairs `next` floats. */
 static inline void rotate(float *x, int half, int far, int next, float sign, const float *c, const float *s)
 {
     for (int i = 0; i < half; i++) {

@@ -1,4 +1,5 @@
 /* rope_cuda.cu - one thread per pair, or per four pairs; see rope.h. */
+#include "kernels/attention/rope.h"
 #include "kernels/device/hopper.cuh"
 
 static __device__ __forceinline__ void turn(float &a, float &b, float c, float s)
@@ -19,7 +20,7 @@ static __global__ void rope(float *x, exf_rope_shape s, const float *cosine, con
     turn(*a, *b, cosine[at], s.inverse ? -sine[at] : sine[at]);
 }
 
-/* Four pairs a thread, everything on 16-byte boundaries. */
+/* Rotates four pairs per thread; all arrays are aligned to 16 bytes. */
 static __global__ void rope_quads(float *x, exf_rope_shape s, const float4 *cosine, const float4 *sine, unsigned total)
 {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x, n = (unsigned)s.d / 8, quad = i % n, head = i / n % (unsigned)s.n_heads,

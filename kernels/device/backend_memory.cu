@@ -1,4 +1,5 @@
 /* backend_memory.cu - allocates the GPU's memory and pinned host memory and counts the bytes. */
+#include "kernels/device/backend_memory.cuh"
 #include "kernels/device/cuda_queue.cuh"
 
 #include <cstring>

@@ -13,7 +13,7 @@ static void add_diagonal(float *routed, const float *d, const float *v, float w,
     for (int i = 0; i < h; i++) routed[i] += w * (d[i] * v[i]);
 }
 
-/* m: [R, H] C of the pair. */
+/* Adds the low-rank term of a pair; m [R, H]: its C. */
 static void add_lowrank(float *routed, const exf_correction_tables *t, const float *m, const float *v, float w, int h)
 {
     for (int k = 0; k < t->rank; k++) {

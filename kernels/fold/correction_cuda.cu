@@ -1,19 +1,20 @@
-/* correction_cuda.cu - see correction.h: 16 lanes rank a token's routes and choose the targets, a
- * warp per kept output takes its products with the basis, a warp per token and 256 columns adds.
- * The last runs over all tokens before the next columns, so that these columns of all pairs'
- * vectors stay in the cache. */
+/* correction_cuda.cu - see correction.h.  Three kernels: 16 lanes rank a token's routes and choose
+ * the targets; a warp per kept output computes its products with the basis; a warp per token and
+ * 256 columns adds.  The last runs over all tokens before the next columns, so that these columns
+ * of all pairs' vectors stay in the cache. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/fold/correction.h"
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/statistics/output_rows.cuh"
 
 enum { LANES = 16, THREADS = 256, WARPS = THREADS / 32, STEP = EXF_OUTPUT_STEP, SLAB = 32 * STEP, COLUMNS = 8 };
 
-/* What one omitted route adds. */
+/* The term that one omitted route adds. */
 struct addition {
-    int16_t to;     /* slot of the kept route that it goes to; -1: it adds nothing */
+    int16_t to;     /* slot of the kept route that is its target; -1: it adds nothing */
     int16_t scalar; /* 1: S v */
-    int32_t row;    /* of the pair in the layer's vectors; -1: it has none */
+    int32_t row;    /* row of the pair in the layer's vectors; -1: it has none */
     float w, by;    /* the route's weight; w S */
 };
 static_assert(sizeof(addition) == 16, "exf_correction_workspace counts 16 bytes a route");
@@ -23,7 +24,7 @@ static __device__ inline float *products_of(const exf_correction_call &c)
     return reinterpret_cast<float *>(static_cast<addition *>(c.workspace) + (size_t)c.n_tokens * c.top_k);
 }
 
-/* ---- who goes where ------------------------------------------------------------------- */
+/* ---- targets --------------------------------------------------------------------------- */
 
 static __device__ inline int32_t key_of(const exf_fold_lane &s, const exf_correction_tables &t, exf_fold_rank by)
 {
@@ -31,7 +32,7 @@ static __device__ inline int32_t key_of(const exf_fold_lane &s, const exf_correc
     return exf_fold_rank_key(by, s.w, by == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id));
 }
 
-/* 1 where the lanes' token has routes that were omitted. */
+/* Returns 1 if the lanes' token has omitted routes. */
 static __device__ inline bool was_rewritten(const exf_correction_call &c, int token, int kept, int n)
 {
     return kept < n && (!c.prefill || c.prefill[token]) && c.topk_ids[(size_t)token * c.top_k + kept] < 0;
@@ -80,7 +81,7 @@ static __global__ void __launch_bounds__(THREADS) plan_tokens(exf_correction_tab
 
 /* ---- products with the basis, a warp per kept output ------------------------------------- */
 
-/* z[i] = <v, q of column first + i>, for those of n columns. */
+/* Computes z[i] = <v, q of column first + i>, for those of n columns. */
 template <class T>
 static __device__ inline void take_products(float *z, const T *v, const exf_correction_tables &t, int first, int n, int h)
 {

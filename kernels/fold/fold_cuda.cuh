@@ -1,13 +1,13 @@
 /* fold_cuda.cuh - shared by the CUDA kernels of exfold/fold.h: number types as compile-time
- * constants, launching, clusters of blocks. */
+ * constants, kernel launches, clusters of blocks. */
 #ifndef EXF_KERNELS_FOLD_CUDA_CUH
 #define EXF_KERNELS_FOLD_CUDA_CUH
 #include "kernels/fold/fold_internal.h"
 
 #include <cuda_runtime.h>
 
-/* One kernel per pair of types: exf_fold_typed() makes them constants of the copy a
- * kernel works on, so that the accessors of fold_internal.h have no branch left. */
+/* Makes a pair of types constants of the copy that a kernel works on, so that the accessors of
+ * fold_internal.h compile without branches.  There is one kernel per pair. */
 template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf_fold_typed(exf_fold_routes r)
 {
     r.id_type = I;
@@ -25,8 +25,9 @@ template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf
     }
 /* clang-format on */
 
-/* yes ? *p : otherwise, of a table that nobody writes.  Written out: where many such loads are to
- * be under way together a compiler makes branches of them, and computes each address anew. */
+/* Returns yes ? *p : otherwise, for a table that nothing writes.  In assembly, because a compiler
+ * makes branches of many such loads instead of starting them together, and computes each address
+ * anew. */
 __device__ __forceinline__ float exf_fold_load_if(const float *p, int yes, float otherwise)
 {
     float v;
@@ -41,7 +42,7 @@ __device__ __forceinline__ float exf_fold_load_if(const float *p, int yes, float
     return v;
 }
 
-/* Launches blocks in clusters of `cluster`; a refusal is taken back from CUDA's last error. */
+/* Launches blocks in clusters of `cluster`; clears CUDA's last error if the launch is refused. */
 template <class... Parameters, class... Arguments>
 static exf_fold_status exf_fold_launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, unsigned cluster,
                                        void *stream, Arguments... arguments)
@@ -61,7 +62,7 @@ static exf_fold_status exf_fold_launch(void (*kernel)(Parameters...), unsigned b
     return EXF_FOLD_DEVICE;
 }
 
-/* 1 if the code of this kernel that the device runs has the cluster's barrier. */
+/* Returns 1 if the code of this kernel for the present device has the cluster's barrier. */
 static inline int exf_fold_has_clusters(const void *kernel)
 {
     cudaFuncAttributes code;
@@ -73,9 +74,9 @@ static inline int exf_fold_has_clusters(const void *kernel)
     return 0;
 }
 
-/* A cluster's barrier in two halves, by every thread of its blocks.  Where there are no clusters
- * the grid is one block, and __syncthreads() is all it needs.  The first form of arriving tells
- * no writes to other blocks: it is for a thread that has used all it has read. */
+/* The cluster's barrier in two halves, for every thread of its blocks.  Without clusters the grid is
+ * one block, and __syncthreads() suffices.  The first form of arriving publishes no writes to other
+ * blocks: it is for a thread that has only read. */
 __device__ inline void exf_fold_cluster_arrive_reader(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -97,7 +98,7 @@ __device__ inline void exf_fold_cluster_wait(void)
 #endif
 }
 
-/* *p := v for the same variable of shared memory in each of the cluster's blocks. */
+/* Stores v to *p, the same variable of shared memory in each of the cluster's blocks. */
 __device__ inline void exf_fold_store_in_all(int16_t *p, int16_t v)
 {
 #if __CUDA_ARCH__ >= 900

@@ -1,7 +1,7 @@
 /* fold_decode_cpu.c - see exfold/fold.h. */
 #include "kernels/fold/fold_cpu.h"
 
-/* Falling; Shell's sort with Ciura's gaps. */
+/* Sorts keys by falling value: Shell's sort with Ciura's gaps. */
 static void sort_keys(uint64_t *key, int n)
 {
     static const int gaps[] = {301, 132, 57, 23, 10, 4, 1};
@@ -55,7 +55,7 @@ int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_
     return 1;
 }
 
-/* Where every expert's slots go: target -1, as they are. */
+/* Where every expert's slots go; target -1: they stay. */
 typedef struct {
     int16_t target[EXF_FOLD_MAX_E];
     float scale[EXF_FOLD_MAX_E];

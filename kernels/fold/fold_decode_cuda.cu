@@ -1,12 +1,12 @@
-/* fold_decode_cuda.cu - see exfold/fold.h: every block of a cluster sees the whole batch and
- * comes to the same pool; the experts outside are shared out among the blocks, and with
- * them the slots to rewrite.  None writes before all have read.
+/* fold_decode_cuda.cu - see exfold/fold.h: every block of a cluster reads the whole batch and
+ * chooses the same pool; the experts outside are shared out among the blocks, and with
+ * them the slots to rewrite.  No block writes before all have read.
  *
  * The kernel is bound by the latency of loading the slots and then the losses.  So each
  * warp loads its experts' rows while the pool is being chosen. */
 #include "kernels/fold/fold_pool.cuh"
 
-/* target[e], scale[e] if e is outside the pool.  Its losses are at hand, its coefficients where COEFF_ROW. */
+/* Finds target[e] and scale[e] if e is outside the pool.  Its losses are loaded; its coefficients are if COEFF_ROW. */
 template <int COEFF_ROW, int LOADS>
 static __device__ __forceinline__ void
 find_target(int16_t *target, float *scale, int e, const exf_fold_block_pool *pool, const int (&position)[LOADS],
@@ -18,25 +18,25 @@ find_target(int16_t *target, float *scale, int e, const exf_fold_block_pool *poo
     int nearest = exf_fold_nearest(loss, position, o.pool, [](float x) { return x; });
 #pragma unroll
     for (int j = 0; j < LOADS; j++)
-        if (position[j] == nearest && nearest < o.pool) { /* in one lane, once */
+        if (position[j] == nearest && nearest < o.pool) { /* true in one lane, once */
             to = lane + 32 * j;
             l = loss[j];
             s = coeff[j];
         }
     if (to < 0 && !(lane == 0 && nearest >= o.pool)) return;
-    int none = !exf_fold_may_take(l, o.max_loss); /* the least of all is not allowed, or there is none */
+    int none = !exf_fold_may_take(l, o.max_loss); /* the least loss is not allowed, or there is no loss */
     if (!COEFF_ROW && !none) s = __ldg(t.coeff + e * t.n_experts + to);
     target[e] = none ? pool->expert[0] : (int16_t)to;
     scale[e] = none || o.drop ? 0.0f : s;
 }
 
-/* Slots outside the pool become (target, w scale), by the block that found the target. */
+/* Rewrites slots outside the pool to (target, w scale), in the block that found the target. */
 template <int HELD>
 static __device__ __forceinline__ void rewrite(const exf_fold_routes &io, const exf_fold_slots<HELD> &slots,
                                                const exf_fold_block_pool *pool, const int16_t *target, const float *scale,
                                                const exf_fold_tables &t, const exf_fold_decode_options &o)
 {
-    int others = (int)gridDim.x - 1; /* of 2^n blocks */
+    int others = (int)gridDim.x - 1; /* 2^n blocks */
     slots.each(io, t.n_experts, [&](int slot, int e, float w) {
         if (pool->position[e] < o.pool || (e & others) != (int)blockIdx.x) return;
         exf_fold_set_id(&io, slot, target[e]);
@@ -44,7 +44,7 @@ static __device__ __forceinline__ void rewrite(const exf_fold_routes &io, const 
     });
 }
 
-/* All rows under way from the start: ROWS of losses a warp, and of coefficients where there is room for them. */
+/* Loads all rows at the start: ROWS of losses a warp, and of coefficients if registers allow. */
 template <exf_fold_int I, exf_fold_real R, int ROWS, int LOADS>
 static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
     decode(const exf_fold_routes routes, const exf_fold_tables t, const exf_fold_decode_options o)
@@ -71,10 +71,10 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
     }
     __syncthreads();
     exf_fold_cluster_wait();
-    if (n_union > 0) rewrite(io, slots, &pool, target, scale, t, o); /* or in no block */
+    if (n_union > 0) rewrite(io, slots, &pool, target, scale, t, o); /* true in every block or none */
 }
 
-/* Any batch, by one block: no slots in registers, rows one after another. */
+/* Folds any batch in one block: slots are not kept in registers, rows are loaded one after another. */
 static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
     decode_any(const exf_fold_routes io, const exf_fold_tables t, const exf_fold_decode_options o)
 {

@@ -8,7 +8,7 @@ typedef struct {
     double right[EXF_FOLD_MAX_K];
 } joint_system;
 
-/* Lower triangle of a to L and 1/D of L D L'; 0 if a pivot is not above `least`. */
+/* Factors the lower triangle of a into L and 1/D of L D L'; returns 0 if a pivot is not above `least`. */
 static int factor(double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n, double least)
 {
     for (int k = 0; k < n; k++) {
@@ -24,7 +24,7 @@ static int factor(double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n, double least)
     return 1;
 }
 
-/* x := (L D L')^-1 x; every sum runs as columns become known. */
+/* Solves x := (L D L')^-1 x; every sum runs as columns become known. */
 static void substitute(double *x, double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n)
 {
     for (int k = 0; k < n; k++)
@@ -34,7 +34,7 @@ static void substitute(double *x, double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int 
         for (int i = 0; i < k; i++) x[i] -= a[k][i] * x[k];
 }
 
-/* right := (gram + rho mean(diag) I)^-1 right, rho raised as fold.h says; 0 if there is no solution. */
+/* Solves right := (gram + rho mean(diag) I)^-1 right, rho raised as fold.h says; returns 0 if there is no solution. */
 static int solve(joint_system *s, double rho)
 {
     double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], mean = 0;
@@ -63,7 +63,7 @@ static void begin(joint_system *s, const int *id, int n, const exf_fold_tables *
     }
 }
 
-/* An omitted route of weight w: what the kept ones must make up for. */
+/* Adds an omitted route of weight w to the right-hand side. */
 static void omit(joint_system *s, int id, float w, const exf_fold_tables *t)
 {
     for (int i = 0; i < s->n; i++) s->right[i] += exf_fold_gram(t, s->id[i], id) * (double)w;
@@ -93,7 +93,7 @@ exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_
 
 /* ---- decode ------------------------------------------------------------------------ */
 
-/* target[e]: the pool's member of largest |cosine|, ties to the more important; -1 inside the pool. */
+/* Finds target[e], the pool's member of largest |cosine|, ties to the more important; -1 inside the pool. */
 static void find_targets(int16_t *target, const exf_fold_pool *p, const exf_fold_tables *t)
 {
     for (int i = 0; i < p->n_pool; i++) target[p->expert[i]] = -1;

@@ -1,8 +1,8 @@
 /* fold_joint_cuda.cu - see exfold/fold.h: a sub-warp per token, a lane per slot and row of
  * its system.
  *
- * Decode: every block of a cluster sees the whole batch and comes to the same pool; targets
- * and rows are shared out among the blocks.  None writes before all have read. */
+ * Decode: every block of a cluster reads the whole batch and chooses the same pool; targets
+ * and rows are shared out among the blocks.  No block writes before all have read. */
 #include "kernels/fold/fold_lanes.cuh"
 #include "kernels/fold/fold_pool.cuh"
 
@@ -10,7 +10,7 @@
 
 enum { PREFILL_THREADS = 128 };
 
-/* The sum of v, or of its squares, over lanes 0 .. n-1 in order; every lane gets it. */
+/* Sums v, or its squares, over lanes 0 .. n-1 in order; every lane gets the sum. */
 template <int W> static __device__ float sum_of(float v, int n, unsigned mask, exf_fold_rescale rescale)
 {
     float sum = 0, mine = rescale == EXF_FOLD_RESCALE_L2 ? exf_mulf(v, v) : v;
@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
     prefill_joint(const exf_fold_routes in, const exf_fold_routes out, const exf_fold_tables t, const exf_fold_prefill_options o)
 {
     int64_t row = ((int64_t)blockIdx.x * PREFILL_THREADS + threadIdx.x) / W;
-    if (row >= in.rows) return; /* all lanes of a token or none */
+    if (row >= in.rows) return; /* true for all lanes of a token or none */
     exf_fold_lane s = exf_fold_read_lane<W>(in, row, t.n_experts);
     float h = s.id < 0 || o.rank == EXF_FOLD_BY_SCORE ? 0.0f : __ldg(t.norms + s.id);
     exf_fold_permute<W>(&s, s.id < 0 ? EXF_FOLD_NO_RANK : exf_fold_rank_key(o.rank, s.w, h));
@@ -58,7 +58,7 @@ exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf
 
 enum { CLUSTER = 8, LOADS = EXF_FOLD_MAX_E / 32 };
 
-/* target[e], in every block of the cluster, if e is outside the pool; its row of cosines is at hand. */
+/* Stores target[e] in every block of the cluster if e is outside the pool; its row of cosines is loaded. */
 static __device__ __forceinline__ void find_target(int16_t *target, int e, const exf_fold_block_pool *pool,
                                                    const int (&position)[LOADS], const float (&cosine)[LOADS], int n_pool)
 {
@@ -66,11 +66,11 @@ static __device__ __forceinline__ void find_target(int16_t *target, int e, const
     if (own < n_pool || own == EXF_FOLD_MAX_E) return;
     int nearest = exf_fold_nearest(cosine, position, n_pool, [](float c) { return c != c ? 0.0f : -fabsf(c); });
 #pragma unroll
-    for (int j = 0; j < LOADS; j++) to = position[j] == nearest ? (int)threadIdx.x % 32 + 32 * j : to; /* in one lane, once */
+    for (int j = 0; j < LOADS; j++) to = position[j] == nearest ? (int)threadIdx.x % 32 + 32 * j : to; /* true in one lane, once */
     if (to >= 0) exf_fold_store_in_all(target + e, (int16_t)to);
 }
 
-/* The row's slots, one in each lane: remapped ones take their target and all are weighed anew. */
+/* Rewrites the row's slots, one in each lane: remapped slots take their targets, and all get new weights. */
 template <int W>
 static __device__ void join_row(const exf_fold_routes &io, const exf_fold_lane &s, int64_t row, const int16_t *target, int moved,
                                 const exf_fold_tables &t, double rho)
@@ -97,20 +97,21 @@ static __device__ __forceinline__ void join_rows(const exf_fold_routes &io, cons
     }
 }
 
-/* ROWS of cosines a warp: all that the cluster needs, under way from the start; or 1, by one block, one after another. */
+/* Chooses the pool and rewrites the batch.  ROWS of cosines a warp: the cluster loads all it needs
+ * at the start; ROWS 1: one block loads row after row. */
 template <int W, int ROWS>
 static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
     decode_joint(const exf_fold_routes io, const exf_fold_tables t, const exf_fold_decode_options o)
 {
     __shared__ exf_fold_block_pool pool;
     __shared__ int16_t target[EXF_FOLD_MAX_E];
-    exf_fold_slots<0> slots; /* read thrice: registers are for the rows and systems */
+    exf_fold_slots<0> slots; /* slots are read three times: registers are needed for rows and systems */
     exf_fold_rows<ROWS, LOADS> cosine;
-    exf_fold_cluster_arrive_reader(); /* is running: its shared memory may be written */
+    exf_fold_cluster_arrive_reader(); /* this block runs, so others may write to its shared memory */
     if (ROWS > 1) cosine.load(t.cosine, t.n_experts, exf_fold_first_expert());
     int n_union = exf_fold_block_choose(&pool, slots, io, t, o), position[LOADS];
     exf_fold_cluster_wait();
-    if (n_union == 0) return; /* in every block alike */
+    if (n_union == 0) return; /* true in every block or none */
     exf_fold_positions(position, &pool, t.n_experts);
 #pragma unroll
     for (int q = 0; q < ROWS && ROWS > 1; q++) {
@@ -122,7 +123,7 @@ static __global__ void __launch_bounds__(EXF_FOLD_THREADS, 1)
         find_target(target, e, &pool, position, cosine.value[0], o.pool);
     }
     __syncthreads();
-    exf_fold_cluster_arrive(); /* has read its slots and told its targets */
+    exf_fold_cluster_arrive(); /* the slots are read, the targets stored */
     exf_fold_cluster_wait();
     join_rows<W>(io, &pool, target, t, o);
 }

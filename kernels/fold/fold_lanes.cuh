@@ -1,5 +1,5 @@
-/* fold_lanes.cuh - holds a token's routes in the W lanes of a sub-warp and solves the small
- * systems of the joint projector there, a row in each lane. */
+/* fold_lanes.cuh - holds a token's routes in the W lanes of a sub-warp, which solve the small systems
+ * of the joint projector with a row in each lane. */
 #ifndef EXF_KERNELS_FOLD_LANES_CUH
 #define EXF_KERNELS_FOLD_LANES_CUH
 #include "kernels/fold/fold_cuda.cuh"
@@ -9,7 +9,7 @@ struct exf_fold_lane {
     int lane, id;  /* id -1: no expert */
     unsigned mask; /* of the warp's lanes that hold this token */
     float w;
-    int64_t raw; /* the id as it came */
+    int64_t raw; /* the id as read */
 };
 
 template <int W> __device__ inline exf_fold_lane exf_fold_read_lane(const exf_fold_routes &in, int64_t row, int n_experts)
@@ -24,13 +24,13 @@ template <int W> __device__ inline exf_fold_lane exf_fold_read_lane(const exf_fo
     return s;
 }
 
-/* A bit for each of the token's lanes. */
+/* Returns a bit for each of the token's lanes. */
 template <int W> __device__ inline unsigned exf_fold_vote(unsigned mask, int yes)
 {
     return __ballot_sync(mask, yes) >> (threadIdx.x % 32 / W * W) & (0xffffffffu >> (32 - W));
 }
 
-/* By falling key, ties to the lower lane. */
+/* Sorts the routes by falling key, ties to the lower lane. */
 template <int W> __device__ inline void exf_fold_permute(exf_fold_lane *s, int32_t key)
 {
     int rank = 0, from = 0;
@@ -48,12 +48,12 @@ template <int W> __device__ inline void exf_fold_permute(exf_fold_lane *s, int32
 
 /* ---- systems ------------------------------------------------------------------------ */
 
-/* Up to W unknowns.  A lane that is not `used` holds zeros and stands for no row. */
+/* A system of up to W unknowns.  A lane that is not `used` has zeros and no row. */
 template <int W> struct exf_fold_system {
     const float *cosine; /* [E, E] */
     int n_experts, lane, id;
     unsigned mask, used;
-    float rms;          /* of id */
+    float rms;          /* rms of id */
     double a[W], right; /* row `lane`: a[j] for j <= lane */
 };
 
@@ -71,8 +71,8 @@ __device__ inline exf_fold_system<W> exf_fold_begin(const exf_fold_tables &t, co
     return y;
 }
 
-/* value[j]: the cosine of this lane's expert with lane j's `id`, for the lanes in `columns`;
- * all loads are under way together. */
+/* Loads value[j], the cosine of this lane's expert with lane j's `id`, for the lanes in `columns`;
+ * all loads are started together. */
 template <int W> __device__ inline void exf_fold_cosines(float (&value)[W], const exf_fold_system<W> &y, int id, unsigned columns)
 {
 #pragma unroll
@@ -82,7 +82,7 @@ template <int W> __device__ inline void exf_fold_cosines(float (&value)[W], cons
     }
 }
 
-/* right += what the routes (id, w) of the lanes in `omitted` were, in order. */
+/* Adds to `right` the terms of the routes (id, w) of the lanes in `omitted`, in order. */
 template <int W>
 __device__ inline void exf_fold_omit(exf_fold_system<W> *y, const exf_fold_tables &t, int id, float w, unsigned omitted)
 {
@@ -96,8 +96,8 @@ __device__ inline void exf_fold_omit(exf_fold_system<W> *y, const exf_fold_table
     }
 }
 
-/* a to L and 1/D of L D L', and its transpose above; 0 if a pivot is not above `least`.
- * The reference's operations in the reference's order. */
+/* Factors a into L and 1/D of L D L', and its transpose above; returns 0 if a pivot is not above
+ * `least`. Operations and order are the reference's. */
 template <int W> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, double least)
 {
 #pragma unroll
@@ -106,7 +106,7 @@ template <int W> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, do
         double pivot = __shfl_sync(y->mask, y->a[k], k, W), column = y->a[k];
         if (!(pivot > least)) return 0;
         double inverse = __ddiv_rn(1, pivot), mine = exf_muld(column, inverse);
-        if (y->lane >= k) y->a[k] = y->lane == k ? inverse : mine; /* above the diagonal it is done */
+        if (y->lane >= k) y->a[k] = y->lane == k ? inverse : mine; /* above the diagonal the column is done */
 #pragma unroll
         for (int j = k + 1; j < W; j++) {
             double other = __shfl_sync(y->mask, column, j, W); /* 0 in lanes that are not used */
@@ -136,7 +136,7 @@ template <int W> __device__ inline void exf_fold_substitute(exf_fold_system<W> *
     }
 }
 
-/* right := (G + rho mean(diag G) I)^-1 right, rho raised as fold.h says; 0 if there is no solution. */
+/* Solves right := (G + rho mean(diag G) I)^-1 right, rho raised as fold.h says; returns 0 if there is no solution. */
 template <int W> __device__ inline int exf_fold_solve(exf_fold_system<W> *y, double rho)
 {
     float value[W];

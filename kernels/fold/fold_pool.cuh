@@ -4,21 +4,21 @@
 #define EXF_KERNELS_FOLD_POOL_CUH
 #include "kernels/fold/fold_cuda.cuh"
 
-/* A thread for every expert, and registers for this many slots. */
+/* A block has a thread for every expert; a thread's registers have room for EXF_FOLD_HELD slots. */
 enum { EXF_FOLD_THREADS = 512, EXF_FOLD_WARPS = 16, EXF_FOLD_HELD = 4, EXF_FOLD_HELD_SLOTS = 2048 };
 
 struct __align__(16) exf_fold_block_pool
 {
-    double key[EXF_FOLD_MAX_E];       /* exf_fold_pool_key() as the bits of a double: the same order; 0: not routed to */
-    unsigned part[3][EXF_FOLD_MAX_E]; /* sums of quanta's parts, exf_fold_add() */
-    float scale[EXF_FOLD_MAX_E];      /* of importance: h or rms */
-    int16_t position[EXF_FOLD_MAX_E]; /* of an expert by falling importance; EXF_FOLD_MAX_E: not routed to */
-    int16_t expert[EXF_FOLD_MAX_E];   /* in that order */
+    double key[EXF_FOLD_MAX_E];       /* exf_fold_pool_key() as the bits of a double, which has the same order; 0: not routed to */
+    unsigned part[3][EXF_FOLD_MAX_E]; /* parts of the sums of quanta, see exf_fold_add() */
+    float scale[EXF_FOLD_MAX_E];      /* scale of importance: h or rms */
+    int16_t position[EXF_FOLD_MAX_E]; /* position of an expert by falling importance; EXF_FOLD_MAX_E: not routed to */
+    int16_t expert[EXF_FOLD_MAX_E];   /* the expert at each position */
     unsigned char present[EXF_FOLD_MAX_E];
     unsigned largest;
 };
 
-/* Smallest of the warp's. */
+/* Returns the smallest value of the warp. */
 __device__ inline unsigned exf_fold_warp_min(unsigned v)
 {
 #if __CUDA_ARCH__ >= 800
@@ -29,7 +29,7 @@ __device__ inline unsigned exf_fold_warp_min(unsigned v)
 #endif
 }
 
-/* A batch's slots.  HELD: all of them, in registers; else read as needed. */
+/* A batch's slots.  HELD: registers hold all of them; else they are read when needed. */
 template <int HELD> struct exf_fold_slots {
     int id[EXF_FOLD_HELD];
     float w[EXF_FOLD_HELD];
@@ -44,7 +44,7 @@ template <int HELD> struct exf_fold_slots {
         }
     }
 
-    /* f(slot, expert, weight) for this thread's slots that have an expert. */
+    /* Calls f(slot, expert, weight) for this thread's slots that have an expert. */
     template <class F> __device__ inline void each(const exf_fold_routes &io, int n_experts, F f) const
     {
 #pragma unroll
@@ -59,8 +59,9 @@ template <int HELD> struct exf_fold_slots {
     }
 };
 
-/* Shared memory adds 32-bit integers natively, 64-bit ones not: quanta, at most 2^36, are added
- * in parts that cannot overflow, two for as many slots as are held (2^11), else three (2^16). */
+/* Adds a quantum of at most 2^36.  Shared memory has native atomics for 32-bit integers only, so
+ * quanta are added in parts that cannot overflow: two if the slots are held (2^11), else three
+ * (2^16). */
 template <int HELD> __device__ inline void exf_fold_add(exf_fold_block_pool *p, int e, int64_t quantum)
 {
     if (HELD) {
@@ -99,15 +100,15 @@ __device__ inline int exf_fold_add_up(exf_fold_block_pool *p, const exf_fold_slo
     return __syncthreads_count((int)threadIdx.x < n_experts && p->present[threadIdx.x]);
 }
 
-/* expert[] and position[] by counting, for each expert, the larger keys: a few lanes for each
- * four experts, so that a key that was loaded is compared four times. */
+/* Fills expert[] and position[]: counts the larger keys of each expert.  A few lanes work on four
+ * experts, so that a loaded key is compared four times. */
 template <int HELD> __device__ inline void exf_fold_order(exf_fold_block_pool *p, int n_experts)
 {
     int thread = (int)threadIdx.x, share = 32, groups = (n_experts + 3) / 4;
     if (thread < n_experts && p->present[thread])
         p->key[thread] = __longlong_as_double((long long)exf_fold_pool_key(exf_fold_added<HELD>(p, thread), thread));
     __syncthreads();
-    while (groups * share > EXF_FOLD_THREADS) share /= 2; /* 4 at least */
+    while (groups * share > EXF_FOLD_THREADS) share /= 2; /* at least 4 */
     int group = min(thread / share, groups - 1), lane = thread % share, larger[4] = {0, 0, 0, 0};
     double mine[4] = {p->key[group * 4], p->key[group * 4 + 1], p->key[group * 4 + 2], p->key[group * 4 + 3]};
 #pragma unroll 4
@@ -129,8 +130,8 @@ template <int HELD> __device__ inline void exf_fold_order(exf_fold_block_pool *p
     __syncthreads();
 }
 
-/* Fills *p for the block and returns how many experts the batch routes to; 0 if that is no
- * more than the pool, and nothing is to be done.  Every thread calls, after slots.read(). */
+/* Fills *p for the block and returns how many experts the batch routes to; returns 0 if that is no
+ * more than the pool, so that nothing is to be done.  Every thread calls it, after slots.read(). */
 template <int HELD>
 __device__ inline int exf_fold_block_choose(exf_fold_block_pool *p, const exf_fold_slots<HELD> &slots, const exf_fold_routes &io,
                                             const exf_fold_tables &t, const exf_fold_decode_options &o)
@@ -152,8 +153,7 @@ __device__ inline int exf_fold_block_choose(exf_fold_block_pool *p, const exf_fo
 
 /* ---- targets ----------------------------------------------------------------------- */
 
-/* How the experts are shared out among the warps of a grid: those of this warp are first,
- * first + stride and so on. */
+/* Share the experts out among the warps of a grid: this warp has `first`, first + stride and so on. */
 __device__ inline int exf_fold_first_expert(void)
 {
     return (int)blockIdx.x + (int)gridDim.x * ((int)threadIdx.x / 32);
@@ -164,7 +164,7 @@ __device__ inline int exf_fold_expert_stride(void)
     return (int)gridDim.x * EXF_FOLD_WARPS;
 }
 
-/* Blocks it takes, 2^n, for every warp to have so many experts at most. */
+/* Returns how many blocks, 2^n, give every warp at most `rows` experts. */
 static inline unsigned exf_fold_blocks_for(int n_experts, int rows)
 {
     unsigned blocks = 1;
@@ -188,7 +188,7 @@ template <int ROWS, int LOADS> struct exf_fold_rows {
     }
 };
 
-/* position[j]: of expert lane + 32 j, as p has it. */
+/* Reads position[j], that of expert lane + 32 j, from p. */
 template <int LOADS> __device__ inline void exf_fold_positions(int (&position)[LOADS], const exf_fold_block_pool *p, int n_experts)
 {
 #pragma unroll
@@ -198,8 +198,8 @@ template <int LOADS> __device__ inline void exf_fold_positions(int (&position)[L
     }
 }
 
-/* Position of the pool's member of least cost(value), ties to the more important.  NaN is no
- * cost; one of INFINITY is taken only where there is no other; n_pool or more: none. */
+/* Returns the position of the pool's member of least cost(value), ties to the more important.  NaN
+ * is no cost; INFINITY is taken only if there is no other; n_pool or more: none. */
 template <int LOADS, class Cost>
 __device__ inline int exf_fold_nearest(const float (&value)[LOADS], const int (&position)[LOADS], int n_pool, Cost cost)
 {

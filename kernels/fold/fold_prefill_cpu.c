@@ -25,7 +25,7 @@ void exf_fold_rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, c
     }
 }
 
-/* The sum of w, or of its squares, in order. */
+/* Returns the sum of w, or of its squares, in order. */
 static float size_of(const float *w, int n, exf_fold_rescale rescale)
 {
     float sum = 0;

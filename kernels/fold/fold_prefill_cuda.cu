@@ -1,7 +1,6 @@
 /* fold_prefill_cuda.cu - see exfold/fold.h: a thread per token, its routes in registers.
- * Rows are read and written 16 bytes at a time where they lie so; lookups that do not
- * depend on each other are under way together.  Sums run in order of rank, as in the
- * reference. */
+ * Rows are read and written 16 bytes at a time if their alignment allows; independent
+ * lookups are started together.  Sums run in order of rank, as in the reference. */
 #include "kernels/fold/fold_cuda.cuh"
 
 enum { MOST_THREADS = 128 };
@@ -19,7 +18,7 @@ template <> struct real_of<EXF_FOLD_F32> {
     typedef float type;
 };
 
-/* A row of at most W in units of 16, 8 bytes, or one by one. */
+/* A row of at most W elements, accessed in units of 16 bytes, of 8 bytes, or one by one. */
 template <class T, int W> union row_of {
     T one[W];
     uint2 eight[W * sizeof(T) / 8];
@@ -76,11 +75,11 @@ static __device__ void narrow(uint16_t *to, float v, exf_fold_real type)
     *to = type == EXF_FOLD_BF16 ? exf_to_bf16(v) : exf_to_f16(v);
 }
 
-/* A token's routes; sorted, those without an expert last.  Slots beyond K are such, too. */
+/* A token's routes, sorted; slots without an expert, and slots beyond K, come last. */
 template <class Id, int W> struct token {
     row_of<Id, W> raw;
     int32_t key[W];
-    int id[W], n; /* id 0 where there is none: safe to look up */
+    int id[W], n; /* id 0 if the slot has no expert: valid for lookups */
     float w[W];
 };
 
@@ -118,8 +117,8 @@ template <class Id, int W> static __device__ __forceinline__ void swap_if_less(t
     s->w[i + 1] = less ? w : s->w[i + 1];
 }
 
-/* By falling key, equal ones as they came: rounds of neighbours until the warp is in order, as a
- * router's routes often are from the start. */
+/* Sorts by falling key, equal keys in the order of slots.  Neighbours are exchanged in rounds until
+ * the whole warp is sorted; a router's routes often are from the start. */
 template <class Id, int W> static __device__ __forceinline__ void sort(token<Id, W> *s)
 {
 #pragma unroll 1
@@ -145,8 +144,8 @@ template <int W> static __device__ __forceinline__ float sum_of(const float (&w)
     return sum;
 }
 
-/* Where a few omitted routes go: GROUP of them from rank FIRST, all lookups of a kind at once.
- * KEEP: o.keep if the compiler may know it, else 0. */
+/* Finds targets of GROUP omitted routes from rank FIRST on, with all lookups of a kind at once.
+ * KEEP: o.keep if it is a compile-time constant, else 0. */
 template <class Id, int W, int KEEP, int GROUP, int FIRST>
 static __device__ __forceinline__ void fold_some(float (&w)[W], float *spread, const token<Id, W> &s, const exf_fold_tables &t,
                                                  const exf_fold_prefill_options &o)
@@ -180,18 +179,18 @@ static __device__ __forceinline__ void fold_some(float (&w)[W], float *spread, c
 #pragma unroll
     for (int g = 0; g < GROUP; g++) {
         int omitted = FIRST + g >= keep && FIRST + g < s.n,
-            folds = omitted && to[g] >= 0 && least[g] <= o.max_loss; /* else none is allowed */
+            folds = omitted && to[g] >= 0 && least[g] <= o.max_loss; /* false: no target is allowed */
         float mine = s.w[FIRST + g], c = !folds ? 0.0f : o.confidence ? exf_fold_confidence(least[g]) : 1.0f;
         float part = exf_mulf(exf_mulf(mine, c), coeff[g]);
         *spread = exf_addf(*spread, omitted ? exf_mulf(mine, exf_addf(1.0f, -c)) : 0.0f);
 #pragma unroll
         for (int i = 0; i < W; i++)
             if (i < (KEEP > 0 ? KEEP : FIRST + g))
-                w[i] = exf_addf(w[i], folds && i == to[g] ? part : -0.0f); /* no index: w stays in registers */
+                w[i] = exf_addf(w[i], folds && i == to[g] ? part : -0.0f); /* no indexing by `to`: w stays in registers */
     }
 }
 
-/* Every omitted route in order of rank; narrow rows have code for each KEEP, from 1. */
+/* Folds every omitted route in order of rank; narrow rows have code for each KEEP from 1 on. */
 template <class Id, int W, int KEEP>
 static __device__ __forceinline__ void fold(float (&w)[W], float *spread, const token<Id, W> &s, const exf_fold_tables &t,
                                             const exf_fold_prefill_options &o)
@@ -208,7 +207,7 @@ static __device__ __forceinline__ void fold(float (&w)[W], float *spread, const 
     }
 }
 
-/* What confidence left over, in proportion to the original weights. */
+/* Gives the weight that confidence left over to the kept routes, in proportion to their original weights. */
 template <class Id, int W>
 static __device__ __forceinline__ void spread_over(float (&w)[W], float spread, const token<Id, W> &s,
                                                    const exf_fold_prefill_options &o)
@@ -228,7 +227,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     typedef typename id_of<I>::type Id;
     typedef typename real_of<R>::type Real;
     int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    int beyond = row >= in.rows; /* votes with its warp all the same */
+    int beyond = row >= in.rows; /* such a thread still takes part in its warp's votes */
     if (beyond) row = in.rows - 1;
     token<Id, W> s;
     row_of<Real, W> weights = load_row<Real, W>(in.weights, row, in.width);
@@ -263,6 +262,6 @@ exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_
     exf_fold_status status = exf_fold_check_prefill(in, out, t, o, 0);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     kernel k = (in->width <= 8 ? narrow_rows : wide_rows)[in->id_type][in->weight_type];
-    unsigned threads = in->rows <= 16384 ? 64 : MOST_THREADS; /* few tokens: to as many multiprocessors as there are */
+    unsigned threads = in->rows <= 16384 ? 64 : MOST_THREADS; /* with few tokens, small blocks occupy more multiprocessors */
     return exf_fold_launch(k, ((unsigned)in->rows + threads - 1) / threads, threads, 1, stream, *in, *out, *t, *o);
 }

@@ -1,5 +1,5 @@
-/* cublas_load.cu - finds cuBLAS at run time; see exf_cublas in cuda_queue.cuh. */
-#include "kernels/device/cuda_queue.cuh"
+/* cublas_load.cu - finds cuBLAS at run time; see cublas_load.cuh. */
+#include "kernels/linear/cublas_load.cuh"
 
 #include <cstdio>
 #include <dlfcn.h>

@@ -13,6 +13,11 @@
 #include "base/dtype.h"
 #include "kernels/linear/matrix.h"
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { EXF_DEVICE_CODED_PLAIN, EXF_DEVICE_CODED_FP8, EXF_DEVICE_CODED_FP4 } exf_device_coding;
 
 typedef struct {
@@ -23,4 +28,12 @@ typedef struct {
     size_t rows, cols, block_rows, block_cols;
     float add;
 } exf_device_coded_rows;
+
+/* to [rows, cols] of `number`; *bad (the GPU's) becomes 1 where a value is not finite. */
+void exf_dequantize_cuda(struct exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *c, int *bad);
+/* *bad becomes 1 where one of n bfloat16 is not finite. */
+void exf_check_bf16_cuda(struct exf_queue *q, const uint16_t *x, size_t n, int *bad);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,6 +1,6 @@
-/* expert_buckets_cuda.cu - a stable counting sort of slots by expert, on the device;
- * see expert_products.cuh.  No step depends on which block is faster. */
-#include "kernels/moe/expert_products.cuh"
+/* expert_buckets_cuda.cu - sorts slots by expert on the device: a stable counting sort;
+ * see expert_products_internal.cuh.  No step depends on which block is faster. */
+#include "kernels/moe/expert_products_internal.cuh"
 
 static int chunks_of(int n_slots)
 {
@@ -22,13 +22,13 @@ exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts)
     return b;
 }
 
-/* Which of the call's experts, -1: none of them. */
+/* Returns the number within the call of the expert with this id, or -1. */
 static __device__ int expert_of(int32_t id, int first, int n_experts)
 {
     return id >= first && id - first < n_experts ? id - first : -1;
 }
 
-/* counts[chunk, e]: slots of each expert in a chunk. */
+/* Counts the slots of each expert in a chunk into counts[chunk, e]. */
 static __global__ void count(int32_t *counts, const int32_t *ids, int n_slots, int n_experts, int first)
 {
     extern __shared__ int32_t tally[];
@@ -43,8 +43,8 @@ static __global__ void count(int32_t *counts, const int32_t *ids, int n_slots, i
     for (int e = threadIdx.x; e < n_experts; e += blockDim.x) counts[(size_t)blockIdx.x * n_experts + e] = tally[e];
 }
 
-/* counts becomes where each chunk's slots of an expert begin within that expert's
- * rows; first[e + 1] its number of rows, tile[e + 1] of tiles. */
+/* Replaces counts by the offset of each chunk's slots within the expert's rows; sets first[e + 1] to
+ * the expert's rows and tile[e + 1] to its tiles. */
 static __global__ void total(exf_buckets b, int n_chunks, int n_experts)
 {
     int e = blockIdx.x * blockDim.x + threadIdx.x, sum = 0;
@@ -59,7 +59,7 @@ static __global__ void total(exf_buckets b, int n_chunks, int n_experts)
     b.tile[e + 1] = (sum + EXF_TILE_ROWS - 1) / EXF_TILE_ROWS;
 }
 
-/* Inclusive sums of a [1 ..  n] in place, a[0] = 0; one warp. */
+/* Replaces a [1 .. n] by its inclusive sums and sets a[0] = 0; one warp. */
 static __device__ void scan(int32_t *a, int n, int lane)
 {
     int before = 0;
@@ -80,7 +80,7 @@ static __global__ void scan_both(exf_buckets b, int n_experts)
     scan(threadIdx.x < 32 ? b.first : b.tile, n_experts, threadIdx.x & 31);
 }
 
-/* One warp per chunk deals its slots out in order. */
+/* Writes the slots of a chunk to their places in order, a warp per chunk. */
 static __global__ void place(exf_buckets b, const int32_t *ids, int n_slots, int n_experts, int first)
 {
     extern __shared__ int32_t next[];

@@ -21,6 +21,11 @@
 #define EXF_KERNELS_EXPERT_PRODUCTS_H
 #include "kernels/linear/matrix.h"
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
     int n_tokens, n_experts, top_k;
     int d_model, d_expert; /* H, I */
@@ -32,4 +37,12 @@ typedef struct {
 typedef struct {
     exf_matrix gate, up, down;
 } exf_expert_matrices;
+
+/* The GPU's; the CPU's are in experts_cpu.h. */
+size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x); /* bytes; x: the number type of x and outputs */
+void exf_experts_cuda(struct exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+                      const exf_expert_shape *s, void *workspace);
+#ifdef __cplusplus
+}
+#endif
 #endif

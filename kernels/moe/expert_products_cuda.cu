@@ -1,9 +1,9 @@
 /* expert_products_cuda.cu - see expert_products.h. */
-#include "kernels/moe/expert_products.cuh"
+#include "kernels/moe/expert_products_internal.cuh"
 #include "kernels/device/hopper.cuh"
 #include "kernels/linear/split.cuh"
 
-/* What the kernels' shared memory holds the bounds of; and slots that an int can count. */
+/* Limits: experts whose bounds fit into shared memory, and slots that an int can count. */
 enum { TENSOR_CORE_EXPERTS = 4096, MOST_EXPERTS = 12288, MOST_SLOTS = 1 << 30 };
 
 static size_t rows_of(const exf_expert_shape *s)
@@ -16,13 +16,13 @@ static size_t aligned(size_t bytes)
     return (bytes + 255) & ~(size_t)255;
 }
 
-/* 1 if Hopper's tensor cores can have a call of this shape with bfloat16 matrices. */
+/* Returns true if Hopper's tensor cores can run a call of this shape with bfloat16 matrices. */
 static bool fits_tensor_cores(const exf_expert_shape *s)
 {
     return exf_hopper_code() && s->d_model % 8 == 0 && s->d_expert % 8 == 0 && s->n_experts <= TENSOR_CORE_EXPERTS;
 }
 
-/* Bytes of the workspace's parts: the terms of float32 inputs, the SwiGLU's results, the buckets. */
+/* Bytes of the workspace's parts: split float32 inputs, results of the SwiGLU, buckets. */
 typedef struct {
     size_t x, act, buckets;
 } parts;
@@ -41,7 +41,7 @@ size_t exf_experts_workspace_cuda(const exf_expert_shape *s, exf_number x)
     return p.x + p.act + p.buckets;
 }
 
-/* Outputs of slots without an expert, a warp for each slot; width in 2 bytes. */
+/* Zeroes the outputs of slots without an expert, a warp for each slot; width in units of 2 bytes. */
 static __global__ void clear_unused(uint16_t *out, const int32_t *ids, size_t n_slots, size_t width)
 {
     size_t slot = (blockIdx.x * (size_t)blockDim.x + threadIdx.x) / 32;

@@ -10,7 +10,7 @@
 
 enum { LINE = 64 }; /* bytes of a cache line */
 
-/* One call's scratch memory, N = T K slots. */
+/* Scratch memory of one call, N = T K slots. */
 typedef struct {
     float *gathered;  /* [N, H] one expert's tokens, then its outputs */
     float *gate, *up; /* [N, I] */
@@ -47,7 +47,7 @@ size_t exf_experts_workspace_cpu(const exf_expert_shape *s)
     return carve(&c, origin, s);
 }
 
-/* The call's expert that a slot names, or -1. */
+/* Returns the number within the call of the expert with this id, or -1. */
 static int expert_of(const exf_expert_shape *s, int32_t id)
 {
     return id >= s->first && id - s->first < s->n_experts ? id - s->first : -1;
@@ -68,7 +68,7 @@ static void bucket(const scratch *c, const int32_t *ids, const exf_expert_shape 
         c->slot[at] = i;
         c->row[at] = i / s->top_k;
     }
-    for (int e = s->n_experts; e > 0; e--) c->first[e] = c->first[e - 1]; /* each had moved to the next one's start */
+    for (int e = s->n_experts; e > 0; e--) c->first[e] = c->first[e - 1]; /* each start had moved to the next one's */
     c->first[0] = 0;
 }
 
@@ -77,7 +77,7 @@ static const float *matrix_of(exf_matrix m, size_t expert, const exf_expert_shap
     return (const float *)m.p + expert * (size_t)s->d_model * (size_t)s->d_expert;
 }
 
-/* One expert on the tokens of its slots. */
+/* Runs one expert on the tokens of its slots. */
 static void run_expert(float *outputs, const float *x, int e, const scratch *c, const exf_expert_matrices *m, const exf_expert_shape *s)
 {
     int from = c->first[e], n = c->first[e + 1] - from, h = s->d_model, width = s->d_expert;

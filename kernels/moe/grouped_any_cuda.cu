@@ -1,25 +1,25 @@
 /* grouped_any_cuda.cu - products of all experts in one launch on any GPU, for any shape
- * and number; see expert_products.cuh.
+ * and number type; see expert_products_internal.cuh.
  *
- * A block walks over tiles of 128 rows x 128 columns, with a SwiGLU 64 of gate and the
+ * A block loops over tiles of 128 rows x 128 columns, with a SwiGLU 64 of gate and the
  * same 64 of up; a thread has 8 x 4 sums of either half.  Operands pass through shared
- * memory as float32, 16 of the inner axis at a time, and the next 16 come into registers
+ * memory as float32, 16 of the inner axis at a time, and the next 16 are loaded into registers
  * while these are multiplied.  An element's sum runs over the inner axis in order by
  * fused multiply-adds, whatever tile it is in. */
-#include "kernels/moe/expert_products.cuh"
+#include "kernels/moe/expert_products_internal.cuh"
 
 #include <cuda_bf16.h>
 
 enum { ROWS = EXF_TILE_ROWS, COLUMNS = 64, DEPTH = 16, THREADS = 256, ROOM = 4 }; /* COLUMNS: of a half */
 
-/* X: of activations, what is read and what is written; W: of matrices. */
+/* One launch.  X: type of activations, both read and written; W: type of matrices. */
 template <class X, class W> struct any_work {
     const int32_t *first, *tile, *slot;
     int n_experts, depth, width, column_tiles, top_k;
     float limit;
-    const X *x;       /* of tokens with a SwiGLU, else of sorted rows */
-    const W *w[2];    /* of the halves: gate and up, or down twice */
-    X *out;           /* of sorted rows with a SwiGLU, else of slots */
+    const X *x;       /* rows of tokens with a SwiGLU, else sorted rows */
+    const W *w[2];    /* matrices of the halves: gate and up, or down twice */
+    X *out;           /* sorted rows with a SwiGLU, else rows of slots */
 };
 
 typedef struct {
@@ -46,7 +46,7 @@ static __device__ inline void put(uint16_t *to, float v)
     *to = __bfloat16_as_ushort(__float2bfloat16_rn(v));
 }
 
-/* The tile's expert is the first whose tiles end behind it. */
+/* Finds a tile's place; its expert is the first whose tiles end behind it. */
 template <class X, class W> static __device__ tile_place find_place(const any_work<X, W> &w, int at, int columns)
 {
     int low = 0, high = w.n_experts - 1;
@@ -61,7 +61,7 @@ template <class X, class W> static __device__ tile_place find_place(const any_wo
     return {low, w.first[low] + local % tiles * ROWS, w.first[low + 1], local / tiles * columns};
 }
 
-/* A thread's elements of COUNT rows: of 16 threads to a row each has one; 0 behind the inner axis. */
+/* Loads a thread's elements of COUNT rows; 16 threads share a row and have one element each; 0 behind the inner axis. */
 template <int COUNT, class T> static __device__ inline void fetch(float (&v)[COUNT], const T *from, const int (&row)[COUNT], int k, int depth)
 {
     int at = k + threadIdx.x % DEPTH;
@@ -69,7 +69,7 @@ template <int COUNT, class T> static __device__ inline void fetch(float (&v)[COU
     for (int j = 0; j < COUNT; j++) v[j] = at < depth ? value(from[(size_t)row[j] * depth + at]) : 0.0f;
 }
 
-/* The same into shared memory, the inner axis outmost. */
+/* Stores the loaded elements to shared memory, the inner axis outermost. */
 template <int COUNT, int WIDTH> static __device__ inline void lay_down(float (&to)[DEPTH][WIDTH], const float (&v)[COUNT])
 {
 #pragma unroll
@@ -85,7 +85,7 @@ static __device__ inline void load_four(float (&v)[4], const float *from)
     v[3] = four.w;
 }
 
-/* sum[i][j] of rows 4 (thread / 16) + i (behind the fourth: 64 further on), columns 4 (thread % 16) + j. */
+/* Adds to sum[i][j]: rows 4 (thread / 16) + i (from the fifth on: 64 further), columns 4 (thread % 16) + j. */
 static __device__ inline void multiply(float (&sum)[8][4], const float (&x)[DEPTH][ROWS + ROOM], const float (&w)[DEPTH][COLUMNS + ROOM])
 {
     int r = threadIdx.x / 16 * 4, c = threadIdx.x % 16 * 4;
@@ -131,8 +131,8 @@ static __device__ inline void store(const any_work<X, W> &w, const tile_place &p
     }
 }
 
-/* Rows of x and of each half's matrix that a thread fetches from.  Those behind the last are the last again:
- * nobody stores what becomes of them. */
+/* Rows of x and of each half's matrix from which a thread loads.  Rows behind the last are the last
+ * again; their results are not stored. */
 typedef struct {
     int x[8], w[2][4];
 } tile_rows;
@@ -179,7 +179,7 @@ template <bool SWIGLU, class X, class W> static __device__ inline void run_tile(
     store<SWIGLU>(w, p, sum);
 }
 
-/* Columns of a tile. */
+/* Returns the columns of a tile. */
 static __host__ __device__ constexpr int columns_of(bool swiglu)
 {
     return swiglu ? COLUMNS : 2 * COLUMNS;

@@ -1,15 +1,15 @@
-/* grouped_gemm_cuda.cu - products of all experts in one launch; see expert_products.cuh.
+/* grouped_gemm_cuda.cu - products of all experts in one launch; see expert_products_internal.cuh.
  *
- * A block per multiprocessor walks over tiles of 128 rows x 256 columns (128 gate and
- * the same 128 up columns where a SwiGLU follows).  One warpgroup feeds a ring of
- * shared-memory stages: matrices by bulk tensor copies, tokens' rows from where they
- * are by copies of 16 bytes; two warpgroups multiply 64 rows each.
+ * A block per multiprocessor loops over tiles of 128 rows x 256 columns (128 gate and
+ * the same 128 up columns if a SwiGLU follows).  One warpgroup fills a ring of
+ * shared-memory stages: matrices by bulk tensor copies, tokens' rows by copies of 16 bytes
+ * from the unsorted input; two warpgroups multiply 64 rows each.
  * Tiles of one expert are neighbours in time, so its matrix is read from memory once.
  * An element's sum runs over the inner axis in order, whatever tile it is in.
  *
  * Activations of three planes (split.cuh) are multiplied plane after plane, the smallest
  * terms first, by the same matrix and into the same sums: three times the steps. */
-#include "kernels/moe/expert_products.cuh"
+#include "kernels/moe/expert_products_internal.cuh"
 #include "kernels/device/bulk_tiles.cuh"
 #include "kernels/linear/split.cuh"
 
@@ -19,17 +19,17 @@ enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, STAGE_BYTES = 
 typedef struct {
     const int32_t *first, *tile, *slot;
     int n_experts, depth; /* inner axis */
-    int width;            /* of a row of out */
+    int width;            /* columns of a row of out */
     int column_tiles;
     float limit;
     void *out;
-    const uint16_t *x; /* [planes, T, depth]: rows are those of tokens, slot / top_k; NULL: of sorted rows, behind a map */
+    const uint16_t *x; /* [planes, T, depth] rows of tokens, slot / top_k; NULL: sorted rows, read through a map */
     int top_k;
     size_t x_apart, out_apart; /* elements between planes of x, of a SwiGLU's out */
 } work;
 
 #ifdef EXF_HOPPER
-/* The tiles that a block walks over; e moves forward only. */
+/* The place of a tile; a block loops over tiles with rising e. */
 typedef struct {
     int e, row, end, column; /* expert, sorted rows [row, end), number of the column tile */
 } place;
@@ -50,7 +50,7 @@ static __device__ inline uint32_t pack(float low, float high)
     return r;
 }
 
-/* v[j] of lane q of four is piece q of block j; afterwards v[i] is piece i of block q. */
+/* Transposes among four lanes: v[j] of lane q is piece q of block j; afterwards v[i] is piece i of block q. */
 static __device__ inline void transpose_quad(uint32_t (&v)[4], int q)
 {
     int odd = q & 1, high = q & 2;
@@ -63,7 +63,7 @@ static __device__ inline void transpose_quad(uint32_t (&v)[4], int q)
     v[3] = high ? x3 : d;
 }
 
-/* With one plane the result is rounded to bfloat16, which the fast exponential does not show in. */
+/* Returns the SwiGLU. One plane is rounded to bfloat16, so the error of the fast exponential does not matter. */
 template <int PLANES> static __device__ inline float gated(float g, float u, float limit)
 {
     if (limit > 0) {
@@ -73,7 +73,7 @@ template <int PLANES> static __device__ inline float gated(float g, float u, flo
     return PLANES == 1 ? __fdividef(g, 1.0f + __expf(-g)) * u : g / (1.0f + expf(-g)) * u;
 }
 
-/* v[plane][i] = the terms of a and b in pairs. */
+/* Splits a and b into planes and stores them in pairs in v[plane][i]. */
 template <int PLANES> static __device__ inline void split_pair(uint32_t (&v)[PLANES][4], int i, float a, float b)
 {
 #pragma unroll
@@ -84,7 +84,7 @@ template <int PLANES> static __device__ inline void split_pair(uint32_t (&v)[PLA
     }
 }
 
-/* Where a thread's sums go: it has columns 8 j + 2 q + {0, 1} of rows r and r + 8 in d[4 j ..]. */
+/* Stores a thread's sums after the SwiGLU: d[4 j ..] has columns 8 j + 2 q + {0, 1} of rows r and r + 8. */
 template <int PLANES> static __device__ inline void store_gated(const float (&d)[128], const work &w, const place &p, int r, int q)
 {
     uint16_t *out = static_cast<uint16_t *>(w.out);
@@ -130,7 +130,7 @@ static __device__ inline void store_rounded(const float (&d)[128], const work &w
     }
 }
 
-/* Four threads write the 32 bytes of a block. */
+/* Stores sums without a SwiGLU; four threads write the 32 bytes of a block. */
 static __device__ inline void store_full(const float (&d)[128], const work &w, const place &p, int r, int q)
 {
 #pragma unroll
@@ -169,7 +169,7 @@ static __device__ inline void advance(turn *t)
     t->phase ^= 1;
 }
 
-/* The steps of an element's sum: planes from the last, whose terms are smallest, to the
+/* Counts the steps of an element's sum: planes from the last, whose terms are smallest, to the
  * first, each over the whole inner axis. */
 typedef struct {
     int plane, k;
@@ -193,7 +193,7 @@ static __device__ inline void step(walk *s, int depth)
     s->plane--;
 }
 
-/* One thread: stage after stage of sorted rows and the expert's matrix. */
+/* Fills the ring on one thread, stage after stage: sorted rows and the expert's matrix. */
 template <int PLANES>
 static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
                                    const int32_t *first, const int32_t *tile)
@@ -215,8 +215,9 @@ static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, 
     }
 }
 
-/* Eight threads to a row of 128 bytes, rows i / 8 + 16 j: where this thread's 16 bytes of
- * each row come from.  Rows behind the expert's last are its last again: nobody stores them. */
+/* Finds the addresses from which this thread loads its 16 bytes of rows i / 8 + 16 j; eight threads
+ * share a row of 128 bytes.  Rows behind the expert's last are the last again; their results are not
+ * stored. */
 static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &w, const place &p, int i)
 {
 #pragma unroll
@@ -226,8 +227,8 @@ static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &
     }
 }
 
-/* A warpgroup: tokens' rows are fetched from where they are, LAG stages before they are
- * told to have come; the expert's matrices by one of its threads. */
+/* Fills the ring on a warpgroup: all threads load tokens' rows, LAG stages before they signal that a
+ * stage is full; one of them loads the expert's matrices. */
 template <int PLANES>
 static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
                                    const int32_t *first, const int32_t *tile)
@@ -338,7 +339,7 @@ static size_t shared_bytes(int n_experts)
     return 1024 + STAGES * STAGE_BYTES + 2 * ((size_t)n_experts + 1) * sizeof(int32_t);
 }
 
-/* Maps: gate and up, or down and the sorted rows it multiplies. */
+/* Launches the kernel on maps: gate and up, or down and the sorted rows it multiplies. */
 template <bool SWIGLU, int PLANES> static void launch(exf_queue *q, const CUtensorMap &w0, const CUtensorMap &w1, const work &w)
 {
     size_t bytes = shared_bytes(w.n_experts);

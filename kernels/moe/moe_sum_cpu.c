@@ -3,7 +3,7 @@
 
 #include "kernels/rows/simd.h"
 
-/* Sums of a run of columns that stays in the nearest cache. */
+/* Columns that are summed at a time: their sums stay in the first-level cache. */
 enum { COLUMNS = 1024 };
 
 EXF_SIMD_INLINE void add_scaled(float *y, float w, const float *x, size_t n)

@@ -10,7 +10,7 @@ static __device__ inline float bf16_value(uint32_t bits)
     return __uint_as_float(bits << 16);
 }
 
-/* Eight consecutive numbers of a matrix, element `at` on (a multiple of 8). */
+/* Loads eight consecutive numbers of a matrix from element `at` on (a multiple of 8). */
 static __device__ inline void load_eight(float (&v)[8], const exf_matrix &m, size_t at)
 {
     if (m.number == EXF_NUMBER_BF16) {
@@ -41,7 +41,7 @@ static __device__ inline void store_eight(float *p, size_t at, const float (&v)[
     to[1] = make_float4(v[4], v[5], v[6], v[7]);
 }
 
-/* sum += w * v, each product and sum rounded on its own. */
+/* Adds w * v to sum; each product and each sum is rounded. */
 static __device__ inline void add_scaled(float (&sum)[8], float w, const float (&v)[8])
 {
 #pragma unroll
@@ -110,7 +110,7 @@ static __global__ void sum_ones(exf_moe_sum_call c)
     }
 }
 
-/* True if every array's rows begin at multiples of 16 bytes. */
+/* Returns true if every array's rows begin at multiples of 16 bytes. */
 static bool aligned(const exf_moe_sum_call *c)
 {
     uintptr_t all = (uintptr_t)c->start | (uintptr_t)c->outputs.p | (uintptr_t)c->other.p | (uintptr_t)c->shared.p | (uintptr_t)c->routed | (uintptr_t)c->block |

@@ -14,6 +14,11 @@
 #define EXF_KERNELS_ROUTER_H
 #include <stdint.h>
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS } exf_router_score;
 
 typedef struct {
@@ -31,4 +36,9 @@ int exf_router_scratch(int n_experts);
 /* tokens [T]: ids of the tokens, needed with a table. */
 void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
                     double *scratch);
+void exf_router_cuda(struct exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+                     const exf_router_rules *r, double *scratch);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -32,7 +32,7 @@ static void scores_of(double *score, const float *logits, const exf_router_rules
         score[e] = r->score == EXF_ROUTER_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : sqrt(softplus(logits[e]));
 }
 
-/* The k largest of p, ties to the lower index, by insertion into a sorted list. */
+/* Finds the k largest of p, ties to the lower index, by insertion into a sorted list. */
 static void choose(int32_t *ids, const double *p, int n, int k)
 {
     int have = 0;
@@ -58,8 +58,8 @@ static double group_score(const double *choice, int n, int top2)
     return top2 && second > -INFINITY ? best + second : best;
 }
 
-/* Choices of the groups that are not kept become 0, as the reference masks them; those of
- * experts that do not exist stay -infinity. */
+/* Sets choices in groups that are not kept to 0, as the reference masks them; those of experts that
+ * do not exist stay -infinity. */
 static void keep_groups(double *choice, double *group, const exf_router_rules *r)
 {
     int size = r->n_experts / r->n_groups;
@@ -81,7 +81,7 @@ static void choose_experts(int32_t *ids, const double *score, double *choice, do
     choose(ids, choice, r->n_experts, r->top_k);
 }
 
-/* Weights of the chosen, and all slots sorted by falling weight (stable). */
+/* Computes the weights of the chosen, and sorts all slots by falling weight (stable). */
 static void weigh(int32_t *ids, float *weights, const double *score, const exf_router_rules *r)
 {
     double sum = 0;

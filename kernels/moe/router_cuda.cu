@@ -1,9 +1,10 @@
-/* router_cuda.cu - one warp per token; choices as in router.h, ties to the lower
+/* router_cuda.cu - one warp per token; choices follow router.h, ties go to the lower
  * expert number.  Arithmetic is double, as in the reference. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/moe/router.h"
 
-/* Largest of value over the lanes, ties to the lower index; every lane gets both. */
+/* Finds the largest value over the lanes, ties to the lower index; every lane gets both. */
 static __device__ void warp_argmax(double *value, int *index)
 {
     for (int step = 16; step > 0; step >>= 1) {
@@ -16,7 +17,7 @@ static __device__ void warp_argmax(double *value, int *index)
     }
 }
 
-/* score[e] for all E, by the lanes together. */
+/* Computes score[e] for all E, shared out among the lanes. */
 static __device__ void scores_of(double *score, const float *logits, const exf_router_rules &r, int lane)
 {
     if (r.score != EXF_ROUTER_SOFTMAX) {
@@ -34,7 +35,7 @@ static __device__ void scores_of(double *score, const float *logits, const exf_r
     for (int e = lane; e < r.n_experts; e += 32) score[e] /= sum;
 }
 
-/* Choices of groups that are not kept become 0, but those of -infinity stay.  group: n_groups doubles. */
+/* Sets choices in groups that are not kept to 0; those of -infinity stay. group: n_groups doubles. */
 static __device__ void keep_groups(double *choice, double *group, const exf_router_rules &r, int lane)
 {
     int size = r.n_experts / r.n_groups;
@@ -57,7 +58,7 @@ static __device__ void keep_groups(double *choice, double *group, const exf_rout
                 at = g;
             }
         warp_argmax(&best, &at);
-        __syncwarp(); /* every lane has read before one writes */
+        __syncwarp(); /* all lanes have read before one writes */
         if (lane == 0 && at < r.n_groups) group[at] = -INFINITY;
         __syncwarp();
     }
@@ -80,7 +81,7 @@ static __device__ void choose_experts(int32_t *ids, const double *score, double 
                 at = e;
             }
         warp_argmax(&best, &at);
-        __syncwarp(); /* every lane has read before one writes */
+        __syncwarp(); /* all lanes have read before one writes */
         if (lane == 0) {
             ids[k] = at;
             choice[at] = -INFINITY;
@@ -89,7 +90,7 @@ static __device__ void choose_experts(int32_t *ids, const double *score, double 
     }
 }
 
-/* Lane 0: weights of the chosen, slots sorted by falling weight (stable). */
+/* Computes the weights of the chosen on lane 0, and sorts the slots by falling weight (stable). */
 static __device__ void weigh(int32_t *ids, float *weights, const double *score, const exf_router_rules &r)
 {
     double sum = 0;
@@ -132,7 +133,7 @@ void exf_router_cuda(exf_queue *q, int32_t *ids, float *weights, const float *lo
     (void)scratch;
     size_t bytes = 3 * (size_t)r->n_experts * sizeof(double);
     if (n_tokens == 0 || q->err.code != EXF_OK) return;
-    if (bytes > 48 * 1024) /* beyond the default a block must ask for its shared memory */
+    if (bytes > 48 * 1024) /* more than the default must be requested */
         exf_cuda_note(q, cudaFuncSetAttribute(route, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes), "router");
     EXF_LAUNCH(q, "router", route, n_tokens, 32, bytes, ids, weights, logits, tokens, *r);
 }

@@ -10,7 +10,18 @@
 #define EXF_KERNELS_CAUSAL_CONV_H
 #include <stddef.h>
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Floats of workspace. */
 size_t exf_causal_conv_workspace(int channels, int width);
 void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace);
+size_t exf_causal_conv_workspace_cuda(int channels, int width); /* floats */
+void exf_causal_conv_silu_cuda(struct exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,
+                               float *workspace);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -2,7 +2,7 @@
  * token to its last with the window in registers; see causal_conv.h.  A row is replaced
  * in place, so the rows that the next segment's window reaches back to are kept first. */
 #include "kernels/recurrent/causal_conv.h"
-#include "kernels/recurrent/delta_halves.cuh"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 
 enum { SEGMENTS = 64, SHORTEST = 16, BATCH = 8, THREADS = 128 };
 

@@ -9,10 +9,10 @@
  *   S <- c_e S + sum over j of c_e / c_j k_j d_j^T
  * W, U and P of all chunks are made at once (prepare); then a block per head and 32
  * columns of its state walks the chunks (carry).  This is float32 mode: products on tensor
- * cores, EXACT (tf32.cuh); with float16 operands it is delta_halves.cuh.  The system is
+ * cores, EXACT (tf32.cuh); with float16 operands it is delta_rule_internal.cuh.  The system is
  * solved in float32 by substitution; quotients of decays come from sums of double
  * logarithms, a decay below 1e-38 counting as that. */
-#include "kernels/recurrent/delta_chunks.cuh"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 #include "kernels/device/hopper.cuh"
 #include "kernels/device/tf32.cuh"
 

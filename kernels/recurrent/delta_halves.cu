@@ -1,10 +1,10 @@
-/* delta_halves.cu - the walk over the chunks with float16 operands; see delta_halves.cuh,
+/* delta_halves.cu - the walk over the chunks with float16 operands; see delta_rule_internal.cuh,
  * formulas in delta_chunks.cu.  A block has 32 columns of one head's state, in registers as
  * float32 and for the next products in shared memory as float16.  Warps 0-3 have 16 tokens
  * each of W S and so of D, warps 4-7 of Q S and so of the output; all eight have a part of
  * the state.  What a warp multiplies with comes from memory straight into the registers that
  * the product wants it in, two chunks ahead. */
-#include "kernels/recurrent/delta_halves.cuh"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 #include "kernels/device/halves.cuh"
 
 enum { C = EXF_DELTA_CHUNK, COLUMNS = EXF_DELTA_COLUMNS, THREADS = EXF_DELTA_THREADS, LDS = COLUMNS + 8 };

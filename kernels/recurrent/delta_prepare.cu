@@ -1,9 +1,9 @@
-/* delta_prepare.cu - W, U and P of all chunks; see delta_halves.cuh, formulas in delta_chunks.cu.
+/* delta_prepare.cu - W, U and P of all chunks; see delta_rule_internal.cuh, formulas in delta_chunks.cu.
  *
  * A block has a chunk of a value head.  1 + A is inverted in float32: its two halves on the
  * diagonal by substitution, a lane a column, the block below them as -T22 (A21 T11).  The
  * inverse, rounded, times K and V on tensor cores gives W and U. */
-#include "kernels/recurrent/delta_halves.cuh"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 #include "kernels/device/halves.cuh"
 
 enum { C = EXF_DELTA_CHUNK, THREADS = EXF_DELTA_THREADS, HALF = C / 2, PIECE = 128 /* columns of V at a time */ };

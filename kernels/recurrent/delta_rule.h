@@ -21,6 +21,11 @@
 #define EXF_KERNELS_DELTA_RULE_H
 #include <stddef.h>
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct {
     int n_tokens, n_key_heads, n_value_heads; /* n_value_heads is a multiple of n_key_heads */
     int key_dim, value_dim;
@@ -41,4 +46,17 @@ size_t exf_delta_rule_workspace(const exf_delta_shape *s);
  * [T, n_value_heads, value_dim]; decay and beta [T, n_value_heads], dense. */
 void exf_delta_rule_cpu(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
                         const exf_delta_shape *s, float *workspace);
+
+void exf_delta_gates_cuda(struct exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
+void exf_l2norm_heads_cuda(struct exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
+size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s); /* floats */
+void exf_delta_rule_cuda(struct exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                         const float *beta, const exf_delta_shape *s, float *workspace);
+/* conv_delta_rule of the GPU's operations (backend.h). */
+size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width); /* floats */
+void exf_conv_delta_rule_cuda(struct exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay,
+                              const float *beta, const exf_delta_shape *s, double eps, float *workspace);
+#ifdef __cplusplus
+}
+#endif
 #endif

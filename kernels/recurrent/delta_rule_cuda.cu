@@ -1,10 +1,10 @@
 /* delta_rule_cuda.cu - gates and norms; the rule itself in chunks (delta_chunks.cu,
- * delta_halves.cuh) or, for keys that do not fit there and for other GPUs, token by token;
+ * delta_rule_internal.cuh) or, for keys that do not fit there and for other GPUs, token by token;
  * see delta_rule.h. */
 #include "kernels/attention/attention_wide.cuh"
 #include "kernels/device/cuda_reduce.cuh"
-#include "kernels/recurrent/delta_chunks.cuh"
-#include "kernels/recurrent/delta_halves.cuh"
+#include "kernels/recurrent/causal_conv.h"
+#include "kernels/recurrent/delta_rule_internal.cuh"
 
 static __global__ void delta_gates(float *a, float *b, const float *a_log, const float *dt_bias, size_t total, int n_heads)
 {

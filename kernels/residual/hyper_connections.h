@@ -12,6 +12,11 @@
 #ifndef EXF_KERNELS_HYPER_CONNECTIONS_H
 #define EXF_KERNELS_HYPER_CONNECTIONS_H
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { EXF_HYPER_STREAMS_MAX = 16 };
 
 /* mix [n_tokens, n_mix] from x [n_tokens, n] and fn [n_mix, n].  A few tokens at a time: fn is too large for
@@ -43,4 +48,11 @@ void exf_hyper_pre_cpu(float *u, float *mixing, const float *x, const exf_hyper_
 void exf_hyper_post_cpu(float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
 /* u [T, H] from pre alone: fn [S, S H], base [S], scale [1]. */
 void exf_hyper_head_cpu(float *u, const float *x, const exf_hyper_shape *s);
+
+void exf_hyper_pre_cuda(struct exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s);
+void exf_hyper_post_cuda(struct exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s);
+void exf_hyper_head_cuda(struct exf_queue *q, float *u, const float *x, const exf_hyper_shape *s);
+#ifdef __cplusplus
+}
+#endif
 #endif

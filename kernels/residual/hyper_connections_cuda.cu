@@ -1,7 +1,7 @@
 /* hyper_connections_cuda.cu - see hyper_connections.h: one block per token where hyper_mix.cu does not fit. */
 #include "kernels/device/cuda_reduce.cuh"
 #include "kernels/device/hopper.cuh"
-#include "kernels/residual/hyper_mix.cuh"
+#include "kernels/residual/hyper_connections_internal.cuh"
 
 enum { THREADS = 256 };
 

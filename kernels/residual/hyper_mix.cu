@@ -1,11 +1,11 @@
-/* hyper_mix.cu - see hyper_mix.cuh.  A block has 32 tokens; its warps go side by side
+/* hyper_mix.cu - see hyper_connections_internal.cuh.  A block has 32 tokens; its warps go side by side
  * through the S H floats of a token, 16 at a time, and multiply them with fn on tensor
  * cores (tf32.cuh, EXACT).  Which of the 16 is the summed index of which product is all
  * the same as long as x and fn agree, so both are loaded in the order that memory has.
  * Products of 256 elements are added in float32, these sums in double: |error| <=
  * 2^-16 of the sum of |fn x|, and the same bits in whatever block a token is. */
 #include "kernels/device/cuda_reduce.cuh"
-#include "kernels/residual/hyper_mix.cuh"
+#include "kernels/residual/hyper_connections_internal.cuh"
 #include "kernels/device/tf32.cuh"
 
 enum { TOKENS = 32, STRIPS = TOKENS / 16, WARPS = 16, THREADS = 32 * WARPS, OUTPUTS = 24, LD = OUTPUTS + 1, FLUSH = 16, RUN = 4 };

@@ -1,5 +1,5 @@
-/* routed_sum_cuda.cu - adds the routed experts' outputs to the residual stream, embeds tokens,
- * and searches for elements that are not finite; see device_rows.h. */
+/* device_rows_cuda.cu - looks embeddings up, computes switch weights of shared experts, and searches
+ * for elements that are not finite; see device_rows.h. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
 #include "kernels/rows/device_rows.h"

@@ -38,12 +38,12 @@ exf_code exf_first_not_finite_cuda(exf_queue *q, const float *x, size_t n, int64
     unsigned long long least = ~0ull, *least_on_device = nullptr;
     *at = -1;
     if (!exf_cuda_note(q, cudaMallocAsync((void **)&least_on_device, sizeof least, q->stream), "first_not_finite"))
-        return exf_backend_cuda(err)->finish(q, err);
+        return exf_finish_cuda(q, err);
     exf_cuda_note(q, cudaMemcpyAsync(least_on_device, &least, sizeof least, cudaMemcpyHostToDevice, q->stream), "first_not_finite");
     if (n) EXF_LAUNCH(q, "first_not_finite", first_not_finite, exf_blocks(n, THREADS), THREADS, 0, x, n, least_on_device);
     exf_cuda_note(q, cudaMemcpyAsync(&least, least_on_device, sizeof least, cudaMemcpyDeviceToHost, q->stream), "first_not_finite");
     exf_cuda_note(q, cudaFreeAsync(least_on_device, q->stream), "first_not_finite");
-    exf_code rc = exf_backend_cuda(err)->finish(q, err);
+    exf_code rc = exf_finish_cuda(q, err);
     if (rc == EXF_OK && least != ~0ull) *at = (int64_t)least;
     return rc;
 }

@@ -3,5 +3,15 @@
 #ifndef EXF_KERNELS_SWIGLU_H
 #define EXF_KERNELS_SWIGLU_H
 #include <stddef.h>
+
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 void exf_swiglu_cpu(float *g, const float *u, size_t n, float limit);
+void exf_swiglu_cuda(struct exf_queue *q, float *g, const float *u, size_t n, float limit);
+#ifdef __cplusplus
+}
+#endif
 #endif

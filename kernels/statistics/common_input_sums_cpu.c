@@ -1,5 +1,5 @@
-/* common_input_sums_cpu.c - pair sums of common input; see layer_sums.h. */
-#include "kernels/statistics/layer_sums.h"
+/* common_input_sums_cpu.c - pair sums of common input; see common_input_sums.h. */
+#include "kernels/statistics/common_input_sums.h"
 
 #include "base/thread_pool.h"
 #include "kernels/statistics/linalg.h"
@@ -7,11 +7,11 @@
 #include <math.h>
 #include <string.h>
 
-/* Tokens whose products are made side by side, where threads are idle (one worker
- * shows what a GPU computed); added up in order, so it changes no bit. */
+/* Tokens whose products are computed in parallel on idle threads (one worker shows what a GPU
+ * computed).  They are added up in order, so this changes no bit. */
 enum { AT_ONCE = 8 };
 
-/* Totals of one call, [E, E] each but source_sq's and sq0's terms, which are the rows' own. */
+/* Totals of one call, [E, E] each; source_sq and sq0 have the same term for all pairs of a row, so they are [E]. */
 typedef struct {
     double *outputs; /* [AT_ONCE, E, H] */
     double *gram;    /* [AT_ONCE, E, E] */
@@ -50,7 +50,7 @@ static void add_token(const common_input_space *c, const double *gram, size_t e,
     }
 }
 
-/* By Cauchy-Schwarz no total is above these. */
+/* Refuses totals out of range.  By Cauchy-Schwarz dot0 is in range if sq0 of both experts is. */
 static exf_code check_range(const common_input_space *c, size_t e, exf_err *err)
 {
     for (size_t s = 0; s < e; s++)
@@ -79,7 +79,7 @@ static void add_totals(const exf_layer_sums *m, const common_input_space *c, siz
 
 typedef struct {
     const common_input_space *space;
-    const float *outputs; /* of the first token, [E, H] each */
+    const float *outputs; /* outputs of the first token, [E, H]; the next tokens' follow */
     int n_experts, d_model;
 } gram_job;
 

@@ -1,15 +1,16 @@
-/* common_input_sums_cuda.cu - pair sums of common input; see layer_sums.h.
+/* common_input_sums_cuda.cu - pair sums of common input; see common_input_sums.h.
  *
- * One strided product U U^T per token, then one look at each C: a block has 8 rows of
- * pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it walks
- * over the tokens; one more warp does what the pairs of a row have in common. */
+ * One strided product U U^T per token, then one kernel that reads each C once: a block has 8
+ * rows of pairs and 32 columns, a thread one pair, whose sums it keeps in registers while it
+ * loops over the tokens; one more warp adds the sums that all pairs of a row share. */
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/statistics/common_input_sums.h"
 #include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/layer_sums_cells.cuh"
 
 enum { ROWS = 8, COLUMNS = 32, THREADS = (ROWS + 1) * COLUMNS, UNIT = EXF_COMMON_INPUT_UNIT };
 
-/* What a call's memory holds: products, and of their diagonals squares and roots. */
+/* Arrays in a call's memory: products C, and of their diagonals squares and roots. */
 typedef struct {
     double *norm; /* [n, E] */
     float *sq;    /* [n, E] */
@@ -63,13 +64,13 @@ void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c)
 
 /* ---- sums ------------------------------------------------------------------------------ */
 
-/* Where a block is, and the tokens it walks over. */
+/* The tokens that a block loops over, and their weights. */
 typedef struct {
     int first, n_tokens;
     bool weighted; /* by the source's norm, else by 1 */
 } walk;
 
-/* A unit's elements of one pair; past the last token that one again. */
+/* Elements of one pair for a unit of tokens; past the last token the last again. */
 typedef struct {
     float c[UNIT], v[UNIT];
 } elements;
@@ -91,7 +92,7 @@ static __device__ inline void fetch(elements *x, const gram_matrices &g, const w
 
 static __device__ inline void add_total(exf_exact_registers *sum, double total)
 {
-    if (exf_exact_fits(total)) exf_exact_registers_add(sum, total); /* where not, the row's warp has said so */
+    if (exf_exact_fits(total)) exf_exact_registers_add(sum, total); /* out of range: reported by the row's warp */
 }
 
 static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elements &x, const gram_matrices &g, const walk &k, int unit, int s)
@@ -101,7 +102,7 @@ static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elem
     for (int i = 0; i < UNIT; i++) w[i] = g.norm[row_of(g, k, unit + i) + s];
 #pragma unroll
     for (int i = 0; i < UNIT; i++) {
-        bool in = unit + i < k.n_tokens; /* no branch: the loads above would be put behind it, one after the other */
+        bool in = unit + i < k.n_tokens; /* no branch: the compiler would put the loads above behind it, one after the other */
         double c = in ? (double)x.c[i] : 0.0, v = in ? (double)x.v[i] : 0.0, weight = k.weighted && in ? w[i] : 1.0;
         dot += weight * c;
         target_sq += weight * v;
@@ -112,7 +113,7 @@ static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elem
     add_total(&sum[2], dot0);
 }
 
-/* dot, target_sq and dot0 of pair s, t; the next unit comes while one is added. */
+/* Adds dot, target_sq and dot0 of pair s, t; loads the next unit while it adds one. */
 static __device__ inline void walk_pair(exf_exact_registers (&sum)[3], const gram_matrices &g, const walk &k, int s, int t)
 {
     elements now, next;
@@ -124,13 +125,13 @@ static __device__ inline void walk_pair(exf_exact_registers (&sum)[3], const gra
     }
 }
 
-/* A unit of eight norms below 2^20 has sums below 2^63, those of pairs included. */
+/* Returns true if a unit's terms fit: eight norms below 2^20 have sums below 2^63, those of pairs included. */
 static __device__ inline bool in_range(double sq, double norm)
 {
-    return norm < 0x1p20 && sq >= 0; /* not so of what is no number */
+    return norm < 0x1p20 && sq >= 0; /* false for NaN */
 }
 
-/* A unit's elements of one row. */
+/* Elements of one row for a unit of tokens. */
 typedef struct {
     float sq[UNIT];
     double norm[UNIT];
@@ -146,7 +147,7 @@ static __device__ inline void fetch(own *x, const gram_matrices &g, const walk &
     }
 }
 
-/* -1, or the first of a unit's tokens that is out of range. */
+/* Adds a unit; returns -1, or the first of its tokens that is out of range. */
 static __device__ inline int add_unit(exf_exact_registers (&sum)[2], const own &x, const walk &k, int unit)
 {
     double source_sq = 0, sq0 = 0;
@@ -165,21 +166,21 @@ static __device__ inline int add_unit(exf_exact_registers (&sum)[2], const own &
     return bad;
 }
 
-/* source_sq and sq0 of row s; the first token that is out of range is noted. */
+/* Adds source_sq and sq0 of row s; records the first token that is out of range. */
 static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram_matrices &g, const walk &k, int s, header *top, const int32_t *row, int64_t row_offset)
 {
     own now, next;
     fetch(&now, g, k, 0, s);
     for (int unit = 0; unit < k.n_tokens; unit += UNIT) {
-        fetch(&next, g, k, unit + UNIT, s); /* all at once and early: nothing else hides the way to memory */
+        fetch(&next, g, k, unit + UNIT, s); /* early: nothing else hides the latency of these loads */
         int bad = add_unit(sum, now, k, unit);
         if (bad >= 0) atomicMax(&top->bad, ~(unsigned long long)(row_offset + row[bad]));
         now = next;
     }
 }
 
-/* Adds one sum of each of a warp's 32 neighbouring cells: through shared memory, so that
- * neighbouring lanes have neighbouring words.  Nobody else adds to these. */
+/* Adds one sum of each of a warp's 32 neighbouring cells, by way of shared memory, so that
+ * neighbouring lanes access neighbouring words.  No other warp adds to these cells. */
 static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *exchange, const exf_exact_registers &sum, int which, int lane)
 {
     unsigned long long digit[DIGITS], add[DIGITS], old[DIGITS];

@@ -13,6 +13,11 @@
 #include "kernels/linear/matrix.h"
 #include "kernels/statistics/layer_sums.h"
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* The sums of a layer; all arrays are in device memory. */
 typedef struct {
     exf_exact *vu, *vv;  /* [P, H] */
@@ -32,4 +37,9 @@ typedef struct {
     int begins, ends;     /* 1: the unit's first, last call */
     int64_t row;          /* of the first token, for messages */
 } exf_diagonal_call;
+
+void exf_diagonal_add_cuda(struct exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c);
+#ifdef __cplusplus
+}
+#endif
 #endif

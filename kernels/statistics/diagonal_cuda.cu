@@ -1,7 +1,8 @@
-/* diagonal_cuda.cu - see diagonal.h: a block per pair and 2048 elements, which looks for
- * the pair's tokens itself, 256 at a time, and walks over those it finds. */
+/* diagonal_cuda.cu - see diagonal.h.  A block has one pair and 2048 elements; it searches the
+ * tokens, 256 at a time, for those that chose both experts, and adds their terms. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/diagonal.h"
 #include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/output_rows.cuh"
 
@@ -12,7 +13,7 @@ typedef struct {
     int source, target;
 } slots;
 
-/* ---- roots of weights, a warp per slot --------------------------------------------------- */
+/* ---- roots of weights: a warp per slot --------------------------------------------------- */
 
 template <class T> static __global__ void take_roots(double *root, const T *outputs, exf_diagonal_call c)
 {
@@ -35,7 +36,7 @@ template <class T> static __global__ void take_roots(double *root, const T *outp
 
 /* ---- sums --------------------------------------------------------------------------------- */
 
-/* Of tokens [at, at + THREADS) those that chose both experts, in order; how many. */
+/* Finds which of tokens [at, at + THREADS) chose both experts, in order; returns how many. */
 static __device__ inline int find_tokens(slots *found, const exf_diagonal_call &c, int at, int source, int target)
 {
     __shared__ int before[THREADS / 32];
@@ -48,7 +49,7 @@ static __device__ inline int find_tokens(slots *found, const exf_diagonal_call &
     }
     bool both = mine.source >= 0 && mine.target >= 0;
     unsigned votes = __ballot_sync(0xffffffffu, both);
-    __syncthreads(); /* the last ones found are done with */
+    __syncthreads(); /* all threads have read the tokens found before */
     if (lane == 0) before[warp] = __popc(votes);
     __syncthreads();
     for (int w = 0; w < THREADS / 32; w++) {
@@ -60,7 +61,7 @@ static __device__ inline int find_tokens(slots *found, const exf_diagonal_call &
     return all;
 }
 
-/* vu, vv += of one token; a double of a root times a float each. */
+/* Adds one token's terms to vu and vv: a double root times a float each. */
 static __device__ inline void add_token(double (&vu)[STEP], double (&vv)[STEP], const float (&u)[STEP], const float (&v)[STEP], double root)
 {
 #pragma unroll
@@ -83,14 +84,14 @@ static __device__ inline void add_found(double (&vu)[STEP], double (&vv)[STEP], 
             slots s = found[min(at + i, n - 1)];
             exf_output_load(u[i], outputs + (size_t)s.source * c.d_model, column, c.d_model);
             exf_output_load(v[i], outputs + (size_t)s.target * c.d_model, column, c.d_model);
-            root[i] = at + i < n ? c.root[s.source] : 0; /* past the end: the last once more, times 0 */
+            root[i] = at + i < n ? c.root[s.source] : 0; /* past the end: the last token again, times 0 */
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) add_token(vu, vv, u[i], v[i], root[i]);
     }
 }
 
-/* Only this block has these sums: plain reading and writing. */
+/* Adds totals to exact sums without atomics, since no other block has these sums. */
 static __device__ inline bool add_exact(exf_exact *sum, const double (&total)[STEP], int n)
 {
     bool fits = true;

@@ -7,6 +7,11 @@
 #define EXF_KERNELS_DIVERGENCE_H
 #include <stdint.h>
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* log_p, p [n] from logits [n]. */
 void exf_log_softmax_cpu(float *log_p, float *p, const float *logits, int n, int *top);
 /* KL of logits' softmax from log_p, p; *log_sum is such that log q_i = logits_i - log_sum. */
@@ -25,4 +30,9 @@ typedef struct {
     float *nll, *kl;     /* [R] -log q[next]; KL(original || this) */
     int32_t *same;       /* [R] 1 where both have the same largest logit */
 } exf_score_call;
+
+void exf_score_rows_cuda(struct exf_queue *q, const exf_score_call *c);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -24,7 +24,7 @@ EXF_SIMD_INLINE float largest(const float *x, int n)
     return lane[0];
 }
 
-/* log sum_i e^(x_i). */
+/* Returns log sum_i e^(x_i), and the index of the largest in *top. */
 EXF_SIMD_CLONES static double log_sum_exp(const float *x, int n, int *top)
 {
     double lane[LANES] = {0};

@@ -1,16 +1,18 @@
 /* divergence_cuda.cu - scores rows of logits in device memory; see divergence.h.
  *
- * A block per row, two passes over it: the largest logit and the sum of exponentials
- * together (a thread that meets a larger one rescales its sum), then what needs that sum. */
+ * A block scores a row in two passes: the first finds the largest logit and the sum of
+ * exponentials together (a thread that meets a larger logit rescales its sum), the second
+ * computes the terms that need that sum. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/divergence.h"
 
 #include <climits>
 #include <cmath>
 
 enum { THREADS = 512 };
 
-/* log sum_i e^(x_i) over the block, and the index of the largest, ties to the lower. */
+/* Returns log sum_i e^(x_i) over the block, and the index of the largest, ties to the lower. */
 static __device__ double log_sum_exp(const float *x, int n, int *top)
 {
     float most = -INFINITY;
@@ -22,7 +24,7 @@ static __device__ double log_sum_exp(const float *x, int n, int *top)
             sum = sum * (double)expf(most - v) + 1;
             most = v;
             at = i;
-        } else if (v != -INFINITY) { /* which is 0, but not by this formula */
+        } else if (v != -INFINITY) { /* e^-infinity is 0, which this formula would not give */
             sum += (double)expf(v - most);
         }
     }

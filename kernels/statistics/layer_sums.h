@@ -25,6 +25,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct exf_queue;
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_weighting;
 
 /* The arrays of one layer's sums; each zeroed or holding earlier sums. */
@@ -46,19 +51,6 @@ exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_
 exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
                                      const float *weights, exf_err *err) EXF_CHECKED;
 
-/* Tokens of a sequence whose terms are added in double before they are added exactly. */
-enum { EXF_COMMON_INPUT_UNIT = 8 };
-
-/* Adds only the pair sums, of common input: outputs [T, E, H] of all experts, every
- * ordered pair s != t.  A token's products are one symmetric matrix product in double
- * (dot = (W U) V'), its pairs' terms are added up over the call in order of tokens, in
- * double, and that total is added exactly: equal calls give equal bits in any order.
- * EXF_WEIGHT_ROUTER is EXF_INTERNAL, for the router weighs its choices only.
- * scratch: exf_layer_sums_common_input_scratch() doubles. */
-exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
-                                    double *scratch, exf_err *err) EXF_CHECKED;
-size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model);
-
 /* ---- outputs in device memory ------------------------------------------------
  * The same sums, kept in device memory and copied to the host once per layer.  An inner product is
  * added up in float32 over runs of 64 elements and in double from there on: <u,v> is
@@ -76,36 +68,6 @@ typedef struct {
     int64_t row;          /* of the first token, for messages */
 } exf_layer_sums_call;
 
-/* Common input on a device: first the Gram matrices C[s, t] = <u_s, u_t> of all tokens in
- * one call, then sums over some of these tokens.  A product accumulates in float32 over H:
- * within H 2^-24 ||u|| ||v|| of the exact one.  A token's bits do not depend on where in
- * the call it is nor on what is beside it, but they may on how many products the call
- * makes: callers keep to one number and pay for what they do not use.
- * The sums are those of exf_layer_sums_add_common_input_cpu: norms and weights from the diagonal of
- * C, terms in double in order of tokens over EXF_COMMON_INPUT_UNIT of them, counted from the
- * call's first, each unit's total added exactly.  A norm above 2^20 is out of range. */
-typedef struct {
-    int n_experts, d_model;
-    int n_products;     /* tokens for which outputs has memory, used or not */
-    exf_matrix outputs; /* [n_products, E, H] */
-    void *gram_matrices; /* gram_matrices_bytes() of device memory; read by exf_common_input_call */
-} exf_gram_call;
-
-typedef struct {
-    const exf_gram_call *of;
-    int first, n_tokens;  /* the call's tokens [first, first + n_tokens) */
-    exf_weighting weighting; /* not the router's */
-    const int32_t *row;   /* on the device: row_offset + row[i] is token first + i's, for messages */
-    int64_t row_offset;
-} exf_common_input_call;
-
-/* Tokens of one call that fill a device, at most 32 MB of products; a multiple of the unit. */
-static inline int exf_gram_tokens(int n_experts)
-{
-    int64_t most = ((int64_t)8 << 20) / ((int64_t)n_experts * n_experts) / EXF_COMMON_INPUT_UNIT * EXF_COMMON_INPUT_UNIT;
-    return most < EXF_COMMON_INPUT_UNIT ? EXF_COMMON_INPUT_UNIT : most > 128 ? 128 : (int)most;
-}
-
 /* Sums over sequences, for a jackknife: with a = scale times a sequence's own dot and
  * b = scale times its own target_sq, each rounded once to double. */
 typedef struct {
@@ -119,4 +81,16 @@ static inline size_t exf_layer_sums_host_bytes(int n_experts)
     size_t e = (size_t)n_experts;
     return (8 * e * e + 4 * e) * sizeof(exf_exact) + (2 * e * e + e) * sizeof(uint64_t);
 }
+
+/* Bytes of GPU memory for the sums of a layer; zero them before the first call. */
+size_t exf_layer_sums_bytes_cuda(int n_experts);
+void exf_layer_sums_add_cuda(struct exf_queue *q, void *sums, const exf_layer_sums_call *c);
+/* Waits, adds the sums to `to` and, where not NULL, `over`, and zeroes them; host: exf_layer_sums_host_bytes(). */
+exf_code exf_layer_sums_take_cuda(struct exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
+                                  void *host, exf_err *err) EXF_CHECKED;
+/* Ends a sequence: the tokens added since the last call (or the last take) are one. */
+void exf_layer_sums_close_sequence_cuda(struct exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -1,14 +1,13 @@
 /* layer_sums_cells.cuh - the layout of layer sums in device memory while terms are added.
  *
- * A cell of 32 words per ordered pair and per expert: sum s has six signed words,
- * digits of 2^32 of its fixed-point value (base/exact.h), of both signs and not
- * carried; word 30 counts.  2^31 terms fit before a digit overflows; carries are taken
- * when a value is needed.  A second cell per pair is about sequences: what dot,
- * target_sq and count were at the end of the last one, and the sums over them. */
+ * Every ordered pair and every expert has a cell of 32 words.  Each sum has six signed words in
+ * it, digits of 2^32 of its fixed-point value (base/exact.h), of both signs and not carried;
+ * word 30 counts.  2^31 terms fit before a digit overflows; carries are taken when a value is
+ * needed.  A second cell per pair has dot, target_sq and count as they were at the end of the
+ * last sequence, and the sums over sequences. */
 #ifndef EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #define EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #include "kernels/device/cuda_queue.cuh"
-#include "kernels/statistics/layer_sums.h"
 
 enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 4, SEQUENCE_SUMS = 3 };
 /* Words of a sequence cell. */
@@ -16,17 +15,17 @@ enum { OLD_DOT = 0, OLD_TARGET = 6, OLD_COUNT = 12, SUM_AA = 13, SUM_AB = 19, SU
 
 typedef struct {
     unsigned long long bad;          /* complement of the smallest row that could not be added; 0: none */
-    unsigned long long bad_sequence; /* the same of a sequence */
+    unsigned long long bad_sequence; /* complement of the smallest sequence whose sums are out of range; 0: none */
     unsigned long long unused[WORDS - 2];
 } header;
 
-/* Behind the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */
+/* Memory behind the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */
 static inline size_t n_cells(int n_experts)
 {
     return 2 * (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;
 }
 
-/* sum += x, rounded to the grid: its digits of 32 bits, at most three of them not 0. */
+/* Adds x to a sum, rounded to the grid; x has at most three digits of 32 bits that are not 0. */
 static __device__ inline void add_term(unsigned long long *sum, double x)
 {
     unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull;
@@ -50,7 +49,7 @@ static __device__ inline void add_term(unsigned long long *sum, double x)
     if (high) atomicAdd(sum + 2, (unsigned long long)((high ^ sign) - sign));
 }
 
-/* Six digits, less those of `old` where there are some, as a 192-bit integer. */
+/* Carries six digits, less those of `old` if it is not NULL, into a 192-bit integer. */
 static __device__ inline exf_exact carried(const unsigned long long *digit, const unsigned long long *old)
 {
     exf_exact out = {{0, 0, 0}};

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stddef.h>
 
-/* gram[a,b] = <E_a(x), E_b(x)> of one token. */
+/* Computes gram[a,b] = <E_a(x), E_b(x)> of one token. */
 EXF_SIMD_CLONES static void gram_of_token(double *gram, const float *outputs, int top_k, int d_model)
 {
     for (int a = 0; a < top_k; a++)
@@ -45,8 +45,9 @@ static double pair_weight(exf_weighting weighting, double source_sq, float route
     return 1;
 }
 
-/* Every term is at most w * max(1, largest sq) in magnitude (Cauchy-Schwarz), w
- * a norm, 1 or a router weight, so these tests cover all of a token's additions. */
+/* Refuses a token whose terms are out of range.  Every term is at most w * max(1, largest sq) in
+ * magnitude (Cauchy-Schwarz), w a norm, 1 or a router weight, so these tests cover all of a token's
+ * additions. */
 static exf_code check_range(const double *gram, int top_k, exf_err *err, int token, const int32_t *ids, const float *weight)
 {
     double largest = 1;

@@ -1,9 +1,10 @@
-/* layer_sums_cuda.cu - see layer_sums.h: a warp per token.
+/* layer_sums_cuda.cu - adds layer sums in device memory, a warp per token; see layer_sums.h.
  *
- * A term touches at most three digits of its sum's cell (layer_sums_cells.cuh), by integer
+ * A term changes at most three digits of its sum's cell (layer_sums_cells.cuh), by integer
  * atomics that return nothing. */
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
+#include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/layer_sums_cells.cuh"
 #include "kernels/statistics/output_rows.cuh"
 
@@ -11,10 +12,10 @@ enum { STEP = EXF_OUTPUT_STEP };
 
 /* ---- inner products ------------------------------------------------------------- */
 
-/* Elements of a row that are added in float32 before the sum becomes a double: 64 a lane. */
+/* Elements of a row that are added in float32 before the sum becomes a double: 64 per lane. */
 enum { SEGMENT = 64 * 32 };
 
-/* Row r of the triangle in which entry number x lies, entries counted row by row. */
+/* Returns the row of the triangle in which entry x lies; entries are counted row by row. */
 static __device__ inline int triangle_row(int x)
 {
     int r = 0;
@@ -22,7 +23,7 @@ static __device__ inline int triangle_row(int x)
     return r;
 }
 
-/* The sum over lanes of v[i], in lane i: every step halves the values a lane is about. */
+/* Sums v[i] over all lanes into lane i: every step halves the number of values that a lane has. */
 template <int STEP_SIZE> static __device__ inline void halve(double (&v)[32], int lane)
 {
     bool upper = lane & STEP_SIZE;
@@ -75,7 +76,7 @@ template <class T> static __device__ void gram_block(double *gram, const T *rows
     put(gram, k, a0 + lane / 8, b0 + lane % 8, mine, from == 0);
 }
 
-/* Adds a segment's products of up to eight rows: each is read once. */
+/* Adds a segment's products of up to eight rows, each of which is read once. */
 template <class T> static __device__ void gram_eight(double *gram, const T *rows, int k, int h, int from, int lane)
 {
     float sum[36] = {};
@@ -116,7 +117,7 @@ template <class T> static __device__ inline void gram_of_token(double *gram, con
 
 /* ---- sums -------------------------------------------------------------------------- */
 
-/* As check_range() of layer_sums_cpu.c; every lane gets the answer. */
+/* Tests a token's range like check_range() of layer_sums_cpu.c; every lane gets the result. */
 static __device__ inline bool in_range(const double *gram, const double *norm, const float *weight, const int32_t *id, int k, int lane)
 {
     double largest = 1;
@@ -131,7 +132,7 @@ static __device__ inline bool in_range(const double *gram, const double *norm, c
     return __all_sync(0xffffffffu, fits);
 }
 
-/* A lane takes a pair and one of its sums, or its count; norm[a] = ||u_a||. */
+/* Adds all terms of the pairs: a lane takes a pair and one of its sums, or its count; norm[a] = ||u_a||. */
 static __device__ inline void add_pairs(unsigned long long *cells, const double *gram, const double *norm, const float *weight, const int32_t *id,
                                         int k, int n_experts, exf_weighting weighting, int lane)
 {

@@ -1,5 +1,6 @@
 /* layer_sums_fetch_cuda.cu - ends a sequence by adding to the sequence sums, and a layer by
  * copying all sums to the host; see layer_sums.h and layer_sums_cells.cuh. */
+#include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/layer_sums_cells.cuh"
 
 #include "base/thread_pool.h"
@@ -13,7 +14,7 @@ size_t exf_layer_sums_bytes_cuda(int n_experts)
 
 /* ---- sequences ------------------------------------------------------------------------ */
 
-/* Bits [from, from + 64) of a. */
+/* Returns bits [from, from + 64) of a. */
 static __device__ inline unsigned long long window(const exf_exact &a, int from)
 {
     int word = from >> 6, bit = from & 63;
@@ -21,7 +22,7 @@ static __device__ inline unsigned long long window(const exf_exact &a, int from)
     return bit && word < 2 ? low | a.limb[word + 1] << (64 - bit) : low;
 }
 
-/* As exf_exact_value(): the nearest double, half to even. */
+/* Returns the nearest double, half to even, like exf_exact_value(). */
 static __device__ inline double value_of(exf_exact a)
 {
     bool negative = a.limb[2] >> 63;
@@ -83,7 +84,7 @@ void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts,
 
 /* ---- fetching ------------------------------------------------------------------------ */
 
-/* Cells to arrays, sum after sum, and to zero. */
+/* Copies cells to arrays, sum after sum, and zeroes the cells. */
 static __global__ void collect(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n, int n_sums)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
@@ -94,7 +95,7 @@ static __global__ void collect(exf_exact *exact, unsigned long long *count, unsi
     for (int w = 0; w < WORDS; w++) cell[w] = 0;
 }
 
-/* The same of sequence cells. */
+/* Does the same for sequence cells. */
 static __global__ void collect_sequences(exf_exact *exact, unsigned long long *count, unsigned long long *cells, size_t n)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
@@ -105,7 +106,7 @@ static __global__ void collect_sequences(exf_exact *exact, unsigned long long *c
     for (int w = 0; w < WORDS; w++) cell[w] = 0;
 }
 
-/* Some of what came home, and where it is added: exact sums or counts. */
+/* An array of the host copy and the sums it is added to: exact sums or counts. */
 struct part {
     exf_exact *sum; /* or */
     uint64_t *count;
@@ -142,8 +143,8 @@ static void merge_later(parts *all, exf_exact *sum, uint64_t *count, size_t n)
     all->at += n * (sum ? sizeof *sum : sizeof *count);
 }
 
-/* host: the pairs' sums and counts, the experts', those over sequences, as they were
- * collected.  At hundreds of experts these are megabytes: a thread for each array. */
+/* Adds the collected sums in `host` (pairs' sums and counts, the experts', those over sequences) to
+ * m and over.  With hundreds of experts these are megabytes, so each array gets a thread. */
 static exf_code merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e, exf_err *err)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};

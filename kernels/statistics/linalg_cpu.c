@@ -1,6 +1,6 @@
-/* linalg_cpu.c - see linalg.h.  LAPACK's own symbols are declared here and nowhere
- * else: OpenBLAS has them, its C header does not.  LAPACK counts in columns, so what
- * is [m, n] here is its transpose there. */
+/* linalg_cpu.c - see linalg.h.  LAPACK's symbols are declared in this file only: OpenBLAS exports
+ * them, but its C header does not declare them.  LAPACK stores matrices by columns, so an
+ * [m, n] matrix of C is its transpose to LAPACK. */
 #include "kernels/statistics/linalg.h"
 
 #include "base/mem.h"
@@ -86,7 +86,7 @@ exf_code exf_linalg_eigen(double *a, double *w, int n, exf_err *err)
     exf_blas_one_thread_cpu();
     dsyev_("V", "L", &n, vectors, &n, rising, work, &work_n, &info, 1, 1);
     EXF_TRY(status(info, "dsyev", err));
-    for (int k = 0; k < n; k++) { /* LAPACK's k-th column is our k-th row, eigenvalues rising */
+    for (int k = 0; k < n; k++) { /* LAPACK's k-th column is row k; eigenvalues rise */
         w[k] = rising[n - 1 - k];
         for (int i = 0; i < n; i++) a[(size_t)i * (size_t)n + (size_t)k] = vectors[(size_t)(n - 1 - k) * (size_t)n + (size_t)i];
     }

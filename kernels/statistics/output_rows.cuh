@@ -5,7 +5,7 @@
 
 enum { EXF_OUTPUT_STEP = 8 };
 
-/* Eight consecutive elements from column c on, 0 past the end. */
+/* Loads eight consecutive elements from column c on, 0 past the end. */
 static __device__ inline void exf_output_load(float (&v)[EXF_OUTPUT_STEP], const float *x, int c, int h)
 {
     if (h % 4 == 0 && c + EXF_OUTPUT_STEP <= h) {

@@ -15,19 +15,19 @@ struct exf_accumulator {
     exf_statistics_writer writer;
     exf_accumulate_options options;
     exf_run_shape shape;
-    exf_sequence_list sequences; /* in order of their rows */
+    exf_sequence_list sequences; /* sequences in order of their rows */
     int32_t *layer_number;
     int n_layers;
-    int active;     /* the layer under way is among them */
-    int first_done; /* its first sweep is over, and all sums are the first worker's */
+    int active;     /* 1: the present layer is among layer_number */
+    int first_done; /* 1: the first sweep is over, and the first worker has all sums */
     int n_workers;
-    exf_layer_statistics *sums;    /* [n_workers] of the layer under way */
+    exf_layer_statistics *sums;    /* [n_workers] sums of the present layer */
     exf_sequence_tracker *tracker; /* [n_workers] */
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
-    exf_vector_accumulator *vectors; /* NULL: none are wanted */
-    exf_device_sums device;       /* where the forward runs on a device */
-    exf_layer_statistics spare;  /* there: what the last layer's put still reads */
+    exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
+    exf_device_sums device;       /* used if the forward pass runs on a device */
+    exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
     exf_statistics_write_behind late;
 };
 
@@ -55,7 +55,7 @@ out:
     return rc;
 }
 
-/* A layer's sums are written while the next layer computes. */
+/* Returns 1 if a layer's sums are written while the next layer computes. */
 static int puts_late(const exf_accumulator *a)
 {
     return a->device.b && !a->vectors;
@@ -68,7 +68,7 @@ static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
     a->active = a->first_done = 0;
     for (int i = 0; i < a->n_layers; i++) a->active |= a->layer_number[i] == layer;
     for (int i = 0; i < a->n_workers; i++) {
-        if (!puts_late(a)) exf_layer_statistics_zero(&a->sums[i]); /* else they were zeroed behind the last put */
+        if (!puts_late(a)) exf_layer_statistics_zero(&a->sums[i]); /* else writing zeroed them */
         a->tracker[i].open = 0;
     }
     return a->active && a->vectors ? exf_vector_accumulator_begin(a->vectors, layer, err) : EXF_OK;
@@ -159,7 +159,7 @@ static exf_code device_common_input(void *self, const exf_device_common_input *c
     return EXF_OK;
 }
 
-/* ---- the end of a layer ------------------------------------------------------------- */
+/* ---- end of a layer ----------------------------------------------------------------- */
 
 static int count_cold(const exf_layer_statistics *s)
 {
@@ -168,9 +168,9 @@ static int count_cold(const exf_layer_statistics *s)
     return cold;
 }
 
-/* An expert that ran and only ever said 0 has no ratio S[., t], and its table
- * would be refused after the whole forward: it is refused here, by its layer. */
-static exf_code check_spoken(const exf_layer_statistics *s, int layer, exf_err *err)
+/* Refuses an expert whose output is 0 on every token.  It has no ratio S[., t], and its table would
+ * be refused only after the whole pass. */
+static exf_code check_zero_outputs(const exf_layer_statistics *s, int layer, exf_err *err)
 {
     for (int e = 0; e < s->n_experts; e++)
         if (s->norm_count[e] && exf_exact_value(&s->norm_sum[e]) == 0)
@@ -179,7 +179,7 @@ static exf_code check_spoken(const exf_layer_statistics *s, int layer, exf_err *
     return EXF_OK;
 }
 
-/* All sums become the first worker's, once. */
+/* Adds all workers' sums to the first worker's, once. */
 static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -191,7 +191,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
         if (rc != EXF_OK) goto out;
         if (i) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
     }
-    EXF_TRY(check_spoken(&a->sums[0], layer, err));
+    EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
     a->first_done = 1;
 out:
     return rc;
@@ -209,7 +209,7 @@ out:
     return rc;
 }
 
-/* The sums change places with the ones that are written by now. */
+/* Writes the layer's sums behind the next layer, which gets the spare set of sums. */
 static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_layer_statistics sums = a->sums[0];
@@ -278,7 +278,7 @@ out:
     return rc;
 }
 
-/* Where sequences are known, facts about the data are those of the sequences, not of the file they stood in. */
+/* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
 static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
 {
     exf_code rc;
@@ -335,7 +335,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     }
     a->observer.device_open = device_open;
     a->observer.device_block = device_block;
-    a->observer.device_sweeps = plan->options->lowrank ? 1 : a->observer.sweeps; /* low-rank sums are the host's */
+    a->observer.device_sweeps = plan->options->lowrank ? 1 : a->observer.sweeps; /* low-rank sums are added on the host */
     a->observer.device_bytes = device_bytes;
     EXF_TRY(exf_mem_new(&a->layer_number, (size_t)plan->n_layers, sizeof *a->layer_number, "layer numbers", err));
     memcpy(a->layer_number, plan->layer_number, (size_t)plan->n_layers * sizeof *a->layer_number);
@@ -369,7 +369,7 @@ void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
     exf_err unused;
-    if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* was told, or nobody asks any more */
+    if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* error dropped */
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
     exf_device_sums_free(&a->device);

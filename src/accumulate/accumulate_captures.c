@@ -1,5 +1,5 @@
-/* accumulate_captures.c - statistics from capture files: the blocks of a forward pass again,
- * layer by layer, file by file; see accumulate.h. */
+/* accumulate_captures.c - makes statistics from capture files: shows an accumulator the blocks of a
+ * forward pass again, layer by layer, file by file; see accumulate.h. */
 #include "accumulate/accumulate.h"
 
 #include "base/mem.h"
@@ -42,7 +42,7 @@ static void close_captures(captures *c)
     exf_mem_free(c->outputs);
 }
 
-/* All files have the first one's experts, sizes and layers; their tokens add. */
+/* Joins the files' shapes: all must have the first one's experts, sizes and layers; tokens add up. */
 static exf_code join_shapes(const captures *c, exf_run_shape *shape, exf_err *err)
 {
     const exf_capture_file *first = &c->file[0];
@@ -68,10 +68,10 @@ typedef struct {
     const exf_observer *observer;
     captures *c;
     int layer, moe_index, sweep;
-    size_t sequence, row; /* in the whole run */
+    size_t sequence, row; /* row: in the whole run */
 } show;
 
-/* Rows [at, at + n) of a file, position tokens into their sequence. */
+/* Shows rows [at, at + n) of a file, which begin `position` tokens into their sequence. */
 static exf_code show_rows(show *s, exf_capture_file *f, int64_t at, int position, int n, exf_err *err)
 {
     captures *c = s->c;
@@ -87,7 +87,7 @@ out:
     return rc;
 }
 
-/* Sequence by sequence, or, where they are not known, all rows as one. */
+/* Shows a file sequence by sequence or, if sequences are unknown, all rows as one. */
 static exf_code show_file(show *s, exf_capture_file *f, exf_err *err)
 {
     size_t n = f->sequences.length ? f->sequences.n : 1;

@@ -1,4 +1,4 @@
-/* accumulate_options.h - which sums are kept of a layer. */
+/* accumulate_options.h - says which sums of a layer are added up. */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_OPTIONS_H
 #define EXF_ACCUMULATE_ACCUMULATE_OPTIONS_H
 #include "kernels/statistics/layer_sums.h"
@@ -6,12 +6,12 @@
 
 typedef struct {
     exf_weighting weighting;
-    int common_input_tokens; /* above 0: pairs are those of common input, of so many tokens of each sequence */
-    int diagonal, lowrank; /* whether their moments are kept, in a second look at every layer */
-    int64_t vector_pairs;  /* directed pairs a layer that have them, those of largest source_sq */
-    int64_t samples;       /* residuals a layer from which the basis of lowrank is made */
-    uint64_t seed;         /* of that choice, and of the search for the basis */
-    exf_scalar_rule rule;  /* of the scalar whose residuals they are */
+    int common_input_tokens; /* above 0: pairs are those of common input, on so many tokens of each sequence */
+    int diagonal, lowrank; /* 1: their moments are added up, in a second sweep of every layer */
+    int64_t vector_pairs;  /* ordered pairs per layer that have moments: those of largest source_sq */
+    int64_t samples;       /* residuals per layer from which the basis of lowrank is made */
+    uint64_t seed;         /* seed of the choice of samples, and of the search for the basis */
+    exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 #endif

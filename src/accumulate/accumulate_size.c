@@ -1,4 +1,4 @@
-/* accumulate_size.c - what a plan can know about the room that statistics take; see accumulate.h. */
+/* accumulate_size.c - computes the sizes of statistics for a plan; see accumulate.h. */
 #include "accumulate/accumulate.h"
 #include "accumulate/basis.h"
 #include "accumulate/device_sums.h"

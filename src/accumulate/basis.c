@@ -9,9 +9,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Directions beyond those wanted, how often the subspace is turned towards the leading
- * ones, rows that are widened at a time, and parts of the rows that are added up each by
- * itself: as many for any number of threads. */
+/* SPARE: directions beyond those wanted.  TURNS: subspace iterations.  ROWS: rows converted to
+ * double at a time.  PARTS: parts of the rows that are added up separately, the same for any number
+ * of threads. */
 enum { SPARE = 16, TURNS = 6, ROWS = 512, PARTS = 16 };
 
 typedef struct {
@@ -55,7 +55,7 @@ static void find_mean(search *s)
     for (size_t j = 0; s->n && j < d; j++) s->mean[j] /= (double)s->n;
 }
 
-/* Rows [at, at + m) less the mean, and their image under g, in a helper's room. */
+/* Loads rows from `at` on, less the mean, and their image under g, into a helper's buffers; returns how many. */
 static int load_rows(const search *s, size_t at, size_t end, double *rows, double *image)
 {
     size_t d = (size_t)s->d, m = end - at < ROWS ? end - at : ROWS;
@@ -65,7 +65,7 @@ static int load_rows(const search *s, size_t at, size_t end, double *rows, doubl
     return (int)m;
 }
 
-/* A part's rows, all in order: next += X' (X g), or, of the images alone, (X g)' (X g). */
+/* Adds a part's rows in order: next += X' (X g), or with of_images next += (X g)' (X g). */
 typedef struct {
     const search *s;
     int of_images;
@@ -89,7 +89,7 @@ static exf_code add_part(void *self, size_t part, int helper, exf_err *err)
     return EXF_OK;
 }
 
-/* sum [cells] = the parts' sums, in order. */
+/* Adds the parts' sums, in order, into sum [cells]. */
 static exf_code add_parts(search *s, int of_images, double *sum, size_t cells, exf_err *err)
 {
     job j = {s, of_images};
@@ -100,14 +100,14 @@ static exf_code add_parts(search *s, int of_images, double *sum, size_t cells, e
     return rc;
 }
 
-/* g = orth(X' X g). */
+/* Replaces g by orth(X' X g): one subspace iteration. */
 static exf_code turn(search *s, exf_err *err)
 {
     exf_code rc = add_parts(s, 0, s->g, (size_t)s->d * (size_t)s->k, err);
     return rc == EXF_OK ? exf_linalg_orthonormalize(s->g, s->d, s->k, err) : rc;
 }
 
-/* The directions of g by falling singular value into q. */
+/* Writes the directions of g to q by falling singular value. */
 static exf_code order(search *s, double *q, int r, exf_err *err)
 {
     double *gram = NULL, *value = NULL;

@@ -1,4 +1,4 @@
-/* basis.h - the leading right singular vectors of a tall matrix by randomised subspace
+/* basis.h - computes the leading right singular vectors of a tall matrix by randomised subspace
  * iteration (Halko, Martinsson, Tropp: Finding structure with randomness, SIAM Review
  * 53, 2011, algorithm 4.4, on the side of the rows' space, with a Rayleigh-Ritz step). */
 #ifndef EXF_ACCUMULATE_BASIS_H
@@ -8,11 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* q [d, r], r <= d: orthonormal columns, by falling singular value, of the rows x [n, d]
+/* Computes q [d, r], r <= d: orthonormal columns, by falling singular value, of the rows x [n, d]
  * less their mean; each column's largest element (the first of equals) is positive.
- * Columns beyond the rank of x complete the others.  Double throughout, fixed parts of
- * the rows in order: equal x, equal bits, for any number of helping threads (at least 1). */
+ * Columns beyond the rank of x complete the others.  Computes in double over fixed parts of
+ * the rows in order: equal x gives equal bits for any number of helping threads (at least 1). */
 exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers, exf_err *err) EXF_CHECKED;
-/* Bytes that it works in. */
+/* Returns the bytes of working memory. */
 uint64_t exf_basis_bytes(int r, int d, int helpers);
 #endif

@@ -40,7 +40,7 @@ void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *su
     s->q = NULL;
 }
 
-/* What a layer's first block finds. */
+/* Prepares the device's sums for the layer's first block. */
 static void start(exf_device_diagonal *s, exf_queue *q)
 {
     size_t pairs = (size_t)s->to.n_pairs, bytes = pairs * (size_t)s->d_model * sizeof(exf_exact);
@@ -52,7 +52,7 @@ static void start(exf_device_diagonal *s, exf_queue *q)
     s->sequence = 0;
 }
 
-/* Tokens [at, at + n) of the block, of one unit, which they may begin and end. */
+/* Adds tokens [at, at + n) of the block, all of one unit; begins, ends: they are the unit's first, last. */
 static void add_part(const exf_device_diagonal *s, const exf_device_block *b, size_t at, int n, int begins, int ends)
 {
     size_t slot = at * (size_t)b->top_k;
@@ -70,7 +70,7 @@ void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b)
     for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
         const exf_span *span = &b->batch->span[s->sequence];
         size_t position = b->row + at - span->offset, length = (size_t)span->n_tokens, into = position % EXF_MOE_BLOCK;
-        size_t left = length - position < EXF_MOE_BLOCK - into ? length - position : EXF_MOE_BLOCK - into; /* of the unit */
+        size_t left = length - position < EXF_MOE_BLOCK - into ? length - position : EXF_MOE_BLOCK - into; /* rows in the unit */
         n = left < end - at ? left : end - at;
         add_part(s, b, at, (int)n, into == 0, n == left);
         if (position + n == length) s->sequence++;

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static const size_t room_bytes = (size_t)16 << 20; /* of rows at a time */
+static const size_t room_bytes = (size_t)16 << 20; /* bytes of rows fetched at a time */
 
 static size_t slots_at_once(int d_model)
 {
@@ -43,7 +43,7 @@ void exf_device_samples_free(exf_device_samples *s)
     memset(s, 0, sizeof *s);
 }
 
-/* The n slots' rows and experts to the host.  Copying moves bits, whatever they are. */
+/* Copies the n slots' rows and experts to the host. gather_rows() copies bits, so ids pass as floats. */
 static exf_code fetch(const exf_device_samples *s, const exf_device_block *b, int n, exf_err *err)
 {
     const exf_backend *k = s->b;
@@ -51,7 +51,7 @@ static exf_code fetch(const exf_device_samples *s, const exf_device_block *b, in
     exf_code rc;
     k->upload(b->q, s->slot, s->slot_host, count * sizeof *s->slot);
     k->gather_rows(b->q, (float *)(void *)s->ids, (const float *)(const void *)b->topk_ids, s->slot, n, 1);
-    if (b->rounded) { /* two values to a float: such outputs are of even width (expert_products.h) */
+    if (b->rounded) { /* two bfloat16 per float; rounded outputs have even width (expert_products.h) */
         k->gather_rows(b->q, s->raw, b->expert_outputs, s->slot, n, s->d_model / 2);
         k->gpu->widen(b->q, s->rows, (const uint16_t *)(const void *)s->raw, count * h);
     } else {

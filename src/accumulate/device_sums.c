@@ -25,7 +25,7 @@ out:
     return rc;
 }
 
-/* Tokens [at, at + n) of the block. */
+/* Queues the terms of tokens [at, at + n) of the block. */
 static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t at, int n)
 {
     size_t slot = at * (size_t)b->top_k;

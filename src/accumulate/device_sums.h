@@ -1,5 +1,5 @@
-/* device_sums.h - one layer's sums while they are kept in a device's memory
- * (kernels/statistics/layer_sums.h): no expert output comes to the host. */
+/* device_sums.h - adds up one layer's sums in device memory (kernels/statistics/layer_sums.h), so that
+ * no expert output is copied to the host. */
 #ifndef EXF_ACCUMULATE_DEVICE_SUMS_H
 #define EXF_ACCUMULATE_DEVICE_SUMS_H
 #include "artifact/statistics.h"
@@ -10,12 +10,12 @@ typedef struct {
     const exf_backend *b;
     int n_experts;
     exf_weighting weighting;
-    int by_sequence;   /* sums over sequences are wanted */
-    int common_input;        /* pairs are those of common input: blocks give the experts' own sums */
-    size_t sequence;   /* the next row's */
-    void *sums, *host; /* the device's; room for bringing them home */
-    void *gram_matrices;       /* the device's, of common input: exf_gram_tokens() tokens' products */
-    exf_queue *q;      /* of the last block */
+    int by_sequence;   /* 1: sums over sequences are wanted */
+    int common_input;        /* 1: pairs are those of common input; blocks give the experts' own sums only */
+    size_t sequence;   /* sequence of the next row */
+    void *sums, *host; /* sums: in device memory; host: buffer for their copy */
+    void *gram_matrices;       /* in device memory, for common input: products of exf_gram_tokens() tokens */
+    exf_queue *q;      /* queue of the last block */
 } exf_device_sums;
 
 /* Bytes of GPU memory that open takes. */
@@ -24,9 +24,9 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
                               exf_err *err) EXF_CHECKED;
 /* Queues the block's terms.  Blocks come in order of rows, each row once a layer. */
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
-/* The same of common input. */
+/* Queues the terms of common input. */
 void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b);
-/* Waits, adds what came since the last call to `to`.  Nothing where nothing came. */
+/* Waits and adds the terms since the last call to `to`; does nothing if no block came. */
 exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err) EXF_CHECKED;
-void exf_device_sums_free(exf_device_sums *s); /* what is zero is fine */
+void exf_device_sums_free(exf_device_sums *s); /* accepts zeroed memory */
 #endif

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what adds up --------------------------------------------------------------- */
+/* ---- facts that add up ---------------------------------------------------------- */
 
 static int adds_up(const char *key)
 {
@@ -19,8 +19,8 @@ static int adds_up(const char *key)
     return 0;
 }
 
-/* What names a part's data by the file it came from; then how sequences were cut and
- * chosen there, which is told part by part only where parts differ. */
+/* Facts that name a part's data by its file, then those that say how sequences were cut and chosen;
+ * the latter are listed per part only if parts differ. */
 static const char *const of_part[] = {"tokens_sha256", "moe_inputs_sha256", "manifest_sha256", "seed", "max_tokens", "min_tokens"};
 enum { N_NAMES = 3, N_OF_PART = sizeof of_part / sizeof *of_part };
 
@@ -31,7 +31,7 @@ static int tells_of_part(const char *key)
     return 0;
 }
 
-/* The fact that all parts agree on, or NULL. */
+/* Returns the text of a fact on which all parts agree, or NULL. */
 static const char *agreed(const exf_facts_part *part, size_t n, const char *name)
 {
     char key[64];
@@ -76,8 +76,8 @@ static exf_code add_domain(domains *d, const char *name, size_t len, uint64_t se
     return EXF_OK;
 }
 
-/* "NAME: 3 sequences, 60 tokens; NAME: ..."; names may hold anything, so the numbers
- * are looked for from the end of each piece. */
+/* Reads "NAME: 3 sequences, 60 tokens; NAME: ...". Names may contain anything, so the numbers are
+ * searched from the end of each piece. */
 static exf_code read_domains(domains *d, const char *text, const char *path, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -143,12 +143,12 @@ out:
     return rc;
 }
 
-/* ---- where it came from ------------------------------------------------------------ */
+/* ---- origin ------------------------------------------------------------------------ */
 
-/* One part that was never added up from others. */
+/* A part that was not made by joining others. */
 typedef struct {
     const char *value[N_OF_PART];
-    const char *digest; /* of its statistics; NULL: it had none of its own */
+    const char *digest; /* digest of its statistics; NULL: it was no statistics file of its own */
 } root;
 
 typedef struct {
@@ -179,7 +179,7 @@ static exf_code add_roots(roots *r, const exf_facts_part *p, exf_err *err)
         if (rc == EXF_OK) r->all[r->n++] = one;
         if (!p->origin) break;
     }
-    if (rc == EXF_OK && r->n == before + 1 && !r->all[before].digest) r->all[before].digest = p->digest; /* it was a file of its own */
+    if (rc == EXF_OK && r->n == before + 1 && !r->all[before].digest) r->all[before].digest = p->digest; /* a file of its own */
     return rc;
 }
 
@@ -216,7 +216,7 @@ out:
     return rc;
 }
 
-/* ---- all of it -------------------------------------------------------------------- */
+/* ---- joining ---------------------------------------------------------------------- */
 
 static exf_code check_same(const exf_facts_part *a, const exf_facts_part *b, exf_err *err)
 {
@@ -247,7 +247,7 @@ out:
     return rc;
 }
 
-/* As captures of version 1 were joined. */
+/* Joins facts as captures of version 1 were joined. */
 static exf_code join_unknown(exf_provenance *out, const exf_facts_part *part, size_t n, exf_err *err)
 {
     const exf_provenance **provenance = NULL;

@@ -1,5 +1,5 @@
-/* facts.h - provenance of statistics: what must agree between parts, what adds up,
- * and what only says how a file came to be. */
+/* facts.h - joins provenance of statistics: facts that must agree between parts, facts that add
+ * up, and facts that only record how a file was made. */
 #ifndef EXF_ACCUMULATE_FACTS_H
 #define EXF_ACCUMULATE_FACTS_H
 #include "artifact/provenance.h"
@@ -9,23 +9,23 @@
 typedef struct {
     const char *path; /* for messages */
     const exf_provenance *provenance;
-    const exf_provenance *origin; /* of a statistics file; NULL: a capture */
-    const exf_sequence_list *sequences; /* never NULL; without lengths: not known */
+    const exf_provenance *origin; /* origin of a statistics file; NULL: a capture */
+    const exf_sequence_list *sequences; /* never NULL; without lengths: unknown */
     const char *digest; /* of a statistics file's payload; NULL: a capture */
 } exf_facts_part;
 
-/* The facts of n parts over different data as those of one run over all of it, so that
- * the union of the data gives the same file, however it was cut:
+/* Joins the facts of n parts over different data into those of one run over all of it, so
+ * that the union of the data gives the same file, however it was cut:
  *   data.sequences, data.tokens, data.domains   added up, domains by name
  *   data.sequences_sha256                       of the sorted sequences
- *   data.seed, data.max_tokens, data.min_tokens  where all parts agree, else in *origin
+ *   data.seed, data.max_tokens, data.min_tokens  if all parts agree, else in *origin
  *   all else                                    equal in all parts, or EXF_MODEL naming both texts
  * and, in *origin, per part i in order of its tokens: part.<i>.manifest_sha256,
  * part.<i>.tokens_sha256 (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
- * statistics that were a file of their own part.<i>.statistics_sha256.  Joining what was
- * joined gives what joining all at once gives.
- * A sequence that two parts hold is EXF_MODEL: it would count twice.
- * sequences: of all parts, sorted.  Without lengths, for one part's are not known, the
+ * statistics that were a file of their own part.<i>.statistics_sha256.  Joining joined parts
+ * gives the same as joining all parts at once.
+ * A sequence that two parts have is EXF_MODEL: it would count twice.
+ * sequences: of all parts, sorted.  If it has no lengths, because one part's are unknown, the
  * facts are those of exf_provenance_join(), and *origin has none. */
 exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n, const exf_sequence_list *sequences,
                         exf_err *err) EXF_CHECKED;

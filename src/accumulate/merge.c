@@ -12,8 +12,8 @@ typedef struct {
     exf_facts_part *part;
     char (*digest)[EXF_SHA256_HEX];
     size_t n, n_open;
-    exf_run_shape shape;              /* of all */
-    exf_sequence_list sequences;      /* of all, sorted */
+    exf_run_shape shape;              /* shape of all files together */
+    exf_sequence_list sequences;      /* sequences of all files, sorted */
     exf_provenance provenance, origin;
 } merging;
 
@@ -45,7 +45,7 @@ out:
     return rc;
 }
 
-/* ---- do they belong together? ------------------------------------------------------- */
+/* ---- compatibility ------------------------------------------------------------------- */
 
 static exf_code check_shape(const exf_statistics_reader *a, const exf_statistics_reader *b, exf_err *err)
 {
@@ -105,7 +105,7 @@ static exf_code check_vectors(const merging *m, const exf_vector_sums *a, const 
                     "all parts", m->part[i].path, layer, other, m->part[0].path);
 }
 
-/* The unit of the sums; no part's own is coarser, for its bound is no larger. */
+/* Chooses the grids of the merged sums; no file's own grid is coarser, since its bound is no larger. */
 static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
 {
     for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
@@ -123,7 +123,7 @@ static exf_code add_grid(int64_t *to, int to_grid, int64_t *from, int from_grid,
     return EXF_OK;
 }
 
-/* to += from, which is spent. */
+/* Adds `from` to `to`, and overwrites `from`. */
 static exf_code add_vectors(exf_vector_sums *to, exf_vector_sums *from, const char *path, exf_err *err)
 {
     size_t h = (size_t)to->d_model, r = (size_t)to->rank;
@@ -142,7 +142,7 @@ out:
     return rc;
 }
 
-/* Layer i's vector sums of all parts; s: its merged scalar sums.  Two parts are in memory at a time. */
+/* Merges layer i's vector sums of all files; s: its merged scalar sums.  Two files' sums are in memory at a time. */
 static exf_code merge_vectors(merging *m, exf_statistics_writer *w, int i, const exf_layer_statistics *s, exf_err *err)
 {
     exf_vector_sums all = {.n_pairs = 0}, one = {.n_pairs = 0};
@@ -167,7 +167,7 @@ out:
     return rc;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------ */
+/* ---- merging -------------------------------------------------------------------------------- */
 
 static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
 {

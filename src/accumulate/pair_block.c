@@ -55,7 +55,7 @@ static double weight_of(const float *output, int h, exf_weighting weighting, flo
     return 1;
 }
 
-/* For n tokens of a pair. */
+/* Grows the buffers to n tokens of a pair. */
 static exf_code make_room(exf_pair_buffers *m, size_t n, size_t h, size_t r, exf_err *err)
 {
     exf_code rc;
@@ -67,7 +67,7 @@ out:
     return rc;
 }
 
-/* Counting sort: two passes over all slot pairs, in order of token. */
+/* Sorts by counting: two passes over all slot pairs, in order of token. */
 exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs,
                              exf_err *err)
 {
@@ -93,7 +93,7 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
         }
         for (int64_t p = 0; pass == 0 && p < n_pairs; p++) s->first[p + 1] += s->first[p];
     }
-    for (int64_t p = n_pairs; p > 0; p--) s->first[p] = s->first[p - 1]; /* undo the walk */
+    for (int64_t p = n_pairs; p > 0; p--) s->first[p] = s->first[p - 1]; /* the second pass moved each start to the next pair's */
     s->first[0] = 0;
     for (size_t i = 0; i < slots; i++) {
         s->weight[i] = weight_of(b->expert_outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
@@ -104,7 +104,7 @@ out:
     return rc;
 }
 
-/* The pair's rows, times the root of their weight. */
+/* Loads the pair's rows, times the root of their weight. */
 static void load(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p, int n)
 {
     size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
@@ -146,7 +146,7 @@ static exf_code add_diagonal(exf_pair_buffers *m, int n, size_t h, int64_t p, co
     return rc;
 }
 
-/* [R, width] = z' x on the pair's grid. */
+/* Adds z' x, [R, width], on the pair's grid. */
 static void add_product(exf_pair_buffers *m, int n, const double *x, int width, int64_t *sum, int r, int grid, pthread_mutex_t *lock)
 {
     exf_linalg_xtw(m->total, width, m->z, r, x, width, r, width, n, 1, 0);

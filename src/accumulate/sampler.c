@@ -42,7 +42,7 @@ typedef struct {
     size_t n, cap;
 } candidates;
 
-/* All candidates of a layer with a key of at most `limit`. */
+/* Lists all candidates of a layer with a key of at most `limit`. */
 static exf_code list(candidates *c, const exf_sequence_list *q, int top_k, int layer, uint64_t seed, uint64_t limit, exf_err *err)
 {
     size_t row = 0;
@@ -65,7 +65,7 @@ out:
     return rc;
 }
 
-/* Equal keys are those of equal sequences, whose outputs are equal too. */
+/* Orders by key.  Equal keys belong to equal sequences, whose outputs are equal, too. */
 static int by_key(const void *a, const void *b)
 {
     const exf_candidate *x = a, *y = b;
@@ -97,8 +97,8 @@ static exf_code index_rows(exf_sampler *s, exf_err *err)
     return EXF_OK;
 }
 
-/* About as many as are wanted have a key below the limit; if they are too few, all
- * below a larger one are listed anew. */
+/* Lists candidates below a key limit that about as many meet as are wanted; lists again with a
+ * larger limit if they are too few. */
 exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err)
 {
     double total = 0, share;

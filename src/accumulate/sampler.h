@@ -1,4 +1,5 @@
-/* sampler.h - which tokens of a layer the low-rank basis is made from, and their outputs.
+/* sampler.h - a sampler chooses the tokens of a layer from which the low-rank basis is made, and
+ * keeps their outputs.
  *
  * A candidate is a token's slot a (the source) with another slot b of that token (the
  * target).  Those of the smallest keys are taken, a key being a pure function of the
@@ -11,7 +12,7 @@
 
 typedef struct {
     uint64_t key;
-    size_t row; /* of the token in the whole run */
+    size_t row; /* row of the token in the whole run */
     int32_t slot, other;
 } exf_candidate;
 
@@ -21,16 +22,16 @@ typedef struct {
     size_t *by_row;           /* [n] their indices by row and slot */
     float *source, *target;   /* [n, H] outputs u, v, in order of samples */
     int32_t *pair;            /* [n, 2] experts */
-    size_t cap;               /* room */
+    size_t cap;               /* samples that fit */
 } exf_sampler;
 
-/* Room for `samples` of width d_model. */
+/* Allocates memory for `samples` samples of width d_model. */
 exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err) EXF_CHECKED;
 void exf_sampler_free(exf_sampler *s);
-/* Chooses for one layer. */
+/* Chooses the samples of one layer. */
 exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err) EXF_CHECKED;
-/* Where in by_row the rows from this on begin. */
+/* Returns the index in by_row of the first sample at or behind `row`. */
 size_t exf_sampler_first(const exf_sampler *s, size_t row);
-/* Keeps what a block has of the chosen; blocks may come from several threads. */
+/* Copies the chosen samples of a block; blocks may come from several threads. */
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b);
 #endif

@@ -16,14 +16,14 @@ struct exf_vector_accumulator {
     const exf_accumulate_options *options;
     const exf_sequence_list *sequences;
     exf_sampler sampler; /* empty without lowrank */
-    int32_t *index;      /* [E, E] of a pair in sums, -1: it carries none */
+    int32_t *index;      /* [E, E] number of a pair in sums, -1: it has no vectors */
     exf_vector_sums sums;
     exf_pair_block *block; /* [n_workers] */
     exf_pair_buffers *buffers;   /* [n_workers, n_helpers] */
     int n_workers, n_helpers;
     exf_pair_locks *locks;
-    exf_device_samples samples;   /* of lowrank on a device */
-    exf_device_diagonal diagonal; /* where nothing else is wanted of the second sweep on a device */
+    exf_device_samples samples;   /* samples of lowrank on a device */
+    exf_device_diagonal diagonal; /* used on a device if diagonal sums are all that the second sweep adds */
 };
 
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
@@ -139,7 +139,7 @@ static int rising(const void *a, const void *b)
     return (x->pair > y->pair) - (x->pair < y->pair);
 }
 
-/* Pairs of the largest source_sq, ties to the lower source, then target. */
+/* Chooses the pairs of largest source_sq, ties to the lower source, then target. */
 static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts, n = 0, most = (size_t)m->options->vector_pairs;
@@ -173,7 +173,7 @@ static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
     }
 }
 
-/* The samples become u - S v, in the room of u. */
+/* Replaces the samples' u by u - S v. */
 static void take_residuals(exf_vector_accumulator *m, const exf_layer_statistics *s)
 {
     size_t h = (size_t)m->shape.d_model;
@@ -216,7 +216,7 @@ static exf_code add_pair(void *self, size_t p, int helper, exf_err *err)
     return exf_pair_block_add(&m->block[j->b->worker], buffers, j->b, (int64_t)p, &m->sums, m->locks, err);
 }
 
-/* A pair's sums are its own, so helpers change no bit. */
+/* Adds the block's pairs, shared out among helpers.  A pair's sums are added by one helper, so helpers change no bit. */
 exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err)
 {
     job j = {m, b};

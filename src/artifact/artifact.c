@@ -1,4 +1,4 @@
-/* artifact.c - the table of kinds and what all kinds share. */
+/* artifact.c - the table of kinds, and functions that all kinds share. */
 #include "artifact/artifact.h"
 
 #include "base/registry.h"

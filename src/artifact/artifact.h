@@ -1,5 +1,5 @@
 /* artifact.h - a registry: one file src/artifact/artifact_<kind>.c per kind of
- * file that we write; the comment on its top is the format's specification.
+ * file that ExFold writes; the comment on its top is the format's specification.
  *
  * Every artifact is an HDF5 file whose root has the attributes
  *   exfold_kind        text   "statistics", "tables", "capture"
@@ -21,15 +21,15 @@ extern const exf_artifact exf_artifact_capture, exf_artifact_statistics, exf_art
 const exf_artifact *exf_artifact_find(const char *kind); /* NULL: unknown */
 const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NULL: past the end */
 
-/* Starts a file of this kind: root attributes and provenance are written. */
+/* Starts a file of this kind and writes root attributes and provenance. */
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* Opens a file and its provenance (may be NULL).  expected NULL: any kind, which
- * *found (may be NULL) tells.  EXF_FORMAT for what is no artifact or of another
- * kind, EXF_VERSION for one that this program is too old for. */
+/* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
+ * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
+ * EXF_VERSION if it needs a newer program. */
 exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found, exf_provenance *p,
                            exf_err *err) EXF_CHECKED;
 
-/* What the fixed attributes of all three kinds say. */
+/* The root attributes that all three kinds have. */
 typedef struct {
     int64_t n_experts, top_k, d_model;  /* E, K, H */
     int64_t n_sequences, n_tokens;      /* of the calibration run */

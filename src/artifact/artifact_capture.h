@@ -1,5 +1,5 @@
-/* artifact_capture.h - routed expert outputs of chosen layers, on disk as `capture`
- * (artifact_capture.c): what exfold-accumulate needs to make statistics later. */
+/* artifact_capture.h - reads and writes captures: routed expert outputs of chosen layers on disk
+ * (artifact_capture.c), from which exfold-accumulate makes statistics later. */
 #ifndef EXF_ARTIFACT_ARTIFACT_CAPTURE_H
 #define EXF_ARTIFACT_ARTIFACT_CAPTURE_H
 #include "artifact/artifact.h"
@@ -11,23 +11,22 @@ typedef struct {
     int n_layers;
     int32_t *layer_number;     /* [n_layers]; borrowed when writing, owned when reading */
     exf_provenance provenance; /* reading only */
-    exf_sequence_list sequences; /* reading only, in order of their rows; not known: version 1 */
+    exf_sequence_list sequences; /* reading only, in order of their rows; unknown in version 1 */
 } exf_capture_file;
 
-/* Makes room for every layer; rows then come in any order.  sequences: in order of their
- * rows; NULL: not known, and only what needs no sequence can be made of the file. */
+/* Creates a capture and makes room for every layer; rows may then come in any order. sequences: in
+ * order of their rows; NULL: unknown, and only statistics that need no sequences can be made. */
 exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
                             int n_layers, const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* Rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].
- * Not thread-safe. */
+/* Writes rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].  Not thread-safe. */
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
                          const float *outputs, exf_err *err) EXF_CHECKED;
 exf_code exf_capture_commit(exf_capture_file *f, exf_err *err) EXF_CHECKED;
 void exf_capture_abort(exf_capture_file *f);
 
 exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err) EXF_CHECKED;
-/* The same rows back; ids are checked to be in [0, E) and distinct within a row,
- * numbers to be finite (EXF_FORMAT naming layer and row). */
+/* Reads the same rows; ids must be in [0, E) and distinct within a row, numbers finite (EXF_FORMAT
+ * naming layer and row). */
 exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs,
                          exf_err *err) EXF_CHECKED;
 void exf_capture_close(exf_capture_file *f);

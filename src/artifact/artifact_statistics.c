@@ -18,9 +18,9 @@
  *   /layers/<l>/exact/<name>       U64 [..., 3] the same sums exactly: a 192-bit
  *       two's-complement integer in units of 2^-96, least significant word first
  * The F64 datasets are the exact sums rounded to nearest; a file where they
- * disagree is damaged.  Sums and counts only, never means: files of different
- * data add.  What is summed: kernels/statistics/layer_sums.h.  A count of 0 means the pair or
- * expert was never observed; its sums are 0 and mean nothing.
+ * disagree is damaged.  All are sums and counts, never means, so files of different
+ * data can be added.  The terms are defined in kernels/statistics/layer_sums.h.  A count of 0
+ * means that the pair or expert was never observed; its sums are 0 and mean nothing.
  * Since version 2:
  *   pairs                          text        root attribute: "corouted", or "common_input" (every
  *       expert ran on the same tokens, each of which counts for every pair); absent: corouted
@@ -30,9 +30,9 @@
  *       sequence's own dot and target_sq times 2^-24
  *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair
  *   /origin                        a group of text attributes: the manifest and tokens of each part
- *       that was added up.  How the file came to be, not what it holds: no digest covers it.
+ *       that was added up.  It records how the file was made, so no digest covers it.
  *   /layers/<l>/vectors/...        statistics_vectors.c
- * A reader of version 1 misses these without harm, but would take the counts of common_input for damage. */
+ * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 
 #include "base/thread_pool.h"
@@ -43,7 +43,7 @@
 #include <string.h>
 
 const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 2, .min_reader = 1};
-/* What readers of version 1 would refuse as damaged they refuse as too new. */
+/* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
 static const exf_artifact of_common_input = {.kind = "statistics", .version = 2, .min_reader = 2};
 
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
@@ -153,7 +153,7 @@ exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int
     return exf_statistics_start(w, target, force, &head, err);
 }
 
-/* One layer's datasets, to be compressed together. */
+/* The datasets of one layer, which are compressed together. */
 enum { MOST_DATASETS = 32 };
 
 typedef struct {
@@ -189,7 +189,7 @@ static void add_dataset(datasets *d, const char *group, const char *name, exf_dt
     d->t[i].shape[rank - 1] = last;
 }
 
-/* Sums of shape [E] (rank 1) or [E, E] (rank 2), rounded and exact. */
+/* Adds sums of shape [E] (rank 1) or [E, E] (rank 2), rounded and exact. */
 static exf_code put_sums(datasets *d, const char *name, const exf_exact *sum, int rank, exf_err *err)
 {
     int64_t e = d->w->shape.n_experts;
@@ -257,7 +257,7 @@ static exf_code look_for_pairs(void *self, const char *name, exf_err *err)
     return EXF_OK;
 }
 
-/* Version 1 knew co-routed pairs only. */
+/* Reads the attribute `pairs`; version 1 had co-routed pairs only. */
 static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
 {
     char *pairs = NULL;
@@ -319,8 +319,8 @@ static exf_code get_counts(exf_statistics_reader *r, int layer, const char *name
     return exf_h5_read(r->h, &t, count, err);
 }
 
-/* Counts are symmetric, zero on the diagonal, and no pair is seen more often than
- * either of its experts; or, with common input, every pair equally often. */
+/* Checks counts: symmetric, zero on the diagonal, and no pair observed more often than either of its
+ * experts; or, with common input, every pair equally often. */
 static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;
@@ -338,7 +338,7 @@ static exf_code check_counts(const exf_statistics_reader *r, int layer, const ex
     return EXF_OK;
 }
 
-/* A pair's tokens come from its sequences: none without, at least one from each. */
+/* Checks sequence counts: 0 for a pair without tokens, else at least one and at most one per token. */
 static exf_code check_sequences(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
 {
     size_t e = (size_t)s->n_experts;

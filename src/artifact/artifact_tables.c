@@ -25,8 +25,9 @@
  *   /vectors/diagonal_loss F32 [L, E, E]
  *   /vectors/basis         F32 [L, H, R]
  *   /vectors/lowrank/<R>/c F32 [N, R, H]
- * A reader of version 1 finds all it knows where it was, so the oldest reader is 1. */
-#include "artifact/tables_internal.h"
+ * Version 2 only adds datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
+#include "artifact/tables.h"
+#include "artifact/tables_vectors.h"
 
 #include "base/mem.h"
 #include "base/text.h"
@@ -51,7 +52,7 @@ typedef struct {
 
 typedef exf_code (*visitor)(const dataset *d, exf_h5 *h, exf_err *err);
 
-/* Members of one group, each under its own name. */
+/* Visits the members of one group, each under its own name. */
 static exf_code each_part(dataset *part, size_t n, const char *group, visitor visit, exf_h5 *h, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -91,7 +92,7 @@ static exf_code each_group(const exf_tables *t, visitor visit, exf_h5 *h, exf_er
     return rc;
 }
 
-/* visit(dataset) for all that t has but /layer_numbers and /vectors. */
+/* Calls visit(dataset) for all datasets that t has but /layer_numbers and /vectors. */
 static exf_code each_dataset(const exf_tables *t, visitor visit, exf_h5 *h, exf_err *err)
 {
     int64_t l = t->n_layers, e = t->shape.n_experts;
@@ -143,11 +144,11 @@ out:
 
 /* ---- reading ---------------------------------------------------------------- */
 
-/* What a file has of that which it may have. */
+/* The optional datasets that a file has. */
 typedef struct {
     const char *path;
     int64_t n_experts;
-    int64_t size[64]; /* of its pools */
+    int64_t size[64]; /* sizes of its pools */
     size_t n;
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;

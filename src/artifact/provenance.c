@@ -95,7 +95,7 @@ static uint64_t number_of(const exf_provenance *p, const char *key)
     return text && exf_parse_i64(text, &v) && v > 0 ? (uint64_t)v : 0;
 }
 
-/* How many parts stand before part i in order of tokens. */
+/* Returns how many parts come before part i in order of tokens. */
 static size_t rank_of(const exf_provenance *const *part, size_t n, size_t i)
 {
     size_t rank = 0;

@@ -148,7 +148,7 @@ exf_code exf_sequence_list_read(exf_sequence_list *s, int64_t n_sequences, int64
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_h5_members(h, "/", look, &listed, err));
     if (!listed.lengths && !listed.digests) return EXF_OK;
-    EXF_TRY(exf_h5_describe(h, "/sequence_lengths", &found, err)); /* room only for what is there */
+    EXF_TRY(exf_h5_describe(h, "/sequence_lengths", &found, err)); /* allocates only for datasets that exist */
     if (found.rank == 1 && found.shape[0] == n_sequences) EXF_TRY(exf_sequence_list_new(s, (size_t)n_sequences, err));
     EXF_TRY(exf_h5_read(h, &lengths, s->length, err));
     EXF_TRY(exf_h5_read(h, &digests, s->sha256, err));

@@ -1,5 +1,5 @@
-/* statistics.h - the additive sufficient statistics of a run, in memory one
- * layer at a time, on disk as `statistics` (artifact_statistics.c). */
+/* statistics.h - the additive sufficient statistics of a run: one layer at a time in memory,
+ * all layers on disk as `statistics` (artifact_statistics.c). */
 #ifndef EXF_ARTIFACT_STATISTICS_H
 #define EXF_ARTIFACT_STATISTICS_H
 #include "artifact/artifact.h"
@@ -7,23 +7,23 @@
 #include "artifact/vector_sums.h"
 #include "base/exact.h"
 
-/* What each sums is said in kernels/statistics/layer_sums.h. */
+/* The sums are defined in kernels/statistics/layer_sums.h. */
 #define EXF_PAIR_SUMS(X) X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
 #define EXF_EXPERT_SUMS(X) X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum)
 
-/* Over sequences (units of a jackknife): with a = a sequence's own dot and b = its own
+/* Sums over sequences (units of a jackknife): with a = a sequence's own dot and b = its own
  * target_sq, both times 2^-24, the sums of a^2, a b and b^2. */
 #define EXF_SEQUENCE_SUMS(X) X(seq_aa) X(seq_ab) X(seq_bb)
 #define EXF_SEQUENCE_SCALE 0x1p-24
 
-/* One MoE layer.  Sums are exact; counts are tokens. */
+/* The sums of one MoE layer.  Sums are exact; counts are tokens. */
 typedef struct {
 #define X(name) exf_exact *name;
     EXF_PAIR_SUMS(X)   /* [E, E], row = source */
     EXF_EXPERT_SUMS(X) /* [E] */
     EXF_SEQUENCE_SUMS(X) /* [E, E] */
 #undef X
-    uint64_t *sequences;  /* [E, E] that observed the pair */
+    uint64_t *sequences;  /* [E, E] sequences that observed the pair */
     uint64_t *count;      /* [E, E] */
     uint64_t *norm_count; /* [E] */
     int n_experts;
@@ -32,7 +32,7 @@ typedef struct {
 
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_zero(exf_layer_statistics *s);
-/* to += from, exactly. */
+/* Adds `from` to `to`, exactly. */
 void exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from);
 void exf_layer_statistics_free(exf_layer_statistics *s);
 
@@ -40,29 +40,29 @@ void exf_layer_statistics_free(exf_layer_statistics *s);
 typedef struct {
     exf_h5 *h;
     exf_run_shape shape;
-    int by_sequence; /* sums over sequences are among them */
+    int by_sequence; /* 1: the file has sums over sequences */
 } exf_statistics_writer;
 
-/* What stands above the layers. */
+/* Contents of the file beside its layers. */
 typedef struct {
     exf_run_shape shape;
     const int32_t *layer_number; /* [n_layers] */
     int n_layers;
     int common_input;                    /* pairs of all experts on the same tokens, not of co-routed ones */
-    const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: not known, and no sums over them */
+    const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
     const exf_provenance *origin;        /* NULL: none */
 } exf_statistics_header;
 
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head, exf_err *err) EXF_CHECKED;
-/* The same for co-routed pairs of sequences that are not known. */
+/* Starts a file of co-routed pairs whose sequences are unknown. */
 exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
                                const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Once per layer, after its sums (statistics_vectors.c). */
+/* Writes a layer's vector sums, once per layer after its other sums (statistics_vectors.c). */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 exf_code exf_statistics_commit(exf_statistics_writer *w, exf_err *err) EXF_CHECKED; /* ends w, also on failure */
-void exf_statistics_abort(exf_statistics_writer *w); /* fine after commit */
+void exf_statistics_abort(exf_statistics_writer *w); /* allowed after commit */
 
 /* ---- reading, layer by layer ---------------------------------------------- */
 typedef struct {
@@ -71,18 +71,18 @@ typedef struct {
     int n_layers;
     int32_t *layer_number; /* [n_layers] */
     exf_provenance provenance, origin;
-    exf_sequence_list sequences; /* sorted; not known: there are no sums over sequences, and those of a layer read as 0 */
+    exf_sequence_list sequences; /* sorted; if unknown, the file has no sums over sequences, and a layer's read as 0 */
     int common_input;
 } exf_statistics_reader;
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;
-/* Layer i of n_layers into s (made by exf_layer_statistics_new).  Refuses a
- * file whose rounded sums are not those of its exact ones, or whose counts break what they must obey. */
+/* Reads layer i of n_layers into s (made by exf_layer_statistics_new).  Refuses a file whose rounded
+ * sums differ from its exact ones, or whose counts contradict each other. */
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* That layer's vector sums, which exf_statistics_get leaves alone: they may be gigabytes.
- * Without any, v->n_pairs is 0.  Caller frees. */
+/* Reads that layer's vector sums, which exf_statistics_get() does not read: they may be gigabytes.
+ * If it has none, v->n_pairs is 0.  The caller frees them. */
 exf_code exf_statistics_get_vectors(exf_statistics_reader *r, int i, exf_vector_sums *v, exf_err *err) EXF_CHECKED;
-/* Its pairs alone, [n, 2]; none: n is 0 and *pair NULL.  Caller frees. */
+/* Reads the pairs of the vector sums alone, [n, 2]; if there are none, n is 0 and *pair NULL. The caller frees them. */
 exf_code exf_statistics_get_vector_pairs(exf_statistics_reader *r, int i, int32_t **pair, int64_t *n, exf_err *err) EXF_CHECKED;
 void exf_statistics_close(exf_statistics_reader *r);
 #endif

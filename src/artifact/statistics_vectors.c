@@ -43,7 +43,8 @@ static void list_parts(const exf_vector_sums *v, part out[N_PARTS])
     memcpy(out, all, sizeof all);
 }
 
-/* Neighbours that are compressed go together: a hundred megabytes take one thread seconds. */
+/* Writes a layer's vector sums.  Compressed datasets are written together, since one thread takes
+ * seconds for a hundred megabytes. */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err)
 {
     part parts[N_PARTS];
@@ -83,7 +84,7 @@ static exf_code look(void *self, const char *name, exf_err *err)
     return EXF_OK;
 }
 
-/* Room for what a layer's group has. */
+/* Allocates the arrays that a layer's group has. */
 static exf_code make_room(exf_vector_sums *v, exf_statistics_reader *r, const char *group, const contents *c, exf_err *err)
 {
     char path[PATH_LEN];
@@ -141,7 +142,7 @@ exf_code exf_statistics_get_vector_pairs(exf_statistics_reader *r, int i, int32_
     if (!listed.vectors) return EXF_OK;
     snprintf(group, sizeof group, "/layers/%d/vectors", (int)r->layer_number[i]);
     listed = (contents){0, 0, 0};
-    EXF_TRY(make_room(&v, r, group, &listed, err)); /* of pairs only */
+    EXF_TRY(make_room(&v, r, group, &listed, err)); /* allocates pairs only */
     snprintf(path, sizeof path, "%s/pair", group);
     exf_tensor t = {.name = path, .dtype = EXF_DT_I32, .rank = 2, .shape = {v.n_pairs, 2}};
     EXF_TRY(exf_h5_read(r->h, &t, v.pair, err));

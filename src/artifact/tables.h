@@ -3,66 +3,37 @@
 #ifndef EXF_ARTIFACT_TABLES_H
 #define EXF_ARTIFACT_TABLES_H
 #include "artifact/artifact.h"
+#include "artifact/vectors.h"
 
-/* Loss of a pair that must never be chosen: never observed, or itself. */
+/* Loss of a pair that must never be chosen: an unobserved pair, or an expert with itself. */
 #define EXF_LOSS_NEVER 1e30f
 
 /* A static decode pool of D experts per layer. */
 typedef struct {
     int size;            /* D */
     int32_t *members;    /* [L, D] by falling expert norm */
-    int32_t *target_ids; /* [L, E] where each expert's contribution goes; itself inside the pool */
-    float *target_scale; /* [L, E] 1 inside the pool, 0 where no target was ever observed */
+    int32_t *target_ids; /* [L, E] expert that takes over each expert's contribution; itself inside the pool */
+    float *target_scale; /* [L, E] 1 inside the pool, 0 if no target was ever observed */
 } exf_static_pool;
 
-/* A scalar shared by more than one pair: a sharing pattern with its own losses (method,
- * section 2).  Its S[s,t] is scalar[l] where the pair was observed, 1 on the diagonal, else 0. */
+/* A scalar shared by more than one pair: a sharing pattern with its own losses (method, section 2).
+ * Its S[s,t] is scalar[l] if the pair was observed, 1 on the diagonal, else 0. */
 typedef struct {
     char name[16]; /* "layer", "global" */
     float *scalar; /* [L]; "global": the same L times */
     float *loss;   /* [L, E, E] */
 } exf_shared_scalar;
 
-/* What arrays that act on vectors look like; N pairs as in exf_vectors. */
-typedef enum {
-    EXF_STORED_PAIRS,  /* [N, H] of each pair */
-    EXF_STORED_LOSSES, /* [L, E, E] the projector's own, the scalar's where a pair carries no vectors */
-    EXF_STORED_BASIS,  /* [L, H, R] orthonormal columns */
-    EXF_STORED_RANKS   /* [N, R, H] of each pair, on the first R columns of the basis: an array for each R */
-} exf_stored_shape;
-
-/* An array that a projector stores (artifact/projector.h), at /vectors/<name>, or at /vectors/<name>/<R>/c. */
-typedef struct {
-    const char *name;
-    exf_stored_shape shape;
-} exf_stored_array;
-
-typedef struct {
-    const exf_stored_array *stored;
-    int rank; /* R, where the shape has one */
-    float *data;
-} exf_vector_array;
-
-/* What acts on vectors, for the pairs that carry one: at most a given number a layer,
- * those of largest source_sq.  All other pairs keep their scalar. */
-typedef struct {
-    int64_t n_pairs; /* N, all layers together; 0: there are none and all below is NULL */
-    int32_t *pair;   /* [N, 3] layer index, source, target; ascending */
-    int64_t *first;  /* [L + 1] a layer's first pair; not in the file */
-    exf_vector_array *array; /* in order of projectors, then of what each stores, then of R */
-    int n_arrays;
-} exf_vectors;
-
-/* Standard error where fewer than two sequences observed a pair. */
+/* Standard error of a pair that fewer than two sequences observed. */
 #define EXF_ERROR_UNKNOWN 1e30f
 
-/* What is NULL or none was not in the file: a file of version 1 has no cosine and what
- * follows.  "Unobserved" is a pair without tokens, or with fewer than the recipe's
+/* The tables of a model.  An array that the file lacks is NULL: a file of version 1 has no cosine
+ * and nothing after it. "Unobserved" is a pair without tokens, or with fewer than the recipe's
  * calibrate.min_pair_tokens: its loss is never, its scalar 0, whatever its count. */
 typedef struct {
     exf_run_shape shape;
     int n_layers;         /* L, MoE layers */
-    int32_t *layer_number; /* [L] the model's numbers */
+    int32_t *layer_number; /* [L] the model's layer numbers */
     float *coeff;         /* [L, E, E] S[s,t]: E_s(x) ~ S E_t(x); 1 on the diagonal, 0 unobserved */
     float *loss;          /* [L, E, E] relative reconstruction loss; EXF_LOSS_NEVER on the diagonal and unobserved */
     float *expert_norms;  /* [L, E] h, mean output norm; a cold expert has the median of the others */
@@ -83,36 +54,22 @@ typedef struct {
     exf_provenance provenance;
 } exf_tables;
 
-/* Room for what version 1 has; the rest is NULL until a solver or the following make it. */
+/* Allocates the arrays of version 1; the others are NULL until a solver or the functions below allocate them. */
 exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers, const int64_t *pool_sizes,
                         size_t n_pools, exf_err *err) EXF_CHECKED;
-/* Room for a sharing pattern of that name at its place in t->shared; a name that is too long is EXF_INTERNAL. */
+/* Adds a sharing pattern of that name at its place in t->shared; EXF_INTERNAL if the name is too long. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
 void exf_tables_free(exf_tables *t);
 
-/* Room for the array of that name at its place in t->vectors, whose pairs are listed, or the one that is there;
- * rank: R, or 0 where the shape has none.  EXF_INTERNAL: no projector stores such a name. */
-exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out, exf_err *err) EXF_CHECKED;
-/* NULL: there is none; rank 0: of any R. */
-const exf_vector_array *exf_vectors_find(const exf_vectors *v, const char *name, int rank);
-float *exf_vectors_data(const exf_vectors *v, const char *name, int rank);
-const exf_vector_array *exf_vectors_basis(const exf_vectors *v); /* NULL: none */
-exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *a); /* without a name */
-/* "diagonal", or "lowrank/8/c" with this separator. */
-enum { EXF_VECTOR_NAME = 40 };
-void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator);
-const exf_stored_array *exf_stored_array_find(const char *name); /* NULL: no projector stores it */
-void exf_vectors_free(exf_vectors *v);
-
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;
-/* Refuses what breaks the rules above: non-finite numbers, negative losses, a
- * diagonal that is not (1, never), a pair without tokens that has a loss, norms
- * that are not above 0, pool ids outside [0, E), cosines and similarities outside
- * their range. */
+/* Reads tables and refuses those that break the rules above: non-finite numbers, negative losses, a
+ * diagonal that is not (1, never), a pair without tokens that has a loss, norms that are not above
+ * 0, pool ids outside [0, E), cosines and similarities outside their range. t->vectors stay empty,
+ * since they may be gigabytes: tables_vectors.h. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-/* The file's vectors into t->vectors, which exf_tables_read leaves empty: they may be gigabytes. */
-exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-/* The refusals of the two above, of tables in memory: EXF_FORMAT naming path, dataset and cell. */
+/* Checks tables in memory by the same rules: EXF_FORMAT naming path, dataset and cell. */
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
-exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* Checks [L, E, E] losses other than those of the pair's own scalar: finite, at least 0, never where
+ * the pair's own loss is never. */
+exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,5 +1,5 @@
-/* tables_check.c - what tables that were read must obey; see tables.h. */
-#include "artifact/tables_internal.h"
+/* tables_check.c - checks tables that were read; tables.h has the rules. */
+#include "artifact/tables.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static exf_code check_pair(const exf_tables *t, const char *path, size_t layer, 
     return EXF_OK;
 }
 
-/* Measures of pairs that lie in [low, 1]: 1 on the diagonal, 0 where there is no evidence. */
+/* Checks a measure of pairs that lies in [low, 1]: 1 on the diagonal, 0 for unobserved pairs. */
 static exf_code check_measure(const exf_tables *t, const float *m, float low, const char *name, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
@@ -49,7 +49,7 @@ static exf_code check_errors(const exf_tables *t, const char *path, exf_err *err
     return EXF_OK;
 }
 
-/* [L, E] numbers per expert, above 0 or at least finite. */
+/* Checks [L, E] numbers per expert: above 0, or at least finite. */
 static exf_code check_experts(const exf_tables *t, const float *x, int above, const char *name, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;

@@ -1,8 +1,8 @@
-/* tables_vectors.c - the group /vectors of tables (artifact_tables.c): diagonals, bases
- * and low-rank corrections, read and written apart from the rest for they may be gigabytes. */
-#include "artifact/projector.h"
-#include "artifact/tables_internal.h"
+/* tables_vectors.c - reads and writes the group /vectors of tables (artifact_tables.c): diagonals,
+ * bases and low-rank corrections, apart from the other datasets since they may be gigabytes. */
+#include "artifact/tables_vectors.h"
 
+#include "artifact/vector_arrays.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -42,15 +42,15 @@ out:
     return rc;
 }
 
-/* ---- what a file has ------------------------------------------------------------------ */
+/* ---- contents of a file --------------------------------------------------------------- */
 
 typedef struct {
     const char *path;
-    int listed, pair; /* the group itself, its list of pairs */
+    int listed, pair; /* 1: the file has the group, its list of pairs */
     const exf_stored_array *array[MOST_ARRAYS];
     int rank[MOST_ARRAYS], n_arrays;
-    const exf_stored_array *group; /* whose ranks are being listed */
-    int n_ranks;             /* of the group */
+    const exf_stored_array *group; /* array whose ranks are being listed */
+    int n_ranks;             /* ranks of that array */
 } contents;
 
 static exf_code look_at_root(void *self, const char *name, exf_err *err)
@@ -86,7 +86,7 @@ static exf_code note_rank(void *self, const char *name, exf_err *err)
     return EXF_OK;
 }
 
-/* A group of ranks becomes its arrays. */
+/* Adds an array for every rank in the group of a ranked array. */
 static exf_code list_ranks(contents *c, exf_h5 *h, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -124,7 +124,7 @@ out:
 
 /* ---- reading ---------------------------------------------------------------- */
 
-/* Pairs ascend and are no self-pairs; where each layer's start. */
+/* Checks that pairs ascend and have distinct experts; finds each layer's first pair. */
 static exf_code index_pairs(exf_vectors *v, const exf_tables *t, const char *path, exf_err *err)
 {
     int64_t e = t->shape.n_experts, before = -1;
@@ -162,7 +162,7 @@ out:
     return rc;
 }
 
-/* Columns that the file's basis has; what could not be is left for the reading to refuse. */
+/* Reads how many columns the file's basis has; impossible shapes are refused when the basis is read. */
 static exf_code count_columns(int *columns, const exf_stored_array *s, const exf_tables *t, exf_h5 *h, exf_err *err)
 {
     char path[PATH_LEN];
@@ -196,7 +196,7 @@ static exf_code check_finite(const float *x, int64_t n, const char *name, const 
     return EXF_OK;
 }
 
-/* <q_a, q_b> of one layer's basis is 1 or 0, as far as float32 goes. */
+/* Checks that a layer's basis is orthonormal: <q_a, q_b> is 1 or 0 within float32 precision. */
 static exf_code check_basis(const exf_vector_array *basis, int layer, int64_t d, const char *path, exf_err *err)
 {
     int r = basis->rank;

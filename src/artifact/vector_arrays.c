@@ -1,12 +1,13 @@
-/* vector_arrays.c - the arrays of exf_vectors, whatever projector they are of. */
-#include "artifact/projector.h"
+/* vector_arrays.c - see vector_arrays.h. */
+#include "artifact/vector_arrays.h"
 
+#include "artifact/projector.h"
 #include "base/mem.h"
 
-#include <stdio.h>
 #include <string.h>
 
-/* What some projector stores under a name; *place: its number among all, in order of projectors. */
+/* Returns the description of the array that some projector stores under a name; *place: its number
+ * among all, in order of projectors. */
 static const exf_stored_array *stored_named(const char *name, int *place)
 {
     const exf_projector *p;
@@ -44,35 +45,7 @@ exf_tensor exf_vector_array_tensor(const exf_tables *t, const exf_vector_array *
     return x;
 }
 
-void exf_vector_array_name(char out[EXF_VECTOR_NAME], const exf_vector_array *a, char separator)
-{
-    if (a->stored->shape == EXF_STORED_RANKS)
-        snprintf(out, EXF_VECTOR_NAME, "%.20s%c%d%cc", a->stored->name, separator, a->rank, separator);
-    else
-        snprintf(out, EXF_VECTOR_NAME, "%.32s", a->stored->name);
-}
-
-const exf_vector_array *exf_vectors_find(const exf_vectors *v, const char *name, int rank)
-{
-    for (int i = 0; i < v->n_arrays; i++)
-        if (strcmp(v->array[i].stored->name, name) == 0 && (rank == 0 || v->array[i].rank == rank)) return &v->array[i];
-    return NULL;
-}
-
-float *exf_vectors_data(const exf_vectors *v, const char *name, int rank)
-{
-    const exf_vector_array *a = exf_vectors_find(v, name, rank);
-    return a ? a->data : NULL;
-}
-
-const exf_vector_array *exf_vectors_basis(const exf_vectors *v)
-{
-    for (int i = 0; i < v->n_arrays; i++)
-        if (v->array[i].stored->shape == EXF_STORED_BASIS) return &v->array[i];
-    return NULL;
-}
-
-/* Numbers of the array; EXF_NOSPACE where no size_t holds their bytes. */
+/* Counts the numbers of the array; EXF_NOSPACE if no size_t holds their bytes. */
 static exf_code count_numbers(size_t *n, const exf_tables *t, const exf_vector_array *a, exf_err *err)
 {
     exf_tensor x = exf_vector_array_tensor(t, a);
@@ -105,13 +78,4 @@ exf_code exf_vectors_add(exf_tables *t, const char *name, int rank, float **out,
 out:
     exf_mem_free(now);
     return rc;
-}
-
-void exf_vectors_free(exf_vectors *v)
-{
-    for (int i = 0; i < v->n_arrays; i++) exf_mem_free(v->array[i].data);
-    exf_mem_free(v->array);
-    exf_mem_free(v->pair);
-    exf_mem_free(v->first);
-    memset(v, 0, sizeof *v);
 }

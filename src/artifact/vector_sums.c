@@ -51,7 +51,7 @@ void exf_vector_sums_free(exf_vector_sums *v)
     memset(v, 0, sizeof *v);
 }
 
-/* For sums of magnitude at most `bound`; of nothing, the finest that a double can scale by. */
+/* Returns the grid for sums of magnitude at most `bound`; for a bound of 0 the finest that a double can be scaled by. */
 static int grid_of(double bound)
 {
     int exponent = -900;
@@ -77,7 +77,7 @@ void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid)
     for (size_t i = 0; i < n; i++) out[i] = (double)sum[i] * unit;
 }
 
-/* Dividing by a power of two: what is cut off decides. */
+/* Divides by 2^bits, rounded to nearest, ties to even. */
 static int64_t halve(int64_t x, int bits)
 {
     if (bits > 62) return 0;

@@ -1,11 +1,11 @@
-/* vector_sums.h - the sums of one layer that act on vectors, for the pairs that carry
- * one (method, section 1; paper, "diagonal" and "scalar-plus-low-rank projector").
+/* vector_sums.h - the sums of one layer from which vectors are solved, for the pairs that have
+ * them (method, section 1; paper, "diagonal" and "scalar-plus-low-rank projector").
  *
  * With u, v, w of a token of the pair as in kernels/statistics/layer_sums.h, Q the layer's basis and
  * z = sqrt(w) v Q:
  *   vu = sum w v*u, vv = sum w v*v          [H], element by element, exact (base/exact.h)
  *   zz = sum z'z [R, R], zu = sum z' sqrt(w) u [R, H], zv = sum z' sqrt(w) v [R, H]
- * The latter are integers in units of 2^grid of their pair, chosen from the pair's scalar
+ * zz, zu and zv are integers in units of 2^grid of their pair, chosen from the pair's scalar
  * sums so that none can overflow: |zu| <= sqrt(target_sq source_sq), |zz|, |zv| <= target_sq
  * (Cauchy-Schwarz), and the unit is 2^-61 of that bound's next power of two.  Adding them is
  * integer adding, so order, threads and shards do not matter; a block's term is rounded once. */
@@ -24,7 +24,7 @@ extern const char *const exf_observed_name[EXF_N_OBSERVED];
 
 enum { EXF_BASIS_RANK = 32 }; /* columns of a basis, and the largest rank of a correction on it */
 
-/* Columns of the basis of a model of width H: never more than there are dimensions. */
+/* Returns the columns of the basis of a model of width H: never more than H. */
 static inline int exf_basis_rank(int d_model)
 {
     return d_model < EXF_BASIS_RANK ? d_model : EXF_BASIS_RANK;
@@ -44,15 +44,15 @@ typedef struct {
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;
 void exf_vector_sums_free(exf_vector_sums *v);
-/* Both grids of a pair from its scalar sums.  A little more than Cauchy-Schwarz says, for
- * what rounding adds; larger sums never give a finer grid. */
+/* Chooses both grids of a pair from its scalar sums, a little coarser than Cauchy-Schwarz requires,
+ * to allow for rounding; larger sums never give a finer grid. */
 void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
-/* sum[i] += x[i] on the grid, ties to even. */
+/* Adds x[i] to sum[i] on the grid, ties to even. */
 void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid);
-/* sum[i] * 2^grid. */
+/* Computes out[i] = sum[i] * 2^grid. */
 void exf_grid_value(double *out, const int64_t *sum, size_t n, int grid);
-/* The same sums on a grid that is not finer, rounded to nearest, ties to even. */
+/* Moves sums to a grid that is not finer, rounded to nearest, ties to even. */
 void exf_grid_coarsen(int64_t *sum, size_t n, int from, int to);
-/* Index of the pair, or -1. */
+/* Returns the index of the pair, or -1. */
 int64_t exf_vector_sums_find(const exf_vector_sums *v, int source, int target);
 #endif

@@ -1,8 +1,8 @@
-/* capture.h - two observers that write what a forward pass over a corpus computed, with
- * its provenance.
+/* capture.h - captures and exports a forward pass over a corpus: two observers write its
+ * results with their provenance.
  *
  * The recorder writes the routed expert outputs of chosen layers to a `capture` file
- * (artifact/capture_file.h) for exfold-accumulate.  The exporter writes everything that a
+ * (artifact/artifact_capture.h) for exfold-accumulate.  The exporter writes everything that a
  * layer shows to an observer to one .safetensors file, to be compared with other
  * implementations. */
 #ifndef EXF_CAPTURE_CAPTURE_H

@@ -1,4 +1,4 @@
-/* manifest_section.h - reads one map of a manifest key by key; shared by manifest*.c.
+/* manifest_internal.h - reads one map of a manifest key by key; shared by manifest*.c.
  *
  * Messages name the manifest, the line and the map ("m.yaml:5: source 2: ..."); all are EXF_USAGE. */
 #ifndef EXF_CAPTURE_MANIFEST_INTERNAL_H

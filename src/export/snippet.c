@@ -1,8 +1,6 @@
 /* snippet.c - see snippet.h. */
 #include "export/snippet.h"
 
-#include "export/writer.h"
-
 #include <string.h>
 
 /* Of tables.h5, which is no export. */

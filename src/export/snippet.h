@@ -2,12 +2,7 @@
  * The tests compare them with tests/interop/load_*.py, which are run. */
 #ifndef EXF_EXPORT_SNIPPET_H
 #define EXF_EXPORT_SNIPPET_H
-
-typedef struct {
-    const char *name;   /* tests/interop/load_<name>.py */
-    const char *title;
-    const char *code;
-} exf_snippet;
+#include "export/writer.h"
 
 /* Of an export target, or "hdf5" for tables.h5; NULL: there is none. */
 const exf_snippet *exf_snippet_find(const char *target);

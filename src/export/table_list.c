@@ -1,6 +1,7 @@
 /* table_list.c - see table_list.h. */
 #include "export/table_list.h"
 
+#include "artifact/vector_arrays.h"
 #include "base/mem.h"
 #include "format/json.h"
 

@@ -6,7 +6,6 @@
 #define EXF_EXPORT_WRITER_H
 #include "artifact/tables.h"
 #include "base/text.h"
-#include "export/snippet.h"
 
 /* The tables to export, and the facts of a model card that are not in them; all borrowed. */
 typedef struct {
@@ -27,6 +26,13 @@ typedef struct {
     int64_t n_layers; /* all of the model's */
     int64_t n_experts, top_k;
 } exf_export_model;
+
+/* Lines of Python that load what a writer wrote. */
+typedef struct {
+    const char *name;   /* tests/interop/load_<name>.py */
+    const char *title;
+    const char *code;
+} exf_snippet;
 
 typedef struct {
     const char *name; /* as in the recipe's output.targets */

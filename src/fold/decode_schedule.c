@@ -10,7 +10,7 @@ int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n)
     return s->prefill_tokens == 0 || s->prefill_tokens > n ? n : s->prefill_tokens;
 }
 
-/* One past the last sequence of the batch that starts at `from`; its longest sequence. */
+/* Returns the index behind the last sequence of the batch that starts at `from`, and its longest sequence. */
 static size_t end_of(const exf_batch *batch, const size_t *batch_of, size_t from, int *longest)
 {
     size_t to = from;
@@ -20,7 +20,7 @@ static size_t end_of(const exf_batch *batch, const size_t *batch_of, size_t from
     return to;
 }
 
-/* Steps and rows of one batch; counts only where s->row is NULL. */
+/* Adds steps and rows of one batch; only counts if s->row is NULL. */
 static void add_batch(exf_decode_schedule *s, size_t from, size_t to, int longest, size_t *rows)
 {
     for (int q = s->prefill_tokens; q < longest; q++) {

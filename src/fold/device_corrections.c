@@ -5,12 +5,12 @@
 
 #include <string.h>
 
-/* Tokens that are corrected at a time: what the workspace has room for. */
+/* Tokens that are corrected at a time; the workspace has room for them. */
 enum { PIECE = 4096 };
 
 /* ---- sizes --------------------------------------------------------------------------------- */
 
-/* Pairs with vectors in the layers below `index`: the number of that layer's first. */
+/* Returns the number of pairs with vectors in the layers below `index`. */
 static size_t pairs_below(const exf_vectors *v, int index)
 {
     size_t from = 0, to = (size_t)v->n_pairs;
@@ -62,14 +62,14 @@ uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f)
     return all;
 }
 
-/* ---- room ---------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
 static exf_code mark_prefill(exf_fold_rewriter *f, exf_err *err)
 {
     const exf_batch *batch = f->schedule->batch;
-    exf_code rc = exf_mem_new(&f->there.prefill, batch->n_tokens, 1, "prefill positions", err);
+    exf_code rc = exf_mem_new(&f->on_device.prefill, batch->n_tokens, 1, "prefill positions", err);
     for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++)
-        memset(f->there.prefill + batch->span[i].offset, 1, (size_t)exf_decode_schedule_prefill(f->schedule, batch->span[i].n_tokens));
+        memset(f->on_device.prefill + batch->span[i].offset, 1, (size_t)exf_decode_schedule_prefill(f->schedule, batch->span[i].n_tokens));
     return rc;
 }
 
@@ -78,12 +78,12 @@ exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *
     exf_fold_rewriter *f = self;
     size_t bytes[EXF_CORRECT_ARRAYS];
     exf_code rc = EXF_OK;
-    exf_device_corrections_free(&f->there);
-    f->there = (exf_device_corrections){.b = b, .index = -1};
+    exf_device_corrections_free(&f->on_device);
+    f->on_device = (exf_device_corrections){.b = b, .index = -1};
     count_bytes(bytes, f);
     if (f->schedule->prefill_tokens) EXF_TRY(mark_prefill(f, err));
     for (int i = 0; i < EXF_CORRECT_ARRAYS; i++)
-        if (bytes[i]) EXF_TRY(b->alloc(&f->there.array[i], bytes[i], 1, "vectors of a variant", err));
+        if (bytes[i]) EXF_TRY(b->alloc(&f->on_device.array[i], bytes[i], 1, "vectors of a variant", err));
 out:
     return rc;
 }
@@ -97,10 +97,10 @@ void exf_device_corrections_free(exf_device_corrections *c)
 
 /* ---- a layer's tables ------------------------------------------------------------------------ */
 
-/* Queues what the layer's corrections read; n pairs from `first` on are the layer's. */
+/* Queues the upload of the layer's tables; its pairs are n from `first` on. */
 static void send_layer(const exf_fold_rewriter *f, exf_queue *q, const exf_correction_tables *t, size_t first, size_t n)
 {
-    const exf_device_corrections *c = &f->there;
+    const exf_device_corrections *c = &f->on_device;
     size_t e = (size_t)t->n_experts, h = (size_t)f->t->shape.d_model, row = h * sizeof(float), r = (size_t)t->rank;
     c->b->upload(q, c->array[EXF_CORRECT_COEFF], t->coeff, e * e * sizeof *t->coeff);
     c->b->upload(q, c->array[EXF_CORRECT_LOSS], t->loss, e * e * sizeof *t->loss);
@@ -111,11 +111,11 @@ static void send_layer(const exf_fold_rewriter *f, exf_queue *q, const exf_corre
     if (r) c->b->upload(q, c->array[EXF_CORRECT_BASIS], t->basis, r * row);
 }
 
-/* The same tables on the device. */
-static exf_correction_tables tables_there(const exf_fold_rewriter *f, const exf_correction_tables *here, size_t first)
+/* Returns the same tables with the device's addresses. */
+static exf_correction_tables device_tables(const exf_fold_rewriter *f, const exf_correction_tables *host, size_t first)
 {
-    void *const *array = f->there.array;
-    exf_correction_tables t = *here;
+    void *const *array = f->on_device.array;
+    exf_correction_tables t = *host;
     t.coeff = array[EXF_CORRECT_COEFF];
     t.loss = array[EXF_CORRECT_LOSS];
     t.norms = array[EXF_CORRECT_NORMS];
@@ -127,22 +127,22 @@ static exf_correction_tables tables_there(const exf_fold_rewriter *f, const exf_
     return t;
 }
 
-/* What q reads from here on is what the queue before it was given last. */
-static void begin_block(exf_fold_rewriter *f, const exf_device_block *b, const exf_correction_tables *here, int index, size_t first)
+/* Queues on b->q the uploads that the block needs, after the work of the previous block's queue. */
+static void begin_block(exf_fold_rewriter *f, const exf_device_block *b, const exf_correction_tables *host, int index, size_t first)
 {
-    exf_device_corrections *c = &f->there;
+    exf_device_corrections *c = &f->on_device;
     if (!c->q && c->prefill) c->b->upload(b->q, c->array[EXF_CORRECT_PREFILL], c->prefill, b->batch->n_tokens);
     if (c->q && c->q != b->q) c->b->gpu->wait_for(b->q, c->q);
-    if (c->index != index) send_layer(f, b->q, here, first, pairs_below(&f->t->vectors, index + 1) - first);
+    if (c->index != index) send_layer(f, b->q, host, first, pairs_below(&f->t->vectors, index + 1) - first);
     c->q = b->q;
     c->index = index;
 }
 
-/* Tokens [at, at + n) of the block. */
+/* Corrects tokens [at, at + n) of the block. */
 static void correct_piece(const exf_fold_rewriter *f, const exf_device_block *b, const exf_correction_tables *t, int at, int n,
                           float *routed)
 {
-    const unsigned char *prefill = f->there.array[EXF_CORRECT_PREFILL];
+    const unsigned char *prefill = f->on_device.array[EXF_CORRECT_PREFILL];
     size_t slot = (size_t)at * (size_t)b->top_k, h = (size_t)b->d_model;
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
     exf_correction_call c = exf_fold_correction_call(f, n, b->top_k, b->d_model);
@@ -151,8 +151,8 @@ static void correct_piece(const exf_fold_rewriter *f, const exf_device_block *b,
     c.router_weights = b->router_weights + slot;
     c.topk_ids = b->topk_ids + slot;
     c.prefill = prefill ? prefill + b->row + at : NULL;
-    c.workspace = f->there.array[EXF_CORRECT_WORKSPACE];
-    f->there.b->gpu->correct_routes(b->q, routed + (size_t)at * h, t, &c);
+    c.workspace = f->on_device.array[EXF_CORRECT_WORKSPACE];
+    f->on_device.b->gpu->correct_routes(b->q, routed + (size_t)at * h, t, &c);
 }
 
 exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err)
@@ -161,11 +161,11 @@ exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *r
     int index = f->table_of[b->layer], piece = (int)piece_of(f);
     (void)err;
     if (index < 0) return EXF_OK;
-    exf_correction_tables here = exf_fold_corrections_of(f, index);
+    exf_correction_tables host = exf_fold_corrections_of(f, index);
     size_t first = pairs_below(&f->t->vectors, index);
-    exf_correction_tables there = tables_there(f, &here, first);
-    begin_block(f, b, &here, index, first);
+    exf_correction_tables device = device_tables(f, &host, first);
+    begin_block(f, b, &host, index, first);
     for (int at = 0; at < b->n_tokens; at += piece)
-        correct_piece(f, b, &there, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
+        correct_piece(f, b, &device, at, b->n_tokens - at < piece ? b->n_tokens - at : piece, routed);
     return EXF_OK;
 }

@@ -1,10 +1,10 @@
-/* device_corrections.h - the corrections of a variant on a device: the tables of the layer that
- * is being run are in the device's memory, one layer's at a time. */
+/* device_corrections.h - applies the corrections of a variant on a device: device memory holds the
+ * tables of one layer at a time, the one that is computed. */
 #ifndef EXF_FOLD_DEVICE_CORRECTIONS_H
 #define EXF_FOLD_DEVICE_CORRECTIONS_H
 #include "kernels/backend.h"
 
-/* The device's arrays; those of a length of 0 are NULL. */
+/* Arrays in device memory; those of length 0 are NULL. */
 enum {
     EXF_CORRECT_COEFF,
     EXF_CORRECT_LOSS,
@@ -19,12 +19,12 @@ enum {
 };
 
 typedef struct {
-    const exf_backend *b; /* NULL: nothing is on a device */
-    exf_queue *q;         /* of the last block; NULL: there was none */
-    int index;            /* of the layer whose tables are on the device; -1: none */
+    const exf_backend *b; /* NULL: the pass does not run on a device */
+    exf_queue *q;         /* queue of the last block; NULL: no block yet */
+    int index;            /* index of the layer whose tables are on the device; -1: none */
     void *array[EXF_CORRECT_ARRAYS];
-    unsigned char *prefill; /* [T of the run] on the host: 1 where a token is prefill; NULL: all are */
+    unsigned char *prefill; /* [T of the run] in host memory: 1 if a token is prefill; NULL: all tokens are */
 } exf_device_corrections;
 
-void exf_device_corrections_free(exf_device_corrections *c); /* what is zero is fine */
+void exf_device_corrections_free(exf_device_corrections *c); /* accepts zeroed memory */
 #endif

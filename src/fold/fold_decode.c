@@ -1,4 +1,4 @@
-/* fold_decode.c - D and sere on the positions that are decode, step by step. */
+/* fold_decode.c - applies D and sere to decode positions, step by step. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/thread_pool.h"
@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-/* Similarity is a number in [-1, 1]; below all of them. */
+/* A value below every similarity; similarities are in [-1, 1]. */
 static const float nothing = -2.0f;
 
-/* Marks the experts of the S first slots of every row: routes stand by falling weight. */
+/* Marks the experts of the first S slots of every row; routes are sorted by falling weight. */
 static void mark_primary(unsigned char *primary, const exf_fold_routes *io, int n_experts, int s)
 {
     const int32_t *ids = io->ids;
@@ -19,7 +19,7 @@ static void mark_primary(unsigned char *primary, const exf_fold_routes *io, int 
             if (ids[row * io->width + k] >= 0) primary[ids[row * io->width + k]] = 1;
 }
 
-/* The primary expert most similar to e, ties to the lower number; -1 without one. */
+/* Returns the primary expert most similar to e, ties to the lower number; -1 if none is marked. */
 static int most_similar(const unsigned char *primary, const float *similarity, int n_experts, float *how)
 {
     int best = -1;
@@ -32,8 +32,8 @@ static int most_similar(const unsigned char *primary, const float *similarity, i
     return best;
 }
 
-/* An expert outside the primary ones gives its tokens to the most similar of them if it
- * is more similar than rho, and runs itself otherwise. */
+/* Re-routes the tokens of every expert that is not primary to the most similar primary one, if their
+ * similarity is above rho. */
 static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int index)
 {
     int n_experts = (int)f->t->shape.n_experts, done[EXF_FOLD_MAX_E];
@@ -66,7 +66,7 @@ static exf_fold_status fold_step(const exf_fold_rewriter *f, const exf_fold_rout
     return exf_fold_decode_static_cpu(io, f->pool->target_ids + (size_t)index * e, f->pool->target_scale + (size_t)index * e, (int)e);
 }
 
-/* A static pool that drops: the same targets, nothing given to them. */
+/* Drops routes outside a static pool: they get the pool's targets with weight 0. */
 static void drop_outside(const exf_fold_rewriter *f, const exf_fold_routes *io, const int32_t *before)
 {
     const int32_t *ids = io->ids;
@@ -97,7 +97,7 @@ static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes
     return status;
 }
 
-enum { STEPS = 16 }; /* a step is short: a thread takes several */
+enum { STEPS = 16 }; /* steps that a thread takes at a time, since a step is short */
 
 typedef struct {
     const exf_fold_rewriter *f;

@@ -1,4 +1,4 @@
-/* fold_prefill.c - P, top and random on the positions that are prefill. */
+/* fold_prefill.c - applies P, top and random to prefill positions. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/rng.h"
@@ -9,7 +9,7 @@
 
 enum { ROWS = 64 };
 
-/* P routes a row, at out's; the rest of the row runs nothing. */
+/* Spreads rows of P routes from `out` over rows of K slots; the other slots run nothing. */
 static void spread(const exf_fold_routes *out, int rows, int32_t *ids, float *weights, int top_k)
 {
     const int32_t *from = out->ids;
@@ -21,7 +21,7 @@ static void spread(const exf_fold_routes *out, int rows, int32_t *ids, float *we
         }
 }
 
-/* What all routes weigh over what the kept ones do; 1 where these are to be left alone. */
+/* Returns the sum of all weights over that of the kept ones; 1 if weights are not renormalised. */
 static float renormalisation(const exf_fold_rewriter *f, const exf_fold_ranked *r, int kept)
 {
     float all = 0, rest = 0;
@@ -41,9 +41,9 @@ static void fold_at_random(const exf_fold_rewriter *f, float *w, const exf_fold_
     }
 }
 
-/* The kinds that exfold/fold.h has not: the P routes of largest rank, then renormalised
- * (top) or with the others folded in (random).  The vector projectors keep the routes'
- * weights and add the rest afterwards (fold_vectors.c). */
+/* Applies the kinds that exfold/fold.h does not have: keeps the P routes of largest rank, then
+ * renormalises (top) or folds the others in (random).  Vector projectors keep the routes' weights
+ * and add the rest afterwards (fold_vectors.c). */
 static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t, int layer,
                         size_t first_slot)
 {

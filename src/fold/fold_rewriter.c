@@ -15,7 +15,7 @@ exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, 
     };
 }
 
-/* Of the limits of exfold/fold.h the one that the model or the decode batches are beyond. */
+/* Returns the error for a model, or for decode batches, beyond a limit of exfold/fold.h. */
 static exf_code unsupported(const exf_fold_rewriter *f, const char *what, exf_err *err)
 {
     int n = f->a->n_experts, k = f->a->top_k;
@@ -53,14 +53,14 @@ exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf
     return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name, what, (int)status);
 }
 
-/* ---- what a variant needs of the tables ------------------------------------------------ */
+/* ---- tables that a variant needs ------------------------------------------------------- */
 
 static exf_code lacks(const exf_fold_rewriter *f, const char *what, exf_err *err)
 {
     return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s", f->v->name, what);
 }
 
-/* S and L of a scalar projector; *coeff NULL: the pairs' own. */
+/* Finds S and L of a scalar projector; *coeff NULL: the pairs' own. */
 static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p, float **coeff, const float **loss, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
@@ -89,7 +89,7 @@ static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
                     f->v->decode_options.pool, f->v->decode_options.pool);
 }
 
-/* The D experts of largest mean contribution in each layer, ties to the lower number. */
+/* Marks the D experts of largest mean contribution in each layer as retained, ties to the lower number. */
 static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts;
@@ -114,7 +114,8 @@ static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
     return EXF_OK;
 }
 
-/* Vectors act on what the kept routes' own slots say, which a decode fold of the same positions would replace. */
+/* Refuses vectors together with a decode fold of the same positions: the fold would replace the
+ * slots that the correction reads. */
 static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
 {
     int decodes = f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP;
@@ -154,7 +155,7 @@ static const unsigned char *retained_experts(void *self, int moe_index)
     return index < 0 ? NULL : f->retained + (size_t)index * (size_t)f->t->shape.n_experts;
 }
 
-/* Distinct experts among n slots. */
+/* Counts the distinct experts among n slots. */
 static uint64_t count_distinct(unsigned char *seen, const int32_t *ids, size_t n)
 {
     uint64_t distinct = 0;
@@ -268,7 +269,7 @@ void exf_fold_rewriter_free(exf_fold_rewriter *f)
     exf_mem_free(f->prefill_coeff);
     exf_mem_free(f->decode_coeff);
     exf_mem_free(f->retained);
-    exf_device_corrections_free(&f->there);
+    exf_device_corrections_free(&f->on_device);
     exf_mem_free(f->vector_of);
     exf_mem_free(f->basis);
     exf_mem_free(f->usage);

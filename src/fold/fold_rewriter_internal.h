@@ -1,5 +1,5 @@
-/* fold_rewriter_internal.h - what the parts of a fold rewriter share: fold_rewriter.c, fold_prefill.c,
- * fold_decode.c, fold_vectors.c. */
+/* fold_rewriter_internal.h - the fold rewriter's state, shared by fold_rewriter.c, fold_prefill.c,
+ * fold_decode.c and fold_vectors.c. */
 #ifndef EXF_FOLD_FOLD_REWRITER_INTERNAL_H
 #define EXF_FOLD_FOLD_REWRITER_INTERNAL_H
 #include "fold/device_corrections.h"
@@ -13,41 +13,42 @@ struct exf_fold_rewriter {
     const exf_decode_schedule *schedule;
     int table_of[EXF_MAX_LAYERS]; /* the model's layer number -> index in the tables, -1: none */
     int layer_of[EXF_MAX_LAYERS]; /* number of the MoE layer -> the model's layer number */
-    float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' */
+    float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' own */
     const float *prefill_loss, *decode_loss; /* [L, E, E] */
-    const exf_static_pool *pool;         /* static */
-    unsigned char *retained;         /* [L, E] reap */
+    const exf_static_pool *pool;         /* the static pool of a variant that has one */
+    unsigned char *retained;         /* [L, E] experts that reap retains */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
     float *basis;                 /* [L, R, H] the columns of the projector's basis as rows */
     exf_correction_tables vectors; /* diagonal, c, rank and scalar, of all layers */
-    exf_device_corrections there; /* where the pass runs on a device */
+    exf_device_corrections on_device; /* used if the pass runs on a device */
     exf_expert_usage *usage;           /* [MoE layers] */
     int32_t *ids;                 /* [decode rows, K] gathered by step */
     float *weights;
     unsigned char *seen;          /* [E] scratch of the expert usage */
 };
 
-/* One layer's tables as the kernels take them. */
+/* Returns one layer's tables in the form that kernels take. */
 exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, const float *coeff, const float *loss);
 
 /* Rewrites the prefill positions, or the decode positions, of all routes. */
 exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
 
-/* Finds the vectors that the variant asks for, and a pair's place among them. */
+/* Finds the vectors that the variant asks for, and the number of each pair among them. */
 exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
-/* exf_rewriter.correct: adds w (M v) of every omitted route. */
+/* Adds w (M v) of every omitted route (exf_rewriter.correct). */
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err) EXF_CHECKED;
-/* Layer `index` of the tables; what there is of a call that does not depend on the block. */
+/* Returns the part of a correction call that does not depend on the block, for layer `index` of the tables. */
 exf_correction_tables exf_fold_corrections_of(const exf_fold_rewriter *f, int index);
 exf_correction_call exf_fold_correction_call(const exf_fold_rewriter *f, int n_tokens, int top_k, int d_model);
-/* exf_rewriter.device_open, device_correct and device_bytes (device_corrections.c). */
+/* Implement exf_rewriter.device_open, device_correct and device_bytes (device_corrections.c). */
 exf_code exf_fold_device_open(void *self, const struct exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_device_correct(void *self, const exf_device_block *b, float *routed, exf_err *err) EXF_CHECKED;
 uint64_t exf_fold_device_bytes(const exf_fold_rewriter *f);
 
-/* What a status of exfold/fold.h says of the fold rewriter, with the values that disagree: EXF_MODEL or EXF_USAGE
- * naming the limit, EXF_INTERNAL for arguments that contradict themselves, EXF_DEVICE for a refused launch. */
+/* Turns a status of exfold/fold.h into an error with the values that disagree: EXF_MODEL or
+ * EXF_USAGE naming the limit, EXF_INTERNAL for inconsistent arguments, EXF_DEVICE for a failed
+ * launch. */
 typedef enum { EXF_FOLD_PHASE_PREFILL, EXF_FOLD_PHASE_DECODE } exf_fold_phase;
 exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf_fold_phase phase, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,6 +1,6 @@
-/* fold_vectors.c - the projectors that no router weight can express (method, section 2), such
+/* fold_vectors.c - applies projectors that no router weight can express (method, section 2), such
  * as the diagonal d * v and scalar-plus-low-rank S v + (v Q) C.  The kept routes run with their
- * own weights; what the omitted ones would have said is added to the routed output
+ * own weights; the projected outputs of omitted routes are added to the routed output
  * (kernels/fold/correction.h).  A pair without vectors keeps its scalar. */
 #include "fold/fold_rewriter_internal.h"
 
@@ -23,7 +23,7 @@ static exf_code index_pairs(exf_fold_rewriter *f, exf_err *err)
     return EXF_OK;
 }
 
-/* Q's columns as rows, layer by layer. */
+/* Copies Q's columns as rows, layer by layer. */
 static exf_code copy_basis(exf_fold_rewriter *f, const exf_projector_form *form, exf_err *err)
 {
     size_t h = (size_t)f->t->shape.d_model, r = (size_t)form->rank, columns = (size_t)form->columns;

@@ -11,7 +11,7 @@
 enum { WORD_LEN = 24, LARGEST_RANK = 1024 };
 static const float not_given = -1, default_ridge = 1e-2f;
 
-/* What is being read, for messages. */
+/* State of reading a variant, for messages. */
 typedef struct {
     exf_variant *v;
     const char *text; /* the whole variant */
@@ -26,7 +26,7 @@ typedef struct {
 typedef struct {
     const char *name;
     int is_prefill, kind;
-    const option_row *options; /* up to one without a name */
+    const option_row *options; /* options of the kind; the row without a name ends them */
 } kind_row;
 
 /* ---- values ------------------------------------------------------------------- */
@@ -51,7 +51,7 @@ static exf_code read_word(const reading *r, const char *option, const char *valu
     return rc;
 }
 
-/* From 0 to `high`; what is kept as float32 is at most EXF_FOLD_NEVER. */
+/* Reads a number from 0 to `high`; one that is kept as float32 is at most EXF_FOLD_NEVER. */
 static exf_code read_real(const reading *r, const char *option, const char *value, double high, double *out)
 {
     char expected[48];
@@ -70,7 +70,8 @@ static exf_code read_float(const reading *r, const char *option, const char *val
 
 /* ---- prefill options --------------------------------------------------------------- */
 
-/* What a fold of prefill, or of decode, can apply; vectors need the outputs that a decode step has not kept. */
+/* Returns 1 if a prefill fold, or a decode fold, can apply the projector.  Vectors need expert
+ * outputs, which a decode fold does not have. */
 static int may_fold(const exf_projector *p, int prefill)
 {
     return prefill || p->apply != EXF_APPLY_VECTORS;
@@ -88,7 +89,7 @@ static exf_code unknown_projector(const reading *r, const char *value, int prefi
     return rc;
 }
 
-/* Whether the value is the projector's name, with an R behind it where it is ranked; *missing 1: the R is not there. */
+/* Returns 1 if the value is the projector's name, followed by R if it is ranked; *missing 1: R is missing. */
 static int spells(const exf_projector *p, const char *value, int *rank, int *missing)
 {
     int64_t r = 0;
@@ -218,7 +219,7 @@ static exf_code set_decode_ridge(const reading *r, const char *value)
 
 static exf_code set_rho(const reading *r, const char *value)
 {
-    return read_real(r, "rho", value, 1, &r->v->rho); /* similarities end at 1 */
+    return read_real(r, "rho", value, 1, &r->v->rho); /* similarities are at most 1 */
 }
 
 /* ---- kinds --------------------------------------------------------------------------- */
@@ -249,7 +250,7 @@ static exf_code unknown_option(const reading *r, const kind_row *kind, const cha
     return rc;
 }
 
-/* given: a bit for each option that stood before. */
+/* Sets one option; given: a bit for each option that stood before. */
 static exf_code set_option(const reading *r, const kind_row *kind, char *word, unsigned *given)
 {
     char *equals = strchr(word, '=');
@@ -319,7 +320,7 @@ static exf_code read_part(const reading *r, char *part)
     return options ? set_options(r, kind, options) : EXF_OK;
 }
 
-/* Options that would be ignored together are refused. */
+/* Refuses options of which one would be ignored. */
 static exf_code check_together(const reading *r)
 {
     const exf_variant *v = r->v;

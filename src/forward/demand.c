@@ -8,7 +8,7 @@ int exf_lane_keeps_router_routes(const exf_lane *lane)
     return lane->observer && lane->observer->probe && lane->rewriter && lane->rewriter->retained_experts && lane->rewriter->correct;
 }
 
-/* 1 for an observer that reads blocks in host memory, also in a pass on a GPU. */
+/* Returns 1 for an observer that reads blocks in host memory even if the pass runs on a GPU. */
 static int reads_host_blocks(const exf_observer *o)
 {
     int sweeps = o->sweeps > 1 ? o->sweeps : 1;

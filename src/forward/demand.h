@@ -1,26 +1,26 @@
-/* demand.h - what the lanes of a pass need from it, from which memory is planned. */
+/* demand.h - a demand lists what the lanes of a pass require, so that memory can be planned. */
 #ifndef EXF_FORWARD_DEMAND_H
 #define EXF_FORWARD_DEMAND_H
 #include "hooks/lane.h"
 
-/* What lanes need from a pass; a plan states it before the lanes exist. */
+/* Requirements of the lanes; a plan states them before the lanes exist. */
 typedef struct {
     size_t lanes;
     size_t probes;   /* lanes that compare their routed outputs with the first lane's */
-    size_t pruned;   /* of those, lanes that both prune experts and correct routed outputs */
+    size_t pruned;   /* number of probing lanes that both prune experts and correct routed outputs */
     int corrects;    /* 1: a rewriter corrects routed outputs */
     int head;        /* 1: logits are observed */
-    int scored;      /* 1: logits are scored on the GPU, where the first lane's stay beside them */
-    int common_input;      /* tokens of a sequence that all experts run on */
-    int sweeps;      /* how often a layer's experts run; 0 means 1 */
+    int scored;      /* 1: logits are scored on the GPU, which keeps the first lane's logits for comparison */
+    int common_input;      /* tokens of each sequence on which all experts run */
+    int sweeps;      /* times that a layer's experts run; 0 means 1 */
     int host_blocks; /* 1: an observer reads blocks in host memory, also in a pass on a GPU */
     uint64_t observers; /* bytes of GPU memory that observers and rewriters hold */
 } exf_demand;
 struct exf_backend;
 exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf_backend *b);
 
-/* How many route sets a pass holds for such lanes. */
+/* Returns the number of route sets that a pass holds for such lanes. */
 size_t exf_demand_route_sets(const exf_demand *d);
-/* 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
+/* Returns 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
 int exf_lane_keeps_router_routes(const exf_lane *lane);
 #endif

@@ -38,7 +38,7 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     p->parts_waited = 0;
     EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
     p->report->read += p->parts_waited;
-    EXF_TRY(exf_pass_finish(p, err)); /* the next layer's weights go where these are */
+    EXF_TRY(exf_pass_finish(p, err)); /* the next layer's weights overwrite this layer's */
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
 out:

@@ -17,52 +17,32 @@
 #define EXF_FORWARD_FORWARD_H
 #include "base/log.h"
 #include "forward/demand.h"
+#include "forward/forward_options.h"
 #include "model/model.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct {
-    const struct exf_backend *backend; /* kernels/backend.h; NULL: the CPU */
-    int compute;  /* exf_compute */
-    int threads;  /* CPU workers; 0: one per processor */
-    int n_layers; /* stop after this many layers; 0: all */
-    int readers;  /* threads that read weights for a GPU; 0: one per processor, at most 8 */
-    int mixer_queues;  /* CUDA streams on which sequences run through the mixers side by side; 0: 4, fewer where memory is short */
-    int timed;    /* 1: wait for the GPU after each part, so that the report's shares are true; slower */
-    uint64_t max_device_memory; /* bytes; 0: what is free */
-} exf_forward_options;
-
-/* Seconds, summed over workers (read: wall). */
-typedef struct {
-    double read, embed, mixer, router, experts, observe, head, wall;
-    uint64_t weight_bytes; /* read from the checkpoint */
-    double flops;          /* floating-point operations of products and mixers */
-    double open, close;    /* seconds of allocating and freeing what the pass holds */
-    double reading, sending; /* seconds of the weight readers of a GPU pass, summed over threads */
-    uint64_t device_bytes; /* the most GPU memory that was held */
-    int workers;
-} exf_forward_report;
-
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes, const exf_forward_options *options,
                      exf_forward_report *report, exf_err *err) EXF_CHECKED;
 
-/* Workers of a pass: one on a GPU, else at most one per sequence. */
+/* Returns the number of workers of a pass: one on a GPU, else at most one per sequence. */
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads);
-/* Floating-point operations of one lane. */
+/* Returns the floating-point operations of one lane. */
 double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits);
-/* Floating-point operations of a whole pass, with the sweeps and common input that observers
- * ask for; probes, and what lanes share, are not counted. */
+/* Returns the floating-point operations of a whole pass, with the sweeps and common input that
+ * observers ask for.  Probes, and work that lanes share, are not counted. */
 double exf_forward_demand_flops(const exf_architecture *a, const exf_batch *batch, const exf_demand *d);
 
 /* The most memory that a pass holds: weights, hidden states, routes, workspaces, an observer's sums on a GPU. */
 typedef struct {
     uint64_t device, host; /* bytes; host: ordinary and pinned memory */
-    int reads;             /* how often routed experts are read: more than once where a GPU cannot hold one layer's */
+    int reads;             /* times that routed experts are read: more than 1 if a GPU cannot hold those of one layer */
     size_t window;         /* 0: all hidden states stay in the backend's memory; else they stay in pinned host memory and
                             * at most this many tokens' are in GPU memory at a time */
 } exf_forward_footprint;
-/* EXF_NOSPACE naming the least memory that works where the options' limit, or what is free on the GPU, is too little. */
+/* Computes the footprint.  EXF_NOSPACE names the least memory that suffices if the options' limit,
+ * or the GPU's free memory, is too small. */
 exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
                             const exf_demand *d, exf_err *err) EXF_CHECKED;
 #endif

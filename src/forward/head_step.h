@@ -1,6 +1,6 @@
-/* head_step.h - final norm and logits of every lane that has an observer for them.
- * All lanes' logits of the same rows come one after the other on the same worker, so
- * that they can be compared without being kept. */
+/* head_step.h - computes the final norm and the logits of every lane whose observer reads logits.
+ * The logits of the same rows are shown lane after lane on the same worker, so that observers
+ * can compare them without storing them. */
 #ifndef EXF_FORWARD_HEAD_STEP_H
 #define EXF_FORWARD_HEAD_STEP_H
 #include "forward/pass.h"

@@ -6,7 +6,7 @@
 
 /* ---- the experts of one lane ---------------------------------------------------------------- */
 
-/* The lane's observer; NULL in a dense layer. */
+/* Returns the lane's observer; NULL in a dense layer. */
 static const exf_observer *observer_of(const exf_step *s)
 {
     return s->moe.moe_index >= 0 ? s->p->lanes[s->lane].observer : NULL;
@@ -52,7 +52,7 @@ static exf_code run_common(exf_step *s, exf_err *err)
     return s->moe.engine->common_input(&s->moe, err);
 }
 
-/* All sweeps over all groups, the routes being what they are. */
+/* Runs all sweeps over all groups; the routes do not change between sweeps. */
 static exf_code expert_sweeps(exf_step *s, exf_progress *progress, exf_err *err)
 {
     const exf_observer *o = observer_of(s);
@@ -77,8 +77,8 @@ static int wants_host_routes(const exf_step *s)
     return s->p->n_lanes > 1 || exf_moe_wants_host_routes(&s->moe);
 }
 
-/* Mixer and router of one lane.  While the lanes are joined, the first lane does the
- * mixing, and its routes are the lane's unless the lane's router misses experts. */
+/* Runs mixer and router of one lane.  While the lanes are joined only the first lane mixes; another
+ * lane copies its routes, or runs the router again if experts are masked. */
 static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
 {
     exf_pass *p = s->p;
@@ -98,8 +98,8 @@ out:
     return rc;
 }
 
-/* 1 if a group's experts need not wait for the routes of the other groups: no rewriter
- * changes them, and the observer looks once. */
+/* Returns 1 if a group's experts need not wait for the routes of other groups: no rewriter changes
+ * routes, and the observer reads a single sweep. */
 static int flows(const exf_step *s)
 {
     const exf_rewriter *r = s->p->lanes[s->lane].rewriter;
@@ -121,7 +121,7 @@ out:
     return rc;
 }
 
-/* The whole layer, group by group. */
+/* Runs both halves of the layer group by group. */
 static exf_code flow(exf_step *s, exf_progress *progress, exf_err *err)
 {
     exf_code rc;

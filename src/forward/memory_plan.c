@@ -9,23 +9,22 @@
 
 enum { USUAL_QUEUES = 4 };
 
-/* What a pass does without, in order of cost: CUDA streams beside the first; large blocks of
- * tokens, down to where the experts' products begin to wait for their weights' way through
- * GPU memory; hidden states in GPU memory, whose copies hide behind the computing; larger
- * blocks still; the second slot of weights, without which a layer's reading and computing add
- * up.  Blocks begin large again each time. */
+/* The plans that are tried, from the fastest to the smallest.  Each tries blocks of `most` tokens,
+ * then half as many, down to `least`. Hidden states move to the host before blocks shrink so far
+ * that products wait for weights to be read from GPU memory.  The second weight slot is given up
+ * late, since reading and computing a layer then no longer overlap. */
 static const struct {
     int n_slots, on_host, most, least;
 } ways[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512}, {1, 0, 2048, 512}};
 enum { N_WAYS = sizeof ways / sizeof *ways };
 
-/* Beside what is counted: rounded operands, the product library's own workspaces. */
+/* Bytes of a CUDA stream that no size function counts: rounded operands and workspaces of the matrix library. */
 static const uint64_t queue_bytes = (uint64_t)160 << 20;
 
-/* Of what is free, left for what the driver takes when code and handles are first used. */
+/* Free memory that a plan leaves to the CUDA driver, which allocates when code and handles are first used. */
 static const uint64_t reserve_bytes = (uint64_t)256 << 20;
 
-/* What plans are made for. */
+/* The inputs from which plans are made. */
 typedef struct {
     const exf_backend *b;
     exf_compute compute;
@@ -33,9 +32,9 @@ typedef struct {
     const exf_batch *batch;
     const exf_demand *d;
     exf_weight_loader_options loader;
-    int queues;     /* to mix on */
+    int queues;     /* CUDA streams wanted for the mixers */
     uint64_t fixed; /* device bytes that are the same in every plan */
-    uint64_t slot;  /* of a slot of whole layers */
+    uint64_t slot;  /* bytes of one slot that holds a whole layer */
     uint64_t fixed_host;
 } wish;
 
@@ -49,7 +48,7 @@ uint64_t exf_memory_queue_bytes(void)
     return queue_bytes;
 }
 
-/* Routes, tokens, rotations, what observers and rewriters hold. */
+/* Returns the bytes of routes, tokens, rope tables, and of memory that observers and rewriters hold. */
 static uint64_t fixed_bytes(const wish *w)
 {
     const exf_architecture *a = &w->m->arch;
@@ -58,13 +57,13 @@ static uint64_t fixed_bytes(const wish *w)
            (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0);
 }
 
-/* A window holds as many whole sequences as tokens go through the experts at a time, and one at least. */
+/* Makes the plan for one setting.  A window has room for a block's tokens and for the longest sequence. */
 static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *loader, uint64_t weights, int on_host, int tokens)
 {
     const exf_architecture *a = &w->m->arch;
     size_t width = exf_row_width(a), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
     exf_memory_plan p = {.loader = *loader, .n_queues = 1, .reads = 1, .window = on_host ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
-    if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* nothing would be saved */
+    if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* the two buffers would be as large as the hidden states */
     p.block_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
     size_t floats = exf_workspace_floats(w->b, w->compute, a, w->batch->max_tokens, p.block_tokens, w->d);
     p.bytes = w->fixed + weights + exf_hidden_bytes(w->batch, width, lanes, p.window) + exf_workspace_bytes(a, floats);
@@ -73,7 +72,8 @@ static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *l
     return p;
 }
 
-/* Whole layers: the first plan within `most` bytes into *found; else 0, and *least the smallest. */
+/* Searches plans with whole layers: writes the first within `most` bytes to *found and returns 1;
+ * else returns 0 and writes the smallest to *least. */
 static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, exf_memory_plan *least)
 {
     for (int i = 0; i < N_WAYS; i++)
@@ -87,7 +87,7 @@ static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, ex
     return 0;
 }
 
-/* The same as *p on more queues, as many as fit. */
+/* Adds queues to *p, as many as fit. */
 static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
 {
     uint64_t one = exf_workspace_bytes(&w->m->arch, exf_mixing_floats(w->b, &w->m->arch, w->batch->max_tokens)) + queue_bytes;
@@ -97,7 +97,8 @@ static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
     }
 }
 
-/* Layers in a number of parts: the plan of fewest reads, with pieces as large as may be. */
+/* Searches plans with a layer's experts in n_parts parts: writes the one of fewest reads, with the
+ * largest blocks, to *best. */
 static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots, exf_memory_plan *best, exf_memory_plan *least)
 {
     enum { MOST = 65536, LEAST = 512 };
@@ -116,14 +117,14 @@ static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots,
         }
 }
 
-/* 1 if the pass can have experts in parts: each block then runs them in one order, once a sweep. */
+/* Returns 1 if the pass may load experts in parts.  Each block then runs the parts in one order, once per sweep. */
 static int may_part(const wish *w)
 {
     return w->d->lanes == 1 && !w->d->common_input && w->m->arch.n_experts > 1;
 }
 
-/* The fastest plan within `most` bytes into *found; else 0 and the smallest there is.  Two slots
- * go before one and few parts before many where as much is read. */
+/* Writes the fastest plan within `most` bytes to *found and returns 1; else returns 0 and writes the
+ * smallest.  Among plans of equally many reads, two slots win over one and few parts over many. */
 static int search(const wish *w, uint64_t most, exf_memory_plan *found)
 {
     enum { MOST_PARTS = 64 };

@@ -15,7 +15,7 @@ static void norm_rows(exf_workspace *w, float *out, const float *rows, const flo
     w->b->rmsnorm(w->q, out, a->d_model, rows, a->d_model, weight, n, a->d_model, a->norm_eps);
 }
 
-/* Norms the mixer's input into the number type that its products read. */
+/* Norms the mixer's input and converts it to the number type that products read. */
 static void norm_input(exf_mixer_call *call, exf_workspace *w, const exf_mixer_arrays *m, const float *u, const float *weight)
 {
     if (w->compute == EXF_COMPUTE_BF16) {
@@ -79,7 +79,7 @@ static void run_sequence(const exf_step *s, size_t sequence, int worker, int mix
     if (mixes) mix(s, w, hidden, span->n_tokens, &m, &arena);
     double mixed = exf_clock();
     if (routes) route(s, w, hidden, span, &m);
-    if (s->p->options->timed) return; /* timed_turns measures */
+    if (s->p->options->timed) return; /* timed_turns() measures instead */
     w->times.mixer += mixed - start;
     w->times.router += exf_clock() - mixed;
 }
@@ -99,14 +99,14 @@ static exf_code run_one(void *self, size_t i, int worker, exf_err *err)
     return EXF_OK;
 }
 
-/* Takes the sequences in turns on the CUDA streams, so that one's small kernels run beside
- * another's; each stream has its own workspace, so the turns change nothing else. */
+/* Runs the sequences in turns on the CUDA streams, so that one sequence's small kernels overlap with
+ * another's.  Each stream has its own workspace, so results do not depend on the turns. */
 static exf_code take_turns(parts *parts_of, exf_err *err)
 {
     const exf_step *s = parts_of->step;
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
+    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[i].q, p->space[0].q); /* stream 0 wrote the rows */
     for (size_t i = 0; i < s->moe.group.n; i++) {
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(run_one(parts_of, i, (int)(i % (size_t)p->n_spaces), err));
@@ -116,8 +116,8 @@ out:
     return rc;
 }
 
-/* CUDA streams run on by themselves: the seconds of a part are known only where all
- * sequences finish it before the next part begins. */
+/* Runs the parts one after the other with waits between them: the seconds of a part can only be
+ * measured if all sequences finish it before the next part begins. */
 static exf_code timed_turns(parts *parts_of, double *seconds, exf_err *err)
 {
     double start = exf_clock();

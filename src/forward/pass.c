@@ -13,7 +13,7 @@
 static exf_code open_tokens(exf_pass *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    p->tokens_device = (int32_t *)(uintptr_t)p->batch->ids; /* read only */
+    p->tokens_device = (int32_t *)(uintptr_t)p->batch->ids; /* no function writes to them */
     if (!p->b->gpu) return EXF_OK;
     p->tokens_device = NULL;
     EXF_TRY(p->b->alloc(&p->tokens_device, p->batch->n_tokens + 1, sizeof *p->tokens_device, "tokens", err));
@@ -40,7 +40,7 @@ out:
     return rc;
 }
 
-/* Opens the sets that exf_demand_route_sets counts. */
+/* Opens as many route sets as exf_demand_route_sets() counts. */
 static exf_code open_routes(exf_pass *p, exf_err *err)
 {
     exf_code rc;
@@ -77,7 +77,7 @@ static exf_code next_part(void *self, exf_err *err)
     return rc;
 }
 
-/* Plans the GPU's memory and starts reading weights, so that everything else is made beside it. */
+/* Plans the GPU's memory and starts reading weights, so that reading overlaps with the rest of the opening. */
 static exf_code open_gpu(exf_pass *p, exf_memory_plan *plan, exf_err *err)
 {
     exf_code rc;
@@ -170,7 +170,7 @@ void exf_pass_close(exf_pass *p)
     exf_mem_free(p->space);
 }
 
-/* ---- on the way -------------------------------------------------------------------------- */
+/* ---- steps of a pass ------------------------------------------------------------------- */
 
 exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {

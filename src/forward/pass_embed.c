@@ -1,5 +1,5 @@
-/* pass_embed.c - the first lane's hidden states = the embeddings of the tokens (pass.h).  The
- * other lanes copy them when they part from the first (layer_step.c). */
+/* pass_embed.c - fills the first lane's hidden states with the tokens' embeddings (pass.h).  The
+ * other lanes copy them at the first router (layer_step.c). */
 #include "forward/pass.h"
 
 #include "base/mem.h"
@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-enum { CHUNK = 1024 }; /* rows that the CPU sends at a time */
+enum { CHUNK = 1024 }; /* rows that the CPU uploads at a time */
 
-/* Every residual stream of a row starts as its token's embedding. */
+/* Writes a token's embedding to every residual stream of its row. */
 static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, const float *table)
 {
     size_t h = (size_t)p->model->arch.d_model, streams = (size_t)p->model->arch.residual.streams;
@@ -18,7 +18,7 @@ static void embed_rows(const exf_pass *p, float *rows, size_t first, size_t n, c
             memcpy(rows + (t * streams + k) * h, table + (size_t)p->batch->ids[first + t] * h, h * sizeof *rows);
 }
 
-/* The table crosses to the GPU as it is stored and is looked up there. */
+/* Uploads the table as it is stored and looks tokens up on the GPU. */
 static exf_code embed_gpu(exf_pass *p, exf_err *err)
 {
     const exf_architecture *a = &p->model->arch;
@@ -34,7 +34,7 @@ static exf_code embed_gpu(exf_pass *p, exf_err *err)
     return p->b->finish(q, err);
 }
 
-/* The table is read once and dropped. */
+/* Looks tokens up on the CPU; the table is read once and freed. */
 static exf_code embed_host(exf_pass *p, exf_err *err)
 {
     float *table = NULL, *rows = NULL;

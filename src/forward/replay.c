@@ -21,9 +21,9 @@ typedef struct {
     exf_recorded_stage stage;  /* on a GPU */
     exf_route_set routes;
     int32_t *tokens;           /* the batch's ids in the backend's memory; NULL: not recorded */
-    uint64_t *not_finite;      /* on a GPU */
+    uint64_t *not_finite;      /* used on a GPU only; see exf_moe_layer */
     exf_workspace *space;      /* [layer.n_workers] */
-    exf_moe_layer layer;       /* of the layer under way */
+    exf_moe_layer layer;       /* arguments of the layer that is replayed */
 } replay;
 
 static const exf_backend *backend_of(const exf_forward_options *o)
@@ -57,7 +57,7 @@ static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_
     return arena.used;
 }
 
-/* Floats of the host copy of what observers read. */
+/* Returns the floats of the host copy: rows that observers read, or recorded rows to be uploaded. */
 static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens)
 {
     return b->gpu ? (size_t)exf_host_block(block_tokens) * (size_t)a->d_model * (3 + (size_t)a->top_k) : 0;
@@ -92,7 +92,7 @@ static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_
     p->footprint.host = routes + sent + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
 }
 
-/* The largest blocks, then the most slots of weights, that fit. */
+/* Chooses the largest blocks of tokens that fit, then the most weight slots. */
 static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
                          const exf_moe_needs *needs, exf_err *err)
 {

@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-/* The mask holds 0 for an expert that survives and -infinity for the others, then the
- * router's bias plus that.  A layer that routes by token id makes no choice and has none. */
+/* Loads the mask: 0 for a retained expert and -infinity for the others, then the router's bias plus
+ * that.  A hash layer chooses by token id and has no mask. */
 exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
 {
     exf_pass *p = s->p;
@@ -25,7 +25,7 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
-/* set, in host memory, = what r makes of it. */
+/* Rewrites the routes of `set` in place with r. */
 static exf_code rewrite(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
 {
     exf_pass *p = s->p;
@@ -53,7 +53,7 @@ out:
     return rc;
 }
 
-/* The first lane's routes as a probing lane would have them. */
+/* Fills the routes of one probing lane: the first lane's hidden states, routed and rewritten by that lane's rules. */
 static exf_code share_with(const exf_step *s, size_t lane, exf_err *err)
 {
     exf_pass *p = s->p;

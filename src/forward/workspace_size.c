@@ -45,7 +45,7 @@ int exf_host_block(int max_tokens)
     return max_tokens < EXF_MOE_BLOCK ? max_tokens : EXF_MOE_BLOCK;
 }
 
-/* The first half of the largest layer. */
+/* Returns the floats that the first half of the largest layer needs. */
 size_t exf_mixing_floats(const exf_backend *b, const exf_architecture *a, int max_tokens)
 {
     size_t most = 0;

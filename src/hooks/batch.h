@@ -18,7 +18,7 @@ typedef struct {
     const int32_t *ids; /* [n_tokens] token ids, sequence after sequence; each in [0, vocab) */
     const exf_span *span; /* [n_sequences] */
     size_t n_sequences, n_tokens;
-    int max_tokens; /* of the longest sequence */
+    int max_tokens; /* tokens of the longest sequence */
 } exf_batch;
 
 /* Consecutive sequences of a batch. */

@@ -62,8 +62,9 @@ typedef struct {
     const float *router_weights; /* [n, K] */
 } exf_common_input_block;
 
-/* Consecutive tokens of an exf_device_common_input that belong to one sequence: a multiple of
- * EXF_COMMON_INPUT_UNIT (kernels/statistics/layer_sums.h), except at the end of the sequence's tokens. */
+/* Consecutive tokens of an exf_device_common_input that belong to one sequence.  Their number is a
+ * multiple of EXF_COMMON_INPUT_UNIT (kernels/statistics/layer_sums.h), except at the end of the
+ * sequence's tokens. */
 typedef struct {
     size_t sequence;
     int first, n_tokens; /* tokens [first, first + n_tokens) */
@@ -83,8 +84,8 @@ typedef struct {
     size_t row_offset;
 } exf_device_common_input;
 
-/* Routed outputs of the first lane beside those that another lane's rewriter makes of the
- * same hidden states, for consecutive tokens of one sequence, in host memory. */
+/* Routed outputs of the first lane and, for the same hidden states, of another lane's rewriter:
+ * consecutive tokens of one sequence, in host memory. */
 typedef struct {
     int layer, moe_index;
     size_t sequence, row;
@@ -94,7 +95,7 @@ typedef struct {
     const float *rewritten;  /* [T, H] */
 } exf_probe_block;
 
-/* The same for consecutive tokens of the run, in GPU memory; see exf_device_block. */
+/* A probe block of consecutive tokens of the run in GPU memory; see exf_device_block. */
 typedef struct {
     int layer, moe_index;
     const exf_batch *batch;
@@ -110,7 +111,7 @@ typedef struct {
     const float *logits; /* [n_tokens, vocab] */
 } exf_logits_block;
 
-/* The same in GPU memory, see exf_device_block. */
+/* A block of logits in GPU memory; see exf_device_block. */
 typedef struct {
     size_t sequence, row;
     int position, n_tokens, vocab;
@@ -119,7 +120,7 @@ typedef struct {
     const int32_t *next; /* [n_tokens] the token that follows each; undefined behind the last token of a sequence */
 } exf_device_logits;
 
-/* Any function may be NULL. */
+/* An observer may leave any function NULL. */
 typedef struct {
     void *self;
     int sweeps;        /* how often a layer's blocks are shown, the experts computed anew each time; 0 means 1 */
@@ -145,6 +146,6 @@ typedef struct {
     /* Called concurrently; NULL: the head does not run.  All lanes' logits of the same tokens come one
      * after the other, lane by lane, on the same worker. */
     exf_code (*logits)(void *self, const exf_logits_block *b, exf_err *err);
-    exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err); /* besides logits, which says that the head is wanted */
+    exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err); /* `logits` must be set too: it requests the head */
 } exf_observer;
 #endif

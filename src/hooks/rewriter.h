@@ -23,7 +23,7 @@ typedef struct {
     float *weights; /* [T, K] */
 } exf_routes;
 
-/* Any function may be NULL. */
+/* A rewriter may leave any function NULL. */
 typedef struct {
     void *self;
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */

@@ -1,4 +1,5 @@
 /* verify_contents.c - what follows from a file's specification; see verify.h. */
+#include "artifact/tables_vectors.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "inspect/quantile.h"

@@ -32,7 +32,7 @@ void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call
     c->b->rope(c->q, x, &shape, cosine, sine);
 }
 
-/* Tokens in complete windows, and floats that each is projected to. */
+/* Returns the tokens in complete windows. */
 static size_t whole_tokens(const exf_architecture *a, int layer, int n_tokens)
 {
     return (size_t)exf_entry_count(a, layer, n_tokens) * (size_t)a->compressed.ratio[layer];

@@ -32,7 +32,7 @@ const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_
 {
     const exf_compressed_spec *p = &c->a->compressed;
     int h = c->a->d_model, heads = p->index_heads, d = p->index_dim, ratio = p->ratio[c->layer];
-    if (!s->on || (first + n_rows) / ratio <= p->index_topk) return NULL; /* the scores would choose them all */
+    if (!s->on || (first + n_rows) / ratio <= p->index_topk) return NULL; /* all visible entries are chosen */
     float scale = (float)(1 / sqrt((double)d * heads));
     exf_indexer_shape shape = {.first = first, .n_rows = n_rows, .n_heads = heads, .d = d, .ratio = ratio, .top_k = p->index_topk,
                                .n_entries = exf_entry_count(c->a, c->layer, c->n_tokens)};

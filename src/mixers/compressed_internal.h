@@ -1,12 +1,12 @@
-/* compressed_internal.h - parts of the compressed mixer, shared by mixer_compressed.c and
- * compressed_*.c: rotation, compressed entries, and the indexer that chooses among them. */
+/* compressed_internal.h - declares the parts of the compressed mixer, shared by mixer_compressed.c
+ * and compressed_*.c: rotation, compressed entries, and the indexer that chooses among them. */
 #ifndef EXF_MIXERS_COMPRESSED_INTERNAL_H
 #define EXF_MIXERS_COMPRESSED_INTERNAL_H
 #include "mixers/mixer.h"
 
-/* Compressed entries of a sequence of n_tokens in the layer: one for each complete window. */
+/* Returns how many compressed entries the layer makes of n_tokens: one for each complete window. */
 int exf_entry_count(const exf_architecture *a, int layer, int n_tokens);
-/* 1 if entries overlap and an indexer chooses among them. */
+/* Returns 1 if entries overlap and an indexer chooses among them. */
 int exf_entries_overlap(const exf_architecture *a, int layer);
 
 /* ---- rotation --------------------------------------------------------------- */
@@ -16,7 +16,7 @@ typedef struct {
     int n_rows, n_heads, d;
     int first, step, inverse;
 } exf_rotation;
-/* The rotation as a rope shape; sets *cosine and *sine unless the call has no rope tables. */
+/* Returns the rotation as a rope shape; sets *cosine and *sine unless the call has no rope tables. */
 exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine);
 void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c);
 
@@ -26,14 +26,14 @@ typedef struct {
     exf_role kv, gate, ape, norm;
     int d;
 } exf_compressor_part;
-/* Floats of scratch. */
+/* Returns the floats of scratch that exf_compressed_entries() needs. */
 size_t exf_entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d);
-/* entries [N, d] of the whole sequence: pooled, normed, rotated to their windows' first tokens. */
+/* Computes entries [N, d] of the whole sequence: pooled, normed, rotated to their windows' first tokens. */
 void exf_compressed_entries(float *entries, const exf_compressor_part *part, const exf_mixer_call *c, float *scratch);
 
 /* ---- indexer --------------------------------------------------------------------- */
 typedef struct {
-    int on;       /* 0: no query sees more entries than it may attend to */
+    int on;       /* 0: every query attends to all entries that it sees, so none are chosen */
     float *keys;  /* [N, index_dim] */
     float *q, *weights, *work;
     unsigned char *chosen; /* [rows, N] */
@@ -41,9 +41,9 @@ typedef struct {
 
 void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows);
 void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch);
-/* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the
- * last row], or NULL if every visible entry is chosen.  q_rank: the queries' normed low-rank rows. */
+/* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the last
+ * row], or NULL if every visible entry is chosen. q_rank: the queries' normed low-rank rows. */
 const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first, int n_rows);
-/* Floating-point operations for one sequence. */
+/* Returns the floating-point operations for one sequence. */
 double exf_index_flops(const exf_architecture *a, int layer, double n_tokens);
 #endif

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/* y [T, n] = input w^T + bias, where the layer has one. */
+/* Computes y [T, n] = input w^T, plus the bias if the layer has one. */
 static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role bias, int n)
 {
     int h = c->a->d_model;
@@ -13,7 +13,7 @@ static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role
     if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
 }
 
-/* x: heads of width d, ld floats per token. */
+/* Norms and rotates the heads of x, each of width d; a token has ld floats. */
 static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf_mixer_call *c, const float *norm)
 {
     const exf_architecture *a = c->a;
@@ -29,7 +29,7 @@ static void run(const exf_mixer_call *c)
     const exf_architecture *a = c->a;
     const exf_attention_spec *s = &a->attention;
     int h = a->d_model, t = c->n_tokens, d = s->head_dim;
-    int stride = s->gated ? 2 * d : d; /* a query head, with its gate behind it */
+    int stride = s->gated ? 2 * d : d; /* a query head and its gate behind it */
     int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
     float *q = exf_arena_take(c->arena, (size_t)t * (size_t)dq), *k = exf_arena_take(c->arena, (size_t)t * (size_t)dkv);
     float *v = exf_arena_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_arena_take(c->arena, (size_t)t * (size_t)dout);

@@ -1,10 +1,10 @@
-/* mixer_compressed.c - attention over a sliding window and over compressed
- * entries: low-rank queries, each head normed; one key-value head for all of
- * them, keys being the values, so that the heads' outputs are rotated back;
- * output projection in groups.  Works through a sequence in blocks of queries,
- * since a sequence's queries of all heads are its largest array by far: small
- * blocks where the memory is the host's; where it is not, a block is most
- * sequences, for products of a few rows would leave a device idle. */
+/* mixer_compressed.c - attention over a sliding window and over compressed entries: low-rank
+ * queries, each head normed; one key-value head for all of them; keys are also the values, so
+ * the heads' outputs are rotated back; output projection in groups.
+ *
+ * The queries of all heads are a sequence's largest array by far, so they are computed in
+ * blocks: small blocks on the CPU; on a GPU a block holds most whole sequences, since products
+ * of a few rows would leave it idle. */
 #include "mixers/compressed_internal.h"
 
 #include <math.h>
@@ -12,11 +12,11 @@
 enum { HOST_ROWS = 128, DEVICE_ROWS = 2048 };
 
 typedef struct {
-    int rows;                       /* of a block */
+    int rows;                       /* rows of a block */
     float *tokens, *entries;        /* [T, d], [N, d] of the sequence */
-    float *pooled;                  /* the compressors' scratch */
+    float *pooled;                  /* scratch of the compressors */
     float *q_rank, *q;              /* [rows, q_rank], [rows, heads, d] */
-    float *rounded;                 /* [rows, heads, d] bfloat16, or NULL: what the heads give, on a device that rounds them itself */
+    float *rounded;                 /* [rows, heads, d] bfloat16 outputs of the heads, if the device rounds them; else NULL */
     float *grouped, *scores;
     exf_index_space index;
 } space;
@@ -38,7 +38,7 @@ static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int firs
                                             .ratio = p->ratio[c->layer], .scale = (float)(1.0 / sqrt((double)p->head_dim))};
 }
 
-/* The backend has compressed_heads for this. */
+/* Returns 1 if the backend's compressed_heads computes and rounds the heads. */
 static int rounds_heads(const exf_mixer_call *c)
 {
     const float *cosine = NULL, *sine = NULL;
@@ -66,7 +66,7 @@ static void carve(space *s, const exf_mixer_call *c)
     exf_index_carve(&s->index, c, rows);
 }
 
-/* Keys of the whole sequence: its tokens', its entries', the indexer's. */
+/* Computes the keys of the whole sequence: tokens' keys, entries' keys, the indexer's keys. */
 static void make_keys(const space *s, const exf_mixer_call *c)
 {
     const exf_architecture *a = c->a;
@@ -79,7 +79,7 @@ static void make_keys(const space *s, const exf_mixer_call *c)
     exf_index_keys(&s->index, c, s->pooled);
 }
 
-/* Queries as projected. */
+/* Projects the queries of n rows from `first` on. */
 static void make_queries(const space *s, const exf_mixer_call *c, int first, int n)
 {
     const exf_architecture *a = c->a;
@@ -90,7 +90,7 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
     c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank, 1, 0);
 }
 
-/* Queries to what the heads give, in their place or rounded. */
+/* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */
 static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_compressed_keys *keys, int first, int n)
 {
     const exf_compressed_spec *p = &c->a->compressed;
@@ -111,7 +111,7 @@ static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_comp
     return exf_f32(s->q);
 }
 
-/* Heads [n, wide] to out: each group of heads by its own rows of wo_a, then wo_b. */
+/* Projects heads [n, wide] to out: each group of heads by its own rows of wo_a, then all by wo_b. */
 static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix heads, int first, int n)
 {
     const exf_compressed_spec *p = &c->a->compressed;
@@ -143,7 +143,7 @@ static double flops(const exf_architecture *a, int layer, double t)
     const exf_compressed_spec *p = &a->compressed;
     double h = a->d_model, d = p->head_dim, wide = p->n_heads * d, low = (double)p->o_groups * p->o_rank, ratio = p->ratio[layer];
     double projections = h * p->q_rank + p->q_rank * wide + h * d + wide * p->o_rank + low * h;
-    double keys = t < p->window ? t : p->window; /* that a query is scored against */
+    double keys = t < p->window ? t : p->window; /* keys that a query is scored against */
     if (ratio > 0) {
         keys += t / ratio / 2;
         projections += h * d * (exf_entries_overlap(a, layer) ? 4 : 2);

@@ -5,10 +5,10 @@
 
 #include <math.h>
 
-/* Inside the root of the l2 norm; the reference has it as a constant. */
+/* Added inside the root of the l2 norm; the reference has it as a constant, too. */
 static const double l2_eps = 1e-6;
 
-/* y [T, n] = input w^T. */
+/* Computes y [T, n] = input w^T. */
 static void project(const exf_mixer_call *c, float *y, exf_role role, int n)
 {
     int h = c->a->d_model;
@@ -22,7 +22,7 @@ static exf_delta_shape shape_of(const exf_deltanet_spec *s, int n_tokens)
                              .key_dim = s->key_dim, .value_dim = s->value_dim, .ldq = ld, .ldk = ld, .ldv = ld, .ldo = dv};
 }
 
-/* Floats of workspace of recur(). */
+/* Returns the floats of workspace of recur(). */
 static size_t room_of(const exf_mixer_call *c, const exf_delta_shape *s)
 {
     int width = c->a->deltanet.conv_width;
@@ -31,7 +31,7 @@ static size_t room_of(const exf_mixer_call *c, const exf_delta_shape *s)
     return conv > rule ? conv : rule;
 }
 
-/* out [T, value heads x value_dim] from qkv [T, q | k | v], which is used up. */
+/* Computes out [T, value heads x value_dim] from qkv [T, q | k | v], which it overwrites. */
 static void recur(const exf_mixer_call *c, float *out, float *qkv, const float *decay, const float *beta, const exf_delta_shape *s,
                   float *workspace)
 {
@@ -48,7 +48,7 @@ static void recur(const exf_mixer_call *c, float *out, float *qkv, const float *
     c->b->delta_rule(c->q, out, qkv, k, k + dk, decay, beta, s, workspace);
 }
 
-/* The last product's operand: z <- silu(z) times the normed heads; rounded into `room` where products round. */
+/* Computes the last product's operand, silu(z) times the normed heads, in z; rounds it into `room` if products round. */
 static exf_matrix gate(const exf_mixer_call *c, float *heads, float *z, float *room, const exf_delta_shape *s)
 {
     int n_rows = s->n_tokens * s->n_value_heads, d = s->value_dim;
@@ -80,7 +80,7 @@ static void run(const exf_mixer_call *c)
     project(c, beta, EXF_W_DELTA_B, n_heads);
     c->b->delta_gates(c->q, decay, beta, c->w[EXF_W_DELTA_A_LOG], c->w[EXF_W_DELTA_DT_BIAS], t, n_heads);
     recur(c, heads, qkv, decay, beta, &s, space);
-    exf_matrix gated = gate(c, heads, z, qkv, &s); /* q, k and v are no more needed */
+    exf_matrix gated = gate(c, heads, z, qkv, &s); /* qkv is free: q, k and v are no longer needed */
     c->b->gemm_xwt(c->q, c->out, a->d_model, gated, dv, exf_mixer_weight(c, EXF_W_DELTA_OUT), dv, t, a->d_model, dv, 1, c->beta);
 }
 

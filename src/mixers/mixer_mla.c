@@ -1,11 +1,11 @@
-/* mixer_mla.c - multi-head latent attention: keys and values of all heads come
- * from one normed latent per token, beside it one rotated key that all heads
- * share; q directly or through a normed low rank.
+/* mixer_mla.c - multi-head latent attention: keys and values of all heads are expanded from one
+ * normed latent per token; beside it is one rotated key that all heads share; q is projected
+ * directly or through a normed low rank.
  *
- * Keys and values are expanded, not absorbed into q and o: that is what the
- * reference does, and long sequences cost fewer operations.  A few heads at a time:
- * the expansion of all is as large as q and the output together.  One where the
- * memory is the host's; as many as keep a device busy where it is not. */
+ * Keys and values are expanded, not absorbed into q and o: the reference does the same, and
+ * long sequences cost fewer operations.  Heads are expanded a group at a time, since the
+ * expansion of all is as large as q and the output together: one head on the CPU, as many as
+ * keep a GPU busy on a GPU. */
 #include "mixers/mixer.h"
 
 typedef struct {
@@ -19,14 +19,14 @@ typedef struct {
 
 enum { DEVICE_GROUP = 16 };
 
-/* Heads that are expanded at a time. */
+/* Returns how many heads are expanded at a time. */
 static int group_of(const exf_mixer_call *c)
 {
     int most = !c->b->gpu ? 1 : DEVICE_GROUP, n = c->a->mla.n_heads;
     return n < most ? n : most;
 }
 
-/* Attention of n heads: q among all heads' rows, k and v among the group's. */
+/* Returns the shape of n heads' attention: q has the rows of all heads, k and v those of the group. */
 static exf_attention_shape shape_of(const exf_mixer_call *c, int n)
 {
     const exf_mla_spec *s = &c->a->mla;
@@ -50,7 +50,7 @@ static void carve(mla_space *m, const exf_mixer_call *c)
     m->scores = exf_arena_take(arena, c->b->attention_workspace(&shape));
 }
 
-/* The rotary part of each of n_heads heads of `width`, behind `offset` floats of it. */
+/* Rotates the rotary part of each of n_heads heads of `width`; it begins `offset` floats into the head. */
 static void rotate(float *x, int n_heads, int width, int offset, const exf_mixer_call *c)
 {
     const exf_rope_spec *r = &c->a->rope[EXF_ROPE_MAIN];
@@ -73,8 +73,8 @@ static void make_queries(const mla_space *m, const exf_mixer_call *c)
     rotate(m->q, s->n_heads, dk, s->nope_dim, c);
 }
 
-/* The latent is normed, the key beside it is rotated only; that key goes behind
- * where every head's own part of its keys will be. */
+/* Computes the latent and the shared key: the latent is normed, the key only rotated.  Copies the
+ * key behind each head's own part of its keys. */
 static void make_latent(const mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;
@@ -85,7 +85,7 @@ static void make_latent(const mla_space *m, const exf_mixer_call *c)
     c->b->repeat_columns(c->q, m->k + s->nope_dim, group * dk, group, dk, m->latent + s->kv_rank, n, t, s->rope_dim);
 }
 
-/* Keys and values of n heads from `first` on; kv_b holds per head the rows [nope | v]. */
+/* Expands keys and values of n heads from `first` on; kv_b holds per head the rows [nope | v]. */
 static void expand(const mla_space *m, const exf_mixer_call *c, int first, int n)
 {
     const exf_mla_spec *s = &c->a->mla;
@@ -97,7 +97,7 @@ static void expand(const mla_space *m, const exf_mixer_call *c, int first, int n
     c->b->gemm_xwt_many(c->q, m->v, group * dv, latent, ld, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, &values, t, dv, rank);
 }
 
-/* The heads from `first` on, at most a group. */
+/* Runs attention of the heads from `first` on, at most a group. */
 static void attend(const mla_space *m, const exf_mixer_call *c, int first)
 {
     const exf_mla_spec *s = &c->a->mla;

@@ -22,9 +22,9 @@ typedef struct {
     const float *scale; /* [3] */
 } exf_residual_site;
 
-/* Floats of a token's hidden state: streams * H. */
+/* Returns the floats of a token's hidden state: streams * H. */
 size_t exf_row_width(const exf_architecture *a);
-/* Floats of mixing coefficients per token: pre [S], post [S], C [S, S]; 0 with one stream. */
+/* Returns the floats of mixing coefficients per token: pre [S], post [S], C [S, S]; 0 with one stream. */
 int exf_residual_mixing(const exf_architecture *a);
 
 /* Returns the site's input [T, H] for n_tokens rows of hidden: hidden itself with one

@@ -19,7 +19,7 @@ static exf_code one_table(exf_rope_tables *p, int kind, const exf_backend *b, ex
 {
     exf_code rc;
     size_t half = (size_t)s->dim / 2, n = half * (size_t)max_tokens;
-    float *inv_freq = NULL, *table = NULL; /* cosines, then sines */
+    float *inv_freq = NULL, *table = NULL; /* table: cosines, then sines */
     EXF_TRY(exf_mem_new(&inv_freq, half, sizeof(float), "RoPE frequencies", err));
     EXF_TRY(exf_mem_new(&table, 2 * n, sizeof(float), "RoPE table", err));
     EXF_TRY(b->alloc(&p->cosine[kind], n, sizeof(float), "RoPE table", err));

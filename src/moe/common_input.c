@@ -20,8 +20,8 @@ static exf_matrix take_matrix(exf_arena *arena, size_t elements, exf_number numb
     return (exf_matrix){exf_take_bytes(arena, elements * exf_number_bytes(number)), number};
 }
 
-/* Outputs come first: a library's products may depend on their alignment, which is then the
- * same in small memory as in large. */
+/* Takes `outputs` from the arena first: a matrix library's results may depend on alignment, which is
+ * then the same for every arena size. */
 void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens)
 {
     size_t n = (size_t)n_tokens, h = (size_t)a->d_model, e = (size_t)a->n_experts;

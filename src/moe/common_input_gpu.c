@@ -1,9 +1,10 @@
-/* common_input_gpu.c - common input on a GPU: all experts on many tokens at once, of as
- * many sequences as there is memory for.
+/* common_input_gpu.c - runs common input on a GPU: all experts on many tokens at once, of as
+ * many sequences as fit in memory.
  *
- * Tokens lie in chunks of exf_gram_tokens() places, which are shown chunk by chunk; units
- * of EXF_COMMON_INPUT_UNIT tokens of a sequence are never cut, so the end of a chunk may stay
- * unused.  Neither how sequences share chunks nor how many chunks fit changes a bit. */
+ * A chunk has exf_gram_tokens() places, one for each token, and observers are shown a chunk at
+ * a time.  Units of EXF_COMMON_INPUT_UNIT tokens of a sequence are never cut, so the end of a
+ * chunk may stay unused.  Neither how sequences share chunks nor how many chunks fit changes
+ * a bit. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
@@ -15,10 +16,10 @@ typedef struct {
     const exf_moe_layer *layer;
     exf_workspace *w;
     exf_common_arrays arrays;
-    int chunk, n_chunks;       /* places of a chunk; chunks that fit into the workspace */
-    int32_t *row;              /* [n_chunks * chunk] each place's row in the group; unused places repeat the one before */
-    exf_common_input_part *part;     /* [n_chunks * chunk] of the chunks, one after the other */
-    int parts_to[MOST_CHUNKS]; /* of each chunk: where its parts end */
+    int chunk, n_chunks;       /* places per chunk; chunks that fit into the workspace */
+    int32_t *row;              /* [n_chunks * chunk] the row in the group of each place; unused places repeat the row before */
+    exf_common_input_part *part;     /* [n_chunks * chunk] parts of all chunks, chunk after chunk */
+    int parts_to[MOST_CHUNKS]; /* [chunk] end of the chunk's entries in part */
     int n, n_parts;            /* places filled; parts */
 } filling;
 
@@ -39,7 +40,7 @@ static exf_code show(const filling *f, exf_err *err)
     return rc;
 }
 
-/* Runs all experts on the places that are filled, shows them, and empties the chunks. */
+/* Runs all experts on the filled places, shows the chunks to the observer and empties them. */
 static exf_code run_filled(filling *f, exf_err *err)
 {
     exf_workspace *w = f->w;
@@ -59,13 +60,13 @@ out:
     return rc;
 }
 
-/* Fills the rest of the chunk with its last token: what no part names is computed and not read. */
+/* Fills the rest of the chunk with its last token.  No part names these places, so their outputs are never read. */
 static void leave_chunk(filling *f)
 {
     for (; f->n % f->chunk; f->n++) f->row[f->n] = f->row[f->n - 1];
 }
 
-/* Notes that the next n places belong to the sequence. */
+/* Records that the next n places belong to the sequence. */
 static void note_part(filling *f, size_t sequence, int n, int ends)
 {
     int first = f->n % f->chunk;
@@ -78,7 +79,7 @@ static void note_part(filling *f, size_t sequence, int n, int ends)
     f->parts_to[f->n / f->chunk] = f->n_parts;
 }
 
-/* Places a unit: the i-th of the sequence's tokens and the n - 1 behind it. */
+/* Fills n places with a unit: the sequence's common-input tokens i .. i + n - 1. */
 static exf_code place_unit(filling *f, size_t sequence, int i, int n, int ends, exf_err *err)
 {
     const exf_moe_layer *l = f->layer;
@@ -93,7 +94,7 @@ static exf_code place_unit(filling *f, size_t sequence, int i, int n, int ends, 
     return EXF_OK;
 }
 
-/* Sends every token's expert ids, which are all experts in order. */
+/* Uploads every token's expert ids: all experts in order. */
 static exf_code send_ids(const filling *f, exf_err *err)
 {
     size_t e = (size_t)f->layer->model->arch.n_experts, n = (size_t)(f->n_chunks * f->chunk) * e;
@@ -107,7 +108,7 @@ static exf_code send_ids(const filling *f, exf_err *err)
     return rc;
 }
 
-/* As many chunks as fit into the workspace, one at least (exf_common_floats). */
+/* Returns how many chunks fit into the workspace, at least one (exf_common_floats). */
 static int chunks_that_fit(const filling *f)
 {
     exf_common_arrays c;

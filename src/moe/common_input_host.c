@@ -1,4 +1,4 @@
-/* common_input_host.c - common input on the CPU: a worker takes a sequence and runs all
+/* common_input_host.c - runs common input on the CPU: a worker takes a sequence and runs all
  * experts on EXF_COMMON_INPUT_UNIT of its tokens at a time. */
 #include "base/log.h"
 #include "moe/common_input.h"

@@ -19,7 +19,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Bytes of workspace that the experts of any layer need: routed, shared, dense. */
+/* Returns the bytes of workspace that the experts of any layer need: routed, shared, dense. */
 static size_t experts_bytes(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens)
 {
     exf_number number = exf_moe_number(compute);

@@ -7,25 +7,25 @@
 #include "kernels/backend.h"
 #include "model/architecture.h"
 
-/* What the pass wants of a block beside the updated hidden states. */
+/* Arrays that a pass needs from a block besides the updated hidden states. */
 typedef struct {
-    int routed; /* 1: the routed output by itself (corrections, probes, blocks shown in host memory) */
-    int block;  /* 1: the block output by itself */
-    int input;  /* 1: the normed hidden states in float32, also where experts read bfloat16 */
-    int probes; /* 1: the outputs of other lanes' routes */
+    int routed; /* 1: the routed output alone (corrections, probes, blocks shown in host memory) */
+    int block;  /* 1: the block output alone */
+    int input;  /* 1: the normed hidden states in float32, even if experts read bfloat16 */
+    int probes; /* 1: outputs of other lanes' routes */
     int logits; /* 1: router logits, because the block routes its tokens itself (recorded hidden states) */
     int shown;  /* 1: expert outputs in float32 for observers in host memory, where experts give bfloat16 */
     int sent;   /* 1: the normed hidden states lie elsewhere (recorded_stage.h) */
 } exf_moe_needs;
 
-/* Number type N is the queue's: float32 or bfloat16. */
+/* Arrays of a block.  Number type N is the queue's: float32 or bfloat16. */
 typedef struct {
-    float *u, *mixing;     /* [T, H], [T, exf_residual_mixing()]; with several residual streams */
+    float *u, *mixing;     /* [T, H], [T, exf_residual_mixing()]; used with several residual streams */
     float *input;          /* [T, H] normed hidden states; see exf_moe_needs */
-    exf_matrix x;          /* [T, H] of N: what products read; input itself in float32 */
+    exf_matrix x;          /* [T, H] of N: operand of the products; equals input in float32 */
     exf_matrix outputs;    /* [T, K, H] of N */
     exf_matrix shared;     /* [T, H] of N: the shared experts' output, or the dense network's */
-    float *shared_weights; /* [T] where a layer switches its shared expert by token */
+    float *shared_weights; /* [T] used if a layer switches its shared expert by token */
     float *routed, *block; /* [T, H] */
     exf_matrix probe_outputs; /* [T, K, H] of N */
     float *probe_routed;   /* [T, H] */
@@ -37,15 +37,15 @@ typedef struct {
     void *experts;         /* workspace of the experts operation */
 } exf_moe_arrays;
 
-/* The number type that products of this compute read. */
+/* Returns the number type that products of this compute mode read. */
 exf_number exf_moe_number(exf_compute compute);
-/* The writable start of a carved matrix. */
+/* Returns the writable start of a carved matrix. */
 static inline void *exf_moe_data(exf_matrix m)
 {
     return (void *)(uintptr_t)m.p;
 }
 
-/* A shape of n tokens on E experts of which each token runs K. */
+/* Returns the shape of n tokens on E experts of which each token runs K. */
 exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, int n_experts, int top_k, int width);
 
 /* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */

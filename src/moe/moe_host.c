@@ -15,7 +15,7 @@ static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *e
     return rc;
 }
 
-/* Blocks are numbered over all sequences. */
+/* Runs the i-th block; blocks are numbered over all sequences. */
 static exf_code run_numbered_block(void *self, size_t i, int worker, exf_err *err)
 {
     const exf_moe_layer *l = self;
@@ -46,7 +46,7 @@ static exf_code watch(const exf_moe_layer *l, exf_workspace *w, const exf_moe_vi
 
 static exf_code check(const exf_moe_layer *l, exf_err *err)
 {
-    (void)l; /* watch has told */
+    (void)l; /* watch has reported */
     (void)err;
     return EXF_OK;
 }

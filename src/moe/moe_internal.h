@@ -1,4 +1,4 @@
-/* moe_internal.h - what the files of the MoE block share. */
+/* moe_internal.h - functions that the files of the MoE block share. */
 #ifndef EXF_MOE_MOE_INTERNAL_H
 #define EXF_MOE_MOE_INTERNAL_H
 #include "moe/moe_layer.h"
@@ -7,14 +7,14 @@
 exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err) EXF_CHECKED;
 int exf_moe_shown_on_device(const exf_moe_layer *l, int sweep);
 int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep);
-/* Fills in everything but the arrays that the backend computes. */
+/* Return a block with every member set but the arrays that the backend computes. */
 exf_moe_block exf_moe_host_block(const exf_moe_layer *l, const exf_moe_view *v);
 exf_device_block exf_moe_device_block(const exf_moe_layer *l, const exf_moe_view *v, exf_matrix outputs);
 
-/* moe_probe.c: lets the rewriter add its correction to routed, if it has one. */
+/* Adds the rewriter's correction, if it has one, to routed (moe_probe.c). */
 exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
                          exf_err *err) EXF_CHECKED;
-/* The block, whose experts' outputs are in m, under the routes of a lane that probes. */
+/* Runs a probing lane's routes on the block, whose experts' outputs are in m, and shows the result. */
 exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err) EXF_CHECKED;
 
 /* moe_recorded.c: m->input and m->x from the recording, and the routes if they are not recorded. */

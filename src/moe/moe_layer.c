@@ -30,7 +30,7 @@ int exf_moe_wants_host_routes(const exf_moe_layer *l)
 
 /* ---- input ---------------------------------------------------------------------------- */
 
-/* m->x and m->input = the block's hidden states, normed. */
+/* Norms the block's hidden states into m->x and m->input. */
 static void norm_hidden(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const float *hidden, int n)
 {
     const exf_architecture *a = &l->model->arch;
@@ -49,7 +49,7 @@ static exf_expert_matrices matrices_of(const exf_layer_weights *lw, exf_role gat
     return (exf_expert_matrices){exf_matrix_of(lw, gate), exf_matrix_of(lw, up), exf_matrix_of(lw, down)};
 }
 
-/* Loads the next part of the layer's experts over the one before, once its products are done. */
+/* Loads the next part of the layer's experts over the part before, whose products it waits for. */
 static exf_code next_part(const exf_moe_layer *l, exf_workspace *w, exf_err *err)
 {
     exf_code rc = w->b->finish(w->q, err);
@@ -74,7 +74,7 @@ out:
     return rc;
 }
 
-/* m->shared = the only SwiGLU network of `width`: a shared expert, or a dense layer. */
+/* Runs the only SwiGLU network of `width` into m->shared: a shared expert, or a dense layer. */
 static void run_only(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const exf_expert_matrices *matrices, int n, int width)
 {
     const exf_architecture *a = &l->model->arch;
@@ -120,7 +120,8 @@ static void routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed, 
     w->b->moe_sum(w->q, &c);
 }
 
-/* The block output, and into the hidden states where one residual stream lets it; `begun`: routed is summed already. */
+/* Computes the block output and, with one residual stream, adds it to the hidden states; `begun`:
+ * routed is summed already. */
 static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, size_t row, int n, int begun)
 {
     exf_moe_sum_call c = sum_of(l, n);
@@ -139,14 +140,14 @@ static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_ar
     w->b->moe_sum(w->q, &c);
 }
 
-/* 1 if something must read or change the routed output before shared experts are added. */
+/* Returns 1 if a correction or a probe uses the routed output before shared experts are added. */
 static int interrupts(const exf_moe_layer *l)
 {
     const exf_rewriter *r = l->lane->rewriter;
     return (r && r->correct) || (l->n_probes && l->last);
 }
 
-/* Slots of n tokens that run an expert; rewriters leave some out. */
+/* Counts the slots of n tokens that run an expert; rewriters leave some out. */
 static size_t slots_with_experts(const exf_moe_layer *l, size_t row, int n)
 {
     const exf_rewriter *r = l->lane->rewriter;
@@ -156,7 +157,7 @@ static size_t slots_with_experts(const exf_moe_layer *l, size_t row, int n)
     return used;
 }
 
-/* Routed experts with the rewriter's correction and the probes of other lanes. */
+/* Runs the routed experts, the rewriter's correction and the probes of other lanes. */
 static exf_code run_routed(const exf_moe_layer *l, int worker, const exf_moe_arrays *m, size_t sequence, size_t row, int n, exf_err *err)
 {
     exf_workspace *w = &l->space[worker];

@@ -21,18 +21,18 @@
 
 struct exf_moe_layer;
 
-/* Tokens [row, row + n) of the run under some routes; sequence is that of the first token. */
+/* Tokens [row, row + n) of the run under some routes; `sequence` is the sequence of the first token. */
 typedef struct {
     const exf_route_set *routes, *router_routes;
     size_t sequence, row;
     int n, worker;
 } exf_moe_view;
 
-/* Routes that another lane's rewriter made of the first lane's, and who reads the result. */
+/* A probe of another lane: the first lane's routes as that lane rewrote them, and the observer of the result. */
 typedef struct {
     const exf_lane *lane;
     const exf_route_set *routes;        /* n = 0: this lane does not probe */
-    const exf_route_set *router_routes; /* as the router made them for this lane */
+    const exf_route_set *router_routes; /* routes as the router made them for this lane */
 } exf_moe_probe;
 
 /* Loads the next part of a layer's experts into the weights (weights/weight_loader.h). */
@@ -43,16 +43,16 @@ typedef struct {
     const double *waited; /* seconds that next() waited so far */
 } exf_expert_parts;
 
-/* How the tokens of a run are cut into calls of the block; see moe_engine.h. */
+/* An engine cuts the tokens of a run into calls of the block; see moe_engine.h. */
 typedef struct {
     const char *name;
-    /* One sweep over the layer's group. */
+    /* Runs one sweep over the layer's group. */
     exf_code (*run)(struct exf_moe_layer *l, exf_err *err);
-    /* All experts on the tokens that the lane's observer asks for, of the layer's group. */
+    /* Runs all experts on the group's tokens that the lane's observer asks for. */
     exf_code (*common_input)(struct exf_moe_layer *l, exf_err *err);
-    /* Notices hidden states of a block that are not finite (EXF_NUMERIC, at once or in check). */
+    /* Looks for hidden states of a block that are not finite: EXF_NUMERIC now, or later in check. */
     exf_code (*watch)(const struct exf_moe_layer *l, exf_workspace *w, const exf_moe_view *v, const float *rows, exf_err *err);
-    /* After all groups: EXF_NUMERIC where hidden states of the run are not finite. */
+    /* Called after all groups: EXF_NUMERIC if hidden states of the run are not finite. */
     exf_code (*check)(const struct exf_moe_layer *l, exf_err *err);
 } exf_moe_engine;
 
@@ -60,7 +60,7 @@ typedef struct exf_moe_layer {
     const exf_moe_engine *engine;
     const exf_model *model;
     const exf_batch *batch;
-    const int32_t *tokens;   /* the batch's ids in the backend's memory; NULL: not known */
+    const int32_t *tokens;   /* the batch's ids in the backend's memory; NULL: unknown */
     const exf_layer_weights *weights;
     exf_expert_parts parts;
     exf_workspace *space;    /* [n_workers] */
@@ -68,33 +68,33 @@ typedef struct exf_moe_layer {
     exf_moe_needs needs;     /* which arrays a block has */
     int block_tokens;        /* the most tokens of a call */
     int timed;               /* 1: wait for the GPU after each part, so that times are true */
-    uint64_t *not_finite;    /* GPU engine, in GPU memory: least index of a hidden state that is not finite, or all ones */
+    uint64_t *not_finite;    /* in GPU memory, used by the GPU engine: least index of a hidden state that is not finite, or all ones */
 
     const exf_lane *lane;
     const exf_moe_probe *probes; /* [n_probes] lanes that compare themselves with this one */
     size_t n_probes;
-    exf_route_set *routes;              /* what the experts follow */
+    exf_route_set *routes;              /* routes by which experts run */
     const exf_route_set *router_routes; /* routes before rewriting; may be `routes` */
     const exf_recorded *recorded;       /* not NULL: the normed hidden states come from a recording */
     exf_recorded_stage *stage;          /* sends them, on a GPU */
     int layer, moe_index;    /* moe_index -1: dense */
-    int sweep, last;         /* the last sweep updates the hidden states */
+    int sweep, last;         /* number of the sweep; 1: this sweep is the last and updates the hidden states */
 
-    exf_sequence_group group;         /* the sequences under way */
+    exf_sequence_group group;         /* the sequences that are computed at present */
     float *rows;             /* [group.n_rows, streams, H] their hidden states, in the backend's memory; NULL with `recorded` */
 } exf_moe_layer;
 
-/* The block of rows [row, row + n) of the run, on worker w.  sequence is that of the first row. */
+/* Runs the block on rows [row, row + n) of the run on a worker; `sequence` is the sequence of the first row. */
 exf_code exf_moe_block_run(const exf_moe_layer *l, int worker, size_t sequence, size_t row, int n, exf_err *err) EXF_CHECKED;
 
-/* Floats of a row that the block updates or, with recorded hidden states, only computes. */
+/* Returns the floats of a row that the block updates or, with recorded hidden states, only computes. */
 size_t exf_moe_row_width(const exf_moe_layer *l);
-/* Hidden states from a row of the run on; the row is of the layer's group. */
+/* Returns the hidden states from a row of the run on; the row belongs to the layer's group. */
 float *exf_moe_rows(const exf_moe_layer *l, size_t row);
 /* Waits for the queue if the pass is timed. */
 exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err *err) EXF_CHECKED;
 
-/* 1 if some part of the layer reads the lane's routes in host memory. */
+/* Returns 1 if some part of the layer reads the lane's routes in host memory. */
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 
 /* Runs the routed experts of n tokens into m->outputs (or other outputs of the same shape) by ids [n, K]. */

@@ -1,7 +1,7 @@
-/* moe_probe.c - what another lane's rewriter makes of this lane's hidden states, and the
+/* moe_probe.c - runs another lane's rewriter on this lane's hidden states, and applies the
  * corrections of rewriters.
  *
- * Most slots of rewritten routes name an expert that the token ran anyway: their outputs
+ * Most slots of rewritten routes name an expert that the token already ran: their outputs
  * are copied, and only the others are computed. */
 #include "moe/moe_internal.h"
 
@@ -31,7 +31,7 @@ static exf_code show(const exf_moe_layer *l, const exf_observer *o, const exf_mo
     return o->device_probe(o->self, &device, err);
 }
 
-/* Slots that a probe computes; on a GPU they are not counted, for that would wait. */
+/* Counts the slots that a probe computes; 0 on a GPU, since counting would wait for it. */
 static double missing_on_host(const exf_workspace *w, const exf_moe_arrays *m, int n_slots)
 {
     int missing = 0;

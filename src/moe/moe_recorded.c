@@ -1,4 +1,4 @@
-/* moe_recorded.c - a block's input from recorded hidden states (recorded.h). */
+/* moe_recorded.c - computes a block's input from recorded hidden states (recorded.h). */
 #include "moe/moe_internal.h"
 #include "moe/routing.h"
 
@@ -12,7 +12,7 @@ static exf_code read_rows(const exf_moe_layer *l, exf_workspace *w, exf_moe_arra
     return rc;
 }
 
-/* The routes of the rows: recorded ones, or the router's. */
+/* Reads the routes of the rows if they are recorded; else runs the router. */
 static exf_code route_rows(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n, exf_err *err)
 {
     const exf_architecture *a = &l->model->arch;

@@ -1,14 +1,14 @@
-/* moe_sequences.h - the sequences and blocks that a layer's tokens belong to. */
+/* moe_sequences.h - visits the sequences and blocks of a layer's tokens. */
 #ifndef EXF_MOE_MOE_SEQUENCES_H
 #define EXF_MOE_MOE_SEQUENCES_H
 #include "base/thread_pool.h"
 #include "moe/moe_layer.h"
 
-/* Blocks of EXF_MOE_BLOCK tokens that a sequence, a batch has. */
+/* Return how many blocks of EXF_MOE_BLOCK tokens a sequence, or a batch, has. */
 size_t exf_moe_blocks_of(const exf_span *span);
 size_t exf_moe_blocks(const exf_batch *batch);
-/* fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
+/* Calls fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
 exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_parallel_fn fn, exf_err *err) EXF_CHECKED;
-/* EXF_NUMERIC that names the sequence and position of a row whose result is not finite. */
+/* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
 exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
 #endif

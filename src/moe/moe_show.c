@@ -1,5 +1,5 @@
-/* moe_show.c - shows a block of tokens to the lane's observer: as it lies in GPU memory,
- * or in host memory, at most EXF_MOE_BLOCK tokens of one sequence at a time. */
+/* moe_show.c - shows a block of tokens to the lane's observer: in GPU memory as it lies, or in
+ * host memory, at most EXF_MOE_BLOCK tokens of one sequence at a time. */
 #include "moe/moe_internal.h"
 
 int exf_moe_shown_on_device(const exf_moe_layer *l, int sweep)
@@ -46,7 +46,7 @@ static exf_code show_on_device(const exf_moe_layer *l, const exf_moe_view *v, co
     return o->device_block(o->self, &b, err);
 }
 
-/* Float32 outputs of tokens [at, at + n) of the call. */
+/* Returns n elements of the call's outputs from element `first` on, as float32. */
 static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_t first, size_t n)
 {
     exf_matrix from = exf_matrix_at(m->outputs, first);
@@ -55,7 +55,7 @@ static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_
     return m->shown_outputs;
 }
 
-/* Tokens [at, at + v->n) of the call, which are of one sequence. */
+/* Shows tokens [at, at + v->n) of the call, which belong to one sequence. */
 static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, int at, exf_err *err)
 {
     const exf_observer *o = l->lane->observer;

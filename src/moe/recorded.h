@@ -1,4 +1,4 @@
-/* recorded.h - normed hidden states, and perhaps routes, that another program recorded. */
+/* recorded.h - access to normed hidden states, and optionally routes, that another program recorded. */
 #ifndef EXF_MOE_RECORDED_H
 #define EXF_MOE_RECORDED_H
 #include "base/err.h"
@@ -6,12 +6,12 @@
 
 /* Rows are numbered over the whole batch; the functions are called from several threads. */
 typedef struct {
-    unsigned char has_input[EXF_MAX_LAYERS];  /* by the model's layer number: the layer is replayed */
-    unsigned char has_routes[EXF_MAX_LAYERS]; /* else the router runs */
+    unsigned char has_input[EXF_MAX_LAYERS];  /* by the model's layer number; 1: the layer is replayed */
+    unsigned char has_routes[EXF_MAX_LAYERS]; /* 1: routes are recorded; 0: the router runs */
     void *self;
-    /* Rows [row, row + n) of what router and experts of a layer read: dst [n, H], finite. */
+    /* Reads rows [row, row + n) of the input of router and experts of a layer: dst [n, H], finite. */
     exf_code (*input)(void *self, int layer, size_t row, size_t n, float *dst, exf_err *err);
-    /* ids [n, K], each in [0, E), and weights [n, K]. */
+    /* Reads recorded routes: ids [n, K], each in [0, E), and weights [n, K]. */
     exf_code (*routes)(void *self, int layer, size_t row, size_t n, int32_t *ids, float *weights, exf_err *err);
 } exf_recorded;
 #endif

@@ -1,4 +1,4 @@
-/* residual_site.h - the hyper-connection weights of one site of a layer (mixers/residual.h). */
+/* residual_site.h - returns the hyper-connection weights of one site of a layer (mixers/residual.h). */
 #ifndef EXF_MOE_RESIDUAL_SITE_H
 #define EXF_MOE_RESIDUAL_SITE_H
 #include "mixers/residual.h"

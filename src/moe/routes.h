@@ -1,4 +1,4 @@
-/* routes.h - the routes of a whole run in host memory and in the backend's. */
+/* routes.h - a route set has the routes of a whole run in host memory and in the backend's. */
 #ifndef EXF_MOE_ROUTES_H
 #define EXF_MOE_ROUTES_H
 #include "kernels/backend.h"
@@ -7,7 +7,7 @@
 typedef struct {
     int32_t *ids;          /* [T, K] in host memory */
     float *weights;        /* [T, K] in host memory */
-    int32_t *ids_device;   /* the same in the backend's memory; equal to ids where that is host memory */
+    int32_t *ids_device;   /* [T, K] in the backend's memory; equals ids if that is host memory */
     float *weights_device;
     size_t n;              /* T * K */
     const exf_backend *b;
@@ -15,7 +15,7 @@ typedef struct {
 
 exf_code exf_route_set_new(exf_route_set *r, const exf_backend *b, size_t n_tokens, int top_k, exf_err *err) EXF_CHECKED;
 void exf_route_set_free(exf_route_set *r); /* a zeroed set is allowed */
-/* Bytes of a set in the backend's memory, and the same again in host memory where that is another. */
+/* Returns the bytes of a set in the backend's memory; a copy in host memory, if it is separate, has as many. */
 uint64_t exf_route_set_bytes(size_t n_tokens, int top_k);
 /* Copies slots [first, first + n) from the backend's memory to the host; waits. */
 exf_code exf_route_set_fetch(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err) EXF_CHECKED;

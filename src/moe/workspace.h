@@ -22,18 +22,18 @@ typedef struct {
     float *floats;   /* the arena, in the backend's memory */
     size_t capacity; /* floats of the arena */
     double *router;  /* exf_router_scratch(), in the backend's memory */
-    float *mirror;   /* host copy of what an observer reads; NULL where the backend's memory is the host's or nothing is copied */
+    float *mirror;   /* host copy of arrays that an observer reads; NULL if memory is the host's or nothing is copied */
     exf_part_times times;
 } exf_workspace;
 
-/* An arena of `floats`, and a mirror of `mirror` floats. */
+/* Allocates a workspace with an arena of `floats` floats and a mirror of `mirror` floats. */
 exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats, size_t mirror,
                            exf_err *err) EXF_CHECKED;
-/* Bytes in the backend's memory of a workspace with such an arena. */
+/* Returns the bytes of a workspace with such an arena in the backend's memory. */
 size_t exf_workspace_bytes(const exf_architecture *a, size_t floats);
 void exf_workspace_free(exf_workspace *w); /* a zeroed workspace is allowed */
 
-/* *out = n floats of the backend's memory as host memory: themselves, or a copy at *mirror,
- * which moves on behind it.  Waits for the queue where it copies. */
+/* Makes n floats of the backend's memory readable on the host: *out is x itself or a copy at
+ * *mirror, which is advanced past it.  Waits for the queue if it copies. */
 exf_code exf_visible(exf_workspace *w, const float *x, size_t n, float **mirror, const float **out, exf_err *err) EXF_CHECKED;
 #endif

@@ -6,6 +6,7 @@
  *
  * with d as it is stored, in float32.  A pair that carries no diagonal has the scalar's
  * loss; an unobserved one the sentinel. */
+#include "artifact/vector_arrays.h"
 #include "projector/vector_support.h"
 
 #include <math.h>
@@ -25,7 +26,7 @@ out:
     return rc;
 }
 
-/* d of one pair; *residual is what its squares leave of source_sq. */
+/* Solves d of one pair; *residual is source_sq less what d explains. */
 static exf_code solve_one(float *d, double *residual, const exf_exact *vu, const exf_exact *vv, size_t h, double ridge, exf_err *err)
 {
     for (size_t j = 0; j < h; j++) {

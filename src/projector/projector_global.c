@@ -1,5 +1,5 @@
-/* projector_global.c - one scalar for the whole model (projector/shared.h).  The sums of
- * all layers come first, so the statistics are read twice. */
+/* projector_global.c - one scalar for the whole model (projector/shared.h).  It needs the sums of
+ * all layers, so the statistics are read twice. */
 #include "projector/shared.h"
 
 static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
@@ -20,7 +20,7 @@ out:
     return rc;
 }
 
-/* The scalar as it is stored: what the runtimes multiply by. */
+/* Solves the layer's losses with the stored float32 scalar, by which runtimes multiply. */
 static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
 {
     return exf_shared_fill("global", (double)exf_shared_find(t, "global")->scalar[l], s, o, l, t, err);

@@ -1,6 +1,6 @@
-/* projector_joint.c - weights that best stand in for all omitted experts of a token together
- * (method, section 8).  Nothing of its own is solved or stored: the joint forms of
- * exfold/fold.h work on the mean Gram matrix, tables.cosine and tables.rms. */
+/* projector_joint.c - the joint projector: the weights of kept routes that approximate all omitted
+ * experts of a token best (method, section 8).  It stores no arrays: the joint forms of
+ * exfold/fold.h solve for the weights from the mean Gram matrix, tables.cosine and tables.rms. */
 #include "artifact/projector.h"
 
 const exf_projector exf_projector_joint = {.name = "joint", .place = 60, .apply = EXF_APPLY_JOINTLY};

@@ -6,6 +6,7 @@
  * on the first R columns of the basis, for each R asked for, with the pair's own clipped
  * S, in double by Cholesky.  Unobserved pairs get C = 0.  Their loss is the scalar's: the
  * target is chosen as without the correction. */
+#include "artifact/vector_arrays.h"
 #include "base/mem.h"
 #include "kernels/statistics/linalg.h"
 #include "projector/vector_support.h"
@@ -31,7 +32,7 @@ out:
     return rc;
 }
 
-/* A layer without pairs has no basis: unit vectors stand in. */
+/* Copies the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
 static void copy_basis(float *out, const exf_vector_sums *v, size_t h, size_t r)
 {
     for (size_t i = 0; i < h * r; i++) out[i] = v->basis ? (float)v->basis[i] : i / r == i % r ? 1.0f : 0.0f;
@@ -87,7 +88,7 @@ static exf_code solve_rank(float *out, const room *m, size_t r, size_t rank, siz
     return rc;
 }
 
-/* C of pair p of the layer's, for each rank. */
+/* Solves C of pair p of the layer for each rank. */
 static exf_code solve_pair(const exf_tables *t, room *m, int l, int64_t p, const exf_solve_options *o, exf_err *err)
 {
     const exf_vectors *v = &t->vectors;

@@ -5,7 +5,7 @@
  *   L[s,t] = max(0, source_sq - 2 S dot + S^2 target_sq) / source_sq
  *
  * with the clipped S; S = 1 and L = never on the diagonal; an unobserved pair gets
- * S = 0 and L = never.  Always solved: everything else falls back on it. */
+ * S = 0 and L = never.  It is always solved: all other projectors fall back on it. */
 #include "projector/solving.h"
 
 #include <math.h>

@@ -1,11 +1,11 @@
-/* solving.h - what the projectors' closed forms share: the settings, and which pairs count. */
+/* solving.h - settings of the projectors' closed forms, and functions that these share. */
 #ifndef EXF_PROJECTOR_SOLVING_H
 #define EXF_PROJECTOR_SOLVING_H
 #include "artifact/projector.h"
 #include "kernels/statistics/pair_scalar.h"
 
 typedef struct exf_solve_options {
-    exf_scalar_rule rule;          /* of the pair's scalar */
+    exf_scalar_rule rule;          /* how the pair's scalar is clipped and regularised */
     uint64_t min_pair_tokens;      /* a pair with fewer counts as unobserved; 0 is 1 */
     const char *const *projectors; /* names of projectors beside "pair", which is always solved */
     size_t n_projectors;
@@ -15,11 +15,10 @@ typedef struct exf_solve_options {
     size_t n_pools;
 } exf_solve_options;
 
-/* Whether pair i = s * E + t of a layer has the tokens that it takes. */
+/* Returns 1 if pair i = s * E + t of a layer has enough tokens. */
 int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o, size_t i);
-/* max(0, source_sq - 2 S dot + S^2 target_sq) / source_sq; a source whose output was 0
- * on every token loses nothing wherever it goes. */
+/* Returns max(0, source_sq - 2 S dot + S^2 target_sq) / source_sq; 0 if the source's output is 0 on every token. */
 double exf_solve_loss(double scalar, double dot, double target_sq, double source_sq);
-/* x[e] of cold experts becomes the lower median of the others, or 1 when all are cold. */
+/* Sets x[e] of cold experts to the lower median of the others, or to 1 if all are cold. */
 exf_code exf_solve_fill_cold(double *x, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 #endif

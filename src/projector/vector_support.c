@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* Whether `name` is among names a,b. */
+/* Returns 1 if `name` is in the comma-separated list `names`. */
 static int among(const char *names, const char *name)
 {
     size_t n = strlen(name);
@@ -27,7 +27,7 @@ static exf_code append(exf_vectors *v, size_t *cap, int l, const int32_t *pair, 
     return rc;
 }
 
-/* Whether names a,b hold all that the projector observes. */
+/* Returns 1 if the list `names` has all sums that the projector observes. */
 static int observed(const char *names, const exf_projector *p)
 {
     for (unsigned i = 0; i < EXF_N_OBSERVED; i++)

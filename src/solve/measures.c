@@ -23,7 +23,7 @@ static int observed(const exf_tables *t, size_t at)
     return t->loss[at] < EXF_LOSS_NEVER;
 }
 
-/* Both directions of a pair add the same products, so the matrix is symmetric. */
+/* Solves the cosines.  Both directions of a pair add the same products, so the matrix is symmetric. */
 static void solve_cosines(const exf_layer_statistics *s, size_t base, exf_tables *t)
 {
     size_t e = (size_t)s->n_experts;
@@ -39,7 +39,7 @@ static void solve_cosines(const exf_layer_statistics *s, size_t base, exf_tables
         }
 }
 
-/* Root mean square of ||E_s - E_t||; -1 unobserved. */
+/* Returns the root mean square of ||E_s - E_t||; -1 if the pair is unobserved. */
 static double distance(const exf_layer_statistics *s, const exf_tables *t, size_t base, size_t a, size_t b)
 {
     size_t e = (size_t)s->n_experts, i = a * e + b, mirror = b * e + a;

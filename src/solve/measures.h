@@ -1,20 +1,20 @@
-/* measures.h - what the tables say about experts and pairs beside projectors
+/* measures.h - computes statistics of experts and pairs beside projectors
  * (method, sections 1, 5 and 8; paper, "full-layer expert geometry"). */
 #ifndef EXF_SOLVE_MEASURES_H
 #define EXF_SOLVE_MEASURES_H
 #include "artifact/tables.h"
 #include "projector/solving.h"
 
-/* Room in t. */
+/* Allocates the arrays in t. */
 exf_code exf_measures_new(const exf_statistics_reader *r, exf_tables *t, exf_err *err) EXF_CHECKED;
-/* Layer l, whose losses are there: they say which pairs are observed.
- *   cosine[s,t]      dot0 / sqrt(sq0[s,t] sq0[t,s])        0 where a norm is 0
- *   rms[e]           sqrt(sq_sum / norm_count)             as h where the expert is cold
- *   contribution[e]  contribution_sum / norm_count         0 cold
+/* Fills layer l, whose losses are solved already: they say which pairs are observed.
+ *   cosine[s,t]      dot0 / sqrt(sq0[s,t] sq0[t,s])        0 if a norm is 0
+ *   rms[e]           sqrt(sq_sum / norm_count)             as h if the expert is cold
+ *   contribution[e]  contribution_sum / norm_count         0 if cold
  *   std_error[s,t]   of dot / (target_sq + lambda), not clipped, over the n sequences that saw
- *                    the pair, if there are sums over sequences (measures_std_error.c)
+ *                    the pair, if the statistics have sums over sequences (measures_std_error.c)
  *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
 exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
-/* Layer l's std_error, which t has room for. */
+/* Fills layer l's std_error, which is allocated in t. */
 void exf_std_errors_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t);
 #endif

@@ -1,5 +1,5 @@
-/* measures_std_error.c - how far a pair's scalar could be off: the jackknife whose units are the
- * sequences (tokens of one text are alike, so they are no independent witnesses).
+/* measures_std_error.c - estimates the standard error of a pair's scalar by a jackknife over
+ * sequences (tokens of one text are correlated, so they cannot be the units).
  *
  * With a_i, b_i the dot and target_sq of sequence i, A = sum a_i, B = sum b_i and
  * S = A / (B + lambda), sequence i moves S by U_i = (a_i - S b_i) / (B + lambda) to first

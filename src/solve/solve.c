@@ -31,7 +31,7 @@ out:
     return rc;
 }
 
-/* The n experts of largest norm, ties to the lower number, by falling norm. */
+/* Chooses the n experts of largest norm, by falling norm, ties to the lower number. */
 static void choose_members(const float *norms, int n_experts, int32_t *members, int n)
 {
     int have = 0;
@@ -43,7 +43,7 @@ static void choose_members(const float *norms, int n_experts, int32_t *members, 
     }
 }
 
-/* Target and scale of one expert outside the pool. */
+/* Chooses target and scale of one expert outside the pool. */
 static void assign(const exf_static_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target, float *scale)
 {
     int best = 0;

@@ -1,19 +1,19 @@
-/* solve.h - from statistics to tables: closed forms in double, deterministic.
- * Each projector's is its own (artifact/projector.h). */
+/* solve.h - solves tables from statistics: closed forms in double, deterministic.
+ * Each projector has its own closed form (artifact/projector.h). */
 #ifndef EXF_SOLVE_SOLVE_H
 #define EXF_SOLVE_SOLVE_H
 #include "projector/solving.h"
 
-/* EXF_USAGE naming an unknown projector and the known ones, or an impossible rank. */
+/* Checks the options: EXF_USAGE names an unknown projector and the known ones, or an impossible rank. */
 exf_code exf_solve_check(const exf_solve_options *o, exf_err *err) EXF_CHECKED;
 
-/* Solves a whole statistics file.  Caller frees t with exf_tables_free(). */
+/* Solves a whole statistics file.  The caller frees t with exf_tables_free(). */
 exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_tables *t, exf_err *err) EXF_CHECKED;
 
-/* Expert norms h of layer l: norm_sum / norm_count, cold experts filled. */
+/* Computes the expert norms h of layer l: norm_sum / norm_count, filled in for cold experts. */
 exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
-/* Static pools of layer l, from its norms, coefficients and losses (method,
- * section 3): the D experts of largest h, ties to the lower number; everyone
- * else goes to the member of least loss, ties to the earlier member. */
+/* Solves the static pools of layer l from its norms, coefficients and losses (method, section 3):
+ * the D experts of largest h, ties to the lower number; every other expert goes to the member of
+ * least loss, ties to the earlier member. */
 void exf_solve_pools(int l, exf_tables *t);
 #endif

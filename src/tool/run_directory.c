@@ -1,4 +1,4 @@
-/* run_directory.c - see output_dir.h. */
+/* run_directory.c - see run_directory.h. */
 #include "tool/run_directory.h"
 
 #include "base/file.h"

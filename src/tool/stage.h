@@ -1,4 +1,4 @@
-/* stages.h - the stages of the pipeline, which programs call; each reads and writes files.
+/* stage.h - runs the stages of the pipeline for programs; each reads and writes files.
  *
  *   capture     recipe             -> DIR/capture.h5, or --export FILE
  *               FILE of hidden states -> the same, without a forward pass

@@ -1,4 +1,5 @@
 /* stage_validate.c - exfold-validate: tables in, one table of every variant's quality out. */
+#include "artifact/tables_vectors.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

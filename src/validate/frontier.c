@@ -13,7 +13,7 @@ typedef struct {
     size_t n;
 } sweep;
 
-/* Budgets of a small model may round to the same. */
+/* Adds a variant unless it is listed already: budgets of a small model may round to the same. */
 static exf_code add(sweep *s, const char *text, exf_err *err)
 {
     for (size_t i = 0; i < s->n; i++)
@@ -52,7 +52,7 @@ static exf_code add_decode(sweep *s, int n_experts, int top_k, int joint, exf_er
     return rc;
 }
 
-/* Three quarters and one half of both budgets together. */
+/* Adds combinations of prefill and decode budgets: three quarters of both, half of both. */
 static exf_code add_both(sweep *s, int n_experts, int top_k, int joint, exf_err *err)
 {
     exf_code rc = EXF_OK;

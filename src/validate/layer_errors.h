@@ -10,19 +10,19 @@
 typedef struct {
     exf_exact *error_sq, *norm_sq; /* [workers, n_layers] */
     int n_workers, n_layers;
-    const exf_backend *device;     /* in a pass on a GPU */
-    exf_output_errors *sums;       /* of the layer under way, in GPU memory */
-    exf_queue *q;                  /* that added to them; NULL: none yet */
+    const exf_backend *device;     /* set in a pass on a GPU */
+    exf_output_errors *sums;       /* sums of the present layer, in GPU memory */
+    exf_queue *q;                  /* queue that added to the sums; NULL: none yet */
 } exf_layer_errors;
 
 exf_code exf_layer_errors_begin(exf_layer_errors *e, int n_layers, int n_workers, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf_err *err) EXF_CHECKED;
-/* The same where outputs are in GPU memory: device_open once, device_add for each block, device_end
- * after each layer copies its sums to the host. */
+/* The same for outputs in GPU memory: device_open is called once, device_add for each block,
+ * device_end after each layer to copy its sums to the host. */
 exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_index, exf_err *err) EXF_CHECKED;
-/* Of a MoE layer by its number among MoE layers; 0 where the original says 0. */
+/* Returns the error of a MoE layer by its number among MoE layers; 0 if the original's output is 0. */
 double exf_layer_errors_value(const exf_layer_errors *e, int moe_index);
 void exf_layer_errors_free(exf_layer_errors *e);
 #endif

@@ -39,7 +39,7 @@ static int is_metric(const char *word)
     return 0;
 }
 
-/* A variant may hold ':' and '=' itself, so the text is read from its end. */
+/* Reads the text from its end, since a variant may contain ':' and '='. */
 exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err)
 {
     char copy[2 * EXF_VARIANT_NAME_LEN];

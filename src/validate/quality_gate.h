@@ -5,7 +5,7 @@
 #define EXF_VALIDATE_QUALITY_GATE_H
 #include "validate/validate.h"
 
-/* X(name, value of a result `r`): flips is the share of tokens with another likeliest next token. */
+/* X(name, value of a result `r`): flips is the share of tokens whose most likely next token changed. */
 #define EXF_METRICS(X)             \
     X(ppl, r->all.ppl)             \
     X(kl, r->all.kl_mean)          \
@@ -18,13 +18,13 @@
     X(output_error, r->output_error)
 
 typedef struct {
-    char variant[EXF_VARIANT_NAME_LEN]; /* "": all */
+    char variant[EXF_VARIANT_NAME_LEN]; /* "": every variant */
     char metric[16];
     double limit;
 } exf_quality_gate;
 
-/* EXF_USAGE naming what is not understood, and a variant that is none of `variants`. */
+/* Parses a gate.  EXF_USAGE names the part that is not understood, or a variant that is none of `variants`. */
 exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err) EXF_CHECKED;
-/* EXF_THRESHOLD naming the first variant that is above, its value and the limit. */
+/* Checks a gate.  EXF_THRESHOLD names the first variant above the limit, its value and the limit. */
 exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err) EXF_CHECKED;
 #endif

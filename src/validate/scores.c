@@ -16,19 +16,19 @@ typedef struct {
     size_t number;
 } lane_scores;
 
-/* The first lane's block of logits, as a worker is at it. */
+/* A worker's copy of the first lane's block of logits. */
 typedef struct {
     float *log_p, *p; /* [rows, vocab] */
     int *top;         /* [rows] */
 } worker_block;
 
-/* The same where the pass runs on a device, and a lane's scores of the block. */
+/* The same in device memory, and a lane's scores of the block. */
 typedef struct {
-    const exf_backend *b; /* NULL: it does not */
-    float *log_p;         /* [rows, vocab] there; the rest one array of 4 bytes a row each */
+    const exf_backend *b; /* NULL: the pass does not run on a device */
+    float *log_p;         /* [rows, vocab] in device memory; the other arrays have 4 bytes a row */
     int32_t *top, *same;
     float *nll, *kl;
-    float *scores;        /* [3, rows] here: nll, kl, same as they came home */
+    float *scores;        /* [3, rows] in host memory: nll, kl, same as copied from the device */
 } device_block;
 
 struct exf_scores {
@@ -106,7 +106,7 @@ exf_code exf_scores_begin(exf_scores *s, int n_workers, exf_err *err)
     EXF_TRY(exf_mem_new(&s->worker, (size_t)n_workers, sizeof *s->worker, "scores", err));
     s->n_workers = n_workers;
     EXF_TRY(exf_mem_mul(&n, rows, (size_t)s->vocab, "log-probabilities", err));
-    for (int i = 0; i < n_workers; i++) { /* raw: a device's pass touches none of it */
+    for (int i = 0; i < n_workers; i++) { /* not zeroed: a pass on a device never touches these pages */
         EXF_TRY(exf_mem_raw(&s->worker[i].log_p, n, sizeof(float), "log-probabilities", err));
         EXF_TRY(exf_mem_raw(&s->worker[i].p, n, sizeof(float), "log-probabilities", err));
         EXF_TRY(exf_mem_raw(&s->worker[i].top, rows, sizeof(int), "log-probabilities", err));
@@ -162,7 +162,7 @@ exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
     return EXF_OK;
 }
 
-/* The block's rows are scored in one go and come home together. */
+/* Scores the block's rows on the device and copies the scores to the host in one transfer. */
 exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err)
 {
     lane_scores *l = lane;
@@ -193,7 +193,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Nearest rank: the least value that at least a share q of all do not exceed. */
+/* Returns the nearest-rank quantile: the least value that at least a share q of all values do not exceed. */
 static double quantile(const float *sorted, uint64_t n, double q)
 {
     double rank = ceil(q * (double)n);

@@ -32,6 +32,6 @@ exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_er
  * or group is NULL.  EXF_NUMERIC if a score, or the perplexity, is not finite. */
 exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err) EXF_CHECKED;
 void exf_scores_free(exf_scores *s); /* NULL is allowed */
-/* Bytes that scores will hold. */
+/* Returns the bytes that scores will hold. */
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers);
 #endif

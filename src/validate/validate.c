@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A lane and who looks at it. */
+/* A lane with its observers. */
 typedef struct {
     exf_fold_rewriter *rewriter;
     exf_observer observer;
@@ -175,7 +175,7 @@ void exf_validation_free(exf_validation *v)
     memset(v, 0, sizeof *v);
 }
 
-/* ---- before the run -------------------------------------------------------------------- */
+/* ---- before the pass ------------------------------------------------------------------- */
 
 exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants)
 {

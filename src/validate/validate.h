@@ -12,7 +12,7 @@
 typedef struct {
     int layer;             /* the model's number */
     double output_error;   /* ||y^ - y|| / ||y|| of the routed output on the original's hidden states */
-    double experts_per_token, experts_per_batch; /* executed, distinct, on average */
+    double experts_per_token, experts_per_batch; /* executed experts, distinct experts: averages */
 } exf_layer_result;
 
 typedef struct {
@@ -29,7 +29,7 @@ typedef struct {
     size_t n_variants, n_domains;
     int n_layers;
     exf_forward_report report;
-    double one_flops;  /* of one forward pass; report.flops is what all took */
+    double one_flops;  /* floating-point operations of one forward pass; report.flops has those of all lanes */
 } exf_validation;
 
 typedef struct {
@@ -41,15 +41,15 @@ typedef struct {
     const exf_tables *tables;
     const exf_variant *variants;
     size_t n_variants;
-    int no_layer_errors; /* 1: without probes, every output_error is 0 */
+    int no_layer_errors; /* 1: runs no probes, and every output_error is 0 */
     exf_forward_options forward;
 } exf_validate_job;
 
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err) EXF_CHECKED;
 void exf_validation_free(exf_validation *v);
-/* What a validation requires of the forward pass, and the bytes it holds itself, for a plan. */
+/* Returns the requirements of a validation on the forward pass, and the bytes it holds itself, for a plan. */
 exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants);
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers);
-/* EXF_MODEL naming what differs: the tables are another model's. */
+/* Checks that the tables belong to the model; EXF_MODEL names what differs. */
 exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err) EXF_CHECKED;
 #endif

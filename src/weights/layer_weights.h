@@ -12,17 +12,17 @@ typedef struct {
     uint16_t *w16[EXF_W_COUNT]; /* matrices of products in bfloat16 */
     uint16_t *router_split;     /* [E, 2 H] the router's matrix twice side by side, if it is stored in bfloat16; or NULL */
     size_t capacity[EXF_W_COUNT]; /* floats allocated for each role */
-    float *held[EXF_W_COUNT];   /* the allocations, reused by the next layer */
+    float *held[EXF_W_COUNT];   /* allocations, reused by the next layer */
     const exf_backend *b;
 } exf_layer_weights;
 
-/* The matrix of a role, from w or w16; p is NULL if the layer has none. */
+/* Returns the matrix of a role from w or w16; p is NULL if the layer has none. */
 static inline exf_matrix exf_matrix_of(const exf_layer_weights *lw, exf_role role)
 {
     return lw->w16[role] ? exf_bf16(lw->w16[role]) : exf_f32(lw->w[role]);
 }
 
-/* 1 for a role whose matrix only products read; 0 for the router's, which stays float32. */
+/* Returns 1 for a role whose matrix only products read; 0 for the router's, which stays float32. */
 int exf_is_product(exf_role role);
 
 /* Reads a layer's tensors into host memory, replacing the former layer's; layer -1: the
@@ -30,6 +30,6 @@ int exf_is_product(exf_role role);
  * before the first call.  For a device see weight_loader.h. */
 exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int layer, exf_err *err) EXF_CHECKED;
 void exf_layer_weights_free(exf_layer_weights *lw);
-/* Floats that the largest layer needs in host memory. */
+/* Returns the floats that the largest layer needs in host memory. */
 size_t exf_layer_weights_size(const exf_model *m);
 #endif

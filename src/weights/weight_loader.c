@@ -27,20 +27,20 @@ struct exf_weight_loader {
     exf_compute compute;
     exf_weight_loader_options o;
     void *area[EXF_WEIGHT_AREAS];
-    exf_weight_schedule schedule; /* made at once: looking up names takes milliseconds */
-    size_t load;            /* the next to be asked for */
+    exf_weight_schedule schedule; /* made when the loader opens: looking up names takes milliseconds */
+    size_t load;            /* the load that the next call of next() returns */
     size_t most_host;       /* bytes of the largest chunk in pinned memory */
     reader readers[MOST_READERS];
     int n_readers;
     pthread_mutex_t lock;
-    pthread_cond_t work, done; /* readers wait for work, next() for done */
+    pthread_cond_t work, done; /* readers wait for work, exf_weight_loader_next() for done */
     size_t taking;             /* load whose chunks are being taken */
-    size_t open_loads;         /* loads below this one may be filled */
+    size_t open_loads;         /* loads below this number may be filled */
     size_t taken;              /* chunks of `taking` */
-    size_t *left;              /* [loads.n] chunks not yet there */
+    size_t *left;              /* [loads.n] chunks that are not loaded yet */
     unsigned char *ready;      /* [loads.n] */
-    int quit, lost;            /* lost: a reader could not open, err says why */
-    exf_err err;               /* of the first load's lowest chunk that failed */
+    int quit, lost;            /* lost: a reader failed to open, err says why */
+    exf_err err;               /* error of the first load's lowest chunk that failed */
     size_t err_load, err_chunk;
 };
 
@@ -67,7 +67,7 @@ static int failed_before(const exf_weight_loader *s, size_t load, size_t chunk)
     return s->err.code != EXF_OK && (s->err_load < load || (s->err_load == load && s->err_chunk < chunk));
 }
 
-/* A message does not depend on which reader was faster. */
+/* Keeps the error of the lowest chunk, so that the message does not depend on which reader was faster. */
 static void note(exf_weight_loader *s, size_t load, size_t chunk, const exf_err *err)
 {
     if (failed_before(s, load, chunk)) return;
@@ -76,7 +76,7 @@ static void note(exf_weight_loader *s, size_t load, size_t chunk, const exf_err 
     s->err_chunk = chunk;
 }
 
-/* The next chunk in order; 0: to be waited for. */
+/* Takes the next chunk in order; returns 0 if the caller must wait. */
 static int take(exf_weight_loader *s, size_t *load, size_t *chunk)
 {
     while (s->taking < s->open_loads && s->taken == plan_of(s, s->taking)->n) {
@@ -89,7 +89,7 @@ static int take(exf_weight_loader *s, size_t *load, size_t *chunk)
     return 1;
 }
 
-/* With the lock held, which it gives up while it works. */
+/* Loads one chunk.  Called with the lock held; releases it while it loads. */
 static void serve(reader *r, size_t load, size_t chunk)
 {
     exf_weight_loader *s = r->s;
@@ -110,7 +110,7 @@ static void serve(reader *r, size_t load, size_t chunk)
     pthread_cond_signal(&s->done);
 }
 
-/* Pinning memory takes milliseconds, so that readers do it side by side. */
+/* The thread of a reader.  Pinning memory takes milliseconds, so each reader pins its own. */
 static void *read_pieces(void *self)
 {
     reader *r = self;
@@ -135,7 +135,7 @@ static void *read_pieces(void *self)
     return NULL;
 }
 
-/* Turn `load` and, if its area is another, the one behind it. */
+/* Permits filling of `load` and, if the load after it has another area, of that load too. */
 static void open_loads(exf_weight_loader *s, size_t load)
 {
     pthread_mutex_lock(&s->lock);
@@ -163,7 +163,7 @@ exf_code exf_weight_loader_next(exf_weight_loader *s, exf_layer_weights *lw, exf
     size_t load = s->load++;
     exf_code rc;
     if (load >= s->schedule.n) return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", load + 1, s->schedule.n);
-    open_loads(s, load); /* what the loads before lay in is free */
+    open_loads(s, load); /* the areas of earlier loads are free */
     EXF_TRY(wait_load(s, load, err));
     exf_weight_plan_point(lw, plan_of(s, load), area_of(s, load));
 out:
@@ -176,7 +176,7 @@ size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, c
 {
     (void)m;
     (void)compute;
-    return (size_t)readers_of(o) * (EXF_WEIGHT_CHUNK_BYTES + EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * ALIGN); /* a chunk and its scales */
+    return (size_t)readers_of(o) * (EXF_WEIGHT_CHUNK_BYTES + EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * ALIGN); /* a chunk, its scales */
 }
 
 uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o)

@@ -18,7 +18,7 @@
 
 typedef struct exf_weight_loader exf_weight_loader;
 
-/* Bytes that the readers hold: of the device's memory, and of pinned memory. */
+/* Returns the bytes that the readers hold: device memory, pinned memory. */
 size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o);
 uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o);
 
@@ -30,6 +30,6 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
  * its parts, pass after pass: a part leaves lw's other tensors of the layer as they are.
  * Queues that used the load before must be finished. */
 exf_code exf_weight_loader_next(exf_weight_loader *s, exf_layer_weights *lw, exf_err *err) EXF_CHECKED;
-/* times: of all readers. */
-void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *times); /* NULL is allowed, for both */
+/* Stops the readers and frees the loader; writes the sums over all readers to *times. */
+void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *times); /* both may be NULL */
 #endif

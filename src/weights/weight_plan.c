@@ -25,7 +25,7 @@ static int is_of(exf_role role, const exf_weight_part *of)
     return of->choice == EXF_WEIGHTS_ALL || is_routed(role) == (of->choice == EXF_WEIGHTS_EXPERTS);
 }
 
-/* The layer as the model counts them. */
+/* Returns the layer number as src/model counts. */
 static int layer_of(const exf_weight_part *of)
 {
     return of->layer < 0 ? -1 : of->layer;
@@ -37,7 +37,7 @@ static int copies_of(const exf_model *m, exf_role role, const exf_weight_part *o
     return of->choice == EXF_WEIGHTS_EXPERTS && copies > 0 ? of->n : copies;
 }
 
-/* 1 if bfloat16 holds a role's tensors, and those of a SwiGLU's other two, for they are of one number. */
+/* Returns 1 if bfloat16 can hold a role's tensors exactly; all three matrices of a SwiGLU must fit, since they share one number type. */
 static int fits_bf16(const exf_model *m, exf_role role, int layer)
 {
     static const exf_role swiglu[][3] = {{EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN},
@@ -51,8 +51,8 @@ static int fits_bf16(const exf_model *m, exf_role role, int layer)
     return exf_model_fits_bf16(m, role, layer);
 }
 
-/* Matrices of products are bfloat16 where products round, and where nothing is lost by it.
- * So is the embedding, which is looked up: half as many bytes cross. */
+/* Returns the number type in a slot.  Matrices of products are bfloat16 if products round, or if no
+ * precision is lost.  The embedding is too, which halves the bytes to copy. */
 static exf_number number_of(const exf_model *m, exf_compute compute, exf_role role, const exf_weight_part *of)
 {
     if (!exf_is_product(role) && role != EXF_W_EMBED) return EXF_NUMBER_F32;
@@ -69,7 +69,7 @@ static size_t role_bytes(const exf_model *m, exf_compute compute, exf_role role,
     return exf_weight_plan_elements(m, role, of) * exf_number_bytes(number_of(m, compute, role, of));
 }
 
-/* Room for the router's matrix twice, whether or not it will be used. */
+/* Returns the bytes of the doubled router matrix, whether or not it will be used. */
 static size_t split_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of)
 {
     int has = compute == EXF_COMPUTE_BF16 && of->layer >= 0 && of->choice != EXF_WEIGHTS_EXPERTS;
@@ -109,7 +109,7 @@ static exf_code add_piece(exf_weight_plan *p, const exf_weight_chunk *chunk, exf
     return EXF_OK;
 }
 
-/* Rows that a chunk may have: whole blocks of them. */
+/* Returns the rows of a chunk, a multiple of the rows of a block. */
 static size_t rows_of_piece(const exf_model_rows *at)
 {
     size_t one = exf_weight_source_code_bytes(&at->w, 2, at->cols) / 2, rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1);
@@ -118,7 +118,7 @@ static size_t rows_of_piece(const exf_model_rows *at)
     return rows < block ? block : rows;
 }
 
-/* One tensor: rows at a time where it goes as stored, else whole. */
+/* Adds one tensor: chunks of rows if it is copied as stored, else one chunk. */
 static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to, exf_err *err)
 {
     exf_weight_chunk chunk = {.role = role, .expert = expert, .number = p->number[role], .to = to};

@@ -4,11 +4,10 @@
 #define EXF_WEIGHTS_WEIGHT_PLAN_H
 #include "weights/layer_weights.h"
 
-/* Beside the numbers of layers: the tensors outside them. */
+/* Numbers that stand for the tensors outside the layers. */
 enum { EXF_LAYER_HEAD = -1, EXF_LAYER_EMBED = -2 };
 
-/* Rows of one tensor, at most EXF_WEIGHT_CHUNK_BYTES as they are stored unless one row or one
- * block of rows is more. */
+/* Rows of one tensor: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row or one block of rows is larger. */
 enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
 
 typedef struct {
@@ -16,13 +15,13 @@ typedef struct {
     int expert;
     int raw; /* 1: copied as stored and dequantized on the device; 0: the whole tensor, dequantized on the host */
     exf_model_rows at;
-    size_t row, n_rows; /* of the tensor */
-    exf_number number;  /* of the matrix it becomes */
-    size_t to;          /* bytes into the slot */
+    size_t row, n_rows; /* rows of the tensor */
+    exf_number number;  /* number type of the matrix in the slot */
+    size_t to;          /* offset in the slot, in bytes */
 } exf_weight_chunk;
 
-/* The part of a layer that is loaded: all tensors, all but the routed experts, or n routed
- * experts from `first` on.  Layers below 0 are in weight_loader.h. */
+/* The part of a layer that is loaded: all tensors, all but the routed experts, or n routed experts
+ * from `first` on.  Numbers below 0 are EXF_LAYER_HEAD and EXF_LAYER_EMBED. */
 typedef enum { EXF_WEIGHTS_ALL, EXF_WEIGHTS_NON_EXPERT, EXF_WEIGHTS_EXPERTS } exf_weight_choice;
 typedef struct {
     int layer;
@@ -42,15 +41,15 @@ typedef struct {
     size_t most_host, most_device; /* bytes of the largest chunk in pinned memory, and of the largest that the device dequantizes */
 } exf_weight_plan;
 
-/* Offset of a chunk's scales in a reader's pinned memory, behind code_bytes of codes. */
+/* Returns the offset of a chunk's scales in a reader's pinned memory, behind code_bytes of codes. */
 size_t exf_scales_offset(size_t code_bytes);
 /* Makes the plan of a part in *p, which is zero or an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;
 void exf_weight_plan_free(exf_weight_plan *p);
 /* Points lw at a part that is in `slot`; a part of experts leaves lw's other tensors as they are. */
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);
-/* Elements of all the tensors of a role in a part. */
+/* Returns the number of elements of a role's tensors in a part. */
 size_t exf_weight_plan_elements(const exf_model *m, exf_role role, const exf_weight_part *of);
-/* Bytes of the slot that a part needs. */
+/* Returns the bytes of the slot that a part needs. */
 size_t exf_weight_plan_bytes(const exf_model *m, exf_compute compute, const exf_weight_part *of);
 #endif

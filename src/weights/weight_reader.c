@@ -53,7 +53,7 @@ static exf_device_coded_rows packed_of(const exf_weight_chunk *p, const char *co
 
 #define BEYOND "is beyond bfloat16"
 
-/* The message is the host's: it finds what the device only noticed. */
+/* Makes the message by dequantizing on the host, since the device only reports that a value is bad. */
 static exf_code blame(const exf_weight_reader *r, const exf_weight_chunk *p, int layer, exf_err *err)
 {
     float *values = NULL;
@@ -66,7 +66,7 @@ out:
     return rc;
 }
 
-/* As stored: BF16 for BF16 straight into place, all else by way of the reader's room there. */
+/* Copies a chunk as stored: BF16 directly to its place if BF16 is wanted, all else by way of the reader's device memory. */
 static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *to, int layer, exf_err *err)
 {
     const exf_backend *b = r->b;
@@ -80,7 +80,7 @@ static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *
     EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), &raw, err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, raw.codes, codes); /* checked with the whole part */
+        b->upload(r->q, to, raw.codes, codes); /* checked later, with the whole part */
         EXF_TRY(b->finish(r->q, err));
     } else {
         exf_device_coded_rows rows = packed_of(p, r->device, r->device + behind);
@@ -121,7 +121,7 @@ exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *pla
 
 /* ---- a whole part --------------------------------------------------------------- */
 
-/* What crossed as it was stored is looked at all at once. */
+/* Checks all values of a part that were copied as stored. */
 static exf_code check_all(exf_weight_reader *r, const exf_weight_plan *p, const char *slot, exf_err *err)
 {
     int bad = 0;
@@ -140,7 +140,7 @@ out:
     return rc;
 }
 
-/* The router's matrix twice, [E, 2 H]. */
+/* Writes the router's matrix twice side by side, [E, 2 H]. */
 static exf_code split_router(exf_weight_reader *r, const exf_weight_plan *p, char *slot, exf_err *err)
 {
     const exf_architecture *a = &r->model->arch;

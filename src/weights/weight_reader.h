@@ -5,7 +5,7 @@
 #define EXF_WEIGHTS_WEIGHT_READER_H
 #include "weights/weight_plan.h"
 
-/* Seconds that readers spent: in the file system, and sending and decoding; bytes. */
+/* Seconds that readers spent on reading files, and on copying and dequantizing; bytes read. */
 typedef struct {
     double reading, sending;
     uint64_t bytes;
@@ -16,12 +16,12 @@ typedef struct {
     const exf_backend *b;
     exf_queue *q;
     char *host;   /* pinned memory: codes, then scales */
-    char *device; /* the same on the device, for chunks that it dequantizes */
+    char *device; /* device memory for chunks that are dequantized there */
     int *bad;
     exf_weight_loader_times times;
 } exf_weight_reader;
 
-/* device: bytes of the largest chunk that the device dequantizes. */
+/* Opens a reader. device: bytes of the largest chunk that the device dequantizes. */
 exf_code exf_weight_reader_open(exf_weight_reader *r, const exf_model *m, const exf_backend *b, exf_compute compute, size_t device,
                                 exf_err *err) EXF_CHECKED;
 void exf_weight_reader_close(exf_weight_reader *r); /* a zeroed reader is allowed */

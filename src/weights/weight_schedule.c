@@ -7,13 +7,13 @@
 
 enum { ALIGN = 256 };
 
-/* What loads are made from. */
+/* State of making a schedule. */
 typedef struct {
     exf_weight_schedule *t;
     const exf_model *m;
     exf_compute compute;
     const exf_weight_loader_options *o;
-    int parts; /* so far: they take their slots in load */
+    int parts; /* parts so far: they use the slots in turn */
 } making;
 
 static exf_code add_plan(making *k, const exf_weight_part *of, exf_err *err)
@@ -45,8 +45,8 @@ out:
     return rc;
 }
 
-/* The rest has its place until the layer is done, so it never begins early; of the parts,
- * the first of a layer may, and with two slots each. */
+/* Adds a layer in parts.  Its other tensors stay until the layer is done, so their load never begins
+ * early; the first part may, and with two slots every part may. */
 static exf_code add_in_parts(making *k, int layer, exf_err *err)
 {
     exf_code rc;
@@ -65,7 +65,7 @@ out:
     return rc;
 }
 
-/* 1 if the stream brings the layer, the embedding or the head. */
+/* Returns 1 if the schedule has the layer, the embedding or the head. */
 static int brings(const exf_weight_loader_options *o, int layer)
 {
     if (layer == EXF_LAYER_HEAD) return o->head;
@@ -104,7 +104,7 @@ void exf_weight_schedule_most(const exf_weight_schedule *t, size_t *host, size_t
 
 /* ---- sizes ------------------------------------------------------------------------- */
 
-/* The most that any layer, the embedding and the head need of a choice. */
+/* Returns the most bytes that a choice of any layer, the embedding or the head needs. */
 static size_t most_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o, exf_weight_choice choice)
 {
     size_t most = 0;

@@ -10,16 +10,16 @@
 typedef struct {
     int n_slots;   /* 1 or 2 */
     int n_readers; /* threads; 0: as many as the system has, at most 8 */
-    int n_layers;  /* layers 0 .. n_layers - 1 will be asked for */
-    int head;      /* and then EXF_LAYER_HEAD */
+    int n_layers;  /* layers 0 .. n_layers - 1 are loaded */
+    int head;      /* 1: EXF_LAYER_HEAD is loaded last */
     const unsigned char *chosen; /* [n_layers] NULL: the embedding and all layers; else only layers with 1, no embedding */
-    int part_experts; /* 0: layers come whole; else so many routed experts of a layer are a part of it */
-    int passes;       /* with parts: how often a layer's parts will be asked for, first to last each time */
+    int part_experts; /* 0: layers are loaded whole; else the routed experts of a part */
+    int passes;       /* with parts: how often a layer's parts are loaded, first to last each time */
 } exf_weight_loader_options;
 
 enum { EXF_WEIGHT_AREAS = 3 };
 
-/* One fill of an area. */
+/* One filling of an area. */
 typedef struct {
     size_t plan;
     int area;
@@ -29,18 +29,18 @@ typedef struct {
 typedef struct {
     exf_weight_plan *plan; /* [n_plans]; loads of the same part share one */
     size_t n_plans, plan_capacity;
-    exf_weight_load *load; /* [n] from the embedding on */
+    exf_weight_load *load; /* [n] in order, beginning with the embedding */
     size_t n, capacity;
 } exf_weight_schedule;
 
 /* Makes the schedule in *t, which is zero. */
 exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute, const exf_weight_loader_options *o, exf_err *err) EXF_CHECKED;
 void exf_weight_schedule_free(exf_weight_schedule *t);
-/* Bytes of the largest chunk of all plans, in pinned memory and on the device; one alignment at least. */
+/* Returns the bytes of the largest chunk of all plans, in pinned memory and on the device; at least one alignment. */
 void exf_weight_schedule_most(const exf_weight_schedule *t, size_t *host, size_t *device);
 
-/* Bytes of the device's memory: of a slot; of what a layer holds beside its parts (0 where
- * layers come whole).  n_slots and passes do not matter. */
+/* Return bytes of device memory: of a slot, and of the tensors that a layer keeps beside its parts
+ * (0 if layers are loaded whole). n_slots and passes do not matter. */
 size_t exf_weight_loader_slot_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o);
 size_t exf_weight_loader_base_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o);
 #endif

@@ -2,6 +2,7 @@
  * shapes of released models: medians, beside what the machine itself can do.  Inputs are
  * random; memory-bound operations go round several copies, larger together than the
  * caches.  usage: bench_mixers [part of an operation's name] */
+#include "kernels/backend.h"
 #include "kernels/device/cuda_queue.cuh"
 
 #include <algorithm>

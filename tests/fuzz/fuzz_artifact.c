@@ -5,6 +5,7 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
+#include "artifact/tables_vectors.h"
 #include "base/mem.h"
 #include "inspect/verify.h"
 #include "tests/fuzz/scratch.h"

@@ -3,6 +3,7 @@
 #include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
+#include "kernels/statistics/common_input_sums.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
-/* expert_products.cuh - shared by the kernels that sort slots by expert and those that compute
- * the experts' products; see expert_products.h. */
-#ifndef EXF_KERNELS_EXPERT_PRODUCTS_CUH
-#define EXF_KERNELS_EXPERT_PRODUCTS_CUH
+/* expert_products_internal.cuh - declares the steps of the CUDA experts operation, shared by the kernels that
+ * sort slots by expert and those that compute the products; see expert_products.h. */
+#ifndef EXF_KERNELS_EXPERT_PRODUCTS_INTERNAL_CUH
+#define EXF_KERNELS_EXPERT_PRODUCTS_INTERNAL_CUH
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/moe/expert_products.h"
 
@@ -17,12 +17,12 @@ typedef struct {
 } exf_buckets;
 
 size_t exf_bucket_ints(int n_slots, int n_experts);
-/* memory: exf_bucket_ints() of them. */
+/* Carves the arrays from memory of exf_bucket_ints() integers. */
 exf_buckets exf_bucket_carve(int32_t *memory, int n_slots, int n_experts);
 /* Sorts the slots of the n_experts experts from `first` on; slots of others are in no bucket. */
 void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int n_slots, int n_experts, int first);
 
-/* The two products of all experts on Hopper's tensor cores.  Activations are planes of
+/* Compute the two products of all experts on Hopper's tensor cores.  Activations are planes of
  * bfloat16: one, or three that add up to float32 (split.cuh).
  *   act [planes, T K, I] in sorted order = silu(x gate^T) * (x up^T), x [planes, T, H]
  *   out[slot[row]] [H] = act down^T, bfloat16 with one plane, float32 with three */
@@ -31,7 +31,7 @@ void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int
 void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m, const exf_buckets *b,
                            const exf_expert_shape *s);
 
-/* The same products on any GPU and for any shape; act [T K, I] is of x's number. */
+/* Compute the same products on any GPU and for any shape; act [T K, I] has x's number type. */
 void exf_grouped_swiglu_any_cuda(exf_queue *q, void *act, exf_matrix x, const exf_expert_matrices *m, const exf_buckets *b,
                                  const exf_expert_shape *s);
 void exf_grouped_down_any_cuda(exf_queue *q, exf_matrix out, const void *act, const exf_expert_matrices *m, const exf_buckets *b,

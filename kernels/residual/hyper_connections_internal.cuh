@@ -1,8 +1,9 @@
-/* hyper_mix.cuh - computes the coefficients of hyper-connections on tensor cores; see
+/* hyper_connections_internal.cuh - computes the coefficients of hyper-connections on tensor cores; see
  * hyper_connections.h. */
-#ifndef EXF_KERNELS_HYPER_MIX_CUH
-#define EXF_KERNELS_HYPER_MIX_CUH
+#ifndef EXF_KERNELS_HYPER_CONNECTIONS_INTERNAL_CUH
+#define EXF_KERNELS_HYPER_CONNECTIONS_INTERNAL_CUH
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/residual/hyper_connections.h"
 
 /* 1 if this device and shape are supported: u can hold a token's pre, and x consists of
  * groups of 16 floats on 16-byte boundaries. */

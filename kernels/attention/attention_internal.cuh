@@ -1,8 +1,9 @@
-/* attention_cuda.cuh - shared by the CUDA files of causal attention: the tiled kernel's entry,
+/* attention_internal.cuh - shared by the CUDA files of causal attention: the tiled kernel's entry,
  * and the view by which kernels that serve both kinds of attention read rows and keys; see
  * attention.h. */
-#ifndef EXF_KERNELS_ATTENTION_CUDA_CUH
-#define EXF_KERNELS_ATTENTION_CUDA_CUH
+#ifndef EXF_KERNELS_ATTENTION_INTERNAL_CUH
+#define EXF_KERNELS_ATTENTION_INTERNAL_CUH
+#include "kernels/attention/attention.h"
 #include "kernels/device/hopper.cuh"
 
 /* Attention on tensor cores for heads of at most 256: floats of workspace, 0 if it does not
@@ -11,7 +12,7 @@ size_t exf_attention_tiles_workspace(const exf_attention_shape *s);
 void exf_attention_tiles(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
 
-/* The same in float32 mode, with operands that are sums of two float16. */
+/* The same in float32 mode; operands are sums of two float16. */
 size_t exf_attention_split_workspace(const exf_attention_shape *s);
 void exf_attention_split(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                          float *workspace);
@@ -48,7 +49,7 @@ struct exf_causal_view {
     {
         exf_keep_rows(*this, o, inverse, row, column, n, quads);
     }
-    /* The number of keys that any of the 64 rows from `first` attends to, and the j-th of them. */
+    /* Return the number of keys that any of the 64 rows from `first` attends to, and the j-th of them. */
     __device__ int n_keys(int first) const
     {
         return first + 64 < s.n_tokens ? first + 64 : s.n_tokens;
@@ -66,7 +67,7 @@ struct exf_causal_view {
     {
         return v + (size_t)key * s.ldv + (size_t)head_kv() * s.dv;
     }
-    /* The group of a row; rows of one group attend to the same keys. */
+    /* Returns the group of a row; rows of one group attend to the same keys. */
     __device__ int group(int r) const
     {
         return r;
@@ -75,7 +76,7 @@ struct exf_causal_view {
     {
         return key <= group;
     }
-    /* The attention sink of a row: a score that counts in the softmax sum but has no value. */
+    /* Returns the attention sink of a row: a score that counts in the softmax sum but has no value. */
     __device__ float sink(int r) const
     {
         (void)r;

@@ -1,14 +1,23 @@
-/* delta_halves.cuh - the delta rule in chunks (delta_chunks.cu has the formulas) with float16
- * operands: first all chunks' W, U and P at once (delta_prepare.cu), then the walk over them
- * (delta_halves.cu).
+/* delta_rule_internal.cuh - the delta rule in chunks, shared by its CUDA files: delta_chunks.cu in
+ * float32, which has the formulas; and with float16 operands first all chunks' W, U and P at
+ * once (delta_prepare.cu), then the walk over them (delta_halves.cu).
  *
  * Between the two, everything is stored as the tensor cores' registers have it, 16 bytes a
  * lane, so that the walk needs no shared memory for it.  A fragment is [32 lanes] of uint4:
  * the A operand of a product of 16 x 8 x 16 (halves.cuh), or four floats of its result. */
-#ifndef EXF_KERNELS_DELTA_HALVES_CUH
-#define EXF_KERNELS_DELTA_HALVES_CUH
+#ifndef EXF_KERNELS_DELTA_RULE_INTERNAL_CUH
+#define EXF_KERNELS_DELTA_RULE_INTERNAL_CUH
 #include "kernels/device/hopper.cuh"
+#include "kernels/recurrent/delta_rule.h"
 
+enum { EXF_DELTA_MOST_KEY = 128 };
+
+/* Floats of workspace; s->key_dim at most EXF_DELTA_MOST_KEY. */
+size_t exf_delta_chunks_workspace(const exf_delta_shape *s);
+void exf_delta_chunks(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                      const float *beta, const exf_delta_shape *s, float *workspace);
+
+/* ---- with float16 operands ------------------------------------------------------ */
 enum { EXF_DELTA_CHUNK = 64, EXF_DELTA_COLUMNS = 32, EXF_DELTA_THREADS = 256 };
 
 /* Float16 rows of every head, [heads, T, dk] and [heads, T, width], 0 where a head has no such
