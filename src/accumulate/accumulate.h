@@ -54,6 +54,6 @@ void exf_accumulator_free(exf_accumulator *a);
 /* Statistics of one or more capture files of the same model, settings and layers, over
  * different data, into `target`.  Read twice where vectors are wanted.  A capture holds
  * no expert that a token was not routed to: EXF_USAGE for common input. */
-exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force, const exf_accumulate_options *o,
-                                 exf_err *err) EXF_CHECKED;
+exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force,
+                                 const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 #endif

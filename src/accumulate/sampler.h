@@ -28,7 +28,8 @@ typedef struct {
 exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err) EXF_CHECKED;
 void exf_sampler_free(exf_sampler *s);
 /* Chooses for one layer. */
-exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err) EXF_CHECKED;
+exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed,
+                            exf_err *err) EXF_CHECKED;
 /* Where in by_row the rows from this on begin. */
 size_t exf_sampler_first(const exf_sampler *s, size_t row);
 /* Keeps what a block has of the chosen; blocks may come from several threads. */

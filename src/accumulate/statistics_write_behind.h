@@ -18,7 +18,8 @@ typedef struct {
 } exf_statistics_write_behind;
 
 /* Nothing may be running.  Once written the sums are zeroed, for the layer after next. */
-exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer, exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
+exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer,
+                                           exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
 /* What the last start came to; EXF_OK where nothing runs. */
 exf_code exf_statistics_write_behind_wait(exf_statistics_write_behind *p, exf_err *err) EXF_CHECKED;
 #endif

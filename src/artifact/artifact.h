@@ -22,12 +22,13 @@ const exf_artifact *exf_artifact_find(const char *kind); /* NULL: unknown */
 const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NULL: past the end */
 
 /* Starts a file of this kind: root attributes and provenance are written. */
-exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
+                             exf_err *err) EXF_CHECKED;
 /* Opens a file and its provenance (may be NULL).  expected NULL: any kind, which
  * *found (may be NULL) tells.  EXF_FORMAT for what is no artifact or of another
  * kind, EXF_VERSION for one that this program is too old for. */
-exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found, exf_provenance *p,
-                           exf_err *err) EXF_CHECKED;
+exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
+                           exf_provenance *p, exf_err *err) EXF_CHECKED;
 
 /* What the fixed attributes of all three kinds say. */
 typedef struct {

@@ -19,7 +19,8 @@ typedef struct {
 } exf_decode_schedule;
 
 /* batch_of [n_sequences]: numbers that do not fall; equal numbers decode together. */
-exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens, int threads, exf_err *err) EXF_CHECKED;
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens,
+                                 int threads, exf_err *err) EXF_CHECKED;
 void exf_decode_schedule_free(exf_decode_schedule *s);
 /* Positions of a sequence of n tokens that are prefill: [0, result). */
 int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n);

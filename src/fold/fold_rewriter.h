@@ -19,8 +19,8 @@ typedef struct exf_fold_rewriter exf_fold_rewriter;
  * variant asks for them.  EXF_USAGE naming what the tables lack: a projector, a pool,
  * what version 1 of their format had not; or that vectors and a decode fold meet in the
  * same positions. */
-exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_decode_schedule *schedule,
-                        exf_err *err) EXF_CHECKED;
+exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a,
+                               const exf_decode_schedule *schedule, exf_err *err) EXF_CHECKED;
 const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f);
 /* [MoE layers of the model] of the lane's own routes, not of probes. */
 const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f);

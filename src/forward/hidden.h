@@ -36,8 +36,8 @@ typedef enum { EXF_HIDDEN_READ, EXF_HIDDEN_CHANGE, EXF_HIDDEN_FILL } exf_hidden_
 
 /* window: rows that a group may have at most, at least the longest sequence's; 0: all live
  * in b's memory, as one group.  h is zero before. */
-exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width, size_t n_lanes,
-                         size_t window, exf_err *err) EXF_CHECKED;
+exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width,
+                         size_t n_lanes, size_t window, exf_err *err) EXF_CHECKED;
 void exf_hidden_close(exf_hidden *h);
 /* Bytes of b's memory and of pinned memory that open will take. */
 uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);

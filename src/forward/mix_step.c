@@ -63,7 +63,8 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     } else {
         norm_rows(w, m->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
     }
-    exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw, s->mask, m->logits);
+    exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,
+                    s->mask, m->logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 
@@ -106,7 +107,8 @@ static exf_code take_turns(parts *parts_of, exf_err *err)
     const exf_step *s = parts_of->step;
     const exf_pass *p = s->p;
     exf_code rc = EXF_OK;
-    for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
+    for (int i = 1; i < p->n_spaces; i++)
+        p->b->gpu->wait_for(p->space[i].q, p->space[0].q); /* its work wrote what the sequences read */
     for (size_t i = 0; i < s->moe.group.n; i++) {
         EXF_TRY(exf_stop_check(err));
         EXF_TRY(run_one(parts_of, i, (int)(i % (size_t)p->n_spaces), err));

@@ -97,6 +97,6 @@ exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 
 /* Runs the routed experts of n tokens into m->outputs (or other outputs of the same shape) by ids [n, K]. */
-exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs, const int32_t *ids, int n,
-                             int keep, exf_err *err) EXF_CHECKED;
+exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
+                             const int32_t *ids, int n, int keep, exf_err *err) EXF_CHECKED;
 #endif

@@ -5,7 +5,8 @@
  * are copied, and only the others are computed. */
 #include "moe/moe_internal.h"
 
-exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed, exf_err *err)
+exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
+                         exf_err *err)
 {
     if (!r || !r->correct) return EXF_OK;
     if (!l->space[v->worker].b->gpu) {
@@ -23,8 +24,8 @@ static exf_code show(const exf_moe_layer *l, const exf_observer *o, const exf_mo
     exf_workspace *w = &l->space[v->worker];
     if (!w->b->gpu) {
         exf_moe_block b = exf_moe_host_block(l, v);
-        exf_probe_block host = {b.layer, b.moe_index, b.sequence, b.row, b.position, v->n, a->top_k, a->d_model, v->worker, b.topk_ids,
-                                m->routed, m->probe_routed};
+        exf_probe_block host = {b.layer,  b.moe_index, b.sequence, b.row,      b.position, v->n,
+                                a->top_k, a->d_model,  v->worker,  b.topk_ids, m->routed,  m->probe_routed};
         return o->probe(o->self, &host, err);
     }
     exf_device_probe device = {l->layer, l->moe_index, l->batch, v->row, v->n, a->d_model, w->q, m->routed, m->probe_routed};
@@ -52,7 +53,8 @@ static exf_code run_experts(const exf_moe_layer *l, const exf_moe_view *v, const
     return exf_moe_run_experts(l, w, m, m->probe_outputs, m->probe_ids, v->n, 1, err);
 }
 
-exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
+                           exf_err *err)
 {
     exf_workspace *w = &l->space[v->worker];
     exf_moe_view view = *v;
@@ -61,7 +63,8 @@ exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const
     view.routes = p->routes;
     view.router_routes = p->router_routes;
     EXF_TRY(run_experts(l, &view, m, err));
-    exf_moe_routed_sum(l, w, m->probe_routed, m->probe_outputs, p->routes->weights_device + v->row * (size_t)l->model->arch.top_k, v->n);
+    exf_moe_routed_sum(l, w, m->probe_routed, m->probe_outputs, p->routes->weights_device + v->row * (size_t)l->model->arch.top_k,
+                       v->n);
     EXF_TRY(exf_moe_correct(l, p->lane->rewriter, &view, m->probe_outputs, m->probe_routed, err));
     EXF_TRY(show(l, p->lane->observer, &view, m, err));
 out:

@@ -46,7 +46,8 @@ static int fits_bf16(const exf_model *m, exf_role role, int layer)
     for (size_t i = 0; i < sizeof swiglu / sizeof *swiglu; i++) {
         const exf_role *of = swiglu[i];
         if (role == of[0] || role == of[1] || role == of[2])
-            return exf_model_fits_bf16(m, of[0], layer) && exf_model_fits_bf16(m, of[1], layer) && exf_model_fits_bf16(m, of[2], layer);
+            return exf_model_fits_bf16(m, of[0], layer) && exf_model_fits_bf16(m, of[1], layer) &&
+                   exf_model_fits_bf16(m, of[2], layer);
     }
     return exf_model_fits_bf16(m, role, layer);
 }
@@ -119,7 +120,8 @@ static size_t rows_of_piece(const exf_model_rows *at)
 }
 
 /* One tensor: rows at a time where it goes as stored, else whole. */
-static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to, exf_err *err)
+static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to,
+                           exf_err *err)
 {
     exf_weight_chunk chunk = {.role = role, .expert = expert, .number = p->number[role], .to = to};
     exf_code rc;
