@@ -31,7 +31,7 @@ with open(folder + "/recipe.yaml", "w") as f:
             "calibrate: {projectors: [pair, layer, global, diagonal, lowrank], ranks: [8, 16], samples: 4096}\n"
             "pools: [64]\noutput: {directory: out}\n" % length)
 PYTHON
-"$build/bin/exfold-calibrate" "$dir/recipe.yaml" --set runtime.compute="${COMPUTE:-bf16}" -q
+"$build/bin/exfold-calibrate" "$dir/recipe.yaml" --set runtime.compute="${COMPUTE:-bf16}" --set data.sequences=4 -q
 "$build/bench/bench_validate" "$dir/model" "$dir/out/tables.h5" "$3" "$4" compute="${COMPUTE:-bf16}" \
     P4 P4:projector=joint top4:renorm D64 D64:projector=joint D64:pool=static P6+D96 reap64
 echo "corrections:"

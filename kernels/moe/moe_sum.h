@@ -10,11 +10,18 @@
 #define EXF_KERNELS_MOE_SUM_H
 #include "kernels/linear/matrix.h"
 
+#include <stdint.h>
+
+enum { EXF_SOURCE_OTHER = -1, EXF_SOURCE_NONE = -2 };
+
 /* Arrays lie in the backend's memory; start, hidden, routed and block are float32 [T, H]. */
 typedef struct {
     int n_tokens, top_k, d_model;
     const float *start;          /* NULL: 0.  May be routed itself. */
     exf_matrix outputs;          /* [T, K, H]; p NULL: no term */
+    const int32_t *source;       /* [T, K] the slot of outputs that a slot's term is read from, EXF_SOURCE_OTHER: the
+                                  * same slot of `other`, EXF_SOURCE_NONE: no term; NULL: its own slot of outputs */
+    exf_matrix other;            /* [T, K, H] of the number type of outputs */
     const float *weights;        /* [T, K]; NULL: all are 1 */
     exf_matrix shared;           /* [T, H]; p NULL: no term */
     const float *shared_weights; /* [T]; NULL: all are 1 */

@@ -48,6 +48,15 @@ static __device__ inline void add_scaled(float (&sum)[8], float w, const float (
     for (int i = 0; i < 8; i++) sum[i] = __fadd_rn(sum[i], __fmul_rn(w, v[i]));
 }
 
+/* The matrix and slot of a slot's term; false: it has none. */
+static __device__ inline bool find_term(const exf_moe_sum_call &c, exf_matrix *m, size_t *slot)
+{
+    int32_t from = c.source ? c.source[*slot] : (int32_t)*slot;
+    *m = from == EXF_SOURCE_OTHER ? c.other : c.outputs;
+    if (from >= 0) *slot = (size_t)from;
+    return from != EXF_SOURCE_NONE;
+}
+
 static __global__ void sum_eights(exf_moe_sum_call c)
 {
     size_t t = blockIdx.x, row = t * c.d_model;
@@ -57,9 +66,11 @@ static __global__ void sum_eights(exf_moe_sum_call c)
         size_t to = row + i;
         if (c.start) load_eight(sum, c.start, to);
         for (int k = 0; c.outputs.p && k < c.top_k; k++) {
-            size_t slot = t * c.top_k + k;
-            load_eight(v, c.outputs, slot * c.d_model + i);
-            add_scaled(sum, c.weights ? c.weights[slot] : 1.0f, v);
+            size_t own = t * c.top_k + k, slot = own;
+            exf_matrix m;
+            if (!find_term(c, &m, &slot)) continue;
+            load_eight(v, m, slot * c.d_model + i);
+            add_scaled(sum, c.weights ? c.weights[own] : 1.0f, v);
         }
         if (c.routed) store_eight(c.routed, to, sum);
         if (c.shared.p) {
@@ -87,8 +98,10 @@ static __global__ void sum_ones(exf_moe_sum_call c)
         size_t to = row + i;
         float sum = c.start ? c.start[to] : 0.0f;
         for (int k = 0; c.outputs.p && k < c.top_k; k++) {
-            size_t slot = t * c.top_k + k;
-            sum = __fadd_rn(sum, __fmul_rn(c.weights ? c.weights[slot] : 1.0f, load_one(c.outputs, slot * c.d_model + i)));
+            size_t own = t * c.top_k + k, slot = own;
+            exf_matrix m;
+            if (!find_term(c, &m, &slot)) continue;
+            sum = __fadd_rn(sum, __fmul_rn(c.weights ? c.weights[own] : 1.0f, load_one(m, slot * c.d_model + i)));
         }
         if (c.routed) c.routed[to] = sum;
         if (c.shared.p) sum = __fadd_rn(sum, __fmul_rn(c.shared_weights ? c.shared_weights[t] : 1.0f, load_one(c.shared, to)));
@@ -100,8 +113,8 @@ static __global__ void sum_ones(exf_moe_sum_call c)
 /* True if every array's rows begin at multiples of 16 bytes. */
 static bool aligned(const exf_moe_sum_call *c)
 {
-    uintptr_t all = (uintptr_t)c->start | (uintptr_t)c->outputs.p | (uintptr_t)c->shared.p | (uintptr_t)c->routed |
-                    (uintptr_t)c->block | (uintptr_t)c->hidden;
+    uintptr_t all = (uintptr_t)c->start | (uintptr_t)c->outputs.p | (uintptr_t)c->other.p | (uintptr_t)c->shared.p | (uintptr_t)c->routed | (uintptr_t)c->block |
+                    (uintptr_t)c->hidden;
     return c->d_model % 8 == 0 && (all & 15) == 0;
 }
 

@@ -85,7 +85,11 @@ static exf_code mix_lane(exf_step *s, int joined, exf_err *err)
     exf_pass *p = s->p;
     exf_code rc;
     EXF_TRY(exf_mask_load(s, p->lanes[s->lane].rewriter, err));
-    if (joined && s->lane > 0 && !s->mask) return exf_route_set_copy(s->moe.routes, &p->first, p->space[0].q, err);
+    if (joined && s->lane > 0 && !s->mask) {
+        exf_route_set_copy(s->moe.routes, &p->first);
+        s->unsent = 1;
+        return EXF_OK;
+    }
     if (joined && s->lane > 0)
         EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, exf_route_group, err));
     else

@@ -50,6 +50,7 @@ typedef struct {
     exf_pass *p;
     size_t lane;
     const float *mask;   /* p->mask_device, or NULL */
+    int unsent;          /* 1: the routes in host memory are newer than those in the backend's */
     exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */
 } exf_step;
 

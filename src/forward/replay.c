@@ -18,6 +18,7 @@ typedef struct {
     exf_lane lane;
     exf_layer_weights weights_now;
     exf_weight_loader *loader; /* on a GPU */
+    exf_recorded_stage stage;  /* on a GPU */
     exf_route_set routes;
     int32_t *tokens;           /* the batch's ids in the backend's memory; NULL: not recorded */
     uint64_t *not_finite;      /* on a GPU */
@@ -44,11 +45,11 @@ static exf_moe_needs needs_of(const exf_backend *b, const exf_architecture *a, c
     exf_demand d = exf_demand_of(&lane, 1, b);
     exf_moe_needs needs = exf_moe_needs_of(b, a, &d);
     needs.input = needs.logits = needs.block = 1;
+    needs.sent = b->gpu != NULL;
     return needs;
 }
 
-static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens,
-                           const exf_moe_needs *needs)
+static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens, const exf_moe_needs *needs)
 {
     exf_arena arena = {NULL, 0};
     exf_moe_arrays arrays;
@@ -56,13 +57,10 @@ static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_
     return arena.used;
 }
 
-/* Floats of the host copy: what observers read, or the recorded rows on their way to a GPU. */
+/* Floats of the host copy of what observers read. */
 static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens)
 {
-    size_t h = (size_t)a->d_model, shown = (size_t)exf_host_block(block_tokens) * h * (3 + (size_t)a->top_k),
-           rows = (size_t)block_tokens * h;
-    if (!b->gpu) return 0;
-    return shown > rows ? shown : rows;
+    return b->gpu ? (size_t)exf_host_block(block_tokens) * (size_t)a->d_model * (3 + (size_t)a->top_k) : 0;
 }
 
 typedef struct {
@@ -82,22 +80,21 @@ static void plan_host(replay_plan *p, const exf_model *m, const exf_batch *batch
                         (uint64_t)exf_replay_workers(b, batch, threads) * exf_workspace_bytes(&m->arch, p->floats);
 }
 
-static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                        const exf_moe_needs *needs)
+static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_moe_needs *needs)
 {
     exf_compute compute = (exf_compute)o->compute;
     uint64_t routes = exf_route_set_bytes(batch->n_tokens, m->arch.top_k) + batch->n_tokens * sizeof(int32_t);
     p->floats = block_floats(o->backend, compute, &m->arch, p->block_tokens, needs);
     p->mirror = mirror_floats(o->backend, &m->arch, p->block_tokens);
-    p->footprint.device = exf_memory_queue_bytes() + p->observers + routes + exf_workspace_bytes(&m->arch, p->floats) +
-                          (uint64_t)p->loader.n_slots * exf_weight_loader_slot_bytes(m, compute, &p->loader) +
-                          exf_weight_loader_reader_bytes(m, compute, &p->loader);
-    p->footprint.host = routes + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
+    uint64_t sent = exf_recorded_stage_bytes((size_t)p->block_tokens, (size_t)m->arch.d_model);
+    p->footprint.device = exf_memory_queue_bytes() + sent + p->observers + routes + exf_workspace_bytes(&m->arch, p->floats) +
+                          (uint64_t)p->loader.n_slots * exf_weight_loader_slot_bytes(m, compute, &p->loader) + exf_weight_loader_reader_bytes(m, compute, &p->loader);
+    p->footprint.host = routes + sent + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
 }
 
 /* The largest blocks, then the most slots of weights, that fit. */
-static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                         const exf_recorded *recorded, const exf_moe_needs *needs, exf_err *err)
+static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
+                         const exf_moe_needs *needs, exf_err *err)
 {
     enum { MOST = 16384, LEAST = 512 };
     uint64_t most;
@@ -105,15 +102,16 @@ static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf
     if (rc != EXF_OK) return rc;
     p->loader = (exf_weight_loader_options){.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input};
     for (p->loader.n_slots = 2; p->loader.n_slots > 0; p->loader.n_slots--)
-        for (p->block_tokens = MOST; p->block_tokens >= LEAST; p->block_tokens /= 2) {
+        for (int tokens = MOST; tokens >= LEAST; tokens /= 2) {
+            p->block_tokens = batch->n_tokens < (size_t)tokens ? (int)batch->n_tokens : tokens;
             plan_tokens(p, o, m, batch, needs);
             if (p->footprint.device <= most) return EXF_OK;
         }
     return exf_memory_too_little(o, p->footprint.device, err);
 }
 
-static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                          const exf_recorded *recorded, const exf_observer *observer, exf_err *err)
+static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
+                          const exf_observer *observer, exf_err *err)
 {
     const exf_backend *b = backend_of(o);
     exf_moe_needs needs = needs_of(b, &m->arch, observer);
@@ -144,11 +142,9 @@ double exf_replay_flops(const exf_architecture *a, const exf_batch *batch, int n
 static exf_code check_layer(const replay *p, exf_err *err)
 {
     const exf_moe_layer *l = &p->layer;
-    if (!l->model->arch.is_moe[l->layer])
-        return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", l->layer);
+    if (!l->model->arch.is_moe[l->layer]) return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", l->layer);
     if (!l->batch->ids && !p->recorded->has_routes[l->layer] && exf_model_copies(l->model, EXF_W_ROUTER_TABLE, l->layer))
-        return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too",
-                        l->layer);
+        return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too", l->layer);
     return EXF_OK;
 }
 
@@ -189,8 +185,7 @@ static exf_code run_layers(replay *p, exf_forward_report *report, exf_err *err)
     for (int l = 0; rc == EXF_OK && l < a->n_layers; l++) {
         p->layer.layer = l;
         if (p->recorded->has_input[l]) {
-            exf_progress progress = {
-                .layer = l, .n_layers = n, .done = ++done, .tokens = p->layer.batch->n_tokens, .n_experts = a->n_experts};
+            exf_progress progress = {.layer = l, .n_layers = n, .done = ++done, .tokens = p->layer.batch->n_tokens, .n_experts = a->n_experts};
             rc = run_layer(p, &progress, report, err);
         }
         p->layer.moe_index += a->is_moe[l];
@@ -201,7 +196,7 @@ static exf_code run_layers(replay *p, exf_forward_report *report, exf_err *err)
 
 /* ---- opening and closing -------------------------------------------------------------------- */
 
-static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *plan, exf_compute compute, exf_err *err)
+static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *plan, exf_compute compute, int threads, exf_err *err)
 {
     const exf_moe_layer *l = &p->layer;
     uint64_t none = ~(uint64_t)0;
@@ -209,6 +204,7 @@ static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *pla
     exf_code rc;
     b->gpu->memory_reset_peak();
     EXF_TRY(exf_weight_loader_open(&p->loader, l->model, b, compute, &plan->loader, err));
+    EXF_TRY(exf_recorded_stage_open(&p->stage, b, compute, (size_t)plan->block_tokens, (size_t)l->model->arch.d_model, threads, err));
     EXF_TRY(b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
     b->upload(q, p->not_finite, &none, sizeof none);
     if (l->batch->ids) {
@@ -218,6 +214,7 @@ static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *pla
     EXF_TRY(b->finish(q, err));
     if (p->observer->device_open) EXF_TRY(p->observer->device_open(p->observer->self, b, err));
     p->layer.not_finite = p->not_finite;
+    p->layer.stage = &p->stage;
     p->layer.tokens = p->tokens;
 out:
     return rc;
@@ -232,8 +229,7 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     exf_code rc;
     EXF_TRY(make_plan(&plan, o, l->model, l->batch, p->recorded, p->observer, err));
     EXF_TRY(exf_mem_new(&p->space, (size_t)l->n_workers, sizeof *p->space, "workspaces", err));
-    for (int i = 0; i < l->n_workers; i++)
-        EXF_TRY(exf_workspace_new(&p->space[i], b, compute, &l->model->arch, plan.floats, plan.mirror, err));
+    for (int i = 0; i < l->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], b, compute, &l->model->arch, plan.floats, plan.mirror, err));
     EXF_TRY(exf_route_set_new(&p->routes, b, l->batch->n_tokens, l->model->arch.top_k, err));
     p->weights_now.b = b;
     l->space = p->space;
@@ -241,7 +237,7 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     l->needs = needs_of(b, &l->model->arch, p->observer);
     l->group = (exf_sequence_group){0, l->batch->n_sequences, 0, l->batch->n_tokens};
     if (p->observer->begin) EXF_TRY(p->observer->begin(p->observer->self, l->n_workers, err));
-    if (b->gpu) EXF_TRY(open_gpu(p, b, &plan, compute, err));
+    if (b->gpu) EXF_TRY(open_gpu(p, b, &plan, compute, o->threads, err));
 out:
     return rc;
 }
@@ -253,6 +249,7 @@ static void close_replay(replay *p, const exf_backend *b, exf_forward_report *re
     if (b->gpu) {
         b->gpu->memory(&now, &report->device_bytes);
         exf_weight_loader_close(p->loader, &times);
+        exf_recorded_stage_close(&p->stage);
         b->free(p->tokens);
         b->free(p->not_finite);
     }
@@ -277,8 +274,7 @@ exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_record
     double start = exf_clock();
     const exf_backend *b = backend_of(options);
     replay p = {.recorded = recorded, .observer = observer, .lane = {.observer = observer}};
-    p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids,
-                              .weights = &p.weights_now,
+    p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids, .weights = &p.weights_now,
                               .n_workers = exf_replay_workers(b, batch, options->threads), .timed = options->timed, .lane = &p.lane,
                               .routes = &p.routes, .router_routes = &p.routes, .recorded = recorded, .last = 1};
     memset(report, 0, sizeof *report);

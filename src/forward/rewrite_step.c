@@ -25,33 +25,30 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
-/* set = what r makes of it. */
+/* set, in host memory, = what r makes of it. */
 static exf_code rewrite(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
 {
     exf_pass *p = s->p;
     const exf_architecture *a = &p->model->arch;
-    exf_routes routes = {.layer = s->moe.layer, .moe_index = s->moe.moe_index, .batch = p->batch, .n_experts = a->n_experts,
-                         .top_k = a->top_k,
-                         .probe = set != &p->routes, .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .ids = set->ids,
-                         .weights = set->weights};
-    exf_code rc;
+    exf_routes routes = {.layer = s->moe.layer, .moe_index = s->moe.moe_index, .batch = p->batch, .n_experts = a->n_experts, .top_k = a->top_k,
+                         .probe = set != &p->routes, .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .ids = set->ids, .weights = set->weights};
     if (!r || !r->rewrite) return EXF_OK;
-    EXF_TRY(r->rewrite(r->self, &routes, err));
-    EXF_TRY(exf_route_set_send(set, p->space[0].q, err));
-out:
-    return rc;
+    return r->rewrite(r->self, &routes, err);
 }
 
 exf_code exf_routes_rewrite(exf_step *s, exf_err *err)
 {
     exf_pass *p = s->p;
     const exf_rewriter *r = p->lanes[s->lane].rewriter;
-    exf_code rc;
+    exf_queue *q = p->space[0].q;
+    exf_code rc = EXF_OK;
     if (r && r->correct) {
-        EXF_TRY(exf_route_set_copy(&p->router_routes, s->moe.routes, p->space[0].q, err));
+        exf_route_set_copy(&p->router_routes, s->moe.routes);
+        exf_route_set_send(&p->router_routes, q);
         s->moe.router_routes = &p->router_routes;
     }
-    rc = rewrite(s, r, s->moe.routes, err);
+    EXF_TRY(rewrite(s, r, s->moe.routes, err));
+    if (s->unsent || (r && r->rewrite)) exf_route_set_send(s->moe.routes, q);
 out:
     return rc;
 }
@@ -70,10 +67,14 @@ static exf_code share_with(const exf_step *s, size_t lane, exf_err *err)
         EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, exf_route_group, err));
         EXF_TRY(exf_route_set_fetch(probe.moe.routes, 0, probe.moe.routes->n, q, err));
     } else {
-        EXF_TRY(exf_route_set_copy(probe.moe.routes, &p->first, q, err));
+        exf_route_set_copy(probe.moe.routes, &p->first);
     }
-    if (p->probe_router_routes[lane].n) EXF_TRY(exf_route_set_copy(&p->probe_router_routes[lane], probe.moe.routes, q, err));
+    if (p->probe_router_routes[lane].n) {
+        exf_route_set_copy(&p->probe_router_routes[lane], probe.moe.routes);
+        exf_route_set_send(&p->probe_router_routes[lane], q);
+    }
     EXF_TRY(rewrite(s, r, probe.moe.routes, err));
+    exf_route_set_send(probe.moe.routes, q);
 out:
     return rc;
 }
@@ -83,7 +84,8 @@ exf_code exf_first_lane_share(exf_step *s, int joined, exf_err *err)
     exf_pass *p = s->p;
     exf_code rc = EXF_OK;
     if (!p->first.n) return EXF_OK;
-    EXF_TRY(exf_route_set_copy(&p->first, s->moe.routes, p->space[0].q, err));
+    exf_route_set_copy(&p->first, s->moe.routes);
+    if (p->demand.corrects) exf_route_set_send(&p->first, p->space[0].q); /* corrections read the router's routes */
     for (size_t i = 1; i < p->n_lanes; i++) {
         if (joined) EXF_TRY(exf_hidden_copy(&p->hidden, i, 0, p->space[0].q, err));
         if (p->probe_routes[i].n) EXF_TRY(share_with(s, i, err));

@@ -45,7 +45,7 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     int streams = a->residual.streams > 1, wide = number == EXF_NUMBER_F32;
     m->u = exf_arena_take(arena, streams ? t * h : 0);
     m->mixing = exf_arena_take(arena, t * (size_t)exf_residual_mixing(a));
-    m->input = wide || needs->input ? exf_arena_take(arena, t * h) : NULL;
+    m->input = !needs->sent && (wide || needs->input) ? exf_arena_take(arena, t * h) : NULL;
     m->x = wide ? exf_f32(m->input) : take_matrix(arena, t * h, number);
     m->outputs = take_matrix(arena, t * k * h, number);
     m->shared = take_matrix(arena, a->d_shared || a->d_ffn ? t * h : 0, number);
@@ -55,6 +55,7 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     m->probe_outputs = take_matrix(arena, needs->probes ? t * k * h : 0, number);
     m->probe_routed = exf_arena_take(arena, needs->probes ? t * h : 0);
     m->probe_ids = (int32_t *)(void *)exf_arena_take(arena, needs->probes ? t * k : 0);
+    m->probe_source = (int32_t *)(void *)exf_arena_take(arena, needs->probes ? t * k : 0);
     m->only = (int32_t *)(void *)exf_arena_take(arena, t);
     m->logits = exf_arena_take(arena, needs->logits ? t * (size_t)a->n_experts : 0);
     m->shown_outputs = exf_arena_take(arena, needs->shown && !wide ? shown * k * h : 0);

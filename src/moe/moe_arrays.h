@@ -15,6 +15,7 @@ typedef struct {
     int probes; /* 1: the outputs of other lanes' routes */
     int logits; /* 1: router logits, because the block routes its tokens itself (recorded hidden states) */
     int shown;  /* 1: expert outputs in float32 for observers in host memory, where experts give bfloat16 */
+    int sent;   /* 1: the normed hidden states lie elsewhere (recorded_stage.h) */
 } exf_moe_needs;
 
 /* Number type N is the queue's: float32 or bfloat16. */
@@ -29,6 +30,7 @@ typedef struct {
     exf_matrix probe_outputs; /* [T, K, H] of N */
     float *probe_routed;   /* [T, H] */
     int32_t *probe_ids;    /* [T, K] experts that a probe has to compute */
+    int32_t *probe_source; /* [T, K] where the outputs of a probe's slots are (reuse_outputs.h) */
     int32_t *only;         /* [T] zeros: the ids of an only expert */
     float *logits;          /* [T, E] */
     float *shown_outputs;  /* [min(T, EXF_MOE_BLOCK), K, H] */

@@ -3,9 +3,6 @@
 #define EXF_MOE_MOE_INTERNAL_H
 #include "moe/moe_layer.h"
 
-/* routed [n, H] = sum over slots in order of weight * output. */
-void exf_moe_routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed, exf_matrix outputs, const float *weights, int n);
-
 /* moe_show.c: the block to the lane's observer; 1 if a sweep is shown in GPU memory, in host memory. */
 exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err) EXF_CHECKED;
 int exf_moe_shown_on_device(const exf_moe_layer *l, int sweep);
@@ -18,10 +15,8 @@ exf_device_block exf_moe_device_block(const exf_moe_layer *l, const exf_moe_view
 exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
                          exf_err *err) EXF_CHECKED;
 /* The block, whose experts' outputs are in m, under the routes of a lane that probes. */
-exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
-                           exf_err *err) EXF_CHECKED;
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err) EXF_CHECKED;
 
 /* moe_recorded.c: m->input and m->x from the recording, and the routes if they are not recorded. */
-exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n,
-                                exf_err *err) EXF_CHECKED;
+exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n, exf_err *err) EXF_CHECKED;
 #endif

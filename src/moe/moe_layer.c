@@ -56,15 +56,14 @@ static exf_code next_part(const exf_moe_layer *l, exf_workspace *w, exf_err *err
     return rc == EXF_OK ? l->parts.next(l->parts.self, err) : rc;
 }
 
-exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
-                             const int32_t *ids, int n, int keep, exf_err *err)
+exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs, const int32_t *ids, int n,
+                             int keep, exf_err *err)
 {
     const exf_architecture *a = &l->model->arch;
     int step = l->parts.part_experts ? l->parts.part_experts : a->n_experts;
     exf_code rc = EXF_OK;
     for (int first = 0; first < a->n_experts; first += step) {
-        exf_expert_shape shape =
-            exf_expert_shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
+        exf_expert_shape shape = exf_expert_shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
         shape.first = first;
         shape.keep = keep;
         if (l->parts.part_experts) EXF_TRY(next_part(l, w, err));
@@ -76,8 +75,7 @@ out:
 }
 
 /* m->shared = the only SwiGLU network of `width`: a shared expert, or a dense layer. */
-static void run_only(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const exf_expert_matrices *matrices, int n,
-                     int width)
+static void run_only(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const exf_expert_matrices *matrices, int n, int width)
 {
     const exf_architecture *a = &l->model->arch;
     exf_expert_shape shape = exf_expert_shape_of(a, n, 1, 1, width);
@@ -113,7 +111,7 @@ static exf_moe_sum_call sum_of(const exf_moe_layer *l, int n)
     return (exf_moe_sum_call){.n_tokens = n, .top_k = l->model->arch.top_k, .d_model = l->model->arch.d_model};
 }
 
-void exf_moe_routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed, exf_matrix outputs, const float *weights, int n)
+static void routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed, exf_matrix outputs, const float *weights, int n)
 {
     exf_moe_sum_call c = sum_of(l, n);
     c.outputs = outputs;
@@ -123,8 +121,7 @@ void exf_moe_routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed,
 }
 
 /* The block output, and into the hidden states where one residual stream lets it; `begun`: routed is summed already. */
-static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, size_t row, int n,
-                      int begun)
+static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, size_t row, int n, int begun)
 {
     exf_moe_sum_call c = sum_of(l, n);
     if (begun) c.start = m->routed;
@@ -160,8 +157,7 @@ static size_t slots_with_experts(const exf_moe_layer *l, size_t row, int n)
 }
 
 /* Routed experts with the rewriter's correction and the probes of other lanes. */
-static exf_code run_routed(const exf_moe_layer *l, int worker, const exf_moe_arrays *m, size_t sequence, size_t row, int n,
-                           exf_err *err)
+static exf_code run_routed(const exf_moe_layer *l, int worker, const exf_moe_arrays *m, size_t sequence, size_t row, int n, exf_err *err)
 {
     exf_workspace *w = &l->space[worker];
     const exf_architecture *a = &l->model->arch;
@@ -170,7 +166,7 @@ static exf_code run_routed(const exf_moe_layer *l, int worker, const exf_moe_arr
     EXF_TRY(exf_moe_run_experts(l, w, m, m->outputs, l->routes->ids_device + slot, n, 0, err));
     w->times.flops += 6.0 * (double)slots_with_experts(l, row, n) * a->d_model * a->d_expert;
     if (!interrupts(l)) return EXF_OK;
-    exf_moe_routed_sum(l, w, m->routed, m->outputs, l->routes->weights_device + slot, n);
+    routed_sum(l, w, m->routed, m->outputs, l->routes->weights_device + slot, n);
     exf_moe_view view = {l->routes, l->router_routes, sequence, row, n, worker};
     EXF_TRY(exf_moe_correct(l, l->lane->rewriter, &view, m->outputs, m->routed, err));
     for (size_t i = 0; l->last && i < l->n_probes; i++) EXF_TRY(exf_moe_probe_run(l, &l->probes[i], &view, m, err));
@@ -180,8 +176,7 @@ out:
 
 /* ---- a block ------------------------------------------------------------------------------ */
 
-static exf_code compute(const exf_moe_layer *l, int worker, const exf_moe_arrays *m, size_t sequence, size_t row, int n,
-                        float *hidden, exf_err *err)
+static exf_code compute(const exf_moe_layer *l, int worker, exf_moe_arrays *m, size_t sequence, size_t row, int n, float *hidden, exf_err *err)
 {
     exf_workspace *w = &l->space[worker];
     exf_code rc = EXF_OK;

@@ -14,7 +14,7 @@
 #define EXF_MOE_MOE_LAYER_H
 #include "hooks/lane.h"
 #include "moe/moe_arrays.h"
-#include "moe/recorded.h"
+#include "moe/recorded_stage.h"
 #include "moe/routes.h"
 #include "moe/workspace.h"
 #include "weights/layer_weights.h"
@@ -76,6 +76,7 @@ typedef struct exf_moe_layer {
     exf_route_set *routes;              /* what the experts follow */
     const exf_route_set *router_routes; /* routes before rewriting; may be `routes` */
     const exf_recorded *recorded;       /* not NULL: the normed hidden states come from a recording */
+    exf_recorded_stage *stage;          /* sends them, on a GPU */
     int layer, moe_index;    /* moe_index -1: dense */
     int sweep, last;         /* the last sweep updates the hidden states */
 

@@ -2,15 +2,13 @@
 #include "moe/moe_internal.h"
 #include "moe/routing.h"
 
-/* m->input [n, H] = the recorded rows. */
-static exf_code read_rows(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n, exf_err *err)
+/* m->input [n, H] = the recorded rows: read into it, or sent to the GPU. */
+static exf_code read_rows(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n, exf_err *err)
 {
     const exf_recorded *r = l->recorded;
-    size_t bytes = (size_t)n * (size_t)l->model->arch.d_model * sizeof(float);
-    if (!w->b->gpu) return r->input(r->self, l->layer, row, (size_t)n, m->input, err);
-    exf_code rc = w->b->finish(w->q, err); /* an earlier upload may still read the mirror */
-    if (rc == EXF_OK) rc = r->input(r->self, l->layer, row, (size_t)n, w->mirror, err);
-    if (rc == EXF_OK) w->b->upload(w->q, m->input, w->mirror, bytes);
+    if (!l->stage) return r->input(r->self, l->layer, row, (size_t)n, m->input, err);
+    exf_code rc = exf_recorded_stage_send(l->stage, r, l->layer, row, (size_t)n, w->q, &m->input, err);
+    if (m->x.number == EXF_NUMBER_F32) m->x = exf_f32(m->input);
     return rc;
 }
 
@@ -24,7 +22,8 @@ static exf_code route_rows(const exf_moe_layer *l, exf_workspace *w, const exf_m
     exf_code rc;
     if (r->has_routes[l->layer]) {
         EXF_TRY(r->routes(r->self, l->layer, row, (size_t)n, l->routes->ids + slot, l->routes->weights + slot, err));
-        return exf_route_set_send_part(l->routes, slot, (size_t)n * k, w->q, err);
+        exf_route_set_send_part(l->routes, slot, (size_t)n * k, w->q);
+        return EXF_OK;
     }
     exf_routing_run(w, l->routes->ids_device + slot, l->routes->weights_device + slot, exf_f32(m->input), tokens, n, a, l->weights,
                     NULL, m->logits);
@@ -33,7 +32,7 @@ out:
     return rc;
 }
 
-exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, size_t row, int n, exf_err *err)
+exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n, exf_err *err)
 {
     int h = l->model->arch.d_model;
     double start = exf_clock();

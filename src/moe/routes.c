@@ -51,22 +51,20 @@ out:
     return rc;
 }
 
-exf_code exf_route_set_send_part(exf_route_set *r, size_t first, size_t n, exf_queue *q, exf_err *err)
+void exf_route_set_send_part(exf_route_set *r, size_t first, size_t n, exf_queue *q)
 {
-    if (!r->b->gpu) return EXF_OK;
+    if (!r->b->gpu) return;
     r->b->upload(q, r->ids_device + first, r->ids + first, n * sizeof *r->ids);
     r->b->upload(q, r->weights_device + first, r->weights + first, n * sizeof *r->weights);
-    return r->b->finish(q, err);
 }
 
-exf_code exf_route_set_send(exf_route_set *r, exf_queue *q, exf_err *err)
+void exf_route_set_send(exf_route_set *r, exf_queue *q)
 {
-    return exf_route_set_send_part(r, 0, r->n, q, err);
+    exf_route_set_send_part(r, 0, r->n, q);
 }
 
-exf_code exf_route_set_copy(exf_route_set *to, const exf_route_set *from, exf_queue *q, exf_err *err)
+void exf_route_set_copy(exf_route_set *to, const exf_route_set *from)
 {
     memcpy(to->ids, from->ids, from->n * sizeof *from->ids);
     memcpy(to->weights, from->weights, from->n * sizeof *from->weights);
-    return exf_route_set_send(to, q, err);
 }

@@ -114,7 +114,7 @@ START_TEST(parts_of_routes_travel)
         for (int n = 0; first + n <= SLOTS; n++) {
             fill(r.ids, r.weights, 100);
             fill(r.ids_device, r.weights_device, 500);
-            ck_ok(exf_route_set_send_part(&r, (size_t)first, (size_t)n, q, &e), e);
+            exf_route_set_send_part(&r, (size_t)first, (size_t)n, q);
             assert_filled(r.ids, r.weights, 0, SLOTS, 100, 0);
             assert_filled(r.ids_device, r.weights_device, first, n, 100, 500);
             fill(r.ids_device, r.weights_device, 500);
@@ -122,9 +122,10 @@ START_TEST(parts_of_routes_travel)
             assert_filled(r.ids, r.weights, first, n, 500, 100);
         }
     fill(r.ids, r.weights, 1);
-    ck_ok(exf_route_set_send(&r, q, &e), e);
+    exf_route_set_send(&r, q);
     assert_filled(r.ids_device, r.weights_device, 0, SLOTS, 1, 0);
-    ck_ok(exf_route_set_copy(&to, &r, q, &e), e);
+    exf_route_set_copy(&to, &r);
+    exf_route_set_send(&to, q);
     assert_filled(to.ids, to.weights, 0, SLOTS, 1, 0);
     assert_filled(to.ids_device, to.weights_device, 0, SLOTS, 1, 0);
     exf_route_set_free(&r);
@@ -143,7 +144,7 @@ START_TEST(routes_of_the_cpu_are_in_one_memory)
     ck_ok(exf_route_set_new(&r, b, TOKENS, TOP_K, &e), e);
     ck_assert(r.ids == r.ids_device && r.weights == r.weights_device);
     fill(r.ids, r.weights, 9);
-    ck_ok(exf_route_set_send_part(&r, 1, 4, q, &e), e);
+    exf_route_set_send_part(&r, 1, 4, q);
     ck_ok(exf_route_set_fetch(&r, 1, 4, q, &e), e);
     assert_filled(r.ids, r.weights, 0, SLOTS, 9, 0);
     exf_route_set_free(&r);
@@ -303,7 +304,7 @@ START_TEST(arrays_of_a_block_lie_side_by_side)
     for (int n = 0; n < COUNT(token_counts); n++)
         for (unsigned bits = 0; bits < 128; bits++) {
             exf_compute compute = bits & 64 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32;
-            exf_moe_needs needs = {bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1};
+            exf_moe_needs needs = {bits & 1, bits >> 1 & 1, bits >> 2 & 1, bits >> 3 & 1, bits >> 4 & 1, bits >> 5 & 1, 0};
             exf_moe_arrays m;
             exf_arena counted = {NULL, 0};
             exf_moe_carve(&m, &counted, b, compute, a, token_counts[n], &needs);
@@ -366,16 +367,16 @@ START_TEST(needs_follow_from_lanes)
     static const struct {
         int on_cpu, with_shared;
         exf_demand d;
-        exf_moe_needs want; /* routed, block, input, probes, logits, shown */
+        exf_moe_needs want; /* routed, block, input, probes, logits, shown, sent */
     } cases[] = {
-        {1, 0, {.lanes = 1}, {1, 1, 1, 0, 0, 0}},
-        {1, 1, {.lanes = 2, .probes = 1, .corrects = 1, .host_blocks = 1}, {1, 1, 1, 1, 0, 0}},
-        {0, 0, {.lanes = 1}, {0, 0, 0, 0, 0, 0}},
-        {0, 1, {.lanes = 1}, {0, 0, 1, 0, 0, 0}},
-        {0, 0, {.lanes = 1, .host_blocks = 1}, {1, 1, 1, 0, 0, 1}},
-        {0, 0, {.lanes = 2, .corrects = 1}, {1, 0, 0, 0, 0, 0}},
-        {0, 0, {.lanes = 3, .probes = 2}, {1, 0, 0, 1, 0, 0}},
-        {0, 1, {.lanes = 3, .probes = 2, .corrects = 1, .host_blocks = 1}, {1, 1, 1, 1, 0, 1}},
+        {1, 0, {.lanes = 1}, {1, 1, 1, 0, 0, 0, 0}},
+        {1, 1, {.lanes = 2, .probes = 1, .corrects = 1, .host_blocks = 1}, {1, 1, 1, 1, 0, 0, 0}},
+        {0, 0, {.lanes = 1}, {0, 0, 0, 0, 0, 0, 0}},
+        {0, 1, {.lanes = 1}, {0, 0, 1, 0, 0, 0, 0}},
+        {0, 0, {.lanes = 1, .host_blocks = 1}, {1, 1, 1, 0, 0, 1, 0}},
+        {0, 0, {.lanes = 2, .corrects = 1}, {1, 0, 0, 0, 0, 0, 0}},
+        {0, 0, {.lanes = 3, .probes = 2}, {1, 0, 0, 1, 0, 0, 0}},
+        {0, 1, {.lanes = 3, .probes = 2, .corrects = 1, .host_blocks = 1}, {1, 1, 1, 1, 0, 1, 0}},
     };
     for (int i = 0; i < COUNT(cases); i++) {
         exf_moe_needs n = exf_moe_needs_of(cases[i].on_cpu ? cpu : gpu, cases[i].with_shared ? &shared : &plain, &cases[i].d),
