@@ -45,7 +45,8 @@ static int by_wall(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static exf_forward_report median(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, exf_forward_options o, int timed)
+static exf_forward_report median(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, exf_forward_options o,
+                                 int timed)
 {
     const exf_observer observer = {.device_block = see_nothing, .device_sweeps = 1};
     exf_forward_report r[RUNS];
