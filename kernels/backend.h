@@ -60,18 +60,20 @@ typedef struct {
     void (*widen)(exf_queue *q, float *out, const uint16_t *x, size_t n);
     void (*rmsnorm_rounded)(exf_queue *q, uint16_t *y, float *y32, const float *x, const float *w, int n_rows, int n, double eps);
     void (*rmsnorm_split)(exf_queue *q, uint16_t *y, const float *x, const float *w, int n_rows, int n, double eps);
-    void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps);
+    void (*gate_heads_rounded)(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n,
+                               double eps);
     /* delta_rule.h: causal_conv_silu on [q | k | v], l2norm_heads of q (scaled by key_dim^-1/2) and k, then
      * the rule.  qkv: rows of s->ldq = ldk = ldv; overwritten. */
     size_t (*conv_delta_rule_workspace)(const exf_delta_shape *s, int width); /* floats */
-    void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
-                            const exf_delta_shape *s, double eps, float *workspace);
+    void (*conv_delta_rule)(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay,
+                            const float *beta, const exf_delta_shape *s, double eps, float *workspace);
     /* compressed_attention.h in bfloat16, between two products: every head of query normed (rmsnorm.h, no weight)
      * and rotated, attended, rotated back, rounded to bfloat16.  out and query [n_rows, n_heads, d]; workspace as
      * the attention's.  fit: 1 if the device supports it for these shapes. */
     int (*compressed_heads_fit)(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
-    void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
-                             const exf_rope_shape *r, const float *cosine, const float *sine, double eps, float *workspace);
+    void (*compressed_heads)(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k,
+                             const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine,
+                             const float *sine, double eps, float *workspace);
     void (*embed)(exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
     void (*watch_finite)(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base);
     void (*score_rows)(exf_queue *q, const exf_score_call *c); /* divergence.h */
@@ -81,8 +83,8 @@ typedef struct {
      * them; host: exf_layer_sums_host_bytes() of any memory. */
     size_t (*layer_sums_bytes)(int n_experts);
     void (*layer_sums_add)(exf_queue *q, void *sums, const exf_layer_sums_call *c);
-    exf_code (*layer_sums_take)(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host,
-                             exf_err *err); /* over NULL: not wanted */
+    exf_code (*layer_sums_take)(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
+                                void *host, exf_err *err); /* over NULL: not wanted */
     /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
     void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
     size_t (*gram_matrices_bytes)(int n_experts, int n_products);
@@ -112,13 +114,13 @@ typedef struct exf_backend {
     void (*zero)(exf_queue *q, void *p, size_t bytes);
 
     /* ---- matrix products (gemm.h) -------------------------------------------- */
-    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
-                     float beta);
+    void (*gemm_xwt)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
+                     float alpha, float beta);
     /* count products of one shape, y_i = x_i w_i^T. */
-    void (*gemm_xwt_many)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m,
-                          int n, int k);
-    void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-                    float beta);
+    void (*gemm_xwt_many)(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s,
+                          int m, int n, int k);
+    void (*gemm_xw)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
+                    float alpha, float beta);
 
     /* ---- rows (rmsnorm.h, gate.h, swiglu.h, rows.h) ---------------------------- */
     void (*rmsnorm)(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
@@ -138,16 +140,18 @@ typedef struct exf_backend {
     void (*attention)(exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
                       float *workspace);
     size_t (*causal_conv_workspace)(int channels, int width); /* floats */
-    void (*causal_conv_silu)(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace);
+    void (*causal_conv_silu)(exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width,
+                             float *workspace);
     void (*delta_gates)(exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
     void (*l2norm_heads)(exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
     size_t (*delta_rule_workspace)(const exf_delta_shape *s); /* floats */
-    void (*delta_rule)(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
-                       const exf_delta_shape *s, float *workspace);
+    void (*delta_rule)(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                       const float *beta, const exf_delta_shape *s, float *workspace);
     size_t (*compressed_attention_workspace)(int n_heads, int n_rows, int n_tokens, int window, int ratio); /* floats */
     void (*compressed_attention)(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
                                  const exf_compressed_attention_shape *s, float *workspace);
-    void (*compressor)(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s);
+    void (*compressor)(exf_queue *q, float *out, const float *kv, const float *gate, const float *ape,
+                       const exf_compressor_shape *s);
     size_t (*indexer_workspace)(int n_rows, int n_entries); /* floats */
     void (*indexer)(exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
                     const exf_indexer_shape *s, float *workspace);
@@ -160,8 +164,8 @@ typedef struct exf_backend {
     /* ---- the MoE block (kernels/moe) ------------------------------------------------ */
     /* expert_products.h; x is the number type of x and outputs. */
     size_t (*experts_workspace)(const exf_expert_shape *s, exf_number x); /* bytes */
-    void (*experts)(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-                    void *workspace);
+    void (*experts)(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+                    const exf_expert_shape *s, void *workspace);
     /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]. */
     void (*switch_weights)(exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
     void (*moe_sum)(exf_queue *q, const exf_moe_sum_call *c);

@@ -85,29 +85,38 @@ static size_t compressed_attention_workspace(int n_heads, int n_rows, int n_toke
 
 /* Operands are float32 here: the queue opens in no other mode. */
 WITHOUT_QUEUE(gemm_xwt,
-              (exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta),
+              (exf_queue * q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
+               float beta),
               (y, ldy, x.p, ldx, w.p, ldw, m, n, k, alpha, beta))
 WITHOUT_QUEUE(gemm_xwt_many,
-              (exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m, int n, int k),
+              (exf_queue * q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m,
+               int n, int k),
               (y, ldy, x.p, ldx, w.p, ldw, s, m, n, k))
 WITHOUT_QUEUE(gemm_xw,
-              (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta),
+              (exf_queue * q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+               float beta),
               (y, ldy, x, ldx, w, ldw, m, n, k, alpha, beta))
 WITHOUT_QUEUE(rmsnorm, (exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps),
               (y, ldy, x, ldx, w, n_rows, n, eps))
 WITHOUT_QUEUE(add_bias, (exf_queue *q, float *y, const float *bias, int n_rows, int n), (y, bias, n_rows, n))
-WITHOUT_QUEUE(copy_columns, (exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n), (out, ldo, x, ldx, n_rows, n))
+WITHOUT_QUEUE(copy_columns, (exf_queue * q, float *out, int ldo, const float *x, int ldx, int n_rows, int n),
+              (out, ldo, x, ldx, n_rows, n))
 WITHOUT_QUEUE(repeat_columns, (exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n),
               (out, ldo, count, step, x, ldx, n_rows, n))
-WITHOUT_QUEUE(sigmoid_gate, (exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride), (y, gate, n_rows, d, stride))
+WITHOUT_QUEUE(sigmoid_gate, (exf_queue * q, float *y, const float *gate, int n_rows, int d, int stride),
+              (y, gate, n_rows, d, stride))
 WITHOUT_QUEUE(swiglu, (exf_queue *q, float *g, const float *u, size_t n, float limit), (g, u, n, limit))
 WITHOUT_QUEUE(add, (exf_queue *q, float *y, const float *x, size_t n), (y, x, n))
-WITHOUT_QUEUE(gather_rows, (exf_queue *q, float *out, const float *x, const int32_t *row, int n_rows, int width), (out, x, row, n_rows, width))
-WITHOUT_QUEUE(rope_apply, (exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine), (x, s, cosine, sine))
+WITHOUT_QUEUE(gather_rows, (exf_queue * q, float *out, const float *x, const int32_t *row, int n_rows, int width),
+              (out, x, row, n_rows, width))
+WITHOUT_QUEUE(rope_apply, (exf_queue * q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine),
+              (x, s, cosine, sine))
 WITHOUT_QUEUE(attention,
-              (exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s, float *workspace),
+              (exf_queue * q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
+               float *workspace),
               (out, query, k, v, s, workspace))
-WITHOUT_QUEUE(causal_conv_silu, (exf_queue *q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace),
+WITHOUT_QUEUE(causal_conv_silu,
+              (exf_queue * q, float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace),
               (x, ldx, w, n_tokens, channels, width, workspace))
 WITHOUT_QUEUE(delta_gates, (exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads),
               (a, b, a_log, dt_bias, n_tokens, n_heads))
@@ -118,26 +127,28 @@ WITHOUT_QUEUE(delta_rule,
                const exf_delta_shape *s, float *workspace),
               (out, query, k, v, decay, beta, s, workspace))
 WITHOUT_QUEUE(compressed_attention,
-              (exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s, float *workspace),
+              (exf_queue * q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
+               float *workspace),
               (out, query, k, s, workspace))
 WITHOUT_QUEUE(compressor,
               (exf_queue *q, float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s),
               (out, kv, gate, ape, s))
 WITHOUT_QUEUE(indexer,
-              (exf_queue *q, unsigned char *chosen, const float *query, const float *weights, const float *keys, const exf_indexer_shape *s,
-               float *workspace),
+              (exf_queue * q, unsigned char *chosen, const float *query, const float *weights, const float *keys,
+               const exf_indexer_shape *s, float *workspace),
               (chosen, query, weights, keys, s, workspace))
 WITHOUT_QUEUE(hyper_pre, (exf_queue *q, float *u, float *mixing, const float *x, const exf_hyper_shape *s), (u, mixing, x, s))
-WITHOUT_QUEUE(hyper_post, (exf_queue *q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s), (x, v, mixing, s))
+WITHOUT_QUEUE(hyper_post, (exf_queue * q, float *x, const float *v, const float *mixing, const exf_hyper_shape *s),
+              (x, v, mixing, s))
 WITHOUT_QUEUE(hyper_head, (exf_queue *q, float *u, const float *x, const exf_hyper_shape *s), (u, x, s))
 WITHOUT_QUEUE(router,
-              (exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
-               double *scratch),
+              (exf_queue * q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+               const exf_router_rules *r, double *scratch),
               (ids, weights, logits, tokens, n_tokens, r, scratch))
 
 WITHOUT_QUEUE(experts,
-              (exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-               void *workspace),
+              (exf_queue * q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+               const exf_expert_shape *s, void *workspace),
               ((float *)(uintptr_t)outputs.p, x.p, ids, m, s, workspace))
 WITHOUT_QUEUE(switch_weights, (exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n), (out, x, w, n_rows, n))
 WITHOUT_QUEUE(moe_sum, (exf_queue *q, const exf_moe_sum_call *c), (c))

@@ -66,12 +66,14 @@ static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
 
 static void upload(exf_queue *q, void *to, const void *from, size_t bytes)
 {
-    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, q->stream), "upload");
+    if (q->err.code == EXF_OK && bytes)
+        exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, q->stream), "upload");
 }
 
 static exf_code download(exf_queue *q, void *to, const void *from, size_t bytes, exf_err *err)
 {
-    if (q->err.code == EXF_OK && bytes) exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, q->stream), "download");
+    if (q->err.code == EXF_OK && bytes)
+        exf_cuda_note(q, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, q->stream), "download");
     return exf_finish_cuda(q, err);
 }
 
@@ -89,7 +91,8 @@ static void follow(exf_queue *q, exf_queue *before)
 {
     cudaEvent_t reached;
     if (q->err.code != EXF_OK || !exf_cuda_note(q, cudaEventCreateWithFlags(&reached, cudaEventDisableTiming), "event")) return;
-    if (exf_cuda_note(q, cudaEventRecord(reached, before->stream), "event")) exf_cuda_note(q, cudaStreamWaitEvent(q->stream, reached, 0), "event");
+    if (exf_cuda_note(q, cudaEventRecord(reached, before->stream), "event"))
+        exf_cuda_note(q, cudaStreamWaitEvent(q->stream, reached, 0), "event");
     cudaEventDestroy(reached); /* once it has been reached */
 }
 
@@ -112,7 +115,8 @@ static const exf_gpu_operations gpu = {
     exf_compressed_heads_cuda, exf_embed_cuda,
     exf_watch_finite_cuda, exf_score_rows_cuda, exf_output_errors_cuda,
     exf_layer_sums_bytes_cuda, exf_layer_sums_add_cuda, exf_layer_sums_take_cuda, exf_layer_sums_close_sequence_cuda,
-    exf_gram_matrices_bytes_cuda, exf_gram_matrices_cuda, exf_layer_sums_add_common_input_cuda, exf_diagonal_add_cuda, exf_correct_routes_cuda,
+    exf_gram_matrices_bytes_cuda, exf_gram_matrices_cuda, exf_layer_sums_add_common_input_cuda, exf_diagonal_add_cuda,
+    exf_correct_routes_cuda,
 };
 
 static const exf_backend table = {
@@ -122,7 +126,8 @@ static const exf_backend table = {
     exf_rmsnorm_cuda, exf_add_bias_cuda, exf_copy_columns_cuda, exf_repeat_columns_cuda, exf_sigmoid_gate_cuda, exf_swiglu_cuda,
     exf_add_cuda, exf_gather_rows_cuda, exf_first_not_finite_cuda,
     exf_rope_apply_cuda, exf_attention_workspace_cuda, exf_attention_cuda,
-    exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda, exf_delta_rule_workspace_cuda,
+    exf_causal_conv_workspace_cuda, exf_causal_conv_silu_cuda, exf_delta_gates_cuda, exf_l2norm_heads_cuda,
+    exf_delta_rule_workspace_cuda,
     exf_delta_rule_cuda, exf_compressed_attention_workspace_cuda, exf_compressed_attention_cuda, exf_compressor_cuda,
     exf_indexer_workspace_cuda, exf_indexer_cuda, exf_hyper_pre_cuda, exf_hyper_post_cuda, exf_hyper_head_cuda, exf_router_cuda,
     exf_experts_workspace_cuda, exf_experts_cuda, exf_switch_weights_cuda, exf_moe_sum_cuda, exf_reuse_outputs_cuda,

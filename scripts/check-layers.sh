@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 files=$(find src kernels -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
 headers=$(find include -name '*.h' | sort)
 tests=$(find tests -name '*.[ch]' -o -name '*.cu' | sort)
-columns=180
+columns=132
 bad=0
 
 includes=$(echo "$files $headers" | xargs grep -Hno '^ *# *include *["<][^">]*[">]')

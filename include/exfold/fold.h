@@ -127,7 +127,8 @@ typedef struct {
  * batch's largest term in magnitude, and added as a 64-bit integer.
  * Uses coeff, loss, norms (or rms with ENERGY). */
 exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
-exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream);
+exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
+                                     void *stream);
 /* The same pool; a slot outside takes the member of largest |cosine|, that is of least
  * 1 - cosine^2 (the same ties).  With a row's new ids n, old ids i and weights w, kept weights
  * k (0 on remapped slots):
@@ -137,13 +138,15 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
  * they are.
  * drop and max_loss are ignored.  Uses cosine, rms (and norms with NORM). */
 exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
-exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o, void *stream);
+exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
+                                           void *stream);
 
 /* id -> target_ids[id], weight *= target_scale[id]; int32 [E] and float32 [E], as in the
  * tables' pools.  Identity and 1 leave a slot bit for bit as it was.  Any number of slots. */
-exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale, int n_experts);
-exf_fold_status exf_fold_decode_static_cuda(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale, int n_experts,
-                                            void *stream);
+exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
+                                           int n_experts);
+exf_fold_status exf_fold_decode_static_cuda(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
+                                            int n_experts, void *stream);
 
 #ifdef __cplusplus
 }

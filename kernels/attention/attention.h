@@ -38,8 +38,8 @@ typedef struct {
 size_t exf_attention_workspace(int n_tokens);
 void exf_attention_cpu(float *out, const float *q, const float *k, const float *v, const exf_attention_shape *s, float *workspace);
 size_t exf_attention_workspace_cuda(const exf_attention_shape *s); /* floats */
-void exf_attention_cuda(struct exf_queue *q, float *out, const float *query, const float *k, const float *v, const exf_attention_shape *s,
-                        float *workspace);
+void exf_attention_cuda(struct exf_queue *q, float *out, const float *query, const float *k, const float *v,
+                        const exf_attention_shape *s, float *workspace);
 #ifdef __cplusplus
 }
 #endif

@@ -36,9 +36,11 @@ void exf_attention_cpu(float *out, const float *q, const float *k, const float *
         for (int first = 0; first < s->n_tokens; first += EXF_ATTENTION_ROWS) {
             int n_rows = s->n_tokens - first < EXF_ATTENTION_ROWS ? s->n_tokens - first : EXF_ATTENTION_ROWS;
             int n_keys = first + n_rows;
-            exf_gemm_xwt_cpu(workspace, n_keys, qh + (size_t)first * (size_t)s->ldq, s->ldq, kh, s->ldk, n_rows, n_keys, s->d, s->scale, 0);
+            exf_gemm_xwt_cpu(workspace, n_keys, qh + (size_t)first * (size_t)s->ldq, s->ldq, kh, s->ldk, n_rows, n_keys, s->d,
+                             s->scale, 0);
             softmax_rows(workspace, n_rows, n_keys, first);
-            exf_gemm_xw_cpu(oh + (size_t)first * (size_t)s->ldo, s->ldo, workspace, n_keys, vh, s->ldv, n_rows, s->dv, n_keys, 1, 0);
+            exf_gemm_xw_cpu(oh + (size_t)first * (size_t)s->ldo, s->ldo, workspace, n_keys, vh, s->ldv, n_rows, s->dv, n_keys, 1,
+                            0);
         }
     }
 }

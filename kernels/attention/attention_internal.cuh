@@ -45,7 +45,8 @@ struct exf_causal_view {
     {
         return exf_half8(query_row(r), column, n, quads);
     }
-    template <int N> __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
+    template <int N>
+    __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
     {
         exf_keep_rows(*this, o, inverse, row, column, n, quads);
     }

@@ -85,8 +85,8 @@ static __device__ __forceinline__ void exf_store_rows(const float (&o)[N], const
 
 /* Stores rows `row` and `row` + 8 of a view whose output is float32. */
 template <class View, int N>
-static __device__ __forceinline__ void exf_keep_rows(const View &w, const float (&o)[N], const float (&inverse)[2], int row, int column, int n,
-                                                     bool quads)
+static __device__ __forceinline__ void exf_keep_rows(const View &w, const float (&o)[N], const float (&inverse)[2], int row,
+                                                     int column, int n, bool quads)
 {
     float *out[2];
     for (int r = 0; r < 2; r++) out[r] = row + 8 * r < w.n_rows() ? w.out_row(row + 8 * r) : nullptr;

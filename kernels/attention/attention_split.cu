@@ -216,7 +216,8 @@ static __device__ __forceinline__ void split_weights(uint32_t (&high)[BN / 4], u
 /* Computes o = o fade + (P V) down, in strips of columns; the two planes are i and the next. */
 template <int D, int DV>
 static __device__ __forceinline__ void weigh(float (&o)[DV / 2], const ring<D, DV> &m, const uint32_t (&high)[BN / 4],
-                                             const uint32_t (&low)[BN / 4], const float (&rescale)[2], const float (&down)[2], int i)
+                                             const uint32_t (&low)[BN / 4], const float (&rescale)[2], const float (&down)[2],
+                                             int i)
 {
     enum { STRIP = DV > 128 ? 64 : DV };
     uint32_t v_low = m.await(i), v_high = m.await(i + 1);

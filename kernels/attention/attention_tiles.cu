@@ -35,7 +35,8 @@ template <int D, int DV, int BN> static __global__ void pack_tile(problem p)
 {
     const exf_attention_shape &s = p.s;
     enum { CHUNKS = BN * 8 }; /* chunks of a panel */
-    uint4 *tile = reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * shared_layout<D, DV, BN>::STAGE);
+    uint4 *tile =
+        reinterpret_cast<uint4 *>(p.tiles + ((size_t)blockIdx.y * p.n_key_tiles + blockIdx.x) * shared_layout<D, DV, BN>::STAGE);
     for (int i = threadIdx.x; i < CHUNKS * (D + DV) / 64; i += blockDim.x) {
         int row = i / 8 % BN, panel = i / CHUNKS, t = blockIdx.x * BN + row, c = ((i % 8) ^ (row & 7)) * 8;
         uint4 x = make_uint4(0, 0, 0, 0);
@@ -120,7 +121,8 @@ template <int DV, int BN> static __device__ __forceinline__ void weigh(float (&o
 }
 
 template <int DV>
-static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_softmax_state &w, const problem &p, int head, int row)
+static __device__ __forceinline__ void store(const float (&o)[DV / 2], const exf_softmax_state &w, const problem &p, int head,
+                                             int row)
 {
     float inverse[2] = {1 / exf_sum4(w.sum[0]), 1 / exf_sum4(w.sum[1])}, *out[2];
     for (int r = 0; r < 2; r++)

@@ -136,8 +136,8 @@ template <int H> static __device__ __forceinline__ void exf_wide_weigh(float (&o
 
 /* Stores columns from `column` on of this thread's two rows. */
 template <class View, int H>
-static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_softmax_state &state, const View &w, int row,
-                                                      int column, int dv, float scale, bool quads)
+static __device__ __forceinline__ void exf_wide_store(const float (&o)[H / 2], const exf_softmax_state &state, const View &w,
+                                                      int row, int column, int dv, float scale, bool quads)
 {
     float inverse[2];
     for (int r = 0; r < 2; r++) {

@@ -44,8 +44,8 @@ void exf_compressed_attention_cuda(struct exf_queue *q, float *out, const float 
 /* compressed_heads of the GPU's operations (backend.h). */
 int exf_compressed_heads_fit_cuda(const exf_compressed_attention_shape *s, const exf_rope_shape *r);
 void exf_compressed_heads_cuda(struct exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k,
-                               const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine, const float *sine,
-                               double eps, float *workspace);
+                               const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine,
+                               const float *sine, double eps, float *workspace);
 #ifdef __cplusplus
 }
 #endif

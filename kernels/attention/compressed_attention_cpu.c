@@ -59,7 +59,8 @@ static inline void softmax_with_sink(float *row, int n, float sink)
     for (int j = 0; j < n; j++) row[j] *= inverse;
 }
 
-EXF_SIMD_CLONES static void weigh_rows(float *scores, const reach *r, const exf_compressed_attention_shape *s, const unsigned char *chosen, float sink)
+EXF_SIMD_CLONES static void weigh_rows(float *scores, const reach *r, const exf_compressed_attention_shape *s,
+                                       const unsigned char *chosen, float sink)
 {
     int n_keys = r->n_tokens + r->n_entries;
     for (int i = 0; i < s->n_rows; i++) {

@@ -83,7 +83,8 @@ struct view {
     {
         return exf_half8(query_row(row), column, n, quads);
     }
-    template <int N> __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
+    template <int N>
+    __device__ void keep(const float (&o)[N], const float (&inverse)[2], int row, int column, int n, bool quads) const
     {
         exf_keep_rows(*this, o, inverse, row, column, n, quads);
     }
@@ -117,10 +118,12 @@ struct halves_view : view {
                     a = was * c + b * sn;
                     b = b * c - was * sn;
                 }
-                two[r] = (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(b)) << 16 | __bfloat16_as_ushort(__float2bfloat16_rn(a));
+                two[r] =
+                    (uint32_t)__bfloat16_as_ushort(__float2bfloat16_rn(b)) << 16 | __bfloat16_as_ushort(__float2bfloat16_rn(a));
             }
             uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? two[0] : two[1], 1);
-            if (mine < n_rows()) *reinterpret_cast<uint2 *>(to + 4 * i) = odd ? make_uint2(other, two[1]) : make_uint2(two[0], other);
+            if (mine < n_rows())
+                *reinterpret_cast<uint2 *>(to + 4 * i) = odd ? make_uint2(other, two[1]) : make_uint2(two[0], other);
         }
     }
 };
@@ -184,20 +187,22 @@ static size_t most_listed(int window, int n_entries)
 /* Workspace: every tile's list, and every key rounded. */
 size_t exf_compressed_attention_workspace_cuda(int n_heads, int n_rows, int n_tokens, int window, int ratio)
 {
-    size_t entries = ratio ? n_tokens / ratio : 0, keys = (size_t)(n_rows + window - 1 < n_tokens ? n_rows + window - 1 : n_tokens) + entries;
+    size_t entries = ratio ? n_tokens / ratio : 0,
+           keys = (size_t)(n_rows + window - 1 < n_tokens ? n_rows + window - 1 : n_tokens) + entries;
     return keys * (MOST_D / 2) + tiles_of(n_heads, n_rows) * (most_listed(window, (int)entries) + 1);
 }
 
 /* Starts both operations: lists the keys that tiles see, and rounds keys if `width` is not 0. */
-static view make_view(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k, const exf_compressed_attention_shape *s,
-                      float *workspace, int width)
+static view make_view(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
+                      const exf_compressed_attention_shape *s, float *workspace, int width)
 {
     reach r = reach_of(s);
     int keys = r.n_tokens + r.n_entries, most = (int)most_listed(s->window, r.n_entries),
         *list = reinterpret_cast<int *>(workspace + (size_t)keys * (MOST_D / 2));
     size_t tiles = tiles_of(s->n_heads, s->n_rows);
     view w = {out, query, *k, *s, r, list + tiles * most, list, most};
-    rounded_keys k16 = {reinterpret_cast<uint4 *>(workspace), width, exf_aligned16(k->tokens, s->d) && exf_aligned16(k->entries, s->d)};
+    rounded_keys k16 = {reinterpret_cast<uint4 *>(workspace), width,
+                        exf_aligned16(k->tokens, s->d) && exf_aligned16(k->entries, s->d)};
     unsigned blocks = width ? exf_blocks((size_t)keys * width / 8, LIST_THREADS) : 0;
     EXF_LAUNCH(q, "compressed keys", prepare, (unsigned)tiles + blocks, LIST_THREADS, 0, w, k16, (unsigned)tiles);
     return w;
@@ -207,8 +212,8 @@ template <class View, int D> static void rounded(exf_queue *q, const View &w, co
 {
     const exf_compressed_attention_shape &s = w.s;
     const char *keys = reinterpret_cast<const char *>(workspace);
-    exf_attention_wide<View, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1, exf_aligned16(w.query, s.d),
-                                         exf_aligned16(w.out, s.d));
+    exf_attention_wide<View, D, D, true>(q, w, {keys, keys, 0}, s.d, s.d, s.scale, s.n_rows * s.n_heads, 1,
+                                         exf_aligned16(w.query, s.d), exf_aligned16(w.out, s.d));
 }
 
 void exf_compressed_attention_cuda(exf_queue *q, float *out, const float *query, const exf_compressed_keys *k,
@@ -245,7 +250,8 @@ static __global__ void round_queries(uint16_t *out, const float *x, int n, int n
 #pragma unroll
     for (int k = 0; k < QUADS; k++) a[k] = in[lane + 32 * k];
 #pragma unroll
-    for (int k = 0; k < QUADS; k++) sum += ((double)a[k].x * a[k].x + (double)a[k].y * a[k].y) + ((double)a[k].z * a[k].z + (double)a[k].w * a[k].w);
+    for (int k = 0; k < QUADS; k++)
+        sum += ((double)a[k].x * a[k].x + (double)a[k].y * a[k].y) + ((double)a[k].z * a[k].z + (double)a[k].w * a[k].w);
     float scale = (float)(1.0 / sqrt(exf_warp_sum(sum) / (QUADS * 128) + eps));
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
@@ -262,13 +268,13 @@ static __global__ void round_queries(uint16_t *out, const float *x, int n, int n
 
 int exf_compressed_heads_fit_cuda(const exf_compressed_attention_shape *s, const exf_rope_shape *r)
 {
-    return exf_hopper_code() && (s->d == 128 || s->d == MOST_D) && r->interleaved && r->step == 1 && r->offset + r->d == s->d && r->d % 4 == 0 &&
-           r->offset % 4 == 0;
+    return exf_hopper_code() && (s->d == 128 || s->d == MOST_D) && r->interleaved && r->step == 1 && r->offset + r->d == s->d &&
+           r->d % 4 == 0 && r->offset % 4 == 0;
 }
 
 template <int D>
-static void whole_heads(exf_queue *q, uint16_t *out, const float *query, const view &w, const exf_rope_shape *r, const float *cosine,
-                        const float *sine, double eps, const float *workspace)
+static void whole_heads(exf_queue *q, uint16_t *out, const float *query, const view &w, const exf_rope_shape *r,
+                        const float *cosine, const float *sine, double eps, const float *workspace)
 {
     int n = w.s.n_rows * w.s.n_heads;
     halves_view v;
@@ -278,14 +284,14 @@ static void whole_heads(exf_queue *q, uint16_t *out, const float *query, const v
     v.sine = sine;
     v.turned = r->offset;
     v.pairs = r->d / 2;
-    EXF_LAUNCH(q, "queries", round_queries<D / 128>, exf_blocks((size_t)n, 8), 256, 0, out, query, n, w.s.n_heads, r->offset, r->d / 2, cosine,
-               sine, eps);
+    EXF_LAUNCH(q, "queries", round_queries<D / 128>, exf_blocks((size_t)n, 8), 256, 0, out, query, n, w.s.n_heads, r->offset,
+               r->d / 2, cosine, sine, eps);
     rounded<halves_view, D>(q, v, workspace);
 }
 
 void exf_compressed_heads_cuda(exf_queue *q, uint16_t *out, const float *query, const exf_compressed_keys *k,
-                               const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine, const float *sine,
-                               double eps, float *workspace)
+                               const exf_compressed_attention_shape *s, const exf_rope_shape *r, const float *cosine,
+                               const float *sine, double eps, float *workspace)
 {
     if (s->n_rows == 0 || q->err.code != EXF_OK) return;
     view w = make_view(q, nullptr, nullptr, k, s, workspace, s->d);

@@ -49,7 +49,8 @@ static inline void pool(float *out, const run *runs, int n_runs, int ratio, int 
     for (int c = 0; c < n; c++) out[c] = (float)(total[c] / sum[c]);
 }
 
-EXF_SIMD_CLONES void exf_compressor_cpu(float *out, const float *kv, const float *gate, const float *ape, const exf_compressor_shape *s)
+EXF_SIMD_CLONES void exf_compressor_cpu(float *out, const float *kv, const float *gate, const float *ape,
+                                        const exf_compressor_shape *s)
 {
     int d = s->d, ld = s->overlap ? 2 * d : d, own = s->overlap ? d : 0;
     size_t window = (size_t)s->ratio * (size_t)ld;

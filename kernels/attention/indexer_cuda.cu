@@ -222,7 +222,8 @@ static void run_scores(exf_queue *q, float *score, float *rest, const float *que
     exf_cuda_note(q, cudaFuncSetAttribute(score_halves<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, halves), "indexer");
     if (exf_rounds(q)) {
         exf_round(q, rounded, keys, s->d, n, s->d, D, 1, 0);
-        EXF_LAUNCH(q, "indexer", score_halves<D>, s->n_rows, THREADS, halves, score, query, weights, rounded, *s, n, exf_aligned16(query, s->d));
+        EXF_LAUNCH(q, "indexer", score_halves<D>, s->n_rows, THREADS, halves, score, query, weights, rounded, *s, n,
+                   exf_aligned16(query, s->d));
     } else {
         EXF_LAUNCH(q, "indexer", score_rows<D>, s->n_rows, THREADS, exact, score, query, weights, keys, *s, n,
                    exf_aligned16(query, s->d) && exf_aligned16(keys, s->d));

@@ -50,8 +50,8 @@ static __global__ void rope_quads(float *x, exf_rope_shape s, const float4 *cosi
 void exf_rope_apply_cuda(exf_queue *q, float *x, const exf_rope_shape *s, const float *cosine, const float *sine)
 {
     size_t total = (size_t)s->n_tokens * s->n_heads * (s->d / 2);
-    bool wide = s->d % 8 == 0 && s->head_dim % 4 == 0 && s->offset % 4 == 0 && exf_aligned16(x, s->ld) && exf_aligned16(cosine, 0) &&
-                exf_aligned16(sine, 0);
+    bool wide = s->d % 8 == 0 && s->head_dim % 4 == 0 && s->offset % 4 == 0 && exf_aligned16(x, s->ld) &&
+                exf_aligned16(cosine, 0) && exf_aligned16(sine, 0);
     if (total == 0) return;
     if (wide && total / 4 < 0x7fffffff)
         EXF_LAUNCH(q, "rope", rope_quads, exf_blocks(total / 4, 256), 256, 0, x, *s, reinterpret_cast<const float4 *>(cosine),

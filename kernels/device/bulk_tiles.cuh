@@ -21,7 +21,10 @@ static __device__ inline void exf_barrier_expect(uint32_t at, uint32_t bytes)
 /* The box at (c0, c1, c2) of a map into shared memory; bytes are counted on the barrier. */
 static __device__ inline void exf_tensor_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int c0, int c1, int c2)
 {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2) : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
+        : "memory");
 }
 
 static __device__ inline void exf_tensor_prefetch(const CUtensorMap *map)

@@ -21,7 +21,8 @@ int exf_cublas_ready(exf_queue *q)
 {
     if (q->err.code != EXF_OK) return 0;
     if (q->blas) return 1;
-    return exf_cublas_note(q, q->cublas->create(&q->blas), "handle") && exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
+    return exf_cublas_note(q, q->cublas->create(&q->blas), "handle") &&
+           exf_cublas_note(q, q->cublas->set_stream(q->blas, q->stream), "stream");
 }
 
 exf_code exf_finish_cuda(exf_queue *q, exf_err *err)

@@ -36,7 +36,8 @@ static __device__ __forceinline__ void exf_mma_tf32(float (&d)[4], const uint32_
 }
 
 template <bool EXACT>
-static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_tf32_parts<4, EXACT> &a, const exf_tf32_parts<2, EXACT> &b)
+static __device__ __forceinline__ void exf_multiply(float (&d)[4], const exf_tf32_parts<4, EXACT> &a,
+                                                    const exf_tf32_parts<2, EXACT> &b)
 {
     if (EXACT) {
         exf_mma_tf32(d, a.low, b.high);

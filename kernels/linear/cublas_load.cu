@@ -24,8 +24,9 @@ const exf_cublas *exf_cublas_load(exf_err *err)
         return nullptr;
     }
     loaded = find(library, "cublasCreate_v2", &table.create) && find(library, "cublasDestroy_v2", &table.destroy) &&
-             find(library, "cublasSetStream_v2", &table.set_stream) && find(library, "cublasGetStatusString", &table.status_string) &&
-             find(library, "cublasGemmEx", &table.gemm) && find(library, "cublasGemmStridedBatchedEx", &table.gemm_batched);
+             find(library, "cublasSetStream_v2", &table.set_stream) &&
+             find(library, "cublasGetStatusString", &table.status_string) && find(library, "cublasGemmEx", &table.gemm) &&
+             find(library, "cublasGemmStridedBatchedEx", &table.gemm_batched);
     if (loaded) return &table;
     exf_fail(err, EXF_DEVICE, "%s lacks a function that is needed", name);
     return nullptr;

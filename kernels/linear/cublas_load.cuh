@@ -12,13 +12,13 @@ struct exf_cublas {
     decltype(&cublasDestroy_v2) destroy;
     decltype(&cublasSetStream_v2) set_stream;
     decltype(&cublasGetStatusString) status_string;
-    cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
-                           cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c, cudaDataType, int ldc,
-                           cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
-    cublasStatus_t (*gemm_batched)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha, const void *a,
-                                   cudaDataType, int lda, long long a_step, const void *b, cudaDataType, int ldb, long long b_step,
-                                   const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count, cublasComputeType_t,
-                                   cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
+    cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha,
+                           const void *a, cudaDataType, int lda, const void *b, cudaDataType, int ldb, const void *beta, void *c,
+                           cudaDataType, int ldc, cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmEx, which C++ overloads */
+    cublasStatus_t (*gemm_batched)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void *alpha,
+                                   const void *a, cudaDataType, int lda, long long a_step, const void *b, cudaDataType, int ldb,
+                                   long long b_step, const void *beta, void *c, cudaDataType, int ldc, long long c_step, int count,
+                                   cublasComputeType_t, cublasGemmAlgo_t); /* cublasGemmStridedBatchedEx */
 };
 /* NULL and a reason in err if it cannot be loaded. */
 const exf_cublas *exf_cublas_load(exf_err *err);

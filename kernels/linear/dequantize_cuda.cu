@@ -160,6 +160,7 @@ void exf_check_bf16_cuda(exf_queue *q, const uint16_t *x, size_t n, int *bad)
 {
     size_t words = n / 8;
     unsigned blocks = exf_blocks(words, 1024);
-    if (words) EXF_LAUNCH(q, "check", check_words, blocks > 2048 ? 2048 : blocks, 256, 0, reinterpret_cast<const uint4 *>(x), words, bad);
+    if (words)
+        EXF_LAUNCH(q, "check", check_words, blocks > 2048 ? 2048 : blocks, 256, 0, reinterpret_cast<const uint4 *>(x), words, bad);
     if (n % 8) EXF_LAUNCH(q, "check", check_rest, 1, 32, 0, x + words * 8, n % 8, bad);
 }

@@ -26,19 +26,22 @@ const char *exf_gemm_library_cpu(void);
 const char *exf_gemm_better_kernels_cpu(void);
 
 /* y[m,n] = alpha * x[m,k] w[n,k]^T + beta * y.   A linear layer: w is [out, in]. */
-void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
+void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+                      float beta);
 /* The same for several, alpha 1 and beta 0; see exf_product_steps. */
-void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, const exf_product_steps *s, int m, int n, int k);
+void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, const exf_product_steps *s, int m,
+                           int n, int k);
 /* y[m,n] = alpha * x[m,k] w[k,n] + beta * y. */
-void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta);
+void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+                     float beta);
 
 /* On a GPU: exf_product_* multiply operands of either number, exf_gemm_* float32 ones. */
 void exf_product_xwt_cuda(struct exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
                           float alpha, float beta);
 void exf_product_xwt_many_cuda(struct exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
                                const exf_product_steps *s, int m, int n, int k);
-void exf_gemm_xwt_cuda(struct exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
-                       float alpha, float beta);
+void exf_gemm_xwt_cuda(struct exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n,
+                       int k, float alpha, float beta);
 void exf_gemm_xw_cuda(struct exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
                       float alpha, float beta);
 #ifdef __cplusplus

@@ -28,22 +28,26 @@ const char *exf_gemm_better_kernels_cpu(void)
     return NULL;
 }
 
-void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta)
+void exf_gemm_xwt_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+                      float beta)
 {
     if (m == 0 || n == 0) return;
     exf_blas_one_thread_cpu();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
-void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha, float beta)
+void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
+                     float beta)
 {
     if (m == 0 || n == 0) return;
     exf_blas_one_thread_cpu();
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
-void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, const exf_product_steps *s, int m, int n, int k)
+void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, const exf_product_steps *s, int m,
+                           int n, int k)
 {
     for (int i = 0; i < s->count; i++)
-        exf_gemm_xwt_cpu(y + (size_t)i * (size_t)s->y, ldy, x + (size_t)i * (size_t)s->x, ldx, w + (size_t)i * s->w, ldw, m, n, k, 1, 0);
+        exf_gemm_xwt_cpu(y + (size_t)i * (size_t)s->y, ldy, x + (size_t)i * (size_t)s->x, ldx, w + (size_t)i * s->w, ldw, m, n, k,
+                         1, 0);
 }

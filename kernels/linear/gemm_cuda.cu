@@ -11,12 +11,14 @@
 #include "kernels/linear/split.cuh"
 #include "kernels/rows/rounding.h"
 
-static void gemm(exf_queue *q, cublasOperation_t op, float *y, int ldy, const void *x, int ldx, const void *w, int ldw, cudaDataType type,
-                 int m, int n, int k, float alpha, float beta)
+static void gemm(exf_queue *q, cublasOperation_t op, float *y, int ldy, const void *x, int ldx, const void *w, int ldw,
+                 cudaDataType type, int m, int n, int k, float alpha, float beta)
 {
     if (m == 0 || n == 0 || !exf_cublas_ready(q)) return;
-    exf_cublas_note(q, q->cublas->gemm(q->blas, op, CUBLAS_OP_N, n, m, k, &alpha, w, type, ldw, x, type, ldx, &beta, y, CUDA_R_32F, ldy,
-                                       CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT), "gemm");
+    exf_cublas_note(q,
+                    q->cublas->gemm(q->blas, op, CUBLAS_OP_N, n, m, k, &alpha, w, type, ldw, x, type, ldx, &beta, y, CUDA_R_32F,
+                                    ldy, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+                    "gemm");
 }
 
 /* Bytes behind the buffer for the alignment of terms. */
@@ -59,8 +61,8 @@ static void write_terms(exf_queue *q, const float *x, int ldx, int rows, int wid
         exf_split_rows_cuda(q, q->rounded, apart_of((size_t)rows * (size_t)width), x, ldx, rows, width);
 }
 
-static void gemm_rounded(exf_queue *q, float *y, int ldy, const float *x, int ldx, const void *w, int ldw, int m, int n, int k, float alpha,
-                         float beta)
+static void gemm_rounded(exf_queue *q, float *y, int ldy, const float *x, int ldx, const void *w, int ldw, int m, int n, int k,
+                         float alpha, float beta)
 {
     int terms = terms_of(q), most = rows_at_a_time(k, terms);
     if (m == 0 || n == 0 || !have_room(q)) return;
@@ -80,15 +82,17 @@ static bool has_bf16_products(void)
 {
     static const int major = [] {
         int device = 0, value = 0;
-        if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) cudaGetLastError();
+        if (cudaGetDevice(&device) != cudaSuccess ||
+            cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
+            cudaGetLastError();
         return value;
     }();
     return major >= 8;
 }
 
 /* On an older device a float32 product with a bfloat16 w widens rows of w in the buffer. */
-static void gemm_widened(exf_queue *q, float *y, int ldy, const float *x, int ldx, const uint16_t *w, int ldw, int m, int n, int k, float alpha,
-                         float beta)
+static void gemm_widened(exf_queue *q, float *y, int ldy, const float *x, int ldx, const uint16_t *w, int ldw, int m, int n, int k,
+                         float alpha, float beta)
 {
     float *wide = reinterpret_cast<float *>(q->rounded);
     int most = (int)(EXF_ROUNDED_BYTES / sizeof *wide / (size_t)(ldw > 0 ? ldw : 1));
@@ -100,32 +104,36 @@ static void gemm_widened(exf_queue *q, float *y, int ldy, const float *x, int ld
     }
 }
 
-void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha,
-                          float beta)
+void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
+                          float alpha, float beta)
 {
     if (x.number == w.number)
-        gemm(q, CUBLAS_OP_T, y, ldy, x.p, ldx, w.p, ldw, w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, m, n, k, alpha, beta);
+        gemm(q, CUBLAS_OP_T, y, ldy, x.p, ldx, w.p, ldw, w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, m, n, k, alpha,
+             beta);
     else if (w.number == EXF_NUMBER_BF16 && !exf_rounds(q) && !has_bf16_products() && have_room(q))
-        gemm_widened(q, y, ldy, static_cast<const float *>(x.p), ldx, static_cast<const uint16_t *>(w.p), ldw, m, n, k, alpha, beta);
+        gemm_widened(q, y, ldy, static_cast<const float *>(x.p), ldx, static_cast<const uint16_t *>(w.p), ldw, m, n, k, alpha,
+                     beta);
     else if (w.number == EXF_NUMBER_BF16)
         gemm_rounded(q, y, ldy, static_cast<const float *>(x.p), ldx, w.p, ldw, m, n, k, alpha, beta);
     else if (q->err.code == EXF_OK)
         exf_fail(&q->err, EXF_INTERNAL, "product of a rounded [%d, %d] with float32 weights", m, k);
 }
 
-static void gemm_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m, int n,
-                      int k, float beta)
+static void gemm_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s,
+                      int m, int n, int k, float beta)
 {
     const float one = 1;
     cudaDataType type = w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     if (!exf_cublas_ready(q)) return;
-    exf_cublas_note(q, q->cublas->gemm_batched(q->blas, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w.p, type, ldw, (long long)s->w, x.p, type, ldx,
-                                               s->x, &beta, y, CUDA_R_32F, ldy, s->y, s->count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+    exf_cublas_note(q,
+                    q->cublas->gemm_batched(q->blas, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w.p, type, ldw, (long long)s->w, x.p,
+                                            type, ldx, s->x, &beta, y, CUDA_R_32F, ldy, s->y, s->count, CUBLAS_COMPUTE_32F,
+                                            CUBLAS_GEMM_DEFAULT),
                     "gemm");
 }
 
-static void gemm_many_rounded(exf_queue *q, float *y, int ldy, const float *x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m,
-                              int n, int k)
+static void gemm_many_rounded(exf_queue *q, float *y, int ldy, const float *x, int ldx, exf_matrix w, int ldw,
+                              const exf_product_steps *s, int m, int n, int k)
 {
     int width = (s->count - 1) * s->x + k, terms = terms_of(q), most = rows_at_a_time(width, terms);
     if (!have_room(q)) return;
@@ -134,12 +142,13 @@ static void gemm_many_rounded(exf_queue *q, float *y, int ldy, const float *x, i
         size_t apart = apart_of((size_t)rows * (size_t)width);
         write_terms(q, x + (size_t)at * ldx, ldx, rows, width);
         for (int term = terms - 1; term >= 0; term--)
-            gemm_many(q, y + (size_t)at * ldy, ldy, exf_bf16(q->rounded + term * apart), width, w, ldw, s, rows, n, k, term < terms - 1);
+            gemm_many(q, y + (size_t)at * ldy, ldy, exf_bf16(q->rounded + term * apart), width, w, ldw, s, rows, n, k,
+                      term < terms - 1);
     }
 }
 
-void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m,
-                               int n, int k)
+void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw,
+                               const exf_product_steps *s, int m, int n, int k)
 {
     int width = (s->count - 1) * s->x + k;
     if (m == 0 || n == 0 || s->count == 0) return;
@@ -152,18 +161,18 @@ void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, in
         return;
     }
     for (int i = 0; i < s->count; i++) /* as single products have it, or say why not */
-        exf_product_xwt_cuda(q, y + (size_t)i * s->y, ldy, exf_matrix_at(x, (size_t)i * s->x), ldx, exf_matrix_at(w, (size_t)i * s->w), ldw, m, n,
-                             k, 1, 0);
+        exf_product_xwt_cuda(q, y + (size_t)i * s->y, ldy, exf_matrix_at(x, (size_t)i * s->x), ldx,
+                             exf_matrix_at(w, (size_t)i * s->w), ldw, m, n, k, 1, 0);
 }
 
-void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-                       float beta)
+void exf_gemm_xwt_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
+                       float alpha, float beta)
 {
     gemm(q, CUBLAS_OP_T, y, ldy, x, ldx, w, ldw, CUDA_R_32F, m, n, k, alpha, beta);
 }
 
-void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
-                      float beta)
+void exf_gemm_xw_cuda(exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k,
+                      float alpha, float beta)
 {
     gemm(q, CUBLAS_OP_N, y, ldy, x, ldx, w, ldw, CUDA_R_32F, m, n, k, alpha, beta);
 }

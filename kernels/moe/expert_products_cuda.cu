@@ -54,14 +54,15 @@ static void *output_of(exf_matrix outputs)
     return const_cast<void *>(outputs.p);
 }
 
-static void on_tensor_cores(exf_queue *q, exf_matrix outputs, exf_matrix x, const exf_expert_matrices *m, const exf_expert_shape *s, char *workspace,
-                            const parts *p, const exf_buckets *b)
+static void on_tensor_cores(exf_queue *q, exf_matrix outputs, exf_matrix x, const exf_expert_matrices *m, const exf_expert_shape *s,
+                            char *workspace, const parts *p, const exf_buckets *b)
 {
     uint16_t *terms = reinterpret_cast<uint16_t *>(workspace), *act = reinterpret_cast<uint16_t *>(workspace + p->x);
     int planes = x.number == EXF_NUMBER_F32 ? EXF_SPLIT_TERMS : 1;
     const uint16_t *in = static_cast<const uint16_t *>(x.p);
     if (planes > 1) {
-        exf_split_rows_cuda(q, terms, (size_t)s->n_tokens * (size_t)s->d_model, static_cast<const float *>(x.p), s->d_model, s->n_tokens, s->d_model);
+        exf_split_rows_cuda(q, terms, (size_t)s->n_tokens * (size_t)s->d_model, static_cast<const float *>(x.p), s->d_model,
+                            s->n_tokens, s->d_model);
         in = terms;
     }
     exf_grouped_swiglu_cuda(q, act, in, planes, m, b, s);
@@ -78,8 +79,8 @@ static bool acceptable(exf_queue *q, exf_matrix outputs, exf_matrix x, const exf
     return q->err.code == EXF_OK;
 }
 
-void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-                      void *workspace)
+void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+                      const exf_expert_shape *s, void *workspace)
 {
     size_t rows = rows_of(s), width = (size_t)s->d_model * exf_number_bytes(outputs.number) / 2;
     char *memory = static_cast<char *>(workspace);
@@ -87,7 +88,9 @@ void exf_experts_cuda(exf_queue *q, exf_matrix outputs, exf_matrix x, const int3
     exf_buckets b = exf_bucket_carve(reinterpret_cast<int32_t *>(memory + p.x + p.act), (int)rows, s->n_experts);
     if (rows == 0 || !acceptable(q, outputs, x, m, s)) return;
     exf_bucket_cuda(q, &b, ids, (int)rows, s->n_experts, s->first);
-    if (!s->keep) EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(32 * rows, 256), 256, 0, static_cast<uint16_t *>(output_of(outputs)), ids, rows, width);
+    if (!s->keep)
+        EXF_LAUNCH(q, "experts: clear", clear_unused, exf_blocks(32 * rows, 256), 256, 0,
+                   static_cast<uint16_t *>(output_of(outputs)), ids, rows, width);
     if (m->gate.number == EXF_NUMBER_BF16 && fits_tensor_cores(s)) {
         on_tensor_cores(q, outputs, x, m, s, memory, &p, &b);
     } else {

@@ -26,10 +26,10 @@ void exf_bucket_cuda(exf_queue *q, const exf_buckets *b, const int32_t *ids, int
  * bfloat16: one, or three that add up to float32 (split.cuh).
  *   act [planes, T K, I] in sorted order = silu(x gate^T) * (x up^T), x [planes, T, H]
  *   out[slot[row]] [H] = act down^T, bfloat16 with one plane, float32 with three */
-void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int planes, const exf_expert_matrices *m, const exf_buckets *b,
-                             const exf_expert_shape *s);
-void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m, const exf_buckets *b,
-                           const exf_expert_shape *s);
+void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int planes, const exf_expert_matrices *m,
+                             const exf_buckets *b, const exf_expert_shape *s);
+void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m,
+                           const exf_buckets *b, const exf_expert_shape *s);
 
 /* Compute the same products on any GPU and for any shape; act [T K, I] has x's number type. */
 void exf_grouped_swiglu_any_cuda(exf_queue *q, void *act, exf_matrix x, const exf_expert_matrices *m, const exf_buckets *b,

@@ -78,7 +78,8 @@ static const float *matrix_of(exf_matrix m, size_t expert, const exf_expert_shap
 }
 
 /* Runs one expert on the tokens of its slots. */
-static void run_expert(float *outputs, const float *x, int e, const scratch *c, const exf_expert_matrices *m, const exf_expert_shape *s)
+static void run_expert(float *outputs, const float *x, int e, const scratch *c, const exf_expert_matrices *m,
+                       const exf_expert_shape *s)
 {
     int from = c->first[e], n = c->first[e + 1] - from, h = s->d_model, width = s->d_expert;
     size_t expert = (size_t)e;
@@ -99,7 +100,8 @@ static void clear_unused(float *outputs, const int32_t *ids, const exf_expert_sh
         if (ids[i] < 0) memset(outputs + i * h, 0, h * sizeof *outputs);
 }
 
-void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace)
+void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+                     void *workspace)
 {
     scratch c;
     carve(&c, workspace, s);

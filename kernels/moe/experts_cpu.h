@@ -7,7 +7,8 @@
 size_t exf_experts_workspace_cpu(const exf_expert_shape *s);
 /* outputs [T, K, H] of x [T, H], everything float32: one set of products per expert, in
  * the order of tokens, so that a call's bits depend on its own tokens alone. */
-void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s, void *workspace);
+void exf_experts_cpu(float *outputs, const float *x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
+                     void *workspace);
 /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]; the inner product in double. */
 void exf_switch_weights_cpu(float *out, const float *x, const float *w, int n_rows, int n);
 #endif

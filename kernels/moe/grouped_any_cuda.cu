@@ -62,7 +62,8 @@ template <class X, class W> static __device__ tile_place find_place(const any_wo
 }
 
 /* Loads a thread's elements of COUNT rows; 16 threads share a row and have one element each; 0 behind the inner axis. */
-template <int COUNT, class T> static __device__ inline void fetch(float (&v)[COUNT], const T *from, const int (&row)[COUNT], int k, int depth)
+template <int COUNT, class T>
+static __device__ inline void fetch(float (&v)[COUNT], const T *from, const int (&row)[COUNT], int k, int depth)
 {
     int at = k + threadIdx.x % DEPTH;
 #pragma unroll
@@ -86,7 +87,8 @@ static __device__ inline void load_four(float (&v)[4], const float *from)
 }
 
 /* Adds to sum[i][j]: rows 4 (thread / 16) + i (from the fifth on: 64 further), columns 4 (thread % 16) + j. */
-static __device__ inline void multiply(float (&sum)[8][4], const float (&x)[DEPTH][ROWS + ROOM], const float (&w)[DEPTH][COLUMNS + ROOM])
+static __device__ inline void multiply(float (&sum)[8][4], const float (&x)[DEPTH][ROWS + ROOM],
+                                       const float (&w)[DEPTH][COLUMNS + ROOM])
 {
     int r = threadIdx.x / 16 * 4, c = threadIdx.x % 16 * 4;
 #pragma unroll
@@ -137,7 +139,8 @@ typedef struct {
     int x[8], w[2][4];
 } tile_rows;
 
-template <bool SWIGLU, class X, class W> static __device__ inline void find_rows(tile_rows *r, const any_work<X, W> &w, const tile_place &p)
+template <bool SWIGLU, class X, class W>
+static __device__ inline void find_rows(tile_rows *r, const any_work<X, W> &w, const tile_place &p)
 {
     int lane = threadIdx.x / DEPTH;
 #pragma unroll
@@ -193,17 +196,20 @@ template <bool SWIGLU, class X, class W> static __global__ void __launch_bounds_
 }
 
 template <bool SWIGLU, class X, class W>
-static void launch(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b, const exf_expert_shape *s)
+static void launch(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b,
+                   const exf_expert_shape *s)
 {
     int depth = SWIGLU ? s->d_model : s->d_expert, width = SWIGLU ? s->d_expert : s->d_model, columns = columns_of(SWIGLU);
     any_work<X, W> w = {b->first, b->tile, b->slot, s->n_experts, depth, width, (width + columns - 1) / columns, s->top_k, s->limit,
-                        static_cast<const X *>(x), {static_cast<const W *>(w0.p), static_cast<const W *>(w1.p)}, static_cast<X *>(out)};
+                        static_cast<const X *>(x), {static_cast<const W *>(w0.p), static_cast<const W *>(w1.p)},
+                        static_cast<X *>(out)};
     auto kernel = grouped_any<SWIGLU, X, W>;
     EXF_LAUNCH(q, "experts", kernel, 2 * q->multiprocessors, THREADS, 0, w);
 }
 
 template <bool SWIGLU, class X>
-static void launch_of(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b, const exf_expert_shape *s)
+static void launch_of(exf_queue *q, void *out, const void *x, exf_matrix w0, exf_matrix w1, const exf_buckets *b,
+                      const exf_expert_shape *s)
 {
     if (w0.number == EXF_NUMBER_BF16)
         launch<SWIGLU, X, uint16_t>(q, out, x, w0, w1, b, s);

@@ -105,7 +105,8 @@ template <int PLANES> static __device__ inline void store_gated(const float (&d)
             for (int plane = 0; plane < PLANES; plane++) {
                 transpose_quad(v[plane], q);
                 if (inside && column < w.width)
-                    *reinterpret_cast<uint4 *>(out + plane * w.out_apart + (size_t)row * w.width + column) = make_uint4(v[plane][0], v[plane][1], v[plane][2], v[plane][3]);
+                    *reinterpret_cast<uint4 *>(out + plane * w.out_apart + (size_t)row * w.width + column) =
+                        make_uint4(v[plane][0], v[plane][1], v[plane][2], v[plane][3]);
             }
         }
     }
@@ -141,12 +142,14 @@ static __device__ inline void store_full(const float (&d)[128], const work &w, c
 #pragma unroll
         for (int j = 0; j < 32; j++) {
             int column = p.column * 256 + 8 * j + 2 * q;
-            if (column < w.width) *reinterpret_cast<float2 *>(out + column) = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
+            if (column < w.width)
+                *reinterpret_cast<float2 *>(out + column) = make_float2(d[4 * j + 2 * half], d[4 * j + 2 * half + 1]);
         }
     }
 }
 
-template <bool SWIGLU, int PLANES> static __device__ inline void store_tile(const float (&d)[128], const work &w, const place &p, int r, int q)
+template <bool SWIGLU, int PLANES>
+static __device__ inline void store_tile(const float (&d)[128], const work &w, const place &p, int r, int q)
 {
     if (SWIGLU)
         store_gated<PLANES>(d, w, p, r, q);
@@ -195,8 +198,8 @@ static __device__ inline void step(walk *s, int depth)
 
 /* Fills the ring on one thread, stage after stage: sorted rows and the expert's matrix. */
 template <int PLANES>
-static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
-                                   const int32_t *first, const int32_t *tile)
+static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, const work &w, uint32_t ring, uint32_t full,
+                                   uint32_t empty, const int32_t *first, const int32_t *tile)
 {
     place p = {0, 0, 0, 0};
     turn t = {0, 0};
@@ -230,8 +233,8 @@ static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &
 /* Fills the ring on a warpgroup: all threads load tokens' rows, LAG stages before they signal that a
  * stage is full; one of them loads the expert's matrices. */
 template <int PLANES>
-static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1, const work &w, uint32_t ring, uint32_t full, uint32_t empty,
-                                   const int32_t *first, const int32_t *tile)
+static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1, const work &w, uint32_t ring, uint32_t full,
+                                   uint32_t empty, const int32_t *first, const int32_t *tile)
 {
     enum { LAG = 2 };
     place p = {0, 0, 0, 0};
@@ -271,7 +274,8 @@ static __device__ void feed_tokens(const CUtensorMap *w0, const CUtensorMap *w1,
 }
 
 template <bool SWIGLU, int PLANES>
-static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uint32_t empty, const int32_t *first, const int32_t *tile, int group)
+static __device__ void multiply(const work &w, uint32_t ring, uint32_t full, uint32_t empty, const int32_t *first,
+                                const int32_t *tile, int group)
 {
     place p = {0, 0, 0, 0};
     turn t = {0, 0};
@@ -307,7 +311,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #ifdef EXF_HOPPER
     extern __shared__ __align__(1024) char memory[];
     __shared__ uint64_t barriers[2 * STAGES];
-    uint32_t gap = (1024 - (exf_shared(memory) & 1023)) % 1024, ring = exf_shared(memory) + gap, full = exf_shared(barriers), empty = full + 8 * STAGES;
+    uint32_t gap = (1024 - (exf_shared(memory) & 1023)) % 1024, ring = exf_shared(memory) + gap, full = exf_shared(barriers),
+             empty = full + 8 * STAGES;
     int32_t *first = reinterpret_cast<int32_t *>(memory + gap + STAGES * STAGE_BYTES), *tile = first + w.n_experts + 1;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
@@ -348,12 +353,13 @@ template <bool SWIGLU, int PLANES> static void launch(exf_queue *q, const CUtens
     EXF_LAUNCH(q, "experts", kernel, q->multiprocessors, THREADS, bytes, w0, w1, w);
 }
 
-void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int planes, const exf_expert_matrices *m, const exf_buckets *b,
-                             const exf_expert_shape *s)
+void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int planes, const exf_expert_matrices *m,
+                             const exf_buckets *b, const exf_expert_shape *s)
 {
     size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, e = (size_t)s->n_experts, t = (size_t)s->n_tokens, k = (size_t)s->top_k;
     CUtensorMap gate, up;
-    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_model, s->d_expert, (s->d_expert + 127) / 128, s->limit, act, x, s->top_k, t * h, t * k * i};
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_model, s->d_expert, (s->d_expert + 127) / 128,
+              s->limit, act,     x,       s->top_k,     t * h,      t * k * i};
     if (!exf_tensor_map(q, &gate, m->gate.p, h, i, e, 128) || !exf_tensor_map(q, &up, m->up.p, h, i, e, 128)) return;
     if (planes == 1)
         launch<true, 1>(q, gate, up, w);
@@ -361,13 +367,16 @@ void exf_grouped_swiglu_cuda(exf_queue *q, uint16_t *act, const uint16_t *x, int
         launch<true, EXF_SPLIT_TERMS>(q, gate, up, w);
 }
 
-void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m, const exf_buckets *b,
-                           const exf_expert_shape *s)
+void exf_grouped_down_cuda(exf_queue *q, void *out, const uint16_t *act, int planes, const exf_expert_matrices *m,
+                           const exf_buckets *b, const exf_expert_shape *s)
 {
     size_t h = (size_t)s->d_model, i = (size_t)s->d_expert, rows = (size_t)s->n_tokens * (size_t)s->top_k;
     CUtensorMap sorted, down;
-    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_expert, s->d_model, (s->d_model + 255) / 256, 0, out, nullptr, s->top_k, 0, 0};
-    if (!exf_tensor_map(q, &sorted, act, i, rows, (size_t)planes, ROWS) || !exf_tensor_map(q, &down, m->down.p, i, h, (size_t)s->n_experts, 128)) return;
+    work w = {b->first, b->tile, b->slot, s->n_experts, s->d_expert, s->d_model, (s->d_model + 255) / 256,
+              0,        out,     nullptr, s->top_k,     0,           0};
+    if (!exf_tensor_map(q, &sorted, act, i, rows, (size_t)planes, ROWS) ||
+        !exf_tensor_map(q, &down, m->down.p, i, h, (size_t)s->n_experts, 128))
+        return;
     if (planes == 1)
         launch<false, 1>(q, down, sorted, w);
     else

@@ -113,8 +113,8 @@ static __global__ void sum_ones(exf_moe_sum_call c)
 /* Returns true if every array's rows begin at multiples of 16 bytes. */
 static bool aligned(const exf_moe_sum_call *c)
 {
-    uintptr_t all = (uintptr_t)c->start | (uintptr_t)c->outputs.p | (uintptr_t)c->other.p | (uintptr_t)c->shared.p | (uintptr_t)c->routed | (uintptr_t)c->block |
-                    (uintptr_t)c->hidden;
+    uintptr_t all = (uintptr_t)c->start | (uintptr_t)c->outputs.p | (uintptr_t)c->other.p | (uintptr_t)c->shared.p |
+                    (uintptr_t)c->routed | (uintptr_t)c->block | (uintptr_t)c->hidden;
     return c->d_model % 8 == 0 && (all & 15) == 0;
 }
 

@@ -34,8 +34,8 @@ typedef struct {
 /* Doubles of scratch. */
 int exf_router_scratch(int n_experts);
 /* tokens [T]: ids of the tokens, needed with a table. */
-void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
-                    double *scratch);
+void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+                    const exf_router_rules *r, double *scratch);
 void exf_router_cuda(struct exf_queue *q, int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
                      const exf_router_rules *r, double *scratch);
 #ifdef __cplusplus

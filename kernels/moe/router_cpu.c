@@ -100,8 +100,8 @@ static void weigh(int32_t *ids, float *weights, const double *score, const exf_r
     }
 }
 
-void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens, const exf_router_rules *r,
-                    double *scratch)
+void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int32_t *tokens, int n_tokens,
+                    const exf_router_rules *r, double *scratch)
 {
     double *score = scratch, *choice = scratch + r->n_experts, *group = choice + r->n_experts;
     for (int t = 0; t < n_tokens; t++) {

@@ -67,7 +67,8 @@ static __device__ void keep_groups(double *choice, double *group, const exf_rout
     __syncwarp();
 }
 
-static __device__ void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules &r, int lane)
+static __device__ void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules &r,
+                                      int lane)
 {
     for (int e = lane; e < r.n_experts; e += 32) choice[e] = r.bias ? score[e] + (double)r.bias[e] : score[e];
     __syncwarp();

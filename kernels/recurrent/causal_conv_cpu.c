@@ -35,7 +35,8 @@ EXF_SIMD_INLINE void add_tap(float *restrict sum, const float *restrict tap, con
         for (int c = 0; c < n; c++) sum[c] += tap[c] * x[c];
 }
 
-EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width, float *workspace)
+EXF_SIMD_CLONES void exf_causal_conv_silu_cpu(float *x, int ldx, const float *w, int n_tokens, int channels, int width,
+                                              float *workspace)
 {
     size_t ld = padded(channels);
     transpose(workspace, w, channels, width);

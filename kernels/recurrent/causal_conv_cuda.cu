@@ -106,8 +106,8 @@ template <int WIDTH> static void in_pieces(exf_queue *q, float *x, int ldx, cons
     length = length < SHORTEST ? SHORTEST : length;
     segments = (n_tokens + length - 1) / length;
     if (segments > 1)
-        EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)segments - 1), THREADS, 0,
-                   kept, x, ldx, channels, WIDTH - 1, length);
+        EXF_LAUNCH(q, "causal_conv", keep, dim3(exf_blocks((size_t)channels, THREADS), WIDTH - 1, (unsigned)segments - 1), THREADS,
+                   0, kept, x, ldx, channels, WIDTH - 1, length);
     if (channels % 4 == 0 && exf_aligned16(x, ldx) && exf_aligned16(kept, channels))
         EXF_LAUNCH(q, "causal_conv", (convolve<WIDTH, 4>), dim3(exf_blocks((size_t)channels / 4, THREADS), (unsigned)segments),
                    THREADS, 0, x, ldx, w, kept, n_tokens, channels, length);
@@ -135,12 +135,14 @@ void exf_causal_conv_silu_cuda(exf_queue *q, float *x, int ldx, const float *w, 
 
 /* Grid: channels, segments.  A thread has four channels, LANES neighbours a head of q or k. */
 template <int LANES>
-static __global__ void __launch_bounds__(THREADS)
-    convolve_rows(exf_delta_rows to, const float *x, const float *w, exf_delta_shape s, int channels, int length, float eps, float scale)
+static __global__ void __launch_bounds__(THREADS) convolve_rows(exf_delta_rows to, const float *x, const float *w,
+                                                                exf_delta_shape s, int channels, int length, float eps, float scale)
 {
     enum { WIDTH = 4, DK = 4 * LANES };
-    int own = (blockIdx.x * blockDim.x + threadIdx.x) * 4, c = min(own, channels - 4), first = blockIdx.y * length, nq = s.n_key_heads * DK;
-    int end = min(first + length, s.n_tokens), in = c < nq ? c : c < 2 * nq ? c - nq : c - 2 * nq, d = c < 2 * nq ? DK : s.value_dim;
+    int own = (blockIdx.x * blockDim.x + threadIdx.x) * 4, c = min(own, channels - 4), first = blockIdx.y * length,
+    nq = s.n_key_heads * DK;
+    int end = min(first + length, s.n_tokens), in = c < nq ? c : c < 2 * nq ? c - nq : c - 2 * nq,
+    d = c < 2 * nq ? DK : s.value_dim;
     char *out = (c < nq ? to.q : c < 2 * nq ? to.k : to.v) + ((size_t)(in / d) * s.n_tokens * d + in % d) * 2;
     float tap[4][WIDTH], most = c < nq ? scale : 1;
     lanes<4> row[WIDTH - 1 + BATCH] = {};
@@ -189,13 +191,16 @@ int exf_conv_rows_fit(const float *x, const exf_delta_shape *s, int width)
            s->ldv == s->ldq && exf_aligned16(x, s->ldq);
 }
 
-void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps, double scale)
+void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps,
+                   double scale)
 {
     int channels = rows_channels(s), length = (s->n_tokens + SEGMENTS - 1) / SEGMENTS;
     length = length < SHORTEST ? SHORTEST : length;
     dim3 grid(exf_blocks((size_t)channels / 4, THREADS), (unsigned)((s->n_tokens + length - 1) / length));
     if (s->key_dim == 64)
-        EXF_LAUNCH(q, "causal_conv", convolve_rows<16>, grid, THREADS, 0, to, x, taps, *s, channels, length, (float)eps, (float)scale);
+        EXF_LAUNCH(q, "causal_conv", convolve_rows<16>, grid, THREADS, 0, to, x, taps, *s, channels, length, (float)eps,
+                   (float)scale);
     else
-        EXF_LAUNCH(q, "causal_conv", convolve_rows<32>, grid, THREADS, 0, to, x, taps, *s, channels, length, (float)eps, (float)scale);
+        EXF_LAUNCH(q, "causal_conv", convolve_rows<32>, grid, THREADS, 0, to, x, taps, *s, channels, length, (float)eps,
+                   (float)scale);
 }

@@ -24,12 +24,15 @@ template <int DK> struct places {
     int side_step, n_side;
     __device__ places(const exf_delta_halves &p, int h)
     {
-        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, strip = warp % 4, of_keys = h / p.group() * p.n_chunks, at = h * p.n_chunks;
-        first = (warp < 4 ? p.w + (size_t)at * (DK / 4) * 32 : p.q + (size_t)of_keys * (DK / 4) * 32) + strip * (DK / 16) * 32 + lane;
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, strip = warp % 4, of_keys = h / p.group() * p.n_chunks,
+            at = h * p.n_chunks;
+        first =
+            (warp < 4 ? p.w + (size_t)at * (DK / 4) * 32 : p.q + (size_t)of_keys * (DK / 4) * 32) + strip * (DK / 16) * 32 + lane;
         k = p.k + (size_t)of_keys * (DK / 4) * 32 + warp * (DK / 32) / 4 * 4 * 32 + lane;
         if (warp < 4) {
             side_step = p.width / 2 * 32;
-            side = reinterpret_cast<const uint4 *>(p.u) + (size_t)at * side_step + (strip * (p.width / 8) + blockIdx.x * (COLUMNS / 8)) * 32 + lane;
+            side = reinterpret_cast<const uint4 *>(p.u) + (size_t)at * side_step +
+                   (strip * (p.width / 8) + blockIdx.x * (COLUMNS / 8)) * 32 + lane;
             n_side = 4;
         } else {
             side_step = 16 * 32;
@@ -61,7 +64,8 @@ template <int DK> struct places {
 };
 
 /* d[n] += fragments times B [16 STEPS, 8 N] in shared memory, rows of LDS; the first `steps`. */
-template <int N, int STEPS> static __device__ __forceinline__ void multiply(float (&d)[N][4], const uint4 (&a)[STEPS], uint32_t b, int steps = STEPS)
+template <int N, int STEPS>
+static __device__ __forceinline__ void multiply(float (&d)[N][4], const uint4 (&a)[STEPS], uint32_t b, int steps = STEPS)
 {
     int lane = threadIdx.x % 32;
     b += ((lane % 16) * LDS + lane / 16 * 8) * 2;
@@ -85,13 +89,14 @@ static __device__ __forceinline__ void put(char *to, int i, int c, float x, floa
 }
 
 /* D = U - W S of the strip, and D weighed for the end of the chunk. */
-static __device__ __forceinline__ void learn(char *d, char *tail, const float (&ws)[4][4], const uint4 (&u)[4], const float (&gate)[2])
+static __device__ __forceinline__ void learn(char *d, char *tail, const float (&ws)[4][4], const uint4 (&u)[4],
+                                             const float (&gate)[2])
 {
     int lane = threadIdx.x % 32, i = threadIdx.x / 32 * 16 + lane / 4, c = lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        float x = __uint_as_float(u[n].x) - ws[n][0], y = __uint_as_float(u[n].y) - ws[n][1], z = __uint_as_float(u[n].z) - ws[n][2],
-              w = __uint_as_float(u[n].w) - ws[n][3];
+        float x = __uint_as_float(u[n].x) - ws[n][0], y = __uint_as_float(u[n].y) - ws[n][1],
+              z = __uint_as_float(u[n].z) - ws[n][2], w = __uint_as_float(u[n].w) - ws[n][3];
         put(d, i, 8 * n + c, x, y);
         put(d, i + 8, 8 * n + c, z, w);
         put(tail, i, 8 * n + c, x * gate[0], y * gate[0]);
@@ -114,7 +119,8 @@ static __device__ __forceinline__ void answer(float (&o)[4][4], const uint4 (&pa
     float *to = p.out + (size_t)t * p.s.ldo + (size_t)h * p.s.value_dim + c0;
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        float x = __shfl_xor_sync(0xffffffffu, odd ? o[n][0] : o[n][2], 1), y = __shfl_xor_sync(0xffffffffu, odd ? o[n][1] : o[n][3], 1);
+        float x = __shfl_xor_sync(0xffffffffu, odd ? o[n][0] : o[n][2], 1),
+              y = __shfl_xor_sync(0xffffffffu, odd ? o[n][1] : o[n][3], 1);
         float4 four = odd ? make_float4(x, y, o[n][2], o[n][3]) : make_float4(o[n][0], o[n][1], x, y);
         int c = c0 + 8 * n;
         if (t >= p.s.n_tokens) continue;
@@ -143,13 +149,14 @@ static __device__ __forceinline__ void remember(float (&state)[DK / 32][4], char
 #pragma unroll
     for (int n = 0; n < NB; n++)
 #pragma unroll
-        for (int r = 0; r < 2; r++) put(s, row + lane / 4 + 8 * r, column + 8 * n + lane % 4 * 2, state[n][2 * r], state[n][2 * r + 1]);
+        for (int r = 0; r < 2; r++)
+            put(s, row + lane / 4 + 8 * r, column + 8 * n + lane % 4 * 2, state[n][2 * r], state[n][2 * r + 1]);
 }
 
 /* One chunk; the operands of the next but one are fetched as this one's are done with. */
 template <int DK>
-static __device__ __forceinline__ void step(float (&state)[DK / 32][4], chunk_part<DK> &a, const places<DK> &from, char *s, char *d, char *tail,
-                                            const exf_delta_halves &p, int h, int chunk, bool quads)
+static __device__ __forceinline__ void step(float (&state)[DK / 32][4], chunk_part<DK> &a, const places<DK> &from, char *s, char *d,
+                                            char *tail, const exf_delta_halves &p, int h, int chunk, bool quads)
 {
     bool more = chunk + 2 < p.n_chunks;
     float product[4][4] = {};

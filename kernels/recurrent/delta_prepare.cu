@@ -11,12 +11,14 @@ enum { C = EXF_DELTA_CHUNK, THREADS = EXF_DELTA_THREADS, HALF = C / 2, PIECE = 1
 /* Shared memory in bytes; lengths of rows in float16, LDA in floats. */
 template <int DK> struct shared_layout {
     enum { LD = DK + 8, LDV = PIECE + 8, LDT = C + 8, LDA = C + 4 };
-    enum { K = 0, Q = K + C * LD * 2, V = Q, A = V + C * LDV * 2, TW = A + C * LDA * 4, TU = TW + C * LDT * 2, BYTES = TU + C * LDT * 2 };
+    enum { K = 0, Q = K + C * LD * 2, V = Q, A = V + C * LDV * 2, TW = A + C * LDA * 4, TU = TW + C * LDT * 2,
+          BYTES = TU + C * LDT * 2 };
 };
 
 #ifdef EXF_HOPPER
 /* The chunk's rows of one head, columns of n from `first`, to rows of LD; 0 behind the sequence. */
-template <int LD> static __device__ __forceinline__ void load(uint32_t to, const char *rows, int chunk, int n_tokens, int first, int n, int width)
+template <int LD>
+static __device__ __forceinline__ void load(uint32_t to, const char *rows, int chunk, int n_tokens, int first, int n, int width)
 {
     for (int i = threadIdx.x; i < C * n / 8; i += THREADS) {
         int r = i / (n / 8), c = i % (n / 8), t = chunk * C + r;
@@ -67,7 +69,8 @@ template <int STEPS, int LD> static __device__ __forceinline__ void correlate(fl
 }
 
 /* Warps 0-3: A below the diagonal, transposed, to `turned`; warps 4-7: P as fragments. */
-template <int DK> static __device__ __forceinline__ void products(float *turned, uint4 *out, uint32_t m, const double *logs, const float *beta)
+template <int DK>
+static __device__ __forceinline__ void products(float *turned, uint4 *out, uint32_t m, const double *logs, const float *beta)
 {
     typedef shared_layout<DK> R;
     int warp = threadIdx.x / 32, strip = warp % 4, lane = threadIdx.x % 32;
@@ -86,8 +89,9 @@ template <int DK> static __device__ __forceinline__ void products(float *turned,
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (k <= strip)
-                out[(strip * 4 + k) * 32 + lane] = make_uint4(exf_half2(d[2 * k][0], d[2 * k][1]), exf_half2(d[2 * k][2], d[2 * k][3]),
-                                                              exf_half2(d[2 * k + 1][0], d[2 * k + 1][1]), exf_half2(d[2 * k + 1][2], d[2 * k + 1][3]));
+                out[(strip * 4 + k) * 32 + lane] =
+                    make_uint4(exf_half2(d[2 * k][0], d[2 * k][1]), exf_half2(d[2 * k][2], d[2 * k][3]),
+                               exf_half2(d[2 * k + 1][0], d[2 * k + 1][1]), exf_half2(d[2 * k + 1][2], d[2 * k + 1][3]));
 }
 
 /* Q, and K turned, of a key head. */
@@ -160,7 +164,8 @@ template <int DK> static __device__ __forceinline__ void invert(char *base, cons
             if (warp == 0) a[r * LDA + lane] = x[r];
         if (warp == 1)
 #pragma unroll
-            for (int r = 0; r < HALF; r += 4) *reinterpret_cast<float4 *>(below + lane * LDA + HALF + r) = make_float4(x[r], x[r + 1], x[r + 2], x[r + 3]);
+            for (int r = 0; r < HALF; r += 4)
+                *reinterpret_cast<float4 *>(below + lane * LDA + HALF + r) = make_float4(x[r], x[r + 1], x[r + 2], x[r + 3]);
         int column = warp * HALF + lane;
         float fw = weight_w[column], fu = weight_u[column];
 #pragma unroll
@@ -199,8 +204,9 @@ template <int DK> static __device__ __forceinline__ void make_w(uint4 *w, uint32
         exf_half_strip<8, C / 16, false, R::LDT, R::LD>(d, m + R::TW + strip * 16 * R::LDT * 2, m + R::K + half * 128, strip + 1);
 #pragma unroll
         for (int n = 0; n < 8; n += 2)
-            w[(strip * (DK / 16) + half * 4 + n / 2) * 32 + lane] = make_uint4(exf_half2(d[n][0], d[n][1]), exf_half2(d[n][2], d[n][3]),
-                                                                               exf_half2(d[n + 1][0], d[n + 1][1]), exf_half2(d[n + 1][2], d[n + 1][3]));
+            w[(strip * (DK / 16) + half * 4 + n / 2) * 32 + lane] =
+                make_uint4(exf_half2(d[n][0], d[n][1]), exf_half2(d[n][2], d[n][3]), exf_half2(d[n + 1][0], d[n + 1][1]),
+                           exf_half2(d[n + 1][2], d[n + 1][3]));
     }
 }
 
@@ -214,7 +220,8 @@ template <int DK> static __device__ __forceinline__ void make_u(float4 *u, uint3
         float d[4][4] = {};
         exf_half_strip<4, C / 16, false, R::LDT, R::LDV>(d, m + R::TU + strip * 16 * R::LDT * 2, m + R::V + at * 2, strip + 1);
 #pragma unroll
-        for (int j = 0; j < 4; j++) u[(strip * tiles + (first + at) / 8 + j) * 32 + lane] = make_float4(d[j][0], d[j][1], d[j][2], d[j][3]);
+        for (int j = 0; j < 4; j++)
+            u[(strip * tiles + (first + at) / 8 + j) * 32 + lane] = make_float4(d[j][0], d[j][1], d[j][2], d[j][3]);
     }
 }
 #endif

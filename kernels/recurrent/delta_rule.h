@@ -47,7 +47,8 @@ size_t exf_delta_rule_workspace(const exf_delta_shape *s);
 void exf_delta_rule_cpu(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
                         const exf_delta_shape *s, float *workspace);
 
-void exf_delta_gates_cuda(struct exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens, int n_heads);
+void exf_delta_gates_cuda(struct exf_queue *q, float *a, float *b, const float *a_log, const float *dt_bias, int n_tokens,
+                          int n_heads);
 void exf_l2norm_heads_cuda(struct exf_queue *q, float *x, int ldx, int n_tokens, int n_heads, int d, double eps, double scale);
 size_t exf_delta_rule_workspace_cuda(const exf_delta_shape *s); /* floats */
 void exf_delta_rule_cuda(struct exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,

@@ -102,8 +102,8 @@ static __global__ void delta_rule(float *out, const float *query, const float *k
     }
 }
 
-static void in_halves(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay, const float *beta,
-                      const exf_delta_shape *s, float *workspace)
+static void in_halves(exf_queue *q, float *out, const float *query, const float *k, const float *v, const float *decay,
+                      const float *beta, const exf_delta_shape *s, float *workspace)
 {
     exf_delta_halves p = exf_delta_halves_at(workspace, out, decay, beta, s);
     size_t t = (size_t)s->n_tokens;
@@ -138,8 +138,8 @@ size_t exf_conv_delta_rule_workspace_cuda(const exf_delta_shape *s, int width)
     return conv > rule ? conv : rule;
 }
 
-void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay, const float *beta,
-                              const exf_delta_shape *s, double eps, float *workspace)
+void exf_conv_delta_rule_cuda(exf_queue *q, float *out, float *qkv, const float *taps, int width, const float *decay,
+                              const float *beta, const exf_delta_shape *s, double eps, float *workspace)
 {
     float *k = qkv + s->n_key_heads * s->key_dim, *v = k + s->n_key_heads * s->key_dim;
     double scale = 1 / sqrt((double)s->key_dim);

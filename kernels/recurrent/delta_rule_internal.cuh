@@ -47,7 +47,8 @@ struct exf_delta_halves {
 /* rows from q, k and v as projected, side by side in rows of x: convolved with `taps` (causal_conv.h),
  * q and k l2-normalised, q scaled.  fit: 1 if this shape goes this way. */
 int exf_conv_rows_fit(const float *x, const exf_delta_shape *s, int width);
-void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps, double scale);
+void exf_conv_rows(exf_queue *q, exf_delta_rows to, const float *x, const float *taps, const exf_delta_shape *s, double eps,
+                   double scale);
 
 /* Floats of workspace, and the arrays in it; s->key_dim at most 128. */
 size_t exf_delta_halves_workspace(const exf_delta_shape *s);

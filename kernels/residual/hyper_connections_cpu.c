@@ -7,7 +7,8 @@
 #include <math.h>
 #include <stddef.h>
 
-EXF_SIMD_CLONES void exf_hyper_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix, double norm_eps)
+EXF_SIMD_CLONES void exf_hyper_mix_cpu(double *mix, const float *x, int n_tokens, int n, const float *fn, int n_mix,
+                                       double norm_eps)
 {
     for (int i = 0; i < n_mix; i++)
         for (int t = 0; t < n_tokens; t++) mix[t * n_mix + i] = exf_dot(fn + (size_t)i * (size_t)n, x + (size_t)t * (size_t)n, n);
@@ -66,7 +67,8 @@ static inline void scatter_piece(float *x, const float *v, const float *post, co
 
 EXF_SIMD_CLONES void exf_hyper_scatter_cpu(float *x, const float *v, const float *post, const float *c, int streams, int width)
 {
-    for (int at = 0; at < width; at += PIECE) scatter_piece(x + at, v + at, post, c, streams, width, width - at < PIECE ? width - at : PIECE);
+    for (int at = 0; at < width; at += PIECE)
+        scatter_piece(x + at, v + at, post, c, streams, width, width - at < PIECE ? width - at : PIECE);
 }
 
 enum { MIXING_MAX = (2 + EXF_HYPER_STREAMS_MAX) * EXF_HYPER_STREAMS_MAX };

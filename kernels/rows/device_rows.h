@@ -8,7 +8,8 @@ struct exf_queue;
 extern "C" {
 #endif
 /* out [n, streams, width] = row tokens[t] of table [vocab, width], in every stream. */
-void exf_embed_cuda(struct exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width, int streams);
+void exf_embed_cuda(struct exf_queue *q, float *out, exf_matrix table, const int32_t *tokens, size_t n_tokens, int width,
+                    int streams);
 /* out[t] = sigmoid(x[t, :] . w), x [n_rows, n]. */
 void exf_switch_weights_cuda(struct exf_queue *q, float *out, const float *x, const float *w, int n_rows, int n);
 /* *least (the device's) becomes min(*least, base + i) over all i whose x[i] is not finite. */

@@ -65,7 +65,8 @@ void exf_watch_finite_cuda(exf_queue *q, uint64_t *least, const float *x, size_t
     if (n == 0) return;
     if (n % 4 == 0 && ((uintptr_t)x & 15) == 0) {
         unsigned blocks = exf_blocks(n / 4, THREADS);
-        EXF_LAUNCH(q, "watch_finite", watch_fours, blocks < most ? blocks : most, THREADS, 0, to, reinterpret_cast<const uint4 *>(x), n / 4, base);
+        EXF_LAUNCH(q, "watch_finite", watch_fours, blocks < most ? blocks : most, THREADS, 0, to,
+                   reinterpret_cast<const uint4 *>(x), n / 4, base);
     } else {
         unsigned blocks = exf_blocks(n, THREADS);
         EXF_LAUNCH(q, "watch_finite", watch, blocks < most ? blocks : most, THREADS, 0, to, x, n, base);

@@ -18,7 +18,8 @@ void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int st
 
 void exf_add_bias_cuda(struct exf_queue *q, float *y, const float *bias, int n_rows, int n);
 void exf_copy_columns_cuda(struct exf_queue *q, float *out, int ldo, const float *x, int ldx, int n_rows, int n);
-void exf_repeat_columns_cuda(struct exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows, int n);
+void exf_repeat_columns_cuda(struct exf_queue *q, float *out, int ldo, int count, int step, const float *x, int ldx, int n_rows,
+                             int n);
 void exf_sigmoid_gate_cuda(struct exf_queue *q, float *y, const float *gate, int n_rows, int d, int stride);
 #ifdef __cplusplus
 }

@@ -25,5 +25,6 @@ void exf_repeat_columns_cpu(float *out, int ldo, int count, int step, const floa
 EXF_SIMD_CLONES void exf_sigmoid_gate_cpu(float *y, const float *gate, int n_rows, int d, int stride)
 {
     for (int r = 0; r < n_rows; r++)
-        for (int i = 0; i < d; i++) y[(size_t)r * (size_t)d + (size_t)i] /= 1.0f + exf_expf(-gate[(size_t)r * (size_t)stride + (size_t)i]);
+        for (int i = 0; i < d; i++)
+            y[(size_t)r * (size_t)d + (size_t)i] /= 1.0f + exf_expf(-gate[(size_t)r * (size_t)stride + (size_t)i]);
 }

@@ -68,7 +68,8 @@ void exf_copy_columns_cuda(exf_queue *q, float *out, int ldo, const float *x, in
 }
 
 /* A thread has as many neighbouring floats of a row as T has, and writes them `count` times. */
-template <class T> static __global__ void repeat(T *out, int ldo, int count, int step, const T *x, int ldx, unsigned total, unsigned n)
+template <class T>
+static __global__ void repeat(T *out, int ldo, int count, int step, const T *x, int ldx, unsigned total, unsigned n)
 {
     unsigned i = blockIdx.x * blockDim.x + threadIdx.x, r = i / n, c = i % n;
     if (i >= total) return;
@@ -83,11 +84,11 @@ void exf_repeat_columns_cuda(exf_queue *q, float *out, int ldo, int count, int s
     if (total >= 0x7fffffff) {
         for (int c = 0; c < count; c++) exf_copy_columns_cuda(q, out + (size_t)c * step, ldo, x, ldx, n_rows, n);
     } else if (n % 4 == 0 && step % 4 == 0 && exf_aligned16(out, ldo) && exf_aligned16(x, ldx)) {
-        EXF_LAUNCH(q, "repeat_columns", repeat<float4>, exf_blocks(total / 4, THREADS), THREADS, 0, reinterpret_cast<float4 *>(out), ldo / 4,
-                   count, step / 4, reinterpret_cast<const float4 *>(x), ldx / 4, (unsigned)(total / 4), (unsigned)n / 4);
+        EXF_LAUNCH(q, "repeat_columns", repeat<float4>, exf_blocks(total / 4, THREADS), THREADS, 0, reinterpret_cast<float4 *>(out),
+                   ldo / 4, count, step / 4, reinterpret_cast<const float4 *>(x), ldx / 4, (unsigned)(total / 4), (unsigned)n / 4);
     } else {
-        EXF_LAUNCH(q, "repeat_columns", repeat<float>, exf_blocks(total, THREADS), THREADS, 0, out, ldo, count, step, x, ldx, (unsigned)total,
-                   (unsigned)n);
+        EXF_LAUNCH(q, "repeat_columns", repeat<float>, exf_blocks(total, THREADS), THREADS, 0, out, ldo, count, step, x, ldx,
+                   (unsigned)total, (unsigned)n);
     }
 }
 

@@ -11,7 +11,8 @@ extern "C" {
 #endif
 
 void exf_rmsnorm_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
-void exf_rmsnorm_cuda(struct exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n, double eps);
+void exf_rmsnorm_cuda(struct exf_queue *q, float *y, int ldy, const float *x, int ldx, const float *w, int n_rows, int n,
+                      double eps);
 /* A kernel of this build: asking for its attributes tells whether the GPU has code that it can run. */
 const void *exf_capability_kernel(void);
 #ifdef __cplusplus

@@ -55,7 +55,8 @@ void exf_widen_cuda(exf_queue *q, float *out, const uint16_t *x, size_t n)
 /* A block per row of 4 n floats, QUADS of them a thread in registers: x is read once.  The
  * mean is taken in double. */
 template <int QUADS>
-static __global__ void __launch_bounds__(256) rmsnorm_rounded(uint2 *y, float4 *y32, const float4 *x, const float4 *w, int n, double eps)
+static __global__ void __launch_bounds__(256)
+    rmsnorm_rounded(uint2 *y, float4 *y32, const float4 *x, const float4 *w, int n, double eps)
 {
     size_t row = (size_t)blockIdx.x * n;
     float4 v[QUADS];
@@ -66,13 +67,15 @@ static __global__ void __launch_bounds__(256) rmsnorm_rounded(uint2 *y, float4 *
         v[k] = i < n ? x[row + i] : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
-    for (int k = 0; k < QUADS; k++) sum += ((double)v[k].x * v[k].x + (double)v[k].y * v[k].y) + ((double)v[k].z * v[k].z + (double)v[k].w * v[k].w);
+    for (int k = 0; k < QUADS; k++)
+        sum += ((double)v[k].x * v[k].x + (double)v[k].y * v[k].y) + ((double)v[k].z * v[k].z + (double)v[k].w * v[k].w);
     float scale = (float)(1.0 / sqrt(exf_block_sum(sum) / (4 * n) + eps));
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
         int i = threadIdx.x + k * 256;
         if (i >= n) continue;
-        float4 b = w[i], a = make_float4(b.x * (v[k].x * scale), b.y * (v[k].y * scale), b.z * (v[k].z * scale), b.w * (v[k].w * scale));
+        float4 b = w[i],
+               a = make_float4(b.x * (v[k].x * scale), b.y * (v[k].y * scale), b.z * (v[k].z * scale), b.w * (v[k].w * scale));
         if (y) y[row + i] = make_uint2(pack(a.x, a.y), pack(a.z, a.w));
         if (y32) y32[row + i] = a;
     }
@@ -115,7 +118,8 @@ static __device__ __forceinline__ float gated(float x, float g)
 
 /* A warp per row of 4 n floats, at most QUADS of them a lane. */
 template <int QUADS>
-static __global__ void gate_heads_quads(uint2 *y, const float4 *x, const float4 *gate, const float4 *w, int n_rows, int n, double eps)
+static __global__ void gate_heads_quads(uint2 *y, const float4 *x, const float4 *gate, const float4 *w, int n_rows, int n,
+                                        double eps)
 {
     int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
     float4 a[QUADS], g[QUADS];
@@ -130,7 +134,8 @@ static __global__ void gate_heads_quads(uint2 *y, const float4 *x, const float4 
         g[k] = i < n ? gate[i] : make_float4(0, 0, 0, 0);
     }
 #pragma unroll
-    for (int k = 0; k < QUADS; k++) sum += ((double)a[k].x * a[k].x + (double)a[k].y * a[k].y) + ((double)a[k].z * a[k].z + (double)a[k].w * a[k].w);
+    for (int k = 0; k < QUADS; k++)
+        sum += ((double)a[k].x * a[k].x + (double)a[k].y * a[k].y) + ((double)a[k].z * a[k].z + (double)a[k].w * a[k].w);
     float scale = (float)(1.0 / sqrt(exf_warp_sum(sum) / (4 * n) + eps));
 #pragma unroll
     for (int k = 0; k < QUADS; k++) {
@@ -153,17 +158,19 @@ static __global__ void gate_heads(uint16_t *y, const float *x, const float *gate
         y[at + i] = __bfloat16_as_ushort(__float2bfloat16_rn(gated(w[i] * (x[at + i] * scale), gate[at + i])));
 }
 
-void exf_gate_heads_rounded_cuda(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n, double eps)
+void exf_gate_heads_rounded_cuda(exf_queue *q, uint16_t *y, const float *x, const float *gate, const float *w, int n_rows, int n,
+                                 double eps)
 {
     bool wide = n % 4 == 0 && (((uintptr_t)x | (uintptr_t)gate | (uintptr_t)w) & 15) == 0 && ((uintptr_t)y & 7) == 0;
-    const float4 *x4 = reinterpret_cast<const float4 *>(x), *gate4 = reinterpret_cast<const float4 *>(gate), *w4 = reinterpret_cast<const float4 *>(w);
+    const float4 *x4 = reinterpret_cast<const float4 *>(x), *gate4 = reinterpret_cast<const float4 *>(gate),
+                 *w4 = reinterpret_cast<const float4 *>(w);
     if (n_rows == 0) return;
     if (wide && n <= 128)
-        EXF_LAUNCH(q, "gate_heads", gate_heads_quads<1>, exf_blocks((size_t)n_rows, 8), 256, 0, reinterpret_cast<uint2 *>(y), x4, gate4, w4,
-                   n_rows, n / 4, eps);
+        EXF_LAUNCH(q, "gate_heads", gate_heads_quads<1>, exf_blocks((size_t)n_rows, 8), 256, 0, reinterpret_cast<uint2 *>(y), x4,
+                   gate4, w4, n_rows, n / 4, eps);
     else if (wide && n <= 512)
-        EXF_LAUNCH(q, "gate_heads", gate_heads_quads<4>, exf_blocks((size_t)n_rows, 8), 256, 0, reinterpret_cast<uint2 *>(y), x4, gate4, w4,
-                   n_rows, n / 4, eps);
+        EXF_LAUNCH(q, "gate_heads", gate_heads_quads<4>, exf_blocks((size_t)n_rows, 8), 256, 0, reinterpret_cast<uint2 *>(y), x4,
+                   gate4, w4, n_rows, n / 4, eps);
     else
         EXF_LAUNCH(q, "gate_heads", gate_heads, n_rows, n <= 256 ? 64 : 256, 0, y, x, gate, w, n, eps);
 }

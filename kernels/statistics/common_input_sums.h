@@ -18,8 +18,9 @@ enum { EXF_COMMON_INPUT_UNIT = 8 };
  * double, and that total is added exactly: equal calls give equal bits in any order.
  * EXF_WEIGHT_ROUTER is EXF_INTERNAL, for the router weighs its choices only.
  * scratch: exf_layer_sums_common_input_scratch() doubles. */
-exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
-                                    double *scratch, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens,
+                                             const float *outputs, exf_weighting weighting, double *scratch,
+                                             exf_err *err) EXF_CHECKED;
 size_t exf_layer_sums_common_input_scratch(int n_experts, int d_model);
 
 /* Common input on a device: first the Gram matrices C[s, t] = <u_s, u_t> of all tokens in

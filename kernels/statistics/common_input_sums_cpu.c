@@ -57,8 +57,9 @@ static exf_code check_range(const common_input_space *c, size_t e, exf_err *err)
         for (size_t t = 0; t < e; t++)
             if (!exf_exact_fits(c->source_sq[s]) || !exf_exact_fits(c->sq0[s]) || !exf_exact_fits(c->target_sq[s * e + t]) ||
                 !exf_exact_fits(c->dot[s * e + t]))
-                return exf_fail(err, EXF_NUMERIC, "the outputs of experts %zu and %zu have squared norms %g and %g, outside the range of the sums", s, t,
-                                c->sq0[s], c->sq0[t]);
+                return exf_fail(err, EXF_NUMERIC,
+                                "the outputs of experts %zu and %zu have squared norms %g and %g, outside the range of the sums", s,
+                                t, c->sq0[s], c->sq0[t]);
     return EXF_OK;
 }
 
@@ -95,13 +96,14 @@ static exf_code make_gram(void *self, size_t t, int worker, exf_err *err)
     return EXF_OK;
 }
 
-exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens, const float *outputs, exf_weighting weighting,
-                                    double *scratch, exf_err *err)
+exf_code exf_layer_sums_add_common_input_cpu(const exf_layer_sums *m, int n_experts, int d_model, int n_tokens,
+                                             const float *outputs, exf_weighting weighting, double *scratch, exf_err *err)
 {
     size_t e = (size_t)n_experts, size = e * (size_t)d_model;
     common_input_space c;
     exf_code rc = EXF_OK;
-    if (weighting == EXF_WEIGHT_ROUTER) return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
+    if (weighting == EXF_WEIGHT_ROUTER)
+        return exf_fail(err, EXF_INTERNAL, "common input cannot be weighted by a router that chose some experts only");
     carve(&c, scratch, e, (size_t)d_model);
     memset(c.dot, 0, (3 * e * e + 2 * e) * sizeof *c.dot);
     for (int at = 0; at < n_tokens; at += AT_ONCE) {

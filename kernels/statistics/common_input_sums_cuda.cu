@@ -57,8 +57,11 @@ void exf_gram_matrices_cuda(exf_queue *q, const exf_gram_call *c)
     long long from = (long long)e * h, to = (long long)e * e;
     cudaDataType type = c->outputs.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F;
     if (n == 0 || !exf_cublas_ready(q)) return;
-    exf_cublas_note(q, q->cublas->gemm_batched(q->blas, CUBLAS_OP_T, CUBLAS_OP_N, e, e, h, &one, c->outputs.p, type, h, from, c->outputs.p, type, h,
-                                               from, &zero, g.c, CUDA_R_32F, e, to, n, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT), "common input");
+    exf_cublas_note(q,
+                    q->cublas->gemm_batched(q->blas, CUBLAS_OP_T, CUBLAS_OP_N, e, e, h, &one, c->outputs.p, type, h, from,
+                                            c->outputs.p, type, h, from, &zero, g.c, CUDA_R_32F, e, to, n, CUBLAS_COMPUTE_32F,
+                                            CUBLAS_GEMM_DEFAULT),
+                    "common input");
     EXF_LAUNCH(q, "common input: norms", take_diagonals, exf_blocks((size_t)n * e, 256), 256, 0, g, (size_t)n * e);
 }
 
@@ -95,7 +98,8 @@ static __device__ inline void add_total(exf_exact_registers *sum, double total)
     if (exf_exact_fits(total)) exf_exact_registers_add(sum, total); /* out of range: reported by the row's warp */
 }
 
-static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elements &x, const gram_matrices &g, const walk &k, int unit, int s)
+static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elements &x, const gram_matrices &g, const walk &k,
+                                       int unit, int s)
 {
     double dot = 0, target_sq = 0, dot0 = 0, w[UNIT];
 #pragma unroll
@@ -167,7 +171,8 @@ static __device__ inline int add_unit(exf_exact_registers (&sum)[2], const own &
 }
 
 /* Adds source_sq and sq0 of row s; records the first token that is out of range. */
-static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram_matrices &g, const walk &k, int s, header *top, const int32_t *row, int64_t row_offset)
+static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram_matrices &g, const walk &k, int s, header *top,
+                                       const int32_t *row, int64_t row_offset)
 {
     own now, next;
     fetch(&now, g, k, 0, s);
@@ -181,7 +186,8 @@ static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram
 
 /* Adds one sum of each of a warp's 32 neighbouring cells, by way of shared memory, so that
  * neighbouring lanes access neighbouring words.  No other warp adds to these cells. */
-static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *exchange, const exf_exact_registers &sum, int which, int lane)
+static __device__ inline void give_sum(unsigned long long *cells, unsigned long long *exchange, const exf_exact_registers &sum,
+                                       int which, int lane)
 {
     unsigned long long digit[DIGITS], add[DIGITS], old[DIGITS];
     exf_exact_registers_digits(digit, sum);
@@ -202,7 +208,8 @@ static __device__ inline void give_sum(unsigned long long *cells, unsigned long 
     }
 }
 
-static __global__ void __launch_bounds__(THREADS, 2) add_common(header *top, gram_matrices g, walk k, const int32_t *row, int64_t row_offset)
+static __global__ void __launch_bounds__(THREADS, 2)
+    add_common(header *top, gram_matrices g, walk k, const int32_t *row, int64_t row_offset)
 {
     __shared__ exf_exact_registers rows[ROWS][2];
     __shared__ unsigned long long exchange[ROWS][COLUMNS * DIGITS];
@@ -233,5 +240,6 @@ void exf_layer_sums_add_common_input_cuda(exf_queue *q, void *sums, const exf_co
     unsigned e = (unsigned)c->of->n_experts;
     dim3 blocks((e + COLUMNS - 1) / COLUMNS, (e + ROWS - 1) / ROWS);
     if (c->n_tokens == 0) return;
-    EXF_LAUNCH(q, "common input: sums", add_common, blocks, THREADS, 0, static_cast<header *>(sums), gram_matrices_of(c->of), k, c->row, c->row_offset);
+    EXF_LAUNCH(q, "common input: sums", add_common, blocks, THREADS, 0, static_cast<header *>(sums), gram_matrices_of(c->of), k,
+               c->row, c->row_offset);
 }

@@ -62,7 +62,8 @@ static __device__ inline int find_tokens(slots *found, const exf_diagonal_call &
 }
 
 /* Adds one token's terms to vu and vv: a double root times a float each. */
-static __device__ inline void add_token(double (&vu)[STEP], double (&vv)[STEP], const float (&u)[STEP], const float (&v)[STEP], double root)
+static __device__ inline void add_token(double (&vu)[STEP], double (&vv)[STEP], const float (&u)[STEP], const float (&v)[STEP],
+                                        double root)
 {
 #pragma unroll
     for (int i = 0; i < STEP; i++) {
@@ -73,8 +74,8 @@ static __device__ inline void add_token(double (&vu)[STEP], double (&vv)[STEP], 
 }
 
 template <class T>
-static __device__ inline void add_found(double (&vu)[STEP], double (&vv)[STEP], const slots *found, int n, const T *outputs, const exf_diagonal_call &c,
-                                        int column)
+static __device__ inline void add_found(double (&vu)[STEP], double (&vv)[STEP], const slots *found, int n, const T *outputs,
+                                        const exf_diagonal_call &c, int column)
 {
     for (int at = 0; at < n; at += AT_ONCE) {
         float u[AT_ONCE][STEP], v[AT_ONCE][STEP];
@@ -124,7 +125,8 @@ static __device__ inline void go_on(double (&total)[STEP], const double *open, i
     for (int i = 0; i < STEP; i++) total[i] = i < n ? open[i] : 0;
 }
 
-template <class T> static __global__ void __launch_bounds__(THREADS) add_pair(exf_diagonal_sums to, const T *outputs, exf_diagonal_call c)
+template <class T>
+static __global__ void __launch_bounds__(THREADS) add_pair(exf_diagonal_sums to, const T *outputs, exf_diagonal_call c)
 {
     __shared__ slots found[THREADS];
     int p = blockIdx.x, column = blockIdx.y * TILE + threadIdx.x * STEP, left = min(c.d_model - column, (int)STEP);

@@ -11,7 +11,8 @@ typedef struct {
 /* Adds x to *sum, rounded to the grid; x must fit: its mantissa then ends below bit 160. */
 static __device__ inline void exf_exact_registers_add(exf_exact_registers *sum, double x)
 {
-    unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull, negative = u >> 63, flip = 0 - negative;
+    unsigned long long u = (unsigned long long)__double_as_longlong(x), m = u & 0xfffffffffffffull, negative = u >> 63,
+                       flip = 0 - negative;
     int biased = (int)(u >> 52 & 0x7ff), shift = (biased ? biased : 1) - 1075 + 96;
     if (biased) m |= 1ull << 52;
     if (shift < 0) { /* half to even, like exf_exact_place() */

@@ -45,11 +45,12 @@ typedef struct {
  * finite or leaves the range of exf_exact; the sums are then undefined.
  * scratch: K*K doubles. */
 exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
-                             const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch, exf_err *err) EXF_CHECKED;
+                                const int32_t *ids, const float *weights, exf_weighting weighting, double *scratch,
+                                exf_err *err) EXF_CHECKED;
 
 /* Adds only the expert sums, for tokens whose pair sums come from common input. */
-exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
-                                     const float *weights, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs,
+                                        const int32_t *ids, const float *weights, exf_err *err) EXF_CHECKED;
 
 /* ---- outputs in device memory ------------------------------------------------
  * The same sums, kept in device memory and copied to the host once per layer.  An inner product is
@@ -86,8 +87,8 @@ static inline size_t exf_layer_sums_host_bytes(int n_experts)
 size_t exf_layer_sums_bytes_cuda(int n_experts);
 void exf_layer_sums_add_cuda(struct exf_queue *q, void *sums, const exf_layer_sums_call *c);
 /* Waits, adds the sums to `to` and, where not NULL, `over`, and zeroes them; host: exf_layer_sums_host_bytes(). */
-exf_code exf_layer_sums_take_cuda(struct exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
-                                  void *host, exf_err *err) EXF_CHECKED;
+exf_code exf_layer_sums_take_cuda(struct exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over,
+                                  int n_experts, void *host, exf_err *err) EXF_CHECKED;
 /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
 void exf_layer_sums_close_sequence_cuda(struct exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 #ifdef __cplusplus

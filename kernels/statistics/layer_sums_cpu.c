@@ -54,26 +54,30 @@ static exf_code check_range(const double *gram, int top_k, exf_err *err, int tok
     for (int a = 0; a < top_k; a++) {
         double sq = gram[a * top_k + a];
         if (!exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq)))
-            return exf_fail(err, EXF_NUMERIC, "token %d: the output of expert %d has squared norm %g, outside the range of the sums", token,
+            return exf_fail(err, EXF_NUMERIC,
+                            "token %d: the output of expert %d has squared norm %g, outside the range of the sums", token,
                             (int)ids[a], sq);
         largest = sq > largest ? sq : largest;
     }
     for (int a = 0; a < top_k; a++)
         if (!exf_exact_fits((double)weight[a] * largest))
-            return exf_fail(err, EXF_NUMERIC, "token %d: the router weight of expert %d is %g, times %g outside the range of the sums", token,
+            return exf_fail(err, EXF_NUMERIC,
+                            "token %d: the router weight of expert %d is %g, times %g outside the range of the sums", token,
                             (int)ids[a], (double)weight[a], largest);
     return EXF_OK;
 }
 
-exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs, const int32_t *ids,
-                                     const float *weights, exf_err *err)
+exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int d_model, int n_tokens, const float *outputs,
+                                        const int32_t *ids, const float *weights, exf_err *err)
 {
     for (size_t i = 0; i < (size_t)n_tokens * (size_t)top_k; i++) {
         const float *u = outputs + i * (size_t)d_model;
         double sq = exf_dot(u, u, d_model);
         if (!exf_exact_fits(sq) || !exf_exact_fits((double)weights[i] * (sq > 1 ? sq : 1)))
-            return exf_fail(err, EXF_NUMERIC, "token %zu: the output of expert %d has squared norm %g and router weight %g, outside the range of the sums",
-                            i / (size_t)top_k, (int)ids[i], sq, (double)weights[i]);
+            return exf_fail(
+                err, EXF_NUMERIC,
+                "token %zu: the output of expert %d has squared norm %g and router weight %g, outside the range of the sums",
+                i / (size_t)top_k, (int)ids[i], sq, (double)weights[i]);
         add_expert(m, ids[i], sq, weights[i]);
     }
     return EXF_OK;

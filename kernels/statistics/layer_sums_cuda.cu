@@ -118,7 +118,8 @@ template <class T> static __device__ inline void gram_of_token(double *gram, con
 /* ---- sums -------------------------------------------------------------------------- */
 
 /* Tests a token's range like check_range() of layer_sums_cpu.c; every lane gets the result. */
-static __device__ inline bool in_range(const double *gram, const double *norm, const float *weight, const int32_t *id, int k, int lane)
+static __device__ inline bool in_range(const double *gram, const double *norm, const float *weight, const int32_t *id, int k,
+                                       int lane)
 {
     double largest = 1;
     bool fits = true;
@@ -133,8 +134,8 @@ static __device__ inline bool in_range(const double *gram, const double *norm, c
 }
 
 /* Adds all terms of the pairs: a lane takes a pair and one of its sums, or its count; norm[a] = ||u_a||. */
-static __device__ inline void add_pairs(unsigned long long *cells, const double *gram, const double *norm, const float *weight, const int32_t *id,
-                                        int k, int n_experts, exf_weighting weighting, int lane)
+static __device__ inline void add_pairs(unsigned long long *cells, const double *gram, const double *norm, const float *weight,
+                                        const int32_t *id, int k, int n_experts, exf_weighting weighting, int lane)
 {
     int n_pairs = k * (k - 1);
     for (int item = lane; item < n_pairs * (PAIR_SUMS + 1); item += 32) {
@@ -151,8 +152,8 @@ static __device__ inline void add_pairs(unsigned long long *cells, const double 
     }
 }
 
-static __device__ inline void add_experts(unsigned long long *cells, const double *gram, const double *norm, const float *weight, const int32_t *id,
-                                          int k, int lane)
+static __device__ inline void add_experts(unsigned long long *cells, const double *gram, const double *norm, const float *weight,
+                                          const int32_t *id, int k, int lane)
 {
     for (int item = lane; item < k * (EXPERT_SUMS + 1); item += 32) {
         int s = item / k, a = item - s * k;

@@ -27,7 +27,9 @@ static __device__ inline double value_of(exf_exact a)
 {
     bool negative = a.limb[2] >> 63;
     if (negative) exf_exact_negate(&a);
-    int bits = a.limb[2] ? 192 - __clzll((long long)a.limb[2]) : a.limb[1] ? 128 - __clzll((long long)a.limb[1]) : 64 - __clzll((long long)a.limb[0]);
+    int bits = a.limb[2]   ? 192 - __clzll((long long)a.limb[2])
+               : a.limb[1] ? 128 - __clzll((long long)a.limb[1])
+                           : 64 - __clzll((long long)a.limb[0]);
     int drop = bits - 53;
     double v;
     if (drop <= 0) {
@@ -44,8 +46,8 @@ static __device__ inline double value_of(exf_exact a)
     return negative ? -v : v;
 }
 
-static __global__ void close_sequence(header *top, const unsigned long long *pairs, unsigned long long *cells, size_t n, double scale,
-                                      unsigned long long sequence)
+static __global__ void close_sequence(header *top, const unsigned long long *pairs, unsigned long long *cells, size_t n,
+                                      double scale, unsigned long long sequence)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i >= n) return;
@@ -78,8 +80,8 @@ static unsigned long long *sequence_cells_of(void *sums, int n_experts)
 void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence)
 {
     size_t pairs = (size_t)n_experts * n_experts;
-    EXF_LAUNCH(q, "layer sums: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums), cells_of(sums),
-               sequence_cells_of(sums, n_experts), pairs, scale, (unsigned long long)sequence);
+    EXF_LAUNCH(q, "layer sums: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums),
+               cells_of(sums), sequence_cells_of(sums, n_experts), pairs, scale, (unsigned long long)sequence);
 }
 
 /* ---- fetching ------------------------------------------------------------------------ */
@@ -172,27 +174,34 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
     exf_exact *expert = reinterpret_cast<exf_exact *>(pair_count + pairs);
     unsigned long long *expert_count = reinterpret_cast<unsigned long long *>(expert + EXPERT_SUMS * e);
     exf_exact *over = reinterpret_cast<exf_exact *>(expert_count + e);
-    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs, (int)PAIR_SUMS);
-    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS, e, (int)EXPERT_SUMS);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(pairs, 128), 128, 0, pair, pair_count, cells_of(sums), pairs,
+               (int)PAIR_SUMS);
+    EXF_LAUNCH(q, "layer sums: collect", collect, exf_blocks(e, 128), 128, 0, expert, expert_count, cells_of(sums) + pairs * WORDS,
+               e, (int)EXPERT_SUMS);
     EXF_LAUNCH(q, "layer sums: collect", collect_sequences, exf_blocks(pairs, 128), 128, 0, over,
                reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs), sequence_cells_of(sums, n_experts), pairs);
 }
 
-exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts, void *host,
-                               exf_err *err)
+exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
+                                  void *host, exf_err *err)
 {
     header *top = static_cast<header *>(sums), was = {};
     char *out = reinterpret_cast<char *>(cells_of(sums) + n_cells(n_experts) * WORDS);
     collect_all(q, sums, out, n_experts);
     if (q->err.code == EXF_OK)
-        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_layer_sums_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream), "layer sums");
-    if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemcpyAsync(&was, top, sizeof was, cudaMemcpyDeviceToHost, q->stream), "layer sums");
+        exf_cuda_note(q, cudaMemcpyAsync(host, out, exf_layer_sums_host_bytes(n_experts), cudaMemcpyDeviceToHost, q->stream),
+                      "layer sums");
+    if (q->err.code == EXF_OK)
+        exf_cuda_note(q, cudaMemcpyAsync(&was, top, sizeof was, cudaMemcpyDeviceToHost, q->stream), "layer sums");
     if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "layer sums");
     exf_code rc = exf_finish_cuda(q, err);
     if (rc != EXF_OK) return rc;
     if (was.bad)
-        return exf_fail(err, EXF_NUMERIC, "token %llu of the run: an expert's output or its router weight is outside the range of the sums", ~was.bad);
+        return exf_fail(err, EXF_NUMERIC,
+                        "token %llu of the run: an expert's output or its router weight is outside the range of the sums",
+                        ~was.bad);
     if (was.bad_sequence)
-        return exf_fail(err, EXF_NUMERIC, "sequence %llu: the squares of its sums are outside the range of the sums", ~was.bad_sequence);
+        return exf_fail(err, EXF_NUMERIC, "sequence %llu: the squares of its sums are outside the range of the sums",
+                        ~was.bad_sequence);
     return merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts, err);
 }

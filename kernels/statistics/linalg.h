@@ -8,8 +8,10 @@
 #include "base/err.h"
 
 /* y [m, n] = alpha x [m, k] w [k, n] + beta y; leading dimensions of the rows.  _xtw: x is [k, m]. */
-void exf_linalg_xw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha, double beta);
-void exf_linalg_xtw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha, double beta);
+void exf_linalg_xw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha,
+                   double beta);
+void exf_linalg_xtw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha,
+                    double beta);
 /* y [n, n] = x x', x [n, k], both triangles, exactly symmetric. */
 void exf_linalg_xxt(double *y, const double *x, int n, int k);
 

@@ -12,20 +12,24 @@
 
 /* The last arguments are the lengths of the character arguments, as Fortran compilers pass them. */
 void dgeqrf_(const int *m, const int *n, double *a, const int *lda, double *tau, double *work, const int *lwork, int *info);
-void dorgqr_(const int *m, const int *n, const int *k, double *a, const int *lda, const double *tau, double *work, const int *lwork, int *info);
-void dsyev_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work, const int *lwork, int *info,
-            size_t, size_t);
+void dorgqr_(const int *m, const int *n, const int *k, double *a, const int *lda, const double *tau, double *work, const int *lwork,
+             int *info);
+void dsyev_(const char *jobz, const char *uplo, const int *n, double *a, const int *lda, double *w, double *work, const int *lwork,
+            int *info, size_t, size_t);
 void dpotrf_(const char *uplo, const int *n, double *a, const int *lda, int *info, size_t);
-void dpotrs_(const char *uplo, const int *n, const int *nrhs, const double *a, const int *lda, double *b, const int *ldb, int *info, size_t);
+void dpotrs_(const char *uplo, const int *n, const int *nrhs, const double *a, const int *lda, double *b, const int *ldb, int *info,
+             size_t);
 
-void exf_linalg_xw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha, double beta)
+void exf_linalg_xw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha,
+                   double beta)
 {
     if (m == 0 || n == 0) return;
     exf_blas_one_thread_cpu();
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, m, n, k, alpha, x, ldx, w, ldw, beta, y, ldy);
 }
 
-void exf_linalg_xtw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha, double beta)
+void exf_linalg_xtw(double *y, int ldy, const double *x, int ldx, const double *w, int ldw, int m, int n, int k, double alpha,
+                    double beta)
 {
     if (m == 0 || n == 0) return;
     exf_blas_one_thread_cpu();
@@ -107,7 +111,8 @@ exf_code exf_linalg_solve(double *a, double *b, int n, int m, exf_err *err)
     exf_blas_one_thread_cpu();
     dpotrf_("L", &n, a, &n, &info, 1);
     if (info > 0) {
-        rc = exf_fail(err, EXF_NUMERIC, "a matrix of order %d is not positive definite: its leading minor of order %d is not", n, info);
+        rc = exf_fail(err, EXF_NUMERIC, "a matrix of order %d is not positive definite: its leading minor of order %d is not", n,
+                      info);
         goto out;
     }
     EXF_TRY(status(info, "dpotrf", err));

@@ -16,7 +16,8 @@ static __device__ void add_digits(unsigned long long *to, exf_exact_registers su
         if (digit[i]) atomicAdd(to + i, digit[i]);
 }
 
-static __global__ void __launch_bounds__(THREADS) add_rows(exf_output_errors *sums, const float *a, const float *b, int n_rows, int n)
+static __global__ void __launch_bounds__(THREADS)
+    add_rows(exf_output_errors *sums, const float *a, const float *b, int n_rows, int n)
 {
     exf_exact_registers error_sum = {}, norm_sum = {};
     unsigned long long bad = 0;

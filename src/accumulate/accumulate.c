@@ -48,9 +48,11 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
         EXF_TRY(exf_layer_statistics_new(&a->sums[i], e, err));
         EXF_TRY(exf_sequence_tracker_new(&a->tracker[i], e, err));
     }
-    a->scratch_each = a->options.common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
+    a->scratch_each =
+        a->options.common_input_tokens ? exf_layer_sums_common_input_scratch(e, (int)a->shape.d_model) : (size_t)k * (size_t)k;
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
-    if (wants_vectors(&a->options)) EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
+    if (wants_vectors(&a->options))
+        EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
 out:
     return rc;
 }
@@ -85,9 +87,10 @@ static exf_code add_pairs(exf_accumulator *a, const exf_moe_block *b, exf_err *e
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_layer_sums m = moments_of(s);
     exf_code rc;
-    if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, b->position, b->n_tokens, err));
-    EXF_TRY(exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
-                                a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err));
+    if (a->sequences.length)
+        EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, b->position, b->n_tokens, err));
+    EXF_TRY(exf_layer_sums_add_cpu(&m, s->n_experts, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids,
+                                   b->topk_weights, a->options.weighting, a->scratch + (size_t)b->worker * a->scratch_each, err));
     if (a->vectors) exf_vector_accumulator_sample(a->vectors, b);
 out:
     return rc;
@@ -100,7 +103,8 @@ static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
     if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
     if (!a->options.common_input_tokens) return add_pairs(a, b, err);
     exf_layer_sums m = moments_of(&a->sums[b->worker]);
-    return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights, err);
+    return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
+                                          err);
 }
 
 static exf_code common_input(void *self, const exf_common_input_block *b, exf_err *err)
@@ -112,7 +116,8 @@ static exf_code common_input(void *self, const exf_common_input_block *b, exf_er
     exf_layer_sums m = moments_of(s);
     exf_code rc = EXF_OK;
     int goes_on = k->open && k->sequence == b->sequence;
-    if (a->sequences.length) EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, goes_on ? k->next_position : 0, b->n_tokens, err));
+    if (a->sequences.length)
+        EXF_TRY(exf_sequence_tracker_enter(k, s, b->sequence, goes_on ? k->next_position : 0, b->n_tokens, err));
     rc = exf_layer_sums_add_common_input_cpu(&m, b->n_experts, b->d_model, b->n_tokens, b->outputs, a->options.weighting,
                                     a->scratch + (size_t)b->worker * a->scratch_each, err);
 out:
@@ -174,8 +179,9 @@ static exf_code check_zero_outputs(const exf_layer_statistics *s, int layer, exf
 {
     for (int e = 0; e < s->n_experts; e++)
         if (s->norm_count[e] && exf_exact_value(&s->norm_sum[e]) == 0)
-            return exf_fail(err, EXF_NUMERIC, "layer %d: expert %d has mean output norm 0 over %llu tokens, expected a number above 0", layer,
-                            e, (unsigned long long)s->norm_count[e]);
+            return exf_fail(err, EXF_NUMERIC,
+                            "layer %d: expert %d has mean output norm 0 over %llu tokens, expected a number above 0", layer, e,
+                            (unsigned long long)s->norm_count[e]);
     return EXF_OK;
 }
 
@@ -249,8 +255,8 @@ static exf_code add_vector_facts(exf_provenance *p, const exf_accumulate_options
 {
     exf_code rc = EXF_OK;
     if (!wants_vectors(o)) return EXF_OK;
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "", o->diagonal && o->lowrank ? "," : "",
-                               o->lowrank ? "lowrank" : ""));
+    EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "",
+                               o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
     if (!o->lowrank) goto out;
     EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
@@ -288,7 +294,8 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
     EXF_TRY(add_provenance(&own, &a->options, err));
     exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
-                                .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own, .origin = &origin};
+                                .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
+                                .origin = &origin};
     EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
 out:
     exf_provenance_free(&own);
@@ -300,9 +307,11 @@ out:
 exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
 {
     if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
-        return exf_fail(err, EXF_USAGE, "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
+        return exf_fail(err, EXF_USAGE,
+                        "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
     if (o->common_input_tokens && wants_vectors(o))
-        return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted", o->diagonal ? "diagonal" : "lowrank");
+        return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
+                        o->diagonal ? "diagonal" : "lowrank");
     return EXF_OK;
 }
 
@@ -342,7 +351,8 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->n_layers = plan->n_layers;
     EXF_TRY(join_sequences(a, plan, err));
     if (wants_vectors(plan->options) && !a->sequences.length) {
-        rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack", plan->target);
+        rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack",
+                      plan->target);
         goto out;
     }
     EXF_TRY(start_file(a, plan, err));

@@ -53,6 +53,6 @@ void exf_accumulator_free(exf_accumulator *a);
 /* Makes statistics in `target` from one or more capture files of the same model, settings and
  * layers, over different data.  Files are read twice if vectors are wanted.  A capture has only
  * outputs of experts that tokens were routed to: EXF_USAGE for common input. */
-exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force, const exf_accumulate_options *o,
-                                 exf_err *err) EXF_CHECKED;
+exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force,
+                                 const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 #endif

@@ -51,10 +51,11 @@ static exf_code join_shapes(const captures *c, exf_run_shape *shape, exf_err *er
         const exf_capture_file *f = &c->file[i];
         const exf_run_shape *s = &f->shape;
         if (s->n_experts != shape->n_experts || s->top_k != shape->top_k || s->d_model != shape->d_model)
-            return exf_fail(err, EXF_MODEL, "%s: %lld experts, %lld per token, width %lld; %s has %lld, %lld, %lld", exf_h5_path(f->h),
-                            (long long)s->n_experts, (long long)s->top_k, (long long)s->d_model, exf_h5_path(first->h),
-                            (long long)shape->n_experts, (long long)shape->top_k, (long long)shape->d_model);
-        if (f->n_layers != first->n_layers || memcmp(f->layer_number, first->layer_number, (size_t)f->n_layers * sizeof *f->layer_number))
+            return exf_fail(err, EXF_MODEL, "%s: %lld experts, %lld per token, width %lld; %s has %lld, %lld, %lld",
+                            exf_h5_path(f->h), (long long)s->n_experts, (long long)s->top_k, (long long)s->d_model,
+                            exf_h5_path(first->h), (long long)shape->n_experts, (long long)shape->top_k, (long long)shape->d_model);
+        if (f->n_layers != first->n_layers ||
+            memcmp(f->layer_number, first->layer_number, (size_t)f->n_layers * sizeof *f->layer_number))
             return exf_fail(err, EXF_MODEL, "%s: captured other layers than %s", exf_h5_path(f->h), exf_h5_path(first->h));
         shape->n_sequences += s->n_sequences;
         shape->n_tokens += s->n_tokens;
@@ -75,9 +76,12 @@ typedef struct {
 static exf_code show_rows(show *s, exf_capture_file *f, int64_t at, int position, int n, exf_err *err)
 {
     captures *c = s->c;
-    exf_moe_block b = {.layer = s->layer, .moe_index = s->moe_index, .sequence = s->sequence, .row = s->row + (size_t)at, .position = position,
-                       .n_tokens = n, .n_experts = (int)f->shape.n_experts, .top_k = (int)f->shape.top_k, .d_model = (int)f->shape.d_model,
-                       .sweep = s->sweep, .router_ids = c->ids, .router_weights = c->weights, .topk_ids = c->ids, .topk_weights = c->weights,
+    exf_moe_block b = {.layer = s->layer, .moe_index = s->moe_index, .sequence = s->sequence, .row = s->row + (size_t)at,
+                       .position = position,
+                       .n_tokens = n, .n_experts = (int)f->shape.n_experts, .top_k = (int)f->shape.top_k,
+                       .d_model = (int)f->shape.d_model,
+                       .sweep = s->sweep, .router_ids = c->ids, .router_weights = c->weights, .topk_ids = c->ids,
+                       .topk_weights = c->weights,
                        .expert_outputs = c->outputs};
     exf_code rc;
     EXF_TRY(exf_capture_get(f, s->layer, at, n, c->ids, c->weights, c->outputs, err));
@@ -128,7 +132,8 @@ static exf_code show_layers(captures *c, const exf_observer *o, exf_err *err)
     for (int i = 0; i < first->n_layers; i++) {
         double start = exf_clock();
         show s = {.observer = o, .c = c, .layer = first->layer_number[i], .moe_index = i};
-        exf_progress progress = {.layer = s.layer, .n_layers = first->n_layers, .done = i + 1, .n_experts = (int)first->shape.n_experts,
+        exf_progress progress = {.layer = s.layer, .n_layers = first->n_layers, .done = i + 1,
+                                 .n_experts = (int)first->shape.n_experts,
                                  .tokens = tokens};
         EXF_TRY(show_layer(&s, &progress, err));
         progress.seconds = exf_clock() - start;
@@ -139,15 +144,17 @@ out:
     return rc;
 }
 
-exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force, const exf_accumulate_options *o,
-                                 exf_err *err)
+exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force,
+                                 const exf_accumulate_options *o, exf_err *err)
 {
     exf_code rc;
     captures c = {.file = NULL};
     exf_run_shape shape;
     exf_accumulator *a = NULL;
     if (o->common_input_tokens)
-        return exf_fail(err, EXF_USAGE, "calibrate.pairs: common_input: a capture holds no expert that a token was not routed to; use exfold-calibrate");
+        return exf_fail(
+            err, EXF_USAGE,
+            "calibrate.pairs: common_input: a capture holds no expert that a token was not routed to; use exfold-calibrate");
     EXF_TRY(open_captures(&c, paths, n_paths, err));
     EXF_TRY(join_shapes(&c, &shape, err));
     exf_accumulator_plan plan = {.target = target, .force = force, .shape = &shape, .layer_number = c.file[0].layer_number,

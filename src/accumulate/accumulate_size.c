@@ -31,7 +31,9 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     uint64_t rooms = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
     uint64_t all = (uint64_t)n_workers * each + vector_bytes(s, o);
     if (o->diagonal || o->lowrank) all += rooms * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
-    if (o->lowrank) all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) + exf_basis_bytes((int)rank_of(s), (int)h, (int)rooms);
+    if (o->lowrank)
+        all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
+               exf_basis_bytes((int)rank_of(s), (int)h, (int)rooms);
     return all;
 }
 

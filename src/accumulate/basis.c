@@ -76,7 +76,8 @@ static exf_code add_part(void *self, size_t part, int helper, exf_err *err)
     const job *j = self;
     const search *s = j->s;
     size_t d = (size_t)s->d, k = (size_t)s->k, from = part * s->n / PARTS, end = (part + 1) * s->n / PARTS;
-    double *rows = s->rows + (size_t)helper * ROWS * d, *image = s->image + (size_t)helper * ROWS * k, *next = s->next + part * d * k;
+    double *rows = s->rows + (size_t)helper * ROWS * d, *image = s->image + (size_t)helper * ROWS * k,
+           *next = s->next + part * d * k;
     (void)err;
     memset(next, 0, d * k * sizeof *next);
     for (size_t at = from; at < end; at += ROWS) {
@@ -151,7 +152,8 @@ uint64_t exf_basis_bytes(int r, int d, int helpers)
     return sizeof(double) * (width + n * ROWS * (width + k) + (1 + PARTS) * width * k);
 }
 
-exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers, exf_err *err)
+exf_code exf_basis_find(double *q, int r, const float *x, size_t n, int d, uint64_t seed, uint64_t stream, int helpers,
+                        exf_err *err)
 {
     search s = {.x = x, .n = n, .d = d, .k = columns_of(r, d), .n_helpers = at_once(helpers)};
     exf_code rc;

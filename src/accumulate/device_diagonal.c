@@ -6,11 +6,12 @@
 uint64_t exf_device_diagonal_bytes(uint64_t pairs, int top_k, int d_model)
 {
     uint64_t h = (uint64_t)d_model;
-    return pairs * (2 * h * (sizeof(exf_exact) + sizeof(double)) + 2 * sizeof(int32_t)) + (uint64_t)EXF_MOE_BLOCK * (uint64_t)top_k * sizeof(double) +
-           sizeof(uint64_t);
+    return pairs * (2 * h * (sizeof(exf_exact) + sizeof(double)) + 2 * sizeof(int32_t)) +
+           (uint64_t)EXF_MOE_BLOCK * (uint64_t)top_k * sizeof(double) + sizeof(uint64_t);
 }
 
-exf_code exf_device_diagonal_open(exf_device_diagonal *s, const exf_backend *b, size_t pairs, int top_k, int d_model, exf_weighting weighting, exf_err *err)
+exf_code exf_device_diagonal_open(exf_device_diagonal *s, const exf_backend *b, size_t pairs, int top_k, int d_model,
+                                  exf_weighting weighting, exf_err *err)
 {
     size_t n = pairs * (size_t)d_model;
     exf_code rc;
@@ -57,7 +58,8 @@ static void add_part(const exf_device_diagonal *s, const exf_device_block *b, si
 {
     size_t slot = at * (size_t)b->top_k;
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
-    exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n, .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model),
+    exf_diagonal_call c = {.top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
+                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model),
                            .ids = b->topk_ids + slot, .weights = b->topk_weights + slot, .weighting = s->weighting, .root = s->root,
                            .begins = begins, .ends = ends, .row = (int64_t)(b->row + at)};
     s->b->gpu->diagonal_add(b->q, &s->to, &c);
@@ -85,7 +87,8 @@ exf_code exf_device_diagonal_take(exf_device_diagonal *s, const exf_vector_sums 
     if (!s->q) return EXF_OK;
     EXF_TRY(s->b->download(s->q, &bad, s->to.bad, sizeof bad, err));
     if (bad) {
-        rc = exf_fail(err, EXF_NUMERIC, "tokens from %llu of the run on: a vector sum is outside the range of the sums", (unsigned long long)~bad);
+        rc = exf_fail(err, EXF_NUMERIC, "tokens from %llu of the run on: a vector sum is outside the range of the sums",
+                      (unsigned long long)~bad);
         goto out;
     }
     EXF_TRY(s->b->download(s->q, sums->vu, s->to.vu, bytes, err));

@@ -20,8 +20,8 @@ typedef struct {
 } exf_device_diagonal;
 
 uint64_t exf_device_diagonal_bytes(uint64_t pairs, int top_k, int d_model);
-exf_code exf_device_diagonal_open(exf_device_diagonal *s, const exf_backend *b, size_t pairs, int top_k, int d_model, exf_weighting weighting,
-                                  exf_err *err) EXF_CHECKED;
+exf_code exf_device_diagonal_open(exf_device_diagonal *s, const exf_backend *b, size_t pairs, int top_k, int d_model,
+                                  exf_weighting weighting, exf_err *err) EXF_CHECKED;
 /* Sets the pairs of a layer's sums, before its blocks; borrows them: at most as many as were allocated. */
 void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *sums);
 /* Queues the block's terms.  Blocks come in order of rows; the unit is that of the host,

@@ -37,7 +37,8 @@ out:
 
 void exf_device_samples_free(exf_device_samples *s)
 {
-    void *device_arrays[] = {s->slot, s->ids, s->raw, s->rows}, *host_arrays[] = {s->slot_host, s->ids_host, s->rows_host, s->sample};
+    void *device_arrays[] = {s->slot, s->ids, s->raw, s->rows},
+         *host_arrays[] = {s->slot_host, s->ids_host, s->rows_host, s->sample};
     for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
     for (size_t i = 0; i < sizeof host_arrays / sizeof *host_arrays; i++) exf_mem_free(host_arrays[i]);
     memset(s, 0, sizeof *s);

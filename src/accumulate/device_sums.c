@@ -13,11 +13,12 @@ uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_i
     return b->gpu->layer_sums_bytes(n_experts) + (common_input ? gram_bytes(b, n_experts) : 0);
 }
 
-exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common_input,
-                              exf_err *err)
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence,
+                              int common_input, exf_err *err)
 {
     exf_code rc;
-    *s = (exf_device_sums){.b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common_input = common_input};
+    *s = (exf_device_sums){
+        .b = b, .n_experts = n_experts, .weighting = weighting, .by_sequence = by_sequence, .common_input = common_input};
     EXF_TRY(b->alloc(&s->sums, b->gpu->layer_sums_bytes(n_experts), 1, "statistics", err));
     EXF_TRY(b->gpu->alloc_staging(&s->host, exf_layer_sums_host_bytes(n_experts), "statistics", err));
     if (common_input) EXF_TRY(b->alloc(&s->gram_matrices, gram_bytes(b, n_experts), 1, "products of common input", err));
@@ -32,7 +33,8 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
     exf_matrix outputs = {b->expert_outputs, b->rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
     exf_layer_sums_call c = {.n_experts = b->n_experts, .top_k = b->top_k, .d_model = b->d_model, .n_tokens = n,
                           .outputs = exf_matrix_at(outputs, slot * (size_t)b->d_model), .ids = b->topk_ids + slot,
-                          .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input, .row = (int64_t)(b->row + at)};
+                          .weights = b->topk_weights + slot, .weighting = s->weighting, .experts_only = s->common_input,
+                          .row = (int64_t)(b->row + at)};
     s->b->gpu->layer_sums_add(b->q, s->sums, &c);
 }
 
@@ -61,10 +63,12 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_commo
     s->b->gpu->gram_matrices(b->q, &g);
     for (int i = 0; i < b->n_parts; i++) {
         const exf_common_input_part *p = &b->part[i];
-        exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting, .row = b->row + p->first,
+        exf_common_input_call c = {.of = &g, .first = p->first, .n_tokens = p->n_tokens, .weighting = s->weighting,
+                                   .row = b->row + p->first,
                              .row_offset = (int64_t)b->row_offset};
         s->b->gpu->layer_sums_add_common_input(b->q, s->sums, &c);
-        if (p->ends && s->by_sequence) s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
+        if (p->ends && s->by_sequence)
+            s->b->gpu->layer_sums_close_sequence(b->q, s->sums, s->n_experts, EXF_SEQUENCE_SCALE, p->sequence);
     }
 }
 
@@ -73,7 +77,8 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
     exf_layer_sums m = {to->dot, to->target_sq, to->source_sq, to->dot0, to->sq0, to->count,
                      to->norm_sum, to->sq_sum, to->route_weight_sum, to->contribution_sum, to->norm_count};
     exf_sequence_sums over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
-    exf_code rc = s->q ? s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
+    exf_code rc =
+        s->q ? s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     s->q = NULL;
     return rc;

@@ -20,8 +20,8 @@ typedef struct {
 
 /* Bytes of GPU memory that open takes. */
 uint64_t exf_device_sums_bytes(const exf_backend *b, int n_experts, int common_input);
-exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence, int common_input,
-                              exf_err *err) EXF_CHECKED;
+exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_experts, exf_weighting weighting, int by_sequence,
+                              int common_input, exf_err *err) EXF_CHECKED;
 /* Queues the block's terms.  Blocks come in order of rows, each row once a layer. */
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
 /* Queues the terms of common input. */

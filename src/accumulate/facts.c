@@ -86,8 +86,8 @@ static exf_code read_domains(domains *d, const char *text, const char *path, exf
         uint64_t sequences = 0, tokens = 0;
         for (;; end++) {
             int used = 0;
-            if (*end == ':' && sscanf(end, ": %" SCNu64 " sequences, %" SCNu64 " tokens%n", &sequences, &tokens, &used) == 2 && used &&
-                (end[used] == 0 || strncmp(end + used, "; ", 2) == 0)) {
+            if (*end == ':' && sscanf(end, ": %" SCNu64 " sequences, %" SCNu64 " tokens%n", &sequences, &tokens, &used) == 2 &&
+                used && (end[used] == 0 || strncmp(end + used, "; ", 2) == 0)) {
                 colon = end;
                 end += used;
                 break;
@@ -120,8 +120,8 @@ static exf_code join_domains(exf_provenance *out, const exf_facts_part *part, si
     if (!known) goto out;
     if (d.n) qsort(d.all, d.n, sizeof *d.all, by_name);
     for (size_t i = 0; i < d.n; i++)
-        EXF_TRY(exf_text_addf(&text, err, "%s%s: %" PRIu64 " sequences, %" PRIu64 " tokens", i ? "; " : "", d.all[i].name, d.all[i].sequences,
-                              d.all[i].tokens));
+        EXF_TRY(exf_text_addf(&text, err, "%s%s: %" PRIu64 " sequences, %" PRIu64 " tokens", i ? "; " : "", d.all[i].name,
+                              d.all[i].sequences, d.all[i].tokens));
     EXF_TRY(exf_provenance_add(out, err, "data.domains", "%s", text.s ? text.s : ""));
 out:
     exf_text_free(&text);
@@ -208,7 +208,8 @@ static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part,
         if (r.all[i].digest) EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].digest));
         for (size_t k = 0; k < N_OF_PART; k++) {
             snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k]);
-            if (r.all[i].value[k] && (k < N_NAMES || !agreed(part, n, of_part[k]))) EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].value[k]));
+            if (r.all[i].value[k] && (k < N_NAMES || !agreed(part, n, of_part[k])))
+                EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].value[k]));
         }
     }
 out:
@@ -238,7 +239,8 @@ static exf_code check_parts(const exf_facts_part *part, size_t n, exf_err *err)
             int64_t at;
             EXF_TRY(exf_sequence_list_shared(part[i].sequences, part[k].sequences, &at, err));
             if (at < 0) continue;
-            return exf_fail(err, EXF_MODEL, "%s: holds the same sequence of %d tokens (%02x%02x%02x%02x) as %s; it would count twice", part[i].path,
+            return exf_fail(err, EXF_MODEL,
+                            "%s: holds the same sequence of %d tokens (%02x%02x%02x%02x) as %s; it would count twice", part[i].path,
                             (int)part[i].sequences->length[at], part[i].sequences->sha256[at][0], part[i].sequences->sha256[at][1],
                             part[i].sequences->sha256[at][2], part[i].sequences->sha256[at][3], part[k].path);
         }
@@ -266,15 +268,16 @@ out:
     return rc;
 }
 
-exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n, const exf_sequence_list *sequences,
-                        exf_err *err)
+exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n,
+                        const exf_sequence_list *sequences, exf_err *err)
 {
     exf_code rc;
     const exf_provenance *first = part[0].provenance;
     if (!sequences->length) return join_unknown(out, part, n, err);
     EXF_TRY(check_parts(part, n, err));
     for (size_t i = 0; i < first->n; i++)
-        if (!adds_up(first->key[i]) && !tells_of_part(first->key[i])) EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
+        if (!adds_up(first->key[i]) && !tells_of_part(first->key[i]))
+            EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
     for (size_t k = N_NAMES; k < N_OF_PART; k++) {
         char key[64];
         snprintf(key, sizeof key, "data.%s", of_part[k]);

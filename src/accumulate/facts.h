@@ -27,6 +27,6 @@ typedef struct {
  * A sequence that two parts have is EXF_MODEL: it would count twice.
  * sequences: of all parts, sorted.  If it has no lengths, because one part's are unknown, the
  * facts are those of exf_provenance_join(), and *origin has none. */
-exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n, const exf_sequence_list *sequences,
-                        exf_err *err) EXF_CHECKED;
+exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n,
+                        const exf_sequence_list *sequences, exf_err *err) EXF_CHECKED;
 #endif

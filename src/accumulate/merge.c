@@ -52,8 +52,8 @@ static exf_code check_shape(const exf_statistics_reader *a, const exf_statistics
     const exf_run_shape *x = &a->shape, *y = &b->shape;
     if (x->n_experts != y->n_experts || x->top_k != y->top_k || x->d_model != y->d_model)
         return exf_fail(err, EXF_MODEL, "%s: %lld experts, %lld per token, width %lld; %s has %lld, %lld, %lld", exf_h5_path(b->h),
-                        (long long)y->n_experts, (long long)y->top_k, (long long)y->d_model, exf_h5_path(a->h), (long long)x->n_experts,
-                        (long long)x->top_k, (long long)x->d_model);
+                        (long long)y->n_experts, (long long)y->top_k, (long long)y->d_model, exf_h5_path(a->h),
+                        (long long)x->n_experts, (long long)x->top_k, (long long)x->d_model);
     if (a->n_layers != b->n_layers || memcmp(a->layer_number, b->layer_number, (size_t)a->n_layers * sizeof *a->layer_number))
         return exf_fail(err, EXF_MODEL, "%s: holds other layers than %s", exf_h5_path(b->h), exf_h5_path(a->h));
     if (!a->sequences.length != !b->sequences.length)
@@ -94,15 +94,20 @@ out:
 
 /* ---- vector sums ------------------------------------------------------------------------ */
 
-static exf_code check_vectors(const merging *m, const exf_vector_sums *a, const exf_vector_sums *b, size_t i, int layer, exf_err *err)
+static exf_code check_vectors(const merging *m, const exf_vector_sums *a, const exf_vector_sums *b, size_t i, int layer,
+                              exf_err *err)
 {
     size_t pairs = 2 * (size_t)a->n_pairs * sizeof *a->pair, basis = (size_t)a->d_model * (size_t)a->rank * sizeof *a->basis;
     const char *other = a->n_pairs != b->n_pairs || (a->n_pairs && memcmp(a->pair, b->pair, pairs) != 0) ? "vectors for other pairs"
-                        : a->rank != b->rank || !a->vu != !b->vu || (a->basis && memcmp(a->basis, b->basis, basis) != 0) ? "another low-rank basis"
-                                                                                                                          : NULL;
+                        : a->rank != b->rank || !a->vu != !b->vu || (a->basis && memcmp(a->basis, b->basis, basis) != 0)
+                            ? "another low-rank basis"
+                            : NULL;
     if (!other) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: layer %d has %s than %s, and sums over them do not add: make them in one exfold-accumulate over the captures of "
-                    "all parts", m->part[i].path, layer, other, m->part[0].path);
+    return exf_fail(
+        err, EXF_MODEL,
+        "%s: layer %d has %s than %s, and sums over them do not add: make them in one exfold-accumulate over the captures of "
+        "all parts",
+        m->part[i].path, layer, other, m->part[0].path);
 }
 
 /* Chooses the grids of the merged sums; no file's own grid is coarser, since its bound is no larger. */
@@ -117,7 +122,8 @@ static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
 static exf_code add_grid(int64_t *to, int to_grid, int64_t *from, int from_grid, size_t n, const char *path, exf_err *err)
 {
     if (from_grid > to_grid)
-        return exf_fail(err, EXF_FORMAT, "%s: low-rank sums in units of 2^%d, coarser than their scalar sums allow (2^%d)", path, from_grid, to_grid);
+        return exf_fail(err, EXF_FORMAT, "%s: low-rank sums in units of 2^%d, coarser than their scalar sums allow (2^%d)", path,
+                        from_grid, to_grid);
     exf_grid_coarsen(from, n, from_grid, to_grid);
     for (size_t i = 0; i < n; i++) to[i] += from[i];
     return EXF_OK;

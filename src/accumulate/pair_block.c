@@ -68,8 +68,8 @@ out:
 }
 
 /* Sorts by counting: two passes over all slot pairs, in order of token. */
-exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs,
-                             exf_err *err)
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting,
+                             int64_t n_pairs, exf_err *err)
 {
     int k = b->top_k;
     size_t slots = (size_t)b->n_tokens * (size_t)k;
@@ -98,7 +98,8 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
     for (size_t i = 0; i < slots; i++) {
         s->weight[i] = weight_of(b->expert_outputs + i * (size_t)b->d_model, b->d_model, weighting, b->topk_weights[i]);
         if (!(s->weight[i] >= 0))
-            return exf_fail(err, EXF_NUMERIC, "token %zu: a weight of %g has no root, which vector sums need", i / (size_t)k, s->weight[i]);
+            return exf_fail(err, EXF_NUMERIC, "token %zu: a weight of %g has no root, which vector sums need", i / (size_t)k,
+                            s->weight[i]);
     }
 out:
     return rc;
@@ -111,7 +112,8 @@ static void load(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_blo
     for (int i = 0; i < n; i++) {
         const exf_pair_entry *e = &s->entry[s->first[p] + i];
         size_t slot = (size_t)e->token * k;
-        const float *u = b->expert_outputs + (slot + (size_t)e->source) * h, *v = b->expert_outputs + (slot + (size_t)e->target) * h;
+        const float *u = b->expert_outputs + (slot + (size_t)e->source) * h,
+                    *v = b->expert_outputs + (slot + (size_t)e->target) * h;
         double root = sqrt(s->weight[slot + (size_t)e->source]);
         for (size_t j = 0; j < h; j++) {
             m->u[(size_t)i * h + j] = root * (double)u[j];
@@ -128,7 +130,8 @@ static exf_code add_exact(exf_exact *sum, const double *x, size_t n, exf_err *er
     return EXF_OK;
 }
 
-static exf_code add_diagonal(exf_pair_buffers *m, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock, exf_err *err)
+static exf_code add_diagonal(exf_pair_buffers *m, int n, size_t h, int64_t p, const exf_vector_sums *sums, pthread_mutex_t *lock,
+                             exf_err *err)
 {
     double *vu = m->total, *vv = m->total + h;
     exf_code rc;
@@ -147,7 +150,8 @@ static exf_code add_diagonal(exf_pair_buffers *m, int n, size_t h, int64_t p, co
 }
 
 /* Adds z' x, [R, width], on the pair's grid. */
-static void add_product(exf_pair_buffers *m, int n, const double *x, int width, int64_t *sum, int r, int grid, pthread_mutex_t *lock)
+static void add_product(exf_pair_buffers *m, int n, const double *x, int width, int64_t *sum, int r, int grid,
+                        pthread_mutex_t *lock)
 {
     exf_linalg_xtw(m->total, width, m->z, r, x, width, r, width, n, 1, 0);
     pthread_mutex_lock(lock);
@@ -155,8 +159,8 @@ static void add_product(exf_pair_buffers *m, int n, const double *x, int width, 
     pthread_mutex_unlock(lock);
 }
 
-exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums,
-                            exf_pair_locks *locks, exf_err *err)
+exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p,
+                            const exf_vector_sums *sums, exf_pair_locks *locks, exf_err *err)
 {
     int n = (int)(s->first[p + 1] - s->first[p]), r = sums->rank, h = b->d_model;
     size_t at = (size_t)p * (size_t)r;

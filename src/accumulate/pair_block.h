@@ -31,11 +31,11 @@ typedef struct {
 } exf_pair_buffers;
 
 /* Sorts a block's slot pairs. index [E, E]: a pair's number, -1: it has no vectors. */
-exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting, int64_t n_pairs,
-                             exf_err *err) EXF_CHECKED;
+exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const int32_t *index, exf_weighting weighting,
+                             int64_t n_pairs, exf_err *err) EXF_CHECKED;
 /* Adds pair p's terms of the sorted block; concurrent for different buffers. */
-exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p, const exf_vector_sums *sums,
-                            exf_pair_locks *locks, exf_err *err) EXF_CHECKED;
+exf_code exf_pair_block_add(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_block *b, int64_t p,
+                            const exf_vector_sums *sums, exf_pair_locks *locks, exf_err *err) EXF_CHECKED;
 void exf_pair_block_free(exf_pair_block *s);
 void exf_pair_buffers_free(exf_pair_buffers *m);
 #endif

@@ -29,7 +29,8 @@ typedef struct {
 exf_code exf_sampler_new(exf_sampler *s, size_t samples, int d_model, exf_err *err) EXF_CHECKED;
 void exf_sampler_free(exf_sampler *s);
 /* Chooses the samples of one layer. */
-exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed, exf_err *err) EXF_CHECKED;
+exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed,
+                            exf_err *err) EXF_CHECKED;
 /* Returns the index in by_row of the first sample at or behind `row`. */
 size_t exf_sampler_first(const exf_sampler *s, size_t row);
 /* Copies the chosen samples of a block; blocks may come from several threads. */

@@ -26,12 +26,14 @@ void exf_sequence_tracker_free(exf_sequence_tracker *k)
     memset(k, 0, sizeof *k);
 }
 
-exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int position, int n, exf_err *err)
+exf_code exf_sequence_tracker_enter(exf_sequence_tracker *k, const exf_layer_statistics *s, size_t sequence, int position, int n,
+                                    exf_err *err)
 {
     size_t cells = (size_t)s->n_experts * (size_t)s->n_experts;
     int goes_on = k->open && k->sequence == sequence;
     if (position != (goes_on ? k->next_position : 0))
-        return exf_fail(err, EXF_INTERNAL, "sequence %zu is shown from position %d, expected %d", sequence, position, goes_on ? k->next_position : 0);
+        return exf_fail(err, EXF_INTERNAL, "sequence %zu is shown from position %d, expected %d", sequence, position,
+                        goes_on ? k->next_position : 0);
     if (!goes_on) {
         exf_code rc = exf_sequence_tracker_close(k, s, err);
         if (rc != EXF_OK) return rc;
@@ -58,9 +60,11 @@ exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_sta
     size_t e = (size_t)s->n_experts;
     for (size_t i = 0; k->open && i < e * e; i++) {
         if (s->count[i] == k->count[i]) continue;
-        double a = EXF_SEQUENCE_SCALE * difference(&s->dot[i], &k->dot[i]), b = EXF_SEQUENCE_SCALE * difference(&s->target_sq[i], &k->target_sq[i]);
+        double a = EXF_SEQUENCE_SCALE * difference(&s->dot[i], &k->dot[i]),
+               b = EXF_SEQUENCE_SCALE * difference(&s->target_sq[i], &k->target_sq[i]);
         if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b))
-            return exf_fail(err, EXF_NUMERIC, "sequence %zu, pair %zu -> %zu: sums %g and %g have squares outside the range of the sums", k->sequence,
+            return exf_fail(err, EXF_NUMERIC,
+                            "sequence %zu, pair %zu -> %zu: sums %g and %g have squares outside the range of the sums", k->sequence,
                             i / e, i % e, a / EXF_SEQUENCE_SCALE, b / EXF_SEQUENCE_SCALE);
         exf_exact_add(&s->seq_aa[i], a * a);
         exf_exact_add(&s->seq_ab[i], a * b);

@@ -9,7 +9,8 @@ static void *put(void *self)
     return NULL;
 }
 
-exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer, exf_layer_statistics *sums, exf_err *err)
+exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer,
+                                           exf_layer_statistics *sums, exf_err *err)
 {
     *p = (exf_statistics_write_behind){.w = w, .layer = layer, .sums = sums};
     p->running = pthread_create(&p->thread, NULL, put, p) == 0;

@@ -18,7 +18,8 @@ typedef struct {
 } exf_statistics_write_behind;
 
 /* Starts writing; nothing may be running.  Zeroes the sums when they are written, for the layer after next. */
-exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer, exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
+exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer,
+                                           exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
 /* Returns the result of the last start; EXF_OK if nothing runs. */
 exf_code exf_statistics_write_behind_wait(exf_statistics_write_behind *p, exf_err *err) EXF_CHECKED;
 #endif

@@ -40,7 +40,8 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
     m->n_workers = n_workers;
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
     if (o->lowrank)
-        EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model, err));
+        EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model,
+                                err));
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
     EXF_TRY(exf_mem_new(&m->block, (size_t)n_workers, sizeof *m->block, "vector sums", err));
     EXF_TRY(exf_mem_new(&m->buffers, (size_t)n_workers * (size_t)m->n_helpers, sizeof *m->buffers, "vector sums", err));
@@ -87,7 +88,8 @@ exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf
 {
     const exf_run_shape *s = &m->shape;
     if (m->options->lowrank) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
-    return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model, m->options->weighting, err);
+    return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model,
+                                    m->options->weighting, err);
 }
 
 exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
@@ -193,8 +195,8 @@ exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_lay
     if (m->sums.basis) {
         choose_grids(&m->sums, s);
         take_residuals(m, s);
-        EXF_TRY(exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model, m->options->seed,
-                               (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err));
+        EXF_TRY(exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model,
+                               m->options->seed, (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err));
     }
     if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
 out:

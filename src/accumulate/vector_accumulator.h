@@ -35,7 +35,8 @@ exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_
 void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b);
 exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err) EXF_CHECKED;
 /* Called between the sweeps; s has all of the layer's sums. */
-exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err) EXF_CHECKED;
+exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer,
+                                        exf_err *err) EXF_CHECKED;
 /* Adds a block of the second sweep; concurrent for different workers. */
 exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_block *b, exf_err *err) EXF_CHECKED;
 void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b);

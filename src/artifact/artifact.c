@@ -11,7 +11,8 @@ EXF_REGISTRY_BEGIN
 EXF_REGISTRY_END(artifact)
 EXF_REGISTRY_FIND(artifact)
 
-exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err)
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
+                             exf_err *err)
 {
     exf_code rc;
     exf_h5 *h = NULL;
@@ -43,8 +44,8 @@ static exf_code identify(exf_h5 *h, const exf_artifact *expected, const exf_arti
     else if (expected && a != expected)
         rc = exf_fail(err, EXF_FORMAT, "%s: holds %s, expected %s", exf_h5_path(h), kind, expected->kind);
     else if (min_reader > a->version)
-        rc = exf_fail(err, EXF_VERSION, "%s: needs a reader of %s version %lld, this program reads version %d", exf_h5_path(h), kind,
-                      (long long)min_reader, a->version);
+        rc = exf_fail(err, EXF_VERSION, "%s: needs a reader of %s version %lld, this program reads version %d", exf_h5_path(h),
+                      kind, (long long)min_reader, a->version);
     else if (min_reader < 1)
         rc = exf_fail(err, EXF_FORMAT, "%s: exfold_min_reader is %lld, expected at least 1", exf_h5_path(h), (long long)min_reader);
 out:
@@ -53,8 +54,8 @@ out:
     return rc;
 }
 
-exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found, exf_provenance *p,
-                           exf_err *err)
+exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
+                           exf_provenance *p, exf_err *err)
 {
     exf_h5 *h = NULL;
     exf_code rc;
@@ -83,11 +84,12 @@ exf_code exf_run_shape_read(exf_run_shape *s, exf_h5 *h, exf_err *err)
 {
     enum { EXPERTS_LIMIT = 4096 };
     exf_code rc;
-#define X(field)                                                \
-    EXF_TRY(exf_h5_get_i64(h, "/", #field, &s->field, err));    \
-    if (s->field < 0) {                                         \
-        rc = exf_fail(err, EXF_FORMAT, "%s: %s is %lld, expected no negative number", exf_h5_path(h), #field, (long long)s->field); \
-        goto out;                                               \
+#define X(field)                                                                                                                   \
+    EXF_TRY(exf_h5_get_i64(h, "/", #field, &s->field, err));                                                                       \
+    if (s->field < 0) {                                                                                                            \
+        rc =                                                                                                                       \
+            exf_fail(err, EXF_FORMAT, "%s: %s is %lld, expected no negative number", exf_h5_path(h), #field, (long long)s->field); \
+        goto out;                                                                                                                  \
     }
     SHAPE_FIELDS(X)
 #undef X
@@ -121,8 +123,8 @@ exf_code exf_layer_numbers_read(int32_t **numbers, int *n, exf_h5 *h, exf_err *e
     EXF_TRY(exf_h5_read_rows(h, "/layer_numbers", EXF_DT_I32, 0, t.shape[0], *numbers, err));
     for (int64_t i = 0; rc == EXF_OK && i < t.shape[0]; i++)
         if ((*numbers)[i] < 0 || (i && (*numbers)[i] <= (*numbers)[i - 1]))
-            rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers[%lld] is %d, expected ascending layer numbers", exf_h5_path(h), (long long)i,
-                          (int)(*numbers)[i]);
+            rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers[%lld] is %d, expected ascending layer numbers", exf_h5_path(h),
+                          (long long)i, (int)(*numbers)[i]);
     *n = (int)t.shape[0];
 out:
     if (rc != EXF_OK) {

@@ -22,12 +22,13 @@ const exf_artifact *exf_artifact_find(const char *kind); /* NULL: unknown */
 const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NULL: past the end */
 
 /* Starts a file of this kind and writes root attributes and provenance. */
-exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
+                             exf_err *err) EXF_CHECKED;
 /* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
  * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
  * EXF_VERSION if it needs a newer program. */
-exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found, exf_provenance *p,
-                           exf_err *err) EXF_CHECKED;
+exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
+                           exf_provenance *p, exf_err *err) EXF_CHECKED;
 
 /* The root attributes that all three kinds have. */
 typedef struct {

@@ -107,7 +107,8 @@ exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err)
             EXF_TRY(exf_h5_describe(f->h, part, &found, err));
             if (found.rank == t.rank && memcmp(found.shape, t.shape, (size_t)t.rank * sizeof *t.shape) == 0) continue;
             rc = exf_fail(err, EXF_FORMAT, "%s: %s is %s, expected %s", path, part,
-                          exf_shape_text(have, sizeof have, found.shape, found.rank), exf_shape_text(want, sizeof want, t.shape, t.rank));
+                          exf_shape_text(have, sizeof have, found.shape, found.rank),
+                          exf_shape_text(want, sizeof want, t.shape, t.rank));
             goto out;
         }
 out:
@@ -115,8 +116,8 @@ out:
     return rc;
 }
 
-static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, const int32_t *ids, const float *weights, const float *outputs,
-                          exf_err *err)
+static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, const int32_t *ids, const float *weights,
+                          const float *outputs, exf_err *err)
 {
     int64_t k = f->shape.top_k;
     for (int64_t a = 0; a < k; a++) {
@@ -125,19 +126,21 @@ static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, con
                             (long long)row, (int)ids[a], (long long)f->shape.n_experts);
         for (int64_t b = 0; b < a; b++)
             if (ids[a] == ids[b])
-                return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: expert %d stands twice", exf_h5_path(f->h), layer, (long long)row,
-                                (int)ids[a]);
+                return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: expert %d stands twice", exf_h5_path(f->h), layer,
+                                (long long)row, (int)ids[a]);
         if (!isfinite(weights[a]))
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: the weight of expert %d is not finite", exf_h5_path(f->h), layer,
-                            (long long)row, (int)ids[a]);
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: the weight of expert %d is not finite", exf_h5_path(f->h),
+                            layer, (long long)row, (int)ids[a]);
     }
     for (int64_t i = 0; i < k * f->shape.d_model; i++)
         if (!isfinite(outputs[i]))
-            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: an expert output is not finite", exf_h5_path(f->h), layer, (long long)row);
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: an expert output is not finite", exf_h5_path(f->h), layer,
+                            (long long)row);
     return EXF_OK;
 }
 
-exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs, exf_err *err)
+exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs,
+                         exf_err *err)
 {
     void *data[N_PARTS] = {ids, weights, outputs};
     int64_t k = f->shape.top_k;

@@ -129,13 +129,15 @@ static void layer_path(char out[PATH_LEN], int layer, const char *group, const c
     snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
 }
 
-exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head, exf_err *err)
+exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
+                              exf_err *err)
 {
     exf_code rc;
     memset(w, 0, sizeof *w);
     w->shape = head->shape;
     w->by_sequence = head->sequences && head->sequences->length;
-    EXF_TRY(exf_artifact_create(&w->h, target, force, head->common_input ? &of_common_input : &exf_artifact_statistics, head->provenance, err));
+    EXF_TRY(exf_artifact_create(&w->h, target, force, head->common_input ? &of_common_input : &exf_artifact_statistics,
+                                head->provenance, err));
     EXF_TRY(exf_run_shape_write(&head->shape, w->h, err));
     EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));
     EXF_TRY(exf_layer_numbers_write(head->layer_number, head->n_layers, w->h, err));
@@ -328,12 +330,14 @@ static exf_code check_counts(const exf_statistics_reader *r, int layer, const ex
         for (size_t b = 0; b < e; b++) {
             uint64_t n = s->count[a * e + b], most = r->common_input ? s->count[e > 1] : s->norm_count[a];
             if (r->common_input && a != b && n != most)
-                return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/count[%zu, %zu] is %llu, with common input every pair has %llu", exf_h5_path(r->h),
-                                layer, a, b, (unsigned long long)n, (unsigned long long)most);
+                return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/count[%zu, %zu] is %llu, with common input every pair has %llu",
+                                exf_h5_path(r->h), layer, a, b, (unsigned long long)n, (unsigned long long)most);
             if (n != s->count[b * e + a] || n > most || (a == b && n))
-                return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/count[%zu, %zu] is %llu, which its mirror (%llu) or expert %zu's %llu tokens forbid",
-                                exf_h5_path(r->h), layer, a, b, (unsigned long long)n, (unsigned long long)s->count[b * e + a], a,
-                                (unsigned long long)s->norm_count[a]);
+                return exf_fail(
+                    err, EXF_FORMAT,
+                    "%s: /layers/%d/count[%zu, %zu] is %llu, which its mirror (%llu) or expert %zu's %llu tokens forbid",
+                    exf_h5_path(r->h), layer, a, b, (unsigned long long)n, (unsigned long long)s->count[b * e + a], a,
+                    (unsigned long long)s->norm_count[a]);
         }
     return EXF_OK;
 }
@@ -344,8 +348,9 @@ static exf_code check_sequences(const exf_statistics_reader *r, int layer, const
     size_t e = (size_t)s->n_experts;
     for (size_t i = 0; i < e * e; i++)
         if (s->sequences[i] > s->count[i] || s->sequences[i] > r->sequences.n || (s->count[i] && !s->sequences[i]))
-            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences", exf_h5_path(r->h), layer,
-                            i / e, i % e, (unsigned long long)s->sequences[i], (unsigned long long)s->count[i], r->sequences.n);
+            return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/sequences[%zu, %zu] is %llu for %llu tokens of %zu sequences",
+                            exf_h5_path(r->h), layer, i / e, i % e, (unsigned long long)s->sequences[i],
+                            (unsigned long long)s->count[i], r->sequences.n);
     return EXF_OK;
 }
 

@@ -76,7 +76,8 @@ static exf_code check_same(const exf_provenance *a, const char *path_a, const ex
     for (size_t i = 0; i < a->n; i++) {
         const char *other = exf_provenance_get(b, a->key[i]);
         if (is_data(a->key[i]) || (other && strcmp(other, a->value[i]) == 0)) continue;
-        return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, a->key[i], a->value[i], path_b, other ? other : "missing");
+        return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", path_a, a->key[i], a->value[i], path_b,
+                        other ? other : "missing");
     }
     return EXF_OK;
 }
@@ -117,7 +118,8 @@ static exf_code add_part(exf_provenance *out, const exf_provenance *p, size_t ra
     return rc;
 }
 
-exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n, exf_err *err)
+exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,
+                             exf_err *err)
 {
     exf_code rc = EXF_OK;
     uint64_t sequences = 0, tokens = 0;
@@ -127,7 +129,8 @@ exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *p
         EXF_TRY(check_same(part[i], path[i], part[0], path[0], err));
         for (size_t k = 0; k < i; k++)
             if (strcmp(tokens_of(part[i]), tokens_of(part[k])) == 0)
-                return exf_fail(err, EXF_MODEL, "%s: holds the same tokens (%.12s) as %s; they would count twice", path[i], tokens_of(part[i]), path[k]);
+                return exf_fail(err, EXF_MODEL, "%s: holds the same tokens (%.12s) as %s; they would count twice", path[i],
+                                tokens_of(part[i]), path[k]);
         EXF_TRY(add_part(out, part[i], rank_of(part, n, i), err));
         sequences += number_of(part[i], "data.sequences");
         tokens += number_of(part[i], "data.tokens");

@@ -27,7 +27,8 @@ exf_code exf_provenance_copy(exf_provenance *to, const exf_provenance *from, exf
  * the other data.* facts are listed per part as data.<i>.*, parts in order of data.tokens_sha256 (of
  * recorded hidden states: data.moe_inputs_sha256), so that the order given does not matter.  The
  * same tokens twice are refused.  One part: a copy. */
-exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,
+                             exf_err *err) EXF_CHECKED;
 void exf_provenance_free(exf_provenance *p);
 
 /* Write and read the facts as text attributes of the group /provenance. */

@@ -105,7 +105,8 @@ exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err 
 {
     exf_code rc;
     exf_tensor lengths = {.name = "/sequence_lengths", .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)s->n}, .data = s->length};
-    exf_tensor digests = {.name = "/sequence_sha256", .dtype = EXF_DT_U8, .rank = 2, .shape = {(int64_t)s->n, SHA}, .data = s->sha256};
+    exf_tensor digests = {
+        .name = "/sequence_sha256", .dtype = EXF_DT_U8, .rank = 2, .shape = {(int64_t)s->n, SHA}, .data = s->sha256};
     if (!s->length) return EXF_OK;
     EXF_TRY(exf_h5_write(h, &lengths, EXF_H5_PLAIN, err));
     EXF_TRY(exf_h5_write(h, &digests, EXF_H5_PLAIN, err));
@@ -118,12 +119,13 @@ static exf_code check_lengths(const exf_sequence_list *s, int64_t n_tokens, cons
     int64_t sum = 0;
     for (size_t i = 0; i < s->n; i++) {
         if (s->length[i] < 1)
-            return exf_fail(err, EXF_FORMAT, "%s: /sequence_lengths[%zu] is %d, expected at least 1", exf_h5_path(h), i, (int)s->length[i]);
+            return exf_fail(err, EXF_FORMAT, "%s: /sequence_lengths[%zu] is %d, expected at least 1", exf_h5_path(h), i,
+                            (int)s->length[i]);
         sum += s->length[i];
     }
     if (sum == n_tokens) return EXF_OK;
-    return exf_fail(err, EXF_FORMAT, "%s: /sequence_lengths add up to %lld tokens, n_tokens is %lld", exf_h5_path(h), (long long)sum,
-                    (long long)n_tokens);
+    return exf_fail(err, EXF_FORMAT, "%s: /sequence_lengths add up to %lld tokens, n_tokens is %lld", exf_h5_path(h),
+                    (long long)sum, (long long)n_tokens);
 }
 
 typedef struct {
@@ -162,7 +164,8 @@ static void unhex(unsigned char out[SHA], const char hex[EXF_SHA256_HEX])
 {
     for (int i = 0; i < SHA; i++) {
         unsigned v = 0;
-        for (int k = 0; k < 2; k++) v = v * 16 + (unsigned)(hex[2 * i + k] <= '9' ? hex[2 * i + k] - '0' : hex[2 * i + k] - 'a' + 10);
+        for (int k = 0; k < 2; k++)
+            v = v * 16 + (unsigned)(hex[2 * i + k] <= '9' ? hex[2 * i + k] - '0' : hex[2 * i + k] - 'a' + 10);
         out[i] = (unsigned char)v;
     }
 }

@@ -54,7 +54,8 @@ typedef struct {
     const exf_provenance *origin;        /* NULL: none */
 } exf_statistics_header;
 
-exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head, exf_err *err) EXF_CHECKED;
+exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
+                              exf_err *err) EXF_CHECKED;
 /* Starts a file of co-routed pairs whose sequences are unknown. */
 exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int force, const exf_run_shape *shape,
                                const int32_t *layer_numbers, int n_layers, const exf_provenance *p, exf_err *err) EXF_CHECKED;

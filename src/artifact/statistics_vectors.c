@@ -56,7 +56,8 @@ exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, 
     for (int i = 0; i < N_PARTS; i++) {
         const part *p = &parts[i];
         snprintf(path[i], sizeof path[i], "/layers/%d/vectors/%s", layer_number, p->name);
-        t[i] = (exf_tensor){.name = path[i], .dtype = p->dtype, .rank = p->rank, .shape = {p->shape[0], p->shape[1], p->shape[2]}, .data = p->data};
+        t[i] = (exf_tensor){
+            .name = path[i], .dtype = p->dtype, .rank = p->rank, .shape = {p->shape[0], p->shape[1], p->shape[2]}, .data = p->data};
     }
     for (int i = 0, n; rc == EXF_OK && i < N_PARTS; i += n > 0 ? n : 1) {
         for (n = 0; i + n < N_PARTS && parts[i + n].flags == EXF_H5_COMPRESS && parts[i + n].data; n++) continue;
@@ -97,10 +98,10 @@ static exf_code make_room(exf_vector_sums *v, exf_statistics_reader *r, const ch
         snprintf(path, sizeof path, "%s/basis", group);
         EXF_TRY(exf_h5_describe(r->h, path, &basis, err));
     }
-    if (pair.rank != 2 || pair.shape[0] < 1 || pair.shape[0] > e * (e - 1) || h > INT32_MAX || basis.rank != 2 || basis.shape[1] > h ||
-        (c->zz && basis.shape[1] < 1))
-        rc = exf_fail(err, EXF_FORMAT, "%s: %s has %lld pairs and a basis of %lld columns, which %lld experts of width %lld forbid", exf_h5_path(r->h),
-                      group, (long long)pair.shape[0], (long long)basis.shape[1], (long long)e, (long long)h);
+    if (pair.rank != 2 || pair.shape[0] < 1 || pair.shape[0] > e * (e - 1) || h > INT32_MAX || basis.rank != 2 ||
+        basis.shape[1] > h || (c->zz && basis.shape[1] < 1))
+        rc = exf_fail(err, EXF_FORMAT, "%s: %s has %lld pairs and a basis of %lld columns, which %lld experts of width %lld forbid",
+                      exf_h5_path(r->h), group, (long long)pair.shape[0], (long long)basis.shape[1], (long long)e, (long long)h);
     else
         rc = exf_vector_sums_new(v, pair.shape[0], (int)h, c->vu, (int)basis.shape[1], err);
 out:
@@ -114,18 +115,18 @@ static exf_code check_vectors(const exf_vector_sums *v, const exf_statistics_rea
         const int32_t *p = v->pair + 2 * i;
         int64_t key = p[0] * e + p[1];
         if (p[0] < 0 || p[0] >= e || p[1] < 0 || p[1] >= e || p[0] == p[1] || key <= before)
-            return exf_fail(err, EXF_FORMAT, "%s: %s/pair[%lld] is (%d, %d), expected ascending (source, target)", exf_h5_path(r->h), group,
-                            (long long)i, (int)p[0], (int)p[1]);
+            return exf_fail(err, EXF_FORMAT, "%s: %s/pair[%lld] is (%d, %d), expected ascending (source, target)",
+                            exf_h5_path(r->h), group, (long long)i, (int)p[0], (int)p[1]);
         before = key;
         for (int g = 0; v->grid && g < EXF_N_GRIDS; g++)
             if (v->grid[EXF_N_GRIDS * i + g] < -1200 || v->grid[EXF_N_GRIDS * i + g] > 960)
-                return exf_fail(err, EXF_FORMAT, "%s: %s/grid[%lld, %d] is %d, no exponent of a double", exf_h5_path(r->h), group, (long long)i, g,
-                                (int)v->grid[EXF_N_GRIDS * i + g]);
+                return exf_fail(err, EXF_FORMAT, "%s: %s/grid[%lld, %d] is %d, no exponent of a double", exf_h5_path(r->h), group,
+                                (long long)i, g, (int)v->grid[EXF_N_GRIDS * i + g]);
     }
     for (int64_t i = 0; v->basis && i < (int64_t)v->d_model * v->rank; i++)
         if (!(fabs(v->basis[i]) <= 1.0001))
-            return exf_fail(err, EXF_FORMAT, "%s: %s/basis: element %lld is %g, expected a coordinate of a unit vector", exf_h5_path(r->h), group,
-                            (long long)i, v->basis[i]);
+            return exf_fail(err, EXF_FORMAT, "%s: %s/basis: element %lld is %g, expected a coordinate of a unit vector",
+                            exf_h5_path(r->h), group, (long long)i, v->basis[i]);
     return EXF_OK;
 }
 

@@ -11,7 +11,8 @@ static exf_code new_pool(exf_static_pool *p, int64_t size, const exf_tables *t, 
     exf_code rc;
     size_t l = (size_t)t->n_layers, e = (size_t)t->shape.n_experts;
     if (size < 1 || size > t->shape.n_experts)
-        return exf_fail(err, EXF_USAGE, "a decode pool of %lld experts: the model has %lld", (long long)size, (long long)t->shape.n_experts);
+        return exf_fail(err, EXF_USAGE, "a decode pool of %lld experts: the model has %lld", (long long)size,
+                        (long long)t->shape.n_experts);
     p->size = (int)size;
     EXF_TRY(exf_mem_new(&p->members, l * (size_t)size, sizeof *p->members, "pools", err));
     EXF_TRY(exf_mem_new(&p->target_ids, l * e, sizeof *p->target_ids, "pools", err));
@@ -20,8 +21,8 @@ out:
     return rc;
 }
 
-exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers, const int64_t *pool_sizes,
-                        size_t n_pools, exf_err *err)
+exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers,
+                        const int64_t *pool_sizes, size_t n_pools, exf_err *err)
 {
     exf_code rc;
     size_t l = (size_t)n_layers, e = (size_t)shape->n_experts;

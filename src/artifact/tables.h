@@ -55,8 +55,8 @@ typedef struct {
 } exf_tables;
 
 /* Allocates the arrays of version 1; the others are NULL until a solver or the functions below allocate them. */
-exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers, const int64_t *pool_sizes,
-                        size_t n_pools, exf_err *err) EXF_CHECKED;
+exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t *layer_number, int n_layers,
+                        const int64_t *pool_sizes, size_t n_pools, exf_err *err) EXF_CHECKED;
 /* Adds a sharing pattern of that name at its place in t->shared; EXF_INTERNAL if the name is too long. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
 void exf_tables_free(exf_tables *t);

@@ -4,7 +4,8 @@
 #include <math.h>
 #include <stdio.h>
 
-static exf_code bad_cell(const char *path, const char *name, size_t layer, size_t s, size_t t, double value, const char *rule, exf_err *err)
+static exf_code bad_cell(const char *path, const char *name, size_t layer, size_t s, size_t t, double value, const char *rule,
+                         exf_err *err)
 {
     return exf_fail(err, EXF_FORMAT, "%s: %s[%zu, %zu, %zu] is %g, %s", path, name, layer, s, t, value, rule);
 }
@@ -14,7 +15,8 @@ static exf_code check_pair(const exf_tables *t, const char *path, size_t layer, 
     size_t e = (size_t)t->shape.n_experts, at = (layer * e + a) * e + b;
     float s = t->coeff[at], loss = t->loss[at];
     if (!isfinite(s)) return bad_cell(path, "/coeff", layer, a, b, (double)s, "expected a finite number", err);
-    if (!isfinite(loss) || loss < 0) return bad_cell(path, "/loss", layer, a, b, (double)loss, "expected a finite number from 0", err);
+    if (!isfinite(loss) || loss < 0)
+        return bad_cell(path, "/loss", layer, a, b, (double)loss, "expected a finite number from 0", err);
     if (a == b && s != 1) return bad_cell(path, "/coeff", layer, a, b, (double)s, "expected 1 on the diagonal", err);
     if ((a == b || t->count[at] == 0) && loss < EXF_LOSS_NEVER)
         return bad_cell(path, "/loss", layer, a, b, (double)loss, "expected 1e30 on the diagonal and without evidence", err);
@@ -27,7 +29,8 @@ static exf_code check_measure(const exf_tables *t, const float *m, float low, co
     size_t e = (size_t)t->shape.n_experts;
     for (size_t at = 0; m && at < (size_t)t->n_layers * e * e; at++) {
         size_t l = at / (e * e), a = at / e % e, b = at % e;
-        if (!(m[at] >= low && m[at] <= 1)) return bad_cell(path, name, l, a, b, (double)m[at], low < 0 ? "expected [-1, 1]" : "expected [0, 1]", err);
+        if (!(m[at] >= low && m[at] <= 1))
+            return bad_cell(path, name, l, a, b, (double)m[at], low < 0 ? "expected [-1, 1]" : "expected [0, 1]", err);
         if (a == b && m[at] != 1) return bad_cell(path, name, l, a, b, (double)m[at], "expected 1 on the diagonal", err);
         if (a != b && t->loss[at] >= EXF_LOSS_NEVER && m[at] != 0)
             return bad_cell(path, name, l, a, b, (double)m[at], "expected 0 without evidence", err);
@@ -65,11 +68,13 @@ static exf_code check_pool(const exf_tables *t, const exf_static_pool *p, const 
     size_t e = (size_t)t->shape.n_experts;
     for (size_t k = 0; k < (size_t)t->n_layers * (size_t)p->size; k++)
         if (p->members[k] < 0 || p->members[k] >= t->shape.n_experts)
-            return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: member %d, expected an expert in [0, %zu)", path, p->size, (int)p->members[k], e);
+            return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: member %d, expected an expert in [0, %zu)", path, p->size,
+                            (int)p->members[k], e);
     for (size_t k = 0; k < (size_t)t->n_layers * e; k++)
         if (p->target_ids[k] < 0 || p->target_ids[k] >= t->shape.n_experts || !isfinite(p->target_scale[k]))
-            return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: expert %zu goes to %d times %g, expected an expert in [0, %zu) and a finite scale", path,
-                            p->size, k % e, (int)p->target_ids[k], (double)p->target_scale[k], e);
+            return exf_fail(err, EXF_FORMAT,
+                            "%s: /pools/%d: expert %zu goes to %d times %g, expected an expert in [0, %zu) and a finite scale",
+                            path, p->size, k % e, (int)p->target_ids[k], (double)p->target_scale[k], e);
     return EXF_OK;
 }
 
@@ -78,7 +83,8 @@ exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *na
     size_t e = (size_t)t->shape.n_experts;
     for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) {
         size_t l = at / (e * e), a = at / e % e, b = at % e;
-        if (!isfinite(loss[at]) || loss[at] < 0) return bad_cell(path, name, l, a, b, (double)loss[at], "expected a finite number from 0", err);
+        if (!isfinite(loss[at]) || loss[at] < 0)
+            return bad_cell(path, name, l, a, b, (double)loss[at], "expected a finite number from 0", err);
         if (t->loss[at] >= EXF_LOSS_NEVER && loss[at] < EXF_LOSS_NEVER)
             return bad_cell(path, name, l, a, b, (double)loss[at], "expected 1e30 on the diagonal and without evidence", err);
     }
@@ -90,7 +96,8 @@ static exf_code check_shared(const exf_tables *t, const exf_shared_scalar *s, co
     char name[40];
     for (int l = 0; l < t->n_layers; l++)
         if (!isfinite(s->scalar[l]))
-            return exf_fail(err, EXF_FORMAT, "%s: /shared/%s/scalar[%d] is %g, expected a finite number", path, s->name, l, (double)s->scalar[l]);
+            return exf_fail(err, EXF_FORMAT, "%s: /shared/%s/scalar[%d] is %g, expected a finite number", path, s->name, l,
+                            (double)s->scalar[l]);
     snprintf(name, sizeof name, "/shared/%s/loss", s->name);
     return exf_losses_check(t, s->loss, name, path, err);
 }

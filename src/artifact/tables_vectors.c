@@ -69,7 +69,8 @@ static exf_code look(void *self, const char *name, exf_err *err)
         return EXF_OK;
     }
     if (!s || c->n_arrays == MOST_ARRAYS)
-        return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s is nothing that version %d knows", c->path, name, exf_artifact_tables.version);
+        return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s is nothing that version %d knows", c->path, name,
+                        exf_artifact_tables.version);
     c->array[c->n_arrays++] = s;
     return EXF_OK;
 }
@@ -117,7 +118,8 @@ static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
     int ranked = has_shape(c, EXF_STORED_RANKS);
     EXF_TRY(list_ranks(c, h, err));
     if (c->listed && (!c->pair || (ranked && !has_shape(c, EXF_STORED_BASIS))))
-        rc = exf_fail(err, EXF_FORMAT, "%s: /vectors lacks %s", c->path, c->pair ? "the basis of its low-rank corrections" : "its list of pairs");
+        rc = exf_fail(err, EXF_FORMAT, "%s: /vectors lacks %s", c->path,
+                      c->pair ? "the basis of its low-rank corrections" : "its list of pairs");
 out:
     return rc;
 }
@@ -133,7 +135,8 @@ static exf_code index_pairs(exf_vectors *v, const exf_tables *t, const char *pat
         const int32_t *p = v->pair + 3 * i;
         int64_t key = ((int64_t)p[0] * e + p[1]) * e + p[2];
         if (p[0] < 0 || p[0] >= t->n_layers || p[1] < 0 || p[1] >= e || p[2] < 0 || p[2] >= e || p[1] == p[2] || key <= before)
-            rc = exf_fail(err, EXF_FORMAT, "%s: /vectors/pair[%lld] is (%d, %d, %d), expected ascending (layer index, source, target)", path,
+            rc = exf_fail(err, EXF_FORMAT,
+                          "%s: /vectors/pair[%lld] is (%d, %d, %d), expected ascending (layer index, source, target)", path,
                           (long long)i, (int)p[0], (int)p[1], (int)p[2]);
         else
             v->first[p[0] + 1] = i + 1;
@@ -153,7 +156,8 @@ static exf_code read_pairs(exf_tables *t, const char *path, exf_h5 *h, exf_err *
     EXF_TRY(exf_h5_describe(h, "/vectors/pair", &shape, err));
     v->n_pairs = shape.rank ? shape.shape[0] : 0;
     if (v->n_pairs < 1 || v->n_pairs > all)
-        return exf_fail(err, EXF_FORMAT, "%s: /vectors/pair lists %lld pairs of the %lld that there are", path, (long long)v->n_pairs, (long long)all);
+        return exf_fail(err, EXF_FORMAT, "%s: /vectors/pair lists %lld pairs of the %lld that there are", path,
+                        (long long)v->n_pairs, (long long)all);
     EXF_TRY(exf_mem_new(&v->pair, (size_t)v->n_pairs, 3 * sizeof *v->pair, "vectors", err));
     exf_tensor pairs = list_of_pairs(v);
     EXF_TRY(exf_h5_read(h, &pairs, v->pair, err));
@@ -169,7 +173,8 @@ static exf_code count_columns(int *columns, const exf_stored_array *s, const exf
     exf_tensor shape;
     path_of(path, &(exf_vector_array){.stored = s});
     exf_code rc = exf_h5_describe(h, path, &shape, err);
-    if (rc == EXF_OK) *columns = shape.rank == 3 && shape.shape[2] > 0 && shape.shape[2] <= t->shape.d_model ? (int)shape.shape[2] : 1;
+    if (rc == EXF_OK)
+        *columns = shape.rank == 3 && shape.shape[2] > 0 && shape.shape[2] <= t->shape.d_model ? (int)shape.shape[2] : 1;
     return rc;
 }
 
@@ -192,7 +197,9 @@ out:
 static exf_code check_finite(const float *x, int64_t n, const char *name, const char *path, exf_err *err)
 {
     for (int64_t i = 0; x && i < n; i++)
-        if (!isfinite(x[i])) return exf_fail(err, EXF_FORMAT, "%s: %s: element %lld is %g, expected a finite number", path, name, (long long)i, (double)x[i]);
+        if (!isfinite(x[i]))
+            return exf_fail(err, EXF_FORMAT, "%s: %s: element %lld is %g, expected a finite number", path, name, (long long)i,
+                            (double)x[i]);
     return EXF_OK;
 }
 
@@ -206,8 +213,8 @@ static exf_code check_basis(const exf_vector_array *basis, int layer, int64_t d,
             double dot = 0;
             for (int64_t i = 0; i < d; i++) dot += (double)q[i * r + a] * (double)q[i * r + b];
             if (!(fabs(dot - (a == b)) <= 1e-4))
-                return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s[%d]: columns %d and %d have the product %g, expected %d", path, basis->stored->name, layer, b, a, dot,
-                                a == b);
+                return exf_fail(err, EXF_FORMAT, "%s: /vectors/%s[%d]: columns %d and %d have the product %g, expected %d", path,
+                                basis->stored->name, layer, b, a, dot, a == b);
         }
     return EXF_OK;
 }

@@ -41,7 +41,8 @@ static inline size_t exf_file_aligned_size(size_t n)
 }
 /* Reads the same n bytes to some place in the buffer and points *at there.  DIRECT copies
  * nothing if the buffer is aligned to EXF_FILE_ALIGN. */
-exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer, size_t n, const void **at, exf_err *err) EXF_CHECKED;
+exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer, size_t n, const void **at,
+                               exf_err *err) EXF_CHECKED;
 
 /* Reads the whole file and appends a NUL; EXF_FORMAT if it is larger than limit
  * bytes.  Caller frees *out with exf_mem_free. */

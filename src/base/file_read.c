@@ -114,7 +114,8 @@ static exf_code cannot_read(const exf_file *f, int errnum, uint64_t at, exf_err 
 
 static exf_code truncated(const exf_file *f, uint64_t end, size_t missing, exf_err *err)
 {
-    return exf_fail(err, EXF_FORMAT, "%s: truncated: ends at byte %llu, %zu more expected", f->path, (unsigned long long)end, missing);
+    return exf_fail(err, EXF_FORMAT, "%s: truncated: ends at byte %llu, %zu more expected", f->path, (unsigned long long)end,
+                    missing);
 }
 
 static exf_code read_plain(const exf_file *f, uint64_t offset, char *buf, size_t n, exf_err *err)

@@ -68,7 +68,8 @@ void exf_opts_free(exf_opts *o); /* also frees the strings in values; NULL is al
  * of lower rank than the present one is checked, then ignored, so the recipe may be
  * read after argv; the same rank twice is an error; an unknown key is an error
  * naming the nearest known key, and a section ("calibrate: 3") gets a message of its own. */
-exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const char *text, const char *where, exf_err *err) EXF_CHECKED;
+exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const char *text, const char *where,
+                      exf_err *err) EXF_CHECKED;
 /* Sets a key from a list of n separate items, as a recipe has them: refused for a
  * row that takes one value, and no item is split at a comma. */
 exf_code exf_opts_set_list(exf_opts *o, exf_opt_rank rank, const char *key, const char *const *item, size_t n,

@@ -33,7 +33,8 @@ static exf_code add_left(exf_text *out, const exf_opt *row, exf_err *err)
     if (!row->flag) return exf_text_addf(out, err, "      --set %s=%s", row->key ? row->key : "?", exf_opt_placeholder(row));
     exf_code rc = row->letter ? exf_text_addf(out, err, "  -%c, ", row->letter) : exf_text_addf(out, err, "      ");
     if (rc != EXF_OK) return rc;
-    return exf_text_addf(out, err, "--%s%s%s%s", is_on ? "[no-]" : "", row->flag, is_flag ? "" : " ", is_flag ? "" : exf_opt_placeholder(row));
+    return exf_text_addf(out, err, "--%s%s%s%s", is_on ? "[no-]" : "", row->flag, is_flag ? "" : " ",
+                         is_flag ? "" : exf_opt_placeholder(row));
 }
 
 static exf_code add_remark(exf_text *out, int *n, const char *what, const char *text, exf_err *err)

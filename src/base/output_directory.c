@@ -63,7 +63,8 @@ static exf_code names_read(name_list *l, const char *path, exf_err *err)
     return rc;
 }
 
-exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self, exf_err *err)
+exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
+                                exf_err *err)
 {
     name_list l = {0};
     exf_code rc = names_read(&l, path, err);

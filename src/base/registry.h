@@ -21,7 +21,8 @@ const void *exf_registry_find(const exf_registry *d, const char *name); /* NULL:
 /* Adds `(known: a, b)`, with `word` for "known", and `; did you mean "a"?` where one is near. */
 exf_code exf_registry_known(exf_text *out, const exf_registry *d, const char *word, const char *name, exf_err *err) EXF_CHECKED;
 /* EXF_USAGE `where: "name" is not known (known: a, b)`. */
-exf_code exf_registry_require(const void **out, const exf_registry *d, const char *where, const char *name, exf_err *err) EXF_CHECKED;
+exf_code exf_registry_require(const void **out, const exf_registry *d, const char *where, const char *name,
+                              exf_err *err) EXF_CHECKED;
 
 /* The table of a kind, between the two inclusions of its list:
  *   #define X(name) extern const exf_writer exf_writer_##name;

@@ -15,5 +15,6 @@ exf_code exf_stop_check(exf_err *err)
 {
     int signal_number = asked_for;
     if (signal_number == 0) return EXF_OK;
-    return exf_fail(err, signal_number == SIGTERM ? EXF_SIGTERM : EXF_SIGINT, "stopped by signal %d; no output was written", signal_number);
+    return exf_fail(err, signal_number == SIGTERM ? EXF_SIGTERM : EXF_SIGINT, "stopped by signal %d; no output was written",
+                    signal_number);
 }

@@ -92,7 +92,8 @@ static exf_code wait_for_room(exf_capture_write_behind *w, size_t most_unwritten
     return rc;
 }
 
-static void fill(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights, const float *outputs)
+static void fill(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
+                 const float *outputs)
 {
     slot *s = &w->slots[w->filled % N_SLOTS];
     size_t slots = (size_t)(n * w->file->shape.top_k);
@@ -108,10 +109,12 @@ static void fill(exf_capture_write_behind *w, int layer, int64_t row, int64_t n,
     pthread_mutex_unlock(&w->lock);
 }
 
-exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
-                              const float *outputs, exf_err *err)
+exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids,
+                                      const float *weights, const float *outputs, exf_err *err)
 {
-    if (n > w->rows) return exf_fail(err, EXF_INTERNAL, "capture: a block of %lld rows, expected at most %lld", (long long)n, (long long)w->rows);
+    if (n > w->rows)
+        return exf_fail(err, EXF_INTERNAL, "capture: a block of %lld rows, expected at most %lld", (long long)n,
+                        (long long)w->rows);
     pthread_mutex_lock(&w->filling);
     exf_code rc = wait_for_room(w, N_SLOTS - 1, err);
     if (rc == EXF_OK) fill(w, layer, row, n, ids, weights, outputs);

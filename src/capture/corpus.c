@@ -79,10 +79,11 @@ static exf_code settle_count(const builder *b, size_t i, size_t *take, exf_err *
     const exf_manifest_source *s = p->source;
     int64_t want = b->want[i], have = (int64_t)p->n;
     if (s->sequences > have)
-        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for", s->label, have,
-                        p->max_tokens, s->sequences);
+        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for", s->label,
+                        have, p->max_tokens, s->sequences);
     if (want > have)
-        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for as its share of %" PRId64,
+        return exf_fail(err, EXF_MODEL,
+                        "%s: %" PRId64 " sequences of at most %" PRId64 " tokens, %" PRId64 " asked for as its share of %" PRId64,
                         s->label, have, p->max_tokens, want, b->request->sequences);
     *take = want < 0 ? p->n : (size_t)want;
     return EXF_OK;
@@ -176,7 +177,8 @@ static exf_code build(builder *b, exf_err *err)
     EXF_TRY(exf_manifest_verify(b->manifest, err));
     EXF_TRY(exf_mem_new(&b->want, b->manifest->n, sizeof *b->want, "shares of the sources", err));
     EXF_TRY(exf_manifest_shares(b->manifest, q->sequences, b->want, err));
-    b->pool = (exf_source_chunks){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
+    b->pool =
+        (exf_source_chunks){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
     b->corpus->n_sources = b->manifest->n;
     memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
     for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));

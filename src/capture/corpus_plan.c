@@ -25,7 +25,8 @@ static exf_code count(const exf_manifest *m, const exf_corpus_request *q, int64_
     *total = 0;
     for (size_t i = 0; rc == EXF_OK && i < m->n; i++) {
         if (want[i] < 0)
-            return exf_fail(err, EXF_USAGE, "%s: states no number of sequences and the run none either: without its file it cannot be planned",
+            return exf_fail(err, EXF_USAGE,
+                            "%s: states no number of sequences and the run none either: without its file it cannot be planned",
                             m->source[i].label);
         *total += (size_t)want[i];
     }

@@ -85,7 +85,8 @@ exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err)
     if (rc != EXF_OK)
         exf_err_prefix(err, "%s: ", label);
     else if (valid < len)
-        rc = exf_fail(err, EXF_MODEL, "%s: line %d: byte 0x%02x is not valid UTF-8", label, line_of(text, valid), (unsigned)(unsigned char)text[valid]);
+        rc = exf_fail(err, EXF_MODEL, "%s: line %d: byte 0x%02x is not valid UTF-8", label, line_of(text, valid),
+                      (unsigned)(unsigned char)text[valid]);
     else
         rc = add_document(p, text, len, "", err);
     exf_mem_free(text);
@@ -130,7 +131,8 @@ static exf_code next_line(line_reader *r, const char **line, size_t *len, exf_er
         const char *newline = from ? memchr(from + seen, '\n', r->end - r->begin - seen) : NULL;
         seen = r->end - r->begin;
         if ((newline ? (size_t)(newline - from) : seen) > MAX_DOCUMENT)
-            return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": longer than %d bytes", r->pool->source->label, r->number, MAX_DOCUMENT);
+            return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": longer than %d bytes", r->pool->source->label, r->number,
+                            MAX_DOCUMENT);
         if (newline || r->offset == exf_file_size(r->file)) {
             if (!newline && seen == 0) return EXF_OK;
             *line = from;
@@ -176,7 +178,8 @@ static exf_code parse_line(const line_reader *r, exf_json **out, const char *lin
         return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": %s", label, r->number, news ? news : inner.msg);
     }
     if (exf_json_type(*out) != EXF_JSON_OBJECT)
-        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": is %s, expected an object", label, r->number, exf_json_type_name(*out));
+        return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": is %s, expected an object", label, r->number,
+                        exf_json_type_name(*out));
     return EXF_OK;
 }
 

@@ -39,7 +39,8 @@ static exf_code find_tensor(row_reader *r, exf_err *err)
         r->tensor = exf_st_find(r->file, s->tensor);
         return r->tensor ? EXF_OK : no_such_tensor(r->file, s, err);
     }
-    if (n != 1) return exf_fail(err, EXF_MODEL, "%s: the file has %zu tensors, \"tensor\" must name the one that is meant", s->label, n);
+    if (n != 1)
+        return exf_fail(err, EXF_MODEL, "%s: the file has %zu tensors, \"tensor\" must name the one that is meant", s->label, n);
     r->tensor = exf_st_at(r->file, 0);
     return EXF_OK;
 }
@@ -60,9 +61,11 @@ static exf_code check_tensor(row_reader *r, exf_err *err)
     char shape[128];
     exf_shape_text(shape, sizeof shape, t->shape, t->rank);
     if (!is_integer(t->dtype))
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected integer token ids", label, t->name, exf_dtype_name(t->dtype));
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected integer token ids", label, t->name,
+                        exf_dtype_name(t->dtype));
     if (t->rank != 2 || t->shape[0] < 1 || t->shape[1] < 1)
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" has shape %s, expected [sequences, tokens], both at least 1", label, t->name, shape);
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" has shape %s, expected [sequences, tokens], both at least 1", label,
+                        t->name, shape);
     r->dtype = t->dtype == EXF_DT_U64 ? EXF_DT_I64 : t->dtype;
     return EXF_OK;
 }
@@ -72,9 +75,12 @@ static exf_code bad_id(const row_reader *r, int64_t row, int64_t position, int64
     const exf_source_chunks *p = r->pool;
     const exf_tensor *t = &r->tensor->view;
     if (t->dtype == EXF_DT_U64)
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": row %" PRId64 ", position %" PRId64 ": token id %" PRIu64 ", the vocabulary has %" PRId64,
+        return exf_fail(err, EXF_MODEL,
+                        "%s: tensor \"%s\": row %" PRId64 ", position %" PRId64 ": token id %" PRIu64
+                        ", the vocabulary has %" PRId64,
                         p->source->label, t->name, row, position, (uint64_t)id, p->vocab);
-    return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": row %" PRId64 ", position %" PRId64 ": token id %" PRId64 ", the vocabulary has %" PRId64,
+    return exf_fail(err, EXF_MODEL,
+                    "%s: tensor \"%s\": row %" PRId64 ", position %" PRId64 ": token id %" PRId64 ", the vocabulary has %" PRId64,
                     p->source->label, t->name, row, position, id, p->vocab);
 }
 

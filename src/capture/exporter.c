@@ -84,8 +84,8 @@ static exf_code put_tokens(exf_exporter *x, const exf_batch *batch, exf_err *err
     return rc;
 }
 
-static exf_code open_writer(exf_exporter *x, const char *target, int force, const exf_model *m, const exf_batch *batch, int with_logits,
-                            const exf_provenance *p, exf_err *err)
+static exf_code open_writer(exf_exporter *x, const char *target, int force, const exf_model *m, const exf_batch *batch,
+                            int with_logits, const exf_provenance *p, exf_err *err)
 {
     exf_code rc;
     tensor_list list = {0};

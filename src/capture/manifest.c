@@ -14,7 +14,8 @@
 enum { MAX_BYTES = 64 << 20 }; /* of a file that could be meant as a manifest; YAML's own limit is lower */
 
 static const char *const top_keys[] = {"schema", "sources", NULL};
-static const char *const source_keys[] = {"path", "format", "field", "where", "tensor", "domain", "sequences", "sha256", "origin", NULL};
+static const char *const source_keys[] = {"path",   "format",    "field",  "where",  "tensor",
+                                          "domain", "sequences", "sha256", "origin", NULL};
 static const char *const formats[] = {"jsonl", "text", "tokens", NULL}; /* in the order of exf_source_format */
 
 static exf_code read_format(const exf_section *s, exf_manifest_source *src)
@@ -53,7 +54,8 @@ static exf_code read_names(const exf_section *s, size_t number, exf_manifest_sou
     EXF_TRY(exf_section_word(s, "tensor", &tensor));
     EXF_TRY(exf_section_word(s, "domain", &domain));
     for (const char *c = domain; c && *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) return exf_fail(s->err, EXF_USAGE, "%s: source %zu: \"domain\" holds a control character", s->path, number);
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            return exf_fail(s->err, EXF_USAGE, "%s: source %zu: \"domain\" holds a control character", s->path, number);
     exf_text label = {0};
     rc = exf_text_addf(&label, s->err, "%s: source %zu (%s%s%s%s)", s->path, number, path, domain ? ", domain \"" : "",
                        domain ? domain : "", domain ? "\"" : "");
@@ -77,8 +79,8 @@ static exf_code read_where(const exf_section *s, exf_manifest_source *src)
     const exf_yaml *where = exf_yaml_get(s->map, "where");
     if (!where) return EXF_OK;
     if (where->kind != EXF_YAML_MAP || where->n == 0)
-        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"where\" is %s, expected a map such as {domain: c}", s->path, where->line, s->name,
-                        where->kind == EXF_YAML_MAP ? "empty" : exf_yaml_kind_name(where));
+        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"where\" is %s, expected a map such as {domain: c}", s->path, where->line,
+                        s->name, where->kind == EXF_YAML_MAP ? "empty" : exf_yaml_kind_name(where));
     EXF_TRY(exf_mem_new(&src->where_key, where->n, sizeof *src->where_key, "filter of a source", s->err));
     EXF_TRY(exf_mem_new(&src->where_value, where->n, sizeof *src->where_value, "filter of a source", s->err));
     src->n_where = where->n;

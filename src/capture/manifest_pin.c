@@ -54,8 +54,8 @@ static exf_code edit(const exf_manifest *m, const digest *hex, int n, const char
     int n_words = 0;
     for (found = next_word(text); found; found = next_word(found + strlen(word))) n_words++;
     if (n_words != n)
-        return exf_fail(err, EXF_USAGE, "%s: %d sources are unpinned, but \"sha256: unpinned\" stands %d times; write it into each", m->path, n,
-                        n_words);
+        return exf_fail(err, EXF_USAGE, "%s: %d sources are unpinned, but \"sha256: unpinned\" stands %d times; write it into each",
+                        m->path, n, n_words);
     for (size_t i = 0; i < m->n; i++) {
         if (m->source[i].sha256[0]) continue;
         found = next_word(at);
@@ -76,7 +76,8 @@ static exf_code read_back(const char *path, const exf_manifest *m, const digest 
     for (size_t i = 0; i < m->n; i++) {
         const char *want = m->source[i].sha256[0] ? m->source[i].sha256 : hex[i];
         if (i < again->n && strcmp(again->source[i].sha256, want) == 0) continue;
-        rc = exf_fail(err, EXF_USAGE, "%s: cannot be edited: its sources have to say \"sha256: unpinned\" as keys of their own", m->path);
+        rc = exf_fail(err, EXF_USAGE, "%s: cannot be edited: its sources have to say \"sha256: unpinned\" as keys of their own",
+                      m->path);
         goto out;
     }
 out:

@@ -35,12 +35,14 @@ static const exf_st_tensor *find(const exf_moe_inputs *x, int layer, const char 
 }
 
 /* shape[0] below 0: any. */
-static exf_code check(const exf_moe_inputs *x, const exf_st_tensor *t, number_kind kind, int64_t rows, int64_t cols, const char *why, exf_err *err)
+static exf_code check(const exf_moe_inputs *x, const exf_st_tensor *t, number_kind kind, int64_t rows, int64_t cols,
+                      const char *why, exf_err *err)
 {
     const exf_tensor *v = &t->view;
     char have[64], want[64];
     exf_dtype d = v->dtype;
-    int rank = cols ? 2 : 1, fits = kind == REALS ? d == EXF_DT_F32 || d == EXF_DT_F16 || d == EXF_DT_BF16 : d == EXF_DT_I32 || d == EXF_DT_I64;
+    int rank = cols ? 2 : 1,
+        fits = kind == REALS ? d == EXF_DT_F32 || d == EXF_DT_F16 || d == EXF_DT_BF16 : d == EXF_DT_I32 || d == EXF_DT_I64;
     if (!fits)
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected %s", exf_st_path(x->file), v->name, exf_dtype_name(d),
                         kind == REALS ? "F32, F16 or BF16" : "I32 or I64");
@@ -51,7 +53,8 @@ static exf_code check(const exf_moe_inputs *x, const exf_st_tensor *t, number_ki
 }
 
 /* Elements [begin, begin + n) of an integer tensor, each in [0, limit). */
-static exf_code read_integers(const exf_moe_inputs *x, const exf_st_tensor *t, size_t begin, size_t n, int64_t limit, int32_t *out, exf_err *err)
+static exf_code read_integers(const exf_moe_inputs *x, const exf_st_tensor *t, size_t begin, size_t n, int64_t limit, int32_t *out,
+                              exf_err *err)
 {
     enum { CHUNK = 512 };
     char raw[CHUNK * 8];
@@ -64,8 +67,8 @@ static exf_code read_integers(const exf_moe_inputs *x, const exf_st_tensor *t, s
         exf_dtype_to_i64(v, raw, m, t->view.dtype);
         for (size_t i = 0; i < m; i++) {
             if (v[i] < 0 || v[i] >= limit)
-                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": element %zu is %" PRId64 ", expected 0 to %" PRId64, exf_st_path(x->file),
-                                t->view.name, begin + at + i, v[i], limit - 1);
+                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": element %zu is %" PRId64 ", expected 0 to %" PRId64,
+                                exf_st_path(x->file), t->view.name, begin + at + i, v[i], limit - 1);
             out[at + i] = (int32_t)v[i];
         }
     }
@@ -80,8 +83,8 @@ static exf_code check_layer(exf_moe_inputs *x, int layer, exf_err *err)
     layer_tensors *t = &x->layer[layer];
     exf_code rc;
     if (!a->is_moe[layer])
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", but layer %d of %s is dense", exf_st_path(x->file), t->input->view.name, layer,
-                        x->model->config_path);
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", but layer %d of %s is dense", exf_st_path(x->file), t->input->view.name,
+                        layer, x->model->config_path);
     EXF_TRY(check(x, t->input, REALS, x->n_rows, a->d_model, "rows of the first layer and the model's hidden size", err));
     x->n_rows = t->input->view.shape[0];
     t->ids = find(x, layer, "topk_ids");
@@ -103,9 +106,10 @@ static exf_code refuse_beyond(const exf_moe_inputs *x, exf_err *err)
     for (size_t i = 0; i < exf_st_count(x->file); i++) {
         const char *name = exf_st_at(x->file, i)->view.name;
         end = 0;
-        if (sscanf(name, "layers.%d.moe_input%n", &layer, &end) == 1 && end && !name[end] && (layer < 0 || layer >= x->model->arch.n_layers))
-            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", but %s has %d layers", exf_st_path(x->file), name, x->model->config_path,
-                            x->model->arch.n_layers);
+        if (sscanf(name, "layers.%d.moe_input%n", &layer, &end) == 1 && end && !name[end] &&
+            (layer < 0 || layer >= x->model->arch.n_layers))
+            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", but %s has %d layers", exf_st_path(x->file), name,
+                            x->model->config_path, x->model->arch.n_layers);
     }
     return EXF_OK;
 }
@@ -124,7 +128,8 @@ static exf_code find_layers(exf_moe_inputs *x, exf_err *err)
     if (rc != EXF_OK) return rc;
     if (n == 0) return exf_fail(err, EXF_MODEL, "%s: holds no tensor \"layers.<l>.moe_input\"", exf_st_path(x->file));
     if (x->n_rows < 1 || x->n_rows > INT32_MAX)
-        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " rows were recorded, expected 1 to %d", exf_st_path(x->file), x->n_rows, INT32_MAX);
+        return exf_fail(err, EXF_MODEL, "%s: %" PRId64 " rows were recorded, expected 1 to %d", exf_st_path(x->file), x->n_rows,
+                        INT32_MAX);
     return EXF_OK;
 }
 
@@ -159,7 +164,8 @@ static exf_code read_lengths(exf_moe_inputs *x, const exf_st_tensor *t, exf_err 
     EXF_TRY(read_integers(x, t, 0, n, (int64_t)INT32_MAX + 1, length, err));
     for (size_t i = 0; i < n; i++) {
         if (length[i] == 0) {
-            rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": element %zu is 0, expected at least 1", exf_st_path(x->file), t->view.name, i);
+            rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": element %zu is 0, expected at least 1", exf_st_path(x->file),
+                          t->view.name, i);
             goto out;
         }
         x->span[i] = (exf_span){(size_t)total, length[i]};
@@ -168,8 +174,8 @@ static exf_code read_lengths(exf_moe_inputs *x, const exf_st_tensor *t, exf_err 
     }
     x->batch.n_sequences = n;
     if (total != x->n_rows)
-        rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" adds up to %" PRId64 " tokens, %" PRId64 " rows were recorded", exf_st_path(x->file),
-                      t->view.name, total, x->n_rows);
+        rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" adds up to %" PRId64 " tokens, %" PRId64 " rows were recorded",
+                      exf_st_path(x->file), t->view.name, total, x->n_rows);
 out:
     exf_mem_free(length);
     return rc;
@@ -235,8 +241,8 @@ out:
     return rc;
 }
 
-exf_code exf_moe_inputs_open(exf_moe_inputs **out, const char *path, const exf_model *m, const char *layers, exf_layer_choice *choice,
-                             exf_err *err)
+exf_code exf_moe_inputs_open(exf_moe_inputs **out, const char *path, const exf_model *m, const char *layers,
+                             exf_layer_choice *choice, exf_err *err)
 {
     exf_code rc;
     exf_moe_inputs *x = NULL;

@@ -24,8 +24,8 @@ typedef struct exf_moe_inputs exf_moe_inputs;
 
 /* Opens the file and borrows the model.  layers: "all" layers of the file, or a list of
  * them; *choice becomes the parsed list. */
-exf_code exf_moe_inputs_open(exf_moe_inputs **out, const char *path, const exf_model *m, const char *layers, exf_layer_choice *choice,
-                             exf_err *err) EXF_CHECKED;
+exf_code exf_moe_inputs_open(exf_moe_inputs **out, const char *path, const exf_model *m, const char *layers,
+                             exf_layer_choice *choice, exf_err *err) EXF_CHECKED;
 void exf_moe_inputs_free(exf_moe_inputs *x); /* NULL is allowed */
 const exf_batch *exf_moe_inputs_batch(const exf_moe_inputs *x); /* ids NULL without token_ids */
 const exf_recorded *exf_moe_inputs_recorded(const exf_moe_inputs *x);

@@ -15,7 +15,8 @@ static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_recorder *r = self;
     if (!r->layers->chosen[b->layer]) return EXF_OK;
-    return exf_capture_write_behind_put(r->behind, b->layer, (int64_t)b->row, b->n_tokens, b->topk_ids, b->topk_weights, b->expert_outputs, err);
+    return exf_capture_write_behind_put(r->behind, b->layer, (int64_t)b->row, b->n_tokens, b->topk_ids, b->topk_weights,
+                                        b->expert_outputs, err);
 }
 
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
@@ -28,7 +29,9 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     r->observer = (exf_observer){.self = r, .block = block};
     r->layers = layers;
     rc = exf_capture_create(&r->file, target, force, shape, layers->number, layers->n, sequences, p, err);
-    if (rc == EXF_OK) rc = exf_capture_write_behind_new(&r->behind, &r->file, shape->n_tokens < EXF_MOE_BLOCK ? shape->n_tokens : EXF_MOE_BLOCK, err);
+    if (rc == EXF_OK)
+        rc = exf_capture_write_behind_new(&r->behind, &r->file, shape->n_tokens < EXF_MOE_BLOCK ? shape->n_tokens : EXF_MOE_BLOCK,
+                                          err);
     if (rc != EXF_OK)
         exf_recorder_free(r);
     else

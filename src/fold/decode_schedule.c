@@ -49,7 +49,8 @@ static size_t walk(exf_decode_schedule *s, const size_t *batch_of)
     return rows;
 }
 
-exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens, int threads, exf_err *err)
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens,
+                                 int threads, exf_err *err)
 {
     exf_code rc;
     memset(s, 0, sizeof *s);

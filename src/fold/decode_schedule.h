@@ -19,7 +19,8 @@ typedef struct {
 } exf_decode_schedule;
 
 /* Makes the schedule. batch_of [n_sequences] does not fall; equal numbers decode together. */
-exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens, int threads, exf_err *err) EXF_CHECKED;
+exf_code exf_decode_schedule_new(exf_decode_schedule *s, const exf_batch *batch, const size_t *batch_of, int prefill_tokens,
+                                 int threads, exf_err *err) EXF_CHECKED;
 void exf_decode_schedule_free(exf_decode_schedule *s);
 /* Returns how many positions of a sequence of n tokens are prefill: [0, result). */
 int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n);

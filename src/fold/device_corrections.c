@@ -69,7 +69,8 @@ static exf_code mark_prefill(exf_fold_rewriter *f, exf_err *err)
     const exf_batch *batch = f->schedule->batch;
     exf_code rc = exf_mem_new(&f->on_device.prefill, batch->n_tokens, 1, "prefill positions", err);
     for (size_t i = 0; rc == EXF_OK && i < batch->n_sequences; i++)
-        memset(f->on_device.prefill + batch->span[i].offset, 1, (size_t)exf_decode_schedule_prefill(f->schedule, batch->span[i].n_tokens));
+        memset(f->on_device.prefill + batch->span[i].offset, 1,
+               (size_t)exf_decode_schedule_prefill(f->schedule, batch->span[i].n_tokens));
     return rc;
 }
 

@@ -63,7 +63,8 @@ static exf_fold_status fold_step(const exf_fold_rewriter *f, const exf_fold_rout
     }
     if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
     if (f->v->decode == EXF_DECODE_DYNAMIC) return exf_fold_decode_cpu(io, t, &f->v->decode_options);
-    return exf_fold_decode_static_cpu(io, f->pool->target_ids + (size_t)index * e, f->pool->target_scale + (size_t)index * e, (int)e);
+    return exf_fold_decode_static_cpu(io, f->pool->target_ids + (size_t)index * e, f->pool->target_scale + (size_t)index * e,
+                                      (int)e);
 }
 
 /* Drops routes outside a static pool: they get the pool's targets with weight 0. */
@@ -76,7 +77,8 @@ static void drop_outside(const exf_fold_rewriter *f, const exf_fold_routes *io, 
         if (ids[i] != before[i]) w[i] = 0;
 }
 
-static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes *r, size_t step, const exf_fold_tables *t, int index)
+static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes *r, size_t step, const exf_fold_tables *t,
+                                    int index)
 {
     const exf_decode_schedule *s = f->schedule;
     size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;

@@ -31,8 +31,8 @@ static float renormalisation(const exf_fold_rewriter *f, const exf_fold_ranked *
 }
 
 /* Folds each omitted route into a kept one drawn by (seed, layer, slot of the run). */
-static void fold_at_random(const exf_fold_rewriter *f, float *w, const exf_fold_ranked *r, int kept, const exf_fold_tables *t, int layer,
-                           size_t first_slot)
+static void fold_at_random(const exf_fold_rewriter *f, float *w, const exf_fold_ranked *r, int kept, const exf_fold_tables *t,
+                           int layer, size_t first_slot)
 {
     for (int j = kept; j < r->n; j++) {
         int to = (int)exf_rng_below((uint64_t)kept, (uint64_t)f->v->seed, (uint64_t)layer, first_slot + (uint64_t)r->slot[j]);
@@ -44,8 +44,8 @@ static void fold_at_random(const exf_fold_rewriter *f, float *w, const exf_fold_
 /* Applies the kinds that exfold/fold.h does not have: keeps the P routes of largest rank, then
  * renormalises (top) or folds the others in (random).  Vector projectors keep the routes' weights
  * and add the rest afterwards (fold_vectors.c). */
-static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t, int layer,
-                        size_t first_slot)
+static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                        int layer, size_t first_slot)
 {
     int keep = f->v->prefill_options.keep;
     for (int row = 0; row < in->rows; row++) {
@@ -63,7 +63,8 @@ static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, c
     }
 }
 
-static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes *r, size_t first, int rows, const exf_fold_tables *t)
+static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes *r, size_t first, int rows,
+                                    const exf_fold_tables *t)
 {
     int32_t ids[ROWS * EXF_FOLD_MAX_K];
     float weights[ROWS * EXF_FOLD_MAX_K];

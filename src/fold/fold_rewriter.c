@@ -11,7 +11,8 @@ exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, 
     size_t e = (size_t)f->t->shape.n_experts, cells = (size_t)index * e * e;
     return (exf_fold_tables){
         .coeff = (coeff ? coeff : f->t->coeff) + cells, .loss = loss + cells, .norms = f->t->expert_norms + (size_t)index * e,
-        .cosine = f->t->cosine ? f->t->cosine + cells : NULL, .rms = f->t->rms ? f->t->rms + (size_t)index * e : NULL, .n_experts = (int)e,
+        .cosine = f->t->cosine ? f->t->cosine + cells : NULL, .rms = f->t->rms ? f->t->rms + (size_t)index * e : NULL,
+        .n_experts = (int)e,
     };
 }
 
@@ -20,25 +21,33 @@ static exf_code unsupported(const exf_fold_rewriter *f, const char *what, exf_er
 {
     int n = f->a->n_experts, k = f->a->top_k;
     if (n < EXF_FOLD_MIN_E || n > EXF_FOLD_MAX_E)
-        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes %d to %d experts, the model has %d", f->v->name, what, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, n);
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes %d to %d experts, the model has %d", f->v->name, what,
+                        EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, n);
     if (k > EXF_FOLD_MAX_K)
-        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes at most %d experts per token, the model runs %d", f->v->name, what, EXF_FOLD_MAX_K, k);
-    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s folding takes at most %d routes a step; a decode batch here has %d sequences of %d", f->v->name, what,
-                    EXF_FOLD_MAX_SLOTS, f->schedule->widest, k);
+        return exf_fail(err, EXF_MODEL, "variant \"%s\": %s folding takes at most %d experts per token, the model runs %d",
+                        f->v->name, what, EXF_FOLD_MAX_K, k);
+    return exf_fail(err, EXF_USAGE,
+                    "variant \"%s\": %s folding takes at most %d routes a step; a decode batch here has %d sequences of %d",
+                    f->v->name, what, EXF_FOLD_MAX_SLOTS, f->schedule->widest, k);
 }
 
 static exf_code bad_prefill(const exf_fold_rewriter *f, exf_err *err)
 {
     const exf_fold_prefill_options *o = &f->v->prefill_options;
-    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": prefill folding refuses to keep %d of %d routes to %d experts with rank %d, rescale %d, max_loss %g, ridge %g",
-                    f->v->name, o->keep, f->a->top_k, f->a->n_experts, (int)o->rank, (int)o->rescale, (double)o->max_loss, (double)o->ridge);
+    return exf_fail(
+        err, EXF_INTERNAL,
+        "variant \"%s\": prefill folding refuses to keep %d of %d routes to %d experts with "
+        "rank %d, rescale %d, max_loss %g, ridge %g",
+        f->v->name, o->keep, f->a->top_k, f->a->n_experts, (int)o->rank, (int)o->rescale, (double)o->max_loss, (double)o->ridge);
 }
 
 static exf_code bad_decode(const exf_fold_rewriter *f, exf_err *err)
 {
     const exf_fold_decode_options *o = &f->v->decode_options;
-    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": decode folding refuses a pool of %d for %d routes to %d experts with rank %d, max_loss %g, ridge %g",
-                    f->v->name, o->pool, f->a->top_k, f->a->n_experts, (int)o->importance, (double)o->max_loss, (double)o->ridge);
+    return exf_fail(
+        err, EXF_INTERNAL,
+        "variant \"%s\": decode folding refuses a pool of %d for %d routes to %d experts with rank %d, max_loss %g, ridge %g",
+        f->v->name, o->pool, f->a->top_k, f->a->n_experts, (int)o->importance, (double)o->max_loss, (double)o->ridge);
 }
 
 exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf_fold_phase phase, exf_err *err)
@@ -50,7 +59,8 @@ exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf
     case EXF_FOLD_UNSUPPORTED: return unsupported(f, what, err);
     case EXF_FOLD_DEVICE: return exf_fail(err, EXF_DEVICE, "variant \"%s\": CUDA refused to launch %s folding", f->v->name, what);
     }
-    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name, what, (int)status);
+    return exf_fail(err, EXF_INTERNAL, "variant \"%s\": %s folding returned status %d, which is none of exfold/fold.h", f->v->name,
+                    what, (int)status);
 }
 
 /* ---- tables that a variant needs ------------------------------------------------------- */
@@ -70,8 +80,9 @@ static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p,
     for (int i = 0; i < f->t->n_shared; i++)
         if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
     if (!shared)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s scalar; add %s to calibrate.projectors and calibrate again", f->v->name,
-                        p->name, p->name);
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": the tables hold no %s scalar; add %s to calibrate.projectors and calibrate again",
+                        f->v->name, p->name, p->name);
     exf_code rc = exf_mem_new(coeff, (size_t)f->t->n_layers * cells, sizeof **coeff, "shared scalars", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < (size_t)f->t->n_layers * cells; i++)
@@ -85,8 +96,8 @@ static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
     for (int i = 0; i < f->t->n_pools; i++)
         if (f->t->pool[i].size == f->v->decode_options.pool) f->pool = &f->t->pool[i];
     if (f->pool) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no static pool of %d; add %d to pools and calibrate again", f->v->name,
-                    f->v->decode_options.pool, f->v->decode_options.pool);
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no static pool of %d; add %d to pools and calibrate again",
+                    f->v->name, f->v->decode_options.pool, f->v->decode_options.pool);
 }
 
 /* Marks the D experts of largest mean contribution in each layer as retained, ties to the lower number. */
@@ -108,9 +119,11 @@ static exf_code choose_survivors(exf_fold_rewriter *f, exf_err *err)
 
 static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
 {
-    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) || f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
+    int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) ||
+                f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
     int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY;
-    if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms)) return lacks(f, "cosine and rms, which came with version 2", err);
+    if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms))
+        return lacks(f, "cosine and rms, which came with version 2", err);
     return EXF_OK;
 }
 
@@ -120,8 +133,10 @@ static exf_code check_vectors(const exf_fold_rewriter *f, exf_err *err)
 {
     int decodes = f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP;
     if (!exf_variant_wants_vectors(f->v) || !decodes || f->schedule->prefill_tokens > 0) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "variant \"%s\": a diagonal or low-rank projector with a decode kind needs validate.prefill_tokens, so that no "
-                    "position is both", f->v->name);
+    return exf_fail(err, EXF_USAGE,
+                    "variant \"%s\": a diagonal or low-rank projector with a decode kind needs validate.prefill_tokens, so that no "
+                    "position is both",
+                    f->v->name);
 }
 
 static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
@@ -214,8 +229,8 @@ static exf_code no_such_layer(exf_fold_rewriter *f, int layer, exf_err *err)
     return rc;
 }
 
-exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_decode_schedule *schedule,
-                        exf_err *err)
+exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a,
+                               const exf_decode_schedule *schedule, exf_err *err)
 {
     exf_code rc;
     exf_fold_rewriter *f = NULL;

@@ -19,8 +19,8 @@ typedef struct exf_fold_rewriter exf_fold_rewriter;
  * the variant asks for vectors.  EXF_USAGE names what the tables lack (a projector, a pool,
  * an array that version 1 of the format did not have), or says that vectors and a decode
  * fold apply to the same positions. */
-exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a, const exf_decode_schedule *schedule,
-                        exf_err *err) EXF_CHECKED;
+exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *variant, const exf_tables *t, const exf_architecture *a,
+                               const exf_decode_schedule *schedule, exf_err *err) EXF_CHECKED;
 const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f);
 /* Returns counts [MoE layers of the model] of the lane's own routes; probes are not counted. */
 const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f);

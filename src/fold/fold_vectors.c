@@ -69,13 +69,15 @@ exf_correction_tables exf_fold_corrections_of(const exf_fold_rewriter *f, int in
 exf_correction_call exf_fold_correction_call(const exf_fold_rewriter *f, int n_tokens, int top_k, int d_model)
 {
     const exf_fold_prefill_options *o = &f->v->prefill_options;
-    return (exf_correction_call){.n_tokens = n_tokens, .top_k = top_k, .d_model = d_model, .by = o->rank, .keep = o->keep, .max_loss = o->max_loss};
+    return (exf_correction_call){
+        .n_tokens = n_tokens, .top_k = top_k, .d_model = d_model, .by = o->rank, .keep = o->keep, .max_loss = o->max_loss};
 }
 
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)
 {
     const exf_fold_rewriter *f = self;
-    int index = f->table_of[b->layer], n = exf_decode_schedule_prefill(f->schedule, f->schedule->batch->span[b->sequence].n_tokens) - b->position;
+    int index = f->table_of[b->layer],
+        n = exf_decode_schedule_prefill(f->schedule, f->schedule->batch->span[b->sequence].n_tokens) - b->position;
     (void)err;
     if (index < 0 || n <= 0) return EXF_OK;
     exf_correction_tables t = exf_fold_corrections_of(f, index);

@@ -224,25 +224,29 @@ static exf_code set_rho(const reading *r, const char *value)
 
 /* ---- kinds --------------------------------------------------------------------------- */
 
-static const option_row fold_options[] = {{"projector", set_projector}, {"rank", set_rank}, {"max_loss", set_max_loss}, {"rescale", set_rescale},
+static const option_row fold_options[] = {{"projector", set_projector}, {"rank", set_rank}, {"max_loss", set_max_loss},
+                                          {"rescale", set_rescale},
                                       {"confidence", set_confidence}, {"ridge", set_ridge}, {NULL, NULL}};
 static const option_row top_options[] = {{"renorm", set_renorm}, {"drop", set_drop}, {NULL, NULL}};
 static const option_row random_options[] = {{"rank", set_rank}, {"seed", set_seed}, {NULL, NULL}};
-static const option_row pool_options[] = {{"pool", set_pool}, {"fold", set_fold}, {"rank", set_importance}, {"projector", set_decode_projector},
+static const option_row pool_options[] = {{"pool", set_pool}, {"fold", set_fold}, {"rank", set_importance},
+                                          {"projector", set_decode_projector},
                                       {"max_loss", set_decode_max_loss}, {"ridge", set_decode_ridge}, {NULL, NULL}};
 static const option_row reap_options[] = {{NULL, NULL}};
 static const option_row sere_options[] = {{"rho", set_rho}, {NULL, NULL}};
 
 static const kind_row kinds[] = {
-    {"P", 1, EXF_PREFILL_FOLD, fold_options},     {"top", 1, EXF_PREFILL_TOP, top_options},   {"random", 1, EXF_PREFILL_RANDOM, random_options},
-    {"D", 0, EXF_DECODE_DYNAMIC, pool_options},   {"reap", 0, EXF_DECODE_REAP, reap_options}, {"sere", 0, EXF_DECODE_SERE, sere_options},
+    {"P", 1, EXF_PREFILL_FOLD, fold_options},          {"top", 1, EXF_PREFILL_TOP, top_options},
+    {"random", 1, EXF_PREFILL_RANDOM, random_options}, {"D", 0, EXF_DECODE_DYNAMIC, pool_options},
+    {"reap", 0, EXF_DECODE_REAP, reap_options},        {"sere", 0, EXF_DECODE_SERE, sere_options},
 };
 
 static exf_code unknown_option(const reading *r, const kind_row *kind, const char *word)
 {
     exf_text known = {0};
     exf_code rc = EXF_OK;
-    for (const option_row *o = kind->options; rc == EXF_OK && o->name; o++) rc = exf_text_addf(&known, r->err, "%s%s", known.len ? ", " : "", o->name);
+    for (const option_row *o = kind->options; rc == EXF_OK && o->name; o++)
+        rc = exf_text_addf(&known, r->err, "%s%s", known.len ? ", " : "", o->name);
     if (rc == EXF_OK)
         rc = exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no option of %s (%s%s)", r->text, word, kind->name,
                       known.s ? "known: " : "it has none", known.s ? known.s : "");
@@ -260,9 +264,11 @@ static exf_code set_option(const reading *r, const kind_row *kind, char *word, u
         if (strcmp(o->name, word) == 0) {
             int bare = o->set == set_renorm || o->set == set_drop;
             if (bare == (equals != NULL))
-                return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s %s", r->text, word, bare ? "takes no value" : "needs a value");
+                return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s %s", r->text, word,
+                                bare ? "takes no value" : "needs a value");
             if (*given & bit) return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s is given twice", r->text, word);
-            if (bare && *given) return exf_fail(r->err, EXF_USAGE, "variant \"%s\": renorm and drop contradict each other", r->text);
+            if (bare && *given)
+                return exf_fail(r->err, EXF_USAGE, "variant \"%s\": renorm and drop contradict each other", r->text);
             *given |= bit;
             return o->set(r, equals ? equals + 1 : "");
         }
@@ -304,11 +310,13 @@ static exf_code read_part(const reading *r, char *part)
     if (options) *options++ = '\0';
     const kind_row *kind = kind_of(part, &number);
     if (!kind)
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1",
-                        r->text, part);
+        return exf_fail(
+            r->err, EXF_USAGE,
+            "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1", r->text,
+            part);
     if (kind->is_prefill ? v->prefill != EXF_PREFILL_NONE : v->decode != EXF_DECODE_NONE)
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": two %s kinds, expected at most one of prefill and one of decode", r->text,
-                        kind->is_prefill ? "prefill" : "decode");
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": two %s kinds, expected at most one of prefill and one of decode",
+                        r->text, kind->is_prefill ? "prefill" : "decode");
     if (kind->is_prefill) {
         v->prefill = (exf_prefill_kind)kind->kind;
         v->prefill_options.keep = (int)number;
@@ -333,9 +341,11 @@ static exf_code check_together(const reading *r)
                         vectors ? "rescale or confidence" : "max_loss or confidence");
     if (v->decode == EXF_DECODE_STATIC && (decode != EXF_APPLY_PAIR || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
                                            v->decode_options.max_loss < EXF_FOLD_NEVER))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": a static pool is by norm, with pair scalars and without max_loss", r->text);
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": a static pool is by norm, with pair scalars and without max_loss",
+                        r->text);
     if (decode == EXF_APPLY_JOINTLY && (v->decode_options.drop || v->decode_options.max_loss < EXF_FOLD_NEVER))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss", r->text);
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss",
+                        r->text);
     if ((p->ridge >= 0 && prefill != EXF_APPLY_JOINTLY) || (v->decode_options.ridge >= 0 && decode != EXF_APPLY_JOINTLY))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": ridge is of projector=joint alone", r->text);
     return EXF_OK;
@@ -347,7 +357,9 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
     reading r = {v, text, err};
     exf_code rc = EXF_OK;
     memset(v, 0, sizeof *v);
-    if (strlen(text) >= sizeof copy) return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text), sizeof copy - 1);
+    if (strlen(text) >= sizeof copy)
+        return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text),
+                        sizeof copy - 1);
     v->prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
     v->decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
     v->prefill_projector = v->decode_projector = &exf_projector_pair;
@@ -370,15 +382,18 @@ exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_e
 {
     int keep = v->prefill_options.keep, pool = v->decode_options.pool;
     if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || top_k > EXF_FOLD_MAX_K)
-        return exf_fail(err, EXF_MODEL, "variant \"%s\": folding takes %d to %d experts and at most %d per token, the model has %d and runs %d",
+        return exf_fail(err, EXF_MODEL,
+                        "variant \"%s\": folding takes %d to %d experts and at most %d per token, the model has %d and runs %d",
                         v->name, EXF_FOLD_MIN_E, EXF_FOLD_MAX_E, EXF_FOLD_MAX_K, n_experts, top_k);
     if (v->prefill != EXF_PREFILL_NONE && keep > top_k)
         return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts per token, the model runs %d", v->name, keep, top_k);
     if (v->decode == EXF_DECODE_SERE && pool > top_k)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\" takes %d primary experts per token, the model runs %d", v->name, pool, top_k);
+        return exf_fail(err, EXF_USAGE, "variant \"%s\" takes %d primary experts per token, the model runs %d", v->name, pool,
+                        top_k);
     if (v->decode != EXF_DECODE_NONE && pool > n_experts)
         return exf_fail(err, EXF_USAGE, "variant \"%s\" keeps %d experts, the model has %d", v->name, pool, n_experts);
     if (v->decode == EXF_DECODE_REAP && pool < top_k)
-        return exf_fail(err, EXF_USAGE, "variant \"%s\" leaves %d experts, fewer than the %d that a token runs", v->name, pool, top_k);
+        return exf_fail(err, EXF_USAGE, "variant \"%s\" leaves %d experts, fewer than the %d that a token runs", v->name, pool,
+                        top_k);
     return EXF_OK;
 }

@@ -46,7 +46,8 @@ exf_code exf_h5_put_f64(exf_h5 *h, const char *object, const char *name, double 
 /* EXF_FORMAT naming file, object and attribute if it is absent or of another type.  (In
  * these and the following functions: EXF_INTERNAL while the file is being written, since
  * the mismatch is then between two parts of ExFold.) */
-exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err) EXF_CHECKED; /* caller frees */
+exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value,
+                         exf_err *err) EXF_CHECKED; /* caller frees */
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err) EXF_CHECKED;
 /* 1 or 0; -1 where the object is absent or unreadable. */
@@ -76,7 +77,8 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
 exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err) EXF_CHECKED;
 /* Rows of a dataset that must have exactly this dtype; EXF_FORMAT naming file,
  * path and both dtypes, or both row counts, if it does not. */
-exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data, exf_err *err) EXF_CHECKED;
+exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data,
+                          exf_err *err) EXF_CHECKED;
 /* The whole dataset, which must have exactly this dtype and shape. */
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err) EXF_CHECKED;
 

@@ -77,8 +77,8 @@ static exf_code read_text(const exf_h5 *h, const char *object, const char *name,
     size_t size = H5Tget_size(type);
     *text = NULL;
     if (size > EXF_H5_TEXT_MAX)
-        return exf_fail(err, EXF_FORMAT, "%s: attribute %s of %s is %zu bytes long, at most %d are read", h->path, name, object, size,
-                        EXF_H5_TEXT_MAX);
+        return exf_fail(err, EXF_FORMAT, "%s: attribute %s of %s is %zu bytes long, at most %d are read", h->path, name, object,
+                        size, EXF_H5_TEXT_MAX);
     exf_code rc = exf_mem_new(text, size + 1, 1, name, err);
     if (rc != EXF_OK) return rc;
     if (H5Aread(attr, type, *text) < 0) {

@@ -82,7 +82,8 @@ static exf_code filter(void *self, size_t i, int worker, exf_err *err)
     EXF_TRY(exf_mem_new(&c->out, n, 1, "chunk", err));
     memcpy(whole, (const char *)c->t->data + c->from, c->n); /* zeros behind */
     shuffle(shuffled, whole, c->capacity / width_of(c->t), width_of(c->t));
-    if (!deflate_runs(c->out, &n, shuffled, c->capacity)) rc = exf_fail(err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->capacity);
+    if (!deflate_runs(c->out, &n, shuffled, c->capacity))
+        rc = exf_fail(err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->capacity);
     c->n_out = n;
 out:
     exf_mem_free(whole);
@@ -97,7 +98,8 @@ static exf_code write_chunks(exf_h5 *h, const chunks *all, exf_err *err)
         hid_t dataset;
         exf_code rc = exf_h5i_dataset(h, c->t->name, &dataset, err);
         if (rc != EXF_OK) return rc;
-        if (H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, c->at, c->n_out, c->out) < 0) return exf_h5i_fail(h, err, "cannot write %s", c->t->name);
+        if (H5Dwrite_chunk(dataset, H5P_DEFAULT, 0, c->at, c->n_out, c->out) < 0)
+            return exf_h5i_fail(h, err, "cannot write %s", c->t->name);
     }
     return EXF_OK;
 }
@@ -107,7 +109,8 @@ exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err
     chunks all = {NULL, 0, 0};
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < n; i++) {
-        if (t[i].rank == 0 || exf_tensor_count(&t[i]) == 0) return exf_fail(err, EXF_INTERNAL, "%s has no elements to compress", t[i].name);
+        if (t[i].rank == 0 || exf_tensor_count(&t[i]) == 0)
+            return exf_fail(err, EXF_INTERNAL, "%s has no elements to compress", t[i].name);
         EXF_TRY(cut(&all, &t[i], err));
     }
     EXF_TRY(exf_parallel_for(all.n, exf_background_threads(), filter, all.c, err));

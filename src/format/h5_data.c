@@ -45,7 +45,8 @@ herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, co
     herr_t status = file < 0 || memory < 0 ? -1 : 0;
     if (status >= 0 && rank) status = H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL);
     if (status >= 0)
-        status = to ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, to) : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, from);
+        status =
+            to ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, to) : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, from);
     /* H5Sclose would wipe the reason of a failure; exf_h5i_fail wants it. */
     hid_t stack = status < 0 ? H5Eget_current_stack() : H5I_INVALID_HID;
     if (memory >= 0) H5Sclose(memory);
@@ -102,7 +103,8 @@ static const char *unacceptable(hid_t dataset)
     } else if (layout == H5D_CHUNKED) {
         int rank = H5Pget_chunk(dcpl, H5S_MAX_RANK, dims);
         for (int i = 0; i < rank && chunk <= CHUNK_BYTES_MAX; i++) chunk *= dims[i]; /* each below 2^32 */
-        if (rank < 0 || chunk > CHUNK_BYTES_MAX || chunk * H5Tget_size(type) > CHUNK_BYTES_MAX) why = "has chunks of more than 64 MiB";
+        if (rank < 0 || chunk > CHUNK_BYTES_MAX || chunk * H5Tget_size(type) > CHUNK_BYTES_MAX)
+            why = "has chunks of more than 64 MiB";
     }
     if (type >= 0) H5Tclose(type);
     if (dcpl >= 0) H5Pclose(dcpl);
@@ -186,7 +188,8 @@ static exf_code check_new(exf_h5 *h, const exf_tensor *t, int whole, exf_err *er
     int64_t room = INT64_MAX / 16;
     EXF_TRY(exf_h5i_writable(h, err));
     if (exf_h5i_type(t->dtype) < 0)
-        return exf_fail(err, EXF_INTERNAL, "%s: %s: %s is no dtype of an HDF5 dataset here", h->path, t->name, exf_dtype_name(t->dtype));
+        return exf_fail(err, EXF_INTERNAL, "%s: %s: %s is no dtype of an HDF5 dataset here", h->path, t->name,
+                        exf_dtype_name(t->dtype));
     if (t->rank < 0 || t->rank > EXF_MAX_RANK) return exf_fail(err, EXF_INTERNAL, "%s: %s has %d axes", h->path, t->name, t->rank);
     for (int i = 0; i < t->rank; i++) {
         if (t->shape[i] < 0 || t->shape[i] > room)
@@ -297,7 +300,8 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
     exf_code rc = rows_of(h, path, row, n_rows, &t, err);
     if (rc != EXF_OK) return rc;
     if (t.dtype != dtype)
-        return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s, expected %s", h->path, path, exf_dtype_name(t.dtype), exf_dtype_name(dtype));
+        return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s, expected %s", h->path, path, exf_dtype_name(t.dtype),
+                        exf_dtype_name(dtype));
     if (n_rows == 0 || exf_tensor_count(&t) == 0) return EXF_OK;
     return move_rows(h, &t, row, n_rows, data, NULL) < 0 ? exf_h5i_fail(h, err, "cannot read %s", path) : EXF_OK;
 }

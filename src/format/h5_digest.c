@@ -45,7 +45,8 @@ exf_code exf_h5_members(exf_h5 *h, const char *group, exf_h5_visit visit, void *
     else if (H5Gget_info(object, &info) < 0)
         rc = exf_h5i_fail(h, err, "cannot list %s", group);
     else if (info.storage_type == H5G_STORAGE_TYPE_DENSE) /* see exf_h5i_compact */
-        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s keeps its members in an index, expected them in its header: not one of ours", h->path, group);
+        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s keeps its members in an index, expected them in its header: not one of ours",
+                      h->path, group);
     else if (H5Literate(object, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_link, &v) < 0)
         rc = exf_h5i_fail(h, err, "cannot list %s", group);
     H5Oclose(object);
@@ -85,7 +86,8 @@ static exf_code hash_attr(void *self, const char *name, exf_err *err)
     EXF_TRY(exf_hash_add_text(w->hash, name, err));
     EXF_TRY(exf_hash_add_text(w->hash, exf_h5i_kind_name(v.kind), err));
     if (v.kind == EXF_H5I_OTHER)
-        rc = exf_fail(err, EXF_FORMAT, "%s: attribute %s of %s is neither a text nor one I64, U64 or F64", w->h->path, name, w->path);
+        rc = exf_fail(err, EXF_FORMAT, "%s: attribute %s of %s is neither a text nor one I64, U64 or F64", w->h->path, name,
+                      w->path);
     else if (v.kind == EXF_H5I_TEXT)
         rc = exf_hash_add_text(w->hash, v.text, err);
     else

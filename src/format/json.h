@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 typedef struct exf_json exf_json;
-typedef enum { EXF_JSON_NULL, EXF_JSON_BOOL, EXF_JSON_INT, EXF_JSON_REAL, EXF_JSON_STRING, EXF_JSON_ARRAY, EXF_JSON_OBJECT } exf_json_kind;
+typedef enum { EXF_JSON_NULL, EXF_JSON_BOOL, EXF_JSON_INT, EXF_JSON_REAL, EXF_JSON_STRING, EXF_JSON_ARRAY,
+              EXF_JSON_OBJECT } exf_json_kind;
 
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err) EXF_CHECKED;
 /* A whole file of at most `limit` bytes. */

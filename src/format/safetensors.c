@@ -57,7 +57,8 @@ exf_code exf_st_check(const char *path, const exf_tensor *t, uint64_t *nbytes, e
     exf_code rc = check_name(path, t->name, err);
     if (rc != EXF_OK) return rc;
     if (t->rank < 0 || t->rank > EXF_MAX_RANK)
-        return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": rank %d, at most %d is supported", path, t->name, t->rank, EXF_MAX_RANK);
+        return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": rank %d, at most %d is supported", path, t->name, t->rank,
+                        EXF_MAX_RANK);
     /* Zeros are left out of the product: whoever multiplies a part of the
      * dimensions later must not overflow either. */
     int64_t bits = exf_dtype_bits(t->dtype), empty = 0;
@@ -166,18 +167,19 @@ out:
 static exf_code parse_metadata(exf_st_file *f, const exf_json *meta, exf_err *err)
 {
     if (meta && exf_json_type(meta) != EXF_JSON_OBJECT)
-        return exf_fail(err, EXF_FORMAT, "%s: %s is %s, expected an object", exf_st_path(f), metadata_key, exf_json_type_name(meta));
+        return exf_fail(err, EXF_FORMAT, "%s: %s is %s, expected an object", exf_st_path(f), metadata_key,
+                        exf_json_type_name(meta));
     exf_code rc = exf_mem_new(&f->meta, exf_json_size(meta), sizeof *f->meta, exf_st_path(f), err);
     if (rc != EXF_OK || !meta) return rc;
     for (void *it = exf_json_first(meta); it; it = exf_json_next(meta, it)) {
         size_t len;
         const char *value = exf_json_string(exf_json_value(it), &len);
         if (!value)
-            return exf_fail(err, EXF_FORMAT, "%s: %s: \"%s\" is %s, expected a string", exf_st_path(f), metadata_key, exf_json_key(it),
-                            exf_json_type_name(exf_json_value(it)));
+            return exf_fail(err, EXF_FORMAT, "%s: %s: \"%s\" is %s, expected a string", exf_st_path(f), metadata_key,
+                            exf_json_key(it), exf_json_type_name(exf_json_value(it)));
         if (strlen(value) != len)
-            return exf_fail(err, EXF_FORMAT, "%s: %s: \"%s\": NUL at byte %zu of %zu", exf_st_path(f), metadata_key, exf_json_key(it),
-                            strlen(value), len);
+            return exf_fail(err, EXF_FORMAT, "%s: %s: \"%s\": NUL at byte %zu of %zu", exf_st_path(f), metadata_key,
+                            exf_json_key(it), strlen(value), len);
         f->meta[f->n_meta].key = keep(f, exf_json_key(it));
         f->meta[f->n_meta++].value = keep(f, value);
     }
@@ -211,15 +213,16 @@ static exf_code read_header(exf_st_file *f, exf_err *err)
     uint64_t size = exf_file_size(f->file), n = 0;
     unsigned char le[8];
     if (size < sizeof le)
-        return exf_fail(err, EXF_FORMAT, "%s: no safetensors file: %" PRIu64 " bytes, the header's length alone takes 8", path, size);
+        return exf_fail(err, EXF_FORMAT, "%s: no safetensors file: %" PRIu64 " bytes, the header's length alone takes 8", path,
+                        size);
     EXF_TRY(exf_file_read(f->file, 0, le, sizeof le, err));
     for (int i = 0; i < 8; i++) n |= (uint64_t)le[i] << (8 * i);
     if (n > EXF_ST_MAX_HEADER)
         return exf_fail(err, EXF_FORMAT, "%s: no safetensors file: header of %" PRIu64 " bytes, at most %d are accepted", path, n,
                         EXF_ST_MAX_HEADER);
     if (n > size - sizeof le)
-        return exf_fail(err, EXF_FORMAT, "%s: truncated: header of %" PRIu64 " bytes at byte 8, the file ends at byte %" PRIu64, path,
-                        n, size);
+        return exf_fail(err, EXF_FORMAT, "%s: truncated: header of %" PRIu64 " bytes at byte 8, the file ends at byte %" PRIu64,
+                        path, n, size);
     f->header_len = sizeof le + (size_t)n;
     EXF_TRY(exf_mem_new(&f->header, f->header_len, 1, path, err));
     EXF_TRY(exf_file_read(f->file, 0, f->header, f->header_len, err));
@@ -271,10 +274,11 @@ static exf_code check_tiling(exf_st_file *f, exf_err *err)
     }
     if (at == size) return EXF_OK;
     if (!t)
-        return exf_fail(err, EXF_FORMAT, "%s: header ends at byte %" PRIu64 ", the file at byte %" PRIu64 ": no tensor has this data",
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: header ends at byte %" PRIu64 ", the file at byte %" PRIu64 ": no tensor has this data",
                         exf_st_path(f), at, size);
-    return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": ends at byte %" PRIu64 ", the file at byte %" PRIu64 ": %s", exf_st_path(f),
-                    t->view.name, at, size, at > size ? "truncated" : "no tensor has this data");
+    return exf_fail(err, EXF_FORMAT, "%s: tensor \"%s\": ends at byte %" PRIu64 ", the file at byte %" PRIu64 ": %s",
+                    exf_st_path(f), t->view.name, at, size, at > size ? "truncated" : "no tensor has this data");
 }
 
 exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err)
@@ -352,8 +356,8 @@ const char *exf_st_header_sha256(const exf_st_file *f)
 static exf_code check_span(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, size_t n, exf_err *err)
 {
     if (begin <= t->nbytes && n <= t->nbytes - begin) return EXF_OK;
-    return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes asked for at byte %" PRIu64 " of %" PRIu64, exf_st_path(f), t->view.name,
-                    n, begin, t->nbytes);
+    return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes asked for at byte %" PRIu64 " of %" PRIu64, exf_st_path(f),
+                    t->view.name, n, begin, t->nbytes);
 }
 
 exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err)
@@ -367,7 +371,8 @@ exf_code exf_st_read(const exf_st_file *f, const exf_st_tensor *t, uint64_t begi
     return rc == EXF_OK ? exf_file_read(f->file, t->offset + begin, buf, n, err) : rc;
 }
 
-exf_code exf_st_read_aligned(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buffer, size_t n, const void **at, exf_err *err)
+exf_code exf_st_read_aligned(const exf_st_file *f, const exf_st_tensor *t, uint64_t begin, void *buffer, size_t n, const void **at,
+                             exf_err *err)
 {
     exf_code rc = check_span(f, t, begin, n, err);
     return rc == EXF_OK ? exf_file_read_aligned(f->file, t->offset + begin, buffer, n, at, err) : rc;

@@ -158,13 +158,15 @@ static exf_code finish_header(exf_text *h, const exf_st_writer *w, exf_err *err)
     EXF_TRY(exf_text_add(h, "        ", (8 - h->len % 8) % 8, err));
     uint64_t n = h->len - 8;
     if (n > EXF_ST_MAX_HEADER)
-        return exf_fail(err, EXF_FORMAT, "%s: header of %" PRIu64 " bytes, at most %d are accepted", w->target, n, EXF_ST_MAX_HEADER);
+        return exf_fail(err, EXF_FORMAT, "%s: header of %" PRIu64 " bytes, at most %d are accepted", w->target, n,
+                        EXF_ST_MAX_HEADER);
     for (int i = 0; i < 8; i++) h->s[i] = (char)(n >> (8 * i) & 0xff);
 out:
     return rc;
 }
 
-static exf_code build_header(exf_text *h, exf_st_writer *w, const exf_tensor *tensors, const exf_st_meta *meta, size_t n_meta, exf_err *err)
+static exf_code build_header(exf_text *h, exf_st_writer *w, const exf_tensor *tensors, const exf_st_meta *meta, size_t n_meta,
+                             exf_err *err)
 {
     exf_code rc;
     const exf_tensor **order = NULL;
@@ -226,7 +228,8 @@ exf_code exf_st_writer_put(exf_st_writer *w, size_t i, uint64_t begin, const voi
     if (begin > s->nbytes || n > s->nbytes - begin)
         return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": %zu bytes put at byte %" PRIu64 " of %" PRIu64, w->target,
                         w->names.s + s->name, n, begin, s->nbytes);
-    if (n && !bytes) return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %zu bytes", w->target, w->names.s + s->name, n);
+    if (n && !bytes)
+        return exf_fail(err, EXF_INTERNAL, "%s: tensor \"%s\": no data for %zu bytes", w->target, w->names.s + s->name, n);
     exf_code rc = exf_output_file_patch(w->file, s->offset + begin, bytes, n, err);
     if (rc == EXF_OK) atomic_fetch_add(&s->written, n);
     return rc;
@@ -256,7 +259,8 @@ exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, 
     exf_st_writer *w;
     exf_code rc = exf_st_writer_begin(&w, target, force, tensors, n_tensors, meta, n_meta, err);
     if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < n_tensors && rc == EXF_OK; i++) rc = exf_st_writer_put(w, i, 0, tensors[i].data, (size_t)w->slot[i].nbytes, err);
+    for (size_t i = 0; i < n_tensors && rc == EXF_OK; i++)
+        rc = exf_st_writer_put(w, i, 0, tensors[i].data, (size_t)w->slot[i].nbytes, err);
     if (rc == EXF_OK) return exf_st_writer_commit(w, err);
     exf_st_writer_abort(w);
     return rc;

@@ -86,14 +86,15 @@ static void sum_times(exf_pass *p)
     }
 }
 
-exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes, const exf_forward_options *options,
-                     exf_forward_report *report, exf_err *err)
+exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
+                     const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
     exf_code rc;
     double start = exf_clock();
     const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
     exf_pass p = {.model = m, .batch = batch, .b = b, .compute = (exf_compute)options->compute, .lanes = lanes, .n_lanes = n_lanes,
-                  .report = report, .n_workers = exf_forward_workers(b, batch, options->threads), .demand = exf_demand_of(lanes, n_lanes, b)};
+                  .report = report, .n_workers = exf_forward_workers(b, batch, options->threads),
+                  .demand = exf_demand_of(lanes, n_lanes, b)};
     int n_layers = options->n_layers > 0 && options->n_layers < m->arch.n_layers ? options->n_layers : m->arch.n_layers;
     p.n_layers = n_layers;
     p.options = options;
@@ -150,8 +151,8 @@ static uint64_t host_bytes(const exf_backend *b, const exf_model *m, const exf_b
     return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(a, floats);
 }
 
-exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
-                            const exf_demand *d, exf_err *err)
+exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m,
+                            const exf_batch *batch, const exf_demand *d, exf_err *err)
 {
     const exf_backend *b = options->backend ? options->backend : &exf_backend_cpu;
     exf_memory_plan plan;

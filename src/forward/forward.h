@@ -1,6 +1,7 @@
 /* forward.h - the layer-major streaming forward pass.
  *
- *   tokens -> embed -> [ layer 0: norm, mixer, norm, router ->(rewriter)-> experts ->(observer) ] -> layer 1 ... -> head ->(observer)
+ *   tokens -> embed -> [ layer 0: norm, mixer, norm, router ->(rewriter)-> experts ->(observer) ] -> layer 1 ... -> head
+ * ->(observer)
  *
  * The pass reads one layer's weights, runs every token of the run through that layer,
  * then goes on to the next: each weight byte is read once, and memory is one layer plus
@@ -23,8 +24,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes, const exf_forward_options *options,
-                     exf_forward_report *report, exf_err *err) EXF_CHECKED;
+exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
+                     const exf_forward_options *options, exf_forward_report *report, exf_err *err) EXF_CHECKED;
 
 /* Returns the number of workers of a pass: one on a GPU, else at most one per sequence. */
 int exf_forward_workers(const struct exf_backend *backend, const exf_batch *batch, int threads);
@@ -43,6 +44,6 @@ typedef struct {
 } exf_forward_footprint;
 /* Computes the footprint.  EXF_NOSPACE names the least memory that suffices if the options' limit,
  * or the GPU's free memory, is too small. */
-exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m, const exf_batch *batch,
-                            const exf_demand *d, exf_err *err) EXF_CHECKED;
+exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m,
+                            const exf_batch *batch, const exf_demand *d, exf_err *err) EXF_CHECKED;
 #endif

@@ -11,7 +11,8 @@ static exf_code show(const exf_pass *p, size_t lane, exf_workspace *w, exf_logit
     float *mirror = w->mirror;
     exf_code rc;
     if (w->b->gpu && o->device_logits) {
-        exf_device_logits device = {b->sequence, b->row, b->position, b->n_tokens, b->vocab, w->q, logits, p->tokens_device + b->row + 1};
+        exf_device_logits device = {b->sequence, b->row, b->position, b->n_tokens,
+                                    b->vocab,    w->q,   logits,      p->tokens_device + b->row + 1};
         return o->device_logits(o->self, &device, err);
     }
     EXF_TRY(exf_visible(w, logits, (size_t)b->n_tokens * (size_t)b->vocab, &mirror, &b->logits, err));
@@ -34,7 +35,8 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE);
     const float *u = exf_residual_collapse(w->b, w->q, a, &site, exf_hidden_rows(&p->hidden, lane, row, (size_t)n, w->q), n, h.u);
     w->b->rmsnorm(w->q, h.normed, a->d_model, u, a->d_model, lw->w[EXF_W_FINAL_NORM], n, a->d_model, a->norm_eps);
-    w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_matrix_of(lw, EXF_W_HEAD), a->d_model, n, a->vocab, a->d_model, 1, 0);
+    w->b->gemm_xwt(w->q, h.logits, a->vocab, exf_f32(h.normed), a->d_model, exf_matrix_of(lw, EXF_W_HEAD), a->d_model, n, a->vocab,
+                   a->d_model, 1, 0);
     w->times.flops += 2.0 * n * a->vocab * a->d_model;
     double ran = exf_clock();
     w->times.head += ran - start;

@@ -56,8 +56,8 @@ out:
     return rc;
 }
 
-exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width, size_t n_lanes,
-                         size_t window, exf_err *err)
+exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width,
+                         size_t n_lanes, size_t window, exf_err *err)
 {
     exf_code rc;
     size_t floats, most;

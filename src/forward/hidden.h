@@ -34,8 +34,8 @@ typedef enum { EXF_HIDDEN_READ, EXF_HIDDEN_CHANGE, EXF_HIDDEN_FILL } exf_hidden_
 
 /* Allocates the storage.  window: the most rows of a group, at least those of the longest
  * sequence; 0: all rows stay in b's memory, as one group.  h need not be initialised. */
-exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width, size_t n_lanes,
-                         size_t window, exf_err *err) EXF_CHECKED;
+exf_code exf_hidden_open(exf_hidden *h, const exf_backend *b, exf_compute compute, const exf_batch *batch, size_t width,
+                         size_t n_lanes, size_t window, exf_err *err) EXF_CHECKED;
 void exf_hidden_close(exf_hidden *h);
 /* Bytes of b's memory and of pinned memory that exf_hidden_open() allocates. */
 uint64_t exf_hidden_bytes(const exf_batch *batch, size_t width, size_t n_lanes, size_t window);

@@ -59,7 +59,8 @@ static exf_code expert_sweeps(exf_step *s, exf_progress *progress, exf_err *err)
     int sweeps = o && o->sweeps > 1 ? o->sweeps : 1;
     exf_code rc;
     EXF_TRY(begin_layer(s, err));
-    if (o && o->common_input && !s->p->weights_now.w[EXF_W_ROUTER_TABLE]) EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, run_common, err));
+    if (o && o->common_input && !s->p->weights_now.w[EXF_W_ROUTER_TABLE])
+        EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, run_common, err));
     for (s->moe.sweep = 0; s->moe.sweep < sweeps; s->moe.sweep++) {
         s->moe.last = s->moe.sweep == sweeps - 1;
         EXF_TRY(exf_each_group(s, s->moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, run_experts, err));

@@ -52,7 +52,8 @@ uint64_t exf_memory_queue_bytes(void)
 static uint64_t fixed_bytes(const wish *w)
 {
     const exf_architecture *a = &w->m->arch;
-    uint64_t rotary = (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
+    uint64_t rotary =
+        (uint64_t)w->batch->max_tokens * 4 * (uint64_t)(a->rope[EXF_ROPE_MAIN].dim + a->rope[EXF_ROPE_COMPRESSED].dim);
     return route_bytes(w) + w->batch->n_tokens * 4 + rotary + queue_bytes + w->d->observers +
            (w->d->scored ? sizeof(float) * (uint64_t)exf_head_rows(w->b) * (uint64_t)a->vocab : 0);
 }
@@ -62,7 +63,10 @@ static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *l
 {
     const exf_architecture *a = &w->m->arch;
     size_t width = exf_row_width(a), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
-    exf_memory_plan p = {.loader = *loader, .n_queues = 1, .reads = 1, .window = on_host ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
+    exf_memory_plan p = {.loader = *loader,
+                         .n_queues = 1,
+                         .reads = 1,
+                         .window = on_host ? ((size_t)tokens > longest ? (size_t)tokens : longest) : 0};
     if (2 * p.window >= w->batch->n_tokens * lanes) p.window = 0; /* the two buffers would be as large as the hidden states */
     p.block_tokens = w->batch->n_tokens < (size_t)tokens ? (int)w->batch->n_tokens : tokens;
     size_t floats = exf_workspace_floats(w->b, w->compute, a, w->batch->max_tokens, p.block_tokens, w->d);
@@ -106,7 +110,8 @@ static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots,
     int sweeps = w->d->sweeps > 1 ? w->d->sweeps : 1;
     loader.n_slots = n_slots;
     loader.part_experts = (w->m->arch.n_experts + n_parts - 1) / n_parts;
-    uint64_t weights = exf_weight_loader_base_bytes(w->m, w->compute, &loader) + (uint64_t)n_slots * exf_weight_loader_slot_bytes(w->m, w->compute, &loader);
+    uint64_t weights = exf_weight_loader_base_bytes(w->m, w->compute, &loader) +
+                       (uint64_t)n_slots * exf_weight_loader_slot_bytes(w->m, w->compute, &loader);
     for (int tokens = MOST; tokens >= LEAST; tokens /= 2)
         for (int on_host = 0; on_host < 2; on_host++) {
             exf_memory_plan p = plan_of(w, &loader, weights, on_host, tokens);
@@ -131,7 +136,8 @@ static int search(const wish *w, uint64_t most, exf_memory_plan *found)
     exf_memory_plan least = {.bytes = ~(uint64_t)0}, best = {.reads = 0};
     if (search_whole(w, most, found, &least)) return 1;
     for (int n_slots = 2; may_part(w) && n_slots > 0; n_slots--)
-        for (int parts = 2; parts <= MOST_PARTS && parts <= w->m->arch.n_experts; parts *= 2) search_parts(w, most, parts, n_slots, &best, &least);
+        for (int parts = 2; parts <= MOST_PARTS && parts <= w->m->arch.n_experts; parts *= 2)
+            search_parts(w, most, parts, n_slots, &best, &least);
     *found = best.reads ? best : least;
     return best.reads > 0;
 }
@@ -156,10 +162,11 @@ exf_code exf_memory_too_little(const exf_forward_options *o, uint64_t least, exf
     exf_code rc = free_bytes(&left, o->backend, err);
     if (rc != EXF_OK) return rc;
     if (limit && limit <= left)
-        return exf_fail(err, EXF_NOSPACE, "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
+        return exf_fail(err, EXF_NOSPACE,
+                        "GPU memory: a limit of %llu bytes is too little for this pass, the smallest that works is %llu",
                         (unsigned long long)limit, (unsigned long long)least);
-    return exf_fail(err, EXF_NOSPACE, "GPU memory: %llu bytes are free for this pass, the smallest that works takes %llu", (unsigned long long)left,
-                    (unsigned long long)least);
+    return exf_fail(err, EXF_NOSPACE, "GPU memory: %llu bytes are free for this pass, the smallest that works takes %llu",
+                    (unsigned long long)left, (unsigned long long)least);
 }
 
 exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,

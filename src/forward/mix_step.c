@@ -63,7 +63,8 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     } else {
         norm_rows(w, m->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
     }
-    exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw, s->mask, m->logits);
+    exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,
+                    s->mask, m->logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 

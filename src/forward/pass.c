@@ -106,11 +106,13 @@ static exf_code open_workspaces(exf_pass *p, exf_err *err)
 {
     const exf_architecture *a = &p->model->arch;
     size_t floats = exf_workspace_floats(p->b, p->compute, a, p->batch->max_tokens, p->block_tokens, &p->demand);
-    size_t mixing = exf_mixing_floats(p->b, a, p->batch->max_tokens), mirror = exf_mirror_floats(p->b, a, p->block_tokens, &p->demand);
+    size_t mixing = exf_mixing_floats(p->b, a, p->batch->max_tokens),
+           mirror = exf_mirror_floats(p->b, a, p->block_tokens, &p->demand);
     exf_code rc;
     EXF_TRY(exf_mem_new(&p->space, (size_t)p->n_spaces, sizeof *p->space, "workspaces", err));
     for (int i = 0; i < p->n_spaces; i++)
-        EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, i < p->n_workers ? floats : mixing, i < p->n_workers ? mirror : 0, err));
+        EXF_TRY(exf_workspace_new(&p->space[i], p->b, p->compute, a, i < p->n_workers ? floats : mixing,
+                                  i < p->n_workers ? mirror : 0, err));
 out:
     return rc;
 }
@@ -189,11 +191,13 @@ exf_step exf_step_of(exf_pass *p, size_t lane, int layer, int moe_index)
 {
     exf_step s = {.p = p, .lane = lane};
     s.moe = (exf_moe_layer){
-        .engine = exf_moe_engine_of(p->b), .model = p->model, .batch = p->batch, .tokens = p->tokens_device, .weights = &p->weights_now,
-        .parts = p->parts, .space = p->space, .n_workers = p->n_workers, .needs = exf_moe_needs_of(p->b, &p->model->arch, &p->demand),
+        .engine = exf_moe_engine_of(p->b), .model = p->model, .batch = p->batch, .tokens = p->tokens_device,
+        .weights = &p->weights_now,
+        .parts = p->parts, .space = p->space, .n_workers = p->n_workers,
+        .needs = exf_moe_needs_of(p->b, &p->model->arch, &p->demand),
         .block_tokens = p->block_tokens, .timed = p->options->timed, .not_finite = p->not_finite, .lane = &p->lanes[lane],
-        .probes = p->probes, .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0, .routes = &p->routes, .router_routes = &p->routes,
-        .layer = layer, .moe_index = moe_index, .last = 1,
+        .probes = p->probes, .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0, .routes = &p->routes,
+        .router_routes = &p->routes, .layer = layer, .moe_index = moe_index, .last = 1,
     };
     return s;
 }

@@ -28,7 +28,8 @@ static exf_code embed_gpu(exf_pass *p, exf_err *err)
     for (size_t i = 0; i < p->hidden.n_groups; i++) {
         const exf_sequence_group *g = &p->hidden.group[i];
         float *rows = exf_hidden_take(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
-        p->b->gpu->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_device + g->row, g->n_rows, a->d_model, a->residual.streams);
+        p->b->gpu->embed(q, rows, exf_matrix_of(&p->weights_now, EXF_W_EMBED), p->tokens_device + g->row, g->n_rows, a->d_model,
+                         a->residual.streams);
         exf_hidden_give(&p->hidden, 0, i, EXF_HIDDEN_FILL, q);
     }
     return p->b->finish(q, err);

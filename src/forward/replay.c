@@ -49,7 +49,8 @@ static exf_moe_needs needs_of(const exf_backend *b, const exf_architecture *a, c
     return needs;
 }
 
-static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens, const exf_moe_needs *needs)
+static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens,
+                           const exf_moe_needs *needs)
 {
     exf_arena arena = {NULL, 0};
     exf_moe_arrays arrays;
@@ -80,7 +81,8 @@ static void plan_host(replay_plan *p, const exf_model *m, const exf_batch *batch
                         (uint64_t)exf_replay_workers(b, batch, threads) * exf_workspace_bytes(&m->arch, p->floats);
 }
 
-static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_moe_needs *needs)
+static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
+                        const exf_moe_needs *needs)
 {
     exf_compute compute = (exf_compute)o->compute;
     uint64_t routes = exf_route_set_bytes(batch->n_tokens, m->arch.top_k) + batch->n_tokens * sizeof(int32_t);
@@ -88,13 +90,14 @@ static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_
     p->mirror = mirror_floats(o->backend, &m->arch, p->block_tokens);
     uint64_t sent = exf_recorded_stage_bytes((size_t)p->block_tokens, (size_t)m->arch.d_model);
     p->footprint.device = exf_memory_queue_bytes() + sent + p->observers + routes + exf_workspace_bytes(&m->arch, p->floats) +
-                          (uint64_t)p->loader.n_slots * exf_weight_loader_slot_bytes(m, compute, &p->loader) + exf_weight_loader_reader_bytes(m, compute, &p->loader);
+                          (uint64_t)p->loader.n_slots * exf_weight_loader_slot_bytes(m, compute, &p->loader) +
+                          exf_weight_loader_reader_bytes(m, compute, &p->loader);
     p->footprint.host = routes + sent + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
 }
 
 /* Chooses the largest blocks of tokens that fit, then the most weight slots. */
-static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
-                         const exf_moe_needs *needs, exf_err *err)
+static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
+                         const exf_recorded *recorded, const exf_moe_needs *needs, exf_err *err)
 {
     enum { MOST = 16384, LEAST = 512 };
     uint64_t most;
@@ -110,8 +113,8 @@ static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf
     return exf_memory_too_little(o, p->footprint.device, err);
 }
 
-static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch, const exf_recorded *recorded,
-                          const exf_observer *observer, exf_err *err)
+static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
+                          const exf_recorded *recorded, const exf_observer *observer, exf_err *err)
 {
     const exf_backend *b = backend_of(o);
     exf_moe_needs needs = needs_of(b, &m->arch, observer);
@@ -142,9 +145,11 @@ double exf_replay_flops(const exf_architecture *a, const exf_batch *batch, int n
 static exf_code check_layer(const replay *p, exf_err *err)
 {
     const exf_moe_layer *l = &p->layer;
-    if (!l->model->arch.is_moe[l->layer]) return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", l->layer);
+    if (!l->model->arch.is_moe[l->layer])
+        return exf_fail(err, EXF_MODEL, "layer %d is dense: there is nothing to replay", l->layer);
     if (!l->batch->ids && !p->recorded->has_routes[l->layer] && exf_model_copies(l->model, EXF_W_ROUTER_TABLE, l->layer))
-        return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too", l->layer);
+        return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token: without token ids its routes must be recorded too",
+                        l->layer);
     return EXF_OK;
 }
 
@@ -185,7 +190,8 @@ static exf_code run_layers(replay *p, exf_forward_report *report, exf_err *err)
     for (int l = 0; rc == EXF_OK && l < a->n_layers; l++) {
         p->layer.layer = l;
         if (p->recorded->has_input[l]) {
-            exf_progress progress = {.layer = l, .n_layers = n, .done = ++done, .tokens = p->layer.batch->n_tokens, .n_experts = a->n_experts};
+            exf_progress progress = {
+                .layer = l, .n_layers = n, .done = ++done, .tokens = p->layer.batch->n_tokens, .n_experts = a->n_experts};
             rc = run_layer(p, &progress, report, err);
         }
         p->layer.moe_index += a->is_moe[l];
@@ -204,7 +210,8 @@ static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *pla
     exf_code rc;
     b->gpu->memory_reset_peak();
     EXF_TRY(exf_weight_loader_open(&p->loader, l->model, b, compute, &plan->loader, err));
-    EXF_TRY(exf_recorded_stage_open(&p->stage, b, compute, (size_t)plan->block_tokens, (size_t)l->model->arch.d_model, threads, err));
+    EXF_TRY(
+        exf_recorded_stage_open(&p->stage, b, compute, (size_t)plan->block_tokens, (size_t)l->model->arch.d_model, threads, err));
     EXF_TRY(b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
     b->upload(q, p->not_finite, &none, sizeof none);
     if (l->batch->ids) {
@@ -229,7 +236,8 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     exf_code rc;
     EXF_TRY(make_plan(&plan, o, l->model, l->batch, p->recorded, p->observer, err));
     EXF_TRY(exf_mem_new(&p->space, (size_t)l->n_workers, sizeof *p->space, "workspaces", err));
-    for (int i = 0; i < l->n_workers; i++) EXF_TRY(exf_workspace_new(&p->space[i], b, compute, &l->model->arch, plan.floats, plan.mirror, err));
+    for (int i = 0; i < l->n_workers; i++)
+        EXF_TRY(exf_workspace_new(&p->space[i], b, compute, &l->model->arch, plan.floats, plan.mirror, err));
     EXF_TRY(exf_route_set_new(&p->routes, b, l->batch->n_tokens, l->model->arch.top_k, err));
     p->weights_now.b = b;
     l->space = p->space;
@@ -274,7 +282,8 @@ exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_record
     double start = exf_clock(), done;
     const exf_backend *b = backend_of(options);
     replay p = {.recorded = recorded, .observer = observer, .lane = {.observer = observer}};
-    p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids, .weights = &p.weights_now,
+    p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids,
+                              .weights = &p.weights_now,
                               .n_workers = exf_replay_workers(b, batch, options->threads), .timed = options->timed, .lane = &p.lane,
                               .routes = &p.routes, .router_routes = &p.routes, .recorded = recorded, .last = 1};
     memset(report, 0, sizeof *report);

@@ -30,8 +30,10 @@ static exf_code rewrite(const exf_step *s, const exf_rewriter *r, exf_route_set 
 {
     exf_pass *p = s->p;
     const exf_architecture *a = &p->model->arch;
-    exf_routes routes = {.layer = s->moe.layer, .moe_index = s->moe.moe_index, .batch = p->batch, .n_experts = a->n_experts, .top_k = a->top_k,
-                         .probe = set != &p->routes, .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .ids = set->ids, .weights = set->weights};
+    exf_routes routes = {.layer = s->moe.layer, .moe_index = s->moe.moe_index, .batch = p->batch, .n_experts = a->n_experts,
+                         .top_k = a->top_k,
+                         .probe = set != &p->routes, .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .ids = set->ids,
+                         .weights = set->weights};
     if (!r || !r->rewrite) return EXF_OK;
     return r->rewrite(r->self, &routes, err);
 }

@@ -60,7 +60,8 @@ size_t exf_mixing_floats(const exf_backend *b, const exf_architecture *a, int ma
     return most;
 }
 
-static size_t moe_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens, const exf_demand *d)
+static size_t moe_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens,
+                         const exf_demand *d)
 {
     exf_arena arena = {NULL, 0};
     exf_moe_arrays arrays;
@@ -82,5 +83,6 @@ size_t exf_mirror_floats(const exf_backend *b, const exf_architecture *a, int bl
 {
     size_t rows = (size_t)exf_host_block(block_tokens), h = (size_t)a->d_model;
     if (!b->gpu) return 0;
-    return larger(d->host_blocks ? rows * h * (3 + (size_t)a->top_k) : 0, d->head && !d->scored ? (size_t)exf_head_rows(b) * (size_t)a->vocab : 0);
+    return larger(d->host_blocks ? rows * h * (3 + (size_t)a->top_k) : 0,
+                  d->head && !d->scored ? (size_t)exf_head_rows(b) * (size_t)a->vocab : 0);
 }

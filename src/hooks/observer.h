@@ -146,6 +146,7 @@ typedef struct {
     /* Called concurrently; NULL: the head does not run.  All lanes' logits of the same tokens come one
      * after the other, lane by lane, on the same worker. */
     exf_code (*logits)(void *self, const exf_logits_block *b, exf_err *err);
-    exf_code (*device_logits)(void *self, const exf_device_logits *b, exf_err *err); /* `logits` must be set too: it requests the head */
+    exf_code (*device_logits)(void *self, const exf_device_logits *b,
+                              exf_err *err); /* `logits` must be set too: it requests the head */
 } exf_observer;
 #endif

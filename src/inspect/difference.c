@@ -31,7 +31,8 @@ static void quantiles_of_change(const span *x, const float *a, const float *b, d
     static const double at[] = {0.5, 0.9, 0.99, 1};
     size_t n = 0;
     for (size_t i = x->first * x->e * x->e; i < (x->first + x->n) * x->e * x->e; i++)
-        if (exf_inspection_observed(x->a, i) && exf_inspection_observed(x->b, i)) x->scratch[n++] = fabs((double)b[i] - (double)a[i]);
+        if (exf_inspection_observed(x->a, i) && exf_inspection_observed(x->b, i))
+            x->scratch[n++] = fabs((double)b[i] - (double)a[i]);
     exf_sort(x->scratch, n);
     for (int i = 0; i < 4; i++) out[i] = exf_quantile(x->scratch, n, at[i]);
 }
@@ -76,7 +77,8 @@ static void compare_span(const span *x, exf_layer_difference *row)
     compare_sources(x, row);
 }
 
-static exf_code check_comparable(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b, exf_err *err)
+static exf_code check_comparable(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b,
+                                 exf_err *err)
 {
     if (!a->coeff || !b->coeff)
         return exf_fail(err, EXF_MODEL, "%s holds %s and %s holds %s, expected tables", path_a, a->kind->kind, path_b,
@@ -93,8 +95,8 @@ static exf_code check_comparable(const exf_inspection *a, const char *path_a, co
     return EXF_OK;
 }
 
-exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b, exf_layer_difference *rows,
-                     exf_err *err)
+exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b,
+                     exf_layer_difference *rows, exf_err *err)
 {
     exf_code rc = check_comparable(a, path_a, b, path_b, err);
     if (rc != EXF_OK) return rc;
@@ -120,7 +122,8 @@ static int holds(const int32_t *members, int n, int32_t expert)
     return 0;
 }
 
-static void compare_pools(const exf_inspection *a, const exf_static_pool *p, const exf_inspection *b, const exf_static_pool *q, exf_pool_difference *out)
+static void compare_pools(const exf_inspection *a, const exf_static_pool *p, const exf_inspection *b, const exf_static_pool *q,
+                          exf_pool_difference *out)
 {
     size_t e = (size_t)a->shape.n_experts, size = (size_t)p->size;
     double all = 0, moved = 0;

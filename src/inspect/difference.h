@@ -26,8 +26,8 @@ typedef struct {
 
 /* rows [L + 1], the last for all layers together.  EXF_MODEL naming both values where the
  * two are no tables or differ in experts or layers; path_a and path_b for that message. */
-exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b, exf_layer_difference *rows,
-                     exf_err *err) EXF_CHECKED;
+exf_code exf_compare(const exf_inspection *a, const char *path_a, const exf_inspection *b, const char *path_b,
+                     exf_layer_difference *rows, exf_err *err) EXF_CHECKED;
 /* Pool i of a against b's of the same size; 0 if b has none. */
 int exf_compare_pool(const exf_inspection *a, int i, const exf_inspection *b, exf_pool_difference *out);
 

@@ -30,8 +30,8 @@ int exf_inspection_observed(const exf_inspection *s, size_t at)
     return s->loss ? s->loss[at] < EXF_LOSS_NEVER : s->count[at] > 0;
 }
 
-exf_code exf_inspection_new(exf_inspection *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers,
-                       exf_err *err)
+exf_code exf_inspection_new(exf_inspection *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number,
+                            int n_layers, exf_err *err)
 {
     exf_code rc;
     size_t e = (size_t)shape->n_experts, cells = 0;

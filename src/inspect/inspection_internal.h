@@ -8,6 +8,6 @@
 #define EXF_NO_VALUE ((float)NAN) /* of a pair that was never observed */
 
 /* Allocates layer numbers (copied), counts and norms. */
-exf_code exf_inspection_new(exf_inspection *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number, int n_layers,
-                       exf_err *err) EXF_CHECKED;
+exf_code exf_inspection_new(exf_inspection *s, const exf_artifact *kind, const exf_run_shape *shape, int32_t *layer_number,
+                            int n_layers, exf_err *err) EXF_CHECKED;
 #endif

@@ -104,7 +104,8 @@ out:
     return rc;
 }
 
-exf_code exf_report_write(const exf_inspection *s, const char *title, const char *beside, const char *target, int force, exf_err *err)
+exf_code exf_report_write(const exf_inspection *s, const char *title, const char *beside, const char *target, int force,
+                          exf_err *err)
 {
     exf_report r = {.s = s, .title = title, .beside = beside};
     exf_code rc;

@@ -13,5 +13,6 @@
  * and where that would be, as U8, 255 steps from the least to the largest value;
  * and norms and expert counts as they are.  title: for the heading, UTF-8; beside: the
  * directory in which to look for validation.json and validation.md. */
-exf_code exf_report_write(const exf_inspection *s, const char *title, const char *beside, const char *target, int force, exf_err *err) EXF_CHECKED;
+exf_code exf_report_write(const exf_inspection *s, const char *title, const char *beside, const char *target, int force,
+                          exf_err *err) EXF_CHECKED;
 #endif

@@ -114,8 +114,8 @@ static exf_code check_pools(const exf_verify_file *x, exf_err *err)
             EXF_TRY(check_members(x, p, l, err));
             for (size_t s = 0; s < (size_t)x->inspection.shape.n_experts; s++) EXF_TRY(check_target(x, p, l, s, err));
         }
-        EXF_TRY(exf_verify_passed(x, err, "pool of %d: members by falling norm, every other expert goes to the member of least loss",
-                                 p->size));
+        EXF_TRY(exf_verify_passed(
+            x, err, "pool of %d: members by falling norm, every other expert goes to the member of least loss", p->size));
     }
 out:
     return rc;

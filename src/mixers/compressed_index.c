@@ -36,9 +36,11 @@ const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_
     float scale = (float)(1 / sqrt((double)d * heads));
     exf_indexer_shape shape = {.first = first, .n_rows = n_rows, .n_heads = heads, .d = d, .ratio = ratio, .top_k = p->index_topk,
                                .n_entries = exf_entry_count(c->a, c->layer, c->n_tokens)};
-    c->b->gemm_xwt(c->q, s->q, heads * d, exf_f32(q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_INDEX_Q), p->q_rank, n_rows, heads * d, p->q_rank, 1, 0);
+    c->b->gemm_xwt(c->q, s->q, heads * d, exf_f32(q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_INDEX_Q), p->q_rank, n_rows,
+                   heads * d, p->q_rank, 1, 0);
     exf_compressed_rotate(s->q, &(exf_rotation){.n_rows = n_rows, .n_heads = heads, .d = d, .first = first, .step = 1}, c);
-    c->b->gemm_xwt(c->q, s->weights, heads, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_INDEX_WEIGHTS), h, n_rows, heads, h, scale, 0);
+    c->b->gemm_xwt(c->q, s->weights, heads, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_INDEX_WEIGHTS), h, n_rows,
+                   heads, h, scale, 0);
     c->b->indexer(c->q, s->chosen, s->q, s->weights, s->keys, &shape, s->work);
     return s->chosen;
 }

@@ -43,7 +43,8 @@ void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows);
 void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch);
 /* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the last
  * row], or NULL if every visible entry is chosen. q_rank: the queries' normed low-rank rows. */
-const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first, int n_rows);
+const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first,
+                                      int n_rows);
 /* Returns the floating-point operations for one sequence. */
 double exf_index_flops(const exf_architecture *a, int layer, double n_tokens);
 #endif

@@ -18,8 +18,8 @@ static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf
 {
     const exf_architecture *a = c->a;
     int d = a->attention.head_dim;
-    exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = stride, .ld = ld, .d = a->rope[EXF_ROPE_MAIN].dim,
-                            .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
+    exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = stride, .ld = ld,
+                            .d = a->rope[EXF_ROPE_MAIN].dim, .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
     if (norm) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
     c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
 }
@@ -33,8 +33,8 @@ static void run(const exf_mixer_call *c)
     int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
     float *q = exf_arena_take(c->arena, (size_t)t * (size_t)dq), *k = exf_arena_take(c->arena, (size_t)t * (size_t)dkv);
     float *v = exf_arena_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_arena_take(c->arena, (size_t)t * (size_t)dout);
-    exf_attention_shape shape = {.n_tokens = t, .n_heads = s->n_heads, .n_kv = s->n_kv_heads, .d = d, .dv = d, .ldq = dout, .ldk = dkv,
-                                 .ldv = dkv, .ldo = dout, .scale = (float)(1.0 / sqrt((double)d))};
+    exf_attention_shape shape = {.n_tokens = t, .n_heads = s->n_heads, .n_kv = s->n_kv_heads, .d = d, .dv = d, .ldq = dout,
+                                 .ldk = dkv, .ldv = dkv, .ldo = dout, .scale = (float)(1.0 / sqrt((double)d))};
     float *scores = exf_arena_take(c->arena, c->b->attention_workspace(&shape));
     float *packed = s->gated ? exf_arena_take(c->arena, (size_t)t * (size_t)dout) : q;
     if (!c->arena->base) return;

@@ -28,13 +28,15 @@ static size_t larger(size_t a, size_t b)
 
 static exf_rotation heads_turn(const exf_mixer_call *c, int first, int n)
 {
-    return (exf_rotation){.n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
+    return (exf_rotation){
+        .n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
 }
 
 static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int first, int n)
 {
     const exf_compressed_spec *p = &c->a->compressed;
-    return (exf_compressed_attention_shape){.first = first, .n_rows = n, .n_heads = p->n_heads, .d = p->head_dim, .window = p->window,
+    return (exf_compressed_attention_shape){.first = first, .n_rows = n, .n_heads = p->n_heads, .d = p->head_dim,
+                                            .window = p->window,
                                             .ratio = p->ratio[c->layer], .scale = (float)(1.0 / sqrt((double)p->head_dim))};
 }
 
@@ -85,9 +87,11 @@ static void make_queries(const space *s, const exf_mixer_call *c, int first, int
     const exf_architecture *a = c->a;
     const exf_compressed_spec *p = &a->compressed;
     int h = a->d_model, wide = p->n_heads * p->head_dim;
-    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1, 0);
+    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1,
+                   0);
     c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
-    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank, 1, 0);
+    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank,
+                   1, 0);
 }
 
 /* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */
@@ -118,7 +122,8 @@ static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix he
     int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
     exf_product_steps steps = {.count = p->o_groups, .y = p->o_rank, .x = part, .w = (size_t)p->o_rank * (size_t)part};
     c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_mixer_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
-    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_mixer_weight(c, EXF_W_O_B), low, n, h, low, 1, c->beta);
+    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_mixer_weight(c, EXF_W_O_B), low, n, h,
+                   low, 1, c->beta);
 }
 
 static void run_block(const space *s, const exf_mixer_call *c, int first, int n)

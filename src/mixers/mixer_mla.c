@@ -40,7 +40,8 @@ static void carve(mla_space *m, const exf_mixer_call *c)
     const exf_mla_spec *s = &c->a->mla;
     exf_arena *arena = c->arena;
     exf_attention_shape shape = shape_of(c, group_of(c));
-    size_t t = (size_t)c->n_tokens, group = (size_t)group_of(c), dk = (size_t)(s->nope_dim + s->rope_dim), dv = (size_t)s->v_dim, n = (size_t)s->n_heads;
+    size_t t = (size_t)c->n_tokens, group = (size_t)group_of(c), dk = (size_t)(s->nope_dim + s->rope_dim), dv = (size_t)s->v_dim,
+           n = (size_t)s->n_heads;
     m->q_low = exf_arena_take(arena, t * (size_t)s->q_rank);
     m->q = exf_arena_take(arena, t * n * dk);
     m->latent = exf_arena_take(arena, t * (size_t)(s->kv_rank + s->rope_dim));
@@ -89,12 +90,14 @@ static void make_latent(const mla_space *m, const exf_mixer_call *c)
 static void expand(const mla_space *m, const exf_mixer_call *c, int first, int n)
 {
     const exf_mla_spec *s = &c->a->mla;
-    int t = c->n_tokens, rank = s->kv_rank, ld = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim, group = group_of(c);
+    int t = c->n_tokens, rank = s->kv_rank, ld = rank + s->rope_dim, dk = s->nope_dim + s->rope_dim, dv = s->v_dim,
+        group = group_of(c);
     size_t head = (size_t)(s->nope_dim + dv) * (size_t)rank;
     exf_matrix w = exf_matrix_at(exf_mixer_weight(c, EXF_W_KV_B), (size_t)first * head), latent = exf_f32(m->latent);
     exf_product_steps keys = {.count = n, .y = dk, .w = head}, values = {.count = n, .y = dv, .w = head};
     c->b->gemm_xwt_many(c->q, m->k, group * dk, latent, ld, w, rank, &keys, t, s->nope_dim, rank);
-    c->b->gemm_xwt_many(c->q, m->v, group * dv, latent, ld, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, &values, t, dv, rank);
+    c->b->gemm_xwt_many(c->q, m->v, group * dv, latent, ld, exf_matrix_at(w, (size_t)s->nope_dim * (size_t)rank), rank, &values, t,
+                        dv, rank);
 }
 
 /* Runs attention of the heads from `first` on, at most a group. */

@@ -15,7 +15,8 @@ static void frequencies(float *inv_freq, const exf_rope_spec *s)
         exf_rope_frequencies(inv_freq, s->dim, s->theta);
 }
 
-static exf_code one_table(exf_rope_tables *p, int kind, const exf_backend *b, exf_queue *q, const exf_rope_spec *s, int max_tokens, exf_err *err)
+static exf_code one_table(exf_rope_tables *p, int kind, const exf_backend *b, exf_queue *q, const exf_rope_spec *s, int max_tokens,
+                          exf_err *err)
 {
     exf_code rc;
     size_t half = (size_t)s->dim / 2, n = half * (size_t)max_tokens;
@@ -35,7 +36,8 @@ out:
     return rc;
 }
 
-exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens, exf_err *err)
+exf_code exf_rope_tables_new(exf_rope_tables *p, const exf_backend *b, exf_queue *q, const exf_architecture *a, int max_tokens,
+                             exf_err *err)
 {
     exf_code rc = EXF_OK;
     memset(p, 0, sizeof *p);

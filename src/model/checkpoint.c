@@ -73,7 +73,8 @@ const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char
  * file that lies in the checkpoint's own directory. */
 static exf_code check_shard_name(const char *index_path, const char *name, size_t len, exf_err *err)
 {
-    if (strlen(name) != len || len == 0 || strchr(name, '/') || strchr(name, '\\') || strcmp(name, "..") == 0 || strcmp(name, ".") == 0)
+    if (strlen(name) != len || len == 0 || strchr(name, '/') || strchr(name, '\\') || strcmp(name, "..") == 0 ||
+        strcmp(name, ".") == 0)
         return exf_fail(err, EXF_FORMAT, "%s: shard \"%s\" is no plain file name in the checkpoint's directory", index_path, name);
     return EXF_OK;
 }
@@ -112,7 +113,8 @@ static exf_code collect(exf_checkpoint *c, exf_err *err)
     exf_code rc = exf_mem_new(&c->stored, total, sizeof *c->stored, "tensor list", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < c->n_files; i++)
-        for (size_t j = 0; j < exf_st_count(c->file[i]); j++) c->stored[n++] = (exf_stored_tensor){c->file[i], exf_st_at(c->file[i], j)};
+        for (size_t j = 0; j < exf_st_count(c->file[i]); j++)
+            c->stored[n++] = (exf_stored_tensor){c->file[i], exf_st_at(c->file[i], j)};
     qsort(c->stored, n, sizeof *c->stored, by_name);
     c->n_stored = n;
     for (size_t i = 1; i < n; i++)

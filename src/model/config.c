@@ -50,7 +50,8 @@ static exf_code wrong_type(const exf_config *c, const char *fields, const exf_js
     return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected %s", c->path, fields, exf_json_type_name(found), wanted);
 }
 
-static exf_code get_int(const exf_config *c, const char *fields, int64_t min, int64_t max, const int *fallback, int *out, exf_err *err)
+static exf_code get_int(const exf_config *c, const char *fields, int64_t min, int64_t max, const int *fallback, int *out,
+                        exf_err *err)
 {
     const exf_json *j;
     exf_code rc = exf_config_find(c, fields, &j, err);
@@ -62,7 +63,8 @@ static exf_code get_int(const exf_config *c, const char *fields, int64_t min, in
     if (exf_json_type(j) != EXF_JSON_INT) return wrong_type(c, fields, j, "an integer", err);
     int64_t v = exf_json_int(j);
     if (v < min || v > max)
-        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %lld, expected %lld to %lld", c->path, fields, (long long)v, (long long)min, (long long)max);
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %lld, expected %lld to %lld", c->path, fields, (long long)v, (long long)min,
+                        (long long)max);
     *out = (int)v;
     return EXF_OK;
 }

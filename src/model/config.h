@@ -20,13 +20,15 @@ exf_code exf_config_find(const exf_config *c, const char *fields, const exf_json
 /* Required integer in [min, max]. */
 exf_code exf_config_int(const exf_config *c, const char *fields, int64_t min, int64_t max, int *out, exf_err *err) EXF_CHECKED;
 /* The same, *out = fallback when absent. */
-exf_code exf_config_int_or(const exf_config *c, const char *fields, int64_t min, int64_t max, int fallback, int *out, exf_err *err) EXF_CHECKED;
+exf_code exf_config_int_or(const exf_config *c, const char *fields, int64_t min, int64_t max, int fallback, int *out,
+                           exf_err *err) EXF_CHECKED;
 /* Required real > 0. */
 exf_code exf_config_real(const exf_config *c, const char *fields, double *out, exf_err *err) EXF_CHECKED;
 exf_code exf_config_real_or(const exf_config *c, const char *fields, double fallback, double *out, exf_err *err) EXF_CHECKED;
 exf_code exf_config_bool_or(const exf_config *c, const char *fields, int fallback, int *out, exf_err *err) EXF_CHECKED;
 /* Text, NULL when absent; borrowed from the document. */
-exf_code exf_config_text_or(const exf_config *c, const char *fields, const char *fallback, const char **out, exf_err *err) EXF_CHECKED;
+exf_code exf_config_text_or(const exf_config *c, const char *fields, const char *fallback, const char **out,
+                            exf_err *err) EXF_CHECKED;
 /* Checks a field of which only one value is supported: it must be absent, null, or have
  * exactly this text form ("false", "null", "silu", "1"); EXF_MODEL otherwise. */
 exf_code exf_config_must_be(const exf_config *c, const char *fields, const char *only, exf_err *err) EXF_CHECKED;

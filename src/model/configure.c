@@ -55,11 +55,13 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
     EXF_TRY(exf_config_must_be(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", err));
     r->dim = (int)(s->head_dim * part);
     if (s->n_heads % s->n_kv_heads)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d key-value heads", c->path, s->n_heads, s->n_kv_heads);
+        rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d key-value heads", c->path, s->n_heads,
+                      s->n_kv_heads);
     else if (s->head_dim % 2)
         rc = exf_fail(err, EXF_MODEL, "%s: \"head_dim\" is %d, expected an even number", c->path, s->head_dim);
     else if (s->head_dim < 2 || r->dim < 2 || r->dim % 2 || r->dim > s->head_dim)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d rotary dimensions in heads of %d, expected an even number within", c->path, r->dim, s->head_dim);
+        rc = exf_fail(err, EXF_MODEL, "%s: %d rotary dimensions in heads of %d, expected an even number within", c->path, r->dim,
+                      s->head_dim);
     a->dim[EXF_DIM_Q] = a->dim[EXF_DIM_O] = s->n_heads * s->head_dim;
     a->dim[EXF_DIM_KV] = s->n_kv_heads * s->head_dim;
     a->dim[EXF_DIM_HEAD] = s->head_dim;
@@ -72,8 +74,8 @@ exf_code exf_configure_check_groups(const exf_config *c, const exf_architecture 
     const exf_router_spec *r = &a->router;
     int size = a->n_experts / r->n_groups, scored = r->group_score == EXF_GROUP_TOP2_SUM ? 2 : 1;
     if (a->n_experts % r->n_groups || r->top_groups > r->n_groups || size < scored)
-        return exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts, r->n_groups,
-                        r->top_groups);
+        return exf_fail(err, EXF_MODEL, "%s: %d experts in %d groups of which %d are kept cannot be", c->path, a->n_experts,
+                        r->n_groups, r->top_groups);
     if (a->top_k > r->top_groups * size)
         return exf_fail(err, EXF_MODEL, "%s: %d experts per token, the %d groups kept hold %d", c->path, a->top_k, r->top_groups,
                         r->top_groups * size);
@@ -88,10 +90,12 @@ exf_code exf_configure_dense_first(const exf_config *c, exf_architecture *a, exf
     EXF_TRY(exf_config_int_or(c, "moe_layer_freq", 1, EXF_MAX_LAYERS, 1, &step, err));
     for (int l = 0; l < a->n_layers; l++) n_moe += a->is_moe[l] = l >= first && l % step == 0;
     if (first >= a->n_layers)
-        rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense: none is a mixture of experts", c->path, first, a->n_layers);
+        rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense: none is a mixture of experts", c->path, first,
+                      a->n_layers);
     else if (n_moe == 0)
-        rc = exf_fail(err, EXF_MODEL, "%s: the first %d of %d layers are dense and \"moe_layer_freq\" is %d: none is a mixture of experts",
-                      c->path, first, a->n_layers, step);
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: the first %d of %d layers are dense and \"moe_layer_freq\" is %d: none is a mixture of experts", c->path,
+                      first, a->n_layers, step);
     else if (first || step > 1)
         rc = exf_config_int(c, "intermediate_size", 1, 1 << 20, &a->d_ffn, err);
 out:
@@ -127,7 +131,8 @@ exf_code exf_configure_yarn(const exf_config *c, exf_rope_spec *r, exf_err *err)
     if (amplitude > 0)
         r->amplitude = amplitude;
     else
-        r->amplitude = mscale > 0 && mscale_all > 0 ? yarn_law(r->factor, mscale) / yarn_law(r->factor, mscale_all) : yarn_law(r->factor, 1);
+        r->amplitude =
+            mscale > 0 && mscale_all > 0 ? yarn_law(r->factor, mscale) / yarn_law(r->factor, mscale_all) : yarn_law(r->factor, 1);
 out:
     return rc;
 }
@@ -177,7 +182,8 @@ exf_code exf_configure_mla(const exf_config *c, exf_architecture *a, exf_err *er
     r->dim = s->rope_dim;
     r->interleaved = 1;
     EXF_TRY(score_scale(c, a, err));
-    if (s->rope_dim % 2) rc = exf_fail(err, EXF_MODEL, "%s: \"qk_rope_head_dim\" is %d, expected an even number", c->path, s->rope_dim);
+    if (s->rope_dim % 2)
+        rc = exf_fail(err, EXF_MODEL, "%s: \"qk_rope_head_dim\" is %d, expected an even number", c->path, s->rope_dim);
     mla_dims(a);
 out:
     return rc;

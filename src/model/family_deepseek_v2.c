@@ -50,7 +50,8 @@ static exf_code configure_router(const exf_config *c, exf_architecture *a, exf_e
     if (strcmp(method, "group_limited_greedy") == 0)
         rc = configure_groups(c, a, err);
     else if (strcmp(method, "greedy") != 0)
-        rc = exf_fail(err, EXF_MODEL, "%s: \"topk_method\" is %s; only greedy and group_limited_greedy are supported", c->path, method);
+        rc = exf_fail(err, EXF_MODEL, "%s: \"topk_method\" is %s; only greedy and group_limited_greedy are supported", c->path,
+                      method);
 out:
     return rc;
 }

@@ -30,7 +30,8 @@ static exf_code list_of(const exf_config *c, const char *field, int n_layers, co
     if (exf_json_type(*list) != EXF_JSON_ARRAY)
         return exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s, expected an array", c->path, field, exf_json_type_name(*list));
     if (exf_json_size(*list) < (size_t)n_layers)
-        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has %zu elements for %d layers", c->path, field, exf_json_size(*list), n_layers);
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has %zu elements for %d layers", c->path, field, exf_json_size(*list),
+                        n_layers);
     return EXF_OK;
 }
 
@@ -53,9 +54,11 @@ static exf_code ratio_by_number(const exf_config *c, const schedule *s, int laye
     const exf_json *j = exf_json_at(s->ratios, (size_t)layer);
     int64_t v = exf_json_int(j);
     if (exf_json_type(j) != EXF_JSON_INT)
-        return exf_fail(err, EXF_MODEL, "%s: \"compress_ratios\"[%d] is %s, expected an integer", c->path, layer, exf_json_type_name(j));
+        return exf_fail(err, EXF_MODEL, "%s: \"compress_ratios\"[%d] is %s, expected an integer", c->path, layer,
+                        exf_json_type_name(j));
     if (v < 0 || v > MOST_RATIO)
-        return exf_fail(err, EXF_MODEL, "%s: \"compress_ratios\"[%d] is %lld, expected 0 to %d", c->path, layer, (long long)v, MOST_RATIO);
+        return exf_fail(err, EXF_MODEL, "%s: \"compress_ratios\"[%d] is %lld, expected 0 to %d", c->path, layer, (long long)v,
+                        MOST_RATIO);
     *ratio = (int)v;
     return EXF_OK;
 }
@@ -85,8 +88,8 @@ static exf_code ratio_of(const exf_config *c, const schedule *s, int layer, int 
     *ratio = by_type;
     if (s->ratios) EXF_TRY(ratio_by_number(c, s, layer, ratio, err));
     if (s->types && *ratio != by_type)
-        rc = exf_fail(err, EXF_MODEL, "%s: layer %d compresses %d tokens by \"compress_ratios\", %d by \"layer_types\"", c->path, layer,
-                      *ratio, by_type);
+        rc = exf_fail(err, EXF_MODEL, "%s: layer %d compresses %d tokens by \"compress_ratios\", %d by \"layer_types\"", c->path,
+                      layer, *ratio, by_type);
 out:
     return rc;
 }
@@ -99,7 +102,8 @@ static exf_code set_ratio(const exf_config *c, exf_architecture *a, int layer, i
     a->traits[layer] |= ratio == SHORT_RATIO ? EXF_T_RATIO_SHORT : EXF_T_RATIO_LONG;
     int *known = &a->dim[ratio == SHORT_RATIO ? EXF_DIM_SHORT : EXF_DIM_LONG];
     if (*known && *known != ratio)
-        return exf_fail(err, EXF_MODEL, "%s: layer %d compresses %d tokens into one, an earlier one %d: ratios other than 0 and %d must be equal",
+        return exf_fail(err, EXF_MODEL,
+                        "%s: layer %d compresses %d tokens into one, an earlier one %d: ratios other than 0 and %d must be equal",
                         c->path, layer, ratio, *known, SHORT_RATIO);
     *known = ratio;
     return EXF_OK;
@@ -132,7 +136,8 @@ static exf_code configure_routing(const exf_config *c, exf_architecture *a, exf_
         const char *type = types ? exf_json_string(exf_json_at(types, (size_t)l), NULL) : l < n_hash ? "hash_moe" : "moe";
         int hashed = type && strcmp(type, "hash_moe") == 0;
         if (!type || (!hashed && strcmp(type, "moe") != 0))
-            return exf_fail(err, EXF_MODEL, "%s: \"mlp_layer_types\"[%d] is %s, expected hash_moe or moe", c->path, l, type ? type : "no string");
+            return exf_fail(err, EXF_MODEL, "%s: \"mlp_layer_types\"[%d] is %s, expected hash_moe or moe", c->path, l,
+                            type ? type : "no string");
         a->is_moe[l] = 1;
         a->traits[l] |= EXF_T_SHARED | (hashed ? EXF_T_HASHED : EXF_T_SCORED);
     }
@@ -197,7 +202,8 @@ static exf_code configure_rope_dim(const exf_config *c, exf_compressed_spec *s, 
     EXF_TRY(exf_config_real_or(c, "partial_rotary_factor", 64.0 / 512, &part, err));
     EXF_TRY(exf_config_int_or(c, "qk_rope_head_dim", 2, 4096, (int)(s->head_dim * part), &s->rope_dim, err));
     if (s->rope_dim < 2 || s->rope_dim % 2 || s->rope_dim > s->head_dim || s->rope_dim > s->index_dim)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d rotary dimensions in heads of %d and index heads of %d, expected an even number within", c->path,
+        rc = exf_fail(err, EXF_MODEL,
+                      "%s: %d rotary dimensions in heads of %d and index heads of %d, expected an even number within", c->path,
                       s->rope_dim, s->head_dim, s->index_dim);
 out:
     return rc;
@@ -237,7 +243,8 @@ static exf_code configure_attention(const exf_config *c, exf_architecture *a, ex
     EXF_TRY(configure_rope_dim(c, s, err));
     EXF_TRY(configure_rope(c, a, err));
     if (s->n_heads % s->o_groups)
-        rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d output groups", c->path, s->n_heads, s->o_groups);
+        rc = exf_fail(err, EXF_MODEL, "%s: %d attention heads are no multiple of %d output groups", c->path, s->n_heads,
+                      s->o_groups);
     attention_dims(a);
     for (int l = 0; l < a->n_layers; l++) a->mixer[l] = EXF_MIXER_COMPRESSED;
 out:

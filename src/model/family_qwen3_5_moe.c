@@ -46,8 +46,8 @@ static exf_code configure_mixers(const exf_config *c, exf_architecture *a, exf_e
     if (types && exf_json_type(types) != EXF_JSON_ARRAY)
         return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" is %s, expected an array", c->path, exf_json_type_name(types));
     if (types && exf_json_size(types) != (size_t)a->n_layers)
-        return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" has %zu entries, \"num_hidden_layers\" is %d", c->path, exf_json_size(types),
-                        a->n_layers);
+        return exf_fail(err, EXF_MODEL, "%s: \"layer_types\" has %zu entries, \"num_hidden_layers\" is %d", c->path,
+                        exf_json_size(types), a->n_layers);
     EXF_TRY(exf_config_int_or(c, "full_attention_interval", 1, EXF_MAX_LAYERS, 4, &interval, err));
     for (int l = 0; l < a->n_layers; l++)
         if (types)
@@ -173,7 +173,8 @@ static const exf_tensor_rule rules[] = {
     {EXF_W_DELTA_Z, DELTA "in_proj_z.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_Z, EXF_DIM_H}, EXF_LINEAR},
     {EXF_W_DELTA_B, DELTA "in_proj_b.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS, EXF_DIM_H}, EXF_LINEAR},
     {EXF_W_DELTA_A, DELTA "in_proj_a.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS, EXF_DIM_H}, EXF_LINEAR},
-    {EXF_W_DELTA_CONV, DELTA "conv1d.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_QKV, EXF_DIM_ONE, EXF_DIM_DELTA_CONV}, 0},
+    {EXF_W_DELTA_CONV, DELTA "conv1d.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_QKV, EXF_DIM_ONE, EXF_DIM_DELTA_CONV},
+     0},
     {EXF_W_DELTA_DT_BIAS, DELTA "dt_bias", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},
     {EXF_W_DELTA_A_LOG, DELTA "A_log", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_HEADS}, 0},
     {EXF_W_DELTA_NORM, DELTA "norm.weight", EXF_IN_LAYER, EXF_T_DELTANET, {EXF_DIM_DELTA_VALUE}, 0},

@@ -20,7 +20,8 @@ static exf_code configure_layers(const exf_config *c, exf_architecture *a, exf_e
     for (size_t i = 0; i < exf_json_size(dense); i++) {
         const exf_json *number = exf_json_at(dense, i);
         if (exf_json_type(number) != EXF_JSON_INT)
-            return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %s, expected layer numbers", c->path, exf_json_type_name(number));
+            return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %s, expected layer numbers", c->path,
+                            exf_json_type_name(number));
         int64_t l = exf_json_int(number);
         if (l >= 0 && l < a->n_layers) a->is_moe[l] = 0;
     }

@@ -12,7 +12,8 @@ void exf_tensor_name(char out[EXF_TENSOR_NAME_LEN], const exf_architecture *a, c
     size_t n = 0, room = EXF_TENSOR_NAME_LEN;
     for (const char *p = pattern; *p && n < room - 1;) {
         if (p[0] == '{' && p[2] == '}') {
-            int put = p[1] == 'P' ? snprintf(out + n, room - n, "%s", a->prefix) : snprintf(out + n, room - n, "%d", p[1] == 'L' ? layer : expert);
+            int put = p[1] == 'P' ? snprintf(out + n, room - n, "%s", a->prefix)
+                                  : snprintf(out + n, room - n, "%d", p[1] == 'L' ? layer : expert);
             n += (size_t)put < room - n ? (size_t)put : room - n - 1;
             p += 3;
         } else {

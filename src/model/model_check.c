@@ -83,8 +83,8 @@ static exf_code check_surplus(const inventory *v, exf_err *err)
         const exf_stored_tensor *s = exf_checkpoint_at(m->checkpoint, i);
         const char *name = s->tensor->view.name;
         if (!v->used[i] && !is_ignored(m, name))
-            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is not one that %s expects of a %s", exf_st_path(s->file), name, m->config_path,
-                            m->family->name);
+            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is not one that %s expects of a %s", exf_st_path(s->file), name,
+                            m->config_path, m->family->name);
     }
     return EXF_OK;
 }

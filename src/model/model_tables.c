@@ -10,8 +10,8 @@ static exf_code check_numbers(const exf_model *m, const exf_tensor_rule *r, int 
         char name[EXF_TENSOR_NAME_LEN];
         if (v[i] >= 0 && v[i] < (float)m->arch.n_experts) continue;
         exf_tensor_name(name, &m->arch, r->name, layer, 0);
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", row %zu names expert %.0f, %s has experts 0 to %d", m->dir, name, i / cols,
-                        (double)v[i], m->config_path, m->arch.n_experts - 1);
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", row %zu names expert %.0f, %s has experts 0 to %d", m->dir, name,
+                        i / cols, (double)v[i], m->config_path, m->arch.n_experts - 1);
     }
     return EXF_OK;
 }

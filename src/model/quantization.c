@@ -19,8 +19,9 @@ static exf_code read_block(const exf_config *c, exf_quantization *q, exf_err *er
         *(i ? &q->block_cols : &q->block_rows) = (int)n;
     }
     if (is_pair) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.weight_block_size\" is %s of %zu, expected two integers from 1 to 1048576",
-                    c->path, exf_json_type_name(block), exf_json_size(block));
+    return exf_fail(err, EXF_MODEL,
+                    "%s: \"quantization_config.weight_block_size\" is %s of %zu, expected two integers from 1 to 1048576", c->path,
+                    exf_json_type_name(block), exf_json_size(block));
 }
 
 /* DeepSeek-V4 says here how its experts are stored; the configs that say so come
@@ -48,7 +49,8 @@ exf_code exf_quantization_read(const exf_config *c, exf_quantization *q, exf_err
     EXF_TRY(exf_config_text_or(c, "quantization_config.fmt", "e4m3", &fmt, err));
     if (strcmp(method, "fp8") != 0)
         return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.quant_method\" is \"%s\"; " SUPPORTED, c->path, method);
-    if (strcmp(fmt, "e4m3") != 0) return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
+    if (strcmp(fmt, "e4m3") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: \"quantization_config.fmt\" is \"%s\"; " SUPPORTED, c->path, fmt);
     EXF_TRY(read_block(c, q, err));
     EXF_TRY(read_experts(c, q, err));
     q->fp8 = q->fp4 = 1;

@@ -23,14 +23,20 @@
     {EXF_W_Q_NORM, "{P}layers.{L}.self_attn.q_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}, \
     {EXF_W_K_NORM, "{P}layers.{L}.self_attn.k_norm.weight", EXF_IN_LAYER, EXF_T_ATTENTION | EXF_T_QK_NORM, {EXF_DIM_HEAD}, norm}
 
-#define EXF_RULES_MLA                                                                                                                        \
-    {EXF_W_Q, "{P}layers.{L}.self_attn.q_proj.weight", EXF_IN_LAYER, EXF_T_MLA | EXF_T_NO_Q_LORA, {EXF_DIM_Q, EXF_DIM_H}, EXF_LINEAR},       \
-    {EXF_W_Q_A, "{P}layers.{L}.self_attn.q_a_proj.weight", EXF_IN_LAYER, EXF_T_MLA | EXF_T_Q_LORA, {EXF_DIM_Q_RANK, EXF_DIM_H}, EXF_LINEAR}, \
-    {EXF_W_Q_A_NORM, "{P}layers.{L}.self_attn.q_a_layernorm.weight", EXF_IN_LAYER, EXF_T_MLA | EXF_T_Q_LORA, {EXF_DIM_Q_RANK}, 0},           \
-    {EXF_W_Q_B, "{P}layers.{L}.self_attn.q_b_proj.weight", EXF_IN_LAYER, EXF_T_MLA | EXF_T_Q_LORA, {EXF_DIM_Q, EXF_DIM_Q_RANK}, EXF_LINEAR}, \
-    {EXF_W_KV_A, "{P}layers.{L}.self_attn.kv_a_proj_with_mqa.weight", EXF_IN_LAYER, EXF_T_MLA, {EXF_DIM_KV_A, EXF_DIM_H}, EXF_LINEAR},       \
-    {EXF_W_KV_A_NORM, "{P}layers.{L}.self_attn.kv_a_layernorm.weight", EXF_IN_LAYER, EXF_T_MLA, {EXF_DIM_KV_RANK}, 0},                       \
-    {EXF_W_KV_B, "{P}layers.{L}.self_attn.kv_b_proj.weight", EXF_IN_LAYER, EXF_T_MLA, {EXF_DIM_KV_B, EXF_DIM_KV_RANK}, EXF_LINEAR},          \
+#define EXF_RULES_MLA                                                                                                  \
+    {EXF_W_Q, "{P}layers.{L}.self_attn.q_proj.weight", EXF_IN_LAYER,                                                   \
+     EXF_T_MLA | EXF_T_NO_Q_LORA, {EXF_DIM_Q, EXF_DIM_H}, EXF_LINEAR},                                                 \
+    {EXF_W_Q_A, "{P}layers.{L}.self_attn.q_a_proj.weight", EXF_IN_LAYER,                                               \
+     EXF_T_MLA | EXF_T_Q_LORA, {EXF_DIM_Q_RANK, EXF_DIM_H}, EXF_LINEAR},                                               \
+    {EXF_W_Q_A_NORM, "{P}layers.{L}.self_attn.q_a_layernorm.weight", EXF_IN_LAYER,                                     \
+     EXF_T_MLA | EXF_T_Q_LORA, {EXF_DIM_Q_RANK}, 0},                                                                   \
+    {EXF_W_Q_B, "{P}layers.{L}.self_attn.q_b_proj.weight", EXF_IN_LAYER,                                               \
+     EXF_T_MLA | EXF_T_Q_LORA, {EXF_DIM_Q, EXF_DIM_Q_RANK}, EXF_LINEAR},                                               \
+    {EXF_W_KV_A, "{P}layers.{L}.self_attn.kv_a_proj_with_mqa.weight", EXF_IN_LAYER,                                    \
+     EXF_T_MLA, {EXF_DIM_KV_A, EXF_DIM_H}, EXF_LINEAR},                                                                \
+    {EXF_W_KV_A_NORM, "{P}layers.{L}.self_attn.kv_a_layernorm.weight", EXF_IN_LAYER, EXF_T_MLA, {EXF_DIM_KV_RANK}, 0}, \
+    {EXF_W_KV_B, "{P}layers.{L}.self_attn.kv_b_proj.weight", EXF_IN_LAYER,                                             \
+     EXF_T_MLA, {EXF_DIM_KV_B, EXF_DIM_KV_RANK}, EXF_LINEAR},                                                          \
     {EXF_W_O, "{P}layers.{L}.self_attn.o_proj.weight", EXF_IN_LAYER, EXF_T_MLA, {EXF_DIM_H, EXF_DIM_O}, EXF_LINEAR}
 
 #define EXF_RULES_DENSE                                                                                                       \
@@ -39,15 +45,20 @@
     {EXF_W_DENSE_DOWN, "{P}layers.{L}.mlp.down_proj.weight", EXF_IN_LAYER, EXF_T_DENSE, {EXF_DIM_H, EXF_DIM_FFN}, EXF_LINEAR}
 
 /* when: EXF_T_MOE, with EXF_T_UNSTACKED where experts may also be stacked. */
-#define EXF_RULES_EXPERTS(when)                                                                                                          \
-    {EXF_W_ROUTER, "{P}layers.{L}.mlp.gate.weight", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},                                  \
-    {EXF_W_EXPERT_GATE, "{P}layers.{L}.mlp.experts.{E}.gate_proj.weight", EXF_IN_EXPERT, when, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},       \
-    {EXF_W_EXPERT_UP, "{P}layers.{L}.mlp.experts.{E}.up_proj.weight", EXF_IN_EXPERT, when, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},           \
-    {EXF_W_EXPERT_DOWN, "{P}layers.{L}.mlp.experts.{E}.down_proj.weight", EXF_IN_EXPERT, when, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR}
+#define EXF_RULES_EXPERTS(when)                                                                                                 \
+    {EXF_W_ROUTER, "{P}layers.{L}.mlp.gate.weight", EXF_IN_LAYER, EXF_T_MOE, {EXF_DIM_E, EXF_DIM_H}, 0},                        \
+    {EXF_W_EXPERT_GATE, "{P}layers.{L}.mlp.experts.{E}.gate_proj.weight", EXF_IN_EXPERT,                                        \
+     when, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR},                                                                                 \
+    {EXF_W_EXPERT_UP, "{P}layers.{L}.mlp.experts.{E}.up_proj.weight", EXF_IN_EXPERT, when, {EXF_DIM_I, EXF_DIM_H}, EXF_LINEAR}, \
+    {EXF_W_EXPERT_DOWN, "{P}layers.{L}.mlp.experts.{E}.down_proj.weight", EXF_IN_EXPERT,                                        \
+     when, {EXF_DIM_H, EXF_DIM_I}, EXF_LINEAR}
 
 /* name: "shared_expert" or "shared_experts". */
-#define EXF_RULES_SHARED(name)                                                                                                            \
-    {EXF_W_SHARED_GATE, "{P}layers.{L}.mlp." name ".gate_proj.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR}, \
-    {EXF_W_SHARED_UP, "{P}layers.{L}.mlp." name ".up_proj.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},     \
-    {EXF_W_SHARED_DOWN, "{P}layers.{L}.mlp." name ".down_proj.weight", EXF_IN_LAYER, EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR}
+#define EXF_RULES_SHARED(name)                                                       \
+    {EXF_W_SHARED_GATE, "{P}layers.{L}.mlp." name ".gate_proj.weight", EXF_IN_LAYER, \
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},             \
+    {EXF_W_SHARED_UP, "{P}layers.{L}.mlp." name ".up_proj.weight", EXF_IN_LAYER,     \
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_SHARED, EXF_DIM_H}, EXF_LINEAR},             \
+    {EXF_W_SHARED_DOWN, "{P}layers.{L}.mlp." name ".down_proj.weight", EXF_IN_LAYER, \
+     EXF_T_MOE | EXF_T_SHARED, {EXF_DIM_H, EXF_DIM_SHARED}, EXF_LINEAR}
 #endif

@@ -57,9 +57,11 @@ static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *wh
 {
     static const char *const off[] = {"truncation", "padding"};
     exf_code rc = EXF_OK;
-    if (exf_json_type(doc) != EXF_JSON_OBJECT) return exf_fail(err, EXF_MODEL, "%s: not a tokenizer: the file is %s, not an object", where, exf_json_type_name(doc));
+    if (exf_json_type(doc) != EXF_JSON_OBJECT)
+        return exf_fail(err, EXF_MODEL, "%s: not a tokenizer: the file is %s, not an object", where, exf_json_type_name(doc));
     const char *version = exf_json_string(exf_json_get(doc, "version"), NULL);
-    if (version && strcmp(version, "1.0") != 0) return exf_fail(err, EXF_MODEL, "%s: version \"%s\" is not supported (supported: 1.0)", where, version);
+    if (version && strcmp(version, "1.0") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: version \"%s\" is not supported (supported: 1.0)", where, version);
     for (int i = 0; i < 2; i++) EXF_TRY(exf_part_off(doc, off[i], where, "a tokenizer", err));
     EXF_TRY(load_normalizer(t, exf_json_get(doc, "normalizer"), where, err));
     EXF_TRY(exf_splitter_load(&t->splitter, exf_json_get(doc, "pre_tokenizer"), where, err));
@@ -170,7 +172,9 @@ exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t l
     encoder e = {.t = t, .ids = ids};
     size_t before = ids->n, valid = exf_utf8_valid(text, len);
     exf_code rc;
-    if (valid < len) return exf_fail(err, EXF_FORMAT, "text is not valid UTF-8: byte %zu is 0x%02x", valid, (unsigned)(unsigned char)text[valid]);
+    if (valid < len)
+        return exf_fail(err, EXF_FORMAT, "text is not valid UTF-8: byte %zu is 0x%02x", valid,
+                        (unsigned)(unsigned char)text[valid]);
     EXF_TRY(exf_split_work_new(&e.split, err));
     EXF_TRY(exf_ids_add(ids, t->template.before.id, t->template.before.n, err));
     EXF_TRY(encode_around(&e, &t->added.raw, encode_stretch, text, len, err));

@@ -33,7 +33,8 @@ static exf_code finish(exf_added_set *set, const char *where, exf_err *err)
     if (set->n) qsort(set->token, set->n, sizeof *set->token, by_text);
     for (size_t i = 0; i < set->n; i++) {
         if (i && by_text(&set->token[i - 1], &set->token[i]) == 0)
-            return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" is there twice (ids %d and %d)", where, set->token[i].text, set->token[i - 1].id, set->token[i].id);
+            return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" is there twice (ids %d and %d)", where, set->token[i].text,
+                            set->token[i - 1].id, set->token[i].id);
         set->first[(unsigned char)set->token[i].text[0] + 1]++;
     }
     for (int c = 0; c < 256; c++) set->first[c + 1] += set->first[c];
@@ -49,14 +50,17 @@ static exf_code refuse_options(const exf_json *j, const char *text, const char *
         int on;
         exf_code rc = exf_part_bool(&on, j, option[i], where, "added token", text, err);
         if (rc != EXF_OK) return rc;
-        if (on) return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" with %s true is not supported (supported: false)", where, text, option[i]);
+        if (on)
+            return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" with %s true is not supported (supported: false)", where, text,
+                            option[i]);
     }
     return EXF_OK;
 }
 
 /* The library goes by the token's text: it has the vocabulary's id or, if it is not
  * in there, the next free one, whatever the file says.  So both must agree. */
-static exf_code check_id(int32_t id, const char *text, size_t len, const exf_bpe *bpe, int32_t *next, const char *where, exf_err *err)
+static exf_code check_id(int32_t id, const char *text, size_t len, const exf_bpe *bpe, int32_t *next, const char *where,
+                         exf_err *err)
 {
     int32_t known = exf_bpe_find(bpe, text, len), want = known < 0 ? *next : known;
     if (known < 0) ++*next;
@@ -65,14 +69,17 @@ static exf_code check_id(int32_t id, const char *text, size_t len, const exf_bpe
                     known < 0 ? "it is not in model.vocab and the next free id is" : "model.vocab gives it", want);
 }
 
-static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, exf_nfc_work *nfc, int32_t *next, const char *where, exf_err *err)
+static exf_code load_one(exf_added *a, const exf_json *j, const exf_bpe *bpe, exf_nfc_work *nfc, int32_t *next, const char *where,
+                         exf_err *err)
 {
     size_t len;
     const char *text = exf_json_string(exf_json_type(j) == EXF_JSON_OBJECT ? exf_json_get(j, "content") : NULL, &len);
     int32_t id;
     int normalized;
     exf_code rc;
-    if (!text || len == 0) return exf_fail(err, EXF_MODEL, "%s: an added token is not an object with a \"content\" that is a string of at least one byte", where);
+    if (!text || len == 0)
+        return exf_fail(err, EXF_MODEL,
+                        "%s: an added token is not an object with a \"content\" that is a string of at least one byte", where);
     EXF_TRY(exf_part_id(&id, exf_json_get(j, "id"), where, "added token", text, err));
     EXF_TRY(refuse_options(j, text, where, err));
     EXF_TRY(exf_part_bool(&normalized, j, "normalized", where, "added token", text, err));
@@ -91,7 +98,8 @@ exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, 
     exf_code rc = EXF_OK;
     if (exf_json_type(list) != EXF_JSON_NULL && exf_json_type(list) != EXF_JSON_ARRAY)
         return exf_fail(err, EXF_MODEL, "%s: added_tokens is %s, not an array", where, exf_json_type_name(list));
-    for (size_t i = 0; i < exf_json_size(list); i++) EXF_TRY(load_one(a, exf_json_at(list, i), bpe, nfc ? &work : NULL, &next, where, err));
+    for (size_t i = 0; i < exf_json_size(list); i++)
+        EXF_TRY(load_one(a, exf_json_at(list, i), bpe, nfc ? &work : NULL, &next, where, err));
     EXF_TRY(finish(&a->raw, where, err));
     EXF_TRY(finish(&a->normalized, where, err));
 out:

@@ -17,7 +17,8 @@ typedef struct {
 typedef struct { exf_added_set raw, normalized; int32_t size; } exf_added;
 
 /* list: the "added_tokens" array, or NULL.  exf_added_free, also after a failure. */
-exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, int nfc, const char *where, exf_err *err) EXF_CHECKED;
+exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, int nfc, const char *where,
+                        exf_err *err) EXF_CHECKED;
 void exf_added_free(exf_added *a);
 
 typedef struct { size_t from, to; int32_t id; } exf_added_match;

@@ -49,7 +49,8 @@ static exf_code check_options(const exf_json *model, const char *where, exf_err 
         size_t len;
         const char *s = exf_json_string(j, &len);
         if (exf_json_type(j) != EXF_JSON_NULL && !(s && len == 0))
-            return exf_fail(err, EXF_MODEL, "%s: model BPE with %s \"%s\" is not supported (supported: null or \"\")", where, affix[i], s ? s : exf_json_type_name(j));
+            return exf_fail(err, EXF_MODEL, "%s: model BPE with %s \"%s\" is not supported (supported: null or \"\")", where,
+                            affix[i], s ? s : exf_json_type_name(j));
     }
     return EXF_OK;
 }
@@ -59,7 +60,8 @@ static exf_code load_vocab(exf_bpe *b, const exf_json *model, const char *where,
     const exf_json *vocab = exf_json_get(model, "vocab");
     unsigned char *seen = NULL; /* one bit per id */
     exf_code rc;
-    if (exf_json_type(vocab) != EXF_JSON_OBJECT) return exf_fail(err, EXF_MODEL, "%s: model.vocab is %s, not an object", where, exf_json_type_name(vocab));
+    if (exf_json_type(vocab) != EXF_JSON_OBJECT)
+        return exf_fail(err, EXF_MODEL, "%s: model.vocab is %s, not an object", where, exf_json_type_name(vocab));
     EXF_TRY(exf_mem_new(&seen, EXF_TOKEN_ID_LIMIT / 8, 1, "set of token ids", err));
     EXF_TRY(exf_vocabulary_new(&b->vocab, exf_json_size(vocab), err));
     for (void *it = exf_json_first(vocab); it; it = exf_json_next(vocab, it)) {
@@ -67,7 +69,8 @@ static exf_code load_vocab(exf_bpe *b, const exf_json *model, const char *where,
         int32_t id;
         EXF_TRY(exf_part_id(&id, exf_json_value(it), where, "vocabulary token", token, err));
         if (seen[id / 8] >> id % 8 & 1) {
-            rc = exf_fail(err, EXF_MODEL, "%s: vocabulary token \"%s\": its id %d belongs to another token already", where, token, id);
+            rc = exf_fail(err, EXF_MODEL, "%s: vocabulary token \"%s\": its id %d belongs to another token already", where, token,
+                          id);
             goto out;
         }
         seen[id / 8] |= (unsigned char)(1 << id % 8);
@@ -87,7 +90,8 @@ static exf_code find_bytes(exf_bpe *b, const char *where, exf_err *err)
         int in_utf8 = c < 0xc0 || (c >= 0xc2 && c <= 0xf4);
         b->byte_id[c] = exf_vocabulary_find(&b->vocab, b->alphabet[c], b->alphabet_len[c]);
         if (in_utf8 && b->byte_id[c] < 0)
-            return exf_fail(err, EXF_MODEL, "%s: model.vocab lacks \"%.*s\", the token of byte 0x%02x", where, b->alphabet_len[c], b->alphabet[c], (unsigned)c);
+            return exf_fail(err, EXF_MODEL, "%s: model.vocab lacks \"%.*s\", the token of byte 0x%02x", where, b->alphabet_len[c],
+                            b->alphabet[c], (unsigned)c);
     }
     return EXF_OK;
 }
@@ -116,7 +120,8 @@ static exf_code load_merge(exf_bpe *b, exf_text *both, const exf_json *j, size_t
     const char *header = exf_json_string(j, &len);
     /* The first line of an old merges.txt; the library skips it as well. */
     if (header && len >= 8 && memcmp(header, "#version", 8) == 0) return EXF_OK;
-    if (!read_pair(&p, j)) return exf_fail(err, EXF_MODEL, "%s: model.merges[%zu] is neither [\"a\", \"b\"] nor \"a b\"", where, rank);
+    if (!read_pair(&p, j))
+        return exf_fail(err, EXF_MODEL, "%s: model.merges[%zu] is neither [\"a\", \"b\"] nor \"a b\"", where, rank);
     both->len = 0;
     exf_code rc;
     EXF_TRY(exf_text_add(both, p.s[0], p.len[0], err));
@@ -138,7 +143,8 @@ static exf_code load_merges(exf_bpe *b, const exf_json *model, const char *where
     const exf_json *merges = exf_json_get(model, "merges");
     exf_text both = {0};
     exf_code rc;
-    if (exf_json_type(merges) != EXF_JSON_ARRAY) return exf_fail(err, EXF_MODEL, "%s: model.merges is %s, not an array", where, exf_json_type_name(merges));
+    if (exf_json_type(merges) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: model.merges is %s, not an array", where, exf_json_type_name(merges));
     EXF_TRY(exf_merges_new(&b->merges, exf_json_size(merges), err));
     for (size_t i = 0; i < exf_json_size(merges); i++) EXF_TRY(load_merge(b, &both, exf_json_at(merges, i), i, where, err));
 out:
@@ -155,7 +161,8 @@ exf_code exf_bpe_load(exf_bpe **out, const exf_json *model, const char *where, e
     *out = b;
     make_alphabet(b);
     EXF_TRY(check_options(model, where, err));
-    if (exf_json_type(exf_json_get(model, "ignore_merges")) != EXF_JSON_NULL) EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
+    if (exf_json_type(exf_json_get(model, "ignore_merges")) != EXF_JSON_NULL)
+        EXF_TRY(exf_part_bool(&b->ignore_merges, model, "ignore_merges", where, "model", "BPE", err));
     EXF_TRY(load_vocab(b, model, where, err));
     EXF_TRY(find_bytes(b, where, err));
     EXF_TRY(load_merges(b, model, where, err));
@@ -261,7 +268,8 @@ static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *preto
     EXF_TRY(exf_mem_grow(&w->heap, &w->heap_cap, 2 * len, sizeof *w->heap, "merge candidates of a piece", err));
     w->n_heap = 0;
     for (size_t i = 0; i < len; i++)
-        w->symbol[i] = (exf_symbol){b->byte_id[(unsigned char)pretoken[i]], i ? (uint32_t)i - 1 : NONE, i + 1 < len ? (uint32_t)i + 1 : NONE};
+        w->symbol[i] =
+            (exf_symbol){b->byte_id[(unsigned char)pretoken[i]], i ? (uint32_t)i - 1 : NONE, i + 1 < len ? (uint32_t)i + 1 : NONE};
     for (size_t i = 0; i + 1 < len; i++) offer(b, w, (uint32_t)i);
     merge_all(b, w);
     EXF_TRY(emit(w, ids, err));

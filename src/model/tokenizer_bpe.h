@@ -23,6 +23,7 @@ typedef struct {
 } exf_bpe_work;
 
 /* Appends the ids of one pre-token of valid UTF-8 (not empty). */
-exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids, exf_err *err) EXF_CHECKED;
+exf_code exf_bpe_encode(const exf_bpe *b, exf_bpe_work *w, const char *pretoken, size_t len, exf_ids *ids,
+                        exf_err *err) EXF_CHECKED;
 void exf_bpe_work_free(exf_bpe_work *w);
 #endif

@@ -15,11 +15,13 @@ const char *exf_part_type(const exf_json *part)
     return s ? s : exf_json_type_name(type);
 }
 
-exf_code exf_part_bool(int *out, const exf_json *part, const char *key, const char *where, const char *what, const char *name, exf_err *err)
+exf_code exf_part_bool(int *out, const exf_json *part, const char *key, const char *where, const char *what, const char *name,
+                       exf_err *err)
 {
     const exf_json *j = exf_json_get(part, key);
     if (exf_json_type(j) != EXF_JSON_BOOL)
-        return exf_fail(err, EXF_MODEL, "%s: %s \"%s\": %s is %s, not true or false", where, what, name, key, exf_json_type_name(j));
+        return exf_fail(err, EXF_MODEL, "%s: %s \"%s\": %s is %s, not true or false", where, what, name, key,
+                        exf_json_type_name(j));
     *out = exf_json_true(j);
     return EXF_OK;
 }

@@ -65,8 +65,11 @@ static exf_code decompose(exf_nfc_work *w, const utf8proc_uint8_t *p, const utf8
             *end = p;
             break;
         }
-        utf8proc_ssize_t made = step <= 0 ? 0 : utf8proc_decompose_char(point, w->point + w->n, LONGEST_DECOMPOSITION, UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundary);
-        if (made <= 0 || made > LONGEST_DECOMPOSITION) return exf_fail(err, EXF_INTERNAL, "utf8proc cannot decompose U+%04X", (unsigned)point);
+        utf8proc_ssize_t made = step <= 0 ? 0
+                                          : utf8proc_decompose_char(point, w->point + w->n, LONGEST_DECOMPOSITION,
+                                                                    UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, &boundary);
+        if (made <= 0 || made > LONGEST_DECOMPOSITION)
+            return exf_fail(err, EXF_INTERNAL, "utf8proc cannot decompose U+%04X", (unsigned)point);
         p += step;
         w->n += (size_t)made;
     }

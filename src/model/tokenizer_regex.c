@@ -34,8 +34,10 @@ static exf_code refuse(const reader *r, size_t len)
     size_t left = (size_t)(r->end - r->p);
     if (len > left) len = left;
     while (len < left && ((unsigned char)r->p[len] & 0xc0) == 0x80) len++;
-    return exf_fail(r->err, EXF_MODEL, "%s: pattern of pre_tokenizer Split: \"%.*s\" at byte %zu is not supported (Oniguruma and PCRE2 may read it differently)",
-                    r->where, (int)len, r->p, (size_t)(r->p - r->start));
+    return exf_fail(
+        r->err, EXF_MODEL,
+        "%s: pattern of pre_tokenizer Split: \"%.*s\" at byte %zu is not supported (Oniguruma and PCRE2 may read it differently)",
+        r->where, (int)len, r->p, (size_t)(r->p - r->start));
 }
 
 static exf_code copy(reader *r, size_t len)
@@ -55,7 +57,8 @@ static int ahead(const reader *r, const char *s)
 /* \p{Lu}, \P{N}, \p{^N}: the length, or 0 if it is not a general category. */
 static size_t category_len(const reader *r)
 {
-    static const char known[] = " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn ";
+    static const char known[] =
+        " L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp C Cc Cf Co Cn ";
     const char *name = r->p + 2, *close = memchr(r->p, '}', (size_t)(r->end - r->p));
     char word[5] = " ";
     if (!close || *name++ != '{') return 0;
@@ -83,7 +86,8 @@ static exf_code space(reader *r, int negated)
 {
     const char *text = !r->in_class ? (negated ? "[^" SPACE "]" : "[" SPACE "]") : negated ? NO_SPACE : SPACE;
     /* Next to a hyphen the ranges would grow into it. */
-    int hyphen = r->in_class && ((r->p[-1] == '-' && !r->class_at_start) || (r->end - r->p > 3 && r->p[2] == '-' && r->p[3] != ']'));
+    int hyphen =
+        r->in_class && ((r->p[-1] == '-' && !r->class_at_start) || (r->end - r->p > 3 && r->p[2] == '-' && r->p[3] != ']'));
     if (hyphen) return refuse(r, 4);
     r->p += 2;
     return exf_text_add(r->out, text, strlen(text), r->err);

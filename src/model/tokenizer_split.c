@@ -46,7 +46,8 @@ static exf_code no_memory(exf_err *err)
 
 /* ---- loading -------------------------------------------------------- */
 
-static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint32_t options, int only_matches, const char *where, exf_err *err)
+static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint32_t options, int only_matches, const char *where,
+                         exf_err *err)
 {
     int code;
     PCRE2_SIZE at;
@@ -56,7 +57,8 @@ static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint3
     if (!re && code == PCRE2_ERROR_HEAP_FAILED) return no_memory(err);
     if (!re) {
         pcre2_get_error_message(code, why, sizeof why);
-        return exf_fail(err, EXF_MODEL, "%s: pattern of pre_tokenizer Split does not compile: %s at byte %zu of \"%s\"", where, (char *)why, (size_t)at, pattern);
+        return exf_fail(err, EXF_MODEL, "%s: pattern of pre_tokenizer Split does not compile: %s at byte %zu of \"%s\"", where,
+                        (char *)why, (size_t)at, pattern);
     }
     (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE); /* without it the interpreter serves */
     s->step[s->n++] = (split_step){re, only_matches};
@@ -93,8 +95,10 @@ static exf_code load_split(exf_splitter *s, const exf_json *part, const char *wh
                         where, behavior, invert ? "true" : "false");
     if (exf_json_type(pattern) != EXF_JSON_OBJECT) pattern = NULL;
     if ((regex = exf_json_string(exf_json_get(pattern, "Regex"), &len))) return add_regex(s, regex, len, only_matches, where, err);
-    if ((literal = exf_json_string(exf_json_get(pattern, "String"), &len))) return add_step(s, literal, len, PCRE2_LITERAL, only_matches, where, err);
-    return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Split: its pattern is neither {\"Regex\": ...} nor {\"String\": ...}", where);
+    if ((literal = exf_json_string(exf_json_get(pattern, "String"), &len)))
+        return add_step(s, literal, len, PCRE2_LITERAL, only_matches, where, err);
+    return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer Split: its pattern is neither {\"Regex\": ...} nor {\"String\": ...}",
+                    where);
 }
 
 /* Rust's is_numeric() is general category N. */
@@ -113,7 +117,9 @@ static exf_code load_byte_level(exf_splitter *s, const exf_json *part, const cha
         int on;
         exf_code rc = exf_part_bool(&on, part, option[i], where, "pre_tokenizer", "ByteLevel", err);
         if (rc != EXF_OK) return rc;
-        if (on) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer ByteLevel with %s true is not supported (supported: false)", where, option[i]);
+        if (on)
+            return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer ByteLevel with %s true is not supported (supported: false)", where,
+                            option[i]);
     }
     s->byte_level = 1;
     return EXF_OK;
@@ -134,11 +140,14 @@ static exf_code load_step(exf_splitter *s, const exf_json *part, const char *whe
         return EXF_OK;
     }
     /* What follows ByteLevel would see its alphabet instead of the text. */
-    if (s->byte_level) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" after ByteLevel is not supported (ByteLevel must be the last)", where, type);
+    if (s->byte_level)
+        return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" after ByteLevel is not supported (ByteLevel must be the last)",
+                        where, type);
     if (strcmp(type, "Split") == 0) return load_split(s, part, where, err);
     if (strcmp(type, "Digits") == 0) return load_digits(s, part, where, err);
     if (strcmp(type, "ByteLevel") == 0) return load_byte_level(s, part, where, err);
-    return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" is not supported (supported: Split, Digits, ByteLevel, Sequence)", where, type);
+    return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" is not supported (supported: Split, Digits, ByteLevel, Sequence)",
+                    where, type);
 }
 
 exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err)
@@ -154,7 +163,9 @@ exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char 
     if (!s->context) EXF_TRY(no_memory(err));
     pcre2_set_newline(s->context, PCRE2_NEWLINE_LF);
     EXF_TRY(load_step(s, part, where, err));
-    if (!s->byte_level) rc = exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" without a ByteLevel step is not supported", where, exf_part_type(part));
+    if (!s->byte_level)
+        rc = exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" without a ByteLevel step is not supported", where,
+                      exf_part_type(part));
 out:
     pcre2_general_context_free(memory);
     if (rc != EXF_OK) {
@@ -210,7 +221,8 @@ typedef struct {
 
 /* *found: whether there is a match at or after `at`, and then its bounds.  The text
  * was checked once; checking again in every call would be quadratic. */
-static exf_code find(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t bounds[2], int *found, exf_err *err)
+static exf_code find(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t bounds[2], int *found,
+                     exf_err *err)
 {
     PCRE2_UCHAR why[200];
     int n = pcre2_match(code, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK, r->w->match, r->w->context);
@@ -256,7 +268,8 @@ out:
     return rc;
 }
 
-exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx, exf_err *err)
+exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx,
+                          exf_err *err)
 {
     run r = {s, w, emit, ctx};
     return split(&r, 0, text, len, err);

@@ -19,5 +19,6 @@ void exf_split_work_free(exf_split_work *w); /* NULL is allowed */
 
 /* Calls emit for each pre-token (never empty) in order, until it fails. */
 typedef exf_code exf_pretoken_fn(void *ctx, const char *pretoken, size_t len, exf_err *err);
-exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx, exf_err *err) EXF_CHECKED;
+exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx,
+                          exf_err *err) EXF_CHECKED;
 #endif

@@ -11,7 +11,8 @@ static exf_code add_special(exf_ids *ids, const exf_json *template, const exf_js
     const exf_json *specials = exf_json_get(template, "special_tokens");
     const exf_json *list = name ? exf_json_get(exf_json_get(specials, name), "ids") : NULL;
     if (exf_json_type(list) != EXF_JSON_ARRAY)
-        return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: special token \"%s\" has no ids in special_tokens", where, name ? name : "?");
+        return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: special token \"%s\" has no ids in special_tokens",
+                        where, name ? name : "?");
     for (size_t i = 0; i < exf_json_size(list); i++) {
         int32_t id;
         exf_code rc = exf_part_id(&id, exf_json_at(list, i), where, "special token of post_processor", name, err);
@@ -34,10 +35,14 @@ static exf_code load_single(exf_template *t, const exf_json *part, const char *w
         exf_code rc = EXF_OK;
         if (special) rc = add_special(sequences ? &t->after : &t->before, part, special, where, err);
         else if (id && strcmp(id, "A") == 0) sequences++;
-        else rc = exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: single[%zu] is neither a SpecialToken nor Sequence \"A\"", where, i);
+        else rc = exf_fail(err, EXF_MODEL,
+                           "%s: post_processor TemplateProcessing: single[%zu] is neither a SpecialToken nor Sequence \"A\"", where,
+                           i);
         if (rc != EXF_OK) return rc;
     }
-    if (sequences != 1) return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: single has Sequence \"A\" %d times, not once", where, sequences);
+    if (sequences != 1)
+        return exf_fail(err, EXF_MODEL, "%s: post_processor TemplateProcessing: single has Sequence \"A\" %d times, not once",
+                        where, sequences);
     return EXF_OK;
 }
 
@@ -47,9 +52,13 @@ exf_code exf_template_load(exf_template *t, const exf_json *part, const char *wh
     if (exf_json_type(part) == EXF_JSON_NULL || strcmp(type, "ByteLevel") == 0) return EXF_OK; /* ByteLevel only moves offsets */
     if (strcmp(type, "TemplateProcessing") == 0) return load_single(t, part, where, err);
     if (strcmp(type, "Sequence") != 0)
-        return exf_fail(err, EXF_MODEL, "%s: post_processor \"%s\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)", where, type);
+        return exf_fail(err, EXF_MODEL,
+                        "%s: post_processor \"%s\" is not supported (supported: null, ByteLevel, TemplateProcessing, Sequence)",
+                        where, type);
     const exf_json *list = exf_json_get(part, "processors");
-    if (exf_json_type(list) != EXF_JSON_ARRAY) return exf_fail(err, EXF_MODEL, "%s: post_processor Sequence: processors is %s, not an array", where, exf_json_type_name(list));
+    if (exf_json_type(list) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: post_processor Sequence: processors is %s, not an array", where,
+                        exf_json_type_name(list));
     for (size_t i = 0; i < exf_json_size(list); i++) {
         exf_code rc = exf_template_load(t, exf_json_at(list, i), where, err);
         if (rc != EXF_OK) return rc;

@@ -44,7 +44,8 @@ void exf_dequantize_fp8(float *dst, const exf_coded_rows *c)
     }
 }
 
-static void scale_pairs(float *restrict dst, const uint8_t *restrict codes, size_t n_bytes, const float (*restrict table)[2], float scale)
+static void scale_pairs(float *restrict dst, const uint8_t *restrict codes, size_t n_bytes, const float (*restrict table)[2],
+                        float scale)
 {
     for (size_t i = 0; i < n_bytes; i++) {
         dst[2 * i] = table[codes[i]][0] * scale;
@@ -63,8 +64,8 @@ void exf_dequantize_fp4(float *dst, const exf_coded_rows *c)
     for (size_t r = 0; r < c->rows; r++) {
         const float *scale = scales_of_row(c, r);
         for (size_t at = 0; at < width; at += c->block_cols / 2)
-            scale_pairs(dst + r * c->cols + 2 * at, c->codes + r * width + at, min_of(c->block_cols / 2, width - at), (const float(*)[2])table,
-                        *scale++);
+            scale_pairs(dst + r * c->cols + 2 * at, c->codes + r * width + at, min_of(c->block_cols / 2, width - at),
+                        (const float(*)[2])table, *scale++);
     }
 }
 

@@ -43,7 +43,8 @@ static exf_code check_shape(const search *f, const exf_stored_tensor *s, const i
     const exf_tensor *t = &s->tensor->view;
     if (t->rank == rank && memcmp(t->shape, shape, (size_t)rank * sizeof *shape) == 0) return EXF_OK;
     return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s, %s says %s%s", exf_st_path(s->file), t->name,
-                    exf_shape_text(have, sizeof have, t->shape, t->rank), f->config_path, exf_shape_text(want, sizeof want, shape, rank), why);
+                    exf_shape_text(have, sizeof have, t->shape, t->rank), f->config_path,
+                    exf_shape_text(want, sizeof want, shape, rank), why);
 }
 
 static exf_code wrong_dtype(const search *f, int rank)
@@ -55,8 +56,8 @@ static exf_code wrong_dtype(const search *f, int rank)
         why = ": a tensor of more than two axes (stacked experts) is supported unquantised only";
     else if (coded && f->how & EXF_LINEAR)
         why = ": the config has no quantization_config";
-    return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected %s%s", exf_st_path(f->s->file), t->name, exf_dtype_name(t->dtype),
-                    expected_dtypes(f, rank), why);
+    return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected %s%s", exf_st_path(f->s->file), t->name,
+                    exf_dtype_name(t->dtype), expected_dtypes(f, rank), why);
 }
 
 /* X.weight -> X.weight_scale_inv and X.scale; "" where a name has no such form. */
@@ -84,8 +85,8 @@ static exf_code find_scale(const search *f, exf_weight_source *w, const int64_t 
                         fp8 && native[0] ? "\" or \"" : "", native, exf_shape_text(grid_text, sizeof grid_text, grid, 2));
     exf_dtype t = s->tensor->view.dtype;
     if (is_native ? t != EXF_DT_F8_E8M0 : t != EXF_DT_F32 && t != EXF_DT_BF16)
-        return exf_fail(f->err, EXF_MODEL, "%s: scales \"%s\" are %s, expected %s", exf_st_path(s->file), name_of(s), exf_dtype_name(t),
-                        is_native ? "F8_E8M0" : "F32 or BF16");
+        return exf_fail(f->err, EXF_MODEL, "%s: scales \"%s\" are %s, expected %s", exf_st_path(s->file), name_of(s),
+                        exf_dtype_name(t), is_native ? "F8_E8M0" : "F32 or BF16");
     w->scale = s;
     return check_shape(f, s, grid, 2, fp8 ? " (one per block of weight_block_size)" : " (one per 32 columns)");
 }
@@ -99,8 +100,8 @@ static exf_code find_coded(const search *f, exf_weight_source *w, const int64_t 
         w->block_cols = EXF_FP4_BLOCK;
         stored[1] = (shape[1] + 1) / 2;
         if (shape[1] % 2)
-            return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed FP4, but %s says %lld columns, an odd number", exf_st_path(f->s->file),
-                            name_of(f->s), f->config_path, (long long)shape[1]);
+            return exf_fail(f->err, EXF_MODEL, "%s: tensor \"%s\" is packed FP4, but %s says %lld columns, an odd number",
+                            exf_st_path(f->s->file), name_of(f->s), f->config_path, (long long)shape[1]);
     } else {
         w->block_rows = f->q->block_rows;
         w->block_cols = f->q->block_cols;
@@ -150,11 +151,11 @@ static exf_code not_finite(const coded_read *r, const exf_coded_rows *c, size_t 
     float scale = c->scales[(c->row_in_block + i) / c->block_rows * per_row + block_col];
     unsigned code = c->codes[w->coding == EXF_CODED_FP8 ? at : at / 2];
     if (!isfinite(scale))
-        return exf_fail(err, EXF_NUMERIC, "%s: scales \"%s\": the scale of block [%zu, %zu] is %s", exf_st_path(w->scale->file), name_of(w->scale),
-                        block_row, block_col, isnan(scale) ? "not a number" : "infinite");
+        return exf_fail(err, EXF_NUMERIC, "%s: scales \"%s\": the scale of block [%zu, %zu] is %s", exf_st_path(w->scale->file),
+                        name_of(w->scale), block_row, block_col, isnan(scale) ? "not a number" : "infinite");
     if (w->coding == EXF_CODED_FP8 && (code & 0x7f) == 0x7f)
-        return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element [%zu, %zu] is 0x%02x, which is not a number", exf_st_path(w->stored->file),
-                        name_of(w->stored), row + i, j, code);
+        return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element [%zu, %zu] is 0x%02x, which is not a number",
+                        exf_st_path(w->stored->file), name_of(w->stored), row + i, j, code);
     return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element [%zu, %zu], code 0x%02x times scale %g, is beyond float32",
                     exf_st_path(w->stored->file), name_of(w->stored), row + i, j, code, (double)scale);
 }
@@ -238,8 +239,8 @@ size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, 
     return blocks * scales_per_row(w, cols) * exf_dtype_bits(w->scale->tensor->view.dtype) / 8;
 }
 
-exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer, void *scales_buffer,
-                               exf_raw_rows *out, exf_err *err)
+exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer,
+                               void *scales_buffer, exf_raw_rows *out, exf_err *err)
 {
     size_t before = exf_weight_source_code_bytes(w, row, cols), n = exf_weight_source_code_bytes(w, n_rows, cols);
     exf_code rc = exf_st_read_aligned(w->stored->file, w->stored->tensor, before, codes_buffer, n, &out->codes, err);

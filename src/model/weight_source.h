@@ -34,7 +34,8 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
 
 /* Rows [row, row + n_rows) of the tensor seen as a matrix [rows, cols], as float32.
  * EXF_NUMERIC naming file, tensor and place at the first that is not finite. */
-exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err) EXF_CHECKED;
+exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst,
+                                exf_err *err) EXF_CHECKED;
 /* Reads the same rows as they are stored, for a device that dequantizes them: the codes and
  * the scales of their blocks; `row` is the first of a block.  out points into codes_buffer and
  * scales_buffer, of exf_file_aligned_size() of their bytes each (exf_file_read_aligned());
@@ -44,8 +45,8 @@ typedef struct {
 } exf_raw_rows;
 size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
 size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
-exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer, void *scales_buffer,
-                               exf_raw_rows *out, exf_err *err) EXF_CHECKED;
+exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer,
+                               void *scales_buffer, exf_raw_rows *out, exf_err *err) EXF_CHECKED;
 /* 1 if bfloat16 holds every finite value of the tensor exactly: it is stored so, or its codes of
  * at most 4 significant bits are scaled by powers of two (F8_E8M0).  An FP8 value under a scale
  * below 2^-124 is the exception: of what lies below 2^-133, bfloat16 keeps the nearest multiple of that. */

@@ -22,7 +22,8 @@ static exf_matrix take_matrix(exf_arena *arena, size_t elements, exf_number numb
 
 /* Takes `outputs` from the arena first: a matrix library's results may depend on alignment, which is
  * then the same for every arena size. */
-void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens)
+void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
+                      int n_tokens)
 {
     size_t n = (size_t)n_tokens, h = (size_t)a->d_model, e = (size_t)a->n_experts;
     exf_number number = exf_moe_number(compute);
@@ -44,7 +45,8 @@ void exf_common_compute(const exf_moe_layer *l, exf_workspace *w, const exf_comm
     const exf_layer_weights *lw = l->weights;
     const float *norm = lw->w[EXF_W_FFN_NORM];
     exf_expert_shape shape = exf_expert_shape_of(a, n, a->n_experts, a->n_experts, a->d_expert);
-    exf_expert_matrices m = {exf_matrix_of(lw, EXF_W_EXPERT_GATE), exf_matrix_of(lw, EXF_W_EXPERT_UP), exf_matrix_of(lw, EXF_W_EXPERT_DOWN)};
+    exf_expert_matrices m = {exf_matrix_of(lw, EXF_W_EXPERT_GATE), exf_matrix_of(lw, EXF_W_EXPERT_UP),
+                             exf_matrix_of(lw, EXF_W_EXPERT_DOWN)};
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     w->b->gather_rows(w->q, c->hidden, l->rows, c->row, n, (int)exf_row_width(a));
     const float *u = exf_residual_read(w->b, w->q, a, &site, c->hidden, n, c->u, c->mixing);

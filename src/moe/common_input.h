@@ -24,7 +24,8 @@ int exf_common_input_tokens(const exf_moe_layer *l, size_t sequence);
 int exf_common_input_position(const exf_moe_layer *l, size_t sequence, int i);
 
 /* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */
-void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens);
+void exf_common_carve(exf_common_arrays *c, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
+                      int n_tokens);
 /* Computes c->outputs of the first n tokens, whose rows in the group are in c->row; c->ids is filled already. */
 void exf_common_compute(const exf_moe_layer *l, exf_workspace *w, const exf_common_arrays *c, int n);
 

@@ -6,16 +6,18 @@
 
 #include <string.h>
 
-static exf_code show(const exf_moe_layer *l, size_t sequence, const size_t *row, int n, const float *outputs, int worker, exf_err *err)
+static exf_code show(const exf_moe_layer *l, size_t sequence, const size_t *row, int n, const float *outputs, int worker,
+                     exf_err *err)
 {
     const exf_observer *o = l->lane->observer;
     const exf_architecture *a = &l->model->arch;
     size_t k = (size_t)a->top_k;
     int32_t ids[EXF_COMMON_INPUT_UNIT * EXF_MAX_TOP_K];
     float weights[EXF_COMMON_INPUT_UNIT * EXF_MAX_TOP_K];
-    exf_common_input_block b = {.layer = l->layer, .moe_index = l->moe_index, .sequence = sequence, .n_tokens = n, .n_experts = a->n_experts,
-                          .top_k = a->top_k, .d_model = a->d_model, .worker = worker, .row = row, .router_ids = ids, .router_weights = weights,
-                          .outputs = outputs};
+    exf_common_input_block b = {.layer = l->layer, .moe_index = l->moe_index, .sequence = sequence, .n_tokens = n,
+                                .n_experts = a->n_experts,
+                          .top_k = a->top_k, .d_model = a->d_model, .worker = worker, .row = row, .router_ids = ids,
+                          .router_weights = weights, .outputs = outputs};
     for (int i = 0; i < n; i++) {
         memcpy(ids + (size_t)i * k, l->router_routes->ids + row[i] * k, k * sizeof *ids);
         memcpy(weights + (size_t)i * k, l->router_routes->weights + row[i] * k, k * sizeof *weights);

@@ -10,7 +10,8 @@ exf_number exf_moe_number(exf_compute compute)
 
 exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, int n_experts, int top_k, int width)
 {
-    return (exf_expert_shape){.n_tokens = n_tokens, .n_experts = n_experts, .top_k = top_k, .d_model = a->d_model, .d_expert = width,
+    return (exf_expert_shape){.n_tokens = n_tokens, .n_experts = n_experts, .top_k = top_k, .d_model = a->d_model,
+                              .d_expert = width,
                               .limit = (float)a->swiglu_limit};
 }
 
@@ -24,8 +25,10 @@ static size_t experts_bytes(const exf_backend *b, exf_compute compute, const exf
 {
     exf_number number = exf_moe_number(compute);
     exf_expert_shape routed = exf_expert_shape_of(a, n_tokens, a->n_experts, a->top_k, a->d_expert);
-    exf_expert_shape shared = exf_expert_shape_of(a, n_tokens, 1, 1, a->d_shared), dense = exf_expert_shape_of(a, n_tokens, 1, 1, a->d_ffn);
-    size_t alone = larger(a->d_shared ? b->experts_workspace(&shared, number) : 0, a->d_ffn ? b->experts_workspace(&dense, number) : 0);
+    exf_expert_shape shared = exf_expert_shape_of(a, n_tokens, 1, 1, a->d_shared),
+                     dense = exf_expert_shape_of(a, n_tokens, 1, 1, a->d_ffn);
+    size_t alone =
+        larger(a->d_shared ? b->experts_workspace(&shared, number) : 0, a->d_ffn ? b->experts_workspace(&dense, number) : 0);
     return larger(b->experts_workspace(&routed, number), alone);
 }
 
@@ -34,8 +37,8 @@ static exf_matrix take_matrix(exf_arena *arena, size_t elements, exf_number numb
     return (exf_matrix){exf_take_bytes(arena, elements * exf_number_bytes(number)), number};
 }
 
-void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
-                   const exf_moe_needs *needs)
+void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
+                   int n_tokens, const exf_moe_needs *needs)
 {
     size_t t = (size_t)n_tokens, h = (size_t)a->d_model, k = (size_t)a->top_k, shown = t < EXF_MOE_BLOCK ? t : EXF_MOE_BLOCK;
     exf_number number = exf_moe_number(compute);

@@ -49,6 +49,6 @@ static inline void *exf_moe_data(exf_matrix m)
 exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, int n_experts, int top_k, int width);
 
 /* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */
-void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
-                   const exf_moe_needs *needs);
+void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
+                   int n_tokens, const exf_moe_needs *needs);
 #endif

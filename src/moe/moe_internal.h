@@ -15,8 +15,10 @@ exf_device_block exf_moe_device_block(const exf_moe_layer *l, const exf_moe_view
 exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
                          exf_err *err) EXF_CHECKED;
 /* Runs a probing lane's routes on the block, whose experts' outputs are in m, and shows the result. */
-exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err) EXF_CHECKED;
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
+                           exf_err *err) EXF_CHECKED;
 
 /* moe_recorded.c: m->input and m->x from the recording, and the routes if they are not recorded. */
-exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n, exf_err *err) EXF_CHECKED;
+exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n,
+                                exf_err *err) EXF_CHECKED;
 #endif

@@ -56,14 +56,15 @@ static exf_code next_part(const exf_moe_layer *l, exf_workspace *w, exf_err *err
     return rc == EXF_OK ? l->parts.next(l->parts.self, err) : rc;
 }
 
-exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs, const int32_t *ids, int n,
-                             int keep, exf_err *err)
+exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
+                             const int32_t *ids, int n, int keep, exf_err *err)
 {
     const exf_architecture *a = &l->model->arch;
     int step = l->parts.part_experts ? l->parts.part_experts : a->n_experts;
     exf_code rc = EXF_OK;
     for (int first = 0; first < a->n_experts; first += step) {
-        exf_expert_shape shape = exf_expert_shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
+        exf_expert_shape shape =
+            exf_expert_shape_of(a, n, a->n_experts - first < step ? a->n_experts - first : step, a->top_k, a->d_expert);
         shape.first = first;
         shape.keep = keep;
         if (l->parts.part_experts) EXF_TRY(next_part(l, w, err));
@@ -75,7 +76,8 @@ out:
 }
 
 /* Runs the only SwiGLU network of `width` into m->shared: a shared expert, or a dense layer. */
-static void run_only(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const exf_expert_matrices *matrices, int n, int width)
+static void run_only(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, const exf_expert_matrices *matrices, int n,
+                     int width)
 {
     const exf_architecture *a = &l->model->arch;
     exf_expert_shape shape = exf_expert_shape_of(a, n, 1, 1, width);
@@ -122,7 +124,8 @@ static void routed_sum(const exf_moe_layer *l, exf_workspace *w, float *routed, 
 
 /* Computes the block output and, with one residual stream, adds it to the hidden states; `begun`:
  * routed is summed already. */
-static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, size_t row, int n, int begun)
+static void sum_block(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, float *hidden, size_t row, int n,
+                      int begun)
 {
     exf_moe_sum_call c = sum_of(l, n);
     if (begun) c.start = m->routed;
@@ -158,7 +161,8 @@ static size_t slots_with_experts(const exf_moe_layer *l, size_t row, int n)
 }
 
 /* Runs the routed experts, the rewriter's correction and the probes of other lanes. */
-static exf_code run_routed(const exf_moe_layer *l, int worker, const exf_moe_arrays *m, size_t sequence, size_t row, int n, exf_err *err)
+static exf_code run_routed(const exf_moe_layer *l, int worker, const exf_moe_arrays *m, size_t sequence, size_t row, int n,
+                           exf_err *err)
 {
     exf_workspace *w = &l->space[worker];
     const exf_architecture *a = &l->model->arch;
@@ -177,7 +181,8 @@ out:
 
 /* ---- a block ------------------------------------------------------------------------------ */
 
-static exf_code compute(const exf_moe_layer *l, int worker, exf_moe_arrays *m, size_t sequence, size_t row, int n, float *hidden, exf_err *err)
+static exf_code compute(const exf_moe_layer *l, int worker, exf_moe_arrays *m, size_t sequence, size_t row, int n, float *hidden,
+                        exf_err *err)
 {
     exf_workspace *w = &l->space[worker];
     exf_code rc = EXF_OK;

@@ -68,7 +68,7 @@ typedef struct exf_moe_layer {
     exf_moe_needs needs;     /* which arrays a block has */
     int block_tokens;        /* the most tokens of a call */
     int timed;               /* 1: wait for the GPU after each part, so that times are true */
-    uint64_t *not_finite;    /* in GPU memory, used by the GPU engine: least index of a hidden state that is not finite, or all ones */
+    uint64_t *not_finite; /* in GPU memory, used by the GPU engine: least index of a hidden state that is not finite, or all ones */
 
     const exf_lane *lane;
     const exf_moe_probe *probes; /* [n_probes] lanes that compare themselves with this one */
@@ -98,6 +98,6 @@ exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 
 /* Runs the routed experts of n tokens into m->outputs (or other outputs of the same shape) by ids [n, K]. */
-exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs, const int32_t *ids, int n,
-                             int keep, exf_err *err) EXF_CHECKED;
+exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
+                             const int32_t *ids, int n, int keep, exf_err *err) EXF_CHECKED;
 #endif

@@ -5,7 +5,8 @@
  * are copied, and only the others are computed. */
 #include "moe/moe_internal.h"
 
-exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed, exf_err *err)
+exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
+                         exf_err *err)
 {
     if (!r || !r->correct) return EXF_OK;
     if (!l->space[v->worker].b->gpu) {
@@ -23,8 +24,8 @@ static exf_code show(const exf_moe_layer *l, const exf_observer *o, const exf_mo
     exf_workspace *w = &l->space[v->worker];
     if (!w->b->gpu) {
         exf_moe_block b = exf_moe_host_block(l, v);
-        exf_probe_block host = {b.layer, b.moe_index, b.sequence, b.row, b.position, v->n, a->top_k, a->d_model, v->worker, b.topk_ids,
-                                m->routed, m->probe_routed};
+        exf_probe_block host = {b.layer,  b.moe_index, b.sequence, b.row,      b.position, v->n,
+                                a->top_k, a->d_model,  v->worker,  b.topk_ids, m->routed,  m->probe_routed};
         return o->probe(o->self, &host, err);
     }
     exf_device_probe device = {l->layer, l->moe_index, l->batch, v->row, v->n, a->d_model, w->q, m->routed, m->probe_routed};
@@ -41,13 +42,15 @@ static double missing_on_host(const exf_workspace *w, const exf_moe_arrays *m, i
 
 /* Finds the outputs of the probe's slots: those that ran stay where they are, unless a correction
  * reads all of them in one array, and the others are computed into m->probe_outputs. */
-static exf_code run_experts(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+static exf_code run_experts(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
+                            exf_err *err)
 {
     exf_workspace *w = &l->space[v->worker];
     const exf_architecture *a = &l->model->arch;
     const exf_rewriter *r = p->lane->rewriter;
     size_t slot = v->row * (size_t)a->top_k;
-    exf_reuse_call c = {.n_tokens = v->n, .top_k = a->top_k, .d_model = a->d_model, .from = m->outputs, .wanted = v->routes->ids_device + slot,
+    exf_reuse_call c = {.n_tokens = v->n, .top_k = a->top_k, .d_model = a->d_model, .from = m->outputs,
+                        .wanted = v->routes->ids_device + slot,
                         .ran = l->routes->ids_device + slot, .source = m->probe_source, .missing = m->probe_ids};
     if (r && r->correct) c.to = m->probe_outputs;
     w->b->reuse_outputs(w->q, &c);
@@ -60,12 +63,15 @@ static void sum_slots(const exf_moe_layer *l, const exf_moe_view *v, const exf_m
 {
     exf_workspace *w = &l->space[v->worker];
     const exf_architecture *a = &l->model->arch;
-    exf_moe_sum_call c = {.n_tokens = v->n, .top_k = a->top_k, .d_model = a->d_model, .outputs = m->outputs, .source = m->probe_source,
-                          .other = m->probe_outputs, .weights = v->routes->weights_device + v->row * (size_t)a->top_k, .routed = m->probe_routed};
+    exf_moe_sum_call c = {.n_tokens = v->n, .top_k = a->top_k, .d_model = a->d_model, .outputs = m->outputs,
+                          .source = m->probe_source,
+                          .other = m->probe_outputs, .weights = v->routes->weights_device + v->row * (size_t)a->top_k,
+                          .routed = m->probe_routed};
     w->b->moe_sum(w->q, &c);
 }
 
-exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
+                           exf_err *err)
 {
     exf_moe_view view = *v;
     exf_code rc;

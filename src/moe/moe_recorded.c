@@ -25,7 +25,8 @@ static exf_code route_rows(const exf_moe_layer *l, exf_workspace *w, const exf_m
         exf_route_set_send_part(l->routes, slot, (size_t)n * k, w->q);
         return EXF_OK;
     }
-    exf_routing_run(w, l->routes->ids_device + slot, l->routes->weights_device + slot, exf_f32(m->input), tokens, n, a, l->weights, NULL, m->logits);
+    exf_routing_run(w, l->routes->ids_device + slot, l->routes->weights_device + slot, exf_f32(m->input), tokens, n, a, l->weights,
+                    NULL, m->logits);
     rc = exf_moe_wants_host_routes(l) ? exf_route_set_fetch(l->routes, slot, (size_t)n * k, w->q, err) : EXF_OK;
 out:
     return rc;

@@ -20,8 +20,8 @@ exf_moe_block exf_moe_host_block(const exf_moe_layer *l, const exf_moe_view *v)
     size_t at = v->row * (size_t)a->top_k;
     return (exf_moe_block){
         .layer = l->layer, .moe_index = l->moe_index, .sequence = v->sequence, .row = v->row,
-        .position = (int)(v->row - l->batch->span[v->sequence].offset), .n_tokens = v->n, .n_experts = a->n_experts, .top_k = a->top_k,
-        .d_model = a->d_model, .worker = v->worker, .sweep = l->sweep, .router_ids = v->router_routes->ids + at,
+        .position = (int)(v->row - l->batch->span[v->sequence].offset), .n_tokens = v->n, .n_experts = a->n_experts,
+        .top_k = a->top_k, .d_model = a->d_model, .worker = v->worker, .sweep = l->sweep, .router_ids = v->router_routes->ids + at,
         .router_weights = v->router_routes->weights + at, .topk_ids = v->routes->ids + at, .topk_weights = v->routes->weights + at,
     };
 }
@@ -32,8 +32,8 @@ exf_device_block exf_moe_device_block(const exf_moe_layer *l, const exf_moe_view
     size_t at = v->row * (size_t)a->top_k;
     return (exf_device_block){
         .layer = l->layer, .moe_index = l->moe_index, .sweep = l->sweep, .batch = l->batch, .row = v->row, .n_tokens = v->n,
-        .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .q = l->space[v->worker].q, .expert_outputs = outputs.p,
-        .rounded = outputs.number == EXF_NUMBER_BF16, .router_ids = v->router_routes->ids_device + at,
+        .n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model, .q = l->space[v->worker].q,
+        .expert_outputs = outputs.p, .rounded = outputs.number == EXF_NUMBER_BF16, .router_ids = v->router_routes->ids_device + at,
         .router_weights = v->router_routes->weights_device + at, .topk_ids = v->routes->ids_device + at,
         .topk_weights = v->routes->weights_device + at,
     };

@@ -12,7 +12,8 @@ uint64_t exf_recorded_stage_bytes(size_t rows, size_t width)
     return 2 * (uint64_t)rows * width * sizeof(float);
 }
 
-exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width, int threads, exf_err *err)
+exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width,
+                                 int threads, exf_err *err)
 {
     exf_code rc;
     *s = (exf_recorded_stage){.b = b, .width = width, .threads = threads > 0 ? threads : exf_default_threads()};
@@ -52,7 +53,8 @@ static exf_code read_part(void *self, size_t i, int worker, exf_err *err)
     return k->r->input(k->r->self, k->layer, k->row + at, n, k->to + at * k->width, err);
 }
 
-exf_code exf_recorded_stage_send(exf_recorded_stage *s, const exf_recorded *r, int layer, size_t row, size_t n, exf_queue *q, float **out, exf_err *err)
+exf_code exf_recorded_stage_send(exf_recorded_stage *s, const exf_recorded *r, int layer, size_t row, size_t n, exf_queue *q,
+                                 float **out, exf_err *err)
 {
     size_t buffer = s->n_blocks++ % 2;
     reading k = {r, layer, row, n, s->width, s->host[buffer]};

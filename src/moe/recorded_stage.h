@@ -20,14 +20,14 @@ typedef struct {
 } exf_recorded_stage;
 
 /* Room for blocks of `rows`; s is zero before, and freeing a zeroed stage is allowed. */
-exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width, int threads,
-                                 exf_err *err) EXF_CHECKED;
+exf_code exf_recorded_stage_open(exf_recorded_stage *s, const exf_backend *b, exf_compute compute, size_t rows, size_t width,
+                                 int threads, exf_err *err) EXF_CHECKED;
 void exf_recorded_stage_close(exf_recorded_stage *s);
 /* Bytes of GPU memory, and the same again of pinned memory. */
 uint64_t exf_recorded_stage_bytes(size_t rows, size_t width);
 
 /* *out = rows [row, row + n) of the layer in GPU memory, for work that is queued on q from now
  * on and before the next call. */
-exf_code exf_recorded_stage_send(exf_recorded_stage *s, const exf_recorded *r, int layer, size_t row, size_t n, exf_queue *q, float **out,
-                                 exf_err *err) EXF_CHECKED;
+exf_code exf_recorded_stage_send(exf_recorded_stage *s, const exf_recorded *r, int layer, size_t row, size_t n, exf_queue *q,
+                                 float **out, exf_err *err) EXF_CHECKED;
 #endif

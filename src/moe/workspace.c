@@ -11,8 +11,8 @@ size_t exf_workspace_bytes(const exf_architecture *a, size_t floats)
     return sizeof(float) * floats + sizeof(double) * (size_t)exf_router_scratch(a->n_experts);
 }
 
-exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats, size_t mirror,
-                           exf_err *err)
+exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
+                           size_t mirror, exf_err *err)
 {
     exf_code rc;
     memset(w, 0, sizeof *w);

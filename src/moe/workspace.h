@@ -27,8 +27,8 @@ typedef struct {
 } exf_workspace;
 
 /* Allocates a workspace with an arena of `floats` floats and a mirror of `mirror` floats. */
-exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats, size_t mirror,
-                           exf_err *err) EXF_CHECKED;
+exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,
+                           size_t mirror, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of a workspace with such an arena in the backend's memory. */
 size_t exf_workspace_bytes(const exf_architecture *a, size_t floats);
 void exf_workspace_free(exf_workspace *w); /* a zeroed workspace is allowed */

@@ -8,15 +8,17 @@
 enum { PIXELS_MAX = 1 << 26 };
 
 static const uint8_t inks[EXF_INKS][3] = {
-    [EXF_INK_PAPER] = {255, 255, 255}, [EXF_INK_TEXT] = {28, 30, 34}, [EXF_INK_SOFT] = {120, 124, 132}, [EXF_INK_GREY] = {190, 190, 190},
-    [EXF_INK_BAR] = {160, 180, 204},   [EXF_INK_LOW] = {14, 72, 148}, [EXF_INK_HIGH] = {200, 88, 32},
+    [EXF_INK_PAPER] = {255, 255, 255}, [EXF_INK_TEXT] = {28, 30, 34},   [EXF_INK_SOFT] = {120, 124, 132},
+    [EXF_INK_GREY] = {190, 190, 190},  [EXF_INK_BAR] = {160, 180, 204}, [EXF_INK_LOW] = {14, 72, 148},
+    [EXF_INK_HIGH] = {200, 88, 32},
 };
 
 exf_code exf_canvas_new(exf_canvas *c, int width, int height, exf_err *err)
 {
     memset(c, 0, sizeof *c);
     if (width < 1 || height < 1 || height > PIXELS_MAX / width)
-        return exf_fail(err, EXF_MODEL, "a picture of %d x %d pixels is more than the %d that fit; choose fewer layers", width, height, PIXELS_MAX);
+        return exf_fail(err, EXF_MODEL, "a picture of %d x %d pixels is more than the %d that fit; choose fewer layers", width,
+                        height, PIXELS_MAX);
     exf_code rc = exf_mem_new(&c->pixel, (size_t)width * (size_t)height, 1, "picture", err);
     if (rc != EXF_OK) return rc;
     c->width = width;

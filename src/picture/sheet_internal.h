@@ -22,7 +22,8 @@ typedef struct {
  * step_y - panel_height, which gap_x and gap_y are; top from the title and note. */
 void exf_panel_grid_place(exf_panel_grid *g, const exf_sheet *s, int gap_x, int gap_y);
 /* Makes the canvas of the grid with `right` and `bottom` more pixels and draws title and note. */
-exf_code exf_panel_grid_canvas(const exf_panel_grid *g, const exf_sheet *s, int right, int bottom, exf_canvas *out, exf_err *err) EXF_CHECKED;
+exf_code exf_panel_grid_canvas(const exf_panel_grid *g, const exf_sheet *s, int right, int bottom, exf_canvas *out,
+                               exf_err *err) EXF_CHECKED;
 int exf_panel_x(const exf_panel_grid *g, int i);
 int exf_panel_y(const exf_panel_grid *g, int i);
 /* 1 if no panel is below panel i. */

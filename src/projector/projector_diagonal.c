@@ -27,12 +27,15 @@ out:
 }
 
 /* Solves d of one pair; *residual is source_sq less what d explains. */
-static exf_code solve_one(float *d, double *residual, const exf_exact *vu, const exf_exact *vv, size_t h, double ridge, exf_err *err)
+static exf_code solve_one(float *d, double *residual, const exf_exact *vu, const exf_exact *vv, size_t h, double ridge,
+                          exf_err *err)
 {
     for (size_t j = 0; j < h; j++) {
         double a = exf_exact_value(&vu[j]), b = exf_exact_value(&vv[j]), divisor = b + ridge;
         d[j] = (float)(divisor > 0 ? a / divisor : 0);
-        if (!isfinite(d[j])) return exf_fail(err, EXF_NUMERIC, "coefficient %zu of the diagonal is %g, no finite float32", j, divisor > 0 ? a / divisor : 0);
+        if (!isfinite(d[j]))
+            return exf_fail(err, EXF_NUMERIC, "coefficient %zu of the diagonal is %g, no finite float32", j,
+                            divisor > 0 ? a / divisor : 0);
         *residual += (double)d[j] * ((double)d[j] * b - 2 * a);
     }
     return EXF_OK;
@@ -48,7 +51,8 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     for (int64_t p = 0; p < v->n_pairs; p++) {
         size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
         double source_sq = exf_exact_value(&s->source_sq[i]), residual = source_sq;
-        rc = solve_one(diagonal + (size_t)(t->vectors.first[l] + p) * h, &residual, v->vu + (size_t)p * h, v->vv + (size_t)p * h, h, o->rule.ridge, err);
+        rc = solve_one(diagonal + (size_t)(t->vectors.first[l] + p) * h, &residual, v->vu + (size_t)p * h, v->vv + (size_t)p * h, h,
+                       o->rule.ridge, err);
         if (rc != EXF_OK) {
             exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
             return rc;
@@ -63,11 +67,14 @@ static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf
     (void)rank;
     out->diagonal = exf_vectors_data(&t->vectors, "diagonal", 0);
     out->loss = exf_vectors_data(&t->vectors, "diagonal_loss", 0);
-    if (!out->diagonal || !out->loss) return exf_fail(err, EXF_USAGE, "the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again");
+    if (!out->diagonal || !out->loss)
+        return exf_fail(err, EXF_USAGE, "the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again");
     return EXF_OK;
 }
 
-static const exf_stored_array stored[] = {{"diagonal", EXF_STORED_PAIRS}, {"diagonal_loss", EXF_STORED_LOSSES}, {NULL, EXF_STORED_PAIRS}};
+static const exf_stored_array stored[] = {
+    {"diagonal", EXF_STORED_PAIRS}, {"diagonal_loss", EXF_STORED_LOSSES}, {NULL, EXF_STORED_PAIRS}};
 
-const exf_projector exf_projector_diagonal = {.name = "diagonal", .place = 40, .apply = EXF_APPLY_VECTORS, .observes = EXF_OBSERVES_ELEMENTS,
+const exf_projector exf_projector_diagonal = {.name = "diagonal", .place = 40, .apply = EXF_APPLY_VECTORS,
+                                              .observes = EXF_OBSERVES_ELEMENTS,
                                               .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

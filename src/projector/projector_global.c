@@ -26,4 +26,5 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     return exf_shared_fill("global", (double)exf_shared_find(t, "global")->scalar[l], s, o, l, t, err);
 }
 
-const exf_projector exf_projector_global = {.name = "global", .place = 30, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};
+const exf_projector exf_projector_global = {
+    .name = "global", .place = 30, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};

@@ -16,4 +16,5 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     return exf_shared_fill("layer", exf_shared_value(&sums, o), s, o, l, t, err);
 }
 
-const exf_projector exf_projector_layer = {.name = "layer", .place = 20, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};
+const exf_projector exf_projector_layer = {
+    .name = "layer", .place = 20, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};

@@ -25,7 +25,9 @@ static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_
     EXF_TRY(exf_vectors_add(t, "basis", columns, &room, err));
     for (size_t i = 0; i < o->n_ranks; i++) {
         int rank = (int)o->ranks[i];
-        if (rank > columns) return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", rank, h, columns);
+        if (rank > columns)
+            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", rank, h,
+                            columns);
         EXF_TRY(exf_vectors_add(t, "lowrank", rank, &room, err));
     }
 out:
@@ -83,7 +85,8 @@ static exf_code solve_rank(float *out, const room *m, size_t r, size_t rank, siz
     exf_code rc = exf_linalg_solve(m->a, m->c, (int)rank, (int)h, err);
     for (size_t i = 0; rc == EXF_OK && i < rank * h; i++) {
         out[i] = (float)m->c[i];
-        if (!isfinite(out[i])) rc = exf_fail(err, EXF_NUMERIC, "element %zu of the correction of rank %zu is %g, no finite float32", i, rank, m->c[i]);
+        if (!isfinite(out[i]))
+            rc = exf_fail(err, EXF_NUMERIC, "element %zu of the correction of rank %zu is %g, no finite float32", i, rank, m->c[i]);
     }
     return rc;
 }
@@ -131,8 +134,11 @@ static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf
     const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
     out->c = exf_vectors_data(&t->vectors, "lowrank", rank);
     if (!out->c || !basis)
-        return exf_fail(err, EXF_USAGE, "the tables hold no low-rank projector of rank %d; add lowrank to calibrate.projectors and %d to calibrate.ranks, and "
-                        "calibrate again", rank, rank);
+        return exf_fail(
+            err, EXF_USAGE,
+            "the tables hold no low-rank projector of rank %d; add lowrank to calibrate.projectors and %d to calibrate.ranks, and "
+            "calibrate again",
+            rank, rank);
     out->scalar = 1;
     out->rank = rank;
     out->basis = basis->data;
@@ -142,5 +148,6 @@ static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf
 
 static const exf_stored_array stored[] = {{"basis", EXF_STORED_BASIS}, {"lowrank", EXF_STORED_RANKS}, {NULL, EXF_STORED_PAIRS}};
 
-const exf_projector exf_projector_lowrank = {.name = "lowrank", .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1, .observes = EXF_OBSERVES_BASIS,
+const exf_projector exf_projector_lowrank = {.name = "lowrank", .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1,
+                                             .observes = EXF_OBSERVES_BASIS,
                                              .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

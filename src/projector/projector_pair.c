@@ -24,8 +24,8 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
         t->coeff[at] = (float)c;
         t->loss[at] = (float)exf_solve_loss(c, dot, target_sq, exf_exact_value(&s->source_sq[i]));
         if (!isfinite(t->coeff[at]) || !isfinite(t->loss[at]))
-            return exf_fail(err, EXF_NUMERIC, "layer %d, pair %zu -> %zu: scalar %g and loss %g are no finite float32", (int)t->layer_number[l],
-                            i / e, i % e, c, (double)t->loss[at]);
+            return exf_fail(err, EXF_NUMERIC, "layer %d, pair %zu -> %zu: scalar %g and loss %g are no finite float32",
+                            (int)t->layer_number[l], i / e, i % e, c, (double)t->loss[at]);
     }
     return EXF_OK;
 }

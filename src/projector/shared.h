@@ -18,6 +18,6 @@ void exf_shared_add(exf_shared_sums *sums, const exf_layer_statistics *s, const 
 double exf_shared_value(const exf_shared_sums *sums, const exf_solve_options *o);
 exf_shared_scalar *exf_shared_find(const exf_tables *t, const char *name); /* Returns the pattern of that name; NULL: none. */
 /* Fills scalar and losses of layer l of the pattern `name`, which t has already. */
-exf_code exf_shared_fill(const char *name, double scalar, const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t,
-                         exf_err *err) EXF_CHECKED;
+exf_code exf_shared_fill(const char *name, double scalar, const exf_layer_statistics *s, const exf_solve_options *o, int l,
+                         exf_tables *t, exf_err *err) EXF_CHECKED;
 #endif

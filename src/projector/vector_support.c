@@ -44,7 +44,8 @@ exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, ex
     int64_t n;
     const char *have = exf_provenance_get(&r->provenance, "accumulate.vectors");
     if (!have || !observed(have, p))
-        return exf_fail(err, EXF_MODEL, "%s: has no sums for projector %s (it has those for %s): accumulate again with %s in calibrate.projectors",
+        return exf_fail(err, EXF_MODEL,
+                        "%s: has no sums for projector %s (it has those for %s): accumulate again with %s in calibrate.projectors",
                         exf_h5_path(r->h), p->name, have ? have : "scalars only", p->name);
     if (v->first) return EXF_OK;
     EXF_TRY(exf_mem_new(&v->first, (size_t)r->n_layers + 1, sizeof *v->first, "pairs with vectors", err));

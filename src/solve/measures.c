@@ -64,7 +64,8 @@ static void solve_similarities(const exf_layer_statistics *s, size_t base, exf_t
 static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_tables *t)
 {
     for (size_t i = 0; i < (size_t)s->n_experts; i++)
-        t->contribution[row + i] = s->norm_count[i] ? (float)(exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i]) : 0.0f;
+        t->contribution[row + i] =
+            s->norm_count[i] ? (float)(exf_exact_value(&s->contribution_sum[i]) / (double)s->norm_count[i]) : 0.0f;
 }
 
 static exf_code solve_rms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
@@ -80,7 +81,8 @@ static exf_code solve_rms(const exf_layer_statistics *s, int l, exf_tables *t, e
         float *out = &t->rms[(size_t)l * e + i];
         *out = (float)rms[i];
         if (!isfinite(*out) || !(*out > 0))
-            rc = exf_fail(err, EXF_NUMERIC, "layer %d: expert %zu has root mean square norm %g over %llu tokens, expected a number above 0",
+            rc = exf_fail(err, EXF_NUMERIC,
+                          "layer %d: expert %zu has root mean square norm %g over %llu tokens, expected a number above 0",
                           (int)t->layer_number[l], i, rms[i], (unsigned long long)s->norm_count[i]);
     }
 out:

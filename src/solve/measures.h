@@ -14,7 +14,8 @@ exf_code exf_measures_new(const exf_statistics_reader *r, exf_tables *t, exf_err
  *   std_error[s,t]   of dot / (target_sq + lambda), not clipped, over the n sequences that saw
  *                    the pair, if the statistics have sums over sequences (measures_std_error.c)
  *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
-exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
+exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t,
+                            exf_err *err) EXF_CHECKED;
 /* Fills layer l's std_error, which is allocated in t. */
 void exf_std_errors_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t);
 #endif

@@ -23,7 +23,8 @@ exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, ex
         *out = (float)h[i];
         t->expert_count[(size_t)l * e + i] = s->norm_count[i];
         if (!isfinite(*out) || !(*out > 0))
-            rc = exf_fail(err, EXF_NUMERIC, "layer %d: expert %zu has mean output norm %g over %llu tokens, expected a number above 0",
+            rc = exf_fail(err, EXF_NUMERIC,
+                          "layer %d: expert %zu has mean output norm %g over %llu tokens, expected a number above 0",
                           (int)t->layer_number[l], i, h[i], (unsigned long long)s->norm_count[i]);
     }
 out:
@@ -44,7 +45,8 @@ static void choose_members(const float *norms, int n_experts, int32_t *members, 
 }
 
 /* Chooses target and scale of one expert outside the pool. */
-static void assign(const exf_static_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target, float *scale)
+static void assign(const exf_static_pool *p, const int32_t *members, const float *coeff, const float *loss, int32_t *target,
+                   float *scale)
 {
     int best = 0;
     for (int i = 1; i < p->size; i++)
@@ -62,7 +64,8 @@ void exf_solve_pools(int l, exf_tables *t)
         choose_members(t->expert_norms + (size_t)l * e, (int)e, members, p->size);
         for (size_t s = 0; s < e; s++) {
             size_t row = ((size_t)l * e + s) * e;
-            assign(p, members, t->coeff + row, t->loss + row, &p->target_ids[(size_t)l * e + s], &p->target_scale[(size_t)l * e + s]);
+            assign(p, members, t->coeff + row, t->loss + row, &p->target_ids[(size_t)l * e + s],
+                   &p->target_scale[(size_t)l * e + s]);
         }
         for (int k = 0; k < p->size; k++) {
             p->target_ids[(size_t)l * e + (size_t)members[k]] = members[k];
@@ -83,7 +86,8 @@ exf_code exf_solve_check(const exf_solve_options *o, exf_err *err)
     for (size_t i = 0; i < o->n_projectors; i++) EXF_TRY(exf_projector_require(o->projectors[i], &p, err));
     for (size_t i = 0; i < o->n_ranks; i++)
         if (o->ranks[i] < 1 || o->ranks[i] > EXF_BASIS_RANK)
-            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %lld, expected 1 to %d, the columns of a basis", (long long)o->ranks[i], EXF_BASIS_RANK);
+            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %lld, expected 1 to %d, the columns of a basis",
+                            (long long)o->ranks[i], EXF_BASIS_RANK);
 out:
     return rc;
 }
@@ -94,7 +98,8 @@ static exf_code add_ranks(exf_provenance *p, const exf_solve_options *o, exf_err
     exf_code rc = EXF_OK;
     int ranked = 0;
     for (size_t i = 0; i < o->n_projectors; i++) ranked |= exf_projector_find(o->projectors[i])->ranked;
-    for (size_t i = 0; ranked && i < o->n_ranks; i++) EXF_TRY(exf_text_addf(&list, err, "%s%lld", i ? "," : "", (long long)o->ranks[i]));
+    for (size_t i = 0; ranked && i < o->n_ranks; i++)
+        EXF_TRY(exf_text_addf(&list, err, "%s%lld", i ? "," : "", (long long)o->ranks[i]));
     if (ranked) EXF_TRY(exf_provenance_add(p, err, "solve.ranks", "%s", list.s ? list.s : ""));
 out:
     exf_text_free(&list);
@@ -123,7 +128,8 @@ static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, co
         if (!is_base(o->projectors[i])) EXF_TRY(exf_text_addf(&names, err, ",%s", o->projectors[i]));
     EXF_TRY(exf_provenance_add(p, err, "solve.projectors", "%s", names.s));
     EXF_TRY(add_ranks(p, o, err));
-    if (o->min_pair_tokens > 1) EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
+    if (o->min_pair_tokens > 1)
+        EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
 out:
     exf_text_free(&names);
     return rc;

@@ -70,6 +70,7 @@ out:
 exf_code exf_coverage_gate(const exf_recipe *r, const exf_worst_coverage *worst, exf_err *err)
 {
     if (worst->observed >= r->coverage_fail_below) return EXF_OK;
-    return exf_fail(err, EXF_THRESHOLD, "coverage.fail_below: layer %d has %.4f of its ordered pairs observed, at least %.4f were asked for",
+    return exf_fail(err, EXF_THRESHOLD,
+                    "coverage.fail_below: layer %d has %.4f of its ordered pairs observed, at least %.4f were asked for",
                     worst->layer, worst->observed, r->coverage_fail_below);
 }

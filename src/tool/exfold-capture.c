@@ -5,7 +5,8 @@
 #include <stddef.h>
 
 static const exf_opt rows[] = {
-    {NULL, "layers", 'l', EXF_OPT_TEXT, offsetof(exf_recipe, layers), "all", "LIST", "Run", "MoE layers to capture: all, or numbers like 0,3,8-11"},
+    {NULL, "layers", 'l', EXF_OPT_TEXT, offsetof(exf_recipe, layers), "all", "LIST", "Run",
+     "MoE layers to capture: all, or numbers like 0,3,8-11"},
     {NULL, "export", 'x', EXF_OPT_TEXT, offsetof(exf_recipe, export_path), NULL, "FILE", "Run",
      "write one .safetensors with all that a layer shows, instead of capture.h5"},
     {NULL, "logits", 0, EXF_OPT_FLAG, offsetof(exf_recipe, logits), "false", NULL, "Run", "with --export: the model's logits too"},

@@ -8,23 +8,30 @@
 
 static const exf_opt rows[] = {
     {NULL, "json", 0, EXF_OPT_FLAG, AT(json), "false", NULL, "Results", "one JSON object on standard output"},
-    {NULL, "output", 'o', EXF_OPT_TEXT, AT(output_file), NULL, "FILE", "Results", "heatmap: the picture, FILE.png; report: the page, FILE.html"},
+    {NULL, "output", 'o', EXF_OPT_TEXT, AT(output_file), NULL, "FILE", "Results",
+     "heatmap: the picture, FILE.png; report: the page, FILE.html"},
     {NULL, "force", 'f', EXF_OPT_FLAG, AT(force), "false", NULL, "Results", "replace outputs that exist"},
-    {NULL, "what", 0, EXF_OPT_TEXT_LIST, AT(what), "all", "NAMES", "heatmap", "of norms, similarity, aligned, scalar, loss; several or all: FILE-<name>.png"},
+    {NULL, "what", 0, EXF_OPT_TEXT_LIST, AT(what), "all", "NAMES", "heatmap",
+     "of norms, similarity, aligned, scalar, loss; several or all: FILE-<name>.png"},
     {NULL, "layers", 0, EXF_OPT_TEXT, AT(layers), "all", "LIST", "heatmap", "layers such as 0,3,8-11"},
     {NULL, "data", 0, EXF_OPT_FLAG, AT(data), "false", NULL, "heatmap", "write the numbers beside each picture, as .csv and .npy"},
     {NULL, "fail-above", 0, EXF_OPT_TEXT_LIST, AT(fail_above), "[]", "NAME=X", "diff",
-     "end with status 10 if a change is larger: flips=0.05 (share of traffic), scalar, loss (largest change), norm (relative), coverage (share of pairs)"},
+     "end with status 10 if a change is larger: flips=0.05 (share of traffic), scalar, loss (largest change), "
+     "norm (relative), coverage (share of pairs)"},
 };
 
 static const exf_command commands[] = {
-    {"summary", "FILE.h5 [STATISTICS.h5]", "what it is, and per layer: coverage, sample sizes, losses, norms, similarity, cold\nexperts; statistics beside tables add similarity",
+    {"summary", "FILE.h5 [STATISTICS.h5]",
+     "what it is, and per layer: coverage, sample sizes, losses, norms, similarity, cold\n"
+     "experts; statistics beside tables add similarity",
      1, 2, "json", exf_inspect_summary},
-    {"heatmap", "FILE.h5 [STATISTICS.h5] -o OUT.png", "every layer's norms, similarity, scalars and losses in one picture each", 1, 2,
-     "json output force what layers data", exf_inspect_heatmap},
-    {"report", "TABLES.h5 [STATISTICS.h5] -o OUT.html", "one page with everything, for any browser; takes validation.json or\nvalidation.md from beside the tables", 1, 2,
+    {"heatmap", "FILE.h5 [STATISTICS.h5] -o OUT.png", "every layer's norms, similarity, scalars and losses in one picture each", 1,
+     2, "json output force what layers data", exf_inspect_heatmap},
+    {"report", "TABLES.h5 [STATISTICS.h5] -o OUT.html",
+     "one page with everything, for any browser; takes validation.json or\nvalidation.md from beside the tables", 1, 2,
      "json output force", exf_inspect_report},
-    {"diff", "A.h5 B.h5", "what changed from one table to another: facts, coverage, scalars, targets, pools", 2, 2, "json fail-above", exf_inspect_diff},
+    {"diff", "A.h5 B.h5", "what changed from one table to another: facts, coverage, scalars, targets, pools", 2, 2,
+     "json fail-above", exf_inspect_diff},
     {"verify", "FILE.h5 ...", "checks each file, and that files of one chain belong together", 1, 16, "json", exf_inspect_verify},
     {"digest", "FILE.h5", "the SHA-256 of its payload, alone", 1, 1, "json", exf_inspect_digest},
     {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "json", exf_inspect_tokenize},

@@ -26,7 +26,8 @@ static void show_ids(const exf_ids *ids, exf_jw *w)
         printf(ids->n ? "]\n" : "[]\n");
 }
 
-static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t len, size_t number, exf_ids *ids, exf_jw *w, exf_err *err)
+static exf_code tokenize_line(const exf_tokenizer *t, const char *line, size_t len, size_t number, exf_ids *ids, exf_jw *w,
+                              exf_err *err)
 {
     exf_json *doc = NULL;
     char where[48];

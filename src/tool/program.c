@@ -132,7 +132,8 @@ static exf_code unknown_command(const exf_program *p, const char *word, exf_err 
 {
     exf_text names = {0};
     exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < p->n_commands; i++) rc = exf_text_addf(&names, err, "%s%s", i ? ", " : "", p->commands[i].name);
+    for (size_t i = 0; rc == EXF_OK && i < p->n_commands; i++)
+        rc = exf_text_addf(&names, err, "%s%s", i ? ", " : "", p->commands[i].name);
     if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "\"%s\" is no command; known: %s", word, names.s);
     exf_text_free(&names);
     return rc;
@@ -167,7 +168,8 @@ static exf_code run_command(const exf_program *p, exf_recipe *r, exf_err *err)
     exf_code rc = find_command(p, r, &c, err);
     if (rc != EXF_OK) return rc;
     if (r->n_inputs > c->max_inputs)
-        return exf_fail(err, EXF_USAGE, "%s: unexpected argument; usage: %s %s %s", r->inputs[c->max_inputs], p->name, c->name, c->arguments);
+        return exf_fail(err, EXF_USAGE, "%s: unexpected argument; usage: %s %s %s", r->inputs[c->max_inputs], p->name, c->name,
+                        c->arguments);
     if (r->n_inputs < c->min_inputs)
         return exf_fail(err, EXF_USAGE, "an argument is missing; usage: %s %s %s", p->name, c->name, c->arguments);
     for (size_t i = 0; i < p->n_rows; i++)
@@ -176,7 +178,8 @@ static exf_code run_command(const exf_program *p, exf_recipe *r, exf_err *err)
     return c->run(r, err);
 }
 
-static exf_code parse_and_run(const exf_program *p, const exf_opt *rows, size_t n_rows, exf_recipe *r, int argc, char **argv, exf_err *err)
+static exf_code parse_and_run(const exf_program *p, const exf_opt *rows, size_t n_rows, exf_recipe *r, int argc, char **argv,
+                              exf_err *err)
 {
     exf_code rc;
     const char **positional = NULL;
@@ -189,7 +192,8 @@ static exf_code parse_and_run(const exf_program *p, const exf_opt *rows, size_t 
         goto out;
     }
     if (r->version) {
-        printf("%s %s (commit %s, %s)\n", p->name, exf_release(), exf_commit(), exf_built_with_cuda() ? "CPU and CUDA" : "CPU only");
+        printf("%s %s (commit %s, %s)\n", p->name, exf_release(), exf_commit(),
+               exf_built_with_cuda() ? "CPU and CUDA" : "CPU only");
         goto out;
     }
     exf_log_setup(p->name, r->quiet ? EXF_LOG_QUIET : r->verbose ? EXF_LOG_DEBUG : EXF_LOG_INFO, (exf_progress_mode)r->progress);

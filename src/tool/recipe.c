@@ -24,9 +24,11 @@ static const exf_opt common_rows[] = {
 
 static const exf_opt key_rows[] = {
     {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", "exfold-recipe/1"},
-    {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model", "checkpoint directory: config.json, *.safetensors, tokenizer.json"},
+    {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model",
+     "checkpoint directory: config.json, *.safetensors, tokenizer.json"},
     {"data.manifest", NULL, 0, EXF_OPT_TEXT, AT(manifest), NULL, "FILE", "Data", "the corpus, schema exfold-manifest/1"},
-    {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data", "sequences of the run; 0: as many as the manifest says"},
+    {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data",
+     "sequences of the run; 0: as many as the manifest says"},
     {"data.max_tokens", NULL, 0, EXF_OPT_INT, AT(max_tokens), "2048", "1..1048576", "Data", "longest sequence"},
     {"data.min_tokens", NULL, 0, EXF_OPT_INT, AT(min_tokens), "1", "1..1048576", "Data", "shorter pieces of text are dropped"},
     {"data.seed", NULL, 0, EXF_OPT_INT, AT(seed), "42", "0..", "Data", "of the choice of sequences"},
@@ -50,27 +52,40 @@ static const exf_opt key_rows[] = {
     {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",
      "exit with status 10 when a layer's share of observed pairs is below"},
     {"pools", NULL, 0, EXF_OPT_INT_LIST, AT(pools), "[]", "SIZES", "Calibration", "sizes of static decode pools"},
-    {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime", "where the forward pass runs"},
+    {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime",
+     "where the forward pass runs"},
     {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime", "worker threads; 0: all processors"},
-    {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32|bf16", "Runtime", "matrix products of the forward pass; bf16 on cuda only"},
+    {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "f32", "f32|bf16", "Runtime",
+     "matrix products of the forward pass; bf16 on cuda only"},
     {"runtime.max_gpu_memory", "max-gpu-memory", 0, EXF_OPT_BYTES, AT(max_gpu_memory), "0", "SIZE", "Runtime",
      "most that a run holds in the GPU's memory, such as 8GiB; 0: what is free"},
     {"runtime.io", "io", 0, EXF_OPT_CHOICE, AT(io), "pread", "pread|direct|mmap", "Runtime",
      "how weights are read: by the system's cache, past it, or from a map"},
-    {"runtime.streams", NULL, 0, EXF_OPT_INT, AT(streams), "0", "0..64", "Runtime", "sequences that a GPU mixes side by side; 0: 4, fewer where memory is short"},
-    {"runtime.readers", NULL, 0, EXF_OPT_INT, AT(readers), "0", "0..64", "Runtime", "threads that read weights for a GPU; 0: at most 8"},
-    {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output", "where files are written; made if missing"},
-    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output", "export formats, as exfold-export --help lists them"},
-    {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card", "the model's name on a hub: Qwen/Qwen3-30B-A3B"},
+    {"runtime.streams", NULL, 0, EXF_OPT_INT, AT(streams), "0", "0..64", "Runtime",
+     "sequences that a GPU mixes side by side; 0: 4, fewer where memory is short"},
+    {"runtime.readers", NULL, 0, EXF_OPT_INT, AT(readers), "0", "0..64", "Runtime",
+     "threads that read weights for a GPU; 0: at most 8"},
+    {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output",
+     "where files are written; made if missing"},
+    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",
+     "export formats, as exfold-export --help lists them"},
+    {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card",
+     "the model's name on a hub: Qwen/Qwen3-30B-A3B"},
     {"card.revision", NULL, 0, EXF_OPT_TEXT, AT(revision), NULL, "COMMIT", "Model card", "of the base model"},
-    {"card.datasets", NULL, 0, EXF_OPT_TEXT_LIST, AT(datasets), NULL, "NAMES", "Model card", "names of the calibration data on a hub"},
-    {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation", "tables to validate; default: tables.h5 in the output directory"},
-    {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation", "the corpus to validate on, schema exfold-manifest/1"},
-    {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation", "sequences; 0: as many as the manifest says"},
-    {"validate.max_tokens", NULL, 0, EXF_OPT_INT, AT(validate_max_tokens), "0", "0..1048576", "Validation", "longest sequence; 0: data.max_tokens"},
+    {"card.datasets", NULL, 0, EXF_OPT_TEXT_LIST, AT(datasets), NULL, "NAMES", "Model card",
+     "names of the calibration data on a hub"},
+    {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
+     "tables to validate; default: tables.h5 in the output directory"},
+    {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation",
+     "the corpus to validate on, schema exfold-manifest/1"},
+    {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation",
+     "sequences; 0: as many as the manifest says"},
+    {"validate.max_tokens", NULL, 0, EXF_OPT_INT, AT(validate_max_tokens), "0", "0..1048576", "Validation",
+     "longest sequence; 0: data.max_tokens"},
     {"validate.variants", "variants", 0, EXF_OPT_WORD_LIST, AT(variants), NULL, "\"A B ...\"", "Validation",
      "ways to run: P4, P4:projector=joint, top4:drop, D64:pool=static, reap64, sere4:rho=0.1, P4+D64, ..."},
-    {"validate.decode_batch", NULL, 0, EXF_OPT_INT, AT(decode_batch), "16", "1..", "Validation", "sequences that decode side by side"},
+    {"validate.decode_batch", NULL, 0, EXF_OPT_INT, AT(decode_batch), "16", "1..", "Validation",
+     "sequences that decode side by side"},
     {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
      "positions below are prefill, the rest decode; 0: every position is both"},
     {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "\"[VARIANT:]METRIC=X ...\"", "Validation",
@@ -112,7 +127,8 @@ static exf_code set_list(const reading *r, const char *key, const exf_yaml *node
     for (size_t i = 0; rc == EXF_OK && i < node->n; i++) {
         item[i] = node->child[i]->text;
         if (node->child[i]->kind != EXF_YAML_SCALAR)
-            rc = exf_fail(err, EXF_USAGE, "%s: %s: item %zu is %s, expected a scalar", where, key, i + 1, exf_yaml_kind_name(node->child[i]));
+            rc = exf_fail(err, EXF_USAGE, "%s: %s: item %zu is %s, expected a scalar", where, key, i + 1,
+                          exf_yaml_kind_name(node->child[i]));
     }
     if (rc == EXF_OK) rc = exf_opts_set_list(r->recipe->opts, EXF_OPT_BY_RECIPE, key, item, node->n, where, err);
     exf_mem_free(item);
@@ -223,7 +239,8 @@ static exf_code parse_clip(const exf_recipe *r, exf_solve_options *o, exf_err *e
     exf_scalar_rule *s = &o->rule;
     s->clip = !(c->n == 1 && strcmp(c->item[0], "none") == 0);
     if (!s->clip) return EXF_OK;
-    if (c->n != 2 || !exf_parse_f64(c->item[0], &s->clip_min) || !exf_parse_f64(c->item[1], &s->clip_max) || s->clip_min >= s->clip_max)
+    if (c->n != 2 || !exf_parse_f64(c->item[0], &s->clip_min) || !exf_parse_f64(c->item[1], &s->clip_max) ||
+        s->clip_min >= s->clip_max)
         return exf_fail(err, EXF_USAGE, "%s: calibrate.clip: expected [MIN, MAX] with MIN below MAX, or none", source_name(r));
     return EXF_OK;
 }
@@ -252,8 +269,8 @@ exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err
 {
     for (size_t i = 0; i < r->pools.n; i++)
         if (r->pools.item[i] < 1 || r->pools.item[i] > n_experts)
-            return exf_fail(err, EXF_USAGE, "%s: pools: %lld experts, the model has %d", source_name(r), (long long)r->pools.item[i],
-                            n_experts);
+            return exf_fail(err, EXF_USAGE, "%s: pools: %lld experts, the model has %d", source_name(r),
+                            (long long)r->pools.item[i], n_experts);
     return EXF_OK;
 }
 
@@ -278,7 +295,8 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
     for (size_t i = 0; i < r->ranks.n; i++)
         for (size_t k = 0; k < i; k++)
             if (r->ranks.item[i] == r->ranks.item[k])
-                return exf_fail(err, EXF_USAGE, "%s: calibrate.ranks: %lld stands twice", source_name(r), (long long)r->ranks.item[i]);
+                return exf_fail(err, EXF_USAGE, "%s: calibrate.ranks: %lld stands twice", source_name(r),
+                                (long long)r->ranks.item[i]);
     EXF_TRY(refuse_twice(r, &r->projectors, "calibrate.projectors", err));
     EXF_TRY(parse_clip(r, o, err));
     rc = exf_solve_check(o, err);
@@ -322,7 +340,8 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
  * that is \x and the last byte. */
 static size_t breaks_line(const char *s, const char **escape)
 {
-    static const struct { const char *bytes, *escape; } breaks[] = {{"\xc2\x85", "\\N"}, {"\xe2\x80\xa8", "\\L"}, {"\xe2\x80\xa9", "\\P"},
+    static const struct { const char *bytes, *escape; } breaks[] = {{"\xc2\x85", "\\N"}, {"\xe2\x80\xa8", "\\L"},
+                                                                    {"\xe2\x80\xa9", "\\P"},
                                                                     {"\xef\xbf\xbe", "\\uFFFE"}, {"\xef\xbf\xbf", "\\uFFFF"}};
     for (size_t i = 0; i < sizeof breaks / sizeof *breaks; i++) {
         *escape = breaks[i].escape;
@@ -344,7 +363,8 @@ static exf_code add_escaped(exf_text *out, const char *s, exf_err *err)
         if (!n)
             rc = exf_text_addf(out, err, *s == '"' || *s == '\\' ? "\\%c" : "%c", *s);
         else
-            rc = escape ? exf_text_addf(out, err, "%s", escape) : exf_text_addf(out, err, "\\x%02X", (unsigned)(unsigned char)s[n - 1]);
+            rc = escape ? exf_text_addf(out, err, "%s", escape)
+                        : exf_text_addf(out, err, "\\x%02X", (unsigned)(unsigned char)s[n - 1]);
         if (rc != EXF_OK) goto out;
         s += n ? n : 1;
     }

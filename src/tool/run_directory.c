@@ -54,7 +54,8 @@ exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, ch
 
 void exf_run_directory_close(exf_run_directory *d, int failed)
 {
-    for (size_t i = 0; failed && d->path && i < d->n_made && (rmdir(d->path) == 0 || errno == ENOENT || errno == ENAMETOOLONG); i++) {
+    for (size_t i = 0; failed && d->path && i < d->n_made && (rmdir(d->path) == 0 || errno == ENOENT || errno == ENAMETOOLONG);
+         i++) {
         char *slash = strrchr(d->path, '/');
         if (!slash) break;
         *slash = 0;

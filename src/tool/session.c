@@ -14,18 +14,21 @@ static void report_corpus(const exf_corpus *c)
 {
     for (size_t i = 0; i < c->n_domains; i++) {
         const exf_domain *d = &c->domains[i];
-        exf_log_info("domain %s: %" PRIu64 " sequences, %" PRIu64 " tokens kept; %" PRIu64 " sequences, %" PRIu64 " tokens dropped", d->name,
-                     d->sequences_kept, d->tokens_kept, d->sequences_dropped, d->tokens_dropped);
+        exf_log_info("domain %s: %" PRIu64 " sequences, %" PRIu64 " tokens kept; %" PRIu64 " sequences, %" PRIu64 " tokens dropped",
+                     d->name, d->sequences_kept, d->tokens_kept, d->sequences_dropped, d->tokens_dropped);
     }
-    if (c->n_domains && c->n_unpinned) exf_log_warn("%d of %zu sources have no sha256: the run cannot be told from one on changed data", c->n_unpinned, c->n_sources);
+    if (c->n_domains && c->n_unpinned)
+        exf_log_warn("%d of %zu sources have no sha256: the run cannot be told from one on changed data", c->n_unpinned,
+                     c->n_sources);
 }
 
 void exf_report_model(const exf_model *m)
 {
     char bytes[16];
     const exf_architecture *a = &m->arch;
-    exf_log_info("model %s: %d layers (%d MoE), %d experts, top-%d, hidden %d, %s of weights", m->family->name, a->n_layers, a->n_moe_layers,
-                 a->n_experts, a->top_k, a->d_model, exf_human_bytes(bytes, sizeof bytes, (double)exf_model_bytes(m)));
+    exf_log_info("model %s: %d layers (%d MoE), %d experts, top-%d, hidden %d, %s of weights", m->family->name, a->n_layers,
+                 a->n_moe_layers, a->n_experts, a->top_k, a->d_model,
+                 exf_human_bytes(bytes, sizeof bytes, (double)exf_model_bytes(m)));
 }
 
 exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err)
@@ -63,9 +66,10 @@ static exf_code load_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_path_join(&s->tokenizer_path, r->model_path, "tokenizer.json", err));
-    s->request = (exf_corpus_request){r->manifest, r->sequences, r->max_tokens, r->min_tokens, (uint64_t)r->seed, s->model->arch.vocab,
-                                      s->tokenizer_path};
-    EXF_TRY(r->dry_run ? exf_corpus_plan(&s->corpus, &s->request, &s->missing_data, err) : exf_corpus_load(&s->corpus, &s->request, err));
+    s->request = (exf_corpus_request){r->manifest,       r->sequences,         r->max_tokens,    r->min_tokens,
+                                      (uint64_t)r->seed, s->model->arch.vocab, s->tokenizer_path};
+    EXF_TRY(r->dry_run ? exf_corpus_plan(&s->corpus, &s->request, &s->missing_data, err)
+                       : exf_corpus_load(&s->corpus, &s->request, err));
     report_corpus(s->corpus);
 out:
     return rc;
@@ -100,14 +104,16 @@ void exf_session_close(exf_session *s)
 static void print_gpu(const exf_session *s, const exf_forward_footprint *held)
 {
     char b[16];
-    printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)held->device), s->backend->device());
+    printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)held->device),
+           s->backend->device());
     if (held->window)
         printf("pinned RAM, at most %zu tokens of them on the GPU\n", held->window);
     else
         printf("its memory\n");
 }
 
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err)
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk,
+                          exf_err *err)
 {
     char a[16], b[16], c[16];
     double flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d), rate = 0;
@@ -118,14 +124,15 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_d
     EXF_TRY(exf_gemm_rate(s->backend, s->compute, &rate, err));
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t bytes = exf_model_bytes(s->model);
-    printf("tokens     %" PRIu64 " in %zu sequences of at most %d", s->corpus->n_tokens, s->corpus->n_sequences, (int)s->corpus->max_tokens);
+    printf("tokens     %" PRIu64 " in %zu sequences of at most %d", s->corpus->n_tokens, s->corpus->n_sequences,
+           (int)s->corpus->max_tokens);
     if (s->missing_data) printf(", assumed: %s is not there", s->missing_data);
     printf("\n");
     printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(a, sizeof a, (double)bytes), bytes);
     if (held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", held.reads);
     printf("%s\n", s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, !s->backend->gpu ? "threads" : "GPU",
-           rate / 1e9);
+    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers,
+           !s->backend->gpu ? "threads" : "GPU", rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
     printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + held.host)));
     if (!s->backend->gpu)
@@ -143,8 +150,10 @@ void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_
     double all = t->read + t->embed + work / t->workers;
     char peak[16], bytes[16];
     if (r->progress == EXF_PROGRESS_JSON) {
-        exf_log_event("{\"event\":\"forward\",\"tokens\":%" PRIu64 ",\"seconds\":%.4f,\"workers\":%d,\"read\":%.4f,\"embed\":%.4f,\"mixer\":%.4f,"
-                      "\"router\":%.4f,\"experts\":%.4f,\"observe\":%.4f,\"head\":%.4f,\"weight_bytes\":%" PRIu64 ",\"peak_rss_bytes\":%" PRIu64 "}",
+        exf_log_event("{\"event\":\"forward\",\"tokens\":%" PRIu64
+                      ",\"seconds\":%.4f,\"workers\":%d,\"read\":%.4f,\"embed\":%.4f,\"mixer\":%.4f,"
+                      "\"router\":%.4f,\"experts\":%.4f,\"observe\":%.4f,\"head\":%.4f,\"weight_bytes\":%" PRIu64
+                      ",\"peak_rss_bytes\":%" PRIu64 "}",
                       n_tokens, t->wall, t->workers, t->read, t->embed, t->mixer / t->workers, t->router / t->workers,
                       t->experts / t->workers, t->observe / t->workers, t->head / t->workers, t->weight_bytes, exf_peak_rss());
         return;
@@ -161,7 +170,8 @@ void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers)
 {
     return (exf_forward_options){.backend = s->backend, .compute = s->compute, .threads = (int)r->threads, .n_layers = n_layers,
-                                 .readers = (int)r->readers, .mixer_queues = (int)r->streams, .max_device_memory = r->max_gpu_memory};
+                                 .readers = (int)r->readers, .mixer_queues = (int)r->streams,
+                                 .max_device_memory = r->max_gpu_memory};
 }
 
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err)

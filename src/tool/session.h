@@ -32,11 +32,13 @@ void exf_session_close(exf_session *s);
 
 /* --dry-run: the plan on stdout.  host: bytes of ordinary memory that are held beside the
  * forward pass; disk: bytes the outputs will take. */
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk, exf_err *err) EXF_CHECKED;
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk,
+                          exf_err *err) EXF_CHECKED;
 /* The recipe's options of a pass over n_layers layers (0: all). */
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers);
 /* Runs the pass with one observer and reports times and memory on stderr. */
-exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err) EXF_CHECKED;
+exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers,
+                             exf_err *err) EXF_CHECKED;
 
 /* Report on stderr the opened model, and the times of a pass. */
 void exf_report_model(const exf_model *m);

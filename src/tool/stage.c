@@ -51,7 +51,8 @@ static exf_code pin_manifest(const exf_recipe *r, exf_err *err)
 {
     int n;
     exf_code rc;
-    if (r->dry_run) return exf_fail(err, EXF_USAGE, "--pin-manifest writes into the manifest, --dry-run writes nothing: give one of them");
+    if (r->dry_run)
+        return exf_fail(err, EXF_USAGE, "--pin-manifest writes into the manifest, --dry-run writes nothing: give one of them");
     EXF_TRY(exf_recipe_check_data(r, err));
     EXF_TRY(exf_manifest_pin(r->manifest, &n, err));
     printf("pinned %d sources in %s\n", n, r->manifest);
@@ -67,12 +68,14 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     exf_code rc;
     if (r->pin_manifest) return pin_manifest(r, err);
     if (r->moe_inputs) return exf_stage_replay(r, err);
-    if (r->logits && !r->export_path) return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
+    if (r->logits && !r->export_path)
+        return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
     EXF_TRY(check_capture_output(r, err));
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass};
     if (r->dry_run) {
-        rc = exf_session_plan(&s, r, &(exf_demand){.lanes = 1, .head = r->logits, .host_blocks = 1}, 0, exf_capture_output_bytes(&job), err);
+        rc = exf_session_plan(&s, r, &(exf_demand){.lanes = 1, .head = r->logits, .host_blocks = 1}, 0,
+                              exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));

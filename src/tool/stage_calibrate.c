@@ -69,7 +69,9 @@ static exf_code write_recipe(const exf_recipe *r, const char *target, exf_err *e
     exf_text text = {0};
     exf_output_file *f = NULL;
     exf_code rc;
-    EXF_TRY(exf_text_addf(&text, err, "# As resolved by exfold-calibrate %s.  Relative paths are relative to the recipe it came from.\n", exf_release()));
+    EXF_TRY(exf_text_addf(&text, err,
+                          "# As resolved by exfold-calibrate %s.  Relative paths are relative to the recipe it came from.\n",
+                          exf_release()));
     EXF_TRY(exf_recipe_text(r, &text, err));
     EXF_TRY(exf_output_file_begin(&f, target, r->force, err));
     EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
@@ -118,7 +120,8 @@ static void drop_hashed_layers(exf_session *s)
 
 static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
-    exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1, .host_blocks = o->lowrank,
+    exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1,
+                         .host_blocks = o->lowrank,
                           .observers = exf_accumulate_device_memory(s->backend, &s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t held = exf_accumulate_memory(&s->shape, o, workers);

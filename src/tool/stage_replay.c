@@ -34,7 +34,8 @@ static exf_code open_session(replay_session *s, const exf_recipe *r, exf_err *er
     const exf_batch *b = exf_moe_inputs_batch(s->inputs);
     const exf_architecture *a = &s->model->arch;
     s->shape = (exf_run_shape){a->n_experts, a->top_k, a->d_model, (int64_t)b->n_sequences, (int64_t)b->n_tokens};
-    exf_log_info("recorded: %zu tokens in %zu sequences, %d of %d MoE layers", b->n_tokens, b->n_sequences, s->layers.n, a->n_moe_layers);
+    exf_log_info("recorded: %zu tokens in %zu sequences, %d of %d MoE layers", b->n_tokens, b->n_sequences, s->layers.n,
+                 a->n_moe_layers);
 out:
     return rc;
 }
@@ -42,7 +43,8 @@ out:
 static exf_forward_options options_of(const replay_session *s)
 {
     const exf_recipe *r = s->r;
-    return (exf_forward_options){.backend = s->backend, .compute = s->compute, .threads = (int)r->threads, .readers = (int)r->readers,
+    return (exf_forward_options){.backend = s->backend, .compute = s->compute, .threads = (int)r->threads,
+                                 .readers = (int)r->readers,
                                  .max_device_memory = r->max_gpu_memory};
 }
 
@@ -90,10 +92,12 @@ static exf_code plan(const replay_session *s, uint64_t disk, exf_err *err)
     EXF_TRY(exf_replay_memory(&held, &options, s->model, b, exf_moe_inputs_recorded(s->inputs), &observer, err));
     EXF_TRY(exf_gemm_rate(s->backend, s->compute, &rate, err));
     for (int i = 0; i < s->layers.n; i++) bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
-    printf("tokens     %zu in %zu sequences of at most %d, %d layers recorded\n", b->n_tokens, b->n_sequences, b->max_tokens, s->layers.n);
-    printf("weights    %s (%" PRIu64 " bytes) of routers and experts, each byte read once\n", exf_human_bytes(text, sizeof text, (double)bytes), bytes);
-    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers, !s->backend->gpu ? "threads" : "GPU",
-           rate / 1e9);
+    printf("tokens     %zu in %zu sequences of at most %d, %d layers recorded\n", b->n_tokens, b->n_sequences, b->max_tokens,
+           s->layers.n);
+    printf("weights    %s (%" PRIu64 " bytes) of routers and experts, each byte read once\n",
+           exf_human_bytes(text, sizeof text, (double)bytes), bytes);
+    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers,
+           !s->backend->gpu ? "threads" : "GPU", rate / 1e9);
     printf("time       at least %s\n", exf_human_seconds(text, sizeof text, flops / (rate * workers)));
     print_memory(s, &held);
     printf("disk       about %s\n", exf_human_bytes(text, sizeof text, (double)disk));

@@ -79,14 +79,16 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
         EXF_TRY(exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, err));
         return EXF_OK;
     }
-    if (r->variants.n == 0) return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
+    if (r->variants.n == 0)
+        return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
     EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
     for (; s->n_variants < r->variants.n; s->n_variants++) {
         exf_variant *v = &s->variants[s->n_variants];
         EXF_TRY(exf_variant_parse(v, r->variants.item[s->n_variants], err));
         EXF_TRY(exf_variant_check(v, a->n_experts, a->top_k, err));
         for (size_t i = 0; i < s->n_variants; i++)
-            if (strcmp(s->variants[i].name, v->name) == 0) return exf_fail(err, EXF_USAGE, "validate.variants: \"%s\" stands twice", v->name);
+            if (strcmp(s->variants[i].name, v->name) == 0)
+                return exf_fail(err, EXF_USAGE, "validate.variants: \"%s\" stands twice", v->name);
     }
 out:
     return rc;
@@ -144,7 +146,8 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
     exf_provenance *p = &s->facts;
     char digest[EXF_SHA256_HEX];
     EXF_TRY(exf_hash_file(s->tables_path, digest, err));
-    EXF_TRY(exf_capture_provenance(p, s->session.model, s->session.corpus, &s->session.request, s->session.backend, s->session.compute, "all", err));
+    EXF_TRY(exf_capture_provenance(p, s->session.model, s->session.corpus, &s->session.request, s->session.backend,
+                                   s->session.compute, "all", err));
     EXF_TRY(exf_provenance_add(p, err, "validate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "validate.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "validate.tables_sha256", "%s", digest));
@@ -298,7 +301,8 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(open_validation(&s, r, err));
     exf_session *session = &s.session;
-    exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of, .n_domains = session->corpus->n_domains,
+    exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of,
+                            .n_domains = session->corpus->n_domains,
                             .schedule = &s.schedule, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
                             .forward = exf_session_options(session, r, 0)};
     rc = r->dry_run ? plan_validation(&s, r, &job, err) : run_validation(&s, r, &job, err);

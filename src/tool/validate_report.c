@@ -18,9 +18,9 @@ static int name_width(const exf_validation *v)
 static exf_code add_row(const exf_variant_result *r, int width, exf_text *out, exf_err *err)
 {
     const exf_quality *q = &r->all;
-    return exf_text_addf(out, err, "%-*s  %9.4f ± %-7.4f %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f\n", width, r->name, q->ppl,
-                         q->ppl_se, q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99, q->kl_p999, q->kl_max, 100 * q->top1, r->output_error,
-                         r->experts_per_token, r->experts_per_batch);
+    return exf_text_addf(out, err, "%-*s  %9.4f ± %-7.4f %8.5f %8.5f %8.5f %8.5f %8.4f %8.3f  %7.2f %%  %8.4f  %9.3f %9.2f\n",
+                         width, r->name, q->ppl, q->ppl_se, q->kl_mean, q->kl_median, q->kl_p90, q->kl_p99, q->kl_p999, q->kl_max,
+                         100 * q->top1, r->output_error, r->experts_per_token, r->experts_per_batch);
 }
 
 static exf_code add_cost(const exf_validate_report *r, exf_text *out, exf_err *err)
@@ -30,9 +30,9 @@ static exf_code add_cost(const exf_validate_report *r, exf_text *out, exf_err *e
     return exf_text_addf(out, err,
                          "\n%" PRIu64 " tokens scored. Weights read: %s (%" PRIu64 " bytes) of a model of %s (%" PRIu64 " bytes).\n"
                          "Work: %.2f forward passes for the original and %zu variants.\n",
-                         v->variant[0].all.tokens, exf_human_bytes(read, sizeof read, (double)v->report.weight_bytes), v->report.weight_bytes,
-                         exf_human_bytes(whole, sizeof whole, (double)r->model_bytes), r->model_bytes, v->report.flops / v->one_flops,
-                         v->n_variants - 1);
+                         v->variant[0].all.tokens, exf_human_bytes(read, sizeof read, (double)v->report.weight_bytes),
+                         v->report.weight_bytes, exf_human_bytes(whole, sizeof whole, (double)r->model_bytes), r->model_bytes,
+                         v->report.flops / v->one_flops, v->n_variants - 1);
 }
 
 exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err *err)
@@ -40,10 +40,11 @@ exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err
     const exf_validation *v = r->v;
     int width = name_width(v);
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "", "", "KL", "KL", "KL", "KL", "KL", "KL", "same",
-                          "output", "experts", "experts"));
-    EXF_TRY(exf_text_addf(out, err, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "variant", "PPL ± std. error", "mean", "median",
-                          "90 %", "99 %", "99.9 %", "max", "top", "error", "per token", "per batch"));
+    EXF_TRY(exf_text_addf(out, err, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "", "", "KL", "KL", "KL",
+                          "KL", "KL", "KL", "same", "output", "experts", "experts"));
+    EXF_TRY(exf_text_addf(out, err, "%-*s  %17s   %8s %8s %8s %8s %8s %8s  %9s  %8s  %9s %9s\n", width, "variant",
+                          "PPL ± std. error", "mean", "median", "90 %", "99 %", "99.9 %", "max", "top", "error", "per token",
+                          "per batch"));
     for (size_t i = 0; i < v->n_variants; i++) EXF_TRY(add_row(&v->variant[i], width, out, err));
     EXF_TRY(add_cost(r, out, err));
 out:
@@ -128,12 +129,15 @@ exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err 
 static exf_code add_overall(const exf_validation *v, exf_text *out, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "| variant | PPL | KL mean | KL 99 %% | KL max | same top token | experts per token | experts per batch |\n"
-                                    "|---|---|---|---|---|---|---|---|\n"));
+    EXF_TRY(
+        exf_text_addf(out, err,
+                      "| variant | PPL | KL mean | KL 99 %% | KL max | same top token | experts per token | experts per batch |\n"
+                      "|---|---|---|---|---|---|---|---|\n"));
     for (size_t i = 0; i < v->n_variants; i++) {
         const exf_variant_result *r = &v->variant[i];
-        EXF_TRY(exf_text_addf(out, err, "| `%s` | %.3f ± %.3f | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name, r->all.ppl, r->all.ppl_se,
-                              r->all.kl_mean, r->all.kl_p99, r->all.kl_max, 100 * r->all.top1, r->experts_per_token, r->experts_per_batch));
+        EXF_TRY(exf_text_addf(out, err, "| `%s` | %.3f ± %.3f | %.4f | %.3f | %.2f | %.1f %% | %.2f | %.1f |\n", r->name,
+                              r->all.ppl, r->all.ppl_se, r->all.kl_mean, r->all.kl_p99, r->all.kl_max, 100 * r->all.top1,
+                              r->experts_per_token, r->experts_per_batch));
     }
 out:
     return rc;
@@ -159,7 +163,8 @@ out:
 static exf_code add_layers(const exf_validation *v, exf_text *out, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "\nRelative error of each layer's routed output on the original's hidden states:\n\n| layer |"));
+    EXF_TRY(
+        exf_text_addf(out, err, "\nRelative error of each layer's routed output on the original's hidden states:\n\n| layer |"));
     for (size_t i = 1; i < v->n_variants; i++) EXF_TRY(exf_text_addf(out, err, " `%s` |", v->variant[i].name));
     EXF_TRY(exf_text_addf(out, err, "\n|---|"));
     for (size_t i = 1; i < v->n_variants; i++) EXF_TRY(exf_text_addf(out, err, "---|"));
@@ -175,8 +180,10 @@ out:
 exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the next token.\n\n",
-                          r->v->variant[0].all.tokens));
+    EXF_TRY(exf_text_addf(
+        out, err,
+        "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the next token.\n\n",
+        r->v->variant[0].all.tokens));
     EXF_TRY(add_overall(r->v, out, err));
     if (r->v->n_domains > 1) EXF_TRY(add_domains(r, out, err));
     if (r->v->n_variants > 1) EXF_TRY(add_layers(r->v, out, err));

@@ -87,7 +87,8 @@ out:
 
 static int beats(const exf_variant_result *a, const exf_variant_result *b)
 {
-    double kl = a->all.kl_mean - b->all.kl_mean, token = a->experts_per_token - b->experts_per_token, batch = a->experts_per_batch - b->experts_per_batch;
+    double kl = a->all.kl_mean - b->all.kl_mean, token = a->experts_per_token - b->experts_per_token,
+           batch = a->experts_per_batch - b->experts_per_batch;
     return kl <= 0 && token <= 0 && batch <= 0 && (kl < 0 || token < 0 || batch < 0);
 }
 

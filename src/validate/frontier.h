@@ -7,7 +7,8 @@
 /* Lists P = 1..K-1 and D = E/8, E/4, 3E/8, E/2, 3E/4 (those from K on), each with pair scalars and,
  * if the tables have the arrays for it, with joint weights; and combinations of middle budgets.  The
  * caller frees *out. */
-exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t, exf_err *err) EXF_CHECKED;
+exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
+                               exf_err *err) EXF_CHECKED;
 /* Sets on[i] = 1 if no other variant has KL, experts per token and experts per batch all at most i's
  * and one of them below. */
 void exf_frontier_mark(unsigned char *on, const exf_validation *v);

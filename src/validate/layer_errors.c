@@ -34,8 +34,10 @@ exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf
         double error_sq, norm_sq;
         token_squares(b->original + (size_t)t * h, b->rewritten + (size_t)t * h, b->d_model, &error_sq, &norm_sq);
         if (!exf_exact_fits(error_sq) || !exf_exact_fits(norm_sq))
-            return exf_fail(err, EXF_NUMERIC, "layer %d, sequence %zu, position %d: squared output %g, squared error %g, outside the range of the sums",
-                            b->layer, b->sequence, b->position + t, norm_sq, error_sq);
+            return exf_fail(
+                err, EXF_NUMERIC,
+                "layer %d, sequence %zu, position %d: squared output %g, squared error %g, outside the range of the sums", b->layer,
+                b->sequence, b->position + t, norm_sq, error_sq);
         exf_exact_add(&e->error_sq[at], error_sq);
         exf_exact_add(&e->norm_sq[at], norm_sq);
     }
@@ -65,7 +67,8 @@ exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_ind
     if (rc != EXF_OK) return rc;
     e->q = NULL;
     if (sums.out_of_range)
-        return exf_fail(err, EXF_NUMERIC, "layer %d: the squared outputs or errors of %llu tokens are outside the range of the sums", layer,
+        return exf_fail(err, EXF_NUMERIC,
+                        "layer %d: the squared outputs or errors of %llu tokens are outside the range of the sums", layer,
                         (unsigned long long)sums.out_of_range);
     exf_output_errors_read(&sums, &e->error_sq[moe_index], &e->norm_sq[moe_index]);
     return EXF_OK;

@@ -27,7 +27,8 @@ static exf_code unknown_metric(const char *text, const char *metric, exf_err *er
     exf_text list = {0};
     exf_code rc = EXF_OK;
     for (int i = 0; rc == EXF_OK && metric_names[i]; i++) rc = exf_text_addf(&list, err, "%s%s", i ? ", " : "", metric_names[i]);
-    if (rc == EXF_OK) rc = exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is no metric (known: %s)", text, metric, list.s);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_USAGE, "validate.fail_above: \"%s\": \"%s\" is no metric (known: %s)", text, metric, list.s);
     exf_text_free(&list);
     return rc;
 }
@@ -67,7 +68,8 @@ exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation 
         const exf_variant_result *r = &v->variant[i];
         double value = metric_of(r, g->metric);
         if (g->variant[0] && strcmp(g->variant, r->name) != 0) continue;
-        if (!(value <= g->limit)) return exf_fail(err, EXF_THRESHOLD, "%s: %s is %.6g, above the limit of %.6g", r->name, g->metric, value, g->limit);
+        if (!(value <= g->limit))
+            return exf_fail(err, EXF_THRESHOLD, "%s: %s is %.6g, above the limit of %.6g", r->name, g->metric, value, g->limit);
     }
     return EXF_OK;
 }

@@ -24,7 +24,8 @@ typedef struct {
 } exf_quality_gate;
 
 /* Parses a gate.  EXF_USAGE names the part that is not understood, or a variant that is none of `variants`. */
-exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants, exf_err *err) EXF_CHECKED;
+exf_code exf_quality_gate_parse(exf_quality_gate *g, const char *text, const exf_variant *variants, size_t n_variants,
+                                exf_err *err) EXF_CHECKED;
 /* Checks a gate.  EXF_THRESHOLD names the first variant above the limit, its value and the limit. */
 exf_code exf_quality_gate_check(const exf_quality_gate *g, const exf_validation *v, exf_err *err) EXF_CHECKED;
 #endif

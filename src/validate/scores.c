@@ -157,7 +157,8 @@ exf_code exf_scores_logits(void *lane, const exf_logits_block *b, exf_err *err)
     (void)err;
     for (int i = 0; i < b->n_tokens; i++) {
         size_t row = b->row + (size_t)i;
-        if (row + 1 < end) score_row(l, &l->all->worker[b->worker], i, b->logits + (size_t)i * (size_t)b->vocab, row, batch->ids[row + 1]);
+        if (row + 1 < end)
+            score_row(l, &l->all->worker[b->worker], i, b->logits + (size_t)i * (size_t)b->vocab, row, batch->ids[row + 1]);
     }
     return EXF_OK;
 }
@@ -170,8 +171,8 @@ exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_er
     const exf_span *span = &l->all->batch->span[b->sequence];
     size_t left = span->offset + (size_t)span->n_tokens - 1 - b->row, n = left < (size_t)b->n_tokens ? left : (size_t)b->n_tokens;
     size_t rows = (size_t)exf_head_rows(d->b);
-    exf_score_call c = {.logits = b->logits, .next = b->next, .n_rows = (int)n, .n = b->vocab, .first = l->number == 0, .log_p = d->log_p,
-                        .top = d->top, .nll = d->nll, .kl = d->kl, .same = d->same};
+    exf_score_call c = {.logits = b->logits, .next = b->next, .n_rows = (int)n, .n = b->vocab, .first = l->number == 0,
+                        .log_p = d->log_p, .top = d->top, .nll = d->nll, .kl = d->kl, .same = d->same};
     d->b->gpu->score_rows(b->q, &c);
     exf_code rc = d->b->download(b->q, d->scores, d->nll, 3 * rows * sizeof *d->scores, err);
     if (rc != EXF_OK) return rc;
@@ -212,8 +213,9 @@ static exf_code add_sequence(totals *t, const lane_scores *l, size_t sequence, e
     for (int i = 0; i + 1 < span->n_tokens; i++) {
         size_t row = span->offset + (size_t)i;
         if (!isfinite(l->nll[row]) || !isfinite(l->kl[row]))
-            return exf_fail(err, EXF_NUMERIC, "sequence %zu at position %d: the next token's negative log-likelihood is %g and its KL %g", sequence, i,
-                            (double)l->nll[row], (double)l->kl[row]);
+            return exf_fail(err, EXF_NUMERIC,
+                            "sequence %zu at position %d: the next token's negative log-likelihood is %g and its KL %g", sequence,
+                            i, (double)l->nll[row], (double)l->kl[row]);
         t->nll += (double)l->nll[row];
         t->nll_sq += (double)l->nll[row] * (double)l->nll[row];
         t->kl += (double)l->kl[row];
@@ -244,7 +246,9 @@ exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, 
         if (!group || which < 0 || group[i] == which) EXF_TRY(add_sequence(&t, &s->lane[lane], i, err));
     if (t.n) finish(out, &t);
     if (!isfinite(out->ppl) || !isfinite(out->ppl_se))
-        rc = exf_fail(err, EXF_NUMERIC, "the mean negative log-likelihood of the next token is %g: no perplexity can be told of that", t.nll / (double)t.n);
+        rc = exf_fail(err, EXF_NUMERIC,
+                      "the mean negative log-likelihood of the next token is %g: no perplexity can be told of that",
+                      t.nll / (double)t.n);
 out:
     exf_mem_free(t.kls);
     return rc;
@@ -252,5 +256,6 @@ out:
 
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers)
 {
-    return (uint64_t)n_lanes * batch->n_tokens * 9u + (uint64_t)n_workers * 2u * (uint64_t)exf_head_rows(&exf_backend_cpu) * (uint64_t)vocab * sizeof(float);
+    return (uint64_t)n_lanes * batch->n_tokens * 9u +
+           (uint64_t)n_workers * 2u * (uint64_t)exf_head_rows(&exf_backend_cpu) * (uint64_t)vocab * sizeof(float);
 }

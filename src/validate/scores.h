@@ -30,7 +30,8 @@ exf_code exf_scores_device_open(exf_scores *s, const struct exf_backend *b, exf_
 exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_err *err) EXF_CHECKED;
 /* Sums a lane's scores over the sequences with group[i] == which, or over all if which is -1
  * or group is NULL.  EXF_NUMERIC if a score, or the perplexity, is not finite. */
-exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out, exf_err *err) EXF_CHECKED;
+exf_code exf_scores_sum(const exf_scores *s, size_t lane, const int32_t *group, int which, exf_quality *out,
+                        exf_err *err) EXF_CHECKED;
 void exf_scores_free(exf_scores *s); /* NULL is allowed */
 /* Returns the bytes that scores will hold. */
 uint64_t exf_scores_memory(const exf_batch *batch, size_t n_lanes, int vocab, int n_workers);

@@ -78,9 +78,12 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     w->scores = r->scores;
     w->score_lane = exf_scores_lane(r->scores, i);
     int probes = i > 0 && !job->no_layer_errors;
-    w->observer = (exf_observer){.self = w, .begin = begin, .probe = probes ? probe : NULL, .device_probe = probes ? device_probe : NULL,
-                                 .layer_end = layer_end, .logits = logits, .device_open = device_open, .device_logits = device_logits};
-    EXF_TRY(exf_fold_rewriter_new(&w->rewriter, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->schedule, err));
+    w->observer = (exf_observer){.self = w, .begin = begin, .probe = probes ? probe : NULL,
+                                 .device_probe = probes ? device_probe : NULL,
+                                 .layer_end = layer_end, .logits = logits, .device_open = device_open,
+                                 .device_logits = device_logits};
+    EXF_TRY(exf_fold_rewriter_new(&w->rewriter, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->schedule,
+                                  err));
     r->lanes[i] = (exf_lane){.rewriter = exf_fold_rewriter_callbacks(w->rewriter), .observer = &w->observer};
 out:
     return rc;
@@ -200,24 +203,28 @@ uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers)
 
 static exf_code differs(const char *path, const char *what, const char *theirs, const char *ours, exf_err *err)
 {
-    return exf_fail(err, EXF_MODEL, "%s: %s of the model these tables were made on is %s, this model's is %s", path, what, theirs, ours);
+    return exf_fail(err, EXF_MODEL, "%s: %s of the model these tables were made on is %s, this model's is %s", path, what, theirs,
+                    ours);
 }
 
 static exf_code check_number(const char *path, const char *what, int64_t theirs, int64_t ours, exf_err *err)
 {
     if (theirs == ours) return EXF_OK;
-    return exf_fail(err, EXF_MODEL, "%s: tables of a model with %s %lld, this model has %lld", path, what, (long long)theirs, (long long)ours);
+    return exf_fail(err, EXF_MODEL, "%s: tables of a model with %s %lld, this model has %lld", path, what, (long long)theirs,
+                    (long long)ours);
 }
 
 exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
 {
-    const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"), *weights = exf_provenance_get(&t->provenance, "model.weights_sha256");
+    const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"),
+               *weights = exf_provenance_get(&t->provenance, "model.weights_sha256");
     exf_code rc;
     EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
     EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
     EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
     if (config && strcmp(config, m->config_sha256)) return differs(path, "config_sha256", config, m->config_sha256, err);
-    if (weights && m->weights_sha256[0] && strcmp(weights, m->weights_sha256)) return differs(path, "weights_sha256", weights, m->weights_sha256, err);
+    if (weights && m->weights_sha256[0] && strcmp(weights, m->weights_sha256))
+        return differs(path, "weights_sha256", weights, m->weights_sha256, err);
 out:
     return rc;
 }

@@ -8,10 +8,13 @@
 int exf_is_product(exf_role role)
 {
     static const unsigned char product[EXF_W_COUNT] = {
-        [EXF_W_HEAD] = 1, [EXF_W_DENSE_GATE] = 1, [EXF_W_DENSE_UP] = 1, [EXF_W_DENSE_DOWN] = 1, [EXF_W_EXPERT_GATE] = 1, [EXF_W_EXPERT_UP] = 1,
-        [EXF_W_EXPERT_DOWN] = 1, [EXF_W_SHARED_GATE] = 1, [EXF_W_SHARED_UP] = 1, [EXF_W_SHARED_DOWN] = 1, [EXF_W_Q] = 1, [EXF_W_K] = 1,
+        [EXF_W_HEAD] = 1, [EXF_W_DENSE_GATE] = 1, [EXF_W_DENSE_UP] = 1, [EXF_W_DENSE_DOWN] = 1, [EXF_W_EXPERT_GATE] = 1,
+        [EXF_W_EXPERT_UP] = 1,
+        [EXF_W_EXPERT_DOWN] = 1, [EXF_W_SHARED_GATE] = 1, [EXF_W_SHARED_UP] = 1, [EXF_W_SHARED_DOWN] = 1, [EXF_W_Q] = 1,
+        [EXF_W_K] = 1,
         [EXF_W_V] = 1, [EXF_W_O] = 1, [EXF_W_Q_A] = 1, [EXF_W_Q_B] = 1, [EXF_W_KV_A] = 1, [EXF_W_KV_B] = 1, [EXF_W_DELTA_QKV] = 1,
-        [EXF_W_DELTA_Z] = 1, [EXF_W_DELTA_B] = 1, [EXF_W_DELTA_A] = 1, [EXF_W_DELTA_OUT] = 1, [EXF_W_KV] = 1, [EXF_W_O_A] = 1, [EXF_W_O_B] = 1,
+        [EXF_W_DELTA_Z] = 1, [EXF_W_DELTA_B] = 1, [EXF_W_DELTA_A] = 1, [EXF_W_DELTA_OUT] = 1, [EXF_W_KV] = 1, [EXF_W_O_A] = 1,
+        [EXF_W_O_B] = 1,
         [EXF_W_COMPRESS_KV] = 1, [EXF_W_COMPRESS_GATE] = 1, [EXF_W_INDEX_Q] = 1, [EXF_W_INDEX_WEIGHTS] = 1, [EXF_W_INDEX_KV] = 1,
         [EXF_W_INDEX_GATE] = 1,
     };

@@ -181,7 +181,8 @@ size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, c
 
 uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o)
 {
-    return (uint64_t)readers_of(o) * (exf_scales_offset(EXF_WEIGHT_CHUNK_BYTES) + exf_file_aligned_size(EXF_WEIGHT_CHUNK_BYTES / 8));
+    return (uint64_t)readers_of(o) *
+           (exf_scales_offset(EXF_WEIGHT_CHUNK_BYTES) + exf_file_aligned_size(EXF_WEIGHT_CHUNK_BYTES / 8));
 }
 
 static exf_code alloc_areas(exf_weight_loader *s, exf_err *err)
@@ -189,7 +190,8 @@ static exf_code alloc_areas(exf_weight_loader *s, exf_err *err)
     exf_code rc = EXF_OK;
     int first = s->o.part_experts ? 1 : 0;
     size_t slot = exf_weight_loader_slot_bytes(s->model, s->compute, &s->o);
-    if (first) EXF_TRY(s->b->alloc(&s->area[0], exf_weight_loader_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
+    if (first)
+        EXF_TRY(s->b->alloc(&s->area[0], exf_weight_loader_base_bytes(s->model, s->compute, &s->o), 1, "layer weights", err));
     for (int i = 0; i < s->o.n_slots; i++) EXF_TRY(s->b->alloc(&s->area[first + i], slot, 1, "layer weights", err));
 out:
     return rc;

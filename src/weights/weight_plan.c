@@ -37,7 +37,8 @@ static int copies_of(const exf_model *m, exf_role role, const exf_weight_part *o
     return of->choice == EXF_WEIGHTS_EXPERTS && copies > 0 ? of->n : copies;
 }
 
-/* Returns 1 if bfloat16 can hold a role's tensors exactly; all three matrices of a SwiGLU must fit, since they share one number type. */
+/* Returns 1 if bfloat16 can hold a role's tensors exactly; all three matrices of a SwiGLU must fit, since they share one number
+ * type. */
 static int fits_bf16(const exf_model *m, exf_role role, int layer)
 {
     static const exf_role swiglu[][3] = {{EXF_W_EXPERT_GATE, EXF_W_EXPERT_UP, EXF_W_EXPERT_DOWN},
@@ -46,7 +47,8 @@ static int fits_bf16(const exf_model *m, exf_role role, int layer)
     for (size_t i = 0; i < sizeof swiglu / sizeof *swiglu; i++) {
         const exf_role *of = swiglu[i];
         if (role == of[0] || role == of[1] || role == of[2])
-            return exf_model_fits_bf16(m, of[0], layer) && exf_model_fits_bf16(m, of[1], layer) && exf_model_fits_bf16(m, of[2], layer);
+            return exf_model_fits_bf16(m, of[0], layer) && exf_model_fits_bf16(m, of[1], layer) &&
+                   exf_model_fits_bf16(m, of[2], layer);
     }
     return exf_model_fits_bf16(m, role, layer);
 }
@@ -119,7 +121,8 @@ static size_t rows_of_piece(const exf_model_rows *at)
 }
 
 /* Adds one tensor: chunks of rows if it is copied as stored, else one chunk. */
-static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to, exf_err *err)
+static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to,
+                           exf_err *err)
 {
     exf_weight_chunk chunk = {.role = role, .expert = expert, .number = p->number[role], .to = to};
     exf_code rc;

@@ -44,7 +44,8 @@ typedef struct {
 /* Returns the offset of a chunk's scales in a reader's pinned memory, behind code_bytes of codes. */
 size_t exf_scales_offset(size_t code_bytes);
 /* Makes the plan of a part in *p, which is zero or an earlier plan. */
-exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of, exf_err *err) EXF_CHECKED;
+exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of,
+                              exf_err *err) EXF_CHECKED;
 void exf_weight_plan_free(exf_weight_plan *p);
 /* Points lw at a part that is in `slot`; a part of experts leaves lw's other tensors as they are. */
 void exf_weight_plan_point(exf_layer_weights *lw, const exf_weight_plan *p, char *slot);

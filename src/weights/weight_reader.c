@@ -9,7 +9,8 @@
 
 enum { ALIGN = 256 };
 
-exf_code exf_weight_reader_open(exf_weight_reader *r, const exf_model *m, const exf_backend *b, exf_compute compute, size_t device, exf_err *err)
+exf_code exf_weight_reader_open(exf_weight_reader *r, const exf_model *m, const exf_backend *b, exf_compute compute, size_t device,
+                                exf_err *err)
 {
     exf_code rc;
     *r = (exf_weight_reader){.model = m, .b = b};
@@ -45,10 +46,12 @@ void exf_weight_reader_unpin(exf_weight_reader *r)
 static exf_device_coded_rows packed_of(const exf_weight_chunk *p, const char *codes, const char *scales)
 {
     const exf_weight_source *w = &p->at.w;
-    static const exf_device_coding coding[] = {[EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8, [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4};
+    static const exf_device_coding coding[] = {[EXF_CODED_PLAIN] = EXF_DEVICE_CODED_PLAIN, [EXF_CODED_FP8] = EXF_DEVICE_CODED_FP8,
+                                               [EXF_CODED_FP4] = EXF_DEVICE_CODED_FP4};
     return (exf_device_coded_rows){.coding = coding[w->coding], .dtype = w->stored->tensor->view.dtype,
                              .scale_dtype = w->scale ? w->scale->tensor->view.dtype : EXF_DT_F32, .codes = codes, .scales = scales,
-                             .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows, .block_cols = (size_t)w->block_cols};
+                             .rows = p->n_rows, .cols = p->at.cols, .block_rows = (size_t)w->block_rows,
+                             .block_cols = (size_t)w->block_cols};
 }
 
 #define BEYOND "is beyond bfloat16"
@@ -71,13 +74,15 @@ static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *
 {
     const exf_backend *b = r->b;
     const exf_weight_source *w = &p->at.w;
-    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols), scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
+    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols),
+           scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
     size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     double start = exf_clock();
     int bad = 0;
     exf_raw_rows raw;
     exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), &raw, err));
+    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), &raw,
+                                  err));
     double read = exf_clock();
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
         b->upload(r->q, to, raw.codes, codes); /* checked later, with the whole part */
@@ -127,7 +132,8 @@ static exf_code check_all(exf_weight_reader *r, const exf_weight_plan *p, const 
     int bad = 0;
     exf_code rc = EXF_OK;
     for (int role = 0; role < EXF_W_COUNT; role++) {
-        size_t n = p->present[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
+        size_t n =
+            p->present[role] && p->number[role] == EXF_NUMBER_BF16 ? exf_weight_plan_elements(r->model, (exf_role)role, &p->of) : 0;
         r->b->gpu->check_bf16(r->q, (const uint16_t *)(const void *)(slot + p->first[role]), n, r->bad);
     }
     EXF_TRY(r->b->download(r->q, &bad, r->bad, sizeof bad, err));

@@ -72,7 +72,8 @@ static int brings(const exf_weight_loader_options *o, int layer)
     return !o->chosen || (layer >= 0 && o->chosen[layer]);
 }
 
-exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute, const exf_weight_loader_options *o, exf_err *err)
+exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute,
+                                  const exf_weight_loader_options *o, exf_err *err)
 {
     making k = {t, m, compute, o, 0};
     int n = o->n_layers + 2;

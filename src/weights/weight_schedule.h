@@ -34,7 +34,8 @@ typedef struct {
 } exf_weight_schedule;
 
 /* Makes the schedule in *t, which is zero. */
-exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute, const exf_weight_loader_options *o, exf_err *err) EXF_CHECKED;
+exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute,
+                                  const exf_weight_loader_options *o, exf_err *err) EXF_CHECKED;
 void exf_weight_schedule_free(exf_weight_schedule *t);
 /* Returns the bytes of the largest chunk of all plans, in pinned memory and on the device; at least one alignment. */
 void exf_weight_schedule_most(const exf_weight_schedule *t, size_t *host, size_t *device);

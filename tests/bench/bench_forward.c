@@ -41,9 +41,11 @@ typedef struct {
     exf_accumulate_options what;
 } settings;
 
-static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is, const char *target)
+static exf_forward_report pass(const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is,
+                               const char *target)
 {
-    exf_forward_options o = {.backend = b, .compute = is->compute, .timed = timed, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
+    exf_forward_options o = {
+        .backend = b, .compute = is->compute, .timed = timed, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
     exf_forward_report report;
     must(statistics_run_of(m, batch, &o, &is->what, target, &report, &err));
     return report;
@@ -56,8 +58,8 @@ static int by_wall(const void *a, const void *b)
 }
 
 /* In order of their time. */
-static void passes(exf_forward_report *r, const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed, const settings *is,
-                   const char *target)
+static void passes(exf_forward_report *r, const exf_model *m, const exf_batch *batch, const exf_backend *b, int timed,
+                   const settings *is, const char *target)
 {
     for (int i = 0; i < RUNS; i++) r[i] = pass(m, batch, b, timed, is, target);
     qsort(r, RUNS, sizeof *r, by_wall);
@@ -65,7 +67,8 @@ static void passes(exf_forward_report *r, const exf_model *m, const exf_batch *b
 
 static exf_accumulate_options what_of(const char *name)
 {
-    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .vector_pairs = 1024, .samples = 65536, .seed = 42, .rule = {1e-3, 1, -4, 4},
+    exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .vector_pairs = 1024, .samples = 65536, .seed = 42,
+                                .rule = {1e-3, 1, -4, 4},
                                 .helpers = (int)sysconf(_SC_NPROCESSORS_ONLN)};
     o.common_input_tokens = strcmp(name, "common") ? 0 : 64;
     o.lowrank = !strcmp(name, "lowrank");
@@ -75,7 +78,10 @@ static exf_accumulate_options what_of(const char *name)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=corouted|common|diagonal|lowrank]\n");
+    fprintf(
+        stderr,
+        "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] "
+        "[io=pread|direct|mmap] [what=corouted|common|diagonal|lowrank]\n");
     return EXF_USAGE;
 }
 
@@ -117,26 +123,31 @@ static void tell(const exf_model *m, const exf_batch *batch, const exf_demand *d
     share("statistics", timed->observe, units);
     share("all parts", compute, units);
     share("floor", floor, units);
-    printf("  parts run at %.0f TFLOP/s, %.0f %% of the product's ceiling; statistics are %.1f %% of them\n", flops / compute / 1e12,
-           100 * floor / compute, 100 * timed->observe / compute);
+    printf("  parts run at %.0f TFLOP/s, %.0f %% of the product's ceiling; statistics are %.1f %% of them\n",
+           flops / compute / 1e12, 100 * floor / compute, 100 * timed->observe / compute);
     printf("  pass       %8.3f s (of %d: %.3f to %.3f): opening %.3f, closing %.3f, embedding %.3f, waiting for weights %.3f, "
            "compute alone %.3f, copy alone %.3f (%.2f GB at %.1f GB/s)\n",
            plain->wall, RUNS, plains[0].wall, plains[RUNS - 1].wall, plain->open, plain->close, plain->embed, plain->read, compute,
            bytes / c->send, bytes / 1e9, c->send / 1e9);
     printf("  as it is   %8.3f ms per layer and sequence; %.2f of max(compute alone, copy alone)\n", 1e3 * layers / units,
            plain->wall / (compute > bytes / c->send ? compute : bytes / c->send));
-    printf("  readers    %.3f s reading, %.3f s sending, summed over threads; weights at %.2f GB/s of the whole pass\n", plain->reading,
-           plain->sending, (double)plain->weight_bytes / 1e9 / plain->wall);
-    printf("  memory     GPU %.2f GB, host %.2f GB at their peaks\n", (double)plain->device_bytes / 1e9, (double)exf_peak_rss() / 1e9);
+    printf("  readers    %.3f s reading, %.3f s sending, summed over threads; weights at %.2f GB/s of the whole pass\n",
+           plain->reading, plain->sending, (double)plain->weight_bytes / 1e9 / plain->wall);
+    printf("  memory     GPU %.2f GB, host %.2f GB at their peaks\n", (double)plain->device_bytes / 1e9,
+           (double)exf_peak_rss() / 1e9);
 }
 
-static void tell_plan(const exf_model *m, const exf_batch *batch, const exf_backend *b, const exf_demand *demand, const settings *is)
+static void tell_plan(const exf_model *m, const exf_batch *batch, const exf_backend *b, const exf_demand *demand,
+                      const settings *is)
 {
-    exf_forward_options o = {.backend = b, .compute = is->compute, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
+    exf_forward_options o = {
+        .backend = b, .compute = is->compute, .mixer_queues = is->mixer_queues, .max_device_memory = is->limit};
     exf_forward_footprint f;
     must(exf_forward_memory(&f, &o, m, batch, demand, &err));
-    printf("plan: GPU %.2f GB, host %.2f GB, %zu tokens in a window (0: hidden states live on the GPU), routed experts read %d times\n",
-           (double)f.device / 1e9, (double)f.host / 1e9, f.window, f.reads);
+    printf(
+        "plan: GPU %.2f GB, host %.2f GB, %zu tokens in a window (0: hidden states live on the GPU), "
+        "routed experts read %d times\n",
+        (double)f.device / 1e9, (double)f.host / 1e9, f.window, f.reads);
 }
 
 int main(int argc, char **argv)
@@ -152,7 +163,8 @@ int main(int argc, char **argv)
         printf("bench_forward: %s\n", err.msg);
         return 0;
     }
-    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1, .host_blocks = is.what.lowrank};
+    exf_demand demand = {.lanes = 1, .common_input = is.what.common_input_tokens, .sweeps = is.what.diagonal ? 2 : 1,
+                         .host_blocks = is.what.lowrank};
     exf_log_setup("bench_forward", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     must(exf_model_open(&m, argv[1], &err));
     must(exf_checkpoint_use(m->checkpoint, is.io, &err));
@@ -167,7 +179,8 @@ int main(int argc, char **argv)
     passes(timed, m, &batch, b, 1, &is, target);
     must(exf_hash_file(target, digest, &err));
     ceilings c = measure(b);
-    printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9, c.send / 1e9);
+    printf("%s: product %.0f TFLOP/s, copy %.0f GB/s, from pinned memory %.1f GB/s\n", b->device(), c.product / 1e12, c.copy / 1e9,
+           c.send / 1e9);
     tell(m, &batch, &demand, plain, &timed[RUNS / 2], &c);
     printf("  statistics sha256 %.16s\n", digest);
     remove(target);

@@ -17,7 +17,8 @@ static void run_all(const bench *c, int products, int sums)
 {
     for (int at = 0; at < c->n_tokens; at += c->places) {
         exf_gram_call g = {.n_experts = c->n_experts, .d_model = c->d_model, .n_products = c->places,
-                            .outputs = exf_bf16(c->outputs + (size_t)at * (size_t)c->n_experts * (size_t)c->d_model), .gram_matrices = c->gram_matrices};
+                            .outputs = exf_bf16(c->outputs + (size_t)at * (size_t)c->n_experts * (size_t)c->d_model),
+                            .gram_matrices = c->gram_matrices};
         exf_common_input_call s = {.of = &g, .n_tokens = c->n_tokens - at < c->places ? c->n_tokens - at : c->places,
                              .weighting = EXF_WEIGHT_SOURCE_NORM, .row = c->row, .row_offset = at};
         if (products) c->b->gpu->gram_matrices(c->q, &g);
@@ -52,15 +53,18 @@ static double seconds(const bench *c, int products, int sums)
 static void run_experts(const bench *c, double ceiling)
 {
     int n = 4 * c->places < c->n_tokens ? 4 * c->places : c->n_tokens;
-    exf_expert_shape s = {.n_tokens = n, .n_experts = c->n_experts, .top_k = c->n_experts, .d_model = c->d_model, .d_expert = c->d_expert};
+    exf_expert_shape s = {
+        .n_tokens = n, .n_experts = c->n_experts, .top_k = c->n_experts, .d_model = c->d_model, .d_expert = c->d_expert};
     size_t each = (size_t)c->n_experts * (size_t)c->d_model * (size_t)c->d_expert, slots = (size_t)n * (size_t)c->n_experts;
     int32_t *ids = malloc(slots * sizeof *ids);
     if (!ids) exit(EXF_NOSPACE);
-    uint16_t *w[3] = {random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f)};
+    uint16_t *w[3] = {random_bf16(c->b, c->q, each, 0.03f), random_bf16(c->b, c->q, each, 0.03f),
+                      random_bf16(c->b, c->q, each, 0.03f)};
     uint16_t *x = random_bf16(c->b, c->q, (size_t)n * (size_t)c->d_model, 2);
     exf_expert_matrices m = {exf_bf16(w[0]), exf_bf16(w[1]), exf_bf16(w[2])};
     exf_matrix out = exf_bf16(c->outputs);
-    void *space = device_room(c->b, c->b->experts_workspace(&s, EXF_NUMBER_BF16)), *on_device = device_room(c->b, slots * sizeof *ids);
+    void *space = device_room(c->b, c->b->experts_workspace(&s, EXF_NUMBER_BF16)),
+         *on_device = device_room(c->b, slots * sizeof *ids);
     for (size_t i = 0; i < slots; i++) ids[i] = (int32_t)(i % (size_t)c->n_experts);
     c->b->upload(c->q, on_device, ids, slots * sizeof *ids);
     c->b->experts(c->q, out, exf_bf16(x), on_device, &m, &s, space);
@@ -69,7 +73,8 @@ static void run_experts(const bench *c, double ceiling)
     for (int i = 0; i < 5; i++) c->b->experts(c->q, out, exf_bf16(x), on_device, &m, &s, space);
     must(c->b->finish(c->q, &err));
     double took = (exf_clock() - start) / 5, rate = 6.0 * (double)slots * c->d_model * c->d_expert / took;
-    printf("  all experts on %d tokens   %8.3f ms  %6.0f TFLOP/s  %5.1f %% of the ceiling\n", n, took * 1e3, rate / 1e12, 100 * rate / ceiling);
+    printf("  all experts on %d tokens   %8.3f ms  %6.0f TFLOP/s  %5.1f %% of the ceiling\n", n, took * 1e3, rate / 1e12,
+           100 * rate / ceiling);
     void *all[] = {w[0], w[1], w[2], x, space, on_device};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) c->b->free(all[i]);
     free(ids);
@@ -97,7 +102,8 @@ int main(int argc, char **argv)
     c.gram_matrices = device_room(c.b, c.b->gpu->gram_matrices_bytes(n[0], c.places));
     c.sums = device_room(c.b, c.b->gpu->layer_sums_bytes(n[0]));
     c.row = device_room(c.b, (size_t)c.places * sizeof *c.row);
-    printf("%s: common input, E %d, H %d, I %d, %d tokens, %d a call; product %.0f TFLOP/s\n", c.b->device(), n[0], n[1], n[2], n[3], c.places, ceiling / 1e12);
+    printf("%s: common input, E %d, H %d, I %d, %d tokens, %d a call; product %.0f TFLOP/s\n", c.b->device(), n[0], n[1], n[2],
+           n[3], c.places, ceiling / 1e12);
     double flop = 2 * pairs * n[1] * n[3];
     report("products", seconds(&c, 1, 0), flop, ceiling);
     report("products and sums", seconds(&c, 1, 1), flop, ceiling);

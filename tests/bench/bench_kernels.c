@@ -55,14 +55,16 @@ static void experts_in_full(const bench *c)
 
 static void moments(const bench *c)
 {
-    exf_layer_sums_call call = {.n_experts = c->s.n_experts, .top_k = c->s.top_k, .d_model = c->s.d_model, .n_tokens = c->s.n_tokens,
+    exf_layer_sums_call call = {.n_experts = c->s.n_experts, .top_k = c->s.top_k, .d_model = c->s.d_model,
+                                .n_tokens = c->s.n_tokens,
                              .outputs = exf_bf16(c->outputs), .ids = c->ids, .weights = c->weights};
     c->b->gpu->layer_sums_add(c->q, c->sums, &call);
 }
 
 static void sum_of(const bench *c, exf_matrix outputs)
 {
-    exf_moe_sum_call call = {.n_tokens = c->s.n_tokens, .top_k = c->s.top_k, .d_model = c->s.d_model, .outputs = outputs, .weights = c->weights,
+    exf_moe_sum_call call = {.n_tokens = c->s.n_tokens, .top_k = c->s.top_k, .d_model = c->s.d_model, .outputs = outputs,
+                             .weights = c->weights,
                              .hidden = c->hidden};
     c->b->moe_sum(c->q, &call);
 }
@@ -84,15 +86,16 @@ static void norm(const bench *c)
 
 static void router(const bench *c)
 {
-    exf_router_rules r = {.score = EXF_ROUTER_SOFTMAX, .n_experts = c->s.n_experts, .top_k = c->s.top_k, .n_groups = 1, .top_groups = 1,
-                          .renormalise = 1, .scaling = 1};
+    exf_router_rules r = {.score = EXF_ROUTER_SOFTMAX, .n_experts = c->s.n_experts, .top_k = c->s.top_k, .n_groups = 1,
+                          .top_groups = 1, .renormalise = 1, .scaling = 1};
     c->b->router(c->q, c->ids, c->weights, c->logits, NULL, c->s.n_tokens, &r, c->scratch);
 }
 
 static void router_product(const bench *c)
 {
     int h = c->s.d_model;
-    c->b->gemm_xwt(c->q, c->logits, c->s.n_experts, exf_f32(c->normed), h, exf_f32(c->hidden), h, c->s.n_tokens, c->s.n_experts, h, 1, 0);
+    c->b->gemm_xwt(c->q, c->logits, c->s.n_experts, exf_f32(c->normed), h, exf_f32(c->hidden), h, c->s.n_tokens, c->s.n_experts, h,
+                   1, 0);
 }
 
 static void projection(const bench *c)

@@ -115,8 +115,8 @@ static void ceilings(void)
     flops("ceiling: cuBLAS f32 4096^3", "",
           time_of(Q[0], 2,
                   [=](int) {
-                      B->gemm_xwt(Q[0], (float *)b, 4096, exf_f32((float *)a), 4096, exf_f32((float *)a + (4096 << 12)), 4096, 4096, 4096,
-                                  4096, 1, 0);
+                      B->gemm_xwt(Q[0], (float *)b, 4096, exf_f32((float *)a), 4096, exf_f32((float *)a + (4096 << 12)), 4096, 4096,
+                                  4096, 4096, 1, 0);
                   }),
           2.0 * 4096 * 4096 * 4096);
     drop();
@@ -156,8 +156,8 @@ static void compressed_layer(const char *name, int ratio, int top_k)
     enum { HEADS = 64, D = 512, WINDOW = 128 };
     if (!wanted(name)) return;
     size_t n = ratio ? T / ratio : 0, bytes = (size_t)T * (n + 4) / 4 * 4;
-    float *q = reals((size_t)T * HEADS * D, -2, 2), *tokens = reals((size_t)T * D), *entries = reals((n + 1) * D), *sink = reals(HEADS),
-          *space = reals(B->compressed_attention_workspace(HEADS, T, T, WINDOW, ratio));
+    float *q = reals((size_t)T * HEADS * D, -2, 2), *tokens = reals((size_t)T * D), *entries = reals((n + 1) * D),
+          *sink = reals(HEADS), *space = reals(B->compressed_attention_workspace(HEADS, T, T, WINDOW, ratio));
     unsigned char *chosen = (unsigned char *)reals(bytes / 4);
     std::vector<unsigned char> mark(bytes);
     double keys = 0;
@@ -172,7 +172,8 @@ static void compressed_layer(const char *name, int ratio, int top_k)
     exf_compressed_attention_shape s = {0, T, HEADS, D, WINDOW, ratio, 0.044f};
     exf_compressed_keys k = {tokens, entries, top_k ? chosen : nullptr, sink};
     for (int m = 0; m < 2; m++) /* in place, as a layer has it: values stay within the keys' */
-        flops(name, modes[m], time_of(Q[m], 1, [&](int) { B->compressed_attention(Q[m], q, q, &k, &s, space); }), 4.0 * HEADS * D * keys);
+        flops(name, modes[m], time_of(Q[m], 1, [&](int) { B->compressed_attention(Q[m], q, q, &k, &s, space); }),
+              4.0 * HEADS * D * keys);
     drop();
 }
 

@@ -45,7 +45,8 @@ static int by_wall(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static exf_forward_report median(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, exf_forward_options o, int timed)
+static exf_forward_report median(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, exf_forward_options o,
+                                 int timed)
 {
     const exf_observer observer = {.device_block = see_nothing, .device_sweeps = 1};
     exf_forward_report r[RUNS];
@@ -86,8 +87,8 @@ int main(int argc, char **argv)
     double units = (double)n * m->arch.n_moe_layers / 1e3;
     printf("%s: %d layers, %zu sequences of %d tokens, %s\n", m->family->name, m->arch.n_moe_layers, n, tokens,
            o.compute == EXF_COMPUTE_F32 ? "float32" : "bfloat16");
-    printf("  experts    %8.3f ms per layer and sequence; reading, sending and routing the recorded states %.3f\n", timed.experts / units,
-           timed.router / units);
+    printf("  experts    %8.3f ms per layer and sequence; reading, sending and routing the recorded states %.3f\n",
+           timed.experts / units, timed.router / units);
     printf("  as it is   %8.3f ms per layer and sequence\n", (plain.wall - plain.open - plain.close) / units);
     exf_model_close(m);
     return 0;

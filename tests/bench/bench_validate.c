@@ -70,15 +70,17 @@ static double validate(const bench *c, int n_variants, int probes, int tell)
     int32_t *domain;
     double seconds[RUNS];
     must(exf_mem_new(&domain, c->batch.n_sequences, sizeof *domain, "domains", &err));
-    exf_validate_job job = {.model = c->model, .batch = &c->batch, .domain_of = domain, .n_domains = 1, .schedule = &c->schedule, .tables = &c->tables,
-                            .variants = c->variant, .n_variants = (size_t)n_variants, .no_layer_errors = !probes, .forward = c->options};
+    exf_validate_job job = {.model = c->model, .batch = &c->batch, .domain_of = domain, .n_domains = 1, .schedule = &c->schedule,
+                            .tables = &c->tables,
+                            .variants = c->variant, .n_variants = (size_t)n_variants, .no_layer_errors = !probes,
+                            .forward = c->options};
     for (int i = -1; i < RUNS; i++) {
         exf_validation v;
         must(exf_validate(&v, &job, &err));
         if (i >= 0) seconds[i] = layers(&v.report);
         for (size_t k = 0; tell && i == 0 && k < v.n_variants; k++)
-            printf("    %-28s PPL %.8g  KL %.6g  output error %.6g\n", v.variant[k].name, v.variant[k].all.ppl, v.variant[k].all.kl_mean,
-                   v.variant[k].output_error);
+            printf("    %-28s PPL %.8g  KL %.6g  output error %.6g\n", v.variant[k].name, v.variant[k].all.ppl,
+                   v.variant[k].all.kl_mean, v.variant[k].output_error);
         exf_validation_free(&v);
     }
     exf_mem_free(domain);
@@ -89,8 +91,8 @@ static double validate(const bench *c, int n_variants, int probes, int tell)
 static void tell(const bench *c, int n, int probes, double calibration, int results)
 {
     double seconds = validate(c, n, probes, results);
-    printf("  %2d variants %-15s %8.3f s, %8.4f s a lane, %5.2f of a calibration's forward\n", n, probes ? "with probes" : "without probes", seconds,
-           seconds / (n + 1), seconds / (n + 1) / calibration);
+    printf("  %2d variants %-15s %8.3f s, %8.4f s a lane, %5.2f of a calibration's forward\n", n,
+           probes ? "with probes" : "without probes", seconds, seconds / (n + 1), seconds / (n + 1) / calibration);
     fflush(stdout);
 }
 

@@ -21,7 +21,8 @@ static inline ceilings measure(const exf_backend *b)
     must(b->alloc(&w, bytes, 1, "bench", &err));
     must(b->alloc(&y, 2 * bytes, 1, "bench", &err));
     must(b->gpu->alloc_staging(&host, bytes, "bench", &err));
-    for (size_t i = 0; i < bytes / 2; i++) host[i] = (uint16_t)(0x3f00 | (exf_rng_u64(1, 1, i) & 0x80ff)); /* zeros would run faster */
+    for (size_t i = 0; i < bytes / 2; i++)
+        host[i] = (uint16_t)(0x3f00 | (exf_rng_u64(1, 1, i) & 0x80ff)); /* zeros would run faster */
     b->upload(q, x, host, bytes);
     b->upload(q, w, host, bytes);
     for (int round = 0; round < 2; round++) { /* the first warms up */

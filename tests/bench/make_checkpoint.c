@@ -35,7 +35,8 @@ typedef struct {
     uint16_t *block; /* bfloat16 of size one */
 } plan;
 
-static exf_code add(plan *p, const char *name, const char *suffix, exf_dtype dtype, const int64_t *shape, int rank, kind k, int exponent, exf_err *err)
+static exf_code add(plan *p, const char *name, const char *suffix, exf_dtype dtype, const int64_t *shape, int rank, kind k,
+                    int exponent, exf_err *err)
 {
     char full[EXF_TENSOR_NAME_LEN + 32];
     exf_code rc = exf_mem_grow(&p->t, &p->room, p->n + 1, sizeof *p->t, "tensors", err);
@@ -57,9 +58,10 @@ static exf_code add(plan *p, const char *name, const char *suffix, exf_dtype dty
 static int is_norm(exf_role r)
 {
     static const unsigned char norm[EXF_W_COUNT] = {
-        [EXF_W_FINAL_NORM] = 1, [EXF_W_MIXER_NORM] = 1, [EXF_W_FFN_NORM] = 1, [EXF_W_Q_NORM] = 1, [EXF_W_K_NORM] = 1, [EXF_W_Q_A_NORM] = 1,
-        [EXF_W_KV_A_NORM] = 1, [EXF_W_DELTA_NORM] = 1, [EXF_W_KV_NORM] = 1, [EXF_W_COMPRESS_NORM] = 1, [EXF_W_INDEX_NORM] = 1,
-        [EXF_W_HEAD_MIX_SCALE] = 1, [EXF_W_MIXER_MIX_SCALE] = 1, [EXF_W_FFN_MIX_SCALE] = 1,
+        [EXF_W_FINAL_NORM] = 1,      [EXF_W_MIXER_NORM] = 1,    [EXF_W_FFN_NORM] = 1,   [EXF_W_Q_NORM] = 1,
+        [EXF_W_K_NORM] = 1,          [EXF_W_Q_A_NORM] = 1,      [EXF_W_KV_A_NORM] = 1,  [EXF_W_DELTA_NORM] = 1,
+        [EXF_W_KV_NORM] = 1,         [EXF_W_COMPRESS_NORM] = 1, [EXF_W_INDEX_NORM] = 1, [EXF_W_HEAD_MIX_SCALE] = 1,
+        [EXF_W_MIXER_MIX_SCALE] = 1, [EXF_W_FFN_MIX_SCALE] = 1,
     };
     return norm[r];
 }
@@ -78,7 +80,8 @@ static exf_code add_coded(plan *p, const exf_tensor_rule *r, const char *name, c
     const exf_quantization *q = &p->m->quantization;
     int fp4 = q->fp4_experts && r->where == EXF_IN_EXPERT;
     int64_t rows = fp4 ? 1 : q->block_rows, cols = fp4 ? EXF_FP4_BLOCK : q->block_cols;
-    int64_t stored[2] = {shape[0], fp4 ? shape[1] / 2 : shape[1]}, grid[2] = {(shape[0] + rows - 1) / rows, (shape[1] + cols - 1) / cols};
+    int64_t stored[2] = {shape[0], fp4 ? shape[1] / 2 : shape[1]},
+            grid[2] = {(shape[0] + rows - 1) / rows, (shape[1] + cols - 1) / cols};
     char scale[EXF_TENSOR_NAME_LEN];
     exf_code rc = add(p, name, "", fp4 ? EXF_DT_I8 : EXF_DT_F8_E4M3, stored, 2, fp4 ? CODES_FP4 : CODES_FP8, 0, err);
     if (rc != EXF_OK) return rc;
@@ -93,7 +96,9 @@ static exf_code add_rule(plan *p, const exf_tensor_rule *r, int layer, exf_err *
     int64_t shape[4];
     int rank = exf_rule_shape(&p->m->arch, r, shape), n = r->where == EXF_IN_EXPERT ? p->m->arch.n_experts : 1;
     exf_dtype dtype = exf_stored_dtype(r->role, r->how);
-    int exponent = r->role == EXF_W_EMBED ? 0 : r->role == EXF_W_ROUTER ? 1 - (int)(log2((double)shape[rank - 1]) / 2) : -(int)(log2((double)shape[rank - 1]) / 2);
+    int exponent = r->role == EXF_W_EMBED    ? 0
+                   : r->role == EXF_W_ROUTER ? 1 - (int)(log2((double)shape[rank - 1]) / 2)
+                                             : -(int)(log2((double)shape[rank - 1]) / 2);
     exf_code rc = EXF_OK;
     if (r->how & EXF_SECOND_HALF) return EXF_OK;
     for (int e = 0; rc == EXF_OK && e < n; e++) {

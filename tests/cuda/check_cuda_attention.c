@@ -156,7 +156,8 @@ END_TEST
 static const struct {
     int first, rows, heads, d, rotated, ratio;
 } whole[] = {
-    {0, 5, 3, 128, 64, 0}, {31, 70, 4, 128, 4, 4}, {0, 130, 64, 512, 64, 4}, {200, 33, 5, 512, 64, 16}, {7, 1, 1, 512, 8, 1}, {0, 9, 2, 128, 128, 2},
+    {0, 5, 3, 128, 64, 0},     {31, 70, 4, 128, 4, 4}, {0, 130, 64, 512, 64, 4},
+    {200, 33, 5, 512, 64, 16}, {7, 1, 1, 512, 8, 1},   {0, 9, 2, 128, 128, 2},
 };
 
 /* Normed, rotated, attended, rotated back, rounded: against the CPU's single steps. */
@@ -164,7 +165,8 @@ START_TEST(whole_heads_are_near)
 {
     int rows = whole[_i].rows, heads = whole[_i].heads, d = whole[_i].d, rot = whole[_i].rotated, t = whole[_i].first + rows;
     exf_compressed_attention_shape shape = {whole[_i].first, rows, heads, d, 20, whole[_i].ratio, (float)(1 / sqrt(d))};
-    exf_rope_shape rope = {.n_tokens = rows, .n_heads = heads, .head_dim = d, .ld = heads * d, .d = rot, .offset = d - rot, .step = 1, .interleaved = 1};
+    exf_rope_shape rope = {.n_tokens = rows, .n_heads = heads, .head_dim = d, .ld = heads * d, .d = rot, .offset = d - rot,
+                           .step = 1, .interleaved = 1};
     size_t n = (size_t)(rows * heads * d), entries = (size_t)(shape.ratio ? t / shape.ratio : 0), room[2];
     static float angle[2][131 * 64];
     for (int i = 0; i < rows * rot / 2; i++) angle[0][i] = cosf((float)i), angle[1][i] = sinf((float)i);

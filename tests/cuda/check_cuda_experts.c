@@ -5,10 +5,12 @@
 
 enum { USUAL, SKIP, ONE_EXPERT }; /* ids: some are -1; all are the last expert's */
 
-static const struct { int t, e, k, h, i; float limit; int ids; } shapes[] = {
-    {1, 2, 1, 8, 8, 0, USUAL},      {5, 4, 2, 64, 24, 0, USUAL},     {67, 8, 3, 72, 40, 0, SKIP},        {300, 16, 4, 256, 192, 0, USUAL},
-    {257, 4, 4, 320, 136, 1.5f, 0}, {1024, 60, 4, 512, 200, 0, SKIP}, {700, 3, 2, 2048, 768, 0, USUAL},  {33, 300, 6, 136, 264, 0, USUAL},
-    {1, 1, 1, 1, 1, 0, USUAL},      {0, 3, 2, 8, 8, 0, USUAL},       {37, 5, 3, 33, 17, 0, SKIP},        {130, 7, 2, 65, 129, 1.5f, SKIP},
+static const struct { int t, e, k, h, i; float limit; int ids;
+} shapes[] = {
+    {1, 2, 1, 8, 8, 0, USUAL},          {5, 4, 2, 64, 24, 0, USUAL},        {67, 8, 3, 72, 40, 0, SKIP},
+    {300, 16, 4, 256, 192, 0, USUAL},   {257, 4, 4, 320, 136, 1.5f, 0},     {1024, 60, 4, 512, 200, 0, SKIP},
+    {700, 3, 2, 2048, 768, 0, USUAL},   {33, 300, 6, 136, 264, 0, USUAL},   {1, 1, 1, 1, 1, 0, USUAL},
+    {0, 3, 2, 8, 8, 0, USUAL},          {37, 5, 3, 33, 17, 0, SKIP},        {130, 7, 2, 65, 129, 1.5f, SKIP},
     {200, 6, 2, 64, 64, 0, ONE_EXPERT}, {150, 3, 1, 31, 70, 0, ONE_EXPERT},
 };
 
@@ -56,7 +58,8 @@ static array integers(size_t n, uint64_t seed, int most, int width, float first,
 {
     float *p = test_memory(n + 1, sizeof *p);
     for (size_t i = 0; i < n; i++)
-        p[i] = first != 0 && i % (size_t)width == 0 ? first : (float)((int)(exf_rng_u64(seed, 7, i) % (uint64_t)(2 * most + 1)) - most);
+        p[i] = first != 0 && i % (size_t)width == 0 ? first
+                                                    : (float)((int)(exf_rng_u64(seed, 7, i) % (uint64_t)(2 * most + 1)) - most);
     return send(p, n, number);
 }
 
@@ -73,7 +76,8 @@ static inputs make(int at, int exact)
 {
     int c = at / KINDS;
     exf_number xn = numbers[at % KINDS][0], wn = numbers[at % KINDS][1];
-    inputs in = {.s = {.n_tokens = shapes[c].t, .n_experts = shapes[c].e, .top_k = shapes[c].k, .d_model = shapes[c].h, .d_expert = shapes[c].i,
+    inputs in = {.s = {.n_tokens = shapes[c].t, .n_experts = shapes[c].e, .top_k = shapes[c].k, .d_model = shapes[c].h,
+                       .d_expert = shapes[c].i,
                        .limit = exact ? 0 : shapes[c].limit}};
     int h = in.s.d_model;
     size_t n = (size_t)in.s.n_tokens * (size_t)h, w = (size_t)in.s.n_experts * (size_t)in.s.d_expert * (size_t)h;
@@ -126,7 +130,8 @@ static void *run(const inputs *in, int first, int n, int keep)
     s.keep = keep;
     void *out = device_put(&d, NULL, bytes), *space = device_put(&d, NULL, d.b->experts_workspace(&s, in->x.there.number));
     exf_matrix outputs = {out, in->x.there.number};
-    d.b->experts(d.q, outputs, exf_matrix_at(in->x.there, (size_t)first * (size_t)s.d_model), in->ids_device + (size_t)first * k, &in->m, &s, space);
+    d.b->experts(d.q, outputs, exf_matrix_at(in->x.there, (size_t)first * (size_t)s.d_model), in->ids_device + (size_t)first * k,
+                 &in->m, &s, space);
     void *host = device_get(&d, out, bytes);
     d.b->free(out);
     d.b->free(space);
@@ -159,8 +164,8 @@ static void expert_of(double *out, float *act, const inputs *in, const float *x,
 }
 
 /* want of every step-th slot, and what was got of it, to `look`. */
-static void compare(const inputs *in, const void *got, size_t step, void (*look)(const inputs *in, size_t slot, double want, float is, void *self),
-                    void *self)
+static void compare(const inputs *in, const void *got, size_t step,
+                    void (*look)(const inputs *in, size_t slot, double want, float is, void *self), void *self)
 {
     size_t h = (size_t)in->s.d_model, k = (size_t)in->s.top_k;
     double *want = test_memory(h, sizeof *want);
@@ -236,7 +241,8 @@ START_TEST(a_token_does_not_feel_its_neighbours)
         int n = cuts[c + 1] - cuts[c];
         if (n <= 0) continue;
         void *part = run(&in, cuts[c], n, 0);
-        ck_assert_msg(memcmp(part, whole + (size_t)cuts[c] * width, (size_t)n * width) == 0, "case %d: tokens %d to %d alone differ", _i, cuts[c], cuts[c + 1]);
+        ck_assert_msg(memcmp(part, whole + (size_t)cuts[c] * width, (size_t)n * width) == 0,
+                      "case %d: tokens %d to %d alone differ", _i, cuts[c], cuts[c + 1]);
         exf_mem_free(part);
     }
     exf_mem_free(whole);
@@ -256,7 +262,8 @@ START_TEST(experts_in_parts_are_the_same)
 {
     inputs in = make(_i, 0);
     int e = in.s.n_experts, cuts[] = {0, 1, e / 3 + 1, e - 1 > e / 3 + 1 ? e - 1 : e, e};
-    size_t each = slot_bytes(&in), slots = (size_t)in.s.n_tokens * (size_t)in.s.top_k, matrix = (size_t)in.s.d_expert * (size_t)in.s.d_model;
+    size_t each = slot_bytes(&in), slots = (size_t)in.s.n_tokens * (size_t)in.s.top_k,
+           matrix = (size_t)in.s.d_expert * (size_t)in.s.d_model;
     char *whole = run(&in, 0, in.s.n_tokens, 0);
     void *space = device_put(&d, NULL, d.b->experts_workspace(&in.s, in.x.there.number));
     exf_matrix out = {device_put(&d, NULL, slots * each), in.x.there.number};
@@ -293,7 +300,8 @@ START_TEST(slots_without_an_expert_are_cleared_or_kept)
         if (in.ids[i] >= 0)
             ck_assert_msg(memcmp(cleared + i * each, kept + i * each, each) == 0, "case %d: slot %zu differs", _i, i);
         else
-            ck_assert_msg(memcmp(cleared + i * each, zeros, each) == 0 && untouched(kept + i * each, each), "case %d: slot %zu", _i, i);
+            ck_assert_msg(memcmp(cleared + i * each, zeros, each) == 0 && untouched(kept + i * each, each), "case %d: slot %zu", _i,
+                          i);
     }
     exf_mem_free(cleared);
     exf_mem_free(kept);

@@ -280,7 +280,8 @@ START_TEST(a_captured_step_can_be_replayed)
     cudaGraph_t graph;
     cudaGraphExec_t step;
     ck_cuda(cudaStreamBeginCapture(d.stream[0], cudaStreamCaptureModeGlobal));
-    ck_assert_int_eq((_i ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&io, &to, &on_device, &p, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq((_i ? exf_fold_prefill_joint_cuda : exf_fold_prefill_cuda)(&io, &to, &on_device, &p, d.stream[0]),
+                     EXF_FOLD_OK);
     ck_assert_int_eq((_i ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&io, &on_device, &o, d.stream[0]), EXF_FOLD_OK);
     ck_cuda(cudaStreamEndCapture(d.stream[0], &graph));
     ck_cuda(cudaGraphInstantiateWithFlags(&step, graph, 0));

@@ -55,17 +55,19 @@ static void common_options(void)
 static void vector_options(int lowrank)
 {
     plain_options();
-    options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = lowrank, .vector_pairs = 1 << 20, .samples = 300,
-                                       .seed = 5, .rule = {1e-3, 1, -4, 4}, .helpers = 2};
+    options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = lowrank,
+                                       .vector_pairs = 1 << 20, .samples = 300, .seed = 5, .rule = {1e-3, 1, -4, 4}, .helpers = 2};
 }
 static uint64_t held;  /* there, at most, by the last run */
 
-static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute, char digest[65])
+static exf_layer_statistics statistics_of(const golden_case *c, const exf_batch *batch, const exf_backend *b, exf_compute compute,
+                                          char digest[65])
 {
     exf_statistics_reader r;
     exf_layer_statistics s;
     const char *path = exf_scratch("statistics.h5");
-    exf_forward_options o = {.backend = b, .compute = compute, .threads = 2, .mixer_queues = mixer_queues, .max_device_memory = limit};
+    exf_forward_options o = {
+        .backend = b, .compute = compute, .threads = 2, .mixer_queues = mixer_queues, .max_device_memory = limit};
     exf_forward_report report;
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     ck_ok(statistics_run_of(c->model, batch, &o, &options, path, &report, &e), e);
@@ -132,7 +134,8 @@ static void check_near_the_cpus(int _i)
     ck_assert(memcmp(cpu.count, gpu.count, cells * 8) == 0);
     for (int i = 0; i < c.model->arch.n_experts; i++) {
         double x = exf_exact_value(&cpu.contribution_sum[i]), y = exf_exact_value(&gpu.contribution_sum[i]);
-        ck_assert_msg(cpu.norm_count[i] == gpu.norm_count[i] && fabs(x - y) <= 2e-5 * x, "%s: contribution_sum[%d]: cpu %g, cuda %g", golden_families[_i], i, x, y);
+        ck_assert_msg(cpu.norm_count[i] == gpu.norm_count[i] && fabs(x - y) <= 2e-5 * x,
+                      "%s: contribution_sum[%d]: cpu %g, cuda %g", golden_families[_i], i, x, y);
     }
     for (size_t i = 0; i < cells; i++) {
         double x = exf_exact_value(&cpu.dot[i]), y = exf_exact_value(&gpu.dot[i]);
@@ -140,7 +143,8 @@ static void check_near_the_cpus(int _i)
         ck_assert_msg(fabs(x - y) <= 2e-5 * size, "%s: dot[%zu]: cpu %g, cuda %g", golden_families[_i], i, x, y);
         x = exf_exact_value(&cpu.seq_bb[i]);
         y = exf_exact_value(&gpu.seq_bb[i]);
-        ck_assert_msg(fabs(x - y) <= 1e-4 * x && cpu.sequences[i] == gpu.sequences[i], "%s: seq_bb[%zu]: cpu %g, cuda %g", golden_families[_i], i, x, y);
+        ck_assert_msg(fabs(x - y) <= 1e-4 * x && cpu.sequences[i] == gpu.sequences[i], "%s: seq_bb[%zu]: cpu %g, cuda %g",
+                      golden_families[_i], i, x, y);
     }
     exf_layer_statistics_free(&cpu);
     exf_layer_statistics_free(&gpu);
@@ -168,7 +172,8 @@ static void check_a_limit(int _i)
     exf_forward_options o = {.backend = exf_backend_cuda(&e), .compute = EXF_COMPUTE_BF16, .max_device_memory = 1};
     exf_forward_report report;
     golden_open(&c, golden_families[_i]);
-    ck_fails(statistics_run_of(c.model, &c.batch, &o, &options, exf_scratch("refused.h5"), &report, &e), EXF_NOSPACE, e, "the smallest that works is ");
+    ck_fails(statistics_run_of(c.model, &c.batch, &o, &options, exf_scratch("refused.h5"), &report, &e), EXF_NOSPACE, e,
+             "the smallest that works is ");
     uint64_t least = strtoull(strstr(e.msg, "works is ") + strlen("works is "), NULL, 10);
     exf_layer_statistics a = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_BF16, free_run);
     limit = least;
@@ -224,7 +229,8 @@ static double taken(const exf_vector_sums *v)
 {
     double sum = 0;
     for (int64_t p = 0; p < v->n_pairs; p++)
-        for (int i = 0; i < v->rank; i++) sum += ldexp((double)v->zz[(p * v->rank + i) * v->rank + i], v->grid[EXF_N_GRIDS * p + EXF_GRID_ZV]);
+        for (int i = 0; i < v->rank; i++)
+            sum += ldexp((double)v->zz[(p * v->rank + i) * v->rank + i], v->grid[EXF_N_GRIDS * p + EXF_GRID_ZV]);
     return sum;
 }
 
@@ -238,8 +244,10 @@ static void compare_vectors(const exf_vector_sums *a, const exf_vector_sums *b, 
         size_t at = (size_t)(a->pair[2 * p] * s->n_experts + a->pair[2 * p + 1]);
         double size = exf_exact_value(&s->target_sq[at]) + exf_exact_value(&s->source_sq[at]);
         for (size_t i = (size_t)p * h; i < (size_t)(p + 1) * h; i++) {
-            double u = exf_exact_value(&a->vu[i]) - exf_exact_value(&b->vu[i]), v = exf_exact_value(&a->vv[i]) - exf_exact_value(&b->vv[i]);
-            ck_assert_msg(fabs(u) <= 2e-5 * size && fabs(v) <= 2e-5 * size, "%s: pair %d: vu is off by %g, vv by %g, of %g", family, (int)p, u, v, size);
+            double u = exf_exact_value(&a->vu[i]) - exf_exact_value(&b->vu[i]),
+                   v = exf_exact_value(&a->vv[i]) - exf_exact_value(&b->vv[i]);
+            ck_assert_msg(fabs(u) <= 2e-5 * size && fabs(v) <= 2e-5 * size, "%s: pair %d: vu is off by %g, vv by %g, of %g", family,
+                          (int)p, u, v, size);
         }
     }
     if (!a->rank) return;
@@ -348,8 +356,10 @@ START_TEST(a_window_changes_no_result)
         ck_ok(many_footprint(&f, &m, b, compute, &d, limit, NULL), e);
         windows += f.window > 0;
         exf_layer_statistics some = statistics_of(&m.c, &m.c.batch, b, compute, far);
-        ck_assert_msg(strcmp(near, far) == 0, "%s: limit %llu, window %zu: other statistics", m.c.family, (unsigned long long)limit, f.window);
-        ck_assert_msg(held <= f.device, "%s: %llu bytes held, %llu planned", m.c.family, (unsigned long long)held, (unsigned long long)f.device);
+        ck_assert_msg(strcmp(near, far) == 0, "%s: limit %llu, window %zu: other statistics", m.c.family, (unsigned long long)limit,
+                      f.window);
+        ck_assert_msg(held <= f.device, "%s: %llu bytes held, %llu planned", m.c.family, (unsigned long long)held,
+                      (unsigned long long)f.device);
         exf_layer_statistics_free(&some);
     }
     ck_assert_int_gt(windows, 0);

@@ -44,7 +44,9 @@ static exf_layer_statistics on_cpu(const shown *x, exf_weighting w)
     exf_layer_sums m = moments_of(&s);
     for (int at = 0; at < x->n; at += EXF_COMMON_INPUT_UNIT) {
         int n = x->n - at < EXF_COMMON_INPUT_UNIT ? x->n - at : EXF_COMMON_INPUT_UNIT;
-        ck_ok(exf_layer_sums_add_common_input_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e), e);
+        ck_ok(
+            exf_layer_sums_add_common_input_cpu(&m, x->n_experts, x->d_model, n, x->r.outputs + (size_t)at * each, w, scratch, &e),
+            e);
     }
     exf_mem_free(scratch);
     return s;
@@ -153,7 +155,8 @@ START_TEST(reals_are_within_the_bound)
     for (int w = 0; w < 2; w++)
         for (int rounded = 0; rounded < 2; rounded++) {
             exf_layer_statistics a = on_cpu(&x, (exf_weighting)w), b = on_gpu(&x, (exf_weighting)w, rounded, 0);
-            compare(&a, &b, 2 * 0x1p-24 * x.d_model, rounded ? "bf16 reals" : "f32 reals"); /* a weight and what it multiplies may both be off */
+            compare(&a, &b, 2 * 0x1p-24 * x.d_model,
+                    rounded ? "bf16 reals" : "f32 reals"); /* a weight and what it multiplies may both be off */
             exf_layer_statistics_free(&a);
             exf_layer_statistics_free(&b);
         }
@@ -178,7 +181,9 @@ END_TEST
  * rests on: one token at every place of a call of real width has the same products. */
 START_TEST(every_place_of_a_call_gives_the_same_products)
 {
-    static const struct { int e, h; } wide[] = {{3, 48}, {17, 104}, {60, 2048}, {64, 2048}, {128, 2048}, {128, 4096}, {256, 2048}, {256, 4096}};
+    static const struct {
+        int e, h;
+    } wide[] = {{3, 48}, {17, 104}, {60, 2048}, {64, 2048}, {128, 2048}, {128, 4096}, {256, 2048}, {256, 4096}};
     int n = exf_gram_tokens(wide[_i].e), rounded = 1;
     size_t cells = (size_t)(wide[_i].e * wide[_i].e), values = (size_t)(wide[_i].e * wide[_i].h);
     device_products t = device_products_new(wide[_i].e, wide[_i].h, n, rounded);
@@ -189,10 +194,11 @@ START_TEST(every_place_of_a_call_gives_the_same_products)
     d.b->upload(d.q, t.outputs, t.host, t.bytes);
     d.b->gpu->gram_matrices(d.q, &t.call);
     size_t bytes = d.b->gpu->gram_matrices_bytes(wide[_i].e, n);
-    char *gram_matrices = device_get(&d, t.call.gram_matrices, bytes), *c = gram_matrices + bytes - (size_t)n * cells * sizeof(float);
+    char *gram_matrices = device_get(&d, t.call.gram_matrices, bytes),
+         *c = gram_matrices + bytes - (size_t)n * cells * sizeof(float);
     for (int k = 1; k < n; k++)
-        ck_assert_msg(memcmp(c, c + (size_t)k * cells * sizeof(float), cells * sizeof(float)) == 0, "E %d, H %d: place %d differs from place 0", wide[_i].e,
-                      wide[_i].h, k);
+        ck_assert_msg(memcmp(c, c + (size_t)k * cells * sizeof(float), cells * sizeof(float)) == 0,
+                      "E %d, H %d: place %d differs from place 0", wide[_i].e, wide[_i].h, k);
     exf_mem_free(gram_matrices);
     device_products_free(&t);
 }

@@ -36,9 +36,10 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     for (int at = 0, i = 0; at < r->n; at += piece, i++) {
         size_t slot = (size_t)(at * r->top_k);
         exf_matrix whole = {outputs, rounded ? EXF_NUMBER_BF16 : EXF_NUMBER_F32};
-        exf_layer_sums_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model, .n_tokens = r->n - at < piece ? r->n - at : piece,
-                              .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot, .weights = weights + slot,
-                              .weighting = w, .experts_only = experts_only, .row = at};
+        exf_layer_sums_call c = {.n_experts = r->n_experts, .top_k = r->top_k, .d_model = r->d_model,
+                                 .n_tokens = r->n - at < piece ? r->n - at : piece,
+                              .outputs = exf_matrix_at(whole, slot * (size_t)r->d_model), .ids = ids + slot,
+                              .weights = weights + slot, .weighting = w, .experts_only = experts_only, .row = at};
         d.b->gpu->layer_sums_add(q[i % n_queues], sums, &c);
     }
     for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
@@ -123,7 +124,8 @@ START_TEST(a_norm_out_of_range_names_its_token)
     int32_t *ids = device_put(&d, r.ids, 20 * 3 * 4);
     void *sums, *host = test_memory(exf_layer_sums_host_bytes(6), 1);
     ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(6), 1, "sums", &e), e);
-    exf_layer_sums_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids, .weights = weights, .row = 100};
+    exf_layer_sums_call c = {.n_experts = 6, .top_k = 3, .d_model = 16, .n_tokens = 20, .outputs = exf_f32(outputs), .ids = ids,
+                             .weights = weights, .row = 100};
     d.b->gpu->layer_sums_add(d.q, sums, &c);
     exf_layer_sums m = moments_of(&s);
     ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");

@@ -16,7 +16,8 @@ START_TEST(a_queue_follows_another)
     ck_ok(d.b->open(&away, EXF_COMPUTE_F32, &err), err);
     ck_ok(d.b->open(&back, EXF_COMPUTE_F32, &err), err);
     ck_ok(d.b->gpu->alloc_staging((void *)&home, LONG * sizeof *home, "test", &err), err);
-    float *x = device_put(&d, ones, LONG * sizeof *x), *y = device_put(&d, NULL, LONG * sizeof *y), *z = device_put(&d, NULL, LONG * sizeof *z);
+    float *x = device_put(&d, ones, LONG * sizeof *x), *y = device_put(&d, NULL, LONG * sizeof *y),
+          *z = device_put(&d, NULL, LONG * sizeof *z);
     d.b->zero(d.q, y, LONG * sizeof *y);
     for (int round = 0; round < ROUNDS; round++) {
         d.b->gemm_xwt(d.q, y, N, exf_f32(x), N, exf_f32(x), N, N, N, N, 1, 1); /* adds N */
@@ -31,7 +32,8 @@ START_TEST(a_queue_follows_another)
     }
     float *got = device_get(&d, y, LONG * sizeof *y);
     for (size_t i = 0; i < LONG; i++) ck_assert_msg(got[i] == (float)(N * ROUNDS), "element %zu is %g", i, (double)got[i]);
-    for (size_t i = 0; i < LONG; i++) ck_assert_msg(home[i] == (float)(N * ROUNDS), "element %zu at home is %g", i, (double)home[i]);
+    for (size_t i = 0; i < LONG; i++)
+        ck_assert_msg(home[i] == (float)(N * ROUNDS), "element %zu at home is %g", i, (double)home[i]);
     exf_mem_free(got);
     exf_mem_free(ones);
     d.b->gpu->free_staging(home);
@@ -59,7 +61,8 @@ START_TEST(memory_is_counted)
     ck_ok(d.b->gpu->memory_left(&left, &err), err);
     d.b->gpu->memory(&now, &peak);
     ck_assert(now == then + 64 * MIB && peak == now);
-    ck_assert_msg(left + 64 * MIB <= left_then, "%llu bytes left, before %llu", (unsigned long long)left, (unsigned long long)left_then);
+    ck_assert_msg(left + 64 * MIB <= left_then, "%llu bytes left, before %llu", (unsigned long long)left,
+                  (unsigned long long)left_then);
     d.b->free(p);
     d.b->gpu->memory(&now, &peak);
     ck_assert(now == then && peak == then + 64 * MIB);

@@ -100,7 +100,8 @@ static void drop_source(source *s)
 
 /* ---- moe_sum -------------------------------------------------------------------------------- */
 
-enum { START = 1, START_IS_ROUTED = 2, OUTPUTS = 4, WEIGHTS = 8, SHARED = 16, SHARED_WEIGHTS = 32, ROUTED = 64, BLOCK = 128, HIDDEN = 256, COMBINATIONS = 512 };
+enum { START = 1, START_IS_ROUTED = 2, OUTPUTS = 4, WEIGHTS = 8, SHARED = 16, SHARED_WEIGHTS = 32, ROUTED = 64, BLOCK = 128,
+      HIDDEN = 256, COMBINATIONS = 512 };
 
 /* Sources and results of one shape. */
 typedef struct {
@@ -205,27 +206,36 @@ END_TEST
 
 /* ---- reuse_outputs ------------------------------------------------------------------------------ */
 
-static const struct { int t, k, w; } reuses[] = {{0, 2, 8}, {1, 1, 1}, {1, 1, 8}, {37, 4, 7}, {37, 4, 8}, {200, 8, 129}, {64, 6, 2048}, {5, 3, 5002}};
+static const struct {
+    int t, k, w;
+} reuses[] = {{0, 2, 8}, {1, 1, 1}, {1, 1, 8}, {37, 4, 7}, {37, 4, 8}, {200, 8, 129}, {64, 6, 2048}, {5, 3, 5002}};
 
 START_TEST(reused_outputs_have_the_cpus_bytes)
 {
     int t = reuses[_i].t, k = reuses[_i].k, w = reuses[_i].w;
     size_t slots = (size_t)(t * k), n = slots * (size_t)w;
     int32_t *ids[2] = {test_memory(slots, 4), test_memory(slots, 4)};
-    for (size_t i = 0; i < 2 * slots; i++) ids[i / slots][i % slots] = (int32_t)(exf_rng_u64(11, 7, i) % 7) - 1; /* ids repeat, some are -1 */
+    for (size_t i = 0; i < 2 * slots; i++)
+        ids[i / slots][i % slots] = (int32_t)(exf_rng_u64(11, 7, i) % 7) - 1; /* ids repeat, some are -1 */
     for (int kind = 0; kind < 4; kind++) {
         exf_number number = kind & 1 ? EXF_NUMBER_BF16 : EXF_NUMBER_F32;
         size_t each = exf_number_bytes(number), shift = kind >> 1 ? each : 0;
-        uint16_t *from = bf16_reals(2 * n, 12, 3), *to = bf16_reals(2 * n, 13, 3); /* also as float32: what the bits mean does not matter */
-        placed a = put(from, n * each, shift), b = put(to, n * each, 0), wanted = put(ids[0], slots * 4, 0), ran = put(ids[1], slots * 4, 0),
-               missing = put(ids[1], slots * 4, 0), source = put(ids[1], slots * 4, 0), sum = put(to, (size_t)(t * w) * 4, 0);
-        exf_reuse_call gpu = {t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&source), there(&missing)};
-        exf_reuse_call cpu = {t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&source), here(&missing)};
+        uint16_t *from = bf16_reals(2 * n, 12, 3),
+                 *to = bf16_reals(2 * n, 13, 3); /* also as float32: what the bits mean does not matter */
+        placed a = put(from, n * each, shift), b = put(to, n * each, 0), wanted = put(ids[0], slots * 4, 0),
+               ran = put(ids[1], slots * 4, 0), missing = put(ids[1], slots * 4, 0), source = put(ids[1], slots * 4, 0),
+               sum = put(to, (size_t)(t * w) * 4, 0);
+        exf_reuse_call gpu = {
+            t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&source), there(&missing)};
+        exf_reuse_call cpu = {
+            t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&source), here(&missing)};
         if (kind == 2) gpu.to.p = cpu.to.p = NULL;
         d.b->reuse_outputs(d.q, &gpu);
         exf_reuse_outputs_cpu(&cpu);
-        exf_moe_sum_call sum_gpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = gpu.from, .source = gpu.source, .other = {there(&b), number}, .routed = there(&sum)};
-        exf_moe_sum_call sum_cpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = cpu.from, .source = cpu.source, .other = {here(&b), number}, .routed = here(&sum)};
+        exf_moe_sum_call sum_gpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = gpu.from, .source = gpu.source,
+                                    .other = {there(&b), number}, .routed = there(&sum)};
+        exf_moe_sum_call sum_cpu = {.n_tokens = t, .top_k = k, .d_model = w, .outputs = cpu.from, .source = cpu.source,
+                                    .other = {here(&b), number}, .routed = here(&sum)};
         if (number == EXF_NUMBER_F32) {
             d.b->moe_sum(d.q, &sum_gpu);
             exf_moe_sum_cpu(&sum_cpu);
@@ -293,10 +303,10 @@ static totals on_host(const float *a, const float *b, int rows, int width)
 
 static void assert_same_totals(const totals *got, const totals *want, const char *what)
 {
-    ck_assert_msg(memcmp(&got->error, &want->error, sizeof got->error) == 0, "%s: error_sq %.17g, expected %.17g", what, exf_exact_value(&got->error),
-                  exf_exact_value(&want->error));
-    ck_assert_msg(memcmp(&got->norm, &want->norm, sizeof got->norm) == 0, "%s: norm_sq %.17g, expected %.17g", what, exf_exact_value(&got->norm),
-                  exf_exact_value(&want->norm));
+    ck_assert_msg(memcmp(&got->error, &want->error, sizeof got->error) == 0, "%s: error_sq %.17g, expected %.17g", what,
+                  exf_exact_value(&got->error), exf_exact_value(&want->error));
+    ck_assert_msg(memcmp(&got->norm, &want->norm, sizeof got->norm) == 0, "%s: norm_sq %.17g, expected %.17g", what,
+                  exf_exact_value(&got->norm), exf_exact_value(&want->norm));
     ck_assert_uint_eq(got->out_of_range, want->out_of_range);
 }
 
@@ -350,7 +360,8 @@ START_TEST(errors_do_not_depend_on_order)
     float *gpu[4];
     for (int i = 0; i < 4; i++) gpu[i] = device_put(&d, host[i], n * 4 + !n);
     const int whole[][2] = {{0, rows}}, cuts[][2] = {{rows / 2, rows - rows / 2}, {0, rows / 5}, {rows / 5, rows / 2 - rows / 5}};
-    totals want = on_host(a, b, rows, width), got = on_gpu(gpu[0], gpu[1], width, whole, 1), other = on_gpu(gpu[0], gpu[1], width, cuts, 3);
+    totals want = on_host(a, b, rows, width), got = on_gpu(gpu[0], gpu[1], width, whole, 1),
+           other = on_gpu(gpu[0], gpu[1], width, cuts, 3);
     assert_same_totals(&other, &got, "in parts");
     other = on_gpu(gpu[2], gpu[3], width, whole, 1);
     assert_same_totals(&other, &got, "last row first");

@@ -22,7 +22,8 @@ static const struct { int m, n, k; } products[] = {{1, 1, 1}, {3, 5, 7}, {0, 4, 
 START_TEST(products_are_exact_on_integers)
 {
     int m = products[_i].m, n = products[_i].n, k = products[_i].k;
-    pair_array x = pair_integers(&p, (size_t)(m * k), 1), w = pair_integers(&p, (size_t)(n * k), 2), y = pair_integers(&p, (size_t)(m * n), 3);
+    pair_array x = pair_integers(&p, (size_t)(m * k), 1), w = pair_integers(&p, (size_t)(n * k), 2),
+               y = pair_integers(&p, (size_t)(m * n), 3);
     ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, exf_f32(x.f[s]), k, exf_f32(w.f[s]), k, m, n, k, 2, 1));
     pair_equal(&y, "gemm_xwt");
     ON_BOTH(p, B->gemm_xw(Q, y.f[s], n, x.f[s], k, w.f[s], n, m, n, k, 1, 0));
@@ -36,7 +37,8 @@ END_TEST
 START_TEST(products_of_reals_are_near)
 {
     int m = products[_i].m, n = products[_i].n, k = products[_i].k;
-    pair_array x = pair_reals(&p, (size_t)(m * k), 1, 1), w = pair_reals(&p, (size_t)(n * k), 2, 1), y = pair_reals(&p, (size_t)(m * n), 3, 1);
+    pair_array x = pair_reals(&p, (size_t)(m * k), 1, 1), w = pair_reals(&p, (size_t)(n * k), 2, 1),
+               y = pair_reals(&p, (size_t)(m * n), 3, 1);
     ON_BOTH(p, B->gemm_xwt(Q, y.f[s], n, exf_f32(x.f[s]), k, exf_f32(w.f[s]), k, m, n, k, 1, 0));
     pair_near(&y, k * 0x1p-23, "gemm_xwt"); /* two float32 accumulations of k terms below 1 */
     pair_free(&x);
@@ -50,7 +52,8 @@ START_TEST(products_side_by_side_are_exact)
 {
     enum { COUNT = 3, GAP = 2 };
     int m = products[_i].m, n = products[_i].n, k = products[_i].k, ldy = COUNT * (n + GAP), ldx = COUNT * k + GAP;
-    pair_array x = pair_integers(&p, (size_t)(m * ldx), 1), w = pair_integers(&p, (size_t)(COUNT * n * k), 2), y = pair_integers(&p, (size_t)(m * ldy), 3);
+    pair_array x = pair_integers(&p, (size_t)(m * ldx), 1), w = pair_integers(&p, (size_t)(COUNT * n * k), 2),
+               y = pair_integers(&p, (size_t)(m * ldy), 3);
     for (int shared = 0; shared < 2; shared++) {
         exf_product_steps steps = {COUNT, n + GAP, shared ? 0 : k, (size_t)(n * k)};
         ON_BOTH(p, B->gemm_xwt_many(Q, y.f[s], ldy, exf_f32(x.f[s]), ldx, exf_f32(w.f[s]), k, &steps, m, n, k));
@@ -102,7 +105,9 @@ static pair_array long_integers(size_t n, uint64_t seed)
 }
 
 /* k no larger than 3 where sums of long integers must stay below 2^24. */
-static const struct { int m, n, k; } narrow_products[] = {{1, 1, 1}, {5, 3, 2}, {0, 4, 4}, {17, 64, 1}, {300, 40, 2}, {200000, 3, 2}};
+static const struct {
+    int m, n, k;
+} narrow_products[] = {{1, 1, 1}, {5, 3, 2}, {0, 4, 4}, {17, 64, 1}, {300, 40, 2}, {200000, 3, 2}};
 
 START_TEST(products_with_bfloat16_weights_lose_nothing)
 {
@@ -145,15 +150,18 @@ START_TEST(rows_are_moved_exactly)
     enum { T = 9, K = 3 };
     static const int32_t row[T] = {3, 0, 8, 1, 2, 7, 4, 6, 5};
     int w = widths[_i];
-    pair_array x = pair_reals(&p, (size_t)(T * K * w), 4, 3), out = pair_reals(&p, (size_t)(T * w), 5, 1), index = pair_of(&p, row, T);
+    pair_array x = pair_reals(&p, (size_t)(T * K * w), 4, 3), out = pair_reals(&p, (size_t)(T * w), 5, 1),
+               index = pair_of(&p, row, T);
     pair_array weights = pair_integers(&p, T * K, 6), integers = pair_integers(&p, (size_t)(T * K * w), 7);
     ON_BOTH(p, B->gather_rows(Q, out.f[s], x.f[s], index.i[s], T, w));
     pair_equal(&out, "gather_rows");
     for (int with = 0; with < 4; with++) { /* with the shared output, with what was there before */
         exf_moe_sum_call c[2];
         for (int s = 0; s < 2; s++)
-            c[s] = (exf_moe_sum_call){.n_tokens = T, .top_k = K, .d_model = w, .outputs = exf_f32(integers.f[s]), .weights = with & 2 ? weights.f[s] : NULL,
-                                      .shared = exf_f32(with & 1 ? x.f[s] : NULL), .start = with & 2 ? out.f[s] : NULL, .hidden = out.f[s]};
+            c[s] = (exf_moe_sum_call){.n_tokens = T, .top_k = K, .d_model = w, .outputs = exf_f32(integers.f[s]),
+                                      .weights = with & 2 ? weights.f[s] : NULL,
+                                      .shared = exf_f32(with & 1 ? x.f[s] : NULL), .start = with & 2 ? out.f[s] : NULL,
+                                      .hidden = out.f[s]};
         ON_BOTH(p, B->moe_sum(Q, &c[s]));
         pair_equal(&out, "moe_sum");
     }
@@ -178,7 +186,8 @@ START_TEST(elementwise_is_near)
     enum { ROWS = 5 };
     int w = widths[_i];
     size_t n = (size_t)(ROWS * w);
-    pair_array x = pair_reals(&p, n, 8, 4), y = pair_reals(&p, n, 9, 4), norm = pair_reals(&p, (size_t)w, 10, 1), wide = pair_reals(&p, 3 * n, 11, 4);
+    pair_array x = pair_reals(&p, n, 8, 4), y = pair_reals(&p, n, 9, 4), norm = pair_reals(&p, (size_t)w, 10, 1),
+               wide = pair_reals(&p, 3 * n, 11, 4);
     ON_BOTH(p, B->rmsnorm(Q, y.f[s], w, x.f[s], w, norm.f[s], ROWS, w, 1e-6));
     pair_near(&y, 4e-7, "rmsnorm"); /* one rounding of the scale, two of the products */
     ON_BOTH(p, B->swiglu(Q, y.f[s], x.f[s], n, 0));
@@ -229,7 +238,8 @@ START_TEST(rotations_are_near)
     }
     pair_array cosine = pair_of(&p, angle[0], T * 2 * ROTATED / 2), sine = pair_of(&p, angle[1], T * 2 * ROTATED / 2);
     for (int kind = 0; kind < 8; kind++) {
-        exf_rope_shape shape = {.n_tokens = T, .n_heads = HEADS, .head_dim = D, .ld = HEADS * D, .d = ROTATED, .offset = kind & 4 ? D - ROTATED : 0,
+        exf_rope_shape shape = {.n_tokens = T, .n_heads = HEADS, .head_dim = D, .ld = HEADS * D, .d = ROTATED,
+                                .offset = kind & 4 ? D - ROTATED : 0,
                                 .step = 1 + (kind >> 2), .interleaved = kind & 1, .inverse = kind >> 1 & 1};
         pair_array x = pair_reals(&p, T * HEADS * D, 12, 1);
         ON_BOTH(p, B->rope(Q, x.f[s], &shape, cosine.f[s], sine.f[s]));
@@ -264,11 +274,14 @@ START_TEST(attention_is_near)
 }
 END_TEST
 
-static const struct { int e, k, groups, kept, top2, bias, table; exf_router_score score; } routers[] = {
-    {4, 1, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX}, {128, 8, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX}, {3, 3, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},
-    {64, 6, 8, 3, 0, 0, 0, EXF_ROUTER_SOFTMAX}, {256, 8, 8, 4, 1, 1, 0, EXF_ROUTER_SIGMOID}, {256, 6, 1, 1, 0, 1, 0, EXF_ROUTER_SQRT_SOFTPLUS},
+static const struct { int e, k, groups, kept, top2, bias, table; exf_router_score score;
+} routers[] = {
+    {4, 1, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},        {128, 8, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},
+    {3, 3, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},        {64, 6, 8, 3, 0, 0, 0, EXF_ROUTER_SOFTMAX},
+    {256, 8, 8, 4, 1, 1, 0, EXF_ROUTER_SIGMOID},      {256, 6, 1, 1, 0, 1, 0, EXF_ROUTER_SQRT_SOFTPLUS},
     {16, 3, 1, 1, 0, 0, 1, EXF_ROUTER_SQRT_SOFTPLUS}, {512, 10, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},
-    {64, 6, 8, 3, 0, 2, 0, EXF_ROUTER_SOFTMAX}, {256, 8, 64, 4, 1, 2, 0, EXF_ROUTER_SIGMOID}, {16, 2, 16, 9, 0, 2, 0, EXF_ROUTER_SIGMOID},
+    {64, 6, 8, 3, 0, 2, 0, EXF_ROUTER_SOFTMAX},       {256, 8, 64, 4, 1, 2, 0, EXF_ROUTER_SIGMOID},
+    {16, 2, 16, 9, 0, 2, 0, EXF_ROUTER_SIGMOID},
 };
 
 /* Two of three experts do not exist, and of the first sixteen but four: groups with one left, and with none. */

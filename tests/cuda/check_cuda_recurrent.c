@@ -145,22 +145,26 @@ END_TEST
 static const struct {
     int t, key_heads, value_heads, key_dim, value_dim, width, gap;
 } layers[] = {
-    {0, 1, 1, 64, 64, 4, 0},     {1, 1, 2, 128, 128, 4, 0},  {3, 2, 2, 64, 32, 4, 0},   {64, 1, 1, 128, 64, 4, 4}, {700, 2, 4, 128, 128, 4, 0},
-    {131, 1, 3, 64, 160, 4, 12}, {1100, 1, 1, 64, 64, 4, 0}, {130, 1, 2, 24, 31, 4, 0}, {90, 1, 1, 128, 128, 3, 0}, {65, 1, 1, 64, 64, 4, 3},
+    {0, 1, 1, 64, 64, 4, 0},     {1, 1, 2, 128, 128, 4, 0},   {3, 2, 2, 64, 32, 4, 0},    {64, 1, 1, 128, 64, 4, 4},
+    {700, 2, 4, 128, 128, 4, 0}, {131, 1, 3, 64, 160, 4, 12}, {1100, 1, 1, 64, 64, 4, 0}, {130, 1, 2, 24, 31, 4, 0},
+    {90, 1, 1, 128, 128, 3, 0},  {65, 1, 1, 64, 64, 4, 3},
 };
 
 START_TEST(layer_is_near)
 {
     int t = layers[_i].t, dk = layers[_i].key_heads * layers[_i].key_dim, dv = layers[_i].value_heads * layers[_i].value_dim;
     int n = 2 * dk + dv, ld = n + layers[_i].gap, w = layers[_i].width;
-    exf_delta_shape shape = {t, layers[_i].key_heads, layers[_i].value_heads, layers[_i].key_dim, layers[_i].value_dim, ld, ld, ld, dv};
+    exf_delta_shape shape = {t, layers[_i].key_heads, layers[_i].value_heads, layers[_i].key_dim, layers[_i].value_dim, ld, ld, ld,
+                             dv};
     size_t gates = (size_t)(t * layers[_i].value_heads), room[2];
     room[0] = larger(p.b[0]->causal_conv_workspace(n, w), p.b[0]->delta_rule_workspace(&shape));
     room[1] = p.b[1]->gpu->conv_delta_rule_workspace(&shape, w);
     for (int rounded = 0; rounded < 2; rounded++) {
         pair_array x = pair_reals(&p, (size_t)(t * ld), 1, 2), taps = pair_reals(&p, (size_t)(n * w), 2, 1);
-        pair_array decay = pair_reals(&p, gates, 3, 3), beta = pair_reals(&p, gates, 4, 3), out = pair_reals(&p, (size_t)(t * dv), 5, 1);
-        pair_array a_log = pair_reals(&p, (size_t)layers[_i].value_heads, 6, 0.5f), bias = pair_reals(&p, (size_t)layers[_i].value_heads, 7, 1);
+        pair_array decay = pair_reals(&p, gates, 3, 3), beta = pair_reals(&p, gates, 4, 3),
+                   out = pair_reals(&p, (size_t)(t * dv), 5, 1);
+        pair_array a_log = pair_reals(&p, (size_t)layers[_i].value_heads, 6, 0.5f),
+                   bias = pair_reals(&p, (size_t)layers[_i].value_heads, 7, 1);
         pair_array space = pair_reals(&p, larger(room[0], room[1]), 8, 1e30f);
         pair_compute(&p, rounded ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32);
         ON_BOTH(p, B->delta_gates(Q, decay.f[s], beta.f[s], a_log.f[s], bias.f[s], t, layers[_i].value_heads));

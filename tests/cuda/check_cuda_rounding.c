@@ -3,15 +3,18 @@
 #include "model/weight_dequantize.h"
 #include "tests/support/one_device_fixtures.h"
 
-static const struct { exf_device_coding coding; size_t rows, cols, block_rows, block_cols; exf_dtype scales; } coded[] = {
-    {EXF_DEVICE_CODED_FP8, 300, 256, 128, 128, EXF_DT_F32},  {EXF_DEVICE_CODED_FP8, 7, 13, 4, 5, EXF_DT_BF16},   {EXF_DEVICE_CODED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0},
-    {EXF_DEVICE_CODED_FP4, 33, 128, 1, 32, EXF_DT_F8_E8M0}, {EXF_DEVICE_CODED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},
+static const struct { exf_device_coding coding; size_t rows, cols, block_rows, block_cols; exf_dtype scales;
+} coded[] = {
+    {EXF_DEVICE_CODED_FP8, 300, 256, 128, 128, EXF_DT_F32},     {EXF_DEVICE_CODED_FP8, 7, 13, 4, 5, EXF_DT_BF16},
+    {EXF_DEVICE_CODED_FP8, 130, 136, 128, 128, EXF_DT_F8_E8M0}, {EXF_DEVICE_CODED_FP4, 33, 128, 1, 32, EXF_DT_F8_E8M0},
+    {EXF_DEVICE_CODED_FP4, 5, 42, 1, 32, EXF_DT_F8_E8M0},
 };
 
 START_TEST(stored_weights_are_decoded_as_on_the_cpu)
 {
     size_t rows = coded[_i].rows, cols = coded[_i].cols, n = rows * cols, width = exf_dtype_bits(coded[_i].scales) / 8;
-    size_t grid = ((rows + coded[_i].block_rows - 1) / coded[_i].block_rows) * ((cols + coded[_i].block_cols - 1) / coded[_i].block_cols);
+    size_t grid =
+        ((rows + coded[_i].block_rows - 1) / coded[_i].block_rows) * ((cols + coded[_i].block_cols - 1) / coded[_i].block_cols);
     int fp8 = coded[_i].coding == EXF_DEVICE_CODED_FP8;
     size_t n_codes = fp8 ? n : n / 2;
     uint8_t *codes = test_memory(n_codes, 1), *raw = test_memory(grid, width);
@@ -34,9 +37,10 @@ START_TEST(stored_weights_are_decoded_as_on_the_cpu)
     else
         exf_dequantize_fp4(want, &host);
     int *bad = device_put(&d, &(int){0}, sizeof(int));
-    exf_device_coded_rows on_device = {.coding = coded[_i].coding, .scale_dtype = coded[_i].scales, .codes = device_put(&d, codes, n_codes),
-                             .scales = device_put(&d, raw, grid * width), .rows = rows, .cols = cols, .block_rows = coded[_i].block_rows,
-                             .block_cols = coded[_i].block_cols};
+    exf_device_coded_rows on_device = {.coding = coded[_i].coding, .scale_dtype = coded[_i].scales,
+                                       .codes = device_put(&d, codes, n_codes),
+                             .scales = device_put(&d, raw, grid * width), .rows = rows, .cols = cols,
+                             .block_rows = coded[_i].block_rows, .block_cols = coded[_i].block_cols};
     for (int number = 0; number < 2; number++) {
         void *out = device_put(&d, NULL, n * 4);
         d.b->gpu->dequantize(d.q, out, (exf_number)number, &on_device, bad);
@@ -118,11 +122,13 @@ START_TEST(products_round_what_they_multiply)
             for (int j = 0; j < n; j++) {
                 double sum = 0, size = 0;
                 for (int c = 0; c < k; c++) {
-                    double t = (double)of_bf16(to_bf16(x[(size_t)i * (size_t)k + (size_t)c])) * (double)of_bf16(w[(size_t)j * (size_t)k + (size_t)c]);
+                    double t = (double)of_bf16(to_bf16(x[(size_t)i * (size_t)k + (size_t)c])) *
+                               (double)of_bf16(w[(size_t)j * (size_t)k + (size_t)c]);
                     sum += t;
                     size += fabs(t);
                 }
-                ck_assert_msg(fabs((double)got[(size_t)i * (size_t)n + (size_t)j] - sum) <= k * 0x1p-24 * size, "product %d at [%d, %d]", s, i, j);
+                ck_assert_msg(fabs((double)got[(size_t)i * (size_t)n + (size_t)j] - sum) <= k * 0x1p-24 * size,
+                              "product %d at [%d, %d]", s, i, j);
             }
         exf_mem_free(got);
         d.b->free(y[s]);
@@ -183,7 +189,8 @@ START_TEST(gated_heads_are_near)
         double sq = 0;
         for (int i = 0; i < w; i++) sq += (double)x[t * w + i] * (double)x[t * w + i];
         for (int i = 0; i < w; i++) {
-            double g = (double)gate[t * w + i], want = g / (1 + exp(-g)) * (double)norm[i] * (double)x[t * w + i] / sqrt(sq / w + 1e-6);
+            double g = (double)gate[t * w + i],
+                   want = g / (1 + exp(-g)) * (double)norm[i] * (double)x[t * w + i] / sqrt(sq / w + 1e-6);
             ck_assert(fabs((double)of_bf16(y[t * w + i]) - want) <= 0x1.02p-8 * fabs(want) + 1e-30); /* bfloat16's half step */
         }
     }

@@ -39,8 +39,8 @@ static scored score(const float *first, const float *other, const int32_t *next,
     ck_ok(b->alloc(&on_device, 2 * ROWS, sizeof *on_device, "test", &e), e);
     b->upload(q, on_device, next, ROWS * sizeof *next);
     for (int round = 0; round < (other ? 2 : 1); round++) {
-        exf_score_call c = {.logits = logits, .next = on_device, .n_rows = ROWS, .n = n, .first = round == 0, .log_p = log_p, .top = on_device + ROWS,
-                            .nll = out, .kl = out + ROWS, .same = (int32_t *)(void *)(out + 2 * ROWS)};
+        exf_score_call c = {.logits = logits, .next = on_device, .n_rows = ROWS, .n = n, .first = round == 0, .log_p = log_p,
+                            .top = on_device + ROWS, .nll = out, .kl = out + ROWS, .same = (int32_t *)(void *)(out + 2 * ROWS)};
         b->upload(q, logits, round ? other : first, bytes);
         b->gpu->score_rows(q, &c);
     }
@@ -180,7 +180,8 @@ static void run(exf_quality out[2], const golden_case *c, const exf_backend *b)
     exf_forward_options o = {.backend = b, .threads = 1};
     exf_rewriter drops = {.rewrite = drop_last};
     ck_ok(exf_scores_new(&s, &c->batch, 2, c->model->arch.vocab, &e), e);
-    exf_observer first = {.self = s, .begin = begin, .logits = first_logits, .device_open = device_open, .device_logits = first_device};
+    exf_observer first = {
+        .self = s, .begin = begin, .logits = first_logits, .device_open = device_open, .device_logits = first_device};
     exf_observer second = {.self = s, .logits = second_logits, .device_logits = second_device};
     exf_lane lanes[2] = {{.observer = &first}, {.rewriter = &drops, .observer = &second}};
     ck_ok(exf_forward(c->model, &c->batch, lanes, 2, &o, &report, &e), e);

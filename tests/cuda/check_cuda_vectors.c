@@ -8,8 +8,9 @@
 
 static exf_err e;
 
-static const struct { int n, e, k, h; } shapes[] = {{1, 2, 2, 4},      {40, 6, 3, 10},   {300, 16, 4, 128}, {257, 60, 4, 1408},
-                                                     {300, 20, 8, 2048}, {65, 32, 10, 72}, {33, 40, 17, 264}, {129, 12, 6, 333}, {90, 8, 2, 4100}};
+static const struct { int n, e, k, h;
+} shapes[] = {{1, 2, 2, 4},     {40, 6, 3, 10},    {300, 16, 4, 128}, {257, 60, 4, 1408}, {300, 20, 8, 2048},
+              {65, 32, 10, 72}, {33, 40, 17, 264}, {129, 12, 6, 333}, {90, 8, 2, 4100}};
 
 /* Numbers that bfloat16 holds. */
 static void round_all(const routed *r)
@@ -77,7 +78,8 @@ static exf_batch batch_of(exf_span *span, const int32_t *length, size_t n)
 }
 
 /* In blocks of `piece` tokens. */
-static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *batch, exf_weighting w, int rounded, int piece, exf_err *err)
+static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *batch, exf_weighting w, int rounded, int piece,
+                       exf_err *err)
 {
     exf_device_diagonal s = {.b = NULL};
     tokens_device t = send(r, rounded);
@@ -88,9 +90,11 @@ static exf_code on_gpu(exf_vector_sums *v, const routed *r, const exf_batch *bat
         exf_device_diagonal_begin(&s, v);
         for (int at = 0; at < r->n; at += piece) {
             size_t slot = (size_t)(at * r->top_k);
-            exf_device_block b = {.batch = batch, .row = (size_t)at, .n_tokens = r->n - at < piece ? r->n - at : piece, .n_experts = r->n_experts,
+            exf_device_block b = {.batch = batch, .row = (size_t)at, .n_tokens = r->n - at < piece ? r->n - at : piece,
+                                  .n_experts = r->n_experts,
                                   .top_k = r->top_k, .d_model = r->d_model, .q = d.q, .rounded = rounded, .topk_ids = t.ids + slot,
-                                  .topk_weights = t.weights + slot, .expert_outputs = (char *)t.outputs + slot * (size_t)r->d_model * (rounded ? 2 : 4)};
+                                  .topk_weights = t.weights + slot,
+                                  .expert_outputs = (char *)t.outputs + slot * (size_t)r->d_model * (rounded ? 2 : 4)};
             exf_device_diagonal_add(&s, &b);
         }
         EXF_TRY(exf_device_diagonal_take(&s, v, err));
@@ -135,7 +139,8 @@ static void compare_plain(const exf_vector_sums *v, const routed *r, exf_weighti
     for (int64_t p = 0; p < v->n_pairs; p++) {
         plain(vu, vv, size, r, w, v->pair[2 * p], v->pair[2 * p + 1]);
         for (size_t i = 0; i < h; i++) {
-            double x = exf_exact_value(&v->vu[(size_t)p * h + i]), y = exf_exact_value(&v->vv[(size_t)p * h + i]), allowed = bound * (size[i] + 1e-15); /* the grid ends at 2^-96 */
+            double x = exf_exact_value(&v->vu[(size_t)p * h + i]), y = exf_exact_value(&v->vv[(size_t)p * h + i]),
+                   allowed = bound * (size[i] + 1e-15); /* the grid ends at 2^-96 */
             if (!(fabs(x - vu[i]) <= allowed)) ck_abort_msg("vu[%d, %zu]: %.17g, expected %.17g", (int)p, i, x, vu[i]);
             if (!(fabs(y - vv[i]) <= allowed)) ck_abort_msg("vv[%d, %zu]: %.17g, expected %.17g", (int)p, i, y, vv[i]);
         }
@@ -230,7 +235,8 @@ START_TEST(samples_are_the_hosts)
         int count = r.n - at < piece ? r.n - at : piece;
         exf_moe_block b = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .topk_ids = r.ids + slot,
                            .expert_outputs = seen + slot * SEQ_H};
-        exf_device_block c = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .q = d.q, .rounded = rounded,
+        exf_device_block c = {.row = (size_t)at, .n_tokens = count, .top_k = r.top_k, .d_model = r.d_model, .q = d.q,
+                              .rounded = rounded,
                               .topk_ids = t.ids + slot, .expert_outputs = (char *)t.outputs + slot * SEQ_H * (rounded ? 2 : 4)};
         exf_sampler_keep(&on_host, &b);
         ck_ok(exf_device_samples_keep(&s, &on_device, &c, &e), e);

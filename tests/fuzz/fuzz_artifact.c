@@ -33,7 +33,8 @@ static const char *path;
 
 static void refused_well(exf_code rc, const exf_err *err)
 {
-    must(rc == EXF_OK || ((rc == EXF_FORMAT || rc == EXF_VERSION || rc == EXF_NOSPACE || rc == EXF_IO) && err->code == rc && err->msg[0]));
+    must(rc == EXF_OK ||
+         ((rc == EXF_FORMAT || rc == EXF_VERSION || rc == EXF_NOSPACE || rc == EXF_IO) && err->code == rc && err->msg[0]));
 }
 
 static int is_small(const exf_run_shape *s, int n_layers)
@@ -47,7 +48,8 @@ static void read_capture_rows(exf_capture_file *f, int layer)
     size_t n = (size_t)(f->shape.n_tokens < MOST_ROWS / f->shape.d_model ? f->shape.n_tokens : MOST_ROWS / f->shape.d_model);
     size_t routes = n * (size_t)f->shape.top_k;
     int32_t *ids = malloc(routes * sizeof *ids + 1);
-    float *weights = malloc(routes * sizeof *weights + 1), *outputs = malloc(routes * (size_t)f->shape.d_model * sizeof *outputs + 1);
+    float *weights = malloc(routes * sizeof *weights + 1),
+          *outputs = malloc(routes * (size_t)f->shape.d_model * sizeof *outputs + 1);
     must(ids && weights && outputs);
     exf_code rc = exf_capture_get(f, layer, 0, (int64_t)n, ids, weights, outputs, &err);
     refused_well(rc, &err);

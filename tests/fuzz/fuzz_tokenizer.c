@@ -79,7 +79,12 @@ static void load_pattern(const uint8_t *bytes, size_t size)
         int plain = bytes[i] >= ' ' && bytes[i] != '"' && bytes[i] != '\\';
         must((plain ? exf_text_add(&s, (const char *)bytes + i, 1, &err) : exf_text_addf(&s, &err, "\\u%04x", bytes[i])) == EXF_OK);
     }
-    must(exf_text_addf(&s, &err, "\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{") == EXF_OK);
+    must(
+        exf_text_addf(
+            &s, &err,
+            "\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]},"
+            "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{") ==
+        EXF_OK);
     for (unsigned c = 0; c < 256; c++) {
         unsigned point = (c >= 33 && c <= 126) || (c >= 161 && c <= 172) || c >= 174 ? c : next++;
         must(exf_text_addf(&s, &err, "%s\"\\u%04x\":%u", c ? "," : "", point, c) == EXF_OK);

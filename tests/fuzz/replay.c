@@ -57,7 +57,8 @@ static void replay_file(const char *path)
     if (child > 0 && WIFSIGNALED(status))
         printf("FAILED %s: signal %d\n", path, WTERMSIG(status));
     else
-        printf("FAILED %s: %s\n", path, child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_UNREADABLE ? "cannot be read" : "see above");
+        printf("FAILED %s: %s\n", path,
+               child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == EXIT_UNREADABLE ? "cannot be read" : "see above");
 }
 
 static int is_visible(const struct dirent *d)

@@ -108,13 +108,14 @@ static void compare(size_t i, const exf_json *theirs, const exf_json *ours)
 {
     const limits *l = rows[i].within;
     double ppl = number(ours, "ppl") / number(theirs, "ppl") - 1, kl = number(ours, "kl_mean") - number(theirs, "kl");
-    double relative = number(theirs, "kl") > 0 ? kl / number(theirs, "kl") : 0, top1 = number(ours, "top1") - number(theirs, "top1");
+    double relative = number(theirs, "kl") > 0 ? kl / number(theirs, "kl") : 0,
+           top1 = number(ours, "top1") - number(theirs, "top1");
     double domain = worst_domain(theirs, ours);
-    int good = within(ppl, l->ppl) && (within(relative, l->kl) || within(kl, l->kl_least)) && within(kl, INFINITY) && within(top1, l->top1) &&
-               within(domain, l->domain);
-    printf("%-31s %9.4f %9.4f %+7.3f %%   %8.5f %8.5f %+8.5f   %6.4f %6.4f %+7.4f   %+7.3f %%  %s\n", rows[i].theirs, number(theirs, "ppl"),
-           number(ours, "ppl"), 100 * ppl, number(theirs, "kl"), number(ours, "kl_mean"), kl, number(theirs, "top1"), number(ours, "top1"), top1,
-           100 * domain, good ? "" : "FAILED");
+    int good = within(ppl, l->ppl) && (within(relative, l->kl) || within(kl, l->kl_least)) && within(kl, INFINITY) &&
+               within(top1, l->top1) && within(domain, l->domain);
+    printf("%-31s %9.4f %9.4f %+7.3f %%   %8.5f %8.5f %+8.5f   %6.4f %6.4f %+7.4f   %+7.3f %%  %s\n", rows[i].theirs,
+           number(theirs, "ppl"), number(ours, "ppl"), 100 * ppl, number(theirs, "kl"), number(ours, "kl_mean"), kl,
+           number(theirs, "top1"), number(ours, "top1"), top1, 100 * domain, good ? "" : "FAILED");
     good ? passed++ : failed++;
 }
 
@@ -161,8 +162,10 @@ int main(int argc, char **argv)
         return 2;
     }
     exf_json *ours = load(argv[1]), *reference = load(argv[2]), *beyond = load(argv[3]);
-    printf("%-31s %9s %9s %9s   %8s %8s %8s   %6s %6s %7s   %9s\n", "", "PPL", "PPL", "", "KL", "KL", "", "top", "top", "", "worst");
-    printf("%-31s %9s %9s %9s   %8s %8s %8s   %6s %6s %7s   %9s\n", "row", "reference", "ours", "", "ref.", "ours", "", "ref.", "ours", "", "domain");
+    printf("%-31s %9s %9s %9s   %8s %8s %8s   %6s %6s %7s   %9s\n", "", "PPL", "PPL", "", "KL", "KL", "", "top", "top", "",
+           "worst");
+    printf("%-31s %9s %9s %9s   %8s %8s %8s   %6s %6s %7s   %9s\n", "row", "reference", "ours", "", "ref.", "ours", "", "ref.",
+           "ours", "", "domain");
     for (size_t i = 0; i < ROWS; i++) {
         const exf_json *theirs = exf_json_get(reference, rows[i].theirs), *mine = variant_of(ours, rows[i].ours);
         if (!theirs) theirs = exf_json_get(beyond, rows[i].theirs);

@@ -67,7 +67,8 @@ static inline void fill_statistics(exf_layer_statistics *s, int seed)
     double x = seed + 0.1;
     for (int a = 0; a < e; a++) {
         s->norm_count[a] = (uint64_t)(100 + a + seed);
-        for (int b = 0; b < e; b++) s->count[a * e + b] = a == b || (a + b == e - 1 && a * b == 0) ? 0 : (uint64_t)(1 + (a + b + seed) % 5);
+        for (int b = 0; b < e; b++)
+            s->count[a * e + b] = a == b || (a + b == e - 1 && a * b == 0) ? 0 : (uint64_t)(1 + (a + b + seed) % 5);
 #define X(name) exf_exact_add(&s->name[a], x = (x + 1) * (a % 2 ? -1 : 1) / 3 + 7);
         EXF_EXPERT_SUMS(X)
 #undef X

@@ -77,7 +77,8 @@ void pair_equal(const pair_array *a, const char *what)
 {
     float *on_device = fetched(a);
     for (size_t i = 0; i < a->n; i++)
-        ck_assert_msg(memcmp(&a->f[0][i], &on_device[i], 4) == 0, "%s: element %zu: cpu %.9g, cuda %.9g", what, i, (double)a->f[0][i], (double)on_device[i]);
+        ck_assert_msg(memcmp(&a->f[0][i], &on_device[i], 4) == 0, "%s: element %zu: cpu %.9g, cuda %.9g", what, i,
+                      (double)a->f[0][i], (double)on_device[i]);
     exf_mem_free(on_device);
 }
 
@@ -86,8 +87,8 @@ void pair_near(const pair_array *a, double bound, const char *what)
     float *on_device = fetched(a);
     for (size_t i = 0; i < a->n; i++) {
         double d = fabs((double)a->f[0][i] - (double)on_device[i]), allowed = bound * (1 + fabs((double)a->f[0][i]));
-        ck_assert_msg(d <= allowed, "%s: element %zu: cpu %.9g, cuda %.9g, %.0f %% of the allowed difference", what, i, (double)a->f[0][i],
-                      (double)on_device[i], 100 * d / allowed);
+        ck_assert_msg(d <= allowed, "%s: element %zu: cpu %.9g, cuda %.9g, %.0f %% of the allowed difference", what, i,
+                      (double)a->f[0][i], (double)on_device[i], 100 * d / allowed);
     }
     exf_mem_free(on_device);
 }

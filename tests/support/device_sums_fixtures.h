@@ -15,7 +15,8 @@ static inline void compare_sums(const exf_layer_statistics *a, const exf_layer_s
     const struct { const exf_exact *a, *b; const char *name; size_t n; } all[] = {EXF_PAIR_SUMS(PAIR) EXF_EXPERT_SUMS(EXPERT)};
 #undef PAIR
 #undef EXPERT
-    ck_assert_msg(memcmp(a->count, b->count, pairs * 8) == 0 && memcmp(a->norm_count, b->norm_count, experts * 8) == 0, "%s: counts differ", what);
+    ck_assert_msg(memcmp(a->count, b->count, pairs * 8) == 0 && memcmp(a->norm_count, b->norm_count, experts * 8) == 0,
+                  "%s: counts differ", what);
     for (size_t s = 0; s < sizeof all / sizeof *all; s++)
         for (size_t i = 0; i < all[s].n; i++) {
             double x = exf_exact_value(&all[s].a[i]), y = exf_exact_value(&all[s].b[i]);
@@ -24,7 +25,8 @@ static inline void compare_sums(const exf_layer_statistics *a, const exf_layer_s
             double scale = s == 0 ? exf_exact_value(&a->target_sq[i]) + exf_exact_value(&a->source_sq[i])
                                   : s == 3 ? exf_exact_value(&a->sq0[i]) + exf_exact_value(&a->sq0[mirrored]) : 0;
             int same = memcmp(&all[s].a[i], &all[s].b[i], sizeof(exf_exact)) == 0;
-            ck_assert_msg(bound > 0 ? fabs(x - y) <= bound * (scale + fabs(x)) : same, "%s: %s[%zu]: cpu %.17g, cuda %.17g", what, all[s].name, i, x, y);
+            ck_assert_msg(bound > 0 ? fabs(x - y) <= bound * (scale + fabs(x)) : same, "%s: %s[%zu]: cpu %.17g, cuda %.17g", what,
+                          all[s].name, i, x, y);
         }
 }
 #endif

@@ -135,24 +135,25 @@ static void check_bf16(exf_queue *q, const uint16_t *x, size_t n, int *bad)
 }
 
 /* A bfloat16 matrix is widened, and the CPU multiplies. */
-static void gemm_xwt(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k, float alpha, float beta)
+static void gemm_xwt(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,
+                     float alpha, float beta)
 {
     float *wide = w.number == EXF_NUMBER_BF16 ? widened(w.p, n > 0 ? (size_t)(n - 1) * (size_t)ldw + (size_t)k : 0) : NULL;
     exf_backend_cpu.gemm_xwt(q, y, ldy, x, ldx, wide ? exf_f32(wide) : w, ldw, m, n, k, alpha, beta);
     exf_mem_free(wide);
 }
 
-static void gemm_xwt_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s, int m, int n,
-                          int k)
+static void gemm_xwt_many(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, const exf_product_steps *s,
+                          int m, int n, int k)
 {
     for (int i = 0; i < s->count; i++)
-        gemm_xwt(q, y + (size_t)i * (size_t)s->y, ldy, exf_matrix_at(x, (size_t)i * (size_t)s->x), ldx, exf_matrix_at(w, (size_t)i * s->w), ldw, m, n,
-                 k, 1, 0);
+        gemm_xwt(q, y + (size_t)i * (size_t)s->y, ldy, exf_matrix_at(x, (size_t)i * (size_t)s->x), ldx,
+                 exf_matrix_at(w, (size_t)i * s->w), ldw, m, n, k, 1, 0);
 }
 
 /* One token at a time, so that a token's outputs do not depend on the others, as on a GPU. */
-static void experts_by_token(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-                             void *workspace)
+static void experts_by_token(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+                             const exf_expert_shape *s, void *workspace)
 {
     size_t h = (size_t)s->d_model, k = (size_t)s->top_k;
     exf_expert_shape one = *s;
@@ -161,12 +162,13 @@ static void experts_by_token(exf_queue *q, exf_matrix outputs, exf_matrix x, con
         exf_backend_cpu.experts(q, exf_matrix_at(outputs, t * k * h), exf_matrix_at(x, t * h), ids + t * k, m, &one, workspace);
 }
 
-static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m, const exf_expert_shape *s,
-                    void *workspace)
+static void experts(exf_queue *q, exf_matrix outputs, exf_matrix x, const int32_t *ids, const exf_expert_matrices *m,
+                    const exf_expert_shape *s, void *workspace)
 {
     size_t n = (size_t)s->n_experts * (size_t)s->d_model * (size_t)s->d_expert;
     int half = m->gate.number == EXF_NUMBER_BF16;
-    float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL, *down = half ? widened(m->down.p, n) : NULL;
+    float *gate = half ? widened(m->gate.p, n) : NULL, *up = half ? widened(m->up.p, n) : NULL,
+          *down = half ? widened(m->down.p, n) : NULL;
     exf_expert_matrices wide = {exf_f32(gate), exf_f32(up), exf_f32(down)};
     experts_by_token(q, outputs, x, ids, half ? &wide : m, s, workspace);
     exf_mem_free(gate);
@@ -180,7 +182,8 @@ static void embed(exf_queue *q, float *out, exf_matrix table, const int32_t *tok
     (void)q;
     for (size_t t = 0; t < n_tokens; t++)
         for (int k = 0; k < streams; k++, out += w)
-            exf_dtype_to_f32(out, exf_matrix_at(table, (size_t)tokens[t] * w).p, w, table.number == EXF_NUMBER_BF16 ? EXF_DT_BF16 : EXF_DT_F32);
+            exf_dtype_to_f32(out, exf_matrix_at(table, (size_t)tokens[t] * w).p, w,
+                             table.number == EXF_NUMBER_BF16 ? EXF_DT_BF16 : EXF_DT_F32);
 }
 
 static void watch_finite(exf_queue *q, uint64_t *least, const float *x, size_t n, uint64_t base)
@@ -229,8 +232,10 @@ static void correct_routes(exf_queue *q, float *routed, const exf_correction_tab
 }
 
 static const exf_gpu_operations gpu = {
-    .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_reset_peak = memory_reset_peak, .memory_left = memory_left,
-    .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite, .output_errors = output_errors,
+    .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_reset_peak = memory_reset_peak,
+    .memory_left = memory_left,
+    .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite,
+    .output_errors = output_errors,
     .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
 };
 

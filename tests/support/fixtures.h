@@ -22,8 +22,9 @@ static inline void exf_note_place(const char *file, int line)
     n++;
 }
 #undef ck_assert_msg
-#define ck_assert_msg(expr, ...) \
-    ((expr) ? exf_note_place(__FILE__, __LINE__) : _ck_assert_failed(__FILE__, __LINE__, "Assertion '" #expr "' failed", __VA_ARGS__))
+#define ck_assert_msg(expr, ...)                 \
+    ((expr) ? exf_note_place(__FILE__, __LINE__) \
+            : _ck_assert_failed(__FILE__, __LINE__, "Assertion '" #expr "' failed", __VA_ARGS__))
 
 /* Elements of an array, for loop tests. */
 #define COUNT(a) (int)(sizeof(a) / sizeof *(a))

@@ -71,7 +71,8 @@ static inline void write_sample(const char *name, int variant, int flags)
     for (int i = 0; i < ROWS * WIDE; i++) v[i] = (float)(i % 977) / 3;
     if (variant == 1) v[ROWS * WIDE - 1] = -1;
     exf_h5 *h = create(name);
-    put_floats(h, variant == 2 ? "/layers/1/dut" : "/layers/1/dot", variant == 3 ? WIDE : ROWS, variant == 3 ? ROWS : WIDE, v, flags);
+    put_floats(h, variant == 2 ? "/layers/1/dut" : "/layers/1/dot", variant == 3 ? WIDE : ROWS, variant == 3 ? ROWS : WIDE, v,
+               flags);
     exf_tensor t = tensor("/layers/1/count", variant == 4 ? EXF_DT_I64 : EXF_DT_U64, 1, 100, 0, 0, v);
     ck_ok(exf_h5_write(h, &t, flags, &e), e);
     t = tensor("/sums", EXF_DT_F64, 2, 50, 40, 0, NULL);

@@ -86,7 +86,8 @@ static inline void f_add_shared(exf_tables *t, const char *name, uint64_t stream
     exf_shared_scalar *s;
     size_t e = (size_t)t->shape.n_experts;
     ck_ok(exf_tables_add_shared(t, name, &s, &err), err);
-    for (int l = 0; l < t->n_layers; l++) s->scalar[l] = 0.5f + 0.4f * naive_number(stream, strcmp(name, "layer") == 0 ? (uint64_t)l : 0);
+    for (int l = 0; l < t->n_layers; l++)
+        s->scalar[l] = 0.5f + 0.4f * naive_number(stream, strcmp(name, "layer") == 0 ? (uint64_t)l : 0);
     f_fill_loss(s->loss, (size_t)t->n_layers * e * e, e, stream + 1);
 }
 
@@ -221,7 +222,8 @@ static inline exf_fold_rewriter *f_folder(const fold_case *c, exf_variant *v, co
 static inline exf_routes f_routes(const fold_case *c, int layer)
 {
     size_t n = F_TOKENS * (size_t)c->arch.top_k;
-    exf_routes r = {.layer = layer, .moe_index = layer - 1, .batch = &c->batch, .n_experts = c->arch.n_experts, .top_k = c->arch.top_k};
+    exf_routes r = {
+        .layer = layer, .moe_index = layer - 1, .batch = &c->batch, .n_experts = c->arch.n_experts, .top_k = c->arch.top_k};
     r.ids = f_room(n, sizeof *r.ids);
     r.weights = f_room(n, sizeof *r.weights);
     memcpy(r.ids, c->ids, n * sizeof *r.ids);

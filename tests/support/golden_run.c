@@ -165,7 +165,8 @@ static void compare(const golden_case *c, const char *name, const float *seen, d
     size_t n;
     float *want = golden_tensor(c->answers, name, &n);
     double d = golden_distance(seen, want, n);
-    ck_assert_msg(d <= limit, "%s: %s is %.2e from the golden, %.0f %% of the allowed %.0e", c->family, name, d, 100 * d / limit, limit);
+    ck_assert_msg(d <= limit, "%s: %s is %.2e from the golden, %.0f %% of the allowed %.0e", c->family, name, d, 100 * d / limit,
+                  limit);
     exf_mem_free(want);
 }
 
@@ -184,8 +185,8 @@ static void compare_ids(const golden_case *c, int layer, const golden_seen *s, f
     float *weight = layer_tensor(c, layer, "topk_weights");
     for (size_t i = 0; i < n; i++)
         if (s->ids[layer][i] != want[i])
-            ck_assert_msg(fabsf(s->weights[layer][i] - weight[i]) < tie, "%s: layer %d, slot %zu: expert %d, expected %d", c->family, layer, i,
-                          (int)s->ids[layer][i], (int)want[i]);
+            ck_assert_msg(fabsf(s->weights[layer][i] - weight[i]) < tie, "%s: layer %d, slot %zu: expert %d, expected %d",
+                          c->family, layer, i, (int)s->ids[layer][i], (int)want[i]);
     exf_mem_free(want);
     exf_mem_free(weight);
 }
@@ -259,12 +260,14 @@ void golden_compare_rounded(const golden_case *c, const golden_seen *s, double l
         same += (size_t)with[r];
     }
     double share = (double)same / (double)s->n_rows;
-    double found[] = {sqrt(experts.difference / experts.size), sqrt(block.difference / block.size), sqrt(logit.difference / logit.size)};
-    printf("%-26s tokens routed as the reference %5.1f %%, expert outputs %.1e, block outputs %.1e, logits %.1e\n", c->family, 100 * share,
-           found[0], found[1], found[2]);
+    double found[] = {sqrt(experts.difference / experts.size), sqrt(block.difference / block.size),
+                      sqrt(logit.difference / logit.size)};
+    printf("%-26s tokens routed as the reference %5.1f %%, expert outputs %.1e, block outputs %.1e, logits %.1e\n", c->family,
+           100 * share, found[0], found[1], found[2]);
     ck_assert_msg(share >= agreement, "%s: %.1f %% of the tokens routed as the reference, expected %.1f %%", c->family, 100 * share,
                   100 * agreement);
-    for (int i = 0; i < 3; i++) ck_assert_msg(found[i] <= limit, "%s: %.2e from the golden, allowed %.0e", c->family, found[i], limit);
+    for (int i = 0; i < 3; i++)
+        ck_assert_msg(found[i] <= limit, "%s: %.2e from the golden, allowed %.0e", c->family, found[i], limit);
     exf_mem_free(with);
     exf_mem_free(want);
 }

@@ -12,7 +12,8 @@ enum { GOLDEN_LAYERS = 64 };
 typedef struct {
     size_t n_rows;
     int top_k, d_model, vocab;
-    float *moe_input[GOLDEN_LAYERS], *expert_outputs[GOLDEN_LAYERS], *routed[GOLDEN_LAYERS], *block[GOLDEN_LAYERS], *weights[GOLDEN_LAYERS];
+    float *moe_input[GOLDEN_LAYERS], *expert_outputs[GOLDEN_LAYERS], *routed[GOLDEN_LAYERS], *block[GOLDEN_LAYERS],
+        *weights[GOLDEN_LAYERS];
     int32_t *ids[GOLDEN_LAYERS];
     float *logits;
 } golden_seen;
@@ -21,7 +22,8 @@ typedef struct {
 exf_observer golden_observer(golden_seen *seen, const exf_model *m, size_t n_rows);
 /* Runs batch through the model on a backend, on `threads` workers if it is the
  * CPU's.  Failures fail the test. */
-void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, exf_compute compute, int threads);
+void golden_forward(golden_seen *seen, const exf_model *m, const exf_batch *batch, const exf_backend *backend, exf_compute compute,
+                    int threads);
 void golden_free(golden_seen *seen);
 
 /* The whole tensor as a fresh array of 4-byte elements; the caller frees. */

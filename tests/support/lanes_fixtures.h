@@ -81,7 +81,8 @@ static inline exf_code correct_by_first(void *self, const exf_moe_block *b, floa
 /* The same for the fake device, whose memory is the host's. */
 static inline exf_code correct_by_first_on_device(void *self, const exf_device_block *d, float *routed, exf_err *err)
 {
-    exf_moe_block b = {.layer = d->layer, .moe_index = d->moe_index, .row = d->row, .n_tokens = d->n_tokens, .n_experts = d->n_experts,
+    exf_moe_block b = {.layer = d->layer, .moe_index = d->moe_index, .row = d->row, .n_tokens = d->n_tokens,
+                       .n_experts = d->n_experts,
                        .top_k = d->top_k, .d_model = d->d_model, .router_ids = d->router_ids, .router_weights = d->router_weights,
                        .topk_ids = d->topk_ids, .topk_weights = d->topk_weights, .expert_outputs = d->expert_outputs};
     ck_assert_int_eq(d->rounded, 0);

@@ -59,7 +59,8 @@ static inline routed routed_integers(int n, int n_experts, int top_k, int d_mode
         int scale = 1 + draw(seed + 3, i, 9), signs = draw(seed + 4, i, 8);
         size_t place[3];
         exf_rng_choose(place, 3, (size_t)d_model, seed + 5, (uint64_t)i);
-        for (int k = 0; k < 3; k++) r.outputs[(size_t)i * (size_t)d_model + place[k]] = (float)(q[k] * scale * (signs >> k & 1 ? -1 : 1));
+        for (int k = 0; k < 3; k++)
+            r.outputs[(size_t)i * (size_t)d_model + place[k]] = (float)(q[k] * scale * (signs >> k & 1 ? -1 : 1));
     }
     return r;
 }
@@ -87,8 +88,8 @@ static inline exf_code add_range(const exf_layer_statistics *s, const routed *r,
     size_t slot = (size_t)from * (size_t)r->top_k;
     exf_code rc = exf_mem_new(&scratch, (size_t)(r->top_k * r->top_k), sizeof *scratch, "scratch", err);
     if (rc == EXF_OK)
-        rc = exf_layer_sums_add_cpu(&m, r->n_experts, r->top_k, r->d_model, n, r->outputs + slot * (size_t)r->d_model, r->ids + slot,
-                                 r->weights + slot, w, scratch, err);
+        rc = exf_layer_sums_add_cpu(&m, r->n_experts, r->top_k, r->d_model, n, r->outputs + slot * (size_t)r->d_model,
+                                    r->ids + slot, r->weights + slot, w, scratch, err);
     exf_mem_free(scratch);
     return rc;
 }

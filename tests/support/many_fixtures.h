@@ -41,8 +41,8 @@ static inline void many_close(many *m)
 }
 
 /* What a plan says within a limit; EXF_NOSPACE leaves the least in *least. */
-static inline exf_code many_footprint(exf_forward_footprint *f, const many *m, const exf_backend *b, exf_compute compute, const exf_demand *d,
-                                      uint64_t limit, uint64_t *least)
+static inline exf_code many_footprint(exf_forward_footprint *f, const many *m, const exf_backend *b, exf_compute compute,
+                                      const exf_demand *d, uint64_t limit, uint64_t *least)
 {
     exf_forward_options o = {.backend = b, .compute = compute, .max_device_memory = limit};
     exf_err err;

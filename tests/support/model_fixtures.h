@@ -43,9 +43,10 @@ static inline void small_add(small_model *m, const char *name, int64_t rows, int
 
 static inline void small_add_layer(small_model *m, int l)
 {
-    static const struct { const char *name; int rows, columns; } common[] = {
-        {"input_layernorm", T_H, 0}, {"self_attn.q_proj", T_Q, T_H}, {"self_attn.k_proj", T_KV, T_H}, {"self_attn.v_proj", T_KV, T_H},
-        {"self_attn.o_proj", T_H, T_Q}, {"self_attn.q_norm", T_HEAD, 0}, {"self_attn.k_norm", T_HEAD, 0}, {"post_attention_layernorm", T_H, 0}};
+    static const struct { const char *name; int rows, columns;
+    } common[] = {{"input_layernorm", T_H, 0},     {"self_attn.q_proj", T_Q, T_H},      {"self_attn.k_proj", T_KV, T_H},
+                  {"self_attn.v_proj", T_KV, T_H}, {"self_attn.o_proj", T_H, T_Q},      {"self_attn.q_norm", T_HEAD, 0},
+                  {"self_attn.k_norm", T_HEAD, 0}, {"post_attention_layernorm", T_H, 0}};
     static const struct { const char *name; int rows[2], columns[2]; } parts[] = {
         {"gate_proj", {T_FFN, T_I}, {T_H, T_H}}, {"up_proj", {T_FFN, T_I}, {T_H, T_H}}, {"down_proj", {T_H, T_H}, {T_FFN, T_I}}};
     char name[80];

@@ -23,7 +23,9 @@ static void fill_scalars(naive_layer *l, const exf_tables *t, int index, const e
     for (int a = 0; a < l->n_experts; a++)
         for (int b = 0; b < l->n_experts; b++) {
             size_t cell = ((size_t)index * (size_t)l->n_experts + (size_t)a) * (size_t)l->n_experts + (size_t)b;
-            l->loss[a][b] = shared ? shared->loss[cell] : is(projector, "diagonal") ? exf_vectors_data(&t->vectors, "diagonal_loss", 0)[cell] : t->loss[cell];
+            l->loss[a][b] = shared                      ? shared->loss[cell]
+                            : is(projector, "diagonal") ? exf_vectors_data(&t->vectors, "diagonal_loss", 0)[cell]
+                                                        : t->loss[cell];
             l->coeff[a][b] = shared ? shared->scalar[index] : t->coeff[cell];
             l->cosine[a][b] = t->cosine ? t->cosine[cell] : 0;
             l->similarity[a][b] = t->similarity ? t->similarity[cell] : 0;
@@ -76,7 +78,8 @@ static int nearest(const int *id, int n, int s, const naive_layer *l, double max
 {
     int best = -1;
     for (int i = 0; i < n; i++)
-        if (l->loss[s][id[i]] < 1e30 && l->loss[s][id[i]] <= max_loss && (best < 0 || l->loss[s][id[i]] < l->loss[s][id[best]])) best = i;
+        if (l->loss[s][id[i]] < 1e30 && l->loss[s][id[i]] <= max_loss && (best < 0 || l->loss[s][id[i]] < l->loss[s][id[best]]))
+            best = i;
     return best;
 }
 
@@ -142,8 +145,8 @@ static void fold_jointly(double *w, const naive_row *r, int kept, int n, const n
     for (int i = 0; i < kept; i++) w[i] += x[i];
 }
 
-static void fold_randomly(double *w, const naive_row *in, const naive_row *r, int kept, int n, const naive_layer *l, const exf_variant *v, int layer,
-                          size_t slot)
+static void fold_randomly(double *w, const naive_row *in, const naive_row *r, int kept, int n, const naive_layer *l,
+                          const exf_variant *v, int layer, size_t slot)
 {
     for (int j = kept; j < n; j++) {
         int from = 0;
@@ -167,7 +170,8 @@ void naive_prefill(naive_row *row, const naive_layer *l, const exf_variant *v, i
     const exf_fold_prefill_options *o = &v->prefill_options;
     naive_row in = *row, r = naive_ranked(row, l, v->prefill == EXF_PREFILL_TOP ? EXF_FOLD_BY_SCORE : o->rank);
     double w[NAIVE_K];
-    int n = 0, vectors = v->prefill == EXF_PREFILL_FOLD && (is(v->prefill_projector, "diagonal") || is(v->prefill_projector, "lowrank"));
+    int n = 0,
+        vectors = v->prefill == EXF_PREFILL_FOLD && (is(v->prefill_projector, "diagonal") || is(v->prefill_projector, "lowrank"));
     while (n < l->top_k && r.id[n] >= 0) n++;
     int kept = n < o->keep ? n : o->keep;
     memcpy(w, r.w, sizeof w);

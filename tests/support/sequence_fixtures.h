@@ -35,14 +35,16 @@ static inline routed seq_tokens(void)
     if (r.n) return r;
     r = routed_new(SEQ_T, SEQ_E, SEQ_K, SEQ_H, 41);
     for (int i = 0; i < SEQ_T * SEQ_K * SEQ_H; i++) /* experts are alike, or a scalar would explain nothing */
-        r.outputs[i] = (float)(draw(42, i, 1 << 20) - (1 << 19)) / (1 << 19) + (float)(draw(43, i / (SEQ_K * SEQ_H) * SEQ_H + i % SEQ_H, 1 << 20) - (1 << 19)) / (1 << 18);
+        r.outputs[i] = (float)(draw(42, i, 1 << 20) - (1 << 19)) / (1 << 19) +
+                       (float)(draw(43, i / (SEQ_K * SEQ_H) * SEQ_H + i % SEQ_H, 1 << 20) - (1 << 19)) / (1 << 18);
     return r;
 }
 
 static inline exf_moe_block seq_block(const routed *r, size_t sequence, int row, int position, int n, int worker, int sweep)
 {
     size_t slot = (size_t)row * SEQ_K;
-    return (exf_moe_block){.layer = SEQ_LAYER, .sequence = sequence, .row = (size_t)row, .position = position, .n_tokens = n, .n_experts = SEQ_E,
+    return (exf_moe_block){.layer = SEQ_LAYER, .sequence = sequence, .row = (size_t)row, .position = position, .n_tokens = n,
+                           .n_experts = SEQ_E,
                            .top_k = SEQ_K, .d_model = SEQ_H, .worker = worker, .sweep = sweep, .topk_ids = r->ids + slot,
                            .topk_weights = r->weights + slot, .expert_outputs = r->outputs + slot * SEQ_H};
 }
@@ -79,8 +81,8 @@ out:
     return rc;
 }
 
-static const exf_accumulate_options seq_options = {.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = 1, .vector_pairs = 8,
-                                                   .samples = 50, .seed = 1, .rule = {1e-3, 1, -4, 4}};
+static const exf_accumulate_options seq_options = {.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = 1,
+                                                   .vector_pairs = 8, .samples = 50, .seed = 1, .rule = {1e-3, 1, -4, 4}};
 
 static inline exf_code seq_accumulate(const char *name, const exf_accumulate_options *o, int n_workers, int backward, exf_err *err)
 {
@@ -90,8 +92,8 @@ static inline exf_code seq_accumulate(const char *name, const exf_accumulate_opt
     exf_provenance p = {0};
     exf_sequence_list list = seq_list(0, SEQ_N);
     exf_facts_part part = {.path = "tokens", .provenance = &p, .sequences = &list};
-    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = &number, .n_layers = 1, .parts = &part,
-                                 .n_parts = 1, .options = o};
+    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = &number, .n_layers = 1,
+                                 .parts = &part, .n_parts = 1, .options = o};
     routed r = seq_tokens();
     exf_code rc;
     EXF_TRY(exf_provenance_add(&p, err, "data.tokens_sha256", "t"));

@@ -6,8 +6,9 @@
 #include "base/mem.h"
 
 /* What the accumulator is to do; common input leaves out layers that route by token id. */
-static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *batch, const exf_forward_options *o, const exf_accumulate_options *options,
-                                         const char *target, exf_forward_report *report, exf_err *err)
+static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *batch, const exf_forward_options *o,
+                                         const exf_accumulate_options *options, const char *target, exf_forward_report *report,
+                                         exf_err *err)
 {
     exf_accumulator *a = NULL;
     exf_provenance p = {0};
@@ -18,7 +19,8 @@ static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *ba
     const exf_architecture *arch = &m->arch;
     exf_run_shape shape = {arch->n_experts, arch->top_k, arch->d_model, (int64_t)batch->n_sequences, (int64_t)batch->n_tokens};
     exf_facts_part part = {.path = "run", .provenance = &p, .sequences = &sequences};
-    exf_accumulator_plan plan = {.target = target, .force = 1, .shape = &shape, .layer_number = layers, .parts = &part, .n_parts = 1, .options = options};
+    exf_accumulator_plan plan = {
+        .target = target, .force = 1, .shape = &shape, .layer_number = layers, .parts = &part, .n_parts = 1, .options = options};
     for (int l = 0; l < arch->n_layers; l++)
         if (arch->is_moe[l] && !(options->common_input_tokens && exf_model_copies(m, EXF_W_ROUTER_TABLE, l))) layers[n++] = l;
     plan.n_layers = n;

@@ -11,7 +11,8 @@
 
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}"
 #define STEPS(list) "{\"type\":\"Sequence\",\"pretokenizers\":[" list "," BYTE_LEVEL "]}"
-#define SPLIT(kind, pattern, behavior, invert) "{\"type\":\"Split\",\"pattern\":{\"" kind "\":\"" pattern "\"},\"behavior\":\"" behavior "\",\"invert\":" invert "}"
+#define SPLIT(kind, pattern, behavior, invert) \
+    "{\"type\":\"Split\",\"pattern\":{\"" kind "\":\"" pattern "\"},\"behavior\":\"" behavior "\",\"invert\":" invert "}"
 #define REGEX(pattern) STEPS(SPLIT("Regex", pattern, "Isolated", "false"))
 #define ADDED(content, id, normalized)      \
     "{\"id\":" id ",\"content\":\"" content \
@@ -43,8 +44,12 @@ static const char *make(parts p)
     exf_err e;
     exf_text s = {0};
     const char *path = exf_scratch("tokenizer.json");
-    ck_ok(exf_text_addf(&s, &e, "{%s\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"added_tokens\":[%s],\"model\":{%s,\"vocab\":{", or_else(p.top, ""),
-                        or_else(p.normalizer, "null"), or_else(p.pre, BYTE_LEVEL), or_else(p.post, "null"), or_else(p.added, ""), or_else(p.options, "\"type\":\"BPE\"")), e);
+    ck_ok(exf_text_addf(
+              &s, &e,
+              "{%s\"normalizer\":%s,\"pre_tokenizer\":%s,\"post_processor\":%s,\"added_tokens\":[%s],\"model\":{%s,\"vocab\":{",
+              or_else(p.top, ""), or_else(p.normalizer, "null"), or_else(p.pre, BYTE_LEVEL), or_else(p.post, "null"),
+              or_else(p.added, ""), or_else(p.options, "\"type\":\"BPE\"")),
+          e);
     add_bytes(&s, p.lacks);
     ck_ok(exf_text_addf(&s, &e, "%s%s},\"merges\":[%s]}}", p.vocab ? "," : "", or_else(p.vocab, ""), or_else(p.merges, "")), e);
     exf_write_file(path, s.s, s.len);

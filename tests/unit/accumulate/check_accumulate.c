@@ -28,7 +28,8 @@ static routed layer_of_run(int i)
 static exf_moe_block block_of(const routed *r, int from, int n, int worker, int layer)
 {
     size_t slot = (size_t)(from * r->top_k);
-    return (exf_moe_block){.layer = numbers[layer], .moe_index = layer, .row = (size_t)from, .n_tokens = n, .n_experts = r->n_experts,
+    return (exf_moe_block){.layer = numbers[layer], .moe_index = layer, .row = (size_t)from, .n_tokens = n,
+                           .n_experts = r->n_experts,
                            .top_k = r->top_k, .d_model = r->d_model, .worker = worker, .topk_ids = r->ids + slot,
                            .topk_weights = r->weights + slot, .expert_outputs = r->outputs + slot * (size_t)r->d_model};
 }
@@ -50,14 +51,14 @@ static void feed(const exf_observer *o, const routed *r, int layer, int n_worker
 }
 
 /* Of data whose sequences are not known: blocks may come in any order. */
-static exf_code new_accumulator(exf_accumulator **a, const char *name, int force, const exf_run_shape *s, int n_layers, exf_weighting w,
-                                const exf_provenance *p, exf_err *err)
+static exf_code new_accumulator(exf_accumulator **a, const char *name, int force, const exf_run_shape *s, int n_layers,
+                                exf_weighting w, const exf_provenance *p, exf_err *err)
 {
     exf_accumulate_options o = {.weighting = w};
     exf_sequence_list none = {.n = 0};
     exf_facts_part part = {.path = "blocks", .provenance = p, .sequences = &none};
-    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = force, .shape = s, .layer_number = numbers, .n_layers = n_layers,
-                                 .parts = &part, .n_parts = 1, .options = &o};
+    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = force, .shape = s, .layer_number = numbers,
+                                 .n_layers = n_layers, .parts = &part, .n_parts = 1, .options = &o};
     return exf_accumulator_new(a, &plan, err);
 }
 
@@ -193,7 +194,8 @@ static exf_code from_captures(const char *a, const char *b, const char *target, 
     const char *paths[] = {first, second};
     snprintf(first, sizeof first, "%s", exf_scratch(a));
     if (b) snprintf(second, sizeof second, "%s", exf_scratch(b));
-    return exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, err);
+    return exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1,
+                                   &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, err);
 }
 
 START_TEST(one_capture_gives_what_its_blocks_give)

@@ -52,7 +52,8 @@ START_TEST(sums_are_those_of_a_plain_loop)
                 want[3] += product(t, a, b), want[4] += product(t, a, a);
             }
             int n = 0;
-#define X(name) ck_assert_msg(fabs(exf_exact_value(&s.name[i]) - want[n]) <= 1e-12 * (want[2] + want[1] + 1), "%s[%d]", #name, i), n++;
+#define X(name) \
+    ck_assert_msg(fabs(exf_exact_value(&s.name[i]) - want[n]) <= 1e-12 * (want[2] + want[1] + 1), "%s[%d]", #name, i), n++;
             EXF_PAIR_SUMS(X)
 #undef X
             ck_assert_uint_eq(s.count[i], a == b ? 0 : T);
@@ -103,8 +104,8 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
     exf_sequence_list list = {.n = 0};
     exf_provenance p = {0};
     exf_facts_part part = {.path = "tokens", .provenance = &p, .sequences = &list};
-    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = &number, .n_layers = 1, .parts = &part,
-                                 .n_parts = 1, .options = &o};
+    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = &number, .n_layers = 1,
+                                 .parts = &part, .n_parts = 1, .options = &o};
     exf_accumulator *a = NULL;
     exf_progress progress = {.layer = 6};
     exf_code rc;
@@ -121,12 +122,14 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
     for (int layer = 5; layer <= 6; layer++) { /* 5 is not wanted: a hash layer, which is shown in blocks only */
         EXF_TRY(x->layer_begin(x->self, layer, layer - 5, err));
         for (int i = 0; i < 6 && layer == 6; i++) { /* two calls for each sequence: 2 tokens and 1 */
-            exf_common_input_block c = {.layer = 6, .moe_index = 1, .sequence = (size_t)(i / 2), .n_tokens = i % 2 ? 1 : 2, .n_experts = E, .top_k = K,
+            exf_common_input_block c = {.layer = 6, .moe_index = 1, .sequence = (size_t)(i / 2), .n_tokens = i % 2 ? 1 : 2,
+                                        .n_experts = E, .top_k = K,
                                   .d_model = H, .worker = i / 2 % n_workers, .outputs = outputs + (i / 2 * 3 + i % 2 * 2) * E * H};
             EXF_TRY(x->common_input(x->self, &c, err));
         }
         for (int i = 0; i < 3; i++) {
-            exf_moe_block b = {.layer = layer, .moe_index = layer - 5, .sequence = (size_t)i, .row = (size_t)(3 * i), .n_tokens = 1, .n_experts = E,
+            exf_moe_block b = {.layer = layer, .moe_index = layer - 5, .sequence = (size_t)i, .row = (size_t)(3 * i), .n_tokens = 1,
+                               .n_experts = E,
                                .top_k = K, .d_model = H, .worker = i % n_workers, .topk_ids = ids, .topk_weights = weights,
                                .expert_outputs = outputs + i * E * H};
             EXF_TRY(x->block(x->self, &b, err));

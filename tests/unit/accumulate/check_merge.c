@@ -63,7 +63,8 @@ static exf_code write_part(const char *name, const part *p, exf_err *err)
     exf_sequence_list list = {.n = 0}, sorted = {.n = 0};
     exf_provenance capture = {0}, facts = {0}, origin = {0};
     exf_facts_part from = {.path = name, .provenance = &capture, .sequences = &list};
-    exf_statistics_header head = {.shape = shape, .layer_number = &number, .n_layers = 1, .sequences = &sorted, .provenance = &facts, .origin = &origin};
+    exf_statistics_header head = {
+        .shape = shape, .layer_number = &number, .n_layers = 1, .sequences = &sorted, .provenance = &facts, .origin = &origin};
     exf_code rc;
     EXF_TRY(exf_sequence_list_new(&list, 2, err));
     list.length[0] = 30, list.length[1] = 3;

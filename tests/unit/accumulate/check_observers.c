@@ -76,7 +76,8 @@ static void assert_same_sweeps(const repeated *r, const golden_seen *plain)
             assert_same_bits(r->sweep[i].moe_input[l], plain->moe_input[l], n * h, r->c->family, "inputs of a sweep", l);
             assert_same_bits(r->sweep[i].ids[l], plain->ids[l], n * k, r->c->family, "ids of a sweep", l);
             assert_same_bits(r->sweep[i].weights[l], plain->weights[l], n * k, r->c->family, "weights of a sweep", l);
-            assert_same_bits(r->sweep[i].expert_outputs[l], plain->expert_outputs[l], n * k * h, r->c->family, "outputs of a sweep", l);
+            assert_same_bits(r->sweep[i].expert_outputs[l], plain->expert_outputs[l], n * k * h, r->c->family, "outputs of a sweep",
+                             l);
             assert_same_bits(r->sweep[i].routed[l], plain->routed[l], n * h, r->c->family, "routed outputs of a sweep", l);
             assert_same_bits(r->sweep[i].block[l], plain->block[l], n * h, r->c->family, "block outputs of a sweep", l);
         }
@@ -94,7 +95,8 @@ START_TEST(sweeps_show_the_same_again)
     repeated r = {.c = &c};
     for (int i = 0; i < SWEEPS; i++) r.keep = golden_observer(&r.sweep[i], c.model, c.batch.n_tokens);
     r.logits = room(c.batch.n_tokens * (size_t)c.model->arch.vocab);
-    exf_observer o = {.self = &r, .sweeps = SWEEPS, .common_input_tokens = 2, .layer_begin = sweeps_begin, .block = sweeps_block, .common_input = sweeps_common,
+    exf_observer o = {.self = &r, .sweeps = SWEEPS, .common_input_tokens = 2, .layer_begin = sweeps_begin, .block = sweeps_block,
+                      .common_input = sweeps_common,
                       .sweep_end = sweeps_end, .layer_end = sweeps_layer_end, .logits = sweeps_logits};
     exf_lane lane = {.observer = &o};
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 1};
@@ -155,8 +157,10 @@ static void compare_slots(const commons *s, const exf_common_input_block *b, int
     ck_assert_mem_eq(b->router_weights + (size_t)i * k, p->weights[b->layer] + row * k, k * sizeof(float));
     for (size_t j = 0; j < k; j++) {
         int32_t id = p->ids[b->layer][row * k + j];
-        double d = golden_distance(b->outputs + ((size_t)i * (size_t)b->n_experts + (size_t)id) * h, p->expert_outputs[b->layer] + (row * k + j) * h, h);
-        ck_assert_msg(d <= 1e-5, "%s: layer %d, row %zu: expert %d on a common token is %.1e from its routed output", s->c->family, b->layer, row, (int)id, d);
+        double d = golden_distance(b->outputs + ((size_t)i * (size_t)b->n_experts + (size_t)id) * h,
+                                   p->expert_outputs[b->layer] + (row * k + j) * h, h);
+        ck_assert_msg(d <= 1e-5, "%s: layer %d, row %zu: expert %d on a common token is %.1e from its routed output", s->c->family,
+                      b->layer, row, (int)id, d);
     }
 }
 
@@ -167,7 +171,8 @@ static exf_code check_common(void *self, const exf_common_input_block *b, exf_er
     int *shown = &s->shown[b->layer][b->sequence];
     (void)err;
     ck_assert_msg(!is_hashed(s->c, b->layer), "%s: layer %d routes by token", s->c->family, b->layer);
-    ck_assert(b->n_experts == s->c->model->arch.n_experts && b->top_k == s->c->model->arch.top_k && b->d_model == s->c->model->arch.d_model);
+    ck_assert(b->n_experts == s->c->model->arch.n_experts && b->top_k == s->c->model->arch.top_k &&
+              b->d_model == s->c->model->arch.d_model);
     for (int i = 0; i < b->n_tokens; i++, ++*shown) {
         ck_assert_uint_eq(b->row[i], span->offset + (size_t)position_of(span->n_tokens, s->wanted, *shown));
         compare_slots(s, b, i);
@@ -240,7 +245,8 @@ static exf_code correct_by_row(void *self, const exf_moe_block *b, float *routed
     (void)err;
     if (b->layer == first_moe_layer(&s->c->model->arch)) {
         assert_same_bits(b->router_ids, s->plain->ids[b->layer] + b->row * k, n * k, s->c->family, "the router's ids", b->layer);
-        assert_same_bits(b->router_weights, s->plain->weights[b->layer] + b->row * k, n * k, s->c->family, "the router's weights", b->layer);
+        assert_same_bits(b->router_weights, s->plain->weights[b->layer] + b->row * k, n * k, s->c->family, "the router's weights",
+                         b->layer);
         assert_same_bits(b->topk_weights, b->router_weights, n * k, s->c->family, "weights that nobody rewrote", b->layer);
         s->blocks++;
     }
@@ -271,8 +277,8 @@ START_TEST(corrections_reach_the_block)
         float added = (float)(i / h + 1) / 64;
         ck_assert(r.seen[1].routed[l][i] == r.seen[0].routed[l][i] + added);
         float block = r.seen[0].block[l][i] + added;
-        ck_assert_msg(fabsf(r.seen[1].block[l][i] - block) <= 1e-5f * (1 + fabsf(block)), "%s: element %zu of the block is %g, expected %g", c.family, i,
-                      (double)r.seen[1].block[l][i], (double)block);
+        ck_assert_msg(fabsf(r.seen[1].block[l][i] - block) <= 1e-5f * (1 + fabsf(block)),
+                      "%s: element %zu of the block is %g, expected %g", c.family, i, (double)r.seen[1].block[l][i], (double)block);
     }
     ck_assert_msg(golden_distance(r.seen[1].logits, r.seen[0].logits, c.batch.n_tokens * (size_t)c.model->arch.vocab) > 1e-3,
                   "%s: the correction goes no further", c.family);
@@ -325,8 +331,8 @@ static exf_code refuse_logits(void *self, const exf_logits_block *b, exf_err *er
 START_TEST(what_a_door_refuses_ends_the_pass)
 {
     static const exf_rewriter rewrite = {.rewrite = refuse_rewrite}, correct = {.correct = refuse_correction};
-    static const exf_observer block = {.block = refuse_block}, common = {.common_input_tokens = 2, .common_input = refuse_common}, probe = {.probe = refuse_probe},
-                              logits = {.logits = refuse_logits};
+    static const exf_observer block = {.block = refuse_block}, common = {.common_input_tokens = 2, .common_input = refuse_common},
+                              probe = {.probe = refuse_probe}, logits = {.logits = refuse_logits};
     static const struct { exf_lane lane; exf_code code; const char *says; } cases[] = {
         {{&rewrite, NULL}, EXF_USAGE, "not layer 1"},
         {{&correct, NULL}, EXF_NUMERIC, "wrong vectors"},

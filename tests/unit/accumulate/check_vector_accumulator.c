@@ -105,7 +105,8 @@ START_TEST(scattered_sequences_are_refused)
     exf_provenance p = {0};
     exf_sequence_list list = seq_list(0, SEQ_N);
     exf_facts_part part = {.path = "tokens", .provenance = &p, .sequences = &list};
-    exf_accumulator_plan plan = {.target = exf_scratch("s.h5"), .shape = &shape, .layer_number = &number, .n_layers = 1, .parts = &part, .n_parts = 1,
+    exf_accumulator_plan plan = {.target = exf_scratch("s.h5"), .shape = &shape, .layer_number = &number, .n_layers = 1,
+                                 .parts = &part, .n_parts = 1,
                                  .options = &o};
     exf_accumulator *a;
     routed r = seq_tokens();
@@ -113,7 +114,8 @@ START_TEST(scattered_sequences_are_refused)
     const exf_observer *x = exf_accumulator_observer(a);
     ck_ok(x->begin(x->self, 1, &e), e);
     ck_ok(x->layer_begin(x->self, SEQ_LAYER, 0, &e), e);
-    exf_moe_block b = seq_block(&r, 2, 37, 0, 20, 0, 0), later = seq_block(&r, 2, 67, 30, 20, 0, 0), inside = seq_block(&r, 1, 32, 2, 3, 0, 0);
+    exf_moe_block b = seq_block(&r, 2, 37, 0, 20, 0, 0), later = seq_block(&r, 2, 67, 30, 20, 0, 0),
+                  inside = seq_block(&r, 1, 32, 2, 3, 0, 0);
     ck_ok(x->block(x->self, &b, &e), e);
     ck_fails(x->block(x->self, &later, &e), EXF_INTERNAL, e, "sequence 2 is shown from position 30, expected 20");
     ck_fails(x->block(x->self, &inside, &e), EXF_INTERNAL, e, "sequence 1 is shown from position 2, expected 0");
@@ -174,7 +176,8 @@ START_TEST(standard_errors_are_those_of_a_jackknife)
         for (int k = 0; k < SEQ_N; k++)
             if (q.saw[k]) first += (u[k] - mean) * (u[k] - mean);
         first = sqrt(first * q.n / (q.n - 1));
-        ck_assert_msg(fabs((double)t.std_error[i] - first) <= 1e-6 * first, "pair %d: %g, expected %g", i, (double)t.std_error[i], first);
+        ck_assert_msg(fabs((double)t.std_error[i] - first) <= 1e-6 * first, "pair %d: %g, expected %g", i, (double)t.std_error[i],
+                      first);
         mean = 0; /* one sequence left out at a time: the same to first order in its share, which the long one has too much of */
         for (int k = 0; k < SEQ_N; k++)
             if (q.saw[k]) leave[k] = (all_a - q.a[k]) / (all_b - q.b[k] + 0.5), mean += leave[k] / q.n;
@@ -446,7 +449,8 @@ START_TEST(common_input_is_no_capture)
     const char *paths[] = {path};
     snprintf(path, sizeof path, "%s", exf_scratch("all.h5"));
     ck_ok(write_capture("all.h5", 0, SEQ_N, &e), e);
-    ck_fails(exf_accumulate_captures(paths, 1, exf_scratch("s.h5"), 1, &o, &e), EXF_USAGE, e, "a capture holds no expert that a token was not routed to");
+    ck_fails(exf_accumulate_captures(paths, 1, exf_scratch("s.h5"), 1, &o, &e), EXF_USAGE, e,
+             "a capture holds no expert that a token was not routed to");
 }
 END_TEST
 

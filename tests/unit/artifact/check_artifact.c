@@ -72,7 +72,8 @@ START_TEST(an_older_reader_opens_what_it_may)
     exf_h5_close(h);
     future.min_reader = future.version;
     write_empty("future.h5", &future, &p);
-    cannot_open("future.h5", &exf_artifact_statistics, EXF_VERSION, "needs a reader of statistics version 3, this program reads version 2");
+    cannot_open("future.h5", &exf_artifact_statistics, EXF_VERSION,
+                "needs a reader of statistics version 3, this program reads version 2");
     cannot_open("future.h5", NULL, EXF_VERSION, "version 2");
     future.kind = "modes";
     write_empty("modes.h5", &future, &p);

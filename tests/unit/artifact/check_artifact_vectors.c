@@ -127,7 +127,8 @@ static void group_refused(const char *path, int rank, int64_t a, int64_t b, int6
 {
     exf_tables t = {.coeff = NULL};
     exf_h5 *h = NULL;
-    exf_tensor x = {.name = path, .dtype = strcmp(path, "/vectors/pair") ? EXF_DT_F32 : EXF_DT_I32, .rank = rank, .shape = {a, b, c}};
+    exf_tensor x = {
+        .name = path, .dtype = strcmp(path, "/vectors/pair") ? EXF_DT_F32 : EXF_DT_I32, .rank = rank, .shape = {a, b, c}};
     ck_ok(sample(&t, &e), e);
     exf_vectors_free(&t.vectors);
     ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, &exf_artifact_tables, &t.provenance, &e), e);
@@ -177,7 +178,8 @@ START_TEST(coarser_grids_round_to_even)
     exf_grid_coarsen(x, 16, -10, -10);
     ck_assert_int_eq(x[5], 5);
     exf_grid_coarsen(x, 16, -10, -8);
-    for (int i = 0; i < 16; i++) ck_assert_msg(x[i] == quarter[i], "%d: %lld, expected %lld", i, (long long)x[i], (long long)quarter[i]);
+    for (int i = 0; i < 16; i++)
+        ck_assert_msg(x[i] == quarter[i], "%d: %lld, expected %lld", i, (long long)x[i], (long long)quarter[i]);
     exf_grid_coarsen(far, 3, 0, 200);
     ck_assert(far[0] == 0 && far[1] == 0 && far[2] == 0);
 }
@@ -192,7 +194,8 @@ static exf_code write_sums(exf_err *err)
     exf_layer_statistics s = {.dot = NULL};
     exf_sequence_list list = {.n = 0};
     exf_provenance p = {0}, origin = {0};
-    exf_statistics_header head = {.shape = shape, .layer_number = numbers, .n_layers = L, .sequences = &list, .provenance = &p, .origin = &origin};
+    exf_statistics_header head = {
+        .shape = shape, .layer_number = numbers, .n_layers = L, .sequences = &list, .provenance = &p, .origin = &origin};
     exf_code rc;
     EXF_TRY(exf_sequence_list_new(&list, 2, err));
     list.length[0] = list.length[1] = 30;

@@ -71,7 +71,8 @@ START_TEST(numbers_are_parsed_strictly)
     double d;
     uint64_t b;
     ck_assert(exf_parse_i64("-12", &i) && i == -12);
-    ck_assert(!exf_parse_i64("", &i) && !exf_parse_i64("1x", &i) && !exf_parse_i64(" 1", &i) && !exf_parse_i64("99999999999999999999", &i));
+    ck_assert(!exf_parse_i64("", &i) && !exf_parse_i64("1x", &i) && !exf_parse_i64(" 1", &i) &&
+              !exf_parse_i64("99999999999999999999", &i));
     ck_assert(exf_parse_f64("1.0e-3", &d) && d == 1e-3);
     ck_assert(!exf_parse_f64("nan", &d) && !exf_parse_f64("inf", &d) && !exf_parse_f64("0x10", &d) && !exf_parse_f64("1e999", &d));
     ck_assert(exf_parse_bytes("8GiB", &b) && b == 8589934592u);

@@ -44,8 +44,10 @@ static const struct {
     uint64_t offset;
     size_t n;
 } parts[] = {
-    {0, 1},         {0, A},         {0, SIZE},      {1, 1},         {A - 1, 1},        {A - 1, 2},    {A, 1},     {A, A},       {A + 7, 3 * A},
-    {SIZE - 1, 1},  {SIZE - 123, 123}, {SIZE - 124, 124}, {SIZE - 2 * A, 2 * A}, {3, SIZE - 3}, {5 * A, 123}, {SIZE, 0}, {0, 0}, {2 * A + 511, 513},
+    {0, 1},         {0, A},         {0, SIZE},      {1, 1},         {A - 1, 1},        {A - 1, 2},    {A, 1},     {A, A},
+    {A + 7, 3 * A},
+    {SIZE - 1, 1},  {SIZE - 123, 123}, {SIZE - 124, 124}, {SIZE - 2 * A, 2 * A}, {3, SIZE - 3}, {5 * A, 123}, {SIZE, 0}, {0, 0},
+    {2 * A + 511, 513},
 };
 
 START_TEST(the_same_bytes_from_any_place)
@@ -65,8 +67,10 @@ START_TEST(the_same_bytes_from_any_place)
             ck_ok(exf_file_read_aligned(f, parts[i].offset, buffer + shift, parts[i].n, &at, &e), e);
             const unsigned char *p = at;
             ck_assert(p >= buffer + shift && p + parts[i].n <= buffer + shift + exf_file_aligned_size(parts[i].n));
-            ck_assert_msg(memcmp(p, bytes + parts[i].offset, parts[i].n) == 0, "%s, part %zu, room + %d: other bytes", names[_i], i, shift);
-            ck_assert_msg(buffer[(size_t)shift + exf_file_aligned_size(parts[i].n)] == 0xee, "%s, part %zu: wrote behind its room", names[_i], i);
+            ck_assert_msg(memcmp(p, bytes + parts[i].offset, parts[i].n) == 0, "%s, part %zu, room + %d: other bytes", names[_i], i,
+                          shift);
+            ck_assert_msg(buffer[(size_t)shift + exf_file_aligned_size(parts[i].n)] == 0xee, "%s, part %zu: wrote behind its room",
+                          names[_i], i);
         }
     }
     exf_mem_free(buf);
@@ -102,7 +106,8 @@ START_TEST(beyond_the_end_and_shrunk)
     unsigned char *raw = memory(exf_file_aligned_size(SIZE) + A), *buffer = raw + (A - (uintptr_t)raw % A) % A;
     const void *at;
     ck_fails(exf_file_read(f, SIZE - 10, buffer, 11, &e), EXF_FORMAT, e, "shrinks: truncated: ends at byte 20603, 1 more expected");
-    ck_fails(exf_file_read_aligned(f, SIZE - 10, buffer, 11, &at, &e), EXF_FORMAT, e, "shrinks: truncated: ends at byte 20603, 1 more expected");
+    ck_fails(exf_file_read_aligned(f, SIZE - 10, buffer, 11, &at, &e), EXF_FORMAT, e,
+             "shrinks: truncated: ends at byte 20603, 1 more expected");
     ck_fails(exf_file_read(f, SIZE + 3 * A, buffer, 1, &e), EXF_FORMAT, e, "truncated");
     for (int k = 0; k < 3; k++) { /* cut inside a block, at a block's border, to nothing */
         static const int left[3] = {3 * A + 5, 2 * A, 0};
@@ -137,7 +142,8 @@ START_TEST(refusals_of_a_way)
 {
     exf_file *f;
     ck_ok(exf_file_open(&f, "/proc/version", &e), e); /* a regular file that can be read in one way only */
-    ck_fails(exf_file_use(f, EXF_IO_DIRECT, &e), EXF_IO, e, "/proc/version: its file system cannot be read directly (O_DIRECT): choose pread or mmap");
+    ck_fails(exf_file_use(f, EXF_IO_DIRECT, &e), EXF_IO, e,
+             "/proc/version: its file system cannot be read directly (O_DIRECT): choose pread or mmap");
     exf_file_close(f);
     f = opened(2, exf_scratch("twice"), 1);
     ck_ok(exf_file_use(f, EXF_IO_MMAP, &e), e);
@@ -183,7 +189,8 @@ START_TEST(tensors_askew)
         ck_ok(exf_st_read(f, exf_st_find(f, "c"), 0, c, 3, &e), e);
         ck_assert(memcmp(c, last, 3) == 0);
         const void *at;
-        ck_fails(exf_st_read_aligned(f, exf_st_find(f, "c"), 1, got, 3, &at, &e), EXF_INTERNAL, e, "tensor \"c\": 3 bytes asked for at byte 1 of 3");
+        ck_fails(exf_st_read_aligned(f, exf_st_find(f, "c"), 1, got, 3, &at, &e), EXF_INTERNAL, e,
+                 "tensor \"c\": 3 bytes asked for at byte 1 of 3");
     }
     exf_st_close(f);
 }

@@ -318,8 +318,10 @@ START_TEST(argv_forms)
     ck_assert_double_eq(d.ridge, 0.5);
     exf_opts_free(o);
     o = fresh();
-    argv_good(o, ARGV("--set=run.free=-7", "--set", "output.note=a=b", "--output=", "--clip", "-2.5", "-h", "--set", "run.threads=5",
-                      "--domains", "[a, b]", ""), 1, positional);
+    argv_good(o,
+              ARGV("--set=run.free=-7", "--set", "output.note=a=b", "--output=", "--clip", "-2.5", "-h", "--set", "run.threads=5",
+                   "--domains", "[a, b]", ""),
+              1, positional);
     ck_assert_int_eq(d.free_int, -7);
     ck_assert_str_eq(d.note, "a=b");
     ck_assert_str_eq(d.out, "");

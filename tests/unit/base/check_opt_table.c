@@ -8,7 +8,8 @@
 START_TEST(a_table_with_a_mistake_is_internal)
 {
     static const struct { exf_opt a, b; const char *message; } wrong[] = {
-        {{.key = "k", .type = EXF_OPT_INT, .fallback = "x"}, {.key = "z"}, "option table: default of k: \"x\" is no 64-bit integer"},
+        {{.key = "k", .type = EXF_OPT_INT, .fallback = "x"}, {.key = "z"},
+         "option table: default of k: \"x\" is no 64-bit integer"},
         {{.key = "k", .type = EXF_OPT_INT, .fallback = "0", .values = "1.."}, {.key = "z"},
          "option table: default of k: 0 is out of range, expected at least 1"},
         {{.type = EXF_OPT_INT}, {.key = "z"}, "option table: ? has neither key nor flag"},
@@ -49,7 +50,8 @@ START_TEST(help_stays_within_100)
         {.key = "t.p", .flag = "path", .type = EXF_OPT_TEXT, .help = "where",
          .fallback = "/a/path/without/any/blank/that/is/far/longer/than/one/line/of/the/column/can/ever/hold/in/its/whole/width/"
                      "so/it/must/be/cut"},
-        {.flag = "kind", .type = EXF_OPT_CHOICE, .values = "north|south|east|west|up|down|in|out", .help = "\xc3\xa9\xc3\xa9 which"},
+        {.flag = "kind", .type = EXF_OPT_CHOICE, .values = "north|south|east|west|up|down|in|out",
+         .help = "\xc3\xa9\xc3\xa9 which"},
         {.flag = "bare", .type = EXF_OPT_FLAG},
     };
     exf_err e;

@@ -11,7 +11,8 @@ typedef struct {
 } demo;
 
 static const exf_opt table[] = {
-    {"validate.variants", "variants", 'v', EXF_OPT_WORD_LIST, offsetof(demo, variants), "P4 D8:rank=energy,fold=drop", NULL, "Validation", "ways to run"},
+    {"validate.variants", "variants", 'v', EXF_OPT_WORD_LIST, offsetof(demo, variants), "P4 D8:rank=energy,fold=drop", NULL,
+     "Validation", "ways to run"},
     {"validate.limits", "limits", 0, EXF_OPT_WORD_LIST, offsetof(demo, limits), "[]", "\"X ...\"", "Validation", "limits"},
     {"validate.unset", NULL, 0, EXF_OPT_WORD_LIST, offsetof(demo, unset), NULL, NULL, "Validation", "nothing yet"},
 };
@@ -67,7 +68,8 @@ static void bad(const char *text, const char *message)
 START_TEST(defaults)
 {
     exf_opts *o = fresh();
-    ck_assert(d.variants.n == 2 && strcmp(d.variants.item[0], "P4") == 0 && strcmp(d.variants.item[1], "D8:rank=energy,fold=drop") == 0);
+    ck_assert(d.variants.n == 2 && strcmp(d.variants.item[0], "P4") == 0 &&
+              strcmp(d.variants.item[1], "D8:rank=energy,fold=drop") == 0);
     ck_assert(d.limits.n == 0 && d.unset.n == 0 && d.unset.item == NULL);
     exf_opts_free(o);
     ck_assert_ptr_null(d.variants.item);
@@ -152,7 +154,8 @@ END_TEST
 
 START_TEST(command_line)
 {
-    static char set_[] = "--set", pair[] = "validate.limits=kl=0.2 P4:ppl=7", flag[] = "--variants=P1 D4:fold=drop,rank=norm", name[] = "program";
+    static char set_[] = "--set", pair[] = "validate.limits=kl=0.2 P4:ppl=7", flag[] = "--variants=P1 D4:fold=drop,rank=norm",
+                name[] = "program";
     static char letter[] = "-v", words[] = "P2 P3", again[] = "--variants", none[] = "[]";
     char *argv[] = {name, set_, pair, flag}, *twice[] = {name, letter, words, again, none};
     const char *positional[5];

@@ -104,9 +104,12 @@ END_TEST
 START_TEST(an_origin_is_checked_and_forgotten)
 {
 #define ORIGIN(x) SRC("    origin:\n      dataset: a/b\n      split: c\n" x)
-    static const struct { const char *text, *part; } bad[] = {
-        {HEAD "  - {path: a, format: text, origin: {dataset: a/b, split: c}}\n", "\"origin\" belongs to format jsonl, this source is text"},
-        {SRC("    origin: a/b\n"), "m.yaml:5: source 1: \"origin\" is a scalar, expected a map such as {dataset: NAME, split: train}"},
+    static const struct { const char *text, *part;
+    } bad[] = {
+        {HEAD "  - {path: a, format: text, origin: {dataset: a/b, split: c}}\n",
+         "\"origin\" belongs to format jsonl, this source is text"},
+        {SRC("    origin: a/b\n"),
+         "m.yaml:5: source 1: \"origin\" is a scalar, expected a map such as {dataset: NAME, split: train}"},
         {SRC("    origin: {split: c}\n"), "m.yaml:5: source 1: origin: no \"dataset\" is given"},
         {SRC("    origin: {dataset: a/b}\n"), "source 1: origin: no \"split\" is given"},
         {ORIGIN("      spilt: d\n"), "m.yaml:8: source 1: origin: unknown key \"spilt\"; did you mean \"split\"?"},
@@ -190,7 +193,8 @@ END_TEST
 
 START_TEST(every_failed_allocation_is_an_error_and_no_leak)
 {
-    exf_manifest *m = load(HEAD "  - {path: a, format: jsonl, where: {a: b}, domain: d, sequences: 3}\n  - {path: b, format: tokens, tensor: t}\n");
+    exf_manifest *m = load(
+        HEAD "  - {path: a, format: jsonl, where: {a: b}, domain: d, sequences: 3}\n  - {path: b, format: tokens, tensor: t}\n");
     char path[600];
     int64_t want[2];
     snprintf(path, sizeof path, "%s", m->path);

@@ -13,7 +13,8 @@ static void write_tables(const exf_tables *t, const char *name, int force)
     ck_ok(write_target("safetensors", t, name, force, &e), e);
 }
 
-static void ck_tensor(const exf_st_file *f, const char *name, exf_dtype dtype, int rank, int64_t last, const void *data, size_t bytes)
+static void ck_tensor(const exf_st_file *f, const char *name, exf_dtype dtype, int rank, int64_t last, const void *data,
+                      size_t bytes)
 {
     const exf_st_tensor *t = exf_st_find(f, name);
     char *read = NULL;
@@ -147,7 +148,8 @@ START_TEST(what_version_2_adds_is_written)
     ck_tensor(f, "shared.layer.loss", EXF_DT_F32, 3, E, t.shared[1].loss, L * E * E * sizeof(float));
     ck_tensor(f, "vectors.pair", EXF_DT_I32, 2, 3, t.vectors.pair, N_PAIRS * 3 * sizeof(int32_t));
     ck_tensor(f, "vectors.diagonal", EXF_DT_F32, 2, H, exf_vectors_data(&t.vectors, "diagonal", 0), N_PAIRS * H * sizeof(float));
-    ck_tensor(f, "vectors.diagonal_loss", EXF_DT_F32, 3, E, exf_vectors_data(&t.vectors, "diagonal_loss", 0), L * E * E * sizeof(float));
+    ck_tensor(f, "vectors.diagonal_loss", EXF_DT_F32, 3, E, exf_vectors_data(&t.vectors, "diagonal_loss", 0),
+              L * E * E * sizeof(float));
     ck_assert_int_eq(exf_st_find(f, "vectors.basis")->view.shape[1], H);
     ck_assert_uint_eq(exf_st_find(f, "vectors.basis")->nbytes, L * H * RANK * sizeof(float));
     ck_assert_int_eq(exf_st_find(f, "vectors.lowrank.2.c")->view.shape[1], RANK);

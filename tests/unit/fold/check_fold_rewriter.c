@@ -7,17 +7,21 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static const char *const texts[] = {
     /* prefill */
-    "P1", "P2", "P2:rank=score", "P2:rank=norm", "P1:rank=score_norm", "P1:projector=layer", "P2:projector=global", "P2:projector=joint",
-    "P1:projector=joint,ridge=0", "P2:projector=joint,ridge=0.3,rank=score", "P2:max_loss=0.4", "P1:max_loss=0.2,rescale=sum", "P2:rescale=l2",
+    "P1", "P2", "P2:rank=score", "P2:rank=norm", "P1:rank=score_norm", "P1:projector=layer", "P2:projector=global",
+    "P2:projector=joint",
+    "P1:projector=joint,ridge=0", "P2:projector=joint,ridge=0.3,rank=score", "P2:max_loss=0.4", "P1:max_loss=0.2,rescale=sum",
+    "P2:rescale=l2",
     "P1:rescale=sum,rank=norm", "P2:projector=joint,rescale=sum", "P1:confidence=on", "P2:confidence=on,max_loss=0.5,rescale=l2",
     "P2:projector=diagonal", "P1:projector=lowrank2,rank=score",
     "top1", "top2", "top1:drop", "top2:drop", "top2:renorm", "random1", "random2", "random2:seed=7,rank=score",
     /* decode */
-    "D1", "D2", "D3", "D4", "D5", "D2:fold=drop", "D3:rank=energy", "D2:projector=layer", "D3:projector=global", "D2:projector=joint",
-    "D3:projector=joint,rank=energy,ridge=0.2", "D1:projector=joint,ridge=0.001", "D2:max_loss=0.3", "D2:pool=static", "D2:pool=static,fold=drop",
-    "sere1", "sere2", "sere1:rho=0.5", "sere2:rho=0.99", "sere1:rho=1",
+    "D1", "D2", "D3", "D4", "D5", "D2:fold=drop", "D3:rank=energy", "D2:projector=layer", "D3:projector=global",
+    "D2:projector=joint",
+    "D3:projector=joint,rank=energy,ridge=0.2", "D1:projector=joint,ridge=0.001", "D2:max_loss=0.3", "D2:pool=static",
+    "D2:pool=static,fold=drop", "sere1", "sere2", "sere1:rho=0.5", "sere2:rho=0.99", "sere1:rho=1",
     /* both */
-    "P1+D2", "P2:rank=score+D3:rank=energy", "top2:drop+sere1:rho=0.2", "random1:seed=3+D2:pool=static", "P2:projector=joint+D2:projector=joint",
+    "P1+D2", "P2:rank=score+D3:rank=energy", "top2:drop+sere1:rho=0.2", "random1:seed=3+D2:pool=static",
+    "P2:projector=joint+D2:projector=joint",
     "P2:projector=layer+D3:projector=global,fold=drop",
 };
 enum { TEXTS = sizeof texts / sizeof *texts };
@@ -64,11 +68,11 @@ static void assert_rows(const exf_routes *r, const naive_row *want, const char *
     for (size_t i = 0; i < F_TOKENS * (size_t)r->top_k; i++) {
         const naive_row *row = &want[i / (size_t)r->top_k];
         size_t k = i % (size_t)r->top_k;
-        ck_assert_msg(r->ids[i] == row->id[k], "%s, %d of %d: layer %d, row %zu, slot %zu: expert %d, expected %d", text, r->top_k, r->n_experts, r->layer,
-                      i / (size_t)r->top_k, k, (int)r->ids[i], row->id[k]);
+        ck_assert_msg(r->ids[i] == row->id[k], "%s, %d of %d: layer %d, row %zu, slot %zu: expert %d, expected %d", text, r->top_k,
+                      r->n_experts, r->layer, i / (size_t)r->top_k, k, (int)r->ids[i], row->id[k]);
         ck_assert_msg(fabs((double)r->weights[i] - row->w[k]) <= 1e-5 * (fabs(row->w[k]) + 1e-2),
-                      "%s, %d of %d: layer %d, row %zu, slot %zu: weight %.9g, expected %.9g", text, r->top_k, r->n_experts, r->layer, i / (size_t)r->top_k,
-                      k, (double)r->weights[i], row->w[k]);
+                      "%s, %d of %d: layer %d, row %zu, slot %zu: weight %.9g, expected %.9g", text, r->top_k, r->n_experts,
+                      r->layer, i / (size_t)r->top_k, k, (double)r->weights[i], row->w[k]);
     }
 }
 
@@ -178,7 +182,8 @@ START_TEST(random_depends_on_seed_and_layer_alone)
 {
     fold_case c;
     fold_open(&c, 8, 4, 0, 1);
-    exf_routes a = rewritten(&c, "random2", 1, 0), again = rewritten(&c, "random2", 1, 0), other = rewritten(&c, "random2:seed=2", 1, 0);
+    exf_routes a = rewritten(&c, "random2", 1, 0), again = rewritten(&c, "random2", 1, 0),
+               other = rewritten(&c, "random2:seed=2", 1, 0);
     exf_routes named = rewritten(&c, "random2:seed=1", 1, 0), pair = rewritten(&c, "P2", 1, 0);
     ck_assert(same_routes(&a, &again));
     ck_assert(same_routes(&a, &named)); /* the default */
@@ -202,7 +207,8 @@ START_TEST(layers_that_choose_by_token_are_left_alone)
     for (int i = 0; i < TEXTS; i++) {
         exf_routes plain = f_routes(&c, 4), hashed = rewritten(&c, texts[i], 4, 1), scored = rewritten(&c, texts[i], 4, 0);
         ck_assert_msg(same_routes(&plain, &hashed), "%s folds a layer that chooses by token", texts[i]);
-        ck_assert_msg(!same_routes(&plain, &scored) || strstr(texts[i], "rho=0.99") || strstr(texts[i], "rho=1"), "%s changes nothing", texts[i]);
+        ck_assert_msg(!same_routes(&plain, &scored) || strstr(texts[i], "rho=0.99") || strstr(texts[i], "rho=1"),
+                      "%s changes nothing", texts[i]);
         f_free_routes(&plain);
         f_free_routes(&hashed);
         f_free_routes(&scored);
@@ -222,7 +228,8 @@ START_TEST(sere_moves_what_is_more_similar_than_rho)
         c.ids[2 * i + 1] = 4;
     }
     c.tables.similarity[4 * 5 + 1] = 0.625f;
-    exf_routes below = rewritten(&c, "sere1:rho=0.624", 1, 0), at = rewritten(&c, "sere1:rho=0.625", 1, 0), all = rewritten(&c, "sere2", 1, 0);
+    exf_routes below = rewritten(&c, "sere1:rho=0.624", 1, 0), at = rewritten(&c, "sere1:rho=0.625", 1, 0),
+               all = rewritten(&c, "sere2", 1, 0);
     for (size_t i = 0; i < F_TOKENS; i++) {
         ck_assert_int_eq(below.ids[2 * i + 1], 1);
         ck_assert_int_eq(at.ids[2 * i + 1], 4); /* not above */

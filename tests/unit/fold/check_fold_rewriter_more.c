@@ -8,15 +8,18 @@
 /* ---- vectors ------------------------------------------------------------------------- */
 
 /* d * v or S v + (v Q) C of one omitted route, times w, added to y; the scalar alone where the pair has no vectors. */
-static void add_projected(double *y, const exf_tables *t, const exf_variant *v, int index, int s, int target, double w, const float *out)
+static void add_projected(double *y, const exf_tables *t, const exf_variant *v, int index, int s, int target, double w,
+                          const float *out)
 {
     const exf_vectors *x = &t->vectors;
     size_t e = (size_t)t->shape.n_experts;
     int64_t pair = 0;
     double scalar = (double)t->coeff[((size_t)index * e + (size_t)s) * e + (size_t)target];
-    while (pair < x->n_pairs && !(x->pair[3 * pair] == index && x->pair[3 * pair + 1] == s && x->pair[3 * pair + 2] == target)) pair++;
+    while (pair < x->n_pairs && !(x->pair[3 * pair] == index && x->pair[3 * pair + 1] == s && x->pair[3 * pair + 2] == target))
+        pair++;
     int has = pair < x->n_pairs, diagonal = strcmp(v->prefill_projector->name, "diagonal") == 0;
-    for (int i = 0; i < F_H; i++) y[i] += w * (double)out[i] * (has && diagonal ? (double)exf_vectors_data(x, "diagonal", 0)[pair * F_H + i] : scalar);
+    for (int i = 0; i < F_H; i++)
+        y[i] += w * (double)out[i] * (has && diagonal ? (double)exf_vectors_data(x, "diagonal", 0)[pair * F_H + i] : scalar);
     if (!has || diagonal) return;
     int rank = v->prefill_lowrank;
     const float *c = exf_vectors_data(x, "lowrank", rank), *basis = exf_vectors_data(x, "basis", 0);
@@ -43,17 +46,21 @@ static void naive_correction(double *y, const fold_case *c, const exf_variant *v
             double loss = l.loss[r.id[j]][r.id[i]];
             if (loss < 1e30 && loss <= (double)v->prefill_options.max_loss && (to < 0 || loss < l.loss[r.id[j]][r.id[to]])) to = i;
         }
-        if (to >= 0) add_projected(y, &c->tables, v, index, r.id[j], r.id[to], r.w[j], outputs + (row * (size_t)l.top_k + (size_t)to) * F_H);
+        if (to >= 0)
+            add_projected(y, &c->tables, v, index, r.id[j], r.id[to], r.w[j], outputs + (row * (size_t)l.top_k + (size_t)to) * F_H);
     }
 }
 
 /* A sequence's block, as the pass shows it to the rewriter. */
-static exf_moe_block block_of(const fold_case *c, const exf_routes *after, int layer, size_t sequence, int from, int n, const float *outputs)
+static exf_moe_block block_of(const fold_case *c, const exf_routes *after, int layer, size_t sequence, int from, int n,
+                              const float *outputs)
 {
     size_t row = c->span[sequence].offset + (size_t)from, k = (size_t)c->arch.top_k;
-    return (exf_moe_block){.layer = layer, .moe_index = layer - 1, .sequence = sequence, .row = row, .position = from, .n_tokens = n,
+    return (exf_moe_block){.layer = layer, .moe_index = layer - 1, .sequence = sequence, .row = row, .position = from,
+                           .n_tokens = n,
                            .n_experts = c->arch.n_experts, .top_k = c->arch.top_k, .d_model = F_H, .router_ids = c->ids + row * k,
-                           .router_weights = c->weights + row * k, .topk_ids = after->ids + row * k, .topk_weights = after->weights + row * k,
+                           .router_weights = c->weights + row * k, .topk_ids = after->ids + row * k,
+                           .topk_weights = after->weights + row * k,
                            .expert_outputs = outputs + row * k * F_H};
 }
 
@@ -79,8 +86,8 @@ static void check_corrections(const fold_case *c, const char *text, int layer, i
                     naive_correction(want + (b.row + (size_t)(q - at)) * F_H, c, &v, index, b.row + (size_t)(q - at), outputs);
         }
     for (size_t i = 0; i < F_TOKENS * F_H; i++)
-        ck_assert_msg(fabs((double)routed[i] - want[i]) <= 1e-5 * (1 + fabs(want[i])), "%s: layer %d, row %zu: %.9g, expected %.9g", text, layer, i / F_H,
-                      (double)routed[i], want[i]);
+        ck_assert_msg(fabs((double)routed[i] - want[i]) <= 1e-5 * (1 + fabs(want[i])), "%s: layer %d, row %zu: %.9g, expected %.9g",
+                      text, layer, i / F_H, (double)routed[i], want[i]);
     exf_mem_free(outputs);
     exf_mem_free(routed);
     exf_mem_free(want);
@@ -90,8 +97,10 @@ static void check_corrections(const fold_case *c, const char *text, int layer, i
 
 START_TEST(vectors_are_added_for_omitted_routes)
 {
-    static const char *const texts[] = {"P1:projector=diagonal", "P2:projector=diagonal,rank=norm", "P2:projector=diagonal,max_loss=0.4",
-                                        "P1:projector=lowrank2", "P2:projector=lowrank3", "P1:projector=lowrank3,rank=score,max_loss=0.6", "P4:projector=diagonal"};
+    static const char *const texts[] = {
+        "P1:projector=diagonal", "P2:projector=diagonal,rank=norm", "P2:projector=diagonal,max_loss=0.4",
+        "P1:projector=lowrank2", "P2:projector=lowrank3",           "P1:projector=lowrank3,rank=score,max_loss=0.6",
+        "P4:projector=diagonal"};
     static const int splits[] = {0, 2, 40};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int s = 0; s < 3; s++) {
@@ -204,9 +213,11 @@ START_TEST(the_census_counts_what_runs)
                 f_rewrite(f, &probe);
                 exf_expert_usage want = naive_census(&c, &r), *got = &(exf_expert_usage){0};
                 *got = exf_fold_rewriter_usage(f)[layer - 1];
-                ck_assert_msg(got->tokens == want.tokens && got->executed == want.executed && got->steps == want.steps && got->distinct == want.distinct,
-                              "%s: layer %d: %d tokens run %d, %d steps %d; expected %d, %d, %d, %d", texts[i], layer, (int)got->tokens, (int)got->executed,
-                              (int)got->steps, (int)got->distinct, (int)want.tokens, (int)want.executed, (int)want.steps, (int)want.distinct);
+                ck_assert_msg(got->tokens == want.tokens && got->executed == want.executed && got->steps == want.steps &&
+                                  got->distinct == want.distinct,
+                              "%s: layer %d: %d tokens run %d, %d steps %d; expected %d, %d, %d, %d", texts[i], layer,
+                              (int)got->tokens, (int)got->executed, (int)got->steps, (int)got->distinct, (int)want.tokens,
+                              (int)want.executed, (int)want.steps, (int)want.distinct);
                 f_free_routes(&r);
                 f_free_routes(&probe);
             }
@@ -231,7 +242,8 @@ START_TEST(no_variant_only_counts)
         f_rewrite(f, &r); /* calls add up */
         exf_expert_usage want = naive_census(&c, &r), got = exf_fold_rewriter_usage(f)[2];
         ck_assert_mem_eq(r.ids, c.ids, F_TOKENS * 3 * sizeof *r.ids);
-        ck_assert(got.tokens == 2 * want.tokens && got.executed == 2 * want.executed && got.steps == 2 * want.steps && got.distinct == 2 * want.distinct);
+        ck_assert(got.tokens == 2 * want.tokens && got.executed == 2 * want.executed && got.steps == 2 * want.steps &&
+                  got.distinct == 2 * want.distinct);
         ck_assert_uint_eq(got.executed, 2 * 3 * F_TOKENS);
         ck_assert_uint_eq(exf_fold_rewriter_usage(f)[0].tokens, 0);
         f_free_routes(&r);
@@ -274,10 +286,13 @@ START_TEST(what_the_tables_lack_is_named)
     fold_case c;
     fold_open(&c, 8, 4, 0, 1);
     refused(&c, "P5", EXF_USAGE, "variant \"P5\" keeps 5 experts per token, the model runs 4");
-    refused(&c, "D3:pool=static", EXF_USAGE, "variant \"D3:pool=static\": the tables hold no static pool of 3; add 3 to pools and calibrate again");
-    refused(&c, "P2:projector=lowrank8", EXF_USAGE, "the tables hold no low-rank projector of rank 8; add lowrank to calibrate.projectors and 8 to calibrate.ranks");
+    refused(&c, "D3:pool=static", EXF_USAGE,
+            "variant \"D3:pool=static\": the tables hold no static pool of 3; add 3 to pools and calibrate again");
+    refused(&c, "P2:projector=lowrank8", EXF_USAGE,
+            "the tables hold no low-rank projector of rank 8; add lowrank to calibrate.projectors and 8 to calibrate.ranks");
     forget(&c.tables.cosine);
-    refused(&c, "P2:projector=joint", EXF_USAGE, "variant \"P2:projector=joint\": the tables hold no cosine and rms, which came with version 2");
+    refused(&c, "P2:projector=joint", EXF_USAGE,
+            "variant \"P2:projector=joint\": the tables hold no cosine and rms, which came with version 2");
     refused(&c, "D2:projector=joint", EXF_USAGE, "hold no cosine and rms");
     forget(&c.tables.rms);
     refused(&c, "D2:rank=energy", EXF_USAGE, "hold no cosine and rms");
@@ -286,9 +301,12 @@ START_TEST(what_the_tables_lack_is_named)
     forget(&c.tables.similarity);
     refused(&c, "sere1", EXF_USAGE, "variant \"sere1\": the tables hold no similarity, which came with version 2");
     forget_array(&c.tables.vectors, "diagonal");
-    refused(&c, "P2:projector=diagonal", EXF_USAGE, "the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again");
+    refused(&c, "P2:projector=diagonal", EXF_USAGE,
+            "the tables hold no diagonal; add diagonal to calibrate.projectors and calibrate again");
     snprintf(c.tables.shared[1].name, sizeof c.tables.shared[1].name, "other");
-    refused(&c, "P2:projector=layer", EXF_USAGE, "variant \"P2:projector=layer\": the tables hold no layer scalar; add layer to calibrate.projectors and calibrate again");
+    refused(
+        &c, "P2:projector=layer", EXF_USAGE,
+        "variant \"P2:projector=layer\": the tables hold no layer scalar; add layer to calibrate.projectors and calibrate again");
     snprintf(c.tables.shared[0].name, sizeof c.tables.shared[0].name, "other");
     refused(&c, "D2:projector=global", EXF_USAGE, "the tables hold no global scalar");
     c.tables.layer_number[1] = 0;
@@ -302,7 +320,8 @@ END_TEST
 /* Vectors speak of what the kept routes' own slots hold: a decode fold of the same positions takes that away. */
 START_TEST(vectors_and_a_decode_fold_need_a_split)
 {
-    static const char *const texts[] = {"P2:projector=diagonal+D2", "P2:projector=lowrank2+sere1", "P2:projector=diagonal+D2:pool=static"};
+    static const char *const texts[] = {"P2:projector=diagonal+D2", "P2:projector=lowrank2+sere1",
+                                        "P2:projector=diagonal+D2:pool=static"};
     fold_case c;
     fold_open(&c, 8, 4, 0, 1);
     for (int i = 0; i < 3; i++) refused(&c, texts[i], EXF_USAGE, "needs validate.prefill_tokens");
@@ -336,13 +355,16 @@ START_TEST(a_contradiction_is_not_blamed_on_the_slots)
     fold_open(&c, 8, 4, 0, 1);
     exf_fold_rewriter *f = f_folder(&c, &v, "P2");
     v.prefill_options.max_loss = NAN;
-    rewriting_fails(&c, f, EXF_INTERNAL, "variant \"P2\": prefill folding refuses to keep 2 of 4 routes to 8 experts with rank 0, rescale 0, max_loss nan");
+    rewriting_fails(
+        &c, f, EXF_INTERNAL,
+        "variant \"P2\": prefill folding refuses to keep 2 of 4 routes to 8 experts with rank 0, rescale 0, max_loss nan");
     f = f_folder(&c, &v, "P2:projector=joint");
     v.prefill_options.ridge = -1;
     rewriting_fails(&c, f, EXF_INTERNAL, "max_loss 1e+30, ridge -1");
     f = f_folder(&c, &v, "D3");
     v.decode_options.pool = 0;
-    rewriting_fails(&c, f, EXF_INTERNAL, "variant \"D3\": decode folding refuses a pool of 0 for 4 routes to 8 experts with rank 0");
+    rewriting_fails(&c, f, EXF_INTERNAL,
+                    "variant \"D3\": decode folding refuses a pool of 0 for 4 routes to 8 experts with rank 0");
     fold_close(&c);
 }
 END_TEST
@@ -355,13 +377,16 @@ START_TEST(each_status_names_what_it_means)
     fold_open(&c, 8, 4, 0, 1);
     exf_fold_rewriter *f = f_folder(&c, &v, "P2+D3");
     ck_ok(exf_fold_failed(f, EXF_FOLD_OK, EXF_FOLD_PHASE_DECODE, &err), err);
-    ck_fails(exf_fold_failed(f, EXF_FOLD_DEVICE, EXF_FOLD_PHASE_PREFILL, &err), EXF_DEVICE, err, "\"P2+D3\": CUDA refused to launch prefill folding");
+    ck_fails(exf_fold_failed(f, EXF_FOLD_DEVICE, EXF_FOLD_PHASE_PREFILL, &err), EXF_DEVICE, err,
+             "\"P2+D3\": CUDA refused to launch prefill folding");
     ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_DECODE, &err), EXF_USAGE, err,
              "decode folding takes at most 65536 routes a step; a decode batch here has 2 sequences of 4");
     c.arch.top_k = 17;
-    ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_DECODE, &err), EXF_MODEL, err, "takes at most 16 experts per token, the model runs 17");
+    ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_DECODE, &err), EXF_MODEL, err,
+             "takes at most 16 experts per token, the model runs 17");
     c.arch.n_experts = 513;
-    ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_PREFILL, &err), EXF_MODEL, err, "prefill folding takes 3 to 512 experts, the model has 513");
+    ck_fails(exf_fold_failed(f, EXF_FOLD_UNSUPPORTED, EXF_FOLD_PHASE_PREFILL, &err), EXF_MODEL, err,
+             "prefill folding takes 3 to 512 experts, the model has 513");
     exf_fold_rewriter_free(f);
     fold_close(&c);
 }
@@ -385,7 +410,8 @@ END_TEST
 
 START_TEST(every_allocation_may_fail)
 {
-    static const char *const texts[] = {"P2:projector=layer+D2:projector=global", "P2:projector=diagonal+reap4", "D2:pool=static", "sere1"};
+    static const char *const texts[] = {"P2:projector=layer+D2:projector=global", "P2:projector=diagonal+reap4", "D2:pool=static",
+                                        "sere1"};
     fold_case c;
     fold_open(&c, 8, 4, 0, 1);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

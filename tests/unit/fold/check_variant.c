@@ -101,9 +101,12 @@ START_TEST(prefill_spellings)
     P("P4:projector=joint,ridge=0", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.ridge = 0));
     P("P4:ridge=0.5,projector=joint", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.ridge = 0.5f));
     P("P4:max_loss=0.9,rescale=sum,confidence=on,rank=norm,projector=layer", 4,
-      (v.prefill_options = (exf_fold_prefill_options){4, EXF_FOLD_BY_NORM, 0.9f, EXF_FOLD_RESCALE_SUM, 1, 1e-2f}, v.prefill_projector = exf_projector_find("layer")));
-    P("P4:projector=joint,rescale=l2", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.rescale = EXF_FOLD_RESCALE_L2));
-    P("P4:projector=diagonal,max_loss=0.5", 4, (v.prefill_projector = exf_projector_find("diagonal"), v.prefill_options.max_loss = 0.5f));
+      (v.prefill_options = (exf_fold_prefill_options){4, EXF_FOLD_BY_NORM, 0.9f, EXF_FOLD_RESCALE_SUM, 1, 1e-2f},
+       v.prefill_projector = exf_projector_find("layer")));
+    P("P4:projector=joint,rescale=l2", 4,
+      (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.rescale = EXF_FOLD_RESCALE_L2));
+    P("P4:projector=diagonal,max_loss=0.5", 4,
+      (v.prefill_projector = exf_projector_find("diagonal"), v.prefill_options.max_loss = 0.5f));
     MEANS(prefill, "top4", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:renorm", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:drop", EXF_PREFILL_TOP, 4, v.renormalise = 0);
@@ -129,7 +132,8 @@ START_TEST(decode_spellings)
     D("D64:projector=global", 64, v.decode_projector = exf_projector_find("global"));
     D("D64:projector=joint", 64, v.decode_projector = exf_projector_find("joint"));
     D("D64:projector=joint,rank=energy,ridge=0.25", 64,
-      (v.decode_projector = exf_projector_find("joint"), v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY, v.decode_options.ridge = 0.25f));
+      (v.decode_projector = exf_projector_find("joint"), v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY,
+       v.decode_options.ridge = 0.25f));
     D("D64:max_loss=0.5,fold=drop", 64, (v.decode_options.max_loss = 0.5f, v.decode_options.drop = 1));
     MEANS(decode, "reap64", EXF_DECODE_REAP, 64, (void)0);
     MEANS(decode, "sere4", EXF_DECODE_SERE, 4, (void)0);
@@ -139,11 +143,15 @@ END_TEST
 
 START_TEST(a_prefill_and_a_decode_kind_together)
 {
-    P("P4:rank=score+D64", 4, (v.prefill_options.rank = EXF_FOLD_BY_SCORE, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64));
-    P("D64:rank=energy+P4:rank=norm", 4, (v.prefill_options.rank = EXF_FOLD_BY_NORM, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64,
-                                          v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
-    MEANS(prefill, "top2:drop+reap8", EXF_PREFILL_TOP, 2, (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8));
-    MEANS(prefill, "random1+sere1:rho=1", EXF_PREFILL_RANDOM, 1, (v.decode = EXF_DECODE_SERE, v.decode_options.pool = 1, v.rho = 1));
+    P("P4:rank=score+D64", 4,
+      (v.prefill_options.rank = EXF_FOLD_BY_SCORE, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64));
+    P("D64:rank=energy+P4:rank=norm", 4,
+      (v.prefill_options.rank = EXF_FOLD_BY_NORM, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 64,
+       v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
+    MEANS(prefill, "top2:drop+reap8", EXF_PREFILL_TOP, 2,
+          (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8));
+    MEANS(prefill, "random1+sere1:rho=1", EXF_PREFILL_RANDOM, 1,
+          (v.decode = EXF_DECODE_SERE, v.decode_options.pool = 1, v.rho = 1));
 }
 END_TEST
 
@@ -158,8 +166,9 @@ static void refused(const char *text, const char *message)
     ck_assert_int_eq(exf_variant_parse(&v, text, NULL), EXF_USAGE);
 }
 
-#define NO_KIND(text, part) \
-    refused(text, "variant \"" text "\": \"" part "\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1")
+#define NO_KIND(text, part)                       \
+    refused(text, "variant \"" text "\": \"" part \
+                  "\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1")
 
 START_TEST(kinds_that_are_none)
 {
@@ -191,12 +200,17 @@ END_TEST
 START_TEST(options_that_are_none)
 {
     refused("P4:", "variant \"P4:\": \"\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
-    refused("P4:rank=score,", "variant \"P4:rank=score,\": \"\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
-    refused("P4:seed=1", "variant \"P4:seed=1\": \"seed\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
-    refused("P4:Rank=score", "variant \"P4:Rank=score\": \"Rank\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("P4:rank=score,",
+            "variant \"P4:rank=score,\": \"\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("P4:seed=1",
+            "variant \"P4:seed=1\": \"seed\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("P4:Rank=score",
+            "variant \"P4:Rank=score\": \"Rank\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
     refused("top4:rank=score", "variant \"top4:rank=score\": \"rank\" is no option of top (known: renorm, drop)");
-    refused("random4:projector=pair", "variant \"random4:projector=pair\": \"projector\" is no option of random (known: rank, seed)");
-    refused("D8:rescale=sum", "variant \"D8:rescale=sum\": \"rescale\" is no option of D (known: pool, fold, rank, projector, max_loss, ridge)");
+    refused("random4:projector=pair",
+            "variant \"random4:projector=pair\": \"projector\" is no option of random (known: rank, seed)");
+    refused("D8:rescale=sum",
+            "variant \"D8:rescale=sum\": \"rescale\" is no option of D (known: pool, fold, rank, projector, max_loss, ridge)");
     refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (it has none)");
     refused("sere4:fold=drop", "variant \"sere4:fold=drop\": \"fold\" is no option of sere (known: rho)");
     refused("P4:rank", "variant \"P4:rank\": rank needs a value");
@@ -207,10 +221,13 @@ END_TEST
 
 START_TEST(values_that_are_none)
 {
-    refused("P4:projector=dense", "variant \"P4:projector=dense\": projector=dense, expected pair, layer, global, diagonal, lowrank, joint");
+    refused("P4:projector=dense",
+            "variant \"P4:projector=dense\": projector=dense, expected pair, layer, global, diagonal, lowrank, joint");
     refused("P4:projector=lowrank", "variant \"P4:projector=lowrank\": projector=lowrank, expected a rank with it, as in lowrank8");
-    refused("P4:projector=lowrank0", "variant \"P4:projector=lowrank0\": projector=lowrank0, expected pair, layer, global, diagonal, lowrank, joint");
-    refused("P4:projector=lowrank1025", "variant \"P4:projector=lowrank1025\": projector=lowrank1025, expected pair, layer, global, diagonal, lowrank, joint");
+    refused("P4:projector=lowrank0",
+            "variant \"P4:projector=lowrank0\": projector=lowrank0, expected pair, layer, global, diagonal, lowrank, joint");
+    refused("P4:projector=lowrank1025",
+            "variant \"P4:projector=lowrank1025\": projector=lowrank1025, expected pair, layer, global, diagonal, lowrank, joint");
     refused("P4:rank=", "variant \"P4:rank=\": rank=, expected score_norm, score, norm");
     refused("P4:rank=energy", "variant \"P4:rank=energy\": rank=energy, expected score_norm, score, norm");
     refused("P4:rank=score=norm", "variant \"P4:rank=score=norm\": rank=score=norm, expected score_norm, score, norm");
@@ -237,8 +254,10 @@ END_TEST
 /* A number that no float32 holds is neither infinity nor a fold that fails later. */
 START_TEST(numbers_beyond_float32)
 {
-    refused("P4:projector=joint,ridge=1e39", "variant \"P4:projector=joint,ridge=1e39\": ridge=1e39, expected a number from 0 to 1e+30");
-    refused("D8:projector=joint,ridge=1e31", "variant \"D8:projector=joint,ridge=1e31\": ridge=1e31, expected a number from 0 to 1e+30");
+    refused("P4:projector=joint,ridge=1e39",
+            "variant \"P4:projector=joint,ridge=1e39\": ridge=1e39, expected a number from 0 to 1e+30");
+    refused("D8:projector=joint,ridge=1e31",
+            "variant \"D8:projector=joint,ridge=1e31\": ridge=1e31, expected a number from 0 to 1e+30");
     refused("P4:max_loss=1e300", "variant \"P4:max_loss=1e300\": max_loss=1e300, expected a number from 0 to 1e+30");
     refused("D8:max_loss=1e39", "variant \"D8:max_loss=1e39\": max_loss=1e39, expected a number from 0 to 1e+30");
     P("P4:max_loss=1e30", 4, (void)0);
@@ -253,22 +272,32 @@ START_TEST(options_given_twice)
     refused("D8:fold=on,pool=static,fold=drop", "variant \"D8:fold=on,pool=static,fold=drop\": fold is given twice");
     refused("top4:drop,drop", "variant \"top4:drop,drop\": drop is given twice");
     refused("top4:renorm,drop", "variant \"top4:renorm,drop\": renorm and drop contradict each other");
-    P("P4:rank=score+D8:rank=energy", 4, (v.prefill_options.rank = EXF_FOLD_BY_SCORE, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 8,
-                                          v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
+    P("P4:rank=score+D8:rank=energy", 4,
+      (v.prefill_options.rank = EXF_FOLD_BY_SCORE, v.decode = EXF_DECODE_DYNAMIC, v.decode_options.pool = 8,
+       v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY));
 }
 END_TEST
 
 START_TEST(options_that_would_be_ignored)
 {
-    refused("P4:projector=diagonal,rescale=sum", "variant \"P4:projector=diagonal,rescale=sum\": this projector cannot be combined with rescale or confidence");
-    refused("P4:confidence=on,projector=lowrank8", "variant \"P4:confidence=on,projector=lowrank8\": this projector cannot be combined with rescale or confidence");
-    refused("P4:projector=joint,max_loss=0.5", "variant \"P4:projector=joint,max_loss=0.5\": this projector cannot be combined with max_loss or confidence");
-    refused("P4:projector=joint,confidence=on", "variant \"P4:projector=joint,confidence=on\": this projector cannot be combined with max_loss or confidence");
-    refused("D8:pool=static,rank=energy", "variant \"D8:pool=static,rank=energy\": a static pool is by norm, with pair scalars and without max_loss");
-    refused("D8:projector=layer,pool=static", "variant \"D8:projector=layer,pool=static\": a static pool is by norm, with pair scalars and without max_loss");
-    refused("D8:pool=static,max_loss=0.5", "variant \"D8:pool=static,max_loss=0.5\": a static pool is by norm, with pair scalars and without max_loss");
-    refused("D8:projector=joint,fold=drop", "variant \"D8:projector=joint,fold=drop\": projector=joint cannot be combined with fold=drop or max_loss");
-    refused("D8:max_loss=0.5,projector=joint", "variant \"D8:max_loss=0.5,projector=joint\": projector=joint cannot be combined with fold=drop or max_loss");
+    refused("P4:projector=diagonal,rescale=sum",
+            "variant \"P4:projector=diagonal,rescale=sum\": this projector cannot be combined with rescale or confidence");
+    refused("P4:confidence=on,projector=lowrank8",
+            "variant \"P4:confidence=on,projector=lowrank8\": this projector cannot be combined with rescale or confidence");
+    refused("P4:projector=joint,max_loss=0.5",
+            "variant \"P4:projector=joint,max_loss=0.5\": this projector cannot be combined with max_loss or confidence");
+    refused("P4:projector=joint,confidence=on",
+            "variant \"P4:projector=joint,confidence=on\": this projector cannot be combined with max_loss or confidence");
+    refused("D8:pool=static,rank=energy",
+            "variant \"D8:pool=static,rank=energy\": a static pool is by norm, with pair scalars and without max_loss");
+    refused("D8:projector=layer,pool=static",
+            "variant \"D8:projector=layer,pool=static\": a static pool is by norm, with pair scalars and without max_loss");
+    refused("D8:pool=static,max_loss=0.5",
+            "variant \"D8:pool=static,max_loss=0.5\": a static pool is by norm, with pair scalars and without max_loss");
+    refused("D8:projector=joint,fold=drop",
+            "variant \"D8:projector=joint,fold=drop\": projector=joint cannot be combined with fold=drop or max_loss");
+    refused("D8:max_loss=0.5,projector=joint",
+            "variant \"D8:max_loss=0.5,projector=joint\": projector=joint cannot be combined with fold=drop or max_loss");
     refused("P4:ridge=0.1", "variant \"P4:ridge=0.1\": ridge is of projector=joint alone");
     refused("D8:ridge=0.1,projector=layer", "variant \"D8:ridge=0.1,projector=layer\": ridge is of projector=joint alone");
     refused("P4:projector=joint+D8:ridge=0.1", "variant \"P4:projector=joint+D8:ridge=0.1\": ridge is of projector=joint alone");
@@ -287,7 +316,8 @@ static exf_code check(const char *text, int n_experts, int top_k, exf_err *e)
 START_TEST(limits_of_a_model)
 {
     exf_err e;
-    static const char *const fit[] = {"P4", "top4", "random4:seed=2", "D16", "D1", "D16:pool=static", "reap4", "reap16", "sere4", "sere1", "P4+D16"};
+    static const char *const fit[] = {"P4",    "top4",   "random4:seed=2", "D16",   "D1",    "D16:pool=static",
+                                      "reap4", "reap16", "sere4",          "sere1", "P4+D16"};
     for (size_t i = 0; i < sizeof fit / sizeof *fit; i++) ck_ok(check(fit[i], 16, 4, &e), e);
     ck_fails(check("P5", 16, 4, &e), EXF_USAGE, e, "variant \"P5\" keeps 5 experts per token, the model runs 4");
     ck_fails(check("top5:drop", 16, 4, &e), EXF_USAGE, e, "variant \"top5:drop\" keeps 5 experts per token, the model runs 4");
@@ -299,7 +329,8 @@ START_TEST(limits_of_a_model)
     ck_fails(check("sere5", 16, 4, &e), EXF_USAGE, e, "variant \"sere5\" takes 5 primary experts per token, the model runs 4");
     ck_ok(check("P1", 3, 1, &e), e);
     ck_ok(check("P16+D512", 512, 16, &e), e);
-    ck_fails(check("P1", 2, 1, &e), EXF_MODEL, e, "variant \"P1\": folding takes 3 to 512 experts and at most 16 per token, the model has 2 and runs 1");
+    ck_fails(check("P1", 2, 1, &e), EXF_MODEL, e,
+             "variant \"P1\": folding takes 3 to 512 experts and at most 16 per token, the model has 2 and runs 1");
     ck_fails(check("P1", 513, 1, &e), EXF_MODEL, e, "the model has 513 and runs 1");
     ck_fails(check("P1", 512, 17, &e), EXF_MODEL, e, "the model has 512 and runs 17");
 }

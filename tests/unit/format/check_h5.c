@@ -37,7 +37,8 @@ static exf_code stop_at_once(void *self, const char *name, exf_err *err)
 START_TEST(every_dtype_and_shape_reads_back)
 {
     static const exf_dtype all[] = {EXF_DT_U8, EXF_DT_I8, EXF_DT_I32, EXF_DT_I64, EXF_DT_U64, EXF_DT_F32, EXF_DT_F64};
-    static const int64_t shapes[][4] = {{0, 0, 0, 0}, {1, 5, 0, 0}, {1, 0, 0, 0}, {2, 3, 7, 0}, {2, 3, 0, 0}, {3, 2, 3, 5}, {3, 1, 1, 1}};
+    static const int64_t shapes[][4] = {{0, 0, 0, 0}, {1, 5, 0, 0}, {1, 0, 0, 0}, {2, 3, 7, 0},
+                                        {2, 3, 0, 0}, {3, 2, 3, 5}, {3, 1, 1, 1}};
     unsigned char bytes[30 * 8], back[30 * 8];
     char name[64];
     exf_err e;
@@ -110,7 +111,8 @@ START_TEST(attributes_read_back)
         ck_ok(exf_h5_get_f64(h, objects[o], "third", &f, &e), e);
         ck_assert(f == 1.0 / 3);
     }
-    ck_assert(exf_h5_has_attr(h, "/layers/3", "word") && !exf_h5_has_attr(h, "/layers/3", "w") && exf_h5_has_attr(h, "/no", "word") == -1);
+    ck_assert(exf_h5_has_attr(h, "/layers/3", "word") && !exf_h5_has_attr(h, "/layers/3", "w") &&
+              exf_h5_has_attr(h, "/no", "word") == -1);
     char want[700];
     file_path(want, sizeof want, h, "/layers/3 lacks the attribute sword");
     ck_fails(exf_h5_get_text(h, "/layers/3", "sword", &text, &e), EXF_FORMAT, e, want);
@@ -157,7 +159,8 @@ START_TEST(listing_is_by_name)
     ck_fails(exf_h5_members(h, "/g/m00", append_name, &list, &e), EXF_FORMAT, e, "/g/m00 is a dataset, expected a group");
     ck_fails(exf_h5_members(h, "/h", append_name, &list, &e), EXF_FORMAT, e, "/h is missing");
     ck_assert(exf_h5_exists(h, "/") && exf_h5_exists(h, "/g/") && exf_h5_exists(h, "/g/m39"));
-    ck_assert(!exf_h5_exists(h, "/g/m40") && !exf_h5_exists(h, "/x/m39") && !exf_h5_exists(h, "/g/m39/y") && !exf_h5_exists(h, "g"));
+    ck_assert(!exf_h5_exists(h, "/g/m40") && !exf_h5_exists(h, "/x/m39") && !exf_h5_exists(h, "/g/m39/y") &&
+              !exf_h5_exists(h, "g"));
     exf_text_free(&list);
     exf_h5_close(h);
     nothing_left(1);
@@ -170,7 +173,8 @@ START_TEST(rows_in_any_order)
     exf_err e;
     char want[700];
     float *row = malloc(sizeof(float) * PIECE * WIDE), *back = malloc(sizeof(float) * ROWS * WIDE);
-    exf_tensor t[2] = {tensor("/plain", EXF_DT_F32, 2, ROWS, WIDE, 0, NULL), tensor("/d/packed", EXF_DT_F32, 2, ROWS, WIDE, 0, NULL)};
+    exf_tensor t[2] = {tensor("/plain", EXF_DT_F32, 2, ROWS, WIDE, 0, NULL),
+                       tensor("/d/packed", EXF_DT_F32, 2, ROWS, WIDE, 0, NULL)};
     exf_h5 *h = create("rows.h5");
     for (int k = 0; k < 2; k++) ck_ok(exf_h5_define(h, &t[k], k ? EXF_H5_COMPRESS : EXF_H5_PLAIN, &e), e);
     for (int r = ROWS - PIECE; r >= 0; r -= PIECE) {

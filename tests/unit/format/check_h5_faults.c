@@ -125,7 +125,8 @@ START_TEST(a_full_disk_is_reported_and_leaves_nothing)
             exf_code rc = write_much(target, flags, &e);
             setrlimit(RLIMIT_FSIZE, &old);
             heard_nothing();
-            ck_assert_msg(rc == EXF_NOSPACE && strstr(e.msg, "File too large"), "limit %ld: %s %s", (long)at, exf_code_name(rc), e.msg);
+            ck_assert_msg(rc == EXF_NOSPACE && strstr(e.msg, "File too large"), "limit %ld: %s %s", (long)at, exf_code_name(rc),
+                          e.msg);
             ck_assert_int_eq(open_descriptors(), fds);
             nothing_left(0);
             refused++;
@@ -313,7 +314,8 @@ START_TEST(foreign_files_are_refused_in_words)
     write_foreign(exf_scratch("foreign.h5"));
     start_listening();
     ck_ok(exf_h5_open(&h, exf_scratch("foreign.h5"), &e), e);
-    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) ck_fails(exf_h5_describe(h, bad[k].path, &t, &e), EXF_FORMAT, e, bad[k].part);
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++)
+        ck_fails(exf_h5_describe(h, bad[k].path, &t, &e), EXF_FORMAT, e, bad[k].part);
     ck_ok(exf_h5_describe(h, "/times", &t, &e), e);
     ck_ok(exf_h5_describe(h, "/loop/again/times", &t, &e), e);
     ck_assert(!exf_h5_exists(h, "/soft") && !exf_h5_exists(h, "/external"));

@@ -149,8 +149,10 @@ START_TEST(shapes_and_spans_that_disagree)
     refused(file_of("{\"a.weight\":{\"dtype\":\"BF16\",\"shape\":[4,8],\"data_offsets\":[0,96]}}", 96),
             ": tensor \"a.weight\": 96 bytes at [0, 96), BF16 [4, 8] needs 64");
     refused(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,8]}}", 8), "8 bytes at [0, 8), F32 [] needs 4");
-    refused(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[0,4]}}", 4), "4 bytes at [0, 4), F32 [3, 0] needs 0");
-    refused(file_of(ENTRY("\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]"), 1), "tensor \"a\": rank 9, at most 8 is supported");
+    refused(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[0,4]}}", 4),
+            "4 bytes at [0, 4), F32 [3, 0] needs 0");
+    refused(file_of(ENTRY("\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]"), 1),
+            "tensor \"a\": rank 9, at most 8 is supported");
     refused(file_of(ENTRY("\"shape\":[4,-1],\"data_offsets\":[0,4]"), 4), "tensor \"a\": shape [4, -1] has a negative dimension");
     refused(file_of(ENTRY("\"shape\":[-2,-2],\"data_offsets\":[0,4]"), 4), "shape [-2, -2] has a negative dimension");
     refused(file_of(ENTRY("\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0),
@@ -158,7 +160,8 @@ START_TEST(shapes_and_spans_that_disagree)
     refused(file_of(ENTRY("\"shape\":[9223372036854775807],\"data_offsets\":[0,8]"), 8), "shape [9223372036854775807] overflows");
     refused(file_of(ENTRY("\"shape\":[0,4294967296,4294967296],\"data_offsets\":[0,0]"), 0), "overflows 64 bits");
     refused(file_of(ENTRY("\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8), "not valid JSON: too big integer");
-    refused(file_of("{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2), "F4 [3] is 12 bits, no whole number of bytes");
+    refused(file_of("{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2),
+            "F4 [3] is 12 bits, no whole number of bytes");
     refused(file_of(ENTRY("\"shape\":[1],\"data_offsets\":[1,0]"), 1), "tensor \"a\": data_offsets [1, 0] are no span");
     refused(file_of(ENTRY("\"shape\":[1],\"data_offsets\":[-1,0]"), 1), "tensor \"a\": data_offsets [-1, 0] are no span");
     refused(file_of(ENTRY("\"shape\":[1],\"data_offsets\":[-9223372036854775808,9223372036854775807]"), 1), "are no span");
@@ -186,7 +189,9 @@ START_TEST(data_that_is_not_tiled)
             "tensor \"a\": begins at byte 9223372036854775806 of the data, what lies before ends at 0: hole");
     /* An empty tensor inside another's span. */
     refused(file_of("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"z\":{\"dtype\":\"U8\",\"shape\":[0],"
-                    "\"data_offsets\":[2,2]}}", 4), "tensor \"z\": begins at byte 2 of the data, what lies before ends at 4: overlap");
+                    "\"data_offsets\":[2,2]}}",
+                    4),
+            "tensor \"z\": begins at byte 2 of the data, what lies before ends at 4: overlap");
 }
 END_TEST
 

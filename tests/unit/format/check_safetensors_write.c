@@ -89,11 +89,12 @@ END_TEST
 /* The bytes that the reference writer (safetensors 0.8.0, Python) writes for the same tensors. */
 START_TEST(the_layout_is_the_reference_writers)
 {
-    static const char json[] = "{\"__metadata__\":{\"format\":\"pt\"},\"step\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
-                               "\"w.a\":{\"dtype\":\"F32\",\"shape\":[1,3,2],\"data_offsets\":[8,32]},"
-                               "\"w.b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[32,56]},"
-                               "\"empty\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[56,56]},"
-                               "\"bytes\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[56,59]}}";
+    static const char json[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"step\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+        "\"w.a\":{\"dtype\":\"F32\",\"shape\":[1,3,2],\"data_offsets\":[8,32]},"
+        "\"w.b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[32,56]},"
+        "\"empty\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[56,56]},"
+        "\"bytes\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[56,59]}}";
     const exf_tensor t[] = {mixed[6], mixed[0], mixed[2], mixed[5], mixed[3]};
     exf_err e;
     char *bytes;
@@ -204,7 +205,8 @@ START_TEST(commit_counts_the_bytes)
     ck_ok(exf_st_writer_begin(&w, path, 0, mixed, 1, NULL, 0, &e), e);
     ck_fails(exf_st_writer_put(w, 0, 1, bytes3, 3, &e), EXF_INTERNAL, e, "tensor \"bytes\": 3 bytes put at byte 1 of 3");
     ck_fails(exf_st_writer_put(w, 0, UINT64_MAX, bytes3, 1, &e), EXF_INTERNAL, e, "at byte 18446744073709551615 of 3");
-    ck_fails(exf_st_writer_put(w, 1, 0, bytes3, 1, &e), EXF_INTERNAL, e, "counted.safetensors: bytes for tensor 1, 1 are announced");
+    ck_fails(exf_st_writer_put(w, 1, 0, bytes3, 1, &e), EXF_INTERNAL, e,
+             "counted.safetensors: bytes for tensor 1, 1 are announced");
     ck_fails(exf_st_writer_put(w, 0, 0, NULL, 3, &e), EXF_INTERNAL, e, "tensor \"bytes\": no data for 3 bytes");
     exf_st_writer_abort(w);
     exf_st_writer_abort(NULL);

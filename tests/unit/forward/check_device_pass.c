@@ -20,7 +20,8 @@ START_TEST(a_golden_is_the_cpus)
     golden_forward(&fake, c.model, &c.batch, fake_device(plenty), EXF_COMPUTE_F32, 1);
     ck_assert_double_lt(golden_distance(fake.logits, cpu.logits, cpu.n_rows * (size_t)cpu.vocab), 1e-5);
     for (int l = 0; l < c.model->arch.n_layers; l++)
-        if (c.model->arch.is_moe[l]) ck_assert_double_lt(golden_distance(fake.block[l], cpu.block[l], cpu.n_rows * (size_t)cpu.d_model), 1e-5);
+        if (c.model->arch.is_moe[l])
+            ck_assert_double_lt(golden_distance(fake.block[l], cpu.block[l], cpu.n_rows * (size_t)cpu.d_model), 1e-5);
     golden_free(&cpu);
     golden_free(&fake);
     golden_close(&c);
@@ -36,7 +37,8 @@ START_TEST(a_window_changes_no_bit)
     const exf_backend *b = fake_device(plenty);
     lanes_run near = {.n = 1, .backend = b}, far = {.n = 1, .backend = b, .limit = many_least(&m, b, EXF_COMPUTE_F32, &d)};
     ck_ok(many_footprint(&f, &m, b, EXF_COMPUTE_F32, &d, far.limit, NULL), e);
-    ck_assert_msg(f.window > 0 && 2 * f.window < m.c.batch.n_tokens, "%s: the smallest plan has a window of %zu tokens", m.c.family, f.window);
+    ck_assert_msg(f.window > 0 && 2 * f.window < m.c.batch.n_tokens, "%s: the smallest plan has a window of %zu tokens", m.c.family,
+                  f.window);
     lanes_forward(&near, &m.c, 1);
     lanes_forward(&far, &m.c, 1);
     assert_same_lane(&m.c, &near.seen[0], &far.seen[0]);
@@ -54,8 +56,10 @@ START_TEST(a_window_serves_lanes)
     many m;
     many_open(&m, golden_families[3 * _i]);
     const exf_backend *b = fake_device(plenty);
-    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts, .retained_experts = prune, .correct = correct_by_first,
-                                                             .device_correct = correct_by_first_on_device};
+    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = &m.c.model->arch.n_experts,
+                                                                   .retained_experts = prune,
+                                                                   .correct = correct_by_first,
+                                                                   .device_correct = correct_by_first_on_device};
     exf_demand d = {.lanes = 3, .probes = 2, .pruned = 1, .corrects = 1, .head = 1, .host_blocks = 1};
     exf_forward_footprint f;
     lanes_run near = {.n = 3, .backend = b, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}}, far = near;
@@ -67,8 +71,8 @@ START_TEST(a_window_serves_lanes)
     for (int i = 0; i < 3; i++) assert_same_lane(&m.c, &near.seen[i], &far.seen[i]);
     for (int i = 1; i < 3; i++)
         for (int l = 0; l < m.c.model->arch.n_layers; l++)
-            assert_same_bits(near.probe[i].rewritten[l], far.probe[i].rewritten[l], m.c.batch.n_tokens * (size_t)m.c.model->arch.d_model, m.c.family,
-                             "probes", l);
+            assert_same_bits(near.probe[i].rewritten[l], far.probe[i].rewritten[l],
+                             m.c.batch.n_tokens * (size_t)m.c.model->arch.d_model, m.c.family, "probes", l);
     ck_assert_uint_le(far.report.device_bytes + SLACK, f.device);
     lanes_free(&near);
     lanes_free(&far);
@@ -181,7 +185,8 @@ static int routed(int role)
 static void assert_rest(const exf_model *m, const exf_layer_weights *lw, int layer)
 {
     for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
-        int in_layer = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED), n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
+        int in_layer = !routed(role) && (layer == EXF_LAYER_EMBED) == (role == EXF_W_EMBED),
+            n = exf_model_copies(m, (exf_role)role, layer < 0 ? -1 : layer);
         if (in_layer && n > 0) assert_loaded(m, lw, (exf_role)role, layer, 0, n);
     }
 }
@@ -194,10 +199,13 @@ START_TEST(parts_are_what_the_checkpoint_holds)
     const exf_model *m = c.model;
     const exf_backend *b = fake_device(plenty);
     int experts = m->arch.n_experts, step = experts / 3 + 1;
-    exf_weight_loader_options o = {.n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
+    exf_weight_loader_options o = {
+        .n_slots = 1 + _i % 2, .n_readers = 3, .n_layers = m->arch.n_layers, .head = 1, .part_experts = step, .passes = PASSES};
     exf_layer_weights lw = {.b = b};
     exf_weight_loader *s;
-    uint64_t now, peak, planned = exf_weight_loader_base_bytes(m, EXF_COMPUTE_F32, &o) + (uint64_t)o.n_slots * exf_weight_loader_slot_bytes(m, EXF_COMPUTE_F32, &o);
+    uint64_t now, peak,
+        planned = exf_weight_loader_base_bytes(m, EXF_COMPUTE_F32, &o) +
+                  (uint64_t)o.n_slots * exf_weight_loader_slot_bytes(m, EXF_COMPUTE_F32, &o);
     b->gpu->memory_reset_peak();
     ck_ok(exf_weight_loader_open(&s, m, b, EXF_COMPUTE_F32, &o, &e), e);
     b->gpu->memory(&now, &peak);
@@ -229,7 +237,8 @@ START_TEST(every_allocation_of_a_stream_may_fail)
 {
     golden_case c;
     golden_open(&c, "qwen3_moe_fp8");
-    exf_weight_loader_options o = {.n_slots = 2, .n_readers = 2, .n_layers = c.model->arch.n_layers, .part_experts = 3, .passes = 2};
+    exf_weight_loader_options o = {
+        .n_slots = 2, .n_readers = 2, .n_layers = c.model->arch.n_layers, .part_experts = 3, .passes = 2};
     exf_weight_loader *s = NULL;
     exf_code rc = EXF_NOSPACE;
     size_t n = 0;
@@ -276,7 +285,8 @@ START_TEST(a_plan_obeys_the_limit_and_what_is_free)
     ck_assert_uint_eq(f.device, least);
     b = fake_device(least - 1 + RESERVE);
     exf_forward_options o = {.backend = b};
-    ck_fails(exf_forward_memory(&f, &o, m.c.model, &m.c.batch, &d, &e), EXF_NOSPACE, e, "bytes are free for this pass, the smallest that works takes ");
+    ck_fails(exf_forward_memory(&f, &o, m.c.model, &m.c.batch, &d, &e), EXF_NOSPACE, e,
+             "bytes are free for this pass, the smallest that works takes ");
     many_close(&m);
 }
 END_TEST

@@ -35,7 +35,8 @@ START_TEST(bits_depend_on_nothing_but_the_sequence)
         exf_span span = {0, c.span[i].n_tokens};
         exf_batch alone = {c.ids + c.span[i].offset, &span, 1, (size_t)span.n_tokens, span.n_tokens};
         golden_forward(&one, c.model, &alone, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
-        assert_same_rows(one.logits, all.logits + c.span[i].offset * vocab, (size_t)span.n_tokens, vocab, "logits alone and in company");
+        assert_same_rows(one.logits, all.logits + c.span[i].offset * vocab, (size_t)span.n_tokens, vocab,
+                         "logits alone and in company");
         golden_free(&one);
     }
     golden_free(&all);

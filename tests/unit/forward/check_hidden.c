@@ -107,8 +107,8 @@ static exf_code alloc_staging(void *out, size_t bytes, const char *what, exf_err
 }
 
 static const exf_gpu_operations lazy_gpu = {.wait_for = follow, .alloc_staging = alloc_staging, .free_staging = exf_mem_free};
-static const exf_backend lazy = {.name = "lazy", .gpu = &lazy_gpu, .open = open_queue, .close = close_queue, .finish = finish, .alloc = exf_mem_new,
-                                 .free = exf_mem_free, .copy = copy};
+static const exf_backend lazy = {.name = "lazy", .gpu = &lazy_gpu, .open = open_queue, .close = close_queue, .finish = finish,
+                                 .alloc = exf_mem_new, .free = exf_mem_free, .copy = copy};
 
 static void free_queues(void)
 {
@@ -168,7 +168,8 @@ static void run(const exf_batch *batch, size_t n_lanes, size_t window, float *ou
     for (size_t s = 0; s < batch->n_sequences; s++) /* the head: some rows of every lane in turn */
         for (size_t i = 0; i < n_lanes; i++) {
             const float *rows = exf_hidden_rows(&h, i, batch->span[s].offset, (size_t)batch->span[s].n_tokens, q);
-            copy(q, out + (i * batch->n_tokens + batch->span[s].offset) * WIDTH, rows, (size_t)batch->span[s].n_tokens * WIDTH * sizeof *out);
+            copy(q, out + (i * batch->n_tokens + batch->span[s].offset) * WIDTH, rows,
+                 (size_t)batch->span[s].n_tokens * WIDTH * sizeof *out);
         }
     ck_ok(finish(q, &e), e);
     exf_hidden_close(&h);
@@ -182,7 +183,8 @@ START_TEST(any_order_of_the_queues_gives_the_same)
     seed = (uint64_t)_i;
     draws = 0;
     exf_batch batch = batch_of(1 + (size_t)_i % 40, 1 + _i % 60);
-    size_t n_lanes = 1 + (size_t)_i % 3, longest = (size_t)batch.max_tokens, bytes = n_lanes * batch.n_tokens * WIDTH * sizeof *want;
+    size_t n_lanes = 1 + (size_t)_i % 3, longest = (size_t)batch.max_tokens,
+           bytes = n_lanes * batch.n_tokens * WIDTH * sizeof *want;
     run(&batch, n_lanes, 0, want);
     memcpy(looked, seen, sizeof seen);
     for (size_t window = longest; window < 4 * longest; window += longest / 2 + 1) {

@@ -33,7 +33,8 @@ START_TEST(a_lane_is_what_it_is_alone)
         assert_same_lane(&c, &one.seen[0], &all.seen[i]);
         lanes_free(&one);
     }
-    ck_assert_msg(memcmp(all.seen[0].logits, all.seen[1].logits, c.batch.n_tokens * (size_t)c.model->arch.vocab * sizeof(float)) != 0,
+    ck_assert_msg(memcmp(all.seen[0].logits, all.seen[1].logits, c.batch.n_tokens * (size_t)c.model->arch.vocab * sizeof(float)) !=
+                      0,
                   "%s: the rewriter changes nothing", c.family);
     lanes_free(&all);
     golden_close(&c);
@@ -54,7 +55,8 @@ START_TEST(nothing_rewritten_probes_to_the_original)
             if (!c.model->arch.is_moe[l]) continue;
             assert_same_bits(p->original[l], r.seen[0].routed[l], n, c.family, "the original's outputs", l);
             assert_same_bits(p->rewritten[l], r.seen[0].routed[l], n, c.family, "the probe's outputs", l);
-            assert_same_bits(p->ids[l], r.seen[0].ids[l], c.batch.n_tokens * (size_t)c.model->arch.top_k, c.family, "the probe's ids", l);
+            assert_same_bits(p->ids[l], r.seen[0].ids[l], c.batch.n_tokens * (size_t)c.model->arch.top_k, c.family,
+                             "the probe's ids", l);
         }
     lanes_free(&r);
     golden_close(&c);
@@ -125,13 +127,14 @@ static void assert_probed_row(const everything *s, int layer, size_t row, const 
         double sum = 0;
         for (size_t i = 0; i < k; i++) {
             int32_t id = p->ids[layer][row * k + i];
-            if (id >= 0) sum += (double)weights[row * k + i] * (double)s->outputs[layer][(row * (size_t)a->n_experts + (size_t)id) * h + j];
+            if (id >= 0)
+                sum += (double)weights[row * k + i] * (double)s->outputs[layer][(row * (size_t)a->n_experts + (size_t)id) * h + j];
         }
         difference += (sum - (double)p->rewritten[layer][row * h + j]) * (sum - (double)p->rewritten[layer][row * h + j]);
         size += sum * sum;
     }
-    ck_assert_msg(difference <= 1e-10 * size, "%s: layer %d, row %zu: the probe is %.1e from the sum of its experts", s->c->family, layer, row,
-                  sqrt(difference / size));
+    ck_assert_msg(difference <= 1e-10 * size, "%s: layer %d, row %zu: the probe is %.1e from the sum of its experts", s->c->family,
+                  layer, row, sqrt(difference / size));
 }
 
 START_TEST(a_probe_is_the_sum_of_its_experts)
@@ -147,7 +150,8 @@ START_TEST(a_probe_is_the_sum_of_its_experts)
     everything s = {.c = &c};
     for (int l = 0; l < a->n_layers; l++) s.outputs[l] = room(n * (size_t)a->n_experts * (size_t)a->d_model);
     probe_open(&p, c.model, n);
-    exf_observer all = {.self = &s, .common_input_tokens = 1 << 20, .common_input = keep_common}, probe = {.self = &p, .probe = keep_probe};
+    exf_observer all = {.self = &s, .common_input_tokens = 1 << 20, .common_input = keep_common},
+                 probe = {.self = &p, .probe = keep_probe};
     exf_rewriter odd = {.rewrite = rewrite_oddly};
     exf_lane lanes[] = {{NULL, &all}, {&odd, &probe}};
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 1};
@@ -156,7 +160,8 @@ START_TEST(a_probe_is_the_sum_of_its_experts)
     golden_forward(&first, c.model, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, 1);
     for (int l = 0; l < a->n_layers; l++) {
         if (!a->is_moe[l] || is_hashed(&c, l)) continue;
-        exf_routes again = {.layer = l, .batch = &c.batch, .n_experts = a->n_experts, .top_k = a->top_k, .ids = first.ids[l], .weights = first.weights[l]};
+        exf_routes again = {.layer = l, .batch = &c.batch, .n_experts = a->n_experts, .top_k = a->top_k, .ids = first.ids[l],
+                            .weights = first.weights[l]};
         ck_ok(rewrite_oddly(NULL, &again, &err), err);
         assert_same_bits(p.ids[l], again.ids, n * (size_t)a->top_k, c.family, "rewritten ids", l);
         for (size_t row = 0; row < n; row++) assert_probed_row(&s, l, row, &p, again.weights);
@@ -171,8 +176,8 @@ END_TEST
 /* ---- retained experts --------------------------------------------------------------------- */
 
 /* A router without the pruned experts, from its logits: softmax, no groups. */
-static void route_survivors(const exf_architecture *a, const float *input, const float *router, const unsigned char *retained, int32_t *ids,
-                            double *weights)
+static void route_survivors(const exf_architecture *a, const float *input, const float *router, const unsigned char *retained,
+                            int32_t *ids, double *weights)
 {
     double p[EXF_MAX_EXPERTS], sum = 0, top = -INFINITY;
     for (int e = 0; e < a->n_experts; e++) {
@@ -193,7 +198,8 @@ static void route_survivors(const exf_architecture *a, const float *input, const
     }
     double chosen = 0;
     for (int k = 0; k < a->top_k; k++) chosen += weights[k];
-    for (int k = 0; k < a->top_k; k++) weights[k] = (a->router.renormalise ? weights[k] / (chosen + a->router.epsilon) : weights[k]) * a->router.scaling;
+    for (int k = 0; k < a->top_k; k++)
+        weights[k] = (a->router.renormalise ? weights[k] / (chosen + a->router.epsilon) : weights[k]) * a->router.scaling;
 }
 
 static void assert_routes_of_survivors(const golden_case *c, const golden_seen *s, int layer, const unsigned char *retained)
@@ -209,11 +215,12 @@ static void assert_routes_of_survivors(const golden_case *c, const golden_seen *
         route_survivors(a, s->moe_input[layer] + row * (size_t)a->d_model, router, retained, ids, weights);
         for (size_t i = 0; i < k; i++) {
             double seen = (double)s->weights[layer][row * k + i];
-            ck_assert_msg(fabs(seen - weights[i]) <= 1e-5 * weights[i], "%s: layer %d, row %zu, slot %zu: weight %g, expected %g", c->family, layer, row, i,
-                          seen, weights[i]);
+            ck_assert_msg(fabs(seen - weights[i]) <= 1e-5 * weights[i], "%s: layer %d, row %zu, slot %zu: weight %g, expected %g",
+                          c->family, layer, row, i, seen, weights[i]);
             if (i + 1 == k || weights[i] - weights[i + 1] > 1e-5 * weights[i]) /* no tie */
                 ck_assert_msg(s->ids[layer][row * k + i] == ids[i] || (i && weights[i - 1] - weights[i] <= 1e-5 * weights[i]),
-                              "%s: layer %d, row %zu, slot %zu: expert %d, expected %d", c->family, layer, row, i, (int)s->ids[layer][row * k + i], (int)ids[i]);
+                              "%s: layer %d, row %zu, slot %zu: expert %d, expected %d", c->family, layer, row, i,
+                              (int)s->ids[layer][row * k + i], (int)ids[i]);
         }
     }
     exf_mem_free(router);
@@ -245,7 +252,9 @@ START_TEST(pruned_experts_are_never_chosen)
     golden_open(&c, golden_families[_i]);
     const exf_architecture *a = &c.model->arch;
     void *n = &c.model->arch.n_experts;
-    lanes_run r = {.n = 3, .rewriter = {{0}, {.self = n, .retained_experts = prune}, {.self = n, .retained_experts = prune_most}}, .probes = {0, 1, 1}};
+    lanes_run r = {.n = 3,
+                   .rewriter = {{0}, {.self = n, .retained_experts = prune}, {.self = n, .retained_experts = prune_most}},
+                   .probes = {0, 1, 1}};
     lanes_forward(&r, &c, 1);
     for (int lane = 1; lane < 3; lane++)
         for (int l = 0, moe = 0; l < a->n_layers; l++) {
@@ -257,7 +266,8 @@ START_TEST(pruned_experts_are_never_chosen)
             }
             assert_all_alive(&c, r.seen[lane].ids[l], l, retained, "the lane");
             assert_all_alive(&c, r.probe[lane].ids[l], l, retained, "the probe");
-            if (a->router.score == EXF_SCORING_SOFTMAX && a->router.n_groups == 1) assert_routes_of_survivors(&c, &r.seen[lane], l, retained);
+            if (a->router.score == EXF_SCORING_SOFTMAX && a->router.n_groups == 1)
+                assert_routes_of_survivors(&c, &r.seen[lane], l, retained);
         }
     lanes_free(&r);
     golden_close(&c);
@@ -273,7 +283,8 @@ START_TEST(one_lane_costs_what_was_foretold)
     golden_open(&c, golden_families[_i]);
     lanes_forward(&one, &c, 1);
     double told = exf_forward_flops(&c.model->arch, &c.batch, 1);
-    ck_assert_msg(fabs(one.report.flops - told) <= 1e-9 * told, "%s: %.17g operations, foretold %.17g", c.family, one.report.flops, told);
+    ck_assert_msg(fabs(one.report.flops - told) <= 1e-9 * told, "%s: %.17g operations, foretold %.17g", c.family, one.report.flops,
+                  told);
     lanes_free(&one);
     golden_close(&c);
 }
@@ -293,8 +304,10 @@ START_TEST(threads_change_no_bit)
     golden_case c;
     golden_open(&c, golden_families[_i]);
     void *n = &c.model->arch.n_experts;
-    const exf_rewriter odd = {.rewrite = rewrite_oddly}, pruned = {.self = n, .retained_experts = prune, .correct = correct_by_first};
-    lanes_run one = {.n = 3, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}}, two = {.n = 3, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}};
+    const exf_rewriter odd = {.rewrite = rewrite_oddly},
+                       pruned = {.self = n, .retained_experts = prune, .correct = correct_by_first};
+    lanes_run one = {.n = 3, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}},
+              two = {.n = 3, .rewriter = {{0}, odd, pruned}, .probes = {0, 1, 1}};
     lanes_forward(&one, &c, 1);
     lanes_forward(&two, &c, 2);
     ck_assert_int_eq(two.report.workers, c.batch.n_sequences < 2 ? 1 : 2);
@@ -342,9 +355,11 @@ START_TEST(every_allocation_may_fail)
     ck_ok(exf_model_open(&m, "tests/bad/base/model", &err), err);
     exf_log_setup("check", EXF_LOG_QUIET, EXF_PROGRESS_NONE);
     int experts = m->arch.n_experts;
-    exf_rewriter pruned = {.self = &experts, .retained_experts = prune}, odd = {.rewrite = rewrite_oddly, .correct = correct_by_first},
+    exf_rewriter pruned = {.self = &experts, .retained_experts = prune},
+                 odd = {.rewrite = rewrite_oddly, .correct = correct_by_first},
                  both = {.self = &experts, .retained_experts = prune, .correct = correct_by_first};
-    exf_observer first = {.sweeps = 2, .common_input_tokens = 4, .common_input = ignore_common, .logits = ignore_logits}, other = {.probe = ignore_probe, .logits = ignore_logits};
+    exf_observer first = {.sweeps = 2, .common_input_tokens = 4, .common_input = ignore_common, .logits = ignore_logits},
+                 other = {.probe = ignore_probe, .logits = ignore_logits};
     exf_lane lanes[] = {{NULL, &first}, {&pruned, &other}, {&odd, &other}, {&both, &other}};
     exf_batch small = {ids, (const exf_span[]){{0, 3}, {3, 5}}, 2, 8, 5};
     exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 2};

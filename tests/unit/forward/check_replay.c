@@ -114,7 +114,8 @@ static void near_golden(const golden_seen *s)
     ck_ok(exf_st_open(&f, golden_file, &e), e);
     for (int l = 0; l < LAYERS; l++) {
         const struct { const char *part; const float *seen; } parts[] = {
-            {"topk_weights", s->weights[l]}, {"expert_outputs", s->expert_outputs[l]}, {"routed_output", s->routed[l]}, {"block_output", s->block[l]}};
+            {"topk_weights", s->weights[l]}, {"expert_outputs", s->expert_outputs[l]}, {"routed_output", s->routed[l]},
+            {"block_output", s->block[l]}};
         for (size_t i = 0; i < 4; i++) {
             char name[64];
             size_t n;
@@ -306,7 +307,9 @@ START_TEST(statistics_of_a_replay)
     snprintf(b, sizeof b, "%s", exf_scratch("b.h5"));
     capture(m, golden_file, a);
     const char *one[] = {a}, *both[] = {a, b}, *twice[] = {a, a};
-    ck_ok(exf_accumulate_captures(one, 1, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e), e);
+    ck_ok(
+        exf_accumulate_captures(one, 1, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e),
+        e);
     ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
     ck_assert_int_eq(r.n_layers, LAYERS);
     ck_assert_int_eq(r.shape.n_tokens, ROWS);
@@ -323,7 +326,9 @@ START_TEST(statistics_of_a_replay)
                                      &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e),
              EXF_MODEL, e, "holds the same sequence");
     capture(m, write_recording(&bare, "bare.safetensors"), b); /* shards add up */
-    ck_ok(exf_accumulate_captures(both, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e), e);
+    ck_ok(exf_accumulate_captures(both, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM},
+                                  &e),
+          e);
     forget(&bare);
     exf_model_close(m);
 }
@@ -342,7 +347,8 @@ START_TEST(an_export_can_be_replayed)
     snprintf(path, sizeof path, "%s", exf_scratch("export.safetensors"));
     exf_moe_inputs *x = open_inputs(golden_file, m, "all", &c);
     ck_ok(exf_exporter_new(&out, path, 1, m, exf_moe_inputs_batch(x), &c, 0, &p, &e), e);
-    ck_ok(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), exf_exporter_observer(out), on_cpu(1), &report, &e), e);
+    ck_ok(exf_replay(m, exf_moe_inputs_batch(x), exf_moe_inputs_recorded(x), exf_exporter_observer(out), on_cpu(1), &report, &e),
+          e);
     ck_ok(exf_exporter_commit(out, &e), e);
     exf_exporter_free(out);
     exf_moe_inputs_free(x);

@@ -209,7 +209,8 @@ START_TEST(device_blocks_show_the_same)
     golden_seen host;
     reader g = {.n_blocks = 0};
     exf_forward_report report;
-    exf_observer o = {.self = &g, .device_sweeps = 1, .device_open = open_reader, .layer_begin = begin_layer, .device_block = read_block};
+    exf_observer o = {
+        .self = &g, .device_sweeps = 1, .device_open = open_reader, .layer_begin = begin_layer, .device_block = read_block};
     run_open(&r, "qwen3_moe");
     const exf_architecture *a = &r.m.c.model->arch;
     exf_recorded recorded = recording_of(&r.cpu, a, _i);
@@ -234,7 +235,8 @@ END_TEST
 /* ---- memory ------------------------------------------------------------------------------------ */
 
 /* What a replay says of a limit; EXF_NOSPACE leaves the least in *least. */
-static exf_code footprint(exf_forward_footprint *f, const run *r, const exf_recorded *recorded, const exf_backend *b, uint64_t limit, uint64_t *least)
+static exf_code footprint(exf_forward_footprint *f, const run *r, const exf_recorded *recorded, const exf_backend *b,
+                          uint64_t limit, uint64_t *least)
 {
     static const char before[] = "smallest that works is ";
     golden_seen unused;
@@ -293,10 +295,12 @@ START_TEST(a_limit_is_obeyed_or_refused)
     golden_seen unused;
     exf_observer o = golden_observer(&unused, r.m.c.model, r.m.c.batch.n_tokens);
     exf_forward_options options = {.backend = b, .max_device_memory = least - 1};
-    ck_fails(exf_replay(r.m.c.model, &r.m.c.batch, &recorded, &o, &options, &report, &e), EXF_NOSPACE, e, "is too little for this pass, the smallest that works is ");
+    ck_fails(exf_replay(r.m.c.model, &r.m.c.batch, &recorded, &o, &options, &report, &e), EXF_NOSPACE, e,
+             "is too little for this pass, the smallest that works is ");
     options.max_device_memory = 0; /* what is free decides */
     options.backend = fake_device(least - 1 + RESERVE);
-    ck_fails(exf_replay(r.m.c.model, &r.m.c.batch, &recorded, &o, &options, &report, &e), EXF_NOSPACE, e, "bytes are free for this pass, the smallest that works takes ");
+    ck_fails(exf_replay(r.m.c.model, &r.m.c.batch, &recorded, &o, &options, &report, &e), EXF_NOSPACE, e,
+             "bytes are free for this pass, the smallest that works takes ");
     run_close(&r);
 }
 END_TEST

@@ -156,7 +156,8 @@ START_TEST(statistics_beside_must_be_those_of_the_tables)
     exf_inspection_free(&s);
     ck_fails(exf_inspection_read(&s, exf_scratch("t.h5"), exf_scratch("deep.h5"), &e), EXF_MODEL, e, "has 3 of 6");
     exf_inspection_free(&s);
-    ck_fails(exf_inspection_read(&s, exf_scratch("s.h5"), exf_scratch("s.h5"), &e), EXF_FORMAT, e, "holds statistics, expected tables");
+    ck_fails(exf_inspection_read(&s, exf_scratch("s.h5"), exf_scratch("s.h5"), &e), EXF_FORMAT, e,
+             "holds statistics, expected tables");
     exf_inspection_free(&s);
 }
 END_TEST

@@ -19,11 +19,12 @@ static const exf_attention_shape shapes[] = {
     {.n_heads = 1, .n_kv = 1, .d = 16, .dv = 16, .ldq = 16, .ldk = 16, .ldv = 16, .ldo = 16, .scale = 0.25f},
     {.n_heads = 4, .n_kv = 2, .d = 8, .dv = 8, .ldq = 32, .ldk = 16, .ldv = 16, .ldo = 32, .scale = 0.35f},
     {.n_heads = 6, .n_kv = 1, .d = 12, .dv = 12, .ldq = 72, .ldk = 12, .ldv = 12, .ldo = 72, .scale = 0.3f},
-    {.n_heads = 2, .n_kv = 2, .d = 24, .dv = 10, .ldq = 48, .ldk = 48, .ldv = 20, .ldo = 20, .scale = 0.2f},  /* d > dv */
-    {.n_heads = 2, .n_kv = 1, .d = 3, .dv = 17, .ldq = 6, .ldk = 3, .ldv = 17, .ldo = 34, .scale = 0.6f},     /* d < dv */
-    {.n_heads = 3, .n_kv = 3, .d = 8, .dv = 4, .ldq = 31, .ldk = 25, .ldv = 19, .ldo = 13, .scale = -0.35f},  /* rows with more behind */
+    {.n_heads = 2, .n_kv = 2, .d = 24, .dv = 10, .ldq = 48, .ldk = 48, .ldv = 20, .ldo = 20, .scale = 0.2f}, /* d > dv */
+    {.n_heads = 2, .n_kv = 1, .d = 3, .dv = 17, .ldq = 6, .ldk = 3, .ldv = 17, .ldo = 34, .scale = 0.6f},    /* d < dv */
+    {.n_heads = 3, .n_kv = 3, .d = 8, .dv = 4, .ldq = 31, .ldk = 25, .ldv = 19, .ldo = 13, .scale = -0.35f}, /* rows with more
+                                                                                                                behind */
     {.n_heads = 1, .n_kv = 1, .d = 1, .dv = 1, .ldq = 1, .ldk = 1, .ldv = 1, .ldo = 1, .scale = 1},
-    {.n_heads = 2, .n_kv = 2, .d = 8, .dv = 8, .ldq = 16, .ldk = 16, .ldv = 16, .ldo = 16, .scale = 200},     /* nearly one key each */
+    {.n_heads = 2, .n_kv = 2, .d = 8, .dv = 8, .ldq = 16, .ldk = 16, .ldv = 16, .ldo = 16, .scale = 200}, /* nearly one key each */
 };
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths, N_SHAPES = sizeof shapes / sizeof *shapes, GUARD = 32 };
 
@@ -73,14 +74,15 @@ START_TEST(attends_like_the_formula)
     attention_case c;
     open_attention(&c, _i);
     float *before = naive_numbers(c.no, 4, 1);
-    double *q = naive_widened(c.q, c.nq), *k = naive_widened(c.k, c.nk), *v = naive_widened(c.v, c.nv), *want = naive_widened(c.out, c.no);
+    double *q = naive_widened(c.q, c.nq), *k = naive_widened(c.k, c.nk), *v = naive_widened(c.v, c.nv),
+           *want = naive_widened(c.out, c.no);
     exf_attention_cpu(c.out, c.q, c.k, c.v, &c.s, c.scores);
     naive_attention(want, q, k, v, &c.s);
     for (size_t i = 0; i < c.no; i++) {
         double off = fabs((double)c.out[i] - want[i]);
         if ((int)i % c.s.ldo < c.s.n_heads * c.s.dv)
-            ck_assert_msg(off <= allowed(&c.s), "shape %d, %d tokens: float %zu is off by %.2e, allowed %.2e", _i % N_SHAPES, c.s.n_tokens, i,
-                          off, allowed(&c.s));
+            ck_assert_msg(off <= allowed(&c.s), "shape %d, %d tokens: float %zu is off by %.2e, allowed %.2e", _i % N_SHAPES,
+                          c.s.n_tokens, i, off, allowed(&c.s));
         else
             ck_assert_msg(c.out[i] == before[i], "shape %d: float %zu is outside and changed", _i % N_SHAPES, i);
     }
@@ -117,7 +119,8 @@ START_TEST(huge_scores_do_not_overflow)
     enum { T = 3 };
     const float q[T] = {1, 1, 1}, k[T] = {1e30f, -1e30f, 2e30f}, v[T] = {1, 2, 4};
     float out[T], scores[EXF_ATTENTION_ROWS * T];
-    exf_attention_shape s = {.n_tokens = T, .n_heads = 1, .n_kv = 1, .d = 1, .dv = 1, .ldq = 1, .ldk = 1, .ldv = 1, .ldo = 1, .scale = 1};
+    exf_attention_shape s = {
+        .n_tokens = T, .n_heads = 1, .n_kv = 1, .d = 1, .dv = 1, .ldq = 1, .ldk = 1, .ldv = 1, .ldo = 1, .scale = 1};
     exf_attention_cpu(out, q, k, v, &s, scores);
     ck_assert_float_eq(out[0], 1);
     ck_assert_float_eq(out[1], 1);
@@ -172,7 +175,8 @@ START_TEST(rmsnorm_is_the_formula)
     static const int widths[] = {1, 7, 8, 9, 64, 333};
     enum { ROWS = 5 };
     int n = widths[_i], ldx = n + 3, ldy = n + 1;
-    float *x = naive_numbers((size_t)(ROWS * ldx), 8, 30), *w = naive_numbers((size_t)n, 9, 2), *y = naive_floats((size_t)(ROWS * ldy));
+    float *x = naive_numbers((size_t)(ROWS * ldx), 8, 30), *w = naive_numbers((size_t)n, 9, 2),
+          *y = naive_floats((size_t)(ROWS * ldy));
     double *want = naive_widened(x, (size_t)(ROWS * ldx));
     exf_rmsnorm_cpu(y, ldy, x, ldx, w, ROWS, n, 1e-6);
     naive_rmsnorm(want, ldx, w, ROWS, n, 1e-6);
@@ -209,7 +213,8 @@ END_TEST
  * below -88 is held at e^88, where silu is below 1e-36 anyway. */
 static void assert_gated(float seen, double want, const char *what)
 {
-    ck_assert_msg(fabs((double)seen - want) <= 5 * 0x1p-24 * fabs(want) + 1e-35, "%s: %.9g, expected %.9g", what, (double)seen, want);
+    ck_assert_msg(fabs((double)seen - want) <= 5 * 0x1p-24 * fabs(want) + 1e-35, "%s: %.9g, expected %.9g", what, (double)seen,
+                  want);
 }
 
 static double silu(double x)
@@ -241,7 +246,8 @@ END_TEST
 START_TEST(sigmoid_gates_heads)
 {
     enum { ROWS = 7, D = 5, STRIDE = 11 };
-    float *gate = naive_numbers(ROWS * STRIDE, 12, 20), *before = naive_numbers(ROWS * D, 13, 3), *y = naive_numbers(ROWS * D, 13, 3);
+    float *gate = naive_numbers(ROWS * STRIDE, 12, 20), *before = naive_numbers(ROWS * D, 13, 3),
+          *y = naive_numbers(ROWS * D, 13, 3);
     exf_sigmoid_gate_cpu(y, gate, ROWS, D, STRIDE);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < D; i++)

@@ -102,7 +102,8 @@ static void check_choices(int top_k, int block)
     unsigned char chosen[INDEX_T * INDEX_N];
     for (int first = 0; first < INDEX_T; first += block) {
         int n = INDEX_T - first < block ? INDEX_T - first : block, shown = (first + n) / INDEX_RATIO;
-        exf_indexer_shape s = {.first = first, .n_rows = n, .n_heads = INDEX_HEADS, .d = INDEX_D, .ratio = INDEX_RATIO, .top_k = top_k,
+        exf_indexer_shape s = {.first = first, .n_rows = n, .n_heads = INDEX_HEADS, .d = INDEX_D, .ratio = INDEX_RATIO,
+                               .top_k = top_k,
                                .n_entries = INDEX_N};
         if (shown == 0) continue;
         exf_indexer_cpu(chosen, q + first * INDEX_HEADS * INDEX_D, weights + first * INDEX_HEADS, keys, &s, work);
@@ -217,7 +218,8 @@ static void attend_in_blocks(const attention_case *c, int block)
         for (int i = 0; i < n; i++)
             for (int w = 0; w < shown; w++) chosen[i * shown + w] = (unsigned char)is_chosen(c, first + i, w);
         exf_compressed_keys keys = {c->tokens, c->entries, c->r->choose ? chosen : NULL, c->sink};
-        exf_compressed_attention_shape s = {.first = first, .n_rows = n, .n_heads = HEADS, .d = D, .window = c->r->window, .ratio = c->r->ratio,
+        exf_compressed_attention_shape s = {.first = first, .n_rows = n, .n_heads = HEADS, .d = D, .window = c->r->window,
+                                            .ratio = c->r->ratio,
                                             .scale = (float)(1 / sqrt((double)D))};
         memcpy(c->out + at, c->q + at, (size_t)(n * HEADS * D) * sizeof(float));
         exf_compressed_attention_cpu(c->out + at, c->out + at, &keys, &s, work); /* over the queries themselves */

@@ -25,7 +25,8 @@ static float *noise(size_t n, uint64_t stream)
     return p;
 }
 
-static void run(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta, const exf_delta_shape *s)
+static void run(float *out, const float *q, const float *k, const float *v, const float *decay, const float *beta,
+                const exf_delta_shape *s)
 {
     float *workspace = fresh(exf_delta_rule_workspace(s));
     exf_delta_rule_cpu(out, q, k, v, decay, beta, s, workspace);
@@ -55,8 +56,8 @@ START_TEST(known_answers)
     exf_l2norm_heads_cpu(q, 2, 3, 1, 2, 1e-6, sqrt(0.5));
     exf_l2norm_heads_cpu(k, 2, 3, 1, 2, 1e-6, 1);
     a[3] = a[4] = q[6] = q[9] = 1;
-    exf_delta_shape s = {.n_tokens = 5, .n_key_heads = 1, .n_value_heads = 1, .key_dim = 2, .value_dim = 2, .ldq = 2, .ldk = 2, .ldv = 2,
-                         .ldo = 2};
+    exf_delta_shape s = {
+        .n_tokens = 5, .n_key_heads = 1, .n_value_heads = 1, .key_dim = 2, .value_dim = 2, .ldq = 2, .ldk = 2, .ldv = 2, .ldo = 2};
     run(out, q, k, v, a, b, &s);
     near(out, want_o, 6, 1e-6, "o");
     near(out + 6, want_state, 4, 1e-6, "state");
@@ -117,7 +118,8 @@ static void free_problem(problem *p)
 }
 
 /* One token on column j of a state, as the definition reads; returns o[j]. */
-static double naive_step(double *state, int ld, int j, const float *q, const float *k, double v, double decay, double beta, int key_dim)
+static double naive_step(double *state, int ld, int j, const float *q, const float *k, double v, double decay, double beta,
+                         int key_dim)
 {
     double known = 0, o = 0;
     for (int i = 0; i < key_dim; i++) state[i * ld + j] *= decay;
@@ -139,8 +141,9 @@ static void naive(double *out, const problem *p)
         for (int t = 0; t < s->n_tokens; t++)
             for (int j = 0; j < s->value_dim; j++) {
                 int gate = t * s->n_value_heads + h, at = h * s->value_dim + j;
-                out[t * s->ldo + at] = naive_step(state, s->value_dim, j, p->q + t * s->ldq + key, p->k + t * s->ldk + key,
-                                                  (double)p->v[t * s->ldv + at], (double)p->decay[gate], (double)p->beta[gate], s->key_dim);
+                out[t * s->ldo + at] =
+                    naive_step(state, s->value_dim, j, p->q + t * s->ldq + key, p->k + t * s->ldk + key,
+                               (double)p->v[t * s->ldv + at], (double)p->decay[gate], (double)p->beta[gate], s->key_dim);
             }
     }
     exf_mem_free(state);
@@ -153,8 +156,8 @@ static const struct { int n_tokens, n_key_heads, n_value_heads, key_dim, value_d
 
 START_TEST(agrees_with_a_naive_recurrence)
 {
-    problem p = new_problem(sizes[_i].n_tokens, sizes[_i].n_key_heads, sizes[_i].n_value_heads, sizes[_i].key_dim, sizes[_i].value_dim,
-                            sizes[_i].gap);
+    problem p = new_problem(sizes[_i].n_tokens, sizes[_i].n_key_heads, sizes[_i].n_value_heads, sizes[_i].key_dim,
+                            sizes[_i].value_dim, sizes[_i].gap);
     size_t n = (size_t)p.s.n_tokens * (size_t)p.s.ldo;
     float *out = fresh(n);
     double *want, size = 0, off = 0;
@@ -165,7 +168,8 @@ START_TEST(agrees_with_a_naive_recurrence)
     for (size_t i = 0; i < n; i++) {
         off += ((double)out[i] - want[i]) * ((double)out[i] - want[i]);
         size += want[i] * want[i];
-        if ((int)(i % (size_t)p.s.ldo) >= p.s.n_value_heads * p.s.value_dim) ck_assert_msg(out[i] == 0, "the gap at %zu was written", i);
+        if ((int)(i % (size_t)p.s.ldo) >= p.s.n_value_heads * p.s.value_dim)
+            ck_assert_msg(out[i] == 0, "the gap at %zu was written", i);
     }
     ck_assert_msg(sqrt(off / size) < 1e-6, "%.2e from the naive recurrence", sqrt(off / size));
     exf_mem_free(want);

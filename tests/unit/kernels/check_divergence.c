@@ -72,7 +72,8 @@ START_TEST(log_softmax_is_that)
             for (int i = 0; i < n; i++) {
                 ck_assert_msg(fabs((double)got.log_p[i] - want.log_p[i]) <= 4 * ulp(fabs(want.log_p[i]) + fabs(want.log_sum) + 1),
                               "n %d, element %d: log p %.9g, expected %.9g", n, i, (double)got.log_p[i], want.log_p[i]);
-                ck_assert_msg(fabs((double)got.p[i] - want.p[i]) <= want.p[i] * 8 * ulp(fabs(want.log_p[i]) + fabs(want.log_sum) + 1) + 2e-38, /* below e^-87: 0 */
+                ck_assert_msg(fabs((double)got.p[i] - want.p[i]) <=
+                                  want.p[i] * 8 * ulp(fabs(want.log_p[i]) + fabs(want.log_sum) + 1) + 2e-38, /* below e^-87: 0 */
                               "n %d, element %d: p %.9g, expected %.9g", n, i, (double)got.p[i], want.p[i]);
                 sum += (double)got.p[i];
             }
@@ -88,13 +89,15 @@ START_TEST(divergence_is_that)
         for (int gap = 0; gap < 4; gap++) {
             int n = sizes[s], top;
             double log_sum;
-            float *x = naive_numbers((size_t)n, 200 + (uint64_t)s, 6), *y = naive_numbers((size_t)n, 300 + (uint64_t)s, (float)pow(10, gap - 2));
+            float *x = naive_numbers((size_t)n, 200 + (uint64_t)s, 6),
+                  *y = naive_numbers((size_t)n, 300 + (uint64_t)s, (float)pow(10, gap - 2));
             for (int i = 0; i < n; i++) y[i] += x[i];
             naive_row p = naive_softmax(x, n), q = naive_softmax(y, n);
             row first = row_of(x, n);
             double got = exf_divergence_cpu(first.log_p, first.p, y, n, &log_sum, &top), want = naive_kl(&p, &q, n);
             ck_assert_msg(fabs(got - want) <= 1e-5 * want + 3e-6, "n %d, gap %d: KL %.9g, expected %.9g", n, gap, got, want);
-            ck_assert_msg(fabs(log_sum - q.log_sum) <= 1e-6 * (1 + fabs(q.log_sum)), "n %d: log sum %.12g, expected %.12g", n, log_sum, q.log_sum);
+            ck_assert_msg(fabs(log_sum - q.log_sum) <= 1e-6 * (1 + fabs(q.log_sum)), "n %d: log sum %.12g, expected %.12g", n,
+                          log_sum, q.log_sum);
             ck_assert_int_eq(top, q.top);
             exf_mem_free(x);
             exf_mem_free(y);
@@ -112,7 +115,8 @@ START_TEST(equal_rows_give_exactly_nothing)
             row first = row_of(x, n);
             ck_assert(exf_divergence_cpu(first.log_p, first.p, x, n, &log_sum, &top) == 0);
             ck_assert_int_eq(top, first.top);
-            ck_assert((float)((double)x[n / 2] - log_sum) == first.log_p[n / 2] || fabsf(first.log_p[n / 2] - (float)((double)x[n / 2] - log_sum)) <= (float)ulp(log_sum + 1e4));
+            ck_assert((float)((double)x[n / 2] - log_sum) == first.log_p[n / 2] ||
+                      fabsf(first.log_p[n / 2] - (float)((double)x[n / 2] - log_sum)) <= (float)ulp(log_sum + 1e4));
             exf_mem_free(x);
         }
 }
@@ -188,7 +192,8 @@ START_TEST(nan_stays_nan)
             ck_assert_msg(isnan(exf_divergence_cpu(good.log_p, good.p, y, n, &log_sum, &top)), "n %d, NaN at %d", n, at);
             ck_assert_msg(isnan(log_sum) || n == 1, "n %d, NaN at %d: log sum %g", n, at, log_sum);
             ck_assert(top >= 0 && top < n);
-            ck_assert_msg(isnan(bad.log_p[(at + 1) % n]), "n %d, NaN at %d: another token's log p is %g", n, at, (double)bad.log_p[(at + 1) % n]);
+            ck_assert_msg(isnan(bad.log_p[(at + 1) % n]), "n %d, NaN at %d: another token's log p is %g", n, at,
+                          (double)bad.log_p[(at + 1) % n]);
             ck_assert(bad.top >= 0 && bad.top < n);
         }
 }

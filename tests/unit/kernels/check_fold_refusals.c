@@ -39,7 +39,12 @@ static void overlap_from_below(arguments *a) { a->in.ids = (char *)a->out.weight
 static void pool_zero(arguments *a) { a->d.pool = 0; }
 static void importance_unknown(arguments *a) { a->d.importance = (exf_fold_importance)2; }
 static void norms_missing(arguments *a) { a->t.norms = NULL; }
-static void norms_of_no_use(arguments *a) { a->t.norms = NULL; a->p.rank = EXF_FOLD_BY_SCORE; a->d.importance = EXF_FOLD_IMPORTANCE_ENERGY; }
+static void norms_of_no_use(arguments *a)
+{
+    a->t.norms = NULL;
+    a->p.rank = EXF_FOLD_BY_SCORE;
+    a->d.importance = EXF_FOLD_IMPORTANCE_ENERGY;
+}
 static void energy_without_rms(arguments *a) { a->t.rms = NULL; a->d.importance = EXF_FOLD_IMPORTANCE_ENERGY; }
 static void loss_missing(arguments *a) { a->t.loss = NULL; }
 static void coeff_missing(arguments *a) { a->t.coeff = NULL; }

@@ -88,7 +88,8 @@ static void ck_sums(const exf_layer_statistics *s, const routed *r, exf_weightin
  * token; two experts; all experts. */
 START_TEST(sums_are_the_definition)
 {
-    static const int size[][4] = {{8, 4, 11, 90}, {6, 3, 16, 60}, {5, 2, 3, 40}, {4, 1, 7, 30}, {2, 1, 4, 20}, {2, 2, 5, 20}, {3, 3, 8, 1}, {4, 2, 8, 0}};
+    static const int size[][4] = {{8, 4, 11, 90}, {6, 3, 16, 60}, {5, 2, 3, 40}, {4, 1, 7, 30},
+                                  {2, 1, 4, 20},  {2, 2, 5, 20},  {3, 3, 8, 1},  {4, 2, 8, 0}};
     const int *z = size[_i];
     routed r = routed_integers(z[3], z[0], z[1], z[2], 77);
     for (int w = 0; w < 3; w++) {
@@ -109,8 +110,10 @@ START_TEST(one_token_by_hand)
     static const double w_of_u[] = {5, 1, 0.5}, w_of_v[] = {2, 1, 0.25};
     for (int i = 0; i < 3; i++) {
         exf_layer_statistics s = sums_of(&r, weightings[i]);
-        naive_cell uv = {.dot = w_of_u[i] * 8, .target_sq = w_of_u[i] * 4, .source_sq = w_of_u[i] * 25, .dot0 = 8, .sq0 = 25, .count = 1};
-        naive_cell vu = {.dot = w_of_v[i] * 8, .target_sq = w_of_v[i] * 25, .source_sq = w_of_v[i] * 4, .dot0 = 8, .sq0 = 4, .count = 1};
+        naive_cell uv = {
+            .dot = w_of_u[i] * 8, .target_sq = w_of_u[i] * 4, .source_sq = w_of_u[i] * 25, .dot0 = 8, .sq0 = 25, .count = 1};
+        naive_cell vu = {
+            .dot = w_of_v[i] * 8, .target_sq = w_of_v[i] * 25, .source_sq = w_of_v[i] * 4, .dot0 = 8, .sq0 = 4, .count = 1};
         naive_cell u = {.norm_sum = 5, .sq_sum = 25, .route_weight_sum = 0.5, .contribution_sum = 2.5, .norm_count = 1};
         naive_cell v = {.norm_sum = 2, .sq_sum = 4, .route_weight_sum = 0.25, .contribution_sum = 0.5, .norm_count = 1};
         naive_cell nothing = {0};
@@ -156,7 +159,8 @@ START_TEST(order_of_slots_does_not_matter)
     for (int t = 0; t < r.n; t++)
         for (int i = -1; i < r.d_model; i++) { /* slots 0 and 2 change places, the ids and weights first */
             size_t a = (size_t)(t * 3), b = a + 2;
-            float *x = i < 0 ? &r.weights[a] : &r.outputs[a * 10 + (size_t)i], *y = i < 0 ? &r.weights[b] : &r.outputs[b * 10 + (size_t)i], f = *x;
+            float *x = i < 0 ? &r.weights[a] : &r.outputs[a * 10 + (size_t)i],
+                  *y = i < 0 ? &r.weights[b] : &r.outputs[b * 10 + (size_t)i], f = *x;
             int32_t id = r.ids[a];
             *x = *y;
             *y = f;

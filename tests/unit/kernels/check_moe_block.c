@@ -105,8 +105,10 @@ static void naive_expert(double *out, double *off, const block *b, size_t token,
 {
     int h = b->s.d_model, width = b->s.d_expert;
     size_t at = expert * (size_t)h * (size_t)width;
-    double limit = (double)b->s.limit, *x = naive_widened(b->x + token * (size_t)h, (size_t)h), *zero = naive_doubles((size_t)h + 1);
-    double *g = naive_doubles((size_t)width), *u = naive_doubles((size_t)width), *g_off = naive_doubles((size_t)width), *u_off = naive_doubles((size_t)width);
+    double limit = (double)b->s.limit, *x = naive_widened(b->x + token * (size_t)h, (size_t)h),
+           *zero = naive_doubles((size_t)h + 1);
+    double *g = naive_doubles((size_t)width), *u = naive_doubles((size_t)width), *g_off = naive_doubles((size_t)width),
+           *u_off = naive_doubles((size_t)width);
     linear(g, g_off, x, zero, b->gate + at, width, h);
     linear(u, u_off, x, zero, b->up + at, width, h);
     for (int i = 0; i < width; i++) {
@@ -136,8 +138,9 @@ static void assert_outputs(const block *b, const exf_expert_shape *s, int exact)
         if (mine) naive_expert(want, off, b, slot / (size_t)s->top_k, (size_t)id);
         for (size_t i = 0; i < h; i++) {
             double right = mine ? want[i] : id < 0 && !s->keep ? 0 : (double)before[i], allowed = mine && !exact ? off[i] : 0;
-            ck_assert_msg(fabs((double)got[i] - right) <= allowed, "slot %zu, expert %d, column %zu: %.9g, expected %.9g within %.1e", slot, (int)id, i,
-                          (double)got[i], right, allowed);
+            ck_assert_msg(fabs((double)got[i] - right) <= allowed,
+                          "slot %zu, expert %d, column %zu: %.9g, expected %.9g within %.1e", slot, (int)id, i, (double)got[i],
+                          right, allowed);
         }
     }
     exf_mem_free(want);
@@ -238,7 +241,8 @@ START_TEST(switch_weights_are_sigmoids)
                 double dot = 0;
                 for (int k = 0; k < n; k++) dot += (double)x[r * n + k] * (double)w[k];
                 double want = naive_sigmoid(dot);
-                ck_assert_msg(fabs((double)out[r] - want) <= 0x1.1p-24 * want + 0x1p-149, "row %d of %d: %.9g, expected %.9g", r, n, (double)out[r], want);
+                ck_assert_msg(fabs((double)out[r] - want) <= 0x1.1p-24 * want + 0x1p-149, "row %d of %d: %.9g, expected %.9g", r, n,
+                              (double)out[r], want);
             }
             ck_assert_float_eq(out[rows], 7);
             exf_mem_free(x);
@@ -250,7 +254,8 @@ END_TEST
 /* ---- the weighted sum ------------------------------------------------------------------- */
 
 /* Bits of a combination; START_IS_ROUTED: start is the array that routed is written to. */
-enum { START = 1, START_IS_ROUTED = 2, OUTPUTS = 4, WEIGHTS = 8, SHARED = 16, SHARED_WEIGHTS = 32, ROUTED = 64, BLOCK = 128, HIDDEN = 256, COMBINATIONS = 512 };
+enum { START = 1, START_IS_ROUTED = 2, OUTPUTS = 4, WEIGHTS = 8, SHARED = 16, SHARED_WEIGHTS = 32, ROUTED = 64, BLOCK = 128,
+      HIDDEN = 256, COMBINATIONS = 512 };
 enum { SUM_TOKENS = 3, SUM_K = 3 };
 
 /* The formulas of moe_sum.h, element by element; arrays that are NULL in c are not written. */
@@ -297,8 +302,8 @@ START_TEST(sums_are_plain_floats)
 {
     int h = sum_widths[_i];
     size_t n = (size_t)(SUM_TOKENS * h);
-    float *in[] = {naive_numbers(n, 21, 3), naive_numbers(n * SUM_K, 22, 2), naive_numbers(SUM_TOKENS * SUM_K, 23, 1), naive_numbers(n, 24, 2),
-                   naive_numbers(SUM_TOKENS, 25, 1)};
+    float *in[] = {naive_numbers(n, 21, 3), naive_numbers(n * SUM_K, 22, 2), naive_numbers(SUM_TOKENS * SUM_K, 23, 1),
+                   naive_numbers(n, 24, 2), naive_numbers(SUM_TOKENS, 25, 1)};
     for (int which = 0; which < COMBINATIONS; which++) {
         if (which & START_IS_ROUTED && !(which & START && which & ROUTED)) continue;
         float *got = naive_numbers(3 * n, 26, 3), *want = naive_numbers(3 * n, 26, 3);
@@ -316,7 +321,8 @@ END_TEST
 START_TEST(a_sum_of_no_tokens_writes_nothing)
 {
     float x = 3;
-    exf_moe_sum_call c = {.n_tokens = 0, .top_k = 2, .d_model = 1, .start = &x, .outputs = exf_f32(&x), .routed = &x, .block = &x, .hidden = &x};
+    exf_moe_sum_call c = {
+        .n_tokens = 0, .top_k = 2, .d_model = 1, .start = &x, .outputs = exf_f32(&x), .routed = &x, .block = &x, .hidden = &x};
     exf_moe_sum_cpu(&c);
     ck_assert_float_eq(x, 3);
 }
@@ -328,10 +334,13 @@ END_TEST
 START_TEST(worked_example_of_reuse)
 {
     enum { T = 3, K = 3, H = 2 };
-    static const int32_t ran[T * K] = {5, 5, 2, /**/ 0, -1, 4, /**/ 1, 2, 3}, wanted[T * K] = {2, 5, 7, /**/ -1, 0, 1, /**/ 3, 3, 9};
+    static const int32_t ran[T * K] = {5, 5, 2, /**/ 0, -1, 4, /**/ 1, 2, 3},
+                                 wanted[T * K] = {2, 5, 7, /**/ -1, 0, 1, /**/ 3, 3, 9};
     static const int32_t want_missing[T * K] = {-1, -1, 7, -1, -1, 1, -1, -1, 9};
-    static const int32_t want_source[T * K] = {2, 0, EXF_SOURCE_OTHER, EXF_SOURCE_NONE, 3, EXF_SOURCE_OTHER, 8, 8, EXF_SOURCE_OTHER};
-    static const float want[T * K] = {12, 10, -1, 0, 13, -1, 18, 18, -1}; /* the first of two slots of expert 5; nothing of other tokens */
+    static const int32_t want_source[T * K] = {2, 0, EXF_SOURCE_OTHER, EXF_SOURCE_NONE, 3, EXF_SOURCE_OTHER,
+                                               8, 8, EXF_SOURCE_OTHER};
+    static const float want[T * K] = {12, 10, -1, 0, 13,
+                                      -1, 18, 18, -1}; /* the first of two slots of expert 5; nothing of other tokens */
     float from[T * K * H], to[T * K * H];
     int32_t missing[T * K], source[T * K];
     for (int i = 0; i < T * K * H; i++) {
@@ -342,7 +351,8 @@ START_TEST(worked_example_of_reuse)
     exf_reuse_outputs_cpu(&c);
     ck_assert_mem_eq(missing, want_missing, sizeof missing);
     ck_assert_mem_eq(source, want_source, sizeof source);
-    for (int i = 0; i < T * K * H; i++) ck_assert_msg(to[i] == want[i / H], "slot %d: %g, expected %g", i / H, (double)to[i], (double)want[i / H]);
+    for (int i = 0; i < T * K * H; i++)
+        ck_assert_msg(to[i] == want[i / H], "slot %d: %g, expected %g", i / H, (double)to[i], (double)want[i / H]);
 }
 END_TEST
 
@@ -381,7 +391,8 @@ END_TEST
 /* Reused outputs and computed missing ones are together the outputs of the new routes. */
 START_TEST(reuse_and_the_rest_are_the_new_routes)
 {
-    block ran = make_block(shapes[4], SOME_EMPTY), rest = make_block(shapes[4], RANDOM_IDS), whole = make_block(shapes[4], RANDOM_IDS);
+    block ran = make_block(shapes[4], SOME_EMPTY), rest = make_block(shapes[4], RANDOM_IDS),
+          whole = make_block(shapes[4], RANDOM_IDS);
     size_t bytes = whole.slots * (size_t)whole.s.d_model * sizeof(float);
     int32_t *missing = fresh(whole.slots, sizeof *missing), *source = fresh(whole.slots, sizeof *source);
     block *all[] = {&ran, &rest, &whole};
@@ -390,14 +401,17 @@ START_TEST(reuse_and_the_rest_are_the_new_routes)
         whole.ids[i] = rest.ids[i] = i % 7 == 3 ? -1 : i % 2 ? (ran.ids[i] + 3) % whole.s.n_experts : ran.ids[i];
     run(&ran, &ran.s, ran.ids);
     run(&whole, &whole.s, whole.ids);
-    exf_reuse_call c = {whole.s.n_tokens, whole.s.top_k, whole.s.d_model, {NULL, EXF_NUMBER_F32}, exf_f32(ran.outputs), rest.ids, ran.ids, source, missing};
+    exf_reuse_call c = {whole.s.n_tokens, whole.s.top_k, whole.s.d_model, {NULL, EXF_NUMBER_F32}, exf_f32(ran.outputs), rest.ids,
+                        ran.ids,          source,        missing};
     exf_reuse_outputs_cpu(&c);
     rest.s.keep = 1;
     run(&rest, &rest.s, missing);
-    float *sum = fresh((size_t)whole.s.n_tokens * (size_t)whole.s.d_model, sizeof *sum), *want = fresh((size_t)whole.s.n_tokens * (size_t)whole.s.d_model, sizeof *want);
-    exf_moe_sum_call by_source = {.n_tokens = whole.s.n_tokens, .top_k = whole.s.top_k, .d_model = whole.s.d_model, .outputs = exf_f32(ran.outputs),
-                                  .source = source, .other = exf_f32(rest.outputs), .routed = sum};
-    exf_moe_sum_call plain = {.n_tokens = whole.s.n_tokens, .top_k = whole.s.top_k, .d_model = whole.s.d_model, .outputs = exf_f32(whole.outputs),
+    float *sum = fresh((size_t)whole.s.n_tokens * (size_t)whole.s.d_model, sizeof *sum),
+    *want = fresh((size_t)whole.s.n_tokens * (size_t)whole.s.d_model, sizeof *want);
+    exf_moe_sum_call by_source = {.n_tokens = whole.s.n_tokens, .top_k = whole.s.top_k, .d_model = whole.s.d_model,
+                                  .outputs = exf_f32(ran.outputs), .source = source, .other = exf_f32(rest.outputs), .routed = sum};
+    exf_moe_sum_call plain = {.n_tokens = whole.s.n_tokens, .top_k = whole.s.top_k, .d_model = whole.s.d_model,
+                              .outputs = exf_f32(whole.outputs),
                               .routed = want};
     exf_moe_sum_cpu(&by_source);
     exf_moe_sum_cpu(&plain);
@@ -418,9 +432,10 @@ END_TEST
 START_TEST(digits_are_carried)
 {
     static const long long digits[][6] = {
-        {0}, {1}, {-1}, {5, -3, 0, 7}, {1LL << 45, (1LL << 44) + 3, (1LL << 50) - 1, 1LL << 40, 12345}, {-(1LL << 45), 1LL << 12, -(1LL << 44), 5},
-        {(1LL << 32) - 1, (1LL << 32) - 1, (1LL << 32) - 1, (1LL << 32) - 1, 0}, {1LL << 32, (1LL << 32) - 1, (1LL << 32) - 1, (1LL << 32) - 1, (1LL << 31) - 2},
-        {0, 0, 0, 0, 0, 3}, {1, 0, 0, 0, 0, -2},
+        {0}, {1}, {-1}, {5, -3, 0, 7}, {1LL << 45, (1LL << 44) + 3, (1LL << 50) - 1, 1LL << 40, 12345},
+        {-(1LL << 45), 1LL << 12, -(1LL << 44), 5},
+        {(1LL << 32) - 1, (1LL << 32) - 1, (1LL << 32) - 1, (1LL << 32) - 1, 0},
+        {1LL << 32, (1LL << 32) - 1, (1LL << 32) - 1, (1LL << 32) - 1, (1LL << 31) - 2}, {0, 0, 0, 0, 0, 3}, {1, 0, 0, 0, 0, -2},
     };
     const long long *d = digits[_i];
     for (int other = 0; other < COUNT(digits); other++) {

@@ -20,8 +20,10 @@ typedef struct {
     double low, high, inverse[N_SHOWN];
 } yarn_row;
 static const yarn_row yarn_rows[] = {
-    {"DeepSeek-V2 and V3", 1e4, {40, 32, 1, 4096, 1}, 10, 23, {1, 0.0562341325, 0.0390069266, 0.0055, 7.90569415e-4, 3.33380358e-6}},
-    {"DeepSeek-V4", 1.6e5, {16, 32, 1, 65536, 1}, 15, 25, {1, 0.0236435402, 0.0162586228, 0.002265625, 2.96977778e-4, 5.68052904e-7}},
+    {"DeepSeek-V2 and V3", 1e4, {40, 32, 1, 4096, 1}, 10, 23,
+     {1, 0.0562341325, 0.0390069266, 0.0055, 7.90569415e-4, 3.33380358e-6}},
+    {"DeepSeek-V4", 1.6e5, {16, 32, 1, 65536, 1}, 15, 25,
+     {1, 0.0236435402, 0.0162586228, 0.002265625, 2.96977778e-4, 5.68052904e-7}},
     {"gpt-oss", 1.5e5, {32, 32, 1, 4096, 0}, 8.0927791, 17.3980245,
      {1, 0.0193350011, 0.0115920493, 4.56483919e-4, 1.81883367e-5, 3.02351143e-7}},
     {"Kimi-K2", 5e4, {32, 1, 1, 4096, 1}, 19, 20, {1, 0.0340072782, 0.024250967, 0.00447213595, 3.61404677e-5, 8.76441291e-7}},
@@ -98,7 +100,8 @@ START_TEST(tables_hold_the_rounded_angle)
     exf_rope_table(cosine, sine, inverse, 2 * HALF, POSITIONS, amplitude);
     for (int t = 0; t < POSITIONS; t++)
         for (int i = 0; i < HALF; i++) {
-            float angle = (float)t * inverse[i]; /* in float, as the reference has it: at position 3000 that is up to 1.2e-4 of a radian */
+            float angle =
+                (float)t * inverse[i]; /* in float, as the reference has it: at position 3000 that is up to 1.2e-4 of a radian */
             ck_assert_float_eq(cosine[t * HALF + i], (float)(cos((double)angle) * amplitude));
             ck_assert_float_eq(sine[t * HALF + i], (float)(sin((double)angle) * amplitude));
         }
@@ -124,11 +127,11 @@ static const exf_rope_shape layouts[] = {
     {.n_tokens = 13, .n_heads = 3, .head_dim = 16, .ld = 48, .d = 16, .step = 1, .interleaved = 1},
     {.n_tokens = 1, .n_heads = 1, .head_dim = 2, .ld = 2, .d = 2, .step = 1},
     {.n_tokens = 2, .n_heads = 1, .head_dim = 2, .ld = 2, .d = 2, .step = 1, .interleaved = 1},
-    {.n_tokens = 7, .n_heads = 2, .head_dim = 24, .ld = 48, .d = 8, .step = 1},                                   /* the first part */
-    {.n_tokens = 7, .n_heads = 2, .head_dim = 24, .ld = 48, .d = 8, .offset = 16, .step = 1, .interleaved = 1},   /* the last part */
-    {.n_tokens = 7, .n_heads = 1, .head_dim = 40, .ld = 40, .d = 6, .offset = 33, .step = 1},                     /* odd places */
-    {.n_tokens = 9, .n_heads = 5, .head_dim = 10, .ld = 61, .d = 10, .step = 1, .interleaved = 1},                /* rows with more behind */
-    {.n_tokens = 10, .n_heads = 1, .head_dim = 64, .ld = 64, .d = 64, .step = 4},                                 /* every fourth position */
+    {.n_tokens = 7, .n_heads = 2, .head_dim = 24, .ld = 48, .d = 8, .step = 1},                                 /* the first part */
+    {.n_tokens = 7, .n_heads = 2, .head_dim = 24, .ld = 48, .d = 8, .offset = 16, .step = 1, .interleaved = 1}, /* the last part */
+    {.n_tokens = 7, .n_heads = 1, .head_dim = 40, .ld = 40, .d = 6, .offset = 33, .step = 1},                   /* odd places */
+    {.n_tokens = 9, .n_heads = 5, .head_dim = 10, .ld = 61, .d = 10, .step = 1, .interleaved = 1}, /* rows with more behind */
+    {.n_tokens = 10, .n_heads = 1, .head_dim = 64, .ld = 64, .d = 64, .step = 4},                  /* every fourth position */
     {.n_tokens = 10, .n_heads = 2, .head_dim = 12, .ld = 24, .d = 4, .offset = 8, .step = 3, .interleaved = 1, .inverse = 1},
     {.n_tokens = 5, .n_heads = 2, .head_dim = 14, .ld = 28, .d = 14, .step = 1, .inverse = 1},
     {.n_tokens = 0, .n_heads = 2, .head_dim = 14, .ld = 28, .d = 14, .step = 1},
@@ -208,7 +211,8 @@ START_TEST(layouts_are_permutations_of_each_other)
     exf_rope_apply_cpu(sorted, &s, cosine, sine);
     s.interleaved = 1;
     exf_rope_apply_cpu(x, &s, cosine, sine);
-    for (int i = 0; i < TOKENS * WIDTH; i++) ck_assert_float_eq(x[i], sorted[i / WIDTH * WIDTH + i % WIDTH / 2 + i % 2 * (WIDTH / 2)]);
+    for (int i = 0; i < TOKENS * WIDTH; i++)
+        ck_assert_float_eq(x[i], sorted[i / WIDTH * WIDTH + i % WIDTH / 2 + i % 2 * (WIDTH / 2)]);
 }
 END_TEST
 

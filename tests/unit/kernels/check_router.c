@@ -30,8 +30,8 @@ static void expect(const exf_router_rules *r, const float *logits, const int32_t
     exf_router_cpu(ids, weights, logits, &token, 1, r, scratch);
     for (int k = 0; k < r->top_k; k++) {
         ck_assert_msg(ids[k] == want_ids[k], "slot %d: expert %d, expected %d", k, (int)ids[k], (int)want_ids[k]);
-        ck_assert_msg(fabs((double)weights[k] - want_weights[k]) <= 1e-7 * fabs(want_weights[k]), "slot %d: weight %.9g, expected %.9g", k,
-                      (double)weights[k], want_weights[k]);
+        ck_assert_msg(fabs((double)weights[k] - want_weights[k]) <= 1e-7 * fabs(want_weights[k]),
+                      "slot %d: weight %.9g, expected %.9g", k, (double)weights[k], want_weights[k]);
     }
 }
 #define IDS (const int32_t[])
@@ -301,10 +301,11 @@ START_TEST(agrees_with_the_plain_version)
         for (int t = 0; t < d.n_tokens; t++) {
             naive_route(want_ids, want, d.logits + t * e, d.tokens[t], &d.rules);
             for (int i = 0; i < k; i++) {
-                ck_assert_msg(ids[t * k + i] == want_ids[i], "round %d, slot %d of %d: expert %d of %d, expected %d", (int)round, i, k,
-                              (int)ids[t * k + i], e, (int)want_ids[i]);
-                ck_assert_msg(fabsf(weights[t * k + i] - want[i]) <= 2.4e-7f * want[i], "round %d, slot %d: weight %.9g, expected %.9g",
-                              (int)round, i, (double)weights[t * k + i], (double)want[i]);
+                ck_assert_msg(ids[t * k + i] == want_ids[i], "round %d, slot %d of %d: expert %d of %d, expected %d", (int)round, i,
+                              k, (int)ids[t * k + i], e, (int)want_ids[i]);
+                ck_assert_msg(fabsf(weights[t * k + i] - want[i]) <= 2.4e-7f * want[i],
+                              "round %d, slot %d: weight %.9g, expected %.9g", (int)round, i, (double)weights[t * k + i],
+                              (double)want[i]);
                 ck_assert(i == 0 || weights[t * k + i] <= weights[t * k + i - 1]);
             }
         }

@@ -266,8 +266,8 @@ START_TEST(mixer_matches_naive)
             double want[H];
             naive_row(want, &c, &k, _i, t);
             for (int j = 0; j < H; j++)
-                ck_assert_msg(fabs((double)out[t * H + j] - want[j]) < 1e-5, "ratio %d, length %d, row %d: %g, expected %g", ratios[_i],
-                              lengths[i], t, (double)out[t * H + j], want[j]);
+                ck_assert_msg(fabs((double)out[t * H + j] - want[j]) < 1e-5, "ratio %d, length %d, row %d: %g, expected %g",
+                              ratios[_i], lengths[i], t, (double)out[t * H + j], want[j]);
         }
         exf_mem_free(out);
     }

@@ -55,8 +55,8 @@ static void run_mixer(bench *b, const exf_mixer *m)
 {
     enum { GUARD = 16 };
     exf_arena arena = {NULL, 0};
-    exf_mixer_call c = {.out = b->out, .input = b->input, .n_tokens = b->n_tokens, .a = &b->a, .w = b->w, .rope_tables = &b->rope_tables,
-                        .arena = &arena, .b = &exf_backend_cpu};
+    exf_mixer_call c = {.out = b->out, .input = b->input, .n_tokens = b->n_tokens, .a = &b->a, .w = b->w,
+                        .rope_tables = &b->rope_tables, .arena = &arena, .b = &exf_backend_cpu};
     m->run(&c);
     size_t counted = arena.used;
     for (int i = 0; i < b->n_tokens * H; i++) ck_assert_float_eq(b->out[i], 0);
@@ -134,8 +134,8 @@ static void naive_attention_mixer(bench *b)
     rotate(b, q, HEADS, stride, 0);
     rotate(b, k, KV, D, 0);
     for (int i = 0; i < t * HEADS * D; i++) packed[i] = q[i / D * stride + i % D];
-    exf_attention_shape s = {.n_tokens = t, .n_heads = HEADS, .n_kv = KV, .d = D, .dv = D, .ldq = HEADS * D, .ldk = KV * D, .ldv = KV * D,
-                             .ldo = HEADS * D, .scale = (float)sqrt(0.1)};
+    exf_attention_shape s = {.n_tokens = t, .n_heads = HEADS, .n_kv = KV, .d = D, .dv = D, .ldq = HEADS * D, .ldk = KV * D,
+                             .ldv = KV * D, .ldo = HEADS * D, .scale = (float)sqrt(0.1)};
     naive_attention(heads, packed, k, v, &s);
     for (int i = 0; gated && i < t * HEADS * D; i++) heads[i] *= naive_sigmoid(q[i / D * stride + D + i % D]);
     naive_linear(b->want, heads, 0, b->w[EXF_W_O], t, H, HEADS * D);
@@ -162,7 +162,8 @@ enum { NOPE = 7, ROPE = 6, V = 5, RANK = 11, Q_RANK = 9, MLA_HEADS = 3, DK = NOP
 static void open_mla(bench *b, int n_tokens, int q_rank)
 {
     memset(b, 0, sizeof *b);
-    b->a.mla = (exf_mla_spec){.n_heads = MLA_HEADS, .q_rank = q_rank, .kv_rank = RANK, .nope_dim = NOPE, .rope_dim = ROPE, .v_dim = V,
+    b->a.mla = (exf_mla_spec){.n_heads = MLA_HEADS, .q_rank = q_rank, .kv_rank = RANK, .nope_dim = NOPE, .rope_dim = ROPE,
+                              .v_dim = V,
                               .score_scale = 0.7};
     b->a.rope[EXF_ROPE_MAIN] = (exf_rope_spec){.dim = ROPE, .theta = 100, .interleaved = 1};
     open_bench(b, n_tokens);
@@ -216,7 +217,8 @@ static void naive_keys(const bench *b, const double *x, double *k, double *v)
 static void naive_mla(bench *b)
 {
     int t = b->n_tokens;
-    double *x = naive_widened(b->input, (size_t)(t * H)), *q = naive_queries(b, x), *k = naive_doubles((size_t)(t * MLA_HEADS * DK));
+    double *x = naive_widened(b->input, (size_t)(t * H)), *q = naive_queries(b, x),
+           *k = naive_doubles((size_t)(t * MLA_HEADS * DK));
     double *v = naive_doubles((size_t)(t * MLA_HEADS * V)), *heads = naive_doubles((size_t)(t * MLA_HEADS * V));
     naive_keys(b, x, k, v);
     exf_attention_shape s = {.n_tokens = t, .n_heads = MLA_HEADS, .n_kv = MLA_HEADS, .d = DK, .dv = V, .ldq = MLA_HEADS * DK,

@@ -92,7 +92,8 @@ END_TEST
 
 START_TEST(shards_lie_in_the_directory)
 {
-    static const char *const names[] = {"/etc/passwd", "../a.safetensors", "sub/a.safetensors", "..", ".", "", "sub\\\\a", "a.safetensors\\u0000"};
+    static const char *const names[] = {"/etc/passwd", "../a.safetensors",    "sub/a.safetensors", "..", ".", "",
+                                        "sub\\\\a",    "a.safetensors\\u0000"};
     put_shard("a.safetensors", "x");
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         exf_text t = {0};

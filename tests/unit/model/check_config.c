@@ -173,7 +173,8 @@ START_TEST(fields_fill_the_architecture)
     exf_architecture a;
     ck_ok(WITH3(&a, "rms_norm_eps", "0.5", "rope_theta", "1000000.0", "norm_topk_prob", "true"), e);
     ck_assert(a.d_model == 8 && a.n_layers == 4 && a.vocab == 32 && a.n_experts == 6 && a.top_k == 2 && a.d_expert == 5);
-    ck_assert(a.attention.n_heads == 4 && a.attention.n_kv_heads == 2 && a.attention.head_dim == 6 && a.rope[EXF_ROPE_MAIN].dim == 6);
+    ck_assert(a.attention.n_heads == 4 && a.attention.n_kv_heads == 2 && a.attention.head_dim == 6 &&
+              a.rope[EXF_ROPE_MAIN].dim == 6);
     ck_assert(a.rope[EXF_ROPE_MAIN].theta == 1e6 && a.traits[0] & EXF_T_QK_NORM && !(a.traits[0] & EXF_T_QKV_BIAS));
     ck_assert(a.norm_eps == 0.5 && a.router.renormalise && a.router.score == EXF_SCORING_SOFTMAX && !a.tied_embeddings);
     ck_assert_int_eq(a.n_moe_layers, 4);
@@ -220,10 +221,13 @@ END_TEST
 START_TEST(sizes_are_possible_ones)
 {
     static const field bad[] = {
-        {"hidden_size", "0"}, {"hidden_size", "1048577"}, {"num_hidden_layers", "0"}, {"num_hidden_layers", "1025"}, {"vocab_size", "0"},
+        {"hidden_size", "0"}, {"hidden_size", "1048577"}, {"num_hidden_layers", "0"}, {"num_hidden_layers", "1025"},
+        {"vocab_size", "0"},
         {"num_experts", "1"}, {"num_experts", "4097"}, {"num_experts_per_tok", "0"}, {"num_experts_per_tok", "65"},
-        {"moe_intermediate_size", "0"}, {"num_attention_heads", "0"}, {"num_key_value_heads", "0"}, {"head_dim", "0"}, {"head_dim", "-2"},
-        {"hidden_size", NULL}, {"num_experts", NULL}, {"num_experts_per_tok", NULL}, {"moe_intermediate_size", NULL}, {"vocab_size", NULL},
+        {"moe_intermediate_size", "0"}, {"num_attention_heads", "0"}, {"num_key_value_heads", "0"}, {"head_dim", "0"},
+        {"head_dim", "-2"},
+        {"hidden_size", NULL}, {"num_experts", NULL}, {"num_experts_per_tok", NULL}, {"moe_intermediate_size", NULL},
+        {"vocab_size", NULL},
         {"num_hidden_layers", NULL}, {"num_attention_heads", NULL}, {"hidden_size", "8.0"}, {"vocab_size", "\"32\""},
         {"rms_norm_eps", "0"}, {"rope_theta", "-1"}, {"tie_word_embeddings", "1"}, {"norm_topk_prob", "\"yes\""},
     };

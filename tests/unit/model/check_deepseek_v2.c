@@ -47,8 +47,11 @@ static const struct {
     {"YaRN without mscale_all_dim", YARN("32", ""), 0.0721687836, 1.3465735903},
     {"no YaRN", ROPE, 0.0721687836, 0},
     {"the other spelling",
-     ROPE ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 10000, \"factor\": 40, \"original_max_position_embeddings\": 4096,"
-          " \"mscale\": 0.707, \"mscale_all_dim\": 0.707}", 0.1147213868, 1},
+     ROPE
+     ", \"rope_parameters\": {\"rope_type\": \"yarn\", \"rope_theta\": 10000, \"factor\": 40, "
+     "\"original_max_position_embeddings\": 4096,"
+     " \"mscale\": 0.707, \"mscale_all_dim\": 0.707}",
+     0.1147213868, 1},
 };
 
 START_TEST(yarn_goes_into_the_scale_of_scores)
@@ -70,7 +73,9 @@ START_TEST(layers_and_widths_of_v2_lite)
 {
     exf_architecture a;
     exf_err err;
-    ck_ok(configure(&a, ROPE ", \"q_lora_rank\": null, \"attention_bias\": false, \"scoring_func\": \"softmax\", \"moe_layer_freq\": 1", &err), err);
+    ck_ok(configure(&a,
+                    ROPE ", \"q_lora_rank\": null, \"attention_bias\": false, \"scoring_func\": \"softmax\", \"moe_layer_freq\": 1",
+                    &err), err);
     ck_assert_int_eq(a.n_moe_layers, 26);
     ck_assert_int_eq(a.d_shared, 2816);
     ck_assert_int_eq(a.dim[EXF_DIM_Q], 3072);

@@ -9,19 +9,21 @@
 #include <stdio.h>
 #include <string.h>
 
-#define COMMON                                                                                                                      \
-    "\"hidden_size\":64,\"num_hidden_layers\":4,\"vocab_size\":32,\"moe_intermediate_size\":24,\"n_routed_experts\":16,"            \
-    "\"num_experts_per_tok\":3,\"num_attention_heads\":4,\"head_dim\":32,\"q_lora_rank\":24,\"o_groups\":2,\"o_lora_rank\":16,"     \
-    "\"sliding_window\":16,\"index_n_heads\":2,\"index_head_dim\":16,\"index_topk\":6,\"hc_mult\":4,\"scoring_func\":\"sqrtsoftplus\""
+#define COMMON                                                                                                                  \
+    "\"hidden_size\":64,\"num_hidden_layers\":4,\"vocab_size\":32,\"moe_intermediate_size\":24,\"n_routed_experts\":16,"        \
+    "\"num_experts_per_tok\":3,\"num_attention_heads\":4,\"head_dim\":32,\"q_lora_rank\":24,\"o_groups\":2,\"o_lora_rank\":16," \
+    "\"sliding_window\":16,\"index_n_heads\":2,\"index_head_dim\":16,\"index_topk\":6,\"hc_mult\":4,"                           \
+    "\"scoring_func\":\"sqrtsoftplus\""
 #define YARN "\"factor\":16,\"original_max_position_embeddings\":256"
-#define RELEASED(ratios)                                                                                                        \
-    "{" COMMON ",\"qk_rope_head_dim\":8,\"num_hash_layers\":2,\"compress_ratios\":" ratios ",\"rope_theta\":10000,"             \
+#define RELEASED(ratios)                                                                                            \
+    "{" COMMON ",\"qk_rope_head_dim\":8,\"num_hash_layers\":2,\"compress_ratios\":" ratios ",\"rope_theta\":10000," \
     "\"compress_rope_theta\":160000,\"rope_scaling\":{\"type\":\"yarn\"," YARN "}}"
-#define NORMALISED                                                                                                              \
-    "{" COMMON ",\"partial_rotary_factor\":0.25,\"mlp_layer_types\":[\"hash_moe\",\"hash_moe\",\"moe\",\"moe\"],"               \
-    "\"layer_types\":[\"sliding_attention\",\"heavily_compressed_attention\",\"compressed_sparse_attention\","                  \
-    "\"heavily_compressed_attention\"],\"compress_rates\":{\"compressed_sparse_attention\":4,\"heavily_compressed_attention\":64}," \
-    "\"rope_parameters\":{\"main\":{\"rope_type\":\"default\",\"rope_theta\":10000},"                                           \
+#define NORMALISED                                                                                                \
+    "{" COMMON ",\"partial_rotary_factor\":0.25,\"mlp_layer_types\":[\"hash_moe\",\"hash_moe\",\"moe\",\"moe\"]," \
+    "\"layer_types\":[\"sliding_attention\",\"heavily_compressed_attention\",\"compressed_sparse_attention\","    \
+    "\"heavily_compressed_attention\"],\"compress_rates\":{\"compressed_sparse_attention\":4,"                    \
+    "\"heavily_compressed_attention\":64},"                                                                       \
+    "\"rope_parameters\":{\"main\":{\"rope_type\":\"default\",\"rope_theta\":10000},"                             \
     "\"compress\":{\"rope_type\":\"yarn\",\"rope_theta\":160000,\"attention_factor\":1.0," YARN "}}}"
 
 static exf_code configure(exf_architecture *a, const char *text, exf_err *err)
@@ -71,7 +73,8 @@ START_TEST(layers_differ_as_the_config_says)
 }
 END_TEST
 
-static const struct { const char *config, *part; } refusals[] = {
+static const struct { const char *config, *part;
+} refusals[] = {
     {RELEASED("[0,64,4,128]"), "layer 3 compresses 128 tokens into one, an earlier one 64"},
     {RELEASED("[0,64,4]"), "\"compress_ratios\" has 3 elements for 4 layers"},
     {RELEASED("[0,-1,4,0]"), "\"compress_ratios\"[1] is -1, expected 0 to 1048576"},
@@ -80,14 +83,18 @@ static const struct { const char *config, *part; } refusals[] = {
     {RELEASED("null"), "neither \"compress_ratios\" nor \"layer_types\""},
     {RELEASED("[0,64,4,0],\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"x\",\"x\"]"),
      "layer 1 compresses 64 tokens by \"compress_ratios\", 0 by \"layer_types\""},
-    {RELEASED("[0,0,0,0],\"layer_types\":[\"global\",\"x\",\"x\",\"x\"]"), "\"layer_types\"[0] is global, expected sliding_attention"},
-    {RELEASED("[0,0,0,0],\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\",\"moe\"]"), "\"mlp_layer_types\"[0] is dense, expected hash_moe or moe"},
+    {RELEASED("[0,0,0,0],\"layer_types\":[\"global\",\"x\",\"x\",\"x\"]"),
+     "\"layer_types\"[0] is global, expected sliding_attention"},
+    {RELEASED("[0,0,0,0],\"mlp_layer_types\":[\"dense\",\"moe\",\"moe\",\"moe\"]"),
+     "\"mlp_layer_types\"[0] is dense, expected hash_moe or moe"},
     {RELEASED("[0,0,0,0],\"compress_rates\":{\"compressed_sparse_attention\":8}"), "is 8; only 4 is supported"},
     {RELEASED("[0,0,0,0],\"norm_topk_prob\":false"), "\"norm_topk_prob\" is false; only true"},
     {RELEASED("[0,0,0,0],\"n_shared_experts\":2"), "\"n_shared_experts\" is 2; only 1"},
     {RELEASED("[0,0,0,0],\"num_key_value_heads\":2"), "\"num_key_value_heads\" is 2; only 1"},
-    {"{" COMMON ",\"compress_ratios\":[0,0,0,0],\"qk_rope_head_dim\":18}", "18 rotary dimensions in heads of 32 and index heads of 16"},
-    {"{" COMMON ",\"compress_ratios\":[0,0,0,0],\"qk_rope_head_dim\":8,\"rope_scaling\":{\"type\":\"linear\"}}", "\"linear\" is not supported"},
+    {"{" COMMON ",\"compress_ratios\":[0,0,0,0],\"qk_rope_head_dim\":18}",
+     "18 rotary dimensions in heads of 32 and index heads of 16"},
+    {"{" COMMON ",\"compress_ratios\":[0,0,0,0],\"qk_rope_head_dim\":8,\"rope_scaling\":{\"type\":\"linear\"}}",
+     "\"linear\" is not supported"},
 };
 
 START_TEST(what_cannot_be_is_refused)

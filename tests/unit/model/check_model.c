@@ -124,8 +124,8 @@ END_TEST
 
 START_TEST(missing_tensors_are_named)
 {
-    static const char *const names[] = {"model.embed_tokens.weight", "model.layers.1.mlp.gate.weight", "model.layers.0.mlp.up_proj.weight",
-                                        "model.layers.1.mlp.experts.2.down_proj.weight"};
+    static const char *const names[] = {"model.embed_tokens.weight", "model.layers.1.mlp.gate.weight",
+                                        "model.layers.0.mlp.up_proj.weight", "model.layers.1.mlp.experts.2.down_proj.weight"};
     static const char *const shapes[] = {"[6, 4]", "[3, 4]", "[5, 4]", "[4, 3]"};
     for (int i = 0; i < 4; i++) {
         char want[160];
@@ -154,7 +154,8 @@ static void shape_refused(const char *name, int rank, int64_t rows, int64_t colu
 
 START_TEST(shapes_are_those_of_the_config)
 {
-    shape_refused("model.layers.1.mlp.experts.1.up_proj.weight", 2, 4, 3, "\"model.layers.1.mlp.experts.1.up_proj.weight\" is [4, 3], ");
+    shape_refused("model.layers.1.mlp.experts.1.up_proj.weight", 2, 4, 3,
+                  "\"model.layers.1.mlp.experts.1.up_proj.weight\" is [4, 3], ");
     ck_assert_msg(strstr(e.msg, "says [3, 4]") != NULL, "%s", e.msg);
     shape_refused("model.layers.0.self_attn.o_proj.weight", 2, 8, 4, "is [8, 4]");
     shape_refused("model.norm.weight", 2, 4, 1, "is [4, 1]");
@@ -276,7 +277,8 @@ START_TEST(a_sharded_model_opens)
     ck_ok(exf_model_open(&m, "tests/golden/qwen3_moe", &e), e);
     ck_assert_uint_eq(exf_checkpoint_files(m->checkpoint), 3);
     ck_assert_uint_eq(exf_checkpoint_count(m->checkpoint), 3 + 3 * (9 + 3 * 16));
-    ck_assert(m->arch.n_layers == 3 && m->arch.n_moe_layers == 3 && m->arch.n_experts == 16 && m->arch.top_k == 4 && m->arch.d_ffn == 0);
+    ck_assert(m->arch.n_layers == 3 && m->arch.n_moe_layers == 3 && m->arch.n_experts == 16 && m->arch.top_k == 4 &&
+              m->arch.d_ffn == 0);
     ck_assert(m->arch.rope[EXF_ROPE_MAIN].theta == 1e6 && m->arch.router.renormalise && !m->arch.tied_embeddings);
     for (size_t i = 0; i < exf_checkpoint_count(m->checkpoint); i++) bytes += exf_checkpoint_at(m->checkpoint, i)->tensor->nbytes;
     ck_assert_uint_eq(exf_model_bytes(m), bytes);

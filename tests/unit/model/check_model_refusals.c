@@ -142,7 +142,8 @@ static void spoil_dtype(specimen *s, const char *fault, size_t i)
 {
     exf_tensor whole = s->tensor[i];
     s->tensor[i].dtype = other_dtype(whole.dtype);
-    REFUSED(s, fault, "model.safetensors", whole.name, exf_dtype_name(s->tensor[i].dtype), "expected", whole.dtype == EXF_DT_F8_E8M0 ? "F8_E8M0" : "F32");
+    REFUSED(s, fault, "model.safetensors", whole.name, exf_dtype_name(s->tensor[i].dtype), "expected",
+            whole.dtype == EXF_DT_F8_E8M0 ? "F8_E8M0" : "F32");
     s->tensor[i] = whole;
 }
 

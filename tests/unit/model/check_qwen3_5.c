@@ -35,7 +35,8 @@ static void add(rewritten *r, const char *name, const exf_tensor *like, const ch
 }
 
 /* A stack [E, rows, cols] as E matrices for each of the n_parts equal parts of its rows. */
-static void add_experts(rewritten *r, const char *base, const exf_tensor *stack, const char *data, const char *const *parts, int n_parts)
+static void add_experts(rewritten *r, const char *base, const exf_tensor *stack, const char *data, const char *const *parts,
+                        int n_parts)
 {
     exf_tensor one = {.dtype = stack->dtype, .rank = 2, .shape = {stack->shape[1] / n_parts, stack->shape[2]}};
     for (int i = 0; i < (int)stack->shape[0] * n_parts; i++) {

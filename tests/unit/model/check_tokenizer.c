@@ -45,7 +45,8 @@ START_TEST(golden_texts)
     exf_json *texts;
     exf_ids ids = {0};
     open_golden(_i, &t, &texts);
-    for (size_t i = 0; i < GOLDEN_TEXTS; i++) ck_assert_msg(agrees(t, exf_json_at(texts, i), &ids), "%s: golden text %zu differs", shape[_i], i);
+    for (size_t i = 0; i < GOLDEN_TEXTS; i++)
+        ck_assert_msg(agrees(t, exf_json_at(texts, i), &ids), "%s: golden text %zu differs", shape[_i], i);
     ck_assert_int_eq(exf_tokenizer_size(t), 1504);
     exf_ids_free(&ids);
     exf_json_free(texts);
@@ -156,7 +157,8 @@ START_TEST(bytes_nul_and_nothing)
 {
     expect((parts){0}, "", "");
     expect_bytes((parts){0}, "a\0b\xc3\xa9", 5, "97 0 98 195 169");
-    expect_bytes((parts){.pre = REGEX("b"), .vocab = "\"a\xc4\x80\":256", .merges = "[\"a\",\"\xc4\x80\"]"}, "a\0b\0", 4, "256 98 0");
+    expect_bytes((parts){.pre = REGEX("b"), .vocab = "\"a\xc4\x80\":256", .merges = "[\"a\",\"\xc4\x80\"]"}, "a\0b\0", 4,
+                 "256 98 0");
 }
 END_TEST
 
@@ -179,7 +181,8 @@ END_TEST
 
 START_TEST(merges_by_rank_then_from_the_left)
 {
-    parts p = {.vocab = "\"aa\":256,\"aaa\":257,\"bc\":258,\"ab\":259,\"abc\":260", .merges = "[\"b\",\"c\"],[\"a\",\"b\"],[\"a\",\"a\"],[\"aa\",\"a\"],[\"ab\",\"c\"]"};
+    parts p = {.vocab = "\"aa\":256,\"aaa\":257,\"bc\":258,\"ab\":259,\"abc\":260",
+               .merges = "[\"b\",\"c\"],[\"a\",\"b\"],[\"a\",\"a\"],[\"aa\",\"a\"],[\"ab\",\"c\"]"};
     expect(p, "abc", "97 258");
     expect(p, "abab", "259 259");
     expect(p, "aaa", "257");
@@ -204,7 +207,9 @@ END_TEST
 
 START_TEST(added_tokens_leftmost_longest)
 {
-    parts p = {.vocab = "\"the\":256", .added = ADDED("<a>", "257", "false") "," ADDED("<a><b>", "258", "false") "," ADDED("the", "256", "false") "," ADDED("hen", "259", "false")};
+    parts p = {.vocab = "\"the\":256",
+               .added = ADDED("<a>", "257", "false") "," ADDED("<a><b>", "258", "false") "," ADDED("the", "256", "false") "," ADDED(
+                   "hen", "259", "false")};
     expect(p, "<a><b><a><b", "258 257 60 98");
     expect(p, "then<a", "256 110 60 97"); /* "the" begins further left than "hen" */
 }
@@ -213,7 +218,9 @@ END_TEST
 /* Raw tokens are looked for in the text as given, the others in its NFC. */
 START_TEST(added_tokens_before_and_after_nfc)
 {
-    parts p = {.normalizer = NFC, .added = ADDED("e\\u0301", "256", "true") "," ADDED("o\\u0301", "257", "false") "," ADDED("ab", "258", "true") "," ADDED("abc", "259", "false")};
+    parts p = {.normalizer = NFC,
+               .added = ADDED("e\\u0301", "256", "true") "," ADDED("o\\u0301", "257", "false") "," ADDED(
+                   "ab", "258", "true") "," ADDED("abc", "259", "false")};
     expect(p, "e\xcc\x81 \xc3\xa9", "256 32 256");
     expect(p, "o\xcc\x81 \xc3\xb3", "257 32 195 179");
     expect(p, "abcab", "259 258"); /* raw ones go first, wherever they are */
@@ -239,7 +246,9 @@ START_TEST(nfc_is_the_librarys)
 END_TEST
 
 /* "ab" shows as 256 where no cut falls into it, "\na" as 257, " b" as 258. */
-static const char *const seam_vocab = "\"ab\":256,\"\xc4\x8a""a\":257,\"\xc4\xa0""b\":258,\"12\":259,\"  \":260,\"\xc4\xa0\xc4\xa0\":261,\"\xc4\xa0\xc4\x8a\":262";
+static const char *const seam_vocab = "\"ab\":256,\"\xc4\x8a"
+                                      "a\":257,\"\xc4\xa0"
+                                      "b\":258,\"12\":259,\"  \":260,\"\xc4\xa0\xc4\xa0\":261,\"\xc4\xa0\xc4\x8a\":262";
 static const char *const seam_merges = "\"a b\",\"\xc4\x8a a\",\"\xc4\xa0 b\",\"1 2\",\"\xc4\xa0 \xc4\xa0\",\"\xc4\xa0 \xc4\x8a\"";
 
 static void expect_seams(const char *pre, const char *text, const char *want)
@@ -254,9 +263,11 @@ START_TEST(splits_cut_where_the_library_does)
     expect_seams(STEPS(SPLIT("Regex", "b", "Isolated", "true")), "ab", "97 98");
     expect_seams(STEPS(SPLIT("Regex", "[a-z]+", "Removed", "true")), "1ab 2ab", "256 256");
     expect_seams(STEPS(SPLIT("String", "a.", "Isolated", "false")), "aba.ab", "256 97 46 256");
-    expect_seams(STEPS(SPLIT("String", "", "Isolated", "false")), "ab\xc3\xa9", "97 98 195 169"); /* an empty match cuts everywhere */
+    expect_seams(STEPS(SPLIT("String", "", "Isolated", "false")), "ab\xc3\xa9",
+                 "97 98 195 169"); /* an empty match cuts everywhere */
     expect_seams(REGEX("x*"), "abxab", "97 98 120 97 98");
-    expect_seams(STEPS(SPLIT("Regex", "c", "Isolated", "false") "," SPLIT("Regex", "^a", "Isolated", "false")), "abcab", "97 98 99 97 98"); /* each piece has its own ^ */
+    expect_seams(STEPS(SPLIT("Regex", "c", "Isolated", "false") "," SPLIT("Regex", "^a", "Isolated", "false")), "abcab",
+                 "97 98 99 97 98"); /* each piece has its own ^ */
 }
 END_TEST
 

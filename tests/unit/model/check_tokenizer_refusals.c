@@ -177,7 +177,8 @@ START_TEST(files_that_are_no_tokenizers)
     expect_file_refused("[]", EXF_MODEL, "file.json: not a tokenizer: the file is an array, not an object");
     expect_file_refused("{}", EXF_MODEL, "pre_tokenizer \"missing\"");
     expect_file_refused("{\"pre_tokenizer\":" BYTE_LEVEL "}", EXF_MODEL, "model \"missing\"");
-    expect_file_refused("{\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\"}}", EXF_MODEL, "model.vocab is missing, not an object");
+    expect_file_refused("{\"pre_tokenizer\":" BYTE_LEVEL ",\"model\":{\"type\":\"BPE\"}}", EXF_MODEL,
+                        "model.vocab is missing, not an object");
 }
 END_TEST
 
@@ -190,7 +191,8 @@ START_TEST(runaway_patterns_and_many_steps_end)
     char text[64];
     memset(text, 'a', sizeof text);
     ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+[bc]")}), &e), e);
-    ck_fails(exf_tokenizer_encode(t, text, sizeof text, &ids, &e), EXF_MODEL, e, "fails on a text of 64 bytes: match limit exceeded");
+    ck_fails(exf_tokenizer_encode(t, text, sizeof text, &ids, &e), EXF_MODEL, e,
+             "fails on a text of 64 bytes: match limit exceeded");
     ck_assert_uint_eq(ids.n, 0);
     exf_tokenizer_free(t);
     ck_ok(exf_text_addf(&pre, &e, "{\"type\":\"Sequence\",\"pretokenizers\":["), e);

@@ -32,8 +32,8 @@ static exf_checkpoint *checkpoint_of(const exf_tensor *t, size_t n)
 }
 
 /* Tensor a.weight [rows, cols] of the checkpoint, rows [row, row + n) into got. */
-static exf_code read_part(const exf_tensor *t, size_t n_tensors, const exf_quantization *q, int64_t rows, int64_t cols, size_t row, size_t n,
-                          exf_err *e)
+static exf_code read_part(const exf_tensor *t, size_t n_tensors, const exf_quantization *q, int64_t rows, int64_t cols, size_t row,
+                          size_t n, exf_err *e)
 {
     exf_checkpoint *c = checkpoint_of(t, n_tensors);
     exf_weight_source w;
@@ -70,7 +70,8 @@ START_TEST(every_fp8_code)
     float one = 1;
     exf_quantization q = fp8_blocks(128, 128);
     for (int i = 0; i < 256; i++) codes[i] = (uint8_t)((i & 0x7f) == 0x7f ? 0 : i);
-    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, 16, 16, codes), tensor_of("a.weight_scale_inv", EXF_DT_F32, 1, 1, &one)};
+    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, 16, 16, codes),
+                      tensor_of("a.weight_scale_inv", EXF_DT_F32, 1, 1, &one)};
     ck_ok(read_part(t, 2, &q, 16, 16, 0, 16, &e), e);
     for (int i = 0; i < 256; i++) ck_assert_msg(got[i] == (float)e4m3(codes[i]), "0x%02x is %g", codes[i], (double)got[i]);
     ck_assert_double_eq(got[0x7e], 448);
@@ -86,7 +87,8 @@ START_TEST(every_e8m0_scale)
     for (int i = 0; i < 255; i++) scales8[i] = (uint8_t)i;
     exf_tensor t[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, 255, 1, codes), tensor_of("a.scale", EXF_DT_F8_E8M0, 255, 1, scales8)};
     ck_ok(read_part(t, 2, &q, 255, 1, 0, 255, &e), e);
-    for (int i = 0; i < 255; i++) ck_assert_msg(got[i] == (float)ldexp(1, i - 127) && got[i] > 0, "scale %d is %g", i, (double)got[i]);
+    for (int i = 0; i < 255; i++)
+        ck_assert_msg(got[i] == (float)ldexp(1, i - 127) && got[i] > 0, "scale %d is %g", i, (double)got[i]);
 }
 END_TEST
 
@@ -101,7 +103,8 @@ START_TEST(every_fp4_byte)
     for (int i = 0; i < 256; i++) {
         double scale = pow(2, i / 16 - 7);
         ck_assert_msg(got[2 * i] == (float)(e2m1((unsigned)i & 15) * scale), "low nibble of 0x%02x is %g", i, (double)got[2 * i]);
-        ck_assert_msg(got[2 * i + 1] == (float)(e2m1((unsigned)i >> 4) * scale), "high nibble of 0x%02x is %g", i, (double)got[2 * i + 1]);
+        ck_assert_msg(got[2 * i + 1] == (float)(e2m1((unsigned)i >> 4) * scale), "high nibble of 0x%02x is %g", i,
+                      (double)got[2 * i + 1]);
     }
 }
 END_TEST
@@ -125,12 +128,14 @@ static void fill(size_t n_codes, size_t n_scales)
 static void parts_agree(const exf_tensor *t, const exf_quantization *q, int64_t rows, int64_t cols)
 {
     exf_err e;
-    const struct { size_t row, n; } part[] = {{0, (size_t)rows}, {0, 1}, {1, 2}, {(size_t)rows / 3, 2}, {(size_t)rows - 1, 1}, {(size_t)rows - 3, 3}};
+    const struct {
+        size_t row, n;
+    } part[] = {{0, (size_t)rows}, {0, 1}, {1, 2}, {(size_t)rows / 3, 2}, {(size_t)rows - 1, 1}, {(size_t)rows - 3, 3}};
     for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
         memset(got, 0xff, sizeof got);
         ck_ok(read_part(t, 2, q, rows, cols, part[i].row, part[i].n, &e), e);
-        ck_assert_msg(memcmp(got, want + part[i].row * (size_t)cols, part[i].n * (size_t)cols * sizeof *got) == 0, "rows from %zu differ",
-                      part[i].row);
+        ck_assert_msg(memcmp(got, want + part[i].row * (size_t)cols, part[i].n * (size_t)cols * sizeof *got) == 0,
+                      "rows from %zu differ", part[i].row);
         ck_assert(isnan(got[part[i].n * (size_t)cols])); /* nothing behind them */
     }
 }
@@ -167,7 +172,8 @@ START_TEST(ragged_fp4_blocks)
         unsigned byte = codes[i / 2];
         want[i] = (float)ldexp(e2m1(i % 2 ? byte >> 4 : byte & 15), scale[i / cols * per_row + i % cols / 32] - 127);
     }
-    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_I8, rows, cols / 2, codes), tensor_of("a.scale", EXF_DT_F8_E8M0, rows, per_row, scale)};
+    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_I8, rows, cols / 2, codes),
+                      tensor_of("a.scale", EXF_DT_F8_E8M0, rows, per_row, scale)};
     parts_agree(t, &q, rows, cols);
 }
 END_TEST
@@ -181,7 +187,8 @@ START_TEST(pieces_join)
     exf_quantization q = fp8_blocks(128, 128);
     for (size_t i = 0; i < sizeof big; i++) big[i] = (uint8_t)(i * 7 % 0x7f);
     fill(1, 24 * 8);
-    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, ROWS, COLS, big), tensor_of("a.weight_scale_inv", EXF_DT_F32, 24, 8, scales32)};
+    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, ROWS, COLS, big),
+                      tensor_of("a.weight_scale_inv", EXF_DT_F32, 24, 8, scales32)};
     exf_checkpoint *c = checkpoint_of(t, 2);
     exf_weight_source w;
     int64_t shape[2] = {ROWS, COLS};
@@ -193,7 +200,8 @@ START_TEST(pieces_join)
     float value[256];
     for (unsigned i = 0; i < 256; i++) value[i] = (float)e4m3(i);
     for (size_t i = 0; i < sizeof big; i++)
-        if (all[i] != value[big[i]] * scales32[i / COLS / 128 * 8 + i % COLS / 128]) ck_abort_msg("element %zu is %g", i, (double)all[i]);
+        if (all[i] != value[big[i]] * scales32[i / COLS / 128 * 8 + i % COLS / 128])
+            ck_abort_msg("element %zu is %g", i, (double)all[i]);
     exf_mem_free(all);
     exf_checkpoint_close(c);
 }
@@ -205,7 +213,8 @@ START_TEST(bf16_scales)
     uint16_t half = 0x3f00;
     exf_quantization q = fp8_blocks(128, 128);
     fill(6, 1);
-    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, 2, 3, codes), tensor_of("a.weight_scale_inv", EXF_DT_BF16, 1, 1, &half)};
+    exf_tensor t[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, 2, 3, codes),
+                      tensor_of("a.weight_scale_inv", EXF_DT_BF16, 1, 1, &half)};
     ck_ok(read_part(t, 2, &q, 2, 3, 0, 2, &e), e);
     for (int i = 0; i < 6; i++) ck_assert(got[i] == 0.5f * (float)e4m3(codes[i]));
 }
@@ -233,20 +242,29 @@ static const char bytes[16384]; /* the largest tensor below, in its widest dtype
 
 /* The config says a.weight is [40, 64], blocks are 16 x 32. */
 static const struct { exf_tensor t[2]; int n, quantised; unsigned how; const char *says[4]; } refusals[] = {
-    {{WEIGHT(F8_E4M3, 40, 64)}, 1, 1, EXF_LINEAR, {"model.safetensors", "a.weight\" is F8_E4M3", "a.weight_scale_inv\" or \"a.scale\" [3, 2]", "missing"}},
-    {{WEIGHT(I8, 40, 32)}, 1, 1, EXF_LINEAR, {"model.safetensors", "a.weight\" is I8", "its scales \"a.scale\" [40, 2]", "missing"}},
+    {{WEIGHT(F8_E4M3, 40, 64)}, 1, 1, EXF_LINEAR, {"model.safetensors", "a.weight\" is F8_E4M3",
+                                                   "a.weight_scale_inv\" or \"a.scale\" [3, 2]", "missing"}},
+    {{WEIGHT(I8, 40, 32)}, 1, 1, EXF_LINEAR, {"model.safetensors", "a.weight\" is I8", "its scales \"a.scale\" [40, 2]",
+                                              "missing"}},
     {{WEIGHT(I8, 40, 32), INVERSE(F32, 40, 2)}, 2, 1, EXF_LINEAR, {"its scales \"a.scale\" [40, 2]", "missing", "", ""}},
-    {{WEIGHT(F8_E4M3, 40, 64), INVERSE(F32, 2, 2)}, 2, 1, EXF_LINEAR, {"a.weight_scale_inv\" is [2, 2]", "config.json says [3, 2]", "block", ""}},
-    {{WEIGHT(F8_E4M3, 40, 64), NATIVE(F8_E8M0, 3, 1)}, 2, 1, EXF_LINEAR, {"a.scale\" is [3, 1]", "config.json says [3, 2]", "", ""}},
+    {{WEIGHT(F8_E4M3, 40, 64), INVERSE(F32, 2, 2)}, 2, 1, EXF_LINEAR,
+     {"a.weight_scale_inv\" is [2, 2]", "config.json says [3, 2]", "block", ""}},
+    {{WEIGHT(F8_E4M3, 40, 64), NATIVE(F8_E8M0, 3, 1)}, 2, 1, EXF_LINEAR,
+     {"a.scale\" is [3, 1]", "config.json says [3, 2]", "", ""}},
     {{WEIGHT(I8, 40, 32), NATIVE(F8_E8M0, 40, 1)}, 2, 1, EXF_LINEAR, {"a.scale\" is [40, 1]", "says [40, 2]", "32 columns", ""}},
-    {{WEIGHT(F8_E4M3, 40, 64), INVERSE(F16, 3, 2)}, 2, 1, EXF_LINEAR, {"a.weight_scale_inv\" are F16", "expected F32 or BF16", "", ""}},
+    {{WEIGHT(F8_E4M3, 40, 64), INVERSE(F16, 3, 2)}, 2, 1, EXF_LINEAR,
+     {"a.weight_scale_inv\" are F16", "expected F32 or BF16", "", ""}},
     {{WEIGHT(F8_E4M3, 40, 64), NATIVE(F32, 3, 2)}, 2, 1, EXF_LINEAR, {"a.scale\" are F32", "expected F8_E8M0", "", ""}},
-    {{WEIGHT(F8_E4M3, 39, 64), INVERSE(F32, 3, 2)}, 2, 1, EXF_LINEAR, {"a.weight\" is [39, 64]", "config.json says [40, 64]", "", ""}},
+    {{WEIGHT(F8_E4M3, 39, 64), INVERSE(F32, 3, 2)}, 2, 1, EXF_LINEAR,
+     {"a.weight\" is [39, 64]", "config.json says [40, 64]", "", ""}},
     {{WEIGHT(I8, 40, 64), NATIVE(F8_E8M0, 40, 2)}, 2, 1, EXF_LINEAR, {"a.weight\" is [40, 64]", "says [40, 32]", "two FP4", ""}},
-    {{WEIGHT(F8_E4M3, 40, 64), INVERSE(F32, 3, 2)}, 2, 0, EXF_LINEAR, {"a.weight\" is F8_E4M3", "expected BF16, F16 or F32", "no quantization_config", ""}},
-    {{WEIGHT(I8, 40, 32), NATIVE(F8_E8M0, 40, 2)}, 2, 0, EXF_LINEAR, {"a.weight\" is I8", "expected BF16, F16 or F32", "no quantization_config", ""}},
+    {{WEIGHT(F8_E4M3, 40, 64), INVERSE(F32, 3, 2)}, 2, 0, EXF_LINEAR,
+     {"a.weight\" is F8_E4M3", "expected BF16, F16 or F32", "no quantization_config", ""}},
+    {{WEIGHT(I8, 40, 32), NATIVE(F8_E8M0, 40, 2)}, 2, 0, EXF_LINEAR,
+     {"a.weight\" is I8", "expected BF16, F16 or F32", "no quantization_config", ""}},
     {{WEIGHT(F8_E4M3, 40, 64), INVERSE(F32, 3, 2)}, 2, 1, 0, {"a.weight\" is F8_E4M3", "expected BF16, F16 or F32", "", ""}},
-    {{WEIGHT(F8_E5M2, 40, 64), INVERSE(F32, 3, 2)}, 2, 1, EXF_LINEAR, {"a.weight\" is F8_E5M2", "expected BF16, F16, F32, F8_E4M3", "", ""}},
+    {{WEIGHT(F8_E5M2, 40, 64), INVERSE(F32, 3, 2)}, 2, 1, EXF_LINEAR,
+     {"a.weight\" is F8_E5M2", "expected BF16, F16, F32, F8_E4M3", "", ""}},
     {{WEIGHT(U8, 40, 32), NATIVE(F8_E8M0, 40, 2)}, 2, 1, EXF_LINEAR, {"a.weight\" is U8", "packed FP4 in I8", "", ""}},
     {{WEIGHT(BF16, 40, 63)}, 1, 1, EXF_LINEAR, {"a.weight\" is [40, 63]", "says [40, 64]", "", ""}},
     {{WEIGHT(F32, 40, 64)}, 1, 1, EXF_INTEGER, {"a.weight\" is F32", "expected I64 or I32", "", ""}},
@@ -276,8 +294,10 @@ START_TEST(refuses_quantised_stacks_and_odd_fp4)
     int64_t stack[3] = {2, 4, 6}, odd[2] = {4, 5};
     exf_tensor t[] = {{"a.weight", EXF_DT_F8_E4M3, 3, {2, 4, 6}, bytes}, {"b.weight", EXF_DT_I8, 2, {4, 3}, bytes}};
     exf_checkpoint *c = checkpoint_of(t, 2);
-    ck_fails(exf_weight_source_find(&w, c, &q, "config.json", "a.weight", stack, 3, EXF_LINEAR, &e), EXF_MODEL, e, "stacked experts");
-    ck_fails(exf_weight_source_find(&w, c, &q, "config.json", "b.weight", odd, 2, EXF_LINEAR, &e), EXF_MODEL, e, "5 columns, an odd number");
+    ck_fails(exf_weight_source_find(&w, c, &q, "config.json", "a.weight", stack, 3, EXF_LINEAR, &e), EXF_MODEL, e,
+             "stacked experts");
+    ck_fails(exf_weight_source_find(&w, c, &q, "config.json", "b.weight", odd, 2, EXF_LINEAR, &e), EXF_MODEL, e,
+             "5 columns, an odd number");
     exf_checkpoint_close(c);
 }
 END_TEST
@@ -286,7 +306,8 @@ START_TEST(refuses_what_is_no_number)
 {
     exf_err e;
     exf_quantization q = fp8_blocks(16, 32);
-    exf_tensor fp8[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, 40, 64, codes), tensor_of("a.weight_scale_inv", EXF_DT_F32, 3, 2, scales32)};
+    exf_tensor fp8[] = {tensor_of("a.weight", EXF_DT_F8_E4M3, 40, 64, codes),
+                        tensor_of("a.weight_scale_inv", EXF_DT_F32, 3, 2, scales32)};
     exf_tensor native[] = {fp8[0], tensor_of("a.scale", EXF_DT_F8_E8M0, 3, 2, scales8)};
     fill(40 * 64, 6);
     codes[33 * 64 + 7] = 0xff;
@@ -294,7 +315,8 @@ START_TEST(refuses_what_is_no_number)
     ck_ok(read_part(fp8, 2, &q, 40, 64, 0, 33, &e), e); /* rows that are not asked for are not judged */
     fill(40 * 64, 6);
     scales8[5] = 255;
-    ck_fails(read_part(native, 2, &q, 40, 64, 32, 8, &e), EXF_NUMERIC, e, "scales \"a.scale\": the scale of block [2, 1] is not a number");
+    ck_fails(read_part(native, 2, &q, 40, 64, 32, 8, &e), EXF_NUMERIC, e,
+             "scales \"a.scale\": the scale of block [2, 1] is not a number");
     scales32[3] = INFINITY;
     ck_fails(read_part(fp8, 2, &q, 40, 64, 17, 1, &e), EXF_NUMERIC, e, "block [1, 1] is infinite");
     fill(40 * 64, 6);
@@ -324,24 +346,34 @@ START_TEST(reads_the_config)
     ck_assert_int_eq(q.fp8, 0);
     ck_ok(quantization_of("{\"quantization_config\": null}", &q, &e), e);
     ck_assert_int_eq(q.fp4, 0);
-    ck_ok(quantization_of("{\"quantization_config\": {\"quant_method\": \"fp8\", \"modules_to_not_convert\": [\"lm_head\"]}}", &q, &e), e);
+    ck_ok(quantization_of("{\"quantization_config\": {\"quant_method\": \"fp8\", \"modules_to_not_convert\": [\"lm_head\"]}}", &q,
+                          &e),
+          e);
     ck_assert(q.fp8 && q.block_rows == 128 && q.block_cols == 128 && !q.e8m0_scales && !q.fp4_experts);
     ck_ok(quantization_of("{\"expert_dtype\": \"fp4\", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", "
-                          "\"activation_scheme\": \"static\", \"scale_fmt\": \"ue8m0\", \"weight_block_size\": [64, 32]}}", &q, &e), e);
+                          "\"activation_scheme\": \"static\", \"scale_fmt\": \"ue8m0\", \"weight_block_size\": [64, 32]}}",
+                          &q, &e),
+          e);
     ck_assert(q.fp8 && q.fp4 && q.block_rows == 64 && q.block_cols == 32 && q.e8m0_scales && q.fp4_experts);
 }
 END_TEST
 
 START_TEST(refuses_other_configs)
 {
-    static const struct { const char *config, *says[2]; } c[] = {
-        {"{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4}}", {"config.json: \"quantization_config.quant_method\" is \"awq\"", "supported is \"fp8\""}},
+    static const struct { const char *config, *says[2];
+    } c[] = {
+        {"{\"quantization_config\": {\"quant_method\": \"awq\", \"bits\": 4}}",
+         {"config.json: \"quantization_config.quant_method\" is \"awq\"", "supported is \"fp8\""}},
         {"{\"quantization_config\": {\"bits\": 4}}", {"is \"missing\"", "supported is \"fp8\""}},
         {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}}", {"fmt\" is \"e5m2\"", "e4m3"}},
-        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}", {"weight_block_size", "two integers"}},
-        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 0]}}", {"weight_block_size", "two integers"}},
-        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": 128}}", {"weight_block_size", "two integers"}},
-        {"{\"expert_dtype\": \"int4\", \"quantization_config\": {\"quant_method\": \"fp8\"}}", {"\"expert_dtype\" is \"int4\"", "fp4"}},
+        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}",
+         {"weight_block_size", "two integers"}},
+        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 0]}}",
+         {"weight_block_size", "two integers"}},
+        {"{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": 128}}",
+         {"weight_block_size", "two integers"}},
+        {"{\"expert_dtype\": \"int4\", \"quantization_config\": {\"quant_method\": \"fp8\"}}",
+         {"\"expert_dtype\" is \"int4\"", "fp4"}},
     };
     exf_err e = {.msg = ""};
     exf_quantization q;
@@ -391,9 +423,12 @@ START_TEST(tells_what_bfloat16_holds)
     memset(scales8, 127, 64);
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
         int coded = c[i].stored == EXF_DT_F8_E4M3 || c[i].stored == EXF_DT_I8, fp4 = c[i].stored == EXF_DT_I8;
-        const void *scale = c[i].scale == EXF_DT_F32 ? (const void *)&one : c[i].scale == EXF_DT_BF16 ? (const void *)&one16 : (const void *)scales8;
-        exf_tensor t[] = {tensor_of("a.weight", c[i].stored, 16, fp4 ? 16 : 32, codes),
-                          tensor_of(c[i].scale == EXF_DT_F8_E8M0 ? "a.scale" : "a.weight_scale_inv", c[i].scale, fp4 ? 16 : 1, 1, scale)};
+        const void *scale = c[i].scale == EXF_DT_F32    ? (const void *)&one
+                            : c[i].scale == EXF_DT_BF16 ? (const void *)&one16
+                                                        : (const void *)scales8;
+        exf_tensor t[] = {
+            tensor_of("a.weight", c[i].stored, 16, fp4 ? 16 : 32, codes),
+            tensor_of(c[i].scale == EXF_DT_F8_E8M0 ? "a.scale" : "a.weight_scale_inv", c[i].scale, fp4 ? 16 : 1, 1, scale)};
         ck_assert_msg(fits_bf16(t, coded ? 2 : 1, 16, 32, EXF_LINEAR) == c[i].fits, "format %zu", i);
         if (!coded) ck_assert_int_eq(fits_bf16(t, 1, 16, 32, EXF_LINEAR | EXF_PLUS_ONE), 0);
     }
@@ -405,7 +440,8 @@ START_TEST(coded_values_are_bfloat16)
 {
     for (unsigned s = 0; s < 255; s++)
         for (unsigned b = 0; b < 256; b++) {
-            float scale = exf_e8m0_to_f32((uint8_t)s), v[2] = {exf_e2m1_to_f32(b & 15) * scale, exf_e4m3_to_f32((uint8_t)b) * scale};
+            float scale = exf_e8m0_to_f32((uint8_t)s),
+                  v[2] = {exf_e2m1_to_f32(b & 15) * scale, exf_e4m3_to_f32((uint8_t)b) * scale};
             for (int i = 0; i < 2; i++) {
                 uint32_t u;
                 memcpy(&u, &v[i], sizeof u);

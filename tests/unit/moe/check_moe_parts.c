@@ -19,7 +19,8 @@ static exf_err e;
 
 START_TEST(blocks_of_sequences)
 {
-    static const struct { int tokens; size_t blocks; } want[] = {{1, 1}, {EXF_MOE_BLOCK - 1, 1}, {EXF_MOE_BLOCK, 1}, {EXF_MOE_BLOCK + 1, 2}, {5 * EXF_MOE_BLOCK, 5}};
+    static const struct { int tokens; size_t blocks; } want[] = {{1, 1}, {EXF_MOE_BLOCK - 1, 1}, {EXF_MOE_BLOCK, 1},
+                                                                 {EXF_MOE_BLOCK + 1, 2}, {5 * EXF_MOE_BLOCK, 5}};
     exf_span span[COUNT(want)];
     exf_batch b = {.span = span};
     size_t all = 0;
@@ -62,7 +63,8 @@ START_TEST(rows_that_are_not_finite_have_a_place)
 {
     static const exf_span span[] = {{0, 4}, {4, 1}, {5, 6}};
     static const struct { size_t row; const char *place; } want[] = {
-        {0, "sequence 0 at position 0"}, {3, "sequence 0 at position 3"}, {4, "sequence 1 at position 0"}, {5, "sequence 2 at position 0"}, {10, "sequence 2 at position 5"}};
+        {0, "sequence 0 at position 0"}, {3, "sequence 0 at position 3"}, {4, "sequence 1 at position 0"},
+        {5, "sequence 2 at position 0"}, {10, "sequence 2 at position 5"}};
     exf_batch b = {.span = span, .n_sequences = 3, .n_tokens = 11, .max_tokens = 6};
     exf_recorded recorded = {.self = NULL};
     for (int i = 0; i < COUNT(want); i++) {
@@ -178,8 +180,9 @@ END_TEST
 
 START_TEST(common_tokens_are_the_middles_of_equal_parts)
 {
-    static const struct { int wanted, tokens; } cases[] = {{1, 1},  {1, 2},  {1, 9},     {2, 9},     {4, 4},          {5, 4},
-                                                           {3, 10}, {7, 8}, {64, 4096}, {100, 101}, {3, 2147483647}, {4096, 2147483647}};
+    static const struct { int wanted, tokens;
+    } cases[] = {{1, 1},  {1, 2}, {1, 9},     {2, 9},     {4, 4},          {5, 4},
+                 {3, 10}, {7, 8}, {64, 4096}, {100, 101}, {3, 2147483647}, {4096, 2147483647}};
     for (int c = 0; c < COUNT(cases); c++) {
         int n = cases[c].tokens, wanted = cases[c].wanted, last = -1;
         exf_span span[] = {{0, 1}, {1, n}};
@@ -232,16 +235,19 @@ static void assert_apart(const pieces *s, const float *base, size_t used)
         ck_assert_msg(from >= address(base) && to <= address(base + used), "%s lies outside", s->piece[i].name);
         ck_assert_msg((from - address(base)) % 256 == 0, "%s is not aligned", s->piece[i].name);
         for (int j = 0; j < i; j++)
-            ck_assert_msg(s->piece[j].bytes == 0 || to <= address(s->piece[j].p) || from >= address(s->piece[j].p) + s->piece[j].bytes, "%s and %s overlap",
-                          s->piece[i].name, s->piece[j].name);
+            ck_assert_msg(s->piece[j].bytes == 0 || to <= address(s->piece[j].p) ||
+                              from >= address(s->piece[j].p) + s->piece[j].bytes,
+                          "%s and %s overlap", s->piece[i].name, s->piece[j].name);
     }
 }
 
-static pieces moe_pieces(const exf_moe_arrays *m, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t t, const exf_moe_needs *needs)
+static pieces moe_pieces(const exf_moe_arrays *m, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t t,
+                         const exf_moe_needs *needs)
 {
     pieces s = {.n = 0};
     exf_number number = exf_moe_number(compute);
-    size_t h = (size_t)a->d_model, k = (size_t)a->top_k, each = exf_number_bytes(number), shown = t < EXF_MOE_BLOCK ? t : EXF_MOE_BLOCK;
+    size_t h = (size_t)a->d_model, k = (size_t)a->top_k, each = exf_number_bytes(number),
+           shown = t < EXF_MOE_BLOCK ? t : EXF_MOE_BLOCK;
     int streams = a->residual.streams > 1, wide = number == EXF_NUMBER_F32;
     exf_expert_shape routed = exf_expert_shape_of(a, (int)t, a->n_experts, a->top_k, a->d_expert);
     note(&s, "u", m->u, streams ? t * h * 4 : 0);
@@ -260,7 +266,8 @@ static pieces moe_pieces(const exf_moe_arrays *m, const exf_backend *b, exf_comp
     note(&s, "logits", m->logits, needs->logits ? t * (size_t)a->n_experts * 4 : 0);
     note(&s, "shown outputs", m->shown_outputs, needs->shown && !wide ? shown * k * h * 4 : 0);
     note(&s, "experts", m->experts, b->experts_workspace(&routed, number));
-    ck_assert(m->outputs.number == number && m->x.number == number && m->shared.number == number && m->probe_outputs.number == number);
+    ck_assert(m->outputs.number == number && m->x.number == number && m->shared.number == number &&
+              m->probe_outputs.number == number);
     if (wide) ck_assert_ptr_eq(m->x.p, m->input);
     if (!needs->routed) ck_assert_ptr_null(m->routed);
     if (!needs->block && !streams) ck_assert_ptr_null(m->block);
@@ -276,7 +283,8 @@ static float *floats(size_t n)
 }
 
 /* The workspace at the end is as large as the shared experts and the dense network need, too. */
-static void assert_experts_fit(const exf_moe_arrays *m, const exf_backend *b, exf_compute compute, const exf_architecture *a, int t, const float *end)
+static void assert_experts_fit(const exf_moe_arrays *m, const exf_backend *b, exf_compute compute, const exf_architecture *a, int t,
+                               const float *end)
 {
     int widths[] = {a->d_shared, a->d_ffn};
     for (int i = 0; i < 2; i++) {
@@ -371,10 +379,12 @@ START_TEST(needs_follow_from_lanes)
         {0, 1, {.lanes = 3, .probes = 2, .corrects = 1, .host_blocks = 1}, {1, 1, 1, 1, 0, 1, 0}},
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        exf_moe_needs n = exf_moe_needs_of(cases[i].on_cpu ? cpu : gpu, cases[i].with_shared ? &shared : &plain, &cases[i].d), w = cases[i].want;
+        exf_moe_needs n = exf_moe_needs_of(cases[i].on_cpu ? cpu : gpu, cases[i].with_shared ? &shared : &plain, &cases[i].d),
+                      w = cases[i].want;
         int got[] = {n.routed != 0, n.block != 0, n.input != 0, n.probes != 0, n.logits != 0, n.shown != 0};
         int want[] = {w.routed, w.block, w.input, w.probes, w.logits, w.shown};
-        ck_assert_msg(memcmp(got, want, sizeof got) == 0, "case %d: %d %d %d %d %d %d", i, got[0], got[1], got[2], got[3], got[4], got[5]);
+        ck_assert_msg(memcmp(got, want, sizeof got) == 0, "case %d: %d %d %d %d %d %d", i, got[0], got[1], got[2], got[3], got[4],
+                      got[5]);
     }
 }
 END_TEST
@@ -395,7 +405,8 @@ START_TEST(a_workspace_holds_each_part)
         no_head.head = 0;
         exf_moe_carve(&m, &moe, b, EXF_COMPUTE_F32, a, 600, &needs);
         exf_head_carve(&h, &head, b, a);
-        size_t parts[] = {moe.used, head.used, exf_mixing_floats(b, a, 40), exf_common_floats(b, EXF_COMPUTE_F32, a)}, most = 0, headless = 0;
+        size_t parts[] = {moe.used, head.used, exf_mixing_floats(b, a, 40), exf_common_floats(b, EXF_COMPUTE_F32, a)}, most = 0,
+               headless = 0;
         for (int i = 0; i < COUNT(parts); i++) {
             most = parts[i] > most ? parts[i] : most;
             headless = i != 1 && parts[i] > headless ? parts[i] : headless;

@@ -314,7 +314,8 @@ START_TEST(a_file_is_solved_and_can_be_read)
         ck_assert_float_eq(t.loss[i], EXF_LOSS_NEVER);
     }
     for (int i = 4; i < 8; i++) ck_assert_float_eq(t.expert_norms[i], 1);
-    ck_pool(&(exf_static_pool){.size = 2, .members = t.pool[0].members + 2, .target_ids = t.pool[0].target_ids + 4, .target_scale = t.pool[0].target_scale + 4},
+    ck_pool(&(exf_static_pool){.size = 2, .members = t.pool[0].members + 2, .target_ids = t.pool[0].target_ids + 4,
+                               .target_scale = t.pool[0].target_scale + 4},
             4, (int32_t[]){0, 1}, (int32_t[]){0, 1, 0, 0}, (float[]){1, 1, 0, 0});
     exf_tables_free(&t);
 }
@@ -348,7 +349,8 @@ START_TEST(ranks_end_where_the_basis_does)
     o.ranks = &rank;
     o.n_ranks = 1;
     ck_ok(exf_solve_check(&o, &e), e);
-    snprintf(says, sizeof says, "calibrate.ranks: %d, expected 1 to %d, the columns of a basis", EXF_BASIS_RANK + 1, EXF_BASIS_RANK);
+    snprintf(says, sizeof says, "calibrate.ranks: %d, expected 1 to %d, the columns of a basis", EXF_BASIS_RANK + 1,
+             EXF_BASIS_RANK);
     rank++;
     ck_fails(exf_solve_check(&o, &e), EXF_USAGE, e, says);
     rank = 0;
@@ -393,7 +395,8 @@ static void demo_statistics(const char *name)
     exf_forward_report report;
     exf_forward_options options = {.threads = 0};
     ck_ok(exf_model_open(&m, "examples/demo-model", &e), e);
-    exf_corpus_request q = {.manifest = "data-manifests/demo-tokens.yaml", .max_tokens = 512, .min_tokens = 1, .seed = 42, .vocab = m->arch.vocab};
+    exf_corpus_request q = {
+        .manifest = "data-manifests/demo-tokens.yaml", .max_tokens = 512, .min_tokens = 1, .seed = 42, .vocab = m->arch.vocab};
     ck_ok(exf_corpus_load(&c, &q, &e), e);
     ck_ok(exf_batch_of_corpus(&batch, c, &e), e);
     ck_assert_uint_eq(batch.n_tokens, 48 * 512);
@@ -403,8 +406,8 @@ static void demo_statistics(const char *name)
     ck_ok(exf_sequences_of_batch(&sequences, &batch, NULL, &e), e);
     exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM};
     exf_facts_part part = {.path = "demo", .provenance = &p, .sequences = &sequences};
-    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = layers.number, .n_layers = layers.n,
-                                 .parts = &part, .n_parts = 1, .options = &o};
+    exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = layers.number,
+                                 .n_layers = layers.n, .parts = &part, .n_parts = 1, .options = &o};
     ck_ok(exf_accumulator_new(&a, &plan, &e), e);
     exf_lane lane = {.observer = exf_accumulator_observer(a)};
     ck_ok(exf_forward(m, &batch, &lane, 1, &options, &report, &e), e);
@@ -462,8 +465,8 @@ START_TEST(the_demo_model_has_its_reference_tables)
     for (int i = 0; i < N; i++) equal += (double)t.count[i] == (double)count[i];
     ck_assert_msg(equal >= 0.999 * N, "only %d of %d counts are equal", equal, N);
     for (int i = 0; i < DEMO_L * DEMO_E; i++)
-        ck_assert_msg(fabs((double)t.expert_norms[i] / (double)norms[i] - 1) <= 1e-4, "norm %d is %g, expected %g", i, (double)t.expert_norms[i],
-                      (double)norms[i]);
+        ck_assert_msg(fabs((double)t.expert_norms[i] / (double)norms[i] - 1) <= 1e-4, "norm %d is %g, expected %g", i,
+                      (double)t.expert_norms[i], (double)norms[i]);
     exf_mem_free(coeff);
     exf_mem_free(loss);
     exf_mem_free(count);

@@ -22,7 +22,8 @@ static void sweeps(int n_experts, int top_k, int joint, const char *names)
     for (size_t i = 0; i < n; i++) {
         ck_ok(exf_text_addf(&seen, &e, "%s%s", i ? " " : "", v[i].name), e);
         ck_ok(exf_variant_check(&v[i], n_experts, top_k, &e), e);
-        for (size_t j = 0; j < i; j++) ck_assert_msg(strcmp(v[i].name, v[j].name) != 0, "%d experts, top-%d: %s stands twice", n_experts, top_k, v[i].name);
+        for (size_t j = 0; j < i; j++)
+            ck_assert_msg(strcmp(v[i].name, v[j].name) != 0, "%d experts, top-%d: %s stands twice", n_experts, top_k, v[i].name);
     }
     if (names) ck_assert_str_eq(seen.s ? seen.s : "", names);
     exf_mem_free(v);
@@ -32,10 +33,12 @@ static void sweeps(int n_experts, int top_k, int joint, const char *names)
 START_TEST(sweeps_of_budgets)
 {
     sweeps(16, 4, 0, "P3 P2 P1 D12 D8 D6 D4 P3+D12 P2+D8");
-    sweeps(16, 4, 1,
-           "P3 P3:projector=joint P2 P2:projector=joint P1 P1:projector=joint D12 D12:rank=energy,projector=joint D8 D8:rank=energy,projector=joint "
-           "D6 D6:rank=energy,projector=joint D4 D4:rank=energy,projector=joint P3:projector=joint+D12:rank=energy,projector=joint "
-           "P2:projector=joint+D8:rank=energy,projector=joint");
+    sweeps(
+        16, 4, 1,
+        "P3 P3:projector=joint P2 P2:projector=joint P1 P1:projector=joint "
+        "D12 D12:rank=energy,projector=joint D8 D8:rank=energy,projector=joint "
+        "D6 D6:rank=energy,projector=joint D4 D4:rank=energy,projector=joint P3:projector=joint+D12:rank=energy,projector=joint "
+        "P2:projector=joint+D8:rank=energy,projector=joint");
     sweeps(128, 2, 0, "P1 D96 D64 D48 D32 D16 P1+D96 P1+D64");
     sweeps(8, 1, 0, "D6 D4 D3 D2 D1");
     for (int e = 3; e <= 40; e++) /* every model has a sweep of which nothing stands twice */
@@ -99,7 +102,8 @@ START_TEST(the_cheapest_within_a_kl)
     results_add(r, "D", 0.4, 1, 4);
     results_add(r, "E", 0.09, 2, 14);
     results_add(r, "dear", 0.001, 4, 16);
-    static const struct { double limit; size_t token, batch; } cases[] = {{0, 0, 0}, {0.04, 0, 0}, {0.05, 1, 1}, {0.09, 5, 5}, {0.1, 5, 3}, {0.39, 5, 3}, {0.4, 4, 4}, {9, 4, 4}};
+    static const struct { double limit; size_t token, batch; } cases[] = {{0, 0, 0}, {0.04, 0, 0}, {0.05, 1, 1}, {0.09, 5, 5},
+                                                                          {0.1, 5, 3}, {0.39, 5, 3}, {0.4, 4, 4}, {9, 4, 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ck_assert_uint_eq(exf_frontier_cheapest(&r->v, cases[i].limit, 0), cases[i].token);
         ck_assert_uint_eq(exf_frontier_cheapest(&r->v, cases[i].limit, 1), cases[i].batch);

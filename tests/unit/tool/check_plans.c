@@ -95,7 +95,8 @@ START_TEST(rules_count_what_files_hold)
     }
     ck_ok(exf_model_open(&whole, dir, &e), e);
     ck_ok(exf_model_open_part(&config, dir, EXF_MODEL_CONFIG, &e), e);
-    for (int l = -1; l < whole->arch.n_layers; l++) ck_assert_uint_eq(exf_model_layer_bytes(config, l), exf_model_layer_bytes(whole, l));
+    for (int l = -1; l < whole->arch.n_layers; l++)
+        ck_assert_uint_eq(exf_model_layer_bytes(config, l), exf_model_layer_bytes(whole, l));
     ck_assert_uint_eq(exf_model_bytes(config), exf_model_bytes(whole));
     exf_model_close(whole);
     exf_model_close(config);

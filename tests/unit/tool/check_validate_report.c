@@ -26,7 +26,8 @@ static void open_sample(sample *s)
         exf_variant_result *v = &s->r->variant[i];
         v->domain = s->domain[i];
         v->layer = s->layer[i];
-        for (int d = 0; d < 2; d++) s->domain[i][d] = (exf_quality){.tokens = (uint64_t)(50 + d), .ppl = 4 + d + i, .kl_mean = i * (0.5 + d)};
+        for (int d = 0; d < 2; d++)
+            s->domain[i][d] = (exf_quality){.tokens = (uint64_t)(50 + d), .ppl = 4 + d + i, .kl_mean = i * (0.5 + d)};
         for (int l = 0; l < 2; l++) s->layer[i][l] = (exf_layer_result){3 + l, i * 0.25, 4 - i, 16 - 8 * i};
         v->output_error = i * 0.25;
     }
@@ -63,9 +64,11 @@ START_TEST(json_reads_back)
     ck_assert(number(v, "output_error") == 0.25 && number(v, "experts_per_token") == 2 && number(v, "experts_per_batch") == 8);
     const exf_json *domains = exf_json_get(v, "domains"), *layers = exf_json_get(v, "layers");
     ck_assert(number(exf_json_get(domains, awkward), "ppl") == 5 && number(exf_json_get(domains, plain), "kl_mean") == 1.5);
-    ck_assert(exf_json_size(layers) == 2 && number(exf_json_at(layers, 1), "layer") == 4 && number(exf_json_at(layers, 1), "experts_per_token") == 3);
+    ck_assert(exf_json_size(layers) == 2 && number(exf_json_at(layers, 1), "layer") == 4 &&
+              number(exf_json_at(layers, 1), "experts_per_token") == 3);
     const exf_json *cost = exf_json_get(doc, "cost");
-    ck_assert(number(cost, "forwards") == 1.75 && number(cost, "variants") == 1 && number(cost, "weight_bytes_read") == 1000 && number(cost, "model_bytes") == 2000);
+    ck_assert(number(cost, "forwards") == 1.75 && number(cost, "variants") == 1 && number(cost, "weight_bytes_read") == 1000 &&
+              number(cost, "model_bytes") == 2000);
     ck_assert_str_eq(exf_json_string(exf_json_get(exf_json_get(doc, "provenance"), "model.path"), NULL), "a \"b\"");
     exf_json_free(doc);
     exf_text_free(&t);
@@ -89,7 +92,9 @@ START_TEST(tables_name_every_variant)
     sample s;
     open_sample(&s);
     ck_ok(exf_validate_table(&s.report, &t, &e), e);
-    ck_assert_msg(strstr(t.s, "\nP2:projector=joint,ridge=0.1+D8     5.1250 ") && strstr(t.s, "\noriginal                            5.0000 "), "%s", t.s);
+    ck_assert_msg(strstr(t.s, "\nP2:projector=joint,ridge=0.1+D8     5.1250 ") &&
+                      strstr(t.s, "\noriginal                            5.0000 "),
+                  "%s", t.s);
     ck_assert_msg(strstr(t.s, "100 tokens scored. Weights read: 1.0 kB (1000 bytes) of a model of 2.0 kB (2000 bytes).\n"
                               "Work: 1.75 forward passes for the original and 1 variants.\n") != NULL, "%s", t.s);
     exf_text_free(&t);

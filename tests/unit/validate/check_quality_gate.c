@@ -3,7 +3,8 @@
 
 #include "validate/quality_gate.h"
 
-static const char *const names[] = {"P4", "P2:projector=joint,ridge=0.1", "P2:max_loss=0.99,rescale=sum+D8:rank=energy", "top2:drop"};
+static const char *const names[] = {"P4", "P2:projector=joint,ridge=0.1", "P2:max_loss=0.99,rescale=sum+D8:rank=energy",
+                                    "top2:drop"};
 enum { NAMES = sizeof names / sizeof *names };
 
 static exf_code parse(exf_quality_gate *g, const char *text, exf_err *e)
@@ -91,11 +92,12 @@ static results *with(const char *metric, double value)
 {
     results *r = results_begin();
     exf_variant_result *a = results_add(r, "P4", 0, 1, 1);
-    a->all = (exf_quality){.tokens = 1, .ppl = 1e9, .kl_mean = 1e9, .kl_median = 1e9, .kl_p90 = 1e9, .kl_p99 = 1e9, .kl_p999 = 1e9, .kl_max = 1e9, .top1 = -1e9};
+    a->all = (exf_quality){.tokens = 1, .ppl = 1e9, .kl_mean = 1e9, .kl_median = 1e9, .kl_p90 = 1e9, .kl_p99 = 1e9, .kl_p999 = 1e9,
+                           .kl_max = 1e9, .top1 = -1e9};
     a->output_error = 1e9;
     struct { const char *name; double *at; } where[] = {
-        {"ppl", &a->all.ppl}, {"kl", &a->all.kl_mean}, {"kl_median", &a->all.kl_median}, {"kl_p90", &a->all.kl_p90}, {"kl_p99", &a->all.kl_p99},
-        {"kl_p999", &a->all.kl_p999}, {"kl_max", &a->all.kl_max}, {"output_error", &a->output_error},
+        {"ppl", &a->all.ppl}, {"kl", &a->all.kl_mean}, {"kl_median", &a->all.kl_median}, {"kl_p90", &a->all.kl_p90},
+        {"kl_p99", &a->all.kl_p99}, {"kl_p999", &a->all.kl_p999}, {"kl_max", &a->all.kl_max}, {"output_error", &a->output_error},
     };
     if (strcmp(metric, "flips") == 0) a->all.top1 = 1 - value;
     for (size_t i = 0; i < sizeof where / sizeof *where; i++)
@@ -105,7 +107,8 @@ static results *with(const char *metric, double value)
 
 START_TEST(each_metric_has_its_limit)
 {
-    static const char *const metrics[] = {"ppl", "kl", "kl_median", "kl_p90", "kl_p99", "kl_p999", "kl_max", "flips", "output_error"};
+    static const char *const metrics[] = {"ppl",     "kl",     "kl_median", "kl_p90",      "kl_p99",
+                                          "kl_p999", "kl_max", "flips",     "output_error"};
     for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
         exf_err e;
         exf_quality_gate g = {.limit = 0.25};
@@ -116,7 +119,8 @@ START_TEST(each_metric_has_its_limit)
         snprintf(says, sizeof says, "P4: %s is 0.375, above the limit of 0.25", metrics[i]);
         ck_fails(exf_quality_gate_check(&g, &with(metrics[i], 0.375)->v, &e), EXF_THRESHOLD, e, says);
         snprintf(says, sizeof says, "P4: %s is ", metrics[i]);
-        ck_fails(exf_quality_gate_check(&g, &with(metrics[i], NAN)->v, &e), EXF_THRESHOLD, e, says); /* what is not known passes nothing */
+        ck_fails(exf_quality_gate_check(&g, &with(metrics[i], NAN)->v, &e), EXF_THRESHOLD, e,
+                 says); /* what is not known passes nothing */
     }
 }
 END_TEST

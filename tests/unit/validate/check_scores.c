@@ -45,7 +45,8 @@ static void feed(exf_scores *s, const sample *x, int n_workers, int rows)
         for (int at = 0; at < lengths[i]; at += rows)
             for (int l = 0; l < LANES; l++) {
                 size_t row = x->span[i].offset + (size_t)at;
-                exf_logits_block b = {(size_t)i, row, at, lengths[i] - at < rows ? lengths[i] - at : rows, V, i % n_workers, x->logits[l] + row * V};
+                exf_logits_block b = {
+                    (size_t)i, row, at, lengths[i] - at < rows ? lengths[i] - at : rows, V, i % n_workers, x->logits[l] + row * V};
                 ck_ok(exf_scores_logits(exf_scores_lane(s, (size_t)l), &b, &e), e);
             }
 }
@@ -110,14 +111,16 @@ static exf_quality naive_quality(const sample *x, int lane, const int32_t *group
     for (int i = 0; i < n; i++) square += (nll[i] - mean) * (nll[i] - mean);
     qsort(kl, (size_t)n, sizeof *kl, ascending);
     double se = n > 1 ? sqrt(square / (n - 1) / n) : 0;
-    return (exf_quality){.tokens = (uint64_t)n, .ppl = exp(mean), .ppl_se = exp(mean) * se, .kl_mean = kl_mean / n, .kl_median = nearest_rank(kl, n, 0.5),
-                         .kl_p90 = nearest_rank(kl, n, 0.9), .kl_p99 = nearest_rank(kl, n, 0.99), .kl_p999 = nearest_rank(kl, n, 0.999),
-                         .kl_max = kl[n - 1], .top1 = (double)same / n};
+    return (exf_quality){.tokens = (uint64_t)n, .ppl = exp(mean), .ppl_se = exp(mean) * se, .kl_mean = kl_mean / n,
+                         .kl_median = nearest_rank(kl, n, 0.5),
+                         .kl_p90 = nearest_rank(kl, n, 0.9), .kl_p99 = nearest_rank(kl, n, 0.99),
+                         .kl_p999 = nearest_rank(kl, n, 0.999), .kl_max = kl[n - 1], .top1 = (double)same / n};
 }
 
 static void assert_near(double got, double want, const char *what, int lane, int which)
 {
-    ck_assert_msg(fabs(got - want) <= 2e-5 * fabs(want) + 1e-6, "lane %d, group %d: %s is %.9g, expected %.9g", lane, which, what, got, want);
+    ck_assert_msg(fabs(got - want) <= 2e-5 * fabs(want) + 1e-6, "lane %d, group %d: %s is %.9g, expected %.9g", lane, which, what,
+                  got, want);
 }
 
 static void assert_quality(const exf_quality *q, const exf_quality *want, int lane, int which)
@@ -206,8 +209,10 @@ START_TEST(quantiles_by_nearest_rank)
     enum { N = 1000 };
     static exf_span span[N];
     static int32_t ids[2 * N];
-    static const struct { int n; double median, p90, p99, p999; } cases[] = {
-        {1, 1, 1, 1, 1}, {2, 1, 2, 2, 2}, {3, 2, 3, 3, 3}, {4, 2, 4, 4, 4}, {10, 5, 9, 10, 10}, {11, 6, 10, 11, 11}, {100, 50, 90, 99, 100}, {1000, 500, 900, 990, 999},
+    static const struct { int n; double median, p90, p99, p999;
+    } cases[] = {
+        {1, 1, 1, 1, 1},    {2, 1, 2, 2, 2},     {3, 2, 3, 3, 3},        {4, 2, 4, 4, 4},
+        {10, 5, 9, 10, 10}, {11, 6, 10, 11, 11}, {100, 50, 90, 99, 100}, {1000, 500, 900, 990, 999},
     };
     exf_err e;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -219,7 +224,8 @@ START_TEST(quantiles_by_nearest_rank)
         ck_ok(exf_scores_new(&s, &batch, 2, 2, &e), e);
         ck_ok(exf_scores_begin(s, 1, &e), e);
         for (int i = 0; i < n; i++) {
-            float one[4] = {60, 0, 0, 0}, other[4] = {0, (float)((i * 7 + 3) % n + 1), 0, 0}; /* KL is the gap where e^-gap is nothing */
+            float one[4] = {60, 0, 0, 0},
+                  other[4] = {0, (float)((i * 7 + 3) % n + 1), 0, 0}; /* KL is the gap where e^-gap is nothing */
             exf_logits_block b = {(size_t)i, 2 * (size_t)i, 0, 2, 2, 0, one};
             ck_ok(exf_scores_logits(exf_scores_lane(s, 0), &b, &e), e);
             b.logits = other;
@@ -229,7 +235,8 @@ START_TEST(quantiles_by_nearest_rank)
         const double want[] = {cases[c].median, cases[c].p90, cases[c].p99, cases[c].p999, n};
         const double got[] = {q.kl_median, q.kl_p90, q.kl_p99, q.kl_p999, q.kl_max};
         for (int i = 0; i < 5; i++) /* log(1 + e^k) of the value k */
-            ck_assert_msg(fabs(got[i] - (want[i] + log1p(exp(-want[i])))) <= 1e-5 * want[i], "n %d: quantile %d is %g, expected %g", n, i, got[i], want[i]);
+            ck_assert_msg(fabs(got[i] - (want[i] + log1p(exp(-want[i])))) <= 1e-5 * want[i], "n %d: quantile %d is %g, expected %g",
+                          n, i, got[i], want[i]);
         exf_scores_free(s);
     }
 }
@@ -246,7 +253,8 @@ static void refused(int lane, size_t row, float value, const char *says)
     for (size_t l = 0; l < LANES; l++) {
         exf_code rc = exf_scores_sum(s, l, NULL, -1, &q, &e);
         if (rc != EXF_OK) ck_fails(rc, EXF_NUMERIC, e, says);
-        ck_assert_msg((rc != EXF_OK) == (lane == 0 || (int)l == lane), "lane %zu beside a bad lane %d: %s", l, lane, exf_code_name(rc));
+        ck_assert_msg((rc != EXF_OK) == (lane == 0 || (int)l == lane), "lane %zu beside a bad lane %d: %s", l, lane,
+                      exf_code_name(rc));
     }
     exf_scores_free(s);
     close_sample(&x);
@@ -338,8 +346,10 @@ static void feed_errors(exf_layer_errors *s, const float *y, const float *z, int
     for (int l = 0; l < LAYERS - 1; l++) /* the last layer is silent */
         for (int at = 0, turn = 0; at < ROWS; at += rows, turn++) {
             int n = ROWS - at < rows ? ROWS - at : rows;
-            const exf_probe_block b = {.layer = l + 2, .moe_index = l, .sequence = 1, .row = (size_t)at, .position = at, .n_tokens = n, .d_model = H,
-                                       .worker = turn % n_workers, .original = y + (size_t)(l * ROWS + at) * H, .rewritten = z + (size_t)(l * ROWS + at) * H};
+            const exf_probe_block b = {.layer = l + 2, .moe_index = l, .sequence = 1, .row = (size_t)at, .position = at,
+                                       .n_tokens = n, .d_model = H,
+                                       .worker = turn % n_workers, .original = y + (size_t)(l * ROWS + at) * H,
+                                       .rewritten = z + (size_t)(l * ROWS + at) * H};
             ck_ok(exf_layer_errors_add(s, &b, &e), e);
         }
 }
@@ -373,7 +383,8 @@ END_TEST
 START_TEST(errors_of_special_rows)
 {
     static const float same[H] = {1, 2, 3, 4, 5, 6}, none[H] = {0}, twice[H] = {2, 4, 6, 8, 10, 12};
-    static const struct { const float *y, *z; double want; } cases[] = {{same, same, 0}, {same, none, 1}, {same, twice, 1}, {none, none, 0}, {none, same, 0}};
+    static const struct { const float *y, *z; double want; } cases[] = {{same, same, 0}, {same, none, 1}, {same, twice, 1},
+                                                                        {none, none, 0}, {none, same, 0}};
     exf_err e;
     for (int i = 0; i < 5; i++) {
         exf_layer_errors s;
@@ -396,7 +407,8 @@ START_TEST(outputs_beyond_the_sums_are_refused)
             exf_layer_errors s;
             (original ? y : z)[H + 3] = bad[i];
             ck_ok(exf_layer_errors_begin(&s, 1, 1, &e), e);
-            exf_probe_block b = {.layer = 7, .sequence = 4, .position = 30, .n_tokens = 2, .d_model = H, .original = y, .rewritten = z};
+            exf_probe_block b = {
+                .layer = 7, .sequence = 4, .position = 30, .n_tokens = 2, .d_model = H, .original = y, .rewritten = z};
             ck_fails(exf_layer_errors_add(&s, &b, &e), EXF_NUMERIC, e, "layer 7, sequence 4, position 31: squared output ");
             exf_layer_errors_free(&s);
         }
