@@ -5,9 +5,10 @@
  *
  * x [T, H] and outputs [T, K, H], both float32 or both bfloat16; gate and up [E, I, H],
  * down [E, H, I], all three float32 or all three bfloat16; ids [T, K] int32.  All arrays
- * lie in the backend's memory; on the CPU they are float32.  Outputs of slots with id -1 become 0, or stay as they are where
- * `keep` is set.  Experts may come in parts: the E of a call are numbers first ..
- * first + E - 1, and outputs of slots with another are left as they are.
+ * lie in the backend's memory; on the CPU they are float32.  Outputs of slots with id -1
+ * become 0, or stay as they are where `keep` is set.  Experts may come in parts: the E of
+ * a call are numbers first .. first + E - 1, and outputs of slots with another are left as
+ * they are.
  *
  * With limit > 0 the SwiGLU is that of swiglu.h.  Products accumulate in float32, on a
  * device over the inner axis in order.  Where x is bfloat16 the SwiGLU's result is rounded to bfloat16.
@@ -15,8 +16,9 @@
  * Hopper GPU's products as sums of three bfloat16 terms (split.cuh), which lose nothing of them;
  * the error of an element is that of the float32 accumulation.
  *
- * A token's outputs depend on its own row and its experts alone, bit for bit:
- * not on the other tokens, their number or their order. */
+ * On a GPU a token's outputs depend on its own row and its experts alone, bit for bit: not on
+ * the other tokens, their number or their order.  On the CPU the last bits also depend on how
+ * many tokens of the call an expert has, as OpenBLAS chooses its kernel by that number. */
 #ifndef EXF_KERNELS_EXPERT_PRODUCTS_H
 #define EXF_KERNELS_EXPERT_PRODUCTS_H
 #include "kernels/linear/matrix.h"

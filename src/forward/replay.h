@@ -15,8 +15,8 @@
 #include "moe/recorded.h"
 
 /* Replays the recorded layers. batch->ids may be NULL unless a hash layer has no recorded routes
- * (EXF_MODEL names it).  Logits are never observed.  The options n_layers and mixer_queues are
- * ignored. */
+ * (EXF_MODEL names it).  Logits are never observed.  Ignored are the options
+ * n_layers, mixer_queues and common_input_tokens, and observer.sweeps: every layer's experts are read once. */
 exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_recorded *recorded, const exf_observer *observer,
                     const exf_forward_options *options, exf_forward_report *report, exf_err *err) EXF_CHECKED;
 
