@@ -1,5 +1,5 @@
-/* correction.h - adds what omitted routes would have said through a projector that acts on
- * vectors, which no router weight can express (method, section 2):
+/* correction.h - adds the part of omitted experts' outputs that a diagonal or low-rank projector
+ * restores, which no router weight can express (docs/method.md, section 2):
  *
  *   routed[t] += w (M v),   M v = S v + d * v + (v Q) C
  *

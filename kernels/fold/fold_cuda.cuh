@@ -15,7 +15,6 @@ template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf
     return r;
 }
 
-/* clang-format off */
 #define EXF_FOLD_BY_TYPE(kernel, ...)                                                                                      \
     {                                                                                                                      \
         {kernel<EXF_FOLD_I32, EXF_FOLD_F32, ##__VA_ARGS__>, kernel<EXF_FOLD_I32, EXF_FOLD_BF16, ##__VA_ARGS__>,            \
@@ -23,7 +22,6 @@ template <exf_fold_int I, exf_fold_real R> __device__ inline exf_fold_routes exf
         {kernel<EXF_FOLD_I64, EXF_FOLD_F32, ##__VA_ARGS__>, kernel<EXF_FOLD_I64, EXF_FOLD_BF16, ##__VA_ARGS__>,            \
          kernel<EXF_FOLD_I64, EXF_FOLD_F16, ##__VA_ARGS__>},                                                               \
     }
-/* clang-format on */
 
 /* Returns yes ? *p : otherwise, for a table that nothing writes.  In assembly, because a compiler
  * makes branches of many such loads instead of starting them together, and computes each address

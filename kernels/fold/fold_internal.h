@@ -22,7 +22,6 @@ enum { EXF_FOLD_MAX_K = 16, EXF_FOLD_MIN_E = 3, EXF_FOLD_MAX_E = 512, EXF_FOLD_M
 
 /* ---- arithmetic, rounded once per operation ------------------------------------- */
 
-/* clang-format off */
 #ifdef __CUDA_ARCH__
 EXF_FOLD_INLINE float exf_mulf(float a, float b) { return __fmul_rn(a, b); }
 EXF_FOLD_INLINE float exf_addf(float a, float b) { return __fadd_rn(a, b); }
@@ -38,7 +37,6 @@ EXF_FOLD_INLINE float exf_sqrtf(float a) { return sqrtf(a); }
 EXF_FOLD_INLINE double exf_muld(double a, double b) { return a * b; }
 EXF_FOLD_INLINE double exf_addd(double a, double b) { return a + b; }
 #endif
-/* clang-format on */
 
 EXF_FOLD_INLINE uint32_t exf_bits_of(float v)
 {

@@ -1,5 +1,5 @@
 /* layer_sums.h - adds up the sums of one layer's routed expert outputs: pair sums and expert
- * sums, the sufficient statistics of the tables (method, section 1; paper, appendix "shared
+ * sums, the sufficient statistics of the tables (docs/method.md, section 1; paper, appendix "shared
  * scalar").
  *
  * For every token and every ordered pair s != t of its top-K, with source output

@@ -1,4 +1,4 @@
-/* pair_scalar.h - computes a pair's scalar in closed form (method, section 2; paper, eq. "shared scalar"):
+/* pair_scalar.h - computes a pair's scalar in closed form (docs/method.md, section 2; paper, eq. "shared scalar"):
  *
  *   S = clip(dot / (target_sq + lambda)), 0 where there is nothing to divide by
  *

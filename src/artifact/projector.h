@@ -1,4 +1,4 @@
-/* projector.h - a projector approximates an omitted expert's output: E_s(x) ~ M E_t(x) (method, section 2).
+/* projector.h - a projector approximates an omitted expert's output: E_s(x) ~ M E_t(x) (docs/method.md, section 2).
  *
  * A registry (base/registry.h): one file src/projector/projector_<name>.c per projector says which
  * sums it needs, how a layer of it is solved, which arrays it stores, and how folding applies it.

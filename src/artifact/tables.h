@@ -16,7 +16,7 @@ typedef struct {
     float *target_scale; /* [L, E] 1 inside the pool, 0 if no target was ever observed */
 } exf_static_pool;
 
-/* A scalar shared by more than one pair: a sharing pattern with its own losses (method, section 2).
+/* A scalar shared by more than one pair: a sharing pattern with its own losses (docs/method.md, section 2).
  * Its S[s,t] is scalar[l] if the pair was observed, 1 on the diagonal, else 0. */
 typedef struct {
     char name[16]; /* "layer", "global" */

@@ -1,5 +1,5 @@
 /* vector_sums.h - the sums of one layer from which vectors are solved, for the pairs that have
- * them (method, section 1; paper, "diagonal" and "scalar-plus-low-rank projector").
+ * them (docs/method.md, section 1; paper, "diagonal" and "scalar-plus-low-rank projector").
  *
  * With u, v, w of a token of the pair as in kernels/statistics/layer_sums.h, Q the layer's basis and
  * z = sqrt(w) v Q:

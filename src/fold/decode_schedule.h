@@ -2,7 +2,7 @@
  *
  * Sequences side by side form a decode batch: step q of a batch of B is its tokens at
  * position q.  Causality makes a whole teacher-forced decode one ordinary forward pass
- * (method, section 3). */
+ * (docs/method.md, section 3). */
 #ifndef EXF_FOLD_DECODE_SCHEDULE_H
 #define EXF_FOLD_DECODE_SCHEDULE_H
 #include "forward/forward.h"

@@ -1,4 +1,4 @@
-/* fold_vectors.c - applies projectors that no router weight can express (method, section 2), such
+/* fold_vectors.c - applies projectors that no router weight can express (docs/method.md, section 2), such
  * as the diagonal d * v and scalar-plus-low-rank S v + (v Q) C.  The kept routes run with their
  * own weights; the projected outputs of omitted routes are added to the routed output
  * (kernels/fold/correction.h).  A pair without vectors keeps its scalar. */

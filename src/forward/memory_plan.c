@@ -15,8 +15,8 @@ enum { USUAL_QUEUES = 4 };
  * late, since reading and computing a layer then no longer overlap. */
 static const struct {
     int n_slots, on_host, most, least;
-} ways[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512}, {1, 0, 2048, 512}};
-enum { N_WAYS = sizeof ways / sizeof *ways };
+} settings[] = {{2, 0, 16384, 4096}, {2, 1, 16384, 2048}, {1, 0, 16384, 4096}, {1, 1, 16384, 512}, {1, 0, 2048, 512}};
+enum { N_SETTINGS = sizeof settings / sizeof *settings };
 
 /* Bytes of a CUDA stream that no size function counts: rounded operands and workspaces of the matrix library. */
 static const uint64_t queue_bytes = (uint64_t)160 << 20;
@@ -36,9 +36,9 @@ typedef struct {
     uint64_t fixed; /* device bytes that are the same in every plan */
     uint64_t slot;  /* bytes of one slot that holds a whole layer */
     uint64_t fixed_host;
-} wish;
+} plan_inputs;
 
-static uint64_t route_bytes(const wish *w)
+static uint64_t route_bytes(const plan_inputs *w)
 {
     return exf_route_set_bytes(w->batch->n_tokens, w->m->arch.top_k) * exf_demand_route_sets(w->d);
 }
@@ -49,7 +49,7 @@ uint64_t exf_memory_queue_bytes(void)
 }
 
 /* Returns the bytes of routes, tokens, rope tables, and of memory that observers and rewriters hold. */
-static uint64_t fixed_bytes(const wish *w)
+static uint64_t fixed_bytes(const plan_inputs *w)
 {
     const exf_architecture *a = &w->m->arch;
     uint64_t rotary =
@@ -59,7 +59,8 @@ static uint64_t fixed_bytes(const wish *w)
 }
 
 /* Makes the plan for one setting.  A window has room for a block's tokens and for the longest sequence. */
-static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *loader, uint64_t weights, int on_host, int tokens)
+static exf_memory_plan plan_of(const plan_inputs *w, const exf_weight_loader_options *loader, uint64_t weights, int on_host,
+                               int tokens)
 {
     const exf_architecture *a = &w->m->arch;
     size_t width = exf_row_width(a), lanes = w->d->lanes, longest = (size_t)w->batch->max_tokens;
@@ -78,13 +79,13 @@ static exf_memory_plan plan_of(const wish *w, const exf_weight_loader_options *l
 
 /* Searches plans with whole layers: writes the first within `most` bytes to *found and returns 1;
  * else returns 0 and writes the smallest to *least. */
-static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, exf_memory_plan *least)
+static int search_whole(const plan_inputs *w, uint64_t most, exf_memory_plan *found, exf_memory_plan *least)
 {
-    for (int i = 0; i < N_WAYS; i++)
-        for (int tokens = ways[i].most; tokens >= ways[i].least; tokens /= 2) {
+    for (int i = 0; i < N_SETTINGS; i++)
+        for (int tokens = settings[i].most; tokens >= settings[i].least; tokens /= 2) {
             exf_weight_loader_options loader = w->loader;
-            loader.n_slots = ways[i].n_slots;
-            *found = plan_of(w, &loader, (uint64_t)loader.n_slots * w->slot, ways[i].on_host, tokens);
+            loader.n_slots = settings[i].n_slots;
+            *found = plan_of(w, &loader, (uint64_t)loader.n_slots * w->slot, settings[i].on_host, tokens);
             if (found->bytes <= most) return 1;
             if (found->bytes < least->bytes) *least = *found;
         }
@@ -92,7 +93,7 @@ static int search_whole(const wish *w, uint64_t most, exf_memory_plan *found, ex
 }
 
 /* Adds queues to *p, as many as fit. */
-static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
+static void add_queues(const plan_inputs *w, uint64_t most, exf_memory_plan *p)
 {
     uint64_t one = exf_workspace_bytes(&w->m->arch, exf_mixing_floats(w->b, &w->m->arch, w->batch->max_tokens)) + queue_bytes;
     while (p->n_queues < w->queues && p->bytes + one <= most) {
@@ -103,7 +104,8 @@ static void add_queues(const wish *w, uint64_t most, exf_memory_plan *p)
 
 /* Searches plans with a layer's experts in n_parts parts: writes the one of fewest reads, with the
  * largest blocks, to *best. */
-static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots, exf_memory_plan *best, exf_memory_plan *least)
+static void search_parts(const plan_inputs *w, uint64_t most, int n_parts, int n_slots, exf_memory_plan *best,
+                         exf_memory_plan *least)
 {
     enum { MOST = 65536, LEAST = 512 };
     exf_weight_loader_options loader = w->loader;
@@ -123,14 +125,14 @@ static void search_parts(const wish *w, uint64_t most, int n_parts, int n_slots,
 }
 
 /* Returns 1 if the pass may load experts in parts.  Each block then runs the parts in one order, once per sweep. */
-static int may_part(const wish *w)
+static int may_part(const plan_inputs *w)
 {
     return w->d->lanes == 1 && !w->d->common_input && w->m->arch.n_experts > 1;
 }
 
 /* Writes the fastest plan within `most` bytes to *found and returns 1; else returns 0 and writes the
  * smallest.  Among plans of equally many reads, two slots win over one and few parts over many. */
-static int search(const wish *w, uint64_t most, exf_memory_plan *found)
+static int search(const plan_inputs *w, uint64_t most, exf_memory_plan *found)
 {
     enum { MOST_PARTS = 64 };
     exf_memory_plan least = {.bytes = ~(uint64_t)0}, best = {.reads = 0};
@@ -175,7 +177,7 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
     exf_compute compute = (exf_compute)o->compute;
     uint64_t most = 0;
     size_t queues = o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
-    wish w = {.b = o->backend, .compute = compute, .m = m, .batch = batch, .d = d,
+    plan_inputs w = {.b = o->backend, .compute = compute, .m = m, .batch = batch, .d = d,
               .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
               .loader = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
     exf_code rc;

@@ -1,5 +1,5 @@
 /* geometry.h - computes the similarity of two experts' outputs, raw and after the pair's best
- * scalar (method, section 5; paper, "Full-Layer Expert Geometry").
+ * scalar (docs/method.md, section 5; paper, "Full-Layer Expert Geometry").
  *
  * With u, v the outputs of s and t on the n tokens that were routed to both,
  *   d[s,t] = sqrt(sum ||u - v||^2 / n),          raw     = 1 - d[s,t] / dmax

@@ -1,4 +1,4 @@
-/* projector_diagonal.c - one coefficient per hidden dimension (method, section 2; paper, eq.
+/* projector_diagonal.c - one coefficient per hidden dimension (docs/method.md, section 2; paper, eq.
  * "diagonal projector"):
  *
  *   d = vu / (vv + lambda), element by element, not clipped

@@ -1,4 +1,4 @@
-/* projector_lowrank.c - scalar plus low rank, M = S I + Q C (method, section 2; paper, eq.
+/* projector_lowrank.c - scalar plus low rank, M = S I + Q C (docs/method.md, section 2; paper, eq.
  * "low-rank solution"):
  *
  *   C = (Z'Z + lambda I)^-1 (Z'U - S Z'V)

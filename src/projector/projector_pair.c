@@ -1,4 +1,4 @@
-/* projector_pair.c - one scalar per ordered pair (method, section 2; paper,
+/* projector_pair.c - one scalar per ordered pair (docs/method.md, section 2; paper,
  * "pairwise scalar"):
  *
  *   S[s,t] = clip(dot / (target_sq + lambda))            (kernels/statistics/pair_scalar.h)

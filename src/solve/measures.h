@@ -1,5 +1,5 @@
 /* measures.h - computes statistics of experts and pairs beside projectors
- * (method, sections 1, 5 and 8; paper, "full-layer expert geometry"). */
+ * (docs/method.md, sections 1, 5 and 8; paper, "full-layer expert geometry"). */
 #ifndef EXF_SOLVE_MEASURES_H
 #define EXF_SOLVE_MEASURES_H
 #include "artifact/tables.h"

@@ -16,11 +16,11 @@ typedef struct {
     exf_scores *scores;
     void *score_lane;
     int is_first, n_layers;
-} watched;
+} observed_lane;
 
 typedef struct {
     const exf_validate_job *job;
-    watched *lane;
+    observed_lane *lane;
     exf_lane *lanes;
     size_t n;
     exf_scores *scores;
@@ -28,7 +28,7 @@ typedef struct {
 
 static exf_code begin(void *self, int n_workers, exf_err *err)
 {
-    watched *w = self;
+    observed_lane *w = self;
     exf_code rc;
     if (w->is_first) return exf_scores_begin(w->scores, n_workers, err);
     EXF_TRY(exf_layer_errors_begin(&w->errors, w->n_layers, n_workers, err));
@@ -38,40 +38,40 @@ out:
 
 static exf_code probe(void *self, const exf_probe_block *b, exf_err *err)
 {
-    return exf_layer_errors_add(&((watched *)self)->errors, b, err);
+    return exf_layer_errors_add(&((observed_lane *)self)->errors, b, err);
 }
 
 static exf_code logits(void *self, const exf_logits_block *b, exf_err *err)
 {
-    return exf_scores_logits(((watched *)self)->score_lane, b, err);
+    return exf_scores_logits(((observed_lane *)self)->score_lane, b, err);
 }
 
 static exf_code device_open(void *self, const struct exf_backend *b, exf_err *err)
 {
-    watched *w = self;
+    observed_lane *w = self;
     return w->is_first ? exf_scores_device_open(w->scores, b, err) : exf_layer_errors_device_open(&w->errors, b, err);
 }
 
 static exf_code device_probe(void *self, const exf_device_probe *b, exf_err *err)
 {
-    return exf_layer_errors_device_add(&((watched *)self)->errors, b, err);
+    return exf_layer_errors_device_add(&((observed_lane *)self)->errors, b, err);
 }
 
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
     (void)progress;
-    return exf_layer_errors_device_end(&((watched *)self)->errors, layer, moe_index, err);
+    return exf_layer_errors_device_end(&((observed_lane *)self)->errors, layer, moe_index, err);
 }
 
 static exf_code device_logits(void *self, const exf_device_logits *b, exf_err *err)
 {
-    return exf_scores_device_logits(((watched *)self)->score_lane, b, err);
+    return exf_scores_device_logits(((observed_lane *)self)->score_lane, b, err);
 }
 
 static exf_code open_lane(run *r, size_t i, exf_err *err)
 {
     const exf_validate_job *job = r->job;
-    watched *w = &r->lane[i];
+    observed_lane *w = &r->lane[i];
     exf_code rc;
     w->is_first = i == 0;
     w->n_layers = job->model->arch.n_moe_layers;
@@ -114,7 +114,7 @@ static void close_run(run *r)
 
 /* ---- results -------------------------------------------------------------------------- */
 
-static void sum_layers(exf_variant_result *v, const watched *w, const exf_architecture *a)
+static void sum_layers(exf_variant_result *v, const observed_lane *w, const exf_architecture *a)
 {
     const exf_expert_usage *c = exf_fold_rewriter_usage(w->rewriter);
     double square = 0;

@@ -14,9 +14,9 @@ typedef struct {
     exf_compute compute;
     const exf_weight_loader_options *o;
     int parts; /* parts so far: they use the slots in turn */
-} making;
+} schedule_builder;
 
-static exf_code add_plan(making *k, const exf_weight_part *of, exf_err *err)
+static exf_code add_plan(schedule_builder *k, const exf_weight_part *of, exf_err *err)
 {
     exf_weight_schedule *t = k->t;
     exf_code rc;
@@ -27,7 +27,7 @@ out:
     return rc;
 }
 
-static exf_code add_turn(making *k, size_t plan, int area, int early, exf_err *err)
+static exf_code add_turn(schedule_builder *k, size_t plan, int area, int early, exf_err *err)
 {
     exf_weight_schedule *t = k->t;
     exf_code rc = exf_mem_grow(&t->load, &t->capacity, t->n + 1, sizeof *t->load, "weight loads", err);
@@ -35,7 +35,7 @@ static exf_code add_turn(making *k, size_t plan, int area, int early, exf_err *e
     return rc;
 }
 
-static exf_code add_whole(making *k, int layer, exf_err *err)
+static exf_code add_whole(schedule_builder *k, int layer, exf_err *err)
 {
     exf_code rc;
     int n_slots = k->o->n_slots;
@@ -47,7 +47,7 @@ out:
 
 /* Adds a layer in parts.  Its other tensors stay until the layer is done, so their load never begins
  * early; the first part may, and with two slots every part may. */
-static exf_code add_in_parts(making *k, int layer, exf_err *err)
+static exf_code add_in_parts(schedule_builder *k, int layer, exf_err *err)
 {
     exf_code rc;
     int n_experts = layer >= 0 && k->m->arch.is_moe[layer] ? k->m->arch.n_experts : 0, step = k->o->part_experts;
@@ -75,7 +75,7 @@ static int brings(const exf_weight_loader_options *o, int layer)
 exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute,
                                   const exf_weight_loader_options *o, exf_err *err)
 {
-    making k = {t, m, compute, o, 0};
+    schedule_builder k = {t, m, compute, o, 0};
     int n = o->n_layers + 2;
     exf_code rc = EXF_OK;
     for (int i = 0; rc == EXF_OK && i < n; i++) {
