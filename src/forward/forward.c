@@ -6,6 +6,7 @@
 #include "forward/head_step.h"
 #include "forward/layer_step.h"
 #include "forward/memory_plan.h"
+#include "forward/forward_report.h"
 #include "forward/workspace_size.h"
 #include "mixers/residual.h"
 #include "mixers/mixer.h"
@@ -73,19 +74,6 @@ static exf_code begin_hooks(const exf_pass *p, exf_err *err)
     return rc;
 }
 
-static void sum_times(exf_pass *p)
-{
-    for (int i = 0; p->space && i < p->n_spaces; i++) {
-        const exf_part_times *t = &p->space[i].times;
-        p->report->mixer += t->mixer;
-        p->report->router += t->router;
-        p->report->experts += t->experts;
-        p->report->observe += t->observe;
-        p->report->head += t->head;
-        p->report->flops += t->flops;
-    }
-}
-
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
                      const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
@@ -109,7 +97,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     if (p.demand.head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, err));
     EXF_TRY(exf_hidden_settle(&p.hidden, err));
 out:
-    sum_times(&p);
+    exf_report_add_times(report, p.space, p.n_spaces);
     double done = exf_clock();
     exf_pass_close(&p);
     report->close = exf_clock() - done;

@@ -90,18 +90,6 @@ out:
     return rc;
 }
 
-static exf_code open_not_finite(exf_pass *p, exf_err *err)
-{
-    uint64_t none = ~(uint64_t)0;
-    exf_code rc = EXF_OK;
-    if (!p->b->gpu) return EXF_OK;
-    EXF_TRY(p->b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
-    p->b->upload(p->space[0].q, p->not_finite, &none, sizeof none);
-    EXF_TRY(p->b->finish(p->space[0].q, err));
-out:
-    return rc;
-}
-
 static exf_code open_workspaces(exf_pass *p, exf_err *err)
 {
     const exf_architecture *a = &p->model->arch;
@@ -131,7 +119,7 @@ exf_code exf_pass_open(exf_pass *p, exf_err *err)
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_masks(p, err));
     EXF_TRY(open_tokens(p, err));
-    EXF_TRY(open_not_finite(p, err));
+    if (p->b->gpu) EXF_TRY(exf_moe_not_finite_new(&p->not_finite, p->b, p->space[0].q, err));
     EXF_TRY(exf_rope_tables_new(&p->rope_tables, p->b, p->space[0].q, a, p->batch->max_tokens, err));
 out:
     return rc;

@@ -5,6 +5,7 @@
 #include "base/stop.h"
 #include "base/thread_pool.h"
 #include "forward/memory_plan.h"
+#include "forward/forward_report.h"
 #include "forward/workspace_size.h"
 #include "moe/moe_engine.h"
 #include "moe/moe_sequences.h"
@@ -39,65 +40,49 @@ int exf_replay_workers(const exf_backend *b, const exf_batch *batch, int threads
 
 /* ---- sizes ------------------------------------------------------------------------------- */
 
-static exf_moe_needs needs_of(const exf_backend *b, const exf_architecture *a, const exf_observer *o)
+static exf_moe_needs needs_of(const exf_backend *b, const exf_architecture *a, const exf_demand *d)
 {
-    exf_lane lane = {.observer = o};
-    exf_demand d = exf_demand_of(&lane, 1, b);
-    exf_moe_needs needs = exf_moe_needs_of(b, a, &d);
+    exf_moe_needs needs = exf_moe_needs_of(b, a, d);
     needs.input = needs.logits = needs.block = 1;
     needs.sent = b->gpu != NULL;
     return needs;
-}
-
-static size_t block_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens,
-                           const exf_moe_needs *needs)
-{
-    exf_arena arena = {NULL, 0};
-    exf_moe_arrays arrays;
-    exf_moe_carve(&arrays, &arena, b, compute, a, block_tokens, needs);
-    return arena.used;
-}
-
-/* Returns the floats of the host copy: rows that observers read, or recorded rows to be uploaded. */
-static size_t mirror_floats(const exf_backend *b, const exf_architecture *a, int block_tokens)
-{
-    return b->gpu ? (size_t)exf_host_block(block_tokens) * (size_t)a->d_model * (3 + (size_t)a->top_k) : 0;
 }
 
 typedef struct {
     exf_weight_loader_options loader;
     int block_tokens;
     size_t floats, mirror;
-    uint64_t observers; /* bytes of GPU memory that the observer holds */
+    exf_demand demand;
+    exf_moe_needs needs;
     exf_forward_footprint footprint;
 } replay_plan;
 
-static void plan_host(replay_plan *p, const exf_model *m, const exf_batch *batch, int threads, const exf_moe_needs *needs)
+static void plan_host(replay_plan *p, const exf_model *m, const exf_batch *batch, int threads)
 {
     const exf_backend *b = &exf_backend_cpu;
     p->block_tokens = exf_host_block(batch->max_tokens);
-    p->floats = block_floats(b, EXF_COMPUTE_F32, &m->arch, p->block_tokens, needs);
+    p->floats = exf_moe_arrays_floats(b, EXF_COMPUTE_F32, &m->arch, p->block_tokens, &p->needs);
     p->footprint.host = sizeof(float) * exf_layer_weights_size(m) + exf_route_set_bytes(batch->n_tokens, m->arch.top_k) +
                         (uint64_t)exf_replay_workers(b, batch, threads) * exf_workspace_bytes(&m->arch, p->floats);
 }
 
-static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                        const exf_moe_needs *needs)
+static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch)
 {
     exf_compute compute = (exf_compute)o->compute;
     uint64_t routes = exf_route_set_bytes(batch->n_tokens, m->arch.top_k) + batch->n_tokens * sizeof(int32_t);
-    p->floats = block_floats(o->backend, compute, &m->arch, p->block_tokens, needs);
-    p->mirror = mirror_floats(o->backend, &m->arch, p->block_tokens);
+    p->floats = exf_moe_arrays_floats(o->backend, compute, &m->arch, p->block_tokens, &p->needs);
+    p->mirror = exf_mirror_floats(o->backend, &m->arch, p->block_tokens, &p->demand);
     uint64_t sent = exf_recorded_stage_bytes((size_t)p->block_tokens, (size_t)m->arch.d_model);
-    p->footprint.device = exf_memory_queue_bytes() + sent + p->observers + routes + exf_workspace_bytes(&m->arch, p->floats) +
+    p->footprint.device = exf_memory_queue_bytes() + sent + p->demand.observers + routes +
+                          exf_workspace_bytes(&m->arch, p->floats) +
                           (uint64_t)p->loader.n_slots * exf_weight_loader_slot_bytes(m, compute, &p->loader) +
                           exf_weight_loader_reader_bytes(m, compute, &p->loader);
     p->footprint.host = routes + sent + exf_weight_loader_host_bytes(&p->loader) + p->mirror * sizeof(float);
 }
 
-/* Chooses the largest blocks of tokens that fit, then the most weight slots. */
+/* Chooses two weight slots if they fit with any size of block, and then the largest blocks of tokens. */
 static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                         const exf_recorded *recorded, const exf_moe_needs *needs, exf_err *err)
+                         const exf_recorded *recorded, exf_err *err)
 {
     enum { MOST = 16384, LEAST = 512 };
     uint64_t most;
@@ -107,7 +92,7 @@ static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf
     for (p->loader.n_slots = 2; p->loader.n_slots > 0; p->loader.n_slots--)
         for (int tokens = MOST; tokens >= LEAST; tokens /= 2) {
             p->block_tokens = batch->n_tokens < (size_t)tokens ? (int)batch->n_tokens : tokens;
-            plan_tokens(p, o, m, batch, needs);
+            plan_tokens(p, o, m, batch);
             if (p->footprint.device <= most) return EXF_OK;
         }
     return exf_memory_too_little(o, p->footprint.device, err);
@@ -117,11 +102,12 @@ static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const ex
                           const exf_recorded *recorded, const exf_observer *observer, exf_err *err)
 {
     const exf_backend *b = backend_of(o);
-    exf_moe_needs needs = needs_of(b, &m->arch, observer);
     exf_lane lane = {.observer = observer};
-    *p = (replay_plan){.footprint.reads = 1, .observers = exf_demand_of(&lane, 1, b).observers};
-    if (b->gpu) return plan_gpu(p, o, m, batch, recorded, &needs, err);
-    plan_host(p, m, batch, o->threads, &needs);
+    *p = (replay_plan){.footprint.reads = 1, .demand = exf_demand_of(&lane, 1, b)};
+    p->demand.head = 0;
+    p->needs = needs_of(b, &m->arch, &p->demand);
+    if (b->gpu) return plan_gpu(p, o, m, batch, recorded, err);
+    plan_host(p, m, batch, o->threads);
     return EXF_OK;
 }
 
@@ -205,15 +191,13 @@ static exf_code run_layers(replay *p, exf_forward_report *report, exf_err *err)
 static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *plan, exf_compute compute, int threads, exf_err *err)
 {
     const exf_moe_layer *l = &p->layer;
-    uint64_t none = ~(uint64_t)0;
     exf_queue *q = p->space[0].q;
     exf_code rc;
     b->gpu->memory_reset_peak();
     EXF_TRY(exf_weight_loader_open(&p->loader, l->model, b, compute, &plan->loader, err));
     EXF_TRY(
         exf_recorded_stage_open(&p->stage, b, compute, (size_t)plan->block_tokens, (size_t)l->model->arch.d_model, threads, err));
-    EXF_TRY(b->alloc(&p->not_finite, 1, sizeof none, "finite check", err));
-    b->upload(q, p->not_finite, &none, sizeof none);
+    EXF_TRY(exf_moe_not_finite_new(&p->not_finite, b, q, err));
     if (l->batch->ids) {
         EXF_TRY(b->alloc(&p->tokens, l->batch->n_tokens, sizeof *p->tokens, "tokens", err));
         b->upload(q, p->tokens, l->batch->ids, l->batch->n_tokens * sizeof *p->tokens);
@@ -242,7 +226,7 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     p->weights_now.b = b;
     l->space = p->space;
     l->block_tokens = plan.block_tokens;
-    l->needs = needs_of(b, &l->model->arch, p->observer);
+    l->needs = plan.needs;
     l->group = (exf_sequence_group){0, l->batch->n_sequences, 0, l->batch->n_tokens};
     if (p->observer->begin) EXF_TRY(p->observer->begin(p->observer->self, l->n_workers, err));
     if (b->gpu) EXF_TRY(open_gpu(p, b, &plan, compute, o->threads, err));
@@ -265,13 +249,8 @@ static void close_replay(replay *p, const exf_backend *b, exf_forward_report *re
     report->sending = times.sending;
     exf_layer_weights_free(&p->weights_now);
     exf_route_set_free(&p->routes);
-    for (int i = 0; p->space && i < p->layer.n_workers; i++) {
-        report->router += p->space[i].times.router;
-        report->experts += p->space[i].times.experts;
-        report->observe += p->space[i].times.observe;
-        report->flops += p->space[i].times.flops;
-        exf_workspace_free(&p->space[i]);
-    }
+    exf_report_add_times(report, p->space, p->layer.n_workers);
+    for (int i = 0; p->space && i < p->layer.n_workers; i++) exf_workspace_free(&p->space[i]);
     exf_mem_free(p->space);
 }
 

@@ -63,11 +63,9 @@ size_t exf_mixing_floats(const exf_backend *b, const exf_architecture *a, int ma
 static size_t moe_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int block_tokens,
                          const exf_demand *d)
 {
-    exf_arena arena = {NULL, 0};
-    exf_moe_arrays arrays;
     exf_moe_needs needs = exf_moe_needs_of(b, a, d);
-    exf_moe_carve(&arrays, &arena, b, compute, a, block_tokens, &needs);
-    return larger(arena.used, d->common_input ? exf_common_floats(b, compute, a) : 0);
+    size_t block = exf_moe_arrays_floats(b, compute, a, block_tokens, &needs);
+    return larger(block, d->common_input ? exf_common_floats(b, compute, a) : 0);
 }
 
 size_t exf_workspace_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int max_tokens, int block_tokens,

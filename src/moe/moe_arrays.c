@@ -61,3 +61,12 @@ void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, ex
     m->shown_outputs = exf_arena_take(arena, needs->shown && !wide ? shown * k * h : 0);
     m->experts = exf_take_bytes(arena, experts_bytes(b, compute, a, n_tokens));
 }
+
+size_t exf_moe_arrays_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
+                             const exf_moe_needs *needs)
+{
+    exf_arena arena = {NULL, 0};
+    exf_moe_arrays arrays;
+    exf_moe_carve(&arrays, &arena, b, compute, a, n_tokens, needs);
+    return arena.used;
+}

@@ -15,7 +15,7 @@ typedef struct {
     int probes; /* 1: outputs of other lanes' routes */
     int logits; /* 1: router logits, because the block routes its tokens itself (recorded hidden states) */
     int shown;  /* 1: expert outputs in float32 for observers in host memory, where experts give bfloat16 */
-    int sent;   /* 1: the normed hidden states lie elsewhere (recorded_stage.h) */
+    int sent;   /* 1: the normed hidden states lie in the buffers of recorded_stage.h, not in the arena */
 } exf_moe_needs;
 
 /* Arrays of a block.  Number type N is the queue's: float32 or bfloat16. */
@@ -51,4 +51,7 @@ exf_expert_shape exf_expert_shape_of(const exf_architecture *a, int n_tokens, in
 /* Takes the arrays of n_tokens from the arena (counts with arena->base NULL). */
 void exf_moe_carve(exf_moe_arrays *m, exf_arena *arena, const exf_backend *b, exf_compute compute, const exf_architecture *a,
                    int n_tokens, const exf_moe_needs *needs);
+/* Returns the floats that exf_moe_carve() takes. */
+size_t exf_moe_arrays_floats(const exf_backend *b, exf_compute compute, const exf_architecture *a, int n_tokens,
+                             const exf_moe_needs *needs);
 #endif

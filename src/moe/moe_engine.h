@@ -5,8 +5,9 @@
  *   gpu    one worker takes many tokens at a time, whichever sequences they belong to, and
  *          the host does not wait
  *
- * Every operation of a block works on single rows, and a row's bits depend on that row
- * only, so the cutting changes no result. */
+ * How tokens are cut into calls changes no result: on a GPU a row's bits depend on that row
+ * alone, and on the CPU, where OpenBLAS chooses a kernel by the rows of a call, the blocks
+ * are always the same. */
 #ifndef EXF_MOE_MOE_ENGINE_H
 #define EXF_MOE_MOE_ENGINE_H
 #include "moe/moe_layer.h"
@@ -14,4 +15,6 @@
 extern const exf_moe_engine exf_moe_host, exf_moe_gpu;
 /* Returns the engine for a backend's memory. */
 const exf_moe_engine *exf_moe_engine_of(const exf_backend *b);
+/* Allocates exf_moe_layer.not_finite in GPU memory, all ones: every hidden state is finite so far. */
+exf_code exf_moe_not_finite_new(uint64_t **not_finite, const exf_backend *b, exf_queue *q, exf_err *err) EXF_CHECKED;
 #endif

@@ -3,15 +3,20 @@
 #include "moe/moe_engine.h"
 #include "moe/moe_sequences.h"
 
+/* Runs the block of the sequence that begins at position `at`. */
+static exf_code run_block(const exf_moe_layer *l, size_t sequence, int at, int worker, exf_err *err)
+{
+    const exf_span *span = &l->batch->span[sequence];
+    int left = span->n_tokens - at;
+    return exf_moe_block_run(l, worker, sequence, span->offset + (size_t)at, left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK, err);
+}
+
 static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *err)
 {
     const exf_moe_layer *l = self;
-    const exf_span *span = &l->batch->span[sequence];
+    int n = l->batch->span[sequence].n_tokens;
     exf_code rc = EXF_OK;
-    for (int at = 0; rc == EXF_OK && at < span->n_tokens; at += EXF_MOE_BLOCK) {
-        int left = span->n_tokens - at;
-        rc = exf_moe_block_run(l, worker, sequence, span->offset + (size_t)at, left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK, err);
-    }
+    for (int at = 0; rc == EXF_OK && at < n; at += EXF_MOE_BLOCK) rc = run_block(l, sequence, at, worker, err);
     return rc;
 }
 
@@ -24,9 +29,7 @@ static exf_code run_numbered_block(void *self, size_t i, int worker, exf_err *er
         i -= blocks;
         sequence++;
     }
-    const exf_span *span = &l->batch->span[sequence];
-    int at = (int)i * EXF_MOE_BLOCK, left = span->n_tokens - at;
-    return exf_moe_block_run(l, worker, sequence, span->offset + (size_t)at, left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK, err);
+    return run_block(l, sequence, (int)i * EXF_MOE_BLOCK, worker, err);
 }
 
 static exf_code run(exf_moe_layer *l, exf_err *err)

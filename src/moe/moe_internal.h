@@ -3,8 +3,9 @@
 #define EXF_MOE_MOE_INTERNAL_H
 #include "moe/moe_layer.h"
 
-/* moe_show.c: the block to the lane's observer; 1 if a sweep is shown in GPU memory, in host memory. */
+/* Shows the block to the lane's observer (moe_show.c). */
 exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err) EXF_CHECKED;
+/* Return 1 if the observer reads a sweep's blocks in GPU memory, or in host memory. */
 int exf_moe_shown_on_device(const exf_moe_layer *l, int sweep);
 int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep);
 /* Return a block with every member set but the arrays that the backend computes. */
@@ -18,7 +19,7 @@ exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const ex
 exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
                            exf_err *err) EXF_CHECKED;
 
-/* moe_recorded.c: m->input and m->x from the recording, and the routes if they are not recorded. */
+/* Fills m->input and m->x from the recording, and computes the routes if they are not recorded (moe_recorded.c). */
 exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n,
                                 exf_err *err) EXF_CHECKED;
 #endif

@@ -2,7 +2,7 @@
  * corrections of rewriters.
  *
  * Most slots of rewritten routes name an expert that the token already ran: their outputs
- * are copied, and only the others are computed. */
+ * are read where they are, and only the others are computed. */
 #include "moe/moe_internal.h"
 
 exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { ROWS = 512 }; /* that a thread reads at a time */
+enum { ROWS = 512 }; /* rows that a thread reads at a time */
 
 uint64_t exf_recorded_stage_bytes(size_t rows, size_t width)
 {
