@@ -14,16 +14,22 @@ CLANG     ?= clang
 SECONDS   ?= 60
 -include config.mk
 
+ifneq ($(words $(BUILD)),1)
+$(error BUILD is "$(BUILD)", but make takes a blank for the end of a name: give one name without blanks)
+endif
+
 comma   := ,
 Q       := $(if $(V),,@)
 VERSION := $(shell cat VERSION)
 
 # ---- what is installed ---------------------------------------------------
 PKG_CONFIG ?= pkg-config
-PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto libpng zlib
+PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto cairo zlib
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
-           libssl-dev libpng-dev zlib1g-dev check pkg-config make gcc \
-           $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind)
+           libssl-dev libcairo2-dev fonts-dejavu-core zlib1g-dev check pkg-config make gcc \
+           $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind shellcheck yamllint python3-selenium $(CHROMIUM_PACKAGES))
+# Ubuntu has Chromium as a snap alone, which no container runs: there CHROMIUM and CHROMEDRIVER name others (tests/report/run.sh).
+CHROMIUM_PACKAGES = $(if $(shell grep -sx ID=ubuntu /etc/os-release),,chromium chromium-driver)
 MISSING := $(strip $(foreach p,$(PACKAGES),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),,$(p))))
 DEPS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
 DEPS_LIBS   := $(shell $(PKG_CONFIG) --libs $(filter-out $(MISSING),$(PACKAGES)) 2>/dev/null)
@@ -56,30 +62,32 @@ COMPILE  = $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFL
 LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
 
 # ---- what is built: nothing here lists a file by hand ----------------------
-# Everything in a library module goes into libexfold.a; every src/tool/exfold-*.c
-# is a program of the same name; every check_*.c in tests/unit/<module> is a suite of the
-# test program build/checks/<module>, every one in tests/cuda of build/checks/cuda.
+# Everything in a library module goes into libexfold.a; src/tool/exfold.c and every
+# src/tool/exfold-*.c describe a program of the same name, whose main is src/tool/main.c;
+# every check_*.c in tests/unit/<module> is a suite of the test program build/checks/<module>,
+# every one in tests/cuda of build/checks/cuda.
 LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
-TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold-*.c)))
-TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/exfold-%,$(sort $(wildcard src/tool/*.c))))
+TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold.c src/tool/exfold-*.c)))
+TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/main.c,$(sort $(wildcard src/tool/*.c))))
 CHECK_C := $(sort $(wildcard tests/unit/*/check_*.c tests/cuda/check_*.c))
 CHECK_DIRS  := $(sort $(patsubst %/,%,$(dir $(CHECK_C))))
 CHECKS_CUDA := $(BUILD)/checks/cuda
 CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHECK_DIRS))))
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+KILL_AT_CALL := $(BUILD)/tests/kill/kill_at_call.so
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
-FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) src/tool/recipe.c
+FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) $(wildcard src/tool/recipe*.c)
 FUZZ_O      := $(FUZZ_C:%.c=$(BUILD)/%.o)
 
 # ---- how the tests run -----------------------------------------------------
 # A slow machine is no failure; a sanitizer's exit status is none of our own (err.h).
 export CK_DEFAULT_TIMEOUT ?= 120
 export ASAN_OPTIONS  ?= exitcode=99
-export LSAN_OPTIONS  ?= exitcode=99
+export LSAN_OPTIONS  ?= exitcode=99:suppressions=$(CURDIR)/tests/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
 export TSAN_OPTIONS  ?= exitcode=99:die_after_fork=0
 # No GPU code under the sanitizers: nothing would run it.  -O1: they see the same errors, and half the time is compiling.
@@ -88,8 +96,8 @@ SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined
 THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
-TSAN_ROOMS = base format artifact model capture forward accumulate fold
-FULL       = check check-reference check-san check-fuzz check-valgrind check-tsan $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+TSAN_ROOMS = base format artifact resume model capture forward accumulate fold
+FULL       = check docs-check check-shell check-reference check-kill check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
@@ -100,8 +108,8 @@ all: deps $(TOOLS)
 ## checks: build the test programs, run nothing
 checks: deps deps-checks $(CHECKS_CPU)
 
-## check: a few minutes: the house's rules, unit tests, programs from the outside, installation, fuzz corpora
-check: check-layers check-units check-cli check-install replay
+## check: a few minutes: the house's rules, unit tests, programs from the outside, documentation, installation, fuzz corpora
+check: check-layers check-units check-cli docs-check-quick check-install replay
 
 ## check-full: before a merge: check, and all of the below that needs no GPU (INTEROP=1: the readers of exports too)
 check-full:
@@ -123,7 +131,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all
+check-cli: all $(KILL_AT_CALL)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
@@ -133,9 +141,23 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json tests/reference/reference_ppl.json tests/reference/beyond_ppl.json
 
+## check-kill: a small calibration and validation, killed and interrupted at each call that changes a file, go on (tests/kill)
+check-kill: all $(KILL_AT_CALL)
+	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
+
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
 check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh
+
+## check-report: the page of exfold-inspect report in Chromium: controls, keyboard, colours, widths, a model of 48 x 128 experts
+check-report: all $(BUILD)/tests/report/make_wide_tables
+	$(Q)BUILD=$(BUILD) tests/report/run.sh
+
+## check-workflows: the files of .github/workflows, with yamllint
+check-workflows:
+	@command -v yamllint >/dev/null || { echo "make check-workflows needs yamllint; install it with: apt-get install yamllint"; exit 2; }
+	$(Q)yamllint --strict -c .github/yamllint.yaml .github/workflows && echo "workflows: nothing to mend"
+.PHONY: check-report check-workflows
 
 ## check-san: check-units, with every allocation failing in turn, and check-cli under address and undefined sanitizers
 check-san:
@@ -184,10 +206,27 @@ bench-gpu: all $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_gram $(BUILD)/b
 bench-mixers: deps $(BUILD)/bench/bench_mixers
 	$(Q)$(BUILD)/bench/bench_mixers
 
-## check-layers: no #include points up or sideways; no two files share a name; paths in the documentation exist
+## check-layers: no #include points up or sideways; no two files share a name
 check-layers:
 	$(Q)scripts/check-layers.sh
-	$(Q)scripts/check-doc-paths.sh
+
+## docs: the generated parts of README.md and docs (scripts/make-docs.sh)
+docs: all
+	$(Q)BUILD='$(BUILD)' scripts/make-docs.sh
+
+## docs-check: every link, name, generated part, snippet and quoted output of README.md and docs (scripts/check-docs.sh)
+docs-check: all $(BUILD)/bench/make_checkpoint
+	$(Q)BUILD='$(BUILD)' scripts/check-docs.sh
+	$(Q)BUILD='$(BUILD)' tests/docs.sh
+
+# What of it needs no run of a model.
+docs-check-quick: all
+	$(Q)BUILD='$(BUILD)' scripts/check-docs.sh paths generated names
+
+## check-shell: shellcheck on all shell scripts, those of the tests too
+check-shell:
+	$(Q)scripts/check-shell.sh
+.PHONY: check-shell
 
 ## clean: remove the build directories
 clean:
@@ -215,26 +254,34 @@ print-packages:
 ## print-missing: what this machine lacks, as modules of pkg-config and commands
 print-missing:
 	@echo $(MISSING) $$($(PKG_CONFIG) --exists check 2>/dev/null || echo check) \
-	    $$(for c in gcc $(PKG_CONFIG) $(if $(filter full,$(FOR)),$(CLANG) valgrind); do command -v $$c >/dev/null || echo $$c; done)
+	    $$(for c in gcc $(PKG_CONFIG) $(if $(filter full,$(FOR)),$(CLANG) valgrind shellcheck yamllint chromium chromedriver); do command -v $$c >/dev/null || echo $$c; done)
 
-# A registry: src/model/family_*.c -> build/gen/family.inc, one X(name) per file.
+# A registry: src/model/family_*.c -> build/gen/family.inc, one X(name) per file, for the table in
+# family.c; arguments: folder, prefix, what follows it in a name, the table's file without .c.
 # Rewritten only when the set of files changes, so that adding one relinks the table.
 define registry
 $(BUILD)/gen/$(2).inc: FORCE | $(BUILD)/gen
-	@{ $$(foreach f,$$(sort $$(wildcard $(1)/$(2)_*.c)),echo 'X($$(f:$(1)/$(2)_%.c=%))';) :; } > $$@.new
+	@{ $$(foreach f,$$(sort $$(wildcard $(1)/$(2)$(3)*.c)),echo 'X($$(f:$(1)/$(2)$(3)%.c=%))';) :; } > $$@.new
 	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
-$(BUILD)/$(1)/$(2).o: $(BUILD)/gen/$(2).inc
+$(BUILD)/$(1)/$(4).o: $(BUILD)/gen/$(2).inc
 endef
-$(eval $(call registry,src/artifact,artifact))
-$(eval $(call registry,src/model,family))
-$(eval $(call registry,src/projector,projector))
-$(eval $(call registry,src/export,writer))
+$(eval $(call registry,src/artifact,artifact,_,artifact))
+$(eval $(call registry,src/model,family,_,family))
+$(eval $(call registry,src/projector,projector,_,projector))
+$(eval $(call registry,src/export,writer,_,writer))
+$(eval $(call registry,src/tool,exfold,-,programs))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
 SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
 $(BUILD)/gen/specification.inc: $(SPECIFIED) scripts/embed-specification.sh | $(BUILD)/gen
 	$(Q)scripts/embed-specification.sh $(SPECIFIED) > $@.new && mv $@.new $@
 $(BUILD)/src/inspect/specification.o: $(BUILD)/gen/specification.inc
+
+# Recipes and manifests of released models, for --init and for runs without a recipe.
+RELEASED := $(filter-out %/demo.yaml %/demo-all.yaml %/demo-eval.yaml %/demo-tokens.yaml,$(sort $(wildcard recipes/*.yaml data-manifests/*.yaml)))
+$(BUILD)/gen/released_files.inc: $(RELEASED) scripts/embed-lines.sh | $(BUILD)/gen
+	$(Q)scripts/embed-lines.sh $(RELEASED) > $@.new && mv $@.new $@
+$(BUILD)/src/tool/released_models.o: $(BUILD)/gen/released_files.inc
 
 # The report's page, style and script as arrays of bytes: report.css -> build/gen/report_css.inc.
 REPORT_PARTS := $(sort $(wildcard src/inspect/report/report.*))
@@ -274,7 +321,10 @@ $(BUILD)/gen: ; @mkdir -p $@
 $(BUILD)/libexfold.a: $(LIB_O)
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
-$(BUILD)/bin/%: $(BUILD)/src/tool/%.o $(TOOL_O) $(BUILD)/libexfold.a
+$(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/tool/main.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(COMPILE) -DEXF_PROGRAM=exf_program_$(subst exfold-,,$*) -MMD -MP -c -o $@ $<
+$(BUILD)/bin/%: $(BUILD)/main/%.o $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
@@ -284,6 +334,13 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+$(KILL_AT_CALL): tests/kill/kill_at_call.c
+	@mkdir -p $(@D)
+	@echo "  LINK $@"
+	$(Q)$(CC) -shared -fPIC -O1 -o $@ $< -ldl
+$(BUILD)/tests/report/%: $(BUILD)/tests/report/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold-fuzz.a
@@ -304,9 +361,9 @@ $(BUILD)/%.o: %.cu
 	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 include install.mk
--include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/src/tool/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
-         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d \
+-include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
+         $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers clean help \
+.PHONY: all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-mixers check-layers docs docs-check docs-check-quick clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -1,6 +1,6 @@
 # install.mk - make install, uninstall, dist; libexfold_fold.  Read by the Makefile.
 #
-# Knobs: PREFIX=/usr/local  DESTDIR=  and every directory below, by its GNU name.
+# Knobs: PREFIX=/usr/local  DESTDIR=  STRIP=1  and every directory below, by its GNU name.
 
 PREFIX       ?= /usr/local
 BINDIR       ?= $(PREFIX)/bin
@@ -16,7 +16,7 @@ INSTALL      ?= install
 
 # ---- libexfold_fold: the ABI of include/exfold/fold.h alone ----------------
 FOLD_ABI    := $(shell sed -n 's/^.define EXF_FOLD_ABI \([0-9]*\).*/\1/p' include/exfold/fold.h)
-FOLD_O      := $(patsubst %.c,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold/fold_*_cpu.c))) \
+FOLD_O      := $(patsubst %.c,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold/fold_*.c))) \
                $(if $(filter 1,$(CUDA)),$(patsubst %.cu,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold/fold_*_cuda.cu))))
 FOLD_LIBS   := $(if $(filter %_cuda.o,$(FOLD_O)),$(CUDA_LIBS)) -lm
 FOLD_SONAME := libexfold_fold.so.$(FOLD_ABI)
@@ -27,7 +27,7 @@ fold-library: $(FOLD_FILES)
 
 # The functions that the header declares, and that were built: all that a library shows.
 $(BUILD)/gen/fold.names: include/exfold/fold.h install.mk $(BUILD)/gen/fold.built | $(BUILD)/gen
-	@sed -n 's/^exf_fold_status \(exf_fold_[a-z_]*\)(.*/\1/p' $< \
+	@sed -n 's/^[a-z][a-z_ ]*[ *]\(exf_fold_[a-z_]*\)(.*/\1/p' $< \
 	    $(if $(filter %_cuda.o,$(FOLD_O)),,| grep -v '_cuda$$') | LC_ALL=C sort >$@
 $(BUILD)/gen/fold.map: $(BUILD)/gen/fold.names
 	@{ echo 'EXFOLD_FOLD_$(FOLD_ABI) {'; echo 'global:'; sed 's/$$/;/' $<; echo 'local: *;'; echo '};'; } >$@
@@ -36,7 +36,7 @@ $(BUILD)/gen/fold.built: FORCE | $(BUILD)/gen
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/$(FOLD_SONAME): $(FOLD_O) $(BUILD)/gen/fold.map
 	@echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -shared $(LDFLAGS) -Wl,-soname,$(FOLD_SONAME) -Wl,--version-script,$(BUILD)/gen/fold.map -o $@ $(FOLD_O) $(FOLD_LIBS)
+	$(Q)$(CC) $(SANFLAGS) -shared $(LDFLAGS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,$(FOLD_SONAME) -Wl,--version-script,$(BUILD)/gen/fold.map -o $@ $(FOLD_O) $(FOLD_LIBS)
 $(BUILD)/libexfold_fold.so: $(BUILD)/$(FOLD_SONAME)
 	@ln -sf $(FOLD_SONAME) $@
 $(BUILD)/libexfold_fold.a: $(FOLD_O) $(BUILD)/gen/fold.names
@@ -52,9 +52,10 @@ $(BUILD)/pic/%.o: %.cu
 	$(Q)$(NVCC) -std=c++17 -O2 $(GENCODE) -Xcompiler -fPIC $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
 -include $(FOLD_O:.o=.d)
 
-# ---- pages made from the option tables (src/tool/manual.h) ------------------
+# ---- pages made from the programs' tables (src/tool/manual.h) ------------------
 NAMES := $(TOOLS:$(BUILD)/bin/%=%)
-PAGES := $(NAMES:%=$(BUILD)/man/%.1) $(BUILD)/man/exfold-recipe.5 $(BUILD)/man/exfold.7 \
+PAGES := $(NAMES:%=$(BUILD)/man/%.1) $(BUILD)/man/exfold-recipe.5 $(BUILD)/man/exfold-manifest.5 \
+         $(BUILD)/man/exfold-variants.7 $(BUILD)/man/exfold.7 \
          $(NAMES:%=$(BUILD)/completions/bash/%) $(NAMES:%=$(BUILD)/completions/zsh/_%)
 
 ## pages: the manual pages and the completions of bash and zsh
@@ -63,6 +64,8 @@ pages: $(PAGES)
 page = @mkdir -p $(@D); $< --help=$(1) >$@.new && mv $@.new $@
 $(BUILD)/man/%.1: $(BUILD)/bin/% ; $(call page,man)
 $(BUILD)/man/exfold-recipe.5: $(BUILD)/bin/exfold-calibrate ; $(call page,recipe)
+$(BUILD)/man/exfold-manifest.5: $(BUILD)/bin/exfold-calibrate ; $(call page,manifest)
+$(BUILD)/man/exfold-variants.7: $(BUILD)/bin/exfold-calibrate ; $(call page,variants)
 $(BUILD)/completions/bash/%: $(BUILD)/bin/% ; $(call page,bash)
 $(BUILD)/completions/zsh/_%: $(BUILD)/bin/% ; $(call page,zsh)
 $(BUILD)/man/exfold.7: docs/exfold.7.in VERSION $(TOOLS)
@@ -74,7 +77,8 @@ $(BUILD)/man/exfold.7: docs/exfold.7.in VERSION $(TOOLS)
 	@mv $@.new $@; rm -f $@.programs $@.status
 
 # ---- what goes where: kind, directory, mode, files --------------------------
-PLACES = programs libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests examples model scripts docs
+PLACES = programs libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests examples model scripts docs \
+         docs_pages docs_pictures
 programs_in   = $(BINDIR)
 programs      = $(TOOLS)
 libraries_in  = $(LIBDIR)
@@ -100,20 +104,34 @@ recipes       = $(wildcard recipes/*.yaml)
 manifests_in  = $(DATADIR)/exfold/data-manifests
 manifests     = $(wildcard data-manifests/*.yaml)
 examples_in   = $(DATADIR)/exfold/examples
-examples      = $(wildcard examples/*.jsonl)
+examples      = $(wildcard examples/*.jsonl examples/*.c)
 model_in      = $(DATADIR)/exfold/examples/demo-model
 model         = $(filter-out %/reference,$(wildcard examples/demo-model/*))
 scripts_in    = $(DATADIR)/exfold/scripts
 scripts       = $(wildcard scripts/regenerate-tables scripts/materialize_manifest.py scripts/render_chat.py scripts/record_moe_inputs.py)
 docs_in       = $(DOCDIR)
 docs          = README.md CONTRIBUTING.md LICENSE
+docs_pages_in    = $(DOCDIR)/docs
+docs_pages       = $(wildcard docs/*.md)
+docs_pictures_in = $(DOCDIR)/docs/pictures
+docs_pictures    = $(wildcard docs/pictures/*)
 mode          = $(if $(filter programs libraries scripts,$(1)),755,644)
-OWN_DIRS      = $(model_in) $(examples_in) $(recipes_in) $(manifests_in) $(scripts_in) $(DATADIR)/exfold $(DOCDIR) $(header_in)
+OWN_DIRS      = $(model_in) $(examples_in) $(recipes_in) $(manifests_in) $(scripts_in) $(DATADIR)/exfold \
+                $(docs_pictures_in) $(docs_pages_in) $(DOCDIR) $(header_in)
+
+# Debugging symbols go where STRIP is set: all of a program and a shared library, those alone of an archive.
+strip_flag    = $(if $(STRIP),$(if $(filter programs libraries,$(1)),-s))
 
 ## install: programs, libraries, pages and data below DESTDIR and PREFIX
 install: all fold-library pages $(BUILD)/exfold-fold.pc
-	@$(foreach p,$(PLACES),mkdir -p '$(DESTDIR)$($(p)_in)' && $(INSTALL) -m $(call mode,$(p)) $($(p)) '$(DESTDIR)$($(p)_in)' &&) :
+	@$(foreach p,$(PLACES),mkdir -p '$(DESTDIR)$($(p)_in)' && \
+	    $(INSTALL) $(call strip_flag,$(p)) -m $(call mode,$(p)) $($(p)) '$(DESTDIR)$($(p)_in)' &&) :
+	@$(if $(STRIP),strip --strip-debug '$(DESTDIR)$(LIBDIR)/$(notdir $(archive))')
 	@ln -sf $(FOLD_SONAME) '$(DESTDIR)$(LIBDIR)/libexfold_fold.so'
+
+## install-strip: install, without debugging symbols
+install-strip:
+	+@$(MAKE) --no-print-directory install STRIP=1
 
 ## uninstall: remove what install puts there, and directories that are ExFold's alone
 uninstall:
@@ -146,4 +164,4 @@ dist:
 	@mv $(BUILD)/$(DIST).tar.gz.new $(BUILD)/$(DIST).tar.gz
 	@cd $(BUILD) && sha256sum $(DIST).tar.gz
 
-.PHONY: fold-library pages install uninstall check-install dist
+.PHONY: fold-library pages install install-strip uninstall check-install dist

@@ -52,6 +52,7 @@ typedef struct {
     exf_code (*memory_left)(uint64_t *bytes, exf_err *err);
     /* Operations queued on q from now on wait for all that were queued on `before` so far. */
     void (*wait_for)(exf_queue *q, exf_queue *before);
+    void (*stamp)(exf_queue *q, uint64_t *ns); /* gpu_clock.h */
     /* dequantize.h; *bad becomes 1 where a value is not finite. */
     void (*dequantize)(exf_queue *q, void *to, exf_number number, const exf_device_coded_rows *rows, int *bad);
     void (*check_bf16)(exf_queue *q, const uint16_t *x, size_t n, int *bad);

@@ -8,6 +8,7 @@
 #include "kernels/device/backend_memory.cuh"
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/fold/correction.h"
+#include "kernels/device/gpu_clock.h"
 #include "kernels/linear/dequantize.h"
 #include "kernels/linear/gemm.h"
 #include "kernels/moe/expert_products.h"
@@ -46,6 +47,9 @@ static void close_queue(exf_queue *q)
 static exf_code open_queue(exf_queue **out, exf_compute compute, exf_err *err)
 {
     *out = nullptr;
+    if (compute == EXF_COMPUTE_BF16 && !exf_has_bf16_products_cuda())
+        return exf_fail(err, EXF_DEVICE,
+                        "runtime.compute: bf16: the GPU has no products of bfloat16, as those since compute capability 8.0 have");
     exf_queue *q = static_cast<exf_queue *>(calloc(1, sizeof *q));
     if (!q) return exf_fail(err, EXF_NOSPACE, "out of memory for a CUDA queue");
     int device = 0;
@@ -110,6 +114,7 @@ static const char *device_name(void)
 
 static const exf_gpu_operations gpu = {
     exf_alloc_staging_cuda, exf_free_staging_cuda, exf_memory_cuda, exf_memory_reset_peak_cuda, exf_memory_left_cuda, follow,
+    exf_stamp_cuda,
     exf_dequantize_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,
     exf_gate_heads_rounded_cuda, exf_conv_delta_rule_workspace_cuda, exf_conv_delta_rule_cuda, exf_compressed_heads_fit_cuda,
     exf_compressed_heads_cuda, exf_embed_cuda,

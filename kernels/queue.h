@@ -13,4 +13,9 @@ typedef struct exf_queue exf_queue;
  *         multiplied by is rounded to it; float32 accumulation (tensor cores).
  *         A product with a float32 weight (the router's) stays one of float32. */
 typedef enum { EXF_COMPUTE_F32, EXF_COMPUTE_BF16 } exf_compute;
+
+static inline const char *exf_compute_name(exf_compute c)
+{
+    return c == EXF_COMPUTE_BF16 ? "bf16" : "f32";
+}
 #endif

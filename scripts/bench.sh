@@ -19,7 +19,7 @@ while [ "$i" -lt "$runs" ]; do
     "$calibrate" "$recipe" --progress=json --force --output "$dir/out" 2>>"$dir/events" >/dev/null ||
         { cat "$dir/events" >&2; exit 1; }
 done
-sed -n 's/.*backend: //p' "$dir/events" | sort -u
+sed -n 's/.*"text":"backend: \(.*\)"}$/\1/p' "$dir/events" | sort -u
 
 awk -v runs="$runs" '
 function field(name) { # of the JSON line

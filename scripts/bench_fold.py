@@ -22,25 +22,35 @@ import triton.language as tl
 
 CALLS, LAYERS, REPEATS = 64, 16, 30
 NEVER = 1e30
+ABI = 2  # EXF_FOLD_ABI of include/exfold/fold.h
 
 
 class Routes(ctypes.Structure):
     _fields_ = [("ids", ctypes.c_void_p), ("weights", ctypes.c_void_p), ("id_type", ctypes.c_int),
-                ("weight_type", ctypes.c_int), ("rows", ctypes.c_int), ("width", ctypes.c_int)]
+                ("weight_type", ctypes.c_int), ("rows", ctypes.c_int), ("width", ctypes.c_int), ("reserved", ctypes.c_int * 8)]
 
 
 class Tables(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_void_p) for n in ("coeff", "loss", "norms", "cosine", "rms")] + [("n_experts", ctypes.c_int)]
+    _fields_ = [(n, ctypes.c_void_p) for n in ("coeff", "loss", "norms", "cosine", "rms")] + [
+        ("n_experts", ctypes.c_int), ("reserved_int", ctypes.c_int), ("reserved", ctypes.c_void_p * 6)]
 
 
 class PrefillOptions(ctypes.Structure):
     _fields_ = [("keep", ctypes.c_int), ("rank", ctypes.c_int), ("max_loss", ctypes.c_float), ("rescale", ctypes.c_int),
-                ("confidence", ctypes.c_int), ("ridge", ctypes.c_float)]
+                ("confidence", ctypes.c_int), ("ridge", ctypes.c_float), ("reserved", ctypes.c_int * 10)]
 
 
 class DecodeOptions(ctypes.Structure):
     _fields_ = [("pool", ctypes.c_int), ("importance", ctypes.c_int), ("max_loss", ctypes.c_float), ("drop", ctypes.c_int),
-                ("ridge", ctypes.c_float)]
+                ("ridge", ctypes.c_float), ("reserved", ctypes.c_int * 11)]
+
+
+def load(path):
+    """A libexfold_fold whose structs are those above."""
+    library = ctypes.CDLL(path)
+    if not hasattr(library, "exf_fold_abi") or library.exf_fold_abi() != ABI:
+        sys.exit(f"{path} is no libexfold_fold of ABI {ABI}: make fold-library builds one")
+    return library
 
 
 # ---- peers in Triton: the Qwen3 plugin's launches ---------------------------------------------
@@ -327,7 +337,7 @@ def report(title, case, contestants, moved, floor_shape, bench, bandwidth):
 
 def main():
     bench = ctypes.CDLL(sys.argv[2])
-    libs = [("" if p == sys.argv[1] else p.split("/")[-1], ctypes.CDLL(p)) for p in [sys.argv[1]] + sys.argv[3:]]
+    libs = [("" if p == sys.argv[1] else p.split("/")[-1], load(p)) for p in [sys.argv[1]] + sys.argv[3:]]
     bandwidth = copy_bandwidth()
     print(f"{torch.cuda.get_device_name()}: copy of 1 GiB {bandwidth / 1e12:.2f} TB/s (read + written); torch {torch.__version__}, triton {triton.__version__}")
     for n_experts in (128, 256):

@@ -27,5 +27,5 @@ Next:
   $BUILD/bin/exfold-validate recipes/demo.yaml --frontier --force    which budgets are worth their quality
   $BUILD/bin/exfold-inspect digest out/demo/tables.h5    the same on every run
 To calibrate a model of your own, copy recipes/demo.yaml and data-manifests/demo.yaml
-and change model.path and the sources; README.md explains every key.
+and change model.path and the sources; docs/recipe.md explains every key.
 END

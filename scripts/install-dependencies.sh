@@ -1,6 +1,6 @@
 #!/bin/sh
 # install-dependencies.sh - what a build and its tests need, installed if it is missing.
-# usage: install-dependencies.sh [full]      full: also what make check-full needs (clang, valgrind)
+# usage: install-dependencies.sh [full]      full: also what make check-full needs (clang, valgrind, Chromium, ...)
 #
 # The Makefile holds the only list (make print-packages).  Debian and Ubuntu: what
 # is missing is named and installed with apt-get, through sudo when not root.

@@ -4,7 +4,7 @@
     python3 scripts/materialize_manifest.py data-manifests/nemotron-32.yaml --model models/qwen3-30b-a3b
     exfold-capture recipes/qwen3-30b-a3b.yaml --pin-manifest
 
-A source of the manifest may say where its file comes from (README, "Manifest"):
+A source of the manifest may say where its file comes from (docs/data.md):
 
     origin:
       dataset: allenai/tulu-3-sft-mixture   # on the Hugging Face hub; ./NAME: beside the manifest
@@ -32,7 +32,7 @@ only what is taken is downloaded; no code of a dataset is ever run.
 import argparse
 import os
 
-from render_chat import ChatTemplate, Failure, add_template_options, run, write_lines
+from render_chat import ChatTemplate, Failure, add_template_options, reaching, run, write_lines
 
 
 def load_manifest(path):
@@ -103,7 +103,10 @@ def resolve(origin, directory):
     if revision == "unpinned":
         from huggingface_hub import HfApi
 
-        revision = HfApi().dataset_info(name).sha
+        try:
+            revision = HfApi().dataset_info(name).sha
+        except Exception as e:  # the library raises whatever its parts do
+            raise reaching(f"{name}: its newest revision is not known", e) from e
     return name, revision
 
 
@@ -113,7 +116,20 @@ def load_rows(name, revision, origin):
     try:
         return datasets.load_dataset(name, origin.get("subset"), split=origin["split"], revision=revision, streaming=True)
     except Exception as e:  # the library raises whatever its parts do
-        raise Failure(3, f"{name}: {e}") from e
+        raise reaching(name, e) from e
+
+
+def stream(rows, name):
+    """The rows as they come over the network, which may end before they do."""
+    rows = iter(rows)
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except Exception as e:  # the library raises whatever its parts do
+            raise reaching(name, e) from e
+        yield row
 
 
 def target_of(source, directory, output):
@@ -124,11 +140,11 @@ def target_of(source, directory, output):
 def materialize(source, directory, args, template):
     """Makes the file of one source; what a pinned copy of the manifest says of it."""
     origin, path = source["origin"], target_of(source, directory, args.output)
-    name, revision = resolve(origin, directory)
     expect = source.get("sha256", "unpinned")
     expect = None if expect == "unpinned" or args.no_render else expect.lower()
     try:
-        rows = select(load_rows(name, revision, origin), origin)
+        name, revision = resolve(origin, directory)
+        rows = select(stream(load_rows(name, revision, origin), name), origin)
         count, digest = write_lines(path, documents(rows, origin, source.get("field", "text"), template), args.force, expect)
     except Failure as e:
         raise Failure(e.status, f'{args.manifest}: {source["path"]} ({origin["dataset"]}, {origin["split"]}): {e}') from e

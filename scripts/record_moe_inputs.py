@@ -28,11 +28,8 @@ Memory: T x H x layers x 2 bytes on the host (32 x 1024 tokens of Qwen3-30B-A3B:
 file may hold any of them.
 """
 import argparse
-import json
 
-import torch
-from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from render_chat import Failure, reaching, read_lines, run
 
 
 def moe_blocks(model):
@@ -56,7 +53,7 @@ class Recorder:
             if layers is None or number in layers:
                 self.hooks.append(block.register_forward_pre_hook(self.hook(number), with_kwargs=True))
         if not self.hooks:
-            raise SystemExit("no MoE block was found: adapt moe_blocks() to this model")
+            raise Failure(3, "no MoE block was found: adapt moe_blocks() to this model")
 
     def hook(self, number):
         def keep(_module, args, kwargs):
@@ -65,12 +62,17 @@ class Recorder:
         return keep
 
     def tensors(self):
+        import torch
+
         return {f"layers.{number}.moe_input": torch.cat(pieces) for number, pieces in self.rows.items()}
 
 
 def read_texts(path, count):
-    with open(path, encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in lines if line.strip()]
+    texts = []
+    for where, row in read_lines(path):
+        if not isinstance(row, dict) or "text" not in row:
+            raise Failure(3, f'{where}: has no member "text"')
+        texts.append(row["text"])
     return texts[:count]
 
 
@@ -85,6 +87,18 @@ def layer_set(text):
     return chosen
 
 
+def load(name, dtype):
+    """The tokenizer and the model of a checkpoint directory or a hub name."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        return tokenizer, AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), device_map="auto").eval()
+    except Exception as e:  # the library raises whatever its parts do
+        raise reaching(name, e) from e
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("model")
@@ -95,13 +109,15 @@ def main():
     p.add_argument("--layers", type=layer_set, default=None, help="all (default), or numbers like 0,3,8-11")
     p.add_argument("--dtype", default="bfloat16", help="of the model and the recording")
     args = p.parse_args()
+    texts = read_texts(args.texts, args.sequences)
+    import torch
+    from safetensors.torch import save_file
 
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForCausalLM.from_pretrained(args.model, dtype=getattr(torch, args.dtype), device_map="auto").eval()
+    tokenizer, model = load(args.model, args.dtype)
     recorder = Recorder(model, args.layers)
     tokens, lengths = [], []
     with torch.no_grad():
-        for text in read_texts(args.texts, args.sequences):
+        for text in texts:
             # One sequence at a time: no padding, so that every row is a token.
             ids = tokenizer(text, return_tensors="pt", truncation=True, max_length=args.max_tokens).input_ids
             if ids.shape[1] == 0:
@@ -118,4 +134,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

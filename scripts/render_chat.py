@@ -24,7 +24,7 @@ import tempfile
 
 
 class Failure(Exception):
-    """A sentence for the user, and the exit status that goes with it (README, "Exit status")."""
+    """A sentence for the user, and the exit status that goes with it (docs/programs.md, "Exit status")."""
 
     def __init__(self, status, sentence):
         super().__init__(sentence)
@@ -212,6 +212,28 @@ def add_template_options(parser):
     parser.add_argument("--date", type=datetime.date.fromisoformat, help="what the template is told when it asks for today's date")
 
 
+# Names under which pip knows modules, where they differ from the module's.
+PIP_NAMES = {"yaml": "pyyaml"}
+
+
+def needed(module):
+    """What to tell of a module that is not there: pip's name for it, and the package that Debian has, if any."""
+    name = (module or "").partition(".")[0]
+    pip, debian = PIP_NAMES.get(name, name), {"yaml": "python3-yaml", "jinja2": "python3-jinja2", "torch": "python3-torch"}.get(name)
+    return f"the Python package {pip} is needed: pip install {pip}" + (f" (or apt-get install {debian})" if debian else "")
+
+
+def first_line(error):
+    """What an error of a library says, in one line."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+def reaching(name, error):
+    """The failure of a library that was asked for `name`: 4 where nothing could be read, from a disk or a network, else 3."""
+    unread = isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("aiohttp", "httpcore", "httpx", "requests")
+    return Failure(4 if unread else 3, f"{name}: {first_line(error)}")
+
+
 def run(main):
     """main's exit status; its Failure as one line on standard error."""
     try:
@@ -219,7 +241,7 @@ def run(main):
     except Failure as e:
         sys.exit(fail(e))
     except ImportError as e:
-        sys.exit(fail(Failure(2, f"the Python package {e.name} is needed: pip install {e.name}")))
+        sys.exit(fail(Failure(2, needed(e.name))))
 
 
 def fail(e):

@@ -27,7 +27,7 @@ check() { # NAME : runs test_NAME
 
 test_install() {
     make_it install DESTDIR="$root" PREFIX="$prefix"
-    for program in "$BUILD"/bin/exfold-*; do
+    for program in "$BUILD"/bin/exfold*; do
         name=${program##*/}
         cmp "$program" "$root$prefix/bin/$name"
         [ -x "$root$prefix/bin/$name" ]
@@ -35,11 +35,40 @@ test_install() {
         [ -s "$root$prefix/share/bash-completion/completions/$name" ]
         [ -s "$root$prefix/share/zsh/site-functions/_$name" ]
     done
-    [ -s "$root$prefix/share/man/man5/exfold-recipe.5" ]
+    for page in man5/exfold-recipe.5 man5/exfold-manifest.5 man7/exfold-variants.7 man7/exfold.7; do
+        [ -s "$root$prefix/share/man/$page" ]
+    done
     [ -s "$root$prefix/share/doc/exfold/LICENSE" ]
     cmp recipes/demo.yaml "$root$prefix/share/exfold/recipes/demo.yaml"
     # nobody's path of the building machine is in a text that was installed
     ! grep -rlIF "$scratch" "$root" || exit 1
+}
+
+# What a page links to, files and pictures, is installed where the link says.
+test_links_of_the_pages() {
+    doc=$root$prefix/share/doc/exfold
+    for page in docs/*.md README.md CONTRIBUTING.md; do cmp "$page" "$doc/$page"; done
+    find "$doc" -name '*.md' | while read -r page; do
+        grep -o '](\([^)#:]*\)[)#]' "$page" | sed 's/^](//; s/[)#]$//' | grep . | sort -u | while read -r target; do
+            [ -e "${page%/*}/$target" ] || { echo "${page#"$doc/"}: $target is not installed"; exit 1; }
+            echo "$page" >>"$scratch/links"
+        done || exit 1
+    done
+    [ "$(wc -l <"$scratch/links")" -ge 20 ]
+}
+
+symbols() { # FILE : its debugging sections
+    readelf -S "$1" | grep -c '\.debug_info'
+}
+
+# Without symbols for a debugger programs run, and the libraries still link.
+test_install_strip() {
+    for program in exfold-inspect exfold-calibrate; do [ "$(symbols "$root$prefix/bin/$program")" = 1 ]; done
+    make_it install-strip DESTDIR="$root" PREFIX="$prefix"
+    for file in bin/exfold-inspect bin/exfold-calibrate lib/libexfold_fold.so; do [ "$(symbols "$root$prefix/$file")" = 0 ]; done
+    [ "$(symbols "$root$prefix/lib/libexfold_fold.a")" = 0 ]
+    [ "$(wc -c <"$root$prefix/bin/exfold-calibrate")" -lt "$(wc -c <"$BUILD/bin/exfold-calibrate")" ]
+    (set -e; test_programs_run; test_library_links; test_library_shows_the_header_alone)
 }
 
 test_programs_run() {
@@ -53,53 +82,63 @@ pkg() { # ARGUMENT ...
     PKG_CONFIG_PATH=$root$prefix/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root "${PKG_CONFIG:-pkg-config}" "$@" exfold-fold
 }
 
-# Two of four routes are kept; expert 2 goes to expert 0 times 0.5, expert 3 has no target.
-write_program() {
+# What examples/fold.c prints, worked out by hand from its tables.
+folded() {
     cat <<'END'
-#include <exfold/fold.h>
-#include <stdio.h>
-int main(void)
-{
-    int32_t ids[4] = {0, 1, 2, 3}, kept[2];
-    float weights[4] = {0.4f, 0.3f, 0.2f, 0.1f}, w[2], norms[4] = {1, 1, 1, 1}, coeff[16] = {0}, loss[16];
-    for (int i = 0; i < 16; i++) loss[i] = EXF_FOLD_NEVER;
-    coeff[2 * 4 + 0] = 0.5f;
-    loss[2 * 4 + 0] = 0.1f;
-    exf_fold_routes in = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, 1, 4}, out = {kept, w, EXF_FOLD_I32, EXF_FOLD_F32, 1, 2};
-    exf_fold_tables t = {.coeff = coeff, .loss = loss, .norms = norms, .n_experts = 4};
-    exf_fold_prefill_options o = {.keep = 2, .max_loss = EXF_FOLD_NEVER};
-    if (exf_fold_prefill_cpu(&in, &out, &t, &o) != EXF_FOLD_OK) return 1;
-    printf("%d %.3f %d %.3f\n", (int)kept[0], w[0], (int)kept[1], w[1]);
-    return 0;
-}
+routed
+  0: 0.40  1: 0.10  2: 0.30  3: 0.20
+  5: 0.40  4: 0.26  1: 0.14  0: 0.20
+prefill, 2 routes a token
+  0: 0.53  2: 0.47
+  5: 0.61  4: 0.39
+decode, 3 experts in the batch
+  0: 0.40  0: 0.05  2: 0.30  2: 0.10
+  5: 0.40  5: 0.13  0: 0.07  0: 0.20
 END
 }
 
 # CC may be two words, "ccache gcc".
 # shellcheck disable=SC2046,SC2086  # lists of words
 test_library_links() {
-    write_program >"$scratch/t.c"
+    example=$root$prefix/share/exfold/examples/fold.c
+    folded >"$scratch/folded"
     [ "$(pkg --modversion)" = "$(cat VERSION)" ]
-    ${CC:-cc} -std=c11 -Wall -Wextra -Wpedantic -Werror $SANFLAGS $(pkg --cflags) -o "$scratch/shared" "$scratch/t.c" $(pkg --libs)
+    ${CC:-cc} -std=c11 -Wall -Wextra -Wpedantic -Werror $SANFLAGS $(pkg --cflags) -o "$scratch/shared" "$example" $(pkg --libs)
     readelf -d "$scratch/shared" | grep "libexfold_fold\.so\.$(pkg --variable=abi)\]"
-    [ "$(LD_LIBRARY_PATH=$root$prefix/lib "$scratch/shared")" = "0 0.500 1 0.300" ]
+    LD_LIBRARY_PATH=$root$prefix/lib "$scratch/shared" | diff - "$scratch/folded"
     # what a static link needs besides lies outside the scratch directory, where pkg-config would look for it
-    ${CC:-cc} -std=c11 $SANFLAGS $(pkg --cflags) -o "$scratch/static" "$scratch/t.c" "$root$prefix/lib/libexfold_fold.a" \
+    ${CC:-cc} -std=c11 $SANFLAGS $(pkg --cflags) -o "$scratch/static" "$example" "$root$prefix/lib/libexfold_fold.a" \
         $(sed -n 's/^Libs.private: //p' "$root$prefix/lib/pkgconfig/exfold-fold.pc")
-    [ "$("$scratch/static")" = "0 0.500 1 0.300" ]
+    "$scratch/static" | diff - "$scratch/folded"
 }
 
-# Exactly what the header declares: in a build without CUDA its _cpu functions.
+# Exactly what the header declares: in a build without CUDA all but its _cuda functions.
 # shellcheck disable=SC2086  # a list of words
 test_library_shows_the_header_alone() {
-    only=$([ "$(pkg --variable=cuda)" = 1 ] && echo . || echo _cpu)
+    without=$([ "$(pkg --variable=cuda)" = 1 ] && echo '^$' || echo '_cuda$')
     printf '#include <exfold/fold.h>\n' | ${CC:-cc} -E -I "$root$prefix/include" - | tr '\n' ' ' |
-        grep -o 'exf_fold_[a-z_]* *([^)]' | sed 's/ *(.*//' | grep -e "$only" | sort >"$scratch/declared"
+        grep -o 'exf_fold_[a-z_]* *([^)]' | sed 's/ *(.*//' | grep -v -e "$without" | sort >"$scratch/declared"
     nm -D --defined-only "$root$prefix/lib/libexfold_fold.so" | sed -n 's/.* T \([^@]*\).*/\1/p' | sort >"$scratch/shared"
     nm --defined-only -g "$root$prefix/lib/libexfold_fold.a" | sed -n 's/.* [A-Z] //p' | sort >"$scratch/static"
-    [ "$(wc -l <"$scratch/declared")" -ge 5 ]
+    [ "$(wc -l <"$scratch/declared")" -ge 8 ]
     diff "$scratch/declared" "$scratch/shared"
     diff "$scratch/declared" "$scratch/static"
+    # the ABI is in the name and in every symbol's version; in a plain build nothing but C is needed at run time
+    abi=$(pkg --variable=abi)
+    nm -D --defined-only "$root$prefix/lib/libexfold_fold.so" | sed -n 's/.* T //p' | grep -v "@@EXFOLD_FOLD_$abi\$" && exit 1
+    readelf -d "$root$prefix/lib/libexfold_fold.so" | grep "SONAME.*\[libexfold_fold\.so\.$abi\]"
+    [ -n "$SANFLAGS" ] || [ "$(pkg --variable=cuda)" = 1 ] ||
+        ! readelf -d "$root$prefix/lib/libexfold_fold.so" | grep NEEDED | grep -v -e '\[libc\.so' -e '\[libm\.so' || exit 1
+}
+
+# A status that nobody looks at is a warning.
+# shellcheck disable=SC2046,SC2086  # lists of words
+test_header_wants_its_statuses_looked_at() {
+    printf '#include <exfold/fold.h>\nvoid f(void);\nvoid f(void) { %s exf_fold_decode_cpu(0, 0, 0); }\n' '(void)!' >"$scratch/looks.c"
+    printf '#include <exfold/fold.h>\nvoid f(void);\nvoid f(void) { %s exf_fold_decode_cpu(0, 0, 0); }\n' '' >"$scratch/forgets.c"
+    ${CC:-cc} -std=c11 -Wall -Werror $(pkg --cflags) -c -o "$scratch/looks.o" "$scratch/looks.c"
+    ! ${CC:-cc} -std=c11 -Wall -Werror $(pkg --cflags) -c -o "$scratch/forgets.o" "$scratch/forgets.c" 2>"$scratch/warned" || exit 1
+    grep -e '-Werror=unused-result' "$scratch/warned"
 }
 
 # With whatever renderer is there; that there is none is said.
@@ -112,7 +151,7 @@ test_manual_pages_render() {
         elif command -v groff >/dev/null; then
             groff -man -ww -T utf8 "$page" >"$scratch/text" 2>"$scratch/warnings"
         else
-            echo "install: neither mandoc nor groff is here: manual pages are not rendered" >&3
+            echo "install: neither mandoc nor groff is here: manual pages are not rendered" >&9
             return 0
         fi
         [ ! -s "$scratch/warnings" ] || { cat "$scratch/warnings"; exit 1; }
@@ -148,6 +187,15 @@ test_every_directory_can_be_named() {
     : >"$scratch/fine"
 }
 
+test_build_with_a_blank_is_refused() {
+    status=0
+    "${MAKE:-make}" BUILD="$scratch/a build" >"$scratch/blank" 2>&1 || status=$?
+    [ "$status" = 2 ]
+    [ "$(grep -c . "$scratch/blank")" = 1 ]
+    grep -F "BUILD is \"$scratch/a build\"" "$scratch/blank"
+    [ ! -e "$scratch/a" ]
+}
+
 # The tarball: the commit's files, the same bytes twice, and a commit that is known without git.
 test_dist() {
     make_it dist BUILD="$scratch/dist" DIST_GZIP="gzip -1n" >"$scratch/one"
@@ -163,9 +211,10 @@ test_dist() {
     [ "$commit" = "$(git rev-parse HEAD | cut -c 1-12)" ]
 }
 
-exec 3>&1
-for name in install programs_run library_links library_shows_the_header_alone manual_pages_render uninstall_leaves_nothing \
-    every_directory_can_be_named; do
+exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part in
+for name in install links_of_the_pages programs_run library_links library_shows_the_header_alone \
+    header_wants_its_statuses_looked_at manual_pages_render install_strip uninstall_leaves_nothing \
+    every_directory_can_be_named build_with_a_blank_is_refused; do
     check "$name"
 done
 if git rev-parse -q --verify HEAD >/dev/null 2>&1; then

@@ -23,17 +23,25 @@
  * Limits: 3 <= E <= 512, 1 <= K <= 16, K <= E, T and B from 0 (nothing to do).  A pool is
  * chosen among at most 65,536 slots (B * K).  Returns an exf_fold_status: BAD_ARGUMENT for
  * what contradicts itself or this page, UNSUPPORTED for what is beyond the limits, DEVICE for
- * a launch that CUDA refused; on any but EXF_FOLD_OK nothing was written.  An id outside
- * [0, E), -1 say, is a slot without an expert: it counts for nothing and stays as it is
- * (decode), or ranks last and is never rescaled (prefill).
+ * a launch that CUDA refused (exf_fold_status_text says so in words); on any but EXF_FOLD_OK
+ * nothing was written.  An id outside [0, E), -1 say, is a slot without an expert: it counts for
+ * nothing and stays as it is (decode), or ranks last and is never rescaled (prefill).
  * Weights and tables are taken to be finite; where they are not, weights that depend on them
  * are undefined, ids are the CPU's still (NaN ranks below every number), and no memory is
  * touched that would not have been.
  *
- *     exf_fold_routes r = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, batch, 8};
+ * An option that is 0 has its default, so that a struct initialised with the members of interest
+ * is complete; the number 0 itself is written EXF_FOLD_ZERO.  `reserved` members are 0: later
+ * versions give them meanings whose 0 is what happens today, and this one answers UNSUPPORTED to
+ * anything else, so that an option is never ignored.  The sizes of the structs stay with the ABI.
+ *
+ *     exf_fold_routes r = {.ids = ids, .weights = weights, .rows = batch, .width = 8};
  *     exf_fold_tables t = {.coeff = S, .loss = L, .norms = h, .n_experts = 128};
- *     exf_fold_decode_options o = {.pool = 64, .max_loss = EXF_FOLD_NEVER};
- *     if (exf_fold_decode_cuda(&r, &t, &o, stream) != EXF_FOLD_OK) ... */
+ *     exf_fold_decode_options o = {.pool = 64};
+ *     exf_fold_status s = exf_fold_decode_cuda(&r, &t, &o, stream);
+ *     if (s != EXF_FOLD_OK) fprintf(stderr, "folding: %s\n", exf_fold_status_text(s));
+ *
+ * examples/fold.c is a whole program; cc fold.c $(pkg-config --cflags --libs exfold-fold) */
 #ifndef EXFOLD_FOLD_H
 #define EXFOLD_FOLD_H
 #include <stdint.h>
@@ -41,10 +49,32 @@
 extern "C" {
 #endif
 
-#define EXF_FOLD_ABI 1        /* changes when a struct or a rule here does */
-#define EXF_FOLD_NEVER 1e30f  /* a loss from here on: no target */
+/* The release that this header came with; what it adds needs a new release, never a new ABI. */
+#define EXF_FOLD_VERSION_MAJOR 0
+#define EXF_FOLD_VERSION_MINOR 1
+#define EXF_FOLD_VERSION_PATCH 0
+#define EXF_FOLD_VERSION (EXF_FOLD_VERSION_MAJOR * 10000 + EXF_FOLD_VERSION_MINOR * 100 + EXF_FOLD_VERSION_PATCH)
+
+#define EXF_FOLD_ABI 2         /* changes when a struct's size or a rule here does; the shared library's soname has it */
+#define EXF_FOLD_NEVER 1e30f   /* a loss from here on: no target */
+#define EXF_FOLD_RIDGE 1e-2f   /* the default of `ridge` */
+#define EXF_FOLD_ZERO (-1.0f)  /* for max_loss and ridge: 0 itself, where a 0 would be the default */
+
+#if defined(__GNUC__)
+#define EXF_FOLD_CHECKED __attribute__((warn_unused_result))
+#else
+#define EXF_FOLD_CHECKED
+#endif
 
 typedef enum { EXF_FOLD_OK, EXF_FOLD_BAD_ARGUMENT, EXF_FOLD_UNSUPPORTED, EXF_FOLD_DEVICE } exf_fold_status;
+
+/* What a status means, as a phrase for a message; of any other number too.  The text is static. */
+const char *exf_fold_status_text(exf_fold_status status);
+/* EXF_FOLD_VERSION and EXF_FOLD_ABI of the library that runs: for a program that was linked with one
+ * and meets another, and for one that loads the library by name. */
+int exf_fold_version(void);
+int exf_fold_abi(void);
+
 typedef enum { EXF_FOLD_F32, EXF_FOLD_BF16, EXF_FOLD_F16 } exf_fold_real;
 typedef enum { EXF_FOLD_I32, EXF_FOLD_I64 } exf_fold_int;
 
@@ -55,6 +85,7 @@ typedef struct {
     exf_fold_int id_type;
     exf_fold_real weight_type;
     int rows, width;
+    int reserved[8]; /* 0 */
 } exf_fold_routes;
 
 /* One layer's tables, float32; E = n_experts.  What a function does not name may be NULL. */
@@ -65,6 +96,8 @@ typedef struct {
     const float *cosine; /* [E, E] of mean outputs' inner products; joint forms only */
     const float *rms;    /* [E] root mean square output norm; joint forms and energy only */
     int n_experts;
+    int reserved_int;        /* 0 */
+    const void *reserved[6]; /* NULL */
 } exf_fold_tables;
 
 /* ---- prefill -------------------------------------------------------------- */
@@ -75,14 +108,15 @@ typedef enum { EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_BY_SCORE, EXF_FOLD_BY_NORM } exf
 typedef enum { EXF_FOLD_RESCALE_NONE, EXF_FOLD_RESCALE_SUM, EXF_FOLD_RESCALE_L2 } exf_fold_rescale;
 
 typedef struct {
-    int keep;            /* P, 1..K */
+    int keep;            /* P, 1..K; 0: the width of out, which it must be */
     exf_fold_rank rank;
-    float max_loss;      /* a pair above it is no target; EXF_FOLD_NEVER: no limit */
+    float max_loss;      /* a pair above it is no target; 0: no limit; EXF_FOLD_ZERO: only pairs without loss */
     exf_fold_rescale rescale;
     int confidence;      /* 1: c = clamp(1 - L[s,t], 0, 1); w c S goes to the target and w (1 - c) to the
                           * kept routes in proportion to their original weights (to nobody where the
                           * sum of those is not above 0); c = 0 without a target */
-    float ridge;         /* rho, joint form only; 1e-2 is a good choice */
+    float ridge;         /* rho, joint form only; 0: EXF_FOLD_RIDGE; EXF_FOLD_ZERO: none */
+    int reserved[10];    /* 0 */
 } exf_fold_prefill_options;
 
 /* out [T, P], of in's types, by falling rank, ties to the lower slot.  Each omitted route goes
@@ -91,9 +125,9 @@ typedef struct {
  * routes come out reordered and otherwise as they were.  out must not overlap in.
  * Uses coeff, loss, norms (not with BY_SCORE). */
 exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
-                                     const exf_fold_prefill_options *o);
+                                     const exf_fold_prefill_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
-                                      const exf_fold_prefill_options *o, void *stream);
+                                      const exf_fold_prefill_options *o, void *stream) EXF_FOLD_CHECKED;
 /* The same kept set with w~_B = w_B + (G_BB + rho mean(diag G_BB) I)^-1 G_BO w_O, where
  * G[a,b] = cosine[a,b] rms[a] rms[b]; solved in double (L D L'), B in order of rank.
  * Cosines of different samples need not fit together: where the matrix is not positive
@@ -101,20 +135,21 @@ exf_fold_status exf_fold_prefill_cuda(const exf_fold_routes *in, const exf_fold_
  * least, until it is; after eight times, or with a mean diagonal of 0, w~_B = w_B.
  * max_loss, confidence are ignored.  Uses cosine, rms, norms (not with BY_SCORE). */
 exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
-                                           const exf_fold_prefill_options *o);
+                                           const exf_fold_prefill_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
-                                            const exf_fold_prefill_options *o, void *stream);
+                                            const exf_fold_prefill_options *o, void *stream) EXF_FOLD_CHECKED;
 
 /* ---- decode ------------------------------------------------------------------ */
 /* An expert's importance in a batch: the sum over its slots of w h, or of (w rms)^2. */
 typedef enum { EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_IMPORTANCE_ENERGY } exf_fold_importance;
 
 typedef struct {
-    int pool;            /* D >= 1 */
+    int pool;            /* D >= 1; it has no default */
     exf_fold_importance importance;
     float max_loss;      /* as in prefill */
     int drop;            /* 1: a remapped slot gets weight 0 (the baseline that folds nothing) */
-    float ridge;         /* rho, joint form only */
+    float ridge;         /* as in prefill */
+    int reserved[11];    /* 0 */
 } exf_fold_decode_options;
 
 /* The rows are one decode batch.  Routed union: the distinct ids, of weight 0 too.  At most D
@@ -126,9 +161,10 @@ typedef struct {
  * ties to even) to a multiple of 2^-36 of the smallest power of two that is no less than the
  * batch's largest term in magnitude, and added as a 64-bit integer.
  * Uses coeff, loss, norms (or rms with ENERGY). */
-exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
+exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
+                                    const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
-                                     void *stream);
+                                     void *stream) EXF_FOLD_CHECKED;
 /* The same pool; a slot outside takes the member of largest |cosine|, that is of least
  * 1 - cosine^2 (the same ties).  With a row's new ids n, old ids i and weights w, kept weights
  * k (0 on remapped slots):
@@ -137,16 +173,17 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
  * slots cancel in the right-hand side and are left out); rows without a remapped slot stay as
  * they are.
  * drop and max_loss are ignored.  Uses cosine, rms (and norms with NORM). */
-exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o);
+exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
+                                          const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
-                                           void *stream);
+                                           void *stream) EXF_FOLD_CHECKED;
 
 /* id -> target_ids[id], weight *= target_scale[id]; int32 [E] and float32 [E], as in the
  * tables' pools.  Identity and 1 leave a slot bit for bit as it was.  Any number of slots. */
 exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
-                                           int n_experts);
+                                           int n_experts) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_static_cuda(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
-                                            int n_experts, void *stream);
+                                            int n_experts, void *stream) EXF_FOLD_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -51,7 +51,7 @@ typedef struct {
     const unsigned char *prefill; /* [T] 0: the token is left alone; NULL: all are prefill */
     exf_fold_rank by;
     int keep;                     /* P */
-    float max_loss;
+    float max_loss;               /* the limit itself: EXF_FOLD_NEVER, none */
     void *workspace;              /* exf_correction_workspace() bytes of the device's memory; the CPU needs none */
 } exf_correction_call;
 

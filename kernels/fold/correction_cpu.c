@@ -37,8 +37,8 @@ static void add_omitted(float *routed, const exf_correction_tables *t, const flo
 static void correct_token(float *routed, const exf_correction_tables *t, const exf_correction_call *c, int token)
 {
     exf_fold_ranked r;
-    exf_fold_routes in = {
-        (void *)(uintptr_t)c->router_ids, (void *)(uintptr_t)c->router_weights, EXF_FOLD_I32, EXF_FOLD_F32, c->n_tokens, c->top_k};
+    exf_fold_routes in = {.ids = (void *)(uintptr_t)c->router_ids, .weights = (void *)(uintptr_t)c->router_weights,
+                          .rows = c->n_tokens, .width = c->top_k};
     exf_fold_tables tables = {.norms = t->norms, .n_experts = t->n_experts};
     size_t slots = (size_t)token * (size_t)c->top_k, e = (size_t)t->n_experts, h = (size_t)c->d_model;
     exf_fold_rank_row(&r, &in, token, &tables, c->by);

@@ -77,11 +77,12 @@ static void find_moves(moves *m, const exf_fold_pool *p, const exf_fold_tables *
 
 exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
-    exf_fold_status status = exf_fold_check_decode(io, t, o, 0);
+    exf_fold_decode_options settled;
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
     exf_fold_pool pool;
     moves m;
-    if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, o)) return status;
-    find_moves(&m, &pool, t, o);
+    if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, &settled)) return status;
+    find_moves(&m, &pool, t, &settled);
     for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
         int id = exf_fold_id(io, i, t->n_experts);
         if (id < 0 || m.target[id] < 0) continue;

@@ -100,14 +100,15 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
 {
     typedef void (*kernel)(exf_fold_routes, exf_fold_tables, exf_fold_decode_options);
     static const kernel narrow[2][3] = EXF_FOLD_BY_TYPE(decode, 2, 8), wide[2][3] = EXF_FOLD_BY_TYPE(decode, 4, 16);
-    exf_fold_status status = exf_fold_check_decode(io, t, o, 0);
+    exf_fold_decode_options settled;
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0, is_wide = t && t->n_experts > 256;
     if (slots == 0 || slots <= o->pool) return status;
     kernel k = (is_wide ? wide : narrow)[io->id_type][io->weight_type];
     unsigned blocks = exf_fold_blocks_for(t->n_experts, is_wide ? 4 : 2);
     if (slots > EXF_FOLD_HELD_SLOTS || (blocks > 1 && !exf_fold_has_clusters((const void *)k)))
-        return exf_fold_launch(decode_any, 1, EXF_FOLD_THREADS, 1, stream, *io, *t, *o);
-    return exf_fold_launch(k, blocks, EXF_FOLD_THREADS, blocks, stream, *io, *t, *o);
+        return exf_fold_launch(decode_any, 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled);
+    return exf_fold_launch(k, blocks, EXF_FOLD_THREADS, blocks, stream, *io, *t, settled);
 }
 
 /* ---- a pool fixed beforehand ----------------------------------------------------------- */

@@ -225,13 +225,42 @@ EXF_FOLD_INLINE double exf_fold_raise(double rho)
     return rho < 1e-4 ? 1e-3 : exf_muld(10, rho);
 }
 
+/* ---- options ------------------------------------------------------------------------ */
+
+/* The limit and rho that a caller's number means (fold.h): 0 the default, EXF_FOLD_ZERO 0. */
+EXF_FOLD_INLINE float exf_fold_max_loss(float given)
+{
+    return given == 0 ? EXF_FOLD_NEVER : given == EXF_FOLD_ZERO ? 0.0f : given;
+}
+
+EXF_FOLD_INLINE float exf_fold_ridge(float given)
+{
+    return given == 0 ? EXF_FOLD_RIDGE : given == EXF_FOLD_ZERO ? 0.0f : given;
+}
+
 /* ---- arguments -------------------------------------------------------------------- */
+
+static inline int exf_fold_all_zero(const int *reserved, size_t n)
+{
+    int any = 0;
+    for (size_t i = 0; i < n; i++) any |= reserved[i];
+    return any == 0;
+}
+#define EXF_FOLD_UNRESERVED(s) exf_fold_all_zero((s)->reserved, sizeof(s)->reserved / sizeof *(s)->reserved)
+
+static inline int exf_fold_tables_known(const exf_fold_tables *t)
+{
+    int any = t->reserved_int != 0;
+    for (size_t i = 0; i < sizeof t->reserved / sizeof *t->reserved; i++) any |= t->reserved[i] != NULL;
+    return !any;
+}
 
 static inline exf_fold_status exf_fold_check_routes(const exf_fold_routes *r, int n_experts)
 {
     if (!r || r->rows < 0 || r->width < 1 || (unsigned)r->id_type > EXF_FOLD_I64 || (unsigned)r->weight_type > EXF_FOLD_F16)
         return EXF_FOLD_BAD_ARGUMENT;
     if (r->rows > 0 && (!r->ids || !r->weights)) return EXF_FOLD_BAD_ARGUMENT;
+    if (!EXF_FOLD_UNRESERVED(r)) return EXF_FOLD_UNSUPPORTED;
     if (n_experts < EXF_FOLD_MIN_E || n_experts > EXF_FOLD_MAX_E || r->width > EXF_FOLD_MAX_K) return EXF_FOLD_UNSUPPORTED;
     return r->width <= n_experts ? EXF_FOLD_OK : EXF_FOLD_BAD_ARGUMENT;
 }
@@ -252,36 +281,49 @@ static inline int exf_fold_no_overlap(const exf_fold_routes *in, const exf_fold_
            exf_fold_apart(in->weights, n_in * weight, out->weights, n_out * weight);
 }
 
-static inline exf_fold_status exf_fold_check_prefill(const exf_fold_routes *in, const exf_fold_routes *out,
-                                                     const exf_fold_tables *t, const exf_fold_prefill_options *o, int joint)
+/* Returns 1 if the tables or the number that a form uses are missing or wrong: the limit of pair forms, rho of joint ones. */
+static inline int exf_fold_bad_numbers(const exf_fold_tables *t, float max_loss, float ridge, int joint)
+{
+    if (joint) return !t->cosine || !t->rms || !(ridge >= 0) || !(ridge <= EXF_FOLD_NEVER);
+    return !t->coeff || !t->loss || !(max_loss >= 0);
+}
+
+/* Writes the options with their defaults filled in to *settled if all is well. */
+static inline exf_fold_status exf_fold_check_prefill(exf_fold_prefill_options *settled, const exf_fold_routes *in,
+                                                     const exf_fold_routes *out, const exf_fold_tables *t,
+                                                     const exf_fold_prefill_options *o, int joint)
 {
     if (!t || !o || !out) return EXF_FOLD_BAD_ARGUMENT;
     exf_fold_status s = exf_fold_check_routes(in, t->n_experts);
     if (s == EXF_FOLD_OK) s = exf_fold_check_routes(out, t->n_experts);
     if (s != EXF_FOLD_OK) return s;
+    if (!EXF_FOLD_UNRESERVED(o) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
+    *settled = *o;
+    settled->keep = o->keep ? o->keep : out->width;
+    settled->max_loss = exf_fold_max_loss(o->max_loss);
+    settled->ridge = exf_fold_ridge(o->ridge);
     int wrong = out->rows != in->rows || out->id_type != in->id_type || out->weight_type != in->weight_type;
-    wrong |= o->keep < 1 || o->keep > in->width || out->width != o->keep;
-    wrong |= (unsigned)o->rank > EXF_FOLD_BY_NORM || (unsigned)o->rescale > EXF_FOLD_RESCALE_L2;
+    wrong |= settled->keep < 1 || settled->keep > in->width || out->width != settled->keep;
+    wrong |= (unsigned)o->rank > EXF_FOLD_BY_NORM || (unsigned)o->rescale > EXF_FOLD_RESCALE_L2 || (unsigned)o->confidence > 1;
     wrong |= o->rank != EXF_FOLD_BY_SCORE && !t->norms;
-    if (joint)
-        wrong |= !t->cosine || !t->rms || !(o->ridge >= 0) || !(o->ridge <= EXF_FOLD_NEVER);
-    else
-        wrong |= !t->coeff || !t->loss || o->max_loss != o->max_loss;
+    wrong |= exf_fold_bad_numbers(t, settled->max_loss, settled->ridge, joint);
     return wrong || (in->rows > 0 && !exf_fold_no_overlap(in, out)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
 }
 
-static inline exf_fold_status exf_fold_check_decode(const exf_fold_routes *io, const exf_fold_tables *t,
-                                                    const exf_fold_decode_options *o, int joint)
+/* Writes the options with their defaults filled in to *settled if all is well. */
+static inline exf_fold_status exf_fold_check_decode(exf_fold_decode_options *settled, const exf_fold_routes *io,
+                                                    const exf_fold_tables *t, const exf_fold_decode_options *o, int joint)
 {
     if (!t || !o) return EXF_FOLD_BAD_ARGUMENT;
     exf_fold_status s = exf_fold_check_routes(io, t->n_experts);
     if (s != EXF_FOLD_OK) return s;
-    int wrong = o->pool < 1 || (unsigned)o->importance > EXF_FOLD_IMPORTANCE_ENERGY;
+    if (!EXF_FOLD_UNRESERVED(o) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
+    *settled = *o;
+    settled->max_loss = exf_fold_max_loss(o->max_loss);
+    settled->ridge = exf_fold_ridge(o->ridge);
+    int wrong = o->pool < 1 || (unsigned)o->importance > EXF_FOLD_IMPORTANCE_ENERGY || (unsigned)o->drop > 1;
     wrong |= o->importance == EXF_FOLD_IMPORTANCE_NORM ? !t->norms : !t->rms;
-    if (joint)
-        wrong |= !t->cosine || !t->rms || !(o->ridge >= 0) || !(o->ridge <= EXF_FOLD_NEVER);
-    else
-        wrong |= !t->coeff || !t->loss || o->max_loss != o->max_loss;
+    wrong |= exf_fold_bad_numbers(t, settled->max_loss, settled->ridge, joint);
     if (wrong) return EXF_FOLD_BAD_ARGUMENT;
     return io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
 }

@@ -72,21 +72,23 @@ static void omit(joint_system *s, int id, float w, const exf_fold_tables *t)
 exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                            const exf_fold_prefill_options *o)
 {
-    exf_fold_status status = exf_fold_check_prefill(in, out, t, o, 1);
+    exf_fold_prefill_options settled;
+    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 1);
     if (status != EXF_FOLD_OK) return status;
+    int keep = settled.keep;
     for (int row = 0; row < in->rows; row++) {
         exf_fold_ranked r;
         joint_system s;
         float w[EXF_FOLD_MAX_K];
-        exf_fold_rank_row(&r, in, row, t, o->rank);
+        exf_fold_rank_row(&r, in, row, t, settled.rank);
         memcpy(w, r.w, sizeof w);
-        if (r.n > o->keep) {
-            begin(&s, r.id, o->keep, t);
-            for (int j = o->keep; j < r.n; j++) omit(&s, r.id[j], r.w[j], t);
-            if (solve(&s, o->ridge))
-                for (int i = 0; i < o->keep; i++) w[i] = (float)((double)r.w[i] + s.right[i]);
+        if (r.n > keep) {
+            begin(&s, r.id, keep, t);
+            for (int j = keep; j < r.n; j++) omit(&s, r.id[j], r.w[j], t);
+            if (solve(&s, settled.ridge))
+                for (int i = 0; i < keep; i++) w[i] = (float)((double)r.w[i] + s.right[i]);
         }
-        exf_fold_put_row(out, row, in, &r, w, o);
+        exf_fold_put_row(out, row, in, &r, w, &settled);
     }
     return EXF_FOLD_OK;
 }
@@ -133,11 +135,12 @@ static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *ta
 
 exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
-    exf_fold_status status = exf_fold_check_decode(io, t, o, 1);
+    exf_fold_decode_options settled;
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
     exf_fold_pool pool;
     int16_t target[EXF_FOLD_MAX_E];
-    if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, o)) return status;
+    if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, &settled)) return status;
     find_targets(target, &pool, t);
-    for (int row = 0; row < io->rows; row++) join_row(io, (int64_t)row * io->width, target, t, o->ridge);
+    for (int row = 0; row < io->rows; row++) join_row(io, (int64_t)row * io->width, target, t, settled.ridge);
     return EXF_FOLD_OK;
 }

@@ -46,12 +46,13 @@ static __global__ void __launch_bounds__(PREFILL_THREADS)
 exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                             const exf_fold_prefill_options *o, void *stream)
 {
-    exf_fold_status status = exf_fold_check_prefill(in, out, t, o, 1);
+    exf_fold_prefill_options settled;
+    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 1);
     if (status != EXF_FOLD_OK || in->rows == 0) return status;
     int lanes = in->width > 8 ? 16 : 8;
     unsigned blocks = (unsigned)(((int64_t)in->rows * lanes + PREFILL_THREADS - 1) / PREFILL_THREADS);
     return exf_fold_launch(lanes == 8 ? prefill_joint<8> : prefill_joint<16>, blocks, PREFILL_THREADS, 1, stream, *in, *out, *t,
-                           *o);
+                           settled);
 }
 
 /* ---- decode ---------------------------------------------------------------------------- */
@@ -134,11 +135,12 @@ exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_
     typedef void (*kernel)(exf_fold_routes, exf_fold_tables, exf_fold_decode_options);
     static const kernel clustered[2] = {decode_joint<8, 4>, decode_joint<16, 4>},
                         alone[2] = {decode_joint<8, 1>, decode_joint<16, 1>};
-    exf_fold_status status = exf_fold_check_decode(io, t, o, 1);
+    exf_fold_decode_options settled;
+    exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 1);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0;
     if (slots == 0 || slots <= o->pool) return status;
     int wide = io->width > 8;
     if (!exf_fold_has_clusters((const void *)clustered[wide]))
-        return exf_fold_launch(alone[wide], 1, EXF_FOLD_THREADS, 1, stream, *io, *t, *o);
-    return exf_fold_launch(clustered[wide], CLUSTER, EXF_FOLD_THREADS, CLUSTER, stream, *io, *t, *o);
+        return exf_fold_launch(alone[wide], 1, EXF_FOLD_THREADS, 1, stream, *io, *t, settled);
+    return exf_fold_launch(clustered[wide], CLUSTER, EXF_FOLD_THREADS, CLUSTER, stream, *io, *t, settled);
 }

@@ -79,15 +79,16 @@ static void fold_row(float *w, const exf_fold_ranked *r, const exf_fold_tables *
 exf_fold_status exf_fold_prefill_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                      const exf_fold_prefill_options *o)
 {
-    exf_fold_status status = exf_fold_check_prefill(in, out, t, o, 0);
+    exf_fold_prefill_options settled;
+    exf_fold_status status = exf_fold_check_prefill(&settled, in, out, t, o, 0);
     if (status != EXF_FOLD_OK) return status;
     for (int row = 0; row < in->rows; row++) {
         exf_fold_ranked r;
         float w[EXF_FOLD_MAX_K];
-        exf_fold_rank_row(&r, in, row, t, o->rank);
+        exf_fold_rank_row(&r, in, row, t, settled.rank);
         memcpy(w, r.w, sizeof w);
-        fold_row(w, &r, t, o);
-        exf_fold_put_row(out, row, in, &r, w, o);
+        fold_row(w, &r, t, &settled);
+        exf_fold_put_row(out, row, in, &r, w, &settled);
     }
     return EXF_FOLD_OK;
 }

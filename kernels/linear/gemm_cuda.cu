@@ -77,8 +77,7 @@ static void gemm_rounded(exf_queue *q, float *y, int ldy, const float *x, int ld
     }
 }
 
-/* 1 if the device has products of bfloat16: compute capability 8.0 and later. */
-static bool has_bf16_products(void)
+int exf_has_bf16_products_cuda(void)
 {
     static const int major = [] {
         int device = 0, value = 0;
@@ -110,7 +109,7 @@ void exf_product_xwt_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, int ldx
     if (x.number == w.number)
         gemm(q, CUBLAS_OP_T, y, ldy, x.p, ldx, w.p, ldw, w.number == EXF_NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, m, n, k, alpha,
              beta);
-    else if (w.number == EXF_NUMBER_BF16 && !exf_rounds(q) && !has_bf16_products() && have_room(q))
+    else if (w.number == EXF_NUMBER_BF16 && !exf_rounds(q) && !exf_has_bf16_products_cuda() && have_room(q))
         gemm_widened(q, y, ldy, static_cast<const float *>(x.p), ldx, static_cast<const uint16_t *>(w.p), ldw, m, n, k, alpha,
                      beta);
     else if (w.number == EXF_NUMBER_BF16)
@@ -156,7 +155,7 @@ void exf_product_xwt_many_cuda(exf_queue *q, float *y, int ldy, exf_matrix x, in
         gemm_many(q, y, ldy, x, ldx, w, ldw, s, m, n, k, 0);
         return;
     }
-    if (w.number == EXF_NUMBER_BF16 && rows_at_a_time(width, terms_of(q)) > 0 && (exf_rounds(q) || has_bf16_products())) {
+    if (w.number == EXF_NUMBER_BF16 && rows_at_a_time(width, terms_of(q)) > 0 && (exf_rounds(q) || exf_has_bf16_products_cuda())) {
         gemm_many_rounded(q, y, ldy, static_cast<const float *>(x.p), ldx, w, ldw, s, m, n, k);
         return;
     }

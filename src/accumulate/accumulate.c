@@ -2,6 +2,7 @@
 #include "accumulate/accumulate.h"
 
 #include "accumulate/device_sums.h"
+#include "accumulate/layer_record.h"
 #include "accumulate/statistics_write_behind.h"
 #include "accumulate/sequence_sums.h"
 #include "accumulate/vector_accumulator.h"
@@ -18,6 +19,7 @@ struct exf_accumulator {
     exf_sequence_list sequences; /* sequences in order of their rows */
     int32_t *layer_number;
     int n_layers;
+    int writes;     /* 1: there is a file */
     int active;     /* 1: the present layer is among layer_number */
     int first_done; /* 1: the first sweep is over, and the first worker has all sums */
     int n_workers;
@@ -29,11 +31,37 @@ struct exf_accumulator {
     exf_device_sums device;       /* used if the forward pass runs on a device */
     exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
     exf_statistics_write_behind late;
+    exf_resume *resume;          /* NULL: no resume point */
 };
 
 static int wants_vectors(const exf_accumulate_options *o)
 {
     return o->diagonal || o->lowrank;
+}
+
+/* Copies a layer's sums from the resume point to the file. */
+static exf_code restore_layer(exf_accumulator *a, int layer, exf_layer_statistics *s, exf_err *err)
+{
+    exf_vector_sums v = {.n_pairs = 0};
+    exf_code rc;
+    EXF_TRY(exf_layer_record_get(a->resume, layer, s, a->vectors ? &v : NULL, (int)a->shape.d_model, err));
+    EXF_TRY(exf_statistics_put(&a->writer, layer, s, err));
+    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, &v, err));
+out:
+    exf_vector_sums_free(&v);
+    return rc;
+}
+
+/* Copies the layers that the resume point has done. */
+static exf_code restore_layers(exf_accumulator *a, exf_err *err)
+{
+    exf_layer_statistics s;
+    exf_code rc = exf_layer_statistics_new(&s, (int)a->shape.n_experts, err);
+    if (rc != EXF_OK) return rc;
+    for (int i = 0; rc == EXF_OK && i < a->n_layers && a->layer_number[i] < exf_resume_start(a->resume)->layers_done; i++)
+        rc = restore_layer(a, a->layer_number[i], &s, err);
+    exf_layer_statistics_free(&s);
+    return rc;
 }
 
 static exf_code begin(void *self, int n_workers, exf_err *err)
@@ -53,6 +81,7 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
     if (wants_vectors(&a->options))
         EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
+    if (a->resume) EXF_TRY(restore_layers(a, err));
 out:
     return rc;
 }
@@ -60,7 +89,7 @@ out:
 /* Returns 1 if a layer's sums are written while the next layer computes. */
 static int puts_late(const exf_accumulator *a)
 {
-    return a->device.b && !a->vectors;
+    return a->writes && a->device.b && !a->vectors;
 }
 
 static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
@@ -223,7 +252,26 @@ static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
     if (rc != EXF_OK) return rc;
     a->sums[0] = a->spare;
     a->spare = sums;
-    return exf_statistics_write_behind_start(&a->late, &a->writer, layer, &a->spare, err);
+    return exf_statistics_write_behind_start(&a->late, &a->writer, a->resume, layer, &a->spare, err);
+}
+
+static exf_code settle(void *self, int done, exf_err *err)
+{
+    exf_accumulator *a = self;
+    (void)done;
+    return exf_statistics_write_behind_wait(&a->late, err);
+}
+
+/* Writes the layer's sums to the file and to the resume point. */
+static exf_code put(exf_accumulator *a, int layer, exf_err *err)
+{
+    const exf_vector_sums *v = a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL;
+    exf_code rc;
+    EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
+    if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
+    if (a->resume) EXF_TRY(exf_layer_record_put(a->resume, layer, &a->sums[0], v, err));
+out:
+    return rc;
 }
 
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
@@ -237,9 +285,7 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     if (puts_late(a)) return put_late(a, layer, err);
     if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
-    if (rc != EXF_OK) goto out;
-    EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
-    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, exf_vector_accumulator_sums(a->vectors), err));
+    if (rc == EXF_OK && a->writes) rc = put(a, layer, err);
 out:
     return rc;
 }
@@ -270,7 +316,7 @@ out:
     return rc;
 }
 
-static exf_code add_provenance(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
+exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
@@ -292,7 +338,7 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     exf_sequence_list sorted = {.n = 0};
     EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
     EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
-    EXF_TRY(add_provenance(&own, &a->options, err));
+    EXF_TRY(exf_accumulate_facts(&own, &a->options, err));
     exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
                                 .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
                                 .origin = &origin};
@@ -335,8 +381,9 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     EXF_TRY(exf_mem_new(&a, 1, sizeof *a, "accumulator", err));
     a->options = *plan->options;
     a->shape = *plan->shape;
+    a->resume = plan->resume;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
-                                 .layer_end = layer_end, .sweeps = wants_vectors(plan->options) ? 2 : 1,
+                                 .layer_end = layer_end, .settle = settle, .sweeps = wants_vectors(plan->options) ? 2 : 1,
                                  .common_input_tokens = plan->options->common_input_tokens};
     if (plan->options->common_input_tokens) {
         a->observer.common_input = common_input;
@@ -352,10 +399,11 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     EXF_TRY(join_sequences(a, plan, err));
     if (wants_vectors(plan->options) && !a->sequences.length) {
         rc = exf_fail(err, EXF_MODEL, "%s: vector sums need to know the sequences of the data, which captures of version 1 lack",
-                      plan->target);
+                      plan->target ? plan->target : "captures");
         goto out;
     }
-    EXF_TRY(start_file(a, plan, err));
+    a->writes = plan->target != NULL;
+    if (a->writes) EXF_TRY(start_file(a, plan, err));
 out:
     if (rc != EXF_OK)
         exf_accumulator_free(a);

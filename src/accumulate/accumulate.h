@@ -14,12 +14,13 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "forward/forward.h"
+#include "resume/resume.h"
 
 typedef struct exf_accumulator exf_accumulator;
 
 /* Settings of an accumulator that is to be made. */
 typedef struct {
-    const char *target; /* statistics file */
+    const char *target; /* statistics file; NULL: none is written, as for a sample of a pass */
     int force;
     const exf_run_shape *shape;
     const int32_t *layer_number; /* [n_layers] layers to accumulate; others are ignored */
@@ -30,6 +31,7 @@ typedef struct {
     const exf_facts_part *parts;
     size_t n_parts;
     const exf_accumulate_options *options;
+    exf_resume *resume; /* the run's resume point, from which finished layers are taken; NULL: none */
 } exf_accumulator_plan;
 
 /* Refuses options that cannot be combined: EXF_USAGE in terms of recipe keys. */
@@ -40,6 +42,9 @@ uint64_t exf_accumulate_memory(const exf_run_shape *shape, const exf_accumulate_
 /* Returns the bytes of GPU memory that an accumulator holds; 0 on the CPU. */
 struct exf_backend; /* kernels/backend.h */
 uint64_t exf_accumulate_device_memory(const struct exf_backend *b, const exf_run_shape *shape, const exf_accumulate_options *o);
+
+/* Adds the facts of the accumulate stage. */
+exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 
 /* Starts the statistics file. */
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;

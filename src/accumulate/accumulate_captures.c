@@ -86,6 +86,7 @@ static exf_code show_rows(show *s, exf_capture_file *f, int64_t at, int position
     exf_code rc;
     EXF_TRY(exf_capture_get(f, s->layer, at, n, c->ids, c->weights, c->outputs, err));
     rc = s->observer->block(s->observer->self, &b, err);
+    exf_progress_add(n);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: layer %d, rows from %lld: ", exf_h5_path(f->h), s->layer, (long long)at);
 out:
     return rc;
@@ -128,6 +129,8 @@ static exf_code show_layers(captures *c, const exf_observer *o, exf_err *err)
     const exf_capture_file *first = &c->file[0];
     uint64_t tokens = 0;
     for (size_t k = 0; k < c->n_files; k++) tokens += (uint64_t)c->file[k].shape.n_tokens;
+    exf_eta work = {.kind = {{.planned = (double)tokens * first->n_layers * o->sweeps, .prior = 1e-6}}};
+    exf_progress_begin("layer", first->n_layers, &work, 0);
     EXF_TRY(o->begin(o->self, 1, err));
     for (int i = 0; i < first->n_layers; i++) {
         double start = exf_clock();

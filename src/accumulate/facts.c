@@ -13,7 +13,7 @@
 
 static int adds_up(const char *key)
 {
-    static const char *const keys[] = {"data.sequences", "data.tokens", "data.domains", "data.sequences_sha256"};
+    static const char *const keys[] = {"data.sequences", "data.tokens", "data.domains", "data.sequences_digest"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (strcmp(key, keys[i]) == 0) return 1;
     return 0;
@@ -21,7 +21,7 @@ static int adds_up(const char *key)
 
 /* Facts that name a part's data by its file, then those that say how sequences were cut and chosen;
  * the latter are listed per part only if parts differ. */
-static const char *const of_part[] = {"tokens_sha256", "moe_inputs_sha256", "manifest_sha256", "seed", "max_tokens", "min_tokens"};
+static const char *const of_part[] = {"tokens_digest", "moe_inputs_sha256", "manifest_sha256", "seed", "max_tokens", "min_tokens"};
 enum { N_NAMES = 3, N_OF_PART = sizeof of_part / sizeof *of_part };
 
 static int tells_of_part(const char *key)
@@ -138,7 +138,7 @@ static exf_code add_sums(exf_provenance *out, const exf_sequence_list *sequences
     EXF_TRY(exf_sequence_list_digest(sequences, digest, err));
     EXF_TRY(exf_provenance_add(out, err, "data.sequences", "%zu", sequences->n));
     EXF_TRY(exf_provenance_add(out, err, "data.tokens", "%" PRIu64, tokens));
-    EXF_TRY(exf_provenance_add(out, err, "data.sequences_sha256", "%s", digest));
+    EXF_TRY(exf_provenance_add(out, err, "data.sequences_digest", "%s", digest));
 out:
     return rc;
 }
@@ -173,7 +173,7 @@ static exf_code add_roots(roots *r, const exf_facts_part *p, exf_err *err)
         }
         if (!any) break;
         char key[64];
-        snprintf(key, sizeof key, "part.%zu.statistics_sha256", i);
+        snprintf(key, sizeof key, "part.%zu.statistics_digest", i);
         one.digest = p->origin ? exf_provenance_get(p->origin, key) : NULL;
         rc = exf_mem_grow(&r->all, &r->cap, r->n + 1, sizeof *r->all, "parts", err);
         if (rc == EXF_OK) r->all[r->n++] = one;
@@ -204,7 +204,7 @@ static exf_code join_origins(exf_provenance *origin, const exf_facts_part *part,
     if (r.n) qsort(r.all, r.n, sizeof *r.all, by_tokens);
     for (size_t i = 0; i < r.n; i++) {
         char key[64];
-        snprintf(key, sizeof key, "part.%zu.statistics_sha256", i);
+        snprintf(key, sizeof key, "part.%zu.statistics_digest", i);
         if (r.all[i].digest) EXF_TRY(exf_provenance_add(origin, err, key, "%s", r.all[i].digest));
         for (size_t k = 0; k < N_OF_PART; k++) {
             snprintf(key, sizeof key, "part.%zu.%s", i, of_part[k]);

@@ -17,12 +17,12 @@ typedef struct {
 /* Joins the facts of n parts over different data into those of one run over all of it, so
  * that the union of the data gives the same file, however it was cut:
  *   data.sequences, data.tokens, data.domains   added up, domains by name
- *   data.sequences_sha256                       of the sorted sequences
+ *   data.sequences_digest                       of the sorted sequences
  *   data.seed, data.max_tokens, data.min_tokens  if all parts agree, else in *origin
  *   all else                                    equal in all parts, or EXF_MODEL naming both texts
  * and, in *origin, per part i in order of its tokens: part.<i>.manifest_sha256,
- * part.<i>.tokens_sha256 (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
- * statistics that were a file of their own part.<i>.statistics_sha256.  Joining joined parts
+ * part.<i>.tokens_digest (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
+ * statistics that were a file of their own part.<i>.statistics_digest.  Joining joined parts
  * gives the same as joining all parts at once.
  * A sequence that two parts have is EXF_MODEL: it would count twice.
  * sequences: of all parts, sorted.  If it has no lengths, because one part's are unknown, the

@@ -6,11 +6,13 @@
 #ifndef EXF_ACCUMULATE_STATISTICS_WRITE_BEHIND_H
 #define EXF_ACCUMULATE_STATISTICS_WRITE_BEHIND_H
 #include "artifact/statistics.h"
+#include "resume/resume.h"
 
 #include <pthread.h>
 
 typedef struct {
     exf_statistics_writer *w;
+    exf_resume *resume;         /* gets the layer's record; NULL: none is kept */
     exf_layer_statistics *sums; /* no other thread touches them until wait */
     int layer, running;
     pthread_t thread;
@@ -18,7 +20,7 @@ typedef struct {
 } exf_statistics_write_behind;
 
 /* Starts writing; nothing may be running.  Zeroes the sums when they are written, for the layer after next. */
-exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, int layer,
+exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, exf_resume *resume, int layer,
                                            exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
 /* Returns the result of the last start; EXF_OK if nothing runs. */
 exf_code exf_statistics_write_behind_wait(exf_statistics_write_behind *p, exf_err *err) EXF_CHECKED;

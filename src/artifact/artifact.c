@@ -68,6 +68,17 @@ out:
     return rc;
 }
 
+exf_code exf_artifact_digest(const char *path, const exf_artifact *expected, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_h5 *h = NULL;
+    exf_code rc;
+    EXF_TRY(exf_artifact_open(&h, path, expected, NULL, NULL, err));
+    rc = exf_h5_digest(h, hex, err);
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
 #define SHAPE_FIELDS(X) X(n_experts) X(top_k) X(d_model) X(n_sequences) X(n_tokens)
 
 exf_code exf_run_shape_write(const exf_run_shape *s, exf_h5 *h, exf_err *err)

@@ -1,5 +1,4 @@
-/* artifact.h - a registry: one file src/artifact/artifact_<kind>.c per kind of
- * file that ExFold writes; the comment on its top is the format's specification.
+/* artifact.h - what all HDF5 files of ExFold have in common.
  *
  * Every artifact is an HDF5 file whose root has the attributes
  *   exfold_kind        text   "statistics", "tables", "capture"
@@ -7,6 +6,9 @@
  *   exfold_min_reader  i64    the oldest reader version that understands it
  * and a group /provenance (provenance.h).  A reader of version R refuses a file
  * whose exfold_min_reader is above R. */
+
+/* A registry: one file src/artifact/artifact_<kind>.c per kind; the comment on its top is the
+ * format's specification. */
 #ifndef EXF_ARTIFACT_ARTIFACT_H
 #define EXF_ARTIFACT_ARTIFACT_H
 #include "artifact/provenance.h"
@@ -29,6 +31,9 @@ exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const 
  * EXF_VERSION if it needs a newer program. */
 exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
                            exf_provenance *p, exf_err *err) EXF_CHECKED;
+
+/* Computes the digest of a file of this kind (NULL: of any), as exf_h5_digest() does. */
+exf_code exf_artifact_digest(const char *path, const exf_artifact *expected, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
 /* The root attributes that all three kinds have. */
 typedef struct {

@@ -2,29 +2,29 @@
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
- * Datasets, L MoE layers, E = n_experts, H = d_model (meaning: tables.h):
+ * Datasets, L MoE layers, E = n_experts, H = d_model (tables.h says more):
  *   /layer_numbers        I32 [L]       the model's layer numbers, ascending
- *   /coeff                F32 [L, E, E] row = source, column = target
- *   /loss                 F32 [L, E, E] 1e30 where there is no evidence, and on the diagonal
- *   /expert_norms         F32 [L, E]
- *   /count                U64 [L, E, E]
- *   /expert_count         U64 [L, E]
- *   /pools/<D>/members       I32 [L, D]
- *   /pools/<D>/target_ids    I32 [L, E]
- *   /pools/<D>/target_scale  F32 [L, E]
+ *   /coeff                F32 [L, E, E] scalars S: row = source, column = target
+ *   /loss                 F32 [L, E, E] what S misses: 1e30 where there is no evidence, and on the diagonal
+ *   /expert_norms         F32 [L, E]    mean output norm; a cold expert has the median of the others
+ *   /count                U64 [L, E, E] tokens behind a pair
+ *   /expert_count         U64 [L, E]    tokens routed to an expert
+ *   /pools/<D>/members       I32 [L, D] by falling norm
+ *   /pools/<D>/target_ids    I32 [L, E] where each expert's contribution goes
+ *   /pools/<D>/target_scale  F32 [L, E] and times what
  * Since version 2, each of which may be absent:
- *   /cosine               F32 [L, E, E]
- *   /rms                  F32 [L, E]
- *   /contribution         F32 [L, E]
- *   /similarity           F32 [L, E, E]
- *   /std_error            F32 [L, E, E] 1e30 where it is not known
- *   /shared/<name>/scalar F32 [L]       name: layer, global
- *   /shared/<name>/loss   F32 [L, E, E]
+ *   /cosine               F32 [L, E, E] of outputs on shared tokens
+ *   /rms                  F32 [L, E]    root mean square output norm; a cold expert has the median of the others
+ *   /contribution         F32 [L, E]    mean of router weight times norm over an expert's tokens
+ *   /similarity           F32 [L, E, E] 1 - distance / largest distance of outputs
+ *   /std_error            F32 [L, E, E] of S, a jackknife over sequences; 1e30 where it is not known
+ *   /shared/<name>/scalar F32 [L]       one for all pairs of a layer, or of the model; name: layer, global
+ *   /shared/<name>/loss   F32 [L, E, E] of those scalars
  *   /vectors/pair          I32 [N, 3]    layer index, source, target; ascending; not compressed
- *   /vectors/diagonal      F32 [N, H]
- *   /vectors/diagonal_loss F32 [L, E, E]
- *   /vectors/basis         F32 [L, H, R]
- *   /vectors/lowrank/<R>/c F32 [N, R, H]
+ *   /vectors/diagonal      F32 [N, H]    a factor for every element of the output
+ *   /vectors/diagonal_loss F32 [L, E, E] of the diagonals; a pair without one keeps its scalar's
+ *   /vectors/basis         F32 [L, H, R] orthonormal columns Q
+ *   /vectors/lowrank/<R>/c F32 [N, R, H] C of the projector S I + Q C
  * Version 2 only adds datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
 #include "artifact/tables_vectors.h"

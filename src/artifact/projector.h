@@ -32,6 +32,7 @@ typedef struct {
 
 typedef struct exf_projector {
     const char *name;   /* the name in calibrate.projectors and in projector= of a variant */
+    const char *words;  /* the same for people who read a variant's line in a table */
     int place;          /* position in lists for people, which begin with the simplest */
     exf_apply apply;
     int ranked;         /* 1: a variant spells it <name><R>, and calibrate.ranks lists the R that are solved */

@@ -84,7 +84,7 @@ static exf_code check_same(const exf_provenance *a, const char *path_a, const ex
 
 static const char *tokens_of(const exf_provenance *p)
 {
-    const char *sha = exf_provenance_get(p, "data.tokens_sha256");
+    const char *sha = exf_provenance_get(p, "data.tokens_digest");
     if (!sha) sha = exf_provenance_get(p, "data.moe_inputs_sha256");
     return sha ? sha : "";
 }
@@ -176,12 +176,27 @@ typedef struct {
     const char *group;
 } reading;
 
+/* Adds to *out today's name of a fact: older files end the names of some digests in sha256 (provenance.h). */
+static exf_code name_today(exf_text *out, const char *name, exf_err *err)
+{
+    static const char *const digests[] = {"weights_sha256", "tokens_sha256", "sequences_sha256", "statistics_sha256"};
+    size_t n = strlen(name) - strlen("sha256");
+    for (size_t i = 0; i < sizeof digests / sizeof *digests; i++)
+        if (exf_ends_with(name, digests[i])) return exf_text_addf(out, err, "%.*sdigest", (int)n, name);
+    return exf_text_addf(out, err, "%s", name);
+}
+
 static exf_code read_one(void *self, const char *name, exf_err *err)
 {
     reading *r = self;
     char *value = NULL;
-    exf_code rc = exf_h5_get_text(r->h, r->group, name, &value, err);
-    if (rc == EXF_OK) rc = insert(r->p, name, value, err);
+    exf_text today = {0};
+    exf_code rc;
+    EXF_TRY(name_today(&today, name, err));
+    EXF_TRY(exf_h5_get_text(r->h, r->group, name, &value, err));
+    rc = insert(r->p, today.s, value, err);
+out:
+    exf_text_free(&today);
     exf_mem_free(value);
     return rc;
 }

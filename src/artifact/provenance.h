@@ -1,18 +1,23 @@
-/* provenance.h - the provenance of an artifact: facts as key = text, in order of key, that say
- * from which inputs it was made.  A stage copies its input's facts and adds its own under its
- * name:
+/* provenance.h - facts as key = text that say from which inputs an artifact was made.
  *
- *   model.family, model.config_sha256, model.weights_sha256, tokenizer.sha256
- *   data.manifest_sha256, data.tokens_sha256, data.sequences, data.tokens, ...
+ * They stand in order of key.  A stage copies its input's facts and adds its own under its name:
+ *
+ *   model.family, model.config_sha256, model.weights_digest, tokenizer.sha256
+ *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.backend, ...
- *   accumulate.weighting, ...      solve.ridge, solve.statistics_sha256, ...
+ *   accumulate.weighting, ...      solve.ridge, solve.statistics_digest, ...
  *
- * No clock, host or path is ever recorded: equal inputs give equal facts.
- * Ownership: zero-initialise, exf_provenance_free(). */
+ * A key that ends in sha256 has what `sha256sum FILE` prints of one file; a key that ends in digest
+ * has the SHA-256 of contents, wherever and however they are stored: of an artifact's payload
+ * (exf_h5_digest), of a checkpoint's tensors, of tokens or sequences.  Files of earlier programs name digests
+ * sha256 too; they are read under the names of today.
+ *
+ * No clock, host or path is ever recorded: equal inputs give equal facts. */
 #ifndef EXF_ARTIFACT_PROVENANCE_H
 #define EXF_ARTIFACT_PROVENANCE_H
 #include "format/h5.h"
 
+/* Ownership: zero-initialise, exf_provenance_free(). */
 typedef struct {
     char **key, **value;
     size_t n, cap_key, cap_value;
@@ -24,7 +29,7 @@ const char *exf_provenance_get(const exf_provenance *p, const char *key); /* NUL
 exf_code exf_provenance_copy(exf_provenance *to, const exf_provenance *from, exf_err *err) EXF_CHECKED;
 /* Joins the facts of n parts over different data.  Facts outside data.* must be equal in all parts
  * (EXF_MODEL naming the two files, the fact and both texts); data.sequences and data.tokens add up;
- * the other data.* facts are listed per part as data.<i>.*, parts in order of data.tokens_sha256 (of
+ * the other data.* facts are listed per part as data.<i>.*, parts in order of data.tokens_digest (of
  * recorded hidden states: data.moe_inputs_sha256), so that the order given does not matter.  The
  * same tokens twice are refused.  One part: a copy. */
 exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,

@@ -109,3 +109,12 @@ int exf_dtype_to_i64(int64_t *dst, const void *src, size_t n, exf_dtype t)
     default: return 0;
     }
 }
+
+int exf_dtype_is_integer(exf_dtype t)
+{
+    switch (t) {
+    case EXF_DT_I8: case EXF_DT_U8: case EXF_DT_I16: case EXF_DT_U16:
+    case EXF_DT_I32: case EXF_DT_U32: case EXF_DT_I64: case EXF_DT_U64: return 1;
+    default: return 0;
+    }
+}

@@ -30,6 +30,7 @@ typedef enum {
 const char *exf_dtype_name(exf_dtype t);
 int exf_dtype_parse(const char *name, exf_dtype *out); /* 1 if known */
 unsigned exf_dtype_bits(exf_dtype t);
+int exf_dtype_is_integer(exf_dtype t); /* signed or not; BOOL is none */
 
 /* Single elements. */
 float exf_f16_to_f32(uint16_t h);

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* One list: the enum, the names, and the exit status of every program.
- * Values are a promise to scripts (README, "Exit status"): append only. */
+ * Values are a promise to scripts (docs/programs.md): append only. */
 #define EXF_CODES(X)                                                  \
     X(OK, 0, "success")                                               \
     X(INTERNAL, 1, "internal error")                                  \
@@ -54,7 +54,7 @@ typedef struct {
 
 /* "MODEL" for EXF_MODEL; "?" for a value outside the list. */
 const char *exf_code_name(exf_code code);
-/* The list's text for a code, for --help and the README's table. */
+/* The list's text for a code, as manual pages have it. */
 const char *exf_code_text(exf_code code);
 
 /* Fills err (which may be NULL) and returns code, so that a discoverer can

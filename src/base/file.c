@@ -2,10 +2,12 @@
 #include "base/file.h"
 
 #include "base/mem.h"
+#include "base/temporary.h"
 #include "base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -39,8 +41,6 @@ exf_code exf_output_file_begin(exf_output_file **out, const char *target, int fo
 {
     exf_code rc;
     exf_output_file *f = NULL;
-    exf_text name = {0};
-    const char *base = strrchr(target, '/') ? strrchr(target, '/') + 1 : target;
     *out = NULL;
     EXF_TRY(exf_output_check(target, force, err));
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output handle", err));
@@ -48,12 +48,14 @@ exf_code exf_output_file_begin(exf_output_file **out, const char *target, int fo
     f->force = force;
     EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
     EXF_TRY(exf_path_dir(&f->dir, target, err));
-    EXF_TRY(exf_text_addf(&name, err, ".%s.%ld.partial", base, (long)getpid()));
-    EXF_TRY(exf_path_join(&f->temporary, f->dir, name.s, err));
+    EXF_TRY(exf_temporary_name(&f->temporary, target, err));
+    EXF_TRY(exf_temporary_remove_stale(target, err));
     f->fd = open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (f->fd < 0) rc = exf_fail_errno(err, errno, "%s: cannot create", target);
+    if (f->fd < 0)
+        rc = exf_fail_errno(err, errno, "%s: cannot create", target);
+    else
+        exf_temporary_lock(f->fd);
 out:
-    exf_text_free(&name);
     if (rc == EXF_OK)
         *out = f;
     else if (f)
@@ -102,10 +104,7 @@ static void sync_dir(const char *dir)
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    int failed = fsync(f->fd) != 0;
-    if (failed) rc = exf_fail_errno(err, errno, "%s: cannot sync", f->target);
-    if (close(f->fd) != 0 && !failed) rc = exf_fail_errno(err, errno, "%s: cannot close", f->target);
-    f->fd = -1;
+    if (fsync(f->fd) != 0) rc = exf_fail_errno(err, errno, "%s: cannot sync", f->target);
     /* link() fails where the target appeared meanwhile; rename() would replace it. */
     if (rc == EXF_OK && !f->force && link(f->temporary, f->target) == 0) {
         unlink(f->temporary);
@@ -118,6 +117,7 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
         unlink(f->temporary);
     else
         sync_dir(f->dir);
+    close(f->fd); /* last: the lock ends with it */
     outfile_free(f);
     return rc;
 }
@@ -151,28 +151,4 @@ exf_code exf_make_dirs(const char *path, exf_err *err)
         rc = exf_fail(err, EXF_IO, "%s: exists and is not a directory", path);
     exf_mem_free(p);
     return rc;
-}
-
-/* ---- paths ---------------------------------------------------------- */
-
-exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err)
-{
-    if (rel[0] == '/' || strcmp(base, ".") == 0) return exf_mem_strdup(out, rel, "path", err);
-    exf_text t = {0};
-    exf_code rc = exf_text_addf(&t, err, "%s%s%s", base, exf_ends_with(base, "/") ? "" : "/", rel);
-    *out = rc == EXF_OK ? t.s : NULL;
-    return rc;
-}
-
-exf_code exf_path_dir(char **out, const char *path, exf_err *err)
-{
-    const char *slash = strrchr(path, '/');
-    if (!slash) return exf_mem_strdup(out, ".", "path", err);
-    return exf_mem_dup(out, path, slash == path ? 1 : (size_t)(slash - path), "path", err);
-}
-
-int exf_path_exists(const char *path)
-{
-    struct stat st;
-    return lstat(path, &st) == 0;
 }

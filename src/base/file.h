@@ -1,5 +1,5 @@
-/* file.h - functions that read byte ranges of a file (file_read.c), write files atomically
- * and join paths (file.c).
+/* file.h - functions that read byte ranges of a file (file_read.c) and write files
+ * atomically (file.c).
  *
  * Reading: positioned and exact; a short read is a truncation error.
  * Writing: to a temporary beside the target, synced, renamed, the directory
@@ -8,6 +8,7 @@
 #ifndef EXF_BASE_FILE_H
 #define EXF_BASE_FILE_H
 #include "base/err.h"
+#include "base/path.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,7 +26,9 @@ typedef struct exf_file exf_file; /* a regular file opened for reading; thread-s
 typedef enum { EXF_IO_PREAD, EXF_IO_DIRECT, EXF_IO_MMAP } exf_io;
 enum { EXF_FILE_ALIGN = 4096 }; /* of offsets, lengths and memory when reading directly */
 
-exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED; /* PREAD */
+/* Opens a regular file for PREAD.  EXF_IO where the system refuses or it is no regular file,
+ * EXF_FORMAT where a git-lfs pointer stands in its place. */
+exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED;
 /* Chooses how the file is read; at most once, and not while reads are under way.  EXF_IO
  * naming the file and the remaining choices where its file system does not support this one. */
 exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err) EXF_CHECKED;
@@ -70,11 +73,4 @@ exf_code exf_output_check(const char *target, int force, exf_err *err) EXF_CHECK
 /* mkdir -p. */
 exf_code exf_make_dirs(const char *path, exf_err *err) EXF_CHECKED;
 
-/* ---- paths ---------------------------------------------------------- */
-/* base/rel, or rel itself when it is absolute.  Caller frees. */
-exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *err) EXF_CHECKED;
-/* The directory part of path, "." if there is none.  Caller frees. */
-exf_code exf_path_dir(char **out, const char *path, exf_err *err) EXF_CHECKED;
-/* 1 if a file, directory or link of that name exists. */
-int exf_path_exists(const char *path);
 #endif

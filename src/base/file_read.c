@@ -23,6 +23,18 @@ struct exf_file {
 
 /* ---- opening ---------------------------------------------------------- */
 
+/* A clone without git-lfs has small text files in place of the large ones; any reader
+ * would find them corrupt and not say why. */
+static exf_code refuse_pointer(const exf_file *f, exf_err *err)
+{
+    static const char version[] = "version https://git-lfs.github.com/spec/";
+    enum { LARGEST_POINTER = 1023 };
+    char start[sizeof version - 1];
+    if (f->size < sizeof start || f->size > LARGEST_POINTER) return EXF_OK;
+    if (pread(f->fd, start, sizeof start, 0) != (ssize_t)sizeof start || memcmp(start, version, sizeof start) != 0) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: is a git-lfs pointer; fetch the file with: git lfs pull", f->path);
+}
+
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
 {
     *out = NULL;
@@ -44,6 +56,7 @@ exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
                       S_ISDIR(st.st_mode) ? "a directory" : "a special file");
     else
         f->size = (uint64_t)st.st_size;
+    if (rc == EXF_OK) rc = refuse_pointer(f, err);
 out:
     if (rc != EXF_OK)
         exf_file_close(f);

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 
 #include <openssl/evp.h>
 #include <string.h>
@@ -93,6 +94,7 @@ exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
         size_t n = size - at < CHUNK ? (size_t)(size - at) : CHUNK;
         EXF_TRY(exf_file_read(f, at, buf, n, err));
         EXF_TRY(exf_hash_add(h, buf, n, err));
+        exf_progress_add((double)n);
     }
     rc = exf_hash_end(h, hex, err);
     h = NULL;

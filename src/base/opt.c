@@ -26,6 +26,7 @@ static exf_code check_row(const exf_opt *row, exf_err *err)
                         : exf_opt_value_size(row->type) == 0 ? "has no known type"
                         : !exf_opt_range(row, range)         ? "has a range that is not min..max"
                         : row->type == EXF_OPT_CHOICE && !row->values ? "is a choice of nothing"
+                        : row->type == EXF_OPT_FILES && row->key ? "adds up on the command line and has a recipe key"
                                                                       : NULL;
     return wrong ? exf_fail(err, EXF_INTERNAL, "option table: %s %s", row_name(row), wrong) : EXF_OK;
 }
@@ -63,72 +64,6 @@ size_t exf_opt_find_key(const exf_opts *o, const char *key)
     return i;
 }
 
-size_t exf_opt_find_leaf(const exf_opts *o, const char *leaf)
-{
-    size_t found = o->n, len = strlen(leaf);
-    if (len == 0) return o->n;
-    for (size_t i = 0; i < o->n; i++) {
-        const char *key = o->table[i].key;
-        size_t key_len = key ? strlen(key) : 0;
-        if (!same(key, leaf) && !(key_len > len && key[key_len - len - 1] == '.' && exf_ends_with(key, leaf))) continue;
-        if (found < o->n) return o->n;
-        found = i;
-    }
-    return found;
-}
-
-/* ---- hints for an unknown key ------------------------------------------------ */
-/* 1 if whole is part, a dot, and more. */
-static int is_below(const char *whole, const char *part)
-{
-    return exf_starts_with(whole, part) && whole[strlen(part)] == '.';
-}
-
-/* "a.b, a.c, ..." if key is a section; how many keys it has. */
-static int hint_section(const exf_opts *o, const char *key, char hint[EXF_OPT_HINT_MAX])
-{
-    int n = 0;
-    size_t used = 0, room = EXF_OPT_HINT_MAX;
-    for (size_t i = 0; i < o->n; i++) {
-        if (!o->table[i].key || !is_below(o->table[i].key, key)) continue;
-        const char *front = n == 0 ? "; it is a section, not a value: its keys are " : ", ";
-        if (n < 4) used += (size_t)snprintf(hint + used, room - used, "%s%.60s", front, o->table[i].key);
-        n++;
-    }
-    if (n > 4) snprintf(hint + used, room - used, ", ...");
-    return n;
-}
-
-static exf_code nearest_key(const exf_opts *o, const char *key, const char **near, exf_err *err)
-{
-    const char **keys;
-    exf_code rc = exf_mem_new(&keys, o->n + 1, sizeof *keys, "option keys", err);
-    if (rc != EXF_OK) return rc;
-    size_t n = 0;
-    for (size_t i = 0; i < o->n; i++)
-        if (o->table[i].key) keys[n++] = o->table[i].key;
-    *near = exf_nearest(key, keys);
-    exf_mem_free(keys);
-    return EXF_OK;
-}
-
-exf_code exf_opt_key_hint(const exf_opts *o, const char *key, char hint[EXF_OPT_HINT_MAX], exf_err *err)
-{
-    hint[0] = 0;
-    if (hint_section(o, key, hint)) return EXF_OK;
-    for (size_t i = 0; i < o->n; i++)
-        if (o->table[i].key && is_below(key, o->table[i].key)) {
-            snprintf(hint, EXF_OPT_HINT_MAX, "; \"%.80s\" is one value, not a section", o->table[i].key);
-            return EXF_OK;
-        }
-    const char *near = NULL, *dot = strrchr(key, '.');
-    exf_code rc = nearest_key(o, key, &near, err);
-    size_t leaf = exf_opt_find_leaf(o, dot ? dot + 1 : key);
-    if (!near && leaf < o->n) near = o->table[leaf].key; /* the right name in the wrong section */
-    if (near) snprintf(hint, EXF_OPT_HINT_MAX, "; did you mean \"%.80s\"?", near);
-    return rc;
-}
-
 /* ---- values -------------------------------------------------------------------- */
 static void swap_value(exf_opts *o, size_t i, exf_opt_value *v)
 {
@@ -139,12 +74,24 @@ static void swap_value(exf_opts *o, size_t i, exf_opt_value *v)
     *v = old;
 }
 
+/* A further name for a row of FILES that has some. */
+static exf_code add_file(exf_opts *o, size_t i, exf_opt_value *v, exf_err *err)
+{
+    exf_opt_value list = {0};
+    swap_value(o, i, &list);
+    exf_code rc = exf_opt_append(&list, v, err);
+    swap_value(o, i, &list);
+    exf_opt_value_free(o->table[i].type, v);
+    return rc;
+}
+
 /* Takes v over, whatever happens. */
 static exf_code keep(exf_opts *o, size_t i, exf_opt_rank rank, exf_opt_value *v, const char *origin, exf_err *err)
 {
     exf_code rc;
     char **by = o->origin[i];
     int outranked = 0;
+    if (by[rank] && o->table[i].type == EXF_OPT_FILES) return add_file(o, i, v, err);
     for (int r = (int)rank + 1; r < EXF_OPT_RANKS; r++) outranked |= by[r] != NULL;
     if (!by[rank]) rc = exf_mem_strdup(&by[rank], origin, "option origin", err);
     else if (same(by[rank], origin)) rc = exf_fail(err, EXF_USAGE, "given twice");
@@ -159,6 +106,11 @@ exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text
     exf_opt_value v;
     exf_code rc = exf_opt_parse(&v, &o->table[i], text, err);
     return rc == EXF_OK ? keep(o, i, rank, &v, origin, err) : rc;
+}
+
+void exf_opts_limit(exf_opts *o, const exf_opt_scope *scope)
+{
+    o->scope = scope;
 }
 
 static exf_code set_defaults(exf_opts *o, exf_err *err)
@@ -212,7 +164,7 @@ static exf_code find_or_explain(const exf_opts *o, const char *key, const char *
     char hint[EXF_OPT_HINT_MAX];
     *row = exf_opt_find_key(o, key);
     if (*row < o->n) return EXF_OK;
-    exf_code rc = exf_opt_key_hint(o, key, hint, err);
+    exf_code rc = exf_opt_key_hint(o, EXF_OPT_BY_RECIPE, key, hint, err);
     return rc == EXF_OK ? exf_fail(err, EXF_USAGE, "%s: unknown key \"%.80s\"%s", where, key, hint) : rc;
 }
 
@@ -253,6 +205,15 @@ int exf_opts_given(const exf_opts *o, const char *key, exf_opt_rank rank)
     for (size_t i = 0; i < o->n; i++)
         if (same(row_name(&o->table[i]), key) && row_given(o, i, rank)) return 1;
     return 0;
+}
+
+exf_code exf_opts_place(const exf_opts *o, const char *key, exf_text *out, exf_err *err)
+{
+    size_t i = exf_opt_find_key(o, key);
+    char *const *by = i < o->n ? o->origin[i] : NULL;
+    if (by && by[EXF_OPT_BY_ARGV]) return exf_text_addf(out, err, "%s", by[EXF_OPT_BY_ARGV]);
+    if (by && by[EXF_OPT_BY_RECIPE]) return exf_text_addf(out, err, "%s: %s", by[EXF_OPT_BY_RECIPE], key);
+    return exf_text_addf(out, err, "%s", key);
 }
 
 exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err)

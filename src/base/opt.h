@@ -5,7 +5,7 @@
  * the struct each value lives.  Every value arrives as text (a default, a
  * recipe scalar or list, `--flag value`, `--set key=value`) and goes through
  * the same strict parser.  Precedence: command line > recipe > default; a key
- * given twice at one rank is refused, since which value was meant is unknown.
+ * given twice at one rank is refused, since which value was meant is unknown; FILES add up.
  *
  * Errors: what the user wrote wrong is EXF_USAGE; a bad table, a bad default
  * included, is EXF_INTERNAL.  After an error the values that were set before it
@@ -29,6 +29,7 @@
  * TEXT_LIST   exf_text_list           a,b,c   (recipe: [a, b, c] or one scalar)
  * INT_LIST    exf_int_list            8,4     (recipe: [8, 4] or one scalar)
  * WORD_LIST   exf_text_list           a,x b   (recipe: ['a,x', b] or one scalar)
+ * FILES       exf_text_list           one name; on argv only: each --flag NAME adds one
  *
  * Lists: blanks around an item are trimmed, brackets around the whole are
  * optional ("[8, 4]" is "8,4"), the empty list is "[]".  An item is not empty,
@@ -36,7 +37,7 @@
  * and hold none but may hold commas. */
 typedef enum {
     EXF_OPT_TEXT, EXF_OPT_INT, EXF_OPT_REAL, EXF_OPT_BYTES, EXF_OPT_FLAG,
-    EXF_OPT_CHOICE, EXF_OPT_TEXT_LIST, EXF_OPT_INT_LIST, EXF_OPT_WORD_LIST
+    EXF_OPT_CHOICE, EXF_OPT_TEXT_LIST, EXF_OPT_INT_LIST, EXF_OPT_WORD_LIST, EXF_OPT_FILES
 } exf_opt_type;
 
 typedef struct { char **item; size_t n; } exf_text_list;
@@ -59,15 +60,28 @@ typedef enum { EXF_OPT_BY_DEFAULT, EXF_OPT_BY_RECIPE, EXF_OPT_BY_ARGV } exf_opt_
 
 typedef struct exf_opts exf_opts; /* a table, a struct and the origin of each value */
 
+/* What the command line may give of a table whose keys several programs share. */
+typedef struct {
+    const void *self;
+    /* 1 if the row may be given on the command line; any may come from a recipe. */
+    int (*takes)(const void *self, const exf_opt *row);
+    /* Appends the names of the programs that take "--flag", "-x" or a key; nothing: none does. */
+    exf_code (*others)(const char *option, exf_text *out, exf_err *err);
+} exf_opt_scope;
+
 /* table: n rows, kept by reference.  values: the program's options struct; the
  * fields that rows point at are zeroed here, then filled with the defaults. */
 exf_code exf_opts_new(exf_opts **out, const exf_opt *table, size_t n, void *values, exf_err *err) EXF_CHECKED;
 void exf_opts_free(exf_opts *o); /* also frees the strings in values; NULL is allowed */
+/* From now on the command line takes what the scope says, and an option that it does not take is
+ * an error that names the programs which do.  scope is kept by reference. */
+void exf_opts_limit(exf_opts *o, const exf_opt_scope *scope);
 
 /* Sets one recipe key.  `where` is the position for messages: "demo.yaml:12".  A value
  * of lower rank than the present one is checked, then ignored, so the recipe may be
  * read after argv; the same rank twice is an error; an unknown key is an error
- * naming the nearest known key, and a section ("calibrate: 3") gets a message of its own. */
+ * naming the nearest known key, or its section's keys; a section ("calibrate: 3") gets a message
+ * of its own. */
 exf_code exf_opts_set(exf_opts *o, exf_opt_rank rank, const char *key, const char *text, const char *where,
                       exf_err *err) EXF_CHECKED;
 /* Sets a key from a list of n separate items, as a recipe has them: refused for a
@@ -85,16 +99,26 @@ exf_code exf_opts_argv(exf_opts *o, int argc, char **argv, const char **position
 
 /* 1 if key was given at this rank or above.  A row without a key goes by its flag. */
 int exf_opts_given(const exf_opts *o, const char *key, exf_opt_rank rank);
+/* Appends the place that set the key's value, to begin a message with: "demo.yaml:12: pools",
+ * "--set pools", "--output"; the key alone where the value is the default. */
+exf_code exf_opts_place(const exf_opts *o, const char *key, exf_text *out, exf_err *err) EXF_CHECKED;
 
 /* Appends the current value of row i in the text form above ("" when unset);
  * reading it back gives the same value. */
 exf_code exf_opts_value(const exf_opts *o, size_t i, exf_text *out, exf_err *err) EXF_CHECKED;
 
-/* Appends the --help body: groups in table order; "  -o, --output DIR   help
- * (default X; recipe: output.directory)", two aligned columns, at most 100
- * wide.  A row without a flag stands there as --set KEY=VALUE. */
+/* Appends the lines of --help for all rows that have a flag, in table order: "  -o, --output DIR
+ * help", two columns, at most 80 wide; of each row's help the part before the first "; ". */
 exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
-/* The parts of a row's line in --help, for manual pages: the placeholder of its value
+/* Appends the lines of --help-keys for all rows that have a key: groups in table order, "  pools
+ * SIZES   help (default X; or -o, --output)", two columns, at most 80 wide. */
+exf_code exf_opts_help_keys(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Appends the flags of all rows, one behind the other in lines of at most 80: "  -q, --quiet  -v, ...". */
+exf_code exf_opts_help_flags(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Appends one line of two columns, the second from `column` on and wrapped; a long left part
+ * stands on a line of its own. */
+exf_code exf_opts_help_line(const char *left, const char *right, size_t column, exf_text *out, exf_err *err) EXF_CHECKED;
+/* The parts of a row's line, for manual pages: the placeholder of its value
  * ("DIR", "auto|cpu|cuda"), and the right column as one line ("help (default X; recipe: KEY)"). */
 const char *exf_opt_placeholder(const exf_opt *row);
 exf_code exf_opt_remarks(const exf_opt *row, exf_text *out, exf_err *err) EXF_CHECKED;

@@ -17,48 +17,15 @@ typedef struct {
 static size_t find_flag(const exf_opts *o, const char *flag)
 {
     size_t i = 0;
-    while (i < o->n && !(o->table[i].flag && strcmp(o->table[i].flag, flag) == 0)) i++;
+    while (i < o->n && !(o->table[i].flag && strcmp(o->table[i].flag, flag) == 0 && exf_opt_takes(o, i, EXF_OPT_BY_ARGV))) i++;
     return i;
 }
 
 static size_t find_letter(const exf_opts *o, char letter)
 {
     size_t i = 0;
-    while (i < o->n && !(letter && o->table[i].letter == letter)) i++;
+    while (i < o->n && !(letter && o->table[i].letter == letter && exf_opt_takes(o, i, EXF_OPT_BY_ARGV))) i++;
     return i;
-}
-
-/* The nearest flag to word; with on_off only among those that have a --no- form. */
-static exf_code nearest_flag(const exf_opts *o, const char *word, int on_off, const char **near, exf_err *err)
-{
-    const char **flags;
-    exf_code rc = exf_mem_new(&flags, o->n + 2, sizeof *flags, "option flags", err);
-    if (rc != EXF_OK) return rc;
-    size_t n = 0;
-    for (size_t i = 0; i < o->n; i++)
-        if (o->table[i].flag && (!on_off || o->table[i].type == EXF_OPT_FLAG)) flags[n++] = o->table[i].flag;
-    if (!on_off) flags[n] = "set";
-    *near = exf_nearest(word, flags);
-    exf_mem_free(flags);
-    return EXF_OK;
-}
-
-static exf_code unknown_flag(const walk *w, const char *name)
-{
-    const exf_opts *o = w->o;
-    const char *near = NULL, *word = name + 2;
-    exf_code rc;
-    size_t leaf = exf_opt_find_leaf(o, word); /* a recipe key's last part, typed as if it were a flag */
-    if (leaf < o->n && !o->table[leaf].flag)
-        return exf_fail(w->err, EXF_USAGE, "%.80s: unknown option; did you mean --set %s=VALUE?", name, o->table[leaf].key);
-    if (leaf < o->n) near = o->table[leaf].flag;
-    if (!near) EXF_TRY(nearest_flag(o, word, 0, &near, w->err));
-    if (near) return exf_fail(w->err, EXF_USAGE, "%.80s: unknown option; did you mean --%s?", name, near);
-    if (exf_starts_with(word, "no-")) EXF_TRY(nearest_flag(o, word + 3, 1, &near, w->err));
-    if (near) return exf_fail(w->err, EXF_USAGE, "%.80s: unknown option; did you mean --no-%s?", name, near);
-    rc = exf_fail(w->err, EXF_USAGE, "%.80s: unknown option", name);
-out:
-    return rc;
 }
 
 /* What stands behind "=", or the next argument. */
@@ -86,7 +53,6 @@ static exf_code set_key(walk *w, const char *attached)
 {
     exf_code rc;
     const char *pair, *equals;
-    char hint[EXF_OPT_HINT_MAX];
     exf_text name = {0};
     EXF_TRY(take_value(w, "--set", attached, &pair));
     equals = strchr(pair, '=');
@@ -97,12 +63,10 @@ static exf_code set_key(walk *w, const char *attached)
     EXF_TRY(exf_text_addf(&name, w->err, "--set %.*s", (int)(equals - pair), pair));
     const char *key = name.s + strlen("--set ");
     size_t i = exf_opt_find_key(w->o, key);
-    if (i == w->o->n) {
-        EXF_TRY(exf_opt_key_hint(w->o, key, hint, w->err));
-        rc = exf_fail(w->err, EXF_USAGE, "%.80s: unknown key%s", name.s, hint);
-        goto out;
-    }
-    rc = give(w, i, equals + 1, name.s);
+    if (i < w->o->n && exf_opt_takes(w->o, i, EXF_OPT_BY_ARGV))
+        rc = give(w, i, equals + 1, name.s);
+    else
+        rc = exf_opt_unknown_key(w->o, name.s, key, w->err);
 out:
     exf_text_free(&name);
     return rc;
@@ -135,7 +99,7 @@ static exf_code long_option(walk *w, const char *arg)
     } else if (exf_starts_with(name, "--no-") && find_flag(w->o, name + strlen("--no-")) < w->o->n) {
         rc = switch_off(w, name, attached);
     } else {
-        rc = unknown_flag(w, name);
+        rc = exf_opt_unknown_flag(w->o, name, w->err);
     }
 out:
     exf_mem_free(name);
@@ -146,7 +110,7 @@ static exf_code short_option(walk *w, const char *arg)
 {
     const char *value = "true";
     size_t i = find_letter(w->o, arg[1]);
-    if (i == w->o->n) return exf_fail(w->err, EXF_USAGE, "%.80s: unknown option", arg);
+    if (i == w->o->n) return exf_opt_unknown_flag(w->o, arg, w->err);
     if (arg[2]) return exf_fail(w->err, EXF_USAGE, "%.80s: unknown option; a blank is needed after -%c", arg, arg[1]);
     exf_code rc = w->o->table[i].type == EXF_OPT_FLAG ? EXF_OK : take_value(w, arg, NULL, &value);
     return rc == EXF_OK ? give(w, i, value, arg) : rc;

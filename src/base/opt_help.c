@@ -1,10 +1,10 @@
-/* opt_help.c - the --help text of an option table: two columns, 100 wide; see opt.h. */
+/* opt_help.c - the --help and --help-keys texts of an option table: two columns, 80 wide; see opt.h. */
 #include "base/opt_internal.h"
 
 #include <string.h>
 
 /* LEFT_MAX: a longer left part stands on a line of its own. */
-enum { WIDTH = 100, LEFT_MAX = 36, GAP = 2, CHOICE_MAX = 24 };
+enum { WIDTH = 80, LEFT_MAX = 32, GAP = 2, CHOICE_MAX = 24 };
 
 static int choice_is_long(const exf_opt *row)
 {
@@ -19,6 +19,7 @@ const char *exf_opt_placeholder(const exf_opt *row)
     case EXF_OPT_FLAG: return "true|false";
     case EXF_OPT_CHOICE: return choice_is_long(row) || !row->values ? "WORD" : row->values;
     case EXF_OPT_TEXT: return row->values ? row->values : "TEXT";
+    case EXF_OPT_FILES: return "FILE";
     case EXF_OPT_BYTES: return row->values ? row->values : "SIZE";
     case EXF_OPT_TEXT_LIST: return row->values ? row->values : "A,B,...";
     case EXF_OPT_WORD_LIST: return row->values ? row->values : "\"A B ...\"";
@@ -27,14 +28,28 @@ const char *exf_opt_placeholder(const exf_opt *row)
     return "VALUE";
 }
 
-static exf_code add_left(exf_text *out, const exf_opt *row, exf_err *err)
+/* "-o, --output DIR", with four blanks in the place of a letter if there is none and `aligned`. */
+static exf_code add_flag(exf_text *out, const exf_opt *row, int aligned, exf_err *err)
 {
     int is_flag = row->type == EXF_OPT_FLAG, is_on = is_flag && row->fallback && strcmp(row->fallback, "true") == 0;
-    if (!row->flag) return exf_text_addf(out, err, "      --set %s=%s", row->key ? row->key : "?", exf_opt_placeholder(row));
-    exf_code rc = row->letter ? exf_text_addf(out, err, "  -%c, ", row->letter) : exf_text_addf(out, err, "      ");
+    exf_code rc = row->letter ? exf_text_addf(out, err, "-%c, ", row->letter) : exf_text_addf(out, err, aligned ? "    " : "");
     if (rc != EXF_OK) return rc;
     return exf_text_addf(out, err, "--%s%s%s%s", is_on ? "[no-]" : "", row->flag, is_flag ? "" : " ",
                          is_flag ? "" : exf_opt_placeholder(row));
+}
+
+/* The left column of a row in one of the two texts; nothing if the row does not stand there. */
+typedef exf_code (*left_part)(exf_text *out, const exf_opt *row, exf_err *err);
+
+static exf_code left_of_flag(exf_text *out, const exf_opt *row, exf_err *err)
+{
+    exf_code rc = row->flag ? exf_text_addf(out, err, "  ") : EXF_OK;
+    return rc == EXF_OK && row->flag ? add_flag(out, row, 1, err) : rc;
+}
+
+static exf_code left_of_key(exf_text *out, const exf_opt *row, exf_err *err)
+{
+    return row->key ? exf_text_addf(out, err, "  %s %s", row->key, exf_opt_placeholder(row)) : EXF_OK;
 }
 
 static exf_code add_remark(exf_text *out, int *n, const char *what, const char *text, exf_err *err)
@@ -79,12 +94,12 @@ static size_t bytes_that_fit(const char *s, size_t width)
     return i;
 }
 
-static exf_code add_line(exf_text *out, const char *left, const char *right, size_t column, exf_err *err)
+exf_code exf_opts_help_line(const char *left, const char *right, size_t column, exf_text *out, exf_err *err)
 {
     exf_code rc;
     size_t used = strlen(left);
     EXF_TRY(exf_text_addf(out, err, "%s", left));
-    if (used + GAP > column && *right) {
+    if (used && used + GAP > column && *right) {
         EXF_TRY(exf_text_addf(out, err, "\n"));
         used = 0;
     }
@@ -101,27 +116,12 @@ out:
     return rc;
 }
 
-static exf_code add_row(exf_text *out, const exf_opt *row, size_t column, exf_err *err)
-{
-    exf_code rc;
-    exf_text left = {0}, right = {0};
-    EXF_TRY(add_left(&left, row, err));
-    EXF_TRY(exf_opt_remarks(row, &right, err));
-    EXF_TRY(add_line(out, left.s, right.s, column, err));
-out:
-    exf_text_free(&left);
-    exf_text_free(&right);
-    return rc;
-}
-
-static const char set_left[] = "      --set KEY=VALUE";
-
 /* Where the right column starts: behind the longest left part that is not too long. */
-static exf_code find_column(const exf_opt *table, size_t n, size_t *column, exf_err *err)
+static exf_code find_column(const exf_opt *table, size_t n, left_part add_left, size_t *column, exf_err *err)
 {
     exf_code rc = EXF_OK;
     exf_text left = {0};
-    *column = strlen(set_left) + GAP;
+    *column = 20;
     for (size_t i = 0; i < n; i++) {
         left.len = 0;
         EXF_TRY(add_left(&left, &table[i], err));
@@ -132,26 +132,101 @@ out:
     return rc;
 }
 
-static int same_group(const exf_opt *a, const exf_opt *b)
+/* ---- the three texts ---------------------------------------------------------------------- */
+
+/* And the words of a choice that the left column has no room for. */
+static exf_code first_clause(exf_text *out, const exf_opt *row, exf_err *err)
 {
-    return strcmp(a->group ? a->group : "", b->group ? b->group : "") == 0;
+    const char *help = row->help ? row->help : "", *end = strstr(help, "; ");
+    int n = 0;
+    exf_code rc;
+    EXF_TRY(exf_text_add(out, help, end ? (size_t)(end - help) : strlen(help), err));
+    if (!choice_is_long(row)) return EXF_OK;
+    EXF_TRY(add_words(out, &n, row->values, err));
+    rc = exf_text_add(out, ")", 1, err);
+out:
+    return rc;
 }
 
 exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;
+    exf_text left = {0}, right = {0};
     size_t column;
-    int any_key = 0;
-    EXF_TRY(find_column(table, n, &column, err));
+    EXF_TRY(find_column(table, n, left_of_flag, &column, err));
     for (size_t i = 0; i < n; i++) {
-        any_key |= table[i].key != NULL;
-        if (i == 0 || !same_group(&table[i - 1], &table[i]))
-            EXF_TRY(exf_text_addf(out, err, "%s%s%s", i ? "\n" : "", table[i].group ? table[i].group : "Options", ":\n"));
-        EXF_TRY(add_row(out, &table[i], column, err));
+        if (!table[i].flag) continue;
+        left.len = right.len = 0;
+        EXF_TRY(left_of_flag(&left, &table[i], err));
+        EXF_TRY(first_clause(&right, &table[i], err));
+        EXF_TRY(exf_opts_help_line(left.s, right.s, column, out, err));
     }
-    if (!any_key) goto out;
-    EXF_TRY(exf_text_addf(out, err, "\nRecipe keys:\n"));
-    rc = add_line(out, set_left, "set any recipe key from the command line", column, err);
 out:
+    exf_text_free(&left);
+    exf_text_free(&right);
+    return rc;
+}
+
+static const char *group_of(const exf_opt *row)
+{
+    return row->group ? row->group : "Options";
+}
+
+/* help (one of ...; range; default X; or -o, --output DIR) */
+static exf_code key_remarks(const exf_opt *row, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    exf_opt keyed = *row;
+    keyed.flag = NULL; /* the remarks would name the key again */
+    EXF_TRY(exf_opt_remarks(&keyed, out, err));
+    if (!row->flag) return EXF_OK;
+    EXF_TRY(exf_text_addf(out, err, "; or "));
+    rc = add_flag(out, row, 0, err);
+out:
+    return rc;
+}
+
+exf_code exf_opts_help_keys(const exf_opt *table, size_t n, exf_text *out, exf_err *err)
+{
+    exf_code rc;
+    exf_text left = {0}, right = {0};
+    const char *group = NULL;
+    size_t column;
+    EXF_TRY(find_column(table, n, left_of_key, &column, err));
+    for (size_t i = 0; i < n; i++) {
+        if (!table[i].key) continue;
+        if (!group || strcmp(group, group_of(&table[i])) != 0)
+            EXF_TRY(exf_text_addf(out, err, "%s%s:\n", group ? "\n" : "", group_of(&table[i])));
+        group = group_of(&table[i]);
+        left.len = right.len = 0;
+        EXF_TRY(left_of_key(&left, &table[i], err));
+        EXF_TRY(key_remarks(&table[i], &right, err));
+        EXF_TRY(exf_opts_help_line(left.s, right.s, column, out, err));
+    }
+out:
+    exf_text_free(&left);
+    exf_text_free(&right);
+    return rc;
+}
+
+exf_code exf_opts_help_flags(const exf_opt *table, size_t n, exf_text *out, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    exf_text item = {0};
+    size_t used = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!table[i].flag) continue;
+        item.len = 0;
+        EXF_TRY(add_flag(&item, &table[i], 0, err));
+        if (used && used + GAP + item.len > WIDTH) {
+            EXF_TRY(exf_text_addf(out, err, "\n"));
+            used = 0;
+        }
+        EXF_TRY(exf_text_addf(out, err, "  %s", item.s));
+        used += GAP + item.len;
+    }
+    if (used) rc = exf_text_addf(out, err, "\n");
+out:
+    exf_text_free(&item);
     return rc;
 }

@@ -1,7 +1,8 @@
 /* opt_internal.h - types and functions shared by opt*.c only.
  *
  * opt.c stores values with their origins, opt_value.c parses and prints one value,
- * opt_argv.c reads the command line, opt_help.c prints --help. */
+ * opt_argv.c reads the command line, opt_hint.c says what may have been meant, opt_help.c prints
+ * --help. */
 #ifndef EXF_BASE_OPT_INTERNAL_H
 #define EXF_BASE_OPT_INTERNAL_H
 #include "base/opt.h"
@@ -12,6 +13,7 @@ struct exf_opts {
     const exf_opt *table;
     size_t n;
     char *values;
+    const exf_opt_scope *scope; /* NULL: the command line may give every row */
     char *(*origin)[EXF_OPT_RANKS]; /* per row and rank: where the value was given ("demo.yaml:12", "--ridge"); NULL: not given */
 };
 
@@ -31,6 +33,8 @@ typedef union {
 exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err) EXF_CHECKED;
 /* Parses a TEXT_LIST or INT_LIST from separate items. */
 exf_code exf_opt_parse_items(exf_opt_value *out, const exf_opt *row, const char *const *item, size_t n, exf_err *err) EXF_CHECKED;
+/* Moves the names of FILES `more` behind those of `list`; both stay the caller's to free. */
+exf_code exf_opt_append(exf_opt_value *list, exf_opt_value *more, exf_err *err) EXF_CHECKED;
 exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err) EXF_CHECKED;
 void exf_opt_value_free(exf_opt_type type, exf_opt_value *v); /* and zeroes it */
 size_t exf_opt_value_size(exf_opt_type type);                  /* of the field in the struct */
@@ -41,10 +45,18 @@ int exf_opt_range(const exf_opt *row, char text[EXF_OPT_RANGE_MAX]);
 
 /* ---- rows (opt.c) ------------------------------------------------------ */
 size_t exf_opt_find_key(const exf_opts *o, const char *key); /* o->n: none */
-/* The hint behind "unknown key": the nearest key, the section's keys, or nothing. */
-exf_code exf_opt_key_hint(const exf_opts *o, const char *key, char hint[EXF_OPT_HINT_MAX], exf_err *err) EXF_CHECKED;
-/* The row whose key is leaf or ends in ".leaf"; o->n if none or several. */
-size_t exf_opt_find_leaf(const exf_opts *o, const char *leaf);
 /* Parses text for row i and stores it unless a value of higher rank is set. */
 exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text, const char *origin, exf_err *err) EXF_CHECKED;
+
+/* ---- hints (opt_hint.c) ------------------------------------------------ */
+/* 1 if row i may be given at this rank. */
+int exf_opt_takes(const exf_opts *o, size_t i, exf_opt_rank rank);
+/* The hint behind "unknown key": the nearest keys, the section's keys, or nothing; of the keys
+ * that this rank may give. */
+exf_code exf_opt_key_hint(const exf_opts *o, exf_opt_rank rank, const char *key, char hint[EXF_OPT_HINT_MAX],
+                          exf_err *err) EXF_CHECKED;
+/* An option of the command line that is none of this table's, "--flag" or "-x": fails in any case. */
+exf_code exf_opt_unknown_flag(const exf_opts *o, const char *name, exf_err *err) EXF_CHECKED;
+/* A key that --set may not give here; where: "--set KEY".  Fails in any case. */
+exf_code exf_opt_unknown_key(const exf_opts *o, const char *where, const char *key, exf_err *err) EXF_CHECKED;
 #endif

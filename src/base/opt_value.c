@@ -10,7 +10,7 @@
 
 static int holds_texts(exf_opt_type type)
 {
-    return type == EXF_OPT_TEXT_LIST || type == EXF_OPT_WORD_LIST;
+    return type == EXF_OPT_TEXT_LIST || type == EXF_OPT_WORD_LIST || type == EXF_OPT_FILES;
 }
 
 int exf_opt_is_list(exf_opt_type type)
@@ -28,6 +28,7 @@ size_t exf_opt_value_size(exf_opt_type type)
     case EXF_OPT_FLAG:
     case EXF_OPT_CHOICE: return sizeof(int);
     case EXF_OPT_WORD_LIST:
+    case EXF_OPT_FILES:
     case EXF_OPT_TEXT_LIST: return sizeof(exf_text_list);
     case EXF_OPT_INT_LIST: return sizeof(exf_int_list);
     }
@@ -261,6 +262,29 @@ out:
     return rc;
 }
 
+/* A list of the one name, whatever characters it has. */
+static exf_code parse_file(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
+{
+    exf_code rc;
+    if (!*text) return exf_fail(err, EXF_USAGE, "the name is empty");
+    EXF_TRY(make_room(out, row, 1, err));
+    EXF_TRY(exf_mem_strdup(&out->texts.item[0], text, "file name", err));
+    out->texts.n = 1;
+out:
+    return rc;
+}
+
+exf_code exf_opt_append(exf_opt_value *list, exf_opt_value *more, exf_err *err)
+{
+    size_t n = list->texts.n, added = more->texts.n, cap = n;
+    exf_code rc = exf_mem_grow(&list->texts.item, &cap, n + added, sizeof *list->texts.item, "file names", err);
+    if (rc != EXF_OK) return rc;
+    memcpy(list->texts.item + n, more->texts.item, added * sizeof *list->texts.item);
+    list->texts.n = n + added;
+    more->texts.n = 0;
+    return EXF_OK;
+}
+
 exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -281,6 +305,7 @@ exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text,
     case EXF_OPT_TEXT_LIST:
     case EXF_OPT_WORD_LIST:
     case EXF_OPT_INT_LIST: rc = parse_list(out, row, text, err); break;
+    case EXF_OPT_FILES: rc = parse_file(out, row, text, err); break;
     }
     if (rc != EXF_OK) exf_opt_value_free(row->type, out);
     return rc;
@@ -298,7 +323,7 @@ static exf_code print_bytes(exf_text *out, uint64_t v, exf_err *err)
 static exf_code print_list(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err)
 {
     int is_text = holds_texts(row->type);
-    const char *gap = row->type == EXF_OPT_WORD_LIST ? " " : ",";
+    const char *gap = row->type == EXF_OPT_WORD_LIST || row->type == EXF_OPT_FILES ? " " : ",";
     size_t n = is_text ? v->texts.n : v->ints.n;
     exf_code rc = n ? EXF_OK : exf_text_addf(out, err, "[]");
     for (size_t i = 0; i < n && rc == EXF_OK; i++)
@@ -319,6 +344,7 @@ exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v
     case EXF_OPT_FLAG: return exf_text_addf(out, err, "%s", v->word ? "true" : "false");
     case EXF_OPT_TEXT_LIST:
     case EXF_OPT_WORD_LIST:
+    case EXF_OPT_FILES:
     case EXF_OPT_INT_LIST: return print_list(out, row, v, err);
     case EXF_OPT_CHOICE:
         if (v->word >= 0 && v->word < split_words(row->values, words, room)) return exf_text_addf(out, err, "%s", words[v->word]);

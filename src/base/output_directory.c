@@ -1,9 +1,13 @@
 /* output_directory.c - see output_directory.h. */
+#if defined __linux__
+#define _GNU_SOURCE /* renameat2 */
+#endif
 #include "base/output_directory.h"
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/temporary.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -63,7 +67,7 @@ static exf_code names_read(name_list *l, const char *path, exf_err *err)
     return rc;
 }
 
-exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
+exf_code exf_each_file(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
                                 exf_err *err)
 {
     name_list l = {0};
@@ -119,16 +123,14 @@ static void free_folder(exf_output_directory *f)
 static exf_code name_folder(exf_output_directory *f, const char *target, exf_err *err)
 {
     exf_code rc;
-    exf_text name = {0}, aside = {0};
+    exf_text aside = {0};
     const char *base = strrchr(target, '/') ? strrchr(target, '/') + 1 : target;
     EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
     EXF_TRY(exf_path_dir(&f->parent, target, err));
-    EXF_TRY(exf_text_addf(&name, err, ".%s.%ld.partial", base, (long)getpid()));
+    EXF_TRY(exf_temporary_name(&f->temporary, target, err));
     EXF_TRY(exf_text_addf(&aside, err, ".%s.%ld.old", base, (long)getpid()));
-    EXF_TRY(exf_path_join(&f->temporary, f->parent, name.s, err));
     EXF_TRY(exf_path_join(&f->aside, f->parent, aside.s, err));
 out:
-    exf_text_free(&name);
     exf_text_free(&aside);
     return rc;
 }
@@ -143,6 +145,7 @@ exf_code exf_output_directory_begin(exf_output_directory **out, const char *targ
     f->dir = f->fd = -1;
     f->force = force;
     EXF_TRY(name_folder(f, target, err));
+    EXF_TRY(exf_temporary_remove_stale(target, err));
     if (mkdir(f->temporary, 0777) != 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot create", target);
         goto out;
@@ -151,7 +154,9 @@ exf_code exf_output_directory_begin(exf_output_directory **out, const char *targ
     if (f->dir < 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot open", target);
         rmdir(f->temporary);
+        goto out;
     }
+    exf_temporary_lock(f->dir);
 out:
     if (rc == EXF_OK)
         *out = f;
@@ -201,30 +206,45 @@ exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, 
     return EXF_OK;
 }
 
-/* The new directory stands: what is left of the old one is no failure, but is said. */
-static void remove_aside(const exf_output_directory *f, const name_list *old)
+/* Removes the old directory, which has another name now.  The new one stands: what is left of the old
+ * one is no failure, but is said. */
+static void remove_old(const exf_output_directory *f, const char *path, const name_list *old)
 {
-    int dir = open(f->aside, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     for (size_t i = 0; dir >= 0 && i < old->n; i++) unlinkat(dir, old->name[i], 0);
     if (dir >= 0) close(dir);
-    if (rmdir(f->aside) != 0)
-        exf_log_warn("%s: the folder that %s replaces cannot be removed: %s", f->aside, f->target, strerror(errno));
+    if (rmdir(path) != 0)
+        exf_log_warn("%s: the folder that %s replaces cannot be removed: %s", path, f->target, strerror(errno));
 }
 
-/* The old directory goes aside and, once the new one stands, away. */
+/* Exchanges the names of the new directory and the old one, so that the target is never absent.
+ * Returns 0, or -1 where the system or its file system cannot. */
+static int exchange(const exf_output_directory *f)
+{
+#if defined RENAME_EXCHANGE
+    return renameat2(AT_FDCWD, f->temporary, AT_FDCWD, f->target, RENAME_EXCHANGE);
+#else
+    (void)f;
+    return -1;
+#endif
+}
+
+/* Puts the new directory in the old one's place, and removes that. */
 static exf_code replace(exf_output_directory *f, exf_err *err)
 {
     exf_code rc;
     name_list old = {0};
     EXF_TRY(names_read(&old, f->target, err));
     for (size_t i = 0; i < old.n; i++) EXF_TRY(check_old_file(f, old.name[i], err));
-    if (rename(f->target, f->aside) != 0) {
+    if (exchange(f) == 0) {
+        remove_old(f, f->temporary, &old);
+    } else if (rename(f->target, f->aside) != 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot move aside", f->target);
     } else if (rename(f->temporary, f->target) != 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
         (void)rename(f->aside, f->target);
     } else {
-        remove_aside(f, &old);
+        remove_old(f, f->aside, &old);
     }
 out:
     names_free(&old);

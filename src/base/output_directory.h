@@ -6,9 +6,9 @@
  *
  * An existing target is refused unless `force`; with it, it must be a directory that
  * holds nothing but regular files whose names end as one of the new files' names
- * do (".npy"), so that nobody's notes are deleted.  It is moved aside, the new
- * directory takes its name, then it is removed; no file system renames a directory over
- * another, so between two renames the target is absent for a moment. */
+ * do (".npy"), so that nobody's notes are deleted.  Old and new directory exchange their
+ * names and the old one is removed.  Where the system cannot exchange names, the old one is
+ * moved aside first, and the target is absent for a moment. */
 #ifndef EXF_BASE_OUTPUT_DIRECTORY_H
 #define EXF_BASE_OUTPUT_DIRECTORY_H
 #include "base/err.h"
@@ -30,6 +30,6 @@ void exf_output_directory_abort(exf_output_directory *f);                       
 exf_code exf_output_directory_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 
 /* Calls visit with the name of each file in a directory, in sorted order, until it returns another code than EXF_OK. */
-exf_code exf_fold_rewriter_each(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
+exf_code exf_each_file(const char *path, exf_code (*visit)(void *self, const char *name, exf_err *err), void *self,
                          exf_err *err) EXF_CHECKED;
 #endif

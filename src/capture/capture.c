@@ -94,7 +94,7 @@ static exf_code model_facts(exf_provenance *p, const exf_model *m, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_provenance_add(p, err, "model.family", "%s", m->family->name));
     EXF_TRY(exf_provenance_add(p, err, "model.config_sha256", "%s", m->config_sha256));
-    EXF_TRY(exf_provenance_add(p, err, "model.weights_sha256", "%s", m->weights_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "model.weights_digest", "%s", m->weights_digest));
     EXF_TRY(exf_provenance_add(p, err, "model.layers", "%d", m->arch.n_layers));
 out:
     return rc;
@@ -109,7 +109,7 @@ static exf_code data_facts(exf_provenance *p, const exf_corpus *c, const exf_cor
                               (unsigned long long)c->domains[i].sequences_kept, (unsigned long long)c->domains[i].tokens_kept));
     EXF_TRY(exf_provenance_add(p, err, "data.manifest_sha256", "%s", c->manifest_sha256));
     if (c->tokenizer_sha256[0]) EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
-    EXF_TRY(exf_provenance_add(p, err, "data.tokens_sha256", "%s", c->tokens_sha256));
+    EXF_TRY(exf_provenance_add(p, err, "data.tokens_digest", "%s", c->tokens_digest));
     EXF_TRY(exf_provenance_add(p, err, "data.sequences", "%zu", c->n_sequences));
     EXF_TRY(exf_provenance_add(p, err, "data.tokens", "%llu", (unsigned long long)c->n_tokens));
     EXF_TRY(exf_provenance_add(p, err, "data.max_tokens", "%lld", (long long)request->max_tokens));
@@ -131,7 +131,7 @@ exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const ex
     EXF_TRY(exf_provenance_add(p, err, "capture.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "capture.layers", "%s", layers));
     EXF_TRY(exf_provenance_add(p, err, "capture.backend", "%s", backend->name));
-    EXF_TRY(exf_provenance_add(p, err, "capture.compute", "%s", compute == EXF_COMPUTE_BF16 ? "bf16" : "f32"));
+    EXF_TRY(exf_provenance_add(p, err, "capture.compute", "%s", exf_compute_name(compute)));
     EXF_TRY(exf_provenance_add(p, err, "capture.device", "%s", backend->device()));
 out:
     return rc;

@@ -2,11 +2,13 @@
 #include "capture/corpus.h"
 
 #include "base/mem.h"
+#include "base/progress.h"
 #include "base/rng.h"
 #include "capture/corpus_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* A corpus that is still growing. */
 typedef struct {
@@ -141,7 +143,6 @@ static exf_code add_source(builder *b, size_t i, exf_err *err)
     d->sequences_dropped += p->n_short + (p->n - take);
     d->tokens_kept += kept;
     d->tokens_dropped += p->tokens_dropped + (p->ids.n - kept);
-    c->n_unpinned += !p->source->sha256[0];
 out:
     exf_mem_free(pick);
     return rc;
@@ -159,10 +160,51 @@ static exf_code hash_tokens(exf_corpus *c, exf_err *err)
         EXF_TRY(exf_hash_add_u64(h, (uint64_t)s->n_tokens, err));
         EXF_TRY(exf_hash_add(h, c->ids + s->offset, (size_t)s->n_tokens * sizeof *c->ids, err));
     }
-    rc = exf_hash_end(h, c->tokens_sha256, err);
+    rc = exf_hash_end(h, c->tokens_digest, err);
     h = NULL;
 out:
     exf_hash_free(h);
+    return rc;
+}
+
+exf_code exf_corpus_manifest(exf_manifest **out, const exf_corpus_request *q, exf_err *err)
+{
+    return q->manifest_text ? exf_manifest_parse(out, q->manifest_text, strlen(q->manifest_text), q->manifest, err)
+                            : exf_manifest_load(out, q->manifest, err);
+}
+
+/* Kinds of work; the unit of both is a byte of a file. */
+enum { HASHING, TOKENIZING };
+
+static double file_bytes(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 ? (double)st.st_size : 0;
+}
+
+/* A file is hashed once and tokenized for every source that reads it. */
+static exf_eta plan_reading(const exf_manifest *m)
+{
+    exf_eta e = {.kind = {[HASHING] = {.prior = 1e-9}, [TOKENIZING] = {.prior = 1e-7}}};
+    for (size_t i = 0; i < m->n; i++) {
+        double bytes = file_bytes(m->source[i].file);
+        if (exf_manifest_first_of_file(m, i) == i && m->source[i].sha256[0]) e.kind[HASHING].planned += bytes;
+        e.kind[TOKENIZING].planned += bytes;
+    }
+    return e;
+}
+
+static exf_code read_sources(builder *b, exf_err *err)
+{
+    exf_eta work = plan_reading(b->manifest);
+    exf_code rc;
+    exf_progress_begin("reading text", 0, &work, HASHING);
+    EXF_TRY(exf_manifest_verify(b->manifest, err));
+    exf_progress_turn(TOKENIZING);
+    for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));
+    EXF_TRY(exf_manifest_unpinned(b->manifest, &b->corpus->unpinned, &b->corpus->n_unpinned, err));
+out:
+    exf_progress_end();
     return rc;
 }
 
@@ -172,16 +214,15 @@ static exf_code build(builder *b, exf_err *err)
     const exf_corpus_request *q = b->request;
     EXF_TRY(check_request(q, err));
     EXF_TRY(exf_mem_new(&b->corpus, 1, sizeof *b->corpus, "corpus", err));
-    EXF_TRY(exf_manifest_load(&b->manifest, q->manifest, err));
+    EXF_TRY(exf_corpus_manifest(&b->manifest, q, err));
     EXF_TRY(load_tokenizer(b, err));
-    EXF_TRY(exf_manifest_verify(b->manifest, err));
     EXF_TRY(exf_mem_new(&b->want, b->manifest->n, sizeof *b->want, "shares of the sources", err));
     EXF_TRY(exf_manifest_shares(b->manifest, q->sequences, b->want, err));
     b->pool =
         (exf_source_chunks){.tokenizer = b->tokenizer, .max_tokens = q->max_tokens, .min_tokens = q->min_tokens, .vocab = q->vocab};
     b->corpus->n_sources = b->manifest->n;
     memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
-    for (size_t i = 0; i < b->manifest->n; i++) EXF_TRY(add_source(b, i, err));
+    EXF_TRY(read_sources(b, err));
     EXF_TRY(hash_tokens(b->corpus, err));
 out:
     return rc;
@@ -209,5 +250,6 @@ void exf_corpus_free(exf_corpus *c)
     exf_mem_free(c->domains);
     exf_mem_free(c->sequence);
     exf_mem_free(c->ids);
+    exf_mem_free(c->unpinned);
     exf_mem_free(c);
 }

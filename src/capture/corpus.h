@@ -1,28 +1,7 @@
 /* corpus.h - loads the token sequences of a run from the sources of a data manifest.
  *
- * Manifest, schema exfold-manifest/1 (YAML; unknown keys are errors with the
- * nearest name; paths are relative to the manifest's file):
- *
- *   schema: exfold-manifest/1
- *   sources:
- *     - path: ../examples/corpus.jsonl
- *       format: jsonl          # jsonl | text | tokens
- *       field: text            # jsonl: the member that holds the text (default "text")
- *       where: {domain: c}     # jsonl: only lines whose members equal these strings
- *       tensor: calib.c        # tokens: integer tensor [n, len]; may be left out if the file has one
- *       domain: c              # reported per domain (default: "source-1", its number)
- *       sequences: 16          # how many to take (default: its share of the run's)
- *       sha256: <64 hex>       # of the file; "unpinned" or absent: accepted, and said
- *       origin:                # jsonl: what scripts/materialize_manifest.py makes the file of; checked only
- *         dataset: a/b         # name on the Hugging Face hub
- *         revision: <commit>   # of the dataset; "unpinned" or absent: its newest
- *         subset: default      # its configuration (default: the only one)
- *         split: train
- *         where: {source: [x, y]} # only rows whose columns hold this value, or one of these
- *         skip: 0              # then that many rows are left out (default 0)
- *         take: 1000           # and that many taken (default: all)
- *         messages: messages   # column of the conversation, rendered with the model's chat template (default),
- *         text: text           # or column of plain text
+ * The manifest is YAML of schema exfold-manifest/1, a list `sources` of maps with the keys of
+ * manifest_keys.h; unknown keys are errors with the nearest name.
  *
  * Sequences of a source: each row of a tokens tensor, cut to max_tokens; each
  * document (a jsonl line that is not blank, or the whole text file; at most
@@ -75,9 +54,10 @@ typedef struct {
     uint64_t n_tokens;
     int32_t max_tokens;     /* longest sequence */
     int n_unpinned;         /* sources without a checksum */
+    char *unpinned;         /* their files as the manifest spells them: "a.jsonl, b.txt"; NULL: none */
     char manifest_sha256[EXF_SHA256_HEX]; /* of the manifest's bytes */
     char tokenizer_sha256[EXF_SHA256_HEX]; /* of tokenizer.json; "" when no source is text */
-    char tokens_sha256[EXF_SHA256_HEX];   /* of each length (u64) and its ids (i32): what was really run */
+    char tokens_digest[EXF_SHA256_HEX];   /* of each length (u64) and its ids (i32): what was really run */
 } exf_corpus;
 
 typedef struct {
@@ -88,6 +68,8 @@ typedef struct {
     uint64_t seed;
     int64_t vocab;         /* ids must be below */
     const char *tokenizer; /* path of tokenizer.json; loaded only if a source is text, may be NULL */
+    const char *manifest_text; /* NULL: the manifest is read from its path; else these bytes stand for the
+                                * file, which need not exist */
 } exf_corpus_request;
 
 exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, exf_err *err) EXF_CHECKED;

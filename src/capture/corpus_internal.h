@@ -26,6 +26,9 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_C
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 
+/* The request's manifest, from its text or its file. */
+exf_code exf_corpus_manifest(exf_manifest **out, const exf_corpus_request *q, exf_err *err) EXF_CHECKED;
+
 /* Cuts ids[first..] into chunks of max_tokens; removes the last one if it is too short. */
 exf_code exf_source_chunks_cut(exf_source_chunks *p, size_t first, exf_err *err) EXF_CHECKED;
 #endif

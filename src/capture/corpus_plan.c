@@ -1,8 +1,7 @@
 /* corpus_plan.c - how large a run would be whose data is not there yet; see corpus.h. */
 #include "base/file.h"
 #include "base/mem.h"
-#include "capture/corpus.h"
-#include "capture/manifest.h"
+#include "capture/corpus_internal.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -16,6 +15,18 @@ static const char *first_missing(const exf_manifest *m, const exf_corpus_request
         text |= m->source[i].format != EXF_SOURCE_TOKENS;
     }
     return text && q->tokenizer && !exf_path_exists(q->tokenizer) ? q->tokenizer : NULL;
+}
+
+/* Loads the tokenizer of sources that are text, so that one that is refused is refused before the data is fetched. */
+static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
+{
+    exf_tokenizer *t = NULL;
+    exf_code rc = EXF_OK;
+    int text = 0;
+    for (size_t i = 0; i < m->n; i++) text |= m->source[i].format != EXF_SOURCE_TOKENS;
+    if (text && q->tokenizer && exf_path_exists(q->tokenizer)) rc = exf_tokenizer_load(&t, q->tokenizer, err);
+    exf_tokenizer_free(t);
+    return rc;
 }
 
 /* Sequences of each source by the manifest and the request alone. */
@@ -42,11 +53,10 @@ static exf_code stand_in(exf_corpus *c, const exf_manifest *m, const exf_corpus_
     EXF_TRY(exf_mem_new(&want, m->n, sizeof *want, "shares of the sources", err));
     EXF_TRY(count(m, q, want, &total, err));
     EXF_TRY(exf_mem_new(&c->sequence, total, sizeof *c->sequence, "sequences", err));
-    for (size_t i = 0; i < m->n; i++) {
+    for (size_t i = 0; i < m->n; i++)
         for (int64_t k = 0; k < want[i]; k++, n++)
             c->sequence[n] = (exf_sequence){n * (size_t)q->max_tokens, (int32_t)q->max_tokens, (int32_t)i, 0, k};
-        c->n_unpinned += !m->source[i].sha256[0];
-    }
+    EXF_TRY(exf_manifest_unpinned(m, &c->unpinned, &c->n_unpinned, err));
     c->n_sequences = n;
     c->n_sources = m->n;
     c->n_tokens = (uint64_t)n * (uint64_t)q->max_tokens;
@@ -62,12 +72,13 @@ exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, ch
     exf_manifest *m = NULL;
     *out = NULL;
     *missing = NULL;
-    EXF_TRY(exf_manifest_load(&m, request->manifest, err));
+    EXF_TRY(exf_corpus_manifest(&m, request, err));
     const char *absent = first_missing(m, request);
     if (!absent) {
         rc = exf_corpus_load(out, request, err);
         goto out;
     }
+    EXF_TRY(check_tokenizer(m, request, err));
     EXF_TRY(exf_mem_strdup(missing, absent, "missing file", err));
     EXF_TRY(exf_mem_new(out, 1, sizeof **out, "corpus", err));
     EXF_TRY(stand_in(*out, m, request, err));

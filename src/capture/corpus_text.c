@@ -1,9 +1,11 @@
 /* corpus_text.c - sequences cut from documents: lines of a jsonl file, or one
  * plain text file; see corpus.h. */
 #include "capture/corpus_internal.h"
+#include "capture/present_names.h"
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "base/text.h"
 #include "format/json.h"
 
@@ -64,7 +66,8 @@ static exf_code read_whole(const char *path, char **text, size_t *len, exf_err *
     EXF_TRY(exf_file_open(&f, path, err));
     uint64_t size = exf_file_size(f);
     if (size > MAX_DOCUMENT) {
-        rc = exf_fail(err, EXF_MODEL, "%" PRIu64 " bytes, a document has at most %d", size, MAX_DOCUMENT);
+        rc = exf_fail(err, EXF_MODEL, "%" PRIu64 " bytes, a document has at most %d; split it into files or JSON lines", size,
+                      MAX_DOCUMENT);
         goto out;
     }
     *len = (size_t)size;
@@ -183,6 +186,17 @@ static exf_code parse_line(const line_reader *r, exf_json **out, const char *lin
     return EXF_OK;
 }
 
+static exf_code no_such_member(const line_reader *r, const exf_json *object, exf_err *err)
+{
+    exf_text present = {0};
+    exf_code rc = exf_member_names(object, &present, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is missing; the line's members are %s", r->pool->source->label,
+                      r->number, r->pool->source->field, present.s);
+    exf_text_free(&present);
+    return rc;
+}
+
 static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err *err)
 {
     exf_code rc;
@@ -193,17 +207,22 @@ static exf_code read_line(line_reader *r, const char *line, size_t len, exf_err 
     size_t n;
     EXF_TRY(parse_line(r, &object, line, len, err));
     p->lines++;
-    if (!matches(s, object)) goto out;
+    if (!matches(s, object)) {
+        exf_progress_add((double)len);
+        goto out;
+    }
     p->matching++;
     const exf_json *member = exf_json_get(object, s->field);
     const char *text = exf_json_string(member, &n);
     if (!text) {
-        rc = exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is %s, expected a string", s->label, r->number, s->field,
-                      exf_json_type_name(member));
+        rc = member ? exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": \"%s\" is %s, expected a string", s->label, r->number,
+                               s->field, exf_json_type_name(member))
+                    : no_such_member(r, object, err);
         goto out;
     }
     snprintf(at, sizeof at, ": line %" PRId64, r->number);
-    rc = add_document(p, text, n, at, err);
+    rc = add_document(p, text, n, at, err); /* which says that n bytes are done */
+    exf_progress_add((double)len - (double)n);
 out:
     exf_json_free(object);
     return rc;

@@ -1,7 +1,9 @@
 /* corpus_tokens.c - sequences that are rows of an integer tensor; see corpus.h. */
 #include "capture/corpus_internal.h"
+#include "capture/present_names.h"
 
 #include "base/mem.h"
+#include "base/progress.h"
 #include "base/text.h"
 #include "format/safetensors.h"
 
@@ -20,14 +22,22 @@ typedef struct {
 
 static exf_code no_such_tensor(const exf_st_file *f, const exf_manifest_source *s, exf_err *err)
 {
-    const char **names = NULL;
-    exf_code rc = exf_mem_new(&names, exf_st_count(f) + 1, sizeof *names, "names of tensors", err);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; i < exf_st_count(f); i++) names[i] = exf_st_at(f, i)->view.name;
-    const char *near = exf_nearest(s->tensor, names);
-    rc = exf_fail(err, EXF_MODEL, "%s: no tensor \"%s\" among the file's %zu%s%s%s", s->label, s->tensor, exf_st_count(f),
-                  near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
-    exf_mem_free(names);
+    exf_text present = {0};
+    exf_code rc = exf_tensor_names(f, &present, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_MODEL, "%s: no tensor \"%s\"; the file's are %s", s->label, s->tensor, present.s);
+    exf_text_free(&present);
+    return rc;
+}
+
+static exf_code which_tensor(const exf_st_file *f, const exf_manifest_source *s, exf_err *err)
+{
+    exf_text present = {0};
+    exf_code rc = exf_tensor_names(f, &present, err);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_MODEL, "%s: the file has %zu tensors, \"tensor\" must name the one that is meant: %s", s->label,
+                      exf_st_count(f), present.s);
+    exf_text_free(&present);
     return rc;
 }
 
@@ -39,19 +49,9 @@ static exf_code find_tensor(row_reader *r, exf_err *err)
         r->tensor = exf_st_find(r->file, s->tensor);
         return r->tensor ? EXF_OK : no_such_tensor(r->file, s, err);
     }
-    if (n != 1)
-        return exf_fail(err, EXF_MODEL, "%s: the file has %zu tensors, \"tensor\" must name the one that is meant", s->label, n);
+    if (n != 1) return which_tensor(r->file, s, err);
     r->tensor = exf_st_at(r->file, 0);
     return EXF_OK;
-}
-
-static int is_integer(exf_dtype t)
-{
-    switch (t) {
-    case EXF_DT_I8: case EXF_DT_U8: case EXF_DT_I16: case EXF_DT_U16:
-    case EXF_DT_I32: case EXF_DT_U32: case EXF_DT_I64: case EXF_DT_U64: return 1;
-    default: return 0;
-    }
 }
 
 static exf_code check_tensor(row_reader *r, exf_err *err)
@@ -60,7 +60,7 @@ static exf_code check_tensor(row_reader *r, exf_err *err)
     const char *label = r->pool->source->label;
     char shape[128];
     exf_shape_text(shape, sizeof shape, t->shape, t->rank);
-    if (!is_integer(t->dtype))
+    if (!exf_dtype_is_integer(t->dtype))
         return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\" is %s, expected integer token ids", label, t->name,
                         exf_dtype_name(t->dtype));
     if (t->rank != 2 || t->shape[0] < 1 || t->shape[1] < 1)
@@ -113,6 +113,7 @@ static exf_code read_row(row_reader *r, int64_t row, exf_err *err)
         if (rc != EXF_OK) return rc;
     }
     p->tokens_dropped += (uint64_t)len - (p->ids.n - first);
+    exf_progress_add((double)len * exf_dtype_bits(r->tensor->view.dtype) / 8);
     return exf_source_chunks_cut(p, first, err);
 }
 

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "capture/manifest_internal.h"
+#include "capture/manifest_keys.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,9 +15,15 @@
 enum { MAX_BYTES = 64 << 20 }; /* of a file that could be meant as a manifest; YAML's own limit is lower */
 
 static const char *const top_keys[] = {"schema", "sources", NULL};
-static const char *const source_keys[] = {"path",   "format",    "field",  "where",  "tensor",
-                                          "domain", "sequences", "sha256", "origin", NULL};
-static const char *const formats[] = {"jsonl", "text", "tokens", NULL}; /* in the order of exf_source_format */
+#define X(name, fallback, about) name,
+static const char *const source_keys[] = {EXF_MANIFEST_SOURCE_KEYS(X) NULL};
+static const char *const formats[] = {EXF_MANIFEST_FORMATS(X) NULL}; /* in the order of exf_source_format */
+#undef X
+
+const char *exf_source_format_name(exf_source_format f)
+{
+    return formats[f];
+}
 
 static exf_code read_format(const exf_section *s, exf_manifest_source *src)
 {
@@ -169,25 +176,32 @@ out:
 }
 
 /* Parsed from the very bytes that are hashed: what goes into provenance is what was read. */
-exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err)
+exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, const char *path, exf_err *err)
 {
     exf_code rc;
     exf_manifest *m = NULL;
     exf_yaml *root = NULL;
-    char *bytes = NULL;
-    size_t len;
     *out = NULL;
     EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "manifest", err));
     EXF_TRY(exf_mem_strdup(&m->path, path, "path of a manifest", err));
-    EXF_TRY(exf_file_slurp(path, MAX_BYTES, &bytes, &len, err));
     EXF_TRY(exf_hash_bytes(bytes, len, m->sha256, err));
     EXF_TRY(exf_yaml_parse(&root, bytes, len, path, err));
     EXF_TRY(read_sources(m, root, err));
 out:
     exf_yaml_free(root);
-    exf_mem_free(bytes);
     if (rc != EXF_OK) exf_manifest_free(m);
     else *out = m;
+    return rc;
+}
+
+exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err)
+{
+    char *bytes = NULL;
+    size_t len;
+    *out = NULL;
+    exf_code rc = exf_file_slurp(path, MAX_BYTES, &bytes, &len, err);
+    if (rc == EXF_OK) rc = exf_manifest_parse(out, bytes, len, path, err);
+    exf_mem_free(bytes);
     return rc;
 }
 
@@ -218,8 +232,7 @@ void exf_manifest_free(exf_manifest *m)
 
 /* ---- checksums ------------------------------------------------------- */
 
-/* The first pinned source of the same file; its digest is known when i comes. */
-static size_t first_of_file(const exf_manifest *m, size_t i)
+size_t exf_manifest_first_of_file(const exf_manifest *m, size_t i)
 {
     size_t k = 0;
     while (k < i && (!m->source[k].sha256[0] || strcmp(m->source[k].file, m->source[i].file) != 0)) k++;
@@ -234,7 +247,7 @@ exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
     for (size_t i = 0; i < m->n; i++) {
         const exf_manifest_source *s = &m->source[i];
         if (!s->sha256[0]) continue;
-        size_t first = first_of_file(m, i);
+        size_t first = exf_manifest_first_of_file(m, i);
         if (first == i && (rc = exf_hash_file(s->file, digest[i], err)) != EXF_OK) {
             exf_err_prefix(err, "%s: ", s->label);
             goto out;
@@ -246,5 +259,35 @@ exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err)
     }
 out:
     exf_mem_free(digest);
+    return rc;
+}
+
+/* ---- what has no checksum ------------------------------------------------------- */
+
+static int stands_before(const exf_manifest *m, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (!m->source[k].sha256[0] && strcmp(m->source[k].path, m->source[i].path) == 0) return 1;
+    return 0;
+}
+
+exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err)
+{
+    enum { NAMED = 4 };
+    exf_text list = {0};
+    exf_code rc = EXF_OK;
+    int named = 0;
+    *files = NULL;
+    *n = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        if (m->source[i].sha256[0]) continue;
+        ++*n;
+        if (named > NAMED || stands_before(m, i)) continue;
+        EXF_TRY(exf_text_addf(&list, err, "%s%s", named ? ", " : "", named == NAMED ? "..." : m->source[i].path));
+        named++;
+    }
+    if (list.s) rc = exf_mem_strdup(files, list.s, "list of files", err);
+out:
+    exf_text_free(&list);
     return rc;
 }

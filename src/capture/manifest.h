@@ -1,5 +1,5 @@
 /* manifest.h - parses a data manifest and checks it, without reading its sources; the
- * schema is in corpus.h.
+ * keys are in manifest_keys.h.
  *
  * A mistake in the manifest is EXF_USAGE with file and line, an unknown key with
  * the nearest known one.  A file that differs from its checksum is EXF_MODEL.
@@ -16,6 +16,9 @@ typedef enum { EXF_SOURCE_JSONL, EXF_SOURCE_TEXT, EXF_SOURCE_TOKENS } exf_source
 /* The most sequences of one source or one run; the bound keeps products of two such
  * numbers inside an int64. */
 enum { EXF_MAX_SEQUENCES = 1000000000 };
+
+/* "jsonl", "text" or "tokens", as a manifest spells it. */
+const char *exf_source_format_name(exf_source_format f);
 
 typedef struct {
     char *label; /* for messages: manifest: source 2 (corpus.jsonl, domain "c") */
@@ -39,10 +42,18 @@ typedef struct {
 } exf_manifest;
 
 exf_code exf_manifest_load(exf_manifest **out, const char *path, exf_err *err) EXF_CHECKED;
+/* The same from the bytes that stand, or will stand, in the file at path. */
+exf_code exf_manifest_parse(exf_manifest **out, const char *bytes, size_t len, const char *path, exf_err *err) EXF_CHECKED;
 void exf_manifest_free(exf_manifest *m); /* NULL is allowed */
 /* Compares every pinned source with its file; a file is read once however many
  * sources share it. */
 exf_code exf_manifest_verify(const exf_manifest *m, exf_err *err) EXF_CHECKED;
+/* Counts the sources without a checksum and lists their files, each once and at most four by name:
+ * "a.jsonl, b.txt, ..."; *files NULL where there are none, else the caller frees. */
+exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_err *err) EXF_CHECKED;
+
+/* Returns the first pinned source of the same file as source i; i if there is none before it. */
+size_t exf_manifest_first_of_file(const exf_manifest *m, size_t i);
 
 /* Computes want[i], the number of sequences to take from source i for a run of `total`
  * sequences (rules in corpus.h); -1: all of the source. */

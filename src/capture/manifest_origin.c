@@ -1,11 +1,14 @@
-/* manifest_origin.c - where a source's file comes from; the schema is in corpus.h. */
+/* manifest_origin.c - where a source's file comes from; its keys are in manifest_keys.h. */
 #include "capture/manifest_internal.h"
+#include "capture/manifest_keys.h"
 
 #include "base/text.h"
 
 #include <stdio.h>
 
-static const char *const keys[] = {"dataset", "revision", "subset", "split", "where", "skip", "take", "messages", "text", NULL};
+#define X(name, fallback, about) name,
+static const char *const keys[] = {EXF_MANIFEST_ORIGIN_KEYS(X) NULL};
+#undef X
 
 /* A column's value, or a list of values of which any will do. */
 static exf_code check_value(const exf_section *s, const char *column, const exf_yaml *v)

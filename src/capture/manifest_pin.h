@@ -4,10 +4,10 @@
 #include "base/err.h"
 
 /* Replaces the word in each `sha256: unpinned` of the manifest at `path` by the
- * SHA-256 of that source's file, and nothing else: comments and layout stay.  The
- * file is exchanged as a whole, after what was written has been read back.
- * Sources that are pinned are compared with their files first.  EXF_USAGE when a
- * source has no sha256 key at all, EXF_MODEL or EXF_IO as its file says.
+ * SHA-256 of that source's file, adds the key to sources that have none, and changes
+ * nothing else: comments and layout stay.  The file is exchanged as a whole, after what
+ * was written has been read back.  Sources that are pinned are compared with their files
+ * first.  EXF_USAGE where the text cannot be edited, EXF_MODEL or EXF_IO as a source's file says.
  * *n_pinned counts the sources that were changed; with 0 nothing is written. */
 exf_code exf_manifest_pin(const char *path, int *n_pinned, exf_err *err) EXF_CHECKED;
 #endif

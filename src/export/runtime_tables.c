@@ -2,7 +2,7 @@
 #include "export/runtime_tables.h"
 
 #include "base/mem.h"
-#include "export/table_list.h"
+#include "export/table_facts.h"
 #include "format/json.h"
 
 #include <stdint.h>
@@ -126,11 +126,11 @@ exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r)
                     .tensor = {.dtype = EXF_DT_F32, .rank = 2, .shape = {r->n_layers, r->n_experts}, .data = r->norms}};
 }
 
-exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_tables *t, exf_err *err)
+exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_export *x, exf_err *err)
 {
     exf_text json = {0};
     exf_code rc;
-    EXF_TRY(exf_table_facts_json(&json, t, err));
+    EXF_TRY(exf_table_facts_json(&json, x, err));
     exf_pt_record extra = {"extra/provenance.json", json.s, json.len};
     EXF_TRY(exf_pt_write(path, force, dict, &extra, 1, err));
 out:

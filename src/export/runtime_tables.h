@@ -31,5 +31,5 @@ exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r);
 
 /* Writes the dict; the tables' facts go into a record extra/provenance.json, so that
  * the dict has the plugin's keys and no others. */
-exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_tables *t, exf_err *err) EXF_CHECKED;
+exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_export *x, exf_err *err) EXF_CHECKED;
 #endif

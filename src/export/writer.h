@@ -10,7 +10,8 @@
 /* The tables to export, and the facts of a model card that are not in them; all borrowed. */
 typedef struct {
     const exf_tables *tables;
-    const char *directory;      /* where the tables came from: of tables.h5, and of validation.md if there is one */
+    const char *digest;         /* of the tables; NULL: not known */
+    const char *validation;     /* validation.md of these tables, for a card; NULL: none */
     int has_recipe;             /* exfold_recipe.yaml stands beside what is exported */
     const char *const *targets; /* names of all targets of this export */
     size_t n_targets;

@@ -1,12 +1,13 @@
 /* writer_card.c - README.md, a model card in Markdown with the front matter of
  * model hubs: what the tables are of, the data and settings behind them, coverage,
- * the validator's result if validation.md stands beside the tables, the files, how
+ * the validator's result if there is one, the files, how
  * to load them.  A target of its own: who does not publish the tables wants no
  * README.md in their directory.
  *
  * No clock, host or path goes in: equal tables give equal cards. */
 #include "export/writer.h"
 
+#include "artifact/made_from.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "export/evidence.h"
@@ -140,21 +141,19 @@ out:
 /* What the validator wrote, as it stands. */
 static exf_code add_validation(exf_text *out, const exf_export *x, exf_err *err)
 {
-    char *path = NULL, *text = NULL;
+    char *text = NULL;
     size_t n = 0;
     exf_code rc;
-    EXF_TRY(exf_path_join(&path, x->directory, "validation.md", err));
-    if (!exf_path_exists(path)) goto out;
-    EXF_TRY(exf_file_slurp(path, MAX_VALIDATION, &text, &n, err));
+    if (!x->validation) return EXF_OK;
+    EXF_TRY(exf_file_slurp(x->validation, MAX_VALIDATION, &text, &n, err));
     if (memchr(text, 0, n) || exf_utf8_valid(text, n) != n) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: is not UTF-8 text", path);
+        rc = exf_fail(err, EXF_FORMAT, "%s: is not UTF-8 text", x->validation);
         goto out;
     }
     EXF_TRY(exf_text_addf(out, err, "\n## Validation\n\n"));
     EXF_TRY(exf_text_add(out, text, n, err));
     if (n && text[n - 1] != '\n') EXF_TRY(exf_text_addf(out, err, "\n"));
 out:
-    exf_mem_free(path);
     exf_mem_free(text);
     return rc;
 }
@@ -202,6 +201,7 @@ static exf_code add_card(exf_text *out, const exf_export *x, exf_err *err)
     EXF_TRY(add_validation(out, x, err));
     EXF_TRY(add_files(out, x, err));
     EXF_TRY(add_loading(out, x, err));
+    if (x->digest) EXF_TRY(exf_made_from_comment(out, x->digest, err));
 out:
     return rc;
 }

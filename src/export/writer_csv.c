@@ -5,6 +5,7 @@
  *   pairs.csv    layer,source,target,count,S,loss,std_error,cosine,similarity
  *   experts.csv  layer,expert,count,norm,rms,contribution
  *   pools.csv    pool,layer,expert,member,target,scale
+ *   provenance.json  the facts, a JSON object of strings
  *
  * A row per ordered pair of two experts, per expert, per expert and pool; layer is
  * the model's number.  A cell is empty where the tables know nothing: S to
@@ -13,6 +14,7 @@
 #include "export/writer.h"
 
 #include "base/output_directory.h"
+#include "export/table_facts.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -120,18 +122,23 @@ static exf_code write_csv(const exf_export *x, const char *path, int force, exf_
         exf_code (*write)(csv *c, const exf_tables *t, exf_err *err);
     } file[] = {{"pairs.csv", write_pairs}, {"experts.csv", write_experts}, {"pools.csv", write_pools}};
     csv c = {.directory = NULL};
+    exf_text facts = {0};
     exf_code rc;
+    EXF_TRY(exf_table_facts_json(&facts, x, err));
     EXF_TRY(exf_output_directory_begin(&c.directory, path, force, err));
     for (size_t i = 0; i < sizeof file / sizeof *file; i++) {
         EXF_TRY(exf_output_directory_file(c.directory, file[i].name, err));
         EXF_TRY(file[i].write(&c, x->tables, err));
         EXF_TRY(flush(&c, 0, err));
     }
+    EXF_TRY(exf_output_directory_file(c.directory, "provenance.json", err));
+    EXF_TRY(exf_output_directory_write(c.directory, facts.s, facts.len, err));
     rc = exf_output_directory_commit(c.directory, err);
     c.directory = NULL;
 out:
     exf_output_directory_abort(c.directory);
     exf_text_free(&c.text);
+    exf_text_free(&facts);
     return rc;
 }
 

@@ -60,8 +60,7 @@ static exf_code write_deepseek_v4(const exf_export *x, const char *path, int for
         exf_runtime_matrices("decode_loss", &r, r.loss),
         exf_runtime_norms("norms", &r),
     };
-    EXF_TRY(exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = sizeof item / sizeof *item}, x->tables,
-                              err));
+    EXF_TRY(exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = sizeof item / sizeof *item}, x, err));
 out:
     exf_mem_free(confidence);
     exf_runtime_tables_free(&r);

@@ -72,7 +72,7 @@ static exf_code write_qwen3(const exf_export *x, const char *path, int force, ex
         [10] = int_item("max_length", exf_provenance_get(p, "data.max_tokens")),
     };
     clip_items(&item[7], &item[8], exf_provenance_get(p, "solve.clip"));
-    rc = exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = ITEMS}, x->tables, err);
+    rc = exf_runtime_write(path, force, &(exf_pt){.kind = EXF_PT_DICT, .item = item, .n = ITEMS}, x, err);
     exf_runtime_tables_free(&r);
     return rc;
 }

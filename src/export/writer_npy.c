@@ -7,8 +7,9 @@
  * multiple of 64 in all and ended by a line feed | the data, C order. */
 #include "export/writer.h"
 
+#include "artifact/table_list.h"
 #include "base/output_directory.h"
-#include "export/table_list.h"
+#include "export/table_facts.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -78,7 +79,7 @@ static exf_code write_npy(const exf_export *x, const char *path, int force, exf_
     exf_output_directory *f = NULL;
     exf_code rc;
     EXF_TRY(exf_table_list_make(&list, t, err));
-    EXF_TRY(exf_table_facts_json(&facts, t, err));
+    EXF_TRY(exf_table_facts_json(&facts, x, err));
     EXF_TRY(exf_output_directory_begin(&f, path, force, err));
     EXF_TRY(write_array(f, &layers, &line, err));
     for (size_t i = 0; i < list.n; i++) EXF_TRY(write_array(f, &list.tensor[i], &line, err));

@@ -5,8 +5,9 @@
  * provenance, key by key. */
 #include "export/writer.h"
 
+#include "artifact/table_list.h"
 #include "base/mem.h"
-#include "export/table_list.h"
+#include "export/table_facts.h"
 #include "format/safetensors.h"
 
 /* Counts are far below 2^63, so U64 and I64 have the same bytes; loaders know I64. */
@@ -23,7 +24,7 @@ static exf_code write_tables(const exf_export *x, const char *path, int force, e
     exf_table_list list = {0};
     exf_provenance facts = {0};
     EXF_TRY(exf_table_list_make(&list, x->tables, err));
-    EXF_TRY(exf_table_facts(&facts, x->tables, err));
+    EXF_TRY(exf_table_facts(&facts, x, err));
     EXF_TRY(exf_mem_new(&meta, facts.n, sizeof *meta, "metadata", err));
     for (size_t i = 0; i < facts.n; i++) meta[i] = (exf_st_meta){facts.key[i], facts.value[i]};
     use_signed_counts(&list);

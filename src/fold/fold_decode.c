@@ -84,7 +84,7 @@ static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes
     size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;
     int32_t *ids = f->ids + from * k, *before = f->ids + (s->first[s->n_steps] + from) * k;
     float *weights = f->weights + from * k;
-    exf_fold_routes io = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, (int)n, r->top_k};
+    exf_fold_routes io = {.ids = ids, .weights = weights, .rows = (int)n, .width = r->top_k};
     for (size_t i = 0; i < n; i++) {
         memcpy(ids + i * k, r->ids + s->row[from + i] * k, k * sizeof *ids);
         memcpy(weights + i * k, r->weights + s->row[from + i] * k, k * sizeof *weights);

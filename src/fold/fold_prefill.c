@@ -69,8 +69,8 @@ static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes
     int32_t ids[ROWS * EXF_FOLD_MAX_K];
     float weights[ROWS * EXF_FOLD_MAX_K];
     size_t at = first * (size_t)r->top_k;
-    exf_fold_routes in = {r->ids + at, r->weights + at, EXF_FOLD_I32, EXF_FOLD_F32, rows, r->top_k};
-    exf_fold_routes out = {ids, weights, EXF_FOLD_I32, EXF_FOLD_F32, rows, f->v->prefill_options.keep};
+    exf_fold_routes in = {.ids = r->ids + at, .weights = r->weights + at, .rows = rows, .width = r->top_k};
+    exf_fold_routes out = {.ids = ids, .weights = weights, .rows = rows, .width = f->v->prefill_options.keep};
     exf_fold_status status = EXF_FOLD_OK;
     if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
         keep_ranked(f, &in, &out, t, r->layer, at);

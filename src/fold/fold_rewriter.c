@@ -38,7 +38,8 @@ static exf_code bad_prefill(const exf_fold_rewriter *f, exf_err *err)
         err, EXF_INTERNAL,
         "variant \"%s\": prefill folding refuses to keep %d of %d routes to %d experts with "
         "rank %d, rescale %d, max_loss %g, ridge %g",
-        f->v->name, o->keep, f->a->top_k, f->a->n_experts, (int)o->rank, (int)o->rescale, (double)o->max_loss, (double)o->ridge);
+        f->v->name, o->keep, f->a->top_k, f->a->n_experts, (int)o->rank, (int)o->rescale,
+        (double)exf_fold_max_loss(o->max_loss), (double)exf_fold_ridge(o->ridge));
 }
 
 static exf_code bad_decode(const exf_fold_rewriter *f, exf_err *err)
@@ -47,7 +48,8 @@ static exf_code bad_decode(const exf_fold_rewriter *f, exf_err *err)
     return exf_fail(
         err, EXF_INTERNAL,
         "variant \"%s\": decode folding refuses a pool of %d for %d routes to %d experts with rank %d, max_loss %g, ridge %g",
-        f->v->name, o->pool, f->a->top_k, f->a->n_experts, (int)o->importance, (double)o->max_loss, (double)o->ridge);
+        f->v->name, o->pool, f->a->top_k, f->a->n_experts, (int)o->importance,
+        (double)exf_fold_max_loss(o->max_loss), (double)exf_fold_ridge(o->ridge));
 }
 
 exf_code exf_fold_failed(const exf_fold_rewriter *f, exf_fold_status status, exf_fold_phase phase, exf_err *err)
@@ -81,7 +83,7 @@ static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p,
         if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
     if (!shared)
         return exf_fail(err, EXF_USAGE,
-                        "variant \"%s\": the tables hold no %s scalar; add %s to calibrate.projectors and calibrate again",
+                        "variant \"%s\": the tables hold no %s scalar; add %s to calibrate.projectors and solve them again",
                         f->v->name, p->name, p->name);
     exf_code rc = exf_mem_new(coeff, (size_t)f->t->n_layers * cells, sizeof **coeff, "shared scalars", err);
     if (rc != EXF_OK) return rc;
@@ -96,7 +98,7 @@ static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
     for (int i = 0; i < f->t->n_pools; i++)
         if (f->t->pool[i].size == f->v->decode_options.pool) f->pool = &f->t->pool[i];
     if (f->pool) return EXF_OK;
-    return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no static pool of %d; add %d to pools and calibrate again",
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no static pool of %d; add %d to pools and solve them again",
                     f->v->name, f->v->decode_options.pool, f->v->decode_options.pool);
 }
 
@@ -276,6 +278,11 @@ const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f)
 const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f)
 {
     return f->usage;
+}
+
+void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, const exf_expert_usage *usage, int n)
+{
+    memcpy(f->usage, usage, (size_t)n * sizeof *usage);
 }
 
 void exf_fold_rewriter_free(exf_fold_rewriter *f)

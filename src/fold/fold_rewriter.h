@@ -24,6 +24,8 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
 const exf_rewriter *exf_fold_rewriter_callbacks(exf_fold_rewriter *f);
 /* Returns counts [MoE layers of the model] of the lane's own routes; probes are not counted. */
 const exf_expert_usage *exf_fold_rewriter_usage(const exf_fold_rewriter *f);
+/* Sets the counts of the first n MoE layers, which a resumed pass does not run. */
+void exf_fold_rewriter_set_usage(exf_fold_rewriter *f, const exf_expert_usage *usage, int n);
 void exf_fold_rewriter_free(exf_fold_rewriter *f); /* NULL is allowed */
 /* Returns 1 if the variant applies vectors (exf_tables_read_vectors). */
 int exf_variant_wants_vectors(const exf_variant *v);

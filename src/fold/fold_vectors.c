@@ -5,6 +5,7 @@
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"
+#include "kernels/fold/fold_internal.h"
 
 int exf_variant_wants_vectors(const exf_variant *v)
 {
@@ -70,7 +71,8 @@ exf_correction_call exf_fold_correction_call(const exf_fold_rewriter *f, int n_t
 {
     const exf_fold_prefill_options *o = &f->v->prefill_options;
     return (exf_correction_call){
-        .n_tokens = n_tokens, .top_k = top_k, .d_model = d_model, .by = o->rank, .keep = o->keep, .max_loss = o->max_loss};
+        .n_tokens = n_tokens, .top_k = top_k, .d_model = d_model, .by = o->rank, .keep = o->keep,
+        .max_loss = exf_fold_max_loss(o->max_loss)};
 }
 
 exf_code exf_fold_vectors_correct(void *self, const exf_moe_block *b, float *routed, exf_err *err)

@@ -9,25 +9,13 @@
 #include <string.h>
 
 enum { WORD_LEN = 24, LARGEST_RANK = 1024 };
-static const float not_given = -1, default_ridge = 1e-2f;
 
 /* State of reading a variant, for messages. */
-typedef struct {
+typedef struct exf_variant_reading {
     exf_variant *v;
     const char *text; /* the whole variant */
     exf_err *err;
 } reading;
-
-typedef struct {
-    const char *name;
-    exf_code (*set)(const reading *r, const char *value);
-} option_row;
-
-typedef struct {
-    const char *name;
-    int is_prefill, kind;
-    const option_row *options; /* options of the kind; the row without a name ends them */
-} kind_row;
 
 /* ---- values ------------------------------------------------------------------- */
 
@@ -51,7 +39,7 @@ static exf_code read_word(const reading *r, const char *option, const char *valu
     return rc;
 }
 
-/* Reads a number from 0 to `high`; one that is kept as float32 is at most EXF_FOLD_NEVER. */
+/* Reads a number from 0 to `high`. */
 static exf_code read_real(const reading *r, const char *option, const char *value, double high, double *out)
 {
     char expected[48];
@@ -60,11 +48,12 @@ static exf_code read_real(const reading *r, const char *option, const char *valu
     return bad_value(r, option, value, expected);
 }
 
+/* Reads a number for an option of exfold/fold.h, whose 0 is the default: a 0 that was given is EXF_FOLD_ZERO. */
 static exf_code read_float(const reading *r, const char *option, const char *value, float *out)
 {
     double x = 0;
     exf_code rc = read_real(r, option, value, 1e30, &x);
-    *out = (float)x;
+    *out = (float)x == 0 ? EXF_FOLD_ZERO : (float)x;
     return rc;
 }
 
@@ -224,28 +213,62 @@ static exf_code set_rho(const reading *r, const char *value)
 
 /* ---- kinds --------------------------------------------------------------------------- */
 
-static const option_row fold_options[] = {{"projector", set_projector}, {"rank", set_rank}, {"max_loss", set_max_loss},
-                                          {"rescale", set_rescale},
-                                      {"confidence", set_confidence}, {"ridge", set_ridge}, {NULL, NULL}};
-static const option_row top_options[] = {{"renorm", set_renorm}, {"drop", set_drop}, {NULL, NULL}};
-static const option_row random_options[] = {{"rank", set_rank}, {"seed", set_seed}, {NULL, NULL}};
-static const option_row pool_options[] = {{"pool", set_pool}, {"fold", set_fold}, {"rank", set_importance},
-                                          {"projector", set_decode_projector},
-                                      {"max_loss", set_decode_max_loss}, {"ridge", set_decode_ridge}, {NULL, NULL}};
-static const option_row reap_options[] = {{NULL, NULL}};
-static const option_row sere_options[] = {{"rho", set_rho}, {NULL, NULL}};
+static const exf_variant_option fold_options[] = {
+    {"projector", "pair|layer|global|diagonal|lowrank<R>|joint", "pair",
+     "what stands in for an omitted route: a scalar of its pair, layer or model; vectors; or weights solved jointly",
+     set_projector},
+    {"rank", "score_norm|score|norm", "score_norm", "kept routes are those of largest w h, w or h", set_rank},
+    {"max_loss", "X", "none", "pairs with a loss above X are no targets", set_max_loss},
+    {"rescale", "none|sum|l2", "none", "kept weights keep the sum, or the root of summed squares, of the original ones",
+     set_rescale},
+    {"confidence", "on|off", "off", "a share L of an omitted weight is spread over all kept routes", set_confidence},
+    {"ridge", "X", "1e-2", "joint: share of the mean diagonal that is added to it", set_ridge},
+    {NULL, NULL, NULL, NULL, NULL}};
+static const exf_variant_option top_options[] = {
+    {"renorm", NULL, "on", "kept weights keep the sum of the original ones", set_renorm},
+    {"drop", NULL, "off", "kept weights stay as they are", set_drop},
+    {NULL, NULL, NULL, NULL, NULL}};
+static const exf_variant_option random_options[] = {
+    {"rank", "score_norm|score|norm", "score_norm", "as of P", set_rank},
+    {"seed", "N", "1", "of the draw", set_seed},
+    {NULL, NULL, NULL, NULL, NULL}};
+static const exf_variant_option pool_options[] = {
+    {"pool", "dynamic|static", "dynamic", "the experts of most importance in the batch, or those of /pools/<D> in the tables",
+     set_pool},
+    {"fold", "on|drop", "on", "routes outside the pool are folded in place, or dropped", set_fold},
+    {"rank", "norm|energy", "norm", "an expert's importance is the sum of w h, or of (w rms)^2, over its routes", set_importance},
+    {"projector", "pair|layer|global|joint", "pair", "as of P; expert outputs, which vectors need, are not there",
+     set_decode_projector},
+    {"max_loss", "X", "none", "as of P", set_decode_max_loss},
+    {"ridge", "X", "1e-2", "as of P", set_decode_ridge},
+    {NULL, NULL, NULL, NULL, NULL}};
+static const exf_variant_option reap_options[] = {{NULL, NULL, NULL, NULL, NULL}};
+static const exf_variant_option sere_options[] = {
+    {"rho", "X", "0", "a route stays where no primary expert is more similar than X", set_rho}, {NULL, NULL, NULL, NULL, NULL}};
 
-static const kind_row kinds[] = {
-    {"P", 1, EXF_PREFILL_FOLD, fold_options},          {"top", 1, EXF_PREFILL_TOP, top_options},
-    {"random", 1, EXF_PREFILL_RANDOM, random_options}, {"D", 0, EXF_DECODE_DYNAMIC, pool_options},
-    {"reap", 0, EXF_DECODE_REAP, reap_options},        {"sere", 0, EXF_DECODE_SERE, sere_options},
+static const exf_variant_kind kinds[] = {
+    {"P", "P4", "prefill: 4 routes a token; each omitted one is folded into the kept one of least loss", 1, EXF_PREFILL_FOLD,
+     fold_options},
+    {"top", "top4", "prefill: the 4 best-scored routes alone", 1, EXF_PREFILL_TOP, top_options},
+    {"random", "random4", "prefill: 4 routes, the others folded into a random one", 1, EXF_PREFILL_RANDOM, random_options},
+    {"D", "D64", "decode: 64 experts a batch, those of most importance; routes outside are folded in place", 0, EXF_DECODE_DYNAMIC,
+     pool_options},
+    {"reap", "reap64", "decode: the 64 experts of largest mean w ||E(x)||; the router picks among them", 0, EXF_DECODE_REAP,
+     reap_options},
+    {"sere", "sere4", "decode: routes outside the batch's top-4 experts go to the most similar of these", 0, EXF_DECODE_SERE,
+     sere_options},
 };
 
-static exf_code unknown_option(const reading *r, const kind_row *kind, const char *word)
+const exf_variant_kind *exf_variant_kind_at(size_t i)
+{
+    return i < sizeof kinds / sizeof *kinds ? &kinds[i] : NULL;
+}
+
+static exf_code unknown_option(const reading *r, const exf_variant_kind *kind, const char *word)
 {
     exf_text known = {0};
     exf_code rc = EXF_OK;
-    for (const option_row *o = kind->options; rc == EXF_OK && o->name; o++)
+    for (const exf_variant_option *o = kind->options; rc == EXF_OK && o->name; o++)
         rc = exf_text_addf(&known, r->err, "%s%s", known.len ? ", " : "", o->name);
     if (rc == EXF_OK)
         rc = exf_fail(r->err, EXF_USAGE, "variant \"%s\": \"%s\" is no option of %s (%s%s)", r->text, word, kind->name,
@@ -255,14 +278,14 @@ static exf_code unknown_option(const reading *r, const kind_row *kind, const cha
 }
 
 /* Sets one option; given: a bit for each option that stood before. */
-static exf_code set_option(const reading *r, const kind_row *kind, char *word, unsigned *given)
+static exf_code set_option(const reading *r, const exf_variant_kind *kind, char *word, unsigned *given)
 {
     char *equals = strchr(word, '=');
     unsigned bit = 1;
     if (equals) *equals = '\0';
-    for (const option_row *o = kind->options; o->name; o++, bit <<= 1)
+    for (const exf_variant_option *o = kind->options; o->name; o++, bit <<= 1)
         if (strcmp(o->name, word) == 0) {
-            int bare = o->set == set_renorm || o->set == set_drop;
+            int bare = o->values == NULL;
             if (bare == (equals != NULL))
                 return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s %s", r->text, word,
                                 bare ? "takes no value" : "needs a value");
@@ -275,7 +298,7 @@ static exf_code set_option(const reading *r, const kind_row *kind, char *word, u
     return unknown_option(r, kind, word);
 }
 
-static exf_code set_options(const reading *r, const kind_row *kind, char *text)
+static exf_code set_options(const reading *r, const exf_variant_kind *kind, char *text)
 {
     unsigned given = 0;
     exf_code rc = EXF_OK;
@@ -287,7 +310,7 @@ static exf_code set_options(const reading *r, const kind_row *kind, char *text)
     return rc;
 }
 
-static const kind_row *kind_of(const char *part, int64_t *number)
+static const exf_variant_kind *kind_of(const char *part, int64_t *number)
 {
     char word[WORD_LEN];
     size_t letters = 0, digits;
@@ -308,7 +331,7 @@ static exf_code read_part(const reading *r, char *part)
     char *options = strchr(part, ':');
     int64_t number = 0;
     if (options) *options++ = '\0';
-    const kind_row *kind = kind_of(part, &number);
+    const exf_variant_kind *kind = kind_of(part, &number);
     if (!kind)
         return exf_fail(
             r->err, EXF_USAGE,
@@ -328,6 +351,11 @@ static exf_code read_part(const reading *r, char *part)
     return options ? set_options(r, kind, options) : EXF_OK;
 }
 
+static int is_limited(float max_loss)
+{
+    return exf_fold_max_loss(max_loss) < EXF_FOLD_NEVER;
+}
+
 /* Refuses options of which one would be ignored. */
 static exf_code check_together(const reading *r)
 {
@@ -336,17 +364,17 @@ static exf_code check_together(const reading *r)
     int vectors = prefill == EXF_APPLY_VECTORS;
     const exf_fold_prefill_options *p = &v->prefill_options;
     int guarded = p->confidence || p->rescale != EXF_FOLD_RESCALE_NONE;
-    if ((vectors && guarded) || (prefill == EXF_APPLY_JOINTLY && (p->confidence || p->max_loss < EXF_FOLD_NEVER)))
+    if ((vectors && guarded) || (prefill == EXF_APPLY_JOINTLY && (p->confidence || is_limited(p->max_loss))))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": this projector cannot be combined with %s", r->text,
                         vectors ? "rescale or confidence" : "max_loss or confidence");
     if (v->decode == EXF_DECODE_STATIC && (decode != EXF_APPLY_PAIR || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
-                                           v->decode_options.max_loss < EXF_FOLD_NEVER))
+                                           is_limited(v->decode_options.max_loss)))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": a static pool is by norm, with pair scalars and without max_loss",
                         r->text);
-    if (decode == EXF_APPLY_JOINTLY && (v->decode_options.drop || v->decode_options.max_loss < EXF_FOLD_NEVER))
+    if (decode == EXF_APPLY_JOINTLY && (v->decode_options.drop || is_limited(v->decode_options.max_loss)))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss",
                         r->text);
-    if ((p->ridge >= 0 && prefill != EXF_APPLY_JOINTLY) || (v->decode_options.ridge >= 0 && decode != EXF_APPLY_JOINTLY))
+    if ((p->ridge != 0 && prefill != EXF_APPLY_JOINTLY) || (v->decode_options.ridge != 0 && decode != EXF_APPLY_JOINTLY))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": ridge is of projector=joint alone", r->text);
     return EXF_OK;
 }
@@ -360,8 +388,6 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
     if (strlen(text) >= sizeof copy)
         return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text),
                         sizeof copy - 1);
-    v->prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
-    v->decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = not_given};
     v->prefill_projector = v->decode_projector = &exf_projector_pair;
     v->renormalise = 1;
     v->seed = 1;
@@ -372,10 +398,7 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
         if (next) *next++ = '\0';
         rc = read_part(&r, part);
     }
-    if (rc == EXF_OK) rc = check_together(&r);
-    if (v->prefill_options.ridge == not_given) v->prefill_options.ridge = default_ridge;
-    if (v->decode_options.ridge == not_given) v->decode_options.ridge = default_ridge;
-    return rc;
+    return rc == EXF_OK ? check_together(&r) : rc;
 }
 
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)

@@ -1,20 +1,11 @@
 /* variant.h - a variant is one way to run a model with fewer experts, as a short text:
- *
- *   P4        prefill: every token keeps 4 routes, the others are folded into them
- *               projector=pair|layer|global|diagonal|lowrank<R>|joint   rank=score_norm|score|norm
- *               max_loss=X   rescale=none|sum|l2   confidence=on|off    ridge=X (joint)
- *   top4      keeps the 4 best-scored routes:  renorm (default) or drop
- *   random4   folds into a random kept route:  seed=N, rank=...
- *   D64       decode: a batch runs at most 64 experts
- *               pool=dynamic|static   fold=on|drop   rank=norm|energy   projector=pair|layer|global|joint
- *               max_loss=X   ridge=X (joint)
- *   reap64    64 experts are retained, those of largest mean w ||E(x)||; the router picks among them
- *   sere4     re-routes to the most similar of the batch's top-4 experts:  rho=X
- *
- * KIND[:option,...], and a prefill kind and a decode kind joined by '+': "P4:rank=score+D64". */
+ * KIND[:option,...], where KIND is a name and a number ("P4", "D64"), and a prefill kind and a decode
+ * kind are joined by '+': "P4:rank=score+D64".  The kinds and their options are the table behind
+ * exf_variant_kind_at(), from which exfold-variants(7) is made. */
 #ifndef EXF_FOLD_VARIANT_H
 #define EXF_FOLD_VARIANT_H
 #include "artifact/projector.h"
+#include "base/text.h"
 #include "exfold/fold.h"
 
 typedef enum { EXF_PREFILL_NONE, EXF_PREFILL_FOLD, EXF_PREFILL_TOP, EXF_PREFILL_RANDOM } exf_prefill_kind;
@@ -36,9 +27,33 @@ typedef struct {
     double rho;                      /* sere */
 } exf_variant;
 
+/* An option of a kind; the row without a name ends the list. */
+struct exf_variant_reading;
+typedef struct {
+    const char *name;     /* "rank" */
+    const char *values;   /* "norm|energy", "X" a number, "N" an integer from 0; NULL: takes no value */
+    const char *fallback; /* what holds without it, for the manual */
+    const char *about;
+    exf_code (*set)(const struct exf_variant_reading *r, const char *value); /* of variant.c alone */
+} exf_variant_option;
+
+typedef struct {
+    const char *name;    /* "P" */
+    const char *example; /* "P4" */
+    const char *about;   /* what the example does */
+    int is_prefill, kind;
+    const exf_variant_option *options;
+} exf_variant_kind;
+
+/* Kind i of the table; NULL past the end. */
+const exf_variant_kind *exf_variant_kind_at(size_t i);
+
 /* Parses the text.  EXF_USAGE names the part that is not understood and what is expected. */
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
 /* Checks the variant against a model of E experts and K per token; EXF_MODEL for a model beyond the
  * limits of exfold/fold.h. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;
+/* Appends what the variant does in words, for tables that people read: "P2:projector=joint" is
+ * "2 experts per token, joint weights". */
+exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

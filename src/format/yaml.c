@@ -195,6 +195,7 @@ static exf_code build(reader *r, int depth, exf_yaml **out)
     EXF_TRY(refuse_properties(r));
     EXF_TRY(exf_mem_new(&node, 1, sizeof *node, "YAML node", r->err));
     node->line = line_of_event(r);
+    node->at = r->event.start_mark.index;
     if (r->event.type == YAML_SCALAR_EVENT) {
         node->kind = EXF_YAML_SCALAR;
         node->is_null = event_is_null(&r->event);

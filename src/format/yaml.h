@@ -21,6 +21,7 @@ typedef enum { EXF_YAML_SCALAR, EXF_YAML_LIST, EXF_YAML_MAP } exf_yaml_kind;
 typedef struct exf_yaml {
     exf_yaml_kind kind;
     int line;                /* 1-based, where the node starts */
+    size_t at;               /* the same as a number of characters, not bytes, from the document's start */
     int is_null;             /* unquoted and empty, ~, null, Null or NULL */
     char *text;              /* SCALAR: its characters, NUL-terminated, as written also when null */
     size_t n;                /* LIST, MAP: number of children */

@@ -7,9 +7,12 @@
 #include "forward/layer_step.h"
 #include "forward/memory_plan.h"
 #include "forward/forward_report.h"
+#include "forward/pass_resume.h"
+#include "forward/work.h"
 #include "forward/workspace_size.h"
 #include "mixers/residual.h"
 #include "mixers/mixer.h"
+#include "resume/resume.h"
 
 #include <string.h>
 
@@ -40,24 +43,30 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
     p->report->read += p->parts_waited;
     EXF_TRY(exf_pass_finish(p, err)); /* the next layer's weights overwrite this layer's */
+    exf_progress_turn(EXF_WORK_REST);
+    exf_progress_add(1);
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
 out:
     return rc;
 }
 
+/* Runs the layers that no resume point has done. */
 static exf_code run_layers(exf_pass *p, int n_layers, exf_err *err)
 {
-    int moe_index = 0;
+    int moe_index = 0, first = exf_pass_layers_done(p);
     exf_code rc = EXF_OK;
-    for (int l = 0; rc == EXF_OK && l < n_layers; l++) {
+    for (int l = 0; l < first; l++) moe_index += p->model->arch.is_moe[l];
+    exf_stop_defer(p->options->resume && exf_resume_saves(p->options->resume));
+    for (int l = first; rc == EXF_OK && l < n_layers; l++) {
         int is_moe = p->model->arch.is_moe[l];
         exf_progress progress = {.layer = l, .n_layers = n_layers, .done = l + 1, .tokens = p->batch->n_tokens,
                                  .n_experts = is_moe ? p->model->arch.n_experts : 0};
         rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
         moe_index += is_moe;
+        if (rc == EXF_OK) rc = exf_pass_save(p, l + 1, err);
     }
-    exf_progress_end();
+    exf_stop_defer(0);
     return rc;
 }
 
@@ -74,6 +83,14 @@ static exf_code begin_hooks(const exf_pass *p, exf_err *err)
     return rc;
 }
 
+/* Fills the hidden states before the first layer that runs. */
+static exf_code start_hidden(exf_pass *p, exf_err *err)
+{
+    if (exf_pass_layers_done(p)) return exf_pass_restore(p, err);
+    p->report->weight_bytes += exf_model_layer_bytes(p->model, -1);
+    return exf_pass_embed(p, err);
+}
+
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
                      const exf_forward_options *options, exf_forward_report *report, exf_err *err)
 {
@@ -86,17 +103,23 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     int n_layers = options->n_layers > 0 && options->n_layers < m->arch.n_layers ? options->n_layers : m->arch.n_layers;
     p.n_layers = n_layers;
     p.options = options;
+    int head = p.demand.head && (options->sample || n_layers == m->arch.n_layers);
     memset(report, 0, sizeof *report);
     report->workers = p.n_workers;
+    report->on_gpu = b->gpu != NULL;
+    p.demand.head = head;
+    report->work = exf_work_of_pass(m, batch, &p.demand, exf_pass_layers_done(&p), n_layers);
+    exf_progress_begin(options->sample ? "" : "layer", n_layers, &report->work, EXF_WORK_READ);
     EXF_TRY(exf_pass_open(&p, err));
     EXF_TRY(begin_hooks(&p, err));
     report->open = exf_clock() - start;
-    EXF_TRY(exf_pass_embed(&p, err));
-    report->weight_bytes += exf_model_layer_bytes(m, -1);
+    EXF_TRY(start_hidden(&p, err));
     EXF_TRY(run_layers(&p, n_layers, err));
-    if (p.demand.head && n_layers == m->arch.n_layers) EXF_TRY(exf_head_step(&p, err));
+    if (head) EXF_TRY(exf_head_step(&p, err));
     EXF_TRY(exf_hidden_settle(&p.hidden, err));
 out:
+    exf_progress_end();
+    exf_stage_clock_read(p.clock);
     exf_report_add_times(report, p.space, p.n_spaces);
     double done = exf_clock();
     exf_pass_close(&p);
@@ -107,12 +130,12 @@ out:
 
 double exf_forward_flops(const exf_architecture *a, const exf_batch *batch, int logits)
 {
-    double h = a->d_model, moe = 2 * h * a->n_experts + 6.0 * h * (a->top_k * (double)a->d_expert + a->d_shared), flops = 0;
+    double moe = exf_work_moe_flops(a), dense = exf_work_dense_flops(a), flops = 0;
     for (size_t i = 0; i < batch->n_sequences; i++) {
         double t = batch->span[i].n_tokens;
         for (int l = 0; l < a->n_layers; l++)
-            flops += exf_mixer_of(a->mixer[l])->flops(a, l, t) + t * (a->is_moe[l] ? moe : 6 * h * a->d_ffn);
-        if (logits) flops += t * 2 * h * a->vocab;
+            flops += exf_mixer_of(a->mixer[l])->flops(a, l, t) + t * (a->is_moe[l] ? moe : dense);
+        if (logits) flops += t * 2 * a->d_model * a->vocab;
     }
     return flops;
 }

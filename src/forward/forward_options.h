@@ -1,6 +1,8 @@
 /* forward_options.h - the options of a forward pass and the report on what it cost. */
 #ifndef EXF_FORWARD_FORWARD_OPTIONS_H
 #define EXF_FORWARD_FORWARD_OPTIONS_H
+#include "base/eta.h"
+
 #include <stdint.h>
 
 typedef struct {
@@ -10,18 +12,22 @@ typedef struct {
     int n_layers; /* stop after this many layers; 0: all */
     int readers;  /* threads that read weights for a GPU; 0: one per processor, at most 8 */
     int mixer_queues;  /* CUDA streams on which sequences run through the mixers side by side; 0: 4, fewer where memory is short */
+    int sample;        /* 1: a sample of a pass, for its speed: the head runs behind n_layers layers too, and no progress is told */
     int timed;    /* 1: wait for the GPU after each part, so that the report's shares are true; slower */
     uint64_t max_device_memory; /* bytes; 0: all free memory */
+    struct exf_resume *resume;  /* resume/resume.h: where the pass begins and what it saves; NULL: it cannot be resumed */
 } exf_forward_options;
 
 /* Seconds of each part, summed over workers; `read` is wall time. */
 typedef struct {
     double read, embed, mixer, router, experts, observe, head, wall;
     uint64_t weight_bytes; /* bytes read from the checkpoint */
+    exf_eta work;          /* units and seconds of each kind of work (work.h) */
     double flops;          /* floating-point operations of products and mixers */
     double open, close;    /* seconds of allocating and freeing what the pass holds */
     double reading, sending; /* seconds of the weight readers of a GPU pass, summed over threads */
     uint64_t device_bytes; /* the most GPU memory held at a time */
     int workers;
+    int on_gpu;            /* 1: mixer includes the router, whose kernels run among the mixers' */
 } exf_forward_report;
 #endif

@@ -31,6 +31,7 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
     size_t row = p->batch->span[sequence].offset + (size_t)at;
     exf_logits_block b = {sequence, row, at, n, a->vocab, worker, NULL};
     double start = exf_clock();
+    exf_stage_begin(w->clock, w->q);
     exf_head_carve(&h, &arena, w->b, a);
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_HEAD_MIX, EXF_W_HEAD_MIX_BASE, EXF_W_HEAD_MIX_SCALE);
     const float *u = exf_residual_collapse(w->b, w->q, a, &site, exf_hidden_rows(&p->hidden, lane, row, (size_t)n, w->q), n, h.u);
@@ -39,9 +40,13 @@ static exf_code head_of_rows(exf_pass *p, size_t lane, size_t sequence, int at, 
                    a->d_model, 1, 0);
     w->times.flops += 2.0 * n * a->vocab * a->d_model;
     double ran = exf_clock();
-    w->times.head += ran - start;
+    exf_add_time(w, &w->times.head, ran - start);
+    exf_stage_end(w->clock, w->q, &w->times.head, -1, 0);
+    exf_stage_begin(w->clock, w->q);
     exf_code rc = show(p, lane, w, &b, h.logits, err);
-    w->times.observe += exf_clock() - ran;
+    exf_stage_end(w->clock, w->q, &w->times.observe, -1, 0);
+    exf_progress_add(n);
+    exf_add_time(w, &w->times.observe, exf_clock() - ran);
     return rc;
 }
 
@@ -62,6 +67,7 @@ exf_code exf_head_step(exf_pass *p, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_pass_weights(p, EXF_LAYER_HEAD, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
+    exf_progress_turn(EXF_WORK_HEAD);
     EXF_TRY(exf_parallel_for(p->batch->n_sequences, p->n_workers, head_of_sequence, p, err));
 out:
     return rc;

@@ -28,7 +28,7 @@ static exf_code end_sweep(const exf_step *s, exf_err *err)
     if (s->moe.last) EXF_TRY(s->moe.engine->check(&s->moe, err));
     double start = exf_clock();
     if (o && o->sweep_end) rc = o->sweep_end(o->self, s->moe.layer, s->moe.moe_index, s->moe.sweep, err);
-    s->p->space[0].times.observe += exf_clock() - start;
+    if (s->moe.last || !s->p->b->gpu) s->p->space[0].times.observe += exf_clock() - start; /* else the host may wait in it */
 out:
     return rc;
 }
@@ -37,9 +37,16 @@ static exf_code end_layer(const exf_step *s, exf_progress *progress, exf_err *er
 {
     const exf_observer *o = observer_of(s);
     double start = exf_clock();
+    exf_progress_turn(EXF_WORK_REST);
     exf_code rc = o && o->layer_end ? o->layer_end(o->self, s->moe.layer, s->moe.moe_index, progress, err) : EXF_OK;
     s->p->space[0].times.observe += exf_clock() - start;
     return rc;
+}
+
+/* Returns the kind of work of the layer's second half. */
+static int expert_work(const exf_step *s)
+{
+    return s->moe.moe_index >= 0 ? EXF_WORK_EXPERTS : EXF_WORK_DENSE;
 }
 
 static exf_code run_experts(exf_step *s, exf_err *err)
@@ -59,8 +66,10 @@ static exf_code expert_sweeps(exf_step *s, exf_progress *progress, exf_err *err)
     int sweeps = o && o->sweeps > 1 ? o->sweeps : 1;
     exf_code rc;
     EXF_TRY(begin_layer(s, err));
+    exf_pass_turn(s->p, EXF_WORK_COMMON);
     if (o && o->common_input && !s->p->weights_now.w[EXF_W_ROUTER_TABLE])
         EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, run_common, err));
+    exf_pass_turn(s->p, expert_work(s));
     for (s->moe.sweep = 0; s->moe.sweep < sweeps; s->moe.sweep++) {
         s->moe.last = s->moe.sweep == sweeps - 1;
         EXF_TRY(exf_each_group(s, s->moe.last ? EXF_HIDDEN_CHANGE : EXF_HIDDEN_READ, run_experts, err));
@@ -117,6 +126,7 @@ static exf_code flow_group(exf_step *s, exf_err *err)
     EXF_TRY(exf_mix_group(s, err));
     if (s->moe.moe_index >= 0 && wants_host_routes(s))
         EXF_TRY(exf_route_set_fetch(s->moe.routes, g->row * k, g->n_rows * k, s->p->space[0].q, err));
+    exf_pass_turn(s->p, expert_work(s));
     rc = run_experts(s, err);
 out:
     return rc;
@@ -141,8 +151,10 @@ static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int
     exf_code rc;
     if (flows(&s)) return flow(&s, progress, err);
     EXF_TRY(mix_lane(&s, joined, err));
+    exf_pass_turn(p, EXF_WORK_ROUTE);
     if (lane == 0) EXF_TRY(exf_first_lane_share(&s, joined, err));
     EXF_TRY(exf_routes_rewrite(&s, err));
+    exf_progress_add((double)p->batch->n_tokens * (double)(lane == 0 ? 1 + p->demand.probes : 1));
     EXF_TRY(expert_sweeps(&s, progress, err));
 out:
     return rc;

@@ -5,6 +5,7 @@
 #include "forward/workspace_size.h"
 #include "moe/routes.h"
 #include "moe/workspace.h"
+#include "resume/resume.h"
 #include "mixers/residual.h"
 
 enum { USUAL_QUEUES = 4 };
@@ -179,7 +180,8 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
     size_t queues = o->mixer_queues > 0 ? (size_t)o->mixer_queues : USUAL_QUEUES;
     plan_inputs w = {.b = o->backend, .compute = compute, .m = m, .batch = batch, .d = d,
               .queues = (int)(queues < batch->n_sequences ? queues : batch->n_sequences),
-              .loader = {.n_readers = o->readers, .n_layers = n_layers, .head = d->head && n_layers == m->arch.n_layers}};
+              .loader = {.n_readers = o->readers, .first_layer = o->resume ? exf_resume_start(o->resume)->layers_done : 0,
+                         .n_layers = n_layers, .head = d->head}};
     exf_code rc;
     EXF_TRY(exf_memory_limit(&most, o, err));
     w.fixed = fixed_bytes(&w) + exf_weight_loader_reader_bytes(m, compute, &w.loader);

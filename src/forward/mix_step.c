@@ -68,6 +68,12 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
 }
 
+static double mixer_flops(const exf_step *s, const exf_span *span)
+{
+    const exf_architecture *a = &s->p->model->arch;
+    return exf_mixer_of(a->mixer[s->moe.layer])->flops(a, s->moe.layer, span->n_tokens);
+}
+
 static void run_sequence(const exf_step *s, size_t sequence, int worker, int mixes, int routes)
 {
     exf_workspace *w = &s->p->space[worker];
@@ -80,9 +86,10 @@ static void run_sequence(const exf_step *s, size_t sequence, int worker, int mix
     if (mixes) mix(s, w, hidden, span->n_tokens, &m, &arena);
     double mixed = exf_clock();
     if (routes) route(s, w, hidden, span, &m);
+    if (!w->b->gpu) exf_progress_add(mixes ? mixer_flops(s, span) : span->n_tokens);
     if (s->p->options->timed) return; /* timed_turns() measures instead */
-    w->times.mixer += mixed - start;
-    w->times.router += exf_clock() - mixed;
+    exf_add_time(w, &w->times.mixer, mixed - start);
+    exf_add_time(w, &w->times.router, exf_clock() - mixed);
 }
 
 /* ---- the group's sequences ------------------------------------------------------------------ */
@@ -100,19 +107,40 @@ static exf_code run_one(void *self, size_t i, int worker, exf_err *err)
     return EXF_OK;
 }
 
+enum { TOLD = 16 }; /* how often in a group a GPU's clock is read, at most */
+
+/* Ends the stage of the group's sequences [from, to) on the first stream, with which the others keep pace; goes_on:
+ * begins the next. */
+static void tell_turns(const parts *t, size_t from, size_t to, int goes_on)
+{
+    const exf_step *s = t->step;
+    exf_pass *p = s->p;
+    exf_part_times *times = &p->space[0].times;
+    const exf_span *span = &p->batch->span[s->moe.group.first];
+    double units = 0;
+    for (size_t i = from; i < to; i++) units += t->mixes ? mixer_flops(s, &span[i]) : span[i].n_tokens;
+    exf_stage_end(p->clock, p->space[0].q, t->mixes ? &times->mixer : &times->router,
+                  t->mixes ? EXF_WORK_MIXER + (int)p->model->arch.mixer[s->moe.layer] : EXF_WORK_ROUTE, units);
+    if (goes_on) exf_stage_begin(p->clock, p->space[0].q);
+}
+
 /* Runs the sequences in turns on the CUDA streams, so that one sequence's small kernels overlap with
  * another's.  Each stream has its own workspace, so results do not depend on the turns. */
 static exf_code take_turns(parts *parts_of, exf_err *err)
 {
     const exf_step *s = parts_of->step;
     const exf_pass *p = s->p;
+    size_t stride = (s->moe.group.n / TOLD + 1) * (size_t)p->n_spaces;
     exf_code rc = EXF_OK;
     for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[i].q, p->space[0].q); /* stream 0 wrote the rows */
+    exf_stage_begin(p->clock, p->space[0].q);
     for (size_t i = 0; i < s->moe.group.n; i++) {
         EXF_TRY(exf_stop_check(err));
+        if (i && i % stride == 0) tell_turns(parts_of, i - stride, i, 1);
         EXF_TRY(run_one(parts_of, i, (int)(i % (size_t)p->n_spaces), err));
     }
     for (int i = 1; i < p->n_spaces; i++) p->b->gpu->wait_for(p->space[0].q, p->space[i].q);
+    tell_turns(parts_of, (s->moe.group.n - 1) / stride * stride, s->moe.group.n, 0);
 out:
     return rc;
 }
@@ -146,10 +174,12 @@ out:
 
 exf_code exf_mix_group(exf_step *s, exf_err *err)
 {
+    exf_pass_turn(s->p, EXF_WORK_MIXER + (int)s->p->model->arch.mixer[s->moe.layer]);
     return run_group(s, 1, s->moe.moe_index >= 0, err);
 }
 
 exf_code exf_route_group(exf_step *s, exf_err *err)
 {
+    exf_pass_turn(s->p, EXF_WORK_ROUTE);
     return run_group(s, 0, 1, err);
 }

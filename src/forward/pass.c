@@ -105,6 +105,22 @@ out:
     return rc;
 }
 
+static void read_clock(void *clock)
+{
+    exf_stage_clock_read(clock);
+}
+
+static exf_code open_clock(exf_pass *p, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!p->b->gpu || p->options->timed) return EXF_OK;
+    EXF_TRY(exf_stage_clock_new(&p->clock, p->b, err));
+    for (int i = 0; i < p->n_spaces; i++) p->space[i].clock = p->clock;
+    exf_progress_poll(read_clock, p->clock);
+out:
+    return rc;
+}
+
 exf_code exf_pass_open(exf_pass *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -115,6 +131,7 @@ exf_code exf_pass_open(exf_pass *p, exf_err *err)
     p->n_spaces = plan.n_queues;
     p->block_tokens = plan.block_tokens;
     EXF_TRY(open_workspaces(p, err));
+    EXF_TRY(open_clock(p, err));
     EXF_TRY(exf_hidden_open(&p->hidden, p->b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
     EXF_TRY(open_routes(p, err));
     EXF_TRY(open_masks(p, err));
@@ -153,6 +170,7 @@ void exf_pass_close(exf_pass *p)
     exf_route_set_free(&p->first);
     p->b->free(p->mask_device);
     for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
+    exf_stage_clock_free(p->clock); /* no queue writes to it any more */
     exf_mem_free(p->mask);
     exf_mem_free(p->probe_routes);
     exf_mem_free(p->probe_router_routes);
@@ -162,16 +180,34 @@ void exf_pass_close(exf_pass *p)
 
 /* ---- steps of a pass ------------------------------------------------------------------- */
 
+/* Returns the stored bytes of a layer's tensors, of the head's or of the embedding. */
+static uint64_t loaded_bytes(const exf_model *m, int layer)
+{
+    uint64_t table = exf_model_role_bytes(m, EXF_W_EMBED, -1);
+    if (layer >= 0) return exf_model_layer_bytes(m, layer);
+    return layer == EXF_LAYER_EMBED ? table : exf_model_layer_bytes(m, -1) - table;
+}
+
 exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {
-    if (p->loader) return exf_weight_loader_next(p->loader, &p->weights_now, err);
-    return exf_layer_weights_read(&p->weights_now, p->model, layer, err);
+    exf_code rc;
+    exf_progress_turn(EXF_WORK_READ);
+    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->model, layer, err);
+    rc = exf_weight_loader_next(p->loader, &p->weights_now, err);
+    exf_progress_add((double)loaded_bytes(p->model, layer));
+    return rc;
+}
+
+void exf_pass_turn(const exf_pass *p, int kind)
+{
+    exf_progress_turn(p->b->gpu ? EXF_WORK_REST : kind);
 }
 
 exf_code exf_pass_finish(const exf_pass *p, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (int i = 0; rc == EXF_OK && i < p->n_spaces; i++) rc = p->b->finish(p->space[i].q, err);
+    exf_stage_clock_read(p->clock);
     return rc;
 }
 
@@ -186,6 +222,7 @@ exf_step exf_step_of(exf_pass *p, size_t lane, int layer, int moe_index)
         .block_tokens = p->block_tokens, .timed = p->options->timed, .not_finite = p->not_finite, .lane = &p->lanes[lane],
         .probes = p->probes, .n_probes = lane == 0 && p->demand.probes ? p->n_lanes : 0, .routes = &p->routes,
         .router_routes = &p->routes, .layer = layer, .moe_index = moe_index, .last = 1,
+        .work = moe_index >= 0 ? EXF_WORK_EXPERTS : EXF_WORK_DENSE, .common_work = EXF_WORK_COMMON,
     };
     return s;
 }

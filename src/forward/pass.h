@@ -4,6 +4,7 @@
 #include "forward/demand.h"
 #include "forward/forward_options.h"
 #include "forward/hidden.h"
+#include "forward/work.h"
 #include "mixers/rope_tables.h"
 #include "moe/moe_engine.h"
 #include "weights/weight_loader.h"
@@ -41,6 +42,7 @@ typedef struct {
 
     exf_workspace *space;          /* [n_spaces] one per worker; on a GPU one per CUDA stream of the mixers */
     int n_spaces;
+    exf_stage_clock *clock;        /* of the first space's queue; NULL on the CPU, and if the pass is timed */
     int block_tokens;              /* the most tokens of a call of the MoE block */
     uint64_t *not_finite;          /* used on a GPU only; see exf_moe_layer */
 } exf_pass;
@@ -63,6 +65,10 @@ exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err) EXF_CHECKED;
 exf_code exf_pass_finish(const exf_pass *p, exf_err *err) EXF_CHECKED;
 /* Fills the first lane's hidden states with the embeddings of the tokens. */
 exf_code exf_pass_embed(exf_pass *p, exf_err *err) EXF_CHECKED;
+
+/* Says which kind of work (work.h) the host's threads begin; on a GPU the kinds that it computes are credited
+ * by its own clock. */
+void exf_pass_turn(const exf_pass *p, int kind);
 
 exf_step exf_step_of(exf_pass *p, size_t lane, int layer, int moe_index);
 /* Calls fn for every group of the lane in order, with s->moe.group and s->moe.rows set. */

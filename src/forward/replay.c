@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "forward/memory_plan.h"
 #include "forward/forward_report.h"
+#include "forward/work.h"
 #include "forward/workspace_size.h"
 #include "moe/moe_engine.h"
 #include "moe/moe_sequences.h"
@@ -21,6 +22,7 @@ typedef struct {
     exf_weight_loader *loader; /* on a GPU */
     exf_recorded_stage stage;  /* on a GPU */
     exf_route_set routes;
+    exf_stage_clock *clock;    /* on a GPU, unless the replay is timed */
     int32_t *tokens;           /* the batch's ids in the backend's memory; NULL: not recorded */
     uint64_t *not_finite;      /* used on a GPU only; see exf_moe_layer */
     exf_workspace *space;      /* [layer.n_workers] */
@@ -122,8 +124,7 @@ exf_code exf_replay_memory(exf_forward_footprint *f, const exf_forward_options *
 
 double exf_replay_flops(const exf_architecture *a, const exf_batch *batch, int n_layers)
 {
-    double h = a->d_model, token = 2 * h * a->n_experts + 6 * h * (a->top_k * (double)a->d_expert + a->d_shared);
-    return (double)batch->n_tokens * n_layers * token;
+    return (double)batch->n_tokens * n_layers * exf_work_moe_flops(a);
 }
 
 /* ---- layers ------------------------------------------------------------------------------- */
@@ -141,8 +142,12 @@ static exf_code check_layer(const replay *p, exf_err *err)
 
 static exf_code load_weights(replay *p, exf_err *err)
 {
-    if (p->loader) return exf_weight_loader_next(p->loader, &p->weights_now, err);
-    return exf_layer_weights_read(&p->weights_now, p->layer.model, p->layer.layer, err);
+    exf_code rc;
+    exf_progress_turn(EXF_WORK_READ);
+    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->layer.model, p->layer.layer, err);
+    rc = exf_weight_loader_next(p->loader, &p->weights_now, err);
+    exf_progress_add((double)exf_model_layer_bytes(p->layer.model, p->layer.layer));
+    return rc;
 }
 
 static exf_code run_layer(replay *p, exf_progress *progress, exf_forward_report *report, exf_err *err)
@@ -158,9 +163,13 @@ static exf_code run_layer(replay *p, exf_progress *progress, exf_forward_report 
     report->weight_bytes += progress->weight_bytes;
     report->read += exf_clock() - start;
     if (o->layer_begin) EXF_TRY(o->layer_begin(o->self, l->layer, l->moe_index, err));
+    exf_progress_turn(l->space[0].b->gpu ? EXF_WORK_REST : EXF_WORK_EXPERTS);
     EXF_TRY(l->engine->run(l, err));
     EXF_TRY(l->engine->check(l, err));
+    exf_stage_clock_read(p->clock);
+    exf_progress_turn(EXF_WORK_REST);
     if (o->layer_end) EXF_TRY(o->layer_end(o->self, l->layer, l->moe_index, progress, err));
+    exf_progress_add(1);
     progress->seconds = exf_clock() - start;
     exf_progress_layer(progress);
 out:
@@ -182,11 +191,15 @@ static exf_code run_layers(replay *p, exf_forward_report *report, exf_err *err)
         }
         p->layer.moe_index += a->is_moe[l];
     }
-    exf_progress_end();
     return rc;
 }
 
 /* ---- opening and closing -------------------------------------------------------------------- */
+
+static void read_clock(void *clock)
+{
+    exf_stage_clock_read(clock);
+}
 
 static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *plan, exf_compute compute, int threads, exf_err *err)
 {
@@ -206,6 +219,11 @@ static exf_code open_gpu(replay *p, const exf_backend *b, const replay_plan *pla
     if (p->observer->device_open) EXF_TRY(p->observer->device_open(p->observer->self, b, err));
     p->layer.not_finite = p->not_finite;
     p->layer.stage = &p->stage;
+    if (!p->layer.timed) {
+        EXF_TRY(exf_stage_clock_new(&p->clock, b, err));
+        p->space[0].clock = p->clock;
+        exf_progress_poll(read_clock, p->clock);
+    }
     p->layer.tokens = p->tokens;
 out:
     return rc;
@@ -251,6 +269,7 @@ static void close_replay(replay *p, const exf_backend *b, exf_forward_report *re
     exf_route_set_free(&p->routes);
     exf_report_add_times(report, p->space, p->layer.n_workers);
     for (int i = 0; p->space && i < p->layer.n_workers; i++) exf_workspace_free(&p->space[i]);
+    exf_stage_clock_free(p->clock); /* no queue writes to it any more */
     exf_mem_free(p->space);
 }
 
@@ -264,13 +283,17 @@ exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_record
     p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids,
                               .weights = &p.weights_now,
                               .n_workers = exf_replay_workers(b, batch, options->threads), .timed = options->timed, .lane = &p.lane,
-                              .routes = &p.routes, .router_routes = &p.routes, .recorded = recorded, .last = 1};
+                              .routes = &p.routes, .router_routes = &p.routes, .recorded = recorded, .last = 1,
+                              .work = EXF_WORK_EXPERTS};
     memset(report, 0, sizeof *report);
     report->workers = p.layer.n_workers;
+    report->work = exf_work_of_replay(m, batch, recorded->has_input);
+    exf_progress_begin(options->sample ? "" : "layer", (int)report->work.kind[EXF_WORK_REST].planned, &report->work, EXF_WORK_READ);
     EXF_TRY(open_replay(&p, options, err));
     report->open = exf_clock() - start;
     EXF_TRY(run_layers(&p, report, err));
 out:
+    exf_progress_end();
     done = exf_clock();
     close_replay(&p, b, report);
     report->close = exf_clock() - done;

@@ -8,7 +8,7 @@
 #ifndef EXF_HOOKS_OBSERVER_H
 #define EXF_HOOKS_OBSERVER_H
 #include "base/err.h"
-#include "base/log.h"
+#include "base/progress.h"
 #include "hooks/batch.h"
 
 struct exf_backend; /* kernels/backend.h */
@@ -143,6 +143,9 @@ typedef struct {
     exf_code (*device_probe)(void *self, const exf_device_probe *b, exf_err *err);
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
     exf_code (*layer_end)(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err);
+    /* Called before a resume point behind `done` layers is saved: completes what layer_end left to other
+     * threads, and writes the observer's own records. */
+    exf_code (*settle)(void *self, int done, exf_err *err);
     /* Called concurrently; NULL: the head does not run.  All lanes' logits of the same tokens come one
      * after the other, lane by lane, on the same worker. */
     exf_code (*logits)(void *self, const exf_logits_block *b, exf_err *err);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "inspect/quantile.h"
+#include "picture/axis.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -12,8 +13,8 @@
 #define AT(field) offsetof(exf_inspection, field)
 
 static const exf_figure figures[] = {
-    {"norms", "tables, statistics or a capture", "Mean output norm ||E(x)|| of every expert", "", EXF_MAP_SEQUENTIAL, 0, AT(norms),
-     1},
+    {"norms", "tables, statistics or a capture", "Mean output norm ||E(x)|| of every expert", "mean output norm",
+     EXF_MAP_SEQUENTIAL, 0, AT(norms), 1},
     {"similarity", "statistics, alone or beside the tables", "Raw similarity of experts' outputs, 1 - d/dmax", "raw similarity",
      EXF_MAP_SEQUENTIAL, 0, AT(similarity), 0},
     {"aligned", "statistics, alone or beside the tables", "Similarity after each pair's own scalar", "aligned similarity",
@@ -49,86 +50,146 @@ int exf_figure_available(const exf_figure *f, const exf_inspection *s)
 
 /* ---- colours ------------------------------------------------------------------------- */
 
-/* The 99th percentile of |value| over observed pairs; 1 where there are none or all are 0. */
-static exf_code largest_usual(const exf_inspection *s, const float *value, double *out, exf_err *err)
+/* Values lie together where all but a hundredth at each end are within less than this. */
+static const double together = 0.4;
+
+/* The values that the figure shows of observed pairs, rising; of the diverging map their sizes.  Caller frees. */
+static exf_code sorted_values(const exf_figure *f, const exf_inspection *s, double **out, size_t *n, exf_err *err)
 {
-    size_t cells = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, n = 0;
-    double *size = NULL;
-    exf_code rc = exf_mem_new(&size, cells, sizeof *size, "percentile", err);
+    size_t e = (size_t)s->shape.n_experts, cells = (size_t)s->n_layers * e * e;
+    const float *value = exf_figure_values(f, s);
+    exf_code rc = exf_mem_new(out, cells, sizeof **out, "percentile", err);
     if (rc != EXF_OK) return rc;
+    *n = 0;
     for (size_t i = 0; i < cells; i++)
-        if (exf_inspection_observed(s, i)) size[n++] = fabs((double)value[i]);
-    exf_sort(size, n);
-    *out = n ? exf_quantile(size, n, 0.99) : 1;
-    if (!(*out > 0)) *out = 1;
-    exf_mem_free(size);
+        if (exf_inspection_observed(s, i) && i / e % e != i % e)
+            (*out)[(*n)++] = f->map == EXF_MAP_DIVERGING ? fabs((double)value[i]) : (double)value[i];
+    exf_sort(*out, *n);
     return EXF_OK;
+}
+
+/* The diverging map ends at the 99th percentile of sizes, both ways, or at 1 where there are none or all are
+ * 0; the other one around all but a hundredth of the values at each end. */
+static void range_of(const exf_figure *f, const double *sorted, size_t n, double *low, double *high)
+{
+    *low = n ? exf_quantile(sorted, n, 0.01) : 0;
+    *high = n ? exf_quantile(sorted, n, 0.99) : 1;
+    if (f->map == EXF_MAP_DIVERGING) {
+        if (!(*high > 0)) *high = 1;
+        *low = -*high;
+    } else if (*low < *high) {
+        exf_axis_round_out(low, high);
+    } else {
+        *low -= 0.5;
+        *high += 0.5;
+    }
+}
+
+exf_code exf_figure_range_of_data(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err)
+{
+    double *sorted = NULL;
+    size_t n;
+    exf_code rc = sorted_values(f, s, &sorted, &n, err);
+    if (rc == EXF_OK) range_of(f, sorted, n, low, high);
+    exf_mem_free(sorted);
+    return rc;
 }
 
 exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err)
 {
-    *low = 0;
-    *high = 1;
-    if (f->map != EXF_MAP_DIVERGING) return EXF_OK;
-    exf_code rc = largest_usual(s, exf_figure_values(f, s), high, err);
-    *low = -*high;
+    double *sorted = NULL;
+    size_t n;
+    exf_code rc = sorted_values(f, s, &sorted, &n, err);
+    if (rc == EXF_OK) {
+        range_of(f, sorted, n, low, high);
+        int apart = f->map != EXF_MAP_DIVERGING && (n == 0 || *high - *low >= together || sorted[0] == sorted[n - 1]);
+        if (apart) {
+            *low = 0;
+            *high = 1;
+        }
+    }
+    exf_mem_free(sorted);
     return rc;
 }
 
 /* ---- pictures -------------------------------------------------------------------------- */
 
-static exf_code draw_bars(const exf_inspection *s, exf_sheet sheet, const float *value, exf_canvas *out, exf_err *err)
+static exf_code draw_bars(const exf_figure *f, const exf_inspection *s, exf_sheet sheet, exf_drawing *d, exf_err *err)
 {
     size_t n = (size_t)s->n_layers * (size_t)s->shape.n_experts;
+    const float *value = exf_figure_values(f, s);
     float *known = NULL;
     exf_code rc = exf_mem_new(&known, n, sizeof *known, "norms", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < n; i++) known[i] = isnan(value[i]) ? 0 : value[i];
-    exf_bar_sheet bars = {.sheet = sheet, .value = known, .tokens = s->expert_count};
-    bars.sheet.note = "orange: largest; blue: least; grey: never routed to; hatched: over three times all others; one axis a layer";
-    rc = exf_draw_bars(&bars, out, err);
+    exf_bar_sheet bars = {.sheet = sheet, .value = known, .tokens = s->expert_count, .value_label = f->bar_label};
+    bars.sheet.note = "orange: largest; blue: least; grey: never routed to; hatched: over three times all others; every layer "
+                      "has an axis of its own";
+    rc = exf_draw_bars(&bars, d, err);
     exf_mem_free(known);
     return rc;
 }
 
-static exf_code draw_matrices(const exf_figure *f, const exf_inspection *s, exf_sheet sheet, const float *value, exf_canvas *out,
-                              exf_err *err)
+static exf_code find_ends(const exf_figure *f, const exf_inspection *s, const exf_figure_ends *ends, double *low, double *high,
+                          exf_err *err)
+{
+    *low = ends->low;
+    *high = ends->high;
+    switch (ends->from) {
+    case EXF_ENDS_USUAL: return exf_figure_range(f, s, low, high, err);
+    case EXF_ENDS_DATA: return exf_figure_range_of_data(f, s, low, high, err);
+    case EXF_ENDS_GIVEN: break;
+    }
+    return EXF_OK;
+}
+
+static exf_code add_note(const exf_matrix_sheet *m, const exf_figure_ends *ends, exf_text *note, exf_err *err)
+{
+    int from_data = ends->from == EXF_ENDS_DATA || (ends->from == EXF_ENDS_USUAL && !(m->low == 0 && m->high == 1));
+    exf_code rc;
+    if (m->low == -m->high)
+        EXF_TRY(exf_text_addf(note, err, "colours end at \302\261%.3g", m->high));
+    else
+        EXF_TRY(exf_text_addf(note, err, "colours end at %.4g and %.4g", m->low, m->high));
+    if (from_data)
+        EXF_TRY(exf_text_addf(note, err, ", %s", m->map == EXF_MAP_DIVERGING ? "the 99th percentile of |S|" : "around the values"));
+    if (m->hide_self) EXF_TRY(exf_text_addf(note, err, "; an expert with itself is left blank"));
+out:
+    return rc;
+}
+
+static exf_code draw_matrices(const exf_figure *f, const exf_inspection *s, exf_sheet sheet, const exf_figure_ends *ends,
+                              exf_drawing *d, exf_err *err)
 {
     size_t n = (size_t)s->n_layers * (size_t)s->shape.n_experts * (size_t)s->shape.n_experts, e = (size_t)s->shape.n_experts;
     exf_matrix_sheet m = {.sheet = sheet, .map = f->map, .hide_self = f->hide_self, .bar_label = f->bar_label};
+    const float *value = exf_figure_values(f, s);
     exf_text note = {0};
     float *seen = NULL;
     exf_code rc;
-    EXF_TRY(exf_figure_range(f, s, &m.low, &m.high, err));
+    EXF_TRY(find_ends(f, s, ends, &m.low, &m.high, err));
     EXF_TRY(exf_mem_new(&seen, n, sizeof *seen, "matrices", err));
     for (size_t i = 0; i < n; i++) seen[i] = exf_inspection_observed(s, i) || i / e % e == i % e ? value[i] : NAN;
-    if (f->map == EXF_MAP_DIVERGING)
-        EXF_TRY(exf_text_addf(&note, err, "colours end at +-%.3g, the 99th percentile of |S|; an expert with itself is left blank",
-                              m.high));
-    else
-        EXF_TRY(exf_text_addf(
-            &note, err, f->hide_self ? "colours end at 0 and 1; an expert with itself is left blank" : "colours end at 0 and 1"));
+    EXF_TRY(add_note(&m, ends, &note, err));
     m.sheet.note = note.s;
     m.value = seen;
-    rc = exf_draw_matrices(&m, out, err);
+    rc = exf_draw_matrices(&m, d, err);
 out:
     exf_mem_free(seen);
     exf_text_free(&note);
     return rc;
 }
 
-exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, exf_canvas *out, exf_err *err)
+exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, const exf_figure_ends *ends, exf_drawing *d, exf_err *err)
 {
     const char *family = exf_provenance_get(&s->provenance, "model.family");
     exf_text title = {0};
     exf_code rc;
-    memset(out, 0, sizeof *out);
     EXF_TRY(exf_text_addf(&title, err, "%s (%s, %d layer%s, %d experts)", f->title, family ? family : "model unknown", s->n_layers,
                           s->n_layers == 1 ? "" : "s", (int)s->shape.n_experts));
     exf_sheet sheet = {
         .title = title.s, .n_layers = s->n_layers, .n_experts = (int)s->shape.n_experts, .layer_number = s->layer_number};
-    const float *value = exf_figure_values(f, s);
-    rc = f->is_bars ? draw_bars(s, sheet, value, out, err) : draw_matrices(f, s, sheet, value, out, err);
+    rc = f->is_bars ? draw_bars(f, s, sheet, d, err) : draw_matrices(f, s, sheet, ends, d, err);
 out:
     exf_text_free(&title);
     return rc;

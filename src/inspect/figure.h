@@ -5,7 +5,8 @@
  *   similarity  raw similarity of every pair (geometry.h)
  *   aligned     the same after the pair's own scalar
  *   scalar      S[s,t]; colours end at the 99th percentile of |S|, both ways
- *   loss        L[s,t]; colours from 0 to 1
+ *   loss        L[s,t]
+ * Colours of similarities and losses run from 0 to 1, or, where all values lie together, around these.
  * A pair that was never observed is grey, and NaN in the numbers. */
 #ifndef EXF_INSPECT_FIGURE_H
 #define EXF_INSPECT_FIGURE_H
@@ -30,10 +31,22 @@ int exf_figure_available(const exf_figure *f, const exf_inspection *s);
 /* The numbers: [L, E] or [L, E, E] of the inspection. */
 const float *exf_figure_values(const exf_figure *f, const exf_inspection *s);
 
-/* The ends of the colours. */
+/* The ends of the colours: what the figure has by itself; around the values, but for a hundredth of them at
+ * each end; or two numbers, low below high. */
+typedef struct {
+    enum { EXF_ENDS_USUAL, EXF_ENDS_DATA, EXF_ENDS_GIVEN } from;
+    double low, high; /* EXF_ENDS_GIVEN */
+} exf_figure_ends;
+
+/* EXF_ENDS_USUAL as numbers. */
 exf_code exf_figure_range(const exf_figure *f, const exf_inspection *s, double *low, double *high, exf_err *err) EXF_CHECKED;
-/* The canvas is made; the caller frees it.  EXF_MODEL where it would be too large. */
-exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, exf_canvas *out, exf_err *err) EXF_CHECKED;
+/* EXF_ENDS_DATA as numbers. */
+exf_code exf_figure_range_of_data(const exf_figure *f, const exf_inspection *s, double *low, double *high,
+                                  exf_err *err) EXF_CHECKED;
+/* Draws the figure on a drawing that was opened.  Bars have no colours to end: `ends` is not looked at.
+ * EXF_MODEL where it would be too large. */
+exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, const exf_figure_ends *ends, exf_drawing *d,
+                         exf_err *err) EXF_CHECKED;
 /* One line per expert (layer,expert,tokens,norm) or per ordered pair of different
  * experts (layer,source,target,tokens,<name>); never observed: nothing behind the last comma. */
 exf_code exf_figure_csv(const exf_figure *f, const exf_inspection *s, const char *target, int force, exf_err *err) EXF_CHECKED;

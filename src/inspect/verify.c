@@ -38,7 +38,7 @@ static exf_code verify_structure(exf_verify_file *x, exf_err *err)
     }
     EXF_TRY(exf_verify_passed(x, err, "holds %s, version %" PRId64 ", which this program reads", kind->kind, version));
     EXF_TRY(exf_h5_digest(h, x->digest, err));
-    EXF_TRY(exf_verify_passed(x, err, "every object can be read, payload SHA-256 %s", x->digest));
+    EXF_TRY(exf_verify_passed(x, err, "every object can be read, digest %s", x->digest));
 out:
     exf_h5_close(h);
     return rc;

@@ -1,11 +1,12 @@
 /* verify.h - verifies artifacts against their specification and against each other.
  *
- * Each file is checked for kind and version; every object readable (the payload's SHA-256 is
+ * Each file is checked for kind and version; every object readable (the digest is
  * reported); structure, ranges and sentinels as its specification says; consequences of
  * these (counts are mirrored, a pool's members fall in norm, a target is the best of the
  * pool, a sum of squares bounds its product sum ...); facts that fit the contents.
  * Each pair of files from one chain, capture -> statistics -> tables, is checked for the
- * digest that the later one names, equal facts, and equal counts. */
+ * digest that the later one names, equal facts, and equal counts; statistics are solved again
+ * with the settings that their tables record, and give the same bits. */
 #ifndef EXF_INSPECT_VERIFY_H
 #define EXF_INSPECT_VERIFY_H
 #include "artifact/artifact.h"

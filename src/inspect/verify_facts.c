@@ -20,7 +20,8 @@ static exf_code check_digests(const exf_verify_file *x, exf_err *err)
     const exf_provenance *p = &x->inspection.provenance;
     for (size_t i = 0; i < p->n; i++) {
         const char *v = p->value[i];
-        if (!exf_ends_with(p->key[i], "sha256") || strcmp(v, "none") == 0 || strcmp(v, "unpinned") == 0) continue;
+        int is_hash = exf_ends_with(p->key[i], "sha256") || exf_ends_with(p->key[i], "digest");
+        if (!is_hash || strcmp(v, "none") == 0 || strcmp(v, "unpinned") == 0) continue;
         if (strlen(v) != 64 || strspn(v, "0123456789abcdef") != 64)
             return exf_fail(err, EXF_FORMAT, "%s: provenance says %s is %s, expected 64 hex digits", x->path, p->key[i], v);
     }
@@ -113,16 +114,17 @@ static exf_code check_norms(const exf_verify_file *a, const exf_verify_file *b, 
 
 static exf_code verify_tables_of(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err)
 {
-    const char *named = exf_provenance_get(&tables->inspection.provenance, "solve.statistics_sha256");
+    const char *named = exf_provenance_get(&tables->inspection.provenance, "solve.statistics_digest");
     exf_code rc;
     if (!named || strcmp(named, statistics->digest) != 0)
-        return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_sha256 is %s, %s has %s", tables->path,
+        return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_digest is %s, %s has %s", tables->path,
                         named ? named : "nothing", statistics->path, statistics->digest);
     EXF_TRY(check_inherited(statistics, tables, 1, err));
     EXF_TRY(check_layers(statistics, tables, err));
     EXF_TRY(check_counts(statistics, tables, err));
     EXF_TRY(check_norms(statistics, tables, err));
-    rc = exf_verify_passed(tables, err, "was solved from %s: digest, facts, counts and norms agree", statistics->path);
+    EXF_TRY(exf_verify_passed(tables, err, "was solved from %s: digest, facts, counts and norms agree", statistics->path));
+    rc = exf_verify_solved(statistics, tables, err);
 out:
     return rc;
 }
@@ -155,7 +157,7 @@ static exf_code check_sequences(const exf_verify_file *capture, const exf_verify
 static exf_code check_tokens(const exf_verify_file *capture, const exf_verify_file *statistics, exf_err *err)
 {
     const exf_provenance *p = &capture->inspection.provenance;
-    const char *tokens = exf_provenance_get(p, "data.tokens_sha256");
+    const char *tokens = exf_provenance_get(p, "data.tokens_digest");
     if (!tokens) tokens = exf_provenance_get(p, "data.moe_inputs_sha256");
     if (tokens && is_part(&statistics->inspection.provenance, tokens)) return EXF_OK;
     return exf_fail(err, EXF_FORMAT, "%s: its data does not name the tokens of %s, %s", statistics->path, capture->path,

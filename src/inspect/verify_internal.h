@@ -25,4 +25,6 @@ exf_code exf_verify_counts(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 exf_code exf_verify_facts(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 /* Checks two files, the earlier of the chain first; EXF_OK if they are not of one chain. */
 exf_code exf_verify_chain(const exf_verify_file *earlier, const exf_verify_file *later, exf_err *err) EXF_CHECKED;
+/* Solves the statistics again with the settings of the tables and compares every number. */
+exf_code exf_verify_solved(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err) EXF_CHECKED;
 #endif

@@ -3,8 +3,10 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "format/json.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,15 +211,11 @@ exf_code exf_checkpoint_empty(exf_checkpoint **out, exf_err *err)
 
 int exf_checkpoint_present(const char *dir)
 {
-    static const char *const names[] = {"model.safetensors.index.json", "model.safetensors"};
     int found = 0;
-    for (int i = 0; i < 2; i++) {
-        char *path;
-        exf_err ignored;
-        if (exf_path_join(&path, dir, names[i], &ignored) != EXF_OK) continue;
-        found |= exf_path_exists(path);
-        exf_mem_free(path);
-    }
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));)
+        found |= exf_ends_with(e->d_name, ".safetensors") || strcmp(e->d_name, "model.safetensors.index.json") == 0;
+    if (d) closedir(d);
     return found;
 }
 

@@ -29,19 +29,52 @@ static int same_scalar(const exf_json *a, const exf_json *b)
     return exf_json_real(a) == exf_json_real(b) && exf_json_true(a) == exf_json_true(b);
 }
 
+/* Appends a value as messages show it. */
+static exf_code add_value(const exf_json *j, exf_text *out, exf_err *err)
+{
+    switch (exf_json_type(j)) {
+    case EXF_JSON_BOOL: return exf_text_addf(out, err, "%s", exf_json_true(j) ? "true" : "false");
+    case EXF_JSON_INT: return exf_text_addf(out, err, "%lld", (long long)exf_json_int(j));
+    case EXF_JSON_REAL: return exf_text_addf(out, err, "%g", exf_json_real(j));
+    case EXF_JSON_STRING: return exf_text_addf(out, err, "%s", exf_json_string(j, NULL));
+    default: return exf_text_addf(out, err, "%s", exf_json_type_name(j));
+    }
+}
+
+/* A field as it is spelled, and what it says there. */
+typedef struct {
+    const char *name;
+    size_t n;
+    const exf_json *value;
+} spelling;
+
+static exf_code disagree(const exf_config *c, const spelling *a, const spelling *b, exf_err *err)
+{
+    exf_text one = {0}, other = {0};
+    exf_code rc;
+    EXF_TRY(add_value(a->value, &one, err));
+    EXF_TRY(add_value(b->value, &other, err));
+    rc = exf_fail(err, EXF_MODEL, "%s: \"%.*s\" is %s but \"%.*s\" is %s: two spellings of one field disagree", c->path, (int)a->n,
+                  a->name, one.s, (int)b->n, b->name, other.s);
+out:
+    exf_text_free(&one);
+    exf_text_free(&other);
+    return rc;
+}
+
 exf_code exf_config_find(const exf_config *c, const char *fields, const exf_json **out, exf_err *err)
 {
+    spelling first = {NULL, 0, NULL};
     *out = NULL;
     for (const char *s = fields; *s;) {
         size_t n = strcspn(s, "|");
-        const exf_json *found = walk(c->object, s, n);
-        if (found && exf_json_type(found) != EXF_JSON_NULL) {
-            if (*out && !same_scalar(*out, found))
-                return exf_fail(err, EXF_MODEL, "%s: the spellings of \"%s\" disagree", c->path, fields);
-            *out = found;
-        }
+        spelling found = {s, n, walk(c->object, s, n)};
         s += n + (s[n] == '|');
+        if (!found.value || exf_json_type(found.value) == EXF_JSON_NULL) continue;
+        if (first.value && !same_scalar(first.value, found.value)) return disagree(c, &first, &found, err);
+        if (!first.value) first = found;
     }
+    *out = first.value;
     return EXF_OK;
 }
 
@@ -131,14 +164,7 @@ exf_code exf_config_must_be(const exf_config *c, const char *fields, const char 
     exf_code rc = exf_config_find(c, fields, &j, err);
     if (rc != EXF_OK || !j) return rc;
     exf_text found = {0};
-    const char *s = exf_json_string(j, NULL);
-    switch (exf_json_type(j)) {
-    case EXF_JSON_BOOL: rc = exf_text_addf(&found, err, "%s", exf_json_true(j) ? "true" : "false"); break;
-    case EXF_JSON_INT: rc = exf_text_addf(&found, err, "%lld", (long long)exf_json_int(j)); break;
-    case EXF_JSON_REAL: rc = exf_text_addf(&found, err, "%g", exf_json_real(j)); break;
-    case EXF_JSON_STRING: rc = exf_text_addf(&found, err, "%s", s); break;
-    default: rc = exf_text_addf(&found, err, "%s", exf_json_type_name(j)); break;
-    }
+    rc = add_value(j, &found, err);
     if (rc == EXF_OK && strcmp(found.s, only) != 0)
         rc = exf_fail(err, EXF_MODEL, "%s: \"%s\" is %s; only %s is supported", c->path, fields, found.s, only);
     exf_text_free(&found);

@@ -1,7 +1,7 @@
 /* config.h - functions that read typed fields of a checkpoint's config.json, strictly.
  *
  * A field can have several spellings ("num_experts|num_local_experts"); the
- * ones present must agree.  A dotted step goes into an object
+ * ones present must agree (EXF_MODEL names two that do not, with their values).  A dotted step goes into an object
  * ("rope_parameters.rope_theta").  null counts as absent.  Messages name the
  * file, the field and what was found. */
 #ifndef EXF_MODEL_CONFIG_H

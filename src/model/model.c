@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/model_path.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -85,7 +86,7 @@ static exf_code open_weights(exf_model *m, exf_err *err)
     EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
     EXF_TRY(exf_model_check_tensors(m, err));
     EXF_TRY(exf_model_check_tables(m, err));
-    EXF_TRY(exf_checkpoint_sha256(m->checkpoint, m->weights_sha256, err));
+    EXF_TRY(exf_checkpoint_sha256(m->checkpoint, m->weights_digest, err));
 out:
     return rc;
 }
@@ -100,6 +101,7 @@ exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part pa
     exf_code rc;
     exf_model *m = NULL;
     *out = NULL;
+    EXF_TRY(exf_model_check_path(dir, err));
     EXF_TRY(exf_mem_new(&m, 1, sizeof *m, "model", err));
     m->part = part;
     EXF_TRY(exf_mem_strdup(&m->dir, dir, "model path", err));

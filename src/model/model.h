@@ -23,7 +23,7 @@ typedef struct {
     exf_quantization quantization;
     exf_checkpoint *checkpoint;
     char config_sha256[EXF_SHA256_HEX];
-    char weights_sha256[EXF_SHA256_HEX]; /* exf_checkpoint_sha256; "" of a config alone */
+    char weights_digest[EXF_SHA256_HEX]; /* exf_checkpoint_sha256; "" of a config alone */
     unsigned char *beyond_bf16; /* [1 + n_layers, EXF_W_COUNT] 1: exf_model_fits_bf16() is not so; NULL of a config alone */
 } exf_model;
 

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "model/tokenizer_added.h"
 #include "model/tokenizer_bpe.h"
 #include "model/tokenizer_nfc.h"
@@ -125,11 +126,21 @@ typedef struct {
     exf_split_work *split;
     exf_bpe_work bpe;
     exf_nfc_work nfc;
+    size_t untold; /* bytes encoded since progress was last told */
 } encoder;
+
+static void tell(encoder *e)
+{
+    exf_progress_add((double)e->untold);
+    e->untold = 0;
+}
 
 static exf_code encode_piece(void *ctx, const char *pretoken, size_t len, exf_err *err)
 {
+    enum { OFTEN = 1 << 16 };
     encoder *e = ctx;
+    e->untold += len;
+    if (e->untold >= OFTEN) tell(e);
     return exf_bpe_encode(e->t->bpe, &e->bpe, pretoken, len, e->ids, err);
 }
 
@@ -179,6 +190,7 @@ exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t l
     EXF_TRY(exf_ids_add(ids, t->template.before.id, t->template.before.n, err));
     EXF_TRY(encode_around(&e, &t->added.raw, encode_stretch, text, len, err));
     EXF_TRY(exf_ids_add(ids, t->template.after.id, t->template.after.n, err));
+    tell(&e);
 out:
     if (rc != EXF_OK) ids->n = before;
     exf_split_work_free(e.split);

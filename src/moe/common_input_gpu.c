@@ -50,13 +50,17 @@ static exf_code run_filled(filling *f, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
     w->b->upload(w->q, f->arrays.row, f->row, (size_t)f->n * sizeof *f->row);
+    exf_stage_begin(w->clock, w->q);
     exf_common_compute(f->layer, w, &f->arrays, f->n);
+    exf_stage_end(w->clock, w->q, &w->times.experts, f->layer->common_work, f->n);
     EXF_TRY(exf_moe_wait_if_timed(f->layer, w, err));
     ran = exf_clock();
-    w->times.experts += ran - start;
+    exf_add_time(w, &w->times.experts, ran - start);
+    exf_stage_begin(w->clock, w->q);
     EXF_TRY(show(f, err));
+    exf_stage_end(w->clock, w->q, &w->times.observe, f->layer->common_work, 0);
     rc = exf_moe_wait_if_timed(f->layer, w, err);
-    w->times.observe += exf_clock() - ran;
+    exf_add_time(w, &w->times.observe, exf_clock() - ran);
     f->n = f->n_parts = 0;
 out:
     return rc;

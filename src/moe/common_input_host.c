@@ -40,6 +40,7 @@ static exf_code run_rows(const exf_moe_layer *l, size_t sequence, const size_t *
     exf_common_compute(l, w, &c, n);
     double ran = exf_clock();
     exf_code rc = show(l, sequence, row, n, c.outputs.p, worker, err);
+    exf_progress_add(n);
     w->times.experts += ran - start;
     w->times.observe += exf_clock() - ran;
     return rc;

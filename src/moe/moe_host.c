@@ -7,8 +7,10 @@
 static exf_code run_block(const exf_moe_layer *l, size_t sequence, int at, int worker, exf_err *err)
 {
     const exf_span *span = &l->batch->span[sequence];
-    int left = span->n_tokens - at;
-    return exf_moe_block_run(l, worker, sequence, span->offset + (size_t)at, left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK, err);
+    int left = span->n_tokens - at, n = left < EXF_MOE_BLOCK ? left : EXF_MOE_BLOCK;
+    exf_code rc = exf_moe_block_run(l, worker, sequence, span->offset + (size_t)at, n, err);
+    exf_progress_add(n);
+    return rc;
 }
 
 static exf_code run_sequence(void *self, size_t sequence, int worker, exf_err *err)

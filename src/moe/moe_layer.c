@@ -181,26 +181,28 @@ out:
 
 /* ---- a block ------------------------------------------------------------------------------ */
 
+static double parts_waited(const exf_moe_layer *l)
+{
+    return l->parts.part_experts ? *l->parts.waited : 0;
+}
+
 static exf_code compute(const exf_moe_layer *l, int worker, exf_moe_arrays *m, size_t sequence, size_t row, int n, float *hidden,
                         exf_err *err)
 {
     exf_workspace *w = &l->space[worker];
+    double waited = parts_waited(l);
     exf_code rc = EXF_OK;
-    if (l->recorded)
-        EXF_TRY(exf_moe_recorded_input(l, w, m, row, n, err));
-    else
-        norm_hidden(l, w, m, hidden, n);
+    if (l->recorded) EXF_TRY(exf_moe_recorded_input(l, w, m, row, n, err));
+    exf_stage_begin(w->clock, w->q);
+    if (!l->recorded) norm_hidden(l, w, m, hidden, n);
     if (l->moe_index >= 0) EXF_TRY(run_routed(l, worker, m, sequence, row, n, err));
     run_shared(l, w, m, n);
     sum_block(l, w, m, hidden, row, n, l->moe_index >= 0 && interrupts(l));
+    exf_stage_end(w->clock, w->q, &w->times.experts, l->work, n);
+    if (w->clock) w->times.experts -= parts_waited(l) - waited; /* the GPU waited for weights */
     rc = exf_moe_wait_if_timed(l, w, err);
 out:
     return rc;
-}
-
-static double parts_waited(const exf_moe_layer *l)
-{
-    return l->parts.part_experts ? *l->parts.waited : 0;
 }
 
 exf_code exf_moe_block_run(const exf_moe_layer *l, int worker, size_t sequence, size_t row, int n, exf_err *err)
@@ -216,13 +218,16 @@ exf_code exf_moe_block_run(const exf_moe_layer *l, int worker, size_t sequence, 
     EXF_TRY(compute(l, worker, &m, sequence, row, n, hidden, err));
     computed = exf_clock();
     exf_moe_view view = {l->routes, l->router_routes, sequence, row, n, worker};
+    exf_stage_begin(w->clock, w->q);
     if (l->moe_index >= 0) EXF_TRY(exf_moe_show(l, &view, &m, err));
+    exf_stage_end(w->clock, w->q, &w->times.observe, l->work, 0);
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     shown = exf_clock();
     if (hidden && l->last && a->residual.streams > 1) exf_residual_update(w->b, w->q, a, hidden, m.block, n, m.mixing);
     if (l->last) EXF_TRY(l->engine->watch(l, w, &view, hidden ? hidden : m.block, err));
-    w->times.observe += shown - computed;
-    w->times.experts += computed - start - (parts_waited(l) - waited) - (w->times.router - router) + (exf_clock() - shown);
+    exf_add_time(w, &w->times.observe, shown - computed);
+    exf_add_time(w, &w->times.experts,
+                 computed - start - (parts_waited(l) - waited) - (w->times.router - router) + (exf_clock() - shown));
 out:
     return rc;
 }

@@ -78,6 +78,7 @@ typedef struct exf_moe_layer {
     const exf_recorded *recorded;       /* not NULL: the normed hidden states come from a recording */
     exf_recorded_stage *stage;          /* sends them, on a GPU */
     int layer, moe_index;    /* moe_index -1: dense */
+    int work, common_work;   /* kinds of work of a block's tokens and of common input (progress.h), for a GPU's clock */
     int sweep, last;         /* number of the sweep; 1: this sweep is the last and updates the hidden states */
 
     exf_sequence_group group;         /* the sequences that are computed at present */

@@ -51,11 +51,13 @@ exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_mo
     int h = l->model->arch.d_model;
     double start = exf_clock();
     exf_code rc;
+    exf_stage_begin(w->clock, w->q);
     EXF_TRY(read_rows(l, w, m, row, n, err));
     if (m->x.number == EXF_NUMBER_BF16) w->b->gpu->round_rows(w->q, exf_moe_data(m->x), h, m->input, h, n, h);
     EXF_TRY(route_rows(l, w, m, row, n, err));
+    exf_stage_end(w->clock, w->q, &w->times.router, l->work, 0);
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
-    w->times.router += exf_clock() - start;
+    exf_add_time(w, &w->times.router, exf_clock() - start);
 out:
     return rc;
 }

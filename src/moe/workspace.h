@@ -9,6 +9,7 @@
 #include "base/arena.h"
 #include "kernels/backend.h"
 #include "model/architecture.h"
+#include "moe/stage_clock.h"
 
 /* Seconds and floating-point operations of one worker. */
 typedef struct {
@@ -24,7 +25,14 @@ typedef struct {
     double *router;  /* exf_router_scratch(), in the backend's memory */
     float *mirror;   /* host copy of arrays that an observer reads; NULL if memory is the host's or nothing is copied */
     exf_part_times times;
+    exf_stage_clock *clock; /* borrowed; NULL on the CPU and in a pass that is `timed`: host seconds are true */
 } exf_workspace;
+
+/* Adds host seconds to a part of the times, unless the GPU's clock measures the parts. */
+static inline void exf_add_time(const exf_workspace *w, double *part, double seconds)
+{
+    if (!w->clock) *part += seconds;
+}
 
 /* Allocates a workspace with an arena of `floats` floats and a mirror of `mirror` floats. */
 exf_code exf_workspace_new(exf_workspace *w, const exf_backend *b, exf_compute compute, const exf_architecture *a, size_t floats,

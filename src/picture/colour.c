@@ -1,9 +1,7 @@
 /* colour.c - see colour.h. */
 #include "picture/colour.h"
 
-#include <math.h>
-
-enum { POINTS = 33, LEVELS = 256 - EXF_INKS };
+enum { POINTS = EXF_COLOUR_POINTS };
 
 static const uint8_t sequential[POINTS][3] = {
     {24, 13, 60},    {28, 19, 71},    {31, 26, 82},    {33, 32, 94},    {36, 39, 105},   {38, 47, 116},   {39, 55, 126},
@@ -30,36 +28,10 @@ void exf_colour_at(exf_colour_map map, int i, int n, uint8_t rgb[3])
         rgb[channel] = (uint8_t)((a[channel] * (n - 1 - part) + b[channel] * part + (n - 1) / 2) / (n - 1));
 }
 
-void exf_colour_load(exf_canvas *c, exf_colour_map map)
+exf_ink exf_colour_of(exf_colour_map map, double value, double low, double high)
 {
-    for (int i = 0; i < LEVELS; i++) exf_colour_at(map, i, LEVELS, c->palette[EXF_INKS + i]);
-}
-
-int exf_colour_index(double value, double low, double high)
-{
+    uint8_t rgb[3];
     double t = high > low ? (value - low) / (high - low) : 0.5;
-    if (!(t > 0)) t = 0;
-    if (t > 1) t = 1;
-    return EXF_INKS + (int)(t * (LEVELS - 1) + 0.5);
-}
-
-int exf_ticks(double low, double high, int max, double tick[EXF_TICKS_MAX], int *digits)
-{
-    static const double round[] = {1, 2, 5, 10};
-    *digits = 0;
-    if (!(low < high) || !isfinite(low) || !isfinite(high)) return 0;
-    if (max < 2) max = 2;
-    if (max > EXF_TICKS_MAX) max = EXF_TICKS_MAX;
-    int power = (int)floor(log10((high - low) / max));
-    double step = 0;
-    for (int i = 0; i < 4; i++) {
-        step = round[i] * pow(10, power);
-        if (floor(high / step * (1 + 1e-12)) - ceil(low / step) + 1 <= max) break;
-    }
-    /* the epsilon keeps an end that is a round number itself */
-    double first = ceil(low / step - 1e-9), last = floor(high / step + 1e-9);
-    int n = 0;
-    for (; n < max && first + n <= last; n++) tick[n] = (first + n) * step;
-    while (*digits < 9 && fabs(step * pow(10, *digits) - rint(step * pow(10, *digits))) > 1e-6) ++*digits;
-    return n;
+    exf_colour_at(map, !(t > 0) ? 0 : t > 1 ? EXF_COLOURS - 1 : (int)(t * (EXF_COLOURS - 1) + 0.5), EXF_COLOURS, rgb);
+    return (exf_ink)rgb[0] << 16 | (exf_ink)rgb[1] << 8 | rgb[2];
 }

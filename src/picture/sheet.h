@@ -1,12 +1,15 @@
-/* sheet.h - draws all layers of a model in one picture: a grid of small panels, one for
- * each layer, with the layer's number, shared axes, a title and a colour bar.  A panel is
- * about 256 pixels wide, each expert a whole number of pixels. */
+/* sheet.h - draws all layers of a model on one page: a grid of small panels, one for each layer, with
+ * the layer's number, shared axes, a title and a colour bar.
+ *
+ * The page is as wide as the text of a paper's page (516 points, 7.2 inches) at most; the number of
+ * columns is the one with the largest panels.  In a PNG each expert is a whole number of pixels, at
+ * least 300 pixels an inch. */
 #ifndef EXF_PICTURE_SHEET_H
 #define EXF_PICTURE_SHEET_H
 #include "picture/colour.h"
 
 typedef struct {
-    const char *title, *note; /* ASCII, a line each; note NULL: none */
+    const char *title, *note; /* UTF-8, a line each; note NULL: none.  What is too wide is broken between words */
     int n_layers, n_experts;  /* L, E */
     const int32_t *layer_number; /* [L] */
 } exf_sheet;
@@ -28,9 +31,10 @@ typedef struct {
     exf_sheet sheet;
     const float *value;     /* [L, E], none negative */
     const uint64_t *tokens; /* [L, E]; 0: cold */
+    const char *value_label; /* of the axes */
 } exf_bar_sheet;
 
-/* The canvas is made; the caller frees it.  EXF_MODEL where it would be too large. */
-exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_canvas *out, exf_err *err) EXF_CHECKED;
-exf_code exf_draw_bars(const exf_bar_sheet *s, exf_canvas *out, exf_err *err) EXF_CHECKED;
+/* The drawing was opened; its page is begun here.  EXF_MODEL where it would be too large. */
+exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *err) EXF_CHECKED;
+exf_code exf_draw_bars(const exf_bar_sheet *s, exf_drawing *d, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,11 +1,13 @@
 /* sheet_bars.c - a bar per expert and a panel per layer; see sheet.h. */
 #include "picture/sheet_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 
-enum { HEIGHT = 150, HEAD = 22, OUTLIER = 3, MARK = 4 };
+enum { OUTLIER = 3, EXTREME_TEXT = 40 };
 
 static const char expert_text[] = "expert";
+static const double small = 5.5, mark = 3;
 
 /* What stands out in one layer; -1: nobody. */
 typedef struct {
@@ -45,76 +47,157 @@ static extremes find_extremes(const exf_bar_sheet *s, int layer)
     return x;
 }
 
-/* A triangle at the top of the panel and dots from it down to the bar. */
-static void draw_mark(exf_canvas *c, int x, int top, int bar_top, int ink)
+/* ---- panels ------------------------------------------------------------------------------------- */
+
+/* Height of a panel's bars: what is above them is for marks. */
+static double room_of(exf_box panel)
 {
-    for (int i = 0; i <= MARK; i++) exf_canvas_fill(c, x - i, top + 2 + MARK - i, 2 * i + 1, 1, ink);
-    for (int y = top + 2 * MARK; y < bar_top; y += 4) exf_canvas_fill(c, x, y, 1, 2, ink);
+    return panel.height - 2 * mark;
 }
 
-static void draw_one_bar(exf_canvas *c, const exf_bar_sheet *s, const exf_panel_grid *g, int i, int e, const extremes *x)
+static void draw_mark(exf_drawing *d, double x, exf_box panel, double bar_top, exf_ink ink)
 {
-    int ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold(s, i, e) ? EXF_INK_GREY : EXF_INK_BAR;
-    int room = g->panel_height - HEAD, height = e == x->outlier ? room : (int)(bar_value(s, i, e) / x->top * room + 0.5);
-    int left = exf_panel_x(g, i) + e * g->cell, floor_y = exf_panel_y(g, i) + g->panel_height,
-        width = g->cell > 3 ? g->cell - 1 : g->cell;
-    if (height > room) height = room; /* a cold one's filled-in value may be above all */
-    exf_canvas_fill(c, left, floor_y - height, width, height, ink);
+    double tip = panel.y + 1 + mark;
+    exf_draw_pointer(d, x, tip, mark, ink);
+    if (bar_top > tip + 1) exf_draw_dashes(d, x, tip + 1, x, bar_top, 1, ink);
+}
+
+static void draw_one_bar(exf_drawing *d, const exf_bar_sheet *s, const exf_panel_grid *g, int i, int e, const extremes *x)
+{
+    exf_ink ink = e == x->most ? EXF_INK_HIGH : e == x->least ? EXF_INK_LOW : is_cold(s, i, e) ? EXF_INK_GREY : EXF_INK_BAR;
+    exf_box panel = exf_panel_box(g, i);
+    double room = room_of(panel), cell = panel.width / s->sheet.n_experts;
+    double height = e == x->outlier ? room : fmin(room, bar_value(s, i, e) / x->top * room); /* a cold one's may be above all */
+    double width = g->pixels > 3 ? cell * (g->pixels - 1) / g->pixels : cell;
+    exf_box bar = {panel.x + e * cell, panel.y + panel.height - height, width, height};
+    exf_draw_fill(d, bar, ink);
     if (e == x->outlier)
-        for (int y = 0; y < height; y += 4) exf_canvas_fill(c, left, floor_y - height + y, width, 2, EXF_INK_PAPER);
-    if (e == x->most || e == x->least) draw_mark(c, left + width / 2, exf_panel_y(g, i), floor_y - height, ink);
+        for (double y = 1; y < height; y += 2)
+            exf_draw_fill(d, (exf_box){bar.x, bar.y + y, width, fmin(1, height - y)}, EXF_INK_PAPER);
+    if (e == x->most || e == x->least) draw_mark(d, bar.x + width / 2, panel, bar.y, ink);
 }
 
-static void draw_value_ticks(exf_canvas *c, const exf_panel_grid *g, int i, double top)
+static void draw_value_ticks(exf_drawing *d, exf_box panel, double top)
 {
-    double tick[EXF_TICKS_MAX];
-    int digits, n = exf_ticks(0, top, 4, tick, &digits), x = exf_panel_x(g, i);
-    for (int k = 0; k < n; k++) {
-        char text[24];
-        int y = exf_panel_y(g, i) + g->panel_height - (int)(tick[k] / top * (g->panel_height - HEAD) + 0.5);
-        exf_number_text(text, sizeof text, tick[k], digits);
-        exf_canvas_fill(c, x - 1 - TICK, y, TICK, 1, EXF_INK_TEXT);
-        exf_canvas_text(c, x - TICK - 4 - exf_text_width(text, TEXT), y - LINE / 2 + 1, TEXT, EXF_INK_TEXT, text);
+    exf_ticks t;
+    double share[EXF_TICKS_MAX], room = room_of(panel);
+    exf_ticks_fit(&t, d, EXF_AXIS_REAL, 0, top, room, EXF_SHEET_TICK, 1);
+    for (int i = 0; i < t.n; i++) share[i] = 1 - t.at[i] / top * room / panel.height;
+    exf_draw_left_ticks(d, panel, &t, share);
+}
+
+/* ---- heads: "layer 3", and the extremes beside or below it ----------------------------------------- */
+
+/* How heads are written: all in one line, or below the layer in one line or two, there without words. */
+typedef enum { ONE_LINE, TWO_LINES, THREE_LINES } head_form;
+
+typedef struct {
+    char most[EXTREME_TEXT], least[EXTREME_TEXT];
+} extreme_texts;
+
+/* "9.12 at 14": three digits, but all of those before the point. */
+static void name_extreme(const exf_bar_sheet *s, int layer, int e, const char *word, char text[EXTREME_TEXT])
+{
+    double v = e < 0 ? 0 : bar_value(s, layer, e);
+    text[0] = '\0';
+    if (e < 0) return;
+    if (v >= 1 && v < 1e5)
+        snprintf(text, EXTREME_TEXT, "%s%.*f at %d", word, v < 10 ? 2 : v < 100 ? 1 : 0, v, e);
+    else
+        snprintf(text, EXTREME_TEXT, "%s%.3g at %d", word, v, e);
+}
+
+static extreme_texts name_extremes(const exf_bar_sheet *s, int layer, const extremes *x, head_form form)
+{
+    extreme_texts t;
+    name_extreme(s, layer, x->most, form == ONE_LINE ? "max " : "", t.most);
+    name_extreme(s, layer, x->least, form == ONE_LINE ? "min " : "", t.least);
+    return t;
+}
+
+static int fits(const exf_bar_sheet *s, exf_drawing *d, double width, head_form form)
+{
+    double label = form == ONE_LINE ? exf_text_width(d, EXF_SHEET_LABEL, "layer 000") + 5 : 0;
+    for (int i = 0; i < s->sheet.n_layers; i++) {
+        extremes x = find_extremes(s, i);
+        extreme_texts t = name_extremes(s, i, &x, form);
+        if (label + exf_text_width(d, small, t.most) + 5 + exf_text_width(d, small, t.least) > width) return 0;
+    }
+    return 1;
+}
+
+static double head_of(head_form form)
+{
+    return EXF_SHEET_LABEL + 2.5 + 1.3 * small * (int)form;
+}
+
+static void draw_head(exf_drawing *d, const exf_bar_sheet *s, exf_box panel, int i, const extremes *x, head_form form)
+{
+    extreme_texts t = name_extremes(s, i, x, form);
+    double line = 1.3 * small, right = panel.x + panel.width, y = panel.y - 2.5;
+    exf_draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5 + line * (int)form);
+    if (form == ONE_LINE) {
+        exf_draw_text(d, right, y, EXF_END, small, EXF_INK_HIGH, t.most);
+        exf_draw_text(d, right - exf_text_width(d, small, t.most) - 5, y, EXF_END, small, EXF_INK_LOW, t.least);
+    } else {
+        exf_draw_text(d, panel.x, form == THREE_LINES ? y - line : y, EXF_START, small, EXF_INK_HIGH, t.most);
+        exf_draw_text(d, form == THREE_LINES ? panel.x : right, y, form == THREE_LINES ? EXF_START : EXF_END, small, EXF_INK_LOW,
+                      t.least);
     }
 }
 
-/* "min 3: 0.41" and "max 7: 2.9" at the right of the label, one over the other. */
-static void draw_label(exf_canvas *c, const exf_bar_sheet *s, const exf_panel_grid *g, int i, const extremes *x)
-{
-    char label[32], text[48];
-    int right = exf_panel_x(g, i) + g->panel_width, y = exf_panel_y(g, i) - LINE - 6;
-    snprintf(label, sizeof label, "layer %d", (int)s->sheet.layer_number[i]);
-    exf_canvas_text(c, exf_panel_x(g, i), y, TEXT, EXF_INK_TEXT, label);
-    if (x->most < 0) return;
-    snprintf(text, sizeof text, "max %.3g at %d", bar_value(s, i, x->most), x->most);
-    exf_canvas_text(c, right - exf_text_width(text, 1), y - 1, 1, EXF_INK_HIGH, text);
-    snprintf(text, sizeof text, "min %.3g at %d", bar_value(s, i, x->least), x->least);
-    exf_canvas_text(c, right - exf_text_width(text, 1), y + EXF_LETTER_HEIGHT, 1, EXF_INK_LOW, text);
-}
+/* ---- the sheet ----------------------------------------------------------------------------------- */
 
-static void draw_panel(exf_canvas *c, const exf_bar_sheet *s, const exf_panel_grid *g, int i)
+static void draw_panel(exf_drawing *d, const exf_bar_sheet *s, const exf_panel_grid *g, int i, head_form form)
 {
     extremes x = find_extremes(s, i);
+    exf_box panel = exf_panel_box(g, i);
     for (int e = 0; e < s->sheet.n_experts; e++)
-        if (e != x.least && e != x.most) draw_one_bar(c, s, g, i, e, &x);
-    if (x.least >= 0) draw_one_bar(c, s, g, i, x.least, &x);
-    if (x.most >= 0) draw_one_bar(c, s, g, i, x.most, &x);
-    exf_canvas_frame(c, exf_panel_x(g, i), exf_panel_y(g, i), g->panel_width, g->panel_height, EXF_INK_SOFT);
-    draw_label(c, s, g, i, &x);
-    draw_value_ticks(c, g, i, x.top);
-    if (exf_panel_is_lowest(g, i, s->sheet.n_layers)) exf_draw_expert_ticks(c, g, i, s->sheet.n_experts);
+        if (e != x.least && e != x.most) draw_one_bar(d, s, g, i, e, &x);
+    if (x.least >= 0) draw_one_bar(d, s, g, i, x.least, &x);
+    if (x.most >= 0 && x.most != x.least) draw_one_bar(d, s, g, i, x.most, &x);
+    exf_draw_frame(d, panel, EXF_INK_SOFT);
+    draw_head(d, s, panel, i, &x, form);
+    draw_value_ticks(d, panel, x.top);
+    if (exf_panel_is_lowest(g, i, s->sheet.n_layers)) exf_draw_expert_ticks(d, panel, s->sheet.n_experts);
 }
 
-exf_code exf_draw_bars(const exf_bar_sheet *s, exf_canvas *out, exf_err *err)
+/* The widest number at any layer's axis. */
+static double widest_number(const exf_bar_sheet *s, exf_drawing *d)
 {
-    int e = s->sheet.n_experts, cell = e < PANEL_TARGET ? PANEL_TARGET / e : 1;
-    exf_panel_grid g = {.cell = cell, .panel_width = e * cell, .panel_height = HEIGHT};
-    g.left = MARGIN + 6 * GLYPH + TICK;
-    exf_panel_grid_place(&g, &s->sheet, 6 * GLYPH + TICK + GAP, 2 * GAP + LINE);
-    exf_code rc = exf_panel_grid_canvas(&g, &s->sheet, 0, 2 * LINE + TICK + GAP, out, err);
+    double widest = 0;
+    for (int i = 0; i < s->sheet.n_layers; i++) {
+        exf_ticks t;
+        exf_ticks_at(&t, EXF_AXIS_REAL, 0, find_extremes(s, i).top, EXF_TICKS_MAX);
+        widest = fmax(widest, exf_ticks_width(&t, d, EXF_SHEET_TICK));
+    }
+    return widest;
+}
+
+/* The first form of heads that fits above the panels that it leaves room for. */
+static head_form place(exf_panel_grid *g, const exf_bar_sheet *s, exf_drawing *d)
+{
+    double number = widest_number(s, d) + EXF_SHEET_STROKE + 1.5;
+    exf_panel_needs needs = {.left = EXF_SHEET_MARGIN + EXF_SHEET_LABEL + 4 + number, .right = EXF_SHEET_MARGIN + 2,
+                             .bottom = EXF_SHEET_STROKE + EXF_SHEET_TICK + 4 + EXF_SHEET_LABEL + EXF_SHEET_MARGIN,
+                             .gap_x = number + EXF_SHEET_GAP, .lowest = 0.4, .highest = 0.75};
+    for (head_form form = ONE_LINE;; form++) {
+        needs.head = head_of(form);
+        exf_panel_grid_place(g, d, &s->sheet, &needs);
+        if (form == THREE_LINES || fits(s, d, g->panel_width, form)) return form;
+    }
+}
+
+exf_code exf_draw_bars(const exf_bar_sheet *s, exf_drawing *d, exf_err *err)
+{
+    exf_panel_grid g = {0};
+    head_form form = place(&g, s, d);
+    exf_code rc = exf_panel_grid_page(&g, &s->sheet, d, err);
     if (rc != EXF_OK) return rc;
-    for (int i = 0; i < s->sheet.n_layers; i++) draw_panel(out, s, &g, i);
-    exf_canvas_text(out, (g.left + g.right - exf_text_width(expert_text, TEXT)) / 2, g.bottom + TICK + LINE + GAP, TEXT,
-                    EXF_INK_TEXT, expert_text);
+    for (int i = 0; i < s->sheet.n_layers; i++) draw_panel(d, s, &g, i, form);
+    exf_draw_text(d, (g.left + g.right) / 2, g.page_height - EXF_SHEET_MARGIN, EXF_MIDDLE, EXF_SHEET_LABEL, EXF_INK_TEXT,
+                  expert_text);
+    exf_draw_text_up(d, EXF_SHEET_MARGIN + 0.75 * EXF_SHEET_LABEL, (g.top + g.bottom) / 2, EXF_MIDDLE, EXF_SHEET_LABEL,
+                     EXF_INK_TEXT, s->value_label);
     return EXF_OK;
 }

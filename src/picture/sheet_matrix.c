@@ -1,99 +1,124 @@
 /* sheet_matrix.c - a matrix per layer, coloured; see sheet.h. */
 #include "picture/sheet_internal.h"
 
+#include "base/mem.h"
+
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static const char grey_text[] = "no evidence", source_text[] = "source expert", target_text[] = "target expert";
+static const double bar_width = 9, bar_most = 220, swatch = 6;
 
-static void draw_cells(exf_canvas *c, const exf_matrix_sheet *s, const exf_panel_grid *g, int i)
+/* ---- panels ---------------------------------------------------------------------------------- */
+
+static void colour_cells(const exf_matrix_sheet *s, int layer, exf_ink *ink)
 {
-    int e = s->sheet.n_experts, x = exf_panel_x(g, i), y = exf_panel_y(g, i);
-    const float *value = s->value + (size_t)i * (size_t)e * (size_t)e;
-    for (int row = 0; row < e; row++)
-        for (int column = 0; column < e; column++) {
-            double v = (double)value[(size_t)row * (size_t)e + (size_t)column];
-            int ink = isnan(v) ? EXF_INK_GREY : exf_colour_index(v, s->low, s->high);
-            if (row == column && s->hide_self) ink = EXF_INK_PAPER;
-            exf_canvas_fill(c, x + column * g->cell, y + row * g->cell, g->cell, g->cell, ink);
-        }
-    exf_canvas_frame(c, x, y, g->panel_width, g->panel_height, EXF_INK_SOFT);
+    size_t e = (size_t)s->sheet.n_experts;
+    const float *value = s->value + (size_t)layer * e * e;
+    for (size_t i = 0; i < e * e; i++) {
+        ink[i] = isnan(value[i]) ? EXF_INK_GREY : exf_colour_of(s->map, (double)value[i], s->low, s->high);
+        if (s->hide_self && i / e == i % e) ink[i] = EXF_INK_PAPER;
+    }
 }
 
 /* Numbers of source experts left of a panel. */
-static void draw_source_ticks(exf_canvas *c, const exf_panel_grid *g, int i, int n_experts)
+static void draw_source_ticks(exf_drawing *d, exf_box panel, int n_experts)
 {
-    double tick[EXF_TICKS_MAX];
-    int digits, n = exf_ticks(0, n_experts > 1 ? n_experts - 1 : 1, g->panel_height / (4 * GLYPH), tick, &digits);
-    for (int k = 0; k < n; k++) {
-        char text[16];
-        if (rint(tick[k]) != tick[k]) continue;
-        int x = exf_panel_x(g, i), y = exf_panel_y(g, i) + (int)tick[k] * g->cell + g->cell / 2;
-        exf_number_text(text, sizeof text, tick[k], 0);
-        exf_canvas_fill(c, x - 1 - TICK, y, TICK, 1, EXF_INK_TEXT);
-        exf_canvas_text(c, x - TICK - 4 - exf_text_width(text, TEXT), y - LINE / 2 + 1, TEXT, EXF_INK_TEXT, text);
-    }
+    exf_ticks t;
+    double share[EXF_TICKS_MAX], low = -0.5, high = n_experts - 0.5;
+    exf_ticks_fit(&t, d, EXF_AXIS_WHOLE, low, high, panel.height, EXF_SHEET_TICK, 1);
+    for (int i = 0; i < t.n; i++) share[i] = exf_axis_share(EXF_AXIS_WHOLE, t.at[i], low, high);
+    exf_draw_left_ticks(d, panel, &t, share);
 }
 
-static void draw_panel(exf_canvas *c, const exf_matrix_sheet *s, const exf_panel_grid *g, int i)
+static void draw_panel(exf_drawing *d, const exf_matrix_sheet *s, const exf_panel_grid *g, int i, const exf_ink *ink)
 {
-    char label[32];
-    snprintf(label, sizeof label, "layer %d", (int)s->sheet.layer_number[i]);
-    exf_canvas_text(c, exf_panel_x(g, i), exf_panel_y(g, i) - LINE - 4, TEXT, EXF_INK_TEXT, label);
-    draw_cells(c, s, g, i);
-    if (i % g->columns == 0) draw_source_ticks(c, g, i, s->sheet.n_experts);
-    if (exf_panel_is_lowest(g, i, s->sheet.n_layers)) exf_draw_expert_ticks(c, g, i, s->sheet.n_experts);
+    exf_box panel = exf_panel_box(g, i);
+    int e = s->sheet.n_experts;
+    exf_draw_layer_label(d, &s->sheet, panel, i, panel.width, 2.5);
+    exf_draw_cells(d, panel, e, e, ink);
+    exf_draw_frame(d, panel, EXF_INK_SOFT);
+    if (i % g->columns == 0) draw_source_ticks(d, panel, e);
+    if (exf_panel_is_lowest(g, i, s->sheet.n_layers)) exf_draw_expert_ticks(d, panel, e);
 }
+
+/* ---- around them ------------------------------------------------------------------------------- */
 
 /* Room for the bar, its numbers, its label, and the word under it. */
-static int bar_room(void)
+static double bar_room(const exf_matrix_sheet *s, exf_drawing *d)
 {
-    int numbers = BAR_WIDTH + TICK + 7 * GLYPH + LINE + GAP, word = exf_text_width(grey_text, TEXT) + LINE + GAP;
-    return 2 * GAP + (numbers > word ? numbers : word);
+    exf_ticks t;
+    exf_ticks_at(&t, EXF_AXIS_REAL, s->low, s->high, EXF_TICKS_MAX);
+    double numbers = bar_width + EXF_SHEET_STROKE + 1.5 + exf_ticks_width(&t, d, EXF_SHEET_TICK) + 3 + EXF_SHEET_LABEL;
+    double word = swatch + 3 + exf_text_width(d, EXF_SHEET_TICK, grey_text);
+    return 2 * EXF_SHEET_GAP + fmax(numbers, word) + EXF_SHEET_MARGIN;
 }
 
-static void draw_colour_bar(exf_canvas *c, const exf_matrix_sheet *s, const exf_panel_grid *g)
+static void draw_bar_numbers(exf_drawing *d, const exf_matrix_sheet *s, exf_box bar)
 {
-    double tick[EXF_TICKS_MAX];
-    int height = g->bottom - g->top - 2 * LINE, x = g->right + 2 * GAP, y = g->top, digits;
-    if (height > 720) height = 720;
-    for (int row = 0; row < height; row++)
-        exf_canvas_fill(c, x, y + row, BAR_WIDTH, 1, exf_colour_index(1 - (double)row / (height - 1), 0, 1));
-    exf_canvas_frame(c, x, y, BAR_WIDTH, height, EXF_INK_SOFT);
-    int n = exf_ticks(s->low, s->high, height / (2 * LINE), tick, &digits);
-    for (int i = 0; i < n; i++) {
-        char text[24];
-        int at = y + (int)((s->high - tick[i]) / (s->high - s->low) * (height - 1) + 0.5);
-        exf_number_text(text, sizeof text, tick[i], digits);
-        exf_canvas_fill(c, x + BAR_WIDTH + 1, at, TICK, 1, EXF_INK_TEXT);
-        exf_canvas_text(c, x + BAR_WIDTH + TICK + 5, at - LINE / 2 + 1, TEXT, EXF_INK_TEXT, text);
+    exf_ticks t;
+    double right = bar.x + bar.width;
+    exf_ticks_fit(&t, d, EXF_AXIS_REAL, s->low, s->high, bar.height, 1.6 * EXF_SHEET_TICK, 1);
+    for (int i = 0; i < t.n; i++) {
+        double y = bar.y + bar.height * (1 - exf_axis_share(EXF_AXIS_REAL, t.at[i], s->low, s->high));
+        const double stroke[2][2] = {{right, y}, {right + EXF_SHEET_STROKE, y}};
+        exf_draw_line(d, stroke, 2, 0, EXF_INK_TEXT);
+        exf_draw_text(d, right + EXF_SHEET_STROKE + 1.5, y + 0.36 * EXF_SHEET_TICK, EXF_START, EXF_SHEET_TICK, EXF_INK_TEXT,
+                      t.text[i]);
     }
-    exf_canvas_text_up(c, x + BAR_WIDTH + TICK + 7 * GLYPH, y + height / 2 + exf_text_width(s->bar_label, TEXT) / 2, TEXT,
-                       EXF_INK_TEXT, s->bar_label);
-    exf_canvas_fill(c, x, y + height + LINE, LINE, LINE, EXF_INK_GREY);
-    exf_canvas_text(c, x + LINE + GAP, y + height + LINE, TEXT, EXF_INK_TEXT, grey_text);
+    exf_draw_text_up(d, right + EXF_SHEET_STROKE + 4.5 + exf_ticks_width(&t, d, EXF_SHEET_TICK) + 0.75 * EXF_SHEET_LABEL,
+                     bar.y + bar.height / 2, EXF_MIDDLE, EXF_SHEET_LABEL, EXF_INK_TEXT, s->bar_label);
 }
 
-static void draw_axis_names(exf_canvas *c, const exf_panel_grid *g)
+static void draw_colour_bar(exf_drawing *d, const exf_matrix_sheet *s, const exf_panel_grid *g)
 {
-    exf_canvas_text_up(c, MARGIN, (g->top + g->bottom) / 2 + exf_text_width(source_text, TEXT) / 2, TEXT, EXF_INK_TEXT,
-                       source_text);
-    exf_canvas_text(c, (g->left + g->right - exf_text_width(target_text, TEXT)) / 2, g->bottom + TICK + LINE + GAP, TEXT,
-                    EXF_INK_TEXT, target_text);
+    exf_ink point[EXF_COLOUR_POINTS];
+    exf_box bar = {g->right + 2 * EXF_SHEET_GAP, g->top, bar_width, fmin(g->bottom - g->top - 2 * EXF_SHEET_TICK, bar_most)};
+    for (int i = 0; i < EXF_COLOUR_POINTS; i++) point[i] = exf_colour_of(s->map, i, 0, EXF_COLOUR_POINTS - 1);
+    exf_draw_gradient(d, bar, point, EXF_COLOUR_POINTS);
+    exf_draw_frame(d, bar, EXF_INK_SOFT);
+    draw_bar_numbers(d, s, bar);
+    exf_box grey = {bar.x, bar.y + bar.height + EXF_SHEET_TICK, swatch, swatch};
+    exf_draw_fill(d, grey, EXF_INK_GREY);
+    exf_draw_text(d, grey.x + swatch + 3, grey.y + swatch - 0.5, EXF_START, EXF_SHEET_TICK, EXF_INK_TEXT, grey_text);
 }
 
-exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_canvas *out, exf_err *err)
+static void draw_axis_names(exf_drawing *d, const exf_panel_grid *g)
 {
-    int e = s->sheet.n_experts, cell = e < PANEL_TARGET ? PANEL_TARGET / e : 1;
-    exf_panel_grid g = {.cell = cell, .panel_width = e * cell, .panel_height = e * cell};
-    g.left = MARGIN + LINE + GAP + 4 * GLYPH + TICK;
-    exf_panel_grid_place(&g, &s->sheet, 2 * GAP, 2 * GAP + LINE);
-    exf_code rc = exf_panel_grid_canvas(&g, &s->sheet, bar_room(), 2 * LINE + TICK + GAP, out, err);
-    if (rc != EXF_OK) return rc;
-    exf_colour_load(out, s->map);
-    for (int i = 0; i < s->sheet.n_layers; i++) draw_panel(out, s, &g, i);
-    draw_axis_names(out, &g);
-    draw_colour_bar(out, s, &g);
-    return EXF_OK;
+    exf_draw_text_up(d, EXF_SHEET_MARGIN + 0.75 * EXF_SHEET_LABEL, (g->top + g->bottom) / 2, EXF_MIDDLE, EXF_SHEET_LABEL,
+                     EXF_INK_TEXT, source_text);
+    exf_draw_text(d, (g->left + g->right) / 2, g->page_height - EXF_SHEET_MARGIN, EXF_MIDDLE, EXF_SHEET_LABEL, EXF_INK_TEXT,
+                  target_text);
+}
+
+static exf_panel_needs needs_of(const exf_matrix_sheet *s, exf_drawing *d)
+{
+    char widest[16];
+    snprintf(widest, sizeof widest, "%d", s->sheet.n_experts);
+    return (exf_panel_needs){
+        .left = EXF_SHEET_MARGIN + EXF_SHEET_LABEL + 4 + exf_text_width(d, EXF_SHEET_TICK, widest) + EXF_SHEET_STROKE + 1.5,
+        .right = bar_room(s, d),
+        .bottom = EXF_SHEET_STROKE + EXF_SHEET_TICK + 4 + EXF_SHEET_LABEL + EXF_SHEET_MARGIN,
+        .head = EXF_SHEET_LABEL + 2.5, .gap_x = EXF_SHEET_GAP, .lowest = 1, .highest = 1};
+}
+
+exf_code exf_draw_matrices(const exf_matrix_sheet *s, exf_drawing *d, exf_err *err)
+{
+    size_t e = (size_t)s->sheet.n_experts;
+    exf_panel_needs needs = needs_of(s, d);
+    exf_panel_grid g = {0};
+    exf_ink *ink = NULL;
+    exf_code rc;
+    exf_panel_grid_place(&g, d, &s->sheet, &needs);
+    EXF_TRY(exf_panel_grid_page(&g, &s->sheet, d, err));
+    EXF_TRY(exf_mem_new(&ink, e * e, sizeof *ink, "cells of a picture", err));
+    for (int i = 0; i < s->sheet.n_layers; i++) {
+        colour_cells(s, i, ink);
+        draw_panel(d, s, &g, i, ink);
+    }
+    draw_axis_names(d, &g);
+    draw_colour_bar(d, s, &g);
+out:
+    exf_mem_free(ink);
+    return rc;
 }

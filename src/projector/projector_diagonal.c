@@ -75,6 +75,7 @@ static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf
 static const exf_stored_array stored[] = {
     {"diagonal", EXF_STORED_PAIRS}, {"diagonal_loss", EXF_STORED_LOSSES}, {NULL, EXF_STORED_PAIRS}};
 
-const exf_projector exf_projector_diagonal = {.name = "diagonal", .place = 40, .apply = EXF_APPLY_VECTORS,
+const exf_projector exf_projector_diagonal = {.name = "diagonal", .words = "a diagonal per pair",
+                                              .place = 40, .apply = EXF_APPLY_VECTORS,
                                               .observes = EXF_OBSERVES_ELEMENTS,
                                               .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

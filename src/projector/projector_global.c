@@ -27,4 +27,5 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
 }
 
 const exf_projector exf_projector_global = {
-    .name = "global", .place = 30, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};
+    .name = "global", .words = "one scalar for the model", .place = 30,
+    .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};

@@ -17,4 +17,5 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
 }
 
 const exf_projector exf_projector_layer = {
-    .name = "layer", .place = 20, .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};
+    .name = "layer", .words = "one scalar per layer", .place = 20,
+    .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};

@@ -30,4 +30,5 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     return EXF_OK;
 }
 
-const exf_projector exf_projector_pair = {.name = "pair", .place = 10, .apply = EXF_APPLY_PAIR, .layer = solve_layer};
+const exf_projector exf_projector_pair = {.name = "pair", .words = "one scalar per pair",
+                                        .place = 10, .apply = EXF_APPLY_PAIR, .layer = solve_layer};

@@ -117,7 +117,7 @@ static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, co
     EXF_TRY(exf_provenance_add(p, err, "solve.program", "exfold-solve"));
     EXF_TRY(exf_provenance_add(p, err, "solve.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "solve.commit", "%s", exf_commit()));
-    EXF_TRY(exf_provenance_add(p, err, "solve.statistics_sha256", "%s", digest));
+    EXF_TRY(exf_provenance_add(p, err, "solve.statistics_digest", "%s", digest));
     EXF_TRY(exf_provenance_add(p, err, "solve.ridge", "%.17g", o->rule.ridge));
     if (o->rule.clip)
         EXF_TRY(exf_provenance_add(p, err, "solve.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));

@@ -13,18 +13,19 @@
 
 static exf_code announce_file(const char *path, exf_err *err)
 {
-    char digest[EXF_SHA256_HEX], size[16];
+    char hex[EXF_SHA256_HEX], size[16];
+    const char *word = exf_ends_with(path, ".h5") ? "digest" : "sha256";
     exf_file *f = NULL;
     exf_h5 *h = NULL;
     exf_code rc;
     EXF_TRY(exf_file_open(&f, path, err));
     if (exf_ends_with(path, ".h5")) {
         EXF_TRY(exf_h5_open(&h, path, err));
-        EXF_TRY(exf_h5_digest(h, digest, err));
+        EXF_TRY(exf_h5_digest(h, hex, err));
     } else {
-        EXF_TRY(exf_hash_file(path, digest, err));
+        EXF_TRY(exf_hash_file(path, hex, err));
     }
-    printf("wrote %s  %s  sha256 %s\n", path, exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), digest);
+    printf("wrote %s  %s  %s %s\n", path, exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), word, hex);
 out:
     exf_h5_close(h);
     exf_file_close(f);
@@ -44,5 +45,5 @@ exf_code exf_announce(const char *path, exf_err *err)
 {
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
-    return exf_fold_rewriter_each(path, announce_in, (void *)(uintptr_t)path, err);
+    return exf_each_file(path, announce_in, (void *)(uintptr_t)path, err);
 }

@@ -3,7 +3,8 @@
 #define EXF_TOOL_ANNOUNCE_H
 #include "base/err.h"
 
-/* "wrote PATH  1.2 MB  sha256 ...": of the payload for artifacts, of the bytes for
- * exports; of a directory a line per file. */
+/* "wrote PATH  1.2 MB  digest ..." of an artifact, as exfold-inspect digest prints it;
+ * "wrote PATH  1.2 MB  sha256 ..." of any other file, as sha256sum prints it; of a
+ * directory a line per file. */
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,12 +1,15 @@
 /* completion.c - see completion.h. */
 #include "tool/completion.h"
 
+#include "tool/programs.h"
+
 #include <ctype.h>
 #include <string.h>
 
 exf_completion_kind exf_completion_value(const exf_opt *row)
 {
     if (row->type == EXF_OPT_CHOICE || row->type == EXF_OPT_FLAG) return EXF_VALUE_WORDS;
+    if (row->type == EXF_OPT_FILES) return EXF_VALUE_FILE;
     if (row->type != EXF_OPT_TEXT || !row->values) return EXF_VALUE_FREE;
     return strcmp(row->values, "DIR") == 0    ? EXF_VALUE_DIRECTORY
            : strcmp(row->values, "FILE") == 0 ? EXF_VALUE_FILE
@@ -54,5 +57,7 @@ exf_code exf_completion_commands(const exf_program *p, exf_text *out, exf_err *e
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < p->n_commands && rc == EXF_OK; i++)
         rc = exf_text_addf(out, err, "%s%s", i ? " " : "", p->commands[i].name);
-    return rc;
+    for (size_t i = 0; p->runs_others && rc == EXF_OK && exf_program_at(i); i++)
+        rc = exf_text_addf(out, err, "%s ", exf_program_at(i)->name + strlen("exfold-"));
+    return p->runs_others && rc == EXF_OK ? exf_text_addf(out, err, "help") : rc;
 }

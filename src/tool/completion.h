@@ -12,7 +12,7 @@ const char *exf_completion_words(const exf_opt *row);
 /* The kinds of file among the arguments of a program and its commands, "RECIPE.yaml FILE.h5" as
  * "*.yaml|*.h5": each once, with `gap` between; "*" where there are none. */
 exf_code exf_completion_files(const exf_program *p, const char *gap, exf_text *out, exf_err *err) EXF_CHECKED;
-/* The commands' names, with blanks between. */
+/* The commands' names, with blanks between; of `exfold` the programs' and help. */
 exf_code exf_completion_commands(const exf_program *p, exf_text *out, exf_err *err) EXF_CHECKED;
 
 /* The completions of a program for a shell, as exf_manual_page (manual.h). */

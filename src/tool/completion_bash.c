@@ -119,6 +119,23 @@ static const char ending[] =
     "    esac\n"
     "}\n";
 
+/* `exfold calibrate ...` is completed as exfold-calibrate is, by the file beside this one. */
+static const char body_of_others[] =
+    "    local word=${COMP_WORDS[COMP_CWORD]} program=${COMP_WORDS[1]} words=\n"
+    "    COMPREPLY=()\n"
+    "    if ((COMP_CWORD == 1)); then\n"
+    "        words=\"$commands $flags\"\n"
+    "    elif [[ $program == help ]]; then\n"
+    "        ((COMP_CWORD == 2)) && words=${commands% help}\n"
+    "    else\n"
+    "        declare -F \"_exfold_$program\" >/dev/null || . \"${BASH_SOURCE[0]%/*}/exfold-$program\" 2>/dev/null || return\n"
+    "        COMP_WORDS=(\"exfold-$program\" \"${COMP_WORDS[@]:2}\") COMP_CWORD=$((COMP_CWORD - 1))\n"
+    "        \"_exfold_$program\"\n"
+    "        return\n"
+    "    fi\n"
+    "    mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$word\")\n"
+    "}\n";
+
 exf_code exf_completion_bash(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;
@@ -128,14 +145,16 @@ exf_code exf_completion_bash(const exf_program *p, const exf_opt *rows, size_t n
     EXF_TRY(add_function(p, out, err));
     EXF_TRY(exf_text_addf(out, err, "()\n{\n    local flags='"));
     EXF_TRY(add_flags(rows, n, out, err));
-    if (p->wants_recipe) EXF_TRY(exf_text_addf(out, err, " --set"));
+    if (p->keys) EXF_TRY(exf_text_addf(out, err, " --set"));
     EXF_TRY(exf_text_addf(out, err, "'\n    local keys='"));
     EXF_TRY(add_keys(rows, n, out, err));
     EXF_TRY(exf_text_addf(out, err, "'\n    local commands='"));
     EXF_TRY(exf_completion_commands(p, out, err));
-    EXF_TRY(exf_text_addf(out, err, "'\n%s", body));
-    EXF_TRY(add_values(rows, n, out, err));
-    EXF_TRY(exf_text_addf(out, err, ending, files.s));
+    EXF_TRY(exf_text_addf(out, err, "'\n%s", p->runs_others ? body_of_others : body));
+    if (!p->runs_others) {
+        EXF_TRY(add_values(rows, n, out, err));
+        EXF_TRY(exf_text_addf(out, err, ending, files.s));
+    }
     EXF_TRY(exf_text_addf(out, err, "complete -F "));
     EXF_TRY(add_function(p, out, err));
     rc = exf_text_addf(out, err, " %s\n", p->name);

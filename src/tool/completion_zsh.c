@@ -1,6 +1,8 @@
 /* completion_zsh.c - zsh completions from an option table, for _arguments; see manual.h. */
 #include "tool/completion.h"
 
+#include "tool/programs.h"
+
 #include <string.h>
 
 /* Text inside '...' of an _arguments specification: brackets, colons and quotes mean something there. */
@@ -62,7 +64,7 @@ static exf_code add_flag(const exf_opt *row, exf_text *out, exf_err *err)
     } else if (is_on) {
         EXF_TRY(exf_text_addf(out, err, "'(--%s --no-%s)'{--%s,--no-%s}'", row->flag, row->flag, row->flag, row->flag));
     } else {
-        EXF_TRY(exf_text_addf(out, err, "'--%s%s", row->flag, gap));
+        EXF_TRY(exf_text_addf(out, err, "'%s--%s%s", row->type == EXF_OPT_FILES ? "*" : "", row->flag, gap));
     }
     EXF_TRY(add_help(row, out, err));
     rc = exf_text_addf(out, err, "' \\\n");
@@ -103,22 +105,52 @@ out:
     return rc;
 }
 
+/* `exfold calibrate ...` is completed as exfold-calibrate is. */
+static exf_code add_others(exf_text *out, exf_err *err)
+{
+    const exf_program *p;
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "_exfold()\n{\n    local -a programs\n    programs=("));
+    for (size_t i = 0; (p = exf_program_at(i)); i++) {
+        EXF_TRY(exf_text_addf(out, err, "'%s:", p->name + strlen("exfold-")));
+        EXF_TRY(add_escaped(out, p->brief, err));
+        EXF_TRY(exf_text_addf(out, err, "' "));
+    }
+    rc = exf_text_addf(out, err, "%s",
+                       "'help:explains a program')\n"
+                       "    if ((CURRENT == 2)) || [[ $words[2] == help ]]; then\n"
+                       "        _describe -t programs program programs\n"
+                       "        return\n"
+                       "    fi\n"
+                       "    local name=_exfold-$words[2]\n"
+                       "    words=(exfold-$words[2] \"${words[@]:2}\")\n"
+                       "    ((CURRENT--))\n"
+                       "    (($+functions[$name])) && $name\n"
+                       "}\n_exfold \"$@\"\n");
+out:
+    return rc;
+}
+
 exf_code exf_completion_zsh(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;
     exf_text files = {0};
     EXF_TRY(exf_completion_files(p, " ", &files, err));
     EXF_TRY(exf_text_addf(out, err, "#compdef %s\n# Made from the option table of %s.\n", p->name, p->name));
+    if (p->runs_others) {
+        rc = add_others(out, err);
+        goto out;
+    }
     if (p->n_commands) EXF_TRY(add_first(p, files.s, out, err));
     EXF_TRY(exf_text_addf(out, err, "_%s()\n{\n", p->name));
     EXF_TRY(exf_text_addf(out, err, "    local context state state_descr line\n    typeset -A opt_args\n    _arguments -S \\\n"));
     for (size_t i = 0; i < n; i++)
         if (rows[i].flag) EXF_TRY(add_flag(&rows[i], out, err));
-    if (p->wants_recipe)
-        EXF_TRY(exf_text_addf(out, err, "        '*--set=[set any recipe key from the command line]:KEY=VALUE:->set' \\\n"));
+    if (p->keys)
+        EXF_TRY(exf_text_addf(out, err, "        '*--set=[set a recipe key from the command line]:KEY=VALUE:->set' \\\n"));
     if (p->n_commands) EXF_TRY(exf_text_addf(out, err, "        '1:command or file:_%s_first' \\\n", p->name));
     EXF_TRY(exf_text_addf(out, err, "        '*:file:_files -g \"%s\"' && return\n", files.s));
-    if (p->wants_recipe) EXF_TRY(add_keys(rows, n, out, err));
+    if (p->keys) EXF_TRY(add_keys(rows, n, out, err));
     rc = exf_text_addf(out, err, "}\n_%s \"$@\"\n", p->name);
 out:
     exf_text_free(&files);

@@ -8,18 +8,18 @@ static const exf_opt rows[] = {
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 
-int main(int argc, char **argv)
-{
-    static const exf_program program = {
-        .examples = "exfold-accumulate recipe.yaml    # capture.h5 of the output directory\n"
-                    "exfold-accumulate --output out shard-1/capture.h5 shard-2/capture.h5",
-        .name = "exfold-accumulate",
-        .arguments = "[RECIPE.yaml] [CAPTURE.h5 ...]",
-        .about = "Adds up the statistics of capture files (default: capture.h5 in the output\n"
-                 "directory) into statistics.h5 there.  Several files must hold different data of one model.",
-        .wants_recipe = 1, .max_inputs = 4096,
-        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
-        .run = exf_stage_accumulate,
-    };
-    return exf_program_main(&program, argc, argv);
-}
+const exf_program exf_program_accumulate = {
+    .name = "exfold-accumulate",
+    .arguments = "[RECIPE.yaml] [CAPTURE.h5 ...]",
+    .group = "steps",
+    .brief = "capture files to statistics",
+    .about = "Adds up the statistics of capture files (default: capture.h5 in the output\n"
+             "directory) into statistics.h5 there.  Several files must hold different data of one model.",
+    .examples = "exfold-accumulate recipe.yaml    # capture.h5 of the output directory\n"
+                "exfold-accumulate --output out shard-1/capture.h5 shard-2/capture.h5",
+    .keys = "calibrate.pairs calibrate.observer_tokens calibrate.weighting calibrate.ridge calibrate.clip "
+            "calibrate.projectors calibrate.vector_pairs calibrate.samples calibrate.seed runtime.threads output.directory",
+    .max_inputs = 4096,
+    .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+    .run = exf_stage_accumulate,
+};

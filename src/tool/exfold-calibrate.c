@@ -1,4 +1,5 @@
 /* exfold-calibrate - recipe in, statistics, tables and exports out. */
+#include "tool/init_recipe.h"
 #include "tool/inputs.h"
 #include "tool/program.h"
 #include "tool/stage.h"
@@ -6,32 +7,40 @@
 #include <stddef.h>
 
 static const exf_opt rows[] = {
+    {NULL, "text", 0, EXF_OPT_FILES, offsetof(exf_recipe, texts), NULL, "FILE", "Run",
+     "text, JSON lines or token ids to calibrate on; in place of a recipe's corpus; further arguments are texts too"},
+    {NULL, "text-field", 0, EXF_OPT_TEXT, offsetof(exf_recipe, text_field), NULL, "NAME", "Run",
+     "member or tensor that holds the text; default: member text, the only tensor of integers"},
+    {NULL, "init", 0, EXF_OPT_TEXT, offsetof(exf_recipe, init_path), NULL, "FILE", "Run",
+     "write a recipe to edit, and its manifest; for --model and --text, or a released model's own data; and do nothing else"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
     {NULL, "dry-run", 'n', EXF_OPT_FLAG, offsetof(exf_recipe, dry_run), "false", NULL, "Run",
-     "check everything, print the plan (time, memory, disk), write nothing"},
+     "check everything and print the plan; of time, memory and disk; write nothing"},
+    {NULL, "json", 0, EXF_OPT_TEXT, offsetof(exf_recipe, json_path), NULL, "FILE", "Run",
+     "with --dry-run, write the plan as JSON; to FILE, - for standard output"},
     {NULL, "list-inputs", 0, EXF_OPT_FLAG, offsetof(exf_recipe, list_inputs), "false", NULL, "Run",
-     "print the SHA-256 of every file that the run and its validation read, and do nothing else"},
+     "print the SHA-256 of every file that a run reads; of its validation's too, and do nothing else"},
 };
 
 static exf_code run(exf_recipe *r, exf_err *err)
 {
-    return r->list_inputs ? exf_list_inputs(r, err) : exf_stage_calibrate(r, err);
+    return r->init_path ? exf_init_recipe(r, err) : r->list_inputs ? exf_list_inputs(r, err) : exf_stage_calibrate(r, err);
 }
 
-int main(int argc, char **argv)
-{
-    static const exf_program program = {
-        .examples = "exfold-calibrate recipes/demo.yaml --dry-run    # time, memory and disk of the run\n"
-                    "exfold-calibrate recipes/demo.yaml --output out/demo --force\n"
-                    "exfold-calibrate recipe.yaml --set calibrate.ridge=1e-2 --backend cuda",
-        .name = "exfold-calibrate",
-        .arguments = "RECIPE.yaml",
-        .about = "Runs the recipe's model over its corpus, one layer at a time, and writes\n"
-                 "statistics.h5, tables.h5 and one file per export target to its output directory.",
-        .wants_recipe = 1, .needs_recipe = 1,
-        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
-        .lists_targets = 1,
-        .run = run,
-    };
-    return exf_program_main(&program, argc, argv);
-}
+const exf_program exf_program_calibrate = {
+    .name = "exfold-calibrate",
+    .arguments = "RECIPE | --model DIR --text FILE -o DIR",
+    .group = "make",
+    .brief = "recipe to statistics, tables and exports",
+    .about = "Runs the recipe's model over its corpus, one layer at a time, and writes\n"
+             "statistics.h5, tables.h5 and one file per export target to its output directory.",
+    .examples = "exfold-calibrate --model DIR --text notes.txt -o out    # no recipe\n"
+                "exfold-calibrate recipes/demo.yaml --dry-run    # time, memory and disk\n"
+                "exfold-calibrate --init recipe.yaml --model DIR --text notes.txt    # a recipe to edit\n"
+                "exfold-calibrate recipes/demo.yaml --output out/demo --force\n"
+                "exfold-calibrate recipe.yaml --set calibrate.ridge=1e-2 --backend cuda",
+    .keys = "model data calibrate coverage pools runtime output card validate.manifest",
+    .needs_recipe = 1,
+    .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+    .run = run,
+};

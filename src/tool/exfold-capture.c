@@ -6,32 +6,34 @@
 
 static const exf_opt rows[] = {
     {NULL, "layers", 'l', EXF_OPT_TEXT, offsetof(exf_recipe, layers), "all", "LIST", "Run",
-     "MoE layers to capture: all, or numbers like 0,3,8-11"},
+     "MoE layers to capture; all, or numbers like 0,3,8-11"},
     {NULL, "export", 'x', EXF_OPT_TEXT, offsetof(exf_recipe, export_path), NULL, "FILE", "Run",
-     "write one .safetensors with all that a layer shows, instead of capture.h5"},
+     "write one .safetensors with all that a layer shows; instead of capture.h5"},
     {NULL, "logits", 0, EXF_OPT_FLAG, offsetof(exf_recipe, logits), "false", NULL, "Run", "with --export: the model's logits too"},
     {NULL, "moe-inputs", 'i', EXF_OPT_TEXT, offsetof(exf_recipe, moe_inputs), NULL, "FILE", "Run",
-     "hidden states recorded elsewhere (.safetensors) instead of the recipe's corpus; only routers and experts are read"},
+     "hidden states recorded elsewhere (.safetensors); they stand for the recipe's corpus, and only routers and experts are read"},
     {NULL, "pin-manifest", 0, EXF_OPT_FLAG, offsetof(exf_recipe, pin_manifest), "false", NULL, "Run",
-     "write the checksums of the corpus' files into the manifest, where it says sha256: unpinned, and do nothing else"},
+     "write the checksums of the corpus' unpinned files into the manifest; and do nothing else"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
     {NULL, "dry-run", 'n', EXF_OPT_FLAG, offsetof(exf_recipe, dry_run), "false", NULL, "Run",
-     "check everything, print the plan (time, memory, disk), write nothing"},
+     "check everything and print the plan; of time, memory and disk; write nothing"},
+    {NULL, "json", 0, EXF_OPT_TEXT, offsetof(exf_recipe, json_path), NULL, "FILE", "Run",
+     "with --dry-run, write the plan as JSON; to FILE, - for standard output"},
 };
 
-int main(int argc, char **argv)
-{
-    static const exf_program program = {
-        .examples = "exfold-capture recipe.yaml --layers 0,3,8-11\n"
-                    "exfold-capture recipe.yaml --export layers.safetensors --logits\n"
-                    "exfold-capture recipe.yaml --pin-manifest    # checksums into the manifest",
-        .name = "exfold-capture",
-        .arguments = "RECIPE.yaml",
-        .about = "Runs the recipe's model over its corpus and writes what the experts of the chosen\n"
-                 "layers gave to capture.h5 in its output directory, for exfold-accumulate.",
-        .wants_recipe = 1, .needs_recipe = 1,
-        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
-        .run = exf_stage_capture,
-    };
-    return exf_program_main(&program, argc, argv);
-}
+const exf_program exf_program_capture = {
+    .name = "exfold-capture",
+    .arguments = "RECIPE.yaml",
+    .group = "steps",
+    .brief = "recipe to the routed outputs of chosen layers' experts",
+    .about = "Runs the recipe's model over its corpus and writes what the experts of the chosen\n"
+             "layers gave to capture.h5 in its output directory, for exfold-accumulate.",
+    .examples = "exfold-capture recipe.yaml --layers 0,3,8-11\n"
+                "exfold-capture recipe.yaml --export layers.safetensors --logits\n"
+                "exfold-capture recipe.yaml --pin-manifest    # checksums into the manifest",
+    .keys = "model data runtime.backend runtime.threads runtime.compute runtime.max_gpu_memory runtime.io "
+            "runtime.streams runtime.readers output.directory",
+    .needs_recipe = 1,
+    .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+    .run = exf_stage_capture,
+};

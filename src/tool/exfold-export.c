@@ -8,19 +8,17 @@ static const exf_opt rows[] = {
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 
-int main(int argc, char **argv)
-{
-    static const exf_program program = {
-        .examples = "exfold-export recipe.yaml    # tables.h5 of the output directory\n"
-                    "exfold-export --output out out/tables.h5 --set output.targets=safetensors",
-        .name = "exfold-export",
-        .arguments = "[RECIPE.yaml] [TABLES.h5]",
-        .about = "Writes tables (default: tables.h5 in the output directory) in the formats of\n"
-                 "output.targets, a file or a folder each, to the output directory.",
-        .wants_recipe = 1, .max_inputs = 1,
-        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
-        .lists_targets = 1,
-        .run = exf_stage_export,
-    };
-    return exf_program_main(&program, argc, argv);
-}
+const exf_program exf_program_export = {
+    .name = "exfold-export",
+    .arguments = "[RECIPE.yaml] [TABLES.h5]",
+    .group = "steps",
+    .brief = "tables to files for runtimes",
+    .about = "Writes tables (default: tables.h5 in the output directory) in the formats of\n"
+             "output.targets, a file or a folder each, to the output directory.",
+    .examples = "exfold-export recipe.yaml    # tables.h5 of the output directory\n"
+                "exfold-export --output out out/tables.h5 --set output.targets=safetensors",
+    .keys = "output card",
+    .max_inputs = 1,
+    .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+    .run = exf_stage_export,
+};

@@ -9,17 +9,15 @@ static const exf_opt rows[] = {
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 
-int main(int argc, char **argv)
-{
-    static const exf_program program = {
-        .examples = "exfold-merge shard-1/statistics.h5 shard-2/statistics.h5 -o statistics.h5",
-        .name = "exfold-merge",
-        .arguments = "STATISTICS.h5 ... -o OUT.h5",
-        .about = "Adds up statistics of different data, made with one model and one set of options: the\n"
-                 "same sums, and the same payload digest, as one run over all of the data.",
-        .min_inputs = 1, .max_inputs = 4096,
-        .rows = rows, .n_rows = sizeof rows / sizeof *rows,
-        .run = exf_stage_merge,
-    };
-    return exf_program_main(&program, argc, argv);
-}
+const exf_program exf_program_merge = {
+    .name = "exfold-merge",
+    .arguments = "STATISTICS.h5 ... -o OUT.h5",
+    .group = "steps",
+    .brief = "statistics of different data to their sum",
+    .about = "Adds up statistics of different data, made with one model and one set of options: the\n"
+             "same sums, and the same digest, as one run over all of the data.",
+    .examples = "exfold-merge shard-1/statistics.h5 shard-2/statistics.h5 -o statistics.h5",
+    .min_inputs = 1, .max_inputs = 4096,
+    .rows = rows, .n_rows = sizeof rows / sizeof *rows,
+    .run = exf_stage_merge,
+};

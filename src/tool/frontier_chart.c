@@ -4,7 +4,11 @@
  * 0, has no place on it and is left out. */
 #include "tool/frontier_chart.h"
 
+#include "base/mem.h"
+#include "picture/chart.h"
+
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { COLUMNS = 64, ROWS = 18 };
@@ -121,12 +125,12 @@ static exf_code add_advice(const exf_validation *v, exf_text *out, exf_err *err)
 exf_code exf_frontier_text(const exf_validation *v, const unsigned char *on, exf_text *out, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "\nFrontier: no other variant is at least as good and as cheap in both costs.\n"
-                                    "   %10s %10s %10s  variant\n", "KL mean", "per token", "per batch"));
+    EXF_TRY(exf_text_addf(out, err, "\nFrontier: no other variant is as cheap in both costs and better beyond the noise.\n"
+                                    "   %10s %10s %10s %10s  variant\n", "KL mean", "+- s.e.", "per token", "per batch"));
     for (size_t i = 1; i < v->n_variants; i++)
-        EXF_TRY(exf_text_addf(out, err, " %c %10.5f %10.3f %10.2f  %s%s\n", letter(i), v->variant[i].all.kl_mean,
-                              v->variant[i].experts_per_token, v->variant[i].experts_per_batch, v->variant[i].name,
-                              on[i] ? "  *" : ""));
+        EXF_TRY(exf_text_addf(out, err, " %c %10.5f %10.5f %10.3f %10.2f  %s%s\n", letter(i), v->variant[i].all.kl_mean,
+                              v->variant[i].all.kl_se, v->variant[i].experts_per_token, v->variant[i].experts_per_batch,
+                              v->variant[i].name, on[i] ? "  *" : ""));
     EXF_TRY(add_chart(v, on, per_token, "experts per token", out, err));
     EXF_TRY(add_chart(v, on, per_batch, "experts per decode batch", out, err));
     EXF_TRY(add_advice(v, out, err));
@@ -134,72 +138,80 @@ out:
     return rc;
 }
 
-/* ---- SVG -------------------------------------------------------------------------------- */
+/* ---- picture ---------------------------------------------------------------------------- */
 
-enum { PANEL_W = 460, PANEL_H = 320, LEFT = 64, TOP = 40, GAP = 90 };
+enum { TAG_LEN = 4, LEGEND_LEN = EXF_VARIANT_NAME_LEN + 16 };
 
-static exf_code add_axes(const scale *s, int left, const char *title, exf_text *out, exf_err *err)
+/* The memory of a chart of n variants without the original. */
+typedef struct {
+    exf_chart_point *point[2]; /* [n] over experts per token, per batch */
+    size_t *line[2];
+    char (*tag)[TAG_LEN], (*name)[LEGEND_LEN];
+    const char **legend;
+} chart_parts;
+
+static void free_parts(chart_parts *c)
+{
+    for (int k = 0; k < 2; k++) {
+        exf_mem_free(c->point[k]);
+        exf_mem_free(c->line[k]);
+    }
+    exf_mem_free(c->tag);
+    exf_mem_free(c->name);
+    exf_mem_free(c->legend);
+}
+
+static exf_code new_parts(chart_parts *c, size_t n, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_text_addf(
-        out, err,
-        "<text x=\"%d\" y=\"24\" class=\"title\">KL mean over %s</text>\n"
-        "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" class=\"frame\"/>\n",
-        left, title, left, TOP, PANEL_W, PANEL_H));
-    for (int i = 0; i <= 4; i++) {
-        double kl = pow(10, s->low + (s->high - s->low) * i / 4), cost = s->cheap + (s->costly - s->cheap) * i / 4;
-        int y = TOP + PANEL_H - PANEL_H * i / 4, x = left + PANEL_W * i / 4;
-        EXF_TRY(exf_text_addf(out, err,
-                              "<path d=\"M%d %dh%d\" class=\"grid\"/><text x=\"%d\" y=\"%d\" class=\"end\">%.3g</text><text "
-                              "x=\"%d\" y=\"%d\" class=\"mid\">%.3g</text>\n",
-                              left, y, PANEL_W, left - 6, y + 4, kl, x, TOP + PANEL_H + 18, cost));
+    for (int k = 0; k < 2; k++) {
+        EXF_TRY(exf_mem_new(&c->point[k], n, sizeof **c->point, "frontier", err));
+        EXF_TRY(exf_mem_new(&c->line[k], n + 1, sizeof **c->line, "frontier", err));
     }
+    EXF_TRY(exf_mem_new(&c->tag, n, sizeof *c->tag, "frontier", err));
+    EXF_TRY(exf_mem_new(&c->name, n, sizeof *c->name, "frontier", err));
+    EXF_TRY(exf_mem_new(&c->legend, n, sizeof *c->legend, "frontier", err));
 out:
     return rc;
 }
 
-static exf_code add_panel(const exf_validation *v, const unsigned char *on, cost_of cost, int left, const char *title,
-                          exf_text *out, exf_err *err)
+/* Point i - 1 of the chart is variant i. */
+static void fill_parts(chart_parts *c, const exf_validation *v, const unsigned char *on)
 {
-    scale s = scale_of(v, cost);
-    exf_code rc;
-    EXF_TRY(add_axes(&s, left, title, out, err));
+    static const cost_of costs[2] = {per_token, per_batch};
     for (size_t i = 1; i < v->n_variants; i++) {
         const exf_variant_result *r = &v->variant[i];
-        if (!(r->all.kl_mean > 0)) continue;
-        double x = left + share(cost(r), s.cheap, s.costly) * PANEL_W,
-               y = TOP + (1 - share(log10(r->all.kl_mean), s.low, s.high)) * PANEL_H;
-        EXF_TRY(exf_text_addf(
-            out, err,
-            "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"5\" class=\"%s\">"
-            "<title>%s: KL %.5f, %.3f per token, %.2f per batch</title></circle>"
-            "<text x=\"%.1f\" y=\"%.1f\" class=\"tag\">%c</text>\n",
-            x, y, on[i] ? "on" : "off", r->name, r->all.kl_mean, r->experts_per_token, r->experts_per_batch, x + 7, y + 4,
-            letter(i)));
+        snprintf(c->tag[i - 1], TAG_LEN, "%c", letter(i));
+        snprintf(c->name[i - 1], LEGEND_LEN, "%c  %s", letter(i), r->name);
+        c->legend[i - 1] = c->name[i - 1];
+        for (int k = 0; k < 2; k++)
+            c->point[k][i - 1] = (exf_chart_point){costs[k](r), r->all.kl_mean, r->all.kl_se, c->tag[i - 1], on[i]};
     }
-out:
-    return rc;
 }
 
-exf_code exf_frontier_svg(const exf_validation *v, const unsigned char *on, exf_text *out, exf_err *err)
+exf_code exf_frontier_draw(const exf_validation *v, const unsigned char *on, exf_drawing *d, exf_err *err)
 {
-    int width = 2 * (LEFT + PANEL_W) + GAP, line = TOP + PANEL_H + 50, rows = (int)(v->n_variants + 2) / 3;
+    static const char *const labels[2] = {"experts per token", "experts per decode batch"};
+    size_t n = v->n_variants - 1;
+    chart_parts c = {.tag = NULL};
+    exf_chart_panel panel[2];
     exf_code rc;
-    EXF_TRY(exf_text_addf(
-        out, err,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-        "font-family=\"sans-serif\" font-size=\"12\">\n"
-        "<style>.title{font-size:14px;font-weight:bold}.frame{fill:none;stroke:#888}.grid{stroke:#8884}"
-        ".end{text-anchor:end}.mid{text-anchor:middle}"
-        ".on{fill:#0a6ebd}.off{fill:none;stroke:#888}text{fill:#222}.tag{font-size:11px}"
-        "@media(prefers-color-scheme:dark){svg{background:#16181c}text{fill:#ddd}.on{fill:#5ab0f2}}</style>\n",
-        width, line + 18 * rows + 10, width));
-    EXF_TRY(add_panel(v, on, per_token, LEFT, "experts per token", out, err));
-    EXF_TRY(add_panel(v, on, per_batch, LEFT + PANEL_W + GAP, "experts per decode batch", out, err));
-    for (size_t i = 1; i < v->n_variants; i++)
-        EXF_TRY(exf_text_addf(out, err, "<text x=\"%d\" y=\"%d\">%c  %s%s</text>\n", LEFT + (int)((i - 1) % 3) * 350,
-                              line + 18 * (int)((i - 1) / 3), letter(i), v->variant[i].name, on[i] ? "  (frontier)" : ""));
-    EXF_TRY(exf_text_addf(out, err, "</svg>\n"));
+    EXF_TRY(new_parts(&c, n, err));
+    fill_parts(&c, v, on);
+    for (int k = 0; k < 2; k++) {
+        size_t length = exf_frontier_line(c.line[k], v, k);
+        for (size_t i = 0; i < length; i++) c.line[k][i]--;
+        double whole = k ? per_batch(&v->variant[0]) : per_token(&v->variant[0]);
+        panel[k] = (exf_chart_panel){labels[k], whole, c.point[k], n, c.line[k], length};
+    }
+    exf_chart chart = {
+        .title = "KL of every budget over its cost",
+        .note = "bars: one standard error; filled: beaten by no variant in both costs and KL; line: what a higher cost buys beyond "
+                "two standard errors",
+        .value_label = "mean KL from the original", .reference_label = "original", .panel = panel, .n_panels = 2,
+        .legend = c.legend, .n_legend = n};
+    rc = exf_draw_chart(&chart, d, err);
 out:
+    free_parts(&c);
     return rc;
 }

@@ -3,11 +3,13 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/progress.h"
 #include "capture/manifest.h"
 #include "model/checkpoint.h"
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* The list so far. */
 typedef struct {
@@ -71,6 +73,8 @@ static exf_code gather(inputs *in, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     int text = 0;
+    if (r->texts.n)
+        return exf_fail(err, EXF_USAGE, "--list-inputs lists what a recipe reads: give the recipe that the run with --text wrote");
     EXF_TRY(exf_recipe_check_model(r, err));
     EXF_TRY(exf_recipe_check_data(r, err));
     EXF_TRY(add(in, "recipe", r->recipe_file, err));
@@ -82,16 +86,29 @@ out:
     return rc;
 }
 
+/* Begins the work of hashing the files; its unit is a byte. */
+static void begin_hashing(const inputs *in, exf_eta *work)
+{
+    struct stat st;
+    *work = (exf_eta){.kind = {{.prior = 1e-9}}};
+    for (size_t i = 0; i < in->n; i++)
+        if (stat(in->path[i], &st) == 0) work->kind[0].planned += (double)st.st_size;
+    exf_progress_begin("hashing", 0, work, 0);
+}
+
 /* The model comes last: what is wrong with the data is found before its weights are read. */
 exf_code exf_inputs_text(const exf_recipe *r, exf_text *out, exf_err *err)
 {
     inputs in = {.n = 0};
     char digest[EXF_SHA256_HEX];
     exf_code rc = gather(&in, r, err);
+    exf_eta work;
+    begin_hashing(&in, &work);
     for (size_t i = 0; rc == EXF_OK && i < in.n; i++) {
         rc = exf_hash_file(in.path[i], digest, err);
         if (rc == EXF_OK) rc = exf_text_addf(out, err, "%s %s %s\n", in.role[i], digest, in.path[i]);
     }
+    exf_progress_end();
     for (size_t i = 0; i < in.n; i++) exf_mem_free(in.path[i]);
     exf_mem_free(in.role);
     exf_mem_free(in.path);

@@ -167,13 +167,27 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
     }
 }
 
+/* Members of every layer's static pools, by falling norm; "3 17 5 ...". */
+static void show_pools(const exf_inspection *s)
+{
+    for (int i = 0; i < s->n_pools; i++) {
+        const exf_static_pool *p = &s->pool[i];
+        printf("\nstatic pool of %d experts\nlayer  members by falling norm\n", p->size);
+        for (int l = 0; l < s->n_layers; l++) {
+            printf("%5d ", (int)s->layer_number[l]);
+            for (int k = 0; k < p->size; k++) printf(" %d", (int)p->members[(size_t)l * (size_t)p->size + (size_t)k]);
+            printf("\n");
+        }
+    }
+}
+
 static void show_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows)
 {
     printf("%s: %s, version %" PRId64 "\n", path, s->kind->kind, s->version);
     printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64 " tokens\n",
            s->shape.n_experts, s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
-    for (int i = 0; i < s->n_pools; i++) printf("static pool of %d experts\n", s->pool[i].size);
     show_table(s, rows);
+    show_pools(s);
     printf("\nprovenance\n");
     for (size_t i = 0; i < s->provenance.n; i++) printf("  %-26s %s\n", s->provenance.key[i], s->provenance.value[i]);
 }
@@ -210,6 +224,20 @@ static void json_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_close(w);
 }
 
+static void json_pool(exf_jw *w, const exf_inspection *s, const exf_static_pool *p)
+{
+    exf_jw_open(w, NULL, '{');
+    exf_jw_int(w, "size", p->size);
+    exf_jw_open(w, "members", '[');
+    for (int l = 0; l < s->n_layers; l++) {
+        exf_jw_open(w, NULL, '[');
+        for (int k = 0; k < p->size; k++) exf_jw_int(w, NULL, p->members[(size_t)l * (size_t)p->size + (size_t)k]);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+    exf_jw_close(w);
+}
+
 static void json_shape(exf_jw *w, const exf_inspection *s)
 {
     exf_jw_int(w, "n_experts", s->shape.n_experts);
@@ -218,7 +246,7 @@ static void json_shape(exf_jw *w, const exf_inspection *s)
     exf_jw_int(w, "n_sequences", s->shape.n_sequences);
     exf_jw_int(w, "n_tokens", s->shape.n_tokens);
     exf_jw_open(w, "pools", '[');
-    for (int i = 0; i < s->n_pools; i++) exf_jw_int(w, NULL, s->pool[i].size);
+    for (int i = 0; i < s->n_pools; i++) json_pool(w, s, &s->pool[i]);
     exf_jw_close(w);
 }
 
@@ -273,7 +301,7 @@ exf_code exf_inspect_digest(exf_recipe *r, exf_err *err)
     }
     exf_jw_open(&w, NULL, '{');
     exf_jw_text(&w, "file", r->inputs[0]);
-    exf_jw_text(&w, "sha256", digest);
+    exf_jw_text(&w, "digest", digest);
     exf_jw_close(&w);
     rc = exf_print_json(&w, err);
 out:
@@ -293,24 +321,58 @@ static void json_specification(exf_jw *w, const char *name)
     exf_jw_close(w);
 }
 
-exf_code exf_inspect_spec(exf_recipe *r, exf_err *err)
+/* The names and what each is, a line each. */
+static void list_specifications(void)
 {
-    const char *only = r->n_inputs ? r->inputs[0] : NULL, *name;
-    exf_jw w = {0};
-    if (only && !exf_specification_line(only, 0))
-        return exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows", only);
-    exf_jw_open(&w, NULL, '{');
+    const char *name;
+    for (size_t i = 0; (name = exf_specification_name(i)); i++) printf("%-11s %s\n", name, exf_specification_line(name, 0));
+    printf("\nexfold-inspect spec KIND prints one of them, exfold-inspect spec all prints all.\n");
+}
+
+static int is_wanted(const char *wanted, const char *name)
+{
+    return strcmp(wanted, "all") == 0 || strcmp(wanted, name) == 0;
+}
+
+static exf_code unknown_specification(const char *word, exf_err *err)
+{
+    const char *name;
+    exf_text names = {0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && (name = exf_specification_name(i)); i++) rc = exf_text_addf(&names, err, "%s, ", name);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows; known: %sall", word, names.s);
+    exf_text_free(&names);
+    return rc;
+}
+
+static void show_specifications(const char *wanted)
+{
+    const char *name;
+    int is_all = strcmp(wanted, "all") == 0;
     for (size_t i = 0; (name = exf_specification_name(i)); i++) {
-        if (only && strcmp(name, only) != 0) continue;
-        if (r->json) {
-            json_specification(&w, name);
-            continue;
-        }
-        if (!only) printf("%s%s\n\n", i ? "\n" : "", name);
+        if (!is_wanted(wanted, name)) continue;
+        if (is_all) printf("%s%s\n\n", i ? "\n" : "", name);
         show_specification(name);
     }
+}
+
+/* A list of the kinds without an argument; as JSON all of them. */
+exf_code exf_inspect_spec(exf_recipe *r, exf_err *err)
+{
+    const char *wanted = r->n_inputs ? r->inputs[0] : NULL, *name;
+    exf_jw w = {0};
+    if (wanted && strcmp(wanted, "all") != 0 && !exf_specification_line(wanted, 0)) return unknown_specification(wanted, err);
+    if (!r->json) {
+        if (wanted)
+            show_specifications(wanted);
+        else
+            list_specifications();
+        return EXF_OK;
+    }
+    exf_jw_open(&w, NULL, '{');
+    for (size_t i = 0; (name = exf_specification_name(i)); i++)
+        if (is_wanted(wanted ? wanted : "all", name)) json_specification(&w, name);
     exf_jw_close(&w);
-    if (r->json) return exf_print_json(&w, err);
-    exf_jw_free(&w);
-    return EXF_OK;
+    return exf_print_json(&w, err);
 }

@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "inspect/report.h"
+#include "tool/derived_files.h"
 #include "tool/inspect.h"
 
 #include <string.h>
@@ -10,7 +11,7 @@ exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
 {
     exf_inspection s = {0};
     exf_jw w = {0};
-    char *beside = NULL;
+    char *beside = NULL, digest[EXF_SHA256_HEX];
     const char *name = strrchr(r->inputs[0], '/') ? strrchr(r->inputs[0], '/') + 1 : r->inputs[0];
     exf_code rc;
     if (!r->output_file || !exf_ends_with(r->output_file, ".html"))
@@ -22,6 +23,9 @@ exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
         rc = exf_fail(err, EXF_MODEL, "%s: holds %s, a report is made of tables", r->inputs[0], s.kind->kind);
         goto out;
     }
+    EXF_TRY(exf_artifact_digest(r->inputs[0], &exf_artifact_tables, digest, err));
+    EXF_TRY(exf_derived_check_validation(r->inputs[0], digest, err));
+    EXF_TRY(exf_provenance_add(&s.provenance, err, EXF_MADE_FROM, "%s", digest));
     EXF_TRY(exf_path_dir(&beside, r->inputs[0], err));
     EXF_TRY(exf_report_write(&s, name, beside, r->output_file, r->force, err));
     exf_jw_open(&w, NULL, '{');

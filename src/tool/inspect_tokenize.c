@@ -61,7 +61,7 @@ exf_code exf_inspect_tokenize(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_tokenizer_load(&t, path, err));
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "ids", '[');
-    while (errno = 0, (len = getline(&line, &room, stdin)) >= 0) {
+    while (errno = 0, !ferror(stdout) && (len = getline(&line, &room, stdin)) >= 0) {
         if (len && line[len - 1] == '\n') len--;
         EXF_TRY(tokenize_line(t, line, (size_t)len, ++number, &ids, r->json ? &w : NULL, err));
     }

@@ -3,9 +3,9 @@
 
 #include "export/writer.h"
 #include "tool/completion.h"
+#include "tool/programs.h"
 #include "tool/roff.h"
 
-#include <ctype.h>
 #include <string.h>
 
 exf_manual_page exf_manual_find(const char *form)
@@ -14,8 +14,11 @@ exf_manual_page exf_manual_find(const char *form)
         const char *form;
         exf_manual_page page;
     } pages[] = {
-        {"man", exf_manual_program},   {"recipe", exf_manual_recipe}, {"entry", exf_manual_entry},
-        {"status", exf_manual_status}, {"bash", exf_completion_bash}, {"zsh", exf_completion_zsh},
+        {"man", exf_manual_program},        {"recipe", exf_manual_recipe},      {"manifest", exf_manual_manifest},
+        {"variants", exf_manual_variants},  {"entry", exf_manual_entry},        {"status", exf_manual_status},
+        {"bash", exf_completion_bash},      {"zsh", exf_completion_zsh},        {"man.md", exf_markdown_program},
+        {"recipe.md", exf_markdown_recipe}, {"manifest.md", exf_markdown_manifest}, {"variants.md", exf_markdown_variants},
+        {"status.md", exf_markdown_status},
     };
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++)
         if (strcmp(form, pages[i].form) == 0) return pages[i].page;
@@ -23,24 +26,6 @@ exf_manual_page exf_manual_find(const char *form)
 }
 
 /* ---- the parts of a program's page ----------------------------------------------- */
-
-/* The first sentence of `about` as what whatis(1) shows: one line, small first letter, no full stop. */
-static exf_code add_whatis(exf_text *out, const char *about, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    exf_text line = {0};
-    for (const char *c = about; *c && rc == EXF_OK && !(*c == '.' && (!c[1] || isspace((unsigned char)c[1]))); c++) {
-        int blank = isspace((unsigned char)*c) != 0;
-        char small = (char)(c == about && !isupper((unsigned char)c[1]) ? tolower((unsigned char)*c) : *c);
-        if (!blank)
-            rc = exf_text_add(&line, &small, 1, err);
-        else if (line.len && line.s[line.len - 1] != ' ')
-            rc = exf_text_add(&line, " ", 1, err);
-    }
-    if (rc == EXF_OK && line.len) rc = exf_roff_text(out, line.s, err);
-    exf_text_free(&line);
-    return rc;
-}
 
 /* A line for each way to call it; they stand between " | ". */
 static exf_code add_synopsis(const exf_program *p, exf_text *out, exf_err *err)
@@ -87,26 +72,11 @@ static exf_code add_keys(const exf_opt *rows, size_t n, exf_text *out, exf_err *
     EXF_TRY(
         exf_text_addf(out, err,
                       ".SH \"RECIPE KEYS\"\n"
-                      "Each key can stand in the recipe, and on the command line as \\fB\\-\\-set\\fR \\fIKEY\\fR=\\fIVALUE\\fR.\n"
+                      "The program reads these keys.\n"
+                      "Each can stand in the recipe, and on the command line as \\fB\\-\\-set\\fR \\fIKEY\\fR=\\fIVALUE\\fR.\n"
                       "The command line beats the recipe, the recipe beats the default.\n"
                       "See\n.BR exfold\\-recipe (5).\n"));
     rc = exf_roff_rows(out, rows, n, EXF_ROFF_KEYS, err);
-out:
-    return rc;
-}
-
-exf_code exf_manual_status(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    (void)p;
-    (void)rows;
-    (void)n;
-#define X(name, value, text)                                      \
-    EXF_TRY(exf_text_addf(out, err, ".TP\n\\fB%d\\fR\n", value)); \
-    EXF_TRY(exf_roff_text(out, text, err));                       \
-    EXF_TRY(exf_text_addf(out, err, "\n"));
-    EXF_CODES(X)
-#undef X
 out:
     return rc;
 }
@@ -154,11 +124,19 @@ static exf_code add_head(const exf_program *p, exf_text *out, exf_err *err)
     EXF_TRY(exf_text_addf(out, err, ".SH NAME\n"));
     EXF_TRY(exf_roff_text(out, p->name, err));
     EXF_TRY(exf_text_addf(out, err, " \\- "));
-    EXF_TRY(add_whatis(out, p->about, err));
+    EXF_TRY(exf_roff_text(out, p->brief, err));
     EXF_TRY(exf_text_addf(out, err, "\n"));
     EXF_TRY(add_synopsis(p, out, err));
     rc = exf_roff_section(out, "DESCRIPTION", p->about, strstr(p->about, "   ") != NULL, err);
 out:
+    return rc;
+}
+
+/* Of `exfold`: the programs that it runs. */
+static exf_code add_programs(exf_text *out, exf_err *err)
+{
+    exf_code rc = exf_text_addf(out, err, ".SH PROGRAMS\n");
+    for (size_t i = 0; rc == EXF_OK && exf_program_at(i); i++) rc = exf_manual_entry(exf_program_at(i), NULL, 0, out, err);
     return rc;
 }
 
@@ -167,9 +145,10 @@ exf_code exf_manual_program(const exf_program *p, const exf_opt *rows, size_t n,
     exf_code rc;
     EXF_TRY(add_head(p, out, err));
     if (p->n_commands) EXF_TRY(add_commands(p, out, err));
+    if (p->runs_others) EXF_TRY(add_programs(out, err));
     EXF_TRY(exf_text_addf(out, err, ".SH OPTIONS\n"));
     EXF_TRY(exf_roff_rows(out, rows, n, EXF_ROFF_FLAGS, err));
-    if (p->wants_recipe) EXF_TRY(add_keys(rows, n, out, err));
+    if (p->keys) EXF_TRY(add_keys(rows, n, out, err));
     EXF_TRY(exf_text_addf(out, err, ".SH \"EXIT STATUS\"\n"));
     EXF_TRY(exf_manual_status(p, rows, n, out, err));
     EXF_TRY(add_files(out, err));
@@ -187,36 +166,8 @@ exf_code exf_manual_entry(const exf_program *p, const exf_opt *rows, size_t n, e
     EXF_TRY(exf_text_addf(out, err, ".TP\n\\fB"));
     EXF_TRY(exf_roff_text(out, p->name, err));
     EXF_TRY(exf_text_addf(out, err, "\\fR(1)\n"));
-    EXF_TRY(add_whatis(out, p->about, err));
+    EXF_TRY(exf_roff_text(out, p->brief, err));
     rc = exf_text_addf(out, err, "\n");
-out:
-    return rc;
-}
-
-exf_code exf_manual_recipe(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
-{
-    static const char example[] = "schema: exfold-recipe/1\n"
-                                  "model: {path: model}\n"
-                                  "data: {manifest: manifest.yaml, max_tokens: 32, seed: 1}\n"
-                                  "calibrate: {weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4]}\n"
-                                  "pools: [2]\n"
-                                  "output: {directory: out, targets: [safetensors]}";
-    exf_code rc;
-    if (!p->wants_recipe) return exf_fail(err, EXF_USAGE, "%s reads no recipe", p->name);
-    EXF_TRY(exf_roff_title(out, "exfold-recipe", 5, err));
-    EXF_TRY(exf_text_addf(out, err, ".SH NAME\nexfold\\-recipe \\- everything a calibration is told\n"));
-    EXF_TRY(exf_roff_section(out, "DESCRIPTION",
-                             "A recipe is a YAML map with \"schema: exfold-recipe/1\".  A dotted key stands in the section before\n"
-                             "its dot.  Every key can be set on the command line with --set KEY=VALUE, some have a flag.  The\n"
-                             "command line beats the recipe, the recipe beats the default.  An unknown key is an error that names\n"
-                             "the nearest known one.  Paths in a recipe are relative to the recipe's file, paths on the command\n"
-                             "line to the working directory.\n"
-                             "Lists are written [a, b], or a,b on the command line; the empty list is [].",
-                             0, err));
-    EXF_TRY(exf_text_addf(out, err, ".SH KEYS\n"));
-    EXF_TRY(exf_roff_rows(out, rows, n, EXF_ROFF_KEYS, err));
-    EXF_TRY(exf_roff_section(out, "EXAMPLE", example, 1, err));
-    rc = exf_text_addf(out, err, ".SH \"SEE ALSO\"\n.BR exfold (7),\n.BR exfold\\-calibrate (1)\n");
 out:
     return rc;
 }

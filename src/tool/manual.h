@@ -1,10 +1,14 @@
-/* manual.h - manual pages and completions, generated from a program's option table.
- * The build runs PROGRAM --help=FORM; the table stays the only list of options.
+/* manual.h - manual pages, pages of docs and completions, generated from a program's option table and
+ * the tables of manifest keys, variants and exit statuses.
+ * The build runs PROGRAM --help=FORM; the tables stay the only lists of options.
  *
  *   man      PROGRAM.1
  *   recipe   exfold-recipe.5, from any program that reads recipes
+ *   manifest exfold-manifest.5
+ *   variants exfold-variants.7
  *   entry    PROGRAM's item in the list of programs of exfold.7
  *   status   the exit statuses, for exfold.7
+ *   man.md, recipe.md, manifest.md, variants.md, status.md: the same as Markdown, for docs (make docs)
  *   bash     completions, to be sourced by bash
  *   zsh      completions, for a directory of fpath
  *
@@ -20,6 +24,14 @@ exf_manual_page exf_manual_find(const char *form); /* NULL: no such form */
 
 exf_code exf_manual_program(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manual_recipe(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+exf_code exf_manual_manifest(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+exf_code exf_manual_variants(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manual_entry(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manual_status(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+/* manual_markdown.c, manual_pages.c */
+exf_code exf_markdown_program(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+exf_code exf_markdown_recipe(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+exf_code exf_markdown_manifest(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+exf_code exf_markdown_variants(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
+exf_code exf_markdown_status(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 #endif

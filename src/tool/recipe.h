@@ -7,7 +7,7 @@
  *   calibrate: {pairs: corouted, weighting: source_norm, ridge: 1.0e-3, clip: [-4, 4], projectors: [pair]}
  *   coverage: {fail_below: 0}
  *   pools: [8, 4]
- *   runtime: {backend: auto, threads: 0, compute: f32, io: pread}
+ *   runtime: {backend: auto, threads: 0, compute: auto, io: pread}
  *   output: {directory: DIR, targets: [safetensors]}
  *   card: {base_model: NAME, revision: COMMIT, datasets: [NAME]}
  *   validate: {tables: FILE, manifest: FILE, variants: [P4, 'P4:projector=joint', D64], decode_batch: 16}
@@ -21,19 +21,19 @@
 #include "kernels/statistics/layer_sums.h"
 #include "solve/solve.h"
 
-enum { EXF_RECIPE_PATHS = 5 };
-
 typedef struct {
     /* flags of every program */
-    int help, version, quiet, verbose;
+    int help, help_keys, version, quiet, verbose;
     int progress; /* exf_progress_mode */
     /* flags of some */
     int force, dry_run, logits, pin_manifest;
     int frontier, list_inputs;
-    char *layers, *export_path, *moe_inputs, *json_path;
+    char *layers, *export_path, *moe_inputs, *json_path, *picture_path;
     int json, data; /* of exfold-inspect: this line and the next */
     char *output_file;
-    exf_text_list what;
+    exf_text_list what, range;
+    exf_text_list texts; /* --text; inputs behind it are texts too */
+    char *text_field, *init_path;
     /* recipe keys */
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
@@ -43,9 +43,13 @@ typedef struct {
     exf_int_list ranks;
     exf_text_list clip, projectors;
     exf_int_list pools;
-    int backend, compute, io; /* io: exf_io */
+    int backend, compute, io; /* EXF_BACKEND_*; EXF_COMPUTE_IS_*; exf_io */
     int64_t threads, readers, streams;
     uint64_t max_gpu_memory;
+    int resume; /* exf_resume_mode */
+    int64_t checkpoint_layers;
+    double checkpoint_seconds;
+    char *checkpoint_directory;
     char *output_directory;
     exf_text_list targets;
     char *base_model, *revision; /* of a model card */
@@ -54,8 +58,8 @@ typedef struct {
     exf_text_list variants, fail_above; /* fold/variant.h, validate/quality_gate.h */
     int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
     /* not options */
-    char *given[EXF_RECIPE_PATHS]; /* the recipe's paths as it spelled them, in the order of recipe.c */
     const char *recipe_file; /* NULL: none was given */
+    const char *manifest_text; /* the manifest's bytes where --text made it (tool/text_inputs.h); NULL: it is a file */
     const char **inputs;     /* other positional arguments */
     size_t n_inputs;
     exf_opts *opts;
@@ -63,6 +67,7 @@ typedef struct {
 
 enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
+enum { EXF_COMPUTE_IS_AUTO, EXF_COMPUTE_IS_F32, EXF_COMPUTE_IS_BF16 };
 
 /* Rows for flags of every program, and for the recipe's keys. */
 const exf_opt *exf_recipe_global_rows(size_t *n);
@@ -70,6 +75,12 @@ const exf_opt *exf_recipe_key_rows(size_t *n);
 
 /* Reads a recipe file into r->opts at recipe rank and makes its paths relative to the working directory. */
 exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
+/* After a failure whose message begins with "KEY: ", puts the place that set the key there instead:
+ * "recipe.yaml:7: pools: ", "--set pools: ".  Returns rc, or EXF_NOSPACE. */
+exf_code exf_recipe_blame(const exf_recipe *r, exf_code rc, exf_err *err) EXF_CHECKED;
+/* Reads the settings of a recipe that is no file, a map that is known to be well-formed, at recipe rank:
+ * all keys but those that hold paths.  name is for messages. */
+exf_code exf_recipe_read_settings(exf_recipe *r, const char *bytes, size_t len, const char *name, exf_err *err) EXF_CHECKED;
 /* Checks beyond a single key's: required keys, the clip pair, the backend. */
 exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
@@ -80,8 +91,11 @@ exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
 /* The accumulate options; borrows nothing. */
 exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
-/* The resolved recipe as YAML: every key with the value that was used, paths as
- * they were spelled. */
-exf_code exf_recipe_text(const exf_recipe *r, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Appends a key's value, in the text form of opt.h, as the recipe's YAML has it; directory as below. */
+exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char *directory, exf_text *out,
+                              exf_err *err) EXF_CHECKED;
+/* The resolved recipe as YAML: every key with the value that was used, paths so that they are true in a
+ * file of that directory (recipe_path.h); directory NULL: paths as they are from the working directory. */
+exf_code exf_recipe_text(const exf_recipe *r, const char *directory, exf_text *out, exf_err *err) EXF_CHECKED;
 void exf_recipe_free(exf_recipe *r);
 #endif

@@ -5,7 +5,9 @@
 #include "base/mem.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 /* How many of the path's directories do not exist yet. */
@@ -32,11 +34,27 @@ out:
     return rc;
 }
 
+/* Two runs that wrote to one directory would leave a mix of both.  Where the file system has no
+ * locks the directory stays without. */
+static exf_code lock(exf_run_directory *d, exf_err *err)
+{
+    if (d->lock) return EXF_OK;
+    d->lock = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (d->lock < 0) {
+        d->lock = 0;
+        return exf_fail_errno(err, errno, "%s: cannot open", d->path);
+    }
+    if (flock(d->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return EXF_OK;
+    return exf_fail(err, EXF_IO, "%s: another exfold program is writing there; wait for its end, or name another --output",
+                    d->path);
+}
+
 exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(count_missing(d->path, &d->n_made, err));
     EXF_TRY(exf_make_dirs(d->path, err));
+    EXF_TRY(lock(d, err));
 out:
     return rc;
 }
@@ -60,6 +78,7 @@ void exf_run_directory_close(exf_run_directory *d, int failed)
         if (!slash) break;
         *slash = 0;
     }
+    if (d->lock) close(d->lock);
     exf_mem_free(d->path);
     memset(d, 0, sizeof *d);
 }

@@ -4,13 +4,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/linear/gemm_rate.h"
+#include "forward/work.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-static void report_corpus(const exf_corpus *c)
+static void report_corpus(const exf_corpus *c, const char *manifest)
 {
     for (size_t i = 0; i < c->n_domains; i++) {
         const exf_domain *d = &c->domains[i];
@@ -18,8 +18,9 @@ static void report_corpus(const exf_corpus *c)
                      d->name, d->sequences_kept, d->tokens_kept, d->sequences_dropped, d->tokens_dropped);
     }
     if (c->n_domains && c->n_unpinned)
-        exf_log_warn("%d of %zu sources have no sha256: the run cannot be told from one on changed data", c->n_unpinned,
-                     c->n_sources);
+        exf_log_warn("%s: no sha256 pins %d of %zu sources (%s), so that a change of these files goes unnoticed; "
+                     "--pin-manifest writes it",
+                     manifest, c->n_unpinned, c->n_sources, c->unpinned);
 }
 
 void exf_report_model(const exf_model *m)
@@ -31,16 +32,34 @@ void exf_report_model(const exf_model *m)
                  exf_human_bytes(bytes, sizeof bytes, (double)exf_model_bytes(m)));
 }
 
+/* bf16 if the backend has it, unless f32 is asked for; that bf16 is asked for in vain is an error. */
+static exf_code choose_compute(exf_compute *compute, const exf_backend *b, const exf_recipe *r, exf_err *err)
+{
+    exf_queue *q;
+    exf_err why_not = {.code = EXF_OK};
+    *compute = EXF_COMPUTE_F32;
+    if (r->compute == EXF_COMPUTE_IS_F32) return EXF_OK;
+    exf_code rc = b->open(&q, EXF_COMPUTE_BF16, &why_not);
+    if (rc == EXF_OK) {
+        b->close(q);
+        *compute = EXF_COMPUTE_BF16;
+    }
+    if (rc == EXF_OK || (rc == EXF_DEVICE && r->compute == EXF_COMPUTE_IS_AUTO)) return EXF_OK;
+    return exf_recipe_blame(r, exf_fail(err, rc, "%s", why_not.msg), err);
+}
+
 exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err)
 {
     exf_err why_not = {.code = EXF_OK};
+    exf_code rc;
     const exf_backend *b = r->backend == EXF_BACKEND_CPU ? &exf_backend_cpu : exf_backend_cuda(&why_not);
-    *compute = (exf_compute)r->compute;
-    if (!b && r->backend == EXF_BACKEND_CUDA) return exf_fail(err, EXF_DEVICE, "runtime.backend: cuda: %s", why_not.msg);
+    if (!b && r->backend == EXF_BACKEND_CUDA)
+        return exf_recipe_blame(r, exf_fail(err, EXF_DEVICE, "runtime.backend: cuda: %s", why_not.msg), err);
     *backend = b = b ? b : &exf_backend_cpu;
-    if (*compute == EXF_COMPUTE_BF16 && b == &exf_backend_cpu)
-        return exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the cpu backend computes in f32 only");
-    exf_log_info("backend: %s (%s)%s%s", b->name, b->device(), why_not.code == EXF_OK ? "" : "; ", why_not.msg);
+    rc = choose_compute(compute, b, r, err);
+    if (rc != EXF_OK) return rc;
+    exf_log_info("backend: %s (%s), computes in %s%s%s", b->name, b->device(), exf_compute_name(*compute),
+                 why_not.code == EXF_OK ? "" : "; ", why_not.msg);
     return EXF_OK;
 }
 
@@ -48,13 +67,22 @@ exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err)
 {
     exf_code rc = exf_checkpoint_use(m->checkpoint, (exf_io)r->io, err);
     if (rc != EXF_OK) exf_err_prefix(err, "runtime.io: ");
-    return rc;
+    return exf_recipe_blame(r, rc, err);
+}
+
+/* A recipe that names its model on a hub says how its directory comes to be. */
+static exf_code check_model_is_there(const exf_recipe *r, exf_err *err)
+{
+    if (!r->base_model || exf_path_exists(r->model_path) || exf_opts_given(r->opts, "model.path", EXF_OPT_BY_ARGV)) return EXF_OK;
+    return exf_fail(err, EXF_IO, "%s: no such directory; download the model with: hf download %s --local-dir %s", r->model_path,
+                    r->base_model, r->model_path);
 }
 
 static exf_code open_model(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     int config_only = r->dry_run && !exf_checkpoint_present(r->model_path);
     exf_code rc;
+    EXF_TRY(check_model_is_there(r, err));
     EXF_TRY(exf_model_open_part(&s->model, r->model_path, config_only ? EXF_MODEL_CONFIG : EXF_MODEL_ALL, err));
     EXF_TRY(exf_choose_io(s->model, r, err));
     exf_report_model(s->model);
@@ -67,10 +95,10 @@ static exf_code load_corpus(exf_session *s, const exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_path_join(&s->tokenizer_path, r->model_path, "tokenizer.json", err));
     s->request = (exf_corpus_request){r->manifest,       r->sequences,         r->max_tokens,    r->min_tokens,
-                                      (uint64_t)r->seed, s->model->arch.vocab, s->tokenizer_path};
+                                      (uint64_t)r->seed, s->model->arch.vocab, s->tokenizer_path, r->manifest_text};
     EXF_TRY(r->dry_run ? exf_corpus_plan(&s->corpus, &s->request, &s->missing_data, err)
                        : exf_corpus_load(&s->corpus, &s->request, err));
-    report_corpus(s->corpus);
+    report_corpus(s->corpus, r->manifest);
 out:
     return rc;
 }
@@ -101,70 +129,62 @@ void exf_session_close(exf_session *s)
     memset(s, 0, sizeof *s);
 }
 
-static void print_gpu(const exf_session *s, const exf_forward_footprint *held)
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err)
 {
-    char b[16];
-    printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)held->device),
-           s->backend->device());
-    if (held->window)
-        printf("pinned RAM, at most %zu tokens of them on the GPU\n", held->window);
-    else
-        printf("its memory\n");
-}
-
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk,
-                          exf_err *err)
-{
-    char a[16], b[16], c[16];
-    double flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d), rate = 0;
-    exf_forward_options options = exf_session_options(s, r, 0);
-    exf_forward_footprint held;
+    const exf_demand *d = request->demand;
+    char note[512] = "";
+    exf_plan p = {.model = s->model, .batch = &s->batch, .options = exf_session_options(s, r, 0),
+                  .workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads),
+                  .flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d),
+                  .work = exf_work_of_pass(s->model, &s->batch, d, 0, request->n_layers),
+                  .weight_bytes = exf_model_bytes(s->model), .host = request->host, .disk = request->disk,
+                  .output = request->output, .is_file = request->is_file, .note = note};
     exf_code rc;
-    EXF_TRY(exf_forward_memory(&held, &options, s->model, &s->batch, d, err));
-    EXF_TRY(exf_gemm_rate(s->backend, s->compute, &rate, err));
-    int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
-    uint64_t bytes = exf_model_bytes(s->model);
-    printf("tokens     %" PRIu64 " in %zu sequences of at most %d", s->corpus->n_tokens, s->corpus->n_sequences,
-           (int)s->corpus->max_tokens);
-    if (s->missing_data) printf(", assumed: %s is not there", s->missing_data);
-    printf("\n");
-    printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(a, sizeof a, (double)bytes), bytes);
-    if (held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", held.reads);
-    printf("%s\n", s->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
-    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers,
-           !s->backend->gpu ? "threads" : "GPU", rate / 1e9);
-    printf("time       at least %s\n", exf_human_seconds(b, sizeof b, flops / (rate * workers)));
-    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)(exf_peak_rss() + host + held.host)));
-    if (!s->backend->gpu)
-        printf("GPU        none: backend %s\n", s->backend->name);
-    else
-        print_gpu(s, &held);
-    printf("disk       about %s\n", exf_human_bytes(c, sizeof c, (double)disk));
+    if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);
+    EXF_TRY(exf_plan_check_output(&p, err));
+    EXF_TRY(exf_forward_memory(&p.held, &p.options, s->model, &s->batch, d, err));
+    EXF_TRY(exf_plan_measure(&p, request->pass, request->self, err));
+    rc = exf_plan_tell(&p, r, err);
 out:
     return rc;
 }
 
+static void report_event(uint64_t n_tokens, const exf_forward_report *t, double other)
+{
+    double n = t->workers;
+    exf_log_event("{\"event\":\"forward\",\"tokens\":%" PRIu64 ",\"seconds\":%.4f,\"workers\":%d,\"read\":%.4f,\"embed\":%.4f,"
+                  "\"mixer\":%.4f,\"router\":%.4f,\"experts\":%.4f,\"observe\":%.4f,\"head\":%.4f,\"other\":%.4f,"
+                  "\"weight_bytes\":%" PRIu64 ",\"peak_rss_bytes\":%" PRIu64 ",\"elapsed_seconds\":%.3f}",
+                  n_tokens, t->wall, t->workers, t->read, t->embed, t->mixer / n, t->router / n, t->experts / n, t->observe / n,
+                  t->head / n, other, t->weight_bytes, exf_peak_rss(), exf_log_elapsed());
+}
+
+/* Shares are of the wall time: on a GPU of what its own clock measured, so that no part has the seconds in which
+ * the host waited; `other` is opening, closing, and waiting of the slowest thread or between the two clocks. */
+static void report_shares(const exf_forward_report *t, double other)
+{
+    double n = t->workers, percent = 100 / t->wall;
+    exf_log_info("share: read %.0f %%, %s %.0f %%, router %.0f %%, experts %.0f %%, observe %.0f %%, head %.0f %%, other %.0f %%",
+                 percent * (t->read + t->embed), t->on_gpu ? "mixer (and its router)" : "mixer", percent * t->mixer / n,
+                 percent * t->router / n, percent * t->experts / n, percent * t->observe / n, percent * t->head / n,
+                 percent * other);
+}
+
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t)
 {
-    double work = t->mixer + t->router + t->experts + t->observe + t->head;
-    double all = t->read + t->embed + work / t->workers;
+    double parts = t->mixer + t->router + t->experts + t->observe + t->head;
+    double other = t->wall - t->read - t->embed - parts / t->workers;
     char peak[16], bytes[16];
+    if (other < 0) other = 0;
     if (r->progress == EXF_PROGRESS_JSON) {
-        exf_log_event("{\"event\":\"forward\",\"tokens\":%" PRIu64
-                      ",\"seconds\":%.4f,\"workers\":%d,\"read\":%.4f,\"embed\":%.4f,\"mixer\":%.4f,"
-                      "\"router\":%.4f,\"experts\":%.4f,\"observe\":%.4f,\"head\":%.4f,\"weight_bytes\":%" PRIu64
-                      ",\"peak_rss_bytes\":%" PRIu64 "}",
-                      n_tokens, t->wall, t->workers, t->read, t->embed, t->mixer / t->workers, t->router / t->workers,
-                      t->experts / t->workers, t->observe / t->workers, t->head / t->workers, t->weight_bytes, exf_peak_rss());
+        report_event(n_tokens, t, other);
         return;
     }
-    if (all <= 0) return;
+    if (t->wall <= 0) return;
     exf_log_info("forward: %" PRIu64 " tokens in %.2f s, %.0f tokens/s on %d threads; %s read; peak memory %s", n_tokens, t->wall,
                  (double)n_tokens / t->wall, t->workers, exf_human_bytes(bytes, sizeof bytes, (double)t->weight_bytes),
                  exf_human_bytes(peak, sizeof peak, (double)exf_peak_rss()));
-    exf_log_info("share: read %.0f %%, mixer %.0f %%, router %.0f %%, experts %.0f %%, observe %.0f %%, head %.0f %%",
-                 100 * (t->read + t->embed) / all, 100 * t->mixer / t->workers / all, 100 * t->router / t->workers / all,
-                 100 * t->experts / t->workers / all, 100 * t->observe / t->workers / all, 100 * t->head / t->workers / all);
+    report_shares(t, other);
 }
 
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers)
@@ -174,9 +194,11 @@ exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *
                                  .max_device_memory = r->max_gpu_memory};
 }
 
-exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers, exf_err *err)
+exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers,
+                             struct exf_resume *resume, exf_err *err)
 {
     exf_forward_options options = exf_session_options(s, r, n_layers);
+    options.resume = resume;
     exf_forward_report report;
     exf_lane lane = {.observer = observer};
     exf_code rc = exf_forward(s->model, &s->batch, &lane, 1, &options, &report, err);

@@ -4,6 +4,7 @@
 #define EXF_TOOL_SESSION_H
 #include "capture/capture.h"
 #include "kernels/backend.h"
+#include "tool/plan.h"
 #include "tool/recipe.h"
 
 typedef struct {
@@ -19,8 +20,9 @@ typedef struct {
     char *missing_data; /* of a dry run: a missing file of the corpus; NULL: the corpus is real */
 } exf_session;
 
-/* Chooses the backend of runtime.backend: auto takes the GPU if there is one and reports
- * the choice; an explicit choice that is not available is an error. */
+/* Chooses the backend of runtime.backend and the number of runtime.compute, and reports both: auto
+ * takes the GPU if there is one, and bf16 if that has its products; an explicit choice that is not
+ * available is an error. */
 exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Sets how the model's weights are read, as runtime.io says. */
 exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err) EXF_CHECKED;
@@ -30,15 +32,24 @@ exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err) EXF_CHEC
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_session_close(exf_session *s);
 
-/* --dry-run: the plan on stdout.  host: bytes of ordinary memory that are held beside the
- * forward pass; disk: bytes the outputs will take. */
-exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_demand *d, uint64_t host, uint64_t disk,
-                          exf_err *err) EXF_CHECKED;
+/* What a stage tells of a run that is planned. */
+typedef struct {
+    const exf_demand *demand;
+    int n_layers;        /* layers that run */
+    uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */
+    const char *output;  /* the directory of the outputs or, if is_file, the only one */
+    int is_file;
+    exf_plan_pass pass;  /* runs a sample */
+    void *self;
+} exf_session_request;
+/* --dry-run: checks the place of the outputs and prints the plan (plan.h). */
+exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err) EXF_CHECKED;
 /* The recipe's options of a pass over n_layers layers (0: all). */
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers);
 /* Runs the pass with one observer and reports times and memory on stderr. */
+/* resume: the run's resume point, or NULL. */
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers,
-                             exf_err *err) EXF_CHECKED;
+                             struct exf_resume *resume, exf_err *err) EXF_CHECKED;
 
 /* Report on stderr the opened model, and the times of a pass. */
 void exf_report_model(const exf_model *m);

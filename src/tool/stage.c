@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "capture/manifest_pin.h"
 #include "tool/capture_output.h"
+#include "tool/derived_files.h"
 #include "tool/announce.h"
 #include "tool/run_directory.h"
 #include "tool/session.h"
@@ -23,11 +24,45 @@ typedef struct {
     const exf_session *session;
 } forward_pass;
 
+static exf_code drop_block(void *self, const exf_moe_block *b, exf_err *err)
+{
+    (void)self, (void)b, (void)err;
+    return EXF_OK;
+}
+
+static exf_code drop_logits(void *self, const exf_logits_block *b, exf_err *err)
+{
+    (void)self, (void)b, (void)err;
+    return EXF_OK;
+}
+
+/* Runs a sample of which nothing is written. */
+static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
+                           exf_err *err)
+{
+    const forward_pass *p = self;
+    exf_observer observer = {.block = drop_block, .logits = p->recipe->logits ? drop_logits : NULL};
+    exf_lane lane = {.observer = &observer};
+    return exf_forward(p->session->model, batch, &lane, 1, options, report, err);
+}
+
+static exf_code plan_capture(forward_pass *p, uint64_t disk, exf_err *err)
+{
+    const exf_recipe *r = p->recipe;
+    const exf_session *s = p->session;
+    exf_demand demand = {.lanes = 1, .head = r->logits, .host_blocks = 1};
+    exf_session_request request = {.demand = &demand, .n_layers = r->logits ? s->model->arch.n_layers : s->layers.last + 1,
+                                   .disk = disk, .output = r->export_path ? r->export_path : r->output_directory,
+                                   .is_file = r->export_path != NULL,
+                                   .pass = run_sample, .self = p};
+    return exf_session_plan(s, r, &request, err);
+}
+
 /* Logits need the layers behind the last one captured. */
 static exf_code run_forward(void *self, const exf_observer *observer, exf_err *err)
 {
     const forward_pass *p = self;
-    return exf_session_forward(p->session, p->recipe, observer, p->recipe->logits ? 0 : p->session->layers.last + 1, err);
+    return exf_session_forward(p->session, p->recipe, observer, p->recipe->logits ? 0 : p->session->layers.last + 1, NULL, err);
 }
 
 /* Refuses an output that exists before anything is planned or done. */
@@ -67,6 +102,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     exf_provenance p = {0};
     exf_code rc;
     if (r->pin_manifest) return pin_manifest(r, err);
+    if ((rc = exf_plan_check_json(r, err)) != EXF_OK) return rc;
     if (r->moe_inputs) return exf_stage_replay(r, err);
     if (r->logits && !r->export_path)
         return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
@@ -74,8 +110,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass};
     if (r->dry_run) {
-        rc = exf_session_plan(&s, r, &(exf_demand){.lanes = 1, .head = r->logits, .host_blocks = 1}, 0,
-                              exf_capture_output_bytes(&job), err);
+        rc = plan_capture(&pass, exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));
@@ -103,18 +138,32 @@ static exf_code find_inputs(inputs *in, const exf_recipe *r, const exf_run_direc
     return rc;
 }
 
-exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, exf_worst_coverage *worst, exf_err *err)
+/* The digest of the tables at path; "" where there are none that can be read. */
+static void digest_before(const char *path, char hex[EXF_SHA256_HEX])
+{
+    exf_err ignored;
+    if (!exf_path_exists(path) || exf_artifact_digest(path, &exf_artifact_tables, hex, &ignored) != EXF_OK) hex[0] = 0;
+}
+
+exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, int exports, exf_worst_coverage *worst,
+                        exf_err *err)
 {
     exf_solve_options o;
     exf_tables t = {0};
+    char old[EXF_SHA256_HEX], now[EXF_SHA256_HEX], *directory = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(exf_solve(statistics, &o, &t, err));
     EXF_TRY(exf_coverage_report(&t, r, worst, err));
+    digest_before(target, old);
     EXF_TRY(exf_tables_write(&t, target, r->force, err));
     EXF_TRY(exf_announce(target, err));
+    EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, now, err));
+    EXF_TRY(exf_path_dir(&directory, target, err));
+    EXF_TRY(exf_derived_drop(directory, old, now, exports ? &r->targets : NULL, err));
 out:
+    exf_mem_free(directory);
     exf_tables_free(&t);
     return rc;
 }
@@ -170,7 +219,7 @@ out:
 static exf_code solve_first(const exf_recipe *r, const inputs *in, const char *target, exf_err *err)
 {
     exf_worst_coverage worst;
-    exf_code rc = exf_solve_file(r, in->path[0], target, &worst, err);
+    exf_code rc = exf_solve_file(r, in->path[0], target, 0, &worst, err);
     return rc == EXF_OK ? exf_coverage_gate(r, &worst, err) : rc;
 }
 

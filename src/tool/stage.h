@@ -7,9 +7,10 @@
  *   solve       DIR/statistics.h5  -> DIR/tables.h5
  *   export      DIR/tables.h5      -> DIR/<file or directory of each target>
  *   calibrate   recipe             -> all of it, capture feeding accumulate in memory
- *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout
+ *   validate    recipe, tables     -> DIR/validation.json, DIR/validation.md, the table on stdout;
+ *                                     --frontier: DIR/frontier.json, .md, .svg
  *
- * Each prints the files it wrote, with size and payload digest, on stdout. */
+ * Each prints the files it wrote, with size and digest or SHA-256, on stdout. */
 #ifndef EXF_TOOL_STAGE_H
 #define EXF_TOOL_STAGE_H
 #include "tool/recipe.h"

@@ -5,74 +5,115 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/version.h"
+#include "artifact/made_from.h"
 #include "tool/announce.h"
+#include "tool/default_settings.h"
 #include "tool/run_directory.h"
+#include "tool/run_resume.h"
 #include "tool/session.h"
 #include "tool/stage_internal.h"
+#include "tool/text_inputs.h"
 
 typedef struct {
     exf_run_directory dir;
-    char *statistics, *tables, *recipe;
+    char *statistics, *tables, *recipe, *manifest;
+    exf_text_inputs text; /* its manifest is one of the outputs */
+    exf_provenance facts; /* of the capture stage */
+    exf_resume *resume;
 } outputs;
+
+/* Opens the run's resume point: of the same model, data, options, program and device. */
+static exf_code open_resume(outputs *o, exf_recipe *r, const exf_session *s, const exf_accumulate_options *options, exf_err *err)
+{
+    exf_provenance facts = {0};
+    exf_code rc;
+    EXF_TRY(exf_run_directory_name(&o->dir, r->output_directory, err));
+    EXF_TRY(exf_capture_provenance(&o->facts, s->model, s->corpus, &s->request, s->backend, s->compute, "all", err));
+    EXF_TRY(exf_provenance_copy(&facts, &o->facts, err));
+    EXF_TRY(exf_accumulate_facts(&facts, options, err));
+    if (r->dry_run) goto out;
+    EXF_TRY(exf_run_directory_make(&o->dir, err));
+    EXF_TRY(exf_run_resume_open(&o->resume, r, &o->dir, &facts, "calibrate", err));
+out:
+    exf_provenance_free(&facts);
+    return rc;
+}
 
 /* Names the outputs and refuses, before any work, those that exist. */
 static exf_code name_outputs(outputs *o, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_run_directory_name(&o->dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&o->dir, "statistics.h5", &o->statistics, err));
     EXF_TRY(exf_run_directory_file(&o->dir, "tables.h5", &o->tables, err));
     EXF_TRY(exf_run_directory_file(&o->dir, "exfold_recipe.yaml", &o->recipe, err));
     EXF_TRY(exf_output_check(o->statistics, r->force, err));
     EXF_TRY(exf_output_check(o->tables, r->force, err));
     EXF_TRY(exf_output_check(o->recipe, r->force, err));
+    if (o->text.path) EXF_TRY(exf_output_check(o->manifest, r->force, err));
     EXF_TRY(exf_export_tables_check(r, &o->dir, err));
+out:
+    return rc;
+}
+
+/* The corpus of --text, and settings where no recipe gives them. */
+static exf_code take_texts(outputs *o, exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_CALIBRATION, err));
+    EXF_TRY(exf_recipe_check_output(r, err));
+    EXF_TRY(exf_run_directory_name(&o->dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_file(&o->dir, "manifest.yaml", &o->manifest, err));
+    EXF_TRY(exf_text_inputs_make(&o->text, r, o->manifest, err));
+    EXF_TRY(exf_text_inputs_use(&o->text, r, "data.manifest", err));
 out:
     return rc;
 }
 
 static void close_outputs(outputs *o, int failed)
 {
+    exf_provenance_free(&o->facts);
+    exf_text_inputs_free(&o->text);
+    exf_mem_free(o->manifest);
     exf_mem_free(o->statistics);
     exf_mem_free(o->tables);
     exf_mem_free(o->recipe);
     exf_run_directory_close(&o->dir, failed);
 }
 
-static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const char *target, exf_err *err)
+static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const outputs *out, exf_err *err)
 {
     exf_accumulator *a = NULL;
     exf_accumulate_options o;
-    exf_provenance p = {0};
     exf_sequence_list sequences = {.n = 0};
-    exf_facts_part part = {.path = r->manifest, .provenance = &p, .sequences = &sequences};
-    exf_accumulator_plan plan = {.target = target, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
-                                 .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o};
+    exf_facts_part part = {.path = r->manifest, .provenance = &out->facts, .sequences = &sequences};
+    exf_accumulator_plan plan = {.target = out->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
+                                 .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume};
     exf_code rc;
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->batch, (int)r->threads);
-    EXF_TRY(exf_capture_provenance(&p, s->model, s->corpus, &s->request, s->backend, s->compute, "all", err));
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
-    EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, err));
+    EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, out->resume, err));
     EXF_TRY(exf_accumulator_commit(a, err));
-    EXF_TRY(exf_announce(target, err));
+    EXF_TRY(exf_announce(out->statistics, err));
 out:
     exf_accumulator_free(a);
-    exf_provenance_free(&p);
     exf_sequence_list_free(&sequences);
     return rc;
 }
 
-static exf_code write_recipe(const exf_recipe *r, const char *target, exf_err *err)
+static exf_code write_recipe(const exf_recipe *r, const char *directory, const char *target, const char *tables, exf_err *err)
 {
     exf_text text = {0};
+    char digest[EXF_SHA256_HEX];
     exf_output_file *f = NULL;
     exf_code rc;
     EXF_TRY(exf_text_addf(&text, err,
-                          "# As resolved by exfold-calibrate %s.  Relative paths are relative to the recipe it came from.\n",
+                          "# As resolved by exfold-calibrate %s.  Relative paths are relative to this file.\n",
                           exf_release()));
-    EXF_TRY(exf_recipe_text(r, &text, err));
+    EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, digest, err));
+    EXF_TRY(exf_text_addf(&text, err, "# %s: %s\n", EXF_MADE_FROM, digest));
+    EXF_TRY(exf_recipe_text(r, directory, &text, err));
     EXF_TRY(exf_output_file_begin(&f, target, r->force, err));
     EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
     rc = exf_output_file_commit(f, err);
@@ -118,6 +159,36 @@ static void drop_hashed_layers(exf_session *s)
     s->layers = kept;
 }
 
+typedef struct {
+    const exf_session *session;
+    const exf_accumulate_options *options;
+} sampled;
+
+/* Runs a sample with an accumulator that writes no file. */
+static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
+                           exf_err *err)
+{
+    const exf_session *s = ((sampled *)self)->session;
+    exf_accumulator *a = NULL;
+    exf_sequence_list sequences = {.n = 0};
+    exf_facts_part part = {.sequences = &sequences};
+    exf_run_shape shape = s->shape;
+    exf_accumulator_plan plan = {.shape = &shape, .layer_number = s->layers.number, .n_layers = s->layers.n, .parts = &part,
+                                 .n_parts = 1, .options = ((sampled *)self)->options};
+    exf_lane lane;
+    exf_code rc;
+    shape.n_sequences = (int64_t)batch->n_sequences;
+    shape.n_tokens = (int64_t)batch->n_tokens;
+    EXF_TRY(exf_sequences_of_batch(&sequences, batch, NULL, err));
+    EXF_TRY(exf_accumulator_new(&a, &plan, err));
+    lane = (exf_lane){.observer = exf_accumulator_observer(a)};
+    rc = exf_forward(s->model, batch, &lane, 1, options, report, err);
+out:
+    exf_accumulator_free(a);
+    exf_sequence_list_free(&sequences);
+    return rc;
+}
+
 static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
     exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1,
@@ -125,18 +196,22 @@ static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumu
                           .observers = exf_accumulate_device_memory(s->backend, &s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t held = exf_accumulate_memory(&s->shape, o, workers);
-    return exf_session_plan(s, r, &demand, held, calibrate_bytes(s, r, o), err);
+    sampled sample = {s, o};
+    exf_session_request request = {.demand = &demand, .n_layers = s->layers.last + 1, .host = held,
+                                   .disk = calibrate_bytes(s, r, o), .output = r->output_directory, .pass = run_sample,
+                                   .self = &sample};
+    return exf_session_plan(s, r, &request, err);
 }
 
 static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s, exf_err *err)
 {
     exf_worst_coverage worst;
     exf_code rc;
-    EXF_TRY(exf_run_directory_make(&o->dir, err));
-    EXF_TRY(write_statistics(r, s, o->statistics, err));
-    EXF_TRY(exf_solve_file(r, o->statistics, o->tables, &worst, err));
-    EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, err));
-    EXF_TRY(write_recipe(r, o->recipe, err));
+    EXF_TRY(write_statistics(r, s, o, err));
+    EXF_TRY(exf_solve_file(r, o->statistics, o->tables, 1, &worst, err));
+    EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, 1, err));
+    EXF_TRY(exf_text_inputs_write(&o->text, o->manifest, r->force, err));
+    EXF_TRY(write_recipe(r, o->dir.path, o->recipe, o->tables, err));
     EXF_TRY(exf_coverage_gate(r, &worst, err));
 out:
     return rc;
@@ -148,16 +223,20 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     exf_accumulate_options o;
     outputs out = {.statistics = NULL};
     exf_code rc;
+    EXF_TRY(exf_plan_check_json(r, err));
+    EXF_TRY(take_texts(&out, r, err));
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
     EXF_TRY(exf_recipe_check_targets(r, err));
-    EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_session_open(&s, r, "all", err));
+    r->compute = s.compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
     if (o.common_input_tokens) drop_hashed_layers(&s);
     EXF_TRY(exf_recipe_check_pools(r, s.model->arch.n_experts, err));
     EXF_TRY(exf_export_model_check(r, s.model, err));
+    EXF_TRY(open_resume(&out, r, &s, &o, err));
     EXF_TRY(name_outputs(&out, r, err));
     rc = r->dry_run ? plan(&s, r, &o, err) : calibrate(&out, r, &s, err);
 out:
+    rc = exf_run_resume_close(out.resume, rc, err);
     close_outputs(&out, rc != EXF_OK);
     exf_session_close(&s);
     return rc;

@@ -6,10 +6,12 @@
 #include "base/output_directory.h"
 #include "export/writer.h"
 #include "tool/announce.h"
+#include "tool/derived_files.h"
 #include "tool/stage_internal.h"
 #include "tool/stage.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 
 /* ---- every target ------------------------------------------------------------------- */
@@ -84,18 +86,42 @@ static const char *given(const char *text)
     return text && *text ? text : NULL;
 }
 
+/* Finds validation.md beside the tables; *path NULL: there is none.  A run that has just made the tables leaves out a
+ * validation of others, for it cannot be mended before. */
+static exf_code find_validation(char **path, const char *tables, const char *digest, int fresh, exf_err *err)
+{
+    char *directory = NULL;
+    exf_code rc = exf_derived_check_validation(tables, digest, err);
+    if (rc == EXF_MODEL && fresh) {
+        exf_log_warn("%s", err->msg);
+        return EXF_OK;
+    }
+    if (rc != EXF_OK) return rc;
+    EXF_TRY(exf_path_dir(&directory, tables, err));
+    EXF_TRY(exf_path_join(path, directory, "validation.md", err));
+    if (exf_path_exists(*path)) goto out;
+    exf_mem_free(*path);
+    *path = NULL;
+out:
+    exf_mem_free(directory);
+    return rc;
+}
+
 /* No target is written before all of them have accepted the tables. */
-exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe, exf_err *err)
+exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe, int fresh,
+                           exf_err *err)
 {
     exf_tables t = {.n_layers = 0};
-    char *from = NULL;
+    char *validation = NULL, digest[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(exf_tables_read(&t, tables, err));
     if (wants_vectors(r)) EXF_TRY(exf_tables_read_vectors(&t, tables, err));
-    EXF_TRY(exf_path_dir(&from, tables, err));
+    EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, digest, err));
+    EXF_TRY(find_validation(&validation, tables, digest, fresh, err));
     exf_export x = {
         .tables = &t,
-        .directory = from,
+        .digest = digest,
+        .validation = validation,
         .has_recipe = has_recipe,
         .targets = (const char *const *)r->targets.item,
         .n_targets = r->targets.n,
@@ -107,7 +133,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     EXF_TRY(each_target(check_tables, r, dir, &x, err));
     EXF_TRY(each_target(write_target, r, dir, &x, err));
 out:
-    exf_mem_free(from);
+    exf_mem_free(validation);
     exf_tables_free(&t);
     return rc;
 }
@@ -136,6 +162,21 @@ static int same_file(const char *a, const char *b)
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+/* 1 if the recipe at path is that of the tables' run; a recipe of an earlier program does not say. */
+static exf_code is_recipe_of(const char *path, const char *tables, int *is, exf_err *err)
+{
+    char theirs[EXF_SHA256_HEX], ours[EXF_SHA256_HEX];
+    exf_code rc;
+    *is = 0;
+    if (!exf_path_exists(path)) return EXF_OK;
+    EXF_TRY(exf_made_from(path, theirs, err));
+    if (*theirs) EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, ours, err));
+    *is = !*theirs || strcmp(theirs, ours) == 0;
+    if (!*is) exf_log_warn("%s: is of a run that made other tables than %s; it is left out", path, tables);
+out:
+    return rc;
+}
+
 static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_run_directory *dir, const char *tables, exf_err *err)
 {
     char *directory = NULL, *to = NULL;
@@ -143,8 +184,9 @@ static exf_code plan_copy(recipe_copy *c, const exf_recipe *r, const exf_run_dir
     EXF_TRY(exf_path_dir(&directory, tables, err));
     EXF_TRY(exf_path_join(&c->from, directory, "exfold_recipe.yaml", err));
     EXF_TRY(exf_run_directory_file(dir, "exfold_recipe.yaml", &to, err));
-    c->exists = exf_path_exists(c->from);
-    if (!c->exists || same_file(c->from, to) || !has_card(r)) goto out;
+    if (!has_card(r)) goto out;
+    EXF_TRY(is_recipe_of(c->from, tables, &c->exists, err));
+    if (!c->exists || same_file(c->from, to)) goto out;
     EXF_TRY(exf_output_check(to, r->force, err));
     c->to = to;
     to = NULL;
@@ -186,7 +228,7 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     const char *tables = r->n_inputs ? r->inputs[0] : fallback;
     EXF_TRY(exf_export_tables_check(r, &dir, err));
     EXF_TRY(plan_copy(&copy, r, &dir, tables, err));
-    EXF_TRY(exf_export_tables(r, &dir, tables, copy.exists, err));
+    EXF_TRY(exf_export_tables(r, &dir, tables, copy.exists, 0, err));
     EXF_TRY(copy_recipe(&copy, r, err));
 out:
     exf_mem_free(fallback);

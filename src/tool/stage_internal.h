@@ -11,16 +11,18 @@ typedef struct {
     double observed; /* share of its ordered pairs; 1 where there are none */
 } exf_worst_coverage;
 
-/* Solves statistics to tables and prints the file; reports unobserved pairs on stderr. */
-exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, exf_worst_coverage *worst,
+/* Solves statistics to tables and prints the file; reports unobserved pairs on stderr.  What was made
+ * from tables that these replace is dropped (derived_files.h).  exports: 1 if r's targets are written next. */
+exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, int exports, exf_worst_coverage *worst,
                         exf_err *err) EXF_CHECKED;
 /* Refuses, before any work, targets of r that exist and may not be replaced. */
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
 /* Refuses a model that one of r's targets cannot serve. */
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Exports a tables file in the formats of r's targets and prints the files.  has_recipe: the run
- * directory has or will have an exfold_recipe.yaml. */
-exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe,
+ * directory has or will have an exfold_recipe.yaml.  A validation of other tables beside these is
+ * EXF_MODEL; fresh, of tables that were made just now, it is left out with a warning. */
+exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe, int fresh,
                            exf_err *err) EXF_CHECKED;
 
 /* Prints at most one line per layer on stderr (--verbose: the lists) for cold experts and thin pairs. */

@@ -4,12 +4,12 @@
 #include "base/log.h"
 #include "capture/moe_inputs.h"
 #include "forward/replay.h"
-#include "kernels/linear/gemm_rate.h"
+#include "forward/work.h"
 #include "tool/capture_output.h"
 #include "tool/session.h"
 
-#include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     const exf_recipe *r;
@@ -59,16 +59,6 @@ static exf_code run(void *self, const exf_observer *observer, exf_err *err)
     return rc;
 }
 
-static void print_memory(const replay_session *s, const exf_forward_footprint *held)
-{
-    char text[16];
-    printf("RAM        about %s\n", exf_human_bytes(text, sizeof text, (double)(held->host + exf_peak_rss())));
-    if (!s->backend->gpu)
-        printf("GPU        none: backend %s\n", s->backend->name);
-    else
-        printf("GPU        about %s on %s\n", exf_human_bytes(text, sizeof text, (double)held->device), s->backend->device());
-}
-
 /* An observer that reads blocks in host memory, as the outputs of a replay do. */
 static exf_code reads_blocks(void *self, const exf_moe_block *b, exf_err *err)
 {
@@ -78,29 +68,37 @@ static exf_code reads_blocks(void *self, const exf_moe_block *b, exf_err *err)
     return EXF_OK;
 }
 
-static exf_code plan(const replay_session *s, uint64_t disk, exf_err *err)
+/* Replays the first rows of the first layer. */
+static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
+                           exf_err *err)
 {
-    char text[16];
-    const exf_batch *b = exf_moe_inputs_batch(s->inputs);
-    exf_forward_options options = options_of(s);
-    exf_forward_footprint held;
+    const replay_session *s = self;
+    exf_recorded first = *exf_moe_inputs_recorded(s->inputs);
     exf_observer observer = {.block = reads_blocks};
-    int workers = exf_replay_workers(s->backend, b, (int)s->r->threads);
-    double flops = exf_replay_flops(&s->model->arch, b, s->layers.n), rate = 0;
-    uint64_t bytes = 0;
+    memset(first.has_input, 0, sizeof first.has_input);
+    first.has_input[s->layers.number[0]] = 1;
+    return exf_replay(s->model, batch, &first, &observer, options, report, err);
+}
+
+static exf_code plan(replay_session *s, uint64_t disk, exf_err *err)
+{
+    const exf_batch *b = exf_moe_inputs_batch(s->inputs);
+    const exf_recorded *recorded = exf_moe_inputs_recorded(s->inputs);
+    exf_observer observer = {.block = reads_blocks};
+    char note[64];
+    exf_plan p = {.model = s->model, .batch = b, .options = options_of(s),
+                  .workers = exf_replay_workers(s->backend, b, (int)s->r->threads),
+                  .flops = exf_replay_flops(&s->model->arch, b, s->layers.n),
+                  .work = exf_work_of_replay(s->model, b, recorded->has_input), .disk = disk,
+                  .output = s->r->export_path ? s->r->export_path : s->r->output_directory,
+                  .is_file = s->r->export_path != NULL, .note = note};
     exf_code rc;
-    EXF_TRY(exf_replay_memory(&held, &options, s->model, b, exf_moe_inputs_recorded(s->inputs), &observer, err));
-    EXF_TRY(exf_gemm_rate(s->backend, s->compute, &rate, err));
-    for (int i = 0; i < s->layers.n; i++) bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
-    printf("tokens     %zu in %zu sequences of at most %d, %d layers recorded\n", b->n_tokens, b->n_sequences, b->max_tokens,
-           s->layers.n);
-    printf("weights    %s (%" PRIu64 " bytes) of routers and experts, each byte read once\n",
-           exf_human_bytes(text, sizeof text, (double)bytes), bytes);
-    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", flops / 1e9, workers,
-           !s->backend->gpu ? "threads" : "GPU", rate / 1e9);
-    printf("time       at least %s\n", exf_human_seconds(text, sizeof text, flops / (rate * workers)));
-    print_memory(s, &held);
-    printf("disk       about %s\n", exf_human_bytes(text, sizeof text, (double)disk));
+    snprintf(note, sizeof note, ", %d layers recorded", s->layers.n);
+    for (int i = 0; i < s->layers.n; i++) p.weight_bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
+    EXF_TRY(exf_plan_check_output(&p, err));
+    EXF_TRY(exf_replay_memory(&p.held, &p.options, s->model, b, recorded, &observer, err));
+    EXF_TRY(exf_plan_measure(&p, run_sample, s, err));
+    rc = exf_plan_tell(&p, s->r, err);
 out:
     return rc;
 }

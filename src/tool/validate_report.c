@@ -1,6 +1,7 @@
 /* validate_report.c - see validate_report.h. */
 #include "tool/validate_report.h"
 
+#include "artifact/made_from.h"
 #include "format/json_write.h"
 
 #include <inttypes.h>
@@ -59,6 +60,7 @@ static void add_quality(exf_jw *w, const exf_quality *q)
     exf_jw_real(w, "ppl", q->ppl);
     exf_jw_real(w, "ppl_se", q->ppl_se);
     exf_jw_real(w, "kl_mean", q->kl_mean);
+    exf_jw_real(w, "kl_se", q->kl_se);
     exf_jw_real(w, "kl_median", q->kl_median);
     exf_jw_real(w, "kl_p90", q->kl_p90);
     exf_jw_real(w, "kl_p99", q->kl_p99);
@@ -74,10 +76,27 @@ static void add_budget(exf_jw *w, double output_error, double per_token, double 
     exf_jw_real(w, "experts_per_batch", per_batch);
 }
 
-static void add_variant(exf_jw *w, const exf_validate_report *r, const exf_variant_result *v)
+/* What the variant of this name does, for people. */
+static exf_code add_words(exf_jw *w, const char *name, exf_err *err)
 {
+    exf_text words = {0};
+    exf_variant variant;
+    exf_code rc = exf_variant_parse(&variant, name, err);
+    if (rc == EXF_OK) rc = exf_variant_words(&variant, &words, err);
+    if (rc == EXF_OK) exf_jw_text(w, "words", words.s);
+    exf_text_free(&words);
+    return rc;
+}
+
+static exf_code add_variant(exf_jw *w, const exf_validate_report *r, const exf_variant_result *v, exf_err *err)
+{
+    exf_code rc = EXF_OK;
     exf_jw_open(w, NULL, '{');
     exf_jw_text(w, "name", v->name);
+    if (v == r->v->variant)
+        exf_jw_text(w, "words", "the model as it is");
+    else
+        rc = add_words(w, v->name, err);
     add_quality(w, &v->all);
     add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
     exf_jw_open(w, "domains", '{');
@@ -96,6 +115,7 @@ static void add_variant(exf_jw *w, const exf_validate_report *r, const exf_varia
     }
     exf_jw_close(w);
     exf_jw_close(w);
+    return rc;
 }
 
 static void add_work(exf_jw *w, const exf_validate_report *r)
@@ -111,17 +131,20 @@ static void add_work(exf_jw *w, const exf_validate_report *r)
 exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     exf_jw w = {.depth = 0};
+    exf_code rc = EXF_OK;
     exf_jw_open(&w, NULL, '{');
     exf_jw_text(&w, "schema", "exfold-validation/1");
     exf_jw_open(&w, "variants", '[');
-    for (size_t i = 0; i < r->v->n_variants; i++) add_variant(&w, r, &r->v->variant[i]);
+    for (size_t i = 0; rc == EXF_OK && i < r->v->n_variants; i++) rc = add_variant(&w, r, &r->v->variant[i], err);
     exf_jw_close(&w);
     add_work(&w, r);
     exf_jw_open(&w, "provenance", '{');
     for (size_t i = 0; i < r->facts->n; i++) exf_jw_text(&w, r->facts->key[i], r->facts->value[i]);
     exf_jw_close(&w);
     exf_jw_close(&w);
-    return exf_jw_end(&w, out, err);
+    if (rc == EXF_OK) return exf_jw_end(&w, out, err);
+    exf_jw_free(&w);
+    return rc;
 }
 
 /* ---- Markdown ------------------------------------------------------------------------- */
@@ -180,6 +203,7 @@ out:
 exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     exf_code rc;
+    const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM);
     EXF_TRY(exf_text_addf(
         out, err,
         "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the next token.\n\n",
@@ -187,6 +211,8 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
     EXF_TRY(add_overall(r->v, out, err));
     if (r->v->n_domains > 1) EXF_TRY(add_domains(r, out, err));
     if (r->v->n_variants > 1) EXF_TRY(add_layers(r->v, out, err));
+    if (tables) EXF_TRY(exf_text_addf(out, err, "\n"));
+    if (tables) EXF_TRY(exf_made_from_comment(out, tables, err));
 out:
     return rc;
 }

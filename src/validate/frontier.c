@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,11 +86,17 @@ out:
     return rc;
 }
 
+/* Two standard errors of the difference, the two being independent at worst: both are of the same tokens. */
+static double noise_of(const exf_variant_result *a, const exf_variant_result *b)
+{
+    return 2 * sqrt(a->all.kl_se * a->all.kl_se + b->all.kl_se * b->all.kl_se);
+}
+
 static int beats(const exf_variant_result *a, const exf_variant_result *b)
 {
-    double kl = a->all.kl_mean - b->all.kl_mean, token = a->experts_per_token - b->experts_per_token,
+    double better = b->all.kl_mean - a->all.kl_mean, token = a->experts_per_token - b->experts_per_token,
            batch = a->experts_per_batch - b->experts_per_batch;
-    return kl <= 0 && token <= 0 && batch <= 0 && (kl < 0 || token < 0 || batch < 0);
+    return better >= noise_of(a, b) && token <= 0 && batch <= 0 && (better > 0 || token < 0 || batch < 0);
 }
 
 void exf_frontier_mark(unsigned char *on, const exf_validation *v)
@@ -115,4 +122,26 @@ size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batc
         if (r->all.kl_mean <= limit && (gap < 0 || (gap == 0 && best && r->all.kl_mean < b->all.kl_mean))) best = i;
     }
     return best;
+}
+
+/* The cheapest variant, after `from` on the line, with a KL below its KL by more than the noise; ties to the
+ * lower KL; 0: none. */
+static size_t next_on_line(const exf_validation *v, size_t from, int per_batch)
+{
+    size_t best = 0;
+    for (size_t i = 1; i < v->n_variants; i++) {
+        const exf_variant_result *r = &v->variant[i], *b = &v->variant[best], *last = &v->variant[from];
+        if (!(r->all.kl_mean > 0)) continue;
+        if (from && !(last->all.kl_mean - r->all.kl_mean > noise_of(last, r))) continue;
+        double gap = best ? cost_of(r, per_batch) - cost_of(b, per_batch) : -1;
+        if (gap < 0 || (gap == 0 && r->all.kl_mean < b->all.kl_mean)) best = i;
+    }
+    return best;
+}
+
+size_t exf_frontier_line(size_t *line, const exf_validation *v, int per_batch)
+{
+    size_t n = 0;
+    for (size_t i = next_on_line(v, 0, per_batch); i; i = next_on_line(v, i, per_batch)) line[n++] = i;
+    return n;
 }

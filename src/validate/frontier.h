@@ -1,5 +1,5 @@
 /* frontier.h - finds the quality-cost frontier: makes variants over a grid of P and D, and marks those
- * that no other variant beats in cost and KL at once. */
+ * that no other variant beats in cost and KL at once, the noise of the KL considered. */
 #ifndef EXF_VALIDATE_FRONTIER_H
 #define EXF_VALIDATE_FRONTIER_H
 #include "validate/validate.h"
@@ -9,9 +9,14 @@
  * caller frees *out. */
 exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
                                exf_err *err) EXF_CHECKED;
-/* Sets on[i] = 1 if no other variant has KL, experts per token and experts per batch all at most i's
- * and one of them below. */
+/* Sets on[i] = 1 if no other variant beats variant i: none that has at most its experts per token and per batch
+ * and a KL that is lower beyond the noise, which is two standard errors of the difference.  Where KLs have
+ * no noise, as low a KL at a lower cost beats too. */
 void exf_frontier_mark(unsigned char *on, const exf_validation *v);
+/* Writes the variants that are worth their experts per token, or per batch, by rising cost to line [n_variants]
+ * and returns how many: the cheapest one, then each time the cheapest of those whose KL is lower beyond the
+ * noise.  A KL of 0 is left out: it has no place on a logarithmic axis. */
+size_t exf_frontier_line(size_t *line, const exf_validation *v, int per_batch);
 /* Returns the variant of least experts per token, or per batch, among those of KL at most `limit`,
  * ties to the lower KL; 0, the original, if none is cheaper. */
 size_t exf_frontier_cheapest(const exf_validation *v, double limit, int per_batch);

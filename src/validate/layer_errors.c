@@ -74,13 +74,31 @@ exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_ind
     return EXF_OK;
 }
 
+/* Adds up a MoE layer's sums over all workers. */
+static void merge_workers(const exf_layer_errors *e, int moe_index, exf_exact *error_sq, exf_exact *norm_sq)
+{
+    *error_sq = *norm_sq = (exf_exact){{0, 0, 0}};
+    for (int w = 0; w < e->n_workers; w++) {
+        exf_exact_merge(error_sq, &e->error_sq[w * e->n_layers + moe_index]);
+        exf_exact_merge(norm_sq, &e->norm_sq[w * e->n_layers + moe_index]);
+    }
+}
+
+void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq)
+{
+    for (int l = 0; l < n; l++) merge_workers(e, l, &error_sq[l], &norm_sq[l]);
+}
+
+void exf_layer_errors_set(exf_layer_errors *e, int n, const exf_exact *error_sq, const exf_exact *norm_sq)
+{
+    memcpy(e->error_sq, error_sq, (size_t)n * sizeof *error_sq);
+    memcpy(e->norm_sq, norm_sq, (size_t)n * sizeof *norm_sq);
+}
+
 double exf_layer_errors_value(const exf_layer_errors *e, int moe_index)
 {
-    exf_exact error_sq = {{0, 0, 0}}, norm_sq = {{0, 0, 0}};
-    for (int w = 0; w < e->n_workers; w++) {
-        exf_exact_merge(&error_sq, &e->error_sq[w * e->n_layers + moe_index]);
-        exf_exact_merge(&norm_sq, &e->norm_sq[w * e->n_layers + moe_index]);
-    }
+    exf_exact error_sq, norm_sq;
+    merge_workers(e, moe_index, &error_sq, &norm_sq);
     double norm = exf_exact_value(&norm_sq);
     return norm > 0 ? sqrt(exf_exact_value(&error_sq) / norm) : 0;
 }

@@ -22,6 +22,9 @@ exf_code exf_layer_errors_add(exf_layer_errors *e, const exf_probe_block *b, exf
 exf_code exf_layer_errors_device_open(exf_layer_errors *e, const exf_backend *b, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_device_add(exf_layer_errors *e, const exf_device_probe *b, exf_err *err) EXF_CHECKED;
 exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_index, exf_err *err) EXF_CHECKED;
+/* Add up the sums of the first n MoE layers over all workers; set them, for layers that a resumed pass does not run. */
+void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq);
+void exf_layer_errors_set(exf_layer_errors *e, int n, const exf_exact *error_sq, const exf_exact *norm_sq);
 /* Returns the error of a MoE layer by its number among MoE layers; 0 if the original's output is 0. */
 double exf_layer_errors_value(const exf_layer_errors *e, int moe_index);
 void exf_layer_errors_free(exf_layer_errors *e);

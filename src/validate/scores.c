@@ -202,7 +202,7 @@ static double quantile(const float *sorted, uint64_t n, double q)
 }
 
 typedef struct {
-    double nll, nll_sq, kl;
+    double nll, nll_sq, kl, kl_sq;
     uint64_t n, same;
     float *kls;
 } totals;
@@ -219,18 +219,27 @@ static exf_code add_sequence(totals *t, const lane_scores *l, size_t sequence, e
         t->nll += (double)l->nll[row];
         t->nll_sq += (double)l->nll[row] * (double)l->nll[row];
         t->kl += (double)l->kl[row];
+        t->kl_sq += (double)l->kl[row] * (double)l->kl[row];
         t->same += l->same[row];
         t->kls[t->n++] = l->kl[row];
     }
     return EXF_OK;
 }
 
+/* The standard error of the mean of n values, from their sum and that of their squares. */
+static double standard_error(double sum, double squares, double n)
+{
+    double variance = n > 1 ? (squares - sum / n * sum) / (n - 1) : 0;
+    return sqrt((variance > 0 ? variance : 0) / n);
+}
+
 static void finish(exf_quality *out, totals *t)
 {
-    double n = (double)t->n, mean = t->nll / n, variance = t->n > 1 ? (t->nll_sq - n * mean * mean) / (n - 1) : 0;
+    double n = (double)t->n, mean = t->nll / n;
     qsort(t->kls, t->n, sizeof *t->kls, ascending);
     *out = (exf_quality){
-        .tokens = t->n, .ppl = exp(mean), .ppl_se = exp(mean) * sqrt((variance > 0 ? variance : 0) / n), .kl_mean = t->kl / n,
+        .tokens = t->n, .ppl = exp(mean), .ppl_se = exp(mean) * standard_error(t->nll, t->nll_sq, n),
+        .kl_mean = t->kl / n, .kl_se = standard_error(t->kl, t->kl_sq, n),
         .kl_median = quantile(t->kls, t->n, 0.5), .kl_p90 = quantile(t->kls, t->n, 0.9), .kl_p99 = quantile(t->kls, t->n, 0.99),
         .kl_p999 = quantile(t->kls, t->n, 0.999), .kl_max = quantile(t->kls, t->n, 1), .top1 = (double)t->same / n,
     };

@@ -2,14 +2,19 @@
 #include "validate/validate.h"
 
 #include "base/mem.h"
+#include "kernels/backend.h"
+#include "validate/lanes_record.h"
 #include "validate/layer_errors.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+struct run;
+
 /* A lane with its observers. */
 typedef struct {
+    struct run *run;
     exf_fold_rewriter *rewriter;
     exf_observer observer;
     exf_layer_errors errors;
@@ -18,7 +23,7 @@ typedef struct {
     int is_first, n_layers;
 } observed_lane;
 
-typedef struct {
+typedef struct run {
     const exf_validate_job *job;
     observed_lane *lane;
     exf_lane *lanes;
@@ -26,12 +31,63 @@ typedef struct {
     exf_scores *scores;
 } run;
 
+/* ---- resuming ------------------------------------------------------------------------- */
+
+/* Returns how many of the first `done` layers are MoE layers. */
+static int moe_layers(const run *r, int done)
+{
+    int n = 0;
+    for (int l = 0; l < done; l++) n += r->job->model->arch.is_moe[l];
+    return n;
+}
+
+/* Writes the counts and errors of all lanes. */
+static exf_code settle(void *self, int done, exf_err *err)
+{
+    const run *r = ((observed_lane *)self)->run;
+    exf_lanes_record k;
+    exf_code rc;
+    EXF_TRY(exf_lanes_record_new(&k, r->n, moe_layers(r, done), err));
+    for (size_t i = 0; i < r->n; i++) {
+        size_t at = i * (size_t)k.n;
+        memcpy(&k.usage[at], exf_fold_rewriter_usage(r->lane[i].rewriter), (size_t)k.n * sizeof *k.usage);
+        if (i) exf_layer_errors_sums(&r->lane[i].errors, k.n, &k.error_sq[at], &k.norm_sq[at]);
+    }
+    EXF_TRY(exf_lanes_record_put(&k, r->job->forward.resume, done - 1, err));
+out:
+    exf_lanes_record_free(&k);
+    return rc;
+}
+
+/* Reads them back for the layers that the resume point has done. */
+static exf_code restore(run *r, exf_err *err)
+{
+    exf_resume *resume = r->job->forward.resume;
+    int done = resume ? exf_resume_start(resume)->layers_done : 0;
+    exf_lanes_record k;
+    exf_code rc;
+    if (!done) return EXF_OK;
+    EXF_TRY(exf_lanes_record_new(&k, r->n, moe_layers(r, done), err));
+    EXF_TRY(exf_lanes_record_get(&k, resume, done - 1, err));
+    for (size_t i = 0; i < r->n; i++) {
+        size_t at = i * (size_t)k.n;
+        exf_fold_rewriter_set_usage(r->lane[i].rewriter, &k.usage[at], k.n);
+        if (i) exf_layer_errors_set(&r->lane[i].errors, k.n, &k.error_sq[at], &k.norm_sq[at]);
+    }
+out:
+    exf_lanes_record_free(&k);
+    return rc;
+}
+
+/* ---- observing ------------------------------------------------------------------------ */
+
 static exf_code begin(void *self, int n_workers, exf_err *err)
 {
     observed_lane *w = self;
     exf_code rc;
     if (w->is_first) return exf_scores_begin(w->scores, n_workers, err);
     EXF_TRY(exf_layer_errors_begin(&w->errors, w->n_layers, n_workers, err));
+    if (w == &w->run->lane[w->run->n - 1]) EXF_TRY(restore(w->run, err)); /* all lanes have begun */
 out:
     return rc;
 }
@@ -73,6 +129,7 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     const exf_validate_job *job = r->job;
     observed_lane *w = &r->lane[i];
     exf_code rc;
+    w->run = r;
     w->is_first = i == 0;
     w->n_layers = job->model->arch.n_moe_layers;
     w->scores = r->scores;
@@ -80,7 +137,7 @@ static exf_code open_lane(run *r, size_t i, exf_err *err)
     int probes = i > 0 && !job->no_layer_errors;
     w->observer = (exf_observer){.self = w, .begin = begin, .probe = probes ? probe : NULL,
                                  .device_probe = probes ? device_probe : NULL,
-                                 .layer_end = layer_end, .logits = logits, .device_open = device_open,
+                                 .layer_end = layer_end, .settle = i ? NULL : settle, .logits = logits, .device_open = device_open,
                                  .device_logits = device_logits};
     EXF_TRY(exf_fold_rewriter_new(&w->rewriter, i ? &job->variants[i - 1] : NULL, job->tables, &job->model->arch, job->schedule,
                                   err));
@@ -180,15 +237,22 @@ void exf_validation_free(exf_validation *v)
 
 /* ---- before the pass ------------------------------------------------------------------- */
 
-exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants)
+exf_code exf_validate_demand(exf_demand *d, const exf_validate_job *job, exf_err *err)
 {
-    exf_demand d = {.lanes = n_variants + 1, .probes = n_variants, .head = 1, .scored = 1};
-    for (size_t i = 0; i < n_variants; i++) {
-        int vectors = exf_variant_wants_vectors(&variants[i]);
-        d.corrects |= vectors;
-        d.pruned += vectors && variants[i].decode == EXF_DECODE_REAP;
-    }
-    return d;
+    run r = {.job = job};
+    exf_code rc = open_run(&r, err);
+    if (rc == EXF_OK) *d = exf_demand_of(r.lanes, r.n, job->forward.backend ? job->forward.backend : &exf_backend_cpu);
+    close_run(&r);
+    return rc;
+}
+
+exf_code exf_validate_sample(const exf_validate_job *job, exf_forward_report *report, exf_err *err)
+{
+    run r = {.job = job};
+    exf_code rc = open_run(&r, err);
+    if (rc == EXF_OK) rc = exf_forward(job->model, job->batch, r.lanes, r.n, &job->forward, report, err);
+    close_run(&r);
+    return rc;
 }
 
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers)
@@ -217,14 +281,14 @@ static exf_code check_number(const char *path, const char *what, int64_t theirs,
 exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err)
 {
     const char *config = exf_provenance_get(&t->provenance, "model.config_sha256"),
-               *weights = exf_provenance_get(&t->provenance, "model.weights_sha256");
+               *weights = exf_provenance_get(&t->provenance, "model.weights_digest");
     exf_code rc;
     EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
     EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
     EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
     if (config && strcmp(config, m->config_sha256)) return differs(path, "config_sha256", config, m->config_sha256, err);
-    if (weights && m->weights_sha256[0] && strcmp(weights, m->weights_sha256))
-        return differs(path, "weights_sha256", weights, m->weights_sha256, err);
+    if (weights && m->weights_digest[0] && strcmp(weights, m->weights_digest))
+        return differs(path, "weights_digest", weights, m->weights_digest, err);
 out:
     return rc;
 }

@@ -47,8 +47,12 @@ typedef struct {
 
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err) EXF_CHECKED;
 void exf_validation_free(exf_validation *v);
-/* Returns the requirements of a validation on the forward pass, and the bytes it holds itself, for a plan. */
-exf_demand exf_validate_demand(const exf_variant *variants, size_t n_variants);
+/* Computes the requirements of a validation on its forward pass, for a plan; refuses variants for which the tables
+ * lack something. */
+exf_code exf_validate_demand(exf_demand *d, const exf_validate_job *job, exf_err *err) EXF_CHECKED;
+/* Runs the pass of a validation and scores it, for what the report says of its speed; the numbers are dropped. */
+exf_code exf_validate_sample(const exf_validate_job *job, exf_forward_report *report, exf_err *err) EXF_CHECKED;
+/* Returns the bytes that a validation holds beside the pass. */
 uint64_t exf_validate_memory(const exf_validate_job *job, int n_workers);
 /* Checks that the tables belong to the model; EXF_MODEL names what differs. */
 exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const exf_model *m, exf_err *err) EXF_CHECKED;

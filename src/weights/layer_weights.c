@@ -2,6 +2,7 @@
 #include "weights/layer_weights.h"
 
 #include "base/mem.h"
+#include "base/progress.h"
 
 #include <string.h>
 
@@ -43,6 +44,7 @@ static exf_code read_role(exf_layer_weights *lw, const exf_model *m, exf_role ro
     EXF_TRY(make_room(lw, role, total, err));
     lw->w[role] = lw->held[role];
     for (int e = 0; e < copies; e++) EXF_TRY(exf_model_read(m, role, layer, e, lw->w[role] + (size_t)e * each, err));
+    exf_progress_add((double)exf_model_role_bytes(m, role, layer));
 out:
     return rc;
 }

@@ -22,7 +22,7 @@ typedef struct exf_weight_loader exf_weight_loader;
 size_t exf_weight_loader_reader_bytes(const exf_model *m, exf_compute compute, const exf_weight_loader_options *o);
 uint64_t exf_weight_loader_host_bytes(const exf_weight_loader_options *o);
 
-/* Starts the readers; the first load is EXF_LAYER_EMBED. */
+/* Starts the readers; the first load is EXF_LAYER_EMBED, or options' first_layer. */
 exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, const exf_backend *b, exf_compute compute,
                                 const exf_weight_loader_options *o, exf_err *err) EXF_CHECKED;
 /* Waits for the next load, points lw at its weights and starts the load after it.  The order

@@ -69,6 +69,7 @@ out:
 static int brings(const exf_weight_loader_options *o, int layer)
 {
     if (layer == EXF_LAYER_HEAD) return o->head;
+    if (o->first_layer && layer < o->first_layer) return 0;
     return !o->chosen || (layer >= 0 && o->chosen[layer]);
 }
 

@@ -10,7 +10,8 @@
 typedef struct {
     int n_slots;   /* 1 or 2 */
     int n_readers; /* threads; 0: as many as the system has, at most 8 */
-    int n_layers;  /* layers 0 .. n_layers - 1 are loaded */
+    int first_layer; /* 0: the embedding and layers from 0 on; else no embedding, and layers from this one on */
+    int n_layers;  /* layers up to n_layers - 1 are loaded */
     int head;      /* 1: EXF_LAYER_HEAD is loaded last */
     const unsigned char *chosen; /* [n_layers] NULL: the embedding and all layers; else only layers with 1, no embedding */
     int part_experts; /* 0: layers are loaded whole; else the routed experts of a part */
@@ -29,7 +30,7 @@ typedef struct {
 typedef struct {
     exf_weight_plan *plan; /* [n_plans]; loads of the same part share one */
     size_t n_plans, plan_capacity;
-    exf_weight_load *load; /* [n] in order, beginning with the embedding */
+    exf_weight_load *load; /* [n] in order */
     size_t n, capacity;
 } exf_weight_schedule;
 

@@ -66,7 +66,12 @@ static exf_fold_tables send_tables(void)
     ck_cuda(cudaMemcpy(d.cosine, tables.cosine, e * e * 4, cudaMemcpyHostToDevice));
     ck_cuda(cudaMemcpy(d.norms, tables.norms, e * 4, cudaMemcpyHostToDevice));
     ck_cuda(cudaMemcpy(d.rms, tables.rms, e * 4, cudaMemcpyHostToDevice));
-    return (exf_fold_tables){d.coeff, d.loss, d.norms, d.cosine, d.rms, tables.t.n_experts};
+    return (exf_fold_tables){.coeff = d.coeff,
+                             .loss = d.loss,
+                             .norms = d.norms,
+                             .cosine = d.cosine,
+                             .rms = d.rms,
+                             .n_experts = tables.t.n_experts};
 }
 
 static size_t id_size(const exf_fold_routes *r)
@@ -163,8 +168,8 @@ static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_ta
                                   .rank = (exf_fold_rank)(v % 3),
                                   .rescale = (exf_fold_rescale)(v / 3 % 3),
                                   .confidence = v / 9 % 2,
-                                  .ridge = v % 4 ? 1e-2f : 0};
-    o.max_loss = v % 4 == 0 ? 0.5f : EXF_FOLD_NEVER;
+                                  .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
+    o.max_loss = v % 4 == 0 ? 0.5f : v % 8 == 1 ? EXF_FOLD_ZERO : 0;
     int joint = v % 3 == 2 && !ids_only;
     exf_fold_routes out = fold_room(&want, s->rows, o.keep, in.r.id_type, in.r.weight_type);
     exf_fold_routes from = send_routes(&d.in, &in.r), to = send_routes(&d.out, &out);
@@ -183,8 +188,8 @@ static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tab
     exf_fold_decode_options o = {.pool = 1 + fold_below(s->e, seed, 1, 0),
                                  .importance = (exf_fold_importance)(v / 5 % 2),
                                  .drop = v % 7 == 0,
-                                 .ridge = v % 4 ? 0.01f : 0};
-    o.max_loss = v % 4 == 0 ? 0.4f : EXF_FOLD_NEVER;
+                                 .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
+    o.max_loss = v % 4 == 0 ? 0.4f : v % 8 == 1 ? EXF_FOLD_ZERO : 0;
     if (v % 6 == 5) o.pool = s->e / 2;
     int joint = v % 3 == 2;
     exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
@@ -334,11 +339,15 @@ START_TEST(bad_arguments_are_refused_before_the_device)
     fold_fill_tables(&tables, 16, 1, TABLES_REAL);
     exf_fold_tables on_device = send_tables();
     exf_fold_routes r = fold_room(&in, 8, 4, EXF_FOLD_I32, EXF_FOLD_F32), io = send_routes(&d.in, &r),
-                    none = {NULL, NULL, EXF_FOLD_I32, EXF_FOLD_F32, 0, 4};
+                    none = {.width = 4};
     exf_fold_routes no_out = none;
     no_out.width = 2;
     ck_assert_int_eq(exf_fold_prefill_cuda(&io, &io, &on_device, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
     ck_assert_int_eq(exf_fold_prefill_joint_cuda(&io, NULL, &on_device, &p, NULL), EXF_FOLD_BAD_ARGUMENT);
+    p.reserved[0] = o.reserved[0] = 1;
+    ck_assert_int_eq(exf_fold_prefill_cuda(&none, &no_out, &on_device, &p, NULL), EXF_FOLD_UNSUPPORTED);
+    ck_assert_int_eq(exf_fold_decode_cuda(&none, &on_device, &o, NULL), EXF_FOLD_UNSUPPORTED);
+    p.reserved[0] = o.reserved[0] = 0;
     ck_assert_int_eq(exf_fold_prefill_cuda(&none, &no_out, &on_device, &p, NULL), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_cuda(&none, &on_device, &o, NULL), EXF_FOLD_OK);
     ck_assert_int_eq(exf_fold_decode_joint_cuda(&none, &on_device, &o, NULL), EXF_FOLD_OK);

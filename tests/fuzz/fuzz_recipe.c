@@ -52,7 +52,7 @@ static char *read_recipe(const void *bytes, size_t size, exf_err *err)
     refused_well(rc, err);
     if (rc == EXF_OK) {
         check(&r);
-        must(exf_recipe_text(&r, &text, err) == EXF_OK && text.s);
+        must(exf_recipe_text(&r, scratch_dir, &text, err) == EXF_OK && text.s);
     }
     exf_recipe_free(&r);
     return text.s;

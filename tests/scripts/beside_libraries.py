@@ -75,9 +75,38 @@ def make_dataset(directory):
     datasets.Dataset.from_list(rows).to_parquet(os.path.join(directory, "data", "chat-00000-of-00001.parquet"))
 
 
+def check_offline(scratch):
+    """The real libraries without a network: one sentence and status 4."""
+    path = os.path.join(scratch, "offline.yaml")
+    with open(path, "w", encoding="utf-8") as f:
+        f.write("schema: exfold-manifest/1\nsources:\n  - path: made.jsonl\n    format: jsonl\n"
+                "    origin: {dataset: some/texts, split: train, text: words}\n")
+    for revision in ("", ", revision: abc123"):
+        with open(path, encoding="utf-8") as f:
+            text = f.read()
+        with open(path, "w", encoding="utf-8") as f:
+            f.write(text.replace(", split", revision + ", split"))
+        done = subprocess.run([sys.executable, "scripts/materialize_manifest.py", path], capture_output=True, text=True)
+        errors = [line for line in done.stderr.splitlines() if line.startswith("materialize_manifest.py: error: ")]
+        if done.returncode != 4 or len(errors) != 1 or "Traceback" in done.stderr:
+            sys.exit(f"offline: status {done.returncode}: {done.stderr}")
+
+
+def check_demo_config():
+    """transformers reads the demo model's sizes as they are, in either spelling."""
+    config = transformers.AutoConfig.from_pretrained("examples/demo-model")
+    with open("examples/demo-model/config.json", encoding="utf-8") as f:
+        said = json.load(f)
+    theta = config.rope_parameters["rope_theta"] if getattr(config, "rope_parameters", None) else config.rope_theta
+    if (config.num_experts, theta) != (16, 1e6) or (said["num_experts"], said["rope_theta"]) != (said["num_local_experts"], said["rope_parameters"]["rope_theta"]):
+        sys.exit(f"examples/demo-model: {config.num_experts} experts, theta {theta}")
+
+
 def main():
     compared = 0
+    check_demo_config()
     with tempfile.TemporaryDirectory() as scratch:
+        check_offline(scratch)
         make_dataset(os.path.join(scratch, "talks"))
         with open(os.path.join(scratch, "m.yaml"), "w", encoding="utf-8") as f:
             f.write("schema: exfold-manifest/1\nsources:\n  - path: made.jsonl\n    format: jsonl\n"

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import types
@@ -17,6 +18,7 @@ from unittest import mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "..", "scripts"))
 import materialize_manifest
+import record_moe_inputs
 import render_chat
 from render_chat import Failure
 
@@ -62,6 +64,41 @@ class Scratch(unittest.TestCase):
             except SystemExit as e:
                 status = e.code
         return status, out.getvalue(), err.getvalue()
+
+
+class Missing(Scratch):
+    """A package that is not there is named as pip names it, and --help needs none."""
+
+    def say(self, module):
+        def main():
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as caught:
+            render_chat.run(main)
+        self.assertEqual(caught.exception.code, 2)
+        return err.getvalue()
+
+    def test_packages_have_the_name_that_pip_knows(self):
+        self.assertIn("pip install pyyaml (or apt-get install python3-yaml)", self.say("yaml"))
+        self.assertIn("pip install jinja2 (or apt-get", self.say("jinja2.ext"))
+        self.assertIn("pip install datasets\n", self.say("datasets"))
+
+    def test_help_needs_no_package(self):
+        for script in ("materialize_manifest", "render_chat", "record_moe_inputs"):
+            path = os.path.join(os.path.dirname(render_chat.__file__), script + ".py")
+            done = subprocess.run([sys.executable, "-S", "-E", path, "--help"], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), script)
+            self.assertIn("usage: ", done.stdout)
+
+    def test_recording_without_torch_is_one_sentence(self):
+        texts = self.write("t.jsonl", '{"text": "a"}\n')
+        with mock.patch.dict(sys.modules, {"torch": None}):
+            status, out, err = self.main(record_moe_inputs, "model", texts, self.path("o.safetensors"))
+        self.assertEqual((status, out, err.count("\n")), (2, "", 1))
+        self.assertIn("pip install torch", err)
+        status, out, err = self.main(record_moe_inputs, "model", self.path("nothing.jsonl"), self.path("o.safetensors"))
+        self.assertEqual((status, out, err.count("\n")), (4, "", 1))
 
 
 class Templates(Scratch):
@@ -286,6 +323,29 @@ class Materializing(Scratch):
             self.assertEqual(status, 3)
             self.assertIn(part, err)
             self.assertEqual(os.listdir(self.path("made")), ["chat.jsonl"])
+
+    def test_without_a_network_it_is_one_sentence(self):
+        class ConnectError(Exception):  # as httpx has it, which is no OSError
+            pass
+
+        def offline(*_args, **_kwargs):
+            raise ConnectError("name or service not known\nand more lines")
+
+        def broken(*_args, **_kwargs):
+            yield {"kind": "x", "messages": TALKS[1]["messages"]}
+            raise ConnectionResetError("connection reset")
+
+        ConnectError.__module__ = "httpx"
+        hub = types.ModuleType("huggingface_hub")
+        hub.HfApi = lambda: types.SimpleNamespace(dataset_info=offline)
+        whole = f"{self.manifest}: made/chat.jsonl (some/talks, chat): some/talks"
+        for patch, part in ((mock.patch.dict(sys.modules, {"huggingface_hub": hub}), ": its newest revision is not known: name or service not known\n"),
+                            (mock.patch.object(sys.modules["datasets"], "load_dataset", offline), ": name or service not known\n"),
+                            (mock.patch.object(sys.modules["datasets"], "load_dataset", broken), ": connection reset\n")):
+            with patch:
+                status, out, err = self.make("--no-render")
+            self.assertEqual((status, out, err), (4, "", f"script.py: error: {whole}{part}"))
+            self.assertFalse(os.path.exists(self.path("made")) and os.listdir(self.path("made")))
 
     def test_a_missing_package_is_named(self):
         with mock.patch.dict(sys.modules, {"datasets": None}):

@@ -51,8 +51,8 @@ static inline exf_provenance sample_facts(const char *tokens)
 {
     exf_provenance p = {0};
     add_fact(&p, "model.family", "qwen3_moe");
-    add_fact(&p, "model.weights_sha256", "aaaa");
-    add_fact(&p, "data.tokens_sha256", tokens);
+    add_fact(&p, "model.weights_digest", "aaaa");
+    add_fact(&p, "data.tokens_digest", tokens);
     add_fact(&p, "data.sequences", "2");
     add_fact(&p, "data.tokens", "40");
     add_fact(&p, "capture.layers", "all");

@@ -138,10 +138,10 @@ out:
     return rc;
 }
 
-/* The tables to scratch/name by the target; directory: of validation.md. */
+/* The tables to scratch/name by the target. */
 static inline exf_code write_target(const char *target, const exf_tables *t, const char *name, int force, exf_err *err)
 {
-    const exf_export x = {.tables = t, .directory = ".", .targets = &target, .n_targets = 1};
+    const exf_export x = {.tables = t, .targets = &target, .n_targets = 1};
     return exf_writer_write(exf_writer_find(target), &x, exf_scratch(name), force, err);
 }
 #endif

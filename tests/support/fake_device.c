@@ -75,6 +75,14 @@ static void follow(exf_queue *q, exf_queue *before)
     (void)before;
 }
 
+/* A clock that ticks once a stamp: calls are done when they return. */
+static void stamp(exf_queue *q, uint64_t *ns)
+{
+    static uint64_t now;
+    (void)q;
+    *ns = ++now;
+}
+
 static void decode(float *to, const exf_device_coded_rows *r)
 {
     size_t n = (r->rows + r->block_rows - 1) / r->block_rows * ((r->cols + r->block_cols - 1) / r->block_cols);
@@ -234,7 +242,7 @@ static void correct_routes(exf_queue *q, float *routed, const exf_correction_tab
 static const exf_gpu_operations gpu = {
     .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_reset_peak = memory_reset_peak,
     .memory_left = memory_left,
-    .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite,
+    .stamp = stamp, .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite,
     .output_errors = output_errors,
     .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
 };

@@ -74,7 +74,8 @@ static inline void fold_fill_tables(fold_tables *f, int e, uint64_t seed, fold_t
                                            : (float)(0.5 + fold_uniform(seed, 3, (uint64_t)i));
         f->rms[i] = kind == TABLES_EXACT ? f->norms[i] : f->norms[i] * (float)(1 + 0.2 * fold_uniform(seed, 4, (uint64_t)i));
     }
-    f->t = (exf_fold_tables){f->coeff, f->loss, f->norms, f->cosine, f->rms, e};
+    f->t = (exf_fold_tables){
+        .coeff = f->coeff, .loss = f->loss, .norms = f->norms, .cosine = f->cosine, .rms = f->rms, .n_experts = e};
 }
 
 /* ---- routes ---------------------------------------------------------------------- */
@@ -148,7 +149,12 @@ static inline void fold_put(const exf_fold_routes *r, int i, int64_t id, float w
 static inline exf_fold_routes fold_room(fold_routes *f, int rows, int width, exf_fold_int id_type, exf_fold_real weight_type)
 {
     ck_assert_int_le(rows * width, FOLD_SLOTS);
-    return f->r = (exf_fold_routes){f->ids, f->weights, id_type, weight_type, rows, width};
+    return f->r = (exf_fold_routes){.ids = f->ids,
+                                    .weights = f->weights,
+                                    .id_type = id_type,
+                                    .weight_type = weight_type,
+                                    .rows = rows,
+                                    .width = width};
 }
 
 /* K experts of the first `of`, in random order, and their weights. */

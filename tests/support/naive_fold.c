@@ -123,11 +123,21 @@ static void solve(double *x, const int *id, int n, const naive_layer *l, double 
     eliminate(a, x, n);
 }
 
+double naive_limit(float max_loss)
+{
+    return max_loss == 0 ? 1e30 : max_loss == EXF_FOLD_ZERO ? 0 : max_loss;
+}
+
+static double rho_of(float ridge)
+{
+    return ridge == 0 ? (double)1e-2f : ridge == EXF_FOLD_ZERO ? 0 : ridge;
+}
+
 static void fold(double *w, const naive_row *r, int kept, int n, const naive_layer *l, const exf_fold_prefill_options *o)
 {
     double spread = 0, sum = 0;
     for (int j = kept; j < n; j++) {
-        int to = nearest(r->id, kept, r->id[j], l, o->max_loss);
+        int to = nearest(r->id, kept, r->id[j], l, naive_limit(o->max_loss));
         double loss = to < 0 ? 1 : l->loss[r->id[j]][r->id[to]], c = to < 0 ? 0 : o->confidence ? fmin(fmax(1 - loss, 0), 1) : 1;
         if (to >= 0) w[to] += c * r->w[j] * l->coeff[r->id[j]][r->id[to]];
         spread += (1 - c) * r->w[j];
@@ -178,7 +188,7 @@ void naive_prefill(naive_row *row, const naive_layer *l, const exf_variant *v, i
     if (v->prefill == EXF_PREFILL_RANDOM)
         fold_randomly(w, &in, &r, kept, n, l, v, layer, slot);
     else if (v->prefill == EXF_PREFILL_FOLD && is(v->prefill_projector, "joint"))
-        fold_jointly(w, &r, kept, n, l, o->ridge);
+        fold_jointly(w, &r, kept, n, l, rho_of(o->ridge));
     else if (v->prefill == EXF_PREFILL_FOLD && !vectors)
         fold(w, &r, kept, n, l, o);
     if (v->prefill == EXF_PREFILL_TOP && v->renormalise) rescale(w, kept, &r, n, EXF_FOLD_RESCALE_SUM);
@@ -257,7 +267,7 @@ static void remap(naive_row *r, const int *pool, int d, const naive_layer *l, co
     for (int k = 0; k < l->top_k; k++) {
         int s = r->id[k];
         if (s < 0 || is_in(pool, d, s)) continue;
-        int to = nearest(pool, d, s, l, o->max_loss);
+        int to = nearest(pool, d, s, l, naive_limit(o->max_loss));
         r->id[k] = to < 0 ? pool[0] : pool[to];
         r->w[k] = to < 0 || o->drop ? 0 : r->w[k] * l->coeff[s][pool[to]];
     }
@@ -301,7 +311,7 @@ void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant
         if (v->decode == EXF_DECODE_STATIC) remap_statically(&row[i], l, o->drop);
         if (v->decode != EXF_DECODE_DYNAMIC || distinct <= o->pool) continue;
         if (is(v->decode_projector, "joint"))
-            remap_jointly(&row[i], expert, o->pool, l, o->ridge);
+            remap_jointly(&row[i], expert, o->pool, l, rho_of(o->ridge));
         else
             remap(&row[i], expert, o->pool, l, o);
     }

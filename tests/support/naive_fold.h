@@ -29,4 +29,6 @@ naive_row naive_ranked(const naive_row *row, const naive_layer *l, exf_fold_rank
 void naive_prefill(naive_row *row, const naive_layer *l, const exf_variant *v, int layer, size_t slot);
 /* A decode batch of n rows. */
 void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant *v);
+/* The limit that an option `max_loss` of exfold/fold.h means. */
+double naive_limit(float max_loss);
 #endif

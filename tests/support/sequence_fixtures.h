@@ -96,7 +96,7 @@ static inline exf_code seq_accumulate(const char *name, const exf_accumulate_opt
                                  .parts = &part, .n_parts = 1, .options = o};
     routed r = seq_tokens();
     exf_code rc;
-    EXF_TRY(exf_provenance_add(&p, err, "data.tokens_sha256", "t"));
+    EXF_TRY(exf_provenance_add(&p, err, "data.tokens_digest", "t"));
     EXF_TRY(exf_provenance_add(&p, err, "data.domains", "c: 4 sequences, 1300 tokens"));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(seq_show(exf_accumulator_observer(a), &r, n_workers, backward, err));

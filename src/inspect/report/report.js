@@ -61,7 +61,7 @@
     return canvas;
   };
 
-  const show = (v, digits = 5) => (Number.isNaN(v) ? "not known" : v === 0 ? "0" : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(digits - 1) : String(Number(v.toPrecision(digits))));
+  const show = (v, digits = 5) => (Number.isNaN(v) ? "not known" : Number.isInteger(v) ? String(v) : Math.abs(v) >= 1e5 || Math.abs(v) < 1e-3 ? v.toExponential(digits - 1) : String(Number(v.toPrecision(digits))));
   /* Round numbers in [low, high], at most n. */
   const ticks = (low, high, n) => {
     const power = 10 ** Math.floor(Math.log10((high - low) / n));

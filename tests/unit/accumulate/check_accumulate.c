@@ -106,7 +106,7 @@ START_TEST(the_file_holds_the_sums)
         ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
         ck_assert_str_eq(exf_provenance_get(&r.provenance, "accumulate.weighting"), each[i].name);
         ck_assert_str_eq(exf_provenance_get(&r.provenance, "accumulate.pairs"), "corouted");
-        ck_assert_str_eq(exf_provenance_get(&r.provenance, "model.weights_sha256"), "aaaa");
+        ck_assert_str_eq(exf_provenance_get(&r.provenance, "model.weights_digest"), "aaaa");
         ck_assert_int_eq(r.n_layers, L);
         ck_ok(exf_layer_statistics_new(&back, E, &e), e);
         for (int l = 0; l < L; l++) {
@@ -231,7 +231,7 @@ START_TEST(two_captures_give_the_sums_of_both_in_either_order)
     ck_ok(exf_statistics_open(&two, exf_scratch("forth.h5"), &e), e);
     ck_assert_int_eq(two.shape.n_tokens, N);
     ck_assert_int_eq(two.shape.n_sequences, 8);
-    ck_assert_str_eq(exf_provenance_get(&two.provenance, "data.0.tokens_sha256"), "t0");
+    ck_assert_str_eq(exf_provenance_get(&two.provenance, "data.0.tokens_digest"), "t0");
     ck_ok(exf_layer_statistics_new(&a, E, &e), e);
     ck_ok(exf_layer_statistics_new(&b, E, &e), e);
     for (int l = 0; l < L; l++) {
@@ -261,7 +261,7 @@ START_TEST(captures_of_other_runs_are_refused)
     capture("a.h5", 0, 20, "t");
     capture("b.h5", 20, 20, "t");
     captures_refused("a.h5", "b.h5", EXF_MODEL, "same tokens");
-    add_fact(&p, "data.tokens_sha256", "u");
+    add_fact(&p, "data.tokens_digest", "u");
     for (int i = 0; i < 3; i++) { /* captures without a token */
         exf_capture_file f;
         ck_ok(exf_capture_create(&f, exf_scratch(names[i]), 0, &shapes[i], i == 2 ? other : numbers, L, NULL, &p, &e), e);

@@ -70,7 +70,7 @@ static exf_code write_part(const char *name, const part *p, exf_err *err)
     list.length[0] = 30, list.length[1] = 3;
     list.sha256[0][0] = (unsigned char)(200 - p->id), list.sha256[1][0] = (unsigned char)p->id;
     EXF_TRY(exf_sequence_list_sorted(&sorted, &list, err));
-    EXF_TRY(exf_provenance_add(&capture, err, "data.tokens_sha256", "tokens %d", p->id));
+    EXF_TRY(exf_provenance_add(&capture, err, "data.tokens_digest", "tokens %d", p->id));
     EXF_TRY(exf_provenance_add(&capture, err, "data.manifest_sha256", "manifest %d", p->id));
     EXF_TRY(exf_provenance_add(&capture, err, "data.seed", "%s", p->seed));
     EXF_TRY(exf_provenance_add(&capture, err, "data.domains", "%s", p->domains));
@@ -136,9 +136,9 @@ START_TEST(facts_add_up_or_agree)
     ck_assert_str_eq(exf_provenance_get(&r.provenance, "data.seed"), "42");
     ck_assert_str_eq(exf_provenance_get(&r.provenance, "model.family"), "qwen3_moe");
     ck_assert_ptr_null(exf_provenance_get(&r.provenance, "data.manifest_sha256"));
-    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.tokens_sha256"), "tokens 1");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.tokens_digest"), "tokens 1");
     ck_assert_str_eq(exf_provenance_get(&r.origin, "part.1.manifest_sha256"), "manifest 2");
-    ck_assert_uint_eq(strlen(exf_provenance_get(&r.origin, "part.1.statistics_sha256")), 64);
+    ck_assert_uint_eq(strlen(exf_provenance_get(&r.origin, "part.1.statistics_digest")), 64);
     ck_assert_ptr_null(exf_provenance_get(&r.origin, "part.0.seed"));
     ck_assert_int_eq(r.shape.n_sequences, 4);
     ck_assert_int_eq(r.shape.n_tokens, 66);

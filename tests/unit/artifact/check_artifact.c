@@ -249,6 +249,31 @@ static void ck_same_facts(const exf_provenance *a, const exf_provenance *b)
     }
 }
 
+/* Files of earlier programs call digests sha256; sha256 is sha256sum's of a file now. */
+START_TEST(digests_are_read_under_their_names_of_today)
+{
+    exf_provenance old = {0}, read = {0};
+    exf_h5 *h;
+    add_fact(&old, "data.0.tokens_sha256", "t");
+    add_fact(&old, "model.config_sha256", "c");
+    add_fact(&old, "model.weights_sha256", "w");
+    add_fact(&old, "solve.statistics_sha256", "s");
+    add_fact(&old, "tokenizer.sha256", "k");
+    ck_ok(exf_artifact_create(&h, exf_scratch("old.h5"), 0, &exf_artifact_tables, &old, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_artifact_open(&h, exf_scratch("old.h5"), NULL, NULL, &read, &e), e);
+    exf_h5_close(h);
+    ck_assert_uint_eq(read.n, old.n);
+    ck_assert_str_eq(exf_provenance_get(&read, "data.0.tokens_digest"), "t");
+    ck_assert_str_eq(exf_provenance_get(&read, "model.config_sha256"), "c");
+    ck_assert_str_eq(exf_provenance_get(&read, "model.weights_digest"), "w");
+    ck_assert_str_eq(exf_provenance_get(&read, "solve.statistics_digest"), "s");
+    ck_assert_str_eq(exf_provenance_get(&read, "tokenizer.sha256"), "k");
+    exf_provenance_free(&old);
+    exf_provenance_free(&read);
+}
+END_TEST
+
 START_TEST(parts_join_in_any_order)
 {
     static const int orders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {0, 2, 1}, {2, 0, 1}, {1, 0, 2}};
@@ -267,11 +292,11 @@ START_TEST(parts_join_in_any_order)
     ck_assert_str_eq(exf_provenance_get(&first, "data.parts"), "3");
     ck_assert_str_eq(exf_provenance_get(&first, "data.sequences"), "6");
     ck_assert_str_eq(exf_provenance_get(&first, "data.tokens"), "120");
-    ck_assert_str_eq(exf_provenance_get(&first, "data.0.tokens_sha256"), "b");
-    ck_assert_str_eq(exf_provenance_get(&first, "data.1.tokens_sha256"), "m");
-    ck_assert_str_eq(exf_provenance_get(&first, "data.2.tokens_sha256"), "z");
+    ck_assert_str_eq(exf_provenance_get(&first, "data.0.tokens_digest"), "b");
+    ck_assert_str_eq(exf_provenance_get(&first, "data.1.tokens_digest"), "m");
+    ck_assert_str_eq(exf_provenance_get(&first, "data.2.tokens_digest"), "z");
     ck_assert_str_eq(exf_provenance_get(&first, "data.2.domains"), "prose");
-    ck_assert_ptr_null(exf_provenance_get(&first, "data.tokens_sha256"));
+    ck_assert_ptr_null(exf_provenance_get(&first, "data.tokens_digest"));
     ck_assert_str_eq(exf_provenance_get(&first, "model.family"), "qwen3_moe");
     exf_provenance_free(&first);
     for (int k = 0; k < 3; k++) exf_provenance_free(&part[k]);
@@ -305,10 +330,10 @@ START_TEST(parts_that_do_not_belong_together_are_refused)
 {
     exf_provenance a = sample_facts("m"), b = sample_facts("n"), same = sample_facts("m"), other = {0};
     add_fact(&other, "model.family", "qwen3_moe");
-    add_fact(&other, "model.weights_sha256", "bbbb");
-    add_fact(&other, "data.tokens_sha256", "n");
+    add_fact(&other, "model.weights_digest", "bbbb");
+    add_fact(&other, "data.tokens_digest", "n");
     add_fact(&other, "capture.layers", "all");
-    join_refused(&a, &other, (const char *const[]){"model.weights_sha256", "aaaa", "bbbb", NULL});
+    join_refused(&a, &other, (const char *const[]){"model.weights_digest", "aaaa", "bbbb", NULL});
     join_refused(&a, &same, (const char *const[]){"same tokens", NULL});
     add_fact(&b, "capture.compute", "f32"); /* what only one of them says differs as well */
     join_refused(&a, &b, (const char *const[]){"capture.compute", "f32", "missing", NULL});
@@ -326,7 +351,7 @@ static exf_code join_two(exf_err *err)
     exf_provenance a = {0}, b = {0}, out = {0};
     const exf_provenance *list[] = {&a, &b};
     exf_code rc;
-    EXF_TRY(exf_provenance_add(&a, err, "data.tokens_sha256", "1"));
+    EXF_TRY(exf_provenance_add(&a, err, "data.tokens_digest", "1"));
     EXF_TRY(exf_provenance_add(&a, err, "model.family", "x"));
     EXF_TRY(exf_provenance_copy(&b, &a, err));
     exf_mem_free(b.value[0]);
@@ -358,6 +383,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, run_shapes_are_possible_ones);
     tcase_add_test(t, layer_numbers_ascend);
     tcase_add_test(t, facts_stand_in_order_of_key);
+    tcase_add_test(t, digests_are_read_under_their_names_of_today);
     tcase_add_test(t, parts_join_in_any_order);
     tcase_add_test(t, one_part_joins_to_itself);
     tcase_add_test(t, parts_that_do_not_belong_together_are_refused);

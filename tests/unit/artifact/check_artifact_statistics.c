@@ -262,7 +262,7 @@ static exf_code write_capture(const char *name, exf_err *err)
     exf_code rc;
     exf_capture_file f = {.h = NULL};
     exf_provenance p = {0};
-    EXF_TRY(exf_provenance_add(&p, err, "data.tokens_sha256", "t"));
+    EXF_TRY(exf_provenance_add(&p, err, "data.tokens_digest", "t"));
     EXF_TRY(exf_capture_create(&f, exf_scratch(name), 1, &small, layers, L, NULL, &p, err));
     for (int i = 0; i < L; i++) {
         EXF_TRY(exf_capture_put(&f, layers[i], 2, T - 2, ids + 2 * K, weights + 2 * K, outputs + 2 * K * H, err));
@@ -288,7 +288,7 @@ START_TEST(captured_rows_come_back)
     ck_assert_mem_eq(&f.shape, &small, sizeof small);
     ck_assert_int_eq(f.n_layers, L);
     ck_assert_mem_eq(f.layer_number, layers, sizeof layers);
-    ck_assert_str_eq(exf_provenance_get(&f.provenance, "data.tokens_sha256"), "t");
+    ck_assert_str_eq(exf_provenance_get(&f.provenance, "data.tokens_digest"), "t");
     ck_ok(exf_capture_get(&f, 6, 0, T, id, weight, output, &e), e);
     ck_assert_mem_eq(id, ids, sizeof ids);
     ck_assert_mem_eq(weight, weights, sizeof weights);

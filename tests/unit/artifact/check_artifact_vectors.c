@@ -200,7 +200,7 @@ static exf_code write_sums(exf_err *err)
     EXF_TRY(exf_sequence_list_new(&list, 2, err));
     list.length[0] = list.length[1] = 30;
     list.sha256[1][0] = 1;
-    EXF_TRY(exf_provenance_add(&origin, err, "part.0.tokens_sha256", "t"));
+    EXF_TRY(exf_provenance_add(&origin, err, "part.0.tokens_digest", "t"));
     EXF_TRY(exf_layer_statistics_new(&s, E, err));
     EXF_TRY(exf_vector_sums_new(&v, 2, H, 1, R, err));
     v.pair[1] = 1, v.pair[2] = 2;
@@ -247,7 +247,7 @@ START_TEST(vector_sums_come_back)
     ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
     ck_assert_int_eq(r.sequences.n, 2);
     ck_assert_int_eq(r.sequences.sha256[1][0], 1);
-    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.tokens_sha256"), "t");
+    ck_assert_str_eq(exf_provenance_get(&r.origin, "part.0.tokens_digest"), "t");
     ck_ok(exf_statistics_get_vectors(&r, 0, &v, &e), e); /* a layer without */
     ck_assert_int_eq(v.n_pairs, 0);
     ck_ok(exf_statistics_get_vector_pairs(&r, 0, &pair, &n, &e), e);

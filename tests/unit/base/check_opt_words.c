@@ -180,9 +180,10 @@ START_TEST(help_shows_words)
     exf_err e;
     exf_text t = {0};
     ck_ok(exf_opts_help(table, ROWS, &t, &e), e);
+    ck_ok(exf_opts_help_keys(table, ROWS, &t, &e), e);
     ck_assert_msg(strstr(t.s, "  -v, --variants \"A B ...\"") != NULL, "%s", t.s);
     ck_assert_msg(strstr(t.s, "      --limits \"X ...\"") != NULL, "%s", t.s);
-    ck_assert_msg(strstr(t.s, "--set validate.unset=\"A B ...\"") != NULL, "%s", t.s);
+    ck_assert_msg(strstr(t.s, "  validate.unset \"A B ...\"") != NULL, "%s", t.s);
     exf_text_free(&t);
 }
 END_TEST

@@ -46,7 +46,7 @@ static exf_code count_name(void *self, const char *name, exf_err *err)
 static void ck_names(const char *directory, const char *names)
 {
     exf_text all = {0};
-    ck_ok(exf_fold_rewriter_each(exf_scratch(directory), count_name, &all, &e), e);
+    ck_ok(exf_each_file(exf_scratch(directory), count_name, &all, &e), e);
     ck_assert_str_eq(all.s ? all.s : "", names);
     exf_text_free(&all);
 }
@@ -129,7 +129,7 @@ START_TEST(mistakes_are_told)
     ck_names("out", "");
     ck_assert_int_eq(files_left(), 1);
     exf_output_directory_abort(NULL);
-    ck_fails(exf_fold_rewriter_each(exf_scratch("none"), count_name, NULL, &e), EXF_IO, e, "cannot list");
+    ck_fails(exf_each_file(exf_scratch("none"), count_name, NULL, &e), EXF_IO, e, "cannot list");
 }
 END_TEST
 

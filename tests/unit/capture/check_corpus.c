@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "capture/manifest.h"
 
 #define SHA_OF_ABC "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
@@ -23,6 +24,7 @@ START_TEST(rows_are_cut_and_accounted)
     ck_assert_uint_eq(c->n_tokens, 40);
     ck_assert_int_eq(c->max_tokens, 8);
     ck_assert_int_eq(c->n_unpinned, 1);
+    ck_assert_str_eq(c->unpinned, "ids.safetensors");
     ck_assert_uint_eq(c->n_sources, 1);
     ck_assert_uint_eq(c->n_domains, 1);
     ck_assert_str_eq(c->domains[0].name, "source-1");
@@ -31,6 +33,32 @@ START_TEST(rows_are_cut_and_accounted)
     ck_assert_uint_eq(c->domains[0].tokens_kept, 40);
     ck_assert_uint_eq(c->domains[0].tokens_dropped, 15);
     exf_corpus_free(c);
+}
+END_TEST
+
+/* Each file once, four by name, in the manifest's order and spelling. */
+START_TEST(unpinned_sources_are_listed)
+{
+    static char file[8][2] = {"b", "a", "b", "p", "c", "d", "e", "f"};
+    exf_manifest_source s[8] = {{.path = NULL}};
+    exf_manifest m = {.n = 3, .source = s};
+    for (int i = 0; i < 8; i++) s[i].path = file[i];
+    s[3].sha256[0] = '0'; /* pinned */
+    char *files;
+    int n;
+    ck_ok(exf_manifest_unpinned(&m, &files, &n, &e), e);
+    ck_assert_int_eq(n, 3);
+    ck_assert_str_eq(files, "b, a");
+    exf_mem_free(files);
+    m.n = 8;
+    ck_ok(exf_manifest_unpinned(&m, &files, &n, &e), e);
+    ck_assert_int_eq(n, 7);
+    ck_assert_str_eq(files, "b, a, c, d, ...");
+    exf_mem_free(files);
+    m = (exf_manifest){.n = 1, .source = &s[3]};
+    ck_ok(exf_manifest_unpinned(&m, &files, &n, &e), e);
+    ck_assert_int_eq(n, 0);
+    ck_assert_ptr_null(files);
 }
 END_TEST
 
@@ -68,8 +96,9 @@ START_TEST(bad_tensors_are_refused)
     ck_ok(exf_st_write(exf_scratch("ids.safetensors"), 1, t, 5, NULL, 0, &e), e);
 #define FROM(tensor) HEAD "  - {path: ids.safetensors, format: tokens, domain: d" tensor "}\n"
     refused_manifest(FROM(""), EXF_MODEL, "source 1 (ids.safetensors, domain \"d\"): the file has 5 tensors, \"tensor\" must name");
-    refused_manifest(FROM(", tensor: calib.d"), EXF_MODEL, "no tensor \"calib.d\" among the file's 5; did you mean \"calib.c\"?");
-    refused_manifest(FROM(", tensor: something"), EXF_MODEL, "no tensor \"something\" among the file's 5");
+    refused_manifest(FROM(", tensor: calib.d"), EXF_MODEL,
+                     "no tensor \"calib.d\"; the file's are \"calib.c\", \"empty\", \"flat\", \"real\", \"thin\"");
+    refused_manifest(FROM(", tensor: something"), EXF_MODEL, "no tensor \"something\"; the file's are \"calib.c\",");
     refused_manifest(FROM(", tensor: empty"), EXF_MODEL, "tensor \"empty\" has shape [0, 4], expected [sequences, tokens]");
     refused_manifest(FROM(", tensor: flat"), EXF_MODEL, "tensor \"flat\" has shape [8]");
     refused_manifest(FROM(", tensor: thin"), EXF_MODEL, "tensor \"thin\" has shape [4, 0]");
@@ -134,12 +163,12 @@ START_TEST(the_choice_is_seeded_and_in_file_order)
         ck_assert_uint_eq(c->domains[source].sequences_dropped, 15);
         ck_assert_uint_eq(c->domains[source].tokens_dropped, 90);
     }
-    ck_assert_str_eq(c->tokens_sha256, again->tokens_sha256);
+    ck_assert_str_eq(c->tokens_digest, again->tokens_digest);
     ck_assert_str_eq(c->manifest_sha256, again->manifest_sha256);
     exf_corpus_free(again);
     q.seed++;
     again = load(&q);
-    ck_assert_str_ne(c->tokens_sha256, again->tokens_sha256);
+    ck_assert_str_ne(c->tokens_digest, again->tokens_digest);
     exf_corpus_free(again);
     exf_corpus_free(c);
 }
@@ -154,7 +183,7 @@ START_TEST(the_digest_covers_lengths_and_ids)
                                         3, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0};
     char want[EXF_SHA256_HEX];
     ck_ok(exf_hash_bytes(run, sizeof run, want, &e), e);
-    ck_assert_str_eq(c->tokens_sha256, want);
+    ck_assert_str_eq(c->tokens_digest, want);
     ck_ok(exf_hash_file(q.manifest, want, &e), e);
     ck_assert_str_eq(c->manifest_sha256, want);
     exf_corpus_free(c);
@@ -283,14 +312,14 @@ START_TEST(every_failed_allocation_is_an_error_and_no_leak)
     exf_corpus *c = load(&q);
     size_t n = exf_mem_fail_at(0);
     char digest[EXF_SHA256_HEX];
-    memcpy(digest, c->tokens_sha256, sizeof digest);
+    memcpy(digest, c->tokens_digest, sizeof digest);
     exf_corpus_free(c);
     for (size_t i = 1; i <= n; i++) {
         exf_mem_fail_at(i);
         exf_code rc = exf_corpus_load(&c, &q, &e);
         exf_mem_fail_at(0);
         if (rc == EXF_OK) { /* the regex engine can do without its compiler */
-            ck_assert_str_eq(c->tokens_sha256, digest);
+            ck_assert_str_eq(c->tokens_digest, digest);
             exf_corpus_free(c);
             continue;
         }
@@ -327,6 +356,7 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 120);
     tcase_add_test(t, rows_are_cut_and_accounted);
+    tcase_add_test(t, unpinned_sources_are_listed);
     tcase_add_test(t, every_integer_dtype_gives_the_same_ids);
     tcase_add_test(t, bad_tensors_are_refused);
     tcase_add_test(t, ids_outside_the_vocabulary_are_refused);

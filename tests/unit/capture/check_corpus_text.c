@@ -84,7 +84,7 @@ START_TEST(where_takes_the_lines_that_match)
     q = ask(HEAD "  - {path: docs.jsonl, format: jsonl, field: body, where: {lang: de}}\n");
     refused(&q, EXF_MODEL, "source 1 (docs.jsonl): line 2: \"body\" is an integer, expected a string");
     q = ask(HEAD "  - {path: docs.jsonl, format: jsonl, where: {domain: prose}}\n");
-    refused(&q, EXF_MODEL, "line 3: \"text\" is missing, expected a string");
+    refused(&q, EXF_MODEL, "line 3: \"text\" is missing; the line's members are \"domain\", \"lang\"");
     encoded(NULL);
 }
 END_TEST

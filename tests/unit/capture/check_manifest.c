@@ -26,6 +26,19 @@ static exf_manifest *load(const char *text)
     return m;
 }
 
+/* Text that no file holds is read as the file's bytes would be. */
+START_TEST(text_is_read_as_a_file_is)
+{
+    static const char text[] = HEAD "  - {path: a.txt, format: text}\n";
+    exf_manifest *file = load(text), *m;
+    ck_ok(exf_manifest_parse(&m, text, strlen(text), exf_scratch("none/m.yaml"), &e), e);
+    ck_assert_str_eq(m->sha256, file->sha256);
+    ck_assert_str_eq(m->source[0].file, exf_scratch("none/a.txt"));
+    exf_manifest_free(m);
+    exf_manifest_free(file);
+}
+END_TEST
+
 static void refused(const char *text, const char *part)
 {
     exf_manifest *m = (exf_manifest *)1;
@@ -219,6 +232,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("manifest");
     TCase *t = tcase_create("all");
     tcase_add_test(t, a_manifest_is_read_as_written);
+    tcase_add_test(t, text_is_read_as_a_file_is);
     tcase_add_test(t, mistakes_in_a_manifest_are_named_with_their_line);
     tcase_add_test(t, an_origin_is_checked_and_forgotten);
     tcase_add_test(t, checksums_are_compared);

@@ -1,5 +1,5 @@
 /* check_writer_card.c - the target card: README.md, and its snippets, which are
- * those of tests/interop and of docs/loading.md. */
+ * those of tests/interop and of docs/serving.md. */
 #include "tests/support/export_fixtures.h"
 
 #include "export/evidence.h"
@@ -14,7 +14,7 @@ static const char validation[] = "| variant | PPL |\n|---|---|\n| P4 | 3.4 |"; /
 
 static exf_export sample_export(const exf_tables *t)
 {
-    return (exf_export){.tables = t, .directory = ".", .targets = targets, .n_targets = 4};
+    return (exf_export){.tables = t, .targets = targets, .n_targets = 4};
 }
 
 static char *card_of(const exf_export *x)
@@ -79,10 +79,10 @@ START_TEST(a_validation_is_quoted_as_it_stands)
 {
     exf_tables t;
     ck_ok(sample_tables(&t, 0, &e), e);
-    char dir[200];
-    snprintf(dir, sizeof dir, "%s", exf_scratch(""));
+    char path[200];
+    snprintf(path, sizeof path, "%s", exf_scratch("validation.md"));
     exf_export x = sample_export(&t);
-    x.directory = dir;
+    x.validation = path;
     exf_write_file(exf_scratch("validation.md"), validation, strlen(validation));
     char *card = card_of(&x);
     ck_says(card, "\n## Validation\n\n| variant | PPL |\n|---|---|\n| P4 | 3.4 |\n\n## Files\n");
@@ -107,8 +107,8 @@ static void ck_snippet(const char *target, const char *title)
     ck_ok(exf_file_slurp(path, 1 << 16, &file, &n, &e), e);
     ck_assert_str_eq(s->code, file);
     ck_assert(*title);
-    ck_ok(exf_file_slurp("docs/loading.md", 1 << 20, &doc, &m, &e), e);
-    ck_assert_msg(strstr(doc, file) != NULL, "docs/loading.md does not quote %s", path);
+    ck_ok(exf_file_slurp("docs/serving.md", 1 << 20, &doc, &m, &e), e);
+    ck_assert_msg(strstr(doc, file) != NULL, "docs/serving.md does not quote %s", path);
     exf_mem_free(file);
     exf_mem_free(doc);
 }

@@ -54,7 +54,7 @@ START_TEST(npy_has_a_file_per_table)
     ck_npy("vectors.pair", DICT("<i4", "2, 3"), t.vectors.pair, N_PAIRS * 3 * sizeof(int32_t));
     ck_npy("vectors.lowrank.2.c", DICT("<f4", "2, 2, 8"), exf_vectors_data(&t.vectors, "lowrank", RANK),
            N_PAIRS * RANK * H * sizeof(float));
-    ck_ok(exf_fold_rewriter_each(exf_scratch("npy"), add_name, &names, &e), e);
+    ck_ok(exf_each_file(exf_scratch("npy"), add_name, &names, &e), e);
     ck_assert_str_eq(names.s,
                      "coeff.npy contribution.npy cosine.npy count.npy expert_count.npy expert_norms.npy layer_numbers.npy loss.npy "
                      "pools.2.members.npy pools.2.target_ids.npy pools.2.target_scale.npy provenance.json rms.npy "

@@ -44,7 +44,8 @@ static void naive_correction(double *y, const fold_case *c, const exf_variant *v
         int to = -1;
         for (int i = 0; i < v->prefill_options.keep; i++) {
             double loss = l.loss[r.id[j]][r.id[i]];
-            if (loss < 1e30 && loss <= (double)v->prefill_options.max_loss && (to < 0 || loss < l.loss[r.id[j]][r.id[to]])) to = i;
+            if (loss >= 1e30 || loss > naive_limit(v->prefill_options.max_loss)) continue;
+            if (to < 0 || loss < l.loss[r.id[j]][r.id[to]]) to = i;
         }
         if (to >= 0)
             add_projected(y, &c->tables, v, index, r.id[j], r.id[to], r.w[j], outputs + (row * (size_t)l.top_k + (size_t)to) * F_H);
@@ -287,7 +288,7 @@ START_TEST(what_the_tables_lack_is_named)
     fold_open(&c, 8, 4, 0, 1);
     refused(&c, "P5", EXF_USAGE, "variant \"P5\" keeps 5 experts per token, the model runs 4");
     refused(&c, "D3:pool=static", EXF_USAGE,
-            "variant \"D3:pool=static\": the tables hold no static pool of 3; add 3 to pools and calibrate again");
+            "variant \"D3:pool=static\": the tables hold no static pool of 3; add 3 to pools and solve them again");
     refused(&c, "P2:projector=lowrank8", EXF_USAGE,
             "the tables hold no low-rank projector of rank 8; add lowrank to calibrate.projectors and 8 to calibrate.ranks");
     forget(&c.tables.cosine);
@@ -306,7 +307,7 @@ START_TEST(what_the_tables_lack_is_named)
     snprintf(c.tables.shared[1].name, sizeof c.tables.shared[1].name, "other");
     refused(
         &c, "P2:projector=layer", EXF_USAGE,
-        "variant \"P2:projector=layer\": the tables hold no layer scalar; add layer to calibrate.projectors and calibrate again");
+        "variant \"P2:projector=layer\": the tables hold no layer scalar; add layer to calibrate.projectors and solve them again");
     snprintf(c.tables.shared[0].name, sizeof c.tables.shared[0].name, "other");
     refused(&c, "D2:projector=global", EXF_USAGE, "the tables hold no global scalar");
     c.tables.layer_number[1] = 0;
@@ -359,8 +360,8 @@ START_TEST(a_contradiction_is_not_blamed_on_the_slots)
         &c, f, EXF_INTERNAL,
         "variant \"P2\": prefill folding refuses to keep 2 of 4 routes to 8 experts with rank 0, rescale 0, max_loss nan");
     f = f_folder(&c, &v, "P2:projector=joint");
-    v.prefill_options.ridge = -1;
-    rewriting_fails(&c, f, EXF_INTERNAL, "max_loss 1e+30, ridge -1");
+    v.prefill_options.ridge = -2;
+    rewriting_fails(&c, f, EXF_INTERNAL, "max_loss 1e+30, ridge -2");
     f = f_folder(&c, &v, "D3");
     v.decode_options.pool = 0;
     rewriting_fails(&c, f, EXF_INTERNAL,

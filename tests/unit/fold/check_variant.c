@@ -1,6 +1,6 @@
 /* check_variant.c - fold/variant: every spelling to its struct, every refusal with its
  * message, what a model allows. */
-#include "tests/support/fixtures.h"
+#include "tests/support/scratch_fixtures.h"
 
 #include "fold/variant.h"
 
@@ -13,8 +13,6 @@ static exf_variant plain(const char *name)
     exf_variant v;
     memset(&v, 0, sizeof v);
     snprintf(v.name, sizeof v.name, "%s", name);
-    v.prefill_options = (exf_fold_prefill_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
-    v.decode_options = (exf_fold_decode_options){.max_loss = EXF_FOLD_NEVER, .ridge = 1e-2f};
     v.renormalise = 1;
     v.seed = 1;
     v.prefill_projector = v.decode_projector = &exf_projector_pair;
@@ -92,16 +90,18 @@ START_TEST(prefill_spellings)
     P("P4:rank=score", 4, v.prefill_options.rank = EXF_FOLD_BY_SCORE);
     P("P4:rank=norm", 4, v.prefill_options.rank = EXF_FOLD_BY_NORM);
     P("P4:max_loss=0.99", 4, v.prefill_options.max_loss = 0.99f);
-    P("P4:max_loss=0", 4, v.prefill_options.max_loss = 0);
+    P("P4:max_loss=0", 4, v.prefill_options.max_loss = EXF_FOLD_ZERO);
     P("P4:rescale=none", 4, (void)0);
     P("P4:rescale=sum", 4, v.prefill_options.rescale = EXF_FOLD_RESCALE_SUM);
     P("P4:rescale=l2", 4, v.prefill_options.rescale = EXF_FOLD_RESCALE_L2);
     P("P4:confidence=on", 4, v.prefill_options.confidence = 1);
     P("P4:confidence=off", 4, (void)0);
-    P("P4:projector=joint,ridge=0", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.ridge = 0));
+    P("P4:projector=joint,ridge=0", 4,
+      (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.ridge = EXF_FOLD_ZERO));
     P("P4:ridge=0.5,projector=joint", 4, (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.ridge = 0.5f));
     P("P4:max_loss=0.9,rescale=sum,confidence=on,rank=norm,projector=layer", 4,
-      (v.prefill_options = (exf_fold_prefill_options){4, EXF_FOLD_BY_NORM, 0.9f, EXF_FOLD_RESCALE_SUM, 1, 1e-2f},
+      (v.prefill_options = (exf_fold_prefill_options){
+           .keep = 4, .rank = EXF_FOLD_BY_NORM, .max_loss = 0.9f, .rescale = EXF_FOLD_RESCALE_SUM, .confidence = 1},
        v.prefill_projector = exf_projector_find("layer")));
     P("P4:projector=joint,rescale=l2", 4,
       (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.rescale = EXF_FOLD_RESCALE_L2));
@@ -152,6 +152,68 @@ START_TEST(a_prefill_and_a_decode_kind_together)
           (v.renormalise = 0, v.decode = EXF_DECODE_REAP, v.decode_options.pool = 8));
     MEANS(prefill, "random1+sere1:rho=1", EXF_PREFILL_RANDOM, 1,
           (v.decode = EXF_DECODE_SERE, v.decode_options.pool = 1, v.rho = 1));
+}
+END_TEST
+
+/* ---- words ----------------------------------------------------------------------------- */
+
+static void told(const char *name, const char *words)
+{
+    exf_err e;
+    exf_text t = {0};
+    exf_variant v;
+    ck_ok(exf_variant_parse(&v, name, &e), e);
+    ck_ok(exf_variant_words(&v, &t, &e), e);
+    ck_assert_str_eq(t.s, words);
+    exf_text_free(&t);
+}
+
+START_TEST(every_option_has_words)
+{
+    told("P1", "1 expert per token, one scalar per pair");
+    told("P2:projector=joint", "2 experts per token, joint weights");
+    told("P4:projector=layer,rank=score", "4 experts per token, one scalar per layer, kept by router weight");
+    told("P4:projector=global,rank=norm", "4 experts per token, one scalar for the model, kept by expert norm");
+    told("P4:projector=diagonal,max_loss=0.99", "4 experts per token, a diagonal per pair, pairs of loss up to 0.99");
+    told("P4:projector=lowrank8", "4 experts per token, a low-rank map per pair, rank 8");
+    told("P4:projector=joint,ridge=0.1", "4 experts per token, joint weights, ridge 0.1");
+    told("P4:rescale=sum", "4 experts per token, one scalar per pair, weights rescaled to the original sum");
+    told("P4:rescale=l2,confidence=on",
+         "4 experts per token, one scalar per pair, weights rescaled to the original l2 norm, folded in proportion to 1 - loss");
+    told("top4", "4 best experts per token alone, weights renormalised");
+    told("top1:drop", "1 best expert per token alone, weights unchanged");
+    told("random2:rank=score", "2 experts per token, the others folded into random ones, kept by router weight, seed 1");
+    told("D64", "64 experts per decode batch, one scalar per pair");
+    told("D64:fold=drop,rank=energy", "64 experts per decode batch chosen by energy, the others dropped");
+    told("D64:pool=static", "static pool of 64 experts, one scalar per pair");
+    told("D64:projector=joint,ridge=0.5", "64 experts per decode batch, joint weights, ridge 0.5");
+    told("D64:max_loss=0.5", "64 experts per decode batch, one scalar per pair, pairs of loss up to 0.5");
+    told("reap64", "REAP: the router picks among 64 retained experts");
+    told("sere4", "SERE: routes outside the batch's top-4 experts go to the most similar of these");
+    told("sere4:rho=0.1",
+         "SERE: routes outside the batch's top-4 experts go to the most similar of these, if above similarity 0.1");
+    told("D12+P3", "3 experts per token, one scalar per pair; 12 experts per decode batch, one scalar per pair");
+}
+END_TEST
+
+static exf_code words_once(exf_err *err)
+{
+    exf_text t = {0};
+    exf_variant v;
+    exf_code rc = exf_variant_parse(&v, "P4:rank=score,rescale=sum+D64:rank=energy,projector=joint,ridge=0.5", err);
+    if (rc == EXF_OK) rc = exf_variant_words(&v, &t, err);
+    exf_text_free(&t);
+    return rc;
+}
+
+static int nothing_left(void)
+{
+    return 0;
+}
+
+START_TEST(words_survive_every_failing_allocation)
+{
+    fail_each_allocation(words_once, nothing_left, 0);
 }
 END_TEST
 
@@ -260,7 +322,7 @@ START_TEST(numbers_beyond_float32)
             "variant \"D8:projector=joint,ridge=1e31\": ridge=1e31, expected a number from 0 to 1e+30");
     refused("P4:max_loss=1e300", "variant \"P4:max_loss=1e300\": max_loss=1e300, expected a number from 0 to 1e+30");
     refused("D8:max_loss=1e39", "variant \"D8:max_loss=1e39\": max_loss=1e39, expected a number from 0 to 1e+30");
-    P("P4:max_loss=1e30", 4, (void)0);
+    P("P4:max_loss=1e30", 4, v.prefill_options.max_loss = EXF_FOLD_NEVER);
 }
 END_TEST
 
@@ -343,6 +405,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, prefill_spellings);
     tcase_add_test(t, decode_spellings);
     tcase_add_test(t, a_prefill_and_a_decode_kind_together);
+    tcase_add_test(t, every_option_has_words);
+    tcase_add_test(t, words_survive_every_failing_allocation);
     tcase_add_test(t, kinds_that_are_none);
     tcase_add_test(t, options_that_are_none);
     tcase_add_test(t, values_that_are_none);

@@ -67,6 +67,8 @@ START_TEST(a_file_that_is_none)
     exf_write_file(path, "1234567", 7);
     refused(path, "7 bytes, the header's length alone takes 8");
     exf_write_file(path, "version https://git-lfs.github.com/spec/v1\n", 43);
+    refused(path, "is a git-lfs pointer; fetch the file with: git lfs pull");
+    exf_write_file(path, "version https://example.org/", 28);
     refused(path, "no safetensors file: header of 2336927755350992246 bytes, at most 100000000");
 }
 END_TEST

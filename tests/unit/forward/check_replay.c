@@ -314,7 +314,7 @@ START_TEST(statistics_of_a_replay)
     ck_assert_int_eq(r.n_layers, LAYERS);
     ck_assert_int_eq(r.shape.n_tokens, ROWS);
     const char *sha = exf_provenance_get(&r.origin, "part.0.moe_inputs_sha256");
-    ck_assert(sha && strlen(sha) == 64 && !exf_provenance_get(&r.origin, "part.0.tokens_sha256"));
+    ck_assert(sha && strlen(sha) == 64 && !exf_provenance_get(&r.origin, "part.0.tokens_digest"));
     ck_ok(exf_layer_statistics_new(&s, 16, &e), e);
     ck_ok(exf_statistics_get(&r, 1, &s, &e), e);
     uint64_t slots = 0;

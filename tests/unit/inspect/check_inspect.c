@@ -316,6 +316,29 @@ START_TEST(scalar_colours_end_at_the_99th_percentile)
 }
 END_TEST
 
+START_TEST(colours_run_around_values_that_lie_together)
+{
+    double low, high;
+    exf_tables t = wide_tables(1, 64, 1000000);
+    for (int i = 0; i < 64 * 64; i++) t.loss[i] = 0.31f + 0.2f * (float)(i % 97) / 96;
+    exf_inspection s = taken(&t);
+    const exf_figure *loss = exf_figure_find("loss");
+    ck_ok(exf_figure_range(loss, &s, &low, &high, &e), e);
+    ck_assert_msg(low > 0.28 && low <= 0.3125 && high >= 0.5075 && high < 0.54, "from %g to %g", low, high);
+    ck_ok(exf_figure_range_of_data(loss, &s, &low, &high, &e), e);
+    ck_assert(low > 0.28 && high < 0.54);
+    for (int i = 0; i < 64 * 64; i++) s.loss[i] = 0.1f + 0.8f * (float)(i % 97) / 96; /* apart: the whole range, unless asked */
+    ck_ok(exf_figure_range(loss, &s, &low, &high, &e), e);
+    ck_assert(low == 0 && high == 1);
+    ck_ok(exf_figure_range_of_data(loss, &s, &low, &high, &e), e);
+    ck_assert_msg(low > 0.05 && high < 0.95, "from %g to %g", low, high);
+    for (int i = 0; i < 64 * 64; i++) s.loss[i] = 0.25f; /* all equal: in the middle */
+    ck_ok(exf_figure_range_of_data(loss, &s, &low, &high, &e), e);
+    ck_assert(low == -0.25 && high == 0.75);
+    exf_inspection_free(&s);
+}
+END_TEST
+
 START_TEST(numbers_behind_a_figure)
 {
     exf_tables t = wide_tables(1, 2, 100);
@@ -494,23 +517,37 @@ END_TEST
 
 /* ---- allocations that fail ------------------------------------------------------------------------------ */
 
+/* A drawing keeps its first failure until it is closed; the file is removed. */
+static exf_code close_drawing(exf_drawing **d, const char *name, exf_err *err)
+{
+    exf_drawing *closed = *d;
+    *d = NULL;
+    exf_code rc = exf_drawing_close(closed, err);
+    if (rc == EXF_OK) unlink(exf_scratch(name));
+    return rc;
+}
+
 static exf_code look_at_everything(exf_err *err)
 {
     exf_inspection a = {0}, b = {0};
     exf_layer_summary rows[3];
     exf_layer_difference changes[3];
-    exf_canvas c = {0};
+    exf_drawing *d = NULL;
+    static const exf_figure_ends usual = {EXF_ENDS_USUAL, 0, 0}, data = {EXF_ENDS_DATA, 0, 0};
     exf_code rc;
     EXF_TRY(exf_inspection_read(&a, exf_scratch("t.h5"), exf_scratch("s.h5"), err));
     EXF_TRY(exf_inspection_read(&b, exf_scratch("s.h5"), NULL, err));
     EXF_TRY(exf_summarise(&a, rows, err));
     EXF_TRY(exf_compare(&a, "a", &a, "a", changes, err));
-    EXF_TRY(exf_figure_draw(exf_figure_find("scalar"), &a, &c, err));
-    exf_canvas_free(&c);
-    EXF_TRY(exf_figure_draw(exf_figure_find("norms"), &b, &c, err));
+    EXF_TRY(exf_drawing_open(&d, exf_scratch("scalar.svg"), 1, err));
+    EXF_TRY(exf_figure_draw(exf_figure_find("scalar"), &a, &data, d, err));
+    EXF_TRY(close_drawing(&d, "scalar.svg", err));
+    EXF_TRY(exf_drawing_open(&d, exf_scratch("norms.svg"), 1, err));
+    EXF_TRY(exf_figure_draw(exf_figure_find("norms"), &b, &usual, d, err));
+    EXF_TRY(close_drawing(&d, "norms.svg", err));
     EXF_TRY(exf_inspection_select(&a, "3", err));
 out:
-    exf_canvas_free(&c);
+    exf_drawing_abort(d);
     exf_inspection_free(&a);
     exf_inspection_free(&b);
     return rc;
@@ -541,6 +578,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, a_summary_of_nothing_is_no_number);
     tcase_add_test(c, figures_are_there_where_their_numbers_are);
     tcase_add_test(c, scalar_colours_end_at_the_99th_percentile);
+    tcase_add_test(c, colours_run_around_values_that_lie_together);
     tcase_add_test(c, numbers_behind_a_figure);
     tcase_add_test(c, tables_do_not_differ_from_themselves);
     tcase_add_test(c, differences_by_hand);

@@ -75,7 +75,7 @@ START_TEST(a_report_needs_nothing_else)
         ck_assert_msg(occurrences(text, once[i]) == 1, "%s: %d times", once[i], occurrences(text, once[i]));
     ck_assert_int_eq(occurrences(text, "data-layer=\""), run.l + 0);
     ck_assert_int_eq(occurrences(text, "<script"), occurrences(text, "</script>"));
-    ck_assert_ptr_null(strstr(text, "id=\"validation\""));
+    ck_assert_ptr_nonnull(strstr(text, "No validation lies beside the tables"));
     exf_mem_free(text);
 }
 END_TEST
@@ -179,15 +179,22 @@ static char *with_validation(const char *name, const char *text)
     return small_report("t.h5");
 }
 
-START_TEST(validation_json_becomes_a_table)
+/* Heads are words; a number that is missing is a dash; files without words have the variant's text alone. */
+START_TEST(validation_json_becomes_a_table_of_words)
 {
-    char *text = with_validation(
-        "validation.json",
-        "{\"schema\": 1, \"rows\": [{\"variant\": \"a<b\", \"ppl\": 4.5, \"n\": 3, \"ok\": true, \"x\": null, \"layers\": [1]},"
-        " {\"variant\": \"c\", \"ppl\": 5}]}");
-    ck_assert_ptr_nonnull(strstr(text, "<th>variant</th><th>ppl</th><th>n</th><th>ok</th><th>x</th></tr></thead>"));
-    ck_assert_ptr_nonnull(strstr(text, "<tr><th>a&lt;b</th><td>4.5</td><td>3</td><td>yes</td><td>\xe2\x80\x93</td></tr>"));
-    ck_assert_ptr_nonnull(strstr(text, "<tr><th>c</th><td>5</td>"));
+    char *text = with_validation("validation.json",
+                                 "{\"schema\": \"exfold-validation/1\", \"variants\": [{\"name\": \"a<b\", \"words\": \"x & y\", "
+                                 "\"ppl\": 4.5, \"ppl_se\": 0.25, \"kl_mean\": 0.125, \"kl_max\": 2, \"top1\": 0.875, "
+                                 "\"experts_per_token\": 2, \"layers\": [1]}, {\"name\": \"P2\", \"ppl\": null}]}");
+    ck_assert_ptr_nonnull(strstr(text, "<th scope=\"col\">variant</th><th scope=\"col\">PPL \xc2\xb1 std. error</th>"
+                                       "<th scope=\"col\">KL mean</th>"));
+    ck_assert_ptr_nonnull(strstr(text, "<th scope=\"col\">same top</th><th scope=\"col\">output error</th>"
+                                       "<th scope=\"col\">experts per token</th><th scope=\"col\">experts per batch</th></tr>"));
+    ck_assert_ptr_nonnull(strstr(text, "<tr><th scope=\"row\">x &amp; y<code>a&lt;b</code></th><td>4.5000 "
+                                       "<small>\xc2\xb1&nbsp;0.2500</small></td><td>0.12500</td><td>\xe2\x80\x93</td>"));
+    ck_assert_ptr_nonnull(strstr(text, "<td>2.000</td><td>87.50&nbsp;%</td><td>\xe2\x80\x93</td><td>2.000</td>"));
+    ck_assert_ptr_nonnull(strstr(text, "<tr><th scope=\"row\"><code>P2</code></th><td>\xe2\x80\x93</td>"));
+    ck_assert_ptr_null(strstr(text, "No validation lies"));
     exf_mem_free(text);
 }
 END_TEST
@@ -203,24 +210,28 @@ END_TEST
 
 START_TEST(validation_without_a_table_says_nothing)
 {
-    char *text = with_validation("validation.json", "{\"rows\": [1, 2], \"more\": {}}");
-    ck_assert_ptr_null(strstr(text, "id=\"validation\""));
-    exf_mem_free(text);
-    remove(exf_scratch("validation.json"));
-    text = with_validation("validation.md", "no table here\n");
-    ck_assert_ptr_null(strstr(text, "id=\"validation\""));
+    char *text = with_validation("validation.md", "no table here\n");
+    ck_assert_ptr_nonnull(strstr(text, "No validation lies beside the tables"));
     exf_mem_free(text);
 }
 END_TEST
 
-START_TEST(validation_that_is_no_json_is_an_error)
+static void refused(const char *validation, const char *message)
 {
-    small_files(&run, "s.h5", "t.h5");
-    exf_write_file(exf_scratch("validation.json"), "{", 1);
+    exf_write_file(exf_scratch("validation.json"), validation, strlen(validation));
     exf_inspection s = study_of("t.h5", NULL);
-    ck_fails(write_report(&s, "t", "r.html", &e), EXF_FORMAT, e, "validation.json: line 1: not valid JSON");
+    ck_fails(write_report(&s, "t", "r.html", &e), EXF_FORMAT, e, message);
     ck_assert(!exf_path_exists(exf_scratch("r.html")));
     exf_inspection_free(&s);
+}
+
+START_TEST(validation_json_that_is_none_is_an_error)
+{
+    small_files(&run, "s.h5", "t.h5");
+    refused("{", "validation.json: line 1: not valid JSON");
+    refused("{\"variants\": []}", "validation.json: \"schema\" is missing, expected exfold-validation/1");
+    refused("{\"schema\": \"other\", \"variants\": []}", "validation.json: \"schema\" is other, expected exfold-validation/1");
+    refused("{\"schema\": \"exfold-validation/1\", \"variants\": {}}", "\"variants\" is an object, expected an array");
 }
 END_TEST
 
@@ -317,10 +328,10 @@ Suite *exf_suite(void)
     tcase_add_test(c, the_script_is_told_what_there_is);
     tcase_add_test(c, halves_are_rounded_to_nearest);
     tcase_add_test(c, tokens_take_the_room_they_need);
-    tcase_add_test(c, validation_json_becomes_a_table);
+    tcase_add_test(c, validation_json_becomes_a_table_of_words);
     tcase_add_test(c, validation_md_becomes_a_table);
     tcase_add_test(c, validation_without_a_table_says_nothing);
-    tcase_add_test(c, validation_that_is_no_json_is_an_error);
+    tcase_add_test(c, validation_json_that_is_none_is_an_error);
     tcase_add_test(c, equal_studies_give_equal_reports);
     tcase_add_test(c, a_wide_report_stays_under_30_megabytes);
     tcase_add_test(c, numbers_get_coarser_before_the_page_gets_too_large);

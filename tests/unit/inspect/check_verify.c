@@ -40,10 +40,10 @@ START_TEST(whole_files_pass)
     ck_ok(verify("s.h5", NULL, &e), e);
     ck_assert_int_eq(n_held, 6);
     ck_ok(verify("t.h5", "s.h5", &e), e);
-    ck_assert_int_eq(n_held, 15);
-    ck_assert_ptr_nonnull(strstr(last_held, "was solved from"));
+    ck_assert_int_eq(n_held, 16);
+    ck_assert_ptr_nonnull(strstr(last_held, "gives the same bits, arrays: 12"));
     ck_ok(verify("s.h5", "t.h5", &e), e);
-    ck_assert_int_eq(n_held, 15);
+    ck_assert_int_eq(n_held, 16);
 }
 END_TEST
 
@@ -189,8 +189,8 @@ START_TEST(facts_fit_the_contents)
     ck_fails(verify("u.h5", NULL, &e), EXF_FORMAT, e, "data.tokens is 61, the file 60");
     with_fact("t.h5", "u.h5", "data.sequences", "many");
     ck_fails(verify("u.h5", NULL, &e), EXF_FORMAT, e, "data.sequences is many, the file 3");
-    with_fact("t.h5", "u.h5", "model.weights_sha256", "abc");
-    ck_fails(verify("u.h5", NULL, &e), EXF_FORMAT, e, "model.weights_sha256 is abc, expected 64 hex digits");
+    with_fact("t.h5", "u.h5", "model.weights_digest", "abc");
+    ck_fails(verify("u.h5", NULL, &e), EXF_FORMAT, e, "model.weights_digest is abc, expected 64 hex digits");
 }
 END_TEST
 
@@ -199,7 +199,7 @@ START_TEST(tables_name_their_statistics)
     small_run other = run;
     other.n++;
     small_statistics(&other, "o.h5");
-    ck_fails(verify("t.h5", "o.h5", &e), EXF_FORMAT, e, "provenance says solve.statistics_sha256 is");
+    ck_fails(verify("t.h5", "o.h5", &e), EXF_FORMAT, e, "provenance says solve.statistics_digest is");
     with_fact("t.h5", "u.h5", "model.family", "another");
     ck_fails(verify("s.h5", "u.h5", &e), EXF_FORMAT, e, "provenance says model.family is another");
 }
@@ -217,6 +217,45 @@ START_TEST(tables_hold_the_counts_and_norms_of_their_statistics)
     damage("t.h5", "/expert_norms", 0, &norm);
     ck_ok(verify("t.h5", NULL, &e), e);
     ck_fails(verify("t.h5", "s.h5", &e), EXF_FORMAT, e, "expert 0 has norm 1.25, the sums of");
+}
+END_TEST
+
+/* Numbers that fit all others are told from those that the statistics give. */
+START_TEST(one_changed_scalar_is_found)
+{
+    float scalar, error = 0.125f, scale = 1.5f;
+    exf_tables t;
+    ck_ok(exf_tables_read(&t, exf_scratch("t.h5"), &e), e);
+    scalar = nextafterf(t.coeff[4], 9);
+    exf_tables_free(&t);
+    damage("t.h5", "/coeff", 4, &scalar);
+    ck_ok(verify("t.h5", NULL, &e), e);
+    ck_fails(verify("t.h5", "s.h5", &e), EXF_FORMAT, e, "coeff[0, 0, 4] is");
+    ck_assert_ptr_nonnull(strstr(e.msg, "s.h5 solved again with the recorded settings gives"));
+    small_files(&run, "s.h5", "t.h5");
+    damage("t.h5", "/rms", 7, &error);
+    ck_ok(verify("t.h5", NULL, &e), e);
+    ck_fails(verify("s.h5", "t.h5", &e), EXF_FORMAT, e, "rms[1, 1] is 0.125");
+    small_files(&run, "s.h5", "t.h5");
+    with_fact("t.h5", "u.h5", "solve.ridge", "0.01");
+    damage("u.h5", "/rms", 7, &scale);
+    ck_fails(verify("u.h5", "s.h5", &e), EXF_FORMAT, e, "coeff[0, 0, 1] is");
+}
+END_TEST
+
+START_TEST(settings_that_cannot_be_read)
+{
+    static const struct { const char *key, *value, *said; } bad[] = {
+        {"solve.ridge", "little", "solve.ridge is little, expected a number"},
+        {"solve.clip", "-4;4", "solve.clip is -4;4, expected MIN,MAX or none"},
+        {"solve.min_pair_tokens", "0", "solve.min_pair_tokens is 0, expected a number of tokens"},
+        {"solve.ranks", "8,x", "solve.ranks is 8,x, expected ranks such as 8,16"},
+        {"solve.projectors", "pair,magic", "magic"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        with_fact("t.h5", "u.h5", bad[i].key, bad[i].value);
+        ck_fails(verify("u.h5", "s.h5", &e), EXF_FORMAT, e, bad[i].said);
+    }
 }
 END_TEST
 
@@ -265,6 +304,8 @@ Suite *exf_suite(void)
     tcase_add_test(c, facts_fit_the_contents);
     tcase_add_test(c, tables_name_their_statistics);
     tcase_add_test(c, tables_hold_the_counts_and_norms_of_their_statistics);
+    tcase_add_test(c, one_changed_scalar_is_found);
+    tcase_add_test(c, settings_that_cannot_be_read);
     tcase_add_test(c, a_file_that_is_none_is_refused);
     tcase_add_test(c, verification_survives_every_failing_allocation);
     suite_add_tcase(s, c);

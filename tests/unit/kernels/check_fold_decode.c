@@ -23,7 +23,8 @@ static void small_tables(small *s)
         s->cosine[i] = i % 6 == 0;
     }
     for (int e = 0; e < 5; e++) s->norms[e] = s->rms[e] = (float)(e + 1);
-    s->t = (exf_fold_tables){s->coeff, s->loss, s->norms, s->cosine, s->rms, 5};
+    s->t = (exf_fold_tables){
+        .coeff = s->coeff, .loss = s->loss, .norms = s->norms, .cosine = s->cosine, .rms = s->rms, .n_experts = 5};
 }
 
 static void set_cosine(small *s, int a, int b, float c)
@@ -36,7 +37,7 @@ static void expect(decode *fold, const small *s, const exf_fold_decode_options *
 {
     int32_t got_ids[32];
     float got[32];
-    exf_fold_routes io = {got_ids, got, EXF_FOLD_I32, EXF_FOLD_F32, rows, k};
+    exf_fold_routes io = {.ids = got_ids, .weights = got, .rows = rows, .width = k};
     memcpy(got_ids, ids, (size_t)(rows * k) * 4);
     memcpy(got, w, (size_t)(rows * k) * 4);
     ck_assert_int_eq(fold(&io, &s->t, o), EXF_FOLD_OK);
@@ -135,7 +136,7 @@ START_TEST(joint_weights_by_hand)
     for (int e = 0; e < 5; e++) s.rms[e] = 1;
     set_cosine(&s, 2, 1, 0.25f); /* equal: 1 is more important */
     exf_fold_decode_options o = two;
-    o.ridge = 0;
+    o.ridge = EXF_FOLD_ZERO;
     for (int i = 1; i < 40; i++) { /* singular, and rounding hides it for some: rho becomes 1e-3 */
         for (int e = 0; e < 5; e++) s.rms[e] = (float)i / 7;
         expect(exf_fold_decode_joint_cpu, &s, &o, IDS{0, 1, 2}, W{.5f, .75f, .25f}, 1, 3, IDS{0, 1, 1},
@@ -151,8 +152,8 @@ START_TEST(a_fixed_pool)
     int64_t ids[] = {0, 1, 2, 3, 4, -1, 5, INT64_C(1) << 40};
     float w[] = {.5f, .5f, .25f, .25f, .125f, 7, 8, NAN};
     int32_t kept_id = 2, signalling = 0x7f800001;
-    exf_fold_routes bits = {&kept_id, &signalling, EXF_FOLD_I32, EXF_FOLD_F32, 1, 1};
-    exf_fold_routes io = {ids, w, EXF_FOLD_I64, EXF_FOLD_F32, 2, 4};
+    exf_fold_routes bits = {.ids = &kept_id, .weights = &signalling, .rows = 1, .width = 1};
+    exf_fold_routes io = {.ids = ids, .weights = w, .id_type = EXF_FOLD_I64, .rows = 2, .width = 4};
     const int64_t want_ids[] = {0, 0, 2, 2, 0, -1, 5, INT64_C(1) << 40};
     const float want[] = {.5f, .25f, .25f, -.5f, 0, 7, 8};
     ck_assert_int_eq(exf_fold_decode_static_cpu(&io, target, scale, 5), EXF_FOLD_OK);

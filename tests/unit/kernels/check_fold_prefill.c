@@ -16,7 +16,8 @@ static const float small_loss[16] = {1e30f, .25f, .5f,   .125f, .75f,  1e30f, .5
 static const float small_norms[4] = {1, 2, 4, 8}, small_rms[4] = {1, 1, 2, 2};
 /* Experts 0 and 1 are orthogonal, 2 and 3 lie between. */
 static const float small_cosine[16] = {1, 0, .5f, .5f, 0, 1, .5f, -.5f, .5f, .5f, 1, .25f, .5f, -.5f, .25f, 1};
-static const exf_fold_tables small_tables = {small_coeff, small_loss, small_norms, small_cosine, small_rms, 4};
+static const exf_fold_tables small_tables = {.coeff = small_coeff, .loss = small_loss, .norms = small_norms,
+                                             .cosine = small_cosine, .rms = small_rms, .n_experts = 4};
 
 typedef exf_fold_status prefill(const exf_fold_routes *, const exf_fold_routes *, const exf_fold_tables *,
                                 const exf_fold_prefill_options *);
@@ -26,8 +27,8 @@ static void expect(prefill *fold, const exf_fold_prefill_options *o, const int32
 {
     int32_t in_ids[FOLD_K], out_ids[FOLD_K];
     float in_w[FOLD_K], out_w[FOLD_K];
-    exf_fold_routes in = {in_ids, in_w, EXF_FOLD_I32, EXF_FOLD_F32, 1, k},
-                    out = {out_ids, out_w, EXF_FOLD_I32, EXF_FOLD_F32, 1, o->keep};
+    exf_fold_routes in = {.ids = in_ids, .weights = in_w, .rows = 1, .width = k},
+                    out = {.ids = out_ids, .weights = out_w, .rows = 1, .width = o->keep};
     memcpy(in_ids, ids, (size_t)k * 4);
     memcpy(in_w, w, (size_t)k * 4);
     ck_assert_int_eq(fold(&in, &out, &small_tables, o), EXF_FOLD_OK);
@@ -44,7 +45,7 @@ static void expect(prefill *fold, const exf_fold_prefill_options *o, const int32
 START_TEST(the_kept_ones_are_the_largest)
 {
     exf_fold_prefill_options o = plain;
-    o.max_loss = -1; /* nothing folds: only the choice shows */
+    o.max_loss = EXF_FOLD_ZERO; /* no loss here is 0, nothing folds: only the choice shows */
     expect(exf_fold_prefill_cpu, &o, IDS{0, 1, 2, 3}, W{.5f, .375f, .125f, .0625f}, 4, IDS{1, 0},
            WANT{.375, .5}); /* .5 .75 .5 .5 */
     o.rank = EXF_FOLD_BY_SCORE;
@@ -103,7 +104,7 @@ START_TEST(the_safeguards)
     expect(exf_fold_prefill_cpu, &o, IDS{1, 3}, W{0, 0}, 2, IDS{1}, WANT{0});
     expect(exf_fold_prefill_cpu, &o, IDS{1, 3}, W{-.25f, -.75f}, 2, IDS{1}, WANT{-.25});
     o = plain;
-    o.max_loss = -1; /* a factor that no float32 holds */
+    o.max_loss = EXF_FOLD_ZERO; /* a factor that no float32 holds */
     o.rescale = EXF_FOLD_RESCALE_SUM;
     o.rank = EXF_FOLD_BY_NORM;
     o.keep = 1;
@@ -122,7 +123,7 @@ START_TEST(joint_weights_by_hand)
     o.ridge = 0.25f;
     expect(exf_fold_prefill_joint_cpu, &o, IDS{0, 1, 2, 3}, W{.5f, .25f, .125f, .125f}, 4, IDS{0, 1},
            WANT{.5 + (.125 * 1 + .125 * 1) / 1.25, .25 + (.125 - .125) / 1.25});
-    o.ridge = 0;
+    o.ridge = EXF_FOLD_ZERO;
     expect(exf_fold_prefill_joint_cpu, &o, IDS{1, 2, 0}, W{.5f, .125f, .25f}, 3, IDS{1, 0}, WANT{.625, .375});
     o.rescale = EXF_FOLD_RESCALE_SUM;
     expect(exf_fold_prefill_joint_cpu, &o, IDS{1, 2, 0}, W{.5f, .125f, .25f}, 3, IDS{1, 0}, WANT{.625 * .875, .375 * .875});
@@ -136,8 +137,9 @@ START_TEST(a_system_that_is_no_gram_matrix_is_raised_until_it_is)
     exf_fold_tables t = {.norms = ones, .cosine = cosine, .rms = ones, .n_experts = 4};
     int32_t ids[] = {0, 1, 2, 3}, out_ids[3];
     float w[] = {.5f, .25f, .125f, .0625f}, out_w[3];
-    exf_fold_routes in = {ids, w, EXF_FOLD_I32, EXF_FOLD_F32, 1, 4}, out = {out_ids, out_w, EXF_FOLD_I32, EXF_FOLD_F32, 1, 3};
-    exf_fold_prefill_options o = {.keep = 3, .rank = EXF_FOLD_BY_SCORE, .ridge = 0};
+    exf_fold_routes in = {.ids = ids, .weights = w, .rows = 1, .width = 4},
+                    out = {.ids = out_ids, .weights = out_w, .rows = 1, .width = 3};
+    exf_fold_prefill_options o = {.keep = 3, .rank = EXF_FOLD_BY_SCORE, .ridge = EXF_FOLD_ZERO};
     ((float *)w)[3] = 0; /* nothing to make up for: the answer is w_B whatever rho becomes */
     ck_assert_int_eq(exf_fold_prefill_joint_cpu(&in, &out, &t, &o), EXF_FOLD_OK);
     for (int i = 0; i < 3; i++) ck_assert(out_ids[i] == ids[i] && out_w[i] == w[i]);
@@ -172,7 +174,8 @@ START_TEST(slots_without_an_expert_rank_last_and_stay)
     for (int i = 0; i < 4; i++) {
         int64_t ids[] = {nobody[i], 0, nobody[i], 3}, out_ids[3];
         float w[] = {9, .25f, 7, .5f}, out_w[3];
-        exf_fold_routes in = {ids, w, EXF_FOLD_I64, EXF_FOLD_F32, 1, 4}, out = {out_ids, out_w, EXF_FOLD_I64, EXF_FOLD_F32, 1, 3};
+        exf_fold_routes in = {.ids = ids, .weights = w, .id_type = EXF_FOLD_I64, .rows = 1, .width = 4},
+                        out = {.ids = out_ids, .weights = out_w, .id_type = EXF_FOLD_I64, .rows = 1, .width = 3};
         exf_fold_prefill_options o = plain;
         o.keep = 3;
         o.rescale = EXF_FOLD_RESCALE_SUM;

@@ -30,6 +30,7 @@ static void weight_type_unknown(arguments *a) { a->in.weight_type = a->out.weigh
 static void types_differ(arguments *a) { a->out.weight_type = EXF_FOLD_BF16; }
 static void id_types_differ(arguments *a) { a->out.id_type = EXF_FOLD_I64; }
 static void keep_zero(arguments *a) { a->p.keep = a->out.width = 0; }
+static void keep_left_out(arguments *a) { a->p.keep = 0; }
 static void keep_above_width(arguments *a) { a->p.keep = a->out.width = 5; }
 static void rank_unknown(arguments *a) { a->p.rank = (exf_fold_rank)3; }
 static void rescale_unknown(arguments *a) { a->p.rescale = (exf_fold_rescale)-1; }
@@ -49,11 +50,19 @@ static void energy_without_rms(arguments *a) { a->t.rms = NULL; a->d.importance 
 static void loss_missing(arguments *a) { a->t.loss = NULL; }
 static void coeff_missing(arguments *a) { a->t.coeff = NULL; }
 static void max_loss_nan(arguments *a) { a->p.max_loss = a->d.max_loss = NAN; }
+static void max_loss_negative(arguments *a) { a->p.max_loss = a->d.max_loss = -0.5f; }
 static void cosine_missing(arguments *a) { a->t.cosine = NULL; }
 static void rms_missing(arguments *a) { a->t.rms = NULL; }
-static void ridge_negative(arguments *a) { a->p.ridge = a->d.ridge = -1; }
+static void ridge_negative(arguments *a) { a->p.ridge = a->d.ridge = -2; }
 static void ridge_nan(arguments *a) { a->p.ridge = a->d.ridge = NAN; }
 static void ridge_infinite(arguments *a) { a->p.ridge = a->d.ridge = INFINITY; }
+static void confidence_unknown(arguments *a) { a->p.confidence = 2; }
+static void drop_unknown(arguments *a) { a->d.drop = -1; }
+static void later_routes(arguments *a) { a->in.reserved[7] = 1; }
+static void later_out(arguments *a) { a->out.reserved[0] = 1; }
+static void later_tables(arguments *a) { a->t.reserved[5] = a->t.coeff; }
+static void later_int(arguments *a) { a->t.reserved_int = 1; }
+static void later_options(arguments *a) { a->p.reserved[9] = a->d.reserved[10] = 1; }
 
 enum { PREFILL = 1, PREFILL_JOINT = 2, DECODE = 4, DECODE_JOINT = 8, PREFILLS = 3, DECODES = 12, PAIRS = 5, JOINTS = 10, ALL = 15 };
 
@@ -89,6 +98,7 @@ static const struct {
     {types_differ, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {id_types_differ, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {keep_zero, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
+    {keep_left_out, EXF_FOLD_OK, 0},
     {keep_above_width, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {rank_unknown, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {rescale_unknown, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
@@ -103,11 +113,19 @@ static const struct {
     {loss_missing, EXF_FOLD_BAD_ARGUMENT, PAIRS},
     {coeff_missing, EXF_FOLD_BAD_ARGUMENT, PAIRS},
     {max_loss_nan, EXF_FOLD_BAD_ARGUMENT, PAIRS},
+    {max_loss_negative, EXF_FOLD_BAD_ARGUMENT, PAIRS},
     {cosine_missing, EXF_FOLD_BAD_ARGUMENT, JOINTS},
     {rms_missing, EXF_FOLD_BAD_ARGUMENT, JOINTS},
     {ridge_negative, EXF_FOLD_BAD_ARGUMENT, JOINTS},
     {ridge_nan, EXF_FOLD_BAD_ARGUMENT, JOINTS},
     {ridge_infinite, EXF_FOLD_BAD_ARGUMENT, JOINTS},
+    {confidence_unknown, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
+    {drop_unknown, EXF_FOLD_BAD_ARGUMENT, DECODES},
+    {later_routes, EXF_FOLD_UNSUPPORTED, ALL},
+    {later_out, EXF_FOLD_UNSUPPORTED, PREFILLS},
+    {later_tables, EXF_FOLD_UNSUPPORTED, ALL},
+    {later_int, EXF_FOLD_UNSUPPORTED, ALL},
+    {later_options, EXF_FOLD_UNSUPPORTED, ALL},
 };
 
 /* Sound arguments: 7 tokens of 4 among 32 experts. */

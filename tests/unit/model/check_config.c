@@ -43,8 +43,9 @@ START_TEST(a_field_is_found_under_any_spelling)
     ck_assert_ptr_null(j);
     ck_ok(exf_config_text_or(&c, "s|t", "z", &s, &e), e);
     ck_assert_str_eq(s, "x");
-    ck_fails(exf_config_text_or(&c, "s|u", "z", &s, &e), EXF_MODEL, e, "c.json: the spellings of \"s|u\" disagree");
-    ck_fails(exf_config_find(&c, "b|o.p.q", &j, &e), EXF_MODEL, e, "disagree");
+    ck_fails(exf_config_text_or(&c, "s|u", "z", &s, &e), EXF_MODEL, e,
+             "c.json: \"s\" is x but \"u\" is y: two spellings of one field disagree");
+    ck_fails(exf_config_find(&c, "a|b|n|o.p.q", &j, &e), EXF_MODEL, e, "\"b\" is 3 but \"o.p.q\" is 4: two spellings");
     ck_fails(exf_config_find(&c, "b|s", &j, &e), EXF_MODEL, e, "disagree");
 }
 END_TEST

@@ -307,8 +307,8 @@ START_TEST(a_file_is_solved_and_can_be_read)
     ck_assert_str_eq(exf_provenance_get(&t.provenance, "solve.ridge"), "0.001");
     ck_assert_str_eq(exf_provenance_get(&t.provenance, "solve.clip"), "-4,4");
     ck_assert_str_eq(exf_provenance_get(&t.provenance, "solve.projectors"), "pair");
-    ck_assert_uint_eq(strlen(exf_provenance_get(&t.provenance, "solve.statistics_sha256")), 64);
-    ck_assert_str_eq(exf_provenance_get(&t.provenance, "data.tokens_sha256"), "t");
+    ck_assert_uint_eq(strlen(exf_provenance_get(&t.provenance, "solve.statistics_digest")), 64);
+    ck_assert_str_eq(exf_provenance_get(&t.provenance, "data.tokens_digest"), "t");
     for (int i = 16; i < 32; i++) { /* the layer that nothing was routed to */
         ck_assert_float_eq(t.coeff[i], i % 5 == 1 ? 1.0f : 0.0f);
         ck_assert_float_eq(t.loss[i], EXF_LOSS_NEVER);

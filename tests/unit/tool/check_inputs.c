@@ -64,7 +64,7 @@ START_TEST(what_is_missing_is_named)
     exf_recipe r = recipe(NULL);
     exf_text text = {0};
     r.manifest = NULL;
-    ck_fails(exf_inputs_text(&r, &text, &e), EXF_USAGE, e, "data.manifest is missing");
+    ck_fails(exf_inputs_text(&r, &text, &e), EXF_USAGE, e, "data.manifest (or --text FILE) is missing");
     r = recipe(BASE "nowhere.yaml");
     ck_fails(exf_inputs_text(&r, &text, &e), EXF_IO, e, "nowhere.yaml");
     r = recipe(NULL);

@@ -9,7 +9,8 @@
 #include <string.h>
 
 static exf_err e;
-static const char *const forms[] = {"man", "recipe", "entry", "status", "bash", "zsh"};
+static const char *const forms[] = {"man",    "recipe",    "manifest",    "variants",    "entry", "status", "bash", "zsh",
+                                    "man.md", "recipe.md", "manifest.md", "variants.md", "status.md"};
 enum { N_FORMS = sizeof forms / sizeof *forms };
 
 static const exf_opt rows[] = {
@@ -26,9 +27,10 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 static const exf_program program = {
     .name = "exfold-thing",
     .arguments = "RECIPE.yaml [FILE.h5 ...] | other FILE.h5",
+    .brief = "does a thing to FILE.h5",
     .about = "Does a thing\nto FILE.h5.  And more.",
     .examples = "exfold-thing it's",
-    .wants_recipe = 1,
+    .keys = "a",
 };
 
 /* Static, freed by the next call. */
@@ -77,13 +79,52 @@ START_TEST(the_manual_has_every_part)
     has("man", ".SH EXAMPLES\n.nf\nexfold\\-thing it\\(aqs\n.fi\n");
     has("man", ".SH \"SEE ALSO\"\n");
     has("recipe", "\n.TH \"EXFOLD-RECIPE\" 5 ");
-    has("recipe", ".SH KEYS\n.SS Second\n");
-    has("recipe", "\\fBa.truth\\fR = \\fItrue|false\\fR\n");
+    has("recipe", ".SH KEYS\n.SS Recipe\n"); /* the keys of all programs, whatever the rows */
+    has("recipe", "\\fBpools\\fR = SIZES\n");
+    has("recipe", "\\fBruntime.threads\\fR = N, \\fB\\-t\\fR, \\fB\\-\\-threads\\fR\nworker threads; ");
+    has("recipe", ".SS Who reads what\n");
+    has("recipe", ".TP\n\\fBexfold\\-export\\fR\noutput card\n");
     has("entry", "\\fBexfold\\-thing\\fR(1)\ndoes a thing to FILE.h5\n");
-    exf_program bare = {.name = "exfold-bare", .arguments = "FILE", .about = "HDF5 in,   columns"};
+    exf_program bare = {.name = "exfold-bare", .arguments = "FILE", .brief = "HDF5 in, columns", .about = "HDF5 in,   columns"};
     const char *text = page("man", &bare, rows, 2);
     ck_assert(strstr(text, "\\- HDF5 in, columns\n") && strstr(text, ".SH DESCRIPTION\n.nf\nHDF5 in,   columns\n.fi\n"));
     ck_assert(!strstr(text, "RECIPE KEYS") && !strstr(text, "EXAMPLES"));
+}
+END_TEST
+
+/* The same words on a manual page and in Markdown. */
+START_TEST(a_page_has_two_forms)
+{
+    has("recipe.md", "\n## Runtime\n\n| key | default | meaning |\n|---|---|---|\n"
+                     "| `runtime.backend` = auto\\|cpu\\|cuda, `--backend` | `auto` | where the forward pass runs; ");
+    has("recipe.md", "| `data.max_tokens` = N | `2048` | longest sequence; longer documents are cut into pieces (1 to 1048576) |\n");
+    has("recipe.md", "| `exfold-export` | output card |\n");
+    has("manifest", ".TH \"EXFOLD-MANIFEST\" 5 ");
+    has("manifest", ".SS Keys of a source\n.TP\n\\fBpath\\fR\nthe file, relative to the manifest\\(aqs (required)\n");
+    has("manifest.md", "| `path` | required | the file, relative to the manifest's |\n");
+    has("manifest.md", "| `jsonl` | a document per line, a JSON object |\n");
+    has("variants", ".TH \"EXFOLD-VARIANTS\" 7 ");
+    has("variants", ".SS sere4\n.PP\ndecode: ");
+    has("variants.md", "| `rho=X` | 0 | ");
+    has("variants.md", "`rank=norm\\|energy`");
+    has("status", ".TP\n\\fB143\\fR\nterminated\n");
+    has("status.md", "| status | meaning |\n|---|---|\n| `0` | success |\n");
+}
+END_TEST
+
+START_TEST(a_program_is_a_section_of_markdown)
+{
+    static const exf_command command = {.name = "show", .arguments = "FILE.h5", .about = "shows\nit"};
+    exf_program p = program;
+    p.commands = &command;
+    p.n_commands = 1;
+    const char *text = page("man.md", &p, rows, N_ROWS);
+    ck_assert(strstr(text, "## exfold-thing\n\nDoes a thing\nto FILE.h5.  And more.\n\n```text\n"
+                           "exfold-thing [OPTION ...] RECIPE.yaml [FILE.h5 ...]\nexfold-thing [OPTION ...] other FILE.h5\n```\n"));
+    ck_assert(strstr(text, "| command | what it does |\n|---|---|\n| `show FILE.h5` | shows it |\n"));
+    ck_assert(strstr(text, "| `-p`, `--plain` |  | it's [a] flag: \\\\n |\n"));
+    ck_assert(strstr(text, "| `-w`, `--word one\\|two` | `one` | sets the recipe key [`a.word`](recipe.md#second) |\n"));
+    ck_assert(!strstr(text, "`a.file`"));
 }
 END_TEST
 
@@ -107,7 +148,7 @@ START_TEST(completions_know_flags_values_and_files)
     has("zsh", "compadd -S = -- a.word a.dir a.file a.truth a.count\n");
     has("zsh", "    a.word) compadd -- one two ;;\n");
     has("zsh", "    a.dir) _files -/ ;;\n");
-    exf_program bare = {.name = "exfold-bare", .arguments = "THING", .about = "x"};
+    exf_program bare = {.name = "exfold-bare", .arguments = "THING", .brief = "x", .about = "x"};
     ck_assert(strstr(page("bash", &bare, rows, 2), "@(*)"));
     ck_assert(!strstr(page("zsh", &bare, rows, 2), "--set"));
 }
@@ -119,7 +160,8 @@ START_TEST(commands_are_listed_and_completed)
         {.name = "show", .arguments = "FILE.h5", .about = "shows\nit"},
         {.name = "draw", .arguments = "FILE.h5 -o OUT.png", .about = "draws it"},
     };
-    exf_program p = {.name = "exfold-many", .arguments = "COMMAND", .about = "x", .commands = commands, .n_commands = 2};
+    exf_program p = {
+        .name = "exfold-many", .arguments = "COMMAND", .brief = "x", .about = "x", .commands = commands, .n_commands = 2};
     ck_assert(strstr(page("man", &p, rows, 2),
                      ".SH COMMANDS\n.TP\n\\fBshow\\fR FILE.h5\nshows\nit\n.TP\n\\fBdraw\\fR FILE.h5 \\-o OUT.png\ndraws it\n"));
     ck_assert(strstr(page("bash", &p, rows, 2), "local commands='show draw'\n") &&
@@ -135,7 +177,7 @@ END_TEST
 
 START_TEST(a_program_without_recipe_has_no_page_of_recipes)
 {
-    exf_program bare = {.name = "exfold-bare", .arguments = "THING", .about = "x"};
+    exf_program bare = {.name = "exfold-bare", .arguments = "THING", .brief = "x", .about = "x"};
     exf_text text = {0};
     ck_fails(exf_manual_recipe(&bare, rows, N_ROWS, &text, &e), EXF_USAGE, e, "exfold-bare reads no recipe");
     exf_text_free(&text);
@@ -144,7 +186,7 @@ END_TEST
 
 START_TEST(a_program_of_no_rows_has_pages)
 {
-    exf_program bare = {.name = "exfold-bare", .arguments = "", .about = "", .wants_recipe = 1};
+    exf_program bare = {.name = "exfold-bare", .arguments = "", .brief = "", .about = "", .keys = "a"};
     for (size_t i = 0; i < N_FORMS; i++) ck_assert(strlen(page(forms[i], &bare, NULL, 0)) > 0);
 }
 END_TEST
@@ -184,6 +226,8 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("pages");
     tcase_add_test(t, a_form_is_known_or_not);
     tcase_add_test(t, the_manual_has_every_part);
+    tcase_add_test(t, a_page_has_two_forms);
+    tcase_add_test(t, a_program_is_a_section_of_markdown);
     tcase_add_test(t, completions_know_flags_values_and_files);
     tcase_add_test(t, commands_are_listed_and_completed);
     tcase_add_test(t, a_program_without_recipe_has_no_page_of_recipes);

@@ -7,6 +7,8 @@
 #include "base/mem.h"
 #include "capture/capture.h"
 #include "capture/manifest.h"
+#include "export/writer.h"
+#include "fold/variant.h"
 #include "tool/recipe.h"
 
 #include <inttypes.h>
@@ -23,7 +25,7 @@ static const struct {
     /* parameters in BF16, and two bytes more for each of 45 x 128 correction biases in F32 */
     {"glm-4.5-air", "glm4_moe", 2 * 106852251264u + 2 * 45 * 128, 0, 46, 16, 1024, 1},
     {"deepseek-v2-lite", "deepseek_v2", 31412968448u, 0, 27, 32, 4096, 1},
-    {"qwen3.5-35b-a3b", "qwen3_5_moe", 0, 68304112256u, 40, 8, 4096, 1},
+    {"qwen3.5-35b-a3b", "qwen3_5_moe", 0, 68304112256u, 40, 32, 4096, 1},
     {"deepseek-v4-flash", "deepseek_v4", 156015698140u, 0, 43, 56, 4096, 0},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
@@ -51,7 +53,7 @@ START_TEST(bytes_of_the_release)
     ck_assert_int_eq(m->arch.n_layers, models[_i].layers);
     if (models[_i].bytes) ck_assert_uint_eq(all, models[_i].bytes);
     if (models[_i].without_head) ck_assert_uint_eq(all - head, models[_i].without_head);
-    ck_assert_str_eq(m->weights_sha256, "");
+    ck_assert_str_eq(m->weights_digest, "");
     exf_model_close(m);
 }
 END_TEST
@@ -135,7 +137,8 @@ START_TEST(recipes_say_what_the_paper_did)
     ck_assert_int_eq(o.rule.clip, models[_i].clip);
     if (o.rule.clip) ck_assert(o.rule.clip_min == -4 && o.rule.clip_max == 4);
     ck_assert(o.rule.ridge == 1e-3);
-    exf_corpus_request q = {r.manifest, r.sequences, r.max_tokens, r.min_tokens, (uint64_t)r.seed, 1 << 20, "no/tokenizer.json"};
+    exf_corpus_request q = {r.manifest, r.sequences, r.max_tokens, r.min_tokens, (uint64_t)r.seed, 1 << 20,
+                            "no/tokenizer.json", NULL};
     ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
     ck_assert_ptr_nonnull(missing);
     ck_assert_uint_eq(c->n_sequences, (size_t)models[_i].sequences);
@@ -143,6 +146,50 @@ START_TEST(recipes_say_what_the_paper_did)
     ck_assert_uint_eq(c->n_tokens, (uint64_t)(models[_i].sequences * models[_i].max_tokens));
     exf_corpus_free(c);
     exf_mem_free(missing);
+    exf_recipe_free(&r);
+}
+END_TEST
+
+static int names(const exf_text_list *l, const char *word)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->item[i], word) == 0) return 1;
+    return 0;
+}
+
+/* Pools, the runtime that serves the model, and a validation that its tables can be asked for. */
+START_TEST(recipes_serve_and_validate)
+{
+    char path[128];
+    exf_err e;
+    exf_recipe r = {.recipe_file = NULL};
+    exf_manifest *held_out;
+    size_t n;
+    const exf_opt *rows = exf_recipe_key_rows(&n);
+    exf_model *m = open_config(_i);
+    if (!m) return;
+    snprintf(path, sizeof path, "recipes/%s.yaml", models[_i].name);
+    ck_ok(exf_opts_new(&r.opts, rows, n, &r, &e), e);
+    ck_ok(exf_recipe_read(&r, path, &e), e);
+    ck_assert_uint_gt(r.pools.n, 0);
+    ck_ok(exf_recipe_check_pools(&r, m->arch.n_experts, &e), e);
+    ck_ok(exf_recipe_check_targets(&r, &e), e);
+    const exf_export_model facts = {m->family->name, m->arch.n_layers, m->arch.n_experts, m->arch.top_k};
+    for (size_t i = 0; exf_writer_at(i); i++) {
+        const exf_writer *w = exf_writer_at(i);
+        int serves = w->serves && w->serves(&facts, &e) == EXF_OK;
+        ck_assert_msg(!w->serves || names(&r.targets, w->name) == serves, "%s: %s", path, w->name);
+    }
+    ck_assert_uint_gt(r.variants.n, 5);
+    for (size_t i = 0; i < r.variants.n; i++) {
+        exf_variant v;
+        ck_ok(exf_variant_parse(&v, r.variants.item[i], &e), e);
+        ck_ok(exf_variant_check(&v, m->arch.n_experts, m->arch.top_k, &e), e);
+    }
+    ck_ok(exf_manifest_load(&held_out, r.validate_manifest, &e), e);
+    for (size_t i = 0; i < held_out->n; i++) ck_assert_int_eq(held_out->source[i].sequences, r.decode_batch);
+    exf_manifest_free(held_out);
+    exf_model_close(m);
     exf_recipe_free(&r);
 }
 END_TEST
@@ -172,7 +219,7 @@ START_TEST(a_corpus_is_assumed_only_when_it_must)
     exf_corpus *c;
     char *missing;
     write_text("m.yaml", "schema: exfold-manifest/1\nsources:\n  - {path: absent.jsonl, format: jsonl}\n");
-    exf_corpus_request q = {exf_scratch("m.yaml"), 0, 64, 1, 42, 512, NULL};
+    exf_corpus_request q = {exf_scratch("m.yaml"), 0, 64, 1, 42, 512, NULL, NULL};
     ck_fails(exf_corpus_plan(&c, &q, &missing, &e), EXF_USAGE, e, "states no number of sequences");
     ck_assert_ptr_null(c);
     q.sequences = 5;
@@ -181,7 +228,7 @@ START_TEST(a_corpus_is_assumed_only_when_it_must)
     ck_assert_msg(strstr(missing, "absent.jsonl") != NULL, "%s", missing);
     exf_corpus_free(c);
     exf_mem_free(missing);
-    q = (exf_corpus_request){"data-manifests/demo-tokens.yaml", 6, 64, 1, 42, 4096, NULL};
+    q = (exf_corpus_request){"data-manifests/demo-tokens.yaml", 6, 64, 1, 42, 4096, NULL, NULL};
     ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
     ck_assert_ptr_null(missing);
     ck_assert_ptr_nonnull(c->ids);
@@ -198,6 +245,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, rules_count_what_files_hold, 0, N_GOLDENS);
     tcase_add_test(t, nothing_is_read_of_a_config);
     tcase_add_loop_test(t, recipes_say_what_the_paper_did, 0, N_MODELS);
+    tcase_add_loop_test(t, recipes_serve_and_validate, 0, N_MODELS);
     tcase_add_loop_test(t, every_shard_has_its_manifest, 1, 5);
     tcase_add_test(t, a_corpus_is_assumed_only_when_it_must);
     suite_add_tcase(s, t);

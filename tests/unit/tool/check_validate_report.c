@@ -60,6 +60,9 @@ START_TEST(json_reads_back)
     const exf_json *list = exf_json_get(doc, "variants"), *v = exf_json_at(list, 1);
     ck_assert_uint_eq(exf_json_size(list), 2);
     ck_assert_str_eq(exf_json_string(exf_json_get(v, "name"), NULL), "P2:projector=joint,ridge=0.1+D8");
+    ck_assert_str_eq(exf_json_string(exf_json_get(exf_json_at(list, 0), "words"), NULL), "the model as it is");
+    ck_assert_str_eq(exf_json_string(exf_json_get(v, "words"), NULL),
+                     "2 experts per token, joint weights, ridge 0.1; 8 experts per decode batch, one scalar per pair");
     ck_assert(number(v, "tokens") == 100 && number(v, "ppl") == 5.125 && number(v, "kl_mean") == 0.125 && number(v, "top1") == 0.9);
     ck_assert(number(v, "output_error") == 0.25 && number(v, "experts_per_token") == 2 && number(v, "experts_per_batch") == 8);
     const exf_json *domains = exf_json_get(v, "domains"), *layers = exf_json_get(v, "layers");

@@ -94,7 +94,7 @@ static exf_quality naive_quality(const sample *x, int lane, const int32_t *group
 {
     static double nll[TOKENS], kl[TOKENS];
     int n = 0, same = 0;
-    double mean = 0, kl_mean = 0, square = 0;
+    double mean = 0, kl_mean = 0, square = 0, kl_square = 0;
     for (int s = 0; s < SEQUENCES; s++)
         for (int i = 0; i + 1 < lengths[s]; i++) {
             size_t row = x->span[s].offset + (size_t)i;
@@ -109,9 +109,11 @@ static exf_quality naive_quality(const sample *x, int lane, const int32_t *group
         }
     mean /= n;
     for (int i = 0; i < n; i++) square += (nll[i] - mean) * (nll[i] - mean);
+    for (int i = 0; i < n; i++) kl_square += (kl[i] - kl_mean / n) * (kl[i] - kl_mean / n);
     qsort(kl, (size_t)n, sizeof *kl, ascending);
     double se = n > 1 ? sqrt(square / (n - 1) / n) : 0;
     return (exf_quality){.tokens = (uint64_t)n, .ppl = exp(mean), .ppl_se = exp(mean) * se, .kl_mean = kl_mean / n,
+                         .kl_se = n > 1 ? sqrt(kl_square / (n - 1) / n) : 0,
                          .kl_median = nearest_rank(kl, n, 0.5),
                          .kl_p90 = nearest_rank(kl, n, 0.9), .kl_p99 = nearest_rank(kl, n, 0.99),
                          .kl_p999 = nearest_rank(kl, n, 0.999), .kl_max = kl[n - 1], .top1 = (double)same / n};
@@ -129,6 +131,7 @@ static void assert_quality(const exf_quality *q, const exf_quality *want, int la
     assert_near(q->ppl, want->ppl, "ppl", lane, which);
     assert_near(q->ppl_se, want->ppl_se, "its standard error", lane, which);
     assert_near(q->kl_mean, want->kl_mean, "mean KL", lane, which);
+    assert_near(q->kl_se, want->kl_se, "its standard error", lane, which);
     assert_near(q->kl_median, want->kl_median, "median KL", lane, which);
     assert_near(q->kl_p90, want->kl_p90, "90 % KL", lane, which);
     assert_near(q->kl_p99, want->kl_p99, "99 % KL", lane, which);

@@ -1,0 +1,275 @@
+/* progress.c - see progress.h. */
+#include "base/progress.h"
+
+#include "base/log_lines.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+enum { LINE_BYTES = 512, LEAST_BAR = 10, MOST_BAR = 40 };
+
+/* The work under way; the log's lock guards it. */
+static struct {
+    const char *what; /* NULL: none */
+    exf_eta *eta;
+    exf_progress last; /* the layer that was finished last; done 0: none */
+    int n_layers;
+    double drawn;      /* when it was last told */
+    void (*poll)(void *self);
+    void *poll_self;
+    pthread_t ticker;
+    int ticking, stop;
+} work;
+static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
+static pthread_mutex_t ticks = PTHREAD_MUTEX_INITIALIZER; /* guards work.stop */
+
+/* ---- lines ------------------------------------------------------------------------------- */
+
+/* Appends a part if it fits into `room` columns with what stands already, else leaves it out. */
+static void append(char *line, size_t room, const char *part)
+{
+    size_t n = strlen(line), more = strlen(part);
+    if (n + more <= room) memcpy(line + n, part, more + 1);
+}
+
+/* "layer 3/48 7 %" or "tokenizing 7 %". */
+static void describe(char *out, size_t size, int within)
+{
+    int share = (int)(100 * exf_eta_share(work.eta, exf_clock()));
+    if (work.n_layers)
+        snprintf(out, size, "%s %d/%d", work.what, within && work.last.done < work.n_layers ? work.last.done + 1 : work.last.done,
+                 work.n_layers);
+    else
+        snprintf(out, size, "%s", work.what);
+    if (within) snprintf(out + strlen(out), size - strlen(out), " %d %%", share);
+}
+
+static void describe_eta(char *out, size_t size)
+{
+    char left[16];
+    double eta = exf_eta_left(work.eta, exf_clock());
+    snprintf(out, size, " ETA %s", eta < 0 ? "--:--:--" : exf_human_seconds(left, sizeof left, eta));
+}
+
+/* Appends the last layer's numbers, as many as fit, the most telling ones first. */
+static void append_numbers(char *line, size_t room)
+{
+    char part[64], bytes[16];
+    const exf_progress *p = &work.last;
+    if (p->done) {
+        snprintf(part, sizeof part, " tok %" PRIu64 " %.1fk tok/s", p->tokens,
+                 p->seconds > 0 ? (double)p->tokens / p->seconds / 1000 : 0.0);
+        append(line, room, part);
+        snprintf(part, sizeof part, " read %s", exf_human_bytes(bytes, sizeof bytes, (double)p->weight_bytes));
+        append(line, room, part);
+    }
+    snprintf(part, sizeof part, " rss %s", exf_human_bytes(bytes, sizeof bytes, (double)exf_peak_rss()));
+    append(line, room, part);
+    if (p->done && p->n_experts) {
+        snprintf(part, sizeof part, " cold %d/%d", p->cold, p->n_experts);
+        append(line, room, part);
+    }
+}
+
+/* Draws "[####....] " into out. */
+static void fill_bar(char *out, int width, double share)
+{
+    int full = (int)(width * share);
+    out[0] = '[';
+    memset(out + 1, '#', (size_t)full);
+    memset(out + 1 + full, '.', (size_t)(width - full));
+    memcpy(out + 1 + width, "] ", 3);
+}
+
+/* The bar takes a third of the terminal, but leaves its numbers the room they need; the last column stays
+ * free, since some terminals go on to the next line behind it. */
+static void draw_bar(void)
+{
+    char line[LINE_BYTES] = "", text[64], eta[32];
+    int columns = exf_log_columns() - 1, width = columns / 3 - 3;
+    size_t room = columns < LINE_BYTES ? (size_t)(columns > 0 ? columns : 0) : LINE_BYTES - 1;
+    describe(text, sizeof text, 1);
+    describe_eta(eta, sizeof eta);
+    if (width > MOST_BAR) width = MOST_BAR;
+    if (width >= LEAST_BAR && strlen(text) + strlen(eta) + (size_t)width + 3 <= room)
+        fill_bar(line, width, exf_eta_share(work.eta, exf_clock()));
+    append(line, room, text);
+    append(line, room, eta);
+    append_numbers(line, room);
+    exf_log_bar(line);
+}
+
+static void write_line(int within)
+{
+    char line[LINE_BYTES] = "", text[64];
+    describe(text, sizeof text, within);
+    snprintf(line, sizeof line, "%s: %s", exf_log_program(), text);
+    append_numbers(line, sizeof line - 1);
+    describe_eta(text, sizeof text);
+    append(line, sizeof line - 1, text);
+    exf_log_line(line);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------- */
+
+/* Writes the members that every event has. */
+static void describe_times(char *out, size_t size)
+{
+    double now = exf_clock(), left = exf_eta_left(work.eta, now);
+    char eta[32] = "null";
+    if (left >= 0) snprintf(eta, sizeof eta, "%.3f", left);
+    snprintf(out, size, "\"share\":%.4f,\"elapsed_seconds\":%.3f,\"eta_seconds\":%s}", exf_eta_share(work.eta, now),
+             exf_log_elapsed(), eta);
+}
+
+static void write_event(void)
+{
+    char line[LINE_BYTES], times[160];
+    describe_times(times, sizeof times);
+    snprintf(line, sizeof line, "{\"event\":\"progress\",\"what\":\"%s\",\"layer\":%d,\"layers\":%d,%s", work.what,
+             work.n_layers && work.last.done < work.n_layers ? work.last.done + 1 : work.last.done, work.n_layers, times);
+    exf_log_line(line);
+}
+
+static void write_layer_event(void)
+{
+    char line[LINE_BYTES], times[160];
+    const exf_progress *p = &work.last;
+    describe_times(times, sizeof times);
+    snprintf(line, sizeof line,
+             "{\"event\":\"layer\",\"layer\":%d,\"done\":%d,\"layers\":%d,\"tokens\":%" PRIu64 ",\"seconds\":%.3f,"
+             "\"weight_bytes\":%" PRIu64 ",\"rss_bytes\":%" PRIu64 ",\"cold_experts\":%d,\"experts\":%d,%s",
+             p->layer, p->done, p->n_layers, p->tokens, p->seconds, p->weight_bytes, exf_peak_rss(), p->cold, p->n_experts, times);
+    exf_log_line(line);
+}
+
+/* ---- the ticker -------------------------------------------------------------------------- */
+
+/* Tells how far the work is, if enough time has passed since it was last told. */
+static void tell(double clock)
+{
+    static const double every[] = {[EXF_PROGRESS_AUTO] = 0.4, [EXF_PROGRESS_LINES] = 10, [EXF_PROGRESS_JSON] = 0.9};
+    exf_progress_mode mode = exf_log_progress();
+    if (clock - work.drawn < every[mode]) return;
+    work.drawn = clock;
+    if (mode == EXF_PROGRESS_AUTO) draw_bar();
+    if (mode == EXF_PROGRESS_LINES) write_line(1);
+    if (mode == EXF_PROGRESS_JSON) write_event();
+}
+
+static void tick(void)
+{
+    void (*poll)(void *);
+    void *self;
+    exf_log_lock();
+    poll = work.poll;
+    self = work.poll_self;
+    exf_log_unlock();
+    if (poll) poll(self);
+    exf_log_lock();
+    tell(exf_clock());
+    exf_log_unlock();
+}
+
+/* Waits half a second, or until the work ends; returns 1 for the latter. */
+static int wait_tick(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 500000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&ticks);
+    if (!work.stop) pthread_cond_timedwait(&stopped, &ticks, &until);
+    int stop = work.stop;
+    pthread_mutex_unlock(&ticks);
+    return stop;
+}
+
+static void *run_ticker(void *unused)
+{
+    while (!wait_tick()) tick();
+    return unused;
+}
+
+/* ---- the work ------------------------------------------------------------------------------ */
+
+void exf_progress_begin(const char *what, int n_layers, exf_eta *eta, int kind)
+{
+    exf_log_lock();
+    work.what = what;
+    work.eta = eta;
+    work.n_layers = n_layers;
+    work.last = (exf_progress){.n_layers = n_layers};
+    work.drawn = exf_clock();
+    work.poll = NULL;
+    work.stop = 0;
+    exf_eta_start(eta, kind, exf_clock());
+    int shown = what[0] && exf_log_progress() != EXF_PROGRESS_NONE;
+    exf_log_unlock();
+    work.ticking = shown && pthread_create(&work.ticker, NULL, run_ticker, NULL) == 0;
+}
+
+void exf_progress_turn(int kind)
+{
+    exf_log_lock();
+    if (work.what) exf_eta_turn(work.eta, kind, exf_clock());
+    exf_log_unlock();
+}
+
+void exf_progress_add(double units)
+{
+    exf_log_lock();
+    if (work.what) exf_eta_add(work.eta, units, exf_clock());
+    exf_log_unlock();
+}
+
+void exf_progress_credit(int kind, double units, double seconds)
+{
+    exf_log_lock();
+    if (work.what) exf_eta_credit(work.eta, kind, units, seconds, exf_clock());
+    exf_log_unlock();
+}
+
+void exf_progress_poll(void (*poll)(void *self), void *self)
+{
+    exf_log_lock();
+    work.poll = poll;
+    work.poll_self = self;
+    exf_log_unlock();
+}
+
+void exf_progress_layer(const exf_progress *p)
+{
+    exf_log_lock();
+    work.last = *p;
+    work.drawn = exf_clock();
+    exf_progress_mode mode = exf_log_progress();
+    if (work.what && work.what[0]) {
+        if (mode == EXF_PROGRESS_AUTO) draw_bar();
+        if (mode == EXF_PROGRESS_LINES) write_line(0);
+        if (mode == EXF_PROGRESS_JSON) write_layer_event();
+    }
+    exf_log_unlock();
+}
+
+void exf_progress_end(void)
+{
+    if (work.ticking) {
+        pthread_mutex_lock(&ticks);
+        work.stop = 1;
+        pthread_cond_signal(&stopped);
+        pthread_mutex_unlock(&ticks);
+        pthread_join(work.ticker, NULL);
+    }
+    work.ticking = 0;
+    exf_log_lock();
+    if (work.what) exf_eta_turn(work.eta, work.eta->now, exf_clock());
+    work.what = NULL;
+    exf_log_close_bar();
+    exf_log_unlock();
+}

@@ -1,0 +1,41 @@
+/* progress.h - tells on stderr how far long work is, and how long it still takes (eta.h).
+ *
+ * One piece of work is under way at a time.  Threads say what they have done; a thread of this
+ * module draws a bar twice a second on a terminal, or writes a line every ten seconds elsewhere,
+ * so that work inside a layer is seen too.  A line is written at the end of each layer.
+ *
+ * Lines of --progress=json while work is under way:
+ *   {"event":"progress","what":"layer","layer":3,"layers":48,"share":0.07,"elapsed_seconds":41.2,"eta_seconds":540.1}
+ * elapsed_seconds counts from the start of the program, eta_seconds to the end of the work; it is
+ * null as long as nothing is measured. */
+#ifndef EXF_BASE_PROGRESS_H
+#define EXF_BASE_PROGRESS_H
+#include "base/eta.h"
+#include "base/log.h"
+
+/* A layer that was finished. */
+typedef struct {
+    int layer, n_layers;    /* model's layer number just finished; how many there are */
+    uint64_t tokens;        /* tokens that went through this layer */
+    uint64_t weight_bytes;  /* bytes read for this layer */
+    double seconds;         /* for this layer, reading included */
+    int cold, n_experts;    /* experts never routed; n_experts 0: not an MoE layer */
+    int done;               /* layers finished so far */
+} exf_progress;
+
+/* Begins work that starts with a kind.  what: "layer" with n_layers, or the work's name ("tokenizing"), a
+ * literal, with n_layers 0; "" measures and tells nothing.  eta: its kinds and their units, borrowed until
+ * exf_progress_end(), which leaves in it what was measured. */
+void exf_progress_begin(const char *what, int n_layers, exf_eta *eta, int kind);
+/* Goes on with another kind; called where no thread works on the former one any more. */
+void exf_progress_turn(int kind);
+/* Says that units of the present kind were done; any thread. */
+void exf_progress_add(double units);
+/* Says that units of a kind were done in so many seconds of a device's clock, of which none are the host's. */
+void exf_progress_credit(int kind, double units, double seconds);
+/* Calls poll about twice a second while the work is under way, on a thread of its own, until exf_progress_end(). */
+void exf_progress_poll(void (*poll)(void *self), void *self);
+void exf_progress_layer(const exf_progress *p);
+/* Ends the work and its bar; allowed if none was begun. */
+void exf_progress_end(void);
+#endif

@@ -1,0 +1,119 @@
+/* variant_words.c - says in words what a variant does; see variant.h. */
+#include "fold/variant.h"
+
+#include <inttypes.h>
+
+/* Appends how a fold replaces the experts it leaves out. */
+static exf_code add_projector(const exf_projector *p, int rank, exf_text *out, exf_err *err)
+{
+    exf_code rc = exf_text_addf(out, err, ", %s", p->words);
+    return rc == EXF_OK && p->ranked ? exf_text_addf(out, err, ", rank %d", rank) : rc;
+}
+
+/* Appends the options of a number, where they differ from the default. */
+/* Returns the number that an option means. */
+static double meant(float option)
+{
+    return option == EXF_FOLD_ZERO ? 0 : (double)option;
+}
+
+static exf_code add_numbers(float max_loss, float ridge, exf_text *out, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (max_loss != 0 && max_loss < EXF_FOLD_NEVER) rc = exf_text_addf(out, err, ", pairs of loss up to %g", meant(max_loss));
+    if (rc == EXF_OK && ridge != 0 && ridge != EXF_FOLD_RIDGE) rc = exf_text_addf(out, err, ", ridge %g", meant(ridge));
+    return rc;
+}
+
+/* ---- prefill ------------------------------------------------------------------------ */
+
+static exf_code add_rank(exf_fold_rank rank, exf_text *out, exf_err *err)
+{
+    static const char *const words[] = {"", ", kept by router weight", ", kept by expert norm"};
+    return exf_text_addf(out, err, "%s", words[rank]);
+}
+
+static exf_code add_prefill_fold(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    static const char *const rescaled[] = {"", ", weights rescaled to the original sum",
+                                           ", weights rescaled to the original l2 norm"};
+    const exf_fold_prefill_options *o = &v->prefill_options;
+    exf_code rc;
+    EXF_TRY(exf_text_addf(out, err, "%d expert%s per token", o->keep, o->keep == 1 ? "" : "s"));
+    EXF_TRY(add_projector(v->prefill_projector, v->prefill_lowrank, out, err));
+    EXF_TRY(add_rank(o->rank, out, err));
+    EXF_TRY(add_numbers(o->max_loss, o->ridge, out, err));
+    EXF_TRY(exf_text_addf(out, err, "%s%s", rescaled[o->rescale], o->confidence ? ", folded in proportion to 1 - loss" : ""));
+out:
+    return rc;
+}
+
+static exf_code add_random(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    int keep = v->prefill_options.keep;
+    exf_code rc = exf_text_addf(out, err, "%d expert%s per token, the others folded into random ones", keep, keep == 1 ? "" : "s");
+    if (rc == EXF_OK) rc = add_rank(v->prefill_options.rank, out, err);
+    return rc == EXF_OK ? exf_text_addf(out, err, ", seed %" PRId64, v->seed) : rc;
+}
+
+static exf_code add_prefill(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    int keep = v->prefill_options.keep;
+    switch (v->prefill) {
+    case EXF_PREFILL_NONE: return EXF_OK;
+    case EXF_PREFILL_FOLD: return add_prefill_fold(v, out, err);
+    case EXF_PREFILL_TOP:
+        return exf_text_addf(out, err, "%d best expert%s per token alone, weights %s", keep, keep == 1 ? "" : "s",
+                             v->renormalise ? "renormalised" : "unchanged");
+    case EXF_PREFILL_RANDOM: return add_random(v, out, err);
+    }
+    return EXF_OK;
+}
+
+/* ---- decode --------------------------------------------------------------------------- */
+
+static exf_code add_pool(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    const exf_fold_decode_options *o = &v->decode_options;
+    const char *plural = o->pool == 1 ? "" : "s";
+    exf_code rc;
+    if (v->decode == EXF_DECODE_STATIC)
+        EXF_TRY(exf_text_addf(out, err, "static pool of %d expert%s", o->pool, plural));
+    else
+        EXF_TRY(exf_text_addf(out, err, "%d expert%s per decode batch", o->pool, plural));
+    if (o->importance == EXF_FOLD_IMPORTANCE_ENERGY) EXF_TRY(exf_text_addf(out, err, " chosen by energy"));
+    if (o->drop)
+        EXF_TRY(exf_text_addf(out, err, ", the others dropped"));
+    else
+        EXF_TRY(add_projector(v->decode_projector, 0, out, err));
+    EXF_TRY(add_numbers(o->max_loss, o->ridge, out, err));
+out:
+    return rc;
+}
+
+static exf_code add_sere(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    exf_code rc = exf_text_addf(out, err, "SERE: routes outside the batch's top-%d experts go to the most similar of these",
+                                v->decode_options.pool);
+    return rc == EXF_OK && v->rho > 0 ? exf_text_addf(out, err, ", if above similarity %g", v->rho) : rc;
+}
+
+static exf_code add_decode(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    switch (v->decode) {
+    case EXF_DECODE_NONE: return EXF_OK;
+    case EXF_DECODE_DYNAMIC:
+    case EXF_DECODE_STATIC: return add_pool(v, out, err);
+    case EXF_DECODE_REAP:
+        return exf_text_addf(out, err, "REAP: the router picks among %d retained experts", v->decode_options.pool);
+    case EXF_DECODE_SERE: return add_sere(v, out, err);
+    }
+    return EXF_OK;
+}
+
+exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    exf_code rc = add_prefill(v, out, err);
+    if (rc == EXF_OK && v->prefill != EXF_PREFILL_NONE && v->decode != EXF_DECODE_NONE) rc = exf_text_addf(out, err, "; ");
+    return rc == EXF_OK ? add_decode(v, out, err) : rc;
+}

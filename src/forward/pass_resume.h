@@ -1,0 +1,13 @@
+/* pass_resume.h - saves a pass behind a layer to its resume point (resume/resume.h), and restores it. */
+#ifndef EXF_FORWARD_PASS_RESUME_H
+#define EXF_FORWARD_PASS_RESUME_H
+#include "forward/pass.h"
+
+/* Returns the number of layers that the pass's resume point has done; 0 if it has none. */
+int exf_pass_layers_done(const exf_pass *p);
+/* Fills the hidden states of all lanes from the resume point, in place of exf_pass_embed(). */
+exf_code exf_pass_restore(exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Saves the pass behind `done` layers if a save is due or a stop was requested; after a requested
+ * stop returns EXF_STOPPED.  All queues are finished. */
+exf_code exf_pass_save(exf_pass *p, int done, exf_err *err) EXF_CHECKED;
+#endif

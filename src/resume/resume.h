@@ -1,0 +1,91 @@
+/* resume.h - a resume point is a run's finished layers on disk, from which a run that was
+ * stopped goes on to the same bytes.
+ *
+ * The directory of a run's resume point holds
+ *   resume.json                   the point: facts of the run, layers done, files and their SHA-256
+ *   <name>-<l>.safetensors        a record: what layer l left behind, such as its sums
+ *   hidden-<n>                    hidden states behind the first n layers: float32, lane after lane
+ * A point is made in two steps.  Records and hidden states are written first, under names that the
+ * present point does not use; then they are synced and resume.json is replaced in one rename, on a
+ * thread beside the next layer.  A process that dies in between leaves the point before.
+ *
+ * A point is used only if the facts of the run (model, tokens, options, program, device) are equal
+ * and every file has its SHA-256: EXF_MODEL or EXF_FORMAT name what differs otherwise. */
+#ifndef EXF_RESUME_RESUME_H
+#define EXF_RESUME_RESUME_H
+#include "artifact/provenance.h"
+#include "format/safetensors.h"
+
+typedef enum {
+    EXF_RESUME_AUTO,    /* goes on from a point if there is one; refuses one of another run */
+    EXF_RESUME_REQUIRE, /* EXF_USAGE if there is none */
+    EXF_RESUME_NEVER    /* starts over; removes an earlier point */
+} exf_resume_mode;
+
+typedef struct {
+    const char *directory;       /* made by the first write; its parent must exist by then */
+    exf_resume_mode mode;
+    const exf_provenance *facts; /* what must be equal for a point to be used */
+    int64_t every_layers;        /* saves after so many layers; 0: layers do not matter */
+    double every_seconds;        /* saves when so many seconds have passed; 0: time does not matter */
+} exf_resume_options;
+
+/* How far a pass is. */
+typedef struct {
+    int layers_done;
+    int joined;            /* 1: no router has run yet, so all lanes have the first one's hidden states */
+    uint64_t weight_bytes; /* read from the model checkpoint so far */
+    double flops;          /* floating-point operations so far */
+} exf_resume_progress;
+
+/* A save may cost at most this share of the time since the save before, whatever every_seconds says. */
+#define EXF_RESUME_MOST_COST 0.04
+
+typedef struct exf_resume exf_resume;
+
+/* Opens the run's resume point, or remembers where to make one.  Borrows nothing. */
+exf_code exf_resume_open(exf_resume **out, const exf_resume_options *o, exf_err *err) EXF_CHECKED;
+/* Waits for a save under way, drops its failure, and frees r; files stay.  NULL is allowed. */
+void exf_resume_free(exf_resume *r);
+/* Returns 1 if the run saves points (every_layers or every_seconds is set). */
+int exf_resume_saves(const exf_resume *r);
+/* Returns how far the run was at the point that was opened; all 0 if there was none. */
+const exf_resume_progress *exf_resume_start(const exf_resume *r);
+/* Returns the layers done of the point that is on disk now; 0: there is none. */
+int exf_resume_saved_layers(const exf_resume *r);
+
+/* ---- records ---------------------------------------------------------------------------- */
+
+/* Writes a layer's record, if the run saves points; a record of that name and layer is replaced.
+ * Thread-safe for different layers or names. */
+exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_tensor *tensors, size_t n,
+                        exf_err *err) EXF_CHECKED;
+/* Opens a record of the point; EXF_FORMAT if it is absent or differs from its SHA-256.  The caller closes *out. */
+exf_code exf_resume_get(const exf_resume *r, const char *name, int layer, exf_st_file **out, exf_err *err) EXF_CHECKED;
+/* Reads the whole tensor `name`, which must have `expected`'s dtype and shape, into data. */
+exf_code exf_resume_read(const exf_st_file *f, const exf_tensor *expected, void *data, exf_err *err) EXF_CHECKED;
+
+/* ---- hidden states ---------------------------------------------------------------------- */
+
+enum { EXF_RESUME_CHUNK = 1 << 20 }; /* bytes that have one SHA-256; offsets below are multiples */
+
+/* Returns 1 if a point should be saved now that `done` layers are done. */
+int exf_resume_due(const exf_resume *r, int done);
+/* Starts the file of hidden states behind `done` layers, of so many bytes, after waiting for the save before. */
+exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_err *err) EXF_CHECKED;
+/* Writes n bytes at an offset, on n_threads threads.  n is a multiple of EXF_RESUME_CHUNK, but at the end of the file. */
+exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads,
+                               exf_err *err) EXF_CHECKED;
+/* Makes the point of these hidden states and all records of layers done so far, beside other work. */
+exf_code exf_resume_save(exf_resume *r, const exf_resume_progress *now, exf_err *err) EXF_CHECKED;
+/* Waits for a save under way and returns its result. */
+exf_code exf_resume_wait(exf_resume *r, exf_err *err) EXF_CHECKED;
+
+/* Opens the point's hidden states, which must have so many bytes, and reads n bytes at an offset. */
+exf_code exf_resume_hidden_open(const exf_resume *r, uint64_t bytes, exf_file **out, exf_err *err) EXF_CHECKED;
+exf_code exf_resume_hidden_get(const exf_resume *r, const exf_file *f, uint64_t offset, void *to, size_t n, int n_threads,
+                               exf_err *err) EXF_CHECKED;
+
+/* Deletes the point: its run is complete.  Files that are none of a resume point's stay. */
+exf_code exf_resume_remove(exf_resume *r, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,192 @@
+/* resume_hidden.c - the hidden states of a resume point, and the thread that saves it; see resume.h. */
+#include "resume/resume_internal.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread_pool.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+int exf_resume_due(const exf_resume *r, int done)
+{
+    double wait = r->last_cost / EXF_RESUME_MOST_COST;
+    if (r->every_layers && done - r->last_done >= r->every_layers) return 1;
+    if (r->every_seconds <= 0) return 0;
+    return exf_clock() - r->last_time >= (wait > r->every_seconds ? wait : r->every_seconds);
+}
+
+/* ---- writing ---------------------------------------------------------------------------- */
+
+exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_err *err)
+{
+    exf_resume_hidden *h = &r->next;
+    char file[32], *path = NULL;
+    exf_code rc;
+    r->began = exf_clock();
+    EXF_TRY(exf_resume_wait(r, err));
+    exf_resume_hidden_free(h);
+    snprintf(file, sizeof file, "hidden-%d", done);
+    h->progress.layers_done = done;
+    h->bytes = bytes;
+    h->n_chunks = (size_t)((bytes + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK);
+    EXF_TRY(exf_mem_new(&h->sha256, h->n_chunks, sizeof *h->sha256, "checksums", err));
+    EXF_TRY(exf_mem_strdup(&h->file, file, "resume point", err));
+    EXF_TRY(exf_make_dirs(r->directory, err));
+    EXF_TRY(exf_path_join(&path, r->directory, file, err));
+    EXF_TRY(exf_output_file_begin(&h->out, path, 1, err));
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* A range of the file, cut in chunks that are written or read side by side. */
+typedef struct {
+    const exf_resume_hidden *h;
+    const exf_file *in; /* NULL: written to h->out */
+    uint64_t offset;
+    char *bytes;
+    size_t n;
+} range;
+
+static size_t chunk_of(const range *k, size_t i)
+{
+    size_t at = i * (size_t)EXF_RESUME_CHUNK;
+    return k->n - at < EXF_RESUME_CHUNK ? k->n - at : EXF_RESUME_CHUNK;
+}
+
+static exf_code put_chunk(void *self, size_t i, int worker, exf_err *err)
+{
+    const range *k = self;
+    uint64_t at = k->offset + i * (uint64_t)EXF_RESUME_CHUNK;
+    const char *bytes = k->bytes + i * (size_t)EXF_RESUME_CHUNK;
+    exf_code rc;
+    (void)worker;
+    EXF_TRY(exf_output_file_patch(k->h->out, at, bytes, chunk_of(k, i), err));
+    EXF_TRY(exf_hash_bytes(bytes, chunk_of(k, i), k->h->sha256[at / EXF_RESUME_CHUNK], err));
+out:
+    return rc;
+}
+
+static size_t chunks_of(size_t n)
+{
+    return (n + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK;
+}
+
+exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads, exf_err *err)
+{
+    range k = {.h = &r->next, .offset = offset, .bytes = (char *)(uintptr_t)bytes, .n = n};
+    return exf_parallel_for(chunks_of(n), n_threads, put_chunk, &k, err);
+}
+
+/* ---- saving ------------------------------------------------------------------------------ */
+
+static exf_code write_point(exf_resume *r, exf_err *err)
+{
+    exf_text text = {0};
+    exf_output_file *f = NULL, *hidden = r->next.out;
+    exf_code rc;
+    r->next.out = NULL;
+    EXF_TRY(exf_output_file_commit(hidden, err));
+    EXF_TRY(exf_resume_point_text(r, &r->next, &text, err));
+    EXF_TRY(exf_output_file_begin(&f, r->path, 1, err));
+    EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
+    rc = exf_output_file_commit(f, err);
+    f = NULL;
+out:
+    exf_output_file_abort(f);
+    exf_text_free(&text);
+    return rc;
+}
+
+/* Deletes the hidden states of the point before. */
+static exf_code drop_before(const exf_resume *r, exf_err *err)
+{
+    char *path = NULL;
+    if (!r->now.file || strcmp(r->now.file, r->next.file) == 0) return EXF_OK;
+    exf_code rc = exf_path_join(&path, r->directory, r->now.file, err);
+    if (rc == EXF_OK) (void)unlink(path); /* one that stays is deleted with the point */
+    exf_mem_free(path);
+    return rc;
+}
+
+static void *save(void *self)
+{
+    exf_resume *r = self;
+    r->saved.code = write_point(r, &r->saved);
+    if (r->saved.code == EXF_OK) r->saved.code = drop_before(r, &r->saved);
+    if (r->saved.code != EXF_OK) {
+        exf_err_prefix(&r->saved, "resume point: ");
+        return NULL;
+    }
+    exf_resume_hidden_free(&r->now);
+    r->now = r->next;
+    r->next = (exf_resume_hidden){.out = NULL};
+    return NULL;
+}
+
+exf_code exf_resume_save(exf_resume *r, const exf_resume_progress *now, exf_err *err)
+{
+    r->next.progress = *now;
+    r->last_done = now->layers_done;
+    r->last_time = exf_clock();
+    r->last_cost = r->last_time - r->began;
+    r->saving = pthread_create(&r->thread, NULL, save, r) == 0;
+    if (r->saving) return EXF_OK;
+    save(r);
+    if (r->saved.code != EXF_OK) *err = r->saved;
+    return r->saved.code;
+}
+
+exf_code exf_resume_wait(exf_resume *r, exf_err *err)
+{
+    if (!r->saving) return EXF_OK;
+    pthread_join(r->thread, NULL);
+    r->saving = 0;
+    if (r->saved.code != EXF_OK) *err = r->saved;
+    return r->saved.code;
+}
+
+/* ---- reading ---------------------------------------------------------------------------- */
+
+exf_code exf_resume_hidden_open(const exf_resume *r, uint64_t bytes, exf_file **out, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, r->directory, r->now.file, err));
+    EXF_TRY(exf_file_open(out, path, err));
+    if (exf_file_size(*out) != bytes || r->now.bytes != bytes) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: has %llu bytes, the run's hidden states take %llu; --resume=never starts over", path,
+                      (unsigned long long)exf_file_size(*out), (unsigned long long)bytes);
+        exf_file_close(*out);
+        *out = NULL;
+    }
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+static exf_code get_chunk(void *self, size_t i, int worker, exf_err *err)
+{
+    const range *k = self;
+    uint64_t at = k->offset + i * (uint64_t)EXF_RESUME_CHUNK;
+    char *bytes = k->bytes + i * (size_t)EXF_RESUME_CHUNK, sha256[EXF_SHA256_HEX];
+    exf_code rc;
+    (void)worker;
+    EXF_TRY(exf_file_read(k->in, at, bytes, chunk_of(k, i), err));
+    EXF_TRY(exf_hash_bytes(bytes, chunk_of(k, i), sha256, err));
+    if (strcmp(sha256, k->h->sha256[at / EXF_RESUME_CHUNK]) != 0)
+        rc = exf_fail(err, EXF_FORMAT,
+                      "%s: the %zu bytes at %llu differ from their sha256 in resume.json; --resume=never starts over",
+                      exf_file_path(k->in), chunk_of(k, i), (unsigned long long)at);
+out:
+    return rc;
+}
+
+exf_code exf_resume_hidden_get(const exf_resume *r, const exf_file *f, uint64_t offset, void *to, size_t n, int n_threads,
+                               exf_err *err)
+{
+    range k = {.h = &r->now, .in = f, .offset = offset, .bytes = to, .n = n};
+    return exf_parallel_for(chunks_of(n), n_threads, get_chunk, &k, err);
+}

@@ -1,0 +1,173 @@
+/* plan.c - checks the place of the outputs and prints a plan; see plan.h. */
+#include "tool/plan.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "format/json_write.h"
+#include "kernels/backend.h"
+#include "tool/announce.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* ---- the place of the outputs -------------------------------------------------------------- */
+
+/* Cuts the last name off; "." where it was the only one. */
+static void cut_name(char *path)
+{
+    char *slash = strrchr(path, '/');
+    if (slash)
+        slash[slash == path] = 0;
+    else
+        memcpy(path, ".", 2); /* no path is shorter */
+}
+
+/* Cuts the path of an output to the directory that exists; a name of the path that is a file is refused. */
+static exf_code existing_directory(char *path, int is_file, const char *output, exf_err *err)
+{
+    struct stat st;
+    if (is_file) cut_name(path);
+    while (stat(path, &st) != 0) cut_name(path);
+    if (S_ISDIR(st.st_mode)) return EXF_OK;
+    return exf_fail(err, EXF_IO, "%s: cannot be made: %s is no directory", output, path);
+}
+
+exf_code exf_plan_check_output(const exf_plan *p, exf_err *err)
+{
+    char *path = NULL, need[16], have[16];
+    struct statvfs fs;
+    exf_code rc;
+    EXF_TRY(exf_mem_strdup(&path, p->output[0] ? p->output : ".", "path", err));
+    EXF_TRY(existing_directory(path, p->is_file, p->output, err));
+    if (access(path, W_OK | X_OK) != 0) {
+        rc = exf_fail(err, EXF_IO, "%s: cannot be written: %s: %s", p->output, path, strerror(errno));
+        goto out;
+    }
+    if (statvfs(path, &fs) != 0) goto out; /* a file system that does not say its room may have it */
+    double room = (double)fs.f_bavail * (double)fs.f_frsize;
+    if (room < (double)p->disk)
+        rc = exf_fail(err, EXF_NOSPACE, "%s: the outputs take about %s (%" PRIu64 " bytes), %s has %s free", p->output,
+                      exf_human_bytes(need, sizeof need, (double)p->disk), p->disk, path, exf_human_bytes(have, sizeof have, room));
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* ---- lines --------------------------------------------------------------------------------- */
+
+static void print_tokens(const exf_plan *p)
+{
+    char a[16];
+    printf("tokens     %zu in %zu sequences of at most %d%s\n", p->batch->n_tokens, p->batch->n_sequences, p->batch->max_tokens,
+           p->note);
+    printf("weights    %s (%" PRIu64 " bytes), each byte read once", exf_human_bytes(a, sizeof a, (double)p->weight_bytes),
+           p->weight_bytes);
+    if (p->held.reads > 1) printf(", but routed experts %d times: a layer's do not fit the GPU at once", p->held.reads);
+    printf("%s\n", p->model->part == EXF_MODEL_CONFIG ? "; counted from config.json: no weights are there" : "");
+}
+
+static uint64_t ram(const exf_plan *p)
+{
+    return exf_peak_rss() + p->host + p->held.host;
+}
+
+static void print_gpu(const exf_plan *p)
+{
+    char b[16];
+    const exf_backend *backend = p->options.backend;
+    if (!backend->gpu) {
+        printf("GPU        none: backend %s\n", backend->name);
+        return;
+    }
+    printf("GPU        about %s on %s; hidden states in ", exf_human_bytes(b, sizeof b, (double)p->held.device), backend->device());
+    if (p->held.window)
+        printf("pinned RAM, at most %zu tokens of them on the GPU\n", p->held.window);
+    else
+        printf("its memory\n");
+}
+
+static void print_lines(const exf_plan *p, uint64_t memory)
+{
+    char b[16];
+    print_tokens(p);
+    printf("compute    %.3g GFLOP on %d %s of %.0f GFLOP/s (measured now)\n", p->flops / 1e9, p->workers,
+           p->options.backend->gpu ? "GPU" : "threads", p->rate / 1e9);
+    printf("time       %s %s%s\n", p->measured ? "about" : "at least", exf_human_seconds(b, sizeof b, p->seconds),
+           p->measured ? " (a sample of the run was measured)" : "");
+    printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)memory));
+    print_gpu(p);
+    printf("disk       about %s\n", exf_human_bytes(b, sizeof b, (double)p->disk));
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+static exf_code json_text(const exf_plan *p, uint64_t memory, exf_text *out, exf_err *err)
+{
+    exf_jw w = {.depth = 0};
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_text(&w, "schema", "exfold-plan/1");
+    exf_jw_count(&w, "tokens", p->batch->n_tokens);
+    exf_jw_count(&w, "sequences", p->batch->n_sequences);
+    exf_jw_int(&w, "max_tokens", p->batch->max_tokens);
+    exf_jw_count(&w, "weight_bytes", p->weight_bytes);
+    exf_jw_int(&w, "expert_reads", p->held.reads);
+    exf_jw_bool(&w, "weights_present", p->model->part != EXF_MODEL_CONFIG);
+    exf_jw_text(&w, "backend", p->options.backend->name);
+    exf_jw_text(&w, "device", p->options.backend->device());
+    exf_jw_int(&w, "workers", p->workers);
+    exf_jw_real(&w, "flops", p->flops);
+    exf_jw_real(&w, "product_flops_per_second", p->rate);
+    exf_jw_real(&w, "seconds", p->seconds);
+    exf_jw_bool(&w, "seconds_measured", p->measured);
+    exf_jw_count(&w, "ram_bytes", memory);
+    exf_jw_count(&w, "gpu_bytes", p->held.device);
+    exf_jw_count(&w, "disk_bytes", p->disk);
+    exf_jw_text(&w, "output", p->output);
+    exf_jw_close(&w);
+    return exf_jw_end(&w, out, err);
+}
+
+static exf_code write_file(const exf_recipe *r, const exf_text *text, exf_err *err)
+{
+    exf_output_file *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_output_file_begin(&f, r->json_path, r->force, err));
+    EXF_TRY(exf_output_file_write(f, text->s, text->len, err));
+    rc = exf_output_file_commit(f, err);
+    f = NULL;
+    if (rc == EXF_OK) rc = exf_announce(r->json_path, err);
+out:
+    exf_output_file_abort(f);
+    return rc;
+}
+
+exf_code exf_plan_check_json(const exf_recipe *r, exf_err *err)
+{
+    if (!r->json_path || r->dry_run) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "--json: is where the plan of a --dry-run goes; give both or neither");
+}
+
+exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err)
+{
+    exf_text text = {0};
+    uint64_t memory = ram(p);
+    exf_code rc = EXF_OK;
+    if (!r->json_path) {
+        print_lines(p, memory);
+        return EXF_OK;
+    }
+    EXF_TRY(json_text(p, memory, &text, err));
+    if (strcmp(r->json_path, "-") == 0)
+        fputs(text.s, stdout);
+    else
+        rc = write_file(r, &text, err);
+out:
+    exf_text_free(&text);
+    return rc;
+}

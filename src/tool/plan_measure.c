@@ -1,0 +1,110 @@
+/* plan_measure.c - how long a run takes, measured on a sample of it; see plan.h. */
+#include "tool/plan.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "forward/work.h"
+#include "kernels/backend.h"
+#include "kernels/linear/gemm_rate.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* Operations of a layer that one thread of a CPU is given, and tokens that a GPU is given: some tenths of a second. */
+static const double cpu_flops = 1e10;
+enum { GPU_TOKENS = 32768, LEAST_TOKENS = 64 };
+
+/* Returns the tokens of the sample and in *n its sequences, of which every worker gets as many. */
+static size_t sample_tokens(const exf_plan *p, double layer_flops, size_t *n)
+{
+    const exf_batch *b = p->batch;
+    size_t workers = (size_t)p->workers, each = b->n_tokens / b->n_sequences;
+    double wanted = p->options.backend->gpu ? GPU_TOKENS : cpu_flops / layer_flops * (double)workers;
+    size_t tokens = wanted < (double)b->n_tokens ? (size_t)wanted : b->n_tokens;
+    if (tokens < LEAST_TOKENS * workers) tokens = LEAST_TOKENS * workers;
+    *n = (tokens + each - 1) / (each ? each : 1);
+    *n = (*n + workers - 1) / workers * workers;
+    if (*n > b->n_sequences) *n = b->n_sequences;
+    return tokens;
+}
+
+/* Adds the first tokens of a sequence; of data that is not there, any tokens. */
+static void add_sequence(exf_plan_sample *s, const exf_plan *p, const exf_span *from, int n_tokens)
+{
+    size_t vocab = (size_t)p->model->arch.vocab;
+    exf_batch *b = &s->batch;
+    s->span[b->n_sequences++] = (exf_span){b->n_tokens, n_tokens};
+    for (size_t t = 0; t < (size_t)n_tokens; t++)
+        s->ids[b->n_tokens++] = p->batch->ids ? p->batch->ids[from->offset + t] : (int32_t)((from->offset + t * 127) % vocab);
+    if (n_tokens > b->max_tokens) b->max_tokens = n_tokens;
+}
+
+exf_code exf_plan_sample_new(exf_plan_sample *s, const exf_plan *p, double layer_flops, exf_err *err)
+{
+    const exf_batch *b = p->batch;
+    size_t n, tokens = sample_tokens(p, layer_flops, &n), most = tokens / n + 1;
+    exf_code rc;
+    memset(s, 0, sizeof *s);
+    EXF_TRY(exf_mem_new(&s->span, n, sizeof *s->span, "sample of the run", err));
+    EXF_TRY(exf_mem_new(&s->ids, n * (size_t)b->max_tokens, sizeof *s->ids, "sample of the run", err));
+    s->batch = (exf_batch){.ids = s->ids, .span = s->span};
+    for (size_t i = 0; i < n; i++) {
+        const exf_span *from = &b->span[i * b->n_sequences / n];
+        add_sequence(s, p, from, (size_t)from->n_tokens < most ? from->n_tokens : (int)most);
+    }
+out:
+    if (rc != EXF_OK) exf_plan_sample_free(s);
+    return rc;
+}
+
+void exf_plan_sample_free(exf_plan_sample *s)
+{
+    exf_mem_free(s->ids);
+    exf_mem_free(s->span);
+    memset(s, 0, sizeof *s);
+}
+
+/* Returns the seconds of the whole run.  A GPU reads weights while it computes, but for the first layer. */
+static double seconds_of(const exf_plan *p, const exf_eta *sample)
+{
+    exf_eta whole = p->work;
+    double all, reading;
+    for (int k = 0; k < EXF_ETA_KINDS; k++) {
+        whole.kind[k].done = sample->kind[k].done;
+        whole.kind[k].spent = sample->kind[k].spent > 0 ? sample->kind[k].spent : 0;
+    }
+    all = exf_eta_whole(&whole);
+    if (!p->options.backend->gpu || sample->kind[EXF_WORK_READ].done <= 0) return all;
+    reading = whole.kind[EXF_WORK_READ].planned * whole.kind[EXF_WORK_READ].spent / whole.kind[EXF_WORK_READ].done;
+    return (all - reading > reading ? all - reading : reading) + whole.kind[EXF_WORK_READ].spent;
+}
+
+static int fits_memory(const exf_plan *p)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages <= 0 || size <= 0 || (double)(p->held.host + p->host) < (double)pages * (double)size;
+}
+
+exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *err)
+{
+    exf_plan_sample sample = {.ids = NULL};
+    exf_forward_options options = p->options;
+    exf_forward_report report;
+    exf_code rc;
+    EXF_TRY(exf_gemm_rate(options.backend, (exf_compute)options.compute, &p->rate, err));
+    p->seconds = p->flops / (p->rate * p->workers);
+    if (!pass || p->model->part == EXF_MODEL_CONFIG) goto out;
+    if (!fits_memory(p)) {
+        exf_log_warn("the run needs more memory than this machine has: its time is not measured");
+        goto out;
+    }
+    options.n_layers = exf_work_sample_layers(&p->model->arch);
+    options.sample = 1;
+    EXF_TRY(exf_plan_sample_new(&sample, p, p->flops / (double)p->batch->n_tokens / p->model->arch.n_layers, err));
+    EXF_TRY(pass(self, &sample.batch, &options, &report, err));
+    p->seconds = seconds_of(p, &report.work);
+    p->measured = 1;
+out:
+    exf_plan_sample_free(&sample);
+    return rc;
+}

@@ -1,0 +1,59 @@
+/* run_resume.c - see run_resume.h. */
+#include "tool/run_resume.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/text.h"
+
+/* Each stage has its own point. */
+static exf_code name_directory(char **out, const exf_recipe *r, const exf_run_directory *dir, const char *stage, exf_err *err)
+{
+    exf_text name = {0};
+    exf_code rc;
+    if (r->checkpoint_directory) return exf_path_join(out, r->checkpoint_directory, stage, err);
+    EXF_TRY(exf_text_addf(&name, err, ".exfold-resume-%s", stage));
+    EXF_TRY(exf_run_directory_file(dir, name.s, out, err));
+out:
+    exf_text_free(&name);
+    return rc;
+}
+
+exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_directory *dir, const exf_provenance *facts,
+                             const char *stage, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc;
+    EXF_TRY(name_directory(&path, r, dir, stage, err));
+    exf_resume_options o = {.directory = path, .mode = (exf_resume_mode)r->resume, .facts = facts,
+                            .every_layers = r->checkpoint_layers, .every_seconds = r->checkpoint_seconds};
+    EXF_TRY(exf_resume_open(out, &o, err));
+    int done = exf_resume_start(*out)->layers_done;
+    if (done) {
+        r->force = 1;
+        exf_log_info("resume: going on behind layer %d, saved in %s", done, o.directory);
+    }
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* An interrupted run that has a point can go on. */
+static exf_code offer(const exf_resume *resume, exf_code rc, exf_err *err)
+{
+    int done = exf_resume_saved_layers(resume);
+    if ((rc != EXF_SIGINT && rc != EXF_SIGTERM) || !done) return rc;
+    return exf_fail(err, EXF_STOPPED, "stopped at once; the same command goes on behind layer %d", done);
+}
+
+exf_code exf_run_resume_close(exf_resume *resume, exf_code rc, exf_err *err)
+{
+    exf_err unused;
+    int complete = rc == EXF_OK || rc == EXF_THRESHOLD; /* a gate is looked at when all outputs are written */
+    if (resume && complete && exf_resume_remove(resume, &unused) != EXF_OK) exf_log_warn("%s", unused.msg);
+    if (resume && !complete && exf_resume_wait(resume, &unused) == EXF_OK) rc = offer(resume, rc, err);
+    if (resume && !complete && !exf_resume_saved_layers(resume) && exf_resume_remove(resume, &unused) != EXF_OK)
+        exf_log_warn("%s", unused.msg); /* records without a point serve nobody */
+    exf_resume_free(resume);
+    return rc;
+}

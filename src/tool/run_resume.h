@@ -1,0 +1,17 @@
+/* run_resume.h - opens the resume point of a run as the recipe says: runtime.resume and
+ * runtime.checkpoint.* (resume/resume.h). */
+#ifndef EXF_TOOL_RUN_RESUME_H
+#define EXF_TOOL_RUN_RESUME_H
+#include "resume/resume.h"
+#include "tool/recipe.h"
+#include "tool/run_directory.h"
+
+/* Opens the resume point of a stage ("calibrate") in runtime.checkpoint.directory/<stage>, or in
+ * .exfold-resume-<stage> of the output directory.  If the run goes on from a point, says so and sets r->force: the outputs that are
+ * there are the run's own. */
+exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_directory *dir, const exf_provenance *facts,
+                             const char *stage, exf_err *err) EXF_CHECKED;
+/* Ends the run with result rc: deletes the point of a run that succeeded.  Where a run with a point was interrupted,
+ * returns EXF_STOPPED and says in err how to go on; otherwise returns rc.  Frees resume. */
+exf_code exf_run_resume_close(exf_resume *resume, exf_code rc, exf_err *err) EXF_CHECKED;
+#endif

@@ -1,0 +1,93 @@
+/* kill_at_call.c - a library for LD_PRELOAD that kills the program with SIGKILL at its n-th call
+ * that changes a file: EXF_KILL_AT=n.  EXF_KILL_COUNT=FILE: writes the number of such calls to FILE
+ * when the program ends.  EXF_KILL_SIGNAL: another signal's number.
+ *
+ * Half of the kills fall before the call and half behind it: odd n before, even n behind. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static atomic_long calls;
+
+static long kill_at(void)
+{
+    const char *n = getenv("EXF_KILL_AT");
+    return n ? atol(n) : 0;
+}
+
+static void die(void)
+{
+    const char *number = getenv("EXF_KILL_SIGNAL");
+    raise(number ? atoi(number) : SIGKILL);
+}
+
+/* Counts a call; 1: the program dies behind it. */
+static int count(void)
+{
+    long n = ++calls, at = kill_at();
+    if (n != at) return 0;
+    if (at % 2) die();
+    return at % 2 == 0;
+}
+
+__attribute__((destructor)) static void report(void)
+{
+    const char *path = getenv("EXF_KILL_COUNT");
+    FILE *f = path ? fopen(path, "w") : NULL;
+    if (!f) return;
+    fprintf(f, "%ld\n", (long)calls);
+    fclose(f);
+}
+
+#define WRAP(type, name, parameters, arguments)                                   \
+    type name parameters                                                          \
+    {                                                                             \
+        static type(*next) parameters;                                            \
+        if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);                     \
+        int last = count();                                                       \
+        type result = next arguments;                                             \
+        if (last) die();                                                 \
+        return result;                                                            \
+    }
+
+WRAP(ssize_t, write, (int fd, const void *bytes, size_t n), (fd, bytes, n))
+WRAP(ssize_t, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
+WRAP(ssize_t, pwrite64, (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n, at))
+WRAP(int, fsync, (int fd), (fd))
+WRAP(int, ftruncate, (int fd, off_t n), (fd, n))
+WRAP(int, ftruncate64, (int fd, off64_t n), (fd, n))
+WRAP(int, rename, (const char *from, const char *to), (from, to))
+WRAP(int, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
+WRAP(int, unlink, (const char *path), (path))
+WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
+WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode))
+WRAP(int, rmdir, (const char *path), (path))
+
+/* open() counts if it may create a file. */
+#define WRAP_OPEN(name, parameters, arguments)                    \
+    int name parameters                                           \
+    {                                                             \
+        static int (*next) parameters;                            \
+        mode_t mode = 0;                                          \
+        va_list va;                                               \
+        if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);     \
+        if (!(flags & O_CREAT)) return next arguments;            \
+        va_start(va, flags);                                      \
+        mode = va_arg(va, mode_t);                                \
+        va_end(va);                                               \
+        int last = count(), result = next arguments;              \
+        if (last) die();                                          \
+        return result;                                            \
+    }
+
+WRAP_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))
+WRAP_OPEN(open64, (const char *path, int flags, ...), (path, flags, mode))
+WRAP_OPEN(openat, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
+WRAP_OPEN(openat64, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))

@@ -1,0 +1,94 @@
+/* check_made_from.c - the digest of the tables is found in every kind of derived file, and nothing else is. */
+#include "tests/support/artifact_fixtures.h"
+
+#include "artifact/made_from.h"
+
+#define HEX "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+static exf_err e;
+static char found[EXF_SHA256_HEX];
+
+static const char *of(const char *text)
+{
+    exf_write_file(exf_scratch("f"), text, strlen(text));
+    ck_ok(exf_made_from(exf_scratch("f"), found, &e), e);
+    return found;
+}
+
+START_TEST(every_spelling_is_found)
+{
+    static const char *const texts[] = {
+        "{\"provenance\": {\"validate.tables_digest\": \"" HEX "\"}}",
+        "# tables_digest: " HEX "\nschema: exfold-recipe/1\n",
+        "text\n\n<!-- tables_digest: " HEX " -->\n",
+        "<tr><th>tables_digest</th><td>" HEX "</td></tr>",
+        "a tables_digest that is none, then tables_digest=" HEX,
+        "tables_digest" HEX,
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) ck_assert_str_eq(of(texts[i]), HEX);
+}
+END_TEST
+
+START_TEST(what_is_no_digest_is_not_found)
+{
+    static const char *const texts[] = {
+        "", "t", "tables_digest", "tables_diges: " HEX, HEX, "tables_digest: 0123", "tables_digest: " HEX "0",
+        "tables_digest:                                                        " HEX,
+        "tables_digest: 0123456789ABCDEF0123456789abcdef0123456789abcdef0123456789abcdef",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) ck_assert_str_eq(of(texts[i]), "");
+    ck_ok(exf_made_from(exf_scratch("nowhere"), found, &e), e);
+    ck_assert_str_eq(found, "");
+    ck_ok(exf_made_from(exf_scratch(""), found, &e), e); /* a directory */
+    ck_assert_str_eq(found, "");
+}
+END_TEST
+
+/* Of a large file the ends are read. */
+START_TEST(large_files_are_read_at_their_ends)
+{
+    static const char mark[] = "tables_digest: " HEX;
+    const long size = (64l << 20) + 1000, at[] = {0, 100l << 10, 32l << 20, (64l << 20) + 900};
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        FILE *f = fopen(exf_scratch("large"), "wb");
+        ck_assert(f && ftruncate(fileno(f), size) == 0 && fseek(f, at[i], SEEK_SET) == 0);
+        ck_assert_uint_eq(fwrite(mark, 1, strlen(mark), f), strlen(mark));
+        ck_assert_int_eq(fclose(f), 0);
+        ck_ok(exf_made_from(exf_scratch("large"), found, &e), e);
+        ck_assert_str_eq(found, at[i] == 32l << 20 ? "" : HEX);
+    }
+}
+END_TEST
+
+static exf_code comment_and_find(exf_err *err)
+{
+    exf_text t = {0};
+    exf_code rc;
+    EXF_TRY(exf_made_from_comment(&t, HEX, err));
+    exf_write_file(exf_scratch("f"), t.s, t.len);
+    EXF_TRY(exf_made_from(exf_scratch("f"), found, err));
+    ck_assert_str_eq(found, HEX);
+out:
+    exf_text_free(&t);
+    return rc;
+}
+
+START_TEST(marking_survives_every_failing_allocation)
+{
+    exf_write_file(exf_scratch("f"), "", 0); /* which every run replaces */
+    fail_each_allocation(comment_and_find, left_behind, 1);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("made_from");
+    TCase *t = tcase_create("made_from");
+    tcase_add_checked_fixture(t, start_empty, NULL);
+    tcase_add_test(t, every_spelling_is_found);
+    tcase_add_test(t, what_is_no_digest_is_not_found);
+    tcase_add_test(t, large_files_are_read_at_their_ends);
+    tcase_add_test(t, marking_survives_every_failing_allocation);
+    suite_add_tcase(s, t);
+    return s;
+}

@@ -1,0 +1,290 @@
+/* check_resume.c - src/resume: a point is read back as it was saved, and only if every file and fact of it is right. */
+#include "tests/support/scratch_fixtures.h"
+
+#include "resume/resume.h"
+
+#include <sys/stat.h>
+
+enum { CHUNK = EXF_RESUME_CHUNK, N_BYTES = 2 * CHUNK + 12345, N_SUMS = 6 };
+
+static exf_err e; /* of the last call */
+static const char *tokens = "1234";
+static uint64_t sums[N_SUMS] = {1, 2, 3, 4, 5, UINT64_MAX};
+static unsigned char *hidden;
+
+static void start(void)
+{
+    start_empty();
+    tokens = "1234";
+    hidden = NULL;
+    ck_ok(exf_mem_new(&hidden, N_BYTES, 1, "test", &e), e);
+    for (size_t i = 0; i < N_BYTES; i++) hidden[i] = (unsigned char)(i * 2654435761u >> 13);
+}
+
+static void end(void)
+{
+    exf_mem_free(hidden);
+}
+
+static exf_code open_point(exf_resume **r, exf_resume_mode mode, exf_err *err)
+{
+    exf_provenance facts = {0};
+    exf_code rc;
+    EXF_TRY(exf_provenance_add(&facts, err, "model.weights_sha256", "%s", "abcd"));
+    EXF_TRY(exf_provenance_add(&facts, err, "data.tokens_sha256", "%s", tokens));
+    exf_resume_options o = {.directory = exf_scratch("point"), .mode = mode, .facts = &facts, .every_layers = 1};
+    rc = exf_resume_open(r, &o, err);
+out:
+    exf_provenance_free(&facts);
+    return rc;
+}
+
+static exf_tensor sums_tensor(void)
+{
+    return (exf_tensor){.name = "sums", .dtype = EXF_DT_U64, .rank = 2, .shape = {2, 3}, .data = sums};
+}
+
+/* A run that does layers [first, done), and saves behind each. */
+static exf_code save_layers(exf_resume *r, int first, int done, exf_err *err)
+{
+    exf_tensor t = sums_tensor();
+    exf_code rc = EXF_OK;
+    for (int l = first; l < done; l++) {
+        exf_resume_progress now = {.layers_done = l + 1, .joined = l == 0,
+                                   .weight_bytes = 100u * (unsigned)(l + 1), .flops = 0.5 + l};
+        EXF_TRY(exf_resume_put(r, "sums", l, &t, 1, err));
+        EXF_TRY(exf_resume_hidden_begin(r, l + 1, N_BYTES, err));
+        EXF_TRY(exf_resume_hidden_put(r, 0, hidden, 2 * CHUNK, 2, err));
+        EXF_TRY(exf_resume_hidden_put(r, 2 * CHUNK, hidden + 2 * CHUNK, N_BYTES - 2 * CHUNK, 2, err));
+        EXF_TRY(exf_resume_save(r, &now, err));
+        EXF_TRY(exf_resume_wait(r, err));
+    }
+out:
+    return rc;
+}
+
+static void save_two(void)
+{
+    exf_resume *r;
+    ck_ok(open_point(&r, EXF_RESUME_AUTO, &e), e);
+    ck_assert_int_eq(exf_resume_start(r)->layers_done, 0);
+    ck_ok(save_layers(r, 0, 2, &e), e);
+    ck_assert_int_eq(exf_resume_saved_layers(r), 2);
+    exf_resume_free(r);
+}
+
+/* Reads everything that the point of two layers has. */
+static exf_code read_two(exf_resume *r, exf_err *err)
+{
+    unsigned char *got = NULL;
+    uint64_t got_sums[N_SUMS];
+    exf_tensor t = sums_tensor();
+    exf_file *f = NULL;
+    exf_st_file *record = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&got, N_BYTES, 1, "test", err));
+    for (int l = 0; l < 2; l++) {
+        EXF_TRY(exf_resume_get(r, "sums", l, &record, err));
+        EXF_TRY(exf_resume_read(record, &t, got_sums, err));
+        exf_st_close(record);
+        record = NULL;
+        ck_assert_mem_eq(got_sums, sums, sizeof sums);
+    }
+    EXF_TRY(exf_resume_hidden_open(r, N_BYTES, &f, err));
+    EXF_TRY(exf_resume_hidden_get(r, f, 0, got, N_BYTES, 3, err));
+    ck_assert_mem_eq(got, hidden, N_BYTES);
+out:
+    exf_st_close(record);
+    exf_file_close(f);
+    exf_mem_free(got);
+    return rc;
+}
+
+START_TEST(a_point_is_read_back_as_it_was_saved)
+{
+    exf_resume *r;
+    save_two();
+    ck_ok(open_point(&r, EXF_RESUME_REQUIRE, &e), e);
+    const exf_resume_progress *was = exf_resume_start(r);
+    ck_assert_int_eq(was->layers_done, 2);
+    ck_assert_int_eq(was->joined, 0);
+    ck_assert_uint_eq(was->weight_bytes, 200);
+    ck_assert(was->flops == 1.5);
+    ck_ok(read_two(r, &e), e);
+    exf_resume_free(r);
+}
+END_TEST
+
+START_TEST(a_run_that_went_on_saves_the_next_point)
+{
+    exf_resume *r;
+    save_two();
+    ck_ok(open_point(&r, EXF_RESUME_AUTO, &e), e);
+    ck_ok(save_layers(r, 2, 3, &e), e);
+    exf_resume_free(r);
+    ck_ok(open_point(&r, EXF_RESUME_AUTO, &e), e);
+    ck_assert_int_eq(exf_resume_start(r)->layers_done, 3);
+    ck_ok(read_two(r, &e), e);
+    ck_assert(!exf_path_exists(exf_scratch("point/hidden-2")));
+    ck_ok(exf_resume_remove(r, &e), e);
+    exf_resume_free(r);
+    ck_assert_int_eq(files_left(), 0);
+}
+END_TEST
+
+START_TEST(the_point_of_another_run_is_refused)
+{
+    exf_resume *r;
+    save_two();
+    tokens = "5678";
+    ck_fails(open_point(&r, EXF_RESUME_AUTO, &e), EXF_MODEL, e, "was saved with data.tokens_sha256 1234, this run has 5678");
+    ck_assert_ptr_null(strstr(e.msg, "weights"));
+    ck_assert(strstr(e.msg, "--resume=never") != NULL);
+    ck_ok(open_point(&r, EXF_RESUME_NEVER, &e), e);
+    ck_assert_int_eq(exf_resume_start(r)->layers_done, 0);
+    exf_resume_free(r);
+    ck_assert_int_eq(files_left(), 0);
+    ck_fails(open_point(&r, EXF_RESUME_REQUIRE, &e), EXF_USAGE, e, "--resume=require");
+}
+END_TEST
+
+/* Flips a bit of a file of the point. */
+static void damage(const char *name, size_t at)
+{
+    char *bytes = NULL;
+    size_t n;
+    ck_ok(exf_file_slurp(exf_scratch(name), 1 << 30, &bytes, &n, &e), e);
+    bytes[at % n] ^= 4;
+    exf_write_file(exf_scratch(name), bytes, n);
+    exf_mem_free(bytes);
+}
+
+static exf_code open_and_read(exf_err *err)
+{
+    exf_resume *r = NULL;
+    exf_code rc;
+    EXF_TRY(open_point(&r, EXF_RESUME_AUTO, err));
+    EXF_TRY(read_two(r, err));
+out:
+    exf_resume_free(r);
+    return rc;
+}
+
+START_TEST(a_flipped_bit_is_found)
+{
+    save_two();
+    ck_ok(open_and_read(&e), e);
+    damage("point/hidden-2", CHUNK + 77);
+    ck_fails(open_and_read(&e), EXF_FORMAT, e, "hidden-2: the 1048576 bytes at 1048576 differ from their sha256");
+    damage("point/hidden-2", CHUNK + 77);
+    for (size_t at = 0; at < 200; at += 11) {
+        damage("point/sums-1.safetensors", at);
+        ck_fails(open_and_read(&e), EXF_FORMAT, e, "sums-1.safetensors: has sha256");
+        damage("point/sums-1.safetensors", at);
+    }
+    ck_ok(open_and_read(&e), e);
+}
+END_TEST
+
+START_TEST(a_flipped_bit_of_resume_json_is_never_taken)
+{
+    size_t refused = 0, n = 40;
+    save_two();
+    for (size_t at = 0; at < n; at++) {
+        damage("point/resume.json", 53 * at);
+        refused += open_and_read(&e) != EXF_OK;
+        damage("point/resume.json", 53 * at);
+    }
+    /* What remains are numbers of the report, weight_bytes and flops, and white space. */
+    ck_assert_uint_gt(refused, n * 9 / 10);
+    ck_ok(open_and_read(&e), e);
+}
+END_TEST
+
+START_TEST(what_is_missing_is_named)
+{
+    save_two();
+    unlink(exf_scratch("point/sums-0.safetensors"));
+    ck_fails(open_and_read(&e), EXF_FORMAT, e, "sums-0.safetensors: is missing from the resume point");
+    remove_scratch(exf_scratch("point"));
+    save_two();
+    ck_assert_int_eq(truncate(exf_scratch("point/hidden-2"), 100), 0);
+    ck_fails(open_and_read(&e), EXF_FORMAT, e, "hidden-2: has 100 bytes, the run's hidden states take");
+    exf_write_file(exf_scratch("point/resume.json"), "{\"schema\": \"exfold-resume/0\"}", 29);
+    ck_fails(open_and_read(&e), EXF_VERSION, e, "schema is exfold-resume/0, expected exfold-resume/1");
+    exf_write_file(exf_scratch("point/resume.json"), "{", 1);
+    ck_fails(open_and_read(&e), EXF_FORMAT, e, "resume.json");
+}
+END_TEST
+
+START_TEST(a_run_without_points_writes_nothing)
+{
+    exf_provenance facts = {0};
+    exf_resume *r;
+    exf_tensor t = sums_tensor();
+    exf_resume_options o = {.directory = exf_scratch("point"), .facts = &facts};
+    ck_ok(exf_resume_open(&r, &o, &e), e);
+    ck_assert(!exf_resume_saves(r));
+    ck_ok(exf_resume_put(r, "sums", 0, &t, 1, &e), e);
+    ck_assert(!exf_resume_due(r, 1));
+    exf_resume_free(r);
+    ck_assert_int_eq(files_left(), 0);
+}
+END_TEST
+
+START_TEST(files_of_others_stay)
+{
+    exf_resume *r;
+    save_two();
+    exf_write_file(exf_scratch("point/notes.txt"), "mine", 4);
+    exf_write_file(exf_scratch("point/.resume.json.12ab.partial"), "left", 4);
+    ck_ok(open_point(&r, EXF_RESUME_NEVER, &e), e);
+    exf_resume_free(r);
+    ck_assert(exf_path_exists(exf_scratch("point/notes.txt")));
+    ck_assert(!exf_path_exists(exf_scratch("point/.resume.json.12ab.partial")));
+    ck_assert(!exf_path_exists(exf_scratch("point/hidden-2")));
+}
+END_TEST
+
+static exf_code save_and_read(exf_err *err)
+{
+    exf_resume *r = NULL;
+    exf_code rc;
+    EXF_TRY(open_point(&r, EXF_RESUME_NEVER, err));
+    EXF_TRY(save_layers(r, 0, 2, err));
+    EXF_TRY(read_two(r, err));
+    EXF_TRY(exf_resume_remove(r, err));
+out:
+    exf_resume_free(r);
+    return rc;
+}
+
+static int anything(void)
+{
+    return 0;
+}
+
+START_TEST(saving_survives_every_failing_allocation)
+{
+    fail_each_allocation(save_and_read, anything, 0);
+    ck_assert_int_eq(files_left(), 0);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("resume");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, start, end);
+    tcase_add_test(t, a_point_is_read_back_as_it_was_saved);
+    tcase_add_test(t, a_run_that_went_on_saves_the_next_point);
+    tcase_add_test(t, the_point_of_another_run_is_refused);
+    tcase_add_test(t, a_flipped_bit_is_found);
+    tcase_add_test(t, a_flipped_bit_of_resume_json_is_never_taken);
+    tcase_add_test(t, what_is_missing_is_named);
+    tcase_add_test(t, a_run_without_points_writes_nothing);
+    tcase_add_test(t, files_of_others_stay);
+    tcase_add_test(t, saving_survives_every_failing_allocation);
+    suite_add_tcase(s, t);
+    return s;
+}
