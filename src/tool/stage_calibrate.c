@@ -27,7 +27,6 @@ static exf_code open_resume(outputs *o, exf_recipe *r, const exf_session *s, con
 {
     exf_provenance facts = {0};
     exf_code rc;
-    EXF_TRY(exf_run_directory_name(&o->dir, r->output_directory, err));
     EXF_TRY(exf_capture_provenance(&o->facts, s->model, s->corpus, &s->request, s->backend, s->compute, "all", err));
     EXF_TRY(exf_provenance_copy(&facts, &o->facts, err));
     EXF_TRY(exf_accumulate_facts(&facts, options, err));

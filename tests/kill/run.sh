@@ -25,7 +25,7 @@ validate() { "$build/bin/exfold-validate" -q recipes/demo.yaml --output "$work/r
 fail() { echo "kill: $program, signal $signal at call $n: $*" >&2; tail -3 "$work/log" >&2; exit 1; }
 
 # The result: every file but the recipe's, which may hold another option.
-result() { (cd "$work/run" && find . -name .exfold-resume-$program -o -type f ! -name exfold_recipe.yaml -exec sha256sum {} + | sort); }
+result() { (cd "$work/run" && find . -name ".exfold-resume-$program" -o -type f ! -name exfold_recipe.yaml -exec sha256sum {} + | sort); }
 
 # Runs the program until it ends by itself; a run that was complete is refused for its own outputs.
 go_on() {
@@ -64,6 +64,6 @@ sweep() { # PROGRAM SIGNAL
 }
 
 for program in calibrate validate; do
-    sweep $program 9
-    sweep $program 15
+    sweep "$program" 9
+    sweep "$program" 15
 done

@@ -242,7 +242,8 @@ static void correct_routes(exf_queue *q, float *routed, const exf_correction_tab
 static const exf_gpu_operations gpu = {
     .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_reset_peak = memory_reset_peak,
     .memory_left = memory_left,
-    .stamp = stamp, .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed, .watch_finite = watch_finite,
+    .stamp = stamp, .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed,
+    .watch_finite = watch_finite,
     .output_errors = output_errors,
     .layer_sums_bytes = layer_sums_bytes, .gram_matrices_bytes = gram_matrices_bytes, .correct_routes = correct_routes,
 };

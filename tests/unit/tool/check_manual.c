@@ -97,7 +97,8 @@ START_TEST(a_page_has_two_forms)
 {
     has("recipe.md", "\n## Runtime\n\n| key | default | meaning |\n|---|---|---|\n"
                      "| `runtime.backend` = auto\\|cpu\\|cuda, `--backend` | `auto` | where the forward pass runs; ");
-    has("recipe.md", "| `data.max_tokens` = N | `2048` | longest sequence; longer documents are cut into pieces (1 to 1048576) |\n");
+    has("recipe.md",
+        "| `data.max_tokens` = N | `2048` | longest sequence; longer documents are cut into pieces (1 to 1048576) |\n");
     has("recipe.md", "| `exfold-export` | output card |\n");
     has("manifest", ".TH \"EXFOLD-MANIFEST\" 5 ");
     has("manifest", ".SS Keys of a source\n.TP\n\\fBpath\\fR\nthe file, relative to the manifest\\(aqs (required)\n");
