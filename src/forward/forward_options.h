@@ -27,6 +27,7 @@ typedef struct {
     double open, close;    /* seconds of allocating and freeing what the pass holds */
     double reading, sending; /* seconds of the weight readers of a GPU pass, summed over threads */
     uint64_t device_bytes; /* the most GPU memory held at a time */
+    int readers;           /* threads that read weights for a GPU; 0 on a CPU */
     int workers;
     int on_gpu;            /* 1: mixer includes the router, whose kernels run among the mixers' */
 } exf_forward_report;

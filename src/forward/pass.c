@@ -153,6 +153,7 @@ static void close_gpu(exf_pass *p)
     exf_weight_loader_close(p->loader, &times);
     p->report->reading = times.reading;
     p->report->sending = times.sending;
+    p->report->readers = times.readers;
     p->b->free(p->tokens_device);
     p->b->free(p->not_finite);
 }

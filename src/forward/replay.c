@@ -265,6 +265,7 @@ static void close_replay(replay *p, const exf_backend *b, exf_forward_report *re
     }
     report->reading = times.reading;
     report->sending = times.sending;
+    report->readers = times.readers;
     exf_layer_weights_free(&p->weights_now);
     exf_route_set_free(&p->routes);
     exf_report_add_times(report, p->space, p->layer.n_workers);

@@ -12,7 +12,7 @@
 
 /* Operations of a layer that one thread of a CPU is given, and tokens that a GPU is given: some tenths of a second. */
 static const double cpu_flops = 1e10;
-enum { GPU_TOKENS = 32768, LEAST_TOKENS = 64 };
+enum { GPU_TOKENS = 65536, LEAST_TOKENS = 64 };
 
 /* Returns the tokens of the sample and in *n its sequences, of which every worker gets as many. */
 static size_t sample_tokens(const exf_plan *p, double layer_flops, size_t *n)
@@ -64,19 +64,35 @@ void exf_plan_sample_free(exf_plan_sample *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Returns the seconds of the whole run.  A GPU reads weights while it computes, but for the first layer. */
-static double seconds_of(const exf_plan *p, const exf_eta *sample)
+static exf_eta rates_of(const exf_plan *p, const exf_forward_report *sample)
 {
     exf_eta whole = p->work;
-    double all, reading;
     for (int k = 0; k < EXF_ETA_KINDS; k++) {
-        whole.kind[k].done = sample->kind[k].done;
-        whole.kind[k].spent = sample->kind[k].spent > 0 ? sample->kind[k].spent : 0;
+        whole.kind[k].done = sample->work.kind[k].done;
+        whole.kind[k].spent = sample->work.kind[k].spent > 0 ? sample->work.kind[k].spent : 0;
     }
-    all = exf_eta_whole(&whole);
-    if (!p->options.backend->gpu || sample->kind[EXF_WORK_READ].done <= 0) return all;
-    reading = whole.kind[EXF_WORK_READ].planned * whole.kind[EXF_WORK_READ].spent / whole.kind[EXF_WORK_READ].done;
-    return (all - reading > reading ? all - reading : reading) + whole.kind[EXF_WORK_READ].spent;
+    return whole;
+}
+
+/* Returns the seconds in which a GPU pass reads its weights, by the clocks of the sample's readers. */
+static double seconds_of_reading(const exf_plan *p, const exf_forward_report *sample)
+{
+    double sampled = sample->work.kind[EXF_WORK_READ].done;
+    if (sampled <= 0 || !sample->readers) return 0;
+    return p->work.kind[EXF_WORK_READ].planned / sampled * sample->reading / sample->readers;
+}
+
+/* Returns the seconds of a GPU run, which reads weights while it computes, but for those it begins with.
+ * The first pass of a process loads kernels and finds no weights in the page cache: the second tells how fast
+ * the GPU computes, the first how fast weights are read, and what it took longer comes once. */
+static double gpu_seconds(const exf_plan *p, const exf_forward_report *first, const exf_forward_report *second)
+{
+    exf_eta whole = rates_of(p, second);
+    double once = whole.kind[EXF_WORK_READ].spent + (first->wall > second->wall ? first->wall - second->wall : 0);
+    double reading = seconds_of_reading(p, first), computing;
+    whole.kind[EXF_WORK_READ].planned = 0;
+    computing = exf_eta_whole(&whole);
+    return once + (computing > reading ? computing : reading);
 }
 
 static int fits_memory(const exf_plan *p)
@@ -89,7 +105,7 @@ exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *
 {
     exf_plan_sample sample = {.ids = NULL};
     exf_forward_options options = p->options;
-    exf_forward_report report;
+    exf_forward_report first, second;
     exf_code rc;
     EXF_TRY(exf_gemm_rate(options.backend, (exf_compute)options.compute, &p->rate, err));
     p->seconds = p->flops / (p->rate * p->workers);
@@ -101,8 +117,14 @@ exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *
     options.n_layers = exf_work_sample_layers(&p->model->arch);
     options.sample = 1;
     EXF_TRY(exf_plan_sample_new(&sample, p, p->flops / (double)p->batch->n_tokens / p->model->arch.n_layers, err));
-    EXF_TRY(pass(self, &sample.batch, &options, &report, err));
-    p->seconds = seconds_of(p, &report.work);
+    EXF_TRY(pass(self, &sample.batch, &options, &first, err));
+    if (options.backend->gpu) {
+        EXF_TRY(pass(self, &sample.batch, &options, &second, err));
+        p->seconds = gpu_seconds(p, &first, &second);
+    } else {
+        exf_eta whole = rates_of(p, &first);
+        p->seconds = exf_eta_whole(&whole);
+    }
     p->measured = 1;
 out:
     exf_plan_sample_free(&sample);

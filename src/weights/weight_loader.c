@@ -268,6 +268,7 @@ void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *time
             times->reading += r->of.times.reading;
             times->sending += r->of.times.sending;
             times->bytes += r->of.times.bytes;
+            times->readers++;
         }
         exf_weight_reader_close(&r->of);
     }

@@ -5,10 +5,11 @@
 #define EXF_WEIGHTS_WEIGHT_READER_H
 #include "weights/weight_plan.h"
 
-/* Seconds that readers spent on reading files, and on copying and dequantizing; bytes read. */
+/* Seconds that readers spent on reading files, and on copying and dequantizing; bytes read; how many readers. */
 typedef struct {
     double reading, sending;
     uint64_t bytes;
+    int readers;
 } exf_weight_loader_times;
 
 typedef struct {
