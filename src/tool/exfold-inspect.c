@@ -35,9 +35,10 @@ static const exf_command commands[] = {
      "json output force", exf_inspect_report},
     {"diff", "A.h5 B.h5", "what changed from one table to another; facts, coverage, scalars, targets, pools", 2, 2,
      "json fail-above", exf_inspect_diff},
-    {"verify", "FILE.h5 ...",
+    {"verify", "PATH ...",
      "checks each file, and that files belong together; statistics beside their\n"
-     "tables are solved again, which finds a single changed number",
+     "tables are solved again, which finds a single changed number; a directory\n"
+     "stands for all that a run wrote into it",
      1, 16, "json", exf_inspect_verify},
     {"digest", "FILE.h5", "its digest, alone: SHA-256 of what it holds, not of the file's bytes", 1, 1, "json", exf_inspect_digest},
     {"tokenize", "MODEL_DIR", "token ids of the JSON strings on standard input, a line each", 1, 1, "json", exf_inspect_tokenize},
@@ -52,7 +53,7 @@ const exf_program exf_program_inspect = {
     .brief = "shows, draws, compares and verifies files",
     .about = "Shows what files are and hold, draws, compares and verifies them.",
     .examples = "exfold-inspect out/tables.h5    # what it is and holds\n"
-                "exfold-inspect verify out/statistics.h5 out/tables.h5\n"
+                "exfold-inspect verify out\n"
                 "exfold-inspect diff last/tables.h5 out/tables.h5 --fail-above flips=0.05\n"
                 "exfold-inspect report out/tables.h5 -o report.html",
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,

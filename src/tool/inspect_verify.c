@@ -1,6 +1,6 @@
 /* inspect_verify.c - exfold-inspect verify: one line per check that held. */
-#include "inspect/verify.h"
 #include "tool/inspect.h"
+#include "tool/verify_directory.h"
 
 #include <stdio.h>
 
@@ -25,7 +25,7 @@ static exf_code verify_as_json(exf_recipe *r, exf_err *err)
     exf_err printing;
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "held", '[');
-    exf_code rc = exf_verify(r->inputs, r->n_inputs, add_member, &w, err);
+    exf_code rc = exf_verify_inputs(r->inputs, r->n_inputs, add_member, &w, err);
     exf_jw_close(&w);
     exf_jw_bool(&w, "ok", rc == EXF_OK);
     exf_jw_text(&w, "failed", rc == EXF_OK ? NULL : err->msg);
@@ -37,5 +37,5 @@ static exf_code verify_as_json(exf_recipe *r, exf_err *err)
 
 exf_code exf_inspect_verify(exf_recipe *r, exf_err *err)
 {
-    return r->json ? verify_as_json(r, err) : exf_verify(r->inputs, r->n_inputs, print_line, NULL, err);
+    return r->json ? verify_as_json(r, err) : exf_verify_inputs(r->inputs, r->n_inputs, print_line, NULL, err);
 }

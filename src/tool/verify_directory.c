@@ -1,0 +1,134 @@
+/* verify_directory.c - see verify_directory.h. */
+#include "tool/verify_directory.h"
+
+#include "base/mem.h"
+#include "base/path.h"
+#include "base/text.h"
+#include "tool/derived_files.h"
+
+#include <string.h>
+#include <sys/stat.h>
+
+enum { KINDS = 3 };
+static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "capture.h5"};
+static const char *const stage_name[] = {"calibrate", "validate", "capture"};
+
+/* What is to be verified, and who is told. */
+typedef struct {
+    char **path; /* files */
+    size_t n;
+    exf_verify_callback held;
+    void *self;
+    /* of the directory that is looked at */
+    const char *directory, *tables;
+    char digest[EXF_SHA256_HEX];
+} verification;
+
+static int is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static exf_code refuse_unended(const char *directory, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < sizeof stage_name / sizeof *stage_name; i++) {
+        exf_text path = {0};
+        EXF_TRY(exf_text_addf(&path, err, "%s/.exfold-resume-%s", directory, stage_name[i]));
+        int there = is_directory(path.s);
+        exf_text_free(&path);
+        if (there)
+            return exf_fail(err, EXF_FORMAT,
+                            "%s: a run of exfold-%s has not ended here (.exfold-resume-%s); the same command goes on", directory,
+                            stage_name[i], stage_name[i]);
+    }
+out:
+    return rc;
+}
+
+static exf_code add_artifacts(verification *v, const char *directory, exf_err *err)
+{
+    size_t before = v->n;
+    exf_code rc;
+    EXF_TRY(refuse_unended(directory, err));
+    for (int k = 0; k < KINDS; k++) {
+        char *path = NULL;
+        EXF_TRY(exf_path_join(&path, directory, artifact_name[k], err));
+        if (exf_path_exists(path))
+            v->path[v->n++] = path;
+        else
+            exf_mem_free(path);
+    }
+    if (v->n == before)
+        rc = exf_fail(err, EXF_IO, "%s: holds no tables.h5, statistics.h5 or capture.h5", directory);
+out:
+    return rc;
+}
+
+static exf_code tell(const verification *v, const char *name, exf_err *err)
+{
+    exf_text sentence = {0};
+    exf_code rc;
+    EXF_TRY(exf_text_addf(&sentence, err, "%s/%s: was made from %s", v->directory, name, v->tables));
+    rc = v->held(v->self, sentence.s, err);
+out:
+    exf_text_free(&sentence);
+    return rc;
+}
+
+/* A page without a mark is none of ours. */
+static exf_code check_derived(void *self, const exf_derived_file *f, exf_err *err)
+{
+    const verification *v = self;
+    char *marked = NULL, hex[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_path_join(&marked, v->directory, f->marked, err));
+    EXF_TRY(exf_made_from(marked, hex, err));
+    if (!*hex && exf_ends_with(f->name, ".html")) goto out;
+    if (strcmp(hex, v->digest) == 0)
+        rc = tell(v, f->name, err);
+    else
+        rc = exf_fail(err, EXF_FORMAT, "%s/%s: was made from tables with the digest %s, %s has %s; make it again, or remove it",
+                      v->directory, f->name, *hex ? hex : "(none is named)", v->tables, v->digest);
+out:
+    exf_mem_free(marked);
+    return rc;
+}
+
+static exf_code verify_derived(verification *v, const char *directory, exf_err *err)
+{
+    char *tables = NULL;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&tables, directory, "tables.h5", err));
+    if (!exf_path_exists(tables)) goto out;
+    v->directory = directory;
+    v->tables = tables;
+    EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, v->digest, err));
+    rc = exf_derived_each(directory, check_derived, v, err);
+out:
+    exf_mem_free(tables);
+    return rc;
+}
+
+exf_code exf_verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
+{
+    verification v = {.held = held, .self = self};
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&v.path, n * KINDS, sizeof *v.path, "files to verify", err));
+    for (size_t i = 0; i < n; i++) {
+        if (is_directory(paths[i])) {
+            EXF_TRY(add_artifacts(&v, paths[i], err));
+        } else {
+            EXF_TRY(exf_mem_strdup(&v.path[v.n], paths[i], "file to verify", err));
+            v.n++;
+        }
+    }
+    EXF_TRY(exf_verify((const char *const *)v.path, v.n, held, self, err));
+    for (size_t i = 0; i < n; i++)
+        if (is_directory(paths[i])) EXF_TRY(verify_derived(&v, paths[i], err));
+out:
+    for (size_t i = 0; i < v.n; i++) exf_mem_free(v.path[i]);
+    exf_mem_free(v.path);
+    return rc;
+}
