@@ -11,7 +11,7 @@ step=${1:-1}
 work=$build/kill
 rm -rf "$work"
 mkdir -p "$work/tables"
-library=$build/tests/kill/kill_at_call.so
+library=$PWD/$build/tests/kill/kill_at_call.so
 export OPENBLAS_NUM_THREADS=1
 
 small="--threads 1 --set runtime.checkpoint.every_layers=1"
@@ -67,3 +67,35 @@ for program in calibrate validate; do
     sweep "$program" 9
     sweep "$program" 15
 done
+
+# A run that replaces the results of another one: killed at any call it leaves the old set, the new set, or
+# one that verify refuses; it never leaves a mix that verify accepts.
+replaced() {
+    program=calibrate signal=9 n=1 points=0 refused=0
+    rm -rf "$work/run"
+    calibrate --set data.seed=9 >"$work/log" 2>&1 || fail "the old run ended with $?"
+    result >"$work/old"
+    cp -R "$work/run" "$work/before"
+    force() { calibrate --force; }
+    program=force
+    EXF_KILL_COUNT=$work/count LD_PRELOAD=$library "$program" >"$work/log" 2>&1 || fail "the new run ended with $?"
+    calls=$(cat "$work/count")
+    result >"$work/want"
+    while [ "$n" -le "$calls" ]; do
+        rm -rf "$work/run" && cp -R "$work/before" "$work/run"
+        EXF_KILL_AT=$n LD_PRELOAD=$library "$program" >"$work/log" 2>&1 || true
+        if "$build/bin/exfold-inspect" verify "$work/run" >"$work/log" 2>&1; then
+            result | grep -v '/[.]' >"$work/got" # temporary files are not of the set; the next run removes them
+            cmp -s "$work/old" "$work/got" || cmp -s "$work/want" "$work/got" || fail "verify accepts a mix of two runs"
+        else
+            refused=$((refused + 1))
+            force >"$work/log" 2>&1 || fail "the run again ended with $?"
+            result >"$work/got"
+            cmp -s "$work/want" "$work/got" || fail "the run again made other results"
+        fi
+        points=$((points + 1)) n=$((n + 4 * step))
+    done
+    [ "$refused" -gt 0 ] || fail "no kill fell between the renames"
+    echo "kill: replacing, $points of $calls calls, $refused refused by verify and made again, the others one whole set"
+}
+replaced
