@@ -2,7 +2,7 @@
  *
  *     cc fold.c $(pkg-config --cflags --libs exfold-fold) -o fold && ./fold
  *
- * A runtime reads S, L and h of a layer from the tables once (docs/loading.md) and calls the
+ * A runtime reads S, L and h of a layer from the tables once (docs/serving.md) and calls the
  * _cuda forms of these functions, with device pointers and its stream, between router and experts. */
 #include <exfold/fold.h>
 #include <stdio.h>

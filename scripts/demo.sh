@@ -26,6 +26,7 @@ Next:
   $BUILD/bin/exfold-calibrate recipes/demo.yaml -n -f    the plan of a run: time, memory, disk
   $BUILD/bin/exfold-validate recipes/demo.yaml --frontier --force    which budgets are worth their quality
   $BUILD/bin/exfold-inspect digest out/demo/tables.h5    the same on every run
-To calibrate a model of your own, copy recipes/demo.yaml and data-manifests/demo.yaml
-and change model.path and the sources; docs/recipe.md explains every key.
+To calibrate a model of your own on a text of your own:
+  $BUILD/bin/exfold-calibrate --model DIR --text FILE -o OUT
+docs/from-checkpoint-to-serving.md has the whole way, docs/recipe.md every key.
 END
