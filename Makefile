@@ -77,7 +77,7 @@ CHECKS_CUDA := $(BUILD)/checks/cuda
 CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHECK_DIRS))))
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
-KILL_AT_CALL := $(BUILD)/tests/kill/kill_at_call.so
+PRELOADED := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/faults/fault_at_call.so
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
 FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) $(wildcard src/tool/recipe*.c)
@@ -131,7 +131,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(KILL_AT_CALL)
+check-cli: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
@@ -142,7 +142,7 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json tests/reference/reference_ppl.json tests/reference/beyond_ppl.json
 
 ## check-kill: a small calibration and validation, killed and interrupted at each call that changes a file, go on (tests/kill)
-check-kill: all $(KILL_AT_CALL)
+check-kill: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
 
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
@@ -336,9 +336,8 @@ $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(KILL_AT_CALL): tests/kill/kill_at_call.c
-	@mkdir -p $(@D)
-	@echo "  LINK $@"
+$(PRELOADED): $(BUILD)/%.so: %.c
+	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) -shared -fPIC -O1 -o $@ $< -ldl
 $(BUILD)/tests/report/%: $(BUILD)/tests/report/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"

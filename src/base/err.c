@@ -63,7 +63,7 @@ exf_code exf_fail_errno(exf_err *err, int errnum, const char *fmt, ...)
 
 void exf_err_prefix(exf_err *err, const char *fmt, ...)
 {
-    if (!err) return;
+    if (!err || err->code == EXF_SIGINT || err->code == EXF_SIGTERM) return; /* a stop is no fault of a file */
     char front[sizeof err->msg], old[sizeof err->msg];
     va_list va;
     va_start(va, fmt);

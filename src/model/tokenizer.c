@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/stop.h"
 #include "model/tokenizer_added.h"
 #include "model/tokenizer_bpe.h"
 #include "model/tokenizer_nfc.h"
@@ -140,7 +141,11 @@ static exf_code encode_piece(void *ctx, const char *pretoken, size_t len, exf_er
     enum { OFTEN = 1 << 16 };
     encoder *e = ctx;
     e->untold += len;
-    if (e->untold >= OFTEN) tell(e);
+    if (e->untold >= OFTEN) {
+        exf_code rc = exf_stop_check(err);
+        if (rc != EXF_OK) return rc;
+        tell(e);
+    }
     return exf_bpe_encode(e->t->bpe, &e->bpe, pretoken, len, e->ids, err);
 }
 
