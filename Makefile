@@ -1,7 +1,7 @@
 # Makefile - the whole build.  `make help` lists the targets and what was found.
 #
 # Knobs (command line or config.mk):
-#   CUDA=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  CUDA_ARCH=sm_80
+#   CUDA=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  HARDEN=  CUDA_ARCH=sm_80
 #   FUZZ=name  SECONDS=60  CLANG=clang   (make fuzz)
 
 BUILD     ?= build
@@ -58,7 +58,16 @@ INCLUDE  = -Iinclude -Isrc -I. -I$(BUILD)
 # One flag per sanitizer: nvcc -Xcompiler would split a comma-joined list.
 SANFLAGS = $(if $(SAN),$(addprefix -fsanitize=,$(subst $(comma), ,$(SAN))) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 DEFINES  = -DEXF_HAVE_CUDA=$(CUDA)
-COMPILE  = $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
+# What makes an error of memory an end instead of an attack: canaries, probed stacks, checked copies, addresses that
+# are random, tables of functions that are read-only.  It changes no result.  Copies are checked in optimised code alone;
+# sanitizers check them themselves.
+X86      := $(filter x86_64% i%86%,$(shell $(CC) -dumpmachine 2>/dev/null))
+HARDEN   ?= -fstack-protector-strong -fstack-clash-protection $(if $(X86),-fcf-protection) \
+            $(if $(SAN),,$(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3))
+HARDEN_LD ?= -Wl,-z,relro,-z,now
+PIE      := -fPIE
+COMPILE  = $(STD) $(WARN) $(CFLAGS) $(HARDEN) $(PIE) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
+LINK     = $(CC) -pie $(HARDEN_LD) $(SANFLAGS) $(LDFLAGS)
 LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
 
 # ---- what is built: nothing here lists a file by hand ----------------------
@@ -77,7 +86,7 @@ CHECKS_CUDA := $(BUILD)/checks/cuda
 CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHECK_DIRS))))
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
-KILL_AT_CALL := $(BUILD)/tests/kill/kill_at_call.so
+PRELOADED := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/faults/fault_at_call.so
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
 FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) $(wildcard src/tool/recipe*.c)
@@ -131,7 +140,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(KILL_AT_CALL)
+check-cli: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
@@ -142,7 +151,7 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json tests/reference/reference_ppl.json tests/reference/beyond_ppl.json
 
 ## check-kill: a small calibration and validation, killed and interrupted at each call that changes a file, go on (tests/kill)
-check-kill: all $(KILL_AT_CALL)
+check-kill: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
 
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
@@ -313,7 +322,7 @@ $(BUILD)/$(1)/suites.o: tests/support/suite_main.c $(BUILD)/gen/suites_$(notdir 
 	$$(Q)$$(CC) $$(COMPILE) $$(CHECK_CFLAGS) -DEXF_SUITES='"gen/suites_$(notdir $(1)).inc"' -MMD -MP -c -o $$@ $$<
 $(BUILD)/checks/$(notdir $(1)): $(patsubst %.c,$(BUILD)/%.o,$(filter $(1)/%,$(CHECK_C))) $(BUILD)/$(1)/suites.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $$(@D); echo "  LINK $$@"
-	$$(Q)$$(CC) $$(SANFLAGS) $$(LDFLAGS) -o $$@ $$^ $$(LDLIBS) $$(CHECK_LIBS)
+	$$(Q)$$(LINK) -o $$@ $$^ $$(LDLIBS) $$(CHECK_LIBS)
 endef
 $(foreach d,$(CHECK_DIRS),$(eval $(call room_of_checks,$(d))))
 
@@ -326,26 +335,25 @@ $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/tool/main.c
 	$(Q)$(CC) $(COMPILE) -DEXF_PROGRAM=exf_program_$(subst exfold-,,$*) -MMD -MP -c -o $@ $<
 $(BUILD)/bin/%: $(BUILD)/main/%.o $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
 $(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(KILL_AT_CALL): tests/kill/kill_at_call.c
-	@mkdir -p $(@D)
-	@echo "  LINK $@"
+	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
+$(PRELOADED): $(BUILD)/%.so: %.c
+	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) -shared -fPIC -O1 -o $@ $< -ldl
 $(BUILD)/tests/report/%: $(BUILD)/tests/report/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold-fuzz.a
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
 $(BUILD)/libexfold-fuzz.a: $(FUZZ_O)
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
@@ -358,7 +366,7 @@ $(BUILD)/%.o: %.c
 	    $(if $(filter tests/cuda/%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
 $(BUILD)/%.o: %.cu
 	@mkdir -p $(@D); echo "  NVCC $<"
-	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
+	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(addprefix -Xcompiler ,$(PIE) $(SANFLAGS)) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 include install.mk
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \

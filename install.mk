@@ -36,7 +36,7 @@ $(BUILD)/gen/fold.built: FORCE | $(BUILD)/gen
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/$(FOLD_SONAME): $(FOLD_O) $(BUILD)/gen/fold.map
 	@echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -shared $(LDFLAGS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,$(FOLD_SONAME) -Wl,--version-script,$(BUILD)/gen/fold.map -o $@ $(FOLD_O) $(FOLD_LIBS)
+	$(Q)$(CC) $(SANFLAGS) -shared $(HARDEN_LD) $(LDFLAGS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,$(FOLD_SONAME) -Wl,--version-script,$(BUILD)/gen/fold.map -o $@ $(FOLD_O) $(FOLD_LIBS)
 $(BUILD)/libexfold_fold.so: $(BUILD)/$(FOLD_SONAME)
 	@ln -sf $(FOLD_SONAME) $@
 $(BUILD)/libexfold_fold.a: $(FOLD_O) $(BUILD)/gen/fold.names
@@ -46,7 +46,7 @@ $(BUILD)/libexfold_fold.a: $(FOLD_O) $(BUILD)/gen/fold.names
 	$(Q)$(AR) rcs $@ $(BUILD)/pic/fold.o
 $(BUILD)/pic/%.o: %.c
 	@mkdir -p $(@D); echo "  CC   $< (pic)"
-	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(SANFLAGS) -fPIC $(INCLUDE) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(HARDEN) $(SANFLAGS) -fPIC $(INCLUDE) -MMD -MP -c -o $@ $<
 $(BUILD)/pic/%.o: %.cu
 	@mkdir -p $(@D); echo "  NVCC $< (pic)"
 	$(Q)$(NVCC) -std=c++17 -O2 $(GENCODE) -Xcompiler -fPIC $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<

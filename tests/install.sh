@@ -78,6 +78,23 @@ test_programs_run() {
     [ ! -e "$scratch/out" ]
 }
 
+# Random addresses, a table of functions that is read-only from the start, no stack that runs, canaries and checked copies.
+test_programs_are_hardened() {
+    for file in bin/exfold-calibrate bin/exfold-inspect lib/libexfold_fold.so; do
+        file=$root$prefix/$file
+        readelf -hW "$file" | grep 'Type: *DYN'
+        readelf -lW "$file" | grep 'GNU_RELRO'
+        readelf -lW "$file" | grep 'GNU_STACK.* RW '
+        readelf -dW "$file" | grep 'FLAGS.*NOW'
+        [ -n "$SANFLAGS" ] || readelf -sW --dyn-syms "$file" | grep '__stack_chk_fail'
+    done
+    readelf -dW "$root$prefix/bin/exfold-calibrate" | grep 'FLAGS_1.* PIE'
+    [ -n "$SANFLAGS" ] || readelf -sW --dyn-syms "$root$prefix/bin/exfold-calibrate" | grep '__snprintf_chk'
+    case $(${CC:-cc} -dumpmachine) in
+    x86_64*) readelf -nW "$BUILD/src/base/err.o" | grep 'IBT, SHSTK' ;;
+    esac
+}
+
 pkg() { # ARGUMENT ...
     PKG_CONFIG_PATH=$root$prefix/lib/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root "${PKG_CONFIG:-pkg-config}" "$@" exfold-fold
 }
@@ -212,7 +229,7 @@ test_dist() {
 }
 
 exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part in
-for name in install links_of_the_pages programs_run library_links library_shows_the_header_alone \
+for name in install links_of_the_pages programs_are_hardened programs_run library_links library_shows_the_header_alone \
     header_wants_its_statuses_looked_at manual_pages_render install_strip uninstall_leaves_nothing \
     every_directory_can_be_named build_with_a_blank_is_refused; do
     check "$name"

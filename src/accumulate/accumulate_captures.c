@@ -3,6 +3,7 @@
 #include "accumulate/accumulate.h"
 
 #include "base/mem.h"
+#include "base/stop.h"
 
 #include <string.h>
 
@@ -84,6 +85,7 @@ static exf_code show_rows(show *s, exf_capture_file *f, int64_t at, int position
                        .topk_weights = c->weights,
                        .expert_outputs = c->outputs};
     exf_code rc;
+    EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_capture_get(f, s->layer, at, n, c->ids, c->weights, c->outputs, err));
     rc = s->observer->block(s->observer->self, &b, err);
     exf_progress_add(n);

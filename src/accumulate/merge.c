@@ -4,6 +4,7 @@
 #include "accumulate/facts.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
+#include "base/stop.h"
 
 #include <string.h>
 
@@ -155,6 +156,7 @@ static exf_code merge_vectors(merging *m, exf_statistics_writer *w, int i, const
     int layer = m->file[0].layer_number[i];
     exf_code rc = EXF_OK;
     for (size_t k = 0; k < m->n; k++) {
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get_vectors(&m->file[k], i, &one, err));
         if (k == 0) {
             EXF_TRY(exf_vector_sums_new(&all, one.n_pairs, (int)m->shape.d_model, one.vu != NULL, one.rank, err));
@@ -185,6 +187,7 @@ static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
     for (int i = 0; i < m->file[0].n_layers; i++) {
         exf_layer_statistics_zero(&sum);
         for (size_t k = 0; k < m->n; k++) {
+            EXF_TRY(exf_stop_check(err));
             EXF_TRY(exf_statistics_get(&m->file[k], i, &one, err));
             exf_layer_statistics_merge(&sum, &one);
         }

@@ -1,6 +1,8 @@
 /* err.c - formatting of failures; see err.h for the rules. */
 #include "base/err.h"
 
+#include "base/printable.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,14 +30,6 @@ const char *exf_code_text(exf_code code)
     return "?";
 }
 
-/* A message may quote bytes from a hostile file; a newline or an escape
- * sequence in it must not reach the user's terminal or break a log line. */
-static void one_line(char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
-}
-
 exf_code exf_fail(exf_err *err, exf_code code, const char *fmt, ...)
 {
     if (!err) return code;
@@ -44,7 +38,7 @@ exf_code exf_fail(exf_err *err, exf_code code, const char *fmt, ...)
     err->code = code;
     vsnprintf(err->msg, sizeof err->msg, fmt, va);
     va_end(va);
-    one_line(err->msg);
+    exf_make_printable(err->msg); /* it may quote bytes of a hostile file */
     return code;
 }
 
@@ -63,7 +57,7 @@ exf_code exf_fail_errno(exf_err *err, int errnum, const char *fmt, ...)
 
 void exf_err_prefix(exf_err *err, const char *fmt, ...)
 {
-    if (!err) return;
+    if (!err || err->code == EXF_SIGINT || err->code == EXF_SIGTERM) return; /* a stop is no fault of a file */
     char front[sizeof err->msg], old[sizeof err->msg];
     va_list va;
     va_start(va, fmt);

@@ -63,7 +63,7 @@ exf_code exf_fail(exf_err *err, exf_code code, const char *fmt, ...) EXF_PRINTF(
 /* The same for a failed system call: appends strerror(errnum) and picks the
  * code: EXF_NOSPACE for ENOSPC, EDQUOT, EFBIG and ENOMEM, else EXF_IO. */
 exf_code exf_fail_errno(exf_err *err, int errnum, const char *fmt, ...) EXF_PRINTF(3, 4);
-/* Puts the formatted text in front of a message that is already there. */
+/* Puts the formatted text in front of a message that is already there, unless that says that the run was stopped. */
 void exf_err_prefix(exf_err *err, const char *fmt, ...) EXF_PRINTF(2, 3);
 
 /* Single-exit propagation: the function has `exf_code rc` and a label `out`. */

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/stop.h"
 
 #include <openssl/evp.h>
 #include <string.h>
@@ -92,6 +93,7 @@ exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
     uint64_t size = exf_file_size(f);
     for (uint64_t at = 0; at < size; at += CHUNK) {
         size_t n = size - at < CHUNK ? (size_t)(size - at) : CHUNK;
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_file_read(f, at, buf, n, err));
         EXF_TRY(exf_hash_add(h, buf, n, err));
         exf_progress_add((double)n);

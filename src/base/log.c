@@ -2,6 +2,7 @@
 #include "base/log.h"
 
 #include "base/log_lines.h"
+#include "base/printable.h"
 #include "base/text.h"
 
 #include <stdarg.h>
@@ -47,15 +48,6 @@ exf_progress_mode exf_log_progress(void)
 
 /* ---- messages --------------------------------------------------------------------------- */
 
-/* Names from foreign files may stand in a message: bytes that a terminal or a reader of logs would
- * obey, or that are no UTF-8, do not pass. */
-static void clean(char *text)
-{
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    for (size_t at, len = strlen(text); (at = exf_utf8_valid(text, len)) < len;) text[at] = '?';
-}
-
 /* Copies text into a JSON string of at most size - 1 bytes; characters are not cut. */
 static void quote(char *out, size_t size, const char *text)
 {
@@ -90,7 +82,7 @@ static void say(const char *level, const char *tone, int code, const char *fmt, 
 {
     char text[MESSAGE_BYTES];
     vsnprintf(text, sizeof text, fmt, va);
-    clean(text);
+    exf_make_printable(text); /* names from foreign files may stand in it */
     exf_log_lock();
     if (settings.progress == EXF_PROGRESS_JSON)
         say_json(level, code, text);

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/rng.h"
+#include "base/stop.h"
 #include "capture/corpus_internal.h"
 
 #include <inttypes.h>
@@ -157,6 +158,7 @@ static exf_code hash_tokens(exf_corpus *c, exf_err *err)
     EXF_TRY(exf_hash_new(&h, err));
     for (size_t i = 0; i < c->n_sequences; i++) {
         const exf_sequence *s = &c->sequence[i];
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_hash_add_u64(h, (uint64_t)s->n_tokens, err));
         EXF_TRY(exf_hash_add(h, c->ids + s->offset, (size_t)s->n_tokens * sizeof *c->ids, err));
     }

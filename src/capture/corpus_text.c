@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "format/json.h"
 
@@ -239,6 +240,7 @@ exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err)
         return rc;
     }
     for (;;) {
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(next_line(&r, &line, &len, err));
         if (!line) break;
         if (!is_blank(line, len)) EXF_TRY(read_line(&r, line, len, err));

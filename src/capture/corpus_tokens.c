@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "format/safetensors.h"
 
@@ -109,7 +110,8 @@ static exf_code read_row(row_reader *r, int64_t row, exf_err *err)
     size_t first = p->ids.n;
     for (int64_t begin = 0; begin < len; begin += BLOCK) {
         size_t n = len - begin < BLOCK ? (size_t)(len - begin) : BLOCK;
-        exf_code rc = read_block(r, row, begin, n, err);
+        exf_code rc = exf_stop_check(err);
+        if (rc == EXF_OK) rc = read_block(r, row, begin, n, err);
         if (rc != EXF_OK) return rc;
     }
     p->tokens_dropped += (uint64_t)len - (p->ids.n - first);

@@ -2,6 +2,7 @@
 #include "capture/moe_inputs.h"
 
 #include "base/mem.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "format/safetensors.h"
 
@@ -62,7 +63,8 @@ static exf_code read_integers(const exf_moe_inputs *x, const exf_st_tensor *t, s
     size_t width = exf_dtype_bits(t->view.dtype) / 8;
     for (size_t at = 0; at < n; at += CHUNK) {
         size_t m = n - at < CHUNK ? n - at : CHUNK;
-        exf_code rc = exf_st_read(x->file, t, (begin + at) * width, raw, m * width, err);
+        exf_code rc = exf_stop_check(err);
+        if (rc == EXF_OK) rc = exf_st_read(x->file, t, (begin + at) * width, raw, m * width, err);
         if (rc != EXF_OK) return rc;
         exf_dtype_to_i64(v, raw, m, t->view.dtype);
         for (size_t i = 0; i < m; i++) {

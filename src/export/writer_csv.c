@@ -14,6 +14,7 @@
 #include "export/writer.h"
 
 #include "base/output_directory.h"
+#include "base/stop.h"
 #include "export/table_facts.h"
 
 #include <inttypes.h>
@@ -72,9 +73,11 @@ static exf_code write_pairs(csv *c, const exf_tables *t, exf_err *err)
     size_t e = (size_t)t->shape.n_experts;
     exf_code rc = cells(c, err, "layer,source,target,count,S,loss,std_error,cosine,similarity\r\n");
     for (size_t l = 0; l < (size_t)t->n_layers; l++)
-        for (size_t s = 0; s < e; s++)
+        for (size_t s = 0; s < e; s++) {
+            if (rc == EXF_OK) rc = exf_stop_check(err);
             for (size_t d = 0; rc == EXF_OK && d < e; d++)
                 if (s != d) rc = pair_row(c, t, l, s, d, err);
+        }
     return rc;
 }
 

@@ -2,6 +2,7 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
+#include "base/stop.h"
 #include "inspect/geometry.h"
 #include "inspect/inspection_internal.h"
 
@@ -46,7 +47,8 @@ static exf_code read_capture_layer(exf_inspection *s, exf_capture_file *f, int i
     memset(r->norm_sum, 0, e * sizeof *r->norm_sum);
     for (int64_t row = 0, n = rows_at_once(&s->shape); row < s->shape.n_tokens; row += n) {
         if (n > s->shape.n_tokens - row) n = s->shape.n_tokens - row;
-        exf_code rc = exf_capture_get(f, f->layer_number[i], row, n, r->ids, r->weights, r->outputs, err);
+        exf_code rc = exf_stop_check(err);
+        if (rc == EXF_OK) rc = exf_capture_get(f, f->layer_number[i], row, n, r->ids, r->weights, r->outputs, err);
         if (rc != EXF_OK) return rc;
         count_rows(s, (size_t)i, r, n);
     }
@@ -115,6 +117,7 @@ static exf_code read_statistics(exf_inspection *s, const char *path, exf_err *er
     EXF_TRY(exf_layer_statistics_new(&x, (int)r.shape.n_experts, err));
     size_t cells = (size_t)r.shape.n_experts * (size_t)r.shape.n_experts;
     for (int i = 0; i < r.n_layers; i++) {
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get(&r, i, &x, err));
         take_statistics_layer(s, (size_t)i, &x);
         exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells,
@@ -169,6 +172,7 @@ static exf_code add_statistics(exf_inspection *s, const char *path, const char *
     EXF_TRY(new_geometry(s, err));
     EXF_TRY(exf_layer_statistics_new(&x, (int)r.shape.n_experts, err));
     for (int i = 0; i < r.n_layers; i++) {
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get(&r, i, &x, err));
         EXF_TRY(check_layer_beside(s, path, &x, (size_t)i, beside, err));
         exf_geometry(&x, s->loss ? s->loss + (size_t)i * cells : NULL, s->similarity + (size_t)i * cells,

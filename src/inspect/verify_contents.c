@@ -1,6 +1,7 @@
 /* verify_contents.c - what follows from a file's specification; see verify.h. */
 #include "artifact/tables_vectors.h"
 #include "base/mem.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "inspect/quantile.h"
 #include "inspect/verify_internal.h"
@@ -191,6 +192,7 @@ exf_code exf_verify_statistics(const exf_verify_file *x, exf_err *err)
     EXF_TRY(exf_statistics_open(&r, x->path, err));
     EXF_TRY(exf_layer_statistics_new(&s, (int)r.shape.n_experts, err));
     for (int l = 0; l < r.n_layers; l++) {
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get(&r, l, &s, err));
         EXF_TRY(check_expert_sums(x, &s, (size_t)l, err));
         for (size_t i = 0; i < (size_t)(s.n_experts * s.n_experts); i++) EXF_TRY(check_pair_sums(x, &s, (size_t)l, i, err));

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
+#include "base/stop.h"
 #include "model/tokenizer_added.h"
 #include "model/tokenizer_bpe.h"
 #include "model/tokenizer_nfc.h"
@@ -126,6 +127,7 @@ typedef struct {
     exf_split_work *split;
     exf_bpe_work bpe;
     exf_nfc_work nfc;
+    exf_added_work raw, normalized;
     size_t untold; /* bytes encoded since progress was last told */
 } encoder;
 
@@ -140,7 +142,11 @@ static exf_code encode_piece(void *ctx, const char *pretoken, size_t len, exf_er
     enum { OFTEN = 1 << 16 };
     encoder *e = ctx;
     e->untold += len;
-    if (e->untold >= OFTEN) tell(e);
+    if (e->untold >= OFTEN) {
+        exf_code rc = exf_stop_check(err);
+        if (rc != EXF_OK) return rc;
+        tell(e);
+    }
     return exf_bpe_encode(e->t->bpe, &e->bpe, pretoken, len, e->ids, err);
 }
 
@@ -152,12 +158,14 @@ static exf_code encode_plain(encoder *e, const char *text, size_t len, exf_err *
 typedef exf_code rest_fn(encoder *e, const char *text, size_t len, exf_err *err);
 
 /* The set's tokens become their ids, what lies between them goes to `rest`. */
-static exf_code encode_around(encoder *e, const exf_added_set *set, rest_fn *rest, const char *text, size_t len, exf_err *err)
+static exf_code encode_around(encoder *e, const exf_added_set *set, exf_added_work *work, rest_fn *rest, const char *text,
+                              size_t len, exf_err *err)
 {
     exf_added_match m;
     size_t done = 0;
     exf_code rc;
-    while (exf_added_find(set, text, len, done, &m)) {
+    EXF_TRY(exf_added_scan(set, work, text, len, err));
+    while (exf_added_next(set, work, done, &m)) {
         EXF_TRY(rest(e, text + done, m.from - done, err));
         EXF_TRY(exf_ids_add(e->ids, &m.id, 1, err));
         done = m.to;
@@ -175,7 +183,7 @@ static exf_code encode_stretch(encoder *e, const char *text, size_t len, exf_err
         exf_code rc = exf_nfc(&e->nfc, &text, &len, err);
         if (rc != EXF_OK) return rc;
     }
-    return encode_around(e, &e->t->added.normalized, encode_plain, text, len, err);
+    return encode_around(e, &e->t->added.normalized, &e->normalized, encode_plain, text, len, err);
 }
 
 exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t len, exf_ids *ids, exf_err *err)
@@ -188,7 +196,7 @@ exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t l
                         (unsigned)(unsigned char)text[valid]);
     EXF_TRY(exf_split_work_new(&e.split, err));
     EXF_TRY(exf_ids_add(ids, t->template.before.id, t->template.before.n, err));
-    EXF_TRY(encode_around(&e, &t->added.raw, encode_stretch, text, len, err));
+    EXF_TRY(encode_around(&e, &t->added.raw, &e.raw, encode_stretch, text, len, err));
     EXF_TRY(exf_ids_add(ids, t->template.after.id, t->template.after.n, err));
     tell(&e);
 out:
@@ -196,5 +204,7 @@ out:
     exf_split_work_free(e.split);
     exf_bpe_work_free(&e.bpe);
     exf_nfc_free(&e.nfc);
+    exf_added_work_free(&e.raw);
+    exf_added_work_free(&e.normalized);
     return rc;
 }

@@ -28,17 +28,38 @@ static exf_code put(exf_added_set *set, const char *text, size_t len, int32_t id
     return EXF_OK;
 }
 
-static exf_code finish(exf_added_set *set, const char *where, exf_err *err)
+static exf_code refuse_long(const exf_added_set *set, const char *where, exf_err *err)
 {
-    if (set->n) qsort(set->token, set->n, sizeof *set->token, by_text);
-    for (size_t i = 0; i < set->n; i++) {
-        if (i && by_text(&set->token[i - 1], &set->token[i]) == 0)
+    size_t bytes = 0;
+    for (size_t i = 0; i < set->n; i++) bytes += set->token[i].len;
+    if (bytes <= EXF_MATCHER_BYTES) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: its added tokens have %zu bytes together, at most %d are accepted", where, bytes,
+                    EXF_MATCHER_BYTES);
+}
+
+static exf_code refuse_twice(const exf_added_set *set, const char *where, exf_err *err)
+{
+    for (size_t i = 1; i < set->n; i++)
+        if (by_text(&set->token[i - 1], &set->token[i]) == 0)
             return exf_fail(err, EXF_MODEL, "%s: added token \"%s\" is there twice (ids %d and %d)", where, set->token[i].text,
                             set->token[i - 1].id, set->token[i].id);
-        set->first[(unsigned char)set->token[i].text[0] + 1]++;
-    }
-    for (int c = 0; c < 256; c++) set->first[c + 1] += set->first[c];
     return EXF_OK;
+}
+
+static exf_code finish(exf_added_set *set, const char *where, exf_err *err)
+{
+    exf_word *word = NULL;
+    exf_code rc;
+    if (set->n == 0) return EXF_OK;
+    EXF_TRY(refuse_long(set, where, err));
+    qsort(set->token, set->n, sizeof *set->token, by_text);
+    EXF_TRY(refuse_twice(set, where, err));
+    EXF_TRY(exf_mem_new(&word, set->n, sizeof *word, "added tokens", err));
+    for (size_t i = 0; i < set->n; i++) word[i] = (exf_word){set->token[i].text, set->token[i].len};
+    rc = exf_matcher_new(&set->matcher, word, set->n, err);
+out:
+    exf_mem_free(word);
+    return rc;
 }
 
 /* ---- loading -------------------------------------------------------- */
@@ -111,6 +132,7 @@ static void free_set(exf_added_set *set)
 {
     for (size_t i = 0; i < set->n; i++) exf_mem_free(set->token[i].text);
     exf_mem_free(set->token);
+    exf_matcher_free(set->matcher);
 }
 
 void exf_added_free(exf_added *a)
@@ -122,44 +144,25 @@ void exf_added_free(exf_added *a)
 
 /* ---- finding -------------------------------------------------------- */
 
-/* Of the tokens lo .. hi - 1, which agree on their first `depth` bytes and are
- * longer: the first whose byte there is >= c. */
-static size_t lower_bound(const exf_added_set *set, size_t lo, size_t hi, size_t depth, int c)
+exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err)
 {
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if ((unsigned char)set->token[mid].text[depth] < c) lo = mid + 1;
-        else hi = mid;
-    }
-    return lo;
+    w->places.n = 0;
+    return set->n ? exf_matcher_scan(set->matcher, text, len, &w->places, err) : EXF_OK;
 }
 
-/* The longest token that text starts with, or NULL. */
-static const exf_added_token *longest(const exf_added_set *set, const char *text, size_t len)
+int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m)
 {
-    unsigned char c = (unsigned char)text[0];
-    size_t lo = set->first[c], hi = set->first[c + 1];
-    const exf_added_token *best = NULL;
-    for (size_t depth = 1; lo < hi; depth++) {
-        if (set->token[lo].len == depth) best = &set->token[lo++];
-        if (depth == len) break;
-        c = (unsigned char)text[depth];
-        lo = lower_bound(set, lo, hi, depth, c);
-        hi = lower_bound(set, lo, hi, depth, c + 1);
-    }
-    return best;
+    exf_word_matches *p = &w->places;
+    while (p->n && p->match[p->n - 1].at < at) p->n--; /* inside the token before */
+    if (p->n == 0) return 0;
+    const exf_added_token *t = &set->token[p->match[--p->n].word];
+    m->from = p->match[p->n].at;
+    m->to = m->from + t->len;
+    m->id = t->id;
+    return 1;
 }
 
-int exf_added_find(const exf_added_set *set, const char *text, size_t len, size_t at, exf_added_match *m)
+void exf_added_work_free(exf_added_work *w)
 {
-    if (set->n == 0) return 0;
-    for (size_t i = at; i < len; i++) {
-        unsigned char c = (unsigned char)text[i];
-        if (set->first[c] == set->first[c + 1]) continue;
-        const exf_added_token *t = longest(set, text + i, len - i);
-        if (!t) continue;
-        *m = (exf_added_match){i, i + t->len, t->id};
-        return 1;
-    }
-    return 0;
+    exf_word_matches_free(&w->places);
 }

@@ -3,12 +3,13 @@
 #ifndef EXF_MODEL_TOKENIZER_ADDED_H
 #define EXF_MODEL_TOKENIZER_ADDED_H
 #include "model/tokenizer_bpe.h"
+#include "model/tokenizer_match.h"
 
 typedef struct { char *text; size_t len; int32_t id; } exf_added_token;
 typedef struct {
-    exf_added_token *token; /* sorted by text, so that prefixes come first */
+    exf_added_token *token;
     size_t n, cap;
-    uint32_t first[257];    /* tokens that start with byte c: first[c] .. first[c + 1] - 1 */
+    exf_matcher *matcher; /* NULL for no token */
 } exf_added_set;
 
 /* Two sets, as in the library: `raw` (normalized: false) is searched in the text as
@@ -21,7 +22,13 @@ exf_code exf_added_load(exf_added *a, const exf_json *list, const exf_bpe *bpe, 
                         exf_err *err) EXF_CHECKED;
 void exf_added_free(exf_added *a);
 
+/* The tokens of one text that are not looked at yet; zero-initialise, exf_added_work_free. */
+typedef struct { exf_word_matches places; } exf_added_work;
+void exf_added_work_free(exf_added_work *w);
+
 typedef struct { size_t from, to; int32_t id; } exf_added_match;
-/* The leftmost token at or after `at`, the longest of those that start there; 0 if none. */
-int exf_added_find(const exf_added_set *set, const char *text, size_t len, size_t at, exf_added_match *m);
+/* Looks for the set's tokens in a text; then exf_added_next() gives them one by one. */
+exf_code exf_added_scan(const exf_added_set *set, exf_added_work *w, const char *text, size_t len, exf_err *err) EXF_CHECKED;
+/* The leftmost token at or after `at`, which never goes back, the longest of those that start there; 0 if none. */
+int exf_added_next(const exf_added_set *set, exf_added_work *w, size_t at, exf_added_match *m);
 #endif

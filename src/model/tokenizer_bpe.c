@@ -3,6 +3,7 @@
 #include "model/tokenizer_bpe.h"
 
 #include "base/mem.h"
+#include "base/stop.h"
 #include "model/tokenizer_internal.h"
 #include "model/tokenizer_table.h"
 
@@ -231,10 +232,13 @@ static void offer(const exf_bpe *b, exf_bpe_work *w, uint32_t pos)
 }
 
 /* Lowest rank first, leftmost first among equals: the order of the heap's keys. */
-static void merge_all(const exf_bpe *b, exf_bpe_work *w)
+static exf_code merge_all(const exf_bpe *b, exf_bpe_work *w, exf_err *err)
 {
+    enum { OFTEN = 1 << 16 };
     exf_symbol *s = w->symbol;
-    while (w->n_heap) {
+    exf_code rc = EXF_OK;
+    for (size_t n = 1; w->n_heap; n++) {
+        if (n % OFTEN == 0) EXF_TRY(exf_stop_check(err));
         uint64_t key = heap_pop(w);
         uint32_t pos = (uint32_t)key, next = s[pos].next;
         /* An entry is stale when either symbol has merged since it was made. */
@@ -248,6 +252,8 @@ static void merge_all(const exf_bpe *b, exf_bpe_work *w)
         if (s[pos].prev != NONE) offer(b, w, s[pos].prev);
         offer(b, w, pos);
     }
+out:
+    return rc;
 }
 
 static exf_code emit(const exf_bpe_work *w, exf_ids *ids, exf_err *err)
@@ -271,7 +277,7 @@ static exf_code merge_bytes(const exf_bpe *b, exf_bpe_work *w, const char *preto
         w->symbol[i] =
             (exf_symbol){b->byte_id[(unsigned char)pretoken[i]], i ? (uint32_t)i - 1 : NONE, i + 1 < len ? (uint32_t)i + 1 : NONE};
     for (size_t i = 0; i + 1 < len; i++) offer(b, w, (uint32_t)i);
-    merge_all(b, w);
+    EXF_TRY(merge_all(b, w, err));
     EXF_TRY(emit(w, ids, err));
 out:
     return rc;

@@ -2,15 +2,20 @@
 #include "model/tokenizer_split.h"
 
 #include "base/mem.h"
+#include "base/stop.h"
 #include "model/tokenizer_internal.h"
 #include "model/tokenizer_regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <inttypes.h>
 #include <pcre2.h>
 #include <string.h>
 
-/* The limits are for patterns that run away: the released ones stay far below. */
-enum { MOST_STEPS = 32, MATCH_LIMIT = 100000000, HEAP_LIMIT_KIB = 1 << 20 };
+/* The limits are for patterns that run away: the released ones stay far below.  At each place of a text a
+ * pattern may take FREE_STEPS steps, as PCRE2 counts them; what takes more is paid from the text's budget, and no single
+ * place may take so many that a stop would wait for it. */
+enum { MOST_STEPS = 32, FREE_STEPS = 1024, DEARER = 4, LEAST_BUDGET = 20000000, BUDGET_PER_BYTE = 200, MOST_AT_ONE_PLACE = 1 << 28,
+       HEAP_LIMIT_KIB = 1 << 20 };
 
 typedef struct { pcre2_code *code; int only_matches; } split_step;
 
@@ -24,6 +29,8 @@ struct exf_splitter {
 struct exf_split_work {
     pcre2_match_data *match;
     pcre2_match_context *context;
+    uint64_t budget, left; /* steps for the whole text, and those that are not spent */
+    size_t bytes;          /* of the text, as far as it was given */
 };
 
 static void *get_memory(PCRE2_SIZE size, void *unused)
@@ -53,7 +60,7 @@ static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint3
     PCRE2_SIZE at;
     PCRE2_UCHAR why[200];
     if (s->n == MOST_STEPS) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", where, MOST_STEPS);
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | options, &code, &at, s->context);
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT | options, &code, &at, s->context);
     if (!re && code == PCRE2_ERROR_HEAP_FAILED) return no_memory(err);
     if (!re) {
         pcre2_get_error_message(code, why, sizeof why);
@@ -199,7 +206,7 @@ exf_code exf_split_work_new(exf_split_work **out, exf_err *err)
         *out = NULL;
         return no_memory(err);
     }
-    pcre2_set_match_limit(w->context, MATCH_LIMIT);
+    w->budget = w->left = LEAST_BUDGET;
     pcre2_set_heap_limit(w->context, HEAP_LIMIT_KIB);
     return EXF_OK;
 }
@@ -219,15 +226,68 @@ typedef struct {
     void *ctx;
 } run;
 
-/* *found: whether there is a match at or after `at`, and then its bounds.  The text
- * was checked once; checking again in every call would be quadratic. */
+/* PCRE2's answer for the places from `at` to `last`, with at most so many steps at each.  The text was checked
+ * once; checking again in every call would be quadratic. */
+static int attempt(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t last, uint32_t steps)
+{
+    exf_split_work *w = r->w;
+    pcre2_set_match_limit(w->context, steps);
+    pcre2_set_offset_limit(w->context, last);
+    int n = pcre2_match(code, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK, w->match, w->context);
+    if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's stack is on the heap */
+        n = pcre2_match(code, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->match, w->context);
+    return n;
+}
+
+static exf_code no_budget(const exf_split_work *w, size_t at, exf_err *err)
+{
+    return exf_fail(err, EXF_MODEL,
+                    "a pattern of the pre_tokenizer takes more than %" PRIu64 " steps on a text of %zu bytes, at byte %zu of a"
+                    " piece; split the text into shorter documents or use another tokenizer", w->budget, w->bytes, at);
+}
+
+/* The answer for one place, with as many steps as it takes and the budget has; *hard: it took more than the free ones. */
+static exf_code attempt_one(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, int *n, int *hard,
+                            exf_err *err)
+{
+    *n = attempt(r, code, text, len, at, at, FREE_STEPS);
+    *hard = *n == PCRE2_ERROR_MATCHLIMIT;
+    for (uint32_t steps = FREE_STEPS * DEARER; *n == PCRE2_ERROR_MATCHLIMIT; steps *= DEARER) {
+        if (r->w->left < steps || steps > MOST_AT_ONE_PLACE) return no_budget(r->w, at, err);
+        r->w->left -= steps;
+        *n = attempt(r, code, text, len, at, at, steps);
+    }
+    return exf_stop_check(err);
+}
+
+static size_t next_character(const char *text, size_t len, size_t at)
+{
+    for (at++; at < len && ((unsigned char)text[at] & 0xc0) == 0x80;) at++;
+    return at;
+}
+
+/* The answer from `at` on.  Where a place is hard, the places are tried one by one up to behind it. */
+static exf_code attempt_all(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, int *n, exf_err *err)
+{
+    int hard = 0;
+    *n = attempt(r, code, text, len, at, PCRE2_UNSET, FREE_STEPS);
+    while (*n == PCRE2_ERROR_MATCHLIMIT) {
+        exf_code rc = attempt_one(r, code, text, len, at, n, &hard, err);
+        if (rc != EXF_OK || *n != PCRE2_ERROR_NOMATCH || at >= len) return rc;
+        at = next_character(text, len, at);
+        *n = hard ? attempt(r, code, text, len, at, PCRE2_UNSET, FREE_STEPS) : PCRE2_ERROR_MATCHLIMIT;
+    }
+    return EXF_OK;
+}
+
+/* *found: whether there is a match at or after `at`, and then its bounds. */
 static exf_code find(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t bounds[2], int *found,
                      exf_err *err)
 {
     PCRE2_UCHAR why[200];
-    int n = pcre2_match(code, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK, r->w->match, r->w->context);
-    if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's stack is on the heap */
-        n = pcre2_match(code, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, r->w->match, r->w->context);
+    int n;
+    exf_code rc = attempt_all(r, code, text, len, at, &n, err);
+    if (rc != EXF_OK) return rc;
     *found = n >= 0;
     if (n == PCRE2_ERROR_NOMATCH) return EXF_OK;
     if (n == PCRE2_ERROR_NOMEMORY) return no_memory(err);
@@ -256,7 +316,7 @@ static exf_code split(const run *r, size_t k, const char *text, size_t len, exf_
         if (m[0] == m[1] && m[0] == last) {
             /* An empty match right behind the last one does not count; try one
              * character on.  Other empty matches cut the text in two. */
-            for (at++; at < len && ((unsigned char)text[at] & 0xc0) == 0x80;) at++;
+            at = next_character(text, len, at);
             continue;
         }
         if (!step->only_matches) EXF_TRY(split(r, k + 1, text + done, m[0] - done, err));
@@ -272,5 +332,9 @@ exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *
                           exf_err *err)
 {
     run r = {s, w, emit, ctx};
+    uint64_t more = (uint64_t)len * BUDGET_PER_BYTE;
+    w->budget += more;
+    w->left += more;
+    w->bytes += len;
     return split(&r, 0, text, len, err);
 }

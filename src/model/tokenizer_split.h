@@ -13,11 +13,13 @@ typedef struct exf_splitter exf_splitter; /* immutable after loading */
 exf_code exf_splitter_load(exf_splitter **out, const exf_json *part, const char *where, exf_err *err) EXF_CHECKED;
 void exf_splitter_free(exf_splitter *s); /* NULL is allowed */
 
-typedef struct exf_split_work exf_split_work; /* one thread's match data */
+typedef struct exf_split_work exf_split_work; /* one text's match data and budget of steps */
 exf_code exf_split_work_new(exf_split_work **out, exf_err *err) EXF_CHECKED;
 void exf_split_work_free(exf_split_work *w); /* NULL is allowed */
 
-/* Calls emit for each pre-token (never empty) in order, until it fails. */
+/* Calls emit for each pre-token (never empty) in order, until it fails.  EXF_MODEL where a pattern backtracks for
+ * more than 20 million steps and 200 for each byte of the work's text: a number that depends on pattern, text and
+ * PCRE2 alone.  Steps below 1024 at a place of the text are not counted. */
 typedef exf_code exf_pretoken_fn(void *ctx, const char *pretoken, size_t len, exf_err *err);
 exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *text, size_t len, exf_pretoken_fn *emit, void *ctx,
                           exf_err *err) EXF_CHECKED;

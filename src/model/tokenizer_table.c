@@ -13,24 +13,18 @@ static int table_bits(size_t n)
     return bits;
 }
 
-static uint64_t fnv1a(const char *s, size_t len)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < len; i++) h = (h ^ (unsigned char)s[i]) * 0x100000001b3u;
-    return h ^ h >> 32;
-}
-
 exf_code exf_vocabulary_new(exf_vocabulary *w, size_t n, exf_err *err)
 {
     size_t slots = (size_t)1 << table_bits(n);
     w->mask = slots - 1;
+    w->key = exf_hash_key_new();
     return exf_mem_new(&w->slot, slots, sizeof *w->slot, "vocabulary", err);
 }
 
 /* The word's slot, or the free slot where it belongs. */
 static size_t word_slot(const exf_vocabulary *w, const char *s, size_t len)
 {
-    for (size_t i = fnv1a(s, len) & w->mask;; i = (i + 1) & w->mask) {
+    for (size_t i = exf_keyed_hash(&w->key, s, len) & w->mask;; i = (i + 1) & w->mask) {
         const exf_vocabulary_entry *e = &w->slot[i];
         if (e->id_plus_1 == 0 || (e->len == len && memcmp(w->bytes.s + e->at, s, len) == 0)) return i;
     }
@@ -63,13 +57,14 @@ exf_code exf_merges_new(exf_merges *m, size_t n, exf_err *err)
     int bits = table_bits(n);
     m->mask = ((size_t)1 << bits) - 1;
     m->shift = 64 - bits;
+    m->key = exf_hash_key_new();
     return exf_mem_new(&m->slot, m->mask + 1, sizeof *m->slot, "merges", err);
 }
 
 void exf_merges_put(exf_merges *m, int32_t a, int32_t b, uint32_t rank, int32_t id)
 {
     uint64_t key = ((uint64_t)(uint32_t)a << 32 | (uint32_t)b) + 1;
-    size_t i = (size_t)(key * 0x9e3779b97f4a7c15u >> m->shift);
+    size_t i = (size_t)(exf_keyed_hash_u64(&m->key, key) >> m->shift);
     while (m->slot[i].key != 0 && m->slot[i].key != key) i = (i + 1) & m->mask;
     m->slot[i] = (exf_merge){key, rank, id};
 }

@@ -2,6 +2,7 @@
 #include "solve/solve.h"
 
 #include "base/mem.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "solve/measures.h"
@@ -168,6 +169,7 @@ static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *
         if (p->begin) EXF_TRY(p->begin(r, o, t, err));
     }
     for (int l = 0; l < r->n_layers; l++) {
+        EXF_TRY(exf_stop_check(err));
         EXF_TRY(exf_statistics_get(r, l, &s, err));
         exf_vector_sums_free(&vectors);
         if (wants_vectors(o)) EXF_TRY(exf_statistics_get_vectors(r, l, &vectors, err));

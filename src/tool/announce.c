@@ -6,6 +6,7 @@
 #include "base/output_directory.h"
 #include "base/text.h"
 #include "format/h5.h"
+#include "tool/terminal.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -25,7 +26,9 @@ static exf_code announce_file(const char *path, exf_err *err)
     } else {
         EXF_TRY(exf_hash_file(path, hex, err));
     }
-    printf("wrote %s  %s  %s %s\n", path, exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), word, hex);
+    printf("wrote ");
+    exf_print_text(path, 0);
+    printf("  %s  %s %s\n", exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), word, hex);
 out:
     exf_h5_close(h);
     exf_file_close(f);

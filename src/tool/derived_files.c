@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "base/output_directory.h"
 #include "export/writer.h"
+#include "tool/terminal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -87,7 +88,11 @@ static int is_rewritten(const replacement *r, const exf_derived_file *f)
 static exf_code remove_file(const char *path, int quiet, exf_err *err)
 {
     if (unlink(path) != 0) return exf_fail_errno(err, errno, "%s: is of tables that were replaced and cannot be removed", path);
-    if (!quiet) printf("removed %s  made from the tables that were replaced\n", path);
+    if (!quiet) {
+        printf("removed ");
+        exf_print_text(path, 0);
+        printf("  made from the tables that were replaced\n");
+    }
     return EXF_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "inspect/specification.h"
 #include "tool/announce.h"
+#include "tool/terminal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -183,13 +184,20 @@ static void show_pools(const exf_inspection *s)
 
 static void show_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows)
 {
-    printf("%s: %s, version %" PRId64 "\n", path, s->kind->kind, s->version);
+    exf_print_text(path, 0);
+    printf(": %s, version %" PRId64 "\n", s->kind->kind, s->version);
     printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64 " tokens\n",
            s->shape.n_experts, s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
     show_table(s, rows);
     show_pools(s);
     printf("\nprovenance\n");
-    for (size_t i = 0; i < s->provenance.n; i++) printf("  %-26s %s\n", s->provenance.key[i], s->provenance.value[i]);
+    for (size_t i = 0; i < s->provenance.n; i++) {
+        printf("  ");
+        exf_print_text(s->provenance.key[i], 26);
+        printf(" ");
+        exf_print_text(s->provenance.value[i], 0);
+        printf("\n");
+    }
 }
 
 /* ---- summary as JSON -------------------------------------------------------------------- */

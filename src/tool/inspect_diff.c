@@ -2,6 +2,7 @@
 #include "base/mem.h"
 #include "inspect/difference.h"
 #include "tool/inspect.h"
+#include "tool/terminal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -101,7 +102,13 @@ static void show_facts(const comparison *c)
     size_t i = 0, j = 0, n = 0;
     while (exf_next_fact_change(&c->inspection[0].provenance, &c->inspection[1].provenance, &i, &j, &f)) {
         if (!n++) printf("\nfacts\n");
-        printf("  %-26s %s -> %s\n", f.key, f.a ? f.a : "(none)", f.b ? f.b : "(none)");
+        printf("  ");
+        exf_print_text(f.key, 26);
+        printf(" ");
+        exf_print_text(f.a ? f.a : "(none)", 0);
+        printf(" -> ");
+        exf_print_text(f.b ? f.b : "(none)", 0);
+        printf("\n");
     }
 }
 
@@ -136,7 +143,11 @@ static void show_row(const exf_layer_difference *d)
 static void show_comparison(const comparison *c)
 {
     const exf_inspection *a = &c->inspection[0], *b = &c->inspection[1];
-    printf("a %s\nb %s\n", c->path[0], c->path[1]);
+    for (int i = 0; i < 2; i++) {
+        printf(i ? "\nb " : "a ");
+        exf_print_text(c->path[i], 0);
+    }
+    printf("\n");
     printf("%s\n", exf_same_numbers(a, b) ? "equal counts, scalars, losses, norms and pools"
                                           : "other counts, scalars, losses, norms or pools");
     show_facts(c);

@@ -2,6 +2,7 @@
  * that any other can be compared with it. */
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/stop.h"
 #include "format/json.h"
 #include "model/tokenizer.h"
 #include "tool/inspect.h"
@@ -62,9 +63,11 @@ exf_code exf_inspect_tokenize(exf_recipe *r, exf_err *err)
     exf_jw_open(&w, NULL, '{');
     exf_jw_open(&w, "ids", '[');
     while (errno = 0, !ferror(stdout) && (len = getline(&line, &room, stdin)) >= 0) {
+        EXF_TRY(exf_stop_check(err));
         if (len && line[len - 1] == '\n') len--;
         EXF_TRY(tokenize_line(t, line, (size_t)len, ++number, &ids, r->json ? &w : NULL, err));
     }
+    EXF_TRY(exf_stop_check(err)); /* which is why a read may have ended */
     if (ferror(stdin)) rc = exf_fail_errno(err, errno, "standard input: cannot read");
     exf_jw_close(&w);
     exf_jw_close(&w);

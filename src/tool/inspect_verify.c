@@ -1,5 +1,6 @@
 /* inspect_verify.c - exfold-inspect verify: one line per check that held. */
 #include "tool/inspect.h"
+#include "tool/terminal.h"
 #include "tool/verify_directory.h"
 
 #include <stdio.h>
@@ -8,7 +9,9 @@ static exf_code print_line(void *self, const char *sentence, exf_err *err)
 {
     (void)self;
     (void)err;
-    printf("ok  %s\n", sentence);
+    printf("ok  ");
+    exf_print_text(sentence, 0);
+    printf("\n");
     return EXF_OK;
 }
 

@@ -2,9 +2,11 @@
  * made of the same texts.  Refusals: check_tokenizer_refusals.c. */
 #include "tests/support/tokenizer_fixtures.h"
 
+#include "base/stop.h"
 #include "format/json.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +161,30 @@ START_TEST(bytes_nul_and_nothing)
     expect_bytes((parts){0}, "a\0b\xc3\xa9", 5, "97 0 98 195 169");
     expect_bytes((parts){.pre = REGEX("b"), .vocab = "\"a\xc4\x80\":256", .merges = "[\"a\",\"\xc4\x80\"]"}, "a\0b\0", 4,
                  "256 98 0");
+}
+END_TEST
+
+/* Many short pre-tokens, and a single one of which half a million merges are made. */
+START_TEST(tokenizing_stops)
+{
+    enum { STOPPED_TEXT = 1 << 18 };
+    exf_err e;
+    parts p = {.pre = _i ? REGEX("a") : NULL, .vocab = "\"aa\":256", .merges = "[\"a\",\"a\"]"};
+    exf_tokenizer *t;
+    exf_ids ids = {0};
+    char *text = malloc(STOPPED_TEXT);
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'a', STOPPED_TEXT);
+    ck_ok(exf_tokenizer_load(&t, make(p), &e), e);
+    exf_stop_request(SIGINT);
+    ck_fails(exf_tokenizer_encode(t, text, STOPPED_TEXT, &ids, &e), EXF_SIGINT, e, "stopped by signal 2");
+    ck_assert_uint_eq(ids.n, 0);
+    exf_stop_request(0);
+    ck_ok(exf_tokenizer_encode(t, text, STOPPED_TEXT, &ids, &e), e);
+    ck_assert_uint_eq(ids.n, _i ? STOPPED_TEXT : STOPPED_TEXT / 2);
+    free(text);
+    exf_ids_free(&ids);
+    exf_tokenizer_free(t);
 }
 END_TEST
 
@@ -321,6 +347,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, demo_tokenizer);
     tcase_add_test(t, bytes_nul_and_nothing);
     tcase_add_test(t, text_must_be_utf8);
+    tcase_add_loop_test(t, tokenizing_stops, 0, 2);
     tcase_add_test(t, merges_by_rank_then_from_the_left);
     tcase_add_test(t, ignore_merges_takes_whole_pieces);
     tcase_add_test(t, added_tokens_leftmost_longest);

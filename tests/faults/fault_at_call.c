@@ -1,0 +1,158 @@
+/* fault_at_call.c - a library for LD_PRELOAD that lets a call of the program, or of a library that it
+ * uses, fail: EXF_FAULT=CALL:N:WHAT, the N-th call of a kind, or EXF_FAULT=CALL:N:WHAT:on, that and all
+ * behind it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
+ *
+ * CALL: malloc (calloc, realloc and aligned memory too), mmap, read, write, fsync, rename, open, stat, thread.
+ * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN), or SIG and the number of a signal
+ * that the program gets, after which the call goes on. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MALLOC, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CALLS };
+
+static const char *const call_name[CALLS] = {"malloc", "mmap", "read", "write", "fsync", "rename", "open", "stat", "thread"};
+static atomic_long calls[CALLS];
+static int faulty = -1, from_then_on, error_number, signal_number; /* faulty: a call, or -1 */
+static long fault_at;
+
+/* Nothing here allocates: the program's first malloc may be a library's constructor. */
+static void read_fault(void)
+{
+    static atomic_int is_read;
+    const char *text, *at;
+    if (atomic_exchange(&is_read, 1) || !(text = getenv("EXF_FAULT"))) return;
+    for (int i = 0; i < CALLS; i++) {
+        size_t n = strlen(call_name[i]);
+        if (strncmp(text, call_name[i], n) != 0 || text[n] != ':') continue;
+        fault_at = atol(text + n + 1);
+        at = strchr(text + n + 1, ':');
+        if (!at) return;
+        if (strncmp(at + 1, "SIG", 3) == 0) signal_number = atoi(at + 4);
+        else error_number = atoi(at + 1);
+        from_then_on = strstr(at + 1, ":on") != NULL;
+        faulty = i;
+    }
+}
+
+/* Counts a call; 1 and errno: it fails. */
+static int fails(int call)
+{
+    read_fault();
+    long n = ++calls[call];
+    if (call != faulty || (from_then_on ? n < fault_at : n != fault_at)) return 0;
+    if (signal_number) raise(signal_number);
+    errno = error_number;
+    return error_number != 0;
+}
+
+__attribute__((destructor)) static void report(void)
+{
+    const char *path = getenv("EXF_FAULT_COUNT");
+    char line[64];
+    faulty = -1;
+    int fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) : -1;
+    for (int i = 0; fd >= 0 && i < CALLS; i++) {
+        int n = snprintf(line, sizeof line, "%s %ld\n", call_name[i], (long)calls[i]);
+        if (write(fd, line, (size_t)n) != n) break;
+    }
+    if (fd >= 0) close(fd);
+}
+
+/* ---- memory: glibc's own names, since looking a symbol up allocates ------------------------------ */
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t alignment, size_t n);
+
+void *malloc(size_t n)
+{
+    return fails(MALLOC) ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return fails(MALLOC) ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    return n && fails(MALLOC) ? NULL : __libc_realloc(p, n);
+}
+
+void *memalign(size_t alignment, size_t n)
+{
+    return fails(MALLOC) ? NULL : __libc_memalign(alignment, n);
+}
+
+void *aligned_alloc(size_t alignment, size_t n)
+{
+    return memalign(alignment, n);
+}
+
+int posix_memalign(void **out, size_t alignment, size_t n)
+{
+    void *p = memalign(alignment, n);
+    if (!p) return ENOMEM;
+    *out = p;
+    return 0;
+}
+
+/* ---- files ------------------------------------------------------------------------------------------- */
+
+#define WRAP(call, type, failure, name, parameters, arguments)    \
+    type name parameters                                          \
+    {                                                             \
+        static type(*next) parameters;                            \
+        if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);     \
+        return fails(call) ? failure : next arguments;            \
+    }
+
+WRAP(READ, ssize_t, -1, read, (int fd, void *bytes, size_t n), (fd, bytes, n))
+WRAP(READ, ssize_t, -1, pread, (int fd, void *bytes, size_t n, off_t at), (fd, bytes, n, at))
+WRAP(READ, ssize_t, -1, pread64, (int fd, void *bytes, size_t n, off64_t at), (fd, bytes, n, at))
+WRAP(WRITE, ssize_t, -1, write, (int fd, const void *bytes, size_t n), (fd, bytes, n))
+WRAP(WRITE, ssize_t, -1, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
+WRAP(WRITE, ssize_t, -1, pwrite64, (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n, at))
+WRAP(FSYNC, int, -1, fsync, (int fd), (fd))
+WRAP(RENAME, int, -1, rename, (const char *from, const char *to), (from, to))
+WRAP(RENAME, int, -1, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
+WRAP(STAT, int, -1, stat, (const char *path, struct stat *st), (path, st))
+WRAP(STAT, int, -1, lstat, (const char *path, struct stat *st), (path, st))
+WRAP(STAT, int, -1, fstat, (int fd, struct stat *st), (fd, st))
+WRAP(STAT, int, -1, access, (const char *path, int mode), (path, mode))
+WRAP(STAT, int, -1, faccessat, (int dir, const char *path, int mode, int flags), (dir, path, mode, flags))
+WRAP(MMAP, void *, MAP_FAILED, mmap, (void *p, size_t n, int prot, int flags, int fd, off_t at), (p, n, prot, flags, fd, at))
+WRAP(MMAP, void *, MAP_FAILED, mmap64, (void *p, size_t n, int prot, int flags, int fd, off64_t at), (p, n, prot, flags, fd, at))
+WRAP(THREAD, int, error_number, pthread_create, (pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *self),
+     (t, a, fn, self))
+
+#define WRAP_OPEN(name, parameters, arguments)                    \
+    int name parameters                                           \
+    {                                                             \
+        static int (*next) parameters;                            \
+        mode_t mode = 0;                                          \
+        va_list va;                                               \
+        if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);     \
+        va_start(va, flags);                                      \
+        if (flags & O_CREAT) mode = va_arg(va, mode_t);           \
+        va_end(va);                                               \
+        return fails(OPEN) ? -1 : next arguments;                 \
+    }
+
+WRAP_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))
+WRAP_OPEN(open64, (const char *path, int flags, ...), (path, flags, mode))
+WRAP_OPEN(openat, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
+WRAP_OPEN(openat64, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
