@@ -78,6 +78,7 @@ CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHE
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 KILL_AT_CALL := $(BUILD)/tests/kill/kill_at_call.so
+MUTANTS     := $(BUILD)/tests/mutants/mutants
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
 FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) $(wildcard src/tool/recipe*.c)
@@ -131,7 +132,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(KILL_AT_CALL)
+check-cli: all $(KILL_AT_CALL) $(MUTANTS)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
@@ -340,6 +341,9 @@ $(KILL_AT_CALL): tests/kill/kill_at_call.c
 	@mkdir -p $(@D)
 	@echo "  LINK $@"
 	$(Q)$(CC) -shared -fPIC -O1 -o $@ $< -ldl
+$(MUTANTS): tests/mutants/mutants.c
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(STD) $(WARN) -O1 -Isrc -o $@ $<
 $(BUILD)/tests/report/%: $(BUILD)/tests/report/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)

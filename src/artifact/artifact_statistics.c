@@ -1,4 +1,4 @@
-/* artifact_statistics.c - the file format `statistics`, version 2.
+/* artifact_statistics.c - the file format `statistics`, version 3.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -42,9 +42,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 2, .min_reader = 1};
+const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 3, .min_reader = 1};
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
-static const exf_artifact of_common_input = {.kind = "statistics", .version = 2, .min_reader = 2};
+static const exf_artifact of_common_input = {.kind = "statistics", .version = 3, .min_reader = 2};
 
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
 {

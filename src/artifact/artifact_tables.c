@@ -1,4 +1,4 @@
-/* artifact_tables.c - the file format `tables`, version 2.
+/* artifact_tables.c - the file format `tables`, version 3.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -36,7 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 2, .min_reader = 1};
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 3, .min_reader = 1};
 
 /* ---- the list of datasets, for writing and for reading -------------------- */
 

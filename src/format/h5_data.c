@@ -246,17 +246,26 @@ static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, int flags, int whol
 
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
-    return make_dataset(h, t, flags, 0, err);
+    exf_code rc = make_dataset(h, t, flags, 0, err);
+    return rc == EXF_OK ? exf_h5i_defined_add(h, t, err) : rc;
 }
 
 exf_code exf_h5i_make(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
-    return make_dataset(h, t, flags, 1, err);
+    exf_h5i_sums sums = {.crc = NULL};
+    exf_code rc;
+    EXF_TRY(make_dataset(h, t, flags, 1, err));
+    EXF_TRY(exf_h5i_sums_new(&sums, t, err));
+    exf_h5i_sums_add(&sums, 0, sums.n_rows, t->data);
+    rc = exf_h5i_sums_put(h, t->name, &sums, err);
+out:
+    exf_h5i_sums_free(&sums);
+    return rc;
 }
 
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
-    exf_code rc = make_dataset(h, t, flags, 1, err);
+    exf_code rc = exf_h5i_make(h, t, flags, err);
     if (rc != EXF_OK || exf_tensor_count(t) == 0) return rc;
     if (H5Dwrite(h->last, exf_h5i_type(t->dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, t->data) < 0)
         return exf_h5i_fail(h, err, "cannot write %s", t->name);
@@ -291,7 +300,15 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
     exf_code rc = exf_h5i_writable(h, err);
     if (rc == EXF_OK) rc = rows_of(h, path, row, n_rows, &t, err);
     if (rc != EXF_OK || n_rows == 0 || exf_tensor_count(&t) == 0) return rc;
+    exf_h5i_sums *sums = exf_h5i_defined_find(h, path);
+    if (!sums) return exf_fail(err, EXF_INTERNAL, "%s: %s was written whole, its rows cannot be written again", h->path, path);
+    exf_h5i_sums_add(sums, row, n_rows, data);
     return move_rows(h, &t, row, n_rows, NULL, data) < 0 ? exf_h5i_fail(h, err, "cannot write %s", path) : EXF_OK;
+}
+
+exf_code exf_h5i_get_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, exf_err *err)
+{
+    return move_rows(h, t, row, n_rows, to, NULL) < 0 ? exf_h5i_fail(h, err, "cannot read %s", t->name) : EXF_OK;
 }
 
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data, exf_err *err)
@@ -303,7 +320,8 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
         return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s, expected %s", h->path, path, exf_dtype_name(t.dtype),
                         exf_dtype_name(dtype));
     if (n_rows == 0 || exf_tensor_count(&t) == 0) return EXF_OK;
-    return move_rows(h, &t, row, n_rows, data, NULL) < 0 ? exf_h5i_fail(h, err, "cannot read %s", path) : EXF_OK;
+    rc = exf_h5i_get_rows(h, &t, row, n_rows, data, err);
+    return rc == EXF_OK ? exf_h5i_check_rows(h, &t, row, n_rows, data, err) : rc;
 }
 
 /* ---- reading ------------------------------------------------------------------ */
@@ -323,5 +341,5 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
     if (exf_tensor_count(&t) == 0) return EXF_OK;
     if (H5Dread(h->last, exf_h5i_type(t.dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
         return exf_h5i_fail(h, err, "cannot read %s", expected->name);
-    return EXF_OK;
+    return exf_h5i_check_rows(h, &t, 0, t.rank ? t.shape[0] : 1, data, err);
 }

@@ -318,7 +318,9 @@ START_TEST(foreign_files_are_refused_in_words)
         ck_fails(exf_h5_describe(h, bad[k].path, &t, &e), EXF_FORMAT, e, bad[k].part);
     ck_ok(exf_h5_describe(h, "/times", &t, &e), e);
     ck_ok(exf_h5_describe(h, "/loop/again/times", &t, &e), e);
-    ck_assert(!exf_h5_exists(h, "/soft") && !exf_h5_exists(h, "/external"));
+    int found;
+    ck_fails(exf_h5_exists(h, "/soft", &found, &e), EXF_FORMAT, e, "/soft is a soft or external link");
+    ck_fails(exf_h5_exists(h, "/external", &found, &e), EXF_FORMAT, e, "/external is a soft or external link");
     ck_fails(exf_h5_get_text(h, "/", "words", &text, &e), EXF_FORMAT, e, "attribute words of / is something else, expected text");
     ck_fails(exf_h5_get_i64(h, "/", "array", &i, &e), EXF_FORMAT, e, "attribute array of / is something else, expected I64");
     ck_fails(exf_h5_get_i64(h, "/", "i32", &i, &e), EXF_FORMAT, e, "attribute i32 of / is something else, expected I64");
@@ -327,6 +329,37 @@ START_TEST(foreign_files_are_refused_in_words)
     ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/ is one object under 2 names, expected 1");
     exf_h5_close(h);
     heard_nothing();
+    nothing_left(1);
+}
+END_TEST
+
+/* A group whose header cannot be read is not a group without members. */
+START_TEST(a_failed_look_up_is_not_absence)
+{
+    exf_err e;
+    const float v[4] = {1, 2, 3, 4};
+    int64_t i;
+    size_t n;
+    char *bytes;
+    int found, has;
+    exf_h5 *h = create("g.h5");
+    put_floats(h, "/g/x", 2, 2, v, EXF_H5_PLAIN);
+    ck_ok(exf_h5_put_i64(h, "/g", "n", 5, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_file_slurp(exf_scratch("g.h5"), 1 << 20, &bytes, &n, &e), e);
+    size_t at = n; /* of the second header, which is the group's */
+    for (int k = 0; k < 2; k++)
+        for (at = k ? at + 1 : 0; memcmp(bytes + at, "OHDR", 4) != 0;) ck_assert_uint_lt(++at, n - 4);
+    bytes[at + 10] ^= 1;
+    exf_write_file(exf_scratch("g.h5"), bytes, n);
+    exf_mem_free(bytes);
+    ck_ok(exf_h5_open(&h, exf_scratch("g.h5"), &e), e);
+    ck_fails(exf_h5_exists(h, "/g/x", &found, &e), EXF_FORMAT, e, "cannot look up /g/x: ");
+    exf_tensor t;
+    ck_fails(exf_h5_describe(h, "/g/x", &t, &e), EXF_FORMAT, e, "cannot look up /g/x: ");
+    ck_fails(exf_h5_has_attr(h, "/g", "n", &has, &e), EXF_FORMAT, e, "cannot open /g: ");
+    ck_fails(exf_h5_get_i64(h, "/g", "n", &i, &e), EXF_FORMAT, e, "cannot open /g: ");
+    exf_h5_close(h);
     nothing_left(1);
 }
 END_TEST
@@ -343,6 +376,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, garbage_is_refused);
     tcase_add_test(t, foreign_files_are_refused_in_words);
+    tcase_add_test(t, a_failed_look_up_is_not_absence);
     suite_add_tcase(s, t);
     return s;
 }
