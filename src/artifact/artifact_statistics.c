@@ -275,6 +275,23 @@ static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
     return rc;
 }
 
+/* Looks at the first layer's pair sums, before anybody takes memory for layers of that many experts. */
+static exf_code expect_layer(exf_statistics_reader *r, exf_err *err)
+{
+    int64_t e = r->shape.n_experts;
+    char path[PATH_LEN];
+    exf_code rc = EXF_OK;
+#define X(sum)                                                                                      \
+    if (rc == EXF_OK) {                                                                             \
+        exf_tensor t = {.name = path, .dtype = EXF_DT_U64, .rank = 3, .shape = {e, e, 3}};          \
+        layer_path(path, r->layer_number[0], "exact/", #sum);                                       \
+        rc = exf_h5_expect(r->h, &t, err);                                                          \
+    }
+    EXF_PAIR_SUMS(X)
+#undef X
+    return rc;
+}
+
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err)
 {
     exf_code rc;
@@ -285,6 +302,7 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     EXF_TRY(read_pairs(r, err));
     EXF_TRY(exf_sequence_list_read(&r->sequences, r->shape.n_sequences, r->shape.n_tokens, r->h, err));
     EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
+    EXF_TRY(expect_layer(r, err));
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;

@@ -131,6 +131,7 @@ exf_code exf_h5_open(exf_h5 **out, const char *path, exf_err *err)
     /* The system's refusals, and a directory, are told better by base/file.h. */
     EXF_TRY(exf_file_open(&probe, path, err));
     EXF_TRY(new_handle(&h, path, err));
+    h->bytes = exf_file_size(probe);
     hid_t fapl = access_list();
     h->file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
     if (h->file < 0) rc = exf_h5i_fail(h, err, "is no readable HDF5 file");

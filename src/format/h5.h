@@ -15,7 +15,8 @@
  * Every dataset has a text attribute crc32, "ROWS CRC CRC ...": the CRC-32s, in hexadecimal, of the little-endian
  * elements of ROWS rows of the first axis each.  Whatever reads elements compares them; a difference is EXF_FORMAT.
  * A reader trusts no file: soft and external links, virtual datasets, elements
- * kept in other files and chunks over 64 MiB are EXF_FORMAT, filters are never
+ * kept in other files, other filters than ours, and more bytes of elements than the
+ * stored ones explain (h5_limits.c) are EXF_FORMAT, filters are never
  * loaded from disk, and shapes are compared before anything is read.
  * HDF5's own error printing is off; its innermost message goes into ours.
  * Not thread-safe: the caller serialises.  Paths are absolute ("/layers/3/dot").
@@ -85,6 +86,9 @@ exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *er
  * path and both dtypes, or both row counts, if it does not. */
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data,
                           exf_err *err) EXF_CHECKED;
+/* EXF_FORMAT unless the dataset has this dtype and shape and its file's size explains them: before memory is
+ * taken for it. */
+exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err) EXF_CHECKED;
 /* The whole dataset, which must have exactly this dtype and shape. */
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err) EXF_CHECKED;
 

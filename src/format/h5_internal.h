@@ -5,6 +5,7 @@
  * h5_attr.c  attributes
  * h5_data.c  datasets
  * h5_checksum.c  checksums of their elements
+ * h5_limits.c  what a dataset may take of memory and time
  * h5_digest.c  listing, the payload's hash
  * The function that opens an HDF5 id closes it; exf_h5i_dataset's id is borrowed. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
@@ -54,6 +55,7 @@ struct exf_h5 {
      * row does not empty the chunk cache, and deflate again, at every call. */
     char *last_path;
     hid_t last;
+    uint64_t bytes; /* of a file that is read */
     int checksums; /* a dataset without them is an error */
     exf_h5i_defined *defined; /* datasets whose rows are being written */
     size_t n_defined, cap_defined, at_defined;
@@ -118,6 +120,11 @@ herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, co
 exf_code exf_h5i_get_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, exf_err *err) EXF_CHECKED;
 /* Group or file creation list: links and attributes compact. */
 void exf_h5i_compact(hid_t creation_list);
+
+/* ---- h5_limits.c ------------------------------------------------------- */
+/* Refuses an open dataset whose shape, chunks or filters would take more memory or time than its stored bytes and
+ * those of its file explain. */
+exf_code exf_h5i_check_storage(const exf_h5 *h, const char *path, hid_t dataset, uint64_t file_bytes, exf_err *err) EXF_CHECKED;
 
 /* ---- h5_checksum.c ----------------------------------------------------- */
 /* The checksums of t while it holds zeros. */

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <zlib.h>
 
 static int open_descriptors(void)
 {
@@ -296,10 +297,10 @@ START_TEST(foreign_files_are_refused_in_words)
                {"/compound", "/compound has elements that are none of"},
                {"/words", "/words has elements that are none of"},
                {"/rank9", "more than 8 axes"},
-               {"/huge", "more elements than fit"},
+               {"/huge", "/huge states more bytes of elements than its stored bytes explain: 4611686018427387904, at most 1048576"},
                {"/null", "/null has no shape"},
                {"/elsewhere", "/elsewhere has its elements in another file"},
-               {"/chunky", "/chunky has chunks of more than 64 MiB"},
+               {"/chunky", "/chunky has chunks of too many bytes: 1073741824, at most 67108864"},
                {"/soft", "/soft is a soft or external link"},
                {"/external", "/external is a soft or external link"},
                {"/external/x", "/external is a soft or external link"},
@@ -329,6 +330,53 @@ START_TEST(foreign_files_are_refused_in_words)
     ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/ is one object under 2 names, expected 1");
     exf_h5_close(h);
     heard_nothing();
+    nothing_left(1);
+}
+END_TEST
+
+/* A dataset [n] of bytes in chunks of `chunk`, with the deflate stream `stream` in its first. */
+static void put_bomb(hid_t f, const char *name, hsize_t n, hsize_t chunk, int deflates, const void *stream, size_t bytes)
+{
+    hid_t space = H5Screate_simple(1, &n, NULL), dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t at = 0;
+    H5Pset_chunk(dcpl, 1, &chunk);
+    for (int i = 0; i < deflates; i++) H5Pset_deflate(dcpl, 9);
+    hid_t d = H5Dcreate2(f, name, H5T_STD_U8LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    if (stream) ck_assert_int_ge(H5Dwrite_chunk(d, H5P_DEFAULT, 0, &at, bytes, stream), 0);
+    H5Dclose(d);
+    H5Pclose(dcpl);
+    H5Sclose(space);
+}
+
+/* Small files that would take much memory or time are refused before they do. */
+START_TEST(what_a_file_cannot_explain_is_refused)
+{
+    enum { INFLATED = 256 << 20, CHUNK = 1 << 20 };
+    static const struct {
+        const char *path, *part;
+    } bad[] = {{"/sparse", "/sparse states more bytes of elements than its stored bytes explain: 8589934592, at most 1048576"},
+               {"/late", "/late states more bytes of elements than its stored bytes explain: 8589934592, at most 1048576"},
+               {"/bomb", "/bomb has a chunk whose 260"},
+               {"/twice", "/twice has other filters than shuffle, deflate and fletcher32, each once"},
+               {"/tiny", "/tiny has too many chunks for its bytes: 500000, at most 46"}};
+    exf_err e;
+    exf_h5 *h;
+    exf_tensor t;
+    uLongf n = compressBound(INFLATED);
+    unsigned char *zeros = calloc(INFLATED, 1), *stream = malloc(n);
+    ck_assert_int_eq(compress2(stream, &n, zeros, INFLATED, 9), Z_OK);
+    hid_t f = H5Fcreate(exf_scratch("bombs.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    put_bomb(f, "sparse", (hsize_t)1 << 33, CHUNK, 1, NULL, 0);
+    put_bomb(f, "bomb", CHUNK, CHUNK, 1, stream, n);
+    put_bomb(f, "twice", CHUNK, CHUNK, 2, stream, 500);
+    put_bomb(f, "tiny", 500000, 1, 1, NULL, 0);
+    foreign_data(f, "late", H5T_STD_U8LE, 1, (hsize_t)1 << 33, H5P_DEFAULT);
+    H5Fclose(f);
+    free(zeros);
+    free(stream);
+    ck_ok(exf_h5_open(&h, exf_scratch("bombs.h5"), &e), e);
+    for (int i = 0; i < COUNT(bad); i++) ck_fails(exf_h5_describe(h, bad[i].path, &t, &e), EXF_FORMAT, e, bad[i].part);
+    exf_h5_close(h);
     nothing_left(1);
 }
 END_TEST
@@ -377,6 +425,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, garbage_is_refused);
     tcase_add_test(t, foreign_files_are_refused_in_words);
     tcase_add_test(t, a_failed_look_up_is_not_absence);
+    tcase_add_test(t, what_a_file_cannot_explain_is_refused);
     suite_add_tcase(s, t);
     return s;
 }
