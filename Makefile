@@ -86,7 +86,8 @@ CHECKS_CUDA := $(BUILD)/checks/cuda
 CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHECK_DIRS))))
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
-PRELOADED := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/faults/fault_at_call.so
+PRELOADED   := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/faults/fault_at_call.so
+MUTANTS     := $(BUILD)/tests/mutants/mutants
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
 FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) $(wildcard src/tool/recipe*.c)
@@ -140,7 +141,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(PRELOADED)
+check-cli: all $(PRELOADED) $(MUTANTS)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
@@ -348,6 +349,9 @@ $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 $(PRELOADED): $(BUILD)/%.so: %.c
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) -shared -fPIC -O1 -o $@ $< -ldl
+$(MUTANTS): tests/mutants/mutants.c
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) $(STD) $(WARN) -O1 -Isrc -o $@ $<
 $(BUILD)/tests/report/%: $(BUILD)/tests/report/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(LINK) -o $@ $^ $(LDLIBS)

@@ -27,16 +27,32 @@ out:
     return rc;
 }
 
+/* Datasets have had checksums since this version; a file of earlier ones goes without. */
+static exf_code expect_checksums(exf_h5 *h, exf_err *err)
+{
+    enum { WITH_CHECKSUMS = 3 };
+    int64_t version;
+    exf_code rc = exf_h5_get_i64(h, "/", "exfold_version", &version, err);
+    if (rc == EXF_OK && version >= WITH_CHECKSUMS) exf_h5_expect_checksums(h);
+    return rc;
+}
+
+static exf_code read_kind(exf_h5 *h, char **kind, exf_err *err)
+{
+    int has;
+    exf_code rc = exf_h5_has_attr(h, "/", "exfold_kind", &has, err);
+    if (rc != EXF_OK) return rc;
+    if (has) return exf_h5_get_text(h, "/", "exfold_kind", kind, err);
+    return exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
+}
+
 static exf_code identify(exf_h5 *h, const exf_artifact *expected, const exf_artifact **found, exf_err *err)
 {
     char *kind = NULL;
     int64_t min_reader;
     exf_code rc;
     const exf_artifact *a = NULL;
-    rc = exf_h5_get_text(h, "/", "exfold_kind", &kind, err);
-    if (rc == EXF_FORMAT && exf_h5_has_attr(h, "/", "exfold_kind") == 0)
-        rc = exf_fail(err, EXF_FORMAT, "%s: is an HDF5 file, but has no attribute exfold_kind: not one of ours", exf_h5_path(h));
-    if (rc != EXF_OK) goto out;
+    EXF_TRY(read_kind(h, &kind, err));
     EXF_TRY(exf_h5_get_i64(h, "/", "exfold_min_reader", &min_reader, err));
     a = exf_artifact_find(kind);
     if (!a)
@@ -62,6 +78,7 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
     EXF_TRY(exf_h5_open(&h, path, err));
     EXF_TRY(identify(h, expected, found, err));
     if (p) EXF_TRY(exf_provenance_read(p, h, err));
+    rc = expect_checksums(h, err);
 out:
     if (rc != EXF_OK) exf_h5_close(h);
     *out = rc == EXF_OK ? h : NULL;

@@ -4,7 +4,12 @@
  *   exfold_kind        text   "statistics", "tables", "capture"
  *   exfold_version     i64    version of the layout it was written in
  *   exfold_min_reader  i64    the oldest reader version that understands it
- * and a group /provenance (provenance.h).  A reader of version R refuses a file
+ * and a group /provenance (provenance.h).  Since version 3 every dataset has a text attribute
+ *   crc32    "ROWS CRC CRC ...": of each ROWS rows of the first axis, the CRC-32 of
+ *            the little-endian elements, eight hexadecimal digits
+ * which every reader compares with the elements; no digest covers it.  Files of versions 1 and 2
+ * have none and are read as they are: exfold-merge -o NEW.h5 OLD.h5 writes statistics again,
+ * exfold-solve tables, with checksums.  A reader of version R refuses a file
  * whose exfold_min_reader is above R. */
 
 /* A registry: one file src/artifact/artifact_<kind>.c per kind; the comment on its top is the

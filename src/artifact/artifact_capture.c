@@ -1,4 +1,4 @@
-/* artifact_capture.c - the file format `capture`, version 2.
+/* artifact_capture.c - the file format `capture`, version 3.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -19,7 +19,7 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 2, .min_reader = 1};
+const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 3, .min_reader = 1};
 
 enum { N_PARTS = 3, PATH_LEN = 64 };
 

@@ -1,4 +1,4 @@
-/* artifact_statistics.c - the file format `statistics`, version 2.
+/* artifact_statistics.c - the file format `statistics`, version 3.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -42,9 +42,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 2, .min_reader = 1};
+const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 3, .min_reader = 1};
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
-static const exf_artifact of_common_input = {.kind = "statistics", .version = 2, .min_reader = 2};
+static const exf_artifact of_common_input = {.kind = "statistics", .version = 3, .min_reader = 2};
 
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
 {
@@ -275,6 +275,23 @@ static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
     return rc;
 }
 
+/* Looks at the first layer's pair sums, before anybody takes memory for layers of that many experts. */
+static exf_code expect_layer(exf_statistics_reader *r, exf_err *err)
+{
+    int64_t e = r->shape.n_experts;
+    char path[PATH_LEN];
+    exf_code rc = EXF_OK;
+#define X(sum)                                                                                      \
+    if (rc == EXF_OK) {                                                                             \
+        exf_tensor t = {.name = path, .dtype = EXF_DT_U64, .rank = 3, .shape = {e, e, 3}};          \
+        layer_path(path, r->layer_number[0], "exact/", #sum);                                       \
+        rc = exf_h5_expect(r->h, &t, err);                                                          \
+    }
+    EXF_PAIR_SUMS(X)
+#undef X
+    return rc;
+}
+
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err)
 {
     exf_code rc;
@@ -285,6 +302,7 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     EXF_TRY(read_pairs(r, err));
     EXF_TRY(exf_sequence_list_read(&r->sequences, r->shape.n_sequences, r->shape.n_tokens, r->h, err));
     EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
+    EXF_TRY(expect_layer(r, err));
 out:
     if (rc != EXF_OK) exf_statistics_close(r);
     return rc;

@@ -1,4 +1,4 @@
-/* artifact_tables.c - the file format `tables`, version 2.
+/* artifact_tables.c - the file format `tables`, version 3.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -36,7 +36,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 2, .min_reader = 1};
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 3, .min_reader = 1};
 
 /* ---- the list of datasets, for writing and for reading -------------------- */
 
@@ -207,6 +207,29 @@ out:
     return rc;
 }
 
+static exf_code expect_one(const dataset *d, exf_h5 *h, exf_err *err)
+{
+    exf_tensor t = {.name = d->path, .dtype = d->dtype, .rank = d->rank, .shape = {d->shape[0], d->shape[1], d->shape[2]}};
+    return exf_h5_expect(h, &t, err);
+}
+
+/* Looks at all datasets, before memory is taken for tables of that shape. */
+static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_layers, exf_h5 *h, exf_err *err)
+{
+    static float some[1];
+    static uint64_t count[1];
+    exf_static_pool pool[sizeof c->size / sizeof *c->size];
+    exf_shared_scalar shared[sizeof c->shared / sizeof *c->shared];
+    exf_tables t = {.shape = *shape, .n_layers = n_layers, .coeff = some, .loss = some, .expert_norms = some, .count = count,
+                    .expert_count = count, .pool = pool, .n_pools = (int)c->n, .shared = shared, .n_shared = (int)c->n_shared};
+#define X(field) t.field = c->field ? some : NULL;
+    X(cosine) X(rms) X(contribution) X(similarity) X(std_error)
+#undef X
+    for (size_t i = 0; i < c->n; i++) pool[i] = (exf_static_pool){.size = (int)c->size[i]};
+    for (size_t i = 0; i < c->n_shared; i++) memcpy(shared[i].name, c->shared[i], sizeof shared[i].name);
+    return each_dataset(&t, expect_one, h, err);
+}
+
 static exf_code make_room(exf_tables *t, const contents *c, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -237,6 +260,7 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, h, err));
     listed.n_experts = shape.n_experts;
     EXF_TRY(list_contents(&listed, h, err));
+    EXF_TRY(expect_all(&listed, &shape, n_layers, h, err));
     EXF_TRY(exf_tables_new(t, &shape, numbers, n_layers, listed.size, listed.n, err));
     t->provenance = provenance;
     memset(&provenance, 0, sizeof provenance);

@@ -85,6 +85,26 @@ static exf_code look(void *self, const char *name, exf_err *err)
     return EXF_OK;
 }
 
+/* Looks at the datasets of the arrays, before memory is taken for them. */
+static exf_code expect_parts(int64_t n_pairs, int rank, exf_statistics_reader *r, const char *group, const contents *c,
+                             exf_err *err)
+{
+    static const char *const of_diagonal[] = {"vu", "vv"};
+    char path[PATH_LEN + 16];
+    part parts[N_PARTS];
+    exf_vector_sums v = {.n_pairs = n_pairs, .d_model = (int)r->shape.d_model, .rank = rank};
+    exf_code rc = EXF_OK;
+    list_parts(&v, parts);
+    for (int k = 1; rc == EXF_OK && k < N_PARTS; k++) {
+        const part *p = &parts[k];
+        int diagonal = strcmp(p->name, of_diagonal[0]) == 0 || strcmp(p->name, of_diagonal[1]) == 0;
+        exf_tensor t = {.name = path, .dtype = p->dtype, .rank = p->rank, .shape = {p->shape[0], p->shape[1], p->shape[2]}};
+        snprintf(path, sizeof path, "%s/%s", group, p->name);
+        if (diagonal ? c->vu : c->zz) rc = exf_h5_expect(r->h, &t, err);
+    }
+    return rc;
+}
+
 /* Allocates the arrays that a layer's group has. */
 static exf_code make_room(exf_vector_sums *v, exf_statistics_reader *r, const char *group, const contents *c, exf_err *err)
 {
@@ -102,7 +122,7 @@ static exf_code make_room(exf_vector_sums *v, exf_statistics_reader *r, const ch
         basis.shape[1] > h || (c->zz && basis.shape[1] < 1))
         rc = exf_fail(err, EXF_FORMAT, "%s: %s has %lld pairs and a basis of %lld columns, which %lld experts of width %lld forbid",
                       exf_h5_path(r->h), group, (long long)pair.shape[0], (long long)basis.shape[1], (long long)e, (long long)h);
-    else
+    else if ((rc = expect_parts(pair.shape[0], (int)basis.shape[1], r, group, c, err)) == EXF_OK)
         rc = exf_vector_sums_new(v, pair.shape[0], (int)h, c->vu, (int)basis.shape[1], err);
 out:
     return rc;

@@ -184,11 +184,12 @@ static exf_code read_one(exf_tables *t, const exf_stored_array *s, int rank, exf
     char path[PATH_LEN];
     float *data;
     if (s->shape == EXF_STORED_BASIS) EXF_TRY(count_columns(&rank, s, t, h, err));
-    EXF_TRY(exf_vectors_add(t, s->name, rank, &data, err));
-    const exf_vector_array *a = exf_vectors_find(&t->vectors, s->name, rank);
-    exf_tensor x = exf_vector_array_tensor(t, a);
-    path_of(path, a);
+    const exf_vector_array a = {.stored = s, .rank = rank};
+    exf_tensor x = exf_vector_array_tensor(t, &a);
+    path_of(path, &a);
     x.name = path;
+    EXF_TRY(exf_h5_expect(h, &x, err));
+    EXF_TRY(exf_vectors_add(t, s->name, rank, &data, err));
     EXF_TRY(exf_h5_read(h, &x, data, err));
 out:
     return rc;

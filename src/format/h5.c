@@ -131,6 +131,7 @@ exf_code exf_h5_open(exf_h5 **out, const char *path, exf_err *err)
     /* The system's refusals, and a directory, are told better by base/file.h. */
     EXF_TRY(exf_file_open(&probe, path, err));
     EXF_TRY(new_handle(&h, path, err));
+    h->bytes = exf_file_size(probe);
     hid_t fapl = access_list();
     h->file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
     if (h->file < 0) rc = exf_h5i_fail(h, err, "is no readable HDF5 file");
@@ -148,6 +149,7 @@ exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_h5i_writable(h, err));
+    EXF_TRY(exf_h5i_defined_put(h, err));
     EXF_TRY(exf_h5i_forget(h, err));
     /* Flushing first, because an id whose H5Fclose failed must not be used again. */
     herr_t status = H5Fflush(h->file, H5F_SCOPE_GLOBAL);
@@ -175,6 +177,7 @@ void exf_h5_close(exf_h5 *h)
     if (h->file >= 0) H5Fclose(h->file);
     exf_file_close(h->sink.back);
     exf_output_file_abort(h->sink.out);
+    exf_h5i_defined_free(h);
     exf_mem_free(h->path);
     exf_mem_free(h);
 }
@@ -201,10 +204,25 @@ static int next_step(char *path, size_t *at, char *cut)
     return 1;
 }
 
+/* 1 if path leads through a dataset, where HDF5 calls absence an error; its reason for another error stays. */
+static int below_dataset(const exf_h5 *h, const char *path)
+{
+    hid_t stack = H5Eget_current_stack();
+    char *parent = NULL;
+    hid_t object = exf_path_dir(&parent, path, NULL) == EXF_OK ? H5Oopen(h->file, parent, H5P_DEFAULT) : H5I_INVALID_HID;
+    int is_dataset = object >= 0 && H5Iget_type(object) == H5I_DATASET;
+    if (object >= 0) H5Oclose(object);
+    exf_mem_free(parent);
+    if (stack >= 0) H5Eset_current_stack(stack);
+    return is_dataset;
+}
+
 static exf_code step_exists(const exf_h5 *h, const char *path, int *found, exf_err *err)
 {
     H5L_info_t info;
-    *found = H5Lexists(h->file, path, H5P_DEFAULT) > 0;
+    htri_t exists = H5Lexists(h->file, path, H5P_DEFAULT);
+    *found = exists > 0;
+    if (exists < 0 && !below_dataset(h, path)) return exf_h5i_fail(h, err, "cannot look up %s", path);
     if (!*found) return EXF_OK;
     if (H5Lget_info(h->file, path, &info, H5P_DEFAULT) < 0) return exf_h5i_fail(h, err, "cannot look up %s", path);
     if (info.type == H5L_TYPE_HARD) return EXF_OK;
@@ -237,10 +255,9 @@ exf_code exf_h5i_open(const exf_h5 *h, const char *path, hid_t *object, exf_err 
     return *object < 0 ? exf_h5i_fail(h, err, "cannot open %s", path) : EXF_OK;
 }
 
-int exf_h5_exists(exf_h5 *h, const char *path)
+exf_code exf_h5_exists(exf_h5 *h, const char *path, int *found, exf_err *err)
 {
-    int found;
-    return exf_h5i_find(h, path, &found, NULL) == EXF_OK && found;
+    return exf_h5i_find(h, path, found, err);
 }
 
 /* ---- groups -------------------------------------------------------------- */

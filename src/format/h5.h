@@ -12,8 +12,11 @@
  * many as fill 1 MiB; a longer row is cut) with shuffle and deflate level 4.
  * Text attributes are fixed-length UTF-8 strings of at most 16 MiB, NUL-padded,
  * without a NUL inside.
+ * Every dataset has a text attribute crc32, "ROWS CRC CRC ...": the CRC-32s, in hexadecimal, of the little-endian
+ * elements of ROWS rows of the first axis each.  Whatever reads elements compares them; a difference is EXF_FORMAT.
  * A reader trusts no file: soft and external links, virtual datasets, elements
- * kept in other files and chunks over 64 MiB are EXF_FORMAT, filters are never
+ * kept in other files, other filters than ours, and more bytes of elements than the
+ * stored ones explain (h5_limits.c) are EXF_FORMAT, filters are never
  * loaded from disk, and shapes are compared before anything is read.
  * HDF5's own error printing is off; its innermost message goes into ours.
  * Not thread-safe: the caller serialises.  Paths are absolute ("/layers/3/dot").
@@ -38,7 +41,10 @@ const char *exf_h5_path(const exf_h5 *h); /* the target's path, for messages */
 
 /* ---- groups and attributes; group "/" is the root ---------------------- */
 exf_code exf_h5_group(exf_h5 *h, const char *group, exf_err *err) EXF_CHECKED; /* parents are made */
-int exf_h5_exists(exf_h5 *h, const char *path);                               /* group or dataset */
+/* Refuses datasets without checksums from now on; until then those of earlier versions are read. */
+void exf_h5_expect_checksums(exf_h5 *h);
+/* *found = 1 if there is a group or dataset of that path, 0 if there is none; an error where that cannot be told. */
+exf_code exf_h5_exists(exf_h5 *h, const char *path, int *found, exf_err *err) EXF_CHECKED;
 /* The object must exist; value must be valid UTF-8. */
 exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const char *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_put_i64(exf_h5 *h, const char *object, const char *name, int64_t value, exf_err *err) EXF_CHECKED;
@@ -50,8 +56,8 @@ exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char *
                          exf_err *err) EXF_CHECKED; /* caller frees */
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err) EXF_CHECKED;
-/* 1 or 0; -1 where the object is absent or unreadable. */
-int exf_h5_has_attr(exf_h5 *h, const char *object, const char *name);
+/* *has = 1 or 0; an error where the object is absent or unreadable. */
+exf_code exf_h5_has_attr(exf_h5 *h, const char *object, const char *name, int *has, exf_err *err) EXF_CHECKED;
 
 /* Names of a group's members or an object's attributes, sorted by name.
  * visit returning anything but EXF_OK stops and is returned. */
@@ -61,6 +67,7 @@ exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *s
 
 /* ---- datasets ----------------------------------------------------------
  * t->name is the absolute path; parents are made. */
+#define EXF_H5_CHECKSUM "crc32" /* the attribute */
 enum { EXF_H5_PLAIN = 0, EXF_H5_COMPRESS = 1 };
 /* The whole array from t->data. */
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
@@ -68,7 +75,7 @@ exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) E
  * write them, but filtered side by side on all threads. */
 exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err) EXF_CHECKED;
 /* Creates a dataset (t->data is ignored) whose rows of the first axis are written later,
- * in any order; rows never written read as zero.  A plain dataset is allocated on disk at
+ * in any order, each at most once; rows never written read as zero.  A plain dataset is allocated on disk at
  * once, so that a full disk is an error of this call. */
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_rows, const void *data, exf_err *err) EXF_CHECKED;
@@ -79,6 +86,9 @@ exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *er
  * path and both dtypes, or both row counts, if it does not. */
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data,
                           exf_err *err) EXF_CHECKED;
+/* EXF_FORMAT unless the dataset has this dtype and shape and its file's size explains them: before memory is
+ * taken for it. */
+exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err) EXF_CHECKED;
 /* The whole dataset, which must have exactly this dtype and shape. */
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err) EXF_CHECKED;
 
@@ -87,7 +97,7 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
 #define EXF_H5_ORIGIN "origin"
 
 /* SHA-256 over the payload, independent of HDF5's own bookkeeping: all objects but /origin
- * depth first in order of name; for each its path and kind, its attributes in
+ * depth first in order of name; for each its path and kind, its attributes but crc32 in
  * order of name (name, type, value), and for datasets dtype, shape and little
  * endian elements.  Independent of chunks and compression; reads at most 16 MiB
  * at once.  Works on files open for reading; EXF_FORMAT for what it cannot

@@ -14,8 +14,10 @@ static exf_code put(exf_h5 *h, const char *object, const char *name, hid_t file_
     hid_t o = H5I_INVALID_HID, attr = H5I_INVALID_HID, space = H5I_INVALID_HID, acpl = H5I_INVALID_HID;
     EXF_TRY(exf_h5i_writable(h, err));
     EXF_TRY(exf_h5i_open(h, object, &o, err));
-    if (H5Aexists(o, name) > 0) {
-        rc = exf_fail(err, EXF_INTERNAL, "%s: %s has an attribute %s already", h->path, object, name);
+    htri_t exists = H5Aexists(o, name);
+    if (exists != 0) {
+        rc = exists < 0 ? exf_h5i_fail(h, err, "cannot look up attribute %s of %s", name, object)
+                        : exf_fail(err, EXF_INTERNAL, "%s: %s has an attribute %s already", h->path, object, name);
         goto out;
     }
     acpl = H5Pcreate(H5P_ATTRIBUTE_CREATE);
@@ -166,11 +168,14 @@ exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double 
     return rc;
 }
 
-int exf_h5_has_attr(exf_h5 *h, const char *object, const char *name)
+exf_code exf_h5_has_attr(exf_h5 *h, const char *object, const char *name, int *has, exf_err *err)
 {
     hid_t o;
-    if (exf_h5i_open(h, object, &o, NULL) != EXF_OK) return -1;
-    htri_t has = H5Aexists(o, name);
+    exf_code rc = exf_h5i_open(h, object, &o, err);
+    if (rc != EXF_OK) return rc;
+    htri_t exists = H5Aexists(o, name);
+    if (exists < 0) rc = exf_h5i_fail(h, err, "cannot look up attribute %s of %s", name, object);
+    *has = exists > 0;
     H5Oclose(o);
-    return has < 0 ? -1 : has > 0;
+    return rc;
 }

@@ -6,10 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    CHUNK_BYTES_MAX = 64 << 20 /* of those we read: HDF5 holds a whole one */
-};
-
 static const exf_dtype stored[] = {EXF_DT_U8, EXF_DT_I8, EXF_DT_I32, EXF_DT_I64, EXF_DT_U64, EXF_DT_F32, EXF_DT_F64};
 
 hid_t exf_h5i_type(exf_dtype t)
@@ -88,25 +84,17 @@ static hid_t access_list(void)
     return dapl;
 }
 
-/* What a foreign file may not ask of us: elements that lie in other files, and
- * chunks that need far more memory than the caller expects. */
+/* What a foreign file may not ask of us: elements that lie in other files. */
 static const char *unacceptable(hid_t dataset)
 {
-    hsize_t dims[H5S_MAX_RANK], chunk = 1;
     const char *why = NULL;
-    hid_t dcpl = H5Dget_create_plist(dataset), type = H5Dget_type(dataset);
+    hid_t dcpl = H5Dget_create_plist(dataset);
     H5D_layout_t layout = H5Pget_layout(dcpl);
     if (layout != H5D_COMPACT && layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED) {
         why = "is a virtual dataset";
     } else if (layout == H5D_CONTIGUOUS && H5Pget_external_count(dcpl) != 0) {
         why = "has its elements in another file";
-    } else if (layout == H5D_CHUNKED) {
-        int rank = H5Pget_chunk(dcpl, H5S_MAX_RANK, dims);
-        for (int i = 0; i < rank && chunk <= CHUNK_BYTES_MAX; i++) chunk *= dims[i]; /* each below 2^32 */
-        if (rank < 0 || chunk > CHUNK_BYTES_MAX || chunk * H5Tget_size(type) > CHUNK_BYTES_MAX)
-            why = "has chunks of more than 64 MiB";
     }
-    if (type >= 0) H5Tclose(type);
     if (dcpl >= 0) H5Pclose(dcpl);
     return why;
 }
@@ -127,9 +115,13 @@ exf_code exf_h5i_dataset(exf_h5 *h, const char *path, hid_t *dataset, exf_err *e
     H5Pclose(dapl);
     if (rc != EXF_OK) return rc;
     const char *why = unacceptable(*dataset);
-    if (!why) return remember(h, path, *dataset, err);
+    if (why)
+        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s %s, which is not read", h->path, path, why);
+    else if (!h->writing)
+        rc = exf_h5i_check_storage(h, path, *dataset, h->bytes, err);
+    if (rc == EXF_OK) return remember(h, path, *dataset, err);
     H5Dclose(*dataset);
-    return exf_fail(err, exf_h5i_blame(h), "%s: %s %s, which is not read", h->path, path, why);
+    return rc;
 }
 
 /* ---- describing ------------------------------------------------------------- */
@@ -246,17 +238,26 @@ static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, int flags, int whol
 
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
-    return make_dataset(h, t, flags, 0, err);
+    exf_code rc = make_dataset(h, t, flags, 0, err);
+    return rc == EXF_OK ? exf_h5i_defined_add(h, t, err) : rc;
 }
 
 exf_code exf_h5i_make(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
-    return make_dataset(h, t, flags, 1, err);
+    exf_h5i_sums sums = {.crc = NULL};
+    exf_code rc;
+    EXF_TRY(make_dataset(h, t, flags, 1, err));
+    EXF_TRY(exf_h5i_sums_new(&sums, t, err));
+    exf_h5i_sums_add(&sums, 0, sums.n_rows, t->data);
+    rc = exf_h5i_sums_put(h, t->name, &sums, err);
+out:
+    exf_h5i_sums_free(&sums);
+    return rc;
 }
 
 exf_code exf_h5_write(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
-    exf_code rc = make_dataset(h, t, flags, 1, err);
+    exf_code rc = exf_h5i_make(h, t, flags, err);
     if (rc != EXF_OK || exf_tensor_count(t) == 0) return rc;
     if (H5Dwrite(h->last, exf_h5i_type(t->dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, t->data) < 0)
         return exf_h5i_fail(h, err, "cannot write %s", t->name);
@@ -291,7 +292,15 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
     exf_code rc = exf_h5i_writable(h, err);
     if (rc == EXF_OK) rc = rows_of(h, path, row, n_rows, &t, err);
     if (rc != EXF_OK || n_rows == 0 || exf_tensor_count(&t) == 0) return rc;
+    exf_h5i_sums *sums = exf_h5i_defined_find(h, path);
+    if (!sums) return exf_fail(err, EXF_INTERNAL, "%s: %s was written whole, its rows cannot be written again", h->path, path);
+    exf_h5i_sums_add(sums, row, n_rows, data);
     return move_rows(h, &t, row, n_rows, NULL, data) < 0 ? exf_h5i_fail(h, err, "cannot write %s", path) : EXF_OK;
+}
+
+exf_code exf_h5i_get_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, exf_err *err)
+{
+    return move_rows(h, t, row, n_rows, to, NULL) < 0 ? exf_h5i_fail(h, err, "cannot read %s", t->name) : EXF_OK;
 }
 
 exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t row, int64_t n_rows, void *data, exf_err *err)
@@ -303,12 +312,13 @@ exf_code exf_h5_read_rows(exf_h5 *h, const char *path, exf_dtype dtype, int64_t 
         return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s, expected %s", h->path, path, exf_dtype_name(t.dtype),
                         exf_dtype_name(dtype));
     if (n_rows == 0 || exf_tensor_count(&t) == 0) return EXF_OK;
-    return move_rows(h, &t, row, n_rows, data, NULL) < 0 ? exf_h5i_fail(h, err, "cannot read %s", path) : EXF_OK;
+    rc = exf_h5i_get_rows(h, &t, row, n_rows, data, err);
+    return rc == EXF_OK ? exf_h5i_check_rows(h, &t, row, n_rows, data, err) : rc;
 }
 
 /* ---- reading ------------------------------------------------------------------ */
 
-exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err)
+exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err)
 {
     exf_tensor t;
     char is[256], want[256];
@@ -316,12 +326,17 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
     if (rc != EXF_OK) return rc;
     int same = t.dtype == expected->dtype && t.rank == expected->rank;
     for (int i = 0; same && i < t.rank; i++) same = t.shape[i] == expected->shape[i];
-    if (!same)
-        return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(t.dtype),
-                        exf_shape_text(is, sizeof is, t.shape, t.rank), exf_dtype_name(expected->dtype),
-                        exf_shape_text(want, sizeof want, expected->shape, expected->rank));
-    if (exf_tensor_count(&t) == 0) return EXF_OK;
-    if (H5Dread(h->last, exf_h5i_type(t.dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+    if (same) return EXF_OK;
+    return exf_fail(err, exf_h5i_blame(h), "%s: %s is %s %s, expected %s %s", h->path, expected->name, exf_dtype_name(t.dtype),
+                    exf_shape_text(is, sizeof is, t.shape, t.rank), exf_dtype_name(expected->dtype),
+                    exf_shape_text(want, sizeof want, expected->shape, expected->rank));
+}
+
+exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err)
+{
+    exf_code rc = exf_h5_expect(h, expected, err);
+    if (rc != EXF_OK || exf_tensor_count(expected) == 0) return rc;
+    if (H5Dread(h->last, exf_h5i_type(expected->dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
         return exf_h5i_fail(h, err, "cannot read %s", expected->name);
-    return EXF_OK;
+    return exf_h5i_check_rows(h, expected, 0, expected->rank ? expected->shape[0] : 1, data, err);
 }

@@ -81,6 +81,7 @@ static exf_code hash_attr(void *self, const char *name, exf_err *err)
     walk *w = self;
     exf_h5i_value v;
     exf_code rc;
+    if (strcmp(name, EXF_H5_CHECKSUM) == 0) return EXF_OK; /* follows from the elements */
     EXF_TRY(exf_h5i_attr(w->h, w->path, name, &v, err));
     EXF_TRY(exf_hash_add_text(w->hash, "attribute", err));
     EXF_TRY(exf_hash_add_text(w->hash, name, err));
@@ -104,11 +105,13 @@ static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_e
     size_t element = exf_dtype_bits(t->dtype) / 8, bytes;
     hsize_t block[EXF_MAX_RANK], at[EXF_MAX_RANK] = {0}, count[EXF_MAX_RANK];
     void *buf = NULL;
+    exf_h5i_sums sums = {.crc = NULL};
     exf_code rc;
     exf_h5i_block(t, EXF_H5I_STEP_BYTES, block);
     bytes = element;
     for (int i = 0; i < t->rank; i++) bytes *= block[i];
     EXF_TRY(exf_mem_new(&buf, bytes, 1, "a piece of a dataset", err));
+    EXF_TRY(exf_h5i_sums_get(w->h, t, &sums, err));
     for (int i = 0; i >= 0;) {
         bytes = element;
         for (int k = 0; k < t->rank; k++) {
@@ -120,11 +123,13 @@ static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_e
             rc = exf_h5i_fail(w->h, err, "cannot read %s", w->path);
             goto out;
         }
+        EXF_TRY(exf_h5i_sums_check(w->h, w->path, &sums, buf, bytes, err));
         EXF_TRY(exf_hash_add(w->hash, buf, bytes, err));
         /* Like an odometer: the last axis first. */
         for (i = t->rank - 1; i >= 0 && (at[i] += block[i]) >= (hsize_t)t->shape[i]; i--) at[i] = 0;
     }
 out:
+    exf_h5i_sums_free(&sums);
     exf_mem_free(buf);
     return rc;
 }

@@ -4,6 +4,8 @@
  * h5_sink.c  the file driver under a file being written
  * h5_attr.c  attributes
  * h5_data.c  datasets
+ * h5_checksum.c  checksums of their elements
+ * h5_limits.c  what a dataset may take of memory and time
  * h5_digest.c  listing, the payload's hash
  * The function that opens an HDF5 id closes it; exf_h5i_dataset's id is borrowed. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
@@ -30,6 +32,20 @@ typedef struct {
     int deaf; /* 1: the file is being discarded, further failures are ignored */
 } exf_h5i_sink;
 
+/* CRC-32s of the blocks of rows of a dataset (h5_checksum.c). */
+typedef struct {
+    int64_t n_rows, block_rows; /* of the dataset; of a block, the last of which may have fewer */
+    size_t row_bytes, n;        /* of a row; blocks */
+    uint32_t *crc;              /* [n]; NULL: a dataset of an earlier version, which has none */
+    size_t block, done;         /* that is compared now, and its bytes so far */
+    uint32_t running;           /* their CRC-32 */
+} exf_h5i_sums;
+
+typedef struct {
+    char *path;
+    exf_h5i_sums sums;
+} exf_h5i_defined;
+
 struct exf_h5 {
     char *path;
     hid_t file;
@@ -39,6 +55,10 @@ struct exf_h5 {
      * row does not empty the chunk cache, and deflate again, at every call. */
     char *last_path;
     hid_t last;
+    uint64_t bytes; /* of a file that is read */
+    int checksums; /* a dataset without them is an error */
+    exf_h5i_defined *defined; /* datasets whose rows are being written */
+    size_t n_defined, cap_defined, at_defined;
 };
 
 enum {
@@ -96,6 +116,33 @@ hid_t exf_h5i_type(exf_dtype t);
 void exf_h5i_block(const exf_tensor *t, size_t limit, hsize_t *block);
 /* Reads or writes the box of `count` elements at `start` of an open dataset. */
 herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *to, const void *from);
+/* Rows [row, row + n_rows) of t, the dataset that was opened last, not compared with their checksums. */
+exf_code exf_h5i_get_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, exf_err *err) EXF_CHECKED;
 /* Group or file creation list: links and attributes compact. */
 void exf_h5i_compact(hid_t creation_list);
+
+/* ---- h5_limits.c ------------------------------------------------------- */
+/* Refuses an open dataset whose shape, chunks or filters would take more memory or time than its stored bytes and
+ * those of its file explain. */
+exf_code exf_h5i_check_storage(const exf_h5 *h, const char *path, hid_t dataset, uint64_t file_bytes, exf_err *err) EXF_CHECKED;
+
+/* ---- h5_checksum.c ----------------------------------------------------- */
+/* The checksums of t while it holds zeros. */
+exf_code exf_h5i_sums_new(exf_h5i_sums *s, const exf_tensor *t, exf_err *err) EXF_CHECKED;
+void exf_h5i_sums_free(exf_h5i_sums *s);
+/* Takes in rows, each at most once, in any order. */
+void exf_h5i_sums_add(exf_h5i_sums *s, int64_t row, int64_t n_rows, const void *data);
+exf_code exf_h5i_sums_put(exf_h5 *h, const char *path, const exf_h5i_sums *s, exf_err *err) EXF_CHECKED;
+/* Reads the checksums of t; s->crc stays NULL where the file may lack them.  The caller frees s. */
+exf_code exf_h5i_sums_get(exf_h5 *h, const exf_tensor *t, exf_h5i_sums *s, exf_err *err) EXF_CHECKED;
+/* Compares the next n bytes of the elements; those before were given to earlier calls. */
+exf_code exf_h5i_sums_check(exf_h5 *h, const char *path, exf_h5i_sums *s, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+/* Compares rows of t that were read; reads the others of their blocks. */
+exf_code exf_h5i_check_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, const void *data,
+                            exf_err *err) EXF_CHECKED;
+/* The datasets whose rows are written by several calls: their checksums follow at commit. */
+exf_code exf_h5i_defined_add(exf_h5 *h, const exf_tensor *t, exf_err *err) EXF_CHECKED;
+exf_h5i_sums *exf_h5i_defined_find(exf_h5 *h, const char *path); /* NULL: none */
+exf_code exf_h5i_defined_put(exf_h5 *h, exf_err *err) EXF_CHECKED;
+void exf_h5i_defined_free(exf_h5 *h);
 #endif

@@ -20,6 +20,9 @@ static exf_json *wrap(json_t *j)
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
 {
     json_error_t e;
+    *out = NULL;
+    exf_code rc = exf_json_budget(bytes, len, EXF_JSON_MEMORY, where, err);
+    if (rc != EXF_OK) return rc;
     *out = wrap(json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e));
     if (*out) return EXF_OK;
     return exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/standard_descriptors.h"
 #include "base/stop.h"
 #include "base/version.h"
 #include "kernels/linear/gemm.h"
@@ -236,8 +237,10 @@ static exf_progress_mode progress_of(char **argv)
 int exf_program_main(const exf_program *p, int argc, char **argv)
 {
     exf_err err = {.code = EXF_OK, .msg = ""};
+    exf_code rc = exf_standard_descriptors(&err);
+    if (rc != EXF_OK) return (int)rc; /* a message would have no place to go */
     exf_log_setup(p->name, EXF_LOG_INFO, progress_of(argv));
-    exf_code rc = run_or_become(p, argc, argv, &err);
+    rc = run_or_become(p, argc, argv, &err);
     if (rc != EXF_OK) {
         err.code = rc;
         exf_log_error(&err);

@@ -51,6 +51,43 @@ START_TEST(an_artifact_says_what_it_is)
 }
 END_TEST
 
+/* Takes the checksums from a file's only dataset, and says which version it is. */
+static void forget_checksums(const char *name, int64_t version)
+{
+    hid_t f = H5Fopen(exf_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT), a = H5Aopen(f, "exfold_version", H5P_DEFAULT);
+    if (H5Aexists_by_name(f, "/layer_numbers", EXF_H5_CHECKSUM, H5P_DEFAULT) > 0)
+        ck_assert_int_ge(H5Adelete_by_name(f, "/layer_numbers", EXF_H5_CHECKSUM, H5P_DEFAULT), 0);
+    ck_assert_int_ge(H5Awrite(a, H5T_NATIVE_INT64, &version), 0);
+    H5Aclose(a);
+    ck_assert_int_ge(H5Fclose(f), 0);
+}
+
+START_TEST(checksums_are_due_since_version_3)
+{
+    exf_provenance p = sample_facts("t1");
+    const int32_t numbers[] = {1, 5};
+    exf_h5 *h = NULL;
+    ck_ok(exf_artifact_create(&h, exf_scratch("a"), 1, &exf_artifact_tables, &p, &e), e);
+    ck_ok(exf_layer_numbers_write(numbers, 2, h, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    for (int64_t version = 3; version >= 2; version--) {
+        int32_t *back;
+        int n = 0;
+        forget_checksums("a", version);
+        ck_ok(exf_artifact_open(&h, exf_scratch("a"), &exf_artifact_tables, NULL, NULL, &e), e);
+        if (version == 3) {
+            ck_fails(exf_layer_numbers_read(&back, &n, h, &e), EXF_FORMAT, e, "/layer_numbers lacks the attribute crc32");
+        } else {
+            ck_ok(exf_layer_numbers_read(&back, &n, h, &e), e);
+            ck_assert(n == 2 && back[0] == 1 && back[1] == 5);
+            exf_mem_free(back);
+        }
+        exf_h5_close(h);
+    }
+    exf_provenance_free(&p);
+}
+END_TEST
+
 static void cannot_open(const char *name, const exf_artifact *expected, exf_code want, const char *part)
 {
     exf_provenance p = {0};
@@ -73,8 +110,8 @@ START_TEST(an_older_reader_opens_what_it_may)
     future.min_reader = future.version;
     write_empty("future.h5", &future, &p);
     cannot_open("future.h5", &exf_artifact_statistics, EXF_VERSION,
-                "needs a reader of statistics version 3, this program reads version 2");
-    cannot_open("future.h5", NULL, EXF_VERSION, "version 2");
+                "needs a reader of statistics version 4, this program reads version 3");
+    cannot_open("future.h5", NULL, EXF_VERSION, "version 3");
     future.kind = "modes";
     write_empty("modes.h5", &future, &p);
     cannot_open("modes.h5", NULL, EXF_VERSION, "\"modes\"");
@@ -378,6 +415,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, kinds_are_found_by_name_and_in_order);
     tcase_add_test(t, an_artifact_says_what_it_is);
+    tcase_add_test(t, checksums_are_due_since_version_3);
     tcase_add_test(t, an_older_reader_opens_what_it_may);
     tcase_add_test(t, what_is_no_artifact_is_refused);
     tcase_add_test(t, run_shapes_are_possible_ones);

@@ -394,6 +394,31 @@ START_TEST(reading_survives_every_failing_allocation)
 }
 END_TEST
 
+/* A file of a few kilobytes that states 4096 experts is refused before memory is taken for them. */
+START_TEST(a_small_file_states_no_large_tables)
+{
+    const exf_run_shape large = {4096, 2, 8, 3, 60};
+    static const struct { const char *name; exf_dtype dtype; int rank; } parts[] = {
+        {"/coeff", EXF_DT_F32, 3}, {"/loss", EXF_DT_F32, 3}, {"/expert_norms", EXF_DT_F32, 2}, {"/count", EXF_DT_U64, 3},
+        {"/expert_count", EXF_DT_U64, 2}};
+    exf_provenance p = sample_facts("t1");
+    exf_tables t;
+    exf_h5 *h = NULL;
+    ck_ok(exf_artifact_create(&h, exf_scratch("t.h5"), 1, &exf_artifact_tables, &p, &e), e);
+    ck_ok(exf_run_shape_write(&large, h, &e), e);
+    ck_ok(exf_layer_numbers_write(numbers, L, h, &e), e);
+    for (int i = 0; i < COUNT(parts); i++) {
+        exf_tensor x = {.name = parts[i].name, .dtype = parts[i].dtype, .rank = parts[i].rank, .shape = {L, 4096, 4096}};
+        ck_ok(exf_h5_define(h, &x, EXF_H5_COMPRESS, &e), e);
+    }
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_fails(exf_tables_read(&t, exf_scratch("t.h5"), &e), EXF_FORMAT, e,
+             "/coeff states more bytes of elements than its stored bytes explain: 134217728, at most 1048576 are read");
+    ck_assert_ptr_null(t.coeff);
+    exf_provenance_free(&p);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("artifact_tables");
@@ -416,6 +441,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, pools_behind_a_link_are_refused);
     tcase_add_test(t, writing_survives_every_failing_allocation);
     tcase_add_test(t, reading_survives_every_failing_allocation);
+    tcase_add_test(t, a_small_file_states_no_large_tables);
     suite_add_tcase(s, t);
     return s;
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <zlib.h>
 
 static int open_descriptors(void)
 {
@@ -296,10 +297,10 @@ START_TEST(foreign_files_are_refused_in_words)
                {"/compound", "/compound has elements that are none of"},
                {"/words", "/words has elements that are none of"},
                {"/rank9", "more than 8 axes"},
-               {"/huge", "more elements than fit"},
+               {"/huge", "/huge states more bytes of elements than its stored bytes explain: 4611686018427387904, at most 1048576"},
                {"/null", "/null has no shape"},
                {"/elsewhere", "/elsewhere has its elements in another file"},
-               {"/chunky", "/chunky has chunks of more than 64 MiB"},
+               {"/chunky", "/chunky has chunks of too many bytes: 1073741824, at most 67108864"},
                {"/soft", "/soft is a soft or external link"},
                {"/external", "/external is a soft or external link"},
                {"/external/x", "/external is a soft or external link"},
@@ -318,7 +319,9 @@ START_TEST(foreign_files_are_refused_in_words)
         ck_fails(exf_h5_describe(h, bad[k].path, &t, &e), EXF_FORMAT, e, bad[k].part);
     ck_ok(exf_h5_describe(h, "/times", &t, &e), e);
     ck_ok(exf_h5_describe(h, "/loop/again/times", &t, &e), e);
-    ck_assert(!exf_h5_exists(h, "/soft") && !exf_h5_exists(h, "/external"));
+    int found;
+    ck_fails(exf_h5_exists(h, "/soft", &found, &e), EXF_FORMAT, e, "/soft is a soft or external link");
+    ck_fails(exf_h5_exists(h, "/external", &found, &e), EXF_FORMAT, e, "/external is a soft or external link");
     ck_fails(exf_h5_get_text(h, "/", "words", &text, &e), EXF_FORMAT, e, "attribute words of / is something else, expected text");
     ck_fails(exf_h5_get_i64(h, "/", "array", &i, &e), EXF_FORMAT, e, "attribute array of / is something else, expected I64");
     ck_fails(exf_h5_get_i64(h, "/", "i32", &i, &e), EXF_FORMAT, e, "attribute i32 of / is something else, expected I64");
@@ -327,6 +330,84 @@ START_TEST(foreign_files_are_refused_in_words)
     ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/ is one object under 2 names, expected 1");
     exf_h5_close(h);
     heard_nothing();
+    nothing_left(1);
+}
+END_TEST
+
+/* A dataset [n] of bytes in chunks of `chunk`, with the deflate stream `stream` in its first. */
+static void put_bomb(hid_t f, const char *name, hsize_t n, hsize_t chunk, int deflates, const void *stream, size_t bytes)
+{
+    hid_t space = H5Screate_simple(1, &n, NULL), dcpl = H5Pcreate(H5P_DATASET_CREATE);
+    hsize_t at = 0;
+    H5Pset_chunk(dcpl, 1, &chunk);
+    for (int i = 0; i < deflates; i++) H5Pset_deflate(dcpl, 9);
+    hid_t d = H5Dcreate2(f, name, H5T_STD_U8LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
+    if (stream) ck_assert_int_ge(H5Dwrite_chunk(d, H5P_DEFAULT, 0, &at, bytes, stream), 0);
+    H5Dclose(d);
+    H5Pclose(dcpl);
+    H5Sclose(space);
+}
+
+/* Small files that would take much memory or time are refused before they do. */
+START_TEST(what_a_file_cannot_explain_is_refused)
+{
+    enum { INFLATED = 256 << 20, CHUNK = 1 << 20 };
+    static const struct {
+        const char *path, *part;
+    } bad[] = {{"/sparse", "/sparse states more bytes of elements than its stored bytes explain: 8589934592, at most 1048576"},
+               {"/late", "/late states more bytes of elements than its stored bytes explain: 8589934592, at most 1048576"},
+               {"/bomb", "/bomb has a chunk whose 260"},
+               {"/twice", "/twice has other filters than shuffle, deflate and fletcher32, each once"},
+               {"/tiny", "/tiny has too many chunks for its bytes: 500000, at most 46"}};
+    exf_err e;
+    exf_h5 *h;
+    exf_tensor t;
+    uLongf n = compressBound(INFLATED);
+    unsigned char *zeros = calloc(INFLATED, 1), *stream = malloc(n);
+    ck_assert_int_eq(compress2(stream, &n, zeros, INFLATED, 9), Z_OK);
+    hid_t f = H5Fcreate(exf_scratch("bombs.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
+    put_bomb(f, "sparse", (hsize_t)1 << 33, CHUNK, 1, NULL, 0);
+    put_bomb(f, "bomb", CHUNK, CHUNK, 1, stream, n);
+    put_bomb(f, "twice", CHUNK, CHUNK, 2, stream, 500);
+    put_bomb(f, "tiny", 500000, 1, 1, NULL, 0);
+    foreign_data(f, "late", H5T_STD_U8LE, 1, (hsize_t)1 << 33, H5P_DEFAULT);
+    H5Fclose(f);
+    free(zeros);
+    free(stream);
+    ck_ok(exf_h5_open(&h, exf_scratch("bombs.h5"), &e), e);
+    for (int i = 0; i < COUNT(bad); i++) ck_fails(exf_h5_describe(h, bad[i].path, &t, &e), EXF_FORMAT, e, bad[i].part);
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
+/* A group whose header cannot be read is not a group without members. */
+START_TEST(a_failed_look_up_is_not_absence)
+{
+    exf_err e;
+    const float v[4] = {1, 2, 3, 4};
+    int64_t i;
+    size_t n;
+    char *bytes;
+    int found, has;
+    exf_h5 *h = create("g.h5");
+    put_floats(h, "/g/x", 2, 2, v, EXF_H5_PLAIN);
+    ck_ok(exf_h5_put_i64(h, "/g", "n", 5, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_file_slurp(exf_scratch("g.h5"), 1 << 20, &bytes, &n, &e), e);
+    size_t at = n; /* of the second header, which is the group's */
+    for (int k = 0; k < 2; k++)
+        for (at = k ? at + 1 : 0; memcmp(bytes + at, "OHDR", 4) != 0;) ck_assert_uint_lt(++at, n - 4);
+    bytes[at + 10] ^= 1;
+    exf_write_file(exf_scratch("g.h5"), bytes, n);
+    exf_mem_free(bytes);
+    ck_ok(exf_h5_open(&h, exf_scratch("g.h5"), &e), e);
+    ck_fails(exf_h5_exists(h, "/g/x", &found, &e), EXF_FORMAT, e, "cannot look up /g/x: ");
+    exf_tensor t;
+    ck_fails(exf_h5_describe(h, "/g/x", &t, &e), EXF_FORMAT, e, "cannot look up /g/x: ");
+    ck_fails(exf_h5_has_attr(h, "/g", "n", &has, &e), EXF_FORMAT, e, "cannot open /g: ");
+    ck_fails(exf_h5_get_i64(h, "/g", "n", &i, &e), EXF_FORMAT, e, "cannot open /g: ");
+    exf_h5_close(h);
     nothing_left(1);
 }
 END_TEST
@@ -343,6 +424,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, garbage_is_refused);
     tcase_add_test(t, foreign_files_are_refused_in_words);
+    tcase_add_test(t, a_failed_look_up_is_not_absence);
+    tcase_add_test(t, what_a_file_cannot_explain_is_refused);
     suite_add_tcase(s, t);
     return s;
 }
