@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "format/safetensors.h"
+#include "model/stored_read.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -168,6 +168,7 @@ static exf_code run_layer(replay *p, exf_progress *progress, exf_forward_report 
     EXF_TRY(l->engine->check(l, err));
     exf_stage_clock_read(p->clock);
     exf_progress_turn(EXF_WORK_REST);
+    EXF_TRY(exf_model_layer_done(l->model, l->layer, err));
     if (o->layer_end) EXF_TRY(o->layer_end(o->self, l->layer, l->moe_index, progress, err));
     exf_progress_add(1);
     progress->seconds = exf_clock() - start;

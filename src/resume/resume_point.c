@@ -1,7 +1,7 @@
 /* resume_point.c - resume.json; see resume.h.
  *
- *   {"schema": "exfold-resume/1",
- *    "facts": {"model.weights_sha256": "...", ...},
+ *   {"schema": "exfold-resume/2",
+ *    "facts": {"model.config_sha256": "...", ...},
  *    "layers_done": 5, "joined": false, "weight_bytes": 123, "flops": 1.5e9,
  *    "hidden": {"file": "hidden-5", "bytes": 123, "sha256": ["of each MiB", ...]},
  *    "records": [{"file": "sums-0.safetensors", "layer": 0, "sha256": "..."}, ...]} */
@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-#define SCHEMA "exfold-resume/1"
+#define SCHEMA "exfold-resume/2"
 enum { MOST_BYTES = 256 << 20 }; /* of resume.json: 64 bytes for each MiB of hidden states */
 
 /* ---- writing ---------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* inspect.c - summary, digest, spec; see inspect.h. */
 #include "tool/inspect.h"
 
+#include "artifact/weights_facts.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "inspect/specification.h"
@@ -189,7 +190,8 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
     show_table(s, rows);
     show_pools(s);
     printf("\nprovenance\n");
-    for (size_t i = 0; i < s->provenance.n; i++) printf("  %-26s %s\n", s->provenance.key[i], s->provenance.value[i]);
+    for (size_t i = 0; i < s->provenance.n; i++)
+        if (!exf_weights_facts_list_key(s->provenance.key[i])) printf("  %-26s %s\n", s->provenance.key[i], s->provenance.value[i]);
 }
 
 /* ---- summary as JSON -------------------------------------------------------------------- */

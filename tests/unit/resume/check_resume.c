@@ -211,7 +211,7 @@ START_TEST(what_is_missing_is_named)
     ck_assert_int_eq(truncate(exf_scratch("point/hidden-2"), 100), 0);
     ck_fails(open_and_read(&e), EXF_FORMAT, e, "hidden-2: has 100 bytes, the run's hidden states take");
     exf_write_file(exf_scratch("point/resume.json"), "{\"schema\": \"exfold-resume/0\"}", 29);
-    ck_fails(open_and_read(&e), EXF_VERSION, e, "schema is exfold-resume/0, expected exfold-resume/1");
+    ck_fails(open_and_read(&e), EXF_VERSION, e, "schema is exfold-resume/0, expected exfold-resume/2");
     exf_write_file(exf_scratch("point/resume.json"), "{", 1);
     ck_fails(open_and_read(&e), EXF_FORMAT, e, "resume.json");
 }
