@@ -417,6 +417,12 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
     return &a->observer;
 }
 
+exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
+{
+    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
+    return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
+}
+
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = exf_statistics_write_behind_wait(&a->late, err);

@@ -50,6 +50,8 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Returns the observer for a lane; it is valid as long as the accumulator. */
 const exf_observer *exf_accumulator_observer(exf_accumulator *a);
+/* Adds facts to the file's provenance that are known only behind the pass. */
+exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place. */
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err) EXF_CHECKED;
 /* Frees the accumulator and deletes a file that was not committed; NULL is allowed. */

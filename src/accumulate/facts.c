@@ -1,6 +1,8 @@
 /* facts.c - see facts.h. */
 #include "accumulate/facts.h"
 
+#include "artifact/provenance_join.h"
+#include "artifact/weights_facts.h"
 #include "base/mem.h"
 #include "base/text.h"
 
@@ -223,7 +225,7 @@ static exf_code check_same(const exf_facts_part *a, const exf_facts_part *b, exf
 {
     for (size_t i = 0; i < a->provenance->n; i++) {
         const char *key = a->provenance->key[i], *value = a->provenance->value[i], *other = exf_provenance_get(b->provenance, key);
-        if (adds_up(key) || tells_of_part(key) || (other && strcmp(other, value) == 0)) continue;
+        if (adds_up(key) || tells_of_part(key) || exf_weights_facts_key(key) || (other && strcmp(other, value) == 0)) continue;
         return exf_fail(err, EXF_MODEL, "%s: %s is %s, in %s it is %s", a->path, key, value, b->path, other ? other : "missing");
     }
     return EXF_OK;
@@ -237,6 +239,7 @@ static exf_code check_parts(const exf_facts_part *part, size_t n, exf_err *err)
         EXF_TRY(check_same(&part[i], &part[0], err));
         for (size_t k = 0; k < i; k++) {
             int64_t at;
+            EXF_TRY(exf_weights_facts_same(part[k].provenance, part[k].path, part[i].provenance, part[i].path, err));
             EXF_TRY(exf_sequence_list_shared(part[i].sequences, part[k].sequences, &at, err));
             if (at < 0) continue;
             return exf_fail(err, EXF_MODEL,
@@ -249,22 +252,46 @@ out:
     return rc;
 }
 
+typedef struct {
+    const exf_provenance **provenance; /* [n] */
+    const char **path;                 /* [n] */
+} joined;
+
+static exf_code list_parts(joined *j, const exf_facts_part *part, size_t n, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&j->provenance, n, sizeof *j->provenance, "provenance", err));
+    EXF_TRY(exf_mem_new(&j->path, n, sizeof *j->path, "provenance", err));
+    for (size_t i = 0; i < n; i++) {
+        j->provenance[i] = part[i].provenance;
+        j->path[i] = part[i].path;
+    }
+out:
+    return rc;
+}
+
+static void free_parts(joined *j)
+{
+    exf_mem_free(j->provenance);
+    exf_mem_free(j->path);
+}
+
 /* Joins facts as captures of version 1 were joined. */
 static exf_code join_unknown(exf_provenance *out, const exf_facts_part *part, size_t n, exf_err *err)
 {
-    const exf_provenance **provenance = NULL;
-    const char **path = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&provenance, n, sizeof *provenance, "provenance", err));
-    EXF_TRY(exf_mem_new(&path, n, sizeof *path, "provenance", err));
-    for (size_t i = 0; i < n; i++) {
-        provenance[i] = part[i].provenance;
-        path[i] = part[i].path;
-    }
-    rc = exf_provenance_join(out, provenance, path, n, err);
-out:
-    exf_mem_free(provenance);
-    exf_mem_free(path);
+    joined j = {NULL, NULL};
+    exf_code rc = list_parts(&j, part, n, err);
+    if (rc == EXF_OK) rc = exf_provenance_join(out, j.provenance, j.path, n, err);
+    free_parts(&j);
+    return rc;
+}
+
+static exf_code join_weights(exf_provenance *out, const exf_facts_part *part, size_t n, exf_err *err)
+{
+    joined j = {NULL, NULL};
+    exf_code rc = list_parts(&j, part, n, err);
+    if (rc == EXF_OK) rc = exf_weights_facts_join(out, j.provenance, n, err);
+    free_parts(&j);
     return rc;
 }
 
@@ -276,13 +303,14 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
     if (!sequences->length) return join_unknown(out, part, n, err);
     EXF_TRY(check_parts(part, n, err));
     for (size_t i = 0; i < first->n; i++)
-        if (!adds_up(first->key[i]) && !tells_of_part(first->key[i]))
+        if (!adds_up(first->key[i]) && !tells_of_part(first->key[i]) && !exf_weights_facts_key(first->key[i]))
             EXF_TRY(exf_provenance_add(out, err, first->key[i], "%s", first->value[i]));
     for (size_t k = N_NAMES; k < N_OF_PART; k++) {
         char key[64];
         snprintf(key, sizeof key, "data.%s", of_part[k]);
         if (agreed(part, n, of_part[k])) EXF_TRY(exf_provenance_add(out, err, key, "%s", agreed(part, n, of_part[k])));
     }
+    EXF_TRY(join_weights(out, part, n, err));
     EXF_TRY(join_domains(out, part, n, err));
     EXF_TRY(add_sums(out, sequences, err));
     EXF_TRY(join_origins(origin, part, n, err));

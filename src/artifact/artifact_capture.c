@@ -77,6 +77,11 @@ exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n,
     return rc;
 }
 
+exf_code exf_capture_add_facts(exf_capture_file *f, const exf_provenance *p, exf_err *err)
+{
+    return exf_facts_append(p, "/provenance", f->h, err);
+}
+
 exf_code exf_capture_commit(exf_capture_file *f, exf_err *err)
 {
     exf_h5 *h = f->h;

@@ -21,6 +21,8 @@ exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, 
 /* Writes rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].  Not thread-safe. */
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
                          const float *outputs, exf_err *err) EXF_CHECKED;
+/* Adds facts to the provenance. */
+exf_code exf_capture_add_facts(exf_capture_file *f, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 exf_code exf_capture_commit(exf_capture_file *f, exf_err *err) EXF_CHECKED;
 void exf_capture_abort(exf_capture_file *f);
 

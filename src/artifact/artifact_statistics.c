@@ -34,6 +34,7 @@
  *   /layers/<l>/vectors/...        statistics_vectors.c
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
+#include "artifact/weights_facts.h"
 
 #include "base/thread_pool.h"
 #include "base/mem.h"
@@ -129,21 +130,34 @@ static void layer_path(char out[PATH_LEN], int layer, const char *group, const c
     snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
 }
 
+/* Splits facts: those about weights are written last, since a calibration knows them only behind its pass;
+ * so the file's bytes are the same whoever writes it. */
+static exf_code split_facts(const exf_provenance *all, exf_provenance *first, exf_provenance *late, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < all->n; i++)
+        rc = exf_provenance_add(exf_weights_facts_key(all->key[i]) ? late : first, err, all->key[i], "%s", all->value[i]);
+    return rc;
+}
+
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
                               exf_err *err)
 {
+    exf_provenance first = {0};
     exf_code rc;
     memset(w, 0, sizeof *w);
     w->shape = head->shape;
+    EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
     w->by_sequence = head->sequences && head->sequences->length;
     EXF_TRY(exf_artifact_create(&w->h, target, force, head->common_input ? &of_common_input : &exf_artifact_statistics,
-                                head->provenance, err));
+                                &first, err));
     EXF_TRY(exf_run_shape_write(&head->shape, w->h, err));
     EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));
     EXF_TRY(exf_layer_numbers_write(head->layer_number, head->n_layers, w->h, err));
     if (w->by_sequence) EXF_TRY(exf_sequence_list_write(head->sequences, w->h, err));
     if (head->origin) EXF_TRY(exf_facts_write(head->origin, "/" EXF_H5_ORIGIN, w->h, err));
 out:
+    exf_provenance_free(&first);
     if (rc != EXF_OK) exf_statistics_abort(w);
     return rc;
 }
@@ -237,15 +251,25 @@ out:
     return rc;
 }
 
+exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err)
+{
+    return exf_provenance_copy(&w->late, p, err);
+}
+
 exf_code exf_statistics_commit(exf_statistics_writer *w, exf_err *err)
 {
     exf_h5 *h = w->h;
+    exf_code rc = exf_facts_append(&w->late, "/provenance", h, err);
+    exf_provenance_free(&w->late);
     w->h = NULL;
-    return exf_h5_commit(h, err);
+    if (rc == EXF_OK) return exf_h5_commit(h, err);
+    exf_h5_close(h);
+    return rc;
 }
 
 void exf_statistics_abort(exf_statistics_writer *w)
 {
+    exf_provenance_free(&w->late);
     exf_h5_close(w->h);
     w->h = NULL;
 }

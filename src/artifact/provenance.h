@@ -2,7 +2,8 @@
  *
  * They stand in order of key.  A stage copies its input's facts and adds its own under its name:
  *
- *   model.family, model.config_sha256, model.weights_digest, tokenizer.sha256
+ *   model.family, model.config_sha256, model.weights_digest, model.weights_parts (weights_facts.h)
+ *   tokenizer.sha256
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.backend, ...
  *   accumulate.weighting, ...      solve.ridge, solve.statistics_digest, ...
@@ -27,19 +28,14 @@ typedef struct {
 exf_code exf_provenance_add(exf_provenance *p, exf_err *err, const char *key, const char *fmt, ...) EXF_PRINTF(4, 5) EXF_CHECKED;
 const char *exf_provenance_get(const exf_provenance *p, const char *key); /* NULL if absent */
 exf_code exf_provenance_copy(exf_provenance *to, const exf_provenance *from, exf_err *err) EXF_CHECKED;
-/* Joins the facts of n parts over different data.  Facts outside data.* must be equal in all parts
- * (EXF_MODEL naming the two files, the fact and both texts); data.sequences and data.tokens add up;
- * the other data.* facts are listed per part as data.<i>.*, parts in order of data.tokens_digest (of
- * recorded hidden states: data.moe_inputs_sha256), so that the order given does not matter.  The
- * same tokens twice are refused.  One part: a copy. */
-exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,
-                             exf_err *err) EXF_CHECKED;
 void exf_provenance_free(exf_provenance *p);
 
 /* Write and read the facts as text attributes of the group /provenance. */
 exf_code exf_provenance_write(const exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHECKED;
 /* Write and read the facts of another group.  Writing no facts makes no group; a missing group has no facts. */
+/* Adds facts to a group that is there. */
+exf_code exf_facts_append(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_facts_write(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 #endif

@@ -41,6 +41,7 @@ typedef struct {
     exf_h5 *h;
     exf_run_shape shape;
     int by_sequence; /* 1: the file has sums over sequences */
+    exf_provenance late; /* facts that are written at the end */
 } exf_statistics_writer;
 
 /* Contents of the file beside its layers. */
@@ -62,6 +63,8 @@ exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Writes a layer's vector sums, once per layer after its other sums (statistics_vectors.c). */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
+/* Adds facts to the provenance. */
+exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 exf_code exf_statistics_commit(exf_statistics_writer *w, exf_err *err) EXF_CHECKED; /* ends w, also on failure */
 void exf_statistics_abort(exf_statistics_writer *w); /* allowed after commit */
 

@@ -8,14 +8,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+enum { STATE_LEN = 128 };
+
 struct exf_file {
     int fd;
     uint64_t size;
+    char state[STATE_LEN];
     char *path;
     exf_io io;
     char *map; /* [size] with EXF_IO_MMAP and a file of any bytes, else NULL */
@@ -33,6 +37,17 @@ static exf_code refuse_pointer(const exf_file *f, exf_err *err)
     if (f->size < sizeof start || f->size > LARGEST_POINTER) return EXF_OK;
     if (pread(f->fd, start, sizeof start, 0) != (ssize_t)sizeof start || memcmp(start, version, sizeof start) != 0) return EXF_OK;
     return exf_fail(err, EXF_FORMAT, "%s: is a git-lfs pointer; fetch the file with: git lfs pull", f->path);
+}
+
+static void write_state(char out[STATE_LEN], const struct stat *st)
+{
+#if defined __APPLE__
+    const struct timespec *modified = &st->st_mtimespec;
+#else
+    const struct timespec *modified = &st->st_mtim;
+#endif
+    snprintf(out, STATE_LEN, "inode %llu, %llu bytes, modified %lld.%09ld", (unsigned long long)st->st_ino,
+             (unsigned long long)st->st_size, (long long)modified->tv_sec, (long)modified->tv_nsec);
 }
 
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
@@ -56,6 +71,7 @@ exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
                       S_ISDIR(st.st_mode) ? "a directory" : "a special file");
     else
         f->size = (uint64_t)st.st_size;
+    if (rc == EXF_OK) write_state(f->state, &st);
     if (rc == EXF_OK) rc = refuse_pointer(f, err);
 out:
     if (rc != EXF_OK)
@@ -82,6 +98,22 @@ uint64_t exf_file_size(const exf_file *f)
 const char *exf_file_path(const exf_file *f)
 {
     return f->path;
+}
+
+const char *exf_file_state(const exf_file *f)
+{
+    return f->state;
+}
+
+exf_code exf_file_unchanged(const exf_file *f, exf_err *err)
+{
+    char now[STATE_LEN];
+    struct stat st;
+    if (stat(f->path, &st) != 0) return exf_fail_errno(err, errno, "%s: cannot stat the file that this run reads", f->path);
+    write_state(now, &st);
+    if (strcmp(now, f->state) == 0) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: changed during the run: was %s, is %s; run again when it stays as it is", f->path,
+                    f->state, now);
 }
 
 /* ---- how it is read ------------------------------------------------------ */

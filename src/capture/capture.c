@@ -1,6 +1,7 @@
 /* capture.c - which layers, which tokens, where from; see capture.h. */
 #include "capture/capture.h"
 
+#include "artifact/weights_facts.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/version.h"
@@ -94,9 +95,30 @@ static exf_code model_facts(exf_provenance *p, const exf_model *m, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_provenance_add(p, err, "model.family", "%s", m->family->name));
     EXF_TRY(exf_provenance_add(p, err, "model.config_sha256", "%s", m->config_sha256));
-    EXF_TRY(exf_provenance_add(p, err, "model.weights_digest", "%s", m->weights_digest));
     EXF_TRY(exf_provenance_add(p, err, "model.layers", "%d", m->arch.n_layers));
 out:
+    return rc;
+}
+
+exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_err *err)
+{
+    exf_text parts = {0};
+    exf_code rc = m->identity ? exf_weight_identity_list(m->identity, &parts, err) : EXF_OK;
+    if (rc == EXF_OK && parts.s) rc = exf_weights_facts_add(p, parts.s, err);
+    exf_text_free(&parts);
+    return rc;
+}
+
+exf_code exf_capture_file_facts(exf_provenance *p, const exf_model *m, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < exf_checkpoint_files(m->checkpoint); i++) {
+        exf_text key = {0};
+        const char *path = exf_checkpoint_path(m->checkpoint, i), *slash = strrchr(path, '/');
+        rc = exf_text_addf(&key, err, "model.file.%s", slash ? slash + 1 : path);
+        if (rc == EXF_OK) rc = exf_provenance_add(p, err, key.s, "%s", exf_checkpoint_state(m->checkpoint, i));
+        exf_text_free(&key);
+    }
     return rc;
 }
 

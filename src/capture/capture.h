@@ -32,6 +32,12 @@ exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf
 /* The facts of the capture stage without those about data. */
 exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
                                  const char *layers, exf_err *err) EXF_CHECKED;
+/* The facts about the weights that the passes so far have read (artifact/weights_facts.h): the capture stage's
+ * too, but known only behind a pass. */
+exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_err *err) EXF_CHECKED;
+/* Adds model.file.<name>, the state of each file of the checkpoint (exf_file_state()): facts of a resume point,
+ * never of an artifact. */
+exf_code exf_capture_file_facts(exf_provenance *p, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Length and digest of every sequence; recorded: the SHA-256 of a file of hidden states,
  * which with the sequence's number stands for tokens that are not known (batch->ids NULL). */
 exf_code exf_sequences_of_batch(exf_sequence_list *s, const exf_batch *batch, const char *recorded, exf_err *err) EXF_CHECKED;

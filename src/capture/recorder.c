@@ -44,9 +44,10 @@ const exf_observer *exf_recorder_observer(exf_recorder *r)
     return &r->observer;
 }
 
-exf_code exf_recorder_commit(exf_recorder *r, exf_err *err)
+exf_code exf_recorder_commit(exf_recorder *r, const exf_provenance *late, exf_err *err)
 {
     exf_code rc = exf_capture_write_behind_finish(r->behind, err);
+    if (rc == EXF_OK && late) rc = exf_capture_add_facts(&r->file, late, err);
     return rc == EXF_OK ? exf_capture_commit(&r->file, err) : rc;
 }
 

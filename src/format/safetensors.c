@@ -317,6 +317,11 @@ const char *exf_st_path(const exf_st_file *f)
     return exf_file_path(f->file);
 }
 
+const exf_file *exf_st_file_of(const exf_st_file *f)
+{
+    return f->file;
+}
+
 size_t exf_st_count(const exf_st_file *f)
 {
     return f->n_tensors;

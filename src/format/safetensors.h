@@ -38,6 +38,7 @@ void exf_st_close(exf_st_file *f); /* NULL is allowed */
 /* Chooses how tensors are read from now on, as exf_file_use(). */
 exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 const char *exf_st_path(const exf_st_file *f);
+const exf_file *exf_st_file_of(const exf_st_file *f); /* for exf_file_state() and exf_file_unchanged() */
 size_t exf_st_count(const exf_st_file *f);
 const exf_st_tensor *exf_st_at(const exf_st_file *f, size_t i);              /* in order of name (strcmp) */
 const exf_st_tensor *exf_st_find(const exf_st_file *f, const char *name);    /* NULL if absent */

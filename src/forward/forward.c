@@ -43,6 +43,7 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     EXF_TRY(exf_layer_step(p, layer, moe_index, progress, err));
     p->report->read += p->parts_waited;
     EXF_TRY(exf_pass_finish(p, err)); /* the next layer's weights overwrite this layer's */
+    EXF_TRY(exf_model_layer_done(p->model, layer, err));
     exf_progress_turn(EXF_WORK_REST);
     exf_progress_add(1);
     progress->seconds = exf_clock() - start;
@@ -88,7 +89,8 @@ static exf_code start_hidden(exf_pass *p, exf_err *err)
 {
     if (exf_pass_layers_done(p)) return exf_pass_restore(p, err);
     p->report->weight_bytes += exf_model_layer_bytes(p->model, -1);
-    return exf_pass_embed(p, err);
+    exf_code rc = exf_pass_embed(p, err);
+    return rc == EXF_OK && p->model->identity ? exf_weight_identity_settle(p->model->identity, EXF_PART_EMBEDDING, err) : rc;
 }
 
 exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane *lanes, size_t n_lanes,
@@ -117,6 +119,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     EXF_TRY(run_layers(&p, n_layers, err));
     if (head) EXF_TRY(exf_head_step(&p, err));
     EXF_TRY(exf_hidden_settle(&p.hidden, err));
+    EXF_TRY(exf_model_pass_done(m, err));
 out:
     exf_progress_end();
     exf_stage_clock_read(p.clock);

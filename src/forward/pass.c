@@ -193,7 +193,7 @@ exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {
     exf_code rc;
     exf_progress_turn(EXF_WORK_READ);
-    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->model, layer, err);
+    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->model, layer, p->options->threads, err);
     rc = exf_weight_loader_next(p->loader, &p->weights_now, err);
     exf_progress_add((double)loaded_bytes(p->model, layer));
     return rc;

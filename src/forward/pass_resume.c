@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/stop.h"
 #include "base/thread_pool.h"
+#include "forward/weights_record.h"
 #include "mixers/residual.h"
 #include "resume/resume.h"
 
@@ -106,6 +107,7 @@ exf_code exf_pass_restore(exf_pass *p, exf_err *err)
     p->joined = was->joined;
     p->report->weight_bytes = was->weight_bytes;
     p->report->flops = was->flops;
+    EXF_TRY(exf_weights_record_get(p->model, p->options->resume, err));
     EXF_TRY(exf_resume_hidden_open(p->options->resume, file_bytes(p), &file, err));
     EXF_TRY(move_lanes(p, file, get, err));
 out:
@@ -139,6 +141,7 @@ static exf_code save(exf_pass *p, int done, exf_err *err)
     exf_resume *r = p->options->resume;
     exf_code rc;
     EXF_TRY(exf_resume_hidden_begin(r, done, file_bytes(p), err));
+    EXF_TRY(exf_weights_record_put(p->model, r, done, err));
     EXF_TRY(settle_observers(p, done, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
     EXF_TRY(move_lanes(p, NULL, put, err));

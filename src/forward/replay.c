@@ -26,6 +26,7 @@ typedef struct {
     int32_t *tokens;           /* the batch's ids in the backend's memory; NULL: not recorded */
     uint64_t *not_finite;      /* used on a GPU only; see exf_moe_layer */
     exf_workspace *space;      /* [layer.n_workers] */
+    int threads;               /* exf_forward_options.threads */
     exf_moe_layer layer;       /* arguments of the layer that is replayed */
 } replay;
 
@@ -144,7 +145,7 @@ static exf_code load_weights(replay *p, exf_err *err)
 {
     exf_code rc;
     exf_progress_turn(EXF_WORK_READ);
-    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->layer.model, p->layer.layer, err);
+    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->layer.model, p->layer.layer, p->threads, err);
     rc = exf_weight_loader_next(p->loader, &p->weights_now, err);
     exf_progress_add((double)exf_model_layer_bytes(p->layer.model, p->layer.layer));
     return rc;
@@ -168,6 +169,7 @@ static exf_code run_layer(replay *p, exf_progress *progress, exf_forward_report 
     EXF_TRY(l->engine->check(l, err));
     exf_stage_clock_read(p->clock);
     exf_progress_turn(EXF_WORK_REST);
+    EXF_TRY(exf_model_layer_done(l->model, l->layer, err));
     if (o->layer_end) EXF_TRY(o->layer_end(o->self, l->layer, l->moe_index, progress, err));
     exf_progress_add(1);
     progress->seconds = exf_clock() - start;
@@ -280,7 +282,7 @@ exf_code exf_replay(const exf_model *m, const exf_batch *batch, const exf_record
     exf_code rc;
     double start = exf_clock(), done;
     const exf_backend *b = backend_of(options);
-    replay p = {.recorded = recorded, .observer = observer, .lane = {.observer = observer}};
+    replay p = {.recorded = recorded, .observer = observer, .lane = {.observer = observer}, .threads = options->threads};
     p.layer = (exf_moe_layer){.engine = exf_moe_engine_of(b), .model = m, .batch = batch, .tokens = batch->ids,
                               .weights = &p.weights_now,
                               .n_workers = exf_replay_workers(b, batch, options->threads), .timed = options->timed, .lane = &p.lane,

@@ -1,6 +1,8 @@
 /* report_tables.c - cards, layers and facts as HTML; see report_internal.h. */
 #include "inspect/report_internal.h"
 
+#include "artifact/weights_facts.h"
+
 #include <inttypes.h>
 #include <math.h>
 
@@ -152,6 +154,7 @@ exf_code exf_report_facts(exf_report *r, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < r->s->provenance.n; i++) {
+        if (exf_weights_facts_list_key(r->s->provenance.key[i])) continue;
         EXF_TRY(exf_report_addf(r, err, "<tr><th scope=\"row\">"));
         EXF_TRY(exf_report_text(r, r->s->provenance.key[i], err));
         EXF_TRY(exf_report_addf(r, err, "</th><td>"));

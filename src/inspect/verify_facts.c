@@ -1,4 +1,5 @@
 /* verify_facts.c - provenance against contents, and file against file; see verify.h. */
+#include "artifact/weights_facts.h"
 #include "base/text.h"
 #include "inspect/verify_internal.h"
 
@@ -64,13 +65,15 @@ out:
 /* Of several captures each has its own data, and may have spelled the same layers in another way. */
 static int tells_of_part(const char *key)
 {
-    return exf_starts_with(key, "data.") || strcmp(key, "capture.layers") == 0;
+    return exf_starts_with(key, "data.") || strcmp(key, "capture.layers") == 0 || exf_weights_facts_key(key);
 }
 
 /* Facts of the earlier file are in the later; those of a part alone only if it is the whole. */
 static exf_code check_inherited(const exf_verify_file *a, const exf_verify_file *b, int whole, exf_err *err)
 {
     const exf_provenance *p = &a->inspection.provenance;
+    exf_code rc = exf_weights_facts_same(p, a->path, &b->inspection.provenance, b->path, err);
+    if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < p->n; i++) {
         const char *other = exf_provenance_get(&b->inspection.provenance, p->key[i]);
         if ((!whole && tells_of_part(p->key[i])) || (other && strcmp(other, p->value[i]) == 0)) continue;

@@ -7,7 +7,6 @@
 #include "format/json.h"
 
 #include <dirent.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,96 +218,14 @@ int exf_checkpoint_present(const char *dir)
     return found;
 }
 
-static exf_code hash_inventory(exf_hash *h, const exf_checkpoint *c, exf_err *err)
+const char *exf_checkpoint_state(const exf_checkpoint *c, size_t i)
+{
+    return exf_file_state(exf_st_file_of(c->file[i]));
+}
+
+exf_code exf_checkpoint_unchanged(const exf_checkpoint *c, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; i < c->n_stored; i++) {
-        const exf_tensor *t = &c->stored[i].tensor->view;
-        EXF_TRY(exf_hash_add_text(h, t->name, err));
-        EXF_TRY(exf_hash_add_text(h, exf_dtype_name(t->dtype), err));
-        EXF_TRY(exf_hash_add_u64(h, (uint64_t)t->rank, err));
-        for (int k = 0; k < t->rank; k++) EXF_TRY(exf_hash_add_u64(h, (uint64_t)t->shape[k], err));
-    }
-out:
-    return rc;
-}
-
-/* Bytes [from, from + n) of a file, within its tensors' data, into buf: the
- * tensors leave no holes, so what each has of them is all of them. */
-static exf_code read_window(const exf_st_file *f, uint64_t from, char *buf, size_t n, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    for (size_t i = 0; rc == EXF_OK && i < exf_st_count(f); i++) {
-        const exf_st_tensor *t = exf_st_at(f, i);
-        uint64_t begin = t->offset > from ? t->offset : from, end = t->offset + t->nbytes;
-        if (end > from + n) end = from + n;
-        if (begin < end) rc = exf_st_read(f, t, begin - t->offset, buf + (begin - from), (size_t)(end - begin), err);
-    }
-    return rc;
-}
-
-/* Three samples of a shard's data: its begin, middle and end. */
-static exf_code hash_samples(exf_hash *h, const exf_st_file *f, char *buf, size_t sample, exf_err *err)
-{
-    uint64_t begin = UINT64_MAX, end = 0;
-    for (size_t i = 0; i < exf_st_count(f); i++) {
-        const exf_st_tensor *t = exf_st_at(f, i);
-        begin = t->offset < begin ? t->offset : begin;
-        end = t->offset + t->nbytes > end ? t->offset + t->nbytes : end;
-    }
-    if (begin >= end) return EXF_OK;
-    size_t n = end - begin < sample ? (size_t)(end - begin) : sample;
-    uint64_t from[3] = {begin, begin + (end - begin - n) / 2, end - n};
-    for (int k = 0; k < 3; k++) {
-        exf_code rc = read_window(f, from[k], buf, n, err);
-        if (rc == EXF_OK) rc = exf_hash_add(h, buf, n, err);
-        if (rc != EXF_OK) return rc;
-    }
-    return EXF_OK;
-}
-
-exf_code exf_checkpoint_sha256(const exf_checkpoint *c, char hex[EXF_SHA256_HEX], exf_err *err)
-{
-    enum { SAMPLE = 64 << 10 };
-    exf_hash *h = NULL;
-    char *buf = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&buf, SAMPLE, 1, "sample buffer", err));
-    EXF_TRY(exf_hash_new(&h, err));
-    EXF_TRY(hash_inventory(h, c, err));
-    for (size_t i = 0; i < c->n_files; i++) EXF_TRY(hash_samples(h, c->file[i], buf, SAMPLE, err));
-    rc = exf_hash_end(h, hex, err);
-    h = NULL;
-out:
-    exf_hash_free(h);
-    exf_mem_free(buf);
-    return rc;
-}
-
-static exf_code check_finite(const exf_stored_tensor *s, size_t begin, const float *v, size_t n, exf_err *err)
-{
-    for (size_t i = 0; i < n; i++)
-        if (!isfinite(v[i]))
-            return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\": element %zu is %s", exf_st_path(s->file), name_of(s), begin + i,
-                            isnan(v[i]) ? "not a number" : "infinite");
-    return EXF_OK;
-}
-
-exf_code exf_stored_read_f32(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_err *err)
-{
-    enum { CHUNK = 1 << 20 }; /* elements decoded at a time: the raw bytes are never all in memory */
-    exf_dtype dtype = s->tensor->view.dtype;
-    size_t width = exf_dtype_bits(dtype) / 8;
-    char *raw = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&raw, n < CHUNK ? n : CHUNK, width, "weight staging", err));
-    for (size_t at = 0; at < n; at += CHUNK) {
-        size_t m = n - at < CHUNK ? n - at : CHUNK;
-        EXF_TRY(exf_st_read(s->file, s->tensor, (begin + at) * width, raw, m * width, err));
-        exf_dtype_to_f32(dst + at, raw, m, dtype);
-    }
-    EXF_TRY(check_finite(s, begin, dst, n, err));
-out:
-    exf_mem_free(raw);
+    for (size_t i = 0; rc == EXF_OK && i < c->n_files; i++) rc = exf_file_unchanged(exf_st_file_of(c->file[i]), err);
     return rc;
 }

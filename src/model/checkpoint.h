@@ -32,13 +32,8 @@ const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char
 size_t exf_checkpoint_files(const exf_checkpoint *c);
 const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i); /* of file i < exf_checkpoint_files() */
 
-/* SHA-256 over every tensor's name, dtype and shape in order of name, and over
- * three samples of 64 KiB (begin, middle, end of the data) of every shard: two
- * checkpoints that differ in more than a stray byte differ here, at the price of
- * a few reads. */
-exf_code exf_checkpoint_sha256(const exf_checkpoint *c, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
-
-/* Elements [begin, begin + n) as float32 (F32, F16, BF16, and integers below 2^24).
- * EXF_NUMERIC naming file, tensor and position at the first that is not finite. */
-exf_code exf_stored_read_f32(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_err *err) EXF_CHECKED;
+/* "inode N, N bytes, modified S" of file i as it was opened. */
+const char *exf_checkpoint_state(const exf_checkpoint *c, size_t i);
+/* EXF_MODEL naming the first file that changed or was replaced since it was opened (exf_file_unchanged()). */
+exf_code exf_checkpoint_unchanged(const exf_checkpoint *c, exf_err *err) EXF_CHECKED;
 #endif

@@ -30,9 +30,15 @@ int exf_rule_applies(const exf_architecture *a, const exf_tensor_rule *r, int la
     return (layer < 0) == (r->where == EXF_IN_MODEL) && (have & r->when) == r->when;
 }
 
+/* Returns 1 for the router, the routed and the shared experts. */
+static int is_of_experts(exf_role role)
+{
+    return role >= EXF_W_ROUTER && role <= EXF_W_SHARED_SWITCH;
+}
+
 int exf_rule_opened(const exf_model *m, const exf_tensor_rule *r)
 {
-    return m->part != EXF_MODEL_EXPERTS || (r->role >= EXF_W_ROUTER && r->role <= EXF_W_SHARED_SWITCH);
+    return m->part != EXF_MODEL_EXPERTS || is_of_experts(r->role);
 }
 
 int exf_rule_shape(const exf_architecture *a, const exf_tensor_rule *r, int64_t shape[4])
@@ -86,7 +92,7 @@ static exf_code open_weights(exf_model *m, exf_err *err)
     EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
     EXF_TRY(exf_model_check_tensors(m, err));
     EXF_TRY(exf_model_check_tables(m, err));
-    EXF_TRY(exf_checkpoint_sha256(m->checkpoint, m->weights_digest, err));
+    EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* behind the checks, whose reading is not the run's */
 out:
     return rc;
 }
@@ -122,6 +128,7 @@ void exf_model_close(exf_model *m)
 {
     if (!m) return;
     exf_checkpoint_close(m->checkpoint);
+    exf_weight_identity_free(m->identity);
     exf_mem_free(m->beyond_bf16);
     exf_json_free(m->config);
     exf_mem_free(m->config_path);
@@ -163,6 +170,13 @@ static size_t row_in_stack(const exf_tensor_rule *r, size_t rows, int expert)
     return rows * (2 * (size_t)expert + (r->how & EXF_SECOND_HALF ? 1 : 0));
 }
 
+/* Returns the part of the identity to which a role's tensors belong. */
+static int part_of(exf_role role, int layer)
+{
+    if ((int)role < EXF_W_FIRST_IN_LAYER) return role == EXF_W_EMBED ? EXF_PART_EMBEDDING : EXF_PART_HEAD;
+    return EXF_PART_LAYERS + 2 * layer + !is_of_experts(role);
+}
+
 exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expert, exf_model_rows *out, exf_err *err)
 {
     char name[EXF_TENSOR_NAME_LEN];
@@ -174,7 +188,11 @@ exf_code exf_model_locate(const exf_model *m, exf_role role, int layer, int expe
     int rank = exf_rule_shape(&m->arch, r, shape);
     matrix_of(m, r, &out->rows, &out->cols);
     out->row = row_in_stack(r, out->rows, expert);
-    return exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
+    exf_code rc =
+        exf_weight_source_find(&out->w, m->checkpoint, &m->quantization, m->config_path, name, shape, rank, r->how, err);
+    out->w.identity = m->identity;
+    out->w.part = part_of(role, layer);
+    return rc;
 }
 
 int exf_model_fits_bf16(const exf_model *m, exf_role role, int layer)
@@ -192,4 +210,25 @@ exf_code exf_model_read(const exf_model *m, exf_role role, int layer, int expert
     exf_model_rows at;
     exf_code rc = exf_model_locate(m, role, layer, expert, &at, err);
     return rc == EXF_OK ? exf_weight_source_read(&at.w, at.row, at.rows, at.cols, dst, err) : rc;
+}
+
+exf_code exf_model_layer_done(const exf_model *m, int layer, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!m->identity) return EXF_OK;
+    for (int k = 0; k < 2; k++) EXF_TRY(exf_weight_identity_settle(m->identity, EXF_PART_LAYERS + 2 * layer + k, err));
+    rc = exf_checkpoint_unchanged(m->checkpoint, err);
+out:
+    return rc;
+}
+
+exf_code exf_model_pass_done(const exf_model *m, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!m->identity) return EXF_OK;
+    EXF_TRY(exf_weight_identity_settle(m->identity, EXF_PART_EMBEDDING, err));
+    EXF_TRY(exf_weight_identity_settle(m->identity, EXF_PART_HEAD, err));
+    rc = exf_checkpoint_unchanged(m->checkpoint, err);
+out:
+    return rc;
 }

@@ -1,5 +1,5 @@
-/* model.h - exf_model is an opened checkpoint directory: architecture, tensors by role and
- * fingerprint.  Opening checks every tensor of the checkpoint against what the config
+/* model.h - exf_model is an opened checkpoint directory: architecture, tensors by role, and the
+ * identity of what is read of them.  Opening checks every tensor of the checkpoint against what the config
  * expects, before anything is computed. */
 #ifndef EXF_MODEL_MODEL_H
 #define EXF_MODEL_MODEL_H
@@ -23,13 +23,19 @@ typedef struct {
     exf_quantization quantization;
     exf_checkpoint *checkpoint;
     char config_sha256[EXF_SHA256_HEX];
-    char weights_digest[EXF_SHA256_HEX]; /* exf_checkpoint_sha256; "" of a config alone */
+    exf_weight_identity *identity; /* of the weights that are read; NULL of a config alone */
     unsigned char *beyond_bf16; /* [1 + n_layers, EXF_W_COUNT] 1: exf_model_fits_bf16() is not so; NULL of a config alone */
 } exf_model;
 
 exf_code exf_model_open(exf_model **out, const char *dir, exf_err *err) EXF_CHECKED;
 exf_code exf_model_open_part(exf_model **out, const char *dir, exf_model_part part, exf_err *err) EXF_CHECKED;
 void exf_model_close(exf_model *m); /* NULL is allowed */
+
+/* Says that a pass has read all tensors of a layer that it needs: makes their digests (weight_identity.h) and
+ * checks that no file of the checkpoint changed, EXF_MODEL. */
+exf_code exf_model_layer_done(const exf_model *m, int layer, exf_err *err) EXF_CHECKED;
+/* The same of the tensors outside layers, when the pass has read those that it needs. */
+exf_code exf_model_pass_done(const exf_model *m, exf_err *err) EXF_CHECKED;
 
 /* How many tensors of a role a layer has: 0, 1, or E.  Layer -1: outside layers. */
 int exf_model_copies(const exf_model *m, exf_role role, int layer);

@@ -2,6 +2,7 @@
 #include "model/weight_source.h"
 
 #include "base/mem.h"
+#include "model/stored_read.h"
 #include "model/weight_dequantize.h"
 
 #include <math.h>
@@ -132,6 +133,24 @@ exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, c
 
 /* ---- reading -------------------------------------------------------------------- */
 
+size_t exf_weight_piece_rows(const exf_weight_source *w, size_t cols)
+{
+    size_t one = exf_weight_source_code_bytes(w, 2, cols) / 2, rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1);
+    size_t block = w->coding == EXF_CODED_PLAIN ? 1 : (size_t)w->block_rows;
+    rows = rows / block * block;
+    return rows < block ? block : rows;
+}
+
+/* A hash of the codes, or of the scales, from row `row` on. */
+static exf_piece_hash hash_of(const exf_weight_source *w, size_t row, size_t cols, int scales)
+{
+    size_t step = exf_weight_piece_rows(w, cols);
+    exf_piece_hash p = {.id = w->identity, .part = w->part, .of = scales ? w->scale : w->stored};
+    p.begin = scales ? exf_weight_source_scale_bytes(w, row, cols) : exf_weight_source_code_bytes(w, row, cols);
+    p.piece = scales ? exf_weight_source_scale_bytes(w, step, cols) : exf_weight_source_code_bytes(w, step, cols);
+    return p;
+}
+
 /* Rows of a quantised tensor, some at a time: the codes of the whole are never in
  * memory.  scales: of the block rows from first_row on. */
 typedef struct {
@@ -140,6 +159,7 @@ typedef struct {
     const float *scales;
     size_t first_row;
     uint8_t *codes; /* staging */
+    exf_piece_hash hash; /* of the codes */
 } coded_read;
 
 /* Says which of code and scale made element `at` of the decoded rows what it is. */
@@ -160,12 +180,13 @@ static exf_code not_finite(const coded_read *r, const exf_coded_rows *c, size_t 
                     exf_st_path(w->stored->file), name_of(w->stored), row + i, j, code, (double)scale);
 }
 
-static exf_code read_rows(const coded_read *r, size_t row, size_t n, float *dst, exf_err *err)
+static exf_code read_rows(coded_read *r, size_t row, size_t n, float *dst, exf_err *err)
 {
     const exf_weight_source *w = r->w;
     size_t block_rows = (size_t)w->block_rows, block_cols = (size_t)w->block_cols;
     size_t scale_row = row / block_rows - r->first_row / block_rows, per_row = (r->cols + block_cols - 1) / block_cols;
     exf_code rc = exf_st_read(w->stored->file, w->stored->tensor, row * r->row_bytes, r->codes, n * r->row_bytes, err);
+    if (rc == EXF_OK) rc = exf_piece_hash_add(&r->hash, r->codes, n * r->row_bytes, err);
     if (rc != EXF_OK) return rc;
     exf_coded_rows c = {r->codes, r->scales + scale_row * per_row, n, r->cols, row % block_rows, block_rows, block_cols};
     if (w->coding == EXF_CODED_FP8)
@@ -184,14 +205,16 @@ static exf_code read_scales(const exf_weight_source *w, size_t row, size_t n_row
     size_t first = row / (size_t)w->block_rows, end = (row + n_rows + (size_t)w->block_rows - 1) / (size_t)w->block_rows;
     size_t n = (end - first) * per_row;
     char *raw = NULL;
+    exf_piece_hash hash = hash_of(w, row, cols, 1);
     exf_code rc;
     EXF_TRY(exf_mem_new(out, n, sizeof **out, "scales", err));
     EXF_TRY(exf_mem_new(&raw, n, width, "scales", err));
     EXF_TRY(exf_st_read(w->scale->file, w->scale->tensor, first * per_row * width, raw, n * width, err));
     exf_dtype_to_f32(*out, raw, n, dtype);
+    rc = exf_piece_hash_add(&hash, raw, n * width, err);
 out:
     exf_mem_free(raw);
-    return rc;
+    return exf_piece_hash_end(&hash, rc, err);
 }
 
 static exf_code read_coded(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
@@ -200,23 +223,26 @@ static exf_code read_coded(const exf_weight_source *w, size_t row, size_t n_rows
     size_t row_bytes = w->coding == EXF_CODED_FP8 ? cols : cols / 2, step = STAGING / row_bytes + 1;
     float *scales = NULL;
     uint8_t *codes = NULL;
+    coded_read r = {.w = w};
     exf_code rc;
     if (step > n_rows) step = n_rows;
     EXF_TRY(read_scales(w, row, n_rows, cols, &scales, err));
     EXF_TRY(exf_mem_new(&codes, step, row_bytes, "weight staging", err));
-    coded_read r = {w, cols, row_bytes, scales, row, codes};
+    r = (coded_read){w, cols, row_bytes, scales, row, codes, hash_of(w, row, cols, 0)};
     for (size_t at = 0; at < n_rows; at += step)
         EXF_TRY(read_rows(&r, row + at, n_rows - at < step ? n_rows - at : step, dst + at * cols, err));
 out:
     exf_mem_free(scales);
     exf_mem_free(codes);
-    return rc;
+    return exf_piece_hash_end(&r.hash, rc, err);
 }
 
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
     if (w->coding != EXF_CODED_PLAIN) return read_coded(w, row, n_rows, cols, dst, err);
-    exf_code rc = exf_stored_read_f32(w->stored, row * cols, n_rows * cols, dst, err);
+    exf_piece_hash hash = hash_of(w, row, cols, 0);
+    exf_code rc = exf_stored_read_hashed(w->stored, row * cols, n_rows * cols, dst, &hash, err);
+    rc = exf_piece_hash_end(&hash, rc, err);
     if (rc == EXF_OK && w->how & EXF_PLUS_ONE)
         for (size_t i = 0; i < n_rows * cols; i++) dst[i] += 1;
     return rc;
@@ -239,16 +265,23 @@ size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, 
     return blocks * scales_per_row(w, cols) * exf_dtype_bits(w->scale->tensor->view.dtype) / 8;
 }
 
+/* Reads n bytes of one of the two tensors and hashes them. */
+static exf_code read_piece(const exf_weight_source *w, const exf_stored_tensor *of, size_t begin, size_t n, void *buffer,
+                           const void **at, exf_err *err)
+{
+    exf_code rc = exf_st_read_aligned(of->file, of->tensor, begin, buffer, n, at, err);
+    return rc == EXF_OK && w->identity ? exf_weight_identity_add(w->identity, w->part, of, begin, *at, n, err) : rc;
+}
+
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer,
                                void *scales_buffer, exf_raw_rows *out, exf_err *err)
 {
-    size_t before = exf_weight_source_code_bytes(w, row, cols), n = exf_weight_source_code_bytes(w, n_rows, cols);
-    exf_code rc = exf_st_read_aligned(w->stored->file, w->stored->tensor, before, codes_buffer, n, &out->codes, err);
+    exf_code rc = read_piece(w, w->stored, exf_weight_source_code_bytes(w, row, cols),
+                             exf_weight_source_code_bytes(w, n_rows, cols), codes_buffer, &out->codes, err);
     out->scales = NULL;
     if (rc != EXF_OK || w->coding == EXF_CODED_PLAIN) return rc;
-    before = exf_weight_source_scale_bytes(w, row, cols);
-    n = exf_weight_source_scale_bytes(w, n_rows, cols);
-    return exf_st_read_aligned(w->scale->file, w->scale->tensor, before, scales_buffer, n, &out->scales, err);
+    return read_piece(w, w->scale, exf_weight_source_scale_bytes(w, row, cols), exf_weight_source_scale_bytes(w, n_rows, cols),
+                      scales_buffer, &out->scales, err);
 }
 
 int exf_weight_source_fits_bf16(const exf_weight_source *w)

@@ -13,6 +13,7 @@
 #define EXF_MODEL_WEIGHT_SOURCE_H
 #include "model/family.h"
 #include "model/quantization.h"
+#include "model/weight_identity.h"
 
 enum { EXF_FP4_BLOCK = 32 }; /* columns that share a scale */
 
@@ -23,6 +24,8 @@ typedef struct {
     const exf_stored_tensor *stored, *scale; /* scale: NULL when plain */
     int block_rows, block_cols;       /* elements of the weight that share a scale */
     unsigned how;                     /* of the tensor's rule */
+    exf_weight_identity *identity;    /* what is read is hashed into; NULL: it is not */
+    int part;                         /* of the identity */
 } exf_weight_source;
 
 /* Finds tensor `name` and checks it against the shape that the config expects
@@ -32,6 +35,11 @@ typedef struct {
 exf_code exf_weight_source_find(exf_weight_source *w, const exf_checkpoint *c, const exf_quantization *q, const char *config_path,
                                 const char *name, const int64_t *shape, int rank, unsigned how, exf_err *err) EXF_CHECKED;
 
+/* Rows of a piece: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row or one block of rows is larger.
+ * Weights are hashed, and copied to a device, in such pieces. */
+enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
+size_t exf_weight_piece_rows(const exf_weight_source *w, size_t cols);
+
 /* Rows [row, row + n_rows) of the tensor seen as a matrix [rows, cols], as float32.
  * EXF_NUMERIC naming file, tensor and place at the first that is not finite. */
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst,
@@ -39,7 +47,7 @@ exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n
 /* Reads the same rows as they are stored, for a device that dequantizes them: the codes and
  * the scales of their blocks; `row` is the first of a block.  out points into codes_buffer and
  * scales_buffer, of exf_file_aligned_size() of their bytes each (exf_file_read_aligned());
- * scales are NULL if the tensor is plain. */
+ * scales are NULL if the tensor is plain.  The rows are one piece of the weights' identity. */
 typedef struct {
     const void *codes, *scales;
 } exf_raw_rows;

@@ -1,10 +1,11 @@
 /* resume_point.c - resume.json; see resume.h.
  *
- *   {"schema": "exfold-resume/1",
- *    "facts": {"model.weights_sha256": "...", ...},
+ *   {"schema": "exfold-resume/2",
+ *    "facts": {"model.config_sha256": "...", ...},
  *    "layers_done": 5, "joined": false, "weight_bytes": 123, "flops": 1.5e9,
  *    "hidden": {"file": "hidden-5", "bytes": 123, "sha256": ["of each MiB", ...]},
- *    "records": [{"file": "sums-0.safetensors", "layer": 0, "sha256": "..."}, ...]} */
+ *    "records": [{"file": "sums-0.safetensors", "layer": 0, "sha256": "..."}, ...],
+ *    "text_sha256": "of this file's text without this member"} */
 #include "resume/resume_internal.h"
 
 #include "base/mem.h"
@@ -13,7 +14,8 @@
 
 #include <string.h>
 
-#define SCHEMA "exfold-resume/1"
+#define SCHEMA "exfold-resume/2"
+#define SEAL ",\n\"text_sha256\": \""
 enum { MOST_BYTES = 256 << 20 }; /* of resume.json: 64 bytes for each MiB of hidden states */
 
 /* ---- writing ---------------------------------------------------------------------------- */
@@ -43,6 +45,18 @@ static void write_records(exf_jw *w, const exf_resume *r, int done)
     exf_jw_close(w);
 }
 
+/* Replaces the closing bracket of a text by the member that has the text's SHA-256. */
+static exf_code seal(exf_text *t, exf_err *err)
+{
+    char sha256[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_hash_bytes(t->s, t->len, sha256, err));
+    t->len -= strlen("}\n");
+    EXF_TRY(exf_text_addf(t, err, SEAL "%s\"\n}\n", sha256));
+out:
+    return rc;
+}
+
 exf_code exf_resume_point_text(const exf_resume *r, const exf_resume_hidden *h, exf_text *out, exf_err *err)
 {
     exf_jw w = {.depth = 0};
@@ -60,7 +74,8 @@ exf_code exf_resume_point_text(const exf_resume *r, const exf_resume_hidden *h, 
     write_records(&w, r, h->progress.layers_done);
     pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&r->lock);
     exf_jw_close(&w);
-    return exf_jw_end(&w, out, err);
+    exf_code rc = exf_jw_end(&w, out, err);
+    return rc == EXF_OK ? seal(out, err) : rc;
 }
 
 /* ---- reading ---------------------------------------------------------------------------- */
@@ -97,6 +112,25 @@ static exf_code check_facts(const exf_resume *r, const exf_json *facts, exf_err 
     if (exf_json_size(facts) == r->facts.n) return EXF_OK;
     return exf_fail(err, EXF_MODEL, "%s: was saved with %zu facts of the run, this run has %zu; --resume=never starts over",
                     r->path, exf_json_size(facts), r->facts.n);
+}
+
+/* Checks the SHA-256 with which a text ends.  Cuts the text. */
+static exf_code check_seal(const exf_resume *r, char *text, size_t len, exf_err *err)
+{
+    size_t tail = strlen(SEAL) + EXF_SHA256_HEX - 1 + strlen("\"\n}\n");
+    char sha256[EXF_SHA256_HEX], *at = len < tail ? NULL : text + len - tail;
+    exf_code rc = EXF_OK;
+    if (at && strncmp(at, SEAL, strlen(SEAL)) == 0 && strcmp(text + len - 4, "\"\n}\n") == 0) {
+        const char *said = at + strlen(SEAL);
+        char end[] = "}\n", copy[EXF_SHA256_HEX];
+        memcpy(copy, said, sizeof copy - 1);
+        memcpy(at, end, sizeof end);
+        EXF_TRY(exf_hash_bytes(text, len - tail + strlen(end), sha256, err));
+        if (strncmp(sha256, copy, sizeof copy - 1) == 0) return EXF_OK;
+    }
+    rc = exf_fail(err, EXF_FORMAT, "%s: differs from its own text_sha256; --resume=never starts over", r->path);
+out:
+    return rc;
 }
 
 static exf_code read_hidden(exf_resume *r, const exf_json *j, exf_err *err)
@@ -155,15 +189,20 @@ static exf_code read_progress(exf_resume *r, const exf_json *j, exf_err *err)
 exf_code exf_resume_point_read(exf_resume *r, exf_err *err)
 {
     exf_json *j = NULL;
+    char *text = NULL;
+    size_t len;
     exf_code rc;
-    EXF_TRY(exf_json_load(&j, r->path, MOST_BYTES, err));
+    EXF_TRY(exf_file_slurp(r->path, MOST_BYTES, &text, &len, err));
+    EXF_TRY(exf_json_parse(&j, text, len, r->path, err));
     EXF_TRY(check_schema(r, j, err));
     EXF_TRY(check_facts(r, exf_json_get(j, "facts"), err));
+    EXF_TRY(check_seal(r, text, len, err));
     EXF_TRY(read_progress(r, j, err));
     EXF_TRY(read_hidden(r, exf_json_get(j, "hidden"), err));
     EXF_TRY(read_records(r, exf_json_get(j, "records"), err));
     r->now.progress = r->start;
 out:
     exf_json_free(j);
+    exf_mem_free(text);
     return rc;
 }

@@ -35,6 +35,7 @@ static exf_code write_capture(const exf_capture_job *j, const exf_provenance *p,
     exf_run_directory dir = {0};
     char *path = NULL;
     exf_sequence_list sequences = {.n = 0};
+    exf_provenance late = {0};
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_sequences_of_batch(&sequences, j->batch, exf_provenance_get(p, "data.moe_inputs_sha256"), err));
@@ -42,10 +43,12 @@ static exf_code write_capture(const exf_capture_job *j, const exf_provenance *p,
     EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
     EXF_TRY(exf_recorder_new(&rec, path, r->force, j->shape, j->layers, &sequences, p, err));
     EXF_TRY(j->pass(j->self, exf_recorder_observer(rec), err));
-    EXF_TRY(exf_recorder_commit(rec, err));
+    EXF_TRY(exf_capture_weights_facts(&late, j->model, err));
+    EXF_TRY(exf_recorder_commit(rec, &late, err));
     EXF_TRY(exf_announce(path, err));
 out:
     exf_recorder_free(rec);
+    exf_provenance_free(&late);
     exf_sequence_list_free(&sequences);
     exf_mem_free(path);
     exf_run_directory_close(&dir, rc != EXF_OK);

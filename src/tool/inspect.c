@@ -1,6 +1,7 @@
 /* inspect.c - summary, digest, spec; see inspect.h. */
 #include "tool/inspect.h"
 
+#include "artifact/weights_facts.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "inspect/specification.h"
@@ -192,6 +193,7 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
     show_pools(s);
     printf("\nprovenance\n");
     for (size_t i = 0; i < s->provenance.n; i++) {
+        if (exf_weights_facts_list_key(s->provenance.key[i])) continue;
         printf("  ");
         exf_print_text(s->provenance.key[i], 26);
         printf(" ");

@@ -1,4 +1,5 @@
 /* inspect_diff.c - exfold-inspect diff: what changed between two tables, and the gate. */
+#include "artifact/weights_facts.h"
 #include "base/mem.h"
 #include "inspect/difference.h"
 #include "tool/inspect.h"
@@ -101,6 +102,7 @@ static void show_facts(const comparison *c)
     exf_fact_change f;
     size_t i = 0, j = 0, n = 0;
     while (exf_next_fact_change(&c->inspection[0].provenance, &c->inspection[1].provenance, &i, &j, &f)) {
+        if (exf_weights_facts_list_key(f.key)) continue;
         if (!n++) printf("\nfacts\n");
         printf("  ");
         exf_print_text(f.key, 26);

@@ -29,6 +29,7 @@ static exf_code open_resume(outputs *o, exf_recipe *r, const exf_session *s, con
     exf_code rc;
     EXF_TRY(exf_capture_provenance(&o->facts, s->model, s->corpus, &s->request, s->backend, s->compute, "all", err));
     EXF_TRY(exf_provenance_copy(&facts, &o->facts, err));
+    EXF_TRY(exf_capture_file_facts(&facts, s->model, err));
     EXF_TRY(exf_accumulate_facts(&facts, options, err));
     if (r->dry_run) goto out;
     EXF_TRY(exf_run_directory_make(&o->dir, err));
@@ -84,6 +85,7 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     exf_accumulator *a = NULL;
     exf_accumulate_options o;
     exf_sequence_list sequences = {.n = 0};
+    exf_provenance late = {0};
     exf_facts_part part = {.path = r->manifest, .provenance = &out->facts, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = out->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume};
@@ -93,11 +95,14 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, out->resume, err));
+    EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
+    EXF_TRY(exf_accumulator_add_facts(a, &late, err));
     EXF_TRY(exf_accumulator_commit(a, err));
     EXF_TRY(exf_announce(out->statistics, err));
 out:
     exf_accumulator_free(a);
     exf_sequence_list_free(&sequences);
+    exf_provenance_free(&late);
     return rc;
 }
 

@@ -279,6 +279,7 @@ static exf_code open_resume(validation *s, exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(add_facts(s, r, err));
     EXF_TRY(exf_provenance_copy(&facts, &s->facts, err));
+    EXF_TRY(exf_capture_file_facts(&facts, s->session.model, err));
     EXF_TRY(add_lanes(&facts, s, err));
     EXF_TRY(exf_run_directory_make(&s->dir, err));
     EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &facts, "validate", err));
@@ -372,6 +373,7 @@ static exf_code run_validation(validation *s, const exf_recipe *r, const exf_val
     exf_validation v = {.variant = NULL};
     exf_code rc;
     EXF_TRY(exf_validate(&v, job, err));
+    EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
     exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
     EXF_TRY(write_results(s, r, &v, err));
     for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_quality_gate_check(&s->gates[i], &v, err));

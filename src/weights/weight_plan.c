@@ -111,15 +111,6 @@ static exf_code add_piece(exf_weight_plan *p, const exf_weight_chunk *chunk, exf
     return EXF_OK;
 }
 
-/* Returns the rows of a chunk, a multiple of the rows of a block. */
-static size_t rows_of_piece(const exf_model_rows *at)
-{
-    size_t one = exf_weight_source_code_bytes(&at->w, 2, at->cols) / 2, rows = EXF_WEIGHT_CHUNK_BYTES / (one ? one : 1);
-    size_t block = at->w.coding == EXF_CODED_PLAIN ? 1 : (size_t)at->w.block_rows;
-    rows = rows / block * block;
-    return rows < block ? block : rows;
-}
-
 /* Adds one tensor: chunks of rows if it is copied as stored, else one chunk. */
 static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to,
                            exf_err *err)
@@ -129,7 +120,8 @@ static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute c
     EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &chunk.at, err));
     chunk.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
     if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && chunk.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
-    size_t step = chunk.raw ? rows_of_piece(&chunk.at) : chunk.at.rows, width = chunk.at.cols * exf_number_bytes(chunk.number);
+    size_t step = chunk.raw ? exf_weight_piece_rows(&chunk.at.w, chunk.at.cols) : chunk.at.rows,
+           width = chunk.at.cols * exf_number_bytes(chunk.number);
     for (size_t row = 0; row < chunk.at.rows; row += step) {
         chunk.row = row;
         chunk.n_rows = chunk.at.rows - row < step ? chunk.at.rows - row : step;

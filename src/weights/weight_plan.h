@@ -7,9 +7,7 @@
 /* Numbers that stand for the tensors outside the layers. */
 enum { EXF_LAYER_HEAD = -1, EXF_LAYER_EMBED = -2 };
 
-/* Rows of one tensor: at most EXF_WEIGHT_CHUNK_BYTES as stored, unless one row or one block of rows is larger. */
-enum { EXF_WEIGHT_CHUNK_BYTES = 4 << 20 };
-
+/* Rows of one tensor: a piece (exf_weight_piece_rows()), or a whole tensor that the host dequantizes. */
 typedef struct {
     exf_role role;
     int expert;

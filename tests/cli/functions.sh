@@ -42,6 +42,13 @@ tensor_data() {
     tail -c "+$((tensor_header + 9))" "$1"
 }
 
+# flip FILE OFFSET : one bit of the byte at the offset, in place.
+flip() {
+    flip_byte=$(od -A n -t u1 -j "$2" -N 1 "$1")
+    # shellcheck disable=SC2059  # the format is the byte
+    printf "\\$(printf %o $((flip_byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+
 # hdf5_may_leak : for files at which libhdf5 itself leaks.
 hdf5_may_leak() {
     export LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$ROOT/tests/cli/lsan.supp:print_suppressions=0"

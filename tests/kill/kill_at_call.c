@@ -1,6 +1,7 @@
 /* kill_at_call.c - a library for LD_PRELOAD that kills the program with SIGKILL at its n-th call
  * that changes a file: EXF_KILL_AT=n.  EXF_KILL_COUNT=FILE: writes the number of such calls to FILE
- * when the program ends.  EXF_KILL_SIGNAL: another signal's number.
+ * when the program ends.  EXF_KILL_SIGNAL: another signal's number.  EXF_KILL_COMMAND: instead of a
+ * signal, the shell runs this at the n-th call, and the program goes on: it may change a file meanwhile.
  *
  * Half of the kills fall before the call and half behind it: odd n before, even n behind. */
 #define _GNU_SOURCE
@@ -24,7 +25,12 @@ static long kill_at(void)
 
 static void die(void)
 {
-    const char *number = getenv("EXF_KILL_SIGNAL");
+    const char *number = getenv("EXF_KILL_SIGNAL"), *command = getenv("EXF_KILL_COMMAND");
+    if (command) {
+        unsetenv("LD_PRELOAD"); /* the command's own calls do not count */
+        if (system(command) != 0) _exit(99);
+        return;
+    }
     raise(number ? atoi(number) : SIGKILL);
 }
 

@@ -1,5 +1,6 @@
 /* check_artifact.c - what all artifacts share: kinds, versions, shapes, layer
  * numbers, provenance. */
+#include "artifact/provenance_join.h"
 #include "tests/support/artifact_fixtures.h"
 
 static exf_err e; /* of the last call */

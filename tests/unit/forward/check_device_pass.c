@@ -28,6 +28,26 @@ START_TEST(a_golden_is_the_cpus)
 }
 END_TEST
 
+/* The weights' identity is that of the CPU's reading, which reads whole tensors one after the other. */
+START_TEST(weights_are_the_cpus)
+{
+    exf_text list[2] = {{0}, {0}};
+    for (int k = 0; k < 2; k++) {
+        golden_case c;
+        golden_seen seen;
+        golden_open(&c, golden_families[_i]);
+        golden_forward(&seen, c.model, &c.batch, k ? fake_device(plenty) : &exf_backend_cpu, EXF_COMPUTE_F32, 1);
+        ck_ok(exf_weight_identity_list(c.model->identity, &list[k], &e), e);
+        golden_free(&seen);
+        golden_close(&c);
+    }
+    ck_assert_uint_gt(list[0].len, 0);
+    ck_assert_str_eq(list[0].s, list[1].s);
+    exf_text_free(&list[0]);
+    exf_text_free(&list[1]);
+}
+END_TEST
+
 START_TEST(a_window_changes_no_bit)
 {
     many m;
@@ -298,6 +318,7 @@ Suite *exf_suite(void)
     int n = golden_n_families();
     tcase_set_timeout(t, 300);
     tcase_add_loop_test(t, a_golden_is_the_cpus, 0, n);
+    tcase_add_loop_test(t, weights_are_the_cpus, 0, n);
     tcase_add_loop_test(t, a_window_changes_no_bit, 0, n);
     tcase_add_loop_test(t, a_window_serves_lanes, 0, n / 3);
     tcase_add_loop_test(t, a_window_serves_a_second_look, 0, n / 3);

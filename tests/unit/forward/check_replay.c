@@ -288,7 +288,7 @@ static void capture(const exf_model *m, const char *from, const char *to)
     ck_ok(exf_sequences_of_batch(&sequences, b, exf_provenance_get(&p, "data.moe_inputs_sha256"), &e), e);
     ck_ok(exf_recorder_new(&rec, to, 1, &shape, &c, &sequences, &p, &e), e);
     ck_ok(exf_replay(m, b, exf_moe_inputs_recorded(x), exf_recorder_observer(rec), on_cpu(2), &report, &e), e);
-    ck_ok(exf_recorder_commit(rec, &e), e);
+    ck_ok(exf_recorder_commit(rec, NULL, &e), e);
     exf_recorder_free(rec);
     exf_sequence_list_free(&sequences);
     exf_provenance_free(&p);

@@ -1,0 +1,56 @@
+/* weight_identity.h - a weight identity is the digest of the weights that a run read: of all their bytes,
+ * hashed as they were read for the work.
+ *
+ * Weights are hashed in pieces, on the threads that read them, so that their order in time does not
+ * matter: a piece is at most exf_weight_piece_rows() rows of one tensor, or of one expert's part of a
+ * stack; scales are hashed beside their codes.  A part is the unit that is compared:
+ *
+ *   embedding      the table of embeddings, also where it is the head as well
+ *   head           the other tensors outside layers
+ *   <l>.experts    layer l's router, routed and shared experts
+ *   <l>.other      layer l's other tensors
+ *
+ * The digest of a part is the SHA-256 over its pieces in order of tensor name and position: name (a text),
+ * dtype (a text), rank and axes (u64 each), first byte and bytes of the piece in the tensor (u64), and the
+ * SHA-256 of those bytes (a text of hexadecimal digits); texts are preceded by their length (u64), numbers
+ * are little endian.  It is no sha256sum of a file: it does not depend on how tensors are spread over files. */
+#ifndef EXF_MODEL_WEIGHT_IDENTITY_H
+#define EXF_MODEL_WEIGHT_IDENTITY_H
+#include "base/text.h"
+#include "model/checkpoint.h"
+
+/* Numbers of parts: layer l has EXF_PART_LAYERS + 2 l (experts) and the one behind it (other). */
+enum { EXF_PART_EMBEDDING, EXF_PART_HEAD, EXF_PART_LAYERS };
+
+typedef struct exf_weight_identity exf_weight_identity;
+
+exf_code exf_weight_identity_new(exf_weight_identity **out, int n_layers, exf_err *err) EXF_CHECKED;
+void exf_weight_identity_free(exf_weight_identity *id); /* NULL is allowed */
+/* Hashes n bytes that were read from byte `begin` of a tensor: one piece.  Thread-safe. */
+exf_code exf_weight_identity_add(exf_weight_identity *id, int part, const exf_stored_tensor *of, uint64_t begin, const void *bytes,
+                                 size_t n, exf_err *err) EXF_CHECKED;
+/* Makes the digest of a part that was read whole.  EXF_MODEL if it was read or restored before and differs, or
+ * differs from what is expected; of a part of which nothing was read, nothing. */
+exf_code exf_weight_identity_settle(exf_weight_identity *id, int part, exf_err *err) EXF_CHECKED;
+/* Appends the digests of all parts that are settled, as a digest list (base/digest_list.h). */
+exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Takes the parts of a list over, as read by the run before; EXF_FORMAT naming path if it is no list of parts. */
+exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, const char *path, exf_err *err) EXF_CHECKED;
+/* From now on a part that differs from its digest in the list is refused.  path: the file made with those
+ * weights, for the message. */
+exf_code exf_weight_identity_expect(exf_weight_identity *id, const char *list, const char *path, exf_err *err) EXF_CHECKED;
+
+/* Consecutive bytes of a tensor as they are read, cut in pieces. */
+typedef struct exf_piece_hash {
+    exf_weight_identity *id; /* NULL: nothing is hashed */
+    int part;
+    const exf_stored_tensor *of;
+    uint64_t begin;          /* first byte of the present piece */
+    size_t piece, filled;    /* bytes of a piece; bytes of the present one so far */
+    exf_hash *hash;          /* NULL: no piece is begun */
+} exf_piece_hash;
+
+exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
+/* Ends the last piece; frees what p holds, also after a failure (rc is then returned). */
+exf_code exf_piece_hash_end(exf_piece_hash *p, exf_code rc, exf_err *err) EXF_CHECKED;
+#endif

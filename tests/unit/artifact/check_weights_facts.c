@@ -1,0 +1,97 @@
+/* check_weights_facts.c - src/artifact/weights_facts: whether two files were made with the same weights. */
+#include "tests/support/artifact_fixtures.h"
+
+#include "artifact/weights_facts.h"
+
+#define A64 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+#define B64 "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+
+static exf_err e;
+
+static exf_provenance with_parts(const char *parts)
+{
+    exf_provenance p = {0};
+    ck_ok(exf_weights_facts_add(&p, parts, &e), e);
+    return p;
+}
+
+static exf_code same(const exf_provenance *a, const exf_provenance *b)
+{
+    return exf_weights_facts_same(a, "a.h5", b, "b.h5", &e);
+}
+
+START_TEST(parts_that_both_read_are_compared)
+{
+    exf_provenance all = with_parts("embedding:" A64 " 0.experts:" A64 " 1.experts:" A64),
+                   some = with_parts("0.experts:" A64 " head:" B64),
+                   other = with_parts("embedding:" A64 " 1.experts:" B64);
+    ck_ok(same(&all, &all), e);
+    ck_ok(same(&all, &some), e);
+    ck_ok(same(&some, &all), e);
+    ck_fails(same(&all, &other), EXF_MODEL, e,
+             "a.h5: was made with other weights than b.h5: the digest of part 1.experts is aaaaaaaaaaaa..., in b.h5 it is "
+             "bbbbbbbbbbbb...");
+    ck_fails(same(&other, &all), EXF_MODEL, e, "the digest of part 1.experts is bbbbbbbbbbbb...");
+    exf_provenance_free(&all);
+    exf_provenance_free(&some);
+    exf_provenance_free(&other);
+}
+END_TEST
+
+/* Files of earlier programs name samples of the weights. */
+START_TEST(samples_are_compared_with_samples_only)
+{
+    exf_provenance all = with_parts("0.experts:" A64), old = {0}, older = {0}, none = {0};
+    add_fact(&old, "model.weights_digest", A64);
+    add_fact(&older, "model.weights_digest", B64);
+    ck_ok(same(&old, &old), e);
+    ck_ok(same(&none, &none), e);
+    ck_fails(same(&old, &older), EXF_MODEL, e, "a.h5: model.weights_digest is " A64 ", in b.h5 it is " B64);
+    ck_fails(same(&old, &none), EXF_MODEL, e, "in b.h5 it is missing");
+    ck_fails(same(&all, &old), EXF_MODEL, e,
+             "b.h5: names samples of the weights at most, a.h5 all of them: make the older file again");
+    ck_fails(same(&none, &all), EXF_MODEL, e, "a.h5: names samples of the weights at most, b.h5 all of them");
+    exf_provenance_free(&all);
+    exf_provenance_free(&old);
+    exf_provenance_free(&older);
+}
+END_TEST
+
+START_TEST(joined_facts_do_not_depend_on_the_order)
+{
+    exf_provenance part[3] = {with_parts("head:" A64 " 2.experts:" A64), with_parts("embedding:" A64 " 10.other:" A64),
+                              with_parts("2.experts:" A64 " 10.experts:" A64)};
+    const exf_provenance *one[] = {&part[0], &part[1], &part[2]}, *two[] = {&part[2], &part[0], &part[1]};
+    exf_provenance a = {0}, b = {0};
+    ck_ok(exf_weights_facts_join(&a, one, 3, &e), e);
+    ck_ok(exf_weights_facts_join(&b, two, 3, &e), e);
+    for (size_t i = 0; i < 2; i++) ck_assert_str_eq(a.value[i], b.value[i]);
+    ck_assert_str_eq(exf_provenance_get(&a, "model.weights_parts"),
+                     "embedding:" A64 " head:" A64 " 2.experts:" A64 " 10.experts:" A64 " 10.other:" A64);
+    ck_assert_uint_eq(strlen(exf_provenance_get(&a, "model.weights_digest")), 64);
+    for (int i = 0; i < 3; i++) exf_provenance_free(&part[i]);
+    exf_provenance_free(&a);
+    exf_provenance_free(&b);
+}
+END_TEST
+
+START_TEST(malformed_lists_are_named)
+{
+    exf_provenance a = with_parts("0.experts"), b = with_parts("0.experts:" A64);
+    ck_fails(same(&a, &b), EXF_FORMAT, e, "a.h5: model.weights_parts is no list of digests");
+    exf_provenance_free(&a);
+    exf_provenance_free(&b);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("weights_facts");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, parts_that_both_read_are_compared);
+    tcase_add_test(t, samples_are_compared_with_samples_only);
+    tcase_add_test(t, joined_facts_do_not_depend_on_the_order);
+    tcase_add_test(t, malformed_lists_are_named);
+    suite_add_tcase(s, t);
+    return s;
+}

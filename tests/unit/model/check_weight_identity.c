@@ -1,0 +1,378 @@
+/* check_weight_identity.c - src/model/weight_identity: the digest of the weights that were read. */
+#include "tests/support/model_fixtures.h"
+
+#include "base/digest_list.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static exf_err e;
+
+static const char expert[] = "model.layers.1.mlp.experts.1.up_proj.weight";
+
+static exf_model *open_model(void)
+{
+    exf_model *m = NULL;
+    ck_ok(open_scratch(&m, &e), e);
+    return m;
+}
+
+/* Reads the tensors of a role in a layer, the last expert first. */
+static void read_role(const exf_model *m, exf_role role, int layer)
+{
+    float v[64];
+    for (int i = exf_model_copies(m, role, layer) - 1; i >= 0; i--) ck_ok(exf_model_read(m, role, layer, i, v, &e), e);
+}
+
+static void read_layer(const exf_model *m, int layer, int backwards)
+{
+    int n = EXF_W_COUNT - EXF_W_FIRST_IN_LAYER;
+    for (int i = 0; i < n; i++) read_role(m, (exf_role)(EXF_W_FIRST_IN_LAYER + (backwards ? n - 1 - i : i)), layer);
+}
+
+static void settle(const exf_model *m)
+{
+    for (int l = 0; l < T_L; l++) ck_ok(exf_model_layer_done(m, l, &e), e);
+    ck_ok(exf_model_pass_done(m, &e), e);
+}
+
+static void read_all(const exf_model *m, int backwards)
+{
+    for (int role = 0; role < EXF_W_FIRST_IN_LAYER; role++) read_role(m, (exf_role)role, -1);
+    for (int l = 0; l < T_L; l++) read_layer(m, backwards ? T_L - 1 - l : l, backwards);
+}
+
+static void list_of(const exf_model *m, exf_text *out)
+{
+    *out = (exf_text){0};
+    ck_ok(exf_weight_identity_list(m->identity, out, &e), e);
+}
+
+/* The identity of the checkpoint in the scratch directory, read whole. */
+static void identify(exf_text *out)
+{
+    exf_model *m = open_model();
+    read_all(m, 0);
+    settle(m);
+    list_of(m, out);
+    exf_model_close(m);
+}
+
+/* ---- what counts -------------------------------------------------------------------------- */
+
+/* Returns the number of parts of a that have another digest in b. */
+static int parts_that_differ(const char *a, const char *b)
+{
+    exf_digest_entry entry;
+    char other[EXF_SHA256_HEX];
+    int n = 0;
+    while (exf_digest_list_next(&a, &entry) == 1) {
+        ck_assert(exf_digest_list_find(b, entry.name, other));
+        n += strcmp(entry.hex, other) != 0;
+    }
+    return n;
+}
+
+START_TEST(every_weight_counts)
+{
+    exf_text before, after;
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    identify(&before);
+    for (int i = 0; i < s.n; i++) {
+        float was = s.value[i][1];
+        s.value[i][1] = was + 1;
+        small_write(&s, 0);
+        identify(&after);
+        ck_assert_msg(parts_that_differ(before.s, after.s) == 1, "%s has changed: %d parts differ", s.name[i],
+                      parts_that_differ(before.s, after.s));
+        s.value[i][1] = was;
+        exf_text_free(&after);
+    }
+    small_write(&s, 0);
+    identify(&after);
+    ck_assert_str_eq(before.s, after.s);
+    exf_text_free(&before);
+    exf_text_free(&after);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(formats_count)
+{
+    exf_text before, after;
+    small_model s = small_new(1);
+    int i = small_find(&s, expert);
+    memset(s.value[i], 0, (size_t)(s.shape[i][0] * s.shape[i][1]) * sizeof(float)); /* zeros are the same bytes in both formats */
+    small_write(&s, 0);
+    identify(&before);
+    s.dtype[i] = EXF_DT_F16;
+    small_write(&s, 0);
+    identify(&after);
+    ck_assert_int_eq(parts_that_differ(before.s, after.s), 1);
+    exf_text_free(&before);
+    exf_text_free(&after);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(parts_have_names)
+{
+    static const char *const names[] = {"embedding", "head", "0.other", "1.experts", "1.other"};
+    char hex[EXF_SHA256_HEX];
+    exf_text list;
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    identify(&list);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) ck_assert(exf_digest_list_find(list.s, names[i], hex));
+    ck_assert_uint_eq(list.len, 5 * (64 + 1) + 9 + 4 + 7 + 9 + 7 + 4);
+    exf_text_free(&list);
+    small_free(&s);
+}
+END_TEST
+
+/* ---- what does not ------------------------------------------------------------------------ */
+
+START_TEST(order_and_repetition_do_not_count)
+{
+    exf_text forwards, backwards;
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    identify(&forwards);
+    exf_model *m = open_model();
+    read_all(m, 1);
+    read_layer(m, 1, 0);
+    settle(m);
+    read_all(m, 0);
+    settle(m);
+    list_of(m, &backwards);
+    ck_assert_str_eq(forwards.s, backwards.s);
+    exf_model_close(m);
+    exf_text_free(&forwards);
+    exf_text_free(&backwards);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(a_tied_head_is_the_embedding)
+{
+    char hex[EXF_SHA256_HEX];
+    exf_text list;
+    small_model s = small_new(0);
+    small_write(&s, 1);
+    exf_model *m = open_model();
+    read_role(m, EXF_W_EMBED, -1);
+    ck_ok(exf_weight_identity_settle(m->identity, EXF_PART_EMBEDDING, &e), e);
+    read_role(m, EXF_W_HEAD, -1);
+    ck_ok(exf_model_pass_done(m, &e), e);
+    list_of(m, &list);
+    ck_assert(exf_digest_list_find(list.s, "embedding", hex));
+    ck_assert(!exf_digest_list_find(list.s, "head", hex));
+    exf_text_free(&list);
+    exf_model_close(m);
+    small_free(&s);
+}
+END_TEST
+
+/* A tensor of more than one piece is hashed alike however its bytes come. */
+START_TEST(pieces_do_not_depend_on_reads)
+{
+    enum { N = 3 * EXF_WEIGHT_CHUNK_BYTES + 1000 };
+    char *bytes = NULL;
+    exf_text list[2];
+    exf_st_tensor tensor = {.view = {.name = "x", .dtype = EXF_DT_U8, .rank = 1, .shape = {N}}};
+    exf_stored_tensor of = {.tensor = &tensor};
+    ck_ok(exf_mem_new(&bytes, N, 1, "test data", &e), e);
+    for (size_t i = 0; i < N; i++) bytes[i] = (char)(i * 7 + i / 1000);
+    for (int k = 0; k < 2; k++) {
+        exf_weight_identity *id = NULL;
+        size_t step = k ? 777777 : EXF_WEIGHT_CHUNK_BYTES;
+        ck_ok(exf_weight_identity_new(&id, 1, &e), e);
+        exf_piece_hash p = {.id = id, .part = EXF_PART_HEAD, .of = &of, .piece = EXF_WEIGHT_CHUNK_BYTES};
+        exf_code rc = EXF_OK;
+        for (size_t at = 0; at < N; at += step) {
+            size_t n = N - at < step ? N - at : step;
+            rc = k ? exf_piece_hash_add(&p, bytes + at, n, &e)
+                   : exf_weight_identity_add(id, EXF_PART_HEAD, &of, at, bytes + at, n, &e);
+            ck_ok(rc, e);
+        }
+        ck_ok(exf_piece_hash_end(&p, rc, &e), e);
+        ck_ok(exf_weight_identity_settle(id, EXF_PART_HEAD, &e), e);
+        list[k] = (exf_text){0};
+        ck_ok(exf_weight_identity_list(id, &list[k], &e), e);
+        exf_weight_identity_free(id);
+    }
+    ck_assert_str_eq(list[0].s, list[1].s);
+    exf_text_free(&list[0]);
+    exf_text_free(&list[1]);
+    exf_mem_free(bytes);
+}
+END_TEST
+
+/* ---- what is refused ------------------------------------------------------------------------ */
+
+/* Flips a bit of the last byte of the checkpoint in place; the time of the change is the file's before if kept. */
+static void flip_last_bit(int keep_time)
+{
+    struct stat was;
+    unsigned char last;
+    int fd = open(exf_scratch("model.safetensors"), O_RDWR);
+    ck_assert(fd >= 0 && fstat(fd, &was) == 0);
+    ck_assert(pread(fd, &last, 1, was.st_size - 1) == 1);
+    last ^= 1;
+    ck_assert(pwrite(fd, &last, 1, was.st_size - 1) == 1);
+    struct timespec times[2] = {was.st_atim, was.st_mtim};
+    if (!keep_time) times[1].tv_sec++;
+    ck_assert(futimens(fd, times) == 0);
+    close(fd);
+}
+
+START_TEST(a_change_between_two_reads_is_refused)
+{
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    exf_model *m = open_model();
+    read_all(m, 0);
+    flip_last_bit(1);
+    read_all(m, 0);
+    ck_fails(exf_model_pass_done(m, &e) == EXF_OK ? exf_model_layer_done(m, 1, &e) : e.code, EXF_MODEL, e,
+             "were read twice and differ");
+    exf_model_close(m);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(a_change_between_two_passes_is_refused)
+{
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    exf_model *m = open_model();
+    read_all(m, 0);
+    settle(m);
+    flip_last_bit(1);
+    read_all(m, 0);
+    exf_code rc = exf_model_pass_done(m, &e);
+    for (int l = 0; rc == EXF_OK && l < T_L; l++) rc = exf_model_layer_done(m, l, &e);
+    ck_fails(rc, EXF_MODEL, e, "when they were read before, now");
+    exf_model_close(m);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(a_file_that_changes_is_refused)
+{
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    exf_model *m = open_model();
+    read_all(m, 0);
+    flip_last_bit(0);
+    ck_fails(exf_model_layer_done(m, 0, &e), EXF_MODEL, e, "model.safetensors: changed during the run: was inode ");
+    ck_assert_ptr_nonnull(strstr(e.msg, ", is inode "));
+    exf_model_close(m);
+    m = open_model();
+    small_write(&s, 0); /* another file under the same name */
+    ck_fails(exf_model_pass_done(m, &e), EXF_MODEL, e, "changed during the run");
+    unlink(exf_scratch("model.safetensors"));
+    ck_fails(exf_model_pass_done(m, &e), EXF_IO, e, "model.safetensors: cannot stat");
+    exf_model_close(m);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(other_weights_than_expected_are_refused)
+{
+    exf_text list;
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    identify(&list);
+    exf_model *m = open_model();
+    ck_ok(exf_weight_identity_expect(m->identity, list.s, "t.h5", &e), e);
+    read_all(m, 0);
+    settle(m);
+    exf_model_close(m);
+    float *w = s.value[small_find(&s, expert)];
+    for (int i = 0; i < 12; i++) w[i] = -w[i];
+    small_write(&s, 0);
+    m = open_model();
+    ck_ok(exf_weight_identity_expect(m->identity, list.s, "t.h5", &e), e);
+    read_all(m, 0);
+    ck_ok(exf_model_layer_done(m, 0, &e), e);
+    ck_fails(exf_model_layer_done(m, 1, &e), EXF_MODEL, e, "t.h5: was made with other weights: the digest of part 1.experts was ");
+    exf_model_close(m);
+    exf_text_free(&list);
+    small_free(&s);
+}
+END_TEST
+
+START_TEST(restored_parts_stay)
+{
+    exf_text before, after;
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    identify(&before);
+    exf_model *m = open_model();
+    ck_ok(exf_weight_identity_restore(m->identity, before.s, "record", &e), e);
+    read_layer(m, 1, 0);
+    settle(m);
+    list_of(m, &after);
+    ck_assert_str_eq(before.s, after.s);
+    static const char *const malformed[] = {
+        "x", "head:ab", "7.other:0000000000000000000000000000000000000000000000000000000000000000"};
+    for (size_t i = 0; i < sizeof malformed / sizeof *malformed; i++)
+        ck_fails(exf_weight_identity_restore(m->identity, malformed[i], "record", &e), EXF_FORMAT, e, "record: is no list");
+    exf_model_close(m);
+    exf_text_free(&before);
+    exf_text_free(&after);
+    small_free(&s);
+}
+END_TEST
+
+/* Reading and settling with any allocation failing leaves nothing behind and says NOSPACE. */
+static exf_code read_and_list(exf_err *err)
+{
+    exf_model *m = NULL;
+    exf_text list = {0};
+    float v[64];
+    exf_code rc;
+    EXF_TRY(open_scratch(&m, err));
+    EXF_TRY(exf_model_read(m, EXF_W_ROUTER, 1, 0, v, err));
+    EXF_TRY(exf_model_layer_done(m, 1, err));
+    EXF_TRY(exf_weight_identity_list(m->identity, &list, err));
+    EXF_TRY(exf_weight_identity_expect(m->identity, list.s, "t.h5", err));
+out:
+    exf_text_free(&list);
+    exf_model_close(m);
+    return rc;
+}
+
+START_TEST(it_survives_every_failing_allocation)
+{
+    small_model s = small_new(1);
+    small_write(&s, 0);
+    fail_each_allocation(read_and_list, files_left, 2);
+    small_free(&s);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("weight_identity");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, start_empty, NULL);
+    tcase_set_timeout(t, 60);
+    tcase_add_test(t, every_weight_counts);
+    tcase_add_test(t, formats_count);
+    tcase_add_test(t, parts_have_names);
+    tcase_add_test(t, order_and_repetition_do_not_count);
+    tcase_add_test(t, a_tied_head_is_the_embedding);
+    tcase_add_test(t, pieces_do_not_depend_on_reads);
+    tcase_add_test(t, a_change_between_two_reads_is_refused);
+    tcase_add_test(t, a_change_between_two_passes_is_refused);
+    tcase_add_test(t, a_file_that_changes_is_refused);
+    tcase_add_test(t, other_weights_than_expected_are_refused);
+    tcase_add_test(t, restored_parts_stay);
+    tcase_add_test(t, it_survives_every_failing_allocation);
+    suite_add_tcase(s, t);
+    return s;
+}
