@@ -23,9 +23,10 @@ struct exf_output_file {
 
 exf_code exf_output_check(const char *target, int force, exf_err *err)
 {
-    struct stat st;
-    if (lstat(target, &st) != 0) return EXF_OK;
-    if (S_ISDIR(st.st_mode)) return exf_fail(err, EXF_IO, "%s: is a directory, expected a file or nothing", target);
+    exf_path_kind kind;
+    exf_code rc = exf_path_look_at(target, &kind, err);
+    if (rc != EXF_OK || kind == EXF_PATH_NOTHING) return rc;
+    if (kind == EXF_PATH_DIRECTORY) return exf_fail(err, EXF_IO, "%s: is a directory, expected a file or nothing", target);
     return force ? EXF_OK : exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
 }
 
@@ -146,8 +147,9 @@ exf_code exf_make_dirs(const char *path, exf_err *err)
         *s = c;
         if (c == 0) break;
     }
-    struct stat st;
-    if (rc == EXF_OK && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
+    int is_directory = 0;
+    if (rc == EXF_OK) rc = exf_path_is_directory(path, &is_directory, err);
+    if (rc == EXF_OK && !is_directory)
         rc = exf_fail(err, EXF_IO, "%s: exists and is not a directory", path);
     exf_mem_free(p);
     return rc;

@@ -40,6 +40,6 @@ exf_code exf_json_budget(const char *bytes, size_t len, uint64_t most, const cha
     uint64_t need = reckon(bytes, bytes + len);
     if (need <= most) return EXF_OK;
     return exf_fail(err, EXF_FORMAT,
-                    "%s: its %zu bytes of JSON would take %" PRIu64 " bytes of memory, at most %" PRIu64 " are given", where, len, need,
-                    most);
+                    "%s: its %zu bytes of JSON would take %" PRIu64 " bytes of memory, at most %" PRIu64 " are given", where, len,
+                    need, most);
 }
