@@ -92,6 +92,24 @@ exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *
     return write_all(f, bytes, n, (off_t)offset, err);
 }
 
+exf_code exf_output_file_read(const exf_output_file *f, uint64_t offset, void *buf, size_t n, exf_err *err)
+{
+    char *p = buf;
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(f->fd, p + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return exf_fail_errno(err, got < 0 ? errno : EIO, "%s: cannot read back", f->target);
+        done += (size_t)got;
+    }
+    return EXF_OK;
+}
+
+exf_code exf_output_file_resize(exf_output_file *f, uint64_t bytes, exf_err *err)
+{
+    if (ftruncate(f->fd, (off_t)bytes) == 0) return EXF_OK;
+    return exf_fail_errno(err, errno, "%s: cannot be made %llu bytes long", f->target, (unsigned long long)bytes);
+}
+
 /* Best effort: the rename is done and visible, only its place on disk after a
  * power cut is open, and some file systems cannot sync a directory at all. */
 static void sync_dir(const char *dir)
@@ -131,6 +149,17 @@ void exf_output_file_abort(exf_output_file *f)
     outfile_free(f);
 }
 
+/* Makes one directory, which its parent keeps through a power cut. */
+static exf_code make_dir(const char *path, exf_err *err)
+{
+    char *parent = NULL;
+    if (mkdir(path, 0777) != 0) return errno == EEXIST ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot create directory", path);
+    exf_code rc = exf_path_dir(&parent, path, err);
+    if (rc == EXF_OK) sync_dir(parent);
+    exf_mem_free(parent);
+    return rc;
+}
+
 exf_code exf_make_dirs(const char *path, exf_err *err)
 {
     char *p = NULL;
@@ -140,10 +169,7 @@ exf_code exf_make_dirs(const char *path, exf_err *err)
         char c = *s;
         if (c != '/' && c != 0) continue;
         *s = 0;
-        if (mkdir(p, 0777) != 0 && errno != EEXIST) {
-            rc = exf_fail_errno(err, errno, "%s: cannot create directory", p);
-            break;
-        }
+        if ((rc = make_dir(p, err)) != EXF_OK) break;
         *s = c;
         if (c == 0) break;
     }
