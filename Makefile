@@ -147,7 +147,7 @@ check-kill: all $(KILL_AT_CALL)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
 
 ## check-mutants: the programs on some thousand damaged files of every format (tests/mutants); BUILD=build-san: sanitized
-check-mutants: all $(KILL_AT_CALL) $(MUTANTS)
+check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 	$(Q)BUILD=$(BUILD) tests/mutants/run.sh
 .PHONY: check-mutants
 
