@@ -207,7 +207,7 @@ int main(int argc, char **argv)
     double longest = 0;
     long most = 0;
     int bad = 0;
-    if (argc < 5) return fputs("usage: mutants flips|edits N FILE COMMAND ...\n", stderr), 2;
+    if (argc < 5 || atol(argv[2]) < 1) return fputs("usage: mutants flips|edits N FILE COMMAND ...\n", stderr), 2;
     int flips = strcmp(argv[1], "flips") == 0;
     size_t n = (size_t)atol(argv[2]);
     contents c = read_all(argv[3]), all = read_all(argv[3]);

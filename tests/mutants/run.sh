@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh - the programs on thousands of damaged files: each must be refused with a status of its own, or be read; none
 # may crash, hang or take much memory (mutants.c).
-# usage: [BUILD=dir] [MUTANTS=70] run.sh      mutants of each file; files that fail stay below BUILD/mutants
+# usage: [BUILD=dir] [EACH=70] run.sh      mutants of each file; files that fail stay below BUILD/mutants
 set -u
 ROOT=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
 build=${BUILD:-build}
@@ -10,7 +10,7 @@ case $build in
 *) build=$ROOT/$build ;;
 esac
 bin=$build/bin
-n=${MUTANTS:-70}
+n=${EACH:-70}
 work=$build/mutants
 rm -rf "$work"
 mkdir -p "$work" || exit 1
