@@ -107,7 +107,7 @@ THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact resume model capture forward accumulate fold
-FULL       = check docs-check check-shell check-reference check-kill check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+FULL       = check docs-check check-shell check-reference check-kill check-mutants check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
@@ -154,6 +154,11 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 ## check-kill: a small calibration and validation, killed and interrupted at each call that changes a file, go on (tests/kill)
 check-kill: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
+
+## check-mutants: the programs on some thousand damaged files of every format (tests/mutants); BUILD=build-san: sanitized
+check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
+	$(Q)BUILD=$(BUILD) tests/mutants/run.sh
+.PHONY: check-mutants
 
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
 check-interop: all $(BUILD)/tests/interop/make_deepseek_v4

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -41,7 +42,9 @@ exf_code exf_made_from(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
     char *bytes = NULL;
     exf_code rc;
     hex[0] = 0;
-    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) return EXF_OK;
+    if (stat(path, &st) != 0)
+        return errno == ENOENT || errno == ENOTDIR ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot look up", path);
+    if (!S_ISREG(st.st_mode)) return EXF_OK;
     EXF_TRY(exf_file_open(&f, path, err));
     uint64_t size = exf_file_size(f);
     size_t part = size <= WHOLE ? (size_t)size : END;

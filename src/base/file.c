@@ -23,9 +23,10 @@ struct exf_output_file {
 
 exf_code exf_output_check(const char *target, int force, exf_err *err)
 {
-    struct stat st;
-    if (lstat(target, &st) != 0) return EXF_OK;
-    if (S_ISDIR(st.st_mode)) return exf_fail(err, EXF_IO, "%s: is a directory, expected a file or nothing", target);
+    exf_path_kind kind;
+    exf_code rc = exf_path_look_at(target, &kind, err);
+    if (rc != EXF_OK || kind == EXF_PATH_NOTHING) return rc;
+    if (kind == EXF_PATH_DIRECTORY) return exf_fail(err, EXF_IO, "%s: is a directory, expected a file or nothing", target);
     return force ? EXF_OK : exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
 }
 
@@ -91,6 +92,24 @@ exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *
     return write_all(f, bytes, n, (off_t)offset, err);
 }
 
+exf_code exf_output_file_read(const exf_output_file *f, uint64_t offset, void *buf, size_t n, exf_err *err)
+{
+    char *p = buf;
+    for (size_t done = 0; done < n;) {
+        ssize_t got = pread(f->fd, p + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return exf_fail_errno(err, got < 0 ? errno : EIO, "%s: cannot read back", f->target);
+        done += (size_t)got;
+    }
+    return EXF_OK;
+}
+
+exf_code exf_output_file_resize(exf_output_file *f, uint64_t bytes, exf_err *err)
+{
+    if (ftruncate(f->fd, (off_t)bytes) == 0) return EXF_OK;
+    return exf_fail_errno(err, errno, "%s: cannot be made %llu bytes long", f->target, (unsigned long long)bytes);
+}
+
 /* Best effort: the rename is done and visible, only its place on disk after a
  * power cut is open, and some file systems cannot sync a directory at all. */
 static void sync_dir(const char *dir)
@@ -130,6 +149,17 @@ void exf_output_file_abort(exf_output_file *f)
     outfile_free(f);
 }
 
+/* Makes one directory, which its parent keeps through a power cut. */
+static exf_code make_dir(const char *path, exf_err *err)
+{
+    char *parent = NULL;
+    if (mkdir(path, 0777) != 0) return errno == EEXIST ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot create directory", path);
+    exf_code rc = exf_path_dir(&parent, path, err);
+    if (rc == EXF_OK) sync_dir(parent);
+    exf_mem_free(parent);
+    return rc;
+}
+
 exf_code exf_make_dirs(const char *path, exf_err *err)
 {
     char *p = NULL;
@@ -139,15 +169,13 @@ exf_code exf_make_dirs(const char *path, exf_err *err)
         char c = *s;
         if (c != '/' && c != 0) continue;
         *s = 0;
-        if (mkdir(p, 0777) != 0 && errno != EEXIST) {
-            rc = exf_fail_errno(err, errno, "%s: cannot create directory", p);
-            break;
-        }
+        if ((rc = make_dir(p, err)) != EXF_OK) break;
         *s = c;
         if (c == 0) break;
     }
-    struct stat st;
-    if (rc == EXF_OK && (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)))
+    int is_directory = 0;
+    if (rc == EXF_OK) rc = exf_path_is_directory(path, &is_directory, err);
+    if (rc == EXF_OK && !is_directory)
         rc = exf_fail(err, EXF_IO, "%s: exists and is not a directory", path);
     exf_mem_free(p);
     return rc;

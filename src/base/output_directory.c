@@ -81,9 +81,10 @@ exf_code exf_each_file(const char *path, exf_code (*visit)(void *self, const cha
 
 exf_code exf_output_directory_check(const char *target, int force, exf_err *err)
 {
-    struct stat st;
-    if (lstat(target, &st) != 0) return EXF_OK;
-    if (!S_ISDIR(st.st_mode)) return exf_fail(err, EXF_IO, "%s: exists and is not a folder", target);
+    exf_path_kind kind;
+    exf_code rc = exf_path_look_at(target, &kind, err);
+    if (rc != EXF_OK || kind == EXF_PATH_NOTHING) return rc;
+    if (kind != EXF_PATH_DIRECTORY) return exf_fail(err, EXF_IO, "%s: exists and is not a folder", target);
     return force ? EXF_OK : exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
 }
 
@@ -97,12 +98,12 @@ static const char *ending(const char *name)
 static exf_code check_old_file(const exf_output_directory *f, const char *name, exf_err *err)
 {
     char *path = NULL;
-    struct stat st;
+    exf_path_kind kind = EXF_PATH_NOTHING;
     exf_code rc = exf_path_join(&path, f->target, name, err);
-    if (rc != EXF_OK) return rc;
-    int known = lstat(path, &st) == 0 && S_ISREG(st.st_mode);
+    if (rc == EXF_OK) rc = exf_path_look_at(path, &kind, err);
     exf_mem_free(path);
-    for (size_t i = 0; known && i < f->n; i++)
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; kind == EXF_PATH_FILE && i < f->n; i++)
         if (strcmp(ending(f->name[i]), ending(name)) == 0) return EXF_OK;
     return exf_fail(err, EXF_IO, "%s: holds %s, which is none of the files that would replace it", f->target, name);
 }
@@ -255,7 +256,10 @@ static exf_code put_in_place(exf_output_directory *f, exf_err *err)
 {
     exf_code rc = exf_output_directory_check(f->target, f->force, err);
     if (rc != EXF_OK) return rc;
-    if (exf_path_exists(f->target)) return replace(f, err);
+    int found;
+    rc = exf_path_look(f->target, &found, err);
+    if (rc != EXF_OK) return rc;
+    if (found) return replace(f, err);
     return rename(f->temporary, f->target) == 0 ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
 }
 

@@ -35,8 +35,34 @@ exf_code exf_path_dir(char **out, const char *path, exf_err *err)
     return exf_mem_dup(out, path, slash == path ? 1 : (size_t)(slash - path), "path", err);
 }
 
-int exf_path_exists(const char *path)
+/* What a failed stat() or lstat() means: nothing is there, or nobody knows. */
+static exf_code absent(const char *path, exf_err *err)
+{
+    if (errno == ENOENT || errno == ENOTDIR) return EXF_OK;
+    return exf_fail_errno(err, errno, "%s: cannot look up", path);
+}
+
+exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err)
 {
     struct stat st;
-    return lstat(path, &st) == 0;
+    *kind = EXF_PATH_NOTHING;
+    if (lstat(path, &st) != 0) return absent(path, err);
+    *kind = S_ISREG(st.st_mode) ? EXF_PATH_FILE : S_ISDIR(st.st_mode) ? EXF_PATH_DIRECTORY : EXF_PATH_OTHER;
+    return EXF_OK;
+}
+
+exf_code exf_path_look(const char *path, int *found, exf_err *err)
+{
+    exf_path_kind kind;
+    exf_code rc = exf_path_look_at(path, &kind, err);
+    *found = kind != EXF_PATH_NOTHING;
+    return rc;
+}
+
+exf_code exf_path_is_directory(const char *path, int *is, exf_err *err)
+{
+    struct stat st;
+    int found = stat(path, &st) == 0;
+    *is = found && S_ISDIR(st.st_mode);
+    return found ? EXF_OK : absent(path, err);
 }

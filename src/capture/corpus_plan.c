@@ -6,15 +6,19 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* The first file that the corpus needs and that is not there, or NULL. */
-static const char *first_missing(const exf_manifest *m, const exf_corpus_request *q)
+/* Sets *missing to the first file that the corpus needs and that is not there, or NULL. */
+static exf_code first_missing(const char **missing, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
 {
-    int text = 0;
-    for (size_t i = 0; i < m->n; i++) {
-        if (!exf_path_exists(m->source[i].file)) return m->source[i].file;
+    int text = 0, found = 1;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && found && i < m->n; i++) {
+        *missing = m->source[i].file;
+        rc = exf_path_look(m->source[i].file, &found, err);
         text |= m->source[i].format != EXF_SOURCE_TOKENS;
     }
-    return text && q->tokenizer && !exf_path_exists(q->tokenizer) ? q->tokenizer : NULL;
+    if (rc == EXF_OK && found && text && q->tokenizer) rc = exf_path_look(*missing = q->tokenizer, &found, err);
+    if (found) *missing = NULL;
+    return rc;
 }
 
 /* Loads the tokenizer of sources that are text, so that one that is refused is refused before the data is fetched. */
@@ -22,9 +26,10 @@ static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request 
 {
     exf_tokenizer *t = NULL;
     exf_code rc = EXF_OK;
-    int text = 0;
+    int text = 0, found = 0;
     for (size_t i = 0; i < m->n; i++) text |= m->source[i].format != EXF_SOURCE_TOKENS;
-    if (text && q->tokenizer && exf_path_exists(q->tokenizer)) rc = exf_tokenizer_load(&t, q->tokenizer, err);
+    if (text && q->tokenizer) rc = exf_path_look(q->tokenizer, &found, err);
+    if (found) rc = exf_tokenizer_load(&t, q->tokenizer, err);
     exf_tokenizer_free(t);
     return rc;
 }
@@ -73,7 +78,8 @@ exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, ch
     *out = NULL;
     *missing = NULL;
     EXF_TRY(exf_corpus_manifest(&m, request, err));
-    const char *absent = first_missing(m, request);
+    const char *absent = NULL;
+    EXF_TRY(first_missing(&absent, m, request, err));
     if (!absent) {
         rc = exf_corpus_load(out, request, err);
         goto out;

@@ -48,12 +48,20 @@ exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...)
 
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)
 {
+    exf_h5i_quiet();
     if (!h->writing) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
     if (h->sink.broken != EXF_OK) return exf_fail(err, h->sink.broken, "%s", h->sink.why.msg);
     return EXF_OK;
 }
 
 /* ---- opening and closing ------------------------------------------------- */
+
+void exf_h5i_quiet(void)
+{
+    static _Thread_local int done;
+    if (!done) H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    done = 1;
+}
 
 /* libhdf5's process-wide settings: it prints nothing, not even at exit, and
  * loads no filter from disk because a file names one. */
@@ -62,8 +70,8 @@ static void quiet(void)
     static int done;
     if (!done) H5dont_atexit();
     done = 1;
-    H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     H5PLset_loading_state(0);
+    exf_h5i_quiet();
 }
 
 static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
@@ -104,7 +112,6 @@ exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err
     h->writing = 1;
     h->sink.path = h->path;
     EXF_TRY(exf_output_file_begin(&h->sink.out, target, force, err));
-    EXF_TRY(exf_file_open(&h->sink.back, exf_output_file_path(h->sink.out), err));
     fapl = access_list();
     fcpl = H5Pcreate(H5P_FILE_CREATE);
     EXF_TRY(exf_h5i_sink_use(&h->sink, fapl, err));
@@ -172,10 +179,10 @@ out:
 void exf_h5_close(exf_h5 *h)
 {
     if (!h) return;
+    exf_h5i_quiet();
     h->sink.deaf = 1;
     if (exf_h5i_forget(h, NULL) != EXF_OK) h->last = H5I_INVALID_HID;
     if (h->file >= 0) H5Fclose(h->file);
-    exf_file_close(h->sink.back);
     exf_output_file_abort(h->sink.out);
     exf_h5i_defined_free(h);
     exf_mem_free(h->path);
@@ -234,6 +241,7 @@ exf_code exf_h5i_find(const exf_h5 *h, const char *path, int *found, exf_err *er
 {
     char *p = NULL, cut = 0;
     size_t at = 0;
+    exf_h5i_quiet();
     *found = path[0] == '/';
     if (!*found) return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, path);
     exf_code rc;

@@ -101,6 +101,7 @@ static const char *unacceptable(hid_t dataset)
 
 exf_code exf_h5i_dataset(exf_h5 *h, const char *path, hid_t *dataset, exf_err *err)
 {
+    exf_h5i_quiet();
     *dataset = h->last;
     if (h->last >= 0 && strcmp(h->last_path, path) == 0) return EXF_OK;
     hid_t object;

@@ -25,7 +25,6 @@ typedef struct {
     H5FD_t pub;
     const char *path; /* the target's, for messages */
     exf_output_file *out;
-    exf_file *back;   /* the same temporary, for reading back */
     haddr_t eoa, eof; /* end of what HDF5 allocated, of what was written */
     exf_code broken;  /* code of the first failure; `why` is its message */
     exf_err why;
@@ -75,6 +74,8 @@ enum {
 exf_code exf_h5i_sink_use(exf_h5i_sink *sink, hid_t fapl, exf_err *err) EXF_CHECKED;
 
 /* ---- h5.c -------------------------------------------------------------- */
+/* Turns libhdf5's printing off for this thread, whose setting it is: before a thread's first call. */
+void exf_h5i_quiet(void);
 /* Fills err after a failed HDF5 call: "FILE: <fmt>: <HDF5's innermost message>", or the
  * system's message, or the earlier failure that broke the file. */
 exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4);

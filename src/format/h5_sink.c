@@ -7,9 +7,7 @@
  * the temporary is removed anyway. */
 #include "format/h5_internal.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 static exf_h5i_sink *sink_of(const H5FD_t *f)
 {
@@ -75,7 +73,7 @@ static herr_t sink_read(H5FD_t *f, H5FD_mem_t type, hid_t dxpl, haddr_t addr, si
     /* Space that is allocated but was never written reads as zero. */
     size_t have = addr >= s->eof ? 0 : s->eof - addr < n ? (size_t)(s->eof - addr) : n;
     memset((char *)buf + have, 0, n - have);
-    return outcome(s, exf_file_read(s->back, addr, buf, have, &err), &err);
+    return outcome(s, exf_output_file_read(s->out, addr, buf, have, &err), &err);
 }
 
 static herr_t sink_write(H5FD_t *f, H5FD_mem_t type, hid_t dxpl, haddr_t addr, size_t n, const void *buf)
@@ -94,12 +92,9 @@ static herr_t sink_truncate(H5FD_t *f, hid_t dxpl, hbool_t closing)
     (void)dxpl, (void)closing;
     exf_h5i_sink *s = sink_of(f);
     exf_err err;
-    exf_code rc = EXF_OK;
     if (s->eof == s->eoa) return 0;
-    if (truncate(exf_output_file_path(s->out), (off_t)s->eoa) == 0)
-        s->eof = s->eoa;
-    else
-        rc = exf_fail_errno(&err, errno, "%s: cannot be made %llu bytes long", s->path, (unsigned long long)s->eoa);
+    exf_code rc = exf_output_file_resize(s->out, s->eoa, &err);
+    if (rc == EXF_OK) s->eof = s->eoa;
     return outcome(s, rc, &err);
 }
 

@@ -207,7 +207,8 @@ exf_code exf_report_validation(exf_report *r, exf_err *err)
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char *path = NULL;
         exf_code rc = exf_path_join(&path, r->beside, files[i].name, err);
-        int exists = rc == EXF_OK && exf_path_exists(path);
+        int exists = 0;
+        if (rc == EXF_OK) rc = exf_path_look(path, &exists, err);
         if (exists) rc = files[i].add(r, path, err);
         exf_mem_free(path);
         if (rc != EXF_OK || exists) return rc;

@@ -185,9 +185,12 @@ exf_code exf_checkpoint_open(exf_checkpoint **out, const char *dir, exf_err *err
     EXF_TRY(exf_mem_new(&c, 1, sizeof *c, "checkpoint", err));
     EXF_TRY(exf_path_join(&index_path, dir, "model.safetensors.index.json", err));
     EXF_TRY(exf_path_join(&single, dir, "model.safetensors", err));
-    if (exf_path_exists(index_path)) {
+    int has_index, has_single;
+    EXF_TRY(exf_path_look(index_path, &has_index, err));
+    EXF_TRY(exf_path_look(single, &has_single, err));
+    if (has_index) {
         EXF_TRY(open_indexed(c, dir, index_path, err));
-    } else if (exf_path_exists(single)) {
+    } else if (has_single) {
         EXF_TRY(add_file(c, dir, "model.safetensors", err));
         EXF_TRY(collect(c, err));
     } else {

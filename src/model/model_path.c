@@ -7,13 +7,6 @@
 
 #include <dirent.h>
 #include <string.h>
-#include <sys/stat.h>
-
-static int is_directory(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
 
 /* ---- a name on a hub ------------------------------------------------------------- */
 
@@ -31,8 +24,10 @@ static exf_code explain_hub_name(const char *name, exf_err *err)
 {
     char *owner = NULL;
     exf_code rc;
+    int has_owner;
     EXF_TRY(exf_path_dir(&owner, name, err));
-    if (!exf_path_exists(owner))
+    EXF_TRY(exf_path_look(owner, &has_owner, err));
+    if (!has_owner)
         rc = exf_fail(err, EXF_USAGE,
                       "%s: no such directory; checkpoints are read from directories. To get the hub's model of this name: "
                       "hf download %s --local-dir models/%s, then --model models/%s",
@@ -80,8 +75,10 @@ static exf_code explain_cache(const char *dir, exf_err *err)
 {
     char *snapshots = NULL, *best = NULL;
     exf_code rc;
+    int is_directory;
     EXF_TRY(exf_path_join(&snapshots, dir, "snapshots", err));
-    if (!is_directory(snapshots)) goto out;
+    EXF_TRY(exf_path_is_directory(snapshots, &is_directory, err));
+    if (!is_directory) goto out;
     EXF_TRY(choose_snapshot(dir, snapshots, &best, err));
     if (best)
         rc = exf_fail(err, EXF_USAGE, "%s: is a hub cache's folder of a model; the checkpoint in it is %s/%s", dir, snapshots,
@@ -96,11 +93,15 @@ exf_code exf_model_check_path(const char *dir, exf_err *err)
 {
     char *config = NULL;
     exf_code rc;
+    int found, is_directory;
     EXF_TRY(exf_path_join(&config, dir, "config.json", err));
-    if (exf_path_exists(config)) goto out;
-    if (is_directory(dir))
+    EXF_TRY(exf_path_look(config, &found, err));
+    if (found) goto out;
+    EXF_TRY(exf_path_is_directory(dir, &is_directory, err));
+    EXF_TRY(exf_path_look(dir, &found, err));
+    if (is_directory)
         rc = explain_cache(dir, err);
-    else if (exf_path_exists(dir))
+    else if (found)
         rc = exf_fail(err, EXF_USAGE, "%s: is a file; a model is the directory that holds config.json and *.safetensors", dir);
     else if (looks_like_hub_name(dir))
         rc = explain_hub_name(dir, err);

@@ -31,7 +31,10 @@ void exf_resume_hidden_free(exf_resume_hidden *h)
 /* Reads the point, or removes what a run left that did not reach its first point or was starting over. */
 static exf_code find_point(exf_resume *r, exf_resume_mode mode, exf_err *err)
 {
-    if (mode != EXF_RESUME_NEVER && exf_path_exists(r->path)) return exf_resume_point_read(r, err);
+    int found = 0;
+    exf_code rc = mode == EXF_RESUME_NEVER ? EXF_OK : exf_path_look(r->path, &found, err);
+    if (rc != EXF_OK) return rc;
+    if (found) return exf_resume_point_read(r, err);
     if (mode != EXF_RESUME_REQUIRE) return exf_resume_remove(r, err);
     return exf_fail(err, EXF_USAGE, "%s: is not there, --resume=require asks for a resume point", r->path);
 }
@@ -143,8 +146,10 @@ static exf_code check_record(const exf_resume *r, const char *path, const char *
 {
     char sha256[EXF_SHA256_HEX];
     const exf_resume_record *k = find_record(r, file);
-    exf_code rc = EXF_OK;
-    if (!k || !exf_path_exists(path))
+    int found;
+    exf_code rc;
+    EXF_TRY(exf_path_look(path, &found, err));
+    if (!k || !found)
         return exf_fail(err, EXF_FORMAT, "%s: is missing from the resume point; --resume=never starts over", path);
     EXF_TRY(exf_hash_file(path, sha256, err));
     if (strcmp(sha256, k->sha256) != 0)
@@ -203,8 +208,10 @@ out:
 exf_code exf_resume_remove(exf_resume *r, exf_err *err)
 {
     exf_code rc;
+    int found;
     EXF_TRY(exf_resume_wait(r, err));
-    if (!exf_path_exists(r->directory)) return EXF_OK;
+    EXF_TRY(exf_path_look(r->directory, &found, err));
+    if (!found) return EXF_OK;
     EXF_TRY(remove_file(r, "resume.json", err)); /* first, so that no point names files that are gone */
     EXF_TRY(exf_each_file(r->directory, remove_file, r, err));
     (void)rmdir(r->directory); /* stays if it holds files of others */

@@ -32,8 +32,10 @@ typedef struct {
 static exf_code visit_present(const walk *w, const exf_derived_file *f, exf_err *err)
 {
     char *path = NULL;
+    int found = 0;
     exf_code rc = exf_path_join(&path, w->directory, f->name, err);
-    if (rc == EXF_OK && exf_path_exists(path)) rc = w->visit(w->self, f, err);
+    if (rc == EXF_OK) rc = exf_path_look(path, &found, err);
+    if (found) rc = w->visit(w->self, f, err);
     exf_mem_free(path);
     return rc;
 }
@@ -158,10 +160,12 @@ static exf_code refuse(const char *path, const char *hex, const char *tables, co
 {
     char *recipe = NULL;
     exf_code rc;
+    int found;
     EXF_TRY(exf_path_join(&recipe, directory, "exfold_recipe.yaml", err));
+    EXF_TRY(exf_path_look(recipe, &found, err));
     rc = exf_fail(err, EXF_MODEL, "%s: is of tables with the digest %s, %s has %s; validate again: exfold-validate %s --output %s "
                   "--tables %s --force", path, *hex ? hex : "(none is named)", tables, digest,
-                  exf_path_exists(recipe) ? recipe : "RECIPE.yaml", directory, tables);
+                  found ? recipe : "RECIPE.yaml", directory, tables);
 out:
     exf_mem_free(recipe);
     return rc;
@@ -174,11 +178,12 @@ exf_code exf_derived_check_validation(const char *tables, const char *digest, ex
     exf_code rc;
     EXF_TRY(exf_path_dir(&directory, tables, err));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        int ours;
+        int ours, found;
         exf_mem_free(path);
         path = NULL;
         EXF_TRY(exf_path_join(&path, directory, files[i], err));
-        if (!exf_path_exists(path)) continue;
+        EXF_TRY(exf_path_look(path, &found, err));
+        if (!found) continue;
         EXF_TRY(exf_made_from(path, hex, err));
         EXF_TRY(is_ours(path, &ours, err));
         if (*hex ? strcmp(hex, digest) != 0 : ours) EXF_TRY(refuse(path, hex, tables, directory, digest, err));

@@ -33,7 +33,11 @@ static exf_code existing_directory(char *path, int is_file, const char *output, 
 {
     struct stat st;
     if (is_file) cut_name(path);
-    while (stat(path, &st) != 0) cut_name(path);
+    while (stat(path, &st) != 0) {
+        if ((errno != ENOENT && errno != ENOTDIR) || strcmp(path, ".") == 0)
+            return exf_fail_errno(err, errno, "%s: cannot look up %s", output, path);
+        cut_name(path);
+    }
     if (S_ISDIR(st.st_mode)) return EXF_OK;
     return exf_fail(err, EXF_IO, "%s: cannot be made: %s is no directory", output, path);
 }

@@ -73,7 +73,10 @@ static exf_code find_command(const exf_program *p, exf_recipe *r, const exf_comm
         r->n_inputs--;
         return EXF_OK;
     }
-    return strpbrk(word, "./") || exf_path_exists(word) ? EXF_OK : unknown_command(p, word, err);
+    int found = 0;
+    if (strpbrk(word, "./")) return EXF_OK;
+    exf_code rc = exf_path_look(word, &found, err);
+    return rc != EXF_OK || found ? rc : unknown_command(p, word, err);
 }
 
 /* `--what: is no option of exfold-inspect digest, but of heatmap`. */

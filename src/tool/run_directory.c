@@ -14,12 +14,19 @@
 static exf_code count_missing(const char *path, size_t *n, exf_err *err)
 {
     char *at = NULL, *up = NULL;
-    exf_code rc = exf_mem_strdup(&at, path, "output path", err);
-    for (*n = 0; rc == EXF_OK && !exf_path_exists(at); ++*n) {
-        rc = exf_path_dir(&up, at, err);
+    int found = 0;
+    exf_code rc;
+    *n = 0;
+    EXF_TRY(exf_mem_strdup(&at, path, "output path", err));
+    for (;;) {
+        EXF_TRY(exf_path_look(at, &found, err));
+        if (found) goto out;
+        EXF_TRY(exf_path_dir(&up, at, err));
         exf_mem_free(at);
         at = up;
+        ++*n;
     }
+out:
     exf_mem_free(at);
     return rc;
 }

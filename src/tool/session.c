@@ -73,7 +73,10 @@ exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err)
 /* A recipe that names its model on a hub says how its directory comes to be. */
 static exf_code check_model_is_there(const exf_recipe *r, exf_err *err)
 {
-    if (!r->base_model || exf_path_exists(r->model_path) || exf_opts_given(r->opts, "model.path", EXF_OPT_BY_ARGV)) return EXF_OK;
+    int found;
+    if (!r->base_model || exf_opts_given(r->opts, "model.path", EXF_OPT_BY_ARGV)) return EXF_OK;
+    exf_code rc = exf_path_look(r->model_path, &found, err);
+    if (rc != EXF_OK || found) return rc;
     return exf_fail(err, EXF_IO, "%s: no such directory; download the model with: hf download %s --local-dir %s", r->model_path,
                     r->base_model, r->model_path);
 }

@@ -138,11 +138,14 @@ static exf_code find_inputs(inputs *in, const exf_recipe *r, const exf_run_direc
     return rc;
 }
 
-/* The digest of the tables at path; "" where there are none that can be read. */
-static void digest_before(const char *path, char hex[EXF_SHA256_HEX])
+/* The digest of the tables at path; "" where there are none, or none that can be understood. */
+static exf_code digest_before(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     exf_err ignored;
-    if (!exf_path_exists(path) || exf_artifact_digest(path, &exf_artifact_tables, hex, &ignored) != EXF_OK) hex[0] = 0;
+    int found;
+    exf_code rc = exf_path_look(path, &found, err);
+    if (rc != EXF_OK || !found || exf_artifact_digest(path, &exf_artifact_tables, hex, &ignored) != EXF_OK) hex[0] = 0;
+    return rc;
 }
 
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, int exports, exf_worst_coverage *worst,
@@ -156,7 +159,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(exf_solve(statistics, &o, &t, err));
     EXF_TRY(exf_coverage_report(&t, r, worst, err));
-    digest_before(target, old);
+    EXF_TRY(digest_before(target, old, err));
     EXF_TRY(exf_tables_write(&t, target, r->force, err));
     EXF_TRY(exf_announce(target, err));
     EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, now, err));

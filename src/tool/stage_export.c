@@ -91,6 +91,7 @@ static const char *given(const char *text)
 static exf_code find_validation(char **path, const char *tables, const char *digest, int fresh, exf_err *err)
 {
     char *directory = NULL;
+    int found;
     exf_code rc = exf_derived_check_validation(tables, digest, err);
     if (rc == EXF_MODEL && fresh) {
         exf_log_warn("%s", err->msg);
@@ -99,7 +100,8 @@ static exf_code find_validation(char **path, const char *tables, const char *dig
     if (rc != EXF_OK) return rc;
     EXF_TRY(exf_path_dir(&directory, tables, err));
     EXF_TRY(exf_path_join(path, directory, "validation.md", err));
-    if (exf_path_exists(*path)) goto out;
+    EXF_TRY(exf_path_look(*path, &found, err));
+    if (found) goto out;
     exf_mem_free(*path);
     *path = NULL;
 out:
@@ -167,8 +169,10 @@ static exf_code is_recipe_of(const char *path, const char *tables, int *is, exf_
 {
     char theirs[EXF_SHA256_HEX], ours[EXF_SHA256_HEX];
     exf_code rc;
+    int found;
     *is = 0;
-    if (!exf_path_exists(path)) return EXF_OK;
+    EXF_TRY(exf_path_look(path, &found, err));
+    if (!found) return EXF_OK;
     EXF_TRY(exf_made_from(path, theirs, err));
     if (*theirs) EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, ours, err));
     *is = !*theirs || strcmp(theirs, ours) == 0;

@@ -6,12 +6,15 @@
  * Half of the kills fall before the call and half behind it: odd n before, even n behind. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -41,6 +44,17 @@ static int count(void)
     if (n != at) return 0;
     if (at % 2) die();
     return at % 2 == 0;
+}
+
+/* EXF_FAIL_LSTAT=NAME: looking up whatever path ends in NAME fails as on a damaged disk. */
+int lstat(const char *path, struct stat *st)
+{
+    static int (*next)(const char *, struct stat *);
+    const char *name = getenv("EXF_FAIL_LSTAT");
+    size_t n = name ? strlen(name) : 0, len = strlen(path);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "lstat");
+    if (n && n <= len && strcmp(path + len - n, name) == 0) return errno = EIO, -1;
+    return next(path, st);
 }
 
 __attribute__((destructor)) static void report(void)

@@ -2,8 +2,8 @@
  * usage: mutants flips|edits N FILE COMMAND ...
  *
  * FILE is each mutant in turn, and at the end what it was.
- *   flips  one bit in each of N bytes at equal distances.  Each must be refused as a damaged file or, where the bit
- *          means nothing, leave status and standard output of COMMAND as they are for the whole file.
+ *   flips  one bit in each of N bytes at equal distances.  Each must be refused as below or, where the bit means
+ *          nothing, leave status and standard output of COMMAND as they are for the whole file.
  *   edits  N mutants by a fixed seed: bits, bytes, numbers, cuts, doubled and moved parts.  Each must end with a status
  *          of src/base/err.h that is no internal error, below 2 GiB of memory and within 60 seconds.
  * A mutant that does not is kept as FILE.mutant-<number>; the exit status is then 1. */
@@ -187,7 +187,7 @@ static int documented(int status)
 static int holds(const outcome *o, const outcome *whole, int flips)
 {
     if (!documented(o->status) || o->seconds > SECONDS || o->mebibytes > MEBIBYTES) return 0;
-    if (!flips || o->status == EXF_FORMAT || o->status == EXF_VERSION) return 1;
+    if (!flips || o->status != EXF_OK) return 1;
     return o->status == whole->status && o->n == whole->n && memcmp(o->output, whole->output, o->n) == 0;
 }
 
@@ -207,7 +207,7 @@ int main(int argc, char **argv)
     double longest = 0;
     long most = 0;
     int bad = 0;
-    if (argc < 5) return fputs("usage: mutants flips|edits N FILE COMMAND ...\n", stderr), 2;
+    if (argc < 5 || atol(argv[2]) < 1) return fputs("usage: mutants flips|edits N FILE COMMAND ...\n", stderr), 2;
     int flips = strcmp(argv[1], "flips") == 0;
     size_t n = (size_t)atol(argv[2]);
     contents c = read_all(argv[3]), all = read_all(argv[3]);

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -30,6 +31,12 @@ __attribute__((constructor)) static void make_scratch(void)
     if (!mkdtemp(scratch_dir)) perror(scratch_dir);
     scratch_owner = getpid();
     atexit(remove_scratch);
+}
+
+int exf_path_exists(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0;
 }
 
 const char *exf_scratch(const char *name)

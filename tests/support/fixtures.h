@@ -43,6 +43,8 @@ static inline void exf_note_place(const char *file, int line)
  * program, removed at its end; the path of `name` inside it, in a static
  * buffer that the fourth call after this one reuses. */
 const char *exf_scratch(const char *name);
+/* 1 if something of that name exists. */
+int exf_path_exists(const char *path);
 /* Writes a file, aborting the test on failure. */
 void exf_write_file(const char *path, const void *bytes, size_t n);
 #endif

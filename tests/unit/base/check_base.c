@@ -184,6 +184,30 @@ START_TEST(sha256_known_answer)
 }
 END_TEST
 
+START_TEST(what_cannot_be_looked_up_is_not_absent)
+{
+    exf_err e;
+    int is;
+    exf_path_kind kind;
+    static const struct { const char *name; exf_path_kind kind; } there[] = {
+        {"look-file", EXF_PATH_FILE}, {"look-loop", EXF_PATH_OTHER}, {".", EXF_PATH_DIRECTORY},
+        {"look-none", EXF_PATH_NOTHING}, {"look-file/x", EXF_PATH_NOTHING}};
+    exf_write_file(exf_scratch("look-file"), "x", 1);
+    ck_assert_int_eq(symlink("look-loop", exf_scratch("look-loop")), 0);
+    for (int i = 0; i < COUNT(there); i++) {
+        ck_ok(exf_path_look_at(exf_scratch(there[i].name), &kind, &e), e);
+        ck_assert_int_eq(kind, there[i].kind);
+        ck_ok(exf_path_look(exf_scratch(there[i].name), &is, &e), e);
+        ck_assert_int_eq(is, there[i].kind != EXF_PATH_NOTHING);
+    }
+    ck_fails(exf_path_look(exf_scratch("look-loop/x"), &is, &e), EXF_IO, e, "look-loop/x: cannot look up: Too many levels");
+    ck_fails(exf_path_is_directory(exf_scratch("look-loop"), &is, &e), EXF_IO, e, "look-loop: cannot look up: Too many levels");
+    ck_fails(exf_output_check(exf_scratch("look-loop/x"), 1, &e), EXF_IO, e, "cannot look up");
+    unlink(exf_scratch("look-loop"));
+    unlink(exf_scratch("look-file"));
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("base");
@@ -199,6 +223,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, output_appears_whole_or_not_at_all);
     tcase_add_test(t, reading_past_the_end_is_truncation);
     tcase_add_test(t, sha256_known_answer);
+    tcase_add_test(t, what_cannot_be_looked_up_is_not_absent);
     suite_add_tcase(s, t);
     return s;
 }

@@ -3,6 +3,7 @@
 #include "tests/support/fixtures_h5.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <zlib.h>
@@ -381,6 +382,72 @@ START_TEST(what_a_file_cannot_explain_is_refused)
 }
 END_TEST
 
+/* libhdf5 prints its errors unless each thread says otherwise; a capture is written by another thread. */
+static void *fail_in_a_thread(void *h)
+{
+    exf_err e;
+    exf_tensor t;
+    char bytes[8] = "";
+    ck_fails(exf_h5_describe(h, "/sums/no", &t, &e), EXF_FORMAT, e, "/sums/no");
+    ck_fails(exf_h5_write_rows(h, "/sums", 0, 1, bytes, &e), EXF_INTERNAL, e, "open for reading");
+    ck_fails(exf_h5_digest(h, (char[EXF_SHA256_HEX]){0}, &e), EXF_FORMAT, e, "");
+    return NULL;
+}
+
+START_TEST(other_threads_print_nothing_either)
+{
+    exf_err e;
+    exf_h5 *h;
+    char *bytes;
+    size_t n;
+    pthread_t thread;
+    write_sample("s.h5", 0, EXF_H5_COMPRESS);
+    ck_ok(exf_file_slurp(exf_scratch("s.h5"), 1 << 26, &bytes, &n, &e), e);
+    memset(bytes + n / 2, 0x5a, n / 4);
+    exf_write_file(exf_scratch("s.h5"), bytes, n);
+    exf_mem_free(bytes);
+    ck_ok(exf_h5_open(&h, exf_scratch("s.h5"), &e), e);
+    start_listening();
+    ck_assert_int_eq(pthread_create(&thread, NULL, fail_in_a_thread, h), 0);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    heard_nothing();
+    exf_h5_close(h);
+    nothing_left(1);
+}
+END_TEST
+
+START_TEST(a_temporary_is_not_opened_again_by_its_name)
+{
+    exf_err e;
+    const float v[4] = {1, 2, 3, 4};
+    exf_h5 *h = create("x.h5");
+    char *dir;
+    ck_ok(exf_path_dir(&dir, exf_scratch("x"), &e), e);
+    DIR *d = opendir(dir);
+    for (struct dirent *f; (f = readdir(d));) /* somebody puts another file there */
+        if (strstr(f->d_name, ".partial")) {
+            unlink(exf_scratch(f->d_name));
+            exf_write_file(exf_scratch(f->d_name), "another", 7);
+        }
+    closedir(d);
+    exf_mem_free(dir);
+    for (int i = 0; i < 200; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "/a/b%d", i);
+        put_floats(h, name, 2, 2, v, EXF_H5_PLAIN);
+    }
+    ck_ok(exf_h5_commit(h, &e), e);
+    ck_ok(exf_file_slurp(exf_scratch("x.h5"), 64, &dir, &(size_t){0}, &e), e);
+    ck_assert_str_eq(dir, "another"); /* untouched: neither read back nor cut to the size of ours */
+    exf_mem_free(dir);
+    nothing_left(1);
+}
+END_TEST
+
+/* What libhdf5 itself loses at a damaged header (tests/cli/lsan.supp) is not ours: 0 without the leak sanitizer. */
+void __lsan_disable(void) __attribute__((weak));
+void __lsan_enable(void) __attribute__((weak));
+
 /* A group whose header cannot be read is not a group without members. */
 START_TEST(a_failed_look_up_is_not_absence)
 {
@@ -390,6 +457,7 @@ START_TEST(a_failed_look_up_is_not_absence)
     size_t n;
     char *bytes;
     int found, has;
+    if (__lsan_disable) __lsan_disable(); /* from the start: libhdf5 uses again what it had before */
     exf_h5 *h = create("g.h5");
     put_floats(h, "/g/x", 2, 2, v, EXF_H5_PLAIN);
     ck_ok(exf_h5_put_i64(h, "/g", "n", 5, &e), e);
@@ -408,6 +476,7 @@ START_TEST(a_failed_look_up_is_not_absence)
     ck_fails(exf_h5_has_attr(h, "/g", "n", &has, &e), EXF_FORMAT, e, "cannot open /g: ");
     ck_fails(exf_h5_get_i64(h, "/g", "n", &i, &e), EXF_FORMAT, e, "cannot open /g: ");
     exf_h5_close(h);
+    if (__lsan_enable) __lsan_enable();
     nothing_left(1);
 }
 END_TEST
@@ -425,6 +494,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, garbage_is_refused);
     tcase_add_test(t, foreign_files_are_refused_in_words);
     tcase_add_test(t, a_failed_look_up_is_not_absence);
+    tcase_add_test(t, other_threads_print_nothing_either);
+    tcase_add_test(t, a_temporary_is_not_opened_again_by_its_name);
     tcase_add_test(t, what_a_file_cannot_explain_is_refused);
     suite_add_tcase(s, t);
     return s;
