@@ -3,10 +3,22 @@
  * An OpenBLAS built on pthreads keeps one number of threads for the process; one built on
  * OpenMP has a number for each calling thread, and threads that OpenMP did not create
  * start with all processors.  So every thread sets it. */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "kernels/linear/blas_threads.h"
+
+#include "base/mem.h"
 
 #include <cblas.h>
 #include <pthread.h>
+#include <sys/mman.h>
+
+/* OpenBLAS asks this function of its own for OPENBLAS_NUM_THREADS while it is loaded, and then starts so many threads;
+ * where the system has no more, it ends the program as if somebody had interrupted it.  This one stands in front. */
+int openblas_num_threads_env(void);
+int openblas_num_threads_env(void)
+{
+    return 1;
+}
 
 void exf_blas_one_thread_cpu(void)
 {
@@ -17,4 +29,41 @@ void exf_blas_one_thread_cpu(void)
     openblas_set_num_threads(1);
     pthread_mutex_unlock(&lock);
     is_set = 1;
+}
+
+/* Not in its headers, and absent from builds that keep buffers per thread. */
+void *blas_memory_alloc(int where) __attribute__((weak));
+void blas_memory_free(void *buffer) __attribute__((weak));
+
+/* Buffers of OpenBLAS are kept when they are free.  It has at least 64. */
+static void take_buffers(void **buffer, int n)
+{
+    if (n > 64) n = 64;
+    for (int i = 0; i < n; i++) buffer[i] = blas_memory_alloc(0);
+    for (int i = 0; i < n; i++) blas_memory_free(buffer[i]);
+}
+
+exf_code exf_blas_reserve_cpu(int n, exf_err *err)
+{
+    static const size_t one = (size_t)132 << 20; /* with what aligns it */
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static int reserved;
+    void **buffer = NULL, *room;
+    exf_code rc = EXF_OK;
+    pthread_mutex_lock(&lock);
+    if (n <= reserved) goto out;
+    EXF_TRY(exf_mem_new(&buffer, (size_t)n, sizeof *buffer, "buffers of OpenBLAS", err));
+    room = mmap(NULL, (size_t)n * one, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) {
+        rc = exf_fail(err, EXF_NOSPACE, "out of memory: %zu MiB of addresses for the buffers of OpenBLAS on %d threads; "
+                      "use fewer with --threads, or a larger limit (ulimit -v)", (size_t)n * one >> 20, n);
+        goto out;
+    }
+    munmap(room, (size_t)n * one);
+    if (blas_memory_alloc && blas_memory_free) take_buffers(buffer, n);
+    reserved = n;
+out:
+    pthread_mutex_unlock(&lock);
+    exf_mem_free(buffer);
+    return rc;
 }

@@ -2,6 +2,7 @@
 #include "kernels/linear/gemm_rate.h"
 
 #include "base/log.h"
+#include "kernels/linear/blas_threads.h"
 
 enum { N = 768, K = 1024, ROUNDS = 8 };
 
@@ -17,6 +18,7 @@ exf_code exf_gemm_rate(const exf_backend *b, exf_compute compute, double *flops_
     exf_queue *q = NULL;
     float *x = NULL, *w = NULL, *y = NULL;
     exf_code rc;
+    EXF_TRY(exf_blas_reserve_cpu(1, err));
     EXF_TRY(b->open(&q, compute, err));
     EXF_TRY(b->alloc(&x, (size_t)m * K, sizeof *x, "rate measurement", err));
     EXF_TRY(b->alloc(&w, (size_t)N * K, sizeof *w, "rate measurement", err));

@@ -10,6 +10,7 @@
 #include "forward/pass_resume.h"
 #include "forward/work.h"
 #include "forward/workspace_size.h"
+#include "kernels/linear/blas_threads.h"
 #include "mixers/residual.h"
 #include "mixers/mixer.h"
 #include "resume/resume.h"
@@ -112,6 +113,7 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     p.demand.head = head;
     report->work = exf_work_of_pass(m, batch, &p.demand, exf_pass_layers_done(&p), n_layers);
     exf_progress_begin(options->sample ? "" : "layer", n_layers, &report->work, EXF_WORK_READ);
+    EXF_TRY(exf_blas_reserve_cpu(p.n_workers, err));
     EXF_TRY(exf_pass_open(&p, err));
     EXF_TRY(begin_hooks(&p, err));
     report->open = exf_clock() - start;

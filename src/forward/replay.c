@@ -8,6 +8,7 @@
 #include "forward/forward_report.h"
 #include "forward/work.h"
 #include "forward/workspace_size.h"
+#include "kernels/linear/blas_threads.h"
 #include "moe/moe_engine.h"
 #include "moe/moe_sequences.h"
 #include "weights/weight_loader.h"
@@ -238,6 +239,7 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     exf_compute compute = (exf_compute)o->compute;
     replay_plan plan;
     exf_code rc;
+    EXF_TRY(exf_blas_reserve_cpu(l->n_workers, err));
     EXF_TRY(make_plan(&plan, o, l->model, l->batch, p->recorded, p->observer, err));
     EXF_TRY(exf_mem_new(&p->space, (size_t)l->n_workers, sizeof *p->space, "workspaces", err));
     for (int i = 0; i < l->n_workers; i++)

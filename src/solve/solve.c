@@ -5,6 +5,7 @@
 #include "base/stop.h"
 #include "base/text.h"
 #include "base/version.h"
+#include "kernels/linear/blas_threads.h"
 #include "solve/measures.h"
 
 #include <math.h>
@@ -163,6 +164,7 @@ static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *
     exf_code rc = exf_layer_statistics_new(&s, (int)r->shape.n_experts, err);
     if (rc != EXF_OK) return rc;
     s.vectors = &vectors;
+    if (wants_vectors(o)) EXF_TRY(exf_blas_reserve_cpu(1, err));
     EXF_TRY(exf_measures_new(r, t, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
         const exf_projector *p = exf_projector_find(o->projectors[i]);
