@@ -7,7 +7,6 @@
 #include "tool/derived_files.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 enum { KINDS = 3 };
 static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "capture.h5"};
@@ -24,20 +23,16 @@ typedef struct {
     char digest[EXF_SHA256_HEX];
 } verification;
 
-static int is_directory(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static exf_code refuse_unended(const char *directory, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < sizeof stage_name / sizeof *stage_name; i++) {
         exf_text path = {0};
         EXF_TRY(exf_text_addf(&path, err, "%s/.exfold-resume-%s", directory, stage_name[i]));
-        int there = is_directory(path.s);
+        int there = 0;
+        rc = exf_path_is_directory(path.s, &there, err);
         exf_text_free(&path);
+        if (rc != EXF_OK) return rc;
         if (there)
             return exf_fail(err, EXF_FORMAT,
                             "%s: a run of exfold-%s has not ended here (.exfold-resume-%s); the same command goes on", directory,
@@ -54,11 +49,14 @@ static exf_code add_artifacts(verification *v, const char *directory, exf_err *e
     EXF_TRY(refuse_unended(directory, err));
     for (int k = 0; k < KINDS; k++) {
         char *path = NULL;
+        int found = 0;
         EXF_TRY(exf_path_join(&path, directory, artifact_name[k], err));
-        if (exf_path_exists(path))
+        rc = exf_path_look(path, &found, err);
+        if (found)
             v->path[v->n++] = path;
         else
             exf_mem_free(path);
+        if (rc != EXF_OK) return rc;
     }
     if (v->n == before)
         rc = exf_fail(err, EXF_IO, "%s: holds no tables.h5, statistics.h5 or capture.h5", directory);
@@ -99,9 +97,11 @@ out:
 static exf_code verify_derived(verification *v, const char *directory, exf_err *err)
 {
     char *tables = NULL;
+    int found;
     exf_code rc;
     EXF_TRY(exf_path_join(&tables, directory, "tables.h5", err));
-    if (!exf_path_exists(tables)) goto out;
+    EXF_TRY(exf_path_look(tables, &found, err));
+    if (!found) goto out;
     v->directory = directory;
     v->tables = tables;
     EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, v->digest, err));
@@ -111,22 +111,34 @@ out:
     return rc;
 }
 
+/* Adds a file itself, or what a directory stands for. */
+static exf_code add_input(verification *v, const char *path, exf_err *err)
+{
+    int directory;
+    exf_code rc;
+    EXF_TRY(exf_path_is_directory(path, &directory, err));
+    if (directory) return add_artifacts(v, path, err);
+    EXF_TRY(exf_mem_strdup(&v->path[v->n], path, "file to verify", err));
+    v->n++;
+out:
+    return rc;
+}
+
+static exf_code verify_input(verification *v, const char *path, exf_err *err)
+{
+    int directory;
+    exf_code rc = exf_path_is_directory(path, &directory, err);
+    return rc == EXF_OK && directory ? verify_derived(v, path, err) : rc;
+}
+
 exf_code exf_verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
 {
     verification v = {.held = held, .self = self};
     exf_code rc;
     EXF_TRY(exf_mem_new(&v.path, n * KINDS, sizeof *v.path, "files to verify", err));
-    for (size_t i = 0; i < n; i++) {
-        if (is_directory(paths[i])) {
-            EXF_TRY(add_artifacts(&v, paths[i], err));
-        } else {
-            EXF_TRY(exf_mem_strdup(&v.path[v.n], paths[i], "file to verify", err));
-            v.n++;
-        }
-    }
+    for (size_t i = 0; i < n; i++) EXF_TRY(add_input(&v, paths[i], err));
     EXF_TRY(exf_verify((const char *const *)v.path, v.n, held, self, err));
-    for (size_t i = 0; i < n; i++)
-        if (is_directory(paths[i])) EXF_TRY(verify_derived(&v, paths[i], err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(verify_input(&v, paths[i], err));
 out:
     for (size_t i = 0; i < v.n; i++) exf_mem_free(v.path[i]);
     exf_mem_free(v.path);

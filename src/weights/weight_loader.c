@@ -12,7 +12,7 @@
 
 #include <pthread.h>
 
-enum { MOST_READERS = 8, ALIGN = 256 };
+enum { MOST_READERS = 16, ALIGN = 256 };
 
 typedef struct {
     struct exf_weight_loader *s;

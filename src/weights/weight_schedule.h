@@ -9,7 +9,7 @@
 
 typedef struct {
     int n_slots;   /* 1 or 2 */
-    int n_readers; /* threads; 0: as many as the system has, at most 8 */
+    int n_readers; /* threads; 0: as many as the system has, at most 16 */
     int first_layer; /* 0: the embedding and layers from 0 on; else no embedding, and layers from this one on */
     int n_layers;  /* layers up to n_layers - 1 are loaded */
     int head;      /* 1: EXF_LAYER_HEAD is loaded last */
