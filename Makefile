@@ -154,6 +154,10 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 check-kill: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
 
+## check-faults: small runs whose n-th allocation, read, write, ... fails (tests/faults); STEP=100: more of them
+check-faults: all $(PRELOADED)
+	$(Q)BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
+
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
 check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh

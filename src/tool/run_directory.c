@@ -17,6 +17,8 @@ static exf_code count_missing(const char *path, size_t *n, exf_err *err)
     exf_code rc = exf_mem_strdup(&at, path, "output path", err);
     for (*n = 0; rc == EXF_OK && !exf_path_exists(at); ++*n) {
         rc = exf_path_dir(&up, at, err);
+        if (rc == EXF_OK && strcmp(up, at) == 0 && !exf_path_exists(at)) /* "." or "/", of which the system tells nothing */
+            rc = exf_fail_errno(err, errno, "%s: cannot look for its directory", path);
         exf_mem_free(at);
         at = up;
     }
