@@ -39,7 +39,7 @@ run() {
 }
 
 # Every file of the result, and what was printed.
-result() { (cd out && find . -type f ! -path '*/.*' -exec sha256sum {} + | LC_ALL=C sort); cat said; }
+result() { mkdir -p out; (cd out && find . -type f ! -path '*/.*' -exec sha256sum {} + | LC_ALL=C sort); cat said; }
 
 fresh() { rm -rf out && mkdir out; }
 
@@ -65,6 +65,7 @@ judge() {
 
 # Files that were left are whole, and the next run makes all of them.
 look_at_rest() {
+    mkdir -p out
     (cd out && find . -type f ! -path '*/.*' -exec sha256sum {} + | LC_ALL=C sort) >left
     [ -z "$(comm -23 left want.files)" ] || wrong "another result is left"
     [ -n "$(ls -A out)" ] || return 0
@@ -95,8 +96,9 @@ sweep_kind() { # CALL ERROR [:on]
 bad=0 total=0 program=calibrate
 run >said
 cp -R out ready
-sed 's/seed: 1/seed: 2/' recipe.yaml >other.yaml
-"$build/bin/exfold-calibrate" -q other.yaml --output other >said
+for i in 1 2 3 4; do echo '{"text": "Another text than the corpus has, to be merged with it: number '$i'."}'; done >other.jsonl
+printf '%s\n' 'schema: exfold-manifest/1' 'sources:' '  - {path: other.jsonl, format: jsonl}' >other.yaml
+"$build/bin/exfold-calibrate" -q recipe.yaml --set data.manifest=other.yaml --output other >said
 for program in calibrate validate solve merge inspect verify export; do
     points=0
     fresh
