@@ -160,6 +160,10 @@ check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 	$(Q)BUILD=$(BUILD) tests/mutants/run.sh
 .PHONY: check-mutants
 
+## check-faults: small runs whose n-th allocation, read, write, ... fails (tests/faults); STEP=100: more of them
+check-faults: all $(PRELOADED)
+	$(Q)BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
+
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
 check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh

@@ -15,7 +15,7 @@ struct exf_hash {
 
 static exf_code failed(exf_err *err)
 {
-    return exf_fail(err, EXF_INTERNAL, "libcrypto: SHA-256 failed");
+    return exf_fail(err, EXF_NOSPACE, "out of memory in libcrypto: no state for SHA-256"); /* it has no other reason to fail */
 }
 
 exf_code exf_hash_new(exf_hash **out, exf_err *err)

@@ -176,7 +176,9 @@ static exf_code parse_line(const line_reader *r, exf_json **out, const char *lin
     if (valid < len)
         return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": byte 0x%02x at column %zu is not valid UTF-8", label, r->number,
                         (unsigned)(unsigned char)line[valid], valid + 1);
-    if (exf_json_parse(out, line, len, "", &inner) != EXF_OK) {
+    exf_code rc = exf_json_parse(out, line, len, "", &inner);
+    if (rc == EXF_NOSPACE) return exf_fail(err, rc, "%s: line %" PRId64 "%s", label, r->number, inner.msg);
+    if (rc != EXF_OK) {
         /* The parser was given one line and calls it line 1: only what follows is news. */
         const char *news = strstr(inner.msg, "not valid JSON");
         return exf_fail(err, EXF_MODEL, "%s: line %" PRId64 ": %s", label, r->number, news ? news : inner.msg);

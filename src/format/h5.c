@@ -23,7 +23,7 @@ static herr_t innermost(unsigned n, const H5E_error2_t *e, void *self)
     /* errno itself may be overwritten by now; HDF5 quotes it. */
     const char *number = strstr(e->desc, "errno = ");
     if (number) r->errnum = atoi(number + strlen("errno = "));
-    r->no_space = e->min_num == H5E_NOSPACE;
+    r->no_space = e->min_num == H5E_NOSPACE || e->min_num == H5E_CANTALLOC || e->maj_num == H5E_RESOURCE;
     return 0;
 }
 
@@ -35,7 +35,7 @@ exf_code exf_h5i_blame(const exf_h5 *h)
 exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...)
 {
     if (h->sink.broken != EXF_OK) return exf_fail(err, h->sink.broken, "%s", h->sink.why.msg);
-    reason r = {.text = "no reason given"};
+    reason r = {.text = "libhdf5 gives no reason", .no_space = 1}; /* it then cannot even note why */
     char what[sizeof err->msg];
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, &r);
     va_list va;
@@ -43,7 +43,8 @@ exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...)
     vsnprintf(what, sizeof what, fmt, va);
     va_end(va);
     if (r.errnum > 0) return exf_fail_errno(err, r.errnum, "%s: %s", h->path, what);
-    return exf_fail(err, r.no_space ? EXF_NOSPACE : exf_h5i_blame(h), "%s: %s: %s", h->path, what, r.text);
+    return exf_fail(err, r.no_space ? EXF_NOSPACE : exf_h5i_blame(h), "%s: %s: %s%s", h->path, what,
+                    r.no_space ? "out of memory: " : "", r.text);
 }
 
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)

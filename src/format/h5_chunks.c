@@ -83,7 +83,7 @@ static exf_code filter(void *self, size_t i, int worker, exf_err *err)
     memcpy(whole, (const char *)c->t->data + c->from, c->n); /* zeros behind */
     shuffle(shuffled, whole, c->capacity / width_of(c->t), width_of(c->t));
     if (!deflate_runs(c->out, &n, shuffled, c->capacity))
-        rc = exf_fail(err, EXF_INTERNAL, "%s: deflate of %zu bytes failed", c->t->name, c->capacity);
+        rc = exf_fail(err, EXF_NOSPACE, "%s: out of memory: zlib cannot deflate %zu bytes", c->t->name, c->capacity);
     c->n_out = n;
 out:
     exf_mem_free(whole);

@@ -5,6 +5,8 @@
 #include "base/mem.h"
 
 #include <jansson.h>
+#include <pthread.h>
+#include <stdlib.h>
 
 /* exf_json is json_t under another name, so that no other file needs jansson's. */
 static json_t *unwrap(const exf_json *j)
@@ -17,14 +19,38 @@ static exf_json *wrap(json_t *j)
     return (exf_json *)j;
 }
 
+/* jansson says of a failed allocation that the text is wrong, so it allocates here. */
+static _Thread_local size_t refused; /* bytes of the last allocation that failed */
+
+static void *get_memory(size_t n)
+{
+    void *p = malloc(n);
+    if (!p) refused = n;
+    return p;
+}
+
+static void route_memory(void)
+{
+    json_set_alloc_funcs(get_memory, free);
+}
+
+static void watch_memory(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, route_memory);
+    refused = 0;
+}
+
 exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const char *where, exf_err *err)
 {
     json_error_t e;
     *out = NULL;
     exf_code rc = exf_json_budget(bytes, len, EXF_JSON_MEMORY, where, err);
     if (rc != EXF_OK) return rc;
+    watch_memory();
     *out = wrap(json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e));
     if (*out) return EXF_OK;
+    if (refused) return exf_fail(err, EXF_NOSPACE, "%s: out of memory: %zu bytes for its JSON", where, refused);
     return exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);
 }
 
@@ -125,9 +151,12 @@ const exf_json *exf_json_value(void *it)
 
 exf_code exf_json_quote(exf_text *out, const char *s, exf_err *err)
 {
+    watch_memory();
     json_t *j = json_string(s);
     char *text = j ? json_dumps(j, JSON_ENCODE_ANY) : NULL;
-    exf_code rc = text ? exf_text_addf(out, err, "%s", text) : exf_fail(err, EXF_INTERNAL, "not a valid UTF-8 string: %s", s);
+    exf_code rc = text ? exf_text_addf(out, err, "%s", text)
+                  : refused ? exf_fail(err, EXF_NOSPACE, "out of memory: %zu bytes for a text in JSON", refused)
+                            : exf_fail(err, EXF_INTERNAL, "not a valid UTF-8 string: %s", s);
     free(text);
     json_decref(j);
     return rc;

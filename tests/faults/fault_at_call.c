@@ -2,13 +2,15 @@
  * uses, fail: EXF_FAULT=CALL:N:WHAT, the N-th call of a kind, or EXF_FAULT=CALL:N:WHAT:on, that and all
  * behind it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
  *
- * CALL: malloc (calloc, realloc and aligned memory too), mmap, read, write, fsync, rename, open, stat, thread.
+ * CALL: malloc (calloc, realloc and aligned memory too), hdf5 (the same, called by libhdf5 itself, which does not
+ * outlive all of them), mmap, read, write, fsync, rename, open, stat, thread.
  * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN), or SIG and the number of a signal
  * that the program gets, after which the call goes on. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,9 +22,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MALLOC, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CALLS };
+enum { MALLOC, HDF5, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CALLS };
 
-static const char *const call_name[CALLS] = {"malloc", "mmap", "read", "write", "fsync", "rename", "open", "stat", "thread"};
+static const char *const call_name[CALLS] = {"malloc", "hdf5", "mmap", "read", "write",
+                                             "fsync", "rename", "open", "stat", "thread"};
 static atomic_long calls[CALLS];
 static int faulty = -1, from_then_on, error_number, signal_number; /* faulty: a call, or -1 */
 static long fault_at;
@@ -46,9 +49,28 @@ static void read_fault(void)
     }
 }
 
+static int has_begun; /* main(): before it, constructors of libraries run, whose crashes no program can prevent */
+static int (*real_main)(int, char **, char **);
+
+static int begin(int argc, char **argv, char **env)
+{
+    has_begun = 1;
+    return real_main(argc, argv, env);
+}
+
+int __libc_start_main(int (*program)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*loader)(void), void *stack)
+{
+    int (*next)(int (*)(int, char **, char **), int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
+    *(void **)&next = dlsym(RTLD_NEXT, "__libc_start_main");
+    real_main = program;
+    return next(begin, argc, argv, init, fini, loader, stack);
+}
+
 /* Counts a call; 1 and errno: it fails. */
 static int fails(int call)
 {
+    if (!has_begun) return 0;
     read_fault();
     long n = ++calls[call];
     if (call != faulty || (from_then_on ? n < fault_at : n != fault_at)) return 0;
@@ -77,34 +99,59 @@ void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
 void *__libc_memalign(size_t alignment, size_t n);
 
+static uintptr_t hdf5_begin, hdf5_end; /* where libhdf5 lies */
+
+static int note_hdf5(struct dl_phdr_info *info, size_t size, void *unused)
+{
+    (void)size;
+    (void)unused;
+    if (!strstr(info->dlpi_name, "libhdf5") || strstr(info->dlpi_name, "_hl")) return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X)) continue;
+        hdf5_begin = info->dlpi_addr + p->p_vaddr;
+        hdf5_end = hdf5_begin + p->p_memsz;
+    }
+    return 1;
+}
+
+static int memory_fails(const void *caller)
+{
+    static atomic_int is_known;
+    if (!atomic_exchange(&is_known, 1)) dl_iterate_phdr(note_hdf5, NULL);
+    return fails((uintptr_t)caller >= hdf5_begin && (uintptr_t)caller < hdf5_end ? HDF5 : MALLOC);
+}
+
+#define MEMORY_FAILS() memory_fails(__builtin_return_address(0))
+
 void *malloc(size_t n)
 {
-    return fails(MALLOC) ? NULL : __libc_malloc(n);
+    return MEMORY_FAILS() ? NULL : __libc_malloc(n);
 }
 
 void *calloc(size_t n, size_t size)
 {
-    return fails(MALLOC) ? NULL : __libc_calloc(n, size);
+    return MEMORY_FAILS() ? NULL : __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t n)
 {
-    return n && fails(MALLOC) ? NULL : __libc_realloc(p, n);
+    return n && MEMORY_FAILS() ? NULL : __libc_realloc(p, n);
 }
 
 void *memalign(size_t alignment, size_t n)
 {
-    return fails(MALLOC) ? NULL : __libc_memalign(alignment, n);
+    return MEMORY_FAILS() ? NULL : __libc_memalign(alignment, n);
 }
 
 void *aligned_alloc(size_t alignment, size_t n)
 {
-    return memalign(alignment, n);
+    return MEMORY_FAILS() ? NULL : __libc_memalign(alignment, n);
 }
 
 int posix_memalign(void **out, size_t alignment, size_t n)
 {
-    void *p = memalign(alignment, n);
+    void *p = MEMORY_FAILS() ? NULL : __libc_memalign(alignment, n);
     if (!p) return ENOMEM;
     *out = p;
     return 0;
