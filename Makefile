@@ -158,7 +158,7 @@ check-kill: all $(PRELOADED)
 ## check-mutants: the programs on some thousand damaged files of every format (tests/mutants); BUILD=build-san: sanitized
 check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 	$(Q)BUILD=$(BUILD) tests/mutants/run.sh
-.PHONY: check-mutants
+.PHONY: check-mutants check-faults
 
 ## check-faults: small runs whose n-th allocation, read, write, ... fails (tests/faults); STEP=100: more of them
 check-faults: all $(PRELOADED)
