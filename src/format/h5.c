@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ static herr_t innermost(unsigned n, const H5E_error2_t *e, void *self)
     /* errno itself may be overwritten by now; HDF5 quotes it. */
     const char *number = strstr(e->desc, "errno = ");
     if (number) r->errnum = atoi(number + strlen("errno = "));
+    if (strstr(e->desc, "stat info")) r->errnum = EIO; /* of an open file: the disk's failure, whose number HDF5 drops */
     r->no_space = e->min_num == H5E_NOSPACE || e->min_num == H5E_CANTALLOC || e->maj_num == H5E_RESOURCE;
     return 0;
 }

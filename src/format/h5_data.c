@@ -34,6 +34,22 @@ void exf_h5i_block(const exf_tensor *t, size_t limit, hsize_t *block)
     }
 }
 
+static herr_t is_inflate(unsigned n, const H5E_error2_t *e, void *found)
+{
+    if (n == 0 && e->desc && strstr(e->desc, "inflate")) *(int *)found = 1;
+    return 0;
+}
+
+/* libhdf5 says the same of a stream that is damaged and of memory that inflate() lacked: what is damaged fails
+ * twice.  Other reads are not tried again, since libhdf5 keeps what a failed read of the disk left in its buffers. */
+static herr_t read_or_retry(hid_t dataset, hid_t type, hid_t memory, hid_t file, void *to)
+{
+    int inflating = 0;
+    if (H5Dread(dataset, type, memory, file, H5P_DEFAULT, to) >= 0) return 0;
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, is_inflate, &inflating);
+    return inflating ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, to) : -1;
+}
+
 herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *to, const void *from)
 {
     hid_t file = H5Dget_space(dataset);
@@ -41,8 +57,7 @@ herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, co
     herr_t status = file < 0 || memory < 0 ? -1 : 0;
     if (status >= 0 && rank) status = H5Sselect_hyperslab(file, H5S_SELECT_SET, start, NULL, count, NULL);
     if (status >= 0)
-        status =
-            to ? H5Dread(dataset, type, memory, file, H5P_DEFAULT, to) : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, from);
+        status = to ? read_or_retry(dataset, type, memory, file, to) : H5Dwrite(dataset, type, memory, file, H5P_DEFAULT, from);
     /* H5Sclose would wipe the reason of a failure; exf_h5i_fail wants it. */
     hid_t stack = status < 0 ? H5Eget_current_stack() : H5I_INVALID_HID;
     if (memory >= 0) H5Sclose(memory);
@@ -337,7 +352,7 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
 {
     exf_code rc = exf_h5_expect(h, expected, err);
     if (rc != EXF_OK || exf_tensor_count(expected) == 0) return rc;
-    if (H5Dread(h->last, exf_h5i_type(expected->dtype), H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0)
+    if (read_or_retry(h->last, exf_h5i_type(expected->dtype), H5S_ALL, H5S_ALL, data) < 0)
         return exf_h5i_fail(h, err, "cannot read %s", expected->name);
     return exf_h5i_check_rows(h, expected, 0, expected->rank ? expected->shape[0] : 1, data, err);
 }

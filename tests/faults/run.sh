@@ -99,7 +99,7 @@ cp -R out ready
 for i in 1 2 3 4; do echo '{"text": "Another text than the corpus has, to be merged with it: number '$i'."}'; done >other.jsonl
 printf '%s\n' 'schema: exfold-manifest/1' 'sources:' '  - {path: other.jsonl, format: jsonl}' >other.yaml
 "$build/bin/exfold-calibrate" -q recipe.yaml --set data.manifest=other.yaml --output other >said
-for program in calibrate validate solve merge inspect verify export; do
+for program in ${PROGRAMS:-calibrate validate solve merge inspect verify export}; do
     points=0
     fresh
     run env EXF_FAULT_COUNT=count LD_PRELOAD="$library" >said 2>noise || { cat noise >&2; exit 1; }
