@@ -2,9 +2,12 @@
  * that changes a file: EXF_KILL_AT=n.  EXF_KILL_COUNT=FILE: writes the number of such calls to FILE
  * when the program ends.  EXF_KILL_SIGNAL: another signal's number.  EXF_KILL_COMMAND: instead of a
  * signal, the shell runs this at the n-th call, and the program goes on: it may change a file meanwhile.
+ * EXF_KILL_TORN=1: as a power cut, with what was not synced torn (unsynced.h).
  *
  * Half of the kills fall before the call and half behind it: odd n before, even n behind. */
 #define _GNU_SOURCE
+#include "unsynced.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -34,6 +37,8 @@ static void die(void)
         if (system(command) != 0) _exit(99);
         return;
     }
+    const char *torn = getenv("EXF_KILL_TORN");
+    if (torn && *torn) unsynced_tear();
     raise(number ? atoi(number) : SIGKILL);
 }
 
@@ -66,21 +71,24 @@ __attribute__((destructor)) static void report(void)
     fclose(f);
 }
 
-#define WRAP(type, name, parameters, arguments)                                   \
-    type name parameters                                                          \
-    {                                                                             \
-        static type(*next) parameters;                                            \
-        if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);                     \
-        int last = count();                                                       \
-        type result = next arguments;                                             \
-        if (last) die();                                                 \
-        return result;                                                            \
+/* noted: what is remembered of the call, whose result is `result`. */
+#define WRAP_NOTED(type, name, parameters, arguments, noted)      \
+    type name parameters                                          \
+    {                                                             \
+        static type(*next) parameters;                            \
+        if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);     \
+        int last = count();                                       \
+        type result = next arguments;                             \
+        noted;                                                    \
+        if (last) die();                                          \
+        return result;                                            \
     }
+#define WRAP(type, name, parameters, arguments) WRAP_NOTED(type, name, parameters, arguments, (void)0)
 
-WRAP(ssize_t, write, (int fd, const void *bytes, size_t n), (fd, bytes, n))
-WRAP(ssize_t, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
-WRAP(ssize_t, pwrite64, (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n, at))
-WRAP(int, fsync, (int fd), (fd))
+WRAP_NOTED(ssize_t, write, (int fd, const void *bytes, size_t n), (fd, bytes, n), unsynced_write(fd, -1, result))
+WRAP_NOTED(ssize_t, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at), unsynced_write(fd, at, result))
+WRAP_NOTED(ssize_t, pwrite64, (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n, at), unsynced_write(fd, at, result))
+WRAP_NOTED(int, fsync, (int fd), (fd), unsynced_sync(fd))
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n))
 WRAP(int, ftruncate64, (int fd, off64_t n), (fd, n))
 WRAP(int, rename, (const char *from, const char *to), (from, to))

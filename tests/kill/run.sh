@@ -3,7 +3,7 @@
 # change a file, and lets them go on: the results must be the undisturbed ones, and nothing may be left.
 # usage: run.sh [STEP]      STEP: only every STEP-th call (default 1).  BUILD: the build folder
 #
-# SIGKILL falls between any two calls; SIGTERM lets the program save, so it must end with 0, 75 or 143.
+# SIGKILL falls between any two calls, once more with all bytes torn that were not synced; SIGTERM lets the program save, so it must end with 0, 75 or 143.
 set -eu
 cd "$(dirname "$0")/../.."
 build=${BUILD:-build}
@@ -35,8 +35,9 @@ go_on() {
     [ $status = 0 ] || fail "going on ended with $status"
 }
 
-sweep() { # PROGRAM SIGNAL
-    program=$1 signal=$2 n=0 points=0 resumed=0
+sweep() { # PROGRAM SIGNAL [TORN]
+    program=$1 signal=$2 torn=${3:-} stride=$step points=0 resumed=0
+    [ -z "$torn" ] || stride=$((3 * step))
     rm -rf "$work/run"
     EXF_KILL_COUNT=$work/count LD_PRELOAD=$library "$program" >"$work/log" 2>&1 || fail "the undisturbed run ended with $?"
     calls=$(cat "$work/count")
@@ -46,7 +47,7 @@ sweep() { # PROGRAM SIGNAL
     while [ "$n" -le "$calls" ]; do
         rm -rf "$work/run"
         status=0
-        EXF_KILL_AT=$n EXF_KILL_SIGNAL=$signal LD_PRELOAD=$library "$program" >"$work/log" 2>&1 || status=$?
+        EXF_KILL_TORN=$torn EXF_KILL_AT=$n EXF_KILL_SIGNAL=$signal LD_PRELOAD=$library "$program" >"$work/log" 2>&1 || status=$?
         case $signal-$status in
         9-137 | 15-0 | 15-75 | 15-143) ;;
         *) fail "ended with $status" ;;
@@ -57,14 +58,15 @@ sweep() { # PROGRAM SIGNAL
         # A kill between the outputs and the end of the resume point leaves complete outputs.
         result >"$work/got"
         cmp -s "$work/want" "$work/got" || fail "the result differs: $(diff "$work/want" "$work/got" | head -3)"
-        points=$((points + 1)) n=$((n + step))
+        points=$((points + 1)) n=$((n + stride))
     done
     [ "$resumed" -gt 0 ] || fail "no run went on from a resume point"
-    echo "kill: $program, signal $signal: $points of $calls calls, $resumed went on from a resume point, results equal, nothing left"
+    echo "kill: $program, signal $signal${torn:+ and what was not synced is torn}: $points of $calls calls, $resumed went on from a resume point, results equal, nothing left"
 }
 
 for program in calibrate validate; do
     sweep "$program" 9
+    sweep "$program" 9 torn
     sweep "$program" 15
 done
 
