@@ -357,7 +357,7 @@ $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
 $(PRELOADED): $(BUILD)/%.so: %.c
 	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) -shared -fPIC -O1 -o $@ $< -ldl
+	$(Q)$(CC) -shared -fPIC -O1 $(if $(SAN),-DEXF_SANITIZED) -o $@ $< -ldl
 $(MUTANTS): tests/mutants/mutants.c
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(STD) $(WARN) -O1 -Isrc -o $@ $<

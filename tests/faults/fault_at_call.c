@@ -93,6 +93,7 @@ __attribute__((destructor)) static void report(void)
 }
 
 /* ---- memory: glibc's own names, since looking a symbol up allocates ------------------------------ */
+#ifndef EXF_SANITIZED /* a sanitizer has an allocator of its own, which must not be replaced */
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -156,6 +157,8 @@ int posix_memalign(void **out, size_t alignment, size_t n)
     *out = p;
     return 0;
 }
+
+#endif
 
 /* ---- files ------------------------------------------------------------------------------------------- */
 
