@@ -223,12 +223,12 @@ START_TEST(reused_outputs_have_the_cpus_bytes)
         uint16_t *from = bf16_reals(2 * n, 12, 3),
                  *to = bf16_reals(2 * n, 13, 3); /* also as float32: what the bits mean does not matter */
         placed a = put(from, n * each, shift), b = put(to, n * each, 0), wanted = put(ids[0], slots * 4, 0),
-               ran = put(ids[1], slots * 4, 0), missing = put(ids[1], slots * 4, 0), source = put(ids[1], slots * 4, 0),
+               ran = put(ids[1], slots * 4, 0), missing = put(ids[1], slots * 4, 0), sources = put(ids[1], slots * 4, 0),
                sum = put(to, (size_t)(t * w) * 4, 0);
         exf_reuse_call gpu = {
-            t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&source), there(&missing)};
+            t, k, w, {there(&b), number}, {there(&a), number}, there(&wanted), there(&ran), there(&sources), there(&missing)};
         exf_reuse_call cpu = {
-            t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&source), here(&missing)};
+            t, k, w, {here(&b), number}, {here(&a), number}, here(&wanted), here(&ran), here(&sources), here(&missing)};
         if (kind == 2) gpu.to.p = cpu.to.p = NULL;
         d.b->reuse_outputs(d.q, &gpu);
         exf_reuse_outputs_cpu(&cpu);
@@ -241,11 +241,11 @@ START_TEST(reused_outputs_have_the_cpus_bytes)
             exf_moe_sum_cpu(&sum_cpu);
             ck_assert_msg(same(&sum), "kind %d: sums by source differ", kind);
         }
-        ck_assert_msg(same(&source), "kind %d: sources differ", kind);
+        ck_assert_msg(same(&sources), "kind %d: sources differ", kind);
         ck_assert_msg(same(&b), "kind %d: outputs differ", kind);
         ck_assert_msg(same(&missing), "kind %d: missing ids differ", kind);
         ck_assert(same(&a) && same(&wanted) && same(&ran));
-        placed *all[] = {&a, &b, &wanted, &ran, &missing, &source, &sum};
+        placed *all[] = {&a, &b, &wanted, &ran, &missing, &sources, &sum};
         for (int i = 0; i < COUNT(all); i++) drop(all[i]);
         exf_mem_free(from);
         exf_mem_free(to);
