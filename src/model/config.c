@@ -153,8 +153,12 @@ exf_code exf_config_text_or(const exf_config *c, const char *fields, const char 
     const exf_json *j;
     exf_code rc = exf_config_find(c, fields, &j, err);
     if (rc != EXF_OK) return rc;
-    if (j && !exf_json_string(j, NULL)) return wrong_type(c, fields, j, "a string", err);
-    *out = j ? exf_json_string(j, NULL) : fallback;
+    size_t len = 0;
+    const char *text = j ? exf_json_string(j, &len) : fallback;
+    if (j && !text) return wrong_type(c, fields, j, "a string", err);
+    if (j && strlen(text) != len)
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has a NUL behind \"%s\", expected text without one", c->path, fields, text);
+    *out = text;
     return EXF_OK;
 }
 

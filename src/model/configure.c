@@ -40,6 +40,13 @@ static exf_code check_rope_scaling(const exf_config *c, exf_err *err)
     return exf_fail(err, EXF_MODEL, "%s: \"rope_scaling\" is %s without a \"type\"", c->path, exf_json_type_name(scaling));
 }
 
+exf_code exf_configure_rotary_part(const exf_config *c, const char *fields, double fallback, double *part, exf_err *err)
+{
+    exf_code rc = exf_config_real_or(c, fields, fallback, part, err);
+    if (rc != EXF_OK || (*part > 0 && *part <= 1)) return rc;
+    return exf_fail(err, EXF_MODEL, "%s: \"partial_rotary_factor\" is %g, expected a number above 0, at most 1", c->path, *part);
+}
+
 exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err)
 {
     exf_code rc;
@@ -50,7 +57,7 @@ exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_e
     EXF_TRY(exf_config_int_or(c, "num_key_value_heads", 1, 1024, s->n_heads, &s->n_kv_heads, err));
     EXF_TRY(exf_config_int_or(c, "head_dim", 2, 4096, a->d_model / s->n_heads, &s->head_dim, err));
     EXF_TRY(exf_config_real_or(c, "rope_theta|rope_parameters.rope_theta", 10000.0, &r->theta, err));
-    EXF_TRY(exf_config_real_or(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", 1.0, &part, err));
+    EXF_TRY(exf_configure_rotary_part(c, "partial_rotary_factor|rope_parameters.partial_rotary_factor", 1.0, &part, err));
     EXF_TRY(check_rope_scaling(c, err));
     EXF_TRY(exf_config_must_be(c, "rope_scaling.type|rope_scaling.rope_type|rope_parameters.rope_type", "default", err));
     r->dim = (int)(s->head_dim * part);

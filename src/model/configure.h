@@ -8,6 +8,9 @@
 exf_code exf_configure_sizes(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* Experts, top-k and expert width, under every spelling. */
 exf_code exf_configure_experts(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;
+/* Reads the part of a head's dimensions that RoPE rotates, in (0, 1]; EXF_MODEL outside. */
+exf_code exf_configure_rotary_part(const exf_config *c, const char *fields, double fallback, double *part,
+                                   exf_err *err) EXF_CHECKED;
 /* Grouped-query attention: heads, head_dim (default H / heads), rotary part and
  * theta, hidden_act silu, no rope scaling; sets dims Q, KV, HEAD and O. */
 exf_code exf_configure_attention(const exf_config *c, exf_architecture *a, exf_err *err) EXF_CHECKED;

@@ -199,7 +199,7 @@ static exf_code configure_rope_dim(const exf_config *c, exf_compressed_spec *s, 
 {
     exf_code rc;
     double part;
-    EXF_TRY(exf_config_real_or(c, "partial_rotary_factor", 64.0 / 512, &part, err));
+    EXF_TRY(exf_configure_rotary_part(c, "partial_rotary_factor", 64.0 / 512, &part, err));
     EXF_TRY(exf_config_int_or(c, "qk_rope_head_dim", 2, 4096, (int)(s->head_dim * part), &s->rope_dim, err));
     if (s->rope_dim < 2 || s->rope_dim % 2 || s->rope_dim > s->head_dim || s->rope_dim > s->index_dim)
         rc = exf_fail(err, EXF_MODEL,

@@ -6,6 +6,8 @@
 #include "model/configure.h"
 #include "model/rules.h"
 
+#include <inttypes.h>
+
 /* Layer i is MoE iff i is not in mlp_only_layers and (i+1) % decoder_sparse_step == 0. */
 static exf_code configure_layers(const exf_config *c, exf_architecture *a, exf_err *err)
 {
@@ -23,7 +25,10 @@ static exf_code configure_layers(const exf_config *c, exf_architecture *a, exf_e
             return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %s, expected layer numbers", c->path,
                             exf_json_type_name(number));
         int64_t l = exf_json_int(number);
-        if (l >= 0 && l < a->n_layers) a->is_moe[l] = 0;
+        if (l < 0 || l >= a->n_layers)
+            return exf_fail(err, EXF_MODEL, "%s: \"mlp_only_layers\" holds %" PRId64 ", expected layers 0 to %d", c->path, l,
+                            a->n_layers - 1);
+        a->is_moe[l] = 0;
     }
     for (int l = 0; l < a->n_layers; l++) {
         a->traits[l] = EXF_T_QK_NORM;

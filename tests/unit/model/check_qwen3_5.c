@@ -209,6 +209,7 @@ static const struct { const char *from, *to, *part; } refused[] = {
     {"\"linear_num_value_heads\": 4", "\"linear_num_value_heads\": 5", "\"linear_num_value_heads\" is 5, no multiple"},
     {"\"linear_conv_kernel_dim\": 4", "\"linear_conv_kernel_dim\": 3", "conv1d.weight\" is [128, 1, 4]"},
     {"\"partial_rotary_factor\": 0.25,", "", "partial_rotary_factor"},
+    {"\"partial_rotary_factor\": 0.25,", "\"partial_rotary_factor\": 1e300,", "is 1e+300, expected a number above 0, at most 1"},
     {"\"rope_theta\": 10000000,", "", "rope_theta"},
     {"\"attention_bias\": false", "\"attention_bias\": true", "\"attention_bias\" is true"},
     {"\"attention_bias\": false", "\"attn_output_gate\": false", "\"attn_output_gate\" is false"},
