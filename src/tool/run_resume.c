@@ -12,7 +12,7 @@ static exf_code name_directory(char **out, const exf_recipe *r, const exf_run_di
     exf_text name = {0};
     exf_code rc;
     if (r->checkpoint_directory) return exf_path_join(out, r->checkpoint_directory, stage, err);
-    EXF_TRY(exf_text_addf(&name, err, ".exfold-resume-%s", stage));
+    EXF_TRY(exf_text_addf(&name, err, EXF_RUN_RESUME_PREFIX "%s", stage));
     EXF_TRY(exf_run_directory_file(dir, name.s, out, err));
 out:
     exf_text_free(&name);

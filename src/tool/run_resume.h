@@ -6,9 +6,11 @@
 #include "tool/recipe.h"
 #include "tool/run_directory.h"
 
-/* Opens the resume point of a stage ("calibrate") in runtime.checkpoint.directory/<stage>, or in
- * .exfold-resume-<stage> of the output directory.  If the run goes on from a point, says so and sets r->force: the outputs that are
- * there are the run's own. */
+#define EXF_RUN_RESUME_PREFIX ".exfold-resume-" /* before the stage, the name of a resume point in the output directory */
+
+/* Opens the resume point of a stage ("calibrate") in runtime.checkpoint.directory/<stage>, or under
+ * EXF_RUN_RESUME_PREFIX in the output directory.  If the run goes on from a point, says so and sets
+ * r->force: the outputs that are there are the run's own. */
 exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_directory *dir, const exf_provenance *facts,
                              const char *stage, exf_err *err) EXF_CHECKED;
 /* Ends the run with result rc: deletes the point of a run that succeeded.  Where a run with a point was interrupted,

@@ -5,12 +5,13 @@
 #include "base/path.h"
 #include "base/text.h"
 #include "tool/derived_files.h"
+#include "tool/run_resume.h"
 
 #include <string.h>
 
 enum { KINDS = 3 };
 static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "capture.h5"};
-static const char *const stage_name[] = {"calibrate", "validate", "capture"};
+static const char *const stage_name[] = {"calibrate", "validate"}; /* those that resume */
 
 /* What is to be verified, and who is told. */
 typedef struct {
@@ -28,15 +29,15 @@ static exf_code refuse_unended(const char *directory, exf_err *err)
     exf_code rc = EXF_OK;
     for (size_t i = 0; i < sizeof stage_name / sizeof *stage_name; i++) {
         exf_text path = {0};
-        EXF_TRY(exf_text_addf(&path, err, "%s/.exfold-resume-%s", directory, stage_name[i]));
+        EXF_TRY(exf_text_addf(&path, err, "%s/" EXF_RUN_RESUME_PREFIX "%s", directory, stage_name[i]));
         int there = 0;
         rc = exf_path_is_directory(path.s, &there, err);
         exf_text_free(&path);
         if (rc != EXF_OK) return rc;
         if (there)
             return exf_fail(err, EXF_FORMAT,
-                            "%s: a run of exfold-%s has not ended here (.exfold-resume-%s); the same command goes on", directory,
-                            stage_name[i], stage_name[i]);
+                            "%s: a run of exfold-%s has not ended here (" EXF_RUN_RESUME_PREFIX "%s); the same command goes on",
+                            directory, stage_name[i], stage_name[i]);
     }
 out:
     return rc;

@@ -11,7 +11,7 @@ step=${1:-1}
 work=$build/kill
 rm -rf "$work"
 mkdir -p "$work/tables"
-library=$PWD/$build/tests/kill/kill_at_call.so
+library=$build/tests/kill/kill_at_call.so
 export OPENBLAS_NUM_THREADS=1
 
 small="--threads 1 --set runtime.checkpoint.every_layers=1"

@@ -1,7 +1,6 @@
 /* check_opt.c - base/opt: every type's good and bad texts, precedence, argv, help. */
-#include "tests/support/fixtures.h"
+#include "tests/support/allocation_fixtures.h"
 
-#include "base/mem.h"
 #include "base/opt.h"
 
 #include <stdio.h>
@@ -488,16 +487,7 @@ out:
 
 START_TEST(every_allocation_may_fail)
 {
-    exf_err e;
-    exf_code rc = EXF_NOSPACE;
-    size_t n = 0;
-    while (rc != EXF_OK) {
-        exf_mem_fail_at(++n);
-        rc = whole_life(&e);
-        exf_mem_fail_at(0);
-        ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && strstr(e.msg, "out of memory")), "allocation %zu: %s", n, e.msg);
-    }
-    ck_assert_uint_gt(n, 50);
+    ck_assert_uint_gt(allocations_that_fail(whole_life), 50);
 }
 END_TEST
 

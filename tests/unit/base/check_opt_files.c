@@ -1,7 +1,6 @@
 /* check_opt_files.c - base/opt: a flag that is given several times and adds a file each time. */
-#include "tests/support/fixtures.h"
+#include "tests/support/allocation_fixtures.h"
 
-#include "base/mem.h"
 #include "base/opt.h"
 
 #include <string.h>
@@ -83,16 +82,7 @@ static exf_code whole_life(exf_err *e)
 
 START_TEST(every_allocation_may_fail)
 {
-    exf_err e;
-    exf_code rc = EXF_NOSPACE;
-    size_t n = 0;
-    while (rc != EXF_OK) {
-        exf_mem_fail_at(++n);
-        rc = whole_life(&e);
-        exf_mem_fail_at(0);
-        ck_assert_msg(rc == EXF_OK || (rc == EXF_NOSPACE && strstr(e.msg, "out of memory")), "allocation %zu: %s", n, e.msg);
-    }
-    ck_assert_uint_gt(n, 8);
+    ck_assert_uint_gt(allocations_that_fail(whole_life), 8);
 }
 END_TEST
 
