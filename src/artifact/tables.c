@@ -14,6 +14,7 @@ static exf_code new_pool(exf_static_pool *p, int64_t size, const exf_tables *t, 
         return exf_fail(err, EXF_USAGE, "a decode pool of %lld experts: the model has %lld", (long long)size,
                         (long long)t->shape.n_experts);
     p->size = (int)size;
+    snprintf(p->by, sizeof p->by, "norm");
     EXF_TRY(exf_mem_new(&p->members, l * (size_t)size, sizeof *p->members, "pools", err));
     EXF_TRY(exf_mem_new(&p->target_ids, l * e, sizeof *p->target_ids, "pools", err));
     EXF_TRY(exf_mem_new(&p->target_scale, l * e, sizeof *p->target_scale, "pools", err));
@@ -75,6 +76,8 @@ void exf_tables_free(exf_tables *t)
         exf_mem_free(t->shared[i].loss);
     }
     exf_mem_free(t->shared);
+    for (int i = 0; i < t->n_budgets; i++) exf_mem_free(t->budget[i].scale);
+    exf_mem_free(t->budget);
     exf_vectors_free(&t->vectors);
     exf_mem_free(t->cosine);
     exf_mem_free(t->rms);

@@ -11,7 +11,9 @@
 /* A static decode pool of D experts per layer. */
 typedef struct {
     int size;            /* D */
-    int32_t *members;    /* [L, D] by falling expert norm */
+    char by[8];          /* what its members were ranked by: "norm" (the paper's mean norm), "reap" (mean w ||u||) or
+                          * "energy" (sum of (w ||u||)^2) */
+    int32_t *members;    /* [L, D] by falling criterion */
     int32_t *target_ids; /* [L, E] expert that takes over each expert's contribution; itself inside the pool */
     float *target_scale; /* [L, E] 1 inside the pool, 0 if no target was ever observed */
 } exf_static_pool;
@@ -23,6 +25,17 @@ typedef struct {
     float *scalar; /* [L]; "global": the same L times */
     float *loss;   /* [L, E, E] */
 } exf_shared_scalar;
+
+/* A budget per token (docs/method.md, "A budget per token"): what a fold needs to choose how many routes a token keeps.
+ * A layer's penalty for one more expert is lambda / scale[l], against the predicted residuals r_1..r_K of the token;
+ * with the rule "top_p" lambda is the share p of the token's w rms to reach, and scale is not used. */
+typedef struct {
+    double budget; /* mean experts per token asked for, in [1, K] */
+    char rule[16]; /* "stream", "output", "measured": where scale comes from; or "top_p" */
+    double lambda; /* >= 0; top_p: p in [0, 1] */
+    double *scale; /* [L] a_l > 0; all 1 for top_p */
+    double mean;   /* mean experts per token that lambda keeps on the route sample, in [1, K] */
+} exf_budget;
 
 /* Standard error of a pair that fewer than two sequences observed. */
 #define EXF_ERROR_UNKNOWN 1e30f
@@ -50,6 +63,8 @@ typedef struct {
     int n_pools;
     exf_shared_scalar *shared; /* by name */
     int n_shared;
+    exf_budget *budget; /* by falling budget, then by rule; NULL where the recipe asked for none */
+    int n_budgets;
     exf_vectors vectors;
     exf_provenance provenance;
 } exf_tables;
