@@ -7,6 +7,7 @@
  *
  *   exf_fold_prefill        [T, K] -> [T, P]       P routes a token (paper, "prefill")
  *   exf_fold_prefill_joint  [T, K] -> [T, P]       the same routes, jointly optimal weights
+ *   exf_fold_prefill_budget [T, K] -> [T, N]       as many routes as each token needs, the rest empty
  *   exf_fold_decode         [B, K] in place        at most D distinct experts in the batch
  *   exf_fold_decode_joint   [B, K] in place        the same with jointly optimal weights
  *   exf_fold_decode_static  [B, K] in place        a pool fixed beforehand
@@ -138,6 +139,37 @@ exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_
                                            const exf_fold_prefill_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                             const exf_fold_prefill_options *o, void *stream) EXF_FOLD_CHECKED;
+
+/* What decides how many routes P a token keeps (docs/method.md, section 9). */
+typedef enum { EXF_FOLD_BUDGET_TOKEN, EXF_FOLD_BUDGET_TOP_P } exf_fold_budget_rule;
+
+typedef struct {
+    exf_fold_budget_rule rule;
+    float penalty;       /* TOKEN: lambda / a_l, at least 0: what one more route must save; it has no default */
+    float share;         /* TOP_P: p, above 0 and at most 1; it has no default */
+    int least, most;     /* bounds of P; 0: 1, and the width of out */
+    int repeat;          /* 1: an empty slot has the id of the first kept route instead of -1 */
+    float ridge;         /* rho, as above */
+    int reserved[9];     /* 0 */
+} exf_fold_budget_options;
+
+/* out [T, N] of in's types, N from 1 to K: a token's routes by falling w rms (ties to the lower slot),
+ * the first P of them kept and weighted jointly; the other slots are empty: id -1 and weight 0, which
+ * kernels skip.  kept: int32 [T], P of each token, or NULL.  A slot without an expert is no route: P
+ * is at most the number n of routes, and 0 where there is none (ids are then -1 whatever `repeat`).
+ * One factorisation M = G + rho mean(diag G) I = L D L' of all n routes in that order gives both:
+ *   predicted residuals  r_P = w_O' (M_OO - M_OB M_BB^-1 M_BO) w_O - rho mean(diag G) w_O' w_O
+ *                            = sum over j >= P of  D_j (L'w)_j^2 - rho mean(diag G) w_j^2
+ *   joint weights        w~_B = w_B + M_BB^-1 G_BO w_O  =  w_B + L_BB'^-1 L_OB' w_O
+ * TOKEN takes the P of least r_P + penalty P, TOP_P the least P whose routes have `share` of the sum of
+ * all w rms; ties to the smaller P, within least..most and n.  In double, sums in order of rank (r_P
+ * from the last); rho is raised as in the joint form; with a mean diagonal of 0 every r_P is 0 and w~_B = w_B.  With
+ * P = n weights stay as they were.  out and kept must not overlap in.  Uses cosine, rms. */
+exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,
+                                            const exf_fold_tables *t, const exf_fold_budget_options *o) EXF_FOLD_CHECKED;
+exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,
+                                             const exf_fold_tables *t, const exf_fold_budget_options *o,
+                                             void *stream) EXF_FOLD_CHECKED;
 
 /* ---- decode ------------------------------------------------------------------ */
 /* An expert's importance in a batch: the sum over its slots of w h, or of (w rms)^2. */

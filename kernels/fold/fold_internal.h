@@ -225,6 +225,20 @@ EXF_FOLD_INLINE double exf_fold_raise(double rho)
     return rho < 1e-4 ? 1e-3 : exf_muld(10, rho);
 }
 
+/* ---- budgets ------------------------------------------------------------------------ */
+
+/* What omitting a route adds to the predicted residual: D y^2 - ridge w^2 with y = (L'w)_j. */
+EXF_FOLD_INLINE double exf_fold_residual_term(double d, double y, double ridge, float w)
+{
+    return exf_addd(exf_muld(exf_muld(d, y), y), -exf_muld(exf_muld(ridge, w), w));
+}
+
+/* What keeping P routes costs. */
+EXF_FOLD_INLINE double exf_fold_budget_cost(double residual, float penalty, int p)
+{
+    return exf_addd(residual, exf_muld(penalty, p));
+}
+
 /* ---- options ------------------------------------------------------------------------ */
 
 /* The limit and rho that a caller's number means (fold.h): 0 the default, EXF_FOLD_ZERO 0. */
@@ -281,6 +295,20 @@ static inline int exf_fold_no_overlap(const exf_fold_routes *in, const exf_fold_
            exf_fold_apart(in->weights, n_in * weight, out->weights, n_out * weight);
 }
 
+/* Returns 1 if counts [rows] overlap neither routes. */
+static inline int exf_fold_count_apart(const exf_fold_routes *in, const exf_fold_routes *out, const int32_t *kept)
+{
+    const exf_fold_routes *both[] = {in, out};
+    size_t rows = (size_t)in->rows, id = in->id_type == EXF_FOLD_I32 ? 4 : 8, weight = in->weight_type == EXF_FOLD_F32 ? 4 : 2;
+    int apart = 1;
+    for (int i = 0; i < 2; i++) {
+        size_t n = rows * (size_t)both[i]->width;
+        apart &= exf_fold_apart(kept, rows * sizeof *kept, both[i]->ids, n * id);
+        apart &= exf_fold_apart(kept, rows * sizeof *kept, both[i]->weights, n * weight);
+    }
+    return apart;
+}
+
 /* Returns 1 if the tables or the number that a form uses are missing or wrong: the limit of pair forms, rho of joint ones. */
 static inline int exf_fold_bad_numbers(const exf_fold_tables *t, float max_loss, float ridge, int joint)
 {
@@ -308,6 +336,30 @@ static inline exf_fold_status exf_fold_check_prefill(exf_fold_prefill_options *s
     wrong |= o->rank != EXF_FOLD_BY_SCORE && !t->norms;
     wrong |= exf_fold_bad_numbers(t, settled->max_loss, settled->ridge, joint);
     return wrong || (in->rows > 0 && !exf_fold_no_overlap(in, out)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
+}
+
+/* Writes the options with their defaults filled in to *settled if all is well. */
+static inline exf_fold_status exf_fold_check_budget(exf_fold_budget_options *settled, const exf_fold_routes *in,
+                                                    const exf_fold_routes *out, const int32_t *kept, const exf_fold_tables *t,
+                                                    const exf_fold_budget_options *o)
+{
+    if (!t || !o || !out) return EXF_FOLD_BAD_ARGUMENT;
+    exf_fold_status s = exf_fold_check_routes(in, t->n_experts);
+    if (s == EXF_FOLD_OK) s = exf_fold_check_routes(out, t->n_experts);
+    if (s != EXF_FOLD_OK) return s;
+    if (!EXF_FOLD_UNRESERVED(o) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
+    *settled = *o;
+    settled->least = o->least ? o->least : 1;
+    settled->most = o->most ? o->most : out->width;
+    settled->ridge = exf_fold_ridge(o->ridge);
+    int wrong = out->rows != in->rows || out->id_type != in->id_type || out->weight_type != in->weight_type;
+    wrong |= out->width > in->width || settled->least < 1 || settled->least > settled->most || settled->most > out->width;
+    wrong |= (unsigned)o->rule > EXF_FOLD_BUDGET_TOP_P || (unsigned)o->repeat > 1;
+    wrong |= o->rule == EXF_FOLD_BUDGET_TOKEN && (!(o->penalty >= 0) || !(o->penalty <= EXF_FOLD_NEVER));
+    wrong |= o->rule == EXF_FOLD_BUDGET_TOP_P && (!(o->share > 0) || !(o->share <= 1));
+    wrong |= exf_fold_bad_numbers(t, 0, settled->ridge, 1);
+    wrong = wrong || (in->rows > 0 && !exf_fold_no_overlap(in, out));
+    return wrong || (kept && in->rows > 0 && !exf_fold_count_apart(in, out, kept)) ? EXF_FOLD_BAD_ARGUMENT : EXF_FOLD_OK;
 }
 
 /* Writes the options with their defaults filled in to *settled if all is well. */

@@ -1,74 +1,6 @@
 /* fold_joint_cpu.c - see exfold/fold.h. */
 #include "kernels/fold/fold_cpu.h"
 
-/* The system of n kept slots: their experts' inner products and the right-hand side. */
-typedef struct {
-    int n, id[EXF_FOLD_MAX_K];
-    double gram[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K]; /* lower triangle */
-    double right[EXF_FOLD_MAX_K];
-} joint_system;
-
-/* Factors the lower triangle of a into L and 1/D of L D L'; returns 0 if a pivot is not above `least`. */
-static int factor(double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n, double least)
-{
-    for (int k = 0; k < n; k++) {
-        double column[EXF_FOLD_MAX_K];
-        if (!(a[k][k] > least)) return 0;
-        a[k][k] = 1 / a[k][k];
-        for (int i = k + 1; i < n; i++) {
-            column[i] = a[i][k];
-            a[i][k] *= a[k][k];
-            for (int j = k + 1; j <= i; j++) a[i][j] -= a[i][k] * column[j];
-        }
-    }
-    return 1;
-}
-
-/* Solves x := (L D L')^-1 x; every sum runs as columns become known. */
-static void substitute(double *x, double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], int n)
-{
-    for (int k = 0; k < n; k++)
-        for (int i = k + 1; i < n; i++) x[i] -= a[i][k] * x[k];
-    for (int k = 0; k < n; k++) x[k] *= a[k][k];
-    for (int k = n - 1; k >= 0; k--)
-        for (int i = 0; i < k; i++) x[i] -= a[k][i] * x[k];
-}
-
-/* Solves right := (gram + rho mean(diag) I)^-1 right, rho raised as fold.h says; returns 0 if there is no solution. */
-static int solve(joint_system *s, double rho)
-{
-    double a[EXF_FOLD_MAX_K][EXF_FOLD_MAX_K], mean = 0;
-    for (int i = 0; i < s->n; i++) mean += s->gram[i][i];
-    mean /= s->n;
-    if (!(mean > 0)) return 0;
-    for (int tries = 0; tries <= EXF_FOLD_RAISES; tries++, rho = exf_fold_raise(rho)) {
-        for (int i = 0; i < s->n; i++) {
-            memcpy(a[i], s->gram[i], (size_t)(i + 1) * sizeof(double));
-            a[i][i] += rho * mean;
-        }
-        if (!factor(a, s->n, EXF_FOLD_PIVOT * mean)) continue;
-        substitute(s->right, a, s->n);
-        return 1;
-    }
-    return 0;
-}
-
-static void begin(joint_system *s, const int *id, int n, const exf_fold_tables *t)
-{
-    s->n = n;
-    for (int i = 0; i < n; i++) {
-        s->id[i] = id[i];
-        s->right[i] = 0;
-        for (int j = 0; j <= i; j++) s->gram[i][j] = exf_fold_gram(t, id[i], id[j]);
-    }
-}
-
-/* Adds an omitted route of weight w to the right-hand side. */
-static void omit(joint_system *s, int id, float w, const exf_fold_tables *t)
-{
-    for (int i = 0; i < s->n; i++) s->right[i] += exf_fold_gram(t, s->id[i], id) * (double)w;
-}
-
 exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                            const exf_fold_prefill_options *o)
 {
@@ -78,14 +10,14 @@ exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_
     int keep = settled.keep;
     for (int row = 0; row < in->rows; row++) {
         exf_fold_ranked r;
-        joint_system s;
+        exf_fold_joint s;
         float w[EXF_FOLD_MAX_K];
         exf_fold_rank_row(&r, in, row, t, settled.rank);
         memcpy(w, r.w, sizeof w);
         if (r.n > keep) {
-            begin(&s, r.id, keep, t);
-            for (int j = keep; j < r.n; j++) omit(&s, r.id[j], r.w[j], t);
-            if (solve(&s, settled.ridge))
+            exf_fold_joint_begin(&s, r.id, keep, t);
+            for (int j = keep; j < r.n; j++) exf_fold_joint_omit(&s, r.id[j], r.w[j], t);
+            if (exf_fold_joint_solve(&s, settled.ridge))
                 for (int i = 0; i < keep; i++) w[i] = (float)((double)r.w[i] + s.right[i]);
         }
         exf_fold_put_row(out, row, in, &r, w, &settled);
@@ -111,7 +43,7 @@ static void find_targets(int16_t *target, const exf_fold_pool *p, const exf_fold
 static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *target, const exf_fold_tables *t, double rho)
 {
     int slot[EXF_FOLD_MAX_K], old[EXF_FOLD_MAX_K], id[EXF_FOLD_MAX_K], n = 0, remapped = 0;
-    joint_system s;
+    exf_fold_joint s;
     for (int k = 0; k < io->width; k++) {
         int e = exf_fold_id(io, first + k, t->n_experts);
         if (e < 0) continue;
@@ -121,10 +53,10 @@ static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *ta
         remapped += target[e] >= 0;
     }
     if (remapped == 0) return;
-    begin(&s, id, n, t);
+    exf_fold_joint_begin(&s, id, n, t);
     for (int i = 0; i < n; i++) /* the kept slots' own terms cancel */
-        if (target[old[i]] >= 0) omit(&s, old[i], exf_fold_weight(io, first + slot[i]), t);
-    int solved = solve(&s, rho);
+        if (target[old[i]] >= 0) exf_fold_joint_omit(&s, old[i], exf_fold_weight(io, first + slot[i]), t);
+    int solved = exf_fold_joint_solve(&s, rho);
     for (int i = 0; i < n; i++) {
         int moved = target[old[i]] >= 0;
         double w = moved ? 0 : exf_fold_weight(io, first + slot[i]);

@@ -1,0 +1,125 @@
+/* fold_budget_cpu.c - a number of routes per token: see exfold/fold.h and fold_budget.h. */
+#include "kernels/fold/fold_budget.h"
+
+/* Ranks a row's routes by falling w rms. */
+static void rank_row(exf_fold_ranked *r, const exf_fold_routes *in, int row, const exf_fold_tables *t)
+{
+    exf_fold_tables by_rms = *t;
+    by_rms.norms = t->rms;
+    exf_fold_rank_row(r, in, row, &by_rms, EXF_FOLD_BY_SCORE_NORM);
+}
+
+/* Factors the ranked routes' system; returns 0 if there is nothing to factor. */
+static int factor_row(exf_fold_factors *f, const exf_fold_ranked *r, const exf_fold_tables *t, float ridge)
+{
+    exf_fold_joint s;
+    exf_fold_joint_begin(&s, r->id, r->n, t);
+    return exf_fold_joint_factor(f, &s, ridge);
+}
+
+/* Fills residual[0..n] from the factors; NULL: all are 0. */
+static void find_residuals(double *residual, const exf_fold_ranked *r, const exf_fold_factors *f)
+{
+    residual[r->n] = 0;
+    for (int j = r->n - 1; j >= 0; j--) {
+        double y = r->w[j];
+        for (int i = j + 1; f && i < r->n; i++) y += f->a[i][j] * (double)r->w[i];
+        residual[j] = f ? exf_fold_residual_term(f->d[j], y, f->ridge, r->w[j]) + residual[j + 1] : 0;
+    }
+}
+
+int exf_fold_residuals(double residual[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t,
+                       float ridge)
+{
+    exf_fold_ranked r;
+    exf_fold_factors f;
+    rank_row(&r, in, row, t);
+    find_residuals(residual, &r, factor_row(&f, &r, t, exf_fold_ridge(ridge)) ? &f : NULL);
+    return r.n;
+}
+
+static void find_sums(double *sum, const exf_fold_ranked *r, const exf_fold_tables *t)
+{
+    sum[0] = 0;
+    for (int i = 0; i < r->n; i++) sum[i + 1] = sum[i] + (double)r->w[i] * (double)t->rms[r->id[i]];
+}
+
+int exf_fold_rms_sums(double sum[EXF_FOLD_MAX_K + 1], const exf_fold_routes *in, int row, const exf_fold_tables *t)
+{
+    exf_fold_ranked r;
+    rank_row(&r, in, row, t);
+    find_sums(sum, &r, t);
+    return r.n;
+}
+
+int exf_fold_choose_by_residual(const double *residual, int n, float penalty, int least, int most)
+{
+    int low = least < n ? least : n, best = most < n ? most : n;
+    double cost = exf_fold_budget_cost(residual[best], penalty, best);
+    for (int p = best - 1; p >= low; p--) {
+        double other = exf_fold_budget_cost(residual[p], penalty, p);
+        if (!(other <= cost)) continue;
+        cost = other;
+        best = p;
+    }
+    return best;
+}
+
+int exf_fold_choose_by_share(const double *sum, int n, float share, int least, int most)
+{
+    int p = least < n ? least : n, high = most < n ? most : n;
+    while (p < high && !(sum[p] >= (double)share * sum[n])) p++;
+    return p;
+}
+
+/* w[0..p-1] += L_BB'^-1 L_OB' w_O */
+static void join(float *w, int p, const exf_fold_ranked *r, const exf_fold_factors *f)
+{
+    double x[EXF_FOLD_MAX_K];
+    for (int j = 0; j < p; j++) {
+        x[j] = 0;
+        for (int i = p; i < r->n; i++) x[j] += f->a[i][j] * (double)r->w[i];
+    }
+    for (int k = p - 1; k >= 0; k--)
+        for (int i = 0; i < k; i++) x[i] -= f->a[k][i] * x[k];
+    for (int i = 0; i < p; i++) w[i] = (float)((double)r->w[i] + x[i]);
+}
+
+/* Chooses P and weighs the kept routes into w; returns P. */
+static int keep_row(float *w, const exf_fold_ranked *r, const exf_fold_tables *t, const exf_fold_budget_options *o)
+{
+    double by[EXF_FOLD_MAX_K + 1];
+    exf_fold_factors f;
+    int factored = factor_row(&f, r, t, o->ridge), p;
+    if (o->rule == EXF_FOLD_BUDGET_TOKEN) {
+        find_residuals(by, r, factored ? &f : NULL);
+        p = exf_fold_choose_by_residual(by, r->n, o->penalty, o->least, o->most);
+    } else {
+        find_sums(by, r, t);
+        p = exf_fold_choose_by_share(by, r->n, o->share, o->least, o->most);
+    }
+    memcpy(w, r->w, (size_t)r->n * sizeof *w);
+    if (factored && p < r->n) join(w, p, r, &f);
+    return p;
+}
+
+exf_fold_status exf_fold_prefill_budget_cpu(const exf_fold_routes *in, const exf_fold_routes *out, int32_t *kept,
+                                            const exf_fold_tables *t, const exf_fold_budget_options *o)
+{
+    exf_fold_budget_options settled;
+    exf_fold_status status = exf_fold_check_budget(&settled, in, out, kept, t, o);
+    if (status != EXF_FOLD_OK) return status;
+    for (int row = 0; row < in->rows; row++) {
+        exf_fold_ranked r;
+        float w[EXF_FOLD_MAX_K];
+        int64_t to = (int64_t)row * out->width;
+        rank_row(&r, in, row, t);
+        int p = r.n ? keep_row(w, &r, t, &settled) : 0;
+        for (int i = 0; i < out->width; i++) {
+            exf_fold_set_id(out, to + i, i < p ? r.id[i] : p && settled.repeat ? r.id[0] : -1);
+            exf_fold_set_weight(out, to + i, i < p ? w[i] : 0.0f);
+        }
+        if (kept) kept[row] = p;
+    }
+    return EXF_FOLD_OK;
+}
