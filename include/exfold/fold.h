@@ -113,7 +113,7 @@ typedef struct {
     exf_fold_rank rank;
     float max_loss;      /* a pair above it is no target; 0: no limit; EXF_FOLD_ZERO: only pairs without loss */
     exf_fold_rescale rescale;
-    int confidence;      /* 1: c = clamp(1 - L[s,t], 0, 1); w c S goes to the target and w (1 - c) to the
+    int confidence;      /* 1: c = clamp(1 - L[s,t], 0, 1); (w S) c goes to the target and w (1 - c) to the
                           * kept routes in proportion to their original weights (to nobody where the
                           * sum of those is not above 0); c = 0 without a target */
     float ridge;         /* rho, joint form only; 0: EXF_FOLD_RIDGE; EXF_FOLD_ZERO: none */
@@ -172,8 +172,13 @@ exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const ex
                                              void *stream) EXF_FOLD_CHECKED;
 
 /* ---- decode ------------------------------------------------------------------ */
-/* An expert's importance in a batch: the sum over its slots of w h, or of (w rms)^2. */
-typedef enum { EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_IMPORTANCE_ENERGY } exf_fold_importance;
+/* An expert's importance in a batch: the sum over its slots of w h, of (w rms)^2, or of w. */
+typedef enum { EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_IMPORTANCE_ENERGY, EXF_FOLD_IMPORTANCE_SCORE } exf_fold_importance;
+/* Which experts compete for the pool, which matters where weights are 0 (weights being at least 0): those
+ * routed to, of weight 0 too; all E, those not routed to with importance 0, so that a pool with places
+ * left over takes them, and an expert routed to with weights of 0 alone may stand outside; or those with
+ * a term above 0, while the others stay as they are. */
+typedef enum { EXF_FOLD_POOL_OF_ROUTED, EXF_FOLD_POOL_OF_ALL, EXF_FOLD_POOL_OF_POSITIVE } exf_fold_candidates;
 
 typedef struct {
     int pool;            /* D >= 1; it has no default */
@@ -181,18 +186,20 @@ typedef struct {
     float max_loss;      /* as in prefill */
     int drop;            /* 1: a remapped slot gets weight 0 (the baseline that folds nothing) */
     float ridge;         /* as in prefill */
-    int reserved[11];    /* 0 */
+    int fallback;        /* 1: a slot without a target becomes (m, w S[s,m]), m the pool's most important member */
+    exf_fold_candidates candidates;
+    int reserved[9];     /* 0 */
 } exf_fold_decode_options;
 
 /* The rows are one decode batch.  Routed union: the distinct ids, of weight 0 too.  At most D
  * of them: nothing changes.  Else the pool is the D of largest importance, ties to the lower
  * id, and every slot outside it becomes (target, w S[s,target]): the pool member of least
  * loss, ties to the one of larger importance (then lower id); weight 0 without a target (the
- * id is then the pool's most important member).
+ * id is then the pool's most important member; `fallback` keeps the weight).
  * Importance does not depend on the order of slots: each term, float32, is rounded (nearest,
  * ties to even) to a multiple of 2^-36 of the smallest power of two that is no less than the
  * batch's largest term in magnitude, and added as a 64-bit integer.
- * Uses coeff, loss, norms (or rms with ENERGY). */
+ * Uses coeff, loss, norms (rms with ENERGY, neither with SCORE). */
 exf_fold_status exf_fold_decode_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
                                     const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,
@@ -204,7 +211,8 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
  * in double, slots in order, rho raised as in prefill (w~ = k where that does not help; kept
  * slots cancel in the right-hand side and are left out); rows without a remapped slot stay as
  * they are.
- * drop and max_loss are ignored.  Uses cosine, rms (and norms with NORM). */
+ * drop and max_loss are ignored, fallback and candidates are UNSUPPORTED unless 0.  Uses cosine, rms
+ * (and norms with NORM). */
 exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t,
                                           const exf_fold_decode_options *o) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_joint_cuda(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o,

@@ -14,39 +14,45 @@ static void sort_keys(uint64_t *key, int n)
         }
 }
 
-/* Marks the experts routed to and returns how many; *largest: the largest magnitude of a term. */
-static int find_union(unsigned char *present, float *largest, const exf_fold_routes *io, const float *scale, int n_experts,
-                      exf_fold_importance kind)
+static float term_of(const exf_fold_routes *io, int64_t slot, int id, const float *scale, exf_fold_importance kind)
 {
-    int distinct = 0;
+    return exf_fold_term(kind, exf_fold_weight(io, slot), scale ? scale[id] : 1.0f);
+}
+
+/* Marks the candidates for the pool and returns how many; *largest: the largest magnitude of a term. */
+static int find_union(unsigned char *present, float *largest, const exf_fold_routes *io, const float *scale, int n_experts,
+                      const exf_fold_decode_options *o)
+{
+    int distinct = o->candidates == EXF_FOLD_POOL_OF_ALL ? n_experts : 0;
     *largest = 0;
-    memset(present, 0, (size_t)n_experts);
+    memset(present, distinct > 0, (size_t)n_experts);
     for (int64_t i = 0, n = (int64_t)io->rows * io->width; i < n; i++) {
         int id = exf_fold_id(io, i, n_experts);
         if (id < 0) continue;
-        float term = fabsf(exf_fold_term(kind, exf_fold_weight(io, i), scale[id]));
-        distinct += !present[id];
+        float term = term_of(io, i, id, scale, o->importance);
+        *largest = fabsf(term) > *largest ? fabsf(term) : *largest;
+        if (present[id] || !exf_fold_competes(o->candidates, term)) continue;
         present[id] = 1;
-        *largest = term > *largest ? term : *largest;
+        distinct++;
     }
     return distinct;
 }
 
 int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
-    const float *scale = o->importance == EXF_FOLD_IMPORTANCE_ENERGY ? t->rms : t->norms;
+    const float *scale = exf_fold_scales(t, o->importance);
     unsigned char present[EXF_FOLD_MAX_E];
     int64_t sum[EXF_FOLD_MAX_E] = {0}, n = (int64_t)io->rows * io->width;
     uint64_t key[EXF_FOLD_MAX_E];
     float largest;
-    if (n <= o->pool) return 0;
+    if (exf_fold_fits(n, o)) return 0;
     p->n_pool = o->pool;
-    p->n_union = find_union(present, &largest, io, scale, t->n_experts, o->importance);
+    p->n_union = find_union(present, &largest, io, scale, t->n_experts, o);
     if (p->n_union <= o->pool) return 0;
     double grid = exf_fold_grid(largest);
     for (int64_t i = 0; i < n; i++) {
         int id = exf_fold_id(io, i, t->n_experts);
-        if (id >= 0) sum[id] += exf_fold_quantum(exf_fold_term(o->importance, exf_fold_weight(io, i), scale[id]), grid);
+        if (id >= 0) sum[id] += exf_fold_quantum(term_of(io, i, id, scale, o->importance), grid);
     }
     for (int e = 0, at = 0; e < t->n_experts; e++)
         if (present[e]) key[at++] = exf_fold_pool_key(sum[e], e);
@@ -63,15 +69,17 @@ typedef struct {
 
 static void find_moves(moves *m, const exf_fold_pool *p, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
-    for (int i = 0; i < p->n_pool; i++) m->target[p->expert[i]] = -1;
+    for (int e = 0; e < t->n_experts; e++) m->target[e] = -1;
     for (int i = p->n_pool; i < p->n_union; i++) {
         size_t row = (size_t)p->expert[i] * (size_t)t->n_experts;
         const float *loss = t->loss + row;
         int to = -1;
         for (int j = 0; j < p->n_pool; j++)
             if (exf_fold_may_take(loss[p->expert[j]], o->max_loss) && (to < 0 || loss[p->expert[j]] < loss[to])) to = p->expert[j];
-        m->target[p->expert[i]] = to < 0 ? p->expert[0] : (int16_t)to;
-        m->scale[p->expert[i]] = to < 0 || o->drop ? 0.0f : t->coeff[row + (size_t)to];
+        int none = to < 0 && !o->fallback;
+        to = to < 0 ? p->expert[0] : to;
+        m->target[p->expert[i]] = (int16_t)to;
+        m->scale[p->expert[i]] = none || o->drop ? 0.0f : t->coeff[row + (size_t)to];
     }
 }
 

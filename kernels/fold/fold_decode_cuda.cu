@@ -13,7 +13,7 @@ find_target(int16_t *target, float *scale, int e, const exf_fold_block_pool *poo
             const float (&loss)[LOADS], const float (&coeff)[LOADS], const exf_fold_tables &t, const exf_fold_decode_options &o)
 {
     int lane = (int)threadIdx.x % 32, own = pool->position[e], to = -1;
-    if (own < o.pool || own == EXF_FOLD_MAX_E) return;
+    if (own < o.pool || own == EXF_FOLD_MAX_E) return; /* kept, or no candidate */
     float l = EXF_FOLD_NEVER, s = 0;
     int nearest = exf_fold_nearest(loss, position, o.pool, [](float x) { return x; });
 #pragma unroll
@@ -25,9 +25,10 @@ find_target(int16_t *target, float *scale, int e, const exf_fold_block_pool *poo
         }
     if (to < 0 && !(lane == 0 && nearest >= o.pool)) return;
     int none = !exf_fold_may_take(l, o.max_loss); /* the least loss is not allowed, or there is no loss */
-    if (!COEFF_ROW && !none) s = __ldg(t.coeff + e * t.n_experts + to);
-    target[e] = none ? pool->expert[0] : (int16_t)to;
-    scale[e] = none || o.drop ? 0.0f : s;
+    if (none) to = pool->expert[0];
+    if (none || !COEFF_ROW) s = none && !o.fallback ? 0.0f : __ldg(t.coeff + e * t.n_experts + to);
+    target[e] = (int16_t)to;
+    scale[e] = o.drop ? 0.0f : s;
 }
 
 /* Rewrites slots outside the pool to (target, w scale), in the block that found the target. */
@@ -38,7 +39,7 @@ static __device__ __forceinline__ void rewrite(const exf_fold_routes &io, const 
 {
     int others = (int)gridDim.x - 1; /* 2^n blocks */
     slots.each(io, t.n_experts, [&](int slot, int e, float w) {
-        if (pool->position[e] < o.pool || (e & others) != (int)blockIdx.x) return;
+        if (pool->position[e] < o.pool || pool->position[e] == EXF_FOLD_MAX_E || (e & others) != (int)blockIdx.x) return;
         exf_fold_set_id(&io, slot, target[e]);
         exf_fold_set_weight(&io, slot, scale[e] == 0 ? 0.0f : exf_mulf(w, scale[e]));
     });
@@ -103,7 +104,7 @@ exf_fold_status exf_fold_decode_cuda(const exf_fold_routes *io, const exf_fold_t
     exf_fold_decode_options settled;
     exf_fold_status status = exf_fold_check_decode(&settled, io, t, o, 0);
     int slots = status == EXF_FOLD_OK ? io->rows * io->width : 0, is_wide = t && t->n_experts > 256;
-    if (slots == 0 || slots <= o->pool) return status;
+    if (slots == 0 || exf_fold_fits(slots, o)) return status;
     kernel k = (is_wide ? wide : narrow)[io->id_type][io->weight_type];
     unsigned blocks = exf_fold_blocks_for(t->n_experts, is_wide ? 4 : 2);
     if (slots > EXF_FOLD_HELD_SLOTS || (blocks > 1 && !exf_fold_has_clusters((const void *)k)))

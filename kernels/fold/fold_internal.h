@@ -178,6 +178,18 @@ EXF_FOLD_INLINE float exf_fold_term(exf_fold_importance kind, float w, float sca
     return v > 3.402823466e38f ? 3.402823466e38f : v < -3.402823466e38f ? -3.402823466e38f : v;
 }
 
+/* What w is multiplied with in a term, [E]; NULL: with 1. */
+EXF_FOLD_INLINE const float *exf_fold_scales(const exf_fold_tables *t, exf_fold_importance kind)
+{
+    return kind == EXF_FOLD_IMPORTANCE_SCORE ? NULL : kind == EXF_FOLD_IMPORTANCE_ENERGY ? t->rms : t->norms;
+}
+
+/* 1 if a slot with that term makes its expert a candidate for the pool. */
+EXF_FOLD_INLINE int exf_fold_competes(exf_fold_candidates candidates, float term)
+{
+    return candidates != EXF_FOLD_POOL_OF_POSITIVE || term > 0;
+}
+
 /* 2^36 over the smallest power of two that is no less than `largest` >= 0. */
 EXF_FOLD_INLINE double exf_fold_grid(float largest)
 {
@@ -373,10 +385,18 @@ static inline exf_fold_status exf_fold_check_decode(exf_fold_decode_options *set
     *settled = *o;
     settled->max_loss = exf_fold_max_loss(o->max_loss);
     settled->ridge = exf_fold_ridge(o->ridge);
-    int wrong = o->pool < 1 || (unsigned)o->importance > EXF_FOLD_IMPORTANCE_ENERGY || (unsigned)o->drop > 1;
-    wrong |= o->importance == EXF_FOLD_IMPORTANCE_NORM ? !t->norms : !t->rms;
+    int wrong = o->pool < 1 || (unsigned)o->importance > EXF_FOLD_IMPORTANCE_SCORE || (unsigned)o->drop > 1;
+    wrong |= (unsigned)o->fallback > 1 || (unsigned)o->candidates > EXF_FOLD_POOL_OF_POSITIVE;
+    wrong |= o->importance != EXF_FOLD_IMPORTANCE_SCORE && !exf_fold_scales(t, o->importance);
     wrong |= exf_fold_bad_numbers(t, settled->max_loss, settled->ridge, joint);
     if (wrong) return EXF_FOLD_BAD_ARGUMENT;
+    if (joint && (o->fallback || o->candidates)) return EXF_FOLD_UNSUPPORTED;
     return io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
+}
+
+/* 1 if a batch of so few slots cannot route to an expert outside the pool. */
+static inline int exf_fold_fits(int64_t slots, const exf_fold_decode_options *o)
+{
+    return slots == 0 || (slots <= o->pool && o->candidates != EXF_FOLD_POOL_OF_ALL);
 }
 #endif

@@ -84,12 +84,14 @@ template <int HELD> __device__ inline int64_t exf_fold_added(const exf_fold_bloc
 /* Adds up importance; returns how many experts are routed to. */
 template <int HELD>
 __device__ inline int exf_fold_add_up(exf_fold_block_pool *p, const exf_fold_slots<HELD> &slots, const exf_fold_routes &io,
-                                      int n_experts, exf_fold_importance kind)
+                                      int n_experts, const exf_fold_decode_options &o)
 {
+    const exf_fold_importance kind = o.importance;
     unsigned largest = 0;
     slots.each(io, n_experts, [&](int, int e, float w) {
-        largest = max(largest, exf_bits_of(fabsf(exf_fold_term(kind, w, p->scale[e]))));
-        p->present[e] = 1;
+        float term = exf_fold_term(kind, w, p->scale[e]);
+        largest = max(largest, exf_bits_of(fabsf(term)));
+        if (exf_fold_competes(o.candidates, term)) p->present[e] = 1;
     });
     largest = ~exf_fold_warp_min(~largest);
     if (threadIdx.x % 32 == 0) atomicMax(&p->largest, largest);
@@ -137,15 +139,15 @@ __device__ inline int exf_fold_block_choose(exf_fold_block_pool *p, const exf_fo
                                             const exf_fold_tables &t, const exf_fold_decode_options &o)
 {
     int e = (int)threadIdx.x;
-    const float *scale = o.importance == EXF_FOLD_IMPORTANCE_ENERGY ? t.rms : t.norms;
-    p->scale[e] = e < t.n_experts ? __ldg(scale + e) : 0;
+    const float *scale = exf_fold_scales(&t, o.importance);
+    p->scale[e] = e >= t.n_experts ? 0.0f : scale ? __ldg(scale + e) : 1.0f;
     p->key[e] = 0;
     p->part[0][e] = p->part[1][e] = p->part[2][e] = 0;
     p->position[e] = EXF_FOLD_MAX_E;
-    p->present[e] = 0;
+    p->present[e] = o.candidates == EXF_FOLD_POOL_OF_ALL && e < t.n_experts;
     if (e == 0) p->largest = 0;
     __syncthreads();
-    int n_union = exf_fold_add_up(p, slots, io, t.n_experts, o.importance);
+    int n_union = exf_fold_add_up(p, slots, io, t.n_experts, o);
     if (n_union <= o.pool) return 0;
     exf_fold_order<HELD>(p, t.n_experts);
     return n_union;

@@ -66,7 +66,7 @@ static void fold_row(float *w, const exf_fold_ranked *r, const exf_fold_tables *
         size_t row = (size_t)r->id[j] * (size_t)t->n_experts;
         int to = exf_fold_target(r, kept, t->loss + row, o->max_loss);
         float c = to < 0 ? 0.0f : o->confidence ? exf_fold_confidence(t->loss[row + (size_t)r->id[to]]) : 1.0f;
-        if (to >= 0) w[to] = exf_addf(w[to], exf_mulf(exf_mulf(r->w[j], c), t->coeff[row + (size_t)r->id[to]]));
+        if (to >= 0) w[to] = exf_addf(w[to], exf_mulf(exf_mulf(r->w[j], t->coeff[row + (size_t)r->id[to]]), c));
         spread = exf_addf(spread, exf_mulf(r->w[j], exf_addf(1.0f, -c)));
     }
     if (!o->confidence) return;

@@ -181,7 +181,7 @@ static __device__ __forceinline__ void fold_some(float (&w)[W], float *spread, c
         int omitted = FIRST + g >= keep && FIRST + g < s.n,
             folds = omitted && to[g] >= 0 && least[g] <= o.max_loss; /* false: no target is allowed */
         float mine = s.w[FIRST + g], c = !folds ? 0.0f : o.confidence ? exf_fold_confidence(least[g]) : 1.0f;
-        float part = exf_mulf(exf_mulf(mine, c), coeff[g]);
+        float part = exf_mulf(exf_mulf(mine, coeff[g]), c);
         *spread = exf_addf(*spread, omitted ? exf_mulf(mine, exf_addf(1.0f, -c)) : 0.0f);
 #pragma unroll
         for (int i = 0; i < W; i++)

@@ -186,12 +186,16 @@ static void prefill_once(const shape *s, int v, uint64_t seed, const exf_fold_ta
 static void decode_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
 {
     exf_fold_decode_options o = {.pool = 1 + fold_below(s->e, seed, 1, 0),
-                                 .importance = (exf_fold_importance)(v / 5 % 2),
+                                 .importance = (exf_fold_importance)(v / 5 % 3),
                                  .drop = v % 7 == 0,
                                  .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
     o.max_loss = v % 4 == 0 ? 0.4f : v % 8 == 1 ? EXF_FOLD_ZERO : 0;
     if (v % 6 == 5) o.pool = s->e / 2;
     int joint = v % 3 == 2;
+    if (!joint) {
+        o.fallback = v % 5 == 3;
+        o.candidates = (exf_fold_candidates)(v / 2 % 3);
+    }
     exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
     ck_assert_int_eq((joint ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&io, &tables.t, &o), EXF_FOLD_OK);
     ck_assert_int_eq((joint ? exf_fold_decode_joint_cuda : exf_fold_decode_cuda)(&to, on_device, &o, d.stream[0]), EXF_FOLD_OK);

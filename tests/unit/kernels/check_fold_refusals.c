@@ -38,7 +38,17 @@ static void overlap(arguments *a) { a->out.weights = (char *)a->in.weights + 4; 
 static void overlap_across(arguments *a) { a->out.ids = a->in.weights; }
 static void overlap_from_below(arguments *a) { a->in.ids = (char *)a->out.weights + 7 * 2 * 4 - 4; }
 static void pool_zero(arguments *a) { a->d.pool = 0; }
-static void importance_unknown(arguments *a) { a->d.importance = (exf_fold_importance)2; }
+static void importance_unknown(arguments *a) { a->d.importance = (exf_fold_importance)3; }
+static void fallback_unknown(arguments *a) { a->d.fallback = 2; }
+static void candidates_unknown(arguments *a) { a->d.candidates = (exf_fold_candidates)3; }
+static void fallback_of_joint(arguments *a) { a->d.fallback = 1; }
+static void candidates_of_joint(arguments *a) { a->d.candidates = EXF_FOLD_POOL_OF_ALL; }
+static void score_without_norms(arguments *a)
+{
+    a->d.importance = EXF_FOLD_IMPORTANCE_SCORE;
+    a->p.rank = EXF_FOLD_BY_SCORE;
+    a->t.norms = NULL;
+}
 static void norms_missing(arguments *a) { a->t.norms = NULL; }
 static void norms_of_no_use(arguments *a)
 {
@@ -62,7 +72,7 @@ static void later_routes(arguments *a) { a->in.reserved[7] = 1; }
 static void later_out(arguments *a) { a->out.reserved[0] = 1; }
 static void later_tables(arguments *a) { a->t.reserved[5] = a->t.coeff; }
 static void later_int(arguments *a) { a->t.reserved_int = 1; }
-static void later_options(arguments *a) { a->p.reserved[9] = a->d.reserved[10] = 1; }
+static void later_options(arguments *a) { a->p.reserved[9] = a->d.reserved[8] = 1; }
 
 enum { PREFILL = 1, PREFILL_JOINT = 2, DECODE = 4, DECODE_JOINT = 8, PREFILLS = 3, DECODES = 12, PAIRS = 5, JOINTS = 10, ALL = 15 };
 
@@ -107,6 +117,11 @@ static const struct {
     {overlap_from_below, EXF_FOLD_BAD_ARGUMENT, PREFILLS},
     {pool_zero, EXF_FOLD_BAD_ARGUMENT, DECODES},
     {importance_unknown, EXF_FOLD_BAD_ARGUMENT, DECODES},
+    {fallback_unknown, EXF_FOLD_BAD_ARGUMENT, DECODES},
+    {candidates_unknown, EXF_FOLD_BAD_ARGUMENT, DECODES},
+    {fallback_of_joint, EXF_FOLD_UNSUPPORTED, DECODE_JOINT},
+    {candidates_of_joint, EXF_FOLD_UNSUPPORTED, DECODE_JOINT},
+    {score_without_norms, EXF_FOLD_OK, 0},
     {norms_missing, EXF_FOLD_BAD_ARGUMENT, ALL},
     {norms_of_no_use, EXF_FOLD_OK, 0},
     {energy_without_rms, EXF_FOLD_BAD_ARGUMENT, PREFILL_JOINT | DECODES},
