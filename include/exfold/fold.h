@@ -11,6 +11,7 @@
  *   exf_fold_decode         [B, K] in place        at most D distinct experts in the batch
  *   exf_fold_decode_joint   [B, K] in place        the same with jointly optimal weights
  *   exf_fold_decode_static  [B, K] in place        a pool fixed beforehand
+ *   exf_fold_decode_stand_ins  [B, K] in place     either pool; the router's scores choose what stands in
  *
  * Each has a plain reference, _cpu, on host pointers, and, in a library built with CUDA,
  * _cuda, on device pointers and a stream (a cudaStream_t of the current device); the structs
@@ -224,6 +225,46 @@ exf_fold_status exf_fold_decode_static_cpu(const exf_fold_routes *io, const int3
                                            int n_experts) EXF_FOLD_CHECKED;
 exf_fold_status exf_fold_decode_static_cuda(const exf_fold_routes *io, const int32_t *target_ids, const float *target_scale,
                                             int n_experts, void *stream) EXF_FOLD_CHECKED;
+
+/* The router's scores of all experts, in memory as the routes are. */
+typedef struct {
+    const void *choice; /* [rows, E] what the router chooses by, the larger the better: its probability, with the selection
+                         * bias where the family has one.  -infinity or NaN: never a stand-in */
+    const void *gate;   /* [rows, E] what its weights are proportional to, where that is not `choice`; else NULL.
+                         * Of GATE and ROUTE alone */
+    exf_fold_real type;
+    int reserved[7];    /* 0 */
+} exf_fold_scores;
+
+/* What a token's slots weigh afterwards. */
+typedef enum { EXF_FOLD_STAND_INS_JOINT, EXF_FOLD_STAND_INS_ROUTE, EXF_FOLD_STAND_INS_GATE } exf_fold_stand_in_weights;
+
+typedef struct {
+    int pool;            /* D >= 1; it has no default */
+    exf_fold_importance importance; /* of a pool chosen by batch */
+    exf_fold_stand_in_weights weights;
+    float ridge;         /* as in prefill; JOINT alone */
+    int reserved[12];    /* 0 */
+} exf_fold_stand_in_options;
+
+/* The pool: members int32 [D], distinct and in [0, E) (others are ignored); or, where members is NULL, chosen from the
+ * batch as exf_fold_decode does, which then changes nothing where at most D experts are routed to.
+ * A row's slots outside of the pool take, in order of slots, the pool members of largest choice score that
+ * the row does not hold already, each once, ties to the lower id.  Where none is left the slot
+ * gets the pool's most important (or first) member with weight 0.
+ *   JOINT  as exf_fold_decode_joint, n being the ids of the slots that hold an expert now, and G_nn without the
+ *          slots for which none was left
+ *   GATE   a stand-in e weighs g(e) sum w / sum g(i), sums over the row's original slots; kept slots stay
+ *   ROUTE  the same, then all are multiplied so that their sum is the original one (left alone unless both are
+ *          above 0): the router's own weights among the pool, where it renormalises
+ * GATE and ROUTE are computed in float32, sums in order of slots; a sum of g that is not above 0 leaves
+ * stand-ins weight 0.  Rows that hold no expert outside of the pool stay as they are.  With members any number of slots.
+ * Uses cosine and rms (JOINT), norms or rms (a pool by batch). */
+exf_fold_status exf_fold_decode_stand_ins_cpu(const exf_fold_routes *io, const exf_fold_scores *s, const int32_t *members,
+                                              const exf_fold_tables *t, const exf_fold_stand_in_options *o) EXF_FOLD_CHECKED;
+exf_fold_status exf_fold_decode_stand_ins_cuda(const exf_fold_routes *io, const exf_fold_scores *s, const int32_t *members,
+                                               const exf_fold_tables *t, const exf_fold_stand_in_options *o,
+                                               void *stream) EXF_FOLD_CHECKED;
 
 #ifdef __cplusplus
 }

@@ -106,11 +106,16 @@ EXF_FOLD_INLINE void exf_fold_set_id(const exf_fold_routes *r, int64_t slot, int
         ((int64_t *)r->ids)[slot] = id;
 }
 
+EXF_FOLD_INLINE float exf_fold_real_at(const void *array, exf_fold_real type, int64_t i)
+{
+    if (type == EXF_FOLD_F32) return ((const float *)array)[i];
+    uint16_t half = ((const uint16_t *)array)[i];
+    return type == EXF_FOLD_BF16 ? exf_from_bf16(half) : exf_from_f16(half);
+}
+
 EXF_FOLD_INLINE float exf_fold_weight(const exf_fold_routes *r, int64_t slot)
 {
-    if (r->weight_type == EXF_FOLD_F32) return ((const float *)r->weights)[slot];
-    uint16_t half = ((const uint16_t *)r->weights)[slot];
-    return r->weight_type == EXF_FOLD_BF16 ? exf_from_bf16(half) : exf_from_f16(half);
+    return exf_fold_real_at(r->weights, r->weight_type, slot);
 }
 
 EXF_FOLD_INLINE void exf_fold_set_weight(const exf_fold_routes *r, int64_t slot, float v)
@@ -235,6 +240,20 @@ enum { EXF_FOLD_RAISES = 8 };
 EXF_FOLD_INLINE double exf_fold_raise(double rho)
 {
     return rho < 1e-4 ? 1e-3 : exf_muld(10, rho);
+}
+
+/* ---- stand-ins ---------------------------------------------------------------------- */
+
+/* A score as an integer ordered as they are; 0: never a stand-in (-infinity, NaN). */
+EXF_FOLD_INLINE uint32_t exf_fold_score_key(float score)
+{
+    return score >= -3.402823466e38f ? (uint32_t)exf_fold_ordered(score) ^ 0x80000000u : 0;
+}
+
+/* What a gate score is multiplied with to be a weight: sum w over sum g of the original slots. */
+EXF_FOLD_INLINE float exf_fold_gate_factor(float weights, float gates)
+{
+    return gates > 0 ? exf_divf(weights, gates) : 0.0f;
 }
 
 /* ---- budgets ------------------------------------------------------------------------ */
@@ -398,5 +417,25 @@ static inline exf_fold_status exf_fold_check_decode(exf_fold_decode_options *set
 static inline int exf_fold_fits(int64_t slots, const exf_fold_decode_options *o)
 {
     return slots == 0 || (slots <= o->pool && o->candidates != EXF_FOLD_POOL_OF_ALL);
+}
+
+/* Writes the options with their defaults filled in to *settled if all is well. */
+static inline exf_fold_status exf_fold_check_stand_ins(exf_fold_stand_in_options *settled, const exf_fold_routes *io,
+                                                       const exf_fold_scores *scores, const int32_t *members,
+                                                       const exf_fold_tables *t, const exf_fold_stand_in_options *o)
+{
+    if (!t || !o || !scores) return EXF_FOLD_BAD_ARGUMENT;
+    exf_fold_status s = exf_fold_check_routes(io, t->n_experts);
+    if (s != EXF_FOLD_OK) return s;
+    if (!EXF_FOLD_UNRESERVED(o) || !EXF_FOLD_UNRESERVED(scores) || !exf_fold_tables_known(t)) return EXF_FOLD_UNSUPPORTED;
+    *settled = *o;
+    settled->ridge = exf_fold_ridge(o->ridge);
+    int wrong = o->pool < 1 || (members && o->pool > t->n_experts) || (unsigned)o->weights > EXF_FOLD_STAND_INS_GATE;
+    wrong |= (unsigned)o->importance > EXF_FOLD_IMPORTANCE_SCORE || (unsigned)scores->type > EXF_FOLD_F16;
+    wrong |= io->rows > 0 && !scores->choice;
+    wrong |= !members && o->importance != EXF_FOLD_IMPORTANCE_SCORE && !exf_fold_scales(t, o->importance);
+    wrong |= o->weights == EXF_FOLD_STAND_INS_JOINT && exf_fold_bad_numbers(t, 0, settled->ridge, 1);
+    if (wrong) return EXF_FOLD_BAD_ARGUMENT;
+    return !members && io->rows > EXF_FOLD_MAX_SLOTS / io->width ? EXF_FOLD_UNSUPPORTED : EXF_FOLD_OK;
 }
 #endif

@@ -55,6 +55,7 @@ template <int W> struct exf_fold_system {
     unsigned mask, used;
     float rms;          /* rms of id */
     double a[W], right; /* row `lane`: a[j] for j <= lane */
+    double d, ridge;    /* after factoring: D of this row, and what was added to the diagonal */
 };
 
 template <int W>
@@ -105,6 +106,7 @@ template <int W> __device__ inline int exf_fold_factor(exf_fold_system<W> *y, do
         if (!(y->used >> k & 1)) continue;
         double pivot = __shfl_sync(y->mask, y->a[k], k, W), column = y->a[k];
         if (!(pivot > least)) return 0;
+        if (y->lane == k) y->d = pivot;
         double inverse = __ddiv_rn(1, pivot), mine = exf_muld(column, inverse);
         if (y->lane >= k) y->a[k] = y->lane == k ? inverse : mine; /* above the diagonal the column is done */
 #pragma unroll
@@ -136,8 +138,8 @@ template <int W> __device__ inline void exf_fold_substitute(exf_fold_system<W> *
     }
 }
 
-/* Solves right := (G + rho mean(diag G) I)^-1 right, rho raised as fold.h says; returns 0 if there is no solution. */
-template <int W> __device__ inline int exf_fold_solve(exf_fold_system<W> *y, double rho)
+/* Factors G + rho mean(diag G) I, rho raised as fold.h says; returns 0 if that does not help or the mean diagonal is 0. */
+template <int W> __device__ inline int exf_fold_factor_raised(exf_fold_system<W> *y, double rho)
 {
     float value[W];
     double mean = 0, diagonal = y->id < 0 ? 0 : exf_muld(exf_muld(__ldg(y->cosine + y->id * (y->n_experts + 1)), y->rms), y->rms);
@@ -150,16 +152,23 @@ template <int W> __device__ inline int exf_fold_solve(exf_fold_system<W> *y, dou
     mean = __ddiv_rn(mean, __popc(y->used));
     if (!(mean > 0)) return 0;
     for (int tries = 0; tries <= EXF_FOLD_RAISES; tries++, rho = exf_fold_raise(rho)) {
+        y->ridge = exf_muld(rho, mean);
 #pragma unroll
         for (int j = 0; j < W; j++) {
             float other = __shfl_sync(y->mask, y->rms, j, W);
             y->a[j] = j < y->lane ? exf_muld(exf_muld(value[j], y->rms), other) : 0;
-            if (j == y->lane && y->id >= 0) y->a[j] = exf_addd(diagonal, exf_muld(rho, mean));
+            if (j == y->lane && y->id >= 0) y->a[j] = exf_addd(diagonal, y->ridge);
         }
-        if (!exf_fold_factor(y, exf_muld(EXF_FOLD_PIVOT, mean))) continue;
-        exf_fold_substitute(y);
-        return 1;
+        if (exf_fold_factor(y, exf_muld(EXF_FOLD_PIVOT, mean))) return 1;
     }
     return 0;
+}
+
+/* Solves right := (G + rho mean(diag G) I)^-1 right; returns 0 if there is no solution. */
+template <int W> __device__ inline int exf_fold_solve(exf_fold_system<W> *y, double rho)
+{
+    if (!exf_fold_factor_raised(y, rho)) return 0;
+    exf_fold_substitute(y);
+    return 1;
 }
 #endif

@@ -1,7 +1,7 @@
 /* check_cuda_fold.c - exfold/fold.h on the device: the CPU's ids and weights, bit for bit,
  * over random and adversarial routes and tables, also out of a captured graph and from
  * two streams at once. */
-#include "tests/support/fold_abi_fixtures.h"
+#include "tests/support/fold_scores_fixtures.h"
 
 #if EXF_HAVE_CUDA
 #include <cuda_runtime_api.h>
@@ -14,6 +14,7 @@
 
 static fold_tables tables;
 static fold_routes in, want, got;
+static fold_scores scores;
 
 /* ---- the device's side -------------------------------------------------------------------- */
 
@@ -27,7 +28,8 @@ typedef struct {
 
 static struct {
     float *coeff, *loss, *cosine, *norms, *rms, *scale;
-    int32_t *target;
+    int32_t *target, *kept;
+    char *choice, *gate;
     device_room in, out, other;
     cudaStream_t stream[2];
 } d;
@@ -45,6 +47,9 @@ static void open_device(void)
     float **floats[] = {&d.coeff, &d.loss, &d.cosine, &d.norms, &d.rms, &d.scale};
     for (int i = 0; i < 6; i++) *floats[i] = on_device(i < 3 ? matrix : vector);
     d.target = on_device(FOLD_E * sizeof *d.target);
+    d.kept = on_device(FOLD_SLOTS * sizeof *d.kept);
+    d.choice = on_device(sizeof scores.choice);
+    d.gate = on_device(sizeof scores.gate);
     char **rooms[] = {&d.in.ids, &d.in.weights, &d.out.ids, &d.out.weights, &d.other.ids, &d.other.weights};
     for (int i = 0; i < 6; i++) *rooms[i] = on_device(ROOM);
     for (int i = 0; i < 2; i++) ck_cuda(cudaStreamCreateWithFlags(&d.stream[i], cudaStreamNonBlocking));
@@ -52,7 +57,8 @@ static void open_device(void)
 
 static void close_device(void)
 {
-    void *all[] = {d.coeff,  d.loss,       d.cosine,  d.norms,       d.rms,       d.scale,        d.target,
+    void *all[] = {d.coeff,  d.loss,       d.cosine,  d.norms,       d.rms,       d.scale,        d.target, d.kept,
+                   d.choice, d.gate,
                    d.in.ids, d.in.weights, d.out.ids, d.out.weights, d.other.ids, d.other.weights};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) ck_cuda(cudaFree(all[i]));
     for (int i = 0; i < 2; i++) ck_cuda(cudaStreamDestroy(d.stream[i]));
@@ -222,6 +228,55 @@ static void static_once(int e)
     ck_same(&is, &io, 0, "decode_static");
 }
 
+static void budget_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+{
+    static int32_t count[FOLD_SLOTS], is_count[FOLD_SLOTS];
+    int width = 1 + fold_below(s->k, seed, 11, 0);
+    exf_fold_budget_options o = {.rule = (exf_fold_budget_rule)(v % 2),
+                                 .least = v % 3 ? 0 : 1 + fold_below(width, seed, 12, 0),
+                                 .repeat = v / 2 % 2,
+                                 .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
+    float u = (float)fold_uniform(seed, 13, 0);
+    if (o.rule == EXF_FOLD_BUDGET_TOKEN)
+        o.penalty = v % 6 == 0 ? 0 : 0.2f * u * u * u;
+    else
+        o.share = v % 6 == 1 ? 1 : 0.05f + 0.95f * u;
+    exf_fold_routes out = fold_room(&want, s->rows, width, in.r.id_type, in.r.weight_type);
+    exf_fold_routes from = send_routes(&d.in, &in.r), to = send_routes(&d.out, &out);
+    ck_assert_int_eq(exf_fold_prefill_budget_cpu(&in.r, &out, count, &tables.t, &o), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_prefill_budget_cuda(&from, &to, v % 5 ? d.kept : NULL, on_device, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_cuda(cudaStreamSynchronize(d.stream[0]));
+    exf_fold_routes is = fetch_routes(&d.out, &to);
+    ck_same(&is, &out, ids_only, o.rule == EXF_FOLD_BUDGET_TOKEN ? "prefill_budget" : "prefill_budget, top-p");
+    if (v % 5 == 0) return;
+    ck_cuda(cudaMemcpy(is_count, d.kept, (size_t)s->rows * sizeof *is_count, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < s->rows; i++) ck_assert_int_eq(is_count[i], count[i]);
+}
+
+static void stand_ins_once(const shape *s, int v, uint64_t seed, const exf_fold_tables *on_device, int ids_only)
+{
+    int32_t members[FOLD_E];
+    exf_fold_stand_in_options o = {.pool = v % 6 == 4 ? 1 + fold_below(s->k, seed, 21, 0) : 1 + fold_below(s->e, seed, 22, 0),
+                                   .importance = (exf_fold_importance)(v / 5 % 2),
+                                   .weights = (exf_fold_stand_in_weights)(v % 3),
+                                   .ridge = v % 4 == 0 ? EXF_FOLD_ZERO : v % 4 == 1 ? 0 : 0.1f};
+    int given = v / 2 % 2;
+    if ((int64_t)s->rows * s->e > FOLD_SCORES) return;
+    fold_fill_scores(&scores, s->rows, s->e, real_of(v / 3), seed, (fold_scores_kind)(v % N_SCORES), v / 2 % 2);
+    for (int i = 0; i < o.pool; i++) members[i] = (i * 7 + v) % s->e; /* some twice where 7 divides E */
+    size_t bytes = fold_score_bytes(&scores.s, s->rows, s->e);
+    ck_cuda(cudaMemcpy(d.choice, scores.choice, bytes, cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(d.gate, scores.gate, bytes, cudaMemcpyHostToDevice));
+    ck_cuda(cudaMemcpy(d.target, members, (size_t)o.pool * sizeof *members, cudaMemcpyHostToDevice));
+    exf_fold_scores there = {.choice = d.choice, .gate = scores.s.gate ? d.gate : NULL, .type = scores.s.type};
+    exf_fold_routes io = fold_copy(&want, &in.r), to = send_routes(&d.in, &in.r);
+    ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&io, &scores.s, given ? members : NULL, &tables.t, &o), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_stand_ins_cuda(&to, &there, given ? d.target : NULL, on_device, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_cuda(cudaStreamSynchronize(d.stream[0]));
+    exf_fold_routes is = fetch_routes(&d.in, &to);
+    ck_same(&is, &io, ids_only, given ? "stand-ins of a given pool" : "stand-ins");
+}
+
 static void every_form(const shape *s, fold_tables_kind kind, int variants, uint64_t seed)
 {
     fold_fill_tables(&tables, s->e, seed, kind);
@@ -233,6 +288,8 @@ static void every_form(const shape *s, fold_tables_kind kind, int variants, uint
                          kind == TABLES_EXACT ? ROUTES_EXACT : (fold_routes_kind)(v / 3 % N_ROUTES));
         prefill_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         decode_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
+        budget_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
+        stand_ins_once(s, v, seed * 100 + (uint64_t)v, &on_device, 0);
         if (v % 4 == 0) static_once(s->e);
     }
 }
@@ -270,6 +327,8 @@ START_TEST(odd_numbers_choose_the_same_experts)
             ((float *)r.weights)[i] = odd[fold_below(11, 76, (uint64_t)v, (uint64_t)i)];
         prefill_once(s, v, 700 + (uint64_t)v, &on_device, 1);
         decode_once(s, v, 700 + (uint64_t)v, &on_device, 1);
+        budget_once(s, v, 700 + (uint64_t)v, &on_device, 1);
+        stand_ins_once(s, v, 700 + (uint64_t)v, &on_device, 1);
     }
 }
 END_TEST
@@ -307,6 +366,44 @@ START_TEST(a_captured_step_can_be_replayed)
         ck_assert_int_eq((_i ? exf_fold_decode_joint_cpu : exf_fold_decode_cpu)(&r, &tables.t, &o), EXF_FOLD_OK);
         is = fetch_routes(&d.in, &io);
         ck_same(&is, &r, 0, "captured decode");
+    }
+    ck_cuda(cudaGraphExecDestroy(step));
+    ck_cuda(cudaGraphDestroy(graph));
+}
+END_TEST
+
+/* The forms that choose for each token, captured and replayed: prefill in -> out, then stand-ins in `in`. */
+START_TEST(captured_choices_can_be_replayed)
+{
+    const exf_fold_budget_options p = {.penalty = 0.01f};
+    const exf_fold_stand_in_options o = {.pool = 48};
+    fold_fill_tables(&tables, 128, 8, TABLES_REAL);
+    fold_fill_scores(&scores, 256, 128, EXF_FOLD_F32, 3, SCORES_PLAIN, 0);
+    exf_fold_tables on_device = send_tables();
+    exf_fold_routes r = fold_room(&in, 256, 8, EXF_FOLD_I32, EXF_FOLD_F32), io = send_routes(&d.in, &r);
+    exf_fold_routes to = send_routes(&d.out, &r);
+    exf_fold_scores there = {.choice = d.choice};
+    cudaGraph_t graph;
+    cudaGraphExec_t step;
+    ck_cuda(cudaMemcpy(d.choice, scores.choice, fold_score_bytes(&scores.s, 256, 128), cudaMemcpyHostToDevice));
+    ck_cuda(cudaStreamBeginCapture(d.stream[0], cudaStreamCaptureModeGlobal));
+    ck_assert_int_eq(exf_fold_prefill_budget_cuda(&io, &to, d.kept, &on_device, &p, d.stream[0]), EXF_FOLD_OK);
+    ck_assert_int_eq(exf_fold_decode_stand_ins_cuda(&io, &there, NULL, &on_device, &o, d.stream[0]), EXF_FOLD_OK);
+    ck_cuda(cudaStreamEndCapture(d.stream[0], &graph));
+    ck_cuda(cudaGraphInstantiateWithFlags(&step, graph, 0));
+    for (uint64_t replay = 0; replay < 5; replay++) {
+        fold_fill_routes(&r, 128, 900 + replay, ROUTES_PLAIN);
+        ck_cuda(cudaMemcpy(io.ids, r.ids, fold_id_bytes(&r), cudaMemcpyHostToDevice));
+        ck_cuda(cudaMemcpy(io.weights, r.weights, fold_weight_bytes(&r), cudaMemcpyHostToDevice));
+        ck_cuda(cudaGraphLaunch(step, d.stream[0]));
+        ck_cuda(cudaStreamSynchronize(d.stream[0]));
+        exf_fold_routes kept = fold_room(&want, 256, 8, EXF_FOLD_I32, EXF_FOLD_F32);
+        ck_assert_int_eq(exf_fold_prefill_budget_cpu(&r, &kept, NULL, &tables.t, &p), EXF_FOLD_OK);
+        exf_fold_routes is = fetch_routes(&d.out, &to);
+        ck_same(&is, &kept, 0, "captured budget");
+        ck_assert_int_eq(exf_fold_decode_stand_ins_cpu(&r, &scores.s, NULL, &tables.t, &o), EXF_FOLD_OK);
+        is = fetch_routes(&d.in, &io);
+        ck_same(&is, &r, 0, "captured stand-ins");
     }
     ck_cuda(cudaGraphExecDestroy(step));
     ck_cuda(cudaGraphDestroy(graph));
@@ -381,6 +478,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(large_ones, large_batches_equal_the_cpu, 0, N_LARGE);
     tcase_add_loop_test(odd_ones, odd_numbers_choose_the_same_experts, 0, N_SHAPES);
     tcase_add_loop_test(few, a_captured_step_can_be_replayed, 0, 2);
+    tcase_add_test(few, captured_choices_can_be_replayed);
     tcase_add_test(few, streams_do_not_disturb_one_another);
     tcase_add_test(few, bad_arguments_are_refused_before_the_device);
     suite_add_tcase(s, every);

@@ -1,0 +1,139 @@
+/* fold_stand_ins_cpu.c - stand-ins chosen by the router's scores: see exfold/fold.h. */
+#include "kernels/fold/fold_cpu.h"
+
+/* The experts that may run. */
+typedef struct {
+    unsigned char inside[EXF_FOLD_MAX_E];
+    int first; /* the most important member, or the first; -1: it is no expert */
+} pool_set;
+
+/* A row's slots that have an expert. */
+typedef struct {
+    int n, slot[EXF_FOLD_MAX_K], old[EXF_FOLD_MAX_K], id[EXF_FOLD_MAX_K]; /* id -1: no stand-in was left */
+    int moved;
+} row_slots;
+
+/* Returns 0 if a pool by batch has room for all. */
+static int choose_pool(pool_set *set, const exf_fold_routes *io, const int32_t *members, const exf_fold_tables *t,
+                       const exf_fold_stand_in_options *o)
+{
+    const exf_fold_decode_options by_batch = {.pool = o->pool, .importance = o->importance};
+    exf_fold_pool pool;
+    memset(set, 0, sizeof *set);
+    if (!members && !exf_fold_choose_pool(&pool, io, t, &by_batch)) return 0;
+    for (int i = 0; i < o->pool; i++) {
+        int e = members ? members[i] : pool.expert[i];
+        int known = e >= 0 && e < t->n_experts;
+        if (known) set->inside[e] = 1;
+        if (i == 0) set->first = known ? e : -1;
+    }
+    return 1;
+}
+
+static void read_slots(row_slots *r, const pool_set *set, const exf_fold_routes *io, int64_t first, int n_experts)
+{
+    r->n = r->moved = 0;
+    for (int k = 0; k < io->width; k++) {
+        int e = exf_fold_id(io, first + k, n_experts);
+        if (e < 0) continue;
+        r->slot[r->n] = k;
+        r->old[r->n] = e;
+        r->id[r->n++] = set->inside[e] ? e : -1;
+        r->moved += !set->inside[e];
+    }
+}
+
+static int holds(const row_slots *r, int e)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->id[i] == e) return 1;
+    return 0;
+}
+
+/* Returns the pool's member of largest score that the row does not hold; -1: none is left. */
+static int next_best(const row_slots *r, const pool_set *set, const exf_fold_scores *s, int64_t first, int n_experts)
+{
+    uint32_t most = 0;
+    int best = -1;
+    for (int e = 0; e < n_experts; e++) {
+        if (!set->inside[e]) continue;
+        uint32_t key = exf_fold_score_key(exf_fold_real_at(s->choice, s->type, first + e));
+        if (key <= most || holds(r, e)) continue;
+        most = key;
+        best = e;
+    }
+    return best;
+}
+
+/* Writes the ids and weights w of the slots that moved, and the weights of the others if `all`. */
+static void put_row(const exf_fold_routes *io, int64_t first, const row_slots *r, const float *w, int spare, int all)
+{
+    for (int i = 0; i < r->n; i++) {
+        int moved = r->id[i] != r->old[i];
+        if (moved) exf_fold_set_id(io, first + r->slot[i], r->id[i] < 0 ? spare : r->id[i]);
+        if (moved || all) exf_fold_set_weight(io, first + r->slot[i], w[i]);
+    }
+}
+
+static void weigh_jointly(const exf_fold_routes *io, int64_t first, const row_slots *r, int spare, const exf_fold_tables *t,
+                          double rho)
+{
+    int id[EXF_FOLD_MAX_K], n = 0;
+    float w[EXF_FOLD_MAX_K];
+    exf_fold_joint s;
+    for (int i = 0; i < r->n; i++)
+        if (r->id[i] >= 0) id[n++] = r->id[i];
+    exf_fold_joint_begin(&s, id, n, t);
+    for (int i = 0; i < r->n; i++)
+        if (r->id[i] != r->old[i]) exf_fold_joint_omit(&s, r->old[i], exf_fold_weight(io, first + r->slot[i]), t);
+    int solved = exf_fold_joint_solve(&s, rho);
+    for (int i = 0, at = 0; i < r->n; i++) {
+        double k = r->id[i] != r->old[i] ? 0 : exf_fold_weight(io, first + r->slot[i]);
+        w[i] = (float)(r->id[i] >= 0 && solved ? k + s.right[at] : k);
+        at += r->id[i] >= 0;
+    }
+    put_row(io, first, r, w, spare, solved);
+}
+
+static void weigh_by_gate(const exf_fold_routes *io, int64_t first, const row_slots *r, int spare, const exf_fold_scores *s,
+                          int64_t first_score, int renormalises)
+{
+    const void *gate = s->gate ? s->gate : s->choice;
+    float w[EXF_FOLD_MAX_K], before = 0, gates = 0, after = 0;
+    for (int i = 0; i < r->n; i++) {
+        w[i] = exf_fold_weight(io, first + r->slot[i]);
+        before = exf_addf(before, w[i]);
+        gates = exf_addf(gates, exf_fold_real_at(gate, s->type, first_score + r->old[i]));
+    }
+    float factor = exf_fold_gate_factor(before, gates);
+    for (int i = 0; i < r->n; i++) {
+        if (r->id[i] != r->old[i])
+            w[i] = r->id[i] < 0 ? 0.0f : exf_mulf(factor, exf_fold_real_at(gate, s->type, first_score + r->id[i]));
+        after = exf_addf(after, w[i]);
+    }
+    if (renormalises) factor = exf_fold_rescale_factor(EXF_FOLD_RESCALE_SUM, before, after);
+    for (int i = 0; renormalises && i < r->n; i++) w[i] = exf_mulf(w[i], factor);
+    put_row(io, first, r, w, spare, renormalises);
+}
+
+exf_fold_status exf_fold_decode_stand_ins_cpu(const exf_fold_routes *io, const exf_fold_scores *s, const int32_t *members,
+                                              const exf_fold_tables *t, const exf_fold_stand_in_options *o)
+{
+    exf_fold_stand_in_options settled;
+    exf_fold_status status = exf_fold_check_stand_ins(&settled, io, s, members, t, o);
+    pool_set set;
+    if (status != EXF_FOLD_OK || !choose_pool(&set, io, members, t, &settled)) return status;
+    for (int row = 0; row < io->rows; row++) {
+        int64_t first = (int64_t)row * io->width, first_score = (int64_t)row * t->n_experts;
+        row_slots r;
+        read_slots(&r, &set, io, first, t->n_experts);
+        if (r.moved == 0) continue;
+        for (int i = 0; i < r.n; i++)
+            if (r.id[i] < 0) r.id[i] = next_best(&r, &set, s, first_score, t->n_experts);
+        if (settled.weights == EXF_FOLD_STAND_INS_JOINT)
+            weigh_jointly(io, first, &r, set.first, t, settled.ridge);
+        else
+            weigh_by_gate(io, first, &r, set.first, s, first_score, settled.weights == EXF_FOLD_STAND_INS_ROUTE);
+    }
+    return EXF_FOLD_OK;
+}
