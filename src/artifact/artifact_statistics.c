@@ -332,6 +332,29 @@ out:
     return rc;
 }
 
+/* Compares rounded sums with exact ones. */
+typedef struct {
+    const exf_statistics_reader *r;
+    const char *path;
+    const exf_exact *sum;
+    const double *rounded;
+    size_t n;
+} rounding_check;
+
+enum { CHECKED_AT_ONCE = 4096 };
+
+static exf_code check_rounded(void *self, size_t part, int worker, exf_err *err)
+{
+    const rounding_check *c = self;
+    size_t end = (part + 1) * CHECKED_AT_ONCE;
+    (void)worker;
+    for (size_t i = part * CHECKED_AT_ONCE; i < end && i < c->n; i++)
+        if (!(c->rounded[i] == exf_exact_value(&c->sum[i])))
+            return exf_fail(err, EXF_FORMAT, "%s: %s[%zu] is %.17g, its exact sum is %.17g", exf_h5_path(c->r->h), c->path, i,
+                            c->rounded[i], exf_exact_value(&c->sum[i]));
+    return EXF_OK;
+}
+
 static exf_code get_sums(exf_statistics_reader *r, int layer, const char *name, exf_exact *sum, int rank, exf_err *err)
 {
     int64_t e = r->shape.n_experts;
@@ -346,10 +369,8 @@ static exf_code get_sums(exf_statistics_reader *r, int layer, const char *name, 
     exf_tensor t = {.name = path, .dtype = EXF_DT_F64, .rank = rank, .shape = {e, e}};
     layer_path(path, layer, "", name);
     EXF_TRY(exf_h5_read(r->h, &t, rounded, err));
-    for (size_t i = 0; rc == EXF_OK && i < n; i++)
-        if (!(rounded[i] == exf_exact_value(&sum[i])))
-            rc = exf_fail(err, EXF_FORMAT, "%s: %s[%zu] is %.17g, its exact sum is %.17g", exf_h5_path(r->h), path, i, rounded[i],
-                          exf_exact_value(&sum[i]));
+    rounding_check check = {r, path, sum, rounded, n};
+    rc = exf_parallel_for((n + CHECKED_AT_ONCE - 1) / CHECKED_AT_ONCE, exf_background_threads(), check_rounded, &check, err);
 out:
     exf_mem_free(rounded);
     return rc;

@@ -350,9 +350,12 @@ exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err)
 
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err)
 {
+    int done;
     exf_code rc = exf_h5_expect(h, expected, err);
     if (rc != EXF_OK || exf_tensor_count(expected) == 0) return rc;
-    if (read_or_retry(h->last, exf_h5i_type(expected->dtype), H5S_ALL, H5S_ALL, data) < 0)
+    rc = exf_h5i_inflate(h->last, expected, data, &done, err);
+    if (rc != EXF_OK) return rc;
+    if (!done && read_or_retry(h->last, exf_h5i_type(expected->dtype), H5S_ALL, H5S_ALL, data) < 0)
         return exf_h5i_fail(h, err, "cannot read %s", expected->name);
     return exf_h5i_check_rows(h, expected, 0, expected->rank ? expected->shape[0] : 1, data, err);
 }

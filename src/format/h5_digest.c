@@ -98,6 +98,18 @@ out:
     return rc;
 }
 
+/* Reads one block of elements: all of a dataset that is no larger, in the fastest way. */
+static exf_code read_block(const walk *w, hid_t dataset, const exf_tensor *t, const hsize_t *at, const hsize_t *count, size_t bytes,
+                           void *to, exf_err *err)
+{
+    int done = 0;
+    exf_code rc = EXF_OK;
+    if (bytes == (size_t)exf_tensor_count(t) * (exf_dtype_bits(t->dtype) / 8)) rc = exf_h5i_inflate(dataset, t, to, &done, err);
+    if (rc != EXF_OK || done) return rc;
+    if (exf_h5i_box(dataset, exf_h5i_type(t->dtype), t->rank, at, count, to, NULL) >= 0) return EXF_OK;
+    return exf_h5i_fail(w->h, err, "cannot read %s", w->path);
+}
+
 /* The elements in the order of memory, in blocks whose size does not matter to
  * the hash. */
 static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_err *err)
@@ -119,10 +131,7 @@ static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_e
             count[k] = left < block[k] ? left : block[k];
             bytes *= count[k];
         }
-        if (exf_h5i_box(dataset, exf_h5i_type(t->dtype), t->rank, at, count, buf, NULL) < 0) {
-            rc = exf_h5i_fail(w->h, err, "cannot read %s", w->path);
-            goto out;
-        }
+        EXF_TRY(read_block(w, dataset, t, at, count, bytes, buf, err));
         EXF_TRY(exf_h5i_sums_check(w->h, w->path, &sums, buf, bytes, err));
         EXF_TRY(exf_hash_add(w->hash, buf, bytes, err));
         /* Like an odometer: the last axis first. */

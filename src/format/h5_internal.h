@@ -5,6 +5,7 @@
  * h5_attr.c  attributes
  * h5_data.c  datasets
  * h5_checksum.c  checksums of their elements
+ * h5_inflate.c  reading compressed datasets on several threads
  * h5_limits.c  what a dataset may take of memory and time
  * h5_digest.c  listing, the payload's hash
  * The function that opens an HDF5 id closes it; exf_h5i_dataset's id is borrowed. */
@@ -121,6 +122,10 @@ herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, co
 exf_code exf_h5i_get_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, exf_err *err) EXF_CHECKED;
 /* Group or file creation list: links and attributes compact. */
 void exf_h5i_compact(hid_t creation_list);
+
+/* ---- h5_inflate.c ------------------------------------------------------ */
+/* Reads all of t, which `dataset` holds, into `to`; *done is 0 where that is left to H5Dread(). */
+exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, void *to, int *done, exf_err *err) EXF_CHECKED;
 
 /* ---- h5_limits.c ------------------------------------------------------- */
 /* Refuses an open dataset whose shape, chunks or filters would take more memory or time than its stored bytes and

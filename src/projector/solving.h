@@ -13,6 +13,7 @@ typedef struct exf_solve_options {
     size_t n_ranks;
     const int64_t *pools; /* sizes D of static pools */
     size_t n_pools;
+    const char *statistics_digest; /* the payload digest of the statistics, where it is known; NULL: computed */
 } exf_solve_options;
 
 /* Returns 1 if pair i = s * E + t of a layer has enough tokens. */

@@ -9,6 +9,7 @@
 #include "solve/measures.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
@@ -115,7 +116,10 @@ static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, co
     char digest[EXF_SHA256_HEX];
     exf_text names = {0};
     EXF_TRY(exf_provenance_copy(p, &r->provenance, err));
-    EXF_TRY(exf_h5_digest(r->h, digest, err));
+    if (o->statistics_digest)
+        snprintf(digest, sizeof digest, "%s", o->statistics_digest);
+    else
+        EXF_TRY(exf_h5_digest(r->h, digest, err));
     EXF_TRY(exf_provenance_add(p, err, "solve.program", "exfold-solve"));
     EXF_TRY(exf_provenance_add(p, err, "solve.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "solve.commit", "%s", exf_commit()));

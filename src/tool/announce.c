@@ -12,27 +12,40 @@
 #include <stdio.h>
 #include <sys/stat.h>
 
-static exf_code announce_file(const char *path, exf_err *err)
+static exf_code say(const char *path, const char *word, const char *hex, exf_err *err)
 {
-    char hex[EXF_SHA256_HEX], size[16];
-    const char *word = exf_ends_with(path, ".h5") ? "digest" : "sha256";
+    char size[16];
     exf_file *f = NULL;
-    exf_h5 *h = NULL;
-    exf_code rc;
-    EXF_TRY(exf_file_open(&f, path, err));
-    if (exf_ends_with(path, ".h5")) {
-        EXF_TRY(exf_h5_open(&h, path, err));
-        EXF_TRY(exf_h5_digest(h, hex, err));
-    } else {
-        EXF_TRY(exf_hash_file(path, hex, err));
-    }
+    exf_code rc = exf_file_open(&f, path, err);
+    if (rc != EXF_OK) return rc;
     printf("wrote ");
     exf_print_text(path, 0);
     printf("  %s  %s %s\n", exf_human_bytes(size, sizeof size, (double)exf_file_size(f)), word, hex);
+    exf_file_close(f);
+    return EXF_OK;
+}
+
+static exf_code announce_file(const char *path, exf_err *err)
+{
+    char hex[EXF_SHA256_HEX];
+    exf_h5 *h = NULL;
+    exf_code rc;
+    if (exf_ends_with(path, ".h5")) {
+        EXF_TRY(exf_h5_open(&h, path, err));
+        EXF_TRY(exf_h5_digest(h, hex, err));
+        rc = say(path, "digest", hex, err);
+    } else {
+        EXF_TRY(exf_hash_file(path, hex, err));
+        rc = say(path, "sha256", hex, err);
+    }
 out:
     exf_h5_close(h);
-    exf_file_close(f);
     return rc;
+}
+
+exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err)
+{
+    return say(path, "digest", digest, err);
 }
 
 static exf_code announce_in(void *self, const char *name, exf_err *err)

@@ -148,21 +148,22 @@ static exf_code digest_before(const char *path, char hex[EXF_SHA256_HEX], exf_er
     return rc;
 }
 
-exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, int exports, exf_worst_coverage *worst,
-                        exf_err *err)
+exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
+                        exf_worst_coverage *worst, exf_err *err)
 {
     exf_solve_options o;
     exf_tables t = {0};
     char old[EXF_SHA256_HEX], now[EXF_SHA256_HEX], *directory = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
+    o.statistics_digest = statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(exf_solve(statistics, &o, &t, err));
     EXF_TRY(exf_coverage_report(&t, r, worst, err));
     EXF_TRY(digest_before(target, old, err));
     EXF_TRY(exf_tables_write(&t, target, r->force, err));
-    EXF_TRY(exf_announce(target, err));
     EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, now, err));
+    EXF_TRY(exf_announce_digest(target, now, err));
     EXF_TRY(exf_path_dir(&directory, target, err));
     EXF_TRY(exf_derived_drop(directory, old, now, exports ? &r->targets : NULL, err));
 out:
@@ -222,7 +223,7 @@ out:
 static exf_code solve_first(const exf_recipe *r, const inputs *in, const char *target, exf_err *err)
 {
     exf_worst_coverage worst;
-    exf_code rc = exf_solve_file(r, in->path[0], target, 0, &worst, err);
+    exf_code rc = exf_solve_file(r, in->path[0], NULL, target, 0, &worst, err);
     return rc == EXF_OK ? exf_coverage_gate(r, &worst, err) : rc;
 }
 

@@ -80,7 +80,9 @@ static void close_outputs(outputs *o, int failed)
     exf_run_directory_close(&o->dir, failed);
 }
 
-static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const outputs *out, exf_err *err)
+/* Runs the forward pass and writes its statistics, whose digest is wanted twice: it takes reading them whole. */
+static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const outputs *out, char digest[EXF_SHA256_HEX],
+                                 exf_err *err)
 {
     exf_accumulator *a = NULL;
     exf_accumulate_options o;
@@ -98,7 +100,8 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_accumulator_add_facts(a, &late, err));
     EXF_TRY(exf_accumulator_commit(a, err));
-    EXF_TRY(exf_announce(out->statistics, err));
+    EXF_TRY(exf_artifact_digest(out->statistics, &exf_artifact_statistics, digest, err));
+    EXF_TRY(exf_announce_digest(out->statistics, digest, err));
 out:
     exf_accumulator_free(a);
     exf_sequence_list_free(&sequences);
@@ -210,9 +213,10 @@ static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumu
 static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s, exf_err *err)
 {
     exf_worst_coverage worst;
+    char digest[EXF_SHA256_HEX];
     exf_code rc;
-    EXF_TRY(write_statistics(r, s, o, err));
-    EXF_TRY(exf_solve_file(r, o->statistics, o->tables, 1, &worst, err));
+    EXF_TRY(write_statistics(r, s, o, digest, err));
+    EXF_TRY(exf_solve_file(r, o->statistics, digest, o->tables, 1, &worst, err));
     EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, 1, err));
     EXF_TRY(exf_text_inputs_write(&o->text, o->manifest, r->force, err));
     EXF_TRY(write_recipe(r, o->dir.path, o->recipe, o->tables, err));

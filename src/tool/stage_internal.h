@@ -12,9 +12,10 @@ typedef struct {
 } exf_worst_coverage;
 
 /* Solves statistics to tables and prints the file; reports unobserved pairs on stderr.  What was made
- * from tables that these replace is dropped (derived_files.h).  exports: 1 if r's targets are written next. */
-exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *target, int exports, exf_worst_coverage *worst,
-                        exf_err *err) EXF_CHECKED;
+ * from tables that these replace is dropped (derived_files.h).  exports: 1 if r's targets are written next.
+ * statistics_digest: their payload digest, or NULL, which computes it. */
+exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
+                        exf_worst_coverage *worst, exf_err *err) EXF_CHECKED;
 /* Refuses, before any work, targets of r that exist and may not be replaced. */
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
 /* Refuses a model that one of r's targets cannot serve. */
