@@ -1,11 +1,12 @@
 # Makefile - the whole build.  `make help` lists the targets and what was found.
 #
 # Knobs (command line or config.mk):
-#   CUDA=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  HARDEN=  CUDA_ARCH=sm_80
+#   CUDA=auto|0|1  MPI=auto|0|1  SAN=address,undefined  BUILD=dir  V=1  CFLAGS=  HARDEN=  CUDA_ARCH=sm_80
 #   FUZZ=name  SECONDS=60  CLANG=clang   (make fuzz)
 
 BUILD     ?= build
 CUDA      ?= auto
+MPI       ?= auto
 SAN       ?=
 NVCC      ?= nvcc
 CUDA_ARCH ?=
@@ -27,7 +28,7 @@ PKG_CONFIG ?= pkg-config
 PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto cairo zlib
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
            libssl-dev libcairo2-dev fonts-dejavu-core zlib1g-dev check pkg-config make gcc \
-           $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind shellcheck yamllint python3-selenium $(CHROMIUM_PACKAGES))
+           $(if $(filter 0,$(MPI)),,openmpi-bin libopenmpi-dev) $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind shellcheck yamllint python3-selenium $(CHROMIUM_PACKAGES))
 # Ubuntu has Chromium as a snap alone, which no container runs: there CHROMIUM and CHROMEDRIVER name others (tests/report/run.sh).
 CHROMIUM_PACKAGES = $(if $(shell grep -sx ID=ubuntu /etc/os-release),,chromium chromium-driver)
 MISSING := $(strip $(foreach p,$(PACKAGES),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),,$(p))))
@@ -46,6 +47,18 @@ CUDA_CFLAGS := -isystem $(CUDA_HOME)/include
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
 # Machine code for Hopper, and PTX that any GPU since Turing can compile at start.
 GENCODE   := $(if $(CUDA_ARCH),-arch=$(CUDA_ARCH),-gencode arch=compute_90a$(comma)code=sm_90a -gencode arch=compute_75$(comma)code=compute_75)
+endif
+
+# MPI, for calibrations and validations on several ranks: Open MPI or MPICH.
+MPI_MODULE := $(firstword $(foreach p,ompi-c mpich,$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),$(p))))
+MPICC      ?= mpicc
+ifeq ($(MPI),auto)
+override MPI := $(if $(MPI_MODULE)$(shell command -v $(MPICC) 2>/dev/null),1,0)
+endif
+ifeq ($(MPI),1)
+MPI_FLAGS  := $(if $(MPI_MODULE),$(shell $(PKG_CONFIG) --cflags --libs $(MPI_MODULE)),$(shell $(MPICC) --showme 2>/dev/null || $(MPICC) -show))
+MPI_CFLAGS := $(patsubst -I%,-isystem %,$(filter -I%,$(MPI_FLAGS)))
+MPI_LIBS   := $(filter -L% -l% -Wl%,$(MPI_FLAGS))
 endif
 
 # ---- flags -----------------------------------------------------------------
@@ -68,7 +81,7 @@ HARDEN_LD ?= -Wl,-z,relro,-z,now
 PIE      := -fPIE
 COMPILE  = $(STD) $(WARN) $(CFLAGS) $(HARDEN) $(PIE) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
 LINK     = $(CC) -pie $(HARDEN_LD) $(SANFLAGS) $(LDFLAGS)
-LDLIBS   = $(DEPS_LIBS) $(CUDA_LIBS) -lpthread -lm
+LDLIBS   = $(DEPS_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lpthread -lm
 
 # ---- what is built: nothing here lists a file by hand ----------------------
 # Everything in a library module goes into libexfold.a; src/tool/exfold.c and every
@@ -258,6 +271,7 @@ help:
 	@for p in $(PACKAGES) check; do \
 	    if v=$$($(PKG_CONFIG) --modversion $$p 2>/dev/null); then echo "  found    $$p $$v"; else echo "  MISSING  $$p"; fi; done
 	@echo "  $(if $(filter 1,$(CUDA)),found    nvcc ($(NVCC_PATH)): CPU and CUDA,$(if $(NVCC_PATH),unused   nvcc ($(NVCC_PATH)),no       nvcc): CPU only)"
+	@echo "  $(if $(filter 1,$(MPI)),found    MPI ($(or $(MPI_MODULE),$(MPICC))): runs on several ranks,no       MPI: one process a run)"
 	@$(if $(MISSING),echo "  To install what is missing: apt-get install $(DEBIAN)",true)
 
 deps:
@@ -315,6 +329,13 @@ $(BUILD)/gen/version.h: FORCE | $(BUILD)/gen
 	   echo "#define EXF_COMMIT \"$$(scripts/source-commit.sh)\""; } > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/base/version.o: $(BUILD)/gen/version.h
+
+# A build directory may change from MPI=0 to MPI=1, too.
+$(BUILD)/gen/mpi: FORCE | $(BUILD)/gen
+	@echo '$(MPI)' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(patsubst %.c,$(BUILD)/%.o,$(wildcard src/ranks/*.c)): $(BUILD)/gen/mpi
+$(BUILD)/src/ranks/%.o: DEPS_CFLAGS += -DEXF_HAVE_MPI=$(MPI) $(MPI_CFLAGS)
 
 # A build directory may change from CUDA=0 to CUDA=1: what the compiler is told of it is compiled again.
 $(BUILD)/gen/cuda: FORCE | $(BUILD)/gen

@@ -211,12 +211,31 @@ static int processors(void)
     return n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : (int)n;
 }
 
+static int sharing = 1; /* processes that share the processors */
+
+void exf_share_processors(int n)
+{
+    sharing = n > 1 ? n : 1;
+}
+
+uint64_t exf_processor_set(void)
+{
+    uint64_t mixed = 0;
+#ifdef __linux__
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        for (size_t i = 0; i < CPU_SETSIZE; i++)
+            if (CPU_ISSET(i, &set)) mixed = (mixed ^ (i + 1)) * UINT64_C(0x100000001b3);
+#endif
+    return mixed;
+}
+
 int exf_default_threads(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
     char *end;
     long asked = text ? strtol(text, &end, 10) : 0;
-    if (asked < 1) return processors();
+    if (asked < 1) return processors() / sharing > 1 ? processors() / sharing : 1;
     return asked > MOST_THREADS ? MOST_THREADS : (int)asked;
 }
 

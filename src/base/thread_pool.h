@@ -9,6 +9,7 @@
 #include "base/err.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,6 +35,11 @@ exf_code exf_parallel_for(size_t n, int n_threads, exf_parallel_fn fn, void *sel
 int exf_default_threads(void);
 /* The same, but at most 8: for compressing and adding up beside a forward pass. */
 int exf_background_threads(void);
+/* Says that n processes share the processors: exf_default_threads() gives each its part, unless OMP_NUM_THREADS
+ * names a number. */
+void exf_share_processors(int n);
+/* Returns a number that processes have in common which may run on the same processors; 0 where the system does not say. */
+uint64_t exf_processor_set(void);
 #ifdef __cplusplus
 }
 #endif

@@ -36,6 +36,7 @@ typedef struct {
     /* The first runs also where the first argument names none of them but a file. */
     const exf_command *commands;
     size_t n_commands;
+    int takes_ranks; /* it runs as several ranks under mpirun or srun (run_ranks.h); others refuse that */
     int runs_others; /* it is `exfold`: its first argument names the program that takes the others */
 } exf_program;
 #endif

@@ -13,6 +13,7 @@
 #include "tool/manual.h"
 #include "tool/programs.h"
 #include "tool/run_other.h"
+#include "tool/run_ranks.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -129,8 +130,8 @@ static exf_code print_help(const exf_program *p, const exf_command *c, int keys,
 
 static void print_version(const exf_program *p)
 {
-    printf("%s %s (commit %s, %s)\n", p->name, exf_release(), exf_commit(),
-           exf_built_with_cuda() ? "CPU and CUDA" : "CPU only");
+    printf("%s %s (commit %s, %s, %s)\n", p->name, exf_release(), exf_commit(),
+           exf_built_with_cuda() ? "CPU and CUDA" : "CPU only", exf_ranks_built() ? "MPI" : "no MPI");
 }
 
 /* --help=man, --help=bash, ...: 1 and the page, or its failure; 0 if that is not what argv says. */
@@ -154,6 +155,10 @@ static int print_manual(const exf_program *p, int argc, char **argv, exf_code *r
 static exf_code run(const exf_program *p, exf_recipe *r, const char **positional, size_t n, exf_err *err)
 {
     exf_code rc;
+    if (!exf_ranks_first(r->job)) {
+        r->quiet = 1; /* rank 0 speaks for all */
+        r->progress = EXF_PROGRESS_NONE;
+    }
     exf_log_setup(p->name, r->quiet ? EXF_LOG_QUIET : r->verbose ? EXF_LOG_DEBUG : EXF_LOG_INFO, (exf_progress_mode)r->progress);
     EXF_TRY(exf_arguments_sort(p, r, positional, n, err));
     if (r->recipe_file) EXF_TRY(exf_recipe_read(r, r->recipe_file, err));
@@ -217,13 +222,16 @@ static exf_code close_stdout(exf_err *err)
     return exf_fail_errno(err, why, "standard output: cannot write the results");
 }
 
-static exf_code run_or_become(const exf_program *p, int argc, char **argv, exf_err *err)
+static exf_code run_or_become(const exf_program *p, int argc, char **argv, exf_ranks **ranks, exf_err *err)
 {
     exf_recipe recipe = {.recipe_file = NULL};
     exf_code rc;
     if (p->runs_others && exf_names_other(argc, argv)) return exf_run_other(argc, argv, err);
     choose_blas_kernels(argv);
     install_signals();
+    rc = exf_run_ranks_open(ranks, p, err);
+    if (rc != EXF_OK) return rc;
+    recipe.job = *ranks;
     if (!print_manual(p, argc, argv, &rc, err)) rc = parse_and_run(p, &recipe, argc, argv, err);
     return rc == EXF_OK ? close_stdout(err) : rc;
 }
@@ -240,13 +248,10 @@ static exf_progress_mode progress_of(char **argv)
 int exf_program_main(const exf_program *p, int argc, char **argv)
 {
     exf_err err = {.code = EXF_OK, .msg = ""};
+    exf_ranks *ranks = NULL;
     exf_code rc = exf_standard_descriptors(&err);
     if (rc != EXF_OK) return (int)rc; /* a message would have no place to go */
     exf_log_setup(p->name, EXF_LOG_INFO, progress_of(argv));
-    rc = run_or_become(p, argc, argv, &err);
-    if (rc != EXF_OK) {
-        err.code = rc;
-        exf_log_error(&err);
-    }
-    return (int)rc;
+    rc = run_or_become(p, argc, argv, &ranks, &err);
+    return exf_run_ranks_end(ranks, rc, &err);
 }

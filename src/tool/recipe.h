@@ -58,6 +58,7 @@ typedef struct {
     exf_text_list variants, fail_above; /* fold/variant.h, validate/quality_gate.h */
     int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
     /* not options */
+    struct exf_ranks *job;     /* the ranks of the run (ranks/ranks.h); NULL: one process */
     const char *recipe_file; /* NULL: none was given */
     const char *manifest_text; /* the manifest's bytes where --text made it (tool/text_inputs.h); NULL: it is a file */
     const char **inputs;     /* other positional arguments */

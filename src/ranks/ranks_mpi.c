@@ -1,0 +1,230 @@
+/* ranks_mpi.c - joins and leaves a job of MPI ranks; see ranks.h. */
+#include "ranks/ranks_mpi_internal.h"
+
+#if EXF_HAVE_MPI
+#include "base/mem.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static int joined; /* 1: MPI runs, and exf_ranks_abort() has something to end */
+
+int exf_ranks_built(void)
+{
+    return 1;
+}
+
+exf_code exf_mpi_ok(int status, const char *what, exf_err *err)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n;
+    if (status == MPI_SUCCESS) return EXF_OK;
+    MPI_Error_string(status, text, &n);
+    return exf_fail(err, EXF_IO, "MPI cannot do %s: %s", what, text);
+}
+
+/* ---- places --------------------------------------------------------------------------------- */
+
+/* Fills the place but for the node's number. */
+static exf_code find_place(exf_ranks *r, exf_err *err)
+{
+    exf_place *p = &r->place;
+    exf_code rc;
+    *p = exf_one_place();
+    EXF_TRY(exf_mpi_ok(MPI_Comm_rank(r->world, &p->rank), "counting ranks", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_size(r->world, &p->size), "counting ranks", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_split_type(r->world, MPI_COMM_TYPE_SHARED, p->rank, MPI_INFO_NULL, &r->node), "finding a node",
+                       err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_rank(r->node, &p->local_rank), "counting the ranks of a node", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_size(r->node, &p->local_size), "counting the ranks of a node", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_split(r->world, p->local_rank ? MPI_UNDEFINED : 0, p->rank, &r->leaders), "counting nodes", err));
+    if (!p->local_rank) {
+        MPI_Comm_rank(r->leaders, &p->node);
+        MPI_Comm_size(r->leaders, &p->n_nodes);
+    }
+    int node[2] = {p->node, p->n_nodes};
+    EXF_TRY(exf_mpi_ok(MPI_Bcast(node, 2, MPI_INT, 0, r->node), "numbering nodes", err));
+    p->node = node[0];
+    p->n_nodes = node[1];
+out:
+    return rc;
+}
+
+static exf_code share_places(exf_ranks *r, exf_err *err)
+{
+    size_t n = (size_t)r->place.size;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&r->all, n, sizeof *r->all, "ranks", err));
+    EXF_TRY(exf_mem_new(&r->watched, n, 1, "ranks", err));
+    EXF_TRY(exf_mem_new(&r->ended, n, 1, "ranks", err));
+    EXF_TRY(exf_mem_new(&r->done, n, sizeof *r->done, "ranks", err));
+    EXF_TRY(exf_mem_new(&r->seconds, n, sizeof *r->seconds, "ranks", err));
+    EXF_TRY(exf_mpi_ok(MPI_Allgather(&r->place, (int)sizeof r->place, MPI_BYTE, r->all, (int)sizeof r->place, MPI_BYTE, r->world),
+                       "telling places", err));
+    for (size_t i = 0; i < n; i++) {
+        r->done[i] = -1;
+        r->watched[i] = r->all[i].node == r->place.node && (int)i != r->place.rank && kill((pid_t)r->all[i].pid, 0) == 0;
+    }
+out:
+    return rc;
+}
+
+exf_place exf_ranks_place(const exf_ranks *r)
+{
+    return r ? r->place : exf_one_place();
+}
+
+exf_place exf_ranks_place_of(const exf_ranks *r, int rank)
+{
+    return r ? r->all[rank] : exf_one_place();
+}
+
+/* ---- joining and leaving ---------------------------------------------------------------------- */
+
+static void add_exact(void *from, void *to, int *n, MPI_Datatype *type)
+{
+    (void)type;
+    for (int i = 0; i < *n; i++) exf_exact_merge((exf_exact *)to + i, (const exf_exact *)from + i);
+}
+
+static exf_code make_communicators(exf_ranks *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(MPI_COMM_WORLD, &r->world), "opening the job", err));
+    MPI_Comm_set_errhandler(r->world, MPI_ERRORS_RETURN);
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->sums), "opening the job", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->votes), "opening the job", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->notes), "opening the job", err));
+    EXF_TRY(exf_mpi_ok(MPI_Type_contiguous(3, MPI_UINT64_T, &r->exact), "describing exact sums", err));
+    EXF_TRY(exf_mpi_ok(MPI_Type_commit(&r->exact), "describing exact sums", err));
+    EXF_TRY(exf_mpi_ok(MPI_Op_create(add_exact, 1, &r->add_exact), "describing exact sums", err));
+out:
+    return rc;
+}
+
+static void free_ranks(exf_ranks *r)
+{
+    pthread_mutex_destroy(&r->lock);
+    exf_mem_free(r->all);
+    exf_mem_free(r->watched);
+    exf_mem_free(r->ended);
+    exf_mem_free(r->done);
+    exf_mem_free(r->seconds);
+    while (r->sent) {
+        exf_note_sent *s = r->sent;
+        r->sent = s->next;
+        exf_mem_free(s);
+    }
+    exf_mem_free(r);
+}
+
+/* More than the ranks that MPI has were started: each would be a job of its own. */
+static exf_code check_size(const exf_ranks *r, exf_err *err)
+{
+    int started = exf_ranks_started();
+    if (r->place.size >= started || r->place.size > 1) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "started as %d processes, but MPI sees 1, so that each would do the whole run; with srun, "
+                    "give the --mpi that this MPI was built for (srun --mpi=list), or use mpirun of the same MPI", started);
+}
+
+exf_code exf_ranks_open(exf_ranks **out, exf_err *err)
+{
+    exf_ranks *r = NULL;
+    int level;
+    exf_code rc;
+    *out = NULL;
+    if (!exf_ranks_started()) return EXF_OK;
+    EXF_TRY(exf_mem_new(&r, 1, sizeof *r, "ranks", err));
+    pthread_mutex_init(&r->lock, NULL);
+    r->layer = -1;
+    r->voting = MPI_REQUEST_NULL;
+    EXF_TRY(exf_mpi_ok(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level), "starting", err));
+    joined = 1;
+    if (level < MPI_THREAD_SERIALIZED) {
+        rc = exf_fail(err, EXF_USAGE, "this MPI was built without threads (MPI_THREAD_SERIALIZED)");
+        goto out;
+    }
+    EXF_TRY(make_communicators(r, err));
+    EXF_TRY(find_place(r, err));
+    EXF_TRY(check_size(r, err));
+    EXF_TRY(share_places(r, err));
+    EXF_TRY(exf_mpi_watch(r, err));
+    *out = r;
+out:
+    if (rc != EXF_OK && r) free_ranks(r);
+    return rc;
+}
+
+/* ---- leaving ---------------------------------------------------------------------------------- */
+
+static exf_code leave(exf_ranks *r, exf_err *err)
+{
+    exf_mpi_unwatch(r);
+    exf_code rc = exf_mpi_ok(MPI_Finalize(), "ending the job", err);
+    joined = 0;
+    free_ranks(r);
+    return rc;
+}
+
+/* Returns 1 once every living rank but this one has ended its work. */
+static int all_ended(exf_ranks *r)
+{
+    int n = 0;
+    pthread_mutex_lock(&r->lock);
+    exf_mpi_listen(r);
+    for (int i = 0; i < r->place.size; i++)
+        n += r->ended[i] || i == r->place.rank || (r->failure.died && r->failure.rank == i);
+    pthread_mutex_unlock(&r->lock);
+    return n == r->place.size;
+}
+
+/* Waits for the ends of all ranks, and returns the failure of the lowest of them. */
+static exf_code speak_for_all(exf_ranks *r, const exf_note *own, exf_err *err)
+{
+    for (int turn = 0; !all_ended(r); turn++) exf_mpi_pause(turn);
+    const exf_note *which = own->code ? own : r->lowest.code ? &r->lowest : &r->failure;
+    return exf_mpi_failure(r, which, err);
+}
+
+/* own: this rank's failure, with code 0 if another's ended it. */
+static exf_code leave_failed(exf_ranks *r, const exf_note *own, int *speaks, exf_err *err)
+{
+    exf_code rc;
+    *speaks = exf_mpi_speaker(r) == r->place.rank;
+    if (*speaks) {
+        rc = speak_for_all(r, own, err);
+        *speaks = !r->told;
+    } else {
+        pthread_mutex_lock(&r->lock);
+        exf_mpi_note(r, exf_mpi_speaker(r), EXF_NOTE_END, own);
+        pthread_mutex_unlock(&r->lock);
+        rc = exf_mpi_failure(r, &r->failure, err);
+    }
+    return rc; /* r stays: its watch sends the note, and MPI may still write to it */
+}
+
+exf_code exf_ranks_close(exf_ranks *r, exf_code rc, int *speaks, exf_err *err)
+{
+    exf_note own = {.code = EXF_OK};
+    exf_err waited = {.code = EXF_OK};
+    *speaks = 1;
+    if (!r) return rc;
+    if (rc == EXF_OK && exf_ranks_barrier(r, &waited) == EXF_OK) {
+        *speaks = r->place.rank == 0;
+        return leave(r, err);
+    }
+    if (rc != EXF_OK) (void)exf_ranks_fail(r, rc, err);
+    if (r->failure.rank == r->place.rank) own = r->failure;
+    return leave_failed(r, &own, speaks, err);
+}
+
+void exf_ranks_abort(exf_code rc)
+{
+    int rank = 0;
+    if (!joined) return;
+    fflush(NULL);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    for (int turn = 0; rank && turn < 300; turn++) exf_mpi_pause(1 << 20); /* rank 0 ends all; half a minute at most */
+    MPI_Abort(MPI_COMM_WORLD, (int)rc);
+}
+#endif
