@@ -6,8 +6,8 @@
 #include "accumulate/statistics_write_behind.h"
 #include "accumulate/sequence_sums.h"
 #include "accumulate/vector_accumulator.h"
+#include "artifact/weights_facts.h"
 #include "base/mem.h"
-#include "base/version.h"
 
 #include <string.h>
 
@@ -32,11 +32,31 @@ struct exf_accumulator {
     exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
     exf_statistics_write_behind late;
     exf_resume *resume;          /* NULL: no resume point */
+    exf_hash *basis_hash;        /* running digest of what vector sums are added up over */
+    char *target;                /* the file, for messages */
 };
 
 static int wants_vectors(const exf_accumulate_options *o)
 {
     return o->diagonal || o->lowrank;
+}
+
+/* Returns 1 if vector sums are added up, in a second sweep. */
+static int adds_vectors(const exf_accumulate_options *o)
+{
+    return wants_vectors(o) && !o->basis_only;
+}
+
+/* Writes a layer to the file; v NULL: it has no vector sums. */
+static exf_code put_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, layer, s, err));
+    if (!v) goto out;
+    EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
+    EXF_TRY(exf_basis_hash(a->basis_hash, layer, v, err));
+out:
+    return rc;
 }
 
 /* Copies a layer's sums from the resume point to the file. */
@@ -45,8 +65,7 @@ static exf_code restore_layer(exf_accumulator *a, int layer, exf_layer_statistic
     exf_vector_sums v = {.n_pairs = 0};
     exf_code rc;
     EXF_TRY(exf_layer_record_get(a->resume, layer, s, a->vectors ? &v : NULL, (int)a->shape.d_model, err));
-    EXF_TRY(exf_statistics_put(&a->writer, layer, s, err));
-    if (a->vectors) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, &v, err));
+    EXF_TRY(put_layer(a, layer, s, a->vectors ? &v : NULL, err));
 out:
     exf_vector_sums_free(&v);
     return rc;
@@ -267,8 +286,7 @@ static exf_code put(exf_accumulator *a, int layer, exf_err *err)
 {
     const exf_vector_sums *v = a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL;
     exf_code rc;
-    EXF_TRY(exf_statistics_put(&a->writer, layer, &a->sums[0], err));
-    if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
+    EXF_TRY(put_layer(a, layer, &a->sums[0], v, err));
     if (a->resume) EXF_TRY(exf_layer_record_put(a->resume, layer, &a->sums[0], v, err));
 out:
     return rc;
@@ -292,42 +310,13 @@ out:
 
 /* ---- the file ------------------------------------------------------------------------ */
 
-static const char *weighting_name(exf_weighting w)
+/* Refuses a basis of another run; weights that are not known yet are compared behind the pass. */
+static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)
 {
-    return w == EXF_WEIGHT_SOURCE_NORM ? "source_norm" : w == EXF_WEIGHT_ROUTER ? "router" : "none";
-}
-
-static exf_code add_vector_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    if (!wants_vectors(o)) return EXF_OK;
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.vectors", "%s%s%s", o->diagonal ? "diagonal" : "",
-                               o->diagonal && o->lowrank ? "," : "", o->lowrank ? "lowrank" : ""));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.vector_pairs", "%lld", (long long)o->vector_pairs));
-    if (!o->lowrank) goto out;
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.samples", "%lld", (long long)o->samples));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.seed", "%llu", (unsigned long long)o->seed));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.ridge", "%.17g", o->rule.ridge));
-    if (o->rule.clip)
-        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "%.17g,%.17g", o->rule.clip_min, o->rule.clip_max));
-    else
-        EXF_TRY(exf_provenance_add(p, err, "accumulate.clip", "none"));
-out:
-    return rc;
-}
-
-exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.program", "exfold-accumulate"));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.version", "%s", exf_release()));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.commit", "%s", exf_commit()));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
-    if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
-    EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting_name(o->weighting)));
-    EXF_TRY(add_vector_facts(p, o, err));
-out:
-    return rc;
+    const exf_basis *b = a->options.basis;
+    exf_code rc = exf_basis_check(b, own, a->layer_number, a->n_layers, sorted, err);
+    if (rc != EXF_OK || !exf_provenance_get(own, "model.weights_digest")) return rc;
+    return exf_weights_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
 }
 
 /* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
@@ -341,24 +330,14 @@ static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan,
     EXF_TRY(exf_accumulate_facts(&own, &a->options, err));
     exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
                                 .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
-                                .origin = &origin};
+                                .origin = &origin, .is_basis = a->options.basis_only};
+    if (a->options.basis) EXF_TRY(check_basis(a, &own, &sorted, err));
     EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
 out:
     exf_provenance_free(&own);
     exf_provenance_free(&origin);
     exf_sequence_list_free(&sorted);
     return rc;
-}
-
-exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
-{
-    if (o->common_input_tokens && o->weighting == EXF_WEIGHT_ROUTER)
-        return exf_fail(err, EXF_USAGE,
-                        "calibrate.weighting: router weighs chosen experts only, calibrate.pairs: common_input observes all");
-    if (o->common_input_tokens && wants_vectors(o))
-        return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
-                        o->diagonal ? "diagonal" : "lowrank");
-    return EXF_OK;
 }
 
 static exf_code join_sequences(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
@@ -383,7 +362,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->shape = *plan->shape;
     a->resume = plan->resume;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
-                                 .layer_end = layer_end, .settle = settle, .sweeps = wants_vectors(plan->options) ? 2 : 1,
+                                 .layer_end = layer_end, .settle = settle, .sweeps = adds_vectors(plan->options) ? 2 : 1,
                                  .common_input_tokens = plan->options->common_input_tokens};
     if (plan->options->common_input_tokens) {
         a->observer.common_input = common_input;
@@ -403,7 +382,9 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
         goto out;
     }
     a->writes = plan->target != NULL;
+    if (a->writes) EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
     if (a->writes) EXF_TRY(start_file(a, plan, err));
+    if (a->writes && wants_vectors(plan->options)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
 out:
     if (rc != EXF_OK)
         exf_accumulator_free(a);
@@ -420,12 +401,32 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
 {
     exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
+    if (rc == EXF_OK && a->options.basis)
+        rc = exf_weights_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
     return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
+}
+
+/* Adds the fact of what vector sums were added up over. */
+static exf_code add_basis_fact(exf_accumulator *a, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    exf_provenance p = {0};
+    exf_hash *h = a->basis_hash;
+    exf_code rc;
+    if (!h) return EXF_OK;
+    a->basis_hash = NULL;
+    EXF_TRY(exf_hash_end(h, digest, err));
+    EXF_TRY(exf_provenance_add(&p, err, EXF_BASIS_FACT, "%s", digest));
+    EXF_TRY(exf_statistics_add_facts(&a->writer, &p, err));
+out:
+    exf_provenance_free(&p);
+    return rc;
 }
 
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
+    if (rc == EXF_OK) rc = add_basis_fact(a, err);
     return rc == EXF_OK ? exf_statistics_commit(&a->writer, err) : rc;
 }
 
@@ -442,6 +443,8 @@ void exf_accumulator_free(exf_accumulator *a)
         exf_sequence_tracker_free(&a->tracker[i]);
     }
     exf_vector_accumulator_free(a->vectors);
+    exf_hash_free(a->basis_hash);
+    exf_mem_free(a->target);
     exf_sequence_list_free(&a->sequences);
     exf_mem_free(a->layer_number);
     exf_mem_free(a->sums);

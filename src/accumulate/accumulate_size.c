@@ -12,6 +12,7 @@ static uint64_t rank_of(const exf_run_shape *s)
 static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     uint64_t p = exf_vector_pairs(s, o), h = (uint64_t)s->d_model, r = rank_of(s), bytes = 0;
+    if (o->basis_only) return p * (2 + EXF_N_GRIDS) * sizeof(int32_t) + (o->lowrank ? h * r * sizeof(double) : 0);
     if (o->diagonal) bytes += p * 2 * h * sizeof(exf_exact);
     if (o->lowrank) bytes += p * (r * r + 2 * r * h) * sizeof(int64_t) + h * r * sizeof(double);
     return bytes;
@@ -20,6 +21,7 @@ static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_option
 uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
 {
     uint64_t e2 = (uint64_t)(s->n_experts * s->n_experts);
+    if (o->basis_only) return vector_bytes(s, o);
     return e2 * (8 * (sizeof(double) + sizeof(exf_exact)) + 2 * sizeof(uint64_t)) + vector_bytes(s, o);
 }
 
@@ -30,8 +32,8 @@ uint64_t exf_accumulate_memory(const exf_run_shape *s, const exf_accumulate_opti
     if (o->common_input_tokens) each += exf_layer_sums_common_input_scratch((int)e, (int)h) * sizeof(double);
     uint64_t rooms = n_workers == 1 && o->helpers > 1 ? (uint64_t)o->helpers : (uint64_t)n_workers;
     uint64_t all = (uint64_t)n_workers * each + vector_bytes(s, o);
-    if (o->diagonal || o->lowrank) all += rooms * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
-    if (o->lowrank)
+    if ((o->diagonal || o->lowrank) && !o->basis_only) all += rooms * 2 * (uint64_t)EXF_MOE_BLOCK * h * sizeof(double);
+    if (o->lowrank && !o->basis)
         all += (samples < candidates ? samples : candidates) * 2 * h * sizeof(float) +
                exf_basis_bytes((int)rank_of(s), (int)h, (int)rooms);
     return all;

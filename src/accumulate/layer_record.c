@@ -57,14 +57,15 @@ exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statisti
     return exf_resume_put(r, NAME, layer, a.t, a.n, err);
 }
 
-/* Allocates v for the vector sums that the record has. */
+/* Allocates v for the vector sums that the record has; that of a basis alone has none, but their choice. */
 static exf_code new_vectors(exf_vector_sums *v, const exf_st_file *f, int d_model, exf_err *err)
 {
-    const exf_st_tensor *pair = exf_st_find(f, "vectors.pair"), *zz = exf_st_find(f, "vectors.zz");
+    const exf_st_tensor *pair = exf_st_find(f, "vectors.pair"), *basis = exf_st_find(f, "vectors.basis");
     *v = (exf_vector_sums){.d_model = d_model};
     if (!pair) return EXF_OK;
-    return exf_vector_sums_new(v, pair->view.shape[0], d_model, exf_st_find(f, "vectors.vu") != NULL,
-                               zz ? (int)zz->view.shape[1] : 0, err);
+    int rank = basis ? (int)basis->view.shape[1] : 0, diagonal = exf_st_find(f, "vectors.vu") != NULL;
+    if (!diagonal && !exf_st_find(f, "vectors.zz")) return exf_vector_sums_new_choice(v, pair->view.shape[0], d_model, rank, err);
+    return exf_vector_sums_new(v, pair->view.shape[0], d_model, diagonal, rank, err);
 }
 
 exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statistics *s, exf_vector_sums *v, int d_model,

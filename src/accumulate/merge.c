@@ -2,6 +2,7 @@
 #include "accumulate/merge.h"
 
 #include "accumulate/facts.h"
+#include "artifact/basis.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
 #include "base/stop.h"
@@ -99,10 +100,13 @@ static exf_code check_vectors(const merging *m, const exf_vector_sums *a, const 
                               exf_err *err)
 {
     size_t pairs = 2 * (size_t)a->n_pairs * sizeof *a->pair, basis = (size_t)a->d_model * (size_t)a->rank * sizeof *a->basis;
+    int over_basis = exf_provenance_get(&m->provenance, EXF_BASIS_FACT) != NULL;
+    size_t grids = (size_t)a->n_pairs * EXF_N_GRIDS * sizeof *a->grid;
     const char *other = a->n_pairs != b->n_pairs || (a->n_pairs && memcmp(a->pair, b->pair, pairs) != 0) ? "vectors for other pairs"
                         : a->rank != b->rank || !a->vu != !b->vu || (a->basis && memcmp(a->basis, b->basis, basis) != 0)
                             ? "another low-rank basis"
-                            : NULL;
+                        : over_basis && a->grid && memcmp(a->grid, b->grid, grids) != 0 ? "low-rank sums in other units"
+                                                                                          : NULL;
     if (!other) return EXF_OK;
     return exf_fail(
         err, EXF_MODEL,
@@ -111,7 +115,22 @@ static exf_code check_vectors(const merging *m, const exf_vector_sums *a, const 
         m->part[i].path, layer, other, m->part[0].path);
 }
 
-/* Chooses the grids of the merged sums; no file's own grid is coarser, since its bound is no larger. */
+/* Takes the grids of a basis that all files have, so that no sum is rounded again. */
+static exf_code take_grids(const merging *m, exf_vector_sums *to, const exf_vector_sums *from, const exf_layer_statistics *s,
+                           int layer, exf_err *err)
+{
+    for (int64_t i = 0; to->grid && i < to->n_pairs; i++) {
+        const int32_t *grid = from->grid + EXF_N_GRIDS * i, *pair = to->pair + 2 * i;
+        size_t at = (size_t)pair[0] * (size_t)s->n_experts + (size_t)pair[1];
+        memcpy(to->grid + EXF_N_GRIDS * i, grid, EXF_N_GRIDS * sizeof *grid);
+        if (!exf_grids_fit(grid, exf_exact_value(&s->source_sq[at]), exf_exact_value(&s->target_sq[at])))
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d, pair %d -> %d: grid 2^%d is too fine for the merged sums",
+                            m->part[0].path, layer, (int)pair[0], (int)pair[1], (int)grid[EXF_GRID_ZU]);
+    }
+    return EXF_OK;
+}
+
+/* Chooses the grids of sums without a basis' digest; no file's own grid is coarser, since its bound is no larger. */
 static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
 {
     for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
@@ -162,7 +181,10 @@ static exf_code merge_vectors(merging *m, exf_statistics_writer *w, int i, const
             EXF_TRY(exf_vector_sums_new(&all, one.n_pairs, (int)m->shape.d_model, one.vu != NULL, one.rank, err));
             if (one.n_pairs) memcpy(all.pair, one.pair, 2 * (size_t)one.n_pairs * sizeof *one.pair);
             if (one.basis) memcpy(all.basis, one.basis, (size_t)one.d_model * (size_t)one.rank * sizeof *one.basis);
-            choose_grids(&all, s);
+            if (exf_provenance_get(&m->provenance, EXF_BASIS_FACT))
+                EXF_TRY(take_grids(m, &all, &one, s, layer, err));
+            else
+                choose_grids(&all, s);
         }
         EXF_TRY(check_vectors(m, &all, &one, k, layer, err));
         EXF_TRY(add_vectors(&all, &one, m->part[k].path, err));

@@ -11,8 +11,8 @@
  *
  * EXF_MODEL names both files and what is wrong: a fact that differs, with both texts; a
  * sequence that two of them have; sequences known in only some of the files (version 1);
- * vector sums of different pairs or another basis, which cannot be added.  Vector sums of
- * the same pairs and basis are put on the grid of the merged sums: a sum is rounded to it
- * once per merge. */
+ * vector sums over another basis (artifact/basis.h), which cannot be added.  Over one basis
+ * they are integers in one unit.  Only in files of earlier programs, which do not name their basis, a
+ * sum is put on the grid of the merged sums: rounded to it once per merge. */
 exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, exf_err *err) EXF_CHECKED;
 #endif

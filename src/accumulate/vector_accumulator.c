@@ -26,6 +26,18 @@ struct exf_vector_accumulator {
     exf_device_diagonal diagonal; /* used on a device if diagonal sums are all that the second sweep adds */
 };
 
+/* Returns 1 if the run makes a low-rank basis of its own. */
+static int takes_samples(const exf_accumulate_options *o)
+{
+    return o->lowrank && !o->basis;
+}
+
+/* Returns 1 if a device adds diagonal sums. */
+static int adds_on_device(const exf_accumulate_options *o)
+{
+    return o->diagonal && !o->lowrank && !o->basis_only;
+}
+
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
                                 const exf_sequence_list *sequences, int n_workers, exf_err *err)
 {
@@ -39,7 +51,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
     m->sequences = sequences;
     m->n_workers = n_workers;
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
-    if (o->lowrank)
+    if (takes_samples(o))
         EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model,
                                 err));
     EXF_TRY(exf_mem_new(&m->index, e * e, sizeof *m->index, "pairs with vectors", err));
@@ -80,21 +92,22 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
 
 uint64_t exf_vector_accumulator_device_bytes(const exf_run_shape *shape, const exf_accumulate_options *o)
 {
-    if (o->lowrank) return exf_device_samples_bytes((int)shape->d_model);
-    return o->diagonal ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
+    if (takes_samples(o)) return exf_device_samples_bytes((int)shape->d_model);
+    return adds_on_device(o) ? exf_device_diagonal_bytes(exf_vector_pairs(shape, o), (int)shape->top_k, (int)shape->d_model) : 0;
 }
 
 exf_code exf_vector_accumulator_open_device(exf_vector_accumulator *m, const exf_backend *b, exf_err *err)
 {
     const exf_run_shape *s = &m->shape;
-    if (m->options->lowrank) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
+    if (takes_samples(m->options)) return exf_device_samples_open(&m->samples, b, (int)s->d_model, err);
+    if (!adds_on_device(m->options)) return EXF_OK;
     return exf_device_diagonal_open(&m->diagonal, b, (size_t)exf_vector_pairs(s, m->options), (int)s->top_k, (int)s->d_model,
                                     m->options->weighting, err);
 }
 
 exf_code exf_vector_accumulator_sample_device(exf_vector_accumulator *m, const exf_device_block *b, exf_err *err)
 {
-    return m->options->lowrank ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
+    return takes_samples(m->options) ? exf_device_samples_keep(&m->samples, &m->sampler, b, err) : EXF_OK;
 }
 
 void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b)
@@ -112,13 +125,13 @@ exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
 exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_err *err)
 {
     exf_vector_sums_free(&m->sums);
-    if (!m->options->lowrank) return EXF_OK;
+    if (!takes_samples(m->options)) return EXF_OK;
     return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, m->options->seed, err);
 }
 
 void exf_vector_accumulator_sample(const exf_vector_accumulator *m, const exf_moe_block *b)
 {
-    if (m->options->lowrank) exf_sampler_keep(&m->sampler, b);
+    if (takes_samples(m->options)) exf_sampler_keep(&m->sampler, b);
 }
 
 /* ---- between the sweeps ----------------------------------------------------------- */
@@ -156,7 +169,8 @@ static exf_code choose_pairs(exf_vector_accumulator *m, const exf_layer_statisti
     qsort(all, n, sizeof *all, by_energy);
     n = n < most ? n : most;
     qsort(all, n, sizeof *all, rising);
-    EXF_TRY(exf_vector_sums_new(&m->sums, (int64_t)n, d, m->options->diagonal, rank, err));
+    EXF_TRY(m->options->basis_only ? exf_vector_sums_new_choice(&m->sums, (int64_t)n, d, rank, err)
+                                   : exf_vector_sums_new(&m->sums, (int64_t)n, d, m->options->diagonal, rank, err));
     for (size_t i = 0; i < n; i++) {
         m->index[all[i].pair] = (int32_t)i;
         m->sums.pair[2 * i] = all[i].pair / (int32_t)e;
@@ -188,16 +202,60 @@ static void take_residuals(exf_vector_accumulator *m, const exf_layer_statistics
     }
 }
 
+/* Makes pairs, basis and grids from the sums and samples of this run. */
+static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    exf_code rc = choose_pairs(m, s, err);
+    if (rc != EXF_OK || !m->sums.basis) return rc;
+    choose_grids(&m->sums, s);
+    take_residuals(m, s);
+    return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model, m->options->seed,
+                          (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err);
+}
+
+/* Refuses sums that could overflow the grids of a basis: those of more data than it was made from. */
+static exf_code check_grids(const exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    const exf_vector_sums *v = &m->sums;
+    for (int64_t i = 0; v->grid && i < v->n_pairs; i++) {
+        int source = v->pair[2 * i], target = v->pair[2 * i + 1];
+        size_t at = (size_t)source * (size_t)s->n_experts + (size_t)target;
+        double source_sq = exf_exact_value(&s->source_sq[at]), target_sq = exf_exact_value(&s->target_sq[at]);
+        if (!exf_grids_fit(v->grid + EXF_N_GRIDS * i, source_sq, target_sq))
+            return exf_fail(err, EXF_MODEL,
+                            "%s: layer %d, pair %d -> %d: its grid 2^%d is too fine for energies %g and %g of this run",
+                            exf_h5_path(m->options->basis->h), layer, source, target, (int)v->grid[EXF_N_GRIDS * i], source_sq,
+                            target_sq);
+    }
+    return EXF_OK;
+}
+
+/* Takes pairs, basis and grids from the basis that the run was given. */
+static exf_code take_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    exf_vector_sums given = {.n_pairs = 0};
+    exf_code rc;
+    for (size_t i = 0; i < e * e; i++) m->index[i] = -1;
+    EXF_TRY(exf_basis_get(m->options->basis, layer, &given, err));
+    size_t p = (size_t)given.n_pairs;
+    EXF_TRY(exf_vector_sums_new(&m->sums, given.n_pairs, given.d_model, m->options->diagonal, given.rank, err));
+    for (size_t i = 0; i < p; i++) m->index[(size_t)given.pair[2 * i] * e + (size_t)given.pair[2 * i + 1]] = (int32_t)i;
+    if (p) memcpy(m->sums.pair, given.pair, 2 * p * sizeof *given.pair);
+    if (given.basis) {
+        memcpy(m->sums.basis, given.basis, (size_t)given.d_model * (size_t)given.rank * sizeof *given.basis);
+        memcpy(m->sums.grid, given.grid, p * EXF_N_GRIDS * sizeof *given.grid);
+    }
+    rc = check_grids(m, s, layer, err);
+out:
+    exf_vector_sums_free(&given);
+    return rc;
+}
+
 exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(choose_pairs(m, s, err));
-    if (m->sums.basis) {
-        choose_grids(&m->sums, s);
-        take_residuals(m, s);
-        EXF_TRY(exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model,
-                               m->options->seed, (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err));
-    }
+    EXF_TRY(m->options->basis ? take_basis(m, s, layer, err) : make_basis(m, s, layer, err));
     if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
 out:
     return rc;

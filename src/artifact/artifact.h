@@ -1,7 +1,7 @@
 /* artifact.h - what all HDF5 files of ExFold have in common.
  *
  * Every artifact is an HDF5 file whose root has the attributes
- *   exfold_kind        text   "statistics", "tables", "capture"
+ *   exfold_kind        text   "statistics", "tables", "capture", "basis"
  *   exfold_version     i64    version of the layout it was written in
  *   exfold_min_reader  i64    the oldest reader version that understands it
  * and a group /provenance (provenance.h).  Since version 3 every dataset has a text attribute
@@ -23,7 +23,7 @@ typedef struct {
     int version, min_reader;
 } exf_artifact;
 
-extern const exf_artifact exf_artifact_capture, exf_artifact_statistics, exf_artifact_tables;
+extern const exf_artifact exf_artifact_basis, exf_artifact_capture, exf_artifact_statistics, exf_artifact_tables;
 
 const exf_artifact *exf_artifact_find(const char *kind); /* NULL: unknown */
 const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NULL: past the end */
@@ -40,7 +40,7 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
 /* Computes the digest of a file of this kind (NULL: of any), as exf_h5_digest() does. */
 exf_code exf_artifact_digest(const char *path, const exf_artifact *expected, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
-/* The root attributes that all three kinds have. */
+/* The root attributes that all kinds have. */
 typedef struct {
     int64_t n_experts, top_k, d_model;  /* E, K, H */
     int64_t n_sequences, n_tokens;      /* of the calibration run */

@@ -31,9 +31,11 @@
  *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair
  *   /origin                        a group of text attributes: the manifest and tokens of each part
  *       that was added up.  It records how the file was made, so no digest covers it.
- *   /layers/<l>/vectors/...        statistics_vectors.c
+ *   /layers/<l>/vectors/...        statistics_vectors.c; what they were added up over is the fact
+ *       accumulate.basis_digest (basis.h), which files of earlier programs lack
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
+#include "artifact/basis.h"
 #include "artifact/weights_facts.h"
 
 #include "base/thread_pool.h"
@@ -130,13 +132,19 @@ static void layer_path(char out[PATH_LEN], int layer, const char *group, const c
     snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
 }
 
-/* Splits facts: those about weights are written last, since a calibration knows them only behind its pass;
+/* Returns 1 for facts that a calibration knows only behind its pass. */
+static int is_late(const char *key)
+{
+    return exf_weights_facts_key(key) || strcmp(key, EXF_BASIS_FACT) == 0;
+}
+
+/* Splits facts: late ones are written last, by merging too,
  * so the file's bytes are the same whoever writes it. */
 static exf_code split_facts(const exf_provenance *all, exf_provenance *first, exf_provenance *late, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; rc == EXF_OK && i < all->n; i++)
-        rc = exf_provenance_add(exf_weights_facts_key(all->key[i]) ? late : first, err, all->key[i], "%s", all->value[i]);
+        rc = exf_provenance_add(is_late(all->key[i]) ? late : first, err, all->key[i], "%s", all->value[i]);
     return rc;
 }
 
@@ -149,7 +157,10 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     w->shape = head->shape;
     EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
     w->by_sequence = head->sequences && head->sequences->length;
-    EXF_TRY(exf_artifact_create(&w->h, target, force, head->common_input ? &of_common_input : &exf_artifact_statistics,
+    EXF_TRY(exf_artifact_create(&w->h, target, force,
+                                head->is_basis       ? &exf_artifact_basis
+                                : head->common_input ? &of_common_input
+                                                     : &exf_artifact_statistics,
                                 &first, err));
     EXF_TRY(exf_run_shape_write(&head->shape, w->h, err));
     EXF_TRY(exf_h5_put_text(w->h, "/", "pairs", head->common_input ? "common_input" : "corouted", err));

@@ -138,16 +138,12 @@ static exf_code check_vectors(const exf_vector_sums *v, const exf_statistics_rea
             return exf_fail(err, EXF_FORMAT, "%s: %s/pair[%lld] is (%d, %d), expected ascending (source, target)",
                             exf_h5_path(r->h), group, (long long)i, (int)p[0], (int)p[1]);
         before = key;
-        for (int g = 0; v->grid && g < EXF_N_GRIDS; g++)
-            if (v->grid[EXF_N_GRIDS * i + g] < -1200 || v->grid[EXF_N_GRIDS * i + g] > 960)
-                return exf_fail(err, EXF_FORMAT, "%s: %s/grid[%lld, %d] is %d, no exponent of a double", exf_h5_path(r->h), group,
-                                (long long)i, g, (int)v->grid[EXF_N_GRIDS * i + g]);
     }
     for (int64_t i = 0; v->basis && i < (int64_t)v->d_model * v->rank; i++)
         if (!(fabs(v->basis[i]) <= 1.0001))
             return exf_fail(err, EXF_FORMAT, "%s: %s/basis: element %lld is %g, expected a coordinate of a unit vector",
                             exf_h5_path(r->h), group, (long long)i, v->basis[i]);
-    return EXF_OK;
+    return exf_grids_check(v, exf_h5_path(r->h), group, err);
 }
 
 exf_code exf_statistics_get_vector_pairs(exf_statistics_reader *r, int i, int32_t **pair, int64_t *n, exf_err *err)

@@ -43,10 +43,16 @@ typedef struct {
 } exf_vector_sums;
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;
+/* Allocates pairs, basis and grids alone: what sums are added up over (basis.h). */
+exf_code exf_vector_sums_new_choice(exf_vector_sums *v, int64_t n_pairs, int d_model, int rank, exf_err *err) EXF_CHECKED;
 void exf_vector_sums_free(exf_vector_sums *v);
 /* Chooses both grids of a pair from its scalar sums, a little coarser than Cauchy-Schwarz requires,
  * to allow for rounding; larger sums never give a finer grid. */
 void exf_grid_for_pair(int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
+/* EXF_FORMAT naming file and group if a grid is no exponent of a double. */
+exf_code exf_grids_check(const exf_vector_sums *v, const char *file, const char *group, exf_err *err) EXF_CHECKED;
+/* Returns 1 if sums of these energies fit the pair's grids: they may be twice those that the grids were chosen for. */
+int exf_grids_fit(const int32_t grid[EXF_N_GRIDS], double source_sq, double target_sq);
 /* Adds x[i] to sum[i] on the grid, ties to even. */
 void exf_grid_add(int64_t *sum, const double *x, size_t n, int grid);
 /* Computes out[i] = sum[i] * 2^grid. */

@@ -10,7 +10,7 @@
 void exf_inspection_free(exf_inspection *s)
 {
     void *all[] = {s->layer_number, s->count,     s->expert_count, s->norms,  s->coeff,
-                   s->loss,         s->std_error, s->similarity,   s->aligned};
+                   s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
     for (int i = 0; i < s->n_pools; i++) {
         exf_mem_free(s->pool[i].members);

@@ -20,6 +20,7 @@ typedef struct {
     float *std_error;         /* [L, E, E] as in tables.h */
     float *similarity;        /* [L, E, E] raw (geometry.h); NaN unobserved, 1 on the diagonal */
     float *aligned;           /* [L, E, E] the same after the pair's own scalar */
+    uint64_t *vectors;        /* [L] pairs with vectors; a basis only, whose counts and norms say nothing */
     exf_static_pool *pool;           /* tables only */
     int n_pools;
     exf_sequence_list sequences; /* of a capture or statistics, where known */
@@ -30,6 +31,8 @@ typedef struct {
  * path: EXF_MODEL naming both files and what differs if they are of another model, of
  * other layers or of other data.  Ownership: exf_inspection_free(), also after an error. */
 exf_code exf_inspection_read(exf_inspection *s, const char *path, const char *beside, exf_err *err) EXF_CHECKED;
+/* The same of a basis too, which has no numbers of pairs: exf_inspection_read() refuses one. */
+exf_code exf_inspection_read_any(exf_inspection *s, const char *path, const char *beside, exf_err *err) EXF_CHECKED;
 /* Makes an inspection of tables in memory, taking their arrays; t is emptied. */
 void exf_inspection_take_tables(exf_inspection *s, exf_tables *t);
 /* Removes all layers but those of a list of the model's layer numbers, "0,3,8-11" ("all": none

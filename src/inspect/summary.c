@@ -95,6 +95,7 @@ static void sum_up(const span *x, exf_layer_summary *row)
                                .expert_max = -1,
                                .layer_min = -1,
                                .layer_max = -1};
+    for (size_t i = x->first; x->s->vectors && i < x->first + x->n; i++) row->vectors += x->s->vectors[i];
     if (x->n == 1) row->layer = x->s->layer_number[x->first];
     sum_up_counts(x, row);
     if (x->s->loss) sum_up_losses(x, row);

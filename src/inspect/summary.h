@@ -8,6 +8,7 @@
 typedef struct {
     int layer;               /* the model's number; -1: all layers together */
     uint64_t pairs, observed;
+    uint64_t vectors;        /* pairs with vectors, of a basis */
     uint64_t experts, cold;  /* cold: never routed to */
     double tokens[3];        /* quartiles of tokens behind an observed pair: its sample size */
     double loss;             /* median over observed pairs */

@@ -1,4 +1,5 @@
 /* verify_facts.c - provenance against contents, and file against file; see verify.h. */
+#include "artifact/basis.h"
 #include "artifact/weights_facts.h"
 #include "base/text.h"
 #include "inspect/verify_internal.h"
@@ -39,6 +40,7 @@ static exf_code check_stages(const exf_verify_file *x, exf_err *err)
         {&exf_artifact_capture, "accumulate."},
         {&exf_artifact_capture, "solve."},
         {&exf_artifact_statistics, "solve."},
+        {&exf_artifact_basis, "solve."},
     };
     for (size_t i = 0; i < sizeof later / sizeof *later; i++)
         for (size_t k = 0; later[i].kind == x->inspection.kind && k < x->inspection.provenance.n; k++)
@@ -177,10 +179,23 @@ static exf_code verify_statistics_of(const exf_verify_file *capture, const exf_v
     return rc == EXF_OK ? exf_verify_passed(statistics, err, "adds up %s: model, run and tokens agree", capture->path) : rc;
 }
 
+/* Statistics with vector sums that are beside a basis were added up over it. */
+static exf_code verify_statistics_over(const exf_verify_file *basis, const exf_verify_file *statistics, exf_err *err)
+{
+    const char *ours = exf_provenance_get(&basis->inspection.provenance, EXF_BASIS_FACT),
+               *theirs = exf_provenance_get(&statistics->inspection.provenance, EXF_BASIS_FACT);
+    if (!theirs) return EXF_OK;
+    if (strcmp(ours, theirs) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: was added up over basis %.16s..., %s is %.16s...", statistics->path, theirs,
+                        basis->path, ours);
+    return exf_verify_passed(statistics, err, "was added up over %s", basis->path);
+}
+
 exf_code exf_verify_chain(const exf_verify_file *earlier, const exf_verify_file *later, exf_err *err)
 {
     const exf_artifact *from = earlier->inspection.kind, *to = later->inspection.kind;
     if (from == &exf_artifact_statistics && to == &exf_artifact_tables) return verify_tables_of(earlier, later, err);
+    if (from == &exf_artifact_basis && to == &exf_artifact_statistics) return verify_statistics_over(earlier, later, err);
     if (from == &exf_artifact_capture && to == &exf_artifact_statistics) return verify_statistics_of(earlier, later, err);
     return EXF_OK;
 }

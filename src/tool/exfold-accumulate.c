@@ -5,6 +5,8 @@
 #include <stddef.h>
 
 static const exf_opt rows[] = {
+    {NULL, "basis-only", 0, EXF_OPT_FLAG, offsetof(exf_recipe, basis_only), "false", NULL, "Run",
+     "write basis.h5 of all of the data; nothing else: for --basis of runs over its parts"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 
@@ -18,7 +20,8 @@ const exf_program exf_program_accumulate = {
     .examples = "exfold-accumulate recipe.yaml    # capture.h5 of the output directory\n"
                 "exfold-accumulate --output out shard-1/capture.h5 shard-2/capture.h5",
     .keys = "calibrate.pairs calibrate.observer_tokens calibrate.weighting calibrate.ridge calibrate.clip "
-            "calibrate.projectors calibrate.vector_pairs calibrate.samples calibrate.seed runtime.threads output.directory",
+            "calibrate.projectors calibrate.vector_pairs calibrate.samples calibrate.seed calibrate.basis "
+            "runtime.threads output.directory",
     .max_inputs = 4096,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_accumulate,

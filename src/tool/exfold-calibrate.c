@@ -13,6 +13,8 @@ static const exf_opt rows[] = {
      "member or tensor that holds the text; default: member text, the only tensor of integers"},
     {NULL, "init", 0, EXF_OPT_TEXT, offsetof(exf_recipe, init_path), NULL, "FILE", "Run",
      "write a recipe to edit, and its manifest; for --model and --text, or a released model's own data; and do nothing else"},
+    {NULL, "basis-only", 0, EXF_OPT_FLAG, offsetof(exf_recipe, basis_only), "false", NULL, "Run",
+     "write basis.h5 of all of the data; nothing else: for --basis of runs over its parts"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
     {NULL, "dry-run", 'n', EXF_OPT_FLAG, offsetof(exf_recipe, dry_run), "false", NULL, "Run",
      "check everything and print the plan; of time, memory and disk; write nothing"},

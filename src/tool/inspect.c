@@ -56,9 +56,14 @@ typedef struct {
     void (*show)(const exf_layer_summary *row);
 } column;
 
-static int always(const exf_inspection *s)
+static int has_counts(const exf_inspection *s)
 {
-    return s != NULL;
+    return s->vectors == NULL;
+}
+
+static int has_vectors(const exf_inspection *s)
+{
+    return s->vectors != NULL;
 }
 
 static int has_losses(const exf_inspection *s)
@@ -86,6 +91,11 @@ static void show_coverage(const exf_layer_summary *row)
     snprintf(text, sizeof text, "%" PRIu64 "/%" PRIu64 " (%.1f %%)", row->observed, row->pairs,
              row->pairs ? 100.0 * (double)row->observed / (double)row->pairs : 0.0);
     printf("  %-24s", text);
+}
+
+static void show_vectors(const exf_layer_summary *row)
+{
+    printf(" %20" PRIu64, row->vectors);
 }
 
 static void show_tokens(const exf_layer_summary *row)
@@ -130,12 +140,13 @@ static void show_cold(const exf_layer_summary *row)
 }
 
 static const column columns[] = {
-    {{"  pairs observed          ", "                          "}, always, show_coverage},
-    {{"     tokens of a pair", "   25 %   50 %   75 %"}, always, show_tokens},
+    {{"  pairs observed          ", "                          "}, has_counts, show_coverage},
+    {{"     tokens of a pair", "   25 %   50 %   75 %"}, has_counts, show_tokens},
     {{"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
     {{"  similarity   ", "    raw aligned"}, has_similarity, show_similarity},
-    {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, always, show_norms},
-    {{" cold", " experts"}, always, show_cold},
+    {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
+    {{" cold", " experts"}, has_counts, show_cold},
+    {{"   pairs with vectors", "                     "}, has_vectors, show_vectors},
 };
 
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
@@ -164,7 +175,7 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
             printf("  all");
         for (size_t c = 0; c < N_COLUMNS; c++)
             if (columns[c].available(s)) columns[c].show(&rows[l]);
-        if (l < s->n_layers) show_which_cold(s, (size_t)l);
+        if (l < s->n_layers && has_counts(s)) show_which_cold(s, (size_t)l);
         printf("\n");
     }
 }
@@ -231,6 +242,7 @@ static void json_row(exf_jw *w, const char *key, const exf_layer_summary *row)
     exf_jw_int(w, "norm_max_expert", row->expert_max);
     exf_jw_count(w, "experts", row->experts);
     exf_jw_count(w, "cold", row->cold);
+    if (row->vectors) exf_jw_count(w, "pairs_with_vectors", row->vectors);
     exf_jw_close(w);
 }
 
@@ -282,7 +294,7 @@ exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
     exf_inspection s = {0};
     exf_layer_summary *rows = NULL;
     exf_code rc;
-    EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(exf_inspection_read_any(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     EXF_TRY(exf_mem_new(&rows, (size_t)s.n_layers + 1, sizeof *rows, "summary", err));
     EXF_TRY(exf_summarise(&s, rows, err));
     if (r->json)

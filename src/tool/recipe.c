@@ -54,6 +54,9 @@ static const exf_opt key_rows[] = {
     {"calibrate.samples", NULL, 0, EXF_OPT_INT, AT(samples), "65536", "1..16777216", "Calibration",
      "lowrank: residuals a layer from which the basis is made"},
     {"calibrate.seed", NULL, 0, EXF_OPT_INT, AT(basis_seed), "1", "0..", "Calibration", "of that choice and of the basis"},
+    {"calibrate.basis", "basis", 0, EXF_OPT_TEXT, AT(basis_path), NULL, "FILE", "Calibration",
+     "basis of vector sums, made by --basis-only; pairs, directions and grids of all of the data, for diagonal and lowrank, so "
+     "that the sums of its parts add; default: the run makes its own"},
     {"calibrate.min_pair_tokens", NULL, 0, EXF_OPT_INT, AT(min_pair_tokens), "1", "1..", "Calibration",
      "a pair seen by fewer tokens counts as unobserved"},
     {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",
@@ -83,7 +86,7 @@ static const exf_opt key_rows[] = {
     {"runtime.checkpoint.every_seconds", NULL, 0, EXF_OPT_REAL, AT(checkpoint_seconds), "60", "0..", "Runtime",
      "the same when so many seconds have passed, or more, so that saving takes at most 4 % of the time; 0: time does not matter"},
     {"runtime.checkpoint.directory", NULL, 0, EXF_OPT_TEXT, AT(checkpoint_directory), NULL, "DIR", "Runtime",
-     "where it is saved; default: .exfold-resume-calibrate or -validate in the output directory"},
+     "where it is saved; default: .exfold-resume-calibrate, -basis or -validate in the output directory"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output",
      "where files are written; made if missing; required"},
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",
@@ -114,12 +117,13 @@ static const exf_opt key_rows[] = {
 };
 
 /* Paths are relative to the recipe's file. */
-enum { EXF_RECIPE_PATHS = 6 };
+enum { EXF_RECIPE_PATHS = 7 };
 static const struct {
     const char *key;
     size_t offset;
 } path_rows[EXF_RECIPE_PATHS] = {
-    {"model.path", AT(model_path)}, {"data.manifest", AT(manifest)}, {"output.directory", AT(output_directory)},
+    {"model.path", AT(model_path)}, {"data.manifest", AT(manifest)}, {"calibrate.basis", AT(basis_path)},
+    {"output.directory", AT(output_directory)},
     {"validate.tables", AT(validate_tables)}, {"validate.manifest", AT(validate_manifest)},
     {"runtime.checkpoint.directory", AT(checkpoint_directory)},
 };

@@ -39,6 +39,8 @@ typedef struct {
     int64_t sequences, max_tokens, min_tokens, seed;
     int pairs, weighting; /* EXF_PAIRS_*; exf_weighting */
     int64_t observer_tokens, vector_pairs, samples, basis_seed, min_pair_tokens;
+    char *basis_path; /* calibrate.basis */
+    int basis_only;
     double ridge, coverage_fail_below;
     exf_int_list ranks;
     exf_text_list clip, projectors;
@@ -90,8 +92,11 @@ exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
 /* The solve options; borrows from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;
-/* The accumulate options; borrows nothing. */
+/* The accumulate options; borrows nothing.  options->basis is NULL: exf_recipe_open_basis(). */
 exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+/* Opens the basis of calibrate.basis, if there is one, and lends it to the options.  EXF_USAGE where no projector needs it,
+ * or where a basis is what the run makes.  The caller closes it. */
+exf_code exf_recipe_open_basis(const exf_recipe *r, exf_basis *b, exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
 /* Appends a key's value, in the text form of opt.h, as the recipe's YAML has it; directory as below. */
 exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char *directory, exf_text *out,
                               exf_err *err) EXF_CHECKED;

@@ -154,6 +154,23 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
         .samples = r->samples,
         .seed = (uint64_t)r->basis_seed,
         .rule = solve.rule,
+        .basis_only = r->basis_only,
     };
     return exf_recipe_blame(r, exf_accumulate_check(o, err), err);
+}
+
+exf_code exf_recipe_open_basis(const exf_recipe *r, exf_basis *b, exf_accumulate_options *o, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!r->basis_path) return EXF_OK;
+    if (r->basis_only)
+        rc = exf_fail(err, EXF_USAGE, "calibrate.basis: %s: --basis-only makes one: give one of them", r->basis_path);
+    else if (!o->diagonal && !o->lowrank)
+        rc = exf_fail(err, EXF_USAGE,
+                      "calibrate.basis: %s: no projector in calibrate.projectors needs it: name diagonal or lowrank",
+                      r->basis_path);
+    if (rc != EXF_OK) return exf_recipe_blame(r, rc, err);
+    rc = exf_basis_open(b, r->basis_path, err);
+    if (rc == EXF_OK) o->basis = b;
+    return rc;
 }

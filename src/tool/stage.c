@@ -195,18 +195,21 @@ out:
 static exf_code accumulate_files(const exf_recipe *r, const inputs *in, const char *target, exf_err *err)
 {
     exf_accumulate_options o;
+    exf_basis basis = {.h = NULL};
     exf_code rc;
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
+    EXF_TRY(exf_recipe_open_basis(r, &basis, &o, err));
     o.helpers = (int)r->threads;
     EXF_TRY(exf_accumulate_captures(in->path, in->n, target, r->force, &o, err));
     EXF_TRY(exf_announce(target, err));
 out:
+    exf_basis_close(&basis);
     return rc;
 }
 
 exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
 {
-    return over_files(r, "capture.h5", "statistics.h5", accumulate_files, err);
+    return over_files(r, "capture.h5", r->basis_only ? "basis.h5" : "statistics.h5", accumulate_files, err);
 }
 
 exf_code exf_stage_merge(exf_recipe *r, exf_err *err)

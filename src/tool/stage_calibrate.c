@@ -20,6 +20,7 @@ typedef struct {
     exf_text_inputs text; /* its manifest is one of the outputs */
     exf_provenance facts; /* of the capture stage */
     exf_resume *resume;
+    exf_basis basis; /* of calibrate.basis */
 } outputs;
 
 /* Opens the run's resume point: of the same model, data, options, program and device. */
@@ -31,9 +32,10 @@ static exf_code open_resume(outputs *o, exf_recipe *r, const exf_session *s, con
     EXF_TRY(exf_provenance_copy(&facts, &o->facts, err));
     EXF_TRY(exf_capture_file_facts(&facts, s->model, err));
     EXF_TRY(exf_accumulate_facts(&facts, options, err));
+    if (options->basis) EXF_TRY(exf_provenance_add(&facts, err, EXF_BASIS_FACT, "%s", options->basis->digest));
     if (r->dry_run) goto out;
     EXF_TRY(exf_run_directory_make(&o->dir, err));
-    EXF_TRY(exf_run_resume_open(&o->resume, r, &o->dir, &facts, "calibrate", err));
+    EXF_TRY(exf_run_resume_open(&o->resume, r, &o->dir, &facts, r->basis_only ? "basis" : "calibrate", err));
 out:
     exf_provenance_free(&facts);
     return rc;
@@ -43,7 +45,11 @@ out:
 static exf_code name_outputs(outputs *o, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_run_directory_file(&o->dir, "statistics.h5", &o->statistics, err));
+    EXF_TRY(exf_run_directory_file(&o->dir, r->basis_only ? "basis.h5" : "statistics.h5", &o->statistics, err));
+    if (r->basis_only) {
+        rc = exf_output_check(o->statistics, r->force, err);
+        goto out;
+    }
     EXF_TRY(exf_run_directory_file(&o->dir, "tables.h5", &o->tables, err));
     EXF_TRY(exf_run_directory_file(&o->dir, "exfold_recipe.yaml", &o->recipe, err));
     EXF_TRY(exf_output_check(o->statistics, r->force, err));
@@ -77,22 +83,21 @@ static void close_outputs(outputs *o, int failed)
     exf_mem_free(o->statistics);
     exf_mem_free(o->tables);
     exf_mem_free(o->recipe);
+    exf_basis_close(&o->basis);
     exf_run_directory_close(&o->dir, failed);
 }
 
 /* Runs the forward pass and writes its statistics, whose digest is wanted twice: it takes reading them whole. */
-static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const outputs *out, char digest[EXF_SHA256_HEX],
-                                 exf_err *err)
+static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const outputs *out, exf_accumulate_options o,
+                                 char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_accumulator *a = NULL;
-    exf_accumulate_options o;
     exf_sequence_list sequences = {.n = 0};
     exf_provenance late = {0};
     exf_facts_part part = {.path = r->manifest, .provenance = &out->facts, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = out->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume};
     exf_code rc;
-    EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->batch, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
@@ -100,7 +105,7 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_accumulator_add_facts(a, &late, err));
     EXF_TRY(exf_accumulator_commit(a, err));
-    EXF_TRY(exf_artifact_digest(out->statistics, &exf_artifact_statistics, digest, err));
+    EXF_TRY(exf_artifact_digest(out->statistics, r->basis_only ? &exf_artifact_basis : &exf_artifact_statistics, digest, err));
     EXF_TRY(exf_announce_digest(out->statistics, digest, err));
 out:
     exf_accumulator_free(a);
@@ -198,8 +203,9 @@ out:
 
 static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
-    exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens, .sweeps = o->diagonal || o->lowrank ? 2 : 1,
-                         .host_blocks = o->lowrank,
+    exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens,
+                         .sweeps = (o->diagonal || o->lowrank) && !o->basis_only ? 2 : 1,
+                         .host_blocks = o->lowrank && !o->basis_only,
                           .observers = exf_accumulate_device_memory(s->backend, &s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
     uint64_t held = exf_accumulate_memory(&s->shape, o, workers);
@@ -210,12 +216,14 @@ static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumu
     return exf_session_plan(s, r, &request, err);
 }
 
-static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s, exf_err *err)
+static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s, const exf_accumulate_options *options,
+                          exf_err *err)
 {
     exf_worst_coverage worst;
     char digest[EXF_SHA256_HEX];
     exf_code rc;
-    EXF_TRY(write_statistics(r, s, o, digest, err));
+    EXF_TRY(write_statistics(r, s, o, *options, digest, err));
+    if (r->basis_only) return EXF_OK;
     EXF_TRY(exf_solve_file(r, o->statistics, digest, o->tables, 1, &worst, err));
     EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, 1, err));
     EXF_TRY(exf_text_inputs_write(&o->text, o->manifest, r->force, err));
@@ -234,6 +242,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_plan_check_json(r, err));
     EXF_TRY(take_texts(&out, r, err));
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
+    EXF_TRY(exf_recipe_open_basis(r, &out.basis, &o, err));
     EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_session_open(&s, r, "all", err));
     r->compute = s.compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
@@ -242,7 +251,7 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_export_model_check(r, s.model, err));
     EXF_TRY(open_resume(&out, r, &s, &o, err));
     EXF_TRY(name_outputs(&out, r, err));
-    rc = r->dry_run ? plan(&s, r, &o, err) : calibrate(&out, r, &s, err);
+    rc = r->dry_run ? plan(&s, r, &o, err) : calibrate(&out, r, &s, &o, err);
 out:
     rc = exf_run_resume_close(out.resume, rc, err);
     close_outputs(&out, rc != EXF_OK);
