@@ -1,4 +1,4 @@
-/* artifact_tables.c - the file format `tables`, version 3.
+/* artifact_tables.c - the file format `tables`, version 4.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -25,7 +25,9 @@
  *   /vectors/diagonal_loss F32 [L, E, E] of the diagonals; a pair without one keeps its scalar's
  *   /vectors/basis         F32 [L, H, R] orthonormal columns Q
  *   /vectors/lowrank/<R>/c F32 [N, R, H] C of the projector S I + Q C
- * Version 2 only adds datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
+ * Since version 4, which may be absent:
+ *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
+ * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
 #include "artifact/tables_vectors.h"
 
@@ -36,7 +38,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 3, .min_reader = 1};
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1};
 
 /* ---- the list of datasets, for writing and for reading -------------------- */
 
@@ -106,6 +108,7 @@ static exf_code each_dataset(const exf_tables *t, visitor visit, exf_h5 *h, exf_
         {"/rms", EXF_DT_F32, 2, {l, e}, t->rms},
         {"/contribution", EXF_DT_F32, 2, {l, e}, t->contribution},
         {"/similarity", EXF_DT_F32, 3, {l, e, e}, t->similarity},
+        {"/frobenius", EXF_DT_F32, 3, {l, e, e}, t->frobenius},
         {"/std_error", EXF_DT_F32, 3, {l, e, e}, t->std_error},
     };
     exf_code rc = EXF_OK;
@@ -153,7 +156,7 @@ typedef struct {
     size_t n;
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, patterns, cosine, rms, contribution, similarity, std_error;
+    int pools, patterns, cosine, rms, contribution, similarity, frobenius, std_error;
 } contents;
 
 static exf_code look(void *self, const char *name, exf_err *err)
@@ -163,7 +166,7 @@ static exf_code look(void *self, const char *name, exf_err *err)
     c->pools |= strcmp(name, "pools") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
-    X(cosine) X(rms) X(contribution) X(similarity) X(std_error)
+    X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
     return EXF_OK;
 }
@@ -223,7 +226,7 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
     exf_tables t = {.shape = *shape, .n_layers = n_layers, .coeff = some, .loss = some, .expert_norms = some, .count = count,
                     .expert_count = count, .pool = pool, .n_pools = (int)c->n, .shared = shared, .n_shared = (int)c->n_shared};
 #define X(field) t.field = c->field ? some : NULL;
-    X(cosine) X(rms) X(contribution) X(similarity) X(std_error)
+    X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
     for (size_t i = 0; i < c->n; i++) pool[i] = (exf_static_pool){.size = (int)c->size[i]};
     for (size_t i = 0; i < c->n_shared; i++) memcpy(shared[i].name, c->shared[i], sizeof shared[i].name);
@@ -239,6 +242,7 @@ static exf_code make_room(exf_tables *t, const contents *c, exf_err *err)
     if (c->rms) EXF_TRY(exf_mem_new(&t->rms, rows, sizeof *t->rms, "tables", err));
     if (c->contribution) EXF_TRY(exf_mem_new(&t->contribution, rows, sizeof *t->contribution, "tables", err));
     if (c->similarity) EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "tables", err));
+    if (c->frobenius) EXF_TRY(exf_mem_new(&t->frobenius, cells, sizeof *t->frobenius, "tables", err));
     if (c->std_error) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "tables", err));
     for (size_t i = 0; i < c->n_shared; i++) EXF_TRY(exf_tables_add_shared(t, c->shared[i], &s, err));
 out:

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Fixed tables, and most per pool and per shared scalar; the list of pairs with vectors. */
-enum { FIXED = 10, PER_POOL = 3, PER_SHARED = 2, LIST_OF_PAIRS = 1 };
+enum { FIXED = 11, PER_POOL = 3, PER_SHARED = 2, LIST_OF_PAIRS = 1 };
 
 /* A table that is not there is passed over. */
 static void add(exf_table_list *l, const char *group, int number, const char *part, exf_tensor t)
@@ -43,6 +43,7 @@ static void add_fixed(exf_table_list *out, const exf_tables *t)
         {"rms", view(EXF_DT_F32, 2, l, e, 0, t->rms)},
         {"contribution", view(EXF_DT_F32, 2, l, e, 0, t->contribution)},
         {"similarity", view(EXF_DT_F32, 3, l, e, e, t->similarity)},
+        {"frobenius", view(EXF_DT_F32, 3, l, e, e, t->frobenius)},
         {"std_error", view(EXF_DT_F32, 3, l, e, e, t->std_error)},
     };
     for (size_t i = 0; i < FIXED; i++) add(out, "", 0, fixed[i].name, fixed[i].tensor);

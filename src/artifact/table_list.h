@@ -3,7 +3,7 @@
  *
  *   coeff, loss                       F32 [L, E, E]   count         U64 [L, E, E]
  *   expert_norms                      F32 [L, E]      expert_count  U64 [L, E]
- *   cosine, similarity, std_error     F32 [L, E, E]   rms, contribution  F32 [L, E]
+ *   cosine, similarity, frobenius, std_error  F32 [L, E, E]   rms, contribution  F32 [L, E]
  *   pools.<D>.members I32 [L, D], pools.<D>.target_ids I32 [L, E], pools.<D>.target_scale F32 [L, E]
  *   shared.<name>.scalar F32 [L], shared.<name>.loss F32 [L, E, E]
  *   vectors.pair I32 [N, 3], vectors.diagonal F32 [N, H], vectors.diagonal_loss F32 [L, E, E],

@@ -83,6 +83,7 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->rms);
     exf_mem_free(t->contribution);
     exf_mem_free(t->similarity);
+    exf_mem_free(t->frobenius);
     exf_mem_free(t->std_error);
     for (int i = 0; t->pool && i < t->n_pools; i++) {
         exf_mem_free(t->pool[i].members);

@@ -57,6 +57,8 @@ typedef struct {
     float *contribution;  /* [L, E] mean w ||E_e(x)|| over the expert's tokens (REAP's score); 0 cold */
     float *similarity;    /* [L, E, E] 1 - d/dmax, d the root mean square of ||E_s - E_t|| over the tokens of the
                            * pair, dmax the layer's largest; 1 on the diagonal, 0 unobserved */
+    float *frobenius;     /* [L, E, E] ||U - S V||_F / ||U||_F over the pair's tokens, none weighted; as loss on the diagonal and
+                           * unobserved */
     float *std_error;     /* [L, E, E] of S, weighted jackknife over sequences; EXF_ERROR_UNKNOWN below two sequences, 0 on the
                            * diagonal; NULL where the statistics lack its sums */
     exf_static_pool *pool;

@@ -112,6 +112,7 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(check_experts(t, t->contribution, 0, "/contribution", path, err));
     EXF_TRY(check_measure(t, t->cosine, -1, "/cosine", path, err));
     EXF_TRY(check_measure(t, t->similarity, 0, "/similarity", path, err));
+    if (t->frobenius) EXF_TRY(exf_losses_check(t, t->frobenius, "/frobenius", path, err));
     EXF_TRY(check_errors(t, path, err));
     for (int i = 0; i < t->n_pools; i++) EXF_TRY(check_pool(t, &t->pool[i], path, err));
     for (int i = 0; i < t->n_shared; i++) EXF_TRY(check_shared(t, &t->shared[i], path, err));

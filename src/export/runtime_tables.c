@@ -21,18 +21,18 @@ static void fill_unknown(exf_runtime_tables *r)
     }
 }
 
-static void fill_known(exf_runtime_tables *r, const exf_tables *t)
+static void fill_known(exf_runtime_tables *r, const exf_tables *t, const float *loss)
 {
     size_t e = (size_t)r->n_experts;
     for (size_t l = 0; l < (size_t)t->n_layers; l++) {
         size_t to = (size_t)t->layer_number[l];
         memcpy(r->coeff + to * e * e, t->coeff + l * e * e, e * e * sizeof *r->coeff);
-        memcpy(r->loss + to * e * e, t->loss + l * e * e, e * e * sizeof *r->loss);
+        memcpy(r->loss + to * e * e, loss + l * e * e, e * e * sizeof *r->loss);
         memcpy(r->norms + to * e, t->expert_norms + l * e, e * sizeof *r->norms);
     }
 }
 
-exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, exf_err *err)
+exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, const float *loss, exf_err *err)
 {
     exf_code rc;
     const char *layers = exf_provenance_get(&t->provenance, "model.layers");
@@ -47,7 +47,7 @@ exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, e
     EXF_TRY(exf_mem_new(&out->loss, matrices, sizeof *out->loss, "tables of all layers", err));
     EXF_TRY(exf_mem_new(&out->norms, rows, sizeof *out->norms, "tables of all layers", err));
     fill_unknown(out);
-    fill_known(out, t);
+    fill_known(out, t, loss);
 out:
     if (rc != EXF_OK) exf_runtime_tables_free(out);
     return rc;
@@ -85,14 +85,14 @@ static size_t best_losses(float *best, const float *loss, size_t e)
     return n;
 }
 
-exf_code exf_runtime_refuse_degenerate(const exf_tables *t, exf_err *err)
+exf_code exf_runtime_refuse_degenerate(const exf_tables *t, const float *loss, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
     float *best = NULL;
     int any = 0;
     exf_code rc = exf_mem_new(&best, e, sizeof *best, "best losses", err);
     for (size_t l = 0; rc == EXF_OK && l < (size_t)t->n_layers; l++) {
-        size_t n = best_losses(best, t->loss + l * e * e, e);
+        size_t n = best_losses(best, loss + l * e * e, e);
         if (n == 0) continue;
         any = 1;
         qsort(best, n, sizeof *best, rising);
@@ -100,14 +100,43 @@ exf_code exf_runtime_refuse_degenerate(const exf_tables *t, exf_err *err)
         if (median >= degenerate)
             rc = exf_fail(err, EXF_THRESHOLD,
                           "layer %d: half of its experts lose %.4g of their output or more with the best target, the runtime's "
-                          "validator refuses "
-                          "%g as degenerate; calibrate on more data, or leave the layer out (exfold-capture --layers)",
+                          "validator refuses %g and more as degenerate; the experts are nearly orthogonal, so that folding one "
+                          "into another replaces little of it, on whatever data; keep all experts of this model, or validate "
+                          "P:projector=joint for a runtime of your own",
                           (int)t->layer_number[l], median, degenerate);
     }
     if (rc == EXF_OK && !any)
         rc = exf_fail(err, EXF_THRESHOLD, "no layer has a pair of experts with evidence: there is nothing that could be folded");
     exf_mem_free(best);
     return rc;
+}
+
+/* The tables' index of a layer of the model; -1: they do not hold it. */
+static int index_of(const exf_tables *t, int layer)
+{
+    for (int i = 0; i < t->n_layers; i++)
+        if (t->layer_number[i] == layer) return i;
+    return -1;
+}
+
+static int has_pairs(const exf_tables *t, int index)
+{
+    size_t cells = (size_t)t->shape.n_experts * (size_t)t->shape.n_experts, i = 0;
+    const float *loss = t->loss + (size_t)(index < 0 ? 0 : index) * cells;
+    while (index >= 0 && i < cells && !(loss[i] < no_pair)) i++;
+    return index >= 0 && i < cells;
+}
+
+exf_code exf_runtime_refuse_unobserved(const exf_tables *t, int first, int n, exf_err *err)
+{
+    for (int l = first; l < n; l++)
+        if (!has_pairs(t, index_of(t, l)))
+            return exf_fail(err, EXF_THRESHOLD,
+                            "layer %d has no pair of experts with evidence, and the runtime folds it all the same: what it leaves "
+                            "out there is lost; calibrate the layer too (calibrate.pairs: common_input observes every one), or "
+                            "accept the loss with serve.unobserved_layers=accept",
+                            l);
+    return EXF_OK;
 }
 
 /* ---- the file ---------------------------------------------------------------------- */

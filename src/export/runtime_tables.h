@@ -13,17 +13,20 @@ typedef struct {
     float *norms;      /* [M, E] */
 } exf_runtime_tables;
 
-/* Makes tables of all n layers of the model.  A layer that the tables lack - a dense one, one
+/* Makes tables of all n layers of the model, with these losses, [L, E, E] of t.  A layer that the tables lack - a dense one, one
  * that was not captured - has no evidence for any pair, and norms of 1: loaders refuse
  * 0.  Release with exf_runtime_tables_free(). */
-exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, exf_err *err) EXF_CHECKED;
+exf_code exf_runtime_tables_make(exf_runtime_tables *out, const exf_tables *t, const float *loss, exf_err *err) EXF_CHECKED;
 void exf_runtime_tables_free(exf_runtime_tables *r);
 
 /* EXF_THRESHOLD where the plugin's validator calls losses degenerate: where, in some
  * layer, the median over experts of the loss to the best target is 0.9 or more
  * (of an even number the lower of the two in the middle; experts without any
  * target and losses from 1e20 on are left out), or where no layer has a pair. */
-exf_code exf_runtime_refuse_degenerate(const exf_tables *t, exf_err *err) EXF_CHECKED;
+exf_code exf_runtime_refuse_degenerate(const exf_tables *t, const float *loss, exf_err *err) EXF_CHECKED;
+/* EXF_THRESHOLD if one of the model's layers first .. n - 1 has no pair with evidence, or is not in the tables: a plugin that
+ * folds it all the same adds nothing for what it leaves out. */
+exf_code exf_runtime_refuse_unobserved(const exf_tables *t, int first, int n, exf_err *err) EXF_CHECKED;
 
 /* F32 tensors of the shapes above. */
 exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data);

@@ -46,6 +46,9 @@ typedef struct {
     exf_code (*serves)(const exf_export_model *m, exf_err *err);
     /* EXF_THRESHOLD if they refuse the numbers; NULL: they take all that is well-formed. */
     exf_code (*accepts)(const exf_tables *t, exf_err *err);
+    /* EXF_THRESHOLD if they fold layers of which the tables have no pair; by_token: they fold layers that route by token id
+     * too.  NULL: nothing is known of that. */
+    exf_code (*covers)(const exf_tables *t, int by_token, exf_err *err);
     exf_code (*write)(const exf_export *x, const char *path, int force, exf_err *err); /* call exf_writer_write */
 } exf_writer;
 

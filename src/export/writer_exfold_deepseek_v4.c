@@ -4,22 +4,23 @@
  *   prefill_coeff, prefill_selection_loss, prefill_confidence_loss,
  *   decode_coeff, decode_loss [43, 256, 256], norms [43, 256]
  *
- * Prefill and decode have the same scalars and losses here.  The selection losses
- * choose targets, 1e30 says that a pair cannot be; of the confidence losses a
- * runtime takes 1 - loss, clamped to [0, 1], so that the same 1e30 means none; their
- * diagonal is 0.  The plugins' validator refuses losses as degenerate
+ * All losses are by Frobenius norm (docs/method.md, section 6).  The selection losses choose
+ * targets of prefill, the decode losses those of decode, 1e30 says that a pair cannot be; of
+ * the confidence losses a runtime takes 1 - loss, clamped to [0, 1], so that the same 1e30
+ * means none; their diagonal is 0.  The plugins' validator refuses losses as degenerate
  * (exf_runtime_refuse_degenerate), and so does this writer.
  *
  * Layers 0 to 2 choose experts by token id.  SGLang's plugin leaves them alone,
- * vLLM's folds them like the others: what the tables hold of them is written, and
- * layers that the tables lack are without evidence, which the validator allows. */
+ * vLLM's folds them like the others: what the tables hold of them is written.  Layers
+ * that the tables lack are without evidence, which the validator allows and
+ * covers_deepseek_v4() refuses. */
 #include "export/runtime_tables.h"
 
 #include "base/mem.h"
 
 #include <string.h>
 
-enum { LAYERS = 43, EXPERTS = 256, MAX_TOP_K = 8 /* of the plugins' kernels */ };
+enum { LAYERS = 43, HASH_LAYERS = 3, EXPERTS = 256, MAX_TOP_K = 8 /* of the plugins' kernels */ };
 
 static exf_code serves_deepseek_v4(const exf_export_model *m, exf_err *err)
 {
@@ -50,7 +51,7 @@ static exf_code write_deepseek_v4(const exf_export *x, const char *path, int for
     exf_runtime_tables r;
     float *confidence = NULL;
     exf_code rc;
-    EXF_TRY(exf_runtime_tables_make(&r, x->tables, err));
+    EXF_TRY(exf_runtime_tables_make(&r, x->tables, x->tables->frobenius, err));
     EXF_TRY(copy_confidence(&confidence, &r, err));
     exf_pt item[] = {
         exf_runtime_matrices("prefill_coeff", &r, r.coeff),
@@ -67,6 +68,20 @@ out:
     return rc;
 }
 
+static exf_code accepts_deepseek_v4(const exf_tables *t, exf_err *err)
+{
+    if (!t->frobenius)
+        return exf_fail(err, EXF_USAGE,
+                        "its plugins fold by Frobenius losses, which the tables lack: they came with version 4; solve the "
+                        "statistics again (exfold-solve)");
+    return exf_runtime_refuse_degenerate(t, t->frobenius, err);
+}
+
+static exf_code covers_deepseek_v4(const exf_tables *t, int by_token, exf_err *err)
+{
+    return exf_runtime_refuse_unobserved(t, by_token ? 0 : HASH_LAYERS, LAYERS, err);
+}
+
 const exf_writer exf_writer_exfold_deepseek_v4 = {
     .name = "exfold-deepseek-v4",
     .file = "exfold-deepseek-v4.pt",
@@ -79,6 +94,7 @@ const exf_writer exf_writer_exfold_deepseek_v4 = {
              "target = loss[42, 3].argmin()\n"
              "print(f\"last layer: expert 3 is about {coeff[42, 3, target]:.4f} times expert {target}\")\n"},
     .serves = serves_deepseek_v4,
-    .accepts = exf_runtime_refuse_degenerate,
+    .accepts = accepts_deepseek_v4,
+    .covers = covers_deepseek_v4,
     .write = write_deepseek_v4,
 };

@@ -58,7 +58,7 @@ static exf_code write_qwen3(const exf_export *x, const char *path, int force, ex
     enum { ITEMS = 11 };
     const exf_provenance *p = &x->tables->provenance;
     exf_runtime_tables r;
-    exf_code rc = exf_runtime_tables_make(&r, x->tables, err);
+    exf_code rc = exf_runtime_tables_make(&r, x->tables, x->tables->loss, err);
     if (rc != EXF_OK) return rc;
     exf_pt item[ITEMS] = {
         {.key = "format_version", .kind = EXF_PT_INT, .integer = 1},

@@ -67,8 +67,7 @@ static exf_code expert_sweeps(exf_step *s, exf_progress *progress, exf_err *err)
     exf_code rc;
     EXF_TRY(begin_layer(s, err));
     exf_pass_turn(s->p, EXF_WORK_COMMON);
-    if (o && o->common_input && !s->p->weights_now.w[EXF_W_ROUTER_TABLE])
-        EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, run_common, err));
+    if (o && o->common_input) EXF_TRY(exf_each_group(s, EXF_HIDDEN_READ, run_common, err));
     exf_pass_turn(s->p, expert_work(s));
     for (s->moe.sweep = 0; s->moe.sweep < sweeps; s->moe.sweep++) {
         s->moe.last = s->moe.sweep == sweeps - 1;

@@ -51,14 +51,13 @@ static double mixer_flops(const exf_architecture *a, const exf_batch *batch, int
     return all;
 }
 
-static void plan_moe_layer(exf_eta *e, const exf_model *m, const exf_batch *batch, const exf_demand *d, int layer)
+static void plan_moe_layer(exf_eta *e, const exf_batch *batch, const exf_demand *d)
 {
     double tokens = (double)batch->n_tokens, lanes = (double)d->lanes;
     int sweeps = d->sweeps > 1 ? d->sweeps : 1;
     if (lanes > 1) e->kind[EXF_WORK_ROUTE].planned += tokens * (lanes + (double)d->probes);
     e->kind[EXF_WORK_EXPERTS].planned += tokens * (lanes - 1 + sweeps);
-    if (d->common_input && exf_model_copies(m, EXF_W_ROUTER_TABLE, layer) == 0)
-        e->kind[EXF_WORK_COMMON].planned += common_tokens(batch, d->common_input);
+    if (d->common_input) e->kind[EXF_WORK_COMMON].planned += common_tokens(batch, d->common_input);
 }
 
 /* Until the first router has run the lanes are joined, and the first of them computes for all. */
@@ -74,7 +73,7 @@ exf_eta exf_work_of_pass(const exf_model *m, const exf_batch *batch, const exf_d
         e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, l);
         e.kind[EXF_WORK_MIXER + a->mixer[l]].planned += mixer_flops(a, batch, l) * (joined ? 1 : lanes);
         if (a->is_moe[l])
-            plan_moe_layer(&e, m, batch, d, l);
+            plan_moe_layer(&e, batch, d);
         else
             e.kind[EXF_WORK_DENSE].planned += (double)batch->n_tokens * (joined ? 1 : lanes);
         joined &= !a->is_moe[l];

@@ -135,7 +135,7 @@ typedef struct {
     exf_code (*layer_begin)(void *self, int layer, int moe_index, exf_err *err);
     exf_code (*block)(void *self, const exf_moe_block *b, exf_err *err); /* called concurrently */
     exf_code (*device_block)(void *self, const exf_device_block *b, exf_err *err);
-    /* Tokens that all experts ran on, before the first sweep; not in layers that route by token id. */
+    /* Tokens that all experts ran on, before the first sweep; in layers that route by token id too. */
     exf_code (*common_input)(void *self, const exf_common_input_block *b, exf_err *err); /* called concurrently */
     exf_code (*device_common_input)(void *self, const exf_device_common_input *c, exf_err *err);
     /* This lane's rewriter applied to the first lane's hidden states; never called for the first lane. */

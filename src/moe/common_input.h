@@ -2,7 +2,7 @@
  * observer asks for.
  *
  * Of a sequence of T tokens the n at positions (2 i + 1) T / (2 n) are taken, or all of
- * them if T <= n.  Hash layers are left out. */
+ * them if T <= n.  How a layer routes does not matter: hash layers are no exception. */
 #ifndef EXF_MOE_COMMON_INPUT_H
 #define EXF_MOE_COMMON_INPUT_H
 #include "moe/moe_layer.h"

@@ -11,6 +11,7 @@ exf_code exf_measures_new(const exf_statistics_reader *r, exf_tables *t, exf_err
     size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
     EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "cosines", err));
     EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "similarities", err));
+    EXF_TRY(exf_mem_new(&t->frobenius, cells, sizeof *t->frobenius, "Frobenius losses", err));
     if (r->sequences.length) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "standard errors", err));
     EXF_TRY(exf_mem_new(&t->rms, rows, sizeof *t->rms, "root mean squares", err));
     EXF_TRY(exf_mem_new(&t->contribution, rows, sizeof *t->contribution, "contributions", err));
@@ -61,6 +62,23 @@ static void solve_similarities(const exf_layer_statistics *s, size_t base, exf_t
         }
 }
 
+/* Solves the losses by Frobenius norm; those of exf_solve_loss with sums without weights, as a root. */
+static exf_code solve_frobenius(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts, base = (size_t)l * e * e;
+    for (size_t i = 0; i < e * e; i++) {
+        float *out = &t->frobenius[base + i];
+        *out = EXF_LOSS_NEVER;
+        if (!observed(t, base + i)) continue;
+        *out = (float)sqrt(exf_solve_loss((double)t->coeff[base + i], exf_exact_value(&s->dot0[i]),
+                                          exf_exact_value(&s->sq0[i % e * e + i / e]), exf_exact_value(&s->sq0[i])));
+        if (!isfinite(*out))
+            return exf_fail(err, EXF_NUMERIC, "layer %d, pair %zu -> %zu: Frobenius loss %g is no finite float32",
+                            (int)t->layer_number[l], i / e, i % e, (double)*out);
+    }
+    return EXF_OK;
+}
+
 static void solve_contributions(const exf_layer_statistics *s, size_t row, exf_tables *t)
 {
     for (size_t i = 0; i < (size_t)s->n_experts; i++)
@@ -97,5 +115,6 @@ exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_optio
     solve_similarities(s, (size_t)l * e * e, t);
     if (t->std_error) exf_std_errors_solve(s, o, l, t);
     solve_contributions(s, (size_t)l * e, t);
-    return solve_rms(s, l, t, err);
+    exf_code rc = solve_frobenius(s, l, t, err);
+    return rc == EXF_OK ? solve_rms(s, l, t, err) : rc;
 }

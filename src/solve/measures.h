@@ -13,6 +13,8 @@ exf_code exf_measures_new(const exf_statistics_reader *r, exf_tables *t, exf_err
  *   contribution[e]  contribution_sum / norm_count         0 if cold
  *   std_error[s,t]   of dot / (target_sq + lambda), not clipped, over the n sequences that saw
  *                    the pair, if the statistics have sums over sequences (measures_std_error.c)
+ *   frobenius[s,t]   sqrt(max(0, sq0[s,t] - 2 S dot0 + S^2 sq0[t,s]) / sq0[s,t]) with the S that is stored;
+ *                    0 if the source's output is 0 on every token
  *   similarity[s,t]  1 - d / dmax, d^2 = (sq0[s,t] + sq0[t,s] - 2 dot0[s,t]) / count */
 exf_code exf_measures_solve(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t,
                             exf_err *err) EXF_CHECKED;

@@ -36,7 +36,7 @@ static const exf_opt key_rows[] = {
     {"data.seed", NULL, 0, EXF_OPT_INT, AT(seed), "42", "0..", "Data", "of the choice of sequences"},
     {"calibrate.pairs", NULL, 0, EXF_OPT_CHOICE, AT(pairs), "corouted", "corouted|common_input", "Calibration",
      "which pairs are observed: corouted, those in one token's top-K; common_input, every pair, all experts run on the same "
-     "tokens (not in hash-routed layers)"},
+     "tokens"},
     {"calibrate.observer_tokens", NULL, 0, EXF_OPT_INT, AT(observer_tokens), "64", "1..1048576", "Calibration",
      "common_input: tokens of a sequence that all experts run on, evenly spaced"},
     {"calibrate.weighting", NULL, 0, EXF_OPT_CHOICE, AT(weighting), "source_norm", "source_norm|none|router", "Calibration",

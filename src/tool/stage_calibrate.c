@@ -157,20 +157,6 @@ static uint64_t calibrate_bytes(const exf_session *s, const exf_recipe *r, const
     return l * (exf_accumulate_disk(&s->shape, o) + e * e * 2 * 28 + pairs * numbers_of_a_pair(s, r) * sizeof(float));
 }
 
-/* Layers that route by token id say nothing of which experts are alike: the paper's
- * common-input calibration leaves them out. */
-static void drop_hashed_layers(exf_session *s)
-{
-    exf_layer_choice kept = {.n = 0};
-    for (int i = 0; i < s->layers.n; i++) {
-        int l = s->layers.number[i];
-        if (exf_model_copies(s->model, EXF_W_ROUTER_TABLE, l)) continue;
-        kept.chosen[l] = 1;
-        kept.number[kept.n++] = kept.last = l;
-    }
-    s->layers = kept;
-}
-
 typedef struct {
     const exf_session *session;
     const exf_accumulate_options *options;
@@ -246,7 +232,6 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_session_open(&s, r, "all", err));
     r->compute = s.compute == EXF_COMPUTE_BF16 ? EXF_COMPUTE_IS_BF16 : EXF_COMPUTE_IS_F32; /* for the resolved recipe */
-    if (o.common_input_tokens) drop_hashed_layers(&s);
     EXF_TRY(exf_recipe_check_pools(r, s.model->arch.n_experts, err));
     EXF_TRY(exf_export_model_check(r, s.model, err));
     EXF_TRY(open_resume(&out, r, &s, &o, err));

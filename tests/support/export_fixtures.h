@@ -128,6 +128,7 @@ static inline exf_code add_version_2(exf_tables *t, exf_err *err)
     exf_code rc;
     EXF_TRY(new_measure(&t->cosine, 0.5f, 1, 0, err));
     EXF_TRY(new_measure(&t->similarity, 0.75f, 1, 0, err));
+    EXF_TRY(new_measure(&t->frobenius, 3, EXF_LOSS_NEVER, EXF_LOSS_NEVER, err));
     EXF_TRY(new_measure(&t->std_error, 2, 0, EXF_ERROR_UNKNOWN, err));
     EXF_TRY(new_floats(&t->rms, L * E, 5, 0.5f, err));
     EXF_TRY(new_floats(&t->contribution, L * E, 9, 0.5f, err));

@@ -19,6 +19,7 @@ static exf_code sample_measures(exf_tables *t, exf_err *err)
     exf_shared_scalar *s;
     EXF_TRY(exf_mem_new(&t->cosine, L * E * E, sizeof *t->cosine, "tables", err));
     EXF_TRY(exf_mem_new(&t->similarity, L * E * E, sizeof *t->similarity, "tables", err));
+    EXF_TRY(exf_mem_new(&t->frobenius, L * E * E, sizeof *t->frobenius, "tables", err));
     EXF_TRY(exf_mem_new(&t->std_error, L * E * E, sizeof *t->std_error, "tables", err));
     EXF_TRY(exf_mem_new(&t->rms, L * E, sizeof *t->rms, "tables", err));
     EXF_TRY(exf_mem_new(&t->contribution, L * E, sizeof *t->contribution, "tables", err));
@@ -26,6 +27,7 @@ static exf_code sample_measures(exf_tables *t, exf_err *err)
         int self = i / E % E == i % E, seen = t->loss[i] < EXF_LOSS_NEVER;
         t->cosine[i] = self ? 1 : seen ? (float)(i % 5 - 2) / 2 : 0;
         t->similarity[i] = self ? 1 : seen ? (float)(i % 3) / 2 : 0;
+        t->frobenius[i] = seen ? (float)(i % 6) / 4 : EXF_LOSS_NEVER;
         t->std_error[i] = self ? 0 : seen ? (float)i / 64 : EXF_ERROR_UNKNOWN;
     }
     for (int i = 0; i < L * E; i++) {
@@ -96,6 +98,7 @@ START_TEST(tables_come_back_bit_for_bit)
     ck_assert(same(back.expert_count, t.expert_count, L * E * sizeof *t.expert_count));
     ck_assert(same(back.cosine, t.cosine, L * E * E * sizeof *t.cosine));
     ck_assert(same(back.similarity, t.similarity, L * E * E * sizeof *t.similarity));
+    ck_assert(same(back.frobenius, t.frobenius, L * E * E * sizeof *t.frobenius));
     ck_assert(same(back.std_error, t.std_error, L * E * E * sizeof *t.std_error));
     ck_assert(same(back.rms, t.rms, L * E * sizeof *t.rms));
     ck_assert(same(back.contribution, t.contribution, L * E * sizeof *t.contribution));
@@ -129,7 +132,8 @@ START_TEST(what_is_absent_stays_absent)
     ck_ok(sample(&t, &e), e);
     exf_mem_free(t.cosine);
     exf_mem_free(t.std_error);
-    t.cosine = t.std_error = NULL;
+    exf_mem_free(t.frobenius);
+    t.cosine = t.std_error = t.frobenius = NULL;
     for (int k = 0; k < 2; k++) {
         exf_mem_free(t.shared[k].scalar);
         exf_mem_free(t.shared[k].loss);
@@ -139,6 +143,7 @@ START_TEST(what_is_absent_stays_absent)
     ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
     ck_assert_ptr_null(back.cosine);
     ck_assert_ptr_null(back.std_error);
+    ck_assert_ptr_null(back.frobenius);
     ck_assert_ptr_nonnull(back.similarity);
     ck_assert_int_eq(back.n_shared, 0);
     ck_ok(exf_tables_read_vectors(&back, exf_scratch("t.h5"), &e), e);
@@ -253,6 +258,8 @@ START_TEST(measures_stay_in_their_range)
     refused("/cosine", 2 * E, &some, "/cosine[0, 2, 0] is 0.25, expected 0 without evidence");
     refused("/similarity", E * E + 1, &below, "/similarity[1, 0, 1] is -1e-30, expected [0, 1]");
     refused("/similarity", 2 * E, &some, "/similarity[0, 2, 0] is 0.25");
+    refused("/frobenius", 1, &below, "/frobenius[0, 0, 1] is -1e-30");
+    refused("/frobenius", 2 * E, &some, "/frobenius[0, 2, 0] is 0.25, expected 1e30 on the diagonal and without evidence");
     refused("/std_error", 1, &below, "/std_error[0, 0, 1]");
     refused("/std_error", 0, &some, "/std_error[0, 0, 0] is 0.25, expected 0 on the diagonal");
     refused("/std_error", 2 * E, &some, "/std_error[0, 2, 0] is 0.25, expected 1e30 without evidence");

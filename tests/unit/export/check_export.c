@@ -136,9 +136,10 @@ START_TEST(what_version_2_adds_is_written)
     ck_ok(add_version_2(&t, &e), e);
     write_tables(&t, "t.safetensors", 0);
     ck_ok(exf_st_open(&f, exf_scratch("t.safetensors"), &e), e);
-    ck_assert_uint_eq(exf_st_count(f), 5 + 3 + 5 + 2 * 2 + 5);
+    ck_assert_uint_eq(exf_st_count(f), 5 + 3 + 6 + 2 * 2 + 5);
     ck_tensor(f, "cosine", EXF_DT_F32, 3, E, t.cosine, L * E * E * sizeof(float));
     ck_tensor(f, "similarity", EXF_DT_F32, 3, E, t.similarity, L * E * E * sizeof(float));
+    ck_tensor(f, "frobenius", EXF_DT_F32, 3, E, t.frobenius, L * E * E * sizeof(float));
     ck_tensor(f, "std_error", EXF_DT_F32, 3, E, t.std_error, L * E * E * sizeof(float));
     ck_tensor(f, "rms", EXF_DT_F32, 2, E, t.rms, L * E * sizeof(float));
     ck_tensor(f, "contribution", EXF_DT_F32, 2, E, t.contribution, L * E * sizeof(float));

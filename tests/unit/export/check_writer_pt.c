@@ -164,10 +164,12 @@ static exf_code large_tables(exf_tables *t, float best, exf_err *err)
     exf_code rc;
     for (int l = 0; l < LAYERS - FIRST; l++) numbers[l] = l + FIRST;
     EXF_TRY(exf_tables_new(t, &shape, numbers, LAYERS - FIRST, NULL, 0, err));
+    EXF_TRY(exf_mem_new(&t->frobenius, (size_t)(LAYERS - FIRST) * CELLS, sizeof *t->frobenius, "sample", err));
     for (int i = 0; i < (LAYERS - FIRST) * CELLS; i++) {
         int s = i / MANY % MANY, d = i % MANY, never = s == d || i / CELLS == 5 - FIRST;
         t->coeff[i] = s == d ? 1 : never ? 0 : (float)(i % 1000) / 500;
-        t->loss[i] = never ? EXF_LOSS_NEVER : d == (s + 1) % MANY ? best : 1;
+        t->loss[i] = never ? EXF_LOSS_NEVER : 0.125f; /* the plugins have no use for it */
+        t->frobenius[i] = never ? EXF_LOSS_NEVER : d == (s + 1) % MANY ? best : 1;
         t->count[i] = !never;
     }
     for (int i = 0; i < (LAYERS - FIRST) * MANY; i++) t->expert_norms[i] = (float)(i + 1);
@@ -195,7 +197,7 @@ START_TEST(deepseek_v4_has_six_tensors)
     const float *part[5];
     for (int i = 0; i < 5; i++) part[i] = ck_storage(&z, i, n);
     ck_assert_int_eq(memcmp(part[0] + skip, t.coeff, rest * sizeof(float)), 0);
-    ck_assert_int_eq(memcmp(part[1] + skip, t.loss, rest * sizeof(float)), 0);
+    ck_assert_int_eq(memcmp(part[1] + skip, t.frobenius, rest * sizeof(float)), 0);
     ck_assert_int_eq(memcmp(part[3], part[0], n * sizeof(float)), 0);
     ck_assert_int_eq(memcmp(part[4], part[1], n * sizeof(float)), 0);
     size_t wrong = 0;
@@ -218,23 +220,49 @@ START_TEST(deepseek_v4_refuses_what_its_validator_calls_degenerate)
     exf_tables t = {.n_layers = 0};
     ck_ok(large_tables(&t, 0.89f, &e), e);
     /* in layer 40 half of the experts, 128 of 256, have no good target: the lower median is just good enough ... */
-    float *loss = t.loss + (40 - FIRST) * CELLS;
+    float *loss = t.frobenius + (40 - FIRST) * CELLS;
     for (int s = 0; s < 128; s++) loss[s * MANY + s + 1] = 0.95f;
     ck_ok(exf_writer_check_tables(exf_writer_find("exfold-deepseek-v4"), &t, "x", &e), e);
     /* ... and with one more it is not */
     loss[128 * MANY + 129] = 0.95f;
     ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_THRESHOLD, e, "layer 40: half of its experts lose 0.95");
+    ck_assert_ptr_nonnull(strstr(e.msg, "the experts are nearly orthogonal"));
     /* experts without any target do not count */
     for (int s = 0; s < 128; s++)
         for (int d = 0; d < MANY; d++) {
-            loss[s * MANY + d] = EXF_LOSS_NEVER;
+            loss[s * MANY + d] = t.loss[(40 - FIRST) * CELLS + s * MANY + d] = EXF_LOSS_NEVER;
             if (s != d) t.coeff[(40 - FIRST) * CELLS + s * MANY + d] = 0;
             t.count[(40 - FIRST) * CELLS + s * MANY + d] = 0;
         }
     ck_ok(exf_writer_check_tables(exf_writer_find("exfold-deepseek-v4"), &t, "x", &e), e);
-    for (int i = 0; i < (LAYERS - FIRST) * CELLS; i++) t.loss[i] = EXF_LOSS_NEVER;
+    for (int i = 0; i < (LAYERS - FIRST) * CELLS; i++) t.loss[i] = t.frobenius[i] = EXF_LOSS_NEVER;
     ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_THRESHOLD, e, "no layer has a pair of experts with evidence");
     ck_assert_int_eq(files_left(), 0);
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(deepseek_v4_wants_losses_by_frobenius_norm)
+{
+    exf_tables t = {.n_layers = 0};
+    ck_ok(large_tables(&t, 0.5f, &e), e);
+    exf_mem_free(t.frobenius);
+    t.frobenius = NULL;
+    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_USAGE, e, "Frobenius losses, which the tables lack");
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* Layers 0 to 2 are not in the tables, which matters to the runtime that folds them; layer 5 has no pair. */
+START_TEST(deepseek_v4_covers_the_layers_that_a_runtime_folds)
+{
+    const exf_writer *w = exf_writer_find("exfold-deepseek-v4");
+    exf_tables t = {.n_layers = 0};
+    ck_ok(large_tables(&t, 0.5f, &e), e);
+    ck_fails(w->covers(&t, 1, &e), EXF_THRESHOLD, e, "layer 0 has no pair of experts with evidence");
+    ck_fails(w->covers(&t, 0, &e), EXF_THRESHOLD, e, "layer 5 has no pair of experts with evidence");
+    t.loss[(5 - FIRST) * CELLS + 1] = 0.5f;
+    ck_ok(w->covers(&t, 0, &e), e);
     exf_tables_free(&t);
 }
 END_TEST
@@ -276,6 +304,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, exporting_qwen3_survives_every_failing_allocation);
     tcase_add_test(t, deepseek_v4_has_six_tensors);
     tcase_add_test(t, deepseek_v4_refuses_what_its_validator_calls_degenerate);
+    tcase_add_test(t, deepseek_v4_wants_losses_by_frobenius_norm);
+    tcase_add_test(t, deepseek_v4_covers_the_layers_that_a_runtime_folds);
     tcase_add_test(t, deepseek_v4_refuses_more_routes_than_its_kernels_take);
     tcase_add_test(t, exporting_deepseek_v4_survives_every_failing_allocation);
     suite_add_tcase(s, t);

@@ -147,6 +147,12 @@ START_TEST(measures_by_hand)
     ck_close((double)t.cosine[2 * E + 1], -1 / sqrt(16 * 25));
     ck_assert_float_eq(t.cosine[0 * E + 2], 0);
     ck_assert_float_eq(t.cosine[1 * E + 1], 1);
+    for (int s0 = 0; s0 < 2; s0++) { /* ||u||^2 4 and 9, <u,v> 3 */
+        double c = (double)t.coeff[s0 * E + 1 - s0], mine = s0 ? 9 : 4;
+        ck_close((double)t.frobenius[s0 * E + 1 - s0], sqrt((mine - 2 * c * 3 + c * c * (13 - mine)) / mine));
+    }
+    ck_assert_float_eq(t.frobenius[0 * E + 2], EXF_LOSS_NEVER);
+    ck_assert_float_eq(t.frobenius[1 * E + 1], EXF_LOSS_NEVER);
     /* d^2: (4 + 9 - 6) / 2 = 3.5 and (16 + 25 + 2) / 4 = 10.75, the largest */
     ck_close((double)t.similarity[0 * E + 1], 1 - sqrt(3.5 / 10.75));
     ck_close((double)t.similarity[1 * E + 2], 0);
