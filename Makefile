@@ -177,8 +177,8 @@ check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 check-faults: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
 
-## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy (installs them)
-check-interop: all $(BUILD)/tests/interop/make_deepseek_v4
+## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy, and folding in transformers (installs them)
+check-interop: all fold-library $(BUILD)/tests/interop/make_deepseek_v4
 	$(Q)BUILD=$(BUILD) tests/interop/run.sh
 
 ## check-report: the page of exfold-inspect report in Chromium: controls, keyboard, colours, widths, a model of 48 x 128 experts

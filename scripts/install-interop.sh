@@ -1,6 +1,11 @@
 #!/bin/sh
 # install-interop.sh - the Python libraries that make check-interop reads the exports
 # with, installed if they are missing; on standard output the Python that has them.
+# usage: install-interop.sh [transformers]
+#
+# transformers: instead the libraries that run folded models, transformers and a PyTorch that it takes, with pip into
+# $BUILD/transformers-python, which belongs on PYTHONPATH: 1 GB from PyTorch's own index of builds for CPUs, 6 GB from
+# PyPI where that cannot be reached.  TRANSFORMERS: another version of it.
 #
 # Debian and Ubuntu: PyTorch, h5py and NumPy are packages, installed with apt-get,
 # through sudo when not root (about 1 GB); of the system's Python.  safetensors goes
@@ -12,6 +17,8 @@ cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}
 into=$BUILD/interop-python
 safetensors=safetensors==0.8.0
+
+with_transformers=$BUILD/transformers-python
 
 say() { echo "install-interop: $*" >&2; }
 
@@ -63,6 +70,23 @@ if ! has safetensors && has pip; then
         say "pip could not install $safetensors"
         exit 1
     }
+fi
+if [ "${1:-}" = transformers ]; then
+    into=$with_transformers
+    if ! has transformers.models.deepseek_v4; then
+        version=transformers==${TRANSFORMERS:-5.17.0}
+        pip="$python -m pip install --quiet --disable-pip-version-check --only-binary :all: --target $into"
+        say "installing: $version and torch into $into"
+        # shellcheck disable=SC2086  # lists of words
+        $pip --retries 1 --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple \
+            'torch>=2.6' "$version" numpy >&2 || $pip 'torch>=2.6' "$version" numpy >&2 || {
+            say "pip could not install $version and torch"
+            exit 1
+        }
+    fi
+    has transformers.models.deepseek_v4 || { say "$python cannot import transformers from $into"; exit 2; }
+    echo "$python"
+    exit 0
 fi
 for module in torch numpy h5py safetensors; do
     has "$module" || { say "$python cannot import $module; please install it (PyTorch 1.13 or newer, NumPy, h5py, safetensors)"; exit 2; }

@@ -1,7 +1,8 @@
 #!/bin/sh
 # run.sh - the exports, read by the libraries that others read them with: PyTorch,
 # safetensors, h5py, NumPy.  Of the demo model, and of tables in the shape of
-# DeepSeek-V4-Flash.     last line: "N passed, N failed"
+# DeepSeek-V4-Flash.  Then examples/transformers, in transformers' own models.
+# last line: "N passed, N failed"
 # usage: BUILD=dir run.sh      (make check-interop)
 # What it needs is installed by scripts/install-interop.sh, which says which Python.
 set -u
@@ -80,6 +81,18 @@ mkdir "$work/v4" && "$BUILD/tests/interop/make_deepseek_v4" "$work/v4/tables.h5"
 note $? "export tables in the shape of DeepSeek-V4-Flash"
 count "$python" "$interop/check_files.py" "$work/v4" deepseek_v4
 snippet v4 pt_deepseek_v4
+
+if python=$(BUILD=$BUILD scripts/install-interop.sh transformers); then
+    export PYTHONPATH="$BUILD/transformers-python:$interop" HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
+    mkdir "$work/transformers"
+    count "$python" "$interop/check_transformers.py" "$BUILD" "$work/transformers"
+    ln -s "$BUILD" "$work/checkout/build" && ln -s "$PWD/examples" "$work/checkout/examples"
+    (cd "$work/checkout" && "$python" "$interop/generate_folded.py") >"$work/log" 2>&1 &&
+        grep -qF 'static int compare(const void *a,' "$work/log"
+    note $? "generate_folded.py"
+else
+    note 1 "transformers is not there"
+fi
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,149 @@
+"""Folds experts in a Hugging Face transformers model, with ExFold's tables, through libexfold_fold.
+
+    import fold_experts
+    model = AutoModelForCausalLM.from_pretrained("models/Qwen3-30B-A3B")
+    folding = fold_experts.Folding(model, "tables.safetensors", "P4:projector=joint+D64")
+    ...                                # generate, score, hand the model to an evaluation harness
+    folding.remove()                   # the original model again
+
+A variant is spelled as exfold-validate spells it: P, D and their options, with scalars of pairs or joint weights.
+A call of the model with several tokens a sequence is prefill (P); one with a single token a sequence is a decode step (D),
+and all of its rows are the batch.  teacher_forced=True does as exfold-validate: P and D both apply to every position of a call,
+and the tokens at equal positions of its sequences are one decode batch.  Routers and expert kernels stay the model's own.
+"""
+import ctypes
+import os
+import re
+
+import torch
+from safetensors import safe_open
+
+ABI = 2
+TYPES = {"i": ctypes.c_int, "f": ctypes.c_float, "p": ctypes.c_void_p}
+CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int32: 0, torch.int64: 1}
+WORDS = {"rank": ["score_norm", "score", "norm"], "rescale": ["none", "sum", "l2"], "confidence": ["off", "on"],
+         "importance": ["norm", "energy"], "drop": ["on", "drop"], "projector": ["pair", "joint"], "static": ["dynamic", "static"]}
+
+
+def struct(fields):
+    """A struct of include/exfold/fold.h; "i:keep" is an int, f a float, p a pointer, "i8:reserved" an int[8]."""
+    pairs = [field.split(":") for field in fields.split()]
+    fields = [(name, TYPES[kind[0]] * int(kind[1:]) if kind[1:] else TYPES[kind]) for kind, name in pairs]
+    return type("Struct", (ctypes.Structure,), {"_fields_": fields})
+
+
+Routes = struct("p:ids p:weights i:id_type i:weight_type i:rows i:width i8:reserved")
+Tables = struct("p:coeff p:loss p:expert_norms p:cosine p:rms i:n_experts i:reserved_int p6:reserved")
+Prefill = struct("i:keep i:rank f:max_loss i:rescale i:confidence f:ridge i10:reserved")
+Decode = struct("i:pool i:importance f:max_loss i:drop f:ridge i11:reserved")
+
+
+class Part:
+    """One kind of a variant with its options, as in "D64:rank=energy"."""
+
+    def __init__(self, text):
+        kind, _, rest = text.partition(":")
+        if not re.fullmatch(r"[PD][1-9]\d*", kind):
+            raise ValueError(f'"{kind}" is no P or D with a number')
+        self.decodes, self.size = kind[0] == "D", int(kind[1:])
+        self.options, values = (Decode if self.decodes else Prefill)(self.size), {"projector": 0, "static": 0}
+        spelled = {"rank": "importance", "fold": "drop", "pool": "static"} if self.decodes else {}
+        allowed = {"projector", *spelled.values(), *[name for name, _ in self.options._fields_[1:-1]]}
+        for option in filter(None, rest.split(",")):
+            word, _, value = option.partition("=")
+            name = spelled.get(word, word)
+            if name not in allowed or value not in WORDS.get(name, [value]) or (value == "static" and option != rest):
+                raise ValueError(f'"{option}" is no option of {kind} here')
+            values[name] = WORDS[name].index(value) if name in WORDS else float(value) or -1.0  # -1: EXF_FOLD_ZERO
+        self.joint, self.static = values.pop("projector"), values.pop("static")
+        self.options.__init__(self.size, **values)
+        ranked = "rms" if self.decodes and self.options.importance else "expert_norms"
+        self.needs = ["cosine", "rms", ranked] if self.joint else ["coeff", "loss", ranked]
+        if self.static:
+            self.needs = [f"pools.{self.size}.target_ids", f"pools.{self.size}.target_scale"]
+
+
+class Folding:
+    """Hooks between the routers and the experts of a model.  Layers that the tables lack, and those that choose experts by
+    token id, are not folded.  library: the path of libexfold_fold; default: $EXFOLD_FOLD_LIBRARY, then where libraries are."""
+
+    def __init__(self, model, tables, variant, teacher_forced=False, library=None):
+        self.parts, self.teacher_forced, self.hooks, self.layer = [Part(x) for x in variant.split("+")], teacher_forced, [], {}
+        self.library = ctypes.CDLL(library or os.environ.get("EXFOLD_FOLD_LIBRARY", f"libexfold_fold.so.{ABI}"))
+        self.library.exf_fold_status_text.restype = ctypes.c_char_p
+        if self.library.exf_fold_abi() != ABI:
+            raise ValueError(f"{self.library._name}: ABI {self.library.exf_fold_abi()}, expected {ABI}")
+        with safe_open(tables, framework="pt") as file:
+            self.tables, facts = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+        self.experts, family = self.tables["coeff"].shape[1], model.config.model_type
+        missing = {name for part in self.parts for name in part.needs} - set(self.tables)
+        if missing or not family.startswith(facts["model.family"]):
+            raise ValueError(f"{tables}: of a {facts['model.family']}, the model is a {family}; lacks {missing or 'nothing'}")
+        index = {int(number): i for i, number in enumerate(re.findall(r"\d+", facts["layer_numbers"]))}
+        modules = dict(model.named_modules())
+        for name, module in modules.items():  # a MoE block calls its experts with hidden states, ids and weights
+            number = re.search(r"layers\.(\d+)\.\w+\.experts$", name)
+            if number and int(number[1]) in index and not getattr(modules[name.rpartition(".")[0]], "is_hash", False):
+                self.layer[module] = index[int(number[1])]
+                self.hooks.append(module.register_forward_pre_hook(self.fold))
+        if not self.layer or {module.num_experts for module in self.layer} != {self.experts}:
+            raise ValueError(f"{tables}: layers {list(index)} of {self.experts} experts are not this model's")
+        self.hooks.append(model.register_forward_pre_hook(self.look, with_kwargs=True))
+
+    def remove(self):
+        for hook in self.hooks:
+            hook.remove()
+
+    def look(self, model, args, kwargs):
+        """Notes the shape of a call, [sequences, tokens], and which of its tokens are no padding."""
+        tokens, mask = args[0] if args else kwargs.get("input_ids"), kwargs.get("attention_mask")
+        shape = (kwargs["inputs_embeds"] if tokens is None else tokens).shape[:2]
+        self.mask = mask.bool() if mask is not None and mask.shape == shape else torch.ones(shape, dtype=torch.bool)
+
+    def fold(self, module, args):
+        hidden, ids, weights = args
+        by_host = ids.is_cuda and not hasattr(self.library, "exf_fold_prefill_cuda")
+        routes = [x.cpu() if by_host else x.contiguous() for x in (ids, weights)]
+        for part in self.parts:
+            if self.teacher_forced or part.decodes == (self.mask.shape[1] == 1):
+                routes = (self.decode if part.decodes else self.prefill)(part, self.layer[module], *routes)
+        return hidden, *(x.to(ids.device) for x in routes)
+
+    def prefill(self, part, layer, ids, weights):
+        kept = [x.new_empty(len(x), part.size) for x in (ids, weights)]
+        self.call("prefill_joint" if part.joint else "prefill", ids.device, self.routes(ids, weights), self.routes(*kept),
+                  self.of_layer(layer, ids.device), ctypes.byref(part.options))
+        return kept
+
+    def decode(self, part, layer, ids, weights):
+        mask = self.mask.to(ids.device)
+        at = (mask.cumsum(1) - 1)[mask], mask.nonzero()[:, 0]  # of every token its position and its sequence
+        steps = [x.new_full((*mask.T.shape, x.shape[1]), -1) for x in (ids, weights)]  # id -1: no expert
+        for step, x in zip(steps, (ids, weights)):
+            step[at] = x[mask.flatten()]
+        pool = [ctypes.c_void_p(self.row(name, layer, ids.device)) for name in part.needs] + [self.experts]
+        arguments = pool if part.static else [self.of_layer(layer, ids.device), ctypes.byref(part.options)]
+        for step in zip(*steps):
+            self.call("decode" + "_static" * part.static + "_joint" * part.joint, ids.device, self.routes(*step), *arguments)
+        return [x.masked_scatter(mask.flatten()[:, None], step[at]) for step, x in zip(steps, (ids, weights))]
+
+    def row(self, name, layer, device):
+        """A table's part of a layer, on the device, where the whole table stays."""
+        if (name, device) not in self.tables:
+            self.tables[name, device] = self.tables[name].to(device)
+        return self.tables[name, device][layer].data_ptr()
+
+    def of_layer(self, layer, device):
+        names = [name for name in ("coeff", "loss", "expert_norms", "cosine", "rms") if name in self.tables]
+        return ctypes.byref(Tables(n_experts=self.experts, **{name: self.row(name, layer, device) for name in names}))
+
+    def routes(self, ids, weights):
+        return ctypes.byref(Routes(ids.data_ptr(), weights.data_ptr(), CODES[ids.dtype], CODES[weights.dtype], *ids.shape))
+
+    def call(self, name, device, *arguments):
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            arguments += (ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream),)
+        status = getattr(self.library, f"exf_fold_{name}_{device.type}")(*arguments)
+        if status:
+            raise RuntimeError(f"exf_fold_{name}: {self.library.exf_fold_status_text(status).decode()}")

@@ -1,0 +1,177 @@
+"""Holds examples/transformers/fold_experts.py to exfold-validate: the same perplexities, from transformers' own forward pass.
+
+usage: check_transformers.py BUILD WORK-DIRECTORY      last line: "N passed, N failed"
+For the demo model and a model of each other family: tables are calibrated, variants validated, and the same tokens scored by
+transformers with the hooks.  Sequences differ in length, so that a batch has padding, on the right and on the left.
+"""
+import hashlib
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+import safetensors.torch
+import torch
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+root = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(root / "examples/transformers"))
+import fold_experts  # noqa: E402
+import transformers  # noqa: E402
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+build, work = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
+library = str(build / f"libexfold_fold.so.{fold_experts.ABI}")
+TOLERANCE = 1e-4  # of the demo's perplexity, which is 5; of random models', which are 1000, a millionth
+passed = failed = 0
+
+
+def note(good, what):
+    global passed, failed
+    passed, failed = passed + bool(good), failed + (not good)
+    print(("  ok      " if good else "  FAILED  ") + what)
+
+
+def run(program, *arguments):
+    done = subprocess.run([build / "bin" / program, "-q", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, f"{program}: {done.stderr}"
+
+
+def sources(into, name, tensors):
+    """A manifest of token sequences, all of one domain, so that sequences of several lengths decode side by side."""
+    file = into / f"{name}.safetensors"
+    safetensors.torch.save_file({f"t{i}": x.int().contiguous() for i, x in enumerate(tensors)}, file)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    rows = [{"path": file.name, "format": "tokens", "tensor": f"t{i}", "domain": "all", "sequences": len(x), "sha256": digest}
+            for i, x in enumerate(tensors)]
+    (into / f"{name}.yaml").write_text(json.dumps({"schema": "exfold-manifest/1", "sources": rows}))
+    return into / f"{name}.yaml"
+
+
+def padded(tensors, left):
+    """One batch of all sequences with its attention mask."""
+    length = max(x.shape[1] for x in tensors)
+    sides = [(length - x.shape[1], 0) if left else (0, length - x.shape[1]) for x in tensors]
+    ids = torch.cat([torch.nn.functional.pad(x, side) for x, side in zip(tensors, sides)])
+    mask = torch.cat([torch.nn.functional.pad(torch.ones_like(x), side) for x, side in zip(tensors, sides)])
+    return ids, mask
+
+
+@torch.no_grad()
+def perplexity(model, tensors, left=False):
+    """Of all sequences, which are one decode batch; without a mask where none is needed."""
+    ids, mask = padded(tensors, left)
+    extra = {} if mask.all() else {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    logits = model(ids, **extra).logits[:, :-1].double().log_softmax(-1)
+    scored = (mask[:, 1:] * mask[:, :-1]).bool()
+    return math.exp(-logits.gather(2, ids[:, 1:, None])[..., 0][scored].mean().item())
+
+
+def tokens(name, path):
+    """Text to calibrate on and to score: sequences of two lengths, a list of tensors [n, length] each."""
+    if name == "demo":
+        of = safetensors.torch.load_file(path / "token_ids.safetensors")
+        return [of["calib.prose"].long()], [of["eval.prose"][:5].long(), of["eval.c"][:3, :301].long()]
+    draw = torch.Generator().manual_seed(1)
+    one = lambda n, length: torch.randint(0, 500, (n, length), generator=draw)  # noqa: E731
+    return [one(24, 96)], [one(5, 96), one(3, 61)]
+
+
+def check_model(name, path, variants, one_length):
+    into = work / name
+    into.mkdir()
+    calibration, held_out = tokens(name, path)
+    if one_length:  # linear attention keeps its state over padding
+        held_out = held_out[:1]
+    sequences = sum(map(len, held_out))
+    size = max(x.shape[1] for x in calibration + held_out)
+    config = json.loads((path / "config.json").read_text())
+    text = config.get("text_config", config)
+    experts = text.get("num_experts") or text["n_routed_experts"]
+    recipe = {"schema": "exfold-recipe/1", "model": {"path": str(path)},
+              "output": {"directory": str(into), "targets": ["safetensors"]},
+              "data": {"manifest": str(sources(into, "calibration", calibration)), "sequences": len(calibration[0]),
+                       "max_tokens": size, "seed": 1}, "pools": [experts // 2],
+              "validate": {"manifest": str(sources(into, "held_out", held_out)), "sequences": sequences, "decode_batch": sequences,
+                           "variants": variants}}
+    (into / "recipe.yaml").write_text(json.dumps(recipe))
+    run("exfold-calibrate", into / "recipe.yaml")
+    run("exfold-validate", into / "recipe.yaml")
+    expected = {v["name"]: v["ppl"] for v in json.loads((into / "validation.json").read_text())["variants"]}
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    for variant, ppl in expected.items():
+        folding = None
+        if variant != "original":
+            folding = fold_experts.Folding(model, str(into / "tables.safetensors"), variant, teacher_forced=True, library=library)
+        for left in (False, True)[:1 if one_length else 2]:
+            here = perplexity(model, held_out, left)
+            note(abs(here - ppl) <= (TOLERANCE if name == "demo" else 1e-6 * ppl),
+                 f"{name} {variant}: perplexity {here:.7f}, exfold-validate {ppl:.7f}" + ", padding on the left" * left)
+        if folding:
+            folding.remove()
+    note(perplexity(model, held_out) == perplexity(model, held_out) and not any(m._forward_pre_hooks for m in model.modules()),
+         f"{name}: the hooks are gone")
+    return model, into, held_out[0]
+
+
+def check_generation(name, model, into, prompts, variant):
+    """A greedy answer of 64 tokens, alone and in a batch, twice."""
+    answers = []
+    for _ in range(2):
+        folding = fold_experts.Folding(model, str(into / "tables.safetensors"), variant, library=library)
+        answers.append([model.generate(prompts[:n, :16], do_sample=False, max_new_tokens=64, min_new_tokens=64, pad_token_id=0)
+                        for n in (1, 4)])
+        folding.remove()
+    same = all(torch.equal(a, b) for a, b in zip(*answers))
+    note(same and [tuple(x.shape) for x in answers[0]] == [(1, 80), (4, 80)], f"{name} {variant}: 64 tokens, twice the same")
+    plain = model.generate(prompts[:4, :16], do_sample=False, max_new_tokens=64, min_new_tokens=64, pad_token_id=0)
+    note(not torch.equal(plain, answers[0][1]), f"{name} {variant}: other tokens than the model's own")
+
+
+def check_decode_is_teacher_forcing(name, model, into, prompts, variant):
+    """Steps with a cache choose the same pools as teacher forcing: D says the same of a text read token by token."""
+    arguments = model, str(into / "tables.safetensors"), variant
+    folding = fold_experts.Folding(*arguments, teacher_forced=True, library=library)
+    with torch.no_grad():
+        at_once = model(prompts[:, :24]).logits
+        folding.remove()
+        folding, cache, steps = fold_experts.Folding(*arguments, library=library), None, []
+        for q in range(24):
+            out = model(prompts[:, q:q + 1], past_key_values=cache, use_cache=True)
+            cache, steps = out.past_key_values, steps + [out.logits]
+    folding.remove()
+    gap = (torch.cat(steps, 1) - at_once).abs().max().item()
+    note(gap < 1e-3, f"{name} {variant}: step by step as at once, largest difference of logits {gap:.1e}")
+
+
+def check_refusals(model, into):
+    wrong = {"P2:projector=layer": "no option", "P2:rank=best": "no option", "D8:pool=static,fold=drop": "no option",
+             "Q2": "no P or D", "D3:pool=static": "pools.3"}
+    for variant, expected in wrong.items():
+        try:
+            fold_experts.Folding(model, str(into / "tables.safetensors"), variant, library=library)
+            said = "nothing"
+        except ValueError as error:
+            said = str(error)
+        hooked = any(m._forward_pre_hooks for m in model.modules())
+        note(expected in said and not hooked, f"{variant} is refused: " + said.split("tables.safetensors")[-1])
+
+
+print("torch", torch.__version__, "transformers", transformers.__version__)
+torch.set_num_threads(2)
+variants = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", "D8:pool=static",
+            "P3:rank=score,rescale=sum,max_loss=0.9", "P2:confidence=on", "P3+D8"]
+for name in ("demo", "glm4_moe", "deepseek_v2", "qwen3_5_moe", "deepseek_v4"):
+    path = root / ("examples/demo-model" if name == "demo" else f"tests/golden/{name}")
+    here = variants if name == "demo" else variants[:3] + ["P2+D8"]
+    model, into, prompts = check_model(name, path, here, name in ("qwen3_5_moe", "deepseek_v4"))
+    if name in ("demo", "glm4_moe"):
+        check_generation(name, model, into, prompts, "P2+D8")
+        check_decode_is_teacher_forcing(name, model, into, prompts, "D8")
+    if name == "demo":
+        check_refusals(model, into)
+print(f"{passed} passed, {failed} failed")
+sys.exit(failed > 0)
