@@ -1,7 +1,7 @@
 /* accumulate_options.h - says which sums of a layer are added up. */
 #ifndef EXF_ACCUMULATE_ACCUMULATE_OPTIONS_H
 #define EXF_ACCUMULATE_ACCUMULATE_OPTIONS_H
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 #include "kernels/statistics/layer_sums.h"
 #include "kernels/statistics/pair_scalar.h"
 
@@ -14,7 +14,7 @@ typedef struct {
     uint64_t seed;         /* seed of the choice of samples, and of the search for the basis */
     exf_scalar_rule rule;  /* rule of the scalar whose residuals are sampled */
     int basis_only;        /* 1: what vector sums are added up over is the result, and no sums */
-    const exf_basis *basis; /* borrowed; what vector sums are added up over (artifact/basis.h); NULL: made by the run */
+    const exf_basis *basis; /* borrowed; what vector sums are added up over (artifact/artifact_basis.h); NULL: made by the run */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 #endif

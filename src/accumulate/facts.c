@@ -1,7 +1,7 @@
 /* facts.c - see facts.h. */
 #include "accumulate/facts.h"
 
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 #include "artifact/provenance_join.h"
 #include "artifact/weights_facts.h"
 #include "base/mem.h"

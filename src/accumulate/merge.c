@@ -2,7 +2,7 @@
 #include "accumulate/merge.h"
 
 #include "accumulate/facts.h"
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
 #include "base/stop.h"

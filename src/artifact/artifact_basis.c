@@ -1,4 +1,4 @@
-/* artifact_basis.c - the file format `basis`, version 3, the first; see basis.h.
+/* artifact_basis.c - the file format `basis`, version 3, the first; see artifact_basis.h.
  *
  * exfold-calibrate --basis-only writes it; calibrate.basis gives it to the runs over shards of the same data.
  * Root attributes beside those of artifact.h:
@@ -14,7 +14,7 @@
  *   /origin                        as in statistics
  * The fact accumulate.basis_digest is the SHA-256 over all layers' number, P, H, R (u64), pair, basis and grid,
  * little endian.  The facts accumulate.samples, .seed, .vector_pairs, .ridge, .clip say how it was chosen. */
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 
 #include "artifact/weights_facts.h"
 #include "base/mem.h"

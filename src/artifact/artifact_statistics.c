@@ -32,10 +32,10 @@
  *   /origin                        a group of text attributes: the manifest and tokens of each part
  *       that was added up.  It records how the file was made, so no digest covers it.
  *   /layers/<l>/vectors/...        statistics_vectors.c; what they were added up over is the fact
- *       accumulate.basis_digest (basis.h), which files of earlier programs lack
+ *       accumulate.basis_digest (artifact_basis.h), which files of earlier programs lack
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 #include "artifact/weights_facts.h"
 
 #include "base/thread_pool.h"

@@ -53,7 +53,7 @@ typedef struct {
     const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
     const exf_provenance *origin;        /* NULL: none */
-    int is_basis;                        /* 1: a file of kind basis (basis.h), of whose layers only vector sums' choice is put */
+    int is_basis;                        /* 1: a basis (artifact_basis.h): only what vector sums are over is put */
 } exf_statistics_header;
 
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,

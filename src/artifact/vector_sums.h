@@ -43,7 +43,7 @@ typedef struct {
 } exf_vector_sums;
 
 exf_code exf_vector_sums_new(exf_vector_sums *v, int64_t n_pairs, int d_model, int diagonal, int rank, exf_err *err) EXF_CHECKED;
-/* Allocates pairs, basis and grids alone: what sums are added up over (basis.h). */
+/* Allocates pairs, basis and grids alone: what sums are added up over (artifact_basis.h). */
 exf_code exf_vector_sums_new_choice(exf_vector_sums *v, int64_t n_pairs, int d_model, int rank, exf_err *err) EXF_CHECKED;
 void exf_vector_sums_free(exf_vector_sums *v);
 /* Chooses both grids of a pair from its scalar sums, a little coarser than Cauchy-Schwarz requires,

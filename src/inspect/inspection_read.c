@@ -1,6 +1,6 @@
 /* inspection_read.c - an inspection from files of each kind; see inspection.h. */
 #include "artifact/artifact_capture.h"
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 #include "artifact/statistics.h"
 #include "base/mem.h"
 #include "base/stop.h"

@@ -1,5 +1,5 @@
 /* verify_facts.c - provenance against contents, and file against file; see verify.h. */
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 #include "artifact/weights_facts.h"
 #include "base/text.h"
 #include "inspect/verify_internal.h"

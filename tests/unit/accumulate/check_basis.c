@@ -2,7 +2,7 @@
 #include "tests/support/artifact_fixtures.h"
 #include "tests/support/sequence_fixtures.h"
 
-#include "artifact/basis.h"
+#include "artifact/artifact_basis.h"
 
 enum { E = SEQ_E, H = SEQ_H };
 

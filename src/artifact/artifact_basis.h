@@ -1,12 +1,12 @@
-/* basis.h - a basis is what the vector sums of a layer are added up over: the pairs that have vectors, the
+/* artifact_basis.h - a basis is what the vector sums of a layer are added up over: the pairs that have vectors, the
  * low-rank basis Q and the grids (vector_sums.h).  An ordinary run makes its own from all of its data.  Made
  * first, as a file of its own (artifact_basis.c), it is given to the shards of a corpus: sums over one basis add.
  *
  * Its digest is the SHA-256 over, layer by layer in rising order, the layer's number, P, H and R (u64), then the
  * elements of pair, basis and grid, all little endian.  Statistics with vector sums, however they were made, have it
  * as the fact accumulate.basis_digest; so has the basis' own file. */
-#ifndef EXF_ARTIFACT_BASIS_H
-#define EXF_ARTIFACT_BASIS_H
+#ifndef EXF_ARTIFACT_ARTIFACT_BASIS_H
+#define EXF_ARTIFACT_ARTIFACT_BASIS_H
 #include "artifact/artifact.h"
 #include "artifact/sequences.h"
 #include "artifact/vector_sums.h"
