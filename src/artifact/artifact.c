@@ -14,9 +14,15 @@ EXF_REGISTRY_FIND(artifact)
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
                              exf_err *err)
 {
+    return exf_artifact_create_at(out, target, force, NULL, 0, a, p, err);
+}
+
+exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on,
+                                const exf_artifact *a, const exf_provenance *p, exf_err *err)
+{
     exf_code rc;
     exf_h5 *h = NULL;
-    EXF_TRY(exf_h5_create(&h, target, force, err));
+    EXF_TRY(exf_h5_create_at(&h, target, force, temporary, goes_on, err));
     EXF_TRY(exf_h5_put_text(h, "/", "exfold_kind", a->kind, err));
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_version", a->version, err));
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_min_reader", a->min_reader, err));

@@ -31,6 +31,9 @@ const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NU
 /* Starts a file of this kind and writes root attributes and provenance. */
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
                              exf_err *err) EXF_CHECKED;
+/* The same in a temporary of that path, which can be gone on with (exf_h5_create_at()). */
+exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on,
+                                const exf_artifact *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
  * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
  * EXF_VERSION if it needs a newer program. */

@@ -21,7 +21,7 @@
 
 const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 3, .min_reader = 1};
 
-enum { N_PARTS = 3, PATH_LEN = 64 };
+enum { N_PARTS = EXF_CAPTURE_PARTS, PATH_LEN = 64 };
 
 static const struct { const char *name; exf_dtype dtype; int rank; } parts[N_PARTS] = {
     {"topk_ids", EXF_DT_I32, 2},
@@ -43,12 +43,19 @@ static exf_tensor part_tensor(const exf_capture_file *f, int part, const char *p
 exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
                             int n_layers, const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err)
 {
+    return exf_capture_create_at(f, target, force, NULL, 0, shape, layer_numbers, n_layers, sequences, p, err);
+}
+
+exf_code exf_capture_create_at(exf_capture_file *f, const char *target, int force, const char *temporary, int goes_on,
+                               const exf_run_shape *shape, int32_t *layer_numbers, int n_layers,
+                               const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err)
+{
     exf_code rc;
     memset(f, 0, sizeof *f);
     f->shape = *shape;
     f->n_layers = n_layers;
     f->layer_number = layer_numbers;
-    EXF_TRY(exf_artifact_create(&f->h, target, force, &exf_artifact_capture, p, err));
+    EXF_TRY(exf_artifact_create_at(&f->h, target, force, temporary, goes_on, &exf_artifact_capture, p, err));
     EXF_TRY(exf_run_shape_write(shape, f->h, err));
     EXF_TRY(exf_layer_numbers_write(layer_numbers, n_layers, f->h, err));
     if (sequences) EXF_TRY(exf_sequence_list_write(sequences, f->h, err));
@@ -75,6 +82,39 @@ exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n,
         rc = exf_h5_write_rows(f->h, path, row, n, data[k], err);
     }
     return rc;
+}
+
+exf_code exf_capture_layer_checksums(exf_capture_file *f, int layer, exf_capture_checksums out[EXF_CAPTURE_PARTS], exf_err *err)
+{
+    for (int k = 0; k < N_PARTS; k++) {
+        char path[PATH_LEN];
+        part_path(path, layer, k);
+        out[k].name = parts[k].name;
+        out[k].crc = exf_h5_checksums(f->h, path, &out[k].n);
+        if (!out[k].crc) return exf_fail(err, EXF_INTERNAL, "%s: layer %d is none of its layers", exf_h5_path(f->h), layer);
+    }
+    return EXF_OK;
+}
+
+exf_code exf_capture_keep_layer(exf_capture_file *f, int layer, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int k = 0; rc == EXF_OK && k < N_PARTS; k++) {
+        char path[PATH_LEN];
+        part_path(path, layer, k);
+        rc = exf_h5_check_kept(f->h, path, err);
+    }
+    return rc;
+}
+
+exf_code exf_capture_settle(exf_capture_file *f, exf_err *err)
+{
+    return exf_h5_settle(f->h, err);
+}
+
+exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err)
+{
+    return exf_h5_sync(f->h, err);
 }
 
 exf_code exf_capture_add_facts(exf_capture_file *f, const exf_provenance *p, exf_err *err)

@@ -18,6 +18,25 @@ typedef struct {
  * order of their rows; NULL: unknown, and only statistics that need no sequences can be made. */
 exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
                             int n_layers, const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+/* The same in a temporary of that path, which stays there unless it is committed (exf_h5_create_at()).  goes_on: rows
+ * that are in it stay; exf_capture_keep_layer() takes them. */
+exf_code exf_capture_create_at(exf_capture_file *f, const char *target, int force, const char *temporary, int goes_on,
+                               const exf_run_shape *shape, int32_t *layer_numbers, int n_layers,
+                               const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+/* CRC-32s of what was written of a layer, for a record of it: one list for each of its datasets, the file's own. */
+enum { EXF_CAPTURE_PARTS = 3 };
+typedef struct {
+    const char *name;
+    uint32_t *crc; /* [n] */
+    size_t n;
+} exf_capture_checksums;
+exf_code exf_capture_layer_checksums(exf_capture_file *f, int layer, exf_capture_checksums out[EXF_CAPTURE_PARTS],
+                                     exf_err *err) EXF_CHECKED;
+/* Compares the rows of a layer that are in the file with its checksums, which the caller has set; EXF_FORMAT. */
+exf_code exf_capture_keep_layer(exf_capture_file *f, int layer, exf_err *err) EXF_CHECKED;
+/* Hands rows that were put so far to the system; then returns once they are on the disk, beside other calls too. */
+exf_code exf_capture_settle(exf_capture_file *f, exf_err *err) EXF_CHECKED;
+exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err) EXF_CHECKED;
 /* Writes rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].  Not thread-safe. */
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
                          const float *outputs, exf_err *err) EXF_CHECKED;

@@ -17,7 +17,7 @@
 
 struct exf_output_file {
     int fd;
-    int force;
+    int force, stays; /* stays: the temporary is kept for a run that goes on */
     char *target, *temporary, *dir;
 };
 
@@ -38,7 +38,18 @@ static void outfile_free(exf_output_file *f)
     exf_mem_free(f);
 }
 
-exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err)
+/* Best effort: the rename is done and visible, only its place on disk after a
+ * power cut is open, and some file systems cannot sync a directory at all. */
+static void sync_dir(const char *dir)
+{
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    (void)fsync(fd);
+    close(fd);
+}
+
+/* Opens the temporary as the flags say, after checking the target.  temporary NULL: a new name. */
+static exf_code begin(exf_output_file **out, const char *target, int force, const char *temporary, int flags, exf_err *err)
 {
     exf_code rc;
     exf_output_file *f = NULL;
@@ -49,11 +60,12 @@ exf_code exf_output_file_begin(exf_output_file **out, const char *target, int fo
     f->force = force;
     EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
     EXF_TRY(exf_path_dir(&f->dir, target, err));
-    EXF_TRY(exf_temporary_name(&f->temporary, target, err));
+    EXF_TRY(temporary ? exf_mem_strdup(&f->temporary, temporary, "output path", err)
+                      : exf_temporary_name(&f->temporary, target, err));
     EXF_TRY(exf_temporary_remove_stale(target, err));
-    f->fd = open(f->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    f->fd = open(f->temporary, O_RDWR | O_CLOEXEC | flags, 0666);
     if (f->fd < 0)
-        rc = exf_fail_errno(err, errno, "%s: cannot create", target);
+        rc = exf_fail_errno(err, errno, "%s: cannot create", temporary ? temporary : target);
     else
         exf_temporary_lock(f->fd);
 out:
@@ -62,6 +74,21 @@ out:
     else if (f)
         outfile_free(f);
     return rc;
+}
+
+exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err)
+{
+    return begin(out, target, force, NULL, O_CREAT | O_EXCL, err);
+}
+
+exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
+                                  exf_err *err)
+{
+    exf_code rc = begin(out, target, force, temporary, goes_on ? O_NOFOLLOW : O_CREAT | O_TRUNC | O_NOFOLLOW, err);
+    if (rc != EXF_OK) return rc;
+    (*out)->stays = 1;
+    sync_dir((*out)->dir);
+    return EXF_OK;
 }
 
 const char *exf_output_file_path(const exf_output_file *f)
@@ -110,20 +137,14 @@ exf_code exf_output_file_resize(exf_output_file *f, uint64_t bytes, exf_err *err
     return exf_fail_errno(err, errno, "%s: cannot be made %llu bytes long", f->target, (unsigned long long)bytes);
 }
 
-/* Best effort: the rename is done and visible, only its place on disk after a
- * power cut is open, and some file systems cannot sync a directory at all. */
-static void sync_dir(const char *dir)
+exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err)
 {
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    (void)fsync(fd);
-    close(fd);
+    return fsync(f->fd) == 0 ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot sync", f->target);
 }
 
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    if (fsync(f->fd) != 0) rc = exf_fail_errno(err, errno, "%s: cannot sync", f->target);
+    exf_code rc = exf_output_file_sync(f, err);
     /* link() fails where the target appeared meanwhile; rename() would replace it. */
     if (rc == EXF_OK && !f->force && link(f->temporary, f->target) == 0) {
         unlink(f->temporary);
@@ -132,10 +153,10 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
     } else if (rc == EXF_OK && rename(f->temporary, f->target) != 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
     }
-    if (rc != EXF_OK)
-        unlink(f->temporary);
-    else
+    if (rc == EXF_OK)
         sync_dir(f->dir);
+    else if (!f->stays)
+        unlink(f->temporary);
     close(f->fd); /* last: the lock ends with it */
     outfile_free(f);
     return rc;
@@ -145,7 +166,7 @@ void exf_output_file_abort(exf_output_file *f)
 {
     if (!f) return;
     if (f->fd >= 0) close(f->fd);
-    unlink(f->temporary);
+    if (!f->stays) unlink(f->temporary);
     outfile_free(f);
 }
 

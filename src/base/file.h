@@ -61,6 +61,10 @@ typedef struct exf_output_file exf_output_file;
 
 /* Starts an output.  The parent directory must exist. */
 exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* The same in a temporary of that path, beside the target, which stays there whatever fails, for a run that goes on:
+ * goes on with what it holds, or empties it.  EXF_IO if it is to go on with one that is not there. */
+exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
+                                  exf_err *err) EXF_CHECKED;
 /* The temporary's path, for libraries that open files themselves. */
 const char *exf_output_file_path(const exf_output_file *f);
 exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
@@ -71,9 +75,11 @@ exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *
 exf_code exf_output_file_read(const exf_output_file *f, uint64_t offset, void *buf, size_t n, exf_err *err) EXF_CHECKED;
 /* Cuts or lengthens the file to so many bytes. */
 exf_code exf_output_file_resize(exf_output_file *f, uint64_t bytes, exf_err *err) EXF_CHECKED;
+/* Returns once what was written so far is on the disk.  Thread-safe. */
+exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err) EXF_CHECKED;
 /* Sync, rename, sync the directory; frees f, also on failure. */
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err) EXF_CHECKED;
-/* Removes the temporary and frees f; NULL is allowed. */
+/* Removes the temporary, unless it stays, and frees f; NULL is allowed. */
 void exf_output_file_abort(exf_output_file *f);
 
 /* EXF_IO if target exists and force is 0, or if it is a directory: so that a program refuses before

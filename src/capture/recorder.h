@@ -2,12 +2,20 @@
 #ifndef EXF_CAPTURE_RECORDER_H
 #define EXF_CAPTURE_RECORDER_H
 #include "capture/capture.h"
+#include "resume/resume.h"
 
 typedef struct exf_recorder exf_recorder;
+/* resume: the run's resume point, or NULL.  A run that has one writes to the target's unfinished file, which stays when
+ * the run is stopped behind a saved layer: the point has the checksums of its finished layers, and a run that goes on
+ * from the point compares them (EXF_FORMAT) and writes the other layers. */
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+                          const exf_sequence_list *sequences, const exf_provenance *p, exf_resume *resume,
+                          exf_err *err) EXF_CHECKED;
+/* Returns the path of a target's unfinished file, "DIR/.NAME.unfinished", in *out; the caller frees it. */
+exf_code exf_recorder_unfinished(char **out, const char *target, exf_err *err) EXF_CHECKED;
 const exf_observer *exf_recorder_observer(exf_recorder *r);
 /* Moves the file into place.  late: facts that were known only behind the pass; NULL: none. */
 exf_code exf_recorder_commit(exf_recorder *r, const exf_provenance *late, exf_err *err) EXF_CHECKED;
-void exf_recorder_free(exf_recorder *r); /* gives up what was not committed */
+/* Gives up what was not committed and of which no layer is saved.  Before the resume point is closed. */
+void exf_recorder_free(exf_recorder *r);
 #endif

@@ -107,6 +107,11 @@ static hid_t access_list(void)
 
 exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err)
 {
+    return exf_h5_create_at(out, target, force, NULL, 0, err);
+}
+
+exf_code exf_h5_create_at(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on, exf_err *err)
+{
     exf_code rc;
     exf_h5 *h = NULL;
     hid_t fapl = H5I_INVALID_HID, fcpl = H5I_INVALID_HID;
@@ -114,7 +119,9 @@ exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err
     EXF_TRY(new_handle(&h, target, err));
     h->writing = 1;
     h->sink.path = h->path;
-    EXF_TRY(exf_output_file_begin(&h->sink.out, target, force, err));
+    h->goes_on = goes_on;
+    EXF_TRY(temporary ? exf_output_file_begin_at(&h->sink.out, target, force, temporary, goes_on, err)
+                      : exf_output_file_begin(&h->sink.out, target, force, err));
     fapl = access_list();
     fcpl = H5Pcreate(H5P_FILE_CREATE);
     EXF_TRY(exf_h5i_sink_use(&h->sink, fapl, err));
@@ -177,6 +184,17 @@ exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
 out:
     exf_h5_close(h);
     return rc;
+}
+
+exf_code exf_h5_settle(exf_h5 *h, exf_err *err)
+{
+    exf_code rc = exf_h5i_writable(h, err);
+    return rc == EXF_OK ? exf_h5i_forget(h, err) : rc;
+}
+
+exf_code exf_h5_sync(const exf_h5 *h, exf_err *err)
+{
+    return exf_output_file_sync(h->sink.out, err);
 }
 
 void exf_h5_close(exf_h5 *h)

@@ -30,6 +30,10 @@ typedef struct exf_h5 exf_h5;
 enum { EXF_H5_TEXT_MAX = 16 << 20 }; /* bytes of a text attribute */
 
 exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err) EXF_CHECKED;
+/* The same in a temporary of that path, beside the target, which stays there unless it is committed.  goes_on: it holds
+ * what the same calls wrote before, and exf_h5_define() keeps the elements that are there. */
+exf_code exf_h5_create_at(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on,
+                          exf_err *err) EXF_CHECKED;
 /* Closes the file and renames it to its target; frees h, also on failure. */
 exf_code exf_h5_commit(exf_h5 *h, exf_err *err) EXF_CHECKED;
 
@@ -79,6 +83,15 @@ exf_code exf_h5_write_all(exf_h5 *h, const exf_tensor *t, size_t n, exf_err *err
  * once, so that a full disk is an error of this call. */
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err) EXF_CHECKED;
 exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_rows, const void *data, exf_err *err) EXF_CHECKED;
+
+/* Hands rows that were written so far to the system; what is unfinished stays so. */
+exf_code exf_h5_settle(exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Returns once they are on the disk.  Thread-safe beside other calls on the file. */
+exf_code exf_h5_sync(const exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* The CRC-32s of a dataset that exf_h5_define() made, as rows so far change them: h's own, [*n]; NULL: no such dataset. */
+uint32_t *exf_h5_checksums(exf_h5 *h, const char *path, size_t *n);
+/* Compares the elements of a dataset that exf_h5_define() made with those; EXF_FORMAT if they differ. */
+exf_code exf_h5_check_kept(exf_h5 *h, const char *path, exf_err *err) EXF_CHECKED;
 
 /* dtype, rank and shape of a dataset (data stays NULL, name is the caller's path). */
 exf_code exf_h5_describe(exf_h5 *h, const char *path, exf_tensor *t, exf_err *err) EXF_CHECKED;

@@ -222,6 +222,23 @@ exf_h5i_sums *exf_h5i_defined_find(exf_h5 *h, const char *path)
     return NULL;
 }
 
+uint32_t *exf_h5_checksums(exf_h5 *h, const char *path, size_t *n)
+{
+    const exf_h5i_sums *sums = exf_h5i_defined_find(h, path);
+    *n = sums ? sums->n : 0;
+    return sums ? sums->crc : NULL;
+}
+
+exf_code exf_h5_check_kept(exf_h5 *h, const char *path, exf_err *err)
+{
+    exf_tensor t;
+    exf_code rc = exf_h5_describe(h, path, &t, err);
+    if (rc != EXF_OK) return rc;
+    exf_h5i_sums sums = *exf_h5i_defined_find(h, path);
+    rc = check_between(h, &t, &sums, 0, sums.n_rows, err);
+    return rc == EXF_INTERNAL ? err->code = EXF_FORMAT : rc; /* the file is one that is written */
+}
+
 /* In order of their definition, so that equal calls give equal bytes whichever rows came first. */
 exf_code exf_h5i_defined_put(exf_h5 *h, exf_err *err)
 {

@@ -254,7 +254,12 @@ static exf_code make_dataset(exf_h5 *h, const exf_tensor *t, int flags, int whol
 
 exf_code exf_h5_define(exf_h5 *h, const exf_tensor *t, int flags, exf_err *err)
 {
-    exf_code rc = make_dataset(h, t, flags, 0, err);
+    exf_code rc = exf_h5i_forget(h, err); /* what it has still to write is not kept back */
+    if (rc != EXF_OK) return rc;
+    h->sink.keep = h->goes_on;
+    rc = make_dataset(h, t, flags, 0, err);
+    if (rc == EXF_OK) rc = exf_h5i_forget(h, err); /* writes the zeros of a small one */
+    h->sink.keep = 0;
     return rc == EXF_OK ? exf_h5i_defined_add(h, t, err) : rc;
 }
 

@@ -30,6 +30,7 @@ typedef struct {
     exf_code broken;  /* code of the first failure; `why` is its message */
     exf_err why;
     int deaf; /* 1: the file is being discarded, further failures are ignored */
+    int keep; /* 1: elements that are in the file stay, those that HDF5 writes are dropped */
 } exf_h5i_sink;
 
 /* CRC-32s of the blocks of rows of a dataset (h5_checksum.c). */
@@ -50,6 +51,7 @@ struct exf_h5 {
     char *path;
     hid_t file;
     int writing;
+    int goes_on; /* the elements of datasets whose rows are written later are in the file */
     exf_h5i_sink sink;
     /* The dataset used last stays open, so that writing or reading it row by
      * row does not empty the chunk cache, and deflate again, at every call. */

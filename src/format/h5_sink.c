@@ -78,10 +78,11 @@ static herr_t sink_read(H5FD_t *f, H5FD_mem_t type, hid_t dxpl, haddr_t addr, si
 
 static herr_t sink_write(H5FD_t *f, H5FD_mem_t type, hid_t dxpl, haddr_t addr, size_t n, const void *buf)
 {
-    (void)type, (void)dxpl;
+    (void)dxpl;
     exf_h5i_sink *s = sink_of(f);
     exf_err err;
-    exf_code rc = exf_output_file_patch(s->out, addr, buf, n, &err);
+    int kept = s->keep && type == H5FD_MEM_DRAW;
+    exf_code rc = kept ? EXF_OK : exf_output_file_patch(s->out, addr, buf, n, &err);
     if (rc == EXF_OK && s->eof < addr + n) s->eof = addr + n;
     return outcome(s, rc, &err);
 }

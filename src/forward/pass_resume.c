@@ -34,6 +34,11 @@ static uint64_t file_bytes(const exf_pass *p)
     return lane_stride(p) * (distinct_lanes(p) - 1) + lane_bytes(p);
 }
 
+uint64_t exf_pass_saved_bytes(const exf_architecture *a, const exf_batch *batch, size_t n_lanes)
+{
+    return (uint64_t)batch->n_tokens * exf_row_width(a) * sizeof(float) * n_lanes;
+}
+
 /* Returns 1 if the hidden states lie where the CPU can read and write them. */
 static int on_host(const exf_pass *p)
 {

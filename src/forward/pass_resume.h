@@ -7,6 +7,8 @@
 int exf_pass_layers_done(const exf_pass *p);
 /* Fills the hidden states of all lanes from the resume point, in place of exf_pass_embed(). */
 exf_code exf_pass_restore(exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Returns the bytes of a pass's hidden states in a resume point, at most. */
+uint64_t exf_pass_saved_bytes(const exf_architecture *a, const exf_batch *batch, size_t n_lanes);
 /* Saves the pass behind `done` layers if a save is due or a stop was requested; after a requested
  * stop returns EXF_STOPPED.  All queues are finished. */
 exf_code exf_pass_save(exf_pass *p, int done, exf_err *err) EXF_CHECKED;

@@ -76,6 +76,8 @@ exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_er
 /* Writes n bytes at an offset, on n_threads threads.  n is a multiple of EXF_RESUME_CHUNK, but at the end of the file. */
 exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads,
                                exf_err *err) EXF_CHECKED;
+/* Has sync(self) make the run's unfinished output durable before each point, on the thread that saves it. */
+void exf_resume_sync_first(exf_resume *r, exf_code (*sync)(void *self, exf_err *err), void *self);
 /* Makes the point of these hidden states and all records of layers done so far, beside other work. */
 exf_code exf_resume_save(exf_resume *r, const exf_resume_progress *now, exf_err *err) EXF_CHECKED;
 /* Waits for a save under way and returns its result. */

@@ -89,6 +89,7 @@ static exf_code write_point(exf_resume *r, exf_err *err)
     exf_code rc;
     r->next.out = NULL;
     EXF_TRY(exf_output_file_commit(hidden, err));
+    if (r->sync) EXF_TRY(r->sync(r->sync_self, err));
     EXF_TRY(exf_resume_point_text(r, &r->next, &text, err));
     EXF_TRY(exf_output_file_begin(&f, r->path, 1, err));
     EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
@@ -124,6 +125,12 @@ static void *save(void *self)
     r->now = r->next;
     r->next = (exf_resume_hidden){.out = NULL};
     return NULL;
+}
+
+void exf_resume_sync_first(exf_resume *r, exf_code (*sync)(void *self, exf_err *err), void *self)
+{
+    r->sync = sync;
+    r->sync_self = self;
 }
 
 exf_code exf_resume_save(exf_resume *r, const exf_resume_progress *now, exf_err *err)

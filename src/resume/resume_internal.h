@@ -40,6 +40,8 @@ struct exf_resume {
     int saving;                   /* 1: the thread runs */
     pthread_t thread;
     exf_err saved;                /* the thread's result */
+    exf_code (*sync)(void *self, exf_err *err); /* of the run's unfinished output; NULL: it has none */
+    void *sync_self;
 };
 
 void exf_resume_hidden_free(exf_resume_hidden *h);

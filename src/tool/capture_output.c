@@ -1,11 +1,13 @@
 /* capture_output.c - see capture_output.h. */
 #include "tool/capture_output.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "capture/exporter.h"
 #include "capture/recorder.h"
 #include "tool/announce.h"
 #include "tool/run_directory.h"
+#include "tool/run_resume.h"
 
 uint64_t exf_capture_output_bytes(const exf_capture_job *j)
 {
@@ -20,11 +22,48 @@ static exf_code write_export(const exf_capture_job *j, const exf_provenance *p, 
     exf_exporter *x = NULL;
     exf_code rc;
     EXF_TRY(exf_exporter_new(&x, r->export_path, r->force, j->model, j->batch, j->layers, r->logits, p, err));
-    EXF_TRY(j->pass(j->self, exf_exporter_observer(x), err));
+    EXF_TRY(j->pass(j->self, exf_exporter_observer(x), NULL, err));
     EXF_TRY(exf_exporter_commit(x, err));
     EXF_TRY(exf_announce(r->export_path, err));
 out:
     exf_exporter_free(x);
+    return rc;
+}
+
+/* A run that goes on has an unfinished file.  Without one it was complete, and was killed before it removed its point. */
+static exf_code check_unfinished(const exf_capture_job *j, const char *path, exf_resume *resume, int *complete, exf_err *err)
+{
+    char *unfinished = NULL;
+    int found, there = 0;
+    exf_code rc;
+    *complete = 0;
+    if (!exf_resume_start(resume)->layers_done) return EXF_OK;
+    EXF_TRY(exf_recorder_unfinished(&unfinished, path, err));
+    EXF_TRY(exf_path_look(unfinished, &found, err));
+    if (!found) EXF_TRY(exf_path_look(path, &there, err));
+    *complete = there;
+    if (!found && !there)
+        rc = exf_fail(err, EXF_FORMAT, "%s: is missing, which the resume point of %s goes on with; --resume=never starts over",
+                      unfinished, j->recipe->output_directory);
+out:
+    exf_mem_free(unfinished);
+    return rc;
+}
+
+static exf_code open_resume(const exf_capture_job *j, const exf_run_directory *dir, const char *path, exf_resume **resume,
+                            exf_err *err)
+{
+    int force = j->recipe->force, complete;
+    exf_code rc;
+    EXF_TRY(exf_run_resume_open(resume, j->recipe, dir, j->resume_facts, "capture", err));
+    EXF_TRY(check_unfinished(j, path, *resume, &complete, err));
+    if (!complete) goto out;
+    EXF_TRY(exf_resume_remove(*resume, err));
+    exf_resume_free(*resume);
+    *resume = NULL;
+    j->recipe->force = force;
+    EXF_TRY(exf_run_resume_open(resume, j->recipe, dir, j->resume_facts, "capture", err));
+out:
     return rc;
 }
 
@@ -36,18 +75,21 @@ static exf_code write_capture(const exf_capture_job *j, const exf_provenance *p,
     char *path = NULL;
     exf_sequence_list sequences = {.n = 0};
     exf_provenance late = {0};
+    exf_resume *resume = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_sequences_of_batch(&sequences, j->batch, exf_provenance_get(p, "data.moe_inputs_sha256"), err));
     EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
-    EXF_TRY(exf_recorder_new(&rec, path, r->force, j->shape, j->layers, &sequences, p, err));
-    EXF_TRY(j->pass(j->self, exf_recorder_observer(rec), err));
+    if (j->resume_facts) EXF_TRY(open_resume(j, &dir, path, &resume, err));
+    EXF_TRY(exf_recorder_new(&rec, path, r->force, j->shape, j->layers, &sequences, p, resume, err));
+    EXF_TRY(j->pass(j->self, exf_recorder_observer(rec), resume, err));
     EXF_TRY(exf_capture_weights_facts(&late, j->model, err));
     EXF_TRY(exf_recorder_commit(rec, &late, err));
     EXF_TRY(exf_announce(path, err));
 out:
     exf_recorder_free(rec);
+    rc = exf_run_resume_close(resume, rc, err);
     exf_provenance_free(&late);
     exf_sequence_list_free(&sequences);
     exf_mem_free(path);

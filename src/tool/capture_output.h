@@ -3,21 +3,24 @@
 #ifndef EXF_TOOL_CAPTURE_OUTPUT_H
 #define EXF_TOOL_CAPTURE_OUTPUT_H
 #include "capture/capture.h"
+#include "resume/resume.h"
 #include "tool/recipe.h"
 
 typedef struct {
-    const exf_recipe *recipe;
+    exf_recipe *recipe;
     const exf_model *model;
     const exf_batch *batch;
     const exf_run_shape *shape;
     exf_layer_choice *layers;
-    /* Runs the pass, with its times on stderr. */
-    exf_code (*pass)(void *self, const exf_observer *observer, exf_err *err);
+    /* Runs the pass, with its times on stderr; resume: the run's resume point, or NULL. */
+    exf_code (*pass)(void *self, const exf_observer *observer, exf_resume *resume, exf_err *err);
     void *self;
+    const exf_provenance *resume_facts; /* of a run that can be resumed; NULL: it cannot */
 } exf_capture_job;
 
 /* Bytes the output will take. */
 uint64_t exf_capture_output_bytes(const exf_capture_job *j);
-/* Runs the pass and writes the output; after a failure nothing is left. */
+/* Runs the pass and writes the output; after a failure nothing is left but a resume point, and the unfinished file
+ * that goes with it. */
 exf_code exf_capture_output_write(const exf_capture_job *j, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 #endif

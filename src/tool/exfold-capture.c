@@ -31,8 +31,7 @@ const exf_program exf_program_capture = {
     .examples = "exfold-capture recipe.yaml --layers 0,3,8-11\n"
                 "exfold-capture recipe.yaml --export layers.safetensors --logits\n"
                 "exfold-capture recipe.yaml --pin-manifest    # checksums into the manifest",
-    .keys = "model data runtime.backend runtime.threads runtime.compute runtime.max_gpu_memory runtime.io "
-            "runtime.streams runtime.readers output.directory",
+    .keys = "model data runtime output.directory",
     .needs_recipe = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_capture,

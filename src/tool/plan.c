@@ -107,6 +107,7 @@ static void print_lines(const exf_plan *p, uint64_t memory)
     printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)memory));
     print_gpu(p);
     printf("disk       about %s\n", exf_human_bytes(b, sizeof b, (double)p->disk));
+    if (p->resume) printf("resume     at most %s of disk while it runs\n", exf_human_bytes(b, sizeof b, (double)p->resume));
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
@@ -132,6 +133,7 @@ static exf_code json_text(const exf_plan *p, uint64_t memory, exf_text *out, exf
     exf_jw_count(&w, "ram_bytes", memory);
     exf_jw_count(&w, "gpu_bytes", p->held.device);
     exf_jw_count(&w, "disk_bytes", p->disk);
+    exf_jw_count(&w, "resume_bytes", p->resume);
     exf_jw_text(&w, "output", p->output);
     exf_jw_close(&w);
     return exf_jw_end(&w, out, err);

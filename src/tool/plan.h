@@ -30,6 +30,7 @@ typedef struct {
     uint64_t weight_bytes;    /* bytes that are read */
     exf_forward_footprint held;
     uint64_t host, disk;      /* bytes of memory beside the pass; bytes of the outputs */
+    uint64_t resume;          /* bytes of disk that resume points take while it runs, at most; 0: it saves none */
     const char *output;       /* the directory that is written or, if is_file, the file */
     int is_file;
     const char *note;         /* said of the tokens: "40 layers recorded"; "" for nothing */

@@ -86,7 +86,7 @@ static const exf_opt key_rows[] = {
     {"runtime.checkpoint.every_seconds", NULL, 0, EXF_OPT_REAL, AT(checkpoint_seconds), "60", "0..", "Runtime",
      "the same when so many seconds have passed, or more, so that saving takes at most 4 % of the time; 0: time does not matter"},
     {"runtime.checkpoint.directory", NULL, 0, EXF_OPT_TEXT, AT(checkpoint_directory), NULL, "DIR", "Runtime",
-     "where it is saved; default: .exfold-resume-calibrate, -basis or -validate in the output directory"},
+     "where it is saved; default: .exfold-resume-calibrate, -basis, -validate or -capture in the output directory"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output",
      "where files are written; made if missing; required"},
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",

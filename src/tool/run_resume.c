@@ -38,6 +38,17 @@ out:
     return rc;
 }
 
+exf_code exf_run_resume_look(const exf_recipe *r, const exf_run_directory *dir, const char *stage, int *found, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc;
+    EXF_TRY(name_directory(&path, r, dir, stage, err));
+    EXF_TRY(exf_path_look(path, found, err));
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
 /* An interrupted run that has a point can go on. */
 static exf_code offer(const exf_resume *resume, exf_code rc, exf_err *err)
 {

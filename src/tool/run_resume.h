@@ -13,6 +13,9 @@
  * r->force: the outputs that are there are the run's own. */
 exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_directory *dir, const exf_provenance *facts,
                              const char *stage, exf_err *err) EXF_CHECKED;
+/* *found = 1 if a stage has a resume point there. */
+exf_code exf_run_resume_look(const exf_recipe *r, const exf_run_directory *dir, const char *stage, int *found,
+                             exf_err *err) EXF_CHECKED;
 /* Ends the run with result rc: deletes the point of a run that succeeded.  Where a run with a point was interrupted,
  * returns EXF_STOPPED and says in err how to go on; otherwise returns rc.  Frees resume. */
 exf_code exf_run_resume_close(exf_resume *resume, exf_code rc, exf_err *err) EXF_CHECKED;

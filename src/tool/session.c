@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "forward/pass_resume.h"
 #include "forward/work.h"
 
 #include <inttypes.h>
@@ -132,6 +133,13 @@ void exf_session_close(exf_session *s)
     memset(s, 0, sizeof *s);
 }
 
+/* Two points at once, while the second is written, and the records of all layers. */
+static uint64_t resume_bytes(const exf_session *s, const exf_recipe *r, const exf_session_request *request)
+{
+    if (request->no_resume || (r->checkpoint_layers == 0 && r->checkpoint_seconds <= 0)) return 0;
+    return 2 * exf_pass_saved_bytes(&s->model->arch, &s->batch, (size_t)request->demand->lanes) + request->records;
+}
+
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err)
 {
     const exf_demand *d = request->demand;
@@ -141,6 +149,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
                   .flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d),
                   .work = exf_work_of_pass(s->model, &s->batch, d, 0, request->n_layers),
                   .weight_bytes = exf_model_bytes(s->model), .host = request->host, .disk = request->disk,
+                  .resume = resume_bytes(s, r, request),
                   .output = request->output, .is_file = request->is_file, .note = note};
     exf_code rc;
     if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);

@@ -37,6 +37,8 @@ typedef struct {
     const exf_demand *demand;
     int n_layers;        /* layers that run */
     uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */
+    uint64_t records;    /* bytes that all layers leave in a resume point, beside hidden states */
+    int no_resume;       /* the run saves no resume point, whatever the recipe says */
     const char *output;  /* the directory of the outputs or, if is_file, the only one */
     int is_file;
     exf_plan_pass pass;  /* runs a sample */

@@ -12,6 +12,7 @@
 #include "tool/derived_files.h"
 #include "tool/announce.h"
 #include "tool/run_directory.h"
+#include "tool/run_resume.h"
 #include "tool/session.h"
 #include "tool/stage_internal.h"
 
@@ -52,30 +53,35 @@ static exf_code plan_capture(forward_pass *p, uint64_t disk, exf_err *err)
     const exf_session *s = p->session;
     exf_demand demand = {.lanes = 1, .head = r->logits, .host_blocks = 1};
     exf_session_request request = {.demand = &demand, .n_layers = r->logits ? s->model->arch.n_layers : s->layers.last + 1,
-                                   .disk = disk, .output = r->export_path ? r->export_path : r->output_directory,
+                                   .disk = disk, .no_resume = r->export_path != NULL,
+                                   .output = r->export_path ? r->export_path : r->output_directory,
                                    .is_file = r->export_path != NULL,
                                    .pass = run_sample, .self = p};
     return exf_session_plan(s, r, &request, err);
 }
 
 /* Logits need the layers behind the last one captured. */
-static exf_code run_forward(void *self, const exf_observer *observer, exf_err *err)
+static exf_code run_forward(void *self, const exf_observer *observer, exf_resume *resume, exf_err *err)
 {
     const forward_pass *p = self;
-    return exf_session_forward(p->session, p->recipe, observer, p->recipe->logits ? 0 : p->session->layers.last + 1, NULL, err);
+    return exf_session_forward(p->session, p->recipe, observer, p->recipe->logits ? 0 : p->session->layers.last + 1, resume,
+                               err);
 }
 
-/* Refuses an output that exists before anything is planned or done. */
+/* Refuses an output that exists before anything is planned or done.  One that stands beside a resume point is looked at
+ * with it (capture_output.c). */
 static exf_code check_capture_output(const exf_recipe *r, exf_err *err)
 {
     exf_run_directory dir = {0};
     char *path = NULL;
+    int found;
     exf_code rc;
     if (r->export_path) return exf_output_check(r->export_path, r->force, err);
     EXF_TRY(exf_recipe_check_output(r, err));
     EXF_TRY(exf_run_directory_name(&dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
-    EXF_TRY(exf_output_check(path, r->force, err));
+    EXF_TRY(exf_run_resume_look(r, &dir, "capture", &found, err));
+    if (!found || r->dry_run) EXF_TRY(exf_output_check(path, r->force, err));
 out:
     exf_mem_free(path);
     exf_run_directory_close(&dir, 0);
@@ -95,28 +101,45 @@ out:
     return rc;
 }
 
+static exf_code refuse_options(const exf_recipe *r, exf_err *err)
+{
+    if (r->logits && !r->export_path && !r->moe_inputs)
+        return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
+    if (r->resume == EXF_RESUME_REQUIRE && (r->export_path || r->moe_inputs))
+        return exf_fail(err, EXF_USAGE, "--resume=require: a run with %s saves no resume point",
+                        r->export_path ? "--export" : "--moe-inputs");
+    return EXF_OK;
+}
+
+/* The facts of the run's resume point: those of its output, and the state of the model's files. */
+static exf_code facts_of_point(exf_provenance *facts, const exf_provenance *p, const exf_model *m, exf_err *err)
+{
+    exf_code rc = exf_provenance_copy(facts, p, err);
+    return rc == EXF_OK ? exf_capture_file_facts(facts, m, err) : rc;
+}
+
 exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
 {
     exf_session s = {.model = NULL};
     forward_pass pass = {r, &s};
-    exf_provenance p = {0};
+    exf_provenance p = {0}, facts = {0};
     exf_code rc;
     if (r->pin_manifest) return pin_manifest(r, err);
-    if ((rc = exf_plan_check_json(r, err)) != EXF_OK) return rc;
+    if ((rc = exf_plan_check_json(r, err)) != EXF_OK || (rc = refuse_options(r, err)) != EXF_OK) return rc;
     if (r->moe_inputs) return exf_stage_replay(r, err);
-    if (r->logits && !r->export_path)
-        return exf_fail(err, EXF_USAGE, "--logits goes with --export FILE: capture files hold no logits");
     EXF_TRY(check_capture_output(r, err));
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
-    exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass};
+    exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass, &facts};
     if (r->dry_run) {
         rc = plan_capture(&pass, exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));
+    EXF_TRY(facts_of_point(&facts, &p, s.model, err));
     EXF_TRY(exf_capture_output_write(&job, &p, err));
 out:
     exf_provenance_free(&p);
+    exf_provenance_free(&facts);
     exf_session_close(&s);
     return rc;
 }

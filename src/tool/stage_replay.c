@@ -48,8 +48,9 @@ static exf_forward_options options_of(const replay_session *s)
                                  .max_device_memory = r->max_gpu_memory};
 }
 
-static exf_code run(void *self, const exf_observer *observer, exf_err *err)
+static exf_code run(void *self, const exf_observer *observer, exf_resume *resume, exf_err *err)
 {
+    (void)resume;
     const replay_session *s = self;
     exf_forward_report report;
     exf_forward_options options = options_of(s);
@@ -110,7 +111,7 @@ exf_code exf_stage_replay(exf_recipe *r, exf_err *err)
     exf_code rc;
     if (r->logits) return exf_fail(err, EXF_USAGE, "--logits needs a whole forward pass: it does not go with --moe-inputs");
     EXF_TRY(open_session(&s, r, err));
-    exf_capture_job job = {r, s.model, exf_moe_inputs_batch(s.inputs), &s.shape, &s.layers, run, &s};
+    exf_capture_job job = {r, s.model, exf_moe_inputs_batch(s.inputs), &s.shape, &s.layers, run, &s, NULL};
     if (r->dry_run) {
         rc = plan(&s, exf_capture_output_bytes(&job), err);
         goto out;

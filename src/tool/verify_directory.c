@@ -11,7 +11,7 @@
 
 enum { KINDS = 3 };
 static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "capture.h5"};
-static const char *const stage_name[] = {"calibrate", "validate"}; /* those that resume */
+static const char *const stage_name[] = {"calibrate", "validate", "capture"}; /* those that resume */
 
 /* What is to be verified, and who is told. */
 typedef struct {

@@ -2,25 +2,26 @@
 # random.sh - kills calibrations with SIGKILL at random instants, several times in one run too, and lets
 # them go on: every run that ends must have the undisturbed results, and leave nothing behind.
 # usage: random.sh KILLS [RECIPE [OPTION ...]]     RECIPE: recipes/demo.yaml; options: --backend cuda
-# BUILD: the build folder; SEED=1; WORK: where outputs go (BUILD/kill-random)
+# BUILD: the build folder; SEED=1; WORK: where outputs go (BUILD/kill-random); PROGRAM=capture: captures instead
 set -eu
 [ $# -ge 1 ] || { echo "usage: random.sh KILLS [RECIPE [OPTION ...]]" >&2; exit 2; }
 build=${BUILD:-build}
 kills=$1 recipe=${2:-$(dirname "$0")/../../recipes/demo.yaml} seed=${SEED:-1} work=${WORK:-$build/kill-random}
+name=${PROGRAM:-calibrate}
 shift $(($# < 2 ? $# : 2))
 rm -rf "$work"
 mkdir -p "$work"
 
-calibrate() { # DIRECTORY OPTION ... ; becomes the program
+program() { # DIRECTORY OPTION ... ; becomes it
     directory=$1
     shift
-    exec "$build/bin/exfold-calibrate" -q "$recipe" --output "$directory" --set runtime.checkpoint.every_layers=1 "$@"
+    exec "$build/bin/exfold-$name" -q "$recipe" --output "$directory" --set runtime.checkpoint.every_layers=1 "$@"
 }
 result() { (cd "$1" && find . -name '.*' ! -name . -o -type f ! -name exfold_recipe.yaml -exec sha256sum {} + | sort); }
 now() { date +%s%N; }
 
 began=$(now)
-(calibrate "$work/undisturbed" "$@") >"$work/log"
+(program "$work/undisturbed" "$@") >"$work/log"
 took=$(($(now) - began))
 result "$work/undisturbed" >"$work/want"
 
@@ -32,12 +33,12 @@ while [ "$killed" -lt "$kills" ]; do
         # An instant of the undisturbed run's time, and a tenth more so that runs also end.
         seed=$(((seed * 1103515245 + 12345) % 2147483648))
         instant=$(awk -v r="$seed" -v t="$took" 'BEGIN { printf "%.4f", 1.1 * t / 1e9 * r / 2147483648 }')
-        (calibrate "$work/run" "$@") >"$work/log" 2>&1 &
-        program=$!
+        (program "$work/run" "$@") >"$work/log" 2>&1 &
+        process=$!
         sleep "$instant"
-        kill -9 "$program" 2>/dev/null || true
+        kill -9 "$process" 2>/dev/null || true
         status=0
-        wait "$program" 2>/dev/null || status=$?
+        wait "$process" 2>/dev/null || status=$?
         [ "$status" = 137 ] || break
         killed=$((killed + 1)) in_run=$((in_run + 1))
     done
@@ -50,4 +51,4 @@ while [ "$killed" -lt "$kills" ]; do
     [ "$in_run" -le "$most" ] || most=$in_run
 done
 rm -rf "$work"
-echo "kill: $killed kills at random instants in $runs runs, up to $most in one: results equal, nothing left"
+echo "kill: $name, $killed kills at random instants in $runs runs, up to $most in one: results equal, nothing left"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh - stops a small calibration and a small validation with a signal at each of their calls that
+# run.sh - stops a small calibration, validation and capture with a signal at each of their calls that
 # change a file, and lets them go on: the results must be the undisturbed ones, and nothing may be left.
 # usage: run.sh [STEP]      STEP: only every STEP-th call (default 1).  BUILD: the build folder
 #
@@ -21,6 +21,9 @@ calibrate() { "$build/bin/exfold-calibrate" -q recipes/demo.yaml --output "$work
 # shellcheck disable=SC2086  # words
 validate() { "$build/bin/exfold-validate" -q recipes/demo.yaml --output "$work/run" --set validate.sequences=3 \
     --set validate.max_tokens=64 --set "validate.tables=$work/tables/tables.h5" $small "$@"; }
+# shellcheck disable=SC2086  # words
+capture() { "$build/bin/exfold-capture" -q recipes/demo.yaml --output "$work/run" --set data.sequences=3 \
+    --set data.max_tokens=64 --layers 0,2-3 $small "$@"; }
 
 fail() { echo "kill: $program, signal $signal at call $n: $*" >&2; tail -3 "$work/log" >&2; exit 1; }
 
@@ -42,7 +45,7 @@ sweep() { # PROGRAM SIGNAL [TORN]
     EXF_KILL_COUNT=$work/count LD_PRELOAD=$library "$program" >"$work/log" 2>&1 || fail "the undisturbed run ended with $?"
     calls=$(cat "$work/count")
     result >"$work/want"
-    [ "$program" = validate ] || cp "$work/run/tables.h5" "$work/tables/"
+    [ "$program" != calibrate ] || cp "$work/run/tables.h5" "$work/tables/"
     n=1
     while [ "$n" -le "$calls" ]; do
         rm -rf "$work/run"
@@ -64,7 +67,7 @@ sweep() { # PROGRAM SIGNAL [TORN]
     echo "kill: $program, signal $signal${torn:+ and what was not synced is torn}: $points of $calls calls, $resumed went on from a resume point, results equal, nothing left"
 }
 
-for program in calibrate validate; do
+for program in calibrate validate capture; do
     sweep "$program" 9
     sweep "$program" 9 torn
     sweep "$program" 15
