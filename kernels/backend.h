@@ -44,6 +44,9 @@ typedef struct {
     /* Host memory that copies run from at full speed and beside the queues. */
     exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
     void (*free_staging)(void *p);
+    /* Pins memory of another owner, page-aligned, so that copies run from it as from staging memory; ends that. */
+    exf_code (*pin)(void *memory, size_t bytes, const char *what, exf_err *err);
+    void (*unpin)(void *memory);
     /* Bytes allocated by alloc() and not freed, now and at peak, including what a process holds
      * on the device before its first allocation. */
     void (*memory)(uint64_t *now, uint64_t *peak);

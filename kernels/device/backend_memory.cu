@@ -73,6 +73,20 @@ void exf_free_staging_cuda(void *p)
     if (p) cudaFreeHost(p);
 }
 
+exf_code exf_pin_cuda(void *memory, size_t bytes, const char *what, exf_err *err)
+{
+    cudaError_t e = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+    if (e == cudaSuccess) return EXF_OK;
+    cudaGetLastError();
+    return exf_fail(err, e == cudaErrorMemoryAllocation ? EXF_NOSPACE : EXF_DEVICE, "pinned memory: %.1f MiB for %s: %s",
+                    (double)bytes / 1048576.0, what, cudaGetErrorString(e));
+}
+
+void exf_unpin_cuda(void *memory)
+{
+    cudaHostUnregister(memory);
+}
+
 void exf_memory_cuda(uint64_t *now, uint64_t *peak)
 {
     std::lock_guard<std::mutex> lock(guard);

@@ -85,6 +85,7 @@ static exf_code open_gpu(exf_pass *p, exf_memory_plan *plan, exf_err *err)
     EXF_TRY(exf_memory_plan_make(plan, p->options, p->model, p->batch, &p->demand, p->n_layers, err));
     p->reads = plan->reads;
     p->parts = (exf_expert_parts){p, next_part, plan->loader.part_experts, &p->parts_waited};
+    plan->loader.shared = p->options->shared_chunks;
     EXF_TRY(exf_weight_loader_open(&p->loader, p->model, p->b, p->compute, &plan->loader, err));
 out:
     return rc;

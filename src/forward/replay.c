@@ -92,7 +92,8 @@ static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf
     uint64_t most;
     exf_code rc = exf_memory_limit(&most, o, err);
     if (rc != EXF_OK) return rc;
-    p->loader = (exf_weight_loader_options){.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input};
+    p->loader = (exf_weight_loader_options){.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input,
+                                            .shared = o->shared_chunks};
     for (p->loader.n_slots = 2; p->loader.n_slots > 0; p->loader.n_slots--)
         for (int tokens = MOST; tokens >= LEAST; tokens /= 2) {
             p->block_tokens = batch->n_tokens < (size_t)tokens ? (int)batch->n_tokens : tokens;

@@ -79,11 +79,18 @@ static exf_code add_piece(exf_weight_identity *id, int part_number, const piece 
 }
 
 exf_code exf_weight_identity_add(exf_weight_identity *id, int part_number, const exf_stored_tensor *of, uint64_t begin,
-                                 const void *bytes, size_t n, exf_err *err)
+                                 const void *bytes, size_t n, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_code rc = exf_hash_bytes(bytes, n, hex, err);
+    return rc == EXF_OK ? exf_weight_identity_add_hashed(id, part_number, of, begin, n, hex, err) : rc;
+}
+
+exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, int part_number, const exf_stored_tensor *of, uint64_t begin,
+                                        size_t n, const char hex[EXF_SHA256_HEX], exf_err *err)
 {
     piece new = {of, begin, n, ""};
-    exf_code rc = exf_hash_bytes(bytes, n, new.hex, err);
-    return rc == EXF_OK ? add_piece(id, part_number, &new, err) : rc;
+    memcpy(new.hex, hex, sizeof new.hex);
+    return add_piece(id, part_number, &new, err);
 }
 
 static exf_code end_piece(exf_piece_hash *p, exf_err *err)

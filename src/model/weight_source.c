@@ -267,21 +267,36 @@ size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, 
 
 /* Reads n bytes of one of the two tensors and hashes them. */
 static exf_code read_piece(const exf_weight_source *w, const exf_stored_tensor *of, size_t begin, size_t n, void *buffer,
-                           const void **at, exf_err *err)
+                           const void **at, char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_code rc = exf_st_read_aligned(of->file, of->tensor, begin, buffer, n, at, err);
-    return rc == EXF_OK && w->identity ? exf_weight_identity_add(w->identity, w->part, of, begin, *at, n, err) : rc;
+    digest[0] = 0;
+    return rc == EXF_OK && w->identity ? exf_weight_identity_add(w->identity, w->part, of, begin, *at, n, digest, err) : rc;
 }
 
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer,
                                void *scales_buffer, exf_raw_rows *out, exf_err *err)
 {
     exf_code rc = read_piece(w, w->stored, exf_weight_source_code_bytes(w, row, cols),
-                             exf_weight_source_code_bytes(w, n_rows, cols), codes_buffer, &out->codes, err);
+                             exf_weight_source_code_bytes(w, n_rows, cols), codes_buffer, &out->codes, out->code_digest, err);
     out->scales = NULL;
     if (rc != EXF_OK || w->coding == EXF_CODED_PLAIN) return rc;
     return read_piece(w, w->scale, exf_weight_source_scale_bytes(w, row, cols), exf_weight_source_scale_bytes(w, n_rows, cols),
-                      scales_buffer, &out->scales, err);
+                      scales_buffer, &out->scales, out->scale_digest, err);
+}
+
+exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, const exf_raw_rows *rows,
+                                exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!w->identity) return EXF_OK;
+    EXF_TRY(exf_weight_identity_add_hashed(w->identity, w->part, w->stored, exf_weight_source_code_bytes(w, row, cols),
+                                           exf_weight_source_code_bytes(w, n_rows, cols), rows->code_digest, err));
+    if (rows->scales)
+        EXF_TRY(exf_weight_identity_add_hashed(w->identity, w->part, w->scale, exf_weight_source_scale_bytes(w, row, cols),
+                                               exf_weight_source_scale_bytes(w, n_rows, cols), rows->scale_digest, err));
+out:
+    return rc;
 }
 
 int exf_weight_source_fits_bf16(const exf_weight_source *w)

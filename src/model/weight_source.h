@@ -50,11 +50,15 @@ exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n
  * scales are NULL if the tensor is plain.  The rows are one piece of the weights' identity. */
 typedef struct {
     const void *codes, *scales;
+    char code_digest[EXF_SHA256_HEX], scale_digest[EXF_SHA256_HEX]; /* as hashed for the identity; "" without one */
 } exf_raw_rows;
 size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
 size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer,
                                void *scales_buffer, exf_raw_rows *out, exf_err *err) EXF_CHECKED;
+/* Records rows that another process read, with their digests, as if exf_weight_source_raw() had read them here. */
+exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, const exf_raw_rows *rows,
+                                exf_err *err) EXF_CHECKED;
 /* 1 if bfloat16 holds every finite value of the tensor exactly: it is stored so, or its codes of
  * at most 4 significant bits are scaled by powers of two (F8_E8M0).  An FP8 value under a scale
  * below 2^-124 is the exception: of what lies below 2^-133, bfloat16 keeps the nearest multiple of that. */

@@ -39,6 +39,8 @@ struct exf_weight_loader {
     size_t taken;              /* chunks of `taking` */
     size_t *left;              /* [loads.n] chunks that are not loaded yet */
     unsigned char *ready;      /* [loads.n] */
+    uint64_t *number;          /* [loads.n] of each load's first chunk, where chunks are shared */
+    exf_shared_chunks *shared; /* NULL: they are not */
     int quit, lost;            /* lost: a reader failed to open, err says why */
     exf_err err;               /* error of the first load's lowest chunk that failed */
     size_t err_load, err_chunk;
@@ -97,7 +99,7 @@ static void serve(reader *r, size_t load, size_t chunk)
     size_t n = plan_of(s, load)->n;
     int skip = failed_before(s, load, chunk);
     pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, load), chunk, area_of(s, load), &err);
+    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, load), chunk, s->number[load] + chunk, area_of(s, load), &err);
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) note(s, load, chunk, &err);
     if (--s->left[load] > 0) return;
@@ -202,10 +204,29 @@ static exf_code count_pieces(exf_weight_loader *s, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&s->left, s->schedule.n, sizeof *s->left, "weight loads", err));
     EXF_TRY(exf_mem_new(&s->ready, s->schedule.n, 1, "weight loads", err));
+    EXF_TRY(exf_mem_new(&s->number, s->schedule.n, sizeof *s->number, "weight loads", err));
     for (size_t t = 0; t < s->schedule.n; t++) {
         s->left[t] = plan_of(s, t)->n;
         s->ready[t] = s->left[t] == 0;
     }
+out:
+    return rc;
+}
+
+/* Numbers the chunks, which the ranks of a node share if all have the same. */
+static exf_code share_chunks(exf_weight_loader *s, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    uint64_t number;
+    size_t n;
+    int same;
+    exf_code rc = EXF_OK;
+    if (!s->o.shared) return EXF_OK;
+    EXF_TRY(exf_weight_schedule_digest(&s->schedule, digest, &n, err));
+    EXF_TRY(exf_shared_chunks_begin(s->o.shared, digest, n, &number, &same, err));
+    if (!same) goto out;
+    s->shared = s->o.shared;
+    for (size_t t = 0; t < s->schedule.n; number += plan_of(s, t++)->n) s->number[t] = number;
 out:
     return rc;
 }
@@ -215,6 +236,7 @@ static exf_code open_reader(exf_weight_loader *s, reader *r, size_t device, exf_
     exf_code rc;
     r->s = s;
     EXF_TRY(exf_weight_reader_open(&r->of, s->model, s->b, s->compute, device, err));
+    r->of.shared = s->shared;
     if (pthread_create(&r->thread, NULL, read_pieces, r) != 0) {
         rc = exf_fail(err, EXF_NOSPACE, "weights: a reader thread could not be started");
         goto out;
@@ -244,6 +266,7 @@ exf_code exf_weight_loader_open(exf_weight_loader **out, const exf_model *m, con
     exf_weight_schedule_most(&s->schedule, &s->most_host, &device);
     EXF_TRY(count_pieces(s, err));
     EXF_TRY(alloc_areas(s, err));
+    EXF_TRY(share_chunks(s, err));
     for (int i = 0; i < s->n_readers; i++) EXF_TRY(open_reader(s, &s->readers[i], device, err));
     open_loads(s, 0);
 out:
@@ -276,6 +299,7 @@ void exf_weight_loader_close(exf_weight_loader *s, exf_weight_loader_times *time
     exf_weight_schedule_free(&s->schedule);
     exf_mem_free(s->left);
     exf_mem_free(s->ready);
+    exf_mem_free(s->number);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->done);

@@ -69,35 +69,79 @@ out:
     return rc;
 }
 
+/* Reads a chunk as stored into this reader's pinned memory. */
+static exf_code read_own(exf_weight_reader *r, const exf_weight_chunk *p, exf_raw_rows *raw, exf_err *err)
+{
+    const exf_weight_source *w = &p->at.w;
+    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols);
+    r->times.bytes += codes + exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
+    return exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), raw,
+                                 err);
+}
+
+/* Reads a chunk into its slot for all ranks of the node, unless it is too large. */
+static exf_code read_for_all(exf_weight_reader *r, const exf_weight_chunk *p, exf_shared_chunk *c, exf_err *err)
+{
+    const exf_weight_source *w = &p->at.w;
+    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols),
+           scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
+    exf_code rc = EXF_OK;
+    c->rows = (exf_raw_rows){.codes = NULL};
+    if (p->raw && exf_shared_chunk_fits(codes, scales)) {
+        EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, c->at, exf_shared_chunk_scales(c), &c->rows,
+                                      err));
+        r->times.bytes += codes + scales;
+    }
+    exf_shared_chunk_filled(r->shared, c);
+out:
+    return rc;
+}
+
+/* Takes a chunk from the ranks' shared memory, reading it if this rank comes first. */
+static exf_code take_shared(exf_weight_reader *r, const exf_weight_chunk *p, uint64_t number, exf_shared_chunk *c, exf_err *err)
+{
+    exf_code rc = exf_shared_chunk_take(r->shared, number, c, err);
+    if (rc != EXF_OK) return rc;
+    if (c->reads) return read_for_all(r, p, c, err);
+    return c->rows.codes ? exf_weight_source_took(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, &c->rows, err) : EXF_OK;
+}
+
 /* Copies a chunk as stored: BF16 directly to its place if BF16 is wanted, all else by way of the reader's device memory. */
-static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, char *to, int layer, exf_err *err)
+static exf_code copy_raw(exf_weight_reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, int layer, exf_err *err)
 {
     const exf_backend *b = r->b;
     const exf_weight_source *w = &p->at.w;
     size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols),
            scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
     size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
-    double start = exf_clock();
     int bad = 0;
-    exf_raw_rows raw;
-    exf_code rc;
-    EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), &raw,
-                                  err));
-    double read = exf_clock();
+    exf_code rc = EXF_OK;
     if (w->coding == EXF_CODED_PLAIN && w->stored->tensor->view.dtype == EXF_DT_BF16 && p->number == EXF_NUMBER_BF16) {
-        b->upload(r->q, to, raw.codes, codes); /* checked later, with the whole part */
+        b->upload(r->q, to, raw->codes, codes); /* checked later, with the whole part */
         EXF_TRY(b->finish(r->q, err));
     } else {
         exf_device_coded_rows rows = packed_of(p, r->device, r->device + behind);
-        b->upload(r->q, r->device, raw.codes, codes);
-        if (scales) b->upload(r->q, r->device + behind, raw.scales, scales);
+        b->upload(r->q, r->device, raw->codes, codes);
+        if (scales) b->upload(r->q, r->device + behind, raw->scales, scales);
         b->gpu->dequantize(r->q, to, p->number, &rows, r->bad);
         EXF_TRY(b->download(r->q, &bad, r->bad, sizeof bad, err));
     }
+    if (bad) rc = blame(r, p, layer, err);
+out:
+    return rc;
+}
+
+static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, exf_shared_chunk *c, char *to, int layer, exf_err *err)
+{
+    double start = exf_clock(), read;
+    exf_raw_rows own;
+    exf_code rc = EXF_OK;
+    int shared = c && c->rows.codes;
+    if (!shared) EXF_TRY(read_own(r, p, &own, err));
+    read = exf_clock();
+    EXF_TRY(copy_raw(r, p, shared ? &c->rows : &own, to, layer, err));
     r->times.reading += read - start;
     r->times.sending += exf_clock() - read;
-    r->times.bytes += codes + scales;
-    if (bad) rc = blame(r, p, layer, err);
 out:
     return rc;
 }
@@ -116,12 +160,21 @@ out:
     return rc;
 }
 
-exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, char *slot, exf_err *err)
+exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, uint64_t number, char *slot,
+                                exf_err *err)
 {
     const exf_weight_chunk *p = &plan->chunk[i];
-    exf_code rc = exf_stop_check(err);
-    if (rc != EXF_OK) return rc;
-    return p->raw ? send_raw(r, p, slot + p->to, plan->of.layer, err) : send_decoded(r, p, slot + p->to, plan->of.layer, err);
+    double start = exf_clock();
+    exf_shared_chunk c;
+    exf_code rc;
+    EXF_TRY(exf_stop_check(err));
+    if (r->shared) EXF_TRY(take_shared(r, p, number, &c, err));
+    r->times.reading += exf_clock() - start;
+    EXF_TRY(p->raw ? send_raw(r, p, r->shared ? &c : NULL, slot + p->to, plan->of.layer, err)
+                   : send_decoded(r, p, slot + p->to, plan->of.layer, err));
+    if (r->shared) exf_shared_chunk_done(r->shared, &c);
+out:
+    return rc;
 }
 
 /* ---- a whole part --------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * dequantizes it on the device.  Calls on one reader come from one thread. */
 #ifndef EXF_WEIGHTS_WEIGHT_READER_H
 #define EXF_WEIGHTS_WEIGHT_READER_H
+#include "weights/shared_chunks.h"
 #include "weights/weight_plan.h"
 
 /* Seconds that readers spent on reading files, and on copying and dequantizing; bytes read; how many readers. */
@@ -16,6 +17,7 @@ typedef struct {
     const exf_model *model;
     const exf_backend *b;
     exf_queue *q;
+    exf_shared_chunks *shared; /* where chunks are read for all ranks of the node; NULL: this process reads them itself */
     char *host;   /* pinned memory: codes, then scales */
     char *device; /* device memory for chunks that are dequantized there */
     int *bad;
@@ -30,8 +32,9 @@ void exf_weight_reader_close(exf_weight_reader *r); /* a zeroed reader is allowe
 exf_code exf_weight_reader_pin(exf_weight_reader *r, size_t bytes, exf_err *err) EXF_CHECKED;
 void exf_weight_reader_unpin(exf_weight_reader *r);
 
-/* Loads the i-th chunk of the plan to its place in `slot` and waits for the copy. */
-exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, char *slot, exf_err *err) EXF_CHECKED;
+/* Loads the i-th chunk of the plan to its place in `slot` and waits for the copy.  number: the chunk's among shared ones. */
+exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *plan, size_t i, uint64_t number, char *slot,
+                                exf_err *err) EXF_CHECKED;
 /* Finishes a plan whose chunks are all loaded: EXF_NUMERIC for values that bfloat16 cannot hold;
  * fills router_split. */
 exf_code exf_weight_reader_end(exf_weight_reader *r, const exf_weight_plan *plan, char *slot, exf_err *err) EXF_CHECKED;

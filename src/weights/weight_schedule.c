@@ -1,6 +1,7 @@
 /* weight_schedule.c - see weight_schedule.h, and weight_loader.h for the sizes. */
 #include "weights/weight_schedule.h"
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 #include <string.h>
@@ -84,6 +85,32 @@ exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, ex
         if (!brings(o, layer)) continue;
         rc = o->part_experts ? add_in_parts(&k, layer, err) : add_whole(&k, layer, err);
     }
+    return rc;
+}
+
+static exf_code hash_chunk(exf_hash *h, const exf_weight_part *of, const exf_weight_chunk *c, exf_err *err)
+{
+    const uint64_t facts[] = {(uint64_t)of->layer, c->role, (uint64_t)c->expert, (uint64_t)c->raw, c->row, c->n_rows};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < sizeof facts / sizeof *facts; i++) rc = exf_hash_add_u64(h, facts[i], err);
+    return rc;
+}
+
+exf_code exf_weight_schedule_digest(const exf_weight_schedule *t, char hex[EXF_SHA256_HEX], size_t *n_chunks, exf_err *err)
+{
+    exf_hash *h = NULL;
+    exf_code rc;
+    *n_chunks = 0;
+    EXF_TRY(exf_hash_new(&h, err));
+    for (size_t i = 0; i < t->n; i++) {
+        const exf_weight_plan *p = &t->plan[t->load[i].plan];
+        for (size_t k = 0; k < p->n; k++) EXF_TRY(hash_chunk(h, &p->of, &p->chunk[k], err));
+        *n_chunks += p->n;
+    }
+    rc = exf_hash_end(h, hex, err);
+    h = NULL;
+out:
+    exf_hash_free(h);
     return rc;
 }
 

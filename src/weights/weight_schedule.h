@@ -5,6 +5,7 @@
  * than routed experts and, behind it, the two slots of parts. */
 #ifndef EXF_WEIGHTS_WEIGHT_SCHEDULE_H
 #define EXF_WEIGHTS_WEIGHT_SCHEDULE_H
+#include "base/hash.h"
 #include "weights/weight_plan.h"
 
 typedef struct {
@@ -15,6 +16,7 @@ typedef struct {
     int head;      /* 1: EXF_LAYER_HEAD is loaded last */
     const unsigned char *chosen; /* [n_layers] NULL: the embedding and all layers; else only layers with 1, no embedding */
     int part_experts; /* 0: layers are loaded whole; else the routed experts of a part */
+    struct exf_shared_chunks *shared; /* shared_chunks.h; NULL: this process reads all chunks itself */
     int passes;       /* with parts: how often a layer's parts are loaded, first to last each time */
 } exf_weight_loader_options;
 
@@ -37,6 +39,9 @@ typedef struct {
 /* Makes the schedule in *t, which is zero. */
 exf_code exf_weight_schedule_make(exf_weight_schedule *t, const exf_model *m, exf_compute compute,
                                   const exf_weight_loader_options *o, exf_err *err) EXF_CHECKED;
+/* Computes a digest that is equal for schedules of the same chunks in the same order, and counts the chunks. */
+exf_code exf_weight_schedule_digest(const exf_weight_schedule *t, char hex[EXF_SHA256_HEX], size_t *n_chunks,
+                                    exf_err *err) EXF_CHECKED;
 void exf_weight_schedule_free(exf_weight_schedule *t);
 /* Returns the bytes of the largest chunk of all plans, in pinned memory and on the device; at least one alignment. */
 void exf_weight_schedule_most(const exf_weight_schedule *t, size_t *host, size_t *device);

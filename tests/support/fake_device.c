@@ -50,6 +50,17 @@ static exf_code alloc_staging(void *out, size_t bytes, const char *what, exf_err
     return exf_mem_new(out, bytes, 1, what, err);
 }
 
+static exf_code pin(void *memory, size_t bytes, const char *what, exf_err *err)
+{
+    (void)memory, (void)bytes, (void)what, (void)err;
+    return EXF_OK;
+}
+
+static void unpin(void *memory)
+{
+    (void)memory;
+}
+
 static void memory(uint64_t *now, uint64_t *peak)
 {
     *now = now_held;
@@ -240,7 +251,8 @@ static void correct_routes(exf_queue *q, float *routed, const exf_correction_tab
 }
 
 static const exf_gpu_operations gpu = {
-    .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .memory = memory, .memory_reset_peak = memory_reset_peak,
+    .alloc_staging = alloc_staging, .free_staging = exf_mem_free, .pin = pin, .unpin = unpin,
+    .memory = memory, .memory_reset_peak = memory_reset_peak,
     .memory_left = memory_left,
     .stamp = stamp, .wait_for = follow, .dequantize = unpack, .check_bf16 = check_bf16, .embed = embed,
     .watch_finite = watch_finite,

@@ -183,6 +183,7 @@ START_TEST(pieces_do_not_depend_on_reads)
     exf_text list[2];
     exf_st_tensor tensor = {.view = {.name = "x", .dtype = EXF_DT_U8, .rank = 1, .shape = {N}}};
     exf_stored_tensor of = {.tensor = &tensor};
+    char hex[EXF_SHA256_HEX];
     ck_ok(exf_mem_new(&bytes, N, 1, "test data", &e), e);
     for (size_t i = 0; i < N; i++) bytes[i] = (char)(i * 7 + i / 1000);
     for (int k = 0; k < 2; k++) {
@@ -194,7 +195,7 @@ START_TEST(pieces_do_not_depend_on_reads)
         for (size_t at = 0; at < N; at += step) {
             size_t n = N - at < step ? N - at : step;
             rc = k ? exf_piece_hash_add(&p, bytes + at, n, &e)
-                   : exf_weight_identity_add(id, EXF_PART_HEAD, &of, at, bytes + at, n, &e);
+                   : exf_weight_identity_add(id, EXF_PART_HEAD, &of, at, bytes + at, n, hex, &e);
             ck_ok(rc, e);
         }
         ck_ok(exf_piece_hash_end(&p, rc, &e), e);

@@ -1,0 +1,213 @@
+/* check_shared_chunks.c - src/weights/shared_chunks: members that share a ring of chunks load what each would load alone,
+ * and read it once.  Members are threads here, each with a model and a loader of its own, as ranks have. */
+#include "weights/weight_loader.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/golden_run.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MEMBERS = 3 };
+static const uint64_t plenty = (uint64_t)1 << 40;
+
+typedef struct {
+    const exf_backend *b;
+    golden_case c;
+    exf_shared_memory memory;
+    exf_weight_loader_options o;
+    int lazy;        /* 1: computes long between two loads */
+    int loadings;    /* loads all layers so many times */
+    exf_text bytes;  /* of all weights, as they came to the "device" */
+    exf_text identity;
+    exf_weight_loader_times times;
+    exf_code rc;
+    exf_err err;
+} member;
+
+/* Appends a layer's weights. */
+static exf_code keep(member *m, const exf_layer_weights *lw, int layer, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int role = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
+        int of = layer < 0 ? -1 : layer, n = exf_model_copies(m->c.model, (exf_role)role, of);
+        exf_matrix x = exf_matrix_of(lw, (exf_role)role);
+        if (n == 0 || !x.p || (layer < 0 && (layer == EXF_LAYER_EMBED) != (role == EXF_W_EMBED))) continue;
+        size_t bytes = (size_t)n * exf_model_count(m->c.model, (exf_role)role, of) * exf_number_bytes(x.number);
+        if ((rc = exf_text_add(&m->bytes, (const char *)x.p, bytes, err)) != EXF_OK) break;
+    }
+    return rc;
+}
+
+static exf_code load_all(member *m, exf_shared_chunks *shared, exf_err *err)
+{
+    exf_weight_loader *s = NULL;
+    exf_layer_weights lw = {.b = m->b};
+    exf_code rc;
+    int n = m->c.model->arch.n_layers;
+    m->o.shared = shared;
+    EXF_TRY(exf_weight_loader_open(&s, m->c.model, m->b, EXF_COMPUTE_F32, &m->o, err));
+    for (int i = 0; i < n + 2; i++) {
+        int layer = i == 0 ? EXF_LAYER_EMBED : i <= n ? i - 1 : EXF_LAYER_HEAD;
+        EXF_TRY(exf_weight_loader_next(s, &lw, err));
+        EXF_TRY(keep(m, &lw, layer, err));
+        if (m->lazy) nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+    }
+out:
+    exf_weight_loader_close(s, &m->times);
+    return rc;
+}
+
+static void *run(void *self)
+{
+    member *m = self;
+    exf_shared_chunks *shared = NULL;
+    exf_err *err = &m->err;
+    exf_code rc = EXF_OK;
+    if (m->memory.memory) EXF_TRY(exf_shared_chunks_open(&shared, &m->memory, m->b, err));
+    for (int i = 0; i < m->loadings; i++) EXF_TRY(load_all(m, shared, err));
+    for (int part = 0; part < EXF_PART_LAYERS + 2 * m->c.model->arch.n_layers; part++)
+        EXF_TRY(exf_weight_identity_settle(m->c.model->identity, part, err));
+    EXF_TRY(exf_weight_identity_list(m->c.model->identity, &m->identity, err));
+out:
+    exf_shared_chunks_close(shared);
+    m->rc = rc;
+    return NULL;
+}
+
+static void member_open(member *m, const char *family, void *memory, int number)
+{
+    *m = (member){.b = fake_device(plenty), .loadings = 1, .memory = {.memory = memory, .member = number, .members = MEMBERS}};
+    golden_open(&m->c, family);
+    m->o = (exf_weight_loader_options){.n_slots = 2, .n_readers = 2 + number, .n_layers = m->c.model->arch.n_layers, .head = 1};
+}
+
+static void member_close(member *m)
+{
+    exf_text_free(&m->bytes);
+    exf_text_free(&m->identity);
+    golden_close(&m->c);
+}
+
+static void *shared_memory(void)
+{
+    void *memory = aligned_alloc(4096, (exf_shared_chunks_bytes() + 4095) / 4096 * 4096);
+    memset(memory, 0, exf_shared_chunks_bytes());
+    return memory;
+}
+
+static void run_members(member *m)
+{
+    pthread_t thread[MEMBERS];
+    for (int i = 0; i < MEMBERS; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, run, &m[i]), 0);
+    for (int i = 0; i < MEMBERS; i++) pthread_join(thread[i], NULL);
+}
+
+/* Bytes of the chunks that are read as stored, which one member reads for all. */
+static uint64_t raw_bytes(const member *m)
+{
+    exf_weight_schedule t = {.n = 0};
+    uint64_t bytes = 0;
+    exf_err e;
+    ck_ok(exf_weight_schedule_make(&t, m->c.model, EXF_COMPUTE_F32, &m->o, &e), e);
+    for (size_t i = 0; i < t.n; i++)
+        for (size_t k = 0; k < t.plan[t.load[i].plan].n; k++) {
+            const exf_weight_chunk *c = &t.plan[t.load[i].plan].chunk[k];
+            if (c->raw) bytes += exf_weight_source_code_bytes(&c->at.w, c->n_rows, c->at.cols) +
+                                 exf_weight_source_scale_bytes(&c->at.w, c->n_rows, c->at.cols);
+        }
+    exf_weight_schedule_free(&t);
+    return bytes;
+}
+
+static void assert_equal(const member *a, const member *b)
+{
+    ck_assert_msg(b->rc == EXF_OK, "%s", b->err.msg);
+    ck_assert_uint_eq(a->bytes.len, b->bytes.len);
+    ck_assert_mem_eq(a->bytes.s, b->bytes.s, a->bytes.len);
+    ck_assert_str_eq(a->identity.s, b->identity.s);
+}
+
+START_TEST(members_load_what_one_loads_and_read_it_once)
+{
+    member alone, m[MEMBERS];
+    void *memory = shared_memory();
+    uint64_t bytes = 0;
+    member_open(&alone, golden_families[_i], NULL, 0);
+    alone.loadings = 2;
+    run(&alone);
+    ck_assert_msg(alone.rc == EXF_OK, "%s", alone.err.msg);
+    for (int i = 0; i < MEMBERS; i++) {
+        member_open(&m[i], golden_families[_i], memory, i);
+        m[i].loadings = 2;
+        m[i].lazy = i == 1;
+    }
+    run_members(m);
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_equal(&alone, &m[i]);
+        bytes += m[i].times.bytes;
+    }
+    uint64_t raw = 2 * raw_bytes(&alone);
+    ck_assert_uint_gt(raw, 0);
+    ck_assert_uint_eq(bytes, raw + MEMBERS * (alone.times.bytes - raw));
+    for (int i = 0; i < MEMBERS; i++) member_close(&m[i]);
+    member_close(&alone);
+    free(memory);
+}
+END_TEST
+
+/* Members whose memory makes them load otherwise read for themselves. */
+START_TEST(other_plans_are_not_shared)
+{
+    member alone, m[MEMBERS];
+    void *memory = shared_memory();
+    member_open(&alone, "qwen3_moe", NULL, 0);
+    run(&alone);
+    for (int i = 0; i < MEMBERS; i++) member_open(&m[i], "qwen3_moe", memory, i);
+    m[2].o.n_slots = 1;
+    m[2].o.head = 0; /* load_all() fails there, in that member alone */
+    run_members(m);
+    for (int i = 0; i < 2; i++) {
+        assert_equal(&alone, &m[i]);
+        ck_assert_uint_eq(m[i].times.bytes, alone.times.bytes);
+    }
+    for (int i = 0; i < MEMBERS; i++) member_close(&m[i]);
+    member_close(&alone);
+    free(memory);
+}
+END_TEST
+
+static exf_code gone(void *self, exf_err *err)
+{
+    (void)self;
+    return exf_fail(err, EXF_IO, "rank 1 is gone");
+}
+
+/* A member that waits for one that is gone returns that failure. */
+START_TEST(a_lost_member_ends_the_others)
+{
+    member m;
+    void *memory = shared_memory();
+    member_open(&m, "qwen3_moe", memory, 0);
+    m.memory.check = gone;
+    run(&m);
+    ck_fails(m.rc, EXF_IO, m.err, "rank 1 is gone");
+    member_close(&m);
+    free(memory);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("shared_chunks");
+    TCase *t = tcase_create("ring");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, members_load_what_one_loads_and_read_it_once, 0, golden_n_families());
+    tcase_add_test(t, other_plans_are_not_shared);
+    tcase_add_test(t, a_lost_member_ends_the_others);
+    suite_add_tcase(s, t);
+    return s;
+}
