@@ -24,8 +24,8 @@ static int adds_up(const char *key)
 
 /* Facts that name a part's data by its file, then those that say how sequences were cut and chosen;
  * the latter are listed per part only if parts differ. */
-static const char *const of_part[] = {"tokens_digest", "moe_inputs_sha256", "manifest_sha256", "seed", "max_tokens", "min_tokens"};
-enum { N_NAMES = 3, N_OF_PART = sizeof of_part / sizeof *of_part };
+static const char *const of_part[] = {"tokens_digest", "moe_inputs_sha256", "manifest_sha256", "shard", "seed", "max_tokens", "min_tokens"};
+enum { N_NAMES = 4, N_OF_PART = sizeof of_part / sizeof *of_part };
 
 static int tells_of_part(const char *key)
 {
@@ -253,9 +253,12 @@ static exf_code check_parts(const exf_facts_part *part, size_t n, exf_err *err)
         EXF_TRY(check_same(&part[i], &part[0], err));
         for (size_t k = 0; k < i; k++) {
             int64_t at;
+            int same_corpus;
             EXF_TRY(exf_weights_facts_same(part[k].provenance, part[k].path, part[i].provenance, part[i].path, err));
             EXF_TRY(exf_sequence_list_shared(part[i].sequences, part[k].sequences, &at, err));
             if (at < 0) continue;
+            EXF_TRY(exf_shards_of_one_corpus(&part[k], &part[i], &same_corpus, err));
+            if (same_corpus) continue;
             return exf_fail(err, EXF_MODEL,
                             "%s: holds the same sequence of %d tokens (%02x%02x%02x%02x) as %s; it would count twice", part[i].path,
                             (int)part[i].sequences->length[at], part[i].sequences->sha256[at][0], part[i].sequences->sha256[at][1],

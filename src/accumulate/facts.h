@@ -21,12 +21,23 @@ typedef struct {
  *   data.seed, data.max_tokens, data.min_tokens  if all parts agree, else in *origin
  *   all else                                    equal in all parts, or EXF_MODEL naming both texts
  * and, in *origin, per part i in order of its tokens: part.<i>.manifest_sha256,
- * part.<i>.tokens_digest (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
+ * part.<i>.tokens_digest, of a shard part.<i>.shard (of recorded hidden states: part.<i>.moe_inputs_sha256), and of
  * statistics that were a file of their own part.<i>.statistics_digest.  Joining joined parts
  * gives the same as joining all parts at once.
- * A sequence that two parts have is EXF_MODEL: it would count twice.
+ * A sequence that two parts have is EXF_MODEL: it would count twice; shards of one corpus have it where the corpus has it
+ * twice.
  * sequences: of all parts, sorted.  If it has no lengths, because one part's are unknown, the
  * facts are those of exf_provenance_join(), and *origin has none. */
 exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n,
                         const exf_sequence_list *sequences, exf_err *err) EXF_CHECKED;
+
+/* A run over shard I of N of a corpus has the fact data.shard, "I/N of DIGEST": the digest is that of the whole corpus'
+ * tokens (facts_shards.c). */
+
+/* Refuses parts that are not shards of the same cut, once each: EXF_MODEL naming both files of a shard that is there twice
+ * or of two cuts of one corpus, or the shards that are missing, with the command that makes them.  partial: shards may
+ * be missing.  Parts that are no shards are not looked at. */
+exf_code exf_shards_check(const exf_facts_part *part, size_t n, int partial, exf_err *err) EXF_CHECKED;
+/* Sets *same to 1 if all data of both parts are shards of one corpus: a sequence that both have is there twice. */
+exf_code exf_shards_of_one_corpus(const exf_facts_part *a, const exf_facts_part *b, int *same, exf_err *err) EXF_CHECKED;
 #endif

@@ -222,12 +222,13 @@ out:
     return rc;
 }
 
-exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, exf_err *err)
+exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial, exf_err *err)
 {
     merging m = {.file = NULL};
     exf_statistics_writer w = {.h = NULL};
     exf_code rc;
     EXF_TRY(open_parts(&m, paths, n, err));
+    EXF_TRY(exf_shards_check(m.part, n, partial, err));
     EXF_TRY(join_heads(&m, err));
     exf_statistics_header head = {.shape = m.shape, .layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
                                 .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,

@@ -9,10 +9,11 @@
  * `target`.  In whatever order or steps files are merged, the result has the payload digest
  * of one run over the union of their data; /origin lists the parts with their digests.
  *
+ * Shards of a corpus (facts.h) must all be there, once each; partial: some may be missing.
  * EXF_MODEL names both files and what is wrong: a fact that differs, with both texts; a
  * sequence that two of them have; sequences known in only some of the files (version 1);
  * vector sums over another basis (artifact/artifact_basis.h), which cannot be added.  Over one basis
  * they are integers in one unit.  Only in files of earlier programs, which do not name their basis, a
  * sum is put on the grid of the merged sums: rounded to it once per merge. */
-exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, exf_err *err) EXF_CHECKED;
+exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial, exf_err *err) EXF_CHECKED;
 #endif

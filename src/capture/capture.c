@@ -132,6 +132,7 @@ static exf_code data_facts(exf_provenance *p, const exf_corpus *c, const exf_cor
     EXF_TRY(exf_provenance_add(p, err, "data.manifest_sha256", "%s", c->manifest_sha256));
     if (c->tokenizer_sha256[0]) EXF_TRY(exf_provenance_add(p, err, "tokenizer.sha256", "%s", c->tokenizer_sha256));
     EXF_TRY(exf_provenance_add(p, err, "data.tokens_digest", "%s", c->tokens_digest));
+    if (c->shard[0]) EXF_TRY(exf_provenance_add(p, err, "data.shard", "%s", c->shard));
     EXF_TRY(exf_provenance_add(p, err, "data.sequences", "%zu", c->n_sequences));
     EXF_TRY(exf_provenance_add(p, err, "data.tokens", "%llu", (unsigned long long)c->n_tokens));
     EXF_TRY(exf_provenance_add(p, err, "data.max_tokens", "%lld", (long long)request->max_tokens));

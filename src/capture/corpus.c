@@ -151,7 +151,7 @@ out:
 
 /* ---- the whole ------------------------------------------------------- */
 
-static exf_code hash_tokens(exf_corpus *c, exf_err *err)
+exf_code exf_corpus_hash_tokens(exf_corpus *c, exf_err *err)
 {
     exf_code rc;
     exf_hash *h = NULL;
@@ -225,7 +225,7 @@ static exf_code build(builder *b, exf_err *err)
     b->corpus->n_sources = b->manifest->n;
     memcpy(b->corpus->manifest_sha256, b->manifest->sha256, sizeof b->manifest->sha256);
     EXF_TRY(read_sources(b, err));
-    EXF_TRY(hash_tokens(b->corpus, err));
+    EXF_TRY(exf_corpus_hash_tokens(b->corpus, err));
 out:
     return rc;
 }

@@ -58,6 +58,7 @@ typedef struct {
     char manifest_sha256[EXF_SHA256_HEX]; /* of the manifest's bytes */
     char tokenizer_sha256[EXF_SHA256_HEX]; /* of tokenizer.json; "" when no source is text */
     char tokens_digest[EXF_SHA256_HEX];   /* of each length (u64) and its ids (i32): what was really run */
+    char shard[EXF_SHA256_HEX + 32];      /* "2/4 of DIGEST": which shard of the tokens of that digest it is; "": the whole */
 } exf_corpus;
 
 typedef struct {
@@ -78,5 +79,7 @@ exf_code exf_corpus_load(exf_corpus **out, const exf_corpus_request *request, ex
  * or digests; *missing is then the first file that does not exist (the caller
  * frees), else NULL. */
 exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, char **missing, exf_err *err) EXF_CHECKED;
+/* Cuts a corpus to sequences [first, end), at least one, which are shard `index` (from 1) of `of`. */
+exf_code exf_corpus_take_shard(exf_corpus *c, size_t first, size_t end, int index, int of, exf_err *err) EXF_CHECKED;
 void exf_corpus_free(exf_corpus *c); /* NULL is allowed */
 #endif

@@ -26,6 +26,9 @@ exf_code exf_source_chunks_read_tokens(exf_source_chunks *p, exf_err *err) EXF_C
 exf_code exf_source_chunks_read_text(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 exf_code exf_source_chunks_read_jsonl(exf_source_chunks *p, exf_err *err) EXF_CHECKED;
 
+/* Computes tokens_digest. */
+exf_code exf_corpus_hash_tokens(exf_corpus *c, exf_err *err) EXF_CHECKED;
+
 /* The request's manifest, from its text or its file. */
 exf_code exf_corpus_manifest(exf_manifest **out, const exf_corpus_request *q, exf_err *err) EXF_CHECKED;
 

@@ -13,6 +13,9 @@ static const exf_opt rows[] = {
      "member or tensor that holds the text; default: member text, the only tensor of integers"},
     {NULL, "init", 0, EXF_OPT_TEXT, offsetof(exf_recipe, init_path), NULL, "FILE", "Run",
      "write a recipe to edit, and its manifest; for --model and --text, or a released model's own data; and do nothing else"},
+    {NULL, "shard", 0, EXF_OPT_TEXT, offsetof(exf_recipe, shard_text), NULL, "I/N", "Run",
+     "only the statistics of shard I; of N that divide the data by tokens: to shard-I-of-N of the output directory; "
+     "exfold-merge adds them up, exfold-solve makes the tables"},
     {NULL, "basis-only", 0, EXF_OPT_FLAG, offsetof(exf_recipe, basis_only), "false", NULL, "Run",
      "write basis.h5 of all of the data; nothing else: for --basis of runs over its parts"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
@@ -40,6 +43,7 @@ const exf_program exf_program_calibrate = {
                 "exfold-calibrate recipes/demo.yaml --dry-run    # time, memory and disk\n"
                 "exfold-calibrate --init recipe.yaml --model DIR --text notes.txt    # a recipe to edit\n"
                 "exfold-calibrate recipes/demo.yaml --output out/demo --force\n"
+                "exfold-calibrate recipe.yaml --shard 2/8    # out/shard-2-of-8/statistics.h5\n"
                 "exfold-calibrate recipe.yaml --set calibrate.ridge=1e-2 --backend cuda",
     .keys = "model data calibrate coverage pools runtime output card validate.manifest",
     .needs_recipe = 1,

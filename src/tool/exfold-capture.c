@@ -12,6 +12,9 @@ static const exf_opt rows[] = {
     {NULL, "logits", 0, EXF_OPT_FLAG, offsetof(exf_recipe, logits), "false", NULL, "Run", "with --export: the model's logits too"},
     {NULL, "moe-inputs", 'i', EXF_OPT_TEXT, offsetof(exf_recipe, moe_inputs), NULL, "FILE", "Run",
      "hidden states recorded elsewhere (.safetensors); they stand for the recipe's corpus, and only routers and experts are read"},
+    {NULL, "shard", 0, EXF_OPT_TEXT, offsetof(exf_recipe, shard_text), NULL, "I/N", "Run",
+     "only shard I of the data; of N that divide it by tokens: to shard-I-of-N of the output directory; exfold-accumulate "
+     "takes all N captures"},
     {NULL, "pin-manifest", 0, EXF_OPT_FLAG, offsetof(exf_recipe, pin_manifest), "false", NULL, "Run",
      "write the checksums of the corpus' unpinned files into the manifest; and do nothing else"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},

@@ -40,7 +40,9 @@ typedef struct {
     int pairs, weighting; /* EXF_PAIRS_*; exf_weighting */
     int64_t observer_tokens, vector_pairs, samples, basis_seed, min_pair_tokens;
     char *basis_path; /* calibrate.basis */
-    int basis_only;
+    int basis_only, partial;
+    char *shard_text; /* --shard */
+    int shard, n_shards; /* shard of n_shards, from 1; n_shards 0: all of the data (run_shard.h) */
     double ridge, coverage_fail_below;
     exf_int_list ranks;
     exf_text_list clip, projectors;

@@ -11,7 +11,12 @@ static exf_code name_directory(char **out, const exf_recipe *r, const exf_run_di
 {
     exf_text name = {0};
     exf_code rc;
-    if (r->checkpoint_directory) return exf_path_join(out, r->checkpoint_directory, stage, err);
+    if (r->checkpoint_directory && !r->n_shards) return exf_path_join(out, r->checkpoint_directory, stage, err);
+    if (r->checkpoint_directory) {
+        EXF_TRY(exf_text_addf(&name, err, "%s-%d-of-%d", stage, r->shard, r->n_shards));
+        rc = exf_path_join(out, r->checkpoint_directory, name.s, err);
+        goto out;
+    }
     EXF_TRY(exf_text_addf(&name, err, EXF_RUN_RESUME_PREFIX "%s", stage));
     EXF_TRY(exf_run_directory_file(dir, name.s, out, err));
 out:

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "forward/pass_resume.h"
 #include "forward/work.h"
+#include "tool/run_shard.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -117,6 +118,7 @@ exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layer
     EXF_TRY(open_model(s, r, err));
     EXF_TRY(exf_layer_choice_parse(&s->layers, layers, &s->model->arch, err));
     EXF_TRY(load_corpus(s, r, err));
+    EXF_TRY(exf_run_shard_take(s->corpus, r, err));
     EXF_TRY(exf_batch_of_corpus(&s->batch, s->corpus, err));
     exf_run_shape_of(&s->shape, s->model, s->corpus);
 out:

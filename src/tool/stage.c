@@ -13,6 +13,7 @@
 #include "tool/announce.h"
 #include "tool/run_directory.h"
 #include "tool/run_resume.h"
+#include "tool/run_shard.h"
 #include "tool/session.h"
 #include "tool/stage_internal.h"
 
@@ -126,7 +127,10 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     exf_code rc;
     if (r->pin_manifest) return pin_manifest(r, err);
     if ((rc = exf_plan_check_json(r, err)) != EXF_OK || (rc = refuse_options(r, err)) != EXF_OK) return rc;
+    if (r->moe_inputs && r->shard_text)
+        return exf_fail(err, EXF_USAGE, "--shard divides the recipe's corpus, which --moe-inputs stands for: give one of them");
     if (r->moe_inputs) return exf_stage_replay(r, err);
+    EXF_TRY(exf_run_shard_begin(r, err));
     EXF_TRY(check_capture_output(r, err));
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass, &facts};
@@ -240,7 +244,7 @@ exf_code exf_stage_merge(exf_recipe *r, exf_err *err)
     exf_code rc;
     if (!r->export_path) return exf_fail(err, EXF_USAGE, "no file to write was named: give -o OUT.h5");
     EXF_TRY(exf_output_check(r->export_path, r->force, err));
-    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, err));
+    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, r->partial, err));
     EXF_TRY(exf_announce(r->export_path, err));
 out:
     return rc;

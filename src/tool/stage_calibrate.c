@@ -10,6 +10,7 @@
 #include "tool/default_settings.h"
 #include "tool/run_directory.h"
 #include "tool/run_resume.h"
+#include "tool/run_shard.h"
 #include "tool/session.h"
 #include "tool/stage_internal.h"
 #include "tool/text_inputs.h"
@@ -46,7 +47,7 @@ static exf_code name_outputs(outputs *o, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_run_directory_file(&o->dir, r->basis_only ? "basis.h5" : "statistics.h5", &o->statistics, err));
-    if (r->basis_only) {
+    if (r->basis_only || r->n_shards) {
         rc = exf_output_check(o->statistics, r->force, err);
         goto out;
     }
@@ -211,7 +212,7 @@ static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s,
     char digest[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(write_statistics(r, s, o, *options, digest, err));
-    if (r->basis_only) return EXF_OK;
+    if (r->basis_only || r->n_shards) return EXF_OK; /* tables are solved from the statistics of all shards */
     EXF_TRY(exf_solve_file(r, o->statistics, digest, o->tables, 1, &worst, err));
     EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, 1, err));
     EXF_TRY(exf_text_inputs_write(&o->text, o->manifest, r->force, err));
@@ -228,8 +229,10 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     outputs out = {.statistics = NULL};
     exf_code rc;
     EXF_TRY(exf_plan_check_json(r, err));
+    EXF_TRY(exf_run_shard_begin(r, err));
     EXF_TRY(take_texts(&out, r, err));
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
+    EXF_TRY(exf_run_shard_check(r, &o, err));
     EXF_TRY(exf_recipe_open_basis(r, &out.basis, &o, err));
     EXF_TRY(exf_recipe_check_targets(r, err));
     EXF_TRY(exf_session_open(&s, r, "all", err));

@@ -107,7 +107,7 @@ static exf_code merge(const char *target, exf_err *err, int n, ...)
         paths[i] = path[i];
     }
     va_end(va);
-    return exf_merge_statistics(paths, (size_t)n, exf_scratch(target), 1, err);
+    return exf_merge_statistics(paths, (size_t)n, exf_scratch(target), 1, 0, err);
 }
 
 static void write_three(void)

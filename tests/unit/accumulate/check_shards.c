@@ -1,0 +1,129 @@
+/* check_shards.c - which shards files hold, and whether all are there. */
+#include "tests/support/fixtures.h"
+
+#include "accumulate/facts.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CORPUS "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+#define OTHER "ff112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+enum { MOST = 4 };
+
+static exf_err e; /* of the last call */
+
+/* Parts made by hand: a text "" is a part of data that is no shard, NULL ends the list. */
+typedef struct {
+    exf_provenance facts[MOST], origin[MOST];
+    exf_facts_part part[MOST];
+    size_t n;
+} files;
+
+static void add_shard(exf_provenance *origin, int i, const char *shard)
+{
+    char key[64];
+    snprintf(key, sizeof key, "part.%d.tokens_digest", i);
+    ck_ok(exf_provenance_add(origin, &e, key, "%d", i), e);
+    snprintf(key, sizeof key, "part.%d.shard", i);
+    if (*shard) ck_ok(exf_provenance_add(origin, &e, key, "%s", shard), e);
+}
+
+/* A capture of a shard, and statistics of one or two. */
+static void add_capture(files *f, const char *shard)
+{
+    size_t i = f->n++;
+    if (*shard) ck_ok(exf_provenance_add(&f->facts[i], &e, "data.shard", "%s", shard), e);
+    f->part[i] = (exf_facts_part){.path = "capture.h5", .provenance = &f->facts[i]};
+}
+
+static void add_statistics(files *f, const char *path, const char *first, const char *second)
+{
+    size_t i = f->n++;
+    add_shard(&f->origin[i], 0, first);
+    if (second) add_shard(&f->origin[i], 1, second);
+    f->part[i] = (exf_facts_part){.path = path, .provenance = &f->facts[i], .origin = &f->origin[i]};
+}
+
+static void clear(files *f)
+{
+    for (size_t i = 0; i < f->n; i++) exf_provenance_free(&f->facts[i]), exf_provenance_free(&f->origin[i]);
+    memset(f, 0, sizeof *f);
+}
+
+START_TEST(all_shards_once_are_taken)
+{
+    files f = {.n = 0};
+    add_statistics(&f, "a", "2/3 of " CORPUS, "1/3 of " CORPUS);
+    add_statistics(&f, "b", "", NULL);
+    add_capture(&f, "3/3 of " CORPUS);
+    add_statistics(&f, "c", "1/1 of " OTHER, NULL);
+    ck_ok(exf_shards_check(f.part, f.n, 0, &e), e);
+    clear(&f);
+    ck_ok(exf_shards_check(f.part, 0, 0, &e), e);
+}
+END_TEST
+
+START_TEST(missing_doubled_and_overlapping_shards_are_named)
+{
+    files f = {.n = 0};
+    add_statistics(&f, "a", "2/4 of " CORPUS, "1/1 of " OTHER);
+    ck_fails(exf_shards_check(f.part, f.n, 0, &e), EXF_MODEL, e,
+             "a: is shard 2/4, and 3 of its corpus' shards are missing: 1/4, 3/4, 4/4");
+    ck_ok(exf_shards_check(f.part, f.n, 1, &e), e);
+    add_statistics(&f, "b", "3/4 of " CORPUS, "2/4 of " CORPUS);
+    ck_fails(exf_shards_check(f.part, f.n, 1, &e), EXF_MODEL, e, "b: holds shard 2/4, and so does a");
+    clear(&f);
+    add_statistics(&f, "a", "2/4 of " CORPUS, NULL);
+    add_capture(&f, "1/2 of " CORPUS);
+    ck_fails(exf_shards_check(f.part, f.n, 1, &e), EXF_MODEL, e, "capture.h5: is shard 1/2 of its corpus, a is 2/4 of the same");
+    clear(&f);
+    add_statistics(&f, "a", "1/40 of " CORPUS, NULL);
+    ck_fails(exf_shards_check(f.part, f.n, 0, &e), EXF_MODEL, e, "39 of its corpus' shards are missing: 2/40, 3/40");
+    ck_assert_ptr_nonnull(strstr(e.msg, ", ...; make them"));
+    clear(&f);
+}
+END_TEST
+
+START_TEST(malformed_shards_are_named)
+{
+    static const char *const bad[] = {"2/1 of " CORPUS, "0/1 of " CORPUS, "1/2 of abc", "1/2", "1/2 of " CORPUS "0"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        files f = {.n = 0};
+        add_capture(&f, bad[i]);
+        ck_fails(exf_shards_check(f.part, f.n, 0, &e), EXF_FORMAT, e, "capture.h5: its shard is \"");
+        clear(&f);
+    }
+}
+END_TEST
+
+START_TEST(shards_of_one_corpus_may_share_sequences)
+{
+    files f = {.n = 0};
+    int same;
+    add_statistics(&f, "a", "2/4 of " CORPUS, "3/4 of " CORPUS);
+    add_capture(&f, "1/4 of " CORPUS);
+    add_capture(&f, "1/4 of " OTHER);
+    add_statistics(&f, "d", "4/4 of " CORPUS, "");
+    ck_ok(exf_shards_of_one_corpus(&f.part[0], &f.part[1], &same, &e), e);
+    ck_assert_int_eq(same, 1);
+    ck_ok(exf_shards_of_one_corpus(&f.part[0], &f.part[2], &same, &e), e);
+    ck_assert_int_eq(same, 0);
+    ck_ok(exf_shards_of_one_corpus(&f.part[0], &f.part[3], &same, &e), e);
+    ck_assert_int_eq(same, 0);
+    clear(&f);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("shards");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, all_shards_once_are_taken);
+    tcase_add_test(t, missing_doubled_and_overlapping_shards_are_named);
+    tcase_add_test(t, malformed_shards_are_named);
+    tcase_add_test(t, shards_of_one_corpus_may_share_sequences);
+    suite_add_tcase(s, t);
+    return s;
+}
