@@ -31,6 +31,8 @@ typedef struct {
     const float *table;    /* [vocab, K] expert numbers, or NULL */
 } exf_router_rules;
 
+/* Fills score [E] of a token from its logits [E]. */
+void exf_router_scores_cpu(double *score, const float *logits, exf_router_score kind, int n_experts);
 /* Doubles of scratch. */
 int exf_router_scratch(int n_experts);
 /* tokens [T]: ids of the tokens, needed with a table. */

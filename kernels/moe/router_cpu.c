@@ -22,14 +22,14 @@ static double softplus(double z)
     return z > 20 ? z : log1p(exp(z)); /* beyond 20 the difference is below 2^-28, as the reference has it */
 }
 
-static void scores_of(double *score, const float *logits, const exf_router_rules *r)
+void exf_router_scores_cpu(double *score, const float *logits, exf_router_score kind, int n_experts)
 {
-    if (r->score == EXF_ROUTER_SOFTMAX) {
-        softmax(score, logits, r->n_experts);
+    if (kind == EXF_ROUTER_SOFTMAX) {
+        softmax(score, logits, n_experts);
         return;
     }
-    for (int e = 0; e < r->n_experts; e++)
-        score[e] = r->score == EXF_ROUTER_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : sqrt(softplus(logits[e]));
+    for (int e = 0; e < n_experts; e++)
+        score[e] = kind == EXF_ROUTER_SIGMOID ? 1 / (1 + exp(-(double)logits[e])) : sqrt(softplus(logits[e]));
 }
 
 /* Finds the k largest of p, ties to the lower index, by insertion into a sorted list. */
@@ -106,7 +106,7 @@ void exf_router_cpu(int32_t *ids, float *weights, const float *logits, const int
     double *score = scratch, *choice = scratch + r->n_experts, *group = choice + r->n_experts;
     for (int t = 0; t < n_tokens; t++) {
         int32_t *chosen = ids + (size_t)t * (size_t)r->top_k;
-        scores_of(score, logits + (size_t)t * (size_t)r->n_experts, r);
+        exf_router_scores_cpu(score, logits + (size_t)t * (size_t)r->n_experts, r->score, r->n_experts);
         if (r->table)
             for (int k = 0; k < r->top_k; k++) chosen[k] = (int32_t)r->table[(size_t)tokens[t] * (size_t)r->top_k + (size_t)k];
         else

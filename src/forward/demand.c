@@ -23,6 +23,7 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf
         const exf_rewriter *r = lanes[i].rewriter;
         d.corrects |= r && r->correct;
         if (r) d.observers += r->device_bytes;
+        if (r && r->wants_logits) d.logits = n_lanes > 1 ? 2 : 1;
         if (!o) continue;
         d.head |= o->logits != NULL;
         d.scored |= o->device_logits != NULL;
@@ -39,4 +40,9 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf
 size_t exf_demand_route_sets(const exf_demand *d)
 {
     return 1 + d->probes + d->pruned + (d->lanes > 1) + (d->corrects != 0);
+}
+
+uint64_t exf_demand_logits_bytes(const exf_demand *d, size_t n_tokens, int n_experts)
+{
+    return (uint64_t)d->logits * n_tokens * (uint64_t)n_experts * sizeof(float);
 }

@@ -8,6 +8,7 @@ typedef struct {
     size_t lanes;
     size_t probes;   /* lanes that compare their routed outputs with the first lane's */
     size_t pruned;   /* number of probing lanes that both prune experts and correct routed outputs */
+    int logits;      /* arrays of router logits [T, E] in host memory: 2 with several lanes of which one wants them */
     int corrects;    /* 1: a rewriter corrects routed outputs */
     int head;        /* 1: logits are observed */
     int scored;      /* 1: logits are scored on the GPU, which keeps the first lane's logits for comparison */
@@ -21,6 +22,8 @@ exf_demand exf_demand_of(const exf_lane *lanes, size_t n_lanes, const struct exf
 
 /* Returns the number of route sets that a pass holds for such lanes. */
 size_t exf_demand_route_sets(const exf_demand *d);
+/* Returns the bytes of router logits that a pass holds in host memory. */
+uint64_t exf_demand_logits_bytes(const exf_demand *d, size_t n_tokens, int n_experts);
 /* Returns 1 for a probing lane whose retained experts make router routes of their own, which its correction reads. */
 int exf_lane_keeps_router_routes(const exf_lane *lane);
 #endif

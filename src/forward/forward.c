@@ -162,7 +162,8 @@ static uint64_t host_bytes(const exf_backend *b, const exf_model *m, const exf_b
     size_t table = exf_model_count(m, EXF_W_EMBED, -1), layer = exf_layer_weights_size(m);
     uint64_t weights = sizeof(float) * (uint64_t)(table > layer && !d->head ? table : d->head ? layer + table : layer);
     uint64_t hidden = (uint64_t)batch->n_tokens * sizeof(float) * exf_row_width(a) * d->lanes;
-    uint64_t routes = exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_demand_route_sets(d);
+    uint64_t routes = exf_route_set_bytes(batch->n_tokens, a->top_k) * exf_demand_route_sets(d) +
+                      exf_demand_logits_bytes(d, batch->n_tokens, a->n_experts);
     size_t floats = exf_workspace_floats(b, EXF_COMPUTE_F32, a, batch->max_tokens, exf_host_block(batch->max_tokens), d);
     return weights + hidden + routes + (uint64_t)exf_forward_workers(b, batch, threads) * exf_workspace_bytes(a, floats);
 }

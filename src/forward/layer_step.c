@@ -144,10 +144,19 @@ out:
     return rc;
 }
 
+/* Returns where the router's logits go: the first lane's are read by probes and, while the lanes are joined, by all. */
+static float *logits_of(const exf_pass *p, size_t lane, int joined)
+{
+    const exf_rewriter *r = p->lanes[lane].rewriter;
+    int wants = r && r->wants_logits;
+    return lane == 0 || (wants && joined) ? p->logits[0] : wants ? p->logits[1] : NULL;
+}
+
 static exf_code run_lane(exf_pass *p, size_t lane, int layer, int moe_index, int joined, exf_progress *progress, exf_err *err)
 {
     exf_step s = exf_step_of(p, lane, layer, moe_index);
     exf_code rc;
+    if (moe_index >= 0) s.logits = logits_of(p, lane, joined);
     if (flows(&s)) return flow(&s, progress, err);
     EXF_TRY(mix_lane(&s, joined, err));
     exf_pass_turn(p, EXF_WORK_ROUTE);

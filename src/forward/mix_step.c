@@ -47,7 +47,9 @@ static void mix(const exf_step *s, exf_workspace *w, float *hidden, int n, const
     w->times.flops += exf_mixer_of(a->mixer[layer])->flops(a, layer, n);
 }
 
-static void route(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span, const exf_mixer_arrays *m)
+/* Runs the router; where something reads the logits they are left in s->logits. */
+static exf_code route(const exf_step *s, exf_workspace *w, const float *hidden, const exf_span *span, const exf_mixer_arrays *m,
+                      exf_err *err)
 {
     const exf_architecture *a = &s->p->model->arch;
     const exf_layer_weights *lw = &s->p->weights_now;
@@ -57,6 +59,8 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
     exf_residual_site site = exf_residual_site_of(lw, EXF_W_FFN_MIX, EXF_W_FFN_MIX_BASE, EXF_W_FFN_MIX_SCALE);
     const float *u = exf_residual_read(w->b, w->q, a, &site, hidden, n, m->u, m->mixing);
     exf_matrix x = exf_f32(m->normed);
+    size_t n_logits = (size_t)n * (size_t)a->n_experts;
+    float *to = s->logits ? s->logits + span->offset * (size_t)a->n_experts : NULL, *logits = to && !w->b->gpu ? to : m->logits;
     if (lw->router_split) {
         x = exf_bf16((const uint16_t *)(const void *)m->normed);
         w->b->gpu->rmsnorm_split(w->q, (uint16_t *)(void *)m->normed, u, lw->w[EXF_W_FFN_NORM], n, a->d_model, a->norm_eps);
@@ -64,8 +68,9 @@ static void route(const exf_step *s, exf_workspace *w, const float *hidden, cons
         norm_rows(w, m->normed, u, lw->w[EXF_W_FFN_NORM], n, a);
     }
     exf_routing_run(w, routes->ids_device + slot, routes->weights_device + slot, x, s->p->tokens_device + span->offset, n, a, lw,
-                    s->mask, m->logits);
+                    s->mask, logits);
     w->times.flops += 2.0 * n * a->d_model * a->n_experts;
+    return to && w->b->gpu ? w->b->download(w->q, to, logits, n_logits * sizeof *to, err) : EXF_OK;
 }
 
 static double mixer_flops(const exf_step *s, const exf_span *span)
@@ -74,22 +79,25 @@ static double mixer_flops(const exf_step *s, const exf_span *span)
     return exf_mixer_of(a->mixer[s->moe.layer])->flops(a, s->moe.layer, span->n_tokens);
 }
 
-static void run_sequence(const exf_step *s, size_t sequence, int worker, int mixes, int routes)
+static exf_code run_sequence(const exf_step *s, size_t sequence, int worker, int mixes, int routes, exf_err *err)
 {
     exf_workspace *w = &s->p->space[worker];
     const exf_span *span = &s->p->batch->span[sequence];
     float *hidden = exf_moe_rows(&s->moe, span->offset);
     exf_arena arena = {w->floats, 0};
     exf_mixer_arrays m;
+    exf_code rc = EXF_OK;
     double start = exf_clock();
     exf_mixer_carve(&m, &arena, &s->p->model->arch, span->n_tokens);
     if (mixes) mix(s, w, hidden, span->n_tokens, &m, &arena);
     double mixed = exf_clock();
-    if (routes) route(s, w, hidden, span, &m);
+    if (routes) EXF_TRY(route(s, w, hidden, span, &m, err));
     if (!w->b->gpu) exf_progress_add(mixes ? mixer_flops(s, span) : span->n_tokens);
-    if (s->p->options->timed) return; /* timed_turns() measures instead */
+    if (s->p->options->timed) return EXF_OK; /* timed_turns() measures instead */
     exf_add_time(w, &w->times.mixer, mixed - start);
     exf_add_time(w, &w->times.router, exf_clock() - mixed);
+out:
+    return rc;
 }
 
 /* ---- the group's sequences ------------------------------------------------------------------ */
@@ -102,9 +110,7 @@ typedef struct {
 static exf_code run_one(void *self, size_t i, int worker, exf_err *err)
 {
     const parts *p = self;
-    (void)err;
-    run_sequence(p->step, p->step->moe.group.first + i, worker, p->mixes, p->routes);
-    return EXF_OK;
+    return run_sequence(p->step, p->step->moe.group.first + i, worker, p->mixes, p->routes, err);
 }
 
 enum { TOLD = 16 }; /* how often in a group a GPU's clock is read, at most */

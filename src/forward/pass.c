@@ -55,6 +55,17 @@ out:
     return rc;
 }
 
+static exf_code open_logits(exf_pass *p, exf_err *err)
+{
+    size_t n_experts = (size_t)p->model->arch.n_experts, n;
+    exf_code rc;
+    EXF_TRY(exf_mem_mul(&n, p->batch->n_tokens, n_experts, "router logits", err));
+    for (int i = 0; i < p->demand.logits; i++) EXF_TRY(exf_mem_new(&p->logits[i], n, sizeof **p->logits, "router logits", err));
+    if (p->demand.logits) EXF_TRY(exf_mem_new(&p->bias, n_experts, sizeof *p->bias, "router logits", err));
+out:
+    return rc;
+}
+
 static exf_code open_masks(exf_pass *p, exf_err *err)
 {
     size_t n_experts = (size_t)p->model->arch.n_experts;
@@ -135,6 +146,7 @@ exf_code exf_pass_open(exf_pass *p, exf_err *err)
     EXF_TRY(open_clock(p, err));
     EXF_TRY(exf_hidden_open(&p->hidden, p->b, p->compute, p->batch, exf_row_width(a), p->n_lanes, plan.window, err));
     EXF_TRY(open_routes(p, err));
+    EXF_TRY(open_logits(p, err));
     EXF_TRY(open_masks(p, err));
     EXF_TRY(open_tokens(p, err));
     if (p->b->gpu) EXF_TRY(exf_moe_not_finite_new(&p->not_finite, p->b, p->space[0].q, err));
@@ -174,6 +186,8 @@ void exf_pass_close(exf_pass *p)
     for (int i = 0; p->space && i < p->n_spaces; i++) exf_workspace_free(&p->space[i]);
     exf_stage_clock_free(p->clock); /* no queue writes to it any more */
     exf_mem_free(p->mask);
+    exf_mem_free(p->bias);
+    for (int i = 0; i < 2; i++) exf_mem_free(p->logits[i]);
     exf_mem_free(p->probe_routes);
     exf_mem_free(p->probe_router_routes);
     exf_mem_free(p->probes);

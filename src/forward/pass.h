@@ -38,6 +38,8 @@ typedef struct {
     exf_route_set *probe_router_routes; /* [lane] `first` as that lane's own router would choose; if it prunes and corrects */
     exf_moe_probe *probes;         /* [n_lanes] views of the two above, for the MoE block */
     float *mask_device, *mask;     /* [2, E] of a lane with retained experts: 0 or -infinity, and the router's bias plus that */
+    float *logits[2];              /* [T, E] of the router, the first lane's and the present lane's; where demand.logits says so */
+    float *bias;                   /* [E] the router's bias in host memory; used with them */
     int32_t *tokens_device;        /* the batch's token ids in the backend's memory; on a GPU one 0 follows them */
 
     exf_workspace *space;          /* [n_spaces] one per worker; on a GPU one per CUDA stream of the mixers */
@@ -52,6 +54,7 @@ typedef struct {
     exf_pass *p;
     size_t lane;
     const float *mask;   /* p->mask_device, or NULL */
+    float *logits;       /* the router's, in host memory; NULL: nothing reads them */
     int unsent;          /* 1: the routes in host memory are newer than those in the backend's */
     exf_moe_layer moe;   /* its second half; also the layer's numbers, its group of sequences and their hidden states */
 } exf_step;

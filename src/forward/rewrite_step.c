@@ -4,6 +4,7 @@
 #include "forward/mix_step.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Loads the mask: 0 for a retained expert and -infinity for the others, then the router's bias plus
  * that.  A hash layer chooses by token id and has no mask. */
@@ -25,6 +26,13 @@ exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err)
     return p->b->finish(q, err);
 }
 
+static exf_code fetch_floats(const exf_pass *p, float *to, const float *from, size_t n, exf_err *err)
+{
+    if (p->b->gpu) return p->b->download(p->space[0].q, to, from, n * sizeof *to, err);
+    memcpy(to, from, n * sizeof *to);
+    return EXF_OK;
+}
+
 /* Rewrites the routes of `set` in place with r. */
 static exf_code rewrite(const exf_step *s, const exf_rewriter *r, exf_route_set *set, exf_err *err)
 {
@@ -34,8 +42,17 @@ static exf_code rewrite(const exf_step *s, const exf_rewriter *r, exf_route_set 
                          .top_k = a->top_k,
                          .probe = set != &p->routes, .by_token = p->weights_now.w[EXF_W_ROUTER_TABLE] != NULL, .ids = set->ids,
                          .weights = set->weights};
+    const float *bias = p->weights_now.w[EXF_W_ROUTER_BIAS];
+    exf_code rc = EXF_OK;
     if (!r || !r->rewrite) return EXF_OK;
-    return r->rewrite(r->self, &routes, err);
+    if (r->wants_logits) {
+        routes.logits = s->logits;
+        if (bias) EXF_TRY(fetch_floats(p, p->bias, bias, (size_t)a->n_experts, err));
+        routes.bias = bias ? p->bias : NULL;
+    }
+    rc = r->rewrite(r->self, &routes, err);
+out:
+    return rc;
 }
 
 exf_code exf_routes_rewrite(exf_step *s, exf_err *err)
@@ -64,6 +81,7 @@ static exf_code share_with(const exf_step *s, size_t lane, exf_err *err)
     exf_step probe = *s;
     exf_code rc;
     probe.moe.routes = &p->probe_routes[lane];
+    probe.logits = NULL; /* a lane of another router wants none */
     EXF_TRY(exf_mask_load(&probe, r, err));
     if (probe.mask) {
         EXF_TRY(exf_each_group(&probe, EXF_HIDDEN_READ, exf_route_group, err));

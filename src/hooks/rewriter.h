@@ -21,11 +21,14 @@ typedef struct {
     int by_token;   /* 1: the layer routes by token id (a hash layer), not by a score */
     int32_t *ids;   /* [T, K]; -1: the slot runs no expert.  An id may repeat in a row. */
     float *weights; /* [T, K] */
+    const float *logits; /* [T, E] of the router, for a rewriter that wants them; else NULL */
+    const float *bias;   /* [E] that the router adds to its scores when it chooses; NULL: none, or no logits */
 } exf_routes;
 
 /* A rewriter may leave any function NULL. */
 typedef struct {
     void *self;
+    int wants_logits; /* 1: `rewrite` reads the router's logits */
     /* Experts that the router may choose in this layer, [E] of 0 or 1; NULL: all. */
     const unsigned char *(*retained_experts)(void *self, int moe_index);
     exf_code (*rewrite)(void *self, exf_routes *routes, exf_err *err);
