@@ -50,4 +50,6 @@ void exf_fold_joint_omit(exf_fold_joint *s, int id, float w, const exf_fold_tabl
 int exf_fold_joint_factor(exf_fold_factors *f, const exf_fold_joint *s, double rho);
 /* Solves right := (gram + rho mean(diag) I)^-1 right; returns 0 if there is no solution. */
 int exf_fold_joint_solve(exf_fold_joint *s, double rho);
+/* Rewrites rows as exf_fold_decode_joint does, given every expert's target [E]; -1: it stays. */
+void exf_fold_join_rows(const exf_fold_routes *io, const int16_t *target, const exf_fold_tables *t, double rho);
 #endif

@@ -65,6 +65,11 @@ static void join_row(const exf_fold_routes *io, int64_t first, const int16_t *ta
     }
 }
 
+void exf_fold_join_rows(const exf_fold_routes *io, const int16_t *target, const exf_fold_tables *t, double rho)
+{
+    for (int row = 0; row < io->rows; row++) join_row(io, (int64_t)row * io->width, target, t, rho);
+}
+
 exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_fold_tables *t, const exf_fold_decode_options *o)
 {
     exf_fold_decode_options settled;
@@ -73,6 +78,6 @@ exf_fold_status exf_fold_decode_joint_cpu(const exf_fold_routes *io, const exf_f
     int16_t target[EXF_FOLD_MAX_E];
     if (status != EXF_FOLD_OK || !exf_fold_choose_pool(&pool, io, t, &settled)) return status;
     find_targets(target, &pool, t);
-    for (int row = 0; row < io->rows; row++) join_row(io, (int64_t)row * io->width, target, t, settled.ridge);
+    exf_fold_join_rows(io, target, t, settled.ridge);
     return EXF_FOLD_OK;
 }

@@ -49,6 +49,7 @@ typedef struct exf_projector {
 } exf_projector;
 
 extern const exf_projector exf_projector_pair; /* fallback of all others */
+extern const exf_projector exf_projector_joint; /* of folds that weigh jointly whatever is said */
 const exf_projector *exf_projector_at(size_t i);           /* in order of name; NULL: past the end */
 const exf_projector *exf_projector_find(const char *name); /* NULL: unknown */
 /* Finds a projector that calibrate.projectors may name: EXF_USAGE names the unknown, the known and the nearest. */

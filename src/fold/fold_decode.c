@@ -54,17 +54,32 @@ static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int i
     }
 }
 
-static exf_fold_status fold_step(const exf_fold_rewriter *f, const exf_fold_routes *io, const exf_fold_tables *t, int index)
+/* What a thread needs for a step. */
+typedef struct {
+    const exf_fold_rewriter *f;
+    const exf_routes *routes;
+    exf_fold_tables tables;
+    int index;
+    int16_t target[EXF_FOLD_MAX_E]; /* of a static pool with joint weights */
+} decode_job;
+
+static exf_fold_status fold_step(const decode_job *j, const exf_fold_routes *io, size_t first, int worker)
 {
-    size_t e = (size_t)f->t->shape.n_experts;
+    const exf_fold_rewriter *f = j->f;
+    const exf_fold_tables *t = &j->tables;
+    size_t e = (size_t)f->t->shape.n_experts, at = (size_t)j->index * e;
+    if (f->v->by_router) return exf_fold_by_router(f, j->routes, io, f->schedule->row + first, t, j->index, worker);
     if (f->v->decode == EXF_DECODE_SERE) {
-        reroute(f, io, index);
+        reroute(f, io, j->index);
+        return EXF_FOLD_OK;
+    }
+    if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) {
+        exf_fold_join_rows(io, j->target, t, exf_fold_ridge(f->v->decode_options.ridge));
         return EXF_FOLD_OK;
     }
     if (f->v->decode_projector->apply == EXF_APPLY_JOINTLY) return exf_fold_decode_joint_cpu(io, t, &f->v->decode_options);
     if (f->v->decode == EXF_DECODE_DYNAMIC) return exf_fold_decode_cpu(io, t, &f->v->decode_options);
-    return exf_fold_decode_static_cpu(io, f->pool->target_ids + (size_t)index * e, f->pool->target_scale + (size_t)index * e,
-                                      (int)e);
+    return exf_fold_decode_static_cpu(io, f->pool->target_ids + at, f->pool->target_scale + at, (int)e);
 }
 
 /* Drops routes outside a static pool: they get the pool's targets with weight 0. */
@@ -77,9 +92,10 @@ static void drop_outside(const exf_fold_rewriter *f, const exf_fold_routes *io, 
         if (ids[i] != before[i]) w[i] = 0;
 }
 
-static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes *r, size_t step, const exf_fold_tables *t,
-                                    int index)
+static exf_fold_status rewrite_step(const decode_job *j, size_t step, int worker)
 {
+    const exf_fold_rewriter *f = j->f;
+    const exf_routes *r = j->routes;
     const exf_decode_schedule *s = f->schedule;
     size_t k = (size_t)r->top_k, from = s->first[step], n = s->first[step + 1] - from;
     int32_t *ids = f->ids + from * k, *before = f->ids + (s->first[s->n_steps] + from) * k;
@@ -90,7 +106,7 @@ static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes
         memcpy(weights + i * k, r->weights + s->row[from + i] * k, k * sizeof *weights);
     }
     memcpy(before, ids, n * k * sizeof *ids);
-    exf_fold_status status = fold_step(f, &io, t, index);
+    exf_fold_status status = fold_step(j, &io, from, worker);
     drop_outside(f, &io, before);
     for (size_t i = 0; status == EXF_FOLD_OK && i < n; i++) {
         memcpy(r->ids + s->row[from + i] * k, ids + i * k, k * sizeof *ids);
@@ -101,25 +117,18 @@ static exf_fold_status rewrite_step(const exf_fold_rewriter *f, const exf_routes
 
 enum { STEPS = 16 }; /* steps that a thread takes at a time, since a step is short */
 
-typedef struct {
-    const exf_fold_rewriter *f;
-    const exf_routes *routes;
-    exf_fold_tables tables;
-    int index;
-} decode_job;
-
 static exf_code rewrite_steps(void *self, size_t i, int worker, exf_err *err)
 {
     const decode_job *j = self;
     size_t step = i * STEPS, n = j->f->schedule->n_steps, end = n - step < STEPS ? n : step + STEPS;
     exf_fold_status status = EXF_FOLD_OK;
-    (void)worker;
-    for (; status == EXF_FOLD_OK && step < end; step++) status = rewrite_step(j->f, j->routes, step, &j->tables, j->index);
+    for (; status == EXF_FOLD_OK && step < end; step++) status = rewrite_step(j, step, worker);
     return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_DECODE, err);
 }
 
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
-    decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index};
+    decode_job j = {f, r, exf_fold_rewriter_tables(f, index, f->decode_coeff, f->decode_loss), index, {0}};
+    if (f->pool && f->v->decode_projector->apply == EXF_APPLY_JOINTLY) exf_fold_static_targets(f, &j.tables, index, j.target);
     return exf_parallel_for((f->schedule->n_steps + STEPS - 1) / STEPS, f->schedule->threads, rewrite_steps, &j, err);
 }

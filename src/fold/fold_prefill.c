@@ -1,4 +1,4 @@
-/* fold_prefill.c - applies P, top and random to prefill positions. */
+/* fold_prefill.c - applies P, top, skip and random to prefill positions. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/rng.h"
@@ -64,7 +64,7 @@ static void keep_ranked(const exf_fold_rewriter *f, const exf_fold_routes *in, c
 }
 
 static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes *r, size_t first, int rows,
-                                    const exf_fold_tables *t)
+                                    const exf_fold_tables *t, int index)
 {
     int32_t ids[ROWS * EXF_FOLD_MAX_K];
     float weights[ROWS * EXF_FOLD_MAX_K];
@@ -72,7 +72,12 @@ static exf_fold_status rewrite_rows(const exf_fold_rewriter *f, const exf_routes
     exf_fold_routes in = {.ids = r->ids + at, .weights = r->weights + at, .rows = rows, .width = r->top_k};
     exf_fold_routes out = {.ids = ids, .weights = weights, .rows = rows, .width = f->v->prefill_options.keep};
     exf_fold_status status = EXF_FOLD_OK;
-    if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
+    if (f->v->budget || f->v->prefill == EXF_PREFILL_SKIP) out.width = r->top_k;
+    if (f->v->prefill == EXF_PREFILL_SKIP)
+        exf_fold_skip(f, &in, &out, t, index);
+    else if (f->v->budget)
+        status = exf_fold_by_budget(f, &in, &out, t, index);
+    else if (f->v->prefill != EXF_PREFILL_FOLD || exf_variant_wants_vectors(f->v))
         keep_ranked(f, &in, &out, t, r->layer, at);
     else if (f->v->prefill_projector->apply == EXF_APPLY_JOINTLY)
         status = exf_fold_prefill_joint_cpu(&in, &out, t, &f->v->prefill_options);
@@ -86,6 +91,7 @@ typedef struct {
     const exf_fold_rewriter *f;
     const exf_routes *routes;
     exf_fold_tables tables;
+    int index;
 } prefill_job;
 
 static exf_code rewrite_sequence(void *self, size_t i, int worker, exf_err *err)
@@ -96,12 +102,13 @@ static exf_code rewrite_sequence(void *self, size_t i, int worker, exf_err *err)
     exf_fold_status status = EXF_FOLD_OK;
     (void)worker;
     for (int at = 0; status == EXF_FOLD_OK && at < n; at += ROWS)
-        status = rewrite_rows(j->f, j->routes, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &j->tables);
+        status = rewrite_rows(j->f, j->routes, span->offset + (size_t)at, n - at < ROWS ? n - at : ROWS, &j->tables,
+                              j->index);
     return exf_fold_failed(j->f, status, EXF_FOLD_PHASE_PREFILL, err);
 }
 
 exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err)
 {
-    prefill_job j = {f, r, exf_fold_rewriter_tables(f, index, f->prefill_coeff, f->prefill_loss)};
+    prefill_job j = {f, r, exf_fold_rewriter_tables(f, index, f->prefill_coeff, f->prefill_loss), index};
     return exf_parallel_for(r->batch->n_sequences, f->schedule->threads, rewrite_sequence, &j, err);
 }

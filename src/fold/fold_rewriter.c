@@ -95,9 +95,17 @@ static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p,
 
 static exf_code open_pool(exf_fold_rewriter *f, exf_err *err)
 {
-    for (int i = 0; i < f->t->n_pools; i++)
-        if (f->t->pool[i].size == f->v->decode_options.pool) f->pool = &f->t->pool[i];
+    const char *by = exf_pool_criterion_name(f->v->pool_by);
+    for (int i = 0; i < f->t->n_pools; i++) {
+        const exf_static_pool *p = &f->t->pool[i];
+        if (p->size == f->v->decode_options.pool && strcmp(p->by[0] ? p->by : "norm", by) == 0) f->pool = p;
+    }
     if (f->pool) return EXF_OK;
+    if (f->v->pool_by != EXF_POOL_BY_NORM)
+        return exf_fail(err, EXF_USAGE,
+                        "variant \"%s\": the tables hold no static pool of %d by %s; add {size: %d, by: %s} to pools and solve "
+                        "them again (exfold-solve)",
+                        f->v->name, f->v->decode_options.pool, by, f->v->decode_options.pool, by);
     return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no static pool of %d; add %d to pools and solve them again",
                     f->v->name, f->v->decode_options.pool, f->v->decode_options.pool);
 }
@@ -123,7 +131,7 @@ static exf_code check_joint(const exf_fold_rewriter *f, exf_err *err)
 {
     int joint = (f->v->prefill != EXF_PREFILL_NONE && f->v->prefill_projector->apply == EXF_APPLY_JOINTLY) ||
                 f->v->decode_projector->apply == EXF_APPLY_JOINTLY;
-    int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY;
+    int energy = f->v->decode_options.importance == EXF_FOLD_IMPORTANCE_ENERGY || f->v->budget == EXF_BUDGET_TOP_P;
     if ((joint && !f->t->cosine) || ((joint || energy) && !f->t->rms))
         return lacks(f, "cosine and rms, which came with version 2", err);
     return EXF_OK;
@@ -152,6 +160,7 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     EXF_TRY(open_scalars(f, v->decode_projector, &f->decode_coeff, &f->decode_loss, err));
     EXF_TRY(check_joint(f, err));
     if (v->decode == EXF_DECODE_STATIC) EXF_TRY(open_pool(f, err));
+    EXF_TRY(exf_fold_choices_open(f, err));
     if (v->decode == EXF_DECODE_REAP) EXF_TRY(choose_survivors(f, err));
     if (v->decode == EXF_DECODE_SERE && !f->t->similarity) return lacks(f, "similarity, which came with version 2", err);
     if (exf_variant_wants_vectors(v)) EXF_TRY(exf_fold_vectors_open(f, err));
@@ -255,6 +264,7 @@ exf_code exf_fold_rewriter_new(exf_fold_rewriter **out, const exf_variant *varia
     EXF_TRY(exf_mem_new(&f->seen, (size_t)a->n_experts, sizeof *f->seen, "expert usage", err));
     f->rewriter = (exf_rewriter){.self = f, .rewrite = rewrite};
     if (variant) EXF_TRY(open_variant(f, err));
+    f->rewriter.wants_logits = f->scores != NULL;
     if (f->retained) f->rewriter.retained_experts = retained_experts;
     if (f->vector_of) {
         f->rewriter.correct = exf_fold_vectors_correct;
@@ -291,6 +301,7 @@ void exf_fold_rewriter_free(exf_fold_rewriter *f)
     exf_mem_free(f->prefill_coeff);
     exf_mem_free(f->decode_coeff);
     exf_mem_free(f->retained);
+    exf_mem_free(f->scores);
     exf_device_corrections_free(&f->on_device);
     exf_mem_free(f->vector_of);
     exf_mem_free(f->basis);

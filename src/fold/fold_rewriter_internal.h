@@ -15,6 +15,9 @@ struct exf_fold_rewriter {
     int layer_of[EXF_MAX_LAYERS]; /* number of the MoE layer -> the model's layer number */
     float *prefill_coeff, *decode_coeff; /* [L, E, E] of a shared scalar; NULL: the pairs' own */
     const float *prefill_loss, *decode_loss; /* [L, E, E] */
+    const exf_budget *budget;            /* of a variant that asks for one, or whose factor is one's */
+    double mean_scale;                   /* mean of its layers' sensitivities */
+    float *scores;                       /* [threads, 2, widest, E] choice and gate scores of a decode step; NULL: not read */
     const exf_static_pool *pool;         /* the static pool of a variant that has one */
     unsigned char *retained;         /* [L, E] experts that reap retains */
     int32_t *vector_of;           /* [L, E, E] a pair's number among the vectors, -1: none */
@@ -33,6 +36,20 @@ exf_fold_tables exf_fold_rewriter_tables(const exf_fold_rewriter *f, int index, 
 /* Rewrites the prefill positions, or the decode positions, of all routes. */
 exf_code exf_fold_prefill_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
 exf_code exf_fold_decode_routes(const exf_fold_rewriter *f, const exf_routes *r, int index, exf_err *err) EXF_CHECKED;
+
+/* Finds what budgets, skipping and stand-ins read in the tables (fold_choices.c); refuses tables that lack it. */
+exf_code exf_fold_choices_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;
+/* Fold rows by a budget, or drop routes below a threshold; out is as wide as in. */
+exf_fold_status exf_fold_by_budget(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out,
+                                   const exf_fold_tables *t, int index) EXF_CHECKED;
+void exf_fold_skip(const exf_fold_rewriter *f, const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
+                   int index);
+/* Puts the router's choice among the pool in place of a decode step's routes outside of it; `row` [io->rows] are the
+ * tokens' rows in the run. */
+exf_fold_status exf_fold_by_router(const exf_fold_rewriter *f, const exf_routes *r, const exf_fold_routes *io, const size_t *row,
+                                   const exf_fold_tables *t, int index, int worker) EXF_CHECKED;
+/* Fills target [E] of a static pool whose weights are joint: the member of largest |cosine|, -1 inside the pool. */
+void exf_fold_static_targets(const exf_fold_rewriter *f, const exf_fold_tables *t, int index, int16_t *target);
 
 /* Finds the vectors that the variant asks for, and the number of each pair among them. */
 exf_code exf_fold_vectors_open(exf_fold_rewriter *f, exf_err *err) EXF_CHECKED;

@@ -1,5 +1,5 @@
 /* variant.c - see variant.h. */
-#include "fold/variant.h"
+#include "fold/variant_internal.h"
 
 #include "base/text.h"
 #include "kernels/fold/fold_internal.h"
@@ -9,53 +9,7 @@
 #include <string.h>
 
 enum { WORD_LEN = 24, LARGEST_RANK = 1024 };
-
-/* State of reading a variant, for messages. */
-typedef struct exf_variant_reading {
-    exf_variant *v;
-    const char *text; /* the whole variant */
-    exf_err *err;
-} reading;
-
-/* ---- values ------------------------------------------------------------------- */
-
-static exf_code bad_value(const reading *r, const char *option, const char *value, const char *expected)
-{
-    return exf_fail(r->err, EXF_USAGE, "variant \"%s\": %s=%s, expected %s", r->text, option, value, expected);
-}
-
-static exf_code read_word(const reading *r, const char *option, const char *value, const char *const *words, int *out)
-{
-    exf_text list = {0};
-    for (int i = 0; words[i]; i++)
-        if (strcmp(words[i], value) == 0) {
-            *out = i;
-            return EXF_OK;
-        }
-    exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && words[i]; i++) rc = exf_text_addf(&list, r->err, "%s%s", i ? ", " : "", words[i]);
-    if (rc == EXF_OK) rc = bad_value(r, option, value, list.s);
-    exf_text_free(&list);
-    return rc;
-}
-
-/* Reads a number from 0 to `high`. */
-static exf_code read_real(const reading *r, const char *option, const char *value, double high, double *out)
-{
-    char expected[48];
-    if (exf_parse_f64(value, out) && *out >= 0 && *out <= high) return EXF_OK;
-    snprintf(expected, sizeof expected, "a number from 0 to %g", high);
-    return bad_value(r, option, value, expected);
-}
-
-/* Reads a number for an option of exfold/fold.h, whose 0 is the default: a 0 that was given is EXF_FOLD_ZERO. */
-static exf_code read_float(const reading *r, const char *option, const char *value, float *out)
-{
-    double x = 0;
-    exf_code rc = read_real(r, option, value, 1e30, &x);
-    *out = (float)x == 0 ? EXF_FOLD_ZERO : (float)x;
-    return rc;
-}
+typedef exf_variant_reading reading;
 
 /* ---- prefill options --------------------------------------------------------------- */
 
@@ -73,7 +27,7 @@ static exf_code unknown_projector(const reading *r, const char *value, int prefi
     const exf_projector *p = exf_projector_after(0);
     for (; rc == EXF_OK && p; p = exf_projector_after(p->place))
         if (may_fold(p, prefill)) rc = exf_text_addf(&list, r->err, "%s%s", list.len ? ", " : "", p->name);
-    if (rc == EXF_OK) rc = bad_value(r, "projector", value, list.s);
+    if (rc == EXF_OK) rc = exf_variant_bad_value(r, "projector", value, list.s);
     exf_text_free(&list);
     return rc;
 }
@@ -99,7 +53,7 @@ static exf_code read_projector(const reading *r, const char *value, int prefill,
     for (size_t i = 0; (p = exf_projector_at(i)); i++) {
         if (!may_fold(p, prefill) || !spells(p, value, rank, &missing)) continue;
         snprintf(with_rank, sizeof with_rank, "a rank with it, as in %.32s8", p->name);
-        if (missing) return bad_value(r, "projector", value, with_rank);
+        if (missing) return exf_variant_bad_value(r, "projector", value, with_rank);
         *out = p;
         return EXF_OK;
     }
@@ -115,21 +69,21 @@ static exf_code set_rank(const reading *r, const char *value)
 {
     static const char *const words[] = {"score_norm", "score", "norm", NULL};
     int kind = 0;
-    exf_code rc = read_word(r, "rank", value, words, &kind);
+    exf_code rc = exf_variant_read_word(r, "rank", value, words, &kind);
     r->v->prefill_options.rank = (exf_fold_rank)kind;
     return rc;
 }
 
 static exf_code set_max_loss(const reading *r, const char *value)
 {
-    return read_float(r, "max_loss", value, &r->v->prefill_options.max_loss);
+    return exf_variant_read_float(r, "max_loss", value, &r->v->prefill_options.max_loss);
 }
 
 static exf_code set_rescale(const reading *r, const char *value)
 {
     static const char *const words[] = {"none", "sum", "l2", NULL};
     int kind = 0;
-    exf_code rc = read_word(r, "rescale", value, words, &kind);
+    exf_code rc = exf_variant_read_word(r, "rescale", value, words, &kind);
     r->v->prefill_options.rescale = (exf_fold_rescale)kind;
     return rc;
 }
@@ -137,12 +91,12 @@ static exf_code set_rescale(const reading *r, const char *value)
 static exf_code set_confidence(const reading *r, const char *value)
 {
     static const char *const words[] = {"off", "on", NULL};
-    return read_word(r, "confidence", value, words, &r->v->prefill_options.confidence);
+    return exf_variant_read_word(r, "confidence", value, words, &r->v->prefill_options.confidence);
 }
 
 static exf_code set_ridge(const reading *r, const char *value)
 {
-    return read_float(r, "ridge", value, &r->v->prefill_options.ridge);
+    return exf_variant_read_float(r, "ridge", value, &r->v->prefill_options.ridge);
 }
 
 static exf_code set_renorm(const reading *r, const char *value)
@@ -161,7 +115,8 @@ static exf_code set_drop(const reading *r, const char *value)
 
 static exf_code set_seed(const reading *r, const char *value)
 {
-    return exf_parse_i64(value, &r->v->seed) && r->v->seed >= 0 ? EXF_OK : bad_value(r, "seed", value, "an integer from 0");
+    int good = exf_parse_i64(value, &r->v->seed) && r->v->seed >= 0;
+    return good ? EXF_OK : exf_variant_bad_value(r, "seed", value, "an integer from 0");
 }
 
 /* ---- decode options ------------------------------------------------------------------ */
@@ -170,7 +125,7 @@ static exf_code set_pool(const reading *r, const char *value)
 {
     static const char *const words[] = {"dynamic", "static", NULL};
     int kind = 0;
-    exf_code rc = read_word(r, "pool", value, words, &kind);
+    exf_code rc = exf_variant_read_word(r, "pool", value, words, &kind);
     r->v->decode = kind ? EXF_DECODE_STATIC : EXF_DECODE_DYNAMIC;
     return rc;
 }
@@ -178,14 +133,14 @@ static exf_code set_pool(const reading *r, const char *value)
 static exf_code set_fold(const reading *r, const char *value)
 {
     static const char *const words[] = {"on", "drop", NULL};
-    return read_word(r, "fold", value, words, &r->v->decode_options.drop);
+    return exf_variant_read_word(r, "fold", value, words, &r->v->decode_options.drop);
 }
 
 static exf_code set_importance(const reading *r, const char *value)
 {
     static const char *const words[] = {"norm", "energy", NULL};
     int kind = 0;
-    exf_code rc = read_word(r, "rank", value, words, &kind);
+    exf_code rc = exf_variant_read_word(r, "rank", value, words, &kind);
     r->v->decode_options.importance = (exf_fold_importance)kind;
     return rc;
 }
@@ -198,17 +153,17 @@ static exf_code set_decode_projector(const reading *r, const char *value)
 
 static exf_code set_decode_max_loss(const reading *r, const char *value)
 {
-    return read_float(r, "max_loss", value, &r->v->decode_options.max_loss);
+    return exf_variant_read_float(r, "max_loss", value, &r->v->decode_options.max_loss);
 }
 
 static exf_code set_decode_ridge(const reading *r, const char *value)
 {
-    return read_float(r, "ridge", value, &r->v->decode_options.ridge);
+    return exf_variant_read_float(r, "ridge", value, &r->v->decode_options.ridge);
 }
 
 static exf_code set_rho(const reading *r, const char *value)
 {
-    return read_real(r, "rho", value, 1, &r->v->rho); /* similarities are at most 1 */
+    return exf_variant_read_real(r, "rho", value, 1, &r->v->rho); /* similarities are at most 1 */
 }
 
 /* ---- kinds --------------------------------------------------------------------------- */
@@ -223,10 +178,22 @@ static const exf_variant_option fold_options[] = {
      set_rescale},
     {"confidence", "on|off", "off", "a share L of an omitted weight is spread over all kept routes", set_confidence},
     {"ridge", "X", "1e-2", "joint: share of the mean diagonal that is added to it", set_ridge},
+    {"budget", "token|topp", "none",
+     "P is the mean: each token keeps the routes that its predicted residual, or a share of its w rms, asks for, weighed jointly; "
+     "from /budgets/<P> in the tables",
+     exf_variant_set_budget},
+    {"sensitivity", "stream|output|measured", "stream",
+     "budget=token: an error of a layer counts relative to the residual stream, to the layer's output, or as it was measured",
+     exf_variant_set_sensitivity},
     {NULL, NULL, NULL, NULL, NULL}};
 static const exf_variant_option top_options[] = {
     {"renorm", NULL, "on", "kept weights keep the sum of the original ones", set_renorm},
     {"drop", NULL, "off", "kept weights stay as they are", set_drop},
+    {NULL, NULL, NULL, NULL, NULL}};
+static const exf_variant_option skip_options[] = {
+    {"tau", "X", "none, and one is needed", "routes with w times the layer's factor below X are dropped", exf_variant_set_tau},
+    {"factor", "none|stream|output|measured", "none",
+     "the layer's sensitivity over the mean of all layers, from the tables' budgets", exf_variant_set_factor},
     {NULL, NULL, NULL, NULL, NULL}};
 static const exf_variant_option random_options[] = {
     {"rank", "score_norm|score|norm", "score_norm", "as of P", set_rank},
@@ -239,6 +206,16 @@ static const exf_variant_option pool_options[] = {
     {"rank", "norm|energy", "norm", "an expert's importance is the sum of w h, or of (w rms)^2, over its routes", set_importance},
     {"projector", "pair|layer|global|joint", "pair", "as of P; expert outputs, which vectors need, are not there",
      set_decode_projector},
+    {"targets", "expert|router", "expert",
+     "a route outside the pool goes to the member that its expert is nearest to, or to the one that the router scores next and the "
+     "token has not",
+     exf_variant_set_targets},
+    {"weights", "joint|route|gate", "joint",
+     "targets=router: solved jointly; the router's own, renormalised as it does; or a stand-in's own beside the kept ones as they "
+     "are",
+     exf_variant_set_weights},
+    {"by", "norm|reap|energy", "norm", "pool=static: what its experts have most of: mean norm, mean w norm, or summed (w norm)^2",
+     exf_variant_set_by},
     {"max_loss", "X", "none", "as of P", set_decode_max_loss},
     {"ridge", "X", "1e-2", "as of P", set_decode_ridge},
     {NULL, NULL, NULL, NULL, NULL}};
@@ -250,6 +227,8 @@ static const exf_variant_kind kinds[] = {
     {"P", "P4", "prefill: 4 routes a token; each omitted one is folded into the kept one of least loss", 1, EXF_PREFILL_FOLD,
      fold_options},
     {"top", "top4", "prefill: the 4 best-scored routes alone", 1, EXF_PREFILL_TOP, top_options},
+    {"skip", "skip1", "prefill: routes below a threshold are dropped, in the manner of MoDES (arXiv 2511.15690); at least 1 stays",
+     1, EXF_PREFILL_SKIP, skip_options},
     {"random", "random4", "prefill: 4 routes, the others folded into a random one", 1, EXF_PREFILL_RANDOM, random_options},
     {"D", "D64", "decode: 64 experts a batch, those of most importance; routes outside are folded in place", 0, EXF_DECODE_DYNAMIC,
      pool_options},
@@ -335,15 +314,15 @@ static exf_code read_part(const reading *r, char *part)
     if (!kind)
         return exf_fail(
             r->err, EXF_USAGE,
-            "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1", r->text,
-            part);
+            "variant \"%s\": \"%s\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1",
+            r->text, part);
     if (kind->is_prefill ? v->prefill != EXF_PREFILL_NONE : v->decode != EXF_DECODE_NONE)
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": two %s kinds, expected at most one of prefill and one of decode",
                         r->text, kind->is_prefill ? "prefill" : "decode");
     if (kind->is_prefill) {
         v->prefill = (exf_prefill_kind)kind->kind;
         v->prefill_options.keep = (int)number;
-        if (kind->kind == EXF_PREFILL_TOP) v->prefill_options.rank = EXF_FOLD_BY_SCORE;
+        if (kind->kind == EXF_PREFILL_TOP || kind->kind == EXF_PREFILL_SKIP) v->prefill_options.rank = EXF_FOLD_BY_SCORE;
     } else {
         v->decode = (exf_decode_kind)kind->kind;
         v->decode_options.pool = (int)number;
@@ -367,9 +346,12 @@ static exf_code check_together(const reading *r)
     if ((vectors && guarded) || (prefill == EXF_APPLY_JOINTLY && (p->confidence || is_limited(p->max_loss))))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": this projector cannot be combined with %s", r->text,
                         vectors ? "rescale or confidence" : "max_loss or confidence");
-    if (v->decode == EXF_DECODE_STATIC && (decode != EXF_APPLY_PAIR || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
-                                           is_limited(v->decode_options.max_loss)))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": a static pool is by norm, with pair scalars and without max_loss",
+    if (v->decode == EXF_DECODE_STATIC &&
+        ((decode != EXF_APPLY_PAIR && decode != EXF_APPLY_JOINTLY) || v->decode_options.importance != EXF_FOLD_IMPORTANCE_NORM ||
+         is_limited(v->decode_options.max_loss)))
+        return exf_fail(r->err, EXF_USAGE,
+                        "variant \"%s\": a static pool has pair scalars or joint weights, no rank (by says what its experts are) "
+                        "and no max_loss",
                         r->text);
     if (decode == EXF_APPLY_JOINTLY && (v->decode_options.drop || is_limited(v->decode_options.max_loss)))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss",
@@ -388,7 +370,6 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
     if (strlen(text) >= sizeof copy)
         return exf_fail(err, EXF_USAGE, "variant \"%.40s...\" has %zu characters, at most %zu are allowed", text, strlen(text),
                         sizeof copy - 1);
-    v->prefill_projector = v->decode_projector = &exf_projector_pair;
     v->renormalise = 1;
     v->seed = 1;
     snprintf(v->name, sizeof v->name, "%s", text);
@@ -398,7 +379,11 @@ exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
         if (next) *next++ = '\0';
         rc = read_part(&r, part);
     }
-    return rc == EXF_OK ? check_together(&r) : rc;
+    if (!v->prefill_projector) v->prefill_projector = v->budget ? &exf_projector_joint : &exf_projector_pair;
+    if (!v->decode_projector) v->decode_projector = v->by_router ? &exf_projector_joint : &exf_projector_pair;
+    if (rc == EXF_OK) rc = check_together(&r);
+    if (rc == EXF_OK) rc = exf_variant_check_budget(&r);
+    return rc == EXF_OK ? exf_variant_check_stand_ins(&r) : rc;
 }
 
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err)

@@ -8,8 +8,18 @@
 #include "base/text.h"
 #include "exfold/fold.h"
 
-typedef enum { EXF_PREFILL_NONE, EXF_PREFILL_FOLD, EXF_PREFILL_TOP, EXF_PREFILL_RANDOM } exf_prefill_kind;
+typedef enum { EXF_PREFILL_NONE, EXF_PREFILL_FOLD, EXF_PREFILL_TOP, EXF_PREFILL_RANDOM, EXF_PREFILL_SKIP } exf_prefill_kind;
 typedef enum { EXF_DECODE_NONE, EXF_DECODE_DYNAMIC, EXF_DECODE_STATIC, EXF_DECODE_REAP, EXF_DECODE_SERE } exf_decode_kind;
+
+/* How many routes a token keeps: P, or as many as a rule of the tables' budgets says, P in the mean. */
+typedef enum { EXF_BUDGET_FIXED, EXF_BUDGET_TOKEN, EXF_BUDGET_TOP_P } exf_budget_kind;
+/* Where a layer's factor comes from: a rule of the tables' budgets. */
+typedef enum { EXF_SENSITIVITY_NONE, EXF_SENSITIVITY_STREAM, EXF_SENSITIVITY_OUTPUT, EXF_SENSITIVITY_MEASURED } exf_sensitivity;
+/* What the members of a static pool are ranked by. */
+typedef enum { EXF_POOL_BY_NORM, EXF_POOL_BY_REAP, EXF_POOL_BY_ENERGY } exf_pool_criterion;
+/* The names that tables and variants have for them. */
+const char *exf_sensitivity_name(exf_sensitivity s);
+const char *exf_pool_criterion_name(exf_pool_criterion c);
 
 enum { EXF_VARIANT_NAME_LEN = 96 };
 
@@ -19,11 +29,17 @@ typedef struct {
     const exf_projector *prefill_projector; /* &exf_projector_pair if the text names none */
     int prefill_lowrank;             /* R of a ranked projector, else 0 */
     exf_fold_prefill_options prefill_options;
+    exf_budget_kind budget;          /* not FIXED: prefill_options.keep is the mean P that is asked for */
+    exf_sensitivity sensitivity;     /* of budget=token, NONE meaning stream; the layer's factor of skip */
+    double tau;                      /* skip */
     int renormalise;                 /* top: 1 renormalises weights, 0 drops routes */
     int64_t seed;                    /* random */
     exf_decode_kind decode;
     const exf_projector *decode_projector;
     exf_fold_decode_options decode_options; /* pool: D (dynamic and static), experts that reap retains, or sere's S */
+    exf_pool_criterion pool_by;      /* static */
+    int by_router;                   /* 1: the router chooses stand-ins for routes outside the pool */
+    exf_fold_stand_in_weights stand_in_weights;
     double rho;                      /* sere */
 } exf_variant;
 

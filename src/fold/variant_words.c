@@ -33,13 +33,32 @@ static exf_code add_rank(exf_fold_rank rank, exf_text *out, exf_err *err)
     return exf_text_addf(out, err, "%s", words[rank]);
 }
 
+/* Says by what the routes of a token are counted. */
+static exf_code add_budget(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    static const char *const against[] = {"the residual stream", "the residual stream", "the layer's output",
+                                          "the measured sensitivity"};
+    if (v->budget == EXF_BUDGET_TOP_P) return exf_text_addf(out, err, ", by share of a token's output");
+    return v->budget ? exf_text_addf(out, err, ", by predicted residual against %s", against[v->sensitivity]) : EXF_OK;
+}
+
+static exf_code add_skip(const exf_variant *v, exf_text *out, exf_err *err)
+{
+    int keep = v->prefill_options.keep;
+    exf_code rc = exf_text_addf(out, err, "routes below %g dropped, %d expert%s per token at least", v->tau, keep,
+                                keep == 1 ? "" : "s");
+    if (rc != EXF_OK || v->sensitivity == EXF_SENSITIVITY_NONE) return rc;
+    return exf_text_addf(out, err, ", times the layer's sensitivity (%s)", exf_sensitivity_name(v->sensitivity));
+}
+
 static exf_code add_prefill_fold(const exf_variant *v, exf_text *out, exf_err *err)
 {
     static const char *const rescaled[] = {"", ", weights rescaled to the original sum",
                                            ", weights rescaled to the original l2 norm"};
     const exf_fold_prefill_options *o = &v->prefill_options;
     exf_code rc;
-    EXF_TRY(exf_text_addf(out, err, "%d expert%s per token", o->keep, o->keep == 1 ? "" : "s"));
+    EXF_TRY(exf_text_addf(out, err, "%d expert%s per token%s", o->keep, o->keep == 1 ? "" : "s", v->budget ? " in the mean" : ""));
+    EXF_TRY(add_budget(v, out, err));
     EXF_TRY(add_projector(v->prefill_projector, v->prefill_lowrank, out, err));
     EXF_TRY(add_rank(o->rank, out, err));
     EXF_TRY(add_numbers(o->max_loss, o->ridge, out, err));
@@ -66,6 +85,7 @@ static exf_code add_prefill(const exf_variant *v, exf_text *out, exf_err *err)
         return exf_text_addf(out, err, "%d best expert%s per token alone, weights %s", keep, keep == 1 ? "" : "s",
                              v->renormalise ? "renormalised" : "unchanged");
     case EXF_PREFILL_RANDOM: return add_random(v, out, err);
+    case EXF_PREFILL_SKIP: return add_skip(v, out, err);
     }
     return EXF_OK;
 }
@@ -75,15 +95,19 @@ static exf_code add_prefill(const exf_variant *v, exf_text *out, exf_err *err)
 static exf_code add_pool(const exf_variant *v, exf_text *out, exf_err *err)
 {
     const exf_fold_decode_options *o = &v->decode_options;
+    static const char *const criterion[] = {"", " by contribution", " by energy"};
+    static const char *const weighed[] = {"joint weights", "the router's weights", "its own gate weight"};
     const char *plural = o->pool == 1 ? "" : "s";
     exf_code rc;
     if (v->decode == EXF_DECODE_STATIC)
-        EXF_TRY(exf_text_addf(out, err, "static pool of %d expert%s", o->pool, plural));
+        EXF_TRY(exf_text_addf(out, err, "static pool of %d expert%s%s", o->pool, plural, criterion[v->pool_by]));
     else
         EXF_TRY(exf_text_addf(out, err, "%d expert%s per decode batch", o->pool, plural));
     if (o->importance == EXF_FOLD_IMPORTANCE_ENERGY) EXF_TRY(exf_text_addf(out, err, " chosen by energy"));
     if (o->drop)
         EXF_TRY(exf_text_addf(out, err, ", the others dropped"));
+    else if (v->by_router)
+        EXF_TRY(exf_text_addf(out, err, ", stand-ins by the router, %s", weighed[v->stand_in_weights]));
     else
         EXF_TRY(add_projector(v->decode_projector, 0, out, err));
     EXF_TRY(add_numbers(o->max_loss, o->ridge, out, err));

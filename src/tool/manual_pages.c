@@ -238,6 +238,11 @@ static exf_code variants_page(const exf_page *p, exf_err *err)
         "only where `validate.prefill_tokens` separates the two.  `joint` solves for the weights that best stand in\n"
         "for all omitted experts together, from the mean Gram matrix, and is still router metadata only.  Shared\n"
         "experts and hash-routed layers are never folded.\n\n"
+        "A budget per token (`P4:budget=token`) keeps 4 routes in the mean, fewer where the kept ones say nearly\n"
+        "everything; what it ran on the validation's text stands beside it as experts per token.  With\n"
+        "`targets=router` the router itself chooses what stands in for a route outside the pool; `weights=route` and\n"
+        "`weights=gate` are what runtimes do without tables: REAP's survivors and batch-aware rerouting renormalise,\n"
+        "a cache of resident experts does not (github.com/JustVugg/colibri, pull request 906).\n\n"
         "In the tables below w is a route's weight, h the mean norm of its expert's output, rms the root mean square\n"
         "of that norm.",
         err));

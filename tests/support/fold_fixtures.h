@@ -26,6 +26,8 @@ typedef struct {
     exf_decode_schedule schedule;
     int32_t *ids; /* [T, K] as a router made them */
     float *weights;
+    float *logits;          /* [T, E], of which the routes are not */
+    float bias[NAIVE_E];
 } fold_case;
 
 static inline void *f_room(size_t n, size_t size)
@@ -73,10 +75,11 @@ static inline void f_fill_pool(exf_static_pool *p, const exf_tables *t)
     int e = (int)t->shape.n_experts;
     for (int l = 0; l < t->n_layers; l++)
         for (int i = 0; i < e; i++) {
-            int inside = i < p->size;
-            p->target_ids[l * e + i] = inside ? i : (i + l) % p->size;
+            int start = strcmp(p->by, "reap") == 0 ? 1 : strcmp(p->by, "energy") == 0 ? 2 : 0, at = (i + e - start) % e;
+            int inside = at < p->size;
+            p->target_ids[l * e + i] = inside ? i : ((i + l) % p->size + start) % e;
             p->target_scale[l * e + i] = inside ? 1.0f : i % 3 == 0 ? 0.0f : naive_number(61, (uint64_t)(l * e + i));
-            if (inside) p->members[l * p->size + i] = i;
+            if (inside) p->members[l * p->size + at] = i;
         }
 }
 
@@ -89,6 +92,24 @@ static inline void f_add_shared(exf_tables *t, const char *name, uint64_t stream
     for (int l = 0; l < t->n_layers; l++)
         s->scalar[l] = 0.5f + 0.4f * naive_number(stream, strcmp(name, "layer") == 0 ? (uint64_t)l : 0);
     f_fill_loss(s->loss, (size_t)t->n_layers * e * e, e, stream + 1);
+}
+
+/* Every rule for budgets of 1 to 4. */
+static inline void f_add_budgets(exf_tables *t)
+{
+    static const char *const rules[] = {"stream", "output", "measured", "top_p"};
+    t->n_budgets = 16;
+    t->budget = f_room(16, sizeof *t->budget);
+    for (int i = 0; i < 16; i++) {
+        exf_budget *b = &t->budget[i];
+        int keep = 4 - i / 4, share = i % 4 == 3;
+        b->budget = b->mean = keep;
+        snprintf(b->rule, sizeof b->rule, "%s", rules[i % 4]);
+        b->lambda = share ? 0.2 * keep : 0.6 / (keep * keep);
+        b->scale = f_room((size_t)t->n_layers, sizeof *b->scale);
+        for (int l = 0; l < t->n_layers; l++)
+            b->scale[l] = share ? 1 : 0.3 + (double)f_positive(80 + (uint64_t)(i % 4), (uint64_t)l);
+    }
 }
 
 static inline float *f_add_array(exf_tables *t, const char *name, int rank)
@@ -133,9 +154,10 @@ static inline void f_fill_tables(exf_tables *t, int n_experts, int top_k)
 {
     exf_err err;
     exf_run_shape shape = {.n_experts = n_experts, .top_k = top_k, .d_model = F_H};
-    int64_t pools[] = {2, n_experts - 1};
+    int64_t pools[] = {2, n_experts - 1, 2, 2};
+    static const char *const by[] = {"norm", "norm", "reap", "energy"};
     size_t e = (size_t)n_experts, cells = F_TABLES * e * e;
-    ck_ok(exf_tables_new(t, &shape, f_numbers, F_TABLES, pools, 2, &err), err);
+    ck_ok(exf_tables_new(t, &shape, f_numbers, F_TABLES, pools, 4, &err), err);
     t->cosine = f_room(cells, sizeof(float));
     t->rms = f_room(F_TABLES * e, sizeof(float));
     t->contribution = f_room(F_TABLES * e, sizeof(float));
@@ -152,7 +174,11 @@ static inline void f_fill_tables(exf_tables *t, int n_experts, int top_k)
         t->contribution[i] = f_positive(16, i);
     }
     for (size_t l = 0; l < F_TABLES; l++) f_fill_cosine(t->cosine + l * e * e, e, 20 + l);
-    for (int i = 0; i < t->n_pools; i++) f_fill_pool(&t->pool[i], t);
+    for (int i = 0; i < t->n_pools; i++) {
+        snprintf(t->pool[i].by, sizeof t->pool[i].by, "%s", by[i]);
+        f_fill_pool(&t->pool[i], t);
+    }
+    f_add_budgets(t);
     f_add_shared(t, "layer", 31);
     f_add_shared(t, "global", 33);
     f_add_vectors(t);
@@ -189,6 +215,7 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
     c->arch.n_experts = n_experts;
     c->arch.top_k = top_k;
     c->arch.d_model = F_H;
+    c->arch.router.renormalise = 1;
     c->arch.n_moe_layers = F_LAYERS - 1;
     for (int l = 1; l < F_LAYERS; l++) c->arch.is_moe[l] = 1;
     for (int i = 0; i < F_SEQUENCES; at += (size_t)lengths[i++]) c->span[i] = (exf_span){at, lengths[i]};
@@ -197,6 +224,9 @@ static inline void fold_open(fold_case *c, int n_experts, int top_k, int prefill
     ck_ok(exf_decode_schedule_new(&c->schedule, &c->batch, batch_of, prefill_tokens, threads, &err), err);
     c->ids = f_room(F_TOKENS * (size_t)top_k, sizeof *c->ids);
     c->weights = f_room(F_TOKENS * (size_t)top_k, sizeof *c->weights);
+    c->logits = f_room(F_TOKENS * (size_t)n_experts, sizeof *c->logits);
+    for (size_t i = 0; i < F_TOKENS * (size_t)n_experts; i++) c->logits[i] = 2 * naive_number(43, i);
+    for (int e = 0; e < n_experts; e++) c->bias[e] = 0.1f * naive_number(44, (uint64_t)e);
     f_fill_tables(&c->tables, n_experts, top_k);
     f_fill_routes(c, top_k);
 }
@@ -207,6 +237,7 @@ static inline void fold_close(fold_case *c)
     exf_tables_free(&c->tables);
     exf_mem_free(c->ids);
     exf_mem_free(c->weights);
+    exf_mem_free(c->logits);
 }
 
 static inline exf_fold_rewriter *f_folder(const fold_case *c, exf_variant *v, const char *text)
@@ -223,7 +254,8 @@ static inline exf_routes f_routes(const fold_case *c, int layer)
 {
     size_t n = F_TOKENS * (size_t)c->arch.top_k;
     exf_routes r = {
-        .layer = layer, .moe_index = layer - 1, .batch = &c->batch, .n_experts = c->arch.n_experts, .top_k = c->arch.top_k};
+        .layer = layer, .moe_index = layer - 1, .batch = &c->batch, .n_experts = c->arch.n_experts, .top_k = c->arch.top_k,
+        .logits = c->logits, .bias = layer == 1 ? c->bias : NULL};
     r.ids = f_room(n, sizeof *r.ids);
     r.weights = f_room(n, sizeof *r.weights);
     memcpy(r.ids, c->ids, n * sizeof *r.ids);

@@ -32,7 +32,31 @@ static void fill_scalars(naive_layer *l, const exf_tables *t, int index, const e
         }
 }
 
-naive_layer naive_layer_of(const exf_tables *t, int index, const exf_projector *projector, int pool)
+/* The numbers of the budget that the variant asks for. */
+static void fill_budget(naive_layer *l, const exf_tables *t, int index, const exf_variant *v)
+{
+    static const char *const rules[] = {"stream", "stream", "output", "measured"};
+    const char *rule = v->budget == EXF_BUDGET_TOP_P ? "top_p" : rules[v->sensitivity];
+    double sum = 0;
+    l->factor = 1;
+    for (int i = 0; i < t->n_budgets; i++) {
+        const exf_budget *b = &t->budget[i];
+        if (strcmp(b->rule, rule) != 0 || (v->prefill != EXF_PREFILL_SKIP && b->budget != v->prefill_options.keep)) continue;
+        l->lambda = b->lambda;
+        l->sensitivity = b->scale[index];
+        sum = 0;
+        for (int m = 0; m < t->n_layers; m++) sum += b->scale[m] / t->n_layers;
+    }
+    if (v->sensitivity != EXF_SENSITIVITY_NONE) l->factor = l->sensitivity / sum;
+}
+
+static int is_pool(const exf_static_pool *p, int size, const exf_variant *v)
+{
+    static const char *const by[] = {"norm", "reap", "energy"};
+    return p->size == size && strcmp(p->by, by[v->pool_by]) == 0;
+}
+
+naive_layer naive_layer_of(const exf_tables *t, int index, const exf_projector *projector, int pool, const exf_variant *v)
 {
     naive_layer l = {.n_experts = (int)t->shape.n_experts, .top_k = (int)t->shape.top_k};
     fill_scalars(&l, t, index, projector);
@@ -41,12 +65,25 @@ naive_layer naive_layer_of(const exf_tables *t, int index, const exf_projector *
         l.norm[e] = t->expert_norms[at];
         l.rms[e] = t->rms ? t->rms[at] : 0;
         for (int i = 0; i < t->n_pools; i++)
-            if (t->pool[i].size == pool) {
+            if (is_pool(&t->pool[i], pool, v)) {
                 l.target[e] = t->pool[i].target_ids[at];
                 l.scale[e] = t->pool[i].target_scale[at];
+                l.inside[e] = l.target[e] == e;
+                l.first = t->pool[i].members[(size_t)index * (size_t)pool];
             }
     }
+    fill_budget(&l, t, index, v);
     return l;
+}
+
+void naive_scores(naive_row *row, const float *logits, const float *bias, int n_experts)
+{
+    double sum = 0;
+    for (int e = 0; e < n_experts; e++) sum += exp((double)logits[e]);
+    for (int e = 0; e < n_experts; e++) {
+        row->gate[e] = exp((double)logits[e]) / sum;
+        row->choice[e] = row->gate[e] + (bias ? (double)bias[e] : 0);
+    }
 }
 
 /* ---- prefill ------------------------------------------------------------------------- */
@@ -175,9 +212,67 @@ static void rescale(double *w, int kept, const naive_row *r, int n, exf_fold_res
     for (int i = 0; before > 0 && after > 0 && i < kept; i++) w[i] *= f;
 }
 
+/* x := (G_BB + rho mean(diag G) I)^-1 G_BO w_O for the first p of n routes, and the residual that is left. */
+static double join_first(double *x, const naive_row *r, int p, int n, const naive_layer *l, double rho)
+{
+    double a[NAIVE_K][NAIVE_K], right[NAIVE_K], mean = 0, left = 0;
+    for (int i = 0; i < n; i++) mean += gram(l, r->id[i], r->id[i]) / n;
+    for (int i = 0; i < p; i++) {
+        right[i] = 0;
+        for (int j = p; j < n; j++) right[i] += gram(l, r->id[i], r->id[j]) * r->w[j];
+        for (int j = 0; j < p; j++) a[i][j] = gram(l, r->id[i], r->id[j]) + (i == j ? rho * mean : 0);
+        x[i] = right[i];
+    }
+    eliminate(a, x, p);
+    for (int i = p; i < n; i++)
+        for (int j = p; j < n; j++) left += r->w[i] * r->w[j] * gram(l, r->id[i], r->id[j]);
+    for (int i = 0; i < p; i++) left -= right[i] * x[i];
+    return left;
+}
+
+/* How many of n routes a budget keeps. */
+static int kept_by_budget(const naive_row *r, int n, const naive_layer *l, const exf_variant *v)
+{
+    double x[NAIVE_K], best = 0, sum = 0, all = 0;
+    int p = 0, kept = 0;
+    for (int i = 0; i < n; i++) all += r->w[i] * l->rms[r->id[i]];
+    for (p = 1; p <= n; p++) {
+        double cost = join_first(x, r, p, n, l, rho_of(v->prefill_options.ridge)) + p * l->lambda / l->sensitivity;
+        sum += r->w[p - 1] * l->rms[r->id[p - 1]];
+        if (v->budget == EXF_BUDGET_TOP_P && sum >= l->lambda * all) return p;
+        if (kept && !(cost < best)) continue;
+        kept = p;
+        best = cost;
+    }
+    return v->budget == EXF_BUDGET_TOP_P ? n : kept;
+}
+
+static void choose_routes(naive_row *row, const naive_layer *l, const exf_variant *v)
+{
+    naive_layer by = *l;
+    double x[NAIVE_K] = {0};
+    int n = 0, skips = v->prefill == EXF_PREFILL_SKIP, kept = 0;
+    if (!skips) memcpy(by.norm, l->rms, sizeof by.norm);
+    naive_row r = naive_ranked(row, &by, skips ? EXF_FOLD_BY_SCORE : EXF_FOLD_BY_SCORE_NORM);
+    while (n < l->top_k && r.id[n] >= 0) n++;
+    if (skips)
+        while (kept < n && (kept < v->prefill_options.keep || r.w[kept] * l->factor >= v->tau)) kept++;
+    else
+        kept = kept_by_budget(&r, n, l, v);
+    if (!skips && kept < n) join_first(x, &r, kept, n, l, rho_of(v->prefill_options.ridge));
+    for (int i = 0; i < l->top_k; i++) {
+        row->id[i] = i < kept ? r.id[i] : -1;
+        row->w[i] = i < kept ? r.w[i] + x[i] : 0;
+    }
+}
+
 void naive_prefill(naive_row *row, const naive_layer *l, const exf_variant *v, int layer, size_t slot)
 {
     const exf_fold_prefill_options *o = &v->prefill_options;
+    if (v->budget || v->prefill == EXF_PREFILL_SKIP) {
+        choose_routes(row, l, v);
+        return;
+    }
     naive_row in = *row, r = naive_ranked(row, l, v->prefill == EXF_PREFILL_TOP ? EXF_FOLD_BY_SCORE : o->rank);
     double w[NAIVE_K];
     int n = 0,
@@ -262,6 +357,50 @@ static void remap_jointly(naive_row *r, const int *pool, int d, const naive_laye
     }
 }
 
+/* Slots outside the pool take the members of largest choice score, each once. */
+static void stand_in(naive_row *r, const int *pool, int d, const naive_layer *l, const exf_variant *v)
+{
+    int id[NAIVE_K], slot[NAIVE_K], old[NAIVE_K], used[NAIVE_E] = {0}, n = 0, moved = 0;
+    double kept[NAIVE_K], x[NAIVE_K], before = 0, gates = 0, after = 0;
+    naive_row was = *r;
+    for (int k = 0; k < l->top_k; k++)
+        if (r->id[k] >= 0) {
+            used[r->id[k]] = 1;
+            moved |= !is_in(pool, d, r->id[k]);
+            before += r->w[k];
+            gates += r->gate[r->id[k]];
+        }
+    if (!moved) return;
+    for (int k = 0; k < l->top_k; k++) {
+        int best = -1, stays = was.id[k] >= 0 && is_in(pool, d, was.id[k]);
+        if (was.id[k] < 0) continue;
+        for (int i = 0; i < d; i++)
+            if (!used[pool[i]] && (best < 0 || r->choice[pool[i]] > r->choice[best])) best = pool[i];
+        r->id[k] = stays ? was.id[k] : best < 0 ? pool[0] : best;
+        r->w[k] = stays ? was.w[k] : best < 0 || !(gates > 0) ? 0 : r->gate[best] * before / gates;
+        after += r->w[k];
+        if (!stays && best < 0) continue;
+        if (!stays) used[best] = 1;
+        kept[n] = stays ? was.w[k] : 0;
+        slot[n] = k;
+        old[n] = was.id[k];
+        id[n++] = r->id[k];
+    }
+    for (int k = 0; k < l->top_k && v->stand_in_weights == EXF_FOLD_STAND_INS_ROUTE && after > 0; k++)
+        if (was.id[k] >= 0) r->w[k] *= before / after;
+    if (v->stand_in_weights != EXF_FOLD_STAND_INS_JOINT) return;
+    for (int i = 0; i < n; i++) {
+        x[i] = 0;
+        for (int k = 0; k < l->top_k; k++)
+            if (was.id[k] >= 0) x[i] += gram(l, id[i], was.id[k]) * was.w[k];
+        for (int j = 0; j < n; j++) x[i] -= gram(l, id[i], id[j]) * (old[j] == id[j] ? kept[j] : 0);
+    }
+    solve(x, id, n, l, rho_of(v->decode_options.ridge));
+    for (int k = 0; k < l->top_k; k++)
+        if (was.id[k] >= 0) r->w[k] = 0;
+    for (int i = 0; i < n; i++) r->w[slot[i]] = kept[i] + x[i];
+}
+
 static void remap(naive_row *r, const int *pool, int d, const naive_layer *l, const exf_fold_decode_options *o)
 {
     for (int k = 0; k < l->top_k; k++) {
@@ -307,10 +446,21 @@ void naive_decode(naive_row *row, int n, const naive_layer *l, const exf_variant
         reroute(row, n, l, o->pool, v->rho);
         return;
     }
+    if (v->decode == EXF_DECODE_STATIC && is(v->decode_projector, "joint")) { /* the first member leads, as importance would */
+        distinct = 0;
+        expert[distinct++] = l->first;
+        for (int e = 0; e < l->n_experts; e++)
+            if (l->inside[e] && e != l->first) expert[distinct++] = e;
+        for (int i = 0; i < n; i++)
+            v->by_router ? stand_in(&row[i], expert, o->pool, l, v) : remap_jointly(&row[i], expert, o->pool, l, rho_of(o->ridge));
+        return;
+    }
     for (int i = 0; i < n; i++) {
         if (v->decode == EXF_DECODE_STATIC) remap_statically(&row[i], l, o->drop);
         if (v->decode != EXF_DECODE_DYNAMIC || distinct <= o->pool) continue;
-        if (is(v->decode_projector, "joint"))
+        if (v->by_router)
+            stand_in(&row[i], expert, o->pool, l, v);
+        else if (is(v->decode_projector, "joint"))
             remap_jointly(&row[i], expert, o->pool, l, rho_of(o->ridge));
         else
             remap(&row[i], expert, o->pool, l, o);

@@ -14,13 +14,21 @@ static const char *const texts[] = {
     "P1:rescale=sum,rank=norm", "P2:projector=joint,rescale=sum", "P1:confidence=on", "P2:confidence=on,max_loss=0.5,rescale=l2",
     "P2:projector=diagonal", "P1:projector=lowrank2,rank=score",
     "top1", "top2", "top1:drop", "top2:drop", "top2:renorm", "random1", "random2", "random2:seed=7,rank=score",
+    "P1:budget=token", "P2:budget=token,sensitivity=output", "P2:budget=token,sensitivity=measured,ridge=0.1", "P2:budget=topp",
+    "P1:budget=topp,ridge=0", "skip1:tau=0.3", "skip2:tau=0.4,factor=output", "skip1:tau=0.2,factor=measured",
     /* decode */
     "D1", "D2", "D3", "D4", "D5", "D2:fold=drop", "D3:rank=energy", "D2:projector=layer", "D3:projector=global",
     "D2:projector=joint",
     "D3:projector=joint,rank=energy,ridge=0.2", "D1:projector=joint,ridge=0.001", "D2:max_loss=0.3", "D2:pool=static",
     "D2:pool=static,fold=drop", "sere1", "sere2", "sere1:rho=0.5", "sere2:rho=0.99", "sere1:rho=1",
+    "D2:targets=router", "D3:rank=energy,targets=router,ridge=0.2", "D2:targets=router,weights=route",
+    "D3:targets=router,weights=gate,rank=energy", "D1:targets=router", "D2:pool=static,targets=router",
+    "D2:pool=static,by=reap", "D2:pool=static,by=energy,projector=joint", "D2:pool=static,by=energy,targets=router,weights=route",
+    "D2:pool=static,by=reap,targets=router,weights=gate", "D2:pool=static,projector=joint,ridge=0.3",
+    "D2:pool=static,by=reap,fold=drop",
     /* both */
-    "P1+D2", "P2:rank=score+D3:rank=energy", "top2:drop+sere1:rho=0.2", "random1:seed=3+D2:pool=static",
+    "P1+D2", "P2:budget=token+D3:rank=energy,targets=router", "P1:budget=topp+D2:pool=static,by=energy",
+    "skip1:tau=0.3+D2:projector=joint", "P2:rank=score+D3:rank=energy", "top2:drop+sere1:rho=0.2", "random1:seed=3+D2:pool=static",
     "P2:projector=joint+D2:projector=joint",
     "P2:projector=layer+D3:projector=global,fold=drop",
 };
@@ -29,6 +37,7 @@ enum { TEXTS = sizeof texts / sizeof *texts };
 static naive_row row_of(const exf_routes *r, size_t row)
 {
     naive_row out;
+    naive_scores(&out, r->logits + row * (size_t)r->n_experts, r->bias, r->n_experts);
     for (int k = 0; k < r->top_k; k++) {
         out.id[k] = r->ids[row * (size_t)r->top_k + (size_t)k];
         out.w[k] = r->weights[row * (size_t)r->top_k + (size_t)k];
@@ -39,8 +48,8 @@ static naive_row row_of(const exf_routes *r, size_t row)
 /* The whole run's rows in a layer, as the variant should have them. */
 static void expect_rows(naive_row *rows, const fold_case *c, const exf_variant *v, int layer, int index)
 {
-    naive_layer prefill = naive_layer_of(&c->tables, index, v->prefill_projector, 0);
-    naive_layer decode = naive_layer_of(&c->tables, index, v->decode_projector, v->decode_options.pool);
+    naive_layer prefill = naive_layer_of(&c->tables, index, v->prefill_projector, 0, v);
+    naive_layer decode = naive_layer_of(&c->tables, index, v->decode_projector, v->decode_options.pool, v);
     int split = c->schedule.prefill_tokens;
     for (size_t s = 0; v->prefill != EXF_PREFILL_NONE && s < F_SEQUENCES; s++)
         for (int q = 0; q < c->span[s].n_tokens && (split == 0 || q < split); q++) {

@@ -33,7 +33,7 @@ static void add_projected(double *y, const exf_tables *t, const exf_variant *v, 
 /* What a token's omitted routes add. */
 static void naive_correction(double *y, const fold_case *c, const exf_variant *v, int index, size_t row, const float *outputs)
 {
-    naive_layer l = naive_layer_of(&c->tables, index, v->prefill_projector, 0);
+    naive_layer l = naive_layer_of(&c->tables, index, v->prefill_projector, 0, v);
     naive_row in;
     for (int k = 0; k < l.top_k; k++) {
         in.id[k] = c->ids[row * (size_t)l.top_k + (size_t)k];

@@ -62,6 +62,12 @@ static void means(const exf_variant *want)
     ck_assert_int_eq(v.decode_options.drop, want->decode_options.drop);
     ck_assert(v.decode_options.ridge == want->decode_options.ridge);
     ck_assert(v.rho == want->rho);
+    ck_assert_int_eq(v.budget, want->budget);
+    ck_assert_int_eq(v.sensitivity, want->sensitivity);
+    ck_assert(v.tau == want->tau);
+    ck_assert_int_eq(v.pool_by, want->pool_by);
+    ck_assert_int_eq(v.by_router, want->by_router);
+    ck_assert_int_eq(v.stand_in_weights, want->stand_in_weights);
 }
 
 /* `change` is done to what the text means without its options. */
@@ -107,6 +113,14 @@ START_TEST(prefill_spellings)
       (v.prefill_projector = exf_projector_find("joint"), v.prefill_options.rescale = EXF_FOLD_RESCALE_L2));
     P("P4:projector=diagonal,max_loss=0.5", 4,
       (v.prefill_projector = exf_projector_find("diagonal"), v.prefill_options.max_loss = 0.5f));
+    P("P4:budget=token", 4, (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOKEN));
+    P("P4:sensitivity=measured,budget=token,ridge=0.5", 4,
+      (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOKEN, v.sensitivity = EXF_SENSITIVITY_MEASURED,
+       v.prefill_options.ridge = 0.5f));
+    P("P4:budget=topp,projector=joint", 4, (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOP_P));
+    MEANS(prefill, "skip2:tau=0.25", EXF_PREFILL_SKIP, 2, (v.tau = 0.25, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
+    MEANS(prefill, "skip1:factor=output,tau=1", EXF_PREFILL_SKIP, 1,
+          (v.tau = 1, v.sensitivity = EXF_SENSITIVITY_OUTPUT, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
     MEANS(prefill, "top4", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:renorm", EXF_PREFILL_TOP, 4, (void)0);
     MEANS(prefill, "top4:drop", EXF_PREFILL_TOP, 4, v.renormalise = 0);
@@ -135,6 +149,15 @@ START_TEST(decode_spellings)
       (v.decode_projector = exf_projector_find("joint"), v.decode_options.importance = EXF_FOLD_IMPORTANCE_ENERGY,
        v.decode_options.ridge = 0.25f));
     D("D64:max_loss=0.5,fold=drop", 64, (v.decode_options.max_loss = 0.5f, v.decode_options.drop = 1));
+    D("D64:targets=router", 64, (v.decode_projector = exf_projector_find("joint"), v.by_router = 1));
+    D("D64:targets=expert", 64, (void)0);
+    D("D64:weights=gate,targets=router,pool=static,by=reap", 64,
+      (v.decode = EXF_DECODE_STATIC, v.decode_projector = exf_projector_find("joint"), v.by_router = 1,
+       v.stand_in_weights = EXF_FOLD_STAND_INS_GATE, v.pool_by = EXF_POOL_BY_REAP));
+    D("D64:targets=router,weights=route", 64,
+      (v.decode_projector = exf_projector_find("joint"), v.by_router = 1, v.stand_in_weights = EXF_FOLD_STAND_INS_ROUTE));
+    D("D64:pool=static,by=energy,projector=joint", 64,
+      (v.decode = EXF_DECODE_STATIC, v.decode_projector = exf_projector_find("joint"), v.pool_by = EXF_POOL_BY_ENERGY));
     MEANS(decode, "reap64", EXF_DECODE_REAP, 64, (void)0);
     MEANS(decode, "sere4", EXF_DECODE_SERE, 4, (void)0);
     MEANS(decode, "sere4:rho=0.125", EXF_DECODE_SERE, 4, v.rho = 0.125);
@@ -188,6 +211,19 @@ START_TEST(every_option_has_words)
     told("D64:pool=static", "static pool of 64 experts, one scalar per pair");
     told("D64:projector=joint,ridge=0.5", "64 experts per decode batch, joint weights, ridge 0.5");
     told("D64:max_loss=0.5", "64 experts per decode batch, one scalar per pair, pairs of loss up to 0.5");
+    told("P2:budget=token", "2 experts per token in the mean, by predicted residual against the residual stream, joint weights");
+    told("P2:budget=token,sensitivity=measured",
+         "2 experts per token in the mean, by predicted residual against the measured sensitivity, joint weights");
+    told("P3:budget=topp", "3 experts per token in the mean, by share of a token's output, joint weights");
+    told("skip1:tau=0.1", "routes below 0.1 dropped, 1 expert per token at least");
+    told("skip2:tau=0.1,factor=output",
+         "routes below 0.1 dropped, 2 experts per token at least, times the layer's sensitivity (output)");
+    told("D64:targets=router", "64 experts per decode batch, stand-ins by the router, joint weights");
+    told("D64:targets=router,weights=route,rank=energy",
+         "64 experts per decode batch chosen by energy, stand-ins by the router, the router's weights");
+    told("D64:pool=static,by=reap,targets=router,weights=gate",
+         "static pool of 64 experts by contribution, stand-ins by the router, its own gate weight");
+    told("D64:pool=static,by=energy", "static pool of 64 experts by energy, one scalar per pair");
     told("reap64", "REAP: the router picks among 64 retained experts");
     told("sere4", "SERE: routes outside the batch's top-4 experts go to the most similar of these");
     told("sere4:rho=0.1",
@@ -228,9 +264,12 @@ static void refused(const char *text, const char *message)
     ck_assert_int_eq(exf_variant_parse(&v, text, NULL), EXF_USAGE);
 }
 
+#define OF_P "is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge, budget, sensitivity)"
+#define OF_D "is no option of D (known: pool, fold, rank, projector, targets, weights, by, max_loss, ridge)"
+#define A_STATIC_POOL "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"
 #define NO_KIND(text, part)                       \
     refused(text, "variant \"" text "\": \"" part \
-                  "\" is no kind; kinds are P4, top4, random4, D64, reap64, sere4, with any number from 1")
+                  "\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1")
 
 START_TEST(kinds_that_are_none)
 {
@@ -261,18 +300,18 @@ END_TEST
 
 START_TEST(options_that_are_none)
 {
-    refused("P4:", "variant \"P4:\": \"\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+    refused("P4:", "variant \"P4:\": \"\" " OF_P);
     refused("P4:rank=score,",
-            "variant \"P4:rank=score,\": \"\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+            "variant \"P4:rank=score,\": \"\" " OF_P);
     refused("P4:seed=1",
-            "variant \"P4:seed=1\": \"seed\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+            "variant \"P4:seed=1\": \"seed\" " OF_P);
     refused("P4:Rank=score",
-            "variant \"P4:Rank=score\": \"Rank\" is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge)");
+            "variant \"P4:Rank=score\": \"Rank\" " OF_P);
     refused("top4:rank=score", "variant \"top4:rank=score\": \"rank\" is no option of top (known: renorm, drop)");
     refused("random4:projector=pair",
             "variant \"random4:projector=pair\": \"projector\" is no option of random (known: rank, seed)");
     refused("D8:rescale=sum",
-            "variant \"D8:rescale=sum\": \"rescale\" is no option of D (known: pool, fold, rank, projector, max_loss, ridge)");
+            "variant \"D8:rescale=sum\": \"rescale\" " OF_D);
     refused("reap8:rank=norm", "variant \"reap8:rank=norm\": \"rank\" is no option of reap (it has none)");
     refused("sere4:fold=drop", "variant \"sere4:fold=drop\": \"fold\" is no option of sere (known: rho)");
     refused("P4:rank", "variant \"P4:rank\": rank needs a value");
@@ -308,6 +347,15 @@ START_TEST(values_that_are_none)
     refused("D8:projector=diagonal", "variant \"D8:projector=diagonal\": projector=diagonal, expected pair, layer, global, joint");
     refused("D8:max_loss=x", "variant \"D8:max_loss=x\": max_loss=x, expected a number from 0 to 1e+30");
     refused("D8:projector=joint,ridge=-1", "variant \"D8:projector=joint,ridge=-1\": ridge=-1, expected a number from 0 to 1e+30");
+    refused("P4:budget=row", "variant \"P4:budget=row\": budget=row, expected token, topp");
+    refused("P4:budget=token,sensitivity=none",
+            "variant \"P4:budget=token,sensitivity=none\": sensitivity=none, expected stream, output, measured");
+    refused("skip1:tau=-1", "variant \"skip1:tau=-1\": tau=-1, expected a number from 0 to 1e+30");
+    refused("skip1:tau=1,factor=kl", "variant \"skip1:tau=1,factor=kl\": factor=kl, expected none, stream, output, measured");
+    refused("D8:pool=static,by=score", "variant \"D8:pool=static,by=score\": by=score, expected norm, reap, energy");
+    refused("D8:targets=both", "variant \"D8:targets=both\": targets=both, expected expert, router");
+    refused("D8:targets=router,weights=own",
+            "variant \"D8:targets=router,weights=own\": weights=own, expected joint, route, gate");
     refused("sere4:rho=1.01", "variant \"sere4:rho=1.01\": rho=1.01, expected a number from 0 to 1");
     refused("sere4:rho=much", "variant \"sere4:rho=much\": rho=much, expected a number from 0 to 1");
 }
@@ -351,15 +399,34 @@ START_TEST(options_that_would_be_ignored)
     refused("P4:projector=joint,confidence=on",
             "variant \"P4:projector=joint,confidence=on\": this projector cannot be combined with max_loss or confidence");
     refused("D8:pool=static,rank=energy",
-            "variant \"D8:pool=static,rank=energy\": a static pool is by norm, with pair scalars and without max_loss");
+            "variant \"D8:pool=static,rank=energy\": " A_STATIC_POOL);
     refused("D8:projector=layer,pool=static",
-            "variant \"D8:projector=layer,pool=static\": a static pool is by norm, with pair scalars and without max_loss");
+            "variant \"D8:projector=layer,pool=static\": " A_STATIC_POOL);
     refused("D8:pool=static,max_loss=0.5",
-            "variant \"D8:pool=static,max_loss=0.5\": a static pool is by norm, with pair scalars and without max_loss");
+            "variant \"D8:pool=static,max_loss=0.5\": " A_STATIC_POOL);
     refused("D8:projector=joint,fold=drop",
             "variant \"D8:projector=joint,fold=drop\": projector=joint cannot be combined with fold=drop or max_loss");
     refused("D8:max_loss=0.5,projector=joint",
             "variant \"D8:max_loss=0.5,projector=joint\": projector=joint cannot be combined with fold=drop or max_loss");
+    refused("P4:sensitivity=stream", "variant \"P4:sensitivity=stream\": sensitivity is of budget=token alone");
+    refused("P4:budget=topp,sensitivity=output",
+            "variant \"P4:budget=topp,sensitivity=output\": sensitivity is of budget=token alone");
+    refused("P4:budget=token,rank=score",
+            "variant \"P4:budget=token,rank=score\": a budget keeps routes by w rms and weighs them jointly; it takes no rank, no "
+            "rescale and no other projector");
+    refused("P4:projector=pair,budget=topp",
+            "variant \"P4:projector=pair,budget=topp\": a budget keeps routes by w rms and weighs them jointly; it takes no rank, "
+            "no rescale and no other projector");
+    refused("P4:budget=token,max_loss=0.5",
+            "variant \"P4:budget=token,max_loss=0.5\": this projector cannot be combined with max_loss or confidence");
+    refused("skip1", "variant \"skip1\": skip needs a threshold above 0, as in skip1:tau=0.1");
+    refused("D8:by=energy", "variant \"D8:by=energy\": by is of pool=static alone; a batch's pool has rank");
+    refused("D8:weights=route", "variant \"D8:weights=route\": weights is of targets=router alone");
+    refused("D8:targets=router,projector=pair",
+            "variant \"D8:targets=router,projector=pair\": where the router chooses targets, their weights are said by weights; it "
+            "takes no fold, no max_loss and no other projector");
+    refused("D8:targets=router,weights=gate,ridge=0.1",
+            "variant \"D8:targets=router,weights=gate,ridge=0.1\": ridge is of weights=joint alone");
     refused("P4:ridge=0.1", "variant \"P4:ridge=0.1\": ridge is of projector=joint alone");
     refused("D8:ridge=0.1,projector=layer", "variant \"D8:ridge=0.1,projector=layer\": ridge is of projector=joint alone");
     refused("P4:projector=joint+D8:ridge=0.1", "variant \"P4:projector=joint+D8:ridge=0.1\": ridge is of projector=joint alone");
