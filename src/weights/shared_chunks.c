@@ -1,56 +1,33 @@
 /* shared_chunks.c - see shared_chunks.h. */
-#include "weights/shared_chunks.h"
+#include "weights/shared_chunks_internal.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
 
-#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
 enum {
-    SLOTS = 64,
-    PAGE = 4096,
-    CODE_BYTES = EXF_WEIGHT_CHUNK_BYTES + 2 * PAGE, /* with what unbuffered reads take beside them */
-    SCALE_BYTES = EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * PAGE,
+    CODE_BYTES = EXF_WEIGHT_CHUNK_BYTES + 2 * EXF_RING_PAGE, /* with what unbuffered reads take beside them */
+    SCALE_BYTES = EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * EXF_RING_PAGE,
     POLL_NS = 20000
-};
-
-/* In shared memory.  Numbers of chunks are stored plus 1, so that 0 is none. */
-typedef struct {
-    _Atomic uint64_t claimed; /* by a rank that reads it */
-    _Atomic uint64_t filled;
-    _Atomic uint32_t done;    /* ranks that have copied the chunk that is in the slot */
-    uint32_t shared;          /* 0: the chunk is read by each rank */
-    uint64_t codes, scales;   /* offsets of the bytes in the slot; scales 0: none */
-    char code_digest[EXF_SHA256_HEX], scale_digest[EXF_SHA256_HEX];
-} slot;
-
-typedef struct {
-    _Atomic uint64_t arrived; /* calls of exf_shared_chunks_begin(), of all ranks */
-    char plan[2][EXF_SHARED_MEMBERS][EXF_SHA256_HEX]; /* of this and the next loading, by turns */
-    slot slot[SLOTS];
-} ring;
-
-struct exf_shared_chunks {
-    exf_shared_memory m;
-    const exf_backend *b;
-    ring *ring;
-    char *bytes;       /* of slot 0 */
-    uint64_t begun;    /* calls of begin */
-    uint64_t next;     /* number of the first chunk that was not begun */
-    int pinned;
 };
 
 static size_t ring_bytes(void)
 {
-    return (sizeof(ring) + PAGE - 1) / PAGE * PAGE;
+    return (sizeof(exf_ring) + EXF_RING_PAGE - 1) / EXF_RING_PAGE * EXF_RING_PAGE;
+}
+
+char *exf_ring_bytes(const exf_shared_chunks *s, uint64_t number)
+{
+    return s->bytes + number % EXF_RING_SLOTS * (CODE_BYTES + SCALE_BYTES);
 }
 
 size_t exf_shared_chunks_bytes(void)
 {
-    return ring_bytes() + (size_t)SLOTS * (CODE_BYTES + SCALE_BYTES);
+    return ring_bytes() + (size_t)EXF_RING_SLOTS * (CODE_BYTES + SCALE_BYTES);
 }
 
 int exf_shared_chunk_fits(size_t code_bytes, size_t scale_bytes)
@@ -87,19 +64,26 @@ out:
 
 void exf_shared_chunks_close(exf_shared_chunks *s)
 {
+    exf_err ignored;
     if (!s) return;
+    if (exf_relay_end(s, 1, &ignored) != EXF_OK) exf_log_debug("weights: %s", ignored.msg);
     if (s->pinned) s->b->gpu->unpin(s->m.memory);
     exf_mem_free(s);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-/* Sleeps a moment; returns a stop that was requested, or another rank's failure. */
-static exf_code wait_a_moment(const exf_shared_chunks *s, exf_err *err)
+exf_code exf_ring_wait(const exf_shared_chunks *s, exf_err *err)
 {
     const struct timespec moment = {.tv_nsec = POLL_NS};
     exf_code rc = exf_stop_check(err);
     if (rc == EXF_OK && s->m.check) rc = s->m.check(s->m.self, err);
+    if (rc == EXF_OK && atomic_load(&s->relay.quit))
+        rc = exf_fail(err, EXF_STOPPED, "weights: loading was given up");
+    if (rc == EXF_OK && atomic_load(&s->relay.failed)) {
+        *err = s->relay.err;
+        rc = err->code;
+    }
     if (rc == EXF_OK) nanosleep(&moment, NULL);
     return rc;
 }
@@ -107,42 +91,46 @@ static exf_code wait_a_moment(const exf_shared_chunks *s, exf_err *err)
 exf_code exf_shared_chunks_begin(exf_shared_chunks *s, const char plan[EXF_SHA256_HEX], size_t n, uint64_t *first, int *same,
                                  exf_err *err)
 {
-    exf_code rc = EXF_OK;
+    exf_code rc = exf_relay_end(s, 0, err); /* of the loading before */
     size_t turn = s->begun % 2, members = (size_t)s->m.members;
+    if (rc != EXF_OK) return rc;
     memcpy(s->ring->plan[turn][s->m.member], plan, EXF_SHA256_HEX);
     atomic_fetch_add(&s->ring->arrived, 1);
     s->begun++;
-    while (atomic_load(&s->ring->arrived) < s->begun * members) EXF_TRY(wait_a_moment(s, err));
+    while (atomic_load(&s->ring->arrived) < s->begun * members) EXF_TRY(exf_ring_wait(s, err));
     *same = 1;
     for (size_t i = 0; i < members; i++) *same = *same && memcmp(s->ring->plan[turn][i], plan, EXF_SHA256_HEX) == 0;
     *first = s->next;
     if (*same) s->next += n;
+    if (s->m.broadcast && !*same)
+        rc = exf_fail(err, EXF_USAGE, "weights: the ranks of this node load in different parts, so that no rank can read for all; "
+                                      "give runtime.max_gpu_memory, or runtime.weights: node");
+    else if (s->m.broadcast && s->m.member == 0)
+        rc = exf_relay_start(s, plan, *first, n, err);
 out:
     return rc;
 }
 
 /* ---- chunks -------------------------------------------------------------------------------- */
 
-/* Tries to become the rank that reads the chunk. */
-static int claim(slot *at, uint64_t number)
+int exf_ring_claim(exf_ring_slot *at, uint64_t number)
 {
-    uint64_t before = number >= SLOTS ? number + 1 - SLOTS : 0;
+    uint64_t before = number >= EXF_RING_SLOTS ? number + 1 - EXF_RING_SLOTS : 0;
     return atomic_compare_exchange_strong(&at->claimed, &before, number + 1);
 }
 
-/* Waits until all ranks have copied the chunk that was in the slot. */
-static exf_code wait_for_slot(const exf_shared_chunks *s, slot *at, uint64_t number, exf_err *err)
+exf_code exf_ring_wait_free(const exf_shared_chunks *s, exf_ring_slot *at, uint64_t number, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    uint64_t before = number + 1 - SLOTS;
-    while (number >= SLOTS && (atomic_load(&at->filled) != before || atomic_load(&at->done) < (uint32_t)s->m.members))
-        EXF_TRY(wait_a_moment(s, err));
+    uint64_t before = number + 1 - EXF_RING_SLOTS;
+    while (number >= EXF_RING_SLOTS && (atomic_load(&at->filled) != before || atomic_load(&at->done) < exf_ring_copies(s)))
+        EXF_TRY(exf_ring_wait(s, err));
     atomic_store(&at->done, 0);
 out:
     return rc;
 }
 
-static void show(const slot *at, exf_shared_chunk *c)
+static void show(const exf_ring_slot *at, exf_shared_chunk *c)
 {
     c->rows = (exf_raw_rows){.codes = NULL};
     if (!at->shared) return;
@@ -152,14 +140,20 @@ static void show(const slot *at, exf_shared_chunk *c)
     memcpy(c->rows.scale_digest, at->scale_digest, EXF_SHA256_HEX);
 }
 
+/* Returns 1 if this rank is to read the chunk. */
+static int is_to_read(const exf_shared_chunks *s, exf_ring_slot *at, uint64_t number)
+{
+    return (!s->m.broadcast || s->m.reads) && exf_ring_claim(at, number);
+}
+
 exf_code exf_shared_chunk_take(exf_shared_chunks *s, uint64_t number, exf_shared_chunk *c, exf_err *err)
 {
-    slot *at = &s->ring->slot[number % SLOTS];
+    exf_ring_slot *at = &s->ring->slot[number % EXF_RING_SLOTS];
     exf_code rc = EXF_OK;
-    *c = (exf_shared_chunk){.number = number, .at = s->bytes + number % SLOTS * (CODE_BYTES + SCALE_BYTES)};
-    while (!(c->reads = claim(at, number)) && atomic_load(&at->filled) != number + 1) EXF_TRY(wait_a_moment(s, err));
+    *c = (exf_shared_chunk){.number = number, .at = exf_ring_bytes(s, number)};
+    while (!(c->reads = is_to_read(s, at, number)) && atomic_load(&at->filled) != number + 1) EXF_TRY(exf_ring_wait(s, err));
     if (c->reads)
-        rc = wait_for_slot(s, at, number, err);
+        rc = exf_ring_wait_free(s, at, number, err);
     else
         show(at, c);
 out:
@@ -168,11 +162,13 @@ out:
 
 void exf_shared_chunk_filled(exf_shared_chunks *s, const exf_shared_chunk *c)
 {
-    slot *at = &s->ring->slot[c->number % SLOTS];
+    exf_ring_slot *at = &s->ring->slot[c->number % EXF_RING_SLOTS];
     at->shared = c->rows.codes != NULL;
     if (at->shared) {
         at->codes = (uint64_t)((const char *)c->rows.codes - c->at);
         at->scales = c->rows.scales ? (uint64_t)((const char *)c->rows.scales - c->at) : 0;
+        at->code_bytes = c->code_bytes;
+        at->scale_bytes = c->scale_bytes;
         memcpy(at->code_digest, c->rows.code_digest, EXF_SHA256_HEX);
         memcpy(at->scale_digest, c->rows.scale_digest, EXF_SHA256_HEX);
     }
@@ -181,5 +177,5 @@ void exf_shared_chunk_filled(exf_shared_chunks *s, const exf_shared_chunk *c)
 
 void exf_shared_chunk_done(exf_shared_chunks *s, const exf_shared_chunk *c)
 {
-    atomic_fetch_add(&s->ring->slot[c->number % SLOTS].done, 1);
+    atomic_fetch_add(&s->ring->slot[c->number % EXF_RING_SLOTS].done, 1);
 }

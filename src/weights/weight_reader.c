@@ -91,6 +91,8 @@ static exf_code read_for_all(exf_weight_reader *r, const exf_weight_chunk *p, ex
         EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, c->at, exf_shared_chunk_scales(c), &c->rows,
                                       err));
         r->times.bytes += codes + scales;
+        c->code_bytes = codes;
+        c->scale_bytes = scales;
     }
     exf_shared_chunk_filled(r->shared, c);
 out:
@@ -107,7 +109,8 @@ static exf_code take_shared(exf_weight_reader *r, const exf_weight_chunk *p, uin
 }
 
 /* Copies a chunk as stored: BF16 directly to its place if BF16 is wanted, all else by way of the reader's device memory. */
-static exf_code copy_raw(exf_weight_reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, int layer, exf_err *err)
+static exf_code copy_raw(exf_weight_reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, int layer,
+                         exf_err *err)
 {
     const exf_backend *b = r->b;
     const exf_weight_source *w = &p->at.w;
