@@ -2,7 +2,9 @@
 #include "tool/validate_report.h"
 
 #include "artifact/made_from.h"
+#include "base/mem.h"
 #include "format/json_write.h"
+#include "validate/best_pools.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -36,6 +38,30 @@ static exf_code add_cost(const exf_validate_report *r, exf_text *out, exf_err *e
                          v->report.flops / v->one_flops, v->n_variants - 1);
 }
 
+/* Names the best criterion for each static pool of which several were run; `quote` stands around variants. */
+static exf_code add_best_pools(const exf_validation *v, const char *quote, exf_text *out, exf_err *err)
+{
+    size_t *best = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&best, v->n_variants, sizeof *best, "pools", err));
+    for (size_t i = 0, n = exf_best_pools(best, v); i < n; i++) {
+        const exf_variant_result *b = &v->variant[best[i]];
+        EXF_TRY(exf_text_addf(out, err, "%sBest criterion of %s%s%s: %s, KL %.4f (", i ? "" : "\n", quote, b->name, quote,
+                              exf_pool_criterion_of(b), b->all.kl_mean));
+        const char *comma = "";
+        for (size_t j = 1; j < v->n_variants; j++) {
+            if (!exf_same_but_pool(b, &v->variant[j])) continue;
+            EXF_TRY(exf_text_addf(out, err, "%s%s %.4f", comma, exf_pool_criterion_of(&v->variant[j]), v->variant[j].all.kl_mean));
+            comma = ", ";
+        }
+        EXF_TRY(exf_text_addf(out, err, ")\n"));
+    }
+    rc = EXF_OK;
+out:
+    exf_mem_free(best);
+    return rc;
+}
+
 exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     const exf_validation *v = r->v;
@@ -47,6 +73,7 @@ exf_code exf_validate_table(const exf_validate_report *r, exf_text *out, exf_err
                           "PPL ± std. error", "mean", "median", "90 %", "99 %", "99.9 %", "max", "top", "error", "per token",
                           "per batch"));
     for (size_t i = 0; i < v->n_variants; i++) EXF_TRY(add_row(&v->variant[i], width, out, err));
+    EXF_TRY(add_best_pools(v, "", out, err));
     EXF_TRY(add_cost(r, out, err));
 out:
     return rc;
@@ -118,6 +145,25 @@ static exf_code add_variant(exf_jw *w, const exf_validate_report *r, const exf_v
     return rc;
 }
 
+/* The best criterion for each static pool of which several were run. */
+static exf_code add_pools(exf_jw *w, const exf_validation *v, exf_err *err)
+{
+    size_t *best = NULL;
+    exf_code rc = exf_mem_new(&best, v->n_variants, sizeof *best, "pools", err);
+    if (rc != EXF_OK) return rc;
+    exf_jw_open(w, "best_pools", '[');
+    for (size_t i = 0, n = exf_best_pools(best, v); i < n; i++) {
+        exf_jw_open(w, NULL, '{');
+        exf_jw_text(w, "variant", v->variant[best[i]].name);
+        exf_jw_text(w, "by", exf_pool_criterion_of(&v->variant[best[i]]));
+        exf_jw_real(w, "kl_mean", v->variant[best[i]].all.kl_mean);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+    exf_mem_free(best);
+    return EXF_OK;
+}
+
 static void add_work(exf_jw *w, const exf_validate_report *r)
 {
     exf_jw_open(w, "cost", '{');
@@ -137,6 +183,7 @@ exf_code exf_validate_json(const exf_validate_report *r, exf_text *out, exf_err 
     exf_jw_open(&w, "variants", '[');
     for (size_t i = 0; rc == EXF_OK && i < r->v->n_variants; i++) rc = add_variant(&w, r, &r->v->variant[i], err);
     exf_jw_close(&w);
+    if (rc == EXF_OK) rc = add_pools(&w, r->v, err);
     add_work(&w, r);
     exf_jw_open(&w, "provenance", '{');
     for (size_t i = 0; i < r->facts->n; i++) exf_jw_text(&w, r->facts->key[i], r->facts->value[i]);
@@ -209,6 +256,7 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
         "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the next token.\n\n",
         r->v->variant[0].all.tokens));
     EXF_TRY(add_overall(r->v, out, err));
+    EXF_TRY(add_best_pools(r->v, "`", out, err));
     if (r->v->n_domains > 1) EXF_TRY(add_domains(r, out, err));
     if (r->v->n_variants > 1) EXF_TRY(add_layers(r->v, out, err));
     if (tables) EXF_TRY(exf_text_addf(out, err, "\n"));

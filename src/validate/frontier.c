@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST = 64 };
+enum { MOST = 256 };
 
 typedef struct {
     exf_variant *list;
@@ -49,6 +49,39 @@ static exf_code add_decode(sweep *s, int n_experts, int top_k, int joint, exf_er
         rc = add(s, text, err);
         snprintf(text, sizeof text, "D%d:rank=energy,projector=joint", d);
         if (rc == EXF_OK && joint) rc = add(s, text, err);
+        snprintf(text, sizeof text, "D%d:rank=energy,targets=router", d);
+        if (rc == EXF_OK && joint) rc = add(s, text, err);
+    }
+    return rc;
+}
+
+/* Adds the budgets per token that the tables hold. */
+static exf_code add_budgets(sweep *s, const exf_tables *t, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < t->n_budgets && s->n < MOST; i++) {
+        const exf_budget *b = &t->budget[i];
+        char text[EXF_VARIANT_NAME_LEN];
+        if (b->budget != floor(b->budget)) continue; /* a variant's number is an integer */
+        if (strcmp(b->rule, "top_p") == 0)
+            snprintf(text, sizeof text, "P%d:budget=topp", (int)b->budget);
+        else
+            snprintf(text, sizeof text, "P%d:budget=token,sensitivity=%s", (int)b->budget, b->rule);
+        rc = add(s, text, err);
+    }
+    return rc;
+}
+
+/* Adds the static pools of sizes that the tables hold by several criteria. */
+static exf_code add_pools(sweep *s, const exf_tables *t, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < t->n_pools && s->n < MOST; i++) {
+        int alike = 0;
+        char text[EXF_VARIANT_NAME_LEN];
+        for (int j = 0; j < t->n_pools; j++) alike += t->pool[j].size == t->pool[i].size;
+        snprintf(text, sizeof text, "D%d:pool=static,by=%s,targets=router", t->pool[i].size, t->pool[i].by);
+        if (alike > 1) rc = add(s, text, err);
     }
     return rc;
 }
@@ -74,7 +107,9 @@ exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architect
     exf_code rc;
     EXF_TRY(exf_mem_new(&s.list, MOST, sizeof *s.list, "variants", err));
     EXF_TRY(add_prefill(&s, a->top_k, joint, err));
+    if (joint) EXF_TRY(add_budgets(&s, t, err));
     EXF_TRY(add_decode(&s, a->n_experts, a->top_k, joint, err));
+    if (joint) EXF_TRY(add_pools(&s, t, err));
     EXF_TRY(add_both(&s, a->n_experts, a->top_k, joint, err));
 out:
     if (rc != EXF_OK) {

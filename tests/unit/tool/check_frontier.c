@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "tool/frontier_chart.h"
+#include "validate/best_pools.h"
 
 #include <stdlib.h>
 
@@ -36,14 +37,60 @@ START_TEST(sweeps_of_budgets)
     sweeps(
         16, 4, 1,
         "P3 P3:projector=joint P2 P2:projector=joint P1 P1:projector=joint "
-        "D12 D12:rank=energy,projector=joint D8 D8:rank=energy,projector=joint "
-        "D6 D6:rank=energy,projector=joint D4 D4:rank=energy,projector=joint P3:projector=joint+D12:rank=energy,projector=joint "
+        "D12 D12:rank=energy,projector=joint D12:rank=energy,targets=router D8 D8:rank=energy,projector=joint "
+        "D8:rank=energy,targets=router D6 D6:rank=energy,projector=joint D6:rank=energy,targets=router "
+        "D4 D4:rank=energy,projector=joint "
+        "D4:rank=energy,targets=router P3:projector=joint+D12:rank=energy,projector=joint "
         "P2:projector=joint+D8:rank=energy,projector=joint");
     sweeps(128, 2, 0, "P1 D96 D64 D48 D32 D16 P1+D96 P1+D64");
     sweeps(8, 1, 0, "D6 D4 D3 D2 D1");
     for (int e = 3; e <= 40; e++) /* every model has a sweep of which nothing stands twice */
         for (int k = 1; k <= e && k <= 16; k++) sweeps(e, k, 1, NULL);
     sweeps(512, 16, 1, NULL);
+}
+END_TEST
+
+START_TEST(what_the_tables_hold_is_swept)
+{
+    exf_err e;
+    exf_architecture a = {.n_experts = 16, .top_k = 2};
+    float value = 0;
+    exf_budget budgets[] = {{.budget = 1.5, .rule = "stream"}, {.budget = 1, .rule = "output"}, {.budget = 1, .rule = "top_p"}};
+    exf_static_pool pools[] = {{.size = 8, .by = "norm"}, {.size = 8, .by = "energy"}, {.size = 4, .by = "norm"}};
+    exf_tables t = {.cosine = &value, .rms = &value, .budget = budgets, .n_budgets = 3, .pool = pools, .n_pools = 3};
+    static const char *const added[] = {"P1:budget=token,sensitivity=output", "P1:budget=topp",
+                                        "D8:pool=static,by=norm,targets=router", "D8:pool=static,by=energy,targets=router"};
+    size_t n, found = 0, choices = 0;
+    exf_variant *v;
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, &e), e);
+    for (size_t i = 0; i < n; i++) {
+        choices += v[i].budget || v[i].decode == EXF_DECODE_STATIC;
+        for (int k = 0; k < 4; k++) found += strcmp(v[i].name, added[k]) == 0;
+    }
+    ck_assert_uint_eq(found, 4);
+    ck_assert_uint_eq(choices, 4);
+    exf_mem_free(v);
+}
+END_TEST
+
+START_TEST(the_best_criterion_of_each_pool)
+{
+    static const struct { const char *name; double kl; } rows[] = {
+        {"original", 0}, {"D8:pool=static", 0.4}, {"D8:pool=static,by=reap", 0.3}, {"D8:pool=static,by=energy", 0.3},
+        {"D4:pool=static,by=reap", 0.1}, {"D8:targets=router,by=norm,pool=static", 0.2},
+        {"D8:pool=static,targets=router,by=energy", 0.1}, {"D8", 0.05}};
+    exf_variant_result shown[8] = {{.name = ""}};
+    exf_validation v = {.variant = shown, .n_variants = 8};
+    size_t best[8];
+    for (int i = 0; i < 8; i++) {
+        snprintf(shown[i].name, sizeof shown[i].name, "%s", rows[i].name);
+        shown[i].all.kl_mean = rows[i].kl;
+    }
+    ck_assert_uint_eq(exf_best_pools(best, &v), 2);
+    ck_assert_uint_eq(best[0], 2); /* a tie: the earlier */
+    ck_assert_uint_eq(best[1], 6);
+    ck_assert_str_eq(exf_pool_criterion_of(&shown[1]), "norm");
+    ck_assert_str_eq(exf_pool_criterion_of(&shown[7]), "");
 }
 END_TEST
 
@@ -262,6 +309,8 @@ Suite *exf_suite(void)
     Suite *s = suite_create("frontier");
     TCase *t = tcase_create("all");
     tcase_add_test(t, sweeps_of_budgets);
+    tcase_add_test(t, what_the_tables_hold_is_swept);
+    tcase_add_test(t, the_best_criterion_of_each_pool);
     tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, the_frontier_is_what_nobody_beats);
     tcase_add_test(t, noise_beats_nobody);
