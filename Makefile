@@ -28,7 +28,7 @@ PKG_CONFIG ?= pkg-config
 PACKAGES = hdf5-serial yaml-0.1 jansson libpcre2-8 libutf8proc openblas libcrypto cairo zlib
 DEBIAN   = libhdf5-dev libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev libopenblas-dev \
            libssl-dev libcairo2-dev fonts-dejavu-core zlib1g-dev check pkg-config make gcc \
-           $(if $(filter 0,$(MPI)),,openmpi-bin libopenmpi-dev) $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind shellcheck yamllint python3-selenium $(CHROMIUM_PACKAGES))
+           $(if $(filter 0,$(MPI)),,openmpi-bin libopenmpi-dev) $(if $(filter 1,$(CUDA)),g++) $(if $(filter full,$(FOR)),clang valgrind shellcheck yamllint python3-selenium slurmctld slurmd slurm-client munge $(CHROMIUM_PACKAGES))
 # Ubuntu has Chromium as a snap alone, which no container runs: there CHROMIUM and CHROMEDRIVER name others (tests/report/run.sh).
 CHROMIUM_PACKAGES = $(if $(shell grep -sx ID=ubuntu /etc/os-release),,chromium chromium-driver)
 MISSING := $(strip $(foreach p,$(PACKAGES),$(if $(shell $(PKG_CONFIG) --exists $(p) 2>/dev/null && echo 1),,$(p))))
@@ -120,7 +120,7 @@ THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact resume model capture forward accumulate fold
-FULL       = check docs-check check-shell check-reference check-kill check-mutants check-faults check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+FULL       = check docs-check check-shell check-reference check-kill check-mutants check-faults check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
@@ -167,6 +167,11 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 ## check-kill: a small calibration, validation and capture, killed and interrupted at each call that changes a file, go on (tests/kill)
 check-kill: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
+
+## check-slurm: the job scripts of scripts/slurm on a Slurm of one node that it starts, where slurmctld, slurmd and munge are installed
+check-slurm: all
+	$(Q)BUILD=$(BUILD) tests/slurm/run.sh
+.PHONY: check-slurm
 
 ## check-mutants: the programs on some thousand damaged files of every format (tests/mutants); BUILD=build-san: sanitized
 check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
