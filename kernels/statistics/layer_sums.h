@@ -11,8 +11,8 @@
  *     target_sq  w ||v||^2                      sq_sum            ||E_e(x)||^2
  *     source_sq  w ||u||^2                      route_weight_sum  w_e
  *     dot0       <u,v>                          contribution_sum  w_e ||E_e(x)||
- *     sq0        ||u||^2                        norm_count        1
- *     count      1
+ *     sq0        ||u||^2                        energy_sum        (w_e ||E_e(x)||)^2
+ *     count      1                              norm_count        1
  *
  * Products are double (eight lanes, fixed order over H); sums are exact
  * (base/exact.h), so they do not depend on the order of tokens. */
@@ -36,7 +36,7 @@ typedef enum { EXF_WEIGHT_SOURCE_NORM, EXF_WEIGHT_NONE, EXF_WEIGHT_ROUTER } exf_
 typedef struct {
     exf_exact *dot, *target_sq, *source_sq, *dot0, *sq0; /* [E, E] */
     uint64_t *count;                                     /* [E, E] */
-    exf_exact *norm_sum, *sq_sum, *route_weight_sum, *contribution_sum; /* [E] */
+    exf_exact *norm_sum, *sq_sum, *route_weight_sum, *contribution_sum, *energy_sum; /* [E] */
     uint64_t *norm_count;                                /* [E] */
 } exf_layer_sums;
 
@@ -80,7 +80,7 @@ typedef struct {
 static inline size_t exf_layer_sums_host_bytes(int n_experts)
 {
     size_t e = (size_t)n_experts;
-    return (8 * e * e + 4 * e) * sizeof(exf_exact) + (2 * e * e + e) * sizeof(uint64_t);
+    return (8 * e * e + 5 * e) * sizeof(exf_exact) + (2 * e * e + e) * sizeof(uint64_t);
 }
 
 /* Bytes of GPU memory for the sums of a layer; zero them before the first call. */

@@ -9,7 +9,7 @@
 #define EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #include "kernels/device/cuda_queue.cuh"
 
-enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 4, SEQUENCE_SUMS = 3 };
+enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3 };
 /* Words of a sequence cell. */
 enum { OLD_DOT = 0, OLD_TARGET = 6, OLD_COUNT = 12, SUM_AA = 13, SUM_AB = 19, SUM_BB = 25, SEQUENCES = 31 };
 

@@ -22,6 +22,7 @@ static void add_expert(const exf_layer_sums *m, int e, double sq, float route_we
     exf_exact_add(&m->sq_sum[e], sq);
     exf_exact_add(&m->route_weight_sum[e], (double)route_weight);
     exf_exact_add(&m->contribution_sum[e], (double)route_weight * norm);
+    exf_exact_add(&m->energy_sum[e], (double)route_weight * (double)route_weight * sq);
     m->norm_count[e]++;
 }
 
@@ -45,9 +46,15 @@ static double pair_weight(exf_weighting weighting, double source_sq, float route
     return 1;
 }
 
+/* Returns 1 if w and w^2 times an energy may be added. */
+static int weight_fits(double w, double energy)
+{
+    return exf_exact_fits(w * energy) && exf_exact_fits(w * w * energy);
+}
+
 /* Refuses a token whose terms are out of range.  Every term is at most w * max(1, largest sq) in
- * magnitude (Cauchy-Schwarz), w a norm, 1 or a router weight, so these tests cover all of a token's
- * additions. */
+ * magnitude (Cauchy-Schwarz), w a norm, 1, a router weight or its square, so these tests cover all of a
+ * token's additions. */
 static exf_code check_range(const double *gram, int top_k, exf_err *err, int token, const int32_t *ids, const float *weight)
 {
     double largest = 1;
@@ -60,7 +67,7 @@ static exf_code check_range(const double *gram, int top_k, exf_err *err, int tok
         largest = sq > largest ? sq : largest;
     }
     for (int a = 0; a < top_k; a++)
-        if (!exf_exact_fits((double)weight[a] * largest))
+        if (!weight_fits((double)weight[a], largest))
             return exf_fail(err, EXF_NUMERIC,
                             "token %d: the router weight of expert %d is %g, times %g outside the range of the sums", token,
                             (int)ids[a], (double)weight[a], largest);
@@ -73,7 +80,7 @@ exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int 
     for (size_t i = 0; i < (size_t)n_tokens * (size_t)top_k; i++) {
         const float *u = outputs + i * (size_t)d_model;
         double sq = exf_dot(u, u, d_model);
-        if (!exf_exact_fits(sq) || !exf_exact_fits((double)weights[i] * (sq > 1 ? sq : 1)))
+        if (!exf_exact_fits(sq) || !weight_fits((double)weights[i], sq > 1 ? sq : 1))
             return exf_fail(
                 err, EXF_NUMERIC,
                 "token %zu: the output of expert %d has squared norm %g and router weight %g, outside the range of the sums",

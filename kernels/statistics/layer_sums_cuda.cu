@@ -129,7 +129,10 @@ static __device__ inline bool in_range(const double *gram, const double *norm, c
         largest = sq > largest ? sq : largest;
     }
     largest = exf_warp_max(largest);
-    for (int a = lane; a < k; a += 32) fits = fits && exf_exact_fits((double)weight[a] * largest);
+    for (int a = lane; a < k; a += 32) {
+        double w = (double)weight[a];
+        fits = fits && exf_exact_fits(w * largest) && exf_exact_fits(w * w * largest);
+    }
     return __all_sync(0xffffffffu, fits);
 }
 
@@ -152,6 +155,18 @@ static __device__ inline void add_pairs(unsigned long long *cells, const double 
     }
 }
 
+/* Returns the term of the s-th of an expert's sums. */
+static __device__ inline double expert_term(int s, double norm, double sq, double w)
+{
+    switch (s) {
+    case 0: return norm;
+    case 1: return sq;
+    case 2: return w;
+    case 3: return w * norm;
+    default: return w * w * sq;
+    }
+}
+
 static __device__ inline void add_experts(unsigned long long *cells, const double *gram, const double *norm, const float *weight,
                                           const int32_t *id, int k, int lane)
 {
@@ -162,7 +177,7 @@ static __device__ inline void add_experts(unsigned long long *cells, const doubl
         if (s == EXPERT_SUMS)
             atomicAdd(cell + COUNT, 1ull);
         else
-            add_term(cell + s * DIGITS, s == 0 ? norm[a] : s == 1 ? gram[a * k + a] : s == 2 ? w : w * norm[a]);
+            add_term(cell + s * DIGITS, expert_term(s, norm[a], gram[a * k + a], w));
     }
 }
 

@@ -150,7 +150,8 @@ static void merge_later(parts *all, exf_exact *sum, uint64_t *count, size_t n)
 static exf_code merge_all(const exf_layer_sums *m, const exf_sequence_sums *over, const char *host, size_t e, exf_err *err)
 {
     exf_exact *const pair[PAIR_SUMS] = {m->dot, m->target_sq, m->source_sq, m->dot0, m->sq0};
-    exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum};
+    exf_exact *const expert[EXPERT_SUMS] = {m->norm_sum, m->sq_sum, m->route_weight_sum, m->contribution_sum,
+                                            m->energy_sum};
     parts all = {{}, 0, host};
     for (int s = 0; s < PAIR_SUMS; s++) merge_later(&all, pair[s], nullptr, e * e);
     merge_later(&all, nullptr, m->count, e * e);

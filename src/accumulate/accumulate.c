@@ -3,8 +3,11 @@
 
 #include "accumulate/device_sums.h"
 #include "accumulate/layer_record.h"
+#include "accumulate/layer_sums_of.h"
+#include "accumulate/route_sampler.h"
 #include "accumulate/statistics_write_behind.h"
 #include "accumulate/sequence_sums.h"
+#include "accumulate/stream_energy.h"
 #include "accumulate/vector_accumulator.h"
 #include "artifact/weights_facts.h"
 #include "base/mem.h"
@@ -28,6 +31,8 @@ struct exf_accumulator {
     double *scratch;               /* [n_workers, scratch_each] */
     size_t scratch_each;
     exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
+    exf_stream_energy stream;
+    exf_route_sampler routes;     /* without room: no sample is kept */
     exf_device_sums device;       /* used if the forward pass runs on a device */
     exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
     exf_statistics_write_behind late;
@@ -83,6 +88,24 @@ static exf_code restore_layers(exf_accumulator *a, exf_err *err)
     return rc;
 }
 
+/* Gives sums that become a layer's the room for its sample. */
+static exf_code make_sample(exf_accumulator *a, exf_layer_statistics *s, exf_err *err)
+{
+    size_t tokens = a->routes.sample.cap;
+    return tokens ? exf_route_sample_new(&s->routes, tokens, (int)a->shape.top_k, err) : EXF_OK;
+}
+
+static exf_code begin_budgets(exf_accumulator *a, int n_workers, exf_err *err)
+{
+    size_t tokens = a->sequences.length ? exf_route_sampler_tokens(a->options.route_sample, a->shape.n_tokens) : 0;
+    exf_code rc;
+    EXF_TRY(exf_stream_energy_new(&a->stream, n_workers, err));
+    if (tokens) EXF_TRY(exf_route_sampler_new(&a->routes, tokens, (int)a->shape.top_k, err));
+    rc = make_sample(a, &a->sums[0], err);
+out:
+    return rc;
+}
+
 static exf_code begin(void *self, int n_workers, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -100,6 +123,7 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
     EXF_TRY(exf_mem_new(&a->scratch, (size_t)n_workers, a->scratch_each * sizeof *a->scratch, "Gram scratch", err));
     if (wants_vectors(&a->options))
         EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
+    EXF_TRY(begin_budgets(a, n_workers, err));
     if (a->resume) EXF_TRY(restore_layers(a, err));
 out:
     return rc;
@@ -114,6 +138,7 @@ static int puts_late(const exf_accumulator *a)
 static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
 {
     exf_accumulator *a = self;
+    exf_code rc = EXF_OK;
     (void)moe_index;
     a->active = a->first_done = 0;
     for (int i = 0; i < a->n_layers; i++) a->active |= a->layer_number[i] == layer;
@@ -121,19 +146,17 @@ static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
         if (!puts_late(a)) exf_layer_statistics_zero(&a->sums[i]); /* else writing zeroed them */
         a->tracker[i].open = 0;
     }
-    return a->active && a->vectors ? exf_vector_accumulator_begin(a->vectors, layer, err) : EXF_OK;
-}
-
-static exf_layer_sums moments_of(const exf_layer_statistics *s)
-{
-    return (exf_layer_sums){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
-                         s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
+    if (!a->active) return EXF_OK;
+    if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_choose(&a->routes, &a->sequences, layer, err));
+    if (a->vectors) rc = exf_vector_accumulator_begin(a->vectors, layer, err);
+out:
+    return rc;
 }
 
 static exf_code add_pairs(exf_accumulator *a, const exf_moe_block *b, exf_err *err)
 {
     const exf_layer_statistics *s = &a->sums[b->worker];
-    exf_layer_sums m = moments_of(s);
+    exf_layer_sums m = exf_layer_sums_of(s);
     exf_code rc;
     if (a->sequences.length)
         EXF_TRY(exf_sequence_tracker_enter(&a->tracker[b->worker], s, b->sequence, b->position, b->n_tokens, err));
@@ -147,12 +170,17 @@ out:
 static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
+    exf_code rc;
     if (!a->active) return EXF_OK;
+    EXF_TRY(exf_stream_energy_add(&a->stream, b, err));
     if (b->sweep > 0) return exf_vector_accumulator_add(a->vectors, b, err);
+    if (a->routes.sample.n) exf_route_sampler_keep(&a->routes, b);
     if (!a->options.common_input_tokens) return add_pairs(a, b, err);
-    exf_layer_sums m = moments_of(&a->sums[b->worker]);
-    return exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
-                                          err);
+    exf_layer_sums m = exf_layer_sums_of(&a->sums[b->worker]);
+    rc = exf_layer_sums_add_experts_cpu(&m, b->top_k, b->d_model, b->n_tokens, b->expert_outputs, b->topk_ids, b->topk_weights,
+                                        err);
+out:
+    return rc;
 }
 
 static exf_code common_input(void *self, const exf_common_input_block *b, exf_err *err)
@@ -161,7 +189,7 @@ static exf_code common_input(void *self, const exf_common_input_block *b, exf_er
     if (!a->active) return EXF_OK;
     const exf_layer_statistics *s = &a->sums[b->worker];
     exf_sequence_tracker *k = &a->tracker[b->worker];
-    exf_layer_sums m = moments_of(s);
+    exf_layer_sums m = exf_layer_sums_of(s);
     exf_code rc = EXF_OK;
     int goes_on = k->open && k->sequence == b->sequence;
     if (a->sequences.length)
@@ -185,6 +213,9 @@ static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
     exf_accumulator *a = self;
     exf_code rc;
     EXF_TRY(exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err));
+    EXF_TRY(make_sample(a, &a->spare, err));
+    EXF_TRY(exf_stream_energy_open_device(&a->stream, b, err));
+    if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_open_device(&a->routes, b, err));
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
                                  a->options.common_input_tokens > 0, err));
     if (a->vectors) EXF_TRY(exf_vector_accumulator_open_device(a->vectors, b, err));
@@ -195,13 +226,18 @@ out:
 static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
+    exf_code rc = EXF_OK;
     if (!a->active) return EXF_OK;
+    exf_stream_energy_add_device(&a->stream, b);
     if (b->sweep > 0) {
         exf_vector_accumulator_add_device(a->vectors, b);
         return EXF_OK;
     }
     exf_device_sums_add(&a->device, b);
-    return a->vectors ? exf_vector_accumulator_sample_device(a->vectors, b, err) : EXF_OK;
+    if (a->routes.sample.n) EXF_TRY(exf_route_sampler_keep_device(&a->routes, b, err));
+    if (a->vectors) rc = exf_vector_accumulator_sample_device(a->vectors, b, err);
+out:
+    return rc;
 }
 
 static exf_code device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
@@ -246,6 +282,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
         if (i) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
     }
     EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
+    if (a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
     a->first_done = 1;
 out:
     return rc;
@@ -299,6 +336,7 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     (void)moe_index;
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
+    EXF_TRY(exf_stream_energy_take(&a->stream, &a->sums[0], layer, err));
     progress->cold = count_cold(&a->sums[0]);
     if (puts_late(a)) return put_late(a, layer, err);
     if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
@@ -438,6 +476,8 @@ void exf_accumulator_free(exf_accumulator *a)
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
     exf_device_sums_free(&a->device);
+    exf_stream_energy_free(&a->stream);
+    exf_route_sampler_free(&a->routes);
     for (int i = 0; i < a->n_workers; i++) {
         exf_layer_statistics_free(&a->sums[i]);
         exf_sequence_tracker_free(&a->tracker[i]);

@@ -13,6 +13,7 @@ typedef struct {
     exf_facts_part *part;
     int32_t *ids;
     float *weights, *outputs;
+    double *stream_sq;
 } captures;
 
 static exf_code open_captures(captures *c, const char *const *paths, size_t n_paths, exf_err *err)
@@ -28,6 +29,7 @@ static exf_code open_captures(captures *c, const char *const *paths, size_t n_pa
     EXF_TRY(exf_mem_mul(&floats, slots, (size_t)c->file[0].shape.d_model, "captured outputs", err));
     EXF_TRY(exf_mem_new(&c->ids, slots, sizeof *c->ids, "captured routes", err));
     EXF_TRY(exf_mem_new(&c->weights, slots, sizeof *c->weights, "captured routes", err));
+    EXF_TRY(exf_mem_new(&c->stream_sq, (size_t)EXF_MOE_BLOCK, sizeof *c->stream_sq, "captured energies", err));
     EXF_TRY(exf_mem_new(&c->outputs, floats, sizeof *c->outputs, "captured outputs", err));
 out:
     return rc;
@@ -40,6 +42,7 @@ static void close_captures(captures *c)
     exf_mem_free(c->file);
     exf_mem_free(c->ids);
     exf_mem_free(c->weights);
+    exf_mem_free(c->stream_sq);
     exf_mem_free(c->outputs);
 }
 
@@ -84,9 +87,11 @@ static exf_code show_rows(show *s, exf_capture_file *f, int64_t at, int position
                        .sweep = s->sweep, .router_ids = c->ids, .router_weights = c->weights, .topk_ids = c->ids,
                        .topk_weights = c->weights,
                        .expert_outputs = c->outputs};
+    if (f->has_stream && s->sweep == s->observer->sweeps - 1) b.stream_sq = c->stream_sq;
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_capture_get(f, s->layer, at, n, c->ids, c->weights, c->outputs, err));
+    if (b.stream_sq) EXF_TRY(exf_capture_get_stream(f, s->layer, at, n, c->stream_sq, err));
     rc = s->observer->block(s->observer->self, &b, err);
     exf_progress_add(n);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: layer %d, rows from %lld: ", exf_h5_path(f->h), s->layer, (long long)at);

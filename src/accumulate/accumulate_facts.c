@@ -36,6 +36,8 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
     EXF_TRY(exf_provenance_add(p, err, "accumulate.pairs", "%s", o->common_input_tokens ? "common_input" : "corouted"));
     if (o->common_input_tokens) EXF_TRY(exf_provenance_add(p, err, "accumulate.observer_tokens", "%d", o->common_input_tokens));
     EXF_TRY(exf_provenance_add(p, err, "accumulate.weighting", "%s", weighting_name(o->weighting)));
+    if (o->route_sample && !o->basis_only)
+        EXF_TRY(exf_provenance_add(p, err, "accumulate.route_sample", "%lld", (long long)o->route_sample));
     EXF_TRY(add_vector_facts(p, o, err));
 out:
     return rc;

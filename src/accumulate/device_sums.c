@@ -1,6 +1,8 @@
 /* device_sums.c - see device_sums.h. */
 #include "accumulate/device_sums.h"
 
+#include "accumulate/layer_sums_of.h"
+
 #include <string.h>
 
 static size_t gram_bytes(const exf_backend *b, int n_experts)
@@ -74,8 +76,7 @@ void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_commo
 
 exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err)
 {
-    exf_layer_sums m = {to->dot, to->target_sq, to->source_sq, to->dot0, to->sq0, to->count,
-                     to->norm_sum, to->sq_sum, to->route_weight_sum, to->contribution_sum, to->norm_count};
+    exf_layer_sums m = exf_layer_sums_of(to);
     exf_sequence_sums over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
     exf_code rc =
         s->q ? s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;

@@ -33,6 +33,17 @@ static void list_sums(arrays *a, const exf_layer_statistics *s)
     add(a, "sequences", EXF_DT_U64, 2, pairs, s->sequences);
     add(a, "count", EXF_DT_U64, 2, pairs, s->count);
     add(a, "norm_count", EXF_DT_U64, 1, experts, s->norm_count);
+    add(a, "stream_sq", EXF_DT_U64, 2, (int64_t[3]){1, 3}, s->stream_sq);
+    add(a, "stream_count", EXF_DT_U64, 1, (int64_t[3]){1}, s->stream_count);
+}
+
+static void list_routes(arrays *a, const exf_route_sample *r)
+{
+    int64_t n = (int64_t)r->n;
+    if (!n) return;
+    add(a, "routes.key", EXF_DT_U64, 1, (int64_t[3]){n}, r->key);
+    add(a, "routes.ids", EXF_DT_I32, 2, (int64_t[3]){n, r->top_k}, r->ids);
+    add(a, "routes.weights", EXF_DT_F32, 2, (int64_t[3]){n, r->top_k}, r->weights);
 }
 
 static void list_vectors(arrays *a, const exf_vector_sums *v)
@@ -53,8 +64,21 @@ exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statisti
 {
     arrays a = {.n = 0};
     list_sums(&a, s);
+    list_routes(&a, &s->routes);
     if (v) list_vectors(&a, v);
     return exf_resume_put(r, NAME, layer, a.t, a.n, err);
+}
+
+/* Makes s->routes as large as the record's. */
+static exf_code new_routes(exf_layer_statistics *s, const exf_st_file *f, exf_err *err)
+{
+    const exf_st_tensor *ids = exf_st_find(f, "routes.ids");
+    exf_code rc = EXF_OK;
+    exf_route_sample_free(&s->routes);
+    if (!ids || ids->view.rank != 2) return EXF_OK;
+    rc = exf_route_sample_new(&s->routes, (size_t)ids->view.shape[0], (int)ids->view.shape[1], err);
+    if (rc == EXF_OK) s->routes.n = s->routes.cap;
+    return rc;
 }
 
 /* Allocates v for the vector sums that the record has; that of a basis alone has none, but their choice. */
@@ -76,6 +100,8 @@ exf_code exf_layer_record_get(const exf_resume *r, int layer, exf_layer_statisti
     exf_code rc;
     EXF_TRY(exf_resume_get(r, NAME, layer, &f, err));
     list_sums(&a, s);
+    EXF_TRY(new_routes(s, f, err));
+    list_routes(&a, &s->routes);
     if (v) {
         EXF_TRY(new_vectors(v, f, d_model, err));
         list_vectors(&a, v);

@@ -6,6 +6,7 @@
 #include "artifact/statistics.h"
 #include "base/mem.h"
 #include "base/stop.h"
+#include "base/text.h"
 
 #include <string.h>
 
@@ -15,6 +16,7 @@ typedef struct {
     char (*digest)[EXF_SHA256_HEX];
     size_t n, n_open;
     exf_run_shape shape;              /* shape of all files together */
+    int without_energies;             /* 1: some file lacks them */
     exf_sequence_list sequences;      /* sequences of all files, sorted */
     exf_provenance provenance, origin;
 } merging;
@@ -84,6 +86,7 @@ static exf_code join_heads(merging *m, exf_err *err)
     exf_code rc;
     m->shape = m->file[0].shape;
     EXF_TRY(join_sequences(m, err));
+    for (size_t i = 0; i < m->n; i++) m->without_energies |= !m->file[i].has_energies;
     EXF_TRY(exf_facts_join(&m->provenance, &m->origin, m->part, m->n, &m->sequences, err));
     for (size_t i = 1; i < m->n; i++) {
         EXF_TRY(check_shape(&m->file[0], &m->file[i], err));
@@ -197,6 +200,18 @@ out:
     return rc;
 }
 
+/* Allocates the sample of all files' tokens, as large as each file's was to be. */
+static exf_code make_sample(const merging *m, exf_route_sample *s, exf_err *err)
+{
+    const char *text = exf_provenance_get(&m->provenance, "accumulate.route_sample");
+    int64_t tokens;
+    if (!text) return EXF_OK;
+    if (!exf_parse_i64(text, &tokens) || tokens < 1 || tokens > INT32_MAX)
+        return exf_fail(err, EXF_FORMAT, "%s: provenance says accumulate.route_sample is %s, expected a number of tokens",
+                        m->part[0].path, text);
+    return exf_route_sample_new(s, (size_t)(tokens < m->shape.n_tokens ? tokens : m->shape.n_tokens), (int)m->shape.top_k, err);
+}
+
 /* ---- merging -------------------------------------------------------------------------------- */
 
 static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
@@ -205,6 +220,7 @@ static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
     int vectors = exf_provenance_get(&m->provenance, "accumulate.vectors") != NULL;
     exf_code rc;
     EXF_TRY(exf_layer_statistics_new(&sum, (int)m->shape.n_experts, err));
+    EXF_TRY(make_sample(m, &sum.routes, err));
     EXF_TRY(exf_layer_statistics_new(&one, (int)m->shape.n_experts, err));
     for (int i = 0; i < m->file[0].n_layers; i++) {
         exf_layer_statistics_zero(&sum);
@@ -231,6 +247,7 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
     EXF_TRY(exf_shards_check(m.part, n, partial, err));
     EXF_TRY(join_heads(&m, err));
     exf_statistics_header head = {.shape = m.shape, .layer_number = m.file[0].layer_number, .n_layers = m.file[0].n_layers,
+                                .without_energies = m.without_energies,
                                 .common_input = m.file[0].common_input, .sequences = &m.sequences, .provenance = &m.provenance,
                                 .origin = &m.origin};
     EXF_TRY(exf_statistics_start(&w, target, force, &head, err));

@@ -185,7 +185,8 @@ void exf_basis_close(exf_basis *b)
 /* Facts of model and settings decide what a basis is; who ran it, and on what, does not. */
 static int decides(const char *key)
 {
-    static const char *const not[] = {"accumulate.program", "accumulate.version", "accumulate.commit", EXF_BASIS_FACT};
+    static const char *const not[] = {"accumulate.program", "accumulate.route_sample", "accumulate.version", "accumulate.commit",
+                                      EXF_BASIS_FACT};
     for (size_t i = 0; i < sizeof not / sizeof *not; i++)
         if (strcmp(key, not[i]) == 0) return 0;
     if (exf_weights_facts_key(key)) return 0;

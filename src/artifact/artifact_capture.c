@@ -1,4 +1,4 @@
-/* artifact_capture.c - the file format `capture`, version 3.
+/* artifact_capture.c - the file format `capture`, version 4.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -10,7 +10,9 @@
  *   /layers/<l>/expert_outputs     F32 [T, K, H] before weighting
  * Since version 2, N = n_sequences, both or neither:
  *   /sequence_lengths              I32 [N]      tokens, in order of the rows
- *   /sequence_sha256               U8 [N, 32]   (sequences.h) */
+ *   /sequence_sha256               U8 [N, 32]   (sequences.h)
+ * Since version 4, in every layer's group or in none:
+ *   /layers/<l>/stream_sq          F64 [T]      squared norm of the residual stream behind the layer */
 #include "artifact/artifact_capture.h"
 
 #include "base/mem.h"
@@ -19,14 +21,15 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 3, .min_reader = 1};
+const exf_artifact exf_artifact_capture = {.kind = "capture", .version = 4, .min_reader = 1};
 
-enum { N_PARTS = EXF_CAPTURE_PARTS, PATH_LEN = 64 };
+enum { N_PARTS = EXF_CAPTURE_PARTS, STREAM_SQ = 3, PATH_LEN = 64 };
 
 static const struct { const char *name; exf_dtype dtype; int rank; } parts[N_PARTS] = {
     {"topk_ids", EXF_DT_I32, 2},
     {"topk_weights", EXF_DT_F32, 2},
     {"expert_outputs", EXF_DT_F32, 3},
+    {"stream_sq", EXF_DT_F64, 1},
 };
 
 static void part_path(char out[PATH_LEN], int layer, int part)
@@ -60,7 +63,7 @@ exf_code exf_capture_create_at(exf_capture_file *f, const char *target, int forc
     EXF_TRY(exf_layer_numbers_write(layer_numbers, n_layers, f->h, err));
     if (sequences) EXF_TRY(exf_sequence_list_write(sequences, f->h, err));
     for (int i = 0; i < n_layers; i++)
-        for (int k = 0; k < N_PARTS; k++) {
+        for (int k = 0; k < STREAM_SQ; k++) {
             char path[PATH_LEN];
             part_path(path, layer_numbers[i], k);
             exf_tensor t = part_tensor(f, k, path);
@@ -74,9 +77,9 @@ out:
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
                          const float *outputs, exf_err *err)
 {
-    const void *data[N_PARTS] = {ids, weights, outputs};
+    const void *data[STREAM_SQ] = {ids, weights, outputs};
     exf_code rc = EXF_OK;
-    for (int k = 0; rc == EXF_OK && k < N_PARTS; k++) {
+    for (int k = 0; rc == EXF_OK && k < STREAM_SQ; k++) {
         char path[PATH_LEN];
         part_path(path, layer, k);
         rc = exf_h5_write_rows(f->h, path, row, n, data[k], err);
@@ -84,9 +87,14 @@ exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n,
     return rc;
 }
 
+int exf_capture_parts(const exf_capture_file *f)
+{
+    return f->has_stream ? N_PARTS : STREAM_SQ;
+}
+
 exf_code exf_capture_layer_checksums(exf_capture_file *f, int layer, exf_capture_checksums out[EXF_CAPTURE_PARTS], exf_err *err)
 {
-    for (int k = 0; k < N_PARTS; k++) {
+    for (int k = 0; k < exf_capture_parts(f); k++) {
         char path[PATH_LEN];
         part_path(path, layer, k);
         out[k].name = parts[k].name;
@@ -99,7 +107,7 @@ exf_code exf_capture_layer_checksums(exf_capture_file *f, int layer, exf_capture
 exf_code exf_capture_keep_layer(exf_capture_file *f, int layer, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (int k = 0; rc == EXF_OK && k < N_PARTS; k++) {
+    for (int k = 0; rc == EXF_OK && k < exf_capture_parts(f); k++) {
         char path[PATH_LEN];
         part_path(path, layer, k);
         rc = exf_h5_check_kept(f->h, path, err);
@@ -115,6 +123,68 @@ exf_code exf_capture_settle(exf_capture_file *f, exf_err *err)
 exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err)
 {
     return exf_h5_sync(f->h, err);
+}
+
+/* ---- energies of the residual stream ----------------------------------------- */
+
+static exf_tensor stream_tensor(const exf_capture_file *f, int layer, char path[PATH_LEN])
+{
+    part_path(path, layer, STREAM_SQ);
+    return part_tensor(f, STREAM_SQ, path);
+}
+
+exf_code exf_capture_add_stream(exf_capture_file *f, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    f->has_stream = 1;
+    for (int i = 0; rc == EXF_OK && i < f->n_layers; i++) {
+        char path[PATH_LEN];
+        exf_tensor t = stream_tensor(f, f->layer_number[i], path);
+        rc = exf_h5_define(f->h, &t, EXF_H5_PLAIN, err);
+    }
+    return rc;
+}
+
+exf_code exf_capture_put_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, const double *stream_sq, exf_err *err)
+{
+    char path[PATH_LEN];
+    exf_tensor t = stream_tensor(f, layer, path);
+    return exf_h5_write_rows(f->h, t.name, row, n, stream_sq, err);
+}
+
+exf_code exf_capture_get_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, double *stream_sq, exf_err *err)
+{
+    char path[PATH_LEN];
+    exf_tensor t = stream_tensor(f, layer, path);
+    exf_code rc = exf_h5_read_rows(f->h, t.name, t.dtype, row, n, stream_sq, err);
+    for (int64_t i = 0; rc == EXF_OK && i < n; i++)
+        if (!(stream_sq[i] >= 0 && isfinite(stream_sq[i])))
+            rc = exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: stream_sq is %g, expected a squared norm", exf_h5_path(f->h), layer,
+                          (long long)(row + i), stream_sq[i]);
+    return rc;
+}
+
+static exf_code look_for_stream(void *self, const char *name, exf_err *err)
+{
+    (void)err;
+    *(int *)self |= strcmp(name, parts[STREAM_SQ].name) == 0;
+    return EXF_OK;
+}
+
+/* Looks whether layers have energies: all or none. */
+static exf_code expect_stream(exf_capture_file *f, exf_err *err)
+{
+    char path[PATH_LEN];
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && !f->has_stream && i < f->n_layers; i++) {
+        snprintf(path, sizeof path, "/layers/%d", (int)f->layer_number[i]);
+        rc = exf_h5_members(f->h, path, look_for_stream, &f->has_stream, err);
+    }
+    for (int i = 0; rc == EXF_OK && f->has_stream && i < f->n_layers; i++) {
+        exf_tensor t = stream_tensor(f, f->layer_number[i], path);
+        rc = exf_h5_expect(f->h, &t, err);
+    }
+    return rc;
 }
 
 exf_code exf_capture_add_facts(exf_capture_file *f, const exf_provenance *p, exf_err *err)
@@ -144,7 +214,7 @@ exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err)
     EXF_TRY(exf_layer_numbers_read(&f->layer_number, &f->n_layers, f->h, err));
     EXF_TRY(exf_sequence_list_read(&f->sequences, f->shape.n_sequences, f->shape.n_tokens, f->h, err));
     for (int i = 0; i < f->n_layers; i++)
-        for (int k = 0; k < N_PARTS; k++) {
+        for (int k = 0; k < STREAM_SQ; k++) {
             char part[PATH_LEN], have[64], want[64];
             exf_tensor found;
             part_path(part, f->layer_number[i], k);
@@ -156,6 +226,7 @@ exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err)
                           exf_shape_text(want, sizeof want, t.shape, t.rank));
             goto out;
         }
+    rc = expect_stream(f, err);
 out:
     if (rc != EXF_OK) exf_capture_close(f);
     return rc;
@@ -187,10 +258,10 @@ static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, con
 exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs,
                          exf_err *err)
 {
-    void *data[N_PARTS] = {ids, weights, outputs};
+    void *data[STREAM_SQ] = {ids, weights, outputs};
     int64_t k = f->shape.top_k;
     exf_code rc = EXF_OK;
-    for (int part = 0; rc == EXF_OK && part < N_PARTS; part++) {
+    for (int part = 0; rc == EXF_OK && part < STREAM_SQ; part++) {
         char path[PATH_LEN];
         part_path(path, layer, part);
         rc = exf_h5_read_rows(f->h, path, parts[part].dtype, row, n, data[part], err);

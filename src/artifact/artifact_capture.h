@@ -12,6 +12,7 @@ typedef struct {
     int32_t *layer_number;     /* [n_layers]; borrowed when writing, owned when reading */
     exf_provenance provenance; /* reading only */
     exf_sequence_list sequences; /* reading only, in order of their rows; unknown in version 1 */
+    int has_stream;              /* 1: rows have the energy of the residual stream behind the layer */
 } exf_capture_file;
 
 /* Creates a capture and makes room for every layer; rows may then come in any order. sequences: in
@@ -24,12 +25,13 @@ exf_code exf_capture_create_at(exf_capture_file *f, const char *target, int forc
                                const exf_run_shape *shape, int32_t *layer_numbers, int n_layers,
                                const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* CRC-32s of what was written of a layer, for a record of it: one list for each of its datasets, the file's own. */
-enum { EXF_CAPTURE_PARTS = 3 };
+enum { EXF_CAPTURE_PARTS = 4 };
 typedef struct {
     const char *name;
     uint32_t *crc; /* [n] */
     size_t n;
 } exf_capture_checksums;
+int exf_capture_parts(const exf_capture_file *f); /* datasets of a layer: one more with energies of the stream */
 exf_code exf_capture_layer_checksums(exf_capture_file *f, int layer, exf_capture_checksums out[EXF_CAPTURE_PARTS],
                                      exf_err *err) EXF_CHECKED;
 /* Compares the rows of a layer that are in the file with its checksums, which the caller has set; EXF_FORMAT. */
@@ -40,6 +42,10 @@ exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err) EXF_CHECKED;
 /* Writes rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].  Not thread-safe. */
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
                          const float *outputs, exf_err *err) EXF_CHECKED;
+/* Makes room for the squared norms of the residual stream, right after exf_capture_create(), and writes those of rows. */
+exf_code exf_capture_add_stream(exf_capture_file *f, exf_err *err) EXF_CHECKED;
+exf_code exf_capture_put_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, const double *stream_sq,
+                                exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
 exf_code exf_capture_add_facts(exf_capture_file *f, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 exf_code exf_capture_commit(exf_capture_file *f, exf_err *err) EXF_CHECKED;
@@ -50,5 +56,8 @@ exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err) E
  * naming layer and row). */
 exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs,
                          exf_err *err) EXF_CHECKED;
+/* Reads the squared norms of the residual stream of a file that has them: finite and at least 0 (EXF_FORMAT). */
+exf_code exf_capture_get_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, double *stream_sq,
+                                exf_err *err) EXF_CHECKED;
 void exf_capture_close(exf_capture_file *f);
 #endif

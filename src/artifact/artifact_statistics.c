@@ -1,4 +1,4 @@
-/* artifact_statistics.c - the file format `statistics`, version 3.
+/* artifact_statistics.c - the file format `statistics`, version 4.
  *
  * Root attributes beside those of artifact.h:
  *   n_experts, top_k, d_model, n_sequences, n_tokens   i64
@@ -33,6 +33,9 @@
  *       that was added up.  It records how the file was made, so no digest covers it.
  *   /layers/<l>/vectors/...        statistics_vectors.c; what they were added up over is the fact
  *       accumulate.basis_digest (artifact_basis.h), which files of earlier programs lack
+ * Since version 4, each of which may be absent:
+ *   /layers/<l>/energy_sum         F64 [E] and exact/...: squares of router weight times norm
+ *   /layers/<l>/stream/..., /layers/<l>/routes/...   statistics_routes.c
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 #include "artifact/artifact_basis.h"
@@ -45,83 +48,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 3, .min_reader = 1};
+const exf_artifact exf_artifact_statistics = {.kind = "statistics", .version = 4, .min_reader = 1};
 /* Files of common input have min_reader 2, so that readers of version 1 refuse them as too new, not as damaged. */
-static const exf_artifact of_common_input = {.kind = "statistics", .version = 3, .min_reader = 2};
-
-exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
-{
-    exf_code rc;
-    size_t e = (size_t)n_experts;
-    memset(s, 0, sizeof *s);
-    s->n_experts = n_experts;
-#define X(name) EXF_TRY(exf_mem_new(&s->name, e * e, sizeof *s->name, "pair sums", err));
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    X(sequences)
-#undef X
-#define X(name) EXF_TRY(exf_mem_new(&s->name, e, sizeof *s->name, "expert sums", err));
-    EXF_EXPERT_SUMS(X)
-#undef X
-    EXF_TRY(exf_mem_new(&s->count, e * e, sizeof *s->count, "pair counts", err));
-    EXF_TRY(exf_mem_new(&s->norm_count, e, sizeof *s->norm_count, "expert counts", err));
-out:
-    if (rc != EXF_OK) exf_layer_statistics_free(s);
-    return rc;
-}
-
-void exf_layer_statistics_zero(exf_layer_statistics *s)
-{
-    size_t e = (size_t)s->n_experts;
-#define X(name) memset(s->name, 0, e *e * sizeof *s->name);
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    X(sequences)
-    X(count)
-#undef X
-#define X(name) memset(s->name, 0, e * sizeof *s->name);
-    EXF_EXPERT_SUMS(X)
-    X(norm_count)
-#undef X
-}
-
-static void merge_sums(exf_exact *to, const exf_exact *from, size_t n)
-{
-    for (size_t i = 0; i < n; i++) exf_exact_merge(&to[i], &from[i]);
-}
-
-static void merge_counts(uint64_t *to, const uint64_t *from, size_t n)
-{
-    for (size_t i = 0; i < n; i++) to[i] += from[i];
-}
-
-void exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from)
-{
-    size_t e = (size_t)to->n_experts;
-#define X(name) merge_sums(to->name, from->name, e *e);
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-#undef X
-#define X(name) merge_sums(to->name, from->name, e);
-    EXF_EXPERT_SUMS(X)
-#undef X
-    merge_counts(to->count, from->count, e * e);
-    merge_counts(to->sequences, from->sequences, e * e);
-    merge_counts(to->norm_count, from->norm_count, e);
-}
-
-void exf_layer_statistics_free(exf_layer_statistics *s)
-{
-#define X(name) exf_mem_free(s->name);
-    EXF_PAIR_SUMS(X)
-    EXF_SEQUENCE_SUMS(X)
-    X(sequences)
-    EXF_EXPERT_SUMS(X)
-    X(count)
-    X(norm_count)
-#undef X
-    memset(s, 0, sizeof *s);
-}
+static const exf_artifact of_common_input = {.kind = "statistics", .version = 4, .min_reader = 2};
 
 /* ---- writing ------------------------------------------------------------ */
 
@@ -157,6 +86,7 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     w->shape = head->shape;
     EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
     w->by_sequence = head->sequences && head->sequences->length;
+    w->without_energies = head->without_energies;
     EXF_TRY(exf_artifact_create(&w->h, target, force,
                                 head->is_basis       ? &exf_artifact_basis
                                 : head->common_input ? &of_common_input
@@ -245,7 +175,8 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const ex
     EXF_PAIR_SUMS(X)
 #undef X
 #define X(name) EXF_TRY(put_sums(&d, #name, s->name, 1, err));
-    EXF_EXPERT_SUMS(X)
+    EXF_EXPERT_SUMS_OF_VERSION_1(X)
+    if (!w->without_energies) X(energy_sum)
 #undef X
     put_counts(&d, "count", s->count, 2);
     put_counts(&d, "norm_count", s->norm_count, 1);
@@ -256,7 +187,8 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const ex
         put_counts(&d, "sequences", s->sequences, 2);
     }
     EXF_TRY(exf_parallel_for(d.n_rounded, exf_background_threads(), round_sums, d.rounded, err));
-    rc = exf_h5_write_all(w->h, d.t, d.n, err);
+    EXF_TRY(exf_h5_write_all(w->h, d.t, d.n, err));
+    rc = exf_statistics_put_routes(w, layer_number, s, err);
 out:
     for (size_t i = 0; i < MOST_DATASETS; i++) exf_mem_free(d.rounded[i].rounded);
     return rc;
@@ -310,6 +242,13 @@ static exf_code read_pairs(exf_statistics_reader *r, exf_err *err)
     return rc;
 }
 
+static exf_code look_for_energies(void *self, const char *name, exf_err *err)
+{
+    (void)err;
+    *(int *)self |= strcmp(name, "energy_sum") == 0;
+    return EXF_OK;
+}
+
 /* Looks at the first layer's pair sums, before anybody takes memory for layers of that many experts. */
 static exf_code expect_layer(exf_statistics_reader *r, exf_err *err)
 {
@@ -324,7 +263,8 @@ static exf_code expect_layer(exf_statistics_reader *r, exf_err *err)
     }
     EXF_PAIR_SUMS(X)
 #undef X
-    return rc;
+    snprintf(path, sizeof path, "/layers/%d", (int)r->layer_number[0]);
+    return rc == EXF_OK ? exf_h5_members(r->h, path, look_for_energies, &r->has_energies, err) : rc;
 }
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err)
@@ -456,12 +396,15 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
     EXF_PAIR_SUMS(X)
 #undef X
 #define X(name) EXF_TRY(get_sums(r, layer, #name, s->name, 1, err));
-    EXF_EXPERT_SUMS(X)
+    EXF_EXPERT_SUMS_OF_VERSION_1(X)
+    memset(s->energy_sum, 0, (size_t)s->n_experts * sizeof *s->energy_sum);
+    if (r->has_energies) X(energy_sum)
 #undef X
     EXF_TRY(get_counts(r, layer, "count", s->count, 2, err));
     EXF_TRY(get_counts(r, layer, "norm_count", s->norm_count, 1, err));
     EXF_TRY(check_counts(r, layer, s, err));
     EXF_TRY(get_sequences(r, layer, s, err));
+    EXF_TRY(exf_statistics_get_routes(r, i, s, err));
 out:
     return rc;
 }

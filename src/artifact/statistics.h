@@ -3,13 +3,15 @@
 #ifndef EXF_ARTIFACT_STATISTICS_H
 #define EXF_ARTIFACT_STATISTICS_H
 #include "artifact/artifact.h"
+#include "artifact/route_sample.h"
 #include "artifact/sequences.h"
 #include "artifact/vector_sums.h"
 #include "base/exact.h"
 
 /* The sums are defined in kernels/statistics/layer_sums.h. */
 #define EXF_PAIR_SUMS(X) X(dot) X(target_sq) X(source_sq) X(dot0) X(sq0)
-#define EXF_EXPERT_SUMS(X) X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum)
+#define EXF_EXPERT_SUMS_OF_VERSION_1(X) X(norm_sum) X(sq_sum) X(route_weight_sum) X(contribution_sum)
+#define EXF_EXPERT_SUMS(X) EXF_EXPERT_SUMS_OF_VERSION_1(X) X(energy_sum)
 
 /* Sums over sequences (units of a jackknife): with a = a sequence's own dot and b = its own
  * target_sq, both times 2^-24, the sums of a^2, a b and b^2. */
@@ -26,13 +28,17 @@ typedef struct {
     uint64_t *sequences;  /* [E, E] sequences that observed the pair */
     uint64_t *count;      /* [E, E] */
     uint64_t *norm_count; /* [E] */
+    exf_exact *stream_sq;   /* [1] squared norms of the residual stream behind the layer, all its streams together */
+    uint64_t *stream_count; /* [1] tokens whose stream was seen; 0 where the pass had none, as with recorded hidden states */
+    exf_route_sample routes; /* of the layer's tokens; cap 0: none is kept */
     int n_experts;
     const exf_vector_sums *vectors; /* borrowed; NULL: none, or not read */
 } exf_layer_statistics;
 
+/* Allocates the sums; s->routes has no room until exf_route_sample_new() gives it some. */
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_zero(exf_layer_statistics *s);
-/* Adds `from` to `to`, exactly. */
+/* Adds `from` to `to`, exactly, and merges the samples if `to` has room for one. */
 void exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from);
 void exf_layer_statistics_free(exf_layer_statistics *s);
 
@@ -41,6 +47,7 @@ typedef struct {
     exf_h5 *h;
     exf_run_shape shape;
     int by_sequence; /* 1: the file has sums over sequences */
+    int without_energies; /* 1: energy_sum is unknown and not written */
     exf_provenance late; /* facts that are written at the end */
 } exf_statistics_writer;
 
@@ -49,6 +56,7 @@ typedef struct {
     exf_run_shape shape;
     const int32_t *layer_number; /* [n_layers] */
     int n_layers;
+    int without_energies;                /* 1: energy_sum is not known: some part is older than version 4 */
     int common_input;                    /* pairs of all experts on the same tokens, not of co-routed ones */
     const exf_sequence_list *sequences;  /* sorted; NULL or without lengths: unknown, and the file has no sums over sequences */
     const exf_provenance *provenance;
@@ -78,12 +86,17 @@ typedef struct {
     exf_provenance provenance, origin;
     exf_sequence_list sequences; /* sorted; if unknown, the file has no sums over sequences, and a layer's read as 0 */
     int common_input;
+    int has_energies; /* 1: the file has energy_sum (since version 4); else a layer's reads as 0 */
 } exf_statistics_reader;
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;
 /* Reads layer i of n_layers into s (made by exf_layer_statistics_new).  Refuses a file whose rounded
  * sums differ from its exact ones, or whose counts contradict each other. */
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+/* Write and read a layer's stream energy and route sample (statistics_routes.c); called by put and get. */
+exf_code exf_statistics_put_routes(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s,
+                                   exf_err *err) EXF_CHECKED;
+exf_code exf_statistics_get_routes(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Reads that layer's vector sums, which exf_statistics_get() does not read: they may be gigabytes.
  * If it has none, v->n_pairs is 0.  The caller frees them. */
 exf_code exf_statistics_get_vectors(exf_statistics_reader *r, int i, exf_vector_sums *v, exf_err *err) EXF_CHECKED;

@@ -13,6 +13,7 @@ typedef struct {
     int64_t row, n;
     int32_t *ids;
     float *weights, *outputs;
+    double *stream_sq;
 } slot;
 
 struct exf_capture_write_behind {
@@ -34,6 +35,7 @@ static void write_next(exf_capture_write_behind *w)
     exf_err err = {.code = EXF_OK};
     pthread_mutex_unlock(&w->lock);
     exf_code rc = exf_capture_put(w->file, s->layer, s->row, s->n, s->ids, s->weights, s->outputs, &err);
+    if (rc == EXF_OK && w->file->has_stream) rc = exf_capture_put_stream(w->file, s->layer, s->row, s->n, s->stream_sq, &err);
     pthread_mutex_lock(&w->lock);
     if (rc != EXF_OK) w->err = err;
     w->written++;
@@ -68,6 +70,7 @@ exf_code exf_capture_write_behind_new(exf_capture_write_behind **out, exf_captur
     pthread_cond_init(&w->moved, NULL);
     for (int i = 0; i < N_SLOTS; i++) {
         EXF_TRY(exf_mem_raw(&w->slots[i].ids, slots, sizeof(int32_t), "captured blocks", err));
+        EXF_TRY(exf_mem_raw(&w->slots[i].stream_sq, (size_t)rows, sizeof(double), "captured blocks", err));
         EXF_TRY(exf_mem_raw(&w->slots[i].weights, slots, sizeof(float), "captured blocks", err));
         EXF_TRY(exf_mem_raw(&w->slots[i].outputs, slots * (size_t)file->shape.d_model, sizeof(float), "captured blocks", err));
     }
@@ -93,7 +96,7 @@ static exf_code wait_for_room(exf_capture_write_behind *w, size_t most_unwritten
 }
 
 static void fill(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
-                 const float *outputs)
+                 const float *outputs, const double *stream_sq)
 {
     slot *s = &w->slots[w->filled % N_SLOTS];
     size_t slots = (size_t)(n * w->file->shape.top_k);
@@ -102,6 +105,7 @@ static void fill(exf_capture_write_behind *w, int layer, int64_t row, int64_t n,
     s->n = n;
     memcpy(s->ids, ids, slots * sizeof *ids);
     memcpy(s->weights, weights, slots * sizeof *weights);
+    if (w->file->has_stream) memcpy(s->stream_sq, stream_sq, (size_t)n * sizeof *stream_sq);
     memcpy(s->outputs, outputs, slots * (size_t)w->file->shape.d_model * sizeof *outputs);
     pthread_mutex_lock(&w->lock);
     w->filled++;
@@ -110,14 +114,14 @@ static void fill(exf_capture_write_behind *w, int layer, int64_t row, int64_t n,
 }
 
 exf_code exf_capture_write_behind_put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, const int32_t *ids,
-                                      const float *weights, const float *outputs, exf_err *err)
+                                      const float *weights, const float *outputs, const double *stream_sq, exf_err *err)
 {
     if (n > w->rows)
         return exf_fail(err, EXF_INTERNAL, "capture: a block of %lld rows, expected at most %lld", (long long)n,
                         (long long)w->rows);
     pthread_mutex_lock(&w->filling);
     exf_code rc = wait_for_room(w, N_SLOTS - 1, err);
-    if (rc == EXF_OK) fill(w, layer, row, n, ids, weights, outputs);
+    if (rc == EXF_OK) fill(w, layer, row, n, ids, weights, outputs, stream_sq);
     pthread_mutex_unlock(&w->filling);
     return rc;
 }
@@ -138,6 +142,7 @@ void exf_capture_write_behind_free(exf_capture_write_behind *w)
     for (int i = 0; i < N_SLOTS; i++) {
         exf_mem_free(w->slots[i].ids);
         exf_mem_free(w->slots[i].weights);
+        exf_mem_free(w->slots[i].stream_sq);
         exf_mem_free(w->slots[i].outputs);
     }
     pthread_mutex_destroy(&w->lock);

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "capture/recorder.h"
 #include "capture/capture_write_behind.h"
+#include "kernels/statistics/row_energy.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -24,9 +25,12 @@ struct exf_recorder {
 static exf_code block(void *self, const exf_moe_block *b, exf_err *err)
 {
     exf_recorder *r = self;
+    double energy[EXF_MOE_BLOCK];
     if (!r->layers->chosen[b->layer]) return EXF_OK;
+    for (int t = 0; b->stream && t < b->n_tokens; t++)
+        energy[t] = exf_row_energy(b->stream + (size_t)t * (size_t)b->stream_width, b->stream_width);
     return exf_capture_write_behind_put(r->behind, b->layer, (int64_t)b->row, b->n_tokens, b->topk_ids, b->topk_weights,
-                                        b->expert_outputs, err);
+                                        b->expert_outputs, energy, err);
 }
 
 /* ---- the resume point ---------------------------------------------------------------------- */
@@ -51,7 +55,7 @@ static exf_code list_checksums(exf_recorder *r, int layer, exf_tensor t[EXF_CAPT
 {
     exf_capture_checksums sums[EXF_CAPTURE_PARTS];
     exf_code rc = exf_capture_layer_checksums(&r->file, layer, sums, err);
-    for (int k = 0; rc == EXF_OK && k < EXF_CAPTURE_PARTS; k++)
+    for (int k = 0; rc == EXF_OK && k < exf_capture_parts(&r->file); k++)
         t[k] = (exf_tensor){.name = sums[k].name, .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)sums[k].n},
                             .data = sums[k].crc};
     return rc;
@@ -69,7 +73,7 @@ static exf_code settle(void *self, int done, exf_err *err)
         int layer = r->layers->number[i];
         if (r->recorded[layer]) continue;
         EXF_TRY(list_checksums(r, layer, t, err));
-        EXF_TRY(exf_resume_put(r->resume, RECORD, layer, t, EXF_CAPTURE_PARTS, err));
+        EXF_TRY(exf_resume_put(r->resume, RECORD, layer, t, (size_t)exf_capture_parts(&r->file), err));
         r->recorded[layer] = 1;
     }
 out:
@@ -90,7 +94,7 @@ static exf_code keep_layer(exf_recorder *r, int layer, exf_err *err)
     exf_code rc;
     EXF_TRY(list_checksums(r, layer, t, err));
     EXF_TRY(exf_resume_get(r->resume, RECORD, layer, &f, err));
-    for (int k = 0; k < EXF_CAPTURE_PARTS; k++) EXF_TRY(exf_resume_read(f, &t[k], (void *)(uintptr_t)t[k].data, err));
+    for (int k = 0; k < exf_capture_parts(&r->file); k++) EXF_TRY(exf_resume_read(f, &t[k], (void *)(uintptr_t)t[k].data, err));
     rc = exf_capture_keep_layer(&r->file, layer, err);
     if (rc == EXF_FORMAT)
         rc = exf_fail(err, EXF_FORMAT, "%s: layer %d differs from its checksums in the resume point; --resume=never starts over",
@@ -112,7 +116,8 @@ static exf_code keep_layers(exf_recorder *r, int done, exf_err *err)
 /* ---- making and committing ------------------------------------------------------------------- */
 
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
-                          const exf_sequence_list *sequences, const exf_provenance *p, exf_resume *resume, exf_err *err)
+                          const exf_sequence_list *sequences, int has_stream, const exf_provenance *p, exf_resume *resume,
+                          exf_err *err)
 {
     exf_recorder *r = NULL;
     int done = resume ? exf_resume_start(resume)->layers_done : 0;
@@ -126,6 +131,7 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     if (resume) EXF_TRY(exf_recorder_unfinished(&r->unfinished, target, err));
     EXF_TRY(exf_capture_create_at(&r->file, target, force, r->unfinished, done > 0, shape, layers->number, layers->n, sequences, p,
                                   err));
+    if (has_stream) EXF_TRY(exf_capture_add_stream(&r->file, err));
     EXF_TRY(keep_layers(r, done, err));
     EXF_TRY(exf_capture_write_behind_new(&r->behind, &r->file, rows, err));
     if (resume) exf_resume_sync_first(resume, sync_file, r);

@@ -81,6 +81,6 @@ size_t exf_mirror_floats(const exf_backend *b, const exf_architecture *a, int bl
 {
     size_t rows = (size_t)exf_host_block(block_tokens), h = (size_t)a->d_model;
     if (!b->gpu) return 0;
-    return larger(d->host_blocks ? rows * h * (3 + (size_t)a->top_k) : 0,
+    return larger(d->host_blocks ? rows * (h * (3 + (size_t)a->top_k) + exf_row_width(a)) : 0,
                   d->head && !d->scored ? (size_t)exf_head_rows(b) * (size_t)a->vocab : 0);
 }

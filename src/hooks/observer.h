@@ -33,6 +33,10 @@ typedef struct {
     const float *expert_outputs; /* [T, K, H] unweighted */
     const float *routed_output;  /* [T, H] sum of weight * output */
     const float *block_output;   /* [T, H] with shared experts: what is added to the residual stream */
+    const float *stream;         /* [T, stream_width] the residual stream behind the layer, all its streams side by side; in the
+                                  * last sweep only, and NULL where the pass has none (recorded hidden states) */
+    int stream_width;
+    const double *stream_sq;     /* [T] their squared norms, from a source that has not the stream itself (captures); else NULL */
 } exf_moe_block;
 
 /* Consecutive tokens of the run in one MoE layer.  The arrays lie in GPU memory and are
@@ -49,6 +53,8 @@ typedef struct {
     const float *router_weights; /* [T, K] */
     const int32_t *topk_ids;    /* [T, K] after rewriting */
     const float *topk_weights;  /* [T, K] */
+    const float *stream;        /* [T, stream_width], as exf_moe_block's */
+    int stream_width;
 } exf_device_block;
 
 /* Some tokens of one sequence in one MoE layer with the outputs of every expert on them. */

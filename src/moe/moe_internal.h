@@ -3,8 +3,10 @@
 #define EXF_MOE_MOE_INTERNAL_H
 #include "moe/moe_layer.h"
 
-/* Shows the block to the lane's observer (moe_show.c). */
-exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err) EXF_CHECKED;
+/* Shows the block to the lane's observer (moe_show.c); stream: its updated hidden states, NULL if it has none or before the
+ * last sweep. */
+exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
+                      exf_err *err) EXF_CHECKED;
 /* Return 1 if the observer reads a sweep's blocks in GPU memory, or in host memory. */
 int exf_moe_shown_on_device(const exf_moe_layer *l, int sweep);
 int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep);

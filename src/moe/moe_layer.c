@@ -216,14 +216,14 @@ exf_code exf_moe_block_run(const exf_moe_layer *l, int worker, size_t sequence, 
     exf_code rc;
     exf_moe_carve(&m, &arena, w->b, w->compute, a, n, &l->needs);
     EXF_TRY(compute(l, worker, &m, sequence, row, n, hidden, err));
+    if (hidden && l->last && a->residual.streams > 1) exf_residual_update(w->b, w->q, a, hidden, m.block, n, m.mixing);
     computed = exf_clock();
     exf_moe_view view = {l->routes, l->router_routes, sequence, row, n, worker};
     exf_stage_begin(w->clock, w->q);
-    if (l->moe_index >= 0) EXF_TRY(exf_moe_show(l, &view, &m, err));
+    if (l->moe_index >= 0) EXF_TRY(exf_moe_show(l, &view, &m, l->last ? hidden : NULL, err));
     exf_stage_end(w->clock, w->q, &w->times.observe, l->work, 0);
     EXF_TRY(exf_moe_wait_if_timed(l, w, err));
     shown = exf_clock();
-    if (hidden && l->last && a->residual.streams > 1) exf_residual_update(w->b, w->q, a, hidden, m.block, n, m.mixing);
     if (l->last) EXF_TRY(l->engine->watch(l, w, &view, hidden ? hidden : m.block, err));
     exf_add_time(w, &w->times.observe, shown - computed);
     exf_add_time(w, &w->times.experts,

@@ -39,10 +39,13 @@ exf_device_block exf_moe_device_block(const exf_moe_layer *l, const exf_moe_view
     };
 }
 
-static exf_code show_on_device(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+static exf_code show_on_device(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
+                               exf_err *err)
 {
     const exf_observer *o = l->lane->observer;
     exf_device_block b = exf_moe_device_block(l, v, m->outputs);
+    b.stream = stream;
+    b.stream_width = (int)exf_moe_row_width(l);
     return o->device_block(o->self, &b, err);
 }
 
@@ -56,7 +59,8 @@ static const float *outputs_f32(exf_workspace *w, const exf_moe_arrays *m, size_
 }
 
 /* Shows tokens [at, at + v->n) of the call, which belong to one sequence. */
-static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, int at, exf_err *err)
+static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, int at,
+                          exf_err *err)
 {
     const exf_observer *o = l->lane->observer;
     exf_workspace *w = &l->space[v->worker];
@@ -68,13 +72,19 @@ static exf_code show_part(const exf_moe_layer *l, const exf_moe_view *v, const e
     EXF_TRY(exf_visible(w, outputs_f32(w, m, first * k, n * k), n * k, &mirror, &b.expert_outputs, err));
     EXF_TRY(exf_visible(w, m->routed + first, n, &mirror, &b.routed_output, err));
     EXF_TRY(exf_visible(w, m->block + first, n, &mirror, &b.block_output, err));
+    b.stream_width = (int)exf_moe_row_width(l);
+    if (stream) {
+        size_t width = (size_t)b.stream_width;
+        EXF_TRY(exf_visible(w, stream + (size_t)at * width, (size_t)v->n * width, &mirror, &b.stream, err));
+    }
     rc = o->block(o->self, &b, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, sequence %zu, block at position %d: ", b.layer, b.sequence, b.position);
 out:
     return rc;
 }
 
-static exf_code show_on_host(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+static exf_code show_on_host(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream,
+                             exf_err *err)
 {
     const exf_span *span = l->batch->span;
     exf_moe_view part = *v;
@@ -85,13 +95,13 @@ static exf_code show_on_host(const exf_moe_layer *l, const exf_moe_view *v, cons
         size_t left = span[part.sequence].offset + (size_t)span[part.sequence].n_tokens - part.row;
         part.n = v->n - at < EXF_MOE_BLOCK ? v->n - at : EXF_MOE_BLOCK;
         if ((size_t)part.n > left) part.n = (int)left;
-        rc = show_part(l, &part, m, at, err);
+        rc = show_part(l, &part, m, stream, at, err);
     }
     return rc;
 }
 
-exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, exf_err *err)
+exf_code exf_moe_show(const exf_moe_layer *l, const exf_moe_view *v, const exf_moe_arrays *m, const float *stream, exf_err *err)
 {
-    if (exf_moe_shown_on_device(l, l->sweep)) return show_on_device(l, v, m, err);
-    return exf_moe_shown_on_host(l, l->sweep) ? show_on_host(l, v, m, err) : EXF_OK;
+    if (exf_moe_shown_on_device(l, l->sweep)) return show_on_device(l, v, m, stream, err);
+    return exf_moe_shown_on_host(l, l->sweep) ? show_on_host(l, v, m, stream, err) : EXF_OK;
 }

@@ -82,7 +82,8 @@ static exf_code write_capture(const exf_capture_job *j, const exf_provenance *p,
     EXF_TRY(exf_run_directory_open(&dir, r->output_directory, err));
     EXF_TRY(exf_run_directory_file(&dir, "capture.h5", &path, err));
     if (j->resume_facts) EXF_TRY(open_resume(j, &dir, path, &resume, err));
-    EXF_TRY(exf_recorder_new(&rec, path, r->force, j->shape, j->layers, &sequences, p, resume, err));
+    EXF_TRY(exf_recorder_new(&rec, path, r->force, j->shape, j->layers, &sequences,
+                             !exf_provenance_get(p, "data.moe_inputs_sha256"), p, resume, err));
     EXF_TRY(j->pass(j->self, exf_recorder_observer(rec), resume, err));
     EXF_TRY(exf_capture_weights_facts(&late, j->model, err));
     EXF_TRY(exf_recorder_commit(rec, &late, err));

@@ -57,6 +57,8 @@ static const exf_opt key_rows[] = {
     {"calibrate.basis", "basis", 0, EXF_OPT_TEXT, AT(basis_path), NULL, "FILE", "Calibration",
      "basis of vector sums, made by --basis-only; pairs, directions and grids of all of the data, for diagonal and lowrank, so "
      "that the sums of its parts add; default: the run makes its own"},
+    {"calibrate.route_sample", NULL, 0, EXF_OPT_INT, AT(route_sample), "4096", "0..16777216", "Calibration",
+     "tokens of a layer whose routes the statistics keep, from which budgets are solved; 0: none"},
     {"calibrate.min_pair_tokens", NULL, 0, EXF_OPT_INT, AT(min_pair_tokens), "1", "1..", "Calibration",
      "a pair seen by fewer tokens counts as unobserved"},
     {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",

@@ -38,7 +38,7 @@ typedef struct {
     char *schema, *model_path, *manifest;
     int64_t sequences, max_tokens, min_tokens, seed;
     int pairs, weighting; /* EXF_PAIRS_*; exf_weighting */
-    int64_t observer_tokens, vector_pairs, samples, basis_seed, min_pair_tokens;
+    int64_t observer_tokens, vector_pairs, samples, basis_seed, route_sample, min_pair_tokens;
     char *basis_path; /* calibrate.basis */
     int basis_only, partial;
     char *shard_text; /* --shard */

@@ -153,6 +153,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
         .vector_pairs = r->vector_pairs,
         .samples = r->samples,
         .seed = (uint64_t)r->basis_seed,
+        .route_sample = r->route_sample,
         .rule = solve.rule,
         .basis_only = r->basis_only,
     };

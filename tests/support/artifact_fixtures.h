@@ -102,6 +102,30 @@ static inline void fill_statistics(exf_layer_statistics *s, int seed)
         EXF_PAIR_SUMS(X)
 #undef X
     }
+    exf_exact_add(s->stream_sq, 17.25 + seed);
+    *s->stream_count = (uint64_t)(20 + seed);
+}
+
+/* Room for `cap` tokens, the first n of which are filled; keys rise by 100, and from 0 to 99 by seed. */
+static inline void fill_routes(exf_route_sample *s, size_t cap, size_t n, int top_k, int n_experts, int seed)
+{
+    exf_err err;
+    ck_ok(exf_route_sample_new(s, cap, top_k, &err), err);
+    s->n = n;
+    for (size_t i = 0; i < n; i++) {
+        s->key[i] = 100 * i + (uint64_t)seed % 100;
+        for (int a = 0; a < top_k; a++) {
+            s->ids[i * (size_t)top_k + (size_t)a] = (int32_t)((i + (size_t)(a + seed)) % (size_t)n_experts);
+            s->weights[i * (size_t)top_k + (size_t)a] = 1.0f / (float)(a + seed + 1);
+        }
+    }
+}
+
+static inline int same_routes(const exf_route_sample *a, const exf_route_sample *b)
+{
+    size_t slots = a->n * (size_t)a->top_k;
+    return a->n == b->n && a->top_k == b->top_k && memcmp(a->key, b->key, a->n * sizeof *a->key) == 0 &&
+           memcmp(a->ids, b->ids, slots * sizeof *a->ids) == 0 && memcmp(a->weights, b->weights, slots * sizeof *a->weights) == 0;
 }
 
 static inline int same_statistics(const exf_layer_statistics *a, const exf_layer_statistics *b)
@@ -118,6 +142,7 @@ static inline int same_statistics(const exf_layer_statistics *a, const exf_layer
     EXF_EXPERT_SUMS(X)
     X(norm_count)
 #undef X
-    return same;
+    same = same && memcmp(a->stream_sq, b->stream_sq, sizeof *a->stream_sq) == 0 && *a->stream_count == *b->stream_count;
+    return same && (a->routes.n || b->routes.n ? same_routes(&a->routes, &b->routes) : 1);
 }
 #endif

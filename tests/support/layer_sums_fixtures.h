@@ -77,7 +77,8 @@ static inline routed routed_reals(int n, int n_experts, int top_k, int d_model, 
 static inline exf_layer_sums moments_of(const exf_layer_statistics *s)
 {
     return (exf_layer_sums){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
-                         s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->norm_count};
+                         s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->energy_sum,
+                         s->norm_count};
 }
 
 /* Tokens [from, from + n) of r into s. */

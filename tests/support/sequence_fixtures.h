@@ -45,7 +45,8 @@ static inline exf_moe_block seq_block(const routed *r, size_t sequence, int row,
     size_t slot = (size_t)row * SEQ_K;
     return (exf_moe_block){.layer = SEQ_LAYER, .sequence = sequence, .row = (size_t)row, .position = position, .n_tokens = n,
                            .n_experts = SEQ_E,
-                           .top_k = SEQ_K, .d_model = SEQ_H, .worker = worker, .sweep = sweep, .topk_ids = r->ids + slot,
+                           .top_k = SEQ_K, .d_model = SEQ_H, .worker = worker, .sweep = sweep, .router_ids = r->ids + slot,
+                           .router_weights = r->weights + slot, .topk_ids = r->ids + slot,
                            .topk_weights = r->weights + slot, .expert_outputs = r->outputs + slot * SEQ_H};
 }
 
@@ -82,7 +83,8 @@ out:
 }
 
 static const exf_accumulate_options seq_options = {.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = 1,
-                                                   .vector_pairs = 8, .samples = 50, .seed = 1, .rule = {1e-3, 1, -4, 4}};
+                                                   .vector_pairs = 8, .samples = 50, .seed = 1,
+                                                   .route_sample = 90, .rule = {1e-3, 1, -4, 4}};
 
 static inline exf_code seq_accumulate(const char *name, const exf_accumulate_options *o, int n_workers, int backward, exf_err *err)
 {

@@ -26,7 +26,7 @@ static exf_code put(exf_capture_write_behind *w, int layer, int64_t row, int64_t
         weights[i] = (float)(layer * 1000 + row * K + i);
         for (int64_t h = 0; h < H; h++) outputs[i * H + h] = weights[i] + (float)h / 8;
     }
-    return exf_capture_write_behind_put(w, layer, row, n, ids, weights, outputs, err);
+    return exf_capture_write_behind_put(w, layer, row, n, ids, weights, outputs, NULL, err);
 }
 
 typedef struct {

@@ -18,7 +18,7 @@ static exf_layer_statistics sums_of(const routed *r, exf_weighting w)
 
 /* The definition, word for word, with nothing but doubles. */
 typedef struct {
-    double dot, target_sq, source_sq, dot0, sq0, norm_sum, sq_sum, route_weight_sum, contribution_sum;
+    double dot, target_sq, source_sq, dot0, sq0, norm_sum, sq_sum, route_weight_sum, contribution_sum, energy_sum;
     uint64_t count, norm_count;
 } naive_cell;
 
@@ -45,6 +45,7 @@ static void naive_add(naive_cell *c, const routed *r, int token, int a, int b, e
         c->sq_sum += uu;
         c->route_weight_sum += p;
         c->contribution_sum += p * sqrt(uu);
+        c->energy_sum += p * p * uu;
         c->norm_count++;
         return;
     }
@@ -114,8 +115,10 @@ START_TEST(one_token_by_hand)
             .dot = w_of_u[i] * 8, .target_sq = w_of_u[i] * 4, .source_sq = w_of_u[i] * 25, .dot0 = 8, .sq0 = 25, .count = 1};
         naive_cell vu = {
             .dot = w_of_v[i] * 8, .target_sq = w_of_v[i] * 25, .source_sq = w_of_v[i] * 4, .dot0 = 8, .sq0 = 4, .count = 1};
-        naive_cell u = {.norm_sum = 5, .sq_sum = 25, .route_weight_sum = 0.5, .contribution_sum = 2.5, .norm_count = 1};
-        naive_cell v = {.norm_sum = 2, .sq_sum = 4, .route_weight_sum = 0.25, .contribution_sum = 0.5, .norm_count = 1};
+        naive_cell u = {.norm_sum = 5, .sq_sum = 25, .route_weight_sum = 0.5, .contribution_sum = 2.5,
+                        .energy_sum = 6.25, .norm_count = 1};
+        naive_cell v = {.norm_sum = 2, .sq_sum = 4, .route_weight_sum = 0.25, .contribution_sum = 0.5,
+                        .energy_sum = 0.25, .norm_count = 1};
         naive_cell nothing = {0};
         ck_cell(&s, 2, 0, &uv);
         ck_cell(&s, 0, 2, &vu);
@@ -223,8 +226,9 @@ START_TEST(weights_beyond_the_range_are_refused)
             ck_fails(add_one(1, bad[i], weightings[w]), EXF_NUMERIC, e, "token 1");
             ck_assert_msg(strstr(e.msg, "expert 2") != NULL, "no expert in \"%s\"", e.msg);
         }
-    ck_fails(add_one(65536, 1e18f, EXF_WEIGHT_NONE), EXF_NUMERIC, e, "expert 2"); /* each fits, their product does not */
-    ck_ok(add_one(1, 1e18f, EXF_WEIGHT_ROUTER), e);
+    ck_fails(add_one(65536, 1e9f, EXF_WEIGHT_NONE), EXF_NUMERIC, e, "expert 2"); /* each fits, their product does not */
+    ck_fails(add_one(1, 5e9f, EXF_WEIGHT_NONE), EXF_NUMERIC, e, "expert 2");     /* nor does the weight's square */
+    ck_ok(add_one(1, 4e9f, EXF_WEIGHT_ROUTER), e);
     ck_ok(add_one(1, 0, EXF_WEIGHT_ROUTER), e);
 }
 END_TEST

@@ -1,0 +1,36 @@
+/* route_sampler.h - a route sampler chooses tokens of a layer and keeps their routes as the router made
+ * them (artifact/route_sample.h).
+ *
+ * A token's key is a pure function of its sequence's own digest, the layer and its position, and those of
+ * the smallest keys are chosen: the sample depends on no thread, split or order of the data, and on no seed. */
+#ifndef EXF_ACCUMULATE_ROUTE_SAMPLER_H
+#define EXF_ACCUMULATE_ROUTE_SAMPLER_H
+#include "artifact/route_sample.h"
+#include "artifact/sequences.h"
+#include "hooks/observer.h"
+#include "kernels/backend.h"
+
+typedef struct {
+    exf_route_sample sample; /* of the present layer, filled block by block */
+    size_t *row, *by_row;    /* [n] rows in order of keys; indices of these by rising row */
+    const exf_backend *b;    /* a device's; NULL: blocks come in host memory */
+    int32_t *slot, *ids;     /* [cap], [cap, K] in device memory */
+    float *weights;          /* [cap, K] in device memory */
+    int32_t *slot_host, *ids_host;
+    float *weights_host;
+} exf_route_sampler;
+
+/* Returns how many of n_tokens tokens are kept where `wanted` are to be. */
+size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens);
+exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, exf_err *err) EXF_CHECKED;
+void exf_route_sampler_free(exf_route_sampler *s); /* accepts zeroed memory */
+/* Chooses the tokens of a layer. */
+exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
+/* Keeps the chosen tokens of a block; blocks may come from several threads. */
+void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b);
+
+uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k);
+exf_code exf_route_sampler_open_device(exf_route_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
+/* Does the same with a block in device memory; waits if it has chosen tokens. */
+exf_code exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, exf_err *err) EXF_CHECKED;
+#endif

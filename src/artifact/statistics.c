@@ -1,0 +1,91 @@
+/* statistics.c - the sums of a layer in memory; see statistics.h. */
+#include "artifact/statistics.h"
+
+#include "base/mem.h"
+
+#include <string.h>
+
+exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err)
+{
+    exf_code rc;
+    size_t e = (size_t)n_experts;
+    memset(s, 0, sizeof *s);
+    s->n_experts = n_experts;
+#define X(name) EXF_TRY(exf_mem_new(&s->name, e * e, sizeof *s->name, "pair sums", err));
+    EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
+#undef X
+#define X(name) EXF_TRY(exf_mem_new(&s->name, e, sizeof *s->name, "expert sums", err));
+    EXF_EXPERT_SUMS(X)
+#undef X
+    EXF_TRY(exf_mem_new(&s->count, e * e, sizeof *s->count, "pair counts", err));
+    EXF_TRY(exf_mem_new(&s->norm_count, e, sizeof *s->norm_count, "expert counts", err));
+    EXF_TRY(exf_mem_new(&s->stream_sq, 1, sizeof *s->stream_sq, "energy of the stream", err));
+    EXF_TRY(exf_mem_new(&s->stream_count, 1, sizeof *s->stream_count, "energy of the stream", err));
+out:
+    if (rc != EXF_OK) exf_layer_statistics_free(s);
+    return rc;
+}
+
+void exf_layer_statistics_zero(exf_layer_statistics *s)
+{
+    size_t e = (size_t)s->n_experts;
+#define X(name) memset(s->name, 0, e *e * sizeof *s->name);
+    EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
+    X(count)
+#undef X
+#define X(name) memset(s->name, 0, e * sizeof *s->name);
+    EXF_EXPERT_SUMS(X)
+    X(norm_count)
+#undef X
+    memset(s->stream_sq, 0, sizeof *s->stream_sq);
+    *s->stream_count = 0;
+    s->routes.n = 0;
+}
+
+static void merge_sums(exf_exact *to, const exf_exact *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) exf_exact_merge(&to[i], &from[i]);
+}
+
+static void merge_counts(uint64_t *to, const uint64_t *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++) to[i] += from[i];
+}
+
+void exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from)
+{
+    size_t e = (size_t)to->n_experts;
+#define X(name) merge_sums(to->name, from->name, e *e);
+    EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+#undef X
+#define X(name) merge_sums(to->name, from->name, e);
+    EXF_EXPERT_SUMS(X)
+#undef X
+    merge_counts(to->count, from->count, e * e);
+    merge_counts(to->sequences, from->sequences, e * e);
+    merge_counts(to->norm_count, from->norm_count, e);
+    merge_sums(to->stream_sq, from->stream_sq, 1);
+    merge_counts(to->stream_count, from->stream_count, 1);
+    if (to->routes.cap) exf_route_sample_merge(&to->routes, &from->routes);
+}
+
+void exf_layer_statistics_free(exf_layer_statistics *s)
+{
+#define X(name) exf_mem_free(s->name);
+    EXF_PAIR_SUMS(X)
+    EXF_SEQUENCE_SUMS(X)
+    X(sequences)
+    EXF_EXPERT_SUMS(X)
+    X(count)
+    X(norm_count)
+    X(stream_sq)
+    X(stream_count)
+#undef X
+    exf_route_sample_free(&s->routes);
+    memset(s, 0, sizeof *s);
+}
