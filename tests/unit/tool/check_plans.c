@@ -2,8 +2,10 @@
  * bytes to the last one, the recipes and manifests that go with them.
  *
  * A model whose family this build lacks is skipped, and said to be. */
+#include "tests/support/fake_device.h"
 #include "tests/support/fixtures.h"
 
+#include "accumulate/accumulate.h"
 #include "base/mem.h"
 #include "capture/capture.h"
 #include "capture/manifest.h"
@@ -75,6 +77,47 @@ START_TEST(a_plan_needs_no_weights)
     ck_assert_msg(ram > layer && ram < (uint64_t)64 << 30, "%s: %" PRIu64 " bytes of memory", models[_i].name, ram);
     ck_assert(exf_forward_flops(&m->arch, &batch, 0) > 1e12);
     exf_model_close(m);
+}
+END_TEST
+
+/* ---- a layer larger than the GPU ---------------------------------------------------- */
+
+enum { LARGE_LAYERS = 2, LARGE_LENGTH = 2048 };
+
+/* The memory of a calibration of 384 experts of 7168 x 2048 in FP8: one dense layer and one of experts. */
+static exf_code large_memory(exf_forward_footprint *f, size_t n_sequences, uint64_t limit, exf_err *err)
+{
+    static exf_span span[512];
+    exf_accumulate_options sums = {.weighting = EXF_WEIGHT_SOURCE_NORM};
+    exf_batch batch = {NULL, span, n_sequences, n_sequences * LARGE_LENGTH, LARGE_LENGTH};
+    exf_run_shape shape = {384, 8, 7168, (int64_t)n_sequences, (int64_t)batch.n_tokens};
+    exf_forward_options o = {.backend = fake_device((uint64_t)140 << 30), .compute = EXF_COMPUTE_BF16, .threads = 2,
+                             .n_layers = LARGE_LAYERS, .max_device_memory = limit};
+    exf_demand d = {.lanes = 1, .sweeps = 1, .observers = exf_accumulate_device_memory(o.backend, &shape, &sums)};
+    exf_model *m;
+    exf_code rc = exf_model_open_part(&m, "tests/configs/kimi-k2-shape", EXF_MODEL_CONFIG, err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < n_sequences; i++) span[i] = (exf_span){i * LARGE_LENGTH, LARGE_LENGTH};
+    ck_assert_uint_gt(exf_model_role_bytes(m, EXF_W_EXPERT_UP, 1), (uint64_t)5 << 30); /* a third of a layer's experts */
+    rc = exf_forward_memory(f, &o, m, &batch, &d, err);
+    exf_model_close(m);
+    return rc;
+}
+
+START_TEST(experts_larger_than_a_gpu_are_planned_in_parts)
+{
+    const uint64_t limit = (uint64_t)24 << 30;
+    exf_forward_footprint f;
+    exf_err e;
+    for (size_t n = 8; n <= 512; n *= 8) {
+        ck_ok(large_memory(&f, n, 0, &e), e);
+        ck_assert_int_eq(f.reads, 1);
+        ck_assert_uint_gt(f.device, limit);
+        ck_ok(large_memory(&f, n, limit, &e), e);
+        ck_assert_uint_le(f.device, limit);
+        ck_assert_msg(f.reads >= 1 && (size_t)f.reads <= n / 8, "%zu sequences: experts are read %d times", n, f.reads);
+    }
+    ck_fails(large_memory(&f, 8, (uint64_t)2 << 30, &e), EXF_NOSPACE, e, "a limit of 2147483648 bytes is too little for this pass");
 }
 END_TEST
 
@@ -243,6 +286,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, bytes_of_the_release, 0, N_MODELS);
     tcase_add_loop_test(t, a_plan_needs_no_weights, 0, N_MODELS);
     tcase_add_loop_test(t, rules_count_what_files_hold, 0, N_GOLDENS);
+    tcase_add_test(t, experts_larger_than_a_gpu_are_planned_in_parts);
     tcase_add_test(t, nothing_is_read_of_a_config);
     tcase_add_loop_test(t, recipes_say_what_the_paper_did, 0, N_MODELS);
     tcase_add_loop_test(t, recipes_serve_and_validate, 0, N_MODELS);
