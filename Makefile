@@ -307,6 +307,7 @@ $(eval $(call registry,src/artifact,artifact,_,artifact))
 $(eval $(call registry,src/model,family,_,family))
 $(eval $(call registry,src/projector,projector,_,projector))
 $(eval $(call registry,src/export,writer,_,writer))
+$(eval $(call registry,src/fold,runtime,_,runtime))
 $(eval $(call registry,src/tool,exfold,-,programs))
 
 # What `exfold-inspect spec` prints are the comments on top of these.

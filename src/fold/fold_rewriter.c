@@ -72,12 +72,14 @@ static exf_code lacks(const exf_fold_rewriter *f, const char *what, exf_err *err
     return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables hold no %s", f->v->name, what);
 }
 
-/* Finds S and L of a scalar projector; *coeff NULL: the pairs' own. */
-static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p, float **coeff, const float **loss, exf_err *err)
+/* Finds S and L of a scalar projector; *coeff NULL: the pairs' own.  frobenius: L by that norm. */
+static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p, int frobenius, float **coeff, const float **loss,
+                             exf_err *err)
 {
     size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
     const exf_shared_scalar *shared = NULL;
-    *loss = f->t->loss;
+    *loss = frobenius ? f->t->frobenius : f->t->loss;
+    if (!*loss) return lacks(f, "losses by Frobenius norm, which came with version 4; solve the statistics again (exfold-solve)", err);
     if (p->apply != EXF_APPLY_SHARED) return EXF_OK;
     for (int i = 0; i < f->t->n_shared; i++)
         if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
@@ -156,8 +158,8 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     size_t slots;
     EXF_TRY(exf_variant_check(v, f->a->n_experts, f->a->top_k, err));
     EXF_TRY(check_vectors(f, err));
-    EXF_TRY(open_scalars(f, v->prefill_projector, &f->prefill_coeff, &f->prefill_loss, err));
-    EXF_TRY(open_scalars(f, v->decode_projector, &f->decode_coeff, &f->decode_loss, err));
+    EXF_TRY(open_scalars(f, v->prefill_projector, v->prefill_frobenius, &f->prefill_coeff, &f->prefill_loss, err));
+    EXF_TRY(open_scalars(f, v->decode_projector, v->decode_frobenius, &f->decode_coeff, &f->decode_loss, err));
     EXF_TRY(check_joint(f, err));
     if (v->decode == EXF_DECODE_STATIC) EXF_TRY(open_pool(f, err));
     EXF_TRY(exf_fold_choices_open(f, err));
@@ -223,7 +225,7 @@ static exf_code rewrite(void *self, exf_routes *r, exf_err *err)
     exf_fold_rewriter *f = self;
     int index = f->table_of[r->layer];
     exf_code rc = EXF_OK;
-    if (f->v && index >= 0 && !r->by_token) {
+    if (f->v && index >= 0 && (!r->by_token || f->v->folds_hashed)) {
         if (f->v->prefill != EXF_PREFILL_NONE) EXF_TRY(exf_fold_prefill_routes(f, r, index, err));
         if (f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP) EXF_TRY(exf_fold_decode_routes(f, r, index, err));
     }

@@ -15,7 +15,7 @@ typedef struct {
 typedef struct exf_fold_rewriter exf_fold_rewriter;
 
 /* Makes a rewriter.  variant NULL: changes nothing and counts.  Layers that the tables lack
- * and hash layers are never folded.  All arguments are borrowed; t->vectors must be read if
+ * are never folded, hash layers only as the variant's runtime folds them.  All arguments are borrowed; t->vectors must be read if
  * the variant asks for vectors.  EXF_USAGE names what the tables lack (a projector, a pool,
  * an array that version 1 of the format did not have), or says that vectors and a decode
  * fold apply to the same positions. */

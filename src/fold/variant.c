@@ -2,6 +2,7 @@
 #include "fold/variant_internal.h"
 
 #include "base/text.h"
+#include "fold/runtime.h"
 #include "kernels/fold/fold_internal.h"
 
 #include <ctype.h>
@@ -99,6 +100,18 @@ static exf_code set_ridge(const reading *r, const char *value)
     return exf_variant_read_float(r, "ridge", value, &r->v->prefill_options.ridge);
 }
 
+/* Which losses choose targets and confidence; the other word is the tables' loss. */
+static exf_code read_loss(const reading *r, const char *value, int *frobenius)
+{
+    static const char *const words[] = {"energy", "frobenius", NULL};
+    return exf_variant_read_word(r, "loss", value, words, frobenius);
+}
+
+static exf_code set_loss(const reading *r, const char *value)
+{
+    return read_loss(r, value, &r->v->prefill_frobenius);
+}
+
 static exf_code set_renorm(const reading *r, const char *value)
 {
     (void)value;
@@ -138,7 +151,7 @@ static exf_code set_fold(const reading *r, const char *value)
 
 static exf_code set_importance(const reading *r, const char *value)
 {
-    static const char *const words[] = {"norm", "energy", NULL};
+    static const char *const words[] = {"norm", "energy", "score", NULL};
     int kind = 0;
     exf_code rc = exf_variant_read_word(r, "rank", value, words, &kind);
     r->v->decode_options.importance = (exf_fold_importance)kind;
@@ -154,6 +167,17 @@ static exf_code set_decode_projector(const reading *r, const char *value)
 static exf_code set_decode_max_loss(const reading *r, const char *value)
 {
     return exf_variant_read_float(r, "max_loss", value, &r->v->decode_options.max_loss);
+}
+
+static exf_code set_decode_loss(const reading *r, const char *value)
+{
+    return read_loss(r, value, &r->v->decode_frobenius);
+}
+
+static exf_code set_fallback(const reading *r, const char *value)
+{
+    static const char *const words[] = {"drop", "first", NULL};
+    return exf_variant_read_word(r, "fallback", value, words, &r->v->decode_options.fallback);
 }
 
 static exf_code set_decode_ridge(const reading *r, const char *value)
@@ -177,6 +201,8 @@ static const exf_variant_option fold_options[] = {
     {"rescale", "none|sum|l2", "none", "kept weights keep the sum, or the root of summed squares, of the original ones",
      set_rescale},
     {"confidence", "on|off", "off", "a share L of an omitted weight is spread over all kept routes", set_confidence},
+    {"loss", "energy|frobenius", "energy",
+     "the L of a pair: the share of energy that its scalar misses, or of the Frobenius norm; projector=pair alone", set_loss},
     {"ridge", "X", "1e-2", "joint: share of the mean diagonal that is added to it", set_ridge},
     {"budget", "token|topp", "none",
      "P is the mean: each token keeps the routes that its predicted residual, or a share of its w rms, asks for, weighed jointly; "
@@ -203,7 +229,8 @@ static const exf_variant_option pool_options[] = {
     {"pool", "dynamic|static", "dynamic", "the experts of most importance in the batch, or those of /pools/<D> in the tables",
      set_pool},
     {"fold", "on|drop", "on", "routes outside the pool are folded in place, or dropped", set_fold},
-    {"rank", "norm|energy", "norm", "an expert's importance is the sum of w h, or of (w rms)^2, over its routes", set_importance},
+    {"rank", "norm|energy|score", "norm", "an expert's importance is the sum of w h, (w rms)^2 or w over its routes",
+     set_importance},
     {"projector", "pair|layer|global|joint", "pair", "as of P; expert outputs, which vectors need, are not there",
      set_decode_projector},
     {"targets", "expert|router", "expert",
@@ -217,6 +244,9 @@ static const exf_variant_option pool_options[] = {
     {"by", "norm|reap|energy", "norm", "pool=static: what its experts have most of: mean norm, mean w norm, or summed (w norm)^2",
      exf_variant_set_by},
     {"max_loss", "X", "none", "as of P", set_decode_max_loss},
+    {"loss", "energy|frobenius", "energy", "as of P", set_decode_loss},
+    {"fallback", "drop|first", "drop",
+     "a route without a target is dropped, or goes to the pool's most important expert with that pair's scalar", set_fallback},
     {"ridge", "X", "1e-2", "as of P", set_decode_ridge},
     {NULL, NULL, NULL, NULL, NULL}};
 static const exf_variant_option reap_options[] = {{NULL, NULL, NULL, NULL, NULL}};
@@ -289,6 +319,19 @@ static exf_code set_options(const reading *r, const exf_variant_kind *kind, char
     return rc;
 }
 
+/* Sets what the runtime does with every variant of the kind; refuses a kind or an option that it does not have. */
+static exf_code set_runtime(const reading *r, const exf_variant_kind *kind, const char *options)
+{
+    char own[EXF_VARIANT_NAME_LEN];
+    exf_code rc = exf_runtime_takes(r->runtime, r->text, kind, options, r->err);
+    const char *fixed = kind->is_prefill ? r->runtime->prefill : r->runtime->decode;
+    if (!kind->is_prefill) r->v->decode_options.candidates = r->runtime->candidates;
+    r->v->folds_hashed = r->runtime->folds_hashed;
+    if (rc != EXF_OK || !*fixed) return rc;
+    snprintf(own, sizeof own, "%s", fixed);
+    return set_options(r, kind, own);
+}
+
 static const exf_variant_kind *kind_of(const char *part, int64_t *number)
 {
     char word[WORD_LEN];
@@ -327,7 +370,8 @@ static exf_code read_part(const reading *r, char *part)
         v->decode = (exf_decode_kind)kind->kind;
         v->decode_options.pool = (int)number;
     }
-    return options ? set_options(r, kind, options) : EXF_OK;
+    exf_code rc = r->runtime ? set_runtime(r, kind, options) : EXF_OK;
+    return rc == EXF_OK && options ? set_options(r, kind, options) : rc;
 }
 
 static int is_limited(float max_loss)
@@ -356,6 +400,15 @@ static exf_code check_together(const reading *r)
     if (decode == EXF_APPLY_JOINTLY && (v->decode_options.drop || is_limited(v->decode_options.max_loss)))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": projector=joint cannot be combined with fold=drop or max_loss",
                         r->text);
+    int other_targets = decode != EXF_APPLY_PAIR || v->decode == EXF_DECODE_STATIC || v->by_router;
+    if ((v->prefill_frobenius && (prefill != EXF_APPLY_PAIR || v->budget)) || (v->decode_frobenius && other_targets))
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": loss=frobenius is of projector=pair and of dynamic pools alone", r->text);
+    if (v->decode_options.fallback && (decode == EXF_APPLY_JOINTLY || v->decode == EXF_DECODE_STATIC || v->by_router ||
+                                       v->decode_options.drop))
+        return exf_fail(r->err, EXF_USAGE,
+                        "variant \"%s\": fallback=first cannot be combined with projector=joint, targets=router, pool=static or "
+                        "fold=drop",
+                        r->text);
     if ((p->ridge != 0 && prefill != EXF_APPLY_JOINTLY) || (v->decode_options.ridge != 0 && decode != EXF_APPLY_JOINTLY))
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": ridge is of projector=joint alone", r->text);
     return EXF_OK;
@@ -363,8 +416,13 @@ static exf_code check_together(const reading *r)
 
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
 {
+    return exf_variant_parse_for(v, text, NULL, err);
+}
+
+exf_code exf_variant_parse_for(exf_variant *v, const char *text, const exf_runtime *runtime, exf_err *err)
+{
     char copy[EXF_VARIANT_NAME_LEN];
-    reading r = {v, text, err};
+    reading r = {v, text, err, runtime};
     exf_code rc = EXF_OK;
     memset(v, 0, sizeof *v);
     if (strlen(text) >= sizeof copy)

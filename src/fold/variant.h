@@ -41,6 +41,8 @@ typedef struct {
     int by_router;                   /* 1: the router chooses stand-ins for routes outside the pool */
     exf_fold_stand_in_weights stand_in_weights;
     double rho;                      /* sere */
+    int prefill_frobenius, decode_frobenius; /* 1: by the losses of Frobenius norm */
+    int folds_hashed;                /* 1: layers that route by token id are folded too; a runtime's, no option says it */
 } exf_variant;
 
 /* An option of a kind; the row without a name ends the list. */
@@ -66,6 +68,10 @@ const exf_variant_kind *exf_variant_kind_at(size_t i);
 
 /* Parses the text.  EXF_USAGE names the part that is not understood and what is expected. */
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
+/* Parses the text as the runtime (fold/runtime.h; NULL: none) runs it: its own options are set unless the text says
+ * otherwise.  EXF_USAGE for a kind or an option that it does not have, naming those that it has. */
+struct exf_runtime;
+exf_code exf_variant_parse_for(exf_variant *v, const char *text, const struct exf_runtime *runtime, exf_err *err) EXF_CHECKED;
 /* Checks the variant against a model of E experts and K per token; EXF_MODEL for a model beyond the
  * limits of exfold/fold.h. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;

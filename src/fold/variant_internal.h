@@ -8,6 +8,7 @@ typedef struct exf_variant_reading {
     exf_variant *v;
     const char *text; /* the whole variant */
     exf_err *err;
+    const struct exf_runtime *runtime; /* NULL: none */
 } exf_variant_reading;
 
 /* Refuses a value with what was expected: EXF_USAGE. */

@@ -25,6 +25,11 @@ static exf_code add_numbers(float max_loss, float ridge, exf_text *out, exf_err 
     return rc;
 }
 
+static exf_code add_loss(int frobenius, exf_text *out, exf_err *err)
+{
+    return frobenius ? exf_text_addf(out, err, ", loss by Frobenius norm") : EXF_OK;
+}
+
 /* ---- prefill ------------------------------------------------------------------------ */
 
 static exf_code add_rank(exf_fold_rank rank, exf_text *out, exf_err *err)
@@ -61,6 +66,7 @@ static exf_code add_prefill_fold(const exf_variant *v, exf_text *out, exf_err *e
     EXF_TRY(add_budget(v, out, err));
     EXF_TRY(add_projector(v->prefill_projector, v->prefill_lowrank, out, err));
     EXF_TRY(add_rank(o->rank, out, err));
+    EXF_TRY(add_loss(v->prefill_frobenius, out, err));
     EXF_TRY(add_numbers(o->max_loss, o->ridge, out, err));
     EXF_TRY(exf_text_addf(out, err, "%s%s", rescaled[o->rescale], o->confidence ? ", folded in proportion to 1 - loss" : ""));
 out:
@@ -104,13 +110,16 @@ static exf_code add_pool(const exf_variant *v, exf_text *out, exf_err *err)
     else
         EXF_TRY(exf_text_addf(out, err, "%d expert%s per decode batch", o->pool, plural));
     if (o->importance == EXF_FOLD_IMPORTANCE_ENERGY) EXF_TRY(exf_text_addf(out, err, " chosen by energy"));
+    if (o->importance == EXF_FOLD_IMPORTANCE_SCORE) EXF_TRY(exf_text_addf(out, err, " chosen by router weight"));
     if (o->drop)
         EXF_TRY(exf_text_addf(out, err, ", the others dropped"));
     else if (v->by_router)
         EXF_TRY(exf_text_addf(out, err, ", stand-ins by the router, %s", weighed[v->stand_in_weights]));
     else
         EXF_TRY(add_projector(v->decode_projector, 0, out, err));
+    EXF_TRY(add_loss(v->decode_frobenius, out, err));
     EXF_TRY(add_numbers(o->max_loss, o->ridge, out, err));
+    if (o->fallback) EXF_TRY(exf_text_addf(out, err, ", the most important expert where there is no target"));
 out:
     return rc;
 }

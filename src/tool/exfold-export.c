@@ -17,7 +17,7 @@ const exf_program exf_program_export = {
              "output.targets, a file or a folder each, to the output directory.",
     .examples = "exfold-export recipe.yaml    # tables.h5 of the output directory\n"
                 "exfold-export --output out out/tables.h5 --set output.targets=safetensors",
-    .keys = "output card",
+    .keys = "output serve card",
     .max_inputs = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_export,

@@ -237,7 +237,7 @@ static exf_code variants_page(const exf_page *p, exf_err *err)
         "`diagonal` and `lowrank` act on vectors and are what scalars are compared with; they join a `D` or `sere`\n"
         "only where `validate.prefill_tokens` separates the two.  `joint` solves for the weights that best stand in\n"
         "for all omitted experts together, from the mean Gram matrix, and is still router metadata only.  Shared\n"
-        "experts and hash-routed layers are never folded.\n\n"
+        "experts are never folded, hash-routed layers only as a runtime does that folds them (`serve.runtime`).\n\n"
         "A budget per token (`P4:budget=token`) keeps 4 routes in the mean, fewer where the kept ones say nearly\n"
         "everything; what it ran on the validation's text stands beside it as experts per token.  With\n"
         "`targets=router` the router itself chooses what stands in for a route outside the pool; `weights=route` and\n"

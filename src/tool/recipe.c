@@ -98,6 +98,13 @@ static const exf_opt key_rows[] = {
     {"card.revision", NULL, 0, EXF_OPT_TEXT, AT(revision), NULL, "COMMIT", "Model card", "the base model's revision"},
     {"card.datasets", NULL, 0, EXF_OPT_TEXT_LIST, AT(datasets), NULL, "NAMES", "Model card",
      "names of the calibration data on a hub"},
+    {"serve.runtime", "runtime", 0, EXF_OPT_TEXT, AT(serve_runtime), NULL, "NAME", "Serving",
+     "the runtime that will serve the tables; exfold, sglang-deepseek-v4, vllm-deepseek-v4, vllm-qwen3: a validation and "
+     "--frontier fold as it does and refuse what it does not run, an export checks what it will do; default: none, every "
+     "variant as it is written"},
+    {"serve.unobserved_layers", NULL, 0, EXF_OPT_CHOICE, AT(unobserved_layers), "refuse", "refuse|accept", "Serving",
+     "what an export does where the runtime folds a layer of which the tables have no pair; refuse, or accept that the "
+     "runtime loses there what it leaves out"},
     {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
      "tables to validate; default: tables.h5 in the output directory"},
     {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation",

@@ -9,6 +9,7 @@
  *   pools: [8, 4]
  *   runtime: {backend: auto, threads: 0, compute: auto, io: pread}
  *   output: {directory: DIR, targets: [safetensors]}
+ *   serve: {runtime: vllm-qwen3, unobserved_layers: refuse}
  *   card: {base_model: NAME, revision: COMMIT, datasets: [NAME]}
  *   validate: {tables: FILE, manifest: FILE, variants: [P4, 'P4:projector=joint', D64], decode_batch: 16}
  *
@@ -58,6 +59,8 @@ typedef struct {
     exf_text_list targets;
     char *base_model, *revision; /* of a model card */
     exf_text_list datasets;
+    char *serve_runtime; /* fold/runtime.h; NULL: none */
+    int unobserved_layers; /* EXF_UNOBSERVED_* */
     char *validate_tables, *validate_manifest;
     exf_text_list variants, fail_above; /* fold/variant.h, validate/quality_gate.h */
     int64_t validate_sequences, validate_max_tokens, decode_batch, prefill_tokens;
@@ -70,6 +73,7 @@ typedef struct {
     exf_opts *opts;
 } exf_recipe;
 
+enum { EXF_UNOBSERVED_REFUSE, EXF_UNOBSERVED_ACCEPT };
 enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
 enum { EXF_COMPUTE_IS_AUTO, EXF_COMPUTE_IS_F32, EXF_COMPUTE_IS_BF16 };
@@ -91,6 +95,9 @@ exf_code exf_recipe_check_data(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_model(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_output(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* The runtime of serve.runtime; *out NULL: none is named. */
+struct exf_runtime;
+exf_code exf_recipe_runtime(const exf_recipe *r, const struct exf_runtime **out, exf_err *err) EXF_CHECKED;
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err) EXF_CHECKED;
 /* The solve options; borrows from r. */
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err) EXF_CHECKED;

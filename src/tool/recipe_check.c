@@ -3,6 +3,7 @@
 #include "tool/recipe.h"
 
 #include "export/writer.h"
+#include "fold/runtime.h"
 #include "projector/solving.h"
 
 #include <stdio.h>
@@ -98,6 +99,13 @@ exf_code exf_recipe_check_targets(const exf_recipe *r, exf_err *err)
     for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++)
         rc = exf_recipe_blame(r, exf_writer_require(r->targets.item[i], &w, err), err);
     return rc;
+}
+
+exf_code exf_recipe_runtime(const exf_recipe *r, const exf_runtime **out, exf_err *err)
+{
+    *out = NULL;
+    if (!r->serve_runtime || !*r->serve_runtime) return EXF_OK;
+    return exf_recipe_blame(r, exf_runtime_require(r->serve_runtime, out, err), err);
 }
 
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err)

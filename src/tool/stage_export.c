@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "base/output_directory.h"
 #include "export/writer.h"
+#include "fold/runtime.h"
 #include "tool/announce.h"
 #include "tool/derived_files.h"
 #include "tool/stage_internal.h"
@@ -40,10 +41,18 @@ static exf_code check_path(const exf_writer *w, const char *path, const exf_reci
     return exf_writer_check_path(w, path, r->force, err);
 }
 
+/* Refuses what the target's readers refuse, and layers that they fold without evidence. */
 static exf_code check_tables(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
 {
-    (void)r;
-    return exf_writer_check_tables(w, x->tables, path, err);
+    const exf_runtime *runtime;
+    exf_code rc;
+    EXF_TRY(exf_recipe_runtime(r, &runtime, err));
+    EXF_TRY(exf_writer_check_tables(w, x->tables, path, err));
+    if (!w->covers || r->unobserved_layers == EXF_UNOBSERVED_ACCEPT) return EXF_OK;
+    rc = w->covers(x->tables, !runtime || runtime->folds_hashed, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "%s: ", path);
+out:
+    return rc;
 }
 
 static exf_code write_target(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
@@ -52,9 +61,24 @@ static exf_code write_target(const exf_writer *w, const char *path, const exf_re
     return rc == EXF_OK ? exf_announce(path, err) : rc;
 }
 
+/* Refuses targets without the one that the recipe's runtime loads. */
+static exf_code check_runtime(const exf_recipe *r, exf_err *err)
+{
+    const exf_runtime *runtime;
+    exf_code rc = exf_recipe_runtime(r, &runtime, err);
+    int there = rc != EXF_OK || !runtime || !runtime->target;
+    for (size_t i = 0; i < r->targets.n && !there; i++) there = strcmp(r->targets.item[i], runtime->target) == 0;
+    if (there) return rc;
+    return exf_recipe_blame(r,
+                            exf_fail(err, EXF_USAGE, "output.targets: has not %s, which serve.runtime %s loads",
+                                     runtime->target, runtime->name),
+                            err);
+}
+
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err)
 {
-    return each_target(check_path, r, dir, NULL, err);
+    exf_code rc = check_runtime(r, err);
+    return rc != EXF_OK ? rc : each_target(check_path, r, dir, NULL, err);
 }
 
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf_err *err)

@@ -16,7 +16,7 @@ typedef struct {
  * statistics_digest: their payload digest, or NULL, which computes it. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
                         exf_worst_coverage *worst, exf_err *err) EXF_CHECKED;
-/* Refuses, before any work, targets of r that exist and may not be replaced. */
+/* Refuses, before any work, targets of r that exist and may not be replaced, or without the one that its runtime loads. */
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
 /* Refuses a model that one of r's targets cannot serve. */
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;

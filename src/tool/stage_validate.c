@@ -30,6 +30,7 @@ typedef struct {
     exf_tables tables;
     char digest[EXF_SHA256_HEX]; /* of the tables */
     exf_variant *variants;
+    const exf_runtime *runtime; /* NULL: none */
     size_t n_variants;
     exf_quality_gate *gates;
     size_t n_gates;
@@ -138,8 +139,11 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     const exf_architecture *a = &s->session.model->arch;
+    EXF_TRY(exf_recipe_runtime(r, &s->runtime, err));
+    if (s->runtime)
+        EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(s->runtime, s->session.model->family->name, a, err), err));
     if (r->frontier) {
-        EXF_TRY(exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, err));
+        EXF_TRY(exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err));
         return EXF_OK;
     }
     if (r->variants.n == 0)
@@ -147,8 +151,9 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
     for (; s->n_variants < r->variants.n; s->n_variants++) {
         exf_variant *v = &s->variants[s->n_variants];
-        EXF_TRY(blame_variants(r, exf_variant_parse(v, r->variants.item[s->n_variants], err), err));
+        EXF_TRY(blame_variants(r, exf_variant_parse_for(v, r->variants.item[s->n_variants], s->runtime, err), err));
         EXF_TRY(blame_variants(r, exf_variant_check(v, a->n_experts, a->top_k, err), err));
+        if (s->runtime) EXF_TRY(blame_variants(r, exf_runtime_check(s->runtime, v, a, err), err));
         for (size_t i = 0; i < s->n_variants; i++)
             if (strcmp(s->variants[i].name, v->name) == 0)
                 return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "validate.variants: \"%s\" stands twice", v->name), err);
@@ -206,6 +211,28 @@ out:
     return rc;
 }
 
+static int has_layer(const exf_tables *t, int layer)
+{
+    for (int i = 0; i < t->n_layers; i++)
+        if (t->layer_number[i] == layer) return 1;
+    return 0;
+}
+
+/* Refuses tables without a layer that a public runtime folds all the same: here it would stay as it is. */
+static exf_code check_covered(const validation *s, exf_err *err)
+{
+    const exf_model *m = s->session.model;
+    for (int l = 0; s->runtime && s->runtime->target && l < m->arch.n_layers; l++) {
+        if (!m->arch.is_moe[l] || has_layer(&s->tables, l)) continue;
+        if (exf_model_copies(m, EXF_W_ROUTER_TABLE, l) && !s->runtime->folds_hashed) continue;
+        return exf_fail(err, EXF_MODEL,
+                        "%s: has no layer %d, which serve.runtime %s folds all the same, losing what it leaves out there; calibrate "
+                        "every layer (exfold-calibrate)",
+                        s->tables_path, l, s->runtime->name);
+    }
+    return EXF_OK;
+}
+
 static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
@@ -215,6 +242,7 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_provenance_add(p, err, "validate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "validate.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "validate." EXF_MADE_FROM, "%s", s->digest));
+    if (s->runtime) EXF_TRY(exf_provenance_add(p, err, "validate.runtime", "%s", s->runtime->name));
     EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%lld", (long long)r->decode_batch));
     EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));
 out:
@@ -234,6 +262,7 @@ static exf_code open_validation(validation *s, exf_recipe *r, exf_err *err)
     EXF_TRY(parse_gates(s, r, err));
     EXF_TRY(exf_solve_command_check(&s->tables, s->tables_path, s->variants, s->n_variants, err));
     EXF_TRY(open_tables(s, err));
+    EXF_TRY(check_covered(s, err));
     EXF_TRY(open_spans(s, r, err));
 out:
     return rc;

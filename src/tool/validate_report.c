@@ -3,6 +3,7 @@
 
 #include "artifact/made_from.h"
 #include "base/mem.h"
+#include "fold/runtime.h"
 #include "format/json_write.h"
 #include "validate/best_pools.h"
 
@@ -104,11 +105,11 @@ static void add_budget(exf_jw *w, double output_error, double per_token, double 
 }
 
 /* What the variant of this name does, for people. */
-static exf_code add_words(exf_jw *w, const char *name, exf_err *err)
+static exf_code add_words(exf_jw *w, const char *name, const char *runtime, exf_err *err)
 {
     exf_text words = {0};
     exf_variant variant;
-    exf_code rc = exf_variant_parse(&variant, name, err);
+    exf_code rc = exf_variant_parse_for(&variant, name, runtime ? exf_runtime_find(runtime) : NULL, err);
     if (rc == EXF_OK) rc = exf_variant_words(&variant, &words, err);
     if (rc == EXF_OK) exf_jw_text(w, "words", words.s);
     exf_text_free(&words);
@@ -123,7 +124,7 @@ static exf_code add_variant(exf_jw *w, const exf_validate_report *r, const exf_v
     if (v == r->v->variant)
         exf_jw_text(w, "words", "the model as it is");
     else
-        rc = add_words(w, v->name, err);
+        rc = add_words(w, v->name, exf_provenance_get(r->facts, "validate.runtime"), err);
     add_quality(w, &v->all);
     add_budget(w, v->output_error, v->experts_per_token, v->experts_per_batch);
     exf_jw_open(w, "domains", '{');
@@ -250,11 +251,13 @@ out:
 exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_err *err)
 {
     exf_code rc;
-    const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM);
+    const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM),
+               *runtime = exf_provenance_get(r->facts, "validate.runtime");
     EXF_TRY(exf_text_addf(
         out, err,
         "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the next token.\n\n",
         r->v->variant[0].all.tokens));
+    if (runtime) EXF_TRY(exf_text_addf(out, err, "Variants fold as the runtime `%s` does.\n\n", runtime));
     EXF_TRY(add_overall(r->v, out, err));
     EXF_TRY(add_best_pools(r->v, "`", out, err));
     if (r->v->n_domains > 1) EXF_TRY(add_domains(r, out, err));

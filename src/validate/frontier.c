@@ -12,15 +12,26 @@ enum { MOST = 256 };
 typedef struct {
     exf_variant *list;
     size_t n;
+    const exf_runtime *runtime;
+    const exf_architecture *a;
 } sweep;
+
+/* Returns 1 if the sweep's runtime runs the variant. */
+static int runs(const sweep *s, const char *text)
+{
+    exf_variant v;
+    return !s->runtime || (exf_variant_parse_for(&v, text, s->runtime, NULL) == EXF_OK &&
+                           exf_runtime_check(s->runtime, &v, s->a, NULL) == EXF_OK);
+}
 
 /* Adds a variant unless it is listed already: budgets of a small model may round to the same. */
 static exf_code add(sweep *s, const char *text, exf_err *err)
 {
     for (size_t i = 0; i < s->n; i++)
         if (strcmp(s->list[i].name, text) == 0) return EXF_OK;
+    if (!runs(s, text)) return EXF_OK;
     if (s->n == MOST) return exf_fail(err, EXF_INTERNAL, "the sweep has more than %d variants", MOST);
-    return exf_variant_parse(&s->list[s->n++], text, err);
+    return exf_variant_parse_for(&s->list[s->n++], text, s->runtime, err);
 }
 
 static exf_code add_prefill(sweep *s, int top_k, int joint, exf_err *err)
@@ -100,10 +111,11 @@ static exf_code add_both(sweep *s, int n_experts, int top_k, int joint, exf_err 
     return rc;
 }
 
-exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t, exf_err *err)
+exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
+                               const exf_runtime *runtime, exf_err *err)
 {
-    sweep s = {NULL, 0};
-    int joint = t->cosine && t->rms;
+    sweep s = {NULL, 0, runtime, a};
+    int joint = t->cosine && t->rms && runs(&s, "P1:projector=joint");
     exf_code rc;
     EXF_TRY(exf_mem_new(&s.list, MOST, sizeof *s.list, "variants", err));
     EXF_TRY(add_prefill(&s, a->top_k, joint, err));

@@ -2,14 +2,15 @@
  * that no other variant beats in cost and KL at once, the noise of the KL considered. */
 #ifndef EXF_VALIDATE_FRONTIER_H
 #define EXF_VALIDATE_FRONTIER_H
+#include "fold/runtime.h"
 #include "validate/validate.h"
 
 /* Lists P = 1..K-1 and D = E/8, E/4, 3E/8, E/2, 3E/4 (those from K on), each with pair scalars and,
  * if the tables have the arrays for it, with joint weights, and D with stand-ins by the router; the budgets
  * per token of the tables; their static pools where a size has several criteria; and combinations of middle
- * budgets.  The caller frees *out. */
+ * budgets.  Of these a runtime (NULL: none) leaves out what it does not run.  The caller frees *out. */
 exf_code exf_frontier_variants(exf_variant **out, size_t *n, const exf_architecture *a, const exf_tables *t,
-                               exf_err *err) EXF_CHECKED;
+                               const exf_runtime *runtime, exf_err *err) EXF_CHECKED;
 /* Sets on[i] = 1 if no other variant beats variant i: none that has at most its experts per token and per batch
  * and a KL that is lower beyond the noise, which is two standard errors of the difference.  Where KLs have
  * no noise, as low a KL at a lower cost beats too. */

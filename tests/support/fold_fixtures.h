@@ -163,6 +163,8 @@ static inline void f_fill_tables(exf_tables *t, int n_experts, int top_k)
     t->contribution = f_room(F_TABLES * e, sizeof(float));
     t->similarity = f_room(cells, sizeof(float));
     f_fill_loss(t->loss, cells, e, 11);
+    t->frobenius = f_room(cells, sizeof *t->frobenius);
+    f_fill_loss(t->frobenius, cells, e, 29);
     for (size_t i = 0; i < cells; i++) {
         int self = i / e % e == i % e;
         t->coeff[i] = self ? 1.0f : t->loss[i] >= EXF_LOSS_NEVER ? 0.0f : 1.5f * naive_number(12, i);

@@ -86,6 +86,12 @@ void naive_scores(naive_row *row, const float *logits, const float *bias, int n_
     }
 }
 
+void naive_by_frobenius(naive_layer *l, const exf_tables *t, int index)
+{
+    size_t e = (size_t)l->n_experts;
+    for (size_t i = 0; i < e * e; i++) l->loss[i / e][i % e] = t->frobenius[(size_t)index * e * e + i];
+}
+
 /* ---- prefill ------------------------------------------------------------------------- */
 
 static double rank_of(const naive_row *row, int i, const naive_layer *l, exf_fold_rank rank)
@@ -306,7 +312,9 @@ static int by_importance(int *expert, const naive_row *row, int n, const naive_l
             int e = row[i].id[k];
             if (e < 0) continue;
             present[e] = 1;
-            importance[e] += kind == EXF_FOLD_IMPORTANCE_ENERGY ? pow(row[i].w[k] * l->rms[e], 2) : row[i].w[k] * l->norm[e];
+            importance[e] += kind == EXF_FOLD_IMPORTANCE_ENERGY  ? pow(row[i].w[k] * l->rms[e], 2)
+                             : kind == EXF_FOLD_IMPORTANCE_SCORE ? row[i].w[k]
+                                                                 : row[i].w[k] * l->norm[e];
         }
     for (;;) {
         int best = -1;
@@ -407,8 +415,10 @@ static void remap(naive_row *r, const int *pool, int d, const naive_layer *l, co
         int s = r->id[k];
         if (s < 0 || is_in(pool, d, s)) continue;
         int to = nearest(pool, d, s, l, naive_limit(o->max_loss));
-        r->id[k] = to < 0 ? pool[0] : pool[to];
-        r->w[k] = to < 0 || o->drop ? 0 : r->w[k] * l->coeff[s][pool[to]];
+        int none = to < 0 && !o->fallback;
+        to = to < 0 ? 0 : to;
+        r->id[k] = pool[to];
+        r->w[k] = none || o->drop ? 0 : r->w[k] * l->coeff[s][pool[to]];
     }
 }
 

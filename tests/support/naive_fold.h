@@ -28,6 +28,8 @@ typedef struct {
 naive_layer naive_layer_of(const exf_tables *t, int index, const exf_projector *projector, int pool, const exf_variant *v);
 /* Fills a row's scores from a softmax router's logits [E] and its bias [E] or NULL. */
 void naive_scores(naive_row *row, const float *logits, const float *bias, int n_experts);
+/* Takes the tables' losses of Frobenius norm in place of the others. */
+void naive_by_frobenius(naive_layer *l, const exf_tables *t, int index);
 /* The row's slots by falling rank, slots without an expert last. */
 naive_row naive_ranked(const naive_row *row, const naive_layer *l, exf_fold_rank rank);
 /* A prefill row; slot: of the row's first slot in the run, for random. */

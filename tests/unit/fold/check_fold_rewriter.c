@@ -2,6 +2,8 @@
  * computation (tests/support/naive_fold.c): which positions, which experts, which weights. */
 #include "tests/support/fold_fixtures.h"
 
+#include "fold/runtime.h"
+
 static const struct { int n_experts, top_k; } sizes[] = {{5, 2}, {7, 3}, {8, 4}};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
@@ -19,7 +21,10 @@ static const char *const texts[] = {
     /* decode */
     "D1", "D2", "D3", "D4", "D5", "D2:fold=drop", "D3:rank=energy", "D2:projector=layer", "D3:projector=global",
     "D2:projector=joint",
-    "D3:projector=joint,rank=energy,ridge=0.2", "D1:projector=joint,ridge=0.001", "D2:max_loss=0.3", "D2:pool=static",
+    "P2:loss=frobenius,rank=score,confidence=on", "P1:loss=frobenius,max_loss=0.7",
+    "D3:rank=score", "D2:loss=frobenius", "D2:rank=score,loss=frobenius,max_loss=0.3,fallback=first", "D1:fallback=first",
+    "D2:projector=joint,rank=score", "D3:projector=joint,rank=energy,ridge=0.2",
+    "D1:projector=joint,ridge=0.001", "D2:max_loss=0.3", "D2:pool=static",
     "D2:pool=static,fold=drop", "sere1", "sere2", "sere1:rho=0.5", "sere2:rho=0.99", "sere1:rho=1",
     "D2:targets=router", "D3:rank=energy,targets=router,ridge=0.2", "D2:targets=router,weights=route",
     "D3:targets=router,weights=gate,rank=energy", "D1:targets=router", "D2:pool=static,targets=router",
@@ -50,6 +55,8 @@ static void expect_rows(naive_row *rows, const fold_case *c, const exf_variant *
 {
     naive_layer prefill = naive_layer_of(&c->tables, index, v->prefill_projector, 0, v);
     naive_layer decode = naive_layer_of(&c->tables, index, v->decode_projector, v->decode_options.pool, v);
+    if (v->prefill_frobenius) naive_by_frobenius(&prefill, &c->tables, index);
+    if (v->decode_frobenius) naive_by_frobenius(&decode, &c->tables, index);
     int split = c->schedule.prefill_tokens;
     for (size_t s = 0; v->prefill != EXF_PREFILL_NONE && s < F_SEQUENCES; s++)
         for (int q = 0; q < c->span[s].n_tokens && (split == 0 || q < split); q++) {
@@ -226,6 +233,30 @@ START_TEST(layers_that_choose_by_token_are_left_alone)
 }
 END_TEST
 
+/* By a runtime that folds them, as if a score had chosen. */
+START_TEST(layers_that_choose_by_token_are_folded_for_a_runtime_that_does)
+{
+    fold_case c;
+    exf_err err;
+    exf_variant v;
+    exf_fold_rewriter *f;
+    fold_open(&c, 8, 4, 0, 1);
+    ck_ok(exf_variant_parse_for(&v, "P2+D3", exf_runtime_find("vllm-deepseek-v4"), &err), err);
+    ck_ok(exf_fold_rewriter_new(&f, &v, &c.tables, &c.arch, &c.schedule, &err), err);
+    exf_routes hashed = f_routes(&c, 4), plain = f_routes(&c, 4), scored = f_routes(&c, 4);
+    hashed.by_token = 1;
+    f_rewrite(f, &hashed);
+    f_rewrite(f, &scored);
+    ck_assert(!same_routes(&hashed, &plain));
+    ck_assert(same_routes(&hashed, &scored));
+    f_free_routes(&hashed);
+    f_free_routes(&plain);
+    f_free_routes(&scored);
+    exf_fold_rewriter_free(f);
+    fold_close(&c);
+}
+END_TEST
+
 /* ---- the threshold of sere, seen by itself ----------------------------------------------- */
 
 START_TEST(sere_moves_what_is_more_similar_than_rho)
@@ -267,6 +298,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, threads_change_no_bit);
     tcase_add_test(t, random_depends_on_seed_and_layer_alone);
     tcase_add_test(t, layers_that_choose_by_token_are_left_alone);
+    tcase_add_test(t, layers_that_choose_by_token_are_folded_for_a_runtime_that_does);
     tcase_add_test(t, sere_moves_what_is_more_similar_than_rho);
     suite_add_tcase(s, t);
     return s;

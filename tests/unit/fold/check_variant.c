@@ -61,6 +61,11 @@ static void means(const exf_variant *want)
     ck_assert(v.decode_options.max_loss == want->decode_options.max_loss);
     ck_assert_int_eq(v.decode_options.drop, want->decode_options.drop);
     ck_assert(v.decode_options.ridge == want->decode_options.ridge);
+    ck_assert_int_eq(v.prefill_frobenius, want->prefill_frobenius);
+    ck_assert_int_eq(v.decode_frobenius, want->decode_frobenius);
+    ck_assert_int_eq(v.decode_options.fallback, want->decode_options.fallback);
+    ck_assert_int_eq(v.decode_options.candidates, want->decode_options.candidates);
+    ck_assert_int_eq(v.folds_hashed, want->folds_hashed);
     ck_assert(v.rho == want->rho);
     ck_assert_int_eq(v.budget, want->budget);
     ck_assert_int_eq(v.sensitivity, want->sensitivity);
@@ -82,6 +87,11 @@ static void means(const exf_variant *want)
 
 START_TEST(prefill_spellings)
 {
+    P("P4:loss=frobenius", 4, v.prefill_frobenius = 1);
+    P("P4:loss=energy", 4, (void)0);
+    D("D8:rank=score", 8, v.decode_options.importance = EXF_FOLD_IMPORTANCE_SCORE);
+    D("D8:loss=frobenius,fallback=first", 8, v.decode_frobenius = v.decode_options.fallback = 1);
+    D("D8:fallback=drop", 8, (void)0);
     P("P4", 4, (void)0);
     P("P1", 1, (void)0);
     P("P999999", 999999, (void)0);
@@ -264,8 +274,8 @@ static void refused(const char *text, const char *message)
     ck_assert_int_eq(exf_variant_parse(&v, text, NULL), EXF_USAGE);
 }
 
-#define OF_P "is no option of P (known: projector, rank, max_loss, rescale, confidence, ridge, budget, sensitivity)"
-#define OF_D "is no option of D (known: pool, fold, rank, projector, targets, weights, by, max_loss, ridge)"
+#define OF_P "is no option of P (known: projector, rank, max_loss, rescale, confidence, loss, ridge, budget, sensitivity)"
+#define OF_D "is no option of D (known: pool, fold, rank, projector, targets, weights, by, max_loss, loss, fallback, ridge)"
 #define A_STATIC_POOL "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"
 #define NO_KIND(text, part)                       \
     refused(text, "variant \"" text "\": \"" part \
@@ -343,7 +353,15 @@ START_TEST(values_that_are_none)
     refused("random4:rank=best", "variant \"random4:rank=best\": rank=best, expected score_norm, score, norm");
     refused("D8:pool=fixed", "variant \"D8:pool=fixed\": pool=fixed, expected dynamic, static");
     refused("D8:fold=off", "variant \"D8:fold=off\": fold=off, expected on, drop");
-    refused("D8:rank=score", "variant \"D8:rank=score\": rank=score, expected norm, energy");
+    refused("D8:rank=router", "variant \"D8:rank=router\": rank=router, expected norm, energy, score");
+    refused("P4:loss=squared", "variant \"P4:loss=squared\": loss=squared, expected energy, frobenius");
+    refused("D8:fallback=on", "variant \"D8:fallback=on\": fallback=on, expected drop, first");
+    refused("P4:projector=joint,loss=frobenius",
+            "variant \"P4:projector=joint,loss=frobenius\": loss=frobenius is of projector=pair and of dynamic pools alone");
+    refused("D8:pool=static,loss=frobenius",
+            "variant \"D8:pool=static,loss=frobenius\": loss=frobenius is of projector=pair and of dynamic pools alone");
+    refused("D8:fold=drop,fallback=first", "variant \"D8:fold=drop,fallback=first\": fallback=first cannot be combined with "
+                                           "projector=joint, targets=router, pool=static or fold=drop");
     refused("D8:projector=diagonal", "variant \"D8:projector=diagonal\": projector=diagonal, expected pair, layer, global, joint");
     refused("D8:max_loss=x", "variant \"D8:max_loss=x\": max_loss=x, expected a number from 0 to 1e+30");
     refused("D8:projector=joint,ridge=-1", "variant \"D8:projector=joint,ridge=-1\": ridge=-1, expected a number from 0 to 1e+30");

@@ -19,7 +19,7 @@ static void sweeps(int n_experts, int top_k, int joint, const char *names)
     exf_variant *v;
     exf_text seen = {0};
     size_t n;
-    ck_ok(exf_frontier_variants(&v, &n, &a, &t, &e), e);
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), e);
     for (size_t i = 0; i < n; i++) {
         ck_ok(exf_text_addf(&seen, &e, "%s%s", i ? " " : "", v[i].name), e);
         ck_ok(exf_variant_check(&v[i], n_experts, top_k, &e), e);
@@ -62,7 +62,7 @@ START_TEST(what_the_tables_hold_is_swept)
                                         "D8:pool=static,by=norm,targets=router", "D8:pool=static,by=energy,targets=router"};
     size_t n, found = 0, choices = 0;
     exf_variant *v;
-    ck_ok(exf_frontier_variants(&v, &n, &a, &t, &e), e);
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), e);
     for (size_t i = 0; i < n; i++) {
         choices += v[i].budget || v[i].decode == EXF_DECODE_STATIC;
         for (int k = 0; k < 4; k++) found += strcmp(v[i].name, added[k]) == 0;
@@ -94,6 +94,38 @@ START_TEST(the_best_criterion_of_each_pool)
 }
 END_TEST
 
+static void runs(int n_experts, int top_k, const char *runtime, const char *names)
+{
+    exf_err e;
+    exf_architecture a = {.n_experts = n_experts, .top_k = top_k};
+    float value = 0;
+    exf_tables t = {.cosine = &value, .rms = &value};
+    exf_variant *v;
+    exf_text seen = {0};
+    size_t n;
+    ck_ok(exf_frontier_variants(&v, &n, &a, &t, exf_runtime_find(runtime), &e), e);
+    for (size_t i = 0; i < n; i++) ck_ok(exf_text_addf(&seen, &e, "%s%s", i ? " " : "", v[i].name), e);
+    ck_assert_str_eq(seen.s ? seen.s : "", names);
+    exf_mem_free(v);
+    exf_text_free(&seen);
+}
+
+/* No joint weights where a public plugin serves, no budget that it does not run. */
+START_TEST(sweeps_stay_inside_what_a_runtime_runs)
+{
+    runs(128, 8, "vllm-qwen3", "P4 P2 P1 D64 D32 D16 P4+D64");
+    runs(60, 4, "vllm-qwen3", "P2 P1");
+    runs(256, 6, "vllm-deepseek-v4", "P5 P4 P3 P2 P1 D192 D128 D96 D64 D32 P4+D192 P3+D128");
+    runs(16, 2, "exfold",
+         "P1 P1:projector=joint D12 D12:rank=energy,projector=joint D12:rank=energy,targets=router D8 "
+         "D8:rank=energy,projector=joint D8:rank=energy,targets=router D6 D6:rank=energy,projector=joint "
+         "D6:rank=energy,targets=router D4 D4:rank=energy,projector=joint D4:rank=energy,targets=router "
+         "D2 D2:rank=energy,projector=joint D2:rank=energy,targets=router "
+         "P1:projector=joint+D12:rank=energy,projector=joint "
+         "P1:projector=joint+D8:rank=energy,projector=joint");
+}
+END_TEST
+
 START_TEST(every_allocation_may_fail)
 {
     exf_err e;
@@ -102,7 +134,7 @@ START_TEST(every_allocation_may_fail)
     exf_variant *v;
     size_t n;
     exf_mem_fail_at(1);
-    ck_fails(exf_frontier_variants(&v, &n, &a, &t, &e), EXF_NOSPACE, e, "variants");
+    ck_fails(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), EXF_NOSPACE, e, "variants");
     exf_mem_fail_at(0);
     ck_assert_ptr_null(v);
 }
@@ -311,6 +343,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, sweeps_of_budgets);
     tcase_add_test(t, what_the_tables_hold_is_swept);
     tcase_add_test(t, the_best_criterion_of_each_pool);
+    tcase_add_test(t, sweeps_stay_inside_what_a_runtime_runs);
     tcase_add_test(t, every_allocation_may_fail);
     tcase_add_test(t, the_frontier_is_what_nobody_beats);
     tcase_add_test(t, noise_beats_nobody);

@@ -1,0 +1,68 @@
+/* runtime.c - see runtime.h. */
+#include "fold/runtime.h"
+
+#include "base/registry.h"
+
+#include <string.h>
+
+#define X(name) extern const exf_runtime exf_runtime_##name;
+#include "gen/runtime.inc"
+#undef X
+
+EXF_REGISTRY_BEGIN
+#define X(name) &exf_runtime_##name,
+#include "gen/runtime.inc"
+#undef X
+EXF_REGISTRY_END(runtime)
+EXF_REGISTRY_FIND(runtime)
+EXF_REGISTRY_REQUIRE(runtime, "serve.runtime")
+
+/* Returns 1 if the list, separated by `separator`, has the word of n characters. */
+static int lists(const char *list, char separator, const char *word, size_t n)
+{
+    const char end[2] = {separator, 0};
+    for (const char *p = list; *p; p += *p == separator) {
+        size_t here = strcspn(p, end);
+        if (here == n && memcmp(p, word, n) == 0) return 1;
+        p += here;
+    }
+    return 0;
+}
+
+static exf_code not_taken(const exf_runtime *r, const char *text, int prefill, const char *word, size_t n, exf_err *err)
+{
+    const char *own = prefill ? r->prefill : r->decode, *free_to_set = prefill ? r->free_prefill : r->free_decode;
+    return exf_fail(err, EXF_USAGE, "variant \"%s\": %s cannot be told %.*s; its %s runs %s%s%s%s", text, r->name, (int)n, word,
+                    prefill ? "P" : "D", *own ? "with " : "as it is", own, *free_to_set ? " and takes " : ", without options",
+                    free_to_set);
+}
+
+exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const exf_variant_kind *kind, const char *options, exf_err *err)
+{
+    const char *own = kind->is_prefill ? r->prefill : r->decode, *free_to_set = kind->is_prefill ? r->free_prefill : r->free_decode;
+    if (strcmp(kind->name, "P") != 0 && strcmp(kind->name, "D") != 0)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": %s runs no %s; it runs P and D", text, r->name, kind->name);
+    if (!free_to_set) return EXF_OK;
+    for (const char *p = options; p && *p; p += *p == ',') {
+        size_t word = strcspn(p, ","), name = strcspn(p, "=,");
+        if (!lists(own, ',', p, word) && !lists(free_to_set, ' ', p, name))
+            return not_taken(r, text, kind->is_prefill, p, word, err);
+        p += word;
+    }
+    return EXF_OK;
+}
+
+exf_code exf_runtime_serves(const exf_runtime *r, const char *family, const exf_architecture *a, exf_err *err)
+{
+    if (r->family && strcmp(family, r->family) != 0)
+        return exf_fail(err, EXF_MODEL, "serve.runtime: %s serves %s, the model is of the family %s", r->name, r->family, family);
+    if (a->top_k > r->max_top_k)
+        return exf_fail(err, EXF_MODEL, "serve.runtime: %s takes at most %d experts per token, the model runs %d", r->name,
+                        r->max_top_k, a->top_k);
+    return EXF_OK;
+}
+
+exf_code exf_runtime_check(const exf_runtime *r, const exf_variant *v, const exf_architecture *a, exf_err *err)
+{
+    return r->check ? r->check(v, a, err) : EXF_OK;
+}
