@@ -1,0 +1,125 @@
+/* check_router_logits.c - the logits that a rewriter is shown are those that its lane's routes, or a
+ * probe's, came from: the router's rules give the same ids and weights from them again. */
+#include "tests/support/fake_device.h"
+#include "tests/support/lanes_fixtures.h"
+
+/* What a rewriter checks, and how many rows it checked. */
+typedef struct {
+    const golden_case *c;
+    atomic_size_t rows, probes;
+} watched;
+
+static exf_router_rules rules_of(const exf_architecture *a, const float *bias)
+{
+    static const exf_router_score score[] = {EXF_ROUTER_SOFTMAX, EXF_ROUTER_SIGMOID, EXF_ROUTER_SQRT_SOFTPLUS};
+    const exf_router_spec *r = &a->router;
+    return (exf_router_rules){.score = score[r->score], .n_experts = a->n_experts, .top_k = a->top_k, .n_groups = r->n_groups,
+                              .top_groups = r->top_groups, .group_top2 = r->group_score == EXF_GROUP_TOP2_SUM,
+                              .renormalise = r->renormalise, .epsilon = r->epsilon, .scaling = r->scaling, .bias = bias};
+}
+
+/* Routes the logits again, then does something, so that the lane parts from the others. */
+static exf_code route_again(void *self, exf_routes *r, exf_err *err)
+{
+    watched *w = self;
+    const exf_architecture *a = &w->c->model->arch;
+    exf_router_rules rules = rules_of(a, r->bias);
+    int32_t ids[16];
+    float weights[16];
+    double scratch[3 * EXF_MAX_EXPERTS];
+    size_t k = (size_t)r->top_k;
+    ck_assert_ptr_nonnull(r->logits);
+    for (size_t row = 0; row < r->batch->n_tokens && !r->by_token; row++) {
+        exf_router_cpu(ids, weights, r->logits + row * (size_t)r->n_experts, NULL, 1, &rules, scratch);
+        ck_assert_msg(memcmp(ids, r->ids + row * k, k * sizeof *ids) == 0 &&
+                          memcmp(weights, r->weights + row * k, k * sizeof *weights) == 0,
+                      "%s: layer %d, row %zu: other routes (probe %d)", w->c->family, r->layer, row, r->probe);
+        atomic_fetch_add(r->probe ? &w->probes : &w->rows, 1);
+    }
+    return rewrite_oddly(NULL, r, err);
+}
+
+static exf_code sees_none(void *self, exf_routes *r, exf_err *err)
+{
+    ck_assert_ptr_null(r->logits);
+    return rewrite_nothing(self, r, err);
+}
+
+static size_t scored_layers(const golden_case *c)
+{
+    size_t n = 0;
+    for (int l = 0; l < c->model->arch.n_layers; l++) n += c->model->arch.is_moe[l] && !is_hashed(c, l);
+    return n;
+}
+
+/* Lanes that want logits, one that prunes between them and one that wants none. */
+static void run_lanes(const char *family, const exf_backend *b)
+{
+    golden_case c;
+    golden_open(&c, family);
+    watched w[2] = {{.c = &c}, {.c = &c}};
+    lanes_run r = {.n = 5, .backend = b, .probes = {0, 1, 1, 0, 1}};
+    r.rewriter[1] = (exf_rewriter){.self = &w[0], .rewrite = route_again, .wants_logits = 1};
+    r.rewriter[2] = (exf_rewriter){.self = &c.model->arch.n_experts, .retained_experts = prune};
+    r.rewriter[3] = (exf_rewriter){.rewrite = sees_none};
+    r.rewriter[4] = (exf_rewriter){.self = &w[1], .rewrite = route_again, .wants_logits = 1};
+    lanes_forward(&r, &c, 1);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_uint_eq(w[i].rows, scored_layers(&c) * c.batch.n_tokens);
+        ck_assert_uint_eq(w[i].probes, scored_layers(&c) * c.batch.n_tokens);
+    }
+    lanes_free(&r);
+    golden_close(&c);
+}
+
+START_TEST(routes_come_from_the_logits)
+{
+    run_lanes(golden_families[_i], NULL);
+}
+END_TEST
+
+START_TEST(routes_come_from_the_logits_on_a_device)
+{
+    run_lanes(golden_families[_i], fake_device((uint64_t)1 << 40));
+}
+END_TEST
+
+START_TEST(one_lane_has_its_own)
+{
+    golden_case c;
+    golden_open(&c, golden_families[_i]);
+    watched w = {.c = &c};
+    lanes_run r = {.n = 1};
+    r.rewriter[0] = (exf_rewriter){.self = &w, .rewrite = route_again, .wants_logits = 1};
+    lanes_forward(&r, &c, 2);
+    ck_assert_uint_eq(w.rows, scored_layers(&c) * c.batch.n_tokens);
+    lanes_free(&r);
+    golden_close(&c);
+}
+END_TEST
+
+START_TEST(plans_count_them)
+{
+    exf_rewriter wants = {.rewrite = sees_none, .wants_logits = 1};
+    exf_lane lanes[2] = {{NULL, NULL}, {&wants, NULL}};
+    exf_demand one = exf_demand_of(&lanes[1], 1, &exf_backend_cpu), both = exf_demand_of(lanes, 2, &exf_backend_cpu),
+               none = exf_demand_of(lanes, 1, &exf_backend_cpu);
+    ck_assert_uint_eq(exf_demand_logits_bytes(&none, 10, 16), 0);
+    ck_assert_uint_eq(exf_demand_logits_bytes(&one, 10, 16), 10 * 16 * 4);
+    ck_assert_uint_eq(exf_demand_logits_bytes(&both, 10, 16), 2 * 10 * 16 * 4);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("router_logits");
+    TCase *t = tcase_create("all");
+    int n = golden_n_families();
+    tcase_set_timeout(t, 120);
+    tcase_add_loop_test(t, routes_come_from_the_logits, 0, n);
+    tcase_add_loop_test(t, routes_come_from_the_logits_on_a_device, 0, n);
+    tcase_add_loop_test(t, one_lane_has_its_own, 0, n);
+    tcase_add_test(t, plans_count_them);
+    suite_add_tcase(s, t);
+    return s;
+}
