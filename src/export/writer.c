@@ -59,8 +59,17 @@ out:
     return rc;
 }
 
-exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err)
+exf_code exf_writer_check_export(const exf_writer *w, const exf_export *x, const char *path, exf_err *err)
 {
     exf_code rc = exf_writer_check_tables(w, x->tables, path, err);
+    if (rc != EXF_OK || !w->allows) return rc;
+    rc = w->allows(x, err);
+    if (rc != EXF_OK) exf_err_prefix(err, "target %s: ", w->name);
+    return rc;
+}
+
+exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err)
+{
+    exf_code rc = exf_writer_check_export(w, x, path, err);
     return rc == EXF_OK ? w->write(x, path, force, err) : rc;
 }

@@ -6,6 +6,7 @@
 #define EXF_EXPORT_WRITER_H
 #include "artifact/tables.h"
 #include "base/text.h"
+#include "model/model.h"
 
 /* The tables to export, and the facts of a model card that are not in them; all borrowed. */
 typedef struct {
@@ -19,6 +20,9 @@ typedef struct {
     const char *revision;       /* of base_model; NULL: not given */
     const char *const *datasets; /* names on a hub */
     size_t n_datasets;
+    const exf_model *model; /* the checkpoint that the tables are of; NULL unless a target wants_model */
+    int64_t keep;           /* experts that a pruned model keeps in each layer; 0: not given */
+    int64_t ranks;          /* of expert parallelism, each with equally many of them; 0 is 1 */
 } exf_export;
 
 /* The facts of a model that a writer checks before calibration. */
@@ -40,12 +44,17 @@ typedef struct {
     const char *file; /* name of the file or directory it writes */
     int is_directory;
     int wants_vectors; /* writes tables->vectors, which must have been read */
+    int wants_model;   /* reads export.model */
     const char *about;
-    exf_snippet load; /* zero: the file is not for loading */
+    exf_snippet load; /* zero: the file holds no tables to load */
     /* EXF_MODEL if the file's readers cannot serve the model; NULL: they serve any. */
     exf_code (*serves)(const exf_export_model *m, exf_err *err);
     /* EXF_THRESHOLD if they refuse the numbers; NULL: they take all that is well-formed. */
     exf_code (*accepts)(const exf_tables *t, exf_err *err);
+    /* Refuses what the settings of the export lack or contradict; NULL: it asks for none. */
+    exf_code (*allows)(const exf_export *x, exf_err *err);
+    /* Bytes that it will write, where they may be many; NULL: a few times the tables. */
+    exf_code (*bytes)(const exf_export *x, uint64_t *bytes, exf_err *err);
     /* EXF_THRESHOLD if they fold layers of which the tables have no pair; by_token: they fold layers that route by token id
      * too.  NULL: nothing is known of that. */
     exf_code (*covers)(const exf_tables *t, int by_token, exf_err *err);
@@ -63,6 +72,8 @@ exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, 
 /* Refuses, without writing, tables that break a rule of tables.h (exf_tables_check), that
  * are of a model that the target cannot serve, or whose numbers its readers refuse. */
 exf_code exf_writer_check_tables(const exf_writer *w, const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* Checks likewise, and the settings of the export. */
+exf_code exf_writer_check_export(const exf_writer *w, const exf_export *x, const char *path, exf_err *err) EXF_CHECKED;
 /* Checks likewise, then writes the file or directory at path. */
 exf_code exf_writer_write(const exf_writer *w, const exf_export *x, const char *path, int force, exf_err *err) EXF_CHECKED;
 #endif

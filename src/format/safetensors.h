@@ -22,6 +22,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/tensor.h"
+#include "base/text.h"
 
 enum { EXF_ST_MAX_HEADER = 100000000, EXF_ST_MAX_NAME = 512 }; /* bytes */
 
@@ -75,6 +76,12 @@ exf_code exf_st_writer_begin(exf_st_writer **out, const char *target, int force,
 exf_code exf_st_writer_put(exf_st_writer *w, size_t i, uint64_t begin, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 exf_code exf_st_writer_commit(exf_st_writer *w, exf_err *err) EXF_CHECKED; /* frees w, also on failure */
 void exf_st_writer_abort(exf_st_writer *w);                                /* NULL is allowed */
+
+/* Appends to header what stands in front of the data of a file of these tensors, for a caller who writes the file himself:
+ * the data of tensors[order[0]], tensors[order[1]], ... follow it without a gap.  order has room for n_tensors.  target names
+ * the file in messages; refuses what exf_st_writer_begin() refuses. */
+exf_code exf_st_header(exf_text *header, size_t *order, const char *target, const exf_tensor *tensors, size_t n_tensors,
+                       const exf_st_meta *meta, size_t n_meta, exf_err *err) EXF_CHECKED;
 
 /* All at once, from tensors[i].data. */
 exf_code exf_st_write(const char *target, int force, const exf_tensor *tensors, size_t n_tensors, const exf_st_meta *meta,

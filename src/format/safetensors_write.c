@@ -182,6 +182,25 @@ out:
     return rc;
 }
 
+exf_code exf_st_header(exf_text *header, size_t *order, const char *target, const exf_tensor *tensors, size_t n_tensors,
+                       const exf_st_meta *meta, size_t n_meta, exf_err *err)
+{
+    exf_code rc;
+    exf_st_writer w = {.n = n_tensors};
+    const exf_tensor **sorted = NULL;
+    EXF_TRY(exf_mem_strdup(&w.target, target, target, err));
+    EXF_TRY(exf_mem_new(&w.slot, n_tensors, sizeof *w.slot, target, err));
+    EXF_TRY(build_header(header, &w, tensors, meta, n_meta, err));
+    EXF_TRY(layout(&sorted, &w, tensors, err));
+    for (size_t i = 0; i < n_tensors; i++) order[i] = (size_t)(sorted[i] - tensors);
+out:
+    exf_mem_free(sorted);
+    exf_mem_free(w.slot);
+    exf_mem_free(w.target);
+    exf_text_free(&w.names);
+    return rc;
+}
+
 /* ---- the writer ----------------------------------------------------------- */
 
 static void writer_free(exf_st_writer *w)

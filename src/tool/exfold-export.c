@@ -16,8 +16,10 @@ const exf_program exf_program_export = {
     .about = "Writes tables (default: tables.h5 in the output directory) in the formats of\n"
              "output.targets, a file or a folder each, to the output directory.",
     .examples = "exfold-export recipe.yaml    # tables.h5 of the output directory\n"
-                "exfold-export --output out out/tables.h5 --set output.targets=safetensors",
-    .keys = "output serve card",
+                "exfold-export --output out out/tables.h5 --set output.targets=safetensors\n"
+                "exfold-export --model models/Qwen3-30B-A3B --output out out/tables.h5 --set output.targets=reap-checkpoint \\\n"
+                "    --set export.experts=96   # a checkpoint with 96 of 128 experts",
+    .keys = "model output serve export card",
     .max_inputs = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_export,

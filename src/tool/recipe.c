@@ -93,6 +93,11 @@ static const exf_opt key_rows[] = {
      "where files are written; made if missing; required"},
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",
      "export formats, as exfold-export --help-keys lists them"},
+    {"export.experts", NULL, 0, EXF_OPT_INT, AT(export_experts), "0", "0..65536", "Export",
+     "experts that a pruned model keeps in each layer; those of largest mean w ||E(x)||, as in the variant reapN; needed by the "
+     "targets that prune"},
+    {"export.expert_parallel", NULL, 0, EXF_OPT_INT, AT(export_ranks), "1", "1..65536", "Export",
+     "ranks of expert parallelism, which hold experts in order; each keeps equally many"},
     {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card",
      "the model's name on a hub: Qwen/Qwen3-30B-A3B"},
     {"card.revision", NULL, 0, EXF_OPT_TEXT, AT(revision), NULL, "COMMIT", "Model card", "the base model's revision"},

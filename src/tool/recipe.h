@@ -10,6 +10,7 @@
  *   runtime: {backend: auto, threads: 0, compute: auto, io: pread}
  *   output: {directory: DIR, targets: [safetensors]}
  *   serve: {runtime: vllm-qwen3, unobserved_layers: refuse}
+ *   export: {experts: 8, expert_parallel: 1}
  *   card: {base_model: NAME, revision: COMMIT, datasets: [NAME]}
  *   validate: {tables: FILE, manifest: FILE, variants: [P4, 'P4:projector=joint', D64], decode_batch: 16}
  *
@@ -57,6 +58,7 @@ typedef struct {
     char *checkpoint_directory;
     char *output_directory;
     exf_text_list targets;
+    int64_t export_experts, export_ranks;
     char *base_model, *revision; /* of a model card */
     exf_text_list datasets;
     char *serve_runtime; /* fold/runtime.h; NULL: none */

@@ -8,8 +8,10 @@
 #include "fold/runtime.h"
 #include "tool/announce.h"
 #include "tool/derived_files.h"
+#include "tool/plan.h"
 #include "tool/stage_internal.h"
 #include "tool/stage.h"
+#include "validate/validate.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -47,7 +49,7 @@ static exf_code check_tables(const exf_writer *w, const char *path, const exf_re
     const exf_runtime *runtime;
     exf_code rc;
     EXF_TRY(exf_recipe_runtime(r, &runtime, err));
-    EXF_TRY(exf_writer_check_tables(w, x->tables, path, err));
+    EXF_TRY(exf_writer_check_export(w, x, path, err));
     if (!w->covers || r->unobserved_layers == EXF_UNOBSERVED_ACCEPT) return EXF_OK;
     rc = w->covers(x->tables, !runtime || runtime->folds_hashed, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: ", path);
@@ -95,14 +97,36 @@ exf_code exf_export_model_check(const exf_recipe *r, const exf_model *model, exf
     return rc;
 }
 
-static int wants_vectors(const exf_recipe *r)
+static void look_at_wants(const exf_recipe *r, int *vectors, int *model)
 {
-    int wants = 0;
+    *vectors = *model = 0;
     for (size_t i = 0; i < r->targets.n; i++) {
         const exf_writer *w = exf_writer_find(r->targets.item[i]);
-        wants |= w && w->wants_vectors;
+        *vectors |= w && w->wants_vectors;
+        *model |= w && w->wants_model;
     }
-    return wants;
+}
+
+/* Opens the checkpoint that the tables are of, for the targets that want it. */
+static exf_code open_model(exf_model **model, const exf_recipe *r, const exf_tables *t, const char *tables, exf_err *err)
+{
+    exf_code rc = exf_recipe_check_model(r, err);
+    if (rc == EXF_OK) rc = exf_model_open(model, r->model_path, err);
+    return rc == EXF_OK ? exf_validate_check_tables(t, tables, *model, err) : rc;
+}
+
+/* Refuses a disk without room for what the targets will write. */
+static exf_code check_room(const exf_recipe *r, const exf_run_directory *dir, const exf_export *x, exf_err *err)
+{
+    exf_plan plan = {.output = dir->path};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < r->targets.n; i++) {
+        const exf_writer *w = exf_writer_find(r->targets.item[i]);
+        uint64_t bytes = 0;
+        if (w->bytes) rc = w->bytes(x, &bytes, err);
+        plan.disk += bytes;
+    }
+    return rc == EXF_OK && plan.disk ? exf_plan_check_output(&plan, err) : rc;
 }
 
 static const char *given(const char *text)
@@ -139,9 +163,13 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
 {
     exf_tables t = {.n_layers = 0};
     char *validation = NULL, digest[EXF_SHA256_HEX];
+    exf_model *model = NULL;
+    int vectors, wants_model;
     exf_code rc;
+    look_at_wants(r, &vectors, &wants_model);
     EXF_TRY(exf_tables_read(&t, tables, err));
-    if (wants_vectors(r)) EXF_TRY(exf_tables_read_vectors(&t, tables, err));
+    if (vectors) EXF_TRY(exf_tables_read_vectors(&t, tables, err));
+    if (wants_model) EXF_TRY(open_model(&model, r, &t, tables, err));
     EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, digest, err));
     EXF_TRY(find_validation(&validation, tables, digest, fresh, err));
     exf_export x = {
@@ -155,11 +183,16 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
         .revision = given(r->revision),
         .datasets = (const char *const *)r->datasets.item,
         .n_datasets = r->datasets.n,
+        .model = model,
+        .keep = r->export_experts,
+        .ranks = r->export_ranks,
     };
     EXF_TRY(each_target(check_tables, r, dir, &x, err));
+    EXF_TRY(check_room(r, dir, &x, err));
     EXF_TRY(each_target(write_target, r, dir, &x, err));
 out:
     exf_mem_free(validation);
+    exf_model_close(model);
     exf_tables_free(&t);
     return rc;
 }

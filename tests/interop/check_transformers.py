@@ -1,4 +1,5 @@
-"""Holds examples/transformers/fold_experts.py to exfold-validate: the same perplexities, from transformers' own forward pass.
+"""Holds examples/transformers/fold_experts.py, and the checkpoints of the target reap-checkpoint, to exfold-validate: the same
+perplexities, from transformers' own forward pass.
 
 usage: check_transformers.py BUILD WORK-DIRECTORY      last line: "N passed, N failed"
 For the demo model and a model of each other family: tables are calibrated, variants validated, and the same tokens scored by
@@ -80,6 +81,48 @@ def tokens(name, path):
     return [one(24, 96)], [one(5, 96), one(3, 61)]
 
 
+def load(path):
+    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+
+
+def export(name, path, into, directory, *settings):
+    """A pruned checkpoint and the lists of experts, for runtimes that prune by themselves; both must say the same."""
+    keys = ["output.targets=reap-checkpoint,expert-list,expert-profile", *settings]
+    run("exfold-export", into / "tables.h5", "--model", path, "-o", directory, *[x for key in keys for x in ("--set", key)])
+    lists, kept = ([json.loads(line) for line in (directory / file).read_text().splitlines()]
+                   for file in ("expert-list.jsonl", "reap-checkpoint/kept_experts.jsonl"))
+    profile = json.loads((directory / "expert-profile.json").read_text())
+    good = profile["version"] == 1
+    for ordered, chosen in zip(lists, kept, strict=True):  # a reader's rules: one layer a line, all experts once
+        (layer, order), (also, survivors) = next(iter(ordered.items())), next(iter(chosen.items()))
+        pruned = [expert for at, expert in profile["pruned_experts"] if at == int(layer)]
+        good &= len(ordered) == len(chosen) == 1 and layer == also and sorted(order) == list(range(len(order)))
+        good &= sorted(order[:len(survivors)]) == survivors and sorted(survivors + pruned) == sorted(order)
+    note(good and len(lists) > 0, f"{name}: expert-list, expert-profile and kept_experts agree, {len(lists)} layers")
+    return directory / "reap-checkpoint", kept
+
+
+def tensors_of(path):
+    found = {}
+    for file in sorted(path.glob("*.safetensors")):
+        if file.name.startswith("model"):
+            found.update(safetensors.torch.load_file(file))
+    return found
+
+
+def check_pruned(name, path, into, held_out, keep, ppl):
+    pruned, kept = export(name, path, into, into / "pruned", f"export.experts={keep}")
+    model = load(pruned)
+    here = perplexity(model, held_out)
+    note(abs(here - ppl) <= (TOLERANCE if name == "demo" else 1e-6 * ppl),
+         f"{name} reap-checkpoint of {keep} experts: perplexity {here:.7f}, exfold-validate's reap{keep} {ppl:.7f}")
+    before, after = tensors_of(path), tensors_of(pruned)
+    same = sum(torch.equal(before[key].view(torch.uint8), x.view(torch.uint8)) for key, x in after.items()
+               if ".experts." not in key and ".gate." not in key)
+    rest = sum(".experts." not in key and ".gate." not in key for key in before if not key.startswith("mtp."))
+    note(same == rest, f"{name} reap-checkpoint: {same} of {rest} tensors beside experts and routers are the same bytes")
+
+
 def check_model(name, path, variants, one_length):
     into = work / name
     into.mkdir()
@@ -101,11 +144,14 @@ def check_model(name, path, variants, one_length):
     run("exfold-calibrate", into / "recipe.yaml")
     run("exfold-validate", into / "recipe.yaml")
     expected = {v["name"]: v["ppl"] for v in json.loads((into / "validation.json").read_text())["variants"]}
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model = load(path)
     for variant, ppl in expected.items():
         folding = None
-        if variant != "original":
+        if variant[0] in "PD":
             folding = fold_experts.Folding(model, str(into / "tables.safetensors"), variant, teacher_forced=True, library=library)
+        if variant.startswith("reap"):
+            check_pruned(name, path, into, held_out, int(variant[4:]), ppl)
+            continue
         for left in (False, True)[:1 if one_length else 2]:
             here = perplexity(model, held_out, left)
             note(abs(here - ppl) <= (TOLERANCE if name == "demo" else 1e-6 * ppl),
@@ -160,18 +206,42 @@ def check_refusals(model, into):
         note(expected in said and not hooked, f"{variant} is refused: " + said.split("tables.safetensors")[-1])
 
 
+def check_groups(work, name):
+    """Where a router chooses among groups of experts, and with expert parallelism, each group or rank keeps equally many."""
+    path, into = root / "tests/golden" / name, work / name
+    into.mkdir()
+    calibration, held_out = tokens(name, path)
+    manifest = sources(into, "calibration", calibration)
+    settings = ["--set", f"data.manifest={manifest}", "--set", "data.max_tokens=96"]
+    (into / "recipe.yaml").write_text("schema: exfold-recipe/1\n")
+    run("exfold-calibrate", into / "recipe.yaml", "--model", path, "-o", into, *settings)
+    pruned, kept = export(name, path, into, into / "pruned", "export.experts=12", "export.expert_parallel=4")
+    ranks = [[sum(e // 4 == r for e in next(iter(layer.values()))) for r in range(4)] for layer in kept]
+    note(all(counts == [3, 3, 3, 3] for counts in ranks), f"{name} reap-checkpoint: kept experts of four ranks {ranks}")
+    held = sources(into, "held_out", held_out)
+    run("exfold-calibrate", into / "recipe.yaml", "--model", pruned, "-o", into / "again", *settings)
+    run("exfold-validate", into / "recipe.yaml", "--model", pruned, "--tables", into / "again/tables.h5", "-o", into / "again",
+        "--set", f"validate.manifest={held}", "--set", "data.max_tokens=96", "--variants", "P2")
+    ppl = json.loads((into / "again/validation.json").read_text())["variants"][0]["ppl"]
+    here = perplexity(load(pruned), held_out)
+    note(abs(here - ppl) <= 1e-6 * ppl, f"{name} reap-checkpoint: perplexity {here:.7f}, exfold-validate's of it {ppl:.7f}")
+
+
 print("torch", torch.__version__, "transformers", transformers.__version__)
 torch.set_num_threads(2)
 variants = ["P2", "P2:projector=joint", "D8", "D8:rank=energy,projector=joint", "D8:pool=static",
             "P3:rank=score,rescale=sum,max_loss=0.9", "P2:confidence=on", "P3+D8"]
-for name in ("demo", "glm4_moe", "deepseek_v2", "qwen3_5_moe", "deepseek_v4"):
+for name in ("demo", "qwen3_moe", "glm4_moe", "deepseek_v2", "qwen3_5_moe", "deepseek_v4"):
     path = root / ("examples/demo-model" if name == "demo" else f"tests/golden/{name}")
     here = variants if name == "demo" else variants[:3] + ["P2+D8"]
+    if name != "deepseek_v4":  # its first layers choose by token id
+        here = here + ["reap11"]
     model, into, prompts = check_model(name, path, here, name in ("qwen3_5_moe", "deepseek_v4"))
     if name in ("demo", "glm4_moe"):
         check_generation(name, model, into, prompts, "P2+D8")
         check_decode_is_teacher_forcing(name, model, into, prompts, "D8")
     if name == "demo":
         check_refusals(model, into)
+check_groups(work, "glm4_moe_qknorm_groups")
 print(f"{passed} passed, {failed} failed")
 sys.exit(failed > 0)

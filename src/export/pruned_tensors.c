@@ -1,0 +1,152 @@
+/* pruned_tensors.c - see pruned_tensors.h. */
+#include "export/pruned_tensors.h"
+
+#include "base/mem.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A place in names where a layer's experts are: all names with the prefix. */
+typedef struct {
+    char prefix[EXF_TENSOR_NAME_LEN];
+    size_t len;
+    int layer;
+    int numbered; /* 1: an expert's number follows; 0: the tensor has a row for each expert */
+} site;
+
+typedef struct {
+    site *at;
+    size_t n, cap;
+} sites;
+
+static exf_code add_site(sites *s, const exf_model *m, const exf_tensor_rule *r, int layer, exf_err *err)
+{
+    char pattern[EXF_TENSOR_NAME_LEN];
+    const char *number = strstr(r->name, "{E}");
+    size_t n = number ? (size_t)(number - r->name) : strlen(r->name);
+    exf_code rc = exf_mem_grow(&s->at, &s->cap, s->n + 1, sizeof *s->at, "places of experts", err);
+    if (rc != EXF_OK) return rc;
+    memcpy(pattern, r->name, n);
+    pattern[n] = '\0';
+    site *at = &s->at[s->n];
+    *at = (site){.layer = layer, .numbered = number != NULL};
+    exf_tensor_name(at->prefix, &m->arch, pattern, layer, 0);
+    at->len = strlen(at->prefix);
+    if (s->n == 0 || strcmp(at->prefix, s->at[s->n - 1].prefix) != 0) s->n++; /* an expert's tensors share one */
+    return EXF_OK;
+}
+
+static int has_rows_of_experts(const exf_tensor_rule *r)
+{
+    return r->where == EXF_IN_EXPERT || r->where == EXF_IN_STACK || r->role == EXF_W_ROUTER || r->role == EXF_W_ROUTER_BIAS;
+}
+
+static exf_code find_sites(sites *s, const exf_model *m, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int l = 0; l < m->arch.n_layers; l++)
+        for (size_t i = 0; rc == EXF_OK && i < m->family->n_rules; i++) {
+            const exf_tensor_rule *r = &m->family->rules[i];
+            if (m->arch.is_moe[l] && has_rows_of_experts(r) && exf_rule_applies(&m->arch, r, l)) rc = add_site(s, m, r, l, err);
+        }
+    return rc;
+}
+
+static const site *site_of(const sites *s, const char *name)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (strncmp(name, s->at[i].prefix, s->at[i].len) == 0) return &s->at[i];
+    return NULL;
+}
+
+/* Place of an expert among those that a layer keeps; -1: it is not kept. */
+static int place_of(const int32_t *kept, int keep, int64_t expert)
+{
+    for (int i = 0; i < keep; i++)
+        if (kept[i] == expert) return i;
+    return -1;
+}
+
+/* Takes a tensor of one expert under its new number, or leaves it out. */
+static exf_code take_numbered(exf_pruned_tensor *t, const site *at, const int32_t *kept, int keep, int *taken, exf_err *err)
+{
+    const char *name = t->from->tensor->view.name;
+    char *rest;
+    exf_text renamed = {0};
+    int place = place_of(kept, keep, strtol(name + at->len, &rest, 10));
+    *taken = place >= 0;
+    if (!*taken) return EXF_OK;
+    exf_code rc = exf_text_addf(&renamed, err, "%s%d%s", at->prefix, place, rest);
+    if (rc == EXF_OK) rc = exf_mem_strdup(&t->name, renamed.s, "tensor name", err);
+    exf_text_free(&renamed);
+    return rc;
+}
+
+static exf_code take_rows(exf_pruned_tensor *t, const exf_model *m, const int32_t *kept, int keep, exf_err *err)
+{
+    const exf_tensor *v = &t->from->tensor->view;
+    if (v->rank < 1 || v->shape[0] != m->arch.n_experts)
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": %" PRId64 " rows, the model has %d experts", exf_st_path(t->from->file),
+                        v->name, v->rank ? v->shape[0] : 0, m->arch.n_experts);
+    t->rows = kept;
+    t->view.shape[0] = keep;
+    return exf_mem_strdup(&t->name, v->name, "tensor name", err);
+}
+
+static int is_of_prediction(const exf_model *m, const char *name)
+{
+    char prefix[EXF_TENSOR_NAME_LEN];
+    if (strncmp(name, "mtp.", 4) == 0 || strncmp(name, "model.mtp.", 10) == 0) return 1;
+    exf_tensor_name(prefix, &m->arch, "{P}layers.", 0, 0);
+    size_t n = strlen(prefix);
+    return strncmp(name, prefix, n) == 0 && strtol(name + n, NULL, 10) >= m->arch.n_layers;
+}
+
+static exf_code take(exf_pruned_tensors *p, const exf_model *m, const sites *s, const exf_stored_tensor *from,
+                     const int32_t *kept, int keep, exf_err *err)
+{
+    const char *name = from->tensor->view.name;
+    exf_pruned_tensor *t = &p->tensor[p->n];
+    const site *at = site_of(s, name);
+    int taken = 1;
+    exf_code rc;
+    *t = (exf_pruned_tensor){.from = from, .view = from->tensor->view};
+    if (!at && is_of_prediction(m, name)) {
+        p->n_dropped_layers++;
+        return EXF_OK;
+    }
+    const int32_t *of_layer = at ? kept + (size_t)at->layer * (size_t)keep : NULL;
+    if (!at)
+        rc = exf_mem_strdup(&t->name, name, "tensor name", err);
+    else if (at->numbered)
+        rc = take_numbered(t, at, of_layer, keep, &taken, err);
+    else
+        rc = take_rows(t, m, of_layer, keep, err);
+    if (rc != EXF_OK || !taken) return rc;
+    t->view.name = t->name;
+    p->bytes += t->rows ? from->tensor->nbytes / (uint64_t)m->arch.n_experts * (uint64_t)keep : from->tensor->nbytes;
+    p->n++;
+    return EXF_OK;
+}
+
+exf_code exf_pruned_tensors_make(exf_pruned_tensors *out, const exf_model *m, const int32_t *kept, int keep, exf_err *err)
+{
+    exf_code rc;
+    sites s = {0};
+    size_t n = exf_checkpoint_count(m->checkpoint);
+    *out = (exf_pruned_tensors){0};
+    EXF_TRY(find_sites(&s, m, err));
+    EXF_TRY(exf_mem_new(&out->tensor, n, sizeof *out->tensor, "tensors of the pruned model", err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(take(out, m, &s, exf_checkpoint_at(m->checkpoint, i), kept, keep, err));
+out:
+    exf_mem_free(s.at);
+    return rc;
+}
+
+void exf_pruned_tensors_free(exf_pruned_tensors *p)
+{
+    for (size_t i = 0; i < p->n; i++) exf_mem_free(p->tensor[i].name);
+    exf_mem_free(p->tensor);
+    *p = (exf_pruned_tensors){0};
+}

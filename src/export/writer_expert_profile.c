@@ -1,0 +1,66 @@
+/* writer_expert_profile.c - expert-profile.json: for runtimes that prune while they load, the experts that a model does
+ * without (export.experts of expert_order.h are kept), as pairs of layer and expert:
+ *
+ *   {"version": 1, "model": "org/base", "workload": "...", "tables_digest": "...", "pruned_experts": [[0, 3], [0, 11], ...]}
+ *
+ * Version 1 of the profiles that vLLM's --riy-expert-profile proposes: the router chooses among the others. */
+#include "export/expert_order.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "format/json_write.h"
+
+#include <string.h>
+
+/* The experts of a layer behind the first `keep` of its order, by number. */
+static void add_pruned(exf_jw *w, const exf_export *x, int l, const int32_t *order)
+{
+    int64_t e = x->tables->shape.n_experts;
+    for (int32_t expert = 0; expert < e; expert++) {
+        int64_t at = 0;
+        while (order[l * e + at] != expert) at++;
+        if (at < x->keep) continue;
+        exf_jw_open(w, NULL, '[');
+        exf_jw_int(w, NULL, x->tables->layer_number[l]);
+        exf_jw_int(w, NULL, expert);
+        exf_jw_close(w);
+    }
+}
+
+static exf_code write_profile(const exf_export *x, const char *path, int force, exf_err *err)
+{
+    int32_t *order = NULL;
+    exf_text text = {0};
+    exf_jw w = {0};
+    exf_output_file *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_expert_order_make(&order, x, err));
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_int(&w, "version", 1);
+    exf_jw_text(&w, "model", x->base_model ? x->base_model : exf_provenance_get(&x->tables->provenance, "model.family"));
+    exf_jw_text(&w, "workload", "calibration of ExFold tables, by mean w ||E(x)||");
+    exf_jw_text(&w, "tables_digest", x->digest);
+    exf_jw_open(&w, "pruned_experts", '[');
+    for (int l = 0; l < x->tables->n_layers; l++) add_pruned(&w, x, l, order);
+    exf_jw_close(&w);
+    exf_jw_close(&w);
+    EXF_TRY(exf_jw_end(&w, &text, err));
+    EXF_TRY(exf_output_file_begin(&f, path, force, err));
+    EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
+    rc = exf_output_file_commit(f, err);
+    f = NULL;
+out:
+    exf_output_file_abort(f);
+    exf_jw_free(&w);
+    exf_text_free(&text);
+    exf_mem_free(order);
+    return rc;
+}
+
+const exf_writer exf_writer_expert_profile = {
+    .name = "expert-profile",
+    .file = "expert-profile.json",
+    .about = "the experts that a model of export.experts does without, for runtimes that prune while they load",
+    .allows = exf_expert_order_check_keep,
+    .write = write_profile,
+};

@@ -1,0 +1,315 @@
+/* writer_reap_checkpoint.c - reap-checkpoint/: the model without the experts of least REAP score, as a checkpoint that is
+ * loaded like the release.
+ *
+ * Every shard of the release has its counterpart of the same name, with the tensors that are left of it (pruned_tensors.h):
+ * kept experts are numbered anew in their old order, routers and their biases have the kept rows, all else is the same bytes
+ * but for layers for multi-token prediction, which are left out.  A new index, config.json with the new number of experts, the
+ * release's other small files of text, and kept_experts.jsonl: {"<layer>": [the old numbers]}, a line for each layer. */
+#include "export/expert_order.h"
+#include "export/pruned_config.h"
+#include "export/pruned_tensors.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/output_directory.h"
+#include "format/json_write.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK = 4 << 20, SMALL_FILE = 256 << 20 }; /* bytes */
+
+/* ---- which experts ---------------------------------------------------------------------- */
+
+static int by_number(const void *a, const void *b)
+{
+    return *(const int32_t *)a < *(const int32_t *)b ? -1 : *(const int32_t *)a > *(const int32_t *)b;
+}
+
+/* *kept = [n_layers of the model, keep]; zeros of dense layers. */
+static exf_code choose(int32_t **kept, const exf_export *x, exf_err *err)
+{
+    const exf_tables *t = x->tables;
+    size_t keep = (size_t)x->keep, e = (size_t)t->shape.n_experts;
+    int32_t *order = NULL;
+    exf_code rc;
+    EXF_TRY(exf_expert_order_make(&order, x, err));
+    EXF_TRY(exf_mem_new(kept, (size_t)x->model->arch.n_layers * keep, sizeof **kept, "kept experts", err));
+    for (size_t l = 0; l < (size_t)t->n_layers; l++) {
+        int32_t *of_layer = *kept + (size_t)t->layer_number[l] * keep;
+        memcpy(of_layer, order + l * e, keep * sizeof *order);
+        qsort(of_layer, keep, sizeof *of_layer, by_number);
+    }
+out:
+    exf_mem_free(order);
+    return rc;
+}
+
+/* A router that chooses groups first goes on choosing among equal groups. */
+static exf_code check_groups(const exf_export *x, exf_err *err)
+{
+    const exf_router_spec *r = &x->model->arch.router;
+    int64_t groups = r->n_groups, ranks = x->ranks ? x->ranks : 1;
+    if (groups <= 1) return EXF_OK;
+    if (ranks % groups)
+        return exf_fail(err, EXF_MODEL,
+                        "the router chooses among %" PRId64 " groups of experts, which must keep equally many; set "
+                        "export.expert_parallel to %" PRId64 ", or a multiple",
+                        groups, groups);
+    if (x->keep / groups < 2 || x->keep / groups * r->top_groups < x->model->arch.top_k)
+        return exf_fail(err, EXF_MODEL, "export.experts is %" PRId64 ": %" PRId64 " in each of %" PRId64 " groups are too few",
+                        x->keep, x->keep / groups, groups);
+    return EXF_OK;
+}
+
+static exf_code allows(const exf_export *x, exf_err *err)
+{
+    exf_code rc;
+    const exf_architecture *a = &x->model->arch;
+    int n_moe = 0;
+    EXF_TRY(exf_expert_order_check_keep(x, err));
+    for (int l = 0; l < a->n_layers; l++) {
+        n_moe += a->is_moe[l];
+        if (a->traits[l] & EXF_T_HASHED)
+            return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token id; its table names all %d of them", l, a->n_experts);
+    }
+    if (n_moe != x->tables->n_layers)
+        return exf_fail(err, EXF_MODEL, "the tables hold %d of %d MoE layers; a pruned model needs the scores of all",
+                        x->tables->n_layers, n_moe);
+    rc = check_groups(x, err);
+out:
+    return rc;
+}
+
+/* ---- writing -------------------------------------------------------------------------------- */
+
+typedef struct {
+    const exf_export *x;
+    exf_pruned_tensors tensors;
+    exf_output_directory *dir;
+    char *buffer; /* CHUNK */
+} writing;
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* Bytes [begin, begin + n) of the stored tensor to the file that was started last. */
+static exf_code copy_bytes(const writing *w, const exf_stored_tensor *s, uint64_t begin, uint64_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (uint64_t done = 0; rc == EXF_OK && done < n;) {
+        size_t some = n - done < CHUNK ? (size_t)(n - done) : CHUNK;
+        EXF_TRY(exf_st_read(s->file, s->tensor, begin + done, w->buffer, some, err));
+        rc = exf_output_directory_write(w->dir, w->buffer, some, err);
+        done += some;
+    }
+out:
+    return rc;
+}
+
+static exf_code copy_tensor(const writing *w, const exf_pruned_tensor *t, exf_err *err)
+{
+    const exf_st_tensor *stored = t->from->tensor;
+    exf_code rc = EXF_OK;
+    if (!t->rows) return copy_bytes(w, t->from, 0, stored->nbytes, err);
+    uint64_t row = stored->nbytes / (uint64_t)stored->view.shape[0];
+    for (int64_t i = 0; rc == EXF_OK && i < t->view.shape[0]; i++)
+        rc = copy_bytes(w, t->from, row * (uint64_t)t->rows[i], row, err);
+    return rc;
+}
+
+/* What is left of a file: its tensors' places in w->tensors, and their views. */
+typedef struct {
+    size_t *of, *order, n;
+    exf_tensor *view;
+} shard;
+
+static exf_code fill_shard(shard *s, const writing *w, const char *path, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s->of, w->tensors.n, sizeof *s->of, "a shard", err));
+    EXF_TRY(exf_mem_new(&s->order, w->tensors.n, sizeof *s->order, "a shard", err));
+    EXF_TRY(exf_mem_new(&s->view, w->tensors.n, sizeof *s->view, "a shard", err));
+    for (size_t i = 0; i < w->tensors.n; i++) {
+        if (strcmp(exf_st_path(w->tensors.tensor[i].from->file), path) != 0) continue;
+        s->view[s->n] = w->tensors.tensor[i].view;
+        s->of[s->n++] = i;
+    }
+out:
+    return rc;
+}
+
+static exf_code shard_header(exf_text *header, shard *s, const exf_st_file *f, const char *path, exf_err *err)
+{
+    exf_st_meta *meta = NULL;
+    size_t n = 0;
+    exf_code rc = EXF_OK;
+    for (const char *key, *value; exf_st_metadata_at(f, n, &key, &value);) n++;
+    EXF_TRY(exf_mem_new(&meta, n, sizeof *meta, "metadata", err));
+    for (size_t i = 0; i < n; i++) (void)exf_st_metadata_at(f, i, &meta[i].key, &meta[i].value);
+    EXF_TRY(exf_st_header(header, s->order, path, s->view, s->n, meta, n, err));
+out:
+    exf_mem_free(meta);
+    return rc;
+}
+
+static exf_code write_shard(writing *w, const char *path, exf_err *err)
+{
+    shard s = {0};
+    exf_text header = {0};
+    exf_code rc;
+    EXF_TRY(fill_shard(&s, w, path, err));
+    if (s.n == 0) goto out; /* nothing is left of it */
+    EXF_TRY(shard_header(&header, &s, w->tensors.tensor[s.of[0]].from->file, path, err));
+    EXF_TRY(exf_output_directory_file(w->dir, base_name(path), err));
+    EXF_TRY(exf_output_directory_write(w->dir, header.s, header.len, err));
+    for (size_t i = 0; i < s.n; i++) EXF_TRY(copy_tensor(w, &w->tensors.tensor[s.of[s.order[i]]], err));
+out:
+    exf_mem_free(s.of);
+    exf_mem_free(s.order);
+    exf_mem_free(s.view);
+    exf_text_free(&header);
+    return rc;
+}
+
+static exf_code write_text(const writing *w, const char *name, const exf_text *text, exf_err *err)
+{
+    exf_code rc = exf_output_directory_file(w->dir, name, err);
+    return rc == EXF_OK ? exf_output_directory_write(w->dir, text->s, text->len, err) : rc;
+}
+
+static int by_new_name(const void *a, const void *b)
+{
+    return strcmp(((const exf_pruned_tensor *)a)->name, ((const exf_pruned_tensor *)b)->name);
+}
+
+/* Sorts the tensors by their new names, which the index lists. */
+static exf_code write_index(writing *w, exf_err *err)
+{
+    exf_text text = {0};
+    exf_jw jw = {0};
+    exf_code rc;
+    qsort(w->tensors.tensor, w->tensors.n, sizeof *w->tensors.tensor, by_new_name);
+    exf_jw_open(&jw, NULL, '{');
+    exf_jw_open(&jw, "metadata", '{');
+    exf_jw_count(&jw, "total_size", w->tensors.bytes);
+    exf_jw_close(&jw);
+    exf_jw_open(&jw, "weight_map", '{');
+    for (size_t i = 0; i < w->tensors.n; i++)
+        exf_jw_text(&jw, w->tensors.tensor[i].name, base_name(exf_st_path(w->tensors.tensor[i].from->file)));
+    exf_jw_close(&jw);
+    exf_jw_close(&jw);
+    EXF_TRY(exf_jw_end(&jw, &text, err));
+    rc = write_text(w, "model.safetensors.index.json", &text, err);
+out:
+    exf_jw_free(&jw);
+    exf_text_free(&text);
+    return rc;
+}
+
+static exf_code write_kept(const writing *w, const int32_t *kept, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = EXF_OK;
+    for (int i = 0; i < w->x->tables->n_layers; i++) {
+        int32_t layer = w->x->tables->layer_number[i];
+        EXF_TRY(exf_text_addf(&text, err, "{\"%" PRId32 "\": [", layer));
+        for (int64_t k = 0; k < w->x->keep; k++)
+            EXF_TRY(exf_text_addf(&text, err, "%s%" PRId32, k ? ", " : "", kept[layer * w->x->keep + k]));
+        EXF_TRY(exf_text_addf(&text, err, "]}\n"));
+    }
+    rc = write_text(w, "kept_experts.jsonl", &text, err);
+out:
+    exf_text_free(&text);
+    return rc;
+}
+
+/* Small files beside the weights: tokenizer, chat template, settings of generation. */
+static int goes_with(const char *name)
+{
+    static const char *const endings[] = {".json", ".jinja", ".txt", ".model", NULL};
+    const char *dot = strrchr(name, '.');
+    if (!dot || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0) return 0;
+    for (size_t i = 0; endings[i]; i++)
+        if (strcmp(dot, endings[i]) == 0) return 1;
+    return 0;
+}
+
+static exf_code copy_file(void *self, const char *name, exf_err *err)
+{
+    writing *w = self;
+    const exf_model *m = w->x->model;
+    char *path = NULL, *bytes = NULL;
+    exf_text config = {0};
+    size_t n;
+    exf_code rc;
+    if (!goes_with(name)) return EXF_OK;
+    EXF_TRY(exf_path_join(&path, m->dir, name, err));
+    EXF_TRY(exf_file_slurp(path, SMALL_FILE, &bytes, &n, err));
+    if (strcmp(name, "config.json") == 0)
+        EXF_TRY(exf_pruned_config(&config, bytes, n, m->arch.n_experts, w->x->keep, w->tensors.n_dropped_layers == 0, path, err));
+    else
+        EXF_TRY(exf_text_add(&config, bytes, n, err));
+    rc = write_text(w, name, &config, err);
+out:
+    exf_mem_free(path);
+    exf_mem_free(bytes);
+    exf_text_free(&config);
+    return rc;
+}
+
+static exf_code write_checkpoint(const exf_export *x, const char *path, int force, exf_err *err)
+{
+    writing w = {.x = x};
+    const exf_checkpoint *c = x->model->checkpoint;
+    int32_t *kept = NULL;
+    exf_code rc;
+    EXF_TRY(choose(&kept, x, err));
+    EXF_TRY(exf_pruned_tensors_make(&w.tensors, x->model, kept, (int)x->keep, err));
+    EXF_TRY(exf_mem_new(&w.buffer, CHUNK, 1, "copies", err));
+    if (w.tensors.n_dropped_layers)
+        exf_log_warn("%s: left out %zu tensors of layers for multi-token prediction, whose experts have no scores", path,
+                     w.tensors.n_dropped_layers);
+    EXF_TRY(exf_output_directory_begin(&w.dir, path, force, err));
+    for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(write_shard(&w, exf_checkpoint_path(c, i), err));
+    EXF_TRY(exf_each_file(x->model->dir, copy_file, &w, err));
+    EXF_TRY(write_kept(&w, kept, err));
+    if (exf_checkpoint_files(c) > 1) EXF_TRY(write_index(&w, err));
+    EXF_TRY(exf_checkpoint_unchanged(c, err));
+    rc = exf_output_directory_commit(w.dir, err);
+    w.dir = NULL;
+out:
+    exf_output_directory_abort(w.dir);
+    exf_pruned_tensors_free(&w.tensors);
+    exf_mem_free(w.buffer);
+    exf_mem_free(kept);
+    return rc;
+}
+
+static exf_code count_bytes(const exf_export *x, uint64_t *bytes, exf_err *err)
+{
+    exf_pruned_tensors tensors = {0};
+    int32_t *kept = NULL;
+    exf_code rc = choose(&kept, x, err);
+    if (rc == EXF_OK) rc = exf_pruned_tensors_make(&tensors, x->model, kept, (int)x->keep, err);
+    *bytes = tensors.bytes;
+    exf_pruned_tensors_free(&tensors);
+    exf_mem_free(kept);
+    return rc;
+}
+
+const exf_writer exf_writer_reap_checkpoint = {
+    .name = "reap-checkpoint",
+    .file = "reap-checkpoint",
+    .is_directory = 1,
+    .wants_model = 1,
+    .about = "the checkpoint without all but the export.experts experts of largest REAP score",
+    .allows = allows,
+    .bytes = count_bytes,
+    .write = write_checkpoint,
+};
