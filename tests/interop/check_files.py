@@ -142,7 +142,7 @@ def load_pt(path):
     return loaded
 
 
-def check_matrices(coeff, loss):
+def check_matrices(coeff, loss, name):
     shape = (int(facts["model.layers"]), experts, experts)
     assert tuple(coeff.shape) == tuple(loss.shape) == shape, coeff.shape
     assert (loss >= 0).all()
@@ -150,7 +150,7 @@ def check_matrices(coeff, loss):
     unavailable = (loss >= 1e30) & ~torch.eye(experts, dtype=torch.bool)
     assert (coeff[unavailable] == 0).all()
     same(coeff.numpy(), of_model(tables["coeff"], numpy.eye(experts, dtype=numpy.float32)))
-    same(loss.numpy(), of_model(tables["loss"], numpy.full((experts, experts), NEVER)))
+    same(loss.numpy(), of_model(tables[name], numpy.full((experts, experts), NEVER)))
 
 
 def check_norms(norms):
@@ -162,7 +162,7 @@ def qwen3_plugin_loads():
     loaded = load_pt("exfold-qwen3.pt")
     assert list(loaded) == ["format_version", "coeff", "loss", "expert_norms", "loss_kind", "weighting", "ridge", "clip_min",
                             "clip_max", "num_samples", "max_length"], list(loaded)
-    check_matrices(loaded["coeff"], loaded["loss"])
+    check_matrices(loaded["coeff"], loaded["loss"], "loss")
     check_norms(loaded["expert_norms"])
     assert loaded["format_version"] == 1 and loaded["loss_kind"] == "relative_scalar_reconstruction_error"
     assert loaded["weighting"] == "source_output_norm" and loaded["num_samples"] == int(facts["data.sequences"])
@@ -175,8 +175,8 @@ def deepseek_v4_plugins_load():
     assert list(loaded) == ["prefill_coeff", "prefill_selection_loss", "prefill_confidence_loss", "decode_coeff", "decode_loss",
                             "norms"], list(loaded)
     assert tuple(loaded["decode_loss"].shape) == (43, 256, 256) and tuple(loaded["norms"].shape) == (43, 256)
-    check_matrices(loaded["prefill_coeff"], loaded["prefill_selection_loss"])
-    check_matrices(loaded["decode_coeff"], loaded["decode_loss"])
+    check_matrices(loaded["prefill_coeff"], loaded["prefill_selection_loss"], "frobenius")
+    check_matrices(loaded["decode_coeff"], loaded["decode_loss"], "frobenius")
     check_norms(loaded["norms"])
     confidence = loaded["prefill_confidence_loss"].clone()
     assert (confidence.diagonal(dim1=-2, dim2=-1) == 0).all()

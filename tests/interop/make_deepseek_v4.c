@@ -4,6 +4,7 @@
  * every 64th expert is cold.
  * usage: make_deepseek_v4 TABLES.h5 */
 #include "artifact/tables.h"
+#include "base/mem.h"
 
 #include <stdio.h>
 
@@ -22,6 +23,7 @@ static void fill(exf_tables *t)
         uint32_t s = i / E % E, d = i % E, never = s == d || i / CELLS == 0 || (s + 2 * d) % 9 == 0;
         t->coeff[i] = s == d ? 1 : never ? 0 : 1.5f - loss_of(i);
         t->loss[i] = never ? EXF_LOSS_NEVER : loss_of(i);
+        t->frobenius[i] = never ? EXF_LOSS_NEVER : loss_of(i) / 2 + 0.125f;
         t->count[i] = never ? 0 : 1 + i % 100;
     }
     for (uint32_t i = 0; i < L * E; i++) {
@@ -39,6 +41,7 @@ int main(int argc, char **argv)
     for (int l = 0; l < L; l++) number[l] = l + FIRST;
     exf_code rc =
         argc == 2 ? exf_tables_new(&t, &shape, number, L, (const int64_t[]){64}, 1, &e) : exf_fail(&e, EXF_USAGE, "no file named");
+    if (rc == EXF_OK) rc = exf_mem_new(&t.frobenius, (size_t)L * CELLS, sizeof *t.frobenius, "losses", &e);
     if (rc == EXF_OK) rc = exf_provenance_add(&t.provenance, &e, "model.family", "deepseek_v4");
     if (rc == EXF_OK) rc = exf_provenance_add(&t.provenance, &e, "model.layers", "%d", LAYERS);
     if (rc == EXF_OK) {
