@@ -83,7 +83,7 @@ START_TEST(the_manual_has_every_part)
     has("recipe", "\\fBpools\\fR = SIZES\n");
     has("recipe", "\\fBruntime.threads\\fR = N, \\fB\\-t\\fR, \\fB\\-\\-threads\\fR\nworker threads; ");
     has("recipe", ".SS Who reads what\n");
-    has("recipe", ".TP\n\\fBexfold\\-export\\fR\noutput serve card\n");
+    has("recipe", ".TP\n\\fBexfold\\-export\\fR\nmodel output serve export card\n");
     has("entry", "\\fBexfold\\-thing\\fR(1)\ndoes a thing to FILE.h5\n");
     exf_program bare = {.name = "exfold-bare", .arguments = "FILE", .brief = "HDF5 in, columns", .about = "HDF5 in,   columns"};
     const char *text = page("man", &bare, rows, 2);
@@ -99,7 +99,7 @@ START_TEST(a_page_has_two_forms)
                      "| `runtime.backend` = auto\\|cpu\\|cuda, `--backend` | `auto` | where the forward pass runs; ");
     has("recipe.md",
         "| `data.max_tokens` = N | `2048` | longest sequence; longer documents are cut into pieces (1 to 1048576) |\n");
-    has("recipe.md", "| `exfold-export` | output serve card |\n");
+    has("recipe.md", "| `exfold-export` | model output serve export card |\n");
     has("manifest", ".TH \"EXFOLD-MANIFEST\" 5 ");
     has("manifest", ".SS Keys of a source\n.TP\n\\fBpath\\fR\nthe file, relative to the manifest\\(aqs (required)\n");
     has("manifest.md", "| `path` | required | the file, relative to the manifest's |\n");
