@@ -23,6 +23,13 @@ static const exf_opt rows[] = {
      "check everything and print the plan; of time, memory and disk; write nothing"},
     {NULL, "json", 0, EXF_OPT_TEXT, offsetof(exf_recipe, json_path), NULL, "FILE", "Run",
      "with --dry-run, write the plan as JSON; to FILE, - for standard output"},
+    {NULL, "ranks", 0, EXF_OPT_INT, offsetof(exf_recipe, plan_ranks), "0", "0..1048576", "Run",
+     "with --dry-run, predict the time on so many ranks; by what was measured here: a rank is a GPU, or a share of a node's cores"},
+    {NULL, "nodes", 0, EXF_OPT_INT, offsetof(exf_recipe, plan_nodes), "0", "0..1048576", "Run",
+     "with --ranks, how many nodes they are on; 0: one"},
+    {NULL, "rates", 0, EXF_OPT_TEXT_LIST, offsetof(exf_recipe, plan_rates), "[]", "LIST", "Run",
+     "with --ranks, rates in place of measured ones; compute=X FLOP/s of a rank, read=X bytes/s of a node, copy=X bytes/s to a "
+     "GPU, network=X bytes/s of a node (else 12.5G is assumed), such as compute=400T,read=50G"},
     {NULL, "list-inputs", 0, EXF_OPT_FLAG, offsetof(exf_recipe, list_inputs), "false", NULL, "Run",
      "print the SHA-256 of every file that a run reads; of its validation's too, and do nothing else"},
 };
@@ -41,6 +48,7 @@ const exf_program exf_program_calibrate = {
              "statistics.h5, tables.h5 and one file per export target to its output directory.",
     .examples = "exfold-calibrate --model DIR --text notes.txt -o out    # no recipe\n"
                 "exfold-calibrate recipes/demo.yaml --dry-run    # time, memory and disk\n"
+                "exfold-calibrate recipe.yaml --dry-run --ranks 64 --nodes 8    # predicted time\n"
                 "exfold-calibrate --init recipe.yaml --model DIR --text notes.txt    # a recipe to edit\n"
                 "exfold-calibrate recipes/demo.yaml --output out/demo --force\n"
                 "exfold-calibrate recipe.yaml --shard 2/8    # out/shard-2-of-8/statistics.h5\n"

@@ -110,9 +110,37 @@ static void print_lines(const exf_plan *p, uint64_t memory)
     if (p->resume) printf("resume     at most %s of disk while it runs\n", exf_human_bytes(b, sizeof b, (double)p->resume));
 }
 
+static void print_scale(const exf_scale *s, int measured)
+{
+    char t[16];
+    printf("scale      %d ranks on %d nodes: %s %s; %.3g s of work on the fullest rank's %.1f %% of the tokens\n", s->ranks,
+           s->nodes, measured || s->rates.compute > 0 ? "about" : "at least", exf_human_seconds(t, sizeof t, s->seconds),
+           s->tokens, 100 * s->most_tokens);
+    printf("           weights %.3g s a node, sums of all ranks %.3g s (network %.3g GB/s%s), opening %.3g s, layers' ends ",
+           s->weights, s->sums, s->rates.network / 1e9, s->assumed_network ? ", assumed" : "", s->once);
+    printf("%.3g s\n", s->ends);
+}
+
 /* ---- JSON ---------------------------------------------------------------------------------- */
 
-static exf_code json_text(const exf_plan *p, uint64_t memory, exf_text *out, exf_err *err)
+static void json_scale(exf_jw *w, const exf_scale *s)
+{
+    exf_jw_open(w, "scale", '{');
+    exf_jw_int(w, "ranks", s->ranks);
+    exf_jw_int(w, "nodes", s->nodes);
+    exf_jw_real(w, "seconds", s->seconds);
+    exf_jw_real(w, "most_tokens", s->most_tokens);
+    exf_jw_real(w, "tokens_seconds", s->tokens);
+    exf_jw_real(w, "weights_seconds", s->weights);
+    exf_jw_real(w, "sums_seconds", s->sums);
+    exf_jw_real(w, "once_seconds", s->once);
+    exf_jw_real(w, "ends_seconds", s->ends);
+    exf_jw_real(w, "network_bytes_per_second", s->rates.network);
+    exf_jw_bool(w, "network_assumed", s->assumed_network);
+    exf_jw_close(w);
+}
+
+static exf_code json_text(const exf_plan *p, const exf_scale *scale, uint64_t memory, exf_text *out, exf_err *err)
 {
     exf_jw w = {.depth = 0};
     exf_jw_open(&w, NULL, '{');
@@ -135,6 +163,7 @@ static exf_code json_text(const exf_plan *p, uint64_t memory, exf_text *out, exf
     exf_jw_count(&w, "disk_bytes", p->disk);
     exf_jw_count(&w, "resume_bytes", p->resume);
     exf_jw_text(&w, "output", p->output);
+    if (scale->ranks) json_scale(&w, scale);
     exf_jw_close(&w);
     return exf_jw_end(&w, out, err);
 }
@@ -155,7 +184,7 @@ out:
 
 exf_code exf_plan_check_json(const exf_recipe *r, exf_err *err)
 {
-    if (!r->json_path || r->dry_run) return EXF_OK;
+    if (!r->json_path || r->dry_run) return exf_scale_check(r, err);
     return exf_fail(err, EXF_USAGE, "--json: is where the plan of a --dry-run goes; give both or neither");
 }
 
@@ -163,12 +192,15 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err)
 {
     exf_text text = {0};
     uint64_t memory = ram(p);
+    exf_scale scale = {.ranks = 0};
     exf_code rc = EXF_OK;
+    if (r->plan_ranks) EXF_TRY(exf_scale_predict(&scale, p, r, err));
     if (!r->json_path) {
         print_lines(p, memory);
+        if (scale.ranks) print_scale(&scale, p->measured);
         return EXF_OK;
     }
-    EXF_TRY(json_text(p, memory, &text, err));
+    EXF_TRY(json_text(p, &scale, memory, &text, err));
     if (strcmp(r->json_path, "-") == 0)
         fputs(text.s, stdout);
     else

@@ -33,11 +33,15 @@ typedef struct {
     uint64_t resume;          /* bytes of disk that resume points take while it runs, at most; 0: it saves none */
     const char *output;       /* the directory that is written or, if is_file, the file */
     int is_file;
+    uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
     const char *note;         /* said of the tokens: "40 layers recorded"; "" for nothing */
     /* Results of exf_plan_measure(). */
     double rate;              /* FLOP/s of one worker's matrix product */
     double seconds;
     int measured;             /* 0: seconds is a lower bound */
+    struct {
+        double once, tokens, weights, ends; /* seconds, by kind (exf_scale); 0 where not measured */
+    } part;
 } exf_plan;
 
 /* Takes evenly spaced sequences of the batch, the long ones cut, so many that a layer of `layer_flops` operations
@@ -49,8 +53,46 @@ void exf_plan_sample_free(exf_plan_sample *s);
 exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *err) EXF_CHECKED;
 /* Refuses an output whose directory cannot be written (EXF_IO) or has too little room (EXF_NOSPACE). */
 exf_code exf_plan_check_output(const exf_plan *p, exf_err *err) EXF_CHECKED;
-/* Refuses --json FILE without --dry-run, for programs that have no other JSON. */
+/* Refuses --json FILE without --dry-run, for programs that have no other JSON, and --ranks that do not go together. */
 exf_code exf_plan_check_json(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Prints the plan on stdout, as lines or, with --json FILE, as an object to that file (- is stdout). */
 exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF_CHECKED;
+
+/* ---- on several ranks and nodes (plan_scale.c) -------------------------------------------------- */
+
+/* The time of a planned run on several ranks and nodes is predicted from rates that were measured here or are given.
+ * A run's seconds are of five kinds:
+ *   once        opening, the first weights; every rank takes them
+ *   tokens      mixers, experts, statistics: divided by ranks on GPUs, by nodes on CPUs, whose ranks share the cores;
+ *               the rank of most tokens counts
+ *   weights     reading, hashing and sending them: once a node, at the node's rate, whatever its ranks; on a GPU beside
+ *               the tokens' work.  weights: job reads on one node and sends to all
+ *   sums        adding up each layer's sums over all ranks: within a node in log2(ranks) steps at 2.4 GB/s, over nodes
+ *               2 (N - 1) / N times their bytes at the network's rate; beside the next layer's work
+ *   ends        layers' ends on rank 0, which writes: not divided
+ * seconds = once + max(tokens, weights, sums) + ends + the last layer's sums; on a CPU weights come on top. */
+
+/* Rates; 0: as measured, or assumed. */
+typedef struct {
+    double compute; /* FLOP/s that a rank's whole run attains */
+    double read;    /* bytes/s at which a node reads and hashes weights */
+    double copy;    /* bytes/s at which weights reach one GPU */
+    double network; /* bytes/s of a node; 0: 12.5e9, a link of 100 Gbit/s */
+} exf_scale_rates;
+
+typedef struct {
+    int ranks, nodes;
+    exf_scale_rates rates;
+    int assumed_network; /* 1: no rate of the network was given */
+    double most_tokens;  /* the largest part of all tokens that a rank has */
+    double once, tokens, weights, sums, ends, seconds;
+} exf_scale;
+
+/* Reads "compute=400T", "read=20G", "copy=50G", "network=12.5G"; suffixes K, M, G, T are powers of 1000. EXF_USAGE. */
+exf_code exf_scale_rates_parse(exf_scale_rates *out, const exf_text_list *text, exf_err *err) EXF_CHECKED;
+/* Refuses what does not go together: EXF_USAGE for --nodes or --rates without --ranks, any of them without --dry-run,
+ * ranks that no whole number of which is on a node. */
+exf_code exf_scale_check(const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* Predicts; p is measured (exf_plan_measure).  EXF_USAGE if there are fewer sequences than ranks. */
+exf_code exf_scale_predict(exf_scale *out, const exf_plan *p, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 #endif

@@ -82,17 +82,39 @@ static double seconds_of_reading(const exf_plan *p, const exf_forward_report *sa
     return p->work.kind[EXF_WORK_READ].planned / sampled * sample->reading / sample->readers;
 }
 
+/* Returns the seconds of all kinds of work but one. */
+static double without(const exf_eta *whole, int kind)
+{
+    exf_eta rest = *whole;
+    rest.kind[kind].planned = 0;
+    return exf_eta_whole(&rest);
+}
+
+/* Returns the seconds of a CPU run, which reads weights between its layers. */
+static double cpu_seconds(exf_plan *p, const exf_forward_report *sample)
+{
+    exf_eta whole = rates_of(p, sample);
+    double all = exf_eta_whole(&whole);
+    p->part.weights = all - without(&whole, EXF_WORK_READ);
+    p->part.ends = all - without(&whole, EXF_WORK_REST);
+    p->part.tokens = all - p->part.weights - p->part.ends;
+    return all;
+}
+
 /* Returns the seconds of a GPU run, which reads weights while it computes, but for those it begins with.
  * The first pass of a process loads kernels and finds no weights in the page cache: the second tells how fast
  * the GPU computes, the first how fast weights are read, and what it took longer comes once. */
-static double gpu_seconds(const exf_plan *p, const exf_forward_report *first, const exf_forward_report *second)
+static double gpu_seconds(exf_plan *p, const exf_forward_report *first, const exf_forward_report *second)
 {
     exf_eta whole = rates_of(p, second);
-    double once = whole.kind[EXF_WORK_READ].spent + (first->wall > second->wall ? first->wall - second->wall : 0);
-    double reading = seconds_of_reading(p, first), computing;
+    double computing;
+    p->part.once = whole.kind[EXF_WORK_READ].spent + (first->wall > second->wall ? first->wall - second->wall : 0);
+    p->part.weights = seconds_of_reading(p, first);
     whole.kind[EXF_WORK_READ].planned = 0;
     computing = exf_eta_whole(&whole);
-    return once + (computing > reading ? computing : reading);
+    p->part.tokens = without(&whole, EXF_WORK_REST);
+    p->part.ends = computing - p->part.tokens;
+    return p->part.once + (computing > p->part.weights ? computing : p->part.weights);
 }
 
 static int fits_memory(const exf_plan *p)
@@ -122,8 +144,7 @@ exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *
         EXF_TRY(pass(self, &sample.batch, &options, &second, err));
         p->seconds = gpu_seconds(p, &first, &second);
     } else {
-        exf_eta whole = rates_of(p, &first);
-        p->seconds = exf_eta_whole(&whole);
+        p->seconds = cpu_seconds(p, &first);
     }
     p->measured = 1;
 out:

@@ -44,6 +44,8 @@ typedef struct {
     char *basis_path; /* calibrate.basis */
     int basis_only, partial;
     char *shard_text; /* --shard */
+    int64_t plan_ranks, plan_nodes; /* of a prediction (plan.h); 0: not given */
+    exf_text_list plan_rates;
     int shard, n_shards; /* shard of n_shards, from 1; n_shards 0: all of the data (run_shard.h) */
     double ridge, coverage_fail_below;
     exf_int_list ranks;

@@ -151,6 +151,7 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
                   .flops = exf_forward_demand_flops(&s->model->arch, &s->batch, d),
                   .work = exf_work_of_pass(s->model, &s->batch, d, 0, request->n_layers),
                   .weight_bytes = exf_model_bytes(s->model), .host = request->host, .disk = request->disk,
+                  .reduced = request->reduced,
                   .resume = resume_bytes(s, r, request),
                   .output = request->output, .is_file = request->is_file, .note = note};
     exf_code rc;

@@ -36,6 +36,7 @@ void exf_session_close(exf_session *s);
 typedef struct {
     const exf_demand *demand;
     int n_layers;        /* layers that run */
+    uint64_t reduced;    /* bytes of sums that ranks would add up, of all layers */
     uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */
     uint64_t records;    /* bytes that all layers leave in a resume point, beside hidden states */
     int no_resume;       /* the run saves no resume point, whatever the recipe says */

@@ -198,6 +198,7 @@ static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumu
     uint64_t held = exf_accumulate_memory(&s->shape, o, workers);
     sampled sample = {s, o};
     exf_session_request request = {.demand = &demand, .n_layers = s->layers.last + 1, .host = held,
+                                   .reduced = exf_accumulate_disk(&s->shape, o) * (uint64_t)s->layers.n,
                                    .disk = calibrate_bytes(s, r, o),
                                    .records = (uint64_t)s->layers.n * exf_accumulate_disk(&s->shape, o),
                                    .output = r->output_directory, .pass = run_sample,
