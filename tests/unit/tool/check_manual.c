@@ -2,6 +2,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/mem.h"
+#include "fold/runtime.h"
 #include "tool/completion.h"
 #include "tool/manual.h"
 #include "tool/roff.h"
@@ -100,6 +101,7 @@ START_TEST(a_page_has_two_forms)
     has("recipe.md",
         "| `data.max_tokens` = N | `2048` | longest sequence; longer documents are cut into pieces (1 to 1048576) |\n");
     has("recipe.md", "| `exfold-export` | model output serve export card |\n");
+    for (size_t i = 0; exf_runtime_at(i); i++) has("recipe.md", exf_runtime_at(i)->name);
     has("manifest", ".TH \"EXFOLD-MANIFEST\" 5 ");
     has("manifest", ".SS Keys of a source\n.TP\n\\fBpath\\fR\nthe file, relative to the manifest\\(aqs (required)\n");
     has("manifest.md", "| `path` | required | the file, relative to the manifest's |\n");
