@@ -178,7 +178,7 @@ check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 	$(Q)BUILD=$(BUILD) tests/mutants/run.sh
 .PHONY: check-mutants check-faults
 
-## check-faults: small runs whose n-th allocation, read, write, ... fails (tests/faults); STEP=100: more of them
+## check-faults: small runs whose n-th allocation, read, write, ... fails, or whose memory ends (tests/faults); STEP=100: more of them
 check-faults: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
 

@@ -7,6 +7,8 @@
 #include "base/stop.h"
 
 #include <openssl/evp.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 struct exf_hash {
@@ -18,15 +20,40 @@ static exf_code failed(exf_err *err)
     return exf_fail(err, EXF_NOSPACE, "out of memory in libcrypto: no state for SHA-256"); /* it has no other reason to fail */
 }
 
+static const EVP_MD *sha256; /* found once: libcrypto 3 takes memory for that, and starts with it */
+
+static void find_sha256(void)
+{
+#if OPENSSL_VERSION_MAJOR >= 3
+    sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+#endif
+    if (!sha256) sha256 = EVP_sha256();
+}
+
+static exf_code start(exf_err *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static atomic_int started;
+    exf_code rc = atomic_load(&started) ? EXF_OK : exf_mem_reserve("libcrypto", err);
+    if (rc != EXF_OK) return rc;
+    pthread_once(&once, find_sha256);
+    atomic_store(&started, 1);
+    return EXF_OK;
+}
+
 exf_code exf_hash_new(exf_hash **out, exf_err *err)
 {
-    exf_code rc = exf_mem_new(out, 1, sizeof **out, "hash state", err);
-    if (rc != EXF_OK) return rc;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(start(err));
+    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "hash state", err));
     (*out)->md = EVP_MD_CTX_new();
-    if ((*out)->md && EVP_DigestInit_ex((*out)->md, EVP_sha256(), NULL) == 1) return EXF_OK;
+    if ((*out)->md && EVP_DigestInit_ex((*out)->md, sha256, NULL) == 1) return EXF_OK;
     exf_hash_free(*out);
     *out = NULL;
-    return failed(err);
+    rc = failed(err);
+out:
+    return rc;
 }
 
 exf_code exf_hash_add(exf_hash *h, const void *bytes, size_t len, exf_err *err)

@@ -1,12 +1,16 @@
 /* mem.c - checked allocation; see mem.h. */
+#if defined __linux__
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#endif
 #include "base/mem.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, RESERVE = 4 << 20 };
 
 static atomic_size_t asked, fail_at;
 
@@ -90,6 +94,15 @@ exf_code exf_mem_dup(char **out, const void *bytes, size_t len, const char *what
 exf_code exf_mem_strdup(char **out, const char *s, const char *what, exf_err *err)
 {
     return exf_mem_dup(out, s, strlen(s), what, err);
+}
+
+/* Mapped and not touched: malloc() would keep what it gets, and give later blocks other places. */
+exf_code exf_mem_reserve(const char *what, exf_err *err)
+{
+    void *p = mmap(NULL, RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return refused(RESERVE, what, err);
+    munmap(p, RESERVE);
+    return EXF_OK;
 }
 
 void exf_mem_free(void *p)

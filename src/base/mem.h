@@ -33,6 +33,10 @@ exf_code exf_mem_strdup(char **out, const char *s, const char *what, exf_err *er
 
 void exf_mem_free(void *p);
 
+/* Returns EXF_OK if the system would give 4 MiB more now: asked before a call into a library that crashes where a small
+ * allocation of its own fails (libhdf5 1.10, libcrypto while it starts).  `what` names it.  Nothing is held. */
+exf_code exf_mem_reserve(const char *what, exf_err *err) EXF_CHECKED;
+
 /* a*b and a+b; EXF_NOSPACE naming `what` if the result does not fit a size_t. */
 exf_code exf_mem_mul(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;
 exf_code exf_mem_add(size_t *out, size_t a, size_t b, const char *what, exf_err *err) EXF_CHECKED;

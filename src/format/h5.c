@@ -51,7 +51,8 @@ exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...)
 
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)
 {
-    exf_h5i_quiet();
+    exf_code rc = exf_h5i_enter(err);
+    if (rc != EXF_OK) return rc;
     if (!h->writing) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
     if (h->sink.broken != EXF_OK) return exf_fail(err, h->sink.broken, "%s", h->sink.why.msg);
     return EXF_OK;
@@ -64,6 +65,13 @@ void exf_h5i_quiet(void)
     static _Thread_local int done;
     if (!done) H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
     done = 1;
+}
+
+exf_code exf_h5i_enter(exf_err *err)
+{
+    exf_code rc = exf_mem_reserve("libhdf5", err);
+    if (rc == EXF_OK) exf_h5i_quiet();
+    return rc;
 }
 
 /* libhdf5's process-wide settings: it prints nothing, not even at exit, and
@@ -79,10 +87,12 @@ static void quiet(void)
 
 static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
 {
-    quiet();
     *out = NULL;
     exf_h5 *h = NULL;
-    exf_code rc = exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err);
+    exf_code rc = exf_mem_reserve("libhdf5", err);
+    if (rc != EXF_OK) return rc;
+    quiet();
+    rc = exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err);
     if (rc != EXF_OK) return rc;
     h->file = h->last = H5I_INVALID_HID;
     rc = exf_mem_strdup(&h->path, path, "HDF5 path", err);
@@ -262,10 +272,10 @@ exf_code exf_h5i_find(const exf_h5 *h, const char *path, int *found, exf_err *er
 {
     char *p = NULL, cut = 0;
     size_t at = 0;
-    exf_h5i_quiet();
     *found = path[0] == '/';
     if (!*found) return exf_fail(err, EXF_INTERNAL, "%s: object path \"%s\" is not absolute", h->path, path);
     exf_code rc;
+    EXF_TRY(exf_h5i_enter(err));
     EXF_TRY(exf_mem_strdup(&p, path, "object path", err));
     while (*found && next_step(p, &at, &cut)) EXF_TRY(step_exists(h, p, found, err));
 out:

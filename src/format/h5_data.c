@@ -116,11 +116,12 @@ static const char *unacceptable(hid_t dataset)
 
 exf_code exf_h5i_dataset(exf_h5 *h, const char *path, hid_t *dataset, exf_err *err)
 {
-    exf_h5i_quiet();
+    exf_code rc = exf_h5i_enter(err);
+    if (rc != EXF_OK) return rc;
     *dataset = h->last;
     if (h->last >= 0 && strcmp(h->last_path, path) == 0) return EXF_OK;
     hid_t object;
-    exf_code rc = exf_h5i_open(h, path, &object, err);
+    rc = exf_h5i_open(h, path, &object, err);
     if (rc != EXF_OK) return rc;
     int is_dataset = H5Iget_type(object) == H5I_DATASET;
     H5Oclose(object);

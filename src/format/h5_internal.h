@@ -79,6 +79,8 @@ exf_code exf_h5i_sink_use(exf_h5i_sink *sink, hid_t fapl, exf_err *err) EXF_CHEC
 /* ---- h5.c -------------------------------------------------------------- */
 /* Turns libhdf5's printing off for this thread, whose setting it is: before a thread's first call. */
 void exf_h5i_quiet(void);
+/* The same, behind exf_mem_reserve(): before every call that may fail. */
+exf_code exf_h5i_enter(exf_err *err) EXF_CHECKED;
 /* Fills err after a failed HDF5 call: "FILE: <fmt>: <HDF5's innermost message>", or the
  * system's message, or the earlier failure that broke the file. */
 exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4);

@@ -49,7 +49,9 @@ exf_code exf_json_parse(exf_json **out, const char *bytes, size_t len, const cha
     if (rc != EXF_OK) return rc;
     watch_memory();
     *out = wrap(json_loadb(bytes, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e));
-    if (*out) return EXF_OK;
+    if (*out && !refused) return EXF_OK;
+    exf_json_free(*out); /* where memory was refused jansson may return texts that lack characters */
+    *out = NULL;
     if (refused) return exf_fail(err, EXF_NOSPACE, "%s: out of memory: %zu bytes for its JSON", where, refused);
     return exf_fail(err, EXF_FORMAT, "%s: line %d: not valid JSON: %s", where, e.line, e.text);
 }

@@ -2,8 +2,10 @@
  * uses, fail: EXF_FAULT=CALL:N:WHAT, the N-th call of a kind, or EXF_FAULT=CALL:N:WHAT:on, that and all
  * behind it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
  *
- * CALL: malloc (calloc, realloc and aligned memory too), hdf5 (the same, called by libhdf5 itself, which does not
- * outlive all of them), mmap, read, write, fsync, rename, open, stat, thread.
+ * CALL: malloc (calloc, realloc and aligned memory too), library (the same, called by libhdf5, libcrypto or OpenBLAS
+ * themselves, which do not outlive all of them: exf_mem_reserve()), mmap, read, write, fsync, rename, open, stat,
+ * thread; limit: no call, but from main() on the process gets no more than N pages of addresses from the system, and
+ * all memory behind them fails, whoever asks.
  * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN), or SIG and the number of a signal
  * that the program gets, after which the call goes on. */
 #define _GNU_SOURCE
@@ -19,12 +21,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MALLOC, HDF5, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CALLS };
+enum { MALLOC, LIBRARY, LIMIT, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CALLS };
 
-static const char *const call_name[CALLS] = {"malloc", "hdf5", "mmap", "read", "write",
+static const char *const call_name[CALLS] = {"malloc", "library", "limit", "mmap", "read", "write",
                                              "fsync", "rename", "open", "stat", "thread"};
 static atomic_long calls[CALLS];
 static int faulty = -1, from_then_on, error_number, signal_number; /* faulty: a call, or -1 */
@@ -52,8 +56,33 @@ static void read_fault(void)
 static int has_begun; /* main(): before it, constructors of libraries run, whose crashes no program can prevent */
 static int (*real_main)(int, char **, char **);
 
+/* Returns a number of a file of /proc behind a word; system calls, so that none of them is counted. */
+static long number_in(const char *path, const char *word)
+{
+    static char text[4096];
+    const char *at = NULL;
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0 && syscall(SYS_read, fd, text, sizeof text - 1) > 0) at = strstr(text, word);
+    if (!at) abort();
+    syscall(SYS_close, fd);
+    return strtol(at + strlen(word), NULL, 10);
+}
+
+enum { PAGE_KIB = 4 };
+static long pages_at_begin;
+
+static void limit_memory(void)
+{
+    rlim_t most = (rlim_t)(pages_at_begin + fault_at) * PAGE_KIB * 1024;
+    struct rlimit limit = {most, most};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) abort();
+}
+
 static int begin(int argc, char **argv, char **env)
 {
+    read_fault();
+    pages_at_begin = number_in("/proc/self/status", "VmSize:") / PAGE_KIB;
+    if (faulty == LIMIT) limit_memory();
     has_begun = 1;
     return real_main(argc, argv, env);
 }
@@ -84,6 +113,7 @@ __attribute__((destructor)) static void report(void)
     const char *path = getenv("EXF_FAULT_COUNT");
     char line[64];
     faulty = -1;
+    if (path) calls[LIMIT] = number_in("/proc/self/status", "VmPeak:") / PAGE_KIB - pages_at_begin;
     int fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644) : -1;
     for (int i = 0; fd >= 0 && i < CALLS; i++) {
         int n = snprintf(line, sizeof line, "%s %ld\n", call_name[i], (long)calls[i]);
@@ -100,27 +130,37 @@ void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
 void *__libc_memalign(size_t alignment, size_t n);
 
-static uintptr_t hdf5_begin, hdf5_end; /* where libhdf5 lies */
+enum { LIBRARIES = 3 };
+static const char *const library_name[LIBRARIES] = {"libhdf5", "libcrypto", "libopenblas"};
+static uintptr_t library_begin[LIBRARIES], library_end[LIBRARIES]; /* where their code lies */
 
-static int note_hdf5(struct dl_phdr_info *info, size_t size, void *unused)
+static int note_library(struct dl_phdr_info *info, size_t size, void *unused)
 {
     (void)size;
     (void)unused;
-    if (!strstr(info->dlpi_name, "libhdf5") || strstr(info->dlpi_name, "_hl")) return 0;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X)) continue;
-        hdf5_begin = info->dlpi_addr + p->p_vaddr;
-        hdf5_end = hdf5_begin + p->p_memsz;
+    for (int k = 0; k < LIBRARIES; k++) {
+        if (!strstr(info->dlpi_name, library_name[k]) || strstr(info->dlpi_name, "_hl")) continue;
+        for (int i = 0; i < info->dlpi_phnum; i++) {
+            const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+            if (p->p_type != PT_LOAD || !(p->p_flags & PF_X)) continue;
+            library_begin[k] = info->dlpi_addr + p->p_vaddr;
+            library_end[k] = library_begin[k] + p->p_memsz;
+        }
     }
-    return 1;
+    return 0;
 }
+
+static _Thread_local const void *behalf; /* who called a function of the C library that allocates; NULL: nobody */
 
 static int memory_fails(const void *caller)
 {
     static atomic_int is_known;
-    if (!atomic_exchange(&is_known, 1)) dl_iterate_phdr(note_hdf5, NULL);
-    return fails((uintptr_t)caller >= hdf5_begin && (uintptr_t)caller < hdf5_end ? HDF5 : MALLOC);
+    uintptr_t at = (uintptr_t)(behalf ? behalf : caller);
+    int call = MALLOC;
+    if (!atomic_exchange(&is_known, 1)) dl_iterate_phdr(note_library, NULL);
+    for (int k = 0; k < LIBRARIES; k++)
+        if (at >= library_begin[k] && at < library_end[k]) call = LIBRARY;
+    return fails(call);
 }
 
 #define MEMORY_FAILS() memory_fails(__builtin_return_address(0))
@@ -156,6 +196,35 @@ int posix_memalign(void **out, size_t alignment, size_t n)
     if (!p) return ENOMEM;
     *out = p;
     return 0;
+}
+
+/* These call malloc() on behalf of their caller. */
+char *strdup(const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *p = MEMORY_FAILS() ? NULL : __libc_malloc(n);
+    return p ? memcpy(p, text, n) : NULL;
+}
+
+int vasprintf(char **out, const char *format, va_list va)
+{
+    static int (*next)(char **, const char *, va_list);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "vasprintf");
+    behalf = __builtin_return_address(0);
+    int n = next(out, format, va);
+    behalf = NULL;
+    return n;
+}
+
+/* Only libhdf5 compresses by this; where it fails, libhdf5 stores a chunk as it is. */
+int compress2(unsigned char *to, unsigned long *n_to, const unsigned char *from, unsigned long n, int level)
+{
+    static int (*next)(unsigned char *, unsigned long *, const unsigned char *, unsigned long, int);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "compress2");
+    behalf = __builtin_return_address(0);
+    int rc = next(to, n_to, from, n, level);
+    behalf = NULL;
+    return rc;
 }
 
 #endif

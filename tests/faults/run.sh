@@ -1,6 +1,7 @@
 #!/bin/sh
-# run.sh - lets the n-th call of small runs fail, and judges what the program says of it: memory, in the
-# libraries too, mappings, threads, read, write, fsync, rename, open, stat; once and from then on.
+# run.sh - lets the n-th call of small runs fail, and judges what the program says of it: memory, mappings,
+# threads, read, write, fsync, rename, open, stat; once and from then on. And lets them have less memory than they
+# need, from none to nearly all of it, so that whatever is asked for last fails, in a library or not.
 # usage: run.sh [STEP]      about every STEP-th call of a kind (default 3000); BUILD: the build folder
 #
 # A point is wrong if the program is killed by a signal, runs for 20 seconds, ends with 0 and another result, ends
@@ -93,6 +94,16 @@ sweep_kind() { # CALL ERROR [:on]
     done
 }
 
+# The program's addresses end N pages behind what it has when it begins.
+sweep_limits() {
+    pages=$(sed -n 's/^limit //p' count)
+    n=0
+    while [ "$n" -le "$pages" ]; do
+        point limit "$n" 12
+        n=$((n + pages * step / 120000 + 1))
+    done
+}
+
 bad=0 total=0 program=calibrate
 run >said
 cp -R out ready
@@ -114,6 +125,7 @@ for program in ${PROGRAMS:-calibrate validate solve merge inspect verify export}
         for call in write fsync open rename; do sweep_kind $call 28 $when; done
         step=$small
     done
+    sweep_limits
     echo "faults: $program: $points points"
     total=$((total + points))
 done
