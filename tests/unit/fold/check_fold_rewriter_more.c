@@ -289,6 +289,18 @@ START_TEST(what_the_tables_lack_is_named)
     refused(&c, "P5", EXF_USAGE, "variant \"P5\" keeps 5 experts per token, the model runs 4");
     refused(&c, "D3:pool=static", EXF_USAGE,
             "variant \"D3:pool=static\": the tables hold no static pool of 3; add 3 to pools and solve them again");
+    refused(&c, "D3:pool=static,by=reap", EXF_USAGE,
+            "variant \"D3:pool=static,by=reap\": the tables hold no static pool of 3 by reap; add {size: 3, by: reap} to pools and "
+            "solve them again (exfold-solve)");
+    c.tables.n_budgets = 1;
+    refused(&c, "P2:budget=topp", EXF_USAGE,
+            "variant \"P2:budget=topp\": the tables hold no budget of 2 experts per token by \"top_p\"; add 2 to budgets and solve "
+            "them again (exfold-solve)");
+    refused(&c, "P2:budget=token", EXF_USAGE, "hold no budget of 2 experts per token by \"stream\"");
+    refused(&c, "skip1:tau=1,factor=output", EXF_USAGE,
+            "variant \"skip1:tau=1,factor=output\": the tables hold no budget with the sensitivity \"output\"; add one to budgets and "
+            "solve them again (exfold-solve)");
+    c.tables.n_budgets = 16;
     refused(&c, "P2:projector=lowrank8", EXF_USAGE,
             "the tables hold no low-rank projector of rank 8; add lowrank to calibrate.projectors and 8 to calibrate.ranks");
     forget(&c.tables.cosine);
@@ -412,7 +424,7 @@ END_TEST
 START_TEST(every_allocation_may_fail)
 {
     static const char *const texts[] = {"P2:projector=layer+D2:projector=global", "P2:projector=diagonal+reap4", "D2:pool=static",
-                                        "sere1"};
+                                        "sere1", "P2:budget=token+D2:targets=router"};
     fold_case c;
     fold_open(&c, 8, 4, 0, 1);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
