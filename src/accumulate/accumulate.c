@@ -1,45 +1,11 @@
 /* accumulate.c - the observer; see accumulate.h. */
-#include "accumulate/accumulate.h"
+#include "accumulate/accumulate_internal.h"
 
-#include "accumulate/device_sums.h"
 #include "accumulate/layer_record.h"
 #include "accumulate/layer_sums_of.h"
-#include "accumulate/route_sampler.h"
-#include "accumulate/statistics_write_behind.h"
-#include "accumulate/sequence_sums.h"
-#include "accumulate/stream_energy.h"
-#include "accumulate/vector_accumulator.h"
-#include "artifact/weights_facts.h"
 #include "base/mem.h"
 
 #include <string.h>
-
-struct exf_accumulator {
-    exf_observer observer;
-    exf_statistics_writer writer;
-    exf_accumulate_options options;
-    exf_run_shape shape;
-    exf_sequence_list sequences; /* sequences in order of their rows */
-    int32_t *layer_number;
-    int n_layers;
-    int writes;     /* 1: there is a file */
-    int active;     /* 1: the present layer is among layer_number */
-    int first_done; /* 1: the first sweep is over, and the first worker has all sums */
-    int n_workers;
-    exf_layer_statistics *sums;    /* [n_workers] sums of the present layer */
-    exf_sequence_tracker *tracker; /* [n_workers] */
-    double *scratch;               /* [n_workers, scratch_each] */
-    size_t scratch_each;
-    exf_vector_accumulator *vectors; /* NULL: no vectors are wanted */
-    exf_stream_energy stream;
-    exf_route_sampler routes;     /* without room: no sample is kept */
-    exf_device_sums device;       /* used if the forward pass runs on a device */
-    exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
-    exf_statistics_write_behind late;
-    exf_resume *resume;          /* NULL: no resume point */
-    exf_hash *basis_hash;        /* running digest of what vector sums are added up over */
-    char *target;                /* the file, for messages */
-};
 
 static int wants_vectors(const exf_accumulate_options *o)
 {
@@ -106,6 +72,21 @@ out:
     return rc;
 }
 
+/* Makes the second set of sums. */
+static exf_code make_spare(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc = exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err);
+    return rc == EXF_OK ? make_sample(a, &a->spare, err) : rc;
+}
+
+/* Prepares for one rank's part of the run. */
+static exf_code begin_shared(exf_accumulator *a, exf_err *err)
+{
+    if (a->vectors) exf_vector_accumulator_share(a->vectors, a->shared.ranks, a->first_row);
+    exf_route_sampler_share(&a->routes, a->first_row);
+    return make_spare(a, err);
+}
+
 static exf_code begin(void *self, int n_workers, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -124,7 +105,8 @@ static exf_code begin(void *self, int n_workers, exf_err *err)
     if (wants_vectors(&a->options))
         EXF_TRY(exf_vector_accumulator_new(&a->vectors, &a->shape, &a->options, &a->sequences, n_workers, err));
     EXF_TRY(begin_budgets(a, n_workers, err));
-    if (a->resume) EXF_TRY(restore_layers(a, err));
+    if (a->shared.ranks) EXF_TRY(begin_shared(a, err));
+    if (a->resume && a->writes) EXF_TRY(restore_layers(a, err));
 out:
     return rc;
 }
@@ -132,7 +114,7 @@ out:
 /* Returns 1 if a layer's sums are written while the next layer computes. */
 static int puts_late(const exf_accumulator *a)
 {
-    return a->writes && a->device.b && !a->vectors;
+    return a->writes && a->device.b && !a->vectors && !a->shared.ranks;
 }
 
 static exf_code layer_begin(void *self, int layer, int moe_index, exf_err *err)
@@ -212,8 +194,7 @@ static exf_code device_open(void *self, const exf_backend *b, exf_err *err)
 {
     exf_accumulator *a = self;
     exf_code rc;
-    EXF_TRY(exf_layer_statistics_new(&a->spare, (int)a->shape.n_experts, err));
-    EXF_TRY(make_sample(a, &a->spare, err));
+    if (!a->shared.ranks) EXF_TRY(make_spare(a, err));
     EXF_TRY(exf_stream_energy_open_device(&a->stream, b, err));
     if (a->routes.sample.cap) EXF_TRY(exf_route_sampler_open_device(&a->routes, b, err));
     EXF_TRY(exf_device_sums_open(&a->device, b, (int)a->shape.n_experts, a->options.weighting, a->sequences.length != NULL,
@@ -281,7 +262,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
         if (rc != EXF_OK) goto out;
         if (i) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
     }
-    EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
+    if (!a->shared.ranks) EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
     if (a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
     a->first_done = 1;
 out:
@@ -295,7 +276,10 @@ static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_e
     (void)moe_index;
     if (!a->active || sweep > 0) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
-    if (a->vectors) EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
+    if (!a->vectors) goto out;
+    EXF_TRY(exf_rank_sums_now(a->shared.ranks, &a->sums[0], err));
+    if (a->writes) EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
+    EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
 out:
     return rc;
 }
@@ -311,11 +295,38 @@ static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
     return exf_statistics_write_behind_start(&a->late, &a->writer, a->resume, layer, &a->spare, err);
 }
 
+/* Takes the totals of the layer before, and starts to write them. */
+static exf_code finish_shared(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_statistics_write_behind_wait(&a->late, err));
+    if (!exf_rank_sums_pending(&a->shared)) return EXF_OK;
+    EXF_TRY(exf_rank_sums_finish(&a->shared, &a->spare, err));
+    if (!a->writes) goto out;
+    a->spare.routes.n = a->spare.routes.cap; /* all of them: no run has fewer tokens than there is room */
+    EXF_TRY(check_zero_outputs(&a->spare, a->shared.layer, err));
+    rc = exf_statistics_write_behind_start(&a->late, &a->writer, a->resume, a->shared.layer, &a->spare, err);
+out:
+    return rc;
+}
+
+/* Sends the layer's sums to rank 0 behind the next layer. */
+static exf_code share(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_code rc = finish_shared(a, err);
+    return rc == EXF_OK ? exf_rank_sums_start(&a->shared, layer, &a->sums[0], err) : rc;
+}
+
+exf_code exf_accumulator_settle(exf_accumulator *a, exf_err *err)
+{
+    exf_code rc = finish_shared(a, err);
+    return rc == EXF_OK ? exf_statistics_write_behind_wait(&a->late, err) : rc;
+}
+
 static exf_code settle(void *self, int done, exf_err *err)
 {
-    exf_accumulator *a = self;
     (void)done;
-    return exf_statistics_write_behind_wait(&a->late, err);
+    return exf_accumulator_settle(self, err);
 }
 
 /* Writes the layer's sums to the file and to the resume point. */
@@ -337,7 +348,10 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
     EXF_TRY(exf_stream_energy_take(&a->stream, &a->sums[0], layer, err));
+    if (a->vectors) EXF_TRY(exf_rank_stream(a->shared.ranks, &a->sums[0], err));
     progress->cold = count_cold(&a->sums[0]);
+    if (a->shared.ranks) progress->n_experts = 0; /* one rank's cold experts are not the run's */
+    if (a->shared.ranks && !a->vectors) return share(a, layer, err);
     if (puts_late(a)) return put_late(a, layer, err);
     if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
@@ -347,36 +361,6 @@ out:
 }
 
 /* ---- the file ------------------------------------------------------------------------ */
-
-/* Refuses a basis of another run; weights that are not known yet are compared behind the pass. */
-static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)
-{
-    const exf_basis *b = a->options.basis;
-    exf_code rc = exf_basis_check(b, own, a->layer_number, a->n_layers, sorted, err);
-    if (rc != EXF_OK || !exf_provenance_get(own, "model.weights_digest")) return rc;
-    return exf_weights_facts_same(&b->provenance, exf_h5_path(b->h), own, a->target, err);
-}
-
-/* Starts the file.  If sequences are known, data facts describe the sequences, not the files that held them. */
-static exf_code start_file(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
-{
-    exf_code rc;
-    exf_provenance own = {0}, origin = {0};
-    exf_sequence_list sorted = {.n = 0};
-    EXF_TRY(exf_sequence_list_sorted(&sorted, &a->sequences, err));
-    EXF_TRY(exf_facts_join(&own, &origin, plan->parts, plan->n_parts, &sorted, err));
-    EXF_TRY(exf_accumulate_facts(&own, &a->options, err));
-    exf_statistics_header head = {.shape = a->shape, .layer_number = a->layer_number, .n_layers = a->n_layers,
-                                .common_input = a->options.common_input_tokens > 0, .sequences = &sorted, .provenance = &own,
-                                .origin = &origin, .is_basis = a->options.basis_only};
-    if (a->options.basis) EXF_TRY(check_basis(a, &own, &sorted, err));
-    EXF_TRY(exf_statistics_start(&a->writer, plan->target, plan->force, &head, err));
-out:
-    exf_provenance_free(&own);
-    exf_provenance_free(&origin);
-    exf_sequence_list_free(&sorted);
-    return rc;
-}
 
 static exf_code join_sequences(exf_accumulator *a, const exf_accumulator_plan *plan, exf_err *err)
 {
@@ -399,6 +383,8 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->options = *plan->options;
     a->shape = *plan->shape;
     a->resume = plan->resume;
+    a->shared.ranks = plan->ranks;
+    a->first_row = plan->first_row;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
                                  .layer_end = layer_end, .settle = settle, .sweeps = adds_vectors(plan->options) ? 2 : 1,
                                  .common_input_tokens = plan->options->common_input_tokens};
@@ -421,7 +407,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     }
     a->writes = plan->target != NULL;
     if (a->writes) EXF_TRY(exf_mem_strdup(&a->target, plan->target, "path", err));
-    if (a->writes) EXF_TRY(start_file(a, plan, err));
+    if (a->writes) EXF_TRY(exf_accumulator_start_file(a, plan, err));
     if (a->writes && wants_vectors(plan->options)) EXF_TRY(exf_hash_new(&a->basis_hash, err));
 out:
     if (rc != EXF_OK)
@@ -434,38 +420,6 @@ out:
 const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 {
     return &a->observer;
-}
-
-exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err)
-{
-    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
-    if (rc == EXF_OK && a->options.basis)
-        rc = exf_weights_facts_same(&a->options.basis->provenance, exf_h5_path(a->options.basis->h), p, a->target, err);
-    return rc == EXF_OK ? exf_statistics_add_facts(&a->writer, p, err) : rc;
-}
-
-/* Adds the fact of what vector sums were added up over. */
-static exf_code add_basis_fact(exf_accumulator *a, exf_err *err)
-{
-    char digest[EXF_SHA256_HEX];
-    exf_provenance p = {0};
-    exf_hash *h = a->basis_hash;
-    exf_code rc;
-    if (!h) return EXF_OK;
-    a->basis_hash = NULL;
-    EXF_TRY(exf_hash_end(h, digest, err));
-    EXF_TRY(exf_provenance_add(&p, err, EXF_BASIS_FACT, "%s", digest));
-    EXF_TRY(exf_statistics_add_facts(&a->writer, &p, err));
-out:
-    exf_provenance_free(&p);
-    return rc;
-}
-
-exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
-{
-    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
-    if (rc == EXF_OK) rc = add_basis_fact(a, err);
-    return rc == EXF_OK ? exf_statistics_commit(&a->writer, err) : rc;
 }
 
 void exf_accumulator_free(exf_accumulator *a)

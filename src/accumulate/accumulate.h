@@ -14,6 +14,7 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "forward/forward.h"
+#include "ranks/ranks.h"
 #include "resume/resume.h"
 
 typedef struct exf_accumulator exf_accumulator;
@@ -31,6 +32,9 @@ typedef struct {
     const exf_facts_part *parts;
     size_t n_parts;
     const exf_accumulate_options *options;
+    exf_ranks *ranks;   /* of which the pass is one, with rows from first_row of the parts on; NULL: one process.  Only
+                         * rank 0 has a target; the observer's ends of sweeps and layers are then collective */
+    size_t first_row;
     exf_resume *resume; /* the run's resume point, from which finished layers are taken; NULL: none */
 } exf_accumulator_plan;
 
@@ -50,7 +54,7 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Returns the observer for a lane; it is valid as long as the accumulator. */
 const exf_observer *exf_accumulator_observer(exf_accumulator *a);
-/* Adds facts to the file's provenance that are known only behind the pass. */
+/* Adds facts to the file's provenance that are known only behind the pass; collective. */
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place. */
 exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err) EXF_CHECKED;

@@ -80,10 +80,11 @@ static exf_code keep(const exf_device_samples *s, const exf_sampler *to, const e
 exf_code exf_device_samples_keep(exf_device_samples *s, const exf_sampler *to, const exf_device_block *b, exf_err *err)
 {
     int n = 0;
-    for (size_t at = exf_sampler_first(to, b->row); at < to->n; at++) {
+    size_t first = to->first_row + b->row;
+    for (size_t at = exf_sampler_first(to, first); at < to->n; at++) {
         const exf_candidate *c = &to->chosen[to->by_row[at]];
-        if (c->row >= b->row + (size_t)b->n_tokens) break;
-        int32_t slot = (int32_t)((c->row - b->row) * (size_t)b->top_k);
+        if (c->row >= first + (size_t)b->n_tokens) break;
+        int32_t slot = (int32_t)((c->row - first) * (size_t)b->top_k);
         s->sample[n] = to->by_row[at];
         s->slot_host[2 * n] = slot + c->slot;
         s->slot_host[2 * n + 1] = slot + c->other;

@@ -97,10 +97,21 @@ out:
     return rc;
 }
 
+void exf_route_sampler_share(exf_route_sampler *s, size_t first_row)
+{
+    s->shared = 1;
+    s->first_row = first_row;
+}
+
 exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err)
 {
     candidates c = {NULL, 0, 0};
+    size_t slots = s->sample.cap * (size_t)s->sample.top_k;
     exf_code rc;
+    if (s->shared) {
+        memset(s->sample.ids, 0, slots * sizeof *s->sample.ids);
+        memset(s->sample.weights, 0, slots * sizeof *s->sample.weights);
+    }
     s->sample.n = 0;
     EXF_TRY(list_enough(&c, sequences, s->sample.cap, layer, err));
     if (c.n) qsort(c.all, c.n, sizeof *c.all, by_key);
@@ -142,10 +153,11 @@ static void put(exf_route_sampler *s, size_t i, const int32_t *ids, const float 
 
 void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b)
 {
-    for (size_t at = first_of(s, b->row); at < s->sample.n; at++) {
+    size_t first = s->first_row + b->row;
+    for (size_t at = first_of(s, first); at < s->sample.n; at++) {
         size_t i = s->by_row[at], slot;
-        if (s->row[i] >= b->row + (size_t)b->n_tokens) break;
-        slot = (s->row[i] - b->row) * (size_t)b->top_k;
+        if (s->row[i] >= first + (size_t)b->n_tokens) break;
+        slot = (s->row[i] - first) * (size_t)b->top_k;
         put(s, i, b->router_ids + slot, b->router_weights + slot);
     }
 }
@@ -189,9 +201,10 @@ out:
 
 exf_code exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, exf_err *err)
 {
-    size_t first = first_of(s, b->row), end = first_of(s, b->row + (size_t)b->n_tokens), k = (size_t)b->top_k;
+    size_t row = s->first_row + b->row, k = (size_t)b->top_k;
+    size_t first = first_of(s, row), end = first_of(s, row + (size_t)b->n_tokens);
     if (first == end) return EXF_OK;
-    for (size_t at = first; at < end; at++) s->slot_host[at - first] = (int32_t)(s->row[s->by_row[at]] - b->row);
+    for (size_t at = first; at < end; at++) s->slot_host[at - first] = (int32_t)(s->row[s->by_row[at]] - row);
     exf_code rc = fetch(s, b, (int)(end - first), err);
     for (size_t at = first; rc == EXF_OK && at < end; at++)
         put(s, s->by_row[at], s->ids_host + (at - first) * k, s->weights_host + (at - first) * k);

@@ -13,6 +13,8 @@
 typedef struct {
     exf_route_sample sample; /* of the present layer, filled block by block */
     size_t *row, *by_row;    /* [n] rows in order of keys; indices of these by rising row */
+    size_t first_row;        /* row in the whole run of the first row that blocks count from: of a rank's part */
+    int shared;              /* 1: other ranks keep the others; what is not kept is 0 */
     const exf_backend *b;    /* a device's; NULL: blocks come in host memory */
     int32_t *slot, *ids;     /* [cap], [cap, K] in device memory */
     float *weights;          /* [cap, K] in device memory */
@@ -24,6 +26,8 @@ typedef struct {
 size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens);
 exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, exf_err *err) EXF_CHECKED;
 void exf_route_sampler_free(exf_route_sampler *s); /* accepts zeroed memory */
+/* Makes it one of several ranks', whose rows begin at first_row of the whole run. */
+void exf_route_sampler_share(exf_route_sampler *s, size_t first_row);
 /* Chooses the tokens of a layer. */
 exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
 /* Keeps the chosen tokens of a block; blocks may come from several threads. */

@@ -137,14 +137,22 @@ size_t exf_sampler_first(const exf_sampler *s, size_t row)
     return low;
 }
 
+void exf_sampler_clear(const exf_sampler *s, int d_model)
+{
+    size_t floats = s->cap * (size_t)d_model;
+    memset(s->source, 0, floats * sizeof *s->source);
+    memset(s->target, 0, floats * sizeof *s->target);
+    memset(s->pair, 0, s->cap * 2 * sizeof *s->pair);
+}
+
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b)
 {
-    size_t h = (size_t)b->d_model, k = (size_t)b->top_k;
-    for (size_t at = exf_sampler_first(s, b->row); at < s->n; at++) {
+    size_t h = (size_t)b->d_model, k = (size_t)b->top_k, first = s->first_row + b->row;
+    for (size_t at = exf_sampler_first(s, first); at < s->n; at++) {
         size_t i = s->by_row[at];
         const exf_candidate *c = &s->chosen[i];
-        if (c->row >= b->row + (size_t)b->n_tokens) break;
-        size_t slot = (c->row - b->row) * k;
+        if (c->row >= first + (size_t)b->n_tokens) break;
+        size_t slot = (c->row - first) * k;
         memcpy(s->source + i * h, b->expert_outputs + (slot + (size_t)c->slot) * h, h * sizeof *s->source);
         memcpy(s->target + i * h, b->expert_outputs + (slot + (size_t)c->other) * h, h * sizeof *s->target);
         s->pair[2 * i] = b->topk_ids[slot + (size_t)c->slot];

@@ -23,6 +23,7 @@ typedef struct {
     float *source, *target;   /* [n, H] outputs u, v, in order of samples */
     int32_t *pair;            /* [n, 2] experts */
     size_t cap;               /* samples that fit */
+    size_t first_row;         /* row in the whole run of the first row that blocks count from: of a rank's part */
 } exf_sampler;
 
 /* Allocates memory for `samples` samples of width d_model. */
@@ -31,8 +32,10 @@ void exf_sampler_free(exf_sampler *s);
 /* Chooses the samples of one layer. */
 exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, int top_k, int layer, uint64_t seed,
                             exf_err *err) EXF_CHECKED;
-/* Returns the index in by_row of the first sample at or behind `row`. */
+/* Returns the index in by_row of the first sample at or behind `row` of the whole run. */
 size_t exf_sampler_first(const exf_sampler *s, size_t row);
+/* Zeroes all samples, for a rank that keeps only some. */
+void exf_sampler_clear(const exf_sampler *s, int d_model);
 /* Copies the chosen samples of a block; blocks may come from several threads. */
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b);
 #endif

@@ -5,6 +5,7 @@
 #include "accumulate/device_diagonal.h"
 #include "accumulate/device_samples.h"
 #include "accumulate/pair_block.h"
+#include "accumulate/rank_sums.h"
 #include "base/mem.h"
 #include "base/thread_pool.h"
 
@@ -22,6 +23,7 @@ struct exf_vector_accumulator {
     exf_pair_buffers *buffers;   /* [n_workers, n_helpers] */
     int n_workers, n_helpers;
     exf_pair_locks *locks;
+    exf_ranks *ranks;             /* NULL: one process */
     exf_device_samples samples;   /* samples of lowrank on a device */
     exf_device_diagonal diagonal; /* used on a device if diagonal sums are all that the second sweep adds */
 };
@@ -64,6 +66,12 @@ out:
     else
         *out = m;
     return rc;
+}
+
+void exf_vector_accumulator_share(exf_vector_accumulator *m, exf_ranks *ranks, size_t first_row)
+{
+    m->ranks = ranks;
+    m->sampler.first_row = first_row;
 }
 
 void exf_vector_accumulator_free(exf_vector_accumulator *m)
@@ -117,7 +125,8 @@ void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_devi
 
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
 {
-    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
+    exf_code rc = m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
+    return rc == EXF_OK && m->ranks ? exf_rank_vectors(m->ranks, &m->sums, err) : rc;
 }
 
 /* ---- before the first sweep ---------------------------------------------------------- */
@@ -126,6 +135,7 @@ exf_code exf_vector_accumulator_begin(exf_vector_accumulator *m, int layer, exf_
 {
     exf_vector_sums_free(&m->sums);
     if (!takes_samples(m->options)) return EXF_OK;
+    if (m->ranks) exf_sampler_clear(&m->sampler, (int)m->shape.d_model);
     return exf_sampler_choose(&m->sampler, m->sequences, (int)m->shape.top_k, layer, m->options->seed, err);
 }
 
@@ -252,10 +262,29 @@ out:
     return rc;
 }
 
+/* Has rank 0 make them from the samples of all ranks, and takes them from there. */
+static exf_code share_basis(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
+{
+    size_t e = (size_t)s->n_experts;
+    exf_code rc;
+    if (takes_samples(m->options)) EXF_TRY(exf_rank_samples(m->ranks, &m->sampler, (int)m->shape.d_model, err));
+    if (exf_ranks_first(m->ranks)) EXF_TRY(make_basis(m, s, layer, err));
+    EXF_TRY(exf_rank_choice(m->ranks, &m->sums, m->options->diagonal, m->options->basis_only, err));
+    if (exf_ranks_first(m->ranks)) goto out;
+    for (size_t i = 0; i < e * e; i++) m->index[i] = -1;
+    for (int64_t i = 0; i < m->sums.n_pairs; i++)
+        m->index[(size_t)m->sums.pair[2 * i] * e + (size_t)m->sums.pair[2 * i + 1]] = (int32_t)i;
+out:
+    return rc;
+}
+
 exf_code exf_vector_accumulator_prepare(exf_vector_accumulator *m, const exf_layer_statistics *s, int layer, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(m->options->basis ? take_basis(m, s, layer, err) : make_basis(m, s, layer, err));
+    if (m->options->basis)
+        EXF_TRY(take_basis(m, s, layer, err));
+    else
+        EXF_TRY(m->ranks ? share_basis(m, s, layer, err) : make_basis(m, s, layer, err));
     if (m->diagonal.b) exf_device_diagonal_begin(&m->diagonal, &m->sums);
 out:
     return rc;

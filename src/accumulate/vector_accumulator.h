@@ -12,6 +12,7 @@
 #include "artifact/statistics.h"
 #include "forward/forward.h"
 #include "kernels/backend.h"
+#include "ranks/ranks.h"
 
 typedef struct exf_vector_accumulator exf_vector_accumulator;
 
@@ -21,6 +22,9 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
 /* Makes an accumulator; borrows options and sequences. */
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
                                 const exf_sequence_list *sequences, int n_workers, exf_err *err) EXF_CHECKED;
+/* Makes it one of several ranks', whose rows begin at first_row of the whole run: pairs and basis are rank 0's for
+ * all, and sums are added up there.  prepare and end are then collective. */
+void exf_vector_accumulator_share(exf_vector_accumulator *m, exf_ranks *ranks, size_t first_row);
 void exf_vector_accumulator_free(exf_vector_accumulator *m); /* NULL is allowed */
 
 /* Prepares a pass on a device: the device takes samples and adds diagonal sums, so that blocks are

@@ -18,6 +18,7 @@
 struct exf_output_file {
     int fd;
     int force, stays; /* stays: the temporary is kept for a run that goes on */
+    int joined;       /* 1: it is another process's */
     char *target, *temporary, *dir;
 };
 
@@ -91,6 +92,26 @@ exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int
     return EXF_OK;
 }
 
+exf_code exf_output_file_join(exf_output_file **out, const char *temporary, exf_err *err)
+{
+    exf_output_file *f = NULL;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output handle", err));
+    f->joined = 1;
+    f->fd = open(temporary, O_WRONLY | O_CLOEXEC);
+    if (f->fd < 0)
+        rc = exf_fail_errno(err, errno, "%s: cannot open what rank 0 made; ranks need a common file system", temporary);
+    if (rc == EXF_OK) rc = exf_mem_strdup(&f->target, temporary, "output path", err);
+    if (rc == EXF_OK)
+        *out = f;
+    else if (f->fd >= 0)
+        close(f->fd);
+out:
+    if (rc != EXF_OK && f) outfile_free(f);
+    return rc;
+}
+
 const char *exf_output_file_path(const exf_output_file *f)
 {
     return f->temporary;
@@ -145,6 +166,11 @@ exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err)
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
 {
     exf_code rc = exf_output_file_sync(f, err);
+    if (f->joined) {
+        close(f->fd);
+        outfile_free(f);
+        return rc;
+    }
     /* link() fails where the target appeared meanwhile; rename() would replace it. */
     if (rc == EXF_OK && !f->force && link(f->temporary, f->target) == 0) {
         unlink(f->temporary);
@@ -166,7 +192,7 @@ void exf_output_file_abort(exf_output_file *f)
 {
     if (!f) return;
     if (f->fd >= 0) close(f->fd);
-    if (!f->stays) unlink(f->temporary);
+    if (!f->stays && !f->joined) unlink(f->temporary);
     outfile_free(f);
 }
 

@@ -65,6 +65,9 @@ exf_code exf_output_file_begin(exf_output_file **out, const char *target, int fo
  * goes on with what it holds, or empties it.  EXF_IO if it is to go on with one that is not there. */
 exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
                                   exf_err *err) EXF_CHECKED;
+/* Opens the temporary of another process's output, to write a part of it: of its functions only patch, commit, which
+ * syncs, and abort may be called; neither renames or removes anything. */
+exf_code exf_output_file_join(exf_output_file **out, const char *temporary, exf_err *err) EXF_CHECKED;
 /* The temporary's path, for libraries that open files themselves. */
 const char *exf_output_file_path(const exf_output_file *f);
 exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;

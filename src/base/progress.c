@@ -73,6 +73,10 @@ static void append_numbers(char *line, size_t room)
         snprintf(part, sizeof part, " cold %d/%d", p->cold, p->n_experts);
         append(line, room, part);
     }
+    if (p->done && p->straggler[0]) {
+        append(line, room, " straggler: ");
+        append(line, room, p->straggler);
+    }
 }
 
 /* Draws "[####....] " into out. */
@@ -137,13 +141,15 @@ static void write_event(void)
 
 static void write_layer_event(void)
 {
-    char line[LINE_BYTES], times[160];
+    char line[LINE_BYTES], times[160], straggler[160] = "";
     const exf_progress *p = &work.last;
     describe_times(times, sizeof times);
+    if (p->straggler[0]) snprintf(straggler, sizeof straggler, "\"straggler\":\"%s\",", p->straggler);
     snprintf(line, sizeof line,
              "{\"event\":\"layer\",\"layer\":%d,\"done\":%d,\"layers\":%d,\"tokens\":%" PRIu64 ",\"seconds\":%.3f,"
-             "\"weight_bytes\":%" PRIu64 ",\"rss_bytes\":%" PRIu64 ",\"cold_experts\":%d,\"experts\":%d,%s",
-             p->layer, p->done, p->n_layers, p->tokens, p->seconds, p->weight_bytes, exf_peak_rss(), p->cold, p->n_experts, times);
+             "\"weight_bytes\":%" PRIu64 ",\"rss_bytes\":%" PRIu64 ",\"cold_experts\":%d,\"experts\":%d,%s%s",
+             p->layer, p->done, p->n_layers, p->tokens, p->seconds, p->weight_bytes, exf_peak_rss(), p->cold, p->n_experts,
+             straggler, times);
     exf_log_line(line);
 }
 

@@ -21,6 +21,7 @@ typedef struct {
     double seconds;         /* for this layer, reading included */
     int cold, n_experts;    /* experts never routed; n_experts 0: not an MoE layer */
     int done;               /* layers finished so far */
+    char straggler[128];    /* which of several ranks holds the others up; "": none does */
 } exf_progress;
 
 /* Begins work that starts with a kind.  what: "layer" with n_layers, or the work's name ("tokenizing"), a

@@ -7,12 +7,14 @@
 #include "forward/layer_step.h"
 #include "forward/memory_plan.h"
 #include "forward/forward_report.h"
+#include "forward/pass_hidden_file.h"
 #include "forward/pass_resume.h"
 #include "forward/work.h"
 #include "forward/workspace_size.h"
 #include "kernels/linear/blas_threads.h"
 #include "mixers/residual.h"
 #include "mixers/mixer.h"
+#include "ranks/ranks.h"
 #include "resume/resume.h"
 
 #include <string.h>
@@ -48,6 +50,8 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     exf_progress_turn(EXF_WORK_REST);
     exf_progress_add(1);
     progress->seconds = exf_clock() - start;
+    exf_ranks_layer(p->options->ranks, layer, progress->seconds);
+    exf_ranks_straggler(p->options->ranks, progress->straggler);
     exf_progress_layer(progress);
 out:
     return rc;
@@ -60,15 +64,18 @@ static exf_code run_layers(exf_pass *p, int n_layers, exf_err *err)
     exf_code rc = EXF_OK;
     for (int l = 0; l < first; l++) moe_index += p->model->arch.is_moe[l];
     exf_stop_defer(p->options->resume && exf_resume_saves(p->options->resume));
+    exf_ranks_layer(p->options->ranks, first - 1, 0);
+    if (p->options->ranks) rc = exf_pass_votes_begin(p, first, err);
     for (int l = first; rc == EXF_OK && l < n_layers; l++) {
         int is_moe = p->model->arch.is_moe[l];
-        exf_progress progress = {.layer = l, .n_layers = n_layers, .done = l + 1, .tokens = p->batch->n_tokens,
+        exf_progress progress = {.layer = l, .n_layers = n_layers, .done = l + 1, .tokens = exf_pass_run_tokens(p),
                                  .n_experts = is_moe ? p->model->arch.n_experts : 0};
         rc = run_layer(p, l, is_moe ? moe_index : -1, &progress, err);
         moe_index += is_moe;
         if (rc == EXF_OK) rc = exf_pass_save(p, l + 1, err);
     }
     exf_stop_defer(0);
+    if (rc == EXF_OK && p->options->ranks) rc = exf_pass_votes_end(p, err);
     return rc;
 }
 
@@ -123,9 +130,11 @@ exf_code exf_forward(const exf_model *m, const exf_batch *batch, const exf_lane 
     EXF_TRY(exf_hidden_settle(&p.hidden, err));
     EXF_TRY(exf_model_pass_done(m, err));
 out:
+    if (rc != EXF_OK) (void)exf_ranks_fail(options->ranks, rc, err);
     exf_progress_end();
     exf_stage_clock_read(p.clock);
     exf_report_add_times(report, p.space, p.n_spaces);
+    if (rc == EXF_OK) rc = exf_pass_sum_flops(options->ranks, &report->flops, err);
     double done = exf_clock();
     exf_pass_close(&p);
     report->close = exf_clock() - done;

@@ -3,102 +3,23 @@
 
 #include "base/log.h"
 #include "base/stop.h"
-#include "base/thread_pool.h"
+#include "forward/pass_hidden_file.h"
 #include "forward/weights_record.h"
 #include "mixers/residual.h"
+#include "ranks/ranks.h"
 #include "resume/resume.h"
 
-/* Hidden states in GPU memory pass through a buffer of so many chunks. */
-enum { STAGED_CHUNKS = 64 };
-static const uint64_t staged_bytes = (uint64_t)STAGED_CHUNKS * EXF_RESUME_CHUNK;
-
-/* Lanes whose hidden states differ: one while the lanes are joined. */
-static size_t distinct_lanes(const exf_pass *p)
-{
-    return p->joined ? 1 : p->n_lanes;
-}
-
-static uint64_t lane_bytes(const exf_pass *p)
-{
-    return (uint64_t)p->batch->n_tokens * exf_row_width(&p->model->arch) * sizeof(float);
-}
-
-/* A lane begins at a multiple of the chunk, so that each chunk belongs to one lane. */
-static uint64_t lane_stride(const exf_pass *p)
-{
-    return (lane_bytes(p) + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK * EXF_RESUME_CHUNK;
-}
-
-static uint64_t file_bytes(const exf_pass *p)
-{
-    return lane_stride(p) * (distinct_lanes(p) - 1) + lane_bytes(p);
-}
+#include <stdio.h>
+#include <string.h>
 
 uint64_t exf_pass_saved_bytes(const exf_architecture *a, const exf_batch *batch, size_t n_lanes)
 {
     return (uint64_t)batch->n_tokens * exf_row_width(a) * sizeof(float) * n_lanes;
 }
 
-/* Returns 1 if the hidden states lie where the CPU can read and write them. */
-static int on_host(const exf_pass *p)
-{
-    return !p->b->gpu || p->hidden.host_resident;
-}
-
 int exf_pass_layers_done(const exf_pass *p)
 {
     return p->options->resume ? exf_resume_start(p->options->resume)->layers_done : 0;
-}
-
-/* ---- lane by lane, piece by piece ------------------------------------------------------------ */
-
-/* Moves n bytes between the file at `offset` and a lane's hidden states at `at`. */
-typedef exf_code (*move_fn)(exf_pass *p, const exf_file *file, uint64_t offset, char *at, size_t n, char *staging, exf_err *err);
-
-static exf_code move_lane(exf_pass *p, size_t lane, const exf_file *file, char *staging, move_fn move, exf_err *err)
-{
-    uint64_t bytes = lane_bytes(p), step = on_host(p) ? bytes : staged_bytes;
-    char *rows = (char *)p->hidden.lane[lane];
-    exf_code rc = EXF_OK;
-    for (uint64_t at = 0; rc == EXF_OK && at < bytes; at += step) {
-        size_t n = (size_t)(bytes - at < step ? bytes - at : step);
-        rc = move(p, file, lane * lane_stride(p) + at, rows + at, n, staging, err);
-    }
-    return rc;
-}
-
-static exf_code move_lanes(exf_pass *p, const exf_file *file, move_fn move, exf_err *err)
-{
-    void *staging = NULL;
-    exf_code rc = EXF_OK;
-    if (!on_host(p)) EXF_TRY(p->b->gpu->alloc_staging(&staging, (size_t)staged_bytes, "resume point", err));
-    for (size_t i = 0; rc == EXF_OK && i < distinct_lanes(p); i++) rc = move_lane(p, i, file, staging, move, err);
-out:
-    if (staging) p->b->gpu->free_staging(staging);
-    return rc;
-}
-
-static exf_code put(exf_pass *p, const exf_file *file, uint64_t offset, char *at, size_t n, char *staging, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    (void)file;
-    if (staging) EXF_TRY(p->b->download(p->space[0].q, staging, at, n, err));
-    rc = exf_resume_hidden_put(p->options->resume, offset, staging ? staging : at, n, exf_default_threads(), err);
-out:
-    return rc;
-}
-
-static exf_code get(exf_pass *p, const exf_file *file, uint64_t offset, char *at, size_t n, char *staging, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_stop_check(err));
-    EXF_TRY(exf_resume_hidden_get(p->options->resume, file, offset, staging ? staging : at, n, exf_default_threads(), err));
-    if (staging) {
-        p->b->upload(p->space[0].q, at, staging, n);
-        EXF_TRY(p->b->finish(p->space[0].q, err));
-    }
-out:
-    return rc;
 }
 
 /* ---- saving and restoring --------------------------------------------------------------------- */
@@ -111,10 +32,10 @@ exf_code exf_pass_restore(exf_pass *p, exf_err *err)
     const exf_resume_progress *was = exf_resume_start(p->options->resume);
     p->joined = was->joined;
     p->report->weight_bytes = was->weight_bytes;
-    p->report->flops = was->flops;
+    p->report->flops = exf_ranks_first(p->options->ranks) ? was->flops : 0; /* ranks are added up */
     EXF_TRY(exf_weights_record_get(p->model, p->options->resume, err));
-    EXF_TRY(exf_resume_hidden_open(p->options->resume, file_bytes(p), &file, err));
-    EXF_TRY(move_lanes(p, file, get, err));
+    EXF_TRY(exf_resume_hidden_open(p->options->resume, exf_pass_file_bytes(p), &file, err));
+    EXF_TRY(exf_pass_hidden_get(p, file, err));
 out:
     exf_file_close(file);
     p->report->read += exf_clock() - start;
@@ -140,33 +61,110 @@ static double flops_so_far(const exf_pass *p)
     return flops;
 }
 
+exf_code exf_pass_sum_flops(exf_ranks *ranks, double *flops, exf_err *err)
+{
+    exf_ranks_gathered g;
+    if (!ranks) return EXF_OK;
+    exf_code rc = exf_ranks_gather(ranks, flops, sizeof *flops, &g, err);
+    if (rc != EXF_OK) return rc;
+    for (int i = 1; i < g.size; i++) {
+        double other;
+        memcpy(&other, g.data + g.offset[i], sizeof other);
+        *flops += other;
+    }
+    exf_ranks_gathered_free(&g);
+    return EXF_OK;
+}
+
+/* Rank 0 begins the file of hidden states, and the others join it. */
+static exf_code begin_file(const exf_pass *p, int done, exf_err *err)
+{
+    exf_ranks *ranks = p->options->ranks;
+    exf_resume *r = p->options->resume;
+    uint64_t bytes = exf_pass_file_bytes(p);
+    char path[4096] = "";
+    exf_code rc;
+    if (exf_ranks_first(ranks)) {
+        EXF_TRY(exf_resume_hidden_begin(r, done, bytes, err));
+        if (!ranks) return EXF_OK;
+        snprintf(path, sizeof path, "%s", exf_resume_hidden_path(r));
+    }
+    EXF_TRY(exf_ranks_broadcast(ranks, path, sizeof path, err));
+    if (!exf_ranks_first(ranks)) rc = exf_resume_hidden_join(r, bytes, path, err);
+out:
+    return rc;
+}
+
 static exf_code save(exf_pass *p, int done, exf_err *err)
 {
     exf_resume_progress now = {done, p->joined, p->report->weight_bytes, flops_so_far(p)};
     exf_resume *r = p->options->resume;
+    exf_ranks *ranks = p->options->ranks;
     exf_code rc;
-    EXF_TRY(exf_resume_hidden_begin(r, done, file_bytes(p), err));
+    EXF_TRY(begin_file(p, done, err));
     EXF_TRY(exf_weights_record_put(p->model, r, done, err));
     EXF_TRY(settle_observers(p, done, err));
     EXF_TRY(exf_hidden_settle(&p->hidden, err));
-    EXF_TRY(move_lanes(p, NULL, put, err));
-    EXF_TRY(exf_resume_save(r, &now, err));
+    EXF_TRY(exf_pass_hidden_put(p, err));
+    EXF_TRY(exf_pass_sum_flops(ranks, &now.flops, err));
+    if (!exf_ranks_first(ranks)) EXF_TRY(exf_resume_hidden_leave(r, err));
+    EXF_TRY(exf_ranks_barrier(ranks, err)); /* all bytes are on the disk */
+    if (exf_ranks_first(ranks)) EXF_TRY(exf_resume_save(r, &now, err));
+out:
+    return rc;
+}
+
+/* ---- when ---------------------------------------------------------------------------------------- */
+
+/* Returns what this process wants behind so many layers: 0 nothing, 1 a save, 1 + a signal's number a save and the end. */
+static int wish(const exf_pass *p, int done)
+{
+    int stop = exf_stop_requested();
+    return stop ? 1 + stop : exf_ranks_first(p->options->ranks) && exf_resume_due(p->options->resume, done);
+}
+
+static int can_save(const exf_pass *p)
+{
+    return p->options->resume && exf_resume_saves(p->options->resume);
+}
+
+exf_code exf_pass_votes_begin(exf_pass *p, int first, exf_err *err)
+{
+    return can_save(p) ? exf_ranks_vote_start(p->options->ranks, wish(p, first + 1), err) : EXF_OK;
+}
+
+exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err)
+{
+    int dropped;
+    return can_save(p) ? exf_ranks_vote_finish(p->options->ranks, &dropped, err) : EXF_OK;
+}
+
+/* Of several ranks, the wish of the layer before counts, so that none waits for the slowest of this layer. */
+static exf_code decide(const exf_pass *p, int done, int *what, exf_err *err)
+{
+    exf_ranks *ranks = p->options->ranks;
+    exf_code rc = EXF_OK;
+    *what = wish(p, done);
+    if (!ranks) return EXF_OK;
+    EXF_TRY(exf_ranks_vote_finish(ranks, what, err));
+    rc = exf_ranks_vote_start(ranks, wish(p, done + 1), err);
 out:
     return rc;
 }
 
 exf_code exf_pass_save(exf_pass *p, int done, exf_err *err)
 {
-    exf_resume *r = p->options->resume;
-    int stop = exf_stop_requested();
+    int what;
     exf_code rc;
-    if (!r || !exf_resume_saves(r) || (done == p->n_layers && !p->demand.head)) return EXF_OK;
-    if (!stop && !exf_resume_due(r, done)) return EXF_OK;
+    if (!can_save(p) || (done == p->n_layers && !p->demand.head)) return EXF_OK;
+    EXF_TRY(decide(p, done, &what, err));
+    if (!what) return EXF_OK;
     EXF_TRY(save(p, done, err));
-    if (!stop) return EXF_OK;
-    EXF_TRY(exf_resume_wait(r, err));
-    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d behind layer %d of %d; the same command goes on from there", stop, done,
-                  p->n_layers);
+    if (what == 1) return EXF_OK;
+    if (exf_ranks_first(p->options->ranks)) EXF_TRY(exf_resume_wait(p->options->resume, err));
+    EXF_TRY(exf_ranks_barrier(p->options->ranks, err)); /* the point is made before any rank ends */
+    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d behind layer %d of %d; the same command goes on from there", what - 1,
+                  done, p->n_layers);
 out:
     return rc;
 }

@@ -12,4 +12,9 @@ uint64_t exf_pass_saved_bytes(const exf_architecture *a, const exf_batch *batch,
 /* Saves the pass behind `done` layers if a save is due or a stop was requested; after a requested
  * stop returns EXF_STOPPED.  All queues are finished. */
 exf_code exf_pass_save(exf_pass *p, int done, exf_err *err) EXF_CHECKED;
+/* With ranks: begin and end the votes, a layer ahead, on whether the pass is saved or stopped. */
+exf_code exf_pass_votes_begin(exf_pass *p, int first, exf_err *err) EXF_CHECKED;
+exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Adds all ranks' floating-point operations up, on rank 0. */
+exf_code exf_pass_sum_flops(struct exf_ranks *ranks, double *flops, exf_err *err) EXF_CHECKED;
 #endif

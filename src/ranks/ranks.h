@@ -68,12 +68,13 @@ exf_code exf_ranks_check(exf_ranks *r, exf_err *err) EXF_CHECKED;
  * exf_ranks_fail() it ends nothing: for checks before any work. */
 exf_code exf_ranks_agree(exf_ranks *r, exf_code rc, exf_err *err) EXF_CHECKED;
 
-/* Tells rank 0 that this rank has finished a layer (counted from 0) and its seconds, without those spent waiting. */
+/* Tells rank 0 that this rank has finished a layer (counted from 0; -1: a pass begins) and its seconds, of which those
+ * spent waiting for others are subtracted. */
 void exf_ranks_layer(exf_ranks *r, int layer, double seconds);
-/* Describes, on rank 0, the rank that is furthest behind or took longest for its last layer, if it stands out:
- * "rank 3 (host) is in layer 7", "rank 3 (host) took 4.1 s"; else the text is empty. */
+/* Describes, on rank 0, the rank that took longest for its last layer, if it stands out: "rank 3 on HOST, 4.1 s for
+ * layer 7"; else the text is empty. */
 enum { EXF_STRAGGLER_TEXT = 128 };
-void exf_ranks_straggler(exf_ranks *r, int layer, char text[EXF_STRAGGLER_TEXT]);
+void exf_ranks_straggler(exf_ranks *r, char text[EXF_STRAGGLER_TEXT]);
 
 /* ---- sums ---------------------------------------------------------------------------------- */
 
@@ -119,8 +120,9 @@ typedef struct {
 /* Gathers each rank's bytes, of any number, on rank 0; on the others *out is empty.  The caller frees. */
 exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_gathered *out, exf_err *err) EXF_CHECKED;
 void exf_ranks_gathered_free(exf_ranks_gathered *g);
-/* EXF_MODEL on every rank if the text is not that of rank 0; names the ranks, hosts and both texts.  what: "program". */
-exf_code exf_ranks_same(exf_ranks *r, const char *what, const char *text, exf_err *err) EXF_CHECKED;
+/* EXF_MODEL on every rank if one's text, of several lines, is not that of rank 0; names both ranks and hosts and the
+ * first line that differs. */
+exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err) EXF_CHECKED;
 
 /* ---- memory of a node ---------------------------------------------------------------------- */
 

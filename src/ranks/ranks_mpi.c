@@ -179,24 +179,23 @@ static int all_ended(exf_ranks *r)
 }
 
 /* Waits for the ends of all ranks, and returns the failure of the lowest of them. */
-static exf_code speak_for_all(exf_ranks *r, const exf_note *own, exf_err *err)
+static exf_code speak_for_all(exf_ranks *r, exf_err *err)
 {
     for (int turn = 0; !all_ended(r); turn++) exf_mpi_pause(turn);
-    const exf_note *which = own->code ? own : r->lowest.code ? &r->lowest : &r->failure;
+    const exf_note *which = r->own.code ? &r->own : r->lowest.code ? &r->lowest : &r->failure;
     return exf_mpi_failure(r, which, err);
 }
 
-/* own: this rank's failure, with code 0 if another's ended it. */
-static exf_code leave_failed(exf_ranks *r, const exf_note *own, int *speaks, exf_err *err)
+static exf_code leave_failed(exf_ranks *r, int *speaks, exf_err *err)
 {
     exf_code rc;
     *speaks = exf_mpi_speaker(r) == r->place.rank;
     if (*speaks) {
-        rc = speak_for_all(r, own, err);
+        rc = speak_for_all(r, err);
         *speaks = !r->told;
     } else {
         pthread_mutex_lock(&r->lock);
-        exf_mpi_note(r, exf_mpi_speaker(r), EXF_NOTE_END, own);
+        exf_mpi_note(r, exf_mpi_speaker(r), EXF_NOTE_END, &r->own);
         pthread_mutex_unlock(&r->lock);
         rc = exf_mpi_failure(r, &r->failure, err);
     }
@@ -205,7 +204,6 @@ static exf_code leave_failed(exf_ranks *r, const exf_note *own, int *speaks, exf
 
 exf_code exf_ranks_close(exf_ranks *r, exf_code rc, int *speaks, exf_err *err)
 {
-    exf_note own = {.code = EXF_OK};
     exf_err waited = {.code = EXF_OK};
     *speaks = 1;
     if (!r) return rc;
@@ -214,8 +212,7 @@ exf_code exf_ranks_close(exf_ranks *r, exf_code rc, int *speaks, exf_err *err)
         return leave(r, err);
     }
     if (rc != EXF_OK) (void)exf_ranks_fail(r, rc, err);
-    if (r->failure.rank == r->place.rank) own = r->failure;
-    return leave_failed(r, &own, speaks, err);
+    return leave_failed(r, speaks, err);
 }
 
 void exf_ranks_abort(exf_code rc)

@@ -42,10 +42,13 @@ struct exf_ranks {
     int vote[2]; /* given, largest */
     MPI_Request voting;
     int layer;       /* that this rank is in; -1: none yet */
+    double waited;   /* seconds spent waiting for others in it */
     int *done;       /* [size] on rank 0: last layer that each rank finished; -1: none */
     double *seconds; /* [size] of that layer */
     exf_note_sent *sent;
+    exf_note own;     /* of this rank; code 0: none */
     exf_note failure; /* code 0: none known; its rank is the one that failed */
+    int followed;     /* 1: a call of this rank returned another's failure */
     int told;         /* 1: `say` has told it */
     void (*say)(const exf_err *err);
     unsigned char *ended; /* [size] on the rank that speaks: its EXF_NOTE_END came */
@@ -58,6 +61,8 @@ exf_code exf_mpi_ok(int status, const char *what, exf_err *err) EXF_CHECKED;
 exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err) EXF_CHECKED;
 /* Returns a note as a failure: "rank 2 on HOST, layer 3: MESSAGE". */
 exf_code exf_mpi_failure(const exf_ranks *r, const exf_note *note, exf_err *err) EXF_CHECKED;
+/* Returns the failure that is known, if there is one; the caller has the lock. */
+exf_code exf_mpi_follow(exf_ranks *r, exf_err *err) EXF_CHECKED;
 /* Remembers the first failure that is known, and stops this rank's work if it is another's; the caller has the lock. */
 void exf_mpi_remember(exf_ranks *r, const exf_note *note);
 /* Returns the lowest rank that is not known to have died, which speaks for the job. */

@@ -2,6 +2,7 @@
 #include "ranks/ranks_mpi_internal.h"
 
 #if EXF_HAVE_MPI
+#include "base/log.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -9,6 +10,7 @@
 
 exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err)
 {
+    double began = exf_clock();
     for (int turn = 0;; turn++) {
         int done = 0;
         exf_code rc;
@@ -16,8 +18,9 @@ exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf
         rc = exf_mpi_ok(MPI_Testall(n, q, &done, MPI_STATUSES_IGNORE), what, err);
         if (rc == EXF_OK && !done) {
             exf_mpi_listen(r);
-            rc = exf_mpi_failure(r, &r->failure, err);
+            rc = exf_mpi_follow(r, err);
         }
+        if (done) r->waited += exf_clock() - began;
         pthread_mutex_unlock(&r->lock);
         if (rc != EXF_OK || done) return rc;
         exf_mpi_pause(turn);
@@ -278,25 +281,34 @@ out:
     return rc;
 }
 
-/* Names the first rank whose text is not rank 0's. */
-static exf_code compare(const exf_ranks *r, const exf_ranks_gathered *g, const char *what, exf_err *err)
+/* Names the first line in which a rank differs from rank 0. */
+static exf_code differs(const exf_ranks *r, int rank, const char *mine, const char *theirs, exf_err *err)
 {
-    for (int i = 1; i < g->size; i++) {
-        const char *mine = g->data, *theirs = g->data + g->offset[i];
-        if (strcmp(mine, theirs) != 0)
-            return exf_fail(err, EXF_MODEL, "%s: rank 0 on %s has %.300s, rank %d on %s has %.300s; ranks of a job must agree",
-                            what, r->all[0].host, mine, i, r->all[i].host, theirs);
+    size_t a, b;
+    for (;; mine += a + 1, theirs += b + 1) {
+        a = strcspn(mine, "\n");
+        b = strcspn(theirs, "\n");
+        if (a != b || memcmp(mine, theirs, a) != 0 || !mine[a] || !theirs[b]) break;
     }
+    return exf_fail(err, EXF_MODEL, "ranks of a job must agree: rank 0 on %s has \"%.*s\", rank %d on %s has \"%.*s\"",
+                    r->all[0].host, (int)(a < 300 ? a : 300), mine, rank, r->all[rank].host, (int)(b < 300 ? b : 300), theirs);
+}
+
+/* Finds the first rank whose text is not rank 0's. */
+static exf_code compare(const exf_ranks *r, const exf_ranks_gathered *g, exf_err *err)
+{
+    for (int i = 1; i < g->size; i++)
+        if (strcmp(g->data, g->data + g->offset[i]) != 0) return differs(r, i, g->data, g->data + g->offset[i], err);
     return EXF_OK;
 }
 
-exf_code exf_ranks_same(exf_ranks *r, const char *what, const char *text, exf_err *err)
+exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err)
 {
     exf_ranks_gathered g;
     exf_code rc;
     if (!r) return EXF_OK;
     EXF_TRY(exf_ranks_gather(r, text, strlen(text) + 1, &g, err));
-    rc = compare(r, &g, what, err);
+    rc = compare(r, &g, err);
     exf_ranks_gathered_free(&g);
     rc = exf_ranks_agree(r, rc, err);
 out:

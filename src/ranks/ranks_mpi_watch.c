@@ -32,6 +32,12 @@ exf_code exf_mpi_failure(const exf_ranks *r, const exf_note *note, exf_err *err)
     return exf_fail(err, code, "rank %d on %s%s: %s", note->rank, r->all[note->rank].host, layer, note->msg);
 }
 
+exf_code exf_mpi_follow(exf_ranks *r, exf_err *err)
+{
+    r->followed |= r->failure.code && r->failure.rank != r->place.rank;
+    return exf_mpi_failure(r, &r->failure, err);
+}
+
 void exf_mpi_remember(exf_ranks *r, const exf_note *note)
 {
     if (r->failure.code) return;
@@ -47,15 +53,22 @@ int exf_mpi_speaker(const exf_ranks *r)
     return r->failure.died && r->failure.rank == 0;
 }
 
+/* What a rank reports that was told to stop is no failure of its own. */
+static int is_own(const exf_ranks *r, exf_code rc)
+{
+    return !r->failure.code || (!r->followed && rc != EXF_SIGTERM && rc != EXF_SIGINT && rc != EXF_STOPPED);
+}
+
 exf_code exf_ranks_fail(exf_ranks *r, exf_code rc, const exf_err *err)
 {
     exf_note note = {.code = (int32_t)rc};
     if (!r || rc == EXF_OK) return rc;
     pthread_mutex_lock(&r->lock);
-    if (!r->failure.code) {
+    if (!r->own.code && is_own(r, rc)) {
         note.rank = r->place.rank;
         note.layer = r->layer;
         snprintf(note.msg, sizeof note.msg, "%s", err ? err->msg : exf_code_text(rc));
+        r->own = note;
         exf_mpi_remember(r, &note);
         for (int i = 0; i < r->place.size; i++)
             if (i != r->place.rank) exf_mpi_note(r, i, EXF_NOTE_FAILED, &note);
@@ -70,7 +83,7 @@ exf_code exf_ranks_check(exf_ranks *r, exf_err *err)
     if (!r) return EXF_OK;
     pthread_mutex_lock(&r->lock);
     exf_mpi_listen(r);
-    rc = exf_mpi_failure(r, &r->failure, err);
+    rc = exf_mpi_follow(r, err);
     pthread_mutex_unlock(&r->lock);
     return rc;
 }
@@ -134,10 +147,12 @@ void exf_mpi_listen(exf_ranks *r)
 
 void exf_ranks_layer(exf_ranks *r, int layer, double seconds)
 {
-    exf_note note = {.layer = layer, .seconds = seconds};
+    exf_note note = {.layer = layer};
     if (!r) return;
     pthread_mutex_lock(&r->lock);
     note.rank = r->place.rank;
+    note.seconds = seconds - r->waited;
+    r->waited = 0;
     r->layer = layer + 1;
     if (note.rank)
         exf_mpi_note(r, 0, EXF_NOTE_LAYER, &note);
@@ -162,23 +177,23 @@ static double median(const double *x, int n)
     return m;
 }
 
-/* A rank stands out if it is a layer behind, or took a quarter longer than the median, and a tenth of a second. */
-void exf_ranks_straggler(exf_ranks *r, int layer, char text[EXF_STRAGGLER_TEXT])
+/* A rank stands out if its last layer took a quarter longer than the median, and a tenth of a second: sums on their way
+ * let no rank be more than a layer ahead, so that being behind says nothing. */
+void exf_ranks_straggler(exf_ranks *r, char text[EXF_STRAGGLER_TEXT])
 {
-    int behind = 0, slow = 0;
+    int slow = 0;
     text[0] = 0;
     if (!r || r->place.size < 2) return;
     pthread_mutex_lock(&r->lock);
     exf_mpi_listen(r);
-    for (int i = 1; i < r->place.size; i++) {
-        if (r->done[i] < r->done[behind]) behind = i;
+    for (int i = 1; i < r->place.size; i++)
         if (r->seconds[i] > r->seconds[slow]) slow = i;
-    }
+    for (int i = 0; i < r->place.size; i++)
+        if (r->seconds[i] <= 0) slow = i; /* one that has finished no layer yet: there is nothing to compare */
     double usual = median(r->seconds, r->place.size);
-    if (r->done[behind] < layer)
-        snprintf(text, EXF_STRAGGLER_TEXT, "rank %d (%s) is in layer %d", behind, r->all[behind].host, r->done[behind] + 1);
-    else if (r->seconds[slow] > 1.25 * usual && r->seconds[slow] > usual + 0.1)
-        snprintf(text, EXF_STRAGGLER_TEXT, "rank %d (%s) took %.1f s", slow, r->all[slow].host, r->seconds[slow]);
+    if (r->seconds[slow] > 1.25 * usual && r->seconds[slow] > usual + 0.1)
+        snprintf(text, EXF_STRAGGLER_TEXT, "rank %d on %s, %.1f s for layer %d", slow, r->all[slow].host, r->seconds[slow],
+                 r->done[slow]);
     pthread_mutex_unlock(&r->lock);
 }
 

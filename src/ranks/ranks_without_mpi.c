@@ -69,9 +69,9 @@ void exf_ranks_layer(exf_ranks *r, int layer, double seconds)
     (void)r, (void)layer, (void)seconds;
 }
 
-void exf_ranks_straggler(exf_ranks *r, int layer, char text[EXF_STRAGGLER_TEXT])
+void exf_ranks_straggler(exf_ranks *r, char text[EXF_STRAGGLER_TEXT])
 {
-    (void)r, (void)layer;
+    (void)r;
     text[0] = 0;
 }
 
@@ -128,9 +128,9 @@ exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_g
     return exf_one_gather(bytes, n, out, err);
 }
 
-exf_code exf_ranks_same(exf_ranks *r, const char *what, const char *text, exf_err *err)
+exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err)
 {
-    (void)r, (void)what, (void)text, (void)err;
+    (void)r, (void)text, (void)err;
     return EXF_OK;
 }
 

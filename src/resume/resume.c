@@ -48,6 +48,7 @@ exf_code exf_resume_open(exf_resume **out, const exf_resume_options *o, exf_err 
     pthread_mutex_init(&r->lock, NULL);
     r->every_layers = o->every_layers;
     r->every_seconds = o->every_seconds;
+    r->follows = o->follows;
     r->last_time = exf_clock();
     EXF_TRY(exf_mem_strdup(&r->directory, o->directory, "resume point", err));
     EXF_TRY(exf_path_join(&r->path, o->directory, "resume.json", err));
@@ -130,7 +131,7 @@ exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_te
 {
     char file[NAME_LEN], sha256[EXF_SHA256_HEX], *path = NULL;
     exf_code rc;
-    if (!exf_resume_saves(r)) return EXF_OK;
+    if (!exf_resume_saves(r) || r->follows) return EXF_OK;
     record_name(file, name, layer);
     EXF_TRY(exf_make_dirs(r->directory, err));
     EXF_TRY(exf_path_join(&path, r->directory, file, err));
@@ -209,6 +210,7 @@ exf_code exf_resume_remove(exf_resume *r, exf_err *err)
 {
     exf_code rc;
     int found;
+    if (r->follows) return EXF_OK;
     EXF_TRY(exf_resume_wait(r, err));
     EXF_TRY(exf_path_look(r->directory, &found, err));
     if (!found) return EXF_OK;

@@ -28,6 +28,8 @@ typedef struct {
     const exf_provenance *facts; /* what must be equal for a point to be used */
     int64_t every_layers;        /* saves after so many layers; 0: layers do not matter */
     double every_seconds;        /* saves when so many seconds have passed; 0: time does not matter */
+    int follows;                 /* 1: a rank other than 0, which reads the point that rank 0 opened before, and writes
+                                  * nothing but its part of the hidden states */
 } exf_resume_options;
 
 /* How far a pass is. */
@@ -78,6 +80,13 @@ exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes
                                exf_err *err) EXF_CHECKED;
 /* Has sync(self) make the run's unfinished output durable before each point, on the thread that saves it. */
 void exf_resume_sync_first(exf_resume *r, exf_code (*sync)(void *self, exf_err *err), void *self);
+/* Of several ranks, rank 0 begins the file, the others join it at its path, and each writes its own rows.  A chunk of
+ * two ranks' rows is rank 0's to write; digests of chunks that others wrote are set there. */
+const char *exf_resume_hidden_path(const exf_resume *r);
+exf_code exf_resume_hidden_join(exf_resume *r, uint64_t bytes, const char *path, exf_err *err) EXF_CHECKED;
+char *exf_resume_hidden_digest(const exf_resume *r, size_t chunk); /* [EXF_SHA256_HEX] */
+/* Ends what was joined: its bytes are on the disk. */
+exf_code exf_resume_hidden_leave(exf_resume *r, exf_err *err) EXF_CHECKED;
 /* Makes the point of these hidden states and all records of layers done so far, beside other work. */
 exf_code exf_resume_save(exf_resume *r, const exf_resume_progress *now, exf_err *err) EXF_CHECKED;
 /* Waits for a save under way and returns its result. */

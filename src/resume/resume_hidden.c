@@ -19,6 +19,14 @@ int exf_resume_due(const exf_resume *r, int done)
 
 /* ---- writing ---------------------------------------------------------------------------- */
 
+/* Makes room for the checksums of so many bytes. */
+static exf_code new_checksums(exf_resume_hidden *h, uint64_t bytes, exf_err *err)
+{
+    h->bytes = bytes;
+    h->n_chunks = (size_t)((bytes + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK);
+    return exf_mem_new(&h->sha256, h->n_chunks, sizeof *h->sha256, "checksums", err);
+}
+
 exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_err *err)
 {
     exf_resume_hidden *h = &r->next;
@@ -29,15 +37,42 @@ exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_er
     exf_resume_hidden_free(h);
     snprintf(file, sizeof file, "hidden-%d", done);
     h->progress.layers_done = done;
-    h->bytes = bytes;
-    h->n_chunks = (size_t)((bytes + EXF_RESUME_CHUNK - 1) / EXF_RESUME_CHUNK);
-    EXF_TRY(exf_mem_new(&h->sha256, h->n_chunks, sizeof *h->sha256, "checksums", err));
+    EXF_TRY(new_checksums(h, bytes, err));
     EXF_TRY(exf_mem_strdup(&h->file, file, "resume point", err));
     EXF_TRY(exf_make_dirs(r->directory, err));
     EXF_TRY(exf_path_join(&path, r->directory, file, err));
     EXF_TRY(exf_output_file_begin(&h->out, path, 1, err));
 out:
     exf_mem_free(path);
+    return rc;
+}
+
+const char *exf_resume_hidden_path(const exf_resume *r)
+{
+    return exf_output_file_path(r->next.out);
+}
+
+exf_code exf_resume_hidden_join(exf_resume *r, uint64_t bytes, const char *path, exf_err *err)
+{
+    exf_code rc;
+    exf_resume_hidden_free(&r->next);
+    EXF_TRY(new_checksums(&r->next, bytes, err));
+    EXF_TRY(exf_output_file_join(&r->next.out, path, err));
+out:
+    return rc;
+}
+
+char *exf_resume_hidden_digest(const exf_resume *r, size_t chunk)
+{
+    return r->next.sha256[chunk];
+}
+
+exf_code exf_resume_hidden_leave(exf_resume *r, exf_err *err)
+{
+    exf_output_file *f = r->next.out;
+    r->next.out = NULL;
+    exf_code rc = exf_output_file_commit(f, err);
+    exf_resume_hidden_free(&r->next);
     return rc;
 }
 

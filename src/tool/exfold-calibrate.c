@@ -55,6 +55,7 @@ const exf_program exf_program_calibrate = {
                 "exfold-calibrate recipe.yaml --set calibrate.ridge=1e-2 --backend cuda",
     .keys = "model data calibrate coverage pools runtime output serve export card validate.manifest",
     .needs_recipe = 1,
+    .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = run,
 };

@@ -5,6 +5,9 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
+#include "ranks/ranks.h"
+
+#include <stdio.h>
 
 /* Each stage has its own point. */
 static exf_code name_directory(char **out, const exf_recipe *r, const exf_run_directory *dir, const char *stage, exf_err *err)
@@ -24,6 +27,20 @@ out:
     return rc;
 }
 
+/* Rank 0 opens the point first: it may remove what is there. */
+static exf_code open_in_turn(exf_resume **out, const exf_resume_options *o, exf_ranks *ranks, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    char done[32] = "";
+    if (!o->follows) rc = exf_resume_open(out, o, err);
+    EXF_TRY(exf_ranks_agree(ranks, rc, err));
+    if (o->follows) EXF_TRY(exf_resume_open(out, o, err));
+    snprintf(done, sizeof done, "resume point: %d layers", exf_resume_start(*out)->layers_done);
+    rc = exf_ranks_same(ranks, done, err); /* they see one directory */
+out:
+    return rc;
+}
+
 exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_directory *dir, const exf_provenance *facts,
                              const char *stage, exf_err *err)
 {
@@ -31,8 +48,10 @@ exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_dire
     exf_code rc;
     EXF_TRY(name_directory(&path, r, dir, stage, err));
     exf_resume_options o = {.directory = path, .mode = (exf_resume_mode)r->resume, .facts = facts,
-                            .every_layers = r->checkpoint_layers, .every_seconds = r->checkpoint_seconds};
-    EXF_TRY(exf_resume_open(out, &o, err));
+                            .every_layers = r->checkpoint_layers, .every_seconds = r->checkpoint_seconds,
+                            .follows = !exf_ranks_first(r->job)};
+    if (o.follows && o.mode == EXF_RESUME_REQUIRE) o.mode = EXF_RESUME_AUTO; /* rank 0 requires it */
+    EXF_TRY(open_in_turn(out, &o, r->job, err));
     int done = exf_resume_start(*out)->layers_done;
     if (done) {
         r->force = 1;

@@ -121,6 +121,8 @@ exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layer
     EXF_TRY(exf_run_shard_take(s->corpus, r, err));
     EXF_TRY(exf_batch_of_corpus(&s->batch, s->corpus, err));
     exf_run_shape_of(&s->shape, s->model, s->corpus);
+    s->part = s->batch;
+    EXF_TRY(exf_session_agree(s, r, err));
 out:
     return rc;
 }
@@ -128,6 +130,8 @@ out:
 void exf_session_close(exf_session *s)
 {
     exf_mem_free((void *)(uintptr_t)s->batch.span);
+    exf_session_unshare(s);
+    exf_mem_free(s->part_span);
     exf_corpus_free(s->corpus);
     exf_model_close(s->model);
     exf_mem_free(s->tokenizer_path);
@@ -206,7 +210,8 @@ exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *
 {
     return (exf_forward_options){.backend = s->backend, .compute = s->compute, .threads = (int)r->threads, .n_layers = n_layers,
                                  .readers = (int)r->readers, .mixer_queues = (int)r->streams,
-                                 .max_device_memory = r->max_gpu_memory};
+                                 .max_device_memory = r->max_gpu_memory, .ranks = s->ranks, .first_row = s->first_row,
+                                 .run_tokens = s->batch.n_tokens, .shared_chunks = s->shared};
 }
 
 exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const exf_observer *observer, int n_layers,
@@ -216,7 +221,7 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
     options.resume = resume;
     exf_forward_report report;
     exf_lane lane = {.observer = observer};
-    exf_code rc = exf_forward(s->model, &s->batch, &lane, 1, &options, &report, err);
+    exf_code rc = exf_forward(s->model, &s->part, &lane, 1, &options, &report, err);
     if (rc == EXF_OK) exf_report_times(r, s->corpus->n_tokens, &report);
     return rc;
 }

@@ -4,6 +4,7 @@
 #define EXF_TOOL_SESSION_H
 #include "capture/capture.h"
 #include "kernels/backend.h"
+#include "ranks/ranks.h"
 #include "tool/plan.h"
 #include "tool/recipe.h"
 
@@ -12,6 +13,12 @@ typedef struct {
     exf_corpus *corpus;
     exf_corpus_request request;
     exf_batch batch;
+    exf_batch part;         /* what this process runs: of several ranks a part of batch */
+    exf_span *part_span;
+    size_t first_sequence, first_row; /* of the part in batch */
+    exf_ranks_window window; /* of the node's ranks, in which their GPUs' weights are read once */
+    struct exf_shared_chunks *shared; /* weights/shared_chunks.h; NULL: none */
+    exf_ranks *ranks;       /* borrowed from the recipe; NULL: one process */
     exf_run_shape shape;
     exf_layer_choice layers;
     const exf_backend *backend; /* the chosen backend */
@@ -31,6 +38,14 @@ exf_code exf_choose_io(exf_model *m, const exf_recipe *r, exf_err *err) EXF_CHEC
  * config.json and a manifest whose files are not there. */
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err) EXF_CHECKED;
 void exf_session_close(exf_session *s);
+/* Refuses ranks that differ in program, recipe, model, corpus or device (EXF_MODEL): before any work. */
+exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *err) EXF_CHECKED;
+/* Deals the batch to the ranks, and tells who runs what; without ranks the part is the batch.  group_of: sequences that
+ * stay together (hooks/deal.h), or NULL. */
+exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *group_of, exf_err *err) EXF_CHECKED;
+
+/* Frees what the ranks of the node share. */
+void exf_session_unshare(exf_session *s);
 
 /* What a stage tells of a run that is planned. */
 typedef struct {

@@ -35,7 +35,7 @@ static exf_code open_resume(outputs *o, exf_recipe *r, const exf_session *s, con
     EXF_TRY(exf_accumulate_facts(&facts, options, err));
     if (options->basis) EXF_TRY(exf_provenance_add(&facts, err, EXF_BASIS_FACT, "%s", options->basis->digest));
     if (r->dry_run) goto out;
-    EXF_TRY(exf_run_directory_make(&o->dir, err));
+    if (exf_ranks_first(r->job)) EXF_TRY(exf_run_directory_make(&o->dir, err));
     EXF_TRY(exf_run_resume_open(&o->resume, r, &o->dir, &facts, r->basis_only ? "basis" : "calibrate", err));
 out:
     exf_provenance_free(&facts);
@@ -46,6 +46,7 @@ out:
 static exf_code name_outputs(outputs *o, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
+    if (!exf_ranks_first(r->job)) return EXF_OK; /* rank 0 writes */
     EXF_TRY(exf_run_directory_file(&o->dir, r->basis_only ? "basis.h5" : "statistics.h5", &o->statistics, err));
     if (r->basis_only || r->n_shards) {
         rc = exf_output_check(o->statistics, r->force, err);
@@ -97,15 +98,17 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     exf_provenance late = {0};
     exf_facts_part part = {.path = r->manifest, .provenance = &out->facts, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = out->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
-                                 .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume};
+                                 .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume,
+                                 .ranks = s->ranks, .first_row = s->first_row};
     exf_code rc;
-    o.helpers = exf_forward_workers(&exf_backend_cpu, &s->batch, (int)r->threads);
+    o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, out->resume, err));
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_accumulator_add_facts(a, &late, err));
     EXF_TRY(exf_accumulator_commit(a, err));
+    if (!exf_ranks_first(s->ranks)) goto out;
     EXF_TRY(exf_artifact_digest(out->statistics, r->basis_only ? &exf_artifact_basis : &exf_artifact_statistics, digest, err));
     EXF_TRY(exf_announce_digest(out->statistics, digest, err));
 out:
@@ -213,6 +216,7 @@ static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s,
     char digest[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(write_statistics(r, s, o, *options, digest, err));
+    if (!exf_ranks_first(s->ranks)) return EXF_OK;
     if (r->basis_only || r->n_shards) return EXF_OK; /* tables are solved from the statistics of all shards */
     EXF_TRY(exf_solve_file(r, o->statistics, digest, o->tables, 1, &worst, err));
     EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, 1, err));
@@ -242,8 +246,13 @@ exf_code exf_stage_calibrate(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_export_model_check(r, s.model, err));
     EXF_TRY(open_resume(&out, r, &s, &o, err));
     EXF_TRY(name_outputs(&out, r, err));
-    rc = r->dry_run ? plan(&s, r, &o, err) : calibrate(&out, r, &s, &o, err);
+    EXF_TRY(exf_session_deal(&s, r, NULL, err));
+    if (!r->dry_run)
+        rc = calibrate(&out, r, &s, &o, err);
+    else if (exf_ranks_first(r->job))
+        rc = plan(&s, r, &o, err);
 out:
+    (void)exf_ranks_fail(r->job, rc, err);
     rc = exf_run_resume_close(out.resume, rc, err);
     close_outputs(&out, rc != EXF_OK);
     exf_session_close(&s);

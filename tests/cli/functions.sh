@@ -59,3 +59,20 @@ snapshot() {
     find . ! -type f | LC_ALL=C sort
     find . -type f -exec cksum {} + | LC_ALL=C sort -k 3
 }
+
+# has_ranks : whether programs run as ranks; says so if not, since a test is left out then.
+has_ranks() {
+    case $("$BIN/exfold-calibrate" --version) in
+    *", MPI)") command -v mpirun >/dev/null && return 0 ;;
+    esac
+    echo "SKIPPED: not built with MPI" >&2
+    return 1
+}
+
+# ranks N COMMAND ... : as N ranks of a job, whatever the processors and the user; a job that hangs is a failure.
+ranks() {
+    ranks_n=$1
+    shift
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
+        OMPI_MCA_hwloc_base_binding_policy=none timeout 90 mpirun -n "$ranks_n" "$@"
+}

@@ -80,6 +80,7 @@ run_case() { # CASE-DIRECTORY
 if [ -n "$one" ]; then
     name=${case_dir#"$ROOT/tests/"}
     result=$(run_case "$case_dir")
+    said=$(grep '^SKIPPED' "$work/stderr") && printf '%s %s\n' "$name" "$said"
     [ -z "$result" ] || printf 'FAIL %s:%s\n' "$name" "$result"
     printf '%s' "$result" >"$one/$(echo "$name" | tr / =)"
     exit 0

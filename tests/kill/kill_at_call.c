@@ -1,7 +1,8 @@
 /* kill_at_call.c - a library for LD_PRELOAD that kills the program with SIGKILL at its n-th call
  * that changes a file: EXF_KILL_AT=n.  EXF_KILL_COUNT=FILE: writes the number of such calls to FILE
- * when the program ends.  EXF_KILL_SIGNAL: another signal's number.  EXF_KILL_COMMAND: instead of a
- * signal, the shell runs this at the n-th call, and the program goes on: it may change a file meanwhile.
+ * when the program ends.  EXF_KILL_AFTER=FILE: calls count once FILE exists.  EXF_KILL_SIGNAL: another signal's
+ * number.  EXF_KILL_COMMAND: instead of a signal, the shell runs this at the n-th call, and the program goes on: it
+ * may change a file meanwhile.
  * EXF_KILL_TORN=1: as a power cut, with what was not synced torn (unsynced.h).
  *
  * Half of the kills fall before the call and half behind it: odd n before, even n behind. */
@@ -45,6 +46,8 @@ static void die(void)
 /* Counts a call; 1: the program dies behind it. */
 static int count(void)
 {
+    const char *after = getenv("EXF_KILL_AFTER");
+    if (after && access(after, F_OK) != 0) return 0;
     long n = ++calls, at = kill_at();
     if (n != at) return 0;
     if (at % 2) die();

@@ -71,7 +71,7 @@ START_TEST(sums_and_votes_are_ones_own)
     ck_ok(exf_ranks_barrier(NULL, &err), err);
     ck_ok(exf_ranks_node_barrier(NULL, &err), err);
     ck_ok(exf_ranks_check(NULL, &err), err);
-    ck_ok(exf_ranks_same(NULL, "program", "a", &err), err);
+    ck_ok(exf_ranks_same(NULL, "a", &err), err);
     ck_assert_int_eq(exf_ranks_agree(NULL, EXF_IO, &err), EXF_IO);
     ck_assert_int_eq(exf_ranks_fail(NULL, EXF_IO, &err), EXF_IO);
     ck_assert_str_eq(err.msg, "kept");
@@ -112,7 +112,7 @@ START_TEST(nobody_stands_out_alone)
 {
     char text[EXF_STRAGGLER_TEXT] = "x";
     exf_ranks_layer(NULL, 3, 1e9);
-    exf_ranks_straggler(NULL, 3, text);
+    exf_ranks_straggler(NULL, text);
     ck_assert_str_eq(text, "");
 }
 END_TEST
