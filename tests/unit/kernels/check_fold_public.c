@@ -341,6 +341,7 @@ START_TEST(prefill_of_qwen3_in_vllm)
 }
 END_TEST
 
+/* With P = K the plugins leave the routes in the router's order, of which this one's is a reordering. */
 START_TEST(prefill_of_deepseek_v4)
 {
     for (uint64_t seed = 0; seed < CASES; seed++) {
