@@ -158,6 +158,8 @@ static exf_code open_variant(exf_fold_rewriter *f, exf_err *err)
     size_t slots;
     EXF_TRY(exf_variant_check(v, f->a->n_experts, f->a->top_k, err));
     EXF_TRY(check_vectors(f, err));
+    if (v->only_layer && f->table_of[v->only_layer - 1] < 0)
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": the tables have no layer %d", v->name, v->only_layer - 1);
     EXF_TRY(open_scalars(f, v->prefill_projector, v->prefill_frobenius, &f->prefill_coeff, &f->prefill_loss, err));
     EXF_TRY(open_scalars(f, v->decode_projector, v->decode_frobenius, &f->decode_coeff, &f->decode_loss, err));
     EXF_TRY(check_joint(f, err));
@@ -226,7 +228,8 @@ static exf_code rewrite(void *self, exf_routes *r, exf_err *err)
     int index = f->table_of[r->layer];
     exf_code rc = EXF_OK;
     if (f->v && index >= 0 && (!r->by_token || f->v->folds_hashed)) {
-        if (f->v->prefill != EXF_PREFILL_NONE) EXF_TRY(exf_fold_prefill_routes(f, r, index, err));
+        int layer = f->v->only_layer - 1;
+        if (f->v->prefill != EXF_PREFILL_NONE && (layer < 0 || layer == r->layer)) EXF_TRY(exf_fold_prefill_routes(f, r, index, err));
         if (f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP) EXF_TRY(exf_fold_decode_routes(f, r, index, err));
     }
     if (!r->probe) count(f, r);

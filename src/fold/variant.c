@@ -211,6 +211,7 @@ static const exf_variant_option fold_options[] = {
     {"sensitivity", "stream|output|measured", "stream",
      "budget=token: an error of a layer counts relative to the residual stream, to the layer's output, or as it was measured",
      exf_variant_set_sensitivity},
+    {"layer", "N", "all", "only this layer folds: what it does to the model alone", exf_variant_set_layer},
     {NULL, NULL, NULL, NULL, NULL}};
 static const exf_variant_option top_options[] = {
     {"renorm", NULL, "on", "kept weights keep the sum of the original ones", set_renorm},

@@ -31,6 +31,7 @@ typedef struct {
     exf_fold_prefill_options prefill_options;
     exf_budget_kind budget;          /* not FIXED: prefill_options.keep is the mean P that is asked for */
     exf_sensitivity sensitivity;     /* of budget=token, NONE meaning stream; the layer's factor of skip */
+    int only_layer;                  /* P: the model's number of the only layer that folds, plus 1; 0: all */
     double tau;                      /* skip */
     int renormalise;                 /* top: 1 renormalises weights, 0 drops routes */
     int64_t seed;                    /* random */

@@ -1,7 +1,9 @@
 /* variant_choices.c - the options of budgets per token, stand-ins, pools by a criterion and skipping; see variant_internal.h. */
 #include "fold/variant_internal.h"
 
+#include "base/text.h"
 #include "kernels/fold/fold_internal.h"
+#include "model/architecture.h"
 
 exf_code exf_variant_set_budget(const exf_variant_reading *r, const char *value)
 {
@@ -25,6 +27,15 @@ exf_code exf_variant_set_sensitivity(const exf_variant_reading *r, const char *v
 const char *exf_sensitivity_name(exf_sensitivity s)
 {
     return sensitivities[s];
+}
+
+exf_code exf_variant_set_layer(const exf_variant_reading *r, const char *value)
+{
+    int64_t layer;
+    if (!exf_parse_i64(value, &layer) || layer < 0 || layer >= EXF_MAX_LAYERS)
+        return exf_variant_bad_value(r, "layer", value, "the number of a layer, from 0");
+    r->v->only_layer = (int)layer + 1;
+    return EXF_OK;
 }
 
 exf_code exf_variant_set_targets(const exf_variant_reading *r, const char *value)

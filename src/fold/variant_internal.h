@@ -24,6 +24,7 @@ exf_code exf_variant_read_float(const exf_variant_reading *r, const char *option
 /* Set the options of budgets, stand-ins and skipping. */
 exf_code exf_variant_set_budget(const exf_variant_reading *r, const char *value);
 exf_code exf_variant_set_sensitivity(const exf_variant_reading *r, const char *value);
+exf_code exf_variant_set_layer(const exf_variant_reading *r, const char *value);
 exf_code exf_variant_set_targets(const exf_variant_reading *r, const char *value);
 exf_code exf_variant_set_weights(const exf_variant_reading *r, const char *value);
 exf_code exf_variant_set_by(const exf_variant_reading *r, const char *value);

@@ -69,6 +69,7 @@ static exf_code add_prefill_fold(const exf_variant *v, exf_text *out, exf_err *e
     EXF_TRY(add_loss(v->prefill_frobenius, out, err));
     EXF_TRY(add_numbers(o->max_loss, o->ridge, out, err));
     EXF_TRY(exf_text_addf(out, err, "%s%s", rescaled[o->rescale], o->confidence ? ", folded in proportion to 1 - loss" : ""));
+    if (v->only_layer) EXF_TRY(exf_text_addf(out, err, ", in layer %d alone", v->only_layer - 1));
 out:
     return rc;
 }

@@ -194,6 +194,23 @@ START_TEST(threads_change_no_bit)
 }
 END_TEST
 
+START_TEST(one_layer_may_fold_alone)
+{
+    fold_case c;
+    fold_open(&c, 8, 4, 0, 1);
+    for (int layer = 1; layer < 4; layer += 2) {
+        exf_routes alone = rewritten(&c, "P2:projector=joint,layer=3", layer, 0), plain = f_routes(&c, layer),
+                   all = rewritten(&c, "P2:projector=joint", layer, 0);
+        ck_assert_int_eq(same_routes(&alone, &plain), layer == 1);
+        ck_assert_int_eq(same_routes(&alone, &all), layer == 3);
+        f_free_routes(&alone);
+        f_free_routes(&plain);
+        f_free_routes(&all);
+    }
+    fold_close(&c);
+}
+END_TEST
+
 START_TEST(random_depends_on_seed_and_layer_alone)
 {
     fold_case c;
@@ -295,6 +312,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, variants_agree_with_the_formulas, 0, TEXTS);
     tcase_add_loop_test(t, odd_rows_agree_with_the_formulas, 0, TEXTS);
     tcase_add_test(t, no_variant_was_passed_over);
+    tcase_add_test(t, one_layer_may_fold_alone);
     tcase_add_test(t, threads_change_no_bit);
     tcase_add_test(t, random_depends_on_seed_and_layer_alone);
     tcase_add_test(t, layers_that_choose_by_token_are_left_alone);

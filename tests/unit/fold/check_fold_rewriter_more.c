@@ -292,6 +292,7 @@ START_TEST(what_the_tables_lack_is_named)
     refused(&c, "D3:pool=static,by=reap", EXF_USAGE,
             "variant \"D3:pool=static,by=reap\": the tables hold no static pool of 3 by reap; add {size: 3, by: reap} to pools and "
             "solve them again (exfold-solve)");
+    refused(&c, "P2:layer=2", EXF_USAGE, "variant \"P2:layer=2\": the tables have no layer 2");
     c.tables.n_budgets = 1;
     refused(&c, "P2:budget=topp", EXF_USAGE,
             "variant \"P2:budget=topp\": the tables hold no budget of 2 experts per token by \"top_p\"; add 2 to budgets and solve "

@@ -68,6 +68,7 @@ static void means(const exf_variant *want)
     ck_assert_int_eq(v.folds_hashed, want->folds_hashed);
     ck_assert(v.rho == want->rho);
     ck_assert_int_eq(v.budget, want->budget);
+    ck_assert_int_eq(v.only_layer, want->only_layer);
     ck_assert_int_eq(v.sensitivity, want->sensitivity);
     ck_assert(v.tau == want->tau);
     ck_assert_int_eq(v.pool_by, want->pool_by);
@@ -127,6 +128,7 @@ START_TEST(prefill_spellings)
     P("P4:sensitivity=measured,budget=token,ridge=0.5", 4,
       (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOKEN, v.sensitivity = EXF_SENSITIVITY_MEASURED,
        v.prefill_options.ridge = 0.5f));
+    P("P4:layer=0", 4, v.only_layer = 1);
     P("P4:budget=topp,projector=joint", 4, (v.prefill_projector = exf_projector_find("joint"), v.budget = EXF_BUDGET_TOP_P));
     MEANS(prefill, "skip2:tau=0.25", EXF_PREFILL_SKIP, 2, (v.tau = 0.25, v.prefill_options.rank = EXF_FOLD_BY_SCORE));
     MEANS(prefill, "skip1:factor=output,tau=1", EXF_PREFILL_SKIP, 1,
@@ -160,7 +162,6 @@ START_TEST(decode_spellings)
        v.decode_options.ridge = 0.25f));
     D("D64:max_loss=0.5,fold=drop", 64, (v.decode_options.max_loss = 0.5f, v.decode_options.drop = 1));
     D("D64:targets=router", 64, (v.decode_projector = exf_projector_find("joint"), v.by_router = 1));
-    D("D64:targets=expert", 64, (void)0);
     D("D64:weights=gate,targets=router,pool=static,by=reap", 64,
       (v.decode = EXF_DECODE_STATIC, v.decode_projector = exf_projector_find("joint"), v.by_router = 1,
        v.stand_in_weights = EXF_FOLD_STAND_INS_GATE, v.pool_by = EXF_POOL_BY_REAP));
@@ -222,10 +223,8 @@ START_TEST(every_option_has_words)
     told("D64:projector=joint,ridge=0.5", "64 experts per decode batch, joint weights, ridge 0.5");
     told("D64:max_loss=0.5", "64 experts per decode batch, one scalar per pair, pairs of loss up to 0.5");
     told("P2:budget=token", "2 experts per token in the mean, by predicted residual against the residual stream, joint weights");
-    told("P2:budget=token,sensitivity=measured",
-         "2 experts per token in the mean, by predicted residual against the measured sensitivity, joint weights");
     told("P3:budget=topp", "3 experts per token in the mean, by share of a token's output, joint weights");
-    told("skip1:tau=0.1", "routes below 0.1 dropped, 1 expert per token at least");
+    told("P2:projector=joint,layer=3", "2 experts per token, joint weights, in layer 3 alone");
     told("skip2:tau=0.1,factor=output",
          "routes below 0.1 dropped, 2 experts per token at least, times the layer's sensitivity (output)");
     told("D64:targets=router", "64 experts per decode batch, stand-ins by the router, joint weights");
@@ -274,9 +273,10 @@ static void refused(const char *text, const char *message)
     ck_assert_int_eq(exf_variant_parse(&v, text, NULL), EXF_USAGE);
 }
 
-#define OF_P "is no option of P (known: projector, rank, max_loss, rescale, confidence, loss, ridge, budget, sensitivity)"
+#define OF_P "is no option of P (known: projector, rank, max_loss, rescale, confidence, loss, ridge, budget, sensitivity, layer)"
 #define OF_D "is no option of D (known: pool, fold, rank, projector, targets, weights, by, max_loss, loss, fallback, ridge)"
 #define A_STATIC_POOL "a static pool has pair scalars or joint weights, no rank (by says what its experts are) and no max_loss"
+#define A_BUDGET "a budget keeps routes by w rms and weighs them jointly; it takes no rank, no rescale and no other projector"
 #define NO_KIND(text, part)                       \
     refused(text, "variant \"" text "\": \"" part \
                   "\" is no kind; kinds are P4, top4, skip1, random4, D64, reap64, sere4, with any number from 1")
@@ -365,13 +365,12 @@ START_TEST(values_that_are_none)
     refused("D8:projector=diagonal", "variant \"D8:projector=diagonal\": projector=diagonal, expected pair, layer, global, joint");
     refused("D8:max_loss=x", "variant \"D8:max_loss=x\": max_loss=x, expected a number from 0 to 1e+30");
     refused("D8:projector=joint,ridge=-1", "variant \"D8:projector=joint,ridge=-1\": ridge=-1, expected a number from 0 to 1e+30");
+    refused("P4:layer=-1", "variant \"P4:layer=-1\": layer=-1, expected the number of a layer, from 0");
     refused("P4:budget=row", "variant \"P4:budget=row\": budget=row, expected token, topp");
     refused("P4:budget=token,sensitivity=none",
             "variant \"P4:budget=token,sensitivity=none\": sensitivity=none, expected stream, output, measured");
-    refused("skip1:tau=-1", "variant \"skip1:tau=-1\": tau=-1, expected a number from 0 to 1e+30");
     refused("skip1:tau=1,factor=kl", "variant \"skip1:tau=1,factor=kl\": factor=kl, expected none, stream, output, measured");
     refused("D8:pool=static,by=score", "variant \"D8:pool=static,by=score\": by=score, expected norm, reap, energy");
-    refused("D8:targets=both", "variant \"D8:targets=both\": targets=both, expected expert, router");
     refused("D8:targets=router,weights=own",
             "variant \"D8:targets=router,weights=own\": weights=own, expected joint, route, gate");
     refused("sere4:rho=1.01", "variant \"sere4:rho=1.01\": rho=1.01, expected a number from 0 to 1");
@@ -426,15 +425,12 @@ START_TEST(options_that_would_be_ignored)
             "variant \"D8:projector=joint,fold=drop\": projector=joint cannot be combined with fold=drop or max_loss");
     refused("D8:max_loss=0.5,projector=joint",
             "variant \"D8:max_loss=0.5,projector=joint\": projector=joint cannot be combined with fold=drop or max_loss");
-    refused("P4:sensitivity=stream", "variant \"P4:sensitivity=stream\": sensitivity is of budget=token alone");
     refused("P4:budget=topp,sensitivity=output",
             "variant \"P4:budget=topp,sensitivity=output\": sensitivity is of budget=token alone");
     refused("P4:budget=token,rank=score",
-            "variant \"P4:budget=token,rank=score\": a budget keeps routes by w rms and weighs them jointly; it takes no rank, no "
-            "rescale and no other projector");
+            "variant \"P4:budget=token,rank=score\": " A_BUDGET);
     refused("P4:projector=pair,budget=topp",
-            "variant \"P4:projector=pair,budget=topp\": a budget keeps routes by w rms and weighs them jointly; it takes no rank, "
-            "no rescale and no other projector");
+            "variant \"P4:projector=pair,budget=topp\": " A_BUDGET);
     refused("P4:budget=token,max_loss=0.5",
             "variant \"P4:budget=token,max_loss=0.5\": this projector cannot be combined with max_loss or confidence");
     refused("skip1", "variant \"skip1\": skip needs a threshold above 0, as in skip1:tau=0.1");
