@@ -299,8 +299,8 @@ START_TEST(what_the_tables_lack_is_named)
             "them again (exfold-solve)");
     refused(&c, "P2:budget=token", EXF_USAGE, "hold no budget of 2 experts per token by \"stream\"");
     refused(&c, "skip1:tau=1,factor=output", EXF_USAGE,
-            "variant \"skip1:tau=1,factor=output\": the tables hold no budget with the sensitivity \"output\"; add one to budgets and "
-            "solve them again (exfold-solve)");
+            "variant \"skip1:tau=1,factor=output\": the tables hold no budget with the sensitivity \"output\"; add one to budgets "
+            "and solve them again (exfold-solve)");
     c.tables.n_budgets = 16;
     refused(&c, "P2:projector=lowrank8", EXF_USAGE,
             "the tables hold no low-rank projector of rank 8; add lowrank to calibrate.projectors and 8 to calibrate.ranks");
