@@ -1,5 +1,6 @@
 /* check_basis.c - a basis made first, given to runs, and its file. */
 #include "tests/support/artifact_fixtures.h"
+#include "tests/support/basis_parts.h"
 #include "tests/support/sequence_fixtures.h"
 
 #include "artifact/artifact_basis.h"
@@ -151,6 +152,16 @@ START_TEST(every_failing_allocation_is_survived)
 }
 END_TEST
 
+/* In every family; tests/cuda has the same on a GPU. */
+START_TEST(sequences_of_a_pass_add_over_it)
+{
+    const exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .diagonal = 1, .lowrank = _i % 2, .vector_pairs = 9,
+                                      .samples = 60, .seed = 5, .rule = {1e-3, 1, -4, 4}};
+    const exf_forward_options forward = {.backend = &exf_backend_cpu, .threads = 2};
+    ck_sequences_add_over_a_basis(golden_families[_i / 2], &forward, &o);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("basis");
@@ -161,6 +172,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_file_holds_pairs_directions_and_grids);
     tcase_add_test(t, other_settings_and_other_data_are_refused);
     tcase_add_test(t, damage_is_named);
+    tcase_add_loop_test(t, sequences_of_a_pass_add_over_it, 0, 2 * golden_n_families());
     tcase_add_test(t, grids_fit_twice_their_energies);
     tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);
