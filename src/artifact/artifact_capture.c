@@ -159,8 +159,8 @@ exf_code exf_capture_get_stream(exf_capture_file *f, int layer, int64_t row, int
     exf_code rc = exf_h5_read_rows(f->h, t.name, t.dtype, row, n, stream_sq, err);
     for (int64_t i = 0; rc == EXF_OK && i < n; i++)
         if (!(stream_sq[i] >= 0 && isfinite(stream_sq[i])))
-            rc = exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: stream_sq is %g, expected a squared norm", exf_h5_path(f->h), layer,
-                          (long long)(row + i), stream_sq[i]);
+            rc = exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: stream_sq is %g, expected a squared norm", exf_h5_path(f->h),
+                          layer, (long long)(row + i), stream_sq[i]);
     return rc;
 }
 

@@ -29,6 +29,7 @@
  *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
+#include "artifact/tables_budgets.h"
 #include "artifact/tables_vectors.h"
 
 #include "base/mem.h"
@@ -79,7 +80,10 @@ static exf_code each_group(const exf_tables *t, visitor visit, exf_h5 *h, exf_er
             {"target_ids", EXF_DT_I32, 2, {l, e}, p->target_ids},
             {"target_scale", EXF_DT_F32, 2, {l, e}, p->target_scale},
         };
-        snprintf(group, sizeof group, "/pools/%d", p->size);
+        if (strcmp(p->by, "norm") == 0)
+            snprintf(group, sizeof group, "/pools/%d", p->size);
+        else
+            snprintf(group, sizeof group, "/pools_by/%s/%d", p->by, p->size);
         rc = each_part(part, sizeof part / sizeof *part, group, visit, h, err);
     }
     for (int i = 0; rc == EXF_OK && i < t->n_shared; i++) {
@@ -138,6 +142,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
     EXF_TRY(exf_run_shape_write(&t->shape, h, err));
     EXF_TRY(exf_layer_numbers_write(t->layer_number, t->n_layers, h, err));
     EXF_TRY(each_dataset(t, write_one, h, err));
+    EXF_TRY(exf_budgets_write(t, h, err));
     EXF_TRY(exf_vectors_write(t, h, err));
     rc = exf_h5_commit(h, err);
     h = NULL;
@@ -148,15 +153,18 @@ out:
 
 /* ---- reading ---------------------------------------------------------------- */
 
+enum { MOST_POOLS = 64 };
+
 /* The optional datasets that a file has. */
 typedef struct {
     const char *path;
     int64_t n_experts;
-    int64_t size[64]; /* sizes of its pools */
+    exf_static_pool pool[MOST_POOLS]; /* sizes and criteria of its pools */
     size_t n;
+    const char *by; /* criterion of the group that is being listed */
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, patterns, cosine, rms, contribution, similarity, frobenius, std_error;
+    int pools, pools_by, patterns, budgets, cosine, rms, contribution, similarity, frobenius, std_error;
 } contents;
 
 static exf_code look(void *self, const char *name, exf_err *err)
@@ -164,6 +172,8 @@ static exf_code look(void *self, const char *name, exf_err *err)
     contents *c = self;
     (void)err;
     c->pools |= strcmp(name, "pools") == 0;
+    c->pools_by |= strcmp(name, "pools_by") == 0;
+    c->budgets |= strcmp(name, "budgets") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
@@ -179,9 +189,47 @@ static exf_code note_pool(void *self, const char *name, exf_err *err)
     if (size < 1 || size > c->n_experts)
         return exf_fail(err, EXF_FORMAT, "%s: a decode pool of %lld experts: the model has %lld", c->path, (long long)size,
                         (long long)c->n_experts);
-    if (c->n == sizeof c->size / sizeof *c->size) return exf_fail(err, EXF_FORMAT, "%s: more than %zu pools", c->path, c->n);
-    c->size[c->n++] = size;
+    if (c->n == MOST_POOLS) return exf_fail(err, EXF_FORMAT, "%s: more than %zu pools", c->path, c->n);
+    c->pool[c->n] = (exf_static_pool){.size = (int)size};
+    snprintf(c->pool[c->n++].by, sizeof c->pool->by, "%s", c->by);
     return EXF_OK;
+}
+
+static const char *const criteria[] = {"norm", "reap", "energy"};
+
+static int criterion_of(const char *name)
+{
+    int i = 0;
+    while (i < 3 && strcmp(criteria[i], name) != 0) i++;
+    return i;
+}
+
+typedef struct {
+    contents *c;
+    exf_h5 *h;
+} pool_listing;
+
+/* Lists the pools of one criterion. */
+static exf_code note_criterion(void *self, const char *name, exf_err *err)
+{
+    pool_listing *p = self;
+    char group[PATH_LEN];
+    if (criterion_of(name) == 0 || criterion_of(name) == 3)
+        return exf_fail(err, EXF_FORMAT, "%s: /pools_by/%s, expected reap or energy", p->c->path, name);
+    p->c->by = criteria[criterion_of(name)];
+    snprintf(group, sizeof group, "/pools_by/%s", p->c->by);
+    return exf_h5_members(p->h, group, note_pool, p->c, err);
+}
+
+static exf_code list_pools(contents *c, exf_h5 *h, exf_err *err)
+{
+    pool_listing p = {c, h};
+    exf_code rc = EXF_OK;
+    c->by = criteria[0];
+    if (c->pools) EXF_TRY(exf_h5_members(h, "/pools", note_pool, c, err));
+    if (c->pools_by) EXF_TRY(exf_h5_members(h, "/pools_by", note_criterion, &p, err));
+out:
+    return rc;
 }
 
 static exf_code note_shared(void *self, const char *name, exf_err *err)
@@ -193,19 +241,21 @@ static exf_code note_shared(void *self, const char *name, exf_err *err)
     return EXF_OK;
 }
 
+/* Orders pools by falling size, those of one size as `criteria`. */
 static int falling(const void *a, const void *b)
 {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x < y) - (x > y);
+    const exf_static_pool *x = a, *y = b;
+    if (x->size != y->size) return x->size < y->size ? 1 : -1;
+    return criterion_of(x->by) - criterion_of(y->by);
 }
 
 static exf_code list_contents(contents *c, exf_h5 *h, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_h5_members(h, "/", look, c, err));
-    if (c->pools) EXF_TRY(exf_h5_members(h, "/pools", note_pool, c, err));
+    EXF_TRY(list_pools(c, h, err));
     if (c->patterns) EXF_TRY(exf_h5_members(h, "/shared", note_shared, c, err));
-    qsort(c->size, c->n, sizeof *c->size, falling);
+    qsort(c->pool, c->n, sizeof *c->pool, falling);
 out:
     return rc;
 }
@@ -221,14 +271,14 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
 {
     static float some[1];
     static uint64_t count[1];
-    exf_static_pool pool[sizeof c->size / sizeof *c->size];
+    exf_static_pool pool[MOST_POOLS];
     exf_shared_scalar shared[sizeof c->shared / sizeof *c->shared];
     exf_tables t = {.shape = *shape, .n_layers = n_layers, .coeff = some, .loss = some, .expert_norms = some, .count = count,
                     .expert_count = count, .pool = pool, .n_pools = (int)c->n, .shared = shared, .n_shared = (int)c->n_shared};
 #define X(field) t.field = c->field ? some : NULL;
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
-    for (size_t i = 0; i < c->n; i++) pool[i] = (exf_static_pool){.size = (int)c->size[i]};
+    memcpy(pool, c->pool, sizeof pool);
     for (size_t i = 0; i < c->n_shared; i++) memcpy(shared[i].name, c->shared[i], sizeof shared[i].name);
     return each_dataset(&t, expect_one, h, err);
 }
@@ -256,6 +306,7 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     exf_provenance provenance = {0};
     exf_run_shape shape;
     int32_t *numbers = NULL;
+    int64_t sizes[MOST_POOLS];
     int n_layers = 0;
     contents listed = {.path = path};
     memset(t, 0, sizeof *t);
@@ -265,11 +316,14 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     listed.n_experts = shape.n_experts;
     EXF_TRY(list_contents(&listed, h, err));
     EXF_TRY(expect_all(&listed, &shape, n_layers, h, err));
-    EXF_TRY(exf_tables_new(t, &shape, numbers, n_layers, listed.size, listed.n, err));
+    for (size_t i = 0; i < listed.n; i++) sizes[i] = listed.pool[i].size;
+    EXF_TRY(exf_tables_new(t, &shape, numbers, n_layers, sizes, listed.n, err));
+    for (size_t i = 0; i < listed.n; i++) memcpy(t->pool[i].by, listed.pool[i].by, sizeof t->pool[i].by);
     t->provenance = provenance;
     memset(&provenance, 0, sizeof provenance);
     EXF_TRY(make_room(t, &listed, err));
     EXF_TRY(each_dataset(t, read_one, h, err));
+    if (listed.budgets) EXF_TRY(exf_budgets_read(t, h, err));
     EXF_TRY(exf_tables_check(t, path, err));
 out:
     exf_h5_close(h);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Fixed tables, and most per pool and per shared scalar; the list of pairs with vectors. */
-enum { FIXED = 11, PER_POOL = 3, PER_SHARED = 2, LIST_OF_PAIRS = 1 };
+enum { FIXED = 11, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
 
 /* A table that is not there is passed over. */
 static void add(exf_table_list *l, const char *group, int number, const char *part, exf_tensor t)
@@ -54,9 +54,11 @@ static void add_pools(exf_table_list *out, const exf_tables *t)
     int64_t l = t->n_layers, e = t->shape.n_experts;
     for (int i = 0; i < t->n_pools; i++) {
         const exf_static_pool *p = &t->pool[i];
-        add(out, "pools", p->size, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
-        add(out, "pools", p->size, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
-        add(out, "pools", p->size, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));
+        char group[24];
+        snprintf(group, sizeof group, strcmp(p->by, "norm") ? "pools_by.%.8s" : "pools", p->by);
+        add(out, group, p->size, "members", view(EXF_DT_I32, 2, l, p->size, 0, p->members));
+        add(out, group, p->size, "target_ids", view(EXF_DT_I32, 2, l, e, 0, p->target_ids));
+        add(out, group, p->size, "target_scale", view(EXF_DT_F32, 2, l, e, 0, p->target_scale));
     }
 }
 
@@ -68,6 +70,19 @@ static void add_shared(exf_table_list *out, const exf_tables *t)
         snprintf(group, sizeof group, "shared.%.15s", t->shared[i].name);
         add(out, group, 0, "scalar", view(EXF_DT_F32, 1, l, 0, 0, t->shared[i].scalar));
         add(out, group, 0, "loss", view(EXF_DT_F32, 3, l, e, e, t->shared[i].loss));
+    }
+}
+
+static void add_budgets(exf_table_list *out, const exf_tables *t)
+{
+    for (int i = 0; i < t->n_budgets; i++) {
+        const exf_budget *b = &t->budget[i];
+        char group[48];
+        snprintf(group, sizeof group, "budgets.%.5g.%.8s", b->budget, b->rule);
+        add(out, group, 0, "lambda", view(EXF_DT_F64, 1, 1, 0, 0, &b->lambda));
+        add(out, group, 0, "scale", view(EXF_DT_F64, 1, t->n_layers, 0, 0, b->scale));
+        add(out, group, 0, "mean", view(EXF_DT_F64, 1, 1, 0, 0, &b->mean));
+        add(out, group, 0, "kept", view(EXF_DT_U64, 2, t->n_layers, t->shape.top_k, 0, b->kept));
     }
 }
 
@@ -87,12 +102,14 @@ exf_code exf_table_list_make(exf_table_list *l, const exf_tables *t, exf_err *er
 {
     exf_code rc;
     memset(l, 0, sizeof *l);
-    l->cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED + LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
+    l->cap = FIXED + (size_t)t->n_pools * PER_POOL + (size_t)t->n_shared * PER_SHARED +
+             (size_t)t->n_budgets * PER_BUDGET + LIST_OF_PAIRS + (size_t)t->vectors.n_arrays;
     EXF_TRY(exf_mem_new(&l->tensor, l->cap, sizeof *l->tensor, "table list", err));
     EXF_TRY(exf_mem_new(&l->name, l->cap, sizeof *l->name, "table names", err));
     add_fixed(l, t);
     add_pools(l, t);
     add_shared(l, t);
+    add_budgets(l, t);
     add_vectors(l, t);
 out:
     if (rc != EXF_OK) exf_table_list_free(l);

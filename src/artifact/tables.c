@@ -76,7 +76,10 @@ void exf_tables_free(exf_tables *t)
         exf_mem_free(t->shared[i].loss);
     }
     exf_mem_free(t->shared);
-    for (int i = 0; i < t->n_budgets; i++) exf_mem_free(t->budget[i].scale);
+    for (int i = 0; i < t->n_budgets; i++) {
+        exf_mem_free(t->budget[i].scale);
+        exf_mem_free(t->budget[i].kept);
+    }
     exf_mem_free(t->budget);
     exf_vectors_free(&t->vectors);
     exf_mem_free(t->cosine);

@@ -35,6 +35,7 @@ typedef struct {
     double lambda; /* >= 0; top_p: p in [0, 1] */
     double *scale; /* [L] a_l > 0; all 1 for top_p */
     double mean;   /* mean experts per token that lambda keeps on the route sample, in [1, K] */
+    uint64_t *kept; /* [L, K] sampled tokens that keep 1..K routes; NULL in tables that no solver made */
 } exf_budget;
 
 /* Standard error of a pair that fewer than two sequences observed. */

@@ -1,5 +1,6 @@
 /* tables_check.c - checks tables that were read; tables.h has the rules. */
 #include "artifact/tables.h"
+#include "artifact/tables_budgets.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -116,6 +117,7 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
     EXF_TRY(check_errors(t, path, err));
     for (int i = 0; i < t->n_pools; i++) EXF_TRY(check_pool(t, &t->pool[i], path, err));
     for (int i = 0; i < t->n_shared; i++) EXF_TRY(check_shared(t, &t->shared[i], path, err));
+    EXF_TRY(exf_budgets_check(t, path, err));
 out:
     return rc;
 }

@@ -18,6 +18,7 @@
 #include "export/table_facts.h"
 
 #include <inttypes.h>
+#include <string.h>
 #include <stdarg.h>
 
 enum { FLUSH = 1 << 16 };
@@ -112,7 +113,8 @@ static exf_code write_pools(csv *c, const exf_tables *t, exf_err *err)
     for (int i = 0; i < t->n_pools; i++) {
         const exf_static_pool *p = &t->pool[i];
         for (size_t at = 0; rc == EXF_OK && at < (size_t)t->n_layers * e; at++)
-            rc = cells(c, err, "%d,%d,%zu,%d,%d,%.9g\r\n", p->size, (int)t->layer_number[at / e], at % e,
+            rc = cells(c, err, "%d%s%s,%d,%zu,%d,%d,%.9g\r\n", p->size, strcmp(p->by, "norm") ? ":" : "",
+                       strcmp(p->by, "norm") ? p->by : "", (int)t->layer_number[at / e], at % e,
                        is_member(p, at / e, at % e), (int)p->target_ids[at], (double)p->target_scale[at]);
     }
     return rc;

@@ -9,14 +9,6 @@
 
 /* ---- what the tables must have -------------------------------------------------------------- */
 
-/* Returns the name of the rule that the variant asks for; NULL: none. */
-static const char *rule_of(const exf_variant *v)
-{
-    if (v->budget == EXF_BUDGET_TOP_P) return "top_p";
-    if (v->budget == EXF_BUDGET_TOKEN && v->sensitivity == EXF_SENSITIVITY_NONE) return "stream";
-    return v->sensitivity == EXF_SENSITIVITY_NONE ? NULL : exf_sensitivity_name(v->sensitivity);
-}
-
 /* Finds the budget of that rule; a layer's factor is the same in all of a rule's. */
 static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err)
 {
@@ -43,7 +35,7 @@ static exf_code open_budget(exf_fold_rewriter *f, const char *rule, exf_err *err
 
 exf_code exf_fold_choices_open(exf_fold_rewriter *f, exf_err *err)
 {
-    const char *rule = rule_of(f->v);
+    const char *rule = exf_variant_budget_rule(f->v);
     size_t n;
     exf_code rc = EXF_OK;
     if (rule) EXF_TRY(open_budget(f, rule, err));

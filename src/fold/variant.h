@@ -79,4 +79,6 @@ exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_e
 /* Appends what the variant does in words, for tables that people read: "P2:projector=joint" is
  * "2 experts per token, joint weights". */
 exf_code exf_variant_words(const exf_variant *v, exf_text *out, exf_err *err) EXF_CHECKED;
+/* Returns the rule of the tables' budget (exf_budget.rule) that the variant asks for; NULL: none. */
+const char *exf_variant_budget_rule(const exf_variant *v);
 #endif

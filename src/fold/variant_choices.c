@@ -115,3 +115,10 @@ exf_code exf_variant_check_stand_ins(const exf_variant_reading *r)
         return exf_fail(r->err, EXF_USAGE, "variant \"%s\": ridge is of weights=joint alone", r->text);
     return EXF_OK;
 }
+
+const char *exf_variant_budget_rule(const exf_variant *v)
+{
+    if (v->budget == EXF_BUDGET_TOP_P) return "top_p";
+    if (v->budget == EXF_BUDGET_TOKEN && v->sensitivity == EXF_SENSITIVITY_NONE) return "stream";
+    return v->sensitivity == EXF_SENSITIVITY_NONE ? NULL : exf_sensitivity_name(v->sensitivity);
+}

@@ -142,8 +142,8 @@ static void compare_pools(const exf_inspection *a, const exf_static_pool *p, con
 int exf_compare_pool(const exf_inspection *a, int i, const exf_inspection *b, exf_pool_difference *out)
 {
     for (int k = 0; k < b->n_pools; k++) {
-        if (b->pool[k].size != a->pool[i].size) continue;
-        *out = (exf_pool_difference){.size = a->pool[i].size};
+        if (b->pool[k].size != a->pool[i].size || strcmp(b->pool[k].by, a->pool[i].by) != 0) continue;
+        *out = (exf_pool_difference){.size = a->pool[i].size, .by = a->pool[i].by};
         compare_pools(a, &a->pool[i], b, &b->pool[k], out);
         return 1;
     }
@@ -171,7 +171,7 @@ static int same_pools(const exf_inspection *a, const exf_inspection *b)
     if (a->n_pools != b->n_pools) return 0;
     for (int i = 0; i < a->n_pools; i++) {
         const exf_static_pool *p = &a->pool[i], *q = &b->pool[i];
-        if (p->size != q->size || memcmp(p->members, q->members, (size_t)a->n_layers * (size_t)p->size * sizeof *p->members) != 0 ||
+        if (p->size != q->size || strcmp(p->by, q->by) != 0 || memcmp(p->members, q->members, (size_t)a->n_layers * (size_t)p->size * sizeof *p->members) != 0 ||
             memcmp(p->target_ids, q->target_ids, experts * sizeof *p->target_ids) != 0 ||
             memcmp(p->target_scale, q->target_scale, experts * sizeof *p->target_scale) != 0)
             return 0;

@@ -22,6 +22,7 @@ typedef struct {
     int size;
     uint64_t places, members; /* members of b that are none of a, among all places */
     double target_traffic;    /* share of routed tokens whose expert goes to another target */
+    const char *by;         /* its criterion */
 } exf_pool_difference;
 
 /* rows [L + 1], the last for all layers together.  EXF_MODEL naming both values where the

@@ -18,6 +18,11 @@ void exf_inspection_free(exf_inspection *s)
         exf_mem_free(s->pool[i].target_scale);
     }
     exf_mem_free(s->pool);
+    for (int i = 0; i < s->n_budgets; i++) {
+        exf_mem_free(s->budget[i].scale);
+        exf_mem_free(s->budget[i].kept);
+    }
+    exf_mem_free(s->budget);
     exf_sequence_list_free(&s->sequences);
     exf_provenance_free(&s->provenance);
     memset(s, 0, sizeof *s);
@@ -65,9 +70,12 @@ void exf_inspection_take_tables(exf_inspection *s, exf_tables *t)
     TAKE(std_error, std_error);
     TAKE(similarity, similarity);
     TAKE(pool, pool);
+    TAKE(budget, budget);
 #undef TAKE
     s->n_pools = t->n_pools;
     t->n_pools = 0;
+    s->n_budgets = t->n_budgets;
+    t->n_budgets = 0;
     s->provenance = t->provenance;
     memset(&t->provenance, 0, sizeof t->provenance);
     for (size_t i = 0; s->similarity && i < (size_t)s->n_layers * e * e; i++)
@@ -124,9 +132,10 @@ static void move_rows(void *array, size_t row_bytes, const char *keep, int n)
 
 static void forget_pools(exf_inspection *s)
 {
-    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools};
+    exf_inspection pools = {.pool = s->pool, .n_pools = s->n_pools, .budget = s->budget, .n_budgets = s->n_budgets};
     s->pool = NULL;
-    s->n_pools = 0;
+    s->budget = NULL;
+    s->n_pools = s->n_budgets = 0;
     exf_inspection_free(&pools);
 }
 

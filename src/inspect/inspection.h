@@ -23,6 +23,8 @@ typedef struct {
     uint64_t *vectors;        /* [L] pairs with vectors; a basis only, whose counts and norms say nothing */
     exf_static_pool *pool;           /* tables only */
     int n_pools;
+    exf_budget *budget;              /* tables only */
+    int n_budgets;
     exf_sequence_list sequences; /* of a capture or statistics, where known */
     exf_provenance provenance;
 } exf_inspection;

@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "format/base64.h"
 #include "format/json_write.h"
+#include "inspect/budget_summary.h"
 #include "inspect/figure.h"
 #include "inspect/quantile.h"
 #include "inspect/report_internal.h"
@@ -214,6 +215,7 @@ static void add_pools(exf_jw *w, const exf_inspection *s)
         size_t size = (size_t)s->pool[i].size;
         exf_jw_open(w, NULL, '{');
         exf_jw_int(w, "size", s->pool[i].size);
+        exf_jw_text(w, "by", s->pool[i].by);
         exf_jw_open(w, "members", '[');
         for (size_t l = 0; l < (size_t)s->n_layers; l++) {
             exf_jw_open(w, NULL, '[');
@@ -239,6 +241,7 @@ static exf_code add_about(exf_report *r, const matrix *m, size_t n, exf_err *err
     for (size_t i = 0; i < n; i++) add_matrix(&w, &m[i]);
     exf_jw_close(&w);
     add_pools(&w, r->s);
+    exf_budgets_json(&w, r->s);
     add_map(&w, "sequential", EXF_MAP_SEQUENTIAL);
     add_map(&w, "diverging", EXF_MAP_DIVERGING);
     exf_jw_close(&w);

@@ -1,6 +1,8 @@
 /* verify_contents.c - what follows from a file's specification; see verify.h. */
 #include "artifact/tables_vectors.h"
 #include "base/mem.h"
+
+#include <string.h>
 #include "base/stop.h"
 #include "base/text.h"
 #include "inspect/quantile.h"
@@ -77,7 +79,7 @@ static exf_code check_members(const exf_verify_file *x, const exf_static_pool *p
             if (m[k] == m[i])
                 return exf_fail(err, EXF_FORMAT, "%s: pool of %d, layer %d: expert %d stands twice", x->path, p->size,
                                 (int)s->layer_number[l], (int)m[i]);
-        if (h[m[i]] > h[m[i - 1]])
+        if (strcmp(p->by, "norm") == 0 && h[m[i]] > h[m[i - 1]])
             return exf_fail(
                 err, EXF_FORMAT, "%s: pool of %d, layer %d: member %d has norm %g after member %d with %g, expected falling norms",
                 x->path, p->size, (int)s->layer_number[l], (int)m[i], (double)h[m[i]], (int)m[i - 1], (double)h[m[i - 1]]);
@@ -116,7 +118,10 @@ static exf_code check_pools(const exf_verify_file *x, exf_err *err)
             for (size_t s = 0; s < (size_t)x->inspection.shape.n_experts; s++) EXF_TRY(check_target(x, p, l, s, err));
         }
         EXF_TRY(exf_verify_passed(
-            x, err, "pool of %d: members by falling norm, every other expert goes to the member of least loss", p->size));
+            x, err, strcmp(p->by, "norm") == 0
+                        ? "pool of %d: members by falling %s, every other expert goes to the member of least loss"
+                        : "pool of %d by %s: members differ, every other expert goes to the member of least loss",
+            p->size, p->by));
     }
 out:
     return rc;

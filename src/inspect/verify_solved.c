@@ -17,6 +17,7 @@ static void show_value(char out[VALUE], const exf_tensor *t, size_t i)
 {
     switch (t->dtype) {
     case EXF_DT_F32: snprintf(out, VALUE, "%.9g", (double)((const float *)t->data)[i]); break;
+    case EXF_DT_F64: snprintf(out, VALUE, "%.17g", ((const double *)t->data)[i]); break;
     case EXF_DT_I32: snprintf(out, VALUE, "%" PRId32, ((const int32_t *)t->data)[i]); break;
     default: snprintf(out, VALUE, "%" PRIu64, ((const uint64_t *)t->data)[i]); break;
     }

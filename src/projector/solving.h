@@ -4,6 +4,14 @@
 #include "artifact/projector.h"
 #include "kernels/statistics/pair_scalar.h"
 
+enum { EXF_MOST_POOLS = 64, EXF_MOST_BUDGETS = 16, EXF_MOST_RULES = 4 };
+
+/* A static pool of `size` experts, those of most `by`: "norm", "reap" or "energy" (artifact/tables.h). */
+typedef struct {
+    int64_t size;
+    const char *by; /* static */
+} exf_pool_choice;
+
 typedef struct exf_solve_options {
     exf_scalar_rule rule;          /* how the pair's scalar is clipped and regularised */
     uint64_t min_pair_tokens;      /* a pair with fewer counts as unobserved; 0 is 1 */
@@ -11,8 +19,16 @@ typedef struct exf_solve_options {
     size_t n_projectors;
     const int64_t *ranks; /* of ranked projectors */
     size_t n_ranks;
-    const int64_t *pools; /* sizes D of static pools */
+    const int64_t *pools; /* sizes D of static pools by norm */
     size_t n_pools;
+    exf_pool_choice pool_by[EXF_MOST_POOLS]; /* further pools */
+    size_t n_pools_by;
+    int64_t budgets[EXF_MOST_BUDGETS]; /* mean experts per token, of which each rule is solved */
+    size_t n_budgets;
+    const char *rules[EXF_MOST_RULES]; /* static names of exf_budget.rule */
+    size_t n_rules;
+    const double *measured_kl;    /* [L] KL of folding one layer alone at P = K / 2, for the rule "measured"; borrowed, or NULL */
+    const double *measured_scale; /* [L] the rule's scale itself, in place of measured_kl; borrowed, or NULL */
     const char *statistics_digest; /* the payload digest of the statistics, where it is known; NULL: computed */
 } exf_solve_options;
 

@@ -6,9 +6,11 @@
 #include "base/text.h"
 #include "base/version.h"
 #include "kernels/linear/blas_threads.h"
+#include "solve/budgets.h"
 #include "solve/measures.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -35,14 +37,30 @@ out:
     return rc;
 }
 
-/* Chooses the n experts of largest norm, by falling norm, ties to the lower number. */
-static void choose_members(const float *norms, int n_experts, int32_t *members, int n)
+typedef enum { BY_NORM, BY_REAP, BY_ENERGY } criterion;
+
+static criterion criterion_of(const exf_static_pool *p)
 {
-    int have = 0;
-    for (int e = 0; e < n_experts; e++) {
-        if (have == n && !(norms[e] > norms[members[n - 1]])) continue;
+    return strcmp(p->by, "energy") == 0 ? BY_ENERGY : strcmp(p->by, "reap") == 0 ? BY_REAP : BY_NORM;
+}
+
+/* Returns how much expert e of layer l has of a criterion. */
+static double amount(const exf_tables *t, int l, const exf_exact *energy, criterion by, int e)
+{
+    size_t at = (size_t)l * (size_t)t->shape.n_experts + (size_t)e;
+    return by == BY_ENERGY ? exf_exact_value(&energy[e]) : (double)(by == BY_REAP ? t->contribution : t->expert_norms)[at];
+}
+
+/* Chooses the pool's experts, those of most first, ties to the lower number. */
+static void choose_members(const exf_tables *t, int l, const exf_exact *energy, const exf_static_pool *p, int32_t *members)
+{
+    criterion by = criterion_of(p);
+    int have = 0, n = p->size;
+    for (int e = 0; e < (int)t->shape.n_experts; e++) {
+        double mine = amount(t, l, energy, by, e);
+        if (have == n && !(mine > amount(t, l, energy, by, members[n - 1]))) continue;
         int at = have < n ? have++ : n - 1;
-        for (; at > 0 && norms[e] > norms[members[at - 1]]; at--) members[at] = members[at - 1];
+        for (; at > 0 && mine > amount(t, l, energy, by, members[at - 1]); at--) members[at] = members[at - 1];
         members[at] = e;
     }
 }
@@ -58,13 +76,13 @@ static void assign(const exf_static_pool *p, const int32_t *members, const float
     *scale = loss[members[best]] < EXF_LOSS_NEVER ? coeff[members[best]] : 0.0f;
 }
 
-void exf_solve_pools(int l, exf_tables *t)
+void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t)
 {
     size_t e = (size_t)t->shape.n_experts;
     for (int i = 0; i < t->n_pools; i++) {
         const exf_static_pool *p = &t->pool[i];
         int32_t *members = p->members + (size_t)l * (size_t)p->size;
-        choose_members(t->expert_norms + (size_t)l * e, (int)e, members, p->size);
+        choose_members(t, l, energy, p, members);
         for (size_t s = 0; s < e; s++) {
             size_t row = ((size_t)l * e + s) * e;
             assign(p, members, t->coeff + row, t->loss + row, &p->target_ids[(size_t)l * e + s],
@@ -109,6 +127,22 @@ out:
     return rc;
 }
 
+static exf_code add_budgets(exf_provenance *p, const exf_solve_options *o, exf_err *err)
+{
+    exf_text budgets = {0}, rules = {0};
+    exf_code rc = EXF_OK;
+    if (!o->n_budgets) return EXF_OK;
+    for (size_t i = 0; i < o->n_budgets; i++)
+        EXF_TRY(exf_text_addf(&budgets, err, "%s%lld", i ? "," : "", (long long)o->budgets[i]));
+    for (size_t i = 0; i < o->n_rules; i++) EXF_TRY(exf_text_addf(&rules, err, "%s%s", i ? "," : "", o->rules[i]));
+    EXF_TRY(exf_provenance_add(p, err, "solve.budgets", "%s", budgets.s));
+    EXF_TRY(exf_provenance_add(p, err, "solve.budget_rules", "%s", rules.s ? rules.s : ""));
+out:
+    exf_text_free(&budgets);
+    exf_text_free(&rules);
+    return rc;
+}
+
 static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, const exf_solve_options *o, exf_err *err)
 {
     exf_code rc;
@@ -134,6 +168,7 @@ static exf_code add_provenance(exf_tables *t, const exf_statistics_reader *r, co
         if (!is_base(o->projectors[i])) EXF_TRY(exf_text_addf(&names, err, ",%s", o->projectors[i]));
     EXF_TRY(exf_provenance_add(p, err, "solve.projectors", "%s", names.s));
     EXF_TRY(add_ranks(p, o, err));
+    EXF_TRY(add_budgets(p, o, err));
     if (o->min_pair_tokens > 1)
         EXF_TRY(exf_provenance_add(p, err, "solve.min_pair_tokens", "%llu", (unsigned long long)o->min_pair_tokens));
 out:
@@ -149,7 +184,7 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
     EXF_TRY(exf_measures_solve(s, o, l, t, err));
     for (size_t i = 0; i < o->n_projectors; i++)
         if (!is_base(o->projectors[i])) EXF_TRY(exf_projector_find(o->projectors[i])->layer(s, o, l, t, err));
-    exf_solve_pools(l, t);
+    exf_solve_pools(l, s->energy_sum, t);
 out:
     return rc;
 }
@@ -164,10 +199,12 @@ static int wants_vectors(const exf_solve_options *o)
 static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {
     exf_layer_statistics s;
+    exf_budget_inputs budgets = {.n = NULL};
     exf_vector_sums vectors = {.n_pairs = 0};
     exf_code rc = exf_layer_statistics_new(&s, (int)r->shape.n_experts, err);
     if (rc != EXF_OK) return rc;
     s.vectors = &vectors;
+    if (o->n_budgets) EXF_TRY(exf_budget_inputs_new(&budgets, t, err));
     if (wants_vectors(o)) EXF_TRY(exf_blas_reserve_cpu(1, err));
     EXF_TRY(exf_measures_new(r, t, err));
     for (size_t i = 0; i < o->n_projectors; i++) {
@@ -180,10 +217,39 @@ static exf_code solve_layers(exf_statistics_reader *r, const exf_solve_options *
         exf_vector_sums_free(&vectors);
         if (wants_vectors(o)) EXF_TRY(exf_statistics_get_vectors(r, l, &vectors, err));
         EXF_TRY(solve_layer(&s, o, l, t, err));
+        if (o->n_budgets) EXF_TRY(exf_budget_inputs_take(&budgets, &s, l, t, err));
     }
+    if (o->n_budgets) EXF_TRY(exf_budgets_solve(&budgets, o, t, err));
 out:
+    exf_budget_inputs_free(&budgets);
     exf_vector_sums_free(&vectors);
     exf_layer_statistics_free(&s);
+    return rc;
+}
+
+static exf_code check_energies(const exf_statistics_reader *r, const exf_solve_options *o, exf_err *err)
+{
+    for (size_t i = 0; !r->has_energies && i < o->n_pools_by; i++)
+        if (strcmp(o->pool_by[i].by, "energy") == 0)
+            return exf_fail(err, EXF_MODEL,
+                            "%s: is of a version before 4, which has no energies: a pool of %lld by energy needs statistics of "
+                            "this release (exfold-calibrate)", exf_h5_path(r->h), (long long)o->pool_by[i].size);
+    return EXF_OK;
+}
+
+/* Allocates tables with the pools by norm, then the others. */
+static exf_code new_tables(exf_tables *t, const exf_statistics_reader *r, const exf_solve_options *o, exf_err *err)
+{
+    int64_t *sizes = NULL;
+    size_t n = o->n_pools + o->n_pools_by;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&sizes, n, sizeof *sizes, "pools", err));
+    for (size_t i = 0; i < n; i++) sizes[i] = i < o->n_pools ? o->pools[i] : o->pool_by[i - o->n_pools].size;
+    EXF_TRY(exf_tables_new(t, &r->shape, r->layer_number, r->n_layers, sizes, n, err));
+    for (size_t i = 0; i < o->n_pools_by; i++)
+        snprintf(t->pool[o->n_pools + i].by, sizeof t->pool->by, "%s", o->pool_by[i].by);
+out:
+    exf_mem_free(sizes);
     return rc;
 }
 
@@ -194,7 +260,8 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     memset(t, 0, sizeof *t);
     EXF_TRY(exf_solve_check(o, err));
     EXF_TRY(exf_statistics_open(&r, statistics_path, err));
-    EXF_TRY(exf_tables_new(t, &r.shape, r.layer_number, r.n_layers, o->pools, o->n_pools, err));
+    EXF_TRY(check_energies(&r, o, err));
+    EXF_TRY(new_tables(t, &r, o, err));
     EXF_TRY(add_provenance(t, &r, o, err));
     EXF_TRY(solve_layers(&r, o, t, err));
 out:

@@ -12,8 +12,9 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
 
 /* Computes the expert norms h of layer l: norm_sum / norm_count, filled in for cold experts. */
 exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;
-/* Solves the static pools of layer l from its norms, coefficients and losses (docs/method.md, section 3):
- * the D experts of largest h, ties to the lower number; every other expert goes to the member of
+/* Solves the static pools of layer l from its norms, contributions, energies (energy_sum [E]; NULL where no pool is by
+ * energy), coefficients and losses (docs/method.md, sections 3 and 10): the D experts of most of the pool's criterion, ties
+ * to the lower number; every other expert goes to the member of
  * least loss, ties to the earlier member. */
-void exf_solve_pools(int l, exf_tables *t);
+void exf_solve_pools(int l, const exf_exact *energy, exf_tables *t);
 #endif

@@ -11,7 +11,7 @@ typedef struct {
     exf_solve_options options;
     char *names; /* of projectors, cut at the commas */
     const char **projector;
-    int64_t *rank, *pool;
+    int64_t *rank;
 } settings;
 
 static void free_settings(settings *s)
@@ -19,7 +19,6 @@ static void free_settings(settings *s)
     exf_mem_free(s->names);
     exf_mem_free(s->projector);
     exf_mem_free(s->rank);
-    exf_mem_free(s->pool);
 }
 
 static exf_code malformed(const exf_tables *t, const char *path, const char *key, const char *expected, exf_err *err)
@@ -98,12 +97,25 @@ static exf_code read_least(settings *s, const exf_tables *t, const char *path, e
     return EXF_OK;
 }
 
-static exf_code read_pools(settings *s, const exf_tables *t, exf_err *err)
+static void read_pools(settings *s, const exf_tables *t)
 {
-    exf_code rc = exf_mem_new(&s->pool, (size_t)t->n_pools, sizeof *s->pool, "pools", err);
-    for (int i = 0; rc == EXF_OK && i < t->n_pools; i++) s->pool[s->options.n_pools++] = t->pool[i].size;
-    s->options.pools = s->pool;
-    return rc;
+    for (int i = 0; i < t->n_pools && i < EXF_MOST_POOLS; i++)
+        s->options.pool_by[s->options.n_pools_by++] = (exf_pool_choice){t->pool[i].size, t->pool[i].by};
+}
+
+/* Takes budgets and rules from the tables, whose budgets have each rule. */
+static void read_budgets(settings *s, const exf_tables *t)
+{
+    exf_solve_options *o = &s->options;
+    for (int i = 0; i < t->n_budgets; i++) {
+        const exf_budget *b = &t->budget[i];
+        size_t known = 0;
+        while (known < o->n_budgets && o->budgets[known] != (int64_t)b->budget) known++;
+        if (known == o->n_budgets && known < EXF_MOST_BUDGETS) o->budgets[o->n_budgets++] = (int64_t)b->budget;
+        for (known = 0; known < o->n_rules && strcmp(o->rules[known], b->rule) != 0;) known++;
+        if (known == o->n_rules && known < EXF_MOST_RULES) o->rules[o->n_rules++] = b->rule;
+        if (strcmp(b->rule, "measured") == 0) o->measured_scale = b->scale;
+    }
 }
 
 /* Settings that no program can have solved with are a fault of the file. */
@@ -122,7 +134,8 @@ exf_code exf_solve_again(const exf_tables *t, const char *path, const char *stat
     EXF_TRY(read_projectors(&s, t, path, err));
     EXF_TRY(read_ranks(&s, t, path, err));
     EXF_TRY(read_least(&s, t, path, err));
-    EXF_TRY(read_pools(&s, t, err));
+    read_pools(&s, t);
+    read_budgets(&s, t);
     EXF_TRY(check(&s, path, err));
     rc = exf_solve(statistics, &s.options, out, err);
 out:

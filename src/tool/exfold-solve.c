@@ -18,7 +18,7 @@ const exf_program exf_program_solve = {
     .examples = "exfold-solve recipe.yaml --set calibrate.clip=none --force\n"
                 "exfold-solve --output out statistics.h5 --set pools=8,4",
     .keys = "calibrate.ridge calibrate.clip calibrate.projectors calibrate.ranks "
-            "calibrate.min_pair_tokens coverage pools output.directory",
+            "calibrate.min_pair_tokens coverage pools budgets budget_rules output.directory",
     .max_inputs = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_solve,

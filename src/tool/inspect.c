@@ -4,6 +4,7 @@
 #include "artifact/weights_facts.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "inspect/budget_summary.h"
 #include "inspect/specification.h"
 #include "tool/announce.h"
 #include "tool/terminal.h"
@@ -180,17 +181,44 @@ static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
     }
 }
 
-/* Members of every layer's static pools, by falling norm; "3 17 5 ...". */
+const char *exf_pool_words(const char *by)
+{
+    return strcmp(by, "energy") == 0 ? " by energy" : strcmp(by, "reap") == 0 ? " by reap" : "";
+}
+
+/* Members of every layer's static pools, by falling criterion; "3 17 5 ...". */
 static void show_pools(const exf_inspection *s)
 {
     for (int i = 0; i < s->n_pools; i++) {
         const exf_static_pool *p = &s->pool[i];
-        printf("\nstatic pool of %d experts\nlayer  members by falling norm\n", p->size);
+        printf("\nstatic pool of %d experts%s\nlayer  members by falling %s\n", p->size, exf_pool_words(p->by), p->by);
         for (int l = 0; l < s->n_layers; l++) {
             printf("%5d ", (int)s->layer_number[l]);
             for (int k = 0; k < p->size; k++) printf(" %d", (int)p->members[(size_t)l * (size_t)p->size + (size_t)k]);
             printf("\n");
         }
+    }
+}
+
+/* The share of a layer's sampled tokens that keep 1..K experts, in per cent. */
+static void show_kept(const exf_inspection *s, const exf_budget *b, int l)
+{
+    const uint64_t *kept = b->kept + (size_t)l * (size_t)s->shape.top_k;
+    double n = 0;
+    for (int64_t p = 0; p < s->shape.top_k; p++) n += (double)kept[p];
+    printf("%5d  %6.3f ", (int)s->layer_number[l], exf_budget_layer_mean(s, b, l));
+    for (int64_t p = 0; p < s->shape.top_k; p++) printf(" %5.1f", n > 0 ? 100 * (double)kept[p] / n : 0);
+    printf("\n");
+}
+
+static void show_budgets(const exf_inspection *s)
+{
+    for (int i = 0; i < s->n_budgets; i++) {
+        const exf_budget *b = &s->budget[i];
+        printf("\nbudget of %g experts per token by %s: lambda %.6g, mean %.4f of the sampled tokens\n", b->budget, b->rule,
+               b->lambda, b->mean);
+        printf("layer    mean  %% of tokens that keep 1, 2, ... %" PRId64 "\n", s->shape.top_k);
+        for (int l = 0; l < s->n_layers; l++) show_kept(s, b, l);
     }
 }
 
@@ -202,6 +230,7 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
            s->shape.n_experts, s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
     show_table(s, rows);
     show_pools(s);
+    show_budgets(s);
     printf("\nprovenance\n");
     for (size_t i = 0; i < s->provenance.n; i++) {
         if (exf_weights_facts_list_key(s->provenance.key[i])) continue;
@@ -250,6 +279,7 @@ static void json_pool(exf_jw *w, const exf_inspection *s, const exf_static_pool 
 {
     exf_jw_open(w, NULL, '{');
     exf_jw_int(w, "size", p->size);
+    exf_jw_text(w, "by", p->by);
     exf_jw_open(w, "members", '[');
     for (int l = 0; l < s->n_layers; l++) {
         exf_jw_open(w, NULL, '[');
@@ -270,6 +300,7 @@ static void json_shape(exf_jw *w, const exf_inspection *s)
     exf_jw_open(w, "pools", '[');
     for (int i = 0; i < s->n_pools; i++) json_pool(w, s, &s->pool[i]);
     exf_jw_close(w);
+    exf_budgets_json(w, s);
 }
 
 static exf_code json_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows, exf_err *err)

@@ -21,4 +21,6 @@ exf_code exf_print_json(exf_jw *w, exf_err *err) EXF_CHECKED;
 void exf_json_facts(exf_jw *w, const exf_provenance *p);
 /* Prints "wrote PATH ..." or, with a writer, adds {"path", "bytes", "sha256"} to an open array. */
 exf_code exf_tell_output(exf_jw *w, const char *path, exf_err *err) EXF_CHECKED;
+/* Returns " by energy" for a static pool's criterion, and nothing for the paper's, norm. */
+const char *exf_pool_words(const char *by);
 #endif

@@ -161,14 +161,14 @@ static void show_comparison(const comparison *c)
     for (int i = 0; i < a->n_pools; i++) {
         exf_pool_difference d;
         if (exf_compare_pool(a, i, b, &d))
-            printf("static pool of %d: %" PRIu64 "/%" PRIu64 " members changed, %.1f %% of the traffic goes to another target\n",
-                   d.size, d.members, d.places, isnan(d.target_traffic) ? 0.0 : 100 * d.target_traffic);
+            printf("static pool of %d%s: %" PRIu64 "/%" PRIu64 " members changed, %.1f %% of the traffic goes to another target\n",
+                   d.size, exf_pool_words(d.by), d.members, d.places, isnan(d.target_traffic) ? 0.0 : 100 * d.target_traffic);
         else
-            printf("static pool of %d: in a only\n", a->pool[i].size);
+            printf("static pool of %d%s: in a only\n", a->pool[i].size, exf_pool_words(a->pool[i].by));
     }
     for (int i = 0; i < b->n_pools; i++) {
         exf_pool_difference d;
-        if (!exf_compare_pool(b, i, a, &d)) printf("static pool of %d: in b only\n", b->pool[i].size);
+        if (!exf_compare_pool(b, i, a, &d)) printf("static pool of %d%s: in b only\n", b->pool[i].size, exf_pool_words(b->pool[i].by));
     }
 }
 
@@ -221,6 +221,7 @@ static void json_pools(exf_jw *w, const comparison *c)
         if (!exf_compare_pool(&c->inspection[0], i, &c->inspection[1], &d)) continue;
         exf_jw_open(w, NULL, '{');
         exf_jw_int(w, "size", d.size);
+        exf_jw_text(w, "by", d.by);
         exf_jw_count(w, "places", d.places);
         exf_jw_count(w, "members_changed", d.members);
         exf_jw_real(w, "target_traffic", d.target_traffic);

@@ -63,7 +63,14 @@ static const exf_opt key_rows[] = {
      "a pair seen by fewer tokens counts as unobserved"},
     {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",
      "exit with status 10 when a layer's share of observed pairs is below"},
-    {"pools", NULL, 0, EXF_OPT_INT_LIST, AT(pools), "[]", "SIZES", "Calibration", "sizes D of static decode pools, such as 8,4"},
+    {"pools", NULL, 0, EXF_OPT_TEXT_LIST, AT(pools), "[]", "SIZES", "Calibration",
+     "static decode pools; sizes D, such as 8,4, the experts of largest mean norm; with a criterion 8:reap, 8:energy or, in a "
+     "recipe, {size: 8, by: energy}: norm, reap (mean w norm) or energy (summed (w norm)^2)"},
+    {"budgets", NULL, 0, EXF_OPT_INT_LIST, AT(budgets), "[]", "NUMBERS", "Calibration",
+     "mean numbers of experts per token, such as 4,2, for which a budget per token is solved"},
+    {"budget_rules", NULL, 0, EXF_OPT_TEXT_LIST, AT(budget_rules), "stream,output,top_p", "NAMES", "Calibration",
+     "how each budget is solved: by predicted residual against the residual stream (stream), against a layer's output (output), "
+     "against what folding the layer did to the model (measured, which needs --sensitivities), or by a share of w norm (top_p)"},
     {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime",
      "where the forward pass runs; auto: the GPU if there is a usable one; cuda without one ends with status 9"},
     {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime",
@@ -162,17 +169,38 @@ typedef struct {
     int skips_paths; /* keys whose values are paths are left alone */
 } reading;
 
+static int is_pool(const char *key, const exf_yaml *node)
+{
+    return strcmp(key, "pools") == 0 && node->kind == EXF_YAML_MAP;
+}
+
+/* Writes {size: D, by: NAME} as D:NAME. */
+static exf_code add_pool_text(exf_text *out, const char *key, const exf_yaml *map, const char *where, exf_err *err)
+{
+    const exf_yaml *size = exf_yaml_get(map, "size"), *by = exf_yaml_get(map, "by");
+    if (!size || size->kind != EXF_YAML_SCALAR || (by && by->kind != EXF_YAML_SCALAR) || map->n != (by ? 2u : 1u))
+        return exf_fail(err, EXF_USAGE, "%s: %s: expected {size: D} or {size: D, by: norm|reap|energy}", where, key);
+    return by ? exf_text_addf(out, err, "%s:%s", size->text, by->text) : exf_text_addf(out, err, "%s", size->text);
+}
+
 static exf_code set_list(const reading *r, const char *key, const exf_yaml *node, const char *where, exf_err *err)
 {
     const char **item = NULL;
+    exf_text *pools = NULL; /* those that are maps, as texts */
     exf_code rc = exf_mem_new(&item, node->n, sizeof *item, "recipe list", err);
+    if (rc == EXF_OK) rc = exf_mem_new(&pools, node->n, sizeof *pools, "recipe list", err);
     for (size_t i = 0; rc == EXF_OK && i < node->n; i++) {
         item[i] = node->child[i]->text;
-        if (node->child[i]->kind != EXF_YAML_SCALAR)
+        if (is_pool(key, node->child[i])) {
+            rc = add_pool_text(&pools[i], key, node->child[i], where, err);
+            item[i] = pools[i].s;
+        } else if (node->child[i]->kind != EXF_YAML_SCALAR)
             rc = exf_fail(err, EXF_USAGE, "%s: %s: item %zu is %s, expected a scalar", where, key, i + 1,
                           exf_yaml_kind_name(node->child[i]));
     }
     if (rc == EXF_OK) rc = exf_opts_set_list(r->recipe->opts, EXF_OPT_BY_RECIPE, key, item, node->n, where, err);
+    for (size_t i = 0; pools && i < node->n; i++) exf_text_free(&pools[i]);
+    exf_mem_free(pools);
     exf_mem_free(item);
     return rc;
 }

@@ -50,7 +50,9 @@ typedef struct {
     double ridge, coverage_fail_below;
     exf_int_list ranks;
     exf_text_list clip, projectors;
-    exf_int_list pools;
+    exf_text_list pools, budget_rules;
+    exf_int_list budgets;
+    char *sensitivities; /* --sensitivities FILE */
     int backend, compute, io; /* EXF_BACKEND_*; EXF_COMPUTE_IS_*; exf_io */
     int64_t threads, readers, streams;
     uint64_t max_gpu_memory;

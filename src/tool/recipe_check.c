@@ -6,6 +6,7 @@
 #include "fold/runtime.h"
 #include "projector/solving.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,13 +109,84 @@ exf_code exf_recipe_runtime(const exf_recipe *r, const exf_runtime **out, exf_er
     return exf_recipe_blame(r, exf_runtime_require(r->serve_runtime, out, err), err);
 }
 
+/* Reads "8" or "8:energy". */
+static exf_code read_pool(const exf_recipe *r, const char *text, exf_pool_choice *out, exf_err *err)
+{
+    static const char *const criteria[] = {"norm", "reap", "energy"};
+    const char *colon = strchr(text, ':');
+    char size[32];
+    int by = 0;
+    snprintf(size, sizeof size, "%.*s", (int)(colon ? colon - text : (ptrdiff_t)strlen(text)), text);
+    while (colon && by < 3 && strcmp(criteria[by], colon + 1) != 0) by++;
+    if (!exf_parse_i64(size, &out->size) || out->size < 1 || by == 3)
+        return exf_recipe_blame(
+            r, exf_fail(err, EXF_USAGE, "pools: \"%s\" is no pool; a size D, or D:norm, D:reap or D:energy", text), err);
+    out->by = criteria[by];
+    return EXF_OK;
+}
+
+static exf_code read_pools(const exf_recipe *r, exf_solve_options *o, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (r->pools.n > EXF_MOST_POOLS)
+        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "pools: %zu of them, at most %d", r->pools.n, EXF_MOST_POOLS), err);
+    for (size_t i = 0; i < r->pools.n; i++) {
+        exf_pool_choice *p = &o->pool_by[i];
+        EXF_TRY(read_pool(r, r->pools.item[i], p, err));
+        for (size_t k = 0; k < i; k++)
+            if (o->pool_by[k].size == p->size && strcmp(o->pool_by[k].by, p->by) == 0)
+                return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "pools: %s stands twice", r->pools.item[i]), err);
+    }
+    o->n_pools_by = r->pools.n;
+out:
+    return rc;
+}
+
 exf_code exf_recipe_check_pools(const exf_recipe *r, int n_experts, exf_err *err)
 {
-    for (size_t i = 0; i < r->pools.n; i++)
-        if (r->pools.item[i] < 1 || r->pools.item[i] > n_experts)
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < r->pools.n; i++) {
+        exf_pool_choice p;
+        EXF_TRY(read_pool(r, r->pools.item[i], &p, err));
+        if (p.size > n_experts)
             return exf_recipe_blame(
-                r, exf_fail(err, EXF_USAGE, "pools: %lld experts, the model has %d", (long long)r->pools.item[i], n_experts), err);
+                r, exf_fail(err, EXF_USAGE, "pools: %lld experts, the model has %d", (long long)p.size, n_experts), err);
+    }
+out:
+    return rc;
+}
+
+static exf_code read_rules(const exf_recipe *r, exf_solve_options *o, exf_err *err)
+{
+    static const char *const rules[] = {"stream", "output", "measured", "top_p"};
+    for (size_t i = 0; i < r->budget_rules.n; i++) {
+        size_t k = 0;
+        while (k < EXF_MOST_RULES && strcmp(rules[k], r->budget_rules.item[i]) != 0) k++;
+        if (k == EXF_MOST_RULES)
+            return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "budget_rules: %s, expected stream, output, measured or top_p",
+                                                r->budget_rules.item[i]), err);
+        o->rules[o->n_rules++] = rules[k];
+    }
     return EXF_OK;
+}
+
+static exf_code read_budgets(const exf_recipe *r, exf_solve_options *o, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(refuse_number_twice(r, &r->budgets, "budgets", err));
+    EXF_TRY(refuse_twice(r, &r->budget_rules, "budget_rules", err));
+    if (r->budgets.n > EXF_MOST_BUDGETS)
+        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "budgets: %zu of them, at most %d", r->budgets.n, EXF_MOST_BUDGETS),
+                                err);
+    for (size_t i = 0; i < r->budgets.n; i++) {
+        if (r->budgets.item[i] < 1)
+            return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, expected 1 or more",
+                                                (long long)r->budgets.item[i]), err);
+        o->budgets[o->n_budgets++] = r->budgets.item[i];
+    }
+    rc = read_rules(r, o, err);
+out:
+    return rc;
 }
 
 exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf_err *err)
@@ -126,12 +198,11 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
         .min_pair_tokens = (uint64_t)r->min_pair_tokens,
         .ranks = r->ranks.item,
         .n_ranks = r->ranks.n,
-        .pools = r->pools.item,
-        .n_pools = r->pools.n,
     };
     exf_code rc;
     if (r->projectors.n == 0) return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "calibrate.projectors: names none"), err);
-    EXF_TRY(refuse_number_twice(r, &r->pools, "pools", err));
+    EXF_TRY(read_pools(r, o, err));
+    EXF_TRY(read_budgets(r, o, err));
     EXF_TRY(refuse_number_twice(r, &r->ranks, "calibrate.ranks", err));
     EXF_TRY(refuse_twice(r, &r->projectors, "calibrate.projectors", err));
     EXF_TRY(parse_clip(r, o, err));

@@ -214,7 +214,7 @@ static exf_tables pool_tables(int n, const float *norms, const float *loss, cons
         t.loss[i] = i / n == i % n ? EXF_LOSS_NEVER : loss[i];
     }
     memcpy(t.expert_norms, norms, (size_t)n * sizeof *norms);
-    exf_solve_pools(0, &t);
+    exf_solve_pools(0, NULL, &t);
     return t;
 }
 

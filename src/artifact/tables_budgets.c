@@ -1,0 +1,180 @@
+/* tables_budgets.c - the budgets per token of tables (tables.h), a group for each mean number P of experts per token
+ * and rule, which is stream, output, measured or top_p; since version 4:
+ *   /budgets/<P>/<rule>/lambda   F64 [1]  price of one more expert; top_p: the share p
+ *   /budgets/<P>/<rule>/scale    F64 [L]  a layer's sensitivity a_l; 1 with top_p
+ *   /budgets/<P>/<rule>/mean     F64 [1]  mean experts per token on the route sample
+ *   /budgets/<P>/<rule>/kept     U64 [L, K]  sampled tokens of a layer that keep 1..K routes */
+#include "artifact/tables_budgets.h"
+
+#include "base/mem.h"
+#include "base/text.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PATH_LEN = 64, MOST_BUDGETS = 256 };
+
+static const char *const rules[] = {"stream", "output", "measured", "top_p"};
+enum { N_RULES = sizeof rules / sizeof *rules };
+
+static int place_of(const char *rule)
+{
+    int i = 0;
+    while (i < N_RULES && strcmp(rules[i], rule) != 0) i++;
+    return i;
+}
+
+/* Returns 1 if budget a stands before a budget of so many experts and that rule. */
+static int stands_before(const exf_budget *a, double budget, const char *rule)
+{
+    return a->budget != budget ? a->budget > budget : place_of(a->rule) < place_of(rule);
+}
+
+exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_budget **out, exf_err *err)
+{
+    exf_budget *now = NULL, one = {.budget = budget};
+    int at = 0;
+    exf_code rc;
+    snprintf(one.rule, sizeof one.rule, "%s", rule);
+    while (at < t->n_budgets && stands_before(&t->budget[at], budget, rule)) at++;
+    EXF_TRY(exf_mem_new(&now, (size_t)t->n_budgets + 1, sizeof *now, "budgets", err));
+    EXF_TRY(exf_mem_new(&one.scale, (size_t)t->n_layers, sizeof *one.scale, "budgets", err));
+    EXF_TRY(exf_mem_new(&one.kept, (size_t)t->n_layers * (size_t)t->shape.top_k, sizeof *one.kept, "budgets", err));
+    for (int i = 0; i <= t->n_budgets; i++) now[i] = i < at ? t->budget[i] : i == at ? one : t->budget[i - 1];
+    exf_mem_free(t->budget);
+    t->budget = now;
+    t->n_budgets++;
+    *out = &now[at];
+    return EXF_OK;
+out:
+    exf_mem_free(now);
+    exf_mem_free(one.scale);
+    return rc;
+}
+
+typedef struct {
+    const char *name;
+    exf_dtype dtype;
+    int64_t rows, columns; /* columns 0: rank 1 */
+    void *data;
+} part;
+
+enum { N_PARTS = 4 };
+
+static void list_parts(exf_budget *b, const exf_tables *t, part out[N_PARTS])
+{
+    out[0] = (part){"lambda", EXF_DT_F64, 1, 0, &b->lambda};
+    out[1] = (part){"scale", EXF_DT_F64, t->n_layers, 0, b->scale};
+    out[2] = (part){"mean", EXF_DT_F64, 1, 0, &b->mean};
+    out[3] = (part){"kept", EXF_DT_U64, t->n_layers, t->shape.top_k, b->kept};
+}
+
+static exf_tensor tensor_of(const exf_budget *b, const part *p, char path[PATH_LEN])
+{
+    snprintf(path, PATH_LEN, "/budgets/%.9g/%s/%s", b->budget, b->rule, p->name);
+    int rank = p->columns ? 2 : 1;
+    return (exf_tensor){.name = path, .dtype = p->dtype, .rank = rank, .shape = {p->rows, p->columns}, .data = p->data};
+}
+
+exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; i < t->n_budgets; i++) {
+        part parts[N_PARTS];
+        list_parts(&t->budget[i], t, parts);
+        for (int k = 0; rc == EXF_OK && k < N_PARTS; k++) {
+            char path[PATH_LEN];
+            exf_tensor x = tensor_of(&t->budget[i], &parts[k], path);
+            if (x.data) rc = exf_h5_write(h, &x, EXF_H5_COMPRESS, err);
+        }
+    }
+    return rc;
+}
+
+/* ---- reading -------------------------------------------------------------- */
+
+typedef struct {
+    exf_tables *t;
+    exf_h5 *h;
+    double budget; /* whose rules are listed */
+} listing;
+
+static exf_code read_rule(void *self, const char *name, exf_err *err)
+{
+    listing *s = self;
+    exf_budget *b;
+    part parts[N_PARTS];
+    exf_code rc;
+    if (place_of(name) == N_RULES)
+        return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s, expected stream, output, measured or top_p", exf_h5_path(s->h),
+                        s->budget, name);
+    if (s->t->n_budgets == MOST_BUDGETS)
+        return exf_fail(err, EXF_FORMAT, "%s: more than %d budgets", exf_h5_path(s->h), MOST_BUDGETS);
+    EXF_TRY(exf_budgets_add(s->t, s->budget, name, &b, err));
+    list_parts(b, s->t, parts);
+    for (int k = 0; k < N_PARTS; k++) {
+        char path[PATH_LEN];
+        exf_tensor x = tensor_of(b, &parts[k], path);
+        x.data = NULL;
+        EXF_TRY(exf_h5_read(s->h, &x, parts[k].data, err));
+    }
+out:
+    return rc;
+}
+
+static exf_code read_budget(void *self, const char *name, exf_err *err)
+{
+    listing *s = self;
+    char group[PATH_LEN], again[PATH_LEN];
+    if (!exf_parse_f64(name, &s->budget) || snprintf(again, sizeof again, "%.9g", s->budget) < 0 || strcmp(name, again) != 0)
+        return exf_fail(err, EXF_FORMAT, "%s: /budgets/%s is no number of experts", exf_h5_path(s->h), name);
+    snprintf(group, sizeof group, "/budgets/%.9g", s->budget);
+    return exf_h5_members(s->h, group, read_rule, s, err);
+}
+
+exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err)
+{
+    listing s = {t, h, 0};
+    return exf_h5_members(h, "/budgets", read_budget, &s, err);
+}
+
+static exf_code bad(const exf_budget *b, const char *path, const char *what, double value, const char *expected, exf_err *err)
+{
+    return exf_fail(err, EXF_FORMAT, "%s: /budgets/%.9g/%s/%s is %g, expected %s", path, b->budget, b->rule, what, value, expected);
+}
+
+/* Checks that the counts have the mean. */
+static exf_code check_kept(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
+{
+    size_t k = (size_t)t->shape.top_k;
+    uint64_t sum = 0, n = 0;
+    for (size_t i = 0; b->kept && i < (size_t)t->n_layers * k; i++) {
+        if (b->kept[i] > UINT32_MAX) return bad(b, path, "kept", (double)b->kept[i], "tokens of a sample", err);
+        sum += b->kept[i] * (i % k + 1);
+        n += b->kept[i];
+    }
+    if (b->kept && !(n && b->mean == (double)sum / (double)n))
+        return bad(b, path, "mean", b->mean, "the mean of kept", err);
+    return EXF_OK;
+}
+
+static exf_code check_one(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
+{
+    double k = (double)t->shape.top_k;
+    int top_p = strcmp(b->rule, "top_p") == 0;
+    if (!(b->budget >= 1 && b->budget <= k)) return bad(b, path, "", b->budget, "1 to the experts that a token has", err);
+    if (!(b->mean >= 1 && b->mean <= k)) return bad(b, path, "mean", b->mean, "1 to the experts that a token has", err);
+    if (!(b->lambda >= 0 && isfinite(b->lambda)) || (top_p && b->lambda > 1))
+        return bad(b, path, "lambda", b->lambda, top_p ? "a share" : "a number from 0", err);
+    for (int l = 0; l < t->n_layers; l++)
+        if (!(b->scale[l] > 0 && isfinite(b->scale[l]))) return bad(b, path, "scale", b->scale[l], "numbers above 0", err);
+    return check_kept(t, b, path, err);
+}
+
+exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int i = 0; rc == EXF_OK && i < t->n_budgets; i++) rc = check_one(t, &t->budget[i], path, err);
+    return rc;
+}

@@ -1,0 +1,229 @@
+/* budgets.c - see budgets.h. */
+#include "solve/budgets.h"
+
+#include "artifact/tables_budgets.h"
+#include "base/mem.h"
+#include "kernels/fold/fold_budget.h"
+
+#include <math.h>
+#include <string.h>
+
+exf_code exf_budget_inputs_new(exf_budget_inputs *b, const exf_tables *t, exf_err *err)
+{
+    size_t l = (size_t)t->n_layers;
+    exf_code rc;
+    *b = (exf_budget_inputs){.n_layers = t->n_layers, .top_k = (int)t->shape.top_k};
+    EXF_TRY(exf_mem_new(&b->n, l, sizeof *b->n, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->residual, l, sizeof *b->residual, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->sum, l, sizeof *b->sum, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->stream, l, sizeof *b->stream, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->output, l, sizeof *b->output, "budgets", err));
+out:
+    if (rc != EXF_OK) exf_budget_inputs_free(b);
+    return rc;
+}
+
+void exf_budget_inputs_free(exf_budget_inputs *b)
+{
+    for (int l = 0; b->residual && l < b->n_layers; l++) exf_mem_free(b->residual[l]);
+    for (int l = 0; b->sum && l < b->n_layers; l++) exf_mem_free(b->sum[l]);
+    exf_mem_free(b->residual);
+    exf_mem_free(b->sum);
+    exf_mem_free(b->n);
+    exf_mem_free(b->stream);
+    exf_mem_free(b->output);
+    memset(b, 0, sizeof *b);
+}
+
+/* ---- a layer ------------------------------------------------------------------------- */
+
+static double mean_output(const exf_layer_statistics *s)
+{
+    double sum = 0, count = 0;
+    for (int e = 0; e < s->n_experts; e++) {
+        sum += exf_exact_value(&s->sq_sum[e]);
+        count += (double)s->norm_count[e];
+    }
+    return count > 0 ? sum / count : 0;
+}
+
+static void predict(exf_budget_inputs *b, const exf_route_sample *r, int l, const exf_fold_tables *tables)
+{
+    size_t k = (size_t)b->top_k;
+    exf_fold_routes in = {.ids = r->ids, .weights = r->weights, .rows = (int)r->n, .width = r->top_k};
+    for (size_t i = 0; i < r->n; i++) {
+        double of[EXF_FOLD_MAX_K + 1];
+        exf_fold_residuals(of, &in, (int)i, tables, 0);
+        memcpy(b->residual[l] + i * k, of + 1, k * sizeof *of);
+        exf_fold_rms_sums(of, &in, (int)i, tables);
+        memcpy(b->sum[l] + i * k, of + 1, k * sizeof *of);
+    }
+}
+
+exf_code exf_budget_inputs_take(exf_budget_inputs *b, const exf_layer_statistics *s, int l, const exf_tables *t, exf_err *err)
+{
+    const exf_route_sample *r = &s->routes;
+    size_t e = (size_t)s->n_experts, slots = r->n * (size_t)b->top_k;
+    exf_fold_tables tables = {.cosine = t->cosine + (size_t)l * e * e, .rms = t->rms + (size_t)l * e, .n_experts = s->n_experts};
+    exf_code rc;
+    if (b->top_k > EXF_FOLD_MAX_K)
+        return exf_fail(err, EXF_MODEL, "budgets: the model has %d experts per token, a fold takes %d at most", b->top_k,
+                        EXF_FOLD_MAX_K);
+    b->stream[l] = *s->stream_count ? exf_exact_value(s->stream_sq) / (double)*s->stream_count : 0;
+    b->output[l] = mean_output(s);
+    EXF_TRY(exf_mem_new(&b->residual[l], slots, sizeof **b->residual, "budgets", err));
+    EXF_TRY(exf_mem_new(&b->sum[l], slots, sizeof **b->sum, "budgets", err));
+    b->n[l] = r->n;
+    predict(b, r, l, &tables);
+out:
+    return rc;
+}
+
+/* ---- sensitivities --------------------------------------------------------------------- */
+
+static int is_rule(const exf_budget *b, const char *rule)
+{
+    return strcmp(b->rule, rule) == 0;
+}
+
+/* Returns the mean residual of keeping half of the routes. */
+static double mean_residual(const exf_budget_inputs *b, int l)
+{
+    size_t k = (size_t)b->top_k, half = k / 2 ? k / 2 : 1;
+    double sum = 0;
+    for (size_t i = 0; i < b->n[l]; i++) sum += b->residual[l][i * k + half - 1];
+    return b->n[l] ? sum / (double)b->n[l] : 0;
+}
+
+/* Returns a layer's sensitivity; 0 or less, or not finite: it is unknown. */
+static double sensitivity(const exf_budget_inputs *b, const exf_solve_options *o, const exf_budget *to, int l)
+{
+    if (is_rule(to, "stream")) return b->stream[l] > 0 ? 1 / b->stream[l] : 0;
+    if (is_rule(to, "output")) return b->output[l] > 0 ? 1 / b->output[l] : 0;
+    if (!is_rule(to, "measured")) return 1;
+    return o->measured_scale ? o->measured_scale[l] : o->measured_kl ? o->measured_kl[l] / mean_residual(b, l) : 0;
+}
+
+static const char *remedy(const exf_budget *to)
+{
+    if (is_rule(to, "measured")) return "give its file: --sensitivities sensitivities.json (exfold-validate --sensitivities)";
+    if (is_rule(to, "stream"))
+        return "calibrate with this release, or leave stream out of budget_rules (recorded hidden states have no residual stream)";
+    return "calibrate again";
+}
+
+static exf_code find_scale(const exf_budget_inputs *b, const exf_solve_options *o, const exf_tables *t, exf_budget *to,
+                           exf_err *err)
+{
+    for (int l = 0; l < b->n_layers; l++) {
+        to->scale[l] = sensitivity(b, o, to, l);
+        if (to->scale[l] > 0 && isfinite(to->scale[l])) continue;
+        return exf_fail(err, EXF_MODEL, "budgets: layer %d has no sensitivity by \"%s\": %s", (int)t->layer_number[l], to->rule,
+                        remedy(to));
+    }
+    return EXF_OK;
+}
+
+/* ---- lambda ---------------------------------------------------------------------------- */
+
+/* Returns how many routes a token keeps; it has K, whose residuals or sums are `of`. */
+static int keep(const exf_budget_inputs *b, const exf_budget *to, const double *of, double penalty)
+{
+    double from_zero[EXF_FOLD_MAX_K + 1] = {0};
+    memcpy(from_zero + 1, of, (size_t)b->top_k * sizeof *of);
+    return is_rule(to, "top_p") ? exf_fold_choose_by_share(from_zero, b->top_k, (float)penalty, 1, b->top_k)
+                                : exf_fold_choose_by_residual(from_zero, b->top_k, (float)penalty, 1, b->top_k);
+}
+
+/* Returns the mean number of routes that a lambda keeps. */
+static double mean_kept(const exf_budget_inputs *b, const exf_budget *to, double lambda)
+{
+    uint64_t sum = 0, n = 0;
+    size_t k = (size_t)b->top_k;
+    for (int l = 0; l < b->n_layers; l++) {
+        const double *of = is_rule(to, "top_p") ? b->sum[l] : b->residual[l];
+        for (size_t i = 0; i < b->n[l]; i++) sum += (uint64_t)keep(b, to, of + i * k, lambda / to->scale[l]);
+        n += b->n[l];
+    }
+    return (double)sum / (double)n;
+}
+
+/* Keeps lambda if it comes nearer to the budget than the one before. */
+static double try_lambda(const exf_budget_inputs *b, exf_budget *to, double lambda)
+{
+    double mean = mean_kept(b, to, lambda);
+    if (!(fabs(mean - to->budget) < fabs(to->mean - to->budget))) return mean;
+    to->lambda = lambda;
+    to->mean = mean;
+    return mean;
+}
+
+/* Bisects lambda between 0, which keeps all, and `high`, which keeps one; of top_p, between 0 and 1. */
+static void bisect(const exf_budget_inputs *b, exf_budget *to)
+{
+    int rising = is_rule(to, "top_p");
+    double low = 0, high = 1;
+    to->mean = HUGE_VAL;
+    try_lambda(b, to, 0);
+    for (int i = 0; !rising && i < 128 && try_lambda(b, to, high) > to->budget; i++) high *= 16;
+    for (int i = 0; i < 200 && to->mean != to->budget; i++) {
+        double middle = rising || low == 0 || high / low < 4 ? (low + high) / 2 : sqrt(low * high);
+        if ((try_lambda(b, to, middle) > to->budget) == rising)
+            high = middle;
+        else
+            low = middle;
+    }
+}
+
+/* Counts how many tokens keep 1..K routes with the lambda that was found. */
+static void count_kept(const exf_budget_inputs *b, exf_budget *to)
+{
+    size_t k = (size_t)b->top_k;
+    for (int l = 0; l < b->n_layers; l++) {
+        const double *of = is_rule(to, "top_p") ? b->sum[l] : b->residual[l];
+        for (size_t i = 0; i < b->n[l]; i++)
+            to->kept[(size_t)l * k + (size_t)keep(b, to, of + i * k, to->lambda / to->scale[l]) - 1]++;
+    }
+}
+
+static exf_code check_reached(const exf_budget_inputs *b, const exf_budget *to, exf_err *err)
+{
+    size_t least = b->n[0];
+    for (int l = 1; l < b->n_layers; l++) least = b->n[l] < least ? b->n[l] : least;
+    if (fabs(to->mean - to->budget) <= 0.01 * to->budget) return EXF_OK;
+    return exf_fail(err, EXF_NUMERIC,
+                    "budgets: %g experts per token by \"%s\": the nearest mean is %g with %zu sampled tokens a layer; raise "
+                    "calibrate.route_sample, or calibrate on more text", to->budget, to->rule, to->mean, least);
+}
+
+static exf_code solve_one(const exf_budget_inputs *b, const exf_solve_options *o, double budget, const char *rule, exf_tables *t,
+                          exf_err *err)
+{
+    exf_budget *to;
+    exf_code rc;
+    EXF_TRY(exf_budgets_add(t, budget, rule, &to, err));
+    EXF_TRY(find_scale(b, o, t, to, err));
+    bisect(b, to);
+    count_kept(b, to);
+    rc = check_reached(b, to, err);
+out:
+    return rc;
+}
+
+exf_code exf_budgets_solve(const exf_budget_inputs *b, const exf_solve_options *o, exf_tables *t, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int l = 0; l < b->n_layers; l++)
+        if (!b->n[l])
+            return exf_fail(err, EXF_MODEL,
+                            "budgets: layer %d has no sample of routes: calibrate with this release, route_sample above 0",
+                            (int)t->layer_number[l]);
+    for (size_t i = 0; i < o->n_budgets; i++) {
+        if (o->budgets[i] > b->top_k)
+            return exf_fail(err, EXF_USAGE, "budgets: %lld experts per token, the model has %d", (long long)o->budgets[i],
+                            b->top_k);
+        for (size_t k = 0; k < o->n_rules; k++) EXF_TRY(solve_one(b, o, (double)o->budgets[i], o->rules[k], t, err));
+    }
+out:
+    return rc;
+}
