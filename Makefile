@@ -222,13 +222,18 @@ check-fuzz:
 replay: deps $(REPLAYS)
 	$(Q)printf '%s\n' $(FUZZ_NAMES) | xargs -P $$(getconf _NPROCESSORS_ONLN) -I {} sh -c '$(BUILD)/tests/fuzz/fuzz_{} tests/fuzz/corpus/{}'
 
+## fuzz-coverage: the lines of each parser that the corpora of tests/fuzz reach (gcov)
+fuzz-coverage:
+	+@$(MAKE) --no-print-directory CUDA=0 BUILD=$(BUILD)-coverage CFLAGS="-O0 --coverage" HARDEN= LDFLAGS="$(LDFLAGS) --coverage" replay
+	$(Q)sh scripts/fuzz-coverage.sh $(BUILD)-coverage
+
 ## fuzz: search for new inputs with clang: make fuzz FUZZ=safetensors SECONDS=60
 fuzz:
 	@command -v $(CLANG) >/dev/null || { echo "make fuzz needs clang; install it with: apt-get install clang"; exit 2; }
 	@[ -n "$(filter $(FUZZ),$(FUZZ_NAMES))" ] || { echo "make fuzz FUZZ=NAME, where NAME is one of: $(FUZZ_NAMES)"; exit 2; }
 	+@$(MAKE) --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-fuzz SAN=fuzzer-no-link,address,undefined $(BUILD)-fuzz/fuzz_$(FUZZ)
 	@mkdir -p $(BUILD)-fuzz/found/$(FUZZ)
-	$(Q)$(BUILD)-fuzz/fuzz_$(FUZZ) -max_total_time=$(SECONDS) -max_len=$(if $(filter artifact,$(FUZZ)),131072,4096) -artifact_prefix=$(BUILD)-fuzz/$(FUZZ)- \
+	$(Q)$(BUILD)-fuzz/fuzz_$(FUZZ) -max_total_time=$(SECONDS) -max_len=$(if $(filter artifact,$(FUZZ)),262144,4096) -artifact_prefix=$(BUILD)-fuzz/$(FUZZ)- \
 	    $(BUILD)-fuzz/found/$(FUZZ) tests/fuzz/corpus/$(FUZZ)
 
 ## bench: the demo calibration seven times: medians, and the machine's ceiling
@@ -271,7 +276,7 @@ check-shell:
 
 ## clean: remove the build directories
 clean:
-	rm -rf $(BUILD) $(BUILD)-san $(BUILD)-tsan $(BUILD)-fuzz
+	rm -rf $(BUILD) $(BUILD)-san $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-coverage
 
 ## help: this list, and what was found
 help:
@@ -416,6 +421,6 @@ include install.mk
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \
+.PHONY: all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

@@ -2,6 +2,7 @@
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
+#include "base/stop.h"
 #include "base/text.h"
 
 #include <string.h>
@@ -126,6 +127,7 @@ static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_e
     EXF_TRY(exf_h5i_sums_get(w->h, t, &sums, err));
     for (int i = 0; i >= 0;) {
         bytes = element;
+        EXF_TRY(exf_stop_check(err));
         for (int k = 0; k < t->rank; k++) {
             hsize_t left = (hsize_t)t->shape[k] - at[k];
             count[k] = left < block[k] ? left : block[k];

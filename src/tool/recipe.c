@@ -5,6 +5,7 @@
 #include "base/mem.h"
 #include "format/yaml.h"
 #include "format/yaml_write.h"
+#include "tool/recipe_binary.h"
 #include "tool/recipe_path.h"
 
 #include <stddef.h>
@@ -261,7 +262,7 @@ exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
     exf_yaml *root = NULL;
     char *dir = NULL;
     reading reader = {r, path, 0};
-    EXF_TRY(exf_yaml_load(&root, path, err));
+    EXF_TRY(exf_recipe_not_binary(path, exf_yaml_load(&root, path, err), err));
     const exf_yaml *schema = exf_yaml_get(root, "schema");
     if (root->kind != EXF_YAML_MAP)
         rc = exf_fail(err, EXF_USAGE, "%s: is %s, expected a map with schema: exfold-recipe/1", path, exf_yaml_kind_name(root));

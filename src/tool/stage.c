@@ -165,14 +165,18 @@ static exf_code find_inputs(inputs *in, const exf_recipe *r, const exf_run_direc
     return rc;
 }
 
-/* The digest of the tables at path; "" where there are none, or none that can be understood. */
+/* The digest of the tables at path; "" where there are none, or damaged ones, which is said. */
 static exf_code digest_before(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
 {
-    exf_err ignored;
     int found;
     exf_code rc = exf_path_look(path, &found, err);
-    if (rc != EXF_OK || !found || exf_artifact_digest(path, &exf_artifact_tables, hex, &ignored) != EXF_OK) hex[0] = 0;
-    return rc;
+    hex[0] = 0;
+    if (rc != EXF_OK || !found) return rc;
+    rc = exf_artifact_digest(path, &exf_artifact_tables, hex, err);
+    if (rc != EXF_FORMAT && rc != EXF_VERSION) return rc;
+    exf_log_warn("%s; it is replaced, and what was made from it stays", err->msg);
+    hex[0] = 0;
+    return EXF_OK;
 }
 
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
