@@ -99,7 +99,8 @@ static void serve(reader *r, size_t load, size_t chunk)
     size_t n = plan_of(s, load)->n;
     int skip = failed_before(s, load, chunk);
     pthread_mutex_unlock(&s->lock);
-    exf_code rc = skip ? EXF_OK : exf_weight_reader_send(&r->of, plan_of(s, load), chunk, s->number[load] + chunk, area_of(s, load), &err);
+    exf_code rc = EXF_OK;
+    if (!skip) rc = exf_weight_reader_send(&r->of, plan_of(s, load), chunk, s->number[load] + chunk, area_of(s, load), &err);
     pthread_mutex_lock(&s->lock);
     if (rc != EXF_OK) note(s, load, chunk, &err);
     if (--s->left[load] > 0) return;

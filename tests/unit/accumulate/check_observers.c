@@ -27,7 +27,7 @@ static exf_code sweeps_block(void *self, const exf_moe_block *b, exf_err *err)
     repeated *r = self;
     ck_assert_int_lt(b->sweep, SWEEPS);
     ck_assert_int_eq(b->sweep, r->ended[b->layer]); /* one sweep after the other */
-    ck_assert(r->commons > 0 || is_hashed(r->c, b->layer)); /* common tokens come before */
+    ck_assert(r->commons > 0); /* common tokens come before */
     return r->keep.block(&r->sweep[b->sweep], b, err);
 }
 
@@ -170,7 +170,6 @@ static exf_code check_common(void *self, const exf_common_input_block *b, exf_er
     const exf_span *span = &s->c->batch.span[b->sequence];
     int *shown = &s->shown[b->layer][b->sequence];
     (void)err;
-    ck_assert_msg(!is_hashed(s->c, b->layer), "%s: layer %d routes by token", s->c->family, b->layer);
     ck_assert(b->n_experts == s->c->model->arch.n_experts && b->top_k == s->c->model->arch.top_k &&
               b->d_model == s->c->model->arch.d_model);
     for (int i = 0; i < b->n_tokens; i++, ++*shown) {
@@ -198,7 +197,7 @@ START_TEST(common_tokens_are_evenly_spaced)
         for (int l = 0; l < c.model->arch.n_layers; l++)
             for (size_t i = 0; i < c.batch.n_sequences; i++) {
                 int n = c.span[i].n_tokens < wanted[w] ? c.span[i].n_tokens : wanted[w];
-                ck_assert_int_eq(s.shown[l][i], c.model->arch.is_moe[l] && !is_hashed(&c, l) ? n : 0);
+                ck_assert_int_eq(s.shown[l][i], c.model->arch.is_moe[l] ? n : 0);
             }
     }
     golden_free(&plain);

@@ -413,7 +413,8 @@ START_TEST(a_workspace_holds_each_part)
         }
         ck_assert_uint_eq(exf_workspace_floats(b, EXF_COMPUTE_F32, a, 40, 600, &d), most);
         ck_assert_uint_eq(exf_workspace_floats(b, EXF_COMPUTE_F32, a, 40, 600, &no_head), headless);
-        size_t block = 600 * (size_t)a->d_model * (3 + (size_t)a->top_k), rows = (size_t)exf_head_rows(b) * (size_t)a->vocab;
+        size_t block = 600 * ((size_t)a->d_model * (3 + (size_t)a->top_k) + exf_row_width(a)),
+               rows = (size_t)exf_head_rows(b) * (size_t)a->vocab;
         ck_assert_uint_eq(exf_mirror_floats(b, a, 600, &d), on_gpu ? block > rows ? block : rows : 0);
         d.scored = 1; /* logits are not copied */
         ck_assert_uint_eq(exf_mirror_floats(b, a, 600, &d), on_gpu ? block : 0);
