@@ -30,14 +30,23 @@ static int has_control(const char *s)
     return 0;
 }
 
+/* Returns where the last name of a path begins, and in *n its length without its last ending. */
+static const char *stem_of(const char *path, size_t *n)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+    *n = dot && dot > name ? (size_t)(dot - name) : strlen(name);
+    return name;
+}
+
 /* The file's name without its last ending, under which its sequences are reported; a manifest
  * refuses control characters there and then has "source-1". */
 static exf_code add_domain(exf_text *out, const char *path, exf_err *err)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
     char *stem = NULL;
+    size_t n;
+    const char *name = stem_of(path, &n);
     if (has_control(name)) return EXF_OK;
-    exf_code rc = exf_mem_dup(&stem, name, dot && dot > name ? (size_t)(dot - name) : strlen(name), "name of a domain", err);
+    exf_code rc = exf_mem_dup(&stem, name, n, "name of a domain", err);
     if (rc == EXF_OK) rc = add_key(out, "domain", stem, err);
     exf_mem_free(stem);
     return rc;
@@ -77,6 +86,19 @@ static exf_code refuse_twice(const exf_recipe *r, size_t i, exf_err *err)
     return EXF_OK;
 }
 
+/* Files of one stem are one domain, which their user may not have meant. */
+static void tell_shared_domain(const exf_recipe *r, size_t i)
+{
+    size_t n, k_n;
+    const char *name = stem_of(file_at(r, i), &n);
+    for (size_t k = 0; k < i; k++) {
+        const char *other = stem_of(file_at(r, k), &k_n);
+        if (n != k_n || strncmp(name, other, n) != 0) continue;
+        exf_log_warn("--text: %s and %s are reported together, as domain %.*s", file_at(r, k), file_at(r, i), (int)n, name);
+        return;
+    }
+}
+
 static exf_code add_file(exf_text_inputs *t, const exf_recipe *r, const char *path, int *fields, exf_err *err)
 {
     exf_recognised is = {.format = EXF_SOURCE_TEXT};
@@ -103,6 +125,7 @@ exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const cha
     for (size_t i = 0; file_at(r, i); i++) {
         EXF_TRY(refuse_twice(r, i, err));
         EXF_TRY(add_file(t, r, file_at(r, i), &fields, err));
+        tell_shared_domain(r, i);
     }
     if (r->text_field && !fields)
         rc = exf_fail(err, EXF_USAGE, "--text-field %s: plain text has no members or tensors to choose from", r->text_field);
