@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh - scripts/slurm on a Slurm of one node that this script starts and stops: Debian's slurmctld, slurmd, munge.
-# usage: [BUILD=dir] [RANKS=1] run.sh                      last line: "N passed, N failed", or "not run: ..."
+# usage: [BUILD=dir] run.sh                      last line: "N passed, N failed", or "not run: ..."
 #
 # All that it writes, keys and logs too, is in one temporary directory; ports are free ones; nothing of it is left.
 set -u
@@ -163,6 +163,7 @@ ranks() { # NAME RECIPE RANKS
         --output "$work/$1/out")
     ended "$job" COMPLETED
     cmp "$work/$1/out/tables.h5" "$work/whole-demo/tables.h5"
+    [ "$3" = 1 ] || grep -q "ranks: $3 on 1 nodes" "$work/$1/slurm.txt"
 }
 
 usage() {
@@ -177,6 +178,12 @@ check array array demo 3 "$root/recipes/demo.yaml"
 check failing failing failing "$root/recipes/demo.yaml"
 check whole-vectors whole whole-all "$root/recipes/demo-all.yaml"
 check array-vectors array all 2 "$root/recipes/demo-all.yaml"
-check ranks ranks ranks "$root/recipes/demo.yaml" "${RANKS:-1}"
+check ranks-1 ranks ranks-1 "$root/recipes/demo.yaml" 1
+if exfold-calibrate --version | grep -q MPI && srun --mpi=list 2>&1 | grep -q pmix; then
+    export SRUN_OPTIONS=--mpi=pmix
+    check ranks-2 ranks ranks-2 "$root/recipes/demo.yaml" 2
+else
+    echo "not run: two ranks, without MPI in the build or PMIx in Slurm"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
