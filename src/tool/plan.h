@@ -65,8 +65,8 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
  *   once        opening, the first weights; every rank takes them
  *   tokens      mixers, experts, statistics: divided by ranks on GPUs, by nodes on CPUs, whose ranks share the cores;
  *               the rank of most tokens counts
- *   weights     reading, hashing and sending them: once a node, at the node's rate, whatever its ranks; on a GPU beside
- *               the tokens' work.  weights: job reads on one node and sends to all
+ *   weights     reading, hashing and sending them: every node for itself, once, whatever its ranks; on a GPU beside
+ *               the tokens' work
  *   sums        adding up each layer's sums over all ranks: within a node in log2(ranks) steps at 2.4 GB/s, over nodes
  *               2 (N - 1) / N times their bytes at the network's rate; beside the next layer's work
  *   ends        layers' ends on rank 0, which writes: not divided
