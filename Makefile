@@ -162,7 +162,7 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	@rm -rf $(BUILD)/reference
 	$(Q)$(BUILD)/bin/exfold-calibrate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
 	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
-	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json tests/reference/reference_ppl.json tests/reference/beyond_ppl.json
+	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json $(wildcard tests/reference/*_ppl.json)
 
 ## check-kill: a small calibration, validation and capture, killed and interrupted at each call that changes a file, go on (tests/kill)
 check-kill: all $(PRELOADED)
