@@ -71,5 +71,7 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
 
 /* Report on stderr the opened model, and the times of a pass. */
 void exf_report_model(const exf_model *m);
+/* Tells how many bytes of weights each rank read; all ranks call it. */
+exf_code exf_session_tell_bytes(const exf_session *s, uint64_t weight_bytes, exf_err *err) EXF_CHECKED;
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t);
 #endif

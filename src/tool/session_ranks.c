@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "base/thread_pool.h"
 #include "base/version.h"
 #include "hooks/deal.h"
@@ -90,15 +91,22 @@ static exf_code check_ranks(void *self, exf_err *err)
     return exf_ranks_check(self, err);
 }
 
-/* Has the ranks of a node read each weight once, for all of their GPUs. */
-static exf_code share_reading(exf_session *s, exf_err *err)
+static exf_code to_other_nodes(void *self, void *bytes, size_t n, exf_err *err)
+{
+    return exf_ranks_leaders_broadcast(self, bytes, n, err);
+}
+
+/* Has the ranks of a node, or one node for all, read each weight once for all of their GPUs. */
+static exf_code share_reading(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     exf_place p = exf_ranks_place(s->ranks);
+    int job = r->weights == EXF_WEIGHTS_BY_JOB && p.n_nodes > 1;
     exf_code rc;
-    if (!s->backend->gpu || p.local_size < 2 || p.local_size > EXF_SHARED_MEMBERS) return EXF_OK;
+    if (!s->backend->gpu || r->weights == EXF_WEIGHTS_BY_RANK || p.local_size > EXF_SHARED_MEMBERS) return EXF_OK;
+    if (p.local_size < 2 && !job) return EXF_OK;
     EXF_TRY(exf_ranks_window_new(&s->window, s->ranks, exf_shared_chunks_bytes(), err));
     exf_shared_memory m = {.memory = s->window.at, .member = p.local_rank, .members = p.local_size, .check = check_ranks,
-                           .self = s->ranks};
+                           .broadcast = job ? to_other_nodes : NULL, .reads = p.node == 0, .self = s->ranks};
     rc = exf_shared_chunks_open(&s->shared, &m, s->backend, err);
 out:
     return rc;
@@ -124,8 +132,26 @@ exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *gro
     s->first_row = exf_part_row(&s->batch, s->first_sequence);
     EXF_TRY(exf_batch_part(&s->part, &s->part_span, &s->batch, s->first_sequence, first[p.rank + 1], err));
     EXF_TRY(tell(s, r, first, err));
-    rc = share_reading(s, err);
+    rc = share_reading(s, r, err);
 out:
     exf_mem_free(first);
     return rc;
+}
+
+exf_code exf_session_tell_bytes(const exf_session *s, uint64_t weight_bytes, exf_err *err)
+{
+    exf_ranks_gathered g;
+    char bytes[16];
+    exf_code rc = EXF_OK;
+    if (!s->ranks) return EXF_OK;
+    rc = exf_ranks_gather(s->ranks, &weight_bytes, sizeof weight_bytes, &g, err);
+    if (rc != EXF_OK) return rc;
+    for (int i = 0; i < g.size && i < MOST_LINES; i++) {
+        uint64_t own;
+        memcpy(&own, g.data + g.offset[i], sizeof own);
+        exf_log_info("rank %d on %s: %s of weights read", i, exf_ranks_place_of(s->ranks, i).host,
+                     exf_human_bytes(bytes, sizeof bytes, (double)own));
+    }
+    exf_ranks_gathered_free(&g);
+    return EXF_OK;
 }

@@ -46,7 +46,8 @@ exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory
     exf_code rc;
     *out = NULL;
     if (m->members > EXF_SHARED_MEMBERS)
-        return exf_fail(err, EXF_USAGE, "weights: %d ranks on this node, at most %d can share them", m->members, EXF_SHARED_MEMBERS);
+        return exf_fail(err, EXF_USAGE, "weights: %d ranks on this node, at most %d can share them", m->members,
+                        EXF_SHARED_MEMBERS);
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "shared weights", err));
     s->m = *m;
     s->b = b;

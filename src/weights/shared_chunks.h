@@ -32,7 +32,8 @@ enum { EXF_SHARED_MEMBERS = 64 };
 /* Returns the bytes of memory that a ring takes. */
 size_t exf_shared_chunks_bytes(void);
 /* Pins the memory for this rank's GPU. */
-exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory *m, const exf_backend *b, exf_err *err) EXF_CHECKED;
+exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory *m, const exf_backend *b,
+                                exf_err *err) EXF_CHECKED;
 void exf_shared_chunks_close(exf_shared_chunks *s); /* NULL is allowed */
 
 /* Starts loading n chunks, which all ranks do together.  plan: a text of 64 characters that is equal where the chunks
