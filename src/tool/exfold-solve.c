@@ -5,6 +5,8 @@
 #include <stddef.h>
 
 static const exf_opt rows[] = {
+    {NULL, "sensitivities", 0, EXF_OPT_TEXT, offsetof(exf_recipe, sensitivities), NULL, "FILE", "Run",
+     "solve budgets by measured too; from the file that exfold-validate --sensitivities wrote"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 
@@ -16,7 +18,8 @@ const exf_program exf_program_solve = {
     .about = "Solves the closed forms over statistics (default: statistics.h5 in the output\n"
              "directory) and writes tables.h5 there.",
     .examples = "exfold-solve recipe.yaml --set calibrate.clip=none --force\n"
-                "exfold-solve --output out statistics.h5 --set pools=8,4",
+                "exfold-solve --output out statistics.h5 --set pools=8,4\n"
+                "exfold-solve --output out --set budgets=4,2 --sensitivities out/sensitivities.json --force",
     .keys = "calibrate.ridge calibrate.clip calibrate.projectors calibrate.ranks "
             "calibrate.min_pair_tokens coverage pools budgets budget_rules output.directory",
     .max_inputs = 1,

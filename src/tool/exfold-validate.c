@@ -11,6 +11,9 @@ static const exf_opt rows[] = {
      "member or tensor that holds the text; default: member text, the only tensor of integers"},
     {NULL, "frontier", 0, EXF_OPT_FLAG, offsetof(exf_recipe, frontier), "false", NULL, "Run",
      "sweep P and D; instead of validate.variants: show KL over cost, write frontier.json, .md and .svg"},
+    {NULL, "sensitivities", 0, EXF_OPT_FLAG, offsetof(exf_recipe, wants_sensitivities), "false", NULL, "Run",
+     "fold each layer alone; instead of validate.variants: what K/2 experts per token there do to the model; write "
+     "sensitivities.json, from which exfold-solve --sensitivities solves budgets, and .md"},
     {NULL, "json", 0, EXF_OPT_TEXT, offsetof(exf_recipe, json_path), NULL, "FILE", "Run",
      "where the numbers go as JSON; - for standard output, default: validation.json in the output directory, "
      "of --frontier frontier.json; with --dry-run: where the plan goes"},

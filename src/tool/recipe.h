@@ -52,7 +52,8 @@ typedef struct {
     exf_text_list clip, projectors;
     exf_text_list pools, budget_rules;
     exf_int_list budgets;
-    char *sensitivities; /* --sensitivities FILE */
+    char *sensitivities;     /* --sensitivities FILE of exfold-solve */
+    int wants_sensitivities; /* --sensitivities of exfold-validate */
     int backend, compute, io; /* EXF_BACKEND_*; EXF_COMPUTE_IS_*; exf_io */
     int weights;              /* EXF_WEIGHTS_BY_* */
     int64_t threads, readers, streams;

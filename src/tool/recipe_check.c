@@ -158,7 +158,9 @@ out:
 
 static exf_code read_rules(const exf_recipe *r, exf_solve_options *o, exf_err *err)
 {
+    enum { MEASURED = 2 };
     static const char *const rules[] = {"stream", "output", "measured", "top_p"};
+    int measured = 0;
     for (size_t i = 0; i < r->budget_rules.n; i++) {
         size_t k = 0;
         while (k < EXF_MOST_RULES && strcmp(rules[k], r->budget_rules.item[i]) != 0) k++;
@@ -166,7 +168,9 @@ static exf_code read_rules(const exf_recipe *r, exf_solve_options *o, exf_err *e
             return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "budget_rules: %s, expected stream, output, measured or top_p",
                                                 r->budget_rules.item[i]), err);
         o->rules[o->n_rules++] = rules[k];
+        measured |= k == MEASURED;
     }
+    if (r->sensitivities && !measured) o->rules[o->n_rules++] = rules[MEASURED];
     return EXF_OK;
 }
 

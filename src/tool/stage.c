@@ -14,6 +14,7 @@
 #include "tool/run_directory.h"
 #include "tool/run_resume.h"
 #include "tool/run_shard.h"
+#include "tool/sensitivities.h"
 #include "tool/session.h"
 #include "tool/stage_internal.h"
 
@@ -185,8 +186,11 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     exf_solve_options o;
     exf_tables t = {0};
     char old[EXF_SHA256_HEX], now[EXF_SHA256_HEX], *directory = NULL;
+    double *measured = NULL;
     exf_code rc;
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
+    if (r->sensitivities) EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, statistics, err));
+    o.measured_kl = measured;
     o.statistics_digest = statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(exf_solve(statistics, &o, &t, err));
@@ -199,6 +203,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     EXF_TRY(exf_derived_drop(directory, old, now, exports ? &r->targets : NULL, err));
 out:
     exf_mem_free(directory);
+    exf_mem_free(measured);
     exf_tables_free(&t);
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "tool/frontier_chart.h"
 #include "tool/run_directory.h"
 #include "tool/run_resume.h"
+#include "tool/sensitivities.h"
 #include "tool/session.h"
 #include "tool/solve_command.h"
 #include "tool/stage.h"
@@ -94,6 +95,8 @@ static exf_code eval_recipe(validation *s, const exf_recipe *r, exf_err *err)
 static exf_code name_picture(validation *s, const exf_recipe *r, exf_err *err)
 {
     const char *path = r->picture_path;
+    if (r->frontier && r->wants_sensitivities)
+        return exf_fail(err, EXF_USAGE, "--frontier and --sensitivities are two validations; give one of them");
     if (path && !r->frontier) return exf_fail(err, EXF_USAGE, "--picture is of the frontier; give --frontier with it");
     if (path && !exf_picture_is_named(path))
         return exf_fail(err, EXF_USAGE, "--picture is %s, expected a name that ends in %s", path, EXF_PICTURE_SUFFIXES);
@@ -102,15 +105,22 @@ static exf_code name_picture(validation *s, const exf_recipe *r, exf_err *err)
                 : exf_run_directory_file(&s->dir, "frontier.svg", &s->picture, err);
 }
 
+static exf_code name_result(validation *s, const exf_recipe *r, const char *suffix, char **out, exf_err *err)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s%s", r->frontier ? "frontier" : r->wants_sensitivities ? "sensitivities" : "validation", suffix);
+    return exf_run_directory_file(&s->dir, name, out, err);
+}
+
 static exf_code name_files(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(r->validate_tables ? exf_mem_strdup(&s->tables_path, r->validate_tables, "path", err)
                                : exf_run_directory_file(&s->dir, "tables.h5", &s->tables_path, err));
-    EXF_TRY(exf_run_directory_file(&s->dir, r->frontier ? "frontier.md" : "validation.md", &s->markdown, err));
+    EXF_TRY(name_result(s, r, ".md", &s->markdown, err));
     EXF_TRY(name_picture(s, r, err));
     if (!r->json_path)
-        EXF_TRY(exf_run_directory_file(&s->dir, r->frontier ? "frontier.json" : "validation.json", &s->json, err));
+        EXF_TRY(name_result(s, r, ".json", &s->json, err));
     else if (strcmp(r->json_path, "-") != 0 && !r->dry_run)
         EXF_TRY(exf_mem_strdup(&s->json, r->json_path, "path", err));
 out:
@@ -146,6 +156,7 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
         EXF_TRY(exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err));
         return EXF_OK;
     }
+    if (r->wants_sensitivities) return exf_sensitivity_variants(&s->variants, &s->n_variants, &s->tables, err);
     if (r->variants.n == 0)
         return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
     EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
@@ -458,6 +469,7 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
                             .n_domains = session->corpus->n_domains,
                             .schedule = &s.schedule, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
                             .forward = exf_session_options(session, r, 0)};
+    job.no_layer_errors = r->wants_sensitivities;
     job.forward.resume = s.resume;
     rc = r->dry_run ? plan_validation(&s, r, &job, err) : run_validation(&s, r, &job, err);
 out:
