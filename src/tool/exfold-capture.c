@@ -36,6 +36,7 @@ const exf_program exf_program_capture = {
                 "exfold-capture recipe.yaml --pin-manifest    # checksums into the manifest",
     .keys = "model data runtime output.directory",
     .needs_recipe = 1,
+    .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_capture,
 };

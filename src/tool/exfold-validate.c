@@ -36,6 +36,7 @@ const exf_program exf_program_validate = {
                 "exfold-validate recipe.yaml --frontier    # sweep P and D, write frontier.svg",
     .keys = "model data.max_tokens data.min_tokens data.seed runtime output.directory serve.runtime validate",
     .needs_recipe = 1,
+    .takes_ranks = 1,
     .rows = rows, .n_rows = sizeof rows / sizeof *rows,
     .run = exf_stage_validate,
 };

@@ -45,13 +45,14 @@ exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_dire
                              const char *stage, exf_err *err)
 {
     char *path = NULL;
+    exf_ranks *ranks = r->n_shards && !r->shard_text ? NULL : r->job; /* ranks with a shard each have a point each */
     exf_code rc;
     EXF_TRY(name_directory(&path, r, dir, stage, err));
     exf_resume_options o = {.directory = path, .mode = (exf_resume_mode)r->resume, .facts = facts,
                             .every_layers = r->checkpoint_layers, .every_seconds = r->checkpoint_seconds,
-                            .follows = !exf_ranks_first(r->job)};
+                            .follows = !exf_ranks_first(ranks)};
     if (o.follows && o.mode == EXF_RESUME_REQUIRE) o.mode = EXF_RESUME_AUTO; /* rank 0 requires it */
-    EXF_TRY(open_in_turn(out, &o, r->job, err));
+    EXF_TRY(open_in_turn(out, &o, ranks, err));
     int done = exf_resume_start(*out)->layers_done;
     if (done) {
         r->force = 1;

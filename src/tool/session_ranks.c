@@ -31,13 +31,14 @@ static exf_code add_files(exf_text *t, const exf_model *m, exf_err *err)
 /* What ranks must have in common, a line each. */
 static exf_code describe(exf_text *t, const exf_session *s, const exf_recipe *r, exf_err *err)
 {
+    const char *whole = r->shard_text ? NULL : strstr(s->corpus->shard, "of ");
     exf_code rc;
     EXF_TRY(exf_text_addf(t, err, "program: %s (commit %s)\n", exf_release(), exf_commit()));
-    EXF_TRY(exf_recipe_text(r, NULL, t, err));
+    if (!r->n_shards || r->shard_text) EXF_TRY(exf_recipe_text(r, NULL, t, err)); /* else each rank has a shard of its own */
     EXF_TRY(exf_text_addf(t, err, "model config: sha256 %s\n", s->model->config_sha256));
     EXF_TRY(add_files(t, s->model, err));
     EXF_TRY(exf_text_addf(t, err, "manifest: sha256 %s\ntokenizer: sha256 %s\ntokens: digest %s\n", s->corpus->manifest_sha256,
-                          s->corpus->tokenizer_sha256, s->corpus->tokens_digest));
+                          s->corpus->tokenizer_sha256, whole ? whole : s->corpus->tokens_digest));
     EXF_TRY(exf_text_addf(t, err, "device: %s (%s), %s\n", s->backend->name, s->backend->device(), exf_compute_name(s->compute)));
 out:
     return rc;

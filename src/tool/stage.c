@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/version.h"
 #include "capture/manifest_pin.h"
+#include "ranks/ranks.h"
 #include "tool/capture_output.h"
 #include "tool/derived_files.h"
 #include "tool/announce.h"
@@ -126,7 +127,8 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     forward_pass pass = {r, &s};
     exf_provenance p = {0}, facts = {0};
     exf_code rc;
-    if (r->pin_manifest) return pin_manifest(r, err);
+    if (r->pin_manifest) return exf_ranks_first(r->job) ? pin_manifest(r, err) : EXF_OK;
+    if ((rc = exf_run_shard_of_rank(r, err)) != EXF_OK) return rc;
     if ((rc = exf_plan_check_json(r, err)) != EXF_OK || (rc = refuse_options(r, err)) != EXF_OK) return rc;
     if (r->moe_inputs && r->shard_text)
         return exf_fail(err, EXF_USAGE, "--shard divides the recipe's corpus, which --moe-inputs stands for: give one of them");
@@ -136,7 +138,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
     EXF_TRY(exf_session_open(&s, r, r->layers, err));
     exf_capture_job job = {r, s.model, &s.batch, &s.shape, &s.layers, run_forward, &pass, &facts};
     if (r->dry_run) {
-        rc = plan_capture(&pass, exf_capture_output_bytes(&job), err);
+        if (exf_ranks_first(r->job)) rc = plan_capture(&pass, exf_capture_output_bytes(&job), err);
         goto out;
     }
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));

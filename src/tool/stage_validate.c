@@ -204,7 +204,9 @@ static exf_code open_spans(validation *s, const exf_recipe *r, exf_err *err)
         in_batch = full ? 1 : in_batch + 1;
         s->batch_of[i] = batch;
     }
-    EXF_TRY(exf_decode_schedule_new(&s->schedule, &s->session.batch, s->batch_of, (int)r->prefill_tokens, threads, err));
+    EXF_TRY(exf_session_deal(&s->session, r, s->batch_of, err));
+    EXF_TRY(exf_decode_schedule_new(&s->schedule, &s->session.part, s->batch_of + s->session.first_sequence,
+                                    (int)r->prefill_tokens, threads, err));
     EXF_TRY(exf_mem_new(&s->names, c->n_domains, sizeof *s->names, "domains", err));
     for (size_t i = 0; i < c->n_domains; i++) s->names[i] = c->domains[i].name;
 out:
@@ -321,7 +323,8 @@ static exf_code open_resume(validation *s, exf_recipe *r, exf_err *err)
     EXF_TRY(exf_provenance_copy(&facts, &s->facts, err));
     EXF_TRY(exf_capture_file_facts(&facts, s->session.model, err));
     EXF_TRY(add_lanes(&facts, s, err));
-    EXF_TRY(exf_run_directory_make(&s->dir, err));
+    EXF_TRY(exf_ranks_same(r->job, s->digest, err)); /* they read one table */
+    if (exf_ranks_first(r->job)) EXF_TRY(exf_run_directory_make(&s->dir, err));
     EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &facts, "validate", err));
     s->recipe.force = r->force;
 out:
@@ -413,6 +416,7 @@ static exf_code run_validation(validation *s, const exf_recipe *r, const exf_val
     exf_validation v = {.variant = NULL};
     exf_code rc;
     EXF_TRY(exf_validate(&v, job, err));
+    if (!exf_ranks_first(r->job)) goto out;
     EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
     exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
     EXF_TRY(write_results(s, r, &v, err));
@@ -463,16 +467,20 @@ exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
     exf_code rc;
     EXF_TRY(open_validation(&s, r, err));
     if (!r->dry_run) EXF_TRY(open_resume(&s, r, err));
-    EXF_TRY(check_files(&s, r, err));
+    if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
     exf_session *session = &s.session;
-    exf_validate_job job = {.model = session->model, .batch = &session->batch, .domain_of = s.domain_of,
+    exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
                             .n_domains = session->corpus->n_domains,
                             .schedule = &s.schedule, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
                             .forward = exf_session_options(session, r, 0)};
     job.no_layer_errors = r->wants_sensitivities;
     job.forward.resume = s.resume;
-    rc = r->dry_run ? plan_validation(&s, r, &job, err) : run_validation(&s, r, &job, err);
+    if (!r->dry_run)
+        rc = run_validation(&s, r, &job, err);
+    else if (exf_ranks_first(r->job))
+        rc = plan_validation(&s, r, &job, err);
 out:
+    (void)exf_ranks_fail(r->job, rc, err);
     rc = exf_run_resume_close(s.resume, rc, err);
     close_validation(&s, rc != EXF_OK && rc != EXF_THRESHOLD);
     return rc;

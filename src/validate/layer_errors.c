@@ -2,6 +2,7 @@
 #include "validate/layer_errors.h"
 
 #include "base/mem.h"
+#include "ranks/ranks.h"
 
 #include <math.h>
 #include <string.h>
@@ -77,11 +78,13 @@ exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_ind
 /* Adds up a MoE layer's sums over all workers. */
 static void merge_workers(const exf_layer_errors *e, int moe_index, exf_exact *error_sq, exf_exact *norm_sq)
 {
-    *error_sq = *norm_sq = (exf_exact){{0, 0, 0}};
+    exf_exact error = {{0, 0, 0}}, norm = error; /* the results may be the first worker's own sums */
     for (int w = 0; w < e->n_workers; w++) {
-        exf_exact_merge(error_sq, &e->error_sq[w * e->n_layers + moe_index]);
-        exf_exact_merge(norm_sq, &e->norm_sq[w * e->n_layers + moe_index]);
+        exf_exact_merge(&error, &e->error_sq[w * e->n_layers + moe_index]);
+        exf_exact_merge(&norm, &e->norm_sq[w * e->n_layers + moe_index]);
     }
+    *error_sq = error;
+    *norm_sq = norm;
 }
 
 void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq)
@@ -93,6 +96,17 @@ void exf_layer_errors_set(exf_layer_errors *e, int n, const exf_exact *error_sq,
 {
     memcpy(e->error_sq, error_sq, (size_t)n * sizeof *error_sq);
     memcpy(e->norm_sq, norm_sq, (size_t)n * sizeof *norm_sq);
+}
+
+exf_code exf_layer_errors_share(exf_layer_errors *e, exf_ranks *ranks, exf_err *err)
+{
+    size_t n = (size_t)e->n_layers, others = n * (size_t)(e->n_workers - 1);
+    if (!ranks) return EXF_OK;
+    exf_layer_errors_sums(e, e->n_layers, e->error_sq, e->norm_sq); /* to the first worker's, layer by layer */
+    memset(e->error_sq + n, 0, others * sizeof *e->error_sq);
+    memset(e->norm_sq + n, 0, others * sizeof *e->norm_sq);
+    exf_ranks_array list[] = {{e->error_sq, n, EXF_RANKS_EXACT}, {e->norm_sq, n, EXF_RANKS_EXACT}};
+    return exf_ranks_sum(ranks, list, 2, err);
 }
 
 double exf_layer_errors_value(const exf_layer_errors *e, int moe_index)

@@ -6,6 +6,7 @@
 #include "base/exact.h"
 #include "hooks/observer.h"
 #include "kernels/backend.h"
+#include "ranks/ranks.h"
 
 typedef struct {
     exf_exact *error_sq, *norm_sq; /* [workers, n_layers] */
@@ -25,6 +26,8 @@ exf_code exf_layer_errors_device_end(exf_layer_errors *e, int layer, int moe_ind
 /* Add up the sums of the first n MoE layers over all workers; set them, for layers that a resumed pass does not run. */
 void exf_layer_errors_sums(const exf_layer_errors *e, int n, exf_exact *error_sq, exf_exact *norm_sq);
 void exf_layer_errors_set(exf_layer_errors *e, int n, const exf_exact *error_sq, const exf_exact *norm_sq);
+/* Adds all ranks' sums up, on rank 0. */
+exf_code exf_layer_errors_share(exf_layer_errors *e, exf_ranks *ranks, exf_err *err) EXF_CHECKED;
 /* Returns the error of a MoE layer by its number among MoE layers; 0 if the original's output is 0. */
 double exf_layer_errors_value(const exf_layer_errors *e, int moe_index);
 void exf_layer_errors_free(exf_layer_errors *e);

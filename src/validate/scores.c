@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "forward/workspace_size.h"
 #include "kernels/statistics/divergence.h"
+#include "ranks/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -184,6 +185,37 @@ exf_code exf_scores_device_logits(void *lane, const exf_device_logits *b, exf_er
         l->same[b->row + i] = (unsigned char)same;
     }
     return EXF_OK;
+}
+
+/* ---- of several ranks ------------------------------------------------------------------ */
+
+/* Replaces a lane's array by that of all ranks. */
+static exf_code gather_array(void **array, size_t bytes, exf_ranks *ranks, exf_err *err)
+{
+    exf_ranks_gathered g;
+    exf_code rc = exf_ranks_gather(ranks, *array, bytes, &g, err);
+    if (rc != EXF_OK || !g.size) return rc;
+    exf_mem_free(*array);
+    *array = g.data;
+    g.data = NULL;
+    exf_ranks_gathered_free(&g);
+    return EXF_OK;
+}
+
+exf_code exf_scores_gather(exf_scores *s, exf_ranks *ranks, const exf_batch *whole, exf_err *err)
+{
+    size_t n = s->batch->n_tokens;
+    exf_code rc = EXF_OK;
+    if (!ranks) return EXF_OK;
+    for (size_t i = 0; i < s->n_lanes; i++) {
+        lane_scores *l = &s->lane[i];
+        EXF_TRY(gather_array((void **)&l->nll, n * sizeof *l->nll, ranks, err));
+        EXF_TRY(gather_array((void **)&l->kl, n * sizeof *l->kl, ranks, err));
+        EXF_TRY(gather_array((void **)&l->same, n * sizeof *l->same, ranks, err));
+    }
+    if (exf_ranks_first(ranks)) s->batch = whole;
+out:
+    return rc;
 }
 
 /* ---- sums -------------------------------------------------------------------------- */

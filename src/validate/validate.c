@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/backend.h"
+#include "ranks/ranks.h"
 #include "validate/lanes_record.h"
 #include "validate/layer_errors.h"
 
@@ -42,6 +43,15 @@ static int moe_layers(const run *r, int done)
     return n;
 }
 
+/* Adds the record of all ranks up, on rank 0. */
+static exf_code share_record(const run *r, const exf_lanes_record *k, exf_err *err)
+{
+    size_t n = r->n * (size_t)k->n;
+    exf_ranks_array list[] = {{k->error_sq, n, EXF_RANKS_EXACT}, {k->norm_sq, n, EXF_RANKS_EXACT},
+                              {k->usage, n * sizeof *k->usage / sizeof(uint64_t), EXF_RANKS_U64}};
+    return exf_ranks_sum(r->job->forward.ranks, list, sizeof list / sizeof *list, err);
+}
+
 /* Writes the counts and errors of all lanes. */
 static exf_code settle(void *self, int done, exf_err *err)
 {
@@ -54,6 +64,7 @@ static exf_code settle(void *self, int done, exf_err *err)
         memcpy(&k.usage[at], exf_fold_rewriter_usage(r->lane[i].rewriter), (size_t)k.n * sizeof *k.usage);
         if (i) exf_layer_errors_sums(&r->lane[i].errors, k.n, &k.error_sq[at], &k.norm_sq[at]);
     }
+    EXF_TRY(share_record(r, &k, err));
     EXF_TRY(exf_lanes_record_put(&k, r->job->forward.resume, done - 1, err));
 out:
     exf_lanes_record_free(&k);
@@ -67,7 +78,7 @@ static exf_code restore(run *r, exf_err *err)
     int done = resume ? exf_resume_start(resume)->layers_done : 0;
     exf_lanes_record k;
     exf_code rc;
-    if (!done) return EXF_OK;
+    if (!done || !exf_ranks_first(r->job->forward.ranks)) return EXF_OK; /* the record has all ranks' */
     EXF_TRY(exf_lanes_record_new(&k, r->n, moe_layers(r, done), err));
     EXF_TRY(exf_lanes_record_get(&k, resume, done - 1, err));
     for (size_t i = 0; i < r->n; i++) {
@@ -207,6 +218,29 @@ out:
     return rc;
 }
 
+/* Gives rank 0 what the ranks have counted and scored. */
+static exf_code share_results(run *r, exf_err *err)
+{
+    const exf_validate_job *job = r->job;
+    exf_ranks *ranks = job->forward.ranks;
+    exf_lanes_record k = {.n = 0};
+    exf_code rc;
+    if (!ranks) return EXF_OK;
+    EXF_TRY(exf_scores_gather(r->scores, ranks, job->whole, err));
+    EXF_TRY(exf_lanes_record_new(&k, r->n, job->model->arch.n_moe_layers, err));
+    for (size_t i = 0; i < r->n; i++) {
+        exf_expert_usage *usage = &k.usage[i * (size_t)k.n];
+        memcpy(usage, exf_fold_rewriter_usage(r->lane[i].rewriter), (size_t)k.n * sizeof *usage);
+        if (i) EXF_TRY(exf_layer_errors_share(&r->lane[i].errors, ranks, err));
+    }
+    EXF_TRY(share_record(r, &k, err));
+    for (size_t i = 0; exf_ranks_first(ranks) && i < r->n; i++)
+        exf_fold_rewriter_set_usage(r->lane[i].rewriter, &k.usage[i * (size_t)k.n], k.n);
+out:
+    exf_lanes_record_free(&k);
+    return rc;
+}
+
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err)
 {
     exf_code rc;
@@ -214,7 +248,9 @@ exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err 
     memset(out, 0, sizeof *out);
     EXF_TRY(open_run(&r, err));
     EXF_TRY(exf_forward(job->model, job->batch, r.lanes, r.n, &job->forward, &out->report, err));
-    out->one_flops = exf_forward_flops(&job->model->arch, job->batch, 1);
+    EXF_TRY(share_results(&r, err));
+    if (!exf_ranks_first(job->forward.ranks)) goto out;
+    out->one_flops = exf_forward_flops(&job->model->arch, job->whole ? job->whole : job->batch, 1);
     out->n_layers = job->model->arch.n_moe_layers;
     out->n_domains = job->n_domains;
     EXF_TRY(exf_mem_new(&out->variant, r.n, sizeof *out->variant, "results", err));

@@ -34,8 +34,9 @@ typedef struct {
 
 typedef struct {
     const exf_model *model;
-    const exf_batch *batch;
-    const int32_t *domain_of; /* [n_sequences] */
+    const exf_batch *batch;   /* of several ranks (forward.ranks) this one's part of `whole`, which ends between decode batches */
+    const exf_batch *whole;   /* NULL: the batch */
+    const int32_t *domain_of; /* [n_sequences] of the whole */
     size_t n_domains;
     const exf_decode_schedule *schedule;
     const exf_tables *tables;
@@ -45,6 +46,7 @@ typedef struct {
     exf_forward_options forward;
 } exf_validate_job;
 
+/* With ranks, collective; only rank 0 has results, and out->n_variants is 0 on the others. */
 exf_code exf_validate(exf_validation *out, const exf_validate_job *job, exf_err *err) EXF_CHECKED;
 void exf_validation_free(exf_validation *v);
 /* Computes the requirements of a validation on its forward pass, for a plan; refuses variants for which the tables
