@@ -142,12 +142,18 @@ exf_code exf_pass_votes_end(const exf_pass *p, exf_err *err)
 /* Of several ranks, the wish of the layer before counts, so that none waits for the slowest of this layer. */
 static exf_code decide(const exf_pass *p, int done, int *what, exf_err *err)
 {
-    exf_ranks *ranks = p->options->ranks;
-    exf_code rc = EXF_OK;
     *what = wish(p, done);
-    if (!ranks) return EXF_OK;
-    EXF_TRY(exf_ranks_vote_finish(ranks, what, err));
-    rc = exf_ranks_vote_start(ranks, wish(p, done + 1), err);
+    return p->options->ranks ? exf_ranks_vote_finish(p->options->ranks, what, err) : EXF_OK;
+}
+
+/* Ends a pass whose point is being made. */
+static exf_code stop(const exf_pass *p, int done, int signal_number, exf_err *err)
+{
+    exf_code rc;
+    if (exf_ranks_first(p->options->ranks)) EXF_TRY(exf_resume_wait(p->options->resume, err));
+    EXF_TRY(exf_ranks_barrier(p->options->ranks, err)); /* the point is made before any rank ends */
+    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d behind layer %d of %d; the same command goes on from there",
+                  signal_number, done, p->n_layers);
 out:
     return rc;
 }
@@ -158,13 +164,9 @@ exf_code exf_pass_save(exf_pass *p, int done, exf_err *err)
     exf_code rc;
     if (!can_save(p) || (done == p->n_layers && !p->demand.head)) return EXF_OK;
     EXF_TRY(decide(p, done, &what, err));
-    if (!what) return EXF_OK;
-    EXF_TRY(save(p, done, err));
-    if (what == 1) return EXF_OK;
-    if (exf_ranks_first(p->options->ranks)) EXF_TRY(exf_resume_wait(p->options->resume, err));
-    EXF_TRY(exf_ranks_barrier(p->options->ranks, err)); /* the point is made before any rank ends */
-    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d behind layer %d of %d; the same command goes on from there", what - 1,
-                  done, p->n_layers);
+    if (what) EXF_TRY(save(p, done, err));
+    if (what > 1) return stop(p, done, what - 1, err);
+    if (p->options->ranks) rc = exf_ranks_vote_start(p->options->ranks, wish(p, done + 1), err);
 out:
     return rc;
 }

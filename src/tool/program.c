@@ -28,13 +28,19 @@ static void on_signal(int number)
     exf_stop_request(number);
 }
 
+static void install_stop(int number)
+{
+    struct sigaction stop = {.sa_handler = on_signal};
+    sigaction(number, &stop, NULL);
+}
+
 /* A file size limit is an error to report, not a reason to be killed. */
 static void install_signals(void)
 {
-    struct sigaction stop = {.sa_handler = on_signal}, ignore = {.sa_handler = SIG_IGN};
-    sigaction(SIGINT, &stop, NULL);
-    sigaction(SIGTERM, &stop, NULL);
-    sigaction(SIGHUP, &stop, NULL);
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    install_stop(SIGINT);
+    install_stop(SIGTERM);
+    install_stop(SIGHUP);
     sigaction(SIGXFSZ, &ignore, NULL);
     sigaction(SIGPIPE, &ignore, NULL);
 }
@@ -231,6 +237,7 @@ static exf_code run_or_become(const exf_program *p, int argc, char **argv, exf_r
     install_signals();
     rc = exf_run_ranks_open(ranks, p, err);
     if (rc != EXF_OK) return rc;
+    if (*ranks) install_stop(SIGUSR1); /* which mpirun passes on, where it ends the job for others */
     recipe.job = *ranks;
     if (!print_manual(p, argc, argv, &rc, err)) rc = parse_and_run(p, &recipe, argc, argv, err);
     return rc == EXF_OK ? close_stdout(err) : rc;
