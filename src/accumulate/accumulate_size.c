@@ -21,7 +21,8 @@ static uint64_t vector_bytes(const exf_run_shape *s, const exf_accumulate_option
 
 static uint64_t sample_bytes(const exf_run_shape *s, const exf_accumulate_options *o)
 {
-    return exf_route_sampler_tokens(o->route_sample, s->n_tokens) * (sizeof(uint64_t) + (uint64_t)s->top_k * (sizeof(int32_t) + sizeof(float)));
+    uint64_t each = sizeof(uint64_t) + (uint64_t)s->top_k * (sizeof(int32_t) + sizeof(float));
+    return exf_route_sampler_tokens(o->route_sample, s->n_tokens) * each;
 }
 
 uint64_t exf_accumulate_disk(const exf_run_shape *s, const exf_accumulate_options *o)
@@ -49,5 +50,6 @@ uint64_t exf_accumulate_device_memory(const exf_backend *b, const exf_run_shape 
 {
     if (!b->gpu) return 0;
     return exf_device_sums_bytes(b, (int)s->n_experts, o->common_input_tokens > 0) + exf_vector_accumulator_device_bytes(s, o) +
-           exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k) + sizeof(exf_output_errors);
+           exf_route_sampler_device_bytes(exf_route_sampler_tokens(o->route_sample, s->n_tokens), (int)s->top_k) +
+           sizeof(exf_output_errors);
 }

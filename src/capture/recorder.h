@@ -5,7 +5,8 @@
 #include "resume/resume.h"
 
 typedef struct exf_recorder exf_recorder;
-/* has_stream: the pass has a residual stream, whose energies are recorded too.  resume: the run's resume point, or NULL.  A run that has one writes to the target's unfinished file, which stays when
+/* has_stream: the pass has a residual stream, whose energies are recorded too.
+ * resume: the run's resume point, or NULL.  A run that has one writes to the target's unfinished file, which stays when
  * the run is stopped behind a saved layer: the point has the checksums of its finished layers, and a run that goes on
  * from the point compares them (EXF_FORMAT) and writes the other layers. */
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,

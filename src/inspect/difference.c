@@ -171,7 +171,9 @@ static int same_pools(const exf_inspection *a, const exf_inspection *b)
     if (a->n_pools != b->n_pools) return 0;
     for (int i = 0; i < a->n_pools; i++) {
         const exf_static_pool *p = &a->pool[i], *q = &b->pool[i];
-        if (p->size != q->size || strcmp(p->by, q->by) != 0 || memcmp(p->members, q->members, (size_t)a->n_layers * (size_t)p->size * sizeof *p->members) != 0 ||
+        size_t members = (size_t)a->n_layers * (size_t)p->size;
+        if (p->size != q->size || strcmp(p->by, q->by) != 0 ||
+            memcmp(p->members, q->members, members * sizeof *p->members) != 0 ||
             memcmp(p->target_ids, q->target_ids, experts * sizeof *p->target_ids) != 0 ||
             memcmp(p->target_scale, q->target_scale, experts * sizeof *p->target_scale) != 0)
             return 0;

@@ -168,7 +168,8 @@ static void show_comparison(const comparison *c)
     }
     for (int i = 0; i < b->n_pools; i++) {
         exf_pool_difference d;
-        if (!exf_compare_pool(b, i, a, &d)) printf("static pool of %d%s: in b only\n", b->pool[i].size, exf_pool_words(b->pool[i].by));
+        if (exf_compare_pool(b, i, a, &d)) continue;
+        printf("static pool of %d%s: in b only\n", b->pool[i].size, exf_pool_words(b->pool[i].by));
     }
 }
 
