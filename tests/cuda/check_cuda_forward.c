@@ -43,7 +43,7 @@ static void plain_options(void)
 {
     limit = 0;
     mixer_queues = 0;
-    options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM};
+    options = (exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM, .route_sample = 24};
 }
 
 static void common_options(void)
@@ -102,7 +102,8 @@ static void check_twice_and_by_parts(int _i)
     ck_assert_msg(
         memcmp(s.dot, sum.dot, cells * sizeof *s.dot) == 0 && memcmp(s.count, sum.count, cells * 8) == 0 &&
             memcmp(s.sq0, sum.sq0, cells * sizeof *s.sq0) == 0 && memcmp(s.seq_ab, sum.seq_ab, cells * sizeof *s.seq_ab) == 0 &&
-            memcmp(s.seq_bb, sum.seq_bb, cells * sizeof *s.seq_bb) == 0 && memcmp(s.sequences, sum.sequences, cells * 8) == 0,
+            memcmp(s.seq_bb, sum.seq_bb, cells * sizeof *s.seq_bb) == 0 && memcmp(s.sequences, sum.sequences, cells * 8) == 0 &&
+            memcmp(s.stream_sq, sum.stream_sq, sizeof *s.stream_sq) == 0 && *s.stream_count == *sum.stream_count,
         "%s: sequences one by one have other sums", golden_families[_i / 2]);
     exf_layer_statistics_free(&s);
     exf_layer_statistics_free(&t);
@@ -124,6 +125,25 @@ START_TEST(common_input_is_the_same_twice_and_by_parts)
 }
 END_TEST
 
+/* What budgets per token are solved from. */
+static void check_near_budgets(const char *family, const exf_layer_statistics *cpu, const exf_layer_statistics *gpu)
+{
+    double x = exf_exact_value(cpu->stream_sq), y = exf_exact_value(gpu->stream_sq);
+    const exf_route_sample *a = &cpu->routes, *b = &gpu->routes;
+    ck_assert_msg(x > 0 && *cpu->stream_count > 0 && *cpu->stream_count == *gpu->stream_count && fabs(x - y) <= 2e-5 * x,
+                  "%s: stream_sq: cpu %g, cuda %g", family, x, y);
+    for (int i = 0; i < cpu->n_experts; i++) {
+        x = exf_exact_value(&cpu->energy_sum[i]);
+        y = exf_exact_value(&gpu->energy_sum[i]);
+        ck_assert_msg(fabs(x - y) <= 4e-5 * x, "%s: energy_sum[%d]: cpu %g, cuda %g", family, i, x, y);
+    }
+    ck_assert_msg(a->n > 0 && a->n == b->n && memcmp(a->key, b->key, a->n * sizeof *a->key) == 0, "%s: other tokens", family);
+    for (size_t i = 0; i < a->n * (size_t)a->top_k; i++)
+        ck_assert_msg(a->ids[i] == b->ids[i] && fabs((double)a->weights[i] - (double)b->weights[i]) <= 1e-4,
+                      "%s: sampled route %zu: cpu %d (%g), cuda %d (%g)", family, i, (int)a->ids[i], (double)a->weights[i],
+                      (int)b->ids[i], (double)b->weights[i]);
+}
+
 static void check_near_the_cpus(int _i)
 {
     golden_case c;
@@ -133,6 +153,7 @@ static void check_near_the_cpus(int _i)
     exf_layer_statistics cpu = statistics_of(&c, &c.batch, &exf_backend_cpu, EXF_COMPUTE_F32, digest);
     exf_layer_statistics gpu = statistics_of(&c, &c.batch, exf_backend_cuda(&e), EXF_COMPUTE_F32, digest);
     ck_assert(memcmp(cpu.count, gpu.count, cells * 8) == 0);
+    check_near_budgets(golden_families[_i], &cpu, &gpu);
     for (int i = 0; i < c.model->arch.n_experts; i++) {
         double x = exf_exact_value(&cpu.contribution_sum[i]), y = exf_exact_value(&gpu.contribution_sum[i]);
         ck_assert_msg(cpu.norm_count[i] == gpu.norm_count[i] && fabs(x - y) <= 2e-5 * x,
