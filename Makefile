@@ -161,6 +161,10 @@ check-cli: all $(PRELOADED) $(MUTANTS)
 check-reference: all $(BUILD)/tests/reference/compare_reference
 	@rm -rf $(BUILD)/reference
 	$(Q)$(BUILD)/bin/exfold-calibrate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
+	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference --sensitivities \
+	    --set validate.manifest=data-manifests/demo-tokens.yaml >/dev/null
+	$(Q)$(BUILD)/bin/exfold-solve -q tests/reference/recipe.yaml --output $(BUILD)/reference --force \
+	    --sensitivities $(BUILD)/reference/sensitivities.json >/dev/null
 	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json $(wildcard tests/reference/*_ppl.json)
 

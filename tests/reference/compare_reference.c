@@ -94,13 +94,12 @@ static const struct { const char *theirs, *ours; const limits *within; } rows[] 
     {"D8-static-energy-score", "D8:pool=static,by=energy,targets=router", &stand_in},
     {"P3-stream", "P3:budget=token", &budget},
     {"P3-relative", "P3:budget=token,sensitivity=output", &budget},
+    {"P3-sensitive", "P3:budget=token,sensitivity=measured", &budget},
     {"P3-topp", "P3:budget=topp", &budget},
     {"P2-stream", "P2:budget=token", &budget},
     {"P2-relative", "P2:budget=token,sensitivity=output", &budget},
+    {"P2-sensitive", "P2:budget=token,sensitivity=measured", &budget},
     {"P2-topp", "P2:budget=topp", &budget},
-    /* Their sensitivities are of a validation of each layer alone, which this check does not run. */
-    {"P3-sensitive", NULL, NULL},
-    {"P2-sensitive", NULL, NULL},
     /* Not variants: routes by w rms with a fixed P, which the reference's rows are compared with, and a_l = 1. */
     {"P3-joint-fixed", NULL, NULL},
     {"P2-joint-fixed", NULL, NULL},
