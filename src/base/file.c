@@ -163,6 +163,19 @@ exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err)
     return fsync(f->fd) == 0 ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot sync", f->target);
 }
 
+/* link() fails where the target appeared meanwhile; rename() would replace it.  A temporary that stays is looked at by
+ * the run that goes on, so it has one name at a time; its directory is locked. */
+static exf_code put_in_place(const exf_output_file *f, exf_err *err)
+{
+    if (!f->force && !f->stays && link(f->temporary, f->target) == 0) {
+        unlink(f->temporary);
+        return EXF_OK;
+    }
+    exf_code rc = f->force || (!f->stays && errno != EEXIST) ? EXF_OK : exf_output_check(f->target, 0, err);
+    if (rc != EXF_OK || rename(f->temporary, f->target) == 0) return rc;
+    return exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
+}
+
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
 {
     exf_code rc = exf_output_file_sync(f, err);
@@ -171,14 +184,7 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
         outfile_free(f);
         return rc;
     }
-    /* link() fails where the target appeared meanwhile; rename() would replace it. */
-    if (rc == EXF_OK && !f->force && link(f->temporary, f->target) == 0) {
-        unlink(f->temporary);
-    } else if (rc == EXF_OK && !f->force && errno == EEXIST) {
-        rc = exf_output_check(f->target, 0, err);
-    } else if (rc == EXF_OK && rename(f->temporary, f->target) != 0) {
-        rc = exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
-    }
+    if (rc == EXF_OK) rc = put_in_place(f, err);
     if (rc == EXF_OK)
         sync_dir(f->dir);
     else if (!f->stays)

@@ -129,7 +129,7 @@ exf_code exf_h5_create_at(exf_h5 **out, const char *target, int force, const cha
     EXF_TRY(new_handle(&h, target, err));
     h->writing = 1;
     h->sink.path = h->path;
-    h->goes_on = goes_on;
+    h->goes_on = h->sink.goes_on = goes_on;
     EXF_TRY(temporary ? exf_output_file_begin_at(&h->sink.out, target, force, temporary, goes_on, err)
                       : exf_output_file_begin(&h->sink.out, target, force, err));
     fapl = access_list();

@@ -30,6 +30,7 @@ typedef struct {
     exf_code broken;  /* code of the first failure; `why` is its message */
     exf_err why;
     int deaf; /* 1: the file is being discarded, further failures are ignored */
+    int goes_on; /* 1: the file was there, and may be longer than what is written now */
     int keep; /* 1: elements that are in the file stay, those that HDF5 writes are dropped */
 } exf_h5i_sink;
 

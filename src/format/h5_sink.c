@@ -93,7 +93,7 @@ static herr_t sink_truncate(H5FD_t *f, hid_t dxpl, hbool_t closing)
     (void)dxpl, (void)closing;
     exf_h5i_sink *s = sink_of(f);
     exf_err err;
-    if (s->eof == s->eoa) return 0;
+    if (s->eof == s->eoa && !s->goes_on) return 0;
     exf_code rc = exf_output_file_resize(s->out, s->eoa, &err);
     if (rc == EXF_OK) s->eof = s->eoa;
     return outcome(s, rc, &err);
