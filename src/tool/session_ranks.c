@@ -56,6 +56,19 @@ out:
     return rc;
 }
 
+exf_code exf_session_same_weights(const exf_session *s, exf_err *err)
+{
+    exf_text parts = {0};
+    exf_code rc;
+    if (!s->ranks || !s->model->identity) return EXF_OK;
+    EXF_TRY(exf_weight_identity_list(s->model->identity, &parts, err));
+    rc = exf_ranks_same(s->ranks, parts.s ? parts.s : "", err);
+    if (rc != EXF_OK) exf_err_prefix(err, "weights: ");
+out:
+    exf_text_free(&parts);
+    return rc;
+}
+
 /* ---- who does what ------------------------------------------------------------------------------ */
 
 enum { MOST_LINES = 16 }; /* ranks that are told one by one */

@@ -105,6 +105,7 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, out->resume, err));
+    EXF_TRY(exf_session_same_weights(s, err));
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_accumulator_add_facts(a, &late, err));
     EXF_TRY(exf_accumulator_commit(a, err));
