@@ -186,7 +186,8 @@ exf_code exf_memory_plan_make(exf_memory_plan *plan, const exf_forward_options *
     EXF_TRY(exf_memory_limit(&most, o, err));
     w.fixed = fixed_bytes(&w) + exf_weight_loader_reader_bytes(m, compute, &w.loader);
     w.slot = exf_weight_loader_slot_bytes(m, compute, &w.loader);
-    w.fixed_host = route_bytes(&w) + exf_demand_logits_bytes(d, batch->n_tokens, m->arch.n_experts) + exf_weight_loader_host_bytes(&w.loader);
+    w.fixed_host = route_bytes(&w) +
+                   exf_demand_logits_bytes(d, batch->n_tokens, m->arch.n_experts) + exf_weight_loader_host_bytes(&w.loader);
     if (search(&w, most, plan))
         add_queues(&w, most, plan);
     else
