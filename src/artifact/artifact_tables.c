@@ -30,6 +30,7 @@
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
 #include "artifact/tables_budgets.h"
+#include "artifact/tables_pt.h"
 #include "artifact/tables_vectors.h"
 
 #include "base/mem.h"
@@ -310,6 +311,7 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     int n_layers = 0;
     contents listed = {.path = path};
     memset(t, 0, sizeof *t);
+    if (exf_tables_pt_is_one(path)) return exf_tables_pt_read(t, path, err);
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, &provenance, err));
     EXF_TRY(exf_run_shape_read(&shape, h, err));
     EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, h, err));

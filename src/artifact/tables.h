@@ -83,7 +83,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
 /* Reads tables and refuses those that break the rules above: non-finite numbers, negative losses, a
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms that are not above
  * 0, pool ids outside [0, E), cosines and similarities outside their range. t->vectors stay empty,
- * since they may be gigabytes: tables_vectors.h. */
+ * since they may be gigabytes: tables_vectors.h.  The .pt file of a public plugin is read too: tables_pt.h. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Checks tables in memory by the same rules: EXF_FORMAT naming path, dataset and cell. */
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
