@@ -207,7 +207,6 @@ out:
 static exf_code device_block(void *self, const exf_device_block *b, exf_err *err)
 {
     exf_accumulator *a = self;
-    exf_code rc = EXF_OK;
     if (!a->active) return EXF_OK;
     exf_stream_energy_add_device(&a->stream, b);
     if (b->sweep > 0) {
@@ -215,10 +214,8 @@ static exf_code device_block(void *self, const exf_device_block *b, exf_err *err
         return EXF_OK;
     }
     exf_device_sums_add(&a->device, b);
-    if (a->routes.sample.n) EXF_TRY(exf_route_sampler_keep_device(&a->routes, b, err));
-    if (a->vectors) rc = exf_vector_accumulator_sample_device(a->vectors, b, err);
-out:
-    return rc;
+    if (a->routes.sample.n) exf_route_sampler_keep_device(&a->routes, b);
+    return a->vectors ? exf_vector_accumulator_sample_device(a->vectors, b, err) : EXF_OK;
 }
 
 static exf_code device_common_input(void *self, const exf_device_common_input *c, exf_err *err)
@@ -256,6 +253,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
     exf_code rc = EXF_OK;
     if (a->first_done) return EXF_OK;
     if (a->device.b) EXF_TRY(exf_device_sums_take(&a->device, &a->sums[0], layer, err));
+    EXF_TRY(exf_route_sampler_take_device(&a->routes, err));
     for (int i = 0; i < a->n_workers; i++) {
         rc = exf_sequence_tracker_close(&a->tracker[i], &a->sums[i], err);
         if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "base/thread_pool.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,21 +50,64 @@ typedef struct {
     size_t n, cap;
 } candidates;
 
-/* Lists the tokens with a key of at most `limit`. */
-static exf_code list(candidates *c, const exf_sequence_list *q, int layer, uint64_t limit, exf_err *err)
+enum { PARTS = 64 }; /* of the sequences, listed side by side */
+
+typedef struct {
+    const exf_sequence_list *q;
+    int layer;
+    uint64_t limit;         /* keys of at most that are listed */
+    size_t first[PARTS + 1]; /* sequences [first[i], first[i + 1]) are part i */
+    size_t row[PARTS];      /* row of a part's first token */
+    candidates part[PARTS];
+} listing;
+
+/* Cuts the sequences into parts of about equally many. */
+static void cut(listing *l)
 {
     size_t row = 0;
+    for (size_t p = 0; p < PARTS; p++) {
+        l->first[p] = l->q->n * p / PARTS;
+        l->first[p + 1] = l->q->n * (p + 1) / PARTS;
+        l->row[p] = row;
+        for (size_t i = l->first[p]; i < l->first[p + 1]; i++) row += (size_t)l->q->length[i];
+    }
+}
+
+static exf_code list_part(void *self, size_t p, int worker, exf_err *err)
+{
+    listing *l = self;
+    candidates *c = &l->part[p];
+    size_t row = l->row[p];
     exf_code rc = EXF_OK;
+    (void)worker;
     c->n = 0;
-    for (size_t i = 0; i < q->n; i++) {
+    for (size_t i = l->first[p]; i < l->first[p + 1]; i++) {
         uint64_t own;
-        memcpy(&own, q->sha256[i], sizeof own);
-        for (int32_t t = 0; t < q->length[i]; t++, row++) {
-            uint64_t key = exf_rng_u64(exf_rng_u64(own, STREAM, (uint64_t)layer), STREAM, (uint64_t)t);
-            if (key > limit) continue;
+        memcpy(&own, l->q->sha256[i], sizeof own);
+        own = exf_rng_u64(own, STREAM, (uint64_t)l->layer);
+        for (int32_t t = 0; t < l->q->length[i]; t++, row++) {
+            uint64_t key = exf_rng_u64(own, STREAM, (uint64_t)t);
+            if (key > l->limit) continue;
             if (c->n == c->cap) EXF_TRY(exf_mem_grow(&c->all, &c->cap, c->n + 1, sizeof *c->all, "route sample", err));
             c->all[c->n++] = (candidate){key, row, 0};
         }
+    }
+out:
+    return rc;
+}
+
+/* Lists the tokens with a key of at most the limit, in order of rows. */
+static exf_code list(candidates *c, listing *l, exf_err *err)
+{
+    exf_code rc;
+    c->n = 0;
+    EXF_TRY(exf_parallel_for(PARTS, exf_background_threads(), list_part, l, err));
+    for (size_t p = 0; p < PARTS; p++) {
+        size_t n = l->part[p].n;
+        if (n == 0) continue;
+        if (c->n + n > c->cap) EXF_TRY(exf_mem_grow(&c->all, &c->cap, c->n + n, sizeof *c->all, "route sample", err));
+        memcpy(c->all + c->n, l->part[p].all, n * sizeof *c->all);
+        c->n += n;
     }
 out:
     return rc;
@@ -86,14 +130,21 @@ static int by_row(const void *a, const void *b)
 static exf_code list_enough(candidates *c, const exf_sequence_list *q, size_t wanted, int layer, exf_err *err)
 {
     double total = 0, share;
-    exf_code rc = EXF_OK;
+    listing *l = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&l, 1, sizeof *l, "route sample", err));
+    l->q = q;
+    l->layer = layer;
+    cut(l);
     for (size_t i = 0; i < q->n; i++) total += (double)q->length[i];
     for (share = ((double)wanted + 4 * sqrt((double)wanted) + 16) / total;; share *= 2) {
-        uint64_t limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
-        EXF_TRY(list(c, q, layer, limit, err));
-        if (c->n >= wanted || limit == UINT64_MAX) break;
+        l->limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
+        EXF_TRY(list(c, l, err));
+        if (c->n >= wanted || l->limit == UINT64_MAX) break;
     }
 out:
+    for (size_t p = 0; l && p < PARTS; p++) exf_mem_free(l->part[p].all);
+    exf_mem_free(l);
     return rc;
 }
 
@@ -184,29 +235,32 @@ out:
     return rc;
 }
 
-/* Copies n rows of routes to the host. gather_rows() copies bits, so ids pass as floats. */
-static exf_code fetch(const exf_route_sampler *s, const exf_device_block *b, int n, exf_err *err)
-{
-    const exf_backend *k = s->b;
-    size_t slots = (size_t)n * (size_t)b->top_k;
-    exf_code rc;
-    k->upload(b->q, s->slot, s->slot_host, (size_t)n * sizeof *s->slot);
-    k->gather_rows(b->q, (float *)(void *)s->ids, (const float *)(const void *)b->router_ids, s->slot, n, b->top_k);
-    k->gather_rows(b->q, s->weights, b->router_weights, s->slot, n, b->top_k);
-    EXF_TRY(k->download(b->q, s->ids_host, s->ids, slots * sizeof *s->ids, err));
-    rc = k->download(b->q, s->weights_host, s->weights, slots * sizeof *s->weights, err);
-out:
-    return rc;
-}
-
-exf_code exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, exf_err *err)
+/* gather_rows() copies bits, so ids pass as floats.  Each token has a place of its own in slot_host, which copies still
+ * read when this returns. */
+void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b)
 {
     size_t row = s->first_row + b->row, k = (size_t)b->top_k;
-    size_t first = first_of(s, row), end = first_of(s, row + (size_t)b->n_tokens);
-    if (first == end) return EXF_OK;
-    for (size_t at = first; at < end; at++) s->slot_host[at - first] = (int32_t)(s->row[s->by_row[at]] - row);
-    exf_code rc = fetch(s, b, (int)(end - first), err);
-    for (size_t at = first; rc == EXF_OK && at < end; at++)
-        put(s, s->by_row[at], s->ids_host + (at - first) * k, s->weights_host + (at - first) * k);
+    size_t first = first_of(s, row), end = first_of(s, row + (size_t)b->n_tokens), n = end - first;
+    if (n == 0) return;
+    for (size_t at = first; at < end; at++) s->slot_host[at] = (int32_t)(s->row[s->by_row[at]] - row);
+    s->b->upload(b->q, s->slot + first, s->slot_host + first, n * sizeof *s->slot);
+    s->b->gather_rows(b->q, (float *)(void *)(s->ids + first * k), (const float *)(const void *)b->router_ids, s->slot + first,
+                      (int)n, b->top_k);
+    s->b->gather_rows(b->q, s->weights + first * k, b->router_weights, s->slot + first, (int)n, b->top_k);
+    if (!s->q || first < s->first) s->first = first;
+    if (!s->q || end > s->end) s->end = end;
+    s->q = b->q;
+}
+
+exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err)
+{
+    size_t k = (size_t)s->sample.top_k, from = s->first * k, slots = (s->end - s->first) * k;
+    exf_code rc = EXF_OK;
+    if (!s->q) return EXF_OK;
+    EXF_TRY(s->b->download(s->q, s->ids_host + from, s->ids + from, slots * sizeof *s->ids, err));
+    EXF_TRY(s->b->download(s->q, s->weights_host + from, s->weights + from, slots * sizeof *s->weights, err));
+    for (size_t at = s->first; at < s->end; at++) put(s, s->by_row[at], s->ids_host + at * k, s->weights_host + at * k);
+out:
+    s->q = NULL;
     return rc;
 }

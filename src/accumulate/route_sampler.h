@@ -20,6 +20,8 @@ typedef struct {
     float *weights;          /* [cap, K] in device memory */
     int32_t *slot_host, *ids_host;
     float *weights_host;
+    size_t first, end;       /* tokens [first, end) of by_row are in device memory and not fetched yet */
+    struct exf_queue *q;     /* on which they were gathered */
 } exf_route_sampler;
 
 /* Returns how many of n_tokens tokens are kept where `wanted` are to be. */
@@ -35,6 +37,8 @@ void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b);
 
 uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k);
 exf_code exf_route_sampler_open_device(exf_route_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
-/* Does the same with a block in device memory; waits if it has chosen tokens. */
-exf_code exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b, exf_err *err) EXF_CHECKED;
+/* Gathers the chosen tokens of a block in device memory, on its queue; blocks come in order of rows. */
+void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b);
+/* Fetches what was gathered of a layer; waits for the queue. */
+exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err) EXF_CHECKED;
 #endif

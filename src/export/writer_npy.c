@@ -20,6 +20,7 @@ static const char *descr(exf_dtype t)
 {
     switch (t) {
     case EXF_DT_F32: return "<f4";
+    case EXF_DT_F64: return "<f8";
     case EXF_DT_I32: return "<i4";
     case EXF_DT_U64: return "<u8";
     default: return NULL;

@@ -25,7 +25,8 @@ typedef struct {
 /* Seconds of each part, summed over workers; `read` is wall time. */
 typedef struct {
     double read, embed, mixer, router, experts, observe, head, wall;
-    uint64_t weight_bytes; /* bytes read from the checkpoint */
+    uint64_t weight_bytes; /* bytes of weights that the pass used */
+    uint64_t own_bytes;    /* bytes that this process read from the checkpoint: fewer where ranks read together */
     exf_eta work;          /* units and seconds of each kind of work (work.h) */
     double flops;          /* floating-point operations of products and mixers */
     double open, close;    /* seconds of allocating and freeing what the pass holds */

@@ -6,6 +6,7 @@
 #include "forward/hidden.h"
 
 #include "base/mem.h"
+#include "moe/moe_sequences.h"
 
 #include <string.h>
 
@@ -40,7 +41,11 @@ size_t exf_hidden_token_blocks(const exf_batch *batch, size_t window, size_t tok
     size_t pieces = 0;
     for (size_t i = 0; i < batch->n_sequences;) {
         exf_sequence_group g = group_from(batch, i, window);
-        pieces += (g.n_rows + tokens - 1) / tokens;
+        size_t sequence = g.first, end = g.row + g.n_rows;
+        for (size_t row = g.row; row < end; pieces++) {
+            while (row >= batch->span[sequence].offset + (size_t)batch->span[sequence].n_tokens) sequence++;
+            row = exf_moe_call_end(batch, sequence, row, end, tokens);
+        }
         i += g.n;
     }
     return pieces;

@@ -161,9 +161,11 @@ static void close_gpu(exf_pass *p)
 {
     exf_weight_loader_times times = {.reading = 0};
     uint64_t now;
+    p->report->own_bytes = p->report->weight_bytes; /* of a CPU */
     if (!p->b->gpu) return;
     p->b->gpu->memory(&now, &p->report->device_bytes);
     exf_weight_loader_close(p->loader, &times);
+    p->report->own_bytes = times.bytes;
     p->report->reading = times.reading;
     p->report->sending = times.sending;
     p->report->readers = times.readers;

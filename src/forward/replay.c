@@ -268,6 +268,7 @@ static void close_replay(replay *p, const exf_backend *b, exf_forward_report *re
         b->free(p->tokens);
         b->free(p->not_finite);
     }
+    report->own_bytes = b->gpu ? times.bytes : report->weight_bytes;
     report->reading = times.reading;
     report->sending = times.sending;
     report->readers = times.readers;

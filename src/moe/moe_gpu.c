@@ -6,13 +6,14 @@
 
 static exf_code run(exf_moe_layer *l, exf_err *err)
 {
-    size_t sequence = l->group.first, most = (size_t)l->block_tokens, end = l->group.row + l->group.n_rows;
+    size_t sequence = l->group.first, end = l->group.row + l->group.n_rows, last;
     const exf_span *span = l->batch->span;
     exf_code rc = EXF_OK;
-    for (size_t row = l->group.row; row < end; row += most) {
+    for (size_t row = l->group.row; row < end; row = last) {
         EXF_TRY(exf_stop_check(err));
         while (row >= span[sequence].offset + (size_t)span[sequence].n_tokens) sequence++;
-        EXF_TRY(exf_moe_block_run(l, 0, sequence, row, (int)(end - row < most ? end - row : most), err));
+        last = exf_moe_call_end(l->batch, sequence, row, end, (size_t)l->block_tokens);
+        EXF_TRY(exf_moe_block_run(l, 0, sequence, row, (int)(last - row), err));
     }
 out:
     return rc;

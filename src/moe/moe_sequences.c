@@ -13,6 +13,15 @@ size_t exf_moe_blocks(const exf_batch *batch)
     return n;
 }
 
+size_t exf_moe_call_end(const exf_batch *batch, size_t sequence, size_t row, size_t end, size_t most)
+{
+    size_t last = end - row <= most ? end : row + most;
+    if (last == end || most < EXF_MOE_BLOCK) return last;
+    while (last >= batch->span[sequence].offset + (size_t)batch->span[sequence].n_tokens) sequence++;
+    size_t first = batch->span[sequence].offset, between = first + (last - first) / EXF_MOE_BLOCK * EXF_MOE_BLOCK;
+    return between > row ? between : last;
+}
+
 typedef struct {
     exf_moe_layer *layer;
     exf_parallel_fn fn;
