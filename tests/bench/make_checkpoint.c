@@ -166,7 +166,7 @@ static void fill(const plan *p, size_t i, uint64_t at, unsigned char *out, size_
     case CODES_FP8: /* magnitudes from 2^-3 to 1.875 */
         for (size_t k = 0; k < n; k++) {
             unsigned v = p->block[(at + k + shift) % BLOCK];
-            out[k] = (unsigned char)((v & 0x80) | (4 + (v >> 3 & 3)) << 3 | (v & 7));
+            out[k] = (unsigned char)((v >> 8 & 0x80) | (4 + (v >> 3 & 3)) << 3 | (v & 7));
         }
         break;
     case CODES_FP4:

@@ -375,9 +375,10 @@ START_TEST(a_window_changes_no_result)
     exf_demand d = {.lanes = 1};
     int windows = 0;
     many_open(&m, golden_families[_i / 2]);
-    const exf_accumulate_options pairs = {.weighting = EXF_WEIGHT_SOURCE_NORM};
-    const exf_run_shape shape = {.n_experts = m.c.model->arch.n_experts};
-    d.observers = exf_accumulate_device_memory(b, &shape, &pairs);
+    const exf_architecture *a = &m.c.model->arch;
+    const exf_run_shape shape = {.n_experts = a->n_experts, .top_k = a->top_k, .d_model = a->d_model,
+                                 .n_tokens = (int64_t)m.c.batch.n_tokens};
+    d.observers = exf_accumulate_device_memory(b, &shape, &options);
     exf_layer_statistics all = statistics_of(&m.c, &m.c.batch, b, compute, near);
     uint64_t least = many_least(&m, b, compute, &d), most;
     ck_ok(many_footprint(&f, &m, b, compute, &d, 0, NULL), e);

@@ -25,7 +25,7 @@ static void share(const exf_manifest *m, int64_t total)
     int64_t *want = calloc(m->n, sizeof *want), sum = 0;
     must(want != NULL);
     exf_code rc = exf_manifest_shares(m, total, want, &err);
-    must(rc == EXF_OK || ((rc == EXF_USAGE || rc == EXF_MODEL) && err.msg[0]));
+    must(rc == EXF_OK || ((rc == EXF_USAGE || rc == EXF_MODEL || rc == EXF_FORMAT) && err.msg[0]));
     for (size_t i = 0; rc == EXF_OK && i < m->n; i++) {
         must(want[i] >= -1 && want[i] <= EXF_MAX_SEQUENCES);
         sum += want[i];
@@ -52,7 +52,7 @@ static void pin(const exf_manifest *before, const char *path)
     put_file(a, "abc", 3);
     exf_code rc = exf_manifest_pin(path, &n, &err);
     unlink(a);
-    must(rc == EXF_OK || ((rc == EXF_USAGE || rc == EXF_MODEL) && err.msg[0]));
+    must(rc == EXF_OK || ((rc == EXF_USAGE || rc == EXF_MODEL || rc == EXF_FORMAT) && err.msg[0]));
     if (rc != EXF_OK) return;
     must(exf_manifest_load(&m, path, &err) == EXF_OK && m->n == before->n && n >= 0 && (size_t)n <= m->n);
     for (size_t i = 0; i < m->n; i++) {

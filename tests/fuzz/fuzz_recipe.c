@@ -23,7 +23,7 @@ static void join_rows(void)
 
 static void refused_well(exf_code rc, const exf_err *err)
 {
-    must(rc == EXF_OK || (rc == EXF_USAGE && err->code == rc && err->msg[0]));
+    must(rc == EXF_OK || ((rc == EXF_USAGE || rc == EXF_FORMAT) && err->code == rc && err->msg[0]));
 }
 
 static void check(const exf_recipe *r)
