@@ -18,7 +18,8 @@ static __device__ void add_digits(unsigned long long *to, exf_exact_registers su
 }
 
 /* Adds up a lane's share of a row: of (y - x)^2 and x^2.  SAME: y is x. */
-template <bool SAME> static __device__ inline void lane_sums(double *error_sq, double *norm_sq, const float *x, const float *y, int n)
+template <bool SAME> static __device__ inline void lane_sums(double *error_sq, double *norm_sq, const float *x, const float *y,
+                                                             int n)
 {
     int lane = threadIdx.x & 31;
     if (n % 4 == 0 && ((size_t)x | (size_t)y) % sizeof(float4) == 0) {

@@ -24,7 +24,8 @@ static int adds_up(const char *key)
 
 /* Facts that name a part's data by its file, then those that say how sequences were cut and chosen;
  * the latter are listed per part only if parts differ. */
-static const char *const of_part[] = {"tokens_digest", "moe_inputs_sha256", "manifest_sha256", "shard", "seed", "max_tokens", "min_tokens"};
+static const char *const of_part[] = {"tokens_digest", "moe_inputs_sha256", "manifest_sha256", "shard",
+                                      "seed", "max_tokens", "min_tokens"};
 enum { N_NAMES = 4, N_OF_PART = sizeof of_part / sizeof *of_part };
 
 static int tells_of_part(const char *key)

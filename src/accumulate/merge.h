@@ -15,5 +15,6 @@
  * vector sums over another basis (artifact/artifact_basis.h), which cannot be added.  Over one basis
  * they are integers in one unit.  Only in files of earlier programs, which do not name their basis, a
  * sum is put on the grid of the merged sums: rounded to it once per merge. */
-exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial, exf_err *err) EXF_CHECKED;
+exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
+                              exf_err *err) EXF_CHECKED;
 #endif

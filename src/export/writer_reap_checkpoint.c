@@ -73,7 +73,8 @@ static exf_code allows(const exf_export *x, exf_err *err)
     for (int l = 0; l < a->n_layers; l++) {
         n_moe += a->is_moe[l];
         if (a->traits[l] & EXF_T_HASHED)
-            return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token id; its table names all %d of them", l, a->n_experts);
+            return exf_fail(err, EXF_MODEL, "layer %d chooses experts by token id; its table names all %d of them", l,
+                            a->n_experts);
     }
     if (n_moe != x->tables->n_layers)
         return exf_fail(err, EXF_MODEL, "the tables hold %d of %d MoE layers; a pruned model needs the scores of all",

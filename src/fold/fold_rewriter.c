@@ -79,7 +79,8 @@ static exf_code open_scalars(const exf_fold_rewriter *f, const exf_projector *p,
     size_t e = (size_t)f->t->shape.n_experts, cells = e * e;
     const exf_shared_scalar *shared = NULL;
     *loss = frobenius ? f->t->frobenius : f->t->loss;
-    if (!*loss) return lacks(f, "losses by Frobenius norm, which came with version 4; solve the statistics again (exfold-solve)", err);
+    if (!*loss) return lacks(f, "losses by Frobenius norm, which came with version 4; solve the statistics again (exfold-solve)",
+                             err);
     if (p->apply != EXF_APPLY_SHARED) return EXF_OK;
     for (int i = 0; i < f->t->n_shared; i++)
         if (strcmp(f->t->shared[i].name, p->name) == 0) shared = &f->t->shared[i];
@@ -229,7 +230,8 @@ static exf_code rewrite(void *self, exf_routes *r, exf_err *err)
     exf_code rc = EXF_OK;
     if (f->v && index >= 0 && (!r->by_token || f->v->folds_hashed)) {
         int layer = f->v->only_layer - 1;
-        if (f->v->prefill != EXF_PREFILL_NONE && (layer < 0 || layer == r->layer)) EXF_TRY(exf_fold_prefill_routes(f, r, index, err));
+        if (f->v->prefill != EXF_PREFILL_NONE && (layer < 0 || layer == r->layer)) EXF_TRY(exf_fold_prefill_routes(f, r, index,
+                                                                                                                   err));
         if (f->v->decode != EXF_DECODE_NONE && f->v->decode != EXF_DECODE_REAP) EXF_TRY(exf_fold_decode_routes(f, r, index, err));
     }
     if (!r->probe) count(f, r);

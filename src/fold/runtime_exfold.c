@@ -9,12 +9,14 @@ static exf_code check_exfold(const exf_variant *v, const exf_architecture *a, ex
     (void)a;
     if (v->decode == EXF_DECODE_STATIC && v->decode_projector->apply == EXF_APPLY_JOINTLY && !v->by_router)
         return exf_fail(err, EXF_USAGE,
-                        "variant \"%s\": exfold has no joint weights for a static pool; it runs pool=static with pair scalars or with "
+                        "variant \"%s\": exfold has no joint weights for a static pool; it runs pool=static with pair "
+                        "scalars or with "
                         "targets=router",
                         v->name);
     if (v->prefill == EXF_PREFILL_NONE || v->prefill_projector->apply != EXF_APPLY_VECTORS) return EXF_OK;
     return exf_fail(err, EXF_USAGE,
-                    "variant \"%s\": exfold folds router metadata, projector=%s adds vectors to outputs; it runs pair, layer, global "
+                    "variant \"%s\": exfold folds router metadata, projector=%s adds vectors to outputs; it runs "
+                    "pair, layer, global "
                     "and joint",
                     v->name, v->prefill_projector->name);
 }

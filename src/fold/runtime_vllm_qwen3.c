@@ -13,16 +13,19 @@ static exf_code check_qwen3(const exf_variant *v, const exf_architecture *a, exf
 {
     int keep = v->prefill_options.keep, pool = v->decode_options.pool;
     if (v->prefill != EXF_PREFILL_NONE && keep < a->top_k && !is_power_of_two(keep))
-        return exf_fail(err, EXF_USAGE, "variant \"%s\": vllm-qwen3 runs P of a power of two alone: P1, P2, P4, ..., not P%d", v->name,
+        return exf_fail(err, EXF_USAGE, "variant \"%s\": vllm-qwen3 runs P of a power of two alone: P1, P2, P4, ..., not P%d",
+                        v->name,
                         keep);
     if (v->decode != EXF_DECODE_DYNAMIC || pool >= a->n_experts) return EXF_OK;
     if (!is_power_of_two(pool))
         return exf_fail(err, EXF_USAGE,
-                        "variant \"%s\": vllm-qwen3 runs dynamic pools of a power of two alone: D16, D32, D64, ..., not D%d", v->name,
+                        "variant \"%s\": vllm-qwen3 runs dynamic pools of a power of two alone: D16, D32, D64, ..., "
+                        "not D%d", v->name,
                         pool);
     if (!is_power_of_two(a->n_experts))
         return exf_fail(err, EXF_USAGE,
-                        "variant \"%s\": vllm-qwen3 chooses dynamic pools among a power of two of experts alone, the model has %d; it "
+                        "variant \"%s\": vllm-qwen3 chooses dynamic pools among a power of two of experts alone, the "
+                        "model has %d; it "
                         "runs D%d:pool=static",
                         v->name, a->n_experts, pool);
     return EXF_OK;

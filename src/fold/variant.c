@@ -403,7 +403,8 @@ static exf_code check_together(const reading *r)
                         r->text);
     int other_targets = decode != EXF_APPLY_PAIR || v->decode == EXF_DECODE_STATIC || v->by_router;
     if ((v->prefill_frobenius && (prefill != EXF_APPLY_PAIR || v->budget)) || (v->decode_frobenius && other_targets))
-        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": loss=frobenius is of projector=pair and of dynamic pools alone", r->text);
+        return exf_fail(r->err, EXF_USAGE, "variant \"%s\": loss=frobenius is of projector=pair and of dynamic pools alone",
+                        r->text);
     if (v->decode_options.fallback && (decode == EXF_APPLY_JOINTLY || v->decode == EXF_DECODE_STATIC || v->by_router ||
                                        v->decode_options.drop))
         return exf_fail(r->err, EXF_USAGE,

@@ -241,7 +241,8 @@ static exf_code find_storage(machine *m)
     s.view.dtype = classes[class->integer].dtype;
     uint64_t bytes = exf_dtype_bits(s.view.dtype) / 8;
     if (s.integer < 0 || from->size % bytes || from->size / bytes != (uint64_t)s.integer)
-        return bad(m, "record %s has %" PRIu64 " bytes, the pickle says %" PRId64 " elements of %" PRIu64, name, from->size, s.integer,
+        return bad(m, "record %s has %" PRIu64 " bytes, the pickle says %" PRId64 " elements of %" PRIu64, name, from->size,
+                   s.integer,
                    bytes);
     rc = push(m, s);
 out:

@@ -16,7 +16,7 @@ typedef struct {
     int sample;        /* 1: a sample of a pass, for its speed: the head runs behind n_layers layers too, and no progress is told */
     int timed;    /* 1: wait for the GPU after each part, so that the report's shares are true; slower */
     uint64_t max_device_memory; /* bytes; 0: all free memory */
-    struct exf_shared_chunks *shared_chunks; /* weights/shared_chunks.h: the node's ranks read weights together; NULL: they do not */
+    struct exf_shared_chunks *shared_chunks; /* weights/shared_chunks.h: ranks read weights together; NULL: they do not */
     struct exf_ranks *ranks;    /* ranks/ranks.h: this pass is one rank's part of a run; NULL: one process */
     size_t first_row, run_tokens; /* with ranks: row of the batch's first token in the whole run, and the run's tokens */
     struct exf_resume *resume;  /* resume/resume.h: where the pass begins and what it saves; NULL: it cannot be resumed */

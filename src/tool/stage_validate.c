@@ -239,8 +239,8 @@ static exf_code check_covered(const validation *s, exf_err *err)
         if (!m->arch.is_moe[l] || has_layer(&s->tables, l)) continue;
         if (exf_model_copies(m, EXF_W_ROUTER_TABLE, l) && !s->runtime->folds_hashed) continue;
         return exf_fail(err, EXF_MODEL,
-                        "%s: has no layer %d, which serve.runtime %s folds all the same, losing what it leaves out there; calibrate "
-                        "every layer (exfold-calibrate)",
+                        "%s: has no layer %d, which serve.runtime %s folds all the same, losing what it leaves out there; "
+                        "calibrate every layer (exfold-calibrate)",
                         s->tables_path, l, s->runtime->name);
     }
     return EXF_OK;
