@@ -1,7 +1,6 @@
 /* artifact.c - the table of kinds, and functions that all kinds share. */
 #include "artifact/artifact.h"
 
-#include "artifact/tables_pt.h"
 #include "base/registry.h"
 #include "base/mem.h"
 
@@ -95,8 +94,9 @@ out:
 exf_code exf_artifact_digest(const char *path, const exf_artifact *expected, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     exf_h5 *h = NULL;
-    exf_code rc;
-    if (expected == &exf_artifact_tables && exf_tables_pt_is_one(path)) return exf_tables_pt_digest(path, hex, err);
+    int of_others = 0;
+    exf_code rc = expected && expected->digest_of_others ? expected->digest_of_others(path, &of_others, hex, err) : EXF_OK;
+    if (rc != EXF_OK || of_others) return rc;
     EXF_TRY(exf_artifact_open(&h, path, expected, NULL, NULL, err));
     rc = exf_h5_digest(h, hex, err);
 out:

@@ -21,6 +21,8 @@
 typedef struct {
     const char *kind;
     int version, min_reader;
+    /* Computes the digest of a file of others that is read as this kind, and sets *is_one; NULL: none is. */
+    exf_code (*digest_of_others)(const char *path, int *is_one, char hex[EXF_SHA256_HEX], exf_err *err);
 } exf_artifact;
 
 extern const exf_artifact exf_artifact_basis, exf_artifact_capture, exf_artifact_statistics, exf_artifact_tables;

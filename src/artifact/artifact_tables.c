@@ -40,7 +40,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1};
+static exf_code digest_of_others(const char *path, int *is_one, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    *is_one = exf_tables_pt_is_one(path);
+    return *is_one ? exf_tables_pt_digest(path, hex, err) : EXF_OK;
+}
+
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1, .digest_of_others = digest_of_others};
 
 /* ---- the list of datasets, for writing and for reading -------------------- */
 

@@ -66,3 +66,16 @@ exf_code exf_runtime_check(const exf_runtime *r, const exf_variant *v, const exf
 {
     return r->check ? r->check(v, a, err) : EXF_OK;
 }
+
+static exf_code terms_of(const void *runtime, const char *text, const exf_variant_kind *kind, const char *options,
+                         exf_variant_terms *terms, exf_err *err)
+{
+    const exf_runtime *r = runtime;
+    *terms = (exf_variant_terms){kind->is_prefill ? r->prefill : r->decode, r->candidates, r->folds_hashed};
+    return exf_runtime_takes(r, text, kind, options, err);
+}
+
+exf_code exf_runtime_parse(const exf_runtime *r, exf_variant *v, const char *text, exf_err *err)
+{
+    return exf_variant_parse_on(v, text, r ? terms_of : NULL, r, err);
+}

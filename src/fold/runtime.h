@@ -31,6 +31,8 @@ exf_code exf_runtime_require(const char *name, const exf_runtime **out, exf_err 
  * whole variant, for the message. */
 exf_code exf_runtime_takes(const exf_runtime *r, const char *text, const exf_variant_kind *kind, const char *options,
                            exf_err *err) EXF_CHECKED;
+/* Parses a variant as the runtime (NULL: any) runs it: its own options are set unless the text says otherwise. */
+exf_code exf_runtime_parse(const exf_runtime *r, exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
 /* EXF_MODEL for a model, of that family (model/family.h), that it does not serve. */
 exf_code exf_runtime_serves(const exf_runtime *r, const char *family, const exf_architecture *a, exf_err *err) EXF_CHECKED;
 /* EXF_USAGE for a budget that it does not run. */

@@ -2,7 +2,6 @@
 #include "fold/variant_internal.h"
 
 #include "base/text.h"
-#include "fold/runtime.h"
 #include "kernels/fold/fold_internal.h"
 
 #include <ctype.h>
@@ -324,12 +323,13 @@ static exf_code set_options(const reading *r, const exf_variant_kind *kind, char
 static exf_code set_runtime(const reading *r, const exf_variant_kind *kind, const char *options)
 {
     char own[EXF_VARIANT_NAME_LEN];
-    exf_code rc = exf_runtime_takes(r->runtime, r->text, kind, options, r->err);
-    const char *fixed = kind->is_prefill ? r->runtime->prefill : r->runtime->decode;
-    if (!kind->is_prefill) r->v->decode_options.candidates = r->runtime->candidates;
-    r->v->folds_hashed = r->runtime->folds_hashed;
-    if (rc != EXF_OK || !*fixed) return rc;
-    snprintf(own, sizeof own, "%s", fixed);
+    exf_variant_terms terms = {.options = ""};
+    exf_code rc = r->terms(r->runtime, r->text, kind, options, &terms, r->err);
+    if (rc != EXF_OK) return rc;
+    if (!kind->is_prefill) r->v->decode_options.candidates = terms.candidates;
+    r->v->folds_hashed = terms.folds_hashed;
+    if (!*terms.options) return EXF_OK;
+    snprintf(own, sizeof own, "%s", terms.options);
     return set_options(r, kind, own);
 }
 
@@ -371,7 +371,7 @@ static exf_code read_part(const reading *r, char *part)
         v->decode = (exf_decode_kind)kind->kind;
         v->decode_options.pool = (int)number;
     }
-    exf_code rc = r->runtime ? set_runtime(r, kind, options) : EXF_OK;
+    exf_code rc = r->terms ? set_runtime(r, kind, options) : EXF_OK;
     return rc == EXF_OK && options ? set_options(r, kind, options) : rc;
 }
 
@@ -418,13 +418,13 @@ static exf_code check_together(const reading *r)
 
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err)
 {
-    return exf_variant_parse_for(v, text, NULL, err);
+    return exf_variant_parse_on(v, text, NULL, NULL, err);
 }
 
-exf_code exf_variant_parse_for(exf_variant *v, const char *text, const exf_runtime *runtime, exf_err *err)
+exf_code exf_variant_parse_on(exf_variant *v, const char *text, exf_variant_terms_fn terms, const void *runtime, exf_err *err)
 {
     char copy[EXF_VARIANT_NAME_LEN];
-    reading r = {v, text, err, runtime};
+    reading r = {v, text, err, terms, runtime};
     exf_code rc = EXF_OK;
     memset(v, 0, sizeof *v);
     if (strlen(text) >= sizeof copy)

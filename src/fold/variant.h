@@ -69,10 +69,19 @@ const exf_variant_kind *exf_variant_kind_at(size_t i);
 
 /* Parses the text.  EXF_USAGE names the part that is not understood and what is expected. */
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
-/* Parses the text as the runtime (fold/runtime.h; NULL: none) runs it: its own options are set unless the text says
- * otherwise.  EXF_USAGE for a kind or an option that it does not have, naming those that it has. */
-struct exf_runtime;
-exf_code exf_variant_parse_for(exf_variant *v, const char *text, const struct exf_runtime *runtime, exf_err *err) EXF_CHECKED;
+/* What a runtime (fold/runtime.h) does with every variant of a kind. */
+typedef struct {
+    const char *options; /* set unless the text says otherwise: "rank=score"; "" */
+    exf_fold_candidates candidates;
+    int folds_hashed;
+} exf_variant_terms;
+/* Fills *terms for a kind of the variant `text` and its options, "a=1,b=2" or NULL; EXF_USAGE for a kind or an option that the
+ * runtime does not have, naming those that it has. */
+typedef exf_code (*exf_variant_terms_fn)(const void *runtime, const char *text, const exf_variant_kind *kind, const char *options,
+                                         exf_variant_terms *terms, exf_err *err);
+/* Parses the text as the runtime runs it whose terms are given; NULL: any. */
+exf_code exf_variant_parse_on(exf_variant *v, const char *text, exf_variant_terms_fn terms, const void *runtime,
+                              exf_err *err) EXF_CHECKED;
 /* Checks the variant against a model of E experts and K per token; EXF_MODEL for a model beyond the
  * limits of exfold/fold.h. */
 exf_code exf_variant_check(const exf_variant *v, int n_experts, int top_k, exf_err *err) EXF_CHECKED;

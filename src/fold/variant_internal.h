@@ -8,7 +8,8 @@ typedef struct exf_variant_reading {
     exf_variant *v;
     const char *text; /* the whole variant */
     exf_err *err;
-    const struct exf_runtime *runtime; /* NULL: none */
+    exf_variant_terms_fn terms; /* of the runtime; NULL: none */
+    const void *runtime;
 } exf_variant_reading;
 
 /* Refuses a value with what was expected: EXF_USAGE. */

@@ -20,7 +20,7 @@ typedef struct {
 static int runs(const sweep *s, const char *text)
 {
     exf_variant v;
-    return !s->runtime || (exf_variant_parse_for(&v, text, s->runtime, NULL) == EXF_OK &&
+    return !s->runtime || (exf_runtime_parse(s->runtime, &v, text, NULL) == EXF_OK &&
                            exf_runtime_check(s->runtime, &v, s->a, NULL) == EXF_OK);
 }
 
@@ -31,7 +31,7 @@ static exf_code add(sweep *s, const char *text, exf_err *err)
         if (strcmp(s->list[i].name, text) == 0) return EXF_OK;
     if (!runs(s, text)) return EXF_OK;
     if (s->n == MOST) return exf_fail(err, EXF_INTERNAL, "the sweep has more than %d variants", MOST);
-    return exf_variant_parse_for(&s->list[s->n++], text, s->runtime, err);
+    return exf_runtime_parse(s->runtime, &s->list[s->n++], text, err);
 }
 
 static exf_code add_prefill(sweep *s, int top_k, int joint, exf_err *err)
