@@ -10,51 +10,8 @@
 #include "artifact/table_list.h"
 #include "base/output_directory.h"
 #include "export/table_facts.h"
+#include "format/npy.h"
 
-#include <inttypes.h>
-#include <string.h>
-
-enum { HEAD = 10, ALIGNMENT = 64 };
-
-static const char *descr(exf_dtype t)
-{
-    switch (t) {
-    case EXF_DT_F32: return "<f4";
-    case EXF_DT_F64: return "<f8";
-    case EXF_DT_I32: return "<i4";
-    case EXF_DT_U64: return "<u8";
-    default: return NULL;
-    }
-}
-
-/* One axis takes a comma too: (4,). */
-static exf_code add_shape(exf_text *h, const exf_tensor *t, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_text_addf(h, err, "("));
-    for (int i = 0; i < t->rank; i++) EXF_TRY(exf_text_addf(h, err, "%s%" PRId64, i ? ", " : "", t->shape[i]));
-    EXF_TRY(exf_text_addf(h, err, t->rank == 1 ? ",)" : ")"));
-out:
-    return rc;
-}
-
-static exf_code npy_header(exf_text *h, const exf_tensor *t, exf_err *err)
-{
-    static const char blanks[ALIGNMENT + 1] = "                                                                ";
-    exf_code rc;
-    if (!descr(t->dtype))
-        return exf_fail(err, EXF_INTERNAL, "%s is %s, which no .npy is written of", t->name, exf_dtype_name(t->dtype));
-    EXF_TRY(exf_text_add(h, "\x93NUMPY\1\0\0\0", HEAD, err));
-    EXF_TRY(exf_text_addf(h, err, "{'descr': '%s', 'fortran_order': False, 'shape': ", descr(t->dtype)));
-    EXF_TRY(add_shape(h, t, err));
-    EXF_TRY(exf_text_addf(h, err, ", }"));
-    EXF_TRY(exf_text_add(h, blanks, (2 * ALIGNMENT - 1 - h->len % ALIGNMENT) % ALIGNMENT, err));
-    EXF_TRY(exf_text_addf(h, err, "\n"));
-    h->s[8] = (char)((h->len - HEAD) & 0xff);
-    h->s[9] = (char)((h->len - HEAD) >> 8);
-out:
-    return rc;
-}
 
 /* line: room for the name and the header, kept from file to file. */
 static exf_code write_array(exf_output_directory *f, const exf_tensor *t, exf_text *line, exf_err *err)
@@ -64,7 +21,7 @@ static exf_code write_array(exf_output_directory *f, const exf_tensor *t, exf_te
     EXF_TRY(exf_text_addf(line, err, "%s.npy", t->name));
     EXF_TRY(exf_output_directory_file(f, line->s, err));
     line->len = 0;
-    EXF_TRY(npy_header(line, t, err));
+    EXF_TRY(exf_npy_header(line, t, t->name, err));
     EXF_TRY(exf_output_directory_write(f, line->s, line->len, err));
     EXF_TRY(exf_output_directory_write(f, t->data, exf_tensor_bytes(t), err));
 out:

@@ -22,10 +22,12 @@ static const char *descr_of(exf_dtype t)
 
 /* The magic, the length of what follows, and a Python dict that ends in a newline
  * where the data is aligned. */
-static exf_code add_header(exf_text *out, const exf_tensor *t, const char *descr, exf_err *err)
+exf_code exf_npy_header(exf_text *out, const exf_tensor *t, const char *what, exf_err *err)
 {
     exf_code rc;
     exf_text dict = {0};
+    const char *descr = descr_of(t->dtype);
+    if (!descr) return exf_fail(err, EXF_INTERNAL, "%s: no numpy file of %s", what, exf_dtype_name(t->dtype));
     EXF_TRY(exf_text_addf(&dict, err, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr));
     for (int i = 0; i < t->rank; i++)
         EXF_TRY(exf_text_addf(&dict, err, "%s%" PRId64 "%s", i ? ", " : "", t->shape[i], t->rank == 1 ? "," : ""));
@@ -45,9 +47,7 @@ exf_code exf_npy_write(const char *target, int force, const exf_tensor *t, exf_e
     exf_output_file *f = NULL;
     exf_text header = {0};
     exf_code rc;
-    const char *descr = descr_of(t->dtype);
-    if (!descr) return exf_fail(err, EXF_INTERNAL, "%s: no numpy file of %s", target, exf_dtype_name(t->dtype));
-    EXF_TRY(add_header(&header, t, descr, err));
+    EXF_TRY(exf_npy_header(&header, t, target, err));
     EXF_TRY(exf_output_file_begin(&f, target, force, err));
     EXF_TRY(exf_output_file_write(f, header.s, header.len, err));
     EXF_TRY(exf_output_file_write(f, t->data, exf_tensor_bytes(t), err));
