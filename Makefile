@@ -202,7 +202,7 @@ check-workflows:
 
 ## check-san: check-units, with every allocation failing in turn, and check-cli under address and undefined sanitizers
 check-san:
-	+@failed=0; $(THOROUGH) $(MAKE) $(SANITIZED) check-units || failed=1; $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
+	+@failed=0; $(THOROUGH) $(MAKE) $(SANITIZED) check-units || failed=1; CASE_SECONDS=600 $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
 
 ## check-tsan: the unit tests of the modules with threads, compiled with clang, under the thread sanitizer
 check-tsan:

@@ -77,5 +77,5 @@ ranks() {
     shift
     MALLOC_PERTURB_=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 \
         OMPI_MCA_hwloc_base_binding_policy=none \
-        ASAN_OPTIONS="${ASAN_OPTIONS:-exitcode=99}:detect_leaks=0:verify_asan_link_order=0" timeout 90 mpirun -n "$ranks_n" "$@"
+        ASAN_OPTIONS="${ASAN_OPTIONS:-exitcode=99}:detect_leaks=0:verify_asan_link_order=0" timeout "$((CASE_SECONDS / 2))" mpirun -n "$ranks_n" "$@"
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
 # run.sh - the programs from the outside: every case of tests/cli/cases and tests/bad.
-# usage: [BUILD=dir] [JOBS=2] run.sh [CASE-DIRECTORY ...]     last line: "N passed, N failed"
+# usage: [BUILD=dir] [JOBS=2] [CASE_SECONDS=180] run.sh [CASE-DIRECTORY ...]     last line: "N passed, N failed"
 # As many cases run at a time as there are processors.
 #
 # A case is a directory.  It runs in a fresh copy of tests/bad/base (a valid tiny
@@ -17,6 +17,7 @@
 # error, and every file is afterwards as it was before.
 set -u
 export LC_ALL=C
+export CASE_SECONDS="${CASE_SECONDS:-180}" # a case that runs longer has failed; sanitized programs need more
 export MALLOC_PERTURB_=165 # memory that nobody set is never 0 by luck
 ROOT=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
 BUILD=${BUILD:-build}
@@ -39,7 +40,7 @@ trap 'exit 143' TERM
 # One of the case's scripts in its directory; a hang is a failure of the case, a slow machine is not.
 # shellcheck disable=SC2016  # expanded by the inner shell
 script() { # NAME
-    (cd "$work/case" && exec timeout 180 sh -c '. "$ROOT/tests/cli/functions.sh"; set -e; . "./$0"' "$1")
+    (cd "$work/case" && exec timeout "$CASE_SECONDS" sh -c '. "$ROOT/tests/cli/functions.sh"; set -e; . "./$0"' "$1")
 }
 
 differences() { # CASE-DIRECTORY
