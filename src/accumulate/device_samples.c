@@ -81,13 +81,13 @@ exf_code exf_device_samples_keep(exf_device_samples *s, const exf_sampler *to, c
 {
     int n = 0;
     size_t first = to->first_row + b->row;
-    for (size_t at = exf_sampler_first(to, first); at < to->n; at++) {
-        const exf_candidate *c = &to->chosen[to->by_row[at]];
-        if (c->row >= first + (size_t)b->n_tokens) break;
-        int32_t slot = (int32_t)((c->row - first) * (size_t)b->top_k);
-        s->sample[n] = to->by_row[at];
-        s->slot_host[2 * n] = slot + c->slot;
-        s->slot_host[2 * n + 1] = slot + c->other;
+    for (size_t at = exf_smallest_keys_first(&to->keys, first); at < to->n; at++) {
+        size_t i = to->keys.by_row[at], row = to->keys.chosen[i].row;
+        if (row >= first + (size_t)b->n_tokens) break;
+        int32_t slot = (int32_t)((row - first) * (size_t)b->top_k);
+        s->sample[n] = i;
+        s->slot_host[2 * n] = slot + to->slot[2 * i];
+        s->slot_host[2 * n + 1] = slot + to->slot[2 * i + 1];
         if (2 * ++n < s->cap) continue;
         exf_code rc = keep(s, to, b, n, err);
         if (rc != EXF_OK) return rc;

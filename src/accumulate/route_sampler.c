@@ -2,11 +2,7 @@
 #include "accumulate/route_sampler.h"
 
 #include "base/mem.h"
-#include "base/rng.h"
-#include "base/thread_pool.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { STREAM = 2 }; /* of random numbers: the sampler of residuals uses 0 and 1 */
@@ -21,8 +17,7 @@ exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, e
     exf_code rc;
     memset(s, 0, sizeof *s);
     EXF_TRY(exf_route_sample_new(&s->sample, tokens, top_k, err));
-    EXF_TRY(exf_mem_new(&s->row, tokens, sizeof *s->row, "route sample", err));
-    EXF_TRY(exf_mem_new(&s->by_row, tokens, sizeof *s->by_row, "route sample", err));
+    EXF_TRY(exf_smallest_keys_new(&s->keys, tokens, err));
 out:
     if (rc != EXF_OK) exf_route_sampler_free(s);
     return rc;
@@ -31,122 +26,15 @@ out:
 void exf_route_sampler_free(exf_route_sampler *s)
 {
     void *device_arrays[] = {s->slot, s->ids, s->weights},
-         *host_arrays[] = {s->row, s->by_row, s->slot_host, s->ids_host, s->weights_host};
+         *host_arrays[] = {s->slot_host, s->ids_host, s->weights_host};
     for (size_t i = 0; s->b && i < sizeof device_arrays / sizeof *device_arrays; i++) s->b->free(device_arrays[i]);
     for (size_t i = 0; i < sizeof host_arrays / sizeof *host_arrays; i++) exf_mem_free(host_arrays[i]);
+    exf_smallest_keys_free(&s->keys);
     exf_route_sample_free(&s->sample);
     memset(s, 0, sizeof *s);
 }
 
 /* ---- choosing --------------------------------------------------------------------- */
-
-typedef struct {
-    uint64_t key;
-    size_t row, index; /* index: place in order of keys, once that is known */
-} candidate;
-
-typedef struct {
-    candidate *all;
-    size_t n, cap;
-} candidates;
-
-enum { PARTS = 64 }; /* of the sequences, listed side by side */
-
-typedef struct {
-    const exf_sequence_list *q;
-    int layer;
-    uint64_t limit;         /* keys of at most that are listed */
-    size_t first[PARTS + 1]; /* sequences [first[i], first[i + 1]) are part i */
-    size_t row[PARTS];      /* row of a part's first token */
-    candidates part[PARTS];
-} listing;
-
-/* Cuts the sequences into parts of about equally many. */
-static void cut(listing *l)
-{
-    size_t row = 0;
-    for (size_t p = 0; p < PARTS; p++) {
-        l->first[p] = l->q->n * p / PARTS;
-        l->first[p + 1] = l->q->n * (p + 1) / PARTS;
-        l->row[p] = row;
-        for (size_t i = l->first[p]; i < l->first[p + 1]; i++) row += (size_t)l->q->length[i];
-    }
-}
-
-static exf_code list_part(void *self, size_t p, int worker, exf_err *err)
-{
-    listing *l = self;
-    candidates *c = &l->part[p];
-    size_t row = l->row[p];
-    exf_code rc = EXF_OK;
-    (void)worker;
-    c->n = 0;
-    for (size_t i = l->first[p]; i < l->first[p + 1]; i++) {
-        uint64_t own;
-        memcpy(&own, l->q->sha256[i], sizeof own);
-        own = exf_rng_u64(own, STREAM, (uint64_t)l->layer);
-        for (int32_t t = 0; t < l->q->length[i]; t++, row++) {
-            uint64_t key = exf_rng_u64(own, STREAM, (uint64_t)t);
-            if (key > l->limit) continue;
-            if (c->n == c->cap) EXF_TRY(exf_mem_grow(&c->all, &c->cap, c->n + 1, sizeof *c->all, "route sample", err));
-            c->all[c->n++] = (candidate){key, row, 0};
-        }
-    }
-out:
-    return rc;
-}
-
-/* Lists the tokens with a key of at most the limit, in order of rows. */
-static exf_code list(candidates *c, listing *l, exf_err *err)
-{
-    exf_code rc;
-    c->n = 0;
-    EXF_TRY(exf_parallel_for(PARTS, exf_background_threads(), list_part, l, err));
-    for (size_t p = 0; p < PARTS; p++) {
-        size_t n = l->part[p].n;
-        if (n == 0) continue;
-        if (c->n + n > c->cap) EXF_TRY(exf_mem_grow(&c->all, &c->cap, c->n + n, sizeof *c->all, "route sample", err));
-        memcpy(c->all + c->n, l->part[p].all, n * sizeof *c->all);
-        c->n += n;
-    }
-out:
-    return rc;
-}
-
-static int by_key(const void *a, const void *b)
-{
-    const candidate *x = a, *y = b;
-    if (x->key != y->key) return x->key < y->key ? -1 : 1;
-    return (x->row > y->row) - (x->row < y->row);
-}
-
-static int by_row(const void *a, const void *b)
-{
-    const candidate *x = a, *y = b;
-    return (x->row > y->row) - (x->row < y->row);
-}
-
-/* Lists candidates below a limit that about as many meet as are wanted, with a larger limit if they are too few. */
-static exf_code list_enough(candidates *c, const exf_sequence_list *q, size_t wanted, int layer, exf_err *err)
-{
-    double total = 0, share;
-    listing *l = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&l, 1, sizeof *l, "route sample", err));
-    l->q = q;
-    l->layer = layer;
-    cut(l);
-    for (size_t i = 0; i < q->n; i++) total += (double)q->length[i];
-    for (share = ((double)wanted + 4 * sqrt((double)wanted) + 16) / total;; share *= 2) {
-        l->limit = share >= 1 ? UINT64_MAX : (uint64_t)(share * 0x1p63) * 2;
-        EXF_TRY(list(c, l, err));
-        if (c->n >= wanted || l->limit == UINT64_MAX) break;
-    }
-out:
-    for (size_t p = 0; l && p < PARTS; p++) exf_mem_free(l->part[p].all);
-    exf_mem_free(l);
-    return rc;
-}
 
 void exf_route_sampler_share(exf_route_sampler *s, size_t first_row)
 {
@@ -156,7 +44,7 @@ void exf_route_sampler_share(exf_route_sampler *s, size_t first_row)
 
 exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err)
 {
-    candidates c = {NULL, 0, 0};
+    exf_key_rule rule = {.sequences = sequences, .each = 1, .layer = layer, .seed = STREAM, .stream = STREAM};
     size_t slots = s->sample.cap * (size_t)s->sample.top_k;
     exf_code rc;
     if (s->shared) {
@@ -164,36 +52,14 @@ exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list 
         memset(s->sample.weights, 0, slots * sizeof *s->sample.weights);
     }
     s->sample.n = 0;
-    EXF_TRY(list_enough(&c, sequences, s->sample.cap, layer, err));
-    if (c.n) qsort(c.all, c.n, sizeof *c.all, by_key);
-    size_t n = s->sample.n = c.n < s->sample.cap ? c.n : s->sample.cap;
-    for (size_t i = 0; i < n; i++) {
-        c.all[i].index = i;
-        s->sample.key[i] = c.all[i].key;
-        s->row[i] = c.all[i].row;
-    }
-    if (n) qsort(c.all, n, sizeof *c.all, by_row);
-    for (size_t i = 0; i < n; i++) s->by_row[i] = c.all[i].index;
+    EXF_TRY(exf_smallest_keys_choose(&s->keys, &rule, err));
+    s->sample.n = s->keys.n;
+    for (size_t i = 0; i < s->keys.n; i++) s->sample.key[i] = s->keys.chosen[i].key;
 out:
-    exf_mem_free(c.all);
     return rc;
 }
 
 /* ---- keeping ---------------------------------------------------------------------- */
-
-/* Returns the index in by_row of the first chosen token at or behind `row`. */
-static size_t first_of(const exf_route_sampler *s, size_t row)
-{
-    size_t low = 0, high = s->sample.n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (s->row[s->by_row[middle]] < row)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
 
 static void put(exf_route_sampler *s, size_t i, const int32_t *ids, const float *weights)
 {
@@ -205,10 +71,10 @@ static void put(exf_route_sampler *s, size_t i, const int32_t *ids, const float 
 void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b)
 {
     size_t first = s->first_row + b->row;
-    for (size_t at = first_of(s, first); at < s->sample.n; at++) {
-        size_t i = s->by_row[at], slot;
-        if (s->row[i] >= first + (size_t)b->n_tokens) break;
-        slot = (s->row[i] - first) * (size_t)b->top_k;
+    for (size_t at = exf_smallest_keys_first(&s->keys, first); at < s->sample.n; at++) {
+        size_t i = s->keys.by_row[at], row = s->keys.chosen[i].row;
+        if (row >= first + (size_t)b->n_tokens) break;
+        size_t slot = (row - first) * (size_t)b->top_k;
         put(s, i, b->router_ids + slot, b->router_weights + slot);
     }
 }
@@ -240,9 +106,10 @@ out:
 void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b)
 {
     size_t row = s->first_row + b->row, k = (size_t)b->top_k;
-    size_t first = first_of(s, row), end = first_of(s, row + (size_t)b->n_tokens), n = end - first;
+    size_t first = exf_smallest_keys_first(&s->keys, row);
+    size_t end = exf_smallest_keys_first(&s->keys, row + (size_t)b->n_tokens), n = end - first;
     if (n == 0) return;
-    for (size_t at = first; at < end; at++) s->slot_host[at] = (int32_t)(s->row[s->by_row[at]] - row);
+    for (size_t at = first; at < end; at++) s->slot_host[at] = (int32_t)(s->keys.chosen[s->keys.by_row[at]].row - row);
     s->b->upload(b->q, s->slot + first, s->slot_host + first, n * sizeof *s->slot);
     s->b->gather_rows(b->q, (float *)(void *)(s->ids + first * k), (const float *)(const void *)b->router_ids, s->slot + first,
                       (int)n, b->top_k);
@@ -259,7 +126,7 @@ exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err)
     if (!s->q) return EXF_OK;
     EXF_TRY(s->b->download(s->q, s->ids_host + from, s->ids + from, slots * sizeof *s->ids, err));
     EXF_TRY(s->b->download(s->q, s->weights_host + from, s->weights + from, slots * sizeof *s->weights, err));
-    for (size_t at = s->first; at < s->end; at++) put(s, s->by_row[at], s->ids_host + at * k, s->weights_host + at * k);
+    for (size_t at = s->first; at < s->end; at++) put(s, s->keys.by_row[at], s->ids_host + at * k, s->weights_host + at * k);
 out:
     s->q = NULL;
     return rc;

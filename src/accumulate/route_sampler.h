@@ -1,18 +1,15 @@
-/* route_sampler.h - a route sampler chooses tokens of a layer and keeps their routes as the router made
- * them (artifact/route_sample.h).
- *
- * A token's key is a pure function of its sequence's own digest, the layer and its position, and those of
- * the smallest keys are chosen: the sample depends on no thread, split or order of the data, and on no seed. */
+/* route_sampler.h - a route sampler chooses tokens of a layer, those of the smallest keys (smallest_keys.h), and
+ * keeps their routes as the router made them (artifact/route_sample.h).  The keys depend on no seed. */
 #ifndef EXF_ACCUMULATE_ROUTE_SAMPLER_H
 #define EXF_ACCUMULATE_ROUTE_SAMPLER_H
+#include "accumulate/smallest_keys.h"
 #include "artifact/route_sample.h"
-#include "artifact/sequences.h"
 #include "hooks/observer.h"
 #include "kernels/backend.h"
 
 typedef struct {
     exf_route_sample sample; /* of the present layer, filled block by block */
-    size_t *row, *by_row;    /* [n] rows in order of keys; indices of these by rising row */
+    exf_smallest_keys keys;  /* the chosen tokens, in the sample's order */
     size_t first_row;        /* row in the whole run of the first row that blocks count from: of a rank's part */
     int shared;              /* 1: other ranks keep the others; what is not kept is 0 */
     const exf_backend *b;    /* a device's; NULL: blocks come in host memory */
@@ -20,7 +17,7 @@ typedef struct {
     float *weights;          /* [cap, K] in device memory */
     int32_t *slot_host, *ids_host;
     float *weights_host;
-    size_t first, end;       /* tokens [first, end) of by_row are in device memory and not fetched yet */
+    size_t first, end;       /* tokens [first, end) of keys.by_row are in device memory and not fetched yet */
     struct exf_queue *q;     /* on which they were gathered */
 } exf_route_sampler;
 

@@ -1,0 +1,38 @@
+/* smallest_keys.h - chooses candidates of a layer's tokens, those of the smallest keys: which the low-rank basis is made
+ * from (sampler.h), whose routes are kept (route_sampler.h).
+ *
+ * A key is a pure function of the digest of the token's own sequence, the layer, and the candidate's place in the
+ * sequence: the choice and its order depend on no thread, and not on how the data is cut into files or ordered.  Equal
+ * keys belong to equal sequences; the lower row comes first. */
+#ifndef EXF_ACCUMULATE_SMALLEST_KEYS_H
+#define EXF_ACCUMULATE_SMALLEST_KEYS_H
+#include "artifact/sequences.h"
+
+/* Where the keys of a layer come from. */
+typedef struct {
+    const exf_sequence_list *sequences;
+    int each;              /* candidates of a token */
+    int layer;
+    uint64_t seed, stream; /* of random numbers (base/rng.h) */
+} exf_key_rule;
+
+typedef struct {
+    uint64_t key;
+    uint64_t own;   /* the sequence's number in this layer, from which further random numbers can be drawn */
+    uint64_t place; /* of the candidate in its sequence: position * each + slot */
+    size_t row;     /* of the token in the whole run */
+} exf_keyed_candidate;
+
+typedef struct {
+    size_t n, cap;               /* chosen in this layer; that fit */
+    exf_keyed_candidate *chosen; /* [n] by rising key */
+    size_t *by_row;              /* [n] their indices by rising row and place */
+} exf_smallest_keys;
+
+exf_code exf_smallest_keys_new(exf_smallest_keys *s, size_t cap, exf_err *err) EXF_CHECKED;
+void exf_smallest_keys_free(exf_smallest_keys *s); /* accepts zeroed memory */
+/* Chooses cap candidates, or all where there are fewer; lists them on several threads. */
+exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, exf_err *err) EXF_CHECKED;
+/* Returns the index in by_row of the first chosen candidate at or behind `row` of the whole run. */
+size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
+#endif
