@@ -2,9 +2,10 @@
  *
  *   score   = softmax(z) over all E, sigmoid(z), or sqrt(softplus(z)); in double
  *   choice  = score + bias; with groups, the choices outside the best top_groups
- *             of n_groups groups become 0, a group being as good as its largest
- *             choice (max) or the sum of its two largest (top2_sum).  A bias of -infinity: the
- *             expert does not exist and is never chosen while K others are
+ *             of n_groups groups become the lowest number, a group being as good as its largest
+ *             choice (max) or the sum of its two largest (top2_sum): a choice below 0, which a negative
+ *             bias makes, still comes before them.  A bias of -infinity: the expert does not exist and
+ *             is never chosen while K others are
  *   ids     = the K largest choices, ties to the lower expert number;
  *             or, where there is a table, table[token]
  *   weights = score[ids], divided by (their sum + epsilon) when renormalise,

@@ -1,6 +1,7 @@
 /* router_cpu.c - see router.h. */
 #include "kernels/moe/router.h"
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 
@@ -58,8 +59,8 @@ static double group_score(const double *choice, int n, int top2)
     return top2 && second > -INFINITY ? best + second : best;
 }
 
-/* Sets choices in groups that are not kept to 0, as the reference masks them; those of experts that
- * do not exist stay -infinity. */
+/* Sets choices in groups that are not kept to the lowest number, where references have -infinity; which choices of
+ * experts that do not exist keep, so that these still come last. */
 static void keep_groups(double *choice, double *group, const exf_router_rules *r)
 {
     int size = r->n_experts / r->n_groups;
@@ -71,7 +72,7 @@ static void keep_groups(double *choice, double *group, const exf_router_rules *r
         group[best] = -INFINITY;
     }
     for (int e = 0; e < r->n_experts; e++)
-        if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = 0;
+        if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = -DBL_MAX;
 }
 
 static void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules *r)

@@ -4,6 +4,8 @@
 #include "kernels/device/cuda_reduce.cuh"
 #include "kernels/moe/router.h"
 
+#include <cfloat>
+
 /* Finds the largest value over the lanes, ties to the lower index; every lane gets both. */
 static __device__ void warp_argmax(double *value, int *index)
 {
@@ -35,7 +37,7 @@ static __device__ void scores_of(double *score, const float *logits, const exf_r
     for (int e = lane; e < r.n_experts; e += 32) score[e] /= sum;
 }
 
-/* Sets choices in groups that are not kept to 0; those of -infinity stay. group: n_groups doubles. */
+/* Sets choices in groups that are not kept to the lowest number; those of -infinity stay. group: n_groups doubles. */
 static __device__ void keep_groups(double *choice, double *group, const exf_router_rules &r, int lane)
 {
     int size = r.n_experts / r.n_groups;
@@ -63,7 +65,7 @@ static __device__ void keep_groups(double *choice, double *group, const exf_rout
         __syncwarp();
     }
     for (int e = lane; e < r.n_experts; e += 32)
-        if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = 0;
+        if (group[e / size] > -INFINITY && choice[e] > -INFINITY) choice[e] = -DBL_MAX;
     __syncwarp();
 }
 

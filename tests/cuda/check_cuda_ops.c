@@ -281,7 +281,8 @@ static const struct { int e, k, groups, kept, top2, bias, table; exf_router_scor
     {256, 8, 8, 4, 1, 1, 0, EXF_ROUTER_SIGMOID},      {256, 6, 1, 1, 0, 1, 0, EXF_ROUTER_SQRT_SOFTPLUS},
     {16, 3, 1, 1, 0, 0, 1, EXF_ROUTER_SQRT_SOFTPLUS}, {512, 10, 1, 1, 0, 0, 0, EXF_ROUTER_SOFTMAX},
     {64, 6, 8, 3, 0, 2, 0, EXF_ROUTER_SOFTMAX},       {256, 8, 64, 4, 1, 2, 0, EXF_ROUTER_SIGMOID},
-    {16, 2, 16, 9, 0, 2, 0, EXF_ROUTER_SIGMOID},
+    {16, 2, 16, 9, 0, 2, 0, EXF_ROUTER_SIGMOID},      {256, 8, 8, 4, 1, 3, 0, EXF_ROUTER_SIGMOID},
+    {16, 8, 8, 4, 0, 3, 0, EXF_ROUTER_SIGMOID},
 };
 
 /* Two of three experts do not exist, and of the first sixteen but four: groups with one left, and with none. */
@@ -290,6 +291,19 @@ static pair_array missing_experts(int e)
     float bias[512];
     for (int i = 0; i < e; i++) bias[i] = i % 3 || (i < 16 && i % 4) ? -INFINITY : 0.01f * (float)i;
     return pair_of(&p, bias, (size_t)e);
+}
+
+/* Biases below -1, so that every choice by sigmoid is below 0. */
+static pair_array negative_bias(int e)
+{
+    float bias[512];
+    for (int i = 0; i < e; i++) bias[i] = -1 - 0.25f * (float)(i % 7);
+    return pair_of(&p, bias, (size_t)e);
+}
+
+static pair_array bias_of(int kind, int e)
+{
+    return kind == 3 ? negative_bias(e) : kind == 2 ? missing_experts(e) : pair_reals(&p, (size_t)e, 19, 0.3f);
 }
 
 START_TEST(routing_is_the_same)
@@ -301,7 +315,7 @@ START_TEST(routing_is_the_same)
     for (int i = 0; i < VOCAB * k && i < VOCAB * 16; i++) table[i] = (float)((i * 5) % e);
     for (int t = 0; t < T; t++) tokens[t] = t % VOCAB;
     pair_array logits = pair_reals(&p, (size_t)(T * e), 18, 6),
-               bias = routers[_i].bias == 2 ? missing_experts(e) : pair_reals(&p, (size_t)e, 19, 0.3f),
+               bias = bias_of(routers[_i].bias, e),
                ids = pair_integers(&p, (size_t)(T * k), 20);
     pair_array weights = pair_reals(&p, (size_t)(T * k), 21, 1), scratch = pair_reals(&p, 2 * (size_t)exf_router_scratch(e), 22, 1);
     pair_array map = pair_of(&p, table, VOCAB * 16), token = pair_of(&p, tokens, T);

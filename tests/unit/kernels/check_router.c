@@ -103,19 +103,23 @@ START_TEST(groups_by_their_best_or_their_two_best)
 }
 END_TEST
 
-/* Choices outside the kept groups are 0, not minus infinity: they beat a negative one. */
-START_TEST(masked_choices_are_zero)
+/* A group that is not kept loses to every choice of one that is, below 0 too: a negative bias makes such. */
+START_TEST(masked_choices_lose_to_negative_ones)
 {
-    const float z[] = {3, 0, 1, 1}, bias[] = {0, -2, 0, 0};
+    const float z[] = {3, 0, 1, 1}, bias[] = {0, -2, 0, 0}, all[] = {-2, -3, -3, -2.5f};
     exf_router_rules r = rules_for(4, 2, EXF_ROUTER_SIGMOID);
     r.bias = bias;
     r.n_groups = 2;
     r.top_groups = 1;
-    expect(&r, z, IDS{0, 2}, WEIGHTS{naive_sigmoid(3), naive_sigmoid(1)});
+    expect(&r, z, IDS{0, 1}, WEIGHTS{naive_sigmoid(3), naive_sigmoid(0)});
+    r.bias = all; /* choices -1.05 -2.5 -2.27 -1.77 */
+    expect(&r, z, IDS{0, 1}, WEIGHTS{naive_sigmoid(3), naive_sigmoid(0)});
+    r.group_top2 = 1; /* -3.55 and -4.04 */
+    expect(&r, z, IDS{0, 1}, WEIGHTS{naive_sigmoid(3), naive_sigmoid(0)});
 }
 END_TEST
 
-/* A bias of -infinity takes an expert out: neither a masked choice of 0 nor a group brings it back. */
+/* A bias of -infinity takes an expert out: neither a masked choice nor a group brings it back. */
 START_TEST(missing_experts_are_never_chosen)
 {
     const float none = -INFINITY, z[] = {none, 0, 2, none, none, 1}, bias[] = {none, 0, 0, none, none, 0};
@@ -124,7 +128,7 @@ START_TEST(missing_experts_are_never_chosen)
     r.bias = bias;
     expect(&r, z, IDS{2, 5, 1}, w);
     r.n_groups = 3;
-    r.top_groups = 1; /* {. .5} {.88 .} {. .73}: the second; of the others those that exist count as 0 */
+    r.top_groups = 1; /* {. .5} {.88 .} {. .73}: the second; of the others those that exist come next */
     expect(&r, z, IDS{2, 5, 1}, w);
     r.group_top2 = 1; /* a group of one is as good as its one */
     expect(&r, z, IDS{2, 5, 1}, w);
@@ -214,7 +218,7 @@ static void naive_groups(double *choice, const exf_router_rules *r)
     }
     for (int i = 0; i < r->top_groups; i++) kept[best_of(worth, kept, r->n_groups)] = 1;
     for (int e = 0; e < r->n_experts; e++)
-        if (!kept[e / size]) choice[e] = 0;
+        if (!kept[e / size]) choice[e] = -INFINITY;
 }
 
 static void naive_route(int32_t *ids, float *weights, const float *z, int32_t token, const exf_router_rules *r)
@@ -280,7 +284,7 @@ static void draw_numbers(draw *d, uint64_t round)
     int e = d->rules.n_experts, k = d->rules.top_k;
     d->n_tokens = 1 + below(MAX_T, round, 11);
     for (int i = 0; i < d->n_tokens * e; i++) d->logits[i] = number(round, (uint64_t)i, 6);
-    for (int i = 0; i < e; i++) d->bias[i] = number(round, 500 + (uint64_t)i, 1);
+    for (int i = 0; i < e; i++) d->bias[i] = number(round, 500 + (uint64_t)i, 1) - (float)below(3, round, 12);
     for (int i = 0; i < MAX_T; i++) d->tokens[i] = below(6, round, 20 + (uint64_t)i);
     for (int t = 0; t < 6; t++)
         for (int i = 0; i < k; i++) d->table[t * k + i] = (float)((t * 7 + i) % e);
@@ -322,7 +326,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, ties_go_to_the_lower_number);
     tcase_add_test(t, a_bias_chooses_but_does_not_weigh);
     tcase_add_test(t, groups_by_their_best_or_their_two_best);
-    tcase_add_test(t, masked_choices_are_zero);
+    tcase_add_test(t, masked_choices_lose_to_negative_ones);
     tcase_add_test(t, missing_experts_are_never_chosen);
     tcase_add_test(t, a_table_chooses_by_token);
     tcase_add_test(t, vanishing_scores_do_not_divide_by_zero);
