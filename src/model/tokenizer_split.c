@@ -11,13 +11,16 @@
 #include <pcre2.h>
 #include <string.h>
 
-/* The limits are for patterns that run away: the released ones stay far below.  At each place of a text a
- * pattern may take FREE_STEPS steps, as PCRE2 counts them; what takes more is paid from the text's budget, and no single
- * place may take so many that a stop would wait for it. */
-enum { MOST_STEPS = 32, FREE_STEPS = 1024, DEARER = 4, LEAST_BUDGET = 20000000, BUDGET_PER_BYTE = 200, MOST_AT_ONE_PLACE = 1 << 28,
-       HEAP_LIMIT_KIB = 1 << 20 };
+/* A place of a text is first tried with FREE_STEPS steps, as PCRE2 counts them, on a window that reaches WINDOW bytes
+ * ahead.  A place for which this does not do is hard: it is tried again by code that reports every item of the pattern, and
+ * what that does is paid from the text's budget, a step for an item and one for every SCANNED bytes that an item has read. */
+enum { MOST_STEPS = 32, FREE_STEPS = 128, WINDOW = 128, SCANNED = 8, LEAST_BUDGET = 100000000, BUDGET_PER_BYTE = 200,
+       MOST_BUDGET = 2000000000, HEAP_LIMIT_KIB = 1 << 20, STOP_CHECK = 1 << 20 };
 
-typedef struct { pcre2_code *code; int only_matches; } split_step;
+typedef struct {
+    pcre2_code *code, *counting; /* the same pattern, without and with a callout in front of every item */
+    int only_matches;
+} split_step;
 
 struct exf_splitter {
     pcre2_compile_context *context;
@@ -31,6 +34,10 @@ struct exf_split_work {
     pcre2_match_context *context;
     uint64_t budget, left; /* steps for the whole text, and those that are not spent */
     size_t bytes;          /* of the text, as far as it was given */
+    size_t read;           /* where the last item that was counted began */
+    int no_budget;
+    exf_code stopped;
+    exf_err *err;
 };
 
 static void *get_memory(PCRE2_SIZE size, void *unused)
@@ -53,23 +60,33 @@ static exf_code no_memory(exf_err *err)
 
 /* ---- loading -------------------------------------------------------- */
 
-static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint32_t options, int only_matches, const char *where,
-                         exf_err *err)
+static exf_code compile(pcre2_code **out, const exf_splitter *s, const char *pattern, size_t len, uint32_t options, uint32_t jit,
+                        const char *where, exf_err *err)
 {
     int code;
     PCRE2_SIZE at;
     PCRE2_UCHAR why[200];
-    if (s->n == MOST_STEPS) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", where, MOST_STEPS);
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT | options, &code, &at, s->context);
-    if (!re && code == PCRE2_ERROR_HEAP_FAILED) return no_memory(err);
-    if (!re) {
+    *out = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_USE_OFFSET_LIMIT | options, &code, &at, s->context);
+    if (!*out && code == PCRE2_ERROR_HEAP_FAILED) return no_memory(err);
+    if (!*out) {
         pcre2_get_error_message(code, why, sizeof why);
         return exf_fail(err, EXF_MODEL, "%s: pattern of pre_tokenizer Split does not compile: %s at byte %zu of \"%s\"", where,
                         (char *)why, (size_t)at, pattern);
     }
-    (void)pcre2_jit_compile(re, PCRE2_JIT_COMPLETE); /* without it the interpreter serves */
-    s->step[s->n++] = (split_step){re, only_matches};
+    (void)pcre2_jit_compile(*out, jit); /* without it the interpreter serves */
     return EXF_OK;
+}
+
+static exf_code add_step(exf_splitter *s, const char *pattern, size_t len, uint32_t options, int only_matches, const char *where,
+                         exf_err *err)
+{
+    if (s->n == MOST_STEPS) return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer has more than %d steps", where, MOST_STEPS);
+    split_step *step = &s->step[s->n++];
+    step->only_matches = only_matches;
+    exf_code rc =
+        compile(&step->code, s, pattern, len, options, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD, where, err);
+    if (rc != EXF_OK) return rc;
+    return compile(&step->counting, s, pattern, len, options | PCRE2_AUTO_CALLOUT, PCRE2_JIT_COMPLETE, where, err);
 }
 
 static exf_code add_regex(exf_splitter *s, const char *pattern, size_t len, int only_matches, const char *where, exf_err *err)
@@ -185,12 +202,29 @@ out:
 void exf_splitter_free(exf_splitter *s)
 {
     if (!s) return;
-    for (size_t i = 0; i < s->n; i++) pcre2_code_free(s->step[i].code);
+    for (size_t i = 0; i < s->n; i++) {
+        pcre2_code_free(s->step[i].code);
+        pcre2_code_free(s->step[i].counting);
+    }
     pcre2_compile_context_free(s->context);
     exf_mem_free(s);
 }
 
 /* ---- splitting ------------------------------------------------------ */
+
+/* Pays for an item of a pattern, and for what was read from one item to the next. */
+static int count_item(pcre2_callout_block *at, void *ctx)
+{
+    exf_split_work *w = ctx;
+    size_t from = w->read, to = w->read = at->current_position;
+    uint64_t cost = 1 + (from < to ? to - from : from - to) / SCANNED, before = w->left;
+    w->no_budget = cost > before;
+    if (w->no_budget) return PCRE2_ERROR_CALLOUT;
+    w->left -= cost;
+    if (w->left / STOP_CHECK == before / STOP_CHECK) return 0;
+    w->stopped = exf_stop_check(w->err);
+    return w->stopped == EXF_OK ? 0 : PCRE2_ERROR_CALLOUT;
+}
 
 exf_code exf_split_work_new(exf_split_work **out, exf_err *err)
 {
@@ -208,6 +242,7 @@ exf_code exf_split_work_new(exf_split_work **out, exf_err *err)
     }
     w->budget = w->left = LEAST_BUDGET;
     pcre2_set_heap_limit(w->context, HEAP_LIMIT_KIB);
+    pcre2_set_callout(w->context, count_item, w);
     return EXF_OK;
 }
 
@@ -226,16 +261,16 @@ typedef struct {
     void *ctx;
 } run;
 
-/* PCRE2's answer for the places from `at` to `last`, with at most so many steps at each.  The text was checked
- * once; checking again in every call would be quadratic. */
-static int attempt(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t last, uint32_t steps)
+/* PCRE2's answer for the places from `at` to `last`.  The text was checked once; checking again in every call would be
+ * quadratic. */
+static int attempt(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t last, uint32_t options)
 {
     exf_split_work *w = r->w;
-    pcre2_set_match_limit(w->context, steps);
     pcre2_set_offset_limit(w->context, last);
-    int n = pcre2_match(code, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK, w->match, w->context);
+    options |= PCRE2_NO_UTF_CHECK;
+    int n = pcre2_match(code, (PCRE2_SPTR)text, len, at, options, w->match, w->context);
     if (n == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's stack is on the heap */
-        n = pcre2_match(code, (PCRE2_SPTR)text, len, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->match, w->context);
+        n = pcre2_match(code, (PCRE2_SPTR)text, len, at, options | PCRE2_NO_JIT, w->match, w->context);
     return n;
 }
 
@@ -246,18 +281,18 @@ static exf_code no_budget(const exf_split_work *w, size_t at, exf_err *err)
                     " piece; split the text into shorter documents or use another tokenizer", w->budget, w->bytes, at);
 }
 
-/* The answer for one place, with as many steps as it takes and the budget has; *hard: it took more than the free ones. */
-static exf_code attempt_one(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, int *n, int *hard,
-                            exf_err *err)
+/* The answer for one place, on the whole text and paid from the budget. */
+static exf_code attempt_hard(const run *r, const split_step *step, const char *text, size_t len, size_t at, int *n, exf_err *err)
 {
-    *n = attempt(r, code, text, len, at, at, FREE_STEPS);
-    *hard = *n == PCRE2_ERROR_MATCHLIMIT;
-    for (uint32_t steps = FREE_STEPS * DEARER; *n == PCRE2_ERROR_MATCHLIMIT; steps *= DEARER) {
-        if (r->w->left < steps || steps > MOST_AT_ONE_PLACE) return no_budget(r->w, at, err);
-        r->w->left -= steps;
-        *n = attempt(r, code, text, len, at, at, steps);
-    }
-    return exf_stop_check(err);
+    exf_split_work *w = r->w;
+    w->read = at;
+    w->no_budget = 0;
+    w->stopped = EXF_OK;
+    w->err = err;
+    pcre2_set_match_limit(w->context, UINT32_MAX);
+    *n = attempt(r, step->counting, text, len, at, at, 0);
+    if (*n == PCRE2_ERROR_MATCHLIMIT || w->no_budget) return no_budget(w, at, err);
+    return w->stopped != EXF_OK ? w->stopped : exf_stop_check(err);
 }
 
 static size_t next_character(const char *text, size_t len, size_t at)
@@ -266,27 +301,52 @@ static size_t next_character(const char *text, size_t len, size_t at)
     return at;
 }
 
-/* The answer from `at` on.  Where a place is hard, the places are tried one by one up to behind it. */
-static exf_code attempt_all(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, int *n, exf_err *err)
+/* The end of the window at a place: not within a character, and not behind a line break, where "^" would not see that the
+ * text goes on; `at` if there is none as near as that. */
+static size_t window_end(const char *text, size_t len, size_t at)
 {
-    int hard = 0;
-    *n = attempt(r, code, text, len, at, PCRE2_UNSET, FREE_STEPS);
-    while (*n == PCRE2_ERROR_MATCHLIMIT) {
-        exf_code rc = attempt_one(r, code, text, len, at, n, &hard, err);
-        if (rc != EXF_OK || *n != PCRE2_ERROR_NOMATCH || at >= len) return rc;
-        at = next_character(text, len, at);
-        *n = hard ? attempt(r, code, text, len, at, PCRE2_UNSET, FREE_STEPS) : PCRE2_ERROR_MATCHLIMIT;
+    size_t end = len - at <= WINDOW ? len : next_character(text, len, at + WINDOW - 1), most = end + WINDOW;
+    while (end < len && end < most && text[end - 1] == '\n') end = next_character(text, len, end);
+    return end < len && text[end - 1] == '\n' ? at : end;
+}
+
+/* The answer from `at` on, window by window.  A place that reaches its window's end without an answer is tried in a window of
+ * its own, and is hard if that does not do; which place takes too many steps is found by trying one after the other. */
+static exf_code attempt_all(const run *r, const split_step *step, const char *text, size_t len, size_t at, int *n, exf_err *err)
+{
+    for (int one_by_one = 0;;) {
+        size_t end = window_end(text, len, at), began = at, next = one_by_one ? next_character(text, len, at) : end;
+        size_t last = one_by_one ? at : end < len ? end - 1 : PCRE2_UNSET;
+        pcre2_set_match_limit(r->w->context, FREE_STEPS);
+        *n = end == at && at < len ? PCRE2_ERROR_PARTIAL
+                                   : attempt(r, step->code, text, end, at, last, end < len ? PCRE2_PARTIAL_HARD : 0);
+        if (*n == PCRE2_ERROR_PARTIAL && end > at) began = pcre2_get_startchar(r->w->match);
+        if (began > at) {
+            at = began;
+            continue;
+        }
+        if (*n == PCRE2_ERROR_MATCHLIMIT && !one_by_one) {
+            one_by_one = 1;
+            continue;
+        }
+        if (*n == PCRE2_ERROR_PARTIAL || *n == PCRE2_ERROR_MATCHLIMIT) {
+            exf_code rc = attempt_hard(r, step, text, len, at, n, err);
+            if (rc != EXF_OK) return rc;
+            next = next_character(text, len, at);
+            one_by_one = 0;
+        }
+        if (*n != PCRE2_ERROR_NOMATCH || at >= len || last == PCRE2_UNSET) return EXF_OK;
+        at = next;
     }
-    return EXF_OK;
 }
 
 /* *found: whether there is a match at or after `at`, and then its bounds. */
-static exf_code find(const run *r, const pcre2_code *code, const char *text, size_t len, size_t at, size_t bounds[2], int *found,
+static exf_code find(const run *r, const split_step *step, const char *text, size_t len, size_t at, size_t bounds[2], int *found,
                      exf_err *err)
 {
     PCRE2_UCHAR why[200];
     int n;
-    exf_code rc = attempt_all(r, code, text, len, at, &n, err);
+    exf_code rc = attempt_all(r, step, text, len, at, &n, err);
     if (rc != EXF_OK) return rc;
     *found = n >= 0;
     if (n == PCRE2_ERROR_NOMATCH) return EXF_OK;
@@ -311,7 +371,7 @@ static exf_code split(const run *r, size_t k, const char *text, size_t len, exf_
     int found;
     exf_code rc;
     while (at <= len) {
-        EXF_TRY(find(r, step->code, text, len, at, m, &found, err));
+        EXF_TRY(find(r, step, text, len, at, m, &found, err));
         if (!found) break;
         if (m[0] == m[1] && m[0] == last) {
             /* An empty match right behind the last one does not count; try one
@@ -332,7 +392,8 @@ exf_code exf_splitter_run(const exf_splitter *s, exf_split_work *w, const char *
                           exf_err *err)
 {
     run r = {s, w, emit, ctx};
-    uint64_t more = (uint64_t)len * BUDGET_PER_BYTE;
+    uint64_t most = MOST_BUDGET - w->budget, more = (uint64_t)len * BUDGET_PER_BYTE;
+    if (more > most) more = most;
     w->budget += more;
     w->left += more;
     w->bytes += len;

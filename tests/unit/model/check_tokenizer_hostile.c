@@ -2,7 +2,9 @@
  * table, long added tokens, patterns that backtrack without end.  What is counted is steps, never seconds. */
 #include "tests/support/tokenizer_fixtures.h"
 
+#include "format/json.h"
 #include "model/tokenizer_added.h"
+#include "model/tokenizer_split.h"
 #include "model/tokenizer_table.h"
 
 #include <stdio.h>
@@ -175,6 +177,107 @@ START_TEST(a_lazy_pattern_has_a_budget)
 }
 END_TEST
 
+/* Each place reads on to the end of the text in one step: without counting what is read, n squared letters. */
+START_TEST(a_pattern_that_reads_far_has_a_budget)
+{
+    static const char *const pattern[] = {"a*b|a", "(?=a+b)a|a", "(?:a{9})*b|a"};
+    enum { LEN = 100000 };
+    exf_err e;
+    exf_tokenizer *t;
+    exf_ids ids = {0};
+    exf_text pre = {0};
+    char *text = malloc(LEN);
+    ck_assert_ptr_nonnull(text);
+    memset(text, 'a', LEN);
+    ck_ok(exf_text_addf(&pre, &e, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern[_i]), e);
+    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), e);
+    ck_fails(exf_tokenizer_encode(t, text, LEN, &ids, &e), EXF_MODEL, e, "a pattern of the pre_tokenizer takes more than");
+    ck_assert_ptr_nonnull(strstr(e.msg, "120000000 steps on a text of 100000 bytes"));
+    ck_ok(exf_tokenizer_encode(t, text, 2000, &ids, &e), e); /* a short text is no work */
+    ck_assert_uint_eq(ids.n, 2000);
+    free(text);
+    exf_text_free(&pre);
+    exf_ids_free(&ids);
+    exf_tokenizer_free(t);
+}
+END_TEST
+
+/* The ends of the pieces that a pattern cuts a text into. */
+typedef struct { const char *text; size_t n, end[400]; } piece_ends;
+
+static exf_code note_end(void *ctx, const char *piece, size_t len, exf_err *err)
+{
+    piece_ends *p = ctx;
+    (void)err;
+    ck_assert_uint_lt(p->n, sizeof p->end / sizeof *p->end);
+    p->end[p->n++] = (size_t)(piece - p->text) + len;
+    return EXF_OK;
+}
+
+static void cut(piece_ends *p, const char *pattern, const char *text, size_t len)
+{
+    exf_err e;
+    exf_json *doc;
+    exf_splitter *s;
+    exf_split_work *w;
+    exf_text pre = {0};
+    *p = (piece_ends){.text = text};
+    ck_ok(exf_text_addf(&pre, &e, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern), e);
+    ck_ok(exf_json_parse(&doc, pre.s, pre.len, "test", &e), e);
+    ck_ok(exf_splitter_load(&s, doc, "test", &e), e);
+    ck_ok(exf_split_work_new(&w, &e), e);
+    ck_ok(exf_splitter_run(s, w, text, len, note_end, p, &e), e);
+    exf_split_work_free(w);
+    exf_splitter_free(s);
+    exf_json_free(doc);
+    exf_text_free(&pre);
+}
+
+/* Runs of 1000 letters a, blanks, a, b: longer than what a pattern reads at first. */
+START_TEST(pieces_longer_than_a_window)
+{
+    static const struct { const char *pattern; size_t end[5]; } known[] = {
+        {"a+", {1000, 2000, 3000, 4000}},
+        {"\\\\s+(?!\\\\S)|\\\\s+", {1000, 1999, 2000, 4000}},
+        {"a+$|b+", {3000, 4000}},
+        {"a+ |b+(?=a)|b+\\\\z", {1001, 3000, 4000}},
+        {"(?<=a) +|(?<=b)a+", {1000, 2000, 4000}},
+        {"^b+|^a+", {1000, 4000}},
+    };
+    enum { RUN = 1000 };
+    char text[4 * RUN];
+    piece_ends p;
+    for (int i = 0; i < 4; i++) memset(text + i * RUN, "a ab"[i], RUN);
+    for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
+        size_t n = 0;
+        cut(&p, known[k].pattern, text, sizeof text);
+        while (known[k].end[n]) n++;
+        ck_assert_uint_eq(p.n, n);
+        for (size_t i = 0; i < n; i++) ck_assert_uint_eq(p.end[i], known[k].end[i]);
+    }
+}
+END_TEST
+
+/* A line break, and letters of several bytes, at every distance from what a pattern reads at first. */
+START_TEST(pieces_where_a_window_ends)
+{
+    char text[1400];
+    piece_ends p;
+    for (size_t k = 1; k < 600; k++) {
+        memset(text, 'a', k);
+        memcpy(text + k, "\nbc", 3);
+        cut(&p, "a\\\\n^b|c", text, k + 3);
+        ck_assert_uint_eq(p.n, 2 + (k > 1));
+        ck_assert_uint_eq(p.end[p.n - 2], k + 2);
+        for (size_t i = 0; i < 300; i++) memcpy(text + k + 2 * i, "\xc3\xa9", 2);
+        text[k + 600] = 'a';
+        cut(&p, "\xc3\xa9+", text, k + 601);
+        ck_assert_uint_eq(p.n, 3);
+        ck_assert_uint_eq(p.end[1], k + 600);
+    }
+}
+END_TEST
+
 /* One hard place among many easy ones: what is skipped and what is found is as without a budget. */
 START_TEST(a_hard_place_is_within_the_budget)
 {
@@ -204,6 +307,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, added_tokens_are_a_megabyte_at_most);
     tcase_add_loop_test(t, added_tokens_by_definition, 0, 2);
     tcase_add_loop_test(t, a_lazy_pattern_has_a_budget, 0, 3);
+    tcase_add_loop_test(t, a_pattern_that_reads_far_has_a_budget, 0, 3);
+    tcase_add_test(t, pieces_longer_than_a_window);
+    tcase_add_test(t, pieces_where_a_window_ends);
     tcase_add_test(t, a_hard_place_is_within_the_budget);
     suite_add_tcase(s, t);
     return s;
