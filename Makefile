@@ -100,6 +100,7 @@ CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHE
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 PRELOADED   := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/faults/fault_at_call.so
+FAKE_NODES  := $(if $(filter 1,$(MPI)),$(BUILD)/tests/ranks/fake_nodes.so)
 MUTANTS     := $(BUILD)/tests/mutants/mutants
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
@@ -154,7 +155,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(PRELOADED) $(MUTANTS)
+check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
@@ -398,6 +399,9 @@ $(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
 $(PRELOADED): $(BUILD)/%.so: %.c
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) -shared -fPIC -O1 $(if $(SAN),-DEXF_SANITIZED) -o $@ $< -ldl
+$(BUILD)/tests/ranks/fake_nodes.so: tests/ranks/fake_nodes.c
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(CC) -shared -fPIC -O1 $(MPI_CFLAGS) -o $@ $< $(MPI_LIBS)
 $(MUTANTS): tests/mutants/mutants.c
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(STD) $(WARN) -O1 -Isrc -o $@ $<

@@ -34,7 +34,7 @@ static uint64_t routed_bytes(const exf_model *m, int layer)
 
 static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err)
 {
-    double start = exf_clock();
+    double start = exf_clock(), waited = exf_pass_waited(p);
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
     EXF_TRY(exf_pass_weights(p, layer, err));
@@ -50,7 +50,7 @@ static exf_code run_layer(exf_pass *p, int layer, int moe_index, exf_progress *p
     exf_progress_turn(EXF_WORK_REST);
     exf_progress_add(1);
     progress->seconds = exf_clock() - start;
-    exf_ranks_layer(p->options->ranks, layer, progress->seconds);
+    exf_ranks_layer(p->options->ranks, layer, progress->seconds - (exf_pass_waited(p) - waited));
     exf_ranks_straggler(p->options->ranks, progress->straggler);
     exf_progress_layer(progress);
 out:

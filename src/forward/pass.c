@@ -5,6 +5,7 @@
 #include "mixers/residual.h"
 #include "forward/memory_plan.h"
 #include "forward/workspace_size.h"
+#include "resume/resume.h"
 
 #include <string.h>
 
@@ -102,6 +103,15 @@ out:
     return rc;
 }
 
+/* On the CPU weights are read between layers; what ranks read together is numbered once for the pass. */
+static exf_code open_host(exf_pass *p, exf_err *err)
+{
+    const exf_forward_options *o = p->options;
+    exf_weight_loader_options loader = {.first_layer = o->resume ? exf_resume_start(o->resume)->layers_done : 0,
+                                        .n_layers = p->n_layers, .head = p->demand.head, .shared = o->shared_chunks};
+    return o->shared_chunks ? exf_host_loader_open(&p->host_loader, p->model, &loader, err) : EXF_OK;
+}
+
 static exf_code open_workspaces(exf_pass *p, exf_err *err)
 {
     const exf_architecture *a = &p->model->arch;
@@ -139,7 +149,7 @@ exf_code exf_pass_open(exf_pass *p, exf_err *err)
     const exf_architecture *a = &p->model->arch;
     exf_memory_plan plan = {.n_queues = p->n_workers, .block_tokens = exf_host_block(p->batch->max_tokens)};
     p->weights_now.b = p->b;
-    if (p->b->gpu) EXF_TRY(open_gpu(p, &plan, err));
+    EXF_TRY(p->b->gpu ? open_gpu(p, &plan, err) : open_host(p, err));
     p->n_spaces = plan.n_queues;
     p->block_tokens = plan.block_tokens;
     EXF_TRY(open_workspaces(p, err));
@@ -157,11 +167,16 @@ out:
 
 /* ---- closing ---------------------------------------------------------------------------- */
 
+static void close_host(exf_pass *p)
+{
+    p->report->own_bytes = p->host_loader ? exf_host_loader_bytes(p->host_loader) : p->report->weight_bytes;
+    exf_host_loader_close(p->host_loader);
+}
+
 static void close_gpu(exf_pass *p)
 {
     exf_weight_loader_times times = {.reading = 0};
     uint64_t now;
-    p->report->own_bytes = p->report->weight_bytes; /* of a CPU */
     if (!p->b->gpu) return;
     p->b->gpu->memory(&now, &p->report->device_bytes);
     exf_weight_loader_close(p->loader, &times);
@@ -175,6 +190,7 @@ static void close_gpu(exf_pass *p)
 
 void exf_pass_close(exf_pass *p)
 {
+    close_host(p);
     close_gpu(p);
     exf_layer_weights_free(&p->weights_now);
     exf_rope_tables_free(&p->rope_tables, p->b);
@@ -210,10 +226,17 @@ exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {
     exf_code rc;
     exf_progress_turn(EXF_WORK_READ);
-    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->model, layer, p->options->threads, err);
-    rc = exf_weight_loader_next(p->loader, &p->weights_now, err);
+    if (!p->loader && !p->host_loader)
+        return exf_layer_weights_read(&p->weights_now, p->model, layer, p->options->threads, err);
+    rc = p->loader ? exf_weight_loader_next(p->loader, &p->weights_now, err)
+                   : exf_host_loader_layer(p->host_loader, &p->weights_now, p->options->threads, err);
     exf_progress_add((double)loaded_bytes(p->model, layer));
     return rc;
+}
+
+double exf_pass_waited(const exf_pass *p)
+{
+    return p->host_loader ? exf_host_loader_waited(p->host_loader) : 0;
 }
 
 void exf_pass_turn(const exf_pass *p, int kind)

@@ -7,6 +7,7 @@
 #include "forward/work.h"
 #include "mixers/rope_tables.h"
 #include "moe/moe_engine.h"
+#include "weights/host_loader.h"
 #include "weights/weight_loader.h"
 
 typedef struct {
@@ -23,6 +24,7 @@ typedef struct {
 
     exf_layer_weights weights_now; /* weights of the present layer */
     exf_weight_loader *loader;     /* reads the next layer's weights beside this one's work; NULL on the CPU */
+    exf_host_loader *host_loader;  /* on the CPU, where ranks read weights together; else NULL */
     exf_expert_parts parts;        /* loads a layer's experts in parts where the GPU cannot hold them all */
     double parts_waited;           /* seconds spent waiting for parts */
     int reads;                     /* times that a layer's routed experts are read */
@@ -64,6 +66,8 @@ exf_code exf_pass_open(exf_pass *p, exf_err *err) EXF_CHECKED;
 void exf_pass_close(exf_pass *p);
 /* Loads a layer's weights, or those of EXF_LAYER_HEAD, into weights_now. */
 exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err) EXF_CHECKED;
+/* Returns the seconds for which the pass has waited for other ranks' reading, on the CPU. */
+double exf_pass_waited(const exf_pass *p);
 /* Waits for all queues and reports a failure on any of them. */
 exf_code exf_pass_finish(const exf_pass *p, exf_err *err) EXF_CHECKED;
 /* Fills the first lane's hidden states with the embeddings of the tokens. */

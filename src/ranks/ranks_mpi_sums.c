@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err)
+/* counts: 1 on the threads of the run's work, whose waiting is no work; 0 on those beside it. */
+static exf_code wait_for(exf_ranks *r, MPI_Request *q, int n, int counts, const char *what, exf_err *err)
 {
     double began = exf_clock();
     for (int turn = 0;; turn++) {
@@ -20,11 +21,16 @@ exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf
             exf_mpi_listen(r);
             rc = exf_mpi_follow(r, err);
         }
-        if (done) r->waited += exf_clock() - began;
+        if (done && counts) r->waited += exf_clock() - began;
         pthread_mutex_unlock(&r->lock);
         if (rc != EXF_OK || done) return rc;
         exf_mpi_pause(turn);
     }
+}
+
+exf_code exf_mpi_wait(exf_ranks *r, MPI_Request *q, int n, const char *what, exf_err *err)
+{
+    return wait_for(r, q, n, 1, what, err);
 }
 
 /* ---- sums -------------------------------------------------------------------------------------- */
@@ -188,7 +194,7 @@ static exf_code broadcast(exf_ranks *r, MPI_Comm among, char *bytes, size_t n, e
         int status = MPI_Ibcast(bytes + at, (int)(n - at < MOST_BYTES ? n - at : MOST_BYTES), MPI_BYTE, 0, among, &q);
         pthread_mutex_unlock(&r->lock);
         EXF_TRY(exf_mpi_ok(status, "a broadcast", err));
-        EXF_TRY(exf_mpi_wait(r, &q, 1, "a broadcast", err));
+        EXF_TRY(wait_for(r, &q, 1, among != r->leaders, "a broadcast", err)); /* leaders have a thread for it */
     }
 out:
     return rc;

@@ -224,5 +224,5 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
     exf_code rc = exf_forward(s->model, &s->part, &lane, 1, &options, &report, err);
     if (rc != EXF_OK) return rc;
     exf_report_times(r, s->corpus->n_tokens, &report);
-    return exf_session_tell_bytes(s, report.own_bytes, err);
+    return exf_session_tell_bytes(r->job, report.own_bytes, err);
 }

@@ -16,7 +16,8 @@ typedef struct {
     exf_batch part;         /* what this process runs: of several ranks a part of batch */
     exf_span *part_span;
     size_t first_sequence, first_row; /* of the part in batch */
-    exf_ranks_window window; /* of the node's ranks, in which their GPUs' weights are read once */
+    exf_ranks_window window; /* of the node's ranks, in which weights are read once */
+    exf_ranks *shares;      /* borrowed; whose window it is; NULL: there is none */
     struct exf_shared_chunks *shared; /* weights/shared_chunks.h; NULL: none */
     exf_ranks *ranks;       /* borrowed from the recipe; NULL: one process */
     exf_run_shape shape;
@@ -46,6 +47,9 @@ exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *gro
 
 /* Refuses, behind a pass, ranks that have read other weights: copies of one size on several nodes. */
 exf_code exf_session_same_weights(const exf_session *s, exf_err *err) EXF_CHECKED;
+/* Has the ranks of a node, or one node for all, read each weight once, as runtime.weights says; collective over the job.
+ * exf_session_deal() does it too. */
+exf_code exf_session_share(exf_session *s, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Frees what the ranks of the node share. */
 void exf_session_unshare(exf_session *s);
 
@@ -74,6 +78,6 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
 /* Report on stderr the opened model, and the times of a pass. */
 void exf_report_model(const exf_model *m);
 /* Tells how many bytes of weights each rank read; all ranks call it. */
-exf_code exf_session_tell_bytes(const exf_session *s, uint64_t weight_bytes, exf_err *err) EXF_CHECKED;
+exf_code exf_session_tell_bytes(exf_ranks *job, uint64_t weight_bytes, exf_err *err) EXF_CHECKED;
 void exf_report_times(const exf_recipe *r, uint64_t n_tokens, const exf_forward_report *t);
 #endif

@@ -9,6 +9,7 @@
 #include "hooks/deal.h"
 #include "weights/shared_chunks.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,17 +111,47 @@ static exf_code to_other_nodes(void *self, void *bytes, size_t n, exf_err *err)
     return exf_ranks_leaders_broadcast(self, bytes, n, err);
 }
 
-/* Has the ranks of a node, or one node for all, read each weight once for all of their GPUs. */
-static exf_code share_reading(exf_session *s, const exf_recipe *r, exf_err *err)
+/* Makes a text of the files that this rank reads: those at the same paths on another node are others, and so are copies. */
+static exf_code files_digest(char hex[EXF_SHA256_HEX], const exf_checkpoint *c, exf_err *err)
 {
-    exf_place p = exf_ranks_place(s->ranks);
-    int job = r->weights == EXF_WEIGHTS_BY_JOB && p.n_nodes > 1;
+    exf_hash *h = NULL;
     exf_code rc;
-    if (!s->backend->gpu || r->weights == EXF_WEIGHTS_BY_RANK || p.local_size > EXF_SHARED_MEMBERS) return EXF_OK;
+    EXF_TRY(exf_hash_new(&h, err));
+    for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(exf_hash_add_text(h, exf_checkpoint_state(c, i), err));
+    rc = exf_hash_end(h, hex, err);
+    h = NULL;
+out:
+    exf_hash_free(h);
+    return rc;
+}
+
+/* Returns the most ranks that a node has, on all ranks the same. */
+static int fullest_node(const exf_ranks *job)
+{
+    int most = 0;
+    for (int i = 0, n = exf_ranks_place(job).size; i < n; i++) {
+        int there = exf_ranks_place_of(job, i).local_size;
+        most = there > most ? there : most;
+    }
+    return most;
+}
+
+/* A GPU reads a layer ahead; on the CPU a rank has at most eight threads at it. */
+enum { GPU_SLOTS = EXF_SHARED_SLOTS, CPU_SLOTS = 8 };
+
+exf_code exf_session_share(exf_session *s, const exf_recipe *r, exf_err *err)
+{
+    exf_place p = exf_ranks_place(r->job);
+    int job = r->weights == EXF_WEIGHTS_BY_JOB && p.n_nodes > 1, slots = s->backend->gpu ? GPU_SLOTS : CPU_SLOTS;
+    exf_code rc;
+    if (!r->job || r->weights == EXF_WEIGHTS_BY_RANK || fullest_node(r->job) > EXF_SHARED_MEMBERS) return EXF_OK;
     if (p.local_size < 2 && !job) return EXF_OK;
-    EXF_TRY(exf_ranks_window_new(&s->window, s->ranks, exf_shared_chunks_bytes(), err));
-    exf_shared_memory m = {.memory = s->window.at, .member = p.local_rank, .members = p.local_size, .check = check_ranks,
-                           .broadcast = job ? to_other_nodes : NULL, .reads = p.node == 0, .self = s->ranks};
+    EXF_TRY(exf_ranks_window_new(&s->window, r->job, exf_shared_chunks_bytes(slots), err));
+    s->shares = r->job;
+    exf_shared_memory m = {.memory = s->window.at, .slots = slots, .member = p.local_rank, .members = p.local_size,
+                           .check = check_ranks, .broadcast = job ? to_other_nodes : NULL, .reads = p.node == 0,
+                           .self = r->job};
+    EXF_TRY(files_digest(m.files, s->model->checkpoint, err));
     rc = exf_shared_chunks_open(&s->shared, &m, s->backend, err);
 out:
     return rc;
@@ -129,7 +160,7 @@ out:
 void exf_session_unshare(exf_session *s)
 {
     exf_shared_chunks_close(s->shared);
-    if (s->ranks) exf_ranks_window_free(&s->window, s->ranks);
+    if (s->shares) exf_ranks_window_free(&s->window, s->shares);
 }
 
 exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *group_of, exf_err *err)
@@ -146,25 +177,25 @@ exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *gro
     s->first_row = exf_part_row(&s->batch, s->first_sequence);
     EXF_TRY(exf_batch_part(&s->part, &s->part_span, &s->batch, s->first_sequence, first[p.rank + 1], err));
     EXF_TRY(tell(s, r, first, err));
-    rc = share_reading(s, r, err);
+    rc = exf_session_share(s, r, err);
 out:
     exf_mem_free(first);
     return rc;
 }
 
-exf_code exf_session_tell_bytes(const exf_session *s, uint64_t weight_bytes, exf_err *err)
+exf_code exf_session_tell_bytes(exf_ranks *job, uint64_t weight_bytes, exf_err *err)
 {
     exf_ranks_gathered g;
     char bytes[16];
     exf_code rc = EXF_OK;
-    if (!s->ranks) return EXF_OK;
-    rc = exf_ranks_gather(s->ranks, &weight_bytes, sizeof weight_bytes, &g, err);
+    if (!job) return EXF_OK;
+    rc = exf_ranks_gather(job, &weight_bytes, sizeof weight_bytes, &g, err);
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < g.size && i < MOST_LINES; i++) {
         uint64_t own;
         memcpy(&own, g.data + g.offset[i], sizeof own);
-        exf_log_info("rank %d on %s: %s of weights read", i, exf_ranks_place_of(s->ranks, i).host,
-                     exf_human_bytes(bytes, sizeof bytes, (double)own));
+        exf_log_info("rank %d on %s: %s (%" PRIu64 " bytes) of weights read", i, exf_ranks_place_of(job, i).host,
+                     exf_human_bytes(bytes, sizeof bytes, (double)own), own);
     }
     exf_ranks_gathered_free(&g);
     return EXF_OK;

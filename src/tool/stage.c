@@ -141,6 +141,7 @@ exf_code exf_stage_capture(exf_recipe *r, exf_err *err)
         if (exf_ranks_first(r->job)) rc = plan_capture(&pass, exf_capture_output_bytes(&job), err);
         goto out;
     }
+    EXF_TRY(exf_session_share(&s, r, err));
     EXF_TRY(exf_capture_provenance(&p, s.model, s.corpus, &s.request, s.backend, s.compute, r->layers, err));
     EXF_TRY(facts_of_point(&facts, &p, s.model, err));
     EXF_TRY(exf_capture_output_write(&job, &p, err));

@@ -417,6 +417,7 @@ static exf_code run_validation(validation *s, const exf_recipe *r, const exf_val
     exf_code rc;
     EXF_TRY(exf_validate(&v, job, err));
     EXF_TRY(exf_session_same_weights(&s->session, err));
+    EXF_TRY(exf_session_tell_bytes(r->job, v.report.own_bytes, err));
     if (!exf_ranks_first(r->job)) goto out;
     EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
     exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);

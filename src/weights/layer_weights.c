@@ -23,14 +23,19 @@ int exf_is_product(exf_role role)
     return product[role];
 }
 
-static exf_code make_room(exf_layer_weights *lw, exf_role role, size_t floats, exf_err *err)
+exf_code exf_layer_weights_make_room(exf_layer_weights *lw, exf_role role, size_t floats, exf_err *err)
 {
-    if (floats <= lw->capacity[role]) return EXF_OK;
-    lw->b->free(lw->held[role]);
-    lw->held[role] = NULL;
-    lw->capacity[role] = 0;
-    exf_code rc = lw->b->alloc(&lw->held[role], floats, sizeof(float), "layer weights", err);
-    if (rc == EXF_OK) lw->capacity[role] = floats;
+    exf_code rc = EXF_OK;
+    lw->w[role] = NULL;
+    if (floats > lw->capacity[role]) {
+        lw->b->free(lw->held[role]);
+        lw->held[role] = NULL;
+        lw->capacity[role] = 0;
+        EXF_TRY(lw->b->alloc(&lw->held[role], floats, sizeof(float), "layer weights", err));
+        lw->capacity[role] = floats;
+    }
+    if (floats) lw->w[role] = lw->held[role];
+out:
     return rc;
 }
 
@@ -58,8 +63,7 @@ static exf_code read_role(exf_layer_weights *lw, const exf_model *m, exf_role ro
     lw->w[role] = NULL;
     if (copies == 0) return EXF_OK;
     EXF_TRY(exf_mem_mul(&total, each, (size_t)copies, "layer weights", err));
-    EXF_TRY(make_room(lw, role, total, err));
-    lw->w[role] = lw->held[role];
+    EXF_TRY(exf_layer_weights_make_room(lw, role, total, err));
     copies_of_role c = {m, role, layer, lw->w[role], each};
     EXF_TRY(exf_parallel_for((size_t)copies, n_threads, read_copy, &c, err));
     exf_progress_add((double)exf_model_role_bytes(m, role, layer));

@@ -22,12 +22,12 @@ static size_t ring_bytes(void)
 
 char *exf_ring_bytes(const exf_shared_chunks *s, uint64_t number)
 {
-    return s->bytes + number % EXF_RING_SLOTS * (CODE_BYTES + SCALE_BYTES);
+    return s->bytes + number % (uint64_t)s->m.slots * (CODE_BYTES + SCALE_BYTES);
 }
 
-size_t exf_shared_chunks_bytes(void)
+size_t exf_shared_chunks_bytes(int slots)
 {
-    return ring_bytes() + (size_t)EXF_RING_SLOTS * (CODE_BYTES + SCALE_BYTES);
+    return ring_bytes() + (size_t)slots * (CODE_BYTES + SCALE_BYTES);
 }
 
 int exf_shared_chunk_fits(size_t code_bytes, size_t scale_bytes)
@@ -53,8 +53,8 @@ exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory
     s->b = b;
     s->ring = m->memory;
     s->bytes = (char *)m->memory + ring_bytes();
-    EXF_TRY(b->gpu->pin(m->memory, exf_shared_chunks_bytes(), "shared weights", err));
-    s->pinned = 1;
+    if (b->gpu) EXF_TRY(b->gpu->pin(m->memory, exf_shared_chunks_bytes(m->slots), "shared weights", err));
+    s->pinned = b->gpu != NULL;
 out:
     if (rc == EXF_OK)
         *out = s;
@@ -96,16 +96,19 @@ exf_code exf_shared_chunks_begin(exf_shared_chunks *s, const char plan[EXF_SHA25
     size_t turn = s->begun % 2, members = (size_t)s->m.members;
     if (rc != EXF_OK) return rc;
     memcpy(s->ring->plan[turn][s->m.member], plan, EXF_SHA256_HEX);
+    memcpy(s->ring->files[s->m.member], s->m.files, EXF_SHA256_HEX);
     atomic_fetch_add(&s->ring->arrived, 1);
     s->begun++;
     while (atomic_load(&s->ring->arrived) < s->begun * members) EXF_TRY(exf_ring_wait(s, err));
     *same = 1;
-    for (size_t i = 0; i < members; i++) *same = *same && memcmp(s->ring->plan[turn][i], plan, EXF_SHA256_HEX) == 0;
+    for (size_t i = 0; i < members; i++)
+        *same = *same && memcmp(s->ring->plan[turn][i], plan, EXF_SHA256_HEX) == 0 &&
+                strcmp(s->ring->files[i], s->m.files) == 0;
     *first = s->next;
     if (*same) s->next += n;
     if (s->m.broadcast && !*same)
-        rc = exf_fail(err, EXF_USAGE, "weights: the ranks of this node load in different parts, so that no rank can read for all; "
-                                      "give runtime.max_gpu_memory, or runtime.weights: node");
+        rc = exf_fail(err, EXF_USAGE, "weights: the ranks of this node load in different parts, or from different files, so that "
+                                      "no rank can read for all; give runtime.max_gpu_memory, or runtime.weights: node");
     else if (s->m.broadcast && s->m.member == 0)
         rc = exf_relay_start(s, plan, *first, n, err);
 out:
@@ -114,17 +117,30 @@ out:
 
 /* ---- chunks -------------------------------------------------------------------------------- */
 
-int exf_ring_claim(exf_ring_slot *at, uint64_t number)
+exf_ring_slot *exf_ring_at(const exf_shared_chunks *s, uint64_t number)
 {
-    uint64_t before = number >= EXF_RING_SLOTS ? number + 1 - EXF_RING_SLOTS : 0;
-    return atomic_compare_exchange_strong(&at->claimed, &before, number + 1);
+    return &s->ring->slot[number % (uint64_t)s->m.slots];
 }
 
-exf_code exf_ring_wait_free(const exf_shared_chunks *s, exf_ring_slot *at, uint64_t number, exf_err *err)
+/* Returns what a slot's counters have for the chunk that is in it before chunk `number`; 0: none was. */
+static uint64_t before_it(const exf_shared_chunks *s, uint64_t number)
 {
+    uint64_t slots = (uint64_t)s->m.slots;
+    return number >= slots ? number + 1 - slots : 0;
+}
+
+int exf_ring_claim(const exf_shared_chunks *s, uint64_t number)
+{
+    uint64_t before = before_it(s, number);
+    return atomic_compare_exchange_strong(&exf_ring_at(s, number)->claimed, &before, number + 1);
+}
+
+exf_code exf_ring_wait_free(const exf_shared_chunks *s, uint64_t number, exf_err *err)
+{
+    exf_ring_slot *at = exf_ring_at(s, number);
     exf_code rc = EXF_OK;
-    uint64_t before = number + 1 - EXF_RING_SLOTS;
-    while (number >= EXF_RING_SLOTS && (atomic_load(&at->filled) != before || atomic_load(&at->done) < exf_ring_copies(s)))
+    uint64_t before = before_it(s, number);
+    while (before && (atomic_load(&at->filled) != before || atomic_load(&at->done) < exf_ring_copies(s)))
         EXF_TRY(exf_ring_wait(s, err));
     atomic_store(&at->done, 0);
 out:
@@ -142,19 +158,19 @@ static void show(const exf_ring_slot *at, exf_shared_chunk *c)
 }
 
 /* Returns 1 if this rank is to read the chunk. */
-static int is_to_read(const exf_shared_chunks *s, exf_ring_slot *at, uint64_t number)
+static int is_to_read(const exf_shared_chunks *s, uint64_t number)
 {
-    return (!s->m.broadcast || s->m.reads) && exf_ring_claim(at, number);
+    return (!s->m.broadcast || s->m.reads) && exf_ring_claim(s, number);
 }
 
 exf_code exf_shared_chunk_take(exf_shared_chunks *s, uint64_t number, exf_shared_chunk *c, exf_err *err)
 {
-    exf_ring_slot *at = &s->ring->slot[number % EXF_RING_SLOTS];
+    exf_ring_slot *at = exf_ring_at(s, number);
     exf_code rc = EXF_OK;
     *c = (exf_shared_chunk){.number = number, .at = exf_ring_bytes(s, number)};
-    while (!(c->reads = is_to_read(s, at, number)) && atomic_load(&at->filled) != number + 1) EXF_TRY(exf_ring_wait(s, err));
+    while (!(c->reads = is_to_read(s, number)) && atomic_load(&at->filled) != number + 1) EXF_TRY(exf_ring_wait(s, err));
     if (c->reads)
-        rc = exf_ring_wait_free(s, at, number, err);
+        rc = exf_ring_wait_free(s, number, err);
     else
         show(at, c);
 out:
@@ -163,7 +179,7 @@ out:
 
 void exf_shared_chunk_filled(exf_shared_chunks *s, const exf_shared_chunk *c)
 {
-    exf_ring_slot *at = &s->ring->slot[c->number % EXF_RING_SLOTS];
+    exf_ring_slot *at = exf_ring_at(s, c->number);
     at->shared = c->rows.codes != NULL;
     if (at->shared) {
         at->codes = (uint64_t)((const char *)c->rows.codes - c->at);
@@ -178,5 +194,5 @@ void exf_shared_chunk_filled(exf_shared_chunks *s, const exf_shared_chunk *c)
 
 void exf_shared_chunk_done(exf_shared_chunks *s, const exf_shared_chunk *c)
 {
-    atomic_fetch_add(&s->ring->slot[c->number % EXF_RING_SLOTS].done, 1);
+    atomic_fetch_add(&exf_ring_at(s, c->number)->done, 1);
 }

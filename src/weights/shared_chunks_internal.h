@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { EXF_RING_SLOTS = 64, EXF_RING_PAGE = 4096 };
+enum { EXF_RING_PAGE = 4096 };
 
 /* In shared memory.  Numbers of chunks are stored plus 1, so that 0 is none. */
 typedef struct {
@@ -22,7 +22,8 @@ typedef struct {
 typedef struct {
     _Atomic uint64_t arrived; /* calls of exf_shared_chunks_begin(), of all ranks */
     char plan[2][EXF_SHARED_MEMBERS][EXF_SHA256_HEX]; /* of this and the next loading, by turns */
-    exf_ring_slot slot[EXF_RING_SLOTS];
+    char files[EXF_SHARED_MEMBERS][EXF_SHA256_HEX];
+    exf_ring_slot slot[EXF_SHARED_SLOTS]; /* the first m.slots are used */
 } exf_ring;
 
 /* The thread of member 0 that passes chunks from the node that reads to the others. */
@@ -55,10 +56,12 @@ static inline uint32_t exf_ring_copies(const exf_shared_chunks *s)
 char *exf_ring_bytes(const exf_shared_chunks *s, uint64_t number);
 /* Sleeps a moment; returns a stop that was requested, another rank's failure, or the relay's. */
 exf_code exf_ring_wait(const exf_shared_chunks *s, exf_err *err) EXF_CHECKED;
+/* Returns the chunk's slot. */
+exf_ring_slot *exf_ring_at(const exf_shared_chunks *s, uint64_t number);
 /* Tries to become the one that fills the chunk's slot. */
-int exf_ring_claim(exf_ring_slot *at, uint64_t number);
+int exf_ring_claim(const exf_shared_chunks *s, uint64_t number);
 /* Waits until all have copied the chunk that was in the slot. */
-exf_code exf_ring_wait_free(const exf_shared_chunks *s, exf_ring_slot *at, uint64_t number, exf_err *err) EXF_CHECKED;
+exf_code exf_ring_wait_free(const exf_shared_chunks *s, uint64_t number, exf_err *err) EXF_CHECKED;
 
 /* Compares the nodes' plans: EXF_USAGE if they differ; then starts passing chunks [first, first + n).  Member 0 only. */
 exf_code exf_relay_start(exf_shared_chunks *s, const char plan[EXF_SHA256_HEX], uint64_t first, size_t n, exf_err *err) EXF_CHECKED;

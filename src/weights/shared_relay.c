@@ -38,16 +38,16 @@ static exf_code wait_for_turn(exf_shared_chunks *s, exf_ring_slot *at, uint64_t 
     exf_code rc = EXF_OK;
     while (s->m.reads && atomic_load(&at->filled) != number + 1) EXF_TRY(exf_ring_wait(s, err));
     if (s->m.reads) goto out;
-    if (!exf_ring_claim(at, number))
+    if (!exf_ring_claim(s, number))
         return exf_fail(err, EXF_INTERNAL, "weights: chunk %llu has no slot", (unsigned long long)number);
-    rc = exf_ring_wait_free(s, at, number, err);
+    rc = exf_ring_wait_free(s, number, err);
 out:
     return rc;
 }
 
 static exf_code pass(exf_shared_chunks *s, uint64_t number, exf_err *err)
 {
-    exf_ring_slot *at = &s->ring->slot[number % EXF_RING_SLOTS];
+    exf_ring_slot *at = exf_ring_at(s, number);
     char *bytes = exf_ring_bytes(s, number);
     exf_code rc;
     EXF_TRY(wait_for_turn(s, at, number, err));

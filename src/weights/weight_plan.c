@@ -92,26 +92,30 @@ size_t exf_scales_offset(size_t code_bytes)
     return (capacity + EXF_FILE_ALIGN - 1) / EXF_FILE_ALIGN * EXF_FILE_ALIGN;
 }
 
+size_t exf_floats_offset(size_t code_bytes, size_t scale_bytes)
+{
+    return exf_scales_offset(code_bytes) + aligned(exf_file_aligned_size(scale_bytes));
+}
+
 static exf_code add_piece(exf_weight_plan *p, const exf_weight_chunk *chunk, exf_err *err)
 {
     size_t host, device = 0;
     exf_code rc = exf_mem_grow(&p->chunk, &p->capacity, p->n + 1, sizeof *p->chunk, "weight chunks", err);
     if (rc != EXF_OK) return rc;
     p->chunk[p->n++] = *chunk;
-    if (chunk->raw) {
-        size_t codes = exf_weight_source_code_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
-        size_t scales = exf_weight_source_scale_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
-        host = exf_scales_offset(codes) + exf_file_aligned_size(scales);
+    size_t codes = exf_weight_source_code_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
+    size_t scales = exf_weight_source_scale_bytes(&chunk->at.w, chunk->n_rows, chunk->at.cols);
+    host = exf_floats_offset(codes, scales);
+    if (chunk->raw)
         device = aligned(codes) + scales;
-    } else {
-        host = chunk->n_rows * chunk->at.cols * sizeof(float);
-    }
+    else
+        host += chunk->n_rows * chunk->at.cols * sizeof(float);
     p->most_host = host > p->most_host ? host : p->most_host;
     p->most_device = device > p->most_device ? device : p->most_device;
     return EXF_OK;
 }
 
-/* Adds one tensor: chunks of rows if it is copied as stored, else one chunk. */
+/* Adds one tensor in chunks of rows. */
 static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute compute, exf_role role, int expert, size_t to,
                            exf_err *err)
 {
@@ -120,8 +124,7 @@ static exf_code add_tensor(exf_weight_plan *p, const exf_model *m, exf_compute c
     EXF_TRY(exf_model_locate(m, role, layer_of(&p->of), expert, &chunk.at, err));
     chunk.raw = (exf_is_product(role) || role == EXF_W_EMBED) && !(chunk.at.w.how & (EXF_PLUS_ONE | EXF_INTEGER));
     if (role == EXF_W_ROUTER && compute == EXF_COMPUTE_BF16 && chunk.at.w.stored->tensor->view.dtype == EXF_DT_BF16) p->split = 1;
-    size_t step = chunk.raw ? exf_weight_piece_rows(&chunk.at.w, chunk.at.cols) : chunk.at.rows,
-           width = chunk.at.cols * exf_number_bytes(chunk.number);
+    size_t step = exf_weight_piece_rows(&chunk.at.w, chunk.at.cols), width = chunk.at.cols * exf_number_bytes(chunk.number);
     for (size_t row = 0; row < chunk.at.rows; row += step) {
         chunk.row = row;
         chunk.n_rows = chunk.at.rows - row < step ? chunk.at.rows - row : step;

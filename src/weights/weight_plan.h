@@ -7,11 +7,11 @@
 /* Numbers that stand for the tensors outside the layers. */
 enum { EXF_LAYER_HEAD = -1, EXF_LAYER_EMBED = -2 };
 
-/* Rows of one tensor: a piece (exf_weight_piece_rows()), or a whole tensor that the host dequantizes. */
+/* Rows of one tensor: a piece (exf_weight_piece_rows()). */
 typedef struct {
     exf_role role;
     int expert;
-    int raw; /* 1: copied as stored and dequantized on the device; 0: the whole tensor, dequantized on the host */
+    int raw; /* 1: copied as stored and dequantized on the device; 0: dequantized on the host */
     exf_model_rows at;
     size_t row, n_rows; /* rows of the tensor */
     exf_number number;  /* number type of the matrix in the slot */
@@ -41,6 +41,8 @@ typedef struct {
 
 /* Returns the offset of a chunk's scales in a reader's pinned memory, behind code_bytes of codes. */
 size_t exf_scales_offset(size_t code_bytes);
+/* Returns the offset of the float32 that the host makes of a chunk, behind codes and scales. */
+size_t exf_floats_offset(size_t code_bytes, size_t scale_bytes);
 /* Makes the plan of a part in *p, which is zero or an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of,
                               exf_err *err) EXF_CHECKED;

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
+#include "weights/weight_decode.h"
 
 #include <string.h>
 
@@ -87,7 +88,7 @@ static exf_code read_for_all(exf_weight_reader *r, const exf_weight_chunk *p, ex
            scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
     exf_code rc = EXF_OK;
     c->rows = (exf_raw_rows){.codes = NULL};
-    if (p->raw && exf_shared_chunk_fits(codes, scales)) {
+    if (exf_shared_chunk_fits(codes, scales)) {
         EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, c->at, exf_shared_chunk_scales(c), &c->rows,
                                       err));
         r->times.bytes += codes + scales;
@@ -134,31 +135,31 @@ out:
     return rc;
 }
 
-static exf_code send_raw(exf_weight_reader *r, const exf_weight_chunk *p, exf_shared_chunk *c, char *to, int layer, exf_err *err)
+/* Copies a chunk that the host makes float32 of, behind the bytes in this reader's pinned memory. */
+static exf_code copy_decoded(exf_weight_reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, exf_err *err)
 {
-    double start = exf_clock(), read;
-    exf_raw_rows own;
-    exf_code rc = EXF_OK;
-    int shared = c && c->rows.codes;
-    if (!shared) EXF_TRY(read_own(r, p, &own, err));
-    read = exf_clock();
-    EXF_TRY(copy_raw(r, p, shared ? &c->rows : &own, to, layer, err));
-    r->times.reading += read - start;
-    r->times.sending += exf_clock() - read;
+    const exf_weight_source *w = &p->at.w;
+    float *values = (float *)(void *)(r->host + exf_floats_offset(exf_weight_source_code_bytes(w, p->n_rows, p->at.cols),
+                                                                  exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols)));
+    exf_code rc;
+    EXF_TRY(exf_weight_decode(w, raw, p->at.row + p->row, p->n_rows, p->at.cols, values, err));
+    r->b->upload(r->q, to, values, p->n_rows * p->at.cols * sizeof *values);
+    rc = r->b->finish(r->q, err);
 out:
     return rc;
 }
 
-static exf_code send_decoded(exf_weight_reader *r, const exf_weight_chunk *p, char *to, int layer, exf_err *err)
+/* c: the chunk as ranks share it; NULL, or without bytes: this reader reads it. */
+static exf_code send(exf_weight_reader *r, const exf_weight_chunk *p, exf_shared_chunk *c, char *to, int layer, exf_err *err)
 {
-    const exf_backend *b = r->b;
-    double start = exf_clock();
-    exf_code rc;
-    EXF_TRY(exf_model_read(r->model, p->role, layer < 0 ? -1 : layer, p->expert, (float *)(void *)r->host, err));
-    r->times.reading += exf_clock() - start;
-    r->times.bytes += exf_weight_source_bytes(&p->at.w);
-    b->upload(r->q, to, r->host, p->n_rows * p->at.cols * sizeof(float));
-    rc = b->finish(r->q, err);
+    double start = exf_clock(), read;
+    exf_raw_rows own, *rows = c && c->rows.codes ? &c->rows : &own;
+    exf_code rc = EXF_OK;
+    if (rows == &own) EXF_TRY(read_own(r, p, &own, err));
+    read = exf_clock();
+    EXF_TRY(p->raw ? copy_raw(r, p, rows, to, layer, err) : copy_decoded(r, p, rows, to, err));
+    r->times.reading += read - start;
+    r->times.sending += exf_clock() - read;
 out:
     return rc;
 }
@@ -173,8 +174,7 @@ exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *pla
     EXF_TRY(exf_stop_check(err));
     if (r->shared) EXF_TRY(take_shared(r, p, number, &c, err));
     r->times.reading += exf_clock() - start;
-    EXF_TRY(p->raw ? send_raw(r, p, r->shared ? &c : NULL, slot + p->to, plan->of.layer, err)
-                   : send_decoded(r, p, slot + p->to, plan->of.layer, err));
+    EXF_TRY(send(r, p, r->shared ? &c : NULL, slot + p->to, plan->of.layer, err));
     if (r->shared) exf_shared_chunk_done(r->shared, &c);
 out:
     return rc;

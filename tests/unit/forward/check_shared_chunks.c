@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MEMBERS = 3 };
+enum { MEMBERS = 3, SLOTS = 5 };
 static const uint64_t plenty = (uint64_t)1 << 40;
 
 typedef struct {
@@ -80,7 +80,8 @@ out:
 
 static void member_open(member *m, const char *family, void *memory, int number)
 {
-    *m = (member){.b = fake_device(plenty), .loadings = 1, .memory = {.memory = memory, .member = number, .members = MEMBERS}};
+    *m = (member){.b = fake_device(plenty), .loadings = 1,
+                  .memory = {.memory = memory, .slots = SLOTS, .member = number, .members = MEMBERS, .files = "the same"}};
     golden_open(&m->c, family);
     m->o = (exf_weight_loader_options){.n_slots = 2, .n_readers = 2 + number, .n_layers = m->c.model->arch.n_layers, .head = 1};
 }
@@ -94,8 +95,8 @@ static void member_close(member *m)
 
 static void *shared_memory(void)
 {
-    void *memory = aligned_alloc(4096, (exf_shared_chunks_bytes() + 4095) / 4096 * 4096);
-    memset(memory, 0, exf_shared_chunks_bytes());
+    void *memory = aligned_alloc(4096, (exf_shared_chunks_bytes(SLOTS) + 4095) / 4096 * 4096);
+    memset(memory, 0, exf_shared_chunks_bytes(SLOTS));
     return memory;
 }
 
@@ -104,23 +105,6 @@ static void run_members(member *m)
     pthread_t thread[MEMBERS];
     for (int i = 0; i < MEMBERS; i++) ck_assert_int_eq(pthread_create(&thread[i], NULL, run, &m[i]), 0);
     for (int i = 0; i < MEMBERS; i++) pthread_join(thread[i], NULL);
-}
-
-/* Bytes of the chunks that are read as stored, which one member reads for all. */
-static uint64_t raw_bytes(const member *m)
-{
-    exf_weight_schedule t = {.n = 0};
-    uint64_t bytes = 0;
-    exf_err e;
-    ck_ok(exf_weight_schedule_make(&t, m->c.model, EXF_COMPUTE_F32, &m->o, &e), e);
-    for (size_t i = 0; i < t.n; i++)
-        for (size_t k = 0; k < t.plan[t.load[i].plan].n; k++) {
-            const exf_weight_chunk *c = &t.plan[t.load[i].plan].chunk[k];
-            if (c->raw) bytes += exf_weight_source_code_bytes(&c->at.w, c->n_rows, c->at.cols) +
-                                 exf_weight_source_scale_bytes(&c->at.w, c->n_rows, c->at.cols);
-        }
-    exf_weight_schedule_free(&t);
-    return bytes;
 }
 
 static void assert_equal(const member *a, const member *b)
@@ -150,9 +134,8 @@ START_TEST(members_load_what_one_loads_and_read_it_once)
         assert_equal(&alone, &m[i]);
         bytes += m[i].times.bytes;
     }
-    uint64_t raw = 2 * raw_bytes(&alone);
-    ck_assert_uint_gt(raw, 0);
-    ck_assert_uint_eq(bytes, raw + MEMBERS * (alone.times.bytes - raw));
+    ck_assert_uint_gt(bytes, 0);
+    ck_assert_uint_eq(bytes, alone.times.bytes);
     for (int i = 0; i < MEMBERS; i++) member_close(&m[i]);
     member_close(&alone);
     free(memory);
@@ -224,9 +207,8 @@ START_TEST(one_node_reads_for_all)
     }
     run_members(m);
     for (int i = 0; i < MEMBERS; i++) assert_equal(&alone, &m[i]);
-    uint64_t raw = 2 * raw_bytes(&alone), own = alone.times.bytes - raw;
-    ck_assert_uint_eq(m[0].times.bytes + m[1].times.bytes, raw + 2 * own);
-    ck_assert_uint_eq(m[2].times.bytes, own);
+    ck_assert_uint_eq(m[0].times.bytes + m[1].times.bytes, alone.times.bytes);
+    ck_assert_uint_eq(m[2].times.bytes, 0);
     for (int i = 0; i < MEMBERS; i++) member_close(&m[i]);
     member_close(&alone);
     free(memory[0]);
@@ -277,6 +259,26 @@ START_TEST(other_plans_are_not_shared)
 }
 END_TEST
 
+/* Nor do members share that have other files of the same names and sizes. */
+START_TEST(other_files_are_not_shared)
+{
+    member alone, m[MEMBERS];
+    void *memory = shared_memory();
+    member_open(&alone, "qwen3_moe", NULL, 0);
+    run(&alone);
+    for (int i = 0; i < MEMBERS; i++) member_open(&m[i], "qwen3_moe", memory, i);
+    strcpy(m[1].memory.files, "others");
+    run_members(m);
+    for (int i = 0; i < MEMBERS; i++) {
+        assert_equal(&alone, &m[i]);
+        ck_assert_uint_eq(m[i].times.bytes, alone.times.bytes);
+        member_close(&m[i]);
+    }
+    member_close(&alone);
+    free(memory);
+}
+END_TEST
+
 /* A member that waits for one that is gone returns that failure. */
 START_TEST(a_lost_member_ends_the_others)
 {
@@ -300,6 +302,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, one_node_reads_for_all, 0, golden_n_families());
     tcase_add_test(t, nodes_must_load_alike_if_one_reads);
     tcase_add_test(t, other_plans_are_not_shared);
+    tcase_add_test(t, other_files_are_not_shared);
     tcase_add_test(t, a_lost_member_ends_the_others);
     suite_add_tcase(s, t);
     return s;

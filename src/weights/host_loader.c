@@ -1,0 +1,175 @@
+/* host_loader.c - see host_loader.h. */
+#include "weights/host_loader.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread_pool.h"
+#include "weights/weight_decode.h"
+
+#include <stdatomic.h>
+
+enum { MOST_THREADS = 8 };
+
+struct exf_host_loader {
+    const exf_model *model;
+    exf_shared_chunks *shared; /* NULL: this rank reads for itself */
+    exf_weight_schedule schedule;
+    size_t load;               /* the next one */
+    uint64_t number;           /* of its first chunk, where chunks are shared */
+    char *staging[MOST_THREADS]; /* for chunks that are not */
+    size_t staging_bytes;
+    double waited;             /* by the thread that asked for the load */
+    _Atomic uint64_t bytes;
+};
+
+exf_code exf_host_loader_open(exf_host_loader **out, const exf_model *m, const exf_weight_loader_options *o, exf_err *err)
+{
+    exf_weight_loader_options whole = {.n_slots = 1, .first_layer = o->first_layer, .n_layers = o->n_layers, .head = o->head};
+    exf_host_loader *s = NULL;
+    char digest[EXF_SHA256_HEX];
+    size_t n, device;
+    int same;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight loader", err));
+    s->model = m;
+    EXF_TRY(exf_weight_schedule_make(&s->schedule, m, EXF_COMPUTE_F32, &whole, err));
+    exf_weight_schedule_most(&s->schedule, &s->staging_bytes, &device);
+    EXF_TRY(exf_weight_schedule_digest(&s->schedule, digest, &n, err));
+    EXF_TRY(exf_shared_chunks_begin(o->shared, digest, n, &s->number, &same, err));
+    s->shared = same ? o->shared : NULL;
+    *out = s;
+out:
+    if (rc != EXF_OK) exf_host_loader_close(s);
+    return rc;
+}
+
+void exf_host_loader_close(exf_host_loader *s)
+{
+    if (!s) return;
+    for (int i = 0; i < MOST_THREADS; i++) exf_mem_free(s->staging[i]);
+    exf_weight_schedule_free(&s->schedule);
+    exf_mem_free(s);
+}
+
+double exf_host_loader_waited(const exf_host_loader *s)
+{
+    return s->waited;
+}
+
+uint64_t exf_host_loader_bytes(const exf_host_loader *s)
+{
+    return atomic_load(&s->bytes);
+}
+
+/* ---- one chunk ----------------------------------------------------------------------------------- */
+
+/* One load. */
+typedef struct {
+    exf_host_loader *s;
+    const exf_weight_plan *plan;
+    float *const *to; /* [EXF_W_COUNT] where each role's tensors go, one after the other */
+} host_load;
+
+static exf_code read_chunk(exf_host_loader *s, const exf_weight_chunk *p, char *codes_at, char *scales_at, exf_raw_rows *rows,
+                           exf_err *err)
+{
+    const exf_weight_source *w = &p->at.w;
+    atomic_fetch_add(&s->bytes, exf_weight_source_code_bytes(w, p->n_rows, p->at.cols) +
+                                    exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols));
+    return exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, codes_at, scales_at, rows, err);
+}
+
+static exf_code read_own(exf_host_loader *s, const exf_weight_chunk *p, int worker, exf_raw_rows *rows, exf_err *err)
+{
+    size_t codes = exf_weight_source_code_bytes(&p->at.w, p->n_rows, p->at.cols);
+    exf_code rc;
+    if (!s->staging[worker]) EXF_TRY(exf_mem_raw(&s->staging[worker], s->staging_bytes, 1, "weight staging", err));
+    rc = read_chunk(s, p, s->staging[worker], s->staging[worker] + exf_scales_offset(codes), rows, err);
+out:
+    return rc;
+}
+
+/* Reads a chunk into its slot for all ranks, unless it is too large. */
+static exf_code read_for_all(exf_host_loader *s, const exf_weight_chunk *p, exf_shared_chunk *c, exf_err *err)
+{
+    size_t codes = exf_weight_source_code_bytes(&p->at.w, p->n_rows, p->at.cols),
+           scales = exf_weight_source_scale_bytes(&p->at.w, p->n_rows, p->at.cols);
+    exf_code rc = EXF_OK;
+    c->rows = (exf_raw_rows){.codes = NULL};
+    if (exf_shared_chunk_fits(codes, scales)) {
+        EXF_TRY(read_chunk(s, p, c->at, exf_shared_chunk_scales(c), &c->rows, err));
+        c->code_bytes = codes;
+        c->scale_bytes = scales;
+    }
+    exf_shared_chunk_filled(s->shared, c);
+out:
+    return rc;
+}
+
+static exf_code take_shared(exf_host_loader *s, const exf_weight_chunk *p, uint64_t number, int worker, exf_shared_chunk *c,
+                            exf_err *err)
+{
+    double start = exf_clock();
+    exf_code rc = exf_shared_chunk_take(s->shared, number, c, err);
+    if (worker == 0) s->waited += exf_clock() - start;
+    if (rc != EXF_OK) return rc;
+    if (c->reads) return read_for_all(s, p, c, err);
+    return c->rows.codes ? exf_weight_source_took(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, &c->rows, err) : EXF_OK;
+}
+
+static exf_code load_chunk(void *self, size_t i, int worker, exf_err *err)
+{
+    const host_load *l = self;
+    exf_host_loader *s = l->s;
+    const exf_weight_chunk *p = &l->plan->chunk[i];
+    float *to = l->to[p->role] + ((size_t)p->expert * p->at.rows + p->row) * p->at.cols;
+    exf_shared_chunk c = {.rows = {.codes = NULL}};
+    exf_code rc = EXF_OK;
+    if (s->shared) EXF_TRY(take_shared(s, p, s->number + i, worker, &c, err));
+    if (!c.rows.codes) EXF_TRY(read_own(s, p, worker, &c.rows, err));
+    EXF_TRY(exf_weight_decode(&p->at.w, &c.rows, p->at.row + p->row, p->n_rows, p->at.cols, to, err));
+    if (s->shared) exf_shared_chunk_done(s->shared, &c);
+out:
+    return rc;
+}
+
+/* ---- a load ---------------------------------------------------------------------------------------- */
+
+static exf_code load_next(exf_host_loader *s, float *const *to, int n_threads, exf_err *err)
+{
+    host_load l = {s, &s->schedule.plan[s->schedule.load[s->load].plan], to};
+    exf_code rc;
+    if (n_threads < 1) n_threads = exf_default_threads();
+    rc = exf_parallel_for(l.plan->n, n_threads < MOST_THREADS ? n_threads : MOST_THREADS, load_chunk, &l, err);
+    s->number += l.plan->n;
+    s->load++;
+    return rc;
+}
+
+static exf_code check_load(const exf_host_loader *s, exf_err *err)
+{
+    if (s->load < s->schedule.n) return EXF_OK;
+    return exf_fail(err, EXF_INTERNAL, "weights: asked for %zu parts of %zu", s->load + 1, s->schedule.n);
+}
+
+exf_code exf_host_loader_embedding(exf_host_loader *s, float *table, int n_threads, exf_err *err)
+{
+    float *to[EXF_W_COUNT] = {[EXF_W_EMBED] = table};
+    exf_code rc = check_load(s, err);
+    return rc == EXF_OK ? load_next(s, to, n_threads, err) : rc;
+}
+
+exf_code exf_host_loader_layer(exf_host_loader *s, exf_layer_weights *lw, int n_threads, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(check_load(s, err));
+    const exf_weight_plan *plan = &s->schedule.plan[s->schedule.load[s->load].plan];
+    for (int role = 0; role < EXF_W_COUNT; role++)
+        EXF_TRY(exf_layer_weights_make_room(lw, (exf_role)role,
+                                            plan->present[role] ? exf_weight_plan_elements(s->model, (exf_role)role, &plan->of) : 0,
+                                            err));
+    rc = load_next(s, lw->w, n_threads, err);
+out:
+    return rc;
+}
