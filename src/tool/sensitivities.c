@@ -2,6 +2,7 @@
 #include "tool/sensitivities.h"
 
 #include "artifact/statistics.h"
+#include "artifact/weights_facts.h"
 #include "base/mem.h"
 #include "format/json.h"
 
@@ -54,19 +55,105 @@ static exf_code read_layer(double *kl, const exf_json *variants, int64_t top_k, 
                     name, *kl);
 }
 
-exf_code exf_sensitivities_read(double **kl, const char *path, const char *statistics, exf_err *err)
+static exf_code read_facts(exf_provenance *facts, const exf_json *object, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (void *it = exf_json_first(object); rc == EXF_OK && it; it = exf_json_next(object, it)) {
+        const char *value = exf_json_string(exf_json_value(it), NULL);
+        if (value) rc = exf_provenance_add(facts, err, exf_json_key(it), "%s", value);
+    }
+    return rc;
+}
+
+/* Returns 1 if both name something, and not the same. */
+static int differ(const char *a, const char *b)
+{
+    return a && b && strcmp(a, b) != 0;
+}
+
+static exf_code check_model(const exf_sensitivities *s, const char *path, const exf_provenance *of, const char *statistics,
+                            exf_err *err)
+{
+    const char *have = exf_provenance_get(&s->facts, "model.config_sha256"), *want = exf_provenance_get(of, "model.config_sha256");
+    if (differ(have, want))
+        return exf_fail(err, EXF_MODEL, "%s: measured on another model, of config_sha256 %s, than %s, of %s: measure it with "
+                        "exfold-validate --sensitivities", path, have, statistics, want);
+    return exf_weights_facts_same(&s->facts, path, of, statistics, err);
+}
+
+/* Files of earlier programs do not say which statistics their tables were of. */
+static exf_code check_statistics(const exf_sensitivities *s, const char *path, const char *statistics, exf_err *err)
+{
+    const char *have = exf_provenance_get(&s->facts, "validate.statistics_digest");
+    if (!differ(have, s->statistics_digest)) return EXF_OK;
+    return exf_fail(err, EXF_MODEL, "%s: measured with tables of other statistics, of digest %s, than %s, of %s: solve these "
+                    "without --sensitivities, and measure their tables with exfold-validate --sensitivities", path, have,
+                    statistics, s->statistics_digest);
+}
+
+static exf_code read_for(exf_sensitivities *s, const exf_json *doc, const char *path, const exf_statistics_reader *r,
+                         const char *statistics, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(read_facts(&s->facts, exf_json_get(doc, "provenance"), err));
+    EXF_TRY(check_model(s, path, &r->provenance, statistics, err));
+    EXF_TRY(check_statistics(s, path, statistics, err));
+    EXF_TRY(exf_mem_new(&s->kl, (size_t)r->n_layers, sizeof *s->kl, "sensitivities", err));
+    for (int l = 0; l < r->n_layers; l++)
+        EXF_TRY(read_layer(&s->kl[l], exf_json_get(doc, "variants"), r->shape.top_k, r->layer_number[l], path, err));
+out:
+    return rc;
+}
+
+exf_code exf_sensitivities_read(exf_sensitivities *out, const char *path, const char *statistics, const char *statistics_digest,
+                                exf_err *err)
 {
     exf_statistics_reader r = {0};
     exf_json *doc = NULL;
     exf_code rc;
-    *kl = NULL;
+    memset(out, 0, sizeof *out);
     EXF_TRY(exf_json_load(&doc, path, MOST_BYTES, err));
+    EXF_TRY(exf_hash_file(path, out->sha256, err));
     EXF_TRY(exf_statistics_open(&r, statistics, err));
-    EXF_TRY(exf_mem_new(kl, (size_t)r.n_layers, sizeof **kl, "sensitivities", err));
-    for (int l = 0; l < r.n_layers; l++)
-        EXF_TRY(read_layer(&(*kl)[l], exf_json_get(doc, "variants"), r.shape.top_k, r.layer_number[l], path, err));
+    if (statistics_digest)
+        snprintf(out->statistics_digest, sizeof out->statistics_digest, "%s", statistics_digest);
+    else
+        EXF_TRY(exf_h5_digest(r.h, out->statistics_digest, err));
+    rc = read_for(out, doc, path, &r, statistics, err);
 out:
     exf_statistics_close(&r);
     exf_json_free(doc);
+    if (rc != EXF_OK) exf_sensitivities_free(out);
+    return rc;
+}
+
+void exf_sensitivities_free(exf_sensitivities *s)
+{
+    exf_mem_free(s->kl);
+    exf_provenance_free(&s->facts);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- recording ---------------------------------------------------------------------- */
+
+static int has_measured(const exf_tables *t)
+{
+    for (int i = 0; i < t->n_budgets; i++)
+        if (strcmp(t->budget[i].rule, "measured") == 0) return 1;
+    return 0;
+}
+
+exf_code exf_sensitivities_record(const exf_sensitivities *s, exf_tables *t, exf_err *err)
+{
+    static const struct { const char *fact, *key; } data[] = {{"data.tokens_digest", "solve.sensitivities_tokens_digest"},
+                                                              {"data.domains", "solve.sensitivities_domains"}};
+    exf_code rc;
+    if (!has_measured(t)) return EXF_OK;
+    EXF_TRY(exf_provenance_add(&t->provenance, err, "solve.sensitivities_sha256", "%s", s->sha256));
+    for (size_t i = 0; i < sizeof data / sizeof *data; i++) {
+        const char *value = exf_provenance_get(&s->facts, data[i].fact);
+        if (value) EXF_TRY(exf_provenance_add(&t->provenance, err, data[i].key, "%s", value));
+    }
+out:
     return rc;
 }

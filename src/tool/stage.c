@@ -189,14 +189,15 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     exf_solve_options o;
     exf_tables t = {0};
     char old[EXF_SHA256_HEX], now[EXF_SHA256_HEX], *directory = NULL;
-    double *measured = NULL;
+    exf_sensitivities measured = {.kl = NULL};
     exf_code rc;
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    if (r->sensitivities) EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, statistics, err));
-    o.measured_kl = measured;
-    o.statistics_digest = statistics_digest;
+    if (r->sensitivities) EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, statistics, statistics_digest, err));
+    o.measured_kl = measured.kl;
+    o.statistics_digest = measured.kl ? measured.statistics_digest : statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
     EXF_TRY(exf_solve(statistics, &o, &t, err));
+    if (measured.kl) EXF_TRY(exf_sensitivities_record(&measured, &t, err));
     EXF_TRY(exf_coverage_report(&t, r, worst, err));
     EXF_TRY(digest_before(target, old, err));
     EXF_TRY(exf_tables_write(&t, target, r->force, err));
@@ -206,7 +207,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     EXF_TRY(exf_derived_drop(directory, old, now, exports ? &r->targets : NULL, err));
 out:
     exf_mem_free(directory);
-    exf_mem_free(measured);
+    exf_sensitivities_free(&measured);
     exf_tables_free(&t);
     return rc;
 }

@@ -250,11 +250,14 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     exf_provenance *p = &s->facts;
+    const char *statistics = exf_provenance_get(&s->tables.provenance, "solve.statistics_digest");
     EXF_TRY(exf_capture_provenance(p, s->session.model, s->session.corpus, &s->session.request, s->session.backend,
                                    s->session.compute, "all", err));
     EXF_TRY(exf_provenance_add(p, err, "validate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "validate.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "validate." EXF_MADE_FROM, "%s", s->digest));
+    if (r->wants_sensitivities && statistics)
+        EXF_TRY(exf_provenance_add(p, err, "validate.statistics_digest", "%s", statistics));
     if (s->runtime) EXF_TRY(exf_provenance_add(p, err, "validate.runtime", "%s", s->runtime->name));
     EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%lld", (long long)r->decode_batch));
     EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));
