@@ -88,7 +88,7 @@ typedef struct {
     size_t (*layer_sums_bytes)(int n_experts);
     void (*layer_sums_add)(exf_queue *q, void *sums, const exf_layer_sums_call *c);
     exf_code (*layer_sums_take)(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
-                                void *host, exf_err *err); /* over NULL: not wanted */
+                                void *host, exf_sums_place *place, exf_err *err); /* over NULL: not wanted */
     /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
     void (*layer_sums_close_sequence)(exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
     size_t (*gram_matrices_bytes)(int n_experts, int n_products);

@@ -179,7 +179,9 @@ static __device__ inline void walk_row(exf_exact_registers (&sum)[2], const gram
     for (int unit = 0; unit < k.n_tokens; unit += UNIT) {
         fetch(&next, g, k, unit + UNIT, s); /* early: nothing else hides the latency of these loads */
         int bad = add_unit(sum, now, k, unit);
-        if (bad >= 0) atomicMax(&top->bad, ~(unsigned long long)(row_offset + row[bad]));
+        if (bad >= 0)
+            note_fault(&top->output, (unsigned long long)(row_offset + row[bad]), s, ALL_EXPERTS,
+                       (double)g.sq[row_of(g, k, bad) + s], 0);
         now = next;
     }
 }

@@ -24,7 +24,7 @@ typedef struct {
     double *open;        /* [P, 2, H] totals of a unit that later calls continue */
     const int32_t *pair; /* [P, 2] source, target */
     int n_pairs;
-    uint64_t *bad;       /* complement of the smallest first row of a call whose sums left the range; 0: none */
+    exf_sums_fault *bad; /* of the smallest first row of a call whose sums left the range: pair, column and sum */
 } exf_diagonal_sums;
 
 typedef struct {

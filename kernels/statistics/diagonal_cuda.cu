@@ -3,6 +3,7 @@
 #include "kernels/device/cuda_queue.cuh"
 #include "kernels/device/cuda_reduce.cuh"
 #include "kernels/statistics/diagonal.h"
+#include "kernels/statistics/sums_fault.cuh"
 #include "kernels/statistics/exact_registers.cuh"
 #include "kernels/statistics/output_rows.cuh"
 
@@ -92,15 +93,15 @@ static __device__ inline void add_found(double (&vu)[STEP], double (&vv)[STEP], 
     }
 }
 
-/* Adds totals to exact sums without atomics, since no other block has these sums. */
-static __device__ inline bool add_exact(exf_exact *sum, const double (&total)[STEP], int n)
+/* Adds totals to exact sums without atomics, since no other block has these sums; returns -1, or the first that does not fit. */
+static __device__ inline int add_exact(exf_exact *sum, const double (&total)[STEP], int n)
 {
-    bool fits = true;
+    int bad = -1;
 #pragma unroll
     for (int i = 0; i < STEP; i++) {
         if (i >= n || total[i] == 0) continue;
         if (!exf_exact_fits(total[i])) {
-            fits = false;
+            if (bad < 0) bad = i;
             continue;
         }
         exf_exact_registers w = {sum[i].limb[0], sum[i].limb[1], sum[i].limb[2]};
@@ -109,7 +110,16 @@ static __device__ inline bool add_exact(exf_exact *sum, const double (&total)[ST
         sum[i].limb[1] = w.middle;
         sum[i].limb[2] = w.high;
     }
-    return fits;
+    return bad;
+}
+
+/* The array stays in registers: no index that only the run knows. */
+static __device__ inline double value_at(const double (&total)[STEP], int at)
+{
+    double x = 0;
+#pragma unroll
+    for (int i = 0; i < STEP; i++) x = i == at ? total[i] : x;
+    return x;
 }
 
 static __device__ inline void keep(double *open, const double (&total)[STEP], int n)
@@ -147,9 +157,10 @@ static __global__ void __launch_bounds__(THREADS) add_pair(exf_diagonal_sums to,
         keep(open + c.d_model, vv, left);
         return;
     }
-    bool fits = add_exact(to.vu + at, vu, left);
-    fits = add_exact(to.vv + at, vv, left) && fits;
-    if (!fits) atomicMax(reinterpret_cast<unsigned long long *>(to.bad), ~(unsigned long long)c.row);
+    int bad = add_exact(to.vu + at, vu, left), bad_square = add_exact(to.vv + at, vv, left);
+    if (bad >= 0) note_fault(to.bad, (unsigned long long)c.row, p, 2 * (column + bad), value_at(vu, bad), 0);
+    if (bad_square >= 0)
+        note_fault(to.bad, (unsigned long long)c.row, p, 2 * (column + bad_square) + 1, value_at(vv, bad_square), 0);
 }
 
 template <class T> static void launch(exf_queue *q, const exf_diagonal_sums *to, const exf_diagonal_call *c)

@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "base/exact.h"
 #include "kernels/linear/matrix.h"
+#include "kernels/statistics/sums_fault.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -41,7 +42,7 @@ typedef struct {
 } exf_layer_sums;
 
 /* Adds n_tokens tokens: outputs [T, K, H], ids [T, K] (distinct within a token),
- * weights [T, K].  EXF_NUMERIC naming the token and expert when a product is not
+ * weights [T, K].  EXF_NUMERIC naming token and expert when a product is not
  * finite or leaves the range of exf_exact; the sums are then undefined.
  * scratch: K*K doubles. */
 exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
@@ -86,9 +87,10 @@ static inline size_t exf_layer_sums_host_bytes(int n_experts)
 /* Bytes of GPU memory for the sums of a layer; zero them before the first call. */
 size_t exf_layer_sums_bytes_cuda(int n_experts);
 void exf_layer_sums_add_cuda(struct exf_queue *q, void *sums, const exf_layer_sums_call *c);
-/* Waits, adds the sums to `to` and, where not NULL, `over`, and zeroes them; host: exf_layer_sums_host_bytes(). */
+/* Waits, adds the sums to `to` and, where not NULL, `over`, and zeroes them; host: exf_layer_sums_host_bytes().  EXF_NUMERIC,
+ * naming experts, where a term was out of range; *place then says where. */
 exf_code exf_layer_sums_take_cuda(struct exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over,
-                                  int n_experts, void *host, exf_err *err) EXF_CHECKED;
+                                  int n_experts, void *host, exf_sums_place *place, exf_err *err) EXF_CHECKED;
 /* Ends a sequence: the tokens added since the last call (or the last take) are one. */
 void exf_layer_sums_close_sequence_cuda(struct exf_queue *q, void *sums, int n_experts, double scale, uint64_t sequence);
 #ifdef __cplusplus

@@ -8,15 +8,18 @@
 #ifndef EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #define EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #include "kernels/device/cuda_queue.cuh"
+#include "kernels/statistics/sums_fault.cuh"
 
 enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3 };
+/* What stands for the second expert of a fault in an output of common input, which has no router weight. */
+enum { ALL_EXPERTS = 1 };
 /* Words of a sequence cell. */
 enum { OLD_DOT = 0, OLD_TARGET = 6, OLD_COUNT = 12, SUM_AA = 13, SUM_AB = 19, SUM_BB = 25, SEQUENCES = 31 };
 
 typedef struct {
-    unsigned long long bad;          /* complement of the smallest row that could not be added; 0: none */
-    unsigned long long bad_sequence; /* complement of the smallest sequence whose sums are out of range; 0: none */
-    unsigned long long unused[WORDS - 2];
+    exf_sums_fault output;   /* of the smallest row that could not be added */
+    exf_sums_fault sequence; /* of the smallest sequence whose sums are out of range */
+    unsigned char unused[WORDS * 8 - 2 * sizeof(exf_sums_fault)];
 } header;
 
 /* Memory behind the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */

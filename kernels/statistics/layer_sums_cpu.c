@@ -52,6 +52,14 @@ static int weight_fits(double w, double energy)
     return exf_exact_fits(w * energy) && exf_exact_fits(w * w * energy);
 }
 
+static exf_code output_fault(exf_err *err, int token, int32_t expert, double sq, float weight)
+{
+    double route_weight = (double)weight;
+    exf_code rc = exf_output_fault(err, expert, sq, &route_weight);
+    exf_err_prefix(err, "token %d: ", token);
+    return rc;
+}
+
 /* Refuses a token whose terms are out of range.  Every term is at most w * max(1, largest sq) in
  * magnitude (Cauchy-Schwarz), w a norm, 1, a router weight or its square, so these tests cover all of a
  * token's additions. */
@@ -61,16 +69,12 @@ static exf_code check_range(const double *gram, int top_k, exf_err *err, int tok
     for (int a = 0; a < top_k; a++) {
         double sq = gram[a * top_k + a];
         if (!exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq)))
-            return exf_fail(err, EXF_NUMERIC,
-                            "token %d: the output of expert %d has squared norm %g, outside the range of the sums", token,
-                            (int)ids[a], sq);
+            return output_fault(err, token, ids[a], sq, weight[a]);
         largest = sq > largest ? sq : largest;
     }
     for (int a = 0; a < top_k; a++)
         if (!weight_fits((double)weight[a], largest))
-            return exf_fail(err, EXF_NUMERIC,
-                            "token %d: the router weight of expert %d is %g, times %g outside the range of the sums", token,
-                            (int)ids[a], (double)weight[a], largest);
+            return output_fault(err, token, ids[a], gram[a * top_k + a], weight[a]);
     return EXF_OK;
 }
 
@@ -81,10 +85,7 @@ exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int 
         const float *u = outputs + i * (size_t)d_model;
         double sq = exf_dot(u, u, d_model);
         if (!exf_exact_fits(sq) || !weight_fits((double)weights[i], sq > 1 ? sq : 1))
-            return exf_fail(
-                err, EXF_NUMERIC,
-                "token %zu: the output of expert %d has squared norm %g and router weight %g, outside the range of the sums",
-                i / (size_t)top_k, (int)ids[i], sq, (double)weights[i]);
+            return output_fault(err, (int)(i / (size_t)top_k), ids[i], sq, weights[i]);
         add_expert(m, ids[i], sq, weights[i]);
     }
     return EXF_OK;

@@ -136,6 +136,25 @@ static __device__ inline bool in_range(const double *gram, const double *norm, c
     return __all_sync(0xffffffffu, fits);
 }
 
+/* Notes the first expert of a token that is out of range, by the tests of in_range() one after the other. */
+static __device__ __noinline__ void note_token(exf_sums_fault *fault, const double *gram, const float *weight, const int32_t *id,
+                                               int k, int64_t row)
+{
+    double largest = 1;
+    int a = 0;
+    for (; a < k; a++) {
+        double sq = gram[a * k + a];
+        if (id[a] < 0 || !exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq))) break;
+        largest = sq > largest ? sq : largest;
+    }
+    for (int b = 0; a == k && b < k; b++) {
+        double w = (double)weight[b];
+        if (!exf_exact_fits(w * largest) || !exf_exact_fits(w * w * largest)) a = b;
+    }
+    if (a == k) a = 0;
+    note_fault(fault, (unsigned long long)row, id[a], 0, gram[a * k + a], (double)weight[a]);
+}
+
 /* Adds all terms of the pairs: a lane takes a pair and one of its sums, or its count; norm[a] = ||u_a||. */
 static __device__ inline void add_pairs(unsigned long long *cells, const double *gram, const double *norm, const float *weight,
                                         const int32_t *id, int k, int n_experts, exf_weighting weighting, int lane)
@@ -195,7 +214,7 @@ template <class T> static __global__ void __launch_bounds__(128) add_tokens(head
     for (int a = lane; a < k; a += 32) norm[a] = sqrt(gram[a * k + a]);
     __syncwarp();
     if (!in_range(gram, norm, weight, id, k, lane)) {
-        if (lane == 0) atomicMax(&top->bad, ~(unsigned long long)(c.row + (int64_t)t)); /* of complements: the smallest row */
+        if (lane == 0) note_token(&top->output, gram, weight, id, k, c.row + (int64_t)t);
         return;
     }
     if (!c.experts_only) add_pairs(pairs, gram, norm, weight, id, k, c.n_experts, c.weighting, lane);

@@ -46,17 +46,17 @@ static __device__ inline double value_of(exf_exact a)
     return negative ? -v : v;
 }
 
-static __global__ void close_sequence(header *top, const unsigned long long *pairs, unsigned long long *cells, size_t n,
+static __global__ void close_sequence(header *top, const unsigned long long *pairs, unsigned long long *cells, int n_experts,
                                       double scale, unsigned long long sequence)
 {
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    if (i >= n) return;
+    if (i >= (size_t)n_experts * n_experts) return;
     const unsigned long long *now = pairs + i * WORDS; /* dot, target_sq, ..., count */
     unsigned long long *cell = cells + i * WORDS;
     if (now[COUNT] == cell[OLD_COUNT]) return;
     double a = scale * value_of(carried(now, cell + OLD_DOT)), b = scale * value_of(carried(now + DIGITS, cell + OLD_TARGET));
     if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b)) {
-        atomicMax(&top->bad_sequence, ~sequence);
+        note_fault(&top->sequence, sequence, (int)(i / n_experts), (int)(i % n_experts), a / scale, b / scale);
         return;
     }
     add_term(cell + SUM_AA, a * a);
@@ -81,7 +81,7 @@ void exf_layer_sums_close_sequence_cuda(exf_queue *q, void *sums, int n_experts,
 {
     size_t pairs = (size_t)n_experts * n_experts;
     EXF_LAUNCH(q, "layer sums: sequence", close_sequence, exf_blocks(pairs, 128), 128, 0, static_cast<header *>(sums),
-               cells_of(sums), sequence_cells_of(sums, n_experts), pairs, scale, (unsigned long long)sequence);
+               cells_of(sums), sequence_cells_of(sums, n_experts), n_experts, scale, (unsigned long long)sequence);
 }
 
 /* ---- fetching ------------------------------------------------------------------------ */
@@ -183,8 +183,18 @@ static void collect_all(exf_queue *q, void *sums, char *out, int n_experts)
                reinterpret_cast<unsigned long long *>(over + SEQUENCE_SUMS * pairs), sequence_cells_of(sums, n_experts), pairs);
 }
 
+/* The message of what was noted while sums were added. */
+static exf_code refuse(const header *was, exf_sums_place *place, exf_err *err)
+{
+    const exf_sums_fault *f = was->output.place ? &was->output : &was->sequence;
+    uint64_t at = ~f->place;
+    *place = f == &was->output ? exf_sums_place{(int64_t)at, -1} : exf_sums_place{-1, (int64_t)at};
+    if (f == &was->output) return exf_output_fault(err, f->a, f->x, f->b == ALL_EXPERTS ? nullptr : &f->y);
+    return exf_sequence_fault(err, at, f->a, f->b, f->x, f->y);
+}
+
 exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums *to, const exf_sequence_sums *over, int n_experts,
-                                  void *host, exf_err *err)
+                                  void *host, exf_sums_place *place, exf_err *err)
 {
     header *top = static_cast<header *>(sums), was = {};
     char *out = reinterpret_cast<char *>(cells_of(sums) + n_cells(n_experts) * WORDS);
@@ -197,12 +207,6 @@ exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums
     if (q->err.code == EXF_OK) exf_cuda_note(q, cudaMemsetAsync(top, 0, sizeof *top, q->stream), "layer sums");
     exf_code rc = exf_finish_cuda(q, err);
     if (rc != EXF_OK) return rc;
-    if (was.bad)
-        return exf_fail(err, EXF_NUMERIC,
-                        "token %llu of the run: an expert's output or its router weight is outside the range of the sums",
-                        ~was.bad);
-    if (was.bad_sequence)
-        return exf_fail(err, EXF_NUMERIC, "sequence %llu: the squares of its sums are outside the range of the sums",
-                        ~was.bad_sequence);
+    if (was.output.place || was.sequence.place) return refuse(&was, place, err);
     return merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts, err);
 }

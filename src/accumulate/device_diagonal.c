@@ -1,13 +1,15 @@
 /* device_diagonal.c - see device_diagonal.h. */
 #include "accumulate/device_diagonal.h"
 
+#include "accumulate/fault_place.h"
+
 #include <string.h>
 
 uint64_t exf_device_diagonal_bytes(uint64_t pairs, int top_k, int d_model)
 {
     uint64_t h = (uint64_t)d_model;
     return pairs * (2 * h * (sizeof(exf_exact) + sizeof(double)) + 2 * sizeof(int32_t)) +
-           (uint64_t)EXF_MOE_BLOCK * (uint64_t)top_k * sizeof(double) + sizeof(uint64_t);
+           (uint64_t)EXF_MOE_BLOCK * (uint64_t)top_k * sizeof(double) + sizeof(exf_sums_fault);
 }
 
 exf_code exf_device_diagonal_open(exf_device_diagonal *s, const exf_backend *b, size_t pairs, int top_k, int d_model,
@@ -69,6 +71,7 @@ void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b)
 {
     if (s->to.n_pairs == 0) return;
     if (!s->q) start(s, b->q);
+    s->batch = b->batch;
     for (size_t at = 0, end = (size_t)b->n_tokens, n; at < end; at += n) {
         const exf_span *span = &b->batch->span[s->sequence];
         size_t position = b->row + at - span->offset, length = (size_t)span->n_tokens, into = position % EXF_MOE_BLOCK;
@@ -82,13 +85,14 @@ void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b)
 exf_code exf_device_diagonal_take(exf_device_diagonal *s, const exf_vector_sums *sums, exf_err *err)
 {
     size_t bytes = (size_t)s->to.n_pairs * (size_t)s->d_model * sizeof(exf_exact);
-    uint64_t bad = 0;
+    exf_sums_fault bad = {0};
     exf_code rc = EXF_OK;
     if (!s->q) return EXF_OK;
     EXF_TRY(s->b->download(s->q, &bad, s->to.bad, sizeof bad, err));
-    if (bad) {
-        rc = exf_fail(err, EXF_NUMERIC, "tokens from %llu of the run on: a vector sum is outside the range of the sums",
-                      (unsigned long long)~bad);
+    if (bad.place) {
+        const int32_t *pair = sums->pair + 2 * (size_t)bad.a;
+        rc = exf_vector_fault(err, pair[0], pair[1], bad.x);
+        exf_fault_prefix_row(err, s->batch, (size_t)~bad.place, EXF_MOE_BLOCK, 0);
         goto out;
     }
     EXF_TRY(s->b->download(s->q, sums->vu, s->to.vu, bytes, err));

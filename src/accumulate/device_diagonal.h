@@ -16,6 +16,7 @@ typedef struct {
     int32_t *pair;
     const int32_t *pair_host; /* pairs of the layer, in host memory */
     double *root;         /* [EXF_MOE_BLOCK, K] */
+    const exf_batch *batch; /* of the last block, for messages */
     exf_queue *q;         /* queue of the last block */
 } exf_device_diagonal;
 
@@ -27,7 +28,8 @@ void exf_device_diagonal_begin(exf_device_diagonal *s, const exf_vector_sums *su
 /* Queues the block's terms.  Blocks come in order of rows; the unit is that of the host,
  * EXF_MOE_BLOCK tokens of a sequence, however blocks are cut. */
 void exf_device_diagonal_add(exf_device_diagonal *s, const exf_device_block *b);
-/* Waits; sets vu and vv of sums to the terms added since the beginning. */
+/* Waits; sets vu and vv of sums to the terms added since the beginning.  EXF_NUMERIC names sequence, block and pair of a sum that
+ * is out of range. */
 exf_code exf_device_diagonal_take(exf_device_diagonal *s, const exf_vector_sums *sums, exf_err *err) EXF_CHECKED;
 void exf_device_diagonal_free(exf_device_diagonal *s);
 #endif

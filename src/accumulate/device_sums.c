@@ -1,6 +1,7 @@
 /* device_sums.c - see device_sums.h. */
 #include "accumulate/device_sums.h"
 
+#include "accumulate/fault_place.h"
 #include "accumulate/layer_sums_of.h"
 
 #include <string.h>
@@ -43,6 +44,7 @@ static void add_part(const exf_device_sums *s, const exf_device_block *b, size_t
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b)
 {
     s->q = b->q;
+    s->batch = b->batch;
     if (!s->by_sequence || s->common_input) {
         add_part(s, b, 0, b->n_tokens);
         return;
@@ -78,8 +80,11 @@ exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to
 {
     exf_layer_sums m = exf_layer_sums_of(to);
     exf_sequence_sums over = {to->seq_aa, to->seq_ab, to->seq_bb, to->sequences};
-    exf_code rc =
-        s->q ? s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, err) : EXF_OK;
+    exf_sums_place bad = {-1, -1};
+    exf_code rc = EXF_OK;
+    if (s->q)
+        rc = s->b->gpu->layer_sums_take(s->q, s->sums, &m, s->by_sequence ? &over : NULL, s->n_experts, s->host, &bad, err);
+    if (bad.row >= 0) exf_fault_prefix_row(err, s->batch, (size_t)bad.row, EXF_MOE_BLOCK, 1);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
     s->q = NULL;
     return rc;

@@ -15,6 +15,7 @@ typedef struct {
     size_t sequence;   /* sequence of the next row */
     void *sums, *host; /* sums: in device memory; host: buffer for their copy */
     void *gram_matrices;       /* in device memory, for common input: products of exf_gram_tokens() tokens */
+    const exf_batch *batch; /* of the last block, for messages */
     exf_queue *q;      /* queue of the last block */
 } exf_device_sums;
 
@@ -26,7 +27,8 @@ exf_code exf_device_sums_open(exf_device_sums *s, const exf_backend *b, int n_ex
 void exf_device_sums_add(exf_device_sums *s, const exf_device_block *b);
 /* Queues the terms of common input. */
 void exf_device_sums_add_common_input(exf_device_sums *s, const exf_device_common_input *b);
-/* Waits and adds the terms since the last call to `to`; does nothing if no block came. */
+/* Waits and adds the terms since the last call to `to`; does nothing if no block came.  EXF_NUMERIC names layer, sequence, token
+ * and expert, or the pair of a sequence, whose terms are out of range. */
 exf_code exf_device_sums_take(exf_device_sums *s, const exf_layer_statistics *to, int layer, exf_err *err) EXF_CHECKED;
 void exf_device_sums_free(exf_device_sums *s); /* accepts zeroed memory */
 #endif

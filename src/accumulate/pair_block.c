@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "kernels/statistics/linalg.h"
 #include "kernels/rows/simd.h"
+#include "kernels/statistics/sums_fault.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -122,10 +123,10 @@ static void load(const exf_pair_block *s, exf_pair_buffers *m, const exf_moe_blo
     }
 }
 
-static exf_code add_exact(exf_exact *sum, const double *x, size_t n, exf_err *err)
+static exf_code add_exact(exf_exact *sum, const double *x, size_t n, const int32_t *pair, exf_err *err)
 {
     for (size_t i = 0; i < n; i++)
-        if (!exf_exact_fits(x[i])) return exf_fail(err, EXF_NUMERIC, "a vector sum of %g is outside the range of the sums", x[i]);
+        if (!exf_exact_fits(x[i])) return exf_vector_fault(err, pair[0], pair[1], x[i]);
     for (size_t i = 0; i < n; i++) exf_exact_add(&sum[i], x[i]);
     return EXF_OK;
 }
@@ -143,8 +144,8 @@ static exf_code add_diagonal(exf_pair_buffers *m, int n, size_t h, int64_t p, co
             vv[j] += v * v;
         }
     pthread_mutex_lock(lock);
-    rc = add_exact(sums->vu + (size_t)p * h, vu, h, err);
-    if (rc == EXF_OK) rc = add_exact(sums->vv + (size_t)p * h, vv, h, err);
+    rc = add_exact(sums->vu + (size_t)p * h, vu, h, sums->pair + 2 * p, err);
+    if (rc == EXF_OK) rc = add_exact(sums->vv + (size_t)p * h, vv, h, sums->pair + 2 * p, err);
     pthread_mutex_unlock(lock);
     return rc;
 }

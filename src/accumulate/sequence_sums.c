@@ -2,6 +2,7 @@
 #include "accumulate/sequence_sums.h"
 
 #include "base/mem.h"
+#include "kernels/statistics/sums_fault.h"
 
 #include <string.h>
 
@@ -63,9 +64,7 @@ exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_sta
         double a = EXF_SEQUENCE_SCALE * difference(&s->dot[i], &k->dot[i]),
                b = EXF_SEQUENCE_SCALE * difference(&s->target_sq[i], &k->target_sq[i]);
         if (!exf_exact_fits(a * a) || !exf_exact_fits(b * b))
-            return exf_fail(err, EXF_NUMERIC,
-                            "sequence %zu, pair %zu -> %zu: sums %g and %g have squares outside the range of the sums", k->sequence,
-                            i / e, i % e, a / EXF_SEQUENCE_SCALE, b / EXF_SEQUENCE_SCALE);
+            return exf_sequence_fault(err, k->sequence, (int)(i / e), (int)(i % e), a / EXF_SEQUENCE_SCALE, b / EXF_SEQUENCE_SCALE);
         exf_exact_add(&s->seq_aa[i], a * a);
         exf_exact_add(&s->seq_ab[i], a * b);
         exf_exact_add(&s->seq_bb[i], b * b);

@@ -122,7 +122,8 @@ static exf_layer_statistics on_gpu(const shown *x, exf_weighting w, int rounded,
     }
     ck_ok(exf_layer_statistics_new(&s, x->n_experts, &e), e);
     exf_layer_sums m = moments_of(&s);
-    ck_ok(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x->n_experts, host, &e), e);
+    exf_sums_place place;
+    ck_ok(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x->n_experts, host, &place, &e), e);
     exf_mem_free(host);
     device_products_free(&t);
     return s;
@@ -217,7 +218,11 @@ START_TEST(an_output_out_of_range_names_its_token)
         x.r.outputs[(size_t)((17 * x.n_experts + 2) * x.d_model + 1)] = NAN;
         add(&t, &x, 1, 30, 2, EXF_WEIGHT_NONE);
         exf_layer_sums m = moments_of(&s);
-        ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x.n_experts, host, &e), EXF_NUMERIC, e, "token 13 of the run");
+        exf_sums_place place;
+        ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x.n_experts, host, &place, &e), EXF_NUMERIC, e,
+                 "the output of expert 57 has squared norm");
+        ck_assert_ptr_null(strstr(e.msg, "router weight"));
+        ck_assert_int_eq(place.row, 13);
         device_products_free(&t);
     }
     exf_mem_free(host);

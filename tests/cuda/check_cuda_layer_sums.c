@@ -45,8 +45,10 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     for (int i = 0; i < n_queues; i++) ck_ok(d.b->finish(q[i], &e), e);
     ck_ok(exf_layer_statistics_new(&s, r->n_experts, &e), e);
     exf_layer_sums m = moments_of(&s);
-    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e);
-    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &e), e); /* nothing is left to be added twice */
+    exf_sums_place place;
+    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &place, &e), e);
+    /* Nothing is left to be added twice. */
+    ck_ok(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, r->n_experts, host, &place, &e), e);
     for (int i = 1; i < n_queues; i++) d.b->close(q[i]);
     d.b->free(outputs);
     d.b->free(ids);
@@ -128,7 +130,50 @@ START_TEST(a_norm_out_of_range_names_its_token)
                              .weights = weights, .row = 100};
     d.b->gpu->layer_sums_add(d.q, sums, &c);
     exf_layer_sums m = moments_of(&s);
-    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, host, &e), EXF_NUMERIC, e, "token 107 of the run");
+    exf_sums_place place;
+    double scratch[9];
+    exf_err on_host;
+    ck_assert_int_eq(
+        exf_layer_sums_add_cpu(&m, 6, 3, 16, 20, r.outputs, r.ids, r.weights, EXF_WEIGHT_SOURCE_NORM, scratch, &on_host),
+        EXF_NUMERIC);
+    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, host, &place, &e), EXF_NUMERIC, e, "the output of expert");
+    ck_assert_int_eq(place.row, 107);
+    ck_assert_int_eq(place.sequence, -1);
+    ck_assert_str_eq(on_host.msg + strlen("token 7: "), e.msg); /* one sentence */
+    d.b->free(outputs);
+    d.b->free(weights);
+    d.b->free(ids);
+    d.b->free(sums);
+    exf_mem_free(host);
+    exf_layer_statistics_free(&s);
+    routed_free(&r);
+}
+END_TEST
+
+/* Sums of a sequence that fit, with squares that do not. */
+START_TEST(a_sequence_out_of_range_names_its_pair)
+{
+    routed r = routed_reals(2, 6, 2, 16, 15);
+    exf_layer_statistics s;
+    ck_ok(exf_layer_statistics_new(&s, 6, &e), e);
+    for (int i = 0; i < 2 * 2 * 16; i++) r.outputs[i] = i < 2 * 16 ? 1 : 4096;
+    for (int i = 0; i < 4; i++) r.ids[i] = (int32_t[]){4, 1, 5, 2}[i];
+    float *outputs = device_put(&d, r.outputs, 2 * 2 * 16 * 4), *weights = device_put(&d, r.weights, 2 * 2 * 4);
+    int32_t *ids = device_put(&d, r.ids, 2 * 2 * 4);
+    void *sums, *host = test_memory(exf_layer_sums_host_bytes(6), 1);
+    ck_ok(d.b->alloc(&sums, d.b->gpu->layer_sums_bytes(6), 1, "sums", &e), e);
+    for (int t = 0; t < 2; t++) {
+        exf_layer_sums_call c = {.n_experts = 6, .top_k = 2, .d_model = 16, .n_tokens = 1, .outputs = exf_f32(outputs + t * 32),
+                                 .ids = ids + t * 2, .weights = weights + t * 2, .weighting = EXF_WEIGHT_NONE, .row = t};
+        d.b->gpu->layer_sums_add(d.q, sums, &c);
+        d.b->gpu->layer_sums_close_sequence(d.q, sums, 6, 1e6, (uint64_t)(30 + t));
+    }
+    exf_layer_sums m = moments_of(&s);
+    exf_sums_place place;
+    ck_fails(d.b->gpu->layer_sums_take(d.q, sums, &m, NULL, 6, host, &place, &e), EXF_NUMERIC, e,
+             "sequence 31, pair 2 -> 5: sums 2.68435e+08 and 2.68435e+08 have squares outside the range of the sums");
+    ck_assert_int_eq(place.row, -1);
+    ck_assert_int_eq(place.sequence, 31);
     d.b->free(outputs);
     d.b->free(weights);
     d.b->free(ids);
@@ -150,6 +195,7 @@ Suite *exf_suite(void)
     tcase_add_loop_test(t, splits_give_the_same_bits, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, COUNT(shapes));
     tcase_add_test(t, a_norm_out_of_range_names_its_token);
+    tcase_add_test(t, a_sequence_out_of_range_names_its_pair);
     suite_add_tcase(s, t);
     return s;
 }
