@@ -11,7 +11,14 @@
 
 enum { KINDS = 3 };
 static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "capture.h5"};
-static const char *const stage_name[] = {"calibrate", "validate", "capture"}; /* those that resume */
+
+/* The stages that resume, by the names of their points, and what runs them. */
+static const struct { const char *stage, *program; } resumes[] = {
+    {"calibrate", "exfold-calibrate"},
+    {"basis", "exfold-calibrate --basis-only"},
+    {"validate", "exfold-validate"},
+    {"capture", "exfold-capture"},
+};
 
 /* What is to be verified, and who is told. */
 typedef struct {
@@ -27,17 +34,17 @@ typedef struct {
 static exf_code refuse_unended(const char *directory, exf_err *err)
 {
     exf_code rc = EXF_OK;
-    for (size_t i = 0; i < sizeof stage_name / sizeof *stage_name; i++) {
+    for (size_t i = 0; i < sizeof resumes / sizeof *resumes; i++) {
         exf_text path = {0};
-        EXF_TRY(exf_text_addf(&path, err, "%s/" EXF_RUN_RESUME_PREFIX "%s", directory, stage_name[i]));
+        EXF_TRY(exf_text_addf(&path, err, "%s/" EXF_RUN_RESUME_PREFIX "%s", directory, resumes[i].stage));
         int there = 0;
         rc = exf_path_is_directory(path.s, &there, err);
         exf_text_free(&path);
         if (rc != EXF_OK) return rc;
         if (there)
             return exf_fail(err, EXF_FORMAT,
-                            "%s: a run of exfold-%s has not ended here (" EXF_RUN_RESUME_PREFIX "%s); the same command goes on",
-                            directory, stage_name[i], stage_name[i]);
+                            "%s: a run of %s has not ended here (" EXF_RUN_RESUME_PREFIX "%s); the same command goes on",
+                            directory, resumes[i].program, resumes[i].stage);
     }
 out:
     return rc;
