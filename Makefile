@@ -99,6 +99,8 @@ CHECKS_CUDA := $(BUILD)/checks/cuda
 CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHECK_DIRS))))
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+# Linked with the shared runtime of CUDA, so that its calls can be made to fail.
+FAULTY_CUDA := $(addprefix $(BUILD)/cudart/bin/,exfold-calibrate exfold-validate)
 PRELOADED   := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/faults/fault_at_call.so
 FAKE_NODES  := $(if $(filter 1,$(MPI)),$(BUILD)/tests/ranks/fake_nodes.so)
 MUTANTS     := $(BUILD)/tests/mutants/mutants
@@ -186,6 +188,12 @@ check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 ## check-faults: small runs whose n-th allocation, read, write, ... fails, or whose memory ends (tests/faults); STEP=100: more of them
 check-faults: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
+
+## check-cuda-faults: small runs on a GPU whose n-th call of the CUDA runtime fails; STEP=20: more of them
+check-cuda-faults: deps $(if $(filter 1,$(CUDA)),$(FAULTY_CUDA) $(PRELOADED))
+	$(if $(filter 1,$(CUDA)),,@echo "make check-cuda-faults needs CUDA=1 and a GPU"; exit 2)
+	$(Q)CALLS=cuda BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
+.PHONY: check-cuda-faults
 
 ## check-interop: the exports, read with PyTorch, safetensors, h5py and NumPy, and folding in transformers (installs them)
 check-interop: all fold-library $(BUILD)/tests/interop/make_deepseek_v4
@@ -387,6 +395,9 @@ $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/tool/main.c
 $(BUILD)/bin/%: $(BUILD)/main/%.o $(TOOL_O) $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
+$(BUILD)/cudart/bin/%: $(BUILD)/main/%.o $(TOOL_O) $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(LINK) -o $@ $^ $(subst -lcudart_static,-lcudart,$(LDLIBS))
 $(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(LINK) -o $@ $^ $(LDLIBS)

@@ -5,8 +5,9 @@
  * CALL: malloc (calloc, realloc and aligned memory too), library (the same, called by libhdf5, libcrypto or OpenBLAS
  * themselves, which do not outlive all of them: exf_mem_reserve()), mmap, read, write, fsync, rename, open, stat,
  * thread; limit: no call, but from main() on the process gets no more than N pages of addresses from the system, and
- * all memory behind them fails, whoever asks.
- * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN), or SIG and the number of a signal
+ * all memory behind them fails, whoever asks; in programs that are linked with the shared runtime of CUDA, cuda-memory,
+ * cuda-copy, cuda-make (streams and events), cuda-wait and cuda-launch.
+ * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN; of a call of CUDA its own, 2 or 719), or SIG and the number of a signal
  * that the program gets, after which the call goes on. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,10 +27,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MALLOC, LIBRARY, LIMIT, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CALLS };
+enum { MALLOC, LIBRARY, LIMIT, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CUDA_MEMORY, CUDA_COPY, CUDA_MAKE, CUDA_WAIT,
+       CUDA_LAUNCH, CALLS };
 
 static const char *const call_name[CALLS] = {"malloc", "library", "limit", "mmap", "read", "write",
-                                             "fsync", "rename", "open", "stat", "thread"};
+                                             "fsync", "rename", "open", "stat", "thread", "cuda-memory", "cuda-copy", "cuda-make",
+                                             "cuda-wait", "cuda-launch"};
 static atomic_long calls[CALLS];
 static int faulty = -1, from_then_on, error_number, signal_number; /* faulty: a call, or -1 */
 static long fault_at;
@@ -275,3 +278,46 @@ WRAP_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))
 WRAP_OPEN(open64, (const char *path, int flags, ...), (path, flags, mode))
 WRAP_OPEN(openat, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
 WRAP_OPEN(openat64, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
+
+/* ---- the runtime of CUDA: called only where a program is linked with its shared library --------------------------------- */
+
+typedef struct { unsigned x, y, z; } dim3; /* as that of CUDA; its streams, events and kernels are pointers, its errors ints */
+static _Thread_local int pending; /* what cudaGetLastError() has to say of a call that failed here */
+
+int cudaGetLastError(void)
+{
+    static int (*next)(void);
+    int e = pending;
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "cudaGetLastError");
+    pending = 0;
+    return e ? e : next();
+}
+
+#define WRAP_CUDA(call, name, parameters, arguments)              \
+    int name parameters;                                          \
+    int name parameters                                           \
+    {                                                             \
+        static int(*next) parameters;                             \
+        if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);     \
+        return fails(call) ? (pending = error_number) : next arguments; \
+    }
+
+WRAP_CUDA(CUDA_MEMORY, cudaMalloc, (void **out, size_t n), (out, n))
+WRAP_CUDA(CUDA_MEMORY, cudaMallocAsync, (void **out, size_t n, void *stream), (out, n, stream))
+WRAP_CUDA(CUDA_MEMORY, cudaMallocHost, (void **out, size_t n), (out, n))
+WRAP_CUDA(CUDA_MEMORY, cudaHostAlloc, (void **out, size_t n, unsigned flags), (out, n, flags))
+WRAP_CUDA(CUDA_MEMORY, cudaHostRegister, (void *p, size_t n, unsigned flags), (p, n, flags))
+WRAP_CUDA(CUDA_COPY, cudaMemcpyAsync, (void *to, const void *from, size_t n, int kind, void *s), (to, from, n, kind, s))
+WRAP_CUDA(CUDA_COPY, cudaMemsetAsync, (void *to, int byte, size_t n, void *stream), (to, byte, n, stream))
+WRAP_CUDA(CUDA_COPY, cudaMemset, (void *to, int byte, size_t n), (to, byte, n))
+WRAP_CUDA(CUDA_MAKE, cudaStreamCreateWithFlags, (void **out, unsigned flags), (out, flags))
+WRAP_CUDA(CUDA_MAKE, cudaEventCreateWithFlags, (void **out, unsigned flags), (out, flags))
+WRAP_CUDA(CUDA_WAIT, cudaStreamSynchronize, (void *stream), (stream))
+WRAP_CUDA(CUDA_WAIT, cudaDeviceSynchronize, (void), ())
+WRAP_CUDA(CUDA_WAIT, cudaEventRecord, (void *event, void *stream), (event, stream))
+WRAP_CUDA(CUDA_WAIT, cudaStreamWaitEvent, (void *stream, void *event, unsigned flags), (stream, event, flags))
+WRAP_CUDA(CUDA_LAUNCH, cudaLaunchKernel, (const void *kernel, dim3 grid, dim3 block, void **values, size_t shared, void *stream),
+          (kernel, grid, block, values, shared, stream))
+WRAP_CUDA(CUDA_LAUNCH, __cudaLaunchKernel, (void *kernel, dim3 grid, dim3 block, const void *values, size_t shared, void *stream),
+          (kernel, grid, block, values, shared, stream)) /* what nvcc makes of <<< >>> from CUDA 13 on */
+WRAP_CUDA(CUDA_LAUNCH, cudaLaunchKernelExC, (const void *config, const void *kernel, void **values), (config, kernel, values))

@@ -3,6 +3,8 @@
 # threads, read, write, fsync, rename, open, stat; once and from then on. And lets them have less memory than they
 # need, from none to nearly all of it, so that whatever is asked for last fails, in a library or not.
 # usage: run.sh [STEP]      about every STEP-th call of a kind (default 3000); BUILD: the build folder
+# CALLS=cuda: calls of the CUDA runtime instead, in programs linked with its shared library; STEP is 100 by default;
+#             needs a GPU: of calibrate and validate some 150 runs of about a second
 #
 # A point is wrong if the program is killed by a signal, runs for 20 seconds, ends with 0 and another result, ends
 # with a status that does not go with the fault, or names another reason.  What is left under a final name must be
@@ -15,7 +17,12 @@ case $build in
 /*) ;;
 *) build=$root/$build ;;
 esac
+calls_of=${CALLS:-system} bin=$build/bin device=cpu programs="calibrate validate solve merge inspect verify export"
 step=${1:-3000}
+if [ "$calls_of" = cuda ]; then
+    bin=$build/cudart/bin device=cuda programs="calibrate validate"
+    step=${1:-100}
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/exfold-faults.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
@@ -28,14 +35,14 @@ cd "$work"
 # The program's command behind a prefix: `run` alone, or `run env NAME=VALUE ...`.
 run() {
     case $program in
-    calibrate) "$@" "$build/bin/exfold-calibrate" -q recipe.yaml --output out --force ;;
-    validate) "$@" "$build/bin/exfold-validate" -q recipe.yaml --output out --force --set validate.manifest=manifest.yaml \
+    calibrate) "$@" "$bin/exfold-calibrate" -q recipe.yaml --backend $device --output out --force ;;
+    validate) "$@" "$bin/exfold-validate" -q recipe.yaml --backend $device --output out --force --set validate.manifest=manifest.yaml \
         --set validate.tables=ready/tables.h5 --set validate.variants=top1:drop ;;
-    solve) "$@" "$build/bin/exfold-solve" -q ready/statistics.h5 --output out --force ;;
-    merge) "$@" "$build/bin/exfold-merge" -q ready/statistics.h5 other/statistics.h5 --output out/statistics.h5 --force ;;
-    inspect) "$@" "$build/bin/exfold-inspect" ready/tables.h5 ;;
-    verify) "$@" "$build/bin/exfold-inspect" verify ready/statistics.h5 ready/tables.h5 ;;
-    export) "$@" "$build/bin/exfold-export" -q ready/tables.h5 --output out --force ;;
+    solve) "$@" "$bin/exfold-solve" -q ready/statistics.h5 --output out --force ;;
+    merge) "$@" "$bin/exfold-merge" -q ready/statistics.h5 other/statistics.h5 --output out/statistics.h5 --force ;;
+    inspect) "$@" "$bin/exfold-inspect" ready/tables.h5 ;;
+    verify) "$@" "$bin/exfold-inspect" verify ready/statistics.h5 ready/tables.h5 ;;
+    export) "$@" "$bin/exfold-export" -q ready/tables.h5 --output out --force ;;
     esac
 }
 
@@ -56,11 +63,13 @@ judge() {
     124 | 137) wrong "runs for 20 seconds"; return ;;
     esac
     [ "$status" -lt 128 ] || { wrong "killed, status $status"; return; }
-    case ${fault#*:*:} in
-    12*) [ "$status" = 7 ] && grep -qi 'memory\|cannot allocate' noise ;;
-    28*) [ "$status" = 7 ] && grep -qi 'no space left' noise ;;
-    11*) [ "$status" = 7 ] && grep -qi 'thread' noise ;;
-    5*) [ "$status" = 4 ] && grep -qi 'input/output error' noise ;;
+    case ${fault%%:*}:${fault#*:*:} in
+    cuda-memory:*) [ "$status" = 7 ] && grep -q 'memory' noise ;;
+    cuda-*) [ "$status" = 9 ] && grep -q 'CUDA\|GPU' noise ;;
+    *:12*) [ "$status" = 7 ] && grep -qi 'memory\|cannot allocate' noise ;;
+    *:28*) [ "$status" = 7 ] && grep -qi 'no space left' noise ;;
+    *:11*) [ "$status" = 7 ] && grep -qi 'thread' noise ;;
+    *:5*) [ "$status" = 4 ] && grep -qi 'input/output error' noise ;;
     esac || wrong "status $status"
 }
 
@@ -104,18 +113,28 @@ sweep_limits() {
     done
 }
 
-bad=0 total=0 program=calibrate
-run >said
-cp -R out ready
-for i in 1 2 3 4; do echo '{"text": "Another text than the corpus has, to be merged with it: number '$i'."}'; done >other.jsonl
-printf '%s\n' 'schema: exfold-manifest/1' 'sources:' '  - {path: other.jsonl, format: jsonl}' >other.yaml
-"$build/bin/exfold-calibrate" -q recipe.yaml --set data.manifest=other.yaml --output other >said
-for program in ${PROGRAMS:-calibrate validate solve merge inspect verify export}; do
-    points=0
+# The first calls of a kind and about every STEP-th behind them; 2 and 719: no memory, a launch that failed.
+sweep_cuda() { # CALL ERROR [:on]
+    calls=$(sed -n "s/^$1 //p" count)
+    [ "$calls" -gt 0 ] || wrong "no call of $1 was seen"
+    n=1
+    while [ "$n" -le "$calls" ]; do
+        point "$1" "$n" "$2" "${3:-}"
+        if [ "$n" -lt 3 ]; then n=$((n + 1)); else n=$((n + step)); fi
+    done
     fresh
-    run env EXF_FAULT_COUNT=count LD_PRELOAD="$library" >said 2>noise || { cat noise >&2; exit 1; }
-    result >want
-    (cd out && find . -type f ! -path '*/.*' -exec sha256sum {} + | LC_ALL=C sort) >want.files
+    run >said 2>noise || wrong "a run without a fault fails"
+    result | cmp -s want - || wrong "a run without a fault gives another result"
+}
+
+sweep_all_cuda() {
+    for when in '' :on; do
+        sweep_cuda cuda-memory 2 $when
+        for call in copy make wait launch; do sweep_cuda cuda-$call 719 $when; done
+    done
+}
+
+sweep_system() {
     for when in '' :on; do
         sweep_kind malloc 12 $when
         small=$step step=$((step / 40 + 1))
@@ -126,6 +145,21 @@ for program in ${PROGRAMS:-calibrate validate solve merge inspect verify export}
         step=$small
     done
     sweep_limits
+}
+
+bad=0 total=0 program=calibrate fault=none
+run >said
+cp -R out ready
+for i in 1 2 3 4; do echo '{"text": "Another text than the corpus has, to be merged with it: number '$i'."}'; done >other.jsonl
+printf '%s\n' 'schema: exfold-manifest/1' 'sources:' '  - {path: other.jsonl, format: jsonl}' >other.yaml
+"$bin/exfold-calibrate" -q recipe.yaml --backend $device --set data.manifest=other.yaml --output other >said
+for program in ${PROGRAMS:-$programs}; do
+    points=0
+    fresh
+    run env EXF_FAULT_COUNT=count LD_PRELOAD="$library" >said 2>noise || { cat noise >&2; exit 1; }
+    result >want
+    (cd out && find . -type f ! -path '*/.*' -exec sha256sum {} + | LC_ALL=C sort) >want.files
+    if [ "$calls_of" = cuda ]; then sweep_all_cuda; else sweep_system; fi
     echo "faults: $program: $points points"
     total=$((total + points))
 done
