@@ -71,7 +71,7 @@ static const struct {
 } places[] = {
     {"title", add_title},        {"style", add_style},          {"script", add_script},
     {"cards", exf_report_cards}, {"layers", exf_report_layers}, {"validation", exf_report_validation},
-    {"facts", exf_report_facts}, {"data", exf_report_data},
+    {"facts", exf_report_facts}, {"data", exf_report_data},     {"budgets", exf_report_budgets},
 };
 
 static exf_code fill_place(exf_report *r, const char *name, size_t n, exf_err *err)

@@ -254,7 +254,8 @@ class Every:
             self.cdp("Emulation.setScriptExecutionDisabled", value=False)
         self.assertEqual(self.js("document.body.classList.contains('ready')"), False)
         shown = self.js("[...document.querySelectorAll('main > section, nav a')].filter((e) => e.offsetParent).map((e) => e.id || e.hash)")
-        self.assertEqual(sorted(shown), sorted(["overview", "validation", "layers", "facts", "#overview", "#validation", "#layers", "#facts"]))
+        self.assertEqual(sorted(shown), sorted(["overview", "validation", "layers", "budgets", "facts", "#overview", "#validation", "#layers",
+                                                 "#budgets", "#facts"]))
         self.assertEqual(self.js("document.querySelectorAll('#layers tbody tr').length"), len(self.d.layers))
         self.assertEqual(self.js("document.querySelector('noscript').children.length"), 1)
 
@@ -302,6 +303,23 @@ class Demo(Every, Page):
         self.assertEqual(self.box(first)["left"], left)
         last = self.browser.find_elements(By.CSS_SELECTOR, "#validation tbody tr:first-child td")[-1]
         self.assertLessEqual(self.box(last)["right"], NARROW[0])
+
+    def test_budgets_are_drawn_layer_by_layer(self):
+        self.open()
+        text = "[...document.querySelectorAll('#budgets tr')].map((r) => [...r.cells].map((c) => c.innerText))"
+        rows, budgets = self.js(text), self.d.about["budgets"]
+        self.assertEqual([b["rule"] for b in budgets], ["stream", "output", "top_p"])
+        self.assertEqual(rows[:2], [["layer", "P = 2"], [b["rule"] for b in budgets]])
+        for i, number in enumerate(self.d.layers):
+            self.assertEqual(rows[2 + i], [str(number)] + [f"{b['layers'][i]['mean']:.3f}" for b in budgets])
+        self.assertEqual(rows[-2], ["all"] + [f"{b['mean']:.3f}" for b in budgets])
+        self.assertEqual(rows[-1], ["λ"] + [f"{b['lambda']:.6g}" for b in budgets])
+        top_k = len(budgets[0]["layers"][0]["kept"])
+        cells = self.browser.find_elements(By.CSS_SELECTOR, "#budgets tbody td")
+        for cell, mean in zip(cells, [b["layers"][i]["mean"] for i in range(len(self.d.layers)) for b in budgets], strict=True):
+            share = self.js("getComputedStyle(arguments[0]).backgroundSize", cell).split()
+            self.assertAlmostEqual(float(share[0].rstrip("%")), 100 * mean / top_k, delta=0.06)
+            self.assertEqual(share[1], "4px")
 
     def test_pools_and_norms_are_those_of_the_layer(self):
         self.open()
@@ -369,6 +387,10 @@ class Wide(Every, Page):
         s, t = 3, 100
         self.assertTrue(self.seen(47, s, t))
         self.assertEqual(self.pixel(canvas, t, s), self.d.colour("scalar", 47, s, t))
+
+    def test_that_there_are_no_budgets_is_said(self):
+        self.open()
+        self.assertIn("These tables have no budgets per token; exfold-solve --set budgets=4", self.id("budgets").text)
 
     def test_that_nothing_was_validated_is_said(self):
         self.open()

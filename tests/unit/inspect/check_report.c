@@ -47,6 +47,45 @@ static int occurrences(const char *text, const char *part)
     return n;
 }
 
+/* The report of the small run, whose two layers have these budgets.  Caller frees. */
+static char *report_with(exf_budget *budgets, int n)
+{
+    char *text;
+    size_t length;
+    small_files(&run, "s.h5", "t.h5");
+    exf_inspection s = study_of("t.h5", "s.h5");
+    exf_budget *own = s.budget;
+    int n_own = s.n_budgets;
+    s.budget = budgets;
+    s.n_budgets = n;
+    ck_ok(write_report(&s, "t", "r.html", &e), e);
+    ck_ok(exf_file_slurp(exf_scratch("r.html"), 1 << 24, &text, &length, &e), e);
+    s.budget = own;
+    s.n_budgets = n_own;
+    exf_inspection_free(&s);
+    return text;
+}
+
+START_TEST(budgets_are_a_table)
+{
+    double scale[] = {1, 1};
+    uint64_t stream[] = {30, 10, 0, 40}, top_p[] = {20, 20, 20, 20}; /* [2, K] */
+    exf_budget budgets[] = {{.budget = 1.5, .rule = "stream", .lambda = 0.25, .mean = 1.625, .scale = scale, .kept = stream},
+                            {.budget = 1.5, .rule = "top_p", .lambda = 0.875, .mean = 1.5, .scale = scale, .kept = top_p}};
+    char *text = report_with(budgets, 2), *none = report_with(NULL, 0);
+    ck_assert_ptr_nonnull(strstr(text, "<th colspan=\"2\" scope=\"colgroup\">P = 1.5</th></tr>\n<tr><th scope=\"col\">stream</th>"
+                                       "<th scope=\"col\">top_p</th></tr>"));
+    ck_assert_ptr_nonnull(strstr(text, "<td style=\"--share: 62.5%\">1.250</td><td style=\"--share: 75.0%\">1.500</td></tr>"));
+    ck_assert_ptr_nonnull(strstr(text, "<td style=\"--share: 100.0%\">2.000</td><td style=\"--share: 75.0%\">1.500</td></tr>"));
+    ck_assert_ptr_nonnull(strstr(text, "<th scope=\"row\">all</th><td style=\"--share: 81.2%\">1.625</td>"));
+    ck_assert_ptr_nonnull(strstr(text, "<th scope=\"row\">&lambda;</th><td>0.25</td><td>0.875</td></tr>"));
+    ck_assert_ptr_null(strstr(text, "no budgets per token"));
+    ck_assert_ptr_nonnull(strstr(none, "These tables have no budgets per token"));
+    exf_mem_free(text);
+    exf_mem_free(none);
+}
+END_TEST
+
 START_TEST(texts_of_files_are_escaped)
 {
     char *text = small_report("a<b>&\"c'.h5");
@@ -323,6 +362,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("report");
     TCase *c = tcase_create("report");
     tcase_add_checked_fixture(c, start_empty, NULL);
+    tcase_add_test(c, budgets_are_a_table);
     tcase_add_test(c, texts_of_files_are_escaped);
     tcase_add_test(c, a_report_needs_nothing_else);
     tcase_add_test(c, the_script_is_told_what_there_is);
