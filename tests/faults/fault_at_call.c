@@ -7,8 +7,8 @@
  * thread; limit: no call, but from main() on the process gets no more than N pages of addresses from the system, and
  * all memory behind them fails, whoever asks; in programs that are linked with the shared runtime of CUDA, cuda-memory,
  * cuda-copy, cuda-make (streams and events), cuda-wait and cuda-launch.
- * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN; of a call of CUDA its own, 2 or 719), or SIG and the number of a signal
- * that the program gets, after which the call goes on. */
+ * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN; of CUDA its own, 2 or 719), or SIG and the number of a
+ * signal that the program gets, after which the call goes on. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
