@@ -1,7 +1,8 @@
 /* writer_expert_profile.c - expert-profile.json: for runtimes that prune while they load, the experts that a model does
  * without (export.experts of expert_order.h are kept), as pairs of layer and expert:
  *
- *   {"version": 1, "model": "org/base", "workload": "...", "tables_digest": "...", "pruned_experts": [[0, 3], [0, 11], ...]}
+ *   {"version": 1, "model": "org/base", "workload": "...", "tables_digest": "...", "weights_digest": "...",
+ *    "pruned_experts": [[0, 3], [0, 11], ...]}
  *
  * Version 1 of the profiles that vLLM's --riy-expert-profile proposes: the router chooses among the others. */
 #include "export/expert_order.h"
@@ -40,6 +41,7 @@ static exf_code write_profile(const exf_export *x, const char *path, int force, 
     exf_jw_text(&w, "model", x->base_model ? x->base_model : exf_provenance_get(&x->tables->provenance, "model.family"));
     exf_jw_text(&w, "workload", "calibration of ExFold tables, by mean w ||E(x)||");
     exf_jw_text(&w, "tables_digest", x->digest);
+    exf_jw_text(&w, "weights_digest", exf_provenance_get(&x->tables->provenance, "model.weights_digest"));
     exf_jw_open(&w, "pruned_experts", '[');
     for (int l = 0; l < x->tables->n_layers; l++) add_pruned(&w, x, l, order);
     exf_jw_close(&w);
