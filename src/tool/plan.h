@@ -2,7 +2,8 @@
  *
  * The time is measured: the pass of the run itself, with its lanes and observers, runs on a sample of the
  * tokens through the first layers in which every kind of layer occurs, and the head.  The seconds per unit of
- * each kind of work are then multiplied with the units of the whole run (forward/work.h).  Without
+ * each kind of work are then multiplied with the units of the whole run (forward/work.h).  What comes before the pass
+ * is what the dry run itself has taken so far, and what follows a calibration's is rehearsed (exf_session_rehearse()).  Without
  * weights only a lower bound is told: operations at the rate of a matrix product. */
 #ifndef EXF_TOOL_PLAN_H
 #define EXF_TOOL_PLAN_H
@@ -37,10 +38,12 @@ typedef struct {
     const char *note;         /* said of the tokens: "40 layers recorded"; "" for nothing */
     /* Results of exf_plan_measure(). */
     double rate;              /* FLOP/s of one worker's matrix product */
+    uint64_t process;         /* bytes of memory that the process has had, the sample included */
     double seconds;
     int measured;             /* 0: seconds is a lower bound */
     struct {
-        double once, tokens, weights, ends; /* seconds, by kind (exf_scale); 0 where not measured */
+        /* Seconds, by kind (exf_scale); 0 where not measured. */
+        double start, once, tokens, weights, ends, statistics, solve, write;
     } part;
 } exf_plan;
 
@@ -61,8 +64,10 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
 /* ---- on several ranks and nodes (plan_scale.c) -------------------------------------------------- */
 
 /* The time of a planned run on several ranks and nodes is predicted from rates that were measured here or are given.
- * A run's seconds are of five kinds:
- *   once        opening, the first weights; every rank takes them
+ * A run's seconds are of these kinds:
+ *   start       from the start of the programs to that of the pass: opening model, data and GPU; of several ranks 0.7 s
+ *               more, unless mpirun started the dry run too, which then has measured it
+ *   once        opening the pass, the first weights; every rank takes them
  *   tokens      mixers, experts, statistics: divided by ranks on GPUs, by nodes on CPUs, whose ranks share the cores;
  *               the rank of most tokens counts
  *   weights     reading, hashing and sending them: every node for itself, once, whatever its ranks; on a GPU beside
@@ -70,7 +75,10 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
  *   sums        adding up each layer's sums over all ranks: within a node in log2(ranks) steps at 2.4 GB/s, over nodes
  *               2 (N - 1) / N times their bytes at the network's rate; beside the next layer's work
  *   ends        layers' ends on rank 0, which writes: not divided
- * seconds = once + max(tokens, weights, sums) + ends + the last layer's sums; on a CPU weights come on top. */
+ *   statistics, solve, write   committing and digesting the statistics, solving, writing tables and exports: behind the
+ *               pass, on rank 0 alone
+ * seconds = start + once + max(tokens, weights, sums) + ends + the last layer's sums + statistics + solve + write; on a
+ * CPU weights come on top. */
 
 /* Rates; 0: as measured, or assumed. */
 typedef struct {
@@ -85,7 +93,7 @@ typedef struct {
     exf_scale_rates rates;
     int assumed_network; /* 1: no rate of the network was given */
     double most_tokens;  /* the largest part of all tokens that a rank has */
-    double once, tokens, weights, sums, ends, seconds;
+    double start, once, tokens, weights, sums, ends, behind, seconds; /* behind: statistics, solve and write */
 } exf_scale;
 
 /* Reads "compute=400T", "read=20G", "copy=50G", "network=12.5G"; suffixes K, M, G, T are powers of 1000. EXF_USAGE. */

@@ -148,6 +148,7 @@ exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *
     }
     p->measured = 1;
 out:
+    p->process = exf_peak_rss();
     exf_plan_sample_free(&sample);
     return rc;
 }

@@ -11,6 +11,8 @@
 
 /* Bytes a second of an all-reduce of integers between two ranks of a node: 8 MB in 3.3 ms. */
 static const double rate_in_node = 2.4e9, usual_network = 12.5e9;
+/* Seconds by which ranks start later than one process. */
+static const double start_of_mpi = 0.7;
 
 /* ---- what is asked for ---------------------------------------------------------------------- */
 
@@ -111,13 +113,15 @@ exf_code exf_scale_predict(exf_scale *out, const exf_plan *p, const exf_recipe *
     if (out->assumed_network) out->rates.network = usual_network;
     EXF_TRY(find_most_tokens(out, p->batch, err));
     int on_gpu = p->options.backend->gpu != NULL || out->rates.compute > 0;
+    out->start = p->part.start + (p->measured && out->ranks > 1 && !r->job ? start_of_mpi : 0);
+    out->behind = p->part.statistics + p->part.solve + p->part.write;
     out->once = p->part.once;
     out->ends = p->part.ends;
     out->tokens = seconds_of_tokens(out, p, on_gpu);
     out->weights = seconds_of_weights(out, p);
     out->sums = seconds_of_sums(out, p);
-    out->seconds = out->once + fmax(out->tokens, fmax(on_gpu ? out->weights : 0, out->sums)) + (on_gpu ? 0 : out->weights) +
-                   out->ends + out->sums / layers;
+    out->seconds = out->start + out->once + fmax(out->tokens, fmax(on_gpu ? out->weights : 0, out->sums)) +
+                   (on_gpu ? 0 : out->weights) + out->ends + out->sums / layers + out->behind;
 out:
     return rc;
 }

@@ -15,6 +15,9 @@ static exf_text_list list_of(char **items, size_t n)
     return (exf_text_list){.item = items, .n = n};
 }
 
+/* Seconds of the run that no rank shares: start, and what is behind the pass; and by which ranks start later. */
+static const double alone = 3 + 0.5 + 4 + 0.25, mpi = 0.7;
+
 /* A run of 16 equal sequences: 100 s of tokens' work, 10 of weights, 1 of opening, 2 of layers' ends; 4 layers that
  * have 0.6 GB of sums together. */
 static exf_scale predict(const exf_backend *b, int ranks, int nodes, int measured, exf_text_list rates)
@@ -29,6 +32,7 @@ static exf_scale predict(const exf_backend *b, int ranks, int nodes, int measure
     exf_recipe r = {.plan_ranks = ranks, .plan_nodes = nodes, .plan_rates = rates, .dry_run = 1};
     exf_scale s;
     if (measured) p.part.once = 1, p.part.tokens = 100, p.part.weights = 10, p.part.ends = 2;
+    if (measured) p.part.start = 3, p.part.statistics = 0.5, p.part.solve = 4, p.part.write = 0.25;
     ck_ok(exf_scale_check(&r, &e), e);
     ck_ok(exf_scale_predict(&s, &p, &r, &e), e);
     return s;
@@ -44,15 +48,17 @@ static const exf_text_list none;
 START_TEST(tokens_divide_and_weights_do_not)
 {
     const exf_backend *gpu = fake_device(1 << 20);
-    ck_seconds(predict(gpu, 1, 1, 1, none).seconds, 1 + 100 + 2);
+    ck_seconds(predict(gpu, 1, 1, 1, none).seconds, alone + 1 + 100 + 2);
     /* two steps of 0.6 GB at 2.4 GB/s are beside the work, but for the last of four layers */
     exf_scale four = predict(gpu, 4, 1, 1, none);
     ck_seconds(four.sums, 0.5);
-    ck_seconds(four.seconds, 1 + 25 + 2 + 0.5 / 4);
+    ck_seconds(four.start, 3 + mpi);
+    ck_seconds(four.behind, 4.75);
+    ck_seconds(four.seconds, alone + mpi + 1 + 25 + 2 + 0.5 / 4);
     /* from 16 on the weights, read once on each node, are all that a rank waits for */
     exf_scale sixteen = predict(gpu, 16, 1, 1, none);
     ck_seconds(sixteen.tokens, 6.25);
-    ck_seconds(sixteen.seconds, 1 + 10 + 2 + 4 * 0.25 / 4);
+    ck_seconds(sixteen.seconds, alone + mpi + 1 + 10 + 2 + 4 * 0.25 / 4);
     ck_assert_int_eq(sixteen.assumed_network, 1);
     /* four nodes of four: 2 3 / 4 of the sums over the network */
     exf_scale nodes = predict(gpu, 16, 4, 1, none);
@@ -63,8 +69,8 @@ END_TEST
 /* Ranks of one node share its cores; weights are not read beside the work. */
 START_TEST(ranks_on_processors_divide_by_nodes)
 {
-    ck_seconds(predict(&exf_backend_cpu, 1, 1, 1, none).seconds, 1 + 100 + 10 + 2);
-    ck_seconds(predict(&exf_backend_cpu, 4, 1, 1, none).seconds, 1 + 100 + 10 + 2 + 0.5 / 4);
+    ck_seconds(predict(&exf_backend_cpu, 1, 1, 1, none).seconds, alone + 1 + 100 + 10 + 2);
+    ck_seconds(predict(&exf_backend_cpu, 4, 1, 1, none).seconds, alone + mpi + 1 + 100 + 10 + 2 + 0.5 / 4);
     ck_seconds(predict(&exf_backend_cpu, 4, 2, 1, none).tokens, 50);
 }
 END_TEST
