@@ -46,9 +46,7 @@ static exf_code cut(chunks *all, const exf_tensor *t, exf_err *err)
         memcpy(c->at, at, sizeof at);
         for (int i = 0; i < t->rank; i++) c->n *= block[i] < (hsize_t)t->shape[i] - at[i] ? block[i] : (hsize_t)t->shape[i] - at[i];
         from += c->n;
-        int axis = t->rank - 1;
-        while (axis >= 0 && (at[axis] += block[axis]) >= (hsize_t)t->shape[axis]) at[axis--] = 0;
-        if (axis < 0) return EXF_OK;
+        if (!exf_h5i_next_block(at, block, t->shape, t->rank)) return EXF_OK;
     }
 }
 

@@ -34,6 +34,21 @@ void exf_h5i_block(const exf_tensor *t, size_t limit, hsize_t *block)
     }
 }
 
+int exf_h5i_next_block(hsize_t *at, const hsize_t *block, const int64_t *shape, int rank)
+{
+    int axis = rank - 1;
+    while (axis >= 0 && (at[axis] += block[axis]) >= (hsize_t)shape[axis]) at[axis--] = 0;
+    return axis >= 0;
+}
+
+hsize_t exf_h5i_stored_bytes(hid_t dataset, const hsize_t *at)
+{
+    hsize_t bytes = 0;
+    H5E_BEGIN_TRY { if (H5Dget_chunk_storage_size(dataset, at, &bytes) < 0) bytes = 0; }
+    H5E_END_TRY
+    return bytes;
+}
+
 static herr_t is_inflate(unsigned n, const H5E_error2_t *e, void *found)
 {
     if (n == 0 && e->desc && strstr(e->desc, "inflate")) *(int *)found = 1;

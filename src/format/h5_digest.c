@@ -125,7 +125,7 @@ static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_e
     for (int i = 0; i < t->rank; i++) bytes *= block[i];
     EXF_TRY(exf_mem_new(&buf, bytes, 1, "a piece of a dataset", err));
     EXF_TRY(exf_h5i_sums_get(w->h, t, &sums, err));
-    for (int i = 0; i >= 0;) {
+    do {
         bytes = element;
         EXF_TRY(exf_stop_check(err));
         for (int k = 0; k < t->rank; k++) {
@@ -136,9 +136,7 @@ static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_e
         EXF_TRY(read_block(w, dataset, t, at, count, bytes, buf, err));
         EXF_TRY(exf_h5i_sums_check(w->h, w->path, &sums, buf, bytes, err));
         EXF_TRY(exf_hash_add(w->hash, buf, bytes, err));
-        /* Like an odometer: the last axis first. */
-        for (i = t->rank - 1; i >= 0 && (at[i] += block[i]) >= (hsize_t)t->shape[i]; i--) at[i] = 0;
-    }
+    } while (exf_h5i_next_block(at, block, t->shape, t->rank));
 out:
     exf_h5i_sums_free(&sums);
     exf_mem_free(buf);

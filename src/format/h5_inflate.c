@@ -71,12 +71,10 @@ static int is_ours(reading *r)
 static exf_code fetch(reading *r, int *got, exf_err *err)
 {
     stored_chunk *c = &r->held[r->n_held];
-    hsize_t stored = 0;
+    hsize_t stored = exf_h5i_stored_bytes(r->dataset, r->at);
     uint32_t mask = 0;
     exf_code rc = EXF_OK;
     *got = 0;
-    H5E_BEGIN_TRY { if (H5Dget_chunk_storage_size(r->dataset, r->at, &stored) < 0) stored = 0; }
-    H5E_END_TRY
     if (stored == 0) return EXF_OK;
     *c = (stored_chunk){.to = r->from, .n = r->width, .n_in = (size_t)stored};
     for (int i = 0; i < r->t->rank; i++) {
@@ -90,14 +88,6 @@ static exf_code fetch(reading *r, int *got, exf_err *err)
     H5E_END_TRY
 out:
     return rc;
-}
-
-/* Moves on to the chunk behind; returns 0 behind the last. */
-static int step(reading *r)
-{
-    int axis = r->t->rank - 1;
-    while (axis >= 0 && (r->at[axis] += r->chunk[axis]) >= (hsize_t)r->t->shape[axis]) r->at[axis--] = 0;
-    return axis >= 0;
 }
 
 /* Returns 1 if the n_in bytes inflate to exactly n bytes. */
@@ -159,7 +149,7 @@ exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, void *to, int *done
     do {
         EXF_TRY(fetch(r, done, err));
         if (*done && r->n_held == AT_ONCE) EXF_TRY(restore_held(r, done, err));
-    } while (*done && step(r));
+    } while (*done && exf_h5i_next_block(r->at, r->chunk, t->shape, t->rank));
     if (*done) rc = restore_held(r, done, err);
 out:
     if (r) drop(r);

@@ -28,7 +28,8 @@ typedef struct {
     hid_t dataset, dcpl;
     int rank;
     size_t width;
-    hsize_t dims[H5S_MAX_RANK], chunk[H5S_MAX_RANK];
+    int64_t shape[H5S_MAX_RANK];
+    hsize_t chunk[H5S_MAX_RANK];
     uint64_t bytes, chunk_bytes; /* of the elements; of a whole chunk */
     int deflated;
 } storage;
@@ -58,12 +59,16 @@ static uint64_t times(uint64_t a, uint64_t b)
 static int look_at(storage *s, hid_t dataset)
 {
     hid_t space = H5Dget_space(dataset), type = H5Dget_type(dataset);
+    hsize_t dims[H5S_MAX_RANK];
     s->dataset = dataset;
     s->dcpl = H5Dget_create_plist(dataset);
-    s->rank = space < 0 ? -1 : H5Sget_simple_extent_dims(space, s->dims, NULL);
+    s->rank = space < 0 ? -1 : H5Sget_simple_extent_dims(space, dims, NULL);
     s->width = type < 0 ? 0 : H5Tget_size(type);
     s->bytes = s->width;
-    for (int i = 0; i < s->rank; i++) s->bytes = times(s->bytes, s->dims[i]);
+    for (int i = 0; i < s->rank; i++) {
+        s->shape[i] = (int64_t)dims[i];
+        s->bytes = times(s->bytes, dims[i]);
+    }
     if (space >= 0) H5Sclose(space);
     if (type >= 0) H5Tclose(type);
     return s->rank >= 0 && s->width && s->dcpl >= 0;
@@ -107,38 +112,28 @@ out:
     return rc;
 }
 
-/* Checks the chunk at `at`, and moves `at` on; *more becomes 0 behind the last.  Streams so short that they cannot
- * fill the largest chunk are left to HDF5: ours, but those of tables, are. */
-static exf_code check_chunk(const exf_h5 *h, const char *path, const storage *s, hsize_t *at, int *more, exf_err *err)
+/* Checks the chunk at `at`.  Streams so short that they cannot fill the largest chunk are left to HDF5: ours, but those of
+ * tables, are. */
+static exf_code check_chunk(const exf_h5 *h, const char *path, const storage *s, const hsize_t *at, exf_err *err)
 {
-    hsize_t stored = 0;
-    exf_code rc = EXF_OK;
-    H5E_BEGIN_TRY /* a chunk that is not there is an error for HDF5, and zeros for a reader */
-    {
-        if (H5Dget_chunk_storage_size(s->dataset, at, &stored) < 0) stored = 0;
-    }
-    H5E_END_TRY
+    hsize_t stored = exf_h5i_stored_bytes(s->dataset, at);
     if (stored > 2 * s->chunk_bytes + FREE_BYTES)
         return refuse(h, path, err, "has a chunk of more stored bytes than its elements explain", stored,
                       2 * s->chunk_bytes + FREE_BYTES);
-    if (s->deflated && stored > CHUNK_BYTES_MAX / DEFLATE_MOST + 1024) rc = check_stream(h, path, s, at, (size_t)stored, err);
-    int axis = s->rank - 1;
-    while (axis >= 0 && (at[axis] += s->chunk[axis]) >= s->dims[axis]) at[axis--] = 0;
-    *more = axis >= 0;
-    return rc;
+    if (s->deflated && stored > CHUNK_BYTES_MAX / DEFLATE_MOST + 1024) return check_stream(h, path, s, at, (size_t)stored, err);
+    return EXF_OK;
 }
 
 static exf_code check_chunks(const exf_h5 *h, const char *path, storage *s, exf_err *err)
 {
     hsize_t at[H5S_MAX_RANK] = {0};
     uint64_t n = 1, most = 16 + s->bytes / CHUNK_BYTES_LEAST;
-    int more = s->bytes > 0;
     exf_code rc = EXF_OK;
     s->chunk_bytes = s->width;
     if (H5Pget_chunk(s->dcpl, H5S_MAX_RANK, s->chunk) != s->rank) return exf_h5i_fail(h, err, "%s has no chunks", path);
     for (int i = 0; i < s->rank; i++) {
         s->chunk_bytes = times(s->chunk_bytes, s->chunk[i]);
-        n = times(n, (s->dims[i] + s->chunk[i] - 1) / s->chunk[i]);
+        n = times(n, ((hsize_t)s->shape[i] + s->chunk[i] - 1) / s->chunk[i]);
     }
     if (s->chunk_bytes > CHUNK_BYTES_MAX)
         return refuse(h, path, err, "has chunks of too many bytes", s->chunk_bytes, CHUNK_BYTES_MAX);
@@ -146,7 +141,9 @@ static exf_code check_chunks(const exf_h5 *h, const char *path, storage *s, exf_
     if (!known_filters(s))
         return exf_fail(err, exf_h5i_blame(h), "%s: %s has other filters than shuffle, deflate and fletcher32, each once", h->path,
                         path);
-    while (rc == EXF_OK && more) rc = check_chunk(h, path, s, at, &more, err);
+    if (s->bytes == 0) return EXF_OK;
+    do rc = check_chunk(h, path, s, at, err);
+    while (rc == EXF_OK && exf_h5i_next_block(at, s->chunk, s->shape, s->rank));
     return rc;
 }
 
