@@ -132,7 +132,7 @@ static exf_code write_one(const dataset *d, exf_h5 *h, exf_err *err)
 {
     exf_tensor t = {
         .name = d->path, .dtype = d->dtype, .rank = d->rank, .shape = {d->shape[0], d->shape[1], d->shape[2]}, .data = d->data};
-    return exf_h5_write(h, &t, EXF_H5_COMPRESS, err);
+    return exf_h5_write_all(h, &t, 1, err);
 }
 
 static exf_code read_one(const dataset *d, exf_h5 *h, exf_err *err)
