@@ -267,6 +267,28 @@ out:
     return rc;
 }
 
+/* Writes the layer's sums to the file and to the resume point. */
+static exf_code put(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(put_layer(a, layer, s, v, err));
+    if (a->resume) EXF_TRY(exf_layer_record_put(a->resume, layer, s, v, err));
+out:
+    return rc;
+}
+
+/* Takes the total of the layer before, with vectors, and writes it. */
+static exf_code finish_vectors(exf_accumulator *a, exf_err *err)
+{
+    exf_rank_vectors *p = &a->shared_vectors;
+    exf_code rc;
+    EXF_TRY(exf_rank_vectors_wait(p, err));
+    if (p->pending && a->writes) EXF_TRY(put(a, p->layer, &a->spare, &p->sums, err));
+out:
+    exf_rank_vectors_drop(p);
+    return rc;
+}
+
 static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_err *err)
 {
     exf_accumulator *a = self;
@@ -275,6 +297,7 @@ static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_e
     if (!a->active || sweep > 0) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
     if (!a->vectors) goto out;
+    EXF_TRY(finish_vectors(a, err)); /* before there are those of this layer */
     EXF_TRY(exf_rank_sums_now(a->shared.ranks, &a->sums[0], err));
     if (a->writes) EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
     EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
@@ -308,6 +331,16 @@ out:
     return rc;
 }
 
+/* Sends the layer's vector sums to rank 0 behind the next layer, which gets the spare set of other sums. */
+static exf_code share_vectors(exf_accumulator *a, int layer, exf_err *err)
+{
+    exf_layer_statistics sums = a->sums[0];
+    exf_vector_sums vectors = exf_vector_accumulator_give(a->vectors);
+    a->sums[0] = a->spare;
+    a->spare = sums;
+    return exf_rank_vectors_start(&a->shared_vectors, layer, &vectors, &a->spare, err);
+}
+
 /* Sends the layer's sums to rank 0 behind the next layer. */
 static exf_code share(exf_accumulator *a, int layer, exf_err *err)
 {
@@ -318,6 +351,7 @@ static exf_code share(exf_accumulator *a, int layer, exf_err *err)
 exf_code exf_accumulator_settle(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = finish_shared(a, err);
+    if (rc == EXF_OK) rc = finish_vectors(a, err);
     return rc == EXF_OK ? exf_statistics_write_behind_wait(&a->late, err) : rc;
 }
 
@@ -325,17 +359,6 @@ static exf_code settle(void *self, int done, exf_err *err)
 {
     (void)done;
     return exf_accumulator_settle(self, err);
-}
-
-/* Writes the layer's sums to the file and to the resume point. */
-static exf_code put(exf_accumulator *a, int layer, exf_err *err)
-{
-    const exf_vector_sums *v = a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL;
-    exf_code rc;
-    EXF_TRY(put_layer(a, layer, &a->sums[0], v, err));
-    if (a->resume) EXF_TRY(exf_layer_record_put(a->resume, layer, &a->sums[0], v, err));
-out:
-    return rc;
 }
 
 static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err)
@@ -346,14 +369,15 @@ static exf_code layer_end(void *self, int layer, int moe_index, exf_progress *pr
     if (!a->active) return EXF_OK;
     EXF_TRY(end_first_sweep(a, layer, err));
     EXF_TRY(exf_stream_energy_take(&a->stream, &a->sums[0], layer, err));
-    if (a->vectors) EXF_TRY(exf_rank_stream(a->shared.ranks, &a->sums[0], err));
     progress->cold = count_cold(&a->sums[0]);
     if (a->shared.ranks) progress->n_experts = 0; /* one rank's cold experts are not the run's */
     if (a->shared.ranks && !a->vectors) return share(a, layer, err);
     if (puts_late(a)) return put_late(a, layer, err);
     if (a->vectors) rc = exf_vector_accumulator_end(a->vectors, err);
     if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
-    if (rc == EXF_OK && a->writes) rc = put(a, layer, err);
+    if (rc == EXF_OK && a->shared.ranks) return share_vectors(a, layer, err);
+    if (rc == EXF_OK && a->writes)
+        rc = put(a, layer, &a->sums[0], a->vectors ? exf_vector_accumulator_sums(a->vectors) : NULL, err);
 out:
     return rc;
 }
@@ -381,7 +405,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->options = *plan->options;
     a->shape = *plan->shape;
     a->resume = plan->resume;
-    a->shared.ranks = plan->ranks;
+    a->shared.ranks = a->shared_vectors.ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,
                                  .layer_end = layer_end, .settle = settle, .sweeps = adds_vectors(plan->options) ? 2 : 1,
@@ -425,6 +449,7 @@ void exf_accumulator_free(exf_accumulator *a)
     if (!a) return;
     exf_err unused;
     if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* error dropped */
+    exf_rank_vectors_drop(&a->shared_vectors);
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);
     exf_device_sums_free(&a->device);

@@ -6,6 +6,7 @@
 
 #include "accumulate/device_sums.h"
 #include "accumulate/rank_sums.h"
+#include "accumulate/rank_vectors.h"
 #include "accumulate/route_sampler.h"
 #include "accumulate/sequence_sums.h"
 #include "accumulate/statistics_write_behind.h"
@@ -36,6 +37,7 @@ struct exf_accumulator {
     exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
     exf_statistics_write_behind late;
     exf_rank_sums shared;        /* sums of the layer before, on their way to rank 0 */
+    exf_rank_vectors shared_vectors; /* its vector sums; its other sums are then in `spare` */
     size_t first_row;            /* of this rank's part of the run */
     exf_resume *resume;          /* NULL: no resume point */
     exf_hash *basis_hash;        /* running digest of what vector sums are added up over */

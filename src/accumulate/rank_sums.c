@@ -68,12 +68,6 @@ exf_code exf_rank_sums_now(exf_ranks *ranks, const exf_layer_statistics *s, exf_
     return exf_ranks_sum(ranks, list, n, err);
 }
 
-exf_code exf_rank_stream(exf_ranks *ranks, const exf_layer_statistics *s, exf_err *err)
-{
-    exf_ranks_array list[2];
-    return exf_ranks_sum(ranks, list, list_stream(list, s), err);
-}
-
 exf_code exf_rank_samples(exf_ranks *ranks, const exf_sampler *s, int d_model, exf_err *err)
 {
     size_t floats = s->n * (size_t)d_model;
@@ -101,17 +95,4 @@ exf_code exf_rank_choice(exf_ranks *ranks, exf_vector_sums *v, int diagonal, int
     if (v->basis) EXF_TRY(exf_ranks_broadcast(ranks, v->basis, (size_t)v->d_model * (size_t)v->rank * sizeof *v->basis, err));
 out:
     return rc;
-}
-
-exf_code exf_rank_vectors(exf_ranks *ranks, const exf_vector_sums *v, exf_err *err)
-{
-    size_t p = (size_t)v->n_pairs, h = (size_t)v->d_model, r = (size_t)v->rank;
-    exf_ranks_array list[5];
-    size_t n = 0;
-    if (v->vu) list[n++] = (exf_ranks_array){v->vu, p * h, EXF_RANKS_EXACT};
-    if (v->vv) list[n++] = (exf_ranks_array){v->vv, p * h, EXF_RANKS_EXACT};
-    if (v->zz) list[n++] = (exf_ranks_array){v->zz, p * r * r, EXF_RANKS_U64};
-    if (v->zu) list[n++] = (exf_ranks_array){v->zu, p * r * h, EXF_RANKS_U64};
-    if (v->zv) list[n++] = (exf_ranks_array){v->zv, p * r * h, EXF_RANKS_U64};
-    return exf_ranks_sum(ranks, list, n, err);
 }

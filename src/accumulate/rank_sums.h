@@ -1,7 +1,8 @@
 /* rank_sums.h - adds the sums of a layer up over the ranks of a job (ranks/ranks.h), on rank 0.
  *
  * All sums are integers, so that the number of ranks changes no bit.  A layer's scalar sums travel beside the next
- * layer's work; vector sums, and what the second sweep needs, between the sweeps and at the end of the layer. */
+ * layer's work; with vector sums, which travel there too (rank_vectors.h), between the sweeps, with what the second
+ * sweep needs. */
 #ifndef EXF_ACCUMULATE_RANK_SUMS_H
 #define EXF_ACCUMULATE_RANK_SUMS_H
 #include "accumulate/sampler.h"
@@ -24,14 +25,9 @@ exf_code exf_rank_sums_finish(exf_rank_sums *p, const exf_layer_statistics *tota
 /* Adds up at once: rank 0's s becomes the total. */
 exf_code exf_rank_sums_now(exf_ranks *ranks, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 
-/* Adds the energy of the residual stream up, which is known behind the second sweep only. */
-exf_code exf_rank_stream(exf_ranks *ranks, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-
 /* Gives rank 0 the samples of all ranks; each had zeroed those that are not its own. */
 exf_code exf_rank_samples(exf_ranks *ranks, const exf_sampler *s, int d_model, exf_err *err) EXF_CHECKED;
 /* Gives all ranks what rank 0 chose for the second sweep: makes v there, zeroed sums of these pairs.
  * choice: 1 if v has a choice alone (exf_vector_sums_new_choice()). */
 exf_code exf_rank_choice(exf_ranks *ranks, exf_vector_sums *v, int diagonal, int choice, exf_err *err) EXF_CHECKED;
-/* Adds vector sums up on rank 0. */
-exf_code exf_rank_vectors(exf_ranks *ranks, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
 #endif

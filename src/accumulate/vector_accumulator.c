@@ -125,8 +125,7 @@ void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_devi
 
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err)
 {
-    exf_code rc = m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
-    return rc == EXF_OK && m->ranks ? exf_rank_vectors(m->ranks, &m->sums, err) : rc;
+    return m->diagonal.b ? exf_device_diagonal_take(&m->diagonal, &m->sums, err) : EXF_OK;
 }
 
 /* ---- before the first sweep ---------------------------------------------------------- */
@@ -316,6 +315,13 @@ exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_blo
     for (int64_t p = 0; p < m->sums.n_pairs; p++) EXF_TRY(add_pair(&j, (size_t)p, 0, err));
 out:
     return rc;
+}
+
+exf_vector_sums exf_vector_accumulator_give(exf_vector_accumulator *m)
+{
+    exf_vector_sums given = m->sums;
+    m->sums = (exf_vector_sums){.n_pairs = 0};
+    return given;
 }
 
 const exf_vector_sums *exf_vector_accumulator_sums(const exf_vector_accumulator *m)

@@ -23,7 +23,7 @@ uint64_t exf_vector_pairs(const exf_run_shape *shape, const exf_accumulate_optio
 exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_shape *shape, const exf_accumulate_options *o,
                                 const exf_sequence_list *sequences, int n_workers, exf_err *err) EXF_CHECKED;
 /* Makes it one of several ranks', whose rows begin at first_row of the whole run: pairs and basis are rank 0's for
- * all, and sums are added up there.  prepare and end are then collective. */
+ * all, and prepare is collective; the sums are this rank's own. */
 void exf_vector_accumulator_share(exf_vector_accumulator *m, exf_ranks *ranks, size_t first_row);
 void exf_vector_accumulator_free(exf_vector_accumulator *m); /* NULL is allowed */
 
@@ -46,6 +46,8 @@ exf_code exf_vector_accumulator_add(exf_vector_accumulator *m, const exf_moe_blo
 void exf_vector_accumulator_add_device(exf_vector_accumulator *m, const exf_device_block *b);
 /* Called after the second sweep: copies sums on a device to the host. */
 exf_code exf_vector_accumulator_end(exf_vector_accumulator *m, exf_err *err) EXF_CHECKED;
+/* Returns the layer's sums, which the caller owns from now on. */
+exf_vector_sums exf_vector_accumulator_give(exf_vector_accumulator *m);
 /* Returns the layer's sums; valid until the next layer begins. */
 const exf_vector_sums *exf_vector_accumulator_sums(const exf_vector_accumulator *m);
 #endif

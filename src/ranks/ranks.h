@@ -4,7 +4,8 @@
  * every function below does at once what it would do as the only rank; such a process never touches MPI.
  *
  * What is summed are integers: a result does not depend on the number of ranks.  Collective functions
- * must be called by all ranks in the same order, each family (sums, votes, node, leaders, all else) on
+ * must be called by all ranks in the same order, each family (sums, sums beside, votes, node, leaders, all
+ * else) on
  * its own, so that threads may use different families side by side.
  *
  * Failure: a rank that fails says so (exf_ranks_fail), or is seen to have died.  Then every call that
@@ -92,6 +93,8 @@ typedef struct {
 
 /* Adds all ranks' arrays up into rank 0's; the others' keep what they have. */
 exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
+/* The same on a thread beside the run's work, whose waiting is not the rank's: a family of its own. */
+exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err) EXF_CHECKED;
 /* The same beside other work.  start copies the arrays, so that they can be used again at once; finish writes the
  * sums to arrays of the same kinds and lengths on rank 0, and frees the started sum, also on failure.  Several may be
  * under way; all ranks start them in one order.  For a process of its own, *out is NULL and finish writes nothing. */

@@ -93,6 +93,7 @@ static exf_code make_communicators(exf_ranks *r, exf_err *err)
     EXF_TRY(exf_mpi_ok(MPI_Comm_dup(MPI_COMM_WORLD, &r->world), "opening the job", err));
     MPI_Comm_set_errhandler(r->world, MPI_ERRORS_RETURN);
     EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->sums), "opening the job", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->beside), "opening the job", err));
     EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->votes), "opening the job", err));
     EXF_TRY(exf_mpi_ok(MPI_Comm_dup(r->world, &r->notes), "opening the job", err));
     EXF_TRY(exf_mpi_ok(MPI_Type_contiguous(3, MPI_UINT64_T, &r->exact), "describing exact sums", err));

@@ -39,6 +39,7 @@ enum { MOST_ELEMENTS = 1 << 24, PIECE = 1 << 26 }; /* elements of one MPI call; 
 
 struct exf_ranks_sums {
     exf_ranks *r;
+    int beside; /* 1: of exf_ranks_sum_beside() */
     char *copy; /* of all arrays, one after the other */
     MPI_Request *request;
     int n_requests;
@@ -56,12 +57,13 @@ static size_t bytes_of(const exf_ranks_array *a, size_t n)
     return all;
 }
 
-static int reduce(exf_ranks *r, void *at, size_t n, exf_ranks_kind kind, MPI_Request *q)
+static int reduce(const exf_ranks_sums *s, void *at, size_t n, exf_ranks_kind kind, MPI_Request *q)
 {
+    const exf_ranks *r = s->r;
     MPI_Datatype type = kind == EXF_RANKS_EXACT ? r->exact : kind == EXF_RANKS_U64 ? MPI_UINT64_T : MPI_BYTE;
     MPI_Op op = kind == EXF_RANKS_EXACT ? r->add_exact : kind == EXF_RANKS_U64 ? MPI_SUM : MPI_BOR;
     int root = r->place.rank == 0;
-    return MPI_Ireduce(root ? MPI_IN_PLACE : at, root ? at : NULL, (int)n, type, op, 0, r->sums, q);
+    return MPI_Ireduce(root ? MPI_IN_PLACE : at, root ? at : NULL, (int)n, type, op, 0, s->beside ? r->beside : r->sums, q);
 }
 
 static exf_code start_all(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err)
@@ -74,7 +76,7 @@ static exf_code start_all(exf_ranks_sums *s, const exf_ranks_array *arrays, size
         for (size_t k = 0; k < arrays[i].n; k += MOST_ELEMENTS) {
             size_t m = arrays[i].n - k < MOST_ELEMENTS ? arrays[i].n - k : MOST_ELEMENTS;
             pthread_mutex_lock(&s->r->lock);
-            int status = reduce(s->r, at + k * each, m, arrays[i].kind, &s->request[s->n_requests++]);
+            int status = reduce(s, at + k * each, m, arrays[i].kind, &s->request[s->n_requests++]);
             pthread_mutex_unlock(&s->r->lock);
             EXF_TRY(exf_mpi_ok(status, "a sum", err));
         }
@@ -84,7 +86,7 @@ out:
     return rc;
 }
 
-exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
+static exf_code start(exf_ranks_sums **out, exf_ranks *r, int beside, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     exf_ranks_sums *s = NULL;
     size_t calls = 0;
@@ -94,6 +96,7 @@ exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks
     for (size_t i = 0; i < n; i++) calls += arrays[i].n / MOST_ELEMENTS + 1;
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "sums of ranks", err));
     s->r = r;
+    s->beside = beside;
     EXF_TRY(exf_mem_raw(&s->copy, bytes_of(arrays, n), 1, "sums of ranks", err));
     EXF_TRY(exf_mem_new(&s->request, calls, sizeof *s->request, "sums of ranks", err));
     EXF_TRY(start_all(s, arrays, n, err));
@@ -107,12 +110,17 @@ out:
     return rc;
 }
 
+exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
+{
+    return start(out, r, 0, arrays, n, err);
+}
+
 /* A sum that failed keeps its copy until the process ends: MPI may still write to it. */
 exf_code exf_ranks_sum_finish(exf_ranks_sums *s, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     exf_code rc;
     if (!s) return EXF_OK;
-    rc = exf_mpi_wait(s->r, s->request, s->n_requests, "a sum", err);
+    rc = wait_for(s->r, s->request, s->n_requests, !s->beside, "a sum", err);
     if (rc != EXF_OK) return rc;
     const char *at = s->copy;
     for (size_t i = 0; s->r->place.rank == 0 && i < n; i++) {
@@ -127,7 +135,7 @@ exf_code exf_ranks_sum_finish(exf_ranks_sums *s, const exf_ranks_array *arrays, 
 }
 
 /* A piece at a time, so that the copy stays small. */
-exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
+static exf_code sum(exf_ranks *r, int beside, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t i = 0; r && i < n; i++) {
@@ -136,12 +144,22 @@ exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, ex
             size_t m = arrays[i].n - k < most ? arrays[i].n - k : most;
             exf_ranks_array piece = {(char *)arrays[i].data + k * each, m, arrays[i].kind};
             exf_ranks_sums *s;
-            EXF_TRY(exf_ranks_sum_start(&s, r, &piece, 1, err));
+            EXF_TRY(start(&s, r, beside, &piece, 1, err));
             EXF_TRY(exf_ranks_sum_finish(s, &piece, 1, err));
         }
     }
 out:
     return rc;
+}
+
+exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
+{
+    return sum(r, 0, arrays, n, err);
+}
+
+exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
+{
+    return sum(r, 1, arrays, n, err);
 }
 
 /* ---- votes -------------------------------------------------------------------------------------- */

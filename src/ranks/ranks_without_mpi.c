@@ -81,6 +81,11 @@ exf_code exf_ranks_sum(exf_ranks *r, const exf_ranks_array *arrays, size_t n, ex
     return EXF_OK;
 }
 
+exf_code exf_ranks_sum_beside(exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
+{
+    return exf_ranks_sum(r, arrays, n, err);
+}
+
 exf_code exf_ranks_sum_start(exf_ranks_sums **out, exf_ranks *r, const exf_ranks_array *arrays, size_t n, exf_err *err)
 {
     (void)r, (void)arrays, (void)n, (void)err;
