@@ -8,7 +8,7 @@ BUILD=${BUILD:-build}
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
 
 scripts/install-dependencies.sh
-echo "demo: building with $jobs jobs"
+echo "demo: building with $jobs jobs; minutes where nvcc is found, which CUDA=0 leaves out"
 make -s -j"$jobs" BUILD="$BUILD" all
 echo "demo: $BUILD/bin/exfold-calibrate recipes/demo.yaml --force"
 "$BUILD/bin/exfold-calibrate" recipes/demo.yaml --force
