@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "hooks/deal.h"
 #include "kernels/backend.h"
+#include "ranks/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -82,11 +83,13 @@ out:
     return rc;
 }
 
-/* A rank of a CPU has its share of the node's cores, on all of which the plan was measured. */
-static double seconds_of_tokens(const exf_scale *s, const exf_plan *p, int on_gpu)
+/* A rank of a CPU has its share of the node's cores; the plan was measured on all of them, or on the share of a dry run
+ * that mpirun started. */
+static double seconds_of_tokens(const exf_scale *s, const exf_plan *p, const exf_ranks *job, int on_gpu)
 {
+    double shares = job ? exf_ranks_place(job).local_size : 1;
     double all = s->rates.compute > 0 ? p->flops / s->rates.compute : p->measured ? p->part.tokens : p->seconds;
-    return all * s->most_tokens * (on_gpu ? 1 : (double)s->ranks / s->nodes);
+    return all * s->most_tokens * (on_gpu ? 1 : (double)s->ranks / s->nodes / shares);
 }
 
 static double seconds_of_weights(const exf_scale *s, const exf_plan *p)
@@ -117,7 +120,7 @@ exf_code exf_scale_predict(exf_scale *out, const exf_plan *p, const exf_recipe *
     out->behind = p->part.statistics + p->part.solve + p->part.write;
     out->once = p->part.once;
     out->ends = p->part.ends;
-    out->tokens = seconds_of_tokens(out, p, on_gpu);
+    out->tokens = seconds_of_tokens(out, p, r->job, on_gpu);
     out->weights = seconds_of_weights(out, p);
     out->sums = seconds_of_sums(out, p);
     out->seconds = out->start + out->once + fmax(out->tokens, fmax(on_gpu ? out->weights : 0, out->sums)) +
