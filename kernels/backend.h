@@ -38,7 +38,7 @@
 extern "C" {
 #endif
 
-/* What only a GPU has.  conv_delta_rule, its workspace and compressed_heads are fused forms of
+/* The operations that only a GPU has.  conv_delta_rule, its workspace and compressed_heads are fused forms of
  * operations that every backend has; they may be NULL. */
 typedef struct {
     /* Host memory that copies run from at full speed and beside the queues. */
@@ -108,7 +108,7 @@ typedef struct exf_backend {
     exf_code (*open)(exf_queue **q, exf_compute compute, exf_err *err); /* EXF_DEVICE: this compute is not to be had */
     void (*close)(exf_queue *q); /* NULL is allowed */
     exf_code (*finish)(exf_queue *q, exf_err *err);
-    /* What the numbers depend on: "OpenBLAS 0.3.21 SkylakeX", "NVIDIA H200, CUDA 13.0". */
+    /* Returns the device and libraries on which the numbers depend: "OpenBLAS 0.3.21 SkylakeX", "NVIDIA H200, CUDA 13.0". */
     const char *(*device)(void);
     exf_code (*alloc)(void *out, size_t n, size_t size, const char *what, exf_err *err);
     void (*free)(void *p);

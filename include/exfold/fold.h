@@ -70,7 +70,7 @@ extern "C" {
 
 typedef enum { EXF_FOLD_OK, EXF_FOLD_BAD_ARGUMENT, EXF_FOLD_UNSUPPORTED, EXF_FOLD_DEVICE } exf_fold_status;
 
-/* What a status means, as a phrase for a message; of any other number too.  The text is static. */
+/* Returns the meaning of a status as a phrase for a message; of any other number too.  The text is static. */
 const char *exf_fold_status_text(exf_fold_status status);
 /* EXF_FOLD_VERSION and EXF_FOLD_ABI of the library that runs: for a program that was linked with one
  * and meets another, and for one that loads the library by name. */
@@ -103,7 +103,7 @@ typedef struct {
 } exf_fold_tables;
 
 /* ---- prefill -------------------------------------------------------------- */
-/* What a route's rank is: w h, w, or h. */
+/* The number by which routes are ranked: w h, w, or h. */
 typedef enum { EXF_FOLD_BY_SCORE_NORM, EXF_FOLD_BY_SCORE, EXF_FOLD_BY_NORM } exf_fold_rank;
 /* Afterwards the kept weights are multiplied so that their sum, or the root of the sum of
  * their squares, is the original K weights' (left alone unless both are above 0). */
@@ -141,7 +141,7 @@ exf_fold_status exf_fold_prefill_joint_cpu(const exf_fold_routes *in, const exf_
 exf_fold_status exf_fold_prefill_joint_cuda(const exf_fold_routes *in, const exf_fold_routes *out, const exf_fold_tables *t,
                                             const exf_fold_prefill_options *o, void *stream) EXF_FOLD_CHECKED;
 
-/* What decides how many routes P a token keeps (docs/method.md, section 9). */
+/* The rule that decides how many routes P a token keeps (docs/method.md, section 9). */
 typedef enum { EXF_FOLD_BUDGET_TOKEN, EXF_FOLD_BUDGET_TOP_P } exf_fold_budget_rule;
 
 typedef struct {
@@ -175,7 +175,7 @@ exf_fold_status exf_fold_prefill_budget_cuda(const exf_fold_routes *in, const ex
 /* ---- decode ------------------------------------------------------------------ */
 /* An expert's importance in a batch: the sum over its slots of w h, of (w rms)^2, or of w. */
 typedef enum { EXF_FOLD_IMPORTANCE_NORM, EXF_FOLD_IMPORTANCE_ENERGY, EXF_FOLD_IMPORTANCE_SCORE } exf_fold_importance;
-/* Which experts compete for the pool, which matters where weights are 0 (weights being at least 0): those
+/* The experts that compete for the pool, which matters where weights are 0 (weights being at least 0): those
  * routed to, of weight 0 too; all E, those not routed to with importance 0, so that a pool with places
  * left over takes them, and an expert routed to with weights of 0 alone may stand outside; or those with
  * a term above 0, while the others stay as they are. */
@@ -236,7 +236,7 @@ typedef struct {
     int reserved[7];    /* 0 */
 } exf_fold_scores;
 
-/* What a token's slots weigh afterwards. */
+/* The weights of a token's slots afterwards. */
 typedef enum { EXF_FOLD_STAND_INS_JOINT, EXF_FOLD_STAND_INS_ROUTE, EXF_FOLD_STAND_INS_GATE } exf_fold_stand_in_weights;
 
 typedef struct {

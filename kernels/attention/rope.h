@@ -28,7 +28,7 @@ void exf_rope_yarn_frequencies(float *inv_freq, int d, double theta, const exf_y
 /* cosine and sine [n_positions, d/2] of positions 0..n_positions-1, times amplitude. */
 void exf_rope_table(float *cosine, float *sine, const float *inv_freq, int d, int n_positions, double amplitude);
 
-/* What is rotated: d floats from `offset` of each of n_heads heads (head_dim
+/* The rows that are rotated: d floats from `offset` of each of n_heads heads (head_dim
  * apart) of each of n_tokens rows (ld apart); row t at position t * step. */
 typedef struct {
     int n_tokens, n_heads, head_dim, ld;

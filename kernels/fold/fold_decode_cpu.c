@@ -61,7 +61,7 @@ int exf_fold_choose_pool(exf_fold_pool *p, const exf_fold_routes *io, const exf_
     return 1;
 }
 
-/* Where every expert's slots go; target -1: they stay. */
+/* The target of every expert's slots; target -1: they stay. */
 typedef struct {
     int16_t target[EXF_FOLD_MAX_E];
     float scale[EXF_FOLD_MAX_E];

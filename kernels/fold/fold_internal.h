@@ -163,7 +163,7 @@ EXF_FOLD_INLINE float exf_fold_confidence(float loss)
     return c < 0 ? 0.0f : c > 1 ? 1.0f : c;
 }
 
-/* What kept weights are multiplied with; 1 where they are to be left alone. */
+/* Returns the factor of the kept weights; 1 if they are to be left alone. */
 EXF_FOLD_INLINE float exf_fold_rescale_factor(exf_fold_rescale rescale, float before, float after)
 {
     if (!(before > 0) || !(after > 0)) return 1.0f;
@@ -183,7 +183,7 @@ EXF_FOLD_INLINE float exf_fold_term(exf_fold_importance kind, float w, float sca
     return v > 3.402823466e38f ? 3.402823466e38f : v < -3.402823466e38f ? -3.402823466e38f : v;
 }
 
-/* What w is multiplied with in a term, [E]; NULL: with 1. */
+/* Returns the factors of w in a term, [E]; NULL: 1. */
 EXF_FOLD_INLINE const float *exf_fold_scales(const exf_fold_tables *t, exf_fold_importance kind)
 {
     return kind == EXF_FOLD_IMPORTANCE_SCORE ? NULL : kind == EXF_FOLD_IMPORTANCE_ENERGY ? t->rms : t->norms;
@@ -235,7 +235,7 @@ EXF_FOLD_INLINE double exf_fold_gram(const exf_fold_tables *t, int a, int b)
 
 /* A pivot below this part of the mean diagonal counts as not positive. */
 #define EXF_FOLD_PIVOT 0x1p-26
-/* Where the system is not positive definite rho is raised, so often at most. */
+/* rho is raised while the system is not positive definite, so often at most. */
 enum { EXF_FOLD_RAISES = 8 };
 EXF_FOLD_INLINE double exf_fold_raise(double rho)
 {
@@ -250,7 +250,7 @@ EXF_FOLD_INLINE uint32_t exf_fold_score_key(float score)
     return score >= -3.402823466e38f ? (uint32_t)exf_fold_ordered(score) ^ 0x80000000u : 0;
 }
 
-/* What a gate score is multiplied with to be a weight: sum w over sum g of the original slots. */
+/* Returns the factor that makes a weight of a gate score: sum w over sum g of the original slots. */
 EXF_FOLD_INLINE float exf_fold_gate_factor(float weights, float gates)
 {
     return gates > 0 ? exf_divf(weights, gates) : 0.0f;
@@ -258,13 +258,13 @@ EXF_FOLD_INLINE float exf_fold_gate_factor(float weights, float gates)
 
 /* ---- budgets ------------------------------------------------------------------------ */
 
-/* What omitting a route adds to the predicted residual: D y^2 - ridge w^2 with y = (L'w)_j. */
+/* Returns the amount by which omitting a route raises the predicted residual: D y^2 - ridge w^2 with y = (L'w)_j. */
 EXF_FOLD_INLINE double exf_fold_residual_term(double d, double y, double ridge, float w)
 {
     return exf_addd(exf_muld(exf_muld(d, y), y), -exf_muld(exf_muld(ridge, w), w));
 }
 
-/* What keeping P routes costs. */
+/* Returns the cost of keeping P routes. */
 EXF_FOLD_INLINE double exf_fold_budget_cost(double residual, float penalty, int p)
 {
     return exf_addd(residual, exf_muld(penalty, p));

@@ -17,7 +17,7 @@ template <int DK> struct chunk_part {
     float gate[2], whole;
 };
 
-/* Where a warp's operands are, and how far it is from one chunk to the next. */
+/* The addresses of a warp's operands, and the distance from one chunk to the next. */
 template <int DK> struct places {
     const uint4 *first, *k, *side;
     const float *gates;

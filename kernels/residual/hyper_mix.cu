@@ -18,7 +18,7 @@ int exf_hyper_mix_fits(const float *x, const exf_hyper_shape *s)
 }
 
 #ifdef EXF_HOPPER
-/* What one lane adds up: of every strip of 16 tokens three products of 16 x 8, in shared
+/* The sums of one lane: of every strip of 16 tokens three products of 16 x 8, in shared
  * memory at its own places, and squares of its rows g and g + 8. */
 struct sums {
     double *mix; /* [TOKENS, LD] of this warp */

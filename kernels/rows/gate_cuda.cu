@@ -5,7 +5,7 @@
 
 enum { THREADS = 256 };
 
-/* What is done to an element: op(own value, the other array's). */
+/* The operations on an element: op(own value, the other array's). */
 struct plus_bias {
     __device__ float operator()(float y, float b) const
     {

@@ -11,7 +11,7 @@
 #include "kernels/statistics/sums_fault.cuh"
 
 enum { WORDS = 32, DIGITS = 6, COUNT = 30, PAIR_SUMS = 5, EXPERT_SUMS = 5, SEQUENCE_SUMS = 3 };
-/* What stands for the second expert of a fault in an output of common input, which has no router weight. */
+/* The second expert of a fault in an output of common input, which has no router weight. */
 enum { ALL_EXPERTS = 1 };
 /* Words of a sequence cell. */
 enum { OLD_DOT = 0, OLD_TARGET = 6, OLD_COUNT = 12, SUM_AA = 13, SUM_AB = 19, SUM_BB = 25, SEQUENCES = 31 };

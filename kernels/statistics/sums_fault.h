@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-/* What a device notes: of the faults the one of the smallest place, then of the smallest a and b.  Zeroed: none. */
+/* The fault that a device notes: the one of the smallest place, then of the smallest a and b.  Zeroed: none. */
 typedef struct {
     unsigned long long place; /* complement of the row of the run, or of the sequence; 0: none */
     int32_t lock;             /* 1 while a thread writes the others; 0 when a queue is done */
@@ -18,7 +18,7 @@ typedef struct {
     double x, y;
 } exf_sums_fault;
 
-/* Where a take found a fault: of one of the two, the other is -1. */
+/* The place of a fault: a row or a sequence; the other of the two is -1. */
 typedef struct { int64_t row, sequence; } exf_sums_place;
 
 /* The functions return EXF_NUMERIC.  route_weight: NULL where all experts were run. */

@@ -8,7 +8,7 @@
 #define EXF_ACCUMULATE_SMALLEST_KEYS_H
 #include "artifact/sequences.h"
 
-/* Where the keys of a layer come from. */
+/* The rule by which a layer's candidates get their keys. */
 typedef struct {
     const exf_sequence_list *sequences;
     int each;              /* candidates of a token */

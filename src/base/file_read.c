@@ -243,8 +243,8 @@ static exf_code bring_in(const exf_file *f, uint64_t offset, char *start, size_t
     return EXF_OK;
 }
 
-/* What was copied is not needed again: it stays in the system's cache, but is not the
- * process's memory any more. */
+/* Gives pages that were copied back: they stay in the system's cache, but are not the process's memory
+ * any more. */
 static void let_go(char *start, size_t bytes)
 {
 #ifdef MADV_DONTNEED

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Where the system gives no random bytes, addresses and the clock must do. */
+/* Makes a key of addresses and the clock if the system gives no random bytes. */
 exf_hash_key exf_hash_key_new(void)
 {
     exf_hash_key key;

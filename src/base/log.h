@@ -31,8 +31,8 @@ void exf_log_event(const char *fmt, ...) EXF_PRINTF(1, 2);
 /* Writes "exfold-x: error: sentence", whatever the level; main calls it last. */
 void exf_log_error(const exf_err *err);
 
-/* What was set up: the program's name, seconds since the first setup, and how progress is told; NONE if the program
- * is quiet. */
+/* Return what was set up: the program's name, seconds since the first setup, and how progress is told (NONE if the
+ * program is quiet). */
 const char *exf_log_program(void);
 double exf_log_elapsed(void);
 exf_progress_mode exf_log_progress(void);

@@ -60,7 +60,7 @@ typedef enum { EXF_OPT_BY_DEFAULT, EXF_OPT_BY_RECIPE, EXF_OPT_BY_ARGV } exf_opt_
 
 typedef struct exf_opts exf_opts; /* a table, a struct and the origin of each value */
 
-/* What the command line may give of a table whose keys several programs share. */
+/* Says which rows of a table that several programs share one program's command line may give. */
 typedef struct {
     const void *self;
     /* 1 if the row may be given on the command line; any may come from a recipe. */

@@ -153,7 +153,7 @@ out:
 
 /* ---- the command line ---------------------------------------------------------------- */
 
-/* Who takes an option that is not taken here; empty: nobody is known to. */
+/* Lists the programs that take an option which this one does not take; empty: none is known. */
 static exf_code others(const exf_opts *o, const char *option, exf_text *who, exf_err *err)
 {
     return o->scope ? o->scope->others(option, who, err) : EXF_OK;

@@ -194,7 +194,7 @@ static void trim(const char **begin, const char **end)
     while (*begin < *end && is_blank((*end)[-1])) --*end;
 }
 
-/* Where the item that starts at p ends. */
+/* Returns the end of the item that starts at p. */
 static const char *item_end(const exf_opt *row, const char *p, const char *end)
 {
     if (row->type == EXF_OPT_WORD_LIST)

@@ -35,7 +35,7 @@ exf_code exf_path_dir(char **out, const char *path, exf_err *err)
     return exf_mem_dup(out, path, slash == path ? 1 : (size_t)(slash - path), "path", err);
 }
 
-/* What a failed stat() or lstat() means: nothing is there, or nobody knows. */
+/* Returns EXF_OK if stat() or lstat() failed because nothing is there, else an error: nobody knows. */
 static exf_code absent(const char *path, exf_err *err)
 {
     if (errno == ENOENT || errno == ENOTDIR) return EXF_OK;

@@ -28,7 +28,7 @@ static size_t skip_blanks(const char *text, size_t n, size_t p)
     return p;
 }
 
-/* Where the integer behind a key begins, and its length; 0: what follows is none. */
+/* Finds the integer behind a key: *at is its place; returns its length, 0 if no integer follows. */
 static size_t find_number(const char *text, size_t n, size_t p, size_t *at)
 {
     size_t digits = 0;

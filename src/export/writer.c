@@ -30,7 +30,7 @@ exf_code exf_writer_check_model(const exf_writer *w, const exf_export_model *m, 
     return rc;
 }
 
-/* What the provenance says of the model. */
+/* Checks that the target serves the model that the tables' provenance names. */
 static exf_code check_origin(const exf_writer *w, const exf_tables *t, exf_err *err)
 {
     const char *family = exf_provenance_get(&t->provenance, "model.family"),

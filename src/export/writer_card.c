@@ -138,7 +138,7 @@ out:
     return rc;
 }
 
-/* What the validator wrote, as it stands. */
+/* Adds the validation's table as the validator wrote it. */
 static exf_code add_validation(exf_text *out, const exf_export *x, exf_err *err)
 {
     char *text = NULL;

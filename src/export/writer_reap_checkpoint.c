@@ -124,7 +124,7 @@ static exf_code copy_tensor(const writing *w, const exf_pruned_tensor *t, exf_er
     return rc;
 }
 
-/* What is left of a file: its tensors' places in w->tensors, and their views. */
+/* The tensors that are kept of a file: their places in w->tensors, and their views. */
 typedef struct {
     size_t *of, *order, n;
     exf_tensor *view;

@@ -54,7 +54,7 @@ static void reroute(const exf_fold_rewriter *f, const exf_fold_routes *io, int i
     }
 }
 
-/* What a thread needs for a step. */
+/* A thread's scratch for one decode step. */
 typedef struct {
     const exf_fold_rewriter *f;
     const exf_routes *routes;

@@ -99,7 +99,7 @@ static exf_code set_ridge(const reading *r, const char *value)
     return exf_variant_read_float(r, "ridge", value, &r->v->prefill_options.ridge);
 }
 
-/* Which losses choose targets and confidence; the other word is the tables' loss. */
+/* Reads which losses choose targets and confidence; the other word is the tables' loss. */
 static exf_code read_loss(const reading *r, const char *value, int *frobenius)
 {
     static const char *const words[] = {"energy", "frobenius", NULL};

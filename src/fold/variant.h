@@ -13,9 +13,9 @@ typedef enum { EXF_DECODE_NONE, EXF_DECODE_DYNAMIC, EXF_DECODE_STATIC, EXF_DECOD
 
 /* How many routes a token keeps: P, or as many as a rule of the tables' budgets says, P in the mean. */
 typedef enum { EXF_BUDGET_FIXED, EXF_BUDGET_TOKEN, EXF_BUDGET_TOP_P } exf_budget_kind;
-/* Where a layer's factor comes from: a rule of the tables' budgets. */
+/* The source of a layer's factor: a rule of the tables' budgets. */
 typedef enum { EXF_SENSITIVITY_NONE, EXF_SENSITIVITY_STREAM, EXF_SENSITIVITY_OUTPUT, EXF_SENSITIVITY_MEASURED } exf_sensitivity;
-/* What the members of a static pool are ranked by. */
+/* The criterion by which the members of a static pool are ranked. */
 typedef enum { EXF_POOL_BY_NORM, EXF_POOL_BY_REAP, EXF_POOL_BY_ENERGY } exf_pool_criterion;
 /* The names that tables and variants have for them. */
 const char *exf_sensitivity_name(exf_sensitivity s);
@@ -69,7 +69,7 @@ const exf_variant_kind *exf_variant_kind_at(size_t i);
 
 /* Parses the text.  EXF_USAGE names the part that is not understood and what is expected. */
 exf_code exf_variant_parse(exf_variant *v, const char *text, exf_err *err) EXF_CHECKED;
-/* What a runtime (fold/runtime.h) does with every variant of a kind. */
+/* The settings that a runtime (fold/runtime.h) has for every variant of a kind. */
 typedef struct {
     const char *options; /* set unless the text says otherwise: "rank=score"; "" */
     exf_fold_candidates candidates;

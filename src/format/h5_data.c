@@ -114,7 +114,7 @@ static hid_t access_list(void)
     return dapl;
 }
 
-/* What a foreign file may not ask of us: elements that lie in other files. */
+/* Returns why a dataset of a foreign file is refused: its elements lie in other files; NULL: it is not. */
 static const char *unacceptable(hid_t dataset)
 {
     const char *why = NULL;

@@ -68,7 +68,7 @@ exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *s
 
 /* ---- hashing --------------------------------------------------------------- */
 
-/* Where the walk is.  Every record of the hash starts with a word that says
+/* The place of the walk in the file.  Every record of the hash starts with a word that says
  * what follows, so that no two payloads give the same bytes. */
 typedef struct {
     exf_h5 *h;

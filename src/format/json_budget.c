@@ -5,8 +5,8 @@
 
 #include <inttypes.h>
 
-/* What jansson takes at most, with its allocator's part: an object and its first table, an array and its first
- * elements, a string or a key with its place in a table, and what a comma separates. */
+/* The bytes that jansson takes at most, with its allocator's part: for an object and its first table, an array and its
+ * first elements, a string or a key with its place in a table, and each element behind a comma. */
 enum { OBJECT = 288, ARRAY = 160, STRING = 144, ELEMENT = 64 };
 
 static const char *behind_string(const char *at, const char *end)

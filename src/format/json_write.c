@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What stands before a value: a comma, and the key in an object. */
+/* Writes the text before a value: a comma, and the key in an object. */
 static void before(exf_jw *w, const char *key)
 {
     if (w->rc == EXF_OK && w->depth && w->members[w->depth - 1]++) w->rc = exf_text_addf(&w->text, &w->err, ", ");

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Where a tensor's bytes are; its exf_pt.integer is its place among them. */
+/* The place of a tensor's bytes in the file; the tensor's exf_pt.integer is its index among these places. */
 typedef struct {
     const exf_pt_zip_record *from;
     uint64_t begin;

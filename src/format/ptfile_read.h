@@ -18,7 +18,7 @@ typedef struct exf_pt_file exf_pt_file;
 exf_code exf_pt_open(exf_pt_file **out, const char *path, exf_err *err) EXF_CHECKED;
 void exf_pt_close(exf_pt_file *f); /* NULL is allowed */
 const char *exf_pt_path(const exf_pt_file *f);
-/* What the file holds; borrowed.  Tuples are LISTs; a key that is an integer is its digits; a TENSOR has no data and any
+/* Returns the file's object; borrowed.  Tuples are LISTs; a key that is an integer is its digits; a TENSOR has no data and any
  * dtype that torch has a storage of.  Keys may stand twice. */
 const exf_pt *exf_pt_root(const exf_pt_file *f);
 const exf_pt *exf_pt_get(const exf_pt *dict, const char *key); /* the last of that key; NULL: none, or no dict */

@@ -110,7 +110,7 @@ static exf_code pop(machine *m, int kind, uint32_t *out)
     return EXF_OK;
 }
 
-/* Where the objects above the last mark begin on the stack. */
+/* Finds the stack index at which the objects above the last mark begin. */
 static exf_code find_mark(const machine *m, size_t *first)
 {
     for (*first = m->depth; *first > 0; --*first)

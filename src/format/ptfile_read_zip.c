@@ -21,7 +21,7 @@ static exf_code malformed(const exf_pt_zip *z, const char *what, exf_err *err)
     return exf_fail(err, EXF_FORMAT, "%s: is no file of torch.save(): %s", exf_file_path(z->file), what);
 }
 
-/* Where the directory is and how many records it lists. */
+/* The archive's directory: its place in the file and how many records it lists. */
 typedef struct {
     uint64_t offset, size, n;
 } directory;

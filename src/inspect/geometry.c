@@ -22,7 +22,7 @@ static double raw_distance(const pair *p)
     return sq > 0 ? sqrt(sq / p->n) : 0;
 }
 
-/* What is left of a when b explains it as well as one scalar can. */
+/* Returns the norm of what is left of a when one scalar times b explains it as well as can be. */
 static double rest(double a_sq, double b_sq, double dot, double n)
 {
     double sq = b_sq > 0 ? a_sq - dot * dot / b_sq : a_sq;

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a matrix is for the script. */
+/* A matrix as the page's script knows it. */
 typedef struct {
     const char *id, *name, *type;
     const float *value; /* [L, E, E]; NULL: tokens */

@@ -87,7 +87,7 @@ static exf_code check_members(const exf_verify_file *x, const exf_static_pool *p
     return EXF_OK;
 }
 
-/* Where expert `source` goes: itself within the pool, else a member of least loss. */
+/* Checks the target of expert `source`: itself within the pool, else a member of least loss. */
 static exf_code check_target(const exf_verify_file *x, const exf_static_pool *p, size_t l, size_t source, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;

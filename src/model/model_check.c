@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which tensors of the checkpoint some rule asked for, by index. */
+/* The checkpoint's tensors that some rule asked for, by index. */
 typedef struct {
     const exf_model *m;
     unsigned char *used;

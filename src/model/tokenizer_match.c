@@ -9,7 +9,7 @@
 
 static const uint32_t NONE = UINT32_MAX;
 
-/* What has been read, from the right, is the end of a word: the node's depth in bytes. */
+/* A node of the trie of reversed words: the last bytes of some word, as many as the node is deep. */
 typedef struct {
     uint32_t child, n_children; /* consecutive, by rising byte */
     uint32_t fail;              /* the node of the longest shorter text that is the end of a word too */

@@ -163,7 +163,7 @@ static exf_code load_step(exf_splitter *s, const exf_json *part, const char *whe
         }
         return EXF_OK;
     }
-    /* What follows ByteLevel would see its alphabet instead of the text. */
+    /* A step behind ByteLevel would see ByteLevel's alphabet instead of the text. */
     if (s->byte_level)
         return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" after ByteLevel is not supported (ByteLevel must be the last)",
                         where, type);

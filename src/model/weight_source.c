@@ -11,7 +11,7 @@
 
 /* ---- finding ------------------------------------------------------------------ */
 
-/* What one search is about, for its messages. */
+/* One search for a weight's tensor: the files and the rule that its messages name. */
 typedef struct {
     const exf_checkpoint *c;
     const exf_quantization *q;

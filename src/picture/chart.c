@@ -9,7 +9,7 @@
 static const double page_width = 516, panel_height = 210, margin = 8, gap = 14, pixels_per_point = 300.0 / 72;
 static const double label_size = 7, tick_size = 6, stroke = 2.5, radius = 1.8;
 
-/* Where the panels are, and the ends of their axes. */
+/* The panels' places, and the ends of their axes. */
 typedef struct {
     exf_box panel;                   /* of the panel that is drawn */
     double cheap, costly, low, high; /* costs of this panel, values of all */

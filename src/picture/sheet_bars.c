@@ -9,7 +9,7 @@ enum { OUTLIER = 3, EXTREME_TEXT = 40 };
 static const char expert_text[] = "expert";
 static const double small = 5.5, mark = 3;
 
-/* What stands out in one layer; -1: nobody. */
+/* The experts that stand out in one layer; -1: none. */
 typedef struct {
     int least, most, outlier;
     double top; /* of the axis */

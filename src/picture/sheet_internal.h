@@ -10,7 +10,7 @@
 #define EXF_SHEET_GAP 5.0
 #define EXF_SHEET_STROKE 2.5 /* length of a tick's stroke */
 
-/* What a kind of sheet needs around its panels, and the shape of these: height by width. */
+/* The room that a kind of sheet needs around its panels, and the panels' shape: height by width. */
 typedef struct {
     double left, right, bottom; /* of all panels */
     double head, gap_x;         /* above each, between two */

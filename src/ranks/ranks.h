@@ -21,7 +21,7 @@
 
 typedef struct exf_ranks exf_ranks;
 
-/* Where a rank is. */
+/* The place of a rank in the job and on its node. */
 typedef struct {
     int rank, size;             /* in the job */
     int local_rank, local_size; /* among the ranks of its node, which share memory */
@@ -114,7 +114,7 @@ exf_code exf_ranks_barrier(exf_ranks *r, exf_err *err) EXF_CHECKED;
 /* Copies rank 0's bytes to all. */
 exf_code exf_ranks_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 
-/* What the ranks gave: rank i's bytes are data[offset[i]] up to offset[i + 1]. */
+/* The bytes that the ranks gave: rank i's are data[offset[i]] up to offset[i + 1]. */
 typedef struct {
     char *data;
     size_t *offset; /* [size + 1] */

@@ -11,7 +11,7 @@
 #include <mpi.h>
 #include <pthread.h>
 
-/* What ranks tell each other beside collectives, always as one exf_note. */
+/* Kinds of notes, which ranks send each other beside collectives, always as one exf_note. */
 enum { EXF_NOTE_FAILED = 1, EXF_NOTE_LAYER, EXF_NOTE_END };
 
 typedef struct {

@@ -53,7 +53,7 @@ int exf_mpi_speaker(const exf_ranks *r)
     return r->failure.died && r->failure.rank == 0;
 }
 
-/* What a rank reports that was told to stop is no failure of its own. */
+/* Returns 1 for a failure of the rank's own; a rank that was told to stop reports the failure of another. */
 static int is_own(const exf_ranks *r, exf_code rc)
 {
     return !r->failure.code || (!r->followed && rc != EXF_SIGTERM && rc != EXF_SIGINT && rc != EXF_STOPPED);

@@ -6,7 +6,7 @@
 #define EXF_SOLVE_BUDGETS_H
 #include "projector/solving.h"
 
-/* What budgets need of all layers. */
+/* The numbers of all layers that budgets are solved from. */
 typedef struct {
     int n_layers, top_k;
     size_t *n;          /* [L] sampled tokens */

@@ -18,7 +18,7 @@ static exf_code add_escaped(exf_text *out, const char *s, exf_err *err)
     return rc;
 }
 
-/* What _arguments does to complete the value: "(a b)", "_files -/", "_files", or nothing. */
+/* Adds the action by which _arguments completes the value: "(a b)", "_files -/", "_files", or nothing. */
 static exf_code add_action(const exf_opt *row, exf_text *out, exf_err *err)
 {
     switch (exf_completion_value(row)) {

@@ -106,7 +106,7 @@ static double percent(double part, double whole)
     return whole > 0 ? 100 * part / whole : 100;
 }
 
-/* What one may do at a given price. */
+/* Adds lines of advice: the cheapest variant within each limit of the mean KL. */
 static exf_code add_advice(const exf_validation *v, exf_text *out, exf_err *err)
 {
     static const double limits[] = {0.03, 0.1, 0.3};

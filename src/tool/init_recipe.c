@@ -152,7 +152,7 @@ out:
 
 /* ---- the recipe's text ----------------------------------------------------------------------- */
 
-/* What the project's own recipe says of the model, up to its commands. */
+/* Adds the comment of the project's own recipe about the model, up to its commands. */
 static exf_code add_about(const init *s, exf_text *out, exf_err *err)
 {
     exf_code rc = EXF_OK;

@@ -72,7 +72,7 @@ out:
     return rc;
 }
 
-/* Which keys each program reads; a section stands for all of its keys. */
+/* Adds the keys that each program reads; a section stands for all of its keys. */
 static exf_code recipe_readers(const exf_page *p, exf_err *err)
 {
     const exf_program *program;

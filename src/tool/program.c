@@ -205,7 +205,7 @@ static int reader_has_gone(void)
     return poll(&out, 1, 0) == 1 && (out.revents & (POLLERR | POLLHUP));
 }
 
-/* What a shell expects of a program whose reader has seen enough: the end by SIGPIPE, without a word.
+/* Ends the program by SIGPIPE, without a word, as a shell expects it of one whose reader has seen enough.
  * The signal is ignored until now, so that a run ends its files and cleans up first. */
 static void end_by_pipe(void)
 {

@@ -305,7 +305,7 @@ static exf_code add_path(const char *value, const char *directory, exf_text *out
     return rc;
 }
 
-/* What is joined by a character as a YAML list, each item quoted if it must be. */
+/* Adds items that are joined by a character as a YAML list, each item quoted if it must be. */
 static exf_code add_items(const char *value, char joined_by, exf_text *out, exf_err *err)
 {
     const char end[2] = {joined_by, 0};

@@ -10,7 +10,7 @@
  * they are.  The caller frees *out. */
 exf_code exf_sensitivity_variants(exf_variant **out, size_t *n, const exf_tables *t, exf_err *err) EXF_CHECKED;
 
-/* What was measured.  Ownership: exf_sensitivities_free(). */
+/* The sensitivities that a validation measured.  Ownership: exf_sensitivities_free(). */
 typedef struct {
     double *kl;                               /* [L] mean KL of each layer of the statistics, in their order */
     char sha256[EXF_SHA256_HEX];              /* of the file */

@@ -53,7 +53,7 @@ exf_code exf_session_share(exf_session *s, const exf_recipe *r, exf_err *err) EX
 /* Frees what the ranks of the node share. */
 void exf_session_unshare(exf_session *s);
 
-/* What a stage tells of a run that is planned. */
+/* A stage's description of a run that is planned. */
 typedef struct {
     const exf_demand *demand;
     int n_layers;        /* layers that run */

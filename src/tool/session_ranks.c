@@ -29,7 +29,7 @@ static exf_code add_files(exf_text *t, const exf_model *m, exf_err *err)
     return rc;
 }
 
-/* What ranks must have in common, a line each. */
+/* Lists what ranks must have in common, a line each. */
 static exf_code describe(exf_text *t, const exf_session *s, const exf_recipe *r, exf_err *err)
 {
     const char *whole = r->shard_text ? NULL : strstr(s->corpus->shard, "of ");

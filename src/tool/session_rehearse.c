@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* What is rehearsed, and where. */
+/* A rehearsal: the run, and the files that it writes for a moment. */
 typedef struct {
     const exf_session *s;
     const exf_recipe *r;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the variants ask for and the tables lack, as the items of two recipe keys. */
+/* The projectors and pools that the variants ask for and the tables lack, as items of two recipe keys. */
 typedef struct {
     const exf_tables *t;
     exf_text first;             /* "variant "D3:pool=static": the tables hold no static pool of 3" */

@@ -138,7 +138,7 @@ out:
     return rc;
 }
 
-/* What is said of a variant does not name the key that lists it. */
+/* Names the recipe key in front of a message about a variant. */
 static exf_code blame_variants(const exf_recipe *r, exf_code rc, exf_err *err)
 {
     if (rc != EXF_OK) exf_err_prefix(err, "validate.variants: ");

@@ -104,7 +104,7 @@ static void add_budget(exf_jw *w, double output_error, double per_token, double 
     exf_jw_real(w, "experts_per_batch", per_batch);
 }
 
-/* What the variant of this name does, for people. */
+/* Adds a sentence for people on what the variant of this name does. */
 static exf_code add_words(exf_jw *w, const char *name, const char *runtime, exf_err *err)
 {
     exf_text words = {0};

@@ -20,7 +20,7 @@ static const struct { const char *stage, *program; } resumes[] = {
     {"capture", "exfold-capture"},
 };
 
-/* What is to be verified, and who is told. */
+/* The files that are to be verified, and the receiver of the results. */
 typedef struct {
     char **path; /* files */
     size_t n;

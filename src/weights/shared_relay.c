@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What is broadcast before the bytes. */
+/* The header of a chunk, which is broadcast before its bytes. */
 typedef struct {
     uint32_t shared;
     uint64_t codes, scales, code_bytes, scale_bytes;
