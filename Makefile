@@ -257,6 +257,10 @@ bench: all
 bench-gpu: all $(BUILD)/bench/bench_kernels $(BUILD)/bench/bench_gram $(BUILD)/bench/bench_forward $(BUILD)/bench/bench_validate $(BUILD)/bench/bench_replay $(BUILD)/bench/make_checkpoint
 	$(Q)BUILD=$(BUILD) scripts/bench_gpu.sh
 
+## bench-ranks: a whole calibration on one and two GPUs of this machine, with what a dry run predicts (scripts/bench_ranks.sh)
+bench-ranks: all $(BUILD)/bench/make_checkpoint
+	$(Q)BUILD=$(BUILD) scripts/bench_ranks.sh
+
 ## bench-budget: budgets per token and stand-ins on the GPU, beside the joint folds, and the experts' time that they save
 bench-budget: deps $(BUILD)/bench/bench_budget
 	$(Q)$(BUILD)/bench/bench_budget
@@ -440,6 +444,6 @@ include install.mk
 -include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
-.PHONY: all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \
+.PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \
         deps deps-checks print-packages print-missing FORCE
 .SECONDARY:

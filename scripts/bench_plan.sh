@@ -1,5 +1,5 @@
 #!/bin/sh
-# bench_plan.sh - what --dry-run says of a run's time beside what the run takes, and how right the estimates
+# bench_plan.sh - what --dry-run says of a whole run's time beside what the run takes, and how right the estimates
 # of the time left were on the way (scripts/eta_error.sh).
 # usage: bench_plan.sh [OPTION ...]     options go to every program: --backend cuda
 # BUILD=build; RUNS=3; LAYERS=12 EXPERTS=32 HIDDEN=64: the synthetic model (scripts/make_wide_model.py)
@@ -24,10 +24,10 @@ compare() { # NAME PROGRAM ARGUMENT ...
     while [ "$i" -lt "$runs" ]; do
         i=$((i + 1))
         "$bin/$program" "$@" --dry-run --force --quiet --json - >"$dir/plan"
+        start=$(date +%s.%N)
         "$bin/$program" "$@" --force --progress=json 2>"$dir/$name.$i" >/dev/null || { cat "$dir/$name.$i" >&2; exit 1; }
-        grep '"event":"forward"' "$dir/$name.$i" >"$dir/forward"
+        took=$(echo "$start $(date +%s.%N)" | awk '{ print $2 - $1 }')
         planned=$(number seconds "$dir/plan")
-        took=$(number seconds "$dir/forward")
         awk -v name="$name" -v p="$planned" -v t="$took" \
             'BEGIN { printf "%-20s %10.2f s planned %10.2f s measured %8.2f x\n", name, p, t, p / t }'
     done
