@@ -31,8 +31,7 @@ exf_code exf_expert_order_check_keep(const exf_export *x, exf_err *err)
         return exf_fail(err, EXF_USAGE, "export.experts is missing; --set export.experts=N keeps N of %" PRId64 " experts", e);
     if (x->keep < k || x->keep >= e)
         return exf_fail(err, EXF_USAGE, "export.experts is %" PRId64 ", expected %" PRId64 " (experts per token) to %" PRId64,
-                        x->keep,
-                        k, e - 1);
+                        x->keep, k, e - 1);
     if (x->keep % ranks_of(x))
         return exf_fail(err, EXF_USAGE, "export.experts is %" PRId64 ", no multiple of export.expert_parallel, %" PRId64, x->keep,
                         ranks_of(x));

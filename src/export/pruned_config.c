@@ -61,8 +61,8 @@ exf_code exf_pruned_config(exf_text *out, const char *config, size_t n, int64_t 
         changed += (size_t)is_count;
     }
     EXF_TRY(exf_text_add(out, config + done, n - done, err));
-    if (!changed) rc = exf_fail(err, EXF_MODEL, "%s: no num_experts, n_routed_experts or num_local_experts is %" PRId64, path,
-                                experts);
+    if (!changed)
+        rc = exf_fail(err, EXF_MODEL, "%s: no num_experts, n_routed_experts or num_local_experts is %" PRId64, path, experts);
 out:
     return rc;
 }

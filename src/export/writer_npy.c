@@ -12,7 +12,6 @@
 #include "export/table_facts.h"
 #include "format/npy.h"
 
-
 /* line: room for the name and the header, kept from file to file. */
 static exf_code write_array(exf_output_directory *f, const exf_tensor *t, exf_text *line, exf_err *err)
 {

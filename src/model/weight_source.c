@@ -163,10 +163,9 @@ typedef struct {
 } coded_read;
 
 /* Says which of code and scale made element `at` of the decoded rows what it is. */
-static exf_code not_finite(const coded_read *r, const exf_coded_rows *c, size_t row, size_t at, exf_err *err)
+static exf_code not_finite(const exf_weight_source *w, const exf_coded_rows *c, size_t row, size_t at, exf_err *err)
 {
-    const exf_weight_source *w = r->w;
-    size_t i = at / r->cols, j = at % r->cols, per_row = (r->cols + c->block_cols - 1) / c->block_cols;
+    size_t i = at / c->cols, j = at % c->cols, per_row = (c->cols + c->block_cols - 1) / c->block_cols;
     size_t block_row = (row + i) / c->block_rows, block_col = j / c->block_cols;
     float scale = c->scales[(c->row_in_block + i) / c->block_rows * per_row + block_col];
     unsigned code = c->codes[w->coding == EXF_CODED_FP8 ? at : at / 2];
@@ -180,6 +179,18 @@ static exf_code not_finite(const coded_read *r, const exf_coded_rows *c, size_t 
                     exf_st_path(w->stored->file), name_of(w->stored), row + i, j, code, (double)scale);
 }
 
+/* Dequantizes coded rows, the first of which is row `row` of the tensor. */
+static exf_code decode_rows(const exf_weight_source *w, const exf_coded_rows *c, size_t row, float *dst, exf_err *err)
+{
+    size_t n = c->rows * c->cols;
+    if (w->coding == EXF_CODED_FP8)
+        exf_dequantize_fp8(dst, c);
+    else
+        exf_dequantize_fp4(dst, c);
+    size_t bad = exf_first_not_finite(dst, n);
+    return bad == n ? EXF_OK : not_finite(w, c, row, bad, err);
+}
+
 static exf_code read_rows(coded_read *r, size_t row, size_t n, float *dst, exf_err *err)
 {
     const exf_weight_source *w = r->w;
@@ -189,12 +200,7 @@ static exf_code read_rows(coded_read *r, size_t row, size_t n, float *dst, exf_e
     if (rc == EXF_OK) rc = exf_piece_hash_add(&r->hash, r->codes, n * r->row_bytes, err);
     if (rc != EXF_OK) return rc;
     exf_coded_rows c = {r->codes, r->scales + scale_row * per_row, n, r->cols, row % block_rows, block_rows, block_cols};
-    if (w->coding == EXF_CODED_FP8)
-        exf_dequantize_fp8(dst, &c);
-    else
-        exf_dequantize_fp4(dst, &c);
-    size_t bad = exf_first_not_finite(dst, n * r->cols);
-    return bad == n * r->cols ? EXF_OK : not_finite(r, &c, row, bad, err);
+    return decode_rows(w, &c, row, dst, err);
 }
 
 /* The scales of rows [row, row + n_rows), float32; the caller frees. */
@@ -237,14 +243,20 @@ out:
     return exf_piece_hash_end(&r.hash, rc, err);
 }
 
+/* Adds the 1 that the tensor's rule asks for. */
+static void add_one(const exf_weight_source *w, float *dst, size_t n)
+{
+    if (w->how & EXF_PLUS_ONE)
+        for (size_t i = 0; i < n; i++) dst[i] += 1;
+}
+
 exf_code exf_weight_source_read(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, float *dst, exf_err *err)
 {
     if (w->coding != EXF_CODED_PLAIN) return read_coded(w, row, n_rows, cols, dst, err);
     exf_piece_hash hash = hash_of(w, row, cols, 0);
     exf_code rc = exf_stored_read_hashed(w->stored, row * cols, n_rows * cols, dst, &hash, err);
     rc = exf_piece_hash_end(&hash, rc, err);
-    if (rc == EXF_OK && w->how & EXF_PLUS_ONE)
-        for (size_t i = 0; i < n_rows * cols; i++) dst[i] += 1;
+    if (rc == EXF_OK) add_one(w, dst, n_rows * cols);
     return rc;
 }
 
@@ -283,6 +295,39 @@ exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_
     if (rc != EXF_OK || w->coding == EXF_CODED_PLAIN) return rc;
     return read_piece(w, w->scale, exf_weight_source_scale_bytes(w, row, cols), exf_weight_source_scale_bytes(w, n_rows, cols),
                       scales_buffer, &out->scales, out->scale_digest, err);
+}
+
+static exf_code decode_coded(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
+                             float *dst, exf_err *err)
+{
+    exf_dtype dtype = w->scale->tensor->view.dtype;
+    size_t n = exf_weight_source_scale_bytes(w, n_rows, cols) / (exf_dtype_bits(dtype) / 8);
+    float *scales = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&scales, n, sizeof *scales, "scales", err));
+    exf_dtype_to_f32(scales, raw->scales, n, dtype);
+    exf_coded_rows c = {raw->codes, scales, n_rows, cols, row % (size_t)w->block_rows, (size_t)w->block_rows,
+                        (size_t)w->block_cols};
+    rc = decode_rows(w, &c, row, dst, err);
+out:
+    exf_mem_free(scales);
+    return rc;
+}
+
+exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
+                                  float *dst, exf_err *err)
+{
+    size_t n = n_rows * cols;
+    if (w->coding != EXF_CODED_PLAIN) return decode_coded(w, raw, row, n_rows, cols, dst, err);
+    exf_dtype_to_f32(dst, raw->codes, n, w->stored->tensor->view.dtype);
+    if (exf_first_not_finite(dst, n) < n) {
+        exf_code rc = exf_weight_source_read(w, row, n_rows, cols, dst, err); /* for its message */
+        if (rc != EXF_OK) return rc;
+        return exf_fail(err, EXF_NUMERIC, "%s: tensor \"%s\" has a value that is not finite", exf_st_path(w->stored->file),
+                        name_of(w->stored));
+    }
+    add_one(w, dst, n);
+    return EXF_OK;
 }
 
 exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, const exf_raw_rows *rows,

@@ -56,6 +56,10 @@ size_t exf_weight_source_code_bytes(const exf_weight_source *w, size_t n_rows, s
 size_t exf_weight_source_scale_bytes(const exf_weight_source *w, size_t n_rows, size_t cols);
 exf_code exf_weight_source_raw(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, void *codes_buffer,
                                void *scales_buffer, exf_raw_rows *out, exf_err *err) EXF_CHECKED;
+/* Converts raw rows, which begin at a block, to float32 [n_rows, cols]: the same values, and messages, as
+ * exf_weight_source_read(). */
+exf_code exf_weight_source_decode(const exf_weight_source *w, const exf_raw_rows *raw, size_t row, size_t n_rows, size_t cols,
+                                  float *dst, exf_err *err) EXF_CHECKED;
 /* Records rows that another process read, with their digests, as if exf_weight_source_raw() had read them here. */
 exf_code exf_weight_source_took(const exf_weight_source *w, size_t row, size_t n_rows, size_t cols, const exf_raw_rows *rows,
                                 exf_err *err) EXF_CHECKED;

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread_pool.h"
-#include "weights/weight_decode.h"
+#include "weights/chunk_bytes.h"
 
 #include <stdatomic.h>
 
@@ -71,51 +71,23 @@ typedef struct {
     float *const *to; /* [EXF_W_COUNT] where each role's tensors go, one after the other */
 } host_load;
 
-static exf_code read_chunk(exf_host_loader *s, const exf_weight_chunk *p, char *codes_at, char *scales_at, exf_raw_rows *rows,
-                           exf_err *err)
+static exf_code read_own(exf_host_loader *s, const exf_weight_chunk *p, int worker, exf_raw_rows *rows, uint64_t *read,
+                         exf_err *err)
 {
-    const exf_weight_source *w = &p->at.w;
-    atomic_fetch_add(&s->bytes, exf_weight_source_code_bytes(w, p->n_rows, p->at.cols) +
-                                    exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols));
-    return exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, codes_at, scales_at, rows, err);
-}
-
-static exf_code read_own(exf_host_loader *s, const exf_weight_chunk *p, int worker, exf_raw_rows *rows, exf_err *err)
-{
-    size_t codes = exf_weight_source_code_bytes(&p->at.w, p->n_rows, p->at.cols);
     exf_code rc;
     if (!s->staging[worker]) EXF_TRY(exf_mem_raw(&s->staging[worker], s->staging_bytes, 1, "weight staging", err));
-    rc = read_chunk(s, p, s->staging[worker], s->staging[worker] + exf_scales_offset(codes), rows, err);
-out:
-    return rc;
-}
-
-/* Reads a chunk into its slot for all ranks, unless it is too large. */
-static exf_code read_for_all(exf_host_loader *s, const exf_weight_chunk *p, exf_shared_chunk *c, exf_err *err)
-{
-    size_t codes = exf_weight_source_code_bytes(&p->at.w, p->n_rows, p->at.cols),
-           scales = exf_weight_source_scale_bytes(&p->at.w, p->n_rows, p->at.cols);
-    exf_code rc = EXF_OK;
-    c->rows = (exf_raw_rows){.codes = NULL};
-    if (exf_shared_chunk_fits(codes, scales)) {
-        EXF_TRY(read_chunk(s, p, c->at, exf_shared_chunk_scales(c), &c->rows, err));
-        c->code_bytes = codes;
-        c->scale_bytes = scales;
-    }
-    exf_shared_chunk_filled(s->shared, c);
+    rc = exf_chunk_read(p, s->staging[worker], rows, read, err);
 out:
     return rc;
 }
 
 static exf_code take_shared(exf_host_loader *s, const exf_weight_chunk *p, uint64_t number, int worker, exf_shared_chunk *c,
-                            exf_err *err)
+                            uint64_t *read, exf_err *err)
 {
     double start = exf_clock();
     exf_code rc = exf_shared_chunk_take(s->shared, number, c, err);
     if (worker == 0) s->waited += exf_clock() - start;
-    if (rc != EXF_OK) return rc;
-    if (c->reads) return read_for_all(s, p, c, err);
-    return c->rows.codes ? exf_weight_source_took(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, &c->rows, err) : EXF_OK;
+    return rc == EXF_OK ? exf_chunk_share(s->shared, p, c, read, err) : rc;
 }
 
 static exf_code load_chunk(void *self, size_t i, int worker, exf_err *err)
@@ -125,12 +97,14 @@ static exf_code load_chunk(void *self, size_t i, int worker, exf_err *err)
     const exf_weight_chunk *p = &l->plan->chunk[i];
     float *to = l->to[p->role] + ((size_t)p->expert * p->at.rows + p->row) * p->at.cols;
     exf_shared_chunk c = {.rows = {.codes = NULL}};
+    uint64_t read = 0;
     exf_code rc = EXF_OK;
-    if (s->shared) EXF_TRY(take_shared(s, p, s->number + i, worker, &c, err));
-    if (!c.rows.codes) EXF_TRY(read_own(s, p, worker, &c.rows, err));
-    EXF_TRY(exf_weight_decode(&p->at.w, &c.rows, p->at.row + p->row, p->n_rows, p->at.cols, to, err));
+    if (s->shared) EXF_TRY(take_shared(s, p, s->number + i, worker, &c, &read, err));
+    if (!c.rows.codes) EXF_TRY(read_own(s, p, worker, &c.rows, &read, err));
+    EXF_TRY(exf_chunk_decode(p, &c.rows, to, err));
     if (s->shared) exf_shared_chunk_done(s->shared, &c);
 out:
+    atomic_fetch_add(&s->bytes, read);
     return rc;
 }
 

@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
-#include "weights/weight_decode.h"
+#include "weights/chunk_bytes.h"
 
 #include <string.h>
 
@@ -70,53 +70,13 @@ out:
     return rc;
 }
 
-/* Reads a chunk as stored into this reader's pinned memory. */
-static exf_code read_own(exf_weight_reader *r, const exf_weight_chunk *p, exf_raw_rows *raw, exf_err *err)
-{
-    const exf_weight_source *w = &p->at.w;
-    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols);
-    r->times.bytes += codes + exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
-    return exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, r->host, r->host + exf_scales_offset(codes), raw,
-                                 err);
-}
-
-/* Reads a chunk into its slot for all ranks of the node, unless it is too large. */
-static exf_code read_for_all(exf_weight_reader *r, const exf_weight_chunk *p, exf_shared_chunk *c, exf_err *err)
-{
-    const exf_weight_source *w = &p->at.w;
-    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols),
-           scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
-    exf_code rc = EXF_OK;
-    c->rows = (exf_raw_rows){.codes = NULL};
-    if (exf_shared_chunk_fits(codes, scales)) {
-        EXF_TRY(exf_weight_source_raw(w, p->at.row + p->row, p->n_rows, p->at.cols, c->at, exf_shared_chunk_scales(c), &c->rows,
-                                      err));
-        r->times.bytes += codes + scales;
-        c->code_bytes = codes;
-        c->scale_bytes = scales;
-    }
-    exf_shared_chunk_filled(r->shared, c);
-out:
-    return rc;
-}
-
-/* Takes a chunk from the ranks' shared memory, reading it if this rank comes first. */
-static exf_code take_shared(exf_weight_reader *r, const exf_weight_chunk *p, uint64_t number, exf_shared_chunk *c, exf_err *err)
-{
-    exf_code rc = exf_shared_chunk_take(r->shared, number, c, err);
-    if (rc != EXF_OK) return rc;
-    if (c->reads) return read_for_all(r, p, c, err);
-    return c->rows.codes ? exf_weight_source_took(&p->at.w, p->at.row + p->row, p->n_rows, p->at.cols, &c->rows, err) : EXF_OK;
-}
-
 /* Copies a chunk as stored: BF16 directly to its place if BF16 is wanted, all else by way of the reader's device memory. */
 static exf_code copy_raw(exf_weight_reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, int layer,
                          exf_err *err)
 {
     const exf_backend *b = r->b;
     const exf_weight_source *w = &p->at.w;
-    size_t codes = exf_weight_source_code_bytes(w, p->n_rows, p->at.cols),
-           scales = exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols);
+    size_t codes = exf_chunk_code_bytes(p), scales = exf_chunk_scale_bytes(p);
     size_t behind = (codes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
     int bad = 0;
     exf_code rc = EXF_OK;
@@ -138,11 +98,9 @@ out:
 /* Copies a chunk that the host makes float32 of, behind the bytes in this reader's pinned memory. */
 static exf_code copy_decoded(exf_weight_reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, exf_err *err)
 {
-    const exf_weight_source *w = &p->at.w;
-    float *values = (float *)(void *)(r->host + exf_floats_offset(exf_weight_source_code_bytes(w, p->n_rows, p->at.cols),
-                                                                  exf_weight_source_scale_bytes(w, p->n_rows, p->at.cols)));
+    float *values = (float *)(void *)(r->host + exf_floats_offset(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)));
     exf_code rc;
-    EXF_TRY(exf_weight_decode(w, raw, p->at.row + p->row, p->n_rows, p->at.cols, values, err));
+    EXF_TRY(exf_chunk_decode(p, raw, values, err));
     r->b->upload(r->q, to, values, p->n_rows * p->at.cols * sizeof *values);
     rc = r->b->finish(r->q, err);
 out:
@@ -155,7 +113,7 @@ static exf_code send(exf_weight_reader *r, const exf_weight_chunk *p, exf_shared
     double start = exf_clock(), read;
     exf_raw_rows own, *rows = c && c->rows.codes ? &c->rows : &own;
     exf_code rc = EXF_OK;
-    if (rows == &own) EXF_TRY(read_own(r, p, &own, err));
+    if (rows == &own) EXF_TRY(exf_chunk_read(p, r->host, &own, &r->times.bytes, err));
     read = exf_clock();
     EXF_TRY(p->raw ? copy_raw(r, p, rows, to, layer, err) : copy_decoded(r, p, rows, to, err));
     r->times.reading += read - start;
@@ -172,7 +130,8 @@ exf_code exf_weight_reader_send(exf_weight_reader *r, const exf_weight_plan *pla
     exf_shared_chunk c;
     exf_code rc;
     EXF_TRY(exf_stop_check(err));
-    if (r->shared) EXF_TRY(take_shared(r, p, number, &c, err));
+    if (r->shared) EXF_TRY(exf_shared_chunk_take(r->shared, number, &c, err));
+    if (r->shared) EXF_TRY(exf_chunk_share(r->shared, p, &c, &r->times.bytes, err));
     r->times.reading += exf_clock() - start;
     EXF_TRY(send(r, p, r->shared ? &c : NULL, slot + p->to, plan->of.layer, err));
     if (r->shared) exf_shared_chunk_done(r->shared, &c);

@@ -151,29 +151,34 @@ END_TEST
 
 /* ---- patterns ------------------------------------------------------------------ */
 
-/* Each letter is tried to the end of the text before it is a piece of its own: n squared steps. */
-START_TEST(a_lazy_pattern_has_a_budget)
+/* A text of `len` letters is refused for what a pattern costs, one of `few` letters is cut into them. */
+static void refuses(const char *pattern, size_t len, const char *says, size_t few)
 {
-    static const char *const pattern[] = {"(?:.*?x)|.", "(?:a|aa)*?x|a", "(a+)+x|a"};
-    enum { LEN = 30000 };
     exf_err e;
     exf_tokenizer *t;
     exf_ids ids = {0};
     exf_text pre = {0};
-    char *text = malloc(LEN);
+    char *text = malloc(len);
     ck_assert_ptr_nonnull(text);
-    memset(text, 'a', LEN);
-    ck_ok(exf_text_addf(&pre, &e, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern[_i]), e);
+    memset(text, 'a', len);
+    ck_ok(exf_text_addf(&pre, &e, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern), e);
     ck_ok(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), e);
-    ck_fails(exf_tokenizer_encode(t, text, LEN, &ids, &e), EXF_MODEL, e, "a pattern of the pre_tokenizer takes more than");
-    ck_assert_ptr_nonnull(strstr(e.msg, "steps on a text of 30000 bytes"));
+    ck_fails(exf_tokenizer_encode(t, text, len, &ids, &e), EXF_MODEL, e, "a pattern of the pre_tokenizer takes more than");
+    ck_assert_ptr_nonnull(strstr(e.msg, says));
     ck_assert_uint_eq(ids.n, 0);
-    ck_ok(exf_tokenizer_encode(t, text, 12, &ids, &e), e); /* a short text is no work */
-    ck_assert_uint_eq(ids.n, 12);
+    ck_ok(exf_tokenizer_encode(t, text, few, &ids, &e), e); /* a short text is no work */
+    ck_assert_uint_eq(ids.n, few);
     free(text);
     exf_text_free(&pre);
     exf_ids_free(&ids);
     exf_tokenizer_free(t);
+}
+
+/* Each letter is tried to the end of the text before it is a piece of its own: n squared steps. */
+START_TEST(a_lazy_pattern_has_a_budget)
+{
+    static const char *const pattern[] = {"(?:.*?x)|.", "(?:a|aa)*?x|a", "(a+)+x|a"};
+    refuses(pattern[_i], 30000, "steps on a text of 30000 bytes", 12);
 }
 END_TEST
 
@@ -181,24 +186,7 @@ END_TEST
 START_TEST(a_pattern_that_reads_far_has_a_budget)
 {
     static const char *const pattern[] = {"a*b|a", "(?=a+b)a|a", "(?:a{9})*b|a"};
-    enum { LEN = 100000 };
-    exf_err e;
-    exf_tokenizer *t;
-    exf_ids ids = {0};
-    exf_text pre = {0};
-    char *text = malloc(LEN);
-    ck_assert_ptr_nonnull(text);
-    memset(text, 'a', LEN);
-    ck_ok(exf_text_addf(&pre, &e, STEPS(SPLIT("Regex", "%s", "Isolated", "false")), pattern[_i]), e);
-    ck_ok(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), e);
-    ck_fails(exf_tokenizer_encode(t, text, LEN, &ids, &e), EXF_MODEL, e, "a pattern of the pre_tokenizer takes more than");
-    ck_assert_ptr_nonnull(strstr(e.msg, "120000000 steps on a text of 100000 bytes"));
-    ck_ok(exf_tokenizer_encode(t, text, 2000, &ids, &e), e); /* a short text is no work */
-    ck_assert_uint_eq(ids.n, 2000);
-    free(text);
-    exf_text_free(&pre);
-    exf_ids_free(&ids);
-    exf_tokenizer_free(t);
+    refuses(pattern[_i], 100000, "120000000 steps on a text of 100000 bytes", 2000);
 }
 END_TEST
 
