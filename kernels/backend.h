@@ -41,6 +41,8 @@ extern "C" {
 /* The operations that only a GPU has.  conv_delta_rule, its workspace and compressed_heads are fused forms of
  * operations that every backend has; they may be NULL. */
 typedef struct {
+    /* Returns 1 if queues compute in bfloat16: the GPU multiplies it, as those since compute capability 8.0 do. */
+    int (*has_bf16)(void);
     /* Host memory that copies run from at full speed and beside the queues. */
     exf_code (*alloc_staging)(void *out, size_t bytes, const char *what, exf_err *err);
     void (*free_staging)(void *p);

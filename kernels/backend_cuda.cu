@@ -113,6 +113,7 @@ static const char *device_name(void)
 }
 
 static const exf_gpu_operations gpu = {
+    exf_has_bf16_products_cuda,
     exf_alloc_staging_cuda, exf_free_staging_cuda, exf_pin_cuda, exf_unpin_cuda,
     exf_memory_cuda, exf_memory_reset_peak_cuda, exf_memory_left_cuda, follow, exf_stamp_cuda,
     exf_dequantize_cuda, exf_check_bf16_cuda, exf_round_rows_cuda, exf_widen_cuda, exf_rmsnorm_rounded_cuda, exf_rmsnorm_split_cuda,

@@ -35,7 +35,8 @@ void exf_gemm_xwt_many_cpu(float *y, int ldy, const float *x, int ldx, const flo
 void exf_gemm_xw_cpu(float *y, int ldy, const float *x, int ldx, const float *w, int ldw, int m, int n, int k, float alpha,
                      float beta);
 
-/* 1 if the device has products of bfloat16: compute capability 8.0 and later. */
+/* Returns 1 if the device has products of bfloat16: compute capability 8.0 and later, or one that the driver does not tell,
+ * so that a GPU that fails ends the run and does not change its numbers. */
 int exf_has_bf16_products_cuda(void);
 /* On a GPU: exf_product_* multiply operands of either number, exf_gemm_* float32 ones. */
 void exf_product_xwt_cuda(struct exf_queue *q, float *y, int ldy, exf_matrix x, int ldx, exf_matrix w, int ldw, int m, int n, int k,

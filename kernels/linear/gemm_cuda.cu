@@ -79,14 +79,15 @@ static void gemm_rounded(exf_queue *q, float *y, int ldy, const float *x, int ld
 
 int exf_has_bf16_products_cuda(void)
 {
+    enum { UNKNOWN = -1 };
     static const int major = [] {
         int device = 0, value = 0;
         if (cudaGetDevice(&device) != cudaSuccess ||
             cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess)
-            cudaGetLastError();
+            value = UNKNOWN;
         return value;
     }();
-    return major >= 8;
+    return major == UNKNOWN || major >= 8;
 }
 
 /* On an older device a float32 product with a bfloat16 w widens rows of w in the buffer. */

@@ -37,17 +37,10 @@ void exf_report_model(const exf_model *m)
 /* bf16 if the backend has it, unless f32 is asked for; that bf16 is asked for in vain is an error. */
 static exf_code choose_compute(exf_compute *compute, const exf_backend *b, const exf_recipe *r, exf_err *err)
 {
-    exf_queue *q;
-    exf_err why_not = {.code = EXF_OK};
-    *compute = EXF_COMPUTE_F32;
-    if (r->compute == EXF_COMPUTE_IS_F32) return EXF_OK;
-    exf_code rc = b->open(&q, EXF_COMPUTE_BF16, &why_not);
-    if (rc == EXF_OK) {
-        b->close(q);
-        *compute = EXF_COMPUTE_BF16;
-    }
-    if (rc == EXF_OK || (rc == EXF_DEVICE && r->compute == EXF_COMPUTE_IS_AUTO)) return EXF_OK;
-    return exf_recipe_blame(r, exf_fail(err, rc, "%s", why_not.msg), err);
+    int has_bf16 = b->gpu && b->gpu->has_bf16();
+    *compute = has_bf16 && r->compute != EXF_COMPUTE_IS_F32 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32;
+    if (has_bf16 || r->compute != EXF_COMPUTE_IS_BF16) return EXF_OK;
+    return exf_recipe_blame(r, exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the %s backend computes in f32 only", b->name), err);
 }
 
 exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err)
