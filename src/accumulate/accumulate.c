@@ -18,14 +18,22 @@ static int adds_vectors(const exf_accumulate_options *o)
     return wants_vectors(o) && !o->basis_only;
 }
 
-/* Writes a layer to the file; v NULL: it has no vector sums. */
+static int index_of(const exf_accumulator *a, int layer)
+{
+    int i = 0;
+    while (a->layer_number[i] != layer) i++;
+    return i;
+}
+
+/* Writes a layer to the file, and gives its sums to whoever takes them; v NULL: it has no vector sums. */
 static exf_code put_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
 {
     exf_code rc = EXF_OK;
     if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, layer, s, err));
-    if (!v) goto out;
-    EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
-    EXF_TRY(exf_basis_hash(a->basis_hash, layer, v, err));
+    if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
+    if (v) EXF_TRY(exf_basis_hash(a->basis_hash, layer, v, err));
+    EXF_TRY(exf_statistics_layer_done(&a->writer, layer, err));
+    if (a->taker.take) rc = a->taker.take(a->taker.self, index_of(a, layer), s, err);
 out:
     return rc;
 }
@@ -277,6 +285,11 @@ out:
     return rc;
 }
 
+static exf_code put_behind(void *self, int layer, const exf_layer_statistics *s, exf_err *err)
+{
+    return put(self, layer, s, NULL, err);
+}
+
 /* Takes the total of the layer before, with vectors, and writes it. */
 static exf_code finish_vectors(exf_accumulator *a, exf_err *err)
 {
@@ -313,7 +326,7 @@ static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
     if (rc != EXF_OK) return rc;
     a->sums[0] = a->spare;
     a->spare = sums;
-    return exf_statistics_write_behind_start(&a->late, &a->writer, a->resume, layer, &a->spare, err);
+    return exf_statistics_write_behind_start(&a->late, put_behind, a, layer, &a->spare, err);
 }
 
 /* Takes the totals of the layer before, and starts to write them. */
@@ -326,7 +339,7 @@ static exf_code finish_shared(exf_accumulator *a, exf_err *err)
     if (!a->writes) goto out;
     a->spare.routes.n = a->spare.routes.cap; /* all of them: no run has fewer tokens than there is room */
     EXF_TRY(check_zero_outputs(&a->spare, a->shared.layer, err));
-    rc = exf_statistics_write_behind_start(&a->late, &a->writer, a->resume, a->shared.layer, &a->spare, err);
+    rc = exf_statistics_write_behind_start(&a->late, put_behind, a, a->shared.layer, &a->spare, err);
 out:
     return rc;
 }
@@ -405,6 +418,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->options = *plan->options;
     a->shape = *plan->shape;
     a->resume = plan->resume;
+    a->taker = plan->taker;
     a->shared.ranks = a->shared_vectors.ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,

@@ -19,6 +19,13 @@
 
 typedef struct exf_accumulator exf_accumulator;
 
+/* Takes the sums of layer index i of an accumulator as soon as they are complete, layer after layer, from one thread at a
+ * time; s is the accumulator's.  take NULL: nobody does. */
+typedef struct {
+    void *self;
+    exf_code (*take)(void *self, int i, const exf_layer_statistics *s, exf_err *err);
+} exf_layer_taker;
+
 /* Settings of an accumulator that is to be made. */
 typedef struct {
     const char *target; /* statistics file; NULL: none is written, as for a sample of a pass */
@@ -36,6 +43,7 @@ typedef struct {
                          * rank 0 has a target; the observer's ends of sweeps and layers are then collective */
     size_t first_row;
     exf_resume *resume; /* the run's resume point, from which finished layers are taken; NULL: none */
+    exf_layer_taker taker; /* beside the file, on the rank that writes it */
 } exf_accumulator_plan;
 
 /* Refuses options that cannot be combined: EXF_USAGE in terms of recipe keys. */
@@ -56,14 +64,14 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
 const exf_observer *exf_accumulator_observer(exf_accumulator *a);
 /* Adds facts to the file's provenance that are known only behind the pass; collective. */
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* Moves the file into place. */
-exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err) EXF_CHECKED;
+/* Moves the file into place and gives the digest of its payload, which NULL does not want; collective, and rank 0's. */
+exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 /* Frees the accumulator and deletes a file that was not committed; NULL is allowed. */
 void exf_accumulator_free(exf_accumulator *a);
 
 /* Makes statistics in `target` from one or more capture files of the same model, settings and
  * layers, over different data.  Files are read twice if vectors are wanted.  A capture has only
- * outputs of experts that tokens were routed to: EXF_USAGE for common input. */
+ * outputs of experts that tokens were routed to: EXF_USAGE for common input.  digest: of the result's payload; may be NULL. */
 exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force,
-                                 const exf_accumulate_options *o, exf_err *err) EXF_CHECKED;
+                                 const exf_accumulate_options *o, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 #endif

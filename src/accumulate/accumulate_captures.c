@@ -155,7 +155,7 @@ out:
 }
 
 exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const char *target, int force,
-                                 const exf_accumulate_options *o, exf_err *err)
+                                 const exf_accumulate_options *o, char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_code rc;
     captures c = {.file = NULL};
@@ -171,7 +171,7 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
                                  .n_layers = c.file[0].n_layers, .parts = c.part, .n_parts = n_paths, .options = o};
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(show_layers(&c, exf_accumulator_observer(a), err));
-    EXF_TRY(exf_accumulator_commit(a, err));
+    EXF_TRY(exf_accumulator_commit(a, digest, err));
 out:
     exf_accumulator_free(a);
     close_captures(&c);

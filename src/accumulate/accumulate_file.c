@@ -58,10 +58,10 @@ out:
     return rc;
 }
 
-exf_code exf_accumulator_commit(exf_accumulator *a, exf_err *err)
+exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_code rc = exf_accumulator_settle(a, err);
     if (rc != EXF_OK || !a->writes) return rc;
     rc = add_basis_fact(a, err);
-    return rc == EXF_OK ? exf_statistics_commit(&a->writer, err) : rc;
+    return rc == EXF_OK ? exf_statistics_commit(&a->writer, digest, err) : rc;
 }

@@ -231,6 +231,7 @@ static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
         }
         EXF_TRY(exf_statistics_put(w, m->file[0].layer_number[i], &sum, err));
         if (vectors) EXF_TRY(merge_vectors(m, w, i, &sum, err));
+        EXF_TRY(exf_statistics_layer_done(w, m->file[0].layer_number[i], err));
     }
 out:
     exf_layer_statistics_free(&sum);
@@ -238,7 +239,8 @@ out:
     return rc;
 }
 
-exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial, exf_err *err)
+exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
+                              char digest[EXF_SHA256_HEX], exf_err *err)
 {
     merging m = {.file = NULL};
     exf_statistics_writer w = {.h = NULL};
@@ -252,7 +254,7 @@ exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *ta
                                 .origin = &m.origin};
     EXF_TRY(exf_statistics_start(&w, target, force, &head, err));
     EXF_TRY(merge_layers(&m, &w, err));
-    rc = exf_statistics_commit(&w, err);
+    rc = exf_statistics_commit(&w, digest, err);
 out:
     exf_statistics_abort(&w);
     close_parts(&m);

@@ -1,7 +1,7 @@
 /* merge.h - adds up statistics of different data. */
 #ifndef EXF_ACCUMULATE_MERGE_H
 #define EXF_ACCUMULATE_MERGE_H
-#include "base/err.h"
+#include "base/hash.h"
 
 #include <stddef.h>
 
@@ -14,7 +14,7 @@
  * sequence that two of them have; sequences known in only some of the files (version 1);
  * vector sums over another basis (artifact/artifact_basis.h), which cannot be added.  Over one basis
  * they are integers in one unit.  Only in files of earlier programs, which do not name their basis, a
- * sum is put on the grid of the merged sums: rounded to it once per merge. */
+ * sum is put on the grid of the merged sums: rounded to it once per merge.  digest: of the result's payload; may be NULL. */
 exf_code exf_merge_statistics(const char *const *paths, size_t n, const char *target, int force, int partial,
-                              exf_err *err) EXF_CHECKED;
+                              char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 #endif

@@ -1,24 +1,21 @@
 /* statistics_write_behind.c - see statistics_write_behind.h. */
 #include "accumulate/statistics_write_behind.h"
 
-#include "accumulate/layer_record.h"
-
-static void *put(void *self)
+static void *run(void *self)
 {
     exf_statistics_write_behind *p = self;
-    p->err.code = exf_statistics_put(p->w, p->layer, p->sums, &p->err);
-    if (p->err.code == EXF_OK && p->resume) p->err.code = exf_layer_record_put(p->resume, p->layer, p->sums, NULL, &p->err);
+    p->err.code = p->put(p->self, p->layer, p->sums, &p->err);
     exf_layer_statistics_zero(p->sums);
     return NULL;
 }
 
-exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_writer *w, exf_resume *resume, int layer,
+exf_code exf_statistics_write_behind_start(exf_statistics_write_behind *p, exf_statistics_put_layer put, void *self, int layer,
                                            exf_layer_statistics *sums, exf_err *err)
 {
-    *p = (exf_statistics_write_behind){.w = w, .resume = resume, .layer = layer, .sums = sums};
-    p->running = pthread_create(&p->thread, NULL, put, p) == 0;
+    *p = (exf_statistics_write_behind){.put = put, .self = self, .layer = layer, .sums = sums};
+    p->running = pthread_create(&p->thread, NULL, run, p) == 0;
     if (p->running) return EXF_OK;
-    put(p);
+    run(p);
     if (p->err.code != EXF_OK) *err = p->err;
     return p->err.code;
 }

@@ -117,4 +117,18 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
  * cover: an attribute that is neither a text nor one I64, U64 or F64, an object
  * with two names, groups nested more than 32 deep. */
 exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+
+/* The same digest, computed while the file is written.  The members of one group of the root, of which a run completes
+ * one after the other, are hashed as soon as the order of names allows: of layers 0, 1, .., 10 the tenth comes behind 1.
+ * They are read back from the file, and compared with their checksums.  Members of the root whose names are before the
+ * group's, and the root's attributes, are complete when the first member is; the others when the digest is ended. */
+typedef struct exf_h5_running exf_h5_running;
+
+/* Begins the digest of a file whose root has `group`, with n members of different names, which are copied. */
+exf_code exf_h5_running_new(exf_h5_running **out, const char *group, const char *const *names, size_t n, exf_err *err) EXF_CHECKED;
+/* Hashes a member that is complete, or notes it for later; EXF_INTERNAL for an unknown or repeated name. */
+exf_code exf_h5_running_add(exf_h5_running *r, exf_h5 *h, const char *name, exf_err *err) EXF_CHECKED;
+/* Hashes the rest of a file to which nothing but exf_h5_commit() will come; EXF_INTERNAL if members were not added. */
+exf_code exf_h5_running_end(exf_h5_running *r, exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+void exf_h5_running_free(exf_h5_running *r); /* NULL is allowed */
 #endif

@@ -68,14 +68,8 @@ exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *s
 
 /* ---- hashing --------------------------------------------------------------- */
 
-/* The place of the walk in the file.  Every record of the hash starts with a word that says
- * what follows, so that no two payloads give the same bytes. */
-typedef struct {
-    exf_h5 *h;
-    exf_hash *hash;
-    const char *path;
-    int depth;
-} walk;
+/* Every record of the hash starts with a word that says what follows, so that no two payloads give the same bytes. */
+typedef exf_h5i_walk walk;
 
 static exf_code hash_attr(void *self, const char *name, exf_err *err)
 {
@@ -159,8 +153,6 @@ out:
     return rc;
 }
 
-static exf_code hash_member(void *self, const char *name, exf_err *err);
-
 /* An object with two names could be its own ancestor, and has no one place in
  * the walk; we never write such. */
 static exf_code only_name(const walk *w, hid_t object, exf_err *err)
@@ -177,10 +169,11 @@ static exf_code only_name(const walk *w, hid_t object, exf_err *err)
     return exf_fail(err, EXF_FORMAT, "%s: %s is one object under %u names, expected 1", w->h->path, w->path, (unsigned)info.rc);
 }
 
-static exf_code hash_object(walk *w, exf_err *err)
+exf_code exf_h5i_hash_head(walk *w, int *is_group, exf_err *err)
 {
     hid_t object;
     exf_code rc = exf_h5i_open(w->h, w->path, &object, err);
+    *is_group = 0;
     if (rc != EXF_OK) return rc;
     H5I_type_t kind = H5Iget_type(object);
     rc = only_name(w, object, err);
@@ -188,16 +181,24 @@ static exf_code hash_object(walk *w, exf_err *err)
     if (rc != EXF_OK) return rc;
     if (kind != H5I_GROUP && kind != H5I_DATASET)
         return exf_fail(err, EXF_FORMAT, "%s: %s is neither a group nor a dataset", w->h->path, w->path);
+    *is_group = kind == H5I_GROUP;
     EXF_TRY(exf_hash_add_text(w->hash, "object", err));
     EXF_TRY(exf_hash_add_text(w->hash, w->path, err));
-    EXF_TRY(exf_hash_add_text(w->hash, kind == H5I_GROUP ? "group" : "dataset", err));
-    EXF_TRY(exf_h5_attrs(w->h, w->path, hash_attr, w, err));
-    rc = kind == H5I_GROUP ? exf_h5_members(w->h, w->path, hash_member, w, err) : hash_dataset(w, err);
+    EXF_TRY(exf_hash_add_text(w->hash, *is_group ? "group" : "dataset", err));
+    rc = exf_h5_attrs(w->h, w->path, hash_attr, w, err);
 out:
     return rc;
 }
 
-static exf_code hash_member(void *self, const char *name, exf_err *err)
+static exf_code hash_object(walk *w, exf_err *err)
+{
+    int is_group;
+    exf_code rc = exf_h5i_hash_head(w, &is_group, err);
+    if (rc != EXF_OK) return rc;
+    return is_group ? exf_h5_members(w->h, w->path, exf_h5i_hash_member, w, err) : hash_dataset(w, err);
+}
+
+exf_code exf_h5i_hash_member(void *self, const char *name, exf_err *err)
 {
     const walk *up = self;
     exf_text path = {0};

@@ -8,6 +8,7 @@
  * h5_inflate.c  reading compressed datasets on several threads
  * h5_limits.c  what a dataset may take of memory and time
  * h5_digest.c  listing, the payload's hash
+ * h5_running.c  the same hash of a file that is being written
  * The function that opens an HDF5 id closes it; exf_h5i_dataset's id is borrowed. */
 #ifndef EXF_FORMAT_H5_INTERNAL_H
 #define EXF_FORMAT_H5_INTERNAL_H
@@ -73,6 +74,14 @@ enum {
     EXF_H5I_DEPTH_MAX = 32         /* groups within groups */
 };
 
+/* The place of a digest's walk in a file (h5_digest.c). */
+typedef struct {
+    exf_h5 *h;
+    exf_hash *hash;
+    const char *path;
+    int depth; /* 0: the root */
+} exf_h5i_walk;
+
 /* ---- h5_sink.c --------------------------------------------------------- */
 /* Makes fapl open files through the sink. */
 exf_code exf_h5i_sink_use(exf_h5i_sink *sink, hid_t fapl, exf_err *err) EXF_CHECKED;
@@ -135,6 +144,12 @@ void exf_h5i_compact(hid_t creation_list);
 /* ---- h5_inflate.c ------------------------------------------------------ */
 /* Reads all of t, which `dataset` holds, into `to`; *done is 0 where that is left to H5Dread(). */
 exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, void *to, int *done, exf_err *err) EXF_CHECKED;
+
+/* ---- h5_digest.c ------------------------------------------------------- */
+/* Adds what a digest has of an object before its members or elements: path, kind and attributes. */
+exf_code exf_h5i_hash_head(exf_h5i_walk *w, int *is_group, exf_err *err) EXF_CHECKED;
+/* Adds a member of the group at `self`, an exf_h5i_walk, with all that is in it. */
+exf_code exf_h5i_hash_member(void *self, const char *name, exf_err *err) EXF_CHECKED;
 
 /* ---- h5_limits.c ------------------------------------------------------- */
 /* Refuses an open dataset whose shape, chunks or filters would take more memory or time than its stored bytes and

@@ -77,5 +77,5 @@ static const exf_stored_array stored[] = {
 
 const exf_projector exf_projector_diagonal = {.name = "diagonal", .words = "a diagonal per pair",
                                               .place = 40, .apply = EXF_APPLY_VECTORS,
-                                              .observes = EXF_OBSERVES_ELEMENTS,
+                                              .observes = EXF_OBSERVES_ELEMENTS, .reads_file = 1,
                                               .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

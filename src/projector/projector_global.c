@@ -28,4 +28,4 @@ static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_optio
 
 const exf_projector exf_projector_global = {
     .name = "global", .words = "one scalar for the model", .place = 30,
-    .apply = EXF_APPLY_SHARED, .begin = begin, .layer = solve_layer};
+    .apply = EXF_APPLY_SHARED, .reads_file = 1, .begin = begin, .layer = solve_layer};

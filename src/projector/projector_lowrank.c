@@ -150,5 +150,5 @@ static const exf_stored_array stored[] = {{"basis", EXF_STORED_BASIS}, {"lowrank
 
 const exf_projector exf_projector_lowrank = {.name = "lowrank", .words = "a low-rank map per pair",
                                              .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1,
-                                             .observes = EXF_OBSERVES_BASIS,
+                                             .observes = EXF_OBSERVES_BASIS, .reads_file = 1,
                                              .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

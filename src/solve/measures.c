@@ -5,14 +5,14 @@
 
 #include <math.h>
 
-exf_code exf_measures_new(const exf_statistics_reader *r, exf_tables *t, exf_err *err)
+exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err)
 {
     exf_code rc;
     size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
     EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "cosines", err));
     EXF_TRY(exf_mem_new(&t->similarity, cells, sizeof *t->similarity, "similarities", err));
     EXF_TRY(exf_mem_new(&t->frobenius, cells, sizeof *t->frobenius, "Frobenius losses", err));
-    if (r->sequences.length) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "standard errors", err));
+    if (by_sequence) EXF_TRY(exf_mem_new(&t->std_error, cells, sizeof *t->std_error, "standard errors", err));
     EXF_TRY(exf_mem_new(&t->rms, rows, sizeof *t->rms, "root mean squares", err));
     EXF_TRY(exf_mem_new(&t->contribution, rows, sizeof *t->contribution, "contributions", err));
 out:

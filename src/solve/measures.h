@@ -5,8 +5,8 @@
 #include "artifact/tables.h"
 #include "projector/solving.h"
 
-/* Allocates the arrays in t. */
-exf_code exf_measures_new(const exf_statistics_reader *r, exf_tables *t, exf_err *err) EXF_CHECKED;
+/* Allocates the arrays in t; by_sequence: 1 if the statistics have sums over sequences. */
+exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHECKED;
 /* Fills layer l, whose losses are solved already: they say which pairs are observed.
  *   cosine[s,t]      dot0 / sqrt(sq0[s,t] sq0[t,s])        0 if a norm is 0
  *   rms[e]           sqrt(sq_sum / norm_count)             as h if the expert is cold

@@ -40,7 +40,8 @@ static exf_code choose_compute(exf_compute *compute, const exf_backend *b, const
     int has_bf16 = b->gpu && b->gpu->has_bf16();
     *compute = has_bf16 && r->compute != EXF_COMPUTE_IS_F32 ? EXF_COMPUTE_BF16 : EXF_COMPUTE_F32;
     if (has_bf16 || r->compute != EXF_COMPUTE_IS_BF16) return EXF_OK;
-    return exf_recipe_blame(r, exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the %s backend computes in f32 only", b->name), err);
+    (void)exf_fail(err, EXF_DEVICE, "runtime.compute: bf16: the %s backend computes in f32 only", b->name);
+    return exf_recipe_blame(r, EXF_DEVICE, err);
 }
 
 exf_code exf_choose_backend(const exf_backend **backend, exf_compute *compute, const exf_recipe *r, exf_err *err)

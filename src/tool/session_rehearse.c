@@ -9,6 +9,7 @@
 #include "base/stop.h"
 #include "forward/work.h"
 #include "solve/solve.h"
+#include "tool/solve_beside.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -24,11 +25,12 @@ typedef struct {
     exf_plan_sample sample;
     exf_sequence_list sequences;
     exf_provenance facts;
+    exf_solve_beside beside;
     exf_tables solution;
     char *directory, *statistics, *tables;
     int n_layers; /* MoE layers of the sample, which are the first of s->layers */
     double synced;                                    /* seconds in which a small file gets its place on the disk */
-    double put, committed, digested, solved, written; /* seconds of each step; committed and written: with one such file */
+    double put, committed, solved, written; /* seconds of each step; committed and written: with one such file */
 } rehearsal;
 
 static exf_code make_scratch(rehearsal *h, exf_err *err)
@@ -93,10 +95,12 @@ out:
     return rc;
 }
 
-static exf_code digest_statistics(rehearsal *h, exf_err *err)
+/* Begins tables of the sample's layers, as the run does, unless it makes a shard. */
+static exf_code begin_tables(rehearsal *h, const exf_run_shape *shape, exf_err *err)
 {
-    char digest[EXF_SHA256_HEX];
-    return exf_artifact_digest(h->statistics, &exf_artifact_statistics, digest, err);
+    exf_solver_head head = {.path = h->statistics, .shape = *shape, .layer_number = h->s->layers.number, .n_layers = h->n_layers,
+                            .by_sequence = 1, .has_energies = 1};
+    return h->r->n_shards ? EXF_OK : exf_solve_beside_begin(&h->beside, h->r, &head, err);
 }
 
 /* Runs the sample to a statistics file. */
@@ -108,25 +112,28 @@ static exf_code write_statistics(rehearsal *h, exf_err *err)
     exf_facts_part part = {.path = h->r->manifest, .provenance = &h->facts, .sequences = &h->sequences};
     exf_accumulator_plan plan = {.target = h->statistics, .shape = &shape, .layer_number = h->s->layers.number,
                                  .n_layers = h->n_layers, .parts = &part, .n_parts = 1, .options = &h->accumulate};
+    char digest[EXF_SHA256_HEX];
     exf_lane lane;
     exf_code rc;
     shape.n_sequences = (int64_t)h->sample.batch.n_sequences;
     shape.n_tokens = (int64_t)h->sample.batch.n_tokens;
     h->accumulate.helpers = exf_forward_workers(&exf_backend_cpu, h->s->ranks ? &h->s->part : &h->s->batch, (int)h->r->threads);
+    EXF_TRY(begin_tables(h, &shape, err));
+    plan.taker = exf_solve_beside_taker(&h->beside);
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     lane = (exf_lane){.observer = exf_accumulator_observer(a)};
     EXF_TRY(exf_forward(h->s->model, &h->sample.batch, &lane, 1, &h->options, &report, err));
     h->put = report.work.kind[EXF_WORK_REST].spent;
     EXF_TRY(exf_accumulator_add_facts(a, &(exf_provenance){0}, err)); /* waits for a layer that is being written */
     double start = exf_clock();
-    EXF_TRY(exf_accumulator_commit(a, err));
+    EXF_TRY(exf_accumulator_commit(a, digest, err));
     h->committed = exf_clock() - start;
-    EXF_TRY(twice(&h->digested, digest_statistics, h, err));
 out:
     exf_accumulator_free(a);
     return rc;
 }
 
+/* Solves from the file, for projectors that need it. */
 static exf_code solve_statistics(rehearsal *h, exf_err *err)
 {
     exf_solve_options o;
@@ -134,6 +141,20 @@ static exf_code solve_statistics(rehearsal *h, exf_err *err)
     EXF_TRY(exf_recipe_solve_options(h->r, &o, err));
     exf_tables_free(&h->solution);
     rc = exf_solve(h->statistics, &o, &h->solution, err);
+out:
+    return rc;
+}
+
+/* Ends tables whose layers were solved beside the pass. */
+static exf_code end_tables(rehearsal *h, exf_err *err)
+{
+    exf_solve_options o;
+    double start = exf_clock();
+    exf_code rc;
+    EXF_TRY(exf_recipe_solve_options(h->r, &o, err));
+    o.statistics_digest = "";
+    EXF_TRY(exf_solve_beside_end(&h->beside, h->statistics, &o, &h->solution, err));
+    h->solved = exf_clock() - start;
 out:
     return rc;
 }
@@ -151,9 +172,8 @@ out:
 static exf_code solve(rehearsal *h, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(twice(&h->solved, solve_statistics, h, err));
-    EXF_TRY(twice(&h->written, write_tables, h, err));
-out:
+    rc = h->beside.solver ? end_tables(h, err) : twice(&h->solved, solve_statistics, h, err);
+    if (rc == EXF_OK) rc = twice(&h->written, write_tables, h, err);
     return rc;
 }
 
@@ -185,7 +205,7 @@ static void add_up(exf_plan *p, const rehearsal *h)
         p->part.ends += put;
         p->seconds += put;
     }
-    p->part.statistics = of_file(h, h->committed, layers) + h->digested * layers;
+    p->part.statistics = of_file(h, h->committed, layers);
     p->part.solve = h->solved * layers;
     p->part.write = of_file(h, h->written, layers) * files;
     p->seconds += p->part.statistics + p->part.solve + p->part.write;
@@ -208,6 +228,7 @@ exf_code exf_session_rehearse(exf_plan *p, const exf_session *s, const exf_recip
     exf_sequence_list_free(&h.sequences);
     exf_provenance_free(&h.facts);
     exf_tables_free(&h.solution);
+    exf_solve_beside_free(&h.beside);
     if (rc != EXF_OK) exf_log_warn("what follows the pass is not in the predicted time: %s", why.msg);
     return exf_stop_check(err);
 }

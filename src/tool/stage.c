@@ -20,6 +20,7 @@
 #include "tool/stage_internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* ---- capture -------------------------------------------------------------------- */
 
@@ -184,31 +185,33 @@ static exf_code digest_before(const char *path, char hex[EXF_SHA256_HEX], exf_er
 }
 
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
-                        exf_worst_coverage *worst, exf_err *err)
+                        exf_solve_beside *beside, exf_solved *out, exf_err *err)
 {
     exf_solve_options o;
-    exf_tables t = {0};
-    char old[EXF_SHA256_HEX], now[EXF_SHA256_HEX], *directory = NULL;
+    char old[EXF_SHA256_HEX], *directory = NULL;
     exf_sensitivities measured = {.kl = NULL};
+    exf_tables *t = &out->tables;
     exf_code rc;
+    memset(t, 0, sizeof *t);
     EXF_TRY(exf_recipe_solve_options(r, &o, err));
     if (r->sensitivities) EXF_TRY(exf_sensitivities_read(&measured, r->sensitivities, statistics, statistics_digest, err));
     o.measured_kl = measured.kl;
     o.statistics_digest = measured.kl ? measured.statistics_digest : statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
-    EXF_TRY(exf_solve(statistics, &o, &t, err));
-    if (measured.kl) EXF_TRY(exf_sensitivities_record(&measured, &t, err));
-    EXF_TRY(exf_coverage_report(&t, r, worst, err));
+    rc = beside && beside->solver ? exf_solve_beside_end(beside, statistics, &o, t, err) : exf_solve(statistics, &o, t, err);
+    if (rc != EXF_OK) goto out;
+    if (measured.kl) EXF_TRY(exf_sensitivities_record(&measured, t, err));
+    EXF_TRY(exf_coverage_report(t, r, &out->worst, err));
     EXF_TRY(digest_before(target, old, err));
-    EXF_TRY(exf_tables_write(&t, target, r->force, err));
-    EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, now, err));
-    EXF_TRY(exf_announce_digest(target, now, err));
+    EXF_TRY(exf_tables_write(t, target, r->force, err));
+    EXF_TRY(exf_artifact_digest(target, &exf_artifact_tables, out->digest, err));
+    EXF_TRY(exf_announce_digest(target, out->digest, err));
     EXF_TRY(exf_path_dir(&directory, target, err));
-    EXF_TRY(exf_derived_drop(directory, old, now, exports ? &r->targets : NULL, err));
+    EXF_TRY(exf_derived_drop(directory, old, out->digest, exports ? &r->targets : NULL, err));
 out:
     exf_mem_free(directory);
     exf_sensitivities_free(&measured);
-    exf_tables_free(&t);
+    if (rc != EXF_OK) exf_tables_free(t);
     return rc;
 }
 
@@ -236,12 +239,13 @@ static exf_code accumulate_files(const exf_recipe *r, const inputs *in, const ch
 {
     exf_accumulate_options o;
     exf_basis basis = {.h = NULL};
+    char digest[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(exf_recipe_accumulate_options(r, &o, err));
     EXF_TRY(exf_recipe_open_basis(r, &basis, &o, err));
     o.helpers = (int)r->threads;
-    EXF_TRY(exf_accumulate_captures(in->path, in->n, target, r->force, &o, err));
-    EXF_TRY(exf_announce(target, err));
+    EXF_TRY(exf_accumulate_captures(in->path, in->n, target, r->force, &o, digest, err));
+    EXF_TRY(exf_announce_digest(target, digest, err));
 out:
     exf_basis_close(&basis);
     return rc;
@@ -254,20 +258,23 @@ exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
 
 exf_code exf_stage_merge(exf_recipe *r, exf_err *err)
 {
+    char digest[EXF_SHA256_HEX];
     exf_code rc;
     if (!r->export_path) return exf_fail(err, EXF_USAGE, "no file to write was named: give -o OUT.h5");
     EXF_TRY(exf_output_check(r->export_path, r->force, err));
-    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, r->partial, err));
-    EXF_TRY(exf_announce(r->export_path, err));
+    EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, r->partial, digest, err));
+    EXF_TRY(exf_announce_digest(r->export_path, digest, err));
 out:
     return rc;
 }
 
 static exf_code solve_first(const exf_recipe *r, const inputs *in, const char *target, exf_err *err)
 {
-    exf_worst_coverage worst;
-    exf_code rc = exf_solve_file(r, in->path[0], NULL, target, 0, &worst, err);
-    return rc == EXF_OK ? exf_coverage_gate(r, &worst, err) : rc;
+    exf_solved made;
+    exf_code rc = exf_solve_file(r, in->path[0], NULL, target, 0, NULL, &made, err);
+    if (rc != EXF_OK) return rc;
+    exf_tables_free(&made.tables);
+    return exf_coverage_gate(r, &made.worst, err);
 }
 
 exf_code exf_stage_solve(exf_recipe *r, exf_err *err)

@@ -22,6 +22,7 @@ typedef struct {
     exf_provenance facts; /* of the capture stage */
     exf_resume *resume;
     exf_basis basis; /* of calibrate.basis */
+    exf_solve_beside beside;
 } outputs;
 
 /* Opens the run's resume point: of the same model, data, options, program and device. */
@@ -86,11 +87,20 @@ static void close_outputs(outputs *o, int failed)
     exf_mem_free(o->tables);
     exf_mem_free(o->recipe);
     exf_basis_close(&o->basis);
+    exf_solve_beside_free(&o->beside);
     exf_run_directory_close(&o->dir, failed);
 }
 
-/* Runs the forward pass and writes its statistics, whose digest is wanted twice: it takes reading them whole. */
-static exf_code write_statistics(const exf_recipe *r, const exf_session *s, const outputs *out, exf_accumulate_options o,
+/* Begins tables on the rank that writes; a run that makes a basis or a shard makes none. */
+static exf_code begin_tables(outputs *out, const exf_recipe *r, const exf_session *s, exf_err *err)
+{
+    exf_solver_head head = {.path = out->statistics, .shape = s->shape, .layer_number = s->layers.number, .n_layers = s->layers.n,
+                            .by_sequence = 1, .has_energies = 1};
+    return out->tables ? exf_solve_beside_begin(&out->beside, r, &head, err) : EXF_OK;
+}
+
+/* Runs the forward pass, and writes its statistics and solves them as layers are done. */
+static exf_code write_statistics(const exf_recipe *r, const exf_session *s, outputs *out, exf_accumulate_options o,
                                  char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_accumulator *a = NULL;
@@ -99,7 +109,8 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     exf_facts_part part = {.path = r->manifest, .provenance = &out->facts, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = out->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume,
-                                 .ranks = s->ranks, .first_row = s->first_row};
+                                 .ranks = s->ranks, .first_row = s->first_row,
+                                 .taker = exf_solve_beside_taker(&out->beside)};
     exf_code rc;
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
@@ -108,10 +119,8 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, cons
     EXF_TRY(exf_session_same_weights(s, err));
     EXF_TRY(exf_capture_weights_facts(&late, s->model, err));
     EXF_TRY(exf_accumulator_add_facts(a, &late, err));
-    EXF_TRY(exf_accumulator_commit(a, err));
-    if (!exf_ranks_first(s->ranks)) goto out;
-    EXF_TRY(exf_artifact_digest(out->statistics, r->basis_only ? &exf_artifact_basis : &exf_artifact_statistics, digest, err));
-    EXF_TRY(exf_announce_digest(out->statistics, digest, err));
+    EXF_TRY(exf_accumulator_commit(a, digest, err));
+    if (exf_ranks_first(s->ranks)) rc = exf_announce_digest(out->statistics, digest, err);
 out:
     exf_accumulator_free(a);
     exf_sequence_list_free(&sequences);
@@ -119,16 +128,14 @@ out:
     return rc;
 }
 
-static exf_code write_recipe(const exf_recipe *r, const char *directory, const char *target, const char *tables, exf_err *err)
+static exf_code write_recipe(const exf_recipe *r, const char *directory, const char *target, const char *digest, exf_err *err)
 {
     exf_text text = {0};
-    char digest[EXF_SHA256_HEX];
     exf_output_file *f = NULL;
     exf_code rc;
     EXF_TRY(exf_text_addf(&text, err,
                           "# As resolved by exfold-calibrate %s.  Relative paths are relative to this file.\n",
                           exf_release()));
-    EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, digest, err));
     EXF_TRY(exf_text_addf(&text, err, "# %s: %s\n", EXF_MADE_FROM, digest));
     EXF_TRY(exf_recipe_text(r, directory, &text, err));
     EXF_TRY(exf_output_file_begin(&f, target, r->force, err));
@@ -199,7 +206,7 @@ static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumu
                          .host_blocks = o->lowrank && !o->basis_only,
                           .observers = exf_accumulate_device_memory(s->backend, &s->shape, o)};
     int workers = exf_forward_workers(s->backend, &s->batch, (int)r->threads);
-    uint64_t held = exf_accumulate_memory(&s->shape, o, workers);
+    uint64_t held = exf_accumulate_memory(&s->shape, o, workers) + exf_solver_memory(&s->shape, s->layers.n);
     sampled sample = {s, o};
     exf_session_request request = {.demand = &demand, .n_layers = s->layers.last + 1, .host = held,
                                    .reduced = exf_accumulate_disk(&s->shape, o) * (uint64_t)s->layers.n,
@@ -210,20 +217,29 @@ static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumu
     return exf_session_plan(s, r, &request, err);
 }
 
+/* Writes the tables and all that is made from them. */
+static exf_code write_tables(outputs *o, const exf_recipe *r, const char *statistics_digest, exf_err *err)
+{
+    exf_solved made = {.tables = {.n_layers = 0}};
+    exf_code rc;
+    EXF_TRY(exf_solve_file(r, o->statistics, statistics_digest, o->tables, 1, &o->beside, &made, err));
+    EXF_TRY(exf_export_tables(r, &o->dir, o->tables, &made, 1, err));
+    EXF_TRY(exf_text_inputs_write(&o->text, o->manifest, r->force, err));
+    EXF_TRY(write_recipe(r, o->dir.path, o->recipe, made.digest, err));
+    EXF_TRY(exf_coverage_gate(r, &made.worst, err));
+out:
+    exf_tables_free(&made.tables);
+    return rc;
+}
+
 static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s, const exf_accumulate_options *options,
                           exf_err *err)
 {
-    exf_worst_coverage worst;
     char digest[EXF_SHA256_HEX];
     exf_code rc;
+    EXF_TRY(begin_tables(o, r, s, err));
     EXF_TRY(write_statistics(r, s, o, *options, digest, err));
-    if (!exf_ranks_first(s->ranks)) return EXF_OK;
-    if (r->basis_only || r->n_shards) return EXF_OK; /* tables are solved from the statistics of all shards */
-    EXF_TRY(exf_solve_file(r, o->statistics, digest, o->tables, 1, &worst, err));
-    EXF_TRY(exf_export_tables(r, &o->dir, o->tables, 1, 1, err));
-    EXF_TRY(exf_text_inputs_write(&o->text, o->manifest, r->force, err));
-    EXF_TRY(write_recipe(r, o->dir.path, o->recipe, o->tables, err));
-    EXF_TRY(exf_coverage_gate(r, &worst, err));
+    if (o->tables) rc = write_tables(o, r, digest, err); /* else they are solved from the statistics of all shards */
 out:
     return rc;
 }

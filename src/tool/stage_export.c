@@ -157,24 +157,34 @@ out:
     return rc;
 }
 
-/* No target is written before all of them have accepted the tables. */
-exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe, int fresh,
-                           exf_err *err)
+/* Reads tables, with their vectors if a target wants them, and computes their digest. */
+static exf_code read_tables(exf_solved *out, const char *tables, int vectors, exf_err *err)
 {
-    exf_tables t = {.n_layers = 0};
-    char *validation = NULL, digest[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_tables_read(&out->tables, tables, err));
+    if (vectors) EXF_TRY(exf_tables_read_vectors(&out->tables, tables, err));
+    rc = exf_artifact_digest(tables, &exf_artifact_tables, out->digest, err);
+out:
+    return rc;
+}
+
+/* No target is written before all of them have accepted the tables. */
+exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, const exf_solved *made,
+                           int has_recipe, exf_err *err)
+{
+    exf_solved read = {.tables = {.n_layers = 0}};
+    const exf_solved *t = made ? made : &read;
+    char *validation = NULL;
     exf_model *model = NULL;
     int vectors, wants_model;
-    exf_code rc;
+    exf_code rc = EXF_OK;
     look_at_wants(r, &vectors, &wants_model);
-    EXF_TRY(exf_tables_read(&t, tables, err));
-    if (vectors) EXF_TRY(exf_tables_read_vectors(&t, tables, err));
-    if (wants_model) EXF_TRY(open_model(&model, r, &t, tables, err));
-    EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, digest, err));
-    EXF_TRY(find_validation(&validation, tables, digest, fresh, err));
+    if (!made) EXF_TRY(read_tables(&read, tables, vectors, err));
+    if (wants_model) EXF_TRY(open_model(&model, r, &t->tables, tables, err));
+    EXF_TRY(find_validation(&validation, tables, t->digest, made != NULL, err));
     exf_export x = {
-        .tables = &t,
-        .digest = digest,
+        .tables = &t->tables,
+        .digest = t->digest,
         .validation = validation,
         .has_recipe = has_recipe,
         .targets = (const char *const *)r->targets.item,
@@ -193,7 +203,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
 out:
     exf_mem_free(validation);
     exf_model_close(model);
-    exf_tables_free(&t);
+    exf_tables_free(&read.tables);
     return rc;
 }
 
@@ -289,7 +299,7 @@ exf_code exf_stage_export(exf_recipe *r, exf_err *err)
     const char *tables = r->n_inputs ? r->inputs[0] : fallback;
     EXF_TRY(exf_export_tables_check(r, &dir, err));
     EXF_TRY(plan_copy(&copy, r, &dir, tables, err));
-    EXF_TRY(exf_export_tables(r, &dir, tables, copy.exists, 0, err));
+    EXF_TRY(exf_export_tables(r, &dir, tables, NULL, copy.exists, err));
     EXF_TRY(copy_recipe(&copy, r, err));
 out:
     exf_mem_free(fallback);

@@ -4,6 +4,7 @@
 #include "tool/recipe.h"
 #include "tool/run_directory.h"
 #include "tool/session.h"
+#include "tool/solve_beside.h"
 
 /* The layer of least coverage. */
 typedef struct {
@@ -11,20 +12,28 @@ typedef struct {
     double observed; /* share of its ordered pairs; 1 where there are none */
 } exf_worst_coverage;
 
+/* Tables that were just made.  Ownership: exf_tables_free(). */
+typedef struct {
+    exf_tables tables;
+    char digest[EXF_SHA256_HEX];
+    exf_worst_coverage worst;
+} exf_solved;
+
 /* Solves statistics to tables and prints the file; reports unobserved pairs on stderr.  What was made
  * from tables that these replace is dropped (derived_files.h).  exports: 1 if r's targets are written next.
- * statistics_digest: their payload digest, or NULL, which computes it. */
+ * statistics_digest: their payload digest, or NULL, which computes it.  beside: has the layers already; NULL, or without a
+ * solver: they are read from the file. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
-                        exf_worst_coverage *worst, exf_err *err) EXF_CHECKED;
+                        exf_solve_beside *beside, exf_solved *out, exf_err *err) EXF_CHECKED;
 /* Refuses, before any work, targets of r that exist and may not be replaced, or without the one that its runtime loads. */
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
 /* Refuses a model that one of r's targets cannot serve. */
 exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Exports a tables file in the formats of r's targets and prints the files.  has_recipe: the run
- * directory has or will have an exfold_recipe.yaml.  A validation of other tables beside these is
- * EXF_MODEL; fresh, of tables that were made just now, it is left out with a warning. */
-exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, int has_recipe, int fresh,
-                           exf_err *err) EXF_CHECKED;
+ * directory has or will have an exfold_recipe.yaml.  made: the tables, if they were made just now; NULL: they are read.
+ * A validation of other tables beside these is EXF_MODEL; beside tables that were just made it is left out with a warning. */
+exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, const exf_solved *made,
+                           int has_recipe, exf_err *err) EXF_CHECKED;
 
 /* Prints at most one line per layer on stderr (--verbose: the lists) for cold experts and thin pairs. */
 exf_code exf_coverage_report(const exf_tables *t, const exf_recipe *r, exf_worst_coverage *worst, exf_err *err) EXF_CHECKED;

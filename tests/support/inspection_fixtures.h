@@ -86,7 +86,7 @@ static inline void small_statistics(const small_run *r, const char *name)
         small_layer(r, l, &s);
         ck_ok(exf_statistics_put(&w, number[l], &s, &e), e);
     }
-    ck_ok(exf_statistics_commit(&w, &e), e);
+    ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_layer_statistics_free(&s);
     exf_provenance_free(&p);
 }

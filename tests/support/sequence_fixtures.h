@@ -2,6 +2,7 @@
  * share: routed tokens in sequences, shown as a forward pass shows them. */
 #ifndef EXF_TESTS_SEQUENCE_FIXTURES_H
 #define EXF_TESTS_SEQUENCE_FIXTURES_H
+#include "tests/support/digest_fixtures.h"
 #include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
@@ -97,12 +98,14 @@ static inline exf_code seq_accumulate(const char *name, const exf_accumulate_opt
     exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = &number, .n_layers = 1,
                                  .parts = &part, .n_parts = 1, .options = o};
     routed r = seq_tokens();
+    char digest[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(exf_provenance_add(&p, err, "data.tokens_digest", "t"));
     EXF_TRY(exf_provenance_add(&p, err, "data.domains", "c: 4 sequences, 1300 tokens"));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(seq_show(exf_accumulator_observer(a), &r, n_workers, backward, err));
-    rc = exf_accumulator_commit(a, err);
+    rc = exf_accumulator_commit(a, digest, err);
+    if (rc == EXF_OK) rc = same_digest(exf_scratch(name), digest, err);
 out:
     exf_accumulator_free(a);
     exf_provenance_free(&p);

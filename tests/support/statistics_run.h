@@ -4,6 +4,7 @@
 #define EXF_TESTS_STATISTICS_RUN_H
 #include "accumulate/accumulate.h"
 #include "base/mem.h"
+#include "tests/support/digest_fixtures.h"
 
 /* What the accumulator is to do; common input leaves out layers that route by token id. */
 static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *batch, const exf_forward_options *o,
@@ -18,6 +19,7 @@ static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *ba
     int n = 0;
     const exf_architecture *arch = &m->arch;
     exf_run_shape shape = {arch->n_experts, arch->top_k, arch->d_model, (int64_t)batch->n_sequences, (int64_t)batch->n_tokens};
+    char digest[EXF_SHA256_HEX];
     exf_facts_part part = {.path = "run", .provenance = &p, .sequences = &sequences};
     exf_accumulator_plan plan = {
         .target = target, .force = 1, .shape = &shape, .layer_number = layers, .parts = &part, .n_parts = 1, .options = options};
@@ -34,7 +36,8 @@ static inline exf_code statistics_run_of(const exf_model *m, const exf_batch *ba
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     exf_lane lane = {.observer = exf_accumulator_observer(a)};
     EXF_TRY(exf_forward(m, batch, &lane, 1, o, report, err));
-    EXF_TRY(exf_accumulator_commit(a, err));
+    EXF_TRY(exf_accumulator_commit(a, digest, err));
+    if (target) rc = same_digest(target, digest, err);
 out:
     exf_accumulator_free(a);
     exf_sequence_list_free(&sequences);

@@ -1,5 +1,6 @@
 /* check_accumulate.c - src/accumulate: statistics files from blocks and from
  * capture files. */
+#include "tests/support/digest_fixtures.h"
 #include "tests/support/layer_sums_fixtures.h"
 
 #include "accumulate/accumulate.h"
@@ -77,7 +78,7 @@ static void accumulate_blocks(const char *name, exf_weighting w, const exf_prove
         r = layer_of_run(i + 1);
     }
     routed_free(&r);
-    ck_ok(exf_accumulator_commit(a, &e), e);
+    ck_ok(exf_accumulator_commit(a, NULL, &e), e);
     exf_accumulator_free(a);
 }
 
@@ -190,12 +191,13 @@ static void capture(const char *name, int from, int n, const char *tokens)
 
 static exf_code from_captures(const char *a, const char *b, const char *target, exf_err *err)
 {
-    char first[600], second[600];
+    char first[600], second[600], digest[EXF_SHA256_HEX];
     const char *paths[] = {first, second};
     snprintf(first, sizeof first, "%s", exf_scratch(a));
     if (b) snprintf(second, sizeof second, "%s", exf_scratch(b));
-    return exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1,
-                                   &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, err);
+    exf_code rc = exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1,
+                                          &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, digest, err);
+    return rc == EXF_OK ? same_digest(exf_scratch(target), digest, err) : rc;
 }
 
 START_TEST(one_capture_gives_what_its_blocks_give)

@@ -137,7 +137,7 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
         EXF_TRY(x->sweep_end(x->self, layer, layer - 5, 0, err));
         EXF_TRY(x->layer_end(x->self, layer, layer - 5, &progress, err));
     }
-    rc = exf_accumulator_commit(a, err);
+    rc = exf_accumulator_commit(a, NULL, err);
 out:
     exf_accumulator_free(a);
     exf_sequence_list_free(&list);

@@ -1,4 +1,5 @@
 /* check_merge.c - exf_merge_statistics and the facts of parts. */
+#include "tests/support/digest_fixtures.h"
 #include "tests/support/artifact_fixtures.h"
 
 #include "accumulate/facts.h"
@@ -83,7 +84,7 @@ static exf_code write_part(const char *name, const part *p, exf_err *err)
     EXF_TRY(exf_statistics_start(&w, exf_scratch(name), 1, &head, err));
     EXF_TRY(exf_statistics_put(&w, number, &s, err));
     EXF_TRY(exf_statistics_put_vectors(&w, number, &v, err));
-    rc = exf_statistics_commit(&w, err);
+    rc = exf_statistics_commit(&w, NULL, err);
 out:
     exf_statistics_abort(&w);
     exf_vector_sums_free(&v);
@@ -98,7 +99,7 @@ out:
 
 static exf_code merge(const char *target, exf_err *err, int n, ...)
 {
-    char path[4][600];
+    char path[4][600], digest[EXF_SHA256_HEX];
     const char *paths[4];
     va_list va;
     va_start(va, n);
@@ -107,7 +108,8 @@ static exf_code merge(const char *target, exf_err *err, int n, ...)
         paths[i] = path[i];
     }
     va_end(va);
-    return exf_merge_statistics(paths, (size_t)n, exf_scratch(target), 1, 0, err);
+    exf_code rc = exf_merge_statistics(paths, (size_t)n, exf_scratch(target), 1, 0, digest, err);
+    return rc == EXF_OK ? same_digest(exf_scratch(target), digest, err) : rc;
 }
 
 static void write_three(void)

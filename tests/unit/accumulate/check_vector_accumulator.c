@@ -411,11 +411,12 @@ out:
 
 static exf_code from_captures(const char *a, const char *b, const char *target, exf_err *err)
 {
-    char first[600], second[600];
+    char first[600], second[600], digest[EXF_SHA256_HEX];
     const char *paths[] = {first, second};
     snprintf(first, sizeof first, "%s", exf_scratch(a));
     if (b) snprintf(second, sizeof second, "%s", exf_scratch(b));
-    return exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1, &seq_options, err);
+    exf_code rc = exf_accumulate_captures(paths, b ? 2 : 1, exf_scratch(target), 1, &seq_options, digest, err);
+    return rc == EXF_OK ? same_digest(exf_scratch(target), digest, err) : rc;
 }
 
 START_TEST(captures_give_the_bits_of_the_pass)
@@ -449,7 +450,7 @@ START_TEST(common_input_is_no_capture)
     const char *paths[] = {path};
     snprintf(path, sizeof path, "%s", exf_scratch("all.h5"));
     ck_ok(write_capture("all.h5", 0, SEQ_N, &e), e);
-    ck_fails(exf_accumulate_captures(paths, 1, exf_scratch("s.h5"), 1, &o, &e), EXF_USAGE, e,
+    ck_fails(exf_accumulate_captures(paths, 1, exf_scratch("s.h5"), 1, &o, NULL, &e), EXF_USAGE, e,
              "a capture holds no expert that a token was not routed to");
 }
 END_TEST

@@ -19,7 +19,7 @@ static exf_code write_statistics(const char *name, exf_layer_statistics *layer, 
     EXF_TRY(exf_provenance_add(&p, err, "model.family", "qwen3_moe"));
     EXF_TRY(exf_statistics_create(&w, exf_scratch(name), 1, &shape, numbers, L, &p, err));
     for (int i = 0; i < L; i++) EXF_TRY(exf_statistics_put(&w, numbers[i], &layer[i], err));
-    EXF_TRY(exf_statistics_commit(&w, err));
+    EXF_TRY(exf_statistics_commit(&w, NULL, err));
 out:
     exf_statistics_abort(&w);
     exf_provenance_free(&p);
@@ -191,13 +191,13 @@ START_TEST(layers_must_be_there_and_fit)
     new_layers(layer);
     ck_ok(exf_statistics_create(&w, exf_scratch("s.h5"), 0, &shape, numbers, L, &p, &e), e);
     ck_ok(exf_statistics_put(&w, numbers[0], &layer[0], &e), e);
-    ck_ok(exf_statistics_commit(&w, &e), e);
+    ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     layer_refused(1, "/layers/5/");
     free_layers(layer);
     ck_ok(exf_layer_statistics_new(&layer[0], E + 1, &e), e);
     ck_ok(exf_statistics_create(&w, exf_scratch("t.h5"), 0, &larger, numbers, 1, &p, &e), e);
     ck_ok(exf_statistics_put(&w, numbers[0], &layer[0], &e), e);
-    ck_ok(exf_statistics_commit(&w, &e), e);
+    ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_layer_statistics_free(&layer[0]);
     exf_statistics_reader r;
     ck_ok(exf_statistics_open(&r, exf_scratch("t.h5"), &e), e);

@@ -212,7 +212,7 @@ static exf_code write_sums(exf_err *err)
     EXF_TRY(exf_statistics_start(&w, exf_scratch("s.h5"), 1, &head, err));
     for (int l = 0; l < L; l++) EXF_TRY(exf_statistics_put(&w, numbers[l], &s, err));
     EXF_TRY(exf_statistics_put_vectors(&w, numbers[1], &v, err));
-    rc = exf_statistics_commit(&w, err);
+    rc = exf_statistics_commit(&w, NULL, err);
 out:
     exf_statistics_abort(&w);
     exf_vector_sums_free(&v);

@@ -308,7 +308,8 @@ START_TEST(statistics_of_a_replay)
     capture(m, golden_file, a);
     const char *one[] = {a}, *both[] = {a, b}, *twice[] = {a, a};
     ck_ok(
-        exf_accumulate_captures(one, 1, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e),
+        exf_accumulate_captures(one, 1, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM},
+                                NULL, &e),
         e);
     ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
     ck_assert_int_eq(r.n_layers, LAYERS);
@@ -323,11 +324,11 @@ START_TEST(statistics_of_a_replay)
     exf_layer_statistics_free(&s);
     exf_statistics_close(&r);
     ck_fails(exf_accumulate_captures(twice, 2, exf_scratch("s.h5"), 1,
-                                     &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, &e),
+                                     &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, NULL, &e),
              EXF_MODEL, e, "holds the same sequence");
     capture(m, write_recording(&bare, "bare.safetensors"), b); /* shards add up */
     ck_ok(exf_accumulate_captures(both, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM},
-                                  &e),
+                                  NULL, &e),
           e);
     forget(&bare);
     exf_model_close(m);

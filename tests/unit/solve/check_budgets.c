@@ -4,6 +4,7 @@
 #include "kernels/fold/fold_budget.h"
 #include "solve/budgets.h"
 #include "solve/solve.h"
+#include "solve/static_pools.h"
 
 #include <math.h>
 

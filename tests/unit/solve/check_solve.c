@@ -6,6 +6,7 @@
 #include "capture/capture.h"
 #include "format/safetensors.h"
 #include "solve/solve.h"
+#include "solve/static_pools.h"
 
 #include <math.h>
 
@@ -273,7 +274,7 @@ static void write_statistics(const char *name)
         for (int k = 0; s.count[i] && k < 2; k++) exf_exact_add(k ? &s.target_sq[i] : &s.source_sq[i], 1000);
     for (int i = 0; i < 4; i++) exf_exact_add(&s.norm_sum[i], 1000 + i);
     ck_ok(exf_statistics_put(&w, 1, &s, &e), e);
-    ck_ok(exf_statistics_commit(&w, &e), e);
+    ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_provenance_free(&p);
     exf_layer_statistics_free(&s);
 }
@@ -290,6 +291,55 @@ static exf_code solve_and_write(exf_err *err)
     exf_tables_free(&t);
     return rc;
 }
+
+/* Solves the layers of a file from memory, the last first. */
+static exf_code solve_from_memory(const char *target, const exf_solve_options *o)
+{
+    exf_statistics_reader r = {0};
+    exf_layer_statistics s = layer_of(4);
+    exf_solve_options with = *o;
+    exf_solver *solver = NULL;
+    exf_tables t = {.n_layers = 0};
+    char digest[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_statistics_open(&r, exf_scratch("s.h5"), &e));
+    exf_solver_head head = {"s.h5", r.shape, r.layer_number, r.n_layers, r.sequences.length != NULL, r.has_energies};
+    EXF_TRY(exf_solver_new(&solver, &head, o, NULL, &e));
+    for (int l = r.n_layers - 1; l >= 0; l--) {
+        EXF_TRY(exf_statistics_get(&r, l, &s, &e));
+        EXF_TRY(exf_solver_take(solver, l, &s, &e));
+    }
+    EXF_TRY(exf_h5_digest(r.h, digest, &e));
+    with.statistics_digest = digest;
+    EXF_TRY(exf_solver_end(solver, &with, &r.provenance, &t, &e));
+    rc = exf_tables_write(&t, exf_scratch(target), 1, &e);
+out:
+    exf_solver_free(solver);
+    exf_tables_free(&t);
+    exf_layer_statistics_free(&s);
+    exf_statistics_close(&r);
+    return rc;
+}
+
+START_TEST(layers_in_memory_give_the_tables_of_the_file)
+{
+    static const char *const layer[] = {"pair", "layer"}, *const global[] = {"global"};
+    exf_solve_options o = usual;
+    exf_tables t;
+    write_statistics("s.h5");
+    o.projectors = layer;
+    o.n_projectors = 2;
+    ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
+    ck_ok(exf_tables_write(&t, exf_scratch("file.h5"), 1, &e), e);
+    exf_tables_free(&t);
+    ck_ok(solve_from_memory("memory.h5", &o), e);
+    ck_assert(same_files("file.h5", "memory.h5"));
+    o.projectors = global;
+    o.n_projectors = 1;
+    ck_assert_int_eq(exf_solver_reads_file(&o), 1);
+    ck_fails(solve_from_memory("memory.h5", &o), EXF_INTERNAL, e, "projector global is solved from a file");
+}
+END_TEST
 
 START_TEST(a_file_is_solved_and_can_be_read)
 {
@@ -411,7 +461,7 @@ static void demo_statistics(const char *name)
     ck_ok(exf_accumulator_new(&a, &plan, &e), e);
     exf_lane lane = {.observer = exf_accumulator_observer(a)};
     ck_ok(exf_forward(m, &batch, &lane, 1, &options, &report, &e), e);
-    ck_ok(exf_accumulator_commit(a, &e), e);
+    ck_ok(exf_accumulator_commit(a, NULL, &e), e);
     exf_accumulator_free(a);
     exf_provenance_free(&p);
     exf_sequence_list_free(&sequences);
@@ -494,6 +544,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_pool_of_one_in_two_experts);
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(f, start_empty, NULL);
+    tcase_add_test(f, layers_in_memory_give_the_tables_of_the_file);
     tcase_add_test(f, a_file_is_solved_and_can_be_read);
     tcase_add_test(f, unknown_projectors_are_refused_before_work);
     tcase_add_test(f, ranks_end_where_the_basis_does);

@@ -53,7 +53,7 @@ static void write_layers(void)
         for (int k = 0; k < E; k++) exf_exact_add(&s.sq_sum[k], 1), exf_exact_add(&s.norm_sum[k], 1);
         ck_ok(exf_statistics_put(&w, numbers[l], &s, &e), e);
     }
-    ck_ok(exf_statistics_commit(&w, &e), e);
+    ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_layer_statistics_free(&s);
 }
 
@@ -137,7 +137,7 @@ START_TEST(measures_by_hand)
     static const int32_t number = 2;
     exf_run_shape shape = {E, 2, 8, 1, 30};
     ck_ok(exf_tables_new(&t, &shape, &number, 1, NULL, 0, &e), e);
-    ck_ok(exf_measures_new(&(exf_statistics_reader){.h = NULL}, &t, &e), e);
+    ck_ok(exf_measures_new(0, &t, &e), e);
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     fill(&s, cells[0]);
     ck_ok(exf_projector_find("pair")->layer(&s, &plain, 0, &t, &e), e);
