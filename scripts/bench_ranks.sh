@@ -3,12 +3,12 @@
 # digest of its statistics, and what --dry-run predicts of it.
 # usage: bench_ranks.sh [CONFIG_DIR LAYERS SEQUENCES TOKENS]     default: Qwen3-30B-A3B's shape, 48 512 2048
 #        (BUILD=build; MEMORY=/dev/shm; RANKS="1 2"; RUNS=3; BACKEND=cuda, or cpu: ranks then share the cores;
-#        MPIRUN=mpirun, with its options)
+#        MPIRUN="mpirun --bind-to none")
 # A checkpoint of random weights and random tokens are written into the RAM disk.  Runs of one rank and of several take
 # turns.  The last lines are medians, and how many times as fast they are as one process.
 set -eu
 cd "$(dirname "$0")/.."
-build=${BUILD:-build} ranks=${RANKS:-1 2} runs=${RUNS:-3} backend=${BACKEND:-cuda} mpirun=${MPIRUN:-mpirun}
+build=${BUILD:-build} ranks=${RANKS:-1 2} runs=${RUNS:-3} backend=${BACKEND:-cuda} mpirun=${MPIRUN:-mpirun --bind-to none}
 [ $# -eq 4 ] || set -- tests/configs/qwen3-30b-a3b 48 512 2048
 dir=$(mktemp -d "${MEMORY:-/dev/shm}/exfold-bench.XXXXXX")
 trap 'rm -rf "$dir"' EXIT

@@ -201,12 +201,20 @@ exf_code exf_parallel_for(size_t n, int n_threads, exf_parallel_fn fn, void *sel
 
 /* ---- how many ------------------------------------------------------------------------------ */
 
-static int processors(void)
+int exf_processors_of(long pid)
 {
 #ifdef __linux__
     cpu_set_t set; /* too small where there are more than 1024 processors */
-    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    if (sched_getaffinity((pid_t)pid, sizeof set, &set) == 0) return CPU_COUNT(&set);
 #endif
+    (void)pid;
+    return 0;
+}
+
+static int processors(void)
+{
+    int own = exf_processors_of(0);
+    if (own) return own;
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : (int)n;
 }

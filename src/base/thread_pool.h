@@ -38,6 +38,8 @@ int exf_background_threads(void);
 /* Says that n processes share the processors: exf_default_threads() gives each its part, unless OMP_NUM_THREADS
  * names a number. */
 void exf_share_processors(int n);
+/* Returns on how many processors a process may run, 0 the calling one; 0 where the system does not say. */
+int exf_processors_of(long pid);
 /* Returns a number that processes have in common which may run on the same processors; 0 where the system does not say. */
 uint64_t exf_processor_set(void);
 #ifdef __cplusplus

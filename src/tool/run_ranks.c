@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Ranks that may run on the same processors share them; those that were bound to processors of their own keep them. */
 static void share_processors(const exf_ranks *r)
@@ -20,6 +21,16 @@ static void share_processors(const exf_ranks *r)
         sharing += p.node == own.node && p.processors == own.processors;
     }
     exf_share_processors(sharing);
+}
+
+/* Warns of a rank that Open MPI has bound to less than its share of the node: one core, where it starts one or two ranks. */
+static void tell_binding(const exf_ranks *r)
+{
+    exf_place p = exf_ranks_place(r);
+    int own = exf_processors_of(0), share = exf_processors_of(getppid()) / p.local_size;
+    if (!exf_ranks_first(r) || !getenv("OMPI_COMM_WORLD_SIZE") || own >= share) return;
+    exf_log_warn("mpirun bound rank %d on %s to %d of the %d processors that are its share; start with mpirun --bind-to none",
+                 p.rank, p.host, own, share);
 }
 
 /* Leaves one GPU visible, before CUDA looks: that of the local rank among CUDA_VISIBLE_DEVICES or, where that is not
@@ -66,6 +77,7 @@ exf_code exf_run_ranks_open(exf_ranks **out, const exf_program *p, exf_err *err)
         goto out;
     }
     share_processors(*out);
+    tell_binding(*out);
     EXF_TRY(choose_gpu(*out, err));
 out:
     return rc;
