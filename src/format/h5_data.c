@@ -99,6 +99,7 @@ static exf_code remember(exf_h5 *h, const char *path, hid_t dataset, exf_err *er
 {
     exf_code rc = exf_h5i_forget(h, err);
     if (rc == EXF_OK) rc = exf_mem_strdup(&h->last_path, path, "dataset path", err);
+    h->exact_from = h->exact_to = 0;
     if (rc == EXF_OK)
         h->last = dataset;
     else
@@ -337,6 +338,8 @@ exf_code exf_h5_write_rows(exf_h5 *h, const char *path, int64_t row, int64_t n_r
 
 exf_code exf_h5i_get_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, exf_err *err)
 {
+    exf_code rc = exf_h5i_check_chunks(h, t, row, n_rows, err);
+    if (rc != EXF_OK) return rc;
     return move_rows(h, t, row, n_rows, to, NULL) < 0 ? exf_h5i_fail(h, err, "cannot read %s", t->name) : EXF_OK;
 }
 
@@ -372,11 +375,13 @@ exf_code exf_h5_expect(exf_h5 *h, const exf_tensor *expected, exf_err *err)
 exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err *err)
 {
     int done;
+    int64_t n_rows = expected->rank ? expected->shape[0] : 1;
     exf_code rc = exf_h5_expect(h, expected, err);
     if (rc != EXF_OK || exf_tensor_count(expected) == 0) return rc;
-    rc = exf_h5i_inflate(h->last, expected, data, &done, err);
+    rc = exf_h5i_inflate(h->last, expected, 0, n_rows, data, &done, err);
+    if (rc == EXF_OK && !done) rc = exf_h5i_check_chunks(h, expected, 0, n_rows, err);
     if (rc != EXF_OK) return rc;
     if (!done && read_or_retry(h->last, exf_h5i_type(expected->dtype), H5S_ALL, H5S_ALL, data) < 0)
         return exf_h5i_fail(h, err, "cannot read %s", expected->name);
-    return exf_h5i_check_rows(h, expected, 0, expected->rank ? expected->shape[0] : 1, data, err);
+    return exf_h5i_check_rows(h, expected, 0, n_rows, data, err);
 }

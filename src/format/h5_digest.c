@@ -93,13 +93,27 @@ out:
     return rc;
 }
 
-/* Reads one block of elements: all of a dataset that is no larger, in the fastest way. */
+/* Shortens a block of several rows, but not of all, to whole chunks. */
+static void align(hid_t dataset, const exf_tensor *t, hsize_t *block)
+{
+    hsize_t chunk[H5S_MAX_RANK];
+    hid_t dcpl = H5Dget_create_plist(dataset);
+    if (dcpl >= 0 && t->rank > 0 && H5Pget_layout(dcpl) == H5D_CHUNKED && H5Pget_chunk(dcpl, H5S_MAX_RANK, chunk) == t->rank &&
+        block[0] > chunk[0] && block[0] < (hsize_t)t->shape[0])
+        block[0] -= block[0] % chunk[0];
+    if (dcpl >= 0) H5Pclose(dcpl);
+}
+
+/* Reads one block of elements: whole rows in the fastest way. */
 static exf_code read_block(const walk *w, hid_t dataset, const exf_tensor *t, const hsize_t *at, const hsize_t *count, size_t bytes,
                            void *to, exf_err *err)
 {
     int done = 0;
     exf_code rc = EXF_OK;
-    if (bytes == (size_t)exf_tensor_count(t) * (exf_dtype_bits(t->dtype) / 8)) rc = exf_h5i_inflate(dataset, t, to, &done, err);
+    int64_t row = t->rank ? (int64_t)at[0] : 0, n_rows = t->rank ? (int64_t)count[0] : 1, all = t->rank ? t->shape[0] : 1;
+    size_t row_bytes = (size_t)(exf_tensor_count(t) / all) * (exf_dtype_bits(t->dtype) / 8);
+    if (bytes == (size_t)n_rows * row_bytes) rc = exf_h5i_inflate(dataset, t, row, n_rows, to, &done, err);
+    if (rc == EXF_OK && !done) rc = exf_h5i_check_chunks(w->h, t, row, n_rows, err);
     if (rc != EXF_OK || done) return rc;
     if (exf_h5i_box(dataset, exf_h5i_type(t->dtype), t->rank, at, count, to, NULL) >= 0) return EXF_OK;
     return exf_h5i_fail(w->h, err, "cannot read %s", w->path);
@@ -115,6 +129,7 @@ static exf_code hash_elements(walk *w, hid_t dataset, const exf_tensor *t, exf_e
     exf_h5i_sums sums = {.crc = NULL};
     exf_code rc;
     exf_h5i_block(t, EXF_H5I_STEP_BYTES, block);
+    align(dataset, t, block);
     bytes = element;
     for (int i = 0; i < t->rank; i++) bytes *= block[i];
     EXF_TRY(exf_mem_new(&buf, bytes, 1, "a piece of a dataset", err));

@@ -2,7 +2,7 @@
  *
  * HDF5 inflates one chunk after the other.  Here the stored bytes of many chunks are fetched, then inflated and
  * unshuffled on several threads.  A dataset that is laid out otherwise than ours, lacks a chunk or has a damaged one is
- * left to HDF5, whose message says what is wrong. */
+ * left to h5_exact.c, whose message says what is wrong, and to HDF5. */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
@@ -25,6 +25,7 @@ typedef struct {
     const exf_tensor *t;
     size_t width, capacity; /* bytes of an element, and of a whole chunk */
     hsize_t chunk[EXF_MAX_RANK], at[EXF_MAX_RANK]; /* at: the next chunk's first element */
+    int64_t end[EXF_MAX_RANK];  /* behind the last element that is read */
     size_t from;            /* bytes of the elements before it */
     unsigned char *to;
     stored_chunk held[AT_ONCE];
@@ -54,11 +55,18 @@ static int is_in_order(const reading *r)
     return 1;
 }
 
+/* Returns 1 if no chunk holds rows that are read and others. */
+static int has_whole_chunks(const reading *r)
+{
+    return r->at[0] % r->chunk[0] == 0 && (r->end[0] == r->t->shape[0] || (hsize_t)r->end[0] % r->chunk[0] == 0);
+}
+
 static int is_ours(reading *r)
 {
     hid_t dcpl = H5Dget_create_plist(r->dataset);
     int ours = dcpl >= 0 && r->t->rank > 0 && exf_tensor_count(r->t) > 0 && H5Pget_layout(dcpl) == H5D_CHUNKED &&
-               H5Pget_chunk(dcpl, r->t->rank, r->chunk) == r->t->rank && has_our_filters(dcpl) && is_in_order(r);
+               H5Pget_chunk(dcpl, r->t->rank, r->chunk) == r->t->rank && has_our_filters(dcpl) && is_in_order(r) &&
+               has_whole_chunks(r);
     if (dcpl >= 0) H5Pclose(dcpl);
     r->capacity = r->width = exf_dtype_bits(r->t->dtype) / 8;
     for (int i = 0; ours && i < r->t->rank; i++) r->capacity *= r->chunk[i];
@@ -136,7 +144,7 @@ static exf_code restore_held(reading *r, int *whole, exf_err *err)
     return rc;
 }
 
-exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, void *to, int *done, exf_err *err)
+exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, int *done, exf_err *err)
 {
     reading *r = NULL;
     exf_code rc;
@@ -145,11 +153,13 @@ exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, void *to, int *done
     r->dataset = dataset;
     r->t = t;
     r->to = to;
+    r->at[0] = (hsize_t)row;
+    for (int i = 0; i < t->rank; i++) r->end[i] = i ? t->shape[i] : row + n_rows;
     if (!is_ours(r)) goto out;
     do {
         EXF_TRY(fetch(r, done, err));
         if (*done && r->n_held == AT_ONCE) EXF_TRY(restore_held(r, done, err));
-    } while (*done && exf_h5i_next_block(r->at, r->chunk, t->shape, t->rank));
+    } while (*done && exf_h5i_next_block(r->at, r->chunk, r->end, t->rank));
     if (*done) rc = restore_held(r, done, err);
 out:
     if (r) drop(r);

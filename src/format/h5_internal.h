@@ -6,6 +6,7 @@
  * h5_data.c  datasets
  * h5_checksum.c  checksums of their elements
  * h5_inflate.c  reading compressed datasets on several threads
+ * h5_exact.c  chunks that decode to another size than their elements'
  * h5_limits.c  what a dataset may take of memory and time
  * h5_digest.c  listing, the payload's hash
  * h5_running.c  the same hash of a file that is being written
@@ -59,6 +60,7 @@ struct exf_h5 {
      * row does not empty the chunk cache, and deflate again, at every call. */
     char *last_path;
     hid_t last;
+    int64_t exact_from, exact_to; /* its rows whose chunks were found to decode to their size (h5_exact.c) */
     uint64_t bytes; /* of a file that is read */
     int checksums; /* a dataset without them is an error */
     exf_h5i_defined *defined; /* datasets whose rows are being written */
@@ -142,8 +144,14 @@ exf_code exf_h5i_get_rows(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n
 void exf_h5i_compact(hid_t creation_list);
 
 /* ---- h5_inflate.c ------------------------------------------------------ */
-/* Reads all of t, which `dataset` holds, into `to`; *done is 0 where that is left to H5Dread(). */
-exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, void *to, int *done, exf_err *err) EXF_CHECKED;
+/* Reads rows of t, which `dataset` holds, into `to`; *done is 0 where that is left to H5Dread(). */
+exf_code exf_h5i_inflate(hid_t dataset, const exf_tensor *t, int64_t row, int64_t n_rows, void *to, int *done,
+                         exf_err *err) EXF_CHECKED;
+
+/* ---- h5_exact.c -------------------------------------------------------- */
+/* Refuses chunks with rows [row, row + n_rows) of t, the dataset that was opened last, that do not decode to exactly
+ * their elements: to be asked before H5Dread() is. */
+exf_code exf_h5i_check_chunks(exf_h5 *h, const exf_tensor *t, int64_t row, int64_t n_rows, exf_err *err) EXF_CHECKED;
 
 /* ---- h5_digest.c ------------------------------------------------------- */
 /* Adds what a digest has of an object before its members or elements: path, kind and attributes. */
@@ -153,7 +161,7 @@ exf_code exf_h5i_hash_member(void *self, const char *name, exf_err *err) EXF_CHE
 
 /* ---- h5_limits.c ------------------------------------------------------- */
 /* Refuses an open dataset whose shape, chunks or filters would take more memory or time than its stored bytes and
- * those of its file explain. */
+ * those of its file explain, or that stores fewer bytes than its elements have. */
 exf_code exf_h5i_check_storage(const exf_h5 *h, const char *path, hid_t dataset, uint64_t file_bytes, exf_err *err) EXF_CHECKED;
 
 /* ---- h5_checksum.c ----------------------------------------------------- */
