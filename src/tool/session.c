@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "forward/pass_resume.h"
 #include "forward/work.h"
+#include "tool/device_warm_up.h"
 #include "tool/run_shard.h"
 
 #include <inttypes.h>
@@ -102,6 +103,20 @@ out:
     return rc;
 }
 
+/* Opens the model and loads the text, while the GPU gets ready. */
+static exf_code open_inputs(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)
+{
+    exf_device_warm_up device;
+    exf_code rc;
+    exf_device_warm_up_start(&device, s->backend, s->compute);
+    EXF_TRY(open_model(s, r, err));
+    EXF_TRY(exf_layer_choice_parse(&s->layers, layers, &s->model->arch, err));
+    EXF_TRY(load_corpus(s, r, err));
+out:
+    exf_device_warm_up_wait(&device);
+    return rc;
+}
+
 exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layers, exf_err *err)
 {
     exf_code rc;
@@ -109,9 +124,7 @@ exf_code exf_session_open(exf_session *s, const exf_recipe *r, const char *layer
     EXF_TRY(exf_recipe_check_model(r, err));
     EXF_TRY(exf_recipe_check_data(r, err));
     EXF_TRY(exf_choose_backend(&s->backend, &s->compute, r, err));
-    EXF_TRY(open_model(s, r, err));
-    EXF_TRY(exf_layer_choice_parse(&s->layers, layers, &s->model->arch, err));
-    EXF_TRY(load_corpus(s, r, err));
+    EXF_TRY(open_inputs(s, r, layers, err));
     EXF_TRY(exf_run_shard_take(s->corpus, r, err));
     EXF_TRY(exf_batch_of_corpus(&s->batch, s->corpus, err));
     exf_run_shape_of(&s->shape, s->model, s->corpus);
