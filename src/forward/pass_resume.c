@@ -120,7 +120,8 @@ out:
 static int wish(const exf_pass *p, int done)
 {
     int stop = exf_stop_requested();
-    return stop ? 1 + stop : exf_ranks_first(p->options->ranks) && exf_resume_due(p->options->resume, done);
+    if (stop) return 1 + stop;
+    return exf_ranks_first(p->options->ranks) && exf_resume_due(p->options->resume, done, exf_pass_file_bytes(p));
 }
 
 static int can_save(const exf_pass *p)

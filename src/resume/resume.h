@@ -42,6 +42,8 @@ typedef struct {
 
 /* A save may cost at most this share of the time since the save before, whatever every_seconds says. */
 #define EXF_RESUME_MOST_COST 0.04
+/* The first save is reckoned with so many bytes of hidden states a second; others cost what the one before did. */
+#define EXF_RESUME_FIRST_SPEED 1e9
 
 typedef struct exf_resume exf_resume;
 
@@ -71,8 +73,8 @@ exf_code exf_resume_read(const exf_st_file *f, const exf_tensor *expected, void 
 
 enum { EXF_RESUME_CHUNK = 1 << 20 }; /* bytes that have one SHA-256; offsets below are multiples */
 
-/* Returns 1 if a point should be saved now that `done` layers are done. */
-int exf_resume_due(const exf_resume *r, int done);
+/* Returns 1 if a point should be saved now that `done` layers are done; bytes: of its hidden states. */
+int exf_resume_due(const exf_resume *r, int done, uint64_t bytes);
 /* Starts the file of hidden states behind `done` layers, of so many bytes, after waiting for the save before. */
 exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_err *err) EXF_CHECKED;
 /* Writes n bytes at an offset, on n_threads threads.  n is a multiple of EXF_RESUME_CHUNK, but at the end of the file. */

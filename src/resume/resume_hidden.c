@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-int exf_resume_due(const exf_resume *r, int done)
+int exf_resume_due(const exf_resume *r, int done, uint64_t bytes)
 {
-    double wait = r->last_cost / EXF_RESUME_MOST_COST;
+    double cost = r->last_cost > 0 ? r->last_cost : (double)bytes / EXF_RESUME_FIRST_SPEED, wait = cost / EXF_RESUME_MOST_COST;
     if (r->every_layers && done - r->last_done >= r->every_layers) return 1;
     if (r->every_seconds <= 0) return 0;
     return exf_clock() - r->last_time >= (wait > r->every_seconds ? wait : r->every_seconds);

@@ -97,7 +97,8 @@ static const exf_opt key_rows[] = {
     {"runtime.checkpoint.every_layers", NULL, 0, EXF_OPT_INT, AT(checkpoint_layers), "0", "0..1048576", "Runtime",
      "save what a stopped run goes on from when so many layers are done; 0: layers do not matter"},
     {"runtime.checkpoint.every_seconds", NULL, 0, EXF_OPT_REAL, AT(checkpoint_seconds), "60", "0..", "Runtime",
-     "the same when so many seconds have passed, or more, so that saving takes at most 4 % of the time; 0: time does not matter"},
+     "the same when so many seconds have passed, or more, so that saving takes at most 4 % of the time (the first is reckoned "
+     "with 1 GB/s); 0: time does not matter"},
     {"runtime.checkpoint.directory", NULL, 0, EXF_OPT_TEXT, AT(checkpoint_directory), NULL, "DIR", "Runtime",
      "where it is saved; default: .exfold-resume-calibrate, -basis, -validate or -capture in the output directory"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output",

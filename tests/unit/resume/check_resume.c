@@ -4,6 +4,7 @@
 #include "resume/resume.h"
 
 #include <sys/stat.h>
+#include <time.h>
 
 enum { CHUNK = EXF_RESUME_CHUNK, N_BYTES = 2 * CHUNK + 12345, N_SUMS = 6 };
 
@@ -228,9 +229,28 @@ START_TEST(a_run_without_points_writes_nothing)
     ck_ok(exf_resume_open(&r, &o, &e), e);
     ck_assert(!exf_resume_saves(r));
     ck_ok(exf_resume_put(r, "sums", 0, &t, 1, &e), e);
-    ck_assert(!exf_resume_due(r, 1));
+    ck_assert(!exf_resume_due(r, 1, 0));
     exf_resume_free(r);
     ck_assert_int_eq(files_left(), 0);
+}
+END_TEST
+
+/* With 1 GB/s and 4 % a point of 100 GB waits 2500 s, whatever every_seconds says; every_layers is obeyed at once. */
+START_TEST(a_large_point_waits_for_a_long_run)
+{
+    exf_provenance facts = {0};
+    exf_resume *r;
+    exf_resume_options o = {.directory = exf_scratch("point"), .facts = &facts, .every_seconds = 1e-9};
+    ck_ok(exf_resume_open(&r, &o, &e), e);
+    ck_assert_int_eq(nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL), 0);
+    ck_assert(exf_resume_due(r, 1, 0));
+    ck_assert(!exf_resume_due(r, 1, UINT64_C(100000000000)));
+    exf_resume_free(r);
+    o.every_layers = 2;
+    ck_ok(exf_resume_open(&r, &o, &e), e);
+    ck_assert(!exf_resume_due(r, 1, UINT64_C(100000000000)));
+    ck_assert(exf_resume_due(r, 2, UINT64_C(100000000000)));
+    exf_resume_free(r);
 }
 END_TEST
 
@@ -285,6 +305,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_flipped_bit_of_resume_json_is_never_taken);
     tcase_add_test(t, what_is_missing_is_named);
     tcase_add_test(t, a_run_without_points_writes_nothing);
+    tcase_add_test(t, a_large_point_waits_for_a_long_run);
     tcase_add_test(t, files_of_others_stay);
     tcase_add_test(t, saving_survives_every_failing_allocation);
     suite_add_tcase(s, t);
