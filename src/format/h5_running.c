@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* So many members are hashed with each that is added: those that waited for it follow little by little. */
+enum { AT_ONCE = 2 };
+
 struct exf_h5_running {
     exf_hash *hash;
     char *group;
@@ -93,15 +96,15 @@ out:
     return rc;
 }
 
-/* Hashes the members that are complete, up to the first that is not. */
-static exf_code hash_ready(exf_h5_running *r, exf_h5 *h, exf_err *err)
+/* Hashes members that are complete, up to the first that is not and up to so many. */
+static exf_code hash_ready(exf_h5_running *r, exf_h5 *h, size_t most, exf_err *err)
 {
     exf_text path = {0};
     exf_code rc;
     EXF_TRY(exf_text_addf(&path, err, "/%s", r->group));
     EXF_TRY(begin(r, h, path.s, err));
     exf_h5i_walk at = {h, r->hash, path.s, 1};
-    for (; r->next < r->n && r->added[r->next]; r->next++) EXF_TRY(exf_h5i_hash_member(&at, r->name[r->next], err));
+    for (; most > 0 && r->next < r->n && r->added[r->next]; r->next++, most--) EXF_TRY(exf_h5i_hash_member(&at, r->name[r->next], err));
 out:
     exf_text_free(&path);
     return rc;
@@ -115,14 +118,14 @@ exf_code exf_h5_running_add(exf_h5_running *r, exf_h5 *h, const char *name, exf_
         return exf_fail(err, EXF_INTERNAL, "%s: /%s/%s is %s", h->path, r->group, name,
                         found ? "added to the digest twice" : "not among the members of the digest");
     r->added[i] = 1;
-    return i == r->next ? hash_ready(r, h, err) : EXF_OK;
+    return hash_ready(r, h, AT_ONCE, err);
 }
 
 exf_code exf_h5_running_end(exf_h5_running *r, exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     exf_hash *hash;
     exf_code rc;
-    EXF_TRY(hash_ready(r, h, err));
+    EXF_TRY(hash_ready(r, h, r->n, err));
     if (r->next < r->n)
         return exf_fail(err, EXF_INTERNAL, "%s: /%s/%s is missing from the digest", h->path, r->group, r->name[r->next]);
     EXF_TRY(hash_side(r, h, 1, err));
