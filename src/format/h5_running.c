@@ -104,7 +104,8 @@ static exf_code hash_ready(exf_h5_running *r, exf_h5 *h, size_t most, exf_err *e
     EXF_TRY(exf_text_addf(&path, err, "/%s", r->group));
     EXF_TRY(begin(r, h, path.s, err));
     exf_h5i_walk at = {h, r->hash, path.s, 1};
-    for (; most > 0 && r->next < r->n && r->added[r->next]; r->next++, most--) EXF_TRY(exf_h5i_hash_member(&at, r->name[r->next], err));
+    for (; most > 0 && r->next < r->n && r->added[r->next]; r->next++, most--)
+        EXF_TRY(exf_h5i_hash_member(&at, r->name[r->next], err));
 out:
     exf_text_free(&path);
     return rc;
