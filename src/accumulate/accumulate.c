@@ -25,7 +25,7 @@ static int index_of(const exf_accumulator *a, int layer)
     return i;
 }
 
-/* Writes a layer to the file, and gives its sums to whoever takes them; v NULL: it has no vector sums. */
+/* Writes a layer to the file, and gives its sums to the consumer; v NULL: it has no vector sums. */
 static exf_code put_layer(exf_accumulator *a, int layer, const exf_layer_statistics *s, const exf_vector_sums *v, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -33,7 +33,7 @@ static exf_code put_layer(exf_accumulator *a, int layer, const exf_layer_statist
     if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
     if (v) EXF_TRY(exf_basis_hash(a->basis_hash, layer, v, err));
     EXF_TRY(exf_statistics_layer_done(&a->writer, layer, err));
-    if (a->taker.take) rc = a->taker.take(a->taker.self, index_of(a, layer), s, err);
+    if (a->consumer.consume) rc = a->consumer.consume(a->consumer.self, index_of(a, layer), s, err);
 out:
     return rc;
 }
@@ -418,7 +418,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
     a->options = *plan->options;
     a->shape = *plan->shape;
     a->resume = plan->resume;
-    a->taker = plan->taker;
+    a->consumer = plan->consumer;
     a->shared.ranks = a->shared_vectors.ranks = plan->ranks;
     a->first_row = plan->first_row;
     a->observer = (exf_observer){.self = a, .begin = begin, .layer_begin = layer_begin, .block = block, .sweep_end = sweep_end,

@@ -19,12 +19,12 @@
 
 typedef struct exf_accumulator exf_accumulator;
 
-/* Takes the sums of layer index i of an accumulator as soon as they are complete, layer after layer, from one thread at a
- * time; s is the accumulator's.  take NULL: nobody does. */
+/* Receives the sums of layer index i of an accumulator as soon as they are complete, layer after layer, from one thread at a
+ * time; s is the accumulator's.  consume NULL: nobody receives them. */
 typedef struct {
     void *self;
-    exf_code (*take)(void *self, int i, const exf_layer_statistics *s, exf_err *err);
-} exf_layer_taker;
+    exf_code (*consume)(void *self, int i, const exf_layer_statistics *s, exf_err *err);
+} exf_layer_consumer;
 
 /* Settings of an accumulator that is to be made. */
 typedef struct {
@@ -43,7 +43,7 @@ typedef struct {
                          * rank 0 has a target; the observer's ends of sweeps and layers are then collective */
     size_t first_row;
     exf_resume *resume; /* the run's resume point, from which finished layers are taken; NULL: none */
-    exf_layer_taker taker; /* beside the file, on the rank that writes it */
+    exf_layer_consumer consumer; /* used on the rank that writes the file */
 } exf_accumulator_plan;
 
 /* Refuses options that cannot be combined: EXF_USAGE in terms of recipe keys. */

@@ -17,7 +17,7 @@ static exf_code take_layers(exf_statistics_reader *r, const exf_solve_options *o
         EXF_TRY(exf_statistics_get(r, l, &s, err));
         exf_vector_sums_free(&vectors);
         if (exf_solver_wants_vectors(o)) EXF_TRY(exf_statistics_get_vectors(r, l, &vectors, err));
-        EXF_TRY(exf_solver_take(solver, l, &s, err));
+        EXF_TRY(exf_solver_layer(solver, l, &s, err));
     }
 out:
     exf_vector_sums_free(&vectors);

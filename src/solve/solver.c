@@ -115,7 +115,7 @@ out:
     return rc;
 }
 
-exf_code exf_solver_take(exf_solver *x, int l, const exf_layer_statistics *s, exf_err *err)
+exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, exf_err *err)
 {
     const exf_solve_options *o = &x->options;
     exf_tables *t = &x->tables;

@@ -29,7 +29,7 @@ uint64_t exf_solver_memory(const exf_run_shape *shape, int n_layers);
 exf_code exf_solver_new(exf_solver **out, const exf_solver_head *head, const exf_solve_options *o, exf_statistics_reader *r,
                         exf_err *err) EXF_CHECKED;
 /* Solves layer index l; each once, in any order, from one thread at a time. */
-exf_code exf_solver_take(exf_solver *s, int l, const exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
+exf_code exf_solver_layer(exf_solver *s, int l, const exf_layer_statistics *sums, exf_err *err) EXF_CHECKED;
 /* Solves what needs all layers, and gives the tables to the caller, who frees them.  o: the options as before, with the
  * digest of the statistics and measured sensitivities, which may have become known since.  of: the facts of the statistics. */
 exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_provenance *of, exf_tables *t,

@@ -9,7 +9,7 @@
 #include "base/stop.h"
 #include "forward/work.h"
 #include "solve/solve.h"
-#include "tool/solve_beside.h"
+#include "tool/overlapped_solve.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ typedef struct {
     exf_plan_sample sample;
     exf_sequence_list sequences;
     exf_provenance facts;
-    exf_solve_beside beside;
+    exf_overlapped_solve solving;
     exf_tables solution;
     char *directory, *statistics, *tables;
     int n_layers; /* MoE layers of the sample, which are the first of s->layers */
@@ -100,7 +100,7 @@ static exf_code begin_tables(rehearsal *h, const exf_run_shape *shape, exf_err *
 {
     exf_solver_head head = {.path = h->statistics, .shape = *shape, .layer_number = h->s->layers.number, .n_layers = h->n_layers,
                             .by_sequence = 1, .has_energies = 1};
-    return h->r->n_shards ? EXF_OK : exf_solve_beside_begin(&h->beside, h->r, &head, err);
+    return h->r->n_shards ? EXF_OK : exf_overlapped_solve_begin(&h->solving, h->r, &head, err);
 }
 
 /* Runs the sample to a statistics file. */
@@ -119,7 +119,7 @@ static exf_code write_statistics(rehearsal *h, exf_err *err)
     shape.n_tokens = (int64_t)h->sample.batch.n_tokens;
     h->accumulate.helpers = exf_forward_workers(&exf_backend_cpu, h->s->ranks ? &h->s->part : &h->s->batch, (int)h->r->threads);
     EXF_TRY(begin_tables(h, &shape, err));
-    plan.taker = exf_solve_beside_taker(&h->beside);
+    plan.consumer = exf_overlapped_solve_consumer(&h->solving);
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     lane = (exf_lane){.observer = exf_accumulator_observer(a)};
     EXF_TRY(exf_forward(h->s->model, &h->sample.batch, &lane, 1, &h->options, &report, err));
@@ -145,7 +145,7 @@ out:
     return rc;
 }
 
-/* Ends tables whose layers were solved beside the pass. */
+/* Ends tables whose layers were solved while the pass went on. */
 static exf_code end_tables(rehearsal *h, exf_err *err)
 {
     exf_solve_options o;
@@ -153,7 +153,7 @@ static exf_code end_tables(rehearsal *h, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_recipe_solve_options(h->r, &o, err));
     o.statistics_digest = "";
-    EXF_TRY(exf_solve_beside_end(&h->beside, h->statistics, &o, &h->solution, err));
+    EXF_TRY(exf_overlapped_solve_end(&h->solving, h->statistics, &o, &h->solution, err));
     h->solved = exf_clock() - start;
 out:
     return rc;
@@ -172,7 +172,7 @@ out:
 static exf_code solve(rehearsal *h, exf_err *err)
 {
     exf_code rc;
-    rc = h->beside.solver ? end_tables(h, err) : twice(&h->solved, solve_statistics, h, err);
+    rc = h->solving.solver ? end_tables(h, err) : twice(&h->solved, solve_statistics, h, err);
     if (rc == EXF_OK) rc = twice(&h->written, write_tables, h, err);
     return rc;
 }
@@ -231,7 +231,7 @@ exf_code exf_session_rehearse(exf_plan *p, const exf_session *s, const exf_recip
     exf_sequence_list_free(&h.sequences);
     exf_provenance_free(&h.facts);
     exf_tables_free(&h.solution);
-    exf_solve_beside_free(&h.beside);
+    exf_overlapped_solve_free(&h.solving);
     if (rc != EXF_OK) exf_log_warn("what follows the pass is not in the predicted time: %s", why.msg);
     return exf_stop_check(err);
 }

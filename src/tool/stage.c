@@ -185,7 +185,7 @@ static exf_code digest_before(const char *path, char hex[EXF_SHA256_HEX], exf_er
 }
 
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
-                        exf_solve_beside *beside, exf_solved *out, exf_err *err)
+                        exf_overlapped_solve *solving, exf_solved *out, exf_err *err)
 {
     exf_solve_options o;
     char old[EXF_SHA256_HEX], *directory = NULL;
@@ -198,7 +198,7 @@ exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char 
     o.measured_kl = measured.kl;
     o.statistics_digest = measured.kl ? measured.statistics_digest : statistics_digest;
     EXF_TRY(exf_output_check(target, r->force, err));
-    rc = beside && beside->solver ? exf_solve_beside_end(beside, statistics, &o, t, err) : exf_solve(statistics, &o, t, err);
+    rc = solving && solving->solver ? exf_overlapped_solve_end(solving, statistics, &o, t, err) : exf_solve(statistics, &o, t, err);
     if (rc != EXF_OK) goto out;
     if (measured.kl) EXF_TRY(exf_sensitivities_record(&measured, t, err));
     EXF_TRY(exf_coverage_report(t, r, &out->worst, err));

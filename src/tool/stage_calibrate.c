@@ -22,7 +22,7 @@ typedef struct {
     exf_provenance facts; /* of the capture stage */
     exf_resume *resume;
     exf_basis basis; /* of calibrate.basis */
-    exf_solve_beside beside;
+    exf_overlapped_solve solving;
 } outputs;
 
 /* Opens the run's resume point: of the same model, data, options, program and device. */
@@ -87,7 +87,7 @@ static void close_outputs(outputs *o, int failed)
     exf_mem_free(o->tables);
     exf_mem_free(o->recipe);
     exf_basis_close(&o->basis);
-    exf_solve_beside_free(&o->beside);
+    exf_overlapped_solve_free(&o->solving);
     exf_run_directory_close(&o->dir, failed);
 }
 
@@ -96,7 +96,7 @@ static exf_code begin_tables(outputs *out, const exf_recipe *r, const exf_sessio
 {
     exf_solver_head head = {.path = out->statistics, .shape = s->shape, .layer_number = s->layers.number, .n_layers = s->layers.n,
                             .by_sequence = 1, .has_energies = 1};
-    return out->tables ? exf_solve_beside_begin(&out->beside, r, &head, err) : EXF_OK;
+    return out->tables ? exf_overlapped_solve_begin(&out->solving, r, &head, err) : EXF_OK;
 }
 
 /* Runs the forward pass, and writes its statistics and solves them as layers are done. */
@@ -110,7 +110,7 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, outp
     exf_accumulator_plan plan = {.target = out->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume,
                                  .ranks = s->ranks, .first_row = s->first_row,
-                                 .taker = exf_solve_beside_taker(&out->beside)};
+                                 .consumer = exf_overlapped_solve_consumer(&out->solving)};
     exf_code rc;
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
@@ -222,7 +222,7 @@ static exf_code write_tables(outputs *o, const exf_recipe *r, const char *statis
 {
     exf_solved made = {.tables = {.n_layers = 0}};
     exf_code rc;
-    EXF_TRY(exf_solve_file(r, o->statistics, statistics_digest, o->tables, 1, &o->beside, &made, err));
+    EXF_TRY(exf_solve_file(r, o->statistics, statistics_digest, o->tables, 1, &o->solving, &made, err));
     EXF_TRY(exf_export_tables(r, &o->dir, o->tables, &made, 1, err));
     EXF_TRY(exf_text_inputs_write(&o->text, o->manifest, r->force, err));
     EXF_TRY(write_recipe(r, o->dir.path, o->recipe, made.digest, err));

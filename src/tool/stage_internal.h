@@ -4,7 +4,7 @@
 #include "tool/recipe.h"
 #include "tool/run_directory.h"
 #include "tool/session.h"
-#include "tool/solve_beside.h"
+#include "tool/overlapped_solve.h"
 
 /* The layer of least coverage. */
 typedef struct {
@@ -21,10 +21,10 @@ typedef struct {
 
 /* Solves statistics to tables and prints the file; reports unobserved pairs on stderr.  What was made
  * from tables that these replace is dropped (derived_files.h).  exports: 1 if r's targets are written next.
- * statistics_digest: their payload digest, or NULL, which computes it.  beside: has the layers already; NULL, or without a
+ * statistics_digest: their payload digest, or NULL, which computes it.  solving: has the layers already; NULL, or without a
  * solver: they are read from the file. */
 exf_code exf_solve_file(const exf_recipe *r, const char *statistics, const char *statistics_digest, const char *target, int exports,
-                        exf_solve_beside *beside, exf_solved *out, exf_err *err) EXF_CHECKED;
+                        exf_overlapped_solve *solving, exf_solved *out, exf_err *err) EXF_CHECKED;
 /* Refuses, before any work, targets of r that exist and may not be replaced, or without the one that its runtime loads. */
 exf_code exf_export_tables_check(const exf_recipe *r, const exf_run_directory *dir, exf_err *err) EXF_CHECKED;
 /* Refuses a model that one of r's targets cannot serve. */

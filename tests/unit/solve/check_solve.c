@@ -307,7 +307,7 @@ static exf_code solve_from_memory(const char *target, const exf_solve_options *o
     EXF_TRY(exf_solver_new(&solver, &head, o, NULL, &e));
     for (int l = r.n_layers - 1; l >= 0; l--) {
         EXF_TRY(exf_statistics_get(&r, l, &s, &e));
-        EXF_TRY(exf_solver_take(solver, l, &s, &e));
+        EXF_TRY(exf_solver_layer(solver, l, &s, &e));
     }
     EXF_TRY(exf_h5_digest(r.h, digest, &e));
     with.statistics_digest = digest;
