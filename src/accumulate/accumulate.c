@@ -285,9 +285,21 @@ out:
     return rc;
 }
 
-static exf_code put_behind(void *self, int layer, const exf_layer_statistics *s, exf_err *err)
+/* Writes the spare sums, and zeroes them for the layer after next. */
+static exf_code put_spare(void *self, exf_err *err)
 {
-    return put(self, layer, s, NULL, err);
+    exf_accumulator *a = self;
+    exf_code rc = put(a, a->late_layer, &a->spare, NULL, err);
+    exf_layer_statistics_zero(&a->spare);
+    return rc;
+}
+
+/* Writes the spare sums, which are `layer`'s, on a thread of its own: compressing, hashing and solving a layer takes tens of
+ * milliseconds, as long as a GPU may need for one.  HDF5 serves one thread at a time, and until the wait it is this one. */
+static exf_code put_behind(exf_accumulator *a, int layer, exf_err *err)
+{
+    a->late_layer = layer;
+    return exf_background_start(&a->late, put_spare, a, err);
 }
 
 /* Takes the total of the layer before, with vectors, and writes it. */
@@ -322,24 +334,24 @@ out:
 static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_layer_statistics sums = a->sums[0];
-    exf_code rc = exf_statistics_write_behind_wait(&a->late, err);
+    exf_code rc = exf_background_wait(&a->late, err);
     if (rc != EXF_OK) return rc;
     a->sums[0] = a->spare;
     a->spare = sums;
-    return exf_statistics_write_behind_start(&a->late, put_behind, a, layer, &a->spare, err);
+    return put_behind(a, layer, err);
 }
 
 /* Takes the totals of the layer before, and starts to write them. */
 static exf_code finish_shared(exf_accumulator *a, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(exf_statistics_write_behind_wait(&a->late, err));
+    EXF_TRY(exf_background_wait(&a->late, err));
     if (!exf_rank_sums_pending(&a->shared)) return EXF_OK;
     EXF_TRY(exf_rank_sums_finish(&a->shared, &a->spare, err));
     if (!a->writes) goto out;
     a->spare.routes.n = a->spare.routes.cap; /* all of them: no run has fewer tokens than there is room */
     EXF_TRY(check_zero_outputs(&a->spare, a->shared.layer, err));
-    rc = exf_statistics_write_behind_start(&a->late, put_behind, a, a->shared.layer, &a->spare, err);
+    rc = put_behind(a, a->shared.layer, err);
 out:
     return rc;
 }
@@ -365,7 +377,7 @@ exf_code exf_accumulator_settle(exf_accumulator *a, exf_err *err)
 {
     exf_code rc = finish_shared(a, err);
     if (rc == EXF_OK) rc = finish_vectors(a, err);
-    return rc == EXF_OK ? exf_statistics_write_behind_wait(&a->late, err) : rc;
+    return rc == EXF_OK ? exf_background_wait(&a->late, err) : rc;
 }
 
 static exf_code settle(void *self, int done, exf_err *err)
@@ -461,8 +473,7 @@ const exf_observer *exf_accumulator_observer(exf_accumulator *a)
 void exf_accumulator_free(exf_accumulator *a)
 {
     if (!a) return;
-    exf_err unused;
-    if (exf_statistics_write_behind_wait(&a->late, &unused) != EXF_OK) unused.code = EXF_OK; /* error dropped */
+    exf_background_end(&a->late);
     exf_rank_vectors_drop(&a->shared_vectors);
     exf_statistics_abort(&a->writer);
     exf_layer_statistics_free(&a->spare);

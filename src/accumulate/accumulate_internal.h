@@ -9,9 +9,9 @@
 #include "accumulate/rank_vectors.h"
 #include "accumulate/route_sampler.h"
 #include "accumulate/sequence_sums.h"
-#include "accumulate/statistics_write_behind.h"
 #include "accumulate/stream_energy.h"
 #include "accumulate/vector_accumulator.h"
+#include "base/background.h"
 #include "base/hash.h"
 
 struct exf_accumulator {
@@ -35,7 +35,8 @@ struct exf_accumulator {
     exf_route_sampler routes;     /* without room: no sample is kept */
     exf_device_sums device;       /* used if the forward pass runs on a device */
     exf_layer_statistics spare;  /* sums of the layer before, which are still being written */
-    exf_statistics_write_behind late;
+    exf_background late;         /* writes them while the next layer is computed */
+    int late_layer;
     exf_rank_sums shared;        /* sums of the layer before, on their way to rank 0 */
     exf_rank_vectors shared_vectors; /* its vector sums; its other sums are then in `spare` */
     size_t first_row;            /* of this rank's part of the run */

@@ -17,38 +17,29 @@ static size_t list_arrays(exf_ranks_array out[MOST_ARRAYS], const exf_rank_vecto
     return n;
 }
 
-static void *add_up(void *self)
+static exf_code add_up(void *self, exf_err *err)
 {
     exf_rank_vectors *p = self;
     exf_ranks_array list[MOST_ARRAYS];
     size_t n = list_arrays(list, p);
-    p->err.code = exf_ranks_sum_beside(p->ranks, list, n, &p->err);
-    return NULL;
+    return exf_ranks_sum_beside(p->ranks, list, n, err);
 }
 
 exf_code exf_rank_vectors_start(exf_rank_vectors *p, int layer, const exf_vector_sums *v, const exf_layer_statistics *s,
                                 exf_err *err)
 {
     *p = (exf_rank_vectors){.ranks = p->ranks, .sums = *v, .layer_sums = s, .layer = layer, .pending = 1};
-    p->running = pthread_create(&p->thread, NULL, add_up, p) == 0;
-    if (p->running) return EXF_OK;
-    add_up(p);
-    if (p->err.code != EXF_OK) *err = p->err;
-    return p->err.code;
+    return exf_background_start(&p->adding, add_up, p, err);
 }
 
 exf_code exf_rank_vectors_wait(exf_rank_vectors *p, exf_err *err)
 {
-    if (p->running) pthread_join(p->thread, NULL);
-    p->running = 0;
-    if (!p->pending || p->err.code == EXF_OK) return EXF_OK;
-    *err = p->err;
-    return err->code;
+    return exf_background_wait(&p->adding, err);
 }
 
 void exf_rank_vectors_drop(exf_rank_vectors *p)
 {
-    if (p->running) pthread_join(p->thread, NULL);
+    exf_background_end(&p->adding);
     exf_vector_sums_free(&p->sums);
-    p->running = p->pending = 0;
+    p->pending = 0;
 }

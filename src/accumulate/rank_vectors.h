@@ -5,18 +5,15 @@
 #ifndef EXF_ACCUMULATE_RANK_VECTORS_H
 #define EXF_ACCUMULATE_RANK_VECTORS_H
 #include "artifact/statistics.h"
+#include "base/background.h"
 #include "ranks/ranks.h"
-
-#include <pthread.h>
 
 typedef struct {
     exf_ranks *ranks;
     exf_vector_sums sums;             /* of a layer, on their way; on rank 0 they become the total */
     const exf_layer_statistics *layer_sums; /* borrowed: of whose stream energy rank 0's becomes the total, too */
     int layer, pending;               /* pending 0: nothing is on its way */
-    int running;
-    pthread_t thread;
-    exf_err err;
+    exf_background adding;
 } exf_rank_vectors;
 
 /* Starts adding up v, which p owns from now on, and the energy of s' residual stream; s stays untouched until finish. */

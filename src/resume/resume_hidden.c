@@ -147,19 +147,19 @@ static exf_code drop_before(const exf_resume *r, exf_err *err)
     return rc;
 }
 
-static void *save(void *self)
+static exf_code save(void *self, exf_err *err)
 {
     exf_resume *r = self;
-    r->saved.code = write_point(r, &r->saved);
-    if (r->saved.code == EXF_OK) r->saved.code = drop_before(r, &r->saved);
-    if (r->saved.code != EXF_OK) {
-        exf_err_prefix(&r->saved, "resume point: ");
-        return NULL;
+    exf_code rc = write_point(r, err);
+    if (rc == EXF_OK) rc = drop_before(r, err);
+    if (rc != EXF_OK) {
+        exf_err_prefix(err, "resume point: ");
+        return rc;
     }
     exf_resume_hidden_free(&r->now);
     r->now = r->next;
     r->next = (exf_resume_hidden){.out = NULL};
-    return NULL;
+    return EXF_OK;
 }
 
 void exf_resume_sync_first(exf_resume *r, exf_code (*sync)(void *self, exf_err *err), void *self)
@@ -174,20 +174,12 @@ exf_code exf_resume_save(exf_resume *r, const exf_resume_progress *now, exf_err 
     r->last_done = now->layers_done;
     r->last_time = exf_clock();
     r->last_cost = r->last_time - r->began;
-    r->saving = pthread_create(&r->thread, NULL, save, r) == 0;
-    if (r->saving) return EXF_OK;
-    save(r);
-    if (r->saved.code != EXF_OK) *err = r->saved;
-    return r->saved.code;
+    return exf_background_start(&r->saving, save, r, err);
 }
 
 exf_code exf_resume_wait(exf_resume *r, exf_err *err)
 {
-    if (!r->saving) return EXF_OK;
-    pthread_join(r->thread, NULL);
-    r->saving = 0;
-    if (r->saved.code != EXF_OK) *err = r->saved;
-    return r->saved.code;
+    return exf_background_wait(&r->saving, err);
 }
 
 /* ---- reading ---------------------------------------------------------------------------- */

@@ -1,6 +1,7 @@
 /* resume_internal.h - inside src/resume: the state of a resume point. */
 #ifndef EXF_RESUME_RESUME_INTERNAL_H
 #define EXF_RESUME_RESUME_INTERNAL_H
+#include "base/background.h"
 #include "base/text.h"
 #include "resume/resume.h"
 
@@ -38,9 +39,7 @@ struct exf_resume {
     int last_done;                /* layers done when the last save began */
     double last_time, last_cost;  /* seconds: when it ended, and what it held the run up */
     double began;
-    int saving;                   /* 1: the thread runs */
-    pthread_t thread;
-    exf_err saved;                /* the thread's result */
+    exf_background saving;        /* makes a point */
     exf_code (*sync)(void *self, exf_err *err); /* of the run's unfinished output; NULL: it has none */
     void *sync_self;
 };

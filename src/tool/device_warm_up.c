@@ -1,23 +1,23 @@
 /* device_warm_up.c - see device_warm_up.h. */
 #include "tool/device_warm_up.h"
 
-static void *open_queue(void *self)
+static exf_code open_queue(void *self, exf_err *err)
 {
     const exf_device_warm_up *w = self;
     exf_queue *q = NULL;
-    exf_err ignored;
-    if (w->backend->open(&q, w->compute, &ignored) == EXF_OK) w->backend->close(q);
-    return NULL;
+    exf_code rc = w->backend->open(&q, w->compute, err);
+    if (rc == EXF_OK) w->backend->close(q);
+    return rc;
 }
 
 void exf_device_warm_up_start(exf_device_warm_up *w, const exf_backend *b, exf_compute compute)
 {
+    exf_err left_to_the_pass;
     *w = (exf_device_warm_up){.backend = b, .compute = compute};
-    w->running = b->gpu && pthread_create(&w->thread, NULL, open_queue, w) == 0;
+    if (b->gpu && exf_background_start(&w->opening, open_queue, w, &left_to_the_pass) != EXF_OK) left_to_the_pass.code = EXF_OK;
 }
 
 void exf_device_warm_up_wait(exf_device_warm_up *w)
 {
-    if (w->running) pthread_join(w->thread, NULL);
-    w->running = 0;
+    exf_background_end(&w->opening);
 }

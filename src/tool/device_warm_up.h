@@ -1,15 +1,13 @@
 /* device_warm_up.h - opens a queue on a GPU, which loads cuBLAS, while the model and the text are read: 0.15 s on an H200. */
 #ifndef EXF_TOOL_DEVICE_WARM_UP_H
 #define EXF_TOOL_DEVICE_WARM_UP_H
+#include "base/background.h"
 #include "kernels/backend.h"
-
-#include <pthread.h>
 
 typedef struct {
     const exf_backend *backend;
     exf_compute compute;
-    int running;
-    pthread_t thread;
+    exf_background opening;
 } exf_device_warm_up;
 
 /* Starts the thread, on a backend with a GPU.  A failure is left to the pass, which opens queues of its own. */
