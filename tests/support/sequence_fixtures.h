@@ -87,6 +87,8 @@ static const exf_accumulate_options seq_options = {.weighting = EXF_WEIGHT_SOURC
                                                    .vector_pairs = 8, .samples = 50, .seed = 1,
                                                    .route_sample = 90, .rule = {1e-3, 1, -4, 4}};
 
+static char seq_digest[EXF_SHA256_HEX]; /* that the last accumulation gave */
+
 static inline exf_code seq_accumulate(const char *name, const exf_accumulate_options *o, int n_workers, int backward, exf_err *err)
 {
     static const int32_t number = SEQ_LAYER;
@@ -98,14 +100,12 @@ static inline exf_code seq_accumulate(const char *name, const exf_accumulate_opt
     exf_accumulator_plan plan = {.target = exf_scratch(name), .force = 1, .shape = &shape, .layer_number = &number, .n_layers = 1,
                                  .parts = &part, .n_parts = 1, .options = o};
     routed r = seq_tokens();
-    char digest[EXF_SHA256_HEX];
     exf_code rc;
     EXF_TRY(exf_provenance_add(&p, err, "data.tokens_digest", "t"));
     EXF_TRY(exf_provenance_add(&p, err, "data.domains", "c: 4 sequences, 1300 tokens"));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(seq_show(exf_accumulator_observer(a), &r, n_workers, backward, err));
-    rc = exf_accumulator_commit(a, digest, err);
-    if (rc == EXF_OK) rc = same_digest(exf_scratch(name), digest, err);
+    rc = exf_accumulator_commit(a, seq_digest, err);
 out:
     exf_accumulator_free(a);
     exf_provenance_free(&p);

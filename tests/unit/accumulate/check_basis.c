@@ -31,6 +31,7 @@ START_TEST(a_basis_made_first_gives_the_file_of_an_ordinary_run)
     exf_statistics_reader r;
     ck_ok(make_basis(&e), e);
     ck_ok(seq_accumulate("own.h5", &seq_options, 1, 0, &e), e);
+    ck_ok(same_digest(exf_scratch("own.h5"), seq_digest, &e), e);
     ck_ok(exf_basis_open(&b, exf_scratch("b.h5"), &e), e);
     ck_ok(run_over("given.h5", &b, 1, &e), e);
     ck_assert(same_files("own.h5", "given.h5"));
