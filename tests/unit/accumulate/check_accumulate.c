@@ -326,7 +326,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, an_existing_file_is_refused_at_once);
     suite_add_tcase(s, t);
     tcase_add_checked_fixture(c, start_empty, NULL);
-    tcase_set_timeout(c, 60);
+    tcase_set_timeout(c, 300);
     tcase_add_test(c, one_capture_gives_what_its_blocks_give);
     tcase_add_test(c, two_captures_give_the_sums_of_both_in_either_order);
     tcase_add_test(c, captures_of_other_runs_are_refused);

@@ -168,7 +168,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("basis");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
-    tcase_set_timeout(t, 120);
+    tcase_set_timeout(t, 300);
     tcase_add_test(t, a_basis_made_first_gives_the_file_of_an_ordinary_run);
     tcase_add_test(t, the_file_holds_pairs_directions_and_grids);
     tcase_add_test(t, other_settings_and_other_data_are_refused);

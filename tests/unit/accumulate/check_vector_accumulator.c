@@ -503,7 +503,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("vector_accumulator");
     TCase *t = tcase_create("all");
     tcase_add_checked_fixture(t, start_empty, NULL);
-    tcase_set_timeout(t, 120);
+    tcase_set_timeout(t, 300);
     tcase_add_test(t, workers_and_order_do_not_matter);
     tcase_add_test(t, scattered_sequences_are_refused);
     tcase_add_test(t, standard_errors_are_those_of_a_jackknife);
