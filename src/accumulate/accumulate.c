@@ -295,7 +295,7 @@ static exf_code put_spare(void *self, exf_err *err)
 }
 
 /* Writes the spare sums, which are `layer`'s, on a thread of its own: compressing, hashing and solving a layer takes tens of
- * milliseconds, as long as a GPU may need for one.  HDF5 serves one thread at a time, and until the wait it is this one. */
+ * milliseconds, as long as a GPU may need for one.  HDF5 serves one thread at a time: until the wait no other thread uses it. */
 static exf_code put_behind(exf_accumulator *a, int layer, exf_err *err)
 {
     a->late_layer = layer;

@@ -64,7 +64,7 @@ exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *
 const exf_observer *exf_accumulator_observer(exf_accumulator *a);
 /* Adds facts to the file's provenance that are known only behind the pass; collective. */
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* Moves the file into place and gives the digest of its payload, which NULL does not want; collective, and rank 0's. */
+/* Moves the file into place; collective.  digest: rank 0 gets that of the file's payload; may be NULL. */
 exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 /* Frees the accumulator and deletes a file that was not committed; NULL is allowed. */
 void exf_accumulator_free(exf_accumulator *a);

@@ -41,7 +41,7 @@ struct exf_accumulator {
     exf_rank_vectors shared_vectors; /* its vector sums; its other sums are then in `spare` */
     size_t first_row;            /* of this rank's part of the run */
     exf_resume *resume;          /* NULL: no resume point */
-    exf_layer_consumer consumer;
+    exf_layer_consumer consumer; /* gets the sums of each layer that is written */
     exf_hash *basis_hash;        /* running digest of what vector sums are added up over */
     char *target;                /* the file, for messages */
 };

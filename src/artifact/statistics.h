@@ -77,8 +77,8 @@ exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, 
 exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
 exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* Moves the file into place and gives the digest of its payload, for which every layer must be done; NULL: it is not
- * wanted.  Ends w, also on failure. */
+/* Moves the file into place.  digest: gets that of the file's payload, for which every layer must be done; may be NULL.  Ends w,
+ * also on failure. */
 exf_code exf_statistics_commit(exf_statistics_writer *w, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 void exf_statistics_abort(exf_statistics_writer *w); /* allowed after commit */
 

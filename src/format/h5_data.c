@@ -49,6 +49,13 @@ hsize_t exf_h5i_stored_bytes(hid_t dataset, const hsize_t *at)
     return bytes;
 }
 
+H5Z_filter_t exf_h5i_filter(hid_t creation_list, int i)
+{
+    size_t n_values = 0;
+    unsigned flags;
+    return H5Pget_filter2(creation_list, (unsigned)i, &flags, &n_values, NULL, 0, NULL, NULL);
+}
+
 static herr_t is_inflate(unsigned n, const H5E_error2_t *e, void *found)
 {
     if (n == 0 && e->desc && strstr(e->desc, "inflate")) *(int *)found = 1;

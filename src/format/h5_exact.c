@@ -139,11 +139,7 @@ static int has_filters(looking *l)
     l->n_filters = rank > 0 ? H5Pget_nfilters(dcpl) : 0;
     l->bytes = exf_dtype_bits(l->t->dtype) / 8;
     for (int i = 0; i < rank; i++) l->bytes *= l->chunk[i];
-    for (int i = 0; i < l->n_filters; i++) {
-        size_t n_values = 0;
-        unsigned flags;
-        l->filter[i] = H5Pget_filter2(dcpl, (unsigned)i, &flags, &n_values, NULL, 0, NULL, NULL);
-    }
+    for (int i = 0; i < l->n_filters; i++) l->filter[i] = exf_h5i_filter(dcpl, i);
     if (dcpl >= 0) H5Pclose(dcpl);
     return l->n_filters > 0;
 }

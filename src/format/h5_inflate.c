@@ -37,11 +37,7 @@ static int has_our_filters(hid_t dcpl)
 {
     static const H5Z_filter_t ours[] = {H5Z_FILTER_SHUFFLE, H5Z_FILTER_DEFLATE};
     int same = H5Pget_nfilters(dcpl) == 2;
-    for (unsigned i = 0; same && i < 2; i++) {
-        size_t n_values = 0;
-        unsigned flags;
-        same = H5Pget_filter2(dcpl, i, &flags, &n_values, NULL, 0, NULL, NULL) == ours[i];
-    }
+    for (int i = 0; same && i < 2; i++) same = exf_h5i_filter(dcpl, i) == ours[i];
     return same;
 }
 

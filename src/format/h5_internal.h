@@ -136,6 +136,8 @@ void exf_h5i_block(const exf_tensor *t, size_t limit, hsize_t *block);
 int exf_h5i_next_block(hsize_t *at, const hsize_t *block, const int64_t *shape, int rank);
 /* The stored bytes of the chunk at `at`; 0: it is absent, which is an error for HDF5, and zeros for a reader. */
 hsize_t exf_h5i_stored_bytes(hid_t dataset, const hsize_t *at);
+/* Returns filter i of a dataset's chunks. */
+H5Z_filter_t exf_h5i_filter(hid_t creation_list, int i);
 /* Reads or writes the box of `count` elements at `start` of an open dataset. */
 herr_t exf_h5i_box(hid_t dataset, hid_t type, int rank, const hsize_t *start, const hsize_t *count, void *to, const void *from);
 /* Rows [row, row + n_rows) of t, the dataset that was opened last, not compared with their checksums. */

@@ -38,9 +38,7 @@ static int known_filters(storage *s)
 {
     int n = H5Pget_nfilters(s->dcpl), last = 0;
     for (int i = 0; i < n; i++) {
-        size_t n_values = 0;
-        unsigned flags;
-        H5Z_filter_t f = H5Pget_filter2(s->dcpl, (unsigned)i, &flags, &n_values, NULL, 0, NULL, NULL);
+        H5Z_filter_t f = exf_h5i_filter(s->dcpl, i);
         int place = f == H5Z_FILTER_SHUFFLE ? 1 : f == H5Z_FILTER_DEFLATE ? 2 : f == H5Z_FILTER_FLETCHER32 ? 3 : 0;
         if (place <= last) return 0;
         last = place;

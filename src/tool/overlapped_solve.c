@@ -1,17 +1,6 @@
 /* overlapped_solve.c - see overlapped_solve.h. */
 #include "tool/overlapped_solve.h"
 
-exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, const exf_solver_head *head, exf_err *err)
-{
-    exf_solve_options o;
-    exf_code rc;
-    *b = (exf_overlapped_solve){.solver = NULL};
-    EXF_TRY(exf_recipe_solve_options(r, &o, err));
-    if (!exf_solver_reads_file(&o)) rc = exf_solver_new(&b->solver, head, &o, NULL, err);
-out:
-    return rc;
-}
-
 static exf_code solve_layer(void *self, int i, const exf_layer_statistics *s, exf_err *err)
 {
     exf_overlapped_solve *b = self;
@@ -20,9 +9,19 @@ static exf_code solve_layer(void *self, int i, const exf_layer_statistics *s, ex
     return EXF_OK;
 }
 
-exf_layer_consumer exf_overlapped_solve_consumer(exf_overlapped_solve *b)
+exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan, exf_err *err)
 {
-    return (exf_layer_consumer){b, b->solver ? solve_layer : NULL};
+    exf_solver_head head = {.path = plan->target, .shape = *plan->shape, .layer_number = plan->layer_number,
+                            .n_layers = plan->n_layers, .by_sequence = 1, .has_energies = 1};
+    exf_solve_options o;
+    exf_code rc;
+    *b = (exf_overlapped_solve){.solver = NULL};
+    EXF_TRY(exf_recipe_solve_options(r, &o, err));
+    if (exf_solver_reads_file(&o)) goto out;
+    EXF_TRY(exf_solver_new(&b->solver, &head, &o, NULL, err));
+    plan->consumer = (exf_layer_consumer){b, solve_layer};
+out:
+    return rc;
 }
 
 exf_code exf_overlapped_solve_end(exf_overlapped_solve *b, const char *statistics, const exf_solve_options *o, exf_tables *t,

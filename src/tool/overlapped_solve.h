@@ -13,11 +13,10 @@ typedef struct {
     exf_err why;        /* the first failure of a layer: the statistics are written all the same */
 } exf_overlapped_solve;
 
-/* Begins, or leaves b->solver NULL where the recipe's projectors need the file. */
-exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, const exf_solver_head *head,
+/* Begins the tables of a calibration, and makes b the plan's consumer, which outlives the accumulator; leaves b->solver NULL
+ * where the recipe's projectors need the file. */
+exf_code exf_overlapped_solve_begin(exf_overlapped_solve *b, const exf_recipe *r, exf_accumulator_plan *plan,
                                     exf_err *err) EXF_CHECKED;
-/* Returns the consumer of the accumulator's layers; b outlives the accumulator. */
-exf_layer_consumer exf_overlapped_solve_consumer(exf_overlapped_solve *b);
 /* Ends the tables, whose statistics are at `statistics` now; o: with their digest. */
 exf_code exf_overlapped_solve_end(exf_overlapped_solve *b, const char *statistics, const exf_solve_options *o, exf_tables *t,
                                   exf_err *err) EXF_CHECKED;

@@ -95,14 +95,6 @@ out:
     return rc;
 }
 
-/* Begins tables of the sample's layers, as the run does, unless it makes a shard. */
-static exf_code begin_tables(rehearsal *h, const exf_run_shape *shape, exf_err *err)
-{
-    exf_solver_head head = {.path = h->statistics, .shape = *shape, .layer_number = h->s->layers.number, .n_layers = h->n_layers,
-                            .by_sequence = 1, .has_energies = 1};
-    return h->r->n_shards ? EXF_OK : exf_overlapped_solve_begin(&h->solving, h->r, &head, err);
-}
-
 /* Runs the sample to a statistics file. */
 static exf_code write_statistics(rehearsal *h, exf_err *err)
 {
@@ -118,8 +110,7 @@ static exf_code write_statistics(rehearsal *h, exf_err *err)
     shape.n_sequences = (int64_t)h->sample.batch.n_sequences;
     shape.n_tokens = (int64_t)h->sample.batch.n_tokens;
     h->accumulate.helpers = exf_forward_workers(&exf_backend_cpu, h->s->ranks ? &h->s->part : &h->s->batch, (int)h->r->threads);
-    EXF_TRY(begin_tables(h, &shape, err));
-    plan.consumer = exf_overlapped_solve_consumer(&h->solving);
+    if (!h->r->n_shards) EXF_TRY(exf_overlapped_solve_begin(&h->solving, h->r, &plan, err));
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     lane = (exf_lane){.observer = exf_accumulator_observer(a)};
     EXF_TRY(exf_forward(h->s->model, &h->sample.batch, &lane, 1, &h->options, &report, err));
@@ -159,14 +150,17 @@ out:
     return rc;
 }
 
-static exf_code write_tables(rehearsal *h, exf_err *err)
+/* Writes tables and computes their digest. */
+static exf_code write_and_hash(const rehearsal *h, const exf_tables *t, exf_err *err)
 {
     char digest[EXF_SHA256_HEX];
-    exf_code rc;
-    EXF_TRY(exf_tables_write(&h->solution, h->tables, 1, err));
-    rc = exf_artifact_digest(h->tables, &exf_artifact_tables, digest, err);
-out:
-    return rc;
+    exf_code rc = exf_tables_write(t, h->tables, 1, err);
+    return rc == EXF_OK ? exf_artifact_digest(h->tables, &exf_artifact_tables, digest, err) : rc;
+}
+
+static exf_code write_tables(rehearsal *h, exf_err *err)
+{
+    return write_and_hash(h, &h->solution, err);
 }
 
 static exf_code solve(rehearsal *h, exf_err *err)
@@ -183,12 +177,8 @@ static exf_code write_small(rehearsal *h, exf_err *err)
     static const exf_run_shape shape = {2, 1, 1, 1, 1};
     static const int32_t number = 0;
     exf_tables small = {.n_layers = 0};
-    char digest[EXF_SHA256_HEX];
-    exf_code rc;
-    EXF_TRY(exf_tables_new(&small, &shape, &number, 1, NULL, 0, err));
-    EXF_TRY(exf_tables_write(&small, h->tables, 1, err));
-    rc = exf_artifact_digest(h->tables, &exf_artifact_tables, digest, err);
-out:
+    exf_code rc = exf_tables_new(&small, &shape, &number, 1, NULL, 0, err);
+    if (rc == EXF_OK) rc = write_and_hash(h, &small, err);
     exf_tables_free(&small);
     return rc;
 }

@@ -91,14 +91,6 @@ static void close_outputs(outputs *o, int failed)
     exf_run_directory_close(&o->dir, failed);
 }
 
-/* Begins tables on the rank that writes; a run that makes a basis or a shard makes none. */
-static exf_code begin_tables(outputs *out, const exf_recipe *r, const exf_session *s, exf_err *err)
-{
-    exf_solver_head head = {.path = out->statistics, .shape = s->shape, .layer_number = s->layers.number, .n_layers = s->layers.n,
-                            .by_sequence = 1, .has_energies = 1};
-    return out->tables ? exf_overlapped_solve_begin(&out->solving, r, &head, err) : EXF_OK;
-}
-
 /* Runs the forward pass, and writes its statistics and solves them as layers are done. */
 static exf_code write_statistics(const exf_recipe *r, const exf_session *s, outputs *out, exf_accumulate_options o,
                                  char digest[EXF_SHA256_HEX], exf_err *err)
@@ -109,11 +101,11 @@ static exf_code write_statistics(const exf_recipe *r, const exf_session *s, outp
     exf_facts_part part = {.path = r->manifest, .provenance = &out->facts, .sequences = &sequences};
     exf_accumulator_plan plan = {.target = out->statistics, .force = r->force, .shape = &s->shape, .layer_number = s->layers.number,
                                  .n_layers = s->layers.n, .parts = &part, .n_parts = 1, .options = &o, .resume = out->resume,
-                                 .ranks = s->ranks, .first_row = s->first_row,
-                                 .consumer = exf_overlapped_solve_consumer(&out->solving)};
+                                 .ranks = s->ranks, .first_row = s->first_row};
     exf_code rc;
     o.helpers = exf_forward_workers(&exf_backend_cpu, &s->part, (int)r->threads);
     EXF_TRY(exf_sequences_of_batch(&sequences, &s->batch, NULL, err));
+    if (out->tables) EXF_TRY(exf_overlapped_solve_begin(&out->solving, r, &plan, err)); /* no basis or shard, and rank 0 */
     EXF_TRY(exf_accumulator_new(&a, &plan, err));
     EXF_TRY(exf_session_forward(s, r, exf_accumulator_observer(a), s->layers.last + 1, out->resume, err));
     EXF_TRY(exf_session_same_weights(s, err));
@@ -237,7 +229,6 @@ static exf_code calibrate(outputs *o, const exf_recipe *r, const exf_session *s,
 {
     char digest[EXF_SHA256_HEX];
     exf_code rc;
-    EXF_TRY(begin_tables(o, r, s, err));
     EXF_TRY(write_statistics(r, s, o, *options, digest, err));
     if (o->tables) rc = write_tables(o, r, digest, err); /* else they are solved from the statistics of all shards */
 out:

@@ -115,6 +115,16 @@ START_TEST(chunks_that_decode_to_another_size_are_refused)
 }
 END_TEST
 
+/* Reads all of /x, which holds x. */
+static void ck_reads(exf_h5 *h, const int32_t *x)
+{
+    exf_err e;
+    int32_t back[ROWS * WIDE];
+    exf_tensor t = tensor("/x", EXF_DT_I32, 2, ROWS, WIDE, 0, NULL);
+    ck_ok(exf_h5_read(h, &t, back, &e), e);
+    ck_assert_int_eq(memcmp(back, x, sizeof back), 0);
+}
+
 /* Filters may be left out of a chunk that is as long as its elements. */
 START_TEST(whole_chunks_read_whatever_their_filters)
 {
@@ -122,15 +132,13 @@ START_TEST(whole_chunks_read_whatever_their_filters)
                                   FLETCHER, SHUFFLE | DEFLATE, DEFLATE | FLETCHER, SHUFFLE | DEFLATE | FLETCHER};
     exf_err e;
     int32_t x[ROWS * WIDE], back[ROWS * WIDE];
-    exf_tensor t = tensor("/x", EXF_DT_I32, 2, ROWS, WIDE, 0, NULL);
     count_up(x);
     for (int i = 0; i < COUNT(filters); i++) {
         put_chunk("whole.h5", filters[i], filters[i] ? 7 : 0, x + CHUNK_ROWS * WIDE, CHUNK);
         exf_h5 *h = open_it("whole.h5");
         ck_ok(exf_h5_read_rows(h, "/x", EXF_DT_I32, 1, 3, back, &e), e);
         ck_assert_int_eq(memcmp(back, x + WIDE, 3 * WIDE * sizeof *x), 0);
-        ck_ok(exf_h5_read(h, &t, back, &e), e);
-        ck_assert_int_eq(memcmp(back, x, sizeof x), 0);
+        ck_reads(h, x);
         exf_h5_close(h);
     }
     nothing_left(1);
@@ -143,9 +151,7 @@ START_TEST(chunks_of_any_index_read)
 {
     static const hsize_t dims[] = {ROWS, WIDE}, one[] = {ROWS, WIDE}, some[] = {CHUNK_ROWS, 5},
                          grows[][2] = {{ROWS, WIDE}, {H5S_UNLIMITED, WIDE}, {H5S_UNLIMITED, H5S_UNLIMITED}};
-    exf_err e;
-    int32_t x[ROWS * WIDE], back[ROWS * WIDE];
-    exf_tensor t = tensor("/x", EXF_DT_I32, 2, ROWS, WIDE, 0, NULL);
+    int32_t x[ROWS * WIDE];
     count_up(x);
     for (int i = 0; i < 16; i++) { /* one or some chunks, filtered or not, of four kinds */
         hid_t fapl = H5Pcreate(H5P_FILE_ACCESS), dcpl = H5Pcreate(H5P_DATASET_CREATE);
@@ -163,8 +169,7 @@ START_TEST(chunks_of_any_index_read)
         H5Fclose(f);
         H5Pclose(fapl);
         exf_h5 *h = open_it("index.h5");
-        ck_ok(exf_h5_read(h, &t, back, &e), e);
-        ck_assert_int_eq(memcmp(back, x, sizeof x), 0);
+        ck_reads(h, x);
         exf_h5_close(h);
     }
     nothing_left(1);
