@@ -344,7 +344,7 @@ START_TEST(fewer_stored_bytes_than_elements_are_refused)
     memcpy(is, was, 9);
     memcpy(is + 2, &few, 2);
     patch("compact.h5", was, is, 9);
-    refused("compact.h5", "/x has 16 stored bytes, expected its elements' 320");
+    refused("compact.h5", "/x"); /* by libhdf5 itself since 1.14, in its words */
     nothing_left(2);
 }
 END_TEST
