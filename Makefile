@@ -123,7 +123,7 @@ THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact resume model capture forward accumulate fold
-FULL       = check docs-check check-shell check-reference check-kill check-mutants check-faults check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+FULL       = check docs-check check-shell check-reference check-kill check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
@@ -188,6 +188,11 @@ check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)
 ## check-faults: small runs whose n-th allocation, read, write, ... fails, or whose memory ends (tests/faults); STEP=100: more of them
 check-faults: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) sh tests/faults/run.sh $(STEP)
+
+## check-limits: three programs under every limit of addresses from 60 to 1,020 MiB, in steps of LIMIT_STEP (4)
+check-limits: all
+	$(Q)LIMIT_STEP=$(or $(LIMIT_STEP),4) BUILD=$(BUILD) tests/cli/run.sh tests/cli/cases/limits-of-memory
+.PHONY: check-limits
 
 ## check-cuda-faults: small runs on a GPU whose n-th call of the CUDA runtime fails; STEP=20: more of them
 check-cuda-faults: deps $(if $(filter 1,$(CUDA)),$(FAULTY_CUDA) $(PRELOADED))

@@ -8,6 +8,9 @@
  * with the pool's.  Cheap after a thread's first call. */
 void exf_blas_one_thread_cpu(void);
 
+/* Fails with EXF_NOSPACE where OpenBLAS could not map the one buffer that it takes while it is loaded (since 0.3.28). */
+exf_code exf_blas_check_load_cpu(exf_err *err) EXF_CHECKED;
+
 /* Lets OpenBLAS map the buffers that n threads need at once, 128 MiB of addresses each.  Where a limit forbids that
  * later, it asks again for ever, deaf to signals.  EXF_NOSPACE with what was asked for; called before the first product. */
 exf_code exf_blas_reserve_cpu(int n, exf_err *err) EXF_CHECKED;

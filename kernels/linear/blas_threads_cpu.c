@@ -10,6 +10,7 @@
 
 #include <cblas.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <sys/mman.h>
 
 /* OpenBLAS asks this function of its own for OPENBLAS_NUM_THREADS while it is loaded, and then starts so many threads;
@@ -43,23 +44,35 @@ static void take_buffers(void **buffer, int n)
     for (int i = 0; i < n; i++) blas_memory_free(buffer[i]);
 }
 
-exf_code exf_blas_reserve_cpu(int n, exf_err *err)
+/* Fails if the process may not map n buffers more. */
+static exf_code ask_for_room(int n, const char *what, const char *hint, exf_err *err)
 {
     static const size_t one = (size_t)132 << 20; /* with what aligns it */
+    size_t bytes = (size_t)n * one;
+    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return exf_fail(err, EXF_NOSPACE, "out of memory: %zu MiB of addresses for %s; use %s", bytes >> 20, what, hint);
+    munmap(room, bytes);
+    return EXF_OK;
+}
+
+exf_code exf_blas_check_load_cpu(exf_err *err)
+{
+    return ask_for_room(1, "the buffer that OpenBLAS maps when a program starts", "a larger limit (ulimit -v)", err);
+}
+
+exf_code exf_blas_reserve_cpu(int n, exf_err *err)
+{
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static int reserved;
-    void **buffer = NULL, *room;
+    char what[64];
+    void **buffer = NULL;
     exf_code rc = EXF_OK;
     pthread_mutex_lock(&lock);
     if (n <= reserved) goto out;
     EXF_TRY(exf_mem_new(&buffer, (size_t)n, sizeof *buffer, "buffers of OpenBLAS", err));
-    room = mmap(NULL, (size_t)n * one, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED) {
-        rc = exf_fail(err, EXF_NOSPACE, "out of memory: %zu MiB of addresses for the buffers of OpenBLAS on %d threads; "
-                      "use fewer with --threads, or a larger limit (ulimit -v)", (size_t)n * one >> 20, n);
-        goto out;
-    }
-    munmap(room, (size_t)n * one);
+    snprintf(what, sizeof what, "the buffers of OpenBLAS on %d threads", n);
+    EXF_TRY(ask_for_room(n, what, "fewer with --threads, or a larger limit (ulimit -v)", err));
     if (blas_memory_alloc && blas_memory_free) take_buffers(buffer, n);
     reserved = n;
 out:

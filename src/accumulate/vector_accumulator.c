@@ -8,6 +8,7 @@
 #include "accumulate/rank_sums.h"
 #include "base/mem.h"
 #include "base/thread_pool.h"
+#include "kernels/linear/blas_threads.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,7 @@ exf_code exf_vector_accumulator_new(exf_vector_accumulator **out, const exf_run_
     m->sequences = sequences;
     m->n_workers = n_workers;
     m->n_helpers = n_workers == 1 && o->helpers > 1 ? o->helpers : 1;
+    EXF_TRY(exf_blas_reserve_cpu(n_workers > m->n_helpers ? n_workers : m->n_helpers, err));
     if (takes_samples(o))
         EXF_TRY(exf_sampler_new(&m->sampler, (size_t)o->samples < candidates ? (size_t)o->samples : candidates, (int)shape->d_model,
                                 err));

@@ -16,6 +16,7 @@
 #include "tool/run_ranks.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -250,6 +251,25 @@ static exf_progress_mode progress_of(char **argv)
         if (strcmp(*a, "--progress=json") == 0 || (strcmp(*a, "--progress") == 0 && a[1] && strcmp(a[1], "json") == 0))
             return EXF_PROGRESS_JSON;
     return EXF_PROGRESS_AUTO;
+}
+
+/* The same of a program to which nobody has handed its arguments yet; the first 1023 of them. */
+static exf_progress_mode progress_before_main(void)
+{
+    static char text[1 << 16], *argv[1024];
+    int fd = open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC);
+    ssize_t len = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    size_t n = 0;
+    if (fd >= 0) close(fd);
+    for (ssize_t at = 0; at < len && n < 1023; at += (ssize_t)strlen(text + at) + 1) argv[n++] = text + at;
+    return n ? progress_of(argv) : EXF_PROGRESS_AUTO;
+}
+
+void exf_program_end_early(const exf_program *p, const exf_err *err)
+{
+    exf_log_setup(p->name, EXF_LOG_INFO, progress_before_main());
+    exf_log_error(err);
+    _exit((int)err->code);
 }
 
 int exf_program_main(const exf_program *p, int argc, char **argv)

@@ -6,4 +6,6 @@
 
 /* The exit status of main.  PROGRAM --help=FORM prints a page for the build instead (tool/manual.h). */
 int exf_program_main(const exf_program *p, int argc, char **argv);
+/* Ends a program whose main has not begun, with the message and the status of err. */
+_Noreturn void exf_program_end_early(const exf_program *p, const exf_err *err);
 #endif
