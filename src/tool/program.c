@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static void on_signal(int number)
@@ -272,6 +273,18 @@ void exf_program_end_early(const exf_program *p, const exf_err *err)
     _exit((int)err->code);
 }
 
+/* Refuses to begin where the first thread, and with it every other, has too little of a stack: nested JSON takes
+ * 192 KiB in libjansson, libhdf5 and validation half of that. */
+static exf_code check_stack(exf_err *err)
+{
+    enum { LEAST_KIB = 512 };
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) != 0 || stack.rlim_cur == RLIM_INFINITY || stack.rlim_cur >= (rlim_t)LEAST_KIB << 10)
+        return EXF_OK;
+    return exf_fail(err, EXF_NOSPACE, "the stack is limited to %llu KiB, expected at least %d KiB; set a larger limit (ulimit -s)",
+                    (unsigned long long)stack.rlim_cur >> 10, LEAST_KIB);
+}
+
 int exf_program_main(const exf_program *p, int argc, char **argv)
 {
     exf_err err = {.code = EXF_OK, .msg = ""};
@@ -279,6 +292,7 @@ int exf_program_main(const exf_program *p, int argc, char **argv)
     exf_code rc = exf_standard_descriptors(&err);
     if (rc != EXF_OK) return (int)rc; /* a message would have no place to go */
     exf_log_setup(p->name, EXF_LOG_INFO, progress_of(argv));
-    rc = run_or_become(p, argc, argv, &ranks, &err);
+    rc = check_stack(&err);
+    if (rc == EXF_OK) rc = run_or_become(p, argc, argv, &ranks, &err);
     return exf_run_ranks_end(ranks, rc, &err);
 }
