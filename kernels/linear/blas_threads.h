@@ -12,6 +12,7 @@ void exf_blas_one_thread_cpu(void);
 exf_code exf_blas_check_load_cpu(exf_err *err) EXF_CHECKED;
 
 /* Lets OpenBLAS map the buffers that n threads need at once, 128 MiB of addresses each.  Where a limit forbids that
- * later, it asks again for ever, deaf to signals.  EXF_NOSPACE with what was asked for; called before the first product. */
+ * later, it asks again for ever, deaf to signals.  EXF_NOSPACE with what was asked for; called before the first product.
+ * EXF_USAGE if n > 1 and OpenBLAS was built without threads and without locks. */
 exf_code exf_blas_reserve_cpu(int n, exf_err *err) EXF_CHECKED;
 #endif

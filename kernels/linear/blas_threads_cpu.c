@@ -11,6 +11,7 @@
 #include <cblas.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 /* OpenBLAS asks this function of its own for OPENBLAS_NUM_THREADS while it is loaded, and then starts so many threads;
@@ -61,6 +62,15 @@ exf_code exf_blas_check_load_cpu(exf_err *err)
     return ask_for_room(1, "the buffer that OpenBLAS maps when a program starts", "a larger limit (ulimit -v)", err);
 }
 
+/* One that was built without threads has no locks around its buffers either, unless they were asked for, and gives one to two
+ * threads at a time: their products are wrong, without a word. */
+static exf_code check_locks(int n, exf_err *err)
+{
+    if (n == 1 || openblas_get_parallel() != 0 || strstr(openblas_get_config(), "USE_LOCKING")) return EXF_OK;
+    return exf_fail(err, EXF_USAGE, "this OpenBLAS was built without threads and cannot be called by %d threads at a time; "
+                    "use --threads 1, or a build with threads (Debian's libopenblas0-pthread)", n);
+}
+
 exf_code exf_blas_reserve_cpu(int n, exf_err *err)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -70,6 +80,7 @@ exf_code exf_blas_reserve_cpu(int n, exf_err *err)
     exf_code rc = EXF_OK;
     pthread_mutex_lock(&lock);
     if (n <= reserved) goto out;
+    EXF_TRY(check_locks(n, err));
     EXF_TRY(exf_mem_new(&buffer, (size_t)n, sizeof *buffer, "buffers of OpenBLAS", err));
     snprintf(what, sizeof what, "the buffers of OpenBLAS on %d threads", n);
     EXF_TRY(ask_for_room(n, what, "fewer with --threads, or a larger limit (ulimit -v)", err));

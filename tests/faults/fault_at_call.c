@@ -1,6 +1,7 @@
 /* fault_at_call.c - a library for LD_PRELOAD that lets a call of the program, or of a library that it
  * uses, fail: EXF_FAULT=CALL:N:WHAT, the N-th call of a kind, or EXF_FAULT=CALL:N:WHAT:on, that and all
  * behind it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
+ * EXF_SERIAL_BLAS=1: OpenBLAS says that it was built without threads.
  *
  * CALL: malloc (calloc, realloc and aligned memory too), library (the same, called by libhdf5, libcrypto or OpenBLAS
  * themselves, which do not outlive all of them: exf_mem_reserve()), mmap, read, write, fsync, rename, open, stat,
@@ -321,3 +322,13 @@ WRAP_CUDA(CUDA_LAUNCH, cudaLaunchKernel, (const void *kernel, dim3 grid, dim3 bl
 WRAP_CUDA(CUDA_LAUNCH, __cudaLaunchKernel, (void *kernel, dim3 grid, dim3 block, const void *values, size_t shared, void *stream),
           (kernel, grid, block, values, shared, stream)) /* what nvcc makes of <<< >>> from CUDA 13 on */
 WRAP_CUDA(CUDA_LAUNCH, cudaLaunchKernelExC, (const void *config, const void *kernel, void **values), (config, kernel, values))
+
+/* ---- OpenBLAS ------------------------------------------------------------------------------------------- */
+
+int openblas_get_parallel(void);
+int openblas_get_parallel(void)
+{
+    int (*next)(void);
+    *(void **)&next = dlsym(RTLD_NEXT, "openblas_get_parallel");
+    return getenv("EXF_SERIAL_BLAS") || !next ? 0 : next();
+}
