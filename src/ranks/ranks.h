@@ -123,8 +123,8 @@ typedef struct {
 /* Gathers each rank's bytes, of any number, on rank 0; on the others *out is empty.  The caller frees. */
 exf_code exf_ranks_gather(exf_ranks *r, const void *bytes, size_t n, exf_ranks_gathered *out, exf_err *err) EXF_CHECKED;
 void exf_ranks_gathered_free(exf_ranks_gathered *g);
-/* EXF_MODEL on every rank if one's text, of several lines, is not that of rank 0; names both ranks and hosts and the
- * first line that differs. */
+/* EXF_MODEL on every rank if one's text, of several lines, is not that of rank 0; names both ranks and hosts and
+ * what each has in the first line that differs: of a long line, the part that does. */
 exf_code exf_ranks_same(exf_ranks *r, const char *text, exf_err *err) EXF_CHECKED;
 
 /* ---- memory of a node ---------------------------------------------------------------------- */

@@ -305,17 +305,13 @@ out:
     return rc;
 }
 
-/* Names the first line in which a rank differs from rank 0. */
-static exf_code differs(const exf_ranks *r, int rank, const char *mine, const char *theirs, exf_err *err)
+/* Names what a rank and rank 0 have where they differ first. */
+static exf_code differs(const exf_ranks *r, int rank, const char *first, const char *other, exf_err *err)
 {
-    size_t a, b;
-    for (;; mine += a + 1, theirs += b + 1) {
-        a = strcspn(mine, "\n");
-        b = strcspn(theirs, "\n");
-        if (a != b || memcmp(mine, theirs, a) != 0 || !mine[a] || !theirs[b]) break;
-    }
-    return exf_fail(err, EXF_MODEL, "ranks of a job must agree: rank 0 on %s has \"%.*s\", rank %d on %s has \"%.*s\"",
-                    r->all[0].host, (int)(a < 300 ? a : 300), mine, rank, r->all[rank].host, (int)(b < 300 ? b : 300), theirs);
+    char has[2][EXF_ONE_EXCERPT];
+    exf_one_difference(first, other, has[0], has[1]);
+    return exf_fail(err, EXF_MODEL, "ranks of a job must agree: rank 0 on %s has \"%s\", rank %d on %s has \"%s\"", r->all[0].host,
+                    has[0], rank, r->all[rank].host, has[1]);
 }
 
 /* Finds the first rank whose text is not rank 0's. */

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -37,6 +38,47 @@ void exf_ranks_gathered_free(exf_ranks_gathered *g)
     exf_mem_free(g->offset);
     *g = (exf_ranks_gathered){.data = NULL};
 }
+
+/* ---- what differs ---------------------------------------------------------------------------- */
+
+enum { SHOWN = 300, BEFORE = 40 }; /* bytes of a line; bytes that both have, where a word is too long */
+
+/* Returns the last place up to `at` at which no UTF-8 letter is cut. */
+static size_t letter_at(const char *s, size_t at)
+{
+    while (at && ((unsigned char)s[at] & 0xc0) == 0x80) at--;
+    return at;
+}
+
+static void excerpt(char out[EXF_ONE_EXCERPT], const char *line, size_t len, size_t from)
+{
+    size_t n = len - from > SHOWN ? letter_at(line + from, SHOWN) : len - from;
+    snprintf(out, EXF_ONE_EXCERPT, "%s%.*s", !from ? "" : line[from - 1] == ' ' ? "... " : "...", (int)n, line + from);
+}
+
+void exf_one_difference(const char *a, const char *b, char line_a[EXF_ONE_EXCERPT], char line_b[EXF_ONE_EXCERPT])
+{
+    size_t n_a, n_b, same = 0, from;
+    for (;; a += n_a + 1, b += n_b + 1) {
+        n_a = strcspn(a, "\n");
+        n_b = strcspn(b, "\n");
+        if (n_a != n_b || memcmp(a, b, n_a) != 0 || !a[n_a] || !b[n_b]) break;
+    }
+    if (n_a == n_b && memcmp(a, b, n_a) == 0 && a[n_a] != b[n_b]) { /* one of them ends here */
+        a += n_a + (a[n_a] != 0);
+        b += n_b + (b[n_b] != 0);
+        n_a = strcspn(a, "\n");
+        n_b = strcspn(b, "\n");
+    }
+    while (same < n_a && same < n_b && a[same] == b[same]) same++;
+    for (from = same; from && a[from - 1] != ' ';) from--;
+    if (same - from > SHOWN / 2) from = letter_at(a, same - BEFORE);
+    if (n_a <= SHOWN && n_b <= SHOWN) from = 0;
+    excerpt(line_a, a, n_a, from);
+    excerpt(line_b, b, n_b, from);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------ */
 
 /* Private pages of /dev/zero: POSIX has no anonymous mapping. */
 exf_code exf_one_window(exf_ranks_window *w, size_t bytes, exf_err *err)

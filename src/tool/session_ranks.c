@@ -63,6 +63,8 @@ exf_code exf_session_same_weights(const exf_session *s, exf_err *err)
     exf_code rc;
     if (!s->ranks || !s->model->identity) return EXF_OK;
     EXF_TRY(exf_weight_identity_list(s->model->identity, &parts, err));
+    for (size_t i = 0; i < parts.len; i++)
+        if (parts.s[i] == ' ') parts.s[i] = '\n'; /* a line for each part, of which the first that differs is named */
     rc = exf_ranks_same(s->ranks, parts.s ? parts.s : "", err);
     if (rc != EXF_OK) exf_err_prefix(err, "weights: ");
 out:

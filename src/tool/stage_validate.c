@@ -321,12 +321,14 @@ static exf_code add_lanes(exf_provenance *p, const validation *s, exf_err *err)
 static exf_code open_resume(validation *s, exf_recipe *r, exf_err *err)
 {
     exf_provenance facts = {0};
+    char tables[EXF_SHA256_HEX + 32];
     exf_code rc;
     EXF_TRY(add_facts(s, r, err));
     EXF_TRY(exf_provenance_copy(&facts, &s->facts, err));
     EXF_TRY(exf_capture_file_facts(&facts, s->session.model, err));
     EXF_TRY(add_lanes(&facts, s, err));
-    EXF_TRY(exf_ranks_same(r->job, s->digest, err)); /* they read one table */
+    snprintf(tables, sizeof tables, "tables: digest %s", s->digest);
+    EXF_TRY(exf_ranks_same(r->job, tables, err)); /* they read one table */
     if (exf_ranks_first(r->job)) EXF_TRY(exf_run_directory_make(&s->dir, err));
     EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &facts, "validate", err));
     s->recipe.force = r->force;

@@ -1,8 +1,11 @@
 /* check_ranks_alone.c - a process of its own: the whole interface of ranks, without MPI. */
 #include "tests/support/fixtures.h"
 
+#include "base/text.h"
 #include "ranks/ranks.h"
+#include "ranks/ranks_one.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,6 +120,49 @@ START_TEST(nobody_stands_out_alone)
 }
 END_TEST
 
+/* Finds what each of two texts has where they begin to differ. */
+static void differ(const char *a, const char *b, const char *want_a, const char *want_b)
+{
+    char line_a[EXF_ONE_EXCERPT], line_b[EXF_ONE_EXCERPT];
+    exf_one_difference(a, b, line_a, line_b);
+    ck_assert_str_eq(line_a, want_a);
+    ck_assert_str_eq(line_b, want_b);
+    exf_one_difference(b, a, line_b, line_a);
+    ck_assert_str_eq(line_a, want_a);
+    ck_assert_str_eq(line_b, want_b);
+}
+
+START_TEST(what_differs_is_shown)
+{
+    char a[4000] = "one\n", b[4000] = "one\n", line_a[EXF_ONE_EXCERPT], line_b[EXF_ONE_EXCERPT];
+    differ("one\ntwo x\nthree", "one\ntwo y\nthree", "two x", "two y");
+    differ("one\ntwo", "one\ntwo\nthree", "", "three");
+    differ("one\ntwo", "one\ntwo\n", "", ""); /* nothing but the line's end */
+    differ("", "x", "", "x");
+    /* a long line of words: from the word that differs */
+    for (int i = 0; i < 100; i++) sprintf(a + strlen(a), "word%d ", i), sprintf(b + strlen(b), "word%d ", i);
+    strcat(a, "pear tree");
+    strcat(b, "peach tree");
+    differ(a, b, "... pear tree", "... peach tree");
+    /* a long word: from a little before its first byte that differs, and never from the middle of a letter */
+    for (int i = 4; i < 3800; i += 2) memcpy(a + i, "\xc3\xa9", 3), memcpy(b + i, "\xc3\xa9", 3);
+    strcat(a, "\xc3\xa4 is a");
+    strcat(b, "\xc3\xb6 is b");
+    exf_one_difference(a, b, line_a, line_b);
+    ck_assert(strncmp(line_a, "...\xc3\xa9", 5) == 0 && strstr(line_a, "\xc3\xa9\xc3\xa4 is a"));
+    ck_assert(strncmp(line_b, "...\xc3\xa9", 5) == 0 && strstr(line_b, "\xc3\xa9\xc3\xb6 is b"));
+    /* and it ends at a letter's end */
+    for (int shift = 0; shift < 2; shift++) {
+        a[0] = 0;
+        for (int i = 0; i < shift; i++) strcat(a, "x");
+        for (int i = 0; i < 500; i++) strcat(a, "\xc3\xa9");
+        exf_one_difference(a, "-", line_a, line_b);
+        ck_assert_uint_eq(exf_utf8_valid(line_a, strlen(line_a)), strlen(line_a));
+        ck_assert(strlen(line_a) > 250);
+    }
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("ranks_alone");
@@ -128,6 +174,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, bytes_are_gathered);
     tcase_add_test(t, a_window_is_zeroed_memory);
     tcase_add_test(t, nobody_stands_out_alone);
+    tcase_add_test(t, what_differs_is_shown);
     suite_add_tcase(s, t);
     return s;
 }
