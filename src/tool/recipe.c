@@ -306,8 +306,19 @@ static exf_code add_path(const char *value, const char *directory, exf_text *out
     return rc;
 }
 
+/* Returns 1 for a key whose values are names, also where they look like numbers; clip and pools have numbers among theirs. */
+static int is_names(const exf_opt *row)
+{
+    return row->type == EXF_OPT_TEXT || (row->type == EXF_OPT_TEXT_LIST && strcmp(exf_opt_placeholder(row), "NAMES") == 0);
+}
+
+static exf_code add_word(const exf_opt *row, const char *word, exf_text *out, exf_err *err)
+{
+    return is_names(row) ? exf_yaml_add_scalar(out, word, err) : exf_yaml_add_value(out, word, err);
+}
+
 /* Adds items that are joined by a character as a YAML list, each item quoted if it must be. */
-static exf_code add_items(const char *value, char joined_by, exf_text *out, exf_err *err)
+static exf_code add_items(const exf_opt *row, const char *value, char joined_by, exf_text *out, exf_err *err)
 {
     const char end[2] = {joined_by, 0};
     exf_code rc;
@@ -317,7 +328,7 @@ static exf_code add_items(const char *value, char joined_by, exf_text *out, exf_
         size_t n = strcspn(p, end);
         if (p != value) EXF_TRY(exf_text_add(out, ", ", joined_by == ',' ? 1 : 2, err));
         EXF_TRY(exf_mem_dup(&word, p, n, "recipe list", err));
-        EXF_TRY(exf_yaml_add_scalar(out, word, err));
+        EXF_TRY(add_word(row, word, out, err));
         exf_mem_free(word);
         word = NULL;
         p += n + (p[n] == joined_by);
@@ -330,11 +341,11 @@ out:
 
 exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char *directory, exf_text *out, exf_err *err)
 {
-    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_items(value, ' ', out, err);
-    if (row->type == EXF_OPT_TEXT_LIST && value[0] != '[') return add_items(value, ',', out, err);
+    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_items(row, value, ' ', out, err);
+    if (row->type == EXF_OPT_TEXT_LIST && value[0] != '[') return add_items(row, value, ',', out, err);
     int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST || row->type == EXF_OPT_WORD_LIST;
     if (!is_list && directory && is_path(row->key)) return add_path(value, directory, out, err);
-    if (!is_list) return exf_yaml_add_scalar(out, value, err);
+    if (!is_list) return add_word(row, value, out, err);
     return value[0] == '[' ? exf_text_addf(out, err, "%s", value) : exf_text_addf(out, err, "[%s]", value);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "format/yaml.h"
+#include "format/yaml_write.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -309,6 +310,97 @@ START_TEST(files_are_loaded)
 }
 END_TEST
 
+/* ---- writing ---------------------------------------------------------------------------- */
+
+/* Writes the text into every place of a document in which a scalar stands, and reads it back. */
+static void round_trip(exf_code (*add)(exf_text *, const char *, exf_err *), const char *scalar)
+{
+    exf_err e;
+    exf_text t = {0}, doc = {0};
+    exf_yaml *y;
+    ck_ok(add(&t, scalar, &e), e);
+    ck_assert_ptr_null(strchr(t.s, '\n'));
+    ck_ok(exf_text_addf(&doc, &e, "map:\n  key: %s # remark\n  next: 1\nlist: [%s, %s]\nitems:\n  - %s\n  - x\nend: %s\n",
+                        t.s, t.s, t.s, t.s, t.s), e);
+    exf_code rc = parse(&y, doc.s, &e);
+    ck_assert_msg(rc == EXF_OK, "%s: %s", doc.s, e.msg);
+    const exf_yaml *list = exf_yaml_get(y, "list"), *items = exf_yaml_get(y, "items"),
+                   *all[] = {exf_yaml_get(exf_yaml_get(y, "map"), "key"), list->child[0], list->child[1], items->child[0],
+                             exf_yaml_get(y, "end")};
+    ck_assert(list->n == 2 && items->n == 2 && y->n == 4 && exf_yaml_get(y, "map")->n == 2);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ck_assert(all[i]->kind == EXF_YAML_SCALAR && !all[i]->is_null);
+        ck_assert_msg(strcmp(all[i]->text, scalar) == 0, "\"%s\" written as %s is read as \"%s\"", scalar, t.s, all[i]->text);
+    }
+    exf_yaml_free(y);
+    exf_text_free(&doc);
+    exf_text_free(&t);
+}
+
+/* Names that a reader of YAML 1.1 or 1.2 takes for something other than text, or for another text. */
+static const char *const hostile[] = {
+    "", "~", "null", "Null", "NULL", "y", "Y", "n", "N", "yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off",
+    "OFF", "true", "True", "TRUE", "false", "False", "FALSE", "0", "1", "12", "-1", "+1", "1.5", ".5", "1.", "-.5", "1e3",
+    "1E3", "1e+3", "1.5e-3", "+12e03", "1_000", "1_0.5_0", "1.2.3", "0x10", "0X1f", "-0x1F", "0o17", "017", "0b101", "0_0",
+    ".inf", "-.inf", "+.Inf", ".INF", ".nan", ".NaN", ".NAN", "2001-01-01", "2001-1-1", "2001-12-14t21:59:43.10-05:00",
+    "2001-12-14 21:59:43", "190:20:30", "1:30", "123e4567890", "0123456789", "-", "--", "---", "...", "-.", "- a", "-- a",
+    "--- a", "? a", "?", ":", ": a", "a: b", "a:", "a :b", "#x", "a #x", "a# x", " lead", "trail ", "  ", "\t", "a\tb",
+    "\ttab", "=", "<<", "!tag", "!!str a", "!", "&a", "&", "*a", "*", "%x", "%YAML 1.2", "@x", "`x", "'", "''", "\"", "\"\"",
+    "it's", "say \"x\"", "\\", "a\\", "\\n", "[", "]", "{", "}", "[a]", "{a: b}", ",", "a,b", "|", ">", "|-", "> x", "\n",
+    "a\nb", "a\n", "\r", "a\r\nb", "\x01", "\x1b[31m", "\x7f", "\xc2\x80", "\xc2\x85", "\xc2\xa0", "\xe2\x80\xa8",
+    "\xe2\x80\xa9", "\xef\xbb\xbf", "\xef\xbb\xbfx", "x\xef\xbb\xbf", "\xef\xbf\xbe", "\xef\xbf\xbf", "\xc3\xa9",
+    "na\xc3\xafve", "\xe6\x97\xa5\xe6\x9c\xac", "\xf0\x9f\x98\x80", "\xf0\x9f\x98\x80: x", "\xe2\x80\xae" "abc",
+    "it's\na \"line\"\\",
+};
+
+START_TEST(hostile_text_is_read_back)
+{
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        exf_err e;
+        exf_text t = {0};
+        round_trip(exf_yaml_add_scalar, hostile[i]);
+        if (hostile[i][0]) round_trip(exf_yaml_add_value, hostile[i]);
+        ck_ok(exf_yaml_add_scalar(&t, hostile[i], &e), e);
+        ck_assert_msg(t.s[0] == '\'' || t.s[0] == '"', "%s stands without quotes", t.s);
+        exf_text_free(&t);
+    }
+}
+END_TEST
+
+START_TEST(any_two_bytes_are_read_back)
+{
+    for (int a = 1; a < 128; a++)
+        for (int b = 0; b < 128; b++) round_trip(exf_yaml_add_scalar, (char[]){(char)a, (char)b, 0});
+}
+END_TEST
+
+/* What is text to every reader stands as it is; numbers do where their reader expects some. */
+START_TEST(plain_words_have_no_quotes)
+{
+    static const char *const words[] = {"a", ".", "..", "pair", "source_norm", "none", "exfold-recipe/1", "/data/set 1",
+                                        "../x.yaml", "./x", "P4", "8x", "a1e3", "1e3x", "nullable", "Nil", "yess", "0xg", "e5",
+                                        "x-", "_", "_1a", "1-2", "2001-01-01x", "1e", "+",
+                                        "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"};
+    static const char *const values[] = {"0", "64", "-4", "0.001", "1e-3", "true", "auto", "2048"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        exf_err e;
+        exf_text t = {0};
+        ck_ok(exf_yaml_add_scalar(&t, words[i], &e), e);
+        if (!strchr(words[i], ' ') && strcmp(words[i], "+") != 0) ck_assert_str_eq(t.s, words[i]);
+        exf_text_free(&t);
+        round_trip(exf_yaml_add_scalar, words[i]);
+    }
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        exf_err e;
+        exf_text t = {0};
+        ck_ok(exf_yaml_add_value(&t, values[i], &e), e);
+        ck_assert_str_eq(t.s, values[i]);
+        exf_text_free(&t);
+        round_trip(exf_yaml_add_value, values[i]);
+    }
+}
+END_TEST
+
 START_TEST(every_allocation_may_fail)
 {
     exf_err e;
@@ -349,6 +441,9 @@ Suite *exf_suite(void)
     tcase_add_test(t, bytes_must_be_utf8_without_nul);
     tcase_add_test(t, syntax_errors_name_line_and_problem);
     tcase_add_test(t, files_are_loaded);
+    tcase_add_test(t, hostile_text_is_read_back);
+    tcase_add_test(t, any_two_bytes_are_read_back);
+    tcase_add_test(t, plain_words_have_no_quotes);
     tcase_add_test(t, every_allocation_may_fail);
     suite_add_tcase(s, t);
     return s;
