@@ -30,8 +30,13 @@ extern "C" {
     X(DEVICE, 9, "the accelerator failed or is missing")              \
     X(THRESHOLD, 10, "a coverage or validation threshold was not met")\
     X(STOPPED, 75, "stopped, can be resumed")                         \
-    X(SIGINT, 130, "interrupted")                                     \
-    X(SIGTERM, 143, "terminated")
+    X(SIGINT, 130, "interrupted by SIGINT")                           \
+    X(SIGTERM, 143, "terminated by SIGTERM or SIGHUP")
+
+/* What a shell says of a program that a signal ended: 128 and the signal's number.  They are no codes. */
+#define EXF_SIGNAL_STATUSES(X)                                                           \
+    X(137, "killed by SIGKILL, as by a system or a job that has no memory left")         \
+    X(141, "ended by SIGPIPE: nobody reads its output any more; its files are complete")
 
 typedef enum {
 #define X(name, value, text) EXF_##name = value,

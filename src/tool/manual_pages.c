@@ -255,13 +255,26 @@ out:
 
 /* ---- exit statuses ------------------------------------------------------------------- */
 
-static exf_code status_list(const exf_page *p, exf_err *err)
-{
-    exf_code rc;
-    EXF_TRY(exf_page_table(p, "status", NULL, "meaning", err));
-#define X(name, value, text) EXF_TRY(exf_page_row(p, "`" #value "`", NULL, text, err));
+/* The lists of base/err.h in one, by number. */
+static const struct { int number; const char *spelled, *text; } statuses[] = {
+#define X(name, value, text) {value, "`" #value "`", text},
     EXF_CODES(X)
 #undef X
+#define X(value, text) {value, "`" #value "`", text},
+    EXF_SIGNAL_STATUSES(X)
+#undef X
+};
+
+static exf_code status_list(const exf_page *p, exf_err *err)
+{
+    const size_t n = sizeof statuses / sizeof *statuses;
+    exf_code rc;
+    EXF_TRY(exf_page_table(p, "status", NULL, "meaning", err));
+    for (int number = 0; number < 256; number++) {
+        size_t i = 0;
+        while (i < n && statuses[i].number != number) i++;
+        if (i < n) EXF_TRY(exf_page_row(p, statuses[i].spelled, NULL, statuses[i].text, err));
+    }
 out:
     return rc;
 }

@@ -75,7 +75,7 @@ START_TEST(the_manual_has_every_part)
     has("man", "\na\\-b \\(gac\\(ga \\(had \\(tie \\(dqf\\(dq\n");
     has("man", "\\fBa.count\\fR = \\fIN\\fR\nhow many (1 to 9; default 3)\n");
     has("man", ".SH \"EXIT STATUS\"\n.TP\n\\fB0\\fR\nsuccess\n");
-    has("man", "\\fB143\\fR\nterminated\n");
+    has("man", "\\fB143\\fR\nterminated by SIGTERM or SIGHUP\n");
     has("man", "\\fItables.safetensors\\fR\n");
     has("man", ".SH EXAMPLES\n.nf\nexfold\\-thing it\\(aqs\n.fi\n");
     has("man", ".SH \"SEE ALSO\"\n");
@@ -110,7 +110,9 @@ START_TEST(a_page_has_two_forms)
     has("variants", ".SS sere4\n.PP\ndecode: ");
     has("variants.md", "| `rho=X` | 0 | ");
     has("variants.md", "`rank=norm\\|energy\\|score`");
-    has("status", ".TP\n\\fB143\\fR\nterminated\n");
+    has("status", ".TP\n\\fB137\\fR\nkilled by SIGKILL");
+    has("status", ".TP\n\\fB141\\fR\nended by SIGPIPE");
+    has("status", ".TP\n\\fB143\\fR\nterminated by SIGTERM or SIGHUP\n");
     has("status.md", "| status | meaning |\n|---|---|\n| `0` | success |\n");
 }
 END_TEST
