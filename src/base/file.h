@@ -35,7 +35,7 @@ exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 void exf_file_close(exf_file *f); /* NULL is allowed */
 uint64_t exf_file_size(const exf_file *f);
 const char *exf_file_path(const exf_file *f);
-/* Returns "inode N, N bytes, modified S.NANOSECONDS" of the file as it was opened. */
+/* Returns "inode N, N bytes, modified S.NANOSECONDS, changed S.NANOSECONDS" of the file as it was opened. */
 const char *exf_file_state(const exf_file *f);
 /* EXF_MODEL naming both states if the file at that path is another one now or was changed since it was
  * opened; EXF_IO if it is gone. */

@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { STATE_LEN = 128 };
+enum { STATE_LEN = 192 };
 
 struct exf_file {
     int fd;
@@ -39,15 +39,17 @@ static exf_code refuse_pointer(const exf_file *f, exf_err *err)
     return exf_fail(err, EXF_FORMAT, "%s: is a git-lfs pointer; fetch the file with: git lfs pull", f->path);
 }
 
+/* Whoever may write the file may set the time of its modification back; the system alone sets that of its last change. */
 static void write_state(char out[STATE_LEN], const struct stat *st)
 {
 #if defined __APPLE__
-    const struct timespec *modified = &st->st_mtimespec;
+    const struct timespec *modified = &st->st_mtimespec, *changed = &st->st_ctimespec;
 #else
-    const struct timespec *modified = &st->st_mtim;
+    const struct timespec *modified = &st->st_mtim, *changed = &st->st_ctim;
 #endif
-    snprintf(out, STATE_LEN, "inode %llu, %llu bytes, modified %lld.%09ld", (unsigned long long)st->st_ino,
-             (unsigned long long)st->st_size, (long long)modified->tv_sec, (long)modified->tv_nsec);
+    snprintf(out, STATE_LEN, "inode %llu, %llu bytes, modified %lld.%09ld, changed %lld.%09ld", (unsigned long long)st->st_ino,
+             (unsigned long long)st->st_size, (long long)modified->tv_sec, (long)modified->tv_nsec, (long long)changed->tv_sec,
+             (long)changed->tv_nsec);
 }
 
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)

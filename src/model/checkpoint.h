@@ -32,7 +32,7 @@ const exf_stored_tensor *exf_checkpoint_find(const exf_checkpoint *c, const char
 size_t exf_checkpoint_files(const exf_checkpoint *c);
 const char *exf_checkpoint_path(const exf_checkpoint *c, size_t i); /* of file i < exf_checkpoint_files() */
 
-/* "inode N, N bytes, modified S" of file i as it was opened. */
+/* exf_file_state() of file i. */
 const char *exf_checkpoint_state(const exf_checkpoint *c, size_t i);
 /* EXF_MODEL naming the first file that changed or was replaced since it was opened (exf_file_unchanged()). */
 exf_code exf_checkpoint_unchanged(const exf_checkpoint *c, exf_err *err) EXF_CHECKED;
