@@ -146,7 +146,10 @@ exf_code exf_output_file_read(const exf_output_file *f, uint64_t offset, void *b
     for (size_t done = 0; done < n;) {
         ssize_t got = pread(f->fd, p + done, n - done, (off_t)(offset + done));
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) return exf_fail_errno(err, got < 0 ? errno : EIO, "%s: cannot read back", f->target);
+        if (got < 0) return exf_fail_errno(err, errno, "%s: cannot read back", f->target);
+        if (got == 0)
+            return exf_fail(err, EXF_FORMAT, "%s: cannot be read back: ends at byte %llu, %zu more expected", f->target,
+                            (unsigned long long)(offset + done), n - done);
         done += (size_t)got;
     }
     return EXF_OK;

@@ -74,7 +74,7 @@ exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, 
 /* Writes n bytes at an absolute offset, leaving the append position where it is;
  * beyond the end the file grows, the gap reading as zeros.  Thread-safe. */
 exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
-/* Reads n bytes at an offset back; EXF_IO if the file ends before. */
+/* Reads n bytes at an offset back; EXF_FORMAT if the file ends before. */
 exf_code exf_output_file_read(const exf_output_file *f, uint64_t offset, void *buf, size_t n, exf_err *err) EXF_CHECKED;
 /* Cuts or lengthens the file to so many bytes. */
 exf_code exf_output_file_resize(exf_output_file *f, uint64_t bytes, exf_err *err) EXF_CHECKED;

@@ -76,13 +76,23 @@ static herr_t sink_read(H5FD_t *f, H5FD_mem_t type, hid_t dxpl, haddr_t addr, si
     return outcome(s, exf_output_file_read(s->out, addr, buf, have, &err), &err);
 }
 
+/* Elements that stay must be in the file: one that ends before them was cut. */
+static exf_code check_kept(const exf_h5i_sink *s, haddr_t addr, size_t n, exf_err *err)
+{
+    char last;
+    exf_code rc = n ? exf_output_file_read(s->out, addr + n - 1, &last, 1, err) : EXF_OK;
+    if (rc != EXF_FORMAT) return rc;
+    return exf_fail(err, EXF_FORMAT, "%s: was cut: its layers take at least %llu bytes; --resume=never starts over",
+                    exf_output_file_path(s->out), (unsigned long long)(addr + n));
+}
+
 static herr_t sink_write(H5FD_t *f, H5FD_mem_t type, hid_t dxpl, haddr_t addr, size_t n, const void *buf)
 {
     (void)dxpl;
     exf_h5i_sink *s = sink_of(f);
     exf_err err;
     int kept = s->keep && type == H5FD_MEM_DRAW;
-    exf_code rc = kept ? EXF_OK : exf_output_file_patch(s->out, addr, buf, n, &err);
+    exf_code rc = kept ? check_kept(s, addr, n, &err) : exf_output_file_patch(s->out, addr, buf, n, &err);
     if (rc == EXF_OK && s->eof < addr + n) s->eof = addr + n;
     return outcome(s, rc, &err);
 }
