@@ -275,8 +275,9 @@ def make_tensors(large, small):
     case("inf-weight", only(NORM, patched(0, math.inf)))
     # values times 3e38, summed by o_proj, leave float32's range
     case("overflowing-activation", only(NORM, lambda t: t[:3] + (bf16([3e38] * HIDDEN),)))
-    # an expert whose outputs are 0 has no norm, and as a target no scale
-    case("zero-expert", only(DOWN, lambda t: t[:3] + (b"\0" * len(t[3]),)))
+    # an expert whose outputs are 0 is none of them: a case of the programs has it
+    zeroed = [only(DOWN, lambda t: t[:3] + (b"\0" * len(t[3]),))(t) for t in small]
+    put(f"zero-expert/model/{SECOND}", safetensors(zeroed), root=CLI)
 
 
 # ---- corpora of token ids ---------------------------------------------------------------

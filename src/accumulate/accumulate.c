@@ -243,18 +243,6 @@ static int count_cold(const exf_layer_statistics *s)
     return cold;
 }
 
-/* Refuses an expert whose output is 0 on every token.  It has no ratio S[., t], and its table would
- * be refused only after the whole pass. */
-static exf_code check_zero_outputs(const exf_layer_statistics *s, int layer, exf_err *err)
-{
-    for (int e = 0; e < s->n_experts; e++)
-        if (s->norm_count[e] && exf_exact_value(&s->norm_sum[e]) == 0)
-            return exf_fail(err, EXF_NUMERIC,
-                            "layer %d: expert %d has mean output norm 0 over %llu tokens, expected a number above 0", layer, e,
-                            (unsigned long long)s->norm_count[e]);
-    return EXF_OK;
-}
-
 /* Adds all workers' sums to the first worker's, once. */
 static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
 {
@@ -268,7 +256,6 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
         if (rc != EXF_OK) goto out;
         if (i) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
     }
-    if (!a->shared.ranks) EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
     if (a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
     a->first_done = 1;
 out:
@@ -324,7 +311,6 @@ static exf_code sweep_end(void *self, int layer, int moe_index, int sweep, exf_e
     if (!a->vectors) goto out;
     EXF_TRY(finish_vectors(a, err)); /* before there are those of this layer */
     EXF_TRY(exf_rank_sums_now(a->shared.ranks, &a->sums[0], err));
-    if (a->writes) EXF_TRY(check_zero_outputs(&a->sums[0], layer, err));
     EXF_TRY(exf_vector_accumulator_prepare(a->vectors, &a->sums[0], layer, err));
 out:
     return rc;
@@ -350,7 +336,6 @@ static exf_code finish_shared(exf_accumulator *a, exf_err *err)
     EXF_TRY(exf_rank_sums_finish(&a->shared, &a->spare, err));
     if (!a->writes) goto out;
     a->spare.routes.n = a->spare.routes.cap; /* all of them: no run has fewer tokens than there is room */
-    EXF_TRY(check_zero_outputs(&a->spare, a->shared.layer, err));
     rc = put_behind(a, a->shared.layer, err);
 out:
     return rc;

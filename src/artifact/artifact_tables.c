@@ -6,7 +6,7 @@
  *   /layer_numbers        I32 [L]       the model's layer numbers, ascending
  *   /coeff                F32 [L, E, E] scalars S: row = source, column = target
  *   /loss                 F32 [L, E, E] what S misses: 1e30 where there is no evidence, and on the diagonal
- *   /expert_norms         F32 [L, E]    mean output norm; a cold expert has the median of the others
+ *   /expert_norms         F32 [L, E]    mean output norm; a cold expert has the median of those above 0
  *   /count                U64 [L, E, E] tokens behind a pair
  *   /expert_count         U64 [L, E]    tokens routed to an expert
  *   /pools/<D>/members       I32 [L, D] by falling norm
@@ -14,7 +14,7 @@
  *   /pools/<D>/target_scale  F32 [L, E] and times what
  * Since version 2, each of which may be absent:
  *   /cosine               F32 [L, E, E] of outputs on shared tokens
- *   /rms                  F32 [L, E]    root mean square output norm; a cold expert has the median of the others
+ *   /rms                  F32 [L, E]    root mean square output norm; a cold expert has the median of those above 0
  *   /contribution         F32 [L, E]    mean of router weight times norm over an expert's tokens
  *   /similarity           F32 [L, E, E] 1 - distance / largest distance of outputs
  *   /std_error            F32 [L, E, E] of S, a jackknife over sequences; 1e30 where it is not known

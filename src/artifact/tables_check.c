@@ -53,14 +53,16 @@ static exf_code check_errors(const exf_tables *t, const char *path, exf_err *err
     return EXF_OK;
 }
 
-/* Checks [L, E] numbers per expert: above 0, or at least finite. */
-static exf_code check_experts(const exf_tables *t, const float *x, int above, const char *name, const char *path, exf_err *err)
+/* Checks [L, E] numbers per expert: finite; norms from 0, and above 0 where no token is behind them. */
+static exf_code check_experts(const exf_tables *t, const float *x, int norms, const char *name, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
-    for (size_t at = 0; x && at < (size_t)t->n_layers * e; at++)
-        if (!isfinite(x[at]) || (above && !(x[at] > 0)))
-            return exf_fail(err, EXF_FORMAT, "%s: %s[%zu, %zu] is %g, expected a %s", path, name, at / e, at % e, (double)x[at],
-                            above ? "number above 0" : "finite number");
+    for (size_t at = 0; x && at < (size_t)t->n_layers * e; at++) {
+        int above = norms && !(t->expert_count && t->expert_count[at]);
+        if (isfinite(x[at]) && !(norms && x[at] < 0) && !(above && x[at] == 0)) continue;
+        return exf_fail(err, EXF_FORMAT, "%s: %s[%zu, %zu] is %g, expected a %s", path, name, at / e, at % e, (double)x[at],
+                        above ? "number above 0" : norms ? "finite number from 0" : "finite number");
+    }
     return EXF_OK;
 }
 

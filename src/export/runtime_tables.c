@@ -5,6 +5,7 @@
 #include "export/table_facts.h"
 #include "format/json.h"
 
+#include <float.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,8 @@ static void fill_known(exf_runtime_tables *r, const exf_tables *t, const float *
         size_t to = (size_t)t->layer_number[l];
         memcpy(r->coeff + to * e * e, t->coeff + l * e * e, e * e * sizeof *r->coeff);
         memcpy(r->loss + to * e * e, loss + l * e * e, e * e * sizeof *r->loss);
-        memcpy(r->norms + to * e, t->expert_norms + l * e, e * sizeof *r->norms);
+        /* Plugins refuse 0; the least normal number ranks such an expert last, too. */
+        for (size_t i = 0; i < e; i++) r->norms[to * e + i] = t->expert_norms[l * e + i] > 0 ? t->expert_norms[l * e + i] : FLT_MIN;
     }
 }
 

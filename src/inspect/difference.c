@@ -53,13 +53,19 @@ static double traffic(const span *x, size_t source)
     return (double)x->a->expert_count[source] + (double)x->b->expert_count[source];
 }
 
+/* Returns the relative change of a norm; 1 where it was 0. */
+static double change_of_norm(double was, double is)
+{
+    return was == is ? 0 : was > 0 ? fabs(is - was) / was : 1;
+}
+
 static void compare_sources(const span *x, exf_layer_difference *row)
 {
     double all = 0, flipped = 0;
     row->sources = x->n * x->e;
     for (size_t i = x->first * x->e; i < (x->first + x->n) * x->e; i++) {
         int flip = best_target(x->a, i) != best_target(x->b, i);
-        double change = fabs((double)x->b->norms[i] - (double)x->a->norms[i]) / (double)x->a->norms[i];
+        double change = change_of_norm((double)x->a->norms[i], (double)x->b->norms[i]);
         if (change > row->norm) row->norm = change;
         row->flips += (uint64_t)flip;
         all += traffic(x, i);

@@ -42,7 +42,7 @@ static exf_code check_evidence(const exf_verify_file *x, exf_err *err)
                             (unsigned long long)least);
 }
 
-/* A cold expert has the lower median of the others' norms; 1 where all are cold. */
+/* A cold expert has the lower median of the others' norms above 0; 1 where none is. */
 static exf_code check_cold_norms(const exf_verify_file *x, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;
@@ -53,7 +53,7 @@ static exf_code check_cold_norms(const exf_verify_file *x, exf_err *err)
     for (size_t l = 0; l < (size_t)s->n_layers; l++) {
         size_t n = 0;
         for (size_t i = l * e; i < (l + 1) * e; i++)
-            if (s->expert_count[i]) warm[n++] = (double)s->norms[i];
+            if (s->expert_count[i] && s->norms[i] > 0) warm[n++] = (double)s->norms[i];
         exf_sort(warm, n);
         double median = n ? warm[(n - 1) / 2] : 1;
         for (size_t i = l * e; i < (l + 1) * e; i++) {

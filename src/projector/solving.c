@@ -29,7 +29,7 @@ exf_code exf_solve_fill_cold(double *x, const exf_layer_statistics *s, exf_err *
     exf_code rc = exf_mem_new(&seen, e, sizeof *seen, "expert norms", err);
     if (rc != EXF_OK) return rc;
     for (size_t i = 0; i < e; i++)
-        if (s->norm_count[i]) seen[n++] = x[i];
+        if (s->norm_count[i] && x[i] > 0) seen[n++] = x[i];
     qsort(seen, n, sizeof *seen, ascending);
     for (size_t i = 0; i < e; i++)
         if (!s->norm_count[i]) x[i] = n ? seen[(n - 1) / 2] : 1;

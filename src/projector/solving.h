@@ -36,6 +36,6 @@ typedef struct exf_solve_options {
 int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o, size_t i);
 /* Returns max(0, source_sq - 2 S dot + S^2 target_sq) / source_sq; 0 if the source's output is 0 on every token. */
 double exf_solve_loss(double scalar, double dot, double target_sq, double source_sq);
-/* Sets x[e] of cold experts to the lower median of the others, or to 1 if all are cold. */
+/* Sets x[e] of cold experts to the lower median of the others above 0, or to 1 if there are none. */
 exf_code exf_solve_fill_cold(double *x, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 #endif

@@ -98,9 +98,9 @@ static exf_code solve_rms(const exf_layer_statistics *s, int l, exf_tables *t, e
     for (size_t i = 0; rc == EXF_OK && i < e; i++) {
         float *out = &t->rms[(size_t)l * e + i];
         *out = (float)rms[i];
-        if (!isfinite(*out) || !(*out > 0))
+        if (!isfinite(*out) || *out < 0)
             rc = exf_fail(err, EXF_NUMERIC,
-                          "layer %d: expert %zu has root mean square norm %g over %llu tokens, expected a number above 0",
+                          "layer %d: expert %zu has root mean square norm %g over %llu tokens, expected a finite number from 0",
                           (int)t->layer_number[l], i, rms[i], (unsigned long long)s->norm_count[i]);
     }
 out:

@@ -19,9 +19,9 @@ exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, ex
         float *out = &t->expert_norms[(size_t)l * e + i];
         *out = (float)h[i];
         t->expert_count[(size_t)l * e + i] = s->norm_count[i];
-        if (!isfinite(*out) || !(*out > 0))
+        if (!isfinite(*out) || *out < 0)
             rc = exf_fail(err, EXF_NUMERIC,
-                          "layer %d: expert %zu has mean output norm %g over %llu tokens, expected a number above 0",
+                          "layer %d: expert %zu has mean output norm %g over %llu tokens, expected a finite number from 0",
                           (int)t->layer_number[l], i, h[i], (unsigned long long)s->norm_count[i]);
     }
 out:

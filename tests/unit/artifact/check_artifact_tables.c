@@ -233,10 +233,31 @@ END_TEST
 
 START_TEST(losses_and_norms_have_their_sign)
 {
-    float below = -1e-30f, zero = 0;
+    float below = -1e-30f;
     refused("/loss", 1, &below, "/loss[0, 0, 1] is -1e-30");
-    refused("/expert_norms", 2, &zero, "/expert_norms[0, 2] is 0");
-    refused("/expert_norms", 2, &below, "/expert_norms[0, 2] is -1e-30");
+    refused("/expert_norms", 2, &below, "/expert_norms[0, 2] is -1e-30, expected a finite number from 0");
+    refused("/rms", E + 1, &below, "/rms[1, 1] is -1e-30, expected a finite number from 0");
+}
+END_TEST
+
+/* An output of 0 on every token is evidence; without a token it is none. */
+START_TEST(a_norm_of_0_needs_tokens)
+{
+    exf_tables t;
+    ck_ok(sample(&t, &e), e);
+    for (int k = 0; k < 2; k++) {
+        float *x = k ? &t.rms[E + 2] : &t.expert_norms[E + 2], was = *x;
+        uint64_t tokens = t.expert_count[E + 2];
+        *x = 0;
+        ck_ok(exf_tables_check(&t, "t", &e), e);
+        t.expert_count[E + 2] = 0;
+        ck_fails(exf_tables_check(&t, "t", &e), EXF_FORMAT, e, k ? "t: /rms[1, 2] is 0, expected a number above 0"
+                                                                 : "t: /expert_norms[1, 2] is 0, expected a number above 0");
+        *x = was;
+        ck_ok(exf_tables_check(&t, "t", &e), e);
+        t.expert_count[E + 2] = tokens;
+    }
+    exf_tables_free(&t);
 }
 END_TEST
 
@@ -251,7 +272,7 @@ END_TEST
 
 START_TEST(measures_stay_in_their_range)
 {
-    float above = nextafterf(1, 2), below = -1e-30f, some = 0.25f, zero = 0, nan = NAN;
+    float above = nextafterf(1, 2), below = -1e-30f, some = 0.25f, nan = NAN;
     refused("/cosine", 1, &above, "/cosine[0, 0, 1] is 1");
     refused("/cosine", 1, &nan, "/cosine[0, 0, 1] is nan");
     refused("/cosine", E + 1, &some, "/cosine[0, 1, 1] is 0.25, expected 1 on the diagonal");
@@ -263,7 +284,6 @@ START_TEST(measures_stay_in_their_range)
     refused("/std_error", 1, &below, "/std_error[0, 0, 1]");
     refused("/std_error", 0, &some, "/std_error[0, 0, 0] is 0.25, expected 0 on the diagonal");
     refused("/std_error", 2 * E, &some, "/std_error[0, 2, 0] is 0.25, expected 1e30 without evidence");
-    refused("/rms", E + 1, &zero, "/rms[1, 1] is 0, expected a number above 0");
     refused("/contribution", 2, &nan, "/contribution[0, 2] is nan");
     refused("/shared/layer/scalar", 1, &nan, "/shared/layer/scalar[1] is nan");
     refused("/shared/global/loss", 1, &below, "/shared/global/loss[0, 0, 1] is -1e-30");
@@ -438,6 +458,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, an_existing_file_is_kept);
     tcase_add_test(t, numbers_must_be_finite);
     tcase_add_test(t, losses_and_norms_have_their_sign);
+    tcase_add_test(t, a_norm_of_0_needs_tokens);
     tcase_add_test(t, the_diagonal_is_fixed);
     tcase_add_test(t, measures_stay_in_their_range);
     tcase_add_test(t, a_loss_needs_evidence);

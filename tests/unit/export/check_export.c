@@ -188,7 +188,8 @@ START_TEST(bad_tables_are_refused_before_anything_is_written)
     SPOILED(float, t.loss[1], NAN, "loss[0, 0, 1]");
     SPOILED(float, t.loss[0], 0.5f, "loss[0, 0, 0]");
     SPOILED(float, t.loss[2], 0.5f, "loss[0, 0, 2]"); /* no token was seen */
-    SPOILED(float, t.expert_norms[3], 0, "expert_norms[1, 0]");
+    SPOILED(float, t.expert_norms[4], 0, "expert_norms[1, 1]"); /* of a cold expert */
+    SPOILED(float, t.expert_norms[3], -1, "expert_norms[1, 0]");
     SPOILED(float, t.expert_norms[3], -INFINITY, "expert_norms[1, 0]");
     SPOILED(int32_t, t.pool[0].members[1], E, "member 3");
     SPOILED(int32_t, t.pool[0].target_ids[1], -1, "goes to -1");

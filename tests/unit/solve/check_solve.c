@@ -182,14 +182,22 @@ START_TEST(a_layer_without_a_token_has_norms)
 }
 END_TEST
 
-START_TEST(norms_are_above_nothing)
+/* Outputs of 0 are evidence, which no cold expert is thought to have. */
+START_TEST(a_norm_may_be_0)
+{
+    ck_norms(2, (double[]){2, 0}, (uint64_t[]){1, 4}, (float[]){2, 0});
+    ck_norms(5, (double[]){0, 0, 0, 8, 6}, (uint64_t[]){4, 0, 3, 2, 1}, (float[]){0, 4, 0, 4, 6});
+    ck_norms(3, (double[]){0, 0, 0}, (uint64_t[]){9, 0, 9}, (float[]){0, 1, 0});
+}
+END_TEST
+
+START_TEST(a_norm_below_0_is_refused)
 {
     exf_layer_statistics s = layer_of(2);
     exf_tables t = tables_of(2, NULL, 0);
-    exf_exact_add(&s.norm_sum[0], 2);
-    s.norm_count[0] = 1;
-    s.norm_count[1] = 4;
-    ck_fails(exf_solve_norms(&s, 0, &t, &e), EXF_NUMERIC, e, "layer 7: expert 1 has mean output norm 0 over 4 tokens");
+    exf_exact_add(&s.norm_sum[1], -2);
+    s.norm_count[1] = 1;
+    ck_fails(exf_solve_norms(&s, 0, &t, &e), EXF_NUMERIC, e, "layer 7: expert 1 has mean output norm -2 over 1 tokens");
     exf_tables_free(&t);
     exf_layer_statistics_free(&s);
 }
@@ -538,7 +546,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, the_diagonal_and_unobserved_pairs);
     tcase_add_test(t, cold_experts_have_the_lower_median);
     tcase_add_test(t, a_layer_without_a_token_has_norms);
-    tcase_add_test(t, norms_are_above_nothing);
+    tcase_add_test(t, a_norm_may_be_0);
+    tcase_add_test(t, a_norm_below_0_is_refused);
     tcase_add_test(t, pools_take_the_largest_and_the_nearest);
     tcase_add_test(t, ties_go_to_the_earlier_member);
     tcase_add_test(t, a_pool_of_one_in_two_experts);
