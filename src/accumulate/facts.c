@@ -245,6 +245,39 @@ static exf_code check_same(const exf_facts_part *a, const exf_facts_part *b, exf
     return EXF_OK;
 }
 
+/* The length at which documents were cut, and the file that says so. */
+typedef struct {
+    const char *max_tokens, *path;
+} cut;
+
+static exf_code check_cut(cut *first, const char *max_tokens, const char *path, exf_err *err)
+{
+    if (!max_tokens || (first->max_tokens && strcmp(max_tokens, first->max_tokens) == 0)) return EXF_OK;
+    if (first->max_tokens)
+        return exf_fail(err, EXF_MODEL,
+                        "%s: data.max_tokens is %s, in %s it is %s: documents that both have would count twice, and cut at two "
+                        "lengths they have no sequence in common that shows it; make all parts with one length",
+                        path, max_tokens, first->path, first->max_tokens);
+    *first = (cut){max_tokens, path};
+    return EXF_OK;
+}
+
+/* Looks at all parts, and at those of which a part was made. */
+static exf_code check_cuts(const exf_facts_part *part, size_t n, exf_err *err)
+{
+    cut first = {NULL, NULL};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < n; i++) {
+        const exf_provenance *origin = part[i].origin;
+        EXF_TRY(check_cut(&first, exf_provenance_get(part[i].provenance, "data.max_tokens"), part[i].path, err));
+        for (size_t k = 0; origin && k < origin->n; k++)
+            if (exf_starts_with(origin->key[k], "part.") && exf_ends_with(origin->key[k], ".max_tokens"))
+                EXF_TRY(check_cut(&first, origin->value[k], part[i].path, err));
+    }
+out:
+    return rc;
+}
+
 static exf_code check_parts(const exf_facts_part *part, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
@@ -318,6 +351,7 @@ exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_f
 {
     exf_code rc;
     const exf_provenance *first = part[0].provenance;
+    EXF_TRY(check_cuts(part, n, err));
     if (!sequences->length) return join_unknown(out, part, n, err);
     EXF_TRY(check_parts(part, n, err));
     for (size_t i = 0; i < first->n; i++)

@@ -173,6 +173,38 @@ START_TEST(a_list_of_domains_is_read_or_refused)
 }
 END_TEST
 
+/* The same documents are other sequences where they were cut at another length; a part may be a merge itself. */
+START_TEST(documents_are_cut_at_one_length)
+{
+    for (int merged = 0; merged < 3; merged++) {
+        exf_sequence_list a = {.n = 0}, b = {.n = 0}, all = {.n = 0};
+        exf_provenance p = {0}, q = {0}, made = {0}, out = {0}, origin = {0};
+        exf_facts_part from[2] = {{.path = "a.h5", .provenance = &p, .sequences = &a, .origin = merged ? &made : NULL},
+                                  {.path = "b.h5", .provenance = &q, .sequences = &b}};
+        ck_ok(exf_sequence_list_new(&a, 1, &e), e);
+        ck_ok(exf_sequence_list_new(&b, 1, &e), e);
+        ck_ok(exf_sequence_list_new(&all, 2, &e), e);
+        b.sha256[0][0] = 1;
+        if (!merged) add_fact(&p, "data.max_tokens", "128");
+        add_fact(&q, "data.max_tokens", merged == 2 ? "128" : "64");
+        add_fact(&made, "part.0.manifest_sha256", "00");
+        add_fact(&made, "part.0.max_tokens", "128");
+        add_fact(&made, "part.1.manifest_sha256", "01");
+        add_fact(&made, "part.1.max_tokens", merged == 2 ? "64" : "128");
+        ck_fails(exf_facts_join(&out, &origin, from, 2, &all, &e), EXF_MODEL, e,
+                 merged == 2 ? "a.h5: data.max_tokens is 64, in a.h5 it is 128" : "b.h5: data.max_tokens is 64, in a.h5 it is 128");
+        exf_provenance_free(&p);
+        exf_provenance_free(&q);
+        exf_provenance_free(&made);
+        exf_provenance_free(&out);
+        exf_provenance_free(&origin);
+        exf_sequence_list_free(&a);
+        exf_sequence_list_free(&b);
+        exf_sequence_list_free(&all);
+    }
+}
+END_TEST
+
 /* ---- sums ---------------------------------------------------------------------------------- */
 
 START_TEST(order_does_not_matter)
@@ -262,6 +294,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, facts_add_up_or_agree);
     tcase_add_test(t, a_list_of_domains_is_read_or_refused);
+    tcase_add_test(t, documents_are_cut_at_one_length);
     tcase_add_test(t, order_does_not_matter);
     tcase_add_test(t, sums_are_the_sums_of_the_parts);
     tcase_add_test(t, what_does_not_add_is_refused);
