@@ -104,6 +104,7 @@ FAULTY_CUDA := $(addprefix $(BUILD)/cudart/bin/,exfold-calibrate exfold-validate
 PRELOADED   := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/faults/fault_at_call.so
 FAKE_NODES  := $(if $(filter 1,$(MPI)),$(BUILD)/tests/ranks/fake_nodes.so)
 MUTANTS     := $(BUILD)/tests/mutants/mutants
+FORGE       := $(BUILD)/tests/cli/forge
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
 # Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
 FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) $(wildcard src/tool/recipe*.c)
@@ -157,7 +158,7 @@ check-cuda: deps $(CHECKS_CUDA)
 	$(Q)scripts/run-checks.sh $(CHECKS_CUDA)
 
 ## check-cli: the programs, from the outside (tests/cli)
-check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS)
+check-cli: all $(PRELOADED) $(FAKE_NODES) $(MUTANTS) $(FORGE)
 	$(Q)BUILD=$(BUILD) tests/cli/run.sh
 
 ## check-reference: the demo model, every variant, beside its float64 reference (tests/reference)
@@ -425,6 +426,9 @@ $(BUILD)/tests/ranks/fake_nodes.so: tests/ranks/fake_nodes.c
 $(MUTANTS): tests/mutants/mutants.c
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(STD) $(WARN) -O1 -Isrc -o $@ $<
+$(BUILD)/tests/cli/%: $(BUILD)/tests/cli/%.o $(BUILD)/libexfold.a
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
 $(BUILD)/tests/report/%: $(BUILD)/tests/report/%.o $(BUILD)/libexfold.a
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(LINK) -o $@ $^ $(LDLIBS)

@@ -254,7 +254,7 @@ static exf_code end_first_sweep(exf_accumulator *a, int layer, exf_err *err)
         rc = exf_sequence_tracker_close(&a->tracker[i], &a->sums[i], err);
         if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, ", layer);
         if (rc != EXF_OK) goto out;
-        if (i) exf_layer_statistics_merge(&a->sums[0], &a->sums[i]);
+        if (i) EXF_TRY(exf_layer_statistics_merge(&a->sums[0], &a->sums[i], err));
     }
     if (a->routes.sample.n) exf_route_sample_merge(&a->sums[0].routes, &a->routes.sample);
     a->first_done = 1;

@@ -81,6 +81,22 @@ out:
     return rc;
 }
 
+/* Adds a file's tokens and sequences to those of the files before. */
+static exf_code add_counts(merging *m, size_t i, exf_err *err)
+{
+    const exf_run_shape *own = &m->file[i].shape;
+    int64_t most = EXF_MOST_COUNTED / own->top_k, tokens = m->shape.n_tokens, sequences = m->shape.n_sequences;
+    if (own->n_tokens > most - tokens || own->n_sequences > EXF_MOST_COUNTED - sequences)
+        return exf_fail(err, EXF_FORMAT,
+                        "%s: %lld tokens of %lld sequences, the files before have %lld of %lld: more together than the %lld tokens "
+                        "that are counted",
+                        m->part[i].path, (long long)own->n_tokens, (long long)own->n_sequences, (long long)tokens,
+                        (long long)sequences, (long long)most);
+    m->shape.n_tokens += own->n_tokens;
+    m->shape.n_sequences += own->n_sequences;
+    return EXF_OK;
+}
+
 static exf_code join_heads(merging *m, exf_err *err)
 {
     exf_code rc;
@@ -90,8 +106,7 @@ static exf_code join_heads(merging *m, exf_err *err)
     EXF_TRY(exf_facts_join(&m->provenance, &m->origin, m->part, m->n, &m->sequences, err));
     for (size_t i = 1; i < m->n; i++) {
         EXF_TRY(check_shape(&m->file[0], &m->file[i], err));
-        m->shape.n_sequences += m->file[i].shape.n_sequences;
-        m->shape.n_tokens += m->file[i].shape.n_tokens;
+        EXF_TRY(add_counts(m, i, err));
     }
 out:
     return rc;
@@ -142,14 +157,33 @@ static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
     }
 }
 
+static exf_code too_large(const char *path, double a, double b, exf_err *err)
+{
+    return exf_fail(err, EXF_FORMAT, "%s: vector sums of %.17g and %.17g in the files before are more together than a sum holds",
+                    path, b, a);
+}
+
 static exf_code add_grid(int64_t *to, int to_grid, int64_t *from, int from_grid, size_t n, const char *path, exf_err *err)
 {
     if (from_grid > to_grid)
         return exf_fail(err, EXF_FORMAT, "%s: low-rank sums in units of 2^%d, coarser than their scalar sums allow (2^%d)", path,
                         from_grid, to_grid);
     exf_grid_coarsen(from, n, from_grid, to_grid);
-    for (size_t i = 0; i < n; i++) to[i] += from[i];
+    for (size_t i = 0; i < n; i++) {
+        if (from[i] > 0 ? to[i] > INT64_MAX - from[i] : to[i] < INT64_MIN - from[i])
+            return too_large(path, (double)to[i], (double)from[i], err);
+        to[i] += from[i];
+    }
     return EXF_OK;
+}
+
+static exf_code add_exact(exf_exact *to, const exf_exact *from, const char *path, exf_err *err)
+{
+    exf_exact back = *from;
+    if (!exf_exact_merge(to, from)) return EXF_OK;
+    exf_exact_negate(&back);
+    (void)exf_exact_merge(&back, to);
+    return too_large(path, exf_exact_value(&back), exf_exact_value(from), err);
 }
 
 /* Adds `from` to `to`, and overwrites `from`. */
@@ -158,8 +192,8 @@ static exf_code add_vectors(exf_vector_sums *to, exf_vector_sums *from, const ch
     size_t h = (size_t)to->d_model, r = (size_t)to->rank;
     exf_code rc = EXF_OK;
     for (size_t i = 0; to->vu && i < (size_t)to->n_pairs * h; i++) {
-        exf_exact_merge(&to->vu[i], &from->vu[i]);
-        exf_exact_merge(&to->vv[i], &from->vv[i]);
+        EXF_TRY(add_exact(&to->vu[i], &from->vu[i], path, err));
+        EXF_TRY(add_exact(&to->vv[i], &from->vv[i], path, err));
     }
     for (size_t p = 0; to->grid && p < (size_t)to->n_pairs; p++) {
         const int32_t *a = to->grid + EXF_N_GRIDS * p, *b = from->grid + EXF_N_GRIDS * p;
@@ -227,7 +261,11 @@ static exf_code merge_layers(merging *m, exf_statistics_writer *w, exf_err *err)
         for (size_t k = 0; k < m->n; k++) {
             EXF_TRY(exf_stop_check(err));
             EXF_TRY(exf_statistics_get(&m->file[k], i, &one, err));
-            exf_layer_statistics_merge(&sum, &one);
+            rc = exf_layer_statistics_merge(&sum, &one, err);
+            if (rc != EXF_OK) {
+                exf_err_prefix(err, "%s: layer %d, merged with the files before: ", m->part[k].path, m->file[0].layer_number[i]);
+                goto out;
+            }
         }
         EXF_TRY(exf_statistics_put(w, m->file[0].layer_number[i], &sum, err));
         if (vectors) EXF_TRY(merge_vectors(m, w, i, &sum, err));

@@ -1,8 +1,9 @@
 /* artifact.c - the table of kinds, and functions that all kinds share. */
 #include "artifact/artifact.h"
 
-#include "base/registry.h"
 #include "base/mem.h"
+#include "base/registry.h"
+#include "base/text.h"
 
 EXF_REGISTRY_BEGIN
 #define X(name) &exf_artifact_##name,
@@ -129,9 +130,20 @@ exf_code exf_run_shape_read(exf_run_shape *s, exf_h5 *h, exf_err *err)
     }
     SHAPE_FIELDS(X)
 #undef X
+#define X(field)                                                                                                                   \
+    if (s->field > EXF_MOST_COUNTED) {                                                                                             \
+        rc = exf_fail(err, EXF_FORMAT, "%s: %s is %lld, expected at most %lld", exf_h5_path(h), #field, (long long)s->field,       \
+                      (long long)EXF_MOST_COUNTED);                                                                                \
+        goto out;                                                                                                                  \
+    }
+    X(n_sequences) X(n_tokens)
+#undef X
     if (s->n_experts < 1 || s->n_experts > EXPERTS_LIMIT || s->top_k < 1 || s->top_k > s->n_experts)
         rc = exf_fail(err, EXF_FORMAT, "%s: %lld experts with %lld per token cannot be", exf_h5_path(h), (long long)s->n_experts,
                       (long long)s->top_k);
+    else if (s->n_tokens > EXF_MOST_COUNTED / s->top_k)
+        rc = exf_fail(err, EXF_FORMAT, "%s: n_tokens is %lld and top_k %lld: expected at most %lld routes", exf_h5_path(h),
+                      (long long)s->n_tokens, (long long)s->top_k, (long long)EXF_MOST_COUNTED);
 out:
     return rc;
 }
@@ -142,25 +154,38 @@ exf_code exf_layer_numbers_write(const int32_t *numbers, int n, exf_h5 *h, exf_e
     return exf_h5_write(h, &t, EXF_H5_PLAIN, err);
 }
 
-exf_code exf_layer_numbers_read(int32_t **numbers, int *n, exf_h5 *h, exf_err *err)
+/* Finds how many layers the model has, or may have. */
+static exf_code layers_of_model(int64_t *n, const exf_provenance *p, const exf_h5 *h, exf_err *err)
 {
-    enum { LAYERS_LIMIT = 65536 };
+    const char *text = exf_provenance_get(p, "model.layers");
+    *n = EXF_LAYERS_LIMIT;
+    if (!text || (exf_parse_i64(text, n) && *n >= 1 && *n <= EXF_LAYERS_LIMIT)) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: provenance says model.layers is %s, expected 1 to %d", exf_h5_path(h), text,
+                    EXF_LAYERS_LIMIT);
+}
+
+exf_code exf_layer_numbers_read(int32_t **numbers, int *n, const exf_provenance *p, exf_h5 *h, exf_err *err)
+{
     exf_code rc;
     exf_tensor t;
+    int64_t layers;
     *numbers = NULL;
+    EXF_TRY(layers_of_model(&layers, p, h, err));
     EXF_TRY(exf_h5_describe(h, "/layer_numbers", &t, err));
-    if (t.rank != 1 || t.shape[0] < 1 || t.shape[0] > LAYERS_LIMIT) {
+    if (t.rank != 1 || t.shape[0] < 1 || t.shape[0] > layers) {
         char shape[64];
-        rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers is %s, expected [L] with L >= 1", exf_h5_path(h),
-                      exf_shape_text(shape, sizeof shape, t.shape, t.rank));
+        rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers is %s, expected [L] with L from 1 to %lld", exf_h5_path(h),
+                      exf_shape_text(shape, sizeof shape, t.shape, t.rank), (long long)layers);
         goto out;
     }
     EXF_TRY(exf_mem_new(numbers, (size_t)t.shape[0], sizeof **numbers, "layer numbers", err));
     EXF_TRY(exf_h5_read_rows(h, "/layer_numbers", EXF_DT_I32, 0, t.shape[0], *numbers, err));
-    for (int64_t i = 0; rc == EXF_OK && i < t.shape[0]; i++)
-        if ((*numbers)[i] < 0 || (i && (*numbers)[i] <= (*numbers)[i - 1]))
-            rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers[%lld] is %d, expected ascending layer numbers", exf_h5_path(h),
-                          (long long)i, (int)(*numbers)[i]);
+    for (int64_t i = 0; rc == EXF_OK && i < t.shape[0]; i++) {
+        int64_t least = i ? (int64_t)(*numbers)[i - 1] + 1 : 0, number = (*numbers)[i];
+        if (number < least || number >= layers)
+            rc = exf_fail(err, EXF_FORMAT, "%s: /layer_numbers[%lld] is %lld, expected ascending layer numbers, here %lld to %lld",
+                          exf_h5_path(h), (long long)i, (long long)number, (long long)least, (long long)layers - 1);
+    }
     *n = (int)t.shape[0];
 out:
     if (rc != EXF_OK) {

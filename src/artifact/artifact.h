@@ -45,6 +45,9 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
 /* Computes the digest of a file of this kind (NULL: of any), as exf_h5_digest() does. */
 exf_code exf_artifact_digest(const char *path, const exf_artifact *expected, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
+/* No count is above this: that of tokens, and of all tokens' routes, are not. */
+#define EXF_MOST_COUNTED ((int64_t)1 << 53)
+
 /* The root attributes that all kinds have. */
 typedef struct {
     int64_t n_experts, top_k, d_model;  /* E, K, H */
@@ -53,7 +56,11 @@ typedef struct {
 exf_code exf_run_shape_write(const exf_run_shape *s, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_run_shape_read(exf_run_shape *s, exf_h5 *h, exf_err *err) EXF_CHECKED;
 
-/* /layer_numbers, I32 [L]: the model's layer number of each MoE layer, ascending. */
+enum { EXF_LAYERS_LIMIT = 1024 }; /* no model has more layers: EXF_MAX_LAYERS of model/architecture.h */
+
+/* /layer_numbers, I32 [L]: the model's layer number of each MoE layer, ascending; below the fact model.layers, which files of
+ * other programs may lack, and below what any model has. */
 exf_code exf_layer_numbers_write(const int32_t *numbers, int n, exf_h5 *h, exf_err *err) EXF_CHECKED;
-exf_code exf_layer_numbers_read(int32_t **numbers, int *n, exf_h5 *h, exf_err *err) EXF_CHECKED; /* caller frees */
+exf_code exf_layer_numbers_read(int32_t **numbers, int *n, const exf_provenance *p, exf_h5 *h,
+                                exf_err *err) EXF_CHECKED; /* caller frees */
 #endif

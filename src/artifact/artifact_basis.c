@@ -157,7 +157,7 @@ exf_code exf_basis_open(exf_basis *b, const char *path, exf_err *err)
     memset(b, 0, sizeof *b);
     EXF_TRY(exf_artifact_open(&b->h, path, &exf_artifact_basis, NULL, &b->provenance, err));
     EXF_TRY(exf_run_shape_read(&b->shape, b->h, err));
-    EXF_TRY(exf_layer_numbers_read(&b->layer_number, &b->n_layers, b->h, err));
+    EXF_TRY(exf_layer_numbers_read(&b->layer_number, &b->n_layers, &b->provenance, b->h, err));
     EXF_TRY(exf_sequence_list_read(&b->sequences, b->shape.n_sequences, b->shape.n_tokens, b->h, err));
     EXF_TRY(find_digest(b, err));
     const char *said = exf_provenance_get(&b->provenance, EXF_BASIS_FACT);

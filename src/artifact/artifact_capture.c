@@ -211,7 +211,7 @@ exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err)
     memset(f, 0, sizeof *f);
     EXF_TRY(exf_artifact_open(&f->h, path, &exf_artifact_capture, NULL, &f->provenance, err));
     EXF_TRY(exf_run_shape_read(&f->shape, f->h, err));
-    EXF_TRY(exf_layer_numbers_read(&f->layer_number, &f->n_layers, f->h, err));
+    EXF_TRY(exf_layer_numbers_read(&f->layer_number, &f->n_layers, &f->provenance, f->h, err));
     EXF_TRY(exf_sequence_list_read(&f->sequences, f->shape.n_sequences, f->shape.n_tokens, f->h, err));
     for (int i = 0; i < f->n_layers; i++)
         for (int k = 0; k < STREAM_SQ; k++) {

@@ -36,6 +36,9 @@
  * Since version 4, each of which may be absent:
  *   /layers/<l>/energy_sum         F64 [E] and exact/...: squares of router weight times norm
  *   /layers/<l>/stream/..., /layers/<l>/routes/...   statistics_routes.c
+ *   /layers/<l>/empty_slots        U64 [1]      slots of the layer's tokens without an expert (a hash layer that names an
+ *       expert twice for a token); absent: 0
+ * Counts obey the rules of counts.h, which every reader checks.
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 #include "artifact/artifact_basis.h"
@@ -305,9 +308,11 @@ exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err
     memset(r, 0, sizeof *r);
     EXF_TRY(exf_artifact_open(&r->h, path, &exf_artifact_statistics, NULL, &r->provenance, err));
     EXF_TRY(exf_run_shape_read(&r->shape, r->h, err));
-    EXF_TRY(exf_layer_numbers_read(&r->layer_number, &r->n_layers, r->h, err));
+    EXF_TRY(exf_layer_numbers_read(&r->layer_number, &r->n_layers, &r->provenance, r->h, err));
     EXF_TRY(read_pairs(r, err));
     EXF_TRY(exf_sequence_list_read(&r->sequences, r->shape.n_sequences, r->shape.n_tokens, r->h, err));
+    if (r->common_input)
+        EXF_TRY(exf_common_tokens_of(&r->common, &r->shape, &r->sequences, &r->provenance, path, err));
     EXF_TRY(exf_facts_read(&r->origin, "/" EXF_H5_ORIGIN, r->h, err));
     EXF_TRY(expect_layer(r, err));
 out:
@@ -367,25 +372,14 @@ static exf_code get_counts(exf_statistics_reader *r, int layer, const char *name
     return exf_h5_read(r->h, &t, count, err);
 }
 
-/* Checks counts: symmetric, zero on the diagonal, and no pair observed more often than either of its
- * experts; or, with common input, every pair equally often. */
 static exf_code check_counts(const exf_statistics_reader *r, int layer, const exf_layer_statistics *s, exf_err *err)
 {
-    size_t e = (size_t)s->n_experts;
-    for (size_t a = 0; a < e; a++)
-        for (size_t b = 0; b < e; b++) {
-            uint64_t n = s->count[a * e + b], most = r->common_input ? s->count[e > 1] : s->norm_count[a];
-            if (r->common_input && a != b && n != most)
-                return exf_fail(err, EXF_FORMAT, "%s: /layers/%d/count[%zu, %zu] is %llu, with common input every pair has %llu",
-                                exf_h5_path(r->h), layer, a, b, (unsigned long long)n, (unsigned long long)most);
-            if (n != s->count[b * e + a] || n > most || (a == b && n))
-                return exf_fail(
-                    err, EXF_FORMAT,
-                    "%s: /layers/%d/count[%zu, %zu] is %llu, which its mirror (%llu) or expert %zu's %llu tokens forbid",
-                    exf_h5_path(r->h), layer, a, b, (unsigned long long)n, (unsigned long long)s->count[b * e + a], a,
-                    (unsigned long long)s->norm_count[a]);
-        }
-    return EXF_OK;
+    char pairs[PATH_LEN], experts[PATH_LEN];
+    layer_path(pairs, layer, "", "count[");
+    layer_path(experts, layer, "", "norm_count[");
+    exf_layer_counts c = {.path = exf_h5_path(r->h), .layer = layer, .pairs = pairs, .experts = experts, .run = &r->shape,
+                          .common = r->common, .count = s->count, .expert_count = s->norm_count, .empty_slots = *s->empty_slots};
+    return exf_counts_check(&c, err);
 }
 
 /* Checks sequence counts: 0 for a pair without tokens, else at least one and at most one per token. */
@@ -434,9 +428,9 @@ exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistic
 #undef X
     EXF_TRY(get_counts(r, layer, "count", s->count, 2, err));
     EXF_TRY(get_counts(r, layer, "norm_count", s->norm_count, 1, err));
+    EXF_TRY(exf_statistics_get_routes(r, i, s, err));
     EXF_TRY(check_counts(r, layer, s, err));
     EXF_TRY(get_sequences(r, layer, s, err));
-    EXF_TRY(exf_statistics_get_routes(r, i, s, err));
 out:
     return rc;
 }

@@ -27,6 +27,8 @@
  *   /vectors/lowrank/<R>/c F32 [N, R, H] C of the projector S I + Q C
  * Since version 4, which may be absent:
  *   /frobenius            F32 [L, E, E] what S misses by Frobenius norm, no token weighted; as /loss where there is none
+ *   /empty_slots          U64 [L]       slots of a layer's tokens without an expert (see statistics); absent: 0
+ * Counts obey the rules of counts.h, which every reader checks.
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
 #include "artifact/tables_budgets.h"
@@ -115,6 +117,7 @@ static exf_code each_dataset(const exf_tables *t, visitor visit, exf_h5 *h, exf_
         {"/expert_norms", EXF_DT_F32, 2, {l, e}, t->expert_norms},
         {"/count", EXF_DT_U64, 3, {l, e, e}, t->count},
         {"/expert_count", EXF_DT_U64, 2, {l, e}, t->expert_count},
+        {"/empty_slots", EXF_DT_U64, 1, {l}, t->empty_slots},
         {"/cosine", EXF_DT_F32, 3, {l, e, e}, t->cosine},
         {"/rms", EXF_DT_F32, 2, {l, e}, t->rms},
         {"/contribution", EXF_DT_F32, 2, {l, e}, t->contribution},
@@ -171,7 +174,7 @@ typedef struct {
     const char *by; /* criterion of the group that is being listed */
     char shared[8][sizeof(((exf_shared_scalar *)0)->name)];
     size_t n_shared;
-    int pools, pools_by, patterns, budgets, cosine, rms, contribution, similarity, frobenius, std_error;
+    int pools, pools_by, patterns, budgets, empty_slots, cosine, rms, contribution, similarity, frobenius, std_error;
 } contents;
 
 static exf_code look(void *self, const char *name, exf_err *err)
@@ -183,7 +186,7 @@ static exf_code look(void *self, const char *name, exf_err *err)
     c->budgets |= strcmp(name, "budgets") == 0;
     c->patterns |= strcmp(name, "shared") == 0;
 #define X(field) c->field |= strcmp(name, #field) == 0;
-    X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
+    X(empty_slots) X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
     return EXF_OK;
 }
@@ -282,6 +285,7 @@ static exf_code expect_all(const contents *c, const exf_run_shape *shape, int n_
     exf_shared_scalar shared[sizeof c->shared / sizeof *c->shared];
     exf_tables t = {.shape = *shape, .n_layers = n_layers, .coeff = some, .loss = some, .expert_norms = some, .count = count,
                     .expert_count = count, .pool = pool, .n_pools = (int)c->n, .shared = shared, .n_shared = (int)c->n_shared};
+    t.empty_slots = c->empty_slots ? count : NULL;
 #define X(field) t.field = c->field ? some : NULL;
     X(cosine) X(rms) X(contribution) X(similarity) X(frobenius) X(std_error)
 #undef X
@@ -295,6 +299,7 @@ static exf_code make_room(exf_tables *t, const contents *c, exf_err *err)
     exf_code rc = EXF_OK;
     size_t rows = (size_t)t->n_layers * (size_t)t->shape.n_experts, cells = rows * (size_t)t->shape.n_experts;
     exf_shared_scalar *s;
+    if (c->empty_slots) EXF_TRY(exf_mem_new(&t->empty_slots, (size_t)t->n_layers, sizeof *t->empty_slots, "tables", err));
     if (c->cosine) EXF_TRY(exf_mem_new(&t->cosine, cells, sizeof *t->cosine, "tables", err));
     if (c->rms) EXF_TRY(exf_mem_new(&t->rms, rows, sizeof *t->rms, "tables", err));
     if (c->contribution) EXF_TRY(exf_mem_new(&t->contribution, rows, sizeof *t->contribution, "tables", err));
@@ -320,7 +325,7 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     if (exf_tables_pt_is_one(path)) return exf_tables_pt_read(t, path, err);
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, &provenance, err));
     EXF_TRY(exf_run_shape_read(&shape, h, err));
-    EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, h, err));
+    EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, &provenance, h, err));
     listed.n_experts = shape.n_experts;
     EXF_TRY(list_contents(&listed, h, err));
     EXF_TRY(expect_all(&listed, &shape, n_layers, h, err));

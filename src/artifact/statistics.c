@@ -21,6 +21,7 @@ exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_er
 #undef X
     EXF_TRY(exf_mem_new(&s->count, e * e, sizeof *s->count, "pair counts", err));
     EXF_TRY(exf_mem_new(&s->norm_count, e, sizeof *s->norm_count, "expert counts", err));
+    EXF_TRY(exf_mem_new(&s->empty_slots, 1, sizeof *s->empty_slots, "expert counts", err));
     EXF_TRY(exf_mem_new(&s->stream_sq, 1, sizeof *s->stream_sq, "energy of the stream", err));
     EXF_TRY(exf_mem_new(&s->stream_count, 1, sizeof *s->stream_count, "energy of the stream", err));
 out:
@@ -42,36 +43,56 @@ void exf_layer_statistics_zero(exf_layer_statistics *s)
     X(norm_count)
 #undef X
     memset(s->stream_sq, 0, sizeof *s->stream_sq);
-    *s->stream_count = 0;
+    *s->stream_count = *s->empty_slots = 0;
     s->routes.n = 0;
 }
 
-static void merge_sums(exf_exact *to, const exf_exact *from, size_t n)
+static exf_code merge_sums(exf_exact *to, const exf_exact *from, size_t n, const char *name, exf_err *err)
 {
-    for (size_t i = 0; i < n; i++) exf_exact_merge(&to[i], &from[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (!exf_exact_merge(&to[i], &from[i])) continue;
+        exf_exact back = from[i];
+        exf_exact_negate(&back);
+        (void)exf_exact_merge(&back, &to[i]);
+        return exf_fail(err, EXF_FORMAT, "%s[%zu]: %.17g and %.17g are more together than a sum holds", name, i,
+                        exf_exact_value(&back), exf_exact_value(&from[i]));
+    }
+    return EXF_OK;
 }
 
-static void merge_counts(uint64_t *to, const uint64_t *from, size_t n)
+static exf_code merge_counts(uint64_t *to, const uint64_t *from, size_t n, const char *name, exf_err *err)
 {
-    for (size_t i = 0; i < n; i++) to[i] += from[i];
+    for (size_t i = 0; i < n; i++) {
+        if (from[i] > UINT64_MAX - to[i])
+            return exf_fail(err, EXF_FORMAT, "%s[%zu]: %llu and %llu are more together than a count holds", name, i,
+                            (unsigned long long)to[i], (unsigned long long)from[i]);
+        to[i] += from[i];
+    }
+    return EXF_OK;
 }
 
-void exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from)
+exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err)
 {
     size_t e = (size_t)to->n_experts;
-#define X(name) merge_sums(to->name, from->name, e *e);
+    exf_code rc;
+#define X(name) EXF_TRY(merge_sums(to->name, from->name, e *e, #name, err));
     EXF_PAIR_SUMS(X)
     EXF_SEQUENCE_SUMS(X)
 #undef X
-#define X(name) merge_sums(to->name, from->name, e);
+#define X(name) EXF_TRY(merge_sums(to->name, from->name, e, #name, err));
     EXF_EXPERT_SUMS(X)
 #undef X
-    merge_counts(to->count, from->count, e * e);
-    merge_counts(to->sequences, from->sequences, e * e);
-    merge_counts(to->norm_count, from->norm_count, e);
-    merge_sums(to->stream_sq, from->stream_sq, 1);
-    merge_counts(to->stream_count, from->stream_count, 1);
+#define X(name, n) EXF_TRY(merge_counts(to->name, from->name, n, #name, err));
+    X(count, e * e)
+    X(sequences, e * e)
+    X(norm_count, e)
+    X(empty_slots, 1)
+    X(stream_count, 1)
+#undef X
+    EXF_TRY(merge_sums(to->stream_sq, from->stream_sq, 1, "stream_sq", err));
     if (to->routes.cap) exf_route_sample_merge(&to->routes, &from->routes);
+out:
+    return rc;
 }
 
 void exf_layer_statistics_free(exf_layer_statistics *s)
@@ -83,6 +104,7 @@ void exf_layer_statistics_free(exf_layer_statistics *s)
     EXF_EXPERT_SUMS(X)
     X(count)
     X(norm_count)
+    X(empty_slots)
     X(stream_sq)
     X(stream_count)
 #undef X

@@ -2,7 +2,7 @@
  * all layers on disk as `statistics` (artifact_statistics.c). */
 #ifndef EXF_ARTIFACT_STATISTICS_H
 #define EXF_ARTIFACT_STATISTICS_H
-#include "artifact/artifact.h"
+#include "artifact/counts.h"
 #include "artifact/route_sample.h"
 #include "artifact/sequences.h"
 #include "artifact/vector_sums.h"
@@ -28,6 +28,7 @@ typedef struct {
     uint64_t *sequences;  /* [E, E] sequences that observed the pair */
     uint64_t *count;      /* [E, E] */
     uint64_t *norm_count; /* [E] */
+    uint64_t *empty_slots;  /* [1] slots of the layer's tokens that hold no expert, since a hash layer names one twice */
     exf_exact *stream_sq;   /* [1] squared norms of the residual stream behind the layer, all its streams together */
     uint64_t *stream_count; /* [1] tokens whose stream was seen; 0 where the pass had none, as with recorded hidden states */
     exf_route_sample routes; /* of the layer's tokens; cap 0: none is kept */
@@ -38,8 +39,9 @@ typedef struct {
 /* Allocates the sums; s->routes has no room until exf_route_sample_new() gives it some. */
 exf_code exf_layer_statistics_new(exf_layer_statistics *s, int n_experts, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_zero(exf_layer_statistics *s);
-/* Adds `from` to `to`, exactly, and merges the samples if `to` has room for one. */
-void exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from);
+/* Adds `from` to `to`, exactly, and merges the samples if `to` has room for one.  EXF_FORMAT naming the sum and both terms
+ * where a sum would wrap, which only forged ones do; `to` is then undefined. */
+exf_code exf_layer_statistics_merge(exf_layer_statistics *to, const exf_layer_statistics *from, exf_err *err) EXF_CHECKED;
 void exf_layer_statistics_free(exf_layer_statistics *s);
 
 /* ---- writing, layer by layer ------------------------------------------- */
@@ -89,6 +91,7 @@ typedef struct {
     int n_layers;
     int32_t *layer_number; /* [n_layers] */
     exf_provenance provenance, origin;
+    exf_common_tokens common; /* tokens that every pair has; least 0 and most 0: pairs are co-routed */
     exf_sequence_list sequences; /* sorted; if unknown, the file has no sums over sequences, and a layer's read as 0 */
     int common_input;
     int has_energies; /* 1: the file has energy_sum (since version 4); else a layer's reads as 0 */
@@ -96,9 +99,9 @@ typedef struct {
 
 exf_code exf_statistics_open(exf_statistics_reader *r, const char *path, exf_err *err) EXF_CHECKED;
 /* Reads layer i of n_layers into s (made by exf_layer_statistics_new).  Refuses a file whose rounded
- * sums differ from its exact ones, or whose counts contradict each other. */
+ * sums differ from its exact ones, or whose counts cannot be (counts.h). */
 exf_code exf_statistics_get(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
-/* Write and read a layer's stream energy and route sample (statistics_routes.c); called by put and get. */
+/* Write and read a layer's stream energy, route sample and empty slots (statistics_routes.c); called by put and get. */
 exf_code exf_statistics_put_routes(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s,
                                    exf_err *err) EXF_CHECKED;
 exf_code exf_statistics_get_routes(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err) EXF_CHECKED;

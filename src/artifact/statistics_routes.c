@@ -1,9 +1,10 @@
-/* statistics_routes.c - what statistics hold for budgets per token, of each layer <l>; since version 4, optional:
+/* statistics_routes.c - what statistics hold of each layer <l> beside sums of pairs and experts; since version 4, optional:
  *   /layers/<l>/stream/sq        F64 [1]     squared norms of the residual stream behind the layer, summed over tokens
  *   /layers/<l>/stream/exact     U64 [1, 3]  the same sum exactly, as other sums
  *   /layers/<l>/stream/count     U64 [1]     tokens behind it
+ *   /layers/<l>/empty_slots      U64 [1]     slots of the layer's tokens without an expert; absent: none
  *   /layers/<l>/routes/key       U64 [N]     rising; the N tokens of the smallest keys (route_sample.h)
- *   /layers/<l>/routes/ids       I32 [N, K]  as the router chose
+ *   /layers/<l>/routes/ids       I32 [N, K]  as the router chose; -1, of weight 0: an empty slot
  *   /layers/<l>/routes/weights   F32 [N, K] */
 #include "artifact/statistics.h"
 
@@ -47,6 +48,7 @@ exf_code exf_statistics_put_routes(exf_statistics_writer *w, int layer, const ex
         EXF_TRY(write_one(w->h, dataset_of(layer, "stream/exact", EXF_DT_U64, 1, 3, s->stream_sq), err));
         EXF_TRY(write_one(w->h, dataset_of(layer, "stream/count", EXF_DT_U64, 1, 0, s->stream_count), err));
     }
+    if (*s->empty_slots) EXF_TRY(write_one(w->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, s->empty_slots), err));
     if (n) {
         EXF_TRY(write_one(w->h, dataset_of(layer, "routes/key", EXF_DT_U64, n, 0, r->key), err));
         EXF_TRY(write_one(w->h, dataset_of(layer, "routes/ids", EXF_DT_I32, n, r->top_k, r->ids), err));
@@ -59,7 +61,7 @@ out:
 /* ---- reading -------------------------------------------------------------- */
 
 typedef struct {
-    int stream, routes;
+    int stream, routes, empty_slots;
 } contents;
 
 static exf_code look(void *self, const char *name, exf_err *err)
@@ -68,6 +70,7 @@ static exf_code look(void *self, const char *name, exf_err *err)
     (void)err;
     c->stream |= strcmp(name, "stream") == 0;
     c->routes |= strcmp(name, "routes") == 0;
+    c->empty_slots |= strcmp(name, "empty_slots") == 0;
     return EXF_OK;
 }
 
@@ -122,14 +125,16 @@ out:
 exf_code exf_statistics_get_routes(exf_statistics_reader *r, int i, exf_layer_statistics *s, exf_err *err)
 {
     char group[PATH_LEN];
-    contents listed = {0, 0};
+    contents listed = {0, 0, 0};
     int layer = r->layer_number[i];
     exf_code rc;
     memset(s->stream_sq, 0, sizeof *s->stream_sq);
-    *s->stream_count = 0;
+    *s->stream_count = *s->empty_slots = 0;
     s->routes.n = 0;
     snprintf(group, sizeof group, "/layers/%d", layer);
     EXF_TRY(exf_h5_members(r->h, group, look, &listed, err));
+    if (listed.empty_slots)
+        EXF_TRY(read_one(r->h, dataset_of(layer, "empty_slots", EXF_DT_U64, 1, 0, NULL), s->empty_slots, err));
     if (listed.stream) EXF_TRY(get_stream(r, layer, s, err));
     if (listed.routes) EXF_TRY(get_sample(r, layer, s, err));
 out:

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Fixed tables, and most per pool and per shared scalar; the list of pairs with vectors. */
-enum { FIXED = 11, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
+enum { FIXED = 12, PER_POOL = 3, PER_SHARED = 2, PER_BUDGET = 4, LIST_OF_PAIRS = 1 };
 
 /* A table that is not there is passed over. */
 static void add(exf_table_list *l, const char *group, int number, const char *part, exf_tensor t)
@@ -39,6 +39,7 @@ static void add_fixed(exf_table_list *out, const exf_tables *t)
         {"count", view(EXF_DT_U64, 3, l, e, e, t->count)},
         {"expert_norms", view(EXF_DT_F32, 2, l, e, 0, t->expert_norms)},
         {"expert_count", view(EXF_DT_U64, 2, l, e, 0, t->expert_count)},
+        {"empty_slots", view(EXF_DT_U64, 1, l, 0, 0, t->empty_slots)},
         {"cosine", view(EXF_DT_F32, 3, l, e, e, t->cosine)},
         {"rms", view(EXF_DT_F32, 2, l, e, 0, t->rms)},
         {"contribution", view(EXF_DT_F32, 2, l, e, 0, t->contribution)},

@@ -100,6 +100,7 @@ void exf_tables_free(exf_tables *t)
     exf_mem_free(t->count);
     exf_mem_free(t->expert_norms);
     exf_mem_free(t->expert_count);
+    exf_mem_free(t->empty_slots);
     exf_provenance_free(&t->provenance);
     memset(t, 0, sizeof *t);
 }

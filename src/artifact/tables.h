@@ -53,6 +53,7 @@ typedef struct {
     float *expert_norms;  /* [L, E] h, mean output norm; a cold expert has the median of those above 0 */
     uint64_t *count;      /* [L, E, E] tokens behind a pair; 0: unobserved */
     uint64_t *expert_count; /* [L, E] tokens routed to an expert; 0: cold */
+    uint64_t *empty_slots; /* [L] slots of a layer's tokens without an expert; NULL: 0 */
     float *cosine;        /* [L, E, E] <u,v> / sqrt(<u,u> <v,v>) over the pair's tokens; 1 on the diagonal, 0 unobserved */
     float *rms;           /* [L, E] root mean square output norm; a cold expert has the median of those above 0 */
     float *contribution;  /* [L, E] mean w ||E_e(x)|| over the expert's tokens (REAP's score); 0 cold */
@@ -82,8 +83,9 @@ void exf_tables_free(exf_tables *t);
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* Reads tables and refuses those that break the rules above: non-finite numbers, negative losses, a
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms below 0, a norm of 0 of an
- * expert without tokens, pool ids outside [0, E), cosines and similarities outside their range. t->vectors stay empty,
- * since they may be gigabytes: tables_vectors.h.  The .pt file of a public plugin is read too: tables_pt.h. */
+ * expert without tokens, pool ids outside [0, E), an expert twice in a pool, counts that cannot be (counts.h), cosines and
+ * similarities outside their range. t->vectors stay empty, since they may be gigabytes:
+ * tables_vectors.h.  The .pt file of a public plugin is read too: tables_pt.h. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Checks tables in memory by the same rules: EXF_FORMAT naming path, dataset and cell. */
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;

@@ -148,11 +148,16 @@ static exf_code bad(const exf_budget *b, const char *path, const char *what, dou
 static exf_code check_kept(const exf_tables *t, const exf_budget *b, const char *path, exf_err *err)
 {
     size_t k = (size_t)t->shape.top_k;
-    uint64_t sum = 0, n = 0;
+    uint64_t sum = 0, n = 0, tokens = 0; /* tokens: of one layer */
     for (size_t i = 0; b->kept && i < (size_t)t->n_layers * k; i++) {
         if (b->kept[i] > UINT32_MAX) return bad(b, path, "kept", (double)b->kept[i], "tokens of a sample", err);
         sum += b->kept[i] * (i % k + 1);
         n += b->kept[i];
+        tokens = (i % k ? tokens : 0) + b->kept[i];
+        if (tokens > (uint64_t)t->shape.n_tokens)
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d: /budgets/%.9g/%s/kept counts %llu tokens, n_tokens is %lld", path,
+                            (int)t->layer_number[i / k], b->budget, b->rule, (unsigned long long)tokens,
+                            (long long)t->shape.n_tokens);
     }
     if (b->kept && !(n && b->mean == (double)sum / (double)n))
         return bad(b, path, "mean", b->mean, "the mean of kept", err);

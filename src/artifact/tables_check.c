@@ -1,9 +1,11 @@
 /* tables_check.c - checks tables that were read; tables.h has the rules. */
+#include "artifact/counts.h"
 #include "artifact/tables.h"
 #include "artifact/tables_budgets.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static exf_code bad_cell(const char *path, const char *name, size_t layer, size_t s, size_t t, double value, const char *rule,
                          exf_err *err)
@@ -66,13 +68,51 @@ static exf_code check_experts(const exf_tables *t, const float *x, int norms, co
     return EXF_OK;
 }
 
+/* Checks the counts of a run; a public plugin's file (tables_pt.h) tells of none, and says which pairs have evidence. */
+static exf_code check_counts(const exf_tables *t, const char *path, exf_err *err)
+{
+    const char *pairs = exf_provenance_get(&t->provenance, "accumulate.pairs");
+    size_t e = (size_t)t->shape.n_experts;
+    exf_common_tokens common = {0, 0};
+    exf_code rc = EXF_OK;
+    if (!t->shape.top_k) return EXF_OK;
+    if (pairs && strcmp(pairs, "common_input") == 0)
+        EXF_TRY(exf_common_tokens_of(&common, &t->shape, NULL, &t->provenance, path, err));
+    for (int l = 0; rc == EXF_OK && l < t->n_layers; l++) {
+        char of_pairs[32], of_experts[32];
+        snprintf(of_pairs, sizeof of_pairs, "/count[%d, ", l);
+        snprintf(of_experts, sizeof of_experts, "/expert_count[%d, ", l);
+        exf_layer_counts c = {.path = path, .layer = t->layer_number[l], .pairs = of_pairs, .experts = of_experts, .run = &t->shape,
+                              .common = common, .count = t->count + (size_t)l * e * e,
+                              .expert_count = t->expert_count + (size_t)l * e,
+                              .empty_slots = t->empty_slots ? t->empty_slots[l] : 0};
+        rc = exf_counts_check(&c, err);
+    }
+out:
+    return rc;
+}
+
+static exf_code check_member(const exf_tables *t, const exf_static_pool *p, size_t k, const char *path, exf_err *err)
+{
+    size_t size = (size_t)p->size, layer = k / size;
+    const int32_t *members = p->members + layer * size;
+    if (p->members[k] < 0 || p->members[k] >= t->shape.n_experts)
+        return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: member %d, expected an expert in [0, %lld)", path, p->size,
+                        (int)p->members[k], (long long)t->shape.n_experts);
+    for (size_t i = 0; i < k % size; i++)
+        if (members[i] == p->members[k])
+            return exf_fail(err, EXF_FORMAT, "%s: /pools/%d, layer %d: members %zu and %zu are expert %d twice", path, p->size,
+                            (int)t->layer_number[layer], i, k % size, (int)members[i]);
+    return EXF_OK;
+}
+
 static exf_code check_pool(const exf_tables *t, const exf_static_pool *p, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
-    for (size_t k = 0; k < (size_t)t->n_layers * (size_t)p->size; k++)
-        if (p->members[k] < 0 || p->members[k] >= t->shape.n_experts)
-            return exf_fail(err, EXF_FORMAT, "%s: /pools/%d: member %d, expected an expert in [0, %zu)", path, p->size,
-                            (int)p->members[k], e);
+    for (size_t k = 0; k < (size_t)t->n_layers * (size_t)p->size; k++) {
+        exf_code rc = check_member(t, p, k, path, err);
+        if (rc != EXF_OK) return rc;
+    }
     for (size_t k = 0; k < (size_t)t->n_layers * e; k++)
         if (p->target_ids[k] < 0 || p->target_ids[k] >= t->shape.n_experts || !isfinite(p->target_scale[k]))
             return exf_fail(err, EXF_FORMAT,
@@ -109,6 +149,7 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err)
 {
     size_t e = (size_t)t->shape.n_experts;
     exf_code rc = EXF_OK;
+    EXF_TRY(check_counts(t, path, err));
     for (size_t at = 0; at < (size_t)t->n_layers * e * e; at++) EXF_TRY(check_pair(t, path, at / (e * e), at / e % e, at % e, err));
     EXF_TRY(check_experts(t, t->expert_norms, 1, "/expert_norms", path, err));
     EXF_TRY(check_experts(t, t->rms, 1, "/rms", path, err));

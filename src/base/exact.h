@@ -28,14 +28,16 @@ static inline EXF_HD int exf_exact_fits(double x)
     return x > -18446744073709551616.0 && x < 18446744073709551616.0;
 }
 
-static inline EXF_HD void exf_exact_merge(exf_exact *a, const exf_exact *b)
+/* a += b.  Returns 1 if the sum left the range and wrapped. */
+static inline EXF_HD int exf_exact_merge(exf_exact *a, const exf_exact *b)
 {
-    uint64_t carry = 0;
+    uint64_t carry = 0, was = a->limb[2];
     for (int i = 0; i < 3; i++) {
         uint64_t s = a->limb[i] + b->limb[i], t = s + carry;
         carry = (uint64_t)(s < a->limb[i]) | (uint64_t)(t < s);
         a->limb[i] = t;
     }
+    return (int)((~(was ^ b->limb[2]) & (was ^ a->limb[2])) >> 63); /* equal signs gave the other */
 }
 
 static inline EXF_HD void exf_exact_negate(exf_exact *a)

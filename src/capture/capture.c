@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert((int)EXF_LAYERS_LIMIT == (int)EXF_MAX_LAYERS, "a file holds the layers of any model");
+
 static void finish_choice(exf_layer_choice *c)
 {
     for (int l = 0; l < EXF_MAX_LAYERS; l++)

@@ -9,7 +9,7 @@
 
 void exf_inspection_free(exf_inspection *s)
 {
-    void *all[] = {s->layer_number, s->count,     s->expert_count, s->norms,  s->coeff,
+    void *all[] = {s->layer_number, s->count, s->expert_count, s->empty_slots, s->norms,  s->coeff,
                    s->loss,         s->std_error, s->similarity,   s->aligned, s->vectors};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) exf_mem_free(all[i]);
     for (int i = 0; i < s->n_pools; i++) {
@@ -48,6 +48,7 @@ exf_code exf_inspection_new(exf_inspection *s, const exf_artifact *kind, const e
     memcpy(s->layer_number, layer_number, (size_t)n_layers * sizeof *layer_number);
     EXF_TRY(exf_mem_new(&s->count, cells, sizeof *s->count, "pair counts", err));
     EXF_TRY(exf_mem_new(&s->expert_count, (size_t)n_layers * e, sizeof *s->expert_count, "expert counts", err));
+    EXF_TRY(exf_mem_new(&s->empty_slots, (size_t)n_layers, sizeof *s->empty_slots, "expert counts", err));
     EXF_TRY(exf_mem_new(&s->norms, (size_t)n_layers * e, sizeof *s->norms, "expert norms", err));
 out:
     return rc;
@@ -64,6 +65,7 @@ void exf_inspection_take_tables(exf_inspection *s, exf_tables *t)
     TAKE(layer_number, layer_number);
     TAKE(count, count);
     TAKE(expert_count, expert_count);
+    TAKE(empty_slots, empty_slots);
     TAKE(norms, expert_norms);
     TAKE(coeff, coeff);
     TAKE(loss, loss);
@@ -152,7 +154,8 @@ exf_code exf_inspection_select(exf_inspection *s, const char *layers, exf_err *e
         size_t row;
     } all[] = {
         {s->layer_number, sizeof *s->layer_number},     {s->count, e * e * sizeof *s->count},
-        {s->expert_count, e * sizeof *s->expert_count}, {s->norms, e * sizeof *s->norms},
+        {s->expert_count, e * sizeof *s->expert_count}, {s->empty_slots, sizeof *s->empty_slots},
+        {s->norms, e * sizeof *s->norms},
         {s->coeff, e * e * sizeof *s->coeff},           {s->loss, e * e * sizeof *s->loss},
         {s->std_error, e * e * sizeof *s->std_error},   {s->similarity, e * e * sizeof *s->similarity},
         {s->aligned, e * e * sizeof *s->aligned},

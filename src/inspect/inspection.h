@@ -15,6 +15,7 @@ typedef struct {
     int32_t *layer_number;    /* [L] */
     uint64_t *count;          /* [L, E, E] tokens behind a pair */
     uint64_t *expert_count;   /* [L, E] */
+    uint64_t *empty_slots;    /* [L] slots of a layer's tokens without an expert; NULL: 0 */
     float *norms;             /* [L, E] mean output norm; a cold expert has the tables' value, or NaN */
     float *coeff, *loss;      /* [L, E, E] as in tables.h */
     float *std_error;         /* [L, E, E] as in tables.h */

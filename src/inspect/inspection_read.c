@@ -32,6 +32,10 @@ static void count_rows(exf_inspection *s, size_t layer, const capture_rows *r, i
     size_t e = (size_t)s->shape.n_experts, k = (size_t)s->shape.top_k, h = (size_t)s->shape.d_model;
     for (size_t row = 0; row < (size_t)n; row++)
         for (size_t a = 0; a < k; a++) {
+            if (r->ids[row * k + a] < 0) {
+                s->empty_slots[layer]++;
+                continue;
+            }
             size_t source = (size_t)r->ids[row * k + a];
             const float *u = r->outputs + (row * k + a) * h;
             double sq = 0;
@@ -39,7 +43,7 @@ static void count_rows(exf_inspection *s, size_t layer, const capture_rows *r, i
             r->norm_sum[source] += sqrt(sq);
             s->expert_count[layer * e + source]++;
             for (size_t b = 0; b < k; b++)
-                if (b != a) s->count[(layer * e + source) * e + (size_t)r->ids[row * k + b]]++;
+                if (b != a && r->ids[row * k + b] >= 0) s->count[(layer * e + source) * e + (size_t)r->ids[row * k + b]]++;
         }
 }
 
@@ -103,6 +107,7 @@ static void take_statistics_layer(exf_inspection *s, size_t i, const exf_layer_s
     size_t e = (size_t)s->shape.n_experts;
     memcpy(s->count + i * e * e, x->count, e * e * sizeof *s->count);
     memcpy(s->expert_count + i * e, x->norm_count, e * sizeof *s->expert_count);
+    s->empty_slots[i] = *x->empty_slots;
     for (size_t k = 0; k < e; k++)
         s->norms[i * e + k] =
             x->norm_count[k] ? (float)(exf_exact_value(&x->norm_sum[k]) / (double)x->norm_count[k]) : EXF_NO_VALUE;

@@ -1,4 +1,5 @@
 /* verify.c - see verify.h. */
+#include "artifact/counts.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "inspect/verify_internal.h"
@@ -44,52 +45,20 @@ out:
     return rc;
 }
 
-static exf_code check_mirrored(const exf_verify_file *x, size_t l, exf_err *err)
-{
-    size_t e = (size_t)x->inspection.shape.n_experts;
-    const uint64_t *count = x->inspection.count + l * e * e;
-    for (size_t s = 0; s < e; s++)
-        for (size_t t = 0; t <= s; t++)
-            if (count[s * e + t] != count[t * e + s] || (s == t && count[s * e + t]))
-                return exf_fail(err, EXF_FORMAT,
-                                "%s: layer %d: %" PRIu64 " tokens behind %zu -> %zu, %" PRIu64 " behind the reverse%s", x->path,
-                                (int)x->inspection.layer_number[l], count[s * e + t], s, t, count[t * e + s],
-                                s == t ? ", expected 0 on the diagonal" : "");
-    return EXF_OK;
-}
-
-/* Co-routed pairs: no pair more often than its experts, no more routes than tokens x top-k. */
-static exf_code check_routes(const exf_verify_file *x, size_t l, exf_err *err)
+/* Of a capture; statistics and tables were checked as they were read. */
+static exf_code check_counts(const exf_verify_file *x, exf_err *err)
 {
     const exf_inspection *s = &x->inspection;
     size_t e = (size_t)s->shape.n_experts;
-    uint64_t all = 0, most = (uint64_t)s->shape.n_tokens * (uint64_t)s->shape.top_k;
-    for (size_t i = 0; i < e; i++) {
-        all += s->expert_count[l * e + i];
-        for (size_t t = 0; t < e; t++)
-            if (s->count[(l * e + i) * e + t] > s->expert_count[l * e + i])
-                return exf_fail(err, EXF_FORMAT, "%s: layer %d: %" PRIu64 " tokens behind %zu -> %zu, but expert %zu has %" PRIu64,
-                                x->path, (int)s->layer_number[l], s->count[(l * e + i) * e + t], i, t, i,
-                                s->expert_count[l * e + i]);
-    }
-    if (all > most)
-        return exf_fail(err, EXF_FORMAT, "%s: layer %d: %" PRIu64 " routes, but %lld tokens have %lld each", x->path,
-                        (int)s->layer_number[l], all, (long long)s->shape.n_tokens, (long long)s->shape.top_k);
-    return EXF_OK;
-}
-
-exf_code exf_verify_counts(const exf_verify_file *x, exf_err *err)
-{
-    const char *pairs = exf_provenance_get(&x->inspection.provenance, "accumulate.pairs");
-    int corouted = !pairs || strcmp(pairs, "corouted") == 0;
     exf_code rc = EXF_OK;
-    for (size_t l = 0; rc == EXF_OK && l < (size_t)x->inspection.n_layers; l++) {
-        rc = check_mirrored(x, l, err);
-        if (rc == EXF_OK && corouted) rc = check_routes(x, l, err);
+    for (int l = 0; rc == EXF_OK && s->kind == &exf_artifact_capture && l < s->n_layers; l++) {
+        exf_layer_counts c = {.path = x->path, .layer = s->layer_number[l], .pairs = "pairs [", .experts = "experts [",
+                              .run = &s->shape, .count = s->count + (size_t)l * e * e,
+                              .expert_count = s->expert_count + (size_t)l * e, .empty_slots = s->empty_slots[l]};
+        rc = exf_counts_check(&c, err);
     }
     if (rc != EXF_OK) return rc;
-    return exf_verify_passed(x, err,
-                            corouted ? "counts are mirrored and within each expert's and the run's tokens" : "counts are mirrored");
+    return exf_verify_passed(x, err, "counts are those of all tokens' routes, pairs are mirrored and within their experts'");
 }
 
 static exf_code verify_file(exf_verify_file *x, exf_err *err)
@@ -103,7 +72,7 @@ static exf_code verify_file(exf_verify_file *x, exf_err *err)
     if (x->inspection.kind == &exf_artifact_basis)
         EXF_TRY(exf_verify_passed(x, err, "its digest is that of its pairs, vectors and grids"));
     else
-        EXF_TRY(exf_verify_counts(x, err));
+        EXF_TRY(check_counts(x, err));
     if (x->inspection.kind == &exf_artifact_tables) EXF_TRY(exf_verify_tables(x, err));
     if (x->inspection.kind == &exf_artifact_statistics) EXF_TRY(exf_verify_statistics(x, err));
     EXF_TRY(exf_verify_facts(x, err));

@@ -21,7 +21,6 @@ exf_code exf_verify_passed(const exf_verify_file *x, exf_err *err, const char *f
 /* Checks of rules that no reader checks but every file must obey. */
 exf_code exf_verify_tables(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 exf_code exf_verify_statistics(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
-exf_code exf_verify_counts(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 exf_code exf_verify_facts(const exf_verify_file *x, exf_err *err) EXF_CHECKED;
 /* Checks two files, the earlier of the chain first; EXF_OK if they are not of one chain. */
 exf_code exf_verify_chain(const exf_verify_file *earlier, const exf_verify_file *later, exf_err *err) EXF_CHECKED;

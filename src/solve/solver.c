@@ -115,11 +115,20 @@ out:
     return rc;
 }
 
+static exf_code take_empty_slots(exf_tables *t, int l, uint64_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (n && !t->empty_slots) rc = exf_mem_new(&t->empty_slots, (size_t)t->n_layers, sizeof *t->empty_slots, "tables", err);
+    if (rc == EXF_OK && t->empty_slots) t->empty_slots[l] = n;
+    return rc;
+}
+
 exf_code exf_solver_layer(exf_solver *x, int l, const exf_layer_statistics *s, exf_err *err)
 {
     const exf_solve_options *o = &x->options;
     exf_tables *t = &x->tables;
     exf_code rc;
+    EXF_TRY(take_empty_slots(t, l, *s->empty_slots, err));
     EXF_TRY(exf_solve_norms(s, l, t, err));
     EXF_TRY(exf_projector_pair.layer(s, o, l, t, err));
     EXF_TRY(exf_measures_solve(s, o, l, t, err));

@@ -96,7 +96,7 @@ static void check_twice_and_by_parts(int _i)
         exf_batch alone = {c.ids + c.span[i].offset, &span, 1, (size_t)span.n_tokens, span.n_tokens};
         exf_layer_statistics own = statistics_of(&c, &alone, exf_backend_cuda(&e), compute, part);
         if (i == 0) sum = own;
-        if (i > 0) exf_layer_statistics_merge(&sum, &own);
+        if (i > 0) ck_ok(exf_layer_statistics_merge(&sum, &own, &e), e);
         if (i > 0) exf_layer_statistics_free(&own);
     }
     ck_assert_msg(

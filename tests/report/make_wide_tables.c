@@ -7,21 +7,36 @@
 
 #include <stdio.h>
 
-enum { L = 48, E = 128, CELLS = E * E, LAYER_STEP = 2, COLD = 37 };
+enum { L = 48, E = 128, K = 8, CELLS = E * E, LAYER_STEP = 2, COLD = 37, WARM = E - 1 };
 
-/* Expert COLD is never routed to; a ninth of the other pairs was never seen together. */
-static int is_seen(uint32_t l, uint32_t s, uint32_t t)
+/* Expert COLD is never routed to.  The others stand in a ring, and pairs at a distance of a multiple of 9 were never seen
+ * together; the tokens of the others follow from their distance, so that every expert has as many in all. */
+enum { FURTHEST = WARM / 2, DISTANCES = FURTHEST - FURTHEST / 9, STEP = 560, ROW = STEP * DISTANCES * (3 * DISTANCES - 1) };
+
+static uint32_t distance(uint32_t s, uint32_t t)
 {
-    return s != t && s != COLD && t != COLD && (s + t + l) % 9 != 0;
+    uint32_t a = s - (s > COLD), b = t - (t > COLD), apart = a > b ? a - b : b - a;
+    return apart <= FURTHEST ? apart : WARM - apart;
+}
+
+static int is_seen(uint32_t s, uint32_t t)
+{
+    return s != COLD && t != COLD && distance(s, t) % 9 != 0;
+}
+
+static uint64_t tokens_of(uint32_t l, uint32_t s, uint32_t t)
+{
+    uint32_t d = distance(s, t);
+    return STEP * (1 + 3 * (uint64_t)((d - d / 9 - 1 + l) % DISTANCES));
 }
 
 static void fill_cell(exf_tables *x, uint32_t l, uint32_t s, uint32_t t)
 {
     size_t i = (size_t)l * CELLS + s * E + t;
-    int seen = is_seen(l, s, t);
+    int seen = is_seen(s, t);
     x->coeff[i] = s == t ? 1 : seen ? (float)((int)((31 * s + 17 * t + 7 * l) % 257) - 128) / 128 : 0;
     x->loss[i] = seen ? (float)((13 * s + 29 * t + 3 * l) % 1021) / 1024 : EXF_LOSS_NEVER;
-    x->count[i] = seen ? 1 + (s * t * 5 + l) % 80000 : 0;
+    x->count[i] = seen ? tokens_of(l, s, t) : 0;
     x->similarity[i] = s == t ? 1 : seen ? (float)((s + t + 5 * l) % 128) / 128 : 0;
     x->std_error[i] = s == t ? 0 : seen ? (float)((s * t + l) % 64) / 1024 : EXF_ERROR_UNKNOWN;
 }
@@ -40,14 +55,15 @@ static void fill(exf_tables *x)
             for (uint32_t t = 0; t < E; t++) fill_cell(x, l, s, t);
         for (uint32_t e = 0; e < E; e++) {
             x->expert_norms[l * E + e] = 1 + (float)((7 * e + l) % 97) / 8;
-            x->expert_count[l * E + e] = e == COLD ? 0 : 100000 + e;
+            x->expert_count[l * E + e] = e == COLD ? 0 : ROW / (K - 1);
         }
     }
 }
 
 static exf_code make(exf_tables *x, exf_err *err)
 {
-    static const exf_run_shape shape = {.n_experts = E, .top_k = 8, .d_model = 2048, .n_sequences = 32, .n_tokens = 2000000};
+    static const exf_run_shape shape = {.n_experts = E, .top_k = K, .d_model = 2048, .n_sequences = 32,
+                                        .n_tokens = (int64_t)WARM * (ROW / (K - 1)) / K};
     static const int64_t pools[] = {64, 32};
     int32_t number[L];
     exf_code rc;

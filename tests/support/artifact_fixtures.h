@@ -83,16 +83,37 @@ static inline exf_provenance sample_facts(const char *tokens)
     return p;
 }
 
-/* Counts that obey their rules, the pair (0, E-1) unobserved; sums of both
- * signs, of which no two are equal. */
-static inline void fill_statistics(exf_layer_statistics *s, int seed)
+/* Counts of a run's tokens, of which none has both experts 0 and E - 1; K < E. */
+static inline void fill_counts(uint64_t *count, uint64_t *of_expert, const exf_run_shape *run, int seed)
+{
+    size_t e = (size_t)run->n_experts, k = (size_t)run->top_k;
+    uint32_t noise = (uint32_t)seed;
+    memset(count, 0, e * e * sizeof *count);
+    memset(of_expert, 0, e * sizeof *of_expert);
+    for (int64_t t = 0; t < run->n_tokens;) {
+        unsigned char has[64] = {0};
+        for (size_t n = 0; n < k;) {
+            noise = noise * 1664525u + 1013904223u;
+            size_t at = (size_t)(noise >> 16) % e;
+            n += !has[at];
+            has[at] = 1;
+        }
+        if (has[0] && has[e - 1]) continue;
+        for (size_t a = 0; a < e; a++) {
+            of_expert[a] += has[a];
+            for (size_t b = 0; b < e; b++) count[a * e + b] += has[a] && has[b] && a != b;
+        }
+        t++;
+    }
+}
+
+/* Counts of a run, the pair (0, E-1) unobserved; sums of both signs, of which no two are equal. */
+static inline void fill_statistics(exf_layer_statistics *s, const exf_run_shape *run, int seed)
 {
     int e = s->n_experts;
     double x = seed + 0.1;
+    fill_counts(s->count, s->norm_count, run, seed);
     for (int a = 0; a < e; a++) {
-        s->norm_count[a] = (uint64_t)(100 + a + seed);
-        for (int b = 0; b < e; b++)
-            s->count[a * e + b] = a == b || (a + b == e - 1 && a * b == 0) ? 0 : (uint64_t)(1 + (a + b + seed) % 5);
 #define X(name) exf_exact_add(&s->name[a], x = (x + 1) * (a % 2 ? -1 : 1) / 3 + 7);
         EXF_EXPERT_SUMS(X)
 #undef X
@@ -142,7 +163,8 @@ static inline int same_statistics(const exf_layer_statistics *a, const exf_layer
     EXF_EXPERT_SUMS(X)
     X(norm_count)
 #undef X
-    same = same && memcmp(a->stream_sq, b->stream_sq, sizeof *a->stream_sq) == 0 && *a->stream_count == *b->stream_count;
+    same = same && *a->empty_slots == *b->empty_slots && memcmp(a->stream_sq, b->stream_sq, sizeof *a->stream_sq) == 0 &&
+           *a->stream_count == *b->stream_count;
     return same && (a->routes.n || b->routes.n ? same_routes(&a->routes, &b->routes) : 1);
 }
 #endif

@@ -8,18 +8,29 @@
 
 enum { E = 3, L = 2, H = 8, N_PAIRS = 2, RANK = 2 };
 
-/* The pair (0, 2) of the first layer is unobserved, expert 1 of the second is cold. */
+/* Tokens, and tokens of each pair: more than 32 bits hold. */
+#define SAMPLE_TOKENS ((int64_t)60 << 33)
+
+/* Tells whether a pair is unobserved: that of 0 and 2 in the first layer, those of expert 1 in the second, where it is cold. */
+static inline int is_never(int i)
+{
+    int a = i / E % E, b = i % E;
+    return a == b || (i < E * E ? a + b == 2 : a == 1 || b == 1);
+}
+
 static inline void fill_pairs(exf_tables *t)
 {
+    static const uint64_t count[L * E * E] = {0, 23, 0, 23, 0, 37, 0, 37, 0, 0, 0, 60, 0, 0, 0, 60, 0, 0},
+                          of_expert[L * E] = {23, 60, 37, 60, 0, 60};
     for (int i = 0; i < L * E * E; i++) {
-        int a = i / E % E, b = i % E, never = a == b || (i == 2);
-        t->coeff[i] = a == b ? 1 : never ? 0 : (float)(i + 1) / 16;
+        int never = is_never(i);
+        t->coeff[i] = i / E % E == i % E ? 1 : never ? 0 : (float)(i + 1) / 16;
         t->loss[i] = never ? EXF_LOSS_NEVER : (float)(i + 2) / 64;
-        t->count[i] = never ? 0 : (uint64_t)(i + 3) << 33;
+        t->count[i] = count[i] << 33;
     }
     for (int i = 0; i < L * E; i++) {
         t->expert_norms[i] = (float)(i + 100) / 8;
-        t->expert_count[i] = i == L * E - 2 ? 0 : (uint64_t)(i + 50) << 33;
+        t->expert_count[i] = of_expert[i] << 33;
     }
 }
 
@@ -34,7 +45,7 @@ static inline void fill_pools(exf_tables *t)
 
 static inline exf_code sample_tables(exf_tables *t, size_t n_pools, exf_err *err)
 {
-    static const exf_run_shape shape = {.n_experts = E, .top_k = 2, .d_model = H, .n_sequences = 3, .n_tokens = 60};
+    static const exf_run_shape shape = {.n_experts = E, .top_k = 2, .d_model = H, .n_sequences = 3, .n_tokens = SAMPLE_TOKENS};
     static const int32_t numbers[L] = {1, 12};
     static const int64_t pools[] = {2, 1};
     static const char *const facts[][2] = {{"accumulate.weighting", "source_norm"},
@@ -62,13 +73,12 @@ static inline exf_code new_floats(float **out, size_t n, float first, float step
     return rc;
 }
 
-/* A measure of pairs: falling from `first`, `diagonal` on it and `never` at the unobserved pair. */
+/* A measure of pairs: falling from `first`, `diagonal` on it and `never` at unobserved pairs. */
 static inline exf_code new_measure(float **out, float first, float diagonal, float never, exf_err *err)
 {
     exf_code rc = new_floats(out, L * E * E, first, -0.015625f, err);
     for (int i = 0; rc == EXF_OK && i < L * E * E; i++)
-        if (i / E % E == i % E) (*out)[i] = diagonal;
-    if (rc == EXF_OK) (*out)[2] = never;
+        if (is_never(i)) (*out)[i] = i / E % E == i % E ? diagonal : never;
     return rc;
 }
 

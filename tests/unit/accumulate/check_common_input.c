@@ -97,8 +97,8 @@ END_TEST
 static exf_code observe(const char *name, int n_workers, exf_err *err)
 {
     static const int32_t number = 6;
-    static const int32_t ids[2] = {1, 4};
-    static const float weights[2] = {0.75f, 0.25f};
+    static const int32_t ids[3 * K] = {1, 4, 1, 4, 1, 4};
+    static const float weights[3 * K] = {0.75f, 0.25f, 0.75f, 0.25f, 0.75f, 0.25f};
     exf_run_shape shape = {E, K, H, 3, T};
     exf_accumulate_options o = {.weighting = EXF_WEIGHT_SOURCE_NORM, .common_input_tokens = 3};
     exf_sequence_list list = {.n = 0};
@@ -128,7 +128,7 @@ static exf_code observe(const char *name, int n_workers, exf_err *err)
             EXF_TRY(x->common_input(x->self, &c, err));
         }
         for (int i = 0; i < 3; i++) {
-            exf_moe_block b = {.layer = layer, .moe_index = layer - 5, .sequence = (size_t)i, .row = (size_t)(3 * i), .n_tokens = 1,
+            exf_moe_block b = {.layer = layer, .moe_index = layer - 5, .sequence = (size_t)i, .row = (size_t)(3 * i), .n_tokens = 3,
                                .n_experts = E,
                                .top_k = K, .d_model = H, .worker = i % n_workers, .topk_ids = ids, .topk_weights = weights,
                                .expert_outputs = outputs + i * E * H};
@@ -161,7 +161,7 @@ START_TEST(every_pair_has_every_common_token)
         ck_assert_uint_eq(s.count[i], i / E == i % E ? 0 : T);
         ck_assert_uint_eq(s.sequences[i], i / E == i % E ? 0 : 3);
     }
-    ck_assert_uint_eq(s.norm_count[1], 3);
+    ck_assert_uint_eq(s.norm_count[1], T);
     ck_assert_uint_eq(s.norm_count[0], 0);
     ck_assert(exf_exact_value(&s.norm_sum[4]) > 0);
     exf_layer_statistics_free(&s);
@@ -184,6 +184,7 @@ START_TEST(the_file_keeps_its_rules)
     exf_h5_close(h);
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     damage("s.h5", "/layers/6/count", 7, &other);
+    damage("s.h5", "/layers/6/count", 11, &other); /* its mirror */
     ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
     ck_fails(exf_statistics_get(&r, 0, &s, &e), EXF_FORMAT, e, "/layers/6/count[1, 2] is 8, with common input every pair has 9");
     exf_statistics_close(&r);

@@ -35,10 +35,10 @@ static void fill(exf_layer_statistics *s, exf_vector_sums *v, const part *p)
         exf_exact_add(&s->source_sq[i], 90 * p->id);
         exf_exact_add(&s->target_sq[i], 70 * p->id);
         exf_exact_add(&s->dot[i], 11 * p->id);
-        s->count[i] = (uint64_t)(5 * p->id);
+        s->count[i] = 11;
         s->sequences[i] = 2;
     }
-    for (int i = 0; i < E; i++) s->norm_count[i] = (uint64_t)(9 * p->id);
+    for (int i = 0; i < E; i++) s->norm_count[i] = 22;
     v->pair[1] = 1;
     v->pair[2] = p->second_pair - 1, v->pair[3] = p->second_pair == 1 ? 2 : 0;
     for (int i = 0; i < H * R; i++) v->basis[i] = i ? 0.25 : p->basis;
@@ -231,7 +231,7 @@ START_TEST(sums_are_the_sums_of_the_parts)
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     ck_ok(exf_statistics_get(&r, 0, &s, &e), e);
     ck_ok(exf_statistics_get_vectors(&r, 0, &v, &e), e);
-    ck_assert(exf_exact_value(&s.dot[1]) == 66 && s.count[1] == 30 && s.sequences[1] == 6 && s.norm_count[0] == 54);
+    ck_assert(exf_exact_value(&s.dot[1]) == 66 && s.count[1] == 33 && s.sequences[1] == 6 && s.norm_count[0] == 66);
     for (int i = 0; i < P * H; i++) ck_assert(fabs(exf_exact_value(&v.vu[i]) - 6 * value_of(&unit, i)) < 1e-14);
     for (int k = 0; k < P; k++) {
         exf_grid_value(got, v.zz + k * R * R, R * R, v.grid[EXF_N_GRIDS * k + EXF_GRID_ZV]);
@@ -254,6 +254,40 @@ static void refused(const part *other, exf_code want, const char *text)
     ck_fails(merge("s.h5", &e, 2, "1.h5", "other.h5"), want, e, text);
     ck_assert_msg(access(exf_scratch("s.h5"), F_OK) != 0, "a file is there after \"%s\"", e.msg);
 }
+
+/* A file of two experts that both have all tokens, which no sequences tell of; exponent: of its sum of norms. */
+static void write_large(const char *name, int64_t n_tokens, int exponent, const char *tokens)
+{
+    exf_run_shape shape = {2, 2, H, 1, n_tokens};
+    exf_statistics_writer w = {.h = NULL};
+    exf_layer_statistics s;
+    exf_provenance p = sample_facts(tokens);
+    ck_ok(exf_layer_statistics_new(&s, 2, &e), e);
+    for (int i = 0; i < 2; i++) s.norm_count[i] = s.count[1 + i] = (uint64_t)n_tokens;
+    s.norm_sum[1].limb[(exponent + 96) / 64] = (uint64_t)1 << (exponent + 96) % 64;
+    ck_ok(exf_statistics_create(&w, exf_scratch(name), 1, &shape, &number, 1, &p, &e), e);
+    ck_ok(exf_statistics_put(&w, number, &s, &e), e);
+    ck_ok(exf_statistics_commit(&w, NULL, &e), e);
+    exf_layer_statistics_free(&s);
+    exf_provenance_free(&p);
+}
+
+START_TEST(what_would_wrap_is_refused)
+{
+    static const int64_t most = EXF_MOST_COUNTED / 2;
+    write_large("1.h5", most - 8, 3, "t1");
+    write_large("2.h5", 8, 3, "t2");
+    ck_ok(merge("s.h5", &e, 2, "1.h5", "2.h5"), e);
+    write_large("2.h5", 9, 3, "t2");
+    ck_fails(merge("wraps.h5", &e, 2, "1.h5", "2.h5"), EXF_FORMAT, e,
+             "2.h5: 9 tokens of 1 sequences, the files before have 4503599627370488 of 1: more together than the 450359962737049");
+    write_large("1.h5", 8, 94, "t1"); /* twice 2^94 is 2^95, the sign */
+    write_large("2.h5", 8, 94, "t2");
+    ck_fails(merge("wraps.h5", &e, 2, "1.h5", "2.h5"), EXF_FORMAT, e,
+             "2.h5: layer 2, merged with the files before: norm_sum[1]: 1.9807040628566084e+28 and 1.9807040628566084e+28 ");
+    ck_assert_int_ne(access(exf_scratch("wraps.h5"), F_OK), 0);
+}
+END_TEST
 
 START_TEST(what_does_not_add_is_refused)
 {
@@ -297,6 +331,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, documents_are_cut_at_one_length);
     tcase_add_test(t, order_does_not_matter);
     tcase_add_test(t, sums_are_the_sums_of_the_parts);
+    tcase_add_test(t, what_would_wrap_is_refused);
     tcase_add_test(t, what_does_not_add_is_refused);
     tcase_add_test(t, every_failing_allocation_is_survived);
     suite_add_tcase(s, t);

@@ -3,6 +3,7 @@
 #include "artifact/provenance_join.h"
 #include "tests/support/artifact_fixtures.h"
 
+static const exf_provenance none;
 static exf_err e; /* of the last call */
 
 /* ---- kinds and versions ------------------------------------------------------------ */
@@ -77,9 +78,9 @@ START_TEST(checksums_are_due_since_version_3)
         forget_checksums("a", version);
         ck_ok(exf_artifact_open(&h, exf_scratch("a"), &exf_artifact_tables, NULL, NULL, &e), e);
         if (version == 3) {
-            ck_fails(exf_layer_numbers_read(&back, &n, h, &e), EXF_FORMAT, e, "/layer_numbers lacks the attribute crc32");
+            ck_fails(exf_layer_numbers_read(&back, &n, &none, h, &e), EXF_FORMAT, e, "/layer_numbers lacks the attribute crc32");
         } else {
-            ck_ok(exf_layer_numbers_read(&back, &n, h, &e), e);
+            ck_ok(exf_layer_numbers_read(&back, &n, &none, h, &e), e);
             ck_assert(n == 2 && back[0] == 1 && back[1] == 5);
             exf_mem_free(back);
         }
@@ -187,6 +188,16 @@ START_TEST(run_shapes_are_possible_ones)
     shape_refused((s = good, s.d_model = -1, &s), "d_model is -1");
     shape_refused((s = good, s.n_sequences = -2, &s), "n_sequences is -2");
     shape_refused((s = good, s.n_tokens = -3, &s), "n_tokens is -3");
+    s = good;
+    s.n_tokens = EXF_MOST_COUNTED / good.top_k;
+    s.n_sequences = EXF_MOST_COUNTED;
+    write_shape(&s);
+    ck_ok(exf_h5_open(&h, exf_scratch("shape.h5"), &e), e);
+    ck_ok(exf_run_shape_read(&back, h, &e), e);
+    exf_h5_close(h);
+    shape_refused((s.n_tokens++, &s), "n_tokens is 2251799813685249 and top_k 4: expected at most 9007199254740992 routes");
+    shape_refused((s.n_tokens = EXF_MOST_COUNTED + 1, &s), "n_tokens is 9007199254740993, expected at most 9007199254740992");
+    shape_refused((s.n_tokens = 1, s.n_sequences++, &s), "n_sequences is 9007199254740993");
 }
 END_TEST
 
@@ -199,11 +210,11 @@ static void write_numbers(exf_tensor t)
     ck_ok(exf_h5_commit(h, &e), e);
 }
 
-static exf_code read_numbers(int32_t **numbers, int *n)
+static exf_code read_numbers(int32_t **numbers, int *n, const exf_provenance *p)
 {
     exf_h5 *h = NULL;
     ck_ok(exf_h5_open(&h, exf_scratch("layers.h5"), &e), e);
-    exf_code rc = exf_layer_numbers_read(numbers, n, h, &e);
+    exf_code rc = exf_layer_numbers_read(numbers, n, p, h, &e);
     exf_h5_close(h);
     return rc;
 }
@@ -213,7 +224,7 @@ static void numbers_refused(exf_tensor t, const char *part)
     int32_t *numbers = (int32_t *)1;
     int n;
     write_numbers(t);
-    ck_fails(read_numbers(&numbers, &n), EXF_FORMAT, e, part);
+    ck_fails(read_numbers(&numbers, &n, &none), EXF_FORMAT, e, part);
     ck_assert_ptr_null(numbers);
 }
 
@@ -227,7 +238,7 @@ START_TEST(layer_numbers_ascend)
     ck_ok(exf_h5_create(&h, exf_scratch("layers.h5"), 1, &e), e);
     ck_ok(exf_layer_numbers_write(good, 3, h, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
-    ck_ok(read_numbers(&numbers, &n), e);
+    ck_ok(read_numbers(&numbers, &n, &none), e);
     ck_assert_int_eq(n, 3);
     ck_assert_mem_eq(numbers, good, sizeof good);
     exf_mem_free(numbers);
@@ -238,6 +249,28 @@ START_TEST(layer_numbers_ascend)
     numbers_refused((exf_tensor){.dtype = EXF_DT_I32, .rank = 2, .shape = {1, 3}, .data = good}, "[1, 3]");
     numbers_refused((exf_tensor){.dtype = EXF_DT_I64, .rank = 1, .shape = {2}, .data = wide}, "I64");
     numbers_refused((exf_tensor){.data = NULL}, "missing");
+}
+END_TEST
+
+START_TEST(layer_numbers_are_those_of_the_model)
+{
+    static const int32_t good[] = {0, 7}, beyond[] = {0, 1024}, far[] = {0, INT32_MAX};
+    exf_provenance p = {0}, no_number = {0};
+    int32_t *numbers = NULL;
+    int n = 0;
+    numbers_refused((exf_tensor){.dtype = EXF_DT_I32, .rank = 1, .shape = {2}, .data = beyond}, "[1] is 1024");
+    numbers_refused((exf_tensor){.dtype = EXF_DT_I32, .rank = 1, .shape = {2}, .data = far}, "[1] is 2147483647");
+    add_fact(&p, "model.layers", "7");
+    add_fact(&no_number, "model.layers", "many");
+    write_numbers((exf_tensor){.dtype = EXF_DT_I32, .rank = 1, .shape = {2}, .data = good});
+    ck_fails(read_numbers(&numbers, &n, &p), EXF_FORMAT, e, "/layer_numbers[1] is 7, expected ascending layer numbers, here 1 to ");
+    ck_fails(read_numbers(&numbers, &n, &no_number), EXF_FORMAT, e, "model.layers is many");
+    exf_provenance_free(&p);
+    add_fact(&p, "model.layers", "8");
+    ck_ok(read_numbers(&numbers, &n, &p), e);
+    exf_mem_free(numbers);
+    exf_provenance_free(&p);
+    exf_provenance_free(&no_number);
 }
 END_TEST
 
@@ -421,6 +454,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_is_no_artifact_is_refused);
     tcase_add_test(t, run_shapes_are_possible_ones);
     tcase_add_test(t, layer_numbers_ascend);
+    tcase_add_test(t, layer_numbers_are_those_of_the_model);
     tcase_add_test(t, facts_stand_in_order_of_key);
     tcase_add_test(t, digests_are_read_under_their_names_of_today);
     tcase_add_test(t, parts_join_in_any_order);

@@ -30,7 +30,7 @@ static void new_layers(exf_layer_statistics layer[L])
 {
     for (int i = 0; i < L; i++) {
         ck_ok(exf_layer_statistics_new(&layer[i], E, &e), e);
-        fill_statistics(&layer[i], i + 1);
+        fill_statistics(&layer[i], &shape, i + 1);
     }
 }
 
@@ -46,7 +46,7 @@ START_TEST(statistics_come_back_bit_for_bit)
     new_layers(layer);
     ck_ok(write_statistics("s.h5", layer, &e), e);
     ck_ok(exf_layer_statistics_new(&back, E, &e), e);
-    fill_statistics(&back, 9); /* what was there before is replaced */
+    fill_statistics(&back, &shape, 9); /* what was there before is replaced */
     ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
     ck_assert_mem_eq(&r.shape, &shape, sizeof shape);
     ck_assert_int_eq(r.n_layers, L);
@@ -103,13 +103,13 @@ START_TEST(statistics_merge_exactly)
     ck_ok(exf_layer_statistics_new(&b, E, &e), e);
     ck_ok(exf_layer_statistics_new(&sum, E, &e), e);
     ck_ok(exf_layer_statistics_new(&swapped, E, &e), e);
-    fill_statistics(&a, 1);
-    fill_statistics(&b, 2);
-    exf_layer_statistics_merge(&sum, &a);
+    fill_statistics(&a, &shape, 1);
+    fill_statistics(&b, &shape, 2);
+    ck_ok(exf_layer_statistics_merge(&sum, &a, &e), e);
     ck_assert(same_statistics(&sum, &a));
-    exf_layer_statistics_merge(&sum, &b);
-    exf_layer_statistics_merge(&swapped, &b);
-    exf_layer_statistics_merge(&swapped, &a);
+    ck_ok(exf_layer_statistics_merge(&sum, &b, &e), e);
+    ck_ok(exf_layer_statistics_merge(&swapped, &b, &e), e);
+    ck_ok(exf_layer_statistics_merge(&swapped, &a, &e), e);
     ck_assert(same_statistics(&sum, &swapped));
     ck_assert_uint_eq(sum.norm_count[1], a.norm_count[1] + b.norm_count[1]);
     ck_assert_uint_eq(sum.count[1], a.count[1] + b.count[1]);
@@ -157,26 +157,125 @@ START_TEST(rounded_sums_must_be_those_of_the_exact_ones)
 }
 END_TEST
 
-static void counts_refused(size_t cell, uint64_t count, const char *part)
+/* A change of the second layer's counts. */
+typedef void (*forgery)(exf_layer_statistics *s);
+
+static void counts_refused(forgery forge, const char *part)
 {
     exf_layer_statistics layer[L];
     new_layers(layer);
-    layer[1].count[cell] = count;
+    forge(&layer[1]);
     ck_ok(write_statistics("s.h5", layer, &e), e);
     layer_refused(1, part);
+    ck_assert_msg(strstr(e.msg, "layer 5: ") != NULL, "no layer in \"%s\"", e.msg);
     free_layers(layer);
+}
+
+static void not_mirrored(exf_layer_statistics *s) { s->count[1 * E + 2] = 1; }
+static void with_itself(exf_layer_statistics *s) { s->count[2 * E + 2] = 1; }
+static void too_large(exf_layer_statistics *s) { s->norm_count[2] = UINT64_MAX; }
+static void more_than_tokens(exf_layer_statistics *s) { s->norm_count[2] = 61; }
+static void route_lost(exf_layer_statistics *s) { s->norm_count[2]--; }
+static void route_made_up(exf_layer_statistics *s) { s->norm_count[2]++; }
+static void wraps_to_the_sum(exf_layer_statistics *s)
+{
+    s->norm_count[0] += (uint64_t)1 << 63;
+    s->norm_count[1] += (uint64_t)1 << 63;
+}
+static void pair_lost(exf_layer_statistics *s) { s->count[1 * E + 2] = --s->count[2 * E + 1]; }
+/* The pairs of each expert stay as many; one has more than its rarer expert, another less. */
+static void pair_above_its_experts(exf_layer_statistics *s)
+{
+    memset(s->count, 0, E * E * sizeof *s->count);
+    for (int i = 0; i < E; i++) s->norm_count[i] = 30;
+    s->count[0 * E + 1] = s->count[1 * E + 0] = 31;
+}
+static void slots_made_up(exf_layer_statistics *s) { *s->empty_slots = 1; }
+/* No token has two experts, and yet there are pairs. */
+static void too_many_empty(exf_layer_statistics *s)
+{
+    for (int i = 0; i < E; i++) s->norm_count[i] = i < 2 ? 30 : 0;
+    *s->empty_slots = 60;
+    s->count[0 * E + 1] = s->count[1 * E + 0] = 30;
+    memset(s->count, 0, E * E * sizeof *s->count);
+    s->count[0 * E + 1] = s->count[1 * E + 0] = 3;
+}
+static void no_routes(exf_layer_statistics *s)
+{
+    memset(s->count, 0, E * E * sizeof *s->count);
+    memset(s->norm_count, 0, E * sizeof *s->norm_count);
+    *s->empty_slots = 120;
 }
 
 START_TEST(counts_obey_their_rules)
 {
-    exf_layer_statistics layer[L];
-    counts_refused(1 * E + 2, 99, "/layers/5/count[1, 2] is 99");
-    counts_refused(2 * E + 2, 1, "count[2, 2] is 1");
+    counts_refused(not_mirrored, "/layers/5/count[1, 2] is 1, its mirror /layers/5/count[2, 1] is ");
+    counts_refused(with_itself, "/layers/5/count[2, 2] is 1, expected 0");
+    counts_refused(too_large, "/layers/5/norm_count[2] is 18446744073709551615, n_tokens is 60");
+    counts_refused(more_than_tokens, "/layers/5/norm_count[2] is 61, n_tokens is 60");
+    counts_refused(route_lost, "/layers/5/norm_count[...] add up to 119 routes, expected n_tokens x top_k = 60 x 2 = 120");
+    counts_refused(route_made_up, "/layers/5/norm_count[...] add up to 121 routes");
+    counts_refused(wraps_to_the_sum, "/layers/5/norm_count[0] is 92233720368547758");
+    counts_refused(pair_lost, "/layers/5/count[1, ...] add up to ");
+    counts_refused(pair_above_its_experts, "/layers/5/count[0, 1] is 31, expert 0 has 30 tokens");
+    counts_refused(slots_made_up, "less 1 empty slots");
+    counts_refused(too_many_empty, "54 less than without empty slots, of which there are 60");
+    counts_refused(no_routes, "less 120 empty slots");
+}
+END_TEST
+
+/* Two tokens in three have both slots; in the others a second is empty. */
+START_TEST(empty_slots_are_counted)
+{
+    exf_layer_statistics layer[L], back;
+    exf_statistics_reader r;
+    ck_ok(exf_layer_statistics_new(&back, E, &e), e);
     new_layers(layer);
-    layer[1].count[0 * E + 1] = layer[1].count[1 * E + 0] = layer[1].norm_count[0] + 1;
+    memset(layer[1].count, 0, E * E * sizeof *layer[1].count);
+    for (int i = 0; i < E; i++) layer[1].norm_count[i] = i < 2 ? 50 : 0;
+    layer[1].count[0 * E + 1] = layer[1].count[1 * E + 0] = 40;
+    *layer[1].empty_slots = 20;
     ck_ok(write_statistics("s.h5", layer, &e), e);
-    layer_refused(1, "count[0, 1]");
+    ck_ok(exf_statistics_open(&r, exf_scratch("s.h5"), &e), e);
+    for (int i = L - 1; i >= 0; i--) { /* the last first: what one layer has is not the next one's */
+        ck_ok(exf_statistics_get(&r, i, &back, &e), e);
+        ck_assert(same_statistics(&back, &layer[i]));
+        ck_assert_uint_eq(*back.empty_slots, i ? 20 : 0);
+    }
+    exf_statistics_close(&r);
+    uint64_t less = 19;
+    damage("s.h5", "/layers/5/empty_slots", 0, &less);
+    layer_refused(1, "add up to 100 routes, expected n_tokens x top_k = 60 x 2 = 120 less 19 empty slots");
+    ck_ok(exf_layer_statistics_merge(&layer[0], &layer[1], &e), e);
+    ck_assert_uint_eq(*layer[0].empty_slots, 20);
+    exf_layer_statistics_free(&back);
     free_layers(layer);
+}
+END_TEST
+
+/* Sums of two files that each hold, and not together. */
+START_TEST(merged_sums_do_not_wrap)
+{
+    exf_layer_statistics a, b;
+    static const uint64_t high[] = {(uint64_t)1 << 62, (uint64_t)3 << 62}; /* 2^94, -2^94: twice 2^94 wraps, twice -2^94 does not */
+    for (int sign = 0; sign < 2; sign++) {
+        ck_ok(exf_layer_statistics_new(&a, E, &e), e);
+        ck_ok(exf_layer_statistics_new(&b, E, &e), e);
+        a.dot[5].limb[2] = b.dot[5].limb[2] = high[sign];
+        if (sign)
+            ck_ok(exf_layer_statistics_merge(&a, &b, &e), e);
+        else
+            ck_fails(exf_layer_statistics_merge(&a, &b, &e), EXF_FORMAT, e,
+                     "dot[5]: 1.9807040628566084e+28 and 1.9807040628566084e+28 are more together");
+        exf_layer_statistics_zero(&a);
+        a.norm_count[3] = b.norm_count[3] = (uint64_t)1 << 63;
+        exf_layer_statistics_zero(&b);
+        b.norm_count[3] = (uint64_t)1 << 63;
+        ck_fails(exf_layer_statistics_merge(&a, &b, &e), EXF_FORMAT, e,
+                 "norm_count[3]: 9223372036854775808 and 9223372036854775808 are more together");
+        exf_layer_statistics_free(&a);
+        exf_layer_statistics_free(&b);
+    }
 }
 END_TEST
 
@@ -213,7 +312,10 @@ static exf_code write_sample(exf_err *err)
 {
     exf_layer_statistics layer[L] = {{.dot = NULL}};
     exf_code rc;
-    for (int i = 0; i < L; i++) EXF_TRY(exf_layer_statistics_new(&layer[i], E, err));
+    for (int i = 0; i < L; i++) {
+        EXF_TRY(exf_layer_statistics_new(&layer[i], E, err));
+        fill_counts(layer[i].count, layer[i].norm_count, &shape, i);
+    }
     rc = write_statistics("s.h5", layer, err);
 out:
     free_layers(layer);
@@ -429,6 +531,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, statistics_merge_exactly);
     tcase_add_test(t, rounded_sums_must_be_those_of_the_exact_ones);
     tcase_add_test(t, counts_obey_their_rules);
+    tcase_add_test(t, empty_slots_are_counted);
+    tcase_add_test(t, merged_sums_do_not_wrap);
     tcase_add_test(t, layers_must_be_there_and_fit);
     tcase_add_test(t, statistics_survive_every_failing_allocation);
     suite_add_tcase(s, t);

@@ -43,21 +43,19 @@ out:
     return rc;
 }
 
-/* Two layers; the pair 2 -> 0 is unobserved, the pools hold experts 0, 1, ... */
+/* Two layers; the pairs of 0 and 3 are unobserved, and 2 -> 0 has too few tokens; the pools hold experts 0, 1, ... */
 static exf_code sample(exf_tables *t, exf_err *err)
 {
     exf_code rc = exf_tables_new(t, &shape, numbers, L, pool_sizes, N_POOLS, err);
     if (rc != EXF_OK) return rc;
     for (int i = 0; i < L * E * E; i++) {
-        int s = i / E % E, target = i % E, seen = s != target && !(s == 2 && target == 0);
+        int s = i / E % E, target = i % E, alone = s + target == E - 1 && s * target == 0,
+            seen = s != target && !alone && !(s == 2 && target == 0);
         t->coeff[i] = s == target ? 1 : seen ? (float)(i % 7 - 3) / 8 : 0;
         t->loss[i] = seen ? (float)(i % 5) / 16 : EXF_LOSS_NEVER;
-        t->count[i] = seen ? (uint64_t)i + 1 : 0;
     }
-    for (int i = 0; i < L * E; i++) {
-        t->expert_norms[i] = (float)(i + 1) / 2;
-        t->expert_count[i] = (uint64_t)(90 + i);
-    }
+    for (int l = 0; l < L; l++) fill_counts(t->count + l * E * E, t->expert_count + l * E, &shape, l);
+    for (int i = 0; i < L * E; i++) t->expert_norms[i] = (float)(i + 1) / 2;
     for (int p = 0; p < N_POOLS; p++) {
         int d = t->pool[p].size;
         for (int i = 0; i < L * d; i++) t->pool[p].members[i] = i % d;
@@ -156,8 +154,10 @@ END_TEST
 
 START_TEST(tables_need_no_pools)
 {
+    exf_run_shape no_tokens = shape;
     exf_tables t, back;
-    ck_ok(exf_tables_new(&t, &shape, numbers, 1, NULL, 0, &e), e);
+    no_tokens.n_tokens = 0;
+    ck_ok(exf_tables_new(&t, &no_tokens, numbers, 1, NULL, 0, &e), e);
     for (int i = 0; i < E * E; i++) {
         t.coeff[i] = i % (E + 1) == 0 ? 1 : 0;
         t.loss[i] = EXF_LOSS_NEVER;
@@ -294,9 +294,8 @@ END_TEST
 START_TEST(a_loss_needs_evidence)
 {
     float loss = 0.5f;
-    uint64_t none = 0;
-    refused("/loss", 2 * E + 0, &loss, "/loss[0, 2, 0] is 0.5");
-    refused("/count", E * E + 0 * E + 3, &none, "/loss[1, 0, 3]");
+    refused("/loss", 3 * E + 0, &loss, "/loss[0, 3, 0] is 0.5");
+    refused("/loss", E * E + 0 * E + 3, &loss, "/loss[1, 0, 3]");
 }
 END_TEST
 
@@ -307,6 +306,86 @@ START_TEST(pool_ids_are_experts)
     refused("/pools/1/target_ids", 1, &above, "/pools/1: expert 1 goes to 4");
     refused("/pools/3/members", 1, &above, "/pools/3");
     refused("/pools/3/members", 5, &below, "/pools/3");
+}
+END_TEST
+
+START_TEST(a_pool_has_an_expert_once)
+{
+    int32_t again = 1;
+    refused("/pools/3/members", 5, &again, "/pools/3, layer 5: members 1 and 2 are expert 1 twice");
+}
+END_TEST
+
+START_TEST(counts_are_those_of_a_run)
+{
+    uint64_t huge = UINT64_MAX, many = 61, few = 1, one = 1;
+    refused("/expert_count", E + 2, &huge, "layer 5: /expert_count[1, 2] is 18446744073709551615, n_tokens is 60");
+    refused("/expert_count", E + 2, &many, "layer 5: /expert_count[1, 2] is 61, n_tokens is 60");
+    refused("/expert_count", E + 2, &few, "layer 5: /expert_count[1, ...] add up to ");
+    refused("/count", E * E + 1 * E + 2, &one, "layer 5: /count[1, 1, 2] is 1, its mirror /count[1, 2, 1] is ");
+    refused("/count", E * E + 2 * E + 2, &one, "layer 5: /count[1, 2, 2] is 1, expected 0");
+}
+END_TEST
+
+/* Of a layer alone; what that one lacks others do not. */
+START_TEST(empty_slots_are_told_of)
+{
+    exf_tables t, back;
+    ck_ok(sample(&t, &e), e);
+    ck_ok(exf_mem_new(&t.empty_slots, L, sizeof *t.empty_slots, "test", &e), e);
+    for (int i = 0; i < E * E; i++) t.count[E * E + i] = i == 1 || i == E ? 40 : 0;
+    for (int i = 0; i < E * E; i++)
+        if (!t.count[E * E + i]) {
+            t.loss[E * E + i] = t.frobenius[E * E + i] = t.shared[0].loss[E * E + i] = t.shared[1].loss[E * E + i] = EXF_LOSS_NEVER;
+            t.cosine[E * E + i] = t.similarity[E * E + i] = i % (E + 1) == 0;
+            t.std_error[E * E + i] = i % (E + 1) == 0 ? 0 : EXF_ERROR_UNKNOWN;
+        }
+    for (int i = 0; i < E; i++) t.expert_count[E + i] = i < 2 ? 50 : 0;
+    t.empty_slots[1] = 20;
+    write_tables("t.h5", &t);
+    ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
+    ck_assert(back.empty_slots && back.empty_slots[0] == 0 && back.empty_slots[1] == 20);
+    exf_tables_free(&back);
+    uint64_t none = 0;
+    damage("t.h5", "/empty_slots", 1, &none);
+    file_refused("layer 5: /expert_count[1, ...] add up to 100 routes, expected n_tokens x top_k = 60 x 2 = 120 less 0");
+    exf_tables_free(&t);
+}
+END_TEST
+
+/* Of common input pairs have other tokens than experts; but all the same ones. */
+START_TEST(pairs_of_common_input_have_the_same_tokens)
+{
+    for (uint64_t tokens = 23; tokens <= 25; tokens++) { /* of 3 sequences 8 each at most */
+        exf_tables t, back;
+        ck_ok(sample(&t, &e), e);
+        add_fact(&t.provenance, "accumulate.pairs", "common_input");
+        add_fact(&t.provenance, "accumulate.observer_tokens", "8");
+        for (int i = 0; i < L * E * E; i++) t.count[i] = i % E == i / E % E ? 0 : tokens;
+        write_tables("t.h5", &t);
+        if (tokens <= 24) {
+            ck_ok(exf_tables_read(&back, exf_scratch("t.h5"), &e), e);
+            exf_tables_free(&back);
+        } else {
+            file_refused("layer 1: /count[0, 0, 1] is 25, the run's common input has 3 to 24 tokens");
+        }
+        t.count[E * E + 2 * E + 3] = t.count[E * E + 3 * E + 2] = 22;
+        write_tables("t.h5", &t);
+        if (tokens <= 24) file_refused("layer 5: /count[1, 2, 3] is 22, with common input every pair has ");
+        exf_tables_free(&t);
+    }
+}
+END_TEST
+
+START_TEST(common_input_has_a_number_of_tokens)
+{
+    exf_tables t;
+    ck_ok(sample(&t, &e), e);
+    add_fact(&t.provenance, "accumulate.pairs", "common_input");
+    add_fact(&t.provenance, "accumulate.observer_tokens", "many");
+    write_tables("t.h5", &t);
+    file_refused("accumulate.observer_tokens is many, expected a number from 1");
+    exf_tables_free(&t);
 }
 END_TEST
 
@@ -463,6 +542,11 @@ Suite *exf_suite(void)
     tcase_add_test(t, measures_stay_in_their_range);
     tcase_add_test(t, a_loss_needs_evidence);
     tcase_add_test(t, pool_ids_are_experts);
+    tcase_add_test(t, a_pool_has_an_expert_once);
+    tcase_add_test(t, counts_are_those_of_a_run);
+    tcase_add_test(t, empty_slots_are_told_of);
+    tcase_add_test(t, pairs_of_common_input_have_the_same_tokens);
+    tcase_add_test(t, common_input_has_a_number_of_tokens);
     tcase_add_test(t, pools_of_a_file_are_possible_ones);
     tcase_add_test(t, more_pools_than_fit_are_refused);
     tcase_add_test(t, missing_and_misshapen_datasets_are_named);

@@ -24,8 +24,9 @@ static exf_code sample(exf_tables *t, exf_err *err)
         int self = i / E % E == i % E;
         t->coeff[i] = self ? 1 : 0.5f;
         t->loss[i] = self ? EXF_LOSS_NEVER : 0.25f;
-        t->count[i] = self ? 0 : 7;
+        t->count[i] = self ? 0 : (uint64_t)(shape.n_tokens * shape.top_k * (shape.top_k - 1) / (E * (E - 1)));
     }
+    for (int i = 0; i < L * E; i++) t->expert_count[i] = (uint64_t)(shape.n_tokens * shape.top_k / E);
     for (int i = 0; i < L * E; i++) t->expert_norms[i] = 1;
     v->n_pairs = N;
     EXF_TRY(exf_mem_new(&v->pair, N, 3 * sizeof *v->pair, "vectors", err));

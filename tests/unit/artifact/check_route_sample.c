@@ -108,7 +108,7 @@ START_TEST(statistics_hold_the_sample_and_the_stream)
     exf_layer_statistics s, back;
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     ck_ok(exf_layer_statistics_new(&back, E, &e), e);
-    fill_statistics(&s, 2);
+    fill_statistics(&s, &shape, 2);
     fill_routes(&s.routes, 20, 7, K, E, 3);
     ck_ok(write_layer("s.h5", &s, &e), e);
     ck_ok(read_layer("s.h5", &back, &e), e);
@@ -130,7 +130,7 @@ START_TEST(a_file_with_a_damaged_sample_is_refused)
     exf_layer_statistics s, back;
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
     ck_ok(exf_layer_statistics_new(&back, E, &e), e);
-    fill_statistics(&s, 2);
+    fill_statistics(&s, &shape, 2);
     damage_sample(&s.routes, 2);
     ck_ok(write_layer("s.h5", &s, &e), e);
     ck_fails(read_layer("s.h5", &back, &e), EXF_FORMAT, e, "/layers/3/routes: token 2 has expert 5");

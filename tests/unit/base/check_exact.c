@@ -57,6 +57,25 @@ START_TEST(order_does_not_matter)
 }
 END_TEST
 
+/* Powers of two of either sign, in the top word: 2^95 is the sign. */
+START_TEST(a_sum_beyond_the_range_is_told)
+{
+    static const struct { uint64_t a, b; int wraps; } sum[] = {
+        {(uint64_t)1 << 62, (uint64_t)1 << 62, 1},          {(uint64_t)3 << 62, (uint64_t)3 << 62, 0}, /* -2^94 twice is -2^95 */
+        {(uint64_t)1 << 63, (uint64_t)3 << 62, 1},          {(uint64_t)1 << 63, (uint64_t)1 << 62, 0},
+        {((uint64_t)1 << 63) - 1, (uint64_t)1 << 63, 0},    {((uint64_t)1 << 63) - 1, 0, 0},
+        {(uint64_t)1 << 63, (uint64_t)1 << 63, 1},          {((uint64_t)1 << 63) - 1, 1, 1},
+    };
+    for (int i = 0; i < COUNT(sum); i++) {
+        exf_exact a = {{0, 0, sum[i].a}}, b = {{0, 0, sum[i].b}};
+        ck_assert_int_eq(exf_exact_merge(&a, &b), sum[i].wraps);
+        ck_assert_uint_eq(a.limb[2], sum[i].a + sum[i].b);
+    }
+    exf_exact low = {{UINT64_MAX, UINT64_MAX, UINT64_MAX >> 1}}, one = {{1, 0, 0}}; /* by a carry */
+    ck_assert_int_eq(exf_exact_merge(&low, &one), 1);
+}
+END_TEST
+
 START_TEST(cancellation_is_exact)
 {
     exf_exact s = {{0}};
@@ -90,6 +109,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, below_the_grid_rounds_half_to_even);
     tcase_add_test(t, range_is_stated);
     tcase_add_test(t, order_does_not_matter);
+    tcase_add_test(t, a_sum_beyond_the_range_is_told);
     tcase_add_test(t, cancellation_is_exact);
     tcase_add_test(t, value_rounds_to_nearest);
     suite_add_tcase(s, t);

@@ -88,7 +88,7 @@ START_TEST(equal_tables_are_equal_files)
     write_tables(&t, "a", 0);
     write_tables(&same, "b", 0);
     ck_assert(same_files("a", "b"));
-    same.loss[L * E * E - 2] = 0;
+    same.loss[1] = 0;
     write_tables(&same, "b", 1);
     ck_assert(!same_files("a", "b"));
     exf_tables_free(&t);

@@ -39,11 +39,11 @@ START_TEST(a_card_tells_where_the_tables_come_from)
     char *card = card_of(&x);
     ck_assert_int_eq(strncmp(card, "---\nlibrary_name: exfold\ntags:\n  - exfold\n", 42), 0);
     ck_says(card, "# ExFold tables of qwen3\\_moe\n");
-    ck_says(card, "\n2 MoE layers of 3 experts, top-2, hidden 8; calibrated on 3 sequences, 60 tokens.\n");
+    ck_says(card, "\n2 MoE layers of 3 experts, top-2, hidden 8; calibrated on 3 sequences, 515396075520 tokens.\n");
     ck_says(card, "\n## Settings\n\n| fact | |\n|---|---|\n| `accumulate.weighting` | source\\_norm |\n| `solve.clip` | -4,4 |\n");
     ck_says(card, "\n| `data.domains` | prose: 2 sequences \xe2\x82\xac \"x\" |\n");
-    ck_says(card, "\n| 1 | 5 of 6 | 68719476736 | 0.109 | 0.078 | 0 |\n");
-    ck_says(card, "\n| 12 | 6 of 6 | ");
+    ck_says(card, "\n| 1 | 4 of 6 | 197568495616 | 0.078 | 0.078 | 0 |\n");
+    ck_says(card, "\n| 12 | 2 of 6 | ");
     ck_says(card, "\n| `tables.safetensors` | all tables");
     ck_says(card, "\n| `npy/` | a folder");
     ck_assert_ptr_null(strstr(card, "README.md"));
@@ -134,11 +134,16 @@ START_TEST(coverage_counts_evidence_only)
     ck_ok(sample_tables(&t, 0, &e), e);
     ck_ok(exf_evidence_of_layer(&c, &t, 1, &e), e);
     ck_assert_uint_eq(c.pairs, 6);
-    ck_assert_uint_eq(c.observed, 6);
+    ck_assert_uint_eq(c.observed, 2);
     ck_assert_int_eq(c.cold, 1);
-    ck_assert(c.loss == t.loss[E * E + 3]); /* 1 2 3 5 6 7: the third */
-    ck_assert(c.best == t.loss[E * E + 3]); /* of rows 1, 3, 6: the second */
-    ck_assert_uint_eq(c.tokens, t.count[E * E + 3]);
+    ck_assert(c.loss == t.loss[E * E + 2]); /* 2 6: the first */
+    ck_assert(c.best == t.loss[E * E + 2]);
+    ck_assert_uint_eq(c.tokens, t.count[E * E + 2]);
+    ck_ok(exf_evidence_of_layer(&c, &t, 0, &e), e);
+    ck_assert_uint_eq(c.observed, 4);
+    ck_assert(c.loss == t.loss[3]); /* 1 3 5 7: the second */
+    ck_assert(c.best == t.loss[3]); /* of rows 1, 3, 7: the second */
+    ck_assert_uint_eq(c.tokens, t.count[3]);
     for (int i = 0; i < E * E; i++) t.loss[i] = EXF_LOSS_NEVER;
     ck_ok(exf_evidence_of_layer(&c, &t, 0, &e), e);
     ck_assert_uint_eq(c.observed, 0);

@@ -159,7 +159,7 @@ enum { LAYERS = 43, MANY = 256, FIRST = 3, CELLS = MANY * MANY };
 /* Layers 3 to 42, of which 5 has no evidence; the loss from s to its best target, (s + 1) % 256, is `best`. */
 static exf_code large_tables(exf_tables *t, float best, exf_err *err)
 {
-    static const exf_run_shape shape = {.n_experts = MANY, .top_k = 6, .d_model = 4096, .n_sequences = 56, .n_tokens = 1000};
+    static const exf_run_shape shape = {.n_experts = MANY, .top_k = 6, .d_model = 4096, .n_sequences = 56, .n_tokens = 2176};
     int32_t numbers[LAYERS - FIRST];
     exf_code rc;
     for (int l = 0; l < LAYERS - FIRST; l++) numbers[l] = l + FIRST;
@@ -170,9 +170,12 @@ static exf_code large_tables(exf_tables *t, float best, exf_err *err)
         t->coeff[i] = s == d ? 1 : never ? 0 : (float)(i % 1000) / 500;
         t->loss[i] = never ? EXF_LOSS_NEVER : 0.125f; /* the plugins have no use for it */
         t->frobenius[i] = never ? EXF_LOSS_NEVER : d == (s + 1) % MANY ? best : 1;
-        t->count[i] = !never;
+        t->count[i] = s != d; /* so few have no evidence in layer 5 */
     }
-    for (int i = 0; i < (LAYERS - FIRST) * MANY; i++) t->expert_norms[i] = (float)(i + 1);
+    for (int i = 0; i < (LAYERS - FIRST) * MANY; i++) {
+        t->expert_norms[i] = (float)(i + 1);
+        t->expert_count[i] = 51; /* 5 others of 255 each time */
+    }
     EXF_TRY(exf_provenance_add(&t->provenance, err, "model.family", "deepseek_v4"));
     EXF_TRY(exf_provenance_add(&t->provenance, err, "model.layers", "%d", LAYERS));
 out:
@@ -232,7 +235,6 @@ START_TEST(deepseek_v4_refuses_what_its_validator_calls_degenerate)
         for (int d = 0; d < MANY; d++) {
             loss[s * MANY + d] = t.loss[(40 - FIRST) * CELLS + s * MANY + d] = EXF_LOSS_NEVER;
             if (s != d) t.coeff[(40 - FIRST) * CELLS + s * MANY + d] = 0;
-            t.count[(40 - FIRST) * CELLS + s * MANY + d] = 0;
         }
     ck_ok(exf_writer_check_tables(exf_writer_find("exfold-deepseek-v4"), &t, "x", &e), e);
     for (int i = 0; i < (LAYERS - FIRST) * CELLS; i++) t.loss[i] = t.frobenius[i] = EXF_LOSS_NEVER;

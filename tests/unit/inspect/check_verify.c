@@ -98,7 +98,7 @@ START_TEST(a_member_that_stands_twice)
     int32_t bad = 2;
     damage("t.h5", "/pools/2/members", 0, &bad);
     damage("t.h5", "/pools/2/members", 1, &bad);
-    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "expert 2 stands twice");
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "members 0 and 1 are expert 2 twice");
 }
 END_TEST
 
@@ -107,7 +107,7 @@ START_TEST(counts_that_are_not_mirrored)
     uint64_t bad = 3;
     damage("t.h5", "/count", 1, &bad);
     ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "layer 1: ");
-    ck_assert_ptr_nonnull(strstr(e.msg, "behind 1 -> 0, 3 behind the reverse"));
+    ck_assert_ptr_nonnull(strstr(e.msg, "/count[0, 0, 1] is 3, its mirror /count[0, 1, 0] is "));
 }
 END_TEST
 
@@ -115,7 +115,7 @@ START_TEST(more_routes_than_tokens)
 {
     uint64_t bad = 1000;
     damage("t.h5", "/expert_count", 4, &bad);
-    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "but 60 tokens have 2 each");
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "/expert_count[0, 4] is 1000, n_tokens is 60");
 }
 END_TEST
 
@@ -123,7 +123,7 @@ START_TEST(a_pair_more_often_than_its_expert)
 {
     uint64_t bad = 1;
     damage("t.h5", "/expert_count", 0, &bad);
-    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "but expert 0 has 1");
+    ck_fails(verify("t.h5", NULL, &e), EXF_FORMAT, e, "/expert_count[0, ...] add up to ");
 }
 END_TEST
 
@@ -208,10 +208,22 @@ END_TEST
 
 START_TEST(tables_hold_the_counts_and_norms_of_their_statistics)
 {
-    uint64_t count = 1;
+    static const int moved[][2] = {{0, 1}, {2, 3}}; /* one token more with both, and one less */
     float norm = 1.25f;
-    damage("t.h5", "/count", 1, &count);
-    damage("t.h5", "/count", 6, &count); /* its mirror */
+    exf_tables t;
+    ck_ok(exf_tables_read(&t, exf_scratch("t.h5"), &e), e);
+    for (int i = 0; i < 2; i++) {
+        int a = moved[i][0], b = moved[i][1];
+        uint64_t count = t.count[a * run.e + b] + (i ? -(uint64_t)1 : 1);
+        ck_assert_uint_ge(t.count[a * run.e + b], 2);
+        damage("t.h5", "/count", (size_t)(a * run.e + b), &count);
+        damage("t.h5", "/count", (size_t)(b * run.e + a), &count);
+        for (int k = 0; k < 2; k++) {
+            count = t.expert_count[moved[i][k]] + (i ? -(uint64_t)1 : 1);
+            damage("t.h5", "/expert_count", (size_t)moved[i][k], &count);
+        }
+    }
+    exf_tables_free(&t);
     ck_ok(verify("t.h5", NULL, &e), e);
     ck_fails(verify("t.h5", "s.h5", &e), EXF_FORMAT, e, "other token counts than");
     small_files(&run, "s.h5", "t.h5");

@@ -144,8 +144,8 @@ START_TEST(order_and_split_do_not_matter)
             int token = (i * 77 + 31) % N;
             ck_ok(add_range(&part[draw(9, i, WORKERS)], &r, token, 1, weightings[w], &e), e);
         }
-        exf_layer_statistics_merge(&part[2], &part[0]);
-        exf_layer_statistics_merge(&part[2], &part[1]);
+        ck_ok(exf_layer_statistics_merge(&part[2], &part[0], &e), e);
+        ck_ok(exf_layer_statistics_merge(&part[2], &part[1], &e), e);
         ck_assert(same_statistics(&part[2], &whole));
         exf_layer_statistics_free(&whole);
         for (int i = 0; i < WORKERS; i++) exf_layer_statistics_free(&part[i]);

@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { E = 8, K = 4, L = 2, TOKENS = 2000 };
+enum { E = 8, K = 4, L = 2, TOKENS = 2100 };
 
 static const exf_run_shape shape = {E, K, 16, 4, TOKENS};
 static const int32_t numbers[L] = {1, 3};
@@ -28,13 +28,13 @@ static void new_tables(exf_tables *t)
         t->expert_norms[i] = 1 + (float)(i % E);
         t->contribution[i] = 1 + (float)(3 * i % E);
         t->rms[i] = 1 + 0.3f * (float)(i % 5);
-        t->expert_count[i] = 100;
+        t->expert_count[i] = TOKENS * K / E;
         for (int k = 0; k < E; k++) {
             int same = i % E == k, apart = abs(i % E - k);
             t->cosine[i * E + k] = same ? 1 : apart == 1 ? 0.6f : 0.1f;
             t->coeff[i * E + k] = same ? 1 : 0.5f;
             t->loss[i * E + k] = same ? EXF_LOSS_NEVER : 0.25f + 0.05f * (float)apart;
-            t->count[i * E + k] = same ? 0 : 10;
+            t->count[i * E + k] = same ? 0 : TOKENS * K / E * (K - 1) / (E - 1);
         }
     }
 }
@@ -207,9 +207,14 @@ START_TEST(tables_come_back)
     ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, "/budgets/3/measured/scale is 0");
     t.budget[2].scale[1] = 1;
-    t.budget[7].kept[0]++;
+    ck_assert_uint_gt(t.budget[7].kept[0], 0);
+    t.budget[7].kept[0]--;
     ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, "/budgets/2/top_p/mean");
+    t.budget[7].kept[0] += 2;
+    ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
+    ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e,
+             "layer 1: /budgets/2/top_p/kept counts 2101 tokens, n_tokens is 2100");
     exf_tables_free(&t);
 }
 END_TEST

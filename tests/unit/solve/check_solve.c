@@ -267,21 +267,24 @@ END_TEST
 
 /* ---- from a file ---------------------------------------------------------------------------- */
 
-/* Two layers of four experts: sampled sums, and no token at all. */
-static void write_statistics(const char *name)
+/* Two layers of four experts: sampled sums, or no token at all. */
+static void write_statistics(const char *name, int64_t n_tokens)
 {
-    static const exf_run_shape shape = {4, 2, 8, 3, 60};
+    const exf_run_shape shape = {4, 2, 8, 3, n_tokens};
     static const int32_t numbers[] = {1, 5};
     exf_layer_statistics s = layer_of(4);
     exf_statistics_writer w;
     exf_provenance p = sample_facts("t");
     ck_ok(exf_statistics_create(&w, exf_scratch(name), 1, &shape, numbers, 2, &p, &e), e);
-    ck_ok(exf_statistics_put(&w, 5, &s, &e), e);
-    fill_statistics(&s, 3);
-    for (int i = 0; i < 16; i++) /* squares are not negative */
-        for (int k = 0; s.count[i] && k < 2; k++) exf_exact_add(k ? &s.target_sq[i] : &s.source_sq[i], 1000);
-    for (int i = 0; i < 4; i++) exf_exact_add(&s.norm_sum[i], 1000 + i);
-    ck_ok(exf_statistics_put(&w, 1, &s, &e), e);
+    for (int l = 0; l < 2; l++) {
+        exf_layer_statistics_zero(&s);
+        if (n_tokens) fill_statistics(&s, &shape, 3 + l);
+        for (int i = 0; i < 16; i++) /* squares are not negative */
+            for (int k = 0; s.count[i] && k < 2; k++) exf_exact_add(k ? &s.target_sq[i] : &s.source_sq[i], 1000);
+        for (int i = 0; n_tokens && i < 4; i++) exf_exact_add(&s.norm_sum[i], 1000 + i);
+        if (!n_tokens) *s.stream_count = 0;
+        ck_ok(exf_statistics_put(&w, numbers[l], &s, &e), e);
+    }
     ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_provenance_free(&p);
     exf_layer_statistics_free(&s);
@@ -334,7 +337,7 @@ START_TEST(layers_in_memory_give_the_tables_of_the_file)
     static const char *const layer[] = {"pair", "layer"}, *const global[] = {"global"};
     exf_solve_options o = usual;
     exf_tables t;
-    write_statistics("s.h5");
+    write_statistics("s.h5", 60);
     o.projectors = layer;
     o.n_projectors = 2;
     ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
@@ -352,7 +355,7 @@ END_TEST
 START_TEST(a_file_is_solved_and_can_be_read)
 {
     exf_tables t;
-    write_statistics("s.h5");
+    write_statistics("s.h5", 60);
     ck_ok(solve_and_write(&e), e);
     ck_assert_int_eq(rename(exf_scratch("t.h5"), exf_scratch("before.h5")), 0);
     ck_ok(solve_and_write(&e), e);
@@ -367,7 +370,17 @@ START_TEST(a_file_is_solved_and_can_be_read)
     ck_assert_str_eq(exf_provenance_get(&t.provenance, "solve.projectors"), "pair");
     ck_assert_uint_eq(strlen(exf_provenance_get(&t.provenance, "solve.statistics_digest")), 64);
     ck_assert_str_eq(exf_provenance_get(&t.provenance, "data.tokens_digest"), "t");
-    for (int i = 16; i < 32; i++) { /* the layer that nothing was routed to */
+    exf_tables_free(&t);
+}
+END_TEST
+
+START_TEST(layers_that_nothing_was_routed_to_are_cold)
+{
+    exf_tables t;
+    write_statistics("s.h5", 0);
+    ck_ok(solve_and_write(&e), e);
+    ck_ok(exf_tables_read(&t, exf_scratch("t.h5"), &e), e);
+    for (int i = 16; i < 32; i++) {
         ck_assert_float_eq(t.coeff[i], i % 5 == 1 ? 1.0f : 0.0f);
         ck_assert_float_eq(t.loss[i], EXF_LOSS_NEVER);
     }
@@ -422,7 +435,7 @@ START_TEST(damaged_statistics_are_not_solved)
 {
     exf_tables t;
     double other = 1;
-    write_statistics("s.h5");
+    write_statistics("s.h5", 60);
     damage("s.h5", "/layers/1/target_sq", 1, &other);
     ck_fails(exf_solve(exf_scratch("s.h5"), &usual, &t, &e), EXF_FORMAT, e, "/layers/1/target_sq[1] is 1");
     ck_assert_ptr_null(t.coeff);
@@ -431,7 +444,7 @@ END_TEST
 
 START_TEST(solving_survives_every_failing_allocation)
 {
-    write_statistics("s.h5");
+    write_statistics("s.h5", 60);
     fail_each_allocation(solve_and_write, left_behind, 1);
 }
 END_TEST
@@ -555,6 +568,7 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(f, start_empty, NULL);
     tcase_add_test(f, layers_in_memory_give_the_tables_of_the_file);
     tcase_add_test(f, a_file_is_solved_and_can_be_read);
+    tcase_add_test(f, layers_that_nothing_was_routed_to_are_cold);
     tcase_add_test(f, unknown_projectors_are_refused_before_work);
     tcase_add_test(f, ranks_end_where_the_basis_does);
     tcase_add_test(f, damaged_statistics_are_not_solved);

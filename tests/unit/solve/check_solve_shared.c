@@ -16,7 +16,7 @@ typedef struct { int s, t; double dot, target_sq, source_sq, dot0, sq0; int coun
 
 /* Three experts; 2 -> 0 and 0 -> 2 were never seen. */
 static const cell cells[L][4] = {
-    {{0, 1, 6, 8, 10, 3, 4, 2}, {1, 0, 5, 10, 8, 3, 9, 2}, {1, 2, -2, 4, 3, -1, 16, 4}, {2, 1, -3, 2, 5, -1, 25, 4}},
+    {{0, 1, 6, 8, 10, 3, 4, 2}, {1, 0, 5, 10, 8, 3, 9, 2}, {1, 2, -2, 4, 3, -1, 16, 6}, {2, 1, -3, 2, 5, -1, 25, 6}},
     {{0, 1, 1, 2, 3, 1, 1, 1}, {1, 0, 1, 3, 2, 1, 1, 1}, {1, 2, 4, 5, 6, 0, 4, 7}, {2, 1, 4, 6, 5, 0, 4, 7}},
 };
 
@@ -40,7 +40,7 @@ static void fill(exf_layer_statistics *s, const cell *c)
 
 static void write_layers(void)
 {
-    static const exf_run_shape shape = {E, 2, 8, 1, 30};
+    static const exf_run_shape shape = {E, 2, 8, 1, 8};
     static const int32_t numbers[L] = {2, 4};
     exf_statistics_writer w;
     exf_layer_statistics s;
@@ -49,7 +49,7 @@ static void write_layers(void)
     ck_ok(exf_statistics_create(&w, exf_scratch("s.h5"), 1, &shape, numbers, L, &p, &e), e);
     for (int l = 0; l < L; l++) {
         fill(&s, cells[l]);
-        for (int i = 0; i < E; i++) s.norm_count[i] = 8; /* a pair's experts were seen */
+        for (int i = 0; i < E; i++) s.norm_count[i] = s.count[i * E] + s.count[i * E + 1] + s.count[i * E + 2];
         for (int k = 0; k < E; k++) exf_exact_add(&s.sq_sum[k], 1), exf_exact_add(&s.norm_sum[k], 1);
         ck_ok(exf_statistics_put(&w, numbers[l], &s, &e), e);
     }
@@ -135,7 +135,7 @@ START_TEST(measures_by_hand)
     exf_tables t = {.cosine = NULL};
     exf_layer_statistics s;
     static const int32_t number = 2;
-    exf_run_shape shape = {E, 2, 8, 1, 30};
+    exf_run_shape shape = {E, 2, 8, 1, 8};
     ck_ok(exf_tables_new(&t, &shape, &number, 1, NULL, 0, &e), e);
     ck_ok(exf_measures_new(0, &t, &e), e);
     ck_ok(exf_layer_statistics_new(&s, E, &e), e);
@@ -153,8 +153,8 @@ START_TEST(measures_by_hand)
     }
     ck_assert_float_eq(t.frobenius[0 * E + 2], EXF_LOSS_NEVER);
     ck_assert_float_eq(t.frobenius[1 * E + 1], EXF_LOSS_NEVER);
-    /* d^2: (4 + 9 - 6) / 2 = 3.5 and (16 + 25 + 2) / 4 = 10.75, the largest */
-    ck_close((double)t.similarity[0 * E + 1], 1 - sqrt(3.5 / 10.75));
+    /* d^2: (4 + 9 - 6) / 2 = 3.5 and (16 + 25 + 2) / 6, the largest */
+    ck_close((double)t.similarity[0 * E + 1], 1 - sqrt(3.5 / (43 / 6.0)));
     ck_close((double)t.similarity[1 * E + 2], 0);
     ck_assert_float_eq(t.similarity[2 * E + 0], 0);
     ck_assert_float_eq(t.similarity[2 * E + 2], 1);
