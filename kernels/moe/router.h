@@ -10,7 +10,9 @@
  *             or, where there is a table, table[token]
  *   weights = score[ids], divided by (their sum + epsilon) when renormalise,
  *             times scaling
- * logits [T, E]; ids [T, K] and weights [T, K] sorted by falling weight. */
+ * An expert that a table names n times for a token is one route: its score counts n times in the sum, its weight is n
+ * times that of one (in double, then rounded), and the n - 1 slots that are left are empty: id -1, weight 0.
+ * logits [T, E]; ids [T, K] and weights [T, K] sorted by falling weight, empty slots last. */
 #ifndef EXF_KERNELS_ROUTER_H
 #define EXF_KERNELS_ROUTER_H
 #include <stdint.h>

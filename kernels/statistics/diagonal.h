@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     int top_k, d_model, n_tokens;
     exf_matrix outputs;   /* [T, K, H] */
-    const int32_t *ids;   /* [T, K] distinct within a token */
+    const int32_t *ids;   /* [T, K] distinct within a token; -1: an empty slot */
     const float *weights; /* [T, K] */
     exf_weighting weighting;
     double *root;         /* [T, K] scratch */

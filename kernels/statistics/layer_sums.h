@@ -14,6 +14,8 @@
  *     sq0        ||u||^2                        energy_sum        (w_e ||E_e(x)||)^2
  *     count      1                              norm_count        1
  *
+ * and of the layer empty_slots, 1 for each slot without an expert.
+ *
  * Products are double (eight lanes, fixed order over H); sums are exact
  * (base/exact.h), so they do not depend on the order of tokens. */
 #ifndef EXF_KERNELS_LAYER_SUMS_H
@@ -39,10 +41,11 @@ typedef struct {
     uint64_t *count;                                     /* [E, E] */
     exf_exact *norm_sum, *sq_sum, *route_weight_sum, *contribution_sum, *energy_sum; /* [E] */
     uint64_t *norm_count;                                /* [E] */
+    uint64_t *empty_slots;                               /* [1] */
 } exf_layer_sums;
 
-/* Adds n_tokens tokens: outputs [T, K, H], ids [T, K] (distinct within a token),
- * weights [T, K].  EXF_NUMERIC naming token and expert when a product is not
+/* Adds n_tokens tokens: outputs [T, K, H], ids [T, K] (distinct within a token; -1: the slot is empty, and only
+ * counted as such), weights [T, K].  EXF_NUMERIC naming token and expert when a product is not
  * finite or leaves the range of exf_exact; the sums are then undefined.
  * scratch: K*K doubles. */
 exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_k, int d_model, int n_tokens, const float *outputs,
@@ -63,7 +66,7 @@ exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int 
 typedef struct {
     int n_experts, top_k, d_model, n_tokens;
     exf_matrix outputs;  /* [T, K, H] */
-    const int32_t *ids;   /* [T, K] */
+    const int32_t *ids;   /* [T, K]; -1: an empty slot */
     const float *weights; /* [T, K] */
     exf_weighting weighting;
     int experts_only;     /* 1: the expert sums alone */

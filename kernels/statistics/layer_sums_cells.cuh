@@ -4,7 +4,7 @@
  * it, digits of 2^32 of its fixed-point value (base/exact.h), of both signs and not carried;
  * word 30 counts.  2^31 terms fit before a digit overflows; carries are taken when a value is
  * needed.  A second cell per pair has dot, target_sq and count as they were at the end of the
- * last sequence, and the sums over sequences. */
+ * last sequence, and the sums over sequences.  The header counts the slots without an expert. */
 #ifndef EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #define EXF_KERNELS_LAYER_SUMS_CELLS_CUH
 #include "kernels/device/cuda_queue.cuh"
@@ -19,7 +19,8 @@ enum { OLD_DOT = 0, OLD_TARGET = 6, OLD_COUNT = 12, SUM_AA = 13, SUM_AB = 19, SU
 typedef struct {
     exf_sums_fault output;   /* of the smallest row that could not be added */
     exf_sums_fault sequence; /* of the smallest sequence whose sums are out of range */
-    unsigned char unused[WORDS * 8 - 2 * sizeof(exf_sums_fault)];
+    unsigned long long empty_slots;
+    unsigned char unused[WORDS * 8 - 2 * sizeof(exf_sums_fault) - sizeof(unsigned long long)];
 } header;
 
 /* Memory behind the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */

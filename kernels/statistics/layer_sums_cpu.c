@@ -68,12 +68,13 @@ static exf_code check_range(const double *gram, int top_k, exf_err *err, int tok
     double largest = 1;
     for (int a = 0; a < top_k; a++) {
         double sq = gram[a * top_k + a];
+        if (ids[a] < 0) continue;
         if (!exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq)))
             return output_fault(err, token, ids[a], sq, weight[a]);
         largest = sq > largest ? sq : largest;
     }
     for (int a = 0; a < top_k; a++)
-        if (!weight_fits((double)weight[a], largest))
+        if (ids[a] >= 0 && !weight_fits((double)weight[a], largest))
             return output_fault(err, token, ids[a], gram[a * top_k + a], weight[a]);
     return EXF_OK;
 }
@@ -83,6 +84,10 @@ exf_code exf_layer_sums_add_experts_cpu(const exf_layer_sums *m, int top_k, int 
 {
     for (size_t i = 0; i < (size_t)n_tokens * (size_t)top_k; i++) {
         const float *u = outputs + i * (size_t)d_model;
+        if (ids[i] < 0) {
+            ++*m->empty_slots;
+            continue;
+        }
         double sq = exf_dot(u, u, d_model);
         if (!exf_exact_fits(sq) || !weight_fits((double)weights[i], sq > 1 ? sq : 1))
             return output_fault(err, (int)(i / (size_t)top_k), ids[i], sq, weights[i]);
@@ -101,10 +106,14 @@ exf_code exf_layer_sums_add_cpu(const exf_layer_sums *m, int n_experts, int top_
         exf_code rc = check_range(scratch, top_k, err, t, id, weight);
         if (rc != EXF_OK) return rc;
         for (int a = 0; a < top_k; a++) {
+            if (id[a] < 0) {
+                ++*m->empty_slots;
+                continue;
+            }
             double source_sq = scratch[a * top_k + a], w = pair_weight(weighting, source_sq, weight[a]);
             add_expert(m, id[a], source_sq, weight[a]);
             for (int b = 0; b < top_k; b++)
-                if (b != a)
+                if (b != a && id[b] >= 0)
                     add_pair(m, (size_t)id[a] * (size_t)n_experts + (size_t)id[b], w, scratch[a * top_k + b], source_sq,
                              scratch[b * top_k + b]);
         }

@@ -117,7 +117,7 @@ template <class T> static __device__ inline void gram_of_token(double *gram, con
 
 /* ---- sums -------------------------------------------------------------------------- */
 
-/* Tests a token's range like check_range() of layer_sums_cpu.c; every lane gets the result. */
+/* Tests a token's range like check_range() of layer_sums_cpu.c; every lane gets the result.  Slots with id -1 are empty. */
 static __device__ inline bool in_range(const double *gram, const double *norm, const float *weight, const int32_t *id, int k,
                                        int lane)
 {
@@ -125,13 +125,14 @@ static __device__ inline bool in_range(const double *gram, const double *norm, c
     bool fits = true;
     for (int a = lane; a < k; a += 32) {
         double sq = gram[a * k + a];
-        fits = fits && id[a] >= 0 && exf_exact_fits(sq) && exf_exact_fits(sq * norm[a]);
+        if (id[a] < 0) continue;
+        fits = fits && exf_exact_fits(sq) && exf_exact_fits(sq * norm[a]);
         largest = sq > largest ? sq : largest;
     }
     largest = exf_warp_max(largest);
     for (int a = lane; a < k; a += 32) {
         double w = (double)weight[a];
-        fits = fits && exf_exact_fits(w * largest) && exf_exact_fits(w * w * largest);
+        fits = fits && (id[a] < 0 || (exf_exact_fits(w * largest) && exf_exact_fits(w * w * largest)));
     }
     return __all_sync(0xffffffffu, fits);
 }
@@ -144,12 +145,13 @@ static __device__ __noinline__ void note_token(exf_sums_fault *fault, const doub
     int a = 0;
     for (; a < k; a++) {
         double sq = gram[a * k + a];
-        if (id[a] < 0 || !exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq))) break;
+        if (id[a] < 0) continue;
+        if (!exf_exact_fits(sq) || !exf_exact_fits(sq * sqrt(sq))) break;
         largest = sq > largest ? sq : largest;
     }
     for (int b = 0; a == k && b < k; b++) {
         double w = (double)weight[b];
-        if (!exf_exact_fits(w * largest) || !exf_exact_fits(w * w * largest)) a = b;
+        if (id[b] >= 0 && (!exf_exact_fits(w * largest) || !exf_exact_fits(w * w * largest))) a = b;
     }
     if (a == k) a = 0;
     note_fault(fault, (unsigned long long)row, id[a], 0, gram[a * k + a], (double)weight[a]);
@@ -163,6 +165,7 @@ static __device__ inline void add_pairs(unsigned long long *cells, const double 
     for (int item = lane; item < n_pairs * (PAIR_SUMS + 1); item += 32) {
         int s = item / n_pairs, p = item - s * n_pairs, a = p / (k - 1), b = p - a * (k - 1);
         b += b >= a;
+        if (id[a] < 0 || id[b] < 0) continue;
         unsigned long long *cell = cells + ((size_t)id[a] * n_experts + id[b]) * WORDS;
         if (s == PAIR_SUMS) {
             atomicAdd(cell + COUNT, 1ull);
@@ -186,11 +189,15 @@ static __device__ inline double expert_term(int s, double norm, double sq, doubl
     }
 }
 
-static __device__ inline void add_experts(unsigned long long *cells, const double *gram, const double *norm, const float *weight,
-                                          const int32_t *id, int k, int lane)
+static __device__ inline void add_experts(unsigned long long *cells, unsigned long long *empty_slots, const double *gram,
+                                          const double *norm, const float *weight, const int32_t *id, int k, int lane)
 {
     for (int item = lane; item < k * (EXPERT_SUMS + 1); item += 32) {
         int s = item / k, a = item - s * k;
+        if (id[a] < 0) {
+            if (s == EXPERT_SUMS) atomicAdd(empty_slots, 1ull);
+            continue;
+        }
         unsigned long long *cell = cells + (size_t)id[a] * WORDS;
         double w = (double)weight[a];
         if (s == EXPERT_SUMS)
@@ -218,7 +225,7 @@ template <class T> static __global__ void __launch_bounds__(128) add_tokens(head
         return;
     }
     if (!c.experts_only) add_pairs(pairs, gram, norm, weight, id, k, c.n_experts, c.weighting, lane);
-    add_experts(pairs + (size_t)c.n_experts * c.n_experts * WORDS, gram, norm, weight, id, k, lane);
+    add_experts(pairs + (size_t)c.n_experts * c.n_experts * WORDS, &top->empty_slots, gram, norm, weight, id, k, lane);
 }
 
 void exf_layer_sums_add_cuda(exf_queue *q, void *sums, const exf_layer_sums_call *c)

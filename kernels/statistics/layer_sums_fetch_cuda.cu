@@ -208,5 +208,6 @@ exf_code exf_layer_sums_take_cuda(exf_queue *q, void *sums, const exf_layer_sums
     exf_code rc = exf_finish_cuda(q, err);
     if (rc != EXF_OK) return rc;
     if (was.output.place || was.sequence.place) return refuse(&was, place, err);
+    *to->empty_slots += was.empty_slots;
     return merge_all(to, over, static_cast<const char *>(host), (size_t)n_experts, err);
 }

@@ -33,6 +33,7 @@ static void list_sums(arrays *a, const exf_layer_statistics *s)
     add(a, "sequences", EXF_DT_U64, 2, pairs, s->sequences);
     add(a, "count", EXF_DT_U64, 2, pairs, s->count);
     add(a, "norm_count", EXF_DT_U64, 1, experts, s->norm_count);
+    add(a, "empty_slots", EXF_DT_U64, 1, (int64_t[3]){1}, s->empty_slots);
     add(a, "stream_sq", EXF_DT_U64, 2, (int64_t[3]){1, 3}, s->stream_sq);
     add(a, "stream_count", EXF_DT_U64, 1, (int64_t[3]){1}, s->stream_count);
 }

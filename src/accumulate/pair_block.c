@@ -84,7 +84,8 @@ exf_code exf_pair_block_sort(exf_pair_block *s, const exf_moe_block *b, const in
             const int32_t *id = b->topk_ids + (size_t)t * (size_t)k;
             for (int a = 0; a < k; a++)
                 for (int c = 0; c < k; c++) {
-                    int32_t p = a == c ? -1 : index[(size_t)id[a] * (size_t)b->n_experts + (size_t)id[c]];
+                    int is_pair = a != c && id[a] >= 0 && id[c] >= 0;
+                    int32_t p = is_pair ? index[(size_t)id[a] * (size_t)b->n_experts + (size_t)id[c]] : -1;
                     if (p < 0) continue;
                     if (pass == 0)
                         s->first[p + 1]++;

@@ -36,6 +36,7 @@ static size_t list_sums(exf_ranks_array out[MOST_ARRAYS], const exf_layer_statis
     out[n++] = (exf_ranks_array){s->sequences, e * e, EXF_RANKS_U64};
     out[n++] = (exf_ranks_array){s->count, e * e, EXF_RANKS_U64};
     out[n++] = (exf_ranks_array){s->norm_count, e, EXF_RANKS_U64};
+    out[n++] = (exf_ranks_array){s->empty_slots, 1, EXF_RANKS_U64};
     return n + list_stream(out + n, s) + list_routes(out + n + 2, &s->routes);
 }
 

@@ -200,17 +200,19 @@ static void choose_grids(exf_vector_sums *v, const exf_layer_statistics *s)
     }
 }
 
-/* Replaces the samples' u by u - S v. */
-static void take_residuals(exf_vector_accumulator *m, const exf_layer_statistics *s)
+/* Replaces the samples' u by u - S v, and returns how many there are: those of a slot without an expert are left out. */
+static size_t take_residuals(exf_vector_accumulator *m, const exf_layer_statistics *s)
 {
-    size_t h = (size_t)m->shape.d_model;
+    size_t h = (size_t)m->shape.d_model, n = 0;
     for (size_t i = 0; i < m->sampler.n; i++) {
+        if (m->sampler.pair[2 * i] < 0 || m->sampler.pair[2 * i + 1] < 0) continue;
         size_t at = (size_t)m->sampler.pair[2 * i] * (size_t)s->n_experts + (size_t)m->sampler.pair[2 * i + 1];
         double scalar = exf_pair_scalar(&m->options->rule, exf_exact_value(&s->dot[at]), exf_exact_value(&s->target_sq[at]));
-        float *u = m->sampler.source + i * h;
-        const float *v = m->sampler.target + i * h;
-        for (size_t k = 0; k < h; k++) u[k] = (float)((double)u[k] - scalar * (double)v[k]);
+        const float *u = m->sampler.source + i * h, *v = m->sampler.target + i * h;
+        float *to = m->sampler.source + n++ * h;
+        for (size_t k = 0; k < h; k++) to[k] = (float)((double)u[k] - scalar * (double)v[k]);
     }
+    return n;
 }
 
 /* Makes pairs, basis and grids from the sums and samples of this run. */
@@ -219,8 +221,8 @@ static exf_code make_basis(exf_vector_accumulator *m, const exf_layer_statistics
     exf_code rc = choose_pairs(m, s, err);
     if (rc != EXF_OK || !m->sums.basis) return rc;
     choose_grids(&m->sums, s);
-    take_residuals(m, s);
-    return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, m->sampler.n, (int)m->shape.d_model, m->options->seed,
+    size_t n = take_residuals(m, s);
+    return exf_basis_find(m->sums.basis, m->sums.rank, m->sampler.source, n, (int)m->shape.d_model, m->options->seed,
                           (uint64_t)layer, m->n_helpers > m->n_workers ? m->n_helpers : m->n_workers, err);
 }
 

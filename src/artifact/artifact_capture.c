@@ -5,7 +5,8 @@
  * Datasets, T = n_tokens rows in order of the manifest, one group per captured
  * MoE layer, <l> the model's layer number:
  *   /layer_numbers                 I32 [L]      ascending
- *   /layers/<l>/topk_ids           I32 [T, K]   distinct experts of a token
+ *   /layers/<l>/topk_ids           I32 [T, K]   distinct experts of a token; -1: an empty slot (a hash layer that
+ *       names an expert twice for a token), whose weight and outputs are 0
  *   /layers/<l>/topk_weights       F32 [T, K]   the router's weights
  *   /layers/<l>/expert_outputs     F32 [T, K, H] before weighting
  * Since version 2, N = n_sequences, both or neither:
@@ -232,11 +233,25 @@ out:
     return rc;
 }
 
+/* Returns 1 if a slot's weight and output are 0. */
+static int is_empty(const exf_capture_file *f, float weight, const float *output)
+{
+    int zero = weight == 0;
+    for (int64_t i = 0; i < f->shape.d_model; i++) zero &= output[i] == 0;
+    return zero;
+}
+
 static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, const int32_t *ids, const float *weights,
                           const float *outputs, exf_err *err)
 {
-    int64_t k = f->shape.top_k;
+    int64_t k = f->shape.top_k, routes = 0;
     for (int64_t a = 0; a < k; a++) {
+        if (ids[a] == -1) {
+            if (is_empty(f, weights[a], outputs + a * f->shape.d_model)) continue;
+            return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: slot %lld has no expert, but a weight of %g or outputs",
+                            exf_h5_path(f->h), layer, (long long)row, (long long)a, (double)weights[a]);
+        }
+        routes++;
         if (ids[a] < 0 || ids[a] >= f->shape.n_experts)
             return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: expert %d, expected [0, %lld)", exf_h5_path(f->h), layer,
                             (long long)row, (int)ids[a], (long long)f->shape.n_experts);
@@ -248,6 +263,9 @@ static exf_code check_row(const exf_capture_file *f, int layer, int64_t row, con
             return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: the weight of expert %d is not finite", exf_h5_path(f->h),
                             layer, (long long)row, (int)ids[a]);
     }
+    if (!routes)
+        return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: no slot has an expert, expected 1 to %lld of them",
+                        exf_h5_path(f->h), layer, (long long)row, (long long)k);
     for (int64_t i = 0; i < k * f->shape.d_model; i++)
         if (!isfinite(outputs[i]))
             return exf_fail(err, EXF_FORMAT, "%s: layer %d, row %lld: an expert output is not finite", exf_h5_path(f->h), layer,

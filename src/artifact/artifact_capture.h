@@ -52,8 +52,8 @@ exf_code exf_capture_commit(exf_capture_file *f, exf_err *err) EXF_CHECKED;
 void exf_capture_abort(exf_capture_file *f);
 
 exf_code exf_capture_open(exf_capture_file *f, const char *path, exf_err *err) EXF_CHECKED;
-/* Reads the same rows; ids must be in [0, E) and distinct within a row, numbers finite (EXF_FORMAT
- * naming layer and row). */
+/* Reads the same rows; ids must be in [0, E) and distinct within a row, or -1 with weight and outputs of 0 in all slots but
+ * one or more, numbers finite (EXF_FORMAT naming layer and row). */
 exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n, int32_t *ids, float *weights, float *outputs,
                          exf_err *err) EXF_CHECKED;
 /* Reads the squared norms of the residual stream of a file that has them: finite and at least 0 (EXF_FORMAT). */

@@ -69,7 +69,13 @@ static exf_code check_token(const exf_route_sample *s, size_t i, int n_experts, 
     const int32_t *id = s->ids + i * (size_t)s->top_k;
     const float *w = s->weights + i * (size_t)s->top_k;
     if (i && s->key[i] < s->key[i - 1]) return exf_fail(err, EXF_FORMAT, "%s: key %zu is below the key before it", where, i);
+    int routes = 0;
     for (int a = 0; a < s->top_k; a++) {
+        if (id[a] == -1) {
+            if (w[a] == 0) continue;
+            return exf_fail(err, EXF_FORMAT, "%s: token %zu: an empty slot has weight %g, expected 0", where, i, (double)w[a]);
+        }
+        routes++;
         if (id[a] < 0 || id[a] >= n_experts)
             return exf_fail(err, EXF_FORMAT, "%s: token %zu has expert %d, expected [0, %d)", where, i, (int)id[a], n_experts);
         for (int b = 0; b < a; b++)
@@ -77,6 +83,7 @@ static exf_code check_token(const exf_route_sample *s, size_t i, int n_experts, 
         if (!isfinite(w[a]))
             return exf_fail(err, EXF_FORMAT, "%s: token %zu: the weight of expert %d is not finite", where, i, (int)id[a]);
     }
+    if (!routes) return exf_fail(err, EXF_FORMAT, "%s: token %zu has no expert, expected 1 to %d", where, i, s->top_k);
     return EXF_OK;
 }
 

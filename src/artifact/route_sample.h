@@ -15,7 +15,7 @@ typedef struct {
     size_t cap, n;   /* tokens that fit, 0: there is no sample; tokens */
     int top_k;       /* K */
     uint64_t *key;   /* [n] rising */
-    int32_t *ids;    /* [n, K] distinct */
+    int32_t *ids;    /* [n, K] distinct; -1: an empty slot, of weight 0; a token has one expert at least */
     float *weights;  /* [n, K] finite */
 } exf_route_sample;
 

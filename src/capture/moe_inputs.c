@@ -54,9 +54,9 @@ static exf_code check(const exf_moe_inputs *x, const exf_st_tensor *t, number_ki
                     exf_shape_text(have, sizeof have, v->shape, v->rank), exf_shape_text(want, sizeof want, shape, rank), why);
 }
 
-/* Elements [begin, begin + n) of an integer tensor, each in [0, limit). */
-static exf_code read_integers(const exf_moe_inputs *x, const exf_st_tensor *t, size_t begin, size_t n, int64_t limit, int32_t *out,
-                              exf_err *err)
+/* Elements [begin, begin + n) of an integer tensor, each in [least, limit). */
+static exf_code read_integers(const exf_moe_inputs *x, const exf_st_tensor *t, size_t begin, size_t n, int64_t least, int64_t limit,
+                              int32_t *out, exf_err *err)
 {
     enum { CHUNK = 512 };
     char raw[CHUNK * 8];
@@ -69,9 +69,9 @@ static exf_code read_integers(const exf_moe_inputs *x, const exf_st_tensor *t, s
         if (rc != EXF_OK) return rc;
         exf_dtype_to_i64(v, raw, m, t->view.dtype);
         for (size_t i = 0; i < m; i++) {
-            if (v[i] < 0 || v[i] >= limit)
-                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": element %zu is %" PRId64 ", expected 0 to %" PRId64,
-                                exf_st_path(x->file), t->view.name, begin + at + i, v[i], limit - 1);
+            if (v[i] < least || v[i] >= limit)
+                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": element %zu is %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                                exf_st_path(x->file), t->view.name, begin + at + i, v[i], least, limit - 1);
             out[at + i] = (int32_t)v[i];
         }
     }
@@ -164,7 +164,7 @@ static exf_code read_lengths(exf_moe_inputs *x, const exf_st_tensor *t, exf_err 
     EXF_TRY(check(x, t, INTEGERS, -1, 0, "one length per sequence", err));
     EXF_TRY(exf_mem_new(&length, n, sizeof *length, "sequence lengths", err));
     EXF_TRY(exf_mem_new(&x->span, n, sizeof *x->span, "sequences", err));
-    EXF_TRY(read_integers(x, t, 0, n, (int64_t)INT32_MAX + 1, length, err));
+    EXF_TRY(read_integers(x, t, 0, n, 0, (int64_t)INT32_MAX + 1, length, err));
     for (size_t i = 0; i < n; i++) {
         if (length[i] == 0) {
             rc = exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": element %zu is 0, expected at least 1", exf_st_path(x->file),
@@ -201,7 +201,7 @@ static exf_code read_sequences(exf_moe_inputs *x, exf_err *err)
     if (tokens) {
         EXF_TRY(check(x, tokens, INTEGERS, x->n_rows, 0, "one id per row", err));
         EXF_TRY(exf_mem_new(&x->tokens, (size_t)x->n_rows, sizeof *x->tokens, "token ids", err));
-        EXF_TRY(read_integers(x, tokens, 0, (size_t)x->n_rows, x->model->arch.vocab, x->tokens, err));
+        EXF_TRY(read_integers(x, tokens, 0, (size_t)x->n_rows, 0, x->model->arch.vocab, x->tokens, err));
         x->batch.ids = x->tokens;
     }
 out:
@@ -222,12 +222,36 @@ static exf_code input_rows(void *self, int layer, size_t row, size_t n, float *d
 static exf_code check_distinct(const exf_moe_inputs *x, int layer, size_t row, size_t n, const int32_t *ids, exf_err *err)
 {
     int k = x->model->arch.top_k;
-    for (size_t t = 0; t < n; t++)
+    for (size_t t = 0; t < n; t++) {
+        const int32_t *id = ids + t * (size_t)k;
         for (int i = 1; i < k; i++)
             for (int j = 0; j < i; j++)
-                if (ids[t * (size_t)k + (size_t)i] == ids[t * (size_t)k + (size_t)j])
-                    return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": row %zu names expert %d twice", exf_st_path(x->file),
-                                    x->layer[layer].ids->view.name, row + t, (int)ids[t * (size_t)k + (size_t)i]);
+                if (id[i] >= 0 && id[i] == id[j])
+                    return exf_fail(err, EXF_MODEL,
+                                    "%s: tensor \"%s\": row %zu names expert %d twice: expected one slot with both weights, the "
+                                    "other with expert -1 and weight 0",
+                                    exf_st_path(x->file), x->layer[layer].ids->view.name, row + t, (int)id[i]);
+    }
+    return EXF_OK;
+}
+
+/* An empty slot is one of a hash layer that names an expert twice. */
+static exf_code check_empty(const exf_moe_inputs *x, int layer, size_t row, size_t n, const int32_t *ids, const float *weights,
+                            exf_err *err)
+{
+    size_t k = (size_t)x->model->arch.top_k;
+    for (size_t t = 0; t < n; t++) {
+        size_t routes = 0;
+        for (size_t i = t * k; i < (t + 1) * k; i++) {
+            routes += ids[i] >= 0;
+            if (ids[i] < 0 && weights[i] != 0)
+                return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": row %zu: slot %zu has no expert and weight %g, expected 0",
+                                exf_st_path(x->file), x->layer[layer].weights->view.name, row + t, i - t * k, (double)weights[i]);
+        }
+        if (!routes)
+            return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\": row %zu has no expert, expected 1 to %zu", exf_st_path(x->file),
+                            x->layer[layer].ids->view.name, row + t, k);
+    }
     return EXF_OK;
 }
 
@@ -237,9 +261,10 @@ static exf_code route_rows(void *self, int layer, size_t row, size_t n, int32_t 
     size_t k = (size_t)x->model->arch.top_k;
     exf_stored_tensor s = {x->file, x->layer[layer].weights};
     exf_code rc;
-    EXF_TRY(read_integers(x, x->layer[layer].ids, row * k, n * k, x->model->arch.n_experts, ids, err));
+    EXF_TRY(read_integers(x, x->layer[layer].ids, row * k, n * k, -1, x->model->arch.n_experts, ids, err));
     EXF_TRY(check_distinct(x, layer, row, n, ids, err));
     EXF_TRY(exf_stored_read_f32(&s, row * k, n * k, weights, err));
+    rc = check_empty(x, layer, row, n, ids, weights, err);
 out:
     return rc;
 }

@@ -1,5 +1,5 @@
-/* model_tables.c - integer tensors hold expert numbers: each must name an expert,
- * since the router indexes with them. */
+/* model_tables.c - integer tensors hold expert numbers, a row for each token of the vocabulary: each must name an expert,
+ * since the router indexes with them.  A row may name one twice: that is one route (kernels/moe/router.h). */
 #include "base/mem.h"
 #include "model/model.h"
 
@@ -10,7 +10,7 @@ static exf_code check_numbers(const exf_model *m, const exf_tensor_rule *r, int 
         char name[EXF_TENSOR_NAME_LEN];
         if (v[i] >= 0 && v[i] < (float)m->arch.n_experts) continue;
         exf_tensor_name(name, &m->arch, r->name, layer, 0);
-        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", row %zu names expert %.0f, %s has experts 0 to %d", m->dir, name,
+        return exf_fail(err, EXF_MODEL, "%s: tensor \"%s\", token %zu names expert %.0f, %s has experts 0 to %d", m->dir, name,
                         i / cols, (double)v[i], m->config_path, m->arch.n_experts - 1);
     }
     return EXF_OK;

@@ -150,12 +150,12 @@ static int interrupts(const exf_moe_layer *l)
     return (r && r->correct) || (l->n_probes && l->last);
 }
 
-/* Counts the slots of n tokens that run an expert; rewriters leave some out. */
+/* Counts the slots of n tokens that run an expert; rewriters and hash layers leave some out. */
 static size_t slots_with_experts(const exf_moe_layer *l, size_t row, int n)
 {
     const exf_rewriter *r = l->lane->rewriter;
     size_t k = (size_t)l->model->arch.top_k, slots = (size_t)n * k, used = 0;
-    if (!r || !r->rewrite) return slots;
+    if (l->space->b->gpu && (!r || !r->rewrite)) return slots; /* the host may not have the routes */
     for (size_t i = 0; i < slots; i++) used += l->routes->ids[row * k + i] >= 0;
     return used;
 }

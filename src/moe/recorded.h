@@ -11,7 +11,7 @@ typedef struct {
     void *self;
     /* Reads rows [row, row + n) of the input of router and experts of a layer: dst [n, H], finite. */
     exf_code (*input)(void *self, int layer, size_t row, size_t n, float *dst, exf_err *err);
-    /* Reads recorded routes: ids [n, K], each in [0, E), and weights [n, K]. */
+    /* Reads recorded routes: ids [n, K], distinct in [0, E) or -1, and weights [n, K]. */
     exf_code (*routes)(void *self, int layer, size_t row, size_t n, int32_t *ids, float *weights, exf_err *err);
 } exf_recorded;
 #endif

@@ -47,15 +47,21 @@ static double mean_output(const exf_layer_statistics *s)
     return count > 0 ? sum / count : 0;
 }
 
+/* Of a token with n routes, its other slots being empty: more of them change nothing, so none is ever chosen. */
+static void fill_up(double of[EXF_FOLD_MAX_K + 1], int n, size_t k)
+{
+    for (size_t p = (size_t)n + 1; p <= k; p++) of[p] = of[n];
+}
+
 static void predict(exf_budget_inputs *b, const exf_route_sample *r, int l, const exf_fold_tables *tables)
 {
     size_t k = (size_t)b->top_k;
     exf_fold_routes in = {.ids = r->ids, .weights = r->weights, .rows = (int)r->n, .width = r->top_k};
     for (size_t i = 0; i < r->n; i++) {
         double of[EXF_FOLD_MAX_K + 1];
-        exf_fold_residuals(of, &in, (int)i, tables, 0);
+        fill_up(of, exf_fold_residuals(of, &in, (int)i, tables, 0), k);
         memcpy(b->residual[l] + i * k, of + 1, k * sizeof *of);
-        exf_fold_rms_sums(of, &in, (int)i, tables);
+        fill_up(of, exf_fold_rms_sums(of, &in, (int)i, tables), k);
         memcpy(b->sum[l] + i * k, of + 1, k * sizeof *of);
     }
 }

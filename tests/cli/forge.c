@@ -1,8 +1,9 @@
 /* forge.c - changes one number of an HDF5 file of ours and makes its checksum fit, so that a test can show what the readers
- * refuse besides damage.
+ * refuse besides damage; or a column of a checkpoint's tensor.
  * usage: forge FILE.h5 /DATASET INDEX VALUE     an element, counted through all axes
  *        forge FILE.h5 ATTRIBUTE VALUE          an integer attribute of the root
- *        forge FILE.h5 /GROUP FROM.h5           the group of that name of another file in its place */
+ *        forge FILE.h5 /GROUP FROM.h5           the group of that name of another file in its place
+ *        forge FILE.safetensors TENSOR WIDTH FROM TO   of each row of WIDTH 64-bit integers, element TO becomes element FROM */
 #include <hdf5.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -84,9 +85,36 @@ static void take_group(hid_t file, const char *group, const char *from)
     H5Fclose(other);
 }
 
+static void copy_column(const char *path, const char *tensor, size_t width, size_t from, size_t to)
+{
+    FILE *f = fopen(path, "r+b");
+    uint64_t header = 0;
+    unsigned long begin, end;
+    char name[256];
+    must(f && fread(&header, 8, 1, f) == 1 && header < 1 << 24, "cannot open the file");
+    char *text = calloc(header + 1, 1);
+    must(text && fread(text, 1, header, f) == header, "cannot read the header");
+    snprintf(name, sizeof name, "\"%s\"", tensor);
+    const char *entry = strstr(text, name), *offsets = entry ? strstr(entry, "data_offsets") : NULL;
+    must(offsets && sscanf(offsets, "data_offsets\":[%lu,%lu", &begin, &end) == 2, "no such tensor");
+    size_t n = (end - begin) / 8;
+    int64_t *all = calloc(n + 1, 8);
+    must(all && to < width && from < width && n % width == 0, "no such columns");
+    must(fseek(f, (long)(8 + header + begin), SEEK_SET) == 0 && fread(all, 8, n, f) == n, "cannot read the tensor");
+    for (size_t i = 0; i < n; i += width) all[i + to] = all[i + from];
+    must(fseek(f, (long)(8 + header + begin), SEEK_SET) == 0 && fwrite(all, 8, n, f) == n, "cannot write the tensor");
+    must(fclose(f) == 0, "cannot close the file");
+    free(all);
+    free(text);
+}
+
 int main(int argc, char **argv)
 {
-    must(argc == 4 || argc == 5, "usage: forge FILE.h5 /DATASET INDEX VALUE | ATTRIBUTE VALUE | /GROUP FROM.h5");
+    if (argc == 6) {
+        copy_column(argv[1], argv[2], strtoul(argv[3], NULL, 10), strtoul(argv[4], NULL, 10), strtoul(argv[5], NULL, 10));
+        return 0;
+    }
+    must(argc == 4 || argc == 5, "usage: see the top of forge.c");
     hid_t file = H5Fopen(argv[1], H5F_ACC_RDWR, H5P_DEFAULT);
     must(file >= 0, "cannot open the file");
     if (argc == 5)

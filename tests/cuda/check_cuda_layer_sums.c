@@ -59,6 +59,22 @@ static exf_layer_statistics on_gpu(const routed *r, exf_weighting w, int piece, 
     return s;
 }
 
+/* Slots without an expert add nothing but to their count. */
+START_TEST(empty_slots_add_nothing)
+{
+    routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 11);
+    routed_with_empty_slots(&r);
+    for (int w = 0; w < 3; w++)
+        for (int rounded = 0; rounded < 2; rounded++) {
+            exf_layer_statistics a = on_cpu(&r, (exf_weighting)w), b = on_gpu(&r, (exf_weighting)w, 7, 2, rounded);
+            compare_sums(&a, &b, 0, "integers, with empty slots");
+            exf_layer_statistics_free(&a);
+            exf_layer_statistics_free(&b);
+        }
+    routed_free(&r);
+}
+END_TEST
+
 START_TEST(exact_where_products_are)
 {
     routed r = routed_integers(shapes[_i].n, shapes[_i].e, shapes[_i].k, shapes[_i].h, 11);
@@ -191,6 +207,7 @@ Suite *exf_suite(void)
     tcase_set_timeout(t, 120);
     tcase_add_checked_fixture(t, open_device_f32, close_device);
     tcase_add_loop_test(t, exact_where_products_are, 0, COUNT(shapes));
+    tcase_add_loop_test(t, empty_slots_add_nothing, 0, COUNT(shapes));
     tcase_add_loop_test(t, reals_are_within_the_bound, 0, COUNT(shapes));
     tcase_add_loop_test(t, splits_give_the_same_bits, 0, COUNT(shapes));
     tcase_add_loop_test(t, experts_alone_leave_pairs_alone, 0, COUNT(shapes));

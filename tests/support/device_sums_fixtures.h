@@ -15,7 +15,8 @@ static inline void compare_sums(const exf_layer_statistics *a, const exf_layer_s
     const struct { const exf_exact *a, *b; const char *name; size_t n; } all[] = {EXF_PAIR_SUMS(PAIR) EXF_EXPERT_SUMS(EXPERT)};
 #undef PAIR
 #undef EXPERT
-    ck_assert_msg(memcmp(a->count, b->count, pairs * 8) == 0 && memcmp(a->norm_count, b->norm_count, experts * 8) == 0,
+    ck_assert_msg(memcmp(a->count, b->count, pairs * 8) == 0 && memcmp(a->norm_count, b->norm_count, experts * 8) == 0 &&
+                      *a->empty_slots == *b->empty_slots,
                   "%s: counts differ", what);
     for (size_t s = 0; s < sizeof all / sizeof *all; s++)
         for (size_t i = 0; i < all[s].n; i++) {

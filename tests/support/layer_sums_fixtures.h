@@ -74,11 +74,23 @@ static inline routed routed_reals(int n, int n_experts, int top_k, int d_model, 
     return r;
 }
 
+/* Takes experts away from the tokens, up to all but one; what lies in the outputs of an empty slot is nobody's. */
+static inline void routed_with_empty_slots(routed *r)
+{
+    for (int i = 0; i < r->n * r->top_k; i++) {
+        int t = i / r->top_k, k = i % r->top_k;
+        if (k == t % r->top_k || draw(17, i, 3) == 0) continue; /* one of each token stays */
+        r->ids[i] = -1;
+        r->weights[i] = 0;
+        for (int h = 0; h < r->d_model; h++) r->outputs[i * r->d_model + h] = 1e30f;
+    }
+}
+
 static inline exf_layer_sums moments_of(const exf_layer_statistics *s)
 {
     return (exf_layer_sums){s->dot, s->target_sq, s->source_sq, s->dot0, s->sq0, s->count,
                          s->norm_sum, s->sq_sum, s->route_weight_sum, s->contribution_sum, s->energy_sum,
-                         s->norm_count};
+                         s->norm_count, s->empty_slots};
 }
 
 /* Tokens [from, from + n) of r into s. */

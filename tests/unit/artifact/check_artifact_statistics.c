@@ -455,13 +455,43 @@ static void row_refused(const char *dataset, size_t at, const void *value, const
 
 START_TEST(captured_rows_are_checked)
 {
-    int32_t below = -1, above = E, twice = ids[3 * K];
+    int32_t below = -2, empty = -1, above = E, twice = ids[3 * K];
     float nan = NAN, inf = -INFINITY;
-    row_refused("/layers/6/topk_ids", 3 * K, &below, "expert -1, expected [0, 4)");
+    row_refused("/layers/6/topk_ids", 3 * K, &below, "expert -2, expected [0, 4)");
+    row_refused("/layers/6/topk_ids", 3 * K, &empty, "slot 0 has no expert, but a weight of 0.4375 or outputs");
     row_refused("/layers/6/topk_ids", 3 * K + 1, &above, "expert 4, expected [0, 4)");
     row_refused("/layers/6/topk_ids", 3 * K + 1, &twice, "expert 2 stands twice");
     row_refused("/layers/6/topk_weights", 3 * K + 1, &nan, "the weight of expert 0 is not finite");
     row_refused("/layers/6/expert_outputs", 3 * K * H + 4, &inf, "output is not finite");
+}
+END_TEST
+
+START_TEST(captured_slots_may_be_empty)
+{
+    static int32_t with[T * K];
+    exf_capture_file f;
+    exf_provenance p = {0};
+    int32_t id[T * K], none = -1;
+    float weight[T * K], output[T * K * H];
+    fill_rows();
+    memcpy(with, ids, sizeof with);
+    with[3 * K + 1] = -1;
+    weights[3 * K + 1] = 0;
+    for (int i = 0; i < H; i++) outputs[(3 * K + 1) * H + i] = 0;
+    ck_ok(exf_capture_create(&f, exf_scratch("c.h5"), 1, &small, layers, 1, NULL, &p, &e), e);
+    ck_ok(exf_capture_put(&f, layers[0], 0, T, with, weights, outputs, &e), e);
+    ck_ok(exf_capture_commit(&f, &e), e);
+    ck_ok(exf_capture_open(&f, exf_scratch("c.h5"), &e), e);
+    ck_ok(exf_capture_get(&f, layers[0], 0, T, id, weight, output, &e), e);
+    ck_assert_mem_eq(id, with, sizeof id);
+    exf_capture_close(&f);
+    damage("c.h5", "/layers/0/topk_ids", 3 * K, &none);
+    weights[0] = 0;
+    damage("c.h5", "/layers/0/topk_weights", 3 * K, &weights[0]);
+    for (size_t i = 0; i < H; i++) damage("c.h5", "/layers/0/expert_outputs", 3 * K * H + i, &weights[0]);
+    ck_ok(exf_capture_open(&f, exf_scratch("c.h5"), &e), e);
+    ck_fails(exf_capture_get(&f, layers[0], 0, T, id, weight, output, &e), EXF_FORMAT, e, "layer 0, row 3: no slot has an expert");
+    exf_capture_close(&f);
 }
 END_TEST
 
@@ -541,6 +571,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, a_capture_being_written_knows_its_layers);
     tcase_add_test(c, rows_and_layers_out_of_range_are_refused);
     tcase_add_test(c, captured_rows_are_checked);
+    tcase_add_test(c, captured_slots_may_be_empty);
     tcase_add_test(c, capture_shapes_are_compared_on_opening);
     tcase_add_test(c, captures_survive_every_failing_allocation);
     suite_add_tcase(s, c);

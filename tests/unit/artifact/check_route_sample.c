@@ -58,19 +58,23 @@ static void damage_sample(exf_route_sample *s, int how)
     fill_routes(s, 6, 6, K, E, 1);
     if (how == 1) s->key[3] = 0;
     if (how == 2) s->ids[5] = E;
-    if (how == 3) s->ids[5] = -1;
+    if (how == 3) s->ids[5] = -2;
     if (how == 4) s->ids[5] = s->ids[4];
     if (how == 5) s->weights[7] = NAN;
+    if (how == 6 || how == 8) s->ids[5] = -1; /* an empty slot has no weight */
+    if (how >= 7) s->ids[4] = s->ids[5] = -1, s->weights[4] = s->weights[5] = 0;
+    if (how == 8) s->ids[4] = 2, s->weights[4] = 0.5f; /* one of two slots empty */
 }
 
 START_TEST(a_damaged_sample_is_refused)
 {
-    static const char *const part[] = {"", "file: key 3 is below", "token 2 has expert 5, expected [0, 5)", "token 2 has expert -1",
-                                       "token 2 has expert", "token 3: the weight of expert"};
-    for (int how = 0; how < 6; how++) {
+    static const char *const part[] = {"", "file: key 3 is below", "token 2 has expert 5, expected [0, 5)", "token 2 has expert -2",
+                                       "token 2 has expert", "token 3: the weight of expert",
+                                       "token 2: an empty slot has weight", "token 2 has no expert, expected 1 to 2", ""};
+    for (int how = 0; how <= 8; how++) {
         exf_route_sample s;
         damage_sample(&s, how);
-        if (how)
+        if (*part[how])
             ck_fails(exf_route_sample_check(&s, E, "file", &e), EXF_FORMAT, e, part[how]);
         else
             ck_ok(exf_route_sample_check(&s, E, "file", &e), e);

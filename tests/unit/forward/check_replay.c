@@ -450,9 +450,16 @@ START_TEST(refuses_numbers_when_it_meets_them)
     stumbles(&r, m, EXF_NUMERIC, "layer 0: the output of sequence 0 at position 3 is not finite");
     input[3 * H + 5] = 0;
     ids[7 * K + 2] = 16;
-    stumbles(&r, m, EXF_MODEL, "\"layers.0.topk_ids\": element 30 is 16, expected 0 to 15");
+    stumbles(&r, m, EXF_MODEL, "\"layers.0.topk_ids\": element 30 is 16, expected -1 to 15");
     ids[7 * K + 2] = ids[7 * K + 1];
     stumbles(&r, m, EXF_MODEL, "\"layers.0.topk_ids\": row 7 names expert");
+    ids[7 * K + 2] = -1; /* an empty slot */
+    stumbles(&r, m, EXF_MODEL, "\"layers.0.topk_weights\": row 7: slot 2 has no expert and weight ");
+    for (int i = 0; i < K; i++) {
+        ids[7 * K + i] = -1;
+        ((float *)r.data[2])[7 * K + i] = 0;
+    }
+    stumbles(&r, m, EXF_MODEL, "\"layers.0.topk_ids\": row 7 has no expert, expected 1 to ");
     forget(&r);
     exf_model_close(m);
 }

@@ -178,6 +178,42 @@ START_TEST(order_of_slots_does_not_matter)
 }
 END_TEST
 
+/* A token with empty slots adds what its other slots alone add. */
+START_TEST(empty_slots_add_nothing)
+{
+    enum { N = 60, MOST = 4, H = 10 };
+    routed r = routed_reals(N, 9, MOST, H, 8);
+    routed_with_empty_slots(&r);
+    for (int w = 0; w < 3; w++) {
+        exf_layer_statistics all = sums_of(&r, weightings[w]), alone;
+        uint64_t empty = 0;
+        ck_ok(exf_layer_statistics_new(&alone, 9, &e), e);
+        for (int t = 0; t < N; t++) {
+            float outputs[MOST * H], weights[MOST];
+            int32_t ids[MOST];
+            int n = 0;
+            for (int k = 0; k < MOST; k++) {
+                size_t slot = (size_t)(t * MOST + k);
+                if (r.ids[slot] < 0) continue;
+                ids[n] = r.ids[slot];
+                weights[n] = r.weights[slot];
+                memcpy(outputs + n++ * H, r.outputs + slot * H, H * sizeof *outputs);
+            }
+            empty += (uint64_t)(MOST - n);
+            routed some = {1, 9, n, H, outputs, weights, ids};
+            ck_ok(add_range(&alone, &some, 0, 1, weightings[w], &e), e);
+        }
+        ck_assert_uint_eq(*all.empty_slots, empty);
+        ck_assert_uint_gt(empty, 0);
+        *alone.empty_slots = empty;
+        ck_assert(same_statistics(&all, &alone));
+        exf_layer_statistics_free(&all);
+        exf_layer_statistics_free(&alone);
+    }
+    routed_free(&r);
+}
+END_TEST
+
 /* ---- range ---------------------------------------------------------------------------- */
 
 static exf_code add_one(float output, float weight, exf_weighting w)
@@ -242,6 +278,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, one_token_by_hand);
     tcase_add_test(t, order_and_split_do_not_matter);
     tcase_add_test(t, order_of_slots_does_not_matter);
+    tcase_add_test(t, empty_slots_add_nothing);
     tcase_add_test(t, outputs_beyond_the_range_are_refused);
     tcase_add_test(t, outputs_up_to_the_range_are_exact);
     tcase_add_test(t, weights_beyond_the_range_are_refused);

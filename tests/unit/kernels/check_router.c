@@ -152,6 +152,32 @@ START_TEST(a_table_chooses_by_token)
 }
 END_TEST
 
+/* An expert that a table names twice is one route, of both weights; the slots that are left are empty, and last. */
+START_TEST(a_table_names_an_expert_twice)
+{
+    const float z[] = {0, 1, 2, 3}, table[] = {0, 0, 0, 0, 0, 0, 0, 0, /* token 2: */ 3, 1, 3, 1},
+                three[] = {0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 2, 2}, same[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1},
+                late[] = {0, 0, 0, 0, 0, 0, 0, 0, 3, 1, 0, 1};
+    const double s0 = 0.5, s1 = naive_sigmoid(1), s2 = naive_sigmoid(2), s3 = naive_sigmoid(3);
+    exf_router_rules r = rules_for(4, 4, EXF_ROUTER_SIGMOID);
+    r.table = table;
+    expect(&r, z, IDS{3, 1, -1, -1}, WEIGHTS{2 * s3, 2 * s1, 0, 0});
+    r.table = three;
+    expect(&r, z, IDS{2, 0, -1, -1}, WEIGHTS{3 * s2, s0, 0, 0});
+    r.table = late; /* the second is the heavier for it */
+    expect(&r, z, IDS{1, 3, 0, -1}, WEIGHTS{2 * s1, s3, s0, 0});
+    r.renormalise = 1; /* every slot counts in the sum */
+    r.scaling = 3;
+    expect(&r, z, IDS{1, 3, 0, -1}, WEIGHTS{6 * s1 / (2 * s1 + s3 + s0), 3 * s3 / (2 * s1 + s3 + s0), 1.5 / (2 * s1 + s3 + s0), 0});
+    r.table = same;
+    expect(&r, z, IDS{1, -1, -1, -1}, WEIGHTS{3, 0, 0, 0});
+    const float nothing[] = {-2000, -2000, -2000, -2000}; /* weights of 0 are not empty slots */
+    r.renormalise = 0;
+    r.table = late;
+    expect(&r, nothing, IDS{3, 1, 0, -1}, WEIGHTS{0, 0, 0, 0});
+}
+END_TEST
+
 START_TEST(vanishing_scores_do_not_divide_by_zero)
 {
     const float z[] = {-2000, -2000, -2000};
@@ -329,6 +355,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, masked_choices_lose_to_negative_ones);
     tcase_add_test(t, missing_experts_are_never_chosen);
     tcase_add_test(t, a_table_chooses_by_token);
+    tcase_add_test(t, a_table_names_an_expert_twice);
     tcase_add_test(t, vanishing_scores_do_not_divide_by_zero);
     tcase_add_loop_test(t, not_a_number_stays_in_range, 0, 6);
     tcase_add_test(t, agrees_with_the_plain_version);
