@@ -205,6 +205,16 @@ void exf_output_file_abort(exf_output_file *f)
     outfile_free(f);
 }
 
+exf_code exf_output_file_whole(const char *target, int force, const void *bytes, size_t n, exf_err *err)
+{
+    exf_output_file *f = NULL;
+    exf_code rc = exf_output_file_begin(&f, target, force, err);
+    if (rc == EXF_OK) rc = exf_output_file_write(f, bytes, n, err);
+    if (rc == EXF_OK) return exf_output_file_commit(f, err);
+    exf_output_file_abort(f);
+    return rc;
+}
+
 /* Makes one directory, which its parent keeps through a power cut. */
 static exf_code make_dir(const char *path, exf_err *err)
 {

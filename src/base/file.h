@@ -84,6 +84,8 @@ exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err) EXF_CHECKE
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err) EXF_CHECKED;
 /* Removes the temporary, unless it stays, and frees f; NULL is allowed. */
 void exf_output_file_abort(exf_output_file *f);
+/* All of that for a file of these bytes. */
+exf_code exf_output_file_whole(const char *target, int force, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 
 /* EXF_IO if target exists and force is 0, or if it is a directory: so that a program refuses before
  * hours of work and not after. */

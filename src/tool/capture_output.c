@@ -20,13 +20,16 @@ static exf_code write_export(const exf_capture_job *j, const exf_provenance *p, 
 {
     const exf_recipe *r = j->recipe;
     exf_exporter *x = NULL;
+    exf_run_directory dir = {0};
     exf_code rc;
+    EXF_TRY(exf_run_directory_of_file(&dir, r->export_path, err));
     EXF_TRY(exf_exporter_new(&x, r->export_path, r->force, j->model, j->batch, j->layers, r->logits, p, err));
     EXF_TRY(j->pass(j->self, exf_exporter_observer(x), NULL, err));
     EXF_TRY(exf_exporter_commit(x, err));
     EXF_TRY(exf_announce(r->export_path, err));
 out:
     exf_exporter_free(x);
+    exf_run_directory_close(&dir, 0);
     return rc;
 }
 

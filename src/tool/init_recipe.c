@@ -8,6 +8,7 @@
 #include "format/yaml_write.h"
 #include "tool/announce.h"
 #include "tool/default_settings.h"
+#include "tool/run_directory.h"
 #include "tool/text_inputs.h"
 
 #include <string.h>
@@ -24,6 +25,7 @@ typedef struct {
     exf_text head;                      /* of a released model: its recipe as the project has it */
     exf_text_inputs inputs;
     written file, manifest, validation;
+    exf_run_directory dir; /* of all three */
 } init;
 
 /* ---- paths ---------------------------------------------------------------------------- */
@@ -260,17 +262,10 @@ out:
 
 static exf_code write_file(const init *s, const written *w, exf_err *err)
 {
-    exf_output_file *f = NULL;
     exf_code rc;
     if (!w->path) return EXF_OK;
-    EXF_TRY(exf_output_file_begin(&f, w->path, s->recipe->force, err));
-    EXF_TRY(exf_output_file_write(f, w->text.s, w->text.len, err));
-    rc = exf_output_file_commit(f, err);
-    f = NULL;
-    if (rc == EXF_OK) rc = exf_announce(w->path, err);
-out:
-    exf_output_file_abort(f);
-    return rc;
+    rc = exf_output_file_whole(w->path, s->recipe->force, w->text.s, w->text.len, err);
+    return rc == EXF_OK ? exf_announce(w->path, err) : rc;
 }
 
 static exf_code check_arguments(const exf_recipe *r, exf_err *err)
@@ -288,6 +283,7 @@ static exf_code make(init *s, exf_err *err)
     exf_recipe *r = s->recipe;
     exf_code rc;
     EXF_TRY(check_arguments(r, err));
+    EXF_TRY(exf_run_directory_of_file(&s->dir, r->init_path, err));
     EXF_TRY(exf_default_settings_set(r, &s->released, err));
     if (s->released) EXF_TRY(exf_released_file(&s->head, s->released->recipe, err));
     if (r->texts.n && !exf_opts_given(r->opts, "data.sequences", EXF_OPT_BY_ARGV)) r->sequences = 0;
@@ -320,5 +316,6 @@ out:
     free_written(&s.file);
     free_written(&s.manifest);
     free_written(&s.validation);
+    exf_run_directory_close(&s.dir, 0);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "inspect/figure.h"
 #include "tool/inspect.h"
+#include "tool/run_directory.h"
 
 #include <string.h>
 
@@ -126,10 +127,12 @@ exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err)
     exf_inspection s = {0};
     exf_jw w = {0};
     choice c = {.n = 0};
+    exf_run_directory dir = {0};
     exf_code rc;
     if (!r->output_file || !exf_picture_is_named(r->output_file))
         return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in %s",
                         r->output_file ? r->output_file : "missing", EXF_PICTURE_SUFFIXES);
+    EXF_TRY(exf_run_directory_of_file(&dir, r->output_file, err));
     EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     EXF_TRY(choose(&c, &s, r, err));
     EXF_TRY(read_ends(&c, r, err));
@@ -144,5 +147,6 @@ exf_code exf_inspect_heatmap(exf_recipe *r, exf_err *err)
 out:
     exf_jw_free(&w);
     exf_inspection_free(&s);
+    exf_run_directory_close(&dir, 0);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include "inspect/report.h"
 #include "tool/derived_files.h"
 #include "tool/inspect.h"
+#include "tool/run_directory.h"
 
 #include <string.h>
 
@@ -11,12 +12,14 @@ exf_code exf_inspect_report(exf_recipe *r, exf_err *err)
 {
     exf_inspection s = {0};
     exf_jw w = {0};
+    exf_run_directory dir = {0};
     char *beside = NULL, digest[EXF_SHA256_HEX];
     const char *name = strrchr(r->inputs[0], '/') ? strrchr(r->inputs[0], '/') + 1 : r->inputs[0];
     exf_code rc;
     if (!r->output_file || !exf_ends_with(r->output_file, ".html"))
         return exf_fail(err, EXF_USAGE, "--output is %s, expected a name that ends in .html",
                         r->output_file ? r->output_file : "missing");
+    EXF_TRY(exf_run_directory_of_file(&dir, r->output_file, err));
     EXF_TRY(exf_output_check(r->output_file, r->force, err));
     EXF_TRY(exf_inspection_read(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
     if (!s.coeff) {
@@ -38,5 +41,6 @@ out:
     exf_jw_free(&w);
     exf_mem_free(beside);
     exf_inspection_free(&s);
+    exf_run_directory_close(&dir, 0);
     return rc;
 }

@@ -7,6 +7,7 @@
 #include "format/json_write.h"
 #include "kernels/backend.h"
 #include "tool/announce.h"
+#include "tool/run_directory.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -199,15 +200,13 @@ static exf_code json_text(const exf_plan *p, const exf_scale *scale, uint64_t me
 
 static exf_code write_file(const exf_recipe *r, const exf_text *text, exf_err *err)
 {
-    exf_output_file *f = NULL;
+    exf_run_directory dir = {0};
     exf_code rc;
-    EXF_TRY(exf_output_file_begin(&f, r->json_path, r->force, err));
-    EXF_TRY(exf_output_file_write(f, text->s, text->len, err));
-    rc = exf_output_file_commit(f, err);
-    f = NULL;
-    if (rc == EXF_OK) rc = exf_announce(r->json_path, err);
+    EXF_TRY(exf_run_directory_of_file(&dir, r->json_path, err));
+    EXF_TRY(exf_output_file_whole(r->json_path, r->force, text->s, text->len, err));
+    rc = exf_announce(r->json_path, err);
 out:
-    exf_output_file_abort(f);
+    exf_run_directory_close(&dir, 0);
     return rc;
 }
 

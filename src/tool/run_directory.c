@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* How many of the path's directories do not exist yet. */
@@ -41,19 +42,45 @@ out:
     return rc;
 }
 
-/* Two runs that wrote to one directory would leave a mix of both.  Where the file system has no
- * locks the directory stays without. */
-static exf_code lock(exf_run_directory *d, exf_err *err)
+static exf_run_directory *locked; /* of this process, whose main thread alone opens and closes them */
+
+/* Returns the process's own lock of the directory that is open as fd, or NULL. */
+static const exf_run_directory *find_own(int fd)
 {
-    if (d->lock) return EXF_OK;
-    d->lock = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (d->lock < 0) {
-        d->lock = 0;
-        return exf_fail_errno(err, errno, "%s: cannot open", d->path);
+    struct stat want, have;
+    if (fstat(fd, &want) != 0) return NULL;
+    for (const exf_run_directory *d = locked; d; d = d->next)
+        if (fstat(d->lock, &have) == 0 && have.st_dev == want.st_dev && have.st_ino == want.st_ino) return d;
+    return NULL;
+}
+
+/* Locks the directory that is open as fd, and takes fd.  Two programs that wrote to one directory would leave a mix of both.
+ * The lock is the kernel's, and ends with the process.  Where the file system has no locks the directory stays without. */
+static exf_code lock(exf_run_directory *d, int fd, exf_err *err)
+{
+    const exf_run_directory *own = find_own(fd);
+    if (own) {
+        close(fd);
+        fd = fcntl(own->lock, F_DUPFD_CLOEXEC, 0); /* the lock lasts until both are closed */
+        if (fd < 0) return exf_fail_errno(err, errno, "%s: cannot open", d->path);
+    } else if (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return exf_fail(err, EXF_IO, "%s: another exfold program is writing there; wait for its end, or name another directory",
+                        d->path);
     }
-    if (flock(d->lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return EXF_OK;
-    return exf_fail(err, EXF_IO, "%s: another exfold program is writing there; wait for its end, or name another --output",
-                    d->path);
+    d->lock = fd;
+    d->next = locked;
+    locked = d;
+    return EXF_OK;
+}
+
+static void unlock(exf_run_directory *d)
+{
+    exf_run_directory **at = &locked;
+    if (!d->lock) return;
+    while (*at != d) at = &(*at)->next;
+    *at = d->next;
+    close(d->lock);
 }
 
 exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err)
@@ -61,7 +88,9 @@ exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err)
     exf_code rc;
     EXF_TRY(count_missing(d->path, &d->n_made, err));
     EXF_TRY(exf_make_dirs(d->path, err));
-    EXF_TRY(lock(d, err));
+    if (d->lock) goto out;
+    int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    rc = fd < 0 ? exf_fail_errno(err, errno, "%s: cannot open", d->path) : lock(d, fd, err);
 out:
     return rc;
 }
@@ -70,6 +99,19 @@ exf_code exf_run_directory_open(exf_run_directory *d, const char *path, exf_err 
 {
     exf_code rc = exf_run_directory_name(d, path, err);
     return rc == EXF_OK ? exf_run_directory_make(d, err) : rc;
+}
+
+exf_code exf_run_directory_of_file(exf_run_directory *d, const char *file, exf_err *err)
+{
+    struct stat st;
+    exf_code rc;
+    memset(d, 0, sizeof *d);
+    if (stat(file, &st) == 0 && !S_ISREG(st.st_mode)) return EXF_OK;
+    EXF_TRY(exf_path_dir(&d->path, file, err));
+    int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) rc = lock(d, fd, err);
+out:
+    return rc;
 }
 
 exf_code exf_run_directory_file(const exf_run_directory *d, const char *name, char **path, exf_err *err)
@@ -85,7 +127,7 @@ void exf_run_directory_close(exf_run_directory *d, int failed)
         if (!slash) break;
         *slash = 0;
     }
-    if (d->lock) close(d->lock);
+    unlock(d);
     exf_mem_free(d->path);
     memset(d, 0, sizeof *d);
 }

@@ -94,14 +94,17 @@ out:
 
 static exf_code pin_manifest(const exf_recipe *r, exf_err *err)
 {
+    exf_run_directory dir = {0};
     int n;
     exf_code rc;
     if (r->dry_run)
         return exf_fail(err, EXF_USAGE, "--pin-manifest writes into the manifest, --dry-run writes nothing: give one of them");
     EXF_TRY(exf_recipe_check_data(r, err));
+    EXF_TRY(exf_run_directory_of_file(&dir, r->manifest, err));
     EXF_TRY(exf_manifest_pin(r->manifest, &n, err));
     printf("pinned %d sources in %s\n", n, r->manifest);
 out:
+    exf_run_directory_close(&dir, 0);
     return rc;
 }
 
@@ -258,13 +261,16 @@ exf_code exf_stage_accumulate(exf_recipe *r, exf_err *err)
 
 exf_code exf_stage_merge(exf_recipe *r, exf_err *err)
 {
+    exf_run_directory dir = {0};
     char digest[EXF_SHA256_HEX];
     exf_code rc;
     if (!r->export_path) return exf_fail(err, EXF_USAGE, "no file to write was named: give -o OUT.h5");
+    EXF_TRY(exf_run_directory_of_file(&dir, r->export_path, err));
     EXF_TRY(exf_output_check(r->export_path, r->force, err));
     EXF_TRY(exf_merge_statistics(r->inputs, r->n_inputs, r->export_path, r->force, r->partial, digest, err));
     EXF_TRY(exf_announce_digest(r->export_path, digest, err));
 out:
+    exf_run_directory_close(&dir, 0);
     return rc;
 }
 

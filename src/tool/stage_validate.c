@@ -25,7 +25,7 @@
 typedef struct {
     exf_recipe recipe; /* with the data of validate.* in the place of data.* */
     exf_session session;
-    exf_run_directory dir;
+    exf_run_directory dir, of_json, of_picture;
     char *tables_path, *json, *markdown, *picture, *manifest, **names;
     exf_text_inputs text; /* of --text; its manifest is one of the outputs */
     exf_tables tables;
@@ -301,6 +301,8 @@ static void close_validation(validation *s, int failed)
     exf_mem_free(s->picture);
     exf_mem_free(s->manifest);
     exf_text_inputs_free(&s->text);
+    exf_run_directory_close(&s->of_picture, 0);
+    exf_run_directory_close(&s->of_json, 0);
     exf_run_directory_close(&s->dir, failed);
 }
 
@@ -318,6 +320,17 @@ static exf_code add_lanes(exf_provenance *p, const validation *s, exf_err *err)
     return rc;
 }
 
+/* Makes and locks the output directory, and locks those of outputs that were named by themselves. */
+static exf_code open_directories(validation *s, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_run_directory_make(&s->dir, err));
+    if (s->json) EXF_TRY(exf_run_directory_of_file(&s->of_json, s->json, err));
+    if (s->picture) EXF_TRY(exf_run_directory_of_file(&s->of_picture, s->picture, err));
+out:
+    return rc;
+}
+
 static exf_code open_resume(validation *s, exf_recipe *r, exf_err *err)
 {
     exf_provenance facts = {0};
@@ -329,7 +342,7 @@ static exf_code open_resume(validation *s, exf_recipe *r, exf_err *err)
     EXF_TRY(add_lanes(&facts, s, err));
     snprintf(tables, sizeof tables, "tables: digest %s", s->digest);
     EXF_TRY(exf_ranks_same(r->job, tables, err)); /* they read one table */
-    if (exf_ranks_first(r->job)) EXF_TRY(exf_run_directory_make(&s->dir, err));
+    if (exf_ranks_first(r->job)) EXF_TRY(open_directories(s, err));
     EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &facts, "validate", err));
     s->recipe.force = r->force;
 out:
@@ -349,16 +362,8 @@ static exf_code announce(const validation *s, const char *path, exf_err *err)
 
 static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
 {
-    exf_output_file *f = NULL;
-    exf_code rc;
-    EXF_TRY(exf_output_file_begin(&f, path, s->recipe.force, err));
-    EXF_TRY(exf_output_file_write(f, t->s, t->len, err));
-    rc = exf_output_file_commit(f, err);
-    f = NULL;
-    if (rc == EXF_OK) rc = announce(s, path, err);
-out:
-    exf_output_file_abort(f);
-    return rc;
+    exf_code rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
+    return rc == EXF_OK ? announce(s, path, err) : rc;
 }
 
 typedef exf_code (*printer)(const exf_validate_report *r, exf_text *out, exf_err *err);
