@@ -141,6 +141,32 @@ exf_code exf_runtime_refuse_unobserved(const exf_tables *t, int first, int n, ex
     return EXF_OK;
 }
 
+/* 1 if the tables hold all layers of their model that have experts: the forward pass that they are of captured all.
+ * Recorded hidden states, which name no domains, may be of some alone. */
+static int has_all_layers(const exf_tables *t)
+{
+    const char *layers = exf_provenance_get(&t->provenance, "capture.layers");
+    return layers && strcmp(layers, "all") == 0 && exf_provenance_get(&t->provenance, "data.domains");
+}
+
+exf_code exf_runtime_covers_own(const exf_tables *t, int by_token, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    (void)by_token;
+    for (int i = 0; i < t->n_layers && rc == EXF_OK; i++)
+        rc = exf_runtime_refuse_unobserved(t, t->layer_number[i], t->layer_number[i] + 1, err);
+    return rc;
+}
+
+exf_code exf_runtime_refuse_unobserved_layers(const exf_tables *t, exf_err *err)
+{
+    const char *layers = exf_provenance_get(&t->provenance, "model.layers");
+    int64_t n = 0;
+    exf_code rc = exf_runtime_covers_own(t, 1, err);
+    if (rc != EXF_OK || has_all_layers(t) || !layers || !exf_parse_i64(layers, &n) || n < 0 || n > INT32_MAX) return rc;
+    return exf_runtime_refuse_unobserved(t, 0, (int)n, err);
+}
+
 /* ---- the file ---------------------------------------------------------------------- */
 
 exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data)

@@ -27,6 +27,11 @@ exf_code exf_runtime_refuse_degenerate(const exf_tables *t, const float *loss, e
 /* EXF_THRESHOLD if one of the model's layers first .. n - 1 has no pair with evidence, or is not in the tables: a plugin that
  * folds it all the same adds nothing for what it leaves out. */
 exf_code exf_runtime_refuse_unobserved(const exf_tables *t, int first, int n, exf_err *err) EXF_CHECKED;
+/* The same of every layer of the tables: `covers` of files that a runtime of one's own loads. */
+exf_code exf_runtime_covers_own(const exf_tables *t, int by_token, exf_err *err) EXF_CHECKED;
+/* The same of every layer of the tables, and of the model's others, unless the tables are known to hold all that have experts:
+ * a dense layer that they lack is not folded. */
+exf_code exf_runtime_refuse_unobserved_layers(const exf_tables *t, exf_err *err) EXF_CHECKED;
 
 /* F32 tensors of the shapes above. */
 exf_pt exf_runtime_matrices(const char *key, const exf_runtime_tables *r, const float *data);

@@ -45,6 +45,7 @@ typedef struct {
     int is_directory;
     int wants_vectors; /* writes tables->vectors, which must have been read */
     int wants_model;   /* reads export.model */
+    int of_plugin;     /* is read by a public runtime's plugin alone, and folded as it is */
     const char *about;
     exf_snippet load; /* zero: the file holds no tables to load */
     /* EXF_MODEL if the file's readers cannot serve the model; NULL: they serve any. */
@@ -56,7 +57,7 @@ typedef struct {
     /* Bytes that it will write, where they may be many; NULL: a few times the tables. */
     exf_code (*bytes)(const exf_export *x, uint64_t *bytes, exf_err *err);
     /* EXF_THRESHOLD if they fold layers of which the tables have no pair; by_token: they fold layers that route by token id
-     * too.  NULL: nothing is known of that. */
+     * too.  NULL: they fold nothing. */
     exf_code (*covers)(const exf_tables *t, int by_token, exf_err *err);
     exf_code (*write)(const exf_export *x, const char *path, int force, exf_err *err); /* call exf_writer_write */
 } exf_writer;

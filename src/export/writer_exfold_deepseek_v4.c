@@ -93,6 +93,7 @@ const exf_writer exf_writer_exfold_deepseek_v4 = {
              "coeff, loss = tables[\"decode_coeff\"], tables[\"decode_loss\"]  # float32 [43, 256, 256]\n"
              "target = loss[42, 3].argmin()\n"
              "print(f\"last layer: expert 3 is about {coeff[42, 3, target]:.4f} times expert {target}\")\n"},
+    .of_plugin = 1,
     .serves = serves_deepseek_v4,
     .accepts = accepts_deepseek_v4,
     .covers = covers_deepseek_v4,

@@ -53,6 +53,12 @@ static exf_code serves_qwen3(const exf_export_model *m, exf_err *err)
     return exf_fail(err, EXF_MODEL, "its plugin serves qwen3_moe, the model is of the family %s", m->family);
 }
 
+static exf_code covers_qwen3(const exf_tables *t, int by_token, exf_err *err)
+{
+    (void)by_token; /* the family has no layers that route so */
+    return exf_runtime_refuse_unobserved_layers(t, err);
+}
+
 static exf_code write_qwen3(const exf_export *x, const char *path, int force, exf_err *err)
 {
     enum { ITEMS = 11 };
@@ -88,6 +94,8 @@ const exf_writer exf_writer_exfold_qwen3 = {
              "coeff, loss = tables[\"coeff\"], tables[\"loss\"]  # float32 [layers of the model, experts, experts]\n"
              "target = loss[0, 3].argmin()\n"
              "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"},
+    .of_plugin = 1,
     .serves = serves_qwen3,
+    .covers = covers_qwen3,
     .write = write_qwen3,
 };

@@ -9,6 +9,7 @@
 
 #include "artifact/table_list.h"
 #include "base/output_directory.h"
+#include "export/runtime_tables.h"
 #include "export/table_facts.h"
 #include "format/npy.h"
 
@@ -65,5 +66,6 @@ const exf_writer exf_writer_npy = {
              "loss = numpy.load(\"npy/loss.npy\", mmap_mode=\"r\")\n"
              "target = loss[0, 3].argmin()\n"
              "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"},
+    .covers = exf_runtime_covers_own,
     .write = write_npy,
 };

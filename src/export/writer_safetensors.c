@@ -7,6 +7,7 @@
 
 #include "artifact/table_list.h"
 #include "base/mem.h"
+#include "export/runtime_tables.h"
 #include "export/table_facts.h"
 #include "format/safetensors.h"
 
@@ -48,5 +49,6 @@ const exf_writer exf_writer_safetensors = {
              "coeff, loss = tables[\"coeff\"], tables[\"loss\"]  # float32 [layers, experts, experts], row = source\n"
              "target = loss[0, 3].argmin()  # the diagonal, and pairs without evidence, have loss 1e30\n"
              "print(f\"first layer: expert 3 is about {coeff[0, 3, target]:.4f} times expert {target}\")\n"},
+    .covers = exf_runtime_covers_own,
     .write = write_tables,
 };

@@ -43,14 +43,16 @@ static exf_code check_path(const exf_writer *w, const char *path, const exf_reci
     return exf_writer_check_path(w, path, r->force, err);
 }
 
-/* Refuses what the target's readers refuse, and layers that they fold without evidence. */
+/* Refuses what the target's readers refuse, and layers that they fold without evidence.  Arrays that any program reads are
+ * folded where the recipe names a runtime that has no file of its own. */
 static exf_code check_tables(const exf_writer *w, const char *path, const exf_recipe *r, const exf_export *x, exf_err *err)
 {
     const exf_runtime *runtime;
     exf_code rc;
     EXF_TRY(exf_recipe_runtime(r, &runtime, err));
     EXF_TRY(exf_writer_check_export(w, x, path, err));
-    if (!w->covers || r->unobserved_layers == EXF_UNOBSERVED_ACCEPT) return EXF_OK;
+    int is_folded = w->of_plugin || (runtime && !runtime->target);
+    if (!w->covers || !is_folded || r->unobserved_layers == EXF_UNOBSERVED_ACCEPT) return EXF_OK;
     rc = w->covers(x->tables, !runtime || runtime->folds_hashed, err);
     if (rc != EXF_OK) exf_err_prefix(err, "%s: ", path);
 out:

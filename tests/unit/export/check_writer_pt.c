@@ -269,6 +269,24 @@ START_TEST(deepseek_v4_covers_the_layers_that_a_runtime_folds)
 }
 END_TEST
 
+/* Layers 1 and 12 of 14 are in the tables: the others are dense if all were captured. */
+START_TEST(qwen3_covers_the_layers_of_the_tables_and_those_that_were_left_out)
+{
+    static const char *const own[] = {"exfold-qwen3", "safetensors", "npy"};
+    exf_tables t = {.n_layers = 0};
+    ck_ok(sample_tables(&t, 0, &e), e);
+    ck_fails(exf_writer_find(own[0])->covers(&t, 0, &e), EXF_THRESHOLD, e, "layer 0 has no pair of experts with evidence");
+    ck_ok(exf_writer_find(own[1])->covers(&t, 0, &e), e);
+    ck_ok(exf_provenance_add(&t.provenance, &e, "capture.layers", "all"), e);
+    for (size_t i = 0; i < 3; i++) ck_ok(exf_writer_find(own[i])->covers(&t, 0, &e), e);
+    for (int i = E * E; i < 2 * E * E; i++) t.loss[i] = EXF_LOSS_NEVER;
+    for (size_t i = 0; i < 3; i++)
+        ck_fails(exf_writer_find(own[i])->covers(&t, 0, &e), EXF_THRESHOLD, e, "layer 12 has no pair of experts with evidence");
+    ck_assert(!exf_writer_find("csv")->covers);
+    exf_tables_free(&t);
+}
+END_TEST
+
 START_TEST(deepseek_v4_refuses_more_routes_than_its_kernels_take)
 {
     exf_export_model m = {.family = "deepseek_v4", .n_layers = 43, .n_experts = 256, .top_k = 8};
@@ -308,6 +326,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, deepseek_v4_refuses_what_its_validator_calls_degenerate);
     tcase_add_test(t, deepseek_v4_wants_losses_by_frobenius_norm);
     tcase_add_test(t, deepseek_v4_covers_the_layers_that_a_runtime_folds);
+    tcase_add_test(t, qwen3_covers_the_layers_of_the_tables_and_those_that_were_left_out);
     tcase_add_test(t, deepseek_v4_refuses_more_routes_than_its_kernels_take);
     tcase_add_test(t, exporting_deepseek_v4_survives_every_failing_allocation);
     suite_add_tcase(s, t);
