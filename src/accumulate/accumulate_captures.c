@@ -166,6 +166,7 @@ exf_code exf_accumulate_captures(const char *const *paths, size_t n_paths, const
             err, EXF_USAGE,
             "calibrate.pairs: common_input: a capture holds no expert that a token was not routed to; use exfold-calibrate");
     EXF_TRY(open_captures(&c, paths, n_paths, err));
+    EXF_TRY(exf_shards_check(c.part, n_paths, o->partial, err));
     EXF_TRY(join_shapes(&c, &shape, err));
     exf_accumulator_plan plan = {.target = target, .force = force, .shape = &shape, .layer_number = c.file[0].layer_number,
                                  .n_layers = c.file[0].n_layers, .parts = c.part, .n_parts = n_paths, .options = o};

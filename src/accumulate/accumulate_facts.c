@@ -51,6 +51,9 @@ exf_code exf_accumulate_check(const exf_accumulate_options *o, exf_err *err)
     if (o->common_input_tokens && (o->diagonal || o->lowrank))
         return exf_fail(err, EXF_USAGE, "calibrate.projectors: %s needs calibrate.pairs: corouted",
                         o->diagonal ? "diagonal" : "lowrank");
+    if (o->basis_only && o->partial)
+        return exf_fail(err, EXF_USAGE,
+                        "--basis-only: a basis is made from all of the data, --partial takes a part: give one of them");
     if (o->basis_only && !o->diagonal && !o->lowrank)
         return exf_fail(err, EXF_USAGE, "calibrate.projectors: none of them needs a basis; name diagonal or lowrank");
     return EXF_OK;

@@ -16,6 +16,7 @@ typedef struct {
     int basis_only;        /* 1: what vector sums are added up over is the result, and no sums */
     const exf_basis *basis; /* borrowed; what vector sums are added up over (artifact/artifact_basis.h); NULL: made by the run */
     int64_t route_sample;  /* tokens of a layer whose routes are kept for budgets per token; 0: none */
+    int partial;           /* 1: of captures, shards may be missing (artifact/shards.h) */
     int helpers;           /* host threads for vector sums where one worker shows all blocks; 0 is 1; changes no bit */
 } exf_accumulate_options;
 #endif

@@ -2,17 +2,7 @@
  * up, and facts that only record how a file was made. */
 #ifndef EXF_ACCUMULATE_FACTS_H
 #define EXF_ACCUMULATE_FACTS_H
-#include "artifact/provenance.h"
-#include "artifact/sequences.h"
-
-/* One capture, or one statistics file. */
-typedef struct {
-    const char *path; /* for messages */
-    const exf_provenance *provenance;
-    const exf_provenance *origin; /* origin of a statistics file; NULL: a capture */
-    const exf_sequence_list *sequences; /* never NULL; without lengths: unknown */
-    const char *digest; /* of a statistics file's payload; NULL: a capture */
-} exf_facts_part;
+#include "artifact/shards.h"
 
 /* Joins the facts of n parts over different data into those of one run over all of it, so
  * that the union of the data gives the same file, however it was cut:
@@ -30,14 +20,4 @@ typedef struct {
  * facts are those of exf_provenance_join(), and *origin has none. */
 exf_code exf_facts_join(exf_provenance *out, exf_provenance *origin, const exf_facts_part *part, size_t n,
                         const exf_sequence_list *sequences, exf_err *err) EXF_CHECKED;
-
-/* A run over shard I of N of a corpus has the fact data.shard, "I/N of DIGEST": the digest is that of the whole corpus'
- * tokens (facts_shards.c). */
-
-/* Refuses parts that are not shards of the same cut, once each: EXF_MODEL naming both files of a shard that is there twice
- * or of two cuts of one corpus, or the shards that are missing, with the command that makes them.  partial: shards may
- * be missing.  Parts that are no shards are not looked at. */
-exf_code exf_shards_check(const exf_facts_part *part, size_t n, int partial, exf_err *err) EXF_CHECKED;
-/* Sets *same to 1 if all data of both parts are shards of one corpus: a sequence that both have is there twice. */
-exf_code exf_shards_of_one_corpus(const exf_facts_part *a, const exf_facts_part *b, int *same, exf_err *err) EXF_CHECKED;
 #endif

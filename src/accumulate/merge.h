@@ -9,7 +9,7 @@
  * `target`.  In whatever order or steps files are merged, the result has the payload digest
  * of one run over the union of their data; /origin lists the parts with their digests.
  *
- * Shards of a corpus (facts.h) must all be there, once each; partial: some may be missing.
+ * Shards of a corpus (artifact/shards.h) must all be there, once each; partial: some may be missing.
  * EXF_MODEL names both files and what is wrong: a fact that differs, with both texts; a
  * sequence that two of them have; sequences known in only some of the files (version 1);
  * vector sums over another basis (artifact/artifact_basis.h), which cannot be added.  Over one basis

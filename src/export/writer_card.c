@@ -8,6 +8,7 @@
 #include "export/writer.h"
 
 #include "artifact/made_from.h"
+#include "artifact/shards.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "export/evidence.h"
@@ -68,6 +69,7 @@ static exf_code add_title(exf_text *out, const exf_export *x, exf_err *err)
 {
     const exf_tables *t = x->tables;
     const char *family = exf_provenance_get(&t->provenance, "model.family");
+    const char *part = exf_provenance_get(&t->provenance, EXF_PART_FACT);
     exf_code rc;
     EXF_TRY(exf_text_addf(out, err, "# ExFold tables of "));
     EXF_TRY(add_plain(out, x->base_model ? x->base_model : family ? family : "a mixture-of-experts model", err));
@@ -81,6 +83,11 @@ static exf_code add_title(exf_text *out, const exf_export *x, exf_err *err)
                           " sequences, %" PRId64 " tokens.\n",
                           t->n_layers, t->shape.n_experts, t->shape.top_k, t->shape.d_model, t->shape.n_sequences,
                           t->shape.n_tokens));
+    if (part) {
+        EXF_TRY(exf_text_addf(out, err, "\n**A part of its data**, not all of it: "));
+        EXF_TRY(add_plain(out, part, err));
+        EXF_TRY(exf_text_addf(out, err, ".\n"));
+    }
     if (x->base_model) {
         EXF_TRY(exf_text_addf(out, err, "\nBase model: "));
         EXF_TRY(add_plain(out, x->base_model, err));

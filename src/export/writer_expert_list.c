@@ -7,6 +7,7 @@
  * expert_prune_ratio, beside expert_list_file in its additional configuration. */
 #include "export/expert_order.h"
 
+#include "artifact/shards.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -45,10 +46,19 @@ out:
     return rc;
 }
 
+/* A line of another kind would break its readers. */
+static exf_code allows(const exf_export *x, exf_err *err)
+{
+    const char *part = exf_provenance_get(&x->tables->provenance, EXF_PART_FACT);
+    if (!part) return exf_expert_order_check(x, err);
+    return exf_fail(err, EXF_MODEL, "the tables are of a part of their data (%s), which a list of experts cannot say; export "
+                    "expert-profile, or tables of all shards", part);
+}
+
 const exf_writer exf_writer_expert_list = {
     .name = "expert-list",
     .file = "expert-list.jsonl",
     .about = "each layer's experts in order of REAP's score, for runtimes that prune while they load",
-    .allows = exf_expert_order_check,
+    .allows = allows,
     .write = write_list,
 };

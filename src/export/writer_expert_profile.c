@@ -7,6 +7,7 @@
  * Version 1 of the profiles that vLLM's --riy-expert-profile proposes: the router chooses among the others. */
 #include "export/expert_order.h"
 
+#include "artifact/shards.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "format/json_write.h"
@@ -31,7 +32,8 @@ static void add_pruned(exf_jw *w, const exf_export *x, int l, const int32_t *ord
 static exf_code write_profile(const exf_export *x, const char *path, int force, exf_err *err)
 {
     int32_t *order = NULL;
-    exf_text text = {0};
+    exf_text text = {0}, workload = {0};
+    const char *part = exf_provenance_get(&x->tables->provenance, EXF_PART_FACT);
     exf_jw w = {0};
     exf_output_file *f = NULL;
     exf_code rc;
@@ -39,7 +41,9 @@ static exf_code write_profile(const exf_export *x, const char *path, int force, 
     exf_jw_open(&w, NULL, '{');
     exf_jw_int(&w, "version", 1);
     exf_jw_text(&w, "model", x->base_model ? x->base_model : exf_provenance_get(&x->tables->provenance, "model.family"));
-    exf_jw_text(&w, "workload", "calibration of ExFold tables, by mean w ||E(x)||");
+    EXF_TRY(exf_text_addf(&workload, err, "calibration of ExFold tables, by mean w ||E(x)||"));
+    if (part) EXF_TRY(exf_text_addf(&workload, err, "; a part of its data: %s", part));
+    exf_jw_text(&w, "workload", workload.s);
     exf_jw_text(&w, "tables_digest", x->digest);
     exf_jw_text(&w, "weights_digest", exf_provenance_get(&x->tables->provenance, "model.weights_digest"));
     exf_jw_open(&w, "pruned_experts", '[');
@@ -55,6 +59,7 @@ out:
     exf_output_file_abort(f);
     exf_jw_free(&w);
     exf_text_free(&text);
+    exf_text_free(&workload);
     exf_mem_free(order);
     return rc;
 }

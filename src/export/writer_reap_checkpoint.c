@@ -4,10 +4,12 @@
  * Every shard of the release has its counterpart of the same name, with the tensors that are left of it (pruned_tensors.h):
  * kept experts are numbered anew in their old order, routers and their biases have the kept rows, all else is the same bytes
  * but for layers for multi-token prediction, which are left out.  A new index, config.json with the new number of experts, the
- * release's other small files of text, and kept_experts.jsonl: {"<layer>": [the old numbers]}, a line for each layer. */
+ * release's other small files of text, kept_experts.jsonl: {"<layer>": [the old numbers]}, a line for each layer, and
+ * provenance.json, the facts of the tables. */
 #include "export/expert_order.h"
 #include "export/pruned_config.h"
 #include "export/pruned_tensors.h"
+#include "export/table_facts.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -19,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FACTS "provenance.json" /* of folders of exports (tool/derived_files.h); one that the release has is of other tables */
 enum { CHUNK = 4 << 20, SMALL_FILE = 256 << 20 }; /* bytes */
 
 /* ---- which experts ---------------------------------------------------------------------- */
@@ -230,12 +233,21 @@ out:
     return rc;
 }
 
+static exf_code write_facts(const writing *w, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = exf_table_facts_json(&text, w->x, err);
+    if (rc == EXF_OK) rc = write_text(w, FACTS, &text, err);
+    exf_text_free(&text);
+    return rc;
+}
+
 /* Small files beside the weights: tokenizer, chat template, settings of generation. */
 static int goes_with(const char *name)
 {
     static const char *const endings[] = {".json", ".jinja", ".txt", ".model", NULL};
     const char *dot = strrchr(name, '.');
-    if (!dot || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0) return 0;
+    if (!dot || *name == '.' || strcmp(name, "model.safetensors.index.json") == 0 || strcmp(name, FACTS) == 0) return 0;
     for (size_t i = 0; endings[i]; i++)
         if (strcmp(dot, endings[i]) == 0) return 1;
     return 0;
@@ -280,6 +292,7 @@ static exf_code write_checkpoint(const exf_export *x, const char *path, int forc
     for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(write_shard(&w, exf_checkpoint_path(c, i), err));
     EXF_TRY(exf_each_file(x->model->dir, copy_file, &w, err));
     EXF_TRY(write_kept(&w, kept, err));
+    EXF_TRY(write_facts(&w, err));
     if (exf_checkpoint_files(c) > 1) EXF_TRY(write_index(&w, err));
     EXF_TRY(exf_checkpoint_unchanged(c, err));
     rc = exf_output_directory_commit(w.dir, err);

@@ -187,6 +187,7 @@ exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, const exf
     exf_code rc;
     EXF_TRY(exf_text_addf(&title, err, "%s (%s, %d layer%s, %d experts)", f->title, family ? family : "model unknown", s->n_layers,
                           s->n_layers == 1 ? "" : "s", (int)s->shape.n_experts));
+    if (s->part) EXF_TRY(exf_text_addf(&title, err, "; %s", s->part));
     exf_sheet sheet = {
         .title = title.s, .n_layers = s->n_layers, .n_experts = (int)s->shape.n_experts, .layer_number = s->layer_number};
     rc = f->is_bars ? draw_bars(f, s, sheet, d, err) : draw_matrices(f, s, sheet, ends, d, err);

@@ -25,6 +25,7 @@ void exf_inspection_free(exf_inspection *s)
     exf_mem_free(s->budget);
     exf_sequence_list_free(&s->sequences);
     exf_provenance_free(&s->provenance);
+    exf_mem_free(s->part);
     memset(s, 0, sizeof *s);
 }
 

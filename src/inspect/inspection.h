@@ -28,6 +28,7 @@ typedef struct {
     int n_budgets;
     exf_sequence_list sequences; /* of a capture or statistics, where known */
     exf_provenance provenance;
+    char *part; /* of which part of its data the first file is (artifact/shards.h); NULL: of the whole */
 } exf_inspection;
 
 /* Reads a file of any of our kinds.  beside NULL, or the statistics of the tables at

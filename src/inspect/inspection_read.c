@@ -1,6 +1,7 @@
 /* inspection_read.c - an inspection from files of each kind; see inspection.h. */
 #include "artifact/artifact_capture.h"
 #include "artifact/artifact_basis.h"
+#include "artifact/shards.h"
 #include "artifact/statistics.h"
 #include "artifact/tables_pt.h"
 #include "base/mem.h"
@@ -9,6 +10,17 @@
 #include "inspect/inspection_internal.h"
 
 #include <string.h>
+
+/* Sets which part of its data a file is of. */
+static exf_code name_part(exf_inspection *s, const char *path, const exf_provenance *origin, exf_err *err)
+{
+    exf_facts_part file = {.path = path, .provenance = &s->provenance, .origin = origin};
+    exf_text words = {0};
+    exf_code rc = exf_part_words(&words, &file, err);
+    if (rc == EXF_OK) s->part = words.s;
+    if (rc != EXF_OK) exf_text_free(&words);
+    return rc;
+}
 
 /* ---- capture ------------------------------------------------------------------------ */
 
@@ -77,6 +89,7 @@ static exf_code read_capture(exf_inspection *s, const char *path, exf_err *err)
     EXF_TRY(exf_mem_new(&r.norm_sum, (size_t)f.shape.n_experts, sizeof *r.norm_sum, "sums of norms", err));
     for (int i = 0; i < f.n_layers; i++) EXF_TRY(read_capture_layer(s, &f, i, &r, err));
     EXF_TRY(exf_provenance_copy(&s->provenance, &f.provenance, err));
+    EXF_TRY(name_part(s, path, NULL, err));
     s->sequences = f.sequences;
     memset(&f.sequences, 0, sizeof f.sequences);
 out:
@@ -131,6 +144,7 @@ static exf_code read_statistics(exf_inspection *s, const char *path, exf_err *er
                      s->aligned + (size_t)i * cells);
     }
     EXF_TRY(exf_provenance_copy(&s->provenance, &r.provenance, err));
+    EXF_TRY(name_part(s, path, &r.origin, err));
     s->sequences = r.sequences;
     memset(&r.sequences, 0, sizeof r.sequences);
 out:
@@ -146,7 +160,7 @@ static exf_code read_tables(exf_inspection *s, const char *path, exf_err *err)
     exf_tables t;
     exf_code rc = exf_tables_read(&t, path, err);
     if (rc == EXF_OK) exf_inspection_take_tables(s, &t);
-    return rc;
+    return rc == EXF_OK ? name_part(s, path, NULL, err) : rc;
 }
 
 static exf_code check_layer_beside(const exf_inspection *s, const char *path, const exf_layer_statistics *x, size_t i,

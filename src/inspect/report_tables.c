@@ -37,8 +37,11 @@ static exf_code coverage_cards(exf_report *r, const exf_layer_summary *all, exf_
 {
     exf_code rc;
     EXF_TRY(open_card(r, "Data", err));
-    EXF_TRY(exf_report_addf(r, err, "%" PRId64 " tokens<small>in %" PRId64 " sequences</small></dd></div>\n", r->s->shape.n_tokens,
+    EXF_TRY(exf_report_addf(r, err, "%" PRId64 " tokens<small>in %" PRId64 " sequences", r->s->shape.n_tokens,
                             r->s->shape.n_sequences));
+    if (r->s->part) EXF_TRY(exf_report_addf(r, err, "; a part of the data: "));
+    if (r->s->part) EXF_TRY(exf_report_text(r, r->s->part, err));
+    EXF_TRY(exf_report_addf(r, err, "</small></dd></div>\n"));
     EXF_TRY(open_card(r, "Pairs observed", err));
     EXF_TRY(exf_report_addf(r, err, "%.1f %%<small>%" PRIu64 " of %" PRIu64 " ordered pairs</small></dd></div>\n",
                             percent(all->observed, all->pairs), all->observed, all->pairs));

@@ -50,6 +50,15 @@ static exf_code check_stages(const exf_verify_file *x, exf_err *err)
     return EXF_OK;
 }
 
+/* Tables say of which part of the data their statistics are. */
+static exf_code check_part(const exf_verify_file *statistics, const exf_verify_file *tables, exf_err *err)
+{
+    const char *of = statistics->inspection.part, *said = tables->inspection.part;
+    if (strcmp(of ? of : "", said ? said : "") == 0) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT, "%s: is of %s, %s, from which it was solved, is of %s; solve it again (exfold-solve)",
+                    tables->path, said ? said : "all of its data", statistics->path, of ? of : "all of its data");
+}
+
 exf_code exf_verify_facts(const exf_verify_file *x, exf_err *err)
 {
     exf_code rc;
@@ -57,7 +66,8 @@ exf_code exf_verify_facts(const exf_verify_file *x, exf_err *err)
     EXF_TRY(check_number(x, "data.sequences", x->inspection.shape.n_sequences, err));
     EXF_TRY(check_digests(x, err));
     EXF_TRY(check_stages(x, err));
-    rc = exf_verify_passed(x, err, "provenance fits the contents, facts: %zu", x->inspection.provenance.n);
+    EXF_TRY(exf_verify_passed(x, err, "provenance fits the contents, facts: %zu", x->inspection.provenance.n));
+    if (x->inspection.part) rc = exf_verify_passed(x, err, "holds a part: %s", x->inspection.part);
 out:
     return rc;
 }
@@ -125,6 +135,7 @@ static exf_code verify_tables_of(const exf_verify_file *statistics, const exf_ve
         return exf_fail(err, EXF_FORMAT, "%s: provenance says solve.statistics_digest is %s, %s has %s", tables->path,
                         named ? named : "nothing", statistics->path, statistics->digest);
     EXF_TRY(check_inherited(statistics, tables, 1, err));
+    EXF_TRY(check_part(statistics, tables, err));
     EXF_TRY(check_layers(statistics, tables, err));
     EXF_TRY(check_counts(statistics, tables, err));
     EXF_TRY(check_norms(statistics, tables, err));

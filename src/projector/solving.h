@@ -29,6 +29,7 @@ typedef struct exf_solve_options {
     size_t n_rules;
     const double *measured_kl;    /* [L] KL of folding one layer alone at P = K / 2, for the rule "measured"; borrowed, or NULL */
     const double *measured_scale; /* [L] the rule's scale itself, in place of measured_kl; borrowed, or NULL */
+    int partial; /* 1: the statistics may lack shards of their corpus (artifact/shards.h), which the tables then say */
     const char *statistics_digest; /* the payload digest of the statistics, where it is known; NULL: computed */
 } exf_solve_options;
 

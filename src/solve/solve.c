@@ -1,6 +1,7 @@
 /* solve.c - see solve.h. */
 #include "solve/solve.h"
 
+#include "artifact/shards.h"
 #include "base/stop.h"
 
 #include <string.h>
@@ -30,11 +31,14 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     exf_statistics_reader r = {0};
     exf_solve_options with = *o;
     exf_solver *solver = NULL;
+    exf_text part = {0};
     char digest[EXF_SHA256_HEX];
     exf_code rc;
     memset(t, 0, sizeof *t);
     EXF_TRY(exf_solve_check(o, err));
     EXF_TRY(exf_statistics_open(&r, statistics_path, err));
+    exf_facts_part file = {.path = statistics_path, .provenance = &r.provenance, .origin = &r.origin};
+    EXF_TRY(exf_shards_check(&file, 1, o->partial, err));
     if (!o->statistics_digest) EXF_TRY(exf_h5_digest(r.h, digest, err));
     if (!o->statistics_digest) with.statistics_digest = digest;
     exf_solver_head head = {.path = statistics_path, .shape = r.shape, .layer_number = r.layer_number, .n_layers = r.n_layers,
@@ -42,7 +46,11 @@ exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_
     EXF_TRY(exf_solver_new(&solver, &head, &with, &r, err));
     EXF_TRY(take_layers(&r, &with, solver, err));
     EXF_TRY(exf_solver_end(solver, &with, &r.provenance, t, err));
+    EXF_TRY(exf_part_words(&part, &file, err));
+    if (part.len) EXF_TRY(exf_provenance_add(&t->provenance, err, EXF_PART_FACT, "%s", part.s));
 out:
+    if (rc != EXF_OK) exf_tables_free(t);
+    exf_text_free(&part);
     exf_solver_free(solver);
     exf_statistics_close(&r);
     return rc;

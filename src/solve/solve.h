@@ -4,6 +4,7 @@
 #define EXF_SOLVE_SOLVE_H
 #include "solve/solver.h"
 
-/* Solves a whole statistics file.  The caller frees t with exf_tables_free(). */
+/* Solves a whole statistics file.  EXF_MODEL if shards of its corpus are missing (artifact/shards.h), unless o->partial: then
+ * the tables have the fact data.part.  The caller frees t with exf_tables_free(). */
 exf_code exf_solve(const char *statistics_path, const exf_solve_options *o, exf_tables *t, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,6 +1,7 @@
 /* coverage_report.c - what calibration did not see; see stage_internal.h. */
 #include "tool/stage_internal.h"
 
+#include "artifact/shards.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "solve/coverage.h"
@@ -49,6 +50,16 @@ static exf_code list_thin(const exf_tables *t, int l, exf_err *err)
         if (line.s) exf_log_debug("layer %d: thin pairs of %zu with:%s", (int)t->layer_number[l], s, line.s);
         exf_text_free(&line);
     }
+    return rc;
+}
+
+exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err)
+{
+    exf_facts_part file = {.path = path, .provenance = &t->provenance};
+    exf_text part = {0};
+    exf_code rc = exf_part_words(&part, &file, err);
+    if (rc == EXF_OK && part.len) exf_log_warn("%s: is of a part: %s", path, part.s);
+    exf_text_free(&part);
     return rc;
 }
 

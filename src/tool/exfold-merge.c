@@ -7,7 +7,8 @@
 static const exf_opt rows[] = {
     {NULL, "output", 'o', EXF_OPT_TEXT, offsetof(exf_recipe, export_path), NULL, "FILE", "Run", "statistics file to write"},
     {NULL, "partial", 0, EXF_OPT_FLAG, offsetof(exf_recipe, partial), "false", NULL, "Run",
-     "add up shards of a corpus though some are missing; the rest can be added later"},
+     "add up shards of a corpus though some are missing; the rest can be added later, and exfold-solve --partial makes tables "
+     "of what is there"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 

@@ -7,6 +7,8 @@
 static const exf_opt rows[] = {
     {NULL, "sensitivities", 0, EXF_OPT_TEXT, offsetof(exf_recipe, sensitivities), NULL, "FILE", "Run",
      "solve budgets by measured too; from the file that exfold-validate --sensitivities wrote"},
+    {NULL, "partial", 0, EXF_OPT_FLAG, offsetof(exf_recipe, partial), "false", NULL, "Run",
+     "solve statistics though shards of their corpus are missing; the tables and all that is made from them say so"},
     {NULL, "force", 'f', EXF_OPT_FLAG, offsetof(exf_recipe, force), "false", NULL, "Run", "replace outputs that exist"},
 };
 

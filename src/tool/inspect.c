@@ -234,6 +234,7 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
         printf("%" PRId64 " experts; %d layers with evidence; the file does not say of how many tokens a pair is: "
                "1 stands for any\n",
                s->shape.n_experts, s->n_layers);
+    if (s->part) printf("part: %s\n", s->part);
     show_table(s, rows);
     show_pools(s);
     show_budgets(s);
@@ -316,6 +317,7 @@ static exf_code json_summary(const char *path, const exf_inspection *s, const ex
     exf_jw_text(&w, "file", path);
     exf_jw_text(&w, "kind", s->kind->kind);
     exf_jw_int(&w, "version", s->version);
+    exf_jw_text(&w, "part", s->part);
     json_shape(&w, s);
     exf_jw_open(&w, "layers", '[');
     for (int l = 0; l < s->n_layers; l++) json_row(&w, NULL, &rows[l]);

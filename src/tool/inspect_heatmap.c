@@ -1,4 +1,5 @@
 /* inspect_heatmap.c - exfold-inspect heatmap: sheets of all layers, and their numbers. */
+#include "artifact/shards.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -89,6 +90,7 @@ static exf_code write_picture(const choice *c, const exf_figure *f, const exf_in
 {
     exf_drawing *d = NULL;
     exf_code rc = exf_drawing_open(&d, path, force, err);
+    if (rc == EXF_OK && s->part) exf_drawing_note(d, EXF_PART_FACT, s->part);
     if (rc == EXF_OK) rc = exf_figure_draw(f, s, &c->ends, d, err);
     if (rc == EXF_OK) return exf_drawing_close(d, err);
     exf_drawing_abort(d);

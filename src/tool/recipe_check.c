@@ -202,6 +202,7 @@ exf_code exf_recipe_solve_options(const exf_recipe *r, exf_solve_options *o, exf
         .min_pair_tokens = (uint64_t)r->min_pair_tokens,
         .ranks = r->ranks.item,
         .n_ranks = r->ranks.n,
+        .partial = r->partial,
     };
     exf_code rc;
     if (r->projectors.n == 0) return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "calibrate.projectors: names none"), err);
@@ -239,6 +240,7 @@ exf_code exf_recipe_accumulate_options(const exf_recipe *r, exf_accumulate_optio
         .route_sample = r->route_sample,
         .rule = solve.rule,
         .basis_only = r->basis_only,
+        .partial = r->partial,
     };
     return exf_recipe_blame(r, exf_accumulate_check(o, err), err);
 }

@@ -1,6 +1,7 @@
 /* solve_command.c - see solve_command.h. */
 #include "tool/solve_command.h"
 
+#include "artifact/shards.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -184,7 +185,7 @@ static exf_code add_command(exf_text *out, const missing *m, const char *path, e
     EXF_TRY(exf_text_addf(out, err, " --output"));
     EXF_TRY(add_word(out, directory, err));
     EXF_TRY(add_settings(out, m, err));
-    EXF_TRY(exf_text_addf(out, err, " --force"));
+    EXF_TRY(exf_text_addf(out, err, "%s --force", exf_provenance_get(&m->t->provenance, EXF_PART_FACT) ? " --partial" : ""));
 out:
     exf_mem_free(directory);
     exf_mem_free(statistics);

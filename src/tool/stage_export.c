@@ -182,6 +182,7 @@ exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, co
     exf_code rc = EXF_OK;
     look_at_wants(r, &vectors, &wants_model);
     if (!made) EXF_TRY(read_tables(&read, tables, vectors, err));
+    EXF_TRY(exf_tell_part(&t->tables, tables, err));
     if (wants_model) EXF_TRY(open_model(&model, r, &t->tables, tables, err));
     EXF_TRY(find_validation(&validation, tables, t->digest, made != NULL, err));
     exf_export x = {

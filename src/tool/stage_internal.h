@@ -35,6 +35,8 @@ exf_code exf_export_model_check(const exf_recipe *r, const exf_model *m, exf_err
 exf_code exf_export_tables(const exf_recipe *r, const exf_run_directory *dir, const char *tables, const exf_solved *made,
                            int has_recipe, exf_err *err) EXF_CHECKED;
 
+/* Warns where the tables at path are of a part of their data (artifact/shards.h). */
+exf_code exf_tell_part(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Prints at most one line per layer on stderr (--verbose: the lists) for cold experts and thin pairs. */
 exf_code exf_coverage_report(const exf_tables *t, const exf_recipe *r, exf_worst_coverage *worst, exf_err *err) EXF_CHECKED;
 /* EXF_THRESHOLD below coverage.fail_below; called when all files are written. */

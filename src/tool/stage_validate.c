@@ -1,5 +1,6 @@
 /* stage_validate.c - exfold-validate: tables in, one table of every variant's quality out. */
 #include "artifact/made_from.h"
+#include "artifact/shards.h"
 #include "artifact/tables_vectors.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -14,6 +15,7 @@
 #include "tool/session.h"
 #include "tool/solve_command.h"
 #include "tool/stage.h"
+#include "tool/stage_internal.h"
 #include "tool/text_inputs.h"
 #include "tool/validate_report.h"
 #include "validate/quality_gate.h"
@@ -82,12 +84,9 @@ static exf_code eval_recipe(validation *s, const exf_recipe *r, exf_err *err)
     if (r->validate_max_tokens) s->recipe.max_tokens = r->validate_max_tokens;
     if (s->recipe.min_tokens < 2) s->recipe.min_tokens = 2; /* one token has no next one */
     if (r->validate_max_tokens && s->recipe.max_tokens < s->recipe.min_tokens)
-        return exf_recipe_blame(
-            r,
-            exf_fail(err, EXF_USAGE, "validate.max_tokens: %lld is below %lld, %s", (long long)s->recipe.max_tokens,
-                     (long long)s->recipe.min_tokens,
-                     r->min_tokens < 2 ? "the fewest that can be scored" : "which is data.min_tokens"),
-            err);
+        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "validate.max_tokens: %lld is below %lld, %s",
+                                            (long long)s->recipe.max_tokens, (long long)s->recipe.min_tokens,
+                                            r->min_tokens < 2 ? "the fewest that can be scored" : "which is data.min_tokens"), err);
     return EXF_OK;
 }
 
@@ -152,10 +151,7 @@ static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
     EXF_TRY(exf_recipe_runtime(r, &s->runtime, err));
     if (s->runtime)
         EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(s->runtime, s->session.model->family->name, a, err), err));
-    if (r->frontier) {
-        EXF_TRY(exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err));
-        return EXF_OK;
-    }
+    if (r->frontier) return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err);
     if (r->wants_sensitivities) return exf_sensitivity_variants(&s->variants, &s->n_variants, &s->tables, err);
     if (r->variants.n == 0)
         return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
@@ -250,12 +246,14 @@ static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
 {
     exf_code rc;
     exf_provenance *p = &s->facts;
-    const char *statistics = exf_provenance_get(&s->tables.provenance, "solve.statistics_digest");
+    const char *statistics = exf_provenance_get(&s->tables.provenance, "solve.statistics_digest"),
+               *part = exf_provenance_get(&s->tables.provenance, EXF_PART_FACT);
     EXF_TRY(exf_capture_provenance(p, s->session.model, s->session.corpus, &s->session.request, s->session.backend,
                                    s->session.compute, "all", err));
     EXF_TRY(exf_provenance_add(p, err, "validate.version", "%s", exf_release()));
     EXF_TRY(exf_provenance_add(p, err, "validate.commit", "%s", exf_commit()));
     EXF_TRY(exf_provenance_add(p, err, "validate." EXF_MADE_FROM, "%s", s->digest));
+    if (part) EXF_TRY(exf_provenance_add(p, err, "validate.tables_part", "%s", part));
     if (r->wants_sensitivities && statistics)
         EXF_TRY(exf_provenance_add(p, err, "validate.statistics_digest", "%s", statistics));
     if (s->runtime) EXF_TRY(exf_provenance_add(p, err, "validate.runtime", "%s", s->runtime->name));
@@ -272,6 +270,7 @@ static exf_code open_validation(validation *s, exf_recipe *r, exf_err *err)
     EXF_TRY(eval_recipe(s, r, err));
     EXF_TRY(name_files(s, r, err));
     EXF_TRY(exf_tables_read(&s->tables, s->tables_path, err));
+    EXF_TRY(exf_tell_part(&s->tables, s->tables_path, err));
     EXF_TRY(exf_artifact_digest(s->tables_path, &exf_artifact_tables, s->digest, err));
     EXF_TRY(exf_session_open(&s->session, &s->recipe, "all", err));
     EXF_TRY(parse_variants(s, r, err));
@@ -380,14 +379,18 @@ static exf_code write_report(const validation *s, const exf_validate_report *rep
 
 static exf_code write_chart(const validation *s, const exf_validation *v, const unsigned char *on, const char *path, exf_err *err)
 {
+    const char *part = exf_provenance_get(&s->facts, "validate.tables_part");
     exf_drawing *d = NULL;
-    exf_code rc = exf_drawing_open(&d, path, s->recipe.force, err);
-    if (rc == EXF_OK) exf_drawing_note(d, EXF_MADE_FROM, s->digest);
+    exf_text note = {0};
+    exf_code rc = exf_text_addf(&note, err, "%s%s%s", s->digest, part ? "; a part of the data: " : "", part ? part : "");
+    if (rc == EXF_OK) rc = exf_drawing_open(&d, path, s->recipe.force, err);
+    if (rc == EXF_OK) exf_drawing_note(d, EXF_MADE_FROM, note.s);
     if (rc == EXF_OK) rc = exf_frontier_draw(v, on, d, err);
     if (rc == EXF_OK)
         rc = exf_drawing_close(d, err);
     else
         exf_drawing_abort(d);
+    exf_text_free(&note);
     return rc == EXF_OK ? announce(s, path, err) : rc;
 }
 

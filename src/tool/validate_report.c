@@ -252,11 +252,13 @@ exf_code exf_validate_markdown(const exf_validate_report *r, exf_text *out, exf_
 {
     exf_code rc;
     const char *tables = exf_provenance_get(r->facts, "validate." EXF_MADE_FROM),
-               *runtime = exf_provenance_get(r->facts, "validate.runtime");
+               *runtime = exf_provenance_get(r->facts, "validate.runtime"),
+               *part = exf_provenance_get(r->facts, "validate.tables_part");
     EXF_TRY(exf_text_addf(
         out, err,
         "%" PRIu64 " tokens, each variant beside the original in one pass; KL is KL(original || variant) of the next token.\n\n",
         r->v->variant[0].all.tokens));
+    if (part) EXF_TRY(exf_text_addf(out, err, "The tables are of a part of their data: %s.\n\n", part));
     if (runtime) EXF_TRY(exf_text_addf(out, err, "Variants fold as the runtime `%s` does.\n\n", runtime));
     EXF_TRY(add_overall(r->v, out, err));
     EXF_TRY(add_best_pools(r->v, "`", out, err));

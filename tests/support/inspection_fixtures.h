@@ -11,7 +11,10 @@
 
 /* L layers of E experts, top-K, on n tokens: expert e gives its own direction in the plane,
  * turned a little by the token.  Expert E - 1 is never routed to. */
-typedef struct { int l, e, k, n; } small_run;
+typedef struct {
+    int l, e, k, n;
+    const char *shard; /* "I/N of DIGEST"; NULL: the data are no shard */
+} small_run;
 
 static inline void small_output(int e, int token, double out[2])
 {
@@ -69,10 +72,11 @@ static inline void small_statistics(const small_run *r, const char *name)
 {
     exf_err e;
     exf_run_shape shape = {r->e, r->k, 2, 3, r->n};
-    exf_provenance p = {0};
+    exf_provenance p = {0}, origin = {0};
     exf_statistics_writer w;
     exf_layer_statistics s;
     int32_t number[64];
+    exf_statistics_header head = {.shape = shape, .layer_number = number, .n_layers = r->l, .provenance = &p, .origin = &origin};
     char tokens[16];
     for (int l = 0; l < r->l; l++) number[l] = 2 * l + 1;
     snprintf(tokens, sizeof tokens, "%d", r->n);
@@ -81,7 +85,9 @@ static inline void small_statistics(const small_run *r, const char *name)
     add_fact(&p, "data.tokens", tokens);
     add_fact(&p, "accumulate.pairs", "corouted");
     ck_ok(exf_layer_statistics_new(&s, r->e, &e), e);
-    ck_ok(exf_statistics_create(&w, exf_scratch(name), 1, &shape, number, r->l, &p, &e), e);
+    if (r->shard) add_fact(&origin, "part.0.tokens_digest", "of the shard");
+    if (r->shard) add_fact(&origin, "part.0.shard", r->shard);
+    ck_ok(exf_statistics_start(&w, exf_scratch(name), 1, &head, &e), e);
     for (int l = 0; l < r->l; l++) {
         small_layer(r, l, &s);
         ck_ok(exf_statistics_put(&w, number[l], &s, &e), e);
@@ -89,6 +95,7 @@ static inline void small_statistics(const small_run *r, const char *name)
     ck_ok(exf_statistics_commit(&w, NULL, &e), e);
     exf_layer_statistics_free(&s);
     exf_provenance_free(&p);
+    exf_provenance_free(&origin);
 }
 
 /* Statistics and the tables solved from them, with a pool of 2. */
@@ -97,7 +104,8 @@ static inline void small_files(const small_run *r, const char *statistics, const
     static const int64_t pools[] = {2};
     exf_err e;
     exf_tables t;
-    exf_solve_options o = {.rule = {.ridge = 1e-3, .clip = 1, .clip_min = -4, .clip_max = 4}, .pools = pools, .n_pools = 1};
+    exf_solve_options o = {.rule = {.ridge = 1e-3, .clip = 1, .clip_min = -4, .clip_max = 4}, .pools = pools, .n_pools = 1,
+                           .partial = r->shard != NULL};
     small_statistics(r, statistics);
     ck_ok(exf_solve(exf_scratch(statistics), &o, &t, &e), e);
     ck_ok(exf_tables_write(&t, exf_scratch(tables), 1, &e), e);

@@ -9,7 +9,7 @@
 #include "inspect/specification.h"
 #include "inspect/summary.h"
 
-static const small_run run = {2, 6, 2, 60};
+static const small_run run = {2, 6, 2, 60, NULL};
 static exf_err e; /* of the last call */
 
 static exf_inspection study_of(const char *path, const char *beside)

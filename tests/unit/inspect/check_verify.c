@@ -3,7 +3,7 @@
 
 #include "inspect/verify.h"
 
-static const small_run run = {2, 6, 2, 60};
+static const small_run run = {2, 6, 2, 60, NULL};
 static exf_err e; /* of the last call */
 static int n_held;
 static char last_held[512];
@@ -206,6 +206,34 @@ START_TEST(tables_name_their_statistics)
 }
 END_TEST
 
+#define CORPUS "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
+
+START_TEST(tables_say_of_which_part_they_are)
+{
+    static const char part[] = "shard 2 of 3 of corpus 0011223344556677";
+    small_run shard = run;
+    exf_solve_options o = {.rule = {.ridge = 1e-3}};
+    exf_tables t;
+    with_fact("t.h5", "u.h5", "data.part", part);
+    ck_fails(verify("s.h5", "u.h5", &e), EXF_FORMAT, e, "u.h5: is of shard 2 of 3 of corpus 0011223344556677, ");
+    shard.shard = "2/3 of " CORPUS;
+    small_files(&shard, "s.h5", "u.h5");
+    ck_ok(verify("s.h5", "u.h5", &e), e);
+    ck_assert_int_eq(n_held, 18); /* two more: each file's part */
+    ck_ok(exf_tables_read(&t, exf_scratch("u.h5"), &e), e);
+    ck_assert_str_eq(exf_provenance_get(&t.provenance, "data.part"), part);
+    exf_tables_free(&t);
+    /* whose tables are those of a whole with the same numbers, but for that */
+    ck_fails(verify("s.h5", "t.h5", &e), EXF_FORMAT, e, "t.h5: is of all of its data, ");
+    ck_fails(exf_solve(exf_scratch("s.h5"), &o, &t, &e), EXF_MODEL, e, "s.h5: is shard 2/3, and 2 of its corpus' shards are");
+    shard.shard = "1/1 of " CORPUS;
+    small_files(&shard, "s.h5", "u.h5");
+    ck_ok(exf_solve(exf_scratch("s.h5"), &o, &t, &e), e);
+    exf_tables_free(&t);
+    ck_assert(same_files("t.h5", "u.h5"));
+}
+END_TEST
+
 START_TEST(tables_hold_the_counts_and_norms_of_their_statistics)
 {
     static const int moved[][2] = {{0, 1}, {2, 3}}; /* one token more with both, and one less */
@@ -287,7 +315,7 @@ static exf_code verify_both(exf_err *err)
 
 START_TEST(verification_survives_every_failing_allocation)
 {
-    static const small_run least = {1, 3, 2, 4};
+    static const small_run least = {1, 3, 2, 4, NULL};
     small_files(&least, "s.h5", "t.h5");
     fail_each_allocation(verify_both, left_behind, 2);
 }
@@ -316,6 +344,7 @@ Suite *exf_suite(void)
     tcase_add_test(c, norms_beyond_their_squares);
     tcase_add_test(c, facts_fit_the_contents);
     tcase_add_test(c, tables_name_their_statistics);
+    tcase_add_test(c, tables_say_of_which_part_they_are);
     tcase_add_test(c, tables_hold_the_counts_and_norms_of_their_statistics);
     tcase_add_test(c, one_changed_scalar_is_found);
     tcase_add_test(c, settings_that_cannot_be_read);

@@ -1,7 +1,7 @@
 /* check_shards.c - which shards files hold, and whether all are there. */
-#include "tests/support/fixtures.h"
+#include "tests/support/scratch_fixtures.h"
 
-#include "accumulate/facts.h"
+#include "artifact/shards.h"
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -86,6 +86,83 @@ START_TEST(missing_doubled_and_overlapping_shards_are_named)
 }
 END_TEST
 
+static void says(const files *f, const char *want)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        exf_text words = {0};
+        ck_ok(exf_part_words(&words, &f->part[i], &e), e);
+        ck_assert_str_eq(words.s ? words.s : "", want);
+        exf_text_free(&words);
+    }
+}
+
+START_TEST(a_part_is_told_from_the_whole)
+{
+    static const char *const whole[][2] = {{"", NULL}, {"2/2 of " CORPUS, "1/2 of " CORPUS}, {"1/1 of " OTHER, ""}};
+    files f = {.n = 0};
+    for (size_t i = 0; i < 3; i++) add_statistics(&f, "a", whole[i][0], whole[i][1]);
+    add_capture(&f, "");
+    says(&f, "");
+    clear(&f);
+    add_capture(&f, "2/3 of " CORPUS);
+    add_statistics(&f, "a", "2/3 of " CORPUS, "");
+    add_statistics(&f, "a", "1/1 of " OTHER, "2/3 of " CORPUS);
+    says(&f, "shard 2 of 3 of corpus 0011223344556677");
+    clear(&f);
+    add_statistics(&f, "a", "2/3 of " CORPUS, "1/3 of " CORPUS);
+    add_capture(&f, "");
+    ck_ok(exf_provenance_add(&f.facts[1], &e, EXF_PART_FACT, "shards 1, 2 of 3 of corpus 0011223344556677"), e); /* tables */
+    says(&f, "shards 1, 2 of 3 of corpus 0011223344556677");
+    clear(&f);
+    add_statistics(&f, "a", "2/3 of " OTHER, "1/4 of " CORPUS);
+    says(&f, "shard 1 of 4 of corpus 0011223344556677; shard 2 of 3 of corpus ff11223344556677");
+    clear(&f);
+}
+END_TEST
+
+START_TEST(many_shards_are_told_in_runs)
+{
+    files f = {.n = 1};
+    char shard[128];
+    f.part[0] = (exf_facts_part){.path = "a", .provenance = &f.facts[0], .origin = &f.origin[0]};
+    for (int i = 0; i < 200; i++) { /* 1 to 9, 11, 12, then every other one */
+        int number = i < 9 ? i + 1 : i < 11 ? i + 2 : 2 * i - 8;
+        snprintf(shard, sizeof shard, "%d/400 of " CORPUS, number);
+        add_shard(&f.origin[0], i, shard);
+    }
+    exf_text words = {0};
+    ck_ok(exf_part_words(&words, &f.part[0], &e), e);
+    ck_assert(strncmp(words.s, "shards 1-9, 11, 12, 14, 16, 18", 30) == 0);
+    ck_assert_ptr_nonnull(strstr(words.s, ", 70, ..., 200 in all, of 400 of corpus 0011223344556677"));
+    exf_text_free(&words);
+    clear(&f);
+}
+END_TEST
+
+static files of_failures;
+
+static exf_code put_in_words(exf_err *err)
+{
+    exf_text words = {0};
+    exf_code rc = exf_part_words(&words, &of_failures.part[0], err);
+    if (rc == EXF_OK) rc = exf_shards_check(of_failures.part, of_failures.n, 1, err);
+    exf_text_free(&words);
+    return rc;
+}
+
+static int nothing_left(void)
+{
+    return 0;
+}
+
+START_TEST(without_memory_no_part_is_told)
+{
+    add_statistics(&of_failures, "a", "2/3 of " CORPUS, "1/3 of " CORPUS);
+    fail_each_allocation(put_in_words, nothing_left, 0);
+    clear(&of_failures);
+}
+END_TEST
+
 START_TEST(malformed_shards_are_named)
 {
     static const char *const bad[] = {"2/1 of " CORPUS, "0/1 of " CORPUS, "1/2 of abc", "1/2", "1/2 of " CORPUS "0"};
@@ -122,6 +199,9 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("all");
     tcase_add_test(t, all_shards_once_are_taken);
     tcase_add_test(t, missing_doubled_and_overlapping_shards_are_named);
+    tcase_add_test(t, a_part_is_told_from_the_whole);
+    tcase_add_test(t, many_shards_are_told_in_runs);
+    tcase_add_test(t, without_memory_no_part_is_told);
     tcase_add_test(t, malformed_shards_are_named);
     tcase_add_test(t, shards_of_one_corpus_may_share_sequences);
     suite_add_tcase(s, t);
