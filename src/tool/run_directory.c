@@ -109,7 +109,10 @@ exf_code exf_run_directory_of_file(exf_run_directory *d, const char *file, exf_e
     if (stat(file, &st) == 0 && !S_ISREG(st.st_mode)) return EXF_OK;
     EXF_TRY(exf_path_dir(&d->path, file, err));
     int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) rc = lock(d, fd, err);
+    if (fd >= 0)
+        rc = lock(d, fd, err);
+    else if (errno != ENOENT && errno != ENOTDIR && errno != EACCES)
+        rc = exf_fail_errno(err, errno, "%s: cannot open", d->path);
 out:
     return rc;
 }
