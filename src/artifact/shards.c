@@ -47,18 +47,22 @@ out:
     return rc;
 }
 
+/* Returns the fact of part i of an origin, or NULL. */
+static const char *fact_of(const exf_provenance *origin, size_t i, const char *name)
+{
+    char key[64];
+    snprintf(key, sizeof key, "part.%zu.%s", i, name);
+    return exf_provenance_get(origin, key);
+}
+
 /* Adds the shards of a file: of statistics those of their origin, of a capture its own. */
 static exf_code list(shards *out, const exf_facts_part *file, size_t at, exf_err *err)
 {
+    const exf_provenance *from = file->origin;
     exf_code rc = EXF_OK;
-    if (!file->origin) return add(out, exf_provenance_get(file->provenance, "data.shard"), file, at, err);
-    for (size_t i = 0; rc == EXF_OK; i++) {
-        char tokens[64], key[64];
-        snprintf(tokens, sizeof tokens, "part.%zu.tokens_digest", i);
-        snprintf(key, sizeof key, "part.%zu.shard", i);
-        if (!exf_provenance_get(file->origin, tokens)) break;
-        rc = add(out, exf_provenance_get(file->origin, key), file, at, err);
-    }
+    if (!from) return add(out, exf_provenance_get(file->provenance, "data.shard"), file, at, err);
+    for (size_t i = 0; rc == EXF_OK && (fact_of(from, i, "tokens_digest") || fact_of(from, i, "moe_inputs_sha256")); i++)
+        rc = add(out, fact_of(from, i, "shard"), file, at, err);
     return rc;
 }
 

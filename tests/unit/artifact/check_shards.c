@@ -120,6 +120,20 @@ START_TEST(a_part_is_told_from_the_whole)
 }
 END_TEST
 
+/* Recorded hidden states have no tokens, and come first among the parts. */
+START_TEST(shards_beside_other_data_are_told)
+{
+    files f = {.n = 0};
+    f.n = 1;
+    f.part[0] = (exf_facts_part){.path = "a", .provenance = &f.facts[0], .origin = &f.origin[0]};
+    ck_ok(exf_provenance_add(&f.origin[0], &e, "part.0.moe_inputs_sha256", "of a file"), e);
+    add_shard(&f.origin[0], 1, "2/3 of " CORPUS);
+    says(&f, "shard 2 of 3 of corpus 0011223344556677");
+    ck_fails(exf_shards_check(f.part, f.n, 0, &e), EXF_MODEL, e, "a: is shard 2/3, and 2 of its corpus' shards are missing");
+    clear(&f);
+}
+END_TEST
+
 START_TEST(many_shards_are_told_in_runs)
 {
     files f = {.n = 1};
@@ -200,6 +214,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, all_shards_once_are_taken);
     tcase_add_test(t, missing_doubled_and_overlapping_shards_are_named);
     tcase_add_test(t, a_part_is_told_from_the_whole);
+    tcase_add_test(t, shards_beside_other_data_are_told);
     tcase_add_test(t, many_shards_are_told_in_runs);
     tcase_add_test(t, without_memory_no_part_is_told);
     tcase_add_test(t, malformed_shards_are_named);
