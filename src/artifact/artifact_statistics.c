@@ -29,7 +29,7 @@
  *   /layers/<l>/seq_aa, seq_ab, seq_bb  F64 [E, E] and exact/...: over sequences, of products of a
  *       sequence's own dot and target_sq times 2^-24
  *   /layers/<l>/sequences          U64 [E, E]  sequences that observed the pair
- *   /origin                        a group of text attributes: the manifest and tokens of each part
+ *   /origin                        a group of text attributes: the manifest, tokens and shard of each part
  *       that was added up.  It records how the file was made, so no digest covers it.
  *   /layers/<l>/vectors/...        statistics_vectors.c; what they were added up over is the fact
  *       accumulate.basis_digest (artifact_basis.h), which files of earlier programs lack
