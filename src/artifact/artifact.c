@@ -1,9 +1,14 @@
 /* artifact.c - the table of kinds, and functions that all kinds share. */
 #include "artifact/artifact.h"
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/registry.h"
 #include "base/text.h"
+#include "format/safetensors.h"
+
+#include <string.h>
 
 EXF_REGISTRY_BEGIN
 #define X(name) &exf_artifact_##name,
@@ -77,11 +82,23 @@ out:
     return rc;
 }
 
+/* Refuses what torch.save() writes, a zip archive or, before PyTorch 1.6, a pickle. */
+static exf_code refuse_pt(const char *path, exf_err *err)
+{
+    unsigned char b[4];
+    if (!exf_file_begins(path, b, sizeof b) || (memcmp(b, "PK\3\4", 4) != 0 && memcmp(b, "\x80\2", 2) != 0)) return EXF_OK;
+    return exf_fail(err, EXF_FORMAT,
+                    "%s: is a .pt file, which is not read here; for a public plugin's tables, run: python3 "
+                    "scripts/pt_to_safetensors.py FILE.pt FILE.safetensors, and give that file",
+                    path);
+}
+
 exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
                            exf_provenance *p, exf_err *err)
 {
     exf_h5 *h = NULL;
     exf_code rc;
+    EXF_TRY(refuse_pt(path, err));
     EXF_TRY(exf_h5_open(&h, path, err));
     EXF_TRY(identify(h, expected, found, err));
     if (p) EXF_TRY(exf_provenance_read(p, h, err));
@@ -95,9 +112,8 @@ out:
 exf_code exf_artifact_digest(const char *path, const exf_artifact *expected, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     exf_h5 *h = NULL;
-    int of_others = 0;
-    exf_code rc = expected && expected->digest_of_others ? expected->digest_of_others(path, &of_others, hex, err) : EXF_OK;
-    if (rc != EXF_OK || of_others) return rc;
+    exf_code rc;
+    if (expected == &exf_artifact_tables && exf_st_is_one(path)) return exf_hash_file(path, hex, err);
     EXF_TRY(exf_artifact_open(&h, path, expected, NULL, NULL, err));
     rc = exf_h5_digest(h, hex, err);
 out:

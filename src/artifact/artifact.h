@@ -21,8 +21,6 @@
 typedef struct {
     const char *kind;
     int version, min_reader;
-    /* Computes the digest of a file of others that is read as this kind, and sets *is_one; NULL: none is. */
-    exf_code (*digest_of_others)(const char *path, int *is_one, char hex[EXF_SHA256_HEX], exf_err *err);
 } exf_artifact;
 
 extern const exf_artifact exf_artifact_basis, exf_artifact_capture, exf_artifact_statistics, exf_artifact_tables;
@@ -38,11 +36,12 @@ exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, con
                                 const exf_artifact *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
  * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
- * EXF_VERSION if it needs a newer program. */
+ * EXF_VERSION if it needs a newer program.  A .pt file is refused with the script that takes its tables out. */
 exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *expected, const exf_artifact **found,
                            exf_provenance *p, exf_err *err) EXF_CHECKED;
 
-/* Computes the digest of a file of this kind (NULL: of any), as exf_h5_digest() does. */
+/* Computes the digest of a file of this kind (NULL: of any), as exf_h5_digest() does; of tables that others made
+ * (tables_safetensors.c), where tables are expected, the SHA-256 of the file. */
 exf_code exf_artifact_digest(const char *path, const exf_artifact *expected, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
 /* No count is above this: that of tokens, and of all tokens' routes, are not. */

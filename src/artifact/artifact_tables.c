@@ -33,23 +33,17 @@
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
 #include "artifact/tables_budgets.h"
-#include "artifact/tables_pt.h"
 #include "artifact/tables_vectors.h"
 
 #include "base/mem.h"
 #include "base/text.h"
+#include "format/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static exf_code digest_of_others(const char *path, int *is_one, char hex[EXF_SHA256_HEX], exf_err *err)
-{
-    *is_one = exf_tables_pt_is_one(path);
-    return *is_one ? exf_tables_pt_digest(path, hex, err) : EXF_OK;
-}
-
-const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1, .digest_of_others = digest_of_others};
+const exf_artifact exf_artifact_tables = {.kind = "tables", .version = 4, .min_reader = 1};
 
 /* ---- the list of datasets, for writing and for reading -------------------- */
 
@@ -323,7 +317,7 @@ exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err)
     int n_layers = 0;
     contents listed = {.path = path};
     memset(t, 0, sizeof *t);
-    if (exf_tables_pt_is_one(path)) return exf_tables_pt_read(t, path, err);
+    if (exf_st_is_one(path)) return exf_tables_read_safetensors(t, path, err);
     EXF_TRY(exf_artifact_open(&h, path, &exf_artifact_tables, NULL, &provenance, err));
     EXF_TRY(exf_run_shape_read(&shape, h, err));
     EXF_TRY(exf_layer_numbers_read(&numbers, &n_layers, &provenance, h, err));

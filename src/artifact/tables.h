@@ -85,8 +85,10 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms below 0, a norm of 0 of an
  * expert without tokens, pool ids outside [0, E), an expert twice in a pool, counts that cannot be (counts.h), cosines and
  * similarities outside their range. t->vectors stay empty, since they may be gigabytes:
- * tables_vectors.h.  The .pt file of a public plugin is read too: tables_pt.h. */
+ * tables_vectors.h.  Tables that others made are read too, from safetensors: tables_safetensors.c. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* Reads the .safetensors file of tables that others made: EXF_FORMAT naming what tables_safetensors.c does not expect. */
+exf_code exf_tables_read_safetensors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Checks tables in memory by the same rules: EXF_FORMAT naming path, dataset and cell. */
 exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Checks [L, E, E] losses other than those of the pair's own scalar: finite, at least 0, never where

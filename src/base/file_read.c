@@ -292,6 +292,14 @@ exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer,
     return n ? read_blocks(f, offset, n, buffer, err) : EXF_OK;
 }
 
+int exf_file_begins(const char *path, void *bytes, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int has = fd >= 0 && pread(fd, bytes, n, 0) == (ssize_t)n;
+    if (fd >= 0) close(fd);
+    return has;
+}
+
 exf_code exf_file_slurp(const char *path, uint64_t limit, char **out, size_t *len, exf_err *err)
 {
     exf_code rc;

@@ -281,6 +281,12 @@ static exf_code check_tiling(exf_st_file *f, exf_err *err)
                     exf_st_path(f), t->view.name, at, size, at > size ? "truncated" : "no tensor has this data");
 }
 
+int exf_st_is_one(const char *path)
+{
+    unsigned char b[9]; /* the header's length, far below 2^32, and its first character */
+    return exf_file_begins(path, b, sizeof b) && !(b[4] | b[5] | b[6] | b[7]) && b[8] == '{';
+}
+
 exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err)
 {
     exf_code rc;

@@ -34,6 +34,8 @@ typedef struct {
 
 typedef struct exf_st_file exf_st_file;
 
+/* Returns 1 if the file begins as a .safetensors file does; one that cannot be read does not. */
+int exf_st_is_one(const char *path);
 exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err) EXF_CHECKED;
 void exf_st_close(exf_st_file *f); /* NULL is allowed */
 /* Chooses how tensors are read from now on, as exf_file_use(). */

@@ -3,9 +3,9 @@
 #include "artifact/artifact_basis.h"
 #include "artifact/shards.h"
 #include "artifact/statistics.h"
-#include "artifact/tables_pt.h"
 #include "base/mem.h"
 #include "base/stop.h"
+#include "format/safetensors.h"
 #include "inspect/geometry.h"
 #include "inspect/inspection_internal.h"
 
@@ -229,8 +229,8 @@ out:
     return rc;
 }
 
-/* Of a public plugin: scalars, losses and norms alone. */
-static exf_code read_pt(exf_inspection *s, const char *path, const char *beside, exf_err *err)
+/* Tables that others made have scalars, losses and norms alone. */
+static exf_code read_others(exf_inspection *s, const char *path, const char *beside, exf_err *err)
 {
     if (beside) return exf_fail(err, EXF_USAGE, "%s: is of other statistics than %s, whichever they were", path, beside);
     exf_code rc = read_tables(s, path, err);
@@ -262,7 +262,7 @@ exf_code exf_inspection_read_any(exf_inspection *s, const char *path, const char
     int64_t version;
     exf_code rc;
     memset(s, 0, sizeof *s);
-    if (exf_tables_pt_is_one(path)) return read_pt(s, path, beside, err);
+    if (exf_st_is_one(path)) return read_others(s, path, beside, err);
     EXF_TRY(exf_artifact_open(&h, path, beside ? &exf_artifact_tables : NULL, &kind, NULL, err));
     EXF_TRY(exf_h5_get_i64(h, "/", "exfold_version", &version, err));
     exf_h5_close(h);

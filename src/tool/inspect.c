@@ -230,7 +230,7 @@ static void show_summary(const char *path, const exf_inspection *s, const exf_la
         printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64
                " tokens\n",
                s->shape.n_experts, s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
-    else /* artifact/tables_pt.h */
+    else /* artifact/tables_safetensors.c */
         printf("%" PRId64 " experts; %d layers with evidence; the file does not say of how many tokens a pair is: "
                "1 stands for any\n",
                s->shape.n_experts, s->n_layers);

@@ -123,7 +123,8 @@ static const exf_opt key_rows[] = {
      "what an export does where the runtime folds a layer of which the tables have no pair; refuse, or accept that the "
      "runtime loses there what it leaves out"},
     {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
-     "tables to validate, or the .pt file of a public plugin; default: tables.h5 in the output directory"},
+     "tables to validate, or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
+     "directory"},
     {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation",
      "the held-out corpus, see exfold-manifest(5); required to validate"},
     {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation",

@@ -321,7 +321,7 @@ exf_code exf_validate_check_tables(const exf_tables *t, const char *path, const 
                *weights = exf_provenance_get(&t->provenance, "model.weights_parts");
     exf_code rc;
     EXF_TRY(check_number(path, "experts", t->shape.n_experts, m->arch.n_experts, err));
-    if (!t->shape.top_k) return EXF_OK; /* tables of others, which say nothing more of their model (tables_pt.h) */
+    if (!t->shape.top_k) return EXF_OK; /* tables of others, which say nothing more of their model (tables_safetensors.c) */
     EXF_TRY(check_number(path, "experts per token", t->shape.top_k, m->arch.top_k, err));
     EXF_TRY(check_number(path, "hidden size", t->shape.d_model, m->arch.d_model, err));
     if (config && strcmp(config, m->config_sha256)) return differs(path, "config_sha256", config, m->config_sha256, err);

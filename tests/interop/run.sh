@@ -84,8 +84,8 @@ snippet v4 pt_deepseek_v4
 
 if python=$(BUILD=$BUILD scripts/install-interop.sh transformers); then
     export PYTHONPATH="$BUILD/transformers-python:$interop" HF_HUB_OFFLINE=1 HF_HUB_DISABLE_PROGRESS_BARS=1
-    mkdir "$work/transformers" "$work/pt"
-    count "$python" "$interop/check_pt_reader.py" "$BUILD" "$work/pt"
+    mkdir "$work/transformers"
+    count "$python" "$interop/check_pt_to_safetensors.py" "$BUILD" "$work"
     count "$python" "$interop/check_transformers.py" "$BUILD" "$work/transformers"
     ln -s "$BUILD" "$work/checkout/build" && ln -s "$PWD/examples" "$work/checkout/examples"
     (cd "$work/checkout" && "$python" "$interop/generate_folded.py") >"$work/log" 2>&1 &&

@@ -26,7 +26,7 @@ flips() { "$build/tests/mutants/mutants" flips "$n" "$@" || failed=1; }
 "$bin/exfold-capture" -q recipe.yaml --set 'data.sequences=4' --output out >made &&
     "$bin/exfold-calibrate" -q recipe.yaml --set 'calibrate.projectors=[pair, diagonal, lowrank]' --output out >made || exit 1
 "$bin/exfold-calibrate" -q recipe.yaml --set 'calibrate.projectors=[pair, diagonal, lowrank]' --output out --basis-only >made || exit 1
-mkdir plain && "$bin/exfold-calibrate" -q recipe.yaml --set output.targets=exfold-qwen3 --output plain >made || exit 1
+mkdir plain && "$bin/exfold-calibrate" -q recipe.yaml --output plain >made || exit 1
 
 # a resume point: of a run that was stopped behind its first layer
 calibrate="$bin/exfold-calibrate -q recipe.yaml --output resumed --set runtime.checkpoint.every_layers=1"
@@ -48,8 +48,8 @@ for file in plain/tables out/tables plain/statistics out/statistics out/capture 
     flips $file.h5 "$bin/exfold-inspect" digest $file.h5
 done
 edits out/tables.h5 "$bin/exfold-export" -q out/tables.h5 --output exported --force --set output.targets=safetensors,csv
-flips plain/exfold-qwen3.pt "$bin/exfold-inspect" plain/exfold-qwen3.pt
-edits plain/exfold-qwen3.pt "$bin/exfold-inspect" plain/exfold-qwen3.pt
+cp "$ROOT/tests/fuzz/corpus/artifact/ok-tables-of-others" plain/others.safetensors
+edits plain/others.safetensors "$bin/exfold-inspect" plain/others.safetensors
 edits plain/statistics.h5 "$bin/exfold-solve" -q plain/statistics.h5 --output solved --force --set pools=2
 edits out/statistics.h5 "$bin/exfold-inspect" verify out/statistics.h5
 edits out/basis.h5 "$bin/exfold-calibrate" -q recipe.yaml --set 'calibrate.projectors=[pair, diagonal, lowrank]' \
