@@ -18,7 +18,7 @@
 struct exf_output_file {
     int fd;
     int force, stays; /* stays: the temporary is kept for a run that goes on */
-    int joined;       /* 1: it is another process's */
+    int in_place;     /* 1: the file has its final name: nothing is renamed or removed */
     char *target, *temporary, *dir;
 };
 
@@ -85,31 +85,43 @@ exf_code exf_output_file_begin(exf_output_file **out, const char *target, int fo
 exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
                                   exf_err *err)
 {
-    exf_code rc = begin(out, target, force, temporary, goes_on ? O_NOFOLLOW : O_CREAT | O_TRUNC | O_NOFOLLOW, err);
+    exf_code rc = begin(out, target, force, temporary, goes_on ? O_NOFOLLOW : O_CREAT | O_EXCL | O_NOFOLLOW, err);
     if (rc != EXF_OK) return rc;
     (*out)->stays = 1;
     sync_dir((*out)->dir);
     return EXF_OK;
 }
 
-exf_code exf_output_file_join(exf_output_file **out, const char *temporary, exf_err *err)
+/* Takes an open descriptor, or the reason why there is none. */
+static exf_code begin_in_place(exf_output_file **out, int fd, const char *failure, const char *path, exf_err *err)
 {
     exf_output_file *f = NULL;
     exf_code rc;
     *out = NULL;
+    if (fd < 0) return exf_fail_errno(err, errno, "%s: %s", path, failure);
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "output handle", err));
-    f->joined = 1;
-    f->fd = open(temporary, O_WRONLY | O_CLOEXEC);
-    if (f->fd < 0)
-        rc = exf_fail_errno(err, errno, "%s: cannot open what rank 0 made; ranks need a common file system", temporary);
-    if (rc == EXF_OK) rc = exf_mem_strdup(&f->target, temporary, "output path", err);
-    if (rc == EXF_OK)
-        *out = f;
-    else if (f->fd >= 0)
-        close(f->fd);
+    f->fd = fd;
+    f->in_place = 1;
+    EXF_TRY(exf_mem_strdup(&f->target, path, "output path", err));
+    EXF_TRY(exf_mem_strdup(&f->temporary, path, "output path", err));
+    *out = f;
+    return EXF_OK;
 out:
-    if (rc != EXF_OK && f) outfile_free(f);
+    close(fd);
+    if (f) outfile_free(f);
     return rc;
+}
+
+exf_code exf_output_file_begin_in(exf_output_file **out, int directory, const char *name, const char *path, exf_err *err)
+{
+    int fd = openat(directory, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return begin_in_place(out, fd, "cannot create", path, err);
+}
+
+exf_code exf_output_file_join(exf_output_file **out, const char *path, exf_err *err)
+{
+    int fd = open(path, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
+    return begin_in_place(out, fd, "cannot open what rank 0 made; ranks need a common file system", path, err);
 }
 
 const char *exf_output_file_path(const exf_output_file *f)
@@ -182,7 +194,7 @@ static exf_code put_in_place(const exf_output_file *f, exf_err *err)
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
 {
     exf_code rc = exf_output_file_sync(f, err);
-    if (f->joined) {
+    if (f->in_place) {
         close(f->fd);
         outfile_free(f);
         return rc;
@@ -201,7 +213,7 @@ void exf_output_file_abort(exf_output_file *f)
 {
     if (!f) return;
     if (f->fd >= 0) close(f->fd);
-    if (!f->stays && !f->joined) unlink(f->temporary);
+    if (!f->stays && !f->in_place) unlink(f->temporary);
     outfile_free(f);
 }
 

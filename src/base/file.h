@@ -29,6 +29,8 @@ enum { EXF_FILE_ALIGN = 4096 }; /* of offsets, lengths and memory when reading d
 /* Opens a regular file for PREAD.  EXF_IO where the system refuses or it is no regular file,
  * EXF_FORMAT where a git-lfs pointer stands in its place. */
 exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECKED;
+/* Opens the file of that name in an open directory; a symbolic link is refused.  path names it in messages. */
+exf_code exf_file_open_in(exf_file **out, int directory, const char *name, const char *path, exf_err *err) EXF_CHECKED;
 /* Chooses how the file is read; at most once, and not while reads are under way.  EXF_IO
  * naming the file and the remaining choices where its file system does not support this one. */
 exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err) EXF_CHECKED;
@@ -64,12 +66,15 @@ typedef struct exf_output_file exf_output_file;
 /* Starts an output.  The parent directory must exist. */
 exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* The same in a temporary of that path, beside the target, which stays there whatever fails, for a run that goes on:
- * goes on with what it holds, or empties it.  EXF_IO if it is to go on with one that is not there. */
+ * goes on with what it holds (EXF_IO if it is not there), or makes it (EXF_IO if something of that name is there). */
 exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
                                   exf_err *err) EXF_CHECKED;
-/* Opens the temporary of another process's output, to write a part of it: of its functions only patch, commit, which
+/* Makes a file in an open directory, which must not hold that name; path names it in messages.  It has its final name from
+ * the start: commit syncs it, and neither commit nor abort renames or removes it. */
+exf_code exf_output_file_begin_in(exf_output_file **out, int directory, const char *name, const char *path, exf_err *err) EXF_CHECKED;
+/* Opens a file that another process began, to write a part of it: of its functions only patch, commit, which
  * syncs, and abort may be called; neither renames or removes anything. */
-exf_code exf_output_file_join(exf_output_file **out, const char *temporary, exf_err *err) EXF_CHECKED;
+exf_code exf_output_file_join(exf_output_file **out, const char *path, exf_err *err) EXF_CHECKED;
 /* The temporary's path, for libraries that open files themselves. */
 const char *exf_output_file_path(const exf_output_file *f);
 exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;

@@ -52,7 +52,8 @@ static void write_state(char out[STATE_LEN], const struct stat *st)
              (long)changed->tv_nsec);
 }
 
-exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
+/* flags: more of open(2).  A FIFO must be refused, not waited for. */
+static exf_code open_in(exf_file **out, int directory, const char *name, int flags, const char *path, exf_err *err)
 {
     *out = NULL;
     exf_code rc;
@@ -61,7 +62,7 @@ exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
     EXF_TRY(exf_mem_new(&f, 1, sizeof *f, "file handle", err));
     f->fd = -1;
     EXF_TRY(exf_mem_strdup(&f->path, path, "file path", err));
-    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must be refused, not waited for */
+    f->fd = openat(directory, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
     if (f->fd < 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot open", path);
         goto out;
@@ -81,6 +82,16 @@ out:
     else
         *out = f;
     return rc;
+}
+
+exf_code exf_file_open(exf_file **out, const char *path, exf_err *err)
+{
+    return open_in(out, AT_FDCWD, path, 0, path, err);
+}
+
+exf_code exf_file_open_in(exf_file **out, int directory, const char *name, const char *path, exf_err *err)
+{
+    return open_in(out, directory, name, O_NOFOLLOW, path, err);
 }
 
 void exf_file_close(exf_file *f)

@@ -107,14 +107,12 @@ exf_code exf_hash_bytes(const void *bytes, size_t len, char hex[EXF_SHA256_HEX],
     return rc;
 }
 
-exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
+exf_code exf_hash_open_file(const exf_file *f, char hex[EXF_SHA256_HEX], exf_err *err)
 {
     enum { CHUNK = 1 << 20 };
     exf_code rc;
-    exf_file *f = NULL;
     exf_hash *h = NULL;
     char *buf = NULL;
-    EXF_TRY(exf_file_open(&f, path, err));
     EXF_TRY(exf_mem_new(&buf, CHUNK, 1, "hash buffer", err));
     EXF_TRY(exf_hash_new(&h, err));
     uint64_t size = exf_file_size(f);
@@ -130,6 +128,15 @@ exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
 out:
     exf_hash_free(h);
     exf_mem_free(buf);
+    return rc;
+}
+
+exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err)
+{
+    exf_file *f;
+    exf_code rc = exf_file_open(&f, path, err);
+    if (rc != EXF_OK) return rc;
+    rc = exf_hash_open_file(f, hex, err);
     exf_file_close(f);
     return rc;
 }

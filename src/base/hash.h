@@ -3,6 +3,7 @@
 #ifndef EXF_BASE_HASH_H
 #define EXF_BASE_HASH_H
 #include "base/err.h"
+#include "base/file.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -21,5 +22,6 @@ exf_code exf_hash_end(exf_hash *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_C
 void exf_hash_free(exf_hash *h); /* for a hash that was not ended; NULL is allowed */
 
 exf_code exf_hash_bytes(const void *bytes, size_t len, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
+exf_code exf_hash_open_file(const exf_file *f, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 exf_code exf_hash_file(const char *path, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 #endif

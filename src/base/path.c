@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,6 +27,24 @@ exf_code exf_path_absolute(char **out, const char *path, exf_err *err)
     if (!getcwd(here, sizeof here)) return exf_fail_errno(err, errno, "%s: the working directory has no path", path);
     while (exf_starts_with(path, "./")) path += 1 + strspn(path + 1, "/");
     return !*path || strcmp(path, ".") == 0 ? exf_mem_strdup(out, here, "path", err) : exf_path_join(out, here, path, err);
+}
+
+exf_code exf_path_real(char **out, const char *path, exf_err *err)
+{
+    char there[PATH_MAX], *parent = NULL, *real_parent = NULL;
+    const char *slash = strrchr(path, '/');
+    exf_code rc;
+    *out = NULL;
+    if (realpath(path, there)) return exf_mem_strdup(out, there, "path", err);
+    if (errno != ENOENT || strcmp(path, ".") == 0 || strcmp(path, "/") == 0)
+        return exf_fail_errno(err, errno, "%s: cannot resolve", path);
+    EXF_TRY(exf_path_dir(&parent, path, err));
+    EXF_TRY(exf_path_real(&real_parent, parent, err));
+    EXF_TRY(exf_path_join(out, real_parent, slash ? slash + 1 : path, err));
+out:
+    exf_mem_free(parent);
+    exf_mem_free(real_parent);
+    return rc;
 }
 
 exf_code exf_path_dir(char **out, const char *path, exf_err *err)

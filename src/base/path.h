@@ -9,6 +9,8 @@ exf_code exf_path_join(char **out, const char *base, const char *rel, exf_err *e
 exf_code exf_path_dir(char **out, const char *path, exf_err *err) EXF_CHECKED;
 /* path itself when it is absolute, else the working directory with it.  Caller frees. */
 exf_code exf_path_absolute(char **out, const char *path, exf_err *err) EXF_CHECKED;
+/* The absolute path without links that a path has or, where nothing is there yet, would have.  Caller frees. */
+exf_code exf_path_real(char **out, const char *path, exf_err *err) EXF_CHECKED;
 typedef enum { EXF_PATH_NOTHING, EXF_PATH_FILE, EXF_PATH_DIRECTORY, EXF_PATH_OTHER } exf_path_kind;
 /* Looks what has that name, links not followed (OTHER). */
 exf_code exf_path_look_at(const char *path, exf_path_kind *kind, exf_err *err) EXF_CHECKED;

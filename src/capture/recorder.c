@@ -8,7 +8,6 @@
 #include "kernels/statistics/row_energy.h"
 
 #include <string.h>
-#include <unistd.h>
 
 #define RECORD "rows" /* of a resume point: the checksums of a layer */
 
@@ -128,7 +127,8 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     r->observer = (exf_observer){.self = r, .block = block, .settle = settle};
     r->layers = layers;
     r->resume = resume;
-    if (resume) EXF_TRY(exf_recorder_unfinished(&r->unfinished, target, err));
+    if (resume && (done || exf_resume_saves(resume))) EXF_TRY(exf_recorder_unfinished(&r->unfinished, target, err));
+    if (r->unfinished && !done) EXF_TRY(exf_resume_claim_output(resume, strrchr(r->unfinished, '/') + 1, err));
     EXF_TRY(exf_capture_create_at(&r->file, target, force, r->unfinished, done > 0, shape, layers->number, layers->n, sequences, p,
                                   err));
     if (has_stream) EXF_TRY(exf_capture_add_stream(&r->file, err));
@@ -166,7 +166,6 @@ void exf_recorder_free(exf_recorder *r)
     if (r->resume && exf_resume_wait(r->resume, &unused) != EXF_OK) unused.code = EXF_OK; /* failure dropped */
     exf_capture_write_behind_free(r->behind);
     exf_capture_abort(&r->file);
-    if (r->resume && !exf_resume_saved_layers(r->resume)) (void)unlink(r->unfinished);
     exf_mem_free(r->unfinished);
     exf_mem_free(r);
 }

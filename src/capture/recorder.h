@@ -6,16 +6,16 @@
 
 typedef struct exf_recorder exf_recorder;
 /* has_stream: the pass has a residual stream, whose energies are recorded too.
- * resume: the run's resume point, or NULL.  A run that has one writes to the target's unfinished file, which stays when
- * the run is stopped behind a saved layer: the point has the checksums of its finished layers, and a run that goes on
- * from the point compares them (EXF_FORMAT) and writes the other layers. */
+ * resume: the run's resume point, or NULL.  A run that saves points writes to the target's unfinished file, which the point's
+ * journal names and which is removed with the point.  It stays when the run is stopped after a saved layer: the point has the
+ * checksums of its finished layers, and a run that goes on from the point compares them (EXF_FORMAT) and writes the others. */
 exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, const exf_run_shape *shape, exf_layer_choice *layers,
                           const exf_sequence_list *sequences, int has_stream, const exf_provenance *p, exf_resume *resume,
                           exf_err *err) EXF_CHECKED;
 /* Returns the path of a target's unfinished file, "DIR/.NAME.unfinished", in *out; the caller frees it. */
 exf_code exf_recorder_unfinished(char **out, const char *target, exf_err *err) EXF_CHECKED;
 const exf_observer *exf_recorder_observer(exf_recorder *r);
-/* Moves the file into place.  late: facts that were known only behind the pass; NULL: none. */
+/* Moves the file into place.  late: facts that were known only after the pass; NULL: none. */
 exf_code exf_recorder_commit(exf_recorder *r, const exf_provenance *late, exf_err *err) EXF_CHECKED;
 /* Gives up what was not committed and of which no layer is saved.  Before the resume point is closed. */
 void exf_recorder_free(exf_recorder *r);

@@ -289,11 +289,22 @@ int exf_st_is_one(const char *path)
 
 exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err)
 {
+    exf_file *file;
+    *out = NULL;
+    exf_code rc = exf_file_open(&file, path, err);
+    return rc == EXF_OK ? exf_st_open_file(out, file, err) : rc;
+}
+
+exf_code exf_st_open_file(exf_st_file **out, exf_file *file, exf_err *err)
+{
     exf_code rc;
     exf_st_file *f = NULL;
     *out = NULL;
-    EXF_TRY(exf_mem_new(&f, 1, sizeof *f, path, err));
-    EXF_TRY(exf_file_open(&f->file, path, err));
+    if ((rc = exf_mem_new(&f, 1, sizeof *f, exf_file_path(file), err)) != EXF_OK) {
+        exf_file_close(file);
+        return rc;
+    }
+    f->file = file;
     EXF_TRY(read_header(f, err));
     EXF_TRY(parse_header(f, err));
     EXF_TRY(check_tiling(f, err));

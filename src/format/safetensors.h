@@ -37,6 +37,8 @@ typedef struct exf_st_file exf_st_file;
 /* Returns 1 if the file begins as a .safetensors file does; one that cannot be read does not. */
 int exf_st_is_one(const char *path);
 exf_code exf_st_open(exf_st_file **out, const char *path, exf_err *err) EXF_CHECKED;
+/* The same of an open file, which it closes, also on failure. */
+exf_code exf_st_open_file(exf_st_file **out, exf_file *file, exf_err *err) EXF_CHECKED;
 void exf_st_close(exf_st_file *f); /* NULL is allowed */
 /* Chooses how tensors are read from now on, as exf_file_use(). */
 exf_code exf_st_use(exf_st_file *f, exf_io io, exf_err *err) EXF_CHECKED;

@@ -4,12 +4,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/output_directory.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { NAME_LEN = 80 };
 
@@ -28,15 +25,32 @@ void exf_resume_hidden_free(exf_resume_hidden *h)
 
 /* ---- opening and closing -------------------------------------------------------------------- */
 
-/* Reads the point, or removes what a run left that did not reach its first point or was starting over. */
+/* Files of the point stay; what a run left that was killed on its way to the next one goes. */
+static int is_of_point(const void *self, const char *name)
+{
+    const exf_resume *r = self;
+    if (strcmp(name, "resume.json") == 0 || strcmp(name, r->now.file) == 0) return 1;
+    for (size_t i = 0; i < r->n_records; i++)
+        if (strcmp(r->record[i].file, name) == 0) return 1;
+    return 0;
+}
+
+/* Reads the point, or removes what a run left that did not reach its first point or is to start over. */
 static exf_code find_point(exf_resume *r, exf_resume_mode mode, exf_err *err)
 {
     int found = 0;
-    exf_code rc = mode == EXF_RESUME_NEVER ? EXF_OK : exf_path_look(r->path, &found, err);
-    if (rc != EXF_OK) return rc;
-    if (found) return exf_resume_point_read(r, err);
-    if (mode != EXF_RESUME_REQUIRE) return exf_resume_remove(r, err);
-    return exf_fail(err, EXF_USAGE, "%s: is not there, --resume=require asks for a resume point", r->path);
+    exf_code rc = EXF_OK;
+    if (mode != EXF_RESUME_NEVER) EXF_TRY(exf_resume_directory_look(&r->directory, "resume.json", &found, err));
+    if (found) {
+        EXF_TRY(exf_resume_point_read(r, err));
+        return r->follows ? EXF_OK : exf_resume_directory_prune(&r->directory, is_of_point, r, err);
+    }
+    if (mode == EXF_RESUME_REQUIRE)
+        return exf_fail(err, EXF_USAGE, "%s: is not there, --resume=require asks for a resume point", r->path);
+    EXF_TRY(exf_resume_remove(r, err));
+    if (exf_resume_saves(r) && !r->follows) rc = exf_resume_directory_make(&r->directory, err);
+out:
+    return rc;
 }
 
 exf_code exf_resume_open(exf_resume **out, const exf_resume_options *o, exf_err *err)
@@ -50,7 +64,7 @@ exf_code exf_resume_open(exf_resume **out, const exf_resume_options *o, exf_err 
     r->every_seconds = o->every_seconds;
     r->follows = o->follows;
     r->last_time = exf_clock();
-    EXF_TRY(exf_mem_strdup(&r->directory, o->directory, "resume point", err));
+    EXF_TRY(exf_resume_directory_open(&r->directory, o->directory, o->outputs, o->follows, err));
     EXF_TRY(exf_path_join(&r->path, o->directory, "resume.json", err));
     EXF_TRY(exf_provenance_copy(&r->facts, o->facts, err));
     EXF_TRY(find_point(r, o->mode, err));
@@ -73,7 +87,7 @@ void exf_resume_free(exf_resume *r)
     exf_resume_hidden_free(&r->now);
     exf_resume_hidden_free(&r->next);
     exf_provenance_free(&r->facts);
-    exf_mem_free(r->directory);
+    exf_resume_directory_close(&r->directory);
     exf_mem_free(r->path);
     pthread_mutex_destroy(&r->lock);
     exf_mem_free(r);
@@ -127,49 +141,82 @@ exf_code exf_resume_record_set(exf_resume *r, const char *file, int layer, const
     return rc;
 }
 
-exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_tensor *tensors, size_t n, exf_err *err)
+/* Writes bytes and adds them to the digest. */
+static exf_code write_hashed(exf_output_file *f, exf_hash *h, const void *bytes, size_t n, exf_err *err)
 {
-    char file[NAME_LEN], sha256[EXF_SHA256_HEX], *path = NULL;
     exf_code rc;
-    if (!exf_resume_saves(r) || r->follows) return EXF_OK;
-    record_name(file, name, layer);
-    EXF_TRY(exf_make_dirs(r->directory, err));
-    EXF_TRY(exf_path_join(&path, r->directory, file, err));
-    EXF_TRY(exf_st_write(path, 1, tensors, n, NULL, 0, err));
-    EXF_TRY(exf_hash_file(path, sha256, err));
-    EXF_TRY(exf_resume_record_set(r, file, layer, sha256, err));
+    EXF_TRY(exf_output_file_write(f, bytes, n, err));
+    rc = exf_hash_add(h, bytes, n, err);
 out:
-    exf_mem_free(path);
     return rc;
 }
 
-static exf_code check_record(const exf_resume *r, const char *path, const char *file, exf_err *err)
+/* Writes a safetensors file, and the digest of the bytes that were written. */
+static exf_code write_record(exf_output_file *f, const exf_tensor *tensors, size_t n, char sha256[EXF_SHA256_HEX], exf_err *err)
 {
-    char sha256[EXF_SHA256_HEX];
-    const exf_resume_record *k = find_record(r, file);
-    int found;
+    const char *path = exf_output_file_path(f);
+    exf_text header = {0};
+    exf_hash *h = NULL;
+    size_t *order = NULL;
     exf_code rc;
-    EXF_TRY(exf_path_look(path, &found, err));
-    if (!k || !found)
-        return exf_fail(err, EXF_FORMAT, "%s: is missing from the resume point; --resume=never starts over", path);
-    EXF_TRY(exf_hash_file(path, sha256, err));
-    if (strcmp(sha256, k->sha256) != 0)
-        rc = exf_fail(err, EXF_FORMAT, "%s: has sha256 %.12s..., resume.json says %.12s...; --resume=never starts over", path,
-                      sha256, k->sha256);
+    EXF_TRY(exf_mem_new(&order, n, sizeof *order, "record", err));
+    EXF_TRY(exf_hash_new(&h, err));
+    EXF_TRY(exf_st_header(&header, order, path, tensors, n, NULL, 0, err));
+    EXF_TRY(write_hashed(f, h, header.s, header.len, err));
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bytes;
+        EXF_TRY(exf_st_check(path, &tensors[order[i]], &bytes, err));
+        EXF_TRY(write_hashed(f, h, tensors[order[i]].data, (size_t)bytes, err));
+    }
+    rc = exf_hash_end(h, sha256, err);
+    h = NULL;
 out:
+    exf_hash_free(h);
+    exf_text_free(&header);
+    exf_mem_free(order);
+    return rc;
+}
+
+exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_tensor *tensors, size_t n, exf_err *err)
+{
+    char file[NAME_LEN], sha256[EXF_SHA256_HEX];
+    exf_output_file *f = NULL;
+    exf_code rc;
+    if (!exf_resume_saves(r) || r->follows) return EXF_OK;
+    record_name(file, name, layer);
+    if (layer < exf_resume_saved_layers(r))
+        return exf_fail(err, EXF_INTERNAL, "%s: %s is of the point of %d layers", r->path, file, exf_resume_saved_layers(r));
+    EXF_TRY(exf_resume_directory_create(&r->directory, file, &f, err));
+    EXF_TRY(write_record(f, tensors, n, sha256, err));
+    rc = exf_output_file_commit(f, err);
+    f = NULL;
+    if (rc == EXF_OK) rc = exf_resume_record_set(r, file, layer, sha256, err);
+out:
+    exf_output_file_abort(f);
     return rc;
 }
 
 exf_code exf_resume_get(const exf_resume *r, const char *name, int layer, exf_st_file **out, exf_err *err)
 {
-    char file[NAME_LEN], *path = NULL;
+    char file[NAME_LEN], sha256[EXF_SHA256_HEX];
+    exf_file *f = NULL;
     exf_code rc;
+    *out = NULL;
     record_name(file, name, layer);
-    EXF_TRY(exf_path_join(&path, r->directory, file, err));
-    EXF_TRY(check_record(r, path, file, err));
-    EXF_TRY(exf_st_open(out, path, err));
+    const exf_resume_record *k = find_record(r, file);
+    if (!k)
+        return exf_fail(err, EXF_FORMAT, "%s: names no %s, which layer %d left; --resume=never starts over", r->path, file, layer);
+    EXF_TRY(exf_resume_directory_read(&r->directory, file, &f, err));
+    EXF_TRY(exf_hash_open_file(f, sha256, err));
+    if (strcmp(sha256, k->sha256) != 0) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: has sha256 %.12s..., resume.json says %.12s...; --resume=never starts over",
+                      exf_file_path(f), sha256, k->sha256);
+        goto out;
+    }
+    rc = exf_st_open_file(out, f, err);
+    f = NULL;
 out:
-    exf_mem_free(path);
+    exf_file_close(f);
     return rc;
 }
 
@@ -184,39 +231,20 @@ exf_code exf_resume_read(const exf_st_file *f, const exf_tensor *expected, void 
     return exf_st_read(f, t, 0, data, t->nbytes, err);
 }
 
-/* ---- removal ------------------------------------------------------------------------------ */
+/* ---- outputs, removal ------------------------------------------------------------------------ */
 
-/* Returns 1 for the names that a resume point uses, and for their temporaries. */
-static int is_ours(const char *name)
+exf_code exf_resume_claim_output(exf_resume *r, const char *name, exf_err *err)
 {
-    if (name[0] == '.') return exf_ends_with(name, ".partial");
-    return strcmp(name, "resume.json") == 0 || exf_starts_with(name, "hidden-") || exf_ends_with(name, ".safetensors");
-}
-
-static exf_code remove_file(void *self, const char *name, exf_err *err)
-{
-    const exf_resume *r = self;
-    char *path = NULL;
-    exf_code rc;
-    if (!is_ours(name)) return EXF_OK;
-    EXF_TRY(exf_path_join(&path, r->directory, name, err));
-    if (unlink(path) != 0 && errno != ENOENT) rc = exf_fail_errno(err, errno, "%s: cannot remove", path);
-out:
-    exf_mem_free(path);
-    return rc;
+    return exf_resume_directory_claim(&r->directory, name, err);
 }
 
 exf_code exf_resume_remove(exf_resume *r, exf_err *err)
 {
     exf_code rc;
-    int found;
     if (r->follows) return EXF_OK;
     EXF_TRY(exf_resume_wait(r, err));
-    EXF_TRY(exf_path_look(r->directory, &found, err));
-    if (!found) return EXF_OK;
-    EXF_TRY(remove_file(r, "resume.json", err)); /* first, so that no point names files that are gone */
-    EXF_TRY(exf_each_file(r->directory, remove_file, r, err));
-    (void)rmdir(r->directory); /* stays if it holds files of others */
+    if (r->directory.fd >= 0) EXF_TRY(exf_resume_directory_drop(&r->directory, "resume.json", err)); /* first: it names the others */
+    rc = exf_resume_directory_remove(&r->directory, err);
 out:
     return rc;
 }

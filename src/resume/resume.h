@@ -2,15 +2,17 @@
  * stopped goes on to the same bytes.
  *
  * The directory of a run's resume point holds
+ *   exfold-resume-point           the journal: the names of all files that the runs of this point made (resume_directory.h)
  *   resume.json                   the point: facts of the run, layers done, files and their SHA-256
- *   <name>-<l>.safetensors        a record: what layer l left behind, such as its sums
- *   hidden-<n>                    hidden states behind the first n layers: float32, lane after lane
+ *   <name>-<l>.safetensors        a record: what layer l left, such as its sums
+ *   hidden-<n>                    hidden states after the first n layers: float32, lane after lane
  * A point is made in two steps.  Records and hidden states are written first, under names that the
  * present point does not use; then they are synced and resume.json is replaced in one rename, on a
  * thread beside the next layer.  A process that dies in between leaves the point before.
  *
  * A point is used only if the facts of the run (model, tokens, options, program, device) are equal
- * and every file has its SHA-256: EXF_MODEL or EXF_FORMAT name what differs otherwise. */
+ * and every file has its SHA-256: EXF_MODEL or EXF_FORMAT name what differs otherwise.  SHA-256s are of the bytes that
+ * the run wrote, so a file that something else put there is never taken.  One run at a time uses a point: it is locked. */
 #ifndef EXF_RESUME_RESUME_H
 #define EXF_RESUME_RESUME_H
 #include "artifact/provenance.h"
@@ -19,11 +21,12 @@
 typedef enum {
     EXF_RESUME_AUTO,    /* goes on from a point if there is one; refuses one of another run */
     EXF_RESUME_REQUIRE, /* EXF_USAGE if there is none */
-    EXF_RESUME_NEVER    /* starts over; removes an earlier point */
+    EXF_RESUME_NEVER    /* starts over; removes an earlier point, of whatever facts */
 } exf_resume_mode;
 
 typedef struct {
-    const char *directory;       /* made by the first write; its parent must exist by then */
+    const char *directory;       /* made by a run that saves */
+    const char *outputs;         /* the run's output directory, where it may have unfinished outputs; NULL: it has none */
     exf_resume_mode mode;
     const exf_provenance *facts; /* what must be equal for a point to be used */
     int64_t every_layers;        /* saves after so many layers; 0: layers do not matter */
@@ -47,7 +50,8 @@ typedef struct {
 
 typedef struct exf_resume exf_resume;
 
-/* Opens the run's resume point, or remembers where to make one.  Borrows nothing. */
+/* Opens the run's resume point and locks it, or makes the directory if the run saves.  Borrows nothing.  EXF_IO if
+ * something else is there, or another run uses the point; nothing is touched then. */
 exf_code exf_resume_open(exf_resume **out, const exf_resume_options *o, exf_err *err) EXF_CHECKED;
 /* Waits for a save under way, drops its failure, and frees r; files stay.  NULL is allowed. */
 void exf_resume_free(exf_resume *r);
@@ -60,7 +64,7 @@ int exf_resume_saved_layers(const exf_resume *r);
 
 /* ---- records ---------------------------------------------------------------------------- */
 
-/* Writes a layer's record, if the run saves points; a record of that name and layer is replaced.
+/* Writes a layer's record, if the run saves points; one that a run wrote before without a point is replaced.
  * Thread-safe for different layers or names. */
 exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_tensor *tensors, size_t n,
                         exf_err *err) EXF_CHECKED;
@@ -99,6 +103,11 @@ exf_code exf_resume_hidden_open(const exf_resume *r, uint64_t bytes, exf_file **
 exf_code exf_resume_hidden_get(const exf_resume *r, const exf_file *f, uint64_t offset, void *to, size_t n, int n_threads,
                                exf_err *err) EXF_CHECKED;
 
-/* Deletes the point: its run is complete.  Files that are none of a resume point's stay. */
+/* Enters an unfinished output into the journal, ".NAME.unfinished" in the output directory: the run is about to make it,
+ * and an earlier run's is removed.  EXF_IO if something else has that name.  Only if the run saves. */
+exf_code exf_resume_claim_output(exf_resume *r, const char *name, exf_err *err) EXF_CHECKED;
+
+/* Deletes the point, with unfinished outputs that are still there: its run is complete, or starts over.  Files that no
+ * run of the point made stay (EXF_IO names one). */
 exf_code exf_resume_remove(exf_resume *r, exf_err *err) EXF_CHECKED;
 #endif

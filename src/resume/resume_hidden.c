@@ -7,7 +7,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 int exf_resume_due(const exf_resume *r, int done, uint64_t bytes)
 {
@@ -30,20 +29,19 @@ static exf_code new_checksums(exf_resume_hidden *h, uint64_t bytes, exf_err *err
 exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_err *err)
 {
     exf_resume_hidden *h = &r->next;
-    char file[32], *path = NULL;
+    char file[32];
     exf_code rc;
     r->began = exf_clock();
     EXF_TRY(exf_resume_wait(r, err));
     exf_resume_hidden_free(h);
     snprintf(file, sizeof file, "hidden-%d", done);
+    if (r->now.file && strcmp(r->now.file, file) == 0)
+        return exf_fail(err, EXF_INTERNAL, "%s: %s is of the point that is on the disk", r->path, file);
     h->progress.layers_done = done;
     EXF_TRY(new_checksums(h, bytes, err));
     EXF_TRY(exf_mem_strdup(&h->file, file, "resume point", err));
-    EXF_TRY(exf_make_dirs(r->directory, err));
-    EXF_TRY(exf_path_join(&path, r->directory, file, err));
-    EXF_TRY(exf_output_file_begin(&h->out, path, 1, err));
+    EXF_TRY(exf_resume_directory_create(&r->directory, file, &h->out, err));
 out:
-    exf_mem_free(path);
     return rc;
 }
 
@@ -117,6 +115,8 @@ exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes
 
 /* ---- saving ------------------------------------------------------------------------------ */
 
+#define NEXT "resume.json.new"
+
 static exf_code write_point(exf_resume *r, exf_err *err)
 {
     exf_text text = {0};
@@ -126,24 +126,14 @@ static exf_code write_point(exf_resume *r, exf_err *err)
     EXF_TRY(exf_output_file_commit(hidden, err));
     if (r->sync) EXF_TRY(r->sync(r->sync_self, err));
     EXF_TRY(exf_resume_point_text(r, &r->next, &text, err));
-    EXF_TRY(exf_output_file_begin(&f, r->path, 1, err));
+    EXF_TRY(exf_resume_directory_create(&r->directory, NEXT, &f, err));
     EXF_TRY(exf_output_file_write(f, text.s, text.len, err));
     rc = exf_output_file_commit(f, err);
     f = NULL;
+    if (rc == EXF_OK) rc = exf_resume_directory_replace(&r->directory, NEXT, "resume.json", err);
 out:
     exf_output_file_abort(f);
     exf_text_free(&text);
-    return rc;
-}
-
-/* Deletes the hidden states of the point before. */
-static exf_code drop_before(const exf_resume *r, exf_err *err)
-{
-    char *path = NULL;
-    if (!r->now.file || strcmp(r->now.file, r->next.file) == 0) return EXF_OK;
-    exf_code rc = exf_path_join(&path, r->directory, r->now.file, err);
-    if (rc == EXF_OK) (void)unlink(path); /* one that stays is deleted with the point */
-    exf_mem_free(path);
     return rc;
 }
 
@@ -151,7 +141,7 @@ static exf_code save(void *self, exf_err *err)
 {
     exf_resume *r = self;
     exf_code rc = write_point(r, err);
-    if (rc == EXF_OK) rc = drop_before(r, err);
+    if (rc == EXF_OK && r->now.file) rc = exf_resume_directory_drop(&r->directory, r->now.file, err);
     if (rc != EXF_OK) {
         exf_err_prefix(err, "resume point: ");
         return rc;
@@ -186,18 +176,15 @@ exf_code exf_resume_wait(exf_resume *r, exf_err *err)
 
 exf_code exf_resume_hidden_open(const exf_resume *r, uint64_t bytes, exf_file **out, exf_err *err)
 {
-    char *path = NULL;
     exf_code rc;
-    EXF_TRY(exf_path_join(&path, r->directory, r->now.file, err));
-    EXF_TRY(exf_file_open(out, path, err));
+    EXF_TRY(exf_resume_directory_read(&r->directory, r->now.file, out, err));
     if (exf_file_size(*out) != bytes || r->now.bytes != bytes) {
-        rc = exf_fail(err, EXF_FORMAT, "%s: has %llu bytes, the run's hidden states take %llu; --resume=never starts over", path,
-                      (unsigned long long)exf_file_size(*out), (unsigned long long)bytes);
+        rc = exf_fail(err, EXF_FORMAT, "%s: has %llu bytes, the run's hidden states take %llu; --resume=never starts over",
+                      exf_file_path(*out), (unsigned long long)exf_file_size(*out), (unsigned long long)bytes);
         exf_file_close(*out);
         *out = NULL;
     }
 out:
-    exf_mem_free(path);
     return rc;
 }
 

@@ -4,6 +4,7 @@
 #include "base/background.h"
 #include "base/text.h"
 #include "resume/resume.h"
+#include "resume/resume_directory.h"
 
 #include <pthread.h>
 
@@ -26,7 +27,8 @@ typedef struct {
 } exf_resume_hidden;
 
 struct exf_resume {
-    char *directory, *path; /* of resume.json */
+    exf_resume_directory directory;
+    char *path; /* of resume.json, for messages */
     exf_provenance facts;
     int64_t every_layers;
     double every_seconds;

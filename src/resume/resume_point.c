@@ -1,6 +1,6 @@
 /* resume_point.c - resume.json; see resume.h.
  *
- *   {"schema": "exfold-resume/2",
+ *   {"schema": "exfold-resume/3",
  *    "facts": {"model.config_sha256": "...", ...},
  *    "layers_done": 5, "joined": false, "weight_bytes": 123, "flops": 1.5e9,
  *    "hidden": {"file": "hidden-5", "bytes": 123, "sha256": ["of each MiB", ...]},
@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-#define SCHEMA "exfold-resume/2"
+#define SCHEMA "exfold-resume/3"
 #define SEAL ",\n\"text_sha256\": \""
 enum { MOST_BYTES = 256 << 20 }; /* of resume.json: 64 bytes for each MiB of hidden states */
 
@@ -189,10 +189,17 @@ static exf_code read_progress(exf_resume *r, const exf_json *j, exf_err *err)
 exf_code exf_resume_point_read(exf_resume *r, exf_err *err)
 {
     exf_json *j = NULL;
+    exf_file *f = NULL;
     char *text = NULL;
-    size_t len;
     exf_code rc;
-    EXF_TRY(exf_file_slurp(r->path, MOST_BYTES, &text, &len, err));
+    EXF_TRY(exf_resume_directory_read(&r->directory, "resume.json", &f, err));
+    size_t len = (size_t)exf_file_size(f);
+    if (len > MOST_BYTES) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: has %zu bytes, more than %d; --resume=never starts over", r->path, len, MOST_BYTES);
+        goto out;
+    }
+    EXF_TRY(exf_mem_new(&text, len + 1, 1, "resume point", err));
+    EXF_TRY(exf_file_read(f, 0, text, len, err));
     EXF_TRY(exf_json_parse(&j, text, len, r->path, err));
     EXF_TRY(check_schema(r, j, err));
     EXF_TRY(check_facts(r, exf_json_get(j, "facts"), err));
@@ -202,6 +209,7 @@ exf_code exf_resume_point_read(exf_resume *r, exf_err *err)
     EXF_TRY(read_records(r, exf_json_get(j, "records"), err));
     r->now.progress = r->start;
 out:
+    exf_file_close(f);
     exf_json_free(j);
     exf_mem_free(text);
     return rc;

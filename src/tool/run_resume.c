@@ -2,24 +2,58 @@
 #include "tool/run_resume.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "ranks/ranks.h"
 
 #include <stdio.h>
+#include <string.h>
 
-/* Each stage has its own point. */
+/* Up to version 0.x a point was <stage> itself, which runs with other outputs shared.  A run does not start over beside
+ * one in silence. */
+static exf_code refuse_shared_point(const exf_recipe *r, const char *name, exf_err *err)
+{
+    char *path = NULL;
+    int found;
+    exf_code rc;
+    if (r->resume == EXF_RESUME_NEVER) return EXF_OK;
+    EXF_TRY(exf_path_join(&path, r->checkpoint_directory, name, err));
+    EXF_TRY(exf_path_look(path, &found, err));
+    if (found)
+        rc = exf_fail(err, EXF_IO, "%s: is in the place of an earlier version's resume point, which this one cannot go on from; "
+                      "move it away, or --resume=never passes over it", path);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* Each stage of a run has its own point: its name in runtime.checkpoint.directory. */
+static exf_code name_in_checkpoint_directory(char **out, const exf_recipe *r, const exf_run_directory *dir, const char *stage,
+                                             exf_err *err)
+{
+    char id[EXF_SHA256_HEX], *place = NULL;
+    exf_text name = {0};
+    exf_code rc;
+    EXF_TRY(exf_text_add(&name, stage, strlen(stage), err));
+    if (r->n_shards) EXF_TRY(exf_text_addf(&name, err, "-%d-of-%d", r->shard, r->n_shards));
+    EXF_TRY(refuse_shared_point(r, name.s, err));
+    EXF_TRY(exf_path_real(&place, dir->path, err));
+    EXF_TRY(exf_hash_bytes(place, strlen(place), id, err));
+    EXF_TRY(exf_text_addf(&name, err, "-%.12s", id));
+    EXF_TRY(exf_path_join(out, r->checkpoint_directory, name.s, err));
+out:
+    exf_mem_free(place);
+    exf_text_free(&name);
+    return rc;
+}
+
 static exf_code name_directory(char **out, const exf_recipe *r, const exf_run_directory *dir, const char *stage, exf_err *err)
 {
     exf_text name = {0};
     exf_code rc;
-    if (r->checkpoint_directory && !r->n_shards) return exf_path_join(out, r->checkpoint_directory, stage, err);
-    if (r->checkpoint_directory) {
-        EXF_TRY(exf_text_addf(&name, err, "%s-%d-of-%d", stage, r->shard, r->n_shards));
-        rc = exf_path_join(out, r->checkpoint_directory, name.s, err);
-        goto out;
-    }
+    if (r->checkpoint_directory) return name_in_checkpoint_directory(out, r, dir, stage, err);
     EXF_TRY(exf_text_addf(&name, err, EXF_RUN_RESUME_PREFIX "%s", stage));
     EXF_TRY(exf_run_directory_file(dir, name.s, out, err));
 out:
@@ -48,7 +82,7 @@ exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_dire
     exf_ranks *ranks = r->n_shards && !r->shard_text ? NULL : r->job; /* ranks with a shard each have a point each */
     exf_code rc;
     EXF_TRY(name_directory(&path, r, dir, stage, err));
-    exf_resume_options o = {.directory = path, .mode = (exf_resume_mode)r->resume, .facts = facts,
+    exf_resume_options o = {.directory = path, .outputs = dir->path, .mode = (exf_resume_mode)r->resume, .facts = facts,
                             .every_layers = r->checkpoint_layers, .every_seconds = r->checkpoint_seconds,
                             .follows = !exf_ranks_first(ranks)};
     if (o.follows && o.mode == EXF_RESUME_REQUIRE) o.mode = EXF_RESUME_AUTO; /* rank 0 requires it */

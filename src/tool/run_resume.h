@@ -8,8 +8,9 @@
 
 #define EXF_RUN_RESUME_PREFIX ".exfold-resume-" /* before the stage, the name of a resume point in the output directory */
 
-/* Opens the resume point of a stage ("calibrate") in runtime.checkpoint.directory/<stage>, or under
- * EXF_RUN_RESUME_PREFIX in the output directory.  If the run goes on from a point, says so and sets
+/* Opens the resume point of a stage ("calibrate"): EXF_RUN_RESUME_PREFIX "<stage>" in the output directory, or in
+ * runtime.checkpoint.directory <stage>[-<i>-of-<n>]-<id>, where id are 12 digits of the SHA-256 of the output directory's
+ * path: runs with other outputs have other points.  If the run goes on from a point, says so and sets
  * r->force: the outputs that are there are the run's own. */
 exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_directory *dir, const exf_provenance *facts,
                              const char *stage, exf_err *err) EXF_CHECKED;

@@ -143,6 +143,8 @@ START_TEST(the_point_of_another_run_is_refused)
     ck_assert(strstr(e.msg, "--resume=never") != NULL);
     ck_ok(open_point(&r, EXF_RESUME_NEVER, &e), e);
     ck_assert_int_eq(exf_resume_start(r)->layers_done, 0);
+    ck_assert(!exf_path_exists(exf_scratch("point/hidden-2")));
+    ck_ok(exf_resume_remove(r, &e), e);
     exf_resume_free(r);
     ck_assert_int_eq(files_left(), 0);
     ck_fails(open_point(&r, EXF_RESUME_REQUIRE, &e), EXF_USAGE, e, "--resume=require");
@@ -214,9 +216,17 @@ START_TEST(what_is_missing_is_named)
     ck_assert_int_eq(truncate(exf_scratch("point/hidden-2"), 100), 0);
     ck_fails(open_and_read(&e), EXF_FORMAT, e, "hidden-2: has 100 bytes, the run's hidden states take");
     exf_write_file(exf_scratch("point/resume.json"), "{\"schema\": \"exfold-resume/0\"}", 29);
-    ck_fails(open_and_read(&e), EXF_VERSION, e, "schema is exfold-resume/0, expected exfold-resume/2");
+    ck_fails(open_and_read(&e), EXF_VERSION, e, "schema is exfold-resume/0, expected exfold-resume/3");
     exf_write_file(exf_scratch("point/resume.json"), "{", 1);
     ck_fails(open_and_read(&e), EXF_FORMAT, e, "resume.json");
+    unlink(exf_scratch("point/hidden-2"));
+    exf_write_file(exf_scratch("point/resume.json"), "{}", 2);
+    ck_assert_int_ne(open_and_read(&e), EXF_OK);
+    remove_scratch(exf_scratch("point"));
+    save_two();
+    unlink(exf_scratch("point/hidden-2"));
+    ck_fails(open_and_read(&e), EXF_FORMAT, e, "hidden-2: is missing from the resume point");
+    ck_assert(strstr(e.msg, "--resume=never") != NULL);
 }
 END_TEST
 
@@ -254,17 +264,148 @@ START_TEST(a_large_point_waits_for_a_long_run)
 }
 END_TEST
 
-START_TEST(files_of_others_stay)
+/* ---- what others made, and other runs ------------------------------------------------------- */
+
+static const exf_resume_mode modes[] = {EXF_RESUME_AUTO, EXF_RESUME_REQUIRE, EXF_RESUME_NEVER};
+
+/* A directory at the point's path with such a file in it is refused by name in every mode, and stays as it is. */
+static void refuse_with(const char *name, exf_code code)
+{
+    for (size_t m = 0; m < sizeof modes / sizeof *modes; m++) {
+        exf_resume *r = NULL;
+        int before = files_left();
+        ck_fails(open_point(&r, modes[m], &e), code, e, name);
+        ck_assert_ptr_null(r);
+        ck_assert_int_eq(files_left(), before);
+    }
+}
+
+START_TEST(a_directory_that_no_run_made_is_refused_by_name)
+{
+    static const char *const names[] = {"sums-0.safetensors", "model-00001-of-00002.safetensors", "hidden-1", ".resume.json.1.partial"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[64];
+        ck_assert_int_eq(mkdir(exf_scratch("point"), 0777), 0);
+        snprintf(path, sizeof path, "point/%s", names[i]);
+        exf_write_file(exf_scratch(path), "mine", 4);
+        refuse_with(names[i], EXF_IO);
+        remove_scratch(exf_scratch("point"));
+    }
+    ck_assert_int_eq(mkdir(exf_scratch("point"), 0777), 0);
+    exf_write_file(exf_scratch("point/resume.json"), "{}", 2);
+    refuse_with("point: holds resume.json but no exfold-resume-point", EXF_VERSION);
+    exf_write_file(exf_scratch("point/exfold-resume-point"), "mine", 4);
+    refuse_with("exfold-resume-point: is not the journal", EXF_IO);
+}
+END_TEST
+
+START_TEST(a_point_with_a_file_that_its_journal_does_not_name_is_refused)
+{
+    static const char *const names[] = {"notes.txt", "sums-7.safetensors", "hidden-9", "model.safetensors"};
+    save_two();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "point/%s", names[i]);
+        exf_write_file(exf_scratch(path), "mine", 4);
+        refuse_with(names[i], EXF_IO);
+        unlink(exf_scratch(path));
+    }
+    ck_ok(open_and_read(&e), e);
+}
+END_TEST
+
+START_TEST(a_link_is_never_followed)
+{
+    save_two();
+    ck_assert_int_eq(rename(exf_scratch("point"), exf_scratch("elsewhere")), 0);
+    ck_assert_int_eq(symlink("elsewhere", exf_scratch("point")), 0);
+    refuse_with("point: is no directory", EXF_IO);
+    unlink(exf_scratch("point"));
+    ck_assert_int_eq(rename(exf_scratch("elsewhere"), exf_scratch("point")), 0);
+    unlink(exf_scratch("point/sums-0.safetensors"));
+    exf_write_file(exf_scratch("weights"), "mine", 4);
+    ck_assert_int_eq(symlink("../weights", exf_scratch("point/sums-0.safetensors")), 0);
+    ck_assert_int_ne(open_and_read(&e), EXF_OK);
+    exf_resume *r;
+    ck_ok(open_point(&r, EXF_RESUME_NEVER, &e), e); /* the link has a name of the journal: the link goes, not the file */
+    exf_resume_free(r);
+    ck_assert(exf_path_exists(exf_scratch("weights")));
+}
+END_TEST
+
+START_TEST(a_file_that_appears_during_a_run_stays)
 {
     exf_resume *r;
-    save_two();
+    ck_ok(open_point(&r, EXF_RESUME_AUTO, &e), e);
+    ck_ok(save_layers(r, 0, 2, &e), e);
     exf_write_file(exf_scratch("point/notes.txt"), "mine", 4);
-    exf_write_file(exf_scratch("point/.resume.json.12ab.partial"), "left", 4);
-    ck_ok(open_point(&r, EXF_RESUME_NEVER, &e), e);
+    exf_write_file(exf_scratch("point/sums-2.safetensors"), "mine", 4);
+    ck_assert_int_ne(save_layers(r, 2, 3, &e), EXF_OK); /* another's file has the record's name */
+    ck_fails(exf_resume_remove(r, &e), EXF_IO, e, "the directory stays");
     exf_resume_free(r);
     ck_assert(exf_path_exists(exf_scratch("point/notes.txt")));
-    ck_assert(!exf_path_exists(exf_scratch("point/.resume.json.12ab.partial")));
+    ck_assert(exf_path_exists(exf_scratch("point/sums-2.safetensors")));
+    ck_assert(!exf_path_exists(exf_scratch("point/sums-0.safetensors")));
     ck_assert(!exf_path_exists(exf_scratch("point/hidden-2")));
+}
+END_TEST
+
+START_TEST(one_run_at_a_time_uses_a_point)
+{
+    exf_resume *first;
+    save_two();
+    ck_ok(open_point(&first, EXF_RESUME_AUTO, &e), e);
+    refuse_with("point: another exfold program uses this resume point", EXF_IO);
+    ck_ok(read_two(first, &e), e);
+    exf_resume_free(first);
+    ck_ok(open_and_read(&e), e);
+}
+END_TEST
+
+/* A run that was killed at any byte of its journal: the next one takes it and cleans up. */
+START_TEST(a_journal_that_was_cut_or_torn_is_taken)
+{
+    char *bytes = NULL;
+    size_t n;
+    exf_resume *r;
+    save_two();
+    ck_ok(exf_file_slurp(exf_scratch("point/exfold-resume-point"), 1 << 20, &bytes, &n, &e), e);
+    size_t title = (size_t)(strchr(bytes, '\n') + 1 - bytes);
+    remove_scratch(exf_scratch("point"));
+    for (size_t zeros = 0; zeros < 2; zeros++)
+        for (size_t cut = 0; cut <= title; cut++) {
+            char *torn = strndup(bytes, title);
+            if (zeros) memset(torn + cut, 0, title - cut);
+            ck_assert_int_eq(mkdir(exf_scratch("point"), 0777), 0);
+            exf_write_file(exf_scratch("point/exfold-resume-point"), torn, zeros ? title : cut);
+            free(torn);
+            ck_ok(open_point(&r, EXF_RESUME_AUTO, &e), e);
+            ck_ok(save_layers(r, 0, 1, &e), e);
+            ck_ok(exf_resume_remove(r, &e), e);
+            exf_resume_free(r);
+            ck_assert_int_eq(files_left(), 0);
+        }
+    save_two();
+    exf_write_file(exf_scratch("point/exfold-resume-point"), bytes, n - 3); /* the last name was not made yet */
+    ck_assert_int_ne(open_and_read(&e), EXF_OK);
+    exf_mem_free(bytes);
+}
+END_TEST
+
+START_TEST(a_forged_journal_reaches_nothing_outside)
+{
+    static const char *const lines[] = {"file ../weights", "file /etc/passwd", "output ../weights", "output weights",
+                                        "output .weights", "file ", "weights", "file .."};
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char text[256];
+        exf_write_file(exf_scratch("weights"), "mine", 4);
+        ck_assert_int_eq(mkdir(exf_scratch("point"), 0777), 0);
+        int n = snprintf(text, sizeof text, "exfold resume point 1: an exfold program made the files named here\n%s\n", lines[i]);
+        exf_write_file(exf_scratch("point/exfold-resume-point"), text, (size_t)n);
+        refuse_with("no line of a resume point", EXF_FORMAT);
+        ck_assert(exf_path_exists(exf_scratch("weights")));
+        remove_scratch(exf_scratch("point"));
+    }
 }
 END_TEST
 
@@ -306,7 +447,13 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_is_missing_is_named);
     tcase_add_test(t, a_run_without_points_writes_nothing);
     tcase_add_test(t, a_large_point_waits_for_a_long_run);
-    tcase_add_test(t, files_of_others_stay);
+    tcase_add_test(t, a_directory_that_no_run_made_is_refused_by_name);
+    tcase_add_test(t, a_point_with_a_file_that_its_journal_does_not_name_is_refused);
+    tcase_add_test(t, a_link_is_never_followed);
+    tcase_add_test(t, a_file_that_appears_during_a_run_stays);
+    tcase_add_test(t, one_run_at_a_time_uses_a_point);
+    tcase_add_test(t, a_journal_that_was_cut_or_torn_is_taken);
+    tcase_add_test(t, a_forged_journal_reaches_nothing_outside);
     tcase_add_test(t, saving_survives_every_failing_allocation);
     suite_add_tcase(s, t);
     return s;
