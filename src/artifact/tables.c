@@ -69,6 +69,13 @@ out:
     return rc;
 }
 
+int exf_tables_index(const exf_tables *t, int layer)
+{
+    for (int i = 0; i < t->n_layers; i++)
+        if (t->layer_number[i] == layer) return i;
+    return -1;
+}
+
 void exf_tables_free(exf_tables *t)
 {
     for (int i = 0; i < t->n_shared; i++) {

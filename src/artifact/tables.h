@@ -78,6 +78,8 @@ exf_code exf_tables_new(exf_tables *t, const exf_run_shape *shape, const int32_t
                         const int64_t *pool_sizes, size_t n_pools, exf_err *err) EXF_CHECKED;
 /* Adds a sharing pattern of that name at its place in t->shared; EXF_INTERNAL if the name is too long. */
 exf_code exf_tables_add_shared(exf_tables *t, const char *name, exf_shared_scalar **out, exf_err *err) EXF_CHECKED;
+/* The tables' index of a layer of the model; -1: they do not hold it. */
+int exf_tables_index(const exf_tables *t, int layer);
 void exf_tables_free(exf_tables *t);
 
 exf_code exf_tables_write(const exf_tables *t, const char *target, int force, exf_err *err) EXF_CHECKED;

@@ -68,7 +68,7 @@ static exf_code check_experts(const exf_tables *t, const float *x, int norms, co
     return EXF_OK;
 }
 
-/* Checks the counts of a run; a public plugin's file (tables_pt.h) tells of none, and says which pairs have evidence. */
+/* Checks the counts of a run; a public plugin's file (tables_safetensors.c) tells of none, and says which pairs have evidence. */
 static exf_code check_counts(const exf_tables *t, const char *path, exf_err *err)
 {
     const char *pairs = exf_provenance_get(&t->provenance, "accumulate.pairs");

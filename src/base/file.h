@@ -71,7 +71,8 @@ exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int
                                   exf_err *err) EXF_CHECKED;
 /* Makes a file in an open directory, which must not hold that name; path names it in messages.  It has its final name from
  * the start: commit syncs it, and neither commit nor abort renames or removes it. */
-exf_code exf_output_file_begin_in(exf_output_file **out, int directory, const char *name, const char *path, exf_err *err) EXF_CHECKED;
+exf_code exf_output_file_begin_in(exf_output_file **out, int directory, const char *name, const char *path,
+                                  exf_err *err) EXF_CHECKED;
 /* Opens a file that another process began, to write a part of it: of its functions only patch, commit, which
  * syncs, and abort may be called; neither renames or removes anything. */
 exf_code exf_output_file_join(exf_output_file **out, const char *path, exf_err *err) EXF_CHECKED;

@@ -113,14 +113,6 @@ exf_code exf_runtime_refuse_degenerate(const exf_tables *t, const float *loss, e
     return rc;
 }
 
-/* The tables' index of a layer of the model; -1: they do not hold it. */
-static int index_of(const exf_tables *t, int layer)
-{
-    for (int i = 0; i < t->n_layers; i++)
-        if (t->layer_number[i] == layer) return i;
-    return -1;
-}
-
 static int has_pairs(const exf_tables *t, int index)
 {
     size_t cells = (size_t)t->shape.n_experts * (size_t)t->shape.n_experts, i = 0;
@@ -132,7 +124,7 @@ static int has_pairs(const exf_tables *t, int index)
 exf_code exf_runtime_refuse_unobserved(const exf_tables *t, int first, int n, exf_err *err)
 {
     for (int l = first; l < n; l++)
-        if (!has_pairs(t, index_of(t, l)))
+        if (!has_pairs(t, exf_tables_index(t, l)))
             return exf_fail(err, EXF_THRESHOLD,
                             "layer %d has no pair of experts with evidence, and the runtime folds it all the same: what it leaves "
                             "out there is lost; calibrate the layer too (calibrate.pairs: common_input observes every one), or "

@@ -119,7 +119,7 @@ exf_code exf_h5_read(exf_h5 *h, const exf_tensor *expected, void *data, exf_err 
 exf_code exf_h5_digest(exf_h5 *h, char hex[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;
 
 /* The same digest, computed while the file is written.  A run completes the members of one group of the root one after the
- * other, and each is hashed as soon as the order of names allows: of layers 0 to 12, layer 10 comes behind layer 1.  Members
+ * other, and each is hashed as soon as the order of names allows: of layers 0 to 12, layer 10 comes after layer 1.  Members
  * are read back from the file, and compared with their checksums.  Members of the root whose names are before the
  * group's, and the root's attributes, are complete when the first member is; the others when the digest is ended. */
 typedef struct exf_h5_running exf_h5_running;

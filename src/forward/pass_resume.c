@@ -153,7 +153,7 @@ static exf_code stop(const exf_pass *p, int done, int signal_number, exf_err *er
     exf_code rc;
     if (exf_ranks_first(p->options->ranks)) EXF_TRY(exf_resume_wait(p->options->resume, err));
     EXF_TRY(exf_ranks_barrier(p->options->ranks, err)); /* the point is made before any rank ends */
-    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d behind layer %d of %d; the same command goes on from there",
+    rc = exf_fail(err, EXF_STOPPED, "stopped by signal %d after layer %d of %d; the same command goes on from there",
                   signal_number, done, p->n_layers);
 out:
     return rc;

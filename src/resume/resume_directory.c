@@ -358,7 +358,8 @@ exf_code exf_resume_directory_claim(exf_resume_directory *d, const char *output,
     EXF_TRY(exf_path_join(&path, d->outputs, output, err));
     EXF_TRY(exf_path_look(path, &found, err));
     if (found) {
-        rc = exf_fail(err, EXF_IO, "%s: is there, and the run with the resume point %s did not make it; move it away", path, d->path);
+        rc = exf_fail(err, EXF_IO, "%s: is there, and the run with the resume point %s did not make it; move it away", path,
+                      d->path);
         goto out;
     }
     EXF_TRY(enter(d, "output", output, &found, err));

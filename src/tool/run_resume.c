@@ -90,7 +90,7 @@ exf_code exf_run_resume_open(exf_resume **out, exf_recipe *r, const exf_run_dire
     int done = exf_resume_start(*out)->layers_done;
     if (done) {
         r->force = 1;
-        exf_log_info("resume: going on behind layer %d, saved in %s", done, o.directory);
+        exf_log_info("resume: going on after layer %d, saved in %s", done, o.directory);
     }
 out:
     exf_mem_free(path);
@@ -113,7 +113,7 @@ static exf_code offer(const exf_resume *resume, exf_code rc, exf_err *err)
 {
     int done = exf_resume_saved_layers(resume);
     if ((rc != EXF_SIGINT && rc != EXF_SIGTERM) || !done) return rc;
-    return exf_fail(err, EXF_STOPPED, "stopped at once; the same command goes on behind layer %d", done);
+    return exf_fail(err, EXF_STOPPED, "stopped at once; the same command goes on after layer %d", done);
 }
 
 exf_code exf_run_resume_close(exf_resume *resume, exf_code rc, exf_err *err)

@@ -220,19 +220,12 @@ out:
     return rc;
 }
 
-static int has_layer(const exf_tables *t, int layer)
-{
-    for (int i = 0; i < t->n_layers; i++)
-        if (t->layer_number[i] == layer) return 1;
-    return 0;
-}
-
 /* Refuses tables without a layer that a public runtime folds all the same: here it would stay as it is. */
 static exf_code check_covered(const validation *s, exf_err *err)
 {
     const exf_model *m = s->session.model;
     for (int l = 0; s->runtime && s->runtime->target && l < m->arch.n_layers; l++) {
-        if (!m->arch.is_moe[l] || has_layer(&s->tables, l)) continue;
+        if (!m->arch.is_moe[l] || exf_tables_index(&s->tables, l) >= 0) continue;
         if (exf_model_copies(m, EXF_W_ROUTER_TABLE, l) && !s->runtime->folds_hashed) continue;
         return exf_fail(err, EXF_MODEL,
                         "%s: has no layer %d, which serve.runtime %s folds all the same, losing what it leaves out there; "

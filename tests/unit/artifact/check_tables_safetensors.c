@@ -144,8 +144,8 @@ START_TEST(numbers_are_checked_as_ours)
     ck_refused("/coeff[0, 0, 0]");
     coeff[1] = INFINITY;
     ck_refused("/coeff[0, 0, 1]");
-    norms[5] = 0;
-    ck_refused("/expert_norms[1, 2]");
+    norms[4] = 0; /* of the expert that was never seen */
+    ck_refused("/expert_norms[1, 1]");
     frobenius[1] = -1;
     ck_refused("/frobenius[0, 0, 1]");
 }

@@ -282,7 +282,8 @@ static void refuse_with(const char *name, exf_code code)
 
 START_TEST(a_directory_that_no_run_made_is_refused_by_name)
 {
-    static const char *const names[] = {"sums-0.safetensors", "model-00001-of-00002.safetensors", "hidden-1", ".resume.json.1.partial"};
+    static const char *const names[] = {"sums-0.safetensors", "model-00001-of-00002.safetensors", "hidden-1",
+                                        ".resume.json.1.partial"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[64];
         ck_assert_int_eq(mkdir(exf_scratch("point"), 0777), 0);
