@@ -20,6 +20,7 @@ struct exf_output_file {
     int force, stays; /* stays: the temporary is kept for a run that goes on */
     int in_place;     /* 1: the file has its final name: nothing is renamed or removed */
     char *target, *temporary, *dir;
+    exf_temporary made; /* the temporary, where this process made it for this output alone */
 };
 
 exf_code exf_output_check(const char *target, int force, exf_err *err)
@@ -28,7 +29,9 @@ exf_code exf_output_check(const char *target, int force, exf_err *err)
     exf_code rc = exf_path_look_at(target, &kind, err);
     if (rc != EXF_OK || kind == EXF_PATH_NOTHING) return rc;
     if (kind == EXF_PATH_DIRECTORY) return exf_fail(err, EXF_IO, "%s: is a directory, expected a file or nothing", target);
-    return force ? EXF_OK : exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
+    if (!force) return exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
+    if (kind == EXF_PATH_FILE) return EXF_OK;
+    return exf_fail(err, EXF_IO, "%s: is a symbolic link or a device, which nothing replaces; expected a file or nothing", target);
 }
 
 static void outfile_free(exf_output_file *f)
@@ -49,7 +52,7 @@ static void sync_dir(const char *dir)
     close(fd);
 }
 
-/* Opens the temporary as the flags say, after checking the target.  temporary NULL: a new name. */
+/* Opens the temporary as the flags say, after checking the target.  temporary NULL: a new one. */
 static exf_code begin(exf_output_file **out, const char *target, int force, const char *temporary, int flags, exf_err *err)
 {
     exf_code rc;
@@ -61,25 +64,23 @@ static exf_code begin(exf_output_file **out, const char *target, int force, cons
     f->force = force;
     EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
     EXF_TRY(exf_path_dir(&f->dir, target, err));
-    EXF_TRY(temporary ? exf_mem_strdup(&f->temporary, temporary, "output path", err)
-                      : exf_temporary_name(&f->temporary, target, err));
-    EXF_TRY(exf_temporary_remove_stale(target, err));
+    if (!temporary) EXF_TRY(exf_temporary_make(&f->made, target, 0, &f->fd, err));
+    EXF_TRY(exf_mem_strdup(&f->temporary, temporary ? temporary : f->made.path, "output path", err));
+    if (!temporary) goto out;
     f->fd = open(f->temporary, O_RDWR | O_CLOEXEC | flags, 0666);
-    if (f->fd < 0)
-        rc = exf_fail_errno(err, errno, "%s: cannot create", temporary ? temporary : target);
-    else
-        exf_temporary_lock(f->fd);
+    if (f->fd < 0) rc = exf_fail_errno(err, errno, "%s: cannot create", temporary);
+    if (f->fd >= 0) exf_temporary_lock(f->fd);
 out:
     if (rc == EXF_OK)
         *out = f;
-    else if (f)
-        outfile_free(f);
+    else
+        exf_output_file_abort(f);
     return rc;
 }
 
 exf_code exf_output_file_begin(exf_output_file **out, const char *target, int force, exf_err *err)
 {
-    return begin(out, target, force, NULL, O_CREAT | O_EXCL, err);
+    return begin(out, target, force, NULL, 0, err);
 }
 
 exf_code exf_output_file_begin_at(exf_output_file **out, const char *target, int force, const char *temporary, int goes_on,
@@ -182,13 +183,27 @@ exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err)
  * the run that goes on, so it has one name at a time; its directory is locked. */
 static exf_code put_in_place(const exf_output_file *f, exf_err *err)
 {
+    errno = 0;
+    if (!exf_temporary_is(f->temporary, f->fd))
+        return errno ? exf_fail_errno(err, errno, "%s: cannot look up %s", f->target, f->temporary)
+                     : exf_fail(err, EXF_IO, "%s: %s was written for it and is another file now", f->target, f->temporary);
     if (!f->force && !f->stays && link(f->temporary, f->target) == 0) {
         unlink(f->temporary);
         return EXF_OK;
     }
-    exf_code rc = f->force || (!f->stays && errno != EEXIST) ? EXF_OK : exf_output_check(f->target, 0, err);
+    exf_code rc = exf_output_check(f->target, f->force, err);
     if (rc != EXF_OK || rename(f->temporary, f->target) == 0) return rc;
     return exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
+}
+
+/* Removes the temporary if this process made it and it still has its name.  The claim of one that cannot be removed stays for
+ * the next writer. */
+static void remove_temporary(exf_output_file *f)
+{
+    if (f->made.path && exf_temporary_is(f->made.path, f->fd) && unlink(f->made.path) != 0)
+        exf_temporary_leave(&f->made);
+    else
+        exf_temporary_end(&f->made);
 }
 
 exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
@@ -200,10 +215,8 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
         return rc;
     }
     if (rc == EXF_OK) rc = put_in_place(f, err);
-    if (rc == EXF_OK)
-        sync_dir(f->dir);
-    else if (!f->stays)
-        unlink(f->temporary);
+    remove_temporary(f);
+    if (rc == EXF_OK) sync_dir(f->dir);
     close(f->fd); /* last: the lock ends with it */
     outfile_free(f);
     return rc;
@@ -212,8 +225,8 @@ exf_code exf_output_file_commit(exf_output_file *f, exf_err *err)
 void exf_output_file_abort(exf_output_file *f)
 {
     if (!f) return;
+    remove_temporary(f);
     if (f->fd >= 0) close(f->fd);
-    if (!f->stays && !f->in_place) unlink(f->temporary);
     outfile_free(f);
 }
 
@@ -228,28 +241,34 @@ exf_code exf_output_file_whole(const char *target, int force, const void *bytes,
 }
 
 /* Makes one directory, which its parent keeps through a power cut. */
-static exf_code make_dir(const char *path, exf_err *err)
+static exf_code make_dir(const char *path, size_t *n_made, exf_err *err)
 {
     char *parent = NULL;
     if (mkdir(path, 0777) != 0) return errno == EEXIST ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot create directory", path);
+    ++*n_made;
     exf_code rc = exf_path_dir(&parent, path, err);
     if (rc == EXF_OK) sync_dir(parent);
     exf_mem_free(parent);
     return rc;
 }
 
-exf_code exf_make_dirs(const char *path, exf_err *err)
+exf_code exf_make_new_dirs(const char *path, size_t *n_made, exf_err *err)
 {
     char *p = NULL;
+    *n_made = 0;
     exf_code rc = exf_mem_strdup(&p, path, "path", err);
     if (rc != EXF_OK) return rc;
     for (char *s = p + 1;; s++) {
         char c = *s;
         if (c != '/' && c != 0) continue;
         *s = 0;
-        if ((rc = make_dir(p, err)) != EXF_OK) break;
+        if ((rc = make_dir(p, n_made, err)) != EXF_OK) break;
         *s = c;
         if (c == 0) break;
+    }
+    for (char *slash; rc != EXF_OK && *n_made && (slash = strrchr(p, '/')); --*n_made) {
+        *slash = 0;
+        (void)rmdir(p);
     }
     int is_directory = 0;
     if (rc == EXF_OK) rc = exf_path_is_directory(path, &is_directory, err);
@@ -257,4 +276,10 @@ exf_code exf_make_dirs(const char *path, exf_err *err)
         rc = exf_fail(err, EXF_IO, "%s: exists and is not a directory", path);
     exf_mem_free(p);
     return rc;
+}
+
+exf_code exf_make_dirs(const char *path, exf_err *err)
+{
+    size_t n_made;
+    return exf_make_new_dirs(path, &n_made, err);
 }

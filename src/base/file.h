@@ -95,10 +95,12 @@ void exf_output_file_abort(exf_output_file *f);
 /* All of that for a file of these bytes. */
 exf_code exf_output_file_whole(const char *target, int force, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 
-/* EXF_IO if target exists and force is 0, or if it is a directory: so that a program refuses before
- * hours of work and not after. */
+/* EXF_IO if target exists and force is 0, or if it is no regular file, links not followed: so that a program refuses
+ * before hours of work and not after. */
 exf_code exf_output_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 /* mkdir -p. */
 exf_code exf_make_dirs(const char *path, exf_err *err) EXF_CHECKED;
+/* The same; *n_made says how many directories this call made: the last ones of the path.  After a failure they are gone. */
+exf_code exf_make_new_dirs(const char *path, size_t *n_made, exf_err *err) EXF_CHECKED;
 
 #endif

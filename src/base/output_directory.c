@@ -5,6 +5,7 @@
 #include "base/output_directory.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/temporary.h"
@@ -23,9 +24,12 @@ struct exf_output_directory {
     int dir; /* the temporary, -1: not open */
     int fd;  /* the file being written, -1: none */
     int force;
-    char *target, *temporary, *aside, *parent;
+    char *target, *aside, *parent;
+    exf_temporary temporary;
     char **name; /* of the files so far */
     size_t n, cap;
+    exf_hash *hash; /* of the file being written */
+    exf_text list;  /* EXF_FOLDER_LIST, as far as the files are complete */
 };
 
 /* ---- names in a directory ---------------------------------------------------- */
@@ -79,33 +83,86 @@ exf_code exf_each_file(const char *path, exf_code (*visit)(void *self, const cha
 
 /* ---- what stands at the target --------------------------------------------- */
 
+#define LIST_TITLE "# exfold-folder/1: the files that were written together; --force replaces a folder of these alone\n"
+enum { MAX_LIST = 16 << 20 };
+
+/* Finds the digest of a name in the text of a list; NULL: it is not in there. */
+static const char *listed_digest(const char *list, const char *name)
+{
+    size_t n = strlen(name), digest = EXF_SHA256_HEX - 1;
+    for (const char *line = list + strlen(LIST_TITLE), *end; (end = strchr(line, '\n')); line = end + 1)
+        if ((size_t)(end - line) == digest + 2 + n && memcmp(line + digest + 2, name, n) == 0) return line;
+    return NULL;
+}
+
+static exf_code check_old_file(const char *target, const char *name, const char *list, exf_err *err)
+{
+    char *path = NULL, hex[EXF_SHA256_HEX];
+    const char *digest = listed_digest(list, name);
+    exf_path_kind kind = EXF_PATH_NOTHING;
+    exf_code rc;
+    if (strcmp(name, EXF_FOLDER_LIST) == 0) return EXF_OK;
+    if (!digest)
+        return exf_fail(err, EXF_IO, "%s: holds %s, which was not written with the folder's other files; move it away, or "
+                        "the folder: nothing of it is replaced", target, name);
+    EXF_TRY(exf_path_join(&path, target, name, err));
+    EXF_TRY(exf_path_look_at(path, &kind, err));
+    if (kind != EXF_PATH_FILE) {
+        rc = exf_fail(err, EXF_IO, "%s: is no regular file any more; nothing of the folder is replaced", path);
+        goto out;
+    }
+    EXF_TRY(exf_hash_file(path, hex, err));
+    if (memcmp(hex, digest, strlen(hex)) != 0)
+        rc = exf_fail(err, EXF_IO, "%s: has sha256 %.12s..., %s says %.12s...: it was changed since it was written; move it away, "
+                      "or the folder: nothing of it is replaced", path, hex, EXF_FOLDER_LIST, digest);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* Reads the list of an old folder; EXF_IO if there is none that this program wrote. */
+static exf_code read_list(const char *target, char **list, exf_err *err)
+{
+    char *path = NULL;
+    exf_path_kind kind;
+    size_t n;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&path, target, EXF_FOLDER_LIST, err));
+    EXF_TRY(exf_path_look_at(path, &kind, err));
+    if (kind == EXF_PATH_FILE) EXF_TRY(exf_file_slurp(path, MAX_LIST, list, &n, err));
+    if (!*list || !exf_starts_with(*list, LIST_TITLE))
+        rc = exf_fail(err, EXF_IO, "%s: holds no %s of this program, so nothing tells that the folder may be deleted; move it "
+                      "away, or name another", target, EXF_FOLDER_LIST);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* Only what this program wrote, and nobody changed, may be replaced.  An empty folder is nobody's loss. */
+static exf_code check_old(const char *target, const name_list *old, exf_err *err)
+{
+    char *list = NULL;
+    exf_code rc = EXF_OK;
+    if (!old->n) return EXF_OK;
+    EXF_TRY(read_list(target, &list, err));
+    for (size_t i = 0; i < old->n; i++) EXF_TRY(check_old_file(target, old->name[i], list, err));
+out:
+    exf_mem_free(list);
+    return rc;
+}
+
 exf_code exf_output_directory_check(const char *target, int force, exf_err *err)
 {
     exf_path_kind kind;
+    name_list old = {0};
     exf_code rc = exf_path_look_at(target, &kind, err);
     if (rc != EXF_OK || kind == EXF_PATH_NOTHING) return rc;
     if (kind != EXF_PATH_DIRECTORY) return exf_fail(err, EXF_IO, "%s: exists and is not a folder", target);
-    return force ? EXF_OK : exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
-}
-
-static const char *ending(const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    return dot ? dot : name;
-}
-
-/* Only what looks like an earlier output may be replaced. */
-static exf_code check_old_file(const exf_output_directory *f, const char *name, exf_err *err)
-{
-    char *path = NULL;
-    exf_path_kind kind = EXF_PATH_NOTHING;
-    exf_code rc = exf_path_join(&path, f->target, name, err);
-    if (rc == EXF_OK) rc = exf_path_look_at(path, &kind, err);
-    exf_mem_free(path);
-    if (rc != EXF_OK) return rc;
-    for (size_t i = 0; kind == EXF_PATH_FILE && i < f->n; i++)
-        if (strcmp(ending(f->name[i]), ending(name)) == 0) return EXF_OK;
-    return exf_fail(err, EXF_IO, "%s: holds %s, which is none of the files that would replace it", f->target, name);
+    if (!force) return exf_fail(err, EXF_IO, "%s: exists already; --force replaces it", target);
+    rc = names_read(&old, target, err);
+    if (rc == EXF_OK) rc = check_old(target, &old, err);
+    names_free(&old);
+    return rc;
 }
 
 /* ---- writing ----------------------------------------------------------------- */
@@ -114,8 +171,9 @@ static void free_folder(exf_output_directory *f)
 {
     for (size_t i = 0; i < f->n; i++) exf_mem_free(f->name[i]);
     exf_mem_free(f->name);
+    exf_hash_free(f->hash);
+    exf_text_free(&f->list);
     exf_mem_free(f->target);
-    exf_mem_free(f->temporary);
     exf_mem_free(f->aside);
     exf_mem_free(f->parent);
     exf_mem_free(f);
@@ -124,15 +182,10 @@ static void free_folder(exf_output_directory *f)
 static exf_code name_folder(exf_output_directory *f, const char *target, exf_err *err)
 {
     exf_code rc;
-    exf_text aside = {0};
-    const char *base = strrchr(target, '/') ? strrchr(target, '/') + 1 : target;
     EXF_TRY(exf_mem_strdup(&f->target, target, "output path", err));
     EXF_TRY(exf_path_dir(&f->parent, target, err));
-    EXF_TRY(exf_temporary_name(&f->temporary, target, err));
-    EXF_TRY(exf_text_addf(&aside, err, ".%s.%ld.old", base, (long)getpid()));
-    EXF_TRY(exf_path_join(&f->aside, f->parent, aside.s, err));
+    EXF_TRY(exf_text_addf(&f->list, err, "%s", LIST_TITLE));
 out:
-    exf_text_free(&aside);
     return rc;
 }
 
@@ -146,23 +199,22 @@ exf_code exf_output_directory_begin(exf_output_directory **out, const char *targ
     f->dir = f->fd = -1;
     f->force = force;
     EXF_TRY(name_folder(f, target, err));
-    EXF_TRY(exf_temporary_remove_stale(target, err));
-    if (mkdir(f->temporary, 0777) != 0) {
-        rc = exf_fail_errno(err, errno, "%s: cannot create", target);
-        goto out;
-    }
-    f->dir = open(f->temporary, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (f->dir < 0) {
-        rc = exf_fail_errno(err, errno, "%s: cannot open", target);
-        rmdir(f->temporary);
-        goto out;
-    }
-    exf_temporary_lock(f->dir);
+    EXF_TRY(exf_temporary_make(&f->temporary, target, 1, &f->dir, err));
 out:
     if (rc == EXF_OK)
         *out = f;
     else if (f)
         free_folder(f);
+    return rc;
+}
+
+static exf_code end_hash(exf_output_directory *f, const char *name, exf_err *err)
+{
+    char hex[EXF_SHA256_HEX];
+    exf_hash *h = f->hash;
+    f->hash = NULL;
+    exf_code rc = exf_hash_end(h, hex, err);
+    if (rc == EXF_OK) rc = exf_text_addf(&f->list, err, "%s  %s\n", hex, name);
     return rc;
 }
 
@@ -174,15 +226,19 @@ static exf_code finish_file(exf_output_directory *f, exf_err *err)
     if (fsync(f->fd) != 0) rc = exf_fail_errno(err, errno, "%s/%s: cannot sync", f->target, name);
     if (close(f->fd) != 0 && rc == EXF_OK) rc = exf_fail_errno(err, errno, "%s/%s: cannot close", f->target, name);
     f->fd = -1;
-    return rc;
+    return rc == EXF_OK ? end_hash(f, name, err) : rc;
 }
 
 exf_code exf_output_directory_file(exf_output_directory *f, const char *name, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(finish_file(f, err));
+    exf_hash_free(f->hash);
+    f->hash = NULL;
+    EXF_TRY(exf_hash_new(&f->hash, err));
     EXF_TRY(exf_mem_grow(&f->name, &f->cap, f->n + 1, sizeof *f->name, "file names", err));
     EXF_TRY(exf_mem_strdup(&f->name[f->n], name, "file names", err));
+    exf_temporary_claim(&f->temporary, name);
     f->fd = openat(f->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (f->fd < 0) {
         rc = exf_fail_errno(err, errno, "%s/%s: cannot create", f->target, name);
@@ -204,14 +260,14 @@ exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, 
         if (put <= 0) return exf_fail_errno(err, put < 0 ? errno : ENOSPC, "%s/%s: cannot write", f->target, f->name[f->n - 1]);
         done += (size_t)put;
     }
-    return EXF_OK;
+    return exf_hash_add(f->hash, bytes, n, err);
 }
 
-/* Removes the old directory, which has another name now.  The new one stands: what is left of the old
- * one is no failure, but is said. */
+/* Removes the old directory, which has another name now, and of its files those that were found to be ours.  The new one
+ * stands: what is left of the old one is no failure, but is said. */
 static void remove_old(const exf_output_directory *f, const char *path, const name_list *old)
 {
-    int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int dir = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     for (size_t i = 0; dir >= 0 && i < old->n; i++) unlinkat(dir, old->name[i], 0);
     if (dir >= 0) close(dir);
     if (rmdir(path) != 0)
@@ -223,11 +279,36 @@ static void remove_old(const exf_output_directory *f, const char *path, const na
 static int exchange(const exf_output_directory *f)
 {
 #if defined RENAME_EXCHANGE
-    return renameat2(AT_FDCWD, f->temporary, AT_FDCWD, f->target, RENAME_EXCHANGE);
+    return renameat2(AT_FDCWD, f->temporary.path, AT_FDCWD, f->target, RENAME_EXCHANGE);
 #else
     (void)f;
     return -1;
 #endif
+}
+
+/* A name beside the target that nothing has: rename() would replace an empty folder. */
+static exf_code name_aside(exf_output_directory *f, exf_err *err)
+{
+    exf_text aside = {0};
+    int found;
+    exf_code rc;
+    EXF_TRY(exf_text_addf(&aside, err, "%s.old", f->temporary.path));
+    EXF_TRY(exf_mem_strdup(&f->aside, aside.s, "output path", err));
+    EXF_TRY(exf_path_look(f->aside, &found, err));
+    if (found) rc = exf_fail(err, EXF_IO, "%s: exists, and %s was to be moved there", f->aside, f->target);
+out:
+    exf_text_free(&aside);
+    return rc;
+}
+
+/* Claims what the old directory holds, which is about to have the temporary's name. */
+static void claim_old(exf_output_directory *f, const name_list *old)
+{
+    for (size_t i = 0; i < old->n; i++) {
+        size_t k = 0;
+        while (k < f->n && strcmp(f->name[k], old->name[i]) != 0) k++;
+        if (k == f->n) exf_temporary_claim(&f->temporary, old->name[i]);
+    }
 }
 
 /* Puts the new directory in the old one's place, and removes that. */
@@ -236,12 +317,14 @@ static exf_code replace(exf_output_directory *f, exf_err *err)
     exf_code rc;
     name_list old = {0};
     EXF_TRY(names_read(&old, f->target, err));
-    for (size_t i = 0; i < old.n; i++) EXF_TRY(check_old_file(f, old.name[i], err));
+    EXF_TRY(check_old(f->target, &old, err));
+    EXF_TRY(name_aside(f, err));
+    claim_old(f, &old);
     if (exchange(f) == 0) {
-        remove_old(f, f->temporary, &old);
+        remove_old(f, f->temporary.path, &old);
     } else if (rename(f->target, f->aside) != 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot move aside", f->target);
-    } else if (rename(f->temporary, f->target) != 0) {
+    } else if (rename(f->temporary.path, f->target) != 0) {
         rc = exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
         (void)rename(f->aside, f->target);
     } else {
@@ -254,13 +337,17 @@ out:
 
 static exf_code put_in_place(exf_output_directory *f, exf_err *err)
 {
-    exf_code rc = exf_output_directory_check(f->target, f->force, err);
-    if (rc != EXF_OK) return rc;
     int found;
-    rc = exf_path_look(f->target, &found, err);
+    exf_code rc = exf_path_look(f->target, &found, err);
     if (rc != EXF_OK) return rc;
+    if (found && !f->force) return exf_output_directory_check(f->target, 0, err);
+    errno = 0;
+    if (!exf_temporary_is(f->temporary.path, f->dir))
+        return errno ? exf_fail_errno(err, errno, "%s: cannot look up %s", f->target, f->temporary.path)
+                     : exf_fail(err, EXF_IO, "%s: %s was written for it and is another folder now", f->target, f->temporary.path);
     if (found) return replace(f, err);
-    return rename(f->temporary, f->target) == 0 ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
+    return rename(f->temporary.path, f->target) == 0 ? EXF_OK
+                                                     : exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
 }
 
 /* Best effort, as for files (file.c). */
@@ -272,23 +359,48 @@ static void sync_parent(const exf_output_directory *f)
     close(fd);
 }
 
+/* Removes the temporary if it still has its name; the claims of what cannot be removed stay for the next writer. */
+static void remove_temporary(exf_output_directory *f)
+{
+    int own = f->dir >= 0 && exf_temporary_is(f->temporary.path, f->dir);
+    for (size_t i = 0; own && i < f->n; i++) unlinkat(f->dir, f->name[i], 0);
+    if (own && rmdir(f->temporary.path) != 0)
+        exf_temporary_leave(&f->temporary);
+    else
+        exf_temporary_end(&f->temporary);
+}
+
 void exf_output_directory_abort(exf_output_directory *f)
 {
     if (!f) return;
     if (f->fd >= 0) close(f->fd);
-    for (size_t i = 0; i < f->n; i++) unlinkat(f->dir, f->name[i], 0);
+    remove_temporary(f);
     close(f->dir);
-    rmdir(f->temporary);
     free_folder(f);
+}
+
+static exf_code write_list(exf_output_directory *f, exf_err *err)
+{
+    exf_text list = f->list;
+    exf_code rc;
+    f->list = (exf_text){0};
+    EXF_TRY(exf_output_directory_file(f, EXF_FOLDER_LIST, err));
+    EXF_TRY(exf_output_directory_write(f, list.s, list.len, err));
+    EXF_TRY(finish_file(f, err));
+out:
+    exf_text_free(&list);
+    return rc;
 }
 
 exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(finish_file(f, err));
+    EXF_TRY(write_list(f, err));
     (void)fsync(f->dir);
     EXF_TRY(put_in_place(f, err));
     sync_parent(f);
+    exf_temporary_end(&f->temporary);
     close(f->dir);
     free_folder(f);
     return rc;

@@ -4,16 +4,19 @@
  * renames it to the target.  Whatever fails, the target is as it was and the
  * temporary is gone.
  *
- * An existing target is refused unless `force`; with it, it must be a directory that
- * holds nothing but regular files whose names end as one of the new files' names
- * do (".npy"), so that nobody's notes are deleted.  Old and new directory exchange their
- * names and the old one is removed.  Where the system cannot exchange names, the old one is
- * moved aside first, and the target is absent for a moment. */
+ * A folder also gets EXF_FOLDER_LIST, its files' SHA-256 as `sha256sum -c` reads them, below a line that says
+ * what it is.  An existing target is refused unless `force`; with it, it must be a folder that holds such a
+ * list and nothing but what that lists, with those bytes: what this program did not write, or what was
+ * changed since, is nobody's to delete.  Old and new directory exchange their names and the old one is
+ * removed.  Where the system cannot exchange names, the old one is moved aside first, and the target is
+ * absent for a moment. */
 #ifndef EXF_BASE_OUTPUT_DIRECTORY_H
 #define EXF_BASE_OUTPUT_DIRECTORY_H
 #include "base/err.h"
 
 #include <stddef.h>
+
+#define EXF_FOLDER_LIST "exfold-files.sha256"
 
 typedef struct exf_output_directory exf_output_directory;
 
@@ -26,7 +29,8 @@ exf_code exf_output_directory_write(exf_output_directory *f, const void *bytes, 
 exf_code exf_output_directory_commit(exf_output_directory *f, exf_err *err) EXF_CHECKED; /* frees f, also on failure */
 void exf_output_directory_abort(exf_output_directory *f);                                /* NULL is allowed */
 
-/* EXF_IO if the target exists and force is 0, or is no directory; called before any work. */
+/* EXF_IO if the target exists and force is 0, or is no directory, or holds what force may not replace; called before any
+ * work. */
 exf_code exf_output_directory_check(const char *target, int force, exf_err *err) EXF_CHECKED;
 
 /* Calls visit with the name of each file in a directory, in sorted order, until it returns another code than EXF_OK. */

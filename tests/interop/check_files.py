@@ -86,7 +86,7 @@ def safetensors_says_the_same():
 @check
 def npy_says_the_same():
     names = {name.replace("/", ".") + ".npy": name for name in tables}
-    assert sorted(os.listdir("npy")) == sorted(list(names) + ["provenance.json"])
+    assert sorted(os.listdir("npy")) == sorted(list(names) + ["provenance.json", "exfold-files.sha256"])
     for file, name in names.items():
         loaded = numpy.load(f"npy/{file}", mmap_mode="r")
         assert loaded.flags.c_contiguous and loaded.dtype == tables[name].dtype, file

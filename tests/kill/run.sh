@@ -30,6 +30,9 @@ fail() { echo "kill: $program, signal $signal at call $n: $*" >&2; tail -3 "$wor
 # The result: every file but the recipe's, which may hold another option.
 result() { (cd "$work/run" && find . -name ".exfold-resume-$program" -o -type f ! -name exfold_recipe.yaml -exec sha256sum {} + | sort); }
 
+# What must be gone: temporaries, and the claims on them.
+left() { find "$work/run" \( -name '.*.partial' -o -name '.exfold-*' -type l \) -print; }
+
 # Runs the program until it ends by itself; a run that was complete is refused for its own outputs.
 go_on() {
     status=0
@@ -61,6 +64,7 @@ sweep() { # PROGRAM SIGNAL [TORN]
         # A kill between the outputs and the end of the resume point leaves complete outputs.
         result >"$work/got"
         cmp -s "$work/want" "$work/got" || fail "the result differs: $(diff "$work/want" "$work/got" | head -3)"
+        [ -z "$(left)" ] || fail "is left: $(left)"
         points=$((points + 1)) n=$((n + stride))
     done
     [ "$resumed" -gt 0 ] || fail "no run went on from a resume point"
@@ -97,6 +101,7 @@ replaced() {
             force >"$work/log" 2>&1 || fail "the run again ended with $?"
             result >"$work/got"
             cmp -s "$work/want" "$work/got" || fail "the run again made other results"
+            [ -z "$(left)" ] || fail "is left: $(left)"
         fi
         points=$((points + 1)) n=$((n + 4 * step))
     done

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 START_TEST(err_keeps_one_line_and_prefixes)
@@ -208,6 +209,46 @@ START_TEST(what_cannot_be_looked_up_is_not_absent)
 }
 END_TEST
 
+START_TEST(directories_that_were_made_are_counted)
+{
+    exf_err e;
+    size_t n = 9;
+    char deep[400];
+    ck_ok(exf_make_new_dirs(exf_scratch("made"), &n, &e), e);
+    ck_assert_uint_eq(n, 1);
+    ck_ok(exf_make_new_dirs(exf_scratch("made/a//b/c/"), &n, &e), e);
+    ck_assert_uint_eq(n, 3);
+    ck_ok(exf_make_new_dirs(exf_scratch("made/a/b/c"), &n, &e), e);
+    ck_assert_uint_eq(n, 0);
+    /* what a failure made is unmade, and nothing else */
+    snprintf(deep, sizeof deep, "made/d/e/%0300d", 1);
+    ck_fails(exf_make_new_dirs(exf_scratch(deep), &n, &e), EXF_IO, e, "cannot create directory");
+    ck_assert_uint_eq(n, 0);
+    ck_assert(!exf_path_exists(exf_scratch("made/d")) && exf_path_exists(exf_scratch("made/a/b/c")));
+    for (const char *const *d = (const char *const[]){"made/a/b/c", "made/a/b", "made/a", "made", NULL}; *d; d++)
+        ck_assert_int_eq(rmdir(exf_scratch(*d)), 0);
+}
+END_TEST
+
+/* --force replaces files, and neither links nor devices. */
+START_TEST(force_replaces_nothing_but_files)
+{
+    exf_err e;
+    exf_write_file(exf_scratch("weights"), "w", 1);
+    ck_assert_int_eq(symlink("weights", exf_scratch("link")), 0);
+    ck_assert_int_eq(mkfifo(exf_scratch("fifo"), 0600), 0);
+    for (const char *const *name = (const char *const[]){"link", "fifo", NULL}; *name; name++) {
+        exf_output_file *f;
+        ck_fails(exf_output_file_begin(&f, exf_scratch(*name), 1, &e), EXF_IO, e, *name);
+        ck_assert(exf_path_exists(exf_scratch(*name)));
+    }
+    ck_ok(exf_output_check(exf_scratch("weights"), 1, &e), e);
+    unlink(exf_scratch("link"));
+    unlink(exf_scratch("fifo"));
+    unlink(exf_scratch("weights"));
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("base");
@@ -224,6 +265,8 @@ Suite *exf_suite(void)
     tcase_add_test(t, reading_past_the_end_is_truncation);
     tcase_add_test(t, sha256_known_answer);
     tcase_add_test(t, what_cannot_be_looked_up_is_not_absent);
+    tcase_add_test(t, directories_that_were_made_are_counted);
+    tcase_add_test(t, force_replaces_nothing_but_files);
     suite_add_tcase(s, t);
     return s;
 }

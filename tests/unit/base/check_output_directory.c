@@ -54,7 +54,7 @@ static void ck_names(const char *directory, const char *names)
 START_TEST(a_folder_appears_with_all_its_files)
 {
     ck_ok(write_folder("out", 0, "new", &e), e);
-    ck_names("out", "a.txt b.bin ");
+    ck_names("out", "a.txt b.bin exfold-files.sha256 ");
     ck_file("out/a.txt", "new");
     ck_file("out/b.bin", "newnew");
     ck_assert_int_eq(files_left(), 1);
@@ -64,11 +64,10 @@ END_TEST
 START_TEST(an_existing_folder_is_replaced_only_by_force)
 {
     ck_ok(write_folder("out", 0, "old", &e), e);
-    exf_write_file(exf_scratch("out/c.txt"), "of an earlier version", 21);
     ck_fails(write_folder("out", 0, "new", &e), EXF_IO, e, "--force");
     ck_file("out/a.txt", "old");
     ck_ok(write_folder("out", 1, "new", &e), e);
-    ck_names("out", "a.txt b.bin ");
+    ck_names("out", "a.txt b.bin exfold-files.sha256 ");
     ck_file("out/a.txt", "new");
     ck_assert_int_eq(files_left(), 1);
 }
@@ -77,17 +76,36 @@ END_TEST
 START_TEST(what_is_no_earlier_output_is_never_removed)
 {
     ck_ok(write_folder("out", 0, "old", &e), e);
-    exf_write_file(exf_scratch("out/notes.md"), "mine", 4);
-    ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "holds notes.md");
-    ck_file("out/a.txt", "old");
-    ck_file("out/notes.md", "mine");
-    unlink(exf_scratch("out/notes.md"));
+    static const char *const notes[] = {"out/notes.md", "out/a2.txt"}; /* an ending of ours is no proof */
+    for (int i = 0; i < COUNT(notes); i++) {
+        exf_write_file(exf_scratch(notes[i]), "mine", 4);
+        ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, notes[i] + 4);
+        ck_file("out/a.txt", "old");
+        ck_file(notes[i], "mine");
+        unlink(exf_scratch(notes[i]));
+    }
     ck_assert_int_eq(symlink("/etc/passwd", exf_scratch("out/link.txt")), 0);
     ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "holds link.txt");
     unlink(exf_scratch("out/link.txt"));
     ck_assert_int_eq(mkdir(exf_scratch("out/deeper.txt"), 0777), 0);
     ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "holds deeper.txt");
     rmdir(exf_scratch("out/deeper.txt"));
+    /* of the names that were written, another's contents, a link, a folder */
+    exf_write_file(exf_scratch("out/a.txt"), "oLd", 3);
+    ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "out/a.txt: has sha256");
+    unlink(exf_scratch("out/a.txt"));
+    exf_write_file(exf_scratch("elsewhere"), "old", 3);
+    ck_assert_int_eq(symlink("../elsewhere", exf_scratch("out/a.txt")), 0);
+    ck_fails(write_folder("out", 1, "new", &e), EXF_IO, e, "out/a.txt: is no regular file");
+    unlink(exf_scratch("out/a.txt"));
+    unlink(exf_scratch("elsewhere"));
+    ck_ok(write_folder("out", 1, "new", &e), e);
+    /* without the list, and with a list of somebody else */
+    exf_write_file(exf_scratch("out/exfold-files.sha256"), "# sums\n", 7);
+    ck_fails(write_folder("out", 1, "newer", &e), EXF_IO, e, "exfold-files.sha256");
+    unlink(exf_scratch("out/exfold-files.sha256"));
+    ck_fails(write_folder("out", 1, "newer", &e), EXF_IO, e, "exfold-files.sha256");
+    ck_file("out/a.txt", "new");
     exf_write_file(exf_scratch("file"), "x", 1);
     ck_fails(write_folder("file", 1, "new", &e), EXF_IO, e, "exists and is not a folder");
     ck_assert_int_eq(files_left(), 2);

@@ -56,8 +56,8 @@ START_TEST(npy_has_a_file_per_table)
            N_PAIRS * RANK * H * sizeof(float));
     ck_ok(exf_each_file(exf_scratch("npy"), add_name, &names, &e), e);
     ck_assert_str_eq(names.s,
-                     "coeff.npy contribution.npy cosine.npy count.npy expert_count.npy expert_norms.npy frobenius.npy "
-                     "layer_numbers.npy loss.npy pools.2.members.npy pools.2.target_ids.npy pools.2.target_scale.npy "
+                     "coeff.npy contribution.npy cosine.npy count.npy exfold-files.sha256 expert_count.npy expert_norms.npy "
+                     "frobenius.npy layer_numbers.npy loss.npy pools.2.members.npy pools.2.target_ids.npy pools.2.target_scale.npy "
                      "provenance.json rms.npy shared.global.loss.npy shared.global.scalar.npy shared.layer.loss.npy "
                      "shared.layer.scalar.npy similarity.npy std_error.npy vectors.basis.npy vectors.diagonal.npy "
                      "vectors.diagonal_loss.npy vectors.lowrank.2.c.npy vectors.pair.npy ");

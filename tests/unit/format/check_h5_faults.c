@@ -471,26 +471,29 @@ START_TEST(a_temporary_is_not_opened_again_by_its_name)
     exf_err e;
     const float v[4] = {1, 2, 3, 4};
     exf_h5 *h = create("x.h5");
-    char *dir;
+    char *dir, name[256] = "";
     ck_ok(exf_path_dir(&dir, exf_scratch("x"), &e), e);
     DIR *d = opendir(dir);
     for (struct dirent *f; (f = readdir(d));) /* somebody puts another file there */
         if (strstr(f->d_name, ".partial")) {
-            unlink(exf_scratch(f->d_name));
-            exf_write_file(exf_scratch(f->d_name), "another", 7);
+            snprintf(name, sizeof name, "%s", f->d_name);
+            unlink(exf_scratch(name));
+            exf_write_file(exf_scratch(name), "another", 7);
         }
     closedir(d);
     exf_mem_free(dir);
     for (int i = 0; i < 200; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "/a/b%d", i);
-        put_floats(h, name, 2, 2, v, EXF_H5_PLAIN);
+        char dataset[16];
+        snprintf(dataset, sizeof dataset, "/a/b%d", i);
+        put_floats(h, dataset, 2, 2, v, EXF_H5_PLAIN);
     }
-    ck_ok(exf_h5_commit(h, &e), e);
-    ck_ok(exf_file_slurp(exf_scratch("x.h5"), 64, &dir, &(size_t){0}, &e), e);
-    ck_assert_str_eq(dir, "another"); /* untouched: neither read back nor cut to the size of ours */
+    ck_fails(exf_h5_commit(h, &e), EXF_IO, e, "another file now");
+    ck_assert(!exf_path_exists(exf_scratch("x.h5")));
+    ck_ok(exf_file_slurp(exf_scratch(name), 64, &dir, &(size_t){0}, &e), e);
+    ck_assert_str_eq(dir, "another"); /* untouched: neither read back, nor cut to the size of ours, nor published, nor removed */
     exf_mem_free(dir);
-    nothing_left(1);
+    unlink(exf_scratch(name));
+    nothing_left(0);
 }
 END_TEST
 
