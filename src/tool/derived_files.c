@@ -72,6 +72,49 @@ out:
     return rc;
 }
 
+/* ---- whose a file is -------------------------------------------------------------------------- */
+
+enum { MAX_VALIDATION = 64 << 20 };
+
+static exf_code holds(const char *path, const char *word, int *does, exf_err *err)
+{
+    char *text = NULL;
+    size_t n;
+    exf_code rc = exf_file_slurp(path, MAX_VALIDATION, &text, &n, err);
+    *does = rc == EXF_OK && strstr(text, word) != NULL;
+    exf_mem_free(text);
+    return rc;
+}
+
+/* A validation.json of an earlier program does not say of which tables it is. */
+static exf_code is_ours(const char *path, int *ours, exf_err *err)
+{
+    *ours = 0;
+    return exf_ends_with(path, ".json") ? holds(path, "\"exfold-validation/", ours, err) : EXF_OK;
+}
+
+/* Returns in *proved whether a file that names the digest of tables was made of them by a program of ours: a regular file, in
+ * which the digest stands as our writers put it.  What somebody else made may name it too. */
+static exf_code prove(const char *path, const exf_derived_file *f, const char *hex, int *proved, exf_err *err)
+{
+    exf_path_kind kind;
+    exf_text comment = {0};
+    exf_code rc;
+    *proved = 0;
+    EXF_TRY(exf_path_look_at(path, &kind, err));
+    if (kind != EXF_PATH_FILE || f->kept) goto out;
+    EXF_TRY(exf_made_from_comment(&comment, hex, err));
+    if (!f->target && exf_ends_with(f->name, ".json"))
+        rc = is_ours(path, proved, err);
+    else if (!f->target)
+        rc = holds(path, comment.s, proved, err);
+    else
+        *proved = 1;
+out:
+    exf_text_free(&comment);
+    return rc;
+}
+
 /* ---- after tables were replaced ----------------------------------------------------------- */
 
 typedef struct {
@@ -117,9 +160,10 @@ static exf_code judge(void *self, const exf_derived_file *f, exf_err *err)
     EXF_TRY(exf_path_join(&path, r->directory, f->name, err));
     EXF_TRY(exf_path_join(&marked, r->directory, f->marked, err));
     EXF_TRY(exf_made_from(marked, hex, err));
-    int rewritten = is_rewritten(r, f), own = *hex && strcmp(hex, r->old) == 0;
+    int rewritten = is_rewritten(r, f), own = *hex && strcmp(hex, r->old) == 0, proved = 0;
     if (strcmp(hex, r->now) == 0 || (rewritten && !own)) goto out;
-    if (own && !f->kept)
+    if (own) EXF_TRY(prove(path, f, r->old, &proved, err));
+    if (proved)
         rc = remove_file(path, rewritten, err);
     else if (!rewritten)
         tell(path, hex, own);
@@ -137,23 +181,6 @@ exf_code exf_derived_drop(const char *directory, const char *old, const char *no
 }
 
 /* ---- before a validation is shown with tables ----------------------------------------------- */
-
-enum { MAX_VALIDATION = 64 << 20 };
-
-/* A validation.json of an earlier program does not say of which tables it is. */
-static exf_code is_ours(const char *path, int *ours, exf_err *err)
-{
-    char *text = NULL;
-    size_t n;
-    exf_code rc = EXF_OK;
-    *ours = 0;
-    if (!exf_ends_with(path, ".json")) return EXF_OK;
-    EXF_TRY(exf_file_slurp(path, MAX_VALIDATION, &text, &n, err));
-    *ours = strstr(text, "\"exfold-validation/") != NULL;
-out:
-    exf_mem_free(text);
-    return rc;
-}
 
 static exf_code refuse(const char *path, const char *hex, const char *tables, const char *directory, const char *digest,
                        exf_err *err)

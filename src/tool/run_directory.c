@@ -11,27 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* How many of the path's directories do not exist yet. */
-static exf_code count_missing(const char *path, size_t *n, exf_err *err)
-{
-    char *at = NULL, *up = NULL;
-    int found = 0;
-    exf_code rc;
-    *n = 0;
-    EXF_TRY(exf_mem_strdup(&at, path, "output path", err));
-    for (;;) {
-        EXF_TRY(exf_path_look(at, &found, err));
-        if (found) goto out;
-        EXF_TRY(exf_path_dir(&up, at, err));
-        exf_mem_free(at);
-        at = up;
-        ++*n;
-    }
-out:
-    exf_mem_free(at);
-    return rc;
-}
-
 exf_code exf_run_directory_name(exf_run_directory *d, const char *path, exf_err *err)
 {
     exf_code rc;
@@ -86,8 +65,7 @@ static void unlock(exf_run_directory *d)
 exf_code exf_run_directory_make(exf_run_directory *d, exf_err *err)
 {
     exf_code rc;
-    EXF_TRY(count_missing(d->path, &d->n_made, err));
-    EXF_TRY(exf_make_dirs(d->path, err));
+    EXF_TRY(exf_make_new_dirs(d->path, &d->n_made, err));
     if (d->lock) goto out;
     int fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     rc = fd < 0 ? exf_fail_errno(err, errno, "%s: cannot open", d->path) : lock(d, fd, err);

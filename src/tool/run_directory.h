@@ -9,7 +9,7 @@
 
 typedef struct exf_run_directory {
     char *path;
-    size_t n_made; /* directories that did not exist before */
+    size_t n_made; /* the last directories of the path, which this run made */
     int lock;      /* open while this run may write; 0: not locked */
     struct exf_run_directory *next; /* of those that the process has locked */
 } exf_run_directory; /* stays where it is until it is closed */
