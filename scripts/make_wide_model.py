@@ -73,7 +73,8 @@ def write_safetensors(path, items):
 
 def main():
     out, rng = sys.argv[1], random.Random(7)
-    os.makedirs(os.path.join(out, "model"), exist_ok=True)
+    os.makedirs(out)  # nothing that is there is written over
+    os.mkdir(os.path.join(out, "model"))
     config = {"model_type": "qwen3_moe", "hidden_size": HIDDEN, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
               "num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS, "num_experts": EXPERTS, "num_experts_per_tok": TOP_K,
               "moe_intermediate_size": WIDTH, "intermediate_size": WIDTH, "norm_topk_prob": True, "decoder_sparse_step": 1,

@@ -32,7 +32,7 @@ only what is taken is downloaded; no code of a dataset is ever run.
 import argparse
 import os
 
-from render_chat import ChatTemplate, Failure, add_template_options, reaching, run, write_lines
+from render_chat import ChatTemplate, Failure, add_template_options, check_target, reaching, run, write_file, write_lines
 
 
 def load_manifest(path):
@@ -165,9 +165,7 @@ def write_pinned(manifest, sources, args):
     path = os.path.join(args.output, "manifest.yaml")
     text = f"# {os.path.basename(args.manifest)} as it was made: paths, checksums and revisions of these files.\n"
     text += yaml.safe_dump({"schema": manifest["schema"], "sources": [with_numbers(s) for s in sources]}, sort_keys=False, allow_unicode=True)
-    with open(path + ".partial", "w", encoding="utf-8") as f:
-        f.write(text)
-    os.replace(path + ".partial", path)
+    write_file(path, [text.encode("utf-8")], args.force)
     print(f"wrote {path}")
 
 
@@ -186,8 +184,9 @@ def check(sources, directory, args):
     for target in targets:
         if targets.count(target) > 1:
             raise Failure(2, f"{args.manifest}: two sources would be made at {target}")
-        if os.path.exists(target) and not args.force:
-            raise Failure(4, f"{target}: exists; --force replaces it")
+        check_target(target, args.force)
+    if args.output:
+        check_target(os.path.join(args.output, "manifest.yaml"), args.force)
     if any(wants_template(s) for s in made) and not args.model and not args.no_render:
         raise Failure(2, f"{args.manifest}: its documents are conversations; --model names the checkpoint whose template renders them")
 

@@ -29,7 +29,7 @@ file may hold any of them.
 """
 import argparse
 
-from render_chat import Failure, reaching, read_lines, run
+from render_chat import Failure, check_target, reaching, read_lines, run, write_file
 
 
 def moe_blocks(model):
@@ -109,9 +109,10 @@ def main():
     p.add_argument("--layers", type=layer_set, default=None, help="all (default), or numbers like 0,3,8-11")
     p.add_argument("--dtype", default="bfloat16", help="of the model and the recording")
     args = p.parse_args()
+    check_target(args.out)
     texts = read_texts(args.texts, args.sequences)
     import torch
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tokenizer, model = load(args.model, args.dtype)
     recorder = Recorder(model, args.layers)
@@ -129,7 +130,7 @@ def main():
     out = recorder.tensors()
     out["sequence_lengths"] = torch.tensor(lengths, dtype=torch.int32)
     out["token_ids"] = torch.cat(tokens)
-    save_file({name: t.contiguous() for name, t in out.items()}, args.out)
+    write_file(args.out, [save({name: t.contiguous() for name, t in out.items()})])
     print(f"{args.out}: {sum(lengths)} tokens in {len(lengths)} sequences, {len(recorder.rows)} layers")
 
 

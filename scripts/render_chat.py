@@ -148,32 +148,56 @@ def jsonl_line(document):
     return json.dumps(document, ensure_ascii=False, separators=(", ", ": ")) + "\n"
 
 
-def write_lines(path, documents, force=False, expect=None):
-    """A line per document, under the final name only when all are there; (count, sha256).  expect:
-    the digest that it must have."""
-    if os.path.exists(path) and not force:
+def check_target(path, force=False):
+    """Refuses what write_file() would refuse.  A link to nothing is there, too."""
+    if os.path.lexists(path) and not force:
         raise Failure(4, f"{path}: exists; --force replaces it")
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        raise Failure(4, f"{path}: is no regular file, which nothing replaces")
+
+
+def write_file(path, blocks, force=False, expect=None):
+    """Bytes under the final name, only when all are there; (blocks, sha256).  expect: the digest that they must have.  The
+    temporary is new, and removed by the process that made it; without force nothing is replaced, not even what appeared
+    meanwhile."""
+    check_target(path, force)
     directory = os.path.dirname(path) or "."
     os.makedirs(directory, exist_ok=True)
     digest, count = hashlib.sha256(), 0
     handle, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", suffix=".partial", dir=directory)
     try:
         with os.fdopen(handle, "wb") as out:
-            for document in documents:
-                line = jsonl_line(document).encode("utf-8")
-                digest.update(line)
-                out.write(line)
+            for block in blocks:
+                digest.update(block)
+                out.write(block)
                 count += 1
             out.flush()
             os.fsync(out.fileno())
         if expect and digest.hexdigest() != expect:
             raise Failure(3, f"{path}: would have sha256 {digest.hexdigest()}, the manifest says {expect}")
         os.chmod(temporary, 0o666 & ~umask())
-        os.replace(temporary, path)
+        put_in_place(temporary, path, force)
     except BaseException:
         os.unlink(temporary)
         raise
     return count, digest.hexdigest()
+
+
+def put_in_place(temporary, path, force):
+    if not force:
+        try:
+            os.link(temporary, path)
+            os.unlink(temporary)
+            return
+        except OSError:  # it appeared meanwhile, or the file system has no hard links
+            pass
+    check_target(path, force)
+    os.replace(temporary, path)
+
+
+def write_lines(path, documents, force=False, expect=None):
+    """A line per document (write_file)."""
+    return write_file(path, (jsonl_line(d).encode("utf-8") for d in documents), force, expect)
 
 
 def umask():

@@ -97,6 +97,10 @@ class Missing(Scratch):
             status, out, err = self.main(record_moe_inputs, "model", texts, self.path("o.safetensors"))
         self.assertEqual((status, out, err.count("\n")), (2, "", 1))
         self.assertIn("pip install torch", err)
+        self.write("weights.safetensors", "mine")  # refused before a model is read
+        status, out, err = self.main(record_moe_inputs, "model", texts, self.path("weights.safetensors"))
+        self.assertEqual((status, out, err.count("\n")), (4, "", 1))
+        self.assertEqual(self.read("weights.safetensors"), "mine")
         status, out, err = self.main(record_moe_inputs, "model", self.path("nothing.jsonl"), self.path("o.safetensors"))
         self.assertEqual((status, out, err.count("\n")), (4, "", 1))
 
@@ -280,6 +284,38 @@ class Materializing(Scratch):
         status, out, err = self.make("--model", self.model("other"), "--force")
         self.assertEqual(status, 3)
         self.assertIn("the manifest says", err)
+
+    def test_what_others_made_stays(self):
+        weights = self.write("weights", "w")
+        directory = self.path("for-model")
+        os.makedirs(directory)
+        os.symlink(weights, os.path.join(directory, "manifest.yaml.partial"))
+        self.write("for-model/chat.jsonl.x.partial", "mine")
+        self.assertEqual(self.make("--no-render", "--output", directory)[0], 0)
+        self.assertEqual((self.read("weights"), self.read("for-model", "chat.jsonl.x.partial")), ("w", "mine"))
+        self.assertTrue(os.path.islink(os.path.join(directory, "manifest.yaml.partial")))
+        # a manifest of somebody else, links, to nothing too, and folders in the outputs' places
+        for name, kind in (("manifest.yaml", "file"), ("chat.jsonl", "link"), ("prose.jsonl", "broken"), ("manifest.yaml", "folder")):
+            other = self.path("other" + kind)
+            os.makedirs(other)
+            {"file": lambda p: self.write(p, "mine"), "link": lambda p: os.symlink(weights, p), "folder": os.mkdir,
+             "broken": lambda p: os.symlink("nowhere", p)}[kind](os.path.join(other, name))
+            for force in ([], ["--force"]) if kind != "file" else ([],):
+                status, out, err = self.make("--no-render", "--output", other, *force)
+                self.assertEqual((status, out), (4, ""), kind)
+                self.assertIn(name, err)
+            self.assertEqual(os.listdir(other), [name])
+        self.assertEqual((self.read("weights"), self.read("otherfile", "manifest.yaml")), ("w", "mine"))
+
+    def test_what_appears_meanwhile_stays(self):
+        path = self.path("out.jsonl")
+
+        def documents():
+            self.write("out.jsonl", "mine")
+            yield {"text": "a"}
+
+        self.fails(4, "out.jsonl: exists", render_chat.write_lines, path, documents())
+        self.assertEqual((self.read("out.jsonl"), sorted(os.listdir(self.dir))), ("mine", ["m.yaml", "out.jsonl"]))
 
     def test_conversations_left_as_they_are(self):
         self.assertEqual(self.make("--no-render")[0], 0)
