@@ -19,6 +19,13 @@ ifneq ($(words $(BUILD)),1)
 $(error BUILD is "$(BUILD)", but make takes a blank for the end of a name: give one name without blanks)
 endif
 
+# A directory that make did not make is not built in (scripts/build-directory.sh).
+READS   := clean help uninstall print-packages print-missing print-full check-layers check-shell check-workflows
+REFUSED := $(if $(filter-out $(READS),$(or $(MAKECMDGOALS),all)),$(shell scripts/build-directory.sh mark '$(BUILD)'))
+ifneq ($(REFUSED),)
+$(error $(REFUSED))
+endif
+
 comma   := ,
 Q       := $(if $(V),,@)
 VERSION := $(shell cat VERSION)
@@ -297,9 +304,9 @@ check-shell:
 	$(Q)scripts/check-shell.sh
 .PHONY: check-shell
 
-## clean: remove the build directories
+## clean: remove the build directories that make made
 clean:
-	rm -rf $(BUILD) $(BUILD)-san $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-coverage
+	@scripts/build-directory.sh remove $(BUILD) $(BUILD)-san $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-coverage
 
 ## help: this list, and what was found
 help:

@@ -122,20 +122,27 @@ OWN_DIRS      = $(model_in) $(examples_in) $(recipes_in) $(manifests_in) $(scrip
 # Debugging symbols go where STRIP is set: all of a program and a shared library, those alone of an archive.
 strip_flag    = $(if $(STRIP),$(if $(filter programs libraries,$(1)),-s))
 
+# What was installed, so that no file of somebody else is replaced or removed (scripts/install-files.sh).
+INSTALLED     = $(DATADIR)/exfold/installed.sha256
+STAGE         = $(BUILD)/stage
+
 ## install: programs, libraries, pages and data below DESTDIR and PREFIX
 install: all fold-library pages $(BUILD)/exfold-fold.pc
-	@$(foreach p,$(PLACES),mkdir -p '$(DESTDIR)$($(p)_in)' && \
-	    $(INSTALL) $(call strip_flag,$(p)) -m $(call mode,$(p)) $($(p)) '$(DESTDIR)$($(p)_in)' &&) :
-	@$(if $(STRIP),strip --strip-debug '$(DESTDIR)$(LIBDIR)/$(notdir $(archive))')
-	@ln -sf $(FOLD_SONAME) '$(DESTDIR)$(LIBDIR)/libexfold_fold.so'
+	@rm -rf $(STAGE)
+	@$(foreach p,$(PLACES),mkdir -p '$(STAGE)$($(p)_in)' && \
+	    $(INSTALL) $(call strip_flag,$(p)) -m $(call mode,$(p)) $($(p)) '$(STAGE)$($(p)_in)' &&) :
+	@$(if $(STRIP),strip --strip-debug '$(STAGE)$(LIBDIR)/$(notdir $(archive))')
+	@ln -s $(FOLD_SONAME) '$(STAGE)$(LIBDIR)/libexfold_fold.so'
+	@INSTALL='$(INSTALL)' scripts/install-files.sh install $(STAGE) '$(DESTDIR)' '$(INSTALLED)'
+	@rm -rf $(STAGE)
 
 ## install-strip: install, without debugging symbols
 install-strip:
 	+@$(MAKE) --no-print-directory install STRIP=1
 
-## uninstall: remove what install puts there, and directories that are ExFold's alone
+## uninstall: remove what install put there and nobody changed, and directories that are ExFold's alone and empty
 uninstall:
-	@$(foreach p,$(PLACES),$(foreach f,$($(p)),rm -f '$(DESTDIR)$($(p)_in)/$(notdir $(f))' &&)) rm -f '$(DESTDIR)$(LIBDIR)/libexfold_fold.so'
+	@scripts/install-files.sh uninstall '$(DESTDIR)' '$(INSTALLED)'
 	@for d in $(OWN_DIRS); do rmdir "$(DESTDIR)$$d" 2>/dev/null || :; done
 
 # Written for this PREFIX at every install.

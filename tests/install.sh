@@ -204,6 +204,69 @@ test_every_directory_can_be_named() {
     : >"$scratch/fine"
 }
 
+# What stands in a file's place and was not installed stays, by installing and by uninstalling; what was changed since stays.
+test_what_others_made_stays() {
+    set -- DESTDIR="$scratch/theirs" PREFIX=/p
+    for file in bin/exfold lib/libexfold_fold.so share/exfold/installed.sha256; do
+        mkdir -p "$scratch/theirs/p/${file%/*}" "$scratch/weights"
+        case $file in
+        lib/*) ln -s "$scratch/weights" "$scratch/theirs/p/$file" ;;
+        *) echo mine >"$scratch/theirs/p/$file" ;;
+        esac
+        cp -RP "$scratch/theirs" "$scratch/before"
+        status=0
+        make_it install "$@" >"$scratch/said" 2>&1 || status=$?
+        [ "$status" = 2 ]
+        grep -F "$scratch/theirs/p/$file: " "$scratch/said"
+        [ "$(find "$scratch/theirs" ! -type d)" = "$scratch/theirs/p/$file" ]
+        status=0
+        make_it uninstall "$@" >"$scratch/said" 2>&1 || status=$?
+        [ "$status" = 2 ]
+        [ "$(find "$scratch/theirs" ! -type d)" = "$scratch/theirs/p/$file" ]
+        rm -rf "$scratch/theirs" "$scratch/before"
+    done
+    make_it install "$@"
+    make_it install "$@"
+    echo mine >"$scratch/theirs/p/bin/theirs"
+    echo mine >"$scratch/theirs/p/share/exfold/recipes/mine.yaml"
+    echo mine >>"$scratch/theirs/p/share/exfold/recipes/demo.yaml"
+    ! make_it install "$@" 2>"$scratch/said" || exit 1
+    grep -F "$scratch/theirs/p/share/exfold/recipes/demo.yaml: " "$scratch/said"
+    make_it uninstall "$@" 2>"$scratch/said"
+    grep -F "$scratch/theirs/p/share/exfold/recipes/demo.yaml: is left" "$scratch/said"
+    [ "$(find "$scratch/theirs" ! -type d | sort | tr '\n' ' ')" = "$scratch/theirs/p/bin/theirs \
+$scratch/theirs/p/share/exfold/recipes/demo.yaml $scratch/theirs/p/share/exfold/recipes/mine.yaml " ]
+}
+
+# A directory that make did not make is neither built in nor removed.
+test_clean_removes_what_make_made() {
+    mkdir -p "$scratch/home/reference" "$scratch/weights" "$scratch/clean" "$scratch/old/gen"
+    echo mine >"$scratch/home/reference/weights"
+    echo mine >"$scratch/weights/w"
+    ln -s weights "$scratch/link"
+    for dir in home weights link; do
+        for target in all clean check-reference; do
+            status=0
+            make_it "$target" BUILD="$scratch/$dir" >"$scratch/said" 2>&1 || status=$?
+            [ "$status" = 2 ]
+            grep -F "$scratch/$dir" "$scratch/said"
+        done
+    done
+    [ "$(find "$scratch/home" "$scratch/weights" "$scratch/link" ! -type d | wc -l)" = 3 ]
+    make_it dist BUILD="$scratch/clean/build" >"$scratch/said" || [ ! -d .git ]
+    mkdir "$scratch/clean/build-san"
+    echo mine >"$scratch/clean/build-san/mine"
+    ! make_it clean BUILD="$scratch/clean/build" 2>"$scratch/said" || exit 1
+    grep -F "$scratch/clean/build-san: is left" "$scratch/said"
+    [ ! -e "$scratch/clean/build" ]
+    [ "$(find "$scratch/clean" ! -type d)" = "$scratch/clean/build-san/mine" ]
+    # one of before there were marks
+    cp "$BUILD/gen/version.h" "$scratch/old/gen"
+    : >"$scratch/old/libexfold.a"
+    make_it clean BUILD="$scratch/old"
+    [ ! -e "$scratch/old" ]
+}
+
 test_build_with_a_blank_is_refused() {
     status=0
     "${MAKE:-make}" BUILD="$scratch/a build" >"$scratch/blank" 2>&1 || status=$?
@@ -231,7 +294,7 @@ test_dist() {
 exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part in
 for name in install links_of_the_pages programs_are_hardened programs_run library_links library_shows_the_header_alone \
     header_wants_its_statuses_looked_at manual_pages_render install_strip uninstall_leaves_nothing \
-    every_directory_can_be_named build_with_a_blank_is_refused; do
+    every_directory_can_be_named what_others_made_stays clean_removes_what_make_made build_with_a_blank_is_refused; do
     check "$name"
 done
 if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
