@@ -14,10 +14,9 @@ import io
 import json
 import os
 import struct
-import tempfile
 import zipfile
 
-from render_chat import Failure, run, umask
+from render_chat import Failure, check_target, run, write_file
 
 torch = None  # main() imports it, so that run() can say where it is missing
 
@@ -106,26 +105,6 @@ def safetensors(tensors, facts):
     return struct.pack("<Q", len(text)) + text + data
 
 
-def write(path, data, force):
-    """The file under its name when it is whole, or not at all; without force, never in the place of another."""
-    directory, name = os.path.split(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".partial", dir=directory or ".")  # with O_EXCL
-    try:
-        with os.fdopen(handle, "wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        os.chmod(temporary, 0o666 & ~umask())
-        if not force:
-            os.link(temporary, path)  # which never replaces a file, as a rename would
-        else:
-            os.rename(temporary, path)
-            temporary = None
-    finally:
-        if temporary:
-            os.unlink(temporary)
-
-
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("pt", metavar="THEIRS.pt")
@@ -136,9 +115,10 @@ def main():
     global torch
     import torch
     try:
-        if os.path.lexists(args.out) and (not args.force or os.path.realpath(args.pt) == os.path.realpath(args.out)):
-            raise Failure(4, f"{args.out}: exists; --force replaces it, unless it is the file to read")
-        write(args.out, safetensors(*tables(args.pt, args.set)), args.force)
+        if os.path.realpath(args.pt) == os.path.realpath(args.out):
+            raise Failure(4, f"{args.out}: is the file to read")
+        check_target(args.out, args.force)
+        write_file(args.out, [safetensors(*tables(args.pt, args.set))], args.force)
     except OSError as e:
         raise Failure(4, f"{e.filename2 or e.filename}: {e.strerror}") from e
 
