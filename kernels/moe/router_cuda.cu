@@ -72,7 +72,10 @@ static __device__ void keep_groups(double *choice, double *group, const exf_rout
 static __device__ void choose_experts(int32_t *ids, const double *score, double *choice, double *group, const exf_router_rules &r,
                                       int lane)
 {
-    for (int e = lane; e < r.n_experts; e += 32) choice[e] = r.bias ? score[e] + (double)r.bias[e] : score[e];
+    for (int e = lane; e < r.n_experts; e += 32) {
+        double c = r.bias ? score[e] + (double)r.bias[e] : score[e];
+        choice[e] = isnan(c) ? -DBL_MAX : c; /* comes last and is an expert still: the pass refuses NaN after the layer */
+    }
     __syncwarp();
     if (r.n_groups > 1) keep_groups(choice, group, r, lane);
     for (int k = 0; k < r.top_k; k++) {

@@ -345,6 +345,37 @@ START_TEST(routing_is_the_same)
 }
 END_TEST
 
+/* Of logits that are NaN, some or all, K experts of the layer are named, each once: the next kernels read by these numbers. */
+START_TEST(routing_of_nan_names_experts)
+{
+    enum { T = 9 };
+    int e = routers[_i].e, k = routers[_i].k;
+    float rows[T * 512];
+    int32_t named[T * 16];
+    if (routers[_i].table) return; /* a table names them */
+    for (int i = 0; i < T * e; i++) rows[i] = i / e % 3 == 0 || i % 5 == 0 ? NAN : (float)(i % 11) - 5;
+    pair_array logits = pair_of(&p, rows, (size_t)(T * e)), bias = bias_of(routers[_i].bias, e),
+               ids = pair_integers(&p, (size_t)(T * k), 20), weights = pair_reals(&p, (size_t)(T * k), 21, 1),
+               scratch = pair_reals(&p, 2 * (size_t)exf_router_scratch(e), 22, 1);
+    for (int s = 0; s < 2; s++) {
+        exf_router_rules r = {routers[_i].score, e, k, routers[_i].groups, routers[_i].kept, routers[_i].top2, 1, 1e-20, 2.5,
+                              routers[_i].bias ? bias.f[s] : NULL, NULL};
+        p.b[s]->router(p.q[s], ids.i[s], weights.f[s], logits.f[s], NULL, T, &r, (double *)scratch.f[s]);
+        exf_err err;
+        ck_ok(p.b[s]->download(p.q[s], named, ids.i[s], (size_t)(T * k) * sizeof *named, &err), err);
+        for (int i = 0; i < T * k; i++) {
+            ck_assert_msg(named[i] >= 0 && named[i] < e, "token %d, slot %d: expert %d of %d", i / k, i % k, (int)named[i], e);
+            for (int j = i - i % k; j < i; j++) ck_assert_int_ne(named[j], named[i]);
+        }
+    }
+    pair_free(&logits);
+    pair_free(&bias);
+    pair_free(&ids);
+    pair_free(&weights);
+    pair_free(&scratch);
+}
+END_TEST
+
 Suite *exf_suite(void)
 {
     Suite *s = suite_create("cuda_ops");
@@ -362,6 +393,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, rotations_are_near);
     tcase_add_loop_test(t, attention_is_near, 0, COUNT(attentions));
     tcase_add_loop_test(t, routing_is_the_same, 0, COUNT(routers));
+    tcase_add_loop_test(t, routing_of_nan_names_experts, 0, COUNT(routers));
     suite_add_tcase(s, t);
     return s;
 }
