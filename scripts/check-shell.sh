@@ -1,5 +1,5 @@
 #!/bin/sh
-# check-shell.sh - shellcheck on every shell script, and on the scripts that tests are made of.
+# check-shell.sh - shellcheck on every shell script, and on the scripts and tables that tests are made of.
 # usage: check-shell.sh      (make check-shell)      last line: "N passed, N failed", of files
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -17,8 +17,21 @@ done
 
 # The parts of a case are read by tests/cli/run.sh, under `set -e`, and some of their files are called
 # "cut" or "head": SC2148 (no first line), SC2164 (cd that may fail) and SC2238 are of no use there.
-for file in tests/cli/functions.sh $(find tests/cli/cases tests/bad -type f \( -name cmd -o -name setup -o -name after \) | sort); do
-    count shellcheck -s sh -S warning -e SC2148,SC2164,SC2238 "$file"
+case_shell() { # FILE
+    shellcheck -s sh -S warning -e SC2148,SC2164,SC2238 "$1"
+}
+for file in tests/cli/functions.sh $(find tests/cli/cases tests/bad/base -type f \( -name cmd -o -name setup -o -name after \) | sort); do
+    count case_shell "$file"
+done
+
+# The shell of a table stands in the table's own lines, so that what shellcheck names is found there.
+table_shell() { # TABLE
+    awk -v mode=shell -f tests/cli/table.awk "$1" >"$scratch/${1##*/}" && case_shell "$scratch/${1##*/}"
+}
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+for file in tests/bad/*.cases; do
+    count table_shell "$file"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 100 ]

@@ -4,14 +4,17 @@
 usage: python3 scripts/make_bad_fixtures.py [--check]
 
 Writes tests/bad/base/model (a tiny valid checkpoint: qwen3_moe, 2 layers, 4
-experts, top-2, hidden 16, random BF16 weights, byte-level tokenizer) and every
-safetensors and HDF5 file of the cases beside it.  Deterministic: the same bytes
-on every machine and every Python 3.8 or later; only the standard library is used.
---check writes nothing and exits 1 if a committed file differs.
+experts, top-2, hidden 16, random BF16 weights, byte-level tokenizer), the token
+ids beside it, and tests/bad/files: artifacts and shards of that checkpoint with
+one fault each.  Deterministic: the same bytes on every machine and every Python
+3.8 or later; only the standard library is used.
+--check writes nothing and exits 1 if a committed file differs, or if tests/bad/files
+holds another.
 
-Tests do not run this script.  Faults of text files (config.json, recipes,
-manifests) are not here: the case's `setup` or the file itself shows them.
+Tests do not run this script.  Faults that a line of shell makes (of texts, headers,
+single bytes) are not here: the `setup` of their case in tests/bad/*.cases shows them.
 """
+import glob
 import json
 import math
 import os
@@ -31,16 +34,7 @@ def put(path, data, root=BAD):
 
 # ---- safetensors ------------------------------------------------------------
 
-WIDTH = {"BF16": 2, "I8": 1, "F32": 4, "I32": 4, "I64": 8}
-
-
-def container(header, data, length=None):
-    """The file with these header bytes, whatever they are."""
-    return struct.pack("<Q", len(header) if length is None else length) + header + data
-
-
-def entry(dtype, shape, begin, end):
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+WIDTH = {"BF16": 2, "I8": 1, "I32": 4}
 
 
 def safetensors(tensors):
@@ -48,16 +42,11 @@ def safetensors(tensors):
     header, data = {}, b""
     for name, dtype, shape, raw in tensors:
         assert len(raw) == WIDTH[dtype] * math.prod(shape), name
-        header[name] = entry(dtype, shape, len(data), len(data) + len(raw))
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header, separators=(",", ":")).encode()
-    return container(text + b" " * (-len(text) % 8), data)
-
-
-def raw_header(header, data=b"", length=None):
-    """header: a dict, or the text as it shall stand."""
-    text = header if isinstance(header, str) else json.dumps(header, separators=(",", ":"))
-    return container(text.encode(), data, length)
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text + data
 
 
 def bf16(values):
@@ -178,85 +167,14 @@ def make_base():
     put(f"base/model/{FIRST}", safetensors(large))
     put(f"base/model/{SECOND}", safetensors(small))
     put(f"base/model/{INDEX}", index_of({FIRST: large, SECOND: small}))
-    return large, small
-
-
-# ---- broken containers: the second shard, tiny ------------------------------------
-
-def make_containers():
-    one = {"x": entry("BF16", [2, 2], 0, 8)}
-    data = b"\0" * 8
-    deep = "[" * 3000 + "]" * 3000
-    cases = {
-        "header-truncated": raw_header(one, data)[:40],
-        "header-length-huge": container(b"{}", b"", 1 << 63),
-        "header-length-beyond-file": raw_header(one, data, 4096),
-        "header-not-json": raw_header("{not JSON}"),
-        "header-not-object": raw_header("[1, 2]"),
-        "header-invalid-utf8": container(b'{"x\xff":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}}', b"\0\0"),
-        "header-nested-deep": raw_header('{"x":' + deep + "}"),
-        "header-padding-nul": container(json.dumps(one).encode() + b"\0\0", data),
-        "name-newline": raw_header({"x\ny": entry("BF16", [2, 2], 0, 8)}, data),
-        "duplicate-tensor": raw_header('{"x":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]},'
-                                       '"x":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]}}', data),
-        "overlap": raw_header({"x": entry("BF16", [2], 0, 4), "y": entry("BF16", [2], 2, 6)}, data[:6]),
-        "hole": raw_header({"x": entry("BF16", [2], 0, 4), "y": entry("BF16", [2], 6, 10)}, b"\0" * 10),
-        "trailing-bytes": raw_header(one, data + b"\0\0\0"),
-        "data-truncated": raw_header(one, data[:5]),
-        "unknown-dtype": raw_header({"x": entry("BF17", [2, 2], 0, 8)}, data),
-        "shape-times-dtype": raw_header({"x": entry("F32", [2, 2], 0, 8)}, data),
-        "shape-overflow": raw_header({"x": entry("BF16", [1 << 32, 1 << 32], 0, 8)}, data),
-        "shape-negative": raw_header({"x": entry("BF16", [-2, -2], 0, 8)}, data),
-        "shape-not-integer": raw_header({"x": entry("BF16", [2.0, 2], 0, 8)}, data),
-        "offset-negative": raw_header({"x": entry("BF16", [2, 2], -8, 0)}, data),
-        "offset-reversed": raw_header({"x": entry("BF16", [2, 2], 8, 0)}, data),
-        "offsets-missing": raw_header({"x": {"dtype": "BF16", "shape": [2, 2]}}, data),
-        "metadata-not-text": raw_header({"__metadata__": {"step": 3}, "x": one["x"]}, data),
-    }
-    for name, raw in cases.items():
-        put(f"safetensors-{name}/model/{SECOND}", raw)
-
-
-# ---- broken indices: shards of one tensor each --------------------------------------
-
-def make_indices():
-    x, y = ("x", "BF16", [2], b"\0" * 4), ("y", "BF16", [2], b"\1" * 4)
-
-    def case(name, weight_map, shards):
-        text = weight_map if isinstance(weight_map, str) else json.dumps({"weight_map": weight_map})
-        put(f"index-{name}/model/{INDEX}", (text + "\n").encode())
-        for file, tensors in shards.items():
-            put(f"index-{name}/model/{file}", safetensors(tensors))
-
-    case("missing-shard", {"x": "a.safetensors", "y": "b.safetensors"}, {"a.safetensors": [x]})
-    case("names-itself", {"x": INDEX}, {})
-    case("shard-dot-dot", {"x": "../a.safetensors"}, {})
-    case("shard-absolute", {"x": "/a.safetensors"}, {})
-    case("shard-empty-name", {"x": ""}, {})
-    case("shard-not-text", {"x": 1}, {})
-    case("tensor-in-two-shards", {"x": "a.safetensors", "y": "b.safetensors"}, {"a.safetensors": [x, y], "b.safetensors": [y]})
-    case("tensor-in-other-shard", {"x": "a.safetensors", "y": "a.safetensors", "z": "b.safetensors"},
-         {"a.safetensors": [x], "b.safetensors": [y, ("z",) + x[1:]]})
-    # "b.safetensors" is the end of "ab.safetensors", but another file
-    case("shard-name-is-suffix", {"x": "b.safetensors", "y": "b.safetensors", "z": "ab.safetensors"},
-         {"b.safetensors": [x], "ab.safetensors": [y, ("z",) + x[1:]]})
-    case("tensor-nowhere", {"x": "a.safetensors", "y": "a.safetensors"}, {"a.safetensors": [x]})
-    case("tensor-not-listed", {"x": "a.safetensors"}, {"a.safetensors": [x, y]})
-    case("weight-map-not-object", '{"weight_map": ["a.safetensors"]}', {})
-    case("weight-map-missing", '{"metadata": {}}', {})
-    case("weight-map-empty", '{"weight_map": {}}', {})
-    case("duplicate-tensor", '{"weight_map": {"x": "a.safetensors", "x": "b.safetensors"}}', {})
-    case("not-json", "{weight_map: x}", {})
+    return small
 
 
 # ---- broken tensors ------------------------------------------------------------------
 
-def make_tensors(large, small):
-    def case(name, change, reindex=False):
-        changed = [t for t in map(change, small) if t]
-        put(f"tensor-{name}/model/{SECOND}", safetensors(changed))
-        if reindex:
-            put(f"tensor-{name}/model/{INDEX}", index_of({FIRST: large, SECOND: changed}))
+def make_tensors(small):
+    def case(name, change):
+        put(f"files/tensor-{name}.safetensors", safetensors([t for t in map(change, small) if t]))
 
     def only(name, new):
         return lambda t: new(t) if t[0] == name else t
@@ -264,10 +182,9 @@ def make_tensors(large, small):
     def patched(position, value):
         return lambda t: t[:3] + (t[3][:2 * position] + bf16([value]) + t[3][2 * position + 2:],)
 
-    case("missing", only(ROUTER, lambda t: None), reindex=True)
-    surplus = small + [("model.layers.1.mlp.gate.bias", "BF16", [EXPERTS], b"\0" * 2 * EXPERTS)]
-    put(f"tensor-surplus/model/{SECOND}", safetensors(surplus))
-    put(f"tensor-surplus/model/{INDEX}", index_of({FIRST: large, SECOND: surplus}))
+    case("missing", only(ROUTER, lambda t: None))
+    bias = ("model.layers.1.mlp.gate.bias", "BF16", [EXPERTS], b"\0" * 2 * EXPERTS)
+    put("files/tensor-surplus.safetensors", safetensors(small + [bias]))
     case("wrong-shape", only(ROUTER, lambda t: t[:2] + ([HIDDEN, EXPERTS], t[3])))
     case("wrong-rank", only(NORM, lambda t: t[:2] + ([1, HIDDEN], t[3])))
     case("wrong-dtype", only(ROUTER, lambda t: (t[0], "I8", [EXPERTS, HIDDEN], b"\1" * (EXPERTS * HIDDEN))))
@@ -280,23 +197,13 @@ def make_tensors(large, small):
     put(f"zero-expert/model/{SECOND}", safetensors(zeroed), root=CLI)
 
 
-# ---- corpora of token ids ---------------------------------------------------------------
+# ---- a corpus of token ids ---------------------------------------------------------------
 
 def make_tokens():
-    def ids(rows):
-        return [len(rows), len(rows[0])], b"".join(struct.pack("<i", v) for row in rows for v in row)
-
     rng = random.Random(7)
     rows = [[rng.randrange(VOCAB) for _ in range(24)] for _ in range(6)]
-    good = ("ids", "I32") + ids(rows)
-    put("base/tokens.safetensors", safetensors([good]))
-    rows[2][7] = VOCAB
-    put("corpus-token-beyond-vocabulary/tokens.safetensors", safetensors([("ids", "I32") + ids(rows)]))
-    rows[2][7] = -1
-    put("corpus-token-negative/tokens.safetensors", safetensors([("ids", "I32") + ids(rows)]))
-    put("corpus-tokens-not-integers/tokens.safetensors", safetensors([("ids", "F32", [2, 2], b"\0" * 16)]))
-    put("corpus-tokens-one-row-vector/tokens.safetensors", safetensors([("ids", "I32", [4], b"\0" * 16)]))
-    put("corpus-tokens-which-tensor/tokens.safetensors", safetensors([good, ("more",) + good[1:]]))
+    raw = b"".join(struct.pack("<24i", *row) for row in rows)
+    put("base/tokens.safetensors", safetensors([("ids", "I32", [6, 24], raw)]))
 
 
 # ---- HDF5, by hand -------------------------------------------------------------------------
@@ -482,7 +389,7 @@ def make_artifacts():
     def case(name, change):
         root = statistics()
         change(root, root.members["layers"].members["0"].members)
-        put(f"artifact-{name}/statistics.h5", hdf5(root))
+        put(f"files/statistics-{name}.h5", hdf5(root))
 
     case("foreign-hdf5", lambda root, layer: root.attributes.clear())
     case("unknown-kind", lambda root, layer: root.attributes.update({"exfold_kind": "recipes"}))
@@ -507,22 +414,23 @@ def make_artifacts():
     case("link-index-damaged", lambda root, layer: layer.update({"exact": Indexed(9)}))
     root = hdf5(statistics())
     header = root.rindex(b"exfold_kind")
-    put("artifact-header-damaged/statistics.h5", root[:header] + b"E" + root[header + 1:])
-    put("artifact-truncated/statistics.h5", root[:len(root) // 2])
+    put("files/statistics-header-damaged.h5", root[:header] + b"E" + root[header + 1:])
+    put("files/statistics-truncated.h5", root[:len(root) // 2])
 
 
 # ------------------------------------------------------------------------------------------------
 
 def main():
     make_tokens()
-    make_containers()
-    make_indices()
-    make_tensors(*make_base())
+    make_tensors(make_base())
     make_artifacts()
     check = sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not check:
         sys.exit(__doc__)
-    wrong = 0
+    surplus = [p for p in map(os.path.normpath, glob.glob(os.path.join(BAD, "files", "*"))) if p not in FILES]
+    wrong = len(surplus)
+    for path in surplus:
+        print("not made here: " + os.path.relpath(path))
     for path, data in sorted(FILES.items()):
         old = open(path, "rb").read() if os.path.exists(path) else None
         if old == data:

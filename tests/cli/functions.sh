@@ -49,6 +49,48 @@ flip() {
     printf "\\$(printf %o $((flip_byte ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
 }
 
+# poke FILE OFFSET BYTES : overwrites; the bytes are a format of printf.
+poke() {
+    # shellcheck disable=SC2059  # the format is the bytes
+    printf "$3" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null
+}
+
+# cut_to N FILE : leaves the file's first N bytes.
+cut_to() {
+    head -c "$1" "$2" >.cut
+    cat .cut >"$2"
+    rm .cut
+}
+
+# u64 N : the number as eight bytes, the lowest first.
+u64() {
+    u64_rest=$1
+    set -- 0 1 2 3 4 5 6 7
+    while [ $# -gt 0 ]; do
+        # shellcheck disable=SC2059  # the format is the byte
+        printf "\\$(printf %03o $((u64_rest % 256)))"
+        u64_rest=$((u64_rest / 256))
+        shift
+    done
+}
+
+# safetensors N HEADER ... : a file of this header, whatever it says, and N bytes of zeros.
+safetensors() {
+    safetensors_data=$1
+    shift
+    safetensors_header=$(printf %s "$@")
+    u64 ${#safetensors_header}
+    printf %s "$safetensors_header"
+    head -c "$safetensors_data" /dev/zero
+}
+
+# lfs_pointer : what git leaves of a large file that was not fetched.
+lfs_pointer() {
+    echo 'version https://git-lfs.github.com/spec/v1'
+    echo 'oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393'
+    echo 'size 12345'
+}
+
 # hdf5_may_leak : for files at which libhdf5 itself leaks.
 hdf5_may_leak() {
     export LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}suppressions=$ROOT/tests/cli/lsan.supp:print_suppressions=0"

@@ -1,20 +1,20 @@
 #!/bin/sh
-# run.sh - the programs from the outside: every case of tests/cli/cases and tests/bad.
-# usage: [BUILD=dir] [JOBS=2] [CASE_SECONDS=180] run.sh [CASE-DIRECTORY ...]     last line: "N passed, N failed"
+# run.sh - the programs from the outside: every case of tests/cli/cases and of the tables tests/bad/*.cases.
+# usage: [BUILD=dir] [JOBS=2] [CASE_SECONDS=180] run.sh [DIRECTORY | TABLE.cases | TABLE.cases:NAME ...]
+# last line: "N passed, N failed"
 # As many cases run at a time as there are processors.
 #
-# A case is a directory.  It runs in a fresh copy of tests/bad/base (a valid tiny
-# model, corpus and recipe) with the case's own files laid over it, $BIN and $ROOT
-# set, and functions.sh loaded.  Its files, all but one optional:
+# A case runs in a fresh copy of tests/bad/base (a valid tiny model, corpus and recipe), with $BIN and $ROOT
+# set, and functions.sh loaded.  It is a directory, whose own files are laid over the copy.  All but one are optional:
 #   setup    makes what is not worth a file, before anything is compared
 #   cmd      the test, a sh script under `set -e`; default: base's, a calibration
 #   status   of cmd; default 0
 #   stdout   of cmd, exactly
 #   stderr   fixed strings that must occur in cmd's standard error, one a line
 #   after    must succeed afterwards
-# In tests/bad moreover `stderr` is required, nothing may be printed on stdout
-# without a `stdout`, standard error holds log lines only and ends with its one
-# error, and every file is afterwards as it was before.
+# Or it is a paragraph of a table of bad inputs, whose top says what it is made of (table.awk reads it); the programs
+# are on its PATH.  There moreover nothing may be printed on stdout, standard error holds log lines only and ends with
+# its one error, and every file is afterwards as it was before.
 set -u
 export LC_ALL=C
 export CASE_SECONDS="${CASE_SECONDS:-180}" # a case that runs longer has failed; sanitized programs need more
@@ -28,14 +28,20 @@ esac
 export ROOT BIN
 [ -x "$BIN/exfold-calibrate" ] || { echo "$BIN: no programs; run make first"; exit 1; }
 one=
-if [ "${1:-}" = --one ]; then # RESULTS CASE-DIRECTORY: for the main script below
-    one=$2 case_dir=$3
+if [ "${1:-}" = --one ]; then # RESULTS CASE: for the main script below
+    one=$2 test_case=$3
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/exfold-cli.XXXXXX") || exit 1
 trap 'chmod -R u+rwx "$work"; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 . "$ROOT/tests/cli/functions.sh"
+
+table() { # MODE TABLE OPTION ...
+    table_mode=$1 table_file=$2
+    shift 2
+    awk -v "mode=$table_mode" "$@" -f "$ROOT/tests/cli/table.awk" "$table_file"
+}
 
 # One of the case's scripts in its directory; a hang is a failure of the case, a slow machine is not.
 # shellcheck disable=SC2016  # expanded by the inner shell
@@ -53,45 +59,83 @@ differences() { # CASE-DIRECTORY
     fi
 }
 
+# Whether the message starts with the first of the words and goes on with the others in this order, "..." between them.
+says() { # MESSAGE WORDS
+    awk '
+        BEGIN {
+            message = ARGV[1]
+            n = split(" " ARGV[2] " ", word, / [.][.][.] /)
+            for (i = 1; i <= n; i++) {
+                gsub(/^ | $/, "", word[i])
+                if (word[i] == "") continue
+                at = index(message, word[i])
+                if (at == 0 || (i == 1 && at != 1)) exit 1
+                message = substr(message, at + length(word[i]))
+            }
+        }' "$1" "$2"
+}
+
 bad_differences() { # CASE-DIRECTORY
-    [ -s "$1/stderr" ] || printf ' the case says nothing of stderr;'
-    [ -f "$1/stdout" ] || [ ! -s "$work/stdout" ] || printf ' stdout: %s;' "$(head -n 1 "$work/stdout")"
+    [ ! -s "$work/stdout" ] || printf ' stdout: %s;' "$(head -n 1 "$work/stdout")"
     [ "$(grep -c '^exfold-[a-z]*: error: ' "$work/stderr")" = 1 ] || printf ' not one error on stderr;'
     ! grep -qv '^exfold-[a-z]*: ' "$work/stderr" || printf ' stderr has a line that is no message;'
-    tail -n 1 "$work/stderr" | grep -q ': error: ' || printf ' the error is not the last line;'
+    read -r words <"$1/error"
+    says "$(tail -n 1 "$work/stderr" | sed -n 's/^exfold-[a-z]*: error: //p')" "$words" || printf ' the last line is not the error "%s";' "$words"
     (cd "$work/case" && snapshot) >"$work/later"
     cmp -s "$work/before" "$work/later" ||
         printf ' files: %s;' "$(diff "$work/before" "$work/later" | sed -n 's/^[<>] \([0-9]* [0-9]* \)\{0,1\}//p' | sort -u | tr '\n' ' ')"
 }
 
-run_case() { # CASE-DIRECTORY
+run_case() { # CASE
     chmod -R u+rwx "$work"
-    rm -rf "$work/case"
-    cp -R "$ROOT/tests/bad/base" "$work/case" && cp -R "$1/." "$work/case" || return
-    [ ! -f "$1/setup" ] || script setup >"$work/stdout" 2>"$work/stderr" || { printf ' setup failed;'; cat "$work/stderr"; return; }
+    case_dir=$1
+    case $1 in
+    *.cases:*)
+        case_dir=$work/unpacked
+        mkdir "$case_dir"
+        table unpack "${1%:*}" -v "name=${1##*:}" -v "into=$case_dir" || { printf ' cannot be unpacked;'; return; }
+        PATH=$BIN:$PATH
+        ;;
+    esac
+    if ! cp -R "$ROOT/tests/bad/base" "$work/case" || ! cp -R "$case_dir/." "$work/case"; then
+        printf ' cannot be copied;'
+        return
+    fi
+    [ ! -f "$case_dir/setup" ] || script setup >"$work/stdout" 2>"$work/stderr" || { printf ' setup failed;'; cat "$work/stderr"; return; }
     (cd "$work/case" && snapshot) >"$work/before"
     script cmd >"$work/stdout" 2>"$work/stderr" </dev/null
     status=$?
-    said=$(differences "$1"; case $1 in */bad/*) bad_differences "$1" ;; esac)
-    [ ! -f "$1/after" ] || script after >"$work/after" 2>&1 || said="$said after: $(tail -n 1 "$work/after");"
+    said=$(differences "$case_dir"; [ ! -f "$case_dir/error" ] || bad_differences "$case_dir")
+    [ ! -f "$case_dir/after" ] || script after >"$work/after" 2>&1 || said="$said after: $(tail -n 1 "$work/after");"
     [ -z "$said" ] || printf '%s it said: %s' "$said" "$(tail -n 1 "$work/stderr")"
 }
 
 # A case that passes leaves an empty file in the folder of results, one that fails what it said.
 if [ -n "$one" ]; then
-    name=${case_dir#"$ROOT/tests/"}
-    result=$(run_case "$case_dir")
+    name=${test_case#"$ROOT/tests/"}
+    result=$(run_case "$test_case")
     said=$(grep '^SKIPPED' "$work/stderr") && printf '%s %s\n' "$name" "$said"
     [ -z "$result" ] || printf 'FAIL %s:%s\n' "$name" "$result"
     printf '%s' "$result" >"$one/$(echo "$name" | tr / =)"
     exit 0
 fi
 
+absolute() { # FILE
+    (cd "$(dirname "$1")" && printf '%s/%s\n' "$(pwd)" "$(basename "$1")")
+}
+
 mkdir "$work/results" || exit 1
-[ $# -gt 0 ] || set -- "$ROOT"/tests/cli/cases/* "$ROOT"/tests/bad/*
-for case_dir; do
-    case_dir=$(cd "$case_dir" && pwd) || exit 1
-    [ "$case_dir" = "$ROOT/tests/bad/base" ] || printf '%s\n' "$case_dir"
+[ $# -gt 0 ] || set -- "$ROOT"/tests/cli/cases/* "$ROOT"/tests/bad/*.cases
+for test_case; do
+    case $test_case in
+    *.cases | *.cases:*)
+        path=$(absolute "${test_case%.cases*}.cases") && names=$(table list "$path") || exit 1
+        name=${test_case##*.cases}
+        [ -z "$name" ] || names=$(echo "$names" | grep -xF -e "${name#:}") || { echo "$test_case: no such case" >&2; exit 1; }
+        for name in $names; do echo "$path:$name"; done
+        ;;
+    *) (cd "$test_case" && pwd) || exit 1 ;;
+    esac
 done >"$work/list" || exit 1
 xargs -n 1 -P "${JOBS:-$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)}" "$0" --one "$work/results" <"$work/list"
 passed=$(find "$work/results" -type f -size 0 | wc -l)
