@@ -116,7 +116,7 @@ out:
 
 /* ---- when ---------------------------------------------------------------------------------------- */
 
-/* Returns what this process wants behind so many layers: 0 nothing, 1 a save, 1 + a signal's number a save and the end. */
+/* Returns what this process wants after so many layers: 0 nothing, 1 a save, 1 + a signal's number a save and the end. */
 static int wish(const exf_pass *p, int done)
 {
     int stop = exf_stop_requested();

@@ -243,8 +243,8 @@ exf_code exf_resume_remove(exf_resume *r, exf_err *err)
     exf_code rc;
     if (r->follows) return EXF_OK;
     EXF_TRY(exf_resume_wait(r, err));
-    /* first: it names the others */
-    if (r->directory.fd >= 0) EXF_TRY(exf_resume_directory_drop(&r->directory, "resume.json", err));
+    if (r->directory.fd >= 0) /* first: it names the others */
+        EXF_TRY(exf_resume_directory_drop(&r->directory, "resume.json", err));
     rc = exf_resume_directory_remove(&r->directory, err);
 out:
     return rc;

@@ -79,7 +79,7 @@ enum { EXF_RESUME_CHUNK = 1 << 20 }; /* bytes that have one SHA-256; offsets bel
 
 /* Returns 1 if a point should be saved now that `done` layers are done; bytes: of its hidden states. */
 int exf_resume_due(const exf_resume *r, int done, uint64_t bytes);
-/* Starts the file of hidden states behind `done` layers, of so many bytes, after waiting for the save before. */
+/* Starts the file of hidden states after `done` layers, of so many bytes, after waiting for the save before. */
 exf_code exf_resume_hidden_begin(exf_resume *r, int done, uint64_t bytes, exf_err *err) EXF_CHECKED;
 /* Writes n bytes at an offset, on n_threads threads.  n is a multiple of EXF_RESUME_CHUNK, but at the end of the file. */
 exf_code exf_resume_hidden_put(exf_resume *r, uint64_t offset, const void *bytes, size_t n, int n_threads,

@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Up to version 0.x a point was <stage> itself, which runs with other outputs shared.  A run does not start over beside
- * one in silence. */
+/* A point of schema exfold-resume/2 was <stage>[-<i>-of-<n>] itself, whatever the output directory.  A run that would start
+ * over although one may be there is refused; --resume=never asks for just that. */
 static exf_code refuse_shared_point(const exf_recipe *r, const char *name, exf_err *err)
 {
     char *path = NULL;
@@ -29,7 +29,7 @@ out:
     return rc;
 }
 
-/* Each stage of a run has its own point: its name in runtime.checkpoint.directory. */
+/* A point's path in runtime.checkpoint.directory (run_resume.h): each stage and output directory has its own. */
 static exf_code name_in_checkpoint_directory(char **out, const exf_recipe *r, const exf_run_directory *dir, const char *stage,
                                              exf_err *err)
 {
