@@ -100,7 +100,8 @@ static const exf_opt key_rows[] = {
      "the same when so many seconds have passed, or more, so that saving takes at most 4 % of the time (the first is reckoned "
      "with 1 GB/s); 0: time does not matter"},
     {"runtime.checkpoint.directory", NULL, 0, EXF_OPT_TEXT, AT(checkpoint_directory), NULL, "DIR", "Runtime",
-     "where it is saved; default: .exfold-resume-calibrate, -basis, -validate or -capture in the output directory"},
+     "where it is saved, as STAGE-ID in there, ID made of the output directory's path; default: .exfold-resume-STAGE in "
+     "the output directory; STAGE is calibrate, basis, validate or capture"},
     {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output",
      "where files are written; made if missing; required"},
     {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",
