@@ -1,13 +1,13 @@
 /* fault_at_call.c - a library for LD_PRELOAD that lets a call of the program, or of a library that it
  * uses, fail: EXF_FAULT=CALL:N:WHAT, the N-th call of a kind, or EXF_FAULT=CALL:N:WHAT:on, that and all
- * behind it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
+ * after it.  EXF_FAULT_COUNT=FILE: writes "CALL NUMBER" lines to FILE when the program ends.
  * EXF_SERIAL_BLAS=1: OpenBLAS says that it was built without threads.
  *
  * CALL: malloc (calloc, realloc and aligned memory too), library (the same, called by libhdf5, libcrypto or OpenBLAS
- * themselves, which do not outlive all of them: exf_mem_reserve()), mmap, read, write, fsync, rename, open, stat,
- * thread; limit: no call, but from main() on the process gets no more than N pages of addresses from the system, and
- * all memory behind them fails, whoever asks; in programs that are linked with the shared runtime of CUDA, cuda-memory,
- * cuda-copy, cuda-make (streams and events), cuda-wait and cuda-launch.
+ * themselves, which do not outlive all of them: exf_mem_reserve()), mmap, read, write (ftruncate too), fsync, rename (link
+ * too), remove (unlink, rmdir), mkdir, open, stat, thread; limit: no call, but from main() on the process gets no more than N
+ * pages of addresses from the system, and all memory after them fails, whoever asks; in programs that are linked with the
+ * shared runtime of CUDA, cuda-memory, cuda-copy, cuda-make (streams and events), cuda-wait and cuda-launch.
  * WHAT: the number of an error (12 ENOMEM, 5 EIO, 28 ENOSPC, 11 EAGAIN; of CUDA its own, 2 or 719), or SIG and the number of a
  * signal that the program gets, after which the call goes on. */
 #define _GNU_SOURCE
@@ -28,12 +28,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MALLOC, LIBRARY, LIMIT, MMAP, READ, WRITE, FSYNC, RENAME, OPEN, STAT, THREAD, CUDA_MEMORY, CUDA_COPY, CUDA_MAKE, CUDA_WAIT,
-       CUDA_LAUNCH, CALLS };
+enum { MALLOC, LIBRARY, LIMIT, MMAP, READ, WRITE, FSYNC, RENAME, REMOVE, MKDIR, OPEN, STAT, THREAD, CUDA_MEMORY, CUDA_COPY,
+       CUDA_MAKE, CUDA_WAIT, CUDA_LAUNCH, CALLS };
 
 static const char *const call_name[CALLS] = {"malloc", "library", "limit", "mmap", "read", "write",
-                                             "fsync", "rename", "open", "stat", "thread", "cuda-memory", "cuda-copy", "cuda-make",
-                                             "cuda-wait", "cuda-launch"};
+                                             "fsync", "rename", "remove", "mkdir", "open", "stat", "thread", "cuda-memory",
+                                             "cuda-copy", "cuda-make", "cuda-wait", "cuda-launch"};
 static atomic_long calls[CALLS];
 static int faulty = -1, from_then_on, error_number, signal_number; /* faulty: a call, or -1 */
 static long fault_at;
@@ -249,12 +249,23 @@ WRAP(READ, ssize_t, -1, pread64, (int fd, void *bytes, size_t n, off64_t at), (f
 WRAP(WRITE, ssize_t, -1, write, (int fd, const void *bytes, size_t n), (fd, bytes, n))
 WRAP(WRITE, ssize_t, -1, pwrite, (int fd, const void *bytes, size_t n, off_t at), (fd, bytes, n, at))
 WRAP(WRITE, ssize_t, -1, pwrite64, (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n, at))
+WRAP(WRITE, int, -1, ftruncate, (int fd, off_t n), (fd, n))
+WRAP(WRITE, int, -1, ftruncate64, (int fd, off64_t n), (fd, n))
 WRAP(FSYNC, int, -1, fsync, (int fd), (fd))
 WRAP(RENAME, int, -1, rename, (const char *from, const char *to), (from, to))
+WRAP(RENAME, int, -1, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to))
+WRAP(RENAME, int, -1, link, (const char *from, const char *to), (from, to))
+WRAP(RENAME, int, -1, linkat, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags))
 WRAP(RENAME, int, -1, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
+WRAP(REMOVE, int, -1, unlink, (const char *path), (path))
+WRAP(REMOVE, int, -1, unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
+WRAP(REMOVE, int, -1, rmdir, (const char *path), (path))
+WRAP(MKDIR, int, -1, mkdir, (const char *path, mode_t mode), (path, mode))
+WRAP(MKDIR, int, -1, mkdirat, (int dir, const char *path, mode_t mode), (dir, path, mode))
 WRAP(STAT, int, -1, stat, (const char *path, struct stat *st), (path, st))
 WRAP(STAT, int, -1, lstat, (const char *path, struct stat *st), (path, st))
 WRAP(STAT, int, -1, fstat, (int fd, struct stat *st), (fd, st))
+WRAP(STAT, int, -1, fstatat, (int dir, const char *path, struct stat *st, int flags), (dir, path, st, flags))
 WRAP(STAT, int, -1, access, (const char *path, int mode), (path, mode))
 WRAP(STAT, int, -1, faccessat, (int dir, const char *path, int mode, int flags), (dir, path, mode, flags))
 WRAP(MMAP, void *, MAP_FAILED, mmap, (void *p, size_t n, int prot, int flags, int fd, off_t at), (p, n, prot, flags, fd, at))

@@ -1,7 +1,7 @@
 #!/bin/sh
 # run.sh - lets the n-th call of small runs fail, and judges what the program says of it: memory, mappings,
-# threads, read, write, fsync, rename, open, stat; once and from then on. And lets them have less memory than they
-# need, from none to nearly all of it, so that whatever is asked for last fails, in a library or not.
+# threads, read, write, fsync, rename, remove, mkdir, open, stat; once and from then on. And lets them have less
+# memory than they need, from none to nearly all of it, so that whatever is asked for last fails, in a library or not.
 # usage: run.sh [STEP]      about every STEP-th call of a kind (default 3000); BUILD: the build folder
 # CALLS=cuda: calls of the CUDA runtime instead, in programs linked with its shared library; STEP is 100 by default;
 #             needs a GPU: of calibrate and validate some 150 runs of about a second
@@ -35,7 +35,8 @@ cd "$work"
 # The program's command behind a prefix: `run` alone, or `run env NAME=VALUE ...`.
 run() {
     case $program in
-    calibrate) "$@" "$bin/exfold-calibrate" -q recipe.yaml --backend $device --output out --force ;;
+    calibrate) "$@" "$bin/exfold-calibrate" -q recipe.yaml --backend $device --output out --force \
+        --set runtime.checkpoint.every_layers=1 ;;
     validate) "$@" "$bin/exfold-validate" -q recipe.yaml --backend $device --output out --force --set validate.manifest=manifest.yaml \
         --set validate.tables=ready/tables.h5 --set validate.variants=top1:drop ;;
     solve) "$@" "$bin/exfold-solve" -q ready/statistics.h5 --output out --force ;;
@@ -140,8 +141,8 @@ sweep_system() {
         small=$step step=$((step / 40 + 1))
         sweep_kind mmap 12 $when
         sweep_kind thread 11 $when
-        for call in read write fsync open stat rename; do sweep_kind $call 5 $when; done
-        for call in write fsync open rename; do sweep_kind $call 28 $when; done
+        for call in read write fsync open stat rename remove mkdir; do sweep_kind $call 5 $when; done
+        for call in write fsync open rename mkdir; do sweep_kind $call 28 $when; done
         step=$small
     done
     sweep_limits

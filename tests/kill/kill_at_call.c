@@ -5,7 +5,7 @@
  * may change a file meanwhile.
  * EXF_KILL_TORN=1: as a power cut, with what was not synced torn (unsynced.h).
  *
- * Half of the kills fall before the call and half behind it: odd n before, even n behind. */
+ * Half of the kills fall before the call and half after it: odd n before, even n after. */
 #define _GNU_SOURCE
 #include "unsynced.h"
 
@@ -43,7 +43,7 @@ static void die(void)
     raise(number ? atoi(number) : SIGKILL);
 }
 
-/* Counts a call; 1: the program dies behind it. */
+/* Counts a call; 1: the program dies after it. */
 static int count(void)
 {
     const char *after = getenv("EXF_KILL_AFTER");
@@ -95,12 +95,15 @@ WRAP_NOTED(int, fsync, (int fd), (fd), unsynced_sync(fd))
 WRAP(int, ftruncate, (int fd, off_t n), (fd, n))
 WRAP(int, ftruncate64, (int fd, off64_t n), (fd, n))
 WRAP(int, rename, (const char *from, const char *to), (from, to))
+WRAP(int, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to))
 WRAP(int, renameat2, (int a, const char *from, int b, const char *to, unsigned flags), (a, from, b, to, flags))
 WRAP(int, link, (const char *from, const char *to), (from, to))
 WRAP(int, symlinkat, (const char *text, int dir, const char *path), (text, dir, path))
+WRAP(int, linkat, (int a, const char *from, int b, const char *to, int flags), (a, from, b, to, flags))
 WRAP(int, unlink, (const char *path), (path))
 WRAP(int, unlinkat, (int dir, const char *path, int flags), (dir, path, flags))
 WRAP(int, mkdir, (const char *path, mode_t mode), (path, mode))
+WRAP(int, mkdirat, (int dir, const char *path, mode_t mode), (dir, path, mode))
 WRAP(int, rmdir, (const char *path), (path))
 
 /* open() counts if it may create a file. */

@@ -1,6 +1,6 @@
 /* unsynced.h - remembers what was written to files and not synced, and tears it as a power cut may.
  *
- * unsynced_write() is called behind every write, unsynced_sync() behind every fsync, unsynced_tear() before
+ * unsynced_write() is called after every write, unsynced_sync() after every fsync, unsynced_tear() before
  * the program dies: it overwrites with zeros all bytes that were written since their file's last fsync.
  * A file is kept open by a second descriptor, so that it is found under whatever name it has by then. */
 #ifndef EXF_TESTS_KILL_UNSYNCED_H
