@@ -54,15 +54,28 @@ static int count(void)
     return at % 2 == 0;
 }
 
-/* EXF_FAIL_LSTAT=NAME: looking up whatever path ends in NAME fails as on a damaged disk. */
+/* EXF_FAIL_LSTAT=NAME: looking up whatever path ends in NAME, without following a link, fails as on a damaged disk. */
+static int is_unreadable(const char *path)
+{
+    const char *name = getenv("EXF_FAIL_LSTAT");
+    size_t n = name ? strlen(name) : 0, len = strlen(path);
+    return n && n <= len && strcmp(path + len - n, name) == 0;
+}
+
 int lstat(const char *path, struct stat *st)
 {
     static int (*next)(const char *, struct stat *);
-    const char *name = getenv("EXF_FAIL_LSTAT");
-    size_t n = name ? strlen(name) : 0, len = strlen(path);
     if (!next) *(void **)&next = dlsym(RTLD_NEXT, "lstat");
-    if (n && n <= len && strcmp(path + len - n, name) == 0) return errno = EIO, -1;
+    if (is_unreadable(path)) return errno = EIO, -1;
     return next(path, st);
+}
+
+int fstatat(int dir, const char *path, struct stat *st, int flags)
+{
+    static int (*next)(int, const char *, struct stat *, int);
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, "fstatat");
+    if (flags & AT_SYMLINK_NOFOLLOW && is_unreadable(path)) return errno = EIO, -1;
+    return next(dir, path, st, flags);
 }
 
 __attribute__((destructor)) static void report(void)
