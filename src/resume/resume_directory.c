@@ -28,6 +28,17 @@ static int has_line(const exf_resume_directory *d, const char *line)
     return 0;
 }
 
+/* Returns 1 if the journal names a file of the directory. */
+static int is_named(const exf_resume_directory *d, const char *name)
+{
+    char line[NAME_MAX + sizeof "file "];
+    snprintf(line, sizeof line, "file %s", name);
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&d->lock);
+    int named = has_line(d, line);
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&d->lock);
+    return named;
+}
+
 /* Returns the name that a line gives to a kind of file, or NULL. */
 static const char *name_of(const char *line, const char *kind)
 {
@@ -179,10 +190,8 @@ static exf_code find_stranger(const exf_resume_directory *d, char name[NAME_MAX 
     }
     errno = 0;
     for (struct dirent *e; !*name && (e = readdir(list));) {
-        char line[NAME_MAX + sizeof "file "];
         if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, JOURNAL) == 0) continue;
-        snprintf(line, sizeof line, "file %s", e->d_name);
-        if (!has_line(d, line)) snprintf(name, NAME_MAX + 1, "%s", e->d_name);
+        if (!is_named(d, e->d_name)) snprintf(name, NAME_MAX + 1, "%s", e->d_name);
     }
     exf_code rc = errno && !*name ? exf_fail_errno(err, errno, "%s: cannot list", d->path) : EXF_OK;
     closedir(list);
@@ -301,17 +310,12 @@ void exf_resume_directory_close(exf_resume_directory *d)
 /* ---- files ---------------------------------------------------------------------------------- */
 
 /* A name must be free, or in the journal, before the journal has it: what the journal names is removed one day. */
-static exf_code refuse_taken(exf_resume_directory *d, const char *name, exf_err *err)
+static exf_code refuse_taken(const exf_resume_directory *d, const char *name, exf_err *err)
 {
-    char line[NAME_MAX + sizeof "file "];
     int found;
     exf_code rc = exf_resume_directory_look(d, name, &found, err);
-    if (rc != EXF_OK || !found) return rc;
-    snprintf(line, sizeof line, "file %s", name);
-    pthread_mutex_lock(&d->lock);
-    int ours = has_line(d, line);
-    pthread_mutex_unlock(&d->lock);
-    return ours ? EXF_OK : exf_fail(err, EXF_IO, "%s/%s: is there, and no run of this resume point made it", d->path, name);
+    if (rc != EXF_OK || !found || is_named(d, name)) return rc;
+    return exf_fail(err, EXF_IO, "%s/%s: is there, and no run of this resume point made it", d->path, name);
 }
 
 static exf_code remove_in(int directory, const char *directory_path, const char *name, exf_err *err)
@@ -397,6 +401,7 @@ exf_code exf_resume_directory_replace(exf_resume_directory *d, const char *from,
 {
     int ours;
     exf_code rc;
+    EXF_TRY(refuse_taken(d, to, err));
     EXF_TRY(enter(d, "file", to, &ours, err));
     (void)fsync(d->fd);
     if (renameat(d->fd, from, d->fd, to) != 0)
@@ -409,7 +414,7 @@ out:
 
 exf_code exf_resume_directory_drop(const exf_resume_directory *d, const char *name, exf_err *err)
 {
-    return remove_in(d->fd, d->path, name, err);
+    return is_named(d, name) ? remove_in(d->fd, d->path, name, err) : EXF_OK;
 }
 
 exf_code exf_resume_directory_prune(const exf_resume_directory *d, int (*keep)(const void *self, const char *name),

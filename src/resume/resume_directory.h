@@ -44,9 +44,10 @@ exf_code exf_resume_directory_claim(exf_resume_directory *d, const char *output,
 exf_code exf_resume_directory_read(const exf_resume_directory *d, const char *name, exf_file **out, exf_err *err) EXF_CHECKED;
 /* *found = 1 if it holds a file of that name. */
 exf_code exf_resume_directory_look(const exf_resume_directory *d, const char *name, int *found, exf_err *err) EXF_CHECKED;
-/* Gives a file that was created another name of the journal, in one step, when all files made so far are on the disk. */
+/* Gives a file that was created another name, in one step, in place of what an earlier run made under it, when all files
+ * made so far are on the disk. */
 exf_code exf_resume_directory_replace(exf_resume_directory *d, const char *from, const char *to, exf_err *err) EXF_CHECKED;
-/* Removes a file that the journal names; EXF_OK if it is gone. */
+/* Removes a file that the journal names; EXF_OK if it is gone, and nothing happens if the journal does not name it. */
 exf_code exf_resume_directory_drop(const exf_resume_directory *d, const char *name, exf_err *err) EXF_CHECKED;
 /* Removes each file of the journal in the directory for which keep returns 0. */
 exf_code exf_resume_directory_prune(const exf_resume_directory *d, int (*keep)(const void *self, const char *name),

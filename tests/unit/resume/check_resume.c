@@ -351,6 +351,28 @@ START_TEST(a_file_that_appears_during_a_run_stays)
 }
 END_TEST
 
+/* Each name under which a run writes may be taken by another's file meanwhile, before the run makes its own. */
+START_TEST(no_name_that_appears_during_a_run_is_written_over)
+{
+    static const char *const names[] = {"sums-0.safetensors", "hidden-2", "resume.json.new", "resume.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[64], *bytes = NULL;
+        size_t n;
+        exf_resume *r;
+        snprintf(path, sizeof path, "point/%s", names[i]);
+        ck_ok(open_point(&r, EXF_RESUME_AUTO, &e), e);
+        exf_write_file(exf_scratch(path), "mine", 4);
+        ck_fails(save_layers(r, 0, 2, &e), EXF_IO, e, names[i]);
+        ck_fails(exf_resume_remove(r, &e), EXF_IO, e, "the directory stays");
+        exf_resume_free(r);
+        ck_ok(exf_file_slurp(exf_scratch(path), 100, &bytes, &n, &e), e);
+        ck_assert(n == 4 && memcmp(bytes, "mine", 4) == 0);
+        exf_mem_free(bytes);
+        remove_scratch(exf_scratch("point"));
+    }
+}
+END_TEST
+
 START_TEST(one_run_at_a_time_uses_a_point)
 {
     exf_resume *first;
@@ -452,6 +474,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_point_with_a_file_that_its_journal_does_not_name_is_refused);
     tcase_add_test(t, a_link_is_never_followed);
     tcase_add_test(t, a_file_that_appears_during_a_run_stays);
+    tcase_add_test(t, no_name_that_appears_during_a_run_is_written_over);
     tcase_add_test(t, one_run_at_a_time_uses_a_point);
     tcase_add_test(t, a_journal_that_was_cut_or_torn_is_taken);
     tcase_add_test(t, a_forged_journal_reaches_nothing_outside);
