@@ -396,7 +396,7 @@ START_TEST(a_journal_that_was_cut_or_torn_is_taken)
     size_t title = (size_t)(strchr(bytes, '\n') + 1 - bytes);
     remove_scratch(exf_scratch("point"));
     for (size_t zeros = 0; zeros < 2; zeros++)
-        for (size_t cut = 0; cut <= title; cut++) {
+        for (size_t cut = 0; cut <= title; cut += cut + 8 < title ? 5 : 1) {
             char *torn = strndup(bytes, title);
             if (zeros) memset(torn + cut, 0, title - cut);
             ck_assert_int_eq(mkdir(exf_scratch("point"), 0777), 0);
