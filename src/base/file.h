@@ -19,11 +19,8 @@ typedef struct exf_file exf_file; /* a regular file opened for reading; thread-s
 /* The system calls that read a file; all return the same bytes.
  *   PREAD   through the page cache
  *   DIRECT  past the page cache (O_DIRECT): whole aligned blocks, of which the first and
- *           the last may hold more than was asked for
- *   MMAP    copied from a mapping of the file.  A file that became shorter is an error as
- *           with the others; a file that shrinks, or a disk that fails, during the copy
- *           ends the program with SIGBUS */
-typedef enum { EXF_IO_PREAD, EXF_IO_DIRECT, EXF_IO_MMAP } exf_io;
+ *           the last may hold more than was asked for */
+typedef enum { EXF_IO_PREAD, EXF_IO_DIRECT } exf_io;
 enum { EXF_FILE_ALIGN = 4096 }; /* of offsets, lengths and memory when reading directly */
 
 /* Opens a regular file for PREAD.  EXF_IO where the system refuses or it is no regular file,
@@ -32,7 +29,7 @@ exf_code exf_file_open(exf_file **out, const char *path, exf_err *err) EXF_CHECK
 /* Opens the file of that name in an open directory; a symbolic link is refused.  path names it in messages. */
 exf_code exf_file_open_in(exf_file **out, int directory, const char *name, const char *path, exf_err *err) EXF_CHECKED;
 /* Chooses how the file is read; at most once, and not while reads are under way.  EXF_IO
- * naming the file and the remaining choices where its file system does not support this one. */
+ * naming the file and the other choice where its file system does not support this one. */
 exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err) EXF_CHECKED;
 void exf_file_close(exf_file *f); /* NULL is allowed */
 uint64_t exf_file_size(const exf_file *f);

@@ -1,6 +1,6 @@
-/* file_read.c - reading with bounds, in one of three ways; see file.h. */
+/* file_read.c - reading with bounds, in one of two ways; see file.h. */
 #if defined __linux__
-#define _GNU_SOURCE /* O_DIRECT, madvise */
+#define _GNU_SOURCE /* O_DIRECT */
 #endif
 #include "base/file.h"
 
@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,7 +21,6 @@ struct exf_file {
     char state[STATE_LEN];
     char *path;
     exf_io io;
-    char *map; /* [size] with EXF_IO_MMAP and a file of any bytes, else NULL */
 };
 
 /* ---- opening ---------------------------------------------------------- */
@@ -97,7 +95,6 @@ exf_code exf_file_open_in(exf_file **out, int directory, const char *name, const
 void exf_file_close(exf_file *f)
 {
     if (!f) return;
-    if (f->map) munmap(f->map, (size_t)f->size);
     if (f->fd >= 0) close(f->fd);
     exf_mem_free(f->path);
     exf_mem_free(f);
@@ -137,18 +134,7 @@ static exf_code use_direct(exf_file *f, exf_err *err)
     int flags = fcntl(f->fd, F_GETFL);
     if (flags >= 0 && fcntl(f->fd, F_SETFL, flags | O_DIRECT) == 0) return EXF_OK;
 #endif
-    return exf_fail(err, EXF_IO, "%s: its file system cannot be read directly (O_DIRECT): choose pread or mmap", f->path);
-}
-
-static exf_code use_map(exf_file *f, exf_err *err)
-{
-    if (f->size == 0) return EXF_OK;
-    if (f->size > SIZE_MAX) return exf_fail(err, EXF_IO, "%s: is too large to be mapped: choose pread or direct", f->path);
-    void *map = mmap(NULL, (size_t)f->size, PROT_READ, MAP_SHARED, f->fd, 0);
-    if (map == MAP_FAILED) return exf_fail_errno(err, errno, "%s: cannot be mapped: choose pread or direct", f->path);
-    f->map = map;
-    (void)posix_madvise(map, (size_t)f->size, POSIX_MADV_SEQUENTIAL);
-    return EXF_OK;
+    return exf_fail(err, EXF_IO, "%s: its file system cannot be read directly (O_DIRECT): choose pread", f->path);
 }
 
 exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err)
@@ -157,7 +143,6 @@ exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err)
     if (io == f->io) return EXF_OK;
     if (f->io != EXF_IO_PREAD) return exf_fail(err, EXF_INTERNAL, "%s: how it is read was chosen before", f->path);
     if (io == EXF_IO_DIRECT) rc = use_direct(f, err);
-    if (io == EXF_IO_MMAP) rc = use_map(f, err);
     if (rc == EXF_OK) f->io = io;
     return rc;
 }
@@ -166,7 +151,7 @@ exf_code exf_file_use(exf_file *f, exf_io io, exf_err *err)
 
 static exf_code cannot_read(const exf_file *f, int errnum, uint64_t at, exf_err *err)
 {
-    const char *hint = f->io == EXF_IO_DIRECT && errnum == EINVAL ? " directly: choose pread or mmap" : "";
+    const char *hint = f->io == EXF_IO_DIRECT && errnum == EINVAL ? " directly: choose pread" : "";
     return exf_fail_errno(err, errnum, "%s: cannot read at byte %llu%s", f->path, (unsigned long long)at, hint);
 }
 
@@ -236,63 +221,11 @@ out:
     return rc;
 }
 
-/* ---- mmap ----------------------------------------------------------------------- */
-
-/* Asked for ahead, and, where the system can, brought in by a call that fails rather
- * than by a copy that would end the program. */
-static exf_code bring_in(const exf_file *f, uint64_t offset, char *start, size_t bytes, exf_err *err)
-{
-    (void)posix_madvise(start, bytes, POSIX_MADV_WILLNEED);
-#ifdef MADV_POPULATE_READ
-    while (madvise(start, bytes, MADV_POPULATE_READ) != 0) {
-        if (errno == EINVAL || errno == ENOMEM) return EXF_OK; /* a system that has no such call: the copy does it */
-        if (errno != EINTR && errno != EAGAIN) return cannot_read(f, errno == EFAULT ? EIO : errno, offset, err);
-    }
-#else
-    (void)f;
-    (void)offset;
-    (void)err;
-#endif
-    return EXF_OK;
-}
-
-/* Gives pages that were copied back: they stay in the system's cache, but are not the process's memory
- * any more. */
-static void let_go(char *start, size_t bytes)
-{
-#ifdef MADV_DONTNEED
-    (void)madvise(start, bytes, MADV_DONTNEED);
-#else
-    (void)start;
-    (void)bytes;
-#endif
-}
-
-static exf_code read_mapped(const exf_file *f, uint64_t offset, char *buf, size_t n, exf_err *err)
-{
-    struct stat st;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = offset - offset % page;
-    exf_code rc;
-    if (n == 0) return EXF_OK;
-    if (fstat(f->fd, &st) != 0) return cannot_read(f, errno, offset, err);
-    uint64_t end = (uint64_t)st.st_size < f->size ? (uint64_t)st.st_size : f->size;
-    if (offset > end || n > end - offset) return truncated(f, end, (size_t)(offset + n - end), err);
-    EXF_TRY(bring_in(f, offset, f->map + first, (size_t)(offset + n - first), err));
-    memcpy(buf, f->map + offset, n);
-    let_go(f->map + first, (size_t)(offset + n - first));
-out:
-    return rc;
-}
-
 /* ---- any ---------------------------------------------------------------------------- */
 
 exf_code exf_file_read(const exf_file *f, uint64_t offset, void *buf, size_t n, exf_err *err)
 {
-    switch (f->io) {
-    case EXF_IO_DIRECT: return read_bounced(f, offset, buf, n, err);
-    case EXF_IO_MMAP: return read_mapped(f, offset, buf, n, err);
-    default: return read_plain(f, offset, buf, n, err);
-    }
+    return f->io == EXF_IO_DIRECT ? read_bounced(f, offset, buf, n, err) : read_plain(f, offset, buf, n, err);
 }
 
 exf_code exf_file_read_aligned(const exf_file *f, uint64_t offset, void *buffer, size_t n, const void **at, exf_err *err)

@@ -82,8 +82,8 @@ static const exf_opt key_rows[] = {
     {"runtime.max_gpu_memory", "max-gpu-memory", 0, EXF_OPT_BYTES, AT(max_gpu_memory), "0", "SIZE", "Runtime",
      "most that a run holds in GPU memory; such as 8GiB; a limit that cannot be met is refused with the least that "
      "can; 0: what is free"},
-    {"runtime.io", "io", 0, EXF_OPT_CHOICE, AT(io), "pread", "pread|direct|mmap", "Runtime",
-     "how weights are read; pread, through the system's cache; direct, past it (O_DIRECT); mmap, from a map of the files"},
+    {"runtime.io", "io", 0, EXF_OPT_CHOICE, AT(io), "pread", "pread|direct", "Runtime",
+     "how weights are read; pread, through the system's cache; direct, past it (O_DIRECT)"},
     {"runtime.streams", NULL, 0, EXF_OPT_INT, AT(streams), "0", "0..64", "Runtime",
      "sequences that a GPU mixes side by side, each on its own queue with its own workspace; results do not depend on it; "
      "0: 4, fewer where memory is short"},

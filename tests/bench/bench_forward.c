@@ -1,6 +1,6 @@
 /* bench_forward.c - a calibration's forward pass on the GPU, and how much of the
  * machine that is.
- * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct|mmap] [what=WHAT]
+ * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct] [what=WHAT]
  *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
  *
  * Passes over random tokens with the accumulator behind the observer's door: one to warm
@@ -81,7 +81,7 @@ static int usage(void)
     fprintf(
         stderr,
         "usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] "
-        "[io=pread|direct|mmap] [what=corouted|common|diagonal|lowrank]\n");
+        "[io=pread|direct] [what=corouted|common|diagonal|lowrank]\n");
     return EXF_USAGE;
 }
 
@@ -95,7 +95,7 @@ static int set(settings *is, const char *text)
     else if (strncmp(text, "streams=", 8) == 0)
         is->mixer_queues = atoi(text + 8);
     else if (strncmp(text, "io=", 3) == 0)
-        is->io = strcmp(text + 3, "direct") == 0 ? EXF_IO_DIRECT : strcmp(text + 3, "mmap") == 0 ? EXF_IO_MMAP : EXF_IO_PREAD;
+        is->io = strcmp(text + 3, "direct") == 0 ? EXF_IO_DIRECT : EXF_IO_PREAD;
     else if (strncmp(text, "what=", 5) == 0)
         is->what = what_of(text + 5);
     else
