@@ -4,9 +4,8 @@
  * every function below does at once what it would do as the only rank; such a process never touches MPI.
  *
  * What is summed are integers: a result does not depend on the number of ranks.  Collective functions
- * must be called by all ranks in the same order, each family (sums, sums beside, votes, node, leaders, all
- * else) on
- * its own, so that threads may use different families side by side.
+ * must be called by all ranks in the same order, each family (sums, sums beside, votes, node, all else)
+ * on its own, so that threads may use different families side by side.
  *
  * Failure: a rank that fails says so (exf_ranks_fail), or is seen to have died.  Then every call that
  * waits for others returns that failure, prefixed by rank, host and layer, and the ranks' stop flag
@@ -140,6 +139,4 @@ exf_code exf_ranks_window_new(exf_ranks_window *w, exf_ranks *r, size_t bytes, e
 void exf_ranks_window_free(exf_ranks_window *w, exf_ranks *r);
 /* Waits for the ranks of the node. */
 exf_code exf_ranks_node_barrier(exf_ranks *r, exf_err *err) EXF_CHECKED;
-/* Copies rank 0's bytes to the lowest rank of every node; called by those ranks only (local_rank 0). */
-exf_code exf_ranks_leaders_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 #endif

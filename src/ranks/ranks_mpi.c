@@ -29,6 +29,7 @@ exf_code exf_mpi_ok(int status, const char *what, exf_err *err)
 static exf_code find_place(exf_ranks *r, exf_err *err)
 {
     exf_place *p = &r->place;
+    MPI_Comm lowest; /* ranks of all nodes; MPI_COMM_NULL for the others */
     exf_code rc;
     *p = exf_one_place();
     EXF_TRY(exf_mpi_ok(MPI_Comm_rank(r->world, &p->rank), "counting ranks", err));
@@ -37,10 +38,11 @@ static exf_code find_place(exf_ranks *r, exf_err *err)
                        err));
     EXF_TRY(exf_mpi_ok(MPI_Comm_rank(r->node, &p->local_rank), "counting the ranks of a node", err));
     EXF_TRY(exf_mpi_ok(MPI_Comm_size(r->node, &p->local_size), "counting the ranks of a node", err));
-    EXF_TRY(exf_mpi_ok(MPI_Comm_split(r->world, p->local_rank ? MPI_UNDEFINED : 0, p->rank, &r->leaders), "counting nodes", err));
+    EXF_TRY(exf_mpi_ok(MPI_Comm_split(r->world, p->local_rank ? MPI_UNDEFINED : 0, p->rank, &lowest), "counting nodes", err));
     if (!p->local_rank) {
-        MPI_Comm_rank(r->leaders, &p->node);
-        MPI_Comm_size(r->leaders, &p->n_nodes);
+        MPI_Comm_rank(lowest, &p->node);
+        MPI_Comm_size(lowest, &p->n_nodes);
+        MPI_Comm_free(&lowest);
     }
     int node[2] = {p->node, p->n_nodes};
     EXF_TRY(exf_mpi_ok(MPI_Bcast(node, 2, MPI_INT, 0, r->node), "numbering nodes", err));

@@ -33,7 +33,7 @@ struct exf_ranks {
     exf_place place;
     exf_place *all;  /* [size] */
     unsigned char *watched; /* [size] 1: a process of this node that this one can see */
-    MPI_Comm world, sums, beside, votes, notes, node, leaders; /* leaders: MPI_COMM_NULL but for local_rank 0 */
+    MPI_Comm world, sums, beside, votes, notes, node;
     MPI_Datatype exact;
     MPI_Op add_exact;
     pthread_mutex_t lock;

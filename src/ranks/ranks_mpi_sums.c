@@ -203,29 +203,20 @@ exf_code exf_ranks_barrier(exf_ranks *r, exf_err *err)
 
 enum { MOST_BYTES = 1 << 28 };
 
-static exf_code broadcast(exf_ranks *r, MPI_Comm among, char *bytes, size_t n, exf_err *err)
+exf_code exf_ranks_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (size_t at = 0; r && at < n; at += MOST_BYTES) {
         MPI_Request q;
+        int piece = (int)(n - at < MOST_BYTES ? n - at : MOST_BYTES);
         pthread_mutex_lock(&r->lock);
-        int status = MPI_Ibcast(bytes + at, (int)(n - at < MOST_BYTES ? n - at : MOST_BYTES), MPI_BYTE, 0, among, &q);
+        int status = MPI_Ibcast((char *)bytes + at, piece, MPI_BYTE, 0, r->world, &q);
         pthread_mutex_unlock(&r->lock);
         EXF_TRY(exf_mpi_ok(status, "a broadcast", err));
-        EXF_TRY(wait_for(r, &q, 1, among != r->leaders, "a broadcast", err)); /* leaders have a thread for it */
+        EXF_TRY(exf_mpi_wait(r, &q, 1, "a broadcast", err));
     }
 out:
     return rc;
-}
-
-exf_code exf_ranks_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err)
-{
-    return r ? broadcast(r, r->world, bytes, n, err) : EXF_OK;
-}
-
-exf_code exf_ranks_leaders_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err)
-{
-    return r ? broadcast(r, r->leaders, bytes, n, err) : EXF_OK;
 }
 
 /* Gives rank 0 every rank's number of bytes. */

@@ -156,10 +156,4 @@ exf_code exf_ranks_node_barrier(exf_ranks *r, exf_err *err)
     (void)r, (void)err;
     return EXF_OK;
 }
-
-exf_code exf_ranks_leaders_broadcast(exf_ranks *r, void *bytes, size_t n, exf_err *err)
-{
-    (void)r, (void)bytes, (void)n, (void)err;
-    return EXF_OK;
-}
 #endif

@@ -89,9 +89,6 @@ static const exf_opt key_rows[] = {
      "0: 4, fewer where memory is short"},
     {"runtime.readers", NULL, 0, EXF_OPT_INT, AT(readers), "0", "0..64", "Runtime",
      "threads that read weights for a GPU; 0: as many as the system has, at most 16"},
-    {"runtime.weights", NULL, 0, EXF_OPT_CHOICE, AT(weights), "node", "node|job|rank", "Runtime",
-     "which ranks read the weights; node: those of a node together, each byte once; job: one node for all, which it "
-     "sends them to; rank: each for itself"},
     {"runtime.resume", "resume", 0, EXF_OPT_CHOICE, AT(resume), "auto", "auto|require|never", "Runtime",
      "whether a stopped run goes on; auto: if it can, require: fails if it cannot, never: starts over"},
     {"runtime.checkpoint.every_layers", NULL, 0, EXF_OPT_INT, AT(checkpoint_layers), "0", "0..1048576", "Runtime",

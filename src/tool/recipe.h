@@ -55,7 +55,6 @@ typedef struct {
     char *sensitivities;     /* --sensitivities FILE of exfold-solve */
     int wants_sensitivities; /* --sensitivities of exfold-validate */
     int backend, compute, io; /* EXF_BACKEND_*; EXF_COMPUTE_IS_*; exf_io */
-    int weights;              /* EXF_WEIGHTS_BY_* */
     int64_t threads, readers, streams;
     uint64_t max_gpu_memory;
     int resume; /* exf_resume_mode */
@@ -84,7 +83,6 @@ typedef struct {
 enum { EXF_UNOBSERVED_REFUSE, EXF_UNOBSERVED_ACCEPT };
 enum { EXF_PAIRS_COROUTED, EXF_PAIRS_COMMON_INPUT };
 enum { EXF_BACKEND_AUTO, EXF_BACKEND_CPU, EXF_BACKEND_CUDA };
-enum { EXF_WEIGHTS_BY_NODE, EXF_WEIGHTS_BY_JOB, EXF_WEIGHTS_BY_RANK }; /* runtime.weights */
 enum { EXF_COMPUTE_IS_AUTO, EXF_COMPUTE_IS_F32, EXF_COMPUTE_IS_BF16 };
 
 /* Rows for flags of every program, and for the recipe's keys. */

@@ -47,8 +47,8 @@ exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *gro
 
 /* Refuses, behind a pass, ranks that have read other weights: copies of one size on several nodes. */
 exf_code exf_session_same_weights(const exf_session *s, exf_err *err) EXF_CHECKED;
-/* Has the ranks of a node, or one node for all, read each weight once, as runtime.weights says; collective over the job.
- * exf_session_deal() does it too. */
+/* Has the ranks of a node read each weight once for all of them; collective over the node.  exf_session_deal() does it
+ * too. */
 exf_code exf_session_share(exf_session *s, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Frees what the ranks of the node share. */
 void exf_session_unshare(exf_session *s);

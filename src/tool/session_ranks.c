@@ -108,11 +108,6 @@ static exf_code check_ranks(void *self, exf_err *err)
     return exf_ranks_check(self, err);
 }
 
-static exf_code to_other_nodes(void *self, void *bytes, size_t n, exf_err *err)
-{
-    return exf_ranks_leaders_broadcast(self, bytes, n, err);
-}
-
 /* Makes a text of the files that this rank reads: those at the same paths on another node are others, and so are copies. */
 static exf_code files_digest(char hex[EXF_SHA256_HEX], const exf_checkpoint *c, exf_err *err)
 {
@@ -127,32 +122,19 @@ out:
     return rc;
 }
 
-/* Returns the most ranks that a node has, on all ranks the same. */
-static int fullest_node(const exf_ranks *job)
-{
-    int most = 0;
-    for (int i = 0, n = exf_ranks_place(job).size; i < n; i++) {
-        int there = exf_ranks_place_of(job, i).local_size;
-        most = there > most ? there : most;
-    }
-    return most;
-}
-
 /* A GPU reads a layer ahead; on the CPU a rank has at most eight threads at it. */
 enum { GPU_SLOTS = EXF_SHARED_SLOTS, CPU_SLOTS = 8 };
 
 exf_code exf_session_share(exf_session *s, const exf_recipe *r, exf_err *err)
 {
     exf_place p = exf_ranks_place(r->job);
-    int job = r->weights == EXF_WEIGHTS_BY_JOB && p.n_nodes > 1, slots = s->backend->gpu ? GPU_SLOTS : CPU_SLOTS;
+    int slots = s->backend->gpu ? GPU_SLOTS : CPU_SLOTS;
     exf_code rc;
-    if (!r->job || r->weights == EXF_WEIGHTS_BY_RANK || fullest_node(r->job) > EXF_SHARED_MEMBERS) return EXF_OK;
-    if (p.local_size < 2 && !job) return EXF_OK;
+    if (p.local_size < 2 || p.local_size > EXF_SHARED_MEMBERS) return EXF_OK;
     EXF_TRY(exf_ranks_window_new(&s->window, r->job, exf_shared_chunks_bytes(slots), err));
     s->shares = r->job;
     exf_shared_memory m = {.memory = s->window.at, .slots = slots, .member = p.local_rank, .members = p.local_size,
-                           .check = check_ranks, .broadcast = job ? to_other_nodes : NULL, .reads = p.node == 0,
-                           .self = r->job};
+                           .check = check_ranks, .self = r->job};
     EXF_TRY(files_digest(m.files, s->model->checkpoint, err));
     rc = exf_shared_chunks_open(&s->shared, &m, s->backend, err);
 out:

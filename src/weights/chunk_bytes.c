@@ -25,14 +25,10 @@ exf_code exf_chunk_read(const exf_weight_chunk *p, char *room, exf_raw_rows *row
 /* Reads a chunk into its slot for all ranks of the node, unless it is too large. */
 static exf_code read_for_all(exf_shared_chunks *s, const exf_weight_chunk *p, exf_shared_chunk *c, uint64_t *read, exf_err *err)
 {
-    size_t codes = exf_chunk_code_bytes(p), scales = exf_chunk_scale_bytes(p);
     exf_code rc = EXF_OK;
     c->rows = (exf_raw_rows){.codes = NULL};
-    if (exf_shared_chunk_fits(codes, scales)) {
+    if (exf_shared_chunk_fits(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)))
         EXF_TRY(read_to(p, c->at, exf_shared_chunk_scales(c), &c->rows, read, err));
-        c->code_bytes = codes;
-        c->scale_bytes = scales;
-    }
     exf_shared_chunk_filled(s, c);
 out:
     return rc;

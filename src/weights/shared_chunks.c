@@ -1,26 +1,54 @@
 /* shared_chunks.c - see shared_chunks.h. */
-#include "weights/shared_chunks_internal.h"
+#include "weights/shared_chunks.h"
 
 #include "base/file.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <time.h>
 
 enum {
-    CODE_BYTES = EXF_WEIGHT_CHUNK_BYTES + 2 * EXF_RING_PAGE, /* with what unbuffered reads take beside them */
-    SCALE_BYTES = EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * EXF_RING_PAGE,
+    PAGE = 4096,
+    CODE_BYTES = EXF_WEIGHT_CHUNK_BYTES + 2 * PAGE, /* with what unbuffered reads take beside them */
+    SCALE_BYTES = EXF_WEIGHT_CHUNK_BYTES / 8 + 2 * PAGE,
     POLL_NS = 20000
+};
+
+/* In shared memory.  Numbers of chunks are stored plus 1, so that 0 is none. */
+typedef struct {
+    _Atomic uint64_t claimed; /* by the rank that reads it */
+    _Atomic uint64_t filled;
+    _Atomic uint32_t done;    /* how many have copied the chunk that is in the slot */
+    uint32_t shared;          /* 0: the chunk is read by each rank */
+    uint64_t codes, scales;   /* offsets of the bytes in the slot; scales 0: none */
+    char code_digest[EXF_SHA256_HEX], scale_digest[EXF_SHA256_HEX];
+} ring_slot;
+
+typedef struct {
+    _Atomic uint64_t arrived; /* calls of exf_shared_chunks_begin(), of all ranks */
+    char plan[2][EXF_SHARED_MEMBERS][EXF_SHA256_HEX]; /* of this and the next loading, by turns */
+    char files[EXF_SHARED_MEMBERS][EXF_SHA256_HEX];
+    ring_slot slot[EXF_SHARED_SLOTS]; /* the first m.slots are used */
+} ring;
+
+struct exf_shared_chunks {
+    exf_shared_memory m;
+    const exf_backend *b;
+    ring *ring;
+    char *bytes;    /* of slot 0 */
+    uint64_t begun; /* calls of begin */
+    uint64_t next;  /* number of the first chunk that was not begun */
+    int pinned;
 };
 
 static size_t ring_bytes(void)
 {
-    return (sizeof(exf_ring) + EXF_RING_PAGE - 1) / EXF_RING_PAGE * EXF_RING_PAGE;
+    return (sizeof(ring) + PAGE - 1) / PAGE * PAGE;
 }
 
-char *exf_ring_bytes(const exf_shared_chunks *s, uint64_t number)
+static char *slot_bytes(const exf_shared_chunks *s, uint64_t number)
 {
     return s->bytes + number % (uint64_t)s->m.slots * (CODE_BYTES + SCALE_BYTES);
 }
@@ -65,26 +93,19 @@ out:
 
 void exf_shared_chunks_close(exf_shared_chunks *s)
 {
-    exf_err ignored;
     if (!s) return;
-    if (exf_relay_end(s, 1, &ignored) != EXF_OK) exf_log_debug("weights: %s", ignored.msg);
     if (s->pinned) s->b->gpu->unpin(s->m.memory);
     exf_mem_free(s);
 }
 
 /* ---- waiting ------------------------------------------------------------------------------- */
 
-exf_code exf_ring_wait(const exf_shared_chunks *s, exf_err *err)
+/* Sleeps a moment; returns a stop that was requested, or another rank's failure. */
+static exf_code wait_a_moment(const exf_shared_chunks *s, exf_err *err)
 {
     const struct timespec moment = {.tv_nsec = POLL_NS};
     exf_code rc = exf_stop_check(err);
     if (rc == EXF_OK && s->m.check) rc = s->m.check(s->m.self, err);
-    if (rc == EXF_OK && atomic_load(&s->relay.quit))
-        rc = exf_fail(err, EXF_STOPPED, "weights: loading was given up");
-    if (rc == EXF_OK && atomic_load(&s->relay.failed)) {
-        *err = s->relay.err;
-        rc = err->code;
-    }
     if (rc == EXF_OK) nanosleep(&moment, NULL);
     return rc;
 }
@@ -92,32 +113,26 @@ exf_code exf_ring_wait(const exf_shared_chunks *s, exf_err *err)
 exf_code exf_shared_chunks_begin(exf_shared_chunks *s, const char plan[EXF_SHA256_HEX], size_t n, uint64_t *first, int *same,
                                  exf_err *err)
 {
-    exf_code rc = exf_relay_end(s, 0, err); /* of the loading before */
     size_t turn = s->begun % 2, members = (size_t)s->m.members;
-    if (rc != EXF_OK) return rc;
+    exf_code rc = EXF_OK;
     memcpy(s->ring->plan[turn][s->m.member], plan, EXF_SHA256_HEX);
     memcpy(s->ring->files[s->m.member], s->m.files, EXF_SHA256_HEX);
     atomic_fetch_add(&s->ring->arrived, 1);
     s->begun++;
-    while (atomic_load(&s->ring->arrived) < s->begun * members) EXF_TRY(exf_ring_wait(s, err));
+    while (atomic_load(&s->ring->arrived) < s->begun * members) EXF_TRY(wait_a_moment(s, err));
     *same = 1;
     for (size_t i = 0; i < members; i++)
         *same = *same && memcmp(s->ring->plan[turn][i], plan, EXF_SHA256_HEX) == 0 &&
                 strcmp(s->ring->files[i], s->m.files) == 0;
     *first = s->next;
     if (*same) s->next += n;
-    if (s->m.broadcast && !*same)
-        rc = exf_fail(err, EXF_USAGE, "weights: the ranks of this node load in different parts, or from different files, so that "
-                                      "no rank can read for all; give runtime.max_gpu_memory, or runtime.weights: node");
-    else if (s->m.broadcast && s->m.member == 0)
-        rc = exf_relay_start(s, plan, *first, n, err);
 out:
     return rc;
 }
 
 /* ---- chunks -------------------------------------------------------------------------------- */
 
-exf_ring_slot *exf_ring_at(const exf_shared_chunks *s, uint64_t number)
+static ring_slot *slot_of(const exf_shared_chunks *s, uint64_t number)
 {
     return &s->ring->slot[number % (uint64_t)s->m.slots];
 }
@@ -129,25 +144,27 @@ static uint64_t before_it(const exf_shared_chunks *s, uint64_t number)
     return number >= slots ? number + 1 - slots : 0;
 }
 
-int exf_ring_claim(const exf_shared_chunks *s, uint64_t number)
+/* Tries to become the one that fills the chunk's slot. */
+static int claim_slot(const exf_shared_chunks *s, uint64_t number)
 {
     uint64_t before = before_it(s, number);
-    return atomic_compare_exchange_strong(&exf_ring_at(s, number)->claimed, &before, number + 1);
+    return atomic_compare_exchange_strong(&slot_of(s, number)->claimed, &before, number + 1);
 }
 
-exf_code exf_ring_wait_free(const exf_shared_chunks *s, uint64_t number, exf_err *err)
+/* Waits until all have copied the chunk that was in the slot. */
+static exf_code wait_until_free(const exf_shared_chunks *s, uint64_t number, exf_err *err)
 {
-    exf_ring_slot *at = exf_ring_at(s, number);
+    ring_slot *at = slot_of(s, number);
     exf_code rc = EXF_OK;
     uint64_t before = before_it(s, number);
-    while (before && (atomic_load(&at->filled) != before || atomic_load(&at->done) < exf_ring_copies(s)))
-        EXF_TRY(exf_ring_wait(s, err));
+    while (before && (atomic_load(&at->filled) != before || atomic_load(&at->done) < (uint32_t)s->m.members))
+        EXF_TRY(wait_a_moment(s, err));
     atomic_store(&at->done, 0);
 out:
     return rc;
 }
 
-static void show(const exf_ring_slot *at, exf_shared_chunk *c)
+static void show(const ring_slot *at, exf_shared_chunk *c)
 {
     c->rows = (exf_raw_rows){.codes = NULL};
     if (!at->shared) return;
@@ -157,20 +174,14 @@ static void show(const exf_ring_slot *at, exf_shared_chunk *c)
     memcpy(c->rows.scale_digest, at->scale_digest, EXF_SHA256_HEX);
 }
 
-/* Returns 1 if this rank is to read the chunk. */
-static int is_to_read(const exf_shared_chunks *s, uint64_t number)
-{
-    return (!s->m.broadcast || s->m.reads) && exf_ring_claim(s, number);
-}
-
 exf_code exf_shared_chunk_take(exf_shared_chunks *s, uint64_t number, exf_shared_chunk *c, exf_err *err)
 {
-    exf_ring_slot *at = exf_ring_at(s, number);
+    ring_slot *at = slot_of(s, number);
     exf_code rc = EXF_OK;
-    *c = (exf_shared_chunk){.number = number, .at = exf_ring_bytes(s, number)};
-    while (!(c->reads = is_to_read(s, number)) && atomic_load(&at->filled) != number + 1) EXF_TRY(exf_ring_wait(s, err));
+    *c = (exf_shared_chunk){.number = number, .at = slot_bytes(s, number)};
+    while (!(c->reads = claim_slot(s, number)) && atomic_load(&at->filled) != number + 1) EXF_TRY(wait_a_moment(s, err));
     if (c->reads)
-        rc = exf_ring_wait_free(s, number, err);
+        rc = wait_until_free(s, number, err);
     else
         show(at, c);
 out:
@@ -179,13 +190,11 @@ out:
 
 void exf_shared_chunk_filled(exf_shared_chunks *s, const exf_shared_chunk *c)
 {
-    exf_ring_slot *at = exf_ring_at(s, c->number);
+    ring_slot *at = slot_of(s, c->number);
     at->shared = c->rows.codes != NULL;
     if (at->shared) {
         at->codes = (uint64_t)((const char *)c->rows.codes - c->at);
         at->scales = c->rows.scales ? (uint64_t)((const char *)c->rows.scales - c->at) : 0;
-        at->code_bytes = c->code_bytes;
-        at->scale_bytes = c->scale_bytes;
         memcpy(at->code_digest, c->rows.code_digest, EXF_SHA256_HEX);
         memcpy(at->scale_digest, c->rows.scale_digest, EXF_SHA256_HEX);
     }
@@ -194,5 +203,5 @@ void exf_shared_chunk_filled(exf_shared_chunks *s, const exf_shared_chunk *c)
 
 void exf_shared_chunk_done(exf_shared_chunks *s, const exf_shared_chunk *c)
 {
-    atomic_fetch_add(&exf_ring_at(s, c->number)->done, 1);
+    atomic_fetch_add(&slot_of(s, c->number)->done, 1);
 }

@@ -3,10 +3,7 @@
  * A ring of slots lies in memory that the ranks share and that each has pinned for its GPU, if it has one.  All ranks
  * load the same chunks in the same order.  The rank that comes to a chunk first reads it into the chunk's slot; every
  * rank copies it to its GPU from there, or makes float32 of it; when all have, the slot is free for the chunk one ring
- * further on.  So ranks wait for each other at the distance of a ring, and no rank can be more than that ahead.
- *
- * With several nodes, each reads for itself, or the first reads for all (shared_relay.c): the lowest rank of that node
- * broadcasts every chunk to the lowest ranks of the others, which put it into their rings.
+ * further on.  So a rank runs at most `slots` chunks ahead of the slowest of its node.  Nodes read for themselves.
  *
  * Waiting is polling, so that the death of a rank leaves no lock behind. */
 #ifndef EXF_WEIGHTS_SHARED_CHUNKS_H
@@ -22,9 +19,6 @@ typedef struct {
     int slots;           /* in it: at most EXF_SHARED_SLOTS, the same on all ranks of a node */
     int member, members; /* this rank's number on the node, from 0, and how many there are: at most EXF_SHARED_MEMBERS */
     exf_code (*check)(void *self, exf_err *err); /* returns another rank's failure, for a rank that waits */
-    /* Copies n bytes from the node that reads to all others; called by member 0 of each.  NULL: every node reads. */
-    exf_code (*broadcast)(void *self, void *bytes, size_t n, exf_err *err);
-    int reads;           /* with broadcast: 1 on the node that reads */
     char files[EXF_SHA256_HEX]; /* a text that is equal on ranks that read the same files */
     void *self;
 } exf_shared_memory;
@@ -39,8 +33,7 @@ exf_code exf_shared_chunks_open(exf_shared_chunks **out, const exf_shared_memory
 void exf_shared_chunks_close(exf_shared_chunks *s); /* NULL is allowed */
 
 /* Starts loading n chunks, which all ranks do together.  plan: a text of 64 characters that is equal where the chunks
- * are.  *first becomes the number of the first chunk; *same is 0 if the ranks' plans or files differ: then none is shared;
- * EXF_USAGE if one node reads for all and they differ. */
+ * are.  *first becomes the number of the first chunk; *same is 0 if the ranks' plans or files differ: then none is shared. */
 exf_code exf_shared_chunks_begin(exf_shared_chunks *s, const char plan[EXF_SHA256_HEX], size_t n, uint64_t *first, int *same,
                                  exf_err *err) EXF_CHECKED;
 
@@ -49,7 +42,6 @@ typedef struct {
     uint64_t number;
     int reads;      /* 1: this rank must read it, and then call exf_shared_chunk_filled() */
     char *at;       /* page-aligned; EXF_SHARED_CODES bytes for codes, then those for scales */
-    size_t code_bytes, scale_bytes; /* set with rows by the rank that reads */
     exf_raw_rows rows; /* where it is filled: the bytes and their digests; codes NULL: it is not shared, each rank reads it */
 } exf_shared_chunk;
 

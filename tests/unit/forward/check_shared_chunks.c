@@ -148,96 +148,6 @@ static exf_code gone(void *self, exf_err *err)
     return exf_fail(err, EXF_IO, "rank 1 is gone");
 }
 
-/* ---- one node reads for all ------------------------------------------------------------------ */
-
-/* Bytes on their way from one node to another. */
-typedef struct {
-    pthread_mutex_t lock;
-    pthread_cond_t moved;
-    const void *bytes; /* NULL: none are on their way */
-    size_t n;
-} channel;
-
-typedef struct {
-    channel *c;
-    int sends;
-} channel_end;
-
-static exf_code broadcast(void *self, void *bytes, size_t n, exf_err *err)
-{
-    channel_end *end = self;
-    channel *c = end->c;
-    (void)err;
-    pthread_mutex_lock(&c->lock);
-    if (end->sends) {
-        c->bytes = bytes;
-        c->n = n;
-        pthread_cond_broadcast(&c->moved);
-        while (c->bytes) pthread_cond_wait(&c->moved, &c->lock);
-    } else {
-        while (!c->bytes) pthread_cond_wait(&c->moved, &c->lock);
-        ck_assert_uint_eq(c->n, n);
-        memcpy(bytes, c->bytes, n);
-        c->bytes = NULL;
-        pthread_cond_broadcast(&c->moved);
-    }
-    pthread_mutex_unlock(&c->lock);
-    return EXF_OK;
-}
-
-/* Members 0 and 1 are the node that reads, member 2 is another. */
-START_TEST(one_node_reads_for_all)
-{
-    member alone, m[MEMBERS];
-    void *memory[2] = {shared_memory(), shared_memory()};
-    channel c = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, 0};
-    channel_end end[2] = {{&c, 1}, {&c, 0}};
-    member_open(&alone, golden_families[_i], NULL, 0);
-    alone.loadings = 2;
-    run(&alone);
-    for (int i = 0; i < MEMBERS; i++) {
-        int node = i / 2;
-        member_open(&m[i], golden_families[_i], memory[node], i % 2);
-        m[i].loadings = 2;
-        m[i].lazy = i == 2;
-        m[i].memory.members = node ? 1 : 2;
-        m[i].memory.broadcast = broadcast;
-        m[i].memory.reads = node == 0;
-        m[i].memory.self = &end[node];
-    }
-    run_members(m);
-    for (int i = 0; i < MEMBERS; i++) assert_equal(&alone, &m[i]);
-    ck_assert_uint_eq(m[0].times.bytes + m[1].times.bytes, alone.times.bytes);
-    ck_assert_uint_eq(m[2].times.bytes, 0);
-    for (int i = 0; i < MEMBERS; i++) member_close(&m[i]);
-    member_close(&alone);
-    free(memory[0]);
-    free(memory[1]);
-}
-END_TEST
-
-static exf_code other_plan(void *self, void *bytes, size_t n, exf_err *err)
-{
-    (void)self, (void)err;
-    memset(bytes, 'x', n);
-    return EXF_OK;
-}
-
-/* A node that would load otherwise than the node that reads says so. */
-START_TEST(nodes_must_load_alike_if_one_reads)
-{
-    member m;
-    void *memory = shared_memory();
-    member_open(&m, "qwen3_moe", memory, 0);
-    m.memory.members = 1;
-    m.memory.broadcast = other_plan;
-    run(&m);
-    ck_fails(m.rc, EXF_USAGE, m.err, "loads them in other parts than the node that reads");
-    member_close(&m);
-    free(memory);
-}
-END_TEST
-
 /* Members whose memory makes them load otherwise read for themselves. */
 START_TEST(other_plans_are_not_shared)
 {
@@ -299,8 +209,6 @@ Suite *exf_suite(void)
     TCase *t = tcase_create("ring");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, members_load_what_one_loads_and_read_it_once, 0, golden_n_families());
-    tcase_add_loop_test(t, one_node_reads_for_all, 0, golden_n_families());
-    tcase_add_test(t, nodes_must_load_alike_if_one_reads);
     tcase_add_test(t, other_plans_are_not_shared);
     tcase_add_test(t, other_files_are_not_shared);
     tcase_add_test(t, a_lost_member_ends_the_others);

@@ -70,7 +70,6 @@ START_TEST(sums_and_votes_are_ones_own)
     ck_ok(exf_ranks_vote_finish(NULL, &largest, &err), err);
     ck_assert_int_eq(largest, 7);
     ck_ok(exf_ranks_broadcast(NULL, x, sizeof x, &err), err);
-    ck_ok(exf_ranks_leaders_broadcast(NULL, x, sizeof x, &err), err);
     ck_ok(exf_ranks_barrier(NULL, &err), err);
     ck_ok(exf_ranks_node_barrier(NULL, &err), err);
     ck_ok(exf_ranks_check(NULL, &err), err);
