@@ -1,6 +1,6 @@
 #!/bin/sh
 # bench_plan.sh - what --dry-run says of a whole run's time beside what the run takes, and how right the estimates
-# of the time left were on the way (scripts/eta_error.sh).
+# of the time left were on the way (scripts/eta_error.sh).  A plan does not count what writes, nor solving.
 # usage: bench_plan.sh [OPTION ...]     options go to every program: --backend cuda
 # BUILD=build; RUNS=3; LAYERS=12 EXPERTS=32 HIDDEN=64: the synthetic model (scripts/make_wide_model.py)
 # of the third row; MODEL_RECIPE=recipe.yaml: another run, of a model of your own.

@@ -14,7 +14,7 @@ function plain(line) {
     gsub(/[0-9.e+]+ GFLOP\/s/, "# GFLOP/s", line)
     gsub(/(rss|memory|RAM +about) [0-9.]+ [kMG]B/, "memory #", line)
     gsub(/in [0-9.]+ s/, "in # s", line)
-    if (line ~ /^ +(start|behind the pass:) /) gsub(/ [-+0-9.e]+ s/, " # s", line) # terms of a plan
+    if (line ~ /^ +start /) gsub(/ [-+0-9.e]+ s/, " # s", line) # terms of a plan
     gsub(/on [0-9]+ threads/, "on # threads", line)
     sub(/backend: .*/, "backend: #", line)
     sub(/share: .*/, "share: #", line)

@@ -102,9 +102,6 @@ static void print_terms(const exf_plan *p)
     printf("           start %.3g s, opening the pass %.3g s, weights %.3g s%s, work on tokens %.3g s, layers' ends %.3g s\n",
            p->part.start, p->part.once, p->part.weights, p->options.backend->gpu ? " (beside the work)" : "", p->part.tokens,
            p->part.ends);
-    if (p->part.statistics > 0)
-        printf("           behind the pass: statistics %.3g s, solving %.3g s, tables and exports %.3g s\n", p->part.statistics,
-               p->part.solve, p->part.write);
 }
 
 static void print_lines(const exf_plan *p, uint64_t memory)
@@ -116,6 +113,7 @@ static void print_lines(const exf_plan *p, uint64_t memory)
     printf("time       %s %s%s\n", p->measured ? "about" : "at least", exf_human_seconds(b, sizeof b, p->seconds),
            p->measured ? " (a sample of the run was measured)" : "");
     if (p->measured) print_terms(p);
+    if (p->not_counted) printf("           not counted: %s\n", p->not_counted);
     printf("RAM        about %s\n", exf_human_bytes(b, sizeof b, (double)memory));
     print_gpu(p);
     printf("disk       about %s\n", exf_human_bytes(b, sizeof b, (double)p->disk));
@@ -129,9 +127,8 @@ static void print_scale(const exf_scale *s, int measured)
            s->nodes, measured || s->rates.compute > 0 ? "about" : "at least", exf_human_seconds(t, sizeof t, s->seconds),
            s->tokens, 100 * s->most_tokens);
     printf("           weights %.3g s a node, sums of all ranks %.3g s (network %.3g GB/s%s), start and opening %.3g s, "
-           "layers' ends %.3g s, behind the pass %.3g s\n",
-           s->weights, s->sums, s->rates.network / 1e9, s->assumed_network ? ", assumed" : "", s->start + s->once, s->ends,
-           s->behind);
+           "layers' ends %.3g s\n",
+           s->weights, s->sums, s->rates.network / 1e9, s->assumed_network ? ", assumed" : "", s->start + s->once, s->ends);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------- */
@@ -149,7 +146,6 @@ static void json_scale(exf_jw *w, const exf_scale *s)
     exf_jw_real(w, "start_seconds", s->start);
     exf_jw_real(w, "once_seconds", s->once);
     exf_jw_real(w, "ends_seconds", s->ends);
-    exf_jw_real(w, "behind_seconds", s->behind);
     exf_jw_real(w, "network_bytes_per_second", s->rates.network);
     exf_jw_bool(w, "network_assumed", s->assumed_network);
     exf_jw_close(w);
@@ -163,9 +159,6 @@ static void json_terms(exf_jw *w, const exf_plan *p)
     exf_jw_real(w, "weights_seconds", p->part.weights);
     exf_jw_real(w, "tokens_seconds", p->part.tokens);
     exf_jw_real(w, "ends_seconds", p->part.ends);
-    exf_jw_real(w, "statistics_seconds", p->part.statistics);
-    exf_jw_real(w, "solve_seconds", p->part.solve);
-    exf_jw_real(w, "write_seconds", p->part.write);
     exf_jw_close(w);
 }
 
@@ -173,7 +166,7 @@ static exf_code json_text(const exf_plan *p, const exf_scale *scale, uint64_t me
 {
     exf_jw w = {.depth = 0};
     exf_jw_open(&w, NULL, '{');
-    exf_jw_text(&w, "schema", "exfold-plan/1");
+    exf_jw_text(&w, "schema", "exfold-plan/2");
     exf_jw_count(&w, "tokens", p->batch->n_tokens);
     exf_jw_count(&w, "sequences", p->batch->n_sequences);
     exf_jw_int(&w, "max_tokens", p->batch->max_tokens);
@@ -188,6 +181,7 @@ static exf_code json_text(const exf_plan *p, const exf_scale *scale, uint64_t me
     exf_jw_real(&w, "seconds", p->seconds);
     exf_jw_bool(&w, "seconds_measured", p->measured);
     json_terms(&w, p);
+    exf_jw_text(&w, "not_counted", p->not_counted ? p->not_counted : "");
     exf_jw_count(&w, "ram_bytes", memory);
     exf_jw_count(&w, "gpu_bytes", p->held.device);
     exf_jw_count(&w, "disk_bytes", p->disk);

@@ -3,19 +3,13 @@
  * The time is measured: the pass of the run itself, with its lanes and observers, runs on a sample of the
  * tokens through the first layers in which every kind of layer occurs, and the head.  The seconds per unit of
  * each kind of work are then multiplied with the units of the whole run (forward/work.h).  What comes before the pass
- * is what the dry run itself has taken so far, and what follows a calibration's is rehearsed (exf_session_rehearse()).  Without
- * weights only a lower bound is told: operations at the rate of a matrix product. */
+ * is what the dry run itself has taken so far.  A plan writes nothing, and says that it does not count what writes:
+ * statistics, tables and exports, or a capture, nor the solving that follows the statistics.  Without weights only a lower
+ * bound is told: operations at the rate of a matrix product. */
 #ifndef EXF_TOOL_PLAN_H
 #define EXF_TOOL_PLAN_H
 #include "forward/forward.h"
 #include "tool/recipe.h"
-
-/* A pass over fewer tokens. */
-typedef struct {
-    exf_batch batch;
-    int32_t *ids;
-    exf_span *span;
-} exf_plan_sample;
 
 /* Runs the pass of a run over a sample, and drops its results. */
 typedef exf_code (*exf_plan_pass)(void *self, const exf_batch *batch, const exf_forward_options *options,
@@ -36,6 +30,7 @@ typedef struct {
     int is_file;
     uint64_t reduced;         /* bytes of sums that ranks add up, of all layers */
     const char *note;         /* said of the tokens: "40 layers recorded"; "" for nothing */
+    const char *not_counted;  /* said of the time: what of the run is not in it; NULL: all is */
     /* Results of exf_plan_measure(). */
     double rate;              /* FLOP/s of one worker's matrix product */
     uint64_t process;         /* bytes of memory that the process has had, the sample included */
@@ -43,15 +38,10 @@ typedef struct {
     int measured;             /* 0: seconds is a lower bound */
     struct {
         /* Seconds, by kind (exf_scale); 0 where not measured. */
-        double start, once, tokens, weights, ends, statistics, solve, write;
+        double start, once, tokens, weights, ends;
     } part;
 } exf_plan;
 
-/* Takes evenly spaced sequences of the batch, the long ones cut, so many that a layer of `layer_flops` operations
- * per token takes some tenths of a second.  Without ids any tokens stand for them.  Free it with
- * exf_plan_sample_free(). */
-exf_code exf_plan_sample_new(exf_plan_sample *s, const exf_plan *p, double layer_flops, exf_err *err) EXF_CHECKED;
-void exf_plan_sample_free(exf_plan_sample *s);
 /* Measures p->rate and, by pass, p->seconds; pass NULL: only a bound. */
 exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *err) EXF_CHECKED;
 /* Refuses an output whose directory cannot be written (EXF_IO) or has too little room (EXF_NOSPACE). */
@@ -74,11 +64,9 @@ exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF
  *               the tokens' work
  *   sums        adding up each layer's sums over all ranks: within a node in log2(ranks) steps at 2.4 GB/s, over nodes
  *               2 (N - 1) / N times their bytes at the network's rate; beside the next layer's work
- *   ends        layers' ends on rank 0, which writes: not divided
- *   statistics, solve, write   committing and digesting the statistics, solving, writing tables and exports: behind the
- *               pass, on rank 0 alone
- * seconds = start + once + max(tokens, weights, sums) + ends + the last layer's sums + statistics + solve + write; on a
- * CPU weights come on top. */
+ *   ends        layers' ends on rank 0: not divided
+ * seconds = start + once + max(tokens, weights, sums) + ends + the last layer's sums; on a CPU weights come on top.  What
+ * a plan does not count is not in them. */
 
 /* Rates; 0: as measured, or assumed. */
 typedef struct {
@@ -93,7 +81,7 @@ typedef struct {
     exf_scale_rates rates;
     int assumed_network; /* 1: no rate of the network was given */
     double most_tokens;  /* the largest part of all tokens that a rank has */
-    double start, once, tokens, weights, sums, ends, behind, seconds; /* behind: statistics, solve and write */
+    double start, once, tokens, weights, sums, ends, seconds;
 } exf_scale;
 
 /* Reads "compute=400T", "read=20G", "copy=50G", "network=12.5G"; suffixes K, M, G, T are powers of 1000. EXF_USAGE. */

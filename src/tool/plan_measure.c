@@ -10,6 +10,13 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A pass over fewer tokens. */
+typedef struct {
+    exf_batch batch;
+    int32_t *ids;
+    exf_span *span;
+} plan_sample;
+
 /* Operations of a layer that one thread of a CPU is given, and tokens that a GPU is given: some tenths of a second. */
 static const double cpu_flops = 1e10;
 enum { GPU_TOKENS = 65536, LEAST_TOKENS = 64 };
@@ -29,7 +36,7 @@ static size_t sample_tokens(const exf_plan *p, double layer_flops, size_t *n)
 }
 
 /* Adds the first tokens of a sequence; of data that is not there, any tokens. */
-static void add_sequence(exf_plan_sample *s, const exf_plan *p, const exf_span *from, int n_tokens)
+static void add_sequence(plan_sample *s, const exf_plan *p, const exf_span *from, int n_tokens)
 {
     size_t vocab = (size_t)p->model->arch.vocab;
     exf_batch *b = &s->batch;
@@ -39,8 +46,18 @@ static void add_sequence(exf_plan_sample *s, const exf_plan *p, const exf_span *
     if (n_tokens > b->max_tokens) b->max_tokens = n_tokens;
 }
 
-exf_code exf_plan_sample_new(exf_plan_sample *s, const exf_plan *p, double layer_flops, exf_err *err)
+static void free_sample(plan_sample *s)
 {
+    exf_mem_free(s->ids);
+    exf_mem_free(s->span);
+    memset(s, 0, sizeof *s);
+}
+
+/* Takes evenly spaced sequences of the batch, the long ones cut, so many that a layer of the run takes some tenths of a
+ * second.  Without ids any tokens stand for them. */
+static exf_code make_sample(plan_sample *s, const exf_plan *p, exf_err *err)
+{
+    double layer_flops = p->flops / (double)p->batch->n_tokens / p->model->arch.n_layers;
     const exf_batch *b = p->batch;
     size_t n, tokens = sample_tokens(p, layer_flops, &n), most = tokens / n + 1;
     exf_code rc;
@@ -53,15 +70,8 @@ exf_code exf_plan_sample_new(exf_plan_sample *s, const exf_plan *p, double layer
         add_sequence(s, p, from, (size_t)from->n_tokens < most ? from->n_tokens : (int)most);
     }
 out:
-    if (rc != EXF_OK) exf_plan_sample_free(s);
+    if (rc != EXF_OK) free_sample(s);
     return rc;
-}
-
-void exf_plan_sample_free(exf_plan_sample *s)
-{
-    exf_mem_free(s->ids);
-    exf_mem_free(s->span);
-    memset(s, 0, sizeof *s);
 }
 
 static exf_eta rates_of(const exf_plan *p, const exf_forward_report *sample)
@@ -125,7 +135,7 @@ static int fits_memory(const exf_plan *p)
 
 exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *err)
 {
-    exf_plan_sample sample = {.ids = NULL};
+    plan_sample sample = {.ids = NULL};
     exf_forward_options options = p->options;
     exf_forward_report first, second;
     exf_code rc;
@@ -138,7 +148,7 @@ exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *
     }
     options.n_layers = exf_work_sample_layers(&p->model->arch);
     options.sample = 1;
-    EXF_TRY(exf_plan_sample_new(&sample, p, p->flops / (double)p->batch->n_tokens / p->model->arch.n_layers, err));
+    EXF_TRY(make_sample(&sample, p, err));
     EXF_TRY(pass(self, &sample.batch, &options, &first, err));
     if (options.backend->gpu) {
         EXF_TRY(pass(self, &sample.batch, &options, &second, err));
@@ -149,6 +159,6 @@ exf_code exf_plan_measure(exf_plan *p, exf_plan_pass pass, void *self, exf_err *
     p->measured = 1;
 out:
     p->process = exf_peak_rss();
-    exf_plan_sample_free(&sample);
+    free_sample(&sample);
     return rc;
 }

@@ -117,14 +117,13 @@ exf_code exf_scale_predict(exf_scale *out, const exf_plan *p, const exf_recipe *
     EXF_TRY(find_most_tokens(out, p->batch, err));
     int on_gpu = p->options.backend->gpu != NULL || out->rates.compute > 0;
     out->start = p->part.start + (p->measured && out->ranks > 1 && !r->job ? start_of_mpi : 0);
-    out->behind = p->part.statistics + p->part.solve + p->part.write;
     out->once = p->part.once;
     out->ends = p->part.ends;
     out->tokens = seconds_of_tokens(out, p, r->job, on_gpu);
     out->weights = seconds_of_weights(out, p);
     out->sums = seconds_of_sums(out, p);
     out->seconds = out->start + out->once + fmax(out->tokens, fmax(on_gpu ? out->weights : 0, out->sums)) +
-                   (on_gpu ? 0 : out->weights) + out->ends + out->sums / layers + out->behind;
+                   (on_gpu ? 0 : out->weights) + out->ends + out->sums / layers;
 out:
     return rc;
 }

@@ -164,7 +164,8 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
                   .weight_bytes = exf_model_bytes(s->model), .host = request->host, .disk = request->disk,
                   .reduced = request->reduced,
                   .resume = resume_bytes(s, r, request),
-                  .output = request->output, .is_file = request->is_file, .note = note};
+                  .output = request->output, .is_file = request->is_file, .note = note,
+                  .not_counted = request->not_counted};
     double begun = exf_log_elapsed();
     exf_code rc;
     if (s->missing_data) snprintf(note, sizeof note, ", assumed: %s is not there", s->missing_data);
@@ -173,7 +174,6 @@ exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_s
     EXF_TRY(exf_plan_measure(&p, request->pass, request->self, err));
     if (p.measured) p.part.start = begun;
     if (p.measured) p.seconds += begun;
-    if (request->reduced) EXF_TRY(exf_session_rehearse(&p, s, r, err));
     rc = exf_plan_tell(&p, r, err);
 out:
     return rc;

@@ -61,6 +61,7 @@ typedef struct {
     uint64_t host, disk; /* bytes of ordinary memory that are held beside the pass, and of the outputs */
     uint64_t records;    /* bytes that all layers leave in a resume point, beside hidden states */
     int no_resume;       /* the run saves no resume point, whatever the recipe says */
+    const char *not_counted; /* of the run, in the plan's time; NULL: nothing */
     const char *output;  /* the directory of the outputs or, if is_file, the only one */
     int is_file;
     exf_plan_pass pass;  /* runs a sample */
@@ -68,13 +69,6 @@ typedef struct {
 } exf_session_request;
 /* --dry-run: checks the place of the outputs and prints the plan (plan.h). */
 exf_code exf_session_plan(const exf_session *s, const exf_recipe *r, const exf_session_request *request, exf_err *err) EXF_CHECKED;
-/* Measures, for a plan, what follows the pass of a calibration.  The plan's sample goes through its layers once more, this
- * time to a statistics file in the directory of temporary files ($TMPDIR or /tmp), which is committed, digested and solved,
- * and whose tables are written, as the run will do it; then all of it is deleted.  A step's seconds count for every MoE
- * layer of the run as for those of the sample: a layer's sums are as many whatever its tokens.  Adds them to p->part and
- * p->seconds, where p is measured; a rehearsal that fails, on so few tokens, is said and leaves them out.  Fails if a stop
- * was requested. */
-exf_code exf_session_rehearse(exf_plan *p, const exf_session *s, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* The recipe's options of a pass over n_layers layers (0: all). */
 exf_forward_options exf_session_options(const exf_session *s, const exf_recipe *r, int n_layers);
 /* Runs the pass with one observer and reports times and memory on stderr. */

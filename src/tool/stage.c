@@ -59,7 +59,7 @@ static exf_code plan_capture(forward_pass *p, uint64_t disk, exf_err *err)
     exf_session_request request = {.demand = &demand, .n_layers = r->logits ? s->model->arch.n_layers : s->layers.last + 1,
                                    .disk = disk, .no_resume = r->export_path != NULL,
                                    .output = r->export_path ? r->export_path : r->output_directory,
-                                   .is_file = r->export_path != NULL,
+                                   .is_file = r->export_path != NULL, .not_counted = "writing the outputs",
                                    .pass = run_sample, .self = p};
     return exf_session_plan(s, r, &request, err);
 }

@@ -191,6 +191,13 @@ out:
     return rc;
 }
 
+/* What a sample that writes no file does not tell of the run's time. */
+static const char *not_counted(const exf_recipe *r)
+{
+    if (r->basis_only) return "writing the basis";
+    return r->n_shards ? "writing statistics" : "writing statistics, solving, writing tables and exports";
+}
+
 static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o, exf_err *err)
 {
     exf_demand demand = {.lanes = 1, .common_input = o->common_input_tokens,
@@ -204,6 +211,7 @@ static exf_code plan(const exf_session *s, const exf_recipe *r, const exf_accumu
                                    .reduced = exf_accumulate_disk(&s->shape, o) * (uint64_t)s->layers.n,
                                    .disk = calibrate_bytes(s, r, o),
                                    .records = (uint64_t)s->layers.n * exf_accumulate_disk(&s->shape, o),
+                                   .not_counted = not_counted(r),
                                    .output = r->output_directory, .pass = run_sample,
                                    .self = &sample};
     return exf_session_plan(s, r, &request, err);

@@ -92,7 +92,7 @@ static exf_code plan(replay_session *s, uint64_t disk, exf_err *err)
                   .flops = exf_replay_flops(&s->model->arch, b, s->layers.n),
                   .work = exf_work_of_replay(s->model, b, recorded->has_input), .disk = disk,
                   .output = s->r->export_path ? s->r->export_path : s->r->output_directory,
-                  .is_file = s->r->export_path != NULL, .note = note};
+                  .is_file = s->r->export_path != NULL, .note = note, .not_counted = "writing the outputs"};
     exf_code rc;
     snprintf(note, sizeof note, ", %d layers recorded", s->layers.n);
     for (int i = 0; i < s->layers.n; i++) p.weight_bytes += exf_model_layer_bytes(s->model, s->layers.number[i]);
