@@ -103,13 +103,13 @@ out:
     return rc;
 }
 
-/* On the CPU weights are read between layers; what ranks read together is numbered once for the pass. */
+/* On the CPU weights are read between layers. */
 static exf_code open_host(exf_pass *p, exf_err *err)
 {
     const exf_forward_options *o = p->options;
     exf_weight_loader_options loader = {.first_layer = o->resume ? exf_resume_start(o->resume)->layers_done : 0,
                                         .n_layers = p->n_layers, .head = p->demand.head, .shared = o->shared_chunks};
-    return o->shared_chunks ? exf_host_loader_open(&p->host_loader, p->model, &loader, err) : EXF_OK;
+    return exf_host_loader_open(&p->host_loader, p->model, &loader, err);
 }
 
 static exf_code open_workspaces(exf_pass *p, exf_err *err)
@@ -169,7 +169,8 @@ out:
 
 static void close_host(exf_pass *p)
 {
-    p->report->own_bytes = p->host_loader ? exf_host_loader_bytes(p->host_loader) : p->report->weight_bytes;
+    if (!p->host_loader) return;
+    p->report->own_bytes = exf_host_loader_bytes(p->host_loader);
     exf_host_loader_close(p->host_loader);
 }
 
@@ -226,8 +227,6 @@ exf_code exf_pass_weights(exf_pass *p, int layer, exf_err *err)
 {
     exf_code rc;
     exf_progress_turn(EXF_WORK_READ);
-    if (!p->loader && !p->host_loader)
-        return exf_layer_weights_read(&p->weights_now, p->model, layer, p->options->threads, err);
     rc = p->loader ? exf_weight_loader_next(p->loader, &p->weights_now, err)
                    : exf_host_loader_layer(p->host_loader, &p->weights_now, p->options->threads, err);
     exf_progress_add((double)loaded_bytes(p->model, layer));

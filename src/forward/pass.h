@@ -24,7 +24,7 @@ typedef struct {
 
     exf_layer_weights weights_now; /* weights of the present layer */
     exf_weight_loader *loader;     /* reads the next layer's weights beside this one's work; NULL on the CPU */
-    exf_host_loader *host_loader;  /* on the CPU, where ranks read weights together; else NULL */
+    exf_host_loader *host_loader;  /* on the CPU; else NULL */
     exf_expert_parts parts;        /* loads a layer's experts in parts where the GPU cannot hold them all */
     double parts_waited;           /* seconds spent waiting for parts */
     int reads;                     /* times that a layer's routed experts are read */

@@ -43,8 +43,7 @@ static exf_code embed_host(exf_pass *p, exf_err *err)
     exf_code rc;
     EXF_TRY(exf_mem_new(&table, exf_model_count(p->model, EXF_W_EMBED, -1), sizeof(float), "embedding", err));
     EXF_TRY(exf_mem_new(&rows, CHUNK * width, sizeof(float), "embedded tokens", err));
-    EXF_TRY(p->host_loader ? exf_host_loader_embedding(p->host_loader, table, p->options->threads, err)
-                           : exf_model_read(p->model, EXF_W_EMBED, -1, 0, table, err));
+    EXF_TRY(exf_host_loader_embedding(p->host_loader, table, p->options->threads, err));
     exf_progress_add((double)exf_model_role_bytes(p->model, EXF_W_EMBED, -1));
     for (size_t t = 0; t < p->batch->n_tokens; t += CHUNK) {
         size_t n = p->batch->n_tokens - t < CHUNK ? p->batch->n_tokens - t : CHUNK;

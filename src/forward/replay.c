@@ -11,6 +11,7 @@
 #include "kernels/linear/blas_threads.h"
 #include "moe/moe_engine.h"
 #include "moe/moe_sequences.h"
+#include "weights/host_loader.h"
 #include "weights/weight_loader.h"
 
 #include <string.h>
@@ -21,6 +22,7 @@ typedef struct {
     exf_lane lane;
     exf_layer_weights weights_now;
     exf_weight_loader *loader; /* on a GPU */
+    exf_host_loader *host_loader; /* on the CPU */
     exf_recorded_stage stage;  /* on a GPU */
     exf_route_set routes;
     exf_stage_clock *clock;    /* on a GPU, unless the replay is timed */
@@ -86,14 +88,12 @@ static void plan_tokens(replay_plan *p, const exf_forward_options *o, const exf_
 
 /* Chooses two weight slots if they fit with any size of block, and then the largest blocks of tokens. */
 static exf_code plan_gpu(replay_plan *p, const exf_forward_options *o, const exf_model *m, const exf_batch *batch,
-                         const exf_recorded *recorded, exf_err *err)
+                         exf_err *err)
 {
     enum { MOST = 16384, LEAST = 512 };
     uint64_t most;
     exf_code rc = exf_memory_limit(&most, o, err);
     if (rc != EXF_OK) return rc;
-    p->loader = (exf_weight_loader_options){.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input,
-                                            .shared = o->shared_chunks};
     for (p->loader.n_slots = 2; p->loader.n_slots > 0; p->loader.n_slots--)
         for (int tokens = MOST; tokens >= LEAST; tokens /= 2) {
             p->block_tokens = batch->n_tokens < (size_t)tokens ? (int)batch->n_tokens : tokens;
@@ -108,10 +108,12 @@ static exf_code make_plan(replay_plan *p, const exf_forward_options *o, const ex
 {
     const exf_backend *b = backend_of(o);
     exf_lane lane = {.observer = observer};
-    *p = (replay_plan){.footprint.reads = 1, .demand = exf_demand_of(&lane, 1, b)};
+    *p = (replay_plan){.footprint.reads = 1, .demand = exf_demand_of(&lane, 1, b),
+                       .loader = {.n_readers = o->readers, .n_layers = m->arch.n_layers, .chosen = recorded->has_input,
+                                  .shared = o->shared_chunks}};
     p->demand.head = 0;
     p->needs = needs_of(b, &m->arch, &p->demand);
-    if (b->gpu) return plan_gpu(p, o, m, batch, recorded, err);
+    if (b->gpu) return plan_gpu(p, o, m, batch, err);
     plan_host(p, m, batch, o->threads);
     return EXF_OK;
 }
@@ -147,8 +149,8 @@ static exf_code load_weights(replay *p, exf_err *err)
 {
     exf_code rc;
     exf_progress_turn(EXF_WORK_READ);
-    if (!p->loader) return exf_layer_weights_read(&p->weights_now, p->layer.model, p->layer.layer, p->threads, err);
-    rc = exf_weight_loader_next(p->loader, &p->weights_now, err);
+    rc = p->loader ? exf_weight_loader_next(p->loader, &p->weights_now, err)
+                   : exf_host_loader_layer(p->host_loader, &p->weights_now, p->threads, err);
     exf_progress_add((double)exf_model_layer_bytes(p->layer.model, p->layer.layer));
     return rc;
 }
@@ -252,7 +254,10 @@ static exf_code open_replay(replay *p, const exf_forward_options *o, exf_err *er
     l->needs = plan.needs;
     l->group = (exf_sequence_group){0, l->batch->n_sequences, 0, l->batch->n_tokens};
     if (p->observer->begin) EXF_TRY(p->observer->begin(p->observer->self, l->n_workers, err));
-    if (b->gpu) EXF_TRY(open_gpu(p, b, &plan, compute, o->threads, err));
+    if (b->gpu)
+        rc = open_gpu(p, b, &plan, compute, o->threads, err);
+    else
+        rc = exf_host_loader_open(&p->host_loader, l->model, &plan.loader, err);
 out:
     return rc;
 }
@@ -268,7 +273,8 @@ static void close_replay(replay *p, const exf_backend *b, exf_forward_report *re
         b->free(p->tokens);
         b->free(p->not_finite);
     }
-    report->own_bytes = b->gpu ? times.bytes : report->weight_bytes;
+    report->own_bytes = p->host_loader ? exf_host_loader_bytes(p->host_loader) : times.bytes;
+    exf_host_loader_close(p->host_loader);
     report->reading = times.reading;
     report->sending = times.sending;
     report->readers = times.readers;

@@ -22,22 +22,32 @@ struct exf_host_loader {
     _Atomic uint64_t bytes;
 };
 
+static exf_code begin_sharing(exf_host_loader *s, exf_shared_chunks *shared, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    size_t n;
+    int same;
+    exf_code rc;
+    EXF_TRY(exf_weight_schedule_digest(&s->schedule, digest, &n, err));
+    EXF_TRY(exf_shared_chunks_begin(shared, digest, n, &s->number, &same, err));
+    s->shared = same ? shared : NULL;
+out:
+    return rc;
+}
+
 exf_code exf_host_loader_open(exf_host_loader **out, const exf_model *m, const exf_weight_loader_options *o, exf_err *err)
 {
-    exf_weight_loader_options whole = {.n_slots = 1, .first_layer = o->first_layer, .n_layers = o->n_layers, .head = o->head};
+    exf_weight_loader_options whole = {.n_slots = 1, .first_layer = o->first_layer, .n_layers = o->n_layers, .head = o->head,
+                                       .chosen = o->chosen};
     exf_host_loader *s = NULL;
-    char digest[EXF_SHA256_HEX];
-    size_t n, device;
-    int same;
+    size_t device;
     exf_code rc;
     *out = NULL;
     EXF_TRY(exf_mem_new(&s, 1, sizeof *s, "weight loader", err));
     s->model = m;
     EXF_TRY(exf_weight_schedule_make(&s->schedule, m, EXF_COMPUTE_F32, &whole, err));
     exf_weight_schedule_most(&s->schedule, &s->staging_bytes, &device);
-    EXF_TRY(exf_weight_schedule_digest(&s->schedule, digest, &n, err));
-    EXF_TRY(exf_shared_chunks_begin(o->shared, digest, n, &s->number, &same, err));
-    s->shared = same ? o->shared : NULL;
+    if (o->shared) EXF_TRY(begin_sharing(s, o->shared, err));
     *out = s;
 out:
     if (rc != EXF_OK) exf_host_loader_close(s);
@@ -134,15 +144,31 @@ exf_code exf_host_loader_embedding(exf_host_loader *s, float *table, int n_threa
     return rc == EXF_OK ? load_next(s, to, n_threads, err) : rc;
 }
 
+/* Points lw->w[role] at memory for so many floats; 0: the layer has none. */
+static exf_code make_room(exf_layer_weights *lw, exf_role role, size_t floats, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    lw->w[role] = NULL;
+    if (floats > lw->capacity[role]) {
+        lw->b->free(lw->held[role]);
+        lw->held[role] = NULL;
+        lw->capacity[role] = 0;
+        EXF_TRY(lw->b->alloc(&lw->held[role], floats, sizeof(float), "layer weights", err));
+        lw->capacity[role] = floats;
+    }
+    if (floats) lw->w[role] = lw->held[role];
+out:
+    return rc;
+}
+
 exf_code exf_host_loader_layer(exf_host_loader *s, exf_layer_weights *lw, int n_threads, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(check_load(s, err));
     const exf_weight_plan *plan = &s->schedule.plan[s->schedule.load[s->load].plan];
     for (int role = 0; role < EXF_W_COUNT; role++)
-        EXF_TRY(exf_layer_weights_make_room(lw, (exf_role)role,
-                                            plan->present[role] ? exf_weight_plan_elements(s->model, (exf_role)role, &plan->of) : 0,
-                                            err));
+        EXF_TRY(make_room(lw, (exf_role)role,
+                          plan->present[role] ? exf_weight_plan_elements(s->model, (exf_role)role, &plan->of) : 0, err));
     rc = load_next(s, lw->w, n_threads, err);
 out:
     return rc;

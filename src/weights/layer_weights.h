@@ -25,14 +25,7 @@ static inline exf_matrix exf_matrix_of(const exf_layer_weights *lw, exf_role rol
 /* Returns 1 for a role whose matrix only products read; 0 for the router's, which stays float32. */
 int exf_is_product(exf_role role);
 
-/* Reads a layer's tensors into host memory, replacing the former layer's; layer -1: the
- * head's tensors (all outside layers but the embedding).  Experts are read, hashed and dequantized
- * on at most n_threads threads (0: one per processor), of which no more than 8 are used.  Ranks that read together
- * use host_loader.h.
- * Zero-initialise lw and set b before the first call.  For a device see weight_loader.h. */
-exf_code exf_layer_weights_read(exf_layer_weights *lw, const exf_model *m, int layer, int n_threads, exf_err *err) EXF_CHECKED;
-/* Points lw->w[role] at room for so many floats; 0: the layer has none. */
-exf_code exf_layer_weights_make_room(exf_layer_weights *lw, exf_role role, size_t floats, exf_err *err) EXF_CHECKED;
+/* Zero-initialise lw and set b; host_loader.h fills it on the host, weight_loader.h on a device. */
 void exf_layer_weights_free(exf_layer_weights *lw);
 /* Returns the floats that the largest layer needs in host memory. */
 size_t exf_layer_weights_size(const exf_model *m);

@@ -1,5 +1,6 @@
-/* check_host_loader.c - src/weights/host_loader: ranks on CPUs that read together get the float32 that one gets alone, of
- * every family and number format, and read each byte once.  Ranks are threads here, each with a model of its own. */
+/* check_host_loader.c - src/weights/host_loader: a process gets the float32 of each tensor, of every family and number
+ * format; ranks on CPUs that read together get what one gets alone, and read each byte once.  Ranks are threads here, each
+ * with a model of its own. */
 #include "weights/host_loader.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/golden_run.h"
@@ -32,12 +33,11 @@ static exf_code keep_layer(member *m, const exf_layer_weights *lw, int layer, ex
     return rc;
 }
 
-/* s NULL: as a process of its own reads. */
 static exf_code load_embedding(member *m, exf_host_loader *s, exf_err *err)
 {
     size_t n = exf_model_count(m->c.model, EXF_W_EMBED, -1);
     float *table = malloc(n * sizeof *table);
-    exf_code rc = s ? exf_host_loader_embedding(s, table, 2, err) : exf_model_read(m->c.model, EXF_W_EMBED, -1, 0, table, err);
+    exf_code rc = exf_host_loader_embedding(s, table, 2, err);
     if (rc == EXF_OK) rc = exf_text_add(&m->bytes, (const char *)table, n * sizeof *table, err);
     free(table);
     return rc;
@@ -50,10 +50,41 @@ static exf_code load_all(member *m, exf_host_loader *s, exf_err *err)
     exf_code rc = m->first_layer ? EXF_OK : load_embedding(m, s, err);
     for (int l = m->first_layer; rc == EXF_OK && l <= n; l++) {
         int layer = l < n ? l : -1;
-        rc = s ? exf_host_loader_layer(s, &lw, 2, err) : exf_layer_weights_read(&lw, m->c.model, layer, 2, err);
+        rc = exf_host_loader_layer(s, &lw, 2, err);
         if (rc == EXF_OK) rc = keep_layer(m, &lw, layer, err);
     }
     exf_layer_weights_free(&lw);
+    return rc;
+}
+
+/* Reads what load_all() does, a whole tensor at a time. */
+static void read_tensors(member *m)
+{
+    const exf_model *model = m->c.model;
+    int n = model->arch.n_layers;
+    exf_err e;
+    for (int l = m->first_layer ? m->first_layer : -1; l <= n; l++) { /* -1: the embedding; n: the head */
+        int layer = l < n ? l : -1, first = layer < 0 ? 0 : EXF_W_FIRST_IN_LAYER;
+        for (int role = first; role < (layer < 0 ? EXF_W_FIRST_IN_LAYER : EXF_W_COUNT); role++) {
+            size_t each = exf_model_count(model, (exf_role)role, layer);
+            float *values = malloc((each + 1) * sizeof *values);
+            int copies = layer < 0 && (role == EXF_W_EMBED) != (l < 0) ? 0 : exf_model_copies(model, (exf_role)role, layer);
+            for (int i = 0; i < copies; i++) {
+                ck_ok(exf_model_read(model, (exf_role)role, layer, i, values, &e), e);
+                ck_ok(exf_text_add(&m->bytes, (const char *)values, each * sizeof *values, &e), e);
+            }
+            free(values);
+        }
+    }
+}
+
+static exf_code keep_identity(member *m, exf_err *err)
+{
+    exf_code rc;
+    for (int part = 0; part < EXF_PART_LAYERS + 2 * m->c.model->arch.n_layers; part++)
+        EXF_TRY(exf_weight_identity_settle(m->c.model->identity, part, err));
+    EXF_TRY(exf_weight_identity_list(m->c.model->identity, &m->identity, err));
+out:
     return rc;
 }
 
@@ -68,13 +99,11 @@ static void *run(void *self)
     if (m->memory.memory) {
         EXF_TRY(exf_shared_chunks_open(&shared, &m->memory, &exf_backend_cpu, err));
         o.shared = shared;
-        EXF_TRY(exf_host_loader_open(&s, m->c.model, &o, err));
     }
+    EXF_TRY(exf_host_loader_open(&s, m->c.model, &o, err));
     EXF_TRY(load_all(m, s, err));
-    if (s) m->read = exf_host_loader_bytes(s);
-    for (int part = 0; part < EXF_PART_LAYERS + 2 * m->c.model->arch.n_layers; part++)
-        EXF_TRY(exf_weight_identity_settle(m->c.model->identity, part, err));
-    EXF_TRY(exf_weight_identity_list(m->c.model->identity, &m->identity, err));
+    m->read = exf_host_loader_bytes(s);
+    EXF_TRY(keep_identity(m, err));
 out:
     exf_host_loader_close(s);
     exf_shared_chunks_close(shared);
@@ -137,6 +166,13 @@ static uint64_t chunk_bytes(const member *m)
     return bytes;
 }
 
+static void ck_same(const member *a, const member *b)
+{
+    ck_assert_uint_eq(a->bytes.len, b->bytes.len);
+    ck_assert_mem_eq(a->bytes.s, b->bytes.s, a->bytes.len);
+    ck_assert_str_eq(a->identity.s, b->identity.s);
+}
+
 static void check_members(const char *family, int first_layer, int other_files)
 {
     member alone, m[MEMBERS];
@@ -150,16 +186,34 @@ static void check_members(const char *family, int first_layer, int other_files)
     }
     uint64_t bytes = run_all(&alone, m);
     ck_assert_uint_gt(bytes, 0);
+    ck_assert_uint_eq(alone.read, chunk_bytes(&alone));
     ck_assert_uint_eq(bytes, chunk_bytes(&alone) * (other_files ? MEMBERS : 1));
     for (int i = 0; i < MEMBERS; i++) {
-        ck_assert_uint_eq(alone.bytes.len, m[i].bytes.len);
-        ck_assert_mem_eq(alone.bytes.s, m[i].bytes.s, alone.bytes.len);
-        ck_assert_str_eq(alone.identity.s, m[i].identity.s);
+        ck_same(&alone, &m[i]);
         member_close(&m[i]);
     }
     member_close(&alone);
     free(memory);
 }
+
+START_TEST(a_process_reads_whole_tensors)
+{
+    for (int first = 0; first < 2; first++) {
+        member tensors, loader;
+        exf_err e;
+        member_open(&tensors, golden_families[_i], NULL, 0);
+        member_open(&loader, golden_families[_i], NULL, 0);
+        tensors.first_layer = loader.first_layer = first;
+        read_tensors(&tensors);
+        ck_ok(keep_identity(&tensors, &e), e);
+        run(&loader);
+        ck_assert_msg(loader.rc == EXF_OK, "%s", loader.err.msg);
+        ck_same(&tensors, &loader);
+        member_close(&tensors);
+        member_close(&loader);
+    }
+}
+END_TEST
 
 START_TEST(ranks_read_together_what_one_reads)
 {
@@ -184,6 +238,7 @@ Suite *exf_suite(void)
     Suite *s = suite_create("host_loader");
     TCase *t = tcase_create("all");
     tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, a_process_reads_whole_tensors, 0, golden_n_families());
     tcase_add_loop_test(t, ranks_read_together_what_one_reads, 0, golden_n_families());
     tcase_add_test(t, a_pass_that_goes_on_reads_its_own_layers);
     tcase_add_test(t, ranks_of_other_files_read_for_themselves);
