@@ -68,7 +68,7 @@ static void claim_name(char out[CLAIM_NAME], unsigned long long random, size_t f
         snprintf(out, CLAIM_NAME, CLAIM "%0*llx", DIGITS, random);
 }
 
-/* Makes the link, unless the text is too long or the file system has no links. */
+/* Makes the link, unless the name is taken, the text too long or the file system without links. */
 static void claim(const char *directory, const char *name, const char *what)
 {
     char text[PATH_MAX];
@@ -79,14 +79,6 @@ static void claim(const char *directory, const char *name, const char *what)
         if (n > 0 && n < (int)sizeof text && symlinkat(text, dir, name) != 0) errno = 0; /* no failure, see temporary.h */
     }
     if (dir >= 0) close(dir);
-}
-
-static void withdraw(const char *directory, const char *name)
-{
-    int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir < 0) return;
-    (void)unlinkat(dir, name, 0);
-    close(dir);
 }
 
 /* A claim that was read: text is what is claimed: a name, or the names of a folder and of a file in it. */
@@ -129,20 +121,41 @@ static int is_name_of(const char *what, unsigned long long random, int in_folder
     return !slash || (slash[1] && !strchr(slash + 1, '/') && strcmp(slash + 1, ".") != 0 && strcmp(slash + 1, "..") != 0);
 }
 
-/* Reads a link as a claim that was made in this very directory; 0: it is none. */
+/* Reads a link as a claim that was made in this very directory; returns what it claims, in text, or NULL if it is none. */
+static const char *read_link(int dir, uint64_t inode, const char *name, char text[PATH_MAX], unsigned long long *random)
+{
+    char *end;
+    const char *rest = parse_name(name, random);
+    ssize_t n = rest ? readlinkat(dir, name, text, PATH_MAX - 1) : -1;
+    if (n <= 0) return NULL;
+    text[n] = 0;
+    if (!exf_starts_with(text, TEMPORARY)) return NULL;
+    const char *number = text + strlen(TEMPORARY);
+    if (strspn(number, "0123456789") == 0 || strtoull(number, &end, 10) != inode || *end++ != ':') return NULL;
+    return is_name_of(end, *random, *rest == '-') ? end : NULL;
+}
+
 static int read_claim(int dir, uint64_t inode, const char *name, claimed *c, exf_err *err)
 {
-    char text[PATH_MAX], *end;
-    const char *rest = parse_name(name, &c->random);
-    ssize_t n = rest ? readlinkat(dir, name, text, sizeof text - 1) : -1;
-    if (n <= 0) return 0;
-    text[n] = 0;
-    if (!exf_starts_with(text, TEMPORARY)) return 0;
-    const char *number = text + strlen(TEMPORARY);
-    if (strspn(number, "0123456789") == 0 || strtoull(number, &end, 10) != inode || *end++ != ':') return 0;
-    if (!is_name_of(end, c->random, *rest == '-')) return 0;
+    char text[PATH_MAX];
+    const char *what = read_link(dir, inode, name, text, &c->random);
+    if (!what) return 0;
     snprintf(c->name, sizeof c->name, "%s", name);
-    return exf_mem_strdup(&c->text, end, "claims", err) == EXF_OK;
+    return exf_mem_strdup(&c->text, what, "claims", err) == EXF_OK;
+}
+
+/* Removes the claim of a temporary, or of a file in it.  What else has the name, since claim() found it taken, stays. */
+static void withdraw(const char *directory, const char *name, const char *temporary)
+{
+    char text[PATH_MAX];
+    unsigned long long random;
+    struct stat st;
+    size_t n = strlen(temporary);
+    int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0) return;
+    const char *what = fstat(dir, &st) == 0 ? read_link(dir, st.st_ino, name, text, &random) : NULL;
+    if (what && strncmp(what, temporary, n) == 0 && (what[n] == 0 || what[n] == '/')) (void)unlinkat(dir, name, 0);
+    close(dir);
 }
 
 /* Lists the claims of an open directory.  What cannot be read is not claimed. */
@@ -245,7 +258,7 @@ void exf_temporary_end(exf_temporary *t)
     char name[CLAIM_NAME];
     for (size_t i = t->n_files + 1; t->directory && i-- > 0;) {
         claim_name(name, t->random, i);
-        withdraw(t->directory, name);
+        withdraw(t->directory, name, base_of(t->path));
     }
     free_names(t);
 }

@@ -127,6 +127,37 @@ START_TEST(a_claim_counts_where_it_was_made)
 }
 END_TEST
 
+/* What has the name of a claim when a temporary ends is removed if it is that claim. */
+START_TEST(what_stands_in_a_claim_s_place_stays)
+{
+    for (int way = 0; way < 3; way++) {
+        char name[64], file[80], link[200];
+        struct stat st;
+        exf_temporary t;
+        int fd;
+        make(&t, &fd, "out", 1);
+        snprintf(name, sizeof name, ".exfold-%012llx", t.random);
+        ck_assert_int_eq(lstat(exf_scratch(name), &st), 0);
+        ck_assert_int_eq(unlink(exf_scratch(name)), 0);
+        snprintf(file, sizeof file, "%s-2", name);
+        ck_assert_int_eq(unlink(exf_scratch(file)), 0);
+        ck_assert_int_eq(stat(exf_scratch("."), &st), 0);
+        snprintf(link, sizeof link, "exfold-temporary/1:%llu:.%s.%012llx.partial", (unsigned long long)st.st_ino + (way == 1),
+                 way == 1 ? "out" : "mine", t.random);
+        if (way == 0)
+            exf_write_file(exf_scratch(name), "mine", 4);
+        else
+            ck_assert_int_eq(symlink(link, exf_scratch(name)), 0);
+        exf_write_file(exf_scratch(file), "mine", 4);
+        end_and_close(&t, fd);
+        ck_assert_int_eq(lstat(exf_scratch(name), &st), 0);
+        ck_assert_int_eq(lstat(exf_scratch(file), &st), 0);
+        snprintf(file, sizeof file, "%s-1", name);
+        ck_assert_int_ne(lstat(exf_scratch(file), &st), 0);
+    }
+}
+END_TEST
+
 START_TEST(a_folder_with_a_file_of_others_stays)
 {
     exf_temporary t;
@@ -188,6 +219,7 @@ Suite *exf_suite(void)
     tcase_add_test(t, what_killed_processes_left_is_removed);
     tcase_add_test(t, what_is_not_claimed_stays);
     tcase_add_test(t, a_claim_counts_where_it_was_made);
+    tcase_add_test(t, what_stands_in_a_claim_s_place_stays);
     tcase_add_test(t, a_folder_with_a_file_of_others_stays);
     tcase_add_test(t, a_temporary_that_was_exchanged_is_not_used);
     tcase_add_test(t, the_temporary_of_a_writer_at_work_stays);
