@@ -2,12 +2,13 @@
 # install-files.sh - copies a tree of files into place and remembers which, and removes those again.
 # usage: INSTALL=install install-files.sh install STAGE ROOT LIST    files and links below STAGE go below ROOT (DESTDIR, may be empty)
 #        install-files.sh uninstall ROOT LIST
-# LIST, a path below ROOT, has a line for each file: its SHA-256, or that of where a link leads, and its path.  What stands
-# in a file's place and is not as a LIST says, or as it would be, was not installed by this script: nothing is installed then,
+# LIST, a path below ROOT, has a line for each file: its SHA-256, or that of where a link leads, and its path; and its own
+# path, since a copy of a directory has a list of what lies elsewhere: nothing is done by that.  What stands in a file's place and is not as a LIST says, or as it would be, was not installed by this script: nothing is installed then,
 # and uninstalling leaves it.
 set -eu
 export LC_ALL=C
 title='# exfold-installed/1: what make install put here; make uninstall removes these files if they are unchanged'
+place='# this list is '
 
 digest_of() { # PATH
     if [ -h "$1" ]; then readlink "$1" | sha256sum
@@ -18,16 +19,21 @@ digest_of() { # PATH
 
 is_there() { [ -e "$1" ] || [ -h "$1" ]; }
 
-# The lines of the list that is there; one that somebody else made has none.
+# The lines of the list that is there; what make install did not put there as it is ends the script.
 read_list() {
-    [ -f "$list" ] && [ ! -h "$list" ] || return 0
-    [ "$(head -n 1 "$list")" = "$title" ] || { echo "$list: was not made by make install" >&2; exit 1; }
-    sed 1d "$list"
+    is_there "$list" || return 0
+    if [ -h "$list" ] || [ ! -f "$list" ] || [ "$(head -n 1 "$list")" != "$title" ]; then
+        echo "$list: was not made by make install" >&2
+        exit 1
+    fi
+    [ "$(sed -n 2p "$list")" = "$place$own" ] ||
+        { echo "$list: was copied: it lists what was installed with $(sed -n "2s/^$place//p" "$list"), not here" >&2; exit 1; }
+    sed 1,2d "$list"
 }
 
 write_list() { # LINES, a file
     new=$(mktemp "$list.XXXXXX")
-    { echo "$title"; cat "$1"; } >"$new"
+    { echo "$title"; echo "$place$own"; cat "$1"; } >"$new"
     chmod 644 "$new"
     mv -f "$new" "$list"
 }
@@ -35,7 +41,6 @@ write_list() { # LINES, a file
 install_all() { # STAGE
     (cd "$1" && find . ! -type d | sed 's/^\.//' | sort) >"$work/paths"
     while read -r path; do printf '%s  %s\n' "$(digest_of "$1$path")" "$path"; done <"$work/paths" >"$work/new"
-    if is_there "$list" && [ -z "$(read_list)" ]; then echo "$list: is in the way" >&2; exit 1; fi
     read_list >"$work/old"
     while read -r path; do
         is_there "$root$path" || continue
@@ -77,7 +82,7 @@ uninstall_all() {
 work=$(mktemp -d "${TMPDIR:-/tmp}/exfold-install.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 case ${1:-}-$# in
-install-4) root=$3 list=$3$4 && install_all "$2" ;;
-uninstall-3) root=$2 list=$2$3 && uninstall_all ;;
+install-4) root=$3 own=$(echo "$4" | tr -s /) list=$3$4 && install_all "$2" ;;
+uninstall-3) root=$2 own=$(echo "$3" | tr -s /) list=$2$3 && uninstall_all ;;
 *) sed -n '3,4s/^# //p' "$0" >&2; exit 2 ;;
 esac

@@ -238,6 +238,28 @@ test_what_others_made_stays() {
 $scratch/theirs/p/share/exfold/recipes/demo.yaml $scratch/theirs/p/share/exfold/recipes/mine.yaml " ]
 }
 
+# A copy of what was installed has a list of what lies elsewhere: nothing is removed or written by it, nor by one that is a link.
+test_a_list_counts_where_it_was_made() {
+    make_it install PREFIX="$scratch/first"
+    mkdir "$scratch/second"
+    cp -RP "$scratch/first/." "$scratch/second"
+    mkdir -p "$scratch/third/share/exfold"
+    ln -s "$scratch/first/share/exfold/installed.sha256" "$scratch/third/share/exfold"
+    (cd "$scratch" && find first second third ! -type d -exec ls -di {} + | sort) >"$scratch/before"
+    for place in second third; do
+        for target in uninstall install; do
+            status=0
+            make_it "$target" PREFIX="$scratch/$place" >"$scratch/said" 2>&1 || status=$?
+            [ "$status" = 2 ]
+            grep -F "$scratch/$place/share/exfold/installed.sha256: " "$scratch/said"
+            (cd "$scratch" && find first second third ! -type d -exec ls -di {} + | sort) | cmp - "$scratch/before"
+        done
+    done
+    make_it uninstall PREFIX="$scratch//first"
+    find "$scratch/first" ! -type d | grep . && exit 1
+    rm -rf "$scratch/first" "$scratch/second" "$scratch/third"
+}
+
 # A directory that make did not make is neither built in nor removed.
 test_clean_removes_what_make_made() {
     mkdir -p "$scratch/home/reference" "$scratch/weights" "$scratch/clean" "$scratch/old/gen"
@@ -294,7 +316,8 @@ test_dist() {
 exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part in
 for name in install links_of_the_pages programs_are_hardened programs_run library_links library_shows_the_header_alone \
     header_wants_its_statuses_looked_at manual_pages_render install_strip uninstall_leaves_nothing \
-    every_directory_can_be_named what_others_made_stays clean_removes_what_make_made build_with_a_blank_is_refused; do
+    every_directory_can_be_named what_others_made_stays a_list_counts_where_it_was_made clean_removes_what_make_made \
+    build_with_a_blank_is_refused; do
     check "$name"
 done
 if git rev-parse -q --verify HEAD >/dev/null 2>&1; then
