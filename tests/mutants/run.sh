@@ -12,6 +12,9 @@ esac
 bin=$build/bin
 n=${EACH:-70}
 work=$build/mutants
+[ -x "$bin/exfold-calibrate" ] || { echo "$bin: no programs; run make first"; exit 1; }
+refused=$("$ROOT/scripts/build-directory.sh" mark "$build")
+[ -z "$refused" ] || { echo "$refused"; exit 1; }
 rm -rf "$work"
 mkdir -p "$work" || exit 1
 cp -R "$ROOT/tests/bad/base/." "$work" && cd "$work" || exit 1
