@@ -108,7 +108,7 @@ CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wild
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 # Linked with the shared runtime of CUDA, so that its calls can be made to fail.
 FAULTY_CUDA := $(addprefix $(BUILD)/cudart/bin/,exfold-calibrate exfold-validate)
-PRELOADED   := $(BUILD)/tests/kill/kill_at_call.so $(BUILD)/tests/kill/slow_names.so $(BUILD)/tests/faults/fault_at_call.so
+PRELOADED   := $(addprefix $(BUILD)/tests/,kill/kill_at_call.so kill/slow_names.so faults/fault_at_call.so foreign/trace_calls.so)
 FAKE_NODES  := $(if $(filter 1,$(MPI)),$(BUILD)/tests/ranks/fake_nodes.so)
 MUTANTS     := $(BUILD)/tests/mutants/mutants
 FORGE       := $(BUILD)/tests/cli/forge
@@ -131,7 +131,7 @@ THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact resume model capture forward accumulate fold
-FULL       = check docs-check check-shell check-reference check-kill check-overlap check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
+FULL       = check docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
@@ -192,6 +192,11 @@ check-overlap: all $(PRELOADED)
 check-slurm: all
 	$(Q)BUILD=$(BUILD) tests/slurm/run.sh
 .PHONY: check-slurm
+
+## check-foreign: every program and script in a directory of foreign files under their names, below a tracer (tests/foreign)
+check-foreign: all $(PRELOADED)
+	$(Q)BUILD=$(BUILD) MAKE='$(MAKE)' tests/foreign/run.sh
+.PHONY: check-foreign
 
 ## check-mutants: the programs on some thousand damaged files of every format (tests/mutants); BUILD=build-san: sanitized
 check-mutants: all $(BUILD)/tests/kill/kill_at_call.so $(MUTANTS)

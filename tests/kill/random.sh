@@ -9,7 +9,10 @@ build=${BUILD:-build}
 kills=$1 recipe=${2:-$(dirname "$0")/../../recipes/demo.yaml} seed=${SEED:-1} work=${WORK:-$build/kill-random}
 name=${PROGRAM:-calibrate}
 shift $(($# < 2 ? $# : 2))
-rm -rf "$work"
+[ -z "${WORK:-}" ] || [ ! -e "$work" ] || { echo "$work: exists; WORK is to be new" >&2; exit 2; }
+refused=$("$(dirname "$0")/../../scripts/build-directory.sh" mark "$build")
+[ -z "$refused" ] || { echo "$refused" >&2; exit 1; }
+[ -n "${WORK:-}" ] || rm -rf "$work"
 mkdir -p "$work"
 
 program() { # DIRECTORY OPTION ... ; becomes it

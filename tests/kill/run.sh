@@ -9,6 +9,8 @@ cd "$(dirname "$0")/../.."
 build=${BUILD:-build}
 step=${1:-1}
 work=$build/kill
+refused=$(scripts/build-directory.sh mark "$build")
+[ -z "$refused" ] || { echo "$refused" >&2; exit 1; }
 rm -rf "$work"
 mkdir -p "$work/tables"
 library=$build/tests/kill/kill_at_call.so
