@@ -17,11 +17,13 @@ make_it() { # TARGET VARIABLE=VALUE ...
 }
 
 check() { # NAME : runs test_NAME
-    if (set -e; "test_$1") >"$scratch/said" 2>&1; then
+    (set -e; "test_$1") >"$scratch/log" 2>&1 # not in a condition, where `set -e` does not hold
+    ended=$?
+    if [ "$ended" = 0 ]; then
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        echo "FAIL install/$1: $(tail -n 3 "$scratch/said")"
+        echo "FAIL install/$1: $(tail -n 3 "$scratch/log")"
     fi
 }
 
@@ -172,7 +174,7 @@ test_manual_pages_render() {
             return 0
         fi
         [ ! -s "$scratch/warnings" ] || { cat "$scratch/warnings"; exit 1; }
-        grep -q "NAME" "$scratch/text"
+        grep -q '^N.*A.*M.*E' "$scratch/text" # each letter twice where the renderer strikes bold ones over
     done
     if command -v man >/dev/null && command -v groff >/dev/null; then
         for page in "$root$prefix"/share/man/man?/*; do
@@ -291,7 +293,7 @@ test_clean_removes_what_make_made() {
 
 test_build_with_a_blank_is_refused() {
     status=0
-    "${MAKE:-make}" BUILD="$scratch/a build" >"$scratch/blank" 2>&1 || status=$?
+    "${MAKE:-make}" --no-print-directory BUILD="$scratch/a build" >"$scratch/blank" 2>&1 || status=$?
     [ "$status" = 2 ]
     [ "$(grep -c . "$scratch/blank")" = 1 ]
     grep -F "BUILD is \"$scratch/a build\"" "$scratch/blank"
