@@ -85,37 +85,43 @@ X86      := $(filter x86_64% i%86%,$(shell $(CC) -dumpmachine 2>/dev/null))
 HARDEN   ?= -fstack-protector-strong -fstack-clash-protection $(if $(X86),-fcf-protection) \
             $(if $(SAN),,$(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3))
 HARDEN_LD ?= -Wl,-z,relro,-z,now
-PIE      := -fPIE
-COMPILE  = $(STD) $(WARN) $(CFLAGS) $(HARDEN) $(PIE) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
-LINK     = $(CC) -pie $(HARDEN_LD) $(SANFLAGS) $(LDFLAGS)
+# All code is for a shared library whose functions nobody replaces: they call each other directly, and are inlined.
+PIC      := -fPIC -fno-semantic-interposition
+COMPILE  = $(STD) $(WARN) $(CFLAGS) $(HARDEN) $(PIC) $(SANFLAGS) $(DEFINES) $(INCLUDE) $(DEPS_CFLAGS)
 LDLIBS   = $(DEPS_LIBS) $(MPI_LIBS) $(CUDA_LIBS) -lpthread -lm
+# A program finds libexfold.so from its own place, which $(1) leads out of, and looks nowhere else first: DT_RPATH comes before
+# LD_LIBRARY_PATH, DT_RUNPATH would come after it.  What the library itself needs was looked for when it was linked.
+LINK     = $(CC) -pie $(HARDEN_LD) $(SANFLAGS) -Wl,--disable-new-dtags,-rpath,'$$ORIGIN/$(1)' -Wl,--allow-shlib-undefined $(LDFLAGS)
+LINK_SO  = $(CC) -shared $(HARDEN_LD) $(SANFLAGS) $(LDFLAGS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs)
+# build/bin, build/tests/cli -> ../lib/exfold, ../../lib/exfold
+FIND_LIB = $(subst $() ,,$(foreach d,$(subst /, ,$(patsubst $(BUILD)%,%,$(@D))),../))lib/exfold
 
 # ---- what is built: nothing here lists a file by hand ----------------------
-# Everything in a library module goes into libexfold.a; src/tool/exfold.c and every
-# src/tool/exfold-*.c describe a program of the same name, whose main is src/tool/main.c;
+# Everything but src/tool/main.c goes into libexfold.so; src/tool/exfold.c and every
+# src/tool/exfold-*.c describe a program of the same name, whose main is src/tool/main.c, and nothing else;
 # every check_*.c in tests/unit/<module> is a suite of the test program build/checks/<module>,
 # every one in tests/cuda of build/checks/cuda.
-LIB_C  := $(filter-out src/tool/%,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
+LIB_C  := $(filter-out src/tool/main.c,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
-LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(LIB_CU:%.cu=$(BUILD)/%.o)
+# The kernels of include/exfold/fold.h on a GPU are for runtimes: in libexfold_fold, and in what tests them.  They have no numbers
+# of lines for a profiler, which are half of what the others take.
+FOLD_CU := $(filter kernels/fold/fold_%,$(LIB_CU))
+LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(patsubst %.cu,$(BUILD)/%.o,$(filter-out $(FOLD_CU),$(LIB_CU)))
+LIBRARY := $(BUILD)/lib/exfold/libexfold.so
 TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold.c src/tool/exfold-*.c)))
-TOOL_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out src/tool/main.c,$(sort $(wildcard src/tool/*.c))))
 CHECK_C := $(sort $(wildcard tests/unit/*/check_*.c tests/cuda/check_*.c))
 CHECK_DIRS  := $(sort $(patsubst %/,%,$(dir $(CHECK_C))))
 CHECKS_CUDA := $(BUILD)/checks/cuda
 CHECKS_CPU  := $(addprefix $(BUILD)/checks/,$(notdir $(filter tests/unit/%,$(CHECK_DIRS))))
 CHECK_O := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/suite_main.c,$(sort $(wildcard tests/support/*.c))))
 FUZZ_NAMES  := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
-# Linked with the shared runtime of CUDA, so that its calls can be made to fail.
+# Beside a library that is linked with the shared runtime of CUDA, so that its calls can be made to fail.
 FAULTY_CUDA := $(addprefix $(BUILD)/cudart/bin/,exfold-calibrate exfold-validate)
 PRELOADED   := $(addprefix $(BUILD)/tests/,kill/kill_at_call.so kill/slow_names.so faults/fault_at_call.so foreign/trace_calls.so)
 FAKE_NODES  := $(if $(filter 1,$(MPI)),$(BUILD)/tests/ranks/fake_nodes.so)
 MUTANTS     := $(BUILD)/tests/mutants/mutants
 FORGE       := $(BUILD)/tests/cli/forge
 REPLAYS     := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/fuzz_%)
-# Fuzz targets are about what is read, not computed: no forward pass, and of the programs the recipe alone.
-FUZZ_C      := $(filter-out src/forward/% src/weights/% src/mixers/% src/moe/%,$(LIB_C)) $(wildcard src/tool/recipe*.c)
-FUZZ_O      := $(FUZZ_C:%.c=$(BUILD)/%.o)
 
 # ---- how the tests run -----------------------------------------------------
 # A slow machine is no failure; a sanitizer's exit status is none of our own (err.h).
@@ -136,7 +142,7 @@ VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
 SMALL     = --set data.sequences=3 --set data.max_tokens=64
 
-## all: build libexfold.a and the programs (default)
+## all: build libexfold.so and the programs (default)
 all: deps $(TOOLS)
 
 ## checks: build the test programs, run nothing
@@ -403,37 +409,45 @@ define room_of_checks
 $(BUILD)/gen/suites_$(notdir $(1)).inc: FORCE | $(BUILD)/gen
 	@printf 'X(%s)\n' $(patsubst $(1)/%.c,%,$(filter $(1)/%,$(CHECK_C))) > $$@.new
 	@cmp -s $$@.new $$@ && rm $$@.new || mv $$@.new $$@
-$(BUILD)/$(1)/suites.o: tests/support/suite_main.c $(BUILD)/gen/suites_$(notdir $(1)).inc
+$(BUILD)/$(1)/suites.o: tests/support/suite_main.c $(BUILD)/gen/suites_$(notdir $(1)).inc $(BUILD)/gen/pic
 	@mkdir -p $$(@D); echo "  CC   $(1)/suites"
 	$$(Q)$$(CC) $$(COMPILE) $$(CHECK_CFLAGS) -DEXF_SUITES='"gen/suites_$(notdir $(1)).inc"' -MMD -MP -c -o $$@ $$<
-$(BUILD)/checks/$(notdir $(1)): $(patsubst %.c,$(BUILD)/%.o,$(filter $(1)/%,$(CHECK_C))) $(BUILD)/$(1)/suites.o $(CHECK_O) $(TOOL_O) $(BUILD)/libexfold.a
-	@mkdir -p $$(@D); echo "  LINK $$@"
-	$$(Q)$$(LINK) -o $$@ $$^ $$(LDLIBS) $$(CHECK_LIBS)
+$(BUILD)/checks/$(notdir $(1)): $(patsubst %.c,$(BUILD)/%.o,$(filter $(1)/%,$(CHECK_C))) $(BUILD)/$(1)/suites.o $(CHECK_O) $(LIBRARY)
+	$$(call link,$$(LDLIBS) $$(CHECK_LIBS))
 endef
 $(foreach d,$(CHECK_DIRS),$(eval $(call room_of_checks,$(d))))
 
+# Links what a target needs; $(1): further arguments.
+define link
+@mkdir -p $(@D); echo "  LINK $@"
+$(Q)$(call LINK,$(FIND_LIB)) -o $@ $^ $(1)
+endef
+
 $(BUILD)/gen: ; @mkdir -p $@
-$(BUILD)/libexfold.a: $(LIB_O)
-	@rm -f $@
-	$(Q)$(AR) rcs $@ $^
-$(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/tool/main.c
+# Objects of a build directory of before there was a shared library are compiled again.
+$(BUILD)/gen/pic: FORCE | $(BUILD)/gen
+	@echo '$(PIC)' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(LIBRARY) $(BUILD)/cudart/lib/exfold/libexfold.so: $(LIB_O)
+	@mkdir -p $(@D); echo "  LINK $@"
+	$(Q)$(LINK_SO) -Wl,-soname,$(@F),-Bsymbolic -o $@ $^ $(if $(filter $(BUILD)/cudart/%,$@),$(subst -lcudart_static,-lcudart,$(LDLIBS)),$(LDLIBS))
+$(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/tool/main.c $(BUILD)/gen/pic
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(COMPILE) -DEXF_PROGRAM=exf_program_$(subst exfold-,,$*) -MMD -MP -c -o $@ $<
-$(BUILD)/bin/%: $(BUILD)/main/%.o $(TOOL_O) $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
-$(BUILD)/cudart/bin/%: $(BUILD)/main/%.o $(TOOL_O) $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(subst -lcudart_static,-lcudart,$(LDLIBS))
-$(BUILD)/tests/reference/%: $(BUILD)/tests/reference/%.o $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
-$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
-$(BUILD)/tests/interop/%: $(BUILD)/tests/interop/%.o $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
+# Programs show their function that OpenBLAS calls while it is loaded (src/tool/main.c).
+$(BUILD)/bin/%: $(BUILD)/main/%.o $(LIBRARY)
+	$(call link,-rdynamic)
+$(BUILD)/cudart/bin/%: $(BUILD)/bin/% $(BUILD)/cudart/lib/exfold/libexfold.so
+	@mkdir -p $(@D); cp $< $@
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIBRARY)
+	$(call link,$(LDLIBS))
+$(BUILD)/bench/%: $(BUILD)/tests/bench/%.o $(LIBRARY)
+	$(call link,$(LDLIBS))
+$(CHECKS_CUDA) $(BUILD)/bench/bench_budget: $(FOLD_CU:%.cu=$(BUILD)/%.o)
+$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(LIBRARY)
+	$(call link,$(LDLIBS))
+$(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(LIBRARY)
+	$(call link,-fsanitize=fuzzer $(LDLIBS))
 $(PRELOADED): $(BUILD)/%.so: %.c
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) -shared -fPIC -O1 $(if $(SAN),-DEXF_SANITIZED) -o $@ $< -ldl
@@ -443,31 +457,16 @@ $(BUILD)/tests/ranks/fake_nodes.so: tests/ranks/fake_nodes.c
 $(MUTANTS): tests/mutants/mutants.c
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(CC) $(STD) $(WARN) -O1 -Isrc -o $@ $<
-$(BUILD)/tests/cli/%: $(BUILD)/tests/cli/%.o $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
-$(BUILD)/tests/report/%: $(BUILD)/tests/report/%.o $(BUILD)/libexfold.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
-$(BUILD)/tests/fuzz/%: $(BUILD)/tests/fuzz/%.o $(BUILD)/tests/fuzz/replay.o $(BUILD)/libexfold-fuzz.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(LINK) -o $@ $^ $(LDLIBS)
-$(BUILD)/libexfold-fuzz.a: $(FUZZ_O)
-	@rm -f $@
-	$(Q)$(AR) rcs $@ $^
-$(BUILD)/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/libexfold-fuzz.a
-	@mkdir -p $(@D); echo "  LINK $@"
-	$(Q)$(CC) -fsanitize=fuzzer,address,undefined $(LDFLAGS) -o $@ $^ $(LDLIBS)
-$(BUILD)/%.o: %.c
+$(BUILD)/%.o: %.c $(BUILD)/gen/pic
 	@mkdir -p $(@D); echo "  CC   $<"
 	$(Q)$(CC) $(COMPILE) $(if $(filter tests/%,$<),$(CHECK_CFLAGS) $(if $(filter check_%,$(@F)),-Dexf_suite=exf_suite_$(basename $(@F)))) \
 	    $(if $(filter tests/cuda/%,$<),$(CUDA_CFLAGS)) -MMD -MP -c -o $@ $<
-$(BUILD)/%.o: %.cu
+$(BUILD)/%.o: %.cu $(BUILD)/gen/pic
 	@mkdir -p $(@D); echo "  NVCC $<"
-	$(Q)$(NVCC) -std=c++17 -O2 -g -lineinfo $(GENCODE) $(addprefix -Xcompiler ,$(PIE) $(SANFLAGS)) $(INCLUDE) -MMD -MP -c -o $@ $<
+	$(Q)$(NVCC) -std=c++17 -O2 $(if $(filter $<,$(FOLD_CU)),,-g -lineinfo) $(GENCODE) $(addprefix -Xcompiler ,$(PIC) $(SANFLAGS)) $(INCLUDE) -MMD -MP -c -o $@ $<
 
 include install.mk
--include $(LIB_O:.o=.d) $(TOOL_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
+-include $(LIB_O:.o=.d) $(FOLD_O:.o=.d) $(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.d) $(CHECK_C:%.c=$(BUILD)/%.d) $(CHECK_DIRS:%=$(BUILD)/%/suites.d) $(CHECK_O:.o=.d) \
          $(wildcard $(BUILD)/tests/bench/*.d) $(REPLAYS:%=%.d) $(BUILD)/tests/fuzz/replay.d $(BUILD)/tests/interop/make_deepseek_v4.d $(BUILD)/tests/report/make_wide_tables.d \
          $(BUILD)/tests/reference/compare_reference.d
 .PHONY: bench-ranks all checks check check-full print-full check-units check-modules check-cuda check-cli check-san check-tsan check-reference check-interop check-valgrind check-fuzz replay fuzz fuzz-coverage bench bench-gpu bench-budget bench-mixers check-layers docs docs-check docs-check-quick clean help \

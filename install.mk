@@ -16,8 +16,7 @@ INSTALL      ?= install
 
 # ---- libexfold_fold: the ABI of include/exfold/fold.h alone ----------------
 FOLD_ABI    := $(shell sed -n 's/^.define EXF_FOLD_ABI \([0-9]*\).*/\1/p' include/exfold/fold.h)
-FOLD_O      := $(patsubst %.c,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold/fold_*.c))) \
-               $(if $(filter 1,$(CUDA)),$(patsubst %.cu,$(BUILD)/pic/%.o,$(sort $(wildcard kernels/fold/fold_*_cuda.cu))))
+FOLD_O      := $(filter $(BUILD)/kernels/fold/fold_%,$(LIB_O)) $(FOLD_CU:%.cu=$(BUILD)/%.o)
 FOLD_LIBS   := $(if $(filter %_cuda.o,$(FOLD_O)),$(CUDA_LIBS)) -lm
 FOLD_SONAME := libexfold_fold.so.$(FOLD_ABI)
 FOLD_FILES  := $(BUILD)/$(FOLD_SONAME) $(BUILD)/libexfold_fold.so $(BUILD)/libexfold_fold.a
@@ -36,21 +35,14 @@ $(BUILD)/gen/fold.built: FORCE | $(BUILD)/gen
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/$(FOLD_SONAME): $(FOLD_O) $(BUILD)/gen/fold.map
 	@echo "  LINK $@"
-	$(Q)$(CC) $(SANFLAGS) -shared $(HARDEN_LD) $(LDFLAGS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,$(FOLD_SONAME) -Wl,--version-script,$(BUILD)/gen/fold.map -o $@ $(FOLD_O) $(FOLD_LIBS)
+	$(Q)$(LINK_SO) -Wl,-soname,$(FOLD_SONAME) -Wl,--version-script,$(BUILD)/gen/fold.map -o $@ $(FOLD_O) $(FOLD_LIBS)
 $(BUILD)/libexfold_fold.so: $(BUILD)/$(FOLD_SONAME)
 	@ln -sf $(FOLD_SONAME) $@
 $(BUILD)/libexfold_fold.a: $(FOLD_O) $(BUILD)/gen/fold.names
 	@rm -f $@
-	$(Q)$(CC) -r -nostdlib -o $(BUILD)/pic/fold.o $(FOLD_O)
-	$(Q)objcopy --keep-global-symbols=$(BUILD)/gen/fold.names $(BUILD)/pic/fold.o
-	$(Q)$(AR) rcs $@ $(BUILD)/pic/fold.o
-$(BUILD)/pic/%.o: %.c
-	@mkdir -p $(@D); echo "  CC   $< (pic)"
-	$(Q)$(CC) $(STD) $(WARN) $(CFLAGS) $(HARDEN) $(SANFLAGS) -fPIC $(INCLUDE) -MMD -MP -c -o $@ $<
-$(BUILD)/pic/%.o: %.cu
-	@mkdir -p $(@D); echo "  NVCC $< (pic)"
-	$(Q)$(NVCC) -std=c++17 -O2 $(GENCODE) -Xcompiler -fPIC $(SANFLAGS:%=-Xcompiler %) $(INCLUDE) -MMD -MP -c -o $@ $<
--include $(FOLD_O:.o=.d)
+	$(Q)$(CC) -r -nostdlib -o $(BUILD)/gen/fold.o $(FOLD_O)
+	$(Q)objcopy --keep-global-symbols=$(BUILD)/gen/fold.names $(BUILD)/gen/fold.o
+	$(Q)$(AR) rcs $@ $(BUILD)/gen/fold.o
 
 # ---- pages made from the programs' tables (src/tool/manual.h) ------------------
 NAMES := $(TOOLS:$(BUILD)/bin/%=%)
@@ -77,10 +69,12 @@ $(BUILD)/man/exfold.7: docs/exfold.7.in VERSION $(TOOLS)
 	@mv $@.new $@; rm -f $@.programs $@.status
 
 # ---- what goes where: kind, directory, mode, files --------------------------
-PLACES = programs libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests examples model scripts docs \
+PLACES = programs library libraries archive header pkgconfig man1 man5 man7 bash zsh recipes manifests examples model scripts docs \
          docs_pages docs_pictures
 programs_in   = $(BINDIR)
 programs      = $(TOOLS)
+library_in    = $(LIBDIR)/exfold
+library       = $(LIBRARY)
 libraries_in  = $(LIBDIR)
 libraries     = $(BUILD)/$(FOLD_SONAME)
 archive_in    = $(LIBDIR)
@@ -115,12 +109,15 @@ docs_pages_in    = $(DOCDIR)/docs
 docs_pages       = $(wildcard docs/*.md)
 docs_pictures_in = $(DOCDIR)/docs/pictures
 docs_pictures    = $(wildcard docs/pictures/*)
-mode          = $(if $(filter programs libraries scripts,$(1)),755,644)
+mode          = $(if $(filter programs library libraries scripts,$(1)),755,644)
 OWN_DIRS      = $(model_in) $(examples_in) $(recipes_in) $(manifests_in) $(scripts_in) $(DATADIR)/exfold \
-                $(docs_pictures_in) $(docs_pages_in) $(DOCDIR) $(header_in)
+                $(docs_pictures_in) $(docs_pages_in) $(DOCDIR) $(header_in) $(library_in)
 
 # Debugging symbols go where STRIP is set: all of a program and a shared library, those alone of an archive.
-strip_flag    = $(if $(STRIP),$(if $(filter programs libraries,$(1)),-s))
+strip_flag    = $(if $(STRIP),$(if $(filter programs library libraries,$(1)),-s))
+
+# Programs as they were built find the library in ../lib/exfold.  Where BINDIR and LIBDIR lie otherwise, they are linked for that.
+LIB_FROM_BIN  = $(shell realpath -ms --relative-to='$(BINDIR)' '$(library_in)')
 
 # What was installed, so that no file of somebody else is replaced or removed (scripts/install-files.sh).
 INSTALLED     = $(DATADIR)/exfold/installed.sha256
@@ -131,6 +128,8 @@ install: all fold-library pages $(BUILD)/exfold-fold.pc
 	@rm -rf $(STAGE)
 	@$(foreach p,$(PLACES),mkdir -p '$(STAGE)$($(p)_in)' && \
 	    $(INSTALL) $(call strip_flag,$(p)) -m $(call mode,$(p)) $($(p)) '$(STAGE)$($(p)_in)' &&) :
+	@$(if $(filter-out ../lib/exfold,$(LIB_FROM_BIN)),$(foreach t,$(NAMES),$(call LINK,$(LIB_FROM_BIN)) -rdynamic $(if $(STRIP),-s) \
+	    -o '$(STAGE)$(BINDIR)/$(t)' $(BUILD)/main/$(t).o $(LIBRARY) &&) :)
 	@$(if $(STRIP),strip --strip-debug '$(STAGE)$(LIBDIR)/$(notdir $(archive))')
 	@ln -s $(FOLD_SONAME) '$(STAGE)$(LIBDIR)/libexfold_fold.so'
 	@INSTALL='$(INSTALL)' scripts/install-files.sh install $(STAGE) '$(DESTDIR)' '$(INSTALLED)'

@@ -37,6 +37,9 @@ test_install() {
         [ -s "$root$prefix/share/bash-completion/completions/$name" ]
         [ -s "$root$prefix/share/zsh/site-functions/_$name" ]
     done
+    cmp "$BUILD/lib/exfold/libexfold.so" "$root$prefix/lib/exfold/libexfold.so"
+    grep -Fqx "$(sha256sum <"$BUILD/lib/exfold/libexfold.so" | cut -c 1-64)  $prefix/lib/exfold/libexfold.so" \
+        "$root$prefix/share/exfold/installed.sha256"
     for page in man5/exfold-recipe.5 man5/exfold-manifest.5 man7/exfold-variants.7 man7/exfold.7; do
         [ -s "$root$prefix/share/man/$page" ]
     done
@@ -65,11 +68,11 @@ symbols() { # FILE : its debugging sections
 
 # Without symbols for a debugger programs run, and the libraries still link.
 test_install_strip() {
-    for program in exfold-inspect exfold-calibrate; do [ "$(symbols "$root$prefix/bin/$program")" = 1 ]; done
+    for file in bin/exfold-inspect lib/exfold/libexfold.so; do [ "$(symbols "$root$prefix/$file")" = 1 ]; done
     make_it install-strip DESTDIR="$root" PREFIX="$prefix"
-    for file in bin/exfold-inspect bin/exfold-calibrate lib/libexfold_fold.so; do [ "$(symbols "$root$prefix/$file")" = 0 ]; done
+    for file in bin/exfold-inspect bin/exfold-calibrate lib/exfold/libexfold.so lib/libexfold_fold.so; do [ "$(symbols "$root$prefix/$file")" = 0 ]; done
     [ "$(symbols "$root$prefix/lib/libexfold_fold.a")" = 0 ]
-    [ "$(wc -c <"$root$prefix/bin/exfold-calibrate")" -lt "$(wc -c <"$BUILD/bin/exfold-calibrate")" ]
+    [ "$(wc -c <"$root$prefix/lib/exfold/libexfold.so")" -lt "$(wc -c <"$BUILD/lib/exfold/libexfold.so")" ]
     (set -e; test_programs_run; test_library_links; test_library_shows_the_header_alone)
 }
 
@@ -80,9 +83,50 @@ test_programs_run() {
     [ ! -e "$scratch/out" ]
 }
 
+# The file that a program takes its functions from.
+library_of() { # PROGRAM
+    realpath "$(LD_TRACE_LOADED_OBJECTS=1 "$1" | sed -n 's/.*libexfold\.so => \(.*\) (.*/\1/p')"
+}
+
+# A program finds its library from where it lies itself: in a tree that was moved, by a link, whatever LD_LIBRARY_PATH says.
+test_programs_find_their_library() {
+    wanted=$("$root$prefix/bin/exfold-inspect" --version)
+    cp -RP "$root$prefix" "$scratch/one place"
+    mv "$scratch/one place" "$scratch/another place"
+    ln -s "$scratch/another place" "$scratch/here"
+    ln -s "$scratch/here/bin/exfold-inspect" "$scratch/inspect"
+    mkdir "$scratch/foreign" "$scratch/alone"
+    echo 'int exf_foreign(void); int exf_foreign(void) { return 1; }' >"$scratch/foreign.c"
+    # shellcheck disable=SC2086  # CC may be two words
+    ${CC:-cc} -shared -fPIC -Wl,-soname,libexfold.so -o "$scratch/foreign/libexfold.so" "$scratch/foreign.c"
+    for program in "$scratch/another place/bin/exfold-inspect" "$scratch/here/bin/exfold-inspect" "$scratch/inspect"; do
+        [ "$("$program" --version)" = "$wanted" ]
+        [ "$(library_of "$program")" = "$scratch/another place/lib/exfold/libexfold.so" ]
+        (
+            export LD_LIBRARY_PATH="$scratch/foreign"
+            [ "$("$program" --version)" = "$wanted" ]
+            [ "$(library_of "$program")" = "$scratch/another place/lib/exfold/libexfold.so" ]
+        )
+    done
+    # a copy without the library does not run
+    cp "$root$prefix/bin/exfold-inspect" "$scratch/alone"
+    status=0
+    "$scratch/alone/exfold-inspect" --version 2>"$scratch/alone/said" || status=$?
+    [ "$status" = 127 ]
+    grep -F 'libexfold.so' "$scratch/alone/said"
+}
+
+# What OpenBLAS asks while it is loaded, before main (src/tool/main.c, kernels/linear/blas_threads_cpu.c), ExFold answers.
+test_functions_stand_before_those_of_openblas() {
+    LD_BIND_NOW=1 LD_DEBUG=bindings "$root$prefix/bin/exfold-inspect" --version 2>&1 |
+        sed -n 's/.*file [^ ]*libopenblas[^ ]* \[0\] to \([^ ]*\) .* symbol .\(openblas_[a-z_]*_env\).*/\2 \1/p' | sort -u >"$scratch/bound"
+    grep '^openblas_omp_num_threads_env .*/bin/exfold-inspect$' "$scratch/bound"
+    grep '^openblas_num_threads_env .*/libexfold\.so$' "$scratch/bound"
+}
+
 # Random addresses, a table of functions that is read-only from the start, no stack that runs, canaries and checked copies.
 test_programs_are_hardened() {
-    for file in bin/exfold-calibrate bin/exfold-inspect lib/libexfold_fold.so; do
+    for file in bin/exfold-calibrate bin/exfold-inspect lib/exfold/libexfold.so lib/libexfold_fold.so; do
         file=$root$prefix/$file
         readelf -hW "$file" | grep 'Type: *DYN'
         readelf -lW "$file" | grep 'GNU_RELRO'
@@ -91,7 +135,7 @@ test_programs_are_hardened() {
         [ -n "$SANFLAGS" ] || readelf -sW --dyn-syms "$file" | grep '__stack_chk_fail'
     done
     readelf -dW "$root$prefix/bin/exfold-calibrate" | grep 'FLAGS_1.* PIE'
-    [ -n "$SANFLAGS" ] || readelf -sW --dyn-syms "$root$prefix/bin/exfold-calibrate" | grep '__snprintf_chk'
+    [ -n "$SANFLAGS" ] || readelf -sW --dyn-syms "$root$prefix/lib/exfold/libexfold.so" | grep '__snprintf_chk'
     case $(${CC:-cc} -dumpmachine) in
     x86_64*) readelf -nW "$BUILD/src/base/err.o" | grep 'IBT, SHSTK' ;;
     esac
@@ -196,11 +240,13 @@ test_every_directory_can_be_named() {
         PKGCONFIGDIR=/a/p BASHCOMPDIR=/a/bash ZSHCOMPDIR=/a/zsh
     make_it install "$@"
     [ ! -e "$root/nowhere" ]
-    for file in b/exfold-solve l/libexfold_fold.so l/libexfold_fold.a i/exfold/fold.h d/exfold/recipes/demo.yaml m/man7/exfold.7 \
+    for file in b/exfold-solve l/exfold/libexfold.so l/libexfold_fold.so l/libexfold_fold.a i/exfold/fold.h d/exfold/recipes/demo.yaml m/man7/exfold.7 \
         o/README.md p/exfold-fold.pc bash/exfold-solve zsh/_exfold-solve; do
         [ -s "$root/a/$file" ] || { echo "$file is not there"; exit 1; }
     done
     grep -q '^libdir=/a/l$' "$root/a/p/exfold-fold.pc"
+    "$root/a/b/exfold-solve" --version
+    [ "$(library_of "$root/a/b/exfold-solve")" = "$root/a/l/exfold/libexfold.so" ]
     make_it uninstall "$@"
     find "$root" ! -type d | grep . && exit 1
     : >"$scratch/fine"
@@ -316,7 +362,8 @@ test_dist() {
 }
 
 exec 9>&1 # 3 and 4 are the pipe of `make -j`, which the makes below take part in
-for name in install links_of_the_pages programs_are_hardened programs_run library_links library_shows_the_header_alone \
+for name in install links_of_the_pages programs_are_hardened programs_run programs_find_their_library \
+    functions_stand_before_those_of_openblas library_links library_shows_the_header_alone \
     header_wants_its_statuses_looked_at manual_pages_render install_strip uninstall_leaves_nothing \
     every_directory_can_be_named what_others_made_stays a_list_counts_where_it_was_made clean_removes_what_make_made \
     build_with_a_blank_is_refused; do
