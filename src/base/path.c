@@ -1,4 +1,5 @@
 /* path.c - see path.h. */
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "base/path.h"
 
 #include "base/mem.h"

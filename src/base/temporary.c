@@ -140,7 +140,7 @@ static int read_claim(int dir, uint64_t inode, const char *name, claimed *c, exf
     char text[PATH_MAX];
     const char *what = read_link(dir, inode, name, text, &c->random);
     if (!what) return 0;
-    snprintf(c->name, sizeof c->name, "%s", name);
+    memcpy(c->name, name, strlen(name) + 1); /* parse_name() took it for short enough */
     return exf_mem_strdup(&c->text, what, "claims", err) == EXF_OK;
 }
 

@@ -20,7 +20,10 @@ case $build in
 esac
 [ -f "$library" ] || { echo "overlap: $library is not built; run: make check-overlap" >&2; exit 2; }
 export OPENBLAS_NUM_THREADS=1
-rm -rf "$work"
+[ -z "${WORK:-}" ] || [ ! -e "$work" ] || { echo "$work: exists; WORK is to be new" >&2; exit 2; }
+refused=$("$here/../../scripts/build-directory.sh" mark "$build")
+[ -z "$refused" ] || { echo "$refused" >&2; exit 1; }
+[ -n "${WORK:-}" ] || rm -rf "$work"
 mkdir -p "$work"
 work=$(cd "$work" && pwd -P)
 
