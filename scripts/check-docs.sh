@@ -61,7 +61,7 @@ named() { # WORD WHAT : the word stands on some page between backticks or blanks
     grep -q -e "[\`( ]$1[\`=,; ]" -e "[\`( ]$1\$" $all_pages || { echo "docs: no page names $2 $1"; return 1; }
 }
 
-# The options of a program's manual page: the words of the lines behind .TP.
+# The options of a program's manual page: the words of the lines after .TP.
 options_of() { # PROGRAM
     "$1" --help=man | sed 's/\\-/-/g; s/\\f[BIR]//g; s/\[no-\]//' | awk '/^\.SH/ { on = /OPTIONS/ } on && last == ".TP" { print } { last = $0 }' |
         grep -o -e '--[a-z][a-z-]*' | sort -u

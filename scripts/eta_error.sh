@@ -1,7 +1,7 @@
 #!/bin/sh
 # eta_error.sh - how right the estimates of the time left were, from logs of --progress=json.
 # usage: eta_error.sh LOG ...        (LEAST=0.2 leaves the first fifth out; a log is the stderr of one run)
-# For each log: the seconds of its work, the estimates, and the error of "seconds left" behind the first
+# For each log: the seconds of its work, the estimates, and the error of "seconds left" after the first
 # fifth, in per cent of the seconds that were really left; the last 2 % of the work are left out, where a
 # second more or less is any number of per cent.
 set -eu
@@ -26,7 +26,7 @@ END {
         sum += error; used++; good += error <= 0.3
         if (error > worst) worst = error
     }
-    if (!used) { print log_name ": the run is too short, no estimate behind its first part" > "/dev/stderr"; exit 1 }
+    if (!used) { print log_name ": the run is too short, no estimate after its first part" > "/dev/stderr"; exit 1 }
     printf "%-28s %9.2f %10d %9.1f %% %9.1f %% %7d of %d\n", log_name, seconds, used, 100 * sum / used, 100 * worst, good, used
 }' "$log"
 done

@@ -12,7 +12,7 @@
 
 enum { EXF_F32_TILE = 64, EXF_F32_DEPTH = 32, EXF_F32_LD = EXF_F32_TILE + 4, EXF_F32_VALUES = 16 };
 
-/* Loads four floats from column c of a row of n; 0 behind the row's end or if row is NULL. */
+/* Loads four floats from column c of a row of n; 0 after the row's end or if row is NULL. */
 static __device__ inline float4 exf_four(const float *row, int c, int n, bool wide)
 {
     if (!row) return make_float4(0, 0, 0, 0);

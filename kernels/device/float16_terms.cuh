@@ -40,7 +40,7 @@ static __device__ __forceinline__ void exf_split8(uint4 &high, uint4 &low, const
     exf_split2(high.w, low.w, x[6] * up, x[7] * up);
 }
 
-/* Floats c .. c + 7 of a row of n, 0 behind its end or if the row is NULL.  wide: the row
+/* Floats c .. c + 7 of a row of n, 0 after its end or if the row is NULL.  wide: the row
  * and n allow loads of 16 bytes. */
 static __device__ __forceinline__ void exf_take8(float (&x)[8], const float *row, int c, int n, bool wide)
 {

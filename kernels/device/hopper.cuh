@@ -45,7 +45,7 @@ static __device__ inline uint32_t exf_half2(float low, float high)
     return r;
 }
 
-/* Floats c .. c + 7 of a row of n, 0 behind its end, as float16.  wide: the row and n
+/* Floats c .. c + 7 of a row of n, 0 after its end, as float16.  wide: the row and n
  * allow loads of 16 bytes. */
 static __device__ inline uint4 exf_half8(const float *row, int c, int n, bool wide)
 {

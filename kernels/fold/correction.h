@@ -9,7 +9,7 @@
  *
  * A token's routes are ranked, and an omitted route's target chosen, as exfold/fold.h says of
  * prefill.  The kept routes stand in the token's first slots in the order of rank, and run with
- * their own weights; a token whose slot behind them still runs an expert was not rewritten and
+ * their own weights; a token whose slot after them still runs an expert was not rewritten and
  * has nothing omitted.
  *
  * Float32, added in order of rank: first S v, then d * v, then the columns of Q in order, each

@@ -21,7 +21,7 @@ static void gemm(exf_queue *q, cublasOperation_t op, float *y, int ldy, const vo
                     "gemm");
 }
 
-/* Bytes behind the buffer for the alignment of terms. */
+/* Bytes after the buffer for the alignment of terms. */
 enum { ALIGNMENT_BYTES = 1024 };
 
 /* Room for rounded rows, made at the first product that needs it. */

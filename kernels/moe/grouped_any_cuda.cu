@@ -46,7 +46,7 @@ static __device__ inline void put(uint16_t *to, float v)
     *to = __bfloat16_as_ushort(__float2bfloat16_rn(v));
 }
 
-/* Finds a tile's place; its expert is the first whose tiles end behind it. */
+/* Finds a tile's place; its expert is the first whose tiles end after it. */
 template <class X, class W> static __device__ tile_place find_place(const any_work<X, W> &w, int at, int columns)
 {
     int low = 0, high = w.n_experts - 1;
@@ -61,7 +61,7 @@ template <class X, class W> static __device__ tile_place find_place(const any_wo
     return {low, w.first[low] + local % tiles * ROWS, w.first[low + 1], local / tiles * columns};
 }
 
-/* Loads a thread's elements of COUNT rows; 16 threads share a row and have one element each; 0 behind the inner axis. */
+/* Loads a thread's elements of COUNT rows; 16 threads share a row and have one element each; 0 after the inner axis. */
 template <int COUNT, class T>
 static __device__ inline void fetch(float (&v)[COUNT], const T *from, const int (&row)[COUNT], int k, int depth)
 {
@@ -133,7 +133,7 @@ static __device__ inline void store(const any_work<X, W> &w, const tile_place &p
     }
 }
 
-/* Rows of x and of each half's matrix from which a thread loads.  Rows behind the last are the last
+/* Rows of x and of each half's matrix from which a thread loads.  Rows after the last are the last
  * again; their results are not stored. */
 typedef struct {
     int x[8], w[2][4];

@@ -219,7 +219,7 @@ static __device__ void feed_sorted(const CUtensorMap *x, const CUtensorMap *w0, 
 }
 
 /* Finds the addresses from which this thread loads its 16 bytes of rows i / 8 + 16 j; eight threads
- * share a row of 128 bytes.  Rows behind the expert's last are the last again; their results are not
+ * share a row of 128 bytes.  Rows after the expert's last are the last again; their results are not
  * stored. */
 static __device__ inline void find_rows(const uint16_t *(&from)[8], const work &w, const place &p, int i)
 {

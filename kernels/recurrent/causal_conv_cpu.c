@@ -17,7 +17,7 @@ size_t exf_causal_conv_workspace(int channels, int width)
     return padded(channels) * (size_t)width;
 }
 
-/* taps [width, padded channels], 0 behind the last channel. */
+/* taps [width, padded channels], 0 after the last channel. */
 static void transpose(float *taps, const float *w, int channels, int width)
 {
     size_t ld = padded(channels);

@@ -34,7 +34,7 @@ struct problem {
 };
 
 #ifdef EXF_HOPPER
-/* C rows of n floats from token `first`, 0 behind the sequence and from n on, to rows of LD. */
+/* C rows of n floats from token `first`, 0 after the sequence and from n on, to rows of LD. */
 template <int DK, int LD>
 static __device__ void load_rows(float *to, const float *x, int ld, int first, int n_tokens, int n, bool wide)
 {

@@ -37,7 +37,7 @@ template <int DK> struct places {
         } else {
             side_step = 16 * 32;
             side = p.p + (size_t)at * side_step + strip * 4 * 32 + lane;
-            n_side = strip + 1; /* P is 0 behind the diagonal */
+            n_side = strip + 1; /* P is 0 after the diagonal */
         }
         gates = p.gates + (size_t)at * 2 * C;
     }

@@ -16,7 +16,7 @@ template <int DK> struct shared_layout {
 };
 
 #ifdef EXF_HOPPER
-/* The chunk's rows of one head, columns of n from `first`, to rows of LD; 0 behind the sequence. */
+/* The chunk's rows of one head, columns of n from `first`, to rows of LD; 0 after the sequence. */
 template <int LD>
 static __device__ __forceinline__ void load(uint32_t to, const char *rows, int chunk, int n_tokens, int first, int n, int width)
 {

@@ -23,7 +23,7 @@ typedef struct {
     unsigned char unused[WORDS * 8 - 2 * sizeof(exf_sums_fault) - sizeof(unsigned long long)];
 } header;
 
-/* Memory behind the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */
+/* Memory after the header: pairs' cells, experts' cells, sequence cells, a buffer for the copy to the host. */
 static inline size_t n_cells(int n_experts)
 {
     return 2 * (size_t)n_experts * (size_t)n_experts + (size_t)n_experts;

@@ -3,7 +3,7 @@
 # usage: scripts/slurm/array.sh N RECIPE OUTPUT_DIRECTORY [SBATCH-OPTION ...]       on the login node; exfold-* are on PATH
 #
 # Submits tasks 1 to N, of which each runs one shard with the options given (--gpus=1, --time=4:00:00, --partition=...), and
-# the merge behind them, which also solves and exports; prints the three steps' job numbers.  A recipe with diagonal or
+# the merge after them, which also solves and exports; prints the three steps' job numbers.  A recipe with diagonal or
 # low-rank projectors on one line gets a first job that makes their basis (BASIS=1: any recipe; BASIS=0: none, the recipe
 # names a basis).  A task that failed or was stopped is submitted again by
 #   sbatch --array=TASK [SBATCH-OPTION ...] scripts/slurm/array.sh shard N RECIPE OUTPUT_DIRECTORY

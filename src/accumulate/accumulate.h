@@ -62,7 +62,7 @@ exf_code exf_accumulate_facts(exf_provenance *p, const exf_accumulate_options *o
 exf_code exf_accumulator_new(exf_accumulator **out, const exf_accumulator_plan *plan, exf_err *err) EXF_CHECKED;
 /* Returns the observer for a lane; it is valid as long as the accumulator. */
 const exf_observer *exf_accumulator_observer(exf_accumulator *a);
-/* Adds facts to the file's provenance that are known only behind the pass; collective. */
+/* Adds facts to the file's provenance that are known only after the pass; collective. */
 exf_code exf_accumulator_add_facts(exf_accumulator *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place; collective.  digest: rank 0 gets that of the file's payload; may be NULL. */
 exf_code exf_accumulator_commit(exf_accumulator *a, char digest[EXF_SHA256_HEX], exf_err *err) EXF_CHECKED;

@@ -3,7 +3,7 @@
 
 #include "artifact/weights_facts.h"
 
-/* Refuses a basis of another run; weights that are not known yet are compared behind the pass. */
+/* Refuses a basis of another run; weights that are not known yet are compared after the pass. */
 static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)
 {
     const exf_basis *b = a->options.basis;

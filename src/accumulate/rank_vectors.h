@@ -1,7 +1,7 @@
 /* rank_vectors.h - adds a layer's vector sums up on rank 0 beside the next layer's first sweep.
  *
  * They may be gigabytes, so nothing is copied but a piece at a time: the sums that are on their way are the layer's own,
- * and must have arrived before the next layer makes its own, behind its first sweep. */
+ * and must have arrived before the next layer makes its own, after its first sweep. */
 #ifndef EXF_ACCUMULATE_RANK_VECTORS_H
 #define EXF_ACCUMULATE_RANK_VECTORS_H
 #include "artifact/statistics.h"

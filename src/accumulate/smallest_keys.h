@@ -33,6 +33,6 @@ exf_code exf_smallest_keys_new(exf_smallest_keys *s, size_t cap, exf_err *err) E
 void exf_smallest_keys_free(exf_smallest_keys *s); /* accepts zeroed memory */
 /* Chooses cap candidates, or all where there are fewer; lists them on several threads. */
 exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, exf_err *err) EXF_CHECKED;
-/* Returns the index in by_row of the first chosen candidate at or behind `row` of the whole run. */
+/* Returns the index in by_row of the first chosen candidate at or after `row` of the whole run. */
 size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
 #endif

@@ -13,7 +13,7 @@
  *   /sequence_lengths              I32 [N]      tokens, in order of the rows
  *   /sequence_sha256               U8 [N, 32]   (sequences.h)
  * Since version 4, in every layer's group or in none:
- *   /layers/<l>/stream_sq          F64 [T]      squared norm of the residual stream behind the layer */
+ *   /layers/<l>/stream_sq          F64 [T]      squared norm of the residual stream after the layer */
 #include "artifact/artifact_capture.h"
 
 #include "base/mem.h"

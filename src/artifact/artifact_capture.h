@@ -12,7 +12,7 @@ typedef struct {
     int32_t *layer_number;     /* [n_layers]; borrowed when writing, owned when reading */
     exf_provenance provenance; /* reading only */
     exf_sequence_list sequences; /* reading only, in order of their rows; unknown in version 1 */
-    int has_stream;              /* 1: rows have the energy of the residual stream behind the layer */
+    int has_stream;              /* 1: rows have the energy of the residual stream after the layer */
 } exf_capture_file;
 
 /* Creates a capture and makes room for every layer; rows may then come in any order. sequences: in

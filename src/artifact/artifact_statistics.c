@@ -64,7 +64,7 @@ static void layer_path(char out[PATH_LEN], int layer, const char *group, const c
     snprintf(out, PATH_LEN, "/layers/%d/%s%s", layer, group, name);
 }
 
-/* Returns 1 for facts that a calibration knows only behind its pass. */
+/* Returns 1 for facts that a calibration knows only after its pass. */
 static int is_late(const char *key)
 {
     return exf_weights_facts_key(key) || strcmp(key, EXF_BASIS_FACT) == 0;

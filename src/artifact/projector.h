@@ -55,6 +55,6 @@ const exf_projector *exf_projector_at(size_t i);           /* in order of name; 
 const exf_projector *exf_projector_find(const char *name); /* NULL: unknown */
 /* Finds a projector that calibrate.projectors may name: EXF_USAGE names the unknown, the known and the nearest. */
 exf_code exf_projector_require(const char *name, const exf_projector **out, exf_err *err) EXF_CHECKED;
-/* Returns the first projector whose place is behind `place`, for lists for people; NULL: none. */
+/* Returns the first projector whose place is after `place`, for lists for people; NULL: none. */
 const exf_projector *exf_projector_after(int place);
 #endif

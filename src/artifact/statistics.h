@@ -29,7 +29,7 @@ typedef struct {
     uint64_t *count;      /* [E, E] */
     uint64_t *norm_count; /* [E] */
     uint64_t *empty_slots;  /* [1] slots of the layer's tokens that hold no expert, since a hash layer names one twice */
-    exf_exact *stream_sq;   /* [1] squared norms of the residual stream behind the layer, all its streams together */
+    exf_exact *stream_sq;   /* [1] squared norms of the residual stream after the layer, all its streams together */
     uint64_t *stream_count; /* [1] tokens whose stream was seen; 0 where the pass had none, as with recorded hidden states */
     exf_route_sample routes; /* of the layer's tokens; cap 0: none is kept */
     int n_experts;

@@ -1,5 +1,5 @@
 /* statistics_routes.c - what statistics hold of each layer <l> beside sums of pairs and experts; since version 4, optional:
- *   /layers/<l>/stream/sq        F64 [1]     squared norms of the residual stream behind the layer, summed over tokens
+ *   /layers/<l>/stream/sq        F64 [1]     squared norms of the residual stream after the layer, summed over tokens
  *   /layers/<l>/stream/exact     U64 [1, 3]  the same sum exactly, as other sums
  *   /layers/<l>/stream/count     U64 [1]     tokens behind it
  *   /layers/<l>/empty_slots      U64 [1]     slots of the layer's tokens without an expert; absent: none

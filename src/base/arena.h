@@ -11,7 +11,7 @@ typedef struct {
     size_t used; /* floats */
 } exf_arena;
 
-/* n floats that begin at a multiple of 256 bytes behind base. */
+/* n floats that begin at a multiple of 256 bytes after base. */
 static inline float *exf_arena_take(exf_arena *a, size_t n)
 {
     float *p = a->base ? a->base + a->used : NULL;

@@ -38,6 +38,6 @@ double exf_eta_left(const exf_eta *e, double clock);
 double exf_eta_whole(const exf_eta *e);
 /* Returns the seconds per unit of a kind, measured or expected. */
 double exf_eta_rate(const exf_eta *e, int kind);
-/* Returns the share of the seconds that is behind, in [0, 1]. */
+/* Returns the share of the seconds that is over, in [0, 1]. */
 double exf_eta_share(const exf_eta *e, double clock);
 #endif

@@ -12,7 +12,7 @@ typedef struct { uint64_t k[2]; } exf_hash_key;
 exf_hash_key exf_hash_key_new(void);
 /* SipHash-1-3 (Aumasson and Bernstein) of len bytes. */
 uint64_t exf_keyed_hash(const exf_hash_key *key, const void *bytes, size_t len);
-/* Of one integer: a keyed multiplication before and behind a shift, of which the high bits count. */
+/* Of one integer: a keyed multiplication before and after a shift, of which the high bits count. */
 static inline uint64_t exf_keyed_hash_u64(const exf_hash_key *key, uint64_t x)
 {
     x = (x ^ key->k[0]) * 0x9e3779b97f4a7c15u;

@@ -27,7 +27,7 @@ exf_code exf_mem_raw(void *out, size_t n, size_t size, const char *what, exf_err
  * it; the old elements are kept, on failure in place. */
 exf_code exf_mem_grow(void *p, size_t *cap, size_t need, size_t size, const char *what, exf_err *err) EXF_CHECKED;
 
-/* A copy of len bytes (strlen(s) for exf_mem_strdup) with a NUL behind it. */
+/* A copy of len bytes (strlen(s) for exf_mem_strdup) with a NUL after it. */
 exf_code exf_mem_dup(char **out, const void *bytes, size_t len, const char *what, exf_err *err) EXF_CHECKED;
 exf_code exf_mem_strdup(char **out, const char *s, const char *what, exf_err *err) EXF_CHECKED;
 

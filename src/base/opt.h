@@ -113,7 +113,7 @@ exf_code exf_opts_help(const exf_opt *table, size_t n, exf_text *out, exf_err *e
 /* Appends the lines of --help-keys for all rows that have a key: groups in table order, "  pools
  * SIZES   help (default X; or -o, --output)", two columns, at most 80 wide. */
 exf_code exf_opts_help_keys(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
-/* Appends the flags of all rows, one behind the other in lines of at most 80: "  -q, --quiet  -v, ...". */
+/* Appends the flags of all rows, one after the other in lines of at most 80: "  -q, --quiet  -v, ...". */
 exf_code exf_opts_help_flags(const exf_opt *table, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Appends one line of two columns, the second from `column` on and wrapped; a long left part
  * stands on a line of its own. */

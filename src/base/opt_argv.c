@@ -28,7 +28,7 @@ static size_t find_letter(const exf_opts *o, char letter)
     return i;
 }
 
-/* Takes an option's value: the text behind "=", or the next argument. */
+/* Takes an option's value: the text after "=", or the next argument. */
 static exf_code take_value(walk *w, const char *name, const char *attached, const char **value)
 {
     *value = attached;

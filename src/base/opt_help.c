@@ -116,7 +116,7 @@ out:
     return rc;
 }
 
-/* Finds the start of the right column: behind the longest left part that is not too long. */
+/* Finds the start of the right column: after the longest left part that is not too long. */
 static exf_code find_column(const exf_opt *table, size_t n, left_part add_left, size_t *column, exf_err *err)
 {
     exf_code rc = EXF_OK;

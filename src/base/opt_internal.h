@@ -33,7 +33,7 @@ typedef union {
 exf_code exf_opt_parse(exf_opt_value *out, const exf_opt *row, const char *text, exf_err *err) EXF_CHECKED;
 /* Parses a TEXT_LIST or INT_LIST from separate items. */
 exf_code exf_opt_parse_items(exf_opt_value *out, const exf_opt *row, const char *const *item, size_t n, exf_err *err) EXF_CHECKED;
-/* Moves the names of FILES `more` behind those of `list`; both stay the caller's to free. */
+/* Moves the names of FILES `more` after those of `list`; both stay the caller's to free. */
 exf_code exf_opt_append(exf_opt_value *list, exf_opt_value *more, exf_err *err) EXF_CHECKED;
 exf_code exf_opt_print(exf_text *out, const exf_opt *row, const exf_opt_value *v, exf_err *err) EXF_CHECKED;
 void exf_opt_value_free(exf_opt_type type, exf_opt_value *v); /* and zeroes it */
@@ -51,7 +51,7 @@ exf_code exf_opt_give(exf_opts *o, size_t i, exf_opt_rank rank, const char *text
 /* ---- hints (opt_hint.c) ------------------------------------------------ */
 /* 1 if row i may be given at this rank. */
 int exf_opt_takes(const exf_opts *o, size_t i, exf_opt_rank rank);
-/* The hint behind "unknown key": the nearest keys, the section's keys, or nothing; of the keys
+/* The hint after "unknown key": the nearest keys, the section's keys, or nothing; of the keys
  * that this rank may give. */
 exf_code exf_opt_key_hint(const exf_opts *o, exf_opt_rank rank, const char *key, char hint[EXF_OPT_HINT_MAX],
                           exf_err *err) EXF_CHECKED;

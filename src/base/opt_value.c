@@ -204,7 +204,7 @@ static const char *item_end(const exf_opt *row, const char *p, const char *end)
     return p;
 }
 
-/* The start of the item behind one that ends at p; end if there is none. */
+/* The start of the item after one that ends at p; end if there is none. */
 static const char *next_item(const exf_opt *row, const char *p, const char *end)
 {
     if (row->type != EXF_OPT_WORD_LIST) return p < end ? p + 1 : end;

@@ -90,7 +90,7 @@ static void fill_bar(char *out, int width, double share)
 }
 
 /* The bar takes a third of the terminal, but leaves its numbers the room they need; the last column stays
- * free, since some terminals go on to the next line behind it. */
+ * free, since some terminals go on to the next line after it. */
 static void draw_bar(void)
 {
     char line[LINE_BYTES] = "", text[64], eta[32];

@@ -98,7 +98,7 @@ static void claims_free(claim_list *l)
     exf_mem_free(l->item);
 }
 
-/* Returns what stands behind ".exfold-<random>" of a claim's name, or NULL if it is none. */
+/* Returns what stands after ".exfold-<random>" of a claim's name, or NULL if it is none. */
 static const char *parse_name(const char *name, unsigned long long *random)
 {
     if (!exf_starts_with(name, CLAIM) || strlen(name) >= CLAIM_NAME) return NULL;
@@ -109,7 +109,7 @@ static const char *parse_name(const char *name, unsigned long long *random)
     return *digits == 0 || (*digits == '-' && strspn(digits + 1, "0123456789") == strlen(digits + 1)) ? digits : NULL;
 }
 
-/* Returns 1 for ".NAME.<random>.partial", or with "/FILE" behind it as the claim is of a temporary or of a file in it. */
+/* Returns 1 for ".NAME.<random>.partial", or with "/FILE" after it as the claim is of a temporary or of a file in it. */
 static int is_name_of(const char *what, unsigned long long random, int in_folder)
 {
     char end[CLAIM_NAME];

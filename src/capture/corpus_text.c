@@ -125,7 +125,7 @@ static exf_code read_more(line_reader *r, exf_err *err)
     return rc;
 }
 
-/* *line = the next line without its newline, NULL behind the last one. */
+/* *line = the next line without its newline, NULL after the last one. */
 static exf_code next_line(line_reader *r, const char **line, size_t *len, exf_err *err)
 {
     r->number++;

@@ -38,7 +38,7 @@ static exf_code hash_unpinned(const exf_manifest *m, digest *hex, int *n, exf_er
 }
 
 /* Adds the digest at the source's own place and moves *from, which starts the text that is not yet copied,
- * behind what it replaces. */
+ * after what it replaces. */
 static exf_code edit_source(const exf_yaml *source, const char *hex, const char *text, const char **from, exf_text *out,
                             exf_err *err)
 {

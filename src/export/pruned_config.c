@@ -15,7 +15,7 @@ static int is_among(const char *const *words, const char *key, size_t n)
     return 0;
 }
 
-/* The end of the string that begins at p, behind its closing quote. */
+/* The end of the string that begins at p, after its closing quote. */
 static size_t end_of_string(const char *text, size_t n, size_t p)
 {
     for (p++; p < n && text[p] != '"'; p++) p += text[p] == '\\';
@@ -28,7 +28,7 @@ static size_t skip_blanks(const char *text, size_t n, size_t p)
     return p;
 }
 
-/* Finds the integer behind a key: *at is its place; returns its length, 0 if no integer follows. */
+/* Finds the integer after a key: *at is its place; returns its length, 0 if no integer follows. */
 static size_t find_number(const char *text, size_t n, size_t p, size_t *at)
 {
     size_t digits = 0;

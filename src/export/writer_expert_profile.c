@@ -14,7 +14,7 @@
 
 #include <string.h>
 
-/* The experts of a layer behind the first `keep` of its order, by number. */
+/* The experts of a layer after the first `keep` of its order, by number. */
 static void add_pruned(exf_jw *w, const exf_export *x, int l, const int32_t *order)
 {
     int64_t e = x->tables->shape.n_experts;

@@ -10,7 +10,7 @@ int exf_decode_schedule_prefill(const exf_decode_schedule *s, int n)
     return s->prefill_tokens == 0 || s->prefill_tokens > n ? n : s->prefill_tokens;
 }
 
-/* Returns the index behind the last sequence of the batch that starts at `from`, and its longest sequence. */
+/* Returns the index after the last sequence of the batch that starts at `from`, and its longest sequence. */
 static size_t end_of(const exf_batch *batch, const size_t *batch_of, size_t from, int *longest)
 {
     size_t to = from;

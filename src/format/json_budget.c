@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 /* The bytes that jansson takes at most, with its allocator's part: for an object and its first table, an array and its
- * first elements, a string or a key with its place in a table, and each element behind a comma. */
+ * first elements, a string or a key with its place in a table, and each element after a comma. */
 enum { OBJECT = 288, ARRAY = 160, STRING = 144, ELEMENT = 64 };
 
 static const char *behind_string(const char *at, const char *end)

@@ -21,7 +21,7 @@ static exf_code raw(pickler *p, const void *bytes, size_t n, exf_err *err)
     return exf_text_add(p->out, bytes, n, err);
 }
 
-/* An opcode and the n low bytes of v behind it, little endian. */
+/* An opcode and the n low bytes of v after it, little endian. */
 static exf_code op(pickler *p, char code, uint64_t v, int n, exf_err *err)
 {
     char b[9] = {code};

@@ -150,7 +150,7 @@ out:
     return rc;
 }
 
-/* The length in front, the padding behind. */
+/* The length in front, the padding after. */
 static exf_code finish_header(exf_text *h, const exf_st_writer *w, exf_err *err)
 {
     exf_code rc;

@@ -1,4 +1,4 @@
-/* pass_resume.h - saves a pass behind a layer to its resume point (resume/resume.h), and restores it. */
+/* pass_resume.h - saves a pass after a layer to its resume point (resume/resume.h), and restores it. */
 #ifndef EXF_FORWARD_PASS_RESUME_H
 #define EXF_FORWARD_PASS_RESUME_H
 #include "forward/pass.h"
@@ -9,7 +9,7 @@ int exf_pass_layers_done(const exf_pass *p);
 exf_code exf_pass_restore(exf_pass *p, exf_err *err) EXF_CHECKED;
 /* Returns the bytes of a pass's hidden states in a resume point, at most. */
 uint64_t exf_pass_saved_bytes(const exf_architecture *a, const exf_batch *batch, size_t n_lanes);
-/* Saves the pass behind `done` layers if a save is due or a stop was requested; after a requested
+/* Saves the pass after `done` layers if a save is due or a stop was requested; after a requested
  * stop returns EXF_STOPPED.  All queues are finished. */
 exf_code exf_pass_save(exf_pass *p, int done, exf_err *err) EXF_CHECKED;
 /* With ranks: begin and end the votes, a layer ahead, on whether the pass is saved or stopped. */

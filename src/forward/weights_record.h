@@ -5,7 +5,7 @@
 #include "model/model.h"
 #include "resume/resume.h"
 
-/* Writes them behind `done` layers. */
+/* Writes them after `done` layers. */
 exf_code exf_weights_record_put(const exf_model *m, exf_resume *r, int done, exf_err *err) EXF_CHECKED;
 /* Restores them from the point that was opened. */
 exf_code exf_weights_record_get(const exf_model *m, const exf_resume *r, exf_err *err) EXF_CHECKED;

@@ -33,14 +33,14 @@ typedef struct {
     const float *expert_outputs; /* [T, K, H] unweighted */
     const float *routed_output;  /* [T, H] sum of weight * output */
     const float *block_output;   /* [T, H] with shared experts: what is added to the residual stream */
-    const float *stream;         /* [T, stream_width] the residual stream behind the layer, all its streams side by side; in the
+    const float *stream;         /* [T, stream_width] the residual stream after the layer, all its streams side by side; in the
                                   * last sweep only, and NULL where the pass has none (recorded hidden states) */
     int stream_width;
     const double *stream_sq;     /* [T] their squared norms, from a source that has not the stream itself (captures); else NULL */
 } exf_moe_block;
 
 /* Consecutive tokens of the run in one MoE layer.  The arrays lie in GPU memory and are
- * computed on q; a reader queues its own work on q behind them. */
+ * computed on q; a reader queues its own work on q after them. */
 typedef struct {
     int layer, moe_index, sweep;
     const exf_batch *batch;
@@ -123,7 +123,7 @@ typedef struct {
     int position, n_tokens, vocab;
     struct exf_queue *q;
     const float *logits; /* [n_tokens, vocab] */
-    const int32_t *next; /* [n_tokens] the token that follows each; undefined behind the last token of a sequence */
+    const int32_t *next; /* [n_tokens] the token that follows each; undefined after the last token of a sequence */
 } exf_device_logits;
 
 /* An observer may leave any function NULL. */
@@ -149,7 +149,7 @@ typedef struct {
     exf_code (*device_probe)(void *self, const exf_device_probe *b, exf_err *err);
     exf_code (*sweep_end)(void *self, int layer, int moe_index, int sweep, exf_err *err);
     exf_code (*layer_end)(void *self, int layer, int moe_index, exf_progress *progress, exf_err *err);
-    /* Called before a resume point behind `done` layers is saved: completes what layer_end left to other
+    /* Called before a resume point after `done` layers is saved: completes what layer_end left to other
      * threads, and writes the observer's own records. */
     exf_code (*settle)(void *self, int done, exf_err *err);
     /* Called concurrently; NULL: the head does not run.  All lanes' logits of the same tokens come one

@@ -48,7 +48,7 @@ exf_code exf_figure_range_of_data(const exf_figure *f, const exf_inspection *s, 
 exf_code exf_figure_draw(const exf_figure *f, const exf_inspection *s, const exf_figure_ends *ends, exf_drawing *d,
                          exf_err *err) EXF_CHECKED;
 /* One line per expert (layer,expert,tokens,norm) or per ordered pair of different
- * experts (layer,source,target,tokens,<name>); never observed: nothing behind the last comma. */
+ * experts (layer,source,target,tokens,<name>); never observed: nothing after the last comma. */
 exf_code exf_figure_csv(const exf_figure *f, const exf_inspection *s, const char *target, int force, exf_err *err) EXF_CHECKED;
 /* F32 [L, E] or [L, E, E], NaN where never observed; layers in order of the inspection's. */
 exf_code exf_figure_npy(const exf_figure *f, const exf_inspection *s, const char *target, int force, exf_err *err) EXF_CHECKED;

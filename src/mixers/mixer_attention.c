@@ -29,7 +29,7 @@ static void run(const exf_mixer_call *c)
     const exf_architecture *a = c->a;
     const exf_attention_spec *s = &a->attention;
     int h = a->d_model, t = c->n_tokens, d = s->head_dim;
-    int stride = s->gated ? 2 * d : d; /* a query head and its gate behind it */
+    int stride = s->gated ? 2 * d : d; /* a query head and its gate after it */
     int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
     float *q = exf_arena_take(c->arena, (size_t)t * (size_t)dq), *k = exf_arena_take(c->arena, (size_t)t * (size_t)dkv);
     float *v = exf_arena_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_arena_take(c->arena, (size_t)t * (size_t)dout);

@@ -75,7 +75,7 @@ static void make_queries(const mla_space *m, const exf_mixer_call *c)
 }
 
 /* Computes the latent and the shared key: the latent is normed, the key only rotated.  Copies the
- * key behind each head's own part of its keys. */
+ * key after each head's own part of its keys. */
 static void make_latent(const mla_space *m, const exf_mixer_call *c)
 {
     const exf_mla_spec *s = &c->a->mla;

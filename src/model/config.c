@@ -157,7 +157,7 @@ exf_code exf_config_text_or(const exf_config *c, const char *fields, const char 
     const char *text = j ? exf_json_string(j, &len) : fallback;
     if (j && !text) return wrong_type(c, fields, j, "a string", err);
     if (j && strlen(text) != len)
-        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has a NUL behind \"%s\", expected text without one", c->path, fields, text);
+        return exf_fail(err, EXF_MODEL, "%s: \"%s\" has a NUL after \"%s\", expected text without one", c->path, fields, text);
     *out = text;
     return EXF_OK;
 }

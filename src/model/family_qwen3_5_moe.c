@@ -1,9 +1,9 @@
 /* family_qwen3_5_moe.c - Qwen3.5 MoE: Qwen3.5-35B-A3B and kin, the text part.
  *
- * Most layers mix tokens with the gated delta rule behind a short causal
+ * Most layers mix tokens with the gated delta rule after a short causal
  * convolution, every fourth with grouped-query attention whose heads are gated.
  * Every layer is MoE: softmax router, top-k, always renormalised, beside one
- * shared expert behind a sigmoid switch.  Norm weights are stored as w - 1, but
+ * shared expert gated by a sigmoid.  Norm weights are stored as w - 1, but
  * for the delta rule's own.  Experts are stacked in the released checkpoints and
  * separate in others.  The vision tower and the multi-token-prediction layers are
  * ignored; for text the three rows of M-RoPE positions are equal, which is RoPE. */
@@ -133,7 +133,7 @@ out:
     return rc;
 }
 
-/* 1 if a name begins with `beginning` and has `part` behind it. */
+/* 1 if a name begins with `beginning` and has `part` after it. */
 static int has_name(const exf_checkpoint *c, const char *beginning, const char *part)
 {
     size_t n = strlen(beginning);

@@ -92,7 +92,7 @@ static exf_code open_weights(exf_model *m, exf_err *err)
     EXF_TRY(exf_mem_new(&m->beyond_bf16, (size_t)m->arch.n_layers + 1, EXF_W_COUNT, "model", err));
     EXF_TRY(exf_model_check_tensors(m, err));
     EXF_TRY(exf_model_check_tables(m, err));
-    EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* behind the checks, whose reading is not the run's */
+    EXF_TRY(exf_weight_identity_new(&m->identity, m->arch.n_layers, err)); /* after the checks, whose reading is not the run's */
 out:
     return rc;
 }

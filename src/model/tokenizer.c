@@ -176,7 +176,7 @@ out:
 }
 
 /* Each stretch between raw added tokens is normalized by itself: a combining mark
- * behind such a token joins with nothing. */
+ * after such a token joins with nothing. */
 static exf_code encode_stretch(encoder *e, const char *text, size_t len, exf_err *err)
 {
     if (e->t->nfc) {

@@ -148,7 +148,7 @@ static exf_code close_group(reader *r)
     return copy(r, 1);
 }
 
-/* {n}, {n,}, {n,m}; a "?" or "+" behind means something else to Ruby. */
+/* {n}, {n,}, {n,m}; a "?" or "+" after means something else to Ruby. */
 static exf_code interval(reader *r)
 {
     size_t n = 1, left = (size_t)(r->end - r->p);

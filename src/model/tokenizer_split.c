@@ -163,7 +163,7 @@ static exf_code load_step(exf_splitter *s, const exf_json *part, const char *whe
         }
         return EXF_OK;
     }
-    /* A step behind ByteLevel would see ByteLevel's alphabet instead of the text. */
+    /* A step after ByteLevel would see ByteLevel's alphabet instead of the text. */
     if (s->byte_level)
         return exf_fail(err, EXF_MODEL, "%s: pre_tokenizer \"%s\" after ByteLevel is not supported (ByteLevel must be the last)",
                         where, type);
@@ -301,7 +301,7 @@ static size_t next_character(const char *text, size_t len, size_t at)
     return at;
 }
 
-/* The end of the window at a place: not within a character, and not behind a line break, where "^" would not see that the
+/* The end of the window at a place: not within a character, and not after a line break, where "^" would not see that the
  * text goes on; `at` if there is none as near as that. */
 static size_t window_end(const char *text, size_t len, size_t at)
 {
@@ -374,7 +374,7 @@ static exf_code split(const run *r, size_t k, const char *text, size_t len, exf_
         EXF_TRY(find(r, step, text, len, at, m, &found, err));
         if (!found) break;
         if (m[0] == m[1] && m[0] == last) {
-            /* An empty match right behind the last one does not count; try one
+            /* An empty match right after the last one does not count; try one
              * character on.  Other empty matches cut the text in two. */
             at = next_character(text, len, at);
             continue;

@@ -19,7 +19,7 @@
 #include "base/text.h"
 #include "model/checkpoint.h"
 
-/* Numbers of parts: layer l has EXF_PART_LAYERS + 2 l (experts) and the one behind it (other). */
+/* Numbers of parts: layer l has EXF_PART_LAYERS + 2 l (experts) and the one after it (other). */
 enum { EXF_PART_EMBEDDING, EXF_PART_HEAD, EXF_PART_LAYERS };
 
 typedef struct exf_weight_identity exf_weight_identity;

@@ -7,7 +7,7 @@
 /* Return how many blocks of EXF_MOE_BLOCK tokens a sequence, or a batch, has. */
 size_t exf_moe_blocks_of(const exf_span *span);
 size_t exf_moe_blocks(const exf_batch *batch);
-/* Returns the row behind the last token of a call that begins at `row`, in sequence `sequence`, and takes at most `most` of
+/* Returns the row after the last token of a call that begins at `row`, in sequence `sequence`, and takes at most `most` of
  * the rows before `end`.  Unless `most` is less than a block, calls end between blocks, so that the blocks which
  * observers see in host memory do not depend on `most` or on the sequences before. */
 size_t exf_moe_call_end(const exf_batch *batch, size_t sequence, size_t row, size_t end, size_t most);

@@ -7,7 +7,7 @@
 
 static const double round_steps[] = {1, 2, 5, 10};
 
-/* Number with this many digits behind the point, "-0" never. */
+/* Number with this many digits after the point, "-0" never. */
 static void write_number(char text[EXF_TICK_TEXT], double value, int digits)
 {
     snprintf(text, EXF_TICK_TEXT, "%.*f", digits, value);
@@ -25,7 +25,7 @@ static double round_step(double low, double high, int max, double least)
         }
 }
 
-/* Digits behind the point that tell multiples of a step apart. */
+/* Digits after the point that tell multiples of a step apart. */
 static int digits_of(double step)
 {
     int digits = 0;

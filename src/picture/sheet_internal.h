@@ -22,7 +22,7 @@ typedef struct {
     double panel_width, panel_height;
     double left, top;         /* of the first panel */
     double step_x, step_y;    /* from panel to panel */
-    double right, bottom;     /* just behind the last panels */
+    double right, bottom;     /* just after the last panels */
     double page_width, page_height;
     double pixels_per_point;  /* in a PNG, where an expert is `pixels` wide */
     int pixels;

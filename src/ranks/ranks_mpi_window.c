@@ -33,7 +33,7 @@ out:
     return rc;
 }
 
-/* Barriers that see failures stand before and behind the calls that cannot be interrupted. */
+/* Barriers that see failures stand before and after the calls that cannot be interrupted. */
 exf_code exf_ranks_window_new(exf_ranks_window *w, exf_ranks *r, size_t bytes, exf_err *err)
 {
     MPI_Win win = MPI_WIN_NULL;

@@ -11,9 +11,9 @@ typedef struct {
     const char *name;      /* "summary" */
     const char *arguments; /* "FILE.h5 [STATISTICS.h5]" */
     const char *about;     /* a line or two; --help shows it up to the first "; " */
-    size_t min_inputs, max_inputs; /* arguments behind the name */
+    size_t min_inputs, max_inputs; /* arguments after the name */
     const char *flags;     /* of the program's own rows those that it takes: "layers output"; "" for none */
-    exf_code (*run)(exf_recipe *r, exf_err *err); /* r->inputs start behind the name */
+    exf_code (*run)(exf_recipe *r, exf_err *err); /* r->inputs start after the name */
 } exf_command;
 
 typedef struct {

@@ -2,7 +2,7 @@
  *
  * Bash breaks words at "=" unless told otherwise, so the word being completed is first put
  * together again ("--set", "runtime.backend", "=", "c" is runtime.backend=c), and only what
- * stands behind the last "=" is offered.  No helper of the bash-completion package is used. */
+ * stands after the last "=" is offered.  No helper of the bash-completion package is used. */
 #include "tool/completion.h"
 
 #include <string.h>

@@ -72,7 +72,7 @@ out:
     return rc;
 }
 
-/* The values of the keys behind --set. */
+/* The values of the keys after --set. */
 static exf_code add_keys(const exf_opt *rows, size_t n, exf_text *out, exf_err *err)
 {
     exf_code rc;

@@ -231,7 +231,7 @@ static exf_code variants_page(const exf_page *p, exf_err *err)
     EXF_TRY(exf_page_title(p, "exfold-variants", 7, "ways to run a model with fewer experts", err));
     EXF_TRY(exf_page_description(
         p,
-        "A variant is a kind with its number, options behind a colon, separated by commas:\n"
+        "A variant is a kind with its number, options after a colon, separated by commas:\n"
         "`P4:rank=score,max_loss=0.99`.  A prefill and a decode kind are joined by a plus: `P4+D64`.  An option\n"
         "stands once.  The recipe key `validate.variants` and the option `--variants` of exfold-validate list them.\n\n"
         "`diagonal` and `lowrank` act on vectors and are what scalars are compared with; they join a `D` or `sere`\n"

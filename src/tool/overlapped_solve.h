@@ -1,6 +1,6 @@
 /* overlapped_solve.h - solves a calibration's tables from each layer's sums in memory, while later layers are computed.
  *
- * Tables whose projectors need the sums of all layers, or vectors of pairs, are solved from the file behind the pass. */
+ * Tables whose projectors need the sums of all layers, or vectors of pairs, are solved from the file after the pass. */
 #ifndef EXF_TOOL_OVERLAPPED_SOLVE_H
 #define EXF_TOOL_OVERLAPPED_SOLVE_H
 #include "accumulate/accumulate.h"

@@ -34,7 +34,7 @@ typedef struct {
     int json, data; /* of exfold-inspect: this line and the next */
     char *output_file;
     exf_text_list what, range;
-    exf_text_list texts; /* --text; inputs behind it are texts too */
+    exf_text_list texts; /* --text; inputs after it are texts too */
     char *text_field, *init_path;
     /* recipe keys */
     char *schema, *model_path, *manifest;

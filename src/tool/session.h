@@ -45,7 +45,7 @@ exf_code exf_session_agree(const exf_session *s, const exf_recipe *r, exf_err *e
  * stay together (hooks/deal.h), or NULL. */
 exf_code exf_session_deal(exf_session *s, const exf_recipe *r, const size_t *group_of, exf_err *err) EXF_CHECKED;
 
-/* Refuses, behind a pass, ranks that have read other weights: copies of one size on several nodes. */
+/* Refuses, after a pass, ranks that have read other weights: copies of one size on several nodes. */
 exf_code exf_session_same_weights(const exf_session *s, exf_err *err) EXF_CHECKED;
 /* Has the ranks of a node read each weight once for all of them; collective over the node.  exf_session_deal() does it
  * too. */

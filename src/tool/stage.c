@@ -64,7 +64,7 @@ static exf_code plan_capture(forward_pass *p, uint64_t disk, exf_err *err)
     return exf_session_plan(s, r, &request, err);
 }
 
-/* Logits need the layers behind the last one captured. */
+/* Logits need the layers after the last one captured. */
 static exf_code run_forward(void *self, const exf_observer *observer, exf_resume *resume, exf_err *err)
 {
     const forward_pass *p = self;

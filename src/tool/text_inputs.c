@@ -71,7 +71,7 @@ out:
 
 /* ---- the files ---------------------------------------------------------------------- */
 
-/* Number i of the files of --text, then of the arguments behind them; NULL past the last. */
+/* Number i of the files of --text, then of the arguments after them; NULL past the last. */
 static const char *file_at(const exf_recipe *r, size_t i)
 {
     if (i < r->texts.n) return r->texts.item[i];

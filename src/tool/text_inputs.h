@@ -10,7 +10,7 @@ typedef struct {
     char *path;        /* of the file that it will be, absolute; NULL where no --text was given */
 } exf_text_inputs;
 
-/* Recognises the files of --text and the arguments behind them, reports each on stderr, and makes
+/* Recognises the files of --text and the arguments after them, reports each on stderr, and makes
  * their manifest, in which paths are absolute and every file is pinned.  Does nothing without --text. */
 exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
 /* Makes that manifest the value of the recipe's key, "data.manifest" or "validate.manifest".  r borrows from t. */

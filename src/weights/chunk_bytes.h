@@ -10,7 +10,7 @@ size_t exf_chunk_scale_bytes(const exf_weight_chunk *p);
 
 /* Reads a chunk to `room`, of exf_floats_offset() bytes: codes, then scales.  *read grows by the bytes. */
 exf_code exf_chunk_read(const exf_weight_chunk *p, char *room, exf_raw_rows *rows, uint64_t *read, exf_err *err) EXF_CHECKED;
-/* Called behind exf_shared_chunk_take(): reads the chunk into its slot for all ranks if this one is to, else records what
+/* Called after exf_shared_chunk_take(): reads the chunk into its slot for all ranks if this one is to, else records what
  * another read.  c->rows.codes is NULL where a chunk is too large for a slot: each rank then reads its own. */
 exf_code exf_chunk_share(exf_shared_chunks *s, const exf_weight_chunk *p, exf_shared_chunk *c, uint64_t *read,
                          exf_err *err) EXF_CHECKED;

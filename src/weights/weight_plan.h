@@ -39,9 +39,9 @@ typedef struct {
     size_t most_host, most_device; /* bytes of the largest chunk in pinned memory, and of the largest that the device dequantizes */
 } exf_weight_plan;
 
-/* Returns the offset of a chunk's scales in a reader's pinned memory, behind code_bytes of codes. */
+/* Returns the offset of a chunk's scales in a reader's pinned memory, after code_bytes of codes. */
 size_t exf_scales_offset(size_t code_bytes);
-/* Returns the offset of the float32 that the host makes of a chunk, behind codes and scales. */
+/* Returns the offset of the float32 that the host makes of a chunk, after codes and scales. */
 size_t exf_floats_offset(size_t code_bytes, size_t scale_bytes);
 /* Makes the plan of a part in *p, which is zero or an earlier plan. */
 exf_code exf_weight_plan_make(exf_weight_plan *p, const exf_model *m, exf_compute compute, const exf_weight_part *of,

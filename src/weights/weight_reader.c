@@ -95,7 +95,7 @@ out:
     return rc;
 }
 
-/* Copies a chunk that the host makes float32 of, behind the bytes in this reader's pinned memory. */
+/* Copies a chunk that the host makes float32 of, after the bytes in this reader's pinned memory. */
 static exf_code copy_decoded(exf_weight_reader *r, const exf_weight_chunk *p, const exf_raw_rows *raw, char *to, exf_err *err)
 {
     float *values = (float *)(void *)(r->host + exf_floats_offset(exf_chunk_code_bytes(p), exf_chunk_scale_bytes(p)));

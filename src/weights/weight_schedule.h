@@ -2,7 +2,7 @@
  * area of device memory that each fills.
  *
  * Areas are the two slots of whole layers; with parts, an area for the layer's tensors other
- * than routed experts and, behind it, the two slots of parts. */
+ * than routed experts and, after it, the two slots of parts. */
 #ifndef EXF_WEIGHTS_WEIGHT_SCHEDULE_H
 #define EXF_WEIGHTS_WEIGHT_SCHEDULE_H
 #include "base/hash.h"

@@ -3,7 +3,7 @@
  * usage: bench_forward MODEL_DIR SEQUENCES TOKENS [compute=bf16|f32] [limit=BYTES] [streams=N] [io=pread|direct] [what=WHAT]
  *        WHAT: corouted, common (64 tokens of a sequence), diagonal or lowrank (and diagonal) of 1024 pairs a layer
  *
- * Passes over random tokens with the accumulator behind the observer's door: one to warm
+ * Passes over random tokens whose observer is the accumulator: one to warm
  * up; five as it is; five waiting after every part, so that their shares are true.  Of
  * each five the one of median time is told, with the fastest and slowest; and a digest
  * of the statistics, which no setting but WHAT changes.  Ceilings
@@ -12,7 +12,7 @@
  * product's ceiling. */
 #include "base/hash.h"
 #include "tests/support/statistics_run.h"
-#include "tests/bench/ceilings.h" /* behind it: its own err is this program's */
+#include "tests/bench/ceilings.h" /* after it: its own err is this program's */
 
 #include <stdio.h>
 #include <stdlib.h>

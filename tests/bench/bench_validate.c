@@ -11,7 +11,7 @@
 #include "fold/variant.h"
 #include "tests/support/statistics_run.h"
 #include "validate/validate.h"
-#include "tests/bench/ceilings.h" /* behind it: its own err is this program's */
+#include "tests/bench/ceilings.h" /* after it: its own err is this program's */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -36,7 +36,7 @@ must_say() {
     done
 }
 
-# tensor_data FILE.safetensors : the bytes behind the header, which holds provenance.
+# tensor_data FILE.safetensors : the bytes after the header, which holds provenance.
 tensor_data() {
     tensor_header=$(od -A n -t u8 -N 8 "$1")
     tail -c "+$((tensor_header + 9))" "$1"

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Rows have `gap` floats behind them. */
+/* Rows have `gap` floats after them. */
 static const struct {
     int t, heads, kv, d, dv, gap;
 } cases[] = {
@@ -46,7 +46,7 @@ static void drop(inputs *x)
 }
 
 /* On the device, where output and workspace hold NaN before; the caller frees.  What is
- * behind a row stays NaN there and is 0 in the copy. */
+ * after a row stays NaN there and is 0 in the copy. */
 static float *attended(const inputs *x)
 {
     const exf_attention_shape *s = &x->s;
@@ -56,7 +56,7 @@ static float *attended(const inputs *x)
     float *o = device_get(&d, out, x->no * 4);
     for (int t = 0; t < s->n_tokens; t++)
         for (int i = s->n_heads * s->dv; i < s->ldo; i++) {
-            ck_assert_msg(isnan(o[t * s->ldo + i]), "row %d: column %d is behind it", t, i);
+            ck_assert_msg(isnan(o[t * s->ldo + i]), "row %d: column %d is after it", t, i);
             o[t * s->ldo + i] = 0;
         }
     void *all[] = {q, k, v, out, space};

@@ -2,7 +2,7 @@
  * the CPU's: the same bits where every product is exact, within the stated bound else, and
  * the same bits wherever a token's products are made. */
 #include "tests/support/device_sums_fixtures.h"
-#include "tests/support/one_device_fixtures.h" /* behind it: its device is called d */
+#include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
 static exf_err e;
 

@@ -2,7 +2,7 @@
  * same bits where every product is exact, within the stated bound else, and the same
  * bits however tokens are split over calls and queues. */
 #include "tests/support/device_sums_fixtures.h"
-#include "tests/support/one_device_fixtures.h" /* behind it: its device is called d */
+#include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
 static exf_err e;
 

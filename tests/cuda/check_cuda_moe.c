@@ -8,7 +8,7 @@
 
 enum { GUARD = 64 }; /* bytes on both sides that no kernel may write */
 
-/* An array on the GPU that begins `offset` bytes behind a whole line of memory, and its copy on the host. */
+/* An array on the GPU that begins `offset` bytes after a whole line of memory, and its copy on the host. */
 typedef struct {
     char *base, *host;
     size_t bytes, offset;

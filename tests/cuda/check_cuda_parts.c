@@ -40,7 +40,7 @@ static void choose(int i, int kind, exf_compute compute)
     }
     pair_compute(&p, compute);
     ON_BOTH(p, B->indexer(Q, (unsigned char *)chosen.f[s], q.f[s], weights.f[s], keys.f[s], shape, space.f[s]));
-    if (rows * n % 4) chosen.n--; /* what is behind the last byte is nobody's */
+    if (rows * n % 4) chosen.n--; /* what is after the last byte is nobody's */
     pair_equal(&chosen, "indexer");
     chosen.n = (rows * n + 3) / 4;
     pair_free(&q);

@@ -4,7 +4,7 @@
 #include "accumulate/device_diagonal.h"
 #include "accumulate/device_samples.h"
 #include "tests/support/sequence_fixtures.h"
-#include "tests/support/one_device_fixtures.h" /* behind it: its device is called d */
+#include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 
 static exf_err e;
 

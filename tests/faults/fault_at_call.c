@@ -60,7 +60,7 @@ static void read_fault(void)
 static int has_begun; /* main(): before it, constructors of libraries run, whose crashes no program can prevent */
 static int (*real_main)(int, char **, char **);
 
-/* Returns a number of a file of /proc behind a word; system calls, so that none of them is counted. */
+/* Returns a number of a file of /proc after a word; system calls, so that none of them is counted. */
 static long number_in(const char *path, const char *word)
 {
     static char text[4096];

@@ -32,7 +32,7 @@ export OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 OPENBLAS_CORETYPE=Haswell
 cp -R tests/bad/base/. "$work"
 cd "$work"
 
-# The program's command behind a prefix: `run` alone, or `run env NAME=VALUE ...`.
+# The program's command after a prefix: `run` alone, or `run env NAME=VALUE ...`.
 run() {
     case $program in
     calibrate) "$@" "$bin/exfold-calibrate" -q recipe.yaml --backend $device --output out --force \
@@ -104,7 +104,7 @@ sweep_kind() { # CALL ERROR [:on]
     done
 }
 
-# The program's addresses end N pages behind what it has when it begins.
+# The program's addresses end N pages after what it has when it begins.
 sweep_limits() {
     pages=$(sed -n 's/^limit //p' count)
     n=0
@@ -114,7 +114,7 @@ sweep_limits() {
     done
 }
 
-# The first calls of a kind and about every STEP-th behind them; 2 and 719: no memory, a launch that failed.
+# The first calls of a kind and about every STEP-th after them; 2 and 719: no memory, a launch that failed.
 sweep_cuda() { # CALL ERROR [:on]
     calls=$(sed -n "s/^$1 //p" count)
     [ "$calls" -gt 0 ] || wrong "no call of $1 was seen"

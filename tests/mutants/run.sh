@@ -31,7 +31,7 @@ flips() { "$build/tests/mutants/mutants" flips "$n" "$@" || failed=1; }
 "$bin/exfold-calibrate" -q recipe.yaml --set 'calibrate.projectors=[pair, diagonal, lowrank]' --output out --basis-only >made || exit 1
 mkdir plain && "$bin/exfold-calibrate" -q recipe.yaml --output plain >made || exit 1
 
-# a resume point: of a run that was stopped behind its first layer
+# a resume point: of a run that was stopped after its first layer
 calibrate="$bin/exfold-calibrate -q recipe.yaml --output resumed --set runtime.checkpoint.every_layers=1"
 stop=0
 for call in $(seq 1 200); do
@@ -40,7 +40,7 @@ for call in $(seq 1 200); do
     stop=$?
     [ $stop != 75 ] || break
 done
-[ $stop = 75 ] || { echo "no run was stopped behind a layer"; exit 1; }
+[ $stop = 75 ] || { echo "no run was stopped after a layer"; exit 1; }
 mv resumed stopped
 # goes on from a fresh copy of the point, to the digest of the sums
 cat >resume.sh <<SCRIPT

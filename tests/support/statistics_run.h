@@ -1,4 +1,4 @@
-/* statistics_run.h - a forward pass with the accumulator behind its door, for tests and
+/* statistics_run.h - a forward pass whose observer is the accumulator, for tests and
  * benchmarks: sequences are known, so sums over them are kept too. */
 #ifndef EXF_TESTS_STATISTICS_RUN_H
 #define EXF_TESTS_STATISTICS_RUN_H

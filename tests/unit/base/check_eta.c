@@ -41,7 +41,7 @@ static double all_seconds(void)
 typedef struct {
     exf_eta eta;
     double clock, slowness, all; /* slowness: of this machine */
-    double worst;                /* the largest error behind the first fifth, relative to the seconds left */
+    double worst;                /* the largest error after the first fifth, relative to the seconds left */
 } run;
 
 /* Compares the estimate with the truth; of the last hundredth of the work nothing is asked. */

@@ -69,7 +69,7 @@ START_TEST(the_same_bytes_from_any_place)
             ck_assert(p >= buffer + shift && p + parts[i].n <= buffer + shift + exf_file_aligned_size(parts[i].n));
             ck_assert_msg(memcmp(p, bytes + parts[i].offset, parts[i].n) == 0, "%s, part %zu, room + %d: other bytes", names[_i], i,
                           shift);
-            ck_assert_msg(buffer[(size_t)shift + exf_file_aligned_size(parts[i].n)] == 0xee, "%s, part %zu: wrote behind its room",
+            ck_assert_msg(buffer[(size_t)shift + exf_file_aligned_size(parts[i].n)] == 0xee, "%s, part %zu: wrote after its room",
                           names[_i], i);
         }
     }

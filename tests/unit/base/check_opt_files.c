@@ -15,7 +15,7 @@ static const exf_opt table[] = {
 
 static demo d;
 
-/* Reads argv [n] behind the program's name. */
+/* Reads argv [n] after the program's name. */
 static exf_code read_argv(exf_opts **o, int n, const char *const *arg, exf_err *e)
 {
     char room[8][64] = {"program"}, *argv[8] = {room[0]};

@@ -72,7 +72,7 @@ END_TEST
 
 /* ---- csv --------------------------------------------------------------------------- */
 
-/* The n-th line, from 0, is this with CR LF behind it. */
+/* The n-th line, from 0, is this with CR LF after it. */
 static void ck_line(const char *text, int n, const char *line)
 {
     for (; n > 0; n--) text = strstr(text, "\r\n") + 2;

@@ -89,7 +89,7 @@ START_TEST(prefill_positions_of_a_sequence)
 }
 END_TEST
 
-/* Each row behind the prefill positions is in just one step, with rows of its batch and position. */
+/* Each row after the prefill positions is in just one step, with rows of its batch and position. */
 START_TEST(every_row_decodes_once)
 {
     exf_err e;

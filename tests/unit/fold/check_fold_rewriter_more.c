@@ -78,7 +78,7 @@ static void check_corrections(const fold_case *c, const char *text, int layer, i
     ck_assert(w->correct != NULL);
     f_rewrite(f, &after);
     for (size_t s = 0; s < F_SEQUENCES; s++)
-        for (int at = 0; at < c->span[s].n_tokens; at += 32) { /* blocks that begin before and behind the split */
+        for (int at = 0; at < c->span[s].n_tokens; at += 32) { /* blocks that begin before and after the split */
             int n = c->span[s].n_tokens - at < 32 ? c->span[s].n_tokens - at : 32;
             exf_moe_block b = block_of(c, &after, layer, s, at, n, outputs);
             ck_ok(w->correct(w->self, &b, routed + b.row * F_H, &err), err);

@@ -22,7 +22,7 @@ static const exf_attention_shape shapes[] = {
     {.n_heads = 2, .n_kv = 2, .d = 24, .dv = 10, .ldq = 48, .ldk = 48, .ldv = 20, .ldo = 20, .scale = 0.2f}, /* d > dv */
     {.n_heads = 2, .n_kv = 1, .d = 3, .dv = 17, .ldq = 6, .ldk = 3, .ldv = 17, .ldo = 34, .scale = 0.6f},    /* d < dv */
     {.n_heads = 3, .n_kv = 3, .d = 8, .dv = 4, .ldq = 31, .ldk = 25, .ldv = 19, .ldo = 13, .scale = -0.35f}, /* rows with more
-                                                                                                                behind */
+                                                                                                                after */
     {.n_heads = 1, .n_kv = 1, .d = 1, .dv = 1, .ldq = 1, .ldk = 1, .ldv = 1, .ldo = 1, .scale = 1},
     {.n_heads = 2, .n_kv = 2, .d = 8, .dv = 8, .ldq = 16, .ldk = 16, .ldv = 16, .ldo = 16, .scale = 200}, /* nearly one key each */
 };
@@ -169,7 +169,7 @@ END_TEST
 
 /* ---- norm ---------------------------------------------------------------------------- */
 
-/* Widths around the eight lanes, rows with more behind; 3 roundings in float. */
+/* Widths around the eight lanes, rows with more after; 3 roundings in float. */
 START_TEST(rmsnorm_is_the_formula)
 {
     static const int widths[] = {1, 7, 8, 9, 64, 333};

@@ -90,7 +90,7 @@ typedef struct {
     float *q, *k, *v, *decay, *beta;
 } problem;
 
-/* Rows have a gap behind them where gap is set. */
+/* Rows have a gap after them where gap is set. */
 static problem new_problem(int n_tokens, int n_key_heads, int n_value_heads, int key_dim, int value_dim, int gap)
 {
     int ldq = n_key_heads * key_dim + gap, ldv = n_value_heads * value_dim + gap;

@@ -68,7 +68,7 @@ START_TEST(the_correction_range_stays_within_the_dimensions)
 }
 END_TEST
 
-/* Both ends round to 0: a step behind dimension 0 instead of 0 / 0. */
+/* Both ends round to 0: a step after dimension 0 instead of 0 / 0. */
 START_TEST(an_empty_correction_range_is_a_step)
 {
     float inverse[4];
@@ -130,7 +130,7 @@ static const exf_rope_shape layouts[] = {
     {.n_tokens = 7, .n_heads = 2, .head_dim = 24, .ld = 48, .d = 8, .step = 1},                                 /* the first part */
     {.n_tokens = 7, .n_heads = 2, .head_dim = 24, .ld = 48, .d = 8, .offset = 16, .step = 1, .interleaved = 1}, /* the last part */
     {.n_tokens = 7, .n_heads = 1, .head_dim = 40, .ld = 40, .d = 6, .offset = 33, .step = 1},                   /* odd places */
-    {.n_tokens = 9, .n_heads = 5, .head_dim = 10, .ld = 61, .d = 10, .step = 1, .interleaved = 1}, /* rows with more behind */
+    {.n_tokens = 9, .n_heads = 5, .head_dim = 10, .ld = 61, .d = 10, .step = 1, .interleaved = 1}, /* rows with more after */
     {.n_tokens = 10, .n_heads = 1, .head_dim = 64, .ld = 64, .d = 64, .step = 4},                  /* every fourth position */
     {.n_tokens = 10, .n_heads = 2, .head_dim = 12, .ld = 24, .d = 4, .offset = 8, .step = 3, .interleaved = 1, .inverse = 1},
     {.n_tokens = 5, .n_heads = 2, .head_dim = 14, .ld = 28, .d = 14, .step = 1, .inverse = 1},

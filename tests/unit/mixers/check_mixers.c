@@ -50,7 +50,7 @@ static void close_bench(bench *b)
     exf_mem_free(b->want);
 }
 
-/* Runs the mixer as the forward does: first to count, then with as much and a guard behind. */
+/* Runs the mixer as the forward does: first to count, then with as much and a guard after. */
 static void run_mixer(bench *b, const exf_mixer *m)
 {
     enum { GUARD = 16 };

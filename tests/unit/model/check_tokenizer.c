@@ -265,7 +265,7 @@ START_TEST(nfc_is_the_librarys)
     expect(p, "a\xcc\x81\xcc\xa3", "225 186 161 204 129");                                 /* U+0323 sorts first and joins */
     expect(p, "\xe0\xa5\x98", "224 164 149 224 164 188");                                  /* excluded from composition */
     /* U+1DF6 (class 232) is younger than the library's data: it stays where it is,
-     * and the U+0323 behind it (class 220) too. */
+     * and the U+0323 after it (class 220) too. */
     expect(p, "a\xe1\xb7\xb6\xcc\xa3", "97 225 183 182 204 163");
     expect(p, "a\xcc\x80\xe1\xb7\xb6\xcc\xa3\xcc\x81", "195 160 225 183 182 204 163 204 129");
 }

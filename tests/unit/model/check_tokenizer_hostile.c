@@ -69,7 +69,7 @@ END_TEST
 
 /* ---- added tokens ---------------------------------------------------------- */
 
-/* A tokenizer with added tokens "a" and n times "a" with a "b" behind, on `text_len` times "a". */
+/* A tokenizer with added tokens "a" and n times "a" with a "b" after, on `text_len` times "a". */
 static void encode_letters(size_t n, size_t text_len, const char *pre, exf_code want, const char *says)
 {
     exf_err e;

@@ -136,7 +136,7 @@ static void parts_agree(const exf_tensor *t, const exf_quantization *q, int64_t 
         ck_ok(read_part(t, 2, q, rows, cols, part[i].row, part[i].n, &e), e);
         ck_assert_msg(memcmp(got, want + part[i].row * (size_t)cols, part[i].n * (size_t)cols * sizeof *got) == 0,
                       "rows from %zu differ", part[i].row);
-        ck_assert(isnan(got[part[i].n * (size_t)cols])); /* nothing behind them */
+        ck_assert(isnan(got[part[i].n * (size_t)cols])); /* nothing after them */
     }
 }
 

@@ -226,7 +226,7 @@ static uintptr_t address(const void *p)
     return (uintptr_t)p;
 }
 
-/* All lie within `used` floats behind base, begin at whole lines of 256 bytes, and share no byte. */
+/* All lie within `used` floats after base, begin at whole lines of 256 bytes, and share no byte. */
 static void assert_apart(const pieces *s, const float *base, size_t used)
 {
     for (int i = 0; i < s->n; i++) {

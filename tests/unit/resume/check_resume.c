@@ -45,7 +45,7 @@ static exf_tensor sums_tensor(void)
     return (exf_tensor){.name = "sums", .dtype = EXF_DT_U64, .rank = 2, .shape = {2, 3}, .data = sums};
 }
 
-/* A run that does layers [first, done), and saves behind each. */
+/* A run that does layers [first, done), and saves after each. */
 static exf_code save_layers(exf_resume *r, int first, int done, exf_err *err)
 {
     exf_tensor t = sums_tensor();
