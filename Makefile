@@ -185,7 +185,8 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json $(wildcard tests/reference/*_ppl.json)
 
-## check-kill: a small calibration, validation and capture, killed and interrupted at each call that changes a file, go on (tests/kill)
+## check-kill: a small calibration, validation and capture, killed and interrupted at every third call that changes a file (KILL_STEP=1: at each), go on (tests/kill)
+KILL_STEP ?= 3
 check-kill: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
 
