@@ -76,7 +76,9 @@ def tokens(name, path):
     if name == "demo":
         of = safetensors.torch.load_file(path / "token_ids.safetensors")
         return [of["calib.prose"].long()], [of["eval.prose"][:5].long(), of["eval.c"][:3, :301].long()]
-    draw = torch.Generator().manual_seed(1)
+    # qwen3_5_moe: of seed 1 two experts of a token are 2e-7 apart, and float32 decides by the processor; of seed 8 none are
+    # closer than 5e-4.
+    draw = torch.Generator().manual_seed({"qwen3_5_moe": 8}.get(name, 1))
     one = lambda n, length: torch.randint(0, 500, (n, length), generator=draw)  # noqa: E731
     return [one(24, 96)], [one(5, 96), one(3, 61)]
 

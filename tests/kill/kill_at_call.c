@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 static atomic_long calls;
+static atomic_int dying; /* 1: bytes are being torn, and no other thread begins a call that changes a file */
 
 static long kill_at(void)
 {
@@ -39,7 +40,10 @@ static void die(void)
         return;
     }
     const char *torn = getenv("EXF_KILL_TORN");
-    if (torn && *torn) unsynced_tear();
+    if (torn && *torn) {
+        dying = 1;
+        unsynced_tear();
+    }
     raise(number ? atoi(number) : SIGKILL);
 }
 
@@ -47,6 +51,7 @@ static void die(void)
 static int count(void)
 {
     const char *after = getenv("EXF_KILL_AFTER");
+    while (dying) pause(); /* a thread whose fsync ended meanwhile would make a file that its torn bytes should name */
     if (after && access(after, F_OK) != 0) return 0;
     long n = ++calls, at = kill_at();
     if (n != at) return 0;
