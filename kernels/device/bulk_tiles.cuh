@@ -42,8 +42,8 @@ template <int N> static __device__ inline void exf_registers_lower(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* d [64, 256] (+)= A [64, 16] B [256, 16]^T, both K-major in shared memory after
- * descriptors a and b; accumulate 0 overwrites.  By a warpgroup together. */
+/* d [64, 256] (+)= A [64, 16] B [256, 16]^T, both K-major in shared memory where
+ * descriptors a and b point; accumulate 0 overwrites.  By a warpgroup together. */
 static __device__ inline void exf_wgmma_256(float (&d)[128], uint64_t a, uint64_t b, int accumulate)
 {
     asm volatile(

@@ -9,8 +9,8 @@
  *
  * A token's routes are ranked, and an omitted route's target chosen, as exfold/fold.h says of
  * prefill.  The kept routes stand in the token's first slots in the order of rank, and run with
- * their own weights; a token whose slot after them still runs an expert was not rewritten and
- * has nothing omitted.
+ * their own weights; a token that still runs an expert in the slot after the kept ones was not
+ * rewritten and has nothing omitted.
  *
  * Float32, added in order of rank: first S v, then d * v, then the columns of Q in order, each
  * product and sum rounded by itself, so CPU and CUDA agree bit for bit where rank is 0.  v Q is

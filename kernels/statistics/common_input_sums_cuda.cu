@@ -106,7 +106,7 @@ static __device__ inline void add_unit(exf_exact_registers (&sum)[3], const elem
     for (int i = 0; i < UNIT; i++) w[i] = g.norm[row_of(g, k, unit + i) + s];
 #pragma unroll
     for (int i = 0; i < UNIT; i++) {
-        bool in = unit + i < k.n_tokens; /* no branch: the compiler would put the loads above after it, one after the other */
+        bool in = unit + i < k.n_tokens; /* no branch: the compiler would move the loads above into it, and each would wait */
         double c = in ? (double)x.c[i] : 0.0, v = in ? (double)x.v[i] : 0.0, weight = k.weighted && in ? w[i] : 1.0;
         dot += weight * c;
         target_sq += weight * v;

@@ -316,7 +316,7 @@ out:
     return rc;
 }
 
-/* Writes the layer's sums after the next layer, which gets the spare set of sums. */
+/* Starts writing the layer's sums while the next layer runs, which gets the spare set of sums. */
 static exf_code put_late(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_layer_statistics sums = a->sums[0];
@@ -341,7 +341,7 @@ out:
     return rc;
 }
 
-/* Sends the layer's vector sums to rank 0 after the next layer, which gets the spare set of other sums. */
+/* Starts sending the layer's vector sums to rank 0 while the next layer runs, which gets the spare set of other sums. */
 static exf_code share_vectors(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_layer_statistics sums = a->sums[0];
@@ -351,7 +351,7 @@ static exf_code share_vectors(exf_accumulator *a, int layer, exf_err *err)
     return exf_rank_vectors_start(&a->shared_vectors, layer, &vectors, &a->spare, err);
 }
 
-/* Sends the layer's sums to rank 0 after the next layer. */
+/* Starts sending the layer's sums to rank 0 while the next layer runs. */
 static exf_code share(exf_accumulator *a, int layer, exf_err *err)
 {
     exf_code rc = finish_shared(a, err);

@@ -2,6 +2,7 @@
 #include "resume/resume_directory.h"
 
 #include "base/mem.h"
+#include "base/temporary.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -437,10 +438,7 @@ static int keeps_nothing(const void *self, const char *name)
 /* Removes the empty directory, if it is still the one that is open.  One that another run took meanwhile is not empty. */
 static exf_code remove_directory(const exf_resume_directory *d, exf_err *err)
 {
-    struct stat open_one, named;
-    if (fstat(d->fd, &open_one) != 0 || lstat(d->path, &named) != 0 || open_one.st_ino != named.st_ino ||
-        open_one.st_dev != named.st_dev)
-        return EXF_OK;
+    if (!exf_temporary_is(d->path, d->fd)) return EXF_OK; /* renamed, or another one has its name */
     if (rmdir(d->path) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST) return EXF_OK;
     return exf_fail_errno(err, errno, "%s: cannot remove", d->path);
 }

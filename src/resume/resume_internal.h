@@ -23,7 +23,7 @@ typedef struct {
     uint64_t bytes;
     exf_resume_digest *sha256; /* [n_chunks] */
     size_t n_chunks;
-    exf_resume_progress progress; /* at these hidden states */
+    exf_resume_progress progress; /* of the run when it saved these hidden states */
 } exf_resume_hidden;
 
 struct exf_resume {
