@@ -3,7 +3,7 @@
 
 #include "forward/workspace_size.h"
 #include "base/thread_pool.h"
-#include "moe/residual_site.h"
+#include "moe/moe_layer.h"
 
 static exf_code show(const exf_pass *p, size_t lane, exf_workspace *w, exf_logits_block *b, const float *logits, exf_err *err)
 {

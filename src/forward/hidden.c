@@ -6,7 +6,7 @@
 #include "forward/hidden.h"
 
 #include "base/mem.h"
-#include "moe/moe_sequences.h"
+#include "moe/moe_layer.h"
 
 #include <string.h>
 

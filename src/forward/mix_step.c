@@ -4,9 +4,8 @@
 #include "base/stop.h"
 #include "forward/workspace_size.h"
 #include "mixers/mixer.h"
-#include "moe/residual_site.h"
-#include "moe/routing.h"
-#include "moe/moe_sequences.h"
+#include "moe/moe_layer.h"
+#include "moe/routes.h"
 
 /* ---- one sequence ------------------------------------------------------------------------- */
 

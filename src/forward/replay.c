@@ -10,7 +10,7 @@
 #include "forward/workspace_size.h"
 #include "kernels/linear/blas_threads.h"
 #include "moe/moe_engine.h"
-#include "moe/moe_sequences.h"
+#include "moe/moe_layer.h"
 #include "weights/host_loader.h"
 #include "weights/weight_loader.h"
 

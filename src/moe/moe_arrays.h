@@ -15,7 +15,7 @@ typedef struct {
     int probes; /* 1: outputs of other lanes' routes */
     int logits; /* 1: router logits, because the block routes its tokens itself (recorded hidden states) */
     int shown;  /* 1: expert outputs in float32 for observers in host memory, where experts give bfloat16 */
-    int sent;   /* 1: the normed hidden states lie in the buffers of recorded_stage.h, not in the arena */
+    int sent;   /* 1: the normed hidden states lie in the buffers of recorded.h, not in the arena */
 } exf_moe_needs;
 
 /* Arrays of a block.  Number type N is the queue's: float32 or bfloat16. */

@@ -14,14 +14,14 @@ int exf_moe_shown_on_host(const exf_moe_layer *l, int sweep);
 exf_moe_block exf_moe_host_block(const exf_moe_layer *l, const exf_moe_view *v);
 exf_device_block exf_moe_device_block(const exf_moe_layer *l, const exf_moe_view *v, exf_matrix outputs);
 
-/* Adds the rewriter's correction, if it has one, to routed (moe_probe.c). */
+/* Adds the rewriter's correction, if it has one, to routed (moe_show.c). */
 exf_code exf_moe_correct(const exf_moe_layer *l, const exf_rewriter *r, const exf_moe_view *v, exf_matrix outputs, float *routed,
                          exf_err *err) EXF_CHECKED;
 /* Runs a probing lane's routes on the block, whose experts' outputs are in m, and shows the result. */
 exf_code exf_moe_probe_run(const exf_moe_layer *l, const exf_moe_probe *p, const exf_moe_view *v, const exf_moe_arrays *m,
                            exf_err *err) EXF_CHECKED;
 
-/* Fills m->input and m->x from the recording, and computes the routes if they are not recorded (moe_recorded.c). */
+/* Fills m->input and m->x from the recording, and computes the routes if they are not recorded (recorded.c). */
 exf_code exf_moe_recorded_input(const exf_moe_layer *l, exf_workspace *w, exf_moe_arrays *m, size_t row, int n,
                                 exf_err *err) EXF_CHECKED;
 #endif

@@ -12,9 +12,11 @@
  * (moe_engine.h) differ only in how they cut the tokens of a run into calls. */
 #ifndef EXF_MOE_MOE_LAYER_H
 #define EXF_MOE_MOE_LAYER_H
+#include "base/thread_pool.h"
 #include "hooks/lane.h"
+#include "mixers/residual.h"
 #include "moe/moe_arrays.h"
-#include "moe/recorded_stage.h"
+#include "moe/recorded.h"
 #include "moe/routes.h"
 #include "moe/workspace.h"
 #include "weights/layer_weights.h"
@@ -98,7 +100,25 @@ exf_code exf_moe_wait_if_timed(const exf_moe_layer *l, exf_workspace *w, exf_err
 /* Returns 1 if some part of the layer reads the lane's routes in host memory. */
 int exf_moe_wants_host_routes(const exf_moe_layer *l);
 
+/* Returns the hyper-connection weights of one site of a layer (mixers/residual.h). */
+static inline exf_residual_site exf_residual_site_of(const exf_layer_weights *lw, exf_role fn, exf_role base, exf_role scale)
+{
+    return (exf_residual_site){lw->w[fn], lw->w[base], lw->w[scale]};
+}
+
 /* Runs the routed experts of n tokens into m->outputs (or other outputs of the same shape) by ids [n, K]. */
 exf_code exf_moe_run_experts(const exf_moe_layer *l, exf_workspace *w, const exf_moe_arrays *m, exf_matrix outputs,
                              const int32_t *ids, int n, int keep, exf_err *err) EXF_CHECKED;
+
+/* Return how many blocks of EXF_MOE_BLOCK tokens a sequence, or a batch, has. */
+size_t exf_moe_blocks_of(const exf_span *span);
+size_t exf_moe_blocks(const exf_batch *batch);
+/* Returns the row after the last token of a call that begins at `row`, in sequence `sequence`, and takes at most `most` of
+ * the rows before `end`.  Unless `most` is less than a block, calls end between blocks, so that the blocks which
+ * observers see in host memory do not depend on `most` or on the sequences before. */
+size_t exf_moe_call_end(const exf_batch *batch, size_t sequence, size_t row, size_t end, size_t most);
+/* Calls fn(l, sequence, worker) for every sequence of the layer's group, on its workers. */
+exf_code exf_moe_each_sequence(exf_moe_layer *l, exf_parallel_fn fn, exf_err *err) EXF_CHECKED;
+/* Returns EXF_NUMERIC naming the sequence and position of a row whose result is not finite. */
+exf_code exf_moe_not_finite(const exf_moe_layer *l, size_t row, exf_err *err);
 #endif

@@ -1,7 +1,18 @@
-/* routes.h - a route set has the routes of a whole run in host memory and in the backend's. */
+/* routes.h - which experts each token goes to, and with what weight: the router, and the routes of a whole run in host memory
+ * and in the backend's. */
 #ifndef EXF_MOE_ROUTES_H
 #define EXF_MOE_ROUTES_H
 #include "kernels/backend.h"
+#include "moe/workspace.h"
+#include "weights/layer_weights.h"
+
+/* Computes ids and weights [T, K] from the normed input [T, H]; all arrays are in ws's memory.
+ * logits [T, E] is scratch.  tokens [T] are read only in a hash layer (EXF_W_ROUTER_TABLE).
+ * mask is NULL or [2, E]: row 0 is added to every row of logits, row 1 replaces the router's
+ * bias (-infinity: the expert cannot be chosen).  A bfloat16 input is [T, 2 H] in two parts
+ * (rounding.h) and is multiplied with lw->router_split, nearly as precise as float32. */
+void exf_routing_run(exf_workspace *ws, int32_t *ids, float *weights, exf_matrix input, const int32_t *tokens, int n_tokens,
+                     const exf_architecture *a, const exf_layer_weights *lw, const float *mask, float *logits);
 
 /* T tokens, K slots each; -1: the slot runs no expert. */
 typedef struct {

@@ -1,7 +1,7 @@
 /* check_stage_clock.c - a GPU's stages by a GPU that the test makes up: stamps come late, and are read once. */
 #include "tests/support/fixtures.h"
 
-#include "moe/stage_clock.h"
+#include "moe/workspace.h"
 
 #include <stdlib.h>
 #include <string.h>

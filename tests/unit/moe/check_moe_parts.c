@@ -5,7 +5,7 @@
 #include "forward/workspace_size.h"
 #include "mixers/residual.h"
 #include "moe/common_input.h"
-#include "moe/moe_sequences.h"
+#include "moe/moe_layer.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/golden_run.h"
