@@ -10,7 +10,7 @@
  * [ceil(rows / block_rows), ceil(cols / block_cols)]: row 0 is the first of a block. */
 #ifndef EXF_KERNELS_DEQUANTIZE_H
 #define EXF_KERNELS_DEQUANTIZE_H
-#include "base/dtype.h"
+#include "base/tensor.h"
 #include "kernels/linear/matrix.h"
 
 struct exf_queue;

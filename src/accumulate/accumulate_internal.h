@@ -11,7 +11,7 @@
 #include "accumulate/sequence_sums.h"
 #include "accumulate/stream_energy.h"
 #include "accumulate/vector_accumulator.h"
-#include "base/background.h"
+#include "base/thread_pool.h"
 #include "base/hash.h"
 
 struct exf_accumulator {

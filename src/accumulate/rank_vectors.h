@@ -5,7 +5,7 @@
 #ifndef EXF_ACCUMULATE_RANK_VECTORS_H
 #define EXF_ACCUMULATE_RANK_VECTORS_H
 #include "artifact/statistics.h"
-#include "base/background.h"
+#include "base/thread_pool.h"
 #include "ranks/ranks.h"
 
 typedef struct {

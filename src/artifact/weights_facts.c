@@ -1,7 +1,7 @@
 /* weights_facts.c - see weights_facts.h. */
 #include "artifact/weights_facts.h"
 
-#include "base/digest_list.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/text.h"
 

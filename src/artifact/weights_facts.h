@@ -1,6 +1,6 @@
 /* weights_facts.h - what provenance says of the weights that were read, and whether two files had the same.
  *
- *   model.weights_parts    a digest list (base/digest_list.h) of the parts that the run read: "embedding",
+ *   model.weights_parts    a digest list (base/hash.h) of the parts that the run read: "embedding",
  *                          "head", "<l>.experts", "<l>.other"; each the SHA-256 of all bytes of the part's
  *                          tensors as they were read (model/weight_identity.h)
  *   model.weights_digest   SHA-256 of that list's text

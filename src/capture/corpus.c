@@ -1,13 +1,15 @@
 /* corpus.c - choosing sequences from every source and accounting for them; see corpus.h. */
 #include "capture/corpus.h"
+#include "capture/corpus_internal.h"
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/progress.h"
 #include "base/rng.h"
 #include "base/stop.h"
-#include "capture/corpus_internal.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -254,4 +256,141 @@ void exf_corpus_free(exf_corpus *c)
     exf_mem_free(c->ids);
     exf_mem_free(c->unpinned);
     exf_mem_free(c);
+}
+
+/* ---- corpus plan ------------------------------------------------------------------------------- */
+
+/* How large a run would be whose data is not there yet; see corpus.h. */
+
+/* Sets *missing to the first file that the corpus needs and that is not there, or NULL. */
+static exf_code first_missing(const char **missing, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
+{
+    int text = 0, found = 1;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && found && i < m->n; i++) {
+        *missing = m->source[i].file;
+        rc = exf_path_look(m->source[i].file, &found, err);
+        text |= m->source[i].format != EXF_SOURCE_TOKENS;
+    }
+    if (rc == EXF_OK && found && text && q->tokenizer) rc = exf_path_look(*missing = q->tokenizer, &found, err);
+    if (found) *missing = NULL;
+    return rc;
+}
+
+/* Loads the tokenizer of sources that are text, so that one that is refused is refused before the data is fetched. */
+static exf_code check_tokenizer(const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
+{
+    exf_tokenizer *t = NULL;
+    exf_code rc = EXF_OK;
+    int text = 0, found = 0;
+    for (size_t i = 0; i < m->n; i++) text |= m->source[i].format != EXF_SOURCE_TOKENS;
+    if (text && q->tokenizer) rc = exf_path_look(q->tokenizer, &found, err);
+    if (found) rc = exf_tokenizer_load(&t, q->tokenizer, err);
+    exf_tokenizer_free(t);
+    return rc;
+}
+
+/* Sequences of each source by the manifest and the request alone. */
+static exf_code count(const exf_manifest *m, const exf_corpus_request *q, int64_t *want, size_t *total, exf_err *err)
+{
+    exf_code rc = exf_manifest_shares(m, q->sequences, want, err);
+    *total = 0;
+    for (size_t i = 0; rc == EXF_OK && i < m->n; i++) {
+        if (want[i] < 0)
+            return exf_fail(err, EXF_USAGE,
+                            "%s: states no number of sequences and the run none either: without its file it cannot be planned",
+                            m->source[i].label);
+        *total += (size_t)want[i];
+    }
+    if (rc == EXF_OK && *total == 0) return exf_fail(err, EXF_USAGE, "%s: no sequences are asked for", m->path);
+    return rc;
+}
+
+static exf_code stand_in(exf_corpus *c, const exf_manifest *m, const exf_corpus_request *q, exf_err *err)
+{
+    int64_t *want = NULL;
+    size_t total, n = 0;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&want, m->n, sizeof *want, "shares of the sources", err));
+    EXF_TRY(count(m, q, want, &total, err));
+    EXF_TRY(exf_mem_new(&c->sequence, total, sizeof *c->sequence, "sequences", err));
+    for (size_t i = 0; i < m->n; i++)
+        for (int64_t k = 0; k < want[i]; k++, n++)
+            c->sequence[n] = (exf_sequence){n * (size_t)q->max_tokens, (int32_t)q->max_tokens, (int32_t)i, 0, k};
+    EXF_TRY(exf_manifest_unpinned(m, &c->unpinned, &c->n_unpinned, err));
+    c->n_sequences = n;
+    c->n_sources = m->n;
+    c->n_tokens = (uint64_t)n * (uint64_t)q->max_tokens;
+    c->max_tokens = (int32_t)q->max_tokens;
+out:
+    exf_mem_free(want);
+    return rc;
+}
+
+exf_code exf_corpus_plan(exf_corpus **out, const exf_corpus_request *request, char **missing, exf_err *err)
+{
+    exf_code rc;
+    exf_manifest *m = NULL;
+    *out = NULL;
+    *missing = NULL;
+    EXF_TRY(exf_corpus_manifest(&m, request, err));
+    const char *absent = NULL;
+    EXF_TRY(first_missing(&absent, m, request, err));
+    if (!absent) {
+        rc = exf_corpus_load(out, request, err);
+        goto out;
+    }
+    EXF_TRY(check_tokenizer(m, request, err));
+    EXF_TRY(exf_mem_strdup(missing, absent, "missing file", err));
+    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "corpus", err));
+    EXF_TRY(stand_in(*out, m, request, err));
+out:
+    exf_manifest_free(m);
+    if (rc != EXF_OK) {
+        exf_corpus_free(*out);
+        exf_mem_free(*missing);
+        *out = NULL;
+        *missing = NULL;
+    }
+    return rc;
+}
+
+/* ---- corpus part ------------------------------------------------------------------------------- */
+
+/* Cuts a corpus to one of its shards; see corpus.h. */
+
+/* Drops all sequences but [first, end), and moves their ids to the front. */
+static void keep(exf_corpus *c, size_t first, size_t end)
+{
+    size_t row = c->sequence[first].offset, rows = 0;
+    c->n_sequences = end - first;
+    c->max_tokens = 0;
+    memmove(c->sequence, c->sequence + first, c->n_sequences * sizeof *c->sequence);
+    for (size_t i = 0; i < c->n_sequences; i++) {
+        exf_sequence *s = &c->sequence[i];
+        s->offset -= row;
+        rows += (size_t)s->n_tokens;
+        if (s->n_tokens > c->max_tokens) c->max_tokens = s->n_tokens;
+    }
+    if (c->ids) memmove(c->ids, c->ids + row, rows * sizeof *c->ids);
+    c->n_tokens = rows;
+}
+
+/* Counts what the domains keep; all stay, so that the shards' lists name the same. */
+static void count_part(exf_corpus *c)
+{
+    for (size_t i = 0; i < c->n_domains; i++) c->domains[i].sequences_kept = c->domains[i].tokens_kept = 0;
+    for (size_t i = 0; c->n_domains && i < c->n_sequences; i++) {
+        exf_domain *d = &c->domains[c->sequence[i].domain];
+        d->sequences_kept++;
+        d->tokens_kept += (uint64_t)c->sequence[i].n_tokens;
+    }
+}
+
+exf_code exf_corpus_take_shard(exf_corpus *c, size_t first, size_t end, int index, int of, exf_err *err)
+{
+    snprintf(c->shard, sizeof c->shard, "%d/%d of %s", index, of, c->tokens_digest);
+    keep(c, first, end);
+    count_part(c);
+    return c->ids ? exf_corpus_hash_tokens(c, err) : EXF_OK; /* a plan's stand-in has no tokens */
 }

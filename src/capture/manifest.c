@@ -1,13 +1,14 @@
 /* manifest.c - from YAML to the list of sources, and their checksums; see manifest.h. */
 #include "capture/manifest.h"
+#include "capture/manifest_internal.h"
+#include "capture/manifest_keys.h"
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/text.h"
-#include "capture/manifest_internal.h"
-#include "capture/manifest_keys.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SCHEMA "exfold-manifest/1"
@@ -290,4 +291,187 @@ exf_code exf_manifest_unpinned(const exf_manifest *m, char **files, int *n, exf_
 out:
     exf_text_free(&list);
     return rc;
+}
+
+/* ---- manifest section -------------------------------------------------------------------------- */
+
+int exf_section_index(const char *word, const char *const *list)
+{
+    for (int i = 0; list[i]; i++)
+        if (strcmp(word, list[i]) == 0) return i;
+    return -1;
+}
+
+exf_code exf_section_unknown(const exf_section *s, int line, const char *what, const char *word, const char *const *known)
+{
+    const char *near = exf_nearest(word, known);
+    exf_text all = {0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; !near && known[i] && rc == EXF_OK; i++) rc = exf_text_addf(&all, s->err, "%s%s", i ? ", " : "", known[i]);
+    if (rc == EXF_OK)
+        rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sunknown %s \"%.80s\"; %s %s%s%s", s->path, line, s->name, what, word,
+                      near ? "did you mean" : "known are", near ? "\"" : "", near ? near : all.s, near ? "\"?" : "");
+    exf_text_free(&all);
+    return rc;
+}
+
+exf_code exf_section_refuse_unknown(const exf_section *s, const char *const *known)
+{
+    for (size_t i = 0; i < s->map->n; i++)
+        if (exf_section_index(s->map->key[i], known) < 0)
+            return exf_section_unknown(s, s->map->child[i]->line, "key", s->map->key[i], known);
+    return EXF_OK;
+}
+
+exf_code exf_section_word_of(const exf_section *s, const char *key, const exf_yaml *v, const char **out)
+{
+    if (v->kind != EXF_YAML_SCALAR)
+        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is %s, expected a word", s->path, v->line, s->name, key,
+                        exf_yaml_kind_name(v));
+    if (v->is_null || !v->text[0])
+        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is empty", s->path, v->line, s->name, key);
+    *out = v->text;
+    return EXF_OK;
+}
+
+/* *out = the text of a key, NULL if the key is absent. */
+exf_code exf_section_word(const exf_section *s, const char *key, const char **out)
+{
+    const exf_yaml *v = exf_yaml_get(s->map, key);
+    *out = NULL;
+    return v ? exf_section_word_of(s, key, v, out) : EXF_OK;
+}
+
+exf_code exf_section_required(const exf_section *s, const char *key, const char **out)
+{
+    exf_code rc = exf_section_word(s, key, out);
+    if (rc == EXF_OK && !*out) rc = exf_fail(s->err, EXF_USAGE, "%s:%d: %sno \"%s\" is given", s->path, s->map->line, s->name, key);
+    return rc;
+}
+
+/* ---- manifest origin --------------------------------------------------------------------------- */
+
+/* Where a source's file comes from; its keys are in manifest_keys.h. */
+
+#define X(name, fallback, about) name,
+static const char *const keys[] = {EXF_MANIFEST_ORIGIN_KEYS(X) NULL};
+#undef X
+
+/* A column's value, or a list of values of which any will do. */
+static exf_code check_value(const exf_section *s, const char *column, const exf_yaml *v)
+{
+    const char *word;
+    if (v->kind != EXF_YAML_LIST) return exf_section_word_of(s, column, v, &word);
+    exf_code rc =
+        v->n ? EXF_OK : exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%.80s\" is an empty list", s->path, v->line, s->name, column);
+    for (size_t i = 0; rc == EXF_OK && i < v->n; i++) rc = exf_section_word_of(s, column, v->child[i], &word);
+    return rc;
+}
+
+static exf_code check_where(const exf_section *s)
+{
+    const exf_yaml *where = exf_yaml_get(s->map, "where");
+    exf_code rc = EXF_OK;
+    if (!where) return EXF_OK;
+    if (where->kind != EXF_YAML_MAP || where->n == 0)
+        return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"where\" is %s, expected a map such as {source: [a, b]}", s->path,
+                        where->line, s->name, where->kind == EXF_YAML_MAP ? "empty" : exf_yaml_kind_name(where));
+    for (size_t i = 0; rc == EXF_OK && i < where->n; i++) rc = check_value(s, where->key[i], where->child[i]);
+    return rc;
+}
+
+static exf_code check_count(const exf_section *s, const char *key, int64_t least)
+{
+    const char *text;
+    int64_t n;
+    exf_code rc = exf_section_word(s, key, &text);
+    if (rc != EXF_OK || !text || (exf_parse_i64(text, &n) && n >= least)) return rc;
+    return exf_fail(s->err, EXF_USAGE, "%s:%d: %s\"%s\" is \"%.80s\", expected a whole number from %d", s->path,
+                    exf_yaml_get(s->map, key)->line, s->name, key, text, (int)least);
+}
+
+exf_code exf_manifest_check_origin(const exf_section *source)
+{
+    exf_code rc;
+    const char *messages, *text, *word;
+    exf_section s = *source;
+    s.map = exf_yaml_get(source->map, "origin");
+    if (!s.map) return EXF_OK;
+    if (s.map->kind != EXF_YAML_MAP)
+        return exf_fail(s.err, EXF_USAGE, "%s:%d: %s\"origin\" is %s, expected a map such as {dataset: NAME, split: train}", s.path,
+                        s.map->line, s.name, exf_yaml_kind_name(s.map));
+    snprintf(s.name, sizeof s.name, "%.36sorigin: ", source->name);
+    EXF_TRY(exf_section_refuse_unknown(&s, keys));
+    EXF_TRY(exf_section_required(&s, "dataset", &word));
+    EXF_TRY(exf_section_required(&s, "split", &word));
+    EXF_TRY(exf_section_word(&s, "revision", &word));
+    EXF_TRY(exf_section_word(&s, "subset", &word));
+    EXF_TRY(check_where(&s));
+    EXF_TRY(check_count(&s, "skip", 0));
+    EXF_TRY(check_count(&s, "take", 1));
+    EXF_TRY(exf_section_word(&s, "messages", &messages));
+    EXF_TRY(exf_section_word(&s, "text", &text));
+    if (messages && text)
+        rc = exf_fail(s.err, EXF_USAGE, "%s:%d: %s\"messages\" and \"text\" are both given; a document is made of one of them",
+                      s.path, s.map->line, s.name);
+out:
+    return rc;
+}
+
+/* ---- manifest shares --------------------------------------------------------------------------- */
+
+/* How many sequences each source of a manifest gives; see corpus.h. */
+
+typedef struct {
+    int64_t remainder;
+    size_t source;
+} claim;
+
+static int larger_then_earlier(const void *a, const void *b)
+{
+    const claim *x = a, *y = b;
+    if (x->remainder != y->remainder) return x->remainder < y->remainder ? 1 : -1;
+    return x->source < y->source ? -1 : 1;
+}
+
+/* Largest remainder.  EXF_MAX_SEQUENCES keeps the products inside an int64. */
+static exf_code share_in_proportion(const exf_manifest *m, int64_t total, int64_t sum, int64_t *want, exf_err *err)
+{
+    claim *claims = NULL;
+    size_t n = 0;
+    int64_t left = total;
+    exf_code rc = exf_mem_new(&claims, m->n, sizeof *claims, "shares of the sources", err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < m->n; i++) {
+        if (!m->source[i].sequences) continue;
+        int64_t product = total * m->source[i].sequences;
+        want[i] = product / sum;
+        left -= want[i];
+        claims[n++] = (claim){product % sum, i};
+    }
+    qsort(claims, n, sizeof *claims, larger_then_earlier);
+    for (size_t k = 0; left > 0; k++, left--) want[claims[k].source]++; /* left < n: each remainder is below 1 */
+    exf_mem_free(claims);
+    return EXF_OK;
+}
+
+static void share_evenly(const exf_manifest *m, int64_t rest, int64_t n, int64_t *want)
+{
+    int64_t more = rest % n;
+    for (size_t i = 0; i < m->n; i++)
+        if (!m->source[i].sequences) want[i] = rest / n + (more-- > 0);
+}
+
+exf_code exf_manifest_shares(const exf_manifest *m, int64_t total, int64_t *want, exf_err *err)
+{
+    int64_t sum = 0, silent = 0;
+    for (size_t i = 0; i < m->n; i++) {
+        want[i] = m->source[i].sequences ? m->source[i].sequences : -1;
+        sum += m->source[i].sequences;
+        silent += m->source[i].sequences == 0;
+    }
+    if (total == 0) return EXF_OK;
+    if (silent) share_evenly(m, total > sum ? total - sum : 0, silent, want);
+    if (total < sum || (total > sum && !silent)) return share_in_proportion(m, total, sum, want, err);
+    return EXF_OK;
 }

@@ -24,7 +24,7 @@ exf_code exf_section_word_of(const exf_section *s, const char *key, const exf_ya
 exf_code exf_section_word(const exf_section *s, const char *key, const char **out) EXF_CHECKED;
 exf_code exf_section_required(const exf_section *s, const char *key, const char **out) EXF_CHECKED;
 
-/* manifest_origin.c: checks a source's "origin", the data set from which
+/* manifest.c: checks a source's "origin", the data set from which
  * scripts/materialize_manifest.py makes its file; the value is not kept. */
 exf_code exf_manifest_check_origin(const exf_section *source) EXF_CHECKED;
 #endif

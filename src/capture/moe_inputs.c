@@ -5,7 +5,7 @@
 #include "base/stop.h"
 #include "base/text.h"
 #include "format/safetensors.h"
-#include "model/stored_read.h"
+#include "model/weight_identity.h"
 
 #include <inttypes.h>
 #include <stdio.h>

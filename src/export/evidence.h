@@ -3,6 +3,7 @@
 #ifndef EXF_EXPORT_EVIDENCE_H
 #define EXF_EXPORT_EVIDENCE_H
 #include "artifact/tables.h"
+#include "export/writer.h"
 
 /* Medians are the lower of two in the middle. */
 typedef struct {
@@ -14,4 +15,10 @@ typedef struct {
 } exf_evidence;
 
 exf_code exf_evidence_of_layer(exf_evidence *c, const exf_tables *t, int layer, exf_err *err) EXF_CHECKED;
+
+/* Lines of Python that load a file of tables, for a model card.
+ * The tests compare them with tests/interop/load_*.py, which are run. */
+
+/* Of an export target, or "hdf5" for tables.h5; NULL: there is none. */
+const exf_snippet *exf_snippet_find(const char *target);
 #endif

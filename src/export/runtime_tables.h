@@ -40,4 +40,14 @@ exf_pt exf_runtime_norms(const char *key, const exf_runtime_tables *r);
 /* Writes the dict; the tables' facts go into a record extra/provenance.json, so that
  * the dict has the plugin's keys and no others. */
 exf_code exf_runtime_write(const char *path, int force, const exf_pt *dict, const exf_export *x, exf_err *err) EXF_CHECKED;
+
+/* The facts that go with exported tables: their provenance and what a reader
+ * of the arrays must know. */
+
+/* Collects facts about the tables as key = text, in order of key: exfold_format "tables/1",
+ * layer_numbers "[3, 4]", loss_kind, tables_digest where it is known, and the tables' provenance.  Release with
+ * exf_provenance_free(). */
+exf_code exf_table_facts(exf_provenance *out, const exf_export *x, exf_err *err) EXF_CHECKED;
+/* The same as a JSON object of strings, a line each. */
+exf_code exf_table_facts_json(exf_text *out, const exf_export *x, exf_err *err) EXF_CHECKED;
 #endif

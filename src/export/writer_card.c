@@ -12,7 +12,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "export/evidence.h"
-#include "export/snippet.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -15,7 +15,7 @@
 
 #include "base/output_directory.h"
 #include "base/stop.h"
-#include "export/table_facts.h"
+#include "export/runtime_tables.h"
 
 #include <inttypes.h>
 #include <string.h>

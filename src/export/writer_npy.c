@@ -10,7 +10,6 @@
 #include "artifact/table_list.h"
 #include "base/output_directory.h"
 #include "export/runtime_tables.h"
-#include "export/table_facts.h"
 #include "format/npy.h"
 
 /* line: room for the name and the header, kept from file to file. */

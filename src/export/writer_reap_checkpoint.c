@@ -1,15 +1,14 @@
 /* writer_reap_checkpoint.c - reap-checkpoint/: the model without the experts of least REAP score, as a checkpoint that is
  * loaded like the release.
  *
- * Every shard of the release has its counterpart of the same name, with the tensors that are left of it (pruned_tensors.h):
+ * Every shard of the release has its counterpart of the same name, with the tensors that are left of it (pruned.h):
  * kept experts are numbered anew in their old order, routers and their biases have the kept rows, all else is the same bytes
  * but for layers for multi-token prediction, which are left out.  A new index, config.json with the new number of experts, the
  * release's other small files of text, kept_experts.jsonl: {"<layer>": [the old numbers]}, a line for each layer, and
  * provenance.json, the facts of the tables. */
 #include "export/expert_order.h"
-#include "export/pruned_config.h"
-#include "export/pruned_tensors.h"
-#include "export/table_facts.h"
+#include "export/pruned.h"
+#include "export/runtime_tables.h"
 
 #include "base/file.h"
 #include "base/log.h"

@@ -8,7 +8,6 @@
 #include "artifact/table_list.h"
 #include "base/mem.h"
 #include "export/runtime_tables.h"
-#include "export/table_facts.h"
 #include "format/safetensors.h"
 
 /* Counts are far below 2^63, so U64 and I64 have the same bytes; loaders know I64. */

@@ -1,4 +1,4 @@
-/* device_corrections.c - see device_corrections.h; the kernel is kernels/fold/correction.h. */
+/* device_corrections.c - see fold_rewriter_internal.h; the kernel is kernels/fold/correction.h. */
 #include "fold/fold_rewriter_internal.h"
 
 #include "base/mem.h"

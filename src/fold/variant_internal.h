@@ -1,4 +1,4 @@
-/* variant_internal.h - reading a variant's text, shared by variant.c, variant_values.c and variant_choices.c. */
+/* variant_internal.h - reading a variant's text, shared by variant.c, variant_words.c and variant_words.c. */
 #ifndef EXF_FOLD_VARIANT_INTERNAL_H
 #define EXF_FOLD_VARIANT_INTERNAL_H
 #include "fold/variant.h"

@@ -1,19 +1,16 @@
 /* forward.c - the pass over all layers; see forward.h. */
 #include "forward/forward.h"
-
-#include "base/stop.h"
-#include "base/thread_pool.h"
-#include "forward/head_step.h"
-#include "forward/layer_step.h"
 #include "forward/memory_plan.h"
-#include "forward/forward_report.h"
-#include "forward/pass_hidden_file.h"
+#include "forward/pass.h"
 #include "forward/pass_resume.h"
 #include "forward/work.h"
 #include "forward/workspace_size.h"
+
+#include "base/stop.h"
+#include "base/thread_pool.h"
 #include "kernels/linear/blas_threads.h"
-#include "mixers/residual.h"
 #include "mixers/mixer.h"
+#include "mixers/residual.h"
 #include "ranks/ranks.h"
 #include "resume/resume.h"
 
@@ -192,4 +189,19 @@ exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options 
     *f = (exf_forward_footprint){.device = plan.bytes, .host = plan.host_bytes, .window = plan.window, .reads = plan.reads};
 out:
     return rc;
+}
+
+/* ---- forward report ---------------------------------------------------------------------------- */
+
+void exf_report_add_times(exf_forward_report *report, const exf_workspace *space, int n)
+{
+    for (int i = 0; space && i < n; i++) {
+        const exf_part_times *t = &space[i].times;
+        report->mixer += t->mixer;
+        report->router += t->router;
+        report->experts += t->experts;
+        report->observe += t->observe;
+        report->head += t->head;
+        report->flops += t->flops;
+    }
 }

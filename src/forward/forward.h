@@ -20,6 +20,7 @@
 #include "forward/demand.h"
 #include "forward/forward_options.h"
 #include "model/model.h"
+#include "moe/workspace.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -46,4 +47,9 @@ typedef struct {
  * or the GPU's free memory, is too small. */
 exf_code exf_forward_memory(exf_forward_footprint *f, const exf_forward_options *options, const exf_model *m,
                             const exf_batch *batch, const exf_demand *d, exf_err *err) EXF_CHECKED;
+
+/* Adds the clocks of workers to the report of a pass or a replay. */
+
+/* Adds the seconds and floating-point operations of n workspaces; space may be NULL. */
+void exf_report_add_times(exf_forward_report *report, const exf_workspace *space, int n);
 #endif

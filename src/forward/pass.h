@@ -7,6 +7,7 @@
 #include "forward/work.h"
 #include "mixers/rope_tables.h"
 #include "moe/moe_engine.h"
+#include "resume/resume.h"
 #include "weights/host_loader.h"
 #include "weights/weight_loader.h"
 
@@ -81,4 +82,54 @@ exf_step exf_step_of(exf_pass *p, size_t lane, int layer, int moe_index);
 /* Calls fn for every group of the lane in order, with s->moe.group and s->moe.rows set. */
 typedef exf_code (*exf_sequence_group_fn)(exf_step *s, exf_err *err);
 exf_code exf_each_group(exf_step *s, exf_hidden_use use, exf_sequence_group_fn fn, exf_err *err) EXF_CHECKED;
+
+/* Runs one layer for all lanes.
+ *
+ * A layer has two halves: mixer and router (pass.h) over all sequences, so that a
+ * rewriter sees the routes of the whole run (a decode batch spans sequences), then the
+ * experts (src/moe).  If no rewriter or observer needs all routes at once, both halves of
+ * one group of sequences run before the next group (hidden.h), so that hidden states kept
+ * in host memory cross the bus once. */
+
+/* Runs every lane's hidden states through the layer whose weights are loaded. */
+exf_code exf_layer_step(exf_pass *p, int layer, int moe_index, exf_progress *progress, exf_err *err) EXF_CHECKED;
+
+/* Runs the first half of a layer: h = residual(h, mixer(norm(h))), then
+ * routes = router(norm(h)), sequence by sequence. */
+
+/* Run mixer and router over the step's group (a dense layer has no router), or the router alone. */
+exf_code exf_mix_group(exf_step *s, exf_err *err) EXF_CHECKED;
+exf_code exf_route_group(exf_step *s, exf_err *err) EXF_CHECKED;
+
+/* Applies rewriters between the two halves of a layer: the lane's rewriter changes
+ * the routes of the whole run, and other lanes' rewriters change copies of them for probes. */
+
+/* Sets s->mask for a lane whose rewriter retains only some experts; sets NULL otherwise. */
+exf_code exf_mask_load(exf_step *s, const exf_rewriter *r, exf_err *err) EXF_CHECKED;
+/* Rewrites the step's routes with its lane's rewriter; router_routes keeps the router's routes if a
+ * correction reads them. */
+exf_code exf_routes_rewrite(exf_step *s, exf_err *err) EXF_CHECKED;
+/* Fills the routes of every probing lane from the first lane's.  If the lanes are joined, also
+ * copies the hidden states to every other lane, since lanes differ from this layer on. */
+exf_code exf_first_lane_share(exf_step *s, int joined, exf_err *err) EXF_CHECKED;
+
+/* Computes the final norm and the logits of every lane whose observer reads logits.
+ * The logits of the same rows are shown lane after lane on the same worker, so that observers
+ * can compare them without storing them. */
+
+exf_code exf_head_step(exf_pass *p, exf_err *err) EXF_CHECKED;
+
+/* Moves the hidden states of a pass to the file of a resume point, and back.
+ *
+ * The file has the run's rows, lane after lane, each lane from a multiple of EXF_RESUME_CHUNK on.  A rank has some
+ * rows of each lane: it writes the chunks that are its own, and gives the bytes of chunks that it shares with its
+ * neighbours to rank 0, which writes those.  So the file does not show how many ranks there were. */
+
+/* Return the tokens of the whole run, of which the pass may be a part, and the bytes of the file. */
+size_t exf_pass_run_tokens(const exf_pass *p);
+uint64_t exf_pass_file_bytes(const exf_pass *p);
+/* Writes all rows of this pass to the file that was begun or joined; collective. */
+exf_code exf_pass_hidden_put(exf_pass *p, exf_err *err) EXF_CHECKED;
+/* Reads them back from the open file. */
+exf_code exf_pass_hidden_get(exf_pass *p, const exf_file *file, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,5 +1,5 @@
-/* pass_hidden_file.c - see pass_hidden_file.h. */
-#include "forward/pass_hidden_file.h"
+/* pass_hidden_file.c - see pass.h. */
+#include "forward/pass.h"
 
 #include "base/mem.h"
 #include "base/stop.h"

@@ -5,7 +5,7 @@
 #include "base/stop.h"
 #include "base/thread_pool.h"
 #include "forward/memory_plan.h"
-#include "forward/forward_report.h"
+#include "forward/forward.h"
 #include "forward/work.h"
 #include "forward/workspace_size.h"
 #include "kernels/linear/blas_threads.h"

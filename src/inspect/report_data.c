@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "format/base64.h"
 #include "format/json_write.h"
-#include "inspect/budget_summary.h"
+#include "inspect/summary.h"
 #include "inspect/figure.h"
 #include "inspect/quantile.h"
 #include "inspect/report_internal.h"

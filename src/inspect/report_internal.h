@@ -25,7 +25,7 @@ exf_code exf_report_flush(exf_report *r, exf_err *err) EXF_CHECKED;
 exf_code exf_report_cards(exf_report *r, exf_err *err) EXF_CHECKED;
 exf_code exf_report_layers(exf_report *r, exf_err *err) EXF_CHECKED;
 exf_code exf_report_facts(exf_report *r, exf_err *err) EXF_CHECKED;
-/* report_budgets.c: the table of budgets per token, or a sentence that there are none. */
+/* report_tables.c: the table of budgets per token, or a sentence that there are none. */
 exf_code exf_report_budgets(exf_report *r, exf_err *err) EXF_CHECKED;
 /* report_validation.c: the table of validation.json or validation.md, or a sentence that there is none. */
 exf_code exf_report_validation(exf_report *r, exf_err *err) EXF_CHECKED;

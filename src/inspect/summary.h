@@ -1,6 +1,7 @@
 /* summary.h - summarises each layer of an inspection, and all layers together, in a dozen numbers. */
 #ifndef EXF_INSPECT_SUMMARY_H
 #define EXF_INSPECT_SUMMARY_H
+#include "format/json_write.h"
 #include "inspect/inspection.h"
 
 /* Pairs are ordered pairs of different experts.  NaN: the files lack the numbers, or nothing
@@ -23,4 +24,12 @@ typedef struct {
 /* rows [L + 1], the last for all layers together: quantiles, shares and means over all
  * their pairs. */
 exf_code exf_summarise(const exf_inspection *s, exf_layer_summary *rows, exf_err *err) EXF_CHECKED;
+
+/* What a budget per token keeps of a layer's sampled tokens. */
+
+/* Returns the mean number of experts that a layer's sampled tokens keep. */
+double exf_budget_layer_mean(const exf_inspection *s, const exf_budget *b, int layer_index);
+/* Adds "budgets": an object for each, with lambda, scale, mean, and for each layer the mean and the tokens that keep
+ * 1..K routes. */
+void exf_budgets_json(exf_jw *w, const exf_inspection *s);
 #endif

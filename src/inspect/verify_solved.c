@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "base/version.h"
 #include "inspect/verify_internal.h"
-#include "solve/solve_again.h"
+#include "solve/solve.h"
 
 #include <inttypes.h>
 #include <stdio.h>

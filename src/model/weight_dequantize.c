@@ -5,7 +5,7 @@
  * FP8 and 2.5 in FP4 on one core of 2023: faster than disks deliver them. */
 #include "model/weight_dequantize.h"
 
-#include "base/dtype.h"
+#include "base/tensor.h"
 
 #include <string.h>
 

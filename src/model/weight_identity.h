@@ -35,7 +35,7 @@ exf_code exf_weight_identity_add_hashed(exf_weight_identity *id, int part, const
 /* Makes the digest of a part that was read whole.  EXF_MODEL if it was read or restored before and differs, or
  * differs from what is expected; of a part of which nothing was read, nothing. */
 exf_code exf_weight_identity_settle(exf_weight_identity *id, int part, exf_err *err) EXF_CHECKED;
-/* Appends the digests of all parts that are settled, as a digest list (base/digest_list.h). */
+/* Appends the digests of all parts that are settled, as a digest list (base/hash.h). */
 exf_code exf_weight_identity_list(exf_weight_identity *id, exf_text *out, exf_err *err) EXF_CHECKED;
 /* Takes the parts of a list over, as read by the run before; EXF_FORMAT naming path if it is no list of parts. */
 exf_code exf_weight_identity_restore(exf_weight_identity *id, const char *list, const char *path, exf_err *err) EXF_CHECKED;
@@ -56,4 +56,13 @@ typedef struct exf_piece_hash {
 exf_code exf_piece_hash_add(exf_piece_hash *p, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 /* Ends the last piece; frees what p holds, also after a failure (rc is then returned). */
 exf_code exf_piece_hash_end(exf_piece_hash *p, exf_code rc, exf_err *err) EXF_CHECKED;
+
+/* Reads elements of a checkpoint's tensor as float32. */
+
+/* Elements [begin, begin + n) as float32 (F32, F16, BF16, and integers below 2^24).
+ * EXF_NUMERIC naming file, tensor and position at the first that is not finite. */
+exf_code exf_stored_read_f32(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_err *err) EXF_CHECKED;
+/* The same; the bytes that are read go to a hash (weight_identity.h) too. */
+exf_code exf_stored_read_hashed(const exf_stored_tensor *s, size_t begin, size_t n, float *dst, exf_piece_hash *hash,
+                                exf_err *err) EXF_CHECKED;
 #endif

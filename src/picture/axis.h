@@ -28,4 +28,11 @@ double exf_ticks_width(const exf_ticks *t, exf_drawing *d, double size);
 double exf_axis_share(exf_axis_kind kind, double value, double low, double high);
 /* Widens [*low, *high] to round numbers, about a tenth of it apart. */
 void exf_axis_round_out(double *low, double *high);
+
+/* The title and the note on top of a picture, broken into lines where they are too wide. */
+
+/* Points that title and note take from the page's top, for a page of this width; note NULL: none. */
+double exf_heading_height(exf_drawing *d, double width, const char *title, const char *note);
+/* The same, drawn. */
+double exf_draw_heading(exf_drawing *d, double width, const char *title, const char *note);
 #endif

@@ -2,7 +2,6 @@
 #include "picture/chart.h"
 
 #include "picture/axis.h"
-#include "picture/heading.h"
 
 #include <math.h>
 

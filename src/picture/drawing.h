@@ -50,7 +50,7 @@ exf_code exf_drawing_close(exf_drawing *d, exf_err *err) EXF_CHECKED;
 /* Removes what was written and frees d; NULL is allowed. */
 void exf_drawing_abort(exf_drawing *d);
 
-/* ---- letters (drawing_text.c); size in points, text in UTF-8, one line ------------------------- */
+/* ---- letters (drawing.c); size in points, text in UTF-8, one line ------------------------- */
 double exf_text_width(exf_drawing *d, double size, const char *text);
 /* y is the line on which letters stand. */
 void exf_draw_text(exf_drawing *d, double x, double y, exf_anchor anchor, double size, exf_ink ink, const char *text);

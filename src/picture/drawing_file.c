@@ -1,10 +1,13 @@
 /* drawing_file.c - the file of a drawing: its suffix, its page and its bytes; see drawing.h. */
-#include "base/mem.h"
 #include "picture/drawing_internal.h"
+
+#include "base/mem.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 enum { SIDE_MOST = 32000, PIXELS_MOST = 1 << 26 };
 
@@ -162,4 +165,129 @@ void exf_drawing_abort(exf_drawing *d)
     exf_text_free(&d->bytes);
     exf_mem_free(d->text);
     exf_mem_free(d);
+}
+
+/* ---- drawing svg ------------------------------------------------------------------------------- */
+
+/* Gives the ids of an SVG numbers of their own; see drawing_internal.h. */
+
+enum { NAME_MOST = 24 };
+
+/* "surface123" of id="surface123" or #surface123. */
+typedef struct {
+    char name[NAME_MOST];
+    size_t number;
+} id;
+
+typedef struct {
+    id *list;
+    size_t n, room;
+} ids;
+
+/* The length of a name of letters, or letters and a dash, before a number; 0: none stands at s.  *len has
+ * the whole length. */
+static size_t name_at(const char *s, size_t *len)
+{
+    size_t word = strspn(s, "abcdefghijklmnopqrstuvwxyz-"), digits = strspn(s + word, "0123456789");
+    *len = word + digits;
+    int ends = s[*len] == '"' || s[*len] == ')';
+    return digits && ends && *len < NAME_MOST ? word : 0;
+}
+
+static int begins_an_id(const char *text, const char *s)
+{
+    return s[-1] == '#' || (s - text >= 4 && memcmp(s - 4, "id=\"", 4) == 0);
+}
+
+static exf_code number_of(ids *all, const char *s, size_t len, size_t *number, exf_err *err)
+{
+    for (size_t i = all->n; i-- > 0;)
+        if (strncmp(all->list[i].name, s, len) == 0 && !all->list[i].name[len]) {
+            *number = all->list[i].number;
+            return EXF_OK;
+        }
+    exf_code rc = exf_mem_grow(&all->list, &all->room, all->n + 1, sizeof *all->list, "ids of a picture", err);
+    if (rc != EXF_OK) return rc;
+    id *new = &all->list[all->n];
+    memcpy(new->name, s, len);
+    new->name[len] = '\0';
+    *number = new->number = all->n++;
+    return EXF_OK;
+}
+
+exf_code exf_svg_renumber(const exf_text *svg, exf_text *out, exf_err *err)
+{
+    ids all = {0};
+    size_t from = 0, len, number;
+    exf_code rc = EXF_OK;
+    for (size_t at = 1; at < svg->len; at++) {
+        const char *s = svg->s + at;
+        if (!begins_an_id(svg->s, s)) continue;
+        size_t word = name_at(s, &len);
+        if (!word) continue;
+        EXF_TRY(number_of(&all, s, len, &number, err));
+        EXF_TRY(exf_text_add(out, svg->s + from, at + word - from, err));
+        EXF_TRY(exf_text_addf(out, err, "%zu", number));
+        from = at + len;
+    }
+    EXF_TRY(exf_text_add(out, svg->s + from, svg->len - from, err));
+out:
+    exf_mem_free(all.list);
+    return rc;
+}
+
+/* ---- drawing note ------------------------------------------------------------------------------ */
+
+/* Writes a note that a picture's file holds and does not show; see drawing.h. */
+
+enum { END_CHUNK = 12 }; /* bytes of a PNG's last chunk, IEND */
+
+void exf_drawing_note(exf_drawing *d, const char *key, const char *value)
+{
+    d->note_key = key;
+    d->note = value;
+}
+
+static void put_u32(char out[4], unsigned long v)
+{
+    for (int i = 0; i < 4; i++) out[i] = (char)(v >> (24 - 8 * i) & 0xff);
+}
+
+/* Adds a tEXt chunk: length, type, key, NUL, value, CRC of type and data. */
+static exf_code add_chunk(exf_text *out, const char *key, const char *value, exf_err *err)
+{
+    exf_text body = {0};
+    char number[4];
+    exf_code rc;
+    EXF_TRY(exf_text_addf(&body, err, "tEXt%s", key));
+    EXF_TRY(exf_text_add(&body, "", 1, err));
+    EXF_TRY(exf_text_addf(&body, err, "%s", value));
+    put_u32(number, body.len - 4);
+    EXF_TRY(exf_text_add(out, number, sizeof number, err));
+    EXF_TRY(exf_text_add(out, body.s, body.len, err));
+    put_u32(number, crc32(0, (const unsigned char *)body.s, (unsigned)body.len));
+    EXF_TRY(exf_text_add(out, number, sizeof number, err));
+out:
+    exf_text_free(&body);
+    return rc;
+}
+
+/* Puts the chunk before the last one. */
+static exf_code note_png(const exf_drawing *d, exf_text *bytes, exf_err *err)
+{
+    char end[END_CHUNK];
+    exf_code rc;
+    memcpy(end, bytes->s + bytes->len - END_CHUNK, END_CHUNK);
+    bytes->len -= END_CHUNK;
+    EXF_TRY(add_chunk(bytes, d->note_key, d->note, err));
+    EXF_TRY(exf_text_add(bytes, end, END_CHUNK, err));
+out:
+    return rc;
+}
+
+exf_code exf_drawing_add_note(const exf_drawing *d, exf_text *bytes, exf_err *err)
+{
+    if (!d->note || d->kind == EXF_DRAWING_PDF) return EXF_OK;
+    return d->kind == EXF_DRAWING_PNG ? note_png(d, bytes, err)
+                                      : exf_text_addf(bytes, err, "<!-- %s: %s -->\n", d->note_key, d->note);
 }

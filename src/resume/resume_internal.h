@@ -1,7 +1,7 @@
 /* resume_internal.h - inside src/resume: the state of a resume point. */
 #ifndef EXF_RESUME_RESUME_INTERNAL_H
 #define EXF_RESUME_RESUME_INTERNAL_H
-#include "base/background.h"
+#include "base/thread_pool.h"
 #include "base/text.h"
 #include "resume/resume.h"
 #include "resume/resume_directory.h"

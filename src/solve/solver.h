@@ -35,4 +35,9 @@ exf_code exf_solver_layer(exf_solver *s, int l, const exf_layer_statistics *sums
 exf_code exf_solver_end(exf_solver *s, const exf_solve_options *o, const exf_provenance *of, exf_tables *t,
                         exf_err *err) EXF_CHECKED;
 void exf_solver_free(exf_solver *s); /* NULL is allowed */
+
+/* The facts of tables: those of their statistics, and by which settings they were solved. */
+
+/* Adds the facts to t; o has the digest of the statistics. */
+exf_code exf_solve_facts(exf_tables *t, const exf_provenance *of, const exf_solve_options *o, exf_err *err) EXF_CHECKED;
 #endif

@@ -1,7 +1,7 @@
 /* device_warm_up.h - opens a queue on a GPU, which loads cuBLAS, while the model and the text are read: 0.15 s on an H200. */
 #ifndef EXF_TOOL_DEVICE_WARM_UP_H
 #define EXF_TOOL_DEVICE_WARM_UP_H
-#include "base/background.h"
+#include "base/thread_pool.h"
 #include "kernels/backend.h"
 
 typedef struct {

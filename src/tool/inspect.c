@@ -4,7 +4,7 @@
 #include "artifact/weights_facts.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "inspect/budget_summary.h"
+#include "inspect/summary.h"
 #include "inspect/specification.h"
 #include "tool/announce.h"
 #include "tool/terminal.h"

@@ -5,7 +5,7 @@
 #include "base/mem.h"
 #include "fold/runtime.h"
 #include "format/json_write.h"
-#include "validate/best_pools.h"
+#include "validate/frontier.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #define EXF_WEIGHTS_HOST_LOADER_H
 #include "weights/layer_weights.h"
 #include "weights/shared_chunks.h"
-#include "weights/weight_schedule.h"
+#include "weights/weight_plan.h"
 
 typedef struct exf_host_loader exf_host_loader;
 

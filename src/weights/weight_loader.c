@@ -3,7 +3,7 @@
  * A reader (weight_reader.h) waits for the copy of its chunk before it takes the next.
  * Several readers keep both the file system and the bus busy without any CUDA event.
  *
- * Readers take chunks load after load (weight_schedule.h) as far as areas are free; the
+ * Readers take chunks load after load (weight_plan.h) as far as areas are free; the
  * reader that finishes a load's last chunk also calls exf_weight_reader_end(). */
 #include "weights/weight_loader.h"
 

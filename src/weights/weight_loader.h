@@ -14,7 +14,7 @@
 #define EXF_WEIGHTS_WEIGHT_LOADER_H
 #include "weights/layer_weights.h"
 #include "weights/weight_reader.h"
-#include "weights/weight_schedule.h"
+#include "weights/weight_plan.h"
 
 typedef struct exf_weight_loader exf_weight_loader;
 

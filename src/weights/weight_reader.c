@@ -4,7 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/stop.h"
-#include "weights/chunk_bytes.h"
+#include "weights/shared_chunks.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* check_base.c - err, mem, text, dtype, rng, file, hash. */
 #include "tests/support/fixtures.h"
 
-#include "base/dtype.h"
+#include "base/tensor.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"

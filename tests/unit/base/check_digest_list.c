@@ -1,7 +1,7 @@
 /* check_digest_list.c - src/base/digest_list: names with a SHA-256 each, as text. */
 #include "tests/support/fixtures.h"
 
-#include "base/digest_list.h"
+#include "base/hash.h"
 
 #define A64 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define B64 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"

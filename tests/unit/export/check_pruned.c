@@ -2,7 +2,7 @@
 #include "tests/support/export_fixtures.h"
 
 #include "export/expert_order.h"
-#include "export/pruned_config.h"
+#include "export/pruned.h"
 
 enum { SIX = 6 };
 

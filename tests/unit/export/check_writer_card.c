@@ -3,7 +3,6 @@
 #include "tests/support/export_fixtures.h"
 
 #include "export/evidence.h"
-#include "export/snippet.h"
 
 static exf_err e; /* of the last call */
 

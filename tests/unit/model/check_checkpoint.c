@@ -1,6 +1,6 @@
 /* check_checkpoint.c - src/model/checkpoint: files and shards, the index's
  * rules, the fingerprint, reading as float32. */
-#include "model/stored_read.h"
+#include "model/weight_identity.h"
 #include "tests/support/model_fixtures.h"
 
 #include "base/text.h"

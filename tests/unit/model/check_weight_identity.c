@@ -1,7 +1,7 @@
 /* check_weight_identity.c - src/model/weight_identity: the digest of the weights that were read. */
 #include "tests/support/model_fixtures.h"
 
-#include "base/digest_list.h"
+#include "base/hash.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "tool/frontier_chart.h"
-#include "validate/best_pools.h"
+#include "validate/frontier.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,6 @@
-/* rewrite_step.c - see rewrite_step.h. */
-#include "forward/rewrite_step.h"
+/* pass_rewrite.c - see pass.h. */
+#include "forward/pass.h"
 
-#include "forward/mix_step.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* head_step.c - see head_step.h. */
-#include "forward/head_step.h"
+/* pass_head.c - see pass.h. */
+#include "forward/pass.h"
 
 #include "forward/workspace_size.h"
 #include "base/thread_pool.h"

@@ -1,5 +1,5 @@
-/* mix_step.c - see mix_step.h. */
-#include "forward/mix_step.h"
+/* pass_mix.c - see pass.h. */
+#include "forward/pass.h"
 
 #include "base/stop.h"
 #include "forward/workspace_size.h"

@@ -1,8 +1,6 @@
-/* layer_step.c - see layer_step.h. */
-#include "forward/layer_step.h"
+/* pass_layer.c - see pass.h. */
+#include "forward/pass.h"
 
-#include "forward/mix_step.h"
-#include "forward/rewrite_step.h"
 
 /* ---- the experts of one lane ---------------------------------------------------------------- */
 
