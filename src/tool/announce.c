@@ -4,9 +4,9 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/output_directory.h"
+#include "base/printable.h"
 #include "base/text.h"
 #include "format/h5.h"
-#include "tool/terminal.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -62,4 +62,18 @@ exf_code exf_announce(const char *path, exf_err *err)
     struct stat st;
     if (stat(path, &st) != 0 || !S_ISDIR(st.st_mode)) return announce_file(path, err);
     return exf_each_file(path, announce_in, (void *)(uintptr_t)path, err);
+}
+
+/* ---- terminal ---------------------------------------------------------------------------------- */
+
+void exf_print_text(const char *text, int width)
+{
+    while (*text) {
+        size_t n = exf_printable_bytes(text);
+        if (n) fwrite(text, 1, n, stdout);
+        else putchar('?');
+        width -= n ? (int)n : 1;
+        text += n ? n : 1;
+    }
+    if (width > 0) printf("%*s", width, "");
 }

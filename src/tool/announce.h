@@ -9,4 +9,9 @@
 exf_code exf_announce(const char *path, exf_err *err) EXF_CHECKED;
 /* The same of an artifact whose digest is known. */
 exf_code exf_announce_digest(const char *path, const char *digest, exf_err *err) EXF_CHECKED;
+
+/* Prints on stdout what comes from a file: nothing that a terminal would obey passes. */
+
+/* Prints a text, padded with blanks to at least `width` bytes, "?" for what exf_printable_bytes() refuses. */
+void exf_print_text(const char *text, int width);
 #endif

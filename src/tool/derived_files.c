@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/output_directory.h"
 #include "export/writer.h"
-#include "tool/terminal.h"
+#include "tool/announce.h"
 
 #include <errno.h>
 #include <stdio.h>

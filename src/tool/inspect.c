@@ -7,7 +7,6 @@
 #include "inspect/summary.h"
 #include "inspect/specification.h"
 #include "tool/announce.h"
-#include "tool/terminal.h"
 
 #include <inttypes.h>
 #include <math.h>

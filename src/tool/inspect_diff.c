@@ -3,7 +3,7 @@
 #include "base/mem.h"
 #include "inspect/difference.h"
 #include "tool/inspect.h"
-#include "tool/terminal.h"
+#include "tool/announce.h"
 
 #include <inttypes.h>
 #include <math.h>

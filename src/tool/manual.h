@@ -28,7 +28,7 @@ exf_code exf_manual_manifest(const exf_program *p, const exf_opt *rows, size_t n
 exf_code exf_manual_variants(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manual_entry(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_manual_status(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
-/* manual_markdown.c, manual_pages.c */
+/* manual.c, manual_pages.c */
 exf_code exf_markdown_program(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_markdown_recipe(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;
 exf_code exf_markdown_manifest(const exf_program *p, const exf_opt *rows, size_t n, exf_text *out, exf_err *err) EXF_CHECKED;

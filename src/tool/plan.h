@@ -51,7 +51,7 @@ exf_code exf_plan_check_json(const exf_recipe *r, exf_err *err) EXF_CHECKED;
 /* Prints the plan on stdout, as lines or, with --json FILE, as an object to that file (- is stdout). */
 exf_code exf_plan_tell(const exf_plan *p, const exf_recipe *r, exf_err *err) EXF_CHECKED;
 
-/* ---- on several ranks and nodes (plan_scale.c) -------------------------------------------------- */
+/* ---- on several ranks and nodes (plan_measure.c) -------------------------------------------------- */
 
 /* The time of a planned run on several ranks and nodes is predicted from rates that were measured here or are given.
  * A run's seconds are of these kinds:

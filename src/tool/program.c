@@ -1,5 +1,9 @@
 /* program.c - see program.h. */
+#include "tool/help.h"
+#include "tool/manual.h"
 #include "tool/program.h"
+#include "tool/programs.h"
+#include "tool/run_ranks.h"
 
 #include "base/file.h"
 #include "base/log.h"
@@ -7,22 +11,19 @@
 #include "base/standard_descriptors.h"
 #include "base/stop.h"
 #include "base/version.h"
+#include "format/yaml.h"
 #include "kernels/linear/gemm.h"
-#include "tool/arguments.h"
-#include "tool/help.h"
-#include "tool/manual.h"
-#include "tool/programs.h"
-#include "tool/run_other.h"
-#include "tool/run_ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static void on_signal(int number)
@@ -295,4 +296,100 @@ int exf_program_main(const exf_program *p, int argc, char **argv)
     rc = check_stack(&err);
     if (rc == EXF_OK) rc = run_or_become(p, argc, argv, &ranks, &err);
     return exf_run_ranks_end(ranks, rc, &err);
+}
+
+/* ---- arguments --------------------------------------------------------------------------------- */
+
+/* An HDF5 file begins with a byte that no YAML file has. */
+static int holds_map(const char *path)
+{
+    struct stat st;
+    exf_yaml *root = NULL;
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) return 0;
+    int is_map = exf_yaml_load(&root, path, NULL) == EXF_OK && root->kind == EXF_YAML_MAP;
+    exf_yaml_free(root);
+    return is_map;
+}
+
+static int is_recipe(const exf_program *p, const exf_recipe *r, const char *path)
+{
+    if (!p->keys) return 0;
+    if (r->texts.n) return exf_ends_with(path, ".yaml") || exf_ends_with(path, ".yml"); /* others are texts too */
+    if (p->max_inputs == 0 && !r->recipe_file) return 1;
+    return exf_ends_with(path, ".yaml") || exf_ends_with(path, ".yml") || holds_map(path);
+}
+
+exf_code exf_arguments_sort(const exf_program *p, exf_recipe *r, const char **positional, size_t n, exf_err *err)
+{
+    r->inputs = positional;
+    for (size_t i = 0; i < n; i++) {
+        if (!is_recipe(p, r, positional[i])) {
+            r->inputs[r->n_inputs++] = positional[i];
+            continue;
+        }
+        if (r->recipe_file) return exf_fail(err, EXF_USAGE, "%s: a second recipe beside %s", positional[i], r->recipe_file);
+        r->recipe_file = positional[i];
+    }
+    if (p->needs_recipe && !r->recipe_file && !r->texts.n && !r->init_path)
+        return exf_fail(err, EXF_USAGE, "no recipe (a YAML file) was named; usage: %s %s", p->name, p->arguments);
+    if (r->n_inputs > p->max_inputs && !r->texts.n)
+        return exf_fail(err, EXF_USAGE, "%s: unexpected argument; usage: %s %s", r->inputs[p->max_inputs], p->name, p->arguments);
+    if (r->n_inputs < p->min_inputs) return exf_fail(err, EXF_USAGE, "an argument is missing; usage: %s %s", p->name, p->arguments);
+    return EXF_OK;
+}
+
+/* ---- run other --------------------------------------------------------------------------------- */
+
+enum { MAX_PATH = 4096 };
+
+int exf_names_other(int argc, char **argv)
+{
+    return argc > 1 && argv[1][0] != '-' && !(argc == 2 && strcmp(argv[1], "help") == 0);
+}
+
+/* The path of a program beside this one's file; empty where the system does not say where that is. */
+static exf_code beside_this(exf_text *out, const char *name, exf_err *err)
+{
+    char self[MAX_PATH];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    char *slash = strrchr(self, '/');
+    return slash ? exf_text_addf(out, err, "%.*s/%s", (int)(slash - self), self, name) : exf_text_addf(out, err, "%s", "");
+}
+
+static exf_code become(const exf_program *p, char **argv, exf_err *err)
+{
+    exf_text path = {0};
+    exf_code rc;
+    EXF_TRY(beside_this(&path, p->name, err));
+    errno = ENOENT;
+    if (path.len) execv(path.s, argv);
+    if (errno == ENOENT) execvp(p->name, argv);
+    rc = exf_fail_errno(err, errno, "%s: cannot run it: it is neither beside exfold nor on PATH", p->name);
+out:
+    exf_text_free(&path);
+    return rc;
+}
+
+exf_code exf_run_other(int argc, char **argv, exf_err *err)
+{
+    static char help[] = "--help";
+    int wants_help = strcmp(argv[1], "help") == 0 && argc > 2;
+    const char *word = argv[wants_help ? 2 : 1];
+    char **arguments = NULL;
+    const exf_program *p;
+    exf_code rc;
+    EXF_TRY(exf_program_require(word, &p, err));
+    if (wants_help && argc > 3) {
+        rc = exf_fail(err, EXF_USAGE, "%s: unexpected argument; usage: exfold help PROGRAM", argv[3]);
+        goto out;
+    }
+    EXF_TRY(exf_mem_new(&arguments, (size_t)argc + 2, sizeof *arguments, "arguments", err));
+    arguments[0] = (char *)(uintptr_t)p->name;
+    for (int i = 2; i < argc; i++) arguments[i - 1] = argv[i];
+    if (wants_help) arguments[1] = help;
+    rc = become(p, arguments, err);
+out:
+    exf_mem_free(arguments);
+    return rc;
 }

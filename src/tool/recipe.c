@@ -1,15 +1,20 @@
 /* recipe.c - see recipe.h. */
+#include "base/err.h"
 #include "tool/recipe.h"
+#include "tool/recipe_path.h"
 
+#include "artifact/artifact.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "format/yaml.h"
 #include "format/yaml_write.h"
-#include "tool/recipe_binary.h"
-#include "tool/recipe_path.h"
 
 #include <stddef.h>
 #include <string.h>
+
+/* Returns rc, the failure of reading path as YAML; where the file is an artifact, another HDF5 file or a .safetensors
+ * file, err says so instead. */
+exf_code exf_recipe_not_binary(const char *path, exf_code rc, exf_err *err) EXF_CHECKED;
 
 #define AT(field) offsetof(exf_recipe, field)
 
@@ -283,7 +288,6 @@ out:
     return rc;
 }
 
-
 exf_code exf_recipe_read_settings(exf_recipe *r, const char *bytes, size_t len, const char *name, exf_err *err)
 {
     exf_yaml *root = NULL;
@@ -378,4 +382,60 @@ exf_code exf_recipe_text(const exf_recipe *r, const char *directory, exf_text *o
 void exf_recipe_free(exf_recipe *r)
 {
     exf_opts_free(r->opts);
+}
+
+/* ---- recipe binary ----------------------------------------------------------------------------- */
+
+enum { HEAD = 9 };
+
+static const struct {
+    const char *kind, *takers;
+} taken[] = {
+    {"basis", "exfold-calibrate --basis"},
+    {"capture", "exfold-accumulate"},
+    {"statistics", "exfold-solve and exfold-merge"},
+    {"tables", "exfold-export and exfold-validate --tables"},
+};
+
+/* The first bytes of a regular file; 0: it is none, or is shorter. */
+static int read_head(const char *path, unsigned char head[HEAD])
+{
+    exf_err unused;
+    exf_file *f = NULL;
+    int is = exf_file_open(&f, path, &unused) == EXF_OK && exf_file_size(f) >= HEAD &&
+             exf_file_read(f, 0, head, HEAD, &unused) == EXF_OK;
+    exf_file_close(f);
+    return is;
+}
+
+/* Returns the kind of an artifact, or NULL. */
+static const char *kind_of(const char *path)
+{
+    exf_err unused;
+    exf_h5 *h = NULL;
+    const exf_artifact *kind = NULL;
+    if (exf_artifact_open(&h, path, NULL, &kind, NULL, &unused) != EXF_OK) return NULL;
+    exf_h5_close(h);
+    return kind->kind;
+}
+
+static exf_code refuse_h5(const char *path, exf_err *err)
+{
+    const char *kind = kind_of(path);
+    for (size_t i = 0; kind && i < sizeof taken / sizeof *taken; i++)
+        if (strcmp(taken[i].kind, kind) == 0)
+            return exf_fail(err, EXF_USAGE, "%s: holds %s, expected a recipe (YAML); %s and exfold-inspect take it", path, kind,
+                            taken[i].takers);
+    return exf_fail(err, EXF_USAGE, "%s: is an HDF5 file, expected a recipe (YAML)", path);
+}
+
+exf_code exf_recipe_not_binary(const char *path, exf_code rc, exf_err *err)
+{
+    unsigned char head[HEAD];
+    if (rc != EXF_USAGE || !read_head(path, head)) return rc;
+    if (memcmp(head, "\211HDF\r\n\032\n", 8) == 0) return refuse_h5(path, err);
+    if (head[6] == 0 && head[7] == 0 && head[8] == '{') /* the length of a header, and its first letter */
+        return exf_fail(err, EXF_USAGE, "%s: is a .safetensors file, expected a recipe (YAML); a model is given with --model DIR",
+                        path);
+    return rc;
 }

@@ -1,4 +1,7 @@
 /* session.c - see session.h. */
+#include "kernels/backend.h"
+#include "base/thread_pool.h"
+#include "tool/run_shard.h"
 #include "tool/session.h"
 
 #include "base/file.h"
@@ -6,12 +9,21 @@
 #include "base/mem.h"
 #include "forward/pass_resume.h"
 #include "forward/work.h"
-#include "tool/device_warm_up.h"
-#include "tool/run_shard.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+typedef struct {
+    const exf_backend *backend;
+    exf_compute compute;
+    exf_background opening;
+} exf_device_warm_up;
+
+/* Starts the thread, on a backend with a GPU.  A failure is left to the pass, which opens queues of its own. */
+void exf_device_warm_up_start(exf_device_warm_up *w, const exf_backend *b, exf_compute compute);
+/* Waits for the thread. */
+void exf_device_warm_up_wait(exf_device_warm_up *w);
 
 static void report_corpus(const exf_corpus *c, const char *manifest)
 {
@@ -236,4 +248,27 @@ exf_code exf_session_forward(const exf_session *s, const exf_recipe *r, const ex
     if (rc != EXF_OK) return rc;
     exf_report_times(r, s->corpus->n_tokens, &report);
     return exf_session_tell_bytes(r->job, report.own_bytes, err);
+}
+
+/* ---- device warm up ---------------------------------------------------------------------------- */
+
+static exf_code open_queue(void *self, exf_err *err)
+{
+    const exf_device_warm_up *w = self;
+    exf_queue *q = NULL;
+    exf_code rc = w->backend->open(&q, w->compute, err);
+    if (rc == EXF_OK) w->backend->close(q);
+    return rc;
+}
+
+void exf_device_warm_up_start(exf_device_warm_up *w, const exf_backend *b, exf_compute compute)
+{
+    exf_err left_to_the_pass;
+    *w = (exf_device_warm_up){.backend = b, .compute = compute};
+    if (b->gpu && exf_background_start(&w->opening, open_queue, w, &left_to_the_pass) != EXF_OK) left_to_the_pass.code = EXF_OK;
+}
+
+void exf_device_warm_up_wait(exf_device_warm_up *w)
+{
+    exf_background_end(&w->opening);
 }

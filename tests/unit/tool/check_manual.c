@@ -5,7 +5,7 @@
 #include "fold/runtime.h"
 #include "tool/completion.h"
 #include "tool/manual.h"
-#include "tool/roff.h"
+#include "tool/page.h"
 
 #include <string.h>
 
