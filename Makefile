@@ -136,7 +136,7 @@ SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined
 THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
-TSAN_ROOMS = base format artifact resume model capture forward accumulate fold
+TSAN_ROOMS = base format artifact tokenizer model capture pass accumulate fold
 FULL       = check docs-check check-shell check-reference check-kill check-overlap check-foreign check-mutants check-faults check-limits check-slurm check-san check-fuzz check-valgrind check-tsan check-report check-workflows $(if $(filter-out 0,$(INTEROP)),check-interop) $(if $(filter 1,$(CUDA)),check-cuda)
 VALGRIND  = valgrind -q --trace-children=yes --error-exitcode=99 --suppressions=tests/valgrind.supp \
             --leak-check=full --show-leak-kinds=definite,indirect,possible --errors-for-leak-kinds=definite,indirect,possible
@@ -361,7 +361,7 @@ $(BUILD)/$(1)/$(4).o: $(BUILD)/gen/$(2).inc
 endef
 $(eval $(call registry,src/artifact,artifact,_,artifact))
 $(eval $(call registry,src/model,family,_,family))
-$(eval $(call registry,src/projector,projector,_,projector))
+$(eval $(call registry,src/solve,projector,_,projector))
 $(eval $(call registry,src/export,writer,_,writer))
 $(eval $(call registry,src/fold,runtime,_,runtime))
 $(eval $(call registry,src/tool,exfold,-,programs))
@@ -405,7 +405,7 @@ $(BUILD)/gen/cuda: FORCE | $(BUILD)/gen
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/base/version.o $(BUILD)/kernels/backend_cpu.o $(BUILD)/tests/cuda/check_cuda_fold.o: $(BUILD)/gen/cuda
 
-# tests/unit/forward/check_*.c -> build/gen/suites_forward.inc, one X(check_name) per file, and build/checks/forward.
+# tests/unit/pass/check_*.c -> build/gen/suites_pass.inc, one X(check_name) per file, and build/checks/pass.
 define room_of_checks
 $(BUILD)/gen/suites_$(notdir $(1)).inc: FORCE | $(BUILD)/gen
 	@printf 'X(%s)\n' $(patsubst $(1)/%.c,%,$(filter $(1)/%,$(CHECK_C))) > $$@.new

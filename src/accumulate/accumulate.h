@@ -13,9 +13,9 @@
 #include "accumulate/facts.h"
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "ranks/ranks.h"
-#include "resume/resume.h"
+#include "pass/resume.h"
 
 typedef struct exf_accumulator exf_accumulator;
 

@@ -3,7 +3,7 @@
 #ifndef EXF_ACCUMULATE_DEVICE_DIAGONAL_H
 #define EXF_ACCUMULATE_DEVICE_DIAGONAL_H
 #include "artifact/vector_sums.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "kernels/backend.h"
 
 typedef struct {

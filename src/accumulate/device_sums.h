@@ -3,7 +3,7 @@
 #ifndef EXF_ACCUMULATE_DEVICE_SUMS_H
 #define EXF_ACCUMULATE_DEVICE_SUMS_H
 #include "artifact/statistics.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "kernels/backend.h"
 
 typedef struct {

@@ -2,7 +2,7 @@
 #ifndef EXF_ACCUMULATE_FAULT_PLACE_H
 #define EXF_ACCUMULATE_FAULT_PLACE_H
 #include "base/err.h"
-#include "hooks/batch.h"
+#include "pass/batch.h"
 
 /* Prefixes sequence and token, which is counted from the beginning of its block of `block` tokens; batch NULL: the row.
  * token 0: only the block is known. */

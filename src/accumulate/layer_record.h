@@ -1,10 +1,10 @@
 /* layer_record.h - writes a layer's sums to a run's resume point, and reads them back with every
- * bit (resume/resume.h).  The record `sums-<l>` has a tensor for each array of
+ * bit (pass/resume.h).  The record `sums-<l>` has a tensor for each array of
  * exf_layer_statistics, exact sums as U64 [..., 3], and those of exf_vector_sums under "vectors.". */
 #ifndef EXF_ACCUMULATE_LAYER_RECORD_H
 #define EXF_ACCUMULATE_LAYER_RECORD_H
 #include "artifact/statistics.h"
-#include "resume/resume.h"
+#include "pass/resume.h"
 
 /* v: NULL or without pairs if the layer has no vector sums. */
 exf_code exf_layer_record_put(exf_resume *r, int layer, const exf_layer_statistics *s, const exf_vector_sums *v,

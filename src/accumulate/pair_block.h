@@ -2,7 +2,7 @@
 #ifndef EXF_ACCUMULATE_PAIR_BLOCK_H
 #define EXF_ACCUMULATE_PAIR_BLOCK_H
 #include "artifact/vector_sums.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "kernels/statistics/layer_sums.h"
 
 /* Locks that all workers share; a lock guards many pairs. */

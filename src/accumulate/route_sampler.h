@@ -4,7 +4,7 @@
 #define EXF_ACCUMULATE_ROUTE_SAMPLER_H
 #include "accumulate/smallest_keys.h"
 #include "artifact/route_sample.h"
-#include "hooks/observer.h"
+#include "pass/observer.h"
 #include "kernels/backend.h"
 
 typedef struct {

@@ -6,7 +6,7 @@
 #ifndef EXF_ACCUMULATE_SAMPLER_H
 #define EXF_ACCUMULATE_SAMPLER_H
 #include "accumulate/smallest_keys.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 
 typedef struct {
     exf_smallest_keys keys;   /* the chosen, whose order is that of samples */

@@ -1,9 +1,9 @@
 /* stream_energy.h - adds up the squared norms of a layer's residual stream, exactly, over the blocks that show it
- * (hooks/observer.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
+ * (pass/observer.h), for the sensitivities of budgets per token (docs/method.md, section 9). */
 #ifndef EXF_ACCUMULATE_STREAM_ENERGY_H
 #define EXF_ACCUMULATE_STREAM_ENERGY_H
 #include "artifact/statistics.h"
-#include "hooks/observer.h"
+#include "pass/observer.h"
 #include "kernels/backend.h"
 
 typedef struct {

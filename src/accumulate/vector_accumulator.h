@@ -10,7 +10,7 @@
 #include "accumulate/accumulate_options.h"
 #include "accumulate/sampler.h"
 #include "artifact/statistics.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "kernels/backend.h"
 #include "ranks/ranks.h"
 

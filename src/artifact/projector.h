@@ -1,6 +1,6 @@
 /* projector.h - a projector approximates an omitted expert's output: E_s(x) ~ M E_t(x) (docs/method.md, section 2).
  *
- * A registry (base/registry.h): one file src/projector/projector_<name>.c per projector says which
+ * A registry (base/registry.h): one file src/solve/projector_<name>.c per projector says which
  * sums it needs, how a layer of it is solved, which arrays it stores, and how folding applies it.
  * Accumulation, solving, files, exports and folding use this table and know no projector by name
  * but `pair`, on which all others fall back.  The type is declared in src/artifact because all
@@ -10,7 +10,7 @@
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
 
-struct exf_solve_options; /* projector/solving.h */
+struct exf_solve_options; /* solve/solving.h */
 
 /* How folding applies a projector. */
 typedef enum {

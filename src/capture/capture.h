@@ -10,7 +10,7 @@
 #include "artifact/artifact.h"
 #include "artifact/sequences.h"
 #include "capture/corpus.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "kernels/backend.h"
 
 /* The layers to capture, by the model's layer number. */

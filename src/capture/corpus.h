@@ -28,7 +28,7 @@
 #ifndef EXF_CAPTURE_CORPUS_H
 #define EXF_CAPTURE_CORPUS_H
 #include "base/hash.h"
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdint.h>
 

@@ -18,7 +18,7 @@
 #define EXF_CAPTURE_MOE_INPUTS_H
 #include "capture/capture.h"
 #include "kernels/backend.h"
-#include "moe/recorded.h"
+#include "pass/recorded.h"
 
 typedef struct exf_moe_inputs exf_moe_inputs;
 

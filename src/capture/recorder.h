@@ -2,7 +2,7 @@
 #ifndef EXF_CAPTURE_RECORDER_H
 #define EXF_CAPTURE_RECORDER_H
 #include "capture/capture.h"
-#include "resume/resume.h"
+#include "pass/resume.h"
 
 typedef struct exf_recorder exf_recorder;
 /* has_stream: the pass has a residual stream, whose energies are recorded too.

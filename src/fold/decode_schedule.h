@@ -5,7 +5,7 @@
  * (docs/method.md, section 3). */
 #ifndef EXF_FOLD_DECODE_SCHEDULE_H
 #define EXF_FOLD_DECODE_SCHEDULE_H
-#include "forward/forward.h"
+#include "pass/forward.h"
 
 typedef struct {
     const exf_batch *batch;

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "format/npy.h"
-#include "picture/axis.h"
+#include "inspect/axis.h"
 
 #include <inttypes.h>
 #include <math.h>

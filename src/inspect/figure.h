@@ -1,4 +1,4 @@
-/* figure.h - the list of an inspection's figures; functions that draw one (src/picture) or
+/* figure.h - the list of an inspection's figures; functions that draw one or
  * write its numbers.
  *
  *   norms       mean output norm of every expert, a bar each
@@ -11,7 +11,7 @@
 #ifndef EXF_INSPECT_FIGURE_H
 #define EXF_INSPECT_FIGURE_H
 #include "inspect/inspection.h"
-#include "picture/sheet.h"
+#include "inspect/sheet.h"
 
 typedef struct {
     const char *name;                 /* "scalar" */

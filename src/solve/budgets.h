@@ -4,7 +4,7 @@
  * experts that kernels/fold/fold_budget.h keeps of the sampled tokens is P. */
 #ifndef EXF_SOLVE_BUDGETS_H
 #define EXF_SOLVE_BUDGETS_H
-#include "projector/solving.h"
+#include "solve/solving.h"
 
 /* The numbers of all layers that budgets are solved from. */
 typedef struct {

@@ -3,7 +3,7 @@
 #ifndef EXF_SOLVE_MEASURES_H
 #define EXF_SOLVE_MEASURES_H
 #include "artifact/tables.h"
-#include "projector/solving.h"
+#include "solve/solving.h"
 
 /* Allocates the arrays in t; by_sequence: 1 if the statistics have sums over sequences. */
 exf_code exf_measures_new(int by_sequence, exf_tables *t, exf_err *err) EXF_CHECKED;

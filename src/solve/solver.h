@@ -1,7 +1,7 @@
 /* solver.h - solves tables layer by layer: from a file (exf_solve), or while a pass is still adding up later layers. */
 #ifndef EXF_SOLVE_SOLVER_H
 #define EXF_SOLVE_SOLVER_H
-#include "projector/solving.h"
+#include "solve/solving.h"
 
 typedef struct exf_solver exf_solver;
 

@@ -1,7 +1,7 @@
 /* static_pools.h - solves the norms of experts, and the static pools that are chosen by them and by other criteria. */
 #ifndef EXF_SOLVE_STATIC_POOLS_H
 #define EXF_SOLVE_STATIC_POOLS_H
-#include "projector/solving.h"
+#include "solve/solving.h"
 
 /* Computes the expert norms h of layer l: norm_sum / norm_count, filled in for cold experts. */
 exf_code exf_solve_norms(const exf_layer_statistics *s, int l, exf_tables *t, exf_err *err) EXF_CHECKED;

@@ -3,7 +3,7 @@
 #ifndef EXF_TOOL_CAPTURE_OUTPUT_H
 #define EXF_TOOL_CAPTURE_OUTPUT_H
 #include "capture/capture.h"
-#include "resume/resume.h"
+#include "pass/resume.h"
 #include "tool/recipe.h"
 
 typedef struct {

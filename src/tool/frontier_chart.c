@@ -5,7 +5,7 @@
 #include "tool/frontier_chart.h"
 
 #include "base/mem.h"
-#include "picture/chart.h"
+#include "inspect/chart.h"
 
 #include <math.h>
 #include <stdio.h>

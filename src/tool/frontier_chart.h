@@ -3,7 +3,7 @@
 #ifndef EXF_TOOL_FRONTIER_CHART_H
 #define EXF_TOOL_FRONTIER_CHART_H
 #include "base/text.h"
-#include "picture/drawing.h"
+#include "inspect/drawing.h"
 #include "validate/frontier.h"
 
 /* on [n_variants] as exf_frontier_mark gives it. */

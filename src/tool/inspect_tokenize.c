@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "base/stop.h"
 #include "format/json.h"
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 #include "tool/inspect.h"
 
 #include <errno.h>

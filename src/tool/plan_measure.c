@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "forward/work.h"
-#include "hooks/deal.h"
+#include "pass/work.h"
+#include "pass/deal.h"
 #include "kernels/backend.h"
 #include "kernels/linear/gemm_rate.h"
 #include "ranks/ranks.h"

@@ -4,7 +4,7 @@
 
 #include "export/writer.h"
 #include "fold/runtime.h"
-#include "projector/solving.h"
+#include "solve/solving.h"
 
 #include <stddef.h>
 #include <stdio.h>

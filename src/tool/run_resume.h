@@ -1,8 +1,8 @@
 /* run_resume.h - opens the resume point of a run as the recipe says: runtime.resume and
- * runtime.checkpoint.* (resume/resume.h). */
+ * runtime.checkpoint.* (pass/resume.h). */
 #ifndef EXF_TOOL_RUN_RESUME_H
 #define EXF_TOOL_RUN_RESUME_H
-#include "resume/resume.h"
+#include "pass/resume.h"
 #include "tool/recipe.h"
 #include "tool/run_directory.h"
 

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "capture/capture.h"
-#include "hooks/deal.h"
+#include "pass/deal.h"
 #include "ranks/ranks.h"
 
 #include <inttypes.h>

@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "forward/pass_resume.h"
-#include "forward/work.h"
+#include "pass/pass_resume.h"
+#include "pass/work.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "capture/moe_inputs.h"
-#include "forward/replay.h"
-#include "forward/work.h"
+#include "pass/replay.h"
+#include "pass/work.h"
 #include "tool/capture_output.h"
 #include "tool/session.h"
 

@@ -1,12 +1,12 @@
 /* lanes_record.h - writes what the lanes of a validation have counted so far to the run's resume
- * point, and reads it back (resume/resume.h).
+ * point, and reads it back (pass/resume.h).
  *
  * The record `lanes-<l>`, l the last layer done: error_sq, norm_sq U64 [lanes, n, 3], the exact sums of
  * layer_errors.h; usage U64 [lanes, n, 4], the members of exf_expert_usage; n the MoE layers done. */
 #ifndef EXF_VALIDATE_LANES_RECORD_H
 #define EXF_VALIDATE_LANES_RECORD_H
 #include "fold/fold_rewriter.h"
-#include "resume/resume.h"
+#include "pass/resume.h"
 #include "validate/layer_errors.h"
 
 /* The numbers of all lanes in the first n MoE layers. */

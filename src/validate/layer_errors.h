@@ -4,7 +4,7 @@
 #ifndef EXF_VALIDATE_LAYER_ERRORS_H
 #define EXF_VALIDATE_LAYER_ERRORS_H
 #include "base/exact.h"
-#include "hooks/observer.h"
+#include "pass/observer.h"
 #include "kernels/backend.h"
 #include "ranks/ranks.h"
 

@@ -2,7 +2,7 @@
 #include "validate/scores.h"
 
 #include "base/mem.h"
-#include "forward/workspace_size.h"
+#include "pass/workspace_size.h"
 #include "kernels/statistics/divergence.h"
 #include "ranks/ranks.h"
 

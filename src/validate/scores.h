@@ -8,7 +8,7 @@
  * (kernels/statistics/divergence.h), with one row of the vocabulary for each row of a block. */
 #ifndef EXF_VALIDATE_SCORES_H
 #define EXF_VALIDATE_SCORES_H
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "ranks/ranks.h"
 
 /* Quality of one lane over its scored tokens. */

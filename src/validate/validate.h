@@ -6,7 +6,7 @@
 #ifndef EXF_VALIDATE_VALIDATE_H
 #define EXF_VALIDATE_VALIDATE_H
 #include "fold/fold_rewriter.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "validate/scores.h"
 
 typedef struct {

@@ -1,5 +1,5 @@
 /* check_cuda_hash_repeats.c - a hash layer that names an expert twice for a token, on the GPU: the routes, logits and counts
- * are the CPU's (tests/unit/forward/check_hash_repeats.c has these against a model with twins of its experts). */
+ * are the CPU's (tests/unit/pass/check_hash_repeats.c has these against a model with twins of its experts). */
 #include "base/hash.h"
 #include "tests/support/artifact_fixtures.h"
 #include "tests/support/hash_fixtures.h"

@@ -72,7 +72,7 @@ guessed_claims() {
     ln -s ../outside/model.safetensors .exfold-0123456789ab-3
 }
 
-# src/resume: resume points of every program, as they are called below an output directory (EXF_RUN_RESUME_PREFIX, stages,
+# src/pass/resume.h: resume points of every program, as they are called below an output directory (EXF_RUN_RESUME_PREFIX, stages,
 # shards) and a runtime.checkpoint.directory; src/capture/recorder.c: unfinished captures.
 resume_points() {
     for name in .exfold-resume-calibrate .exfold-resume-calibrate-1-of-2 calibrate calibrate-0123456789ab; do

@@ -3,7 +3,7 @@
  * encodes a text with it, anything else encodes the rest with a golden tokenizer.
  *   make fuzz FUZZ=tokenizer SECONDS=60 */
 #include "base/text.h"
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

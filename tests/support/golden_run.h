@@ -3,7 +3,7 @@
 #ifndef EXF_TESTS_GOLDEN_RUN_H
 #define EXF_TESTS_GOLDEN_RUN_H
 #include "format/safetensors.h"
-#include "forward/forward.h"
+#include "pass/forward.h"
 #include "kernels/backend.h"
 
 enum { GOLDEN_LAYERS = 64 };

@@ -5,7 +5,7 @@
 #include "tests/support/fixtures.h"
 
 #include "base/text.h"
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <string.h>
 

@@ -1,0 +1,293 @@
+/* drawing_file.c - the file of a drawing: its suffix, its page and its bytes; see drawing.h. */
+#include "inspect/drawing_internal.h"
+
+#include "base/mem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+enum { SIDE_MOST = 32000, PIXELS_MOST = 1 << 26 };
+
+static const char *const suffixes[] = {[EXF_DRAWING_PNG] = ".png", [EXF_DRAWING_SVG] = ".svg", [EXF_DRAWING_PDF] = ".pdf"};
+
+static int kind_of(const char *path)
+{
+    for (int i = 0; i < (int)(sizeof suffixes / sizeof *suffixes); i++)
+        if (exf_ends_with(path, suffixes[i])) return i;
+    return -1;
+}
+
+int exf_picture_is_named(const char *path)
+{
+    return kind_of(path) >= 0;
+}
+
+/* ---- the page --------------------------------------------------------------------------------- */
+
+static cairo_status_t keep_bytes(void *drawing, const unsigned char *bytes, unsigned n)
+{
+    exf_drawing *d = drawing;
+    if (d->rc == EXF_OK) d->rc = exf_text_add(&d->bytes, (const char *)bytes, n, &d->err);
+    return d->rc == EXF_OK ? CAIRO_STATUS_SUCCESS : CAIRO_STATUS_WRITE_ERROR;
+}
+
+static exf_code check_status(const exf_drawing *d, cairo_status_t status, exf_err *err)
+{
+    if (status == CAIRO_STATUS_SUCCESS) return EXF_OK;
+    return exf_fail(err, status == CAIRO_STATUS_NO_MEMORY ? EXF_NOSPACE : EXF_INTERNAL, "%s: cairo: %s",
+                    exf_output_file_path(d->file), cairo_status_to_string(status));
+}
+
+/* Takes the surface over; *out draws on it. */
+static exf_code draw_on(const exf_drawing *d, cairo_surface_t *s, cairo_t **out, exf_err *err)
+{
+    *out = cairo_create(s);
+    cairo_surface_destroy(s);
+    exf_drawing_set_font(*out);
+    return check_status(d, cairo_status(*out), err);
+}
+
+exf_code exf_drawing_open(exf_drawing **out, const char *path, int force, exf_err *err)
+{
+    exf_drawing *d = NULL;
+    int kind = kind_of(path);
+    exf_code rc;
+    *out = NULL;
+    if (kind < 0) return exf_fail(err, EXF_USAGE, "%s: a picture's name ends in %s", path, EXF_PICTURE_SUFFIXES);
+    EXF_TRY(exf_mem_new(&d, 1, sizeof *d, "picture", err));
+    d->kind = (exf_drawing_kind)kind;
+    EXF_TRY(exf_output_file_begin(&d->file, path, force, err));
+    EXF_TRY(draw_on(d, cairo_image_surface_create(CAIRO_FORMAT_RGB24, 1, 1), &d->measure, err));
+    EXF_TRY(exf_drawing_check_font(d->measure, err));
+    *out = d;
+    return EXF_OK;
+out:
+    exf_drawing_abort(d);
+    return rc;
+}
+
+static cairo_surface_t *svg_surface(exf_drawing *d)
+{
+    cairo_surface_t *s = cairo_svg_surface_create_for_stream(keep_bytes, d, d->extent.width, d->extent.height);
+    cairo_svg_surface_set_document_unit(s, CAIRO_SVG_UNIT_PT);
+    return s;
+}
+
+/* Version 1.4, which every journal takes; without a date two runs give one file. */
+static cairo_surface_t *pdf_surface(exf_drawing *d, const char *title)
+{
+    char keywords[256];
+    cairo_surface_t *s = cairo_pdf_surface_create_for_stream(keep_bytes, d, d->extent.width, d->extent.height);
+    cairo_pdf_surface_restrict_to_version(s, CAIRO_PDF_VERSION_1_4);
+    cairo_pdf_surface_set_metadata(s, CAIRO_PDF_METADATA_TITLE, title);
+    cairo_pdf_surface_set_metadata(s, CAIRO_PDF_METADATA_CREATOR, "ExFold");
+    cairo_pdf_surface_set_metadata(s, CAIRO_PDF_METADATA_CREATE_DATE, NULL);
+    if (d->note) {
+        snprintf(keywords, sizeof keywords, "%s: %s", d->note_key, d->note);
+        cairo_pdf_surface_set_metadata(s, CAIRO_PDF_METADATA_KEYWORDS, keywords);
+    }
+    return s;
+}
+
+/* Whole pixels, at least all of the page. */
+static exf_code png_size(const exf_drawing *d, double pixels_per_point, int *width, int *height, exf_err *err)
+{
+    double w = ceil(d->extent.width * pixels_per_point - 1e-6), h = ceil(d->extent.height * pixels_per_point - 1e-6);
+    if (w > SIDE_MOST || h > SIDE_MOST || w * h > PIXELS_MOST)
+        return exf_fail(err, EXF_MODEL,
+                        "a picture of %.0f x %.0f pixels is more than the %d that fit; choose fewer layers, or .svg or .pdf", w, h,
+                        PIXELS_MOST);
+    *width = (int)w;
+    *height = (int)h;
+    return EXF_OK;
+}
+
+exf_code exf_drawing_page(exf_drawing *d, double width, double height, double pixels_per_point, const char *title, exf_err *err)
+{
+    int across = 0, down = 0;
+    exf_code rc;
+    d->extent = (exf_box){0, 0, width, height};
+    if (d->kind == EXF_DRAWING_PNG) EXF_TRY(png_size(d, pixels_per_point, &across, &down, err));
+    EXF_TRY(draw_on(d, d->kind == EXF_DRAWING_PNG   ? cairo_image_surface_create(CAIRO_FORMAT_RGB24, across, down)
+                       : d->kind == EXF_DRAWING_SVG ? svg_surface(d)
+                                                    : pdf_surface(d, title),
+                    &d->page, err));
+    exf_drawing_set_ink(d->page, EXF_INK_PAPER);
+    cairo_paint(d->page);
+    if (d->kind == EXF_DRAWING_PNG) cairo_scale(d->page, pixels_per_point, pixels_per_point);
+out:
+    return rc;
+}
+
+/* ---- the bytes ---------------------------------------------------------------------------------- */
+
+/* Ends the page, after which bytes are complete. */
+static exf_code finish_page(exf_drawing *d, exf_err *err)
+{
+    cairo_surface_t *s = cairo_get_target(d->page);
+    cairo_status_t status = cairo_status(d->page);
+    if (status == CAIRO_STATUS_SUCCESS && d->kind == EXF_DRAWING_PNG) status = cairo_surface_write_to_png_stream(s, keep_bytes, d);
+    cairo_surface_finish(s);
+    if (status == CAIRO_STATUS_SUCCESS) status = cairo_surface_status(s);
+    if (d->rc != EXF_OK) *err = d->err;
+    return d->rc != EXF_OK ? d->rc : check_status(d, status, err);
+}
+
+exf_code exf_drawing_close(exf_drawing *d, exf_err *err)
+{
+    exf_text svg = {0};
+    exf_code rc;
+    EXF_TRY(finish_page(d, err));
+    if (d->kind == EXF_DRAWING_SVG) EXF_TRY(exf_svg_renumber(&d->bytes, &svg, err));
+    exf_text *bytes = svg.s ? &svg : &d->bytes;
+    EXF_TRY(exf_drawing_add_note(d, bytes, err));
+    EXF_TRY(exf_output_file_write(d->file, bytes->s, bytes->len, err));
+    rc = exf_output_file_commit(d->file, err);
+    d->file = NULL;
+out:
+    exf_text_free(&svg);
+    exf_drawing_abort(d);
+    return rc;
+}
+
+void exf_drawing_abort(exf_drawing *d)
+{
+    if (!d) return;
+    if (d->page) {
+        d->rc = d->rc == EXF_OK ? EXF_INTERNAL : d->rc; /* what Cairo still writes is dropped */
+        cairo_destroy(d->page);
+    }
+    if (d->measure) cairo_destroy(d->measure);
+    exf_output_file_abort(d->file);
+    exf_text_free(&d->bytes);
+    exf_mem_free(d->text);
+    exf_mem_free(d);
+}
+
+/* ---- drawing svg ------------------------------------------------------------------------------- */
+
+/* Gives the ids of an SVG numbers of their own; see drawing_internal.h. */
+
+enum { NAME_MOST = 24 };
+
+/* "surface123" of id="surface123" or #surface123. */
+typedef struct {
+    char name[NAME_MOST];
+    size_t number;
+} id;
+
+typedef struct {
+    id *list;
+    size_t n, room;
+} ids;
+
+/* The length of a name of letters, or letters and a dash, before a number; 0: none stands at s.  *len has
+ * the whole length. */
+static size_t name_at(const char *s, size_t *len)
+{
+    size_t word = strspn(s, "abcdefghijklmnopqrstuvwxyz-"), digits = strspn(s + word, "0123456789");
+    *len = word + digits;
+    int ends = s[*len] == '"' || s[*len] == ')';
+    return digits && ends && *len < NAME_MOST ? word : 0;
+}
+
+static int begins_an_id(const char *text, const char *s)
+{
+    return s[-1] == '#' || (s - text >= 4 && memcmp(s - 4, "id=\"", 4) == 0);
+}
+
+static exf_code number_of(ids *all, const char *s, size_t len, size_t *number, exf_err *err)
+{
+    for (size_t i = all->n; i-- > 0;)
+        if (strncmp(all->list[i].name, s, len) == 0 && !all->list[i].name[len]) {
+            *number = all->list[i].number;
+            return EXF_OK;
+        }
+    exf_code rc = exf_mem_grow(&all->list, &all->room, all->n + 1, sizeof *all->list, "ids of a picture", err);
+    if (rc != EXF_OK) return rc;
+    id *new = &all->list[all->n];
+    memcpy(new->name, s, len);
+    new->name[len] = '\0';
+    *number = new->number = all->n++;
+    return EXF_OK;
+}
+
+exf_code exf_svg_renumber(const exf_text *svg, exf_text *out, exf_err *err)
+{
+    ids all = {0};
+    size_t from = 0, len, number;
+    exf_code rc = EXF_OK;
+    for (size_t at = 1; at < svg->len; at++) {
+        const char *s = svg->s + at;
+        if (!begins_an_id(svg->s, s)) continue;
+        size_t word = name_at(s, &len);
+        if (!word) continue;
+        EXF_TRY(number_of(&all, s, len, &number, err));
+        EXF_TRY(exf_text_add(out, svg->s + from, at + word - from, err));
+        EXF_TRY(exf_text_addf(out, err, "%zu", number));
+        from = at + len;
+    }
+    EXF_TRY(exf_text_add(out, svg->s + from, svg->len - from, err));
+out:
+    exf_mem_free(all.list);
+    return rc;
+}
+
+/* ---- drawing note ------------------------------------------------------------------------------ */
+
+/* Writes a note that a picture's file holds and does not show; see drawing.h. */
+
+enum { END_CHUNK = 12 }; /* bytes of a PNG's last chunk, IEND */
+
+void exf_drawing_note(exf_drawing *d, const char *key, const char *value)
+{
+    d->note_key = key;
+    d->note = value;
+}
+
+static void put_u32(char out[4], unsigned long v)
+{
+    for (int i = 0; i < 4; i++) out[i] = (char)(v >> (24 - 8 * i) & 0xff);
+}
+
+/* Adds a tEXt chunk: length, type, key, NUL, value, CRC of type and data. */
+static exf_code add_chunk(exf_text *out, const char *key, const char *value, exf_err *err)
+{
+    exf_text body = {0};
+    char number[4];
+    exf_code rc;
+    EXF_TRY(exf_text_addf(&body, err, "tEXt%s", key));
+    EXF_TRY(exf_text_add(&body, "", 1, err));
+    EXF_TRY(exf_text_addf(&body, err, "%s", value));
+    put_u32(number, body.len - 4);
+    EXF_TRY(exf_text_add(out, number, sizeof number, err));
+    EXF_TRY(exf_text_add(out, body.s, body.len, err));
+    put_u32(number, crc32(0, (const unsigned char *)body.s, (unsigned)body.len));
+    EXF_TRY(exf_text_add(out, number, sizeof number, err));
+out:
+    exf_text_free(&body);
+    return rc;
+}
+
+/* Puts the chunk before the last one. */
+static exf_code note_png(const exf_drawing *d, exf_text *bytes, exf_err *err)
+{
+    char end[END_CHUNK];
+    exf_code rc;
+    memcpy(end, bytes->s + bytes->len - END_CHUNK, END_CHUNK);
+    bytes->len -= END_CHUNK;
+    EXF_TRY(add_chunk(bytes, d->note_key, d->note, err));
+    EXF_TRY(exf_text_add(bytes, end, END_CHUNK, err));
+out:
+    return rc;
+}
+
+exf_code exf_drawing_add_note(const exf_drawing *d, exf_text *bytes, exf_err *err)
+{
+    if (!d->note || d->kind == EXF_DRAWING_PDF) return EXF_OK;
+    return d->kind == EXF_DRAWING_PNG ? note_png(d, bytes, err)
+                                      : exf_text_addf(bytes, err, "<!-- %s: %s -->\n", d->note_key, d->note);
+}

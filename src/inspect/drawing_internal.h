@@ -1,0 +1,39 @@
+/* drawing_internal.h - the parts of a drawing; shared by drawing*.c only, and the only includer of Cairo. */
+#ifndef EXF_INSPECT_DRAWING_INTERNAL_H
+#define EXF_INSPECT_DRAWING_INTERNAL_H
+#include "base/file.h"
+#include "base/text.h"
+#include "inspect/drawing.h"
+
+#include <cairo-ft.h>
+#include <cairo-pdf.h>
+#include <cairo-svg.h>
+#include <cairo.h>
+
+typedef enum { EXF_DRAWING_PNG, EXF_DRAWING_SVG, EXF_DRAWING_PDF } exf_drawing_kind;
+
+struct exf_drawing {
+    exf_output_file *file;
+    exf_drawing_kind kind;
+    cairo_t *measure; /* on a surface of one pixel: measures texts before the page is there */
+    cairo_t *page;    /* NULL before exf_drawing_page() */
+    exf_box extent;
+    exf_text bytes; /* of the file */
+    const char *note_key, *note; /* NULL: none */
+    exf_box *text;  /* [n_texts] of the page */
+    size_t n_texts, room;
+    exf_code rc; /* the first failure of a shape, with its message */
+    exf_err err;
+};
+
+/* Sets the font and how it is drawn: the same outlines at every size, on every surface. */
+void exf_drawing_set_font(cairo_t *c);
+/* EXF_IO naming the package if the font is missing. */
+exf_code exf_drawing_check_font(cairo_t *c, exf_err *err) EXF_CHECKED;
+/* Adds the note to the bytes of an SVG or PNG; a PDF has it since its page began. */
+exf_code exf_drawing_add_note(const exf_drawing *d, exf_text *bytes, exf_err *err) EXF_CHECKED;
+void exf_drawing_set_ink(cairo_t *c, exf_ink ink);
+/* Renumbers ids in the order in which they first occur: Cairo numbers the surfaces of a process, so that a
+ * second picture would differ from the same picture alone.  *out has the text to write. */
+exf_code exf_svg_renumber(const exf_text *svg, exf_text *out, exf_err *err) EXF_CHECKED;
+#endif

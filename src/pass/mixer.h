@@ -1,0 +1,61 @@
+/* mixer.h - a mixer mixes the tokens of one sequence: attention of some kind.
+ *
+ * There is one file src/pass/mixer_<kind>.c per kind; mixer.c has the table in order
+ * of exf_mixer_kind.  A mixer takes the normed hidden states of one sequence and
+ * computes what is added to the residual.  It finds its weights by role and reads its
+ * sizes from the architecture; it does not know the family. */
+#ifndef EXF_PASS_MIXER_H
+#define EXF_PASS_MIXER_H
+#include "base/arena.h"
+#include "pass/rope_tables.h"
+#include "kernels/backend.h"
+#include "model/family.h"
+
+typedef struct {
+    float *out;         /* [T, H] = beta * out + the mixer's output */
+    float beta;         /* 0 or 1 */
+    const float *input; /* [T, H] normed; NULL if only input16 is given */
+    const uint16_t *input16; /* [T, H] the input rounded to bfloat16, or NULL */
+    int n_tokens, layer;
+    const exf_architecture *a;
+    float *const *w;    /* by exf_role; NULL if the layer has none, or has it in w16 */
+    uint16_t *const *w16; /* matrices of linear layers in bfloat16, by exf_role; NULL: all matrices are in w */
+    const exf_rope_tables *rope_tables;
+    exf_arena *arena;   /* scratch for the mixer; the caller resets it */
+    const exf_backend *b;
+    exf_queue *q;       /* every array above is in b's memory */
+} exf_mixer_call;
+
+/* Return operands of products: the layer's matrix of a role, and the normed input from a row on. */
+static inline exf_matrix exf_mixer_weight(const exf_mixer_call *c, exf_role role)
+{
+    return c->w16 && c->w16[role] ? exf_bf16(c->w16[role]) : exf_f32(c->w[role]);
+}
+
+static inline exf_matrix exf_mixer_input(const exf_mixer_call *c, int row)
+{
+    exf_matrix x = c->input16 ? exf_bf16(c->input16) : exf_f32(c->input);
+    return exf_matrix_at(x, (size_t)row * (size_t)c->a->d_model);
+}
+
+/* Returns 1 if the queue computes in bfloat16, so that operands of products may be rounded.
+ * Matrices may be bfloat16 even if the queue computes in float32. */
+static inline int exf_products_round(const exf_mixer_call *c)
+{
+    return c->input16 != NULL;
+}
+
+typedef struct {
+    const char *name;
+    /* Runs one sequence.  With arena->base NULL it only takes from the arena what a sequence of
+     * n_tokens needs, and computes nothing. */
+    void (*run)(const exf_mixer_call *c);
+    /* Returns the floating-point operations for one sequence. */
+    double (*flops)(const exf_architecture *a, int layer, double n_tokens);
+} exf_mixer;
+
+extern const exf_mixer exf_mixer_attention, exf_mixer_mla, exf_mixer_deltanet, exf_mixer_compressed;
+
+/* Returns the mixer of a kind; NULL if the kind has none. */
+const exf_mixer *exf_mixer_of(exf_mixer_kind kind);
+#endif

@@ -1,0 +1,60 @@
+/* mixer_attention.c - grouped-query attention: q/k/v with or without biases, RMS
+ * norm of each q and k head, RoPE on the first dimensions of a head, causal
+ * softmax, an optional sigmoid gate per head element, output projection. */
+#include "pass/mixer.h"
+
+#include <math.h>
+
+/* Computes y [T, n] = input w^T, plus the bias if the layer has one. */
+static void project(const exf_mixer_call *c, float *y, exf_role weight, exf_role bias, int n)
+{
+    int h = c->a->d_model;
+    c->b->gemm_xwt(c->q, y, n, exf_mixer_input(c, 0), h, exf_mixer_weight(c, weight), h, c->n_tokens, n, h, 1, 0);
+    if (c->w[bias]) c->b->add_bias(c->q, y, c->w[bias], c->n_tokens, n);
+}
+
+/* Norms and rotates the heads of x, each of width d; a token has ld floats. */
+static void norm_and_rotate(float *x, int n_heads, int ld, int stride, const exf_mixer_call *c, const float *norm)
+{
+    const exf_architecture *a = c->a;
+    int d = a->attention.head_dim;
+    exf_rope_shape shape = {.n_tokens = c->n_tokens, .n_heads = n_heads, .head_dim = stride, .ld = ld,
+                            .d = a->rope[EXF_ROPE_MAIN].dim, .step = 1, .interleaved = a->rope[EXF_ROPE_MAIN].interleaved};
+    if (norm) c->b->rmsnorm(c->q, x, stride, x, stride, norm, c->n_tokens * n_heads, d, a->norm_eps);
+    c->b->rope(c->q, x, &shape, c->rope_tables->cosine[EXF_ROPE_MAIN], c->rope_tables->sine[EXF_ROPE_MAIN]);
+}
+
+static void run(const exf_mixer_call *c)
+{
+    const exf_architecture *a = c->a;
+    const exf_attention_spec *s = &a->attention;
+    int h = a->d_model, t = c->n_tokens, d = s->head_dim;
+    int stride = s->gated ? 2 * d : d; /* a query head and its gate after it */
+    int dq = s->n_heads * stride, dkv = s->n_kv_heads * d, dout = s->n_heads * d;
+    float *q = exf_arena_take(c->arena, (size_t)t * (size_t)dq), *k = exf_arena_take(c->arena, (size_t)t * (size_t)dkv);
+    float *v = exf_arena_take(c->arena, (size_t)t * (size_t)dkv), *heads = exf_arena_take(c->arena, (size_t)t * (size_t)dout);
+    exf_attention_shape shape = {.n_tokens = t, .n_heads = s->n_heads, .n_kv = s->n_kv_heads, .d = d, .dv = d, .ldq = dout,
+                                 .ldk = dkv, .ldv = dkv, .ldo = dout, .scale = (float)(1.0 / sqrt((double)d))};
+    float *scores = exf_arena_take(c->arena, c->b->attention_workspace(&shape));
+    float *packed = s->gated ? exf_arena_take(c->arena, (size_t)t * (size_t)dout) : q;
+    if (!c->arena->base) return;
+    project(c, q, EXF_W_Q, EXF_W_Q_BIAS, dq);
+    project(c, k, EXF_W_K, EXF_W_K_BIAS, dkv);
+    project(c, v, EXF_W_V, EXF_W_V_BIAS, dkv);
+    norm_and_rotate(q, s->n_heads, dq, stride, c, c->w[EXF_W_Q_NORM]);
+    norm_and_rotate(k, s->n_kv_heads, dkv, d, c, c->w[EXF_W_K_NORM]);
+    if (s->gated) c->b->copy_columns(c->q, packed, d, q, stride, t * s->n_heads, d);
+    c->b->attention(c->q, heads, packed, k, v, &shape, scores);
+    if (s->gated) c->b->sigmoid_gate(c->q, heads, q + d, t * s->n_heads, d, stride);
+    c->b->gemm_xwt(c->q, c->out, h, exf_f32(heads), dout, exf_mixer_weight(c, EXF_W_O), dout, t, h, dout, 1, c->beta);
+}
+
+static double flops(const exf_architecture *a, int layer, double t)
+{
+    const exf_attention_spec *s = &a->attention;
+    double d = s->head_dim, q = s->n_heads * d * (s->gated ? 2 : 1);
+    (void)layer;
+    return 2 * t * a->d_model * (q + s->n_heads * d + 2 * s->n_kv_heads * d) + 2 * s->n_heads * d * t * (t + 1);
+}
+
+const exf_mixer exf_mixer_attention = {.name = "attention", .run = run, .flops = flops};

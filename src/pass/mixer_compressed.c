@@ -1,0 +1,159 @@
+/* mixer_compressed.c - attention over a sliding window and over compressed entries: low-rank
+ * queries, each head normed; one key-value head for all of them; keys are also the values, so
+ * the heads' outputs are rotated back; output projection in groups.
+ *
+ * The queries of all heads are a sequence's largest array by far, so they are computed in
+ * blocks: small blocks on the CPU; on a GPU a block holds most whole sequences, since products
+ * of a few rows would leave it idle. */
+#include "pass/compressed_internal.h"
+
+#include <math.h>
+
+enum { HOST_ROWS = 128, DEVICE_ROWS = 2048 };
+
+typedef struct {
+    int rows;                       /* rows of a block */
+    float *tokens, *entries;        /* [T, d], [N, d] of the sequence */
+    float *pooled;                  /* scratch of the compressors */
+    float *q_rank, *q;              /* [rows, q_rank], [rows, heads, d] */
+    float *rounded;                 /* [rows, heads, d] bfloat16 outputs of the heads, if the device rounds them; else NULL */
+    float *grouped, *scores;
+    exf_index_space index;
+} space;
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static exf_rotation heads_turn(const exf_mixer_call *c, int first, int n)
+{
+    return (exf_rotation){
+        .n_rows = n, .n_heads = c->a->compressed.n_heads, .d = c->a->compressed.head_dim, .first = first, .step = 1};
+}
+
+static exf_compressed_attention_shape shape_of(const exf_mixer_call *c, int first, int n)
+{
+    const exf_compressed_spec *p = &c->a->compressed;
+    return (exf_compressed_attention_shape){.first = first, .n_rows = n, .n_heads = p->n_heads, .d = p->head_dim,
+                                            .window = p->window,
+                                            .ratio = p->ratio[c->layer], .scale = (float)(1.0 / sqrt((double)p->head_dim))};
+}
+
+/* Returns 1 if the backend's compressed_heads computes and rounds the heads. */
+static int rounds_heads(const exf_mixer_call *c)
+{
+    const float *cosine = NULL, *sine = NULL;
+    exf_rotation rotation = heads_turn(c, 0, 1);
+    exf_compressed_attention_shape shape = shape_of(c, 0, 1);
+    exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
+    return c->b->gpu && c->b->gpu->compressed_heads_fit && c->b->gpu->compressed_heads_fit(&shape, &rope);
+}
+
+static void carve(space *s, const exf_mixer_call *c)
+{
+    const exf_architecture *a = c->a;
+    const exf_compressed_spec *p = &a->compressed;
+    int t = c->n_tokens, ratio = p->ratio[c->layer], most = !c->b->gpu ? HOST_ROWS : DEVICE_ROWS, rows = t < most ? t : most;
+    size_t r = (size_t)rows, d = (size_t)p->head_dim;
+    s->rows = rows;
+    s->tokens = exf_arena_take(c->arena, (size_t)t * d);
+    s->entries = exf_arena_take(c->arena, (size_t)exf_entry_count(a, c->layer, t) * d);
+    s->pooled = exf_arena_take(c->arena, exf_entries_scratch(a, c->layer, t, (int)larger(d, (size_t)p->index_dim)));
+    s->q_rank = exf_arena_take(c->arena, r * (size_t)p->q_rank);
+    s->q = exf_arena_take(c->arena, r * (size_t)p->n_heads * d);
+    s->rounded = rounds_heads(c) ? exf_arena_take(c->arena, r * (size_t)p->n_heads * d / 2) : NULL;
+    s->grouped = exf_arena_take(c->arena, r * (size_t)p->o_groups * (size_t)p->o_rank);
+    s->scores = exf_arena_take(c->arena, c->b->compressed_attention_workspace(p->n_heads, rows, t, p->window, ratio));
+    exf_index_carve(&s->index, c, rows);
+}
+
+/* Computes the keys of the whole sequence: tokens' keys, entries' keys, the indexer's keys. */
+static void make_keys(const space *s, const exf_mixer_call *c)
+{
+    const exf_architecture *a = c->a;
+    int h = a->d_model, d = a->compressed.head_dim;
+    exf_compressor_part part = {EXF_W_COMPRESS_KV, EXF_W_COMPRESS_GATE, EXF_W_COMPRESS_APE, EXF_W_COMPRESS_NORM, d};
+    c->b->gemm_xwt(c->q, s->tokens, d, exf_mixer_input(c, 0), h, exf_mixer_weight(c, EXF_W_KV), h, c->n_tokens, d, h, 1, 0);
+    c->b->rmsnorm(c->q, s->tokens, d, s->tokens, d, c->w[EXF_W_KV_NORM], c->n_tokens, d, a->norm_eps);
+    exf_compressed_rotate(s->tokens, &(exf_rotation){.n_rows = c->n_tokens, .n_heads = 1, .d = d, .step = 1}, c);
+    if (exf_entry_count(a, c->layer, c->n_tokens)) exf_compressed_entries(s->entries, &part, c, s->pooled);
+    exf_index_keys(&s->index, c, s->pooled);
+}
+
+/* Projects the queries of n rows from `first` on. */
+static void make_queries(const space *s, const exf_mixer_call *c, int first, int n)
+{
+    const exf_architecture *a = c->a;
+    const exf_compressed_spec *p = &a->compressed;
+    int h = a->d_model, wide = p->n_heads * p->head_dim;
+    c->b->gemm_xwt(c->q, s->q_rank, p->q_rank, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_Q_A), h, n, p->q_rank, h, 1,
+                   0);
+    c->b->rmsnorm(c->q, s->q_rank, p->q_rank, s->q_rank, p->q_rank, c->w[EXF_W_Q_A_NORM], n, p->q_rank, a->norm_eps);
+    c->b->gemm_xwt(c->q, s->q, wide, exf_f32(s->q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_Q_B), p->q_rank, n, wide, p->q_rank,
+                   1, 0);
+}
+
+/* Replaces the queries by the heads' outputs, in place or rounded into s->rounded. */
+static exf_matrix attend(const space *s, const exf_mixer_call *c, const exf_compressed_keys *keys, int first, int n)
+{
+    const exf_compressed_spec *p = &c->a->compressed;
+    exf_compressed_attention_shape shape = shape_of(c, first, n);
+    exf_rotation rotation = heads_turn(c, first, n);
+    if (s->rounded && exf_products_round(c)) {
+        const float *cosine = NULL, *sine = NULL;
+        uint16_t *out = (uint16_t *)(void *)s->rounded;
+        exf_rope_shape rope = exf_compressed_rope(&rotation, c, &cosine, &sine);
+        c->b->gpu->compressed_heads(c->q, out, s->q, keys, &shape, &rope, cosine, sine, c->a->norm_eps, s->scores);
+        return exf_bf16(out);
+    }
+    c->b->rmsnorm(c->q, s->q, p->head_dim, s->q, p->head_dim, NULL, n * p->n_heads, p->head_dim, c->a->norm_eps);
+    exf_compressed_rotate(s->q, &rotation, c);
+    c->b->compressed_attention(c->q, s->q, s->q, keys, &shape, s->scores);
+    rotation.inverse = 1;
+    exf_compressed_rotate(s->q, &rotation, c);
+    return exf_f32(s->q);
+}
+
+/* Projects heads [n, wide] to out: each group of heads by its own rows of wo_a, then all by wo_b. */
+static void project_heads(const space *s, const exf_mixer_call *c, exf_matrix heads, int first, int n)
+{
+    const exf_compressed_spec *p = &c->a->compressed;
+    int h = c->a->d_model, wide = p->n_heads * p->head_dim, part = wide / p->o_groups, low = p->o_groups * p->o_rank;
+    exf_product_steps steps = {.count = p->o_groups, .y = p->o_rank, .x = part, .w = (size_t)p->o_rank * (size_t)part};
+    c->b->gemm_xwt_many(c->q, s->grouped, low, heads, wide, exf_mixer_weight(c, EXF_W_O_A), part, &steps, n, p->o_rank, part);
+    c->b->gemm_xwt(c->q, c->out + (size_t)first * (size_t)h, h, exf_f32(s->grouped), low, exf_mixer_weight(c, EXF_W_O_B), low, n, h,
+                   low, 1, c->beta);
+}
+
+static void run_block(const space *s, const exf_mixer_call *c, int first, int n)
+{
+    make_queries(s, c, first, n);
+    exf_compressed_keys keys = {s->tokens, s->entries, exf_index_choose(&s->index, c, s->q_rank, first, n), c->w[EXF_W_SINK]};
+    project_heads(s, c, attend(s, c, &keys, first, n), first, n);
+}
+
+static void run(const exf_mixer_call *c)
+{
+    space s;
+    carve(&s, c);
+    if (!c->arena->base) return;
+    make_keys(&s, c);
+    for (int first = 0; first < c->n_tokens; first += s.rows)
+        run_block(&s, c, first, c->n_tokens - first < s.rows ? c->n_tokens - first : s.rows);
+}
+
+static double flops(const exf_architecture *a, int layer, double t)
+{
+    const exf_compressed_spec *p = &a->compressed;
+    double h = a->d_model, d = p->head_dim, wide = p->n_heads * d, low = (double)p->o_groups * p->o_rank, ratio = p->ratio[layer];
+    double projections = h * p->q_rank + p->q_rank * wide + h * d + wide * p->o_rank + low * h;
+    double keys = t < p->window ? t : p->window; /* keys that a query is scored against */
+    if (ratio > 0) {
+        keys += t / ratio / 2;
+        projections += h * d * (exf_entries_overlap(a, layer) ? 4 : 2);
+    }
+    return 2 * t * projections + 4 * t * wide * keys + exf_index_flops(a, layer, t);
+}
+
+const exf_mixer exf_mixer_compressed = {.name = "compressed", .run = run, .flops = flops};

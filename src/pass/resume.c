@@ -1,0 +1,251 @@
+/* resume.c - opening, records, removal; see resume.h.  resume_point.c has resume.json, resume_hidden.c
+ * the hidden states. */
+#include "pass/resume_internal.h"
+
+#include "base/log.h"
+#include "base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_LEN = 80 };
+
+static void record_name(char out[NAME_LEN], const char *name, int layer)
+{
+    snprintf(out, NAME_LEN, "%s-%d.safetensors", name, layer);
+}
+
+void exf_resume_hidden_free(exf_resume_hidden *h)
+{
+    exf_output_file_abort(h->out);
+    exf_mem_free(h->file);
+    exf_mem_free(h->sha256);
+    *h = (exf_resume_hidden){.out = NULL};
+}
+
+/* ---- opening and closing -------------------------------------------------------------------- */
+
+/* Files of the point stay; what a run left that was killed on its way to the next one goes. */
+static int is_of_point(const void *self, const char *name)
+{
+    const exf_resume *r = self;
+    if (strcmp(name, "resume.json") == 0 || strcmp(name, r->now.file) == 0) return 1;
+    for (size_t i = 0; i < r->n_records; i++)
+        if (strcmp(r->record[i].file, name) == 0) return 1;
+    return 0;
+}
+
+/* Reads the point, or removes what a run left that did not reach its first point or is to start over. */
+static exf_code find_point(exf_resume *r, exf_resume_mode mode, exf_err *err)
+{
+    int found = 0;
+    exf_code rc = EXF_OK;
+    if (mode != EXF_RESUME_NEVER) EXF_TRY(exf_resume_directory_look(&r->directory, "resume.json", &found, err));
+    if (found) {
+        EXF_TRY(exf_resume_point_read(r, err));
+        return r->follows ? EXF_OK : exf_resume_directory_prune(&r->directory, is_of_point, r, err);
+    }
+    if (mode == EXF_RESUME_REQUIRE)
+        return exf_fail(err, EXF_USAGE, "%s: is not there, --resume=require asks for a resume point", r->path);
+    EXF_TRY(exf_resume_remove(r, err));
+    if (exf_resume_saves(r) && !r->follows) rc = exf_resume_directory_make(&r->directory, err);
+out:
+    return rc;
+}
+
+exf_code exf_resume_open(exf_resume **out, const exf_resume_options *o, exf_err *err)
+{
+    exf_resume *r = NULL;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(&r, 1, sizeof *r, "resume point", err));
+    pthread_mutex_init(&r->lock, NULL);
+    r->every_layers = o->every_layers;
+    r->every_seconds = o->every_seconds;
+    r->follows = o->follows;
+    r->last_time = exf_clock();
+    EXF_TRY(exf_resume_directory_open(&r->directory, o->directory, o->outputs, o->follows, err));
+    EXF_TRY(exf_path_join(&r->path, o->directory, "resume.json", err));
+    EXF_TRY(exf_provenance_copy(&r->facts, o->facts, err));
+    EXF_TRY(find_point(r, o->mode, err));
+    r->last_done = r->start.layers_done;
+out:
+    if (rc == EXF_OK)
+        *out = r;
+    else
+        exf_resume_free(r);
+    return rc;
+}
+
+void exf_resume_free(exf_resume *r)
+{
+    exf_err unused;
+    if (!r) return;
+    if (exf_resume_wait(r, &unused) != EXF_OK) unused.code = EXF_OK; /* failure dropped */
+    for (size_t i = 0; i < r->n_records; i++) exf_mem_free(r->record[i].file);
+    exf_mem_free(r->record);
+    exf_resume_hidden_free(&r->now);
+    exf_resume_hidden_free(&r->next);
+    exf_provenance_free(&r->facts);
+    exf_resume_directory_close(&r->directory);
+    exf_mem_free(r->path);
+    pthread_mutex_destroy(&r->lock);
+    exf_mem_free(r);
+}
+
+int exf_resume_saves(const exf_resume *r)
+{
+    return r->every_layers > 0 || r->every_seconds > 0;
+}
+
+const exf_resume_progress *exf_resume_start(const exf_resume *r)
+{
+    return &r->start;
+}
+
+int exf_resume_saved_layers(const exf_resume *r)
+{
+    return r->now.file ? r->now.progress.layers_done : 0;
+}
+
+/* ---- records ---------------------------------------------------------------------------- */
+
+static exf_resume_record *find_record(const exf_resume *r, const char *file)
+{
+    for (size_t i = 0; i < r->n_records; i++)
+        if (strcmp(r->record[i].file, file) == 0) return &r->record[i];
+    return NULL;
+}
+
+static exf_code add_record(exf_resume *r, const char *file, exf_resume_record **out, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&r->record, &r->capacity, r->n_records + 1, sizeof *r->record, "records", err));
+    *out = &r->record[r->n_records];
+    EXF_TRY(exf_mem_strdup(&(*out)->file, file, "records", err));
+    r->n_records++;
+out:
+    return rc;
+}
+
+exf_code exf_resume_record_set(exf_resume *r, const char *file, int layer, const char *sha256, exf_err *err)
+{
+    pthread_mutex_lock(&r->lock);
+    exf_resume_record *k = find_record(r, file);
+    exf_code rc = k ? EXF_OK : add_record(r, file, &k, err);
+    if (rc == EXF_OK) {
+        k->layer = layer;
+        memcpy(k->sha256, sha256, EXF_SHA256_HEX);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return rc;
+}
+
+/* Writes bytes and adds them to the digest. */
+static exf_code write_hashed(exf_output_file *f, exf_hash *h, const void *bytes, size_t n, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_output_file_write(f, bytes, n, err));
+    rc = exf_hash_add(h, bytes, n, err);
+out:
+    return rc;
+}
+
+/* Writes a safetensors file, and the digest of the bytes that were written. */
+static exf_code write_record(exf_output_file *f, const exf_tensor *tensors, size_t n, char sha256[EXF_SHA256_HEX], exf_err *err)
+{
+    const char *path = exf_output_file_path(f);
+    exf_text header = {0};
+    exf_hash *h = NULL;
+    size_t *order = NULL;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&order, n, sizeof *order, "record", err));
+    EXF_TRY(exf_hash_new(&h, err));
+    EXF_TRY(exf_st_header(&header, order, path, tensors, n, NULL, 0, err));
+    EXF_TRY(write_hashed(f, h, header.s, header.len, err));
+    for (size_t i = 0; i < n; i++) {
+        uint64_t bytes;
+        EXF_TRY(exf_st_check(path, &tensors[order[i]], &bytes, err));
+        EXF_TRY(write_hashed(f, h, tensors[order[i]].data, (size_t)bytes, err));
+    }
+    rc = exf_hash_end(h, sha256, err);
+    h = NULL;
+out:
+    exf_hash_free(h);
+    exf_text_free(&header);
+    exf_mem_free(order);
+    return rc;
+}
+
+exf_code exf_resume_put(exf_resume *r, const char *name, int layer, const exf_tensor *tensors, size_t n, exf_err *err)
+{
+    char file[NAME_LEN], sha256[EXF_SHA256_HEX];
+    exf_output_file *f = NULL;
+    exf_code rc;
+    if (!exf_resume_saves(r) || r->follows) return EXF_OK;
+    record_name(file, name, layer);
+    if (layer < exf_resume_saved_layers(r))
+        return exf_fail(err, EXF_INTERNAL, "%s: %s is of the point of %d layers", r->path, file, exf_resume_saved_layers(r));
+    EXF_TRY(exf_resume_directory_create(&r->directory, file, &f, err));
+    EXF_TRY(write_record(f, tensors, n, sha256, err));
+    rc = exf_output_file_commit(f, err);
+    f = NULL;
+    if (rc == EXF_OK) rc = exf_resume_record_set(r, file, layer, sha256, err);
+out:
+    exf_output_file_abort(f);
+    return rc;
+}
+
+exf_code exf_resume_get(const exf_resume *r, const char *name, int layer, exf_st_file **out, exf_err *err)
+{
+    char file[NAME_LEN], sha256[EXF_SHA256_HEX];
+    exf_file *f = NULL;
+    exf_code rc;
+    *out = NULL;
+    record_name(file, name, layer);
+    const exf_resume_record *k = find_record(r, file);
+    if (!k)
+        return exf_fail(err, EXF_FORMAT, "%s: names no %s, which layer %d left; --resume=never starts over", r->path, file, layer);
+    EXF_TRY(exf_resume_directory_read(&r->directory, file, &f, err));
+    EXF_TRY(exf_hash_open_file(f, sha256, err));
+    if (strcmp(sha256, k->sha256) != 0) {
+        rc = exf_fail(err, EXF_FORMAT, "%s: has sha256 %.12s..., resume.json says %.12s...; --resume=never starts over",
+                      exf_file_path(f), sha256, k->sha256);
+        goto out;
+    }
+    rc = exf_st_open_file(out, f, err);
+    f = NULL;
+out:
+    exf_file_close(f);
+    return rc;
+}
+
+exf_code exf_resume_read(const exf_st_file *f, const exf_tensor *expected, void *data, exf_err *err)
+{
+    const exf_st_tensor *t = exf_st_find(f, expected->name);
+    int same = t && t->view.dtype == expected->dtype && t->view.rank == expected->rank;
+    for (int i = 0; same && i < expected->rank; i++) same = t->view.shape[i] == expected->shape[i];
+    if (!same)
+        return exf_fail(err, EXF_FORMAT, "%s: has no %s of the run's shape; --resume=never starts over", exf_st_path(f),
+                        expected->name);
+    return exf_st_read(f, t, 0, data, t->nbytes, err);
+}
+
+/* ---- outputs, removal ------------------------------------------------------------------------ */
+
+exf_code exf_resume_claim_output(exf_resume *r, const char *name, exf_err *err)
+{
+    return exf_resume_directory_claim(&r->directory, name, err);
+}
+
+exf_code exf_resume_remove(exf_resume *r, exf_err *err)
+{
+    exf_code rc;
+    if (r->follows) return EXF_OK;
+    EXF_TRY(exf_resume_wait(r, err));
+    if (r->directory.fd >= 0) /* first: it names the others */
+        EXF_TRY(exf_resume_directory_drop(&r->directory, "resume.json", err));
+    rc = exf_resume_directory_remove(&r->directory, err);
+out:
+    return rc;
+}

@@ -1,0 +1,464 @@
+/* resume_directory.c - see resume_directory.h. */
+#include "pass/resume_directory.h"
+
+#include "base/mem.h"
+#include "base/temporary.h"
+#include "base/text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define JOURNAL "exfold-resume-point"
+#define ADVICE "move it away, or name another runtime.checkpoint.directory"
+static const char title[] = "exfold resume point 1: an exfold program made the files named here\n";
+enum { MOST_BYTES = 64 << 20, TRIES = 100 }; /* of the journal; of opening a directory that others make and remove */
+
+/* ---- the journal ---------------------------------------------------------------------------- */
+
+static int has_line(const exf_resume_directory *d, const char *line)
+{
+    for (size_t i = 0; i < d->n_made; i++)
+        if (strcmp(d->made[i], line) == 0) return 1;
+    return 0;
+}
+
+/* Returns 1 if the journal names a file of the directory. */
+static int is_named(const exf_resume_directory *d, const char *name)
+{
+    char line[NAME_MAX + sizeof "file "];
+    snprintf(line, sizeof line, "file %s", name);
+    pthread_mutex_lock((pthread_mutex_t *)(uintptr_t)&d->lock);
+    int named = has_line(d, line);
+    pthread_mutex_unlock((pthread_mutex_t *)(uintptr_t)&d->lock);
+    return named;
+}
+
+/* Returns the name that a line gives to a kind of file, or NULL. */
+static const char *name_of(const char *line, const char *kind)
+{
+    size_t n = strlen(kind);
+    return strncmp(line, kind, n) == 0 && line[n] == ' ' ? line + n + 1 : NULL;
+}
+
+/* Returns 1 for a line that a run may have written: no path, and no output but an unfinished one. */
+static int is_line(const char *line)
+{
+    const char *file = name_of(line, "file"), *output = name_of(line, "output"), *name = file ? file : output;
+    if (!name || !*name || strchr(name, '/')) return 0;
+    return file ? *name != '.' : *name == '.' && exf_ends_with(name, ".unfinished");
+}
+
+static exf_code add_line(exf_resume_directory *d, const char *line, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_grow(&d->made, &d->capacity, d->n_made + 1, sizeof *d->made, "journal", err));
+    EXF_TRY(exf_mem_strdup(&d->made[d->n_made], line, "journal", err));
+    d->n_made++;
+out:
+    return rc;
+}
+
+static exf_code journal_fails(const exf_resume_directory *d, const char *what, exf_err *err)
+{
+    return exf_fail_errno(err, errno, "%s/" JOURNAL ": %s", d->path, what);
+}
+
+/* Writes text at the journal's end, over what a run that was killed left of a line, and returns when it is on the disk. */
+static exf_code append(exf_resume_directory *d, const char *text, exf_err *err)
+{
+    size_t n = strlen(text);
+    if (ftruncate(d->journal, (off_t)d->end) != 0) return journal_fails(d, "cannot cut", err);
+    for (size_t done = 0; done < n;) {
+        ssize_t put = pwrite(d->journal, text + done, n - done, (off_t)d->end + (off_t)done);
+        if (put < 0 && errno == EINTR) continue;
+        if (put <= 0) return errno = put < 0 ? errno : ENOSPC, journal_fails(d, "cannot write", err);
+        done += (size_t)put;
+    }
+    if (fsync(d->journal) != 0) return journal_fails(d, "cannot sync", err);
+    d->end += (int64_t)n;
+    return EXF_OK;
+}
+
+/* Enters a line if the journal does not have it; *was_there = 1 if it has. */
+static exf_code enter(exf_resume_directory *d, const char *kind, const char *name, int *was_there, exf_err *err)
+{
+    exf_text line = {0};
+    exf_code rc = exf_text_addf(&line, err, "%s %s\n", kind, name);
+    pthread_mutex_lock(&d->lock);
+    if (rc == EXF_OK) {
+        line.s[line.len - 1] = 0;
+        *was_there = has_line(d, line.s);
+        if (!*was_there) {
+            rc = add_line(d, line.s, err);
+            line.s[line.len - 1] = '\n';
+            if (rc == EXF_OK && (rc = append(d, line.s, err)) != EXF_OK) exf_mem_free(d->made[--d->n_made]);
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+    exf_text_free(&line);
+    return rc;
+}
+
+/* A run that was killed while it wrote the title left a part of it, or zeros. */
+static int is_torn_title(const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (i >= sizeof title - 1 || (text[i] != title[i] && text[i] != 0)) return 0;
+    return 1;
+}
+
+/* Takes the whole lines of the journal's text: a last one that was cut or torn named a file that was not made yet. */
+static exf_code parse(exf_resume_directory *d, char *text, size_t n, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    d->end = 0;
+    if (n < sizeof title - 1 || memcmp(text, title, sizeof title - 1) != 0) {
+        if (is_torn_title(text, n)) return EXF_OK;
+        return exf_fail(err, EXF_IO, "%s/" JOURNAL ": is not the journal of a resume point; " ADVICE, d->path);
+    }
+    d->end = (int64_t)sizeof title - 1;
+    for (;;) {
+        char *line = text + d->end, *newline = memchr(line, '\n', n - (size_t)d->end);
+        if (!newline || memchr(line, 0, (size_t)(newline - line))) return EXF_OK;
+        *newline = 0;
+        if (!is_line(line))
+            return exf_fail(err, EXF_FORMAT, "%s/" JOURNAL ": byte %lld: no line of a resume point; " ADVICE, d->path,
+                            (long long)d->end);
+        EXF_TRY(add_line(d, line, err));
+        d->end = newline + 1 - text;
+    }
+out:
+    return rc;
+}
+
+static exf_code read_journal(exf_resume_directory *d, exf_err *err)
+{
+    struct stat st;
+    char *text = NULL;
+    exf_code rc;
+    if (fstat(d->journal, &st) != 0) return journal_fails(d, "cannot stat", err);
+    if (!S_ISREG(st.st_mode) || st.st_size > MOST_BYTES)
+        return exf_fail(err, EXF_IO, "%s/" JOURNAL ": is not the journal of a resume point; " ADVICE, d->path);
+    EXF_TRY(exf_mem_new(&text, (size_t)st.st_size + 1, 1, "journal", err));
+    ssize_t n = pread(d->journal, text, (size_t)st.st_size, 0);
+    if (n < 0)
+        rc = journal_fails(d, "cannot read", err);
+    else
+        rc = parse(d, text, (size_t)n, err);
+out:
+    exf_mem_free(text);
+    return rc;
+}
+
+/* ---- opening -------------------------------------------------------------------------------- */
+
+static void forget(exf_resume_directory *d)
+{
+    for (size_t i = 0; i < d->n_made; i++) exf_mem_free(d->made[i]);
+    d->n_made = 0;
+    d->end = 0;
+    if (d->journal >= 0) close(d->journal);
+    if (d->fd >= 0) close(d->fd);
+    d->fd = d->journal = -1;
+}
+
+/* Opens the directory; d->fd stays -1 where there is none. */
+static exf_code open_directory(exf_resume_directory *d, exf_err *err)
+{
+    d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (d->fd >= 0 || errno == ENOENT) return EXF_OK;
+    if (errno != ELOOP && errno != ENOTDIR) return exf_fail_errno(err, errno, "%s: cannot open", d->path);
+    return exf_fail(err, EXF_IO, "%s: is no directory, but where this run keeps its resume point; " ADVICE, d->path);
+}
+
+/* Copies to name the first entry that is neither the journal nor named in it; "" if there is none. */
+static exf_code find_stranger(const exf_resume_directory *d, char name[NAME_MAX + 1], exf_err *err)
+{
+    int copy = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
+    *name = 0;
+    if (!list) {
+        exf_code rc = exf_fail_errno(err, errno, "%s: cannot list", d->path);
+        if (copy >= 0) close(copy);
+        return rc;
+    }
+    errno = 0;
+    for (struct dirent *e; !*name && (e = readdir(list));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, JOURNAL) == 0) continue;
+        if (!is_named(d, e->d_name)) snprintf(name, NAME_MAX + 1, "%s", e->d_name);
+    }
+    exf_code rc = errno && !*name ? exf_fail_errno(err, errno, "%s: cannot list", d->path) : EXF_OK;
+    closedir(list);
+    return rc;
+}
+
+static exf_code refuse_strangers(const exf_resume_directory *d, exf_err *err)
+{
+    char name[NAME_MAX + 1];
+    exf_code rc = find_stranger(d, name, err);
+    if (rc != EXF_OK || !*name) return rc;
+    if (strcmp(name, "resume.json") == 0 && d->journal < 0)
+        return exf_fail(err, EXF_VERSION, "%s: holds %s but no " JOURNAL ": an earlier version's resume point, which this one "
+                        "cannot go on from; " ADVICE, d->path, name);
+    return exf_fail(err, EXF_IO, "%s: holds %s, which no run made that keeps its resume point there; " ADVICE, d->path, name);
+}
+
+static exf_code busy(const exf_resume_directory *d, exf_err *err)
+{
+    return exf_fail(err, EXF_IO, "%s: another exfold program uses this resume point; wait for its end", d->path);
+}
+
+/* *gone = 1 if the run before removed the journal while this one waited for nothing but its descriptor. */
+static exf_code lock_journal(const exf_resume_directory *d, int *gone, exf_err *err)
+{
+    struct stat st;
+    *gone = 0;
+    if (flock(d->journal, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return busy(d, err);
+    if (fstat(d->journal, &st) != 0) return journal_fails(d, "cannot stat", err);
+    *gone = st.st_nlink == 0;
+    return EXF_OK;
+}
+
+/* Opens what is there: a point with its journal, or nothing.  *again = 1 if it vanished meanwhile. */
+static exf_code open_once(exf_resume_directory *d, int follows, int *again, exf_err *err)
+{
+    exf_code rc;
+    *again = 0;
+    EXF_TRY(open_directory(d, err));
+    if (d->fd < 0 || follows) return EXF_OK;
+    d->journal = openat(d->fd, JOURNAL, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (d->journal < 0 && errno != ENOENT)
+        return exf_fail_errno(err, errno, "%s/" JOURNAL ": cannot open; " ADVICE, d->path);
+    if (d->journal >= 0) EXF_TRY(lock_journal(d, again, err));
+    if (d->journal >= 0 && !*again) EXF_TRY(read_journal(d, err));
+    if (!*again) EXF_TRY(refuse_strangers(d, err));
+    if (d->journal < 0 || *again) forget(d); /* an empty directory is no point yet */
+out:
+    return rc;
+}
+
+exf_code exf_resume_directory_open(exf_resume_directory *d, const char *path, const char *outputs, int follows, exf_err *err)
+{
+    int again = 1;
+    exf_code rc;
+    memset(d, 0, sizeof *d);
+    d->fd = d->journal = -1;
+    pthread_mutex_init(&d->lock, NULL);
+    EXF_TRY(exf_mem_strdup(&d->path, path, "resume point", err));
+    if (outputs) EXF_TRY(exf_mem_strdup(&d->outputs, outputs, "resume point", err));
+    for (int i = 0; again && i < TRIES; i++) EXF_TRY(open_once(d, follows, &again, err));
+    if (again) rc = busy(d, err);
+out:
+    return rc;
+}
+
+/* Makes the directory and starts its journal.  *again = 1 if the directory vanished before it had one. */
+static exf_code make_once(exf_resume_directory *d, int *again, exf_err *err)
+{
+    exf_code rc;
+    *again = 0;
+    EXF_TRY(exf_make_dirs(d->path, err));
+    EXF_TRY(open_directory(d, err));
+    if (d->fd < 0) {
+        *again = 1;
+        return EXF_OK;
+    }
+    EXF_TRY(refuse_strangers(d, err));
+    d->journal = openat(d->fd, JOURNAL, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (d->journal < 0 && errno == EEXIST) return busy(d, err);
+    *again = d->journal < 0 && errno == ENOENT;
+    if (d->journal < 0 && !*again) return journal_fails(d, "cannot create", err);
+    if (d->journal >= 0) EXF_TRY(lock_journal(d, again, err));
+    if (*again) return EXF_OK;
+    EXF_TRY(append(d, title, err));
+    (void)fsync(d->fd); /* some file systems cannot sync a directory */
+out:
+    return rc;
+}
+
+exf_code exf_resume_directory_make(exf_resume_directory *d, exf_err *err)
+{
+    int again = 1;
+    exf_code rc = EXF_OK;
+    if (d->journal >= 0 && d->end) return EXF_OK;
+    if (d->journal >= 0) return append(d, title, err);
+    for (int i = 0; again && i < TRIES; i++) {
+        forget(d);
+        EXF_TRY(make_once(d, &again, err));
+    }
+    if (again) rc = busy(d, err);
+out:
+    if (rc != EXF_OK) forget(d);
+    return rc;
+}
+
+void exf_resume_directory_close(exf_resume_directory *d)
+{
+    forget(d);
+    exf_mem_free(d->made);
+    exf_mem_free(d->path);
+    exf_mem_free(d->outputs);
+    pthread_mutex_destroy(&d->lock);
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+
+/* A name must be free, or in the journal, before the journal has it: what the journal names is removed one day. */
+static exf_code refuse_taken(const exf_resume_directory *d, const char *name, exf_err *err)
+{
+    int found;
+    exf_code rc = exf_resume_directory_look(d, name, &found, err);
+    if (rc != EXF_OK || !found || is_named(d, name)) return rc;
+    return exf_fail(err, EXF_IO, "%s/%s: is there, and no run of this resume point made it", d->path, name);
+}
+
+static exf_code remove_in(int directory, const char *directory_path, const char *name, exf_err *err)
+{
+    if (unlinkat(directory, name, 0) == 0 || errno == ENOENT) return EXF_OK;
+    return exf_fail_errno(err, errno, "%s/%s: cannot remove", directory_path, name);
+}
+
+exf_code exf_resume_directory_create(exf_resume_directory *d, const char *name, exf_output_file **out, exf_err *err)
+{
+    char *path = NULL;
+    int ours;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(refuse_taken(d, name, err));
+    EXF_TRY(enter(d, "file", name, &ours, err));
+    if (ours) EXF_TRY(remove_in(d->fd, d->path, name, err));
+    EXF_TRY(exf_path_join(&path, d->path, name, err));
+    EXF_TRY(exf_output_file_begin_in(out, d->fd, name, path, err));
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+/* Removes the outputs that the journal names, or the one of that line. */
+static exf_code remove_outputs(const exf_resume_directory *d, const char *only, exf_err *err)
+{
+    int fd = d->outputs ? open(d->outputs, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; fd >= 0 && rc == EXF_OK && i < d->n_made; i++) {
+        const char *name = name_of(d->made[i], "output");
+        if (name && (!only || strcmp(only, name) == 0)) rc = remove_in(fd, d->outputs, name, err);
+    }
+    if (fd >= 0) close(fd);
+    return rc;
+}
+
+exf_code exf_resume_directory_claim(exf_resume_directory *d, const char *output, exf_err *err)
+{
+    char *path = NULL;
+    int found;
+    exf_code rc;
+    EXF_TRY(remove_outputs(d, output, err));
+    EXF_TRY(exf_path_join(&path, d->outputs, output, err));
+    EXF_TRY(exf_path_look(path, &found, err));
+    if (found) {
+        rc = exf_fail(err, EXF_IO, "%s: is there, and the run with the resume point %s did not make it; move it away", path,
+                      d->path);
+        goto out;
+    }
+    EXF_TRY(enter(d, "output", output, &found, err));
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+exf_code exf_resume_directory_look(const exf_resume_directory *d, const char *name, int *found, exf_err *err)
+{
+    struct stat st;
+    *found = d->fd >= 0 && fstatat(d->fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0;
+    if (*found || d->fd < 0 || errno == ENOENT) return EXF_OK;
+    return exf_fail_errno(err, errno, "%s/%s: cannot look up", d->path, name);
+}
+
+exf_code exf_resume_directory_read(const exf_resume_directory *d, const char *name, exf_file **out, exf_err *err)
+{
+    char *path = NULL;
+    int found;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_resume_directory_look(d, name, &found, err));
+    EXF_TRY(exf_path_join(&path, d->path, name, err));
+    if (found)
+        rc = exf_file_open_in(out, d->fd, name, path, err);
+    else
+        rc = exf_fail(err, EXF_FORMAT, "%s: is missing from the resume point; --resume=never starts over", path);
+out:
+    exf_mem_free(path);
+    return rc;
+}
+
+exf_code exf_resume_directory_replace(exf_resume_directory *d, const char *from, const char *to, exf_err *err)
+{
+    int ours;
+    exf_code rc;
+    EXF_TRY(refuse_taken(d, to, err));
+    EXF_TRY(enter(d, "file", to, &ours, err));
+    (void)fsync(d->fd);
+    if (renameat(d->fd, from, d->fd, to) != 0)
+        rc = exf_fail_errno(err, errno, "%s/%s: cannot rename into place", d->path, to);
+    else
+        (void)fsync(d->fd);
+out:
+    return rc;
+}
+
+exf_code exf_resume_directory_drop(const exf_resume_directory *d, const char *name, exf_err *err)
+{
+    return is_named(d, name) ? remove_in(d->fd, d->path, name, err) : EXF_OK;
+}
+
+exf_code exf_resume_directory_prune(const exf_resume_directory *d, int (*keep)(const void *self, const char *name),
+                                    const void *self, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < d->n_made; i++) {
+        const char *name = name_of(d->made[i], "file");
+        if (name && !keep(self, name)) rc = remove_in(d->fd, d->path, name, err);
+    }
+    return rc;
+}
+
+static int keeps_nothing(const void *self, const char *name)
+{
+    (void)self, (void)name;
+    return 0;
+}
+
+/* Removes the empty directory, if it is still the one that is open.  One that another run took meanwhile is not empty. */
+static exf_code remove_directory(const exf_resume_directory *d, exf_err *err)
+{
+    if (!exf_temporary_is(d->path, d->fd)) return EXF_OK; /* renamed, or another one has its name */
+    if (rmdir(d->path) == 0 || errno == ENOENT || errno == ENOTEMPTY || errno == EEXIST) return EXF_OK;
+    return exf_fail_errno(err, errno, "%s: cannot remove", d->path);
+}
+
+exf_code exf_resume_directory_remove(exf_resume_directory *d, exf_err *err)
+{
+    char stranger[NAME_MAX + 1];
+    exf_code rc;
+    if (d->fd < 0) return EXF_OK;
+    EXF_TRY(find_stranger(d, stranger, err));
+    EXF_TRY(remove_outputs(d, NULL, err));
+    EXF_TRY(exf_resume_directory_prune(d, keeps_nothing, NULL, err));
+    EXF_TRY(remove_in(d->fd, d->path, JOURNAL, err));
+    close(d->journal); /* a network file system keeps an open file's name in the directory */
+    d->journal = -1;
+    if (*stranger)
+        rc = exf_fail(err, EXF_IO, "%s: holds %s, which this run did not make: the directory stays", d->path, stranger);
+    else
+        EXF_TRY(remove_directory(d, err));
+out:
+    forget(d);
+    return rc;
+}

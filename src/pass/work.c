@@ -1,0 +1,114 @@
+/* work.c - see work.h. */
+#include "pass/work.h"
+
+#include "pass/mixer.h"
+
+/* Seconds of a core that the priors are made of: right within a factor of two in relation to each other,
+ * which is all that an estimate needs before it has measured (base/eta.h). */
+static const double second_per_byte = 1e-9, second_per_flop = 1 / 4e10, second_per_mixer_flop = 1 / 1e10,
+                    second_per_score = 5e-9, second_per_route = 5e-7, second_per_pair_at_end = 2e-7;
+
+double exf_work_moe_flops(const exf_architecture *a)
+{
+    double h = a->d_model;
+    return 2 * h * a->n_experts + 6 * h * (a->top_k * (double)a->d_expert + a->d_shared);
+}
+
+double exf_work_dense_flops(const exf_architecture *a)
+{
+    return 6.0 * a->d_model * a->d_ffn;
+}
+
+/* ---- priors ------------------------------------------------------------------------------- */
+
+static void set_priors(exf_eta *e, const exf_architecture *a)
+{
+    double h = a->d_model, k = a->top_k, experts = a->n_experts, observed = 4 * k * k * h;
+    e->kind[EXF_WORK_READ].prior = second_per_byte;
+    for (int i = 0; i < EXF_MIXER_KINDS; i++) e->kind[EXF_WORK_MIXER + i].prior = second_per_mixer_flop;
+    e->kind[EXF_WORK_ROUTE].prior = second_per_route;
+    e->kind[EXF_WORK_DENSE].prior = exf_work_dense_flops(a) * second_per_flop;
+    e->kind[EXF_WORK_EXPERTS].prior = (exf_work_moe_flops(a) + observed) * second_per_flop;
+    e->kind[EXF_WORK_COMMON].prior = (6 * h * a->d_expert + experts * h) * experts * second_per_flop;
+    e->kind[EXF_WORK_HEAD].prior = a->vocab * (2 * h * second_per_flop + second_per_score);
+    e->kind[EXF_WORK_REST].prior = experts * experts * second_per_pair_at_end;
+}
+
+/* ---- units -------------------------------------------------------------------------------- */
+
+static double common_tokens(const exf_batch *batch, int wanted)
+{
+    double all = 0;
+    for (size_t i = 0; i < batch->n_sequences; i++) all += batch->span[i].n_tokens < wanted ? batch->span[i].n_tokens : wanted;
+    return all;
+}
+
+static double mixer_flops(const exf_architecture *a, const exf_batch *batch, int layer)
+{
+    double all = 0;
+    for (size_t i = 0; i < batch->n_sequences; i++)
+        all += exf_mixer_of(a->mixer[layer])->flops(a, layer, batch->span[i].n_tokens);
+    return all;
+}
+
+static void plan_moe_layer(exf_eta *e, const exf_batch *batch, const exf_demand *d)
+{
+    double tokens = (double)batch->n_tokens, lanes = (double)d->lanes;
+    int sweeps = d->sweeps > 1 ? d->sweeps : 1;
+    if (lanes > 1) e->kind[EXF_WORK_ROUTE].planned += tokens * (lanes + (double)d->probes);
+    e->kind[EXF_WORK_EXPERTS].planned += tokens * (lanes - 1 + sweeps);
+    if (d->common_input) e->kind[EXF_WORK_COMMON].planned += common_tokens(batch, d->common_input);
+}
+
+/* Until the first router has run the lanes are joined, and the first of them computes for all. */
+exf_eta exf_work_of_pass(const exf_model *m, const exf_batch *batch, const exf_demand *d, int first, int n_layers)
+{
+    const exf_architecture *a = &m->arch;
+    exf_eta e = {.now = EXF_WORK_READ};
+    double lanes = (double)d->lanes;
+    int joined = 1;
+    set_priors(&e, a);
+    for (int l = 0; l < first; l++) joined &= !a->is_moe[l];
+    for (int l = first; l < n_layers; l++) {
+        e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, l);
+        e.kind[EXF_WORK_MIXER + a->mixer[l]].planned += mixer_flops(a, batch, l) * (joined ? 1 : lanes);
+        if (a->is_moe[l])
+            plan_moe_layer(&e, batch, d);
+        else
+            e.kind[EXF_WORK_DENSE].planned += (double)batch->n_tokens * (joined ? 1 : lanes);
+        joined &= !a->is_moe[l];
+    }
+    e.kind[EXF_WORK_REST].planned = n_layers - first;
+    if (!first || d->head) e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, -1);
+    if (d->head) e.kind[EXF_WORK_HEAD].planned = (double)batch->n_tokens * lanes;
+    return e;
+}
+
+exf_eta exf_work_of_replay(const exf_model *m, const exf_batch *batch, const unsigned char *has_input)
+{
+    exf_eta e = {.now = EXF_WORK_READ};
+    set_priors(&e, &m->arch);
+    for (int l = 0; l < m->arch.n_layers; l++) {
+        if (!has_input[l]) continue;
+        e.kind[EXF_WORK_READ].planned += (double)exf_model_layer_bytes(m, l);
+        e.kind[EXF_WORK_EXPERTS].planned += (double)batch->n_tokens;
+        e.kind[EXF_WORK_REST].planned++;
+    }
+    return e;
+}
+
+static int same_kind(const exf_architecture *a, int k, int l)
+{
+    return a->mixer[k] == a->mixer[l] && a->is_moe[k] == a->is_moe[l] && a->traits[k] == a->traits[l];
+}
+
+int exf_work_sample_layers(const exf_architecture *a)
+{
+    int n = 0;
+    for (int l = 0; l < a->n_layers; l++) {
+        int k = 0;
+        while (k < l && !same_kind(a, k, l)) k++;
+        if (k == l) n = l + 1;
+    }
+    return n;
+}

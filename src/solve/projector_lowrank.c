@@ -1,0 +1,154 @@
+/* projector_lowrank.c - scalar plus low rank, M = S I + Q C (docs/method.md, section 2; paper, eq.
+ * "low-rank solution"):
+ *
+ *   C = (Z'Z + lambda I)^-1 (Z'U - S Z'V)
+ *
+ * on the first R columns of the basis, for each R asked for, with the pair's own clipped
+ * S, in double by Cholesky.  Unobserved pairs get C = 0.  Their loss is the scalar's: the
+ * target is chosen as without the correction. */
+#include "artifact/vector_arrays.h"
+#include "base/mem.h"
+#include "kernels/statistics/linalg.h"
+#include "solve/vector_support.h"
+
+#include <math.h>
+#include <string.h>
+
+extern const exf_projector exf_projector_lowrank;
+
+static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
+{
+    int h = (int)t->shape.d_model, columns = exf_basis_rank(h);
+    float *room;
+    exf_code rc;
+    EXF_TRY(exf_vector_support(r, &exf_projector_lowrank, t, err));
+    EXF_TRY(exf_vectors_add(t, "basis", columns, &room, err));
+    for (size_t i = 0; i < o->n_ranks; i++) {
+        int rank = (int)o->ranks[i];
+        if (rank > columns)
+            return exf_fail(err, EXF_USAGE, "calibrate.ranks: %d, the basis of a model of width %d has %d columns", rank, h,
+                            columns);
+        EXF_TRY(exf_vectors_add(t, "lowrank", rank, &room, err));
+    }
+out:
+    return rc;
+}
+
+/* Copies the layer's basis.  A layer without pairs has none and gets unit vectors instead. */
+static void copy_basis(float *out, const exf_vector_sums *v, size_t h, size_t r)
+{
+    for (size_t i = 0; i < h * r; i++) out[i] = v->basis ? (float)v->basis[i] : i / r == i % r ? 1.0f : 0.0f;
+}
+
+typedef struct {
+    double *zz;          /* [R, R] of all columns */
+    double *right, *zv;  /* [R, H] Z'U - S Z'V; Z'V */
+    double *a, *c;       /* [rank, rank], [rank, H] of one solution */
+} room;
+
+static exf_code new_room(room *m, size_t r, size_t h, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&m->zz, r * r, sizeof *m->zz, "low-rank corrections", err));
+    EXF_TRY(exf_mem_new(&m->right, r * h, sizeof *m->right, "low-rank corrections", err));
+    EXF_TRY(exf_mem_new(&m->zv, r * h, sizeof *m->zv, "low-rank corrections", err));
+    EXF_TRY(exf_mem_new(&m->a, r * r, sizeof *m->a, "low-rank corrections", err));
+    EXF_TRY(exf_mem_new(&m->c, r * h, sizeof *m->c, "low-rank corrections", err));
+out:
+    return rc;
+}
+
+static void free_room(room *m)
+{
+    exf_mem_free(m->zz);
+    exf_mem_free(m->right);
+    exf_mem_free(m->zv);
+    exf_mem_free(m->a);
+    exf_mem_free(m->c);
+}
+
+static void load_pair(room *m, const exf_vector_sums *v, int64_t p, double scalar)
+{
+    size_t r = (size_t)v->rank, h = (size_t)v->d_model, at = (size_t)p * r;
+    const int32_t *grid = v->grid + EXF_N_GRIDS * p;
+    exf_grid_value(m->zz, v->zz + at * r, r * r, grid[EXF_GRID_ZV]);
+    exf_grid_value(m->right, v->zu + at * h, r * h, grid[EXF_GRID_ZU]);
+    exf_grid_value(m->zv, v->zv + at * h, r * h, grid[EXF_GRID_ZV]);
+    for (size_t i = 0; i < r * h; i++) m->right[i] -= scalar * m->zv[i];
+}
+
+static exf_code solve_rank(float *out, const room *m, size_t r, size_t rank, size_t h, double ridge, exf_err *err)
+{
+    for (size_t i = 0; i < rank; i++)
+        for (size_t k = 0; k < rank; k++) m->a[i * rank + k] = m->zz[i * r + k] + (i == k ? ridge : 0);
+    memcpy(m->c, m->right, rank * h * sizeof *m->c);
+    exf_code rc = exf_linalg_solve(m->a, m->c, (int)rank, (int)h, err);
+    for (size_t i = 0; rc == EXF_OK && i < rank * h; i++) {
+        out[i] = (float)m->c[i];
+        if (!isfinite(out[i]))
+            rc = exf_fail(err, EXF_NUMERIC, "element %zu of the correction of rank %zu is %g, no finite float32", i, rank, m->c[i]);
+    }
+    return rc;
+}
+
+/* Solves C of pair p of the layer for each rank. */
+static exf_code solve_pair(const exf_tables *t, room *m, int l, int64_t p, const exf_solve_options *o, exf_err *err)
+{
+    const exf_vectors *v = &t->vectors;
+    size_t h = (size_t)t->shape.d_model, r = (size_t)exf_vectors_find(v, "basis", 0)->rank;
+    exf_code rc = EXF_OK;
+    for (size_t k = 0; rc == EXF_OK && k < o->n_ranks; k++) {
+        size_t rank = (size_t)o->ranks[k];
+        float *c = exf_vectors_data(v, "lowrank", (int)rank);
+        rc = solve_rank(c + (size_t)(v->first[l] + p) * rank * h, m, r, rank, h, o->rule.ridge, err);
+    }
+    return rc;
+}
+
+static exf_code solve_layer(const exf_layer_statistics *s, const exf_solve_options *o, int l, exf_tables *t, exf_err *err)
+{
+    const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
+    const exf_vector_sums *v = s->vectors;
+    size_t e = (size_t)s->n_experts, h = (size_t)t->shape.d_model, r = (size_t)basis->rank;
+    room m = {NULL, NULL, NULL, NULL, NULL};
+    exf_code rc = EXF_OK;
+    copy_basis(basis->data + (size_t)l * h * r, v, h, r);
+    if (v->n_pairs && v->rank != basis->rank)
+        return exf_fail(err, EXF_FORMAT, "layer %d: the basis has %d columns, expected %zu", (int)t->layer_number[l], v->rank, r);
+    EXF_TRY(new_room(&m, r, h, err));
+    for (int64_t p = 0; p < v->n_pairs; p++) {
+        size_t i = (size_t)v->pair[2 * p] * e + (size_t)v->pair[2 * p + 1];
+        if (!exf_solve_observed(s, o, i)) continue;
+        load_pair(&m, v, p, exf_pair_scalar(&o->rule, exf_exact_value(&s->dot[i]), exf_exact_value(&s->target_sq[i])));
+        rc = solve_pair(t, &m, l, p, o, err);
+        if (rc == EXF_NUMERIC) exf_err_prefix(err, "layer %d, pair %zu -> %zu: ", (int)t->layer_number[l], i / e, i % e);
+        if (rc != EXF_OK) goto out;
+    }
+out:
+    free_room(&m);
+    return rc;
+}
+
+static exf_code form(exf_projector_form *out, const exf_tables *t, int rank, exf_err *err)
+{
+    const exf_vector_array *basis = exf_vectors_find(&t->vectors, "basis", 0);
+    out->c = exf_vectors_data(&t->vectors, "lowrank", rank);
+    if (!out->c || !basis)
+        return exf_fail(
+            err, EXF_USAGE,
+            "the tables hold no low-rank projector of rank %d; add lowrank to calibrate.projectors and %d to calibrate.ranks, and "
+            "calibrate again",
+            rank, rank);
+    out->scalar = 1;
+    out->rank = rank;
+    out->basis = basis->data;
+    out->columns = basis->rank;
+    return EXF_OK;
+}
+
+static const exf_stored_array stored[] = {{"basis", EXF_STORED_BASIS}, {"lowrank", EXF_STORED_RANKS}, {NULL, EXF_STORED_PAIRS}};
+
+const exf_projector exf_projector_lowrank = {.name = "lowrank", .words = "a low-rank map per pair",
+                                             .place = 50, .apply = EXF_APPLY_VECTORS, .ranked = 1,
+                                             .observes = EXF_OBSERVES_BASIS, .reads_file = 1,
+                                             .begin = begin, .layer = solve_layer, .stored = stored, .form = form};

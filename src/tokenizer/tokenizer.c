@@ -1,0 +1,210 @@
+/* tokenizer.c - see tokenizer.h: puts the parts together, in the library's order:
+ * added tokens, normalizer, added tokens again, pre-tokenizer, model, template. */
+#include "tokenizer/tokenizer.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "base/stop.h"
+#include "tokenizer/tokenizer_added.h"
+#include "tokenizer/tokenizer_bpe.h"
+#include "tokenizer/tokenizer_nfc.h"
+#include "tokenizer/tokenizer_internal.h"
+#include "tokenizer/tokenizer_split.h"
+#include "tokenizer/tokenizer_template.h"
+
+#include <string.h>
+
+enum { LARGEST_FILE = 64 << 20 };
+
+struct exf_tokenizer {
+    char sha256[EXF_SHA256_HEX];
+    int nfc;
+    int32_t size;
+    exf_added added;
+    exf_splitter *splitter;
+    exf_bpe *bpe;
+    exf_template template;
+};
+
+/* ---- loading -------------------------------------------------------- */
+
+static exf_code load_normalizer(exf_tokenizer *t, const exf_json *part, const char *where, exf_err *err)
+{
+    const char *type = exf_part_type(part);
+    const exf_json *list = exf_json_get(part, "normalizers");
+    if (exf_json_type(part) == EXF_JSON_NULL) return EXF_OK;
+    if (strcmp(type, "NFC") == 0) t->nfc = 1;
+    else if (strcmp(type, "Sequence") != 0 || exf_json_type(list) != EXF_JSON_ARRAY)
+        return exf_fail(err, EXF_MODEL, "%s: normalizer \"%s\" is not supported (supported: null, NFC, Sequence)", where, type);
+    else
+        for (size_t i = 0; i < exf_json_size(list); i++) {
+            exf_code rc = load_normalizer(t, exf_json_at(list, i), where, err);
+            if (rc != EXF_OK) return rc;
+        }
+    return EXF_OK;
+}
+
+static void find_size(exf_tokenizer *t)
+{
+    const exf_ids *around[] = {&t->template.before, &t->template.after};
+    t->size = exf_bpe_size(t->bpe);
+    if (t->added.size > t->size) t->size = t->added.size;
+    for (int k = 0; k < 2; k++)
+        for (size_t i = 0; i < around[k]->n; i++)
+            if (around[k]->id[i] >= t->size) t->size = around[k]->id[i] + 1;
+}
+
+static exf_code load_parts(exf_tokenizer *t, const exf_json *doc, const char *where, exf_err *err)
+{
+    static const char *const off[] = {"truncation", "padding"};
+    exf_code rc = EXF_OK;
+    if (exf_json_type(doc) != EXF_JSON_OBJECT)
+        return exf_fail(err, EXF_MODEL, "%s: not a tokenizer: the file is %s, not an object", where, exf_json_type_name(doc));
+    const char *version = exf_json_string(exf_json_get(doc, "version"), NULL);
+    if (version && strcmp(version, "1.0") != 0)
+        return exf_fail(err, EXF_MODEL, "%s: version \"%s\" is not supported (supported: 1.0)", where, version);
+    for (int i = 0; i < 2; i++) EXF_TRY(exf_part_off(doc, off[i], where, "a tokenizer", err));
+    EXF_TRY(load_normalizer(t, exf_json_get(doc, "normalizer"), where, err));
+    EXF_TRY(exf_splitter_load(&t->splitter, exf_json_get(doc, "pre_tokenizer"), where, err));
+    EXF_TRY(exf_template_load(&t->template, exf_json_get(doc, "post_processor"), where, err));
+    EXF_TRY(exf_bpe_load(&t->bpe, exf_json_get(doc, "model"), where, err));
+    EXF_TRY(exf_added_load(&t->added, exf_json_get(doc, "added_tokens"), t->bpe, t->nfc, where, err));
+    find_size(t);
+out:
+    return rc;
+}
+
+exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_err *err)
+{
+    exf_json *doc = NULL;
+    char *bytes = NULL;
+    size_t len;
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_mem_new(out, 1, sizeof **out, "tokenizer", err));
+    EXF_TRY(exf_file_slurp(path, LARGEST_FILE, &bytes, &len, err));
+    EXF_TRY(exf_hash_bytes(bytes, len, (*out)->sha256, err));
+    EXF_TRY(exf_json_parse(&doc, bytes, len, path, err));
+    exf_mem_free(bytes); /* before the tables grow: the parsed file is large enough */
+    bytes = NULL;
+    EXF_TRY(load_parts(*out, doc, path, err));
+out:
+    exf_json_free(doc);
+    exf_mem_free(bytes);
+    if (rc != EXF_OK) {
+        exf_tokenizer_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+void exf_tokenizer_free(exf_tokenizer *t)
+{
+    if (!t) return;
+    exf_added_free(&t->added);
+    exf_splitter_free(t->splitter);
+    exf_bpe_free(t->bpe);
+    exf_template_free(&t->template);
+    exf_mem_free(t);
+}
+
+int32_t exf_tokenizer_size(const exf_tokenizer *t)
+{
+    return t->size;
+}
+
+const char *exf_tokenizer_sha256(const exf_tokenizer *t)
+{
+    return t->sha256;
+}
+
+/* ---- encoding ------------------------------------------------------- */
+
+typedef struct {
+    const exf_tokenizer *t;
+    exf_ids *ids;
+    exf_split_work *split;
+    exf_bpe_work bpe;
+    exf_nfc_work nfc;
+    exf_added_work raw, normalized;
+    size_t untold; /* bytes encoded since progress was last told */
+} encoder;
+
+static void tell(encoder *e)
+{
+    exf_progress_add((double)e->untold);
+    e->untold = 0;
+}
+
+static exf_code encode_piece(void *ctx, const char *pretoken, size_t len, exf_err *err)
+{
+    enum { OFTEN = 1 << 16 };
+    encoder *e = ctx;
+    e->untold += len;
+    if (e->untold >= OFTEN) {
+        exf_code rc = exf_stop_check(err);
+        if (rc != EXF_OK) return rc;
+        tell(e);
+    }
+    return exf_bpe_encode(e->t->bpe, &e->bpe, pretoken, len, e->ids, err);
+}
+
+static exf_code encode_plain(encoder *e, const char *text, size_t len, exf_err *err)
+{
+    return exf_splitter_run(e->t->splitter, e->split, text, len, encode_piece, e, err);
+}
+
+typedef exf_code rest_fn(encoder *e, const char *text, size_t len, exf_err *err);
+
+/* The set's tokens become their ids, what lies between them goes to `rest`. */
+static exf_code encode_around(encoder *e, const exf_added_set *set, exf_added_work *work, rest_fn *rest, const char *text,
+                              size_t len, exf_err *err)
+{
+    exf_added_match m;
+    size_t done = 0;
+    exf_code rc;
+    EXF_TRY(exf_added_scan(set, work, text, len, err));
+    while (exf_added_next(set, work, done, &m)) {
+        EXF_TRY(rest(e, text + done, m.from - done, err));
+        EXF_TRY(exf_ids_add(e->ids, &m.id, 1, err));
+        done = m.to;
+    }
+    EXF_TRY(rest(e, text + done, len - done, err));
+out:
+    return rc;
+}
+
+/* Each stretch between raw added tokens is normalized by itself: a combining mark
+ * after such a token joins with nothing. */
+static exf_code encode_stretch(encoder *e, const char *text, size_t len, exf_err *err)
+{
+    if (e->t->nfc) {
+        exf_code rc = exf_nfc(&e->nfc, &text, &len, err);
+        if (rc != EXF_OK) return rc;
+    }
+    return encode_around(e, &e->t->added.normalized, &e->normalized, encode_plain, text, len, err);
+}
+
+exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t len, exf_ids *ids, exf_err *err)
+{
+    encoder e = {.t = t, .ids = ids};
+    size_t before = ids->n, valid = exf_utf8_valid(text, len);
+    exf_code rc;
+    if (valid < len)
+        return exf_fail(err, EXF_FORMAT, "text is not valid UTF-8: byte %zu is 0x%02x", valid,
+                        (unsigned)(unsigned char)text[valid]);
+    EXF_TRY(exf_split_work_new(&e.split, err));
+    EXF_TRY(exf_ids_add(ids, t->template.before.id, t->template.before.n, err));
+    EXF_TRY(encode_around(&e, &t->added.raw, &e.raw, encode_stretch, text, len, err));
+    EXF_TRY(exf_ids_add(ids, t->template.after.id, t->template.after.n, err));
+    tell(&e);
+out:
+    if (rc != EXF_OK) ids->n = before;
+    exf_split_work_free(e.split);
+    exf_bpe_work_free(&e.bpe);
+    exf_nfc_free(&e.nfc);
+    exf_added_work_free(&e.raw);
+    exf_added_work_free(&e.normalized);
+    return rc;
+}

@@ -1,0 +1,37 @@
+/* tokenizer.h - tokenizer.json (byte-level BPE) to token ids, exactly as the
+ * `tokenizers` library encodes.
+ *
+ * Supported: normalizer null, NFC, or a Sequence of these; pre_tokenizer Split
+ * (the file's own regex through PCRE2, as far as tokenizer_regex.h goes, or a literal
+ * String; behavior Isolated, or Removed with invert), Digits, and last ByteLevel
+ * (add_prefix_space false, use_regex false), Sequence of these; model BPE (merges as
+ * pairs or as "a b" strings, ignore_merges, a token for every byte of UTF-8, no
+ * dropout, no unk, no byte_fallback, no affixes); added tokens with normalized true or
+ * false, leftmost-longest, with the id the library gives them (lstrip, rstrip,
+ * single_word must be false); post_processor null, ByteLevel, TemplateProcessing for
+ * single sequences, Sequence of these; no truncation, no padding.  Anything else is
+ * refused by name (EXF_MODEL), never guessed.
+ *
+ * One thing depends on the machine: categories like \p{L} are those of the installed
+ * PCRE2's Unicode version, so a character that is younger than it counts as unassigned.
+ *
+ * A loaded tokenizer is immutable; encoding is thread-safe. */
+#ifndef EXF_TOKENIZER_TOKENIZER_H
+#define EXF_TOKENIZER_TOKENIZER_H
+#include "base/hash.h"
+#include "tokenizer/token_ids.h"
+
+typedef struct exf_tokenizer exf_tokenizer;
+
+/* path: the tokenizer.json file (at most 64 MiB). */
+exf_code exf_tokenizer_load(exf_tokenizer **out, const char *path, exf_err *err) EXF_CHECKED;
+void exf_tokenizer_free(exf_tokenizer *t); /* NULL is allowed */
+/* One more than the largest id the tokenizer can produce. */
+int32_t exf_tokenizer_size(const exf_tokenizer *t);
+/* SHA-256 of the tokenizer.json bytes. */
+const char *exf_tokenizer_sha256(const exf_tokenizer *t);
+
+/* Appends the ids of len bytes of UTF-8 text (NUL bytes are ordinary
+ * characters).  EXF_FORMAT with the byte offset if it is not valid UTF-8. */
+exf_code exf_tokenizer_encode(const exf_tokenizer *t, const char *text, size_t len, exf_ids *ids, exf_err *err) EXF_CHECKED;
+#endif
