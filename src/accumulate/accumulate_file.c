@@ -1,7 +1,7 @@
 /* accumulate_file.c - the statistics file around its layers; see accumulate.h. */
 #include "accumulate/accumulate_internal.h"
 
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 
 /* Refuses a basis of another run; weights that are not known yet are compared after the pass. */
 static exf_code check_basis(const exf_accumulator *a, const exf_provenance *own, const exf_sequence_list *sorted, exf_err *err)

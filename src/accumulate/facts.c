@@ -2,8 +2,7 @@
 #include "accumulate/facts.h"
 
 #include "artifact/artifact_basis.h"
-#include "artifact/provenance_join.h"
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/mem.h"
 #include "base/text.h"
 

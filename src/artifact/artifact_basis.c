@@ -16,7 +16,7 @@
  * little endian.  The facts accumulate.samples, .seed, .vector_pairs, .ridge, .clip say how it was chosen. */
 #include "artifact/artifact_basis.h"
 
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/mem.h"
 #include "base/text.h"
 

@@ -42,7 +42,7 @@
  * A reader of version 1 ignores these without harm, but would take the counts of common_input for damage. */
 #include "artifact/statistics.h"
 #include "artifact/artifact_basis.h"
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 
 #include "base/thread_pool.h"
 #include "base/mem.h"

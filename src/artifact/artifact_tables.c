@@ -32,8 +32,6 @@
  * Tables of some shards of a corpus have the fact data.part in /provenance, "shards 1, 2 of 3 of corpus DIGITS".
  * Later versions only add datasets, so a reader of version 1 can read the file: exfold_min_reader is 1. */
 #include "artifact/tables.h"
-#include "artifact/tables_budgets.h"
-#include "artifact/tables_vectors.h"
 
 #include "base/mem.h"
 #include "base/text.h"

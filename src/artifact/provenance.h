@@ -2,7 +2,7 @@
  *
  * They stand in order of key.  A stage copies its input's facts and adds its own under its name:
  *
- *   model.family, model.config_sha256, model.weights_digest, model.weights_parts (weights_facts.h)
+ *   model.family, model.config_sha256, model.weights_digest, model.weights_parts (provenance.h)
  *   tokenizer.sha256
  *   data.manifest_sha256, data.tokens_digest, data.sequences, data.tokens, ...
  *   capture.program, capture.version, capture.commit, capture.backend, ...
@@ -39,4 +39,37 @@ exf_code exf_provenance_read(exf_provenance *p, exf_h5 *h, exf_err *err) EXF_CHE
 exf_code exf_facts_append(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_facts_write(const exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
 exf_code exf_facts_read(exf_provenance *p, const char *group, exf_h5 *h, exf_err *err) EXF_CHECKED;
+
+/* What provenance says of the weights that were read, and whether two files had the same.
+ *
+ *   model.weights_parts    a digest list (base/hash.h) of the parts that the run read: "embedding",
+ *                          "head", "<l>.experts", "<l>.other"; each the SHA-256 of all bytes of the part's
+ *                          tensors as they were read (model/weight_identity.h)
+ *   model.weights_digest   SHA-256 of that list's text
+ *
+ * Runs that read other parts (chosen layers, logits) are compared in the parts that both read.  Files of
+ * earlier programs have a model.weights_digest of samples and no parts: it says nothing about bytes that
+ * were not sampled, so these are compared with each other only. */
+
+/* Adds both facts of a list of parts. */
+exf_code exf_weights_facts_add(exf_provenance *p, const char *parts, exf_err *err) EXF_CHECKED;
+/* Returns 1 for the keys of the two facts, which are joined and compared by the functions below. */
+int exf_weights_facts_key(const char *key);
+/* Returns 1 for the key of the list, which is for programs: of a model of 48 layers it has 7,000 letters. */
+int exf_weights_facts_list_key(const char *key);
+/* EXF_MODEL naming both files and the first part that differs. */
+exf_code exf_weights_facts_same(const exf_provenance *a, const char *path_a, const exf_provenance *b, const char *path_b,
+                                exf_err *err) EXF_CHECKED;
+/* Adds to out the facts of all parts that any of n provenances has; they must be the same. */
+exf_code exf_weights_facts_join(exf_provenance *out, const exf_provenance *const *part, size_t n, exf_err *err) EXF_CHECKED;
+
+/* Joins the facts of files over different data. */
+
+/* Joins the facts of n parts over different data.  Facts outside data.* must be equal in all parts
+ * (EXF_MODEL naming the two files, the fact and both texts); data.sequences and data.tokens add up;
+ * the other data.* facts are listed per part as data.<i>.*, parts in order of data.tokens_digest (of
+ * recorded hidden states: data.moe_inputs_sha256), so that the order given does not matter.  The
+ * same tokens twice are refused.  One part: a copy. */
+exf_code exf_provenance_join(exf_provenance *out, const exf_provenance *const *part, const char *const *path, size_t n,
+                             exf_err *err) EXF_CHECKED;
 #endif

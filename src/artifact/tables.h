@@ -87,7 +87,7 @@ exf_code exf_tables_write(const exf_tables *t, const char *target, int force, ex
  * diagonal that is not (1, never), a pair without tokens that has a loss, norms below 0, a norm of 0 of an
  * expert without tokens, pool ids outside [0, E), an expert twice in a pool, counts that cannot be (counts.h), cosines and
  * similarities outside their range. t->vectors stay empty, since they may be gigabytes:
- * tables_vectors.h.  Tables that others made are read too, from safetensors: tables_safetensors.c. */
+ * tables.h.  Tables that others made are read too, from safetensors: tables_safetensors.c. */
 exf_code exf_tables_read(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
 /* Reads the .safetensors file of tables that others made: EXF_FORMAT naming what tables_safetensors.c does not expect. */
 exf_code exf_tables_read_safetensors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
@@ -96,4 +96,24 @@ exf_code exf_tables_check(const exf_tables *t, const char *path, exf_err *err) E
 /* Checks [L, E, E] losses other than those of the pair's own scalar: finite, at least 0, never where
  * the pair's own loss is never. */
 exf_code exf_losses_check(const exf_tables *t, const float *loss, const char *name, const char *path, exf_err *err) EXF_CHECKED;
+
+/* Writes, reads and checks the group /vectors of tables (artifact_tables.c). */
+
+/* Writes the vectors; nothing for tables without any. */
+exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Reads the file's vectors into t->vectors, which exf_tables_read() leaves empty. */
+exf_code exf_tables_read_vectors(exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* Checks vectors in memory by the rules of reading: EXF_FORMAT naming path, dataset and element. */
+exf_code exf_vectors_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+
+/* Writes, reads and checks the group /budgets of tables (tables_budgets.c). */
+
+/* Writes the budgets; nothing for tables without any. */
+exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Reads the budgets of a file that has the group into t->budget, in their order (tables.h). */
+exf_code exf_budgets_read(exf_tables *t, exf_h5 *h, exf_err *err) EXF_CHECKED;
+/* Checks budgets in memory: EXF_FORMAT naming path and dataset. */
+exf_code exf_budgets_check(const exf_tables *t, const char *path, exf_err *err) EXF_CHECKED;
+/* Adds a budget with room for its scale at its place; *out stays valid until the next is added. */
+exf_code exf_budgets_add(exf_tables *t, double budget, const char *rule, exf_budget **out, exf_err *err) EXF_CHECKED;
 #endif

@@ -4,7 +4,7 @@
  *   /budgets/<P>/<rule>/scale    F64 [L]  a layer's sensitivity a_l; 1 with top_p
  *   /budgets/<P>/<rule>/mean     F64 [1]  mean experts per token on the route sample
  *   /budgets/<P>/<rule>/kept     U64 [L, K]  sampled tokens of a layer that keep 1..K routes */
-#include "artifact/tables_budgets.h"
+#include "artifact/tables.h"
 
 #include "base/mem.h"
 #include "base/text.h"

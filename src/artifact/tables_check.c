@@ -1,7 +1,6 @@
 /* tables_check.c - checks tables that were read; tables.h has the rules. */
 #include "artifact/counts.h"
 #include "artifact/tables.h"
-#include "artifact/tables_budgets.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* tables_vectors.c - reads and writes the group /vectors of tables (artifact_tables.c): diagonals,
  * bases and low-rank corrections, apart from the other datasets since they may be gigabytes. */
-#include "artifact/tables_vectors.h"
+#include "artifact/tables.h"
 
 #include "artifact/vector_arrays.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* capture.c - which layers, which tokens, where from; see capture.h. */
 #include "capture/capture.h"
 
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/mem.h"
 #include "base/text.h"
 #include "base/version.h"

@@ -32,7 +32,7 @@ exf_code exf_capture_provenance(exf_provenance *p, const exf_model *m, const exf
 /* The facts of the capture stage without those about data. */
 exf_code exf_capture_stage_facts(exf_provenance *p, const exf_model *m, const exf_backend *backend, exf_compute compute,
                                  const char *layers, exf_err *err) EXF_CHECKED;
-/* The facts about the weights that the passes so far have read (artifact/weights_facts.h): the capture stage's
+/* The facts about the weights that the passes so far have read (artifact/provenance.h): the capture stage's
  * too, but known only after a pass. */
 exf_code exf_capture_weights_facts(exf_provenance *p, const exf_model *m, exf_err *err) EXF_CHECKED;
 /* Adds model.file.<name>, the state of each file of the checkpoint (exf_file_state()): facts of a resume point,

@@ -1,7 +1,7 @@
 /* writer.c - the table of export targets, made from the files in this directory. */
 #include "export/writer.h"
 
-#include "artifact/tables_vectors.h"
+#include "artifact/tables.h"
 #include "base/registry.h"
 #include "base/file.h"
 #include "base/output_directory.h"

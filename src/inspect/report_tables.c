@@ -2,7 +2,7 @@
 #include "inspect/report_internal.h"
 #include "inspect/summary.h"
 
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 
 #include <inttypes.h>
 #include <math.h>

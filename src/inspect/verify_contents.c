@@ -1,5 +1,5 @@
 /* verify_contents.c - what follows from a file's specification; see verify.h. */
-#include "artifact/tables_vectors.h"
+#include "artifact/tables.h"
 #include "base/mem.h"
 
 #include <string.h>

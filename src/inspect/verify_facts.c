@@ -1,6 +1,6 @@
 /* verify_facts.c - provenance against contents, and file against file; see verify.h. */
 #include "artifact/artifact_basis.h"
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/text.h"
 #include "inspect/verify_internal.h"
 

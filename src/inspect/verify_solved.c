@@ -1,7 +1,7 @@
 /* verify_solved.c - tables are solved again from their statistics and compared number by number, so
  * that a changed number is found however well it fits the others; see verify.h. */
 #include "artifact/table_list.h"
-#include "artifact/tables_vectors.h"
+#include "artifact/tables.h"
 #include "base/text.h"
 #include "base/version.h"
 #include "inspect/verify_internal.h"

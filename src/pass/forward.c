@@ -4,7 +4,6 @@
 #include "pass/pass.h"
 #include "pass/pass_resume.h"
 #include "pass/work.h"
-#include "pass/workspace_size.h"
 
 #include "base/stop.h"
 #include "base/thread_pool.h"

@@ -18,7 +18,6 @@
 #define EXF_PASS_FORWARD_H
 #include "base/log.h"
 #include "pass/demand.h"
-#include "pass/forward_options.h"
 #include "model/model.h"
 #include "pass/workspace.h"
 

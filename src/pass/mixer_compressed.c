@@ -5,9 +5,176 @@
  * The queries of all heads are a sequence's largest array by far, so they are computed in
  * blocks: small blocks on the CPU; on a GPU a block holds most whole sequences, since products
  * of a few rows would leave it idle. */
-#include "pass/compressed_internal.h"
 
+#include "pass/mixer.h"
 #include <math.h>
+
+/* Returns how many compressed entries the layer makes of n_tokens: one for each complete window. */
+int exf_entry_count(const exf_architecture *a, int layer, int n_tokens);
+/* Returns 1 if entries overlap and an indexer chooses among them. */
+int exf_entries_overlap(const exf_architecture *a, int layer);
+
+/* ---- rotation --------------------------------------------------------------- */
+/* Rows of n_heads heads of d floats, of which the last rope_dim are rotated; row i has
+ * position first + i * step. */
+typedef struct {
+    int n_rows, n_heads, d;
+    int first, step, inverse;
+} exf_rotation;
+/* Returns the rotation as a rope shape; sets *cosine and *sine unless the call has no rope tables. */
+exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine);
+void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c);
+
+/* ---- entries ------------------------------------------------------------------- */
+/* The weights and width of a compressor: the attention's, or the indexer's narrower one. */
+typedef struct {
+    exf_role kv, gate, ape, norm;
+    int d;
+} exf_compressor_part;
+/* Returns the floats of scratch that exf_compressed_entries() needs. */
+size_t exf_entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d);
+/* Computes entries [N, d] of the whole sequence: pooled, normed, rotated to their windows' first tokens. */
+void exf_compressed_entries(float *entries, const exf_compressor_part *part, const exf_mixer_call *c, float *scratch);
+
+/* ---- indexer --------------------------------------------------------------------- */
+typedef struct {
+    int on;       /* 0: every query attends to all entries that it sees, so none are chosen */
+    float *keys;  /* [N, index_dim] */
+    float *q, *weights, *work;
+    unsigned char *chosen; /* [rows, N] */
+} exf_index_space;
+
+void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows);
+void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch);
+/* Chooses entries for the queries from `first` on: bytes 0 or 1 [n_rows, entries visible to the last
+ * row], or NULL if every visible entry is chosen. q_rank: the queries' normed low-rank rows. */
+const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first,
+                                      int n_rows);
+/* Returns the floating-point operations for one sequence. */
+double exf_index_flops(const exf_architecture *a, int layer, double n_tokens);
+
+int exf_entry_count(const exf_architecture *a, int layer, int n_tokens)
+{
+    int ratio = a->compressed.ratio[layer];
+    return ratio ? n_tokens / ratio : 0;
+}
+
+int exf_entries_overlap(const exf_architecture *a, int layer)
+{
+    return (a->traits[layer] & EXF_T_RATIO_SHORT) != 0;
+}
+
+exf_rope_shape exf_compressed_rope(const exf_rotation *t, const exf_mixer_call *c, const float **cosine, const float **sine)
+{
+    int kind = c->a->compressed.ratio[c->layer] ? EXF_ROPE_COMPRESSED : EXF_ROPE_MAIN;
+    const exf_rope_spec *r = &c->a->rope[kind];
+    size_t at = (size_t)t->first * (size_t)(r->dim / 2);
+    if (c->rope_tables) {
+        *cosine = c->rope_tables->cosine[kind] + at;
+        *sine = c->rope_tables->sine[kind] + at;
+    }
+    return (exf_rope_shape){.n_tokens = t->n_rows, .n_heads = t->n_heads, .head_dim = t->d, .ld = t->n_heads * t->d, .d = r->dim,
+                            .offset = t->d - r->dim, .step = t->step, .interleaved = r->interleaved, .inverse = t->inverse};
+}
+
+void exf_compressed_rotate(float *x, const exf_rotation *t, const exf_mixer_call *c)
+{
+    const float *cosine = NULL, *sine = NULL;
+    exf_rope_shape shape = exf_compressed_rope(t, c, &cosine, &sine);
+    c->b->rope(c->q, x, &shape, cosine, sine);
+}
+
+/* Returns the tokens in complete windows. */
+static size_t whole_tokens(const exf_architecture *a, int layer, int n_tokens)
+{
+    return (size_t)exf_entry_count(a, layer, n_tokens) * (size_t)a->compressed.ratio[layer];
+}
+
+static int width_of(const exf_architecture *a, int layer, int d)
+{
+    return exf_entries_overlap(a, layer) ? 2 * d : d;
+}
+
+size_t exf_entries_scratch(const exf_architecture *a, int layer, int n_tokens, int d)
+{
+    return 2 * whole_tokens(a, layer, n_tokens) * (size_t)width_of(a, layer, d);
+}
+
+void exf_compressed_entries(float *entries, const exf_compressor_part *part, const exf_mixer_call *c, float *scratch)
+{
+    const exf_architecture *a = c->a;
+    int h = a->d_model, ratio = a->compressed.ratio[c->layer], n = exf_entry_count(a, c->layer, c->n_tokens);
+    int width = width_of(a, c->layer, part->d), whole = n * ratio;
+    float *kv = scratch, *gate = scratch + (size_t)whole * (size_t)width;
+    exf_compressor_shape shape = {.n_entries = n, .ratio = ratio, .d = part->d, .overlap = exf_entries_overlap(a, c->layer)};
+    c->b->gemm_xwt(c->q, kv, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->kv), h, whole, width, h, 1, 0);
+    c->b->gemm_xwt(c->q, gate, width, exf_mixer_input(c, 0), h, exf_mixer_weight(c, part->gate), h, whole, width, h, 1, 0);
+    c->b->compressor(c->q, entries, kv, gate, c->w[part->ape], &shape);
+    c->b->rmsnorm(c->q, entries, part->d, entries, part->d, c->w[part->norm], n, part->d, a->norm_eps);
+    exf_compressed_rotate(entries, &(exf_rotation){.n_rows = n, .n_heads = 1, .d = part->d, .step = ratio}, c);
+}
+
+/* ---- compressed index -------------------------------------------------------------------------- */
+
+static const exf_compressor_part *part_of(const exf_architecture *a, exf_compressor_part *p)
+{
+    *p = (exf_compressor_part){EXF_W_INDEX_KV, EXF_W_INDEX_GATE, EXF_W_INDEX_APE, EXF_W_INDEX_NORM, a->compressed.index_dim};
+    return p;
+}
+
+void exf_index_carve(exf_index_space *s, const exf_mixer_call *c, int rows)
+{
+    const exf_compressed_spec *p = &c->a->compressed;
+    size_t r = (size_t)rows, n = (size_t)exf_entry_count(c->a, c->layer, c->n_tokens);
+    *s = (exf_index_space){.on = exf_entries_overlap(c->a, c->layer) && n > (size_t)p->index_topk};
+    if (!s->on) return;
+    s->keys = exf_arena_take(c->arena, n * (size_t)p->index_dim);
+    s->q = exf_arena_take(c->arena, r * (size_t)p->index_heads * (size_t)p->index_dim);
+    s->weights = exf_arena_take(c->arena, r * (size_t)p->index_heads);
+    s->work = exf_arena_take(c->arena, c->b->indexer_workspace(rows, (int)n));
+    s->chosen = (unsigned char *)exf_arena_take(c->arena, (r * n + sizeof(float) - 1) / sizeof(float));
+}
+
+void exf_index_keys(const exf_index_space *s, const exf_mixer_call *c, float *scratch)
+{
+    exf_compressor_part part;
+    if (s->on) exf_compressed_entries(s->keys, part_of(c->a, &part), c, scratch);
+}
+
+const unsigned char *exf_index_choose(const exf_index_space *s, const exf_mixer_call *c, const float *q_rank, int first, int n_rows)
+{
+    const exf_compressed_spec *p = &c->a->compressed;
+    int h = c->a->d_model, heads = p->index_heads, d = p->index_dim, ratio = p->ratio[c->layer];
+    if (!s->on || (first + n_rows) / ratio <= p->index_topk) return NULL; /* all visible entries are chosen */
+    float scale = (float)(1 / sqrt((double)d * heads));
+    exf_indexer_shape shape = {.first = first, .n_rows = n_rows, .n_heads = heads, .d = d, .ratio = ratio, .top_k = p->index_topk,
+                               .n_entries = exf_entry_count(c->a, c->layer, c->n_tokens)};
+    c->b->gemm_xwt(c->q, s->q, heads * d, exf_f32(q_rank), p->q_rank, exf_mixer_weight(c, EXF_W_INDEX_Q), p->q_rank, n_rows,
+                   heads * d, p->q_rank, 1, 0);
+    exf_compressed_rotate(s->q, &(exf_rotation){.n_rows = n_rows, .n_heads = heads, .d = d, .first = first, .step = 1}, c);
+    c->b->gemm_xwt(c->q, s->weights, heads, exf_mixer_input(c, first), h, exf_mixer_weight(c, EXF_W_INDEX_WEIGHTS), h, n_rows,
+                   heads, h, scale, 0);
+    c->b->indexer(c->q, s->chosen, s->q, s->weights, s->keys, &shape, s->work);
+    return s->chosen;
+}
+
+double exf_index_flops(const exf_architecture *a, int layer, double t)
+{
+    const exf_compressed_spec *p = &a->compressed;
+    double q = (double)p->index_heads * p->index_dim, n = floor(t / (p->ratio[layer] ? p->ratio[layer] : 1));
+    if (!exf_entries_overlap(a, layer) || n <= p->index_topk) return 0;
+    return 2 * t * a->d_model * (4.0 * p->index_dim + p->index_heads) + 2 * t * q * p->q_rank + t * n * q;
+}
+
+/* ---- mixer compressed -------------------------------------------------------------------------- */
+
+/* Attention over a sliding window and over compressed entries: low-rank
+ * queries, each head normed; one key-value head for all of them; keys are also the values, so
+ * the heads' outputs are rotated back; output projection in groups.
+ *
+ * The queries of all heads are a sequence's largest array by far, so they are computed in
+ * blocks: small blocks on the CPU; on a GPU a block holds most whole sequences, since products
+ * of a few rows would leave it idle. */
 
 enum { HOST_ROWS = 128, DEVICE_ROWS = 2048 };
 

@@ -1,7 +1,6 @@
 /* pass.c - opens and closes a pass; see pass.h. */
 #include "pass/memory_plan.h"
 #include "pass/pass.h"
-#include "pass/workspace_size.h"
 
 #include "base/mem.h"
 #include "pass/residual.h"

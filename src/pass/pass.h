@@ -2,10 +2,9 @@
 #ifndef EXF_PASS_PASS_H
 #define EXF_PASS_PASS_H
 #include "pass/demand.h"
-#include "pass/forward_options.h"
 #include "pass/hidden.h"
 #include "pass/work.h"
-#include "pass/rope_tables.h"
+#include "pass/mixer.h"
 #include "pass/moe_engine.h"
 #include "pass/resume.h"
 #include "weights/host_loader.h"

@@ -1,7 +1,7 @@
 /* pass_head.c - see pass.h. */
 #include "pass/pass.h"
 
-#include "pass/workspace_size.h"
+#include "pass/memory_plan.h"
 #include "base/thread_pool.h"
 #include "pass/moe_layer.h"
 

@@ -2,7 +2,7 @@
 #include "pass/pass.h"
 
 #include "base/stop.h"
-#include "pass/workspace_size.h"
+#include "pass/memory_plan.h"
 #include "pass/mixer.h"
 #include "pass/moe_layer.h"
 #include "pass/routes.h"

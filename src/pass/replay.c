@@ -7,7 +7,6 @@
 #include "pass/memory_plan.h"
 #include "pass/forward.h"
 #include "pass/work.h"
-#include "pass/workspace_size.h"
 #include "kernels/linear/blas_threads.h"
 #include "pass/moe_engine.h"
 #include "pass/moe_layer.h"

@@ -7,7 +7,6 @@
 #define EXF_PASS_WORK_H
 #include "base/eta.h"
 #include "pass/demand.h"
-#include "pass/forward_options.h"
 #include "model/model.h"
 
 /* Kinds of work; the unit of each. */

@@ -1,7 +1,7 @@
 /* budgets.c - see budgets.h. */
 #include "solve/budgets.h"
 
-#include "artifact/tables_budgets.h"
+#include "artifact/tables.h"
 #include "base/mem.h"
 #include "kernels/fold/fold_budget.h"
 

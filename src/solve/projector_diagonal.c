@@ -7,7 +7,7 @@
  * with d as it is stored, in float32.  A pair that carries no diagonal has the scalar's
  * loss; an unobserved one the sentinel. */
 #include "artifact/vector_arrays.h"
-#include "solve/vector_support.h"
+#include "solve/solving.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* projector_global.c - one scalar for the whole model (solve/shared.h).  It needs the sums of
+/* projector_global.c - one scalar for the whole model (solve/solving.h).  It needs the sums of
  * all layers, so the statistics are read twice. */
-#include "solve/shared.h"
+#include "solve/solving.h"
 
 static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {

@@ -1,5 +1,5 @@
-/* projector_layer.c - one scalar per layer (solve/shared.h). */
-#include "solve/shared.h"
+/* projector_layer.c - one scalar per layer (solve/solving.h). */
+#include "solve/solving.h"
 
 static exf_code begin(exf_statistics_reader *r, const exf_solve_options *o, exf_tables *t, exf_err *err)
 {

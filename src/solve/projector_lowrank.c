@@ -9,7 +9,7 @@
 #include "artifact/vector_arrays.h"
 #include "base/mem.h"
 #include "kernels/statistics/linalg.h"
-#include "solve/vector_support.h"
+#include "solve/solving.h"
 
 #include <math.h>
 #include <string.h>

@@ -7,6 +7,15 @@
 enum { EXF_MOST_POOLS = 64, EXF_MOST_BUDGETS = 16, EXF_MOST_RULES = 4 };
 
 /* A static pool of `size` experts, those of most `by`: "norm", "reap" or "energy" (artifact/tables.h). */
+/* Scalars that many pairs share (paper, "scalar sharing patterns"):
+ *
+ *   S_G = sum dot / (sum target_sq + lambda)   over the observed pairs of the group G
+ *
+ * and each pair's own loss under it, by the formula of projector_pair.c.  The paper clips
+ * "scalar coefficients" of its pairwise artifact; an average over a layer or a model
+ * has no outlier to cut, so shared scalars are never clipped.  The sums are exact:
+ * they do not depend on the order of pairs or layers. */
+
 typedef struct {
     int64_t size;
     const char *by; /* static */
@@ -39,4 +48,21 @@ int exf_solve_observed(const exf_layer_statistics *s, const exf_solve_options *o
 double exf_solve_loss(double scalar, double dot, double target_sq, double source_sq);
 /* Sets x[e] of cold experts to the lower median of the others above 0, or to 1 if there are none. */
 exf_code exf_solve_fill_cold(double *x, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
+
+/* Lists the pairs that have vectors, for the projectors that store arrays of them. */
+
+/* Fills the list of pairs of t->vectors unless it is filled already.  EXF_MODEL if the statistics
+ * lack sums that the projector observes. */
+exf_code exf_vector_support(exf_statistics_reader *r, const exf_projector *p, exf_tables *t, exf_err *err) EXF_CHECKED;
+
+typedef struct {
+    exf_exact dot, target_sq;
+} exf_shared_sums;
+
+void exf_shared_add(exf_shared_sums *sums, const exf_layer_statistics *s, const exf_solve_options *o);
+double exf_shared_value(const exf_shared_sums *sums, const exf_solve_options *o);
+exf_shared_scalar *exf_shared_find(const exf_tables *t, const char *name); /* Returns the pattern of that name; NULL: none. */
+/* Fills scalar and losses of layer l of the pattern `name`, which t has already. */
+exf_code exf_shared_fill(const char *name, double scalar, const exf_layer_statistics *s, const exf_solve_options *o, int l,
+                         exf_tables *t, exf_err *err) EXF_CHECKED;
 #endif

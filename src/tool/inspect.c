@@ -1,7 +1,7 @@
 /* inspect.c - summary, digest, spec; see inspect.h. */
 #include "tool/inspect.h"
 
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "inspect/summary.h"

@@ -1,5 +1,5 @@
 /* inspect_diff.c - exfold-inspect diff: what changed between two tables, and the gate. */
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/mem.h"
 #include "inspect/difference.h"
 #include "tool/inspect.h"

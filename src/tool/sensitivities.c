@@ -2,7 +2,7 @@
 #include "tool/sensitivities.h"
 
 #include "artifact/statistics.h"
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/mem.h"
 #include "format/json.h"
 

@@ -1,5 +1,5 @@
 /* stage_export.c - tables in, files for runtimes out. */
-#include "artifact/tables_vectors.h"
+#include "artifact/tables.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -1,7 +1,7 @@
 /* stage_validate.c - exfold-validate: tables in, one table of every variant's quality out. */
 #include "artifact/made_from.h"
 #include "artifact/shards.h"
-#include "artifact/tables_vectors.h"
+#include "artifact/tables.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -2,7 +2,7 @@
 #include "validate/scores.h"
 
 #include "base/mem.h"
-#include "pass/workspace_size.h"
+#include "pass/memory_plan.h"
 #include "kernels/statistics/divergence.h"
 #include "ranks/ranks.h"
 

@@ -7,7 +7,7 @@
  * per lane, and per lane over the calibration's.  Medians of three after one to warm up;
  * opening, closing, the embedding and the head are left out, for a calibration has no
  * head.  Every lane's KL and PPL follow, to be compared with another backend's. */
-#include "artifact/tables_vectors.h"
+#include "artifact/tables.h"
 #include "fold/variant.h"
 #include "tests/support/statistics_run.h"
 #include "validate/validate.h"

@@ -7,7 +7,6 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
-#include "artifact/tables_vectors.h"
 #include "base/mem.h"
 #include "format/safetensors.h"
 #include "inspect/verify.h"

@@ -7,7 +7,6 @@
 #include "artifact/artifact_capture.h"
 #include "artifact/statistics.h"
 #include "artifact/tables.h"
-#include "artifact/tables_vectors.h"
 #include "artifact/vector_arrays.h"
 
 #include <hdf5.h> /* to damage files in ways that our own writer cannot */

@@ -1,6 +1,6 @@
 /* check_artifact.c - what all artifacts share: kinds, versions, shapes, layer
  * numbers, provenance. */
-#include "artifact/provenance_join.h"
+#include "artifact/provenance.h"
 #include "tests/support/artifact_fixtures.h"
 
 static const exf_provenance none;

@@ -1,7 +1,7 @@
 /* check_weights_facts.c - src/artifact/weights_facts: whether two files were made with the same weights. */
 #include "tests/support/artifact_fixtures.h"
 
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 
 #define A64 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define B64 "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"

@@ -1,7 +1,7 @@
 /* check_tables_weights.c - exf_validate_check_tables(): tables beside the weights of the model that is validated. */
 #include "tests/support/model_fixtures.h"
 
-#include "artifact/weights_facts.h"
+#include "artifact/provenance.h"
 #include "base/log.h"
 #include "validate/validate.h"
 
