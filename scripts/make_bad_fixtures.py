@@ -21,6 +21,7 @@ import os
 import random
 import struct
 import sys
+import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BAD = os.path.join(HERE, "..", "tests", "bad")
@@ -208,7 +209,7 @@ def make_tokens():
 
 # ---- HDF5, by hand -------------------------------------------------------------------------
 # The smallest subset that holds an artifact: superblock 2, object headers of
-# version 2, compact links, attributes and datasets stored in their header.
+# version 2, compact links, attributes in their header, contiguous datasets.
 
 UNDEFINED = b"\xff" * 8
 
@@ -280,9 +281,15 @@ class Dataset:
     def __init__(self, dtype, shape, values):
         assert len(values) == math.prod(shape)
         self.raw = struct.pack(f"<{len(values)}{FORMATS[dtype]}", *values)
-        self.messages = [
-            message(0x01, space(shape)), message(0x03, TYPES[dtype]), message(0x05, b"\x03\x09"),
-            message(0x08, b"\x03\x00" + struct.pack("<H", len(self.raw)) + self.raw),
+        self.dtype, self.shape = dtype, shape
+
+    def place(self, blob):
+        """Appends the elements; the messages of the header."""
+        at = len(blob)
+        blob.extend(self.raw)
+        return [
+            message(0x01, space(self.shape)), message(0x03, TYPES[self.dtype]), message(0x05, b"\x03\x09"),
+            message(0x08, b"\x03\x01" + struct.pack("<QQ", at, len(self.raw))), attribute("crc32", f"{zlib.crc32(self.raw):08x}"),
         ]
 
 
@@ -334,7 +341,7 @@ def hdf5(root):
         if isinstance(node, External):
             return node
         if isinstance(node, Dataset):
-            messages = node.messages
+            messages = node.place(blob)
         elif isinstance(node, Indexed):
             messages = [message(0x02, node.place(blob)), message(0x0a, b"\0\0")]
         else:
@@ -377,8 +384,8 @@ def statistics():
     members["count"] = Dataset("U64", [e, e], [0, 8, 8, 0])
     members["norm_count"] = Dataset("U64", [e], [8, 8])
     return Group(
-        {"exfold_kind": "statistics", "exfold_version": 1, "exfold_min_reader": 1, "n_experts": e, "top_k": 2, "d_model": 4,
-         "n_sequences": 1, "n_tokens": 8},
+        {"exfold_kind": "statistics", "exfold_version": 1, "exfold_min_reader": 1, "exfold_container": 2, "n_experts": e,
+         "top_k": 2, "d_model": 4, "n_sequences": 1, "n_tokens": 8},
         {"layer_numbers": Dataset("I32", [1], [0]), "provenance": Group({"model.family": "made by hand"}),
          "layers": Group(members={"0": Group(members=members)})})
 

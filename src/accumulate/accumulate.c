@@ -32,7 +32,6 @@ static exf_code put_layer(exf_accumulator *a, int layer, const exf_layer_statist
     if (!a->options.basis_only) EXF_TRY(exf_statistics_put(&a->writer, layer, s, err));
     if (v) EXF_TRY(exf_statistics_put_vectors(&a->writer, layer, v, err));
     if (v) EXF_TRY(exf_basis_hash(a->basis_hash, layer, v, err));
-    EXF_TRY(exf_statistics_layer_done(&a->writer, layer, err));
     if (a->consumer.consume) rc = a->consumer.consume(a->consumer.self, index_of(a, layer), s, err);
 out:
     return rc;
@@ -281,8 +280,8 @@ static exf_code put_spare(void *self, exf_err *err)
     return rc;
 }
 
-/* Writes the spare sums, which are `layer`'s, on a thread of its own: compressing, hashing and solving a layer takes tens of
- * milliseconds, as long as a GPU may need for one.  HDF5 serves one thread at a time: until the wait no other thread uses it. */
+/* Writes the spare sums, which are `layer`'s, on a thread of its own: rounding, writing and solving a layer takes about as
+ * long as a GPU may need for one.  HDF5 serves one thread at a time: until the wait no other thread uses it. */
 static exf_code put_behind(exf_accumulator *a, int layer, exf_err *err)
 {
     a->late_layer = layer;

@@ -112,7 +112,7 @@ static exf_code show_file(show *s, exf_capture_file *f, exf_err *err)
         first += length;
     }
     s->row += (size_t)f->shape.n_tokens;
-    return rc;
+    return exf_capture_blame(f, s->layer, rc, err);
 }
 
 static exf_code show_layer(show *s, exf_progress *progress, exf_err *err)

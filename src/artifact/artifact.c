@@ -17,21 +17,16 @@ EXF_REGISTRY_BEGIN
 EXF_REGISTRY_END(artifact)
 EXF_REGISTRY_FIND(artifact)
 
-exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
-                             exf_err *err)
-{
-    return exf_artifact_create_at(out, target, force, NULL, 0, a, p, err);
-}
+enum { CONTAINER = 2 }; /* 1, which had no attribute: chunks, compressed, with checksums by rows */
 
-exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on,
-                                const exf_artifact *a, const exf_provenance *p, exf_err *err)
+/* Writes what every artifact begins with to a new file; closes it where that fails. */
+static exf_code begin(exf_h5 **out, exf_h5 *h, const exf_artifact *a, const exf_provenance *p, exf_err *err)
 {
     exf_code rc;
-    exf_h5 *h = NULL;
-    EXF_TRY(exf_h5_create_at(&h, target, force, temporary, goes_on, err));
     EXF_TRY(exf_h5_put_text(h, "/", "exfold_kind", a->kind, err));
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_version", a->version, err));
     EXF_TRY(exf_h5_put_i64(h, "/", "exfold_min_reader", a->min_reader, err));
+    EXF_TRY(exf_h5_put_i64(h, "/", EXF_H5_CONTAINER, CONTAINER, err));
     EXF_TRY(exf_provenance_write(p, h, err));
 out:
     if (rc != EXF_OK) exf_h5_close(h);
@@ -39,13 +34,36 @@ out:
     return rc;
 }
 
-/* Datasets have had checksums since this version; a file of earlier ones goes without. */
-static exf_code expect_checksums(exf_h5 *h, exf_err *err)
+exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
+                             exf_err *err)
 {
-    enum { WITH_CHECKSUMS = 3 };
-    int64_t version;
-    exf_code rc = exf_h5_get_i64(h, "/", "exfold_version", &version, err);
-    if (rc == EXF_OK && version >= WITH_CHECKSUMS) exf_h5_expect_checksums(h);
+    exf_code rc = exf_h5_create(out, target, force, err);
+    return rc == EXF_OK ? begin(out, *out, a, p, err) : rc;
+}
+
+exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
+                                const exf_provenance *p, exf_err *err)
+{
+    exf_code rc = exf_h5_create_at(out, target, force, temporary, err);
+    return rc == EXF_OK ? begin(out, *out, a, p, err) : rc;
+}
+
+static exf_code check_container(exf_h5 *h, const exf_artifact *a, exf_err *err)
+{
+    int has;
+    int64_t container = 1;
+    exf_code rc;
+    EXF_TRY(exf_h5_has_attr(h, "/", EXF_H5_CONTAINER, &has, err));
+    if (has) EXF_TRY(exf_h5_get_i64(h, "/", EXF_H5_CONTAINER, &container, err));
+    if (container > CONTAINER)
+        rc = exf_fail(err, EXF_VERSION, "%s: is kept in container version %lld, this program reads version %d", exf_h5_path(h),
+                      (long long)container, CONTAINER);
+    else if (container != CONTAINER)
+        rc = exf_fail(err, EXF_VERSION,
+                      "%s: is kept in container version 1 (compressed chunks), which this version does not read; make it again "
+                      "with exfold-%s",
+                      exf_h5_path(h), a == &exf_artifact_capture ? "capture" : "calibrate");
+out:
     return rc;
 }
 
@@ -78,7 +96,7 @@ static exf_code identify(exf_h5 *h, const exf_artifact *expected, const exf_arti
         rc = exf_fail(err, EXF_FORMAT, "%s: exfold_min_reader is %lld, expected at least 1", exf_h5_path(h), (long long)min_reader);
 out:
     exf_mem_free(kind);
-    if (found) *found = a;
+    *found = a;
     return rc;
 }
 
@@ -97,12 +115,14 @@ exf_code exf_artifact_open(exf_h5 **out, const char *path, const exf_artifact *e
                            exf_provenance *p, exf_err *err)
 {
     exf_h5 *h = NULL;
+    const exf_artifact *kind;
     exf_code rc;
     EXF_TRY(refuse_pt(path, err));
     EXF_TRY(exf_h5_open(&h, path, err));
-    EXF_TRY(identify(h, expected, found, err));
+    EXF_TRY(identify(h, expected, &kind, err));
+    EXF_TRY(check_container(h, kind, err));
+    if (found) *found = kind;
     if (p) EXF_TRY(exf_provenance_read(p, h, err));
-    rc = expect_checksums(h, err);
 out:
     if (rc != EXF_OK) exf_h5_close(h);
     *out = rc == EXF_OK ? h : NULL;
@@ -167,7 +187,7 @@ out:
 exf_code exf_layer_numbers_write(const int32_t *numbers, int n, exf_h5 *h, exf_err *err)
 {
     exf_tensor t = {.name = "/layer_numbers", .dtype = EXF_DT_I32, .rank = 1, .shape = {n}, .data = numbers};
-    return exf_h5_write(h, &t, EXF_H5_PLAIN, err);
+    return exf_h5_write(h, &t, err);
 }
 
 /* Finds how many layers the model has, or may have. */

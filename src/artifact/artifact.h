@@ -4,13 +4,12 @@
  *   exfold_kind        text   "statistics", "tables", "capture", "basis"
  *   exfold_version     i64    version of the layout it was written in
  *   exfold_min_reader  i64    the oldest reader version that understands it
- * and a group /provenance (provenance.h).  Since version 3 every dataset has a text attribute
- *   crc32    "ROWS CRC CRC ...": of each ROWS rows of the first axis, the CRC-32 of
- *            the little-endian elements, eight hexadecimal digits
- * which every reader compares with the elements; no digest covers it.  Files of versions 1 and 2
- * have none and are read as they are: exfold-merge -o NEW.h5 OLD.h5 writes statistics again,
- * exfold-solve tables, with checksums.  A reader of version R refuses a file
- * whose exfold_min_reader is above R. */
+ *   exfold_container   i64    2: how the file is laid out (format/h5.h); no digest covers it
+ * and a group /provenance (provenance.h).  Every dataset is contiguous, unfiltered and little endian, and has
+ * a text attribute
+ *   crc32    the CRC-32 of its elements' bytes, 8 hexadecimal digits
+ * which every reader compares with the elements; no digest covers it.  A reader of version R refuses a file whose
+ * exfold_min_reader is above R, and files of container version 1 with the program that makes them again. */
 
 /* A registry: one file src/artifact/artifact_<kind>.c per kind; the comment on its top is the
  * format's specification. */
@@ -32,8 +31,8 @@ const exf_artifact *exf_artifact_at(size_t i);           /* in order of kind; NU
 exf_code exf_artifact_create(exf_h5 **out, const char *target, int force, const exf_artifact *a, const exf_provenance *p,
                              exf_err *err) EXF_CHECKED;
 /* The same in a temporary of that path, which can be gone on with (exf_h5_create_at()). */
-exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on,
-                                const exf_artifact *a, const exf_provenance *p, exf_err *err) EXF_CHECKED;
+exf_code exf_artifact_create_at(exf_h5 **out, const char *target, int force, const char *temporary, const exf_artifact *a,
+                                const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Opens a file and reads its provenance (may be NULL). expected NULL: any kind is accepted and
  * stored in *found (may be NULL).  EXF_FORMAT if the file is no artifact or of another kind,
  * EXF_VERSION if it needs a newer program.  A .pt file is refused with the script that takes its tables out. */

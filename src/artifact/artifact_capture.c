@@ -44,34 +44,66 @@ static exf_tensor part_tensor(const exf_capture_file *f, int part, const char *p
                         .shape = {f->shape.n_tokens, f->shape.top_k, f->shape.d_model}};
 }
 
-exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
-                            int n_layers, const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err)
+int exf_capture_parts(const exf_capture_file *f)
 {
-    return exf_capture_create_at(f, target, force, NULL, 0, shape, layer_numbers, n_layers, sequences, p, err);
+    return f->has_stream ? N_PARTS : STREAM_SQ;
 }
 
-exf_code exf_capture_create_at(exf_capture_file *f, const char *target, int force, const char *temporary, int goes_on,
-                               const exf_run_shape *shape, int32_t *layer_numbers, int n_layers,
-                               const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err)
+static exf_code define_layer(exf_capture_file *f, int layer, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int k = 0; rc == EXF_OK && k < exf_capture_parts(f); k++) {
+        char path[PATH_LEN];
+        part_path(path, layer, k);
+        exf_tensor t = part_tensor(f, k, path);
+        rc = exf_h5_define(f->h, &t, err);
+    }
+    return rc;
+}
+
+exf_code exf_capture_create(exf_capture_file *f, const exf_capture_plan *plan, exf_err *err)
 {
     exf_code rc;
     memset(f, 0, sizeof *f);
-    f->shape = *shape;
-    f->n_layers = n_layers;
-    f->layer_number = layer_numbers;
-    EXF_TRY(exf_artifact_create_at(&f->h, target, force, temporary, goes_on, &exf_artifact_capture, p, err));
-    EXF_TRY(exf_run_shape_write(shape, f->h, err));
-    EXF_TRY(exf_layer_numbers_write(layer_numbers, n_layers, f->h, err));
-    if (sequences) EXF_TRY(exf_sequence_list_write(sequences, f->h, err));
-    for (int i = 0; i < n_layers; i++)
-        for (int k = 0; k < STREAM_SQ; k++) {
-            char path[PATH_LEN];
-            part_path(path, layer_numbers[i], k);
-            exf_tensor t = part_tensor(f, k, path);
-            EXF_TRY(exf_h5_define(f->h, &t, EXF_H5_PLAIN, err));
-        }
+    f->shape = plan->shape;
+    f->n_layers = plan->n_layers;
+    f->layer_number = plan->layer_number;
+    f->has_stream = plan->has_stream;
+    EXF_TRY(plan->temporary ? exf_artifact_create_at(&f->h, plan->target, plan->force, plan->temporary, &exf_artifact_capture,
+                                                     plan->provenance, err)
+                            : exf_artifact_create(&f->h, plan->target, plan->force, &exf_artifact_capture, plan->provenance, err));
+    EXF_TRY(exf_run_shape_write(&f->shape, f->h, err));
+    EXF_TRY(exf_layer_numbers_write(f->layer_number, f->n_layers, f->h, err));
+    if (plan->sequences) EXF_TRY(exf_sequence_list_write(plan->sequences, f->h, err));
+    for (int i = 0; i < f->n_layers; i++) EXF_TRY(define_layer(f, f->layer_number[i], err));
+    rc = exf_h5_end_definitions(f->h, err);
 out:
     if (rc != EXF_OK) exf_capture_abort(f);
+    return rc;
+}
+
+exf_code exf_capture_continue(exf_capture_file *f, const exf_capture_plan *plan, const exf_h5_structure *s, exf_err *err)
+{
+    exf_code rc;
+    memset(f, 0, sizeof *f);
+    f->shape = plan->shape;
+    f->n_layers = plan->n_layers;
+    f->layer_number = plan->layer_number;
+    f->has_stream = plan->has_stream;
+    rc = exf_h5_continue_at(&f->h, plan->target, plan->force, plan->temporary, s, err);
+    if (rc != EXF_OK) exf_capture_abort(f);
+    return rc;
+}
+
+exf_code exf_capture_take_layer(exf_capture_file *f, int layer, const uint32_t *crc, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (int k = 0; rc == EXF_OK && k < exf_capture_parts(f); k++) {
+        char path[PATH_LEN];
+        part_path(path, layer, k);
+        exf_tensor t = part_tensor(f, k, path);
+        rc = exf_h5_take(f->h, &t, crc ? &crc[k] : NULL, err);
+    }
     return rc;
 }
 
@@ -88,37 +120,15 @@ exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n,
     return rc;
 }
 
-int exf_capture_parts(const exf_capture_file *f)
-{
-    return f->has_stream ? N_PARTS : STREAM_SQ;
-}
-
-exf_code exf_capture_layer_checksums(exf_capture_file *f, int layer, exf_capture_checksums out[EXF_CAPTURE_PARTS], exf_err *err)
-{
-    for (int k = 0; k < exf_capture_parts(f); k++) {
-        char path[PATH_LEN];
-        part_path(path, layer, k);
-        out[k].name = parts[k].name;
-        out[k].crc = exf_h5_checksums(f->h, path, &out[k].n);
-        if (!out[k].crc) return exf_fail(err, EXF_INTERNAL, "%s: layer %d is none of its layers", exf_h5_path(f->h), layer);
-    }
-    return EXF_OK;
-}
-
-exf_code exf_capture_keep_layer(exf_capture_file *f, int layer, exf_err *err)
+exf_code exf_capture_checksums(exf_capture_file *f, int layer, uint32_t crc[EXF_CAPTURE_PARTS], exf_err *err)
 {
     exf_code rc = EXF_OK;
     for (int k = 0; rc == EXF_OK && k < exf_capture_parts(f); k++) {
         char path[PATH_LEN];
         part_path(path, layer, k);
-        rc = exf_h5_check_kept(f->h, path, err);
+        rc = exf_h5_checksum(f->h, path, &crc[k], err);
     }
     return rc;
-}
-
-exf_code exf_capture_settle(exf_capture_file *f, exf_err *err)
-{
-    return exf_h5_settle(f->h, err);
 }
 
 exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err)
@@ -132,18 +142,6 @@ static exf_tensor stream_tensor(const exf_capture_file *f, int layer, char path[
 {
     part_path(path, layer, STREAM_SQ);
     return part_tensor(f, STREAM_SQ, path);
-}
-
-exf_code exf_capture_add_stream(exf_capture_file *f, exf_err *err)
-{
-    exf_code rc = EXF_OK;
-    f->has_stream = 1;
-    for (int i = 0; rc == EXF_OK && i < f->n_layers; i++) {
-        char path[PATH_LEN];
-        exf_tensor t = stream_tensor(f, f->layer_number[i], path);
-        rc = exf_h5_define(f->h, &t, EXF_H5_PLAIN, err);
-    }
-    return rc;
 }
 
 exf_code exf_capture_put_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, const double *stream_sq, exf_err *err)
@@ -286,6 +284,19 @@ exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n,
     }
     for (int64_t i = 0; rc == EXF_OK && i < n; i++)
         rc = check_row(f, layer, row + i, ids + i * k, weights + i * k, outputs + i * k * f->shape.d_model, err);
+    return rc;
+}
+
+exf_code exf_capture_blame(exf_capture_file *f, int layer, exf_code rc, exf_err *err)
+{
+    exf_err damage = {.code = EXF_OK};
+    for (int k = 0; (rc == EXF_FORMAT || rc == EXF_NUMERIC) && k < exf_capture_parts(f); k++) {
+        char path[PATH_LEN];
+        part_path(path, layer, k);
+        if (exf_h5_verify(f->h, path, &damage) != EXF_FORMAT) continue;
+        *err = damage;
+        return EXF_FORMAT;
+    }
     return rc;
 }
 

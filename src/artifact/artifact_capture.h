@@ -15,35 +15,35 @@ typedef struct {
     int has_stream;              /* 1: rows have the energy of the residual stream after the layer */
 } exf_capture_file;
 
-/* Creates a capture and makes room for every layer; rows may then come in any order. sequences: in
- * order of their rows; NULL: unknown, and only statistics that need no sequences can be made. */
-exf_code exf_capture_create(exf_capture_file *f, const char *target, int force, const exf_run_shape *shape, int32_t *layer_numbers,
-                            int n_layers, const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* The same in a temporary of that path, which stays there unless it is committed (exf_h5_create_at()).  goes_on: rows
- * that are in it stay; exf_capture_keep_layer() takes them. */
-exf_code exf_capture_create_at(exf_capture_file *f, const char *target, int force, const char *temporary, int goes_on,
-                               const exf_run_shape *shape, int32_t *layer_numbers, int n_layers,
-                               const exf_sequence_list *sequences, const exf_provenance *p, exf_err *err) EXF_CHECKED;
-/* CRC-32s of what was written of a layer, for a record of it: one list for each of its datasets, the file's own. */
-enum { EXF_CAPTURE_PARTS = 4 };
+/* What a capture is made of. */
 typedef struct {
-    const char *name;
-    uint32_t *crc; /* [n] */
-    size_t n;
-} exf_capture_checksums;
+    const char *target, *temporary; /* temporary: the path of the unfinished file, which stays there unless it is committed
+                                     * (format/h5.h); NULL: one of its own, of a run that cannot go on */
+    int force, n_layers, has_stream; /* has_stream: rows have the squared norms of the residual stream */
+    exf_run_shape shape;
+    int32_t *layer_number;              /* [n_layers]; borrowed by the file */
+    const exf_sequence_list *sequences; /* in order of their rows; NULL: unknown, and only statistics that need none can be made */
+    const exf_provenance *provenance;
+} exf_capture_plan;
+
+/* Creates a capture and makes room for every layer; rows may then come in any order. */
+exf_code exf_capture_create(exf_capture_file *f, const exf_capture_plan *plan, exf_err *err) EXF_CHECKED;
+/* Goes on with the unfinished file of an earlier run, whose structure was kept; each layer is to be taken before any is put. */
+exf_code exf_capture_continue(exf_capture_file *f, const exf_capture_plan *plan, const exf_h5_structure *s,
+                              exf_err *err) EXF_CHECKED;
+enum { EXF_CAPTURE_PARTS = 4 };
 int exf_capture_parts(const exf_capture_file *f); /* datasets of a layer: one more with energies of the stream */
-exf_code exf_capture_layer_checksums(exf_capture_file *f, int layer, exf_capture_checksums out[EXF_CAPTURE_PARTS],
-                                     exf_err *err) EXF_CHECKED;
-/* Compares the rows of a layer that are in the file with its checksums, which the caller has set; EXF_FORMAT. */
-exf_code exf_capture_keep_layer(exf_capture_file *f, int layer, exf_err *err) EXF_CHECKED;
-/* Hands rows that were put so far to the system; then returns once they are on the disk, beside other calls too. */
-exf_code exf_capture_settle(exf_capture_file *f, exf_err *err) EXF_CHECKED;
+/* Takes a layer of a continued file: with the CRC-32s of its datasets' rows, which are compared (EXF_FORMAT), or NULL: all its
+ * rows are to be put. */
+exf_code exf_capture_take_layer(exf_capture_file *f, int layer, const uint32_t *crc, exf_err *err) EXF_CHECKED;
+/* The CRC-32s of what was put of a layer, for a record of it. */
+exf_code exf_capture_checksums(exf_capture_file *f, int layer, uint32_t crc[EXF_CAPTURE_PARTS], exf_err *err) EXF_CHECKED;
+/* Returns once rows that were put so far are on the disk, beside other calls too. */
 exf_code exf_capture_sync(const exf_capture_file *f, exf_err *err) EXF_CHECKED;
 /* Writes rows [row, row + n) of one layer: ids [n, K], weights [n, K], outputs [n, K, H].  Not thread-safe. */
 exf_code exf_capture_put(exf_capture_file *f, int layer, int64_t row, int64_t n, const int32_t *ids, const float *weights,
                          const float *outputs, exf_err *err) EXF_CHECKED;
-/* Makes room for the squared norms of the residual stream, right after exf_capture_create(), and writes those of rows. */
-exf_code exf_capture_add_stream(exf_capture_file *f, exf_err *err) EXF_CHECKED;
+/* Writes the squared norms of the residual stream of a file that has them. */
 exf_code exf_capture_put_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, const double *stream_sq,
                                 exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
@@ -59,5 +59,8 @@ exf_code exf_capture_get(exf_capture_file *f, int layer, int64_t row, int64_t n,
 /* Reads the squared norms of the residual stream of a file that has them: finite and at least 0 (EXF_FORMAT). */
 exf_code exf_capture_get_stream(exf_capture_file *f, int layer, int64_t row, int64_t n, double *stream_sq,
                                 exf_err *err) EXF_CHECKED;
+/* Says why rows of a layer were refused with rc and *err: the layer is damaged, which is told in place of what its damaged rows
+ * look like; or rc and *err as they are. */
+exf_code exf_capture_blame(exf_capture_file *f, int layer, exf_code rc, exf_err *err);
 void exf_capture_close(exf_capture_file *f);
 #endif

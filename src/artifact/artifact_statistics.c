@@ -80,25 +80,6 @@ static exf_code split_facts(const exf_provenance *all, exf_provenance *first, ex
     return rc;
 }
 
-/* Begins the digest, of layers in the order of their names. */
-static exf_code begin_digest(exf_statistics_writer *w, const exf_statistics_header *head, exf_err *err)
-{
-    char(*name)[16] = NULL;
-    const char **names = NULL;
-    exf_code rc;
-    EXF_TRY(exf_mem_new(&name, (size_t)head->n_layers, sizeof *name, "layers", err));
-    EXF_TRY(exf_mem_new(&names, (size_t)head->n_layers, sizeof *names, "layers", err));
-    for (int i = 0; i < head->n_layers; i++) {
-        snprintf(name[i], sizeof name[i], "%d", (int)head->layer_number[i]);
-        names[i] = name[i];
-    }
-    rc = exf_h5_running_new(&w->digest, "layers", names, (size_t)head->n_layers, err);
-out:
-    exf_mem_free(name);
-    exf_mem_free(names);
-    return rc;
-}
-
 exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int force, const exf_statistics_header *head,
                               exf_err *err)
 {
@@ -107,7 +88,6 @@ exf_code exf_statistics_start(exf_statistics_writer *w, const char *target, int 
     memset(w, 0, sizeof *w);
     w->shape = head->shape;
     EXF_TRY(split_facts(head->provenance, &first, &w->late, err));
-    EXF_TRY(begin_digest(w, head, err));
     w->by_sequence = head->sequences && head->sequences->length;
     w->without_energies = head->without_energies;
     EXF_TRY(exf_artifact_create(&w->h, target, force,
@@ -133,7 +113,7 @@ exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int
     return exf_statistics_start(w, target, force, &head, err);
 }
 
-/* The datasets of one layer, which are compressed together. */
+/* The datasets of one layer. */
 enum { MOST_DATASETS = 32 };
 
 typedef struct {
@@ -210,7 +190,7 @@ exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const ex
         put_counts(&d, "sequences", s->sequences, 2);
     }
     EXF_TRY(exf_parallel_for(d.n_rounded, exf_background_threads(), round_sums, d.rounded, err));
-    EXF_TRY(exf_h5_write_all(w->h, d.t, d.n, err));
+    for (size_t i = 0; i < d.n; i++) EXF_TRY(exf_h5_write(w->h, &d.t[i], err));
     rc = exf_statistics_put_routes(w, layer_number, s, err);
 out:
     for (size_t i = 0; i < MOST_DATASETS; i++) exf_mem_free(d.rounded[i].rounded);
@@ -222,19 +202,12 @@ exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance
     return exf_provenance_copy(&w->late, p, err);
 }
 
-exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err)
-{
-    char name[16];
-    snprintf(name, sizeof name, "%d", layer_number);
-    return exf_h5_running_add(w->digest, w->h, name, err);
-}
-
 exf_code exf_statistics_commit(exf_statistics_writer *w, char digest[EXF_SHA256_HEX], exf_err *err)
 {
     exf_h5 *h;
     exf_code rc;
     EXF_TRY(exf_facts_append(&w->late, "/provenance", w->h, err));
-    if (digest) EXF_TRY(exf_h5_running_end(w->digest, w->h, digest, err));
+    if (digest) EXF_TRY(exf_h5_digest(w->h, digest, err));
     h = w->h;
     w->h = NULL;
     rc = exf_h5_commit(h, err);
@@ -246,8 +219,6 @@ out:
 void exf_statistics_abort(exf_statistics_writer *w)
 {
     exf_provenance_free(&w->late);
-    exf_h5_running_free(w->digest);
-    w->digest = NULL;
     exf_h5_close(w->h);
     w->h = NULL;
 }

@@ -20,7 +20,7 @@
  *   /std_error            F32 [L, E, E] of S, a jackknife over sequences; 1e30 where it is not known
  *   /shared/<name>/scalar F32 [L]       one for all pairs of a layer, or of the model; name: layer, global
  *   /shared/<name>/loss   F32 [L, E, E] of those scalars
- *   /vectors/pair          I32 [N, 3]    layer index, source, target; ascending; not compressed
+ *   /vectors/pair          I32 [N, 3]    layer index, source, target; ascending
  *   /vectors/diagonal      F32 [N, H]    a factor for every element of the output
  *   /vectors/diagonal_loss F32 [L, E, E] of the diagonals; a pair without one keeps its scalar's
  *   /vectors/basis         F32 [L, H, R] orthonormal columns Q
@@ -128,7 +128,7 @@ static exf_code write_one(const dataset *d, exf_h5 *h, exf_err *err)
 {
     exf_tensor t = {
         .name = d->path, .dtype = d->dtype, .rank = d->rank, .shape = {d->shape[0], d->shape[1], d->shape[2]}, .data = d->data};
-    return exf_h5_write_all(h, &t, 1, err);
+    return exf_h5_write(h, &t, err);
 }
 
 static exf_code read_one(const dataset *d, exf_h5 *h, exf_err *err)

@@ -108,8 +108,8 @@ exf_code exf_sequence_list_write(const exf_sequence_list *s, exf_h5 *h, exf_err 
     exf_tensor digests = {
         .name = "/sequence_sha256", .dtype = EXF_DT_U8, .rank = 2, .shape = {(int64_t)s->n, SHA}, .data = s->sha256};
     if (!s->length) return EXF_OK;
-    EXF_TRY(exf_h5_write(h, &lengths, EXF_H5_PLAIN, err));
-    EXF_TRY(exf_h5_write(h, &digests, EXF_H5_PLAIN, err));
+    EXF_TRY(exf_h5_write(h, &lengths, err));
+    EXF_TRY(exf_h5_write(h, &digests, err));
 out:
     return rc;
 }

@@ -51,7 +51,6 @@ typedef struct {
     int by_sequence; /* 1: the file has sums over sequences */
     int without_energies; /* 1: energy_sum is unknown and not written */
     exf_provenance late; /* facts that are written at the end */
-    exf_h5_running *digest; /* of the layers that are done */
 } exf_statistics_writer;
 
 /* Contents of the file beside its layers. */
@@ -75,8 +74,6 @@ exf_code exf_statistics_create(exf_statistics_writer *w, const char *target, int
 exf_code exf_statistics_put(exf_statistics_writer *w, int layer_number, const exf_layer_statistics *s, exf_err *err) EXF_CHECKED;
 /* Writes a layer's vector sums, once per layer after its other sums (statistics_vectors.c). */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err) EXF_CHECKED;
-/* Ends a layer, of which all sums are put: the file's digest takes them in now, so that none is left for the end. */
-exf_code exf_statistics_layer_done(exf_statistics_writer *w, int layer_number, exf_err *err) EXF_CHECKED;
 /* Adds facts to the provenance. */
 exf_code exf_statistics_add_facts(exf_statistics_writer *w, const exf_provenance *p, exf_err *err) EXF_CHECKED;
 /* Moves the file into place.  digest: gets that of the file's payload, for which every layer must be done; may be NULL.  Ends w,

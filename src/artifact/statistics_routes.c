@@ -28,7 +28,7 @@ static dataset dataset_of(int layer, const char *name, exf_dtype dtype, int64_t 
 static exf_code write_one(exf_h5 *h, dataset d, exf_err *err)
 {
     d.t.name = d.path;
-    return exf_h5_write(h, &d.t, EXF_H5_COMPRESS, err);
+    return exf_h5_write(h, &d.t, err);
 }
 
 static exf_code read_one(exf_h5 *h, dataset d, void *to, exf_err *err)

@@ -22,7 +22,6 @@ typedef struct {
     int rank;
     int64_t shape[3];
     void *data;
-    int flags;
 } part;
 
 enum { N_PARTS = 8 };
@@ -31,40 +30,31 @@ static void list_parts(const exf_vector_sums *v, part out[N_PARTS])
 {
     int64_t p = v->n_pairs, h = v->d_model, r = v->rank;
     const part all[N_PARTS] = {
-        {"pair", EXF_DT_I32, 2, {p, 2, 0}, v->pair, EXF_H5_PLAIN},
-        {"vu", EXF_DT_U64, 3, {p, h, 3}, v->vu, EXF_H5_COMPRESS},
-        {"vv", EXF_DT_U64, 3, {p, h, 3}, v->vv, EXF_H5_COMPRESS},
-        {"basis", EXF_DT_F64, 2, {h, r, 0}, v->basis, EXF_H5_PLAIN},
-        {"grid", EXF_DT_I32, 2, {p, EXF_N_GRIDS, 0}, v->grid, EXF_H5_PLAIN},
-        {"zz", EXF_DT_I64, 3, {p, r, r}, v->zz, EXF_H5_PLAIN},
-        {"zu", EXF_DT_I64, 3, {p, r, h}, v->zu, EXF_H5_PLAIN},
-        {"zv", EXF_DT_I64, 3, {p, r, h}, v->zv, EXF_H5_PLAIN},
+        {"pair", EXF_DT_I32, 2, {p, 2, 0}, v->pair},
+        {"vu", EXF_DT_U64, 3, {p, h, 3}, v->vu},
+        {"vv", EXF_DT_U64, 3, {p, h, 3}, v->vv},
+        {"basis", EXF_DT_F64, 2, {h, r, 0}, v->basis},
+        {"grid", EXF_DT_I32, 2, {p, EXF_N_GRIDS, 0}, v->grid},
+        {"zz", EXF_DT_I64, 3, {p, r, r}, v->zz},
+        {"zu", EXF_DT_I64, 3, {p, r, h}, v->zu},
+        {"zv", EXF_DT_I64, 3, {p, r, h}, v->zv},
     };
     memcpy(out, all, sizeof all);
 }
 
-/* Writes a layer's vector sums.  Compressed datasets are written together, since one thread takes
- * seconds for a hundred megabytes. */
 exf_code exf_statistics_put_vectors(exf_statistics_writer *w, int layer_number, const exf_vector_sums *v, exf_err *err)
 {
     part parts[N_PARTS];
-    char path[N_PARTS][PATH_LEN];
-    exf_tensor t[N_PARTS];
     exf_code rc = EXF_OK;
     if (v->n_pairs == 0) return EXF_OK;
     list_parts(v, parts);
-    for (int i = 0; i < N_PARTS; i++) {
+    for (int i = 0; rc == EXF_OK && i < N_PARTS; i++) {
         const part *p = &parts[i];
-        snprintf(path[i], sizeof path[i], "/layers/%d/vectors/%s", layer_number, p->name);
-        t[i] = (exf_tensor){
-            .name = path[i], .dtype = p->dtype, .rank = p->rank, .shape = {p->shape[0], p->shape[1], p->shape[2]}, .data = p->data};
-    }
-    for (int i = 0, n; rc == EXF_OK && i < N_PARTS; i += n > 0 ? n : 1) {
-        for (n = 0; i + n < N_PARTS && parts[i + n].flags == EXF_H5_COMPRESS && parts[i + n].data; n++) continue;
-        if (n > 0)
-            rc = exf_h5_write_all(w->h, t + i, (size_t)n, err);
-        else if (parts[i].data)
-            rc = exf_h5_write(w->h, &t[i], parts[i].flags, err);
+        char path[PATH_LEN];
+        snprintf(path, sizeof path, "/layers/%d/vectors/%s", layer_number, p->name);
+        exf_tensor t = {
+            .name = path, .dtype = p->dtype, .rank = p->rank, .shape = {p->shape[0], p->shape[1], p->shape[2]}, .data = p->data};
+        if (p->data) rc = exf_h5_write(w->h, &t, err);
     }
     return rc;
 }

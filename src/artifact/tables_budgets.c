@@ -86,7 +86,7 @@ exf_code exf_budgets_write(const exf_tables *t, exf_h5 *h, exf_err *err)
         for (int k = 0; rc == EXF_OK && k < N_PARTS; k++) {
             char path[PATH_LEN];
             exf_tensor x = tensor_of(&t->budget[i], &parts[k], path);
-            if (x.data) rc = exf_h5_write(h, &x, EXF_H5_COMPRESS, err);
+            if (x.data) rc = exf_h5_write(h, &x, err);
         }
     }
     return rc;

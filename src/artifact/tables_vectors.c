@@ -32,12 +32,12 @@ exf_code exf_vectors_write(const exf_tables *t, exf_h5 *h, exf_err *err)
     exf_code rc = EXF_OK;
     char path[PATH_LEN];
     if (v->n_pairs == 0) return EXF_OK;
-    EXF_TRY(exf_h5_write(h, &pairs, EXF_H5_PLAIN, err));
+    EXF_TRY(exf_h5_write(h, &pairs, err));
     for (int i = 0; i < v->n_arrays; i++) {
         exf_tensor x = exf_vector_array_tensor(t, &v->array[i]);
         path_of(path, &v->array[i]);
         x.name = path;
-        EXF_TRY(exf_h5_write(h, &x, EXF_H5_PLAIN, err));
+        EXF_TRY(exf_h5_write(h, &x, err));
     }
 out:
     return rc;

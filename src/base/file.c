@@ -174,6 +174,31 @@ exf_code exf_output_file_resize(exf_output_file *f, uint64_t bytes, exf_err *err
     return exf_fail_errno(err, errno, "%s: cannot be made %llu bytes long", f->target, (unsigned long long)bytes);
 }
 
+exf_code exf_output_file_size(const exf_output_file *f, uint64_t *bytes, exf_err *err)
+{
+    struct stat st;
+    if (fstat(f->fd, &st) != 0) return exf_fail_errno(err, errno, "%s: cannot stat", f->target);
+    *bytes = (uint64_t)st.st_size;
+    return EXF_OK;
+}
+
+exf_code exf_output_file_allocate(exf_output_file *f, uint64_t offset, uint64_t bytes, exf_err *err)
+{
+    int failed;
+    do failed = posix_fallocate(f->fd, (off_t)offset, (off_t)bytes);
+    while (failed == EINTR);
+    if (failed == 0 || failed == EINVAL || failed == EOPNOTSUPP || failed == ENODEV) return EXF_OK;
+    return exf_fail_errno(err, failed, "%s: cannot write", f->target);
+}
+
+exf_code exf_output_file_check_name(const exf_output_file *f, exf_err *err)
+{
+    errno = 0;
+    if (exf_temporary_is(f->temporary, f->fd)) return EXF_OK;
+    if (errno) return exf_fail_errno(err, errno, "%s: cannot look up %s", f->target, f->temporary);
+    return exf_fail(err, EXF_IO, "%s: %s was written for it and is another file now", f->target, f->temporary);
+}
+
 exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err)
 {
     return fsync(f->fd) == 0 ? EXF_OK : exf_fail_errno(err, errno, "%s: cannot sync", f->target);
@@ -183,15 +208,13 @@ exf_code exf_output_file_sync(const exf_output_file *f, exf_err *err)
  * the run that goes on, so it has one name at a time; its directory is locked. */
 static exf_code put_in_place(const exf_output_file *f, exf_err *err)
 {
-    errno = 0;
-    if (!exf_temporary_is(f->temporary, f->fd))
-        return errno ? exf_fail_errno(err, errno, "%s: cannot look up %s", f->target, f->temporary)
-                     : exf_fail(err, EXF_IO, "%s: %s was written for it and is another file now", f->target, f->temporary);
+    exf_code rc = exf_output_file_check_name(f, err);
+    if (rc != EXF_OK) return rc;
     if (!f->force && !f->stays && link(f->temporary, f->target) == 0) {
         unlink(f->temporary);
         return EXF_OK;
     }
-    exf_code rc = exf_output_check(f->target, f->force, err);
+    rc = exf_output_check(f->target, f->force, err);
     if (rc != EXF_OK || rename(f->temporary, f->target) == 0) return rc;
     return exf_fail_errno(err, errno, "%s: cannot rename into place", f->target);
 }

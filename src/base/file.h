@@ -81,6 +81,11 @@ exf_code exf_output_file_write(exf_output_file *f, const void *bytes, size_t n, 
 exf_code exf_output_file_patch(exf_output_file *f, uint64_t offset, const void *bytes, size_t n, exf_err *err) EXF_CHECKED;
 /* Reads n bytes at an offset back; EXF_FORMAT if the file ends before. */
 exf_code exf_output_file_read(const exf_output_file *f, uint64_t offset, void *buf, size_t n, exf_err *err) EXF_CHECKED;
+exf_code exf_output_file_size(const exf_output_file *f, uint64_t *bytes, exf_err *err) EXF_CHECKED;
+/* Takes room on the disk for bytes that are written later; where the file system cannot say, they are taken then. */
+exf_code exf_output_file_allocate(exf_output_file *f, uint64_t offset, uint64_t bytes, exf_err *err) EXF_CHECKED;
+/* EXF_IO if the temporary's name leads to another file by now: before a library opens it by that name. */
+exf_code exf_output_file_check_name(const exf_output_file *f, exf_err *err) EXF_CHECKED;
 /* Cuts or lengthens the file to so many bytes. */
 exf_code exf_output_file_resize(exf_output_file *f, uint64_t bytes, exf_err *err) EXF_CHECKED;
 /* Returns once what was written so far is on the disk.  Thread-safe. */

@@ -34,7 +34,7 @@ exf_code exf_parallel_for(size_t n, int n_threads, exf_parallel_fn fn, void *sel
  * environment's OMP_NUM_THREADS, as batch systems set it, else the processors on which
  * this process may run; at least 1. */
 int exf_default_threads(void);
-/* The same, but at most 8: for compressing and adding up beside a forward pass. */
+/* The same, but at most 8: for rounding and adding up beside a forward pass. */
 int exf_background_threads(void);
 /* Says that n processes share the processors: exf_default_threads() gives each its part, unless OMP_NUM_THREADS
  * names a number. */

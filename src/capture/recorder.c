@@ -9,7 +9,8 @@
 
 #include <string.h>
 
-#define RECORD "rows" /* of a resume point: the checksums of a layer */
+#define RECORD "rows"           /* of a resume point: the checksums of a layer */
+#define STRUCTURE "structure"   /* of layer 0: what is in the unfinished file beside rows */
 
 struct exf_recorder {
     exf_observer observer;
@@ -18,6 +19,7 @@ struct exf_recorder {
     exf_layer_choice *layers;
     exf_resume *resume; /* NULL: none */
     char *unfinished;   /* path; NULL: a run that cannot go on */
+    int has_structure;  /* the resume point has the unfinished file's structure */
     unsigned char recorded[EXF_MAX_LAYERS]; /* the resume point has the layer's checksums */
 };
 
@@ -49,15 +51,25 @@ out:
     return rc;
 }
 
-/* A layer's checksums as tensors of the file's own memory. */
-static exf_code list_checksums(exf_recorder *r, int layer, exf_tensor t[EXF_CAPTURE_PARTS], exf_err *err)
+/* Records the structure of the unfinished file, once: layer 0's record is of every point. */
+static exf_code record_structure(exf_recorder *r, exf_err *err)
 {
-    exf_capture_checksums sums[EXF_CAPTURE_PARTS];
-    exf_code rc = exf_capture_layer_checksums(&r->file, layer, sums, err);
-    for (int k = 0; rc == EXF_OK && k < exf_capture_parts(&r->file); k++)
-        t[k] = (exf_tensor){.name = sums[k].name, .dtype = EXF_DT_I32, .rank = 1, .shape = {(int64_t)sums[k].n},
-                            .data = sums[k].crc};
+    exf_h5_structure s = {.n = 0};
+    exf_code rc;
+    if (r->has_structure) return EXF_OK;
+    EXF_TRY(exf_h5_keep_structure(r->file.h, &s, err));
+    const exf_tensor t[] = {{.name = "bytes", .dtype = EXF_DT_U8, .rank = 1, .shape = {(int64_t)s.n_bytes}, .data = s.bytes},
+                            {.name = "extent", .dtype = EXF_DT_I64, .rank = 2, .shape = {(int64_t)s.n, 2}, .data = s.extent}};
+    rc = exf_resume_put(r->resume, STRUCTURE, 0, t, 2, err);
+    r->has_structure = rc == EXF_OK;
+out:
+    exf_h5_structure_free(&s);
     return rc;
+}
+
+static exf_tensor crc_tensor(const exf_recorder *r, uint32_t *crc)
+{
+    return (exf_tensor){.name = "crc32", .dtype = EXF_DT_I32, .rank = 1, .shape = {exf_capture_parts(&r->file)}, .data = crc};
 }
 
 /* Completes the rows of finished layers and records their checksums. */
@@ -66,13 +78,15 @@ static exf_code settle(void *self, int done, exf_err *err)
     exf_recorder *r = self;
     exf_code rc;
     EXF_TRY(exf_capture_write_behind_finish(r->behind, err));
-    EXF_TRY(exf_capture_settle(&r->file, err));
-    for (int i = 0; r->resume && i < r->layers->n && r->layers->number[i] < done; i++) {
-        exf_tensor t[EXF_CAPTURE_PARTS];
+    if (!r->unfinished || !exf_resume_saves(r->resume)) return EXF_OK;
+    EXF_TRY(record_structure(r, err));
+    for (int i = 0; i < r->layers->n && r->layers->number[i] < done; i++) {
+        uint32_t crc[EXF_CAPTURE_PARTS];
         int layer = r->layers->number[i];
+        exf_tensor t = crc_tensor(r, crc);
         if (r->recorded[layer]) continue;
-        EXF_TRY(list_checksums(r, layer, t, err));
-        EXF_TRY(exf_resume_put(r->resume, RECORD, layer, t, (size_t)exf_capture_parts(&r->file), err));
+        EXF_TRY(exf_capture_checksums(&r->file, layer, crc, err));
+        EXF_TRY(exf_resume_put(r->resume, RECORD, layer, &t, 1, err));
         r->recorded[layer] = 1;
     }
 out:
@@ -85,16 +99,37 @@ static exf_code sync_file(void *self, exf_err *err)
     return exf_capture_sync(&r->file, err);
 }
 
+static exf_code read_structure(const exf_recorder *r, exf_h5_structure *s, exf_err *err)
+{
+    exf_st_file *f = NULL;
+    exf_code rc;
+    EXF_TRY(exf_resume_get(r->resume, STRUCTURE, 0, &f, err));
+    const exf_st_tensor *extent = exf_st_find(f, "extent"), *bytes = exf_st_find(f, "bytes");
+    if (!extent || !bytes || extent->view.rank != 2 || bytes->view.rank != 1)
+        return exf_st_close(f), exf_fail(err, EXF_INTERNAL, "%s: the record of its structure is none", r->unfinished);
+    exf_tensor of_extent = {.name = "extent", .dtype = EXF_DT_I64, .rank = 2, .shape = {extent->view.shape[0], 2}},
+               of_bytes = {.name = "bytes", .dtype = EXF_DT_U8, .rank = 1, .shape = {bytes->view.shape[0]}};
+    s->n = (size_t)extent->view.shape[0];
+    s->n_bytes = (size_t)bytes->view.shape[0];
+    EXF_TRY(exf_mem_new(&s->extent, 2 * s->n, sizeof *s->extent, "HDF5 structure", err));
+    EXF_TRY(exf_mem_new(&s->bytes, s->n_bytes, 1, "HDF5 structure", err));
+    EXF_TRY(exf_resume_read(f, &of_extent, s->extent, err));
+    rc = exf_resume_read(f, &of_bytes, s->bytes, err);
+out:
+    exf_st_close(f);
+    return rc;
+}
+
 /* Takes a finished layer's checksums from the resume point and compares its rows with them. */
 static exf_code keep_layer(exf_recorder *r, int layer, exf_err *err)
 {
-    exf_tensor t[EXF_CAPTURE_PARTS];
+    uint32_t crc[EXF_CAPTURE_PARTS];
+    exf_tensor t = crc_tensor(r, crc);
     exf_st_file *f = NULL;
     exf_code rc;
-    EXF_TRY(list_checksums(r, layer, t, err));
     EXF_TRY(exf_resume_get(r->resume, RECORD, layer, &f, err));
-    for (int k = 0; k < exf_capture_parts(&r->file); k++) EXF_TRY(exf_resume_read(f, &t[k], (void *)(uintptr_t)t[k].data, err));
-    rc = exf_capture_keep_layer(&r->file, layer, err);
+    EXF_TRY(exf_resume_read(f, &t, crc, err));
+    rc = exf_capture_take_layer(&r->file, layer, crc, err);
     if (rc == EXF_FORMAT)
         rc = exf_fail(err, EXF_FORMAT, "%s: layer %d differs from its checksums in the resume point; --resume=never starts over",
                       r->unfinished, layer);
@@ -104,11 +139,20 @@ out:
     return rc;
 }
 
-static exf_code keep_layers(exf_recorder *r, int done, exf_err *err)
+/* Opens the unfinished file of an earlier run, with the layers that are done. */
+static exf_code go_on(exf_recorder *r, const exf_capture_plan *plan, int done, exf_err *err)
 {
-    exf_code rc = EXF_OK;
-    for (int i = 0; rc == EXF_OK && i < r->layers->n && r->layers->number[i] < done; i++)
-        rc = keep_layer(r, r->layers->number[i], err);
+    exf_h5_structure s = {.n = 0};
+    exf_code rc;
+    EXF_TRY(read_structure(r, &s, err));
+    EXF_TRY(exf_capture_continue(&r->file, plan, &s, err));
+    r->has_structure = 1;
+    for (int i = 0; i < r->layers->n; i++) {
+        int layer = r->layers->number[i];
+        EXF_TRY(layer < done ? keep_layer(r, layer, err) : exf_capture_take_layer(&r->file, layer, NULL, err));
+    }
+out:
+    exf_h5_structure_free(&s);
     return rc;
 }
 
@@ -129,10 +173,10 @@ exf_code exf_recorder_new(exf_recorder **out, const char *target, int force, con
     r->resume = resume;
     if (resume && (done || exf_resume_saves(resume))) EXF_TRY(exf_recorder_unfinished(&r->unfinished, target, err));
     if (r->unfinished && !done) EXF_TRY(exf_resume_claim_output(resume, strrchr(r->unfinished, '/') + 1, err));
-    EXF_TRY(exf_capture_create_at(&r->file, target, force, r->unfinished, done > 0, shape, layers->number, layers->n, sequences, p,
-                                  err));
-    if (has_stream) EXF_TRY(exf_capture_add_stream(&r->file, err));
-    EXF_TRY(keep_layers(r, done, err));
+    exf_capture_plan plan = {.target = target, .temporary = r->unfinished, .force = force, .n_layers = layers->n,
+                             .has_stream = has_stream, .shape = *shape, .layer_number = layers->number, .sequences = sequences,
+                             .provenance = p};
+    EXF_TRY(done ? go_on(r, &plan, done, err) : exf_capture_create(&r->file, &plan, err));
     EXF_TRY(exf_capture_write_behind_new(&r->behind, &r->file, rows, err));
     if (resume) exf_resume_sync_first(resume, sync_file, r);
 out:

@@ -1,4 +1,4 @@
-/* h5.c - HDF5 files: opening, closing, finding objects, groups; see h5.h. */
+/* h5.c - the structure of an HDF5 file: opening and closing, groups, attributes; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
@@ -31,12 +31,21 @@ static herr_t innermost(unsigned n, const H5E_error2_t *e, void *self)
 
 exf_code exf_h5i_blame(const exf_h5 *h)
 {
-    return h->writing ? EXF_INTERNAL : EXF_FORMAT;
+    return h->out ? EXF_INTERNAL : EXF_FORMAT;
 }
 
-exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...)
+exf_code exf_h5i_break(exf_h5 *h, const exf_err *err)
 {
-    if (h->sink.broken != EXF_OK) return exf_fail(err, h->sink.broken, "%s", h->sink.why.msg);
+    if (h->out && h->broken == EXF_OK) {
+        h->broken = err->code;
+        h->why = *err;
+    }
+    return err->code;
+}
+
+exf_code exf_h5i_fail(exf_h5 *h, exf_err *err, const char *fmt, ...)
+{
+    if (h->broken != EXF_OK) return exf_fail(err, h->broken, "%s", h->why.msg);
     reason r = {.text = "libhdf5 gives no reason", .no_space = 1}; /* it then cannot even note why */
     char what[sizeof err->msg];
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, innermost, &r);
@@ -44,23 +53,26 @@ exf_code exf_h5i_fail(const exf_h5 *h, exf_err *err, const char *fmt, ...)
     va_start(va, fmt);
     vsnprintf(what, sizeof what, fmt, va);
     va_end(va);
-    if (r.errnum > 0) return exf_fail_errno(err, r.errnum, "%s: %s", h->path, what);
-    return exf_fail(err, r.no_space ? EXF_NOSPACE : exf_h5i_blame(h), "%s: %s: %s%s", h->path, what,
-                    r.no_space ? "out of memory: " : "", r.text);
+    if (r.errnum <= 0)
+        return exf_fail(err, r.no_space ? EXF_NOSPACE : exf_h5i_blame(h), "%s: %s: %s%s", h->path, what,
+                        r.no_space ? "out of memory: " : "", r.text);
+    (void)exf_fail_errno(err, r.errnum, "%s: %s", h->path, what);
+    return exf_h5i_break(h, err);
 }
 
 exf_code exf_h5i_writable(const exf_h5 *h, exf_err *err)
 {
     exf_code rc = exf_h5i_enter(err);
     if (rc != EXF_OK) return rc;
-    if (!h->writing) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
-    if (h->sink.broken != EXF_OK) return exf_fail(err, h->sink.broken, "%s", h->sink.why.msg);
+    if (!h->out) return exf_fail(err, EXF_INTERNAL, "%s: is open for reading, not for writing", h->path);
+    if (h->broken != EXF_OK) return exf_fail(err, h->broken, "%s", h->why.msg);
     return EXF_OK;
 }
 
 /* ---- opening and closing ------------------------------------------------- */
 
-void exf_h5i_quiet(void)
+/* libhdf5 prints its errors unless each thread says otherwise. */
+static void quiet_thread(void)
 {
     static _Thread_local int done;
     if (!done) H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
@@ -70,101 +82,125 @@ void exf_h5i_quiet(void)
 exf_code exf_h5i_enter(exf_err *err)
 {
     exf_code rc = exf_mem_reserve("libhdf5", err);
-    if (rc == EXF_OK) exf_h5i_quiet();
+    if (rc == EXF_OK) quiet_thread();
     return rc;
-}
-
-/* libhdf5's process-wide settings: it prints nothing, not even at exit, and
- * loads no filter from disk because a file names one. */
-static void quiet(void)
-{
-    static int done;
-    if (!done) H5dont_atexit();
-    done = 1;
-    H5PLset_loading_state(0);
-    exf_h5i_quiet();
 }
 
 static exf_code new_handle(exf_h5 **out, const char *path, exf_err *err)
 {
-    *out = NULL;
+    static int once;
     exf_h5 *h = NULL;
-    exf_code rc = exf_mem_reserve("libhdf5", err);
-    if (rc != EXF_OK) return rc;
-    quiet();
-    rc = exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err);
-    if (rc != EXF_OK) return rc;
-    h->file = h->last = H5I_INVALID_HID;
-    rc = exf_mem_strdup(&h->path, path, "HDF5 path", err);
-    if (rc == EXF_OK)
-        *out = h;
-    else
-        exf_mem_free(h);
+    exf_code rc;
+    *out = NULL;
+    EXF_TRY(exf_mem_reserve("libhdf5", err));
+    if (!once) H5dont_atexit(); /* which would print */
+    once = 1;
+    quiet_thread();
+    H5PLset_loading_state(0); /* no filter is loaded from disk because a file names one */
+    EXF_TRY(exf_mem_new(&h, 1, sizeof *h, "HDF5 handle", err));
+    h->file = H5I_INVALID_HID;
+    EXF_TRY(exf_mem_strdup(&h->path, path, "HDF5 path", err));
+    *out = h;
+    return EXF_OK;
+out:
+    exf_mem_free(h);
     return rc;
 }
 
-/* File access: closing a file closes all that is open in it; locks, which some
- * file systems lack, are not asked for where libhdf5 lets us choose. */
+/* File access: the format of HDF5 1.10; closing a file closes all that is open in it; locks, which some file systems
+ * lack, are not asked for where libhdf5 lets us choose. */
 static hid_t access_list(void)
 {
     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_fclose_degree(fapl, H5F_CLOSE_STRONG);
+    H5Pset_libver_bounds(fapl, H5F_LIBVER_V110, H5F_LIBVER_V110);
 #if H5_VERSION_GE(1, 10, 7) && !(H5_VERSION_GE(1, 12, 0) && H5_VERSION_LE(1, 12, 0))
     H5Pset_file_locking(fapl, 0, 1);
 #endif
     return fapl;
 }
 
-exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err)
+/* Links and attributes stay in their object's header, which has a checksum; an
+ * index of them outside it has crashed libhdf5 1.10 when it was damaged. */
+static void keep_compact(hid_t creation_list)
 {
-    return exf_h5_create_at(out, target, force, NULL, 0, err);
+    enum { MOST = 65535 };
+    H5Pset_link_phase_change(creation_list, MOST, 0);
+    H5Pset_attr_phase_change(creation_list, MOST, 0);
 }
 
-exf_code exf_h5_create_at(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on, exf_err *err)
+exf_code exf_h5i_open_structure(exf_h5 *h, int makes, exf_err *err)
 {
+    const char *path = exf_output_file_path(h->out);
+    hid_t fapl = access_list(), fcpl = H5Pcreate(H5P_FILE_CREATE);
     exf_code rc;
+    EXF_TRY(exf_output_file_check_name(h->out, err));
+    keep_compact(fcpl);
+    H5Pset_obj_track_times(fcpl, 0);
+    h->file = makes ? H5Fcreate(path, H5F_ACC_TRUNC, fcpl, fapl) : H5Fopen(path, H5F_ACC_RDWR, fapl);
+    if (h->file < 0) rc = exf_h5i_fail(h, err, makes ? "cannot start an HDF5 file" : "is no HDF5 file that can be gone on with");
+out:
+    H5Pclose(fapl);
+    H5Pclose(fcpl);
+    return rc;
+}
+
+exf_code exf_h5i_close_structure(exf_h5 *h, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    /* Flushing first, because an id whose H5Fclose failed must not be used again. */
+    if (H5Fflush(h->file, H5F_SCOPE_GLOBAL) < 0 || H5Fclose(h->file) < 0) {
+        rc = exf_h5i_fail(h, err, "cannot be completed");
+        (void)exf_h5i_break(h, err);
+    }
+    h->file = H5I_INVALID_HID;
+    return rc;
+}
+
+exf_code exf_h5i_new_output(exf_h5 **out, const char *target, int force, const char *temporary, int goes_on, exf_err *err)
+{
     exf_h5 *h = NULL;
-    hid_t fapl = H5I_INVALID_HID, fcpl = H5I_INVALID_HID;
+    exf_code rc;
     *out = NULL;
     EXF_TRY(new_handle(&h, target, err));
-    h->writing = 1;
-    h->sink.path = h->path;
-    h->goes_on = h->sink.goes_on = goes_on;
-    EXF_TRY(temporary ? exf_output_file_begin_at(&h->sink.out, target, force, temporary, goes_on, err)
-                      : exf_output_file_begin(&h->sink.out, target, force, err));
-    fapl = access_list();
-    fcpl = H5Pcreate(H5P_FILE_CREATE);
-    EXF_TRY(exf_h5i_sink_use(&h->sink, fapl, err));
-    exf_h5i_compact(fcpl);
-    if (H5Pset_libver_bounds(fapl, H5F_LIBVER_V18, H5F_LIBVER_V18) < 0 || H5Pset_obj_track_times(fcpl, 0) < 0 ||
-        (h->file = H5Fcreate(exf_output_file_path(h->sink.out), H5F_ACC_TRUNC, fcpl, fapl)) < 0)
-        rc = exf_h5i_fail(h, err, "cannot start an HDF5 file");
+    EXF_TRY(temporary ? exf_output_file_begin_at(&h->out, target, force, temporary, goes_on, err)
+                      : exf_output_file_begin(&h->out, target, force, err));
+    if (!goes_on) EXF_TRY(exf_h5i_open_structure(h, 1, err));
+    *out = h;
+    return EXF_OK;
 out:
-    if (fapl >= 0) H5Pclose(fapl);
-    if (fcpl >= 0) H5Pclose(fcpl);
-    if (rc == EXF_OK)
-        *out = h;
-    else
-        exf_h5_close(h);
+    exf_h5_close(h);
     return rc;
+}
+
+exf_code exf_h5_create(exf_h5 **out, const char *target, int force, exf_err *err)
+{
+    return exf_h5i_new_output(out, target, force, NULL, 0, err);
+}
+
+exf_code exf_h5_create_at(exf_h5 **out, const char *target, int force, const char *temporary, exf_err *err)
+{
+    return exf_h5i_new_output(out, target, force, temporary, 0, err);
 }
 
 exf_code exf_h5_open(exf_h5 **out, const char *path, exf_err *err)
 {
-    exf_code rc;
     exf_h5 *h = NULL;
-    exf_file *probe = NULL;
+    hsize_t before = 1;
+    exf_code rc;
     *out = NULL;
-    /* The system's refusals, and a directory, are told better by base/file.h. */
-    EXF_TRY(exf_file_open(&probe, path, err));
     EXF_TRY(new_handle(&h, path, err));
-    h->bytes = exf_file_size(probe);
+    EXF_TRY(exf_file_open(&h->in, path, err)); /* which tells the system's refusals, and a directory, better */
     hid_t fapl = access_list();
     h->file = H5Fopen(path, H5F_ACC_RDONLY, fapl);
-    if (h->file < 0) rc = exf_h5i_fail(h, err, "is no readable HDF5 file");
+    if (h->file < 0) rc = exf_h5i_fail(h, err, "is no readable HDF5 file"); /* before a call that succeeds wipes the reason */
     H5Pclose(fapl);
+    if (rc != EXF_OK) goto out;
+    hid_t fcpl = H5Fget_create_plist(h->file);
+    if (fcpl < 0 || H5Pget_userblock(fcpl, &before) < 0 || before)
+        rc = exf_fail(err, EXF_FORMAT, "%s: its HDF5 structure does not begin at byte 0: not one of ours", path);
+    if (fcpl >= 0) H5Pclose(fcpl);
 out:
-    exf_file_close(probe);
     if (rc == EXF_OK)
         *out = h;
     else
@@ -176,46 +212,30 @@ exf_code exf_h5_commit(exf_h5 *h, exf_err *err)
 {
     exf_code rc;
     EXF_TRY(exf_h5i_writable(h, err));
-    EXF_TRY(exf_h5i_defined_put(h, err));
-    EXF_TRY(exf_h5i_forget(h, err));
-    /* Flushing first, because an id whose H5Fclose failed must not be used again. */
-    herr_t status = H5Fflush(h->file, H5F_SCOPE_GLOBAL);
-    if (status >= 0) {
-        status = H5Fclose(h->file);
-        h->file = H5I_INVALID_HID;
-    }
-    if (status < 0) {
-        rc = exf_h5i_fail(h, err, "cannot be completed");
-        goto out;
-    }
-    exf_output_file *done = h->sink.out;
-    h->sink.out = NULL;
+    EXF_TRY(exf_h5i_put_checksums(h, err));
+    EXF_TRY(exf_h5i_close_structure(h, err));
+    exf_output_file *done = h->out;
+    h->out = NULL;
     rc = exf_output_file_commit(done, err);
 out:
     exf_h5_close(h);
     return rc;
 }
 
-exf_code exf_h5_settle(exf_h5 *h, exf_err *err)
-{
-    exf_code rc = exf_h5i_writable(h, err);
-    return rc == EXF_OK ? exf_h5i_forget(h, err) : rc;
-}
-
 exf_code exf_h5_sync(const exf_h5 *h, exf_err *err)
 {
-    return exf_output_file_sync(h->sink.out, err);
+    return exf_output_file_sync(h->out, err);
 }
 
 void exf_h5_close(exf_h5 *h)
 {
     if (!h) return;
-    exf_h5i_quiet();
-    h->sink.deaf = 1;
-    if (exf_h5i_forget(h, NULL) != EXF_OK) h->last = H5I_INVALID_HID;
-    if (h->file >= 0) H5Fclose(h->file);
-    exf_output_file_abort(h->sink.out);
-    exf_h5i_defined_free(h);
+    quiet_thread();
+    if (h->file >= 0 && h->broken == EXF_OK) H5Fclose(h->file);
+    exf_output_file_abort(h->out);
+    exf_file_close(h->in);
+    for (size_t i = 0; i < h->n_rows; i++) exf_mem_free(h->rows[i].path);
+    exf_mem_free(h->rows);
     exf_mem_free(h->path);
     exf_mem_free(h);
 }
@@ -255,7 +275,7 @@ static int below_dataset(const exf_h5 *h, const char *path)
     return is_dataset;
 }
 
-static exf_code step_exists(const exf_h5 *h, const char *path, int *found, exf_err *err)
+static exf_code step_exists(exf_h5 *h, const char *path, int *found, exf_err *err)
 {
     H5L_info_t info;
     htri_t exists = H5Lexists(h->file, path, H5P_DEFAULT);
@@ -268,7 +288,7 @@ static exf_code step_exists(const exf_h5 *h, const char *path, int *found, exf_e
     return exf_fail(err, exf_h5i_blame(h), "%s: %s is a soft or external link, which is not followed", h->path, path);
 }
 
-exf_code exf_h5i_find(const exf_h5 *h, const char *path, int *found, exf_err *err)
+static exf_code find(exf_h5 *h, const char *path, int *found, exf_err *err)
 {
     char *p = NULL, cut = 0;
     size_t at = 0;
@@ -283,11 +303,11 @@ out:
     return rc;
 }
 
-exf_code exf_h5i_open(const exf_h5 *h, const char *path, hid_t *object, exf_err *err)
+exf_code exf_h5i_open(exf_h5 *h, const char *path, hid_t *object, exf_err *err)
 {
     int found;
     *object = H5I_INVALID_HID;
-    exf_code rc = exf_h5i_find(h, path, &found, err);
+    exf_code rc = find(h, path, &found, err);
     if (rc != EXF_OK) return rc;
     if (!found) return exf_fail(err, exf_h5i_blame(h), "%s: %s is missing", h->path, path);
     *object = H5Oopen(h->file, path, H5P_DEFAULT);
@@ -296,7 +316,7 @@ exf_code exf_h5i_open(const exf_h5 *h, const char *path, hid_t *object, exf_err 
 
 exf_code exf_h5_exists(exf_h5 *h, const char *path, int *found, exf_err *err)
 {
-    return exf_h5i_find(h, path, found, err);
+    return find(h, path, found, err);
 }
 
 /* ---- groups -------------------------------------------------------------- */
@@ -308,15 +328,6 @@ hid_t exf_h5i_utf8_links(void)
     return lcpl;
 }
 
-/* Links and attributes stay in their object's header, which has a checksum; an
- * index of them outside it has crashed libhdf5 1.10 when it was damaged. */
-void exf_h5i_compact(hid_t creation_list)
-{
-    enum { MOST = 65535 };
-    H5Pset_link_phase_change(creation_list, MOST, 0);
-    H5Pset_attr_phase_change(creation_list, MOST, 0);
-}
-
 /* HDF5 can make parents itself, but not without times in them. */
 static exf_code make_group(exf_h5 *h, const char *path, exf_err *err)
 {
@@ -325,7 +336,7 @@ static exf_code make_group(exf_h5 *h, const char *path, exf_err *err)
     if (rc != EXF_OK || found) return rc;
     hid_t lcpl = exf_h5i_utf8_links(), gcpl = H5Pcreate(H5P_GROUP_CREATE);
     H5Pset_obj_track_times(gcpl, 0);
-    exf_h5i_compact(gcpl);
+    keep_compact(gcpl);
     hid_t group = H5Gcreate2(h->file, path, lcpl, gcpl, H5P_DEFAULT);
     if (group < 0) rc = exf_h5i_fail(h, err, "cannot make group %s", path);
     if (group >= 0) H5Gclose(group);

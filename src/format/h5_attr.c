@@ -1,4 +1,4 @@
-/* h5_attr.c - attributes of HDF5 objects; see h5.h. */
+/* h5_attr.c - attributes of HDF5 objects, and lists of what an object has; see h5.h. */
 #include "format/h5_internal.h"
 
 #include "base/mem.h"
@@ -6,9 +6,69 @@
 
 #include <string.h>
 
-/* ---- writing --------------------------------------------------------------- */
+/* ---- listing --------------------------------------------------------------- */
 
-static exf_code put(exf_h5 *h, const char *object, const char *name, hid_t file_type, hid_t type, const void *value, exf_err *err)
+typedef struct {
+    exf_h5_visit visit;
+    void *self;
+    exf_err *err;
+    exf_code rc;
+} visitor;
+
+static herr_t visit_name(visitor *v, const char *name)
+{
+    v->rc = v->visit(v->self, name, v->err);
+    return v->rc == EXF_OK ? 0 : 1; /* 1 stops without being HDF5's failure */
+}
+
+static herr_t visit_link(hid_t group, const char *name, const H5L_info_t *info, void *self)
+{
+    (void)group, (void)info;
+    return visit_name(self, name);
+}
+
+static herr_t visit_attr(hid_t object, const char *name, const H5A_info_t *info, void *self)
+{
+    (void)object, (void)info;
+    return visit_name(self, name);
+}
+
+exf_code exf_h5_members(exf_h5 *h, const char *group, exf_h5_visit visit, void *self, exf_err *err)
+{
+    visitor v = {visit, self, err, EXF_OK};
+    H5G_info_t info;
+    hid_t object;
+    exf_code rc = exf_h5i_open(h, group, &object, err);
+    if (rc != EXF_OK) return rc;
+    if (H5Iget_type(object) != H5I_GROUP)
+        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s is a dataset, expected a group", h->path, group);
+    else if (H5Gget_info(object, &info) < 0)
+        rc = exf_h5i_fail(h, err, "cannot list %s", group);
+    else if (info.storage_type == H5G_STORAGE_TYPE_DENSE) /* see keep_compact */
+        rc = exf_fail(err, exf_h5i_blame(h), "%s: %s keeps its members in an index, expected them in its header: not one of ours",
+                      h->path, group);
+    else if (H5Literate(object, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_link, &v) < 0)
+        rc = exf_h5i_fail(h, err, "cannot list %s", group);
+    H5Oclose(object);
+    return rc != EXF_OK ? rc : v.rc;
+}
+
+exf_code exf_h5_attrs(exf_h5 *h, const char *object, exf_h5_visit visit, void *self, exf_err *err)
+{
+    visitor v = {visit, self, err, EXF_OK};
+    hid_t o;
+    exf_code rc = exf_h5i_open(h, object, &o, err);
+    if (rc != EXF_OK) return rc;
+    if (H5Aiterate2(o, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_attr, &v) < 0)
+        rc = exf_h5i_fail(h, err, "cannot list the attributes of %s", object);
+    H5Oclose(o);
+    return rc != EXF_OK ? rc : v.rc;
+}
+
+/* ---- writing attributes ---------------------------------------------------- */
+
+static exf_code put_attr(exf_h5 *h, const char *object, const char *name, hid_t file_type, hid_t type, const void *value,
+                         exf_err *err)
 {
     exf_code rc;
     hid_t o = H5I_INVALID_HID, attr = H5I_INVALID_HID, space = H5I_INVALID_HID, acpl = H5I_INVALID_HID;
@@ -42,25 +102,25 @@ exf_code exf_h5_put_text(exf_h5 *h, const char *object, const char *name, const 
         return exf_fail(err, EXF_INTERNAL, "%s: attribute %s of %s is %zu bytes long, at most %d fit", h->path, name, object, len,
                         EXF_H5_TEXT_MAX);
     hid_t type = H5Tcopy(H5T_C_S1);
-    H5Tset_size(type, len ? len : 1); /* there is no type of size 0; the NUL behind value pads */
+    H5Tset_size(type, len ? len : 1); /* there is no type of size 0; the NUL after value pads */
     H5Tset_strpad(type, H5T_STR_NULLPAD);
     H5Tset_cset(type, H5T_CSET_UTF8);
-    exf_code rc = put(h, object, name, type, type, value, err);
+    exf_code rc = put_attr(h, object, name, type, type, value, err);
     H5Tclose(type);
     return rc;
 }
 
 exf_code exf_h5_put_i64(exf_h5 *h, const char *object, const char *name, int64_t value, exf_err *err)
 {
-    return put(h, object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value, err);
+    return put_attr(h, object, name, H5T_STD_I64LE, H5T_NATIVE_INT64, &value, err);
 }
 
 exf_code exf_h5_put_f64(exf_h5 *h, const char *object, const char *name, double value, exf_err *err)
 {
-    return put(h, object, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value, err);
+    return put_attr(h, object, name, H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &value, err);
 }
 
-/* ---- reading --------------------------------------------------------------- */
+/* ---- reading attributes ---------------------------------------------------- */
 
 static exf_h5i_kind kind_of(hid_t attr, hid_t type)
 {
@@ -74,7 +134,7 @@ static exf_h5i_kind kind_of(hid_t attr, hid_t type)
     return H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 ? EXF_H5I_TEXT : EXF_H5I_OTHER;
 }
 
-static exf_code read_text(const exf_h5 *h, const char *object, const char *name, hid_t attr, hid_t type, char **text, exf_err *err)
+static exf_code read_text(exf_h5 *h, const char *object, const char *name, hid_t attr, hid_t type, char **text, exf_err *err)
 {
     size_t size = H5Tget_size(type);
     *text = NULL;
@@ -97,7 +157,7 @@ static exf_code read_text(const exf_h5 *h, const char *object, const char *name,
     return rc;
 }
 
-exf_code exf_h5i_attr(const exf_h5 *h, const char *object, const char *name, exf_h5i_value *v, exf_err *err)
+exf_code exf_h5i_attr(exf_h5 *h, const char *object, const char *name, exf_h5i_value *v, exf_err *err)
 {
     exf_code rc;
     hid_t o = H5I_INVALID_HID, attr = H5I_INVALID_HID, type = H5I_INVALID_HID;
@@ -135,7 +195,7 @@ const char *exf_h5i_kind_name(exf_h5i_kind kind)
     return name[kind];
 }
 
-static exf_code get(const exf_h5 *h, const char *object, const char *name, exf_h5i_kind want, exf_h5i_value *v, exf_err *err)
+static exf_code get_attr(exf_h5 *h, const char *object, const char *name, exf_h5i_kind want, exf_h5i_value *v, exf_err *err)
 {
     exf_code rc = exf_h5i_attr(h, object, name, v, err);
     if (rc != EXF_OK || v->kind == want) return rc;
@@ -147,7 +207,7 @@ static exf_code get(const exf_h5 *h, const char *object, const char *name, exf_h
 exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char **value, exf_err *err)
 {
     exf_h5i_value v;
-    exf_code rc = get(h, object, name, EXF_H5I_TEXT, &v, err);
+    exf_code rc = get_attr(h, object, name, EXF_H5I_TEXT, &v, err);
     *value = rc == EXF_OK ? v.text : NULL;
     return rc;
 }
@@ -155,7 +215,7 @@ exf_code exf_h5_get_text(exf_h5 *h, const char *object, const char *name, char *
 exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t *value, exf_err *err)
 {
     exf_h5i_value v;
-    exf_code rc = get(h, object, name, EXF_H5I_I64, &v, err);
+    exf_code rc = get_attr(h, object, name, EXF_H5I_I64, &v, err);
     if (rc == EXF_OK) *value = v.number.i64;
     return rc;
 }
@@ -163,7 +223,7 @@ exf_code exf_h5_get_i64(exf_h5 *h, const char *object, const char *name, int64_t
 exf_code exf_h5_get_f64(exf_h5 *h, const char *object, const char *name, double *value, exf_err *err)
 {
     exf_h5i_value v;
-    exf_code rc = get(h, object, name, EXF_H5I_F64, &v, err);
+    exf_code rc = get_attr(h, object, name, EXF_H5I_F64, &v, err);
     if (rc == EXF_OK) *value = v.number.f64;
     return rc;
 }

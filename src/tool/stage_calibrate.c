@@ -153,7 +153,7 @@ static uint64_t numbers_of_a_pair(const exf_session *s, const exf_recipe *r)
     return all;
 }
 
-/* Statistics, tables and one export, before compression. */
+/* Statistics, tables and one export. */
 static uint64_t calibrate_bytes(const exf_session *s, const exf_recipe *r, const exf_accumulate_options *o)
 {
     uint64_t l = (uint64_t)s->layers.n, e = (uint64_t)s->shape.n_experts, pairs = e * (e - 1);

@@ -32,21 +32,13 @@ static void parse(char *to, hid_t type, const char *text)
     memcpy(to, &n, width); /* little endian, as the file's types are */
 }
 
-/* Writes "ROWS CRC CRC ..." again (artifact.h). */
-static void checksum_again(hid_t d, hid_t space, const char *bytes, size_t n)
+/* Writes the CRC-32 of the elements again (format/h5.h). */
+static void checksum_again(hid_t d, const char *bytes, size_t n)
 {
-    hsize_t rows[H5S_MAX_RANK] = {1};
-    if (H5Aexists(d, "crc32") <= 0) return; /* version 1 or 2 */
+    char text[9];
     hid_t attr = H5Aopen(d, "crc32", H5P_DEFAULT), type = H5Aget_type(attr);
-    char *text = calloc(H5Tget_size(type) + 2, 1);
-    must(text && H5Aread(attr, type, text) >= 0, "cannot read the checksums");
-    H5Sget_simple_extent_dims(space, rows, NULL);
-    size_t block = strtoul(text, NULL, 10) * (n / rows[0]);
-    char *to = strchr(text, ' ');
-    for (size_t from = 0; from < n; from += block, to += 9)
-        snprintf(to, 10, " %08lx", crc32(0, (const unsigned char *)bytes + from, (uInt)(n - from < block ? n - from : block)));
-    must(H5Awrite(attr, type, text) >= 0, "cannot write the checksums");
-    free(text);
+    snprintf(text, sizeof text, "%08lx", crc32(0, (const unsigned char *)bytes, (uInt)n));
+    must(H5Awrite(attr, type, text) >= 0, "cannot write the checksum");
     H5Tclose(type);
     H5Aclose(attr);
 }
@@ -61,7 +53,7 @@ static void set_element(hid_t file, const char *dataset, size_t at, const char *
     must(all && at < n && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all) >= 0, "cannot read that element");
     parse(all + at * width, type, value);
     must(H5Dwrite(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, all) >= 0, "cannot write the dataset");
-    checksum_again(d, space, all, n * width);
+    checksum_again(d, all, n * width);
     free(all);
     H5Sclose(space);
     H5Tclose(type);

@@ -168,7 +168,9 @@ static exf_code write_capture(const char *name, int from, int n, const exf_prove
     exf_capture_file f = {.h = NULL};
     exf_run_shape shape = {E, K, H, 4, n};
     exf_code rc;
-    EXF_TRY(exf_capture_create(&f, exf_scratch(name), 1, &shape, numbers, L, NULL, p, err));
+    EXF_TRY(exf_capture_create(&f,
+            &(exf_capture_plan){.target = exf_scratch(name), .force = 1, .shape = shape,
+                                .layer_number = numbers, .n_layers = L, .provenance = p}, err));
     for (int l = 0; l < L; l++) {
         routed r = layer_of_run(l);
         size_t slot = (size_t)(from * K);
@@ -268,7 +270,9 @@ START_TEST(captures_of_other_runs_are_refused)
     add_fact(&p, "data.tokens_digest", "u");
     for (int i = 0; i < 3; i++) { /* captures without a token */
         exf_capture_file f;
-        ck_ok(exf_capture_create(&f, exf_scratch(names[i]), 0, &shapes[i], i == 2 ? other : numbers, L, NULL, &p, &e), e);
+        ck_ok(exf_capture_create(&f,
+                &(exf_capture_plan){.target = exf_scratch(names[i]), .shape = shapes[i],
+                                    .layer_number = i == 2 ? other : numbers, .n_layers = L, .provenance = &p}, &e), e);
         ck_ok(exf_capture_commit(&f, &e), e);
     }
     captures_refused("a.h5", "same.h5", EXF_MODEL, "capture.layers");

@@ -401,7 +401,9 @@ static exf_code write_capture(const char *name, int first, int n, exf_err *err)
     for (int i = 0; i < n; i++) shape.n_tokens += seq_length[first + i];
     EXF_TRY(exf_provenance_add(&p, err, "data.tokens_digest", "t%s", n == SEQ_N ? "" : first ? "1" : "2"));
     EXF_TRY(exf_provenance_add(&p, err, "data.domains", "c: %d sequences, %d tokens", n, (int)shape.n_tokens));
-    EXF_TRY(exf_capture_create(&f, exf_scratch(name), 1, &shape, number, 1, &list, &p, err));
+    EXF_TRY(exf_capture_create(&f,
+            &(exf_capture_plan){.target = exf_scratch(name), .force = 1, .shape = shape,
+                                .layer_number = number, .n_layers = 1, .sequences = &list, .provenance = &p}, err));
     EXF_TRY(exf_capture_put(&f, SEQ_LAYER, 0, shape.n_tokens, r.ids + row * K, r.weights + row * K, r.outputs + row * K * H, err));
     rc = exf_capture_commit(&f, err);
 out:

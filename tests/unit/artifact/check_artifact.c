@@ -53,42 +53,15 @@ START_TEST(an_artifact_says_what_it_is)
 }
 END_TEST
 
-/* Takes the checksums from a file's only dataset, and says which version it is. */
-static void forget_checksums(const char *name, int64_t version)
+/* Sets an integer attribute of the root, or deletes it (-1). */
+static void set_root(const char *name, const char *attribute, int64_t value)
 {
-    hid_t f = H5Fopen(exf_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT), a = H5Aopen(f, "exfold_version", H5P_DEFAULT);
-    if (H5Aexists_by_name(f, "/layer_numbers", EXF_H5_CHECKSUM, H5P_DEFAULT) > 0)
-        ck_assert_int_ge(H5Adelete_by_name(f, "/layer_numbers", EXF_H5_CHECKSUM, H5P_DEFAULT), 0);
-    ck_assert_int_ge(H5Awrite(a, H5T_NATIVE_INT64, &version), 0);
-    H5Aclose(a);
+    hid_t f = H5Fopen(exf_scratch(name), H5F_ACC_RDWR, H5P_DEFAULT);
+    hid_t a = value < 0 ? H5I_INVALID_HID : H5Aopen(f, attribute, H5P_DEFAULT);
+    ck_assert_int_ge(value < 0 ? H5Adelete(f, attribute) : H5Awrite(a, H5T_NATIVE_INT64, &value), 0);
+    if (a >= 0) H5Aclose(a);
     ck_assert_int_ge(H5Fclose(f), 0);
 }
-
-START_TEST(checksums_are_due_since_version_3)
-{
-    exf_provenance p = sample_facts("t1");
-    const int32_t numbers[] = {1, 5};
-    exf_h5 *h = NULL;
-    ck_ok(exf_artifact_create(&h, exf_scratch("a"), 1, &exf_artifact_tables, &p, &e), e);
-    ck_ok(exf_layer_numbers_write(numbers, 2, h, &e), e);
-    ck_ok(exf_h5_commit(h, &e), e);
-    for (int64_t version = 3; version >= 2; version--) {
-        int32_t *back;
-        int n = 0;
-        forget_checksums("a", version);
-        ck_ok(exf_artifact_open(&h, exf_scratch("a"), &exf_artifact_tables, NULL, NULL, &e), e);
-        if (version == 3) {
-            ck_fails(exf_layer_numbers_read(&back, &n, &none, h, &e), EXF_FORMAT, e, "/layer_numbers lacks the attribute crc32");
-        } else {
-            ck_ok(exf_layer_numbers_read(&back, &n, &none, h, &e), e);
-            ck_assert(n == 2 && back[0] == 1 && back[1] == 5);
-            exf_mem_free(back);
-        }
-        exf_h5_close(h);
-    }
-    exf_provenance_free(&p);
-}
-END_TEST
 
 static void cannot_open(const char *name, const exf_artifact *expected, exf_code want, const char *part)
 {
@@ -99,6 +72,42 @@ static void cannot_open(const char *name, const exf_artifact *expected, exf_code
     ck_assert_msg(strstr(e.msg, name) != NULL, "no file in \"%s\"", e.msg);
     exf_provenance_free(&p);
 }
+
+/* Files of the container before this one are refused with what makes them again; files of a later one, too. */
+START_TEST(the_container_is_ours)
+{
+    exf_provenance p = sample_facts("t1");
+    write_empty("a", &exf_artifact_tables, &p);
+    set_root("a", EXF_H5_CONTAINER, 3);
+    cannot_open("a", NULL, EXF_VERSION, "container version 3, this program reads version 2");
+    set_root("a", EXF_H5_CONTAINER, -1);
+    cannot_open("a", NULL, EXF_VERSION, "exfold-calibrate");
+    write_empty("c", &exf_artifact_capture, &p);
+    set_root("c", EXF_H5_CONTAINER, -1);
+    cannot_open("c", NULL, EXF_VERSION, "exfold-capture");
+    exf_provenance_free(&p);
+}
+END_TEST
+
+START_TEST(a_dataset_without_checksum_is_refused)
+{
+    exf_provenance p = sample_facts("t1");
+    const int32_t numbers[] = {1, 5};
+    int32_t *back;
+    int n = 0;
+    exf_h5 *h = NULL;
+    ck_ok(exf_artifact_create(&h, exf_scratch("a"), 1, &exf_artifact_tables, &p, &e), e);
+    ck_ok(exf_layer_numbers_write(numbers, 2, h, &e), e);
+    ck_ok(exf_h5_commit(h, &e), e);
+    hid_t f = H5Fopen(exf_scratch("a"), H5F_ACC_RDWR, H5P_DEFAULT);
+    ck_assert_int_ge(H5Adelete_by_name(f, "/layer_numbers", EXF_H5_CHECKSUM, H5P_DEFAULT), 0);
+    ck_assert_int_ge(H5Fclose(f), 0);
+    ck_ok(exf_artifact_open(&h, exf_scratch("a"), &exf_artifact_tables, NULL, NULL, &e), e);
+    ck_fails(exf_layer_numbers_read(&back, &n, &none, h, &e), EXF_FORMAT, e, "/layer_numbers lacks the attribute crc32");
+    exf_h5_close(h);
+    exf_provenance_free(&p);
+}
+END_TEST
 
 START_TEST(an_older_reader_opens_what_it_may)
 {
@@ -145,6 +154,7 @@ START_TEST(what_is_no_artifact_is_refused)
     ck_ok(exf_h5_create(&h, exf_scratch("nowhere.h5"), 0, &e), e);
     ck_ok(exf_h5_put_text(h, "/", "exfold_kind", "tables", &e), e);
     ck_ok(exf_h5_put_i64(h, "/", "exfold_min_reader", 1, &e), e);
+    ck_ok(exf_h5_put_i64(h, "/", EXF_H5_CONTAINER, 2, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     cannot_open("nowhere.h5", NULL, EXF_FORMAT, "/provenance");
     exf_provenance_free(&p);
@@ -206,7 +216,7 @@ static void write_numbers(exf_tensor t)
     exf_h5 *h = NULL;
     t.name = "/layer_numbers";
     ck_ok(exf_h5_create(&h, exf_scratch("layers.h5"), 1, &e), e);
-    if (t.data) ck_ok(exf_h5_write(h, &t, EXF_H5_PLAIN, &e), e);
+    if (t.data) ck_ok(exf_h5_write(h, &t, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
 }
 
@@ -449,7 +459,8 @@ Suite *exf_suite(void)
     tcase_add_checked_fixture(t, start_empty, NULL);
     tcase_add_test(t, kinds_are_found_by_name_and_in_order);
     tcase_add_test(t, an_artifact_says_what_it_is);
-    tcase_add_test(t, checksums_are_due_since_version_3);
+    tcase_add_test(t, the_container_is_ours);
+    tcase_add_test(t, a_dataset_without_checksum_is_refused);
     tcase_add_test(t, an_older_reader_opens_what_it_may);
     tcase_add_test(t, what_is_no_artifact_is_refused);
     tcase_add_test(t, run_shapes_are_possible_ones);

@@ -14,7 +14,9 @@ static exf_code create(exf_capture_file *f, exf_err *err)
 {
     exf_provenance none = {0};
     exf_run_shape shape = {E, K, H, 1, T};
-    return exf_capture_create(f, exf_scratch("c.h5"), 1, &shape, layers, LAYERS, NULL, &none, err);
+    return exf_capture_create(f,
+            &(exf_capture_plan){.target = exf_scratch("c.h5"), .force = 1, .shape = shape,
+                                .layer_number = layers, .n_layers = LAYERS, .provenance = &none}, err);
 }
 
 static exf_code put(exf_capture_write_behind *w, int layer, int64_t row, int64_t n, exf_err *err)

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <zlib.h>
 
 static int open_descriptors(void)
 {
@@ -62,7 +61,7 @@ START_TEST(giving_up_leaves_nothing)
     float v[6] = {1};
     int fds = open_descriptors();
     h = create("gone.h5");
-    put_floats(h, "/a", 2, 3, v, EXF_H5_COMPRESS);
+    put_floats(h, "/a", 2, 3, v);
     exf_h5_close(h);
     exf_h5_close(NULL);
     nothing_left(0);
@@ -78,7 +77,7 @@ START_TEST(giving_up_leaves_nothing)
 END_TEST
 
 /* Everything that touches the file, stopping at the first refusal. */
-static exf_code write_much(const char *path, int flags, exf_err *err)
+static exf_code write_much(const char *path, exf_err *err)
 {
     enum { N = 200000 };
     static double v[N];
@@ -88,8 +87,8 @@ static exf_code write_much(const char *path, int flags, exf_err *err)
     EXF_TRY(exf_h5_create(&h, path, 1, err));
     exf_tensor big = tensor("/a/big", EXF_DT_F64, 1, N, 0, 0, v), rows = tensor("/b/rows", EXF_DT_F64, 2, 100, N / 100, 0, NULL);
     EXF_TRY(exf_h5_put_text(h, "/", "k", "value", err));
-    EXF_TRY(exf_h5_write(h, &big, flags, err));
-    EXF_TRY(exf_h5_define(h, &rows, flags, err));
+    EXF_TRY(exf_h5_write(h, &big, err));
+    EXF_TRY(exf_h5_define(h, &rows, err));
     for (int r = 0; r < 100; r += 10) EXF_TRY(exf_h5_write_rows(h, "/b/rows", r, 10, v, err));
     for (int i = 0; i < 20; i++) {
         char name[16];
@@ -109,33 +108,29 @@ START_TEST(a_full_disk_is_reported_and_leaves_nothing)
     struct rlimit old, low;
     char target[600];
     snprintf(target, sizeof target, "%s", exf_scratch("full.h5"));
-    int fds = open_descriptors(), refused = 0;
+    int refused = 0;
     signal(SIGXFSZ, SIG_IGN);
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &old), 0);
-    for (int flags = 0; flags < 2; flags++) {
-        ck_ok(write_much(target, flags, &e), e);
-        exf_file *f;
-        ck_ok(exf_file_open(&f, target, &e), e);
-        rlim_t size = exf_file_size(f), at = 0;
-        exf_file_close(f);
-        unlink(target);
-        while (at < size) {
-            start_listening();
-            low = old;
-            low.rlim_cur = at;
-            setrlimit(RLIMIT_FSIZE, &low);
-            exf_code rc = write_much(target, flags, &e);
-            setrlimit(RLIMIT_FSIZE, &old);
-            heard_nothing();
-            ck_assert_msg(rc == EXF_NOSPACE && strstr(e.msg, "File too large"), "limit %ld: %s %s", (long)at, exf_code_name(rc),
-                          e.msg);
-            ck_assert_int_eq(open_descriptors(), fds);
-            nothing_left(0);
-            refused++;
-            at += at < 8192 ? 257 : size - at < 8192 ? 257 : (size - at) / 3;
-        }
+    ck_ok(write_much(target, &e), e);
+    exf_file *f;
+    ck_ok(exf_file_open(&f, target, &e), e);
+    rlim_t size = exf_file_size(f), at = 0;
+    exf_file_close(f);
+    unlink(target);
+    while (at < size) {
+        start_listening();
+        low = old;
+        low.rlim_cur = at;
+        setrlimit(RLIMIT_FSIZE, &low);
+        exf_code rc = write_much(target, &e);
+        setrlimit(RLIMIT_FSIZE, &old);
+        heard_nothing();
+        ck_assert_msg(rc == EXF_NOSPACE && strstr(e.msg, "File too large"), "limit %ld: %s %s", (long)at, exf_code_name(rc), e.msg);
+        no_temporary_left(0); /* libhdf5's handle is given up, see h5_internal.h */
+        refused++;
+        at += at < 8192 ? 257 : size - at < 8192 ? 257 : (size - at) / 3;
     }
-    ck_assert_int_gt(refused, 100);
+    ck_assert_int_gt(refused, 50);
 }
 END_TEST
 
@@ -151,12 +146,12 @@ START_TEST(after_a_refusal_every_call_repeats_it)
     low = old;
     low.rlim_cur = 100000;
     setrlimit(RLIMIT_FSIZE, &low);
-    exf_code rc = exf_h5_write(h, &t, 0, &e);
+    exf_code rc = exf_h5_write(h, &t, &e);
     setrlimit(RLIMIT_FSIZE, &old);
     ck_assert_int_eq(rc, EXF_NOSPACE);
     ck_fails(exf_h5_put_i64(h, "/", "n", 1, &e), EXF_NOSPACE, e, "File too large");
     ck_fails(exf_h5_commit(h, &e), EXF_NOSPACE, e, "broken.h5: cannot write: File too large");
-    nothing_left(0);
+    no_temporary_left(0);
 }
 END_TEST
 
@@ -173,7 +168,7 @@ START_TEST(every_allocation_may_fail)
         text = NULL;
         exf_mem_fail_at(n);
         EXF_TRY(exf_h5_create(&h, path, 1, &e));
-        EXF_TRY(exf_h5_write(h, &t, 0, &e));
+        EXF_TRY(exf_h5_write(h, &t, &e));
         EXF_TRY(exf_h5_put_text(h, "/g", "k", "v", &e));
         rc = exf_h5_commit(h, &e);
         h = NULL;
@@ -215,7 +210,7 @@ START_TEST(garbage_is_refused)
     memcpy(junk, "\x89HDF\r\n\x1a\n", 8);
     exf_write_file(path, junk, sizeof junk);
     ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
-    write_sample("whole.h5", 0, EXF_H5_COMPRESS);
+    write_sample("whole.h5", 0);
     ck_ok(exf_file_slurp(exf_scratch("whole.h5"), 1 << 26, &bytes, &len, &e), e);
     for (size_t cut = 0; cut < len; cut += cut < 100 ? 1 : 997) {
         exf_write_file(path, bytes, cut);
@@ -261,7 +256,14 @@ static void write_foreign(const char *path)
     foreign_data(f, "words", words, 1, 3, H5P_DEFAULT);
     foreign_data(f, "rank9", H5T_IEEE_F32LE, 9, 1, H5P_DEFAULT);
     foreign_data(f, "huge", H5T_IEEE_F32LE, 2, (hsize_t)1 << 30, H5P_DEFAULT);
-    foreign_data(f, "times", H5T_IEEE_F32LE, 1, 3, H5P_DEFAULT);
+    hid_t early = H5Pcreate(H5P_DATASET_CREATE), small = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_alloc_time(early, H5D_ALLOC_TIME_EARLY);
+    H5Pset_layout(small, H5D_COMPACT);
+    foreign_data(f, "times", H5T_IEEE_F32LE, 1, 3, early);
+    foreign_data(f, "late", H5T_STD_U8LE, 1, (hsize_t)1 << 33, H5P_DEFAULT);
+    foreign_data(f, "small", H5T_IEEE_F32LE, 1, 3, small);
+    H5Pclose(early);
+    H5Pclose(small);
     hid_t dcpl = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_external(dcpl, "/etc/passwd", 0, 12);
     foreign_data(f, "elsewhere", H5T_IEEE_F32LE, 1, 3, dcpl);
@@ -298,10 +300,12 @@ START_TEST(foreign_files_are_refused_in_words)
                {"/compound", "/compound has elements that are none of"},
                {"/words", "/words has elements that are none of"},
                {"/rank9", "more than 8 axes"},
-               {"/huge", "/huge states more bytes of elements than its stored bytes explain: 4611686018427387904, at most 1048576"},
+               {"/huge", "/huge has no shape"},
+               {"/late", "/late states 8589934592 bytes of elements, the file of "},
+               {"/chunky", "/chunky is chunked"},
+               {"/small", "/small is chunked, compact"},
                {"/null", "/null has no shape"},
                {"/elsewhere", "/elsewhere has its elements in another file"},
-               {"/chunky", "/chunky has chunks of too many bytes: 1073741824, at most 67108864"},
                {"/soft", "/soft is a soft or external link"},
                {"/external", "/external is a soft or external link"},
                {"/external/x", "/external is a soft or external link"},
@@ -335,103 +339,6 @@ START_TEST(foreign_files_are_refused_in_words)
 }
 END_TEST
 
-/* A dataset [2, 4, 9] of 0, 1, 2, ... in chunks of a given shape; its last row is written only if `whole`. */
-static void put_chunked(hid_t f, const char *name, const hsize_t *chunk, int shuffles, int whole)
-{
-    static const hsize_t dims[] = {2, 4, 9}, start[] = {0, 0, 0};
-    hsize_t count[] = {whole ? 2 : 1, 4, 9};
-    int32_t x[2 * 4 * 9];
-    for (int i = 0; i < 2 * 4 * 9; i++) x[i] = i;
-    hid_t space = H5Screate_simple(3, dims, NULL), part = H5Screate_simple(3, count, NULL), dcpl = H5Pcreate(H5P_DATASET_CREATE);
-    H5Pset_chunk(dcpl, 3, chunk);
-    if (shuffles) H5Pset_shuffle(dcpl);
-    H5Pset_deflate(dcpl, 4);
-    hid_t d = H5Dcreate2(f, name, H5T_STD_I32LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
-    H5Sselect_hyperslab(space, H5S_SELECT_SET, start, NULL, count, NULL);
-    ck_assert_int_ge(H5Dwrite(d, H5T_NATIVE_INT32, part, space, H5P_DEFAULT, x), 0);
-    H5Dclose(d);
-    H5Pclose(dcpl);
-    H5Sclose(part);
-    H5Sclose(space);
-}
-
-/* Chunks of any shape, filtered as ours or otherwise, present or not, give the same elements. */
-START_TEST(chunks_of_any_shape_read_back)
-{
-    static const hsize_t chunk[][3] = {{1, 3, 9}, {1, 1, 5}, {1, 4, 9}, {2, 4, 9}, {2, 3, 4}, {1, 3, 5}, {2, 1, 9}};
-    exf_err e;
-    exf_h5 *h;
-    char name[16];
-    int32_t x[2 * 4 * 9];
-    enum { SHAPES = sizeof chunk / sizeof *chunk };
-    hid_t f = H5Fcreate(exf_scratch("chunked.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    for (int i = 0; i < 4 * SHAPES; i++) {
-        snprintf(name, sizeof name, "x%d", i);
-        put_chunked(f, name, chunk[i / 4], i & 1, i & 2);
-    }
-    H5Fclose(f);
-    ck_ok(exf_h5_open(&h, exf_scratch("chunked.h5"), &e), e);
-    for (int i = 0; i < 4 * SHAPES; i++) {
-        exf_tensor t = {.name = name, .dtype = EXF_DT_I32, .rank = 3, .shape = {2, 4, 9}};
-        snprintf(name, sizeof name, "/x%d", i);
-        ck_ok(exf_h5_read(h, &t, x, &e), e);
-        for (int k = 0; k < 2 * 4 * 9; k++) ck_assert_int_eq(x[k], i & 2 || k < 4 * 9 ? k : 0);
-    }
-    exf_h5_close(h);
-    ck_assert_int_eq(unlink(exf_scratch("chunked.h5")), 0);
-}
-END_TEST
-
-/* A dataset [n] of bytes in chunks of `chunk`, with the deflate stream `stream` in its first. */
-static void put_bomb(hid_t f, const char *name, hsize_t n, hsize_t chunk, int deflates, const void *stream, size_t bytes)
-{
-    hid_t space = H5Screate_simple(1, &n, NULL), dcpl = H5Pcreate(H5P_DATASET_CREATE);
-    hsize_t at = 0;
-    H5Pset_chunk(dcpl, 1, &chunk);
-    for (int i = 0; i < deflates; i++) H5Pset_deflate(dcpl, 9);
-    hid_t d = H5Dcreate2(f, name, H5T_STD_U8LE, space, H5P_DEFAULT, dcpl, H5P_DEFAULT);
-    if (stream) ck_assert_int_ge(H5Dwrite_chunk(d, H5P_DEFAULT, 0, &at, bytes, stream), 0);
-    H5Dclose(d);
-    H5Pclose(dcpl);
-    H5Sclose(space);
-}
-
-/* Small files that would take much memory or time are refused before they do. */
-START_TEST(what_a_file_cannot_explain_is_refused)
-{
-    enum { INFLATED = 256 << 20, CHUNK = 1 << 20 };
-    static const struct {
-        const char *path, *part;
-    } bad[] = {{"/sparse", "/sparse states more bytes of elements than its stored bytes explain: 8589934592, at most 1048576"},
-               {"/late", "/late states more bytes of elements than its stored bytes explain: 8589934592, at most 1048576"},
-               {"/twice", "/twice has other filters than shuffle, deflate and fletcher32, each once"},
-               {"/tiny", "/tiny has too many chunks for its bytes: 500000, at most 46"}};
-    exf_err e;
-    exf_h5 *h;
-    exf_tensor t;
-    uLongf n = compressBound(INFLATED);
-    unsigned char *zeros = calloc(INFLATED, 1), *stream = malloc(n);
-    ck_assert_int_eq(compress2(stream, &n, zeros, INFLATED, 9), Z_OK);
-    hid_t f = H5Fcreate(exf_scratch("bombs.h5"), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT);
-    put_bomb(f, "sparse", (hsize_t)1 << 33, CHUNK, 1, NULL, 0);
-    put_bomb(f, "bomb", CHUNK, CHUNK, 1, stream, n);
-    put_bomb(f, "twice", CHUNK, CHUNK, 2, stream, 500);
-    put_bomb(f, "tiny", 500000, 1, 1, NULL, 0);
-    foreign_data(f, "late", H5T_STD_U8LE, 1, (hsize_t)1 << 33, H5P_DEFAULT);
-    H5Fclose(f);
-    free(zeros);
-    free(stream);
-    ck_ok(exf_h5_open(&h, exf_scratch("bombs.h5"), &e), e);
-    for (int i = 0; i < COUNT(bad); i++) ck_fails(exf_h5_describe(h, bad[i].path, &t, &e), EXF_FORMAT, e, bad[i].part);
-    t = tensor("/bomb", EXF_DT_U8, 1, CHUNK, 0, 0, NULL);
-    unsigned char *bytes = malloc(CHUNK);
-    ck_fails(exf_h5_read(h, &t, bytes, &e), EXF_FORMAT, e, "bytes decode to at least 1114112, expected 1048576");
-    free(bytes);
-    exf_h5_close(h);
-    nothing_left(1);
-}
-END_TEST
-
 /* libhdf5 prints its errors unless each thread says otherwise; a capture is written by another thread. */
 static void *fail_in_a_thread(void *h)
 {
@@ -451,7 +358,7 @@ START_TEST(other_threads_print_nothing_either)
     char *bytes;
     size_t n;
     pthread_t thread;
-    write_sample("s.h5", 0, EXF_H5_COMPRESS);
+    write_sample("s.h5", 0);
     ck_ok(exf_file_slurp(exf_scratch("s.h5"), 1 << 26, &bytes, &n, &e), e);
     memset(bytes + n / 2, 0x5a, n / 4);
     exf_write_file(exf_scratch("s.h5"), bytes, n);
@@ -485,7 +392,7 @@ START_TEST(a_temporary_is_not_opened_again_by_its_name)
     for (int i = 0; i < 200; i++) {
         char dataset[16];
         snprintf(dataset, sizeof dataset, "/a/b%d", i);
-        put_floats(h, dataset, 2, 2, v, EXF_H5_PLAIN);
+        put_floats(h, dataset, 2, 2, v);
     }
     ck_fails(exf_h5_commit(h, &e), EXF_IO, e, "another file now");
     ck_assert(!exf_path_exists(exf_scratch("x.h5")));
@@ -512,7 +419,7 @@ START_TEST(a_failed_look_up_is_not_absence)
     int found, has;
     if (__lsan_disable) __lsan_disable(); /* from the start: libhdf5 uses again what it had before */
     exf_h5 *h = create("g.h5");
-    put_floats(h, "/g/x", 2, 2, v, EXF_H5_PLAIN);
+    put_floats(h, "/g/x", 2, 2, v);
     ck_ok(exf_h5_put_i64(h, "/g", "n", 5, &e), e);
     ck_ok(exf_h5_commit(h, &e), e);
     ck_ok(exf_file_slurp(exf_scratch("g.h5"), 1 << 20, &bytes, &n, &e), e);
@@ -549,8 +456,6 @@ Suite *exf_suite(void)
     tcase_add_test(t, a_failed_look_up_is_not_absence);
     tcase_add_test(t, other_threads_print_nothing_either);
     tcase_add_test(t, a_temporary_is_not_opened_again_by_its_name);
-    tcase_add_test(t, chunks_of_any_shape_read_back);
-    tcase_add_test(t, what_a_file_cannot_explain_is_refused);
     suite_add_tcase(s, t);
     return s;
 }

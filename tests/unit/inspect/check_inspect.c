@@ -199,7 +199,9 @@ START_TEST(a_capture_tells_counts_and_norms)
     }
     for (int i = 0; i < T * K; i++) weights[i] = 0.5f;
     for (int i = 0; i < T * K * H; i++) outputs[i] = i % H == 0 ? 2 : i % H == 1 ? 1 : -2; /* norm 3 */
-    ck_ok(exf_capture_create(&f, exf_scratch("c.h5"), 0, &shape, &number, 1, NULL, &p, &e), e);
+    ck_ok(exf_capture_create(&f,
+            &(exf_capture_plan){.target = exf_scratch("c.h5"), .shape = shape,
+                                .layer_number = &number, .n_layers = 1, .provenance = &p}, &e), e);
     ck_ok(exf_capture_put(&f, number, 0, T, ids, weights, outputs, &e), e);
     ck_ok(exf_capture_commit(&f, &e), e);
     exf_inspection s = study_of("c.h5", NULL);
