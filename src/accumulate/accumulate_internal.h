@@ -6,10 +6,8 @@
 
 #include "accumulate/device_sums.h"
 #include "accumulate/rank_sums.h"
-#include "accumulate/rank_vectors.h"
-#include "accumulate/route_sampler.h"
+#include "accumulate/sampler.h"
 #include "accumulate/sequence_sums.h"
-#include "accumulate/stream_energy.h"
 #include "accumulate/vector_accumulator.h"
 #include "base/thread_pool.h"
 #include "base/hash.h"

@@ -1,7 +1,5 @@
 /* device_sums.c - see device_sums.h. */
 #include "accumulate/device_sums.h"
-
-#include "accumulate/fault_place.h"
 #include "accumulate/layer_sums_of.h"
 
 #include <string.h>
@@ -96,4 +94,29 @@ void exf_device_sums_free(exf_device_sums *s)
     if (s->b) s->b->free(s->gram_matrices);
     if (s->b) s->b->gpu->free_staging(s->host);
     memset(s, 0, sizeof *s);
+}
+
+/* ---- fault place ------------------------------------------------------------------------------- */
+
+/* The sequence of a row: the last one that begins at or before it. */
+static size_t sequence_of(const exf_batch *batch, size_t row)
+{
+    size_t lo = 0, hi = batch->n_sequences;
+    while (hi - lo > 1) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (batch->span[mid].offset <= row) lo = mid;
+        else hi = mid;
+    }
+    return lo;
+}
+
+void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int block, int token)
+{
+    if (!batch || batch->n_sequences == 0) {
+        exf_err_prefix(err, "token %zu of the run: ", row);
+        return;
+    }
+    size_t sequence = sequence_of(batch, row), position = row - batch->span[sequence].offset, in_block = position % (size_t)block;
+    if (token) exf_err_prefix(err, "token %zu: ", in_block);
+    exf_err_prefix(err, "sequence %zu, block at position %zu: ", sequence, position - in_block);
 }

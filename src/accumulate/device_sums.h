@@ -3,8 +3,16 @@
 #ifndef EXF_ACCUMULATE_DEVICE_SUMS_H
 #define EXF_ACCUMULATE_DEVICE_SUMS_H
 #include "artifact/statistics.h"
-#include "pass/forward.h"
+#include "base/err.h"
 #include "kernels/backend.h"
+#include "pass/batch.h"
+#include "pass/forward.h"
+
+/* Says where in a run a device found a term that the exact sums cannot hold, in the words of the host's engine. */
+
+/* Prefixes sequence and token, which is counted from the beginning of its block of `block` tokens; batch NULL: the row.
+ * token 0: only the block is known. */
+void exf_fault_prefix_row(exf_err *err, const exf_batch *batch, size_t row, int block, int token);
 
 typedef struct {
     const exf_backend *b;

@@ -2,11 +2,52 @@
  * keeps their outputs.
  *
  * A candidate is a token's slot a (the source) with another slot b of that token (the
- * target); those of the smallest keys are taken (smallest_keys.h). */
+ * target); those of the smallest keys are taken (sampler.h). */
 #ifndef EXF_ACCUMULATE_SAMPLER_H
 #define EXF_ACCUMULATE_SAMPLER_H
-#include "accumulate/smallest_keys.h"
+#include "artifact/route_sample.h"
+#include "artifact/sequences.h"
+#include "kernels/backend.h"
 #include "pass/forward.h"
+#include "pass/observer.h"
+
+/* Chooses candidates of a layer's tokens, those of the smallest keys: which the low-rank basis is made
+ * from (sampler.h), whose routes are kept (sampler.h).
+ *
+ * A key is a pure function of the digest of the token's own sequence, the layer, and the candidate's place in the
+ * sequence: the choice and its order depend on no thread, and not on how the data is cut into files or ordered.  Equal
+ * keys belong to equal sequences; the lower row comes first. */
+
+/* The rule by which a layer's candidates get their keys. */
+/* A route sampler chooses tokens of a layer, those of the smallest keys (sampler.h), and
+ * keeps their routes as the router made them (artifact/route_sample.h).  The keys depend on no seed. */
+
+typedef struct {
+    const exf_sequence_list *sequences;
+    int each;              /* candidates of a token */
+    int layer;
+    uint64_t seed, stream; /* of random numbers (base/rng.h) */
+} exf_key_rule;
+
+typedef struct {
+    uint64_t key;
+    uint64_t own;   /* the sequence's number in this layer, from which further random numbers can be drawn */
+    uint64_t place; /* of the candidate in its sequence: position * each + slot */
+    size_t row;     /* of the token in the whole run */
+} exf_keyed_candidate;
+
+typedef struct {
+    size_t n, cap;               /* chosen in this layer; that fit */
+    exf_keyed_candidate *chosen; /* [n] by rising key */
+    size_t *by_row;              /* [n] their indices by rising row and place */
+} exf_smallest_keys;
+
+exf_code exf_smallest_keys_new(exf_smallest_keys *s, size_t cap, exf_err *err) EXF_CHECKED;
+void exf_smallest_keys_free(exf_smallest_keys *s); /* accepts zeroed memory */
+/* Chooses cap candidates, or all where there are fewer; lists them on several threads. */
+exf_code exf_smallest_keys_choose(exf_smallest_keys *s, const exf_key_rule *rule, exf_err *err) EXF_CHECKED;
+/* Returns the index in by_row of the first chosen candidate at or after `row` of the whole run. */
+size_t exf_smallest_keys_first(const exf_smallest_keys *s, size_t row);
 
 typedef struct {
     exf_smallest_keys keys;   /* the chosen, whose order is that of samples */
@@ -27,4 +68,36 @@ exf_code exf_sampler_choose(exf_sampler *s, const exf_sequence_list *sequences, 
 void exf_sampler_clear(const exf_sampler *s, int d_model);
 /* Copies the chosen samples of a block; blocks may come from several threads. */
 void exf_sampler_keep(const exf_sampler *s, const exf_moe_block *b);
+
+typedef struct {
+    exf_route_sample sample; /* of the present layer, filled block by block */
+    exf_smallest_keys keys;  /* the chosen tokens, in the sample's order */
+    size_t first_row;        /* row in the whole run of the first row that blocks count from: of a rank's part */
+    int shared;              /* 1: other ranks keep the others; what is not kept is 0 */
+    const exf_backend *b;    /* a device's; NULL: blocks come in host memory */
+    int32_t *slot, *ids;     /* [cap], [cap, K] in device memory */
+    float *weights;          /* [cap, K] in device memory */
+    int32_t *slot_host, *ids_host;
+    float *weights_host;
+    size_t first, end;       /* tokens [first, end) of keys.by_row are in device memory and not fetched yet */
+    struct exf_queue *q;     /* on which they were gathered */
+} exf_route_sampler;
+
+/* Returns how many of n_tokens tokens are kept where `wanted` are to be. */
+size_t exf_route_sampler_tokens(int64_t wanted, int64_t n_tokens);
+exf_code exf_route_sampler_new(exf_route_sampler *s, size_t tokens, int top_k, exf_err *err) EXF_CHECKED;
+void exf_route_sampler_free(exf_route_sampler *s); /* accepts zeroed memory */
+/* Makes it one of several ranks', whose rows begin at first_row of the whole run. */
+void exf_route_sampler_share(exf_route_sampler *s, size_t first_row);
+/* Chooses the tokens of a layer. */
+exf_code exf_route_sampler_choose(exf_route_sampler *s, const exf_sequence_list *sequences, int layer, exf_err *err) EXF_CHECKED;
+/* Keeps the chosen tokens of a block; blocks may come from several threads. */
+void exf_route_sampler_keep(exf_route_sampler *s, const exf_moe_block *b);
+
+uint64_t exf_route_sampler_device_bytes(size_t tokens, int top_k);
+exf_code exf_route_sampler_open_device(exf_route_sampler *s, const exf_backend *b, exf_err *err) EXF_CHECKED;
+/* Gathers the chosen tokens of a block in device memory, on its queue; blocks come in order of rows. */
+void exf_route_sampler_keep_device(exf_route_sampler *s, const exf_device_block *b);
+/* Fetches what was gathered of a layer; waits for the queue. */
+exf_code exf_route_sampler_take_device(exf_route_sampler *s, exf_err *err) EXF_CHECKED;
 #endif

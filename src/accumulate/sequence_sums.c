@@ -2,8 +2,10 @@
 #include "accumulate/sequence_sums.h"
 
 #include "base/mem.h"
+#include "kernels/statistics/row_energy.h"
 #include "kernels/statistics/sums_fault.h"
 
+#include <math.h>
 #include <string.h>
 
 exf_code exf_sequence_tracker_new(exf_sequence_tracker *k, int n_experts, exf_err *err)
@@ -72,4 +74,94 @@ exf_code exf_sequence_tracker_close(exf_sequence_tracker *k, const exf_layer_sta
     }
     k->open = 0;
     return EXF_OK;
+}
+
+/* ---- stream energy ----------------------------------------------------------------------------- */
+
+exf_code exf_stream_energy_new(exf_stream_energy *s, int n_workers, exf_err *err)
+{
+    exf_code rc;
+    memset(s, 0, sizeof *s);
+    s->n_workers = n_workers;
+    EXF_TRY(exf_mem_new(&s->sum, (size_t)n_workers, sizeof *s->sum, "energy of the stream", err));
+    EXF_TRY(exf_mem_new(&s->count, (size_t)n_workers, sizeof *s->count, "energy of the stream", err));
+out:
+    if (rc != EXF_OK) exf_stream_energy_free(s);
+    return rc;
+}
+
+exf_code exf_stream_energy_open_device(exf_stream_energy *s, const exf_backend *b, exf_err *err)
+{
+    s->b = b;
+    return b->alloc(&s->device, 1, sizeof *s->device, "energy of the stream", err);
+}
+
+void exf_stream_energy_free(exf_stream_energy *s)
+{
+    if (s->b) s->b->free(s->device);
+    exf_mem_free(s->sum);
+    exf_mem_free(s->count);
+    memset(s, 0, sizeof *s);
+}
+
+/* Adds a token's energy.  One that is not finite is left out: the pass refuses its hidden states (moe_engine.h, watch). */
+static exf_code add_energy(exf_exact *sum, double energy, int token, exf_err *err)
+{
+    if (exf_exact_fits(energy))
+        exf_exact_add(sum, energy);
+    else if (isfinite(energy))
+        return exf_fail(err, EXF_NUMERIC, "token %d: the residual stream has squared norm %g, outside the range of the sums", token,
+                        energy);
+    return EXF_OK;
+}
+
+exf_code exf_stream_energy_add(exf_stream_energy *s, const exf_moe_block *b, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    if (!b->stream && !b->stream_sq) return EXF_OK;
+    for (int t = 0; rc == EXF_OK && t < b->n_tokens; t++) {
+        const float *row = b->stream ? b->stream + (size_t)t * (size_t)b->stream_width : NULL;
+        rc = add_energy(&s->sum[b->worker], row ? exf_row_energy(row, b->stream_width) : b->stream_sq[t], t, err);
+    }
+    s->count[b->worker] += (uint64_t)b->n_tokens;
+    return rc;
+}
+
+/* A row's distance from itself is 0, and what is left is its energy. */
+void exf_stream_energy_add_device(exf_stream_energy *s, const exf_device_block *b)
+{
+    if (!b->stream) return;
+    s->b->gpu->output_errors(b->q, s->device, b->stream, b->stream, b->n_tokens, b->stream_width);
+    s->q = b->q;
+    s->device_count += (uint64_t)b->n_tokens;
+}
+
+static exf_code take_device(exf_stream_energy *s, const exf_layer_statistics *to, int layer, exf_err *err)
+{
+    exf_output_errors sums;
+    exf_exact none = {{0, 0, 0}};
+    exf_code rc;
+    if (!s->q) return EXF_OK;
+    EXF_TRY(s->b->download(s->q, &sums, s->device, sizeof sums, err));
+    s->b->zero(s->q, s->device, sizeof sums);
+    if (sums.out_of_range)
+        rc = exf_fail(err, EXF_NUMERIC, "layer %d: the residual stream of %llu tokens has a squared norm outside the range of the "
+                      "sums", layer, sums.out_of_range);
+    exf_output_errors_read(&sums, &none, to->stream_sq);
+    *to->stream_count += s->device_count;
+out:
+    s->q = NULL;
+    s->device_count = 0;
+    return rc;
+}
+
+exf_code exf_stream_energy_take(exf_stream_energy *s, const exf_layer_statistics *to, int layer, exf_err *err)
+{
+    for (int i = 0; i < s->n_workers; i++) {
+        exf_exact_merge(to->stream_sq, &s->sum[i]);
+        *to->stream_count += s->count[i];
+        s->sum[i] = (exf_exact){{0, 0, 0}};
+        s->count[i] = 0;
+    }
+    return take_device(s, to, layer, err);
 }

@@ -3,8 +3,6 @@
 
 #include "accumulate/basis.h"
 #include "accumulate/device_diagonal.h"
-#include "accumulate/device_samples.h"
-#include "accumulate/pair_block.h"
 #include "accumulate/rank_sums.h"
 #include "base/mem.h"
 #include "base/thread_pool.h"

@@ -2,7 +2,7 @@
  * budgets per token are solved (docs/method.md, section 9).
  *
  * A token has a key, a pure function of its sequence's digest, the layer and its position
- * (accumulate/smallest_keys.h), and the tokens of the smallest keys are the sample: so samples of
+ * (accumulate/sampler.h), and the tokens of the smallest keys are the sample: so samples of
  * different data merge into the sample of all of it, in any order. */
 #ifndef EXF_ARTIFACT_ROUTE_SAMPLE_H
 #define EXF_ARTIFACT_ROUTE_SAMPLE_H

@@ -2,7 +2,6 @@
  * sums against plain ones, the same bits where products are exact and wherever calls are
  * cut; samples against the host's. */
 #include "accumulate/device_diagonal.h"
-#include "accumulate/device_samples.h"
 #include "tests/support/sequence_fixtures.h"
 #include "tests/support/one_device_fixtures.h" /* after it: its device is called d */
 

@@ -1,7 +1,7 @@
 /* check_smallest_keys.c - candidates of the smallest keys, against sorting all of them, whatever the order of the data. */
 #include "tests/support/sequence_fixtures.h"
 
-#include "accumulate/smallest_keys.h"
+#include "accumulate/sampler.h"
 #include "base/rng.h"
 
 #include <stdlib.h>
