@@ -97,18 +97,18 @@ LINK_SO  = $(CC) -shared $(HARDEN_LD) $(SANFLAGS) $(LDFLAGS) $(if $(SAN),,-Wl$(c
 FIND_LIB = $(subst $() ,,$(foreach d,$(subst /, ,$(patsubst $(BUILD)%,%,$(@D))),../))lib/exfold
 
 # ---- what is built: nothing here lists a file by hand ----------------------
-# Everything but src/tool/main.c goes into libexfold.so; src/tool/exfold.c and every
-# src/tool/exfold-*.c describe a program of the same name, whose main is src/tool/main.c, and nothing else;
+# Everything but src/cli/main.c goes into libexfold.so; src/cli/exfold.c and every
+# src/cli/exfold-*.c describe a program of the same name, whose main is src/cli/main.c, and nothing else;
 # every check_*.c in tests/unit/<module> is a suite of the test program build/checks/<module>,
 # every one in tests/cuda of build/checks/cuda.
-LIB_C  := $(filter-out src/tool/main.c,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
+LIB_C  := $(filter-out src/cli/main.c,$(sort $(wildcard src/*/*.c))) $(sort $(wildcard kernels/*.c kernels/*/*.c))
 LIB_CU := $(if $(filter 1,$(CUDA)),$(sort $(wildcard kernels/*.cu kernels/*/*.cu)))
 # The kernels of include/exfold/fold.h on a GPU are for runtimes: in libexfold_fold, and in what tests them.  They have no numbers
 # of lines for a profiler, which are half of what the others take.
 FOLD_CU := $(filter kernels/fold/fold_%,$(LIB_CU))
 LIB_O  := $(LIB_C:%.c=$(BUILD)/%.o) $(patsubst %.cu,$(BUILD)/%.o,$(filter-out $(FOLD_CU),$(LIB_CU)))
 LIBRARY := $(BUILD)/lib/exfold/libexfold.so
-TOOLS  := $(patsubst src/tool/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/tool/exfold.c src/tool/exfold-*.c)))
+TOOLS  := $(patsubst src/cli/%.c,$(BUILD)/bin/%,$(sort $(wildcard src/cli/exfold.c src/cli/exfold-*.c)))
 CHECK_C := $(sort $(wildcard tests/unit/*/check_*.c tests/cuda/check_*.c))
 CHECK_DIRS  := $(sort $(patsubst %/,%,$(dir $(CHECK_C))))
 CHECKS_CUDA := $(BUILD)/checks/cuda
@@ -364,7 +364,7 @@ $(eval $(call registry,src/model,family,_,family))
 $(eval $(call registry,src/solve,projector,_,projector))
 $(eval $(call registry,src/export,writer,_,writer))
 $(eval $(call registry,src/fold,runtime,_,runtime))
-$(eval $(call registry,src/tool,exfold,-,programs))
+$(eval $(call registry,src/cli,exfold,-,programs))
 
 # What `exfold-inspect spec` prints are the comments on top of these.
 SPECIFIED := src/artifact/artifact.h src/artifact/provenance.h $(sort $(wildcard src/artifact/artifact_*.c))
@@ -376,7 +376,7 @@ $(BUILD)/src/inspect/specification.o: $(BUILD)/gen/specification.inc
 RELEASED := $(filter-out %/demo.yaml %/demo-all.yaml %/demo-eval.yaml %/demo-tokens.yaml,$(sort $(wildcard recipes/*.yaml data-manifests/*.yaml)))
 $(BUILD)/gen/released_files.inc: $(RELEASED) scripts/embed-lines.sh | $(BUILD)/gen
 	$(Q)scripts/embed-lines.sh $(RELEASED) > $@.new && mv $@.new $@
-$(BUILD)/src/tool/released_models.o: $(BUILD)/gen/released_files.inc
+$(BUILD)/src/recipe/released_models.o: $(BUILD)/gen/released_files.inc
 
 # The report's page, style and script as arrays of bytes: report.css -> build/gen/report_css.inc.
 REPORT_PARTS := $(sort $(wildcard src/inspect/report/report.*))
@@ -432,10 +432,10 @@ $(BUILD)/gen/pic: FORCE | $(BUILD)/gen
 $(LIBRARY) $(BUILD)/cudart/lib/exfold/libexfold.so: $(LIB_O)
 	@mkdir -p $(@D); echo "  LINK $@"
 	$(Q)$(LINK_SO) -Wl,-soname,$(@F),-Bsymbolic -o $@ $^ $(if $(filter $(BUILD)/cudart/%,$@),$(subst -lcudart_static,-lcudart,$(LDLIBS)),$(LDLIBS))
-$(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/tool/main.c $(BUILD)/gen/pic
+$(TOOLS:$(BUILD)/bin/%=$(BUILD)/main/%.o): $(BUILD)/main/%.o: src/cli/main.c $(BUILD)/gen/pic
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(COMPILE) -DEXF_PROGRAM=exf_program_$(subst exfold-,,$*) -MMD -MP -c -o $@ $<
-# Programs show their function that OpenBLAS calls while it is loaded (src/tool/main.c).
+# Programs show their function that OpenBLAS calls while it is loaded (src/cli/main.c).
 $(BUILD)/bin/%: $(BUILD)/main/%.o $(LIBRARY)
 	$(call link,-rdynamic)
 $(BUILD)/cudart/bin/%: $(BUILD)/bin/% $(BUILD)/cudart/lib/exfold/libexfold.so

@@ -116,7 +116,7 @@ test_programs_find_their_library() {
     grep -F 'libexfold.so' "$scratch/alone/said"
 }
 
-# What OpenBLAS asks while it is loaded, before main (src/tool/main.c, kernels/linear/blas_threads_cpu.c), ExFold answers.
+# What OpenBLAS asks while it is loaded, before main (src/cli/main.c, kernels/linear/blas_threads_cpu.c), ExFold answers.
 test_functions_stand_before_those_of_openblas() {
     LD_BIND_NOW=1 LD_DEBUG=bindings "$root$prefix/bin/exfold-inspect" --version 2>&1 |
         sed -n 's/.*file [^ ]*libopenblas[^ ]* \[0\] to \([^ ]*\) .* symbol .\(openblas_[a-z_]*_env\).*/\2 \1/p' | sort -u >"$scratch/bound"

@@ -5,7 +5,7 @@
  * with one sentence that names the file, the object and the two values that
  * disagree.  Callers pass the code up through EXF_TRY and one `out:` label;
  * where the discoverer cannot know the file, the caller that can prepends it
- * with exf_err_prefix().  Nothing below src/tool prints, exits or aborts.
+ * with exf_err_prefix().  Nothing below src/recipe prints, exits or aborts.
  *
  * Ownership: exf_err is plain memory of the caller; nothing here allocates. */
 #ifndef EXF_BASE_ERR_H

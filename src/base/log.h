@@ -4,7 +4,7 @@
  *   {"event":"message","level":"warning","text":"..."}     level: error, warning, info or debug
  * An error also has "code", the exit status.
  *
- * Results belong on stdout and are printed by src/tool alone.  Libraries do not
+ * Results belong on stdout and are printed by src/recipe, plan, run and cli alone.  Libraries do not
  * log failures (they return them); they may log facts a user should know.
  * Colour only on a terminal and never when NO_COLOR is set.  Thread-safe. */
 #ifndef EXF_BASE_LOG_H

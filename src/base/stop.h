@@ -1,4 +1,4 @@
-/* stop.h - a flag that signal handlers set and long loops check.  src/tool installs
+/* stop.h - a flag that signal handlers set and long loops check.  src/cli installs
  * the handlers; the forward pass checks between units of work, so that an interrupted
  * run cleans up like any other failed one. */
 #ifndef EXF_BASE_STOP_H

@@ -4,7 +4,7 @@
  *   make fuzz FUZZ=recipe SECONDS=60 */
 #include "base/mem.h"
 #include "tests/fuzz/scratch.h"
-#include "tool/recipe.h"
+#include "recipe/recipe.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

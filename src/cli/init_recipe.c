@@ -1,0 +1,321 @@
+/* init_recipe.c - see init_recipe.h. */
+#include "cli/init_recipe.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/version.h"
+#include "format/yaml.h"
+#include "format/yaml_write.h"
+#include "recipe/announce.h"
+#include "recipe/default_settings.h"
+#include "recipe/run_directory.h"
+#include "recipe/text_inputs.h"
+
+#include <string.h>
+
+/* One file to be written beside the recipe; path NULL: none. */
+typedef struct {
+    char *path;
+    exf_text text;
+} written;
+
+typedef struct {
+    exf_recipe *recipe;
+    const exf_released_model *released; /* NULL: a model that is not among them */
+    exf_text head;                      /* of a released model: its recipe as the project has it */
+    exf_text_inputs inputs;
+    written file, manifest, validation;
+    exf_run_directory dir; /* of all three */
+} init;
+
+/* ---- paths ---------------------------------------------------------------------------- */
+
+/* path as the recipe must spell it: as given where the recipe stands in the working directory, else absolute. */
+static exf_code spell(const init *s, const char *path, char **out, exf_err *err)
+{
+    return strchr(s->recipe->init_path, '/') ? exf_path_absolute(out, path, err) : exf_mem_strdup(out, path, "path", err);
+}
+
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* RECIPE.yaml -> RECIPE<ending> */
+static exf_code beside(const init *s, const char *ending, char **out, exf_err *err)
+{
+    const char *path = s->recipe->init_path, *name = base_name(path), *dot = strrchr(name, '.');
+    size_t n = dot && dot > name ? (size_t)(dot - path) : strlen(path);
+    exf_text t = {0};
+    exf_code rc = exf_text_addf(&t, err, "%.*s%s", (int)n, path, ending);
+    *out = t.s;
+    return rc;
+}
+
+static exf_code name_files(init *s, exf_err *err)
+{
+    const exf_recipe *r = s->recipe;
+    exf_code rc;
+    EXF_TRY(exf_mem_strdup(&s->file.path, r->init_path, "path", err));
+    EXF_TRY(exf_output_check(s->file.path, r->force, err));
+    EXF_TRY(beside(s, "-manifest.yaml", &s->manifest.path, err));
+    EXF_TRY(exf_output_check(s->manifest.path, r->force, err));
+    if (r->texts.n) goto out;
+    EXF_TRY(beside(s, "-validation-manifest.yaml", &s->validation.path, err));
+    EXF_TRY(exf_output_check(s->validation.path, r->force, err));
+out:
+    return rc;
+}
+
+/* ---- manifests ------------------------------------------------------------------------- */
+
+/* Text with every `from` replaced. */
+static exf_code add_replaced(exf_text *out, const char *text, const char *from, const char *to, exf_err *err)
+{
+    exf_code rc;
+    for (const char *at; (at = strstr(text, from)); text = at + strlen(from)) {
+        EXF_TRY(exf_text_add(out, text, (size_t)(at - text), err));
+        EXF_TRY(exf_text_addf(out, err, "%s", to));
+    }
+    rc = exf_text_addf(out, err, "%s", text);
+out:
+    return rc;
+}
+
+/* The manifest that the released model's recipe names under section.manifest, as it must be beside the
+ * new recipe: the corpora go there too, and the commands in its comments name the new files. */
+static exf_code copy_manifest(const init *s, const exf_yaml *recipe, const char *section, written *out, exf_err *err)
+{
+    static const char up[] = "../";
+    const exf_yaml *node = exf_yaml_get(exf_yaml_get(recipe, section), "manifest");
+    exf_text text[3] = {{0}};
+    exf_code rc;
+    if (!node || !node->text || !exf_starts_with(node->text, up))
+        return exf_fail(err, EXF_INTERNAL, "%s: %s.manifest is no path from its folder", s->released->recipe, section);
+    const char *name = node->text + strlen(up);
+    EXF_TRY(exf_released_file(&text[0], name, err));
+    EXF_TRY(add_replaced(&text[1], text[0].s, "../corpora/", "corpora/", err));
+    EXF_TRY(add_replaced(&text[2], text[1].s, name, out->path, err));
+    rc = add_replaced(&out->text, text[2].s, "models/MODEL", s->recipe->model_path, err);
+out:
+    for (int i = 0; i < 3; i++) exf_text_free(&text[i]);
+    return rc;
+}
+
+static exf_code released_manifests(init *s, exf_err *err)
+{
+    exf_yaml *recipe = NULL;
+    exf_code rc;
+    if (!s->released)
+        return exf_fail(err, EXF_USAGE, "--init: %s is no released model whose data are known; name texts with --text FILE",
+                        s->recipe->model_path);
+    EXF_TRY(exf_yaml_parse(&recipe, s->head.s, s->head.len, s->released->recipe, err));
+    EXF_TRY(copy_manifest(s, recipe, "data", &s->manifest, err));
+    EXF_TRY(copy_manifest(s, recipe, "validate", &s->validation, err));
+out:
+    exf_yaml_free(recipe);
+    return rc;
+}
+
+static exf_code make_manifests(init *s, exf_err *err)
+{
+    exf_code rc;
+    if (s->recipe->texts.n == 0) return released_manifests(s, err);
+    EXF_TRY(exf_text_inputs_make(&s->inputs, s->recipe, s->manifest.path, err));
+    rc = exf_text_addf(&s->manifest.text, err, "%s", s->inputs.manifest.s);
+out:
+    return rc;
+}
+
+/* ---- settings ------------------------------------------------------------------------------ */
+
+static exf_code set_path(init *s, const char *key, const char *path, exf_err *err)
+{
+    return exf_opts_set(s->recipe->opts, EXF_OPT_BY_RECIPE, key, path, "--init", err);
+}
+
+/* Paths that the recipe has to name; they are spelled when they are printed. */
+static exf_code set_paths(init *s, exf_err *err)
+{
+    exf_recipe *r = s->recipe;
+    exf_text out = {0};
+    exf_code rc;
+    EXF_TRY(set_path(s, "data.manifest", base_name(s->manifest.path), err));
+    if (s->validation.path) EXF_TRY(set_path(s, "validate.manifest", base_name(s->validation.path), err));
+    if (!r->output_directory) {
+        EXF_TRY(exf_text_addf(&out, err, "out/%s", *base_name(r->model_path) ? base_name(r->model_path) : "tables"));
+        EXF_TRY(set_path(s, "output.directory", out.s, err));
+    }
+out:
+    exf_text_free(&out);
+    return rc;
+}
+
+/* ---- the recipe's text ----------------------------------------------------------------------- */
+
+/* Adds the comment of the project's own recipe about the model, up to its commands. */
+static exf_code add_about(const init *s, exf_text *out, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    const char *line = s->head.len ? s->head.s : "";
+    while (rc == EXF_OK && *line == '#' && !exf_starts_with(line, "# Plan it")) {
+        size_t n = strcspn(line, "\n");
+        rc = exf_text_addf(out, err, "%.*s\n", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+    return rc;
+}
+
+static exf_code add_head(const init *s, exf_text *out, exf_err *err)
+{
+    const char *name = base_name(s->file.path);
+    exf_code rc;
+    EXF_TRY(add_about(s, out, err));
+    if (s->recipe->texts.n && s->released)
+        EXF_TRY(exf_text_addf(out, err, "# The texts are not the paper's but those of --text.\n#\n"));
+    EXF_TRY(exf_text_addf(out, err, "# Written by exfold-calibrate %s --init.  Keys that are commented out have their defaults.\n",
+                          exf_release()));
+    EXF_TRY(exf_text_addf(out, err, "#   exfold-calibrate %s --dry-run    # the plan: time, memory, disk\n", name));
+    EXF_TRY(exf_text_addf(out, err, "#   exfold-calibrate %s\n#   exfold-validate %s%s\n", name, name,
+                          s->validation.path ? "" : " --text HELD-OUT.txt"));
+out:
+    return rc;
+}
+
+static int is_spelled(const exf_opt *row)
+{
+    return strcmp(row->key, "model.path") == 0 || strcmp(row->key, "output.directory") == 0;
+}
+
+static exf_code add_value(const init *s, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc;
+    if (!is_spelled(row) || !exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_ARGV))
+        return exf_recipe_add_value(row, value, NULL, out, err);
+    rc = spell(s, value, &path, err);
+    if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
+    exf_mem_free(path);
+    return rc;
+}
+
+/* "  # help (range; default)" and "  key: value", which is commented out where it is the default. */
+static exf_code add_key(const init *s, const exf_opt *row, const char *value, exf_text *out, exf_err *err)
+{
+    const char *dot = strchr(row->key, '.'), *indent = dot ? "  " : "";
+    exf_opt no_flag = *row; /* so that the remarks do not name the key again */
+    int is_choice = row->type == EXF_OPT_CHOICE && strchr(exf_opt_placeholder(row), '|');
+    exf_code rc;
+    no_flag.flag = NULL;
+    EXF_TRY(exf_text_addf(out, err, "%s# %s%s", indent, is_choice ? exf_opt_placeholder(row) : "", is_choice ? ": " : ""));
+    EXF_TRY(exf_opt_remarks(&no_flag, out, err));
+    EXF_TRY(exf_text_addf(out, err, "\n%s%s%s: ", indent, exf_opts_given(s->recipe->opts, row->key, EXF_OPT_BY_RECIPE) ? "" : "#",
+                          dot ? dot + 1 : row->key));
+    EXF_TRY(*value ? add_value(s, row, value, out, err) : exf_text_addf(out, err, "%s", exf_opt_placeholder(row)));
+    rc = exf_text_add(out, "\n", 1, err);
+out:
+    return rc;
+}
+
+static int in_section(const exf_opt *row, const char *section, size_t n)
+{
+    return strncmp(row->key, section, n) == 0 && row->key[n] == '.';
+}
+
+/* "section:", commented out where all of its keys are. */
+static exf_code add_section(const init *s, const exf_opt *rows, size_t n_rows, const char *section, size_t n, exf_text *out,
+                            exf_err *err)
+{
+    int given = 0;
+    for (size_t i = 0; i < n_rows; i++)
+        given |= in_section(&rows[i], section, n) && exf_opts_given(s->recipe->opts, rows[i].key, EXF_OPT_BY_RECIPE);
+    return exf_text_addf(out, err, "%s%.*s:\n", given ? "" : "#", (int)n, section);
+}
+
+static exf_code add_keys(const init *s, exf_text *out, exf_err *err)
+{
+    size_t n_common, n_rows, n = 0;
+    const char *section = "";
+    exf_text value = {0};
+    exf_code rc = EXF_OK;
+    exf_recipe_global_rows(&n_common);
+    const exf_opt *rows = exf_recipe_key_rows(&n_rows);
+    for (size_t i = 0; i < n_rows; i++) {
+        const char *dot = strchr(rows[i].key, '.');
+        if (!dot || !n || !in_section(&rows[i], section, n)) {
+            EXF_TRY(exf_text_addf(out, err, "\n"));
+            section = rows[i].key;
+            n = dot ? (size_t)(dot - section) : 0;
+            if (n) EXF_TRY(add_section(s, rows, n_rows, section, n, out, err));
+        }
+        value.len = 0;
+        EXF_TRY(exf_opts_value(s->recipe->opts, n_common + i, &value, err));
+        EXF_TRY(add_key(s, &rows[i], value.len ? value.s : "", out, err));
+    }
+out:
+    exf_text_free(&value);
+    return rc;
+}
+
+/* ---- the whole ----------------------------------------------------------------------------------- */
+
+static exf_code write_file(const init *s, const written *w, exf_err *err)
+{
+    exf_code rc;
+    if (!w->path) return EXF_OK;
+    rc = exf_output_file_whole(w->path, s->recipe->force, w->text.s, w->text.len, err);
+    return rc == EXF_OK ? exf_announce(w->path, err) : rc;
+}
+
+static exf_code check_arguments(const exf_recipe *r, exf_err *err)
+{
+    if (r->recipe_file)
+        return exf_fail(err, EXF_USAGE, "--init writes a recipe and reads none, %s was named too", r->recipe_file);
+    if (r->dry_run) return exf_fail(err, EXF_USAGE, "--init writes files, --dry-run writes nothing: give one of them");
+    if (!exf_ends_with(r->init_path, ".yaml") && !exf_ends_with(r->init_path, ".yml"))
+        return exf_fail(err, EXF_USAGE, "--init %s: the name of a recipe ends in .yaml", r->init_path);
+    return exf_recipe_check_model(r, err);
+}
+
+static exf_code make(init *s, exf_err *err)
+{
+    exf_recipe *r = s->recipe;
+    exf_code rc;
+    EXF_TRY(check_arguments(r, err));
+    EXF_TRY(exf_run_directory_of_file(&s->dir, r->init_path, err));
+    EXF_TRY(exf_default_settings_set(r, &s->released, err));
+    if (s->released) EXF_TRY(exf_released_file(&s->head, s->released->recipe, err));
+    if (r->texts.n && !exf_opts_given(r->opts, "data.sequences", EXF_OPT_BY_ARGV)) r->sequences = 0;
+    EXF_TRY(name_files(s, err));
+    EXF_TRY(make_manifests(s, err));
+    EXF_TRY(set_paths(s, err));
+    EXF_TRY(add_head(s, &s->file.text, err));
+    EXF_TRY(add_keys(s, &s->file.text, err));
+out:
+    return rc;
+}
+
+static void free_written(written *w)
+{
+    exf_mem_free(w->path);
+    exf_text_free(&w->text);
+}
+
+exf_code exf_init_recipe(exf_recipe *r, exf_err *err)
+{
+    init s = {.recipe = r};
+    exf_code rc;
+    EXF_TRY(make(&s, err));
+    EXF_TRY(write_file(&s, &s.manifest, err));
+    EXF_TRY(write_file(&s, &s.validation, err));
+    EXF_TRY(write_file(&s, &s.file, err));
+out:
+    exf_text_inputs_free(&s.inputs);
+    exf_text_free(&s.head);
+    free_written(&s.file);
+    free_written(&s.manifest);
+    free_written(&s.validation);
+    exf_run_directory_close(&s.dir, 0);
+    return rc;
+}

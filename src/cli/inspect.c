@@ -1,0 +1,438 @@
+/* inspect.c - summary, digest, spec; see inspect.h. */
+#include "cli/inspect.h"
+
+#include "artifact/provenance.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "inspect/summary.h"
+#include "inspect/specification.h"
+#include "recipe/announce.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+exf_code exf_print_json(exf_jw *w, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = exf_jw_end(w, &text, err);
+    if (rc == EXF_OK) fputs(text.s, stdout);
+    exf_text_free(&text);
+    return rc;
+}
+
+void exf_json_facts(exf_jw *w, const exf_provenance *p)
+{
+    exf_jw_open(w, "provenance", '{');
+    for (size_t i = 0; i < p->n; i++) exf_jw_text(w, p->key[i], p->value[i]);
+    exf_jw_close(w);
+}
+
+exf_code exf_tell_output(exf_jw *w, const char *path, exf_err *err)
+{
+    char digest[EXF_SHA256_HEX];
+    exf_file *f = NULL;
+    exf_code rc;
+    if (!w) return exf_announce(path, err);
+    EXF_TRY(exf_file_open(&f, path, err));
+    EXF_TRY(exf_hash_file(path, digest, err));
+    exf_jw_open(w, NULL, '{');
+    exf_jw_text(w, "path", path);
+    exf_jw_count(w, "bytes", exf_file_size(f));
+    exf_jw_text(w, "sha256", digest);
+    exf_jw_close(w);
+out:
+    exf_file_close(f);
+    return rc;
+}
+
+/* ---- summary as text ------------------------------------------------------------------ */
+
+/* A group of columns: two lines of heading and what stands under them. */
+typedef struct {
+    const char *head[2];
+    int (*available)(const exf_inspection *s);
+    void (*show)(const exf_layer_summary *row);
+} column;
+
+static int has_counts(const exf_inspection *s)
+{
+    return s->vectors == NULL;
+}
+
+static int has_vectors(const exf_inspection *s)
+{
+    return s->vectors != NULL;
+}
+
+static int has_losses(const exf_inspection *s)
+{
+    return s->loss != NULL;
+}
+
+static int has_similarity(const exf_inspection *s)
+{
+    return s->similarity != NULL || s->aligned != NULL;
+}
+
+/* "-" for what was never observed. */
+static void show_number(int width, int digits, double value)
+{
+    if (isnan(value))
+        printf(" %*s", width, "-");
+    else
+        printf(" %*.*f", width, digits, value);
+}
+
+static void show_coverage(const exf_layer_summary *row)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%" PRIu64 "/%" PRIu64 " (%.1f %%)", row->observed, row->pairs,
+             row->pairs ? 100.0 * (double)row->observed / (double)row->pairs : 0.0);
+    printf("  %-24s", text);
+}
+
+static void show_vectors(const exf_layer_summary *row)
+{
+    printf(" %20" PRIu64, row->vectors);
+}
+
+static void show_tokens(const exf_layer_summary *row)
+{
+    for (int i = 0; i < 3; i++) show_number(6, 0, row->tokens[i]);
+}
+
+static void show_losses(const exf_layer_summary *row)
+{
+    show_number(6, 3, row->loss);
+    show_number(6, 1, 100 * row->below_half);
+    printf(" ");
+    for (int i = 0; i < 3; i++) show_number(6, 3, row->best[i]);
+}
+
+static void show_similarity(const exf_layer_summary *row)
+{
+    printf(" ");
+    show_number(6, 3, row->similarity);
+    show_number(6, 3, row->aligned);
+}
+
+static void show_norms(const exf_layer_summary *row)
+{
+    char least[32], most[32];
+    if (row->layer < 0) {
+        snprintf(least, sizeof least, "(%d:%d)", row->layer_min, row->expert_min);
+        snprintf(most, sizeof most, "(%d:%d)", row->layer_max, row->expert_max);
+    } else {
+        snprintf(least, sizeof least, "(%3d)", row->expert_min);
+        snprintf(most, sizeof most, "(%3d)", row->expert_max);
+    }
+    if (row->expert_min < 0)
+        printf("  %36s", "");
+    else
+        printf("  %8.4g %-8s .. %8.4g %-8s", row->norm_min, least, row->norm_max, most);
+}
+
+static void show_cold(const exf_layer_summary *row)
+{
+    printf(" %" PRIu64 "/%" PRIu64, row->cold, row->experts);
+}
+
+static const column columns[] = {
+    {{"  pairs observed          ", "                          "}, has_counts, show_coverage},
+    {{"     tokens of a pair", "   25 %   50 %   75 %"}, has_counts, show_tokens},
+    {{"   loss  under  best target's loss   ", " median  0.5 %    25 %   50 %   75 %"}, has_losses, show_losses},
+    {{"  similarity   ", "    raw aligned"}, has_similarity, show_similarity},
+    {{"  expert norm                         ", "       min (expert) ..      max (expert)"}, has_counts, show_norms},
+    {{" cold", " experts"}, has_counts, show_cold},
+    {{"   pairs with vectors", "                     "}, has_vectors, show_vectors},
+};
+
+enum { N_COLUMNS = sizeof columns / sizeof *columns };
+
+/* Experts that are cold, up to a handful. */
+static void show_which_cold(const exf_inspection *s, size_t layer)
+{
+    size_t e = (size_t)s->shape.n_experts, named = 0;
+    for (size_t i = 0; i < e && named < 8; i++)
+        if (s->expert_count[layer * e + i] == 0) printf("%s%zu", named++ ? " " : ": ", i);
+    if (named == 8) printf(" ...");
+}
+
+static void show_table(const exf_inspection *s, const exf_layer_summary *rows)
+{
+    for (int line = 0; line < 2; line++) {
+        printf(line ? "     " : "\nlayer");
+        for (size_t c = 0; c < N_COLUMNS; c++)
+            if (columns[c].available(s)) fputs(columns[c].head[line], stdout);
+        printf("\n");
+    }
+    for (int l = 0; l <= s->n_layers; l++) {
+        if (l < s->n_layers)
+            printf("%5d", rows[l].layer);
+        else
+            printf("  all");
+        for (size_t c = 0; c < N_COLUMNS; c++)
+            if (columns[c].available(s)) columns[c].show(&rows[l]);
+        if (l < s->n_layers && has_counts(s)) show_which_cold(s, (size_t)l);
+        printf("\n");
+    }
+}
+
+const char *exf_pool_words(const char *by)
+{
+    return strcmp(by, "energy") == 0 ? " by energy" : strcmp(by, "reap") == 0 ? " by reap" : "";
+}
+
+/* Members of every layer's static pools, by falling criterion; "3 17 5 ...". */
+static void show_pools(const exf_inspection *s)
+{
+    for (int i = 0; i < s->n_pools; i++) {
+        const exf_static_pool *p = &s->pool[i];
+        printf("\nstatic pool of %d experts%s\nlayer  members by falling %s\n", p->size, exf_pool_words(p->by), p->by);
+        for (int l = 0; l < s->n_layers; l++) {
+            printf("%5d ", (int)s->layer_number[l]);
+            for (int k = 0; k < p->size; k++) printf(" %d", (int)p->members[(size_t)l * (size_t)p->size + (size_t)k]);
+            printf("\n");
+        }
+    }
+}
+
+/* The share of a layer's sampled tokens that keep 1..K experts, in per cent. */
+static void show_kept(const exf_inspection *s, const exf_budget *b, int l)
+{
+    const uint64_t *kept = b->kept + (size_t)l * (size_t)s->shape.top_k;
+    double n = 0;
+    for (int64_t p = 0; p < s->shape.top_k; p++) n += (double)kept[p];
+    printf("%5d  %6.3f ", (int)s->layer_number[l], exf_budget_layer_mean(s, b, l));
+    for (int64_t p = 0; p < s->shape.top_k; p++) printf(" %5.1f", n > 0 ? 100 * (double)kept[p] / n : 0);
+    printf("\n");
+}
+
+static void show_budgets(const exf_inspection *s)
+{
+    for (int i = 0; i < s->n_budgets; i++) {
+        const exf_budget *b = &s->budget[i];
+        printf("\nbudget of %g experts per token by %s: lambda %.6g, mean %.4f of the sampled tokens\n", b->budget, b->rule,
+               b->lambda, b->mean);
+        printf("layer    mean  %% of tokens that keep 1, 2, ... %" PRId64 "\n", s->shape.top_k);
+        for (int l = 0; l < s->n_layers; l++) show_kept(s, b, l);
+    }
+}
+
+static void show_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows)
+{
+    exf_print_text(path, 0);
+    printf(": %s, version %" PRId64 "\n", s->kind->kind, s->version);
+    if (s->shape.top_k)
+        printf("%" PRId64 " experts, top-%" PRId64 ", hidden %" PRId64 "; %d MoE layers; %" PRId64 " sequences, %" PRId64
+               " tokens\n",
+               s->shape.n_experts, s->shape.top_k, s->shape.d_model, s->n_layers, s->shape.n_sequences, s->shape.n_tokens);
+    else /* artifact/tables_safetensors.c */
+        printf("%" PRId64 " experts; %d layers with evidence; the file does not say of how many tokens a pair is: "
+               "1 stands for any\n",
+               s->shape.n_experts, s->n_layers);
+    if (s->part) printf("part: %s\n", s->part);
+    show_table(s, rows);
+    show_pools(s);
+    show_budgets(s);
+    printf("\nprovenance\n");
+    for (size_t i = 0; i < s->provenance.n; i++) {
+        if (exf_weights_facts_list_key(s->provenance.key[i])) continue;
+        printf("  ");
+        exf_print_text(s->provenance.key[i], 26);
+        printf(" ");
+        exf_print_text(s->provenance.value[i], 0);
+        printf("\n");
+    }
+}
+
+/* ---- summary as JSON -------------------------------------------------------------------- */
+
+static void json_three(exf_jw *w, const char *key, const double x[3])
+{
+    exf_jw_open(w, key, '[');
+    for (int i = 0; i < 3; i++) exf_jw_real(w, NULL, x[i]);
+    exf_jw_close(w);
+}
+
+static void json_row(exf_jw *w, const char *key, const exf_layer_summary *row)
+{
+    exf_jw_open(w, key, '{');
+    if (row->layer >= 0) exf_jw_int(w, "layer", row->layer);
+    exf_jw_count(w, "pairs", row->pairs);
+    exf_jw_count(w, "observed", row->observed);
+    json_three(w, "tokens_quartiles", row->tokens);
+    exf_jw_real(w, "loss_median", row->loss);
+    exf_jw_real(w, "loss_below_half", row->below_half);
+    json_three(w, "best_loss_quartiles", row->best);
+    exf_jw_real(w, "similarity", row->similarity);
+    exf_jw_real(w, "aligned", row->aligned);
+    exf_jw_real(w, "norm_min", row->norm_min);
+    if (row->layer < 0) exf_jw_int(w, "norm_min_layer", row->layer_min);
+    exf_jw_int(w, "norm_min_expert", row->expert_min);
+    exf_jw_real(w, "norm_max", row->norm_max);
+    if (row->layer < 0) exf_jw_int(w, "norm_max_layer", row->layer_max);
+    exf_jw_int(w, "norm_max_expert", row->expert_max);
+    exf_jw_count(w, "experts", row->experts);
+    exf_jw_count(w, "cold", row->cold);
+    if (row->vectors) exf_jw_count(w, "pairs_with_vectors", row->vectors);
+    exf_jw_close(w);
+}
+
+static void json_pool(exf_jw *w, const exf_inspection *s, const exf_static_pool *p)
+{
+    exf_jw_open(w, NULL, '{');
+    exf_jw_int(w, "size", p->size);
+    exf_jw_text(w, "by", p->by);
+    exf_jw_open(w, "members", '[');
+    for (int l = 0; l < s->n_layers; l++) {
+        exf_jw_open(w, NULL, '[');
+        for (int k = 0; k < p->size; k++) exf_jw_int(w, NULL, p->members[(size_t)l * (size_t)p->size + (size_t)k]);
+        exf_jw_close(w);
+    }
+    exf_jw_close(w);
+    exf_jw_close(w);
+}
+
+static void json_shape(exf_jw *w, const exf_inspection *s)
+{
+    exf_jw_int(w, "n_experts", s->shape.n_experts);
+    exf_jw_int(w, "top_k", s->shape.top_k);
+    exf_jw_int(w, "d_model", s->shape.d_model);
+    exf_jw_int(w, "n_sequences", s->shape.n_sequences);
+    exf_jw_int(w, "n_tokens", s->shape.n_tokens);
+    exf_jw_open(w, "pools", '[');
+    for (int i = 0; i < s->n_pools; i++) json_pool(w, s, &s->pool[i]);
+    exf_jw_close(w);
+    exf_budgets_json(w, s);
+}
+
+static exf_code json_summary(const char *path, const exf_inspection *s, const exf_layer_summary *rows, exf_err *err)
+{
+    exf_jw w = {0};
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_text(&w, "file", path);
+    exf_jw_text(&w, "kind", s->kind->kind);
+    exf_jw_int(&w, "version", s->version);
+    exf_jw_text(&w, "part", s->part);
+    json_shape(&w, s);
+    exf_jw_open(&w, "layers", '[');
+    for (int l = 0; l < s->n_layers; l++) json_row(&w, NULL, &rows[l]);
+    exf_jw_close(&w);
+    json_row(&w, "all", &rows[s->n_layers]);
+    exf_json_facts(&w, &s->provenance);
+    exf_jw_close(&w);
+    return exf_print_json(&w, err);
+}
+
+exf_code exf_inspect_summary(exf_recipe *r, exf_err *err)
+{
+    exf_inspection s = {0};
+    exf_layer_summary *rows = NULL;
+    exf_code rc;
+    EXF_TRY(exf_inspection_read_any(&s, r->inputs[0], r->n_inputs > 1 ? r->inputs[1] : NULL, err));
+    EXF_TRY(exf_mem_new(&rows, (size_t)s.n_layers + 1, sizeof *rows, "summary", err));
+    EXF_TRY(exf_summarise(&s, rows, err));
+    if (r->json)
+        EXF_TRY(json_summary(r->inputs[0], &s, rows, err));
+    else
+        show_summary(r->inputs[0], &s, rows);
+out:
+    exf_mem_free(rows);
+    exf_inspection_free(&s);
+    return rc;
+}
+
+/* ---- digest and spec ------------------------------------------------------------------------ */
+
+exf_code exf_inspect_digest(exf_recipe *r, exf_err *err)
+{
+    exf_h5 *h = NULL;
+    exf_jw w = {0};
+    char digest[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_artifact_open(&h, r->inputs[0], NULL, NULL, NULL, err));
+    EXF_TRY(exf_h5_digest(h, digest, err));
+    if (!r->json) {
+        printf("%s\n", digest);
+        goto out;
+    }
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_text(&w, "file", r->inputs[0]);
+    exf_jw_text(&w, "digest", digest);
+    exf_jw_close(&w);
+    rc = exf_print_json(&w, err);
+out:
+    exf_h5_close(h);
+    return rc;
+}
+
+static void show_specification(const char *name)
+{
+    for (size_t i = 0; exf_specification_line(name, i); i++) printf("%s\n", exf_specification_line(name, i));
+}
+
+static void json_specification(exf_jw *w, const char *name)
+{
+    exf_jw_open(w, name, '[');
+    for (size_t i = 0; exf_specification_line(name, i); i++) exf_jw_text(w, NULL, exf_specification_line(name, i));
+    exf_jw_close(w);
+}
+
+/* The names and what each is, a line each. */
+static void list_specifications(void)
+{
+    const char *name;
+    for (size_t i = 0; (name = exf_specification_name(i)); i++) printf("%-11s %s\n", name, exf_specification_line(name, 0));
+    printf("\nexfold-inspect spec KIND prints one of them, exfold-inspect spec all prints all.\n");
+}
+
+static int is_wanted(const char *wanted, const char *name)
+{
+    return strcmp(wanted, "all") == 0 || strcmp(wanted, name) == 0;
+}
+
+static exf_code unknown_specification(const char *word, exf_err *err)
+{
+    const char *name;
+    exf_text names = {0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && (name = exf_specification_name(i)); i++) rc = exf_text_addf(&names, err, "%s, ", name);
+    if (rc == EXF_OK)
+        rc = exf_fail(err, EXF_USAGE, "\"%s\" is no kind of file that this version knows; known: %sall", word, names.s);
+    exf_text_free(&names);
+    return rc;
+}
+
+static void show_specifications(const char *wanted)
+{
+    const char *name;
+    int is_all = strcmp(wanted, "all") == 0;
+    for (size_t i = 0; (name = exf_specification_name(i)); i++) {
+        if (!is_wanted(wanted, name)) continue;
+        if (is_all) printf("%s%s\n\n", i ? "\n" : "", name);
+        show_specification(name);
+    }
+}
+
+/* A list of the kinds without an argument; as JSON all of them. */
+exf_code exf_inspect_spec(exf_recipe *r, exf_err *err)
+{
+    const char *wanted = r->n_inputs ? r->inputs[0] : NULL, *name;
+    exf_jw w = {0};
+    if (wanted && strcmp(wanted, "all") != 0 && !exf_specification_line(wanted, 0)) return unknown_specification(wanted, err);
+    if (!r->json) {
+        if (wanted)
+            show_specifications(wanted);
+        else
+            list_specifications();
+        return EXF_OK;
+    }
+    exf_jw_open(&w, NULL, '{');
+    for (size_t i = 0; (name = exf_specification_name(i)); i++)
+        if (is_wanted(wanted ? wanted : "all", name)) json_specification(&w, name);
+    exf_jw_close(&w);
+    return exf_print_json(&w, err);
+}

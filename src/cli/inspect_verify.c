@@ -1,0 +1,204 @@
+/* inspect_verify.c - see inspect_verify.c. */
+#include "inspect/verify.h"
+#include "recipe/announce.h"
+#include "run/derived_files.h"
+#include "cli/inspect.h"
+#include "run/run_resume.h"
+
+#include "base/mem.h"
+#include "base/path.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Verifies files as exf_verify() does.  A directory stands for the tables, statistics and capture in it;
+ * it is moreover EXF_FORMAT if a run has not ended in it, or if a file that was made from tables
+ * (derived_files.h) was made from others than its tables.h5; EXF_IO if it holds no artifact. */
+exf_code exf_verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err) EXF_CHECKED;
+
+enum { KINDS = 3 };
+static const char *const artifact_name[KINDS] = {"tables.h5", "statistics.h5", "capture.h5"};
+
+/* The stages that resume, by the names of their points, and what runs them. */
+static const struct { const char *stage, *program; } resumes[] = {
+    {"calibrate", "exfold-calibrate"},
+    {"basis", "exfold-calibrate --basis-only"},
+    {"validate", "exfold-validate"},
+    {"capture", "exfold-capture"},
+};
+
+/* The files that are to be verified, and the receiver of the results. */
+typedef struct {
+    char **path; /* files */
+    size_t n;
+    exf_verify_callback held;
+    void *self;
+    /* of the directory that is looked at */
+    const char *directory, *tables;
+    char digest[EXF_SHA256_HEX];
+} verification;
+
+static exf_code refuse_unended(const char *directory, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; i < sizeof resumes / sizeof *resumes; i++) {
+        exf_text path = {0};
+        EXF_TRY(exf_text_addf(&path, err, "%s/" EXF_RUN_RESUME_PREFIX "%s", directory, resumes[i].stage));
+        int there = 0;
+        rc = exf_path_is_directory(path.s, &there, err);
+        exf_text_free(&path);
+        if (rc != EXF_OK) return rc;
+        if (there)
+            return exf_fail(err, EXF_FORMAT,
+                            "%s: a run of %s has not ended here (" EXF_RUN_RESUME_PREFIX "%s); the same command goes on",
+                            directory, resumes[i].program, resumes[i].stage);
+    }
+out:
+    return rc;
+}
+
+static exf_code add_artifacts(verification *v, const char *directory, exf_err *err)
+{
+    size_t before = v->n;
+    exf_code rc;
+    EXF_TRY(refuse_unended(directory, err));
+    for (int k = 0; k < KINDS; k++) {
+        char *path = NULL;
+        int found = 0;
+        EXF_TRY(exf_path_join(&path, directory, artifact_name[k], err));
+        rc = exf_path_look(path, &found, err);
+        if (found)
+            v->path[v->n++] = path;
+        else
+            exf_mem_free(path);
+        if (rc != EXF_OK) return rc;
+    }
+    if (v->n == before)
+        rc = exf_fail(err, EXF_IO, "%s: holds no tables.h5, statistics.h5 or capture.h5", directory);
+out:
+    return rc;
+}
+
+static exf_code tell(const verification *v, const char *name, exf_err *err)
+{
+    exf_text sentence = {0};
+    exf_code rc;
+    EXF_TRY(exf_text_addf(&sentence, err, "%s/%s: was made from %s", v->directory, name, v->tables));
+    rc = v->held(v->self, sentence.s, err);
+out:
+    exf_text_free(&sentence);
+    return rc;
+}
+
+/* A page without a mark is none of ours. */
+static exf_code check_derived(void *self, const exf_derived_file *f, exf_err *err)
+{
+    const verification *v = self;
+    char *marked = NULL, hex[EXF_SHA256_HEX];
+    exf_code rc;
+    EXF_TRY(exf_path_join(&marked, v->directory, f->marked, err));
+    EXF_TRY(exf_made_from(marked, hex, err));
+    if (!*hex && exf_ends_with(f->name, ".html")) goto out;
+    if (strcmp(hex, v->digest) == 0)
+        rc = tell(v, f->name, err);
+    else
+        rc = exf_fail(err, EXF_FORMAT, "%s/%s: was made from tables with the digest %s, %s has %s; make it again, or remove it",
+                      v->directory, f->name, *hex ? hex : "(none is named)", v->tables, v->digest);
+out:
+    exf_mem_free(marked);
+    return rc;
+}
+
+static exf_code verify_derived(verification *v, const char *directory, exf_err *err)
+{
+    char *tables = NULL;
+    int found;
+    exf_code rc;
+    EXF_TRY(exf_path_join(&tables, directory, "tables.h5", err));
+    EXF_TRY(exf_path_look(tables, &found, err));
+    if (!found) goto out;
+    v->directory = directory;
+    v->tables = tables;
+    EXF_TRY(exf_artifact_digest(tables, &exf_artifact_tables, v->digest, err));
+    rc = exf_derived_each(directory, check_derived, v, err);
+out:
+    exf_mem_free(tables);
+    return rc;
+}
+
+/* Adds a file itself, or what a directory stands for. */
+static exf_code add_input(verification *v, const char *path, exf_err *err)
+{
+    int directory;
+    exf_code rc;
+    EXF_TRY(exf_path_is_directory(path, &directory, err));
+    if (directory) return add_artifacts(v, path, err);
+    EXF_TRY(exf_mem_strdup(&v->path[v->n], path, "file to verify", err));
+    v->n++;
+out:
+    return rc;
+}
+
+static exf_code verify_input(verification *v, const char *path, exf_err *err)
+{
+    int directory;
+    exf_code rc = exf_path_is_directory(path, &directory, err);
+    return rc == EXF_OK && directory ? verify_derived(v, path, err) : rc;
+}
+
+exf_code exf_verify_inputs(const char *const *paths, size_t n, exf_verify_callback held, void *self, exf_err *err)
+{
+    verification v = {.held = held, .self = self};
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&v.path, n * KINDS, sizeof *v.path, "files to verify", err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(add_input(&v, paths[i], err));
+    EXF_TRY(exf_verify((const char *const *)v.path, v.n, held, self, err));
+    for (size_t i = 0; i < n; i++) EXF_TRY(verify_input(&v, paths[i], err));
+out:
+    for (size_t i = 0; i < v.n; i++) exf_mem_free(v.path[i]);
+    exf_mem_free(v.path);
+    return rc;
+}
+
+/* ---- inspect verify ---------------------------------------------------------------------------- */
+
+/* Exfold-inspect verify: one line per check that held. */
+
+static exf_code print_line(void *self, const char *sentence, exf_err *err)
+{
+    (void)self;
+    (void)err;
+    printf("ok  ");
+    exf_print_text(sentence, 0);
+    printf("\n");
+    return EXF_OK;
+}
+
+static exf_code add_member(void *self, const char *sentence, exf_err *err)
+{
+    (void)err;
+    exf_jw_text(self, NULL, sentence);
+    return EXF_OK;
+}
+
+static exf_code verify_as_json(exf_recipe *r, exf_err *err)
+{
+    exf_jw w = {0};
+    exf_err printing;
+    exf_jw_open(&w, NULL, '{');
+    exf_jw_open(&w, "held", '[');
+    exf_code rc = exf_verify_inputs(r->inputs, r->n_inputs, add_member, &w, err);
+    exf_jw_close(&w);
+    exf_jw_bool(&w, "ok", rc == EXF_OK);
+    exf_jw_text(&w, "failed", rc == EXF_OK ? NULL : err->msg);
+    exf_jw_close(&w);
+    exf_code printed = exf_print_json(&w, &printing);
+    if (rc == EXF_OK && printed != EXF_OK) *err = printing;
+    return rc != EXF_OK ? rc : printed;
+}
+
+exf_code exf_inspect_verify(exf_recipe *r, exf_err *err)
+{
+    return r->json ? verify_as_json(r, err) : exf_verify_inputs(r->inputs, r->n_inputs, print_line, NULL, err);
+}

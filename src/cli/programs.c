@@ -1,0 +1,161 @@
+/* programs.c - see programs.h. */
+#include "cli/programs.h"
+
+#include "base/mem.h"
+#include "base/registry.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define X(name) extern const exf_program exf_program_##name;
+#include "gen/exfold.inc"
+#undef X
+
+EXF_REGISTRY_BEGIN
+#define X(name) &exf_program_##name,
+#include "gen/exfold.inc"
+#undef X
+EXF_REGISTRY_END(program)
+
+const exf_program_group exf_program_groups[] = {
+
+    {"make", "Make tables in one go"}, {"steps", "Make them step by step"},
+    {"check", "Check what they do to the model"}, {"look", "Look at files"},
+    {NULL, NULL},
+};
+
+static const char prefix[] = "exfold-";
+
+static exf_code unknown_program(const char *word, exf_err *err)
+{
+    exf_text known = {0};
+    const char **names, *near;
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&names, registry.n + 1, sizeof *names, "names", err));
+    for (size_t i = 0; i < registry.n; i++) {
+        names[i] = exf_program_at(i)->name + strlen(prefix);
+        EXF_TRY(exf_text_addf(&known, err, "%s%s", i ? ", " : "", names[i]));
+    }
+    near = exf_nearest(word, names);
+    rc = exf_fail(err, EXF_USAGE, "\"%.80s\" is no program of ExFold (known: %s)%s%s%s", word, known.s,
+                  near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+out:
+    exf_text_free(&known);
+    exf_mem_free(names);
+    return rc;
+}
+
+exf_code exf_program_require(const char *word, const exf_program **out, exf_err *err)
+{
+    if (exf_starts_with(word, prefix)) word += strlen(prefix);
+    for (size_t i = 0; (*out = exf_program_at(i)); i++)
+        if (strcmp((*out)->name + strlen(prefix), word) == 0) return EXF_OK;
+    return unknown_program(word, err);
+}
+
+/* ---- who takes what ------------------------------------------------------------- */
+
+int exf_program_uses(const exf_program *p, const char *key)
+{
+    const char *word = p->keys ? p->keys : "";
+    while (*(word += strspn(word, " "))) {
+        size_t n = strcspn(word, " ");
+        if (strncmp(word, key, n) == 0 && (key[n] == 0 || key[n] == '.')) return 1;
+        word += n;
+    }
+    return 0;
+}
+
+static int takes_key(const exf_program *p, const exf_opt *row)
+{
+    return exf_program_uses(p, row->key);
+}
+
+/* `exfold` itself has no run to report on. */
+static int takes_common(const exf_program *p, const exf_opt *row)
+{
+    if (row->offset == offsetof(exf_recipe, help_keys)) return p->keys != NULL;
+    return !p->runs_others || row->offset == offsetof(exf_recipe, help) || row->offset == offsetof(exf_recipe, version);
+}
+
+static int takes_own(const exf_program *p, const exf_opt *row)
+{
+    return p != NULL && row != NULL;
+}
+
+/* option: "--layers", "-l" or a key. */
+static int is_row_of(const exf_opt *row, const char *option)
+{
+    if (exf_starts_with(option, "--")) return row->flag && strcmp(row->flag, option + 2) == 0;
+    if (option[0] == '-') return row->letter && row->letter == option[1] && !option[2];
+    return row->key && strcmp(row->key, option) == 0;
+}
+
+/* The three parts of a program's options, in their order. */
+typedef struct {
+    const exf_opt *rows;
+    size_t n;
+    int (*takes)(const exf_program *p, const exf_opt *row);
+} part;
+
+enum { COMMON, KEYS, OWN, N_PARTS };
+
+static void parts_of(const exf_program *p, part parts[N_PARTS])
+{
+    parts[COMMON].rows = exf_recipe_global_rows(&parts[COMMON].n);
+    parts[COMMON].takes = takes_common;
+    parts[KEYS].rows = exf_recipe_key_rows(&parts[KEYS].n);
+    parts[KEYS].takes = takes_key;
+    parts[OWN] = (part){p->rows, p->n_rows, takes_own};
+}
+
+static int takes(const exf_program *p, const char *option)
+{
+    part parts[N_PARTS];
+    parts_of(p, parts);
+    for (size_t k = 0; k < N_PARTS; k++)
+        for (size_t i = 0; i < parts[k].n; i++)
+            if (is_row_of(&parts[k].rows[i], option) && parts[k].takes(p, &parts[k].rows[i])) return 1;
+    return 0;
+}
+
+exf_code exf_programs_taking(const char *option, exf_text *out, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    size_t n = 0, named = 0;
+    for (size_t i = 0; i < registry.n; i++) n += (size_t)takes(exf_program_at(i), option);
+    for (size_t i = 0; i < registry.n && rc == EXF_OK; i++) {
+        if (!takes(exf_program_at(i), option)) continue;
+        rc = exf_text_addf(out, err, "%s%s", !named ? "" : named + 1 < n ? ", " : " and ", exf_program_at(i)->name);
+        named++;
+    }
+    return rc;
+}
+
+/* ---- a program's options ------------------------------------------------------------ */
+
+exf_code exf_program_rows(const exf_program *p, int all, exf_opt **rows, size_t *n, size_t *n_common, exf_err *err)
+{
+    part parts[N_PARTS];
+    parts_of(p, parts);
+    exf_code rc = exf_mem_new(rows, parts[COMMON].n + parts[KEYS].n + parts[OWN].n, sizeof **rows, "option table", err);
+    if (rc != EXF_OK) return rc;
+    *n = 0;
+    for (size_t k = 0; k < N_PARTS; k++) {
+        int every_row = all && k == KEYS && p->keys;
+        for (size_t i = 0; i < parts[k].n; i++)
+            if (every_row || parts[k].takes(p, &parts[k].rows[i])) (*rows)[(*n)++] = parts[k].rows[i];
+        if (k == COMMON && n_common) *n_common = *n;
+    }
+    return EXF_OK;
+}
+
+static int scope_takes(const void *program, const exf_opt *row)
+{
+    return !row->key || takes_key(program, row);
+}
+
+exf_opt_scope exf_program_scope(const exf_program *p)
+{
+    return (exf_opt_scope){p, scope_takes, exf_programs_taking};
+}

@@ -1,0 +1,441 @@
+/* recipe.c - see recipe.h. */
+#include "base/err.h"
+#include "recipe/recipe.h"
+#include "recipe/recipe_path.h"
+
+#include "artifact/artifact.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "format/yaml.h"
+#include "format/yaml_write.h"
+
+#include <stddef.h>
+#include <string.h>
+
+/* Returns rc, the failure of reading path as YAML; where the file is an artifact, another HDF5 file or a .safetensors
+ * file, err says so instead. */
+exf_code exf_recipe_not_binary(const char *path, exf_code rc, exf_err *err) EXF_CHECKED;
+
+#define AT(field) offsetof(exf_recipe, field)
+
+static const exf_opt common_rows[] = {
+    {NULL, "quiet", 'q', EXF_OPT_FLAG, AT(quiet), "false", NULL, "Messages", "say nothing but results and errors"},
+    {NULL, "verbose", 'v', EXF_OPT_FLAG, AT(verbose), "false", NULL, "Messages", "say more"},
+    {NULL, "progress", 0, EXF_OPT_CHOICE, AT(progress), "auto", "auto|lines|json|none", "Messages",
+     "how progress is told on standard error"},
+    {NULL, "help", 'h', EXF_OPT_FLAG, AT(help), "false", NULL, "Messages", "print this and exit"},
+    {NULL, "help-keys", 0, EXF_OPT_FLAG, AT(help_keys), "false", NULL, "Messages",
+     "print the recipe keys that the program reads and exit"},
+    {NULL, "version", 0, EXF_OPT_FLAG, AT(version), "false", NULL, "Messages", "print the version and exit"},
+};
+
+static const exf_opt key_rows[] = {
+    {"schema", NULL, 0, EXF_OPT_TEXT, AT(schema), NULL, "NAME", "Recipe", "exfold-recipe/1; required"},
+    {"model.path", "model", 0, EXF_OPT_TEXT, AT(model_path), NULL, "DIR", "Model",
+     "checkpoint directory; config.json, *.safetensors (one, or shards with their index), tokenizer.json; required"},
+    {"data.manifest", NULL, 0, EXF_OPT_TEXT, AT(manifest), NULL, "FILE", "Data", "the corpus, see exfold-manifest(5); required"},
+    {"data.sequences", NULL, 0, EXF_OPT_INT, AT(sequences), "0", "0..", "Data",
+     "sequences of the run, shared among the sources; 0: as many as the manifest says"},
+    {"data.max_tokens", NULL, 0, EXF_OPT_INT, AT(max_tokens), "2048", "1..1048576", "Data",
+     "longest sequence; longer documents are cut into pieces"},
+    {"data.min_tokens", NULL, 0, EXF_OPT_INT, AT(min_tokens), "1", "1..1048576", "Data", "shorter pieces are dropped"},
+    {"data.seed", NULL, 0, EXF_OPT_INT, AT(seed), "42", "0..", "Data", "of the choice of sequences"},
+    {"calibrate.pairs", NULL, 0, EXF_OPT_CHOICE, AT(pairs), "corouted", "corouted|common_input", "Calibration",
+     "which pairs are observed: corouted, those in one token's top-K; common_input, every pair, all experts run on the same "
+     "tokens"},
+    {"calibrate.observer_tokens", NULL, 0, EXF_OPT_INT, AT(observer_tokens), "64", "1..1048576", "Calibration",
+     "common_input: tokens of a sequence that all experts run on, evenly spaced"},
+    {"calibrate.weighting", NULL, 0, EXF_OPT_CHOICE, AT(weighting), "source_norm", "source_norm|none|router", "Calibration",
+     "weight of a token in a pair's sums: source_norm, the norm of the source's output; none, 1; router, the source's "
+     "router weight"},
+    {"calibrate.ridge", NULL, 0, EXF_OPT_REAL, AT(ridge), "1e-3", "0..", "Calibration", "lambda in S = dot / (target_sq + lambda)"},
+    {"calibrate.clip", NULL, 0, EXF_OPT_TEXT_LIST, AT(clip), "-4,4", "MIN,MAX", "Calibration", "range of S, or none"},
+    {"calibrate.projectors", NULL, 0, EXF_OPT_TEXT_LIST, AT(projectors), "pair", "NAMES", "Calibration",
+     "what is solved: pair, one scalar per ordered pair; layer, global, one scalar per layer or model; diagonal, one per "
+     "hidden dimension; lowrank, a scalar plus Q C"},
+    {"calibrate.ranks", NULL, 0, EXF_OPT_INT_LIST, AT(ranks), "8,16", "RANKS", "Calibration",
+     "lowrank: ranks R, 1 to 32, from one basis of 32 directions"},
+    {"calibrate.vector_pairs", NULL, 0, EXF_OPT_INT, AT(vector_pairs), "1024", "1..", "Calibration",
+     "diagonal, lowrank: ordered pairs a layer that get one, those of most energy; the others keep their scalar"},
+    {"calibrate.samples", NULL, 0, EXF_OPT_INT, AT(samples), "65536", "1..16777216", "Calibration",
+     "lowrank: residuals a layer from which the basis is made"},
+    {"calibrate.seed", NULL, 0, EXF_OPT_INT, AT(basis_seed), "1", "0..", "Calibration", "of that choice and of the basis"},
+    {"calibrate.basis", "basis", 0, EXF_OPT_TEXT, AT(basis_path), NULL, "FILE", "Calibration",
+     "basis of vector sums, made by --basis-only; pairs, directions and grids of all of the data, for diagonal and lowrank, so "
+     "that the sums of its parts add; default: the run makes its own"},
+    {"calibrate.route_sample", NULL, 0, EXF_OPT_INT, AT(route_sample), "4096", "0..16777216", "Calibration",
+     "tokens of a layer whose routes the statistics keep, from which budgets are solved; 0: none"},
+    {"calibrate.min_pair_tokens", NULL, 0, EXF_OPT_INT, AT(min_pair_tokens), "1", "1..", "Calibration",
+     "a pair seen by fewer tokens counts as unobserved"},
+    {"coverage.fail_below", NULL, 0, EXF_OPT_REAL, AT(coverage_fail_below), "0", "0..1", "Calibration",
+     "exit with status 10 when a layer's share of observed pairs is below"},
+    {"pools", NULL, 0, EXF_OPT_TEXT_LIST, AT(pools), "[]", "SIZES", "Calibration",
+     "static decode pools; sizes D, such as 8,4, the experts of largest mean norm; with a criterion 8:reap, 8:energy or, in a "
+     "recipe, {size: 8, by: energy}: norm, reap (mean w norm) or energy (summed (w norm)^2)"},
+    {"budgets", NULL, 0, EXF_OPT_INT_LIST, AT(budgets), "[]", "NUMBERS", "Calibration",
+     "mean numbers of experts per token, such as 4,2, for which a budget per token is solved"},
+    {"budget_rules", NULL, 0, EXF_OPT_TEXT_LIST, AT(budget_rules), "stream,output,top_p", "NAMES", "Calibration",
+     "how each budget is solved: by predicted residual against the residual stream (stream), against a layer's output (output), "
+     "against what folding the layer did to the model (measured, which needs --sensitivities), or by a share of w norm (top_p)"},
+    {"runtime.backend", "backend", 0, EXF_OPT_CHOICE, AT(backend), "auto", "auto|cpu|cuda", "Runtime",
+     "where the forward pass runs; auto: the GPU if there is a usable one; cuda without one ends with status 9"},
+    {"runtime.threads", "threads", 't', EXF_OPT_INT, AT(threads), "0", "0..4096", "Runtime",
+     "worker threads; 0: OMP_NUM_THREADS if set, else the processors this process may run on"},
+    {"runtime.compute", NULL, 0, EXF_OPT_CHOICE, AT(compute), "auto", "auto|f32|bf16", "Runtime",
+     "matrix products of the forward pass; f32 (on a GPU, weights that bfloat16 holds exactly stay in it); bf16, operands "
+     "rounded, float32 sums, on a GPU only; auto: bf16 on a GPU that has it, f32 elsewhere"},
+    {"runtime.max_gpu_memory", "max-gpu-memory", 0, EXF_OPT_BYTES, AT(max_gpu_memory), "0", "SIZE", "Runtime",
+     "most that a run holds in GPU memory; such as 8GiB; a limit that cannot be met is refused with the least that "
+     "can; 0: what is free"},
+    {"runtime.io", "io", 0, EXF_OPT_CHOICE, AT(io), "pread", "pread|direct", "Runtime",
+     "how weights are read; pread, through the system's cache; direct, past it (O_DIRECT)"},
+    {"runtime.streams", NULL, 0, EXF_OPT_INT, AT(streams), "0", "0..64", "Runtime",
+     "sequences that a GPU mixes side by side, each on its own queue with its own workspace; results do not depend on it; "
+     "0: 4, fewer where memory is short"},
+    {"runtime.readers", NULL, 0, EXF_OPT_INT, AT(readers), "0", "0..64", "Runtime",
+     "threads that read weights for a GPU; 0: as many as the system has, at most 16"},
+    {"runtime.resume", "resume", 0, EXF_OPT_CHOICE, AT(resume), "auto", "auto|require|never", "Runtime",
+     "whether a stopped run goes on; auto: if it can, require: fails if it cannot, never: starts over"},
+    {"runtime.checkpoint.every_layers", NULL, 0, EXF_OPT_INT, AT(checkpoint_layers), "0", "0..1048576", "Runtime",
+     "save what a stopped run goes on from when so many layers are done; 0: layers do not matter"},
+    {"runtime.checkpoint.every_seconds", NULL, 0, EXF_OPT_REAL, AT(checkpoint_seconds), "60", "0..", "Runtime",
+     "the same when so many seconds have passed, or more, so that saving takes at most 4 % of the time (the first is reckoned "
+     "with 1 GB/s); 0: time does not matter"},
+    {"runtime.checkpoint.directory", NULL, 0, EXF_OPT_TEXT, AT(checkpoint_directory), NULL, "DIR", "Runtime",
+     "where it is saved, as STAGE-ID in there, ID made of the output directory's path; default: .exfold-resume-STAGE in "
+     "the output directory; STAGE is calibrate, basis, validate or capture"},
+    {"output.directory", "output", 'o', EXF_OPT_TEXT, AT(output_directory), NULL, "DIR", "Output",
+     "where files are written; made if missing; required"},
+    {"output.targets", NULL, 0, EXF_OPT_TEXT_LIST, AT(targets), "safetensors", "NAMES", "Output",
+     "export formats, as exfold-export --help-keys lists them"},
+    {"export.experts", NULL, 0, EXF_OPT_INT, AT(export_experts), "0", "0..65536", "Export",
+     "experts that a pruned model keeps in each layer; those of largest mean w ||E(x)||, as in the variant reapN; needed by the "
+     "targets that prune"},
+    {"export.expert_parallel", NULL, 0, EXF_OPT_INT, AT(export_ranks), "1", "1..65536", "Export",
+     "ranks of expert parallelism, which hold experts in order; each keeps equally many"},
+    {"card.base_model", NULL, 0, EXF_OPT_TEXT, AT(base_model), NULL, "NAME", "Model card",
+     "the model's name on a hub: Qwen/Qwen3-30B-A3B"},
+    {"card.revision", NULL, 0, EXF_OPT_TEXT, AT(revision), NULL, "COMMIT", "Model card", "the base model's revision"},
+    {"card.datasets", NULL, 0, EXF_OPT_TEXT_LIST, AT(datasets), NULL, "NAMES", "Model card",
+     "names of the calibration data on a hub"},
+    {"serve.runtime", "runtime", 0, EXF_OPT_TEXT, AT(serve_runtime), NULL, "NAME", "Serving",
+     "the runtime that will serve the tables; exfold, sglang-deepseek-v4, vllm-deepseek-v4, vllm-qwen3: a validation and "
+     "--frontier fold as it does and refuse what it does not run, an export checks what it will do; default: none, every "
+     "variant as it is written"},
+    {"serve.unobserved_layers", NULL, 0, EXF_OPT_CHOICE, AT(unobserved_layers), "refuse", "refuse|accept", "Serving",
+     "what an export does where the runtime folds a layer of which the tables have no pair; refuse, or accept that the "
+     "runtime loses there what it leaves out"},
+    {"validate.tables", "tables", 0, EXF_OPT_TEXT, AT(validate_tables), NULL, "FILE", "Validation",
+     "tables to validate, or a public plugin's as scripts/pt_to_safetensors.py writes them; default: tables.h5 in the output "
+     "directory"},
+    {"validate.manifest", NULL, 0, EXF_OPT_TEXT, AT(validate_manifest), NULL, "FILE", "Validation",
+     "the held-out corpus, see exfold-manifest(5); required to validate"},
+    {"validate.sequences", NULL, 0, EXF_OPT_INT, AT(validate_sequences), "0", "0..", "Validation",
+     "sequences; 0: as many as the manifest says"},
+    {"validate.max_tokens", NULL, 0, EXF_OPT_INT, AT(validate_max_tokens), "0", "0..1048576", "Validation",
+     "longest sequence; 0: data.max_tokens"},
+    {"validate.variants", "variants", 0, EXF_OPT_WORD_LIST, AT(variants), NULL, "\"A B ...\"", "Validation",
+     "ways to run; see exfold-variants(7): P4, P4:projector=joint, top4:drop, D64:pool=static, reap64, sere4:rho=0.1, "
+     "P4+D64, ..."},
+    {"validate.decode_batch", NULL, 0, EXF_OPT_INT, AT(decode_batch), "16", "1..", "Validation",
+     "sequences of a domain that decode side by side; step q of a batch is its tokens at position q"},
+    {"validate.prefill_tokens", NULL, 0, EXF_OPT_INT, AT(prefill_tokens), "0", "0..1048576", "Validation",
+     "positions below are prefill, the rest decode; 0: every position is both"},
+    {"validate.fail_above", "fail-above", 0, EXF_OPT_WORD_LIST, AT(fail_above), "[]", "LIMITS", "Validation",
+     "end with status 10 above one of these; [VARIANT:]METRIC=X ..., such as kl=0.2 or P4:kl_p99=1.5; metrics: ppl, kl, "
+     "kl_median, kl_p90, kl_p99, kl_p999, kl_max, flips, output_error"},
+};
+
+/* Paths are relative to the recipe's file. */
+enum { EXF_RECIPE_PATHS = 7 };
+static const struct {
+    const char *key;
+    size_t offset;
+} path_rows[EXF_RECIPE_PATHS] = {
+    {"model.path", AT(model_path)}, {"data.manifest", AT(manifest)}, {"calibrate.basis", AT(basis_path)},
+    {"output.directory", AT(output_directory)},
+    {"validate.tables", AT(validate_tables)}, {"validate.manifest", AT(validate_manifest)},
+    {"runtime.checkpoint.directory", AT(checkpoint_directory)},
+};
+
+const exf_opt *exf_recipe_global_rows(size_t *n)
+{
+    *n = sizeof common_rows / sizeof *common_rows;
+    return common_rows;
+}
+
+const exf_opt *exf_recipe_key_rows(size_t *n)
+{
+    *n = sizeof key_rows / sizeof *key_rows;
+    return key_rows;
+}
+
+/* ---- reading ---------------------------------------------------------------- */
+
+typedef struct {
+    exf_recipe *recipe;
+    const char *path;
+    int skips_paths; /* keys whose values are paths are left alone */
+} reading;
+
+static int is_pool(const char *key, const exf_yaml *node)
+{
+    return strcmp(key, "pools") == 0 && node->kind == EXF_YAML_MAP;
+}
+
+/* Writes {size: D, by: NAME} as D:NAME. */
+static exf_code add_pool_text(exf_text *out, const char *key, const exf_yaml *map, const char *where, exf_err *err)
+{
+    const exf_yaml *size = exf_yaml_get(map, "size"), *by = exf_yaml_get(map, "by");
+    if (!size || size->kind != EXF_YAML_SCALAR || (by && by->kind != EXF_YAML_SCALAR) || map->n != (by ? 2u : 1u))
+        return exf_fail(err, EXF_USAGE, "%s: %s: expected {size: D} or {size: D, by: norm|reap|energy}", where, key);
+    return by ? exf_text_addf(out, err, "%s:%s", size->text, by->text) : exf_text_addf(out, err, "%s", size->text);
+}
+
+static exf_code set_list(const reading *r, const char *key, const exf_yaml *node, const char *where, exf_err *err)
+{
+    const char **item = NULL;
+    exf_text *pools = NULL; /* those that are maps, as texts */
+    exf_code rc = exf_mem_new(&item, node->n, sizeof *item, "recipe list", err);
+    if (rc == EXF_OK) rc = exf_mem_new(&pools, node->n, sizeof *pools, "recipe list", err);
+    for (size_t i = 0; rc == EXF_OK && i < node->n; i++) {
+        item[i] = node->child[i]->text;
+        if (is_pool(key, node->child[i])) {
+            rc = add_pool_text(&pools[i], key, node->child[i], where, err);
+            item[i] = pools[i].s;
+        } else if (node->child[i]->kind != EXF_YAML_SCALAR)
+            rc = exf_fail(err, EXF_USAGE, "%s: %s: item %zu is %s, expected a scalar", where, key, i + 1,
+                          exf_yaml_kind_name(node->child[i]));
+    }
+    if (rc == EXF_OK) rc = exf_opts_set_list(r->recipe->opts, EXF_OPT_BY_RECIPE, key, item, node->n, where, err);
+    for (size_t i = 0; pools && i < node->n; i++) exf_text_free(&pools[i]);
+    exf_mem_free(pools);
+    exf_mem_free(item);
+    return rc;
+}
+
+static exf_code set_node(const reading *r, const char *key, const exf_yaml *node, exf_err *err);
+
+/* Each member of a map under its dotted key. */
+static exf_code set_map(const reading *r, const char *prefix, const exf_yaml *map, exf_err *err)
+{
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < map->n; i++) {
+        exf_text key = {0};
+        rc = exf_text_addf(&key, err, "%s%s%s", prefix, *prefix ? "." : "", map->key[i]);
+        if (rc == EXF_OK) rc = set_node(r, key.s, map->child[i], err);
+        exf_text_free(&key);
+    }
+    return rc;
+}
+
+static int is_path(const char *key)
+{
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
+        if (strcmp(key, path_rows[i].key) == 0) return 1;
+    return 0;
+}
+
+static exf_code set_node(const reading *r, const char *key, const exf_yaml *node, exf_err *err)
+{
+    exf_text where = {0};
+    if (r->skips_paths && is_path(key)) return EXF_OK;
+    exf_code rc = exf_text_addf(&where, err, "%s:%d", r->path, node->line);
+    if (rc == EXF_OK) {
+        switch (node->kind) {
+        case EXF_YAML_MAP: rc = set_map(r, key, node, err); break;
+        case EXF_YAML_LIST: rc = set_list(r, key, node, where.s, err); break;
+        case EXF_YAML_SCALAR: rc = exf_opts_set(r->recipe->opts, EXF_OPT_BY_RECIPE, key, node->text, where.s, err); break;
+        }
+    }
+    exf_text_free(&where);
+    return rc;
+}
+
+/* A path that the recipe gave is relative to the recipe's directory. */
+static exf_code rebase(const exf_recipe *r, const char *key, char **path, const char *dir, exf_err *err)
+{
+    if (!*path || exf_opts_given(r->opts, key, EXF_OPT_BY_ARGV)) return EXF_OK;
+    char *joined;
+    exf_code rc = exf_path_join(&joined, dir, *path, err);
+    if (rc != EXF_OK) return rc;
+    exf_mem_free(*path);
+    *path = joined;
+    return EXF_OK;
+}
+
+exf_code exf_recipe_read(exf_recipe *r, const char *path, exf_err *err)
+{
+    exf_code rc;
+    exf_yaml *root = NULL;
+    char *dir = NULL;
+    reading reader = {r, path, 0};
+    EXF_TRY(exf_recipe_not_binary(path, exf_yaml_load(&root, path, err), err));
+    const exf_yaml *schema = exf_yaml_get(root, "schema");
+    if (root->kind != EXF_YAML_MAP)
+        rc = exf_fail(err, EXF_USAGE, "%s: is %s, expected a map with schema: exfold-recipe/1", path, exf_yaml_kind_name(root));
+    else if (!schema || schema->kind != EXF_YAML_SCALAR || strcmp(schema->text, "exfold-recipe/1") != 0)
+        rc = exf_fail(err, EXF_USAGE, "%s: schema is %s, expected exfold-recipe/1", path,
+                      schema && schema->kind == EXF_YAML_SCALAR ? schema->text : "missing");
+    if (rc != EXF_OK) goto out;
+    EXF_TRY(set_map(&reader, "", root, err));
+    EXF_TRY(exf_path_dir(&dir, path, err));
+    for (int i = 0; i < EXF_RECIPE_PATHS; i++)
+        EXF_TRY(rebase(r, path_rows[i].key, (char **)((char *)r + path_rows[i].offset), dir, err));
+out:
+    exf_yaml_free(root);
+    exf_mem_free(dir);
+    return rc;
+}
+
+exf_code exf_recipe_read_settings(exf_recipe *r, const char *bytes, size_t len, const char *name, exf_err *err)
+{
+    exf_yaml *root = NULL;
+    reading reader = {r, name, 1};
+    exf_code rc = exf_yaml_parse(&root, bytes, len, name, err);
+    if (rc == EXF_OK) rc = set_map(&reader, "", root, err);
+    exf_yaml_free(root);
+    return rc;
+}
+
+/* ---- the resolved recipe --------------------------------------------------------- */
+
+static exf_code add_path(const char *value, const char *directory, exf_text *out, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc = exf_recipe_path(&path, value, directory, err);
+    if (rc == EXF_OK) rc = exf_yaml_add_scalar(out, path, err);
+    exf_mem_free(path);
+    return rc;
+}
+
+/* Returns 1 for a key whose values are names, also where they look like numbers; clip and pools have numbers among theirs. */
+static int is_names(const exf_opt *row)
+{
+    return row->type == EXF_OPT_TEXT || (row->type == EXF_OPT_TEXT_LIST && strcmp(exf_opt_placeholder(row), "NAMES") == 0);
+}
+
+static exf_code add_word(const exf_opt *row, const char *word, exf_text *out, exf_err *err)
+{
+    return is_names(row) ? exf_yaml_add_scalar(out, word, err) : exf_yaml_add_value(out, word, err);
+}
+
+/* Adds items that are joined by a character as a YAML list, each item quoted if it must be. */
+static exf_code add_items(const exf_opt *row, const char *value, char joined_by, exf_text *out, exf_err *err)
+{
+    const char end[2] = {joined_by, 0};
+    exf_code rc;
+    char *word = NULL;
+    EXF_TRY(exf_text_add(out, "[", 1, err));
+    for (const char *p = value; *p;) {
+        size_t n = strcspn(p, end);
+        if (p != value) EXF_TRY(exf_text_add(out, ", ", joined_by == ',' ? 1 : 2, err));
+        EXF_TRY(exf_mem_dup(&word, p, n, "recipe list", err));
+        EXF_TRY(add_word(row, word, out, err));
+        exf_mem_free(word);
+        word = NULL;
+        p += n + (p[n] == joined_by);
+    }
+    EXF_TRY(exf_text_add(out, "]", 1, err));
+out:
+    exf_mem_free(word);
+    return rc;
+}
+
+exf_code exf_recipe_add_value(const exf_opt *row, const char *value, const char *directory, exf_text *out, exf_err *err)
+{
+    if (row->type == EXF_OPT_WORD_LIST && value[0] != '[') return add_items(row, value, ' ', out, err);
+    if (row->type == EXF_OPT_TEXT_LIST && value[0] != '[') return add_items(row, value, ',', out, err);
+    int is_list = row->type == EXF_OPT_TEXT_LIST || row->type == EXF_OPT_INT_LIST || row->type == EXF_OPT_WORD_LIST;
+    if (!is_list && directory && is_path(row->key)) return add_path(value, directory, out, err);
+    if (!is_list) return add_word(row, value, out, err);
+    return value[0] == '[' ? exf_text_addf(out, err, "%s", value) : exf_text_addf(out, err, "[%s]", value);
+}
+
+exf_code exf_recipe_text(const exf_recipe *r, const char *directory, exf_text *out, exf_err *err)
+{
+    char section[32] = "";
+    exf_code rc = EXF_OK;
+    size_t n_common, n_keys;
+    exf_recipe_global_rows(&n_common);
+    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
+    for (size_t i = 0; rc == EXF_OK && i < n_keys; i++) {
+        exf_text value = {0};
+        const char *dot = strchr(rows[i].key, '.');
+        rc = exf_opts_value(r->opts, n_common + i, &value, err);
+        if (rc == EXF_OK && value.len) {
+            size_t n = dot ? (size_t)(dot - rows[i].key) : 0;
+            if (dot && (strncmp(section, rows[i].key, n) != 0 || section[n])) {
+                memcpy(section, rows[i].key, n);
+                section[n] = 0;
+                rc = exf_text_addf(out, err, "%s:\n", section);
+            }
+            if (rc == EXF_OK) rc = exf_text_addf(out, err, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : rows[i].key);
+            if (rc == EXF_OK) rc = exf_recipe_add_value(&rows[i], value.s, directory, out, err);
+            if (rc == EXF_OK) rc = exf_text_add(out, "\n", 1, err);
+        }
+        exf_text_free(&value);
+    }
+    return rc;
+}
+
+void exf_recipe_free(exf_recipe *r)
+{
+    exf_opts_free(r->opts);
+}
+
+/* ---- recipe binary ----------------------------------------------------------------------------- */
+
+enum { HEAD = 9 };
+
+static const struct {
+    const char *kind, *takers;
+} taken[] = {
+    {"basis", "exfold-calibrate --basis"},
+    {"capture", "exfold-accumulate"},
+    {"statistics", "exfold-solve and exfold-merge"},
+    {"tables", "exfold-export and exfold-validate --tables"},
+};
+
+/* The first bytes of a regular file; 0: it is none, or is shorter. */
+static int read_head(const char *path, unsigned char head[HEAD])
+{
+    exf_err unused;
+    exf_file *f = NULL;
+    int is = exf_file_open(&f, path, &unused) == EXF_OK && exf_file_size(f) >= HEAD &&
+             exf_file_read(f, 0, head, HEAD, &unused) == EXF_OK;
+    exf_file_close(f);
+    return is;
+}
+
+/* Returns the kind of an artifact, or NULL. */
+static const char *kind_of(const char *path)
+{
+    exf_err unused;
+    exf_h5 *h = NULL;
+    const exf_artifact *kind = NULL;
+    if (exf_artifact_open(&h, path, NULL, &kind, NULL, &unused) != EXF_OK) return NULL;
+    exf_h5_close(h);
+    return kind->kind;
+}
+
+static exf_code refuse_h5(const char *path, exf_err *err)
+{
+    const char *kind = kind_of(path);
+    for (size_t i = 0; kind && i < sizeof taken / sizeof *taken; i++)
+        if (strcmp(taken[i].kind, kind) == 0)
+            return exf_fail(err, EXF_USAGE, "%s: holds %s, expected a recipe (YAML); %s and exfold-inspect take it", path, kind,
+                            taken[i].takers);
+    return exf_fail(err, EXF_USAGE, "%s: is an HDF5 file, expected a recipe (YAML)", path);
+}
+
+exf_code exf_recipe_not_binary(const char *path, exf_code rc, exf_err *err)
+{
+    unsigned char head[HEAD];
+    if (rc != EXF_USAGE || !read_head(path, head)) return rc;
+    if (memcmp(head, "\211HDF\r\n\032\n", 8) == 0) return refuse_h5(path, err);
+    if (head[6] == 0 && head[7] == 0 && head[8] == '{') /* the length of a header, and its first letter */
+        return exf_fail(err, EXF_USAGE, "%s: is a .safetensors file, expected a recipe (YAML); a model is given with --model DIR",
+                        path);
+    return rc;
+}

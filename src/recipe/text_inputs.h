@@ -1,0 +1,21 @@
+/* text_inputs.h - makes the corpus of a run from the files of --text: a manifest in memory,
+ * which goes the way of any manifest and is written beside the outputs, so that the run can
+ * be repeated from files. */
+#ifndef EXF_RECIPE_TEXT_INPUTS_H
+#define EXF_RECIPE_TEXT_INPUTS_H
+#include "recipe/recipe.h"
+
+typedef struct {
+    exf_text manifest; /* its bytes; empty where no --text was given */
+    char *path;        /* of the file that it will be, absolute; NULL where no --text was given */
+} exf_text_inputs;
+
+/* Recognises the files of --text and the arguments after them, reports each on stderr, and makes
+ * their manifest, in which paths are absolute and every file is pinned.  Does nothing without --text. */
+exf_code exf_text_inputs_make(exf_text_inputs *t, const exf_recipe *r, const char *path, exf_err *err) EXF_CHECKED;
+/* Makes that manifest the value of the recipe's key, "data.manifest" or "validate.manifest".  r borrows from t. */
+exf_code exf_text_inputs_use(const exf_text_inputs *t, exf_recipe *r, const char *key, exf_err *err) EXF_CHECKED;
+/* Writes the manifest to target, the path that it was made for, and names it on stdout; nothing without --text. */
+exf_code exf_text_inputs_write(const exf_text_inputs *t, const char *target, int force, exf_err *err) EXF_CHECKED;
+void exf_text_inputs_free(exf_text_inputs *t);
+#endif

@@ -1,0 +1,125 @@
+/* inputs.c - see inputs.h. */
+#include "run/inputs.h"
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/progress.h"
+#include "capture/manifest.h"
+#include "model/checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* The list so far. */
+typedef struct {
+    const char **role;
+    char **path;
+    size_t n, cap_roles, cap_paths;
+} inputs;
+
+static exf_code add(inputs *in, const char *role, const char *path, exf_err *err)
+{
+    exf_code rc;
+    for (size_t i = 0; i < in->n; i++)
+        if (strcmp(in->path[i], path) == 0 && strcmp(in->role[i], role) == 0) return EXF_OK;
+    EXF_TRY(exf_mem_grow(&in->role, &in->cap_roles, in->n + 1, sizeof *in->role, "list of inputs", err));
+    EXF_TRY(exf_mem_grow(&in->path, &in->cap_paths, in->n + 1, sizeof *in->path, "list of inputs", err));
+    EXF_TRY(exf_mem_strdup(&in->path[in->n], path, "path", err));
+    in->role[in->n++] = role;
+out:
+    return rc;
+}
+
+static exf_code add_in(inputs *in, const char *role, const char *dir, const char *name, exf_err *err)
+{
+    char *path = NULL;
+    exf_code rc = exf_path_join(&path, dir, name, err);
+    if (rc == EXF_OK) rc = add(in, role, path, err);
+    exf_mem_free(path);
+    return rc;
+}
+
+/* A manifest and its sources; *text: one of them needs a tokenizer. */
+static exf_code add_manifest(inputs *in, const char *path, const char *role, const char *source_role, int *text, exf_err *err)
+{
+    exf_manifest *m = NULL;
+    exf_code rc;
+    EXF_TRY(add(in, role, path, err));
+    EXF_TRY(exf_manifest_load(&m, path, err));
+    for (size_t i = 0; i < m->n; i++) {
+        EXF_TRY(add(in, source_role, m->source[i].file, err));
+        *text |= m->source[i].format != EXF_SOURCE_TOKENS;
+    }
+out:
+    exf_manifest_free(m);
+    return rc;
+}
+
+static exf_code add_model(inputs *in, const char *dir, int text, exf_err *err)
+{
+    exf_checkpoint *c = NULL;
+    exf_code rc;
+    EXF_TRY(add_in(in, "config", dir, "config.json", err));
+    EXF_TRY(exf_checkpoint_open(&c, dir, err));
+    for (size_t i = 0; i < exf_checkpoint_files(c); i++) EXF_TRY(add(in, "weights", exf_checkpoint_path(c, i), err));
+    if (text) rc = add_in(in, "tokenizer", dir, "tokenizer.json", err);
+out:
+    exf_checkpoint_close(c);
+    return rc;
+}
+
+static exf_code gather(inputs *in, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    int text = 0;
+    if (r->texts.n)
+        return exf_fail(err, EXF_USAGE, "--list-inputs lists what a recipe reads: give the recipe that the run with --text wrote");
+    EXF_TRY(exf_recipe_check_model(r, err));
+    EXF_TRY(exf_recipe_check_data(r, err));
+    EXF_TRY(add(in, "recipe", r->recipe_file, err));
+    EXF_TRY(add_manifest(in, r->manifest, "manifest", "source", &text, err));
+    if (r->validate_manifest)
+        EXF_TRY(add_manifest(in, r->validate_manifest, "validation-manifest", "validation-source", &text, err));
+    rc = add_model(in, r->model_path, text, err);
+out:
+    return rc;
+}
+
+/* Begins the work of hashing the files; its unit is a byte. */
+static void begin_hashing(const inputs *in, exf_eta *work)
+{
+    struct stat st;
+    *work = (exf_eta){.kind = {{.prior = 1e-9}}};
+    for (size_t i = 0; i < in->n; i++)
+        if (stat(in->path[i], &st) == 0) work->kind[0].planned += (double)st.st_size;
+    exf_progress_begin("hashing", 0, work, 0);
+}
+
+/* The model comes last: what is wrong with the data is found before its weights are read. */
+exf_code exf_inputs_text(const exf_recipe *r, exf_text *out, exf_err *err)
+{
+    inputs in = {.n = 0};
+    char digest[EXF_SHA256_HEX];
+    exf_code rc = gather(&in, r, err);
+    exf_eta work;
+    begin_hashing(&in, &work);
+    for (size_t i = 0; rc == EXF_OK && i < in.n; i++) {
+        rc = exf_hash_file(in.path[i], digest, err);
+        if (rc == EXF_OK) rc = exf_text_addf(out, err, "%s %s %s\n", in.role[i], digest, in.path[i]);
+    }
+    exf_progress_end();
+    for (size_t i = 0; i < in.n; i++) exf_mem_free(in.path[i]);
+    exf_mem_free(in.role);
+    exf_mem_free(in.path);
+    return rc;
+}
+
+exf_code exf_list_inputs(const exf_recipe *r, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = exf_inputs_text(r, &text, err);
+    if (rc == EXF_OK) fputs(text.s, stdout);
+    exf_text_free(&text);
+    return rc;
+}

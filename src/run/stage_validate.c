@@ -1,0 +1,495 @@
+/* stage_validate.c - exfold-validate: tables in, one table of every variant's quality out. */
+#include "artifact/made_from.h"
+#include "artifact/shards.h"
+#include "artifact/tables.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/version.h"
+#include "recipe/announce.h"
+#include "recipe/default_settings.h"
+#include "run/frontier_chart.h"
+#include "recipe/run_directory.h"
+#include "run/run_resume.h"
+#include "run/sensitivities.h"
+#include "run/session.h"
+#include "run/solve_command.h"
+#include "run/stage.h"
+#include "run/stage_internal.h"
+#include "recipe/text_inputs.h"
+#include "run/validate_report.h"
+#include "validate/quality_gate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Everything a validation needs, opened in this order. */
+typedef struct {
+    exf_recipe recipe; /* with the data of validate.* in the place of data.* */
+    exf_session session;
+    exf_run_directory dir, of_json, of_picture;
+    char *tables_path, *json, *markdown, *picture, *manifest, **names;
+    exf_text_inputs text; /* of --text; its manifest is one of the outputs */
+    exf_tables tables;
+    char digest[EXF_SHA256_HEX]; /* of the tables */
+    exf_variant *variants;
+    const exf_runtime *runtime; /* NULL: none */
+    size_t n_variants;
+    exf_quality_gate *gates;
+    size_t n_gates;
+    size_t *batch_of;
+    int32_t *domain_of;
+    exf_decode_schedule schedule;
+    exf_provenance facts;
+    exf_resume *resume;
+} validation;
+
+/* ---- what was asked for ------------------------------------------------------------- */
+
+/* Results go beside the tables unless a directory is named. */
+static exf_code choose_directory(exf_recipe *r, exf_err *err)
+{
+    char *dir = NULL;
+    if (r->output_directory || !r->validate_tables) return EXF_OK;
+    exf_code rc = exf_path_dir(&dir, r->validate_tables, err);
+    if (rc == EXF_OK) rc = exf_opts_set(r->opts, EXF_OPT_BY_RECIPE, "output.directory", dir, "the tables' directory", err);
+    exf_mem_free(dir);
+    return rc;
+}
+
+/* The corpus of --text, and settings where no recipe gives them. */
+static exf_code take_texts(validation *s, exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    if (!r->recipe_file) EXF_TRY(choose_directory(r, err));
+    EXF_TRY(exf_default_settings(r, EXF_SETTINGS_OF_VALIDATION, err));
+    EXF_TRY(exf_recipe_check_output(r, err));
+    EXF_TRY(exf_run_directory_name(&s->dir, r->output_directory, err));
+    EXF_TRY(exf_run_directory_file(&s->dir, "validation_manifest.yaml", &s->manifest, err));
+    EXF_TRY(exf_text_inputs_make(&s->text, r, s->manifest, err));
+    EXF_TRY(exf_text_inputs_use(&s->text, r, "validate.manifest", err));
+    if (s->text.path) EXF_TRY(exf_output_check(s->manifest, r->force, err));
+out:
+    return rc;
+}
+
+/* The recipe as the session sees it. */
+static exf_code eval_recipe(validation *s, const exf_recipe *r, exf_err *err)
+{
+    s->recipe = *r;
+    if (!r->validate_manifest)
+        return exf_fail(err, EXF_USAGE, "%s: validate.manifest (or --text FILE) is missing", r->recipe_file);
+    s->recipe.manifest = r->validate_manifest;
+    s->recipe.sequences = r->validate_sequences;
+    if (r->validate_max_tokens) s->recipe.max_tokens = r->validate_max_tokens;
+    if (s->recipe.min_tokens < 2) s->recipe.min_tokens = 2; /* one token has no next one */
+    if (r->validate_max_tokens && s->recipe.max_tokens < s->recipe.min_tokens)
+        return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "validate.max_tokens: %lld is below %lld, %s",
+                                            (long long)s->recipe.max_tokens, (long long)s->recipe.min_tokens,
+                                            r->min_tokens < 2 ? "the fewest that can be scored" : "which is data.min_tokens"), err);
+    return EXF_OK;
+}
+
+/* Names the frontier's picture; its suffix says its kind. */
+static exf_code name_picture(validation *s, const exf_recipe *r, exf_err *err)
+{
+    const char *path = r->picture_path;
+    if (r->frontier && r->wants_sensitivities)
+        return exf_fail(err, EXF_USAGE, "--frontier and --sensitivities are two validations; give one of them");
+    if (path && !r->frontier) return exf_fail(err, EXF_USAGE, "--picture is of the frontier; give --frontier with it");
+    if (path && !exf_picture_is_named(path))
+        return exf_fail(err, EXF_USAGE, "--picture is %s, expected a name that ends in %s", path, EXF_PICTURE_SUFFIXES);
+    if (!r->frontier) return EXF_OK;
+    return path ? exf_mem_strdup(&s->picture, path, "path", err)
+                : exf_run_directory_file(&s->dir, "frontier.svg", &s->picture, err);
+}
+
+static exf_code name_result(validation *s, const exf_recipe *r, const char *suffix, char **out, exf_err *err)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s%s", r->frontier ? "frontier" : r->wants_sensitivities ? "sensitivities" : "validation", suffix);
+    return exf_run_directory_file(&s->dir, name, out, err);
+}
+
+static exf_code name_files(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(r->validate_tables ? exf_mem_strdup(&s->tables_path, r->validate_tables, "path", err)
+                               : exf_run_directory_file(&s->dir, "tables.h5", &s->tables_path, err));
+    EXF_TRY(name_result(s, r, ".md", &s->markdown, err));
+    EXF_TRY(name_picture(s, r, err));
+    if (!r->json_path)
+        EXF_TRY(name_result(s, r, ".json", &s->json, err));
+    else if (strcmp(r->json_path, "-") != 0 && !r->dry_run)
+        EXF_TRY(exf_mem_strdup(&s->json, r->json_path, "path", err));
+out:
+    return rc;
+}
+
+/* Refuses, before the pass, outputs that exist. */
+static exf_code check_files(const validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_output_check(s->markdown, r->force, err));
+    if (s->picture) EXF_TRY(exf_output_check(s->picture, r->force, err));
+    if (s->json) EXF_TRY(exf_output_check(s->json, r->force, err));
+out:
+    return rc;
+}
+
+/* Names the recipe key in front of a message about a variant. */
+static exf_code blame_variants(const exf_recipe *r, exf_code rc, exf_err *err)
+{
+    if (rc != EXF_OK) exf_err_prefix(err, "validate.variants: ");
+    return exf_recipe_blame(r, rc, err);
+}
+
+static exf_code parse_variants(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    const exf_architecture *a = &s->session.model->arch;
+    EXF_TRY(exf_recipe_runtime(r, &s->runtime, err));
+    if (s->runtime)
+        EXF_TRY(exf_recipe_blame(r, exf_runtime_serves(s->runtime, s->session.model->family->name, a, err), err));
+    if (r->frontier) return exf_frontier_variants(&s->variants, &s->n_variants, a, &s->tables, s->runtime, err);
+    if (r->wants_sensitivities) return exf_sensitivity_variants(&s->variants, &s->n_variants, &s->tables, err);
+    if (r->variants.n == 0)
+        return exf_fail(err, EXF_USAGE, "%s: validate.variants names none; give some, or --frontier", r->recipe_file);
+    EXF_TRY(exf_mem_new(&s->variants, r->variants.n, sizeof *s->variants, "variants", err));
+    for (; s->n_variants < r->variants.n; s->n_variants++) {
+        exf_variant *v = &s->variants[s->n_variants];
+        EXF_TRY(blame_variants(r, exf_runtime_parse(s->runtime, v, r->variants.item[s->n_variants], err), err));
+        EXF_TRY(blame_variants(r, exf_variant_check(v, a->n_experts, a->top_k, err), err));
+        if (s->runtime) EXF_TRY(blame_variants(r, exf_runtime_check(s->runtime, v, a, err), err));
+        for (size_t i = 0; i < s->n_variants; i++)
+            if (strcmp(s->variants[i].name, v->name) == 0)
+                return exf_recipe_blame(r, exf_fail(err, EXF_USAGE, "validate.variants: \"%s\" stands twice", v->name), err);
+    }
+out:
+    return rc;
+}
+
+static exf_code parse_gates(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s->gates, r->fail_above.n, sizeof *s->gates, "limits", err));
+    for (; s->n_gates < r->fail_above.n; s->n_gates++) {
+        const char *text = r->fail_above.item[s->n_gates];
+        rc = exf_quality_gate_parse(&s->gates[s->n_gates], text, s->variants, s->n_variants, err);
+        EXF_TRY(exf_recipe_blame(r, rc, err));
+    }
+out:
+    return rc;
+}
+
+/* ---- what it runs on -------------------------------------------------------------------- */
+
+/* Sequences of one domain stand together; each `decode_batch` of them decode side by side. */
+static exf_code open_spans(validation *s, const exf_recipe *r, exf_err *err)
+{
+    const exf_corpus *c = s->session.corpus;
+    size_t n = c->n_sequences, batch = 0, in_batch = 0;
+    int threads = exf_forward_workers(&exf_backend_cpu, &s->session.batch, (int)r->threads);
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&s->batch_of, n, sizeof *s->batch_of, "decode batches", err));
+    EXF_TRY(exf_mem_new(&s->domain_of, n, sizeof *s->domain_of, "domains", err));
+    for (size_t i = 0; i < n; i++) {
+        s->domain_of[i] = c->sequence[i].domain;
+        int full = in_batch == (size_t)r->decode_batch || (i > 0 && s->domain_of[i] != s->domain_of[i - 1]);
+        batch += full;
+        in_batch = full ? 1 : in_batch + 1;
+        s->batch_of[i] = batch;
+    }
+    EXF_TRY(exf_session_deal(&s->session, r, s->batch_of, err));
+    EXF_TRY(exf_decode_schedule_new(&s->schedule, &s->session.part, s->batch_of + s->session.first_sequence,
+                                    (int)r->prefill_tokens, threads, err));
+    EXF_TRY(exf_mem_new(&s->names, c->n_domains, sizeof *s->names, "domains", err));
+    for (size_t i = 0; i < c->n_domains; i++) s->names[i] = c->domains[i].name;
+out:
+    return rc;
+}
+
+static exf_code open_tables(validation *s, exf_err *err)
+{
+    exf_code rc;
+    int vectors = 0;
+    EXF_TRY(exf_validate_check_tables(&s->tables, s->tables_path, s->session.model, err));
+    for (size_t i = 0; i < s->n_variants; i++) vectors |= exf_variant_wants_vectors(&s->variants[i]);
+    if (vectors) EXF_TRY(exf_tables_read_vectors(&s->tables, s->tables_path, err));
+out:
+    return rc;
+}
+
+/* Refuses tables without a layer that a public runtime folds all the same: here it would stay as it is. */
+static exf_code check_covered(const validation *s, exf_err *err)
+{
+    const exf_model *m = s->session.model;
+    for (int l = 0; s->runtime && s->runtime->target && l < m->arch.n_layers; l++) {
+        if (!m->arch.is_moe[l] || exf_tables_index(&s->tables, l) >= 0) continue;
+        if (exf_model_copies(m, EXF_W_ROUTER_TABLE, l) && !s->runtime->folds_hashed) continue;
+        return exf_fail(err, EXF_MODEL,
+                        "%s: has no layer %d, which serve.runtime %s folds all the same, losing what it leaves out there; "
+                        "calibrate every layer (exfold-calibrate)",
+                        s->tables_path, l, s->runtime->name);
+    }
+    return EXF_OK;
+}
+
+static exf_code add_facts(validation *s, const exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    exf_provenance *p = &s->facts;
+    const char *statistics = exf_provenance_get(&s->tables.provenance, "solve.statistics_digest"),
+               *part = exf_provenance_get(&s->tables.provenance, EXF_PART_FACT);
+    EXF_TRY(exf_capture_provenance(p, s->session.model, s->session.corpus, &s->session.request, s->session.backend,
+                                   s->session.compute, "all", err));
+    EXF_TRY(exf_provenance_add(p, err, "validate.version", "%s", exf_release()));
+    EXF_TRY(exf_provenance_add(p, err, "validate.commit", "%s", exf_commit()));
+    EXF_TRY(exf_provenance_add(p, err, "validate." EXF_MADE_FROM, "%s", s->digest));
+    if (part) EXF_TRY(exf_provenance_add(p, err, "validate.tables_part", "%s", part));
+    if (r->wants_sensitivities && statistics)
+        EXF_TRY(exf_provenance_add(p, err, "validate.statistics_digest", "%s", statistics));
+    if (s->runtime) EXF_TRY(exf_provenance_add(p, err, "validate.runtime", "%s", s->runtime->name));
+    EXF_TRY(exf_provenance_add(p, err, "validate.decode_batch", "%lld", (long long)r->decode_batch));
+    EXF_TRY(exf_provenance_add(p, err, "validate.prefill_tokens", "%lld", (long long)r->prefill_tokens));
+out:
+    return rc;
+}
+
+static exf_code open_validation(validation *s, exf_recipe *r, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(take_texts(s, r, err));
+    EXF_TRY(eval_recipe(s, r, err));
+    EXF_TRY(name_files(s, r, err));
+    EXF_TRY(exf_tables_read(&s->tables, s->tables_path, err));
+    EXF_TRY(exf_tell_part(&s->tables, s->tables_path, err));
+    EXF_TRY(exf_artifact_digest(s->tables_path, &exf_artifact_tables, s->digest, err));
+    EXF_TRY(exf_session_open(&s->session, &s->recipe, "all", err));
+    EXF_TRY(parse_variants(s, r, err));
+    EXF_TRY(parse_gates(s, r, err));
+    EXF_TRY(exf_solve_command_check(&s->tables, s->tables_path, s->variants, s->n_variants, err));
+    EXF_TRY(open_tables(s, err));
+    EXF_TRY(check_covered(s, err));
+    EXF_TRY(open_spans(s, r, err));
+out:
+    return rc;
+}
+
+static void close_validation(validation *s, int failed)
+{
+    exf_decode_schedule_free(&s->schedule);
+    exf_mem_free(s->batch_of);
+    exf_mem_free(s->domain_of);
+    exf_mem_free(s->names);
+    exf_mem_free(s->gates);
+    exf_mem_free(s->variants);
+    exf_tables_free(&s->tables);
+    exf_provenance_free(&s->facts);
+    exf_session_close(&s->session);
+    exf_mem_free(s->tables_path);
+    exf_mem_free(s->json);
+    exf_mem_free(s->markdown);
+    exf_mem_free(s->picture);
+    exf_mem_free(s->manifest);
+    exf_text_inputs_free(&s->text);
+    exf_run_directory_close(&s->of_picture, 0);
+    exf_run_directory_close(&s->of_json, 0);
+    exf_run_directory_close(&s->dir, failed);
+}
+
+/* ---- resuming -------------------------------------------------------------------------------- */
+
+/* The facts that two runs must share for one to go on from the other's resume point. */
+static exf_code add_lanes(exf_provenance *p, const validation *s, exf_err *err)
+{
+    exf_text names = {0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; rc == EXF_OK && i < s->n_variants; i++)
+        rc = exf_text_addf(&names, err, "%s%s", i ? " " : "", s->variants[i].name);
+    if (rc == EXF_OK) rc = exf_provenance_add(p, err, "validate.variants", "%s", names.s);
+    exf_text_free(&names);
+    return rc;
+}
+
+/* Makes and locks the output directory, and locks those of outputs that were named by themselves. */
+static exf_code open_directories(validation *s, exf_err *err)
+{
+    exf_code rc;
+    EXF_TRY(exf_run_directory_make(&s->dir, err));
+    if (s->json) EXF_TRY(exf_run_directory_of_file(&s->of_json, s->json, err));
+    if (s->picture) EXF_TRY(exf_run_directory_of_file(&s->of_picture, s->picture, err));
+out:
+    return rc;
+}
+
+static exf_code open_resume(validation *s, exf_recipe *r, exf_err *err)
+{
+    exf_provenance facts = {0};
+    char tables[EXF_SHA256_HEX + 32];
+    exf_code rc;
+    EXF_TRY(add_facts(s, r, err));
+    EXF_TRY(exf_provenance_copy(&facts, &s->facts, err));
+    EXF_TRY(exf_capture_file_facts(&facts, s->session.model, err));
+    EXF_TRY(add_lanes(&facts, s, err));
+    snprintf(tables, sizeof tables, "tables: digest %s", s->digest);
+    EXF_TRY(exf_ranks_same(r->job, tables, err)); /* they read one table */
+    if (exf_ranks_first(r->job)) EXF_TRY(open_directories(s, err));
+    EXF_TRY(exf_run_resume_open(&s->resume, r, &s->dir, &facts, "validate", err));
+    s->recipe.force = r->force;
+out:
+    exf_provenance_free(&facts);
+    return rc;
+}
+
+/* ---- the run ------------------------------------------------------------------------------ */
+
+/* Written files are named on standard output, but on the log where that is the JSON alone. */
+static exf_code announce(const validation *s, const char *path, exf_err *err)
+{
+    if (s->json) return exf_announce(path, err);
+    exf_log_info("wrote %s", path);
+    return EXF_OK;
+}
+
+static exf_code write_text(const validation *s, const char *path, const exf_text *t, exf_err *err)
+{
+    exf_code rc = exf_output_file_whole(path, s->recipe.force, t->s, t->len, err);
+    return rc == EXF_OK ? announce(s, path, err) : rc;
+}
+
+typedef exf_code (*printer)(const exf_validate_report *r, exf_text *out, exf_err *err);
+
+static exf_code write_report(const validation *s, const exf_validate_report *report, printer print, const char *path, exf_err *err)
+{
+    exf_text text = {0};
+    exf_code rc = print(report, &text, err);
+    if (rc == EXF_OK && path) rc = write_text(s, path, &text, err);
+    if (rc == EXF_OK && !path) fputs(text.s, stdout);
+    exf_text_free(&text);
+    return rc;
+}
+
+static exf_code write_chart(const validation *s, const exf_validation *v, const unsigned char *on, const char *path, exf_err *err)
+{
+    const char *part = exf_provenance_get(&s->facts, "validate.tables_part");
+    exf_drawing *d = NULL;
+    exf_text note = {0};
+    exf_code rc = exf_text_addf(&note, err, "%s%s%s", s->digest, part ? "; a part of the data: " : "", part ? part : "");
+    if (rc == EXF_OK) rc = exf_drawing_open(&d, path, s->recipe.force, err);
+    if (rc == EXF_OK) exf_drawing_note(d, EXF_MADE_FROM, note.s);
+    if (rc == EXF_OK) rc = exf_frontier_draw(v, on, d, err);
+    if (rc == EXF_OK)
+        rc = exf_drawing_close(d, err);
+    else
+        exf_drawing_abort(d);
+    exf_text_free(&note);
+    return rc == EXF_OK ? announce(s, path, err) : rc;
+}
+
+static exf_code write_frontier(const validation *s, const exf_validation *v, exf_err *err)
+{
+    unsigned char *on = NULL;
+    exf_text text = {0};
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&on, v->n_variants, sizeof *on, "frontier", err));
+    exf_frontier_mark(on, v);
+    EXF_TRY(exf_frontier_text(v, on, &text, err));
+    if (s->json) fputs(text.s, stdout);
+    EXF_TRY(write_chart(s, v, on, s->picture, err));
+out:
+    exf_mem_free(on);
+    exf_text_free(&text);
+    return rc;
+}
+
+/* With --json - stdout is the JSON alone. */
+static exf_code write_results(validation *s, const exf_recipe *r, const exf_validation *v, exf_err *err)
+{
+    exf_validate_report report = {v, s->names, &s->facts, exf_model_bytes(s->session.model)};
+    exf_code rc;
+    if (s->json) EXF_TRY(write_report(s, &report, exf_validate_table, NULL, err));
+    if (r->frontier) EXF_TRY(write_frontier(s, v, err));
+    EXF_TRY(write_report(s, &report, exf_validate_json, s->json, err));
+    EXF_TRY(write_report(s, &report, exf_validate_markdown, s->markdown, err));
+    if (s->text.path) EXF_TRY(write_text(s, s->manifest, &s->text.manifest, err));
+out:
+    return rc;
+}
+
+static exf_code run_validation(validation *s, const exf_recipe *r, const exf_validate_job *job, exf_err *err)
+{
+    exf_validation v = {.variant = NULL};
+    exf_code rc;
+    EXF_TRY(exf_validate(&v, job, err));
+    EXF_TRY(exf_session_same_weights(&s->session, err));
+    EXF_TRY(exf_session_tell_bytes(r->job, v.report.own_bytes, err));
+    if (!exf_ranks_first(r->job)) goto out;
+    EXF_TRY(exf_capture_weights_facts(&s->facts, s->session.model, err));
+    exf_report_times(r, s->session.corpus->n_tokens * v.n_variants, &v.report);
+    EXF_TRY(write_results(s, r, &v, err));
+    for (size_t i = 0; i < s->n_gates; i++) EXF_TRY(exf_quality_gate_check(&s->gates[i], &v, err));
+out:
+    exf_validation_free(&v);
+    return rc;
+}
+
+/* Runs the job on a sample of its sequences, which decode side by side as those of the run do. */
+static exf_code run_sample(void *self, const exf_batch *batch, const exf_forward_options *options, exf_forward_report *report,
+                           exf_err *err)
+{
+    exf_validate_job job = *(const exf_validate_job *)self;
+    exf_decode_schedule schedule = {.first = NULL};
+    size_t *batch_of = NULL, side_by_side = (size_t)(job.schedule->widest > 0 ? job.schedule->widest : 1);
+    exf_code rc;
+    EXF_TRY(exf_mem_new(&batch_of, batch->n_sequences, sizeof *batch_of, "decode batches", err));
+    for (size_t i = 0; i < batch->n_sequences; i++) batch_of[i] = i / side_by_side;
+    EXF_TRY(exf_decode_schedule_new(&schedule, batch, batch_of, job.schedule->prefill_tokens, job.schedule->threads, err));
+    job.batch = batch;
+    job.schedule = &schedule;
+    job.forward = *options;
+    rc = exf_validate_sample(&job, report, err);
+out:
+    exf_decode_schedule_free(&schedule);
+    exf_mem_free(batch_of);
+    return rc;
+}
+
+static exf_code plan_validation(const validation *s, const exf_recipe *r, exf_validate_job *job, exf_err *err)
+{
+    exf_code rc;
+    exf_demand d;
+    int workers = exf_forward_workers(s->session.backend, &s->session.batch, (int)r->threads);
+    EXF_TRY(exf_validate_demand(&d, job, err));
+    exf_session_request request = {.demand = &d, .n_layers = s->session.model->arch.n_layers,
+                                   .host = exf_validate_memory(job, workers), .disk = 8192 * (uint64_t)(s->n_variants + 1),
+                                   .output = r->output_directory, .pass = run_sample, .self = job};
+    rc = exf_session_plan(&s->session, r, &request, err);
+out:
+    return rc;
+}
+
+exf_code exf_stage_validate(exf_recipe *r, exf_err *err)
+{
+    validation s = {.n_variants = 0};
+    exf_code rc;
+    EXF_TRY(open_validation(&s, r, err));
+    if (!r->dry_run) EXF_TRY(open_resume(&s, r, err));
+    if (exf_ranks_first(r->job)) EXF_TRY(check_files(&s, r, err));
+    exf_session *session = &s.session;
+    exf_validate_job job = {.model = session->model, .batch = &session->part, .whole = &session->batch, .domain_of = s.domain_of,
+                            .n_domains = session->corpus->n_domains,
+                            .schedule = &s.schedule, .tables = &s.tables, .variants = s.variants, .n_variants = s.n_variants,
+                            .forward = exf_session_options(session, r, 0)};
+    job.no_layer_errors = r->wants_sensitivities;
+    job.forward.resume = s.resume;
+    if (!r->dry_run)
+        rc = run_validation(&s, r, &job, err);
+    else if (exf_ranks_first(r->job))
+        rc = plan_validation(&s, r, &job, err);
+out:
+    (void)exf_ranks_fail(r->job, rc, err);
+    rc = exf_run_resume_close(s.resume, rc, err);
+    close_validation(&s, rc != EXF_OK && rc != EXF_THRESHOLD);
+    return rc;
+}

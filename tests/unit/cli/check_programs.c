@@ -1,0 +1,158 @@
+/* check_programs.c - tool/programs, tool/help: which program takes what, and what it says of itself. */
+#include "tests/support/fixtures.h"
+#include "tests/support/scratch_fixtures.h"
+
+#include "base/mem.h"
+#include "cli/help.h"
+#include "cli/programs.h"
+
+#include <string.h>
+
+static exf_err e;
+
+static const exf_program *named(const char *word)
+{
+    const exf_program *p;
+    ck_ok(exf_program_require(word, &p, &e), e);
+    return p;
+}
+
+START_TEST(a_program_is_found_by_either_name)
+{
+    const exf_program *p;
+    ck_assert_str_eq(named("solve")->name, "exfold-solve");
+    ck_assert_ptr_eq(named("exfold-solve"), named("solve"));
+    ck_fails(exf_program_require("slove", &p, &e), EXF_USAGE, e, "\"slove\" is no program of ExFold (known: accumulate,");
+    ck_fails(exf_program_require("slove", &p, &e), EXF_USAGE, e, "did you mean \"solve\"?");
+    ck_fails(exf_program_require("", &p, &e), EXF_USAGE, e, "\"\" is no program");
+}
+END_TEST
+
+START_TEST(every_program_stands_in_a_group_and_has_its_texts)
+{
+    const exf_program *p;
+    for (size_t i = 0; (p = exf_program_at(i)); i++) {
+        const exf_program_group *g = exf_program_groups;
+        while (g->name && strcmp(g->name, p->group) != 0) g++;
+        ck_assert_msg(g->name != NULL, "%s: no group is called %s", p->name, p->group);
+        ck_assert_uint_le(strlen(p->brief), 64);
+        ck_assert(p->examples && *p->about && *p->arguments);
+        ck_assert_msg(p->run || p->n_commands, "%s runs nothing", p->name);
+    }
+}
+END_TEST
+
+/* Every word of a program's keys is a key or a section of the recipe. */
+START_TEST(keys_are_keys_of_the_recipe)
+{
+    size_t n_keys;
+    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
+    const exf_program *p;
+    for (size_t i = 0; (p = exf_program_at(i)); i++) {
+        for (const char *word = p->keys ? p->keys : ""; *word; word += strspn(word, " ")) {
+            size_t n = strcspn(word, " "), found = 0;
+            for (size_t k = 0; k < n_keys; k++)
+                found += strncmp(rows[k].key, word, n) == 0 && (!rows[k].key[n] || rows[k].key[n] == '.');
+            ck_assert_msg(found > 0, "%s: \"%.*s\" is no key", p->name, (int)n, word);
+            word += n;
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_section_stands_for_its_keys_alone)
+{
+    exf_program p = {.name = "p", .keys = "data validate.max_tokens"};
+    ck_assert(exf_program_uses(&p, "data.seed") && exf_program_uses(&p, "data"));
+    ck_assert(exf_program_uses(&p, "validate.max_tokens"));
+    ck_assert(!exf_program_uses(&p, "database.seed") && !exf_program_uses(&p, "dat"));
+    ck_assert(!exf_program_uses(&p, "validate.manifest") && !exf_program_uses(&p, "validate"));
+    p.keys = NULL;
+    ck_assert(!exf_program_uses(&p, "data.seed"));
+}
+END_TEST
+
+START_TEST(who_takes_an_option_is_listed)
+{
+    static const struct {
+        const char *option, *who;
+    } of[] = {
+        {"--frontier", "exfold-validate"},
+        {"--layers", "exfold-capture and exfold-inspect"},
+        {"-l", "exfold-capture"},
+        {"runtime.io", "exfold-calibrate, exfold-capture and exfold-validate"},
+        {"--io", "exfold-calibrate, exfold-capture and exfold-validate"},
+        {"schema", ""},
+        {"--nonsense", ""},
+        {"-", ""},
+    };
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        exf_text t = {0};
+        ck_ok(exf_programs_taking(of[i].option, &t, &e), e);
+        ck_assert_str_eq(t.s ? t.s : "", of[i].who);
+        exf_text_free(&t);
+    }
+}
+END_TEST
+
+START_TEST(rows_are_those_of_use)
+{
+    exf_opt *few, *all;
+    size_t n_few, n_all, n_common, n_keys;
+    exf_recipe_key_rows(&n_keys);
+    ck_ok(exf_program_rows(named("solve"), 0, &few, &n_few, &n_common, &e), e);
+    ck_ok(exf_program_rows(named("solve"), 1, &all, &n_all, NULL, &e), e);
+    ck_assert_uint_eq(n_all, n_common + n_keys + named("solve")->n_rows);
+    ck_assert_uint_lt(n_few, n_all);
+    for (size_t i = 0; i < n_few; i++) ck_assert(!few[i].key || exf_program_uses(named("solve"), few[i].key));
+    exf_mem_free(few);
+    exf_mem_free(all);
+    ck_ok(exf_program_rows(named("merge"), 1, &all, &n_all, NULL, &e), e);
+    for (size_t i = 0; i < n_all; i++) ck_assert(!all[i].key);
+    exf_mem_free(all);
+}
+END_TEST
+
+static exf_code say_all(exf_err *err)
+{
+    const exf_program *p, *none;
+    exf_text t = {0};
+    exf_code rc = EXF_OK;
+    for (size_t i = 0; (p = exf_program_at(i)); i++) {
+        EXF_TRY(exf_help_text(p, NULL, &t, err));
+        if (p->n_commands) EXF_TRY(exf_help_text(p, &p->commands[0], &t, err));
+        if (p->keys) EXF_TRY(exf_help_keys_text(p, &t, err));
+    }
+    EXF_TRY(exf_programs_taking("--io", &t, err));
+    rc = exf_program_require("slove", &none, err);
+    if (rc == EXF_USAGE) rc = EXF_OK;
+out:
+    exf_text_free(&t);
+    return rc;
+}
+
+static int nothing_is_left(void)
+{
+    return 0; /* none of these writes files */
+}
+
+START_TEST(every_allocation_may_fail)
+{
+    fail_each_allocation(say_all, nothing_is_left, 0);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("programs");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, a_program_is_found_by_either_name);
+    tcase_add_test(t, every_program_stands_in_a_group_and_has_its_texts);
+    tcase_add_test(t, keys_are_keys_of_the_recipe);
+    tcase_add_test(t, a_section_stands_for_its_keys_alone);
+    tcase_add_test(t, who_takes_an_option_is_listed);
+    tcase_add_test(t, rows_are_those_of_use);
+    tcase_add_test(t, every_allocation_may_fail);
+    suite_add_tcase(s, t);
+    return s;
+}

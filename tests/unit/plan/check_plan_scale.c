@@ -1,0 +1,130 @@
+/* check_plan_scale.c - predictions for ranks and nodes, beside times added up by hand. */
+#include "tests/support/fake_device.h"
+#include "tests/support/fixtures.h"
+
+#include "plan/plan.h"
+
+#include <math.h>
+
+enum { N = 16, LENGTH = 100 };
+
+static exf_err e; /* of the last call */
+
+static exf_text_list list_of(char **items, size_t n)
+{
+    return (exf_text_list){.item = items, .n = n};
+}
+
+/* Seconds of the run that no rank shares: its start; and by which ranks start later. */
+static const double alone = 3, mpi = 0.7;
+
+/* A run of 16 equal sequences: 100 s of tokens' work, 10 of weights, 1 of opening, 2 of layers' ends; 4 layers that
+ * have 0.6 GB of sums together. */
+static exf_scale predict(const exf_backend *b, int ranks, int nodes, int measured, exf_text_list rates)
+{
+    static exf_span span[N];
+    static exf_model m;
+    for (size_t i = 0; i < N; i++) span[i] = (exf_span){i * LENGTH, LENGTH};
+    exf_batch batch = {NULL, span, N, N * LENGTH, LENGTH};
+    m.arch.n_layers = 4;
+    exf_plan p = {.model = &m, .batch = &batch, .options = {.backend = b}, .flops = 4e15, .weight_bytes = 200000000000,
+                  .reduced = 600000000, .seconds = 40, .measured = measured};
+    exf_recipe r = {.plan_ranks = ranks, .plan_nodes = nodes, .plan_rates = rates, .dry_run = 1};
+    exf_scale s;
+    if (measured) p.part.once = 1, p.part.tokens = 100, p.part.weights = 10, p.part.ends = 2;
+    if (measured) p.part.start = 3;
+    ck_ok(exf_scale_check(&r, &e), e);
+    ck_ok(exf_scale_predict(&s, &p, &r, &e), e);
+    return s;
+}
+
+static void ck_seconds(double got, double want)
+{
+    ck_assert_msg(fabs(got - want) <= 1e-9 * want, "%.12g s, expected %.12g", got, want);
+}
+
+static const exf_text_list none;
+
+START_TEST(tokens_divide_and_weights_do_not)
+{
+    const exf_backend *gpu = fake_device(1 << 20);
+    ck_seconds(predict(gpu, 1, 1, 1, none).seconds, alone + 1 + 100 + 2);
+    /* two steps of 0.6 GB at 2.4 GB/s are beside the work, but for the last of four layers */
+    exf_scale four = predict(gpu, 4, 1, 1, none);
+    ck_seconds(four.sums, 0.5);
+    ck_seconds(four.start, 3 + mpi);
+    ck_seconds(four.seconds, alone + mpi + 1 + 25 + 2 + 0.5 / 4);
+    /* from 16 on the weights, read once on each node, are all that a rank waits for */
+    exf_scale sixteen = predict(gpu, 16, 1, 1, none);
+    ck_seconds(sixteen.tokens, 6.25);
+    ck_seconds(sixteen.seconds, alone + mpi + 1 + 10 + 2 + 4 * 0.25 / 4);
+    ck_assert_int_eq(sixteen.assumed_network, 1);
+    /* four nodes of four: 2 3 / 4 of the sums over the network */
+    exf_scale nodes = predict(gpu, 16, 4, 1, none);
+    ck_seconds(nodes.sums, 0.5 + 1.5 * 0.6 / 12.5);
+}
+END_TEST
+
+/* Ranks of one node share its cores; weights are not read beside the work. */
+START_TEST(ranks_on_processors_divide_by_nodes)
+{
+    ck_seconds(predict(&exf_backend_cpu, 1, 1, 1, none).seconds, alone + 1 + 100 + 10 + 2);
+    ck_seconds(predict(&exf_backend_cpu, 4, 1, 1, none).seconds, alone + mpi + 1 + 100 + 10 + 2 + 0.5 / 4);
+    ck_seconds(predict(&exf_backend_cpu, 4, 2, 1, none).tokens, 50);
+}
+END_TEST
+
+START_TEST(the_fullest_rank_counts)
+{
+    exf_scale s = predict(fake_device(1 << 20), 5, 1, 1, none); /* 16 sequences: one rank has four of them */
+    ck_seconds(s.most_tokens, 0.25);
+    ck_seconds(s.tokens, 25);
+}
+END_TEST
+
+START_TEST(given_rates_count)
+{
+    char compute[] = "compute=40T", read[] = "read=50G", copy[] = "copy=8G", network[] = "network=600M";
+    char *items[] = {compute, read, copy, network};
+    exf_scale s = predict(&exf_backend_cpu, 2, 2, 0, list_of(items, 4));
+    ck_seconds(s.tokens, 50);
+    ck_seconds(s.weights, 25);
+    ck_seconds(s.sums, 1);
+    ck_seconds(s.seconds, 50 + 0.25);
+    ck_assert_int_eq(s.assumed_network, 0);
+    /* without weights the plan is a bound, and so is the prediction */
+    ck_seconds(predict(fake_device(1 << 20), 4, 1, 0, none).tokens, 10);
+}
+END_TEST
+
+START_TEST(mistakes_are_refused)
+{
+    static const char *const bad[] = {"compute", "compute=", "compute=0", "compute=-1", "compute=1X", "compute=1GG",
+                                      "speed=1", "copy=nan", "read=inf"};
+    exf_recipe r = {.plan_nodes = 2, .dry_run = 1};
+    exf_scale_rates rates;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *item = (char *)(uintptr_t)bad[i];
+        exf_text_list one = list_of(&item, 1);
+        ck_fails(exf_scale_rates_parse(&rates, &one, &e), EXF_USAGE, e, "is none of compute=X");
+    }
+    ck_fails(exf_scale_check(&r, &e), EXF_USAGE, e, "--nodes: of how many ranks? give --ranks too");
+    r.plan_ranks = 3;
+    ck_fails(exf_scale_check(&r, &e), EXF_USAGE, e, "--ranks: 3 ranks do not divide into 2 nodes");
+    r = (exf_recipe){.plan_ranks = 2};
+    ck_fails(exf_scale_check(&r, &e), EXF_USAGE, e, "--ranks: is of the prediction of --dry-run");
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("plan_scale");
+    TCase *t = tcase_create("all");
+    tcase_add_test(t, tokens_divide_and_weights_do_not);
+    tcase_add_test(t, ranks_on_processors_divide_by_nodes);
+    tcase_add_test(t, the_fullest_rank_counts);
+    tcase_add_test(t, given_rates_count);
+    tcase_add_test(t, mistakes_are_refused);
+    suite_add_tcase(s, t);
+    return s;
+}

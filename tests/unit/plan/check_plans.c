@@ -1,0 +1,297 @@
+/* check_plans.c - plans of released models from their config.json alone: weight
+ * bytes to the last one, the recipes and manifests that go with them.
+ *
+ * A model whose family this build lacks is skipped, and said to be. */
+#include "tests/support/fake_device.h"
+#include "tests/support/fixtures.h"
+
+#include "accumulate/accumulate.h"
+#include "base/mem.h"
+#include "capture/capture.h"
+#include "capture/manifest.h"
+#include "export/writer.h"
+#include "fold/variant.h"
+#include "recipe/recipe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* bytes: of all tensors that are read; without_head: of all but lm_head. */
+static const struct {
+    const char *name, *family;
+    uint64_t bytes, without_head;
+    int layers, sequences, max_tokens, clip;
+} models[] = {
+    {"qwen3-30b-a3b", "qwen3_moe", 61064245248u, 0, 48, 32, 4096, 1},
+    /* parameters in BF16, and two bytes more for each of 45 x 128 correction biases in F32 */
+    {"glm-4.5-air", "glm4_moe", 2 * 106852251264u + 2 * 45 * 128, 0, 46, 16, 1024, 1},
+    {"deepseek-v2-lite", "deepseek_v2", 31412968448u, 0, 27, 32, 4096, 1},
+    {"qwen3.5-35b-a3b", "qwen3_5_moe", 0, 68304112256u, 40, 32, 4096, 1},
+    {"deepseek-v4-flash", "deepseek_v4", 156015698140u, 0, 43, 56, 4096, 0},
+};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+/* NULL, said, when the family is not in this build. */
+static exf_model *open_config(int i)
+{
+    char dir[128];
+    exf_err e;
+    exf_model *m;
+    if (!exf_family_find(models[i].family)) {
+        printf("skipped: %s, this build has no family %s\n", models[i].name, models[i].family);
+        return NULL;
+    }
+    snprintf(dir, sizeof dir, "tests/configs/%s", models[i].name);
+    ck_ok(exf_model_open_part(&m, dir, EXF_MODEL_CONFIG, &e), e);
+    return m;
+}
+
+START_TEST(bytes_of_the_release)
+{
+    exf_model *m = open_config(_i);
+    if (!m) return;
+    uint64_t all = exf_model_bytes(m), head = exf_model_role_bytes(m, EXF_W_HEAD, -1);
+    ck_assert_int_eq(m->arch.n_layers, models[_i].layers);
+    if (models[_i].bytes) ck_assert_uint_eq(all, models[_i].bytes);
+    if (models[_i].without_head) ck_assert_uint_eq(all - head, models[_i].without_head);
+    ck_assert_ptr_null(m->identity);
+    exf_model_close(m);
+}
+END_TEST
+
+START_TEST(a_plan_needs_no_weights)
+{
+    exf_model *m = open_config(_i);
+    if (!m) return;
+    exf_span span[4] = {{0, 4096}, {4096, 4096}, {8192, 4096}, {12288, 4096}};
+    exf_batch batch = {NULL, span, 4, 4 * 4096, 4096};
+    exf_err err;
+    uint64_t layer = exf_model_layer_bytes(m, m->arch.n_layers - 1);
+    exf_forward_footprint f;
+    exf_forward_options options = {.backend = &exf_backend_cpu, .threads = 2};
+    ck_ok(exf_forward_memory(&f, &options, m, &batch, &(exf_demand){.lanes = 1}, &err), err);
+    uint64_t ram = f.host;
+    ck_assert(f.device == 0 && f.window == 0);
+    ck_assert_uint_gt(layer, 0);
+    ck_assert_msg(ram > layer && ram < (uint64_t)64 << 30, "%s: %" PRIu64 " bytes of memory", models[_i].name, ram);
+    ck_assert(exf_forward_flops(&m->arch, &batch, 0) > 1e12);
+    exf_model_close(m);
+}
+END_TEST
+
+/* ---- a layer larger than the GPU ---------------------------------------------------- */
+
+enum { LARGE_LAYERS = 2, LARGE_LENGTH = 2048 };
+
+/* The memory of a calibration of 384 experts of 7168 x 2048 in FP8: one dense layer and one of experts. */
+static exf_code large_memory(exf_forward_footprint *f, size_t n_sequences, uint64_t limit, exf_err *err)
+{
+    static exf_span span[512];
+    exf_accumulate_options sums = {.weighting = EXF_WEIGHT_SOURCE_NORM};
+    exf_batch batch = {NULL, span, n_sequences, n_sequences * LARGE_LENGTH, LARGE_LENGTH};
+    exf_run_shape shape = {384, 8, 7168, (int64_t)n_sequences, (int64_t)batch.n_tokens};
+    exf_forward_options o = {.backend = fake_device((uint64_t)140 << 30), .compute = EXF_COMPUTE_BF16, .threads = 2,
+                             .n_layers = LARGE_LAYERS, .max_device_memory = limit};
+    exf_demand d = {.lanes = 1, .sweeps = 1, .observers = exf_accumulate_device_memory(o.backend, &shape, &sums)};
+    exf_model *m;
+    exf_code rc = exf_model_open_part(&m, "tests/configs/kimi-k2-shape", EXF_MODEL_CONFIG, err);
+    if (rc != EXF_OK) return rc;
+    for (size_t i = 0; i < n_sequences; i++) span[i] = (exf_span){i * LARGE_LENGTH, LARGE_LENGTH};
+    ck_assert_uint_gt(exf_model_role_bytes(m, EXF_W_EXPERT_UP, 1), (uint64_t)5 << 30); /* a third of a layer's experts */
+    rc = exf_forward_memory(f, &o, m, &batch, &d, err);
+    exf_model_close(m);
+    return rc;
+}
+
+START_TEST(experts_larger_than_a_gpu_are_planned_in_parts)
+{
+    const uint64_t limit = (uint64_t)24 << 30;
+    exf_forward_footprint f;
+    exf_err e;
+    for (size_t n = 8; n <= 512; n *= 8) {
+        ck_ok(large_memory(&f, n, 0, &e), e);
+        ck_assert_int_eq(f.reads, 1);
+        ck_assert_uint_gt(f.device, limit);
+        ck_ok(large_memory(&f, n, limit, &e), e);
+        ck_assert_uint_le(f.device, limit);
+        ck_assert_msg(f.reads >= 1 && (size_t)f.reads <= n / 8, "%zu sequences: experts are read %d times", n, f.reads);
+    }
+    ck_fails(large_memory(&f, 8, (uint64_t)2 << 30, &e), EXF_NOSPACE, e, "a limit of 2147483648 bytes is too little for this pass");
+}
+END_TEST
+
+/* The rules' sum is the files' sum, layer by layer, in the goldens' layouts too. */
+static const char *const goldens[] = {
+    "qwen3_moe",   "qwen3_moe_fp8",           "glm4_moe",    "glm4_moe_qknorm_groups",
+    "deepseek_v2", "deepseek_v2_qlora_groups", "qwen3_5_moe", "deepseek_v4", "deepseek_v4_fp8_fp4",
+};
+enum { N_GOLDENS = sizeof goldens / sizeof *goldens };
+
+START_TEST(rules_count_what_files_hold)
+{
+    char dir[128];
+    exf_err e;
+    exf_model *whole, *config;
+    snprintf(dir, sizeof dir, "tests/golden/%s", goldens[_i]);
+    if (!exf_checkpoint_present(dir)) {
+        printf("skipped: %s is not there\n", dir);
+        return;
+    }
+    ck_ok(exf_model_open(&whole, dir, &e), e);
+    ck_ok(exf_model_open_part(&config, dir, EXF_MODEL_CONFIG, &e), e);
+    for (int l = -1; l < whole->arch.n_layers; l++)
+        ck_assert_uint_eq(exf_model_layer_bytes(config, l), exf_model_layer_bytes(whole, l));
+    ck_assert_uint_eq(exf_model_bytes(config), exf_model_bytes(whole));
+    exf_model_close(whole);
+    exf_model_close(config);
+}
+END_TEST
+
+START_TEST(nothing_is_read_of_a_config)
+{
+    exf_err e;
+    exf_model *m;
+    float v[1];
+    ck_ok(exf_model_open_part(&m, "tests/configs/qwen3-30b-a3b", EXF_MODEL_CONFIG, &e), e);
+    ck_fails(exf_model_read(m, EXF_W_FINAL_NORM, -1, 0, v, &e), EXF_MODEL, e, "model.norm.weight\" [2048] is missing");
+    exf_model_close(m);
+    ck_fails(exf_model_open(&m, "tests/configs/qwen3-30b-a3b", &e), EXF_IO, e, "neither model.safetensors");
+    ck_fails(exf_model_open_part(&m, "tests/configs", EXF_MODEL_CONFIG, &e), EXF_IO, e, "tests/configs/config.json");
+}
+END_TEST
+
+/* ---- recipes and manifests ------------------------------------------------------ */
+
+START_TEST(recipes_say_what_the_paper_did)
+{
+    char path[128];
+    exf_err e;
+    exf_recipe r = {.recipe_file = NULL};
+    exf_solve_options o;
+    exf_corpus *c;
+    char *missing;
+    size_t n;
+    const exf_opt *rows = exf_recipe_key_rows(&n);
+    snprintf(path, sizeof path, "recipes/%s.yaml", models[_i].name);
+    ck_ok(exf_opts_new(&r.opts, rows, n, &r, &e), e);
+    ck_ok(exf_recipe_read(&r, path, &e), e);
+    ck_ok(exf_recipe_solve_options(&r, &o, &e), e);
+    ck_assert_int_eq(o.rule.clip, models[_i].clip);
+    if (o.rule.clip) ck_assert(o.rule.clip_min == -4 && o.rule.clip_max == 4);
+    ck_assert(o.rule.ridge == 1e-3);
+    exf_corpus_request q = {r.manifest, r.sequences, r.max_tokens, r.min_tokens, (uint64_t)r.seed, 1 << 20,
+                            "no/tokenizer.json", NULL};
+    ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
+    ck_assert_ptr_nonnull(missing);
+    ck_assert_uint_eq(c->n_sequences, (size_t)models[_i].sequences);
+    ck_assert_int_eq(c->max_tokens, models[_i].max_tokens);
+    ck_assert_uint_eq(c->n_tokens, (uint64_t)(models[_i].sequences * models[_i].max_tokens));
+    exf_corpus_free(c);
+    exf_mem_free(missing);
+    exf_recipe_free(&r);
+}
+END_TEST
+
+static int names(const exf_text_list *l, const char *word)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->item[i], word) == 0) return 1;
+    return 0;
+}
+
+/* Pools, the runtime that serves the model, and a validation that its tables can be asked for. */
+START_TEST(recipes_serve_and_validate)
+{
+    char path[128];
+    exf_err e;
+    exf_recipe r = {.recipe_file = NULL};
+    exf_manifest *held_out;
+    size_t n;
+    const exf_opt *rows = exf_recipe_key_rows(&n);
+    exf_model *m = open_config(_i);
+    if (!m) return;
+    snprintf(path, sizeof path, "recipes/%s.yaml", models[_i].name);
+    ck_ok(exf_opts_new(&r.opts, rows, n, &r, &e), e);
+    ck_ok(exf_recipe_read(&r, path, &e), e);
+    ck_assert_uint_gt(r.pools.n, 0);
+    ck_ok(exf_recipe_check_pools(&r, m->arch.n_experts, &e), e);
+    ck_ok(exf_recipe_check_targets(&r, &e), e);
+    const exf_export_model facts = {m->family->name, m->arch.n_layers, m->arch.n_experts, m->arch.top_k};
+    for (size_t i = 0; exf_writer_at(i); i++) {
+        const exf_writer *w = exf_writer_at(i);
+        int serves = w->serves && w->serves(&facts, &e) == EXF_OK;
+        ck_assert_msg(!w->serves || names(&r.targets, w->name) == serves, "%s: %s", path, w->name);
+    }
+    ck_assert_uint_gt(r.variants.n, 5);
+    for (size_t i = 0; i < r.variants.n; i++) {
+        exf_variant v;
+        ck_ok(exf_variant_parse(&v, r.variants.item[i], &e), e);
+        ck_ok(exf_variant_check(&v, m->arch.n_experts, m->arch.top_k, &e), e);
+    }
+    ck_ok(exf_manifest_load(&held_out, r.validate_manifest, &e), e);
+    for (size_t i = 0; i < held_out->n; i++) ck_assert_int_eq(held_out->source[i].sequences, r.decode_batch);
+    exf_manifest_free(held_out);
+    exf_model_close(m);
+    exf_recipe_free(&r);
+}
+END_TEST
+
+START_TEST(every_shard_has_its_manifest)
+{
+    char path[128];
+    exf_err e;
+    exf_manifest *m;
+    snprintf(path, sizeof path, "data-manifests/nemotron-8-shard-%d.yaml", _i);
+    ck_ok(exf_manifest_load(&m, path, &e), e);
+    int64_t n = 0;
+    for (size_t i = 0; i < m->n; i++) n += m->source[i].sequences;
+    ck_assert_int_eq(n, 8);
+    exf_manifest_free(m);
+}
+END_TEST
+
+static void write_text(const char *name, const char *text)
+{
+    exf_write_file(exf_scratch(name), text, strlen(text));
+}
+
+START_TEST(a_corpus_is_assumed_only_when_it_must)
+{
+    exf_err e;
+    exf_corpus *c;
+    char *missing;
+    write_text("m.yaml", "schema: exfold-manifest/1\nsources:\n  - {path: absent.jsonl, format: jsonl}\n");
+    exf_corpus_request q = {exf_scratch("m.yaml"), 0, 64, 1, 42, 512, NULL, NULL};
+    ck_fails(exf_corpus_plan(&c, &q, &missing, &e), EXF_USAGE, e, "states no number of sequences");
+    ck_assert_ptr_null(c);
+    q.sequences = 5;
+    ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
+    ck_assert_uint_eq(c->n_tokens, 5 * 64);
+    ck_assert_msg(strstr(missing, "absent.jsonl") != NULL, "%s", missing);
+    exf_corpus_free(c);
+    exf_mem_free(missing);
+    q = (exf_corpus_request){"data-manifests/demo-tokens.yaml", 6, 64, 1, 42, 4096, NULL, NULL};
+    ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);
+    ck_assert_ptr_null(missing);
+    ck_assert_ptr_nonnull(c->ids);
+    exf_corpus_free(c);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("plans");
+    TCase *t = tcase_create("all");
+    tcase_add_loop_test(t, bytes_of_the_release, 0, N_MODELS);
+    tcase_add_loop_test(t, a_plan_needs_no_weights, 0, N_MODELS);
+    tcase_add_loop_test(t, rules_count_what_files_hold, 0, N_GOLDENS);
+    tcase_add_test(t, experts_larger_than_a_gpu_are_planned_in_parts);
+    tcase_add_test(t, nothing_is_read_of_a_config);
+    tcase_add_loop_test(t, recipes_say_what_the_paper_did, 0, N_MODELS);
+    tcase_add_loop_test(t, recipes_serve_and_validate, 0, N_MODELS);
+    tcase_add_loop_test(t, every_shard_has_its_manifest, 1, 5);
+    tcase_add_test(t, a_corpus_is_assumed_only_when_it_must);
+    suite_add_tcase(s, t);
+    return s;
+}

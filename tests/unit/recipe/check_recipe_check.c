@@ -1,0 +1,86 @@
+/* check_recipe_check.c - tool/recipe_check: a message names the place that set the value. */
+#include "tests/support/fixtures.h"
+
+#include "base/mem.h"
+#include "recipe/recipe.h"
+
+#include <string.h>
+
+static exf_err e;
+static exf_recipe r;
+
+/* A recipe with pools of a file's line 7 and data.max_tokens of the command line. */
+static void set_up(void)
+{
+    static char set[] = "--set", pair[] = "data.max_tokens=3", name[] = "x";
+    static char *argv[] = {name, set, pair};
+    const char *positional[3];
+    size_t n, n_keys;
+    const exf_opt *rows = exf_recipe_key_rows(&n_keys);
+    memset(&r, 0, sizeof r);
+    r.recipe_file = "r.yaml";
+    ck_ok(exf_opts_new(&r.opts, rows, n_keys, &r, &e), e);
+    ck_ok(exf_opts_set(r.opts, EXF_OPT_BY_RECIPE, "pools", "8,8", "r.yaml:7", &e), e);
+    ck_ok(exf_opts_set(r.opts, EXF_OPT_BY_RECIPE, "data.min_tokens", "4", "r.yaml:4", &e), e);
+    ck_ok(exf_opts_set(r.opts, EXF_OPT_BY_RECIPE, "data.manifest", "m.yaml", "r.yaml:4", &e), e);
+    ck_ok(exf_opts_argv(r.opts, 3, argv, positional, &n, &e), e);
+}
+
+static void tear_down(void)
+{
+    exf_recipe_free(&r);
+}
+
+START_TEST(the_place_that_set_it_is_blamed)
+{
+    exf_solve_options o;
+    ck_fails(exf_recipe_solve_options(&r, &o, &e), EXF_USAGE, e, "r.yaml:7: pools: 8 stands twice");
+    ck_fails(exf_recipe_check_pools(&r, 4, &e), EXF_USAGE, e, "r.yaml:7: pools: 8 experts, the model has 4");
+    ck_fails(exf_recipe_check_data(&r, &e), EXF_USAGE, e, "--set data.max_tokens: 3 is below data.min_tokens, 4");
+    ck_fails(exf_recipe_check_model(&r, &e), EXF_USAGE, e, "r.yaml: model.path (or --model DIR) is missing");
+    r.recipe_file = NULL;
+    ck_fails(exf_recipe_check_output(&r, &e), EXF_USAGE, e, "command line: output.directory (or --output DIR) is missing");
+}
+END_TEST
+
+START_TEST(a_message_without_a_key_stays)
+{
+    ck_assert_int_eq(exf_recipe_blame(&r, exf_fail(&e, EXF_IO, "no colon here"), &e), EXF_IO);
+    ck_assert_str_eq(e.msg, "no colon here");
+    ck_assert_int_eq(exf_recipe_blame(&r, exf_fail(&e, EXF_IO, "what: else"), &e), EXF_IO);
+    ck_assert_str_eq(e.msg, "what: else");
+    ck_assert_int_eq(exf_recipe_blame(&r, exf_fail(&e, EXF_DEVICE, "calibrate.ridge: by default"), &e), EXF_DEVICE);
+    ck_assert_str_eq(e.msg, "calibrate.ridge: by default");
+    ck_assert_int_eq(exf_recipe_blame(&r, EXF_OK, &e), EXF_OK);
+    ck_assert_int_eq(exf_recipe_blame(&r, EXF_IO, NULL), EXF_IO);
+}
+END_TEST
+
+START_TEST(every_allocation_may_fail)
+{
+    size_t failed = 0;
+    for (size_t n = 1;; n++) {
+        exf_code rc = exf_fail(&e, EXF_USAGE, "pools: 8 stands twice");
+        exf_mem_fail_at(n);
+        rc = exf_recipe_blame(&r, rc, &e);
+        exf_mem_fail_at(0);
+        if (rc == EXF_USAGE) break;
+        ck_assert_int_eq(rc, EXF_NOSPACE);
+        failed++;
+    }
+    ck_assert_str_eq(e.msg, "r.yaml:7: pools: 8 stands twice");
+    ck_assert_uint_ge(failed, 2);
+}
+END_TEST
+
+Suite *exf_suite(void)
+{
+    Suite *s = suite_create("recipe_check");
+    TCase *t = tcase_create("all");
+    tcase_add_checked_fixture(t, set_up, tear_down);
+    tcase_add_test(t, the_place_that_set_it_is_blamed);
+    tcase_add_test(t, a_message_without_a_key_stays);
+    tcase_add_test(t, every_allocation_may_fail);
+    suite_add_tcase(s, t);
+    return s;
+}
