@@ -11,40 +11,69 @@
 #include <stdlib.h>
 #include <string.h>
 
-exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err)
+/* Makes room for len bytes and a NUL; 0 if there is none. */
+static int grow(exf_text *t, size_t len)
 {
-    size_t need;
-    exf_code rc = exf_mem_add(&need, t->len, len + 1, "text", err);
-    if (rc == EXF_OK) rc = exf_mem_grow(&t->s, &t->cap, need, 1, "text", err);
-    if (rc != EXF_OK) return rc;
+    exf_err ignored;
+    if (t->refused) return 0;
+    if (len < SIZE_MAX - t->len && exf_mem_grow(&t->s, &t->cap, t->len + len + 1, 1, "text", &ignored) == EXF_OK) return 1;
+    t->refused = len ? len : 1;
+    return 0;
+}
+
+void exf_text_append(exf_text *t, const char *bytes, size_t len)
+{
+    if (!grow(t, len)) return;
     if (len) memcpy(t->s + t->len, bytes, len);
     t->len += len;
     t->s[t->len] = 0;
-    return EXF_OK;
+}
+
+void exf_text_appendf(exf_text *t, const char *fmt, ...)
+{
+    va_list va;
+    va_start(va, fmt);
+    exf_text_appendv(t, fmt, va);
+    va_end(va);
+}
+
+void exf_text_appendv(exf_text *t, const char *fmt, va_list va)
+{
+    va_list again;
+    va_copy(again, va);
+    int n = vsnprintf(NULL, 0, fmt, va);
+    if (n >= 0 && grow(t, (size_t)n)) {
+        vsnprintf(t->s + t->len, (size_t)n + 1, fmt, again);
+        t->len += (size_t)n;
+    }
+    va_end(again);
+}
+
+exf_code exf_text_end(const exf_text *t, exf_err *err)
+{
+    if (!t->refused) return EXF_OK;
+    return exf_fail(err, EXF_NOSPACE, "out of memory: %zu bytes more for a text of %zu", t->refused, t->len);
+}
+
+exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err)
+{
+    exf_text_append(t, bytes, len);
+    return exf_text_end(t, err);
 }
 
 exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...)
 {
     va_list va;
     va_start(va, fmt);
-    exf_code rc = exf_text_addv(t, err, fmt, va);
+    exf_text_appendv(t, fmt, va);
     va_end(va);
-    return rc;
+    return exf_text_end(t, err);
 }
 
 exf_code exf_text_addv(exf_text *t, exf_err *err, const char *fmt, va_list va)
 {
-    va_list again;
-    va_copy(again, va);
-    int n = vsnprintf(NULL, 0, fmt, va);
-    exf_code rc = n < 0 ? exf_fail(err, EXF_INTERNAL, "cannot format \"%s\"", fmt)
-                        : exf_mem_grow(&t->s, &t->cap, t->len + (size_t)n + 1, 1, "text", err);
-    if (rc == EXF_OK) {
-        vsnprintf(t->s + t->len, (size_t)n + 1, fmt, again);
-        t->len += (size_t)n;
-    }
-    va_end(again);
-    return rc;
+    exf_text_appendv(t, fmt, va);
+    return exf_text_end(t, err);
 }
 
 void exf_text_free(exf_text *t)

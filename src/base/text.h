@@ -18,7 +18,15 @@ typedef struct {
     char *s;    /* NUL-terminated once anything was appended; NULL before */
     size_t len; /* bytes, the NUL not counted */
     size_t cap;
+    size_t refused; /* bytes of memory that an append did not get, after which appends do nothing; 0: none */
 } exf_text;
+
+/* Append bytes or formatted text.  A text keeps its first failure, which exf_text_end() returns: EXF_NOSPACE.  It is asked
+ * once, before the text is used. */
+void exf_text_append(exf_text *t, const char *bytes, size_t len);
+void exf_text_appendf(exf_text *t, const char *fmt, ...) EXF_PRINTF(2, 3);
+void exf_text_appendv(exf_text *t, const char *fmt, va_list va);
+exf_code exf_text_end(const exf_text *t, exf_err *err) EXF_CHECKED;
 
 exf_code exf_text_add(exf_text *t, const char *bytes, size_t len, exf_err *err) EXF_CHECKED;
 exf_code exf_text_addf(exf_text *t, exf_err *err, const char *fmt, ...) EXF_PRINTF(3, 4) EXF_CHECKED;
