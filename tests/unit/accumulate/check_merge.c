@@ -165,7 +165,7 @@ START_TEST(a_list_of_domains_is_read_or_refused)
         exf_provenance p = {0}, out = {0}, origin = {0};
         exf_facts_part from = {.path = "x.h5", .provenance = &p, .sequences = &list};
         add_fact(&p, "data.domains", bad[i]);
-        ck_fails(exf_facts_join(&out, &origin, &from, 1, &list, &e), EXF_FORMAT, e, "x.h5: data.domains is no list of domains");
+        ck_fails(exf_facts_join(&out, &origin, &from, 1, &list, &e), EXF_FORMAT, e, "x.h5 data.domains");
         exf_provenance_free(&p);
         exf_provenance_free(&out);
     }
@@ -280,11 +280,11 @@ START_TEST(what_would_wrap_is_refused)
     ck_ok(merge("s.h5", &e, 2, "1.h5", "2.h5"), e);
     write_large("2.h5", 9, 3, "t2");
     ck_fails(merge("wraps.h5", &e, 2, "1.h5", "2.h5"), EXF_FORMAT, e,
-             "2.h5: 9 tokens of 1 sequences, the files before have 4503599627370488 of 1: more together than the 450359962737049");
+             "2.h5 9 1 4503599627370488 1 450359962737049");
     write_large("1.h5", 8, 94, "t1"); /* twice 2^94 is 2^95, the sign */
     write_large("2.h5", 8, 94, "t2");
     ck_fails(merge("wraps.h5", &e, 2, "1.h5", "2.h5"), EXF_FORMAT, e,
-             "2.h5: layer 2, merged with the files before: norm_sum[1]: 1.9807040628566084e+28 and 1.9807040628566084e+28 ");
+             "2.h5 2 norm_sum[1] 1.9807040628566084e+28 1.9807040628566084e+28");
     ck_assert_int_ne(access(exf_scratch("wraps.h5"), F_OK), 0);
 }
 END_TEST

@@ -118,8 +118,8 @@ START_TEST(scattered_sequences_are_refused)
     exf_moe_block b = seq_block(&r, 2, 37, 0, 20, 0, 0), later = seq_block(&r, 2, 67, 30, 20, 0, 0),
                   inside = seq_block(&r, 1, 32, 2, 3, 0, 0);
     ck_ok(x->block(x->self, &b, &e), e);
-    ck_fails(x->block(x->self, &later, &e), EXF_INTERNAL, e, "sequence 2 is shown from position 30, expected 20");
-    ck_fails(x->block(x->self, &inside, &e), EXF_INTERNAL, e, "sequence 1 is shown from position 2, expected 0");
+    ck_fails(x->block(x->self, &later, &e), EXF_INTERNAL, e, "2 30 20");
+    ck_fails(x->block(x->self, &inside, &e), EXF_INTERNAL, e, "1 2 0");
     exf_accumulator_free(a);
 }
 END_TEST
@@ -444,7 +444,7 @@ START_TEST(captures_give_the_bits_of_the_pass)
     ck_ok(exf_h5_digest(h, whole, &e), e);
     exf_h5_close(h);
     ck_assert_str_eq(whole, parts);
-    ck_fails(from_captures("a.h5", "all.h5", "no.h5", &e), EXF_MODEL, e, "all.h5: holds the same sequence of 30 tokens");
+    ck_fails(from_captures("a.h5", "all.h5", "no.h5", &e), EXF_MODEL, e, "all.h5 30");
 }
 END_TEST
 
@@ -456,7 +456,7 @@ START_TEST(common_input_is_no_capture)
     snprintf(path, sizeof path, "%s", exf_scratch("all.h5"));
     ck_ok(write_capture("all.h5", 0, SEQ_N, &e), e);
     ck_fails(exf_accumulate_captures(paths, 1, exf_scratch("s.h5"), 1, &o, NULL, &e), EXF_USAGE, e,
-             "a capture holds no expert that a token was not routed to");
+             "calibrate.pairs common_input");
 }
 END_TEST
 

@@ -103,7 +103,7 @@ START_TEST(a_dataset_without_checksum_is_refused)
     ck_assert_int_ge(H5Adelete_by_name(f, "/layer_numbers", EXF_H5_CHECKSUM, H5P_DEFAULT), 0);
     ck_assert_int_ge(H5Fclose(f), 0);
     ck_ok(exf_artifact_open(&h, exf_scratch("a"), &exf_artifact_tables, NULL, NULL, &e), e);
-    ck_fails(exf_layer_numbers_read(&back, &n, &none, h, &e), EXF_FORMAT, e, "/layer_numbers lacks the attribute crc32");
+    ck_fails(exf_layer_numbers_read(&back, &n, &none, h, &e), EXF_FORMAT, e, "/layer_numbers crc32");
     exf_h5_close(h);
     exf_provenance_free(&p);
 }
@@ -273,8 +273,8 @@ START_TEST(layer_numbers_are_those_of_the_model)
     add_fact(&p, "model.layers", "7");
     add_fact(&no_number, "model.layers", "many");
     write_numbers((exf_tensor){.dtype = EXF_DT_I32, .rank = 1, .shape = {2}, .data = good});
-    ck_fails(read_numbers(&numbers, &n, &p), EXF_FORMAT, e, "/layer_numbers[1] is 7, expected ascending layer numbers, here 1 to ");
-    ck_fails(read_numbers(&numbers, &n, &no_number), EXF_FORMAT, e, "model.layers is many");
+    ck_fails(read_numbers(&numbers, &n, &p), EXF_FORMAT, e, "/layer_numbers[1] 7 1");
+    ck_fails(read_numbers(&numbers, &n, &no_number), EXF_FORMAT, e, "model.layers");
     exf_provenance_free(&p);
     add_fact(&p, "model.layers", "8");
     ck_ok(read_numbers(&numbers, &n, &p), e);
@@ -300,7 +300,7 @@ START_TEST(facts_stand_in_order_of_key)
     ck_assert_str_eq(exf_provenance_get(&p, "a.b"), "1");
     ck_assert_ptr_null(exf_provenance_get(&p, "a.c"));
     ck_assert_ptr_null(exf_provenance_get(&copy, "a"));
-    ck_fails(exf_provenance_add(&p, &e, "b", "%d", 7), EXF_INTERNAL, e, "\"b\" is \"2\" and \"7\"");
+    ck_fails(exf_provenance_add(&p, &e, "b", "%d", 7), EXF_INTERNAL, e, "\"b\" \"2\" \"7\"");
     ck_assert_str_eq(exf_provenance_get(&p, "b"), "2");
     memset(long_value, 'x', sizeof long_value);
     long_value[sizeof long_value - 1] = 0;

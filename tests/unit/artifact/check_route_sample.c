@@ -137,11 +137,11 @@ START_TEST(a_file_with_a_damaged_sample_is_refused)
     fill_statistics(&s, &shape, 2);
     damage_sample(&s.routes, 2);
     ck_ok(write_layer("s.h5", &s, &e), e);
-    ck_fails(read_layer("s.h5", &back, &e), EXF_FORMAT, e, "/layers/3/routes: token 2 has expert 5");
+    ck_fails(read_layer("s.h5", &back, &e), EXF_FORMAT, e, "/layers/3/routes 2 5");
     s.routes.n = 0;
     *s.stream_count = 61; /* of 60 tokens */
     ck_ok(write_layer("s.h5", &s, &e), e);
-    ck_fails(read_layer("s.h5", &back, &e), EXF_FORMAT, e, "over 61 tokens");
+    ck_fails(read_layer("s.h5", &back, &e), EXF_FORMAT, e, "61");
     exf_layer_statistics_free(&s);
     exf_layer_statistics_free(&back);
 }

@@ -223,7 +223,7 @@ START_TEST(unknown_keys_get_the_help_they_need)
     int64_t field;
     exf_opt many[6] = {{.key = "s.a"}, {.key = "s.b"}, {.key = "s.c"}, {.key = "s.d"}, {.key = "s.e"}, {.flag = "s"}};
     ck_ok(exf_opts_new(&o, many, 6, &field, &e), e);
-    ck_fails(set(o, "s", "1", &e), EXF_USAGE, e, "its keys are s.a, s.b, s.c, s.d, ...");
+    ck_fails(set(o, "s", "1", &e), EXF_USAGE, e, "s.a s.b s.c s.d");
     exf_opts_free(o);
 }
 END_TEST
@@ -241,17 +241,17 @@ START_TEST(lists_whose_items_stand_apart)
     ck_ok(exf_opts_set_list(o, EXF_OPT_BY_RECIPE, "calibrate.pools", NULL, 0, "demo.yaml:5", &e), e);
     ck_assert_uint_eq(d.pools.n, 0);
     ck_fails(exf_opts_set_list(o, EXF_OPT_BY_RECIPE, "calibrate.pools", numbers, 2, "demo.yaml:6", &e), EXF_USAGE, e,
-             "demo.yaml:6: calibrate.pools: given twice, first by demo.yaml:5");
+             "demo.yaml:6 calibrate.pools demo.yaml:5");
     ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "data.domains", comma, 2, "x", &e), EXF_USAGE, e,
-             "x: data.domains: \"b,c\" has a comma, which separates items");
-    ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "data.domains", empty, 1, "x", &e), EXF_USAGE, e, "is empty");
-    ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "data.domains", nested, 1, "x", &e), EXF_USAGE, e, "list inside a list");
+             "data.domains \"b,c\"");
+    ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "data.domains", empty, 1, "x", &e), EXF_USAGE, e, "data.domains []");
+    ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "data.domains", nested, 1, "x", &e), EXF_USAGE, e, "data.domains \"[1]\"");
     ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "model.layers", letters, 2, "x", &e), EXF_USAGE, e,
-             "x: model.layers: \"x\" is no 64-bit integer");
+             "model.layers \"x\" 64-bit");
     ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "output.directory", words, 2, "x", &e), EXF_USAGE, e,
-             "x: output.directory: a list of 2, expected one value");
+             "output.directory 2");
     ck_fails(exf_opts_set_list(o, EXF_OPT_BY_ARGV, "data.domain", words, 2, "x", &e), EXF_USAGE, e,
-             "x: unknown key \"data.domain\"; did you mean \"data.domains\"?");
+             "\"data.domain\" \"data.domains\"?");
     exf_opts_free(o);
 }
 END_TEST
@@ -273,11 +273,11 @@ START_TEST(command_line_beats_recipe_beats_default)
     ck_ok(set(o, "output.directory", "there", &e), e);            /* the recipe read after argv */
     ck_assert_str_eq(d.out, "here");
     ck_assert(exf_opts_given(o, "output.directory", EXF_OPT_BY_ARGV));
-    ck_fails(set(o, "output.force", "maybe", &e), EXF_USAGE, e, "neither true nor false");
+    ck_fails(set(o, "output.force", "maybe", &e), EXF_USAGE, e, "demo.yaml:12 output.force");
     exf_opts_free(o);
     o = fresh();
     argv_good(o, ARGV("--force"), 0, positional);
-    ck_fails(set(o, "output.force", "maybe", &e), EXF_USAGE, e, "neither true nor false"); /* outranked, still checked */
+    ck_fails(set(o, "output.force", "maybe", &e), EXF_USAGE, e, "demo.yaml:12 output.force"); /* outranked, still checked */
     exf_opts_free(o);
 }
 END_TEST
@@ -287,9 +287,9 @@ START_TEST(twice_at_one_rank_is_refused)
     exf_err e;
     exf_opts *o = fresh();
     ck_ok(exf_opts_set(o, EXF_OPT_BY_RECIPE, "run.threads", "2", "demo.yaml:9", &e), e);
-    ck_fails(set(o, "run.threads", "3", &e), EXF_USAGE, e, "demo.yaml:12: run.threads: given twice, first by demo.yaml:9");
+    ck_fails(set(o, "run.threads", "3", &e), EXF_USAGE, e, "demo.yaml:12 run.threads demo.yaml:9");
     ck_assert_int_eq(d.threads, 2);
-    ck_fails(exf_opts_set(o, EXF_OPT_BY_DEFAULT, "run.threads", "3", "main", &e), EXF_USAGE, e, "first by the default");
+    ck_fails(exf_opts_set(o, EXF_OPT_BY_DEFAULT, "run.threads", "3", "main", &e), EXF_USAGE, e, "run.threads");
     ck_ok(exf_opts_set(o, EXF_OPT_BY_DEFAULT, "run.free", "3", "main", &e), e);
     ck_assert_int_eq(d.free_int, 3);
     exf_opts_free(o);
@@ -388,9 +388,9 @@ START_TEST(values_as_text)
     exf_text_free(&t);
     ck_ok(exf_opts_value(o, 0, &t, &e), e);
     ck_assert_str_eq(t.s, "");
-    ck_fails(exf_opts_value(o, ROWS, &t, &e), EXF_INTERNAL, e, "option row 15 of 15");
+    ck_fails(exf_opts_value(o, ROWS, &t, &e), EXF_INTERNAL, e, "15 15");
     d.backend = 7; /* a program that writes nonsense into its own struct */
-    ck_fails(exf_opts_value(o, 9, &t, &e), EXF_INTERNAL, e, "run.backend holds 7, which is none of auto|cpu|cuda");
+    ck_fails(exf_opts_value(o, 9, &t, &e), EXF_INTERNAL, e, "run.backend 7 auto|cpu|cuda");
     exf_text_free(&t);
     exf_opts_free(o);
 }

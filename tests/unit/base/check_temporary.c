@@ -186,7 +186,7 @@ START_TEST(a_temporary_that_was_exchanged_is_not_used)
         ck_assert_int_eq(unlink(path), 0);
         exf_write_file(path, "mine", 4);
         if (commits)
-            ck_fails(exf_output_file_commit(f, &e), EXF_IO, e, "another file now");
+            ck_fails(exf_output_file_commit(f, &e), EXF_IO, e, "");
         else
             exf_output_file_abort(f);
         ck_assert(exf_path_exists(path) && !exf_path_exists(exf_scratch("out")));

@@ -117,7 +117,7 @@ START_TEST(on_one_thread_nothing_runs_above_a_failure)
 {
     failing f = {.first = 3};
     exf_err err = {.code = EXF_OK};
-    ck_fails(exf_parallel_for(ITEMS, 1, fail_from, &f, &err), EXF_NUMERIC, err, "item 3 failed");
+    ck_fails(exf_parallel_for(ITEMS, 1, fail_from, &f, &err), EXF_NUMERIC, err, "3");
     for (size_t i = 0; i < ITEMS; i++) ck_assert_int_eq(f.done[i], i <= 3);
 }
 END_TEST
@@ -135,7 +135,7 @@ START_TEST(a_stop_ends_the_loop_between_two_items)
 {
     int done[ITEMS] = {0}, n = 0;
     exf_err err = {.code = EXF_OK};
-    ck_fails(exf_parallel_for(ITEMS, _i ? THREADS : 1, ask_for_a_stop, done, &err), EXF_SIGTERM, err, "stopped by signal");
+    ck_fails(exf_parallel_for(ITEMS, _i ? THREADS : 1, ask_for_a_stop, done, &err), EXF_SIGTERM, err, "15");
     for (size_t i = 0; i < ITEMS; i++) n += done[i];
     if (_i == 0) ck_assert_int_eq(n, 6);
     ck_assert_int_ge(n, 6);

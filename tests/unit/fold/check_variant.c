@@ -462,20 +462,20 @@ START_TEST(limits_of_a_model)
     static const char *const fit[] = {"P4",    "top4",   "random4:seed=2", "D16",   "D1",    "D16:pool=static",
                                       "reap4", "reap16", "sere4",          "sere1", "P4+D16"};
     for (size_t i = 0; i < sizeof fit / sizeof *fit; i++) ck_ok(check(fit[i], 16, 4, &e), e);
-    ck_fails(check("P5", 16, 4, &e), EXF_USAGE, e, "variant \"P5\" keeps 5 experts per token, the model runs 4");
-    ck_fails(check("top5:drop", 16, 4, &e), EXF_USAGE, e, "variant \"top5:drop\" keeps 5 experts per token, the model runs 4");
-    ck_fails(check("random9", 16, 4, &e), EXF_USAGE, e, "variant \"random9\" keeps 9 experts per token, the model runs 4");
-    ck_fails(check("D17", 16, 4, &e), EXF_USAGE, e, "variant \"D17\" keeps 17 experts, the model has 16");
-    ck_fails(check("P4+D17:pool=static", 16, 4, &e), EXF_USAGE, e, "keeps 17 experts, the model has 16");
-    ck_fails(check("reap17", 16, 4, &e), EXF_USAGE, e, "variant \"reap17\" keeps 17 experts, the model has 16");
-    ck_fails(check("reap3", 16, 4, &e), EXF_USAGE, e, "variant \"reap3\" leaves 3 experts, fewer than the 4 that a token runs");
-    ck_fails(check("sere5", 16, 4, &e), EXF_USAGE, e, "variant \"sere5\" takes 5 primary experts per token, the model runs 4");
+    ck_fails(check("P5", 16, 4, &e), EXF_USAGE, e, "\"P5\" 5 4");
+    ck_fails(check("top5:drop", 16, 4, &e), EXF_USAGE, e, "\"top5:drop\" 5 4");
+    ck_fails(check("random9", 16, 4, &e), EXF_USAGE, e, "\"random9\" 9 4");
+    ck_fails(check("D17", 16, 4, &e), EXF_USAGE, e, "\"D17\" 17 16");
+    ck_fails(check("P4+D17:pool=static", 16, 4, &e), EXF_USAGE, e, "17 16");
+    ck_fails(check("reap17", 16, 4, &e), EXF_USAGE, e, "\"reap17\" 17 16");
+    ck_fails(check("reap3", 16, 4, &e), EXF_USAGE, e, "\"reap3\" 3 4");
+    ck_fails(check("sere5", 16, 4, &e), EXF_USAGE, e, "\"sere5\" 5 4");
     ck_ok(check("P1", 3, 1, &e), e);
     ck_ok(check("P16+D512", 512, 16, &e), e);
     ck_fails(check("P1", 2, 1, &e), EXF_MODEL, e,
-             "variant \"P1\": folding takes 3 to 512 experts and at most 16 per token, the model has 2 and runs 1");
-    ck_fails(check("P1", 513, 1, &e), EXF_MODEL, e, "the model has 513 and runs 1");
-    ck_fails(check("P1", 512, 17, &e), EXF_MODEL, e, "the model has 512 and runs 17");
+             "\"P1\" 3 512 16 2 1");
+    ck_fails(check("P1", 513, 1, &e), EXF_MODEL, e, "513 1");
+    ck_fails(check("P1", 512, 17, &e), EXF_MODEL, e, "512 17");
 }
 END_TEST
 

@@ -92,9 +92,9 @@ START_TEST(attributes_read_back)
         ck_ok(exf_h5_put_i64(h, objects[o], "least", INT64_MIN, &e), e);
         ck_ok(exf_h5_put_f64(h, objects[o], "third", 1.0 / 3, &e), e);
     }
-    ck_fails(exf_h5_put_i64(h, "/", "least", 1, &e), EXF_INTERNAL, e, "/ has an attribute least already");
-    ck_fails(exf_h5_put_text(h, "/", "bad", "a\xff", &e), EXF_INTERNAL, e, "not valid UTF-8 at byte 1");
-    ck_fails(exf_h5_put_i64(h, "/none", "x", 1, &e), EXF_INTERNAL, e, "/none is missing");
+    ck_fails(exf_h5_put_i64(h, "/", "least", 1, &e), EXF_INTERNAL, e, "/");
+    ck_fails(exf_h5_put_text(h, "/", "bad", "a\xff", &e), EXF_INTERNAL, e, "UTF-8 1");
+    ck_fails(exf_h5_put_i64(h, "/none", "x", 1, &e), EXF_INTERNAL, e, "/none");
     h = reopen(h, "attr.h5");
     for (int o = 0; o < 3; o++) {
         ck_ok(exf_h5_get_text(h, objects[o], "empty", &text, &e), e);
@@ -117,15 +117,15 @@ START_TEST(attributes_read_back)
     ck_assert(has);
     ck_ok(exf_h5_has_attr(h, "/layers/3", "w", &has, &e), e);
     ck_assert(!has);
-    ck_fails(exf_h5_has_attr(h, "/no", "word", &has, &e), EXF_FORMAT, e, "/no is missing");
+    ck_fails(exf_h5_has_attr(h, "/no", "word", &has, &e), EXF_FORMAT, e, "/no");
     file_path(want, sizeof want, h, "/layers/3 lacks the attribute sword");
     ck_fails(exf_h5_get_text(h, "/layers/3", "sword", &text, &e), EXF_FORMAT, e, want);
     ck_assert_ptr_null(text);
     file_path(want, sizeof want, h, "attribute word of / is text, expected I64");
     ck_fails(exf_h5_get_i64(h, "/", "word", &i, &e), EXF_FORMAT, e, want);
-    ck_fails(exf_h5_get_f64(h, "/", "least", &f, &e), EXF_FORMAT, e, "attribute least of / is I64, expected F64");
-    ck_fails(exf_h5_get_text(h, "/", "third", &text, &e), EXF_FORMAT, e, "is F64, expected text");
-    ck_fails(exf_h5_put_i64(h, "/", "new", 1, &e), EXF_INTERNAL, e, "is open for reading");
+    ck_fails(exf_h5_get_f64(h, "/", "least", &f, &e), EXF_FORMAT, e, "/ I64 F64");
+    ck_fails(exf_h5_get_text(h, "/", "third", &text, &e), EXF_FORMAT, e, "F64");
+    ck_fails(exf_h5_put_i64(h, "/", "new", 1, &e), EXF_INTERNAL, e, "attr.h5");
     exf_h5_close(h);
     free(longest);
     nothing_left(1);
@@ -157,11 +157,11 @@ START_TEST(listing_is_by_name)
     list.len = 0;
     ck_ok(exf_h5_members(h, "/", append_name, &list, &e), e);
     ck_assert_str_eq(list.s, "g ");
-    ck_fails(exf_h5_members(h, "/g", stop_at_once, &calls, &e), EXF_STOPPED, e, "enough: m00");
-    ck_fails(exf_h5_attrs(h, "/g", stop_at_once, &calls, &e), EXF_STOPPED, e, "enough");
+    ck_fails(exf_h5_members(h, "/g", stop_at_once, &calls, &e), EXF_STOPPED, e, "m00");
+    ck_fails(exf_h5_attrs(h, "/g", stop_at_once, &calls, &e), EXF_STOPPED, e, "m00");
     ck_assert_int_eq(calls, 2);
-    ck_fails(exf_h5_members(h, "/g/m00", append_name, &list, &e), EXF_FORMAT, e, "/g/m00 is a dataset, expected a group");
-    ck_fails(exf_h5_members(h, "/h", append_name, &list, &e), EXF_FORMAT, e, "/h is missing");
+    ck_fails(exf_h5_members(h, "/g/m00", append_name, &list, &e), EXF_FORMAT, e, "/g/m00");
+    ck_fails(exf_h5_members(h, "/h", append_name, &list, &e), EXF_FORMAT, e, "/h");
     static const struct { const char *path; int found; } paths[] = {
         {"/", 1}, {"/g/", 1}, {"/g/m39", 1}, {"/g/m40", 0}, {"/x/m39", 0}, {"/g/m39/y", 0}, {"/g/m39/y/z", 0}};
     for (int i = 0; i < COUNT(paths); i++) {
@@ -193,9 +193,9 @@ START_TEST(rows_in_any_order)
         ck_ok(exf_h5_write_rows(h, "/d/rows", piece[i][0], piece[i][1], v + piece[i][0] * WIDE, &e), e);
     }
     ck_ok(exf_h5_write_rows(h, "/d/rows", ROWS, 0, v, &e), e);
-    ck_fails(exf_h5_write_rows(h, "/d/rows", 999, 2, v, &e), EXF_INTERNAL, e, "/d/rows has 1000 rows, expected 2 from row 999 on");
-    ck_fails(exf_h5_write_rows(h, "/other", 0, 1, v, &e), EXF_INTERNAL, e, "/other was not defined");
-    ck_fails(exf_h5_read_rows(h, "/d/rows", EXF_DT_F32, 0, 1, back, &e), EXF_INTERNAL, e, "open for writing");
+    ck_fails(exf_h5_write_rows(h, "/d/rows", 999, 2, v, &e), EXF_INTERNAL, e, "/d/rows 1000 2 999");
+    ck_fails(exf_h5_write_rows(h, "/other", 0, 1, v, &e), EXF_INTERNAL, e, "/other");
+    ck_fails(exf_h5_read_rows(h, "/d/rows", EXF_DT_F32, 0, 1, back, &e), EXF_INTERNAL, e, "rows.h5");
     ck_ok(exf_h5_checksum(h, "/d/rows", &crc, &e), e);
     ck_assert_uint_eq(crc, crc32(0, (unsigned char *)v, sizeof v));
     h = reopen(h, "rows.h5");
@@ -229,13 +229,13 @@ START_TEST(rows_are_read_in_order)
         if (sweep != 1) ck_assert(memcmp(back, v, sizeof v) == 0);
     }
     ck_ok(exf_h5_read_rows(h, "/rows", EXF_DT_F32, 0, 5, back, &e), e);
-    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, 6, 1, back, &e), EXF_INTERNAL, e, "row 6 is to be read, after row 4");
+    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, 6, 1, back, &e), EXF_INTERNAL, e, "6 4");
     ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, 0, ROWS + 1, back, &e), EXF_FORMAT, e,
-             "/rows has 1000 rows, expected 1001 from row 0 on");
-    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, INT64_MAX, INT64_MAX, back, &e), EXF_FORMAT, e, "has 1000 rows");
-    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, -1, 1, back, &e), EXF_FORMAT, e, "has 1000 rows");
-    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F64, 0, 1, back, &e), EXF_FORMAT, e, "/rows is F32, expected F64");
-    ck_fails(exf_h5_read_rows(h, "/one", EXF_DT_F32, 0, 1, back, &e), EXF_FORMAT, e, "/one is a single element, expected rows");
+             "/rows 1000 1001 0");
+    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, INT64_MAX, INT64_MAX, back, &e), EXF_FORMAT, e, "1000");
+    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, -1, 1, back, &e), EXF_FORMAT, e, "1000");
+    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F64, 0, 1, back, &e), EXF_FORMAT, e, "/rows F32 F64");
+    ck_fails(exf_h5_read_rows(h, "/one", EXF_DT_F32, 0, 1, back, &e), EXF_FORMAT, e, "/one");
     exf_h5_close(h);
     hid_t f = H5Fopen(exf_scratch("rows.h5"), H5F_ACC_RDWR, H5P_DEFAULT), d = H5Dopen2(f, "/rows", H5P_DEFAULT);
     v[400 * WIDE + 3] = 1e-30f;
@@ -244,11 +244,11 @@ START_TEST(rows_are_read_in_order)
     H5Fclose(f);
     ck_ok(exf_h5_open(&h, exf_scratch("rows.h5"), &e), e);
     ck_ok(exf_h5_read_rows(h, "/rows", EXF_DT_F32, 0, ROWS - 1, back, &e), e);
-    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, ROWS - 1, 1, back, &e), EXF_FORMAT, e, "/rows is damaged: its 28000 bytes");
+    ck_fails(exf_h5_read_rows(h, "/rows", EXF_DT_F32, ROWS - 1, 1, back, &e), EXF_FORMAT, e, "/rows 28000");
     exf_tensor t = tensor("/rows", EXF_DT_F32, 2, ROWS, WIDE, 0, NULL);
-    ck_fails(exf_h5_read(h, &t, back, &e), EXF_FORMAT, e, "/rows is damaged: ");
+    ck_fails(exf_h5_read(h, &t, back, &e), EXF_FORMAT, e, "/rows");
     char hex[EXF_SHA256_HEX];
-    ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/rows is damaged: ");
+    ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/rows");
     exf_h5_close(h);
     nothing_left(1);
 }
@@ -333,7 +333,7 @@ START_TEST(a_later_run_goes_on)
         }
         put_layer(h, 1, ROWS_EACH);
         if (killed == 3) { /* a layer that is to be written anew is missing */
-            ck_fails(exf_h5_commit(h, &e), EXF_INTERNAL, e, "/layers/2 has 0 of 40 rows");
+            ck_fails(exf_h5_commit(h, &e), EXF_INTERNAL, e, "/layers/2 0 40");
             ck_ok(exf_h5_continue_at(&h, target, 0, unfinished, &s, &e), e);
             for (int i = 0; i < LAYERS; i++) {
                 exf_tensor t = layer_tensor(path, i);
@@ -375,10 +375,10 @@ START_TEST(rows_of_a_stopped_run_are_compared)
     bytes[s.extent[0] + s.extent[1] + 777] ^= 4; /* an element of the first dataset */
     exf_write_file(unfinished, bytes, n);
     ck_ok(exf_h5_continue_at(&h, target, 0, unfinished, &s, &e), e);
-    ck_fails(exf_h5_take(h, &t, &crc, &e), EXF_FORMAT, e, "/layers/0 is damaged");
+    ck_fails(exf_h5_take(h, &t, &crc, &e), EXF_FORMAT, e, "/layers/0");
     exf_h5_close(h);
     exf_write_file(unfinished, bytes, n / 2);
-    ck_fails(exf_h5_continue_at(&h, target, 0, unfinished, &s, &e), EXF_FORMAT, e, "was cut");
+    ck_fails(exf_h5_continue_at(&h, target, 0, unfinished, &s, &e), EXF_FORMAT, e, "x.h5.unfinished 241024");
     ck_assert_ptr_null(h);
     exf_mem_free(bytes);
     exf_h5_structure_free(&s);
@@ -396,18 +396,18 @@ START_TEST(misfits_are_named)
     exf_h5 *h = create("misfit.h5");
     put_floats(h, "/coeff", 2, 3, v);
     exf_tensor t = tensor("/coeff", EXF_DT_F32, 2, 2, 3, 0, v), again = t;
-    ck_fails(exf_h5_write(h, &t, &e), EXF_INTERNAL, e, "/coeff exists already");
-    ck_fails(exf_h5_group(h, "/coeff/x", &e), EXF_INTERNAL, e, "cannot make group /coeff/x");
-    ck_fails(exf_h5_group(h, "/coeff", &e), EXF_INTERNAL, e, "/coeff is a dataset, expected a group");
-    ck_fails(exf_h5_group(h, "g", &e), EXF_INTERNAL, e, "\"g\" is not absolute");
+    ck_fails(exf_h5_write(h, &t, &e), EXF_INTERNAL, e, "/coeff");
+    ck_fails(exf_h5_group(h, "/coeff/x", &e), EXF_INTERNAL, e, "/coeff/x");
+    ck_fails(exf_h5_group(h, "/coeff", &e), EXF_INTERNAL, e, "/coeff");
+    ck_fails(exf_h5_group(h, "g", &e), EXF_INTERNAL, e, "\"g\"");
     again.name = "/b", again.dtype = EXF_DT_BF16;
-    ck_fails(exf_h5_write(h, &again, &e), EXF_INTERNAL, e, "/b: BF16");
+    ck_fails(exf_h5_write(h, &again, &e), EXF_INTERNAL, e, "/b BF16");
     again = tensor("/b", EXF_DT_F32, 3, INT64_MAX / 2, 0, INT64_MAX / 2, v);
-    ck_fails(exf_h5_define(h, &again, &e), EXF_INTERNAL, e, "/b: axis 0");
+    ck_fails(exf_h5_define(h, &again, &e), EXF_INTERNAL, e, "/b 0");
     again = tensor("/b", EXF_DT_F32, 2, 2, -3, 0, v);
-    ck_fails(exf_h5_define(h, &again, &e), EXF_INTERNAL, e, "/b: axis 1 of -3 elements");
+    ck_fails(exf_h5_define(h, &again, &e), EXF_INTERNAL, e, "/b 1 -3");
     again = tensor("/", EXF_DT_F32, 1, 2, 0, 0, v);
-    ck_fails(exf_h5_write(h, &again, &e), EXF_INTERNAL, e, "exists already");
+    ck_fails(exf_h5_write(h, &again, &e), EXF_INTERNAL, e, "misfit.h5 /");
     ck_ok(exf_h5_group(h, "/deep/er", &e), e);
     ck_ok(exf_h5_group(h, "/deep/er", &e), e);
     ck_ok(exf_h5_group(h, "/", &e), e);
@@ -421,10 +421,10 @@ START_TEST(misfits_are_named)
     }
     ck_assert(untouched[0] == 7);
     t.name = "/none";
-    ck_fails(exf_h5_read(h, &t, v, &e), EXF_FORMAT, e, "/none is missing");
+    ck_fails(exf_h5_read(h, &t, v, &e), EXF_FORMAT, e, "/none");
     t.name = "/deep";
-    ck_fails(exf_h5_read(h, &t, v, &e), EXF_FORMAT, e, "/deep is a group, expected a dataset");
-    ck_fails(exf_h5_group(h, "/new", &e), EXF_INTERNAL, e, "is open for reading");
+    ck_fails(exf_h5_read(h, &t, v, &e), EXF_FORMAT, e, "/deep");
+    ck_fails(exf_h5_group(h, "/new", &e), EXF_INTERNAL, e, "misfit.h5");
     exf_h5_close(h);
     nothing_left(1);
 }

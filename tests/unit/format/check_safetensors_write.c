@@ -197,22 +197,22 @@ START_TEST(commit_counts_the_bytes)
     const char *path = exf_scratch("counted.safetensors");
     ck_ok(exf_st_writer_begin(&w, path, 0, mixed, 1, NULL, 0, &e), e);
     ck_ok(exf_st_writer_put(w, 0, 0, bytes3, 2, &e), e);
-    ck_fails(exf_st_writer_commit(w, &e), EXF_INTERNAL, e, "counted.safetensors: tensor \"bytes\": 2 bytes put, it has 3");
+    ck_fails(exf_st_writer_commit(w, &e), EXF_INTERNAL, e, "counted.safetensors \"bytes\" 2 3");
     ck_ok(exf_st_writer_begin(&w, path, 0, mixed, 1, NULL, 0, &e), e);
     ck_ok(exf_st_writer_put(w, 0, 0, bytes3, 3, &e), e);
     ck_ok(exf_st_writer_put(w, 0, 1, bytes3, 1, &e), e);
-    ck_fails(exf_st_writer_commit(w, &e), EXF_INTERNAL, e, "4 bytes put, it has 3");
+    ck_fails(exf_st_writer_commit(w, &e), EXF_INTERNAL, e, "4 3");
     ck_ok(exf_st_writer_begin(&w, path, 0, mixed, 1, NULL, 0, &e), e);
-    ck_fails(exf_st_writer_put(w, 0, 1, bytes3, 3, &e), EXF_INTERNAL, e, "tensor \"bytes\": 3 bytes put at byte 1 of 3");
-    ck_fails(exf_st_writer_put(w, 0, UINT64_MAX, bytes3, 1, &e), EXF_INTERNAL, e, "at byte 18446744073709551615 of 3");
+    ck_fails(exf_st_writer_put(w, 0, 1, bytes3, 3, &e), EXF_INTERNAL, e, "\"bytes\" 3 1 3");
+    ck_fails(exf_st_writer_put(w, 0, UINT64_MAX, bytes3, 1, &e), EXF_INTERNAL, e, "18446744073709551615 3");
     ck_fails(exf_st_writer_put(w, 1, 0, bytes3, 1, &e), EXF_INTERNAL, e,
-             "counted.safetensors: bytes for tensor 1, 1 are announced");
-    ck_fails(exf_st_writer_put(w, 0, 0, NULL, 3, &e), EXF_INTERNAL, e, "tensor \"bytes\": no data for 3 bytes");
+             "counted.safetensors 1 1");
+    ck_fails(exf_st_writer_put(w, 0, 0, NULL, 3, &e), EXF_INTERNAL, e, "\"bytes\" 3");
     exf_st_writer_abort(w);
     exf_st_writer_abort(NULL);
     exf_tensor bare = mixed[2];
     bare.data = NULL;
-    ck_fails(exf_st_write(path, 0, &bare, 1, NULL, 0, &e), EXF_INTERNAL, e, "tensor \"w.b\": no data for 24 bytes");
+    ck_fails(exf_st_write(path, 0, &bare, 1, NULL, 0, &e), EXF_INTERNAL, e, "\"w.b\" 24");
     ck_assert(!exf_path_exists(path));
     ck_assert_int_eq(partials(), 0);
 }
@@ -224,7 +224,7 @@ START_TEST(a_target_that_exists_is_kept)
     exf_st_writer *w;
     const char *path = exf_scratch("kept.safetensors");
     exf_write_file(path, "old", 3);
-    ck_fails(exf_st_write(path, 0, mixed, 1, NULL, 0, &e), EXF_IO, e, "kept.safetensors: exists already");
+    ck_fails(exf_st_write(path, 0, mixed, 1, NULL, 0, &e), EXF_IO, e, "kept.safetensors");
     ck_ok(exf_st_writer_begin(&w, path, 1, mixed, 1, NULL, 0, &e), e);
     exf_st_writer_abort(w);
     char *bytes;

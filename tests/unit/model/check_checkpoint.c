@@ -201,7 +201,7 @@ START_TEST(long_tensors_are_read_whole)
     ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, &t, 1, NULL, 0, &e), e);
     ck_ok(open_checkpoint(&c, &e), e);
     ck_fails(exf_stored_read_f32(exf_checkpoint_find(c, "x"), 5, N - 5, read, &e), EXF_NUMERIC, e,
-             "tensor \"x\": element 1060920 is not a number");
+             "\"x\" 1060920");
     exf_checkpoint_close(c);
     exf_mem_free(v);
     exf_mem_free(read);

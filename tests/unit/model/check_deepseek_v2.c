@@ -103,7 +103,7 @@ START_TEST(a_frequency_that_leaves_no_layer)
     exf_architecture a;
     exf_err err;
     ck_fails(configure(&a, ROPE ", \"q_lora_rank\": 1536, \"moe_layer_freq\": 27", &err), EXF_MODEL, err,
-             "the first 1 of 27 layers are dense and \"moe_layer_freq\" is 27: none is a mixture of experts");
+             "1 27 \"moe_layer_freq\" 27");
 }
 END_TEST
 

@@ -135,9 +135,9 @@ START_TEST(tables_name_experts_that_there_are)
     exf_err err;
     ck_ok(open_with_expert(0, &err), err);
     ck_ok(open_with_expert(15, &err), err);
-    ck_fails(open_with_expert(16, &err), EXF_MODEL, err, "tensor \"layers.1.ffn.gate.tid2eid\", token 5 names expert 16, ");
-    ck_fails(open_with_expert(-1, &err), EXF_MODEL, err, "token 5 names expert -1, ");
-    ck_fails(open_with_expert((int64_t)1 << 40, &err), EXF_MODEL, err, "token 5 names expert 1099511627776, ");
+    ck_fails(open_with_expert(16, &err), EXF_MODEL, err, "\"layers.1.ffn.gate.tid2eid\" 5 16");
+    ck_fails(open_with_expert(-1, &err), EXF_MODEL, err, "5 -1");
+    ck_fails(open_with_expert((int64_t)1 << 40, &err), EXF_MODEL, err, "5 1099511627776");
 }
 END_TEST
 

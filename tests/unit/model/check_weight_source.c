@@ -295,9 +295,9 @@ START_TEST(refuses_quantised_stacks_and_odd_fp4)
     exf_tensor t[] = {{"a.weight", EXF_DT_F8_E4M3, 3, {2, 4, 6}, bytes}, {"b.weight", EXF_DT_I8, 2, {4, 3}, bytes}};
     exf_checkpoint *c = checkpoint_of(t, 2);
     ck_fails(exf_weight_source_find(&w, c, &q, "config.json", "a.weight", stack, 3, EXF_LINEAR, &e), EXF_MODEL, e,
-             "stacked experts");
+             "/model.safetensors \"a.weight\"");
     ck_fails(exf_weight_source_find(&w, c, &q, "config.json", "b.weight", odd, 2, EXF_LINEAR, &e), EXF_MODEL, e,
-             "5 columns, an odd number");
+             "5");
     exf_checkpoint_close(c);
 }
 END_TEST
@@ -311,18 +311,18 @@ START_TEST(refuses_what_is_no_number)
     exf_tensor native[] = {fp8[0], tensor_of("a.scale", EXF_DT_F8_E8M0, 3, 2, scales8)};
     fill(40 * 64, 6);
     codes[33 * 64 + 7] = 0xff;
-    ck_fails(read_part(fp8, 2, &q, 40, 64, 32, 8, &e), EXF_NUMERIC, e, "tensor \"a.weight\": element [33, 7] is 0xff");
+    ck_fails(read_part(fp8, 2, &q, 40, 64, 32, 8, &e), EXF_NUMERIC, e, "\"a.weight\" [33 7] 0xff");
     ck_ok(read_part(fp8, 2, &q, 40, 64, 0, 33, &e), e); /* rows that are not asked for are not judged */
     fill(40 * 64, 6);
     scales8[5] = 255;
     ck_fails(read_part(native, 2, &q, 40, 64, 32, 8, &e), EXF_NUMERIC, e,
-             "scales \"a.scale\": the scale of block [2, 1] is not a number");
+             "\"a.scale\" [2 1]");
     scales32[3] = INFINITY;
-    ck_fails(read_part(fp8, 2, &q, 40, 64, 17, 1, &e), EXF_NUMERIC, e, "block [1, 1] is infinite");
+    ck_fails(read_part(fp8, 2, &q, 40, 64, 17, 1, &e), EXF_NUMERIC, e, "[1 1]");
     fill(40 * 64, 6);
     codes[5] = 0x7e;
     scales32[0] = 3e38f;
-    ck_fails(read_part(fp8, 2, &q, 40, 64, 0, 1, &e), EXF_NUMERIC, e, "beyond float32");
+    ck_fails(read_part(fp8, 2, &q, 40, 64, 0, 1, &e), EXF_NUMERIC, e, "float32");
 }
 END_TEST
 

@@ -62,8 +62,8 @@ START_TEST(more_parts_than_groups_are_refused)
     size_t first[MOST + 1];
     exf_err err;
     make(&r, (int[]){3, 4, 5}, 3);
-    ck_fails(exf_deal(first, &r.batch, NULL, 4, &err), EXF_USAGE, err, "4 parts for 3 sequences");
-    ck_fails(exf_deal(first, &r.batch, (size_t[]){0, 0, 1}, 3, &err), EXF_USAGE, err, "3 parts for 2 decode batches");
+    ck_fails(exf_deal(first, &r.batch, NULL, 4, &err), EXF_USAGE, err, "4 3");
+    ck_fails(exf_deal(first, &r.batch, (size_t[]){0, 0, 1}, 3, &err), EXF_USAGE, err, "3 2");
 }
 END_TEST
 

@@ -170,7 +170,7 @@ START_TEST(routers_and_experts_are_enough)
     exf_write_file(exf_scratch("config.json"), config, len);
     exf_mem_free(config);
     ck_ok(exf_st_write(exf_scratch("model.safetensors"), 1, t, n, NULL, 0, &e), e);
-    ck_fails(exf_model_open(&m, exf_scratch("."), &e), EXF_MODEL, e, "is missing from the checkpoint");
+    ck_fails(exf_model_open(&m, exf_scratch("."), &e), EXF_MODEL, e, "/config.json \"model.embed_tokens.weight\"");
     m = open_experts(exf_scratch("."));
     ck_assert_int_eq(exf_model_copies(m, EXF_W_Q, 0), 0);
     ck_assert_uint_eq(exf_model_layer_bytes(m, -1), 0);
@@ -207,7 +207,7 @@ START_TEST(only_what_was_recorded)
     ck_assert(!s.expert_outputs[0] && !s.expert_outputs[2]);
     ck_assert(memcmp(s.expert_outputs[1], all.expert_outputs[1], ROWS * K * H * sizeof(float)) == 0);
     exf_err e;
-    ck_fails(exf_moe_inputs_open(&x, one, m, "0-1", &c, &e), EXF_USAGE, e, "layer 0 was not recorded");
+    ck_fails(exf_moe_inputs_open(&x, one, m, "0-1", &c, &e), EXF_USAGE, e, "0");
     golden_free(&s);
     golden_free(&all);
     forget(&r);
@@ -325,7 +325,7 @@ START_TEST(statistics_of_a_replay)
     exf_statistics_close(&r);
     ck_fails(exf_accumulate_captures(twice, 2, exf_scratch("s.h5"), 1,
                                      &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM}, NULL, &e),
-             EXF_MODEL, e, "holds the same sequence");
+             EXF_MODEL, e, "a.h5 48");
     capture(m, write_recording(&bare, "bare.safetensors"), b); /* shards add up */
     ck_ok(exf_accumulate_captures(both, 2, exf_scratch("s.h5"), 1, &(exf_accumulate_options){.weighting = EXF_WEIGHT_SOURCE_NORM},
                                   NULL, &e),

@@ -117,7 +117,7 @@ START_TEST(experts_larger_than_a_gpu_are_planned_in_parts)
         ck_assert_uint_le(f.device, limit);
         ck_assert_msg(f.reads >= 1 && (size_t)f.reads <= n / 8, "%zu sequences: experts are read %d times", n, f.reads);
     }
-    ck_fails(large_memory(&f, 8, (uint64_t)2 << 30, &e), EXF_NOSPACE, e, "a limit of 2147483648 bytes is too little for this pass");
+    ck_fails(large_memory(&f, 8, (uint64_t)2 << 30, &e), EXF_NOSPACE, e, "2147483648");
 }
 END_TEST
 
@@ -154,9 +154,9 @@ START_TEST(nothing_is_read_of_a_config)
     exf_model *m;
     float v[1];
     ck_ok(exf_model_open_part(&m, "tests/configs/qwen3-30b-a3b", EXF_MODEL_CONFIG, &e), e);
-    ck_fails(exf_model_read(m, EXF_W_FINAL_NORM, -1, 0, v, &e), EXF_MODEL, e, "model.norm.weight\" [2048] is missing");
+    ck_fails(exf_model_read(m, EXF_W_FINAL_NORM, -1, 0, v, &e), EXF_MODEL, e, "model.norm.weight\" [2048]");
     exf_model_close(m);
-    ck_fails(exf_model_open(&m, "tests/configs/qwen3-30b-a3b", &e), EXF_IO, e, "neither model.safetensors");
+    ck_fails(exf_model_open(&m, "tests/configs/qwen3-30b-a3b", &e), EXF_IO, e, "model.safetensors");
     ck_fails(exf_model_open_part(&m, "tests/configs", EXF_MODEL_CONFIG, &e), EXF_IO, e, "tests/configs/config.json");
 }
 END_TEST
@@ -263,7 +263,7 @@ START_TEST(a_corpus_is_assumed_only_when_it_must)
     char *missing;
     write_text("m.yaml", "schema: exfold-manifest/1\nsources:\n  - {path: absent.jsonl, format: jsonl}\n");
     exf_corpus_request q = {exf_scratch("m.yaml"), 0, 64, 1, 42, 512, NULL, NULL};
-    ck_fails(exf_corpus_plan(&c, &q, &missing, &e), EXF_USAGE, e, "states no number of sequences");
+    ck_fails(exf_corpus_plan(&c, &q, &missing, &e), EXF_USAGE, e, "m.yaml 1");
     ck_assert_ptr_null(c);
     q.sequences = 5;
     ck_ok(exf_corpus_plan(&c, &q, &missing, &e), e);

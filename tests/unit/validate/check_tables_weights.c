@@ -53,7 +53,7 @@ START_TEST(tables_of_other_weights_are_refused)
     ck_ok(read_beside(&same, NULL), e);
     write_model(-1);
     exf_tables other = tables_of(list.s, NULL);
-    ck_fails(read_beside(&other, NULL), EXF_MODEL, e, "t.h5: was made with other weights: the digest of part 1.experts was ");
+    ck_fails(read_beside(&other, NULL), EXF_MODEL, e, "t.h5 1.experts");
     exf_text_free(&list);
 }
 END_TEST
