@@ -132,8 +132,8 @@ export UBSAN_OPTIONS ?= exitcode=99:print_stacktrace=1
 export TSAN_OPTIONS  ?= exitcode=99:die_after_fork=0
 # No GPU code under the sanitizers: nothing would run it.  -O1: they see the same errors, and half the time is compiling.
 SANITIZED = --no-print-directory CUDA=0 BUILD=$(BUILD)-san SAN=address,undefined CFLAGS="-O1 -g"
-# Every allocation fails in turn, where the plain run takes a sample.
-THOROUGH  = EXF_TEST_THOROUGH=1 CK_DEFAULT_TIMEOUT=600
+# THOROUGH=1: every allocation fails in turn, where other runs take a sample.
+SAMPLED   = CK_DEFAULT_TIMEOUT=600 $(if $(THOROUGH),EXF_TEST_THOROUGH=1)
 # The modules with threads, and those that call them.
 TSAN       = --no-print-directory CC=$(CLANG) CUDA=0 BUILD=$(BUILD)-tsan SAN=thread CFLAGS="-O1 -g"
 TSAN_ROOMS = base format artifact tokenizer model capture pass accumulate fold
@@ -190,8 +190,8 @@ check-reference: all $(BUILD)/tests/reference/compare_reference
 	$(Q)$(BUILD)/bin/exfold-validate -q tests/reference/recipe.yaml --output $(BUILD)/reference >/dev/null
 	$(Q)$(BUILD)/tests/reference/compare_reference $(BUILD)/reference/validation.json $(wildcard tests/reference/*_ppl.json)
 
-## check-kill: a small calibration, validation and capture, killed and interrupted at every third call that changes a file (KILL_STEP=1: at each), go on (tests/kill)
-KILL_STEP ?= 3
+## check-kill: a small calibration, validation and capture, killed and interrupted at every eighth call that changes a file (KILL_STEP=1: at each), go on (tests/kill)
+KILL_STEP ?= 8
 check-kill: all $(PRELOADED)
 	$(Q)BUILD=$(BUILD) tests/kill/run.sh $(KILL_STEP)
 
@@ -244,9 +244,9 @@ check-workflows:
 	$(Q)yamllint --strict -c .github/yamllint.yaml .github/workflows && echo "workflows: nothing to mend"
 .PHONY: check-report check-workflows
 
-## check-san: check-units, with every allocation failing in turn, and check-cli under address and undefined sanitizers
+## check-san: check-units and check-cli under address and undefined sanitizers; THOROUGH=1: with every allocation failing in turn
 check-san:
-	+@failed=0; $(THOROUGH) $(MAKE) $(SANITIZED) check-units || failed=1; CASE_SECONDS=600 $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
+	+@failed=0; $(SAMPLED) $(MAKE) $(SANITIZED) check-units || failed=1; CASE_SECONDS=600 $(MAKE) $(SANITIZED) check-cli || failed=1; exit $$failed
 
 ## check-tsan: the unit tests of the modules with threads, compiled with clang, under the thread sanitizer
 check-tsan:
